@@ -1,0 +1,64 @@
+#pragma once
+
+#include <fmt/core.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "ir/support/export.h"
+
+namespace fusor {
+
+// What kind of failure an Error reports. The values are the process exit codes
+// that `fusor` returns for them (see README, "Exit codes").
+enum class ErrorCode : int {
+  kUsage = 2,        // a flag or an argument is wrong
+  kGraph = 3,        // a graph, model or configuration is malformed
+  kData = 4,         // the data set: missing, empty, corrupt
+  kCheckpoint = 5,   // a weight or checkpoint file
+  kDevice = 6,       // a backend or device is missing or refused
+  kOutOfMemory = 7,  // the plan does not fit
+  kInternal = 70,    // a bug in fusor
+  kPeerLost = 75,    // a rank or the network was lost; retrying may help
+};
+
+// The one exception type of the library. what() is a single line that names
+// the component, the place, what was expected and what was found.
+class FUSOR_EXPORT Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message);
+  ~Error() override;
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+// Implementation of the macros below.
+[[noreturn]] FUSOR_EXPORT void ThrowError(ErrorCode code,
+                                          const std::string& message);
+[[noreturn]] FUSOR_EXPORT void ThrowInternal(const char* file, int line,
+                                             const char* condition,
+                                             const std::string& message);
+
+}  // namespace fusor
+
+// The user's or the machine's fault. `code` is an ErrorCode without its scope:
+//   FUSOR_CHECK(n > 0, kData, "image folder {}: no images", path);
+#define FUSOR_CHECK(condition, code, ...)                       \
+  do {                                                          \
+    if (!(condition)) [[unlikely]] {                            \
+      ::fusor::ThrowError(::fusor::ErrorCode::code,             \
+                          ::fmt::format(__VA_ARGS__));          \
+    }                                                           \
+  } while (false)
+
+// Our fault: a broken invariant. Throws kInternal, so that tests can see it.
+#define FUSOR_ASSERT(condition, ...)                            \
+  do {                                                          \
+    if (!(condition)) [[unlikely]] {                            \
+      ::fusor::ThrowInternal(__FILE__, __LINE__, #condition,    \
+                             ::fmt::format(__VA_ARGS__));       \
+    }                                                           \
+  } while (false)

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/support/export.h"
+
+namespace fusor {
+
+// The elements of `parts`, printed by `print(part)`, with `separator` between.
+template <typename Range, typename Print>
+std::string Join(const Range& parts, std::string_view separator, Print print) {
+  std::string out;
+  bool first = true;
+  for (const auto& part : parts) {
+    if (!first) out += separator;
+    first = false;
+    out += print(part);
+  }
+  return out;
+}
+
+// The candidate with the smallest edit distance to `name`, for "did you mean"
+// messages; empty when none is closer than half the name's length.
+FUSOR_EXPORT std::string NearestName(std::string_view name,
+                                     std::span<const std::string> candidates);
+
+}  // namespace fusor
