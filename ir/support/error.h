@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "ir/support/export.h"
-
 namespace fusor {
 
 // What kind of failure an Error reports. The values are the process exit codes
@@ -25,7 +23,7 @@ enum class ErrorCode : int {
 
 // The one exception type of the library. what() is a single line that names
 // the component, the place, what was expected and what was found.
-class FUSOR_EXPORT Error : public std::runtime_error {
+class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message);
   ~Error() override;
@@ -36,29 +34,28 @@ class FUSOR_EXPORT Error : public std::runtime_error {
 };
 
 // Implementation of the macros below.
-[[noreturn]] FUSOR_EXPORT void ThrowError(ErrorCode code,
-                                          const std::string& message);
-[[noreturn]] FUSOR_EXPORT void ThrowInternal(const char* file, int line,
-                                             const char* condition,
-                                             const std::string& message);
+[[noreturn]] void ThrowError(ErrorCode code, const std::string& message);
+[[noreturn]] void ThrowInternal(const char* file, int line,
+                                const char* condition,
+                                const std::string& message);
 
 }  // namespace fusor
 
 // The user's or the machine's fault. `code` is an ErrorCode without its scope:
 //   FUSOR_CHECK(n > 0, kData, "image folder {}: no images", path);
-#define FUSOR_CHECK(condition, code, ...)                       \
-  do {                                                          \
-    if (!(condition)) [[unlikely]] {                            \
-      ::fusor::ThrowError(::fusor::ErrorCode::code,             \
-                          ::fmt::format(__VA_ARGS__));          \
-    }                                                           \
+#define FUSOR_CHECK(condition, code, ...)              \
+  do {                                                 \
+    if (!(condition)) [[unlikely]] {                   \
+      ::fusor::ThrowError(::fusor::ErrorCode::code,    \
+                          ::fmt::format(__VA_ARGS__)); \
+    }                                                  \
   } while (false)
 
 // Our fault: a broken invariant. Throws kInternal, so that tests can see it.
-#define FUSOR_ASSERT(condition, ...)                            \
-  do {                                                          \
-    if (!(condition)) [[unlikely]] {                            \
-      ::fusor::ThrowInternal(__FILE__, __LINE__, #condition,    \
-                             ::fmt::format(__VA_ARGS__));       \
-    }                                                           \
+#define FUSOR_ASSERT(condition, ...)                         \
+  do {                                                       \
+    if (!(condition)) [[unlikely]] {                         \
+      ::fusor::ThrowInternal(__FILE__, __LINE__, #condition, \
+                             ::fmt::format(__VA_ARGS__));    \
+    }                                                        \
   } while (false)

@@ -5,8 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/support/export.h"
-
 namespace fusor {
 
 // The elements of `parts`, printed by `print(part)`, with `separator` between.
@@ -24,7 +22,7 @@ std::string Join(const Range& parts, std::string_view separator, Print print) {
 
 // The candidate with the smallest edit distance to `name`, for "did you mean"
 // messages; empty when none is closer than half the name's length.
-FUSOR_EXPORT std::string NearestName(std::string_view name,
-                                     std::span<const std::string> candidates);
+std::string NearestName(std::string_view name,
+                        std::span<const std::string> candidates);
 
 }  // namespace fusor
