@@ -1,0 +1,30 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace fusor {
+
+// One environment variable that fusor reads. Settings are flags and option
+// structs; a variable exists only where neither can be passed.
+struct EnvironmentVariable {
+  std::string_view name;
+  std::string_view default_value;
+  std::string_view doc;  // one line, for --help
+};
+
+// All of them, sorted by name.
+std::span<const EnvironmentVariable> EnvironmentVariables();
+
+// The value of `name` in the environment of the process, or its default when
+// it is unset or empty. `name` must be in the table (kInternal otherwise). Not
+// for use inside a step.
+std::string Environment(std::string_view name);
+
+// Folder for what may be deleted at any time (compiled kernels):
+// FUSOR_CACHE_DIR, else fusor/ in $XDG_CACHE_HOME or $HOME/.cache. Empty when
+// none of them is set: then nothing can be cached. Not created here.
+std::string CacheDirectory();
+
+}  // namespace fusor

@@ -1,0 +1,67 @@
+#include "ir/support/environment.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "ir/support/error.h"
+
+namespace fusor {
+namespace {
+
+TEST(Environment, UnsetOrEmptyGivesTheDefault) {
+  unsetenv("FUSOR_VERIFY");
+  EXPECT_EQ(Environment("FUSOR_VERIFY"), "0");
+  setenv("FUSOR_VERIFY", "", 1);
+  EXPECT_EQ(Environment("FUSOR_VERIFY"), "0");
+}
+
+TEST(Environment, SetValueWins) {
+  setenv("FUSOR_VERIFY", "1", 1);
+  EXPECT_EQ(Environment("FUSOR_VERIFY"), "1");
+  unsetenv("FUSOR_VERIFY");
+}
+
+TEST(Environment, NameOutsideTheTableIsABug) {
+  try {
+    Environment("FUSOR_NO_SUCH_VARIABLE");
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_NE(std::string(error.what()).find("FUSOR_NO_SUCH_VARIABLE"),
+              std::string::npos);
+  }
+}
+
+TEST(Environment, CacheDirectoryFollowsTheXdgRules) {
+  const char* home = std::getenv("HOME");
+  const std::string saved_home = home == nullptr ? "" : home;
+  setenv("HOME", "/h", 1);
+  unsetenv("XDG_CACHE_HOME");
+  unsetenv("FUSOR_CACHE_DIR");
+  EXPECT_EQ(CacheDirectory(), "/h/.cache/fusor");
+  setenv("XDG_CACHE_HOME", "/x", 1);
+  EXPECT_EQ(CacheDirectory(), "/x/fusor");
+  setenv("FUSOR_CACHE_DIR", "/f", 1);
+  EXPECT_EQ(CacheDirectory(), "/f");
+  unsetenv("FUSOR_CACHE_DIR");
+  unsetenv("XDG_CACHE_HOME");
+  unsetenv("HOME");
+  EXPECT_EQ(CacheDirectory(), "");
+  setenv("HOME", saved_home.c_str(), 1);
+}
+
+TEST(Environment, TableIsSortedPrefixedAndDocumented) {
+  const auto variables = EnvironmentVariables();
+  EXPECT_TRUE(std::is_sorted(
+      variables.begin(), variables.end(),
+      [](const auto& a, const auto& b) { return a.name < b.name; }));
+  for (const EnvironmentVariable& variable : variables) {
+    EXPECT_TRUE(variable.name.starts_with("FUSOR_")) << variable.name;
+    EXPECT_FALSE(variable.doc.empty()) << variable.name;
+  }
+}
+
+}  // namespace
+}  // namespace fusor

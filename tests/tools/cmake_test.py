@@ -1,0 +1,65 @@
+"""The semantics of FUSOR_BACKENDS (tools/cmake/FusorBackend.cmake), on a small
+project whose one backend lacks a package."""
+
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.25)
+project(backends LANGUAGES NONE)
+list(APPEND CMAKE_MODULE_PATH {modules})
+include(FusorBackend)
+fusor_add_backends(NOT_BACKENDS data)
+get_property(built GLOBAL PROPERTY FUSOR_BUILT_BACKENDS)
+message(STATUS "built: [${{built}}]")
+"""
+
+LACKING = """
+set(Absent_FOUND FALSE)
+set(Present_FOUND TRUE)
+fusor_backend(lacking SOURCES a.cc REQUIRES Present Absent)
+"""
+
+
+class BackendsTest(unittest.TestCase):
+
+    def configure(self, backends):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name in ("lacking", "data"):
+                (root / name).mkdir()
+            (root / "CMakeLists.txt").write_text(
+                PROJECT.format(modules=ROOT / "tools/cmake"))
+            (root / "lacking/CMakeLists.txt").write_text(LACKING)
+            (root / "data/CMakeLists.txt").write_text(
+                'message(FATAL_ERROR "data is no backend")')
+            return subprocess.run(
+                ["cmake", "-S", folder, "-B", root / "build",
+                 f"-DFUSOR_BACKENDS={backends}"],
+                capture_output=True, text=True, check=False)
+
+    def test_auto_leaves_out_a_backend_without_its_packages(self):
+        result = self.configure("auto")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("Backend lacking: left out, Absent not found",
+                      result.stdout)
+        self.assertIn("built: []", result.stdout)
+
+    def test_a_backend_asked_for_by_name_must_build(self):
+        result = self.configure("lacking")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("Backend lacking: Absent not found", result.stderr)
+
+    def test_an_unknown_backend_is_an_error_that_lists_the_known(self):
+        result = self.configure("tpu")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("no backend folder tpu; there are: lacking",
+                      " ".join(result.stderr.split()))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,111 @@
+"""tools/setup.sh against recorded stand-ins for the package manager and
+CMake: what is called, what is not called twice, what a failure says."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Answers as dpkg-query would for all packages asked for but those in $ABSENT.
+DPKG_QUERY = r"""
+for name in "${@:4}"; do
+  [[ " $ABSENT " == *" $name "* ]] || echo "installed $name"
+done
+"""
+
+CMAKE = r"""
+if [[ $1 == --preset ]]; then touch build/build.ninja; fi
+if [[ $1 == --build ]]; then echo "ninja: no work to do."; fi
+"""
+
+
+class SetupTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        (self.root / "tools").mkdir()
+        (self.root / "bin").mkdir()
+        shutil.copy(ROOT / "tools/setup.sh", self.root / "tools")
+        self.stand_in("dpkg-query", DPKG_QUERY)
+        self.stand_in("apt-get", "")
+        self.stand_in("sudo", 'exec "$@"')
+        self.stand_in("cmake", CMAKE)
+
+    def stand_in(self, name, body):
+        """Puts a program in the path that records its call, then does body."""
+        file = self.root / "bin" / name
+        file.write_text(f'#!/bin/bash\necho "{name} $*" >>"$CALLS"\n{body}')
+        file.chmod(0o755)
+
+    def setup(self, *arguments, absent=""):
+        calls = self.root / "calls"
+        calls.write_text("")
+        environment = dict(
+            os.environ, CALLS=str(calls), ABSENT=absent,
+            PATH=f"{self.root}/bin:{os.environ['PATH']}")
+        result = subprocess.run(
+            ["bash", self.root / "tools/setup.sh", *arguments],
+            env=environment, capture_output=True, text=True, check=False)
+        self.calls = [c for c in calls.read_text().splitlines()
+                      if not c.startswith("sudo")]
+        return result
+
+    def called(self, program, *words):
+        return [c for c in self.calls if c.split()[0] == program
+                and all(w in c.split() for w in words)]
+
+    def test_nothing_is_installed_when_all_is_there(self):
+        result = self.setup()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.called("apt-get"), [])
+        self.assertRegex(result.stderr, r"packages +all \d+ present \(0 s\)")
+
+    def test_one_update_then_only_missing_packages_are_installed(self):
+        result = self.setup(absent="lld libgloo-dev")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(self.called("apt-get", "update")), 1)
+        install = self.called("apt-get", "install")
+        self.assertEqual(len(install), 1)
+        self.assertTrue(install[0].endswith(" libgloo-dev lld"), install)
+
+    def test_the_first_run_configures_and_the_second_does_not(self):
+        self.setup()
+        self.assertEqual(len(self.called("cmake", "--preset", "default")), 1)
+        result = self.setup()
+        self.assertEqual(self.called("cmake", "--preset"), [])
+        self.assertEqual(len(self.called("cmake", "--build")), 1)
+        self.assertRegex(result.stderr, r"build +up to date")
+
+    def test_named_targets_are_built(self):
+        self.setup("programs")
+        self.assertEqual(
+            len(self.called("cmake", "--build", "--target", "programs")), 1)
+
+    def test_failing_install_shows_the_log_and_the_reason_last(self):
+        self.stand_in("apt-get",
+                      "echo E: no such package\n[[ $* != *install* ]]")
+        result = self.setup(absent="lld")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("E: no such package", result.stderr)
+        self.assertEqual(result.stderr.splitlines()[-1],
+                         "error: packages: apt-get could not install lld")
+        self.assertEqual(self.called("cmake"), [])
+
+    def test_failing_configuration_stops_before_the_build(self):
+        self.stand_in("cmake", "echo CMake Error: broken; exit 1")
+        result = self.setup()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("CMake Error: broken", result.stderr)
+        self.assertEqual(result.stderr.splitlines()[-1],
+                         "error: configure: CMake failed")
+        self.assertEqual(self.called("cmake", "--build"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,455 @@
+#!/usr/bin/env python3
+"""Checks the rules that every file of the tree must keep.
+
+    tools/check_style.py [--root DIR] [--list] [RULE...]
+
+Prints one line per finding, `path:line: rule: message`, and exits with 1 if
+there is any, with 77 if a rule could not run (clang-format is not installed).
+The rules are the functions in RULES; their documentation is the rule.
+
+tools/style_exceptions.txt lists what may stay: `rule path[:key] reason`, where
+key narrows the exception to one function or name. An exception that excuses
+nothing is a finding itself, so the list can only shrink.
+"""
+
+import argparse
+import ast
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import cpp_scan  # noqa: E402
+
+FOLDERS = ("ir", "passes", "codegen", "models", "runtime", "tools", "tests")
+LIBRARY = ("ir", "passes", "codegen", "models", "runtime")
+ROOT_ENTRIES = frozenset(
+    FOLDERS + ("CMakeLists.txt", "CMakePresets.json", "LICENSE", "README.md"))
+
+# Which folders a folder may include.
+LAYERS = {
+    "ir": {"ir"},
+    "passes": {"ir", "passes"},
+    "codegen": {"ir", "passes", "codegen"},
+    "models": {"ir", "models"},
+    "runtime": {"ir", "codegen", "runtime"},
+    "tools": set(FOLDERS) - {"tests"},
+    "tests": set(FOLDERS),
+}
+
+# All that runtime may see of codegen; session.cc is the one that compiles.
+CODEGEN_DATA = {"codegen/plan.h", "codegen/kernel_ir.h",
+                "codegen/target_compiler.h"}
+CODEGEN_EXTRA = {"runtime/session.cc": {"codegen/compiler.h"}}
+
+# Third-party headers that stay inside one backend.
+VENDOR_HEADERS = {
+    "cuda": re.compile(
+        r"(cuda|nvrtc|cudnn|cublas|nccl|nvml|nvtx|curand|nvtx3/|cub/|thrust/)"
+        r"[\w./]*$"),
+    "cpu": re.compile(r"(llvm|llvm-c|gloo|oneapi)/|dnnl[\w.]*$"),
+}
+
+MAX_FILE_LINES = 800
+MAX_FUNCTION_LINES = 80
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    rule: str
+    path: str
+    line: int
+    message: str
+    key: str = ""
+
+    def __str__(self):
+        return f"{self.path}:{self.line}: {self.rule}: {self.message}"
+
+
+class SkipRule(Exception):
+    """The rule cannot run on this machine."""
+
+
+class Tree:
+    """The files of a checkout, by path relative to the root, and their text."""
+
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        self.paths = sorted(self._list())
+        self._scans = {}
+
+    def _list(self):
+        """What git tracks or would track; every file where git cannot say."""
+        git = subprocess.run(
+            ["git", "-C", str(self.root), "ls-files", "-z", "--cached",
+             "--others", "--exclude-standard"], capture_output=True,
+            check=False)
+        if git.returncode == 0:
+            names = git.stdout.decode().split("\0")
+            return [n for n in names if n and (self.root / n).is_file()]
+        found = []
+        for folder, subfolders, files in os.walk(self.root):
+            at_root = pathlib.Path(folder) == self.root
+            subfolders[:] = [
+                s for s in subfolders if s != "__pycache__" and not
+                (at_root and (s.startswith("build") or s.startswith(".")))]
+            found += [(pathlib.Path(folder) / f).relative_to(
+                self.root).as_posix() for f in files]
+        return found
+
+    def text(self, path):
+        return (self.root / path).read_text(encoding="utf-8")
+
+    def select(self, *suffixes, folders=FOLDERS):
+        return [p for p in self.paths if p.endswith(suffixes)
+                and p.split("/")[0] in folders]
+
+    def cpp(self, folders=FOLDERS):
+        return self.select(".cc", ".h", folders=folders)
+
+    def scan(self, path):
+        """The C++ file without comments and literals (see cpp_scan)."""
+        if path not in self._scans:
+            self._scans[path] = cpp_scan.Scan(self.text(path))
+        return self._scans[path]
+
+
+def backend_of(path):
+    """`cpu` for runtime/cpu/x.cc and tests/runtime/cpu/x.cc, else None.
+
+    A backend is a folder in runtime/ that is neither data/ nor train/.
+    """
+    parts = path.removeprefix("tests/").split("/")
+    if len(parts) < 3 or parts[0] != "runtime":
+        return None
+    return None if parts[1] in ("data", "train") else parts[1]
+
+
+def includes(tree, path):
+    """(line, header, quoted) of every #include in the file."""
+    for number, line in enumerate(tree.text(path).splitlines(), 1):
+        match = re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', line)
+        if match:
+            yield number, match[2], match[1] == '"'
+
+
+def check_layering(tree):
+    """Own headers are included by root-relative path, along the layers."""
+    for path in tree.cpp():
+        for line, header, quoted in includes(tree, path):
+            problem = quoted and layering_problem(path, header)
+            if problem:
+                yield Finding("layering", path, line, problem, header)
+
+
+def layering_problem(path, header):
+    """Why `path` must not include `header`; None if it may."""
+    source, target = path.split("/")[0], header.split("/")[0]
+    if target not in FOLDERS:
+        return f'"{header}" is not a path from the root of the tree'
+    if target not in LAYERS[source]:
+        allowed = ", ".join(sorted(LAYERS[source]))
+        return f"{source}/ may include {allowed}, not {header}"
+    backend = backend_of(header)
+    if backend and backend != backend_of(path):
+        return f"nobody outside runtime/{backend}/ may include {header}"
+    if source == "runtime" and target == "codegen":
+        allowed = CODEGEN_DATA | CODEGEN_EXTRA.get(path, set())
+        if header not in allowed:
+            return (f"{path} may include {', '.join(sorted(allowed))} of "
+                    f"codegen, not {header}")
+    return None
+
+
+def check_vendor_headers(tree):
+    """CUDA's headers stay in runtime/cuda, LLVM's, oneDNN's and Gloo's in
+    runtime/cpu; generated protobuf headers in sources named serialize*.cc or
+    *_proto.cc."""
+    for path in tree.cpp():
+        for line, header, _ in includes(tree, path):
+            for backend, pattern in VENDOR_HEADERS.items():
+                if pattern.match(header) and backend_of(path) != backend:
+                    yield Finding(
+                        "vendor-headers", path, line,
+                        f"{header} belongs in runtime/{backend}/", header)
+            if (header.endswith(".pb.h") or
+                    header.startswith("google/protobuf/")):
+                name = path.split("/")[-1]
+                if not re.match(r"serialize\w*\.cc$|\w+_proto\.cc$", name):
+                    yield Finding(
+                        "vendor-headers", path, line,
+                        f"{header}: only serialize*.cc and *_proto.cc may "
+                        "include protobuf headers", header)
+
+
+def check_root_entries(tree):
+    """The root of the tree holds the agreed entries and dot-files only."""
+    for entry in sorted({p.split("/")[0] for p in tree.paths}):
+        if entry not in ROOT_ENTRIES and not entry.startswith("."):
+            yield Finding("root-entries", entry, 1,
+                          "is not an agreed entry of the root")
+
+
+def check_file_length(tree):
+    """No source file is longer than 800 lines."""
+    for path in tree.select(".cc", ".h", ".py", ".sh"):
+        lines = len(tree.text(path).splitlines())
+        if lines > MAX_FILE_LINES:
+            yield Finding("file-length", path, lines,
+                          f"{lines} lines, the limit is {MAX_FILE_LINES}")
+
+
+def python_functions(text):
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name, node.lineno, node.end_lineno - node.lineno + 1
+
+
+def check_function_length(tree):
+    """No function is longer than 80 lines, from its first line to its closing
+    brace; the lines of raw string literals do not count."""
+    for path in tree.select(".cc", ".h", ".py"):
+        if path.endswith(".py"):
+            functions = python_functions(tree.text(path))
+        else:
+            functions = tree.scan(path).functions()
+        for name, line, length in functions:
+            if length > MAX_FUNCTION_LINES:
+                yield Finding(
+                    "function-length", path, line,
+                    f"{name} has {length} lines, the limit is "
+                    f"{MAX_FUNCTION_LINES}", name)
+
+
+def matches(tree, rule, paths, pattern, message):
+    """A finding for each match of `pattern` in the code of the C++ files."""
+    for path in paths:
+        code = tree.scan(path).code
+        for match in re.finditer(pattern, code):
+            line = code.count("\n", 0, match.start()) + 1
+            text = " ".join(match[0].split())
+            yield Finding(rule, path, line, f"{text}: {message}")
+
+
+def check_environment(tree):
+    """The environment is read in ir/support/environment.cc only."""
+    paths = [p for p in tree.cpp(LIBRARY + ("tools",))
+             if p != "ir/support/environment.cc"]
+    return matches(tree, "environment", paths,
+                   r"\b(secure_)?getenv\b|\benviron\b",
+                   "use Environment() of ir/support/environment.h")
+
+
+def check_library_output(tree):
+    """Library code neither exits nor prints."""
+    pattern = (
+        r"(?<![\w.>])(exit|_exit|_Exit|quick_exit|abort|printf|vprintf|puts"
+        r"|putchar)\s*\(|\bstd::(cout|cerr|clog)\b|\b(stdout|stderr)\b"
+        r"|\bfmt::print(ln)?\s*\(\s*\"")
+    return matches(tree, "library-output", tree.cpp(LIBRARY), pattern,
+                   "library code reports by Error and spdlog")
+
+
+def check_op_names(tree):
+    """Passes ask the traits of an op, never its name; the pattern passes are
+    listed as exceptions."""
+    literal = r"\"\"\s*[!=]=|[!=]=\s*\"\""
+    constant = (r"\bop(_name)?(\(\))?((\.|->)name)?(\(\))?\s*[!=]=\s*"
+                r"(\w+::)*k[A-Z]\w*")
+    return matches(tree, "op-names", tree.cpp(("passes",)),
+                   f"{literal}|{constant}",
+                   "a pass must not compare names of ops")
+
+
+def check_own_header(tree):
+    """x.cc includes its x.h first, which proves that x.h compiles alone; the
+    build compiles the headers without a source (target header_check)."""
+    present = set(tree.paths)
+    for path in tree.select(".cc"):
+        header = path.removesuffix(".cc") + ".h"
+        if header not in present:
+            continue
+        first = next(includes(tree, path), (1, "nothing", True))
+        if first[1] != header:
+            yield Finding("own-header", path, first[0],
+                          f"includes {first[1]} before its own {header}")
+
+
+def check_header_guards(tree):
+    """A header starts with #pragma once and has no using-directive."""
+    for path in tree.select(".h"):
+        code = tree.scan(path).code
+        if not code.lstrip().startswith("#pragma once"):
+            yield Finding("header-guards", path, 1,
+                          "the first directive must be #pragma once")
+    yield from matches(tree, "header-guards", tree.select(".h"),
+                       r"\busing\s+namespace\b", "not in a header")
+
+
+def check_file_names(tree):
+    """snake_case names that say what the file holds; no .cu, .cpp, .hpp."""
+    for path in tree.paths:
+        name = path.split("/")[-1]
+        stem = name.split(".")[0]
+        if re.search(r"\.(cu|cuh|cpp|cxx|hpp)$", name):
+            yield Finding("file-names", path, 1, "C++ files are .cc and .h")
+        elif name.endswith((".cc", ".h", ".py")):
+            if not re.fullmatch(r"[a-z0-9_]+", stem):
+                yield Finding("file-names", path, 1, "must be snake_case")
+            if re.search(r"(^|_)(utils?|helpers?|common|misc)($|_)", stem):
+                yield Finding("file-names", path, 1,
+                              "must be named for what it holds")
+
+
+def check_marks(tree):
+    """No marks of unfinished work and no paths of one machine."""
+    pattern = re.compile(r"\b(TOD[O]|FIXM[E]|XX[X])\b|(?<![\w.])/(home|root|work)/")
+    suffixes = (".cc", ".h", ".py", ".sh", ".cmake", ".txt", ".md", ".proto")
+    for path in tree.select(*suffixes, folders=FOLDERS + ("README.md",)):
+        for number, line in enumerate(tree.text(path).splitlines(), 1):
+            match = pattern.search(line)
+            if match:
+                yield Finding("marks", path, number, f"contains {match[0]}")
+
+
+def source_lists(text):
+    """(line, [file...]) of each SOURCES list of a CMake file."""
+    for match in re.finditer(r"\bSOURCES\b([^)]*)", text):
+        body = re.sub(r"#[^\n]*", "", match[1])
+        words = re.split(r"\s+[A-Z_]{3,}\s", body + " ")[0].split()
+        yield (text.count("\n", 0, match.start()) + 1,
+               [w for w in words if "$" not in w])
+
+
+def check_cmake_sources(tree):
+    """Source lists are explicit and sorted bytewise."""
+    lists = [p for p in tree.paths
+             if p.split("/")[-1] == "CMakeLists.txt" or p.endswith(".cmake")]
+    for path in lists:
+        text = tree.text(path)
+        for line, files in source_lists(text):
+            for before, after in zip(files, files[1:]):
+                if before >= after:
+                    yield Finding("cmake-sources", path, line,
+                                  f"{after} must stand before {before}")
+        for match in re.finditer(r"\bfile\s*\(\s*GLOB", text):
+            yield Finding("cmake-sources", path,
+                          text.count("\n", 0, match.start()) + 1,
+                          "source lists are explicit, no file(GLOB)")
+
+
+def check_clang_format(tree):
+    """The C++ files are as clang-format with the root's .clang-format leaves
+    them."""
+    tool = shutil.which("clang-format")
+    if tool is None:
+        raise SkipRule("clang-format is not installed")
+    paths = tree.cpp()
+    if not paths:
+        return
+    result = subprocess.run(
+        [tool, "--dry-run", "--style=file", *paths], cwd=tree.root,
+        capture_output=True, text=True, check=False)
+    dirty = {}
+    for match in re.finditer(r"^(\S+?):(\d+):\d+: warning: .*clang-format",
+                             result.stderr, re.M):
+        dirty.setdefault(match[1], int(match[2]))
+    if result.returncode != 0 and not dirty:
+        raise RuntimeError(f"clang-format failed: {result.stderr.strip()}")
+    for path, line in dirty.items():
+        yield Finding("clang-format", path, line,
+                      f"run clang-format -i {path}")
+
+
+RULES = {
+    "clang-format": check_clang_format,
+    "cmake-sources": check_cmake_sources,
+    "environment": check_environment,
+    "file-length": check_file_length,
+    "file-names": check_file_names,
+    "function-length": check_function_length,
+    "header-guards": check_header_guards,
+    "layering": check_layering,
+    "library-output": check_library_output,
+    "marks": check_marks,
+    "op-names": check_op_names,
+    "own-header": check_own_header,
+    "root-entries": check_root_entries,
+    "vendor-headers": check_vendor_headers,
+}
+
+EXCEPTIONS = "tools/style_exceptions.txt"
+
+
+def read_exceptions(tree):
+    """{(rule, path, key): line}, and the findings about malformed lines."""
+    exceptions, findings = {}, []
+    if EXCEPTIONS not in tree.paths:
+        return exceptions, findings
+    for number, line in enumerate(tree.text(EXCEPTIONS).splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = line.split(None, 2)
+        if len(fields) < 3 or fields[0] not in RULES:
+            findings.append(Finding("exceptions", EXCEPTIONS, number,
+                                    "expected: rule path[:key] reason"))
+            continue
+        path, _, key = fields[1].partition(":")
+        exceptions[fields[0], path, key] = number
+    return exceptions, findings
+
+
+def run(tree, rules):
+    """The findings of `rules` that no exception excuses, and the reasons of
+    the rules that were skipped."""
+    exceptions, findings = read_exceptions(tree)
+    used, skipped = set(), []
+    for rule in rules:
+        try:
+            for finding in RULES[rule](tree):
+                keys = {(rule, finding.path, ""),
+                        (rule, finding.path, finding.key)} & set(exceptions)
+                used |= keys
+                if not keys:
+                    findings.append(finding)
+        except SkipRule as reason:
+            skipped.append(f"{rule}: {reason}")
+    for exception, number in exceptions.items():
+        if exception[0] in rules and exception not in used:
+            findings.append(Finding("exceptions", EXCEPTIONS, number,
+                                    "excuses nothing any more; remove it"))
+    return findings, skipped
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Checks the tree's rules.")
+    parser.add_argument("--root", default=os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), ".."))
+    parser.add_argument("--list", action="store_true",
+                        help="print the names of the rules")
+    parser.add_argument("rules", nargs="*", metavar="RULE", default=[],
+                        help="default: all")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(RULES))
+        return 0
+    unknown = set(options.rules) - set(RULES)
+    if unknown:
+        parser.error(f"no such rule: {', '.join(sorted(unknown))}")
+    findings, skipped = run(Tree(options.root), options.rules or list(RULES))
+    for finding in findings:
+        print(finding)
+    for reason in skipped:
+        print(f"skipped: {reason}")
+    if findings:
+        return 1
+    return 77 if skipped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+# Backends are plug-ins: MODULE libraries in build/lib/backends that libfusor
+# opens at run time.
+
+# fusor_add_backends(NOT_BACKENDS folder...): enters every folder of the current
+# source directory that has a CMakeLists.txt and is not named. FUSOR_BACKENDS is
+# `auto` - a backend whose packages are missing drops out with a STATUS line -
+# or a list of folders, each of which must build.
+function(fusor_add_backends)
+  cmake_parse_arguments(ARG "" "" "NOT_BACKENDS" ${ARGN})
+  file(GLOB lists CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
+    ${CMAKE_CURRENT_SOURCE_DIR}/*/CMakeLists.txt)
+  set(folders "")
+  foreach(list IN LISTS lists)
+    get_filename_component(folder ${list} DIRECTORY)
+    if(NOT folder IN_LIST ARG_NOT_BACKENDS)
+      list(APPEND folders ${folder})
+    endif()
+  endforeach()
+  list(TRANSFORM folders PREPEND runtime/ OUTPUT_VARIABLE paths)
+  set_property(GLOBAL PROPERTY FUSOR_BACKEND_FOLDERS ${paths})
+  if(NOT FUSOR_BACKENDS STREQUAL "auto")
+    foreach(name IN LISTS FUSOR_BACKENDS)
+      if(NOT name IN_LIST folders)
+        list(JOIN folders ", " known)
+        message(FATAL_ERROR
+          "FUSOR_BACKENDS: no backend folder ${name}; there are: ${known}")
+      endif()
+    endforeach()
+    set(folders ${FUSOR_BACKENDS})
+  endif()
+  foreach(folder IN LISTS folders)
+    add_subdirectory(${folder})
+  endforeach()
+endfunction()
+
+# fusor_backend(NAME SOURCES ... LIBS ... REQUIRES ...): the plug-in
+# fusor_NAME.so. REQUIRES names the packages that the folder has looked for with
+# find_package(... QUIET); they count as found when <package>_FOUND is true.
+# Only the C symbols of backend_exports.map leave the library. The global
+# property FUSOR_BUILT_BACKENDS lists the backends that are built,
+# FUSOR_BACKEND_FOLDERS the folders of all, built or not.
+function(fusor_backend name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS;REQUIRES" ${ARGN})
+  set(missing "")
+  foreach(package IN LISTS ARG_REQUIRES)
+    if(NOT ${package}_FOUND)
+      list(APPEND missing ${package})
+    endif()
+  endforeach()
+  if(missing)
+    list(JOIN missing ", " missing)
+    if(FUSOR_BACKENDS STREQUAL "auto")
+      message(STATUS "Backend ${name}: left out, ${missing} not found")
+      return()
+    endif()
+    message(FATAL_ERROR "Backend ${name}: ${missing} not found")
+  endif()
+  message(STATUS "Backend ${name}: built")
+
+  set(exports ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/backend_exports.map)
+  add_library(fusor_${name} MODULE ${ARG_SOURCES})
+  target_link_libraries(fusor_${name} PRIVATE fusor ${ARG_LIBS})
+  target_link_options(fusor_${name} PRIVATE
+    -Wl,--version-script=${exports})
+  set_target_properties(fusor_${name} PROPERTIES
+    PREFIX ""
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/backends
+    LINK_DEPENDS ${exports})
+  add_dependencies(programs fusor_${name})
+  set_property(GLOBAL APPEND PROPERTY FUSOR_BUILT_BACKENDS ${name})
+endfunction()

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Sets up what is missing, makes a small data set of real JPEG files when none
+# is given, and trains ResNet-50 on it for some steps.
+#
+#   bash tools/quickstart.sh [DATA] [OPTION...]
+#
+# DATA is an image folder: DATA/train/CLASS/*.jpg (and DATA/val/CLASS/*.jpg).
+# Options go to `rn50`; those given here replace the defaults below, as in
+#   bash tools/quickstart.sh ~/pictures -b 16 --iterations 200
+set -euo pipefail
+
+start=$PWD
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+data=
+if (($# > 0)) && [[ $1 != -* ]]; then
+  data=$1
+  shift
+fi
+
+bash "$root/tools/setup.sh" programs
+
+if [[ -z $data ]]; then
+  data=$root/build/samples
+  if [[ ! -d $data ]]; then
+    "$root/build/bin/fusor" data make-samples --out "$data"
+  fi
+fi
+
+cd "$start"
+exec "$root/build/bin/rn50" "$data" -b 8 --iterations 30 --image-size 128 "$@"

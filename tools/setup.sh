@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Set-up behind quickstart.sh and test.sh: installs the Debian packages that are
+# missing, configures build/ and builds. Whatever is done already is skipped, so
+# a second run needs no network and no privileges.
+#
+#   bash tools/setup.sh [TARGET...]    builds the given targets, default: all
+#
+# FUSOR_PRESET chooses the CMake preset of a first configuration (default:
+# `default`). The log of all stages is build/setup.log.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build
+log=$build/setup.log
+
+packages=(
+  ccache
+  clang-format
+  cmake
+  g++
+  libbenchmark-dev
+  libcli11-dev
+  libdnnl-dev
+  libfmt-dev
+  libgloo-dev
+  libgmock-dev
+  libgtest-dev
+  libisal-dev
+  libjpeg62-turbo-dev
+  libpng-dev
+  libprotobuf-dev
+  libspdlog-dev
+  lld
+  llvm-19-dev
+  ninja-build
+  nlohmann-json3-dev
+  protobuf-compiler
+  python3
+)
+
+# report STAGE TEXT: one line a stage, with the seconds since the last one.
+stage_start=$SECONDS
+report() {
+  printf '%-10s %s (%d s)\n' "$1" "$2" $((SECONDS - stage_start)) >&2
+  stage_start=$SECONDS
+}
+
+# fail STAGE REASON: the end of the log, then the reason as the last line.
+fail() {
+  echo "----- last lines of $log" >&2
+  tail -n 30 "$log" >&2
+  echo "-----" >&2
+  echo "error: $1: $2" >&2
+  exit 1
+}
+
+missing_packages() {
+  local installed
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' \
+    "${packages[@]}" 2>/dev/null || true)
+  local package
+  for package in "${packages[@]}"; do
+    grep -qxF "installed $package" <<<"$installed" || echo "$package"
+  done
+}
+
+install_packages() {
+  if ! command -v apt-get dpkg-query >/dev/null; then
+    report packages "not a Debian system, none checked"
+    return
+  fi
+  local missing
+  mapfile -t missing < <(missing_packages)
+  if ((${#missing[@]} == 0)); then
+    report packages "all ${#packages[@]} present"
+    return
+  fi
+  local as_root=()
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || fail packages \
+      "neither root nor sudo; install these first: ${missing[*]}"
+    as_root=(sudo)
+  fi
+  echo "packages   installing ${missing[*]} ..." >&2
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q
+    -o DPkg::Lock::Timeout=300)
+  "${apt[@]}" update >>"$log" 2>&1 || fail packages \
+    "apt-get update failed: no network, or a package source is wrong"
+  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" \
+    >>"$log" 2>&1 || fail packages "apt-get could not install ${missing[*]}"
+  report packages "installed ${#missing[@]} of ${#packages[@]}"
+}
+
+# Ninja runs CMake again by itself when a CMakeLists.txt changes, so that only
+# the first configuration is ours.
+configure() {
+  if [[ -f $build/build.ninja ]]; then
+    report configure "build/ is configured"
+    return
+  fi
+  (cd "$root" && cmake --preset "${FUSOR_PRESET:-default}" -B build) \
+    >>"$log" 2>&1 || fail configure "CMake failed"
+  report configure "build/ (preset ${FUSOR_PRESET:-default})"
+}
+
+build_targets() {
+  local jobs
+  jobs=$(nproc)
+  local targets=("$@")
+  echo "build      $jobs jobs ..." >&2
+  local start_bytes
+  start_bytes=$(stat -c %s "$log")
+  cmake --build "$build" -j "$jobs" ${targets[@]:+--target "${targets[@]}"} \
+    >>"$log" 2>&1 || fail build "compiling failed"
+  if tail -c +$((start_bytes + 1)) "$log" | grep -q 'no work to do'; then
+    report build "up to date"
+  else
+    report build "done"
+  fi
+}
+
+mkdir -p "$build"
+: >"$log"
+install_packages
+configure
+build_targets "$@"
