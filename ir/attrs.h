@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace fusor::ir {
+
+using AttrValue = std::variant<bool, int64_t, double, std::string,
+                               std::vector<int64_t>, std::vector<double>>;
+
+// The compile-time properties of a node, by name; ordered, so that printing,
+// hashing and comparing are deterministic.
+class Attrs {
+ public:
+  Attrs() = default;
+  Attrs(std::initializer_list<std::pair<const std::string, AttrValue>> init)
+      : values_(init) {}
+
+  bool Has(std::string_view name) const { return values_.contains(name); }
+  void Set(std::string name, AttrValue value) {
+    values_.insert_or_assign(std::move(name), std::move(value));
+  }
+  void Erase(std::string_view name);
+
+  // REQUIRES: present and of that type (kGraph otherwise). The op registry
+  // fills in defaults, so a verified node has every attribute of its op.
+  bool Bool(std::string_view name) const;
+  int64_t Int(std::string_view name) const;
+  double Float(std::string_view name) const;
+  const std::string& String(std::string_view name) const;
+  const std::vector<int64_t>& Ints(std::string_view name) const;
+  const std::vector<double>& Floats(std::string_view name) const;
+
+  const std::map<std::string, AttrValue, std::less<>>& values() const {
+    return values_;
+  }
+  // Equality is bit for bit: NaN equals itself and 0.0 differs from -0.0, so
+  // that merging equal nodes never changes a result.
+  bool operator==(const Attrs& other) const;
+
+ private:
+  std::map<std::string, AttrValue, std::less<>> values_;
+};
+
+}  // namespace fusor::ir

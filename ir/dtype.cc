@@ -1,0 +1,116 @@
+#include "ir/dtype.h"
+
+#include <bit>
+#include <cmath>
+
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+struct DTypeRow {
+  std::string_view name;
+  int64_t size;
+  bool is_float;
+};
+
+constexpr DTypeRow kRows[] = {
+    {"f64", 8, true},  {"f32", 4, true},  {"f16", 2, true}, {"bf16", 2, true},
+    {"i32", 4, false}, {"i64", 8, false}, {"u8", 1, false}, {"bool", 1, false}};
+
+const DTypeRow& Row(DType dtype) { return kRows[static_cast<int>(dtype)]; }
+
+// Nearest value with `mantissa` fraction bits and minimum exponent
+// `min_exponent`, from double in one rounding.
+double RoundMantissa(double x, int mantissa, int min_exponent, double max) {
+  if (!std::isfinite(x) || x == 0) return x;
+  int exponent;
+  std::frexp(x, &exponent);  // |x| in [2^(exponent-1), 2^exponent)
+  const int ulp = std::max(exponent - 1, min_exponent) - mantissa;
+  const double rounded = std::ldexp(std::nearbyint(std::ldexp(x, -ulp)), ulp);
+  if (std::fabs(rounded) > max) return std::copysign(INFINITY, x);
+  return rounded;
+}
+
+template <typename T>
+double Wrap(double x) {
+  if (!std::isfinite(x)) return 0;
+  return static_cast<double>(static_cast<T>(static_cast<int64_t>(x)));
+}
+
+}  // namespace
+
+std::string_view DTypeName(DType dtype) { return Row(dtype).name; }
+
+std::optional<DType> ParseDType(std::string_view name) {
+  for (DType dtype : kAllDTypes) {
+    if (Row(dtype).name == name) return dtype;
+  }
+  return std::nullopt;
+}
+
+int64_t DTypeSize(DType dtype) { return Row(dtype).size; }
+bool IsFloat(DType dtype) { return Row(dtype).is_float; }
+
+double RoundTo(DType dtype, double x) {
+  switch (dtype) {
+    case DType::kF64:
+      return x;
+    case DType::kF32:
+      return static_cast<float>(x);
+    case DType::kF16:
+      return RoundMantissa(x, 10, -14, 65504);
+    case DType::kBF16:
+      return RoundMantissa(x, 7, -126, 0x1.fep127);
+    case DType::kI32:
+      return Wrap<int32_t>(x);
+    case DType::kI64:
+      return Wrap<int64_t>(x);
+    case DType::kU8:
+      return Wrap<uint8_t>(x);
+    case DType::kBool:
+      return x != 0 ? 1 : 0;
+  }
+  FUSOR_ASSERT(false, "dtype {}", static_cast<int>(dtype));
+}
+
+float HalfToFloat(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1f;
+  const uint32_t mantissa = bits & 0x3ff;
+  if (exponent == 0x1f) {
+    return std::bit_cast<float>(sign | 0x7f800000 | (mantissa << 13));
+  }
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+  }
+  return std::bit_cast<float>(sign | ((exponent + 112) << 23) |
+                              (mantissa << 13));
+}
+
+uint16_t FloatToHalf(float x) {
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  if (std::isnan(x)) return sign | 0x7e00;
+  const double rounded = std::fabs(RoundTo(DType::kF16, x));
+  if (std::isinf(rounded)) return sign | 0x7c00;
+  if (rounded < 0x1p-14) {
+    return sign | static_cast<uint16_t>(std::ldexp(rounded, 24));
+  }
+  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(rounded));
+  return sign | static_cast<uint16_t>((((bits >> 23) - 112) << 10) |
+                                      ((bits >> 13) & 0x3ff));
+}
+
+float BFloat16ToFloat(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+uint16_t FloatToBFloat16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if (std::isnan(x)) return static_cast<uint16_t>((bits >> 16) | 0x40);
+  const uint32_t half = 0x7fff + ((bits >> 16) & 1);
+  return static_cast<uint16_t>((bits + half) >> 16);
+}
+
+}  // namespace fusor::ir

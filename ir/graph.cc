@@ -1,0 +1,418 @@
+#include "ir/graph.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/support/str.h"
+
+namespace fusor::ir {
+
+std::string_view InputRoleName(InputRole role) {
+  constexpr std::string_view kNames[] = {"data",
+                                         "weight",
+                                         "bias",
+                                         "norm_scale",
+                                         "norm_shift",
+                                         "statistic",
+                                         "optimizer_state",
+                                         "hyper_parameter"};
+  return kNames[static_cast<int>(role)];
+}
+
+bool IsParameter(InputRole role) {
+  return role == InputRole::kWeight || role == InputRole::kBias ||
+         role == InputRole::kNormScale || role == InputRole::kNormShift;
+}
+
+bool IsState(InputRole role) {
+  return IsParameter(role) || role == InputRole::kStatistic ||
+         role == InputRole::kOptimizerState;
+}
+
+std::string_view Node::op_name() const { return op_->name; }
+
+void Node::SetInput(size_t i, Value* value) {
+  const Use use{this, static_cast<int>(i)};
+  std::erase(inputs_[i]->uses_, use);
+  inputs_[i] = value;
+  value->uses_.push_back(use);
+}
+
+struct Graph::Names {
+  std::unordered_set<std::string> taken;
+  std::unordered_map<std::string, int> next_suffix;
+};
+
+Graph::Graph(std::string name)
+    : name_(std::move(name)), names_(std::make_unique<Names>()) {}
+Graph::~Graph() = default;
+
+// "x" stays "x" while free; then "x_1", "x_2", ...
+std::string Graph::UniqueName(std::string wanted) {
+  if (names_->taken.insert(wanted).second) return wanted;
+  int& suffix = names_->next_suffix[wanted];
+  for (;;) {
+    std::string candidate = wanted + "_" + std::to_string(++suffix);
+    if (names_->taken.insert(candidate).second) return candidate;
+  }
+}
+
+Value* Graph::AddInput(TensorType type, InputRole role, std::string name,
+                       Attrs attrs) {
+  auto value = std::make_unique<Value>();
+  value->type_ = std::move(type);
+  value->index_ = static_cast<int>(inputs_.size());
+  value->name_ = UniqueName(name.empty() ? "in" : std::move(name));
+  inputs_.push_back({std::move(value), role, std::move(attrs)});
+  return inputs_.back().value.get();
+}
+
+namespace {
+
+void FillDefaults(const OpDef& op, Attrs& attrs) {
+  for (const AttrSpec& spec : op.attrs) {
+    if (attrs.Has(spec.name)) continue;
+    FUSOR_CHECK(!spec.required, kGraph, "{}: attribute {} is required", op.name,
+                spec.name);
+    attrs.Set(std::string(spec.name), spec.default_value);
+  }
+  for (const auto& [name, value] : attrs.values()) {
+    const auto spec =
+        std::find_if(op.attrs.begin(), op.attrs.end(),
+                     [&n = name](const AttrSpec& s) { return s.name == n; });
+    FUSOR_CHECK(spec != op.attrs.end(), kGraph, "{}: no attribute {}", op.name,
+                name);
+    FUSOR_CHECK(spec->default_value.index() == value.index(), kGraph,
+                "{}: attribute {} has the wrong type", op.name, name);
+  }
+}
+
+std::vector<TensorType> InferTypes(const OpDef& op,
+                                   const std::vector<Value*>& inputs,
+                                   const Attrs& attrs, const Graph* body,
+                                   const std::string& location) {
+  std::vector<TensorType> types;
+  for (const Value* value : inputs) types.push_back(value->type());
+  const int n = static_cast<int>(inputs.size());
+  try {
+    FUSOR_CHECK(n >= op.min_inputs && (op.max_inputs < 0 || n <= op.max_inputs),
+                kGraph, "expected {} to {} operands, got {}", op.min_inputs,
+                op.max_inputs, n);
+    if (body == nullptr) return op.infer(types, attrs);
+  } catch (const Error& e) {
+    ThrowError(
+        ErrorCode::kGraph,
+        fmt::format(
+            "{}({}){}: {}", op.name,
+            Join(types, ", ", [](const TensorType& t) { return ToString(t); }),
+            location.empty() ? "" : " at " + location, e.what()));
+  }
+  std::vector<TensorType> results;
+  for (const Output& output : body->outputs()) {
+    results.push_back(output.value->type());
+  }
+  return results;
+}
+
+}  // namespace
+
+Node* Graph::AddNode(std::string_view op_name, std::vector<Value*> inputs,
+                     Attrs attrs, std::string location, Node* before,
+                     std::unique_ptr<Graph> body) {
+  const OpDef& op = GetOp(op_name);
+  FillDefaults(op, attrs);
+  std::vector<TensorType> types =
+      InferTypes(op, inputs, attrs, body.get(), location);
+  auto node = std::make_unique<Node>();
+  node->op_ = &op;
+  node->inputs_ = std::move(inputs);
+  node->attrs_ = std::move(attrs);
+  node->location_ = std::move(location);
+  node->body_ = std::move(body);
+  for (size_t i = 0; i < node->inputs_.size(); ++i) {
+    node->inputs_[i]->uses_.push_back({node.get(), static_cast<int>(i)});
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    auto value = std::make_unique<Value>();
+    value->type_ = std::move(types[i]);
+    value->producer_ = node.get();
+    value->index_ = static_cast<int>(i);
+    value->name_ = UniqueName(std::string(op.name));
+    node->outputs_.push_back(std::move(value));
+  }
+  Node* result = node.get();
+  if (before == nullptr) {
+    node->position_ = static_cast<int>(nodes_.size());
+    nodes_.push_back(std::move(node));
+  } else {
+    nodes_.insert(nodes_.begin() + before->position_, std::move(node));
+    Renumber();
+  }
+  return result;
+}
+
+void Graph::AddOutput(Value* value, std::string name, int alias) {
+  FUSOR_CHECK(alias < static_cast<int>(inputs_.size()), kGraph,
+              "output {}: alias {} of {} inputs", name, alias, inputs_.size());
+  outputs_.push_back({value, std::move(name), alias});
+}
+
+Value* Graph::FindInput(std::string_view name) const {
+  for (const Input& input : inputs_) {
+    if (input.value->name() == name) return input.value.get();
+  }
+  return nullptr;
+}
+
+int Graph::FindOutput(std::string_view name) const {
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (outputs_[i].name == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+bool Graph::IsOutput(const Value* value) const {
+  return std::any_of(outputs_.begin(), outputs_.end(),
+                     [&](const Output& o) { return o.value == value; });
+}
+
+bool Graph::IsUnused(const Value* value) const {
+  return value->uses().empty() && !IsOutput(value);
+}
+
+void Graph::Rename(Value* value, std::string name) {
+  if (value->name_ == name) return;
+  names_->taken.erase(value->name_);
+  value->name_ = UniqueName(std::move(name));
+}
+
+void Graph::ReplaceAllUses(Value* from, Value* to) {
+  if (from == to) return;
+  for (const Use& use : from->uses_) {
+    use.node->inputs_[use.operand] = to;
+    to->uses_.push_back(use);
+  }
+  from->uses_.clear();
+  for (Output& output : outputs_) {
+    if (output.value == from) output.value = to;
+  }
+}
+
+void Graph::Erase(Node* node) { EraseAll({node}); }
+
+void Graph::EraseAll(const std::vector<Node*>& dead) {
+  if (dead.empty()) return;
+  const std::unordered_set<const Node*> set(dead.begin(), dead.end());
+  for (Node* node : dead) {
+    for (const auto& output : node->outputs_) {
+      FUSOR_ASSERT(!IsOutput(output.get()), "erasing output {}",
+                   output->name());
+      for (const Use& use : output->uses_) {
+        FUSOR_ASSERT(set.contains(use.node), "erasing {}, used by {}",
+                     output->name(), use.node->op_name());
+      }
+      names_->taken.erase(output->name_);
+    }
+    for (size_t i = 0; i < node->inputs_.size(); ++i) {
+      std::erase(node->inputs_[i]->uses_, Use{node, static_cast<int>(i)});
+    }
+    node->inputs_.clear();
+  }
+  std::erase_if(nodes_,
+                [&](const auto& node) { return set.contains(node.get()); });
+  Renumber();
+}
+
+void Graph::EraseInput(size_t index) {
+  FUSOR_ASSERT(IsUnused(input(index)), "erasing input {} that is used",
+               input(index)->name());
+  for (Output& output : outputs_) {
+    FUSOR_ASSERT(output.alias != static_cast<int>(index),
+                 "erasing input {} that is an alias target",
+                 input(index)->name());
+    if (output.alias > static_cast<int>(index)) --output.alias;
+  }
+  names_->taken.erase(inputs_[index].value->name_);
+  inputs_.erase(inputs_.begin() + static_cast<int64_t>(index));
+  for (size_t i = index; i < inputs_.size(); ++i) {
+    inputs_[i].value->index_ = static_cast<int>(i);
+  }
+}
+
+void Graph::Renumber() {
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    nodes_[i]->position_ = static_cast<int>(i);
+  }
+}
+
+void Graph::Reorder(const std::vector<Node*>& order) {
+  FUSOR_ASSERT(order.size() == nodes_.size(), "reorder of {} nodes, got {}",
+               nodes_.size(), order.size());
+  std::unordered_map<const Node*, std::unique_ptr<Node>> owned;
+  for (auto& node : nodes_) {
+    const Node* key = node.get();
+    owned.emplace(key, std::move(node));
+  }
+  nodes_.clear();
+  for (Node* node : order) {
+    auto it = owned.find(node);
+    FUSOR_ASSERT(it != owned.end() && it->second != nullptr,
+                 "reorder names a node twice or a foreign one");
+    nodes_.push_back(std::move(it->second));
+  }
+  Renumber();
+  for (const auto& node : nodes_) {
+    for (const Value* value : node->inputs_) {
+      FUSOR_ASSERT(value->producer() == nullptr ||
+                       value->producer()->position() < node->position(),
+                   "reorder puts {} before its operand {}", node->op_name(),
+                   value->name());
+    }
+  }
+}
+
+// Depth-first from each node in the present order, so that a node moves only
+// when an operand of it would come later.
+void Graph::SortTopologically() {
+  enum class Mark : uint8_t { kNew, kOpen, kDone };
+  std::vector<Mark> mark(nodes_.size(), Mark::kNew);
+  std::vector<Node*> order;
+  std::vector<std::pair<Node*, size_t>> stack;
+  for (const auto& root : nodes_) {
+    if (mark[root->position_] != Mark::kNew) continue;
+    stack.emplace_back(root.get(), 0);
+    mark[root->position_] = Mark::kOpen;
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (next == node->inputs_.size()) {
+        mark[node->position_] = Mark::kDone;
+        order.push_back(node);
+        stack.pop_back();
+        continue;
+      }
+      Node* producer = node->inputs_[next++]->producer();
+      if (producer == nullptr || mark[producer->position_] == Mark::kDone) {
+        continue;
+      }
+      FUSOR_CHECK(mark[producer->position_] == Mark::kNew, kGraph,
+                  "graph {}: cycle through {}", name_,
+                  producer->output()->name());
+      mark[producer->position_] = Mark::kOpen;
+      stack.emplace_back(producer, 0);
+    }
+  }
+  Reorder(order);
+}
+
+std::unique_ptr<Graph> Graph::Clone() const {
+  auto copy = std::make_unique<Graph>(name_);
+  std::unordered_map<const Value*, Value*> map;
+  for (const Input& input : inputs_) {
+    map[input.value.get()] = copy->AddInput(input.value->type(), input.role,
+                                            input.value->name(), input.attrs);
+  }
+  for (const auto& node : nodes_) {
+    auto twin = std::make_unique<Node>();
+    twin->op_ = node->op_;
+    twin->attrs_ = node->attrs_;
+    twin->location_ = node->location_;
+    if (node->body_ != nullptr) twin->body_ = node->body_->Clone();
+    for (size_t i = 0; i < node->inputs_.size(); ++i) {
+      Value* input = map.at(node->inputs_[i]);
+      twin->inputs_.push_back(input);
+      input->uses_.push_back({twin.get(), static_cast<int>(i)});
+    }
+    for (const auto& output : node->outputs_) {
+      auto value = std::make_unique<Value>();
+      value->type_ = output->type_;
+      value->producer_ = twin.get();
+      value->index_ = output->index_;
+      value->name_ = copy->UniqueName(output->name_);
+      map[output.get()] = value.get();
+      twin->outputs_.push_back(std::move(value));
+    }
+    twin->position_ = static_cast<int>(copy->nodes_.size());
+    copy->nodes_.push_back(std::move(twin));
+  }
+  for (const Output& output : outputs_) {
+    copy->outputs_.push_back({map.at(output.value), output.name, output.alias});
+  }
+  return copy;
+}
+
+namespace {
+
+using Numbering = std::unordered_map<const Value*, int>;
+
+Numbering NumberValues(const Graph& graph) {
+  Numbering numbers;
+  for (const Input& input : graph.inputs()) {
+    numbers.emplace(input.value.get(), static_cast<int>(numbers.size()));
+  }
+  for (const auto& node : graph.nodes()) {
+    for (size_t i = 0; i < node->num_outputs(); ++i) {
+      numbers.emplace(node->output(i), static_cast<int>(numbers.size()));
+    }
+  }
+  return numbers;
+}
+
+bool SameValue(const Value& a, const Value& b, bool ignore_names) {
+  return a.type() == b.type() && (ignore_names || a.name() == b.name());
+}
+
+bool SameNode(const Node& a, const Node& b, const Numbering& na,
+              const Numbering& nb, bool ignore_names) {
+  if (&a.op() != &b.op() || a.num_inputs() != b.num_inputs() ||
+      a.num_outputs() != b.num_outputs() || !(a.attrs() == b.attrs()) ||
+      a.location() != b.location() ||
+      (a.body() == nullptr) != (b.body() == nullptr)) {
+    return false;
+  }
+  for (size_t i = 0; i < a.num_inputs(); ++i) {
+    if (na.at(a.input(i)) != nb.at(b.input(i))) return false;
+  }
+  for (size_t i = 0; i < a.num_outputs(); ++i) {
+    if (!SameValue(*a.output(i), *b.output(i), ignore_names)) return false;
+  }
+  return a.body() == nullptr || SameGraph(*a.body(), *b.body(), ignore_names);
+}
+
+}  // namespace
+
+bool SameGraph(const Graph& a, const Graph& b, bool ignore_names) {
+  if (a.inputs().size() != b.inputs().size() ||
+      a.nodes().size() != b.nodes().size() ||
+      a.outputs().size() != b.outputs().size() ||
+      (!ignore_names && a.name() != b.name())) {
+    return false;
+  }
+  const Numbering na = NumberValues(a);
+  const Numbering nb = NumberValues(b);
+  for (size_t i = 0; i < a.inputs().size(); ++i) {
+    if (!SameValue(*a.input(i), *b.input(i), ignore_names) ||
+        a.inputs()[i].role != b.inputs()[i].role ||
+        !(a.inputs()[i].attrs == b.inputs()[i].attrs)) {
+      return false;
+    }
+  }
+  for (size_t i = 0; i < a.nodes().size(); ++i) {
+    if (!SameNode(*a.nodes()[i], *b.nodes()[i], na, nb, ignore_names)) {
+      return false;
+    }
+  }
+  for (size_t i = 0; i < a.outputs().size(); ++i) {
+    const Output& x = a.outputs()[i];
+    const Output& y = b.outputs()[i];
+    if (na.at(x.value) != nb.at(y.value) || x.alias != y.alias ||
+        x.name != y.name) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace fusor::ir

@@ -1,0 +1,45 @@
+#include "ir/ops/families.h"
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+using Types = std::span<const TensorType>;
+
+std::vector<TensorType> InferAllReduce(Types in, const Attrs&) {
+  return {in.begin(), in.end()};
+}
+
+// Only reached without a body; with one the types are the body's outputs'.
+std::vector<TensorType> InferFusion(Types, const Attrs&) {
+  FUSOR_CHECK(false, kGraph, "a fusion needs a body");
+}
+
+std::vector<OpDef> MakeOps() {
+  OpDef all_reduce;
+  all_reduce.name = "all_reduce";
+  all_reduce.summary = "the sum over all ranks of each operand";
+  all_reduce.max_inputs = -1;
+  all_reduce.layout = LayoutRule::kSame;
+  all_reduce.pure = false;
+  all_reduce.infer = InferAllReduce;
+
+  OpDef fusion;
+  fusion.name = "fusion";
+  fusion.summary = "one kernel: the body's inputs and outputs are its own";
+  fusion.min_inputs = 0;
+  fusion.max_inputs = -1;
+  fusion.layout = LayoutRule::kSame;
+  fusion.attrs = {{"kind", std::string("loop")}};
+  fusion.infer = InferFusion;
+  return {all_reduce, fusion};
+}
+
+}  // namespace
+
+std::span<const OpDef> ControlOps() {
+  static const std::vector<OpDef> ops = MakeOps();
+  return ops;
+}
+
+}  // namespace fusor::ir

@@ -1,0 +1,157 @@
+#include "ir/builder.h"
+#include "ir/ops/families.h"
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+using Types = std::span<const TensorType>;
+using Grads = std::vector<Value*>;
+using DOutputs = std::span<Value* const>;
+using Ints = std::vector<int64_t>;
+
+// Checks stride, pad, dilation and returns the spatial result extents.
+Ints SpatialExtents(const Shape& x, const Shape& w, const Attrs& attrs) {
+  const Ints& stride = attrs.Ints("stride");
+  const Ints& pad = attrs.Ints("pad");
+  const Ints& dilation = attrs.Ints("dilation");
+  FUSOR_CHECK(stride.size() == 2 && pad.size() == 2 && dilation.size() == 2,
+              kGraph, "expected stride, pad and dilation of two entries");
+  Ints out;
+  for (size_t i = 0; i < 2; ++i) {
+    FUSOR_CHECK(stride[i] >= 1 && pad[i] >= 0 && dilation[i] >= 1, kGraph,
+                "stride {}, pad {}, dilation {}", stride[i], pad[i],
+                dilation[i]);
+    const int64_t span = (w[2 + i] - 1) * dilation[i] + 1;
+    const int64_t room = x[2 + i] + 2 * pad[i] - span;
+    FUSOR_CHECK(room >= 0, kGraph,
+                "window of {} does not fit an extent of {} padded by {}", span,
+                x[2 + i], pad[i]);
+    out.push_back(room / stride[i] + 1);
+  }
+  return out;
+}
+
+void CheckConv(const Shape& x, const Shape& w, const Attrs& attrs) {
+  FUSOR_CHECK(x.size() == 4 && w.size() == 4, kGraph,
+              "expected [N,C,H,W] and [O,I,KH,KW]");
+  const int64_t groups = attrs.Int("groups");
+  FUSOR_CHECK(groups >= 1 && x[1] == w[1] * groups && w[0] % groups == 0,
+              kGraph, "{} channels, weight {}x{}, {} groups", x[1], w[0], w[1],
+              groups);
+}
+
+Shape ConvShape(const Shape& x, const Shape& w, const Attrs& attrs) {
+  CheckConv(x, w, attrs);
+  const Ints hw = SpatialExtents(x, w, attrs);
+  return {x[0], w[0], hw[0], hw[1]};
+}
+
+void CheckFloats(Types in) {
+  for (const TensorType& type : in) {
+    FUSOR_CHECK(type.dtype == in[0].dtype && IsFloat(type.dtype), kGraph,
+                "expected operands of one floating dtype");
+  }
+}
+
+std::vector<TensorType> InferConv(Types in, const Attrs& attrs) {
+  CheckFloats(in.first(2));
+  const Shape shape = ConvShape(in[0].shape, in[1].shape, attrs);
+  if (in.size() == 3) {
+    FUSOR_CHECK(in[2].shape == Shape{shape[1]}, kGraph,
+                "expected a bias of {} elements", shape[1]);
+  }
+  return {{in[0].dtype, shape, {}}};
+}
+
+std::vector<TensorType> InferGradInput(Types in, const Attrs& attrs) {
+  CheckFloats(in);
+  const Shape& shape = attrs.Ints("input_shape");
+  FUSOR_CHECK(ConvShape(shape, in[1].shape, attrs) == in[0].shape, kGraph,
+              "gradient does not have the convolution's result shape");
+  return {{in[0].dtype, shape, {}}};
+}
+
+std::vector<TensorType> InferGradWeight(Types in, const Attrs& attrs) {
+  CheckFloats(in);
+  const Shape& shape = attrs.Ints("weight_shape");
+  FUSOR_CHECK(ConvShape(in[0].shape, shape, attrs) == in[1].shape, kGraph,
+              "gradient does not have the convolution's result shape");
+  return {{in[0].dtype, shape, {}}};
+}
+
+Attrs GeometryOf(const Node& n) {
+  Attrs attrs;
+  for (const char* name : {"stride", "pad", "dilation"}) {
+    attrs.Set(name, n.attrs().Ints(name));
+  }
+  attrs.Set("groups", n.attrs().Int("groups"));
+  return attrs;
+}
+
+Grads GradConv(Builder& b, const Node& n, DOutputs d) {
+  FUSOR_ASSERT(!n.attrs().Bool("relu"),
+               "convolution epilogues are fused after differentiation");
+  Value* x = n.input(0);
+  Value* w = n.input(1);
+  Attrs attrs = GeometryOf(n);
+  attrs.Set("input_shape", x->type().shape);
+  Value* dx = b.Add("conv2d_grad_input", {d[0], w}, attrs)->output();
+  attrs = GeometryOf(n);
+  attrs.Set("weight_shape", w->type().shape);
+  Value* dw = b.Add("conv2d_grad_weight", {x, d[0]}, attrs)->output();
+  Grads grads{dx, dw};
+  if (n.num_inputs() == 3) {
+    grads.push_back(
+        b.Cast(b.ReduceSum(d[0], {0, 2, 3}), n.input(2)->type().dtype));
+  }
+  return grads;
+}
+
+std::vector<OpDef> MakeOps() {
+  const std::vector<AttrSpec> geometry = {{"stride", Ints{1, 1}},
+                                          {"pad", Ints{0, 0}},
+                                          {"dilation", Ints{1, 1}},
+                                          {"groups", int64_t{1}},
+                                          {"algorithm", std::string("")}};
+  OpDef conv;
+  conv.name = "conv2d";
+  conv.summary =
+      "x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O]? -> [N,O,H',W']; "
+      "relu applied last where set";
+  conv.min_inputs = 2;
+  conv.max_inputs = 3;
+  conv.fusion = FusionKind::kLibrary;
+  conv.precision = PrecisionRule::kAllow;
+  conv.layout = LayoutRule::kChosen;
+  conv.attrs = geometry;
+  conv.attrs.push_back({"relu", false});
+  conv.infer = InferConv;
+  conv.gradient = GradConv;
+
+  OpDef grad_input = conv;
+  grad_input.name = "conv2d_grad_input";
+  grad_input.summary = "dy [N,O,H',W'], weight -> dx of input_shape";
+  grad_input.max_inputs = 2;
+  grad_input.attrs = geometry;
+  grad_input.attrs.push_back({"input_shape", Ints{}, true});
+  grad_input.infer = InferGradInput;
+  grad_input.gradient = nullptr;
+
+  OpDef grad_weight = grad_input;
+  grad_weight.name = "conv2d_grad_weight";
+  grad_weight.summary = "x, dy [N,O,H',W'] -> gradient of weight_shape";
+  grad_weight.attrs = geometry;
+  grad_weight.attrs.push_back({"weight_shape", Ints{}, true});
+  grad_weight.infer = InferGradWeight;
+  return {conv, grad_input, grad_weight};
+}
+
+}  // namespace
+
+std::span<const OpDef> ConvOps() {
+  static const std::vector<OpDef> ops = MakeOps();
+  return ops;
+}
+
+}  // namespace fusor::ir

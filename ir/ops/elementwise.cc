@@ -1,0 +1,230 @@
+#include <cmath>
+
+#include "ir/builder.h"
+#include "ir/ops/families.h"
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+using Types = std::span<const TensorType>;
+using Grads = std::vector<Value*>;
+using DOutputs = std::span<Value* const>;
+
+void CheckSameShape(Types in) {
+  for (const TensorType& type : in) {
+    FUSOR_CHECK(type.shape == in[0].shape && type.layout == in[0].layout,
+                kGraph, "expected operands of one shape and layout");
+  }
+}
+
+std::vector<TensorType> InferSame(Types in, const Attrs&) {
+  CheckSameShape(in);
+  for (const TensorType& type : in) {
+    FUSOR_CHECK(type.dtype == in[0].dtype, kGraph,
+                "expected operands of one dtype");
+  }
+  return {in[0]};
+}
+
+std::vector<TensorType> InferFloat(Types in, const Attrs& attrs) {
+  FUSOR_CHECK(IsFloat(in[0].dtype), kGraph, "expected a floating dtype");
+  return InferSame(in, attrs);
+}
+
+std::vector<TensorType> InferLogical(Types in, const Attrs& attrs) {
+  FUSOR_CHECK(in[0].dtype == DType::kBool, kGraph, "expected bool operands");
+  return InferSame(in, attrs);
+}
+
+std::vector<TensorType> InferPredicate(Types in, const Attrs& attrs) {
+  TensorType type = InferSame(in, attrs)[0];
+  type.dtype = DType::kBool;
+  return {type};
+}
+
+std::vector<TensorType> InferCast(Types in, const Attrs& attrs) {
+  const auto dtype = ParseDType(attrs.String("dtype"));
+  FUSOR_CHECK(dtype.has_value(), kGraph, "unknown dtype {}",
+              attrs.String("dtype"));
+  TensorType type = in[0];
+  type.dtype = *dtype;
+  return {type};
+}
+
+std::vector<TensorType> InferSelect(Types in, const Attrs&) {
+  CheckSameShape(in);
+  FUSOR_CHECK(in[0].dtype == DType::kBool, kGraph, "expected a bool predicate");
+  FUSOR_CHECK(in[1].dtype == in[2].dtype, kGraph,
+              "expected both choices of one dtype");
+  return {in[1]};
+}
+
+template <ScalarOp op>
+ScalarOp Fixed(const Attrs&) {
+  return op;
+}
+
+ScalarOp CompareDirection(const Attrs& attrs) {
+  const auto op = ParseScalarOp(attrs.String("direction"));
+  FUSOR_CHECK(op.has_value() && IsComparison(*op), kGraph,
+              "direction {}: expected eq, ne, lt, le, gt or ge",
+              attrs.String("direction"));
+  return *op;
+}
+
+std::vector<TensorType> InferCompare(Types in, const Attrs& attrs) {
+  CompareDirection(attrs);
+  return InferPredicate(in, attrs);
+}
+
+// --- Gradients: x operand, y result, dy its gradient -------------------------
+
+Grads GradNeg(Builder& b, const Node&, DOutputs d) { return {b.Neg(d[0])}; }
+Grads GradAbs(Builder& b, const Node& n, DOutputs d) {
+  // The sign, with 0 at 0 as PyTorch has it.
+  Value* zero = b.Zeros(d[0]->type());
+  Value* negative = b.Compare("lt", n.input(0), 0.0);
+  Value* positive = b.Compare("gt", n.input(0), 0.0);
+  return {b.Select(positive, d[0], b.Select(negative, b.Neg(d[0]), zero))};
+}
+Grads GradExp(Builder& b, const Node& n, DOutputs d) {
+  return {b.Times(d[0], n.output())};
+}
+Grads GradLog(Builder& b, const Node& n, DOutputs d) {
+  return {b.Divide(d[0], n.input(0))};
+}
+Grads GradSqrt(Builder& b, const Node& n, DOutputs d) {
+  return {b.Divide(b.Times(d[0], 0.5), n.output())};
+}
+Grads GradRsqrt(Builder& b, const Node& n, DOutputs d) {
+  Value* y = n.output();
+  return {b.Times(b.Times(d[0], -0.5), b.Times(y, b.Times(y, y)))};
+}
+Grads GradTanh(Builder& b, const Node& n, DOutputs d) {
+  Value* y = n.output();
+  return {b.Minus(d[0], b.Times(d[0], b.Times(y, y)))};
+}
+Grads GradErf(Builder& b, const Node& n, DOutputs d) {
+  Value* x = n.input(0);
+  return {
+      b.Times(b.Times(d[0], 2 / std::sqrt(M_PI)), b.Exp(b.Neg(b.Times(x, x))))};
+}
+Grads GradRelu(Builder& b, const Node& n, DOutputs d) {
+  // By the result, so that the operand need not be kept.
+  return {
+      b.Select(b.Compare("gt", n.output(), 0.0), d[0], b.Zeros(d[0]->type()))};
+}
+Grads GradCast(Builder& b, const Node& n, DOutputs d) {
+  const DType dtype = n.input(0)->type().dtype;
+  if (!IsFloat(dtype)) return {nullptr};
+  return {b.Cast(d[0], dtype)};
+}
+Grads GradAdd(Builder&, const Node&, DOutputs d) { return {d[0], d[0]}; }
+Grads GradSub(Builder& b, const Node&, DOutputs d) {
+  return {d[0], b.Neg(d[0])};
+}
+Grads GradMul(Builder& b, const Node& n, DOutputs d) {
+  return {b.Times(d[0], n.input(1)), b.Times(d[0], n.input(0))};
+}
+Grads GradDiv(Builder& b, const Node& n, DOutputs d) {
+  Value* quotient = b.Divide(d[0], n.input(1));
+  return {quotient, b.Neg(b.Times(quotient, n.output()))};
+}
+// Where both are equal the first operand takes it all.
+Grads GradExtremum(Builder& b, const Node& n, DOutputs d) {
+  Value* first = b.Compare("eq", n.input(0), n.output());
+  Value* zero = b.Zeros(d[0]->type());
+  return {b.Select(first, d[0], zero), b.Select(first, zero, d[0])};
+}
+Grads GradPow(Builder& b, const Node& n, DOutputs d) {
+  Value* x = n.input(0);
+  Value* p = n.input(1);
+  Value* dx = b.Times(b.Times(d[0], p), b.Pow(x, b.Minus(p, 1.0)));
+  Value* dp = b.Times(b.Times(d[0], n.output()), b.Log(x));
+  return {dx, dp};
+}
+Grads GradSelect(Builder& b, const Node& n, DOutputs d) {
+  Value* zero = b.Zeros(d[0]->type());
+  return {nullptr, b.Select(n.input(0), d[0], zero),
+          b.Select(n.input(0), zero, d[0])};
+}
+
+using Infer = decltype(OpDef::infer);
+using Gradient = decltype(OpDef::gradient);
+
+OpDef Row(std::string_view name, std::string_view summary, int arity,
+          PrecisionRule precision, Infer infer, decltype(OpDef::scalar) scalar,
+          Gradient gradient, std::vector<AttrSpec> attrs = {}) {
+  OpDef op;
+  op.name = name;
+  op.summary = summary;
+  op.min_inputs = op.max_inputs = arity;
+  op.fusion = FusionKind::kElementwise;
+  op.precision = precision;
+  op.layout = LayoutRule::kSame;
+  op.attrs = std::move(attrs);
+  op.infer = infer;
+  op.scalar = scalar;
+  op.gradient = gradient;
+  return op;
+}
+
+std::vector<OpDef> MakeOps() {
+  using enum PrecisionRule;
+  using S = ScalarOp;
+  return {
+      Row("neg", "-x", 1, kFollow, InferSame, Fixed<S::kNeg>, GradNeg),
+      Row("abs", "|x|", 1, kFollow, InferSame, Fixed<S::kAbs>, GradAbs),
+      Row("exp", "e^x", 1, kDeny, InferFloat, Fixed<S::kExp>, GradExp),
+      Row("log", "natural logarithm", 1, kDeny, InferFloat, Fixed<S::kLog>,
+          GradLog),
+      Row("sqrt", "square root", 1, kDeny, InferFloat, Fixed<S::kSqrt>,
+          GradSqrt),
+      Row("rsqrt", "1 / sqrt(x)", 1, kDeny, InferFloat, Fixed<S::kRsqrt>,
+          GradRsqrt),
+      Row("tanh", "hyperbolic tangent", 1, kInfer, InferFloat, Fixed<S::kTanh>,
+          GradTanh),
+      Row("erf", "error function", 1, kInfer, InferFloat, Fixed<S::kErf>,
+          GradErf),
+      Row("floor", "largest integer not above x", 1, kFollow, InferFloat,
+          Fixed<S::kFloor>, nullptr),
+      Row("relu", "maximum(x, 0)", 1, kFollow, InferSame, Fixed<S::kRelu>,
+          GradRelu),
+      Row("not", "logical negation of bool", 1, kFollow, InferLogical,
+          Fixed<S::kNot>, nullptr),
+      Row("is_finite", "neither infinite nor NaN; bool", 1, kDeny,
+          InferPredicate, Fixed<S::kIsFinite>, nullptr),
+      Row("stop_gradient", "x, a constant to differentiation", 1, kFollow,
+          InferSame, Fixed<S::kIdentity>, nullptr),
+      Row("cast", "x in another dtype", 1, kFollow, InferCast,
+          Fixed<S::kIdentity>, GradCast, {{"dtype", std::string("f32"), true}}),
+      Row("add", "a + b", 2, kInfer, InferSame, Fixed<S::kAdd>, GradAdd),
+      Row("sub", "a - b", 2, kInfer, InferSame, Fixed<S::kSub>, GradSub),
+      Row("mul", "a * b", 2, kInfer, InferSame, Fixed<S::kMul>, GradMul),
+      Row("div", "a / b", 2, kInfer, InferFloat, Fixed<S::kDiv>, GradDiv),
+      Row("maximum", "the greater; NaN if either is", 2, kFollow, InferSame,
+          Fixed<S::kMaximum>, GradExtremum),
+      Row("minimum", "the smaller; NaN if either is", 2, kFollow, InferSame,
+          Fixed<S::kMinimum>, GradExtremum),
+      Row("pow", "a to the power of b", 2, kDeny, InferFloat, Fixed<S::kPow>,
+          GradPow),
+      Row("and", "logical and of bool", 2, kFollow, InferLogical,
+          Fixed<S::kAnd>, nullptr),
+      Row("or", "logical or of bool", 2, kFollow, InferLogical, Fixed<S::kOr>,
+          nullptr),
+      Row("compare", "a <direction> b; bool", 2, kFollow, InferCompare,
+          CompareDirection, nullptr, {{"direction", std::string("eq"), true}}),
+      Row("select", "predicate ? a : b", 3, kFollow, InferSelect,
+          Fixed<S::kSelect>, GradSelect),
+  };
+}
+
+}  // namespace
+
+std::span<const OpDef> ElementwiseOps() {
+  static const std::vector<OpDef> ops = MakeOps();
+  return ops;
+}
+
+}  // namespace fusor::ir

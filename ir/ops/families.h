@@ -1,0 +1,20 @@
+#pragma once
+
+#include <span>
+
+#include "ir/op.h"
+
+namespace fusor::ir {
+
+// One table per family; registry.cc concatenates them.
+std::span<const OpDef> ElementwiseOps();
+std::span<const OpDef> SourceOps();
+std::span<const OpDef> ShapeOps();
+std::span<const OpDef> ReduceOps();
+std::span<const OpDef> MatmulOps();
+std::span<const OpDef> ConvOps();
+std::span<const OpDef> PoolOps();
+std::span<const OpDef> NormOps();
+std::span<const OpDef> ControlOps();  // collectives, fusion
+
+}  // namespace fusor::ir

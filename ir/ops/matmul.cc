@@ -1,0 +1,70 @@
+#include "ir/builder.h"
+#include "ir/ops/families.h"
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+using Types = std::span<const TensorType>;
+using Grads = std::vector<Value*>;
+using DOutputs = std::span<Value* const>;
+
+std::vector<TensorType> InferMatmul(Types in, const Attrs& attrs) {
+  const TensorType& a = in[0];
+  const TensorType& b = in[1];
+  const size_t rank = a.rank();
+  FUSOR_CHECK(rank >= 2 && b.rank() == rank, kGraph,
+              "expected two operands of equal rank of at least 2");
+  FUSOR_CHECK(a.dtype == b.dtype && IsFloat(a.dtype), kGraph,
+              "expected operands of one floating dtype");
+  const bool ta = attrs.Bool("transpose_a");
+  const bool tb = attrs.Bool("transpose_b");
+  const int64_t m = a.shape[rank - (ta ? 1 : 2)];
+  const int64_t k = a.shape[rank - (ta ? 2 : 1)];
+  const int64_t kb = b.shape[rank - (tb ? 1 : 2)];
+  const int64_t n = b.shape[rank - (tb ? 2 : 1)];
+  FUSOR_CHECK(k == kb, kGraph, "inner dimensions {} and {} differ", k, kb);
+  TensorType type{a.dtype, {}, {}};
+  for (size_t i = 0; i + 2 < rank; ++i) {
+    FUSOR_CHECK(a.shape[i] == b.shape[i], kGraph,
+                "batch dimension {}: {} and {} differ", i, a.shape[i],
+                b.shape[i]);
+    type.shape.push_back(a.shape[i]);
+  }
+  type.shape.push_back(m);
+  type.shape.push_back(n);
+  return {type};
+}
+
+Grads GradMatmul(Builder& b, const Node& n, DOutputs d) {
+  const bool ta = n.attrs().Bool("transpose_a");
+  const bool tb = n.attrs().Bool("transpose_b");
+  Value* x = n.input(0);
+  Value* w = n.input(1);
+  Value* dx = ta ? b.Matmul(w, d[0], tb, true) : b.Matmul(d[0], w, false, !tb);
+  Value* dw = tb ? b.Matmul(d[0], x, true, ta) : b.Matmul(x, d[0], !ta, false);
+  return {dx, dw};
+}
+
+std::vector<OpDef> MakeOps() {
+  OpDef op;
+  op.name = "matmul";
+  op.summary = "[..,M,K] x [..,K,N] -> [..,M,N]";
+  op.min_inputs = op.max_inputs = 2;
+  op.fusion = FusionKind::kLibrary;
+  op.precision = PrecisionRule::kAllow;
+  op.layout = LayoutRule::kRowMajor;
+  op.attrs = {{"transpose_a", false}, {"transpose_b", false}};
+  op.infer = InferMatmul;
+  op.gradient = GradMatmul;
+  return {op};
+}
+
+}  // namespace
+
+std::span<const OpDef> MatmulOps() {
+  static const std::vector<OpDef> ops = MakeOps();
+  return ops;
+}
+
+}  // namespace fusor::ir

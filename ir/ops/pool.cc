@@ -1,0 +1,132 @@
+#include "ir/builder.h"
+#include "ir/ops/families.h"
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+using Types = std::span<const TensorType>;
+using Grads = std::vector<Value*>;
+using DOutputs = std::span<Value* const>;
+using Ints = std::vector<int64_t>;
+
+Shape PoolShape(const Shape& x, const Attrs& attrs) {
+  const Ints& window = attrs.Ints("window");
+  const Ints& stride = attrs.Ints("stride");
+  const Ints& pad = attrs.Ints("pad");
+  FUSOR_CHECK(x.size() == 4, kGraph, "expected [N,C,H,W]");
+  FUSOR_CHECK(window.size() == 2 && stride.size() == 2 && pad.size() == 2,
+              kGraph, "expected window, stride and pad of two entries");
+  Shape shape{x[0], x[1]};
+  for (size_t i = 0; i < 2; ++i) {
+    FUSOR_CHECK(window[i] >= 1 && stride[i] >= 1 && pad[i] >= 0 &&
+                    2 * pad[i] <= window[i],
+                kGraph, "window {}, stride {}, pad {}", window[i], stride[i],
+                pad[i]);
+    const int64_t room = x[2 + i] + 2 * pad[i] - window[i];
+    FUSOR_CHECK(room >= 0, kGraph,
+                "window of {} does not fit an extent of {} padded by {}",
+                window[i], x[2 + i], pad[i]);
+    shape.push_back(room / stride[i] + 1);
+  }
+  return shape;
+}
+
+void CheckWindowFitsIndex(const Attrs& attrs) {
+  const Ints& window = attrs.Ints("window");
+  FUSOR_CHECK(window.size() != 2 || window[0] * window[1] <= 256, kGraph,
+              "window {}x{}: more than 256 elements", window[0], window[1]);
+}
+
+std::vector<TensorType> InferMaxPool(Types in, const Attrs& attrs) {
+  CheckWindowFitsIndex(attrs);
+  const Shape shape = PoolShape(in[0].shape, attrs);
+  return {{in[0].dtype, shape, {}}, {DType::kU8, shape, {}}};
+}
+
+std::vector<TensorType> InferMaxPoolGrad(Types in, const Attrs& attrs) {
+  const Shape& shape = attrs.Ints("input_shape");
+  FUSOR_CHECK(PoolShape(shape, attrs) == in[0].shape &&
+                  in[1].shape == in[0].shape && in[1].dtype == DType::kU8,
+              kGraph, "expected gradient and index of the pooled shape");
+  return {{in[0].dtype, shape, {}}};
+}
+
+std::vector<TensorType> InferAvgPool(Types in, const Attrs& attrs) {
+  return {{in[0].dtype, PoolShape(in[0].shape, attrs), {}}};
+}
+
+std::vector<TensorType> InferAvgPoolGrad(Types in, const Attrs& attrs) {
+  const Shape& shape = attrs.Ints("input_shape");
+  FUSOR_CHECK(PoolShape(shape, attrs) == in[0].shape, kGraph,
+              "expected a gradient of the pooled shape");
+  return {{in[0].dtype, shape, {}}};
+}
+
+Attrs GradAttrs(const Node& n) {
+  Attrs attrs = n.attrs();
+  attrs.Set("input_shape", n.input(0)->type().shape);
+  return attrs;
+}
+
+Grads GradMaxPool(Builder& b, const Node& n, DOutputs d) {
+  return {b.Add("max_pool_grad", {d[0], n.output(1)}, GradAttrs(n))->output()};
+}
+
+Grads GradAvgPool(Builder& b, const Node& n, DOutputs d) {
+  return {b.Add("avg_pool_grad", {d[0]}, GradAttrs(n))->output()};
+}
+
+std::vector<OpDef> MakeOps() {
+  const std::vector<AttrSpec> geometry = {
+      {"window", Ints{}, true}, {"stride", Ints{}, true}, {"pad", Ints{0, 0}}};
+  const AttrSpec input_shape{"input_shape", Ints{}, true};
+  const AttrSpec include_pad{"count_include_pad", true};
+  OpDef base;
+  base.fusion = FusionKind::kLibrary;
+  base.layout = LayoutRule::kChosen;
+  base.attrs = geometry;
+
+  OpDef max = base;
+  max.name = "max_pool";
+  max.summary =
+      "x [N,C,H,W] -> maxima, and u8 position of each in its window "
+      "(row-major, the first of equal ones)";
+  max.precision = PrecisionRule::kFollow;
+  max.infer = InferMaxPool;
+  max.gradient = GradMaxPool;
+
+  OpDef max_grad = base;
+  max_grad.name = "max_pool_grad";
+  max_grad.summary = "dy, index -> dx of input_shape; overlaps add up";
+  max_grad.min_inputs = max_grad.max_inputs = 2;
+  max_grad.precision = PrecisionRule::kFollow;
+  max_grad.attrs.push_back(input_shape);
+  max_grad.infer = InferMaxPoolGrad;
+
+  OpDef avg = base;
+  avg.name = "avg_pool";
+  avg.summary = "x [N,C,H,W] -> window means";
+  avg.precision = PrecisionRule::kInfer;
+  avg.attrs.push_back(include_pad);
+  avg.infer = InferAvgPool;
+  avg.gradient = GradAvgPool;
+
+  OpDef avg_grad = base;
+  avg_grad.name = "avg_pool_grad";
+  avg_grad.summary = "dy -> dx of input_shape";
+  avg_grad.precision = PrecisionRule::kInfer;
+  avg_grad.attrs.push_back(include_pad);
+  avg_grad.attrs.push_back(input_shape);
+  avg_grad.infer = InferAvgPoolGrad;
+  return {max, max_grad, avg, avg_grad};
+}
+
+}  // namespace
+
+std::span<const OpDef> PoolOps() {
+  static const std::vector<OpDef> ops = MakeOps();
+  return ops;
+}
+
+}  // namespace fusor::ir

@@ -1,0 +1,99 @@
+#include <algorithm>
+
+#include "ir/builder.h"
+#include "ir/ops/families.h"
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+using Types = std::span<const TensorType>;
+using Grads = std::vector<Value*>;
+using DOutputs = std::span<Value* const>;
+using Ints = std::vector<int64_t>;
+
+ScalarOp Combiner(const Attrs& attrs) {
+  const std::string& kind = attrs.String("kind");
+  if (kind == "sum") return ScalarOp::kAdd;
+  if (kind == "prod") return ScalarOp::kMul;
+  if (kind == "max") return ScalarOp::kMaximum;
+  if (kind == "min") return ScalarOp::kMinimum;
+  if (kind == "all") return ScalarOp::kAnd;
+  if (kind == "any") return ScalarOp::kOr;
+  FUSOR_CHECK(false, kGraph,
+              "kind {}: expected sum, prod, max, min, all or any", kind);
+}
+
+std::vector<TensorType> InferReduce(Types in, const Attrs& attrs) {
+  const ScalarOp op = Combiner(attrs);
+  const bool logical = op == ScalarOp::kAnd || op == ScalarOp::kOr;
+  FUSOR_CHECK(logical == (in[0].dtype == DType::kBool), kGraph, "kind {} of {}",
+              attrs.String("kind"), DTypeName(in[0].dtype));
+  const Ints& dims = attrs.Ints("dims");
+  TensorType type{in[0].dtype, {}, {}};
+  for (size_t i = 0; i < dims.size(); ++i) {
+    FUSOR_CHECK(dims[i] >= 0 && dims[i] < static_cast<int64_t>(in[0].rank()) &&
+                    (i == 0 || dims[i] > dims[i - 1]),
+                kGraph, "dims must increase within the operand's rank");
+  }
+  for (size_t i = 0; i < in[0].rank(); ++i) {
+    if (std::find(dims.begin(), dims.end(), i) == dims.end()) {
+      type.shape.push_back(in[0].shape[i]);
+    }
+  }
+  return {type};
+}
+
+Ints KeptDims(const Node& node) {
+  const Ints& dims = node.attrs().Ints("dims");
+  Ints kept;
+  for (size_t i = 0; i < node.input(0)->type().rank(); ++i) {
+    if (std::find(dims.begin(), dims.end(), i) == dims.end()) {
+      kept.push_back(static_cast<int64_t>(i));
+    }
+  }
+  return kept;
+}
+
+// sum: the same gradient everywhere. prod: dy * y / x, so no zeros in x.
+// max, min: shared equally among the elements that attain it.
+Grads GradReduce(Builder& b, const Node& n, DOutputs d) {
+  Value* x = n.input(0);
+  const Shape& shape = x->type().shape;
+  const Ints kept = KeptDims(n);
+  const ScalarOp op = Combiner(n.attrs());
+  if (op == ScalarOp::kAdd) return {b.Broadcast(d[0], shape, kept)};
+  if (op == ScalarOp::kMul) {
+    Value* whole = b.Broadcast(b.Times(d[0], n.output()), shape, kept);
+    return {b.Divide(whole, x)};
+  }
+  if (op != ScalarOp::kMaximum && op != ScalarOp::kMinimum) return {nullptr};
+  Value* hit = b.Compare("eq", x, b.Broadcast(n.output(), shape, kept));
+  Value* count =
+      b.ReduceSum(b.Cast(hit, x->type().dtype), n.attrs().Ints("dims"));
+  Value* share = b.Broadcast(b.Divide(d[0], count), shape, kept);
+  return {b.Select(hit, share, b.Zeros(share->type()))};
+}
+
+std::vector<OpDef> MakeOps() {
+  OpDef op;
+  op.name = "reduce";
+  op.summary = "folds `dims` away by sum, prod, max, min, all or any";
+  op.fusion = FusionKind::kReduce;
+  op.precision = PrecisionRule::kDeny;
+  op.layout = LayoutRule::kMapped;
+  op.attrs = {{"kind", std::string("sum"), true}, {"dims", Ints{}, true}};
+  op.infer = InferReduce;
+  op.scalar = Combiner;
+  op.gradient = GradReduce;
+  return {op};
+}
+
+}  // namespace
+
+std::span<const OpDef> ReduceOps() {
+  static const std::vector<OpDef> ops = MakeOps();
+  return ops;
+}
+
+}  // namespace fusor::ir

@@ -1,0 +1,240 @@
+#include <algorithm>
+
+#include "ir/builder.h"
+#include "ir/ops/families.h"
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+using Types = std::span<const TensorType>;
+using Grads = std::vector<Value*>;
+using DOutputs = std::span<Value* const>;
+using Ints = std::vector<int64_t>;
+
+std::vector<TensorType> InferBroadcast(Types in, const Attrs& attrs) {
+  const Shape& shape = attrs.Ints("shape");
+  const Ints& dims = attrs.Ints("dims");
+  FUSOR_CHECK(dims.size() == in[0].rank(), kGraph, "expected {} dims, got {}",
+              in[0].rank(), dims.size());
+  for (size_t i = 0; i < dims.size(); ++i) {
+    FUSOR_CHECK(dims[i] >= 0 && dims[i] < static_cast<int64_t>(shape.size()) &&
+                    (i == 0 || dims[i] > dims[i - 1]),
+                kGraph, "dims must increase within the result's rank");
+    FUSOR_CHECK(shape[dims[i]] == in[0].shape[i], kGraph,
+                "operand dimension {}: expected {}, got {}", i, shape[dims[i]],
+                in[0].shape[i]);
+  }
+  return {{in[0].dtype, shape, {}}};
+}
+
+Grads GradBroadcast(Builder& b, const Node& n, DOutputs d) {
+  const Ints& kept = n.attrs().Ints("dims");
+  Ints reduced;
+  for (size_t i = 0; i < n.output()->type().rank(); ++i) {
+    if (std::find(kept.begin(), kept.end(), i) == kept.end()) {
+      reduced.push_back(static_cast<int64_t>(i));
+    }
+  }
+  return {b.ReduceSum(d[0], reduced)};
+}
+
+std::vector<TensorType> InferReshape(Types in, const Attrs& attrs) {
+  const Shape& shape = attrs.Ints("shape");
+  FUSOR_CHECK(NumElements(shape) == in[0].num_elements(), kGraph,
+              "expected {} elements, got {}", in[0].num_elements(),
+              NumElements(shape));
+  return {{in[0].dtype, shape, {}}};
+}
+
+Grads GradReshape(Builder& b, const Node& n, DOutputs d) {
+  return {b.Reshape(d[0], n.input(0)->type().shape)};
+}
+
+std::vector<TensorType> InferTranspose(Types in, const Attrs& attrs) {
+  const Ints& permutation = attrs.Ints("permutation");
+  Ints sorted = permutation;
+  std::sort(sorted.begin(), sorted.end());
+  FUSOR_CHECK(sorted.size() == in[0].rank(), kGraph,
+              "expected a permutation of {} dimensions", in[0].rank());
+  TensorType type{in[0].dtype, {}, {}};
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    FUSOR_CHECK(sorted[i] == static_cast<int64_t>(i), kGraph,
+                "expected a permutation of {} dimensions", in[0].rank());
+    type.shape.push_back(in[0].shape[permutation[i]]);
+  }
+  return {type};
+}
+
+Grads GradTranspose(Builder& b, const Node& n, DOutputs d) {
+  const Ints& permutation = n.attrs().Ints("permutation");
+  Ints inverse(permutation.size());
+  for (size_t i = 0; i < permutation.size(); ++i) {
+    inverse[permutation[i]] = static_cast<int64_t>(i);
+  }
+  return {b.Transpose(d[0], inverse)};
+}
+
+std::vector<TensorType> InferSlice(Types in, const Attrs& attrs) {
+  const Ints& start = attrs.Ints("start");
+  const Ints& limit = attrs.Ints("limit");
+  const Ints& stride = attrs.Ints("stride");
+  FUSOR_CHECK(start.size() == in[0].rank() && limit.size() == start.size() &&
+                  stride.size() == start.size(),
+              kGraph, "expected start, limit and stride of rank {}",
+              in[0].rank());
+  TensorType type{in[0].dtype, {}, {}};
+  for (size_t i = 0; i < start.size(); ++i) {
+    FUSOR_CHECK(0 <= start[i] && start[i] < limit[i] &&
+                    limit[i] <= in[0].shape[i] && stride[i] >= 1,
+                kGraph, "dimension {}: {}:{}:{} of extent {}", i, start[i],
+                limit[i], stride[i], in[0].shape[i]);
+    type.shape.push_back((limit[i] - start[i] + stride[i] - 1) / stride[i]);
+  }
+  return {type};
+}
+
+Grads GradSlice(Builder& b, const Node& n, DOutputs d) {
+  const Ints& start = n.attrs().Ints("start");
+  const Ints& stride = n.attrs().Ints("stride");
+  const Shape& whole = n.input(0)->type().shape;
+  const Shape& part = n.output()->type().shape;
+  Ints high, interior;
+  for (size_t i = 0; i < start.size(); ++i) {
+    interior.push_back(stride[i] - 1);
+    high.push_back(whole[i] - start[i] - ((part[i] - 1) * stride[i] + 1));
+  }
+  return {b.Pad(d[0], start, high, interior, 0)};
+}
+
+std::vector<TensorType> InferPad(Types in, const Attrs& attrs) {
+  const Ints& low = attrs.Ints("low");
+  const Ints& high = attrs.Ints("high");
+  const Ints& interior = attrs.Ints("interior");
+  FUSOR_CHECK(low.size() == in[0].rank() && high.size() == low.size() &&
+                  interior.size() == low.size(),
+              kGraph, "expected low, high and interior of rank {}",
+              in[0].rank());
+  TensorType type{in[0].dtype, {}, {}};
+  for (size_t i = 0; i < low.size(); ++i) {
+    FUSOR_CHECK(low[i] >= 0 && high[i] >= 0 && interior[i] >= 0, kGraph,
+                "dimension {}: negative padding", i);
+    type.shape.push_back(low[i] + high[i] + in[0].shape[i] +
+                         (in[0].shape[i] - 1) * interior[i]);
+  }
+  return {type};
+}
+
+Grads GradPad(Builder& b, const Node& n, DOutputs d) {
+  const Ints& low = n.attrs().Ints("low");
+  const Ints& high = n.attrs().Ints("high");
+  Ints limit, stride;
+  for (size_t i = 0; i < low.size(); ++i) {
+    limit.push_back(n.output()->type().shape[i] - high[i]);
+    stride.push_back(n.attrs().Ints("interior")[i] + 1);
+  }
+  return {b.Slice(d[0], low, limit, stride)};
+}
+
+std::vector<TensorType> InferConcat(Types in, const Attrs& attrs) {
+  const int64_t dim = attrs.Int("dim");
+  FUSOR_CHECK(dim >= 0 && dim < static_cast<int64_t>(in[0].rank()), kGraph,
+              "dim {} of rank {}", dim, in[0].rank());
+  TensorType type{in[0].dtype, in[0].shape, {}};
+  type.shape[dim] = 0;
+  for (const TensorType& part : in) {
+    FUSOR_CHECK(part.dtype == type.dtype && part.rank() == type.rank(), kGraph,
+                "expected operands of one dtype and rank");
+    for (size_t i = 0; i < part.rank(); ++i) {
+      FUSOR_CHECK(
+          static_cast<int64_t>(i) == dim || part.shape[i] == in[0].shape[i],
+          kGraph, "dimension {}: expected {}, got {}", i, in[0].shape[i],
+          part.shape[i]);
+    }
+    type.shape[dim] += part.shape[dim];
+  }
+  return {type};
+}
+
+Grads GradConcat(Builder& b, const Node& n, DOutputs d) {
+  const int64_t dim = n.attrs().Int("dim");
+  Ints start(n.output()->type().rank(), 0);
+  Grads grads;
+  for (const Value* part : n.inputs()) {
+    Ints limit = n.output()->type().shape;
+    limit[dim] = start[dim] + part->type().shape[dim];
+    grads.push_back(b.Slice(d[0], start, limit));
+    start[dim] = limit[dim];
+  }
+  return grads;
+}
+
+std::vector<TensorType> InferCopy(Types in, const Attrs& attrs) {
+  TensorType type = in[0];
+  type.layout = ParseLayout(attrs.String("layout"));
+  FUSOR_CHECK(
+      type.layout.order.empty() || type.layout.order.size() == type.rank(),
+      kGraph, "layout {} of rank {}", attrs.String("layout"), type.rank());
+  PhysicalAxes(type);
+  return {type};
+}
+
+Grads GradCopy(Builder& b, const Node& n, DOutputs d) {
+  return {b.Copy(d[0], n.input(0)->type().layout)};
+}
+
+OpDef Row(std::string_view name, std::string_view summary,
+          decltype(OpDef::infer) infer, decltype(OpDef::gradient) gradient,
+          std::vector<AttrSpec> attrs) {
+  OpDef op;
+  op.name = name;
+  op.summary = summary;
+  op.fusion = FusionKind::kInjective;
+  op.precision = PrecisionRule::kFollow;
+  op.layout = LayoutRule::kMapped;
+  op.attrs = std::move(attrs);
+  op.infer = infer;
+  op.gradient = gradient;
+  return op;
+}
+
+std::vector<OpDef> MakeOps() {
+  const AttrValue ints = Ints{};
+  std::vector<OpDef> ops = {
+      Row("broadcast", "operand dimension i becomes result dimension dims[i]",
+          InferBroadcast, GradBroadcast,
+          {{"shape", ints, true}, {"dims", ints, true}}),
+      Row("reshape", "the same elements in row-major order in another shape",
+          InferReshape, GradReshape, {{"shape", ints, true}}),
+      Row("transpose", "result dimension i is operand dimension permutation[i]",
+          InferTranspose, GradTranspose, {{"permutation", ints, true}}),
+      Row("slice", "elements start, start+stride, .. below limit", InferSlice,
+          GradSlice,
+          {{"start", ints, true},
+           {"limit", ints, true},
+           {"stride", ints, true}}),
+      Row("pad", "`value` around and, `interior` times, between elements",
+          InferPad, GradPad,
+          {{"low", ints, true},
+           {"high", ints, true},
+           {"interior", ints, true},
+           {"value", 0.0}}),
+      Row("concat", "operands one after the other along `dim`", InferConcat,
+          GradConcat, {{"dim", int64_t{0}, true}}),
+      Row("copy", "the same value in another layout", InferCopy, GradCopy,
+          {{"layout", std::string(), true}}),
+  };
+  // Reshape is defined on the row-major order, so its operands are, too.
+  ops[1].layout = LayoutRule::kRowMajor;
+  ops[5].max_inputs = -1;
+  return ops;
+}
+
+}  // namespace
+
+std::span<const OpDef> ShapeOps() {
+  static const std::vector<OpDef> ops = MakeOps();
+  return ops;
+}
+
+}  // namespace fusor::ir

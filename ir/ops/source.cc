@@ -1,0 +1,85 @@
+#include "ir/ops/families.h"
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+using Types = std::span<const TensorType>;
+
+TensorType DeclaredType(const Attrs& attrs) {
+  const auto dtype = ParseDType(attrs.String("dtype"));
+  FUSOR_CHECK(dtype.has_value(), kGraph, "unknown dtype {}",
+              attrs.String("dtype"));
+  for (int64_t extent : attrs.Ints("shape")) {
+    FUSOR_CHECK(extent >= 1, kGraph, "extent {}: expected at least 1", extent);
+  }
+  return {*dtype, attrs.Ints("shape"), {}};
+}
+
+std::vector<TensorType> InferConstant(Types, const Attrs& attrs) {
+  TensorType type = DeclaredType(attrs);
+  const int64_t count = static_cast<int64_t>(attrs.Floats("value").size());
+  FUSOR_CHECK(count == 1 || count == type.num_elements(), kGraph,
+              "expected 1 or {} values, got {}", type.num_elements(), count);
+  return {type};
+}
+
+std::vector<TensorType> InferIota(Types, const Attrs& attrs) {
+  TensorType type = DeclaredType(attrs);
+  const int64_t dim = attrs.Int("dim");
+  FUSOR_CHECK(dim >= 0 && dim < static_cast<int64_t>(type.rank()), kGraph,
+              "dim {} of rank {}", dim, type.rank());
+  return {type};
+}
+
+std::vector<TensorType> InferRandom(Types in, const Attrs& attrs) {
+  FUSOR_CHECK(in[0].dtype == DType::kI64 && in[0].rank() == 0, kGraph,
+              "expected an i64 scalar key");
+  FUSOR_CHECK(in[1].dtype == DType::kI32 && in[1].rank() == 0, kGraph,
+              "expected an i32 scalar step");
+  return {{DType::kF32, attrs.Ints("shape"), {}}};
+}
+
+std::vector<OpDef> MakeOps() {
+  const AttrSpec dtype{"dtype", std::string("f32"), true};
+  const AttrSpec shape{"shape", std::vector<int64_t>{}, true};
+  OpDef constant;
+  constant.name = "constant";
+  constant.summary = "the given values: one, splat, or one an element";
+  constant.min_inputs = constant.max_inputs = 0;
+  constant.fusion = FusionKind::kSource;
+  constant.precision = PrecisionRule::kFollow;
+  constant.layout = LayoutRule::kMapped;
+  constant.attrs = {dtype, shape, {"value", std::vector<double>{}, true}};
+  constant.infer = InferConstant;
+
+  OpDef iota;
+  iota.name = "iota";
+  iota.summary = "the index along `dim`";
+  iota.min_inputs = iota.max_inputs = 0;
+  iota.fusion = FusionKind::kSource;
+  iota.precision = PrecisionRule::kFollow;
+  iota.layout = LayoutRule::kMapped;
+  iota.attrs = {dtype, shape, {"dim", int64_t{0}, true}};
+  iota.infer = InferIota;
+
+  OpDef random;
+  random.name = "random";
+  random.summary =
+      "uniform f32 in [0,1) of (key i64[], step i32[]), ir/support/philox.h";
+  random.min_inputs = random.max_inputs = 2;
+  random.fusion = FusionKind::kSource;
+  random.layout = LayoutRule::kMapped;
+  random.attrs = {shape, {"site", int64_t{0}, true}, {"rank", int64_t{0}}};
+  random.infer = InferRandom;
+  return {constant, iota, random};
+}
+
+}  // namespace
+
+std::span<const OpDef> SourceOps() {
+  static const std::vector<OpDef> ops = MakeOps();
+  return ops;
+}
+
+}  // namespace fusor::ir

@@ -1,0 +1,141 @@
+#include "ir/tensor_type.h"
+
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+
+#include "ir/support/error.h"
+#include "ir/support/str.h"
+
+namespace fusor::ir {
+
+int64_t NumElements(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1},
+                         std::multiplies<>());
+}
+
+Layout Canonical(Layout layout) {
+  if (std::is_sorted(layout.order.begin(), layout.order.end()) &&
+      layout.tiles.empty()) {
+    layout.order.clear();
+  }
+  return layout;
+}
+
+std::string FormatLayout(const Layout& layout, size_t rank) {
+  if (layout.is_row_major()) return "";
+  std::vector<int> order = layout.order;
+  if (order.empty()) {
+    order.resize(rank);
+    std::iota(order.begin(), order.end(), 0);
+  }
+  std::string text;
+  for (int dim : order) {
+    const bool tiled =
+        std::any_of(layout.tiles.begin(), layout.tiles.end(),
+                    [&](const Layout::Tile& tile) { return tile.dim == dim; });
+    text += static_cast<char>((tiled ? 'A' : 'a') + dim);
+  }
+  for (const Layout::Tile& tile : layout.tiles) {
+    text += std::to_string(tile.size);
+    text += static_cast<char>('a' + tile.dim);
+  }
+  return text;
+}
+
+Layout ParseLayout(std::string_view text) {
+  Layout layout;
+  size_t i = 0;
+  while (i < text.size() && std::isalpha(static_cast<unsigned char>(text[i]))) {
+    layout.order.push_back(std::tolower(text[i++]) - 'a');
+  }
+  while (i < text.size()) {
+    int64_t size = 0;
+    const size_t start = i;
+    while (i < text.size() &&
+           std::isdigit(static_cast<unsigned char>(text[i]))) {
+      size = std::min<int64_t>(size * 10 + (text[i++] - '0'), 1 << 20);
+    }
+    FUSOR_CHECK(i > start && size > 0 && i < text.size() &&
+                    std::islower(static_cast<unsigned char>(text[i])),
+                kGraph, "layout \"{}\": expected <size><dim> at position {}",
+                text, start);
+    layout.tiles.push_back({text[i++] - 'a', size});
+  }
+  std::vector<int> sorted = layout.order;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t d = 0; d < sorted.size(); ++d) {
+    FUSOR_CHECK(sorted[d] == static_cast<int>(d), kGraph,
+                "layout \"{}\": dimensions must be a permutation of a..", text);
+  }
+  for (const Layout::Tile& tile : layout.tiles) {
+    FUSOR_CHECK(tile.dim < static_cast<int>(sorted.size()), kGraph,
+                "layout \"{}\": tile of an absent dimension", text);
+  }
+  return Canonical(std::move(layout));
+}
+
+std::string ToString(const TensorType& type) {
+  std::string text(DTypeName(type.dtype));
+  text += "[";
+  text += Join(type.shape, ",", [](int64_t d) { return std::to_string(d); });
+  text += "]";
+  if (!type.layout.is_row_major()) {
+    text += "{" + FormatLayout(type.layout, type.rank()) + "}";
+  }
+  return text;
+}
+
+std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type) {
+  const size_t rank = type.rank();
+  std::vector<int> order = type.layout.order;
+  if (order.empty()) {
+    order.resize(rank);
+    std::iota(order.begin(), order.end(), 0);
+  }
+  FUSOR_ASSERT(order.size() == rank, "layout rank {} of {}", order.size(),
+               ToString(type));
+  std::vector<int64_t> step(rank, 1);  // of the next tile outwards
+  std::vector<PhysicalAxis> axes;      // built fastest first
+  int64_t stride = 1;
+  const auto push = [&](int dim, int64_t extent) {
+    axes.push_back({dim, step[dim], extent, stride});
+    step[dim] *= extent;
+    stride *= extent;
+  };
+  for (size_t i = type.layout.tiles.size(); i-- > 0;) {
+    push(type.layout.tiles[i].dim, type.layout.tiles[i].size);
+  }
+  for (size_t i = order.size(); i-- > 0;) {
+    const int dim = order[i];
+    FUSOR_ASSERT(type.shape[dim] % step[dim] == 0,
+                 "tile does not divide dimension {} of {}", dim,
+                 ToString(type));
+    push(dim, type.shape[dim] / step[dim]);
+  }
+  std::reverse(axes.begin(), axes.end());
+  return axes;
+}
+
+std::vector<int64_t> PhysicalOffsets(const TensorType& type) {
+  // Offset is a sum of one term per dimension: tabulate each, then add up.
+  std::vector<std::vector<int64_t>> term(type.rank());
+  for (size_t d = 0; d < type.rank(); ++d) term[d].assign(type.shape[d], 0);
+  for (const PhysicalAxis& axis : PhysicalAxes(type)) {
+    for (int64_t i = 0; i < type.shape[axis.dim]; ++i) {
+      term[axis.dim][i] += i / axis.step % axis.extent * axis.stride;
+    }
+  }
+  std::vector<int64_t> offsets{0};
+  for (const std::vector<int64_t>& row : term) {
+    std::vector<int64_t> next;
+    next.reserve(offsets.size() * row.size());
+    for (int64_t base : offsets) {
+      for (int64_t offset : row) next.push_back(base + offset);
+    }
+    offsets = std::move(next);
+  }
+  return offsets;
+}
+
+}  // namespace fusor::ir

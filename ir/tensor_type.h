@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/dtype.h"
+
+namespace fusor::ir {
+
+// Extents of a tensor, outermost first; empty for a scalar. All are >= 1.
+using Shape = std::vector<int64_t>;
+
+int64_t NumElements(const Shape& shape);
+
+// The physical order of a tensor's elements, as oneDNN writes it: outer
+// dimensions from slowest to fastest, then the tiles of blocked dimensions.
+//
+//   {}                                    row-major, the default
+//   order {0,2,3,1}                       "acdb": NHWC for logical NCHW
+//   order {0,1,2,3}, tiles {{1,16}}       "aBcd16b": nChw16c
+//   order {0,1,2,3}, tiles {{1,16},{0,16}} "ABcd16b16a": OIhw16i16o
+//
+// A tile divides its dimension's extent: there is no padding anywhere.
+struct Layout {
+  struct Tile {
+    int dim;
+    int64_t size;
+    bool operator==(const Tile&) const = default;
+  };
+
+  std::vector<int> order;   // a permutation of the dimensions; empty = identity
+  std::vector<Tile> tiles;  // outermost tile first
+
+  bool is_row_major() const { return order.empty() && tiles.empty(); }
+  bool operator==(const Layout&) const = default;
+};
+
+// oneDNN's letters ("acdb", "aBcd16b"); empty for row-major. FormatLayout of a
+// canonical layout and ParseLayout are inverse; ParseLayout throws kGraph.
+std::string FormatLayout(const Layout& layout, size_t rank);
+Layout ParseLayout(std::string_view text);
+
+// Drops an identity order when there are no tiles, so that equal physical
+// orders compare equal.
+Layout Canonical(Layout layout);
+
+struct TensorType {
+  DType dtype = DType::kF32;
+  Shape shape;
+  Layout layout;
+
+  size_t rank() const { return shape.size(); }
+  int64_t num_elements() const { return NumElements(shape); }
+  int64_t num_bytes() const { return num_elements() * DTypeSize(dtype); }
+  bool operator==(const TensorType&) const = default;
+};
+
+// "f32[8,64,56,56]{aBcd16b}"; the braces are left out for row-major.
+std::string ToString(const TensorType& type);
+
+// One loop of a tensor's physical order: along it the logical index of `dim`
+// advances by `step` and the element offset by `stride`.
+struct PhysicalAxis {
+  int dim;
+  int64_t step;
+  int64_t extent;
+  int64_t stride;  // in elements
+};
+
+// The loops that visit the tensor in memory order, slowest first. Offset of a
+// logical index i = sum over axes of (i[dim] / step % extent) * stride.
+std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type);
+
+// Offset in elements of each logical row-major index, for converting whole
+// tensors between layouts: physical[offsets[i]] = logical[i].
+std::vector<int64_t> PhysicalOffsets(const TensorType& type);
+
+}  // namespace fusor::ir
