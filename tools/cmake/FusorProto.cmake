@@ -1,0 +1,23 @@
+# fusor_protos(TARGET file.proto...): generates C++ from the files, which are
+# relative to the calling folder, and adds it to the target. Files import each
+# other, and sources include the headers, by path from the root:
+# "ir/graph.pb.h". protobuf_generate() would register the files without their
+# folder, so that equal names in two folders would collide at run time.
+function(fusor_protos target)
+  set(root ${PROJECT_BINARY_DIR}/proto)
+  foreach(proto IN LISTS ARGN)
+    set(file ${CMAKE_CURRENT_SOURCE_DIR}/${proto})
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${file})
+    string(REGEX REPLACE "\\.proto$" "" stem ${root}/${path})
+    add_custom_command(
+      OUTPUT ${stem}.pb.cc ${stem}.pb.h
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${root}
+      COMMAND protobuf::protoc --cpp_out=${root} -I ${PROJECT_SOURCE_DIR} ${file}
+      DEPENDS ${file} protobuf::protoc
+      COMMENT "Generating C++ from ${path}"
+      VERBATIM)
+    set_source_files_properties(${stem}.pb.cc PROPERTIES COMPILE_OPTIONS -w)
+    target_sources(${target} PRIVATE ${stem}.pb.cc ${stem}.pb.h)
+  endforeach()
+  target_include_directories(${target} SYSTEM PRIVATE ${root})
+endfunction()
