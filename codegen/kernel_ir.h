@@ -1,0 +1,123 @@
+#pragma once
+
+// Loop-level form of one generated kernel: what a fusion becomes before a
+// backend turns it into machine code. It is the same for every target; a CPU
+// backend makes LLVM IR of it, a CUDA backend prints it as CUDA C++.
+//
+// A kernel is a list of phases. All tasks of a phase are independent of each
+// other and may run in any order and in parallel; a phase starts when all
+// tasks of the one before it have ended (a barrier on a CPU, a launch of its
+// own on a GPU). A phase's tasks are the points of its grid axes, first axis
+// slowest. Each task runs the statements of the body.
+//
+// Registers hold values of one dtype, either one value (uniform) or one per
+// vector lane. A uniform register used with a vector one is splat. Registers
+// of dtype f16, bf16 and f32 are computed in f32, u8 and i32 in i32; a register
+// is rounded to its dtype only where a statement says `round`, and by stores.
+//
+// Vector axes. Along an axis with `vector` set, statements process
+// Kernel::lanes consecutive indices at once: lane k of a vector register
+// belongs to index axis + k. The last group of an extent that lanes does not
+// divide is masked: masked lanes load nothing, store nothing and leave
+// accumulators unchanged. At most one vector axis is open at a time.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/dtype.h"
+#include "ir/scalar.h"
+
+namespace fusor::codegen {
+
+// offset + sum of coefficient * (index of the axis), in elements.
+struct Index {
+  struct Term {
+    int axis;
+    int64_t coefficient;
+    bool operator==(const Term&) const = default;
+  };
+  int64_t offset = 0;
+  std::vector<Term> terms;
+  bool operator==(const Index&) const = default;
+};
+
+struct Axis {
+  std::string name;     // for dumps: "n", "c_outer", ...
+  int64_t extent = 1;   // indices 0 .. extent-1
+  bool vector = false;  // steps by Kernel::lanes
+};
+
+struct Register {
+  ir::DType dtype;
+  bool vector = false;
+};
+
+// A pointer argument of the kernel, in launch order.
+struct KernelBuffer {
+  std::string name;  // for dumps
+  ir::DType dtype;
+  int64_t elements = 0;
+  bool written = false;
+  bool scratch = false;  // lives only during the launch
+};
+
+enum class StmtKind : uint8_t {
+  kLoop,        // axis, body: runs body for each (group of) index of the axis
+  kConstant,    // dst = constant
+  kLoad,        // dst = buffer[index]
+  kStore,       // buffer[index] = src[0]
+  kIndexValue,  // dst = index, as an integer
+  kRandom,      // dst = RandomUniform(key src[0], step src[1], site, rank,
+                //                     element index), ir/support/philox.h
+  kCompute,     // dst = op(src..)
+  kInit,        // dst = identity of reduction op
+  kAccumulate,  // dst = op(dst, src[0])
+  kReduceLanes  // dst (uniform) = op over the lanes of src[0]: halves, then
+                // quarters, ... so that the tree is fixed
+};
+
+struct Stmt {
+  StmtKind kind;
+  int dst = -1;  // register
+  ir::ScalarOp op = ir::ScalarOp::kIdentity;
+  std::array<int, 3> src{-1, -1, -1};
+  bool round = false;  // round dst to its dtype at once ("eager")
+  double constant = 0;
+  int buffer = -1;
+  Index index;
+  int64_t site = 0;  // kRandom
+  int64_t rank = 0;  // kRandom
+  int axis = -1;     // kLoop
+  std::vector<Stmt> body;
+};
+
+struct Phase {
+  std::vector<int> grid;  // axes; only the last may be a vector axis
+  std::vector<Stmt> body;
+};
+
+struct Kernel {
+  std::string name;      // a C identifier; not part of the kernel's identity
+  int lanes = 16;        // a power of two
+  bool contract = true;  // a*b+c may be computed with one rounding
+  std::vector<KernelBuffer> buffers;
+  std::vector<Axis> axes;
+  std::vector<Register> registers;
+  std::vector<Phase> phases;
+};
+
+// Number of tasks of the phase; a vector axis counts groups of lanes.
+int64_t NumTasks(const Kernel& kernel, const Phase& phase);
+
+// Readable, deterministic text of everything but the names of the kernel and
+// its buffers when `identity` is set: equal text, equal machine code.
+std::string Print(const Kernel& kernel, bool identity = false);
+
+// Throws kInternal where the rules above are broken: an index that can leave
+// its buffer, a register read before it is written, a vector register outside
+// a vector axis, two tasks of a phase that could write the same element, ...
+void Verify(const Kernel& kernel);
+
+}  // namespace fusor::codegen

@@ -1,0 +1,116 @@
+#pragma once
+
+// What one compiled program does, as plain data: which buffers lie where, which
+// kernels and library calls run on them, in which order. Made without a device;
+// an Executor binds it to one. Printable and serialisable.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "codegen/kernel_ir.h"
+#include "ir/graph.h"
+
+namespace fusor::codegen {
+
+enum class ArenaKind : uint8_t {
+  kState,      // parameters, optimizer state, statistics: the session's
+  kInput,      // data and hyper-parameters, written by the host before a step
+  kOutput,     // results that the host reads after a step
+  kTemporary,  // activations, gradients, workspaces: dead between steps
+};
+
+struct Arena {
+  std::string name;
+  ArenaKind kind = ArenaKind::kTemporary;
+  int64_t bytes = 0;
+};
+
+inline constexpr int64_t kBufferAlignment = 64;  // bytes, of every buffer
+
+// A piece of an arena that holds one value (or, for a workspace, none).
+// Buffers overlap in place only while their lifetimes do not.
+struct Buffer {
+  int arena = 0;
+  int64_t offset = 0;  // bytes, a multiple of kBufferAlignment
+  int64_t bytes = 0;
+  ir::TensorType type;   // scalar u8 for workspaces and spans
+  std::string name;      // of the IR value
+  std::string location;  // model location of the node that defines it
+};
+
+// One call into the vendor library: everything the backend needs to prepare it.
+struct LibraryCall {
+  std::string op;  // of the IR: conv2d, matmul, max_pool, copy, ...
+  ir::Attrs attrs;
+  std::vector<ir::TensorType> operands;
+  std::vector<ir::TensorType> results;
+  std::string implementation;  // the library's own kernel name, for dumps
+  int64_t workspace_bytes = 0;
+};
+
+struct CompiledKernel {
+  Kernel kernel;
+  uint64_t fingerprint = 0;  // of Print(kernel, identity) and the target
+  std::string binary;        // the target compiler's bytes
+};
+
+enum class StepKind : uint8_t { kLaunch, kLibrary, kCollective };
+
+struct Step {
+  StepKind kind = StepKind::kLaunch;
+  int index = 0;  // into kernels or calls
+  // Buffers: kLaunch: the kernel's buffers in order. kLibrary: operands, then
+  // results, then the workspace when workspace_bytes > 0.
+  std::vector<int> args;
+  int stream = 0;
+  std::vector<int> waits;  // events that must have happened
+  int records = -1;        // event that happens when the step has ended, or -1
+  std::string name;        // of the IR node's first result
+  std::string location;
+  std::string op_class;  // "conv2d", "fusion", ...: for profiles
+  int64_t bytes = 0;     // moved at least: operands read + results written
+  int64_t flops = 0;
+};
+
+struct PlanInput {
+  std::string name;
+  ir::InputRole role = ir::InputRole::kData;
+  int buffer = 0;
+};
+
+struct PlanOutput {
+  std::string name;
+  int buffer = 0;
+  int alias = -1;  // input whose buffer this is, or -1
+};
+
+struct Plan {
+  std::string name;
+  std::string target;
+  std::vector<Arena> arenas;
+  std::vector<Buffer> buffers;
+  std::vector<CompiledKernel> kernels;  // distinct ones
+  std::vector<LibraryCall> calls;       // distinct ones
+  std::vector<Step> steps;              // in issue order
+  int num_events = 0;
+  std::vector<PlanInput> inputs;
+  std::vector<PlanOutput> outputs;
+  // Constants that kernels read, copied into the device once: buffer and bytes.
+  struct Constant {
+    int buffer;
+    std::string bytes;
+  };
+  std::vector<Constant> constants;
+  int64_t peak_bytes = 0;         // of the temporary arena
+  int64_t lower_bound_bytes = 0;  // greatest sum of live temporary bytes
+};
+
+// Text for people and for comparing plans; complete but for kernel binaries.
+std::string Print(const Plan& plan);
+
+// Protobuf bytes and back; malformed bytes throw kGraph.
+std::string SerializePlan(const Plan& plan);
+Plan ParsePlan(std::string_view bytes);
+
+}  // namespace fusor::codegen

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/kernel_ir.h"
+#include "codegen/plan.h"
+#include "ir/target.h"
+
+namespace fusor::codegen {
+
+// What a backend knows at compile time, without a device. Implemented by the
+// backend plug-ins; the compiler takes it by reference. All methods may be
+// called from several threads at once.
+class TargetCompiler : public ir::TargetQueries {
+ public:
+  // Machine code of all phases. Deterministic; throws kInternal with the
+  // kernel's name when code generation fails.
+  virtual std::string CompileKernel(const Kernel& kernel) const = 0;
+
+  // Part of every cache key: versions and options that change the bytes.
+  virtual std::string CodegenVersion() const = 0;
+
+  // Fills in implementation and workspace_bytes of a call. Throws kGraph when
+  // the library cannot do it.
+  virtual void PrepareCall(LibraryCall& call) const = 0;
+
+  // Assembly, or what comes closest, of CompileKernel's bytes: for dumps.
+  virtual std::string Disassemble(const Kernel& kernel) const = 0;
+};
+
+}  // namespace fusor::codegen

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ir/target.h"
+
+namespace fusor::passes {
+
+struct OptimizerOptions {
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 1e-4;    // of weights
+  double norm_weight_decay = 0;  // of normalisation parameters and biases
+  bool decoupled_weight_decay = false;  // p -= lr*wd*p, not g += wd*p
+};
+
+struct PassOptions {
+  bool fusion = true;           // passes 2, 7 and 10 of DESIGN.md section 4
+  bool eager_rounding = false;  // round at every op inside a fusion
+  bool winograd = true;         // allow it for fp32 3x3 stride-1 convolutions
+  OptimizerOptions optimizer;
+  std::set<std::string> disabled;       // pass names
+  std::map<std::string, int64_t> fuel;  // pass name -> rewrites left
+};
+
+// Why a rewrite was not made: for dumps and `compare`.
+struct Decision {
+  std::string pass;
+  std::string subject;  // value or node names
+  bool accepted = false;
+  std::string reason;
+  int64_t saved_ns = 0;  // modelled
+};
+
+// What passes share during one compilation.
+class PassContext {
+ public:
+  PassContext(const ir::TargetQueries& target, PassOptions options)
+      : target_(target), options_(std::move(options)) {}
+
+  const ir::TargetQueries& target() const { return target_; }
+  const PassOptions& options() const { return options_; }
+
+  // To be asked before each rewrite; false when `pass` has used up its fuel.
+  bool ConsumeFuel(const std::string& pass);
+  void Record(Decision decision) { decisions_.push_back(std::move(decision)); }
+  const std::vector<Decision>& decisions() const { return decisions_; }
+  // Named counters: "bn_relu", "weight_repacks", ...
+  std::map<std::string, int64_t>& counters() { return counters_; }
+
+ private:
+  const ir::TargetQueries& target_;
+  PassOptions options_;
+  std::vector<Decision> decisions_;
+  std::map<std::string, int64_t> counters_;
+};
+
+// Every pass: true when it changed the graph, which it leaves verified. In
+// pipeline order, see pipeline.cc.
+
+// Folds constants, removes identities (x+0, x*1, cast to the same dtype, empty
+// reshape, transpose of transpose, broadcast of a splat), merges equal pure
+// nodes and drops unused ones, to a fixed point with a bound.
+bool Simplify(ir::Graph& graph, PassContext& context);
+
+// Rewrites batch_norm_train -> [add] -> relu of one use each into one node with
+// its residual and relu attributes. Before differentiation. Counts bn_relu,
+// bn_add_relu and, within the latter, dual_bn_add_relu.
+bool FuseNormActivation(ir::Graph& graph, PassContext& context);
+
+// Appends the gradients of output "loss" with respect to every parameter, each
+// through an all_reduce, and drops what differentiation alone needed.
+bool Autodiff(ir::Graph& graph, PassContext& context);
+
+// Appends SGD updates of all parameters as aliased outputs, with momentum state
+// and a learning rate input "lr".
+bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
+
+// conv2d -> bias or relu epilogues that the library does for nothing.
+bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
+
+// Chooses algorithm and layouts of every library op from the target's
+// candidates, assigns layouts to all values, fixes the layout of state for
+// good, and inserts `copy` nodes where two layouts meet (counter
+// activation_copies, weight_repacks).
+bool AssignLayout(ir::Graph& graph, PassContext& context);
+
+// Replaces batch_norm_train and batch_norm_grad by reductions and elementwise
+// ops: statistics as sums shifted by a value of the same channel.
+bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
+
+// Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm.
+// With fusion off every fusible node gets a fusion of its own.
+bool Fuse(ir::Graph& graph, PassContext& context);
+
+// Joins update fusions of equal structure and hyper-parameters into one launch
+// over contiguous state.
+bool FuseUpdates(ir::Graph& graph, PassContext& context);
+
+}  // namespace fusor::passes

@@ -1,0 +1,104 @@
+#pragma once
+
+// The interface between the runtime and a backend plug-in. It speaks of
+// memory, kernels, library calls, streams and events only; it does not grow
+// when ops are added.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/plan.h"
+#include "codegen/target_compiler.h"
+
+namespace fusor::runtime {
+
+// A kernel or library call that is ready to run. Immutable; may be launched
+// concurrently on different streams only with different buffers.
+class Executable {
+ public:
+  virtual ~Executable();
+};
+
+class Event {
+ public:
+  virtual ~Event();
+  // Blocks the host until the event has happened.
+  virtual void Synchronize() = 0;
+  // Milliseconds from `start` to this event; both must have happened.
+  virtual double ElapsedMs(const Event& start) const = 0;
+};
+
+// An in-order queue of work. Calls return at once; errors of earlier work may
+// surface at any later call.
+class Stream {
+ public:
+  virtual ~Stream();
+  // Arguments as codegen::Step::args describes; `args` need not outlive the
+  // call. No allocation, no host synchronisation.
+  virtual void Launch(const Executable& executable, void* const* args,
+                      size_t num_args) = 0;
+  virtual void CopyToDevice(void* device, const void* host, size_t bytes) = 0;
+  virtual void CopyToHost(void* host, const void* device, size_t bytes) = 0;
+  virtual void Record(Event& event) = 0;
+  virtual void Wait(const Event& event) = 0;
+  // Blocks the host until all work has ended; throws its first error.
+  virtual void Synchronize() = 0;
+};
+
+// Device memory, zero-filled at first. Freed on destruction.
+class Memory {
+ public:
+  virtual ~Memory();
+  virtual void* data() = 0;
+  virtual size_t bytes() const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device();
+  virtual std::string description() const = 0;
+  // Throws kOutOfMemory, saying asked and free bytes.
+  virtual std::unique_ptr<Memory> Allocate(size_t bytes) = 0;
+  virtual size_t free_bytes() const = 0;
+  virtual std::unique_ptr<Stream> CreateStream() = 0;
+  virtual std::unique_ptr<Event> CreateEvent() = 0;
+  virtual std::unique_ptr<Executable> LoadKernel(
+      const codegen::CompiledKernel& kernel) = 0;
+  virtual std::unique_ptr<Executable> LoadCall(
+      const codegen::LibraryCall& call) = 0;
+};
+
+struct BackendOptions {
+  int threads = 0;  // compute threads of a CPU device; 0: cores / local ranks
+};
+
+// One plug-in. Lives as long as the process.
+class Backend {
+ public:
+  virtual ~Backend();
+  virtual std::string name() const = 0;
+  virtual int device_count() const = 0;
+  // One line each about what is usable and why not, for `fusor doctor`.
+  virtual std::vector<std::string> Diagnose() const = 0;
+  virtual std::unique_ptr<Device> OpenDevice(int ordinal,
+                                             const BackendOptions& options) = 0;
+  // For this machine's device, or for the named target.
+  virtual std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
+      const std::string& target, const BackendOptions& options) = 0;
+};
+
+// What a plug-in exports, under the name kBackendEntry:
+//   extern "C" fusor::runtime::BackendEntry FusorBackendEntry() noexcept;
+struct BackendEntry {
+  int abi_version;
+  const char* build_id;  // must equal the core's, see BuildId()
+  std::unique_ptr<Backend> (*create)();
+};
+inline constexpr int kBackendAbiVersion = 1;
+inline constexpr char kBackendEntry[] = "FusorBackendEntry";
+const char* BuildId();
+
+}  // namespace fusor::runtime
