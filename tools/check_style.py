@@ -85,13 +85,9 @@ class Tree:
 
     def _list(self):
         """What git tracks or would track; every file where git cannot say."""
-        git = subprocess.run(
-            ["git", "-C", str(self.root), "ls-files", "-z", "--cached",
-             "--others", "--exclude-standard"], capture_output=True,
-            check=False)
-        if git.returncode == 0:
-            names = git.stdout.decode().split("\0")
-            return [n for n in names if n and (self.root / n).is_file()]
+        listed = self._list_by_git()
+        if listed is not None:
+            return [p for p in listed if (self.root / p).is_file()]
         found = []
         for folder, subfolders, files in os.walk(self.root):
             at_root = pathlib.Path(folder) == self.root
@@ -101,6 +97,19 @@ class Tree:
             found += [(pathlib.Path(folder) / f).relative_to(
                 self.root).as_posix() for f in files]
         return found
+
+    def _list_by_git(self):
+        """None without git, outside a checkout, or in another's checkout."""
+        try:
+            git = subprocess.run(
+                ["git", "-C", str(self.root), "ls-files", "-z", "--cached",
+                 "--others", "--exclude-standard"], capture_output=True,
+                check=False)
+        except FileNotFoundError:
+            return None
+        if git.returncode != 0:
+            return None
+        return [p for p in git.stdout.decode().split("\0") if p]
 
     def text(self, path):
         return (self.root / path).read_text(encoding="utf-8")

@@ -38,7 +38,7 @@ class BackendsTest(unittest.TestCase):
             (root / "data/CMakeLists.txt").write_text(
                 'message(FATAL_ERROR "data is no backend")')
             return subprocess.run(
-                ["cmake", "-S", folder, "-B", root / "build",
+                ["cmake", "-G", "Ninja", "-S", folder, "-B", root / "build",
                  f"-DFUSOR_BACKENDS={backends}"],
                 capture_output=True, text=True, check=False)
 
