@@ -267,9 +267,11 @@ def check_library_output(tree):
 def check_op_names(tree):
     """Passes ask the traits of an op, never its name; the pattern passes are
     listed as exceptions."""
-    literal = r"\"\"\s*[!=]=|[!=]=\s*\"\""
-    constant = (r"\bop(_name)?(\(\))?((\.|->)name)?(\(\))?\s*[!=]=\s*"
-                r"(\w+::)*k[A-Z]\w*")
+    name = r"\b(\w+_)?(op|name)(_\w+)?(\(\))?"
+    compared = r"\s*[!=]=\s*"
+    literal = f'{name}{compared}""|""{compared}[\\w.>()-]*{name}'
+    constant = (rf"{name}{compared}&?(\w+::)*"
+                r"(k[A-Z]\w*|(GetOp|FindOp)\()")
     return matches(tree, "op-names", tree.cpp(("passes",)),
                    f"{literal}|{constant}",
                    "a pass must not compare names of ops")

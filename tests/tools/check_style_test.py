@@ -138,10 +138,13 @@ class RuleTest(unittest.TestCase):
             "passes/a.cc": 'bool F() { return node.op().name == "relu"; }\n',
             "passes/b.cc": 'bool F() { return "relu" != name; }\n',
             "passes/c.cc": "bool F() { return node->op() == ir::kRelu; }\n",
-            "passes/d.cc": "bool F() { return a.op() == b.op(); }\n"
-                           'Value G() { return Make("relu", x); }\n',
+            "passes/d.cc": 'bool F() { return &n.op() == &GetOp("relu"); }\n',
+            "passes/e.cc": "bool F() { return a.op() == b.op(); }\n"
+                           'Value G() { return Make("relu", x); }\n'
+                           'bool H() { return a.String("mode") == "max"; }\n',
             "codegen/a.cc": 'bool F() { return name == "relu"; }\n',
-        }), {"passes/a.cc": 1, "passes/b.cc": 1, "passes/c.cc": 1})
+        }), {"passes/a.cc": 1, "passes/b.cc": 1, "passes/c.cc": 1,
+             "passes/d.cc": 1})
 
     def test_own_header(self):
         self.assertEqual(self.findings("own-header", {
