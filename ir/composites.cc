@@ -164,8 +164,8 @@ Value* Builder::TopKCorrect(Value* logits, Value* labels, int64_t k) {
          And(Compare("eq", logits, bar), Compare("lt", index, label)));
   Value* rank = ReduceSum(Cast(ahead, DType::kF32), {1});
   // A label whose logit is NaN is ahead of nothing, yet not found either.
-  Value* found = And(Compare("lt", rank, static_cast<double>(k)),
-                     Compare("eq", own, own));
+  Value* found =
+      And(Compare("lt", rank, static_cast<double>(k)), Compare("eq", own, own));
   return Cast(found, DType::kF32);
 }
 
