@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/index_map.h"
 #include "ir/scalar.h"
 
 namespace fusor::ir {
@@ -67,6 +68,12 @@ struct OpDef {
 
   // The element function of a kElementwise op.
   ScalarOp (*scalar)(const Attrs& attrs) = nullptr;
+
+  // How a kInjective op's operand is indexed where its result is indexed by
+  // `result`; nullopt when it is not by one affine term a dimension. Null: a
+  // loop nest cannot absorb the op.
+  std::optional<IndexMap> (*operand_map)(const Node& node,
+                                         const IndexMap& result) = nullptr;
 
   // Builds the gradient of `node` with respect to its operands. d_outputs[i]
   // is the gradient of result i, or null where none arrives; the result holds

@@ -183,6 +183,64 @@ Grads GradCopy(Builder& b, const Node& n, DOutputs d) {
   return {b.Copy(d[0], n.input(0)->type().layout)};
 }
 
+// --- Index maps
+// ---------------------------------------------------------------
+
+// The constant 0 for dimensions of extent 1, see ir/index_map.h.
+IndexMap Normalised(IndexMap map, const Shape& shape) {
+  for (size_t i = 0; i < map.size(); ++i) {
+    if (shape[i] == 1) map[i] = DimMap{};
+  }
+  return map;
+}
+
+std::optional<IndexMap> MapBroadcast(const Node& n, const IndexMap& result) {
+  IndexMap map;
+  for (int64_t dim : n.attrs().Ints("dims")) map.push_back(result[dim]);
+  return Normalised(std::move(map), n.input(0)->type().shape);
+}
+
+std::optional<IndexMap> MapTranspose(const Node& n, const IndexMap& result) {
+  const Ints& permutation = n.attrs().Ints("permutation");
+  IndexMap map(permutation.size());
+  for (size_t i = 0; i < permutation.size(); ++i) {
+    map[permutation[i]] = result[i];
+  }
+  return map;
+}
+
+std::optional<IndexMap> MapSlice(const Node& n, const IndexMap& result) {
+  IndexMap map = result;
+  for (size_t i = 0; i < map.size(); ++i) {
+    const int64_t stride = n.attrs().Ints("stride")[i];
+    map[i].scale *= stride;
+    map[i].offset = n.attrs().Ints("start")[i] + map[i].offset * stride;
+  }
+  // A constant index may be other than 0 here: the operand is longer.
+  for (DimMap& dim : map) {
+    if (dim.dim == -1) dim.scale = 1;
+  }
+  return Normalised(std::move(map), n.input(0)->type().shape);
+}
+
+// Only where dimensions of extent 1 come and go.
+std::optional<IndexMap> MapReshape(const Node& n, const IndexMap& result) {
+  const Shape& from = n.input(0)->type().shape;
+  const Shape& to = n.output()->type().shape;
+  IndexMap map;
+  size_t j = 0;
+  for (int64_t extent : from) {
+    if (extent == 1) {
+      map.push_back({});
+      continue;
+    }
+    while (j < to.size() && to[j] == 1) ++j;
+    if (j == to.size() || to[j] != extent) return std::nullopt;
+    map.push_back(result[j++]);
+  }
+  return map;
+}
+
 OpDef Row(std::string_view name, std::string_view summary,
           decltype(OpDef::infer) infer, decltype(OpDef::gradient) gradient,
           std::vector<AttrSpec> attrs) {
@@ -227,6 +285,11 @@ std::vector<OpDef> MakeOps() {
   // Reshape is defined on the row-major order, so its operands are, too.
   ops[1].layout = LayoutRule::kRowMajor;
   ops[5].max_inputs = -1;
+  ops[6].fusion = FusionKind::kLibrary;
+  ops[0].operand_map = MapBroadcast;
+  ops[1].operand_map = MapReshape;
+  ops[2].operand_map = MapTranspose;
+  ops[3].operand_map = MapSlice;
   return ops;
 }
 

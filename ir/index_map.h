@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace fusor::ir {
+
+// How one dimension of a value is indexed inside a loop nest: offset + scale *
+// (index of loop dimension `dim`), or the constant offset where dim is -1.
+struct DimMap {
+  int dim = -1;
+  int64_t scale = 1;
+  int64_t offset = 0;
+  bool operator==(const DimMap&) const = default;
+};
+
+// One entry per dimension of the value. Dimensions of extent 1 always map to
+// the constant 0, so that equal accesses have equal maps.
+using IndexMap = std::vector<DimMap>;
+
+}  // namespace fusor::ir
