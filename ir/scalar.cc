@@ -12,7 +12,7 @@ struct Row {
   ScalarOp op;
   std::string_view name;
   int arity;
-  double (*eval)(const double* x);
+  ScalarFunction eval;
 };
 
 double NanMaximum(double a, double b) {
@@ -99,6 +99,8 @@ bool IsComparison(ScalarOp op) {
 double EvalScalar(ScalarOp op, std::span<const double> operands) {
   return RowOf(op).eval(operands.data());
 }
+
+ScalarFunction ScalarEvaluator(ScalarOp op) { return RowOf(op).eval; }
 
 double ReductionIdentity(ScalarOp op) {
   switch (op) {

@@ -56,6 +56,10 @@ bool IsComparison(ScalarOp op);
 // ScalarArity(op). Integers are exact up to 2^53.
 double EvalScalar(ScalarOp op, std::span<const double> operands);
 
+// The same as a function of ScalarArity(op) contiguous operands, for loops.
+using ScalarFunction = double (*)(const double* operands);
+ScalarFunction ScalarEvaluator(ScalarOp op);
+
 // The neutral element of a reduction by `op`: 0 for add, -infinity for
 // maximum, ... REQUIRES: op is kAdd, kMul, kMaximum, kMinimum, kAnd or kOr.
 double ReductionIdentity(ScalarOp op);

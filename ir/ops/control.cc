@@ -1,3 +1,4 @@
+#include "ir/ops/eval.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 
@@ -8,6 +9,11 @@ using Types = std::span<const TensorType>;
 
 std::vector<TensorType> InferAllReduce(Types in, const Attrs&) {
   return {in.begin(), in.end()};
+}
+
+// A world of one rank.
+void EvalAllReduce(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
+  for (size_t i = 0; i < in.size(); ++i) out[i]->data = in[i]->data;
 }
 
 // Only reached without a body; with one the types are the body's outputs'.
@@ -23,6 +29,7 @@ std::vector<OpDef> MakeOps() {
   all_reduce.layout = LayoutRule::kSame;
   all_reduce.pure = false;
   all_reduce.infer = InferAllReduce;
+  all_reduce.eval = EvalAllReduce;
 
   OpDef fusion;
   fusion.name = "fusion";

@@ -1,4 +1,5 @@
 #include "ir/builder.h"
+#include "ir/ops/conv_eval.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 
@@ -128,6 +129,7 @@ std::vector<OpDef> MakeOps() {
   conv.attrs.push_back({"relu", false});
   conv.infer = InferConv;
   conv.gradient = GradConv;
+  conv.eval = EvalConv;
 
   OpDef grad_input = conv;
   grad_input.name = "conv2d_grad_input";
@@ -137,6 +139,7 @@ std::vector<OpDef> MakeOps() {
   grad_input.attrs.push_back({"input_shape", Ints{}, true});
   grad_input.infer = InferGradInput;
   grad_input.gradient = nullptr;
+  grad_input.eval = EvalConvGradInput;
 
   OpDef grad_weight = grad_input;
   grad_weight.name = "conv2d_grad_weight";
@@ -144,6 +147,7 @@ std::vector<OpDef> MakeOps() {
   grad_weight.attrs = geometry;
   grad_weight.attrs.push_back({"weight_shape", Ints{}, true});
   grad_weight.infer = InferGradWeight;
+  grad_weight.eval = EvalConvGradWeight;
   return {conv, grad_input, grad_weight};
 }
 

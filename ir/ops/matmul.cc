@@ -1,5 +1,7 @@
 #include "ir/builder.h"
+#include "ir/ops/eval.h"
 #include "ir/ops/families.h"
+#include "ir/ops/matrix_product.h"
 #include "ir/support/error.h"
 
 namespace fusor::ir {
@@ -46,6 +48,33 @@ Grads GradMatmul(Builder& b, const Node& n, DOutputs d) {
   return {dx, dw};
 }
 
+void EvalMatmul(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const Shape& shape = out[0]->type.shape;
+  const size_t rank = shape.size();
+  const bool ta = node.attrs().Bool("transpose_a");
+  const bool tb = node.attrs().Bool("transpose_b");
+  const int64_t m = shape[rank - 2];
+  const int64_t n = shape[rank - 1];
+  const int64_t k = in[0]->type.shape[rank - (ta ? 2 : 1)];
+  std::vector<double> transposed(ta ? m * k : 0);
+  std::vector<const double*> from(m);
+  std::vector<double*> to(m);
+  for (int64_t batch = 0; batch < out[0]->type.num_elements() / (m * n);
+       ++batch) {
+    const double* a = in[0]->data.data() + batch * m * k;
+    if (ta) {
+      GatherStrided(a, {m, k}, {1, m}, transposed.data());
+      a = transposed.data();
+    }
+    for (int64_t i = 0; i < m; ++i) {
+      from[i] = a + i * k;
+      to[i] = out[0]->data.data() + (batch * m + i) * n;
+    }
+    const double* b = in[1]->data.data() + batch * k * n;
+    AddProduct(from, PackedMatrix(b, k, n, tb ? 1 : n, tb ? k : 1), to);
+  }
+}
+
 std::vector<OpDef> MakeOps() {
   OpDef op;
   op.name = "matmul";
@@ -57,6 +86,7 @@ std::vector<OpDef> MakeOps() {
   op.attrs = {{"transpose_a", false}, {"transpose_b", false}};
   op.infer = InferMatmul;
   op.gradient = GradMatmul;
+  op.eval = EvalMatmul;
   return {op};
 }
 

@@ -1,4 +1,7 @@
+#include <cmath>
+
 #include "ir/builder.h"
+#include "ir/ops/eval.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 
@@ -120,6 +123,133 @@ Grads GradTrain(Builder& b, const Node& n, DOutputs d) {
   return grads;
 }
 
+// --- Interpreter -------------------------------------------------------------
+
+// Calls visit(element, channel) for every element of [N,C,..].
+template <typename Visit>
+void ForEachElement(const Shape& shape, Visit visit) {
+  int64_t plane = 1;
+  for (size_t d = 2; d < shape.size(); ++d) plane *= shape[d];
+  int64_t i = 0;
+  for (int64_t n = 0; n < shape[0]; ++n) {
+    for (int64_t c = 0; c < shape[1]; ++c) {
+      for (int64_t p = 0; p < plane; ++p) visit(i++, c);
+    }
+  }
+}
+
+double Round(const TensorType& type, EvalMode mode, double x) {
+  return mode == EvalMode::kTyped ? RoundTo(type.dtype, x) : x;
+}
+
+double ElementsPerChannel(const TensorType& type) {
+  return static_cast<double>(type.num_elements() / type.shape[1]);
+}
+
+// In two passes, the mean first. The statistics are rounded as results are
+// before anything reads them.
+void BatchStatistics(const Tensor& x, EvalMode mode, Tensor& mean,
+                     Tensor& variance) {
+  const double count = ElementsPerChannel(x.type);
+  ForEachElement(x.type.shape,
+                 [&](int64_t i, int64_t c) { mean.data[c] += x.data[i]; });
+  for (double& m : mean.data) m /= count;
+  ForEachElement(x.type.shape, [&](int64_t i, int64_t c) {
+    const double centered = x.data[i] - mean.data[c];
+    variance.data[c] += centered * centered;
+  });
+  for (double& v : variance.data) v = Round(variance.type, mode, v / count);
+  for (double& m : mean.data) m = Round(mean.type, mode, m);
+}
+
+// y += (x - mean) / sqrt(variance + epsilon) * gamma + beta
+void AddNormalized(const Tensor& x, const Tensor& gamma, const Tensor& beta,
+                   const Tensor& mean, const Tensor& variance, double epsilon,
+                   std::vector<double>& y) {
+  std::vector<double> scale;
+  for (size_t c = 0; c < gamma.data.size(); ++c) {
+    scale.push_back(gamma.data[c] / std::sqrt(variance.data[c] + epsilon));
+  }
+  ForEachElement(x.type.shape, [&](int64_t i, int64_t c) {
+    y[i] += (x.data[i] - mean.data[c]) * scale[c] + beta.data[c];
+  });
+}
+
+void EvalTrain(const Node& node, EvalInputs in, EvalOutputs out,
+               EvalMode mode) {
+  const Residual residual = ResidualOf(node.attrs());
+  const double epsilon = node.attrs().Float("epsilon");
+  Tensor& y = *out[0];
+  BatchStatistics(*in[0], mode, *out[1], *out[2]);
+  AddNormalized(*in[0], *in[1], *in[2], *out[1], *out[2], epsilon, y.data);
+  if (residual == Residual::kAdd) {
+    for (size_t i = 0; i < y.data.size(); ++i) y.data[i] += in[3]->data[i];
+  } else if (residual == Residual::kNorm) {
+    BatchStatistics(*in[3], mode, *out[3], *out[4]);
+    AddNormalized(*in[3], *in[4], *in[5], *out[3], *out[4], epsilon, y.data);
+  }
+  if (!node.attrs().Bool("relu")) return;
+  for (double& v : y.data) v = v < 0 ? 0 : Round(y.type, mode, v);
+  if (!HasMask(node.attrs())) return;
+  for (size_t i = 0; i < y.data.size(); ++i) {
+    out.back()->data[i] = y.data[i] > 0 ? 1 : 0;
+  }
+}
+
+// dy where y > 0, else 0. Without a residual y is computed anew.
+std::vector<double> MaskedGradient(const Node& node, EvalInputs in,
+                                   EvalMode mode) {
+  std::vector<double> dy = in[0]->data;
+  if (!node.attrs().Bool("relu")) return dy;
+  std::vector<double> y(dy.size(), 0);
+  if (HasMask(node.attrs())) {
+    y = in.back()->data;
+  } else {
+    AddNormalized(*in[1], *in[2], *in[3], *in[4], *in[5],
+                  node.attrs().Float("epsilon"), y);
+  }
+  for (size_t i = 0; i < dy.size(); ++i) {
+    if (!(Round(in[1]->type, mode, y[i]) > 0)) dy[i] = 0;
+  }
+  return dy;
+}
+
+// The gradient of one normalisation; `in` is x, gamma, beta, mean, variance.
+//   dx = gamma / sigma * (dy - mean(dy) - xhat * mean(dy * xhat))
+void NormalizationGradient(const std::vector<double>& dy, EvalInputs in,
+                           double epsilon, Tensor& dx, Tensor& dgamma,
+                           Tensor& dbeta) {
+  const Tensor& x = *in[0];
+  const std::vector<double>& mean = in[3]->data;
+  const double count = ElementsPerChannel(x.type);
+  std::vector<double> inverse;  // 1 / sigma
+  for (double v : in[4]->data) inverse.push_back(1 / std::sqrt(v + epsilon));
+  ForEachElement(x.type.shape, [&](int64_t i, int64_t c) {
+    dbeta.data[c] += dy[i];
+    dgamma.data[c] += dy[i] * (x.data[i] - mean[c]) * inverse[c];
+  });
+  ForEachElement(x.type.shape, [&](int64_t i, int64_t c) {
+    const double xhat = (x.data[i] - mean[c]) * inverse[c];
+    const double centered =
+        dy[i] - (dbeta.data[c] + xhat * dgamma.data[c]) / count;
+    dx.data[i] = in[1]->data[c] * inverse[c] * centered;
+  });
+}
+
+void EvalGrad(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode) {
+  const Residual residual = ResidualOf(node.attrs());
+  const double epsilon = node.attrs().Float("epsilon");
+  const std::vector<double> dy = MaskedGradient(node, in, mode);
+  NormalizationGradient(dy, in.subspan(1, 5), epsilon, *out[0], *out[1],
+                        *out[2]);
+  if (residual == Residual::kAdd) {
+    out[3]->data = dy;
+  } else if (residual == Residual::kNorm) {
+    NormalizationGradient(dy, in.subspan(6, 5), epsilon, *out[3], *out[4],
+                          *out[5]);
+  }
+}
+
 std::vector<OpDef> MakeOps() {
   OpDef train;
   train.name = "batch_norm_train";
@@ -134,6 +264,7 @@ std::vector<OpDef> MakeOps() {
       {"epsilon", 1e-5}, {"relu", false}, {"residual", std::string("none")}};
   train.infer = InferTrain;
   train.gradient = GradTrain;
+  train.eval = EvalTrain;
 
   OpDef grad = train;
   grad.name = "batch_norm_grad";
@@ -144,6 +275,7 @@ std::vector<OpDef> MakeOps() {
   grad.max_inputs = 12;
   grad.infer = InferGrad;
   grad.gradient = nullptr;
+  grad.eval = EvalGrad;
   return {train, grad};
 }
 

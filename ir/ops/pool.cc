@@ -1,4 +1,8 @@
+#include <cmath>
+#include <limits>
+
 #include "ir/builder.h"
+#include "ir/ops/eval.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 
@@ -77,6 +81,115 @@ Grads GradAvgPool(Builder& b, const Node& n, DOutputs d) {
   return {b.Add("avg_pool_grad", {d[0]}, GradAttrs(n))->output()};
 }
 
+// Calls window(x plane offset, y element, top, left) for each window; top and
+// left are its origin in the plane, negative in the padding.
+template <typename Window>
+void ForEachWindow(const Shape& x, const Shape& y, const Attrs& attrs,
+                   Window window) {
+  const Ints& stride = attrs.Ints("stride");
+  const Ints& pad = attrs.Ints("pad");
+  int64_t to = 0;
+  for (int64_t plane = 0; plane < y[0] * y[1]; ++plane) {
+    for (int64_t i = 0; i < y[2]; ++i) {
+      for (int64_t j = 0; j < y[3]; ++j, ++to) {
+        window(plane * x[2] * x[3], to, i * stride[0] - pad[0],
+               j * stride[1] - pad[1]);
+      }
+    }
+  }
+}
+
+// Calls visit(x element, position in the window) for the elements of a window
+// that lie inside the plane, row-major.
+template <typename Visit>
+void ForEachElement(const Shape& x, const Ints& window, int64_t plane,
+                    int64_t top, int64_t left, Visit visit) {
+  for (int64_t r = 0; r < window[0]; ++r) {
+    if (top + r < 0 || top + r >= x[2]) continue;
+    for (int64_t c = 0; c < window[1]; ++c) {
+      if (left + c < 0 || left + c >= x[3]) continue;
+      visit(plane + (top + r) * x[3] + left + c, r * window[1] + c);
+    }
+  }
+}
+
+// The first maximum; a NaN counts as greater than any number.
+void EvalMaxPool(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const Shape& shape = in[0]->type.shape;
+  const Ints& window = node.attrs().Ints("window");
+  const std::vector<double>& x = in[0]->data;
+  ForEachWindow(shape, out[0]->type.shape, node.attrs(),
+                [&](int64_t plane, int64_t to, int64_t top, int64_t left) {
+                  double best = -std::numeric_limits<double>::infinity();
+                  int64_t position = -1;
+                  const auto take = [&](int64_t from, int64_t at) {
+                    const bool greater =
+                        x[from] > best ||
+                        (std::isnan(x[from]) && !std::isnan(best));
+                    if (position >= 0 && !greater) return;
+                    best = x[from];
+                    position = at;
+                  };
+                  ForEachElement(shape, window, plane, top, left, take);
+                  out[0]->data[to] = best;
+                  out[1]->data[to] = static_cast<double>(position);
+                });
+}
+
+void EvalMaxPoolGrad(const Node& node, EvalInputs in, EvalOutputs out,
+                     EvalMode) {
+  const Shape& shape = out[0]->type.shape;
+  const int64_t width = node.attrs().Ints("window")[1];
+  ForEachWindow(shape, in[0]->type.shape, node.attrs(),
+                [&](int64_t plane, int64_t from, int64_t top, int64_t left) {
+                  const auto at = static_cast<int64_t>(in[1]->data[from]);
+                  const int64_t row = top + at / width;
+                  const int64_t column = left + at % width;
+                  out[0]->data[plane + row * shape[3] + column] +=
+                      in[0]->data[from];
+                });
+}
+
+// Elements an average divides by.
+double AverageCount(const Attrs& attrs, const Shape& x, int64_t top,
+                    int64_t left) {
+  const Ints& window = attrs.Ints("window");
+  int64_t count = window[0] * window[1];
+  if (!attrs.Bool("count_include_pad")) {
+    count = 0;
+    ForEachElement(x, window, 0, top, left, [&](int64_t, int64_t) { ++count; });
+  }
+  return static_cast<double>(count);
+}
+
+void EvalAvgPool(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const Shape& shape = in[0]->type.shape;
+  const Ints& window = node.attrs().Ints("window");
+  ForEachWindow(shape, out[0]->type.shape, node.attrs(),
+                [&](int64_t plane, int64_t to, int64_t top, int64_t left) {
+                  double sum = 0;
+                  ForEachElement(
+                      shape, window, plane, top, left,
+                      [&](int64_t from, int64_t) { sum += in[0]->data[from]; });
+                  out[0]->data[to] =
+                      sum / AverageCount(node.attrs(), shape, top, left);
+                });
+}
+
+void EvalAvgPoolGrad(const Node& node, EvalInputs in, EvalOutputs out,
+                     EvalMode) {
+  const Shape& shape = out[0]->type.shape;
+  const Ints& window = node.attrs().Ints("window");
+  ForEachWindow(
+      shape, in[0]->type.shape, node.attrs(),
+      [&](int64_t plane, int64_t from, int64_t top, int64_t left) {
+        const double share =
+            in[0]->data[from] / AverageCount(node.attrs(), shape, top, left);
+        ForEachElement(shape, window, plane, top, left,
+                       [&](int64_t to, int64_t) { out[0]->data[to] += share; });
+      });
+}
+
 std::vector<OpDef> MakeOps() {
   const std::vector<AttrSpec> geometry = {
       {"window", Ints{}, true}, {"stride", Ints{}, true}, {"pad", Ints{0, 0}}};
@@ -95,6 +208,7 @@ std::vector<OpDef> MakeOps() {
   max.precision = PrecisionRule::kFollow;
   max.infer = InferMaxPool;
   max.gradient = GradMaxPool;
+  max.eval = EvalMaxPool;
 
   OpDef max_grad = base;
   max_grad.name = "max_pool_grad";
@@ -103,6 +217,7 @@ std::vector<OpDef> MakeOps() {
   max_grad.precision = PrecisionRule::kFollow;
   max_grad.attrs.push_back(input_shape);
   max_grad.infer = InferMaxPoolGrad;
+  max_grad.eval = EvalMaxPoolGrad;
 
   OpDef avg = base;
   avg.name = "avg_pool";
@@ -111,6 +226,7 @@ std::vector<OpDef> MakeOps() {
   avg.attrs.push_back(include_pad);
   avg.infer = InferAvgPool;
   avg.gradient = GradAvgPool;
+  avg.eval = EvalAvgPool;
 
   OpDef avg_grad = base;
   avg_grad.name = "avg_pool_grad";
@@ -119,6 +235,7 @@ std::vector<OpDef> MakeOps() {
   avg_grad.attrs.push_back(include_pad);
   avg_grad.attrs.push_back(input_shape);
   avg_grad.infer = InferAvgPoolGrad;
+  avg_grad.eval = EvalAvgPoolGrad;
   return {max, max_grad, avg, avg_grad};
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ir/builder.h"
+#include "ir/ops/eval.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 
@@ -75,6 +76,27 @@ Grads GradReduce(Builder& b, const Node& n, DOutputs d) {
   return {b.Select(hit, share, b.Zeros(share->type()))};
 }
 
+// Visits the operand in its order; each result element is folded in that order.
+void EvalReduce(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const ScalarOp op = NodeScalar(node);
+  const ScalarFunction combine = ScalarEvaluator(op);
+  const Shape& shape = in[0]->type.shape;
+  const Ints kept = KeptDims(node);
+  const Ints out_strides = RowMajorStrides(out[0]->type.shape);
+  Ints strides(shape.size(), 0);
+  for (size_t i = 0; i < kept.size(); ++i) strides[kept[i]] = out_strides[i];
+  std::vector<double>& sums = out[0]->data;
+  std::fill(sums.begin(), sums.end(), ReductionIdentity(op));
+  const double* from = in[0]->data.data();
+  ForEachRow(shape, strides, [&](int64_t offset, int64_t length, int64_t step) {
+    double* to = sums.data() + offset;
+    for (int64_t i = 0; i < length; ++i, to += step, ++from) {
+      const double operands[] = {*to, *from};
+      *to = op == ScalarOp::kAdd ? *to + *from : combine(operands);
+    }
+  });
+}
+
 std::vector<OpDef> MakeOps() {
   OpDef op;
   op.name = "reduce";
@@ -86,6 +108,7 @@ std::vector<OpDef> MakeOps() {
   op.infer = InferReduce;
   op.scalar = Combiner;
   op.gradient = GradReduce;
+  op.eval = EvalReduce;
   return {op};
 }
 

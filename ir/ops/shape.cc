@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ir/builder.h"
+#include "ir/ops/eval.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 
@@ -241,9 +242,72 @@ std::optional<IndexMap> MapReshape(const Node& n, const IndexMap& result) {
   return map;
 }
 
+// --- Interpreter -------------------------------------------------------------
+
+void EvalBroadcast(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const Ints& dims = node.attrs().Ints("dims");
+  const Ints from = RowMajorStrides(in[0]->type.shape);
+  Ints strides(out[0]->type.rank(), 0);
+  for (size_t i = 0; i < dims.size(); ++i) strides[dims[i]] = from[i];
+  GatherStrided(in[0]->data.data(), out[0]->type.shape, strides,
+                out[0]->data.data());
+}
+
+void EvalSameData(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
+  out[0]->data = in[0]->data;
+}
+
+void EvalTranspose(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const Ints from = RowMajorStrides(in[0]->type.shape);
+  Ints strides;
+  for (int64_t dim : node.attrs().Ints("permutation")) {
+    strides.push_back(from[dim]);
+  }
+  GatherStrided(in[0]->data.data(), out[0]->type.shape, strides,
+                out[0]->data.data());
+}
+
+void EvalSlice(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const Ints& start = node.attrs().Ints("start");
+  const Ints& stride = node.attrs().Ints("stride");
+  Ints strides = RowMajorStrides(in[0]->type.shape);
+  int64_t first = 0;
+  for (size_t i = 0; i < strides.size(); ++i) {
+    first += start[i] * strides[i];
+    strides[i] *= stride[i];
+  }
+  GatherStrided(in[0]->data.data() + first, out[0]->type.shape, strides,
+                out[0]->data.data());
+}
+
+void EvalPad(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const Ints& low = node.attrs().Ints("low");
+  const Ints& interior = node.attrs().Ints("interior");
+  Ints strides = RowMajorStrides(out[0]->type.shape);
+  int64_t first = 0;
+  for (size_t i = 0; i < strides.size(); ++i) {
+    first += low[i] * strides[i];
+    strides[i] *= interior[i] + 1;
+  }
+  std::fill(out[0]->data.begin(), out[0]->data.end(),
+            node.attrs().Float("value"));
+  ScatterStrided(in[0]->data.data(), in[0]->type.shape, strides,
+                 out[0]->data.data() + first);
+}
+
+void EvalConcat(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const int64_t dim = node.attrs().Int("dim");
+  const Ints strides = RowMajorStrides(out[0]->type.shape);
+  double* to = out[0]->data.data();
+  for (const Tensor* part : in) {
+    ScatterStrided(part->data.data(), part->type.shape, strides, to);
+    to += part->type.shape[dim] * strides[dim];
+  }
+}
+
 OpDef Row(std::string_view name, std::string_view summary,
           decltype(OpDef::infer) infer, decltype(OpDef::gradient) gradient,
-          std::vector<AttrSpec> attrs) {
+          decltype(OpDef::eval) eval, std::vector<AttrSpec> attrs) {
   OpDef op;
   op.name = name;
   op.summary = summary;
@@ -253,6 +317,7 @@ OpDef Row(std::string_view name, std::string_view summary,
   op.attrs = std::move(attrs);
   op.infer = infer;
   op.gradient = gradient;
+  op.eval = eval;
   return op;
 }
 
@@ -260,27 +325,28 @@ std::vector<OpDef> MakeOps() {
   const AttrValue ints = Ints{};
   std::vector<OpDef> ops = {
       Row("broadcast", "operand dimension i becomes result dimension dims[i]",
-          InferBroadcast, GradBroadcast,
+          InferBroadcast, GradBroadcast, EvalBroadcast,
           {{"shape", ints, true}, {"dims", ints, true}}),
       Row("reshape", "the same elements in row-major order in another shape",
-          InferReshape, GradReshape, {{"shape", ints, true}}),
+          InferReshape, GradReshape, EvalSameData, {{"shape", ints, true}}),
       Row("transpose", "result dimension i is operand dimension permutation[i]",
-          InferTranspose, GradTranspose, {{"permutation", ints, true}}),
+          InferTranspose, GradTranspose, EvalTranspose,
+          {{"permutation", ints, true}}),
       Row("slice", "elements start, start+stride, .. below limit", InferSlice,
-          GradSlice,
+          GradSlice, EvalSlice,
           {{"start", ints, true},
            {"limit", ints, true},
            {"stride", ints, true}}),
       Row("pad", "`value` around and, `interior` times, between elements",
-          InferPad, GradPad,
+          InferPad, GradPad, EvalPad,
           {{"low", ints, true},
            {"high", ints, true},
            {"interior", ints, true},
            {"value", 0.0}}),
       Row("concat", "operands one after the other along `dim`", InferConcat,
-          GradConcat, {{"dim", int64_t{0}, true}}),
+          GradConcat, EvalConcat, {{"dim", int64_t{0}, true}}),
       Row("copy", "the same value in another layout", InferCopy, GradCopy,
-          {{"layout", std::string(), true}}),
+          EvalSameData, {{"layout", std::string(), true}}),
   };
   // Reshape is defined on the row-major order, so its operands are, too.
   ops[1].layout = LayoutRule::kRowMajor;

@@ -1,5 +1,9 @@
+#include <algorithm>
+
+#include "ir/ops/eval.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
+#include "ir/support/philox.h"
 
 namespace fusor::ir {
 namespace {
@@ -40,6 +44,34 @@ std::vector<TensorType> InferRandom(Types in, const Attrs& attrs) {
   return {{DType::kF32, attrs.Ints("shape"), {}}};
 }
 
+void EvalConstant(const Node& node, EvalInputs, EvalOutputs out, EvalMode) {
+  const std::vector<double>& values = node.attrs().Floats("value");
+  if (values.size() == 1) {
+    std::fill(out[0]->data.begin(), out[0]->data.end(), values[0]);
+  } else {
+    out[0]->data = values;
+  }
+}
+
+void EvalIota(const Node& node, EvalInputs, EvalOutputs out, EvalMode) {
+  const Shape& shape = out[0]->type.shape;
+  const int64_t dim = node.attrs().Int("dim");
+  const int64_t inner = RowMajorStrides(shape)[dim];
+  for (size_t i = 0; i < out[0]->data.size(); ++i) {
+    out[0]->data[i] = static_cast<double>(i / inner % shape[dim]);
+  }
+}
+
+void EvalRandom(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const auto key = static_cast<uint64_t>(static_cast<int64_t>(in[0]->data[0]));
+  const auto step = static_cast<uint32_t>(static_cast<int64_t>(in[1]->data[0]));
+  const auto site = static_cast<uint32_t>(node.attrs().Int("site"));
+  const auto rank = static_cast<uint32_t>(node.attrs().Int("rank"));
+  for (size_t i = 0; i < out[0]->data.size(); ++i) {
+    out[0]->data[i] = RandomUniform(key, step, site, rank, i);
+  }
+}
+
 std::vector<OpDef> MakeOps() {
   const AttrSpec dtype{"dtype", std::string("f32"), true};
   const AttrSpec shape{"shape", std::vector<int64_t>{}, true};
@@ -52,6 +84,7 @@ std::vector<OpDef> MakeOps() {
   constant.layout = LayoutRule::kMapped;
   constant.attrs = {dtype, shape, {"value", std::vector<double>{}, true}};
   constant.infer = InferConstant;
+  constant.eval = EvalConstant;
 
   OpDef iota;
   iota.name = "iota";
@@ -62,6 +95,7 @@ std::vector<OpDef> MakeOps() {
   iota.layout = LayoutRule::kMapped;
   iota.attrs = {dtype, shape, {"dim", int64_t{0}, true}};
   iota.infer = InferIota;
+  iota.eval = EvalIota;
 
   OpDef random;
   random.name = "random";
@@ -72,6 +106,7 @@ std::vector<OpDef> MakeOps() {
   random.layout = LayoutRule::kMapped;
   random.attrs = {shape, {"site", int64_t{0}, true}, {"rank", int64_t{0}}};
   random.infer = InferRandom;
+  random.eval = EvalRandom;
   return {constant, iota, random};
 }
 

@@ -1,0 +1,16 @@
+#pragma once
+
+// The interpreter's convolutions: plain direct sums in fp64, arranged as one
+// matrix product a kernel position.
+
+#include "ir/ops/eval.h"
+
+namespace fusor::ir {
+
+void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode);
+void EvalConvGradInput(const Node& node, EvalInputs in, EvalOutputs out,
+                       EvalMode mode);
+void EvalConvGradWeight(const Node& node, EvalInputs in, EvalOutputs out,
+                        EvalMode mode);
+
+}  // namespace fusor::ir
