@@ -1,0 +1,90 @@
+#include "ir/support/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace fusor {
+namespace {
+
+[[noreturn]] void Throw(ErrorCode code, std::string_view what,
+                        const std::string& path, const char* reason) {
+  ThrowError(code, fmt::format("cannot {} {}: {}", what, path, reason));
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor() { Close(); }
+
+  int get() const { return fd_; }
+  bool Close() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd < 0 || close(fd) == 0;
+  }
+
+ private:
+  int fd_;
+};
+
+bool WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(fd, bytes.data(), bytes.size());
+    if (count < 0 && errno != EINTR) return false;
+    if (count > 0) bytes.remove_prefix(static_cast<size_t>(count));
+  }
+  return true;
+}
+
+}  // namespace
+
+void ReadFile(const std::string& path, ErrorCode code,
+              std::vector<uint8_t>& bytes) {
+  // O_NONBLOCK: a FIFO in place of the file is refused instead of waited for.
+  const FileDescriptor file(
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status = {};
+  if (file.get() < 0 || fstat(file.get(), &status) != 0) {
+    Throw(code, "read", path, std::strerror(errno));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    Throw(code, "read", path, "not a regular file");
+  }
+  bytes.resize(static_cast<size_t>(status.st_size));
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count =
+        read(file.get(), bytes.data() + done, bytes.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) Throw(code, "read", path, std::strerror(errno));
+    if (count == 0) break;
+    done += static_cast<size_t>(count);
+  }
+  bytes.resize(done);
+}
+
+void WriteFileAtomically(const std::string& path, std::string_view bytes,
+                         ErrorCode code) {
+  static std::atomic<int> counter = 0;
+  const std::string temporary =
+      fmt::format("{}.tmp-{}-{}", path, getpid(), counter++);
+  FileDescriptor file(
+      open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (file.get() < 0) Throw(code, "write", path, std::strerror(errno));
+  if (!WriteAll(file.get(), bytes) || !file.Close() ||
+      std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int reason = errno;
+    unlink(temporary.c_str());
+    Throw(code, "write", path, std::strerror(reason));
+  }
+}
+
+}  // namespace fusor

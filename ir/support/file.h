@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/support/error.h"
+
+namespace fusor {
+
+// Reads all of a regular file into `bytes`, whose storage is reused. Throws
+// `code` with the system's reason.
+void ReadFile(const std::string& path, ErrorCode code,
+              std::vector<uint8_t>& bytes);
+
+// Writes a file under a temporary name beside `path` and renames it, so that
+// nobody ever sees a part of it. Throws `code` with the system's reason and
+// leaves nothing behind. Does not wait for the disk.
+void WriteFileAtomically(const std::string& path, std::string_view bytes,
+                         ErrorCode code);
+
+}  // namespace fusor

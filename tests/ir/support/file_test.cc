@@ -1,0 +1,80 @@
+#include "ir/support/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace fusor {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Property;
+using ::testing::ThrowsMessage;
+
+class FileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = ::testing::TempDir() + "fusor_file_XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const {
+    return folder_ + "/" + name;
+  }
+  int Entries() const {
+    int count = 0;
+    for ([[maybe_unused]] const auto& entry :
+         std::filesystem::directory_iterator(folder_)) {
+      ++count;
+    }
+    return count;
+  }
+  static std::string Read(const std::string& path) {
+    std::vector<uint8_t> bytes = {1, 2, 3};
+    ReadFile(path, ErrorCode::kData, bytes);
+    return {bytes.begin(), bytes.end()};
+  }
+
+  std::string folder_;
+};
+
+TEST_F(FileTest, ReadsBackWhatWasWritten) {
+  const std::string text("a\0b\n", 4);
+  WriteFileAtomically(Path("file"), text, ErrorCode::kData);
+  EXPECT_EQ(Read(Path("file")), text);
+  WriteFileAtomically(Path("file"), "", ErrorCode::kData);
+  EXPECT_EQ(Read(Path("file")), "");
+  EXPECT_EQ(Entries(), 1);
+}
+
+TEST_F(FileTest, ReadNamesFileAndReason) {
+  EXPECT_THAT([&] { Read(Path("absent")); },
+              ThrowsMessage<Error>(
+                  AllOf(HasSubstr(Path("absent")), HasSubstr("No such file"))));
+  EXPECT_THAT([&] { Read(folder_); },
+              ThrowsMessage<Error>(HasSubstr("not a regular file")));
+  ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
+  EXPECT_THAT([&] { Read(Path("fifo")); },
+              ThrowsMessage<Error>(HasSubstr("not a regular file")));
+}
+
+TEST_F(FileTest, FailedWriteLeavesNothingBehind) {
+  // A folder is in the way of the rename.
+  std::filesystem::create_directories(Path("taken/inner"));
+  EXPECT_THAT(
+      [&] { WriteFileAtomically(Path("taken"), "x", ErrorCode::kCheckpoint); },
+      ::testing::Throws<Error>(Property(&Error::code, ErrorCode::kCheckpoint)));
+  EXPECT_EQ(Entries(), 1);
+  EXPECT_THAT(
+      [&] { WriteFileAtomically(Path("no/file"), "x", ErrorCode::kData); },
+      ThrowsMessage<Error>(HasSubstr("No such file")));
+}
+
+}  // namespace
+}  // namespace fusor
