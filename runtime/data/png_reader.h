@@ -1,0 +1,14 @@
+#pragma once
+
+#include <memory>
+
+#include "runtime/data/decode.h"
+
+namespace fusor::runtime {
+
+// OpenImage for bytes that begin with a PNG signature.
+std::unique_ptr<ImageReader> OpenPng(std::span<const uint8_t> bytes,
+                                     std::string_view name,
+                                     const DecodeLimits& limits);
+
+}  // namespace fusor::runtime
