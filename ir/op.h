@@ -78,7 +78,8 @@ struct OpDef {
   // Builds the gradient of `node` with respect to its operands. d_outputs[i]
   // is the gradient of result i, or null where none arrives; the result holds
   // one value an operand, null where the operand has no gradient. Null rule:
-  // the op is a constant to differentiation.
+  // an elementwise op is a constant to differentiation, any other op cannot be
+  // differentiated.
   std::vector<Value*> (*gradient)(Builder& builder, const Node& node,
                                   std::span<Value* const> d_outputs) = nullptr;
 

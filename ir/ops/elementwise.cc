@@ -140,9 +140,13 @@ Grads GradExtremum(Builder& b, const Node& n, DOutputs d) {
 Grads GradPow(Builder& b, const Node& n, DOutputs d) {
   Value* x = n.input(0);
   Value* p = n.input(1);
+  Value* zero = b.Zeros(d[0]->type());
   Value* dx = b.Times(b.Times(d[0], p), b.Pow(x, b.Minus(p, 1.0)));
   Value* dp = b.Times(b.Times(d[0], n.output()), b.Log(x));
-  return {dx, dp};
+  // x^0 is constant and so is 0^p, where the formulas have 0 * infinity.
+  Value* flat = b.And(b.Compare("eq", x, 0.0), b.Compare("ge", p, 0.0));
+  return {b.Select(b.Compare("eq", p, 0.0), zero, dx),
+          b.Select(flat, zero, dp)};
 }
 Grads GradSelect(Builder& b, const Node& n, DOutputs d) {
   Value* zero = b.Zeros(d[0]->type());
