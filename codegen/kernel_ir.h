@@ -19,7 +19,9 @@
 // Kernel::lanes consecutive indices at once: lane k of a vector register
 // belongs to index axis + k. The last group of an extent that lanes does not
 // divide is masked: masked lanes load nothing, store nothing and leave
-// accumulators unchanged. At most one vector axis is open at a time.
+// accumulators unchanged. At most one vector axis is open at a time. Outside
+// a vector axis, kInit, kAccumulate and kReduceLanes may still work on vector
+// accumulators, on all their lanes.
 
 #include <array>
 #include <cstdint>
@@ -71,7 +73,7 @@ enum class StmtKind : uint8_t {
   kIndexValue,  // dst = index, as an integer
   kRandom,      // dst = RandomUniform(key src[0], step src[1], site, rank,
                 //                     element index), ir/support/philox.h
-  kCompute,     // dst = op(src..)
+  kCompute,     // dst = op(src..); identity also converts between dtypes
   kInit,        // dst = identity of reduction op
   kAccumulate,  // dst = op(dst, src[0])
   kReduceLanes  // dst (uniform) = op over the lanes of src[0]: halves, then
@@ -86,11 +88,11 @@ struct Stmt {
   bool round = false;  // round dst to its dtype at once ("eager")
   double constant = 0;
   int buffer = -1;
-  Index index;
+  Index index{};
   int64_t site = 0;  // kRandom
   int64_t rank = 0;  // kRandom
   int axis = -1;     // kLoop
-  std::vector<Stmt> body;
+  std::vector<Stmt> body{};
 };
 
 struct Phase {

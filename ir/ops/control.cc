@@ -37,7 +37,11 @@ std::vector<OpDef> MakeOps() {
   fusion.min_inputs = 0;
   fusion.max_inputs = -1;
   fusion.layout = LayoutRule::kSame;
-  fusion.attrs = {{"kind", std::string("loop")}};
+  // kind: "loop", or "multi_tensor" for equal chains over `tensors` tensors.
+  // rounding: "fast", or "eager" for rounding at every op of the body.
+  fusion.attrs = {{"kind", std::string("loop")},
+                  {"rounding", std::string("fast")},
+                  {"tensors", int64_t{1}}};
   fusion.infer = InferFusion;
   return {all_reduce, fusion};
 }

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <vector>
+
+#include "codegen/kernel_ir.h"
+#include "ir/graph.h"
+#include "ir/target.h"
+
+namespace fusor::codegen {
+
+// A fusion node as a kernel. Kernel buffers stand in the order: operands,
+// results, scratch.
+struct LoweredKernel {
+  Kernel kernel;
+
+  // Result `result` may be written over operand `operand` (indices of the
+  // node): every element is read for the last time before, or as, it is
+  // written, by the same task.
+  struct Alias {
+    int operand;
+    int result;
+  };
+  std::vector<Alias> in_place;
+
+  // The node's operands and results behind each kernel buffer that is not
+  // scratch: one each, but for a "multi_tensor" fusion, where a buffer spans
+  // several tensors that lie one after the other in this order, each padded to
+  // kBufferAlignment bytes.
+  std::vector<std::vector<int>> operand_spans;
+  std::vector<std::vector<int>> result_spans;
+};
+
+// REQUIRES: `fusion` is a fusion node that passes::Fuse or FuseUpdates made.
+// The kernel, its reduction trees included, depends only on the body, its
+// types, and the target.
+LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target);
+
+}  // namespace fusor::codegen

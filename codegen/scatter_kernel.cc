@@ -1,0 +1,127 @@
+#include "codegen/scatter_kernel.h"
+
+#include "codegen/loop_nest.h"
+#include "ir/support/error.h"
+#include "passes/fusion_domain.h"
+
+namespace fusor::codegen {
+namespace {
+
+class ScatterLowering {
+ public:
+  ScatterLowering(const ir::Node& node, const ir::Target& target)
+      : node_(node), result_(static_cast<int>(node.num_inputs())) {
+    kernel_.name = "scatter";
+    kernel_.lanes = static_cast<int>(target.vector_bytes / 4);
+    for (const ir::Value* input : node.inputs()) {
+      kernel_.buffers.push_back(
+          {input->name(), input->type().dtype, input->type().num_elements()});
+    }
+    const ir::TensorType& type = node.output()->type();
+    kernel_.buffers.push_back(
+        {"result", type.dtype, type.num_elements(), true});
+  }
+
+  // Every element of the result becomes the constant.
+  void Fill(double value) {
+    const ir::TensorType& type = node_.output()->type();
+    const ir::TensorType flat{type.dtype, {type.num_elements()}, {}};
+    const std::vector<Access> accesses{{flat, Identity(flat.shape)}};
+    Stmt constant{.kind = StmtKind::kConstant};
+    constant.constant = value;
+    AddPhase(flat, accesses, std::move(constant), false);
+  }
+
+  // Operand `i` goes to result indices low + step * index.
+  void Place(size_t i, const std::vector<int64_t>& low,
+             const std::vector<int64_t>& step) {
+    const ir::TensorType& type = node_.input(i)->type();
+    ir::IndexMap target(type.rank());
+    for (size_t d = 0; d < type.rank(); ++d) {
+      target[d] = {static_cast<int>(d), step[d], low[d]};
+      if (type.shape[d] == 1) target[d] = {-1, 1, low[d]};
+    }
+    const std::vector<Access> accesses{{node_.output()->type(), target},
+                                       {type, Identity(type.shape)}};
+    Stmt load{.kind = StmtKind::kLoad};
+    load.buffer = static_cast<int>(i);
+    AddPhase(type, accesses, std::move(load), true);
+  }
+
+  LoweredKernel Finish() {
+    LoweredKernel lowered;
+    for (int i = 0; i < result_; ++i) lowered.operand_spans.push_back({i});
+    lowered.result_spans.push_back({0});
+    lowered.kernel = std::move(kernel_);
+    return lowered;
+  }
+
+ private:
+  static ir::IndexMap Identity(const ir::Shape& shape) {
+    ir::IndexMap map(shape.size());
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (shape[d] != 1) map[d].dim = static_cast<int>(d);
+    }
+    return map;
+  }
+
+  // A phase over `type`'s elements: `source` into accesses[0]; a load reads
+  // accesses[1].
+  void AddPhase(const ir::TensorType& type, const std::vector<Access>& accesses,
+                Stmt source, bool loads) {
+    passes::FusionDomain domain;
+    domain.extents = type.shape;
+    domain.layout = type.layout;
+    domain.folded.assign(type.rank(), false);
+    const LoopNest nest(domain, accesses);
+    const int first = static_cast<int>(kernel_.axes.size());
+    Phase phase;
+    for (size_t a = 0; a < nest.axes().size(); ++a) {
+      const LoopAxis& axis = nest.axes()[a];
+      const bool vector = static_cast<int>(a) == nest.fastest();
+      phase.grid.push_back(first + static_cast<int>(a));
+      kernel_.axes.push_back({axis.name, axis.extent, vector});
+    }
+    const auto shifted = [&](Index index) {
+      for (Index::Term& term : index.terms) term.axis += first;
+      return index;
+    };
+    if (loads) source.index = shifted(nest.Offset(accesses[1]));
+    kernel_.registers.push_back({type.dtype, loads && !nest.axes().empty()});
+    source.dst = static_cast<int>(kernel_.registers.size()) - 1;
+    Stmt store{.kind = StmtKind::kStore};
+    store.buffer = result_;
+    store.index = shifted(nest.Offset(accesses[0]));
+    store.src[0] = source.dst;
+    phase.body = {std::move(source), std::move(store)};
+    kernel_.phases.push_back(std::move(phase));
+  }
+
+  const ir::Node& node_;
+  const int result_;
+  Kernel kernel_;
+};
+
+}  // namespace
+
+LoweredKernel LowerScatter(const ir::Node& node, const ir::Target& target) {
+  ScatterLowering lowering(node, target);
+  const size_t rank = node.output()->type().rank();
+  if (node.attrs().Has("interior")) {  // pad
+    lowering.Fill(node.attrs().Float("value"));
+    std::vector<int64_t> step = node.attrs().Ints("interior");
+    for (int64_t& s : step) ++s;
+    lowering.Place(0, node.attrs().Ints("low"), step);
+    return lowering.Finish();
+  }
+  FUSOR_ASSERT(node.attrs().Has("dim"), "{} is not a scatter", node.op_name());
+  std::vector<int64_t> low(rank, 0);
+  const int64_t dim = node.attrs().Int("dim");
+  for (size_t i = 0; i < node.num_inputs(); ++i) {
+    lowering.Place(i, low, std::vector<int64_t>(rank, 1));
+    low[dim] += node.input(i)->type().shape[dim];
+  }
+  return lowering.Finish();
+}
+
+}  // namespace fusor::codegen
