@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "codegen/lower_body.h"
+#include "codegen/plan.h"
 #include "codegen/scatter_kernel.h"
 #include "ir/support/error.h"
 #include "passes/fusion_domain.h"

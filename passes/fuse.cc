@@ -1,0 +1,410 @@
+// Vertical and sibling fusion.
+//
+//  1. Every consumer of a free node (a splat, iota, broadcast, ...) gets a copy
+//     of its own: inside a kernel it costs nothing.
+//  2. Each fusible node starts as a cluster. A queue holds pairs of clusters,
+//     producer and consumer or two readers of one value, by the modelled time
+//     that merging them saves: bytes that no longer cross memory, plus one
+//     launch. Integer nanoseconds; ties by position, so that the result does
+//     not depend on addresses.
+//  3. The best pair is merged when its loop nests agree (AnalyzeDomain), when
+//     no path leaves the union and comes back, and within size limits. The
+//     first rule that fails is recorded as the reason.
+//  4. Each cluster becomes a `fusion` node.
+//
+// A producer's value that others need stays a result of the merged cluster.
+
+#include <algorithm>
+#include <queue>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/builder.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/support/str.h"
+#include "passes/fusion_domain.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Use;
+using ir::Value;
+
+constexpr char kPass[] = "fuse";
+constexpr size_t kMaxOperands = 96;
+constexpr size_t kMaxNodes = 400;
+constexpr size_t kMaxReductions = 16;
+// Siblings far apart would keep what they share, and what they make, alive.
+constexpr int kMaxSiblingDistance = 64;
+constexpr int64_t kMinSharedBytes = 1024;
+
+// --- Step 1
+// -------------------------------------------------------------------
+
+// One copy per use beyond the first, operands before results so that chains of
+// free nodes are copied whole.
+bool DuplicateFreeNodes(Graph& graph) {
+  bool changed = false;
+  std::vector<Node*> nodes;
+  for (const auto& node : graph.nodes()) nodes.push_back(node.get());
+  for (size_t i = nodes.size(); i-- > 0;) {
+    Node* node = nodes[i];
+    if (!IsFree(*node)) continue;
+    const std::vector<Use> uses = node->output()->uses();
+    for (size_t u = graph.IsOutput(node->output()) ? 0 : 1; u < uses.size();
+         ++u) {
+      Node* copy = graph.AddNode(node->op_name(), node->inputs(), node->attrs(),
+                                 node->location(), node);
+      copy->output()->set_type(node->output()->type());
+      uses[u].node->SetInput(uses[u].operand, copy->output());
+      nodes.push_back(copy);  // its own operand may be free as well
+      std::rotate(nodes.begin() + i, nodes.end() - 1, nodes.end());
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+// --- Step 2, 3
+// ------------------------------------------------------------------
+
+struct Cluster {
+  std::vector<Node*> nodes;  // by position; empty once merged away
+  int version = 0;
+};
+
+struct Candidate {
+  int64_t saved_ns;
+  int first, second;  // clusters; first the one that began earlier
+  int first_version, second_version;
+  bool operator<(const Candidate& other) const {
+    if (saved_ns != other.saved_ns) return saved_ns < other.saved_ns;
+    if (first != other.first) return first > other.first;
+    return second > other.second;
+  }
+};
+
+class Clustering {
+ public:
+  Clustering(Graph& graph, PassContext& context)
+      : graph_(graph), context_(context) {
+    for (const auto& node : graph.nodes()) {
+      if (!IsFusible(*node) && !IsScatter(*node)) continue;
+      cluster_of_[node.get()] = static_cast<int>(clusters_.size());
+      clusters_.push_back({{node.get()}});
+    }
+  }
+
+  void Merge() {
+    for (size_t c = 0; c < clusters_.size(); ++c) {
+      PushCandidates(static_cast<int>(c));
+    }
+    while (!queue_.empty()) {
+      const Candidate candidate = queue_.top();
+      queue_.pop();
+      Cluster& a = clusters_[candidate.first];
+      Cluster& b = clusters_[candidate.second];
+      if (a.version != candidate.first_version ||
+          b.version != candidate.second_version || a.nodes.empty() ||
+          b.nodes.empty()) {
+        continue;
+      }
+      const std::string reason = WhyNot(a, b);
+      Decision decision{kPass, Describe(a) + " + " + Describe(b),
+                        reason.empty(), reason, candidate.saved_ns};
+      if (reason.empty() && !context_.ConsumeFuel(kPass)) return;
+      context_.Record(std::move(decision));
+      if (!reason.empty()) continue;
+      for (Node* node : b.nodes) cluster_of_[node] = candidate.first;
+      std::vector<Node*> merged;
+      std::merge(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(),
+                 std::back_inserter(merged), ByPosition);
+      a.nodes = std::move(merged);
+      b.nodes.clear();
+      ++a.version;
+      ++b.version;
+      PushCandidates(candidate.first);
+    }
+  }
+
+  // Clusters that are more than one free node feeding nothing but kernels.
+  const std::vector<Cluster>& clusters() const { return clusters_; }
+
+ private:
+  static bool ByPosition(const Node* a, const Node* b) {
+    return a->position() < b->position();
+  }
+
+  static bool IsScatter(const Node& node) {
+    return node.op().fusion == ir::FusionKind::kInjective &&
+           node.op().operand_map == nullptr;
+  }
+
+  static std::string Describe(const Cluster& cluster) {
+    return cluster.nodes.back()->output()->name();
+  }
+
+  int ClusterOf(const Node* node) const {
+    const auto it = cluster_of_.find(node);
+    return it == cluster_of_.end() ? -1 : it->second;
+  }
+
+  std::set<int> Neighbours(int cluster) const {
+    std::set<int> neighbours;
+    for (const Node* node : clusters_[cluster].nodes) {
+      for (const Value* input : node->inputs()) {
+        if (input->producer() != nullptr) {
+          neighbours.insert(ClusterOf(input->producer()));
+        }
+        if (input->type().num_bytes() < kMinSharedBytes) continue;
+        for (const Use& use : input->uses()) {
+          neighbours.insert(ClusterOf(use.node));
+        }
+      }
+      for (const Use& use : node->output()->uses()) {
+        neighbours.insert(ClusterOf(use.node));
+      }
+    }
+    neighbours.erase(-1);
+    neighbours.erase(cluster);
+    return neighbours;
+  }
+
+  void PushCandidates(int cluster) {
+    for (int other : Neighbours(cluster)) {
+      const int a = std::min(cluster, other);
+      const int b = std::max(cluster, other);
+      queue_.push({SavedNs(clusters_[a], clusters_[b]), a, b,
+                   clusters_[a].version, clusters_[b].version});
+    }
+  }
+
+  bool UsedOutside(const Value* value, int a, int b) const {
+    if (graph_.IsOutput(value)) return true;
+    return std::any_of(value->uses().begin(), value->uses().end(),
+                       [&](const Use& use) {
+                         const int c = ClusterOf(use.node);
+                         return c != a && c != b;
+                       });
+  }
+
+  // Reads that the second no longer makes, and writes that nobody needs.
+  int64_t SavedNs(const Cluster& a, const Cluster& b) const {
+    const int ca = ClusterOf(a.nodes[0]);
+    const int cb = ClusterOf(b.nodes[0]);
+    int64_t bytes = 0;
+    std::unordered_set<const Value*> of_a;
+    for (const Cluster* cluster : {&a, &b}) {
+      const int other = cluster == &a ? cb : ca;
+      for (const Node* node : cluster->nodes) {
+        bool read_by_other = false;
+        for (const Use& use : node->output()->uses()) {
+          read_by_other |= ClusterOf(use.node) == other;
+        }
+        if (!read_by_other) continue;
+        bytes += node->output()->type().num_bytes();
+        if (!UsedOutside(node->output(), ca, cb)) {
+          bytes += node->output()->type().num_bytes();
+        }
+      }
+    }
+    for (const Node* node : a.nodes) {
+      of_a.insert(node->inputs().begin(), node->inputs().end());
+    }
+    std::unordered_set<const Value*> counted;
+    for (const Node* node : b.nodes) {
+      for (const Value* input : node->inputs()) {
+        const int c =
+            input->producer() == nullptr ? -1 : ClusterOf(input->producer());
+        if (c == ca || c == cb || !of_a.contains(input)) continue;
+        if (counted.insert(input).second) bytes += input->type().num_bytes();
+      }
+    }
+    const ir::Target& target = context_.target().target();
+    const double bandwidth = std::max(target.memory_gb_per_s, 1.0);
+    return static_cast<int64_t>(static_cast<double>(bytes) / bandwidth) +
+           target.launch_overhead_ns;
+  }
+
+  // Empty when the clusters may be merged.
+  std::string WhyNot(const Cluster& a, const Cluster& b) {
+    if (IsScatter(*a.nodes[0]) || IsScatter(*b.nodes[0])) {
+      return "places operands in parts of its result";
+    }
+    if (a.nodes.size() + b.nodes.size() > kMaxNodes) return "too many nodes";
+    std::vector<const Node*> nodes;
+    std::merge(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(),
+               std::back_inserter(nodes), ByPosition);
+    const bool connected = Connected(a, b);
+    if (!connected && nodes.back()->position() - nodes.front()->position() >
+                          kMaxSiblingDistance) {
+      return "siblings too far apart";
+    }
+    const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
+    std::unordered_set<const Value*> results, operands;
+    size_t reductions = 0;
+    for (const Node* node : nodes) {
+      const Value* value = node->output();
+      reductions += node->op().fusion == ir::FusionKind::kReduce ? 1 : 0;
+      for (const Value* input : node->inputs()) {
+        if (input->producer() == nullptr || !set.contains(input->producer())) {
+          operands.insert(input);
+        }
+      }
+      bool outside = graph_.IsOutput(value);
+      for (const Use& use : value->uses()) outside |= !set.contains(use.node);
+      if (outside) results.insert(value);
+    }
+    if (operands.size() + results.size() > kMaxOperands) {
+      return "too many operands";
+    }
+    if (reductions > kMaxReductions) return "too many reductions";
+    FusionDomain domain;
+    std::string reason;
+    if (!AnalyzeDomain(nodes, results, &domain, &reason)) return reason;
+    if (MakesCycle(nodes, set)) return "would make a cycle";
+    return "";
+  }
+
+  bool Connected(const Cluster& a, const Cluster& b) const {
+    const int ca = ClusterOf(a.nodes[0]);
+    const int cb = ClusterOf(b.nodes[0]);
+    for (const Cluster* cluster : {&a, &b}) {
+      for (const Node* node : cluster->nodes) {
+        for (const Use& use : node->output()->uses()) {
+          const int c = ClusterOf(use.node);
+          if (c == (cluster == &a ? cb : ca)) return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  // True when a path leaves the set and returns. Other clusters count as one
+  // node each, for they will be.
+  bool MakesCycle(const std::vector<const Node*>& nodes,
+                  const std::unordered_set<const Node*>& set) const {
+    const int last = LastPosition(nodes);
+    std::vector<const Node*> stack;
+    std::unordered_set<const Node*> seen;
+    const auto visit = [&](const Node* node) {
+      const int c = ClusterOf(node);
+      if (c < 0) {
+        if (seen.insert(node).second) stack.push_back(node);
+        return;
+      }
+      for (const Node* member : clusters_[c].nodes) {
+        if (seen.insert(member).second) stack.push_back(member);
+      }
+    };
+    for (const Node* node : nodes) {
+      for (size_t i = 0; i < node->num_outputs(); ++i) {
+        for (const Use& use : node->output(i)->uses()) {
+          if (!set.contains(use.node)) visit(use.node);
+        }
+      }
+    }
+    while (!stack.empty()) {
+      const Node* node = stack.back();
+      stack.pop_back();
+      for (size_t i = 0; i < node->num_outputs(); ++i) {
+        for (const Use& use : node->output(i)->uses()) {
+          if (set.contains(use.node)) return true;
+          if (use.node->position() <= last || ClusterOf(use.node) >= 0) {
+            visit(use.node);
+          }
+        }
+      }
+    }
+    return false;
+  }
+
+  static int LastPosition(const std::vector<const Node*>& nodes) {
+    return nodes.back()->position();
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  std::vector<Cluster> clusters_;
+  std::unordered_map<const Node*, int> cluster_of_;
+  std::priority_queue<Candidate> queue_;
+};
+
+// --- Step 4
+// -------------------------------------------------------------------
+
+// Moves the nodes into the body of a new fusion node.
+void Outline(Graph& graph, const std::vector<Node*>& nodes, bool eager) {
+  const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
+  auto body = std::make_unique<Graph>("fusion");
+  std::unordered_map<const Value*, Value*> map;
+  std::vector<Value*> operands;
+  std::vector<Value*> results;
+  for (const Node* node : nodes) {
+    std::vector<Value*> inputs;
+    for (Value* input : node->inputs()) {
+      if (!map.contains(input)) {
+        map[input] =
+            body->AddInput(input->type(), ir::InputRole::kData, input->name());
+        operands.push_back(input);
+      }
+      inputs.push_back(map.at(input));
+    }
+    Node* copy =
+        body->AddNode(node->op_name(), inputs, node->attrs(), node->location());
+    copy->output()->set_type(node->output()->type());
+    body->Rename(copy->output(), node->output()->name());
+    map[node->output()] = copy->output();
+    bool outside = graph.IsOutput(node->output());
+    for (const Use& use : node->output()->uses()) {
+      outside |= !set.contains(use.node);
+    }
+    if (outside) results.push_back(node->output());
+  }
+  for (const Value* result : results) {
+    body->AddOutput(map.at(result), result->name());
+  }
+  // The node that the kernel is about: its last one.
+  Node* fusion = graph.AddNode(
+      "fusion", operands, {{"rounding", std::string(eager ? "eager" : "fast")}},
+      nodes.back()->location(), nodes.back(), std::move(body));
+  std::vector<std::string> names;
+  for (size_t i = 0; i < results.size(); ++i) {
+    names.push_back(results[i]->name());
+    graph.ReplaceAllUses(results[i], fusion->output(i));
+  }
+  graph.EraseAll({nodes.begin(), nodes.end()});
+  for (size_t i = 0; i < names.size(); ++i) {
+    graph.Rename(fusion->output(i), names[i]);
+  }
+}
+
+// A lone reshape is a view of its operand, not a kernel.
+bool IsView(const std::vector<Node*>& nodes) {
+  return nodes.size() == 1 &&
+         nodes[0]->op().layout == ir::LayoutRule::kRowMajor;
+}
+
+}  // namespace
+
+bool Fuse(Graph& graph, PassContext& context) {
+  const PassOptions& options = context.options();
+  bool changed = false;
+  if (options.fusion) changed |= DuplicateFreeNodes(graph);
+  Clustering clustering(graph, context);
+  if (options.fusion) clustering.Merge();
+  for (const Cluster& cluster : clustering.clusters()) {
+    if (cluster.nodes.empty() || IsView(cluster.nodes)) continue;
+    Outline(graph, cluster.nodes, options.eager_rounding);
+    changed = true;
+  }
+  graph.SortTopologically();
+  return changed;
+}
+
+}  // namespace fusor::passes
