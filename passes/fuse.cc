@@ -12,6 +12,9 @@
 //     first rule that fails is recorded as the reason.
 //  4. Each cluster becomes a `fusion` node.
 //
+// With fusion off only free nodes join their consumer, as they would inside an
+// eager framework's kernels.
+//
 // A producer's value that others need stays a result of the merged cluster.
 
 #include <algorithm>
@@ -100,7 +103,8 @@ class Clustering {
     }
   }
 
-  void Merge() {
+  void Merge(bool only_free) {
+    only_free_ = only_free;
     for (size_t c = 0; c < clusters_.size(); ++c) {
       PushCandidates(static_cast<int>(c));
     }
@@ -111,13 +115,18 @@ class Clustering {
       Cluster& b = clusters_[candidate.second];
       if (a.version != candidate.first_version ||
           b.version != candidate.second_version || a.nodes.empty() ||
-          b.nodes.empty()) {
+          b.nodes.empty() ||
+          (only_free_ &&
+           !FreeBeforeConsumer(candidate.first, candidate.second))) {
         continue;
       }
       const std::string reason = WhyNot(a, b);
       Decision decision{kPass, Describe(a) + " + " + Describe(b),
                         reason.empty(), reason, candidate.saved_ns};
-      if (reason.empty() && !context_.ConsumeFuel(kPass)) return;
+      if (reason.empty() && !only_free_ && !context_.ConsumeFuel(kPass)) {
+        only_free_ = true;  // what is left is no rewrite worth counting
+        continue;
+      }
       context_.Record(std::move(decision));
       if (!reason.empty()) continue;
       for (Node* node : b.nodes) cluster_of_[node] = candidate.first;
@@ -132,7 +141,6 @@ class Clustering {
     }
   }
 
-  // Clusters that are more than one free node feeding nothing but kernels.
   const std::vector<Cluster>& clusters() const { return clusters_; }
 
  private:
@@ -179,9 +187,27 @@ class Clustering {
     for (int other : Neighbours(cluster)) {
       const int a = std::min(cluster, other);
       const int b = std::max(cluster, other);
+      if (only_free_ && !FreeBeforeConsumer(a, b)) continue;
       queue_.push({SavedNs(clusters_[a], clusters_[b]), a, b,
                    clusters_[a].version, clusters_[b].version});
     }
+  }
+
+  // One of them is free nodes that only the other reads.
+  bool FreeBeforeConsumer(int a, int b) const {
+    for (const auto& [producer, consumer] : {std::pair(a, b), {b, a}}) {
+      const std::vector<Node*>& nodes = clusters_[producer].nodes;
+      const auto feeds = [&, c = consumer, p = producer](const Node* node) {
+        return IsFree(*node) && !graph_.IsOutput(node->output()) &&
+               std::all_of(node->output()->uses().begin(),
+                           node->output()->uses().end(), [&](const Use& use) {
+                             const int user = ClusterOf(use.node);
+                             return user == c || user == p;
+                           });
+      };
+      if (std::all_of(nodes.begin(), nodes.end(), feeds)) return true;
+    }
+    return false;
   }
 
   bool UsedOutside(const Value* value, int a, int b) const {
@@ -333,6 +359,7 @@ class Clustering {
   std::vector<Cluster> clusters_;
   std::unordered_map<const Node*, int> cluster_of_;
   std::priority_queue<Candidate> queue_;
+  bool only_free_ = false;
 };
 
 // --- Step 4
@@ -394,10 +421,9 @@ bool IsView(const std::vector<Node*>& nodes) {
 
 bool Fuse(Graph& graph, PassContext& context) {
   const PassOptions& options = context.options();
-  bool changed = false;
-  if (options.fusion) changed |= DuplicateFreeNodes(graph);
+  bool changed = DuplicateFreeNodes(graph);
   Clustering clustering(graph, context);
-  if (options.fusion) clustering.Merge();
+  clustering.Merge(!options.fusion);
   for (const Cluster& cluster : clustering.clusters()) {
     if (cluster.nodes.empty() || IsView(cluster.nodes)) continue;
     Outline(graph, cluster.nodes, options.eager_rounding);

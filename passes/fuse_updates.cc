@@ -1,0 +1,170 @@
+// Joins the parameter updates of one hyper-parameter group into one launch.
+//
+// After Fuse each parameter has a fusion of its own: elementwise, all results
+// aliased to state, and equal but for the shape to the others of its group.
+// Those with equal signature become one `multi_tensor` fusion whose body holds
+// the chains side by side; its operands stand class by class: all parameters,
+// all gradients, all momenta, then the scalars, which all chains share.
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "ir/builder.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "passes/fusion_domain.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+
+constexpr char kPass[] = "fuse_updates";
+
+bool AliasesState(const Graph& graph, const Value* value) {
+  return std::any_of(graph.outputs().begin(), graph.outputs().end(),
+                     [&](const ir::Output& o) {
+                       return o.value == value && o.alias >= 0 &&
+                              IsState(graph.inputs()[o.alias].role);
+                     });
+}
+
+// All results are new state of one type, all operands of that type or scalars.
+bool IsUpdate(const Graph& graph, const Node& node) {
+  if (node.body() == nullptr || node.attrs().String("kind") != "loop") {
+    return false;
+  }
+  const ir::TensorType& type = node.output()->type();
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    if (node.output(i)->type() != type ||
+        !AliasesState(graph, node.output(i))) {
+      return false;
+    }
+  }
+  for (const Value* input : node.inputs()) {
+    if (input->type().rank() != 0 && input->type() != type) return false;
+  }
+  for (const auto& inner : node.body()->nodes()) {
+    const ir::TensorType& t = inner->output()->type();
+    const bool elementwise =
+        inner->op().fusion == ir::FusionKind::kElementwise || IsSplat(*inner) ||
+        (inner->op().fusion == ir::FusionKind::kInjective &&
+         inner->input(0)->type().rank() == 0);
+    if (!elementwise || (t.rank() != 0 && t.shape != type.shape)) return false;
+  }
+  return true;
+}
+
+// The chain without shapes; scalars by name, since they must be the same ones.
+std::string Signature(const Node& node) {
+  std::string text;
+  std::unordered_map<const Value*, int> number;
+  for (size_t i = 0; i < node.num_inputs(); ++i) {
+    const ir::TensorType& type = node.input(i)->type();
+    number[node.body()->input(i)] = static_cast<int>(number.size());
+    text += std::string(DTypeName(type.dtype));
+    text += type.rank() == 0 ? "[]" + node.input(i)->name() + ";" : ";";
+  }
+  for (const auto& inner : node.body()->nodes()) {
+    text += std::string(inner->op_name()) + "(";
+    for (const Value* input : inner->inputs()) {
+      text += std::to_string(number.at(input)) + ",";
+    }
+    text += ")" + std::string(DTypeName(inner->output()->type().dtype));
+    for (const char* name : {"direction", "dtype"}) {
+      if (inner->attrs().Has(name)) text += inner->attrs().String(name);
+    }
+    if (IsSplat(*inner)) {
+      text += fmt::format("{:a}", inner->attrs().Floats("value")[0]);
+    }
+    if (inner->output()->type().rank() == 0) text += "[]";
+    number[inner->output()] = static_cast<int>(number.size());
+    text += ";";
+  }
+  for (const ir::Output& output : node.body()->outputs()) {
+    text += std::to_string(number.at(output.value)) + ">";
+  }
+  return text;
+}
+
+void Join(Graph& graph, const std::vector<Node*>& members) {
+  const Node& first = *members[0];
+  auto body = std::make_unique<Graph>("updates");
+  std::vector<Value*> operands;
+  std::vector<std::unordered_map<const Value*, Value*>> maps(members.size());
+  for (const bool scalars : {false, true}) {
+    for (size_t i = 0; i < first.num_inputs(); ++i) {
+      if ((first.input(i)->type().rank() == 0) != scalars) continue;
+      Value* shared = nullptr;
+      for (size_t m = 0; m < members.size(); ++m) {
+        Value* operand = members[m]->input(i);
+        if (!scalars || shared == nullptr) {
+          shared = body->AddInput(operand->type(), ir::InputRole::kData,
+                                  operand->name());
+          operands.push_back(operand);
+        }
+        maps[m][members[m]->body()->input(i)] = shared;
+      }
+    }
+  }
+  for (size_t m = 0; m < members.size(); ++m) {
+    for (const auto& inner : members[m]->body()->nodes()) {
+      std::vector<Value*> inputs;
+      for (const Value* input : inner->inputs()) {
+        inputs.push_back(maps[m].at(input));
+      }
+      Node* copy = body->AddNode(inner->op_name(), inputs, inner->attrs(),
+                                 inner->location());
+      copy->output()->set_type(inner->output()->type());
+      maps[m][inner->output()] = copy->output();
+    }
+  }
+  std::vector<Value*> results;
+  for (size_t r = 0; r < first.num_outputs(); ++r) {
+    for (size_t m = 0; m < members.size(); ++m) {
+      const ir::Output& output = members[m]->body()->outputs()[r];
+      body->AddOutput(maps[m].at(output.value), output.name);
+      results.push_back(members[m]->output(r));
+    }
+  }
+  Node* joined =
+      graph.AddNode("fusion", operands,
+                    {{"kind", std::string("multi_tensor")},
+                     {"rounding", first.attrs().String("rounding")},
+                     {"tensors", static_cast<int64_t>(members.size())}},
+                    "optimizer", nullptr, std::move(body));
+  std::vector<std::string> names;
+  for (size_t i = 0; i < results.size(); ++i) {
+    names.push_back(results[i]->name());
+    graph.ReplaceAllUses(results[i], joined->output(i));
+  }
+  graph.EraseAll(members);
+  for (size_t i = 0; i < names.size(); ++i) {
+    graph.Rename(joined->output(i), names[i]);
+  }
+}
+
+}  // namespace
+
+bool FuseUpdates(Graph& graph, PassContext& context) {
+  if (!context.options().fusion) return false;
+  std::map<std::string, std::vector<Node*>> groups;
+  for (const auto& node : graph.nodes()) {
+    if (IsUpdate(graph, *node)) groups[Signature(*node)].push_back(node.get());
+  }
+  bool changed = false;
+  for (const auto& [signature, members] : groups) {
+    if (members.size() < 2) continue;
+    if (!context.ConsumeFuel(kPass)) break;
+    Join(graph, members);
+    changed = true;
+  }
+  if (changed) graph.SortTopologically();
+  return changed;
+}
+
+}  // namespace fusor::passes
