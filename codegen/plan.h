@@ -17,6 +17,7 @@ enum class ArenaKind : uint8_t {
   kState,      // parameters, optimizer state, statistics: the session's
   kInput,      // data and hyper-parameters, written by the host before a step
   kOutput,     // results that the host reads after a step
+  kConstant,   // Plan::constants, written once when the plan is loaded
   kTemporary,  // activations, gradients, workspaces: dead between steps
 };
 
@@ -28,8 +29,15 @@ struct Arena {
 
 inline constexpr int64_t kBufferAlignment = 64;  // bytes, of every buffer
 
-// A piece of an arena that holds one value (or, for a workspace, none).
-// Buffers overlap in place only while their lifetimes do not.
+constexpr int64_t PadToAlignment(int64_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
+
+// A piece of an arena that holds one value (or, for a workspace, none). A value
+// is written by exactly one step, unless it is there before the first one:
+// state, input and constants. State that a step updates in place is two
+// buffers, the old value and the new one, at the same place; otherwise buffers
+// overlap only while their lifetimes do not.
 struct Buffer {
   int arena = 0;
   int64_t offset = 0;  // bytes, a multiple of kBufferAlignment
@@ -37,6 +45,18 @@ struct Buffer {
   ir::TensorType type;   // scalar u8 for workspaces and spans
   std::string name;      // of the IR value
   std::string location;  // model location of the node that defines it
+  // A span, the argument of a kernel that runs over many tensors, covers these
+  // buffers: consecutive, each padded to kBufferAlignment. Reading or writing
+  // the span reads or writes all of them.
+  std::vector<int> members;
+};
+
+// A result that may be written over an operand: each element is read before,
+// or by the task that writes it.
+struct InPlace {
+  int operand = 0;  // index among a step's arguments
+  int result = 0;
+  bool operator==(const InPlace&) const = default;
 };
 
 // One call into the vendor library: everything the backend needs to prepare it.
@@ -45,14 +65,17 @@ struct LibraryCall {
   ir::Attrs attrs;
   std::vector<ir::TensorType> operands;
   std::vector<ir::TensorType> results;
+  // The rest is filled in by TargetCompiler::PrepareCall.
   std::string implementation;  // the library's own kernel name, for dumps
   int64_t workspace_bytes = 0;
+  std::vector<InPlace> in_place;
 };
 
 struct CompiledKernel {
   Kernel kernel;
   uint64_t fingerprint = 0;  // of Print(kernel, identity) and the target
   std::string binary;        // the target compiler's bytes
+  std::vector<InPlace> in_place;
 };
 
 enum class StepKind : uint8_t { kLaunch, kLibrary, kCollective };
