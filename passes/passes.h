@@ -23,6 +23,9 @@ struct PassOptions {
   bool eager_rounding = false;  // round at every op inside a fusion
   bool winograd = true;         // allow it for fp32 3x3 stride-1 convolutions
   OptimizerOptions optimizer;
+  // Layouts that state already has, by input name: a program compiled against
+  // an existing state store.
+  std::map<std::string, ir::Layout> state_layouts;
   std::set<std::string> disabled;       // pass names
   std::map<std::string, int64_t> fuel;  // pass name -> rewrites left
 };

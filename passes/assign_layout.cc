@@ -1,0 +1,245 @@
+// Layouts and library algorithms, decided once for the whole step.
+//
+//  1. A convolution's weight is stored in the layout in which the library
+//     writes its gradient, so that gradient, momentum, weight and update agree
+//     and the update is one flat loop. Forward and data gradient repack when
+//     they want another one.
+//  2. In graph order, library ops take the target's best candidate; ops with
+//     the kSame rule take their operands' layout, a blocked one if any. Where a
+//     value already has another layout, a `copy` is put in between.
+//  3. Values whose layout nobody has fixed yet (results of re-indexing ops,
+//     state) take the first layout that is asked of them.
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "ir/builder.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Graph;
+using ir::Layout;
+using ir::LayoutRule;
+using ir::Node;
+using ir::Value;
+
+constexpr char kPass[] = "assign_layout";
+
+class Assignment {
+ public:
+  Assignment(Graph& graph, PassContext& context)
+      : graph_(graph), context_(context) {}
+
+  bool Run() {
+    FixState();
+    std::vector<Node*> nodes;
+    for (const auto& node : graph_.nodes()) nodes.push_back(node.get());
+    for (Node* node : nodes) Visit(*node);
+    MatchAliases();
+    return changed_;
+  }
+
+ private:
+  // --- State
+  // ------------------------------------------------------------------
+
+  void FixState() {
+    const auto& given = context_.options().state_layouts;
+    for (const ir::Input& input : graph_.inputs()) {
+      if (!IsState(input.role)) {
+        fixed_.insert(input.value.get());
+        continue;
+      }
+      const auto it = given.find(input.value->name());
+      if (it != given.end()) Fix(input.value.get(), it->second);
+    }
+    for (const auto& node : graph_.nodes()) {
+      if (!node->attrs().Has("weight_shape")) continue;
+      Value* weight = WeightOf(*node);
+      const auto candidate = Choose(*node);
+      if (weight == nullptr || !candidate.has_value() ||
+          fixed_.contains(weight)) {
+        continue;
+      }
+      Fix(weight, candidate->results[0]);
+    }
+  }
+
+  // The parameter whose gradient the node computes: the weight that the layer
+  // of the same location reads.
+  Value* WeightOf(const Node& gradient) const {
+    const ir::Shape& shape = gradient.attrs().Ints("weight_shape");
+    for (const ir::Input& input : graph_.inputs()) {
+      if (input.role != ir::InputRole::kWeight ||
+          input.value->type().shape != shape) {
+        continue;
+      }
+      for (const ir::Use& use : input.value->uses()) {
+        if (use.node->location() == gradient.location() &&
+            use.node->input(0) == gradient.input(0)) {
+          return input.value.get();
+        }
+      }
+    }
+    return nullptr;
+  }
+
+  void MatchAliases() {
+    ir::Builder builder(graph_);
+    for (ir::Output& output : graph_.mutable_outputs()) {
+      if (output.alias < 0) continue;
+      const Layout& wanted = graph_.input(output.alias)->type().layout;
+      if (output.value->type().layout == wanted) continue;
+      output.value = builder.Copy(output.value, wanted);
+      Count("state_copies");
+    }
+  }
+
+  // --- Nodes
+  // ------------------------------------------------------------------
+
+  void Visit(Node& node) {
+    if (!node.op().pure) return VisitPairwise(node);
+    switch (node.op().layout) {
+      case LayoutRule::kChosen:
+        return VisitChosen(node);
+      case LayoutRule::kSame:
+        return VisitSame(node);
+      case LayoutRule::kRowMajor:
+        for (size_t i = 0; i < node.num_inputs(); ++i) Demand(node, i, {});
+        for (size_t i = 0; i < node.num_outputs(); ++i) {
+          fixed_.insert(node.output(i));
+        }
+        return;
+      case LayoutRule::kMapped:
+        return VisitMapped(node);
+    }
+  }
+
+  // Result i has operand i's layout: collectives.
+  void VisitPairwise(Node& node) {
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      Fix(node.output(i), node.input(i)->type().layout);
+    }
+  }
+
+  std::optional<ir::LibraryCandidate> Choose(const Node& node) const {
+    for (ir::LibraryCandidate& candidate : context_.target().Candidates(node)) {
+      if (candidate.algorithm == "winograd" && !context_.options().winograd) {
+        continue;
+      }
+      return std::move(candidate);
+    }
+    return std::nullopt;
+  }
+
+  void VisitChosen(Node& node) {
+    const auto candidate = Choose(node);
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      Demand(node, i,
+             candidate.has_value() ? candidate->operands[i] : Layout{});
+    }
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      Fix(node.output(i),
+          candidate.has_value() ? candidate->results[i] : Layout{});
+    }
+    if (candidate.has_value() && node.attrs().Has("algorithm")) {
+      node.mutable_attrs().Set("algorithm", candidate->algorithm);
+      context_.Record({kPass, node.output()->name(), true,
+                       candidate->algorithm + " " + candidate->implementation,
+                       candidate->modelled_ns});
+      changed_ = true;
+    }
+  }
+
+  void VisitSame(Node& node) {
+    const size_t rank = node.output()->type().rank();
+    const Layout* layout = nullptr;
+    for (const Value* input : node.inputs()) {
+      if (input->type().rank() != rank || IsFlexible(input)) continue;
+      if (layout == nullptr ||
+          (layout->tiles.empty() && !input->type().layout.tiles.empty())) {
+        layout = &input->type().layout;
+      }
+    }
+    if (layout == nullptr) return;
+    const Layout chosen = *layout;
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      if (node.input(i)->type().rank() == rank) Demand(node, i, chosen);
+    }
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      if (node.output(i)->type().rank() == rank) {
+        Fix(node.output(i), chosen);
+      }
+    }
+  }
+
+  void VisitMapped(Node& node) {
+    if (node.op().operand_map == nullptr && node.num_inputs() > 0 &&
+        node.op().fusion == ir::FusionKind::kInjective) {
+      fixed_.insert(node.output());  // concat, pad: row-major results
+    }
+    if (!node.attrs().Has("start")) return;
+    const Value* operand = node.input(0);
+    for (const Layout::Tile& tile : operand->type().layout.tiles) {
+      if (node.output()->type().shape[tile.dim] !=
+          operand->type().shape[tile.dim]) {
+        return Demand(node, 0, {});  // part of a tiled dimension
+      }
+    }
+  }
+
+  // --- Values
+  // -----------------------------------------------------------------
+
+  // Nobody has chosen its layout, and its producer can write any.
+  bool IsFlexible(const Value* value) const {
+    if (fixed_.contains(value)) return false;
+    if (value->producer() == nullptr) return true;  // state
+    return value->producer()->op().layout == LayoutRule::kMapped &&
+           !value->producer()->attrs().Has("layout");
+  }
+
+  void Fix(Value* value, const Layout& layout) {
+    fixed_.insert(value);
+    if (value->type().layout == layout) return;
+    ir::TensorType type = value->type();
+    type.layout = layout;
+    value->set_type(type);
+    changed_ = true;
+  }
+
+  void Demand(Node& node, size_t operand, const Layout& layout) {
+    Value* value = node.input(operand);
+    if (value->type().layout == layout || IsFlexible(value)) {
+      return Fix(value, layout);
+    }
+    Count(value->producer() == nullptr ? "weight_repacks"
+                                       : "activation_copies");
+    ir::Builder builder(graph_, &node);
+    builder.set_location(node.location());
+    Value* copy = builder.Copy(value, layout);
+    fixed_.insert(copy);
+    node.SetInput(operand, copy);
+    changed_ = true;
+  }
+
+  void Count(const std::string& counter) { ++context_.counters()[counter]; }
+
+  Graph& graph_;
+  PassContext& context_;
+  std::unordered_set<const Value*> fixed_;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+bool AssignLayout(Graph& graph, PassContext& context) {
+  return Assignment(graph, context).Run();
+}
+
+}  // namespace fusor::passes
