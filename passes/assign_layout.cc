@@ -8,7 +8,7 @@
 //     the kSame rule take their operands' layout, a blocked one if any. Where a
 //     value already has another layout, a `copy` is put in between.
 //  3. Values whose layout nobody has fixed yet (results of re-indexing ops,
-//     state) take the first layout that is asked of them.
+//     state, elementwise results of these) take the first one asked of them.
 
 #include <algorithm>
 #include <unordered_set>
@@ -199,12 +199,28 @@ class Assignment {
   // Nobody has chosen its layout, and its producer can write any.
   bool IsFlexible(const Value* value) const {
     if (fixed_.contains(value)) return false;
-    if (value->producer() == nullptr) return true;  // state
-    return value->producer()->op().layout == LayoutRule::kMapped &&
-           !value->producer()->attrs().Has("layout");
+    const Node* producer = value->producer();
+    if (producer == nullptr) return true;  // state
+    if (producer->op().layout == LayoutRule::kMapped) {
+      return !producer->attrs().Has("layout");
+    }
+    return producer->op().layout == LayoutRule::kSame && producer->op().pure &&
+           std::all_of(producer->inputs().begin(), producer->inputs().end(),
+                       [&](const Value* input) {
+                         return input->type().rank() != value->type().rank() ||
+                                IsFlexible(input);
+                       });
   }
 
+  // With everything that flexibly led to it.
   void Fix(Value* value, const Layout& layout) {
+    const Node* producer = value->producer();
+    if (producer != nullptr && producer->op().layout == LayoutRule::kSame &&
+        producer->op().pure && IsFlexible(value)) {
+      for (Value* input : producer->inputs()) {
+        if (input->type().rank() == value->type().rank()) Fix(input, layout);
+      }
+    }
     fixed_.insert(value);
     if (value->type().layout == layout) return;
     ir::TensorType type = value->type();
