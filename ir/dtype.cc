@@ -21,15 +21,18 @@ constexpr DTypeRow kRows[] = {
 const DTypeRow& Row(DType dtype) { return kRows[static_cast<int>(dtype)]; }
 
 // Nearest value with `mantissa` fraction bits and minimum exponent
-// `min_exponent`, from double in one rounding.
+// `min_exponent`, from double in one rounding: adding and subtracting 1.5 *
+// 2^52 units in the last place lets the adder round to such units, to even.
 double RoundMantissa(double x, int mantissa, int min_exponent, double max) {
-  if (!std::isfinite(x) || x == 0) return x;
-  int exponent;
-  std::frexp(x, &exponent);  // |x| in [2^(exponent-1), 2^exponent)
-  const int ulp = std::max(exponent - 1, min_exponent) - mantissa;
-  const double rounded = std::ldexp(std::nearbyint(std::ldexp(x, -ulp)), ulp);
-  if (std::fabs(rounded) > max) return std::copysign(INFINITY, x);
-  return rounded;
+  const int exponent =
+      static_cast<int>(std::bit_cast<uint64_t>(x) >> 52 & 0x7ff) - 1023;
+  if (exponent == 1024) return x;  // infinite or NaN
+  const int ulp = std::max(exponent, min_exponent) - mantissa;
+  if (ulp > 1023 - 53) return std::copysign(INFINITY, x);
+  const double magic =
+      1.5 * std::bit_cast<double>(static_cast<uint64_t>(ulp + 52 + 1023) << 52);
+  const double rounded = std::fabs((x + magic) - magic);
+  return std::copysign(rounded > max ? INFINITY : rounded, x);
 }
 
 template <typename T>

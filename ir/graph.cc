@@ -90,6 +90,14 @@ void FillDefaults(const OpDef& op, Attrs& attrs) {
   }
 }
 
+// Attributes name result shapes; the rules compare only what they compute with.
+void CheckExtents(const TensorType& type) {
+  for (int64_t extent : type.shape) {
+    FUSOR_CHECK(extent >= 1, kGraph, "result {}: extents must be at least 1",
+                ToString(type));
+  }
+}
+
 std::vector<TensorType> InferTypes(const OpDef& op,
                                    const std::vector<Value*>& inputs,
                                    const Attrs& attrs, const Graph* body,
@@ -101,7 +109,11 @@ std::vector<TensorType> InferTypes(const OpDef& op,
     FUSOR_CHECK(n >= op.min_inputs && (op.max_inputs < 0 || n <= op.max_inputs),
                 kGraph, "expected {} to {} operands, got {}", op.min_inputs,
                 op.max_inputs, n);
-    if (body == nullptr) return op.infer(types, attrs);
+    if (body == nullptr) {
+      std::vector<TensorType> results = op.infer(types, attrs);
+      for (const TensorType& type : results) CheckExtents(type);
+      return results;
+    }
   } catch (const Error& e) {
     ThrowError(
         ErrorCode::kGraph,

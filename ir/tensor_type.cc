@@ -10,8 +10,13 @@
 namespace fusor::ir {
 
 int64_t NumElements(const Shape& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1},
-                         std::multiplies<>());
+  int64_t count = 1;
+  for (int64_t extent : shape) {
+    FUSOR_CHECK(!__builtin_mul_overflow(count, extent, &count), kGraph,
+                "shape [{}]: too many elements",
+                Join(shape, ",", [](int64_t d) { return std::to_string(d); }));
+  }
+  return count;
 }
 
 Layout Canonical(Layout layout) {

@@ -12,6 +12,7 @@ namespace fusor::ir {
 // Extents of a tensor, outermost first; empty for a scalar. All are >= 1.
 using Shape = std::vector<int64_t>;
 
+// Throws kGraph when the number overflows.
 int64_t NumElements(const Shape& shape);
 
 // The physical order of a tensor's elements, as oneDNN writes it: outer

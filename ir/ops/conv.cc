@@ -59,8 +59,8 @@ std::vector<TensorType> InferConv(Types in, const Attrs& attrs) {
   CheckFloats(in.first(2));
   const Shape shape = ConvShape(in[0].shape, in[1].shape, attrs);
   if (in.size() == 3) {
-    FUSOR_CHECK(in[2].shape == Shape{shape[1]}, kGraph,
-                "expected a bias of {} elements", shape[1]);
+    FUSOR_CHECK(in[2].shape == Shape{shape[1]} && IsFloat(in[2].dtype), kGraph,
+                "expected a floating bias of {} elements", shape[1]);
   }
   return {{in[0].dtype, shape, {}}};
 }

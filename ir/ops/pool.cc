@@ -14,6 +14,10 @@ using Grads = std::vector<Value*>;
 using DOutputs = std::span<Value* const>;
 using Ints = std::vector<int64_t>;
 
+void CheckFloat(const TensorType& type) {
+  FUSOR_CHECK(IsFloat(type.dtype), kGraph, "expected a floating dtype");
+}
+
 Shape PoolShape(const Shape& x, const Attrs& attrs) {
   const Ints& window = attrs.Ints("window");
   const Ints& stride = attrs.Ints("stride");
@@ -43,12 +47,14 @@ void CheckWindowFitsIndex(const Attrs& attrs) {
 }
 
 std::vector<TensorType> InferMaxPool(Types in, const Attrs& attrs) {
+  CheckFloat(in[0]);
   CheckWindowFitsIndex(attrs);
   const Shape shape = PoolShape(in[0].shape, attrs);
   return {{in[0].dtype, shape, {}}, {DType::kU8, shape, {}}};
 }
 
 std::vector<TensorType> InferMaxPoolGrad(Types in, const Attrs& attrs) {
+  CheckFloat(in[0]);
   const Shape& shape = attrs.Ints("input_shape");
   FUSOR_CHECK(PoolShape(shape, attrs) == in[0].shape &&
                   in[1].shape == in[0].shape && in[1].dtype == DType::kU8,
@@ -57,10 +63,12 @@ std::vector<TensorType> InferMaxPoolGrad(Types in, const Attrs& attrs) {
 }
 
 std::vector<TensorType> InferAvgPool(Types in, const Attrs& attrs) {
+  CheckFloat(in[0]);
   return {{in[0].dtype, PoolShape(in[0].shape, attrs), {}}};
 }
 
 std::vector<TensorType> InferAvgPoolGrad(Types in, const Attrs& attrs) {
+  CheckFloat(in[0]);
   const Shape& shape = attrs.Ints("input_shape");
   FUSOR_CHECK(PoolShape(shape, attrs) == in[0].shape, kGraph,
               "expected a gradient of the pooled shape");
