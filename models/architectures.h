@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string_view>
+
+#include "models/layers.h"
+
+namespace fusor::models {
+
+// Residual networks of torchvision (He et al. 2015), see the table in
+// registry.cc.
+struct ResNetSpec {
+  int blocks[4];
+  bool bottleneck;
+  // v1.5 and v1b stride in the 3x3; v1 (gluon) in the first 1x1, whose 1x1
+  // convolutions have biases.
+  bool stride_in_1x1 = false;
+  bool conv_bias = false;
+};
+void BuildResNet(Layers& layers, const ResNetSpec& spec);
+
+// The 32x32 network of He et al. section 4.2 with 1x1 projections.
+void BuildResNet20Cifar(Layers& layers);
+
+// Configuration D of Simonyan and Zisserman 2014, torchvision's layer names.
+void BuildVgg16(Layers& layers, bool batch_norm);
+
+}  // namespace fusor::models

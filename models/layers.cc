@@ -1,0 +1,175 @@
+#include "models/layers.h"
+
+#include <cmath>
+
+namespace fusor::models {
+
+using ir::Attrs;
+using ir::Builder;
+using ir::DType;
+using ir::InputRole;
+using ir::Shape;
+using ir::Value;
+
+namespace {
+
+Attrs ConstantInit(double value) {
+  return {{"init", std::string("constant")}, {"value", value}};
+}
+Attrs NormalInit(double std) {
+  return {{"init", std::string("normal")}, {"std", std}};
+}
+Attrs UniformInit(double bound) {
+  return {{"init", std::string("uniform")}, {"bound", bound}};
+}
+
+}  // namespace
+
+Value* Layers::Parameter(const std::string& name, Shape shape, InputRole role,
+                         Attrs init) {
+  return b_.graph().AddInput({DType::kF32, std::move(shape), {}}, role, name,
+                             std::move(init));
+}
+
+Value* Layers::Conv(Value* x, const std::string& name, int64_t channels,
+                    const ConvOptions& options) {
+  Builder::Scope scope(b_, name);
+  const int64_t k = options.kernel;
+  const int64_t in = x->type().shape[1];
+  const int64_t fan =
+      k * k * (options_.fan == FanMode::kFanOut ? channels : in);
+  Value* weight =
+      Parameter(name + ".weight", {channels, in, k, k}, InputRole::kWeight,
+                NormalInit(std::sqrt(2.0 / static_cast<double>(fan))));
+  Value* bias = options.bias ? Parameter(name + ".bias", {channels},
+                                         InputRole::kBias, ConstantInit(0))
+                             : nullptr;
+  return b_.Conv2d(x, weight, bias,
+                   {.stride_h = options.stride,
+                    .stride_w = options.stride,
+                    .pad_h = options.pad,
+                    .pad_w = options.pad});
+}
+
+Value* Layers::BatchNorm(Value* x, const std::string& name, double gamma) {
+  Builder::Scope scope(b_, name);
+  const Shape shape{x->type().shape[1]};
+  Value* scale = Parameter(name + ".weight", shape, InputRole::kNormScale,
+                           ConstantInit(gamma));
+  Value* shift =
+      Parameter(name + ".bias", shape, InputRole::kNormShift, ConstantInit(0));
+  Value* mean = Parameter(name + ".running_mean", shape, InputRole::kStatistic,
+                          ConstantInit(0));
+  Value* variance = Parameter(name + ".running_var", shape,
+                              InputRole::kStatistic, ConstantInit(1));
+  const double epsilon = options_.norm_epsilon;
+  if (!training()) {
+    return b_.BatchNormInference(x, scale, shift, mean, variance, epsilon);
+  }
+  const ir::BatchNormResult norm = b_.BatchNormTrain(x, scale, shift, epsilon);
+  const double count = static_cast<double>(x->type().num_elements() / shape[0]);
+  const double unbiased = count > 1 ? count / (count - 1) : 1;
+  const double m = options_.norm_momentum;
+  Value* new_mean = b_.Plus(b_.Times(mean, 1 - m), b_.Times(norm.mean, m));
+  Value* new_variance =
+      b_.Plus(b_.Times(variance, 1 - m), b_.Times(norm.variance, m * unbiased));
+  b_.graph().AddOutput(new_mean, mean->name(), mean->index());
+  b_.graph().AddOutput(new_variance, variance->name(), variance->index());
+  return norm.y;
+}
+
+Value* Layers::Dense(Value* x, const std::string& name, int64_t features,
+                     Attrs weight_init, Attrs bias_init) {
+  Builder::Scope scope(b_, name);
+  Value* weight = Parameter(name + ".weight", {features, x->type().shape[1]},
+                            InputRole::kWeight, std::move(weight_init));
+  Value* bias = Parameter(name + ".bias", {features}, InputRole::kBias,
+                          std::move(bias_init));
+  return b_.Linear(x, weight, bias);
+}
+
+Value* Layers::Linear(Value* x, const std::string& name, int64_t features) {
+  const double bound = 1 / std::sqrt(static_cast<double>(x->type().shape[1]));
+  return Dense(x, name, features, UniformInit(bound), UniformInit(bound));
+}
+
+Value* Layers::LinearNormal(Value* x, const std::string& name, int64_t features,
+                            double std) {
+  return Dense(x, name, features, NormalInit(std), ConstantInit(0));
+}
+
+Value* Layers::Relu(Value* x, const std::string& name) {
+  Builder::Scope scope(b_, name);
+  return b_.Relu(x);
+}
+
+Value* Layers::MaxPool(Value* x, const std::string& name, int64_t window,
+                       int64_t stride, int64_t pad) {
+  Builder::Scope scope(b_, name);
+  return b_.MaxPool2d(x, {.window_h = window,
+                          .window_w = window,
+                          .stride_h = stride,
+                          .stride_w = stride,
+                          .pad_h = pad,
+                          .pad_w = pad});
+}
+
+Value* Layers::Dropout(Value* x, const std::string& name) {
+  if (!training() || options_.dropout == 0) return x;
+  Builder::Scope scope(b_, name);
+  ir::Graph& graph = b_.graph();
+  Value* key = graph.FindInput("random_key");
+  if (key == nullptr) {
+    key = graph.AddInput({DType::kI64, {}, {}}, InputRole::kHyperParameter,
+                         "random_key");
+  }
+  Value* step = graph.FindInput("step");
+  if (step == nullptr) {
+    step = graph.AddInput({DType::kI32, {}, {}}, InputRole::kHyperParameter,
+                          "step");
+  }
+  return b_.Dropout(x, options_.dropout, key, step);
+}
+
+Value* Layers::Images() {
+  Builder::Scope scope(b_, "images");
+  const int64_t n = options_.batch;
+  const int64_t s = options_.image_size;
+  if (options_.input == InputFormat::kF32Nchw) {
+    return b_.graph().AddInput({DType::kF32, {n, 3, s, s}, {}},
+                               InputRole::kData, "images");
+  }
+  Value* bytes = b_.graph().AddInput({DType::kU8, {n, s, s, 3}, {}},
+                                     InputRole::kData, "images");
+  std::vector<double> inverse;
+  for (double std : options_.std) inverse.push_back(1 / std);
+  Value* mean = b_.Constant(DType::kF32, {3},
+                            {options_.mean.begin(), options_.mean.end()});
+  Value* scale = b_.Constant(DType::kF32, {3}, inverse);
+  Value* x = b_.Times(b_.Minus(b_.Cast(bytes, DType::kF32), mean), scale);
+  return b_.Transpose(x, {0, 3, 1, 2});
+}
+
+void Layers::Classify(Value* logits) {
+  Builder::Scope scope(b_, "loss");
+  ir::Graph& graph = b_.graph();
+  const int64_t n = options_.batch;
+  Value* labels =
+      graph.AddInput({DType::kI32, {n}, {}}, InputRole::kData, "labels");
+  if (training()) {
+    Value* loss = b_.CrossEntropy(
+        logits, labels, {.label_smoothing = options_.label_smoothing});
+    graph.AddOutput(b_.ReduceMean(loss, {0}), "loss");
+    return;
+  }
+  Value* weights =
+      graph.AddInput({DType::kF32, {n}, {}}, InputRole::kData, "weights");
+  const auto total = [&](Value* per_sample, const char* name) {
+    graph.AddOutput(b_.ReduceSum(b_.Times(per_sample, weights), {0}), name);
+  };
+  total(b_.CrossEntropy(logits, labels, {}), "loss_sum");
+  total(b_.TopKCorrect(logits, labels, 1), "top1");
+  total(b_.TopKCorrect(logits, labels, 5), "top5");
+}
+
+}  // namespace fusor::models

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <string>
+
+#include "ir/builder.h"
+#include "models/model.h"
+
+namespace fusor::models {
+
+// Layers with parameters, on top of ir::Builder. `name` is the layer's name in
+// torchvision: parameters are "<name>.weight" and so on, and nodes carry it as
+// their location.
+class Layers {
+ public:
+  Layers(ir::Builder& builder, Phase phase, const ModelOptions& options)
+      : b_(builder), phase_(phase), options_(options) {}
+
+  ir::Builder& builder() { return b_; }
+  bool training() const { return phase_ == Phase::kTrain; }
+  const ModelOptions& options() const { return options_; }
+
+  struct ConvOptions {
+    int64_t kernel = 3;
+    int64_t stride = 1;
+    int64_t pad = 1;
+    bool bias = false;
+  };
+  // x [N,C,H,W] -> [N,channels,H',W']
+  ir::Value* Conv(ir::Value* x, const std::string& name, int64_t channels,
+                  const ConvOptions& options);
+  // `gamma`: initial scale.
+  ir::Value* BatchNorm(ir::Value* x, const std::string& name, double gamma = 1);
+  // x [N,I] -> [N,features]; torch's default initialisation.
+  ir::Value* Linear(ir::Value* x, const std::string& name, int64_t features);
+  // The same with weights from N(0, std) and zero bias.
+  ir::Value* LinearNormal(ir::Value* x, const std::string& name,
+                          int64_t features, double std);
+  ir::Value* Relu(ir::Value* x, const std::string& name);
+  ir::Value* MaxPool(ir::Value* x, const std::string& name, int64_t window,
+                     int64_t stride, int64_t pad);
+  ir::Value* Dropout(ir::Value* x, const std::string& name);
+
+  // Input "images" as f32 [N,3,S,S].
+  ir::Value* Images();
+  // Input "labels", the loss and its outputs, see Model.
+  void Classify(ir::Value* logits);
+
+ private:
+  ir::Value* Parameter(const std::string& name, ir::Shape shape,
+                       ir::InputRole role, ir::Attrs init);
+  ir::Value* Dense(ir::Value* x, const std::string& name, int64_t features,
+                   ir::Attrs weight_init, ir::Attrs bias_init);
+
+  ir::Builder& b_;
+  Phase phase_;
+  const ModelOptions& options_;
+};
+
+}  // namespace fusor::models

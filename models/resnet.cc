@@ -1,0 +1,109 @@
+#include <fmt/core.h>
+
+#include "models/architectures.h"
+
+namespace fusor::models {
+namespace {
+
+using ir::Value;
+
+struct BlockShape {
+  int64_t width;  // of the 3x3 convolutions
+  int64_t out;    // channels of the block's result
+  int64_t stride;
+};
+
+// conv -> bn of the main branch's last layer starts at zero where asked.
+double LastGamma(const Layers& layers) {
+  return layers.options().zero_gamma ? 0 : 1;
+}
+
+Value* Shortcut(Layers& layers, Value* x, const std::string& name,
+                const BlockShape& shape) {
+  if (shape.stride == 1 && x->type().shape[1] == shape.out) return x;
+  Value* y = layers.Conv(x, name + ".downsample.0", shape.out,
+                         {.kernel = 1, .stride = shape.stride, .pad = 0});
+  return layers.BatchNorm(y, name + ".downsample.1");
+}
+
+Value* ConvNormRelu(Layers& layers, Value* x, const std::string& prefix,
+                    int index, int64_t channels,
+                    const Layers::ConvOptions& options) {
+  const std::string bn = prefix + fmt::format("bn{}", index);
+  Value* y =
+      layers.Conv(x, prefix + fmt::format("conv{}", index), channels, options);
+  return layers.Relu(layers.BatchNorm(y, bn), prefix + "relu");
+}
+
+Value* Bottleneck(Layers& layers, Value* x, const std::string& name,
+                  const ResNetSpec& spec, const BlockShape& shape) {
+  const std::string prefix = name + ".";
+  const int64_t first = spec.stride_in_1x1 ? shape.stride : 1;
+  const int64_t second = spec.stride_in_1x1 ? 1 : shape.stride;
+  Value* y = ConvNormRelu(
+      layers, x, prefix, 1, shape.width,
+      {.kernel = 1, .stride = first, .pad = 0, .bias = spec.conv_bias});
+  y = ConvNormRelu(layers, y, prefix, 2, shape.width,
+                   {.kernel = 3, .stride = second, .pad = 1});
+  y = layers.Conv(y, prefix + "conv3", shape.out,
+                  {.kernel = 1, .pad = 0, .bias = spec.conv_bias});
+  y = layers.BatchNorm(y, prefix + "bn3", LastGamma(layers));
+  Value* shortcut = Shortcut(layers, x, name, shape);
+  ir::Builder::Scope scope(layers.builder(), name);
+  return layers.Relu(layers.builder().Plus(y, shortcut), "relu");
+}
+
+Value* BasicBlock(Layers& layers, Value* x, const std::string& name,
+                  const BlockShape& shape) {
+  const std::string prefix = name + ".";
+  Value* y = ConvNormRelu(layers, x, prefix, 1, shape.width,
+                          {.kernel = 3, .stride = shape.stride, .pad = 1});
+  y = layers.Conv(y, prefix + "conv2", shape.out, {.kernel = 3, .pad = 1});
+  y = layers.BatchNorm(y, prefix + "bn2", LastGamma(layers));
+  Value* shortcut = Shortcut(layers, x, name, shape);
+  ir::Builder::Scope scope(layers.builder(), name);
+  return layers.Relu(layers.builder().Plus(y, shortcut), "relu");
+}
+
+}  // namespace
+
+void BuildResNet(Layers& layers, const ResNetSpec& spec) {
+  Value* x = layers.Images();
+  x = ConvNormRelu(layers, x, "", 1, 64, {.kernel = 7, .stride = 2, .pad = 3});
+  x = layers.MaxPool(x, "maxpool", 3, 2, 1);
+  for (int stage = 0; stage < 4; ++stage) {
+    const int64_t width = int64_t{64} << stage;
+    for (int block = 0; block < spec.blocks[stage]; ++block) {
+      const std::string name = fmt::format("layer{}.{}", stage + 1, block);
+      const int64_t stride = block == 0 && stage > 0 ? 2 : 1;
+      x = spec.bottleneck
+              ? Bottleneck(layers, x, name, spec, {width, 4 * width, stride})
+              : BasicBlock(layers, x, name, {width, width, stride});
+    }
+  }
+  {
+    ir::Builder::Scope scope(layers.builder(), "avgpool");
+    x = layers.builder().GlobalAvgPool(x);
+  }
+  layers.Classify(layers.Linear(x, "fc", layers.options().num_classes));
+}
+
+void BuildResNet20Cifar(Layers& layers) {
+  Value* x = layers.Images();
+  x = ConvNormRelu(layers, x, "", 1, 16, {.kernel = 3, .pad = 1});
+  for (int stage = 0; stage < 3; ++stage) {
+    const int64_t width = int64_t{16} << stage;
+    for (int block = 0; block < 3; ++block) {
+      const int64_t stride = block == 0 && stage > 0 ? 2 : 1;
+      x = BasicBlock(layers, x, fmt::format("layer{}.{}", stage + 1, block),
+                     {width, width, stride});
+    }
+  }
+  {
+    ir::Builder::Scope scope(layers.builder(), "avgpool");
+    x = layers.builder().GlobalAvgPool(x);
+  }
+  layers.Classify(layers.Linear(x, "fc", layers.options().num_classes));
+}
+
+}  // namespace fusor::models
