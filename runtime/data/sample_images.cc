@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <numbers>
 #include <string>
 #include <vector>
 
 #include "ir/support/error.h"
+#include "ir/support/file.h"
 #include "ir/support/philox.h"
 #include "runtime/data/image.h"
 #include "runtime/data/jpeg_writer.h"
@@ -119,15 +119,6 @@ void Draw(const Kind& kind, const SampleImagesOptions& options, Draws& draws,
   }
 }
 
-void WriteFile(const fs::path& path, const std::vector<uint8_t>& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  FUSOR_CHECK(file.good(), kData, "sample images: cannot write {}",
-              path.string());
-}
-
 void DrawAll(const fs::path& folder, const SampleImagesOptions& options) {
   struct Split {
     const char* name;
@@ -143,8 +134,11 @@ void DrawAll(const fs::path& folder, const SampleImagesOptions& options) {
       for (int i = 0; i < splits[split].images; ++i) {
         Draws draws(options.seed, split, kind, static_cast<uint32_t>(i));
         Draw(kKinds[kind], options, draws, image);
-        WriteFile(target / fmt::format("{:04}.jpg", i),
-                  EncodeJpeg(image, kQuality));
+        const std::vector<uint8_t> bytes = EncodeJpeg(image, kQuality);
+        WriteFileAtomically(
+            target / fmt::format("{:04}.jpg", i),
+            {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+            ErrorCode::kData);
       }
     }
   }
