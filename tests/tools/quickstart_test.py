@@ -51,17 +51,19 @@ class QuickstartTest(unittest.TestCase):
         self.assertEqual(
             [c.split()[0] for c in self.calls], ["setup.sh", "rn50"])
 
-    def test_a_given_folder_is_trained_on_and_options_come_last(self):
+    def test_a_given_folder_and_given_options_replace_the_defaults(self):
         self.assertEqual(
             self.quickstart("my pictures", "-b", "16", "--seed", "7"), 0)
         self.assertEqual(len(self.calls), 2)
-        self.assertTrue(self.calls[1].startswith("rn50 my pictures "))
-        self.assertTrue(self.calls[1].endswith(" -b 16 --seed 7"))
+        self.assertTrue(self.calls[1].startswith(
+            "rn50 my pictures -b 16 --seed 7 "))
+        self.assertEqual(self.calls[1].split().count("-b"), 1)
 
     def test_options_alone_keep_the_samples(self):
-        self.assertEqual(self.quickstart("--iterations", "5"), 0)
-        self.assertTrue(self.calls[-1].startswith(f"rn50 {self.samples} "))
-        self.assertTrue(self.calls[-1].endswith(" --iterations 5"))
+        self.assertEqual(self.quickstart("--iterations=5"), 0)
+        self.assertTrue(self.calls[-1].startswith(
+            f"rn50 {self.samples} --iterations=5 "))
+        self.assertNotIn("--iterations", self.calls[-1].split())
 
     def test_failing_setup_stops_everything(self):
         self.stand_in("tools/setup.sh", "exit 1")
