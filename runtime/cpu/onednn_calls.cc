@@ -1,0 +1,225 @@
+#include "runtime/cpu/onednn_calls.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "ir/interpreter.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "runtime/cpu/onednn_descs.h"
+#include "runtime/cpu/onednn_layout.h"
+#include "runtime/cpu/reference_call.h"
+
+namespace fusor::cpu {
+namespace {
+
+using codegen::LibraryCall;
+
+// A oneDNN primitive with one memory object per argument, whose pointers are
+// set before each run. The C interface takes the arguments as a plain array.
+class DnnlExecutable : public LibraryExecutable {
+ public:
+  // `dnnl_args[i]`: what argument i of the step is to the primitive.
+  DnnlExecutable(const dnnl::primitive_desc_base& desc,
+                 const dnnl::primitive& primitive,
+                 const std::vector<std::pair<int, dnnl::memory::desc>>& args)
+      : primitive_(primitive),
+        stream_(Engine()),
+        implementation_(desc.impl_info_str()),
+        workspace_bytes_(
+            static_cast<int64_t>(desc.scratchpad_desc().get_size())) {
+    for (const auto& [arg, memory_desc] : args) Add(arg, memory_desc);
+    if (workspace_bytes_ > 0) {
+      Add(DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc());
+    }
+  }
+
+  void Run(void* const* args) override {
+    for (size_t i = 0; i < memories_.size(); ++i) {
+      memories_[i].set_data_handle(args[i]);
+    }
+    const dnnl_status_t status =
+        dnnl_primitive_execute(primitive_.get(), stream_.get(),
+                               static_cast<int>(args_.size()), args_.data());
+    FUSOR_CHECK(status == dnnl_success, kDevice, "oneDNN {}: status {}",
+                implementation_, static_cast<int>(status));
+  }
+
+  const std::string& implementation() const override { return implementation_; }
+  int64_t workspace_bytes() const override { return workspace_bytes_; }
+
+ private:
+  void Add(int arg, const dnnl::memory::desc& desc) {
+    memories_.push_back(dnnl::memory(desc, Engine(), nullptr));
+    args_.push_back({arg, memories_.back().get()});
+  }
+
+  dnnl::primitive primitive_;
+  dnnl::stream stream_;
+  std::string implementation_;
+  int64_t workspace_bytes_;
+  std::vector<dnnl::memory> memories_;
+  std::vector<dnnl_exec_arg_t> args_;
+};
+
+bool DnnlTypes(const LibraryCall& call) {
+  const auto has = [](const ir::TensorType& type) {
+    return ToDnnl(type.dtype).has_value() && type.rank() >= 1;
+  };
+  return std::all_of(call.operands.begin(), call.operands.end(), has) &&
+         std::all_of(call.results.begin(), call.results.end(), has);
+}
+
+std::unique_ptr<LibraryExecutable> MakeConv(const LibraryCall& call) {
+  const int64_t groups = call.attrs.Int("groups");
+  const ConvDescs d{ToDesc(call.operands[0]),
+                    ToDesc(GroupedWeight(call.operands[1], groups)),
+                    call.operands.size() == 3 ? ToDesc(call.operands[2])
+                                              : dnnl::memory::desc(),
+                    ToDesc(call.results[0])};
+  const auto pd = ConvForward(d, call.attrs, call.attrs.String("algorithm"),
+                              call.attrs.Bool("relu"));
+  if (!pd.has_value()) return nullptr;
+  std::vector<std::pair<int, dnnl::memory::desc>> args{
+      {DNNL_ARG_SRC, d.x}, {DNNL_ARG_WEIGHTS, d.weight}};
+  if (call.operands.size() == 3) args.push_back({DNNL_ARG_BIAS, d.bias});
+  args.push_back({DNNL_ARG_DST, d.y});
+  return std::make_unique<DnnlExecutable>(*pd, dnnl::convolution_forward(*pd),
+                                          args);
+}
+
+std::unique_ptr<LibraryExecutable> MakeConvGradInput(const LibraryCall& call) {
+  const ConvDescs d{
+      ToDesc(call.results[0]),
+      ToDesc(GroupedWeight(call.operands[1], call.attrs.Int("groups"))),
+      {},
+      ToDesc(call.operands[0])};
+  const auto pd = ConvGradInput(d, call.attrs, call.attrs.String("algorithm"));
+  if (!pd.has_value()) return nullptr;
+  return std::make_unique<DnnlExecutable>(
+      *pd, dnnl::convolution_backward_data(*pd),
+      std::vector<std::pair<int, dnnl::memory::desc>>{
+          {DNNL_ARG_DIFF_DST, d.y},
+          {DNNL_ARG_WEIGHTS, d.weight},
+          {DNNL_ARG_DIFF_SRC, d.x}});
+}
+
+std::unique_ptr<LibraryExecutable> MakeConvGradWeight(const LibraryCall& call) {
+  const ConvDescs d{
+      ToDesc(call.operands[0]),
+      ToDesc(GroupedWeight(call.results[0], call.attrs.Int("groups"))),
+      {},
+      ToDesc(call.operands[1])};
+  const auto pd = ConvGradWeight(d, call.attrs, call.attrs.String("algorithm"));
+  if (!pd.has_value()) return nullptr;
+  return std::make_unique<DnnlExecutable>(
+      *pd, dnnl::convolution_backward_weights(*pd),
+      std::vector<std::pair<int, dnnl::memory::desc>>{
+          {DNNL_ARG_SRC, d.x},
+          {DNNL_ARG_DIFF_DST, d.y},
+          {DNNL_ARG_DIFF_WEIGHTS, d.weight}});
+}
+
+// max_pool's second result is oneDNN's workspace, when that is a u8 tensor of
+// the result's layout: position in the window, as the IR defines it.
+bool IndexFits(const dnnl::memory::desc& workspace, const ir::TensorType& y) {
+  ir::TensorType index = y;
+  index.dtype = ir::DType::kU8;
+  return workspace == ToDesc(index);
+}
+
+std::unique_ptr<LibraryExecutable> MakePool(const LibraryCall& call) {
+  const bool max = call.results.size() == 2;
+  const auto x = ToDesc(call.operands[0]);
+  const auto y = ToDesc(call.results[0]);
+  const auto pd = PoolForward(x, y, call.attrs, max);
+  if (!pd.has_value()) return nullptr;
+  std::vector<std::pair<int, dnnl::memory::desc>> args{{DNNL_ARG_SRC, x},
+                                                       {DNNL_ARG_DST, y}};
+  if (max) {
+    if (!IndexFits(pd->workspace_desc(), call.results[0])) return nullptr;
+    args.push_back({DNNL_ARG_WORKSPACE, pd->workspace_desc()});
+  }
+  return std::make_unique<DnnlExecutable>(*pd, dnnl::pooling_forward(*pd),
+                                          args);
+}
+
+std::unique_ptr<LibraryExecutable> MakePoolGrad(const LibraryCall& call) {
+  const bool max = call.operands.size() == 2;
+  const auto dx = ToDesc(call.results[0]);
+  const auto dy = ToDesc(call.operands[0]);
+  const auto pd = PoolBackward(dx, dy, call.attrs, max);
+  if (!pd.has_value()) return nullptr;
+  std::vector<std::pair<int, dnnl::memory::desc>> args{{DNNL_ARG_DIFF_DST, dy}};
+  if (max) {
+    if (!IndexFits(pd->workspace_desc(), call.operands[0])) return nullptr;
+    args.push_back({DNNL_ARG_WORKSPACE, pd->workspace_desc()});
+  }
+  args.push_back({DNNL_ARG_DIFF_SRC, dx});
+  return std::make_unique<DnnlExecutable>(*pd, dnnl::pooling_backward(*pd),
+                                          args);
+}
+
+std::unique_ptr<LibraryExecutable> MakeMatmul(const LibraryCall& call) {
+  const auto pd =
+      Matmul(call.operands[0], call.operands[1], call.results[0], call.attrs);
+  if (!pd.has_value()) return nullptr;
+  return std::make_unique<DnnlExecutable>(
+      *pd, dnnl::matmul(*pd),
+      std::vector<std::pair<int, dnnl::memory::desc>>{
+          {DNNL_ARG_SRC, pd->src_desc()},
+          {DNNL_ARG_WEIGHTS, pd->weights_desc()},
+          {DNNL_ARG_DST, pd->dst_desc()}});
+}
+
+std::unique_ptr<LibraryExecutable> MakeCopy(const LibraryCall& call) {
+  const auto from = ToDesc(call.operands[0]);
+  const auto to = ToDesc(call.results[0]);
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::reorder::primitive_desc pd(Engine(), from, Engine(), to, attr);
+  return std::make_unique<DnnlExecutable>(
+      pd, dnnl::reorder(pd),
+      std::vector<std::pair<int, dnnl::memory::desc>>{{DNNL_ARG_FROM, from},
+                                                      {DNNL_ARG_TO, to}});
+}
+
+using Maker = std::unique_ptr<LibraryExecutable> (*)(const LibraryCall&);
+
+struct MakerRow {
+  std::string_view op;
+  Maker make;
+};
+
+constexpr MakerRow kMakers[] = {
+    {"conv2d", MakeConv},
+    {"conv2d_grad_input", MakeConvGradInput},
+    {"conv2d_grad_weight", MakeConvGradWeight},
+    {"max_pool", MakePool},
+    {"max_pool_grad", MakePoolGrad},
+    {"avg_pool", MakePool},
+    {"avg_pool_grad", MakePoolGrad},
+    {"matmul", MakeMatmul},
+    {"copy", MakeCopy},
+};
+
+}  // namespace
+
+std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
+    const LibraryCall& call) {
+  const auto row =
+      std::find_if(std::begin(kMakers), std::end(kMakers),
+                   [&](const MakerRow& r) { return r.op == call.op; });
+  if (row != std::end(kMakers) && DnnlTypes(call)) {
+    auto executable = row->make(call);
+    if (executable != nullptr) return executable;
+  }
+  FUSOR_CHECK(!call.attrs.Has("algorithm") ||
+                  call.attrs.String("algorithm") != "winograd",
+              kGraph, "{}: oneDNN has no Winograd implementation for {}",
+              call.op, ToString(call.operands[0]));
+  return MakeReferenceExecutable(call);
+}
+
+}  // namespace fusor::cpu

@@ -1,0 +1,188 @@
+#include "runtime/cpu/onednn_descs.h"
+
+#include "runtime/cpu/onednn_layout.h"
+
+namespace fusor::cpu {
+namespace {
+
+using Ints = std::vector<int64_t>;
+using dnnl::algorithm;
+using dnnl::prop_kind;
+
+dnnl::primitive_attr UserScratchpad() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+algorithm ConvAlgorithm(const std::string& name) {
+  if (name == "winograd") return algorithm::convolution_winograd;
+  if (name == "direct") return algorithm::convolution_direct;
+  return algorithm::convolution_auto;
+}
+
+struct Geometry {
+  Ints stride, pad, dilation;
+  explicit Geometry(const ir::Attrs& attrs)
+      : stride(attrs.Ints("stride")),
+        pad(attrs.Ints("pad")),
+        dilation(attrs.Ints("dilation")) {
+    for (int64_t& d : dilation) --d;  // oneDNN counts the gaps
+  }
+};
+
+// Runs `make`, which throws dnnl_unimplemented where there is nothing.
+template <typename Desc, typename Make>
+std::optional<Desc> Try(Make make) {
+  try {
+    return make();
+  } catch (const dnnl::error& e) {
+    if (e.status == dnnl_unimplemented || e.status == dnnl_invalid_arguments) {
+      return std::nullopt;
+    }
+    throw;
+  }
+}
+
+}  // namespace
+
+std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
+    const ConvDescs& d, const ir::Attrs& attrs, const std::string& algorithm,
+    bool relu) {
+  using Desc = dnnl::convolution_forward;
+  const Geometry g(attrs);
+  return Try<Desc::primitive_desc>([&] {
+    dnnl::primitive_attr attr = UserScratchpad();
+    if (relu) {
+      dnnl::post_ops ops;
+      ops.append_eltwise(1, dnnl::algorithm::eltwise_relu, 0, 0);
+      attr.set_post_ops(ops);
+    }
+    const auto alg = ConvAlgorithm(algorithm);
+    const auto kind = prop_kind::forward_training;
+    const Desc::desc desc =
+        d.bias.is_zero() ? Desc::desc(kind, alg, d.x, d.weight, d.y, g.stride,
+                                      g.dilation, g.pad, g.pad)
+                         : Desc::desc(kind, alg, d.x, d.weight, d.bias, d.y,
+                                      g.stride, g.dilation, g.pad, g.pad);
+    return Desc::primitive_desc(desc, attr, Engine());
+  });
+}
+
+// The backward descriptors need a forward one as a hint.
+std::optional<dnnl::convolution_backward_data::primitive_desc> ConvGradInput(
+    const ConvDescs& d, const ir::Attrs& attrs, const std::string& algorithm) {
+  using Desc = dnnl::convolution_backward_data;
+  const Geometry g(attrs);
+  const auto hint = ConvForward(d, attrs, algorithm, false);
+  if (!hint.has_value()) return std::nullopt;
+  return Try<Desc::primitive_desc>([&] {
+    return Desc::primitive_desc(
+        Desc::desc(ConvAlgorithm(algorithm), d.x, d.weight, d.y, g.stride,
+                   g.dilation, g.pad, g.pad),
+        UserScratchpad(), Engine(), *hint);
+  });
+}
+
+std::optional<dnnl::convolution_backward_weights::primitive_desc>
+ConvGradWeight(const ConvDescs& d, const ir::Attrs& attrs,
+               const std::string& algorithm) {
+  using Desc = dnnl::convolution_backward_weights;
+  const Geometry g(attrs);
+  const auto hint = ConvForward(d, attrs, algorithm, false);
+  if (!hint.has_value()) return std::nullopt;
+  return Try<Desc::primitive_desc>([&] {
+    return Desc::primitive_desc(
+        Desc::desc(ConvAlgorithm(algorithm), d.x, d.weight, d.y, g.stride,
+                   g.dilation, g.pad, g.pad),
+        UserScratchpad(), Engine(), *hint);
+  });
+}
+
+namespace {
+
+algorithm PoolAlgorithm(const ir::Attrs& attrs, bool max) {
+  if (max) return algorithm::pooling_max;
+  return attrs.Bool("count_include_pad")
+             ? algorithm::pooling_avg_include_padding
+             : algorithm::pooling_avg_exclude_padding;
+}
+
+// PyTorch drops input that no whole window covers; oneDNN wants the padding on
+// the far side to fit exactly, negative where input is dropped.
+Ints FarPad(const dnnl::memory::desc& x, const dnnl::memory::desc& y,
+            const ir::Attrs& attrs) {
+  Ints far;
+  for (int i = 0; i < 2; ++i) {
+    const int64_t span = (y.dims()[2 + i] - 1) * attrs.Ints("stride")[i] +
+                         attrs.Ints("window")[i];
+    far.push_back(span - x.dims()[2 + i] - attrs.Ints("pad")[i]);
+  }
+  return far;
+}
+
+}  // namespace
+
+std::optional<dnnl::pooling_forward::primitive_desc> PoolForward(
+    const dnnl::memory::desc& x, const dnnl::memory::desc& y,
+    const ir::Attrs& attrs, bool max) {
+  using Desc = dnnl::pooling_forward;
+  return Try<Desc::primitive_desc>([&] {
+    return Desc::primitive_desc(
+        Desc::desc(prop_kind::forward_training, PoolAlgorithm(attrs, max), x, y,
+                   attrs.Ints("stride"), attrs.Ints("window"),
+                   attrs.Ints("pad"), FarPad(x, y, attrs)),
+        UserScratchpad(), Engine());
+  });
+}
+
+std::optional<dnnl::pooling_backward::primitive_desc> PoolBackward(
+    const dnnl::memory::desc& dx, const dnnl::memory::desc& dy,
+    const ir::Attrs& attrs, bool max) {
+  using Desc = dnnl::pooling_backward;
+  const auto hint = PoolForward(dx, dy, attrs, max);
+  if (!hint.has_value()) return std::nullopt;
+  return Try<Desc::primitive_desc>([&] {
+    return Desc::primitive_desc(
+        Desc::desc(PoolAlgorithm(attrs, max), dx, dy, attrs.Ints("stride"),
+                   attrs.Ints("window"), attrs.Ints("pad"),
+                   FarPad(dx, dy, attrs)),
+        UserScratchpad(), Engine(), *hint);
+  });
+}
+
+std::optional<dnnl::matmul::primitive_desc> Matmul(const ir::TensorType& a,
+                                                   const ir::TensorType& b,
+                                                   const ir::TensorType& c,
+                                                   const ir::Attrs& attrs) {
+  // A transposed operand is the same memory with its last strides swapped.
+  const auto desc = [](const ir::TensorType& type, bool transposed) {
+    ir::TensorType view = type;
+    const size_t rank = type.rank();
+    if (transposed) {
+      std::swap(view.shape[rank - 1], view.shape[rank - 2]);
+      for (size_t d = 0; d < rank; ++d) {
+        view.layout.order.push_back(static_cast<int>(d));
+      }
+      std::swap(view.layout.order[rank - 1], view.layout.order[rank - 2]);
+    }
+    return ToDesc(view);
+  };
+  return Try<dnnl::matmul::primitive_desc>([&] {
+    return dnnl::matmul::primitive_desc(
+        {desc(a, attrs.Bool("transpose_a")), desc(b, attrs.Bool("transpose_b")),
+         desc(c, false)},
+        UserScratchpad(), Engine());
+  });
+}
+
+ir::TensorType GroupedWeight(const ir::TensorType& weight, int64_t groups) {
+  if (groups == 1) return weight;
+  ir::TensorType grouped{weight.dtype,
+                         {groups, weight.shape[0] / groups, weight.shape[1],
+                          weight.shape[2], weight.shape[3]},
+                         {}};
+  return grouped;
+}
+
+}  // namespace fusor::cpu

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
+
+#include "ir/attrs.h"
+#include "ir/tensor_type.h"
+
+namespace fusor::cpu {
+
+// oneDNN primitive descriptors of the IR's library ops. Memory descs may be
+// `any`. nullopt where oneDNN has no implementation.
+
+struct ConvDescs {
+  dnnl::memory::desc x, weight, bias, y;  // bias: zero desc where there is none
+};
+
+// `algorithm`: "winograd", "direct" or "" for oneDNN's choice.
+std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
+    const ConvDescs& descs, const ir::Attrs& attrs,
+    const std::string& algorithm, bool relu);
+std::optional<dnnl::convolution_backward_data::primitive_desc> ConvGradInput(
+    const ConvDescs& descs, const ir::Attrs& attrs,
+    const std::string& algorithm);
+std::optional<dnnl::convolution_backward_weights::primitive_desc>
+ConvGradWeight(const ConvDescs& descs, const ir::Attrs& attrs,
+               const std::string& algorithm);
+
+std::optional<dnnl::pooling_forward::primitive_desc> PoolForward(
+    const dnnl::memory::desc& x, const dnnl::memory::desc& y,
+    const ir::Attrs& attrs, bool max);
+std::optional<dnnl::pooling_backward::primitive_desc> PoolBackward(
+    const dnnl::memory::desc& dx, const dnnl::memory::desc& dy,
+    const ir::Attrs& attrs, bool max);
+
+std::optional<dnnl::matmul::primitive_desc> Matmul(const ir::TensorType& a,
+                                                   const ir::TensorType& b,
+                                                   const ir::TensorType& c,
+                                                   const ir::Attrs& attrs);
+
+// [O,I,KH,KW] with groups as oneDNN wants it: [G,O/G,I,KH,KW].
+ir::TensorType GroupedWeight(const ir::TensorType& weight, int64_t groups);
+
+}  // namespace fusor::cpu

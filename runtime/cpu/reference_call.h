@@ -1,0 +1,15 @@
+#pragma once
+
+#include <memory>
+
+#include "codegen/plan.h"
+#include "runtime/cpu/onednn_calls.h"
+
+namespace fusor::cpu {
+
+// Runs any op in any dtype by the interpreter, typed mode. Slow, and it
+// allocates: for what the library lacks.
+std::unique_ptr<LibraryExecutable> MakeReferenceExecutable(
+    const codegen::LibraryCall& call);
+
+}  // namespace fusor::cpu
