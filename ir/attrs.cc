@@ -17,24 +17,32 @@ const T& Get(const std::map<std::string, AttrValue, std::less<>>& values,
   return *value;
 }
 
-bool SameBits(double a, double b) {
+bool SameDouble(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
-bool Same(const AttrValue& a, const AttrValue& b) {
+}  // namespace
+
+std::string_view AttrTypeName(const AttrValue& value) {
+  constexpr std::string_view kNames[] = {
+      "a bool",   "an integer",         "a float",
+      "a string", "a list of integers", "a list of floats"};
+  static_assert(std::size(kNames) == std::variant_size_v<AttrValue>);
+  return kNames[value.index()];
+}
+
+bool SameBits(const AttrValue& a, const AttrValue& b) {
   if (a.index() != b.index()) return false;
   if (const double* x = std::get_if<double>(&a)) {
-    return SameBits(*x, std::get<double>(b));
+    return SameDouble(*x, std::get<double>(b));
   }
   if (const auto* x = std::get_if<std::vector<double>>(&a)) {
     const auto& y = std::get<std::vector<double>>(b);
     return x->size() == y.size() &&
-           std::equal(x->begin(), x->end(), y.begin(), SameBits);
+           std::equal(x->begin(), x->end(), y.begin(), SameDouble);
   }
   return a == b;
 }
-
-}  // namespace
 
 void Attrs::Erase(std::string_view name) {
   const auto it = values_.find(name);
@@ -64,7 +72,7 @@ bool Attrs::operator==(const Attrs& other) const {
   return values_.size() == other.values_.size() &&
          std::equal(values_.begin(), values_.end(), other.values_.begin(),
                     [](const auto& a, const auto& b) {
-                      return a.first == b.first && Same(a.second, b.second);
+                      return a.first == b.first && SameBits(a.second, b.second);
                     });
 }
 

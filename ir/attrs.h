@@ -12,6 +12,12 @@ namespace fusor::ir {
 using AttrValue = std::variant<bool, int64_t, double, std::string,
                                std::vector<int64_t>, std::vector<double>>;
 
+// "a bool", "an integer", "a list of floats", ..., for messages.
+std::string_view AttrTypeName(const AttrValue& value);
+
+// Equal type and equal bits: NaN equals itself and 0.0 differs from -0.0.
+bool SameBits(const AttrValue& a, const AttrValue& b);
+
 // The compile-time properties of a node, by name; ordered, so that printing,
 // hashing and comparing are deterministic.
 class Attrs {
@@ -38,8 +44,8 @@ class Attrs {
   const std::map<std::string, AttrValue, std::less<>>& values() const {
     return values_;
   }
-  // Equality is bit for bit: NaN equals itself and 0.0 differs from -0.0, so
-  // that merging equal nodes never changes a result.
+  // Equality is by SameBits, so that merging equal nodes never changes a
+  // result.
   bool operator==(const Attrs& other) const;
 
  private:

@@ -9,17 +9,28 @@
 #include "ir/support/str.h"
 
 namespace fusor::ir {
+namespace {
+
+constexpr std::string_view kRoleNames[] = {"data",
+                                           "weight",
+                                           "bias",
+                                           "norm_scale",
+                                           "norm_shift",
+                                           "statistic",
+                                           "optimizer_state",
+                                           "hyper_parameter"};
+
+}  // namespace
 
 std::string_view InputRoleName(InputRole role) {
-  constexpr std::string_view kNames[] = {"data",
-                                         "weight",
-                                         "bias",
-                                         "norm_scale",
-                                         "norm_shift",
-                                         "statistic",
-                                         "optimizer_state",
-                                         "hyper_parameter"};
-  return kNames[static_cast<int>(role)];
+  return kRoleNames[static_cast<int>(role)];
+}
+
+std::optional<InputRole> ParseInputRole(std::string_view name) {
+  for (size_t i = 0; i < std::size(kRoleNames); ++i) {
+    if (kRoleNames[i] == name) return static_cast<InputRole>(i);
+  }
+  return std::nullopt;
 }
 
 bool IsParameter(InputRole role) {
@@ -72,61 +83,30 @@ Value* Graph::AddInput(TensorType type, InputRole role, std::string name,
 
 namespace {
 
-void FillDefaults(const OpDef& op, Attrs& attrs) {
-  for (const AttrSpec& spec : op.attrs) {
-    if (attrs.Has(spec.name)) continue;
-    FUSOR_CHECK(!spec.required, kGraph, "{}: attribute {} is required", op.name,
-                spec.name);
-    attrs.Set(std::string(spec.name), spec.default_value);
-  }
-  for (const auto& [name, value] : attrs.values()) {
-    const auto spec =
-        std::find_if(op.attrs.begin(), op.attrs.end(),
-                     [&n = name](const AttrSpec& s) { return s.name == n; });
-    FUSOR_CHECK(spec != op.attrs.end(), kGraph, "{}: no attribute {}", op.name,
-                name);
-    FUSOR_CHECK(spec->default_value.index() == value.index(), kGraph,
-                "{}: attribute {} has the wrong type", op.name, name);
-  }
+// Says which node an error is about.
+[[noreturn]] void Refuse(std::string_view op, const std::vector<Value*>& inputs,
+                         const std::string& location, const Error& error) {
+  ThrowError(
+      ErrorCode::kGraph,
+      fmt::format("{}({}){}: {}", op,
+                  Join(inputs, ", ",
+                       [](const Value* v) { return ToString(v->type()); }),
+                  location.empty() ? "" : " at " + location, error.what()));
 }
 
-// Attributes name result shapes; the rules compare only what they compute with.
-void CheckExtents(const TensorType& type) {
-  for (int64_t extent : type.shape) {
-    FUSOR_CHECK(extent >= 1, kGraph, "result {}: extents must be at least 1",
-                ToString(type));
-  }
-}
-
-std::vector<TensorType> InferTypes(const OpDef& op,
-                                   const std::vector<Value*>& inputs,
-                                   const Attrs& attrs, const Graph* body,
-                                   const std::string& location) {
-  std::vector<TensorType> types;
-  for (const Value* value : inputs) types.push_back(value->type());
-  const int n = static_cast<int>(inputs.size());
+std::vector<TensorType> ResultTypes(const OpDef& op,
+                                    const std::vector<Value*>& inputs,
+                                    Attrs& attrs, const Graph* body,
+                                    const std::string& location) {
   try {
-    FUSOR_CHECK(n >= op.min_inputs && (op.max_inputs < 0 || n <= op.max_inputs),
-                kGraph, "expected {} to {} operands, got {}", op.min_inputs,
-                op.max_inputs, n);
-    if (body == nullptr) {
-      std::vector<TensorType> results = op.infer(types, attrs);
-      for (const TensorType& type : results) CheckExtents(type);
-      return results;
-    }
-  } catch (const Error& e) {
-    ThrowError(
-        ErrorCode::kGraph,
-        fmt::format(
-            "{}({}){}: {}", op.name,
-            Join(types, ", ", [](const TensorType& t) { return ToString(t); }),
-            location.empty() ? "" : " at " + location, e.what()));
+    FillDefaults(op, attrs);
+    CheckAttrs(op, attrs);
+    std::vector<TensorType> types;
+    for (const Value* value : inputs) types.push_back(value->type());
+    return InferResults(op, types, attrs, body);
+  } catch (const Error& error) {
+    Refuse(op.name, inputs, location, error);
   }
-  std::vector<TensorType> results;
-  for (const Output& output : body->outputs()) {
-    results.push_back(output.value->type());
-  }
-  return results;
 }
 
 }  // namespace
@@ -135,9 +115,8 @@ Node* Graph::AddNode(std::string_view op_name, std::vector<Value*> inputs,
                      Attrs attrs, std::string location, Node* before,
                      std::unique_ptr<Graph> body) {
   const OpDef& op = GetOp(op_name);
-  FillDefaults(op, attrs);
   std::vector<TensorType> types =
-      InferTypes(op, inputs, attrs, body.get(), location);
+      ResultTypes(op, inputs, attrs, body.get(), location);
   auto node = std::make_unique<Node>();
   node->op_ = &op;
   node->inputs_ = std::move(inputs);
@@ -199,6 +178,15 @@ void Graph::Rename(Value* value, std::string name) {
   if (value->name_ == name) return;
   names_->taken.erase(value->name_);
   value->name_ = UniqueName(std::move(name));
+}
+
+void Graph::RenameResults(Node* node, std::vector<std::string> names) {
+  FUSOR_ASSERT(names.size() == node->num_outputs(), "{} names of {} results",
+               names.size(), node->num_outputs());
+  for (const auto& value : node->outputs_) names_->taken.erase(value->name_);
+  for (size_t i = 0; i < names.size(); ++i) {
+    node->outputs_[i]->name_ = UniqueName(std::move(names[i]));
+  }
 }
 
 void Graph::ReplaceAllUses(Value* from, Value* to) {

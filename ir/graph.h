@@ -36,6 +36,7 @@
 // never merges them.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -134,6 +135,7 @@ enum class InputRole : uint8_t {
 };
 
 std::string_view InputRoleName(InputRole role);
+std::optional<InputRole> ParseInputRole(std::string_view name);
 bool IsParameter(InputRole role);  // has a gradient and an update
 bool IsState(InputRole role);      // kept by the session between steps
 
@@ -189,6 +191,8 @@ class Graph {
 
   // --- Changing -----------------------------------------------------------
   void Rename(Value* value, std::string name);
+  // All results of a node at once, so that names can be exchanged.
+  void RenameResults(Node* node, std::vector<std::string> names);
   // Redirects every use and every output from `from` to `to`.
   void ReplaceAllUses(Value* from, Value* to);
   // REQUIRES: no result of the node is used.

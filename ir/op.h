@@ -59,10 +59,12 @@ struct OpDef {
   LayoutRule layout = LayoutRule::kRowMajor;
   // False when equal nodes may not be merged or unused ones dropped.
   bool pure = true;
+  bool has_body = false;  // a fusion: the results are the body's outputs
   std::vector<AttrSpec> attrs;
 
-  // Result types; throws kGraph with a reason on operands that do not fit.
-  // Row-major results unless the op keeps its operand's layout.
+  // Result types; throws kGraph with a reason on operands that do not fit. Null
+  // with `has_body`. Row-major results unless the op keeps its operand's
+  // layout.
   std::vector<TensorType> (*infer)(std::span<const TensorType> inputs,
                                    const Attrs& attrs) = nullptr;
 
@@ -94,6 +96,17 @@ std::span<const OpDef* const> AllOps();
 const OpDef* FindOp(std::string_view name);
 // Throws kGraph with the nearest name.
 const OpDef& GetOp(std::string_view name);
+
+// Sets the optional attributes that are missing to their defaults.
+void FillDefaults(const OpDef& op, Attrs& attrs);
+// Throws kGraph unless `attrs` has exactly the op's attributes, each of its
+// type.
+void CheckAttrs(const OpDef& op, const Attrs& attrs);
+// The result types for these operands, valid ones; throws kGraph with a reason
+// when the op refuses. `body` for a fusion, null for every other op.
+std::vector<TensorType> InferResults(const OpDef& op,
+                                     std::span<const TensorType> operands,
+                                     const Attrs& attrs, const Graph* body);
 
 // Scalar op that a node applies: of an elementwise op, or the combiner of a
 // reduce. REQUIRES: the node is one of these.

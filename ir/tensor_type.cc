@@ -8,13 +8,34 @@
 #include "ir/support/str.h"
 
 namespace fusor::ir {
+namespace {
+
+std::string JoinExtents(const Shape& shape) {
+  return Join(shape, ",", [](int64_t d) { return std::to_string(d); });
+}
+
+// The product of each dimension's tiles must divide its extent.
+void CheckTiles(const TensorType& type) {
+  Shape rest = type.shape;
+  for (const Layout::Tile& tile : type.layout.tiles) {
+    FUSOR_CHECK(tile.dim >= 0 && tile.dim < static_cast<int>(rest.size()),
+                kGraph, "tile of dimension {} in a layout of rank {}", tile.dim,
+                rest.size());
+    FUSOR_CHECK(tile.size >= 1 && rest[tile.dim] % tile.size == 0, kGraph,
+                "{}: the tiles do not divide dimension {}", ToString(type),
+                tile.dim);
+    rest[tile.dim] /= tile.size;
+  }
+}
+
+}  // namespace
 
 int64_t NumElements(const Shape& shape) {
   int64_t count = 1;
   for (int64_t extent : shape) {
-    FUSOR_CHECK(!__builtin_mul_overflow(count, extent, &count), kGraph,
-                "shape [{}]: too many elements",
-                Join(shape, ",", [](int64_t d) { return std::to_string(d); }));
+    const bool overflow = __builtin_mul_overflow(count, extent, &count);
+    FUSOR_CHECK(!overflow && count <= kMaxElements, kGraph,
+                "[{}] has more than 2^40 elements", JoinExtents(shape));
   }
   return count;
 }
@@ -59,7 +80,7 @@ Layout ParseLayout(std::string_view text) {
     const size_t start = i;
     while (i < text.size() &&
            std::isdigit(static_cast<unsigned char>(text[i]))) {
-      size = std::min<int64_t>(size * 10 + (text[i++] - '0'), 1 << 20);
+      size = std::min<int64_t>(size * 10 + (text[i++] - '0'), kMaxElements);
     }
     FUSOR_CHECK(i > start && size > 0 && i < text.size() &&
                     std::islower(static_cast<unsigned char>(text[i])),
@@ -80,10 +101,31 @@ Layout ParseLayout(std::string_view text) {
   return Canonical(std::move(layout));
 }
 
+void CheckType(const TensorType& type) {
+  const size_t rank = type.rank();
+  FUSOR_CHECK(rank <= kMaxRank, kGraph, "rank {}: expected at most {}", rank,
+              kMaxRank);
+  for (int64_t extent : type.shape) {
+    FUSOR_CHECK(extent >= 1, kGraph, "[{}]: expected extents of at least 1",
+                JoinExtents(type.shape));
+  }
+  NumElements(type.shape);
+  std::vector<int> sorted = type.layout.order;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<int> identity(rank);
+  std::iota(identity.begin(), identity.end(), 0);
+  FUSOR_CHECK(sorted.empty() ? type.layout.tiles.empty() : sorted == identity,
+              kGraph, "a layout of {} dimensions of a type of rank {}",
+              sorted.size(), rank);
+  FUSOR_CHECK(Canonical(type.layout) == type.layout, kGraph,
+              "row-major layout spelled out as a permutation");
+  CheckTiles(type);
+}
+
 std::string ToString(const TensorType& type) {
   std::string text(DTypeName(type.dtype));
   text += "[";
-  text += Join(type.shape, ",", [](int64_t d) { return std::to_string(d); });
+  text += JoinExtents(type.shape);
   text += "]";
   if (!type.layout.is_row_major()) {
     text += "{" + FormatLayout(type.layout, type.rank()) + "}";

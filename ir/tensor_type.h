@@ -12,7 +12,11 @@ namespace fusor::ir {
 // Extents of a tensor, outermost first; empty for a scalar. All are >= 1.
 using Shape = std::vector<int64_t>;
 
-// Throws kGraph when the number overflows.
+// More than any device holds; keeps sizes in bytes far from overflow.
+inline constexpr int64_t kMaxElements = int64_t{1} << 40;
+inline constexpr size_t kMaxRank = 12;
+
+// Throws kGraph above kMaxElements.
 int64_t NumElements(const Shape& shape);
 
 // The physical order of a tensor's elements, as oneDNN writes it: outer
@@ -57,6 +61,11 @@ struct TensorType {
   int64_t num_bytes() const { return num_elements() * DTypeSize(dtype); }
   bool operator==(const TensorType&) const = default;
 };
+
+// Throws kGraph unless the extents are >= 1, rank and size are within the
+// limits above, and the layout is canonical, a permutation of the dimensions,
+// with tiles that divide.
+void CheckType(const TensorType& type);
 
 // "f32[8,64,56,56]{aBcd16b}"; the braces are left out for row-major.
 std::string ToString(const TensorType& type);

@@ -11,6 +11,9 @@ using Grads = std::vector<Value*>;
 using DOutputs = std::span<Value* const>;
 using Ints = std::vector<int64_t>;
 
+// Keeps the arithmetic on extents from overflow.
+constexpr int64_t kMaxPad = 1 << 20;
+
 // Checks stride, pad, dilation and returns the spatial result extents.
 Ints SpatialExtents(const Shape& x, const Shape& w, const Attrs& attrs) {
   const Ints& stride = attrs.Ints("stride");
@@ -20,8 +23,9 @@ Ints SpatialExtents(const Shape& x, const Shape& w, const Attrs& attrs) {
               kGraph, "expected stride, pad and dilation of two entries");
   Ints out;
   for (size_t i = 0; i < 2; ++i) {
-    FUSOR_CHECK(stride[i] >= 1 && pad[i] >= 0 && dilation[i] >= 1, kGraph,
-                "stride {}, pad {}, dilation {}", stride[i], pad[i],
+    FUSOR_CHECK(stride[i] >= 1 && pad[i] >= 0 && pad[i] <= kMaxPad &&
+                    dilation[i] >= 1 && dilation[i] <= kMaxPad,
+                kGraph, "stride {}, pad {}, dilation {}", stride[i], pad[i],
                 dilation[i]);
     const int64_t span = (w[2 + i] - 1) * dilation[i] + 1;
     const int64_t room = x[2 + i] + 2 * pad[i] - span;
@@ -36,8 +40,11 @@ Ints SpatialExtents(const Shape& x, const Shape& w, const Attrs& attrs) {
 void CheckConv(const Shape& x, const Shape& w, const Attrs& attrs) {
   FUSOR_CHECK(x.size() == 4 && w.size() == 4, kGraph,
               "expected [N,C,H,W] and [O,I,KH,KW]");
+  CheckType({DType::kF32, x, {}});
+  CheckType({DType::kF32, w, {}});
   const int64_t groups = attrs.Int("groups");
-  FUSOR_CHECK(groups >= 1 && x[1] == w[1] * groups && w[0] % groups == 0,
+  FUSOR_CHECK(groups >= 1 && x[1] % groups == 0 && x[1] / groups == w[1] &&
+                  w[0] % groups == 0,
               kGraph, "{} channels, weight {}x{}, {} groups", x[1], w[0], w[1],
               groups);
 }

@@ -23,12 +23,13 @@ Shape PoolShape(const Shape& x, const Attrs& attrs) {
   const Ints& stride = attrs.Ints("stride");
   const Ints& pad = attrs.Ints("pad");
   FUSOR_CHECK(x.size() == 4, kGraph, "expected [N,C,H,W]");
+  CheckType({DType::kF32, x, {}});
   FUSOR_CHECK(window.size() == 2 && stride.size() == 2 && pad.size() == 2,
               kGraph, "expected window, stride and pad of two entries");
   Shape shape{x[0], x[1]};
   for (size_t i = 0; i < 2; ++i) {
     FUSOR_CHECK(window[i] >= 1 && stride[i] >= 1 && pad[i] >= 0 &&
-                    2 * pad[i] <= window[i],
+                    window[i] <= kMaxElements && pad[i] <= window[i] / 2,
                 kGraph, "window {}, stride {}, pad {}", window[i], stride[i],
                 pad[i]);
     const int64_t room = x[2 + i] + 2 * pad[i] - window[i];
@@ -42,8 +43,9 @@ Shape PoolShape(const Shape& x, const Attrs& attrs) {
 
 void CheckWindowFitsIndex(const Attrs& attrs) {
   const Ints& window = attrs.Ints("window");
-  FUSOR_CHECK(window.size() != 2 || window[0] * window[1] <= 256, kGraph,
-              "window {}x{}: more than 256 elements", window[0], window[1]);
+  FUSOR_CHECK(window.size() == 2 && window[0] >= 1 && window[1] >= 1 &&
+                  window[0] <= 256 / window[1],
+              kGraph, "expected a window of two extents, at most 256 elements");
 }
 
 std::vector<TensorType> InferMaxPool(Types in, const Attrs& attrs) {

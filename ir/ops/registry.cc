@@ -49,6 +49,51 @@ const OpDef& GetOp(std::string_view name) {
   return *op;
 }
 
+void FillDefaults(const OpDef& op, Attrs& attrs) {
+  for (const AttrSpec& spec : op.attrs) {
+    if (spec.required || attrs.Has(spec.name)) continue;
+    attrs.Set(std::string(spec.name), spec.default_value);
+  }
+}
+
+void CheckAttrs(const OpDef& op, const Attrs& attrs) {
+  for (const AttrSpec& spec : op.attrs) {
+    FUSOR_CHECK(attrs.Has(spec.name), kGraph, "attribute {} is missing",
+                spec.name);
+  }
+  for (const auto& [name, value] : attrs.values()) {
+    const auto spec =
+        std::find_if(op.attrs.begin(), op.attrs.end(),
+                     [&n = name](const AttrSpec& s) { return s.name == n; });
+    FUSOR_CHECK(spec != op.attrs.end(), kGraph, "no attribute {}", name);
+    FUSOR_CHECK(spec->default_value.index() == value.index(), kGraph,
+                "attribute {}: expected {}, got {}", name,
+                AttrTypeName(spec->default_value), AttrTypeName(value));
+  }
+}
+
+std::vector<TensorType> InferResults(const OpDef& op,
+                                     std::span<const TensorType> operands,
+                                     const Attrs& attrs, const Graph* body) {
+  const int count = static_cast<int>(operands.size());
+  FUSOR_CHECK(count >= op.min_inputs, kGraph,
+              "expected at least {} operands, got {}", op.min_inputs, count);
+  FUSOR_CHECK(op.max_inputs < 0 || count <= op.max_inputs, kGraph,
+              "expected at most {} operands, got {}", op.max_inputs, count);
+  FUSOR_CHECK((body != nullptr) == op.has_body, kGraph, "{}",
+              op.has_body ? "expected a body" : "expected no body");
+  std::vector<TensorType> results;
+  if (body == nullptr) {
+    results = op.infer(operands, attrs);
+  } else {
+    for (const Output& output : body->outputs()) {
+      results.push_back(output.value->type());
+    }
+  }
+  for (const TensorType& type : results) CheckType(type);
+  return results;
+}
+
 ScalarOp NodeScalar(const Node& node) {
   FUSOR_ASSERT(node.op().scalar != nullptr, "{} has no scalar function",
                node.op_name());

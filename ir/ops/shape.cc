@@ -87,7 +87,8 @@ std::vector<TensorType> InferSlice(Types in, const Attrs& attrs) {
   TensorType type{in[0].dtype, {}, {}};
   for (size_t i = 0; i < start.size(); ++i) {
     FUSOR_CHECK(0 <= start[i] && start[i] < limit[i] &&
-                    limit[i] <= in[0].shape[i] && stride[i] >= 1,
+                    limit[i] <= in[0].shape[i] && stride[i] >= 1 &&
+                    stride[i] <= kMaxElements,
                 kGraph, "dimension {}: {}:{}:{} of extent {}", i, start[i],
                 limit[i], stride[i], in[0].shape[i]);
     type.shape.push_back((limit[i] - start[i] + stride[i] - 1) / stride[i]);
@@ -118,8 +119,11 @@ std::vector<TensorType> InferPad(Types in, const Attrs& attrs) {
               in[0].rank());
   TensorType type{in[0].dtype, {}, {}};
   for (size_t i = 0; i < low.size(); ++i) {
-    FUSOR_CHECK(low[i] >= 0 && high[i] >= 0 && interior[i] >= 0, kGraph,
-                "dimension {}: negative padding", i);
+    FUSOR_CHECK(low[i] >= 0 && low[i] <= kMaxElements && high[i] >= 0 &&
+                    high[i] <= kMaxElements && interior[i] >= 0 &&
+                    interior[i] <= kMaxElements / in[0].shape[i],
+                kGraph, "dimension {}: padding {}, {}, {}", i, low[i], high[i],
+                interior[i]);
     type.shape.push_back(low[i] + high[i] + in[0].shape[i] +
                          (in[0].shape[i] - 1) * interior[i]);
   }
@@ -173,10 +177,7 @@ Grads GradConcat(Builder& b, const Node& n, DOutputs d) {
 std::vector<TensorType> InferCopy(Types in, const Attrs& attrs) {
   TensorType type = in[0];
   type.layout = ParseLayout(attrs.String("layout"));
-  FUSOR_CHECK(
-      type.layout.order.empty() || type.layout.order.size() == type.rank(),
-      kGraph, "layout {} of rank {}", attrs.String("layout"), type.rank());
-  PhysicalAxes(type);
+  CheckType(type);
   return {type};
 }
 

@@ -14,10 +14,9 @@ TensorType DeclaredType(const Attrs& attrs) {
   const auto dtype = ParseDType(attrs.String("dtype"));
   FUSOR_CHECK(dtype.has_value(), kGraph, "unknown dtype {}",
               attrs.String("dtype"));
-  for (int64_t extent : attrs.Ints("shape")) {
-    FUSOR_CHECK(extent >= 1, kGraph, "extent {}: expected at least 1", extent);
-  }
-  return {*dtype, attrs.Ints("shape"), {}};
+  TensorType type{*dtype, attrs.Ints("shape"), {}};
+  CheckType(type);
+  return type;
 }
 
 std::vector<TensorType> InferConstant(Types, const Attrs& attrs) {

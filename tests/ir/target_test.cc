@@ -10,8 +10,8 @@
 namespace fusor::ir {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr std::string_view kTiny = R"(
   name: "tiny"

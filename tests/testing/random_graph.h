@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ir/interpreter.h"
+
+namespace fusor::test {
+
+// Classes of ops that a random graph is made of.
+enum OpClass : unsigned {
+  kElementwise = 1,  // arithmetic and smooth functions; constants, iota
+  kBroadcast = 2,
+  kReduce = 4,
+  kMovement = 8,  // reshape, transpose, slice, pad, concat; copy with layouts
+  // compare, select, logic, floor: results jump where operands barely differ
+  kCompare = 16,
+  kCast = 32,  // among floats; to and from integers and bool with kCompare
+  kAllOps = 63,
+};
+
+struct RandomGraphOptions {
+  int inputs = 3;
+  int nodes = 20;  // at least; an op may need others for its operands
+  int max_rank = 4;
+  int64_t max_extent = 6;  // of inputs
+  unsigned ops = kAllOps;
+  std::vector<ir::DType> dtypes = {ir::DType::kF32};  // of inputs and casts
+  bool layouts = false;  // inputs in permuted and blocked layouts
+  bool states = false;   // parameters among the inputs, aliases, locations
+  bool fusions = false;  // some nodes are fusions of small random bodies
+};
+
+// A verified graph, the same for the same seed and options on every machine.
+// Every value is used or an output. For the inputs of RandomInputs all values
+// are finite and far from overflow in every dtype: logarithms, roots, quotients
+// and powers are taken of positive operands, and large values pass through
+// tanh, or a clamp for integers, before they grow further.
+std::unique_ptr<ir::Graph> RandomGraph(uint64_t seed,
+                                       const RandomGraphOptions& options = {});
+
+// One tensor for each input of any graph: floats in [-2, 2), integers from -4
+// (u8: 0) to 4, bools; exact in their dtype.
+std::vector<ir::Tensor> RandomInputs(const ir::Graph& graph, uint64_t seed);
+
+}  // namespace fusor::test
