@@ -94,7 +94,7 @@ class Backend {
 //   extern "C" fusor::runtime::BackendEntry FusorBackendEntry() noexcept;
 struct BackendEntry {
   int abi_version;
-  const char* build_id;  // must equal the core's, see BuildId()
+  const char* build_id;  // kBuildId of the generated runtime/build_id.h
   std::unique_ptr<Backend> (*create)();
 };
 inline constexpr int kBackendAbiVersion = 1;

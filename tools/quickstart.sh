@@ -26,5 +26,18 @@ if [[ -z $data ]]; then
   fi
 fi
 
+# Defaults of this script, unless the option is given.
+options=("$@")
+default_option() {
+  local given
+  for given in "${options[@]}"; do
+    [[ $given == "$1" || $given == "$1="* ]] && return
+  done
+  options+=("$1" "$2")
+}
+default_option -b 8
+default_option --iterations 30
+default_option --image-size 128
+
 cd "$start"
-exec "$root/build/bin/rn50" "$data" -b 8 --iterations 30 --image-size 128 "$@"
+exec "$root/build/bin/rn50" "$data" "${options[@]}"

@@ -5,8 +5,7 @@
 #
 #   bash tools/setup.sh [TARGET...]    builds the given targets, default: all
 #
-# FUSOR_PRESET chooses the CMake preset of a first configuration (default:
-# `default`). The log of all stages is build/setup.log.
+# The log of all stages is build/setup.log.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -98,9 +97,9 @@ configure() {
     report configure "build/ is configured"
     return
   fi
-  (cd "$root" && cmake --preset "${FUSOR_PRESET:-default}" -B build) \
-    >>"$log" 2>&1 || fail configure "CMake failed"
-  report configure "build/ (preset ${FUSOR_PRESET:-default})"
+  (cd "$root" && cmake --preset default) >>"$log" 2>&1 ||
+    fail configure "CMake failed"
+  report configure "build/ (preset default)"
 }
 
 build_targets() {

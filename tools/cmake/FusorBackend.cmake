@@ -36,7 +36,7 @@ endfunction()
 # fusor_backend(NAME SOURCES ... LIBS ... REQUIRES ...): the plug-in
 # fusor_NAME.so. REQUIRES names the packages that the folder has looked for with
 # find_package(... QUIET); they count as found when <package>_FOUND is true.
-# Only the C symbols of backend_exports.map leave the library. The global
+# Only FusorBackendEntry leaves the library (backend_exports.map). The global
 # property FUSOR_BUILT_BACKENDS lists the backends that are built,
 # FUSOR_BACKEND_FOLDERS the folders of all, built or not.
 function(fusor_backend name)
@@ -66,6 +66,7 @@ function(fusor_backend name)
     PREFIX ""
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/backends
     LINK_DEPENDS ${exports})
+  add_dependencies(fusor_${name} fusor_build_id)
   add_dependencies(programs fusor_${name})
   set_property(GLOBAL APPEND PROPERTY FUSOR_BUILT_BACKENDS ${name})
 endfunction()

@@ -1,0 +1,47 @@
+# runtime/build_id.h, generated: a hash of what a plug-in and libfusor must have
+# in common - the headers between them, the compiler and its options - so that a
+# plug-in of another build is refused instead of crashing.
+#
+# Included by the build it defines the target fusor_build_id; run as a script
+# (cmake -P) it writes OUT from SALT and HEADERS_FILE, a list of headers.
+if(CMAKE_SCRIPT_MODE_FILE)
+  file(STRINGS ${HEADERS_FILE} headers)
+  set(all "${SALT}")
+  foreach(header IN LISTS headers)
+    file(SHA256 ${header} hash)
+    string(APPEND all ${hash})
+  endforeach()
+  string(SHA256 id "${all}")
+  string(SUBSTRING ${id} 0 16 id)
+  # Leaves the file alone when nothing has changed.
+  file(CONFIGURE OUTPUT ${OUT} @ONLY CONTENT "#pragma once
+
+namespace fusor::runtime {
+
+inline constexpr char kBuildId[] = \"@id@\";
+
+}  // namespace fusor::runtime
+")
+  return()
+endif()
+
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/ir/*.h
+  ${PROJECT_SOURCE_DIR}/codegen/*.h
+  ${PROJECT_SOURCE_DIR}/runtime/*.h)
+list(JOIN headers "\n" lines)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/headers.txt
+  CONTENT "${lines}\n")
+string(CONCAT salt "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} "
+  "${CMAKE_BUILD_TYPE} ${CMAKE_CXX_FLAGS} ${FUSOR_SANITIZE}")
+set(build_id ${PROJECT_BINARY_DIR}/generated/runtime/build_id.h)
+add_custom_command(OUTPUT ${build_id}.stamp
+  BYPRODUCTS ${build_id}
+  COMMAND ${CMAKE_COMMAND} -D OUT=${build_id} -D "SALT=${salt}"
+    -D HEADERS_FILE=${PROJECT_BINARY_DIR}/generated/headers.txt
+    -P ${CMAKE_CURRENT_LIST_FILE}
+  COMMAND ${CMAKE_COMMAND} -E touch ${build_id}.stamp
+  DEPENDS ${headers} ${CMAKE_CURRENT_LIST_FILE}
+    ${PROJECT_BINARY_DIR}/generated/headers.txt
+  VERBATIM)
+add_custom_target(fusor_build_id DEPENDS ${build_id}.stamp)
