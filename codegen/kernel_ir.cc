@@ -1,0 +1,146 @@
+#include "codegen/kernel_ir.h"
+
+#include <fmt/format.h>
+
+#include "ir/support/error.h"
+#include "ir/support/str.h"
+
+namespace fusor::codegen {
+namespace {
+
+std::string_view KindName(StmtKind kind) {
+  switch (kind) {
+    case StmtKind::kLoop:
+      return "loop";
+    case StmtKind::kConstant:
+      return "constant";
+    case StmtKind::kLoad:
+      return "load";
+    case StmtKind::kStore:
+      return "store";
+    case StmtKind::kIndexValue:
+      return "index";
+    case StmtKind::kRandom:
+      return "random";
+    case StmtKind::kCompute:
+      return "compute";
+    case StmtKind::kInit:
+      return "init";
+    case StmtKind::kAccumulate:
+      return "accumulate";
+    case StmtKind::kReduceLanes:
+      return "reduce_lanes";
+  }
+  FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(kind));
+}
+
+std::string PrintIndex(const Index& index) {
+  std::string out = std::to_string(index.offset);
+  for (const Index::Term& term : index.terms) {
+    out += fmt::format(" + {}*a{}", term.coefficient, term.axis);
+  }
+  return out;
+}
+
+std::string PrintSources(const Stmt& stmt, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) {
+    out += fmt::format("{}r{}", i == 0 ? "" : ", ", stmt.src[i]);
+  }
+  return out;
+}
+
+// What stands right of "dst = " or, for a loop and a store, the whole line.
+std::string PrintRight(const Stmt& stmt) {
+  switch (stmt.kind) {
+    case StmtKind::kLoop:
+      return fmt::format("loop a{}:", stmt.axis);
+    case StmtKind::kConstant:
+      // Hexadecimal: exact, and tells -0.0 from 0.0.
+      return fmt::format("constant {:a}", stmt.constant);
+    case StmtKind::kLoad:
+      return fmt::format("load b{}[{}]", stmt.buffer, PrintIndex(stmt.index));
+    case StmtKind::kStore:
+      return fmt::format("store b{}[{}], r{}", stmt.buffer,
+                         PrintIndex(stmt.index), stmt.src[0]);
+    case StmtKind::kIndexValue:
+      return fmt::format("index {}", PrintIndex(stmt.index));
+    case StmtKind::kRandom:
+      return fmt::format("random key=r{} step=r{} site={} rank={} [{}]",
+                         stmt.src[0], stmt.src[1], stmt.site, stmt.rank,
+                         PrintIndex(stmt.index));
+    case StmtKind::kCompute:
+      return fmt::format("{} {}", ir::ScalarOpName(stmt.op),
+                         PrintSources(stmt, ir::ScalarArity(stmt.op)));
+    case StmtKind::kInit:
+      return fmt::format("init {}", ir::ScalarOpName(stmt.op));
+    case StmtKind::kAccumulate:
+    case StmtKind::kReduceLanes:
+      return fmt::format("{} {} r{}", KindName(stmt.kind),
+                         ir::ScalarOpName(stmt.op), stmt.src[0]);
+  }
+  FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(stmt.kind));
+}
+
+void PrintBody(const std::vector<Stmt>& body, int depth, std::string& out) {
+  for (const Stmt& stmt : body) {
+    out.append(static_cast<size_t>(2 * depth), ' ');
+    if (stmt.kind != StmtKind::kLoop && stmt.kind != StmtKind::kStore) {
+      out += fmt::format("r{} = ", stmt.dst);
+    }
+    out += PrintRight(stmt);
+    if (stmt.round) out += " round";
+    out += '\n';
+    PrintBody(stmt.body, depth + 1, out);
+  }
+}
+
+std::string PrintHeader(const Kernel& kernel, bool identity) {
+  std::string out = fmt::format("kernel{} lanes={} contract={}\n",
+                                identity ? "" : " " + kernel.name, kernel.lanes,
+                                kernel.contract ? "on" : "off");
+  for (size_t i = 0; i < kernel.buffers.size(); ++i) {
+    const KernelBuffer& buffer = kernel.buffers[i];
+    out += fmt::format("  b{} {}[{}]{}{}{}\n", i, ir::DTypeName(buffer.dtype),
+                       buffer.elements, buffer.written ? " written" : "",
+                       buffer.scratch ? " scratch" : "",
+                       identity ? "" : " " + buffer.name);
+  }
+  for (size_t i = 0; i < kernel.axes.size(); ++i) {
+    const Axis& axis = kernel.axes[i];
+    out += fmt::format("  a{} {}{}{}\n", i, axis.extent,
+                       axis.vector ? " vector" : "",
+                       identity ? "" : " " + axis.name);
+  }
+  for (size_t i = 0; i < kernel.registers.size(); ++i) {
+    const Register& reg = kernel.registers[i];
+    out += fmt::format("  r{} {}{}\n", i, ir::DTypeName(reg.dtype),
+                       reg.vector ? " vector" : "");
+  }
+  return out;
+}
+
+}  // namespace
+
+int64_t NumTasks(const Kernel& kernel, const Phase& phase) {
+  int64_t tasks = 1;
+  for (int id : phase.grid) {
+    const Axis& axis = kernel.axes[id];
+    tasks *= axis.vector ? (axis.extent + kernel.lanes - 1) / kernel.lanes
+                         : axis.extent;
+  }
+  return tasks;
+}
+
+std::string Print(const Kernel& kernel, bool identity) {
+  std::string out = PrintHeader(kernel, identity);
+  for (const Phase& phase : kernel.phases) {
+    out += fmt::format("  phase grid=({})\n", Join(phase.grid, ", ", [](int a) {
+                         return fmt::format("a{}", a);
+                       }));
+    PrintBody(phase.body, 2, out);
+  }
+  return out;
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,202 @@
+#include "codegen/kernel_races.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+constexpr int64_t kMaxEnumerated = int64_t{1} << 22;
+
+// A load or store and the loop axes that are open around it.
+struct Access {
+  const Stmt* stmt;
+  std::vector<int> loops;
+};
+
+void Collect(const std::vector<Stmt>& body, std::vector<int>& loops,
+             std::vector<Access>& out) {
+  for (const Stmt& stmt : body) {
+    if (stmt.kind == StmtKind::kLoop) {
+      loops.push_back(stmt.axis);
+      Collect(stmt.body, loops, out);
+      loops.pop_back();
+    } else if (stmt.kind == StmtKind::kLoad || stmt.kind == StmtKind::kStore) {
+      out.push_back({&stmt, loops});
+    }
+  }
+}
+
+int64_t CoefficientOf(const Index& index, int axis) {
+  for (const Index::Term& term : index.terms) {
+    if (term.axis == axis) return term.coefficient;
+  }
+  return 0;
+}
+
+class RaceChecker {
+ public:
+  RaceChecker(const Kernel& kernel, const Phase& phase)
+      : kernel_(kernel), phase_(phase) {
+    std::vector<int> loops;
+    Collect(phase.body, loops, accesses_);
+  }
+
+  void Run() {
+    for (size_t b = 0; b < kernel_.buffers.size(); ++b) {
+      std::vector<const Access*> accesses;
+      bool stored = false;
+      for (const Access& access : accesses_) {
+        if (access.stmt->buffer != static_cast<int>(b)) continue;
+        accesses.push_back(&access);
+        stored |= access.stmt->kind == StmtKind::kStore;
+      }
+      if (stored && !Proved(accesses)) Enumerate(accesses, b);
+    }
+  }
+
+ private:
+  // One summand of the difference of two accesses' offsets in two tasks: a
+  // multiple of `step`, at most `span` in magnitude; `grid` when it is zero
+  // only if the tasks agree on this axis.
+  struct Summand {
+    int64_t step;
+    int64_t span;
+    bool grid;
+  };
+
+  bool Proved(const std::vector<const Access*>& accesses) const {
+    for (size_t i = 0; i < accesses.size(); ++i) {
+      for (size_t j = i; j < accesses.size(); ++j) {
+        const bool stores = accesses[i]->stmt->kind == StmtKind::kStore ||
+                            accesses[j]->stmt->kind == StmtKind::kStore;
+        if (stores && !Apart(*accesses[i], *accesses[j])) return false;
+      }
+    }
+    return true;
+  }
+
+  // True when tasks that differ cannot make the two meet: every grid axis, and
+  // every other summand above a grid axis, steps further than all smaller
+  // summands together reach.
+  bool Apart(const Access& a, const Access& b) const {
+    std::vector<Summand> summands;
+    for (int axis : phase_.grid) {
+      if (kernel_.axes[axis].extent == 1) continue;
+      const int64_t step = CoefficientOf(a.stmt->index, axis);
+      if (step == 0 || step != CoefficientOf(b.stmt->index, axis)) return false;
+      summands.push_back(MakeSummand(axis, step, true));
+    }
+    for (int axis : a.loops) {
+      const int64_t step = CoefficientOf(a.stmt->index, axis);
+      if (step != 0) summands.push_back(MakeSummand(axis, step, false));
+    }
+    for (int axis : b.loops) {
+      const int64_t step = CoefficientOf(b.stmt->index, axis);
+      // An axis of both with one coefficient counts once: both its indices lie
+      // within its extent.
+      const bool shared =
+          std::count(a.loops.begin(), a.loops.end(), axis) > 0 &&
+          CoefficientOf(a.stmt->index, axis) == step;
+      if (step != 0 && !shared) {
+        summands.push_back(MakeSummand(axis, step, false));
+      }
+    }
+    const int64_t apart = std::abs(a.stmt->index.offset - b.stmt->index.offset);
+    if (apart != 0) summands.push_back({apart, apart, false});
+    std::sort(
+        summands.begin(), summands.end(),
+        [](const Summand& x, const Summand& y) { return x.step < y.step; });
+    int64_t reach = 0;
+    bool above_grid = false;
+    for (const Summand& summand : summands) {
+      above_grid |= summand.grid;
+      if (above_grid && summand.step <= reach) return false;
+      reach += summand.span;
+    }
+    return true;
+  }
+
+  Summand MakeSummand(int axis, int64_t step, bool grid) const {
+    step = std::abs(step);
+    return {step, step * (kernel_.axes[axis].extent - 1), grid};
+  }
+
+  // Which task touches which element, one access after the other.
+  void Enumerate(const std::vector<const Access*>& accesses,
+                 size_t buffer) const {
+    const KernelBuffer& info = kernel_.buffers[buffer];
+    int64_t work = 0;
+    for (const Access* access : accesses) {
+      int64_t points = 1;
+      for (int axis : AxesOf(*access)) points *= kernel_.axes[axis].extent;
+      work += points;
+    }
+    FUSOR_ASSERT(work <= kMaxEnumerated,
+                 "kernel {}: cannot prove that tasks do not meet in buffer {}",
+                 kernel_.name, info.name);
+    constexpr int64_t kNobody = -1;
+    constexpr int64_t kSeveral = -2;
+    std::vector<int64_t> readers(info.elements, kNobody);
+    std::vector<int64_t> writers(info.elements, kNobody);
+    for (const Access* access : accesses) {
+      auto& owners = access->stmt->kind == StmtKind::kStore ? writers : readers;
+      ForEach(*access, [&](int64_t element, int64_t task) {
+        int64_t& owner = owners[element];
+        owner = owner == kNobody || owner == task ? task : kSeveral;
+      });
+    }
+    for (int64_t i = 0; i < info.elements; ++i) {
+      FUSOR_ASSERT(writers[i] == kNobody ||
+                       (writers[i] != kSeveral &&
+                        (readers[i] == kNobody || readers[i] == writers[i])),
+                   "kernel {}: several tasks of a phase meet in {}[{}]",
+                   kernel_.name, info.name, i);
+    }
+  }
+
+  std::vector<int> AxesOf(const Access& access) const {
+    std::vector<int> axes = phase_.grid;
+    axes.insert(axes.end(), access.loops.begin(), access.loops.end());
+    return axes;
+  }
+
+  template <typename Visit>
+  void ForEach(const Access& access, Visit visit) const {
+    const std::vector<int> axes = AxesOf(access);
+    std::vector<int64_t> position(axes.size(), 0);
+    for (;;) {
+      int64_t element = access.stmt->index.offset;
+      int64_t task = 0;
+      for (size_t i = 0; i < axes.size(); ++i) {
+        const Axis& axis = kernel_.axes[axes[i]];
+        element += CoefficientOf(access.stmt->index, axes[i]) * position[i];
+        if (i < phase_.grid.size()) {
+          // Lanes of one group belong to one task.
+          const int64_t lanes = axis.vector ? kernel_.lanes : 1;
+          task = task * axis.extent + position[i] / lanes;
+        }
+      }
+      visit(element, task);
+      size_t i = axes.size();
+      while (i > 0 && ++position[i - 1] == kernel_.axes[axes[i - 1]].extent) {
+        position[--i] = 0;
+      }
+      if (i == 0) return;
+    }
+  }
+
+  const Kernel& kernel_;
+  const Phase& phase_;
+  std::vector<Access> accesses_;
+};
+
+}  // namespace
+
+void CheckRaces(const Kernel& kernel, const Phase& phase) {
+  RaceChecker(kernel, phase).Run();
+}
+
+}  // namespace fusor::codegen

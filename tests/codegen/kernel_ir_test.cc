@@ -1,0 +1,254 @@
+#include "codegen/kernel_ir.h"
+
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::DType;
+using ir::ScalarOp;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Stmt Load(int dst, int buffer, Index index) {
+  return {.kind = StmtKind::kLoad,
+          .dst = dst,
+          .buffer = buffer,
+          .index = std::move(index)};
+}
+
+Stmt Store(int buffer, Index index, int src) {
+  return {.kind = StmtKind::kStore,
+          .src = {src, -1, -1},
+          .buffer = buffer,
+          .index = std::move(index)};
+}
+
+Stmt Unary(ScalarOp op, int dst, int src) {
+  return {
+      .kind = StmtKind::kCompute, .dst = dst, .op = op, .src = {src, -1, -1}};
+}
+
+Stmt Loop(int axis, std::vector<Stmt> body) {
+  return {.kind = StmtKind::kLoop, .axis = axis, .body = std::move(body)};
+}
+
+// y[r] = sum over c of |x[r, c]| for x of 3 x 100, in two phases over a scratch
+// buffer of absolute values.
+Kernel RowSums() {
+  Kernel k;
+  k.name = "row_sums";
+  k.lanes = 8;
+  k.buffers = {{"x", DType::kF32, 300},
+               {"scratch", DType::kF32, 300, true, true},
+               {"y", DType::kF32, 3, true}};
+  k.axes = {{"i", 300, true}, {"r", 3}, {"c", 100, true}};
+  k.registers = {{DType::kF32, true},
+                 {DType::kF32, true},
+                 {DType::kF32, true},
+                 {DType::kF32, true},
+                 {DType::kF32, false}};
+  k.phases.push_back({{0},
+                      {Load(0, 0, {0, {{0, 1}}}), Unary(ScalarOp::kAbs, 1, 0),
+                       Store(1, {0, {{0, 1}}}, 1)}});
+  k.phases.push_back(
+      {{1},
+       {{.kind = StmtKind::kInit, .dst = 2, .op = ScalarOp::kAdd},
+        Loop(2, {Load(3, 1, {0, {{1, 100}, {2, 1}}}),
+                 {.kind = StmtKind::kAccumulate,
+                  .dst = 2,
+                  .op = ScalarOp::kAdd,
+                  .src = {3, -1, -1}}}),
+        {.kind = StmtKind::kReduceLanes,
+         .dst = 4,
+         .op = ScalarOp::kAdd,
+         .src = {2, -1, -1}},
+        Store(2, {0, {{1, 1}}}, 4)}});
+  return k;
+}
+
+std::string Failure(const Kernel& kernel) {
+  try {
+    Verify(kernel);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    return error.what();
+  }
+  return "";
+}
+
+std::string FailureAfter(const std::function<void(Kernel&)>& change) {
+  Kernel kernel = RowSums();
+  change(kernel);
+  return Failure(kernel);
+}
+
+TEST(KernelIrTest, TasksCountGroupsOfLanes) {
+  const Kernel kernel = RowSums();
+  EXPECT_EQ(NumTasks(kernel, kernel.phases[0]), 38);
+  EXPECT_EQ(NumTasks(kernel, kernel.phases[1]), 3);
+  EXPECT_EQ(NumTasks(kernel, Phase{}), 1);
+}
+
+TEST(KernelIrTest, PrintsEveryStatement) {
+  EXPECT_EQ(Print(RowSums()),
+            "kernel row_sums lanes=8 contract=on\n"
+            "  b0 f32[300] x\n"
+            "  b1 f32[300] written scratch scratch\n"
+            "  b2 f32[3] written y\n"
+            "  a0 300 vector i\n"
+            "  a1 3 r\n"
+            "  a2 100 vector c\n"
+            "  r0 f32 vector\n"
+            "  r1 f32 vector\n"
+            "  r2 f32 vector\n"
+            "  r3 f32 vector\n"
+            "  r4 f32\n"
+            "  phase grid=(a0)\n"
+            "    r0 = load b0[0 + 1*a0]\n"
+            "    r1 = abs r0\n"
+            "    store b1[0 + 1*a0], r1\n"
+            "  phase grid=(a1)\n"
+            "    r2 = init add\n"
+            "    loop a2:\n"
+            "      r3 = load b1[0 + 100*a1 + 1*a2]\n"
+            "      r2 = accumulate add r3\n"
+            "    r4 = reduce_lanes add r2\n"
+            "    store b2[0 + 1*a1], r4\n");
+}
+
+TEST(KernelIrTest, IdentityLeavesOutNamesOnly) {
+  Kernel renamed = RowSums();
+  renamed.name = "other";
+  renamed.buffers[0].name = "z";
+  renamed.axes[0].name = "q";
+  EXPECT_EQ(Print(renamed, true), Print(RowSums(), true));
+  EXPECT_THAT(Print(renamed, true), Not(HasSubstr("other")));
+  const std::vector<std::function<void(Kernel&)>> changes = {
+      [](Kernel& k) { k.lanes = 16; },
+      [](Kernel& k) { k.contract = false; },
+      [](Kernel& k) { k.buffers[0].dtype = DType::kF16; },
+      [](Kernel& k) { k.axes[1].extent = 2; },
+      [](Kernel& k) { k.registers[1].dtype = DType::kBF16; },
+      [](Kernel& k) { k.phases[0].body[1].round = true; },
+      [](Kernel& k) { k.phases[0].body[1].op = ScalarOp::kNeg; },
+      [](Kernel& k) { k.phases[1].body[3].index.offset = 1; }};
+  for (const auto& change : changes) {
+    Kernel changed = RowSums();
+    change(changed);
+    EXPECT_NE(Print(changed, true), Print(RowSums(), true));
+  }
+}
+
+TEST(KernelIrTest, ConstantsPrintExactly) {
+  Kernel kernel = RowSums();
+  kernel.phases[0].body = {
+      {.kind = StmtKind::kConstant, .dst = 0, .constant = 0.1},
+      {.kind = StmtKind::kConstant, .dst = 0, .constant = -0.0}};
+  EXPECT_THAT(Print(kernel), HasSubstr("constant 0x1.999999999999ap-4"));
+  EXPECT_THAT(Print(kernel), HasSubstr("constant -0x0p+0"));
+}
+
+TEST(KernelVerifyTest, AcceptsASoundKernel) {
+  EXPECT_EQ(Failure(RowSums()), "");
+}
+
+TEST(KernelVerifyTest, RefusesAnIndexThatLeavesItsBuffer) {
+  EXPECT_THAT(FailureAfter([](Kernel& k) { k.buffers[0].elements = 299; }),
+              HasSubstr("index of x runs from 0 to 299 of 299 elements"));
+  EXPECT_THAT(
+      FailureAfter([](Kernel& k) { k.phases[0].body[0].index.offset = -1; }),
+      HasSubstr("from -1"));
+}
+
+TEST(KernelVerifyTest, RefusesAnAxisThatIsNotOpen) {
+  EXPECT_THAT(FailureAfter([](Kernel& k) {
+                k.phases[0].body[0].index.terms[0].axis = 1;
+              }),
+              HasSubstr("axis a1, which is not open"));
+}
+
+TEST(KernelVerifyTest, RefusesARegisterReadBeforeItIsWritten) {
+  EXPECT_THAT(FailureAfter([](Kernel& k) { k.phases[0].body[1].src[0] = 3; }),
+              HasSubstr("r3 is read before it is written"));
+  // Written in a loop only.
+  EXPECT_THAT(FailureAfter([](Kernel& k) { k.phases[1].body[2].src[0] = 3; }),
+              HasSubstr("r3 is read before it is written"));
+  // Registers do not survive a phase.
+  EXPECT_THAT(FailureAfter([](Kernel& k) {
+                k.phases[1].body.erase(k.phases[1].body.begin());
+              }),
+              HasSubstr("r2 is read before it is written"));
+}
+
+TEST(KernelVerifyTest, RefusesVectorsWithoutAVectorAxis) {
+  EXPECT_THAT(FailureAfter([](Kernel& k) { k.axes[0].vector = false; }),
+              HasSubstr("vector r0 outside a vector axis"));
+}
+
+TEST(KernelVerifyTest, RefusesUniformRegistersThatDifferByLane) {
+  EXPECT_THAT(FailureAfter([](Kernel& k) { k.registers[0].vector = false; }),
+              HasSubstr("uniform r0 depends on vector axis a0"));
+  EXPECT_THAT(FailureAfter([](Kernel& k) { k.registers[1].vector = false; }),
+              HasSubstr("uniform r1 computed from the vector r0"));
+}
+
+TEST(KernelVerifyTest, RefusesNestedVectorAxes) {
+  EXPECT_THAT(FailureAfter([](Kernel& k) { k.phases[0].body = {Loop(2, {})}; }),
+              HasSubstr("vector axis a2 inside vector axis a0"));
+}
+
+TEST(KernelVerifyTest, RefusesStoresToReadOnlyBuffers) {
+  EXPECT_THAT(FailureAfter([](Kernel& k) { k.buffers[2].written = false; }),
+              HasSubstr("store to y, which is not written"));
+}
+
+TEST(KernelVerifyTest, RefusesTasksThatMeet) {
+  // All three rows store to y[0].
+  EXPECT_THAT(
+      FailureAfter([](Kernel& k) { k.phases[1].body[3].index.terms.clear(); }),
+      HasSubstr("several tasks of a phase meet in y[0]"));
+  // Rows that overlap by one column.
+  EXPECT_THAT(
+      FailureAfter([](Kernel& k) {
+        k.buffers[2].elements = 300;
+        k.phases[1].body[1].body.push_back(Store(2, {0, {{1, 99}, {2, 1}}}, 3));
+        k.phases[1].body.pop_back();
+      }),
+      HasSubstr("several tasks of a phase meet in y[99]"));
+}
+
+TEST(KernelVerifyTest, RefusesToReadWhatAnotherTaskWrites) {
+  EXPECT_THAT(FailureAfter([](Kernel& k) {
+                k.buffers[1].elements = 316;
+                Stmt load = Load(3, 1, {16, {{0, 1}}});
+                k.phases[0].body.insert(k.phases[0].body.begin(), load);
+              }),
+              HasSubstr("several tasks of a phase meet in scratch"));
+}
+
+TEST(KernelVerifyTest, AcceptsInterleavedStores) {
+  // A concatenation: two stores of one phase, side by side in each row.
+  Kernel k;
+  k.name = "concat";
+  k.buffers = {{"x", DType::kF32, 30}, {"y", DType::kF32, 60, true}};
+  k.axes = {{"r", 3}, {"c", 10, true}};
+  k.registers = {{DType::kF32, true}};
+  k.phases.push_back(
+      {{0, 1},
+       {Load(0, 0, {0, {{0, 10}, {1, 1}}}), Store(1, {0, {{0, 20}, {1, 1}}}, 0),
+        Store(1, {10, {{0, 20}, {1, 1}}}, 0)}});
+  EXPECT_EQ(Failure(k), "");
+  // No coefficients prove it, but even and odd rows do not meet.
+  k.phases[0].body.back().index = {19, {{0, 20}, {1, -1}}};
+  EXPECT_EQ(Failure(k), "");
+  k.phases[0].body.back().index = {11, {{0, 19}, {1, 1}}};
+  EXPECT_THAT(Failure(k), HasSubstr("several tasks of a phase meet in y"));
+}
+
+}  // namespace
+}  // namespace fusor::codegen
