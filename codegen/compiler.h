@@ -1,0 +1,64 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "codegen/plan.h"
+#include "codegen/target_compiler.h"
+#include "ir/graph.h"
+#include "passes/passes.h"
+
+namespace fusor::codegen {
+
+enum class ProgramKind {
+  kTrain,  // forward with output "loss": differentiated and updated
+  kEval,   // compiled as it is
+};
+
+struct CompileOptions {
+  passes::PassOptions passes;
+  // State that this program shares with another; null: it decides.
+  const StateLayout* state = nullptr;
+  int64_t memory_limit_bytes = 0;  // 0: any size
+  int threads = 0;                 // compile threads; 0: one a core
+  std::string kernel_cache;        // folder; empty: none
+  bool verify = false;             // every pass, every kernel, the plan
+  // Called with "graph", "train", "optimized" and the graph at that stage.
+  std::function<void(const std::string& stage, const ir::Graph&)> observer;
+};
+
+// What the compiler did, for people and --json.
+struct CompileReport {
+  std::vector<std::pair<std::string, double>> seconds;  // phase, in order
+  std::map<std::string, int64_t> counters;  // bn_relu, weight_repacks, ...
+  std::vector<passes::Decision> decisions;
+  int64_t nodes_forward = 0;    // of the model
+  int64_t nodes_train = 0;      // after differentiation and update
+  int64_t nodes_optimized = 0;  // after all passes
+  int64_t fusions = 0;
+  int64_t kernels = 0;  // launches a step
+  int64_t distinct_kernels = 0;
+  int64_t library_calls = 0;  // a step
+  int64_t bytes_moved = 0;    // at least, a step
+  int64_t macs = 0;           // a step
+  int64_t bytes_saved = 0;    // not moved, thanks to fusion
+  double total_seconds() const;
+};
+
+struct CompiledProgram {
+  std::unique_ptr<ir::Graph> graph;  // after all passes
+  Plan plan;
+  CompileReport report;
+};
+
+// From a model's forward graph to a plan. Throws kGraph for what the target
+// cannot do, kOutOfMemory above the limit.
+CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
+                        const TargetCompiler& compiler,
+                        const CompileOptions& options);
+
+}  // namespace fusor::codegen

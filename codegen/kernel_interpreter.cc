@@ -1,0 +1,245 @@
+#include "codegen/kernel_interpreter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ir/support/error.h"
+#include "ir/support/philox.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::DType;
+using ir::ScalarOp;
+
+// What arithmetic on registers of this dtype is rounded to.
+DType ComputeDType(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+    case DType::kBF16:
+      return DType::kF32;
+    case DType::kU8:
+      return DType::kI32;
+    default:
+      return dtype;
+  }
+}
+
+double LoadElement(const void* base, DType dtype, int64_t i) {
+  switch (dtype) {
+    case DType::kF64:
+      return static_cast<const double*>(base)[i];
+    case DType::kF32:
+      return static_cast<const float*>(base)[i];
+    case DType::kF16:
+      return ir::HalfToFloat(static_cast<const uint16_t*>(base)[i]);
+    case DType::kBF16:
+      return ir::BFloat16ToFloat(static_cast<const uint16_t*>(base)[i]);
+    case DType::kI32:
+      return static_cast<const int32_t*>(base)[i];
+    case DType::kI64:
+      return static_cast<double>(static_cast<const int64_t*>(base)[i]);
+    case DType::kU8:
+    case DType::kBool:
+      return static_cast<const uint8_t*>(base)[i];
+  }
+  return 0;
+}
+
+void StoreElement(void* base, DType dtype, int64_t i, double value) {
+  switch (dtype) {
+    case DType::kF64:
+      static_cast<double*>(base)[i] = value;
+      return;
+    case DType::kF32:
+      static_cast<float*>(base)[i] = static_cast<float>(value);
+      return;
+    case DType::kF16:
+      static_cast<uint16_t*>(base)[i] =
+          ir::FloatToHalf(static_cast<float>(value));
+      return;
+    case DType::kBF16:
+      static_cast<uint16_t*>(base)[i] =
+          ir::FloatToBFloat16(static_cast<float>(value));
+      return;
+    case DType::kI32:
+      static_cast<int32_t*>(base)[i] =
+          static_cast<int32_t>(RoundTo(DType::kI32, value));
+      return;
+    case DType::kI64:
+      static_cast<int64_t*>(base)[i] = static_cast<int64_t>(value);
+      return;
+    case DType::kU8:
+      static_cast<uint8_t*>(base)[i] =
+          static_cast<uint8_t>(RoundTo(DType::kU8, value));
+      return;
+    case DType::kBool:
+      static_cast<uint8_t*>(base)[i] = value != 0;
+      return;
+  }
+}
+
+class Run {
+ public:
+  Run(const Kernel& kernel, void* const* buffers)
+      : kernel_(kernel),
+        buffers_(buffers),
+        axis_(kernel.axes.size(), 0),
+        registers_(kernel.registers.size(),
+                   std::vector<double>(kernel.lanes, 0)) {}
+
+  void Phases() {
+    for (const Phase& phase : kernel_.phases) Grid(phase, 0);
+  }
+
+ private:
+  void Grid(const Phase& phase, size_t depth) {
+    if (depth == phase.grid.size()) return Body(phase.body);
+    Along(phase.grid[depth], [&] { Grid(phase, depth + 1); });
+  }
+
+  template <typename Each>
+  void Along(int axis, Each each) {
+    const Axis& a = kernel_.axes[axis];
+    const int64_t step = a.vector ? kernel_.lanes : 1;
+    const int outer_active = active_;
+    const int outer_vector = vector_axis_;
+    for (axis_[axis] = 0; axis_[axis] < a.extent; axis_[axis] += step) {
+      if (a.vector) {
+        vector_axis_ = axis;
+        active_ = static_cast<int>(
+            std::min<int64_t>(kernel_.lanes, a.extent - axis_[axis]));
+      }
+      each();
+    }
+    active_ = outer_active;
+    vector_axis_ = outer_vector;
+  }
+
+  void Body(const std::vector<Stmt>& body) {
+    for (const Stmt& stmt : body) Execute(stmt);
+  }
+
+  int64_t At(const Index& index, int lane) const {
+    int64_t i = index.offset;
+    for (const Index::Term& term : index.terms) {
+      const int64_t extra = term.axis == vector_axis_ ? lane : 0;
+      i += term.coefficient * (axis_[term.axis] + extra);
+    }
+    return i;
+  }
+
+  // Lanes to process; all of them for accumulators outside vector axes.
+  int Lanes(bool vector) const {
+    if (!vector) return 1;
+    return vector_axis_ < 0 ? kernel_.lanes : active_;
+  }
+
+  double Get(int reg, int lane) const {
+    return registers_[reg][kernel_.registers[reg].vector ? lane : 0];
+  }
+
+  void Set(const Stmt& stmt, int lane, double value) {
+    const DType dtype = kernel_.registers[stmt.dst].dtype;
+    registers_[stmt.dst][lane] =
+        RoundTo(stmt.round ? dtype : ComputeDType(dtype), value);
+  }
+
+  double Element(int buffer, int64_t i) const {
+    const KernelBuffer& b = kernel_.buffers[buffer];
+    FUSOR_ASSERT(i >= 0 && i < b.elements, "{}: {}[{}] of {}", kernel_.name,
+                 b.name, i, b.elements);
+    return LoadElement(buffers_[buffer], b.dtype, i);
+  }
+
+  void Execute(const Stmt& stmt) {
+    if (stmt.kind == StmtKind::kLoop) {
+      return Along(stmt.axis, [&] { Body(stmt.body); });
+    }
+    if (stmt.kind == StmtKind::kStore) return Store(stmt);
+    if (stmt.kind == StmtKind::kReduceLanes) return ReduceLanes(stmt);
+    const int lanes = Lanes(kernel_.registers[stmt.dst].vector);
+    for (int lane = 0; lane < lanes; ++lane) {
+      Set(stmt, lane, Evaluate(stmt, lane));
+    }
+    if (stmt.kind == StmtKind::kInit) {  // masked lanes stay neutral
+      for (double& value : registers_[stmt.dst]) {
+        value = ir::ReductionIdentity(stmt.op);
+      }
+    }
+  }
+
+  double Evaluate(const Stmt& stmt, int lane) {
+    switch (stmt.kind) {
+      case StmtKind::kConstant:
+        return stmt.constant;
+      case StmtKind::kLoad:
+        return Element(stmt.buffer, At(stmt.index, lane));
+      case StmtKind::kIndexValue:
+        return static_cast<double>(At(stmt.index, lane));
+      case StmtKind::kRandom:
+        return RandomUniform(static_cast<uint64_t>(Get(stmt.src[0], lane)),
+                             static_cast<uint32_t>(Get(stmt.src[1], lane)),
+                             static_cast<uint32_t>(stmt.site),
+                             static_cast<uint32_t>(stmt.rank),
+                             static_cast<uint64_t>(At(stmt.index, lane)));
+      case StmtKind::kInit:
+        return ir::ReductionIdentity(stmt.op);
+      case StmtKind::kAccumulate: {
+        const double operands[] = {Get(stmt.dst, lane), Get(stmt.src[0], lane)};
+        return ir::EvalScalar(stmt.op, operands);
+      }
+      default: {
+        double operands[3] = {};
+        const int arity = ir::ScalarArity(stmt.op);
+        for (int i = 0; i < arity; ++i) operands[i] = Get(stmt.src[i], lane);
+        return ir::EvalScalar(stmt.op, {operands, static_cast<size_t>(arity)});
+      }
+    }
+  }
+
+  void Store(const Stmt& stmt) {
+    const bool vector =
+        vector_axis_ >= 0 &&
+        std::any_of(stmt.index.terms.begin(), stmt.index.terms.end(),
+                    [&](const auto& t) { return t.axis == vector_axis_; });
+    const KernelBuffer& b = kernel_.buffers[stmt.buffer];
+    for (int lane = 0; lane < (vector ? active_ : 1); ++lane) {
+      const int64_t i = At(stmt.index, lane);
+      FUSOR_ASSERT(i >= 0 && i < b.elements, "{}: {}[{}] of {}", kernel_.name,
+                   b.name, i, b.elements);
+      StoreElement(buffers_[stmt.buffer], b.dtype, i, Get(stmt.src[0], lane));
+    }
+  }
+
+  void ReduceLanes(const Stmt& stmt) {
+    if (!kernel_.registers[stmt.src[0]].vector) {
+      return Set(stmt, 0, Get(stmt.src[0], 0));
+    }
+    std::vector<double> lanes = registers_[stmt.src[0]];
+    for (int half = kernel_.lanes / 2; half >= 1; half /= 2) {
+      for (int i = 0; i < half; ++i) {
+        const double pair[] = {lanes[i], lanes[i + half]};
+        Set(stmt, 0, ir::EvalScalar(stmt.op, pair));
+        lanes[i] = registers_[stmt.dst][0];
+      }
+    }
+    Set(stmt, 0, lanes[0]);
+  }
+
+  const Kernel& kernel_;
+  void* const* buffers_;
+  std::vector<int64_t> axis_;
+  std::vector<std::vector<double>> registers_;
+  int vector_axis_ = -1;
+  int active_ = 1;
+};
+
+}  // namespace
+
+void InterpretKernel(const Kernel& kernel, void* const* buffers) {
+  Run(kernel, buffers).Phases();
+}
+
+}  // namespace fusor::codegen
