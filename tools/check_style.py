@@ -131,12 +131,12 @@ class Tree:
 def backend_of(path):
     """`cpu` for runtime/cpu/x.cc and tests/runtime/cpu/x.cc, else None.
 
-    A backend is a folder in runtime/ that is neither data/ nor train/.
+    A backend is a folder in runtime/ that is not checkpoint/, data/ or train/.
     """
     parts = path.removeprefix("tests/").split("/")
     if len(parts) < 3 or parts[0] != "runtime":
         return None
-    return None if parts[1] in ("data", "train") else parts[1]
+    return None if parts[1] in ("checkpoint", "data", "train") else parts[1]
 
 
 def includes(tree, path):

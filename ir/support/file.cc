@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -71,20 +72,51 @@ void ReadFile(const std::string& path, ErrorCode code,
   bytes.resize(done);
 }
 
-void WriteFileAtomically(const std::string& path, std::string_view bytes,
-                         ErrorCode code) {
+namespace {
+
+bool SyncFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "."
+                             : slash == 0               ? "/"
+                                                        : path.substr(0, slash);
+  const FileDescriptor file(
+      open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return file.get() >= 0 && fsync(file.get()) == 0;
+}
+
+void Write(const std::string& path, std::span<const std::string_view> pieces,
+           bool durable, ErrorCode code) {
   static std::atomic<int> counter = 0;
   const std::string temporary =
       fmt::format("{}.tmp-{}-{}", path, getpid(), counter++);
   FileDescriptor file(
       open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (file.get() < 0) Throw(code, "write", path, std::strerror(errno));
-  if (!WriteAll(file.get(), bytes) || !file.Close() ||
+  const bool written = std::all_of(
+      pieces.begin(), pieces.end(),
+      [&](std::string_view piece) { return WriteAll(file.get(), piece); });
+  if (!written || (durable && fsync(file.get()) != 0) || !file.Close() ||
       std::rename(temporary.c_str(), path.c_str()) != 0) {
     const int reason = errno;
     unlink(temporary.c_str());
     Throw(code, "write", path, std::strerror(reason));
   }
+  if (durable && !SyncFolderOf(path)) {
+    Throw(code, "write", path, std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+void WriteFileAtomically(const std::string& path, std::string_view bytes,
+                         ErrorCode code) {
+  Write(path, std::span(&bytes, 1), /*durable=*/false, code);
+}
+
+void WriteFileDurably(const std::string& path,
+                      std::span<const std::string_view> pieces,
+                      ErrorCode code) {
+  Write(path, pieces, /*durable=*/true, code);
 }
 
 }  // namespace fusor

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,5 +20,10 @@ void ReadFile(const std::string& path, ErrorCode code,
 // leaves nothing behind. Does not wait for the disk.
 void WriteFileAtomically(const std::string& path, std::string_view bytes,
                          ErrorCode code);
+
+// The same for the pieces one after the other, and waits until the file would
+// survive a power failure: after a crash `path` is the old file or the new one.
+void WriteFileDurably(const std::string& path,
+                      std::span<const std::string_view> pieces, ErrorCode code);
 
 }  // namespace fusor

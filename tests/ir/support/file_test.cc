@@ -64,6 +64,16 @@ TEST_F(FileTest, ReadNamesFileAndReason) {
               ThrowsMessage<Error>(HasSubstr("not a regular file")));
 }
 
+TEST_F(FileTest, DurableWritesJoinTheirPieces) {
+  const std::string_view pieces[] = {"one ", "", "two"};
+  WriteFileDurably(Path("file"), pieces, ErrorCode::kCheckpoint);
+  EXPECT_EQ(Read(Path("file")), "one two");
+  EXPECT_EQ(Entries(), 1);
+  EXPECT_THAT(
+      [&] { WriteFileDurably(Path("no/x"), pieces, ErrorCode::kCheckpoint); },
+      ThrowsMessage<Error>(HasSubstr("No such file")));
+}
+
 TEST_F(FileTest, FailedWriteLeavesNothingBehind) {
   // A folder is in the way of the rename.
   std::filesystem::create_directories(Path("taken/inner"));

@@ -1,0 +1,111 @@
+#include "ir/tensor_bytes.h"
+
+#include <bit>
+#include <cstring>
+
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+template <typename T>
+double Widen(T x) {
+  return static_cast<double>(x);
+}
+template <typename T>
+T Narrow(double x) {
+  return static_cast<T>(x);
+}
+
+template <typename T, typename ToDouble>
+void LoadElements(std::span<const uint8_t> bytes,
+                  const std::vector<int64_t>& offsets,
+                  std::vector<double>& data, ToDouble to_double) {
+  for (size_t i = 0; i < data.size(); ++i) {
+    T element;
+    std::memcpy(&element, bytes.data() + offsets[i] * sizeof(T), sizeof(T));
+    data[i] = to_double(element);
+  }
+}
+
+template <typename T, typename FromDouble>
+void StoreElements(const Tensor& tensor, const std::vector<int64_t>& offsets,
+                   std::span<uint8_t> bytes, FromDouble from_double) {
+  for (size_t i = 0; i < tensor.data.size(); ++i) {
+    const T element = from_double(RoundTo(tensor.type.dtype, tensor.data[i]));
+    std::memcpy(bytes.data() + offsets[i] * sizeof(T), &element, sizeof(T));
+  }
+}
+
+uint16_t HalfBits(double x) { return FloatToHalf(static_cast<float>(x)); }
+uint16_t BFloat16Bits(double x) {
+  return FloatToBFloat16(static_cast<float>(x));
+}
+
+}  // namespace
+
+Tensor LoadTensor(TensorType type, std::span<const uint8_t> bytes) {
+  FUSOR_ASSERT(static_cast<int64_t>(bytes.size()) == type.num_bytes(),
+               "{} of {} bytes", ToString(type), bytes.size());
+  Tensor t{std::move(type), {}};
+  t.data.resize(t.type.num_elements());
+  const std::vector<int64_t> at = PhysicalOffsets(t.type);
+  switch (t.type.dtype) {
+    case DType::kF64:
+      LoadElements<double>(bytes, at, t.data, Widen<double>);
+      break;
+    case DType::kF32:
+      LoadElements<float>(bytes, at, t.data, Widen<float>);
+      break;
+    case DType::kF16:
+      LoadElements<uint16_t>(bytes, at, t.data, HalfToFloat);
+      break;
+    case DType::kBF16:
+      LoadElements<uint16_t>(bytes, at, t.data, BFloat16ToFloat);
+      break;
+    case DType::kI32:
+      LoadElements<int32_t>(bytes, at, t.data, Widen<int32_t>);
+      break;
+    case DType::kI64:
+      LoadElements<int64_t>(bytes, at, t.data, Widen<int64_t>);
+      break;
+    case DType::kU8:
+    case DType::kBool:
+      LoadElements<uint8_t>(bytes, at, t.data, Widen<uint8_t>);
+      break;
+  }
+  return t;
+}
+
+void StoreTensor(const Tensor& t, std::span<uint8_t> bytes) {
+  FUSOR_ASSERT(static_cast<int64_t>(bytes.size()) == t.type.num_bytes(),
+               "{} into {} bytes", ToString(t.type), bytes.size());
+  const std::vector<int64_t> at = PhysicalOffsets(t.type);
+  switch (t.type.dtype) {
+    case DType::kF64:
+      return StoreElements<double>(t, at, bytes, Narrow<double>);
+    case DType::kF32:
+      return StoreElements<float>(t, at, bytes, Narrow<float>);
+    case DType::kF16:
+      return StoreElements<uint16_t>(t, at, bytes, HalfBits);
+    case DType::kBF16:
+      return StoreElements<uint16_t>(t, at, bytes, BFloat16Bits);
+    case DType::kI32:
+      return StoreElements<int32_t>(t, at, bytes, Narrow<int32_t>);
+    case DType::kI64:
+      return StoreElements<int64_t>(t, at, bytes, Narrow<int64_t>);
+    case DType::kU8:
+    case DType::kBool:
+      return StoreElements<uint8_t>(t, at, bytes, Narrow<uint8_t>);
+  }
+}
+
+std::vector<uint8_t> TensorBytes(const Tensor& tensor) {
+  std::vector<uint8_t> bytes(tensor.type.num_bytes());
+  StoreTensor(tensor, bytes);
+  return bytes;
+}
+
+}  // namespace fusor::ir

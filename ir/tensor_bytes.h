@@ -1,0 +1,22 @@
+#pragma once
+
+// Between the interpreter's tensors and tensors in memory: elements in their
+// dtype, little-endian, in the physical order of the type's layout.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ir/interpreter.h"
+
+namespace fusor::ir {
+
+// REQUIRES: bytes.size() == type.num_bytes().
+Tensor LoadTensor(TensorType type, std::span<const uint8_t> bytes);
+
+// Rounds each element to the dtype. REQUIRES: bytes.size() ==
+// tensor.type.num_bytes().
+void StoreTensor(const Tensor& tensor, std::span<uint8_t> bytes);
+std::vector<uint8_t> TensorBytes(const Tensor& tensor);
+
+}  // namespace fusor::ir

@@ -1,0 +1,283 @@
+#include "runtime/checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+
+namespace fusor::runtime {
+namespace {
+
+using ir::DType;
+using Json = nlohmann::json;
+
+constexpr std::string_view kMetadata = "__metadata__";
+// The limit of the reference implementation.
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+struct DTypeText {
+  DType dtype;
+  std::string_view text;
+};
+
+constexpr DTypeText kDTypes[] = {{DType::kF64, "F64"}, {DType::kF32, "F32"},
+                                 {DType::kF16, "F16"}, {DType::kBF16, "BF16"},
+                                 {DType::kI32, "I32"}, {DType::kI64, "I64"},
+                                 {DType::kU8, "U8"},   {DType::kBool, "BOOL"}};
+
+std::optional<DType> ParseDTypeText(std::string_view text) {
+  for (const DTypeText& row : kDTypes) {
+    if (row.text == text) return row.dtype;
+  }
+  return std::nullopt;
+}
+
+std::string_view TextOf(DType dtype) {
+  for (const DTypeText& row : kDTypes) {
+    if (row.dtype == dtype) return row.text;
+  }
+  FUSOR_ASSERT(false, "dtype {}", static_cast<int>(dtype));
+}
+
+// Text of a damaged file, fit for a line of an error message.
+std::string Printable(std::string_view text) {
+  std::string out;
+  for (char c : text.substr(0, 80)) {
+    out += std::isprint(static_cast<unsigned char>(c)) ? c : '?';
+  }
+  if (text.size() > 80) out += "..";
+  return out;
+}
+
+// One file being read. Messages begin with its path.
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {
+    ReadFile(path, ErrorCode::kCheckpoint, file_);
+  }
+
+  Safetensors Read() {
+    const Json header = ParseHeader();
+    Safetensors result;
+    std::vector<Entry> entries;
+    for (const auto& [name, value] : header.items()) {
+      if (name == kMetadata) {
+        result.metadata = ParseMetadata(value);
+      } else {
+        entries.push_back(ParseEntry(name, value));
+      }
+    }
+    CheckOffsets(entries);
+    for (Entry& entry : entries) {
+      const uint8_t* begin = file_.data() + data_begin_ + entry.begin;
+      result.tensors.push_back({std::move(entry.name),
+                                std::move(entry.type),
+                                {begin, begin + (entry.end - entry.begin)}});
+    }
+    return result;
+  }
+
+ private:
+  struct Entry {
+    std::string name;
+    ir::TensorType type;
+    uint64_t begin, end;  // in the data
+  };
+
+  Json ParseHeader() {
+    uint64_t length = 0;
+    FUSOR_CHECK(file_.size() >= sizeof(length), kCheckpoint,
+                "{}: {} bytes are too few for a safetensors file", path_,
+                file_.size());
+    std::memcpy(&length, file_.data(), sizeof(length));
+    const uint64_t room = file_.size() - sizeof(length);
+    FUSOR_CHECK(length <= std::min(room, kMaxHeaderBytes), kCheckpoint,
+                "{}: header of {} bytes in a file of {}: truncated, or no "
+                "safetensors file",
+                path_, length, file_.size());
+    data_begin_ = sizeof(length) + length;
+    const uint8_t* text = file_.data() + sizeof(length);
+    try {
+      Json header = Json::parse(
+          text, text + length,
+          [&](int depth, Json::parse_event_t event, const Json& parsed) {
+            CheckEvent(depth, event, parsed);
+            return true;
+          });
+      FUSOR_CHECK(header.is_object(), kCheckpoint,
+                  "{}: the header is no JSON object", path_);
+      return header;
+    } catch (const Json::parse_error& e) {
+      ThrowError(
+          ErrorCode::kCheckpoint,
+          fmt::format("{}: the header is no JSON at byte {}", path_, e.byte));
+    }
+  }
+
+  // What the parsed document no longer shows, or must not be built at all.
+  void CheckEvent(int depth, Json::parse_event_t event, const Json& parsed) {
+    FUSOR_CHECK(depth <= 3, kCheckpoint, "{}: the header is nested too deep",
+                path_);
+    if (depth != 1 || event != Json::parse_event_t::key) return;
+    const std::string& name = parsed.get_ref<const std::string&>();
+    FUSOR_CHECK(names_.insert(name).second, kCheckpoint,
+                "{}: tensor {} appears twice", path_, Printable(name));
+  }
+
+  std::map<std::string, std::string> ParseMetadata(const Json& value) const {
+    std::map<std::string, std::string> metadata;
+    FUSOR_CHECK(value.is_object(), kCheckpoint, "{}: {} is no JSON object",
+                path_, kMetadata);
+    for (const auto& [key, text] : value.items()) {
+      FUSOR_CHECK(text.is_string(), kCheckpoint, "{}: {} {} is no string",
+                  path_, kMetadata, Printable(key));
+      metadata.emplace(key, text.get<std::string>());
+    }
+    return metadata;
+  }
+
+  Entry ParseEntry(const std::string& name, const Json& value) const {
+    const std::string where =
+        fmt::format("{}: tensor {}", path_, Printable(name));
+    const auto field = [&](const char* key) -> const Json& {
+      FUSOR_CHECK(value.is_object() && value.contains(key), kCheckpoint,
+                  "{}: no field {}", where, key);
+      return value.at(key);
+    };
+    const Json& text = field("dtype");
+    FUSOR_CHECK(text.is_string(), kCheckpoint, "{}: dtype is no string", where);
+    const auto dtype = ParseDTypeText(text.get_ref<const std::string&>());
+    FUSOR_CHECK(dtype.has_value(), kCheckpoint, "{}: unsupported dtype {}",
+                where, Printable(text.get_ref<const std::string&>()));
+    Entry entry{name, {*dtype, {}, {}}, 0, 0};
+    for (uint64_t extent : Integers(field("shape"), where + ": shape")) {
+      FUSOR_CHECK(extent >= 1, kCheckpoint, "{}: it has no elements", where);
+      entry.type.shape.push_back(static_cast<int64_t>(extent));
+    }
+    const auto offsets =
+        Integers(field("data_offsets"), where + ": data_offsets");
+    FUSOR_CHECK(offsets.size() == 2 && offsets[0] <= offsets[1], kCheckpoint,
+                "{}: data_offsets: expected [begin, end]", where);
+    entry.begin = offsets[0];
+    entry.end = offsets[1];
+    const uint64_t room = file_.size() - data_begin_;
+    FUSOR_CHECK(entry.end <= room, kCheckpoint,
+                "{}: it ends at byte {} of {}: truncated?", where, entry.end,
+                room);
+    FUSOR_CHECK(HasSize(entry.type, entry.end - entry.begin), kCheckpoint,
+                "{}: {} does not fit in {} bytes", where,
+                ir::ToString(entry.type), entry.end - entry.begin);
+    return entry;
+  }
+
+  static std::vector<uint64_t> Integers(const Json& value,
+                                        const std::string& where) {
+    std::vector<uint64_t> integers;
+    FUSOR_CHECK(value.is_array(), kCheckpoint, "{}: expected a list", where);
+    for (const Json& item : value) {
+      FUSOR_CHECK(
+          item.is_number_unsigned() && item.get<uint64_t>() <= INT64_MAX,
+          kCheckpoint, "{}: expected integers of at least 0", where);
+      integers.push_back(item.get<uint64_t>());
+    }
+    return integers;
+  }
+
+  // Whether a tensor of the type has `bytes`; safe for absurd shapes.
+  static bool HasSize(const ir::TensorType& type, uint64_t bytes) {
+    uint64_t size = static_cast<uint64_t>(ir::DTypeSize(type.dtype));
+    for (int64_t extent : type.shape) {
+      if (__builtin_mul_overflow(size, static_cast<uint64_t>(extent), &size)) {
+        return false;
+      }
+    }
+    return size == bytes;
+  }
+
+  // Sorts by offset. The format allows neither overlaps nor gaps.
+  void CheckOffsets(std::vector<Entry>& entries) const {
+    std::sort(entries.begin(), entries.end(),
+              [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+    uint64_t end = 0;
+    for (const Entry& entry : entries) {
+      FUSOR_CHECK(entry.begin == end, kCheckpoint,
+                  "{}: tensor {}: {} begins at byte {}, the one before ends at "
+                  "{}",
+                  path_, Printable(entry.name),
+                  entry.begin < end ? "overlap:" : "gap:", entry.begin, end);
+      end = entry.end;
+    }
+    FUSOR_CHECK(end == file_.size() - data_begin_, kCheckpoint,
+                "{}: {} bytes of data, but tensors end at {}", path_,
+                file_.size() - data_begin_, end);
+  }
+
+  std::string path_;
+  std::vector<uint8_t> file_;
+  uint64_t data_begin_ = 0;
+  std::set<std::string> names_;
+};
+
+// The length field and the header, padded so that the data is aligned.
+std::string EncodeHeader(const nlohmann::ordered_json& header) {
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size();
+  std::string encoded(sizeof(length), '\0');
+  std::memcpy(encoded.data(), &length, sizeof(length));
+  return encoded + text;
+}
+
+}  // namespace
+
+const NamedTensor* Safetensors::Find(std::string_view name) const {
+  const auto it =
+      std::find_if(tensors.begin(), tensors.end(),
+                   [&](const NamedTensor& t) { return t.name == name; });
+  return it == tensors.end() ? nullptr : &*it;
+}
+
+Safetensors ReadSafetensors(const std::string& path) {
+  return Reader(path).Read();
+}
+
+void WriteSafetensors(const std::string& path,
+                      std::span<const NamedTensor> tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  std::vector<const NamedTensor*> order;
+  for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
+  std::stable_sort(
+      order.begin(), order.end(), [](const auto* a, const auto* b) {
+        return ir::DTypeSize(a->type.dtype) > ir::DTypeSize(b->type.dtype);
+      });
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
+  std::vector<std::string_view> pieces{{}};
+  size_t offset = 0;
+  for (const NamedTensor* tensor : order) {
+    FUSOR_ASSERT(static_cast<int64_t>(tensor->bytes.size()) ==
+                         tensor->type.num_bytes() &&
+                     tensor->type.layout.is_row_major(),
+                 "{}: {} with {} bytes", tensor->name, ToString(tensor->type),
+                 tensor->bytes.size());
+    FUSOR_ASSERT(!header.contains(tensor->name) && tensor->name != kMetadata,
+                 "two tensors named {}", tensor->name);
+    const size_t end = offset + tensor->bytes.size();
+    header[tensor->name] = {{"dtype", TextOf(tensor->type.dtype)},
+                            {"shape", tensor->type.shape},
+                            {"data_offsets", {offset, end}}};
+    pieces.emplace_back(reinterpret_cast<const char*>(tensor->bytes.data()),
+                        tensor->bytes.size());
+    offset = end;
+  }
+  const std::string encoded = EncodeHeader(header);
+  pieces[0] = encoded;
+  WriteFileDurably(path, pieces, ErrorCode::kCheckpoint);
+}
+
+}  // namespace fusor::runtime

@@ -1,0 +1,44 @@
+#pragma once
+
+// Hugging Face's safetensors format: eight bytes with the header's length, a
+// JSON header {name: {dtype, shape, data_offsets}}, the tensors' bytes. See
+// https://github.com/huggingface/safetensors#format.
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/tensor_type.h"
+
+namespace fusor::runtime {
+
+struct NamedTensor {
+  std::string name;
+  ir::TensorType type;         // row-major
+  std::vector<uint8_t> bytes;  // type.num_bytes(), little-endian
+};
+
+struct Safetensors {
+  std::vector<NamedTensor> tensors;             // in the order of the file
+  std::map<std::string, std::string> metadata;  // "__metadata__"
+
+  // Null when there is none of that name.
+  const NamedTensor* Find(std::string_view name) const;
+};
+
+// Reads and checks a whole file: a header that is no JSON or does not have the
+// fields above, unknown dtypes, duplicate names, sizes that do not match dtype
+// and shape, tensors that overlap, leave a gap or reach beyond the end all
+// throw kCheckpoint with a line that names file, tensor, expected and got.
+Safetensors ReadSafetensors(const std::string& path);
+
+// Writes tensors of unique names, those with the largest elements first so
+// that each is aligned, and waits until the file is safely on disk; on failure
+// throws kCheckpoint and leaves an older file of that name untouched.
+void WriteSafetensors(const std::string& path,
+                      std::span<const NamedTensor> tensors,
+                      const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace fusor::runtime
