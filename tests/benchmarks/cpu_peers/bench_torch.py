@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Step time of a torchvision model on the CPU: forward, backward, SGD with
+momentum, on synthetic data. Prints one JSON line.
+
+    python bench_torch.py --arch resnet50 --batch-size 16 --tuned
+
+--tuned starts itself again under jemalloc with huge pages and without giving
+memory back to the kernel, the largest single effect at large batches (glibc
+maps and zeroes every large activation anew in each step).
+"""
+
+import argparse
+import ctypes.util
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+
+JEMALLOC_OPTIONS = ("dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always,"
+                    "metadata_thp:auto")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--arch", default="resnet50",
+                        choices=["resnet18", "resnet50", "vgg16"])
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--layout", default="channels_last",
+                        choices=["nchw", "channels_last"])
+    parser.add_argument("--tuned", action="store_true")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--iterations", type=int, default=5)
+    return parser.parse_args()
+
+
+def enter_tuned_environment(threads):
+    """Replaces the process by itself under jemalloc, unless it is there."""
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        if "jemalloc" in maps.read():
+            return
+    library = ctypes.util.find_library("jemalloc")
+    if library is None:
+        sys.exit("bench_torch: --tuned needs libjemalloc2")
+    if "jemalloc" in os.environ.get("LD_PRELOAD", ""):
+        sys.exit("bench_torch: LD_PRELOAD of jemalloc had no effect")
+    environment = dict(os.environ, LD_PRELOAD=library,
+                       MALLOC_CONF=JEMALLOC_OPTIONS,
+                       OMP_NUM_THREADS=str(threads))
+    os.execve(sys.executable, [sys.executable] + sys.argv, environment)
+
+
+def make_step(args):
+    """The training step as a function that returns the loss."""
+    import torch
+    import torch.nn.functional as F
+    import torchvision
+
+    torch.manual_seed(0)
+    torch.set_num_threads(args.threads)
+    model = getattr(torchvision.models, args.arch)(num_classes=1000).train()
+    images = torch.randn(args.batch_size, 3, args.image_size, args.image_size)
+    labels = torch.randint(0, 1000, (args.batch_size,))
+    if args.layout == "channels_last":
+        model = model.to(memory_format=torch.channels_last)
+        images = images.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9,
+                                weight_decay=1e-4)
+    forward = torch.compile(model) if args.compile else model
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16, args.dtype == "bf16"):
+            logits = forward(images)
+        loss = F.cross_entropy(logits.float(), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step, {"torch": torch.__version__,
+                  "torchvision": torchvision.__version__}
+
+
+def main():
+    args = parse_arguments()
+    if args.tuned:
+        enter_tuned_environment(args.threads)
+    step, versions = make_step(args)
+    begin = time.perf_counter()
+    step()
+    first = time.perf_counter() - begin
+    for _ in range(args.warmup):
+        step()
+    times = []
+    for _ in range(args.iterations):
+        begin = time.perf_counter()
+        loss = step()
+        times.append(1e3 * (time.perf_counter() - begin))
+    median = statistics.median(times)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({
+        "program": "torch", **vars(args),
+        "images_per_second": 1e3 * args.batch_size / median,
+        "step_ms": {"median": median, "min": min(times), "max": max(times)},
+        "first_step_seconds": first, "peak_rss_bytes": peak, "loss": loss,
+        "versions": versions}))
+
+
+if __name__ == "__main__":
+    main()
