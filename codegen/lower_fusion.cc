@@ -106,7 +106,7 @@ LoweredKernel LowerFusion(const Node& fusion, const ir::Target& target) {
   }
   const ir::Graph& body = *fusion.body();
   if (body.nodes().size() == 1 && !passes::IsFusible(*body.nodes()[0])) {
-    return LowerScatter(*body.nodes()[0], target);
+    return LowerScatter(body, target);
   }
   return LowerBody(body, target, eager);
 }

@@ -9,15 +9,17 @@ namespace {
 
 class ScatterLowering {
  public:
-  ScatterLowering(const ir::Node& node, const ir::Target& target)
-      : node_(node), result_(static_cast<int>(node.num_inputs())) {
+  ScatterLowering(const ir::Graph& body, const ir::Target& target)
+      : node_(*body.nodes()[0]),
+        result_(static_cast<int>(body.inputs().size())) {
     kernel_.name = "scatter";
     kernel_.lanes = static_cast<int>(target.vector_bytes / 4);
-    for (const ir::Value* input : node.inputs()) {
+    for (const ir::Input& input : body.inputs()) {
+      const ir::TensorType& type = input.value->type();
       kernel_.buffers.push_back(
-          {input->name(), input->type().dtype, input->type().num_elements()});
+          {input.value->name(), type.dtype, type.num_elements()});
     }
-    const ir::TensorType& type = node.output()->type();
+    const ir::TensorType& type = node_.output()->type();
     kernel_.buffers.push_back(
         {"result", type.dtype, type.num_elements(), true});
   }
@@ -44,7 +46,7 @@ class ScatterLowering {
     const std::vector<Access> accesses{{node_.output()->type(), target},
                                        {type, Identity(type.shape)}};
     Stmt load{.kind = StmtKind::kLoad};
-    load.buffer = static_cast<int>(i);
+    load.buffer = node_.input(i)->index();
     AddPhase(type, accesses, std::move(load), true);
   }
 
@@ -104,8 +106,9 @@ class ScatterLowering {
 
 }  // namespace
 
-LoweredKernel LowerScatter(const ir::Node& node, const ir::Target& target) {
-  ScatterLowering lowering(node, target);
+LoweredKernel LowerScatter(const ir::Graph& body, const ir::Target& target) {
+  const ir::Node& node = *body.nodes()[0];
+  ScatterLowering lowering(body, target);
   const size_t rank = node.output()->type().rank();
   if (node.attrs().Has("interior")) {  // pad
     lowering.Fill(node.attrs().Float("value"));

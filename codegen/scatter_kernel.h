@@ -6,7 +6,7 @@ namespace fusor::codegen {
 
 // Kernels of the ops that place operands into parts of their result, `concat`
 // and `pad`: one phase an operand, after one that fills the gaps of a pad.
-// Result row-major. REQUIRES: the node is one of these, alone in its fusion.
-LoweredKernel LowerScatter(const ir::Node& node, const ir::Target& target);
+// Result row-major. REQUIRES: one of these is the only node of the body.
+LoweredKernel LowerScatter(const ir::Graph& body, const ir::Target& target);
 
 }  // namespace fusor::codegen

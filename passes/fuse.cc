@@ -73,6 +73,29 @@ bool DuplicateFreeNodes(Graph& graph) {
   return changed;
 }
 
+// A part of a tiled dimension is read from a row-major copy: its offsets are
+// not affine in the loops.
+bool CopyPartlyReadTiles(Graph& graph) {
+  std::vector<Node*> nodes;
+  for (const auto& node : graph.nodes()) nodes.push_back(node.get());
+  bool changed = false;
+  for (Node* node : nodes) {
+    if (!IsFusible(*node) || node->num_inputs() != 1 ||
+        node->input(0)->type().layout.tiles.empty()) {
+      continue;
+    }
+    const Node* const alone[] = {node};
+    FusionDomain domain;
+    std::string reason;
+    if (AnalyzeDomain(alone, {node->output()}, &domain, &reason)) continue;
+    ir::Builder builder(graph, node);
+    builder.set_location(node->location());
+    node->SetInput(0, builder.Copy(node->input(0), {}));
+    changed = true;
+  }
+  return changed;
+}
+
 // --- Step 2, 3
 // ------------------------------------------------------------------
 
@@ -421,7 +444,8 @@ bool IsView(const std::vector<Node*>& nodes) {
 
 bool Fuse(Graph& graph, PassContext& context) {
   const PassOptions& options = context.options();
-  bool changed = DuplicateFreeNodes(graph);
+  bool changed = CopyPartlyReadTiles(graph);
+  changed |= DuplicateFreeNodes(graph);
   Clustering clustering(graph, context);
   clustering.Merge(!options.fusion);
   for (const Cluster& cluster : clustering.clusters()) {
