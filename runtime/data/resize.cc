@@ -6,32 +6,27 @@
 
 #include "ir/support/error.h"
 
-// The inner loops are compiled once for AVX2 and once for the base ISA; the
-// dynamic loader picks. Both compute the same integers.
-#if defined(__x86_64__)
-#define FUSOR_VECTOR_CLONES __attribute__((target_clones("avx2", "default")))
-#else
-#define FUSOR_VECTOR_CLONES
-#endif
-
 namespace fusor::runtime {
 namespace {
 
 constexpr int kPrecisionBits = 22;
 constexpr int32_t kHalf = 1 << (kPrecisionBits - 1);
 
+// The loops below are compiled into each of the functions that call them, for
+// the instruction set of that function. All compute the same integers.
+#define FUSOR_LOOP inline __attribute__((always_inline))
+
 using Int4 = int32_t __attribute__((vector_size(16)));
 
-FUSOR_VECTOR_CLONES
-void Widen(const uint8_t* in, int count, int32_t* out) {
+FUSOR_LOOP void Widen(const uint8_t* in, int count, int32_t* __restrict out) {
   for (int i = 0; i < count; ++i) out[i] = in[i];
 }
 
 // The sums of one row: `in` and `out` have 3 values a pixel. Works on 4 lanes,
 // so it reads and writes one value behind the last pixel.
-FUSOR_VECTOR_CLONES
-void SumColumns(const int32_t* in, const int* first, const int32_t* weights,
-                int taps, int width, int32_t* out) {
+FUSOR_LOOP void SumColumns(const int32_t* in, const int* first,
+                           const int32_t* weights, int taps, int width,
+                           int32_t* __restrict out) {
   for (int x = 0; x < width; ++x) {
     const int32_t* from = in + 3 * first[x];
     Int4 sum = {kHalf, kHalf, kHalf, 0};
@@ -46,17 +41,16 @@ void SumColumns(const int32_t* in, const int* first, const int32_t* weights,
 }
 
 // Weights are not negative and add up to one, so sums need no clamping.
-FUSOR_VECTOR_CLONES
-void Narrow(const int32_t* in, int count, uint8_t* out) {
+FUSOR_LOOP void Narrow(const int32_t* in, int count, uint8_t* __restrict out) {
   for (int i = 0; i < count; ++i) {
     out[i] = static_cast<uint8_t>(in[i] >> kPrecisionBits);
   }
 }
 
 // The sums of `taps` rows of bytes that lie `stride` apart.
-FUSOR_VECTOR_CLONES
-void SumRows(const uint8_t* in, size_t stride, const int32_t* weights, int taps,
-             int count, int32_t* out) {
+FUSOR_LOOP void SumRows(const uint8_t* in, size_t stride,
+                        const int32_t* weights, int taps, int count,
+                        int32_t* __restrict out) {
   for (int i = 0; i < count; ++i) out[i] = kHalf;
   for (int t = 0; t < taps; ++t) {
     const uint8_t* row = in + stride * t;
@@ -64,6 +58,52 @@ void SumRows(const uint8_t* in, size_t stride, const int32_t* weights, int taps,
     for (int i = 0; i < count; ++i) out[i] += row[i] * weight;
   }
 }
+
+// Everything that one resize reads and writes.
+struct Passes {
+  const Image& source;
+  const ResizeAxis& columns;
+  const ResizeAxis& rows;
+  int values;       // of one row of the window
+  int height;       // of the window
+  int32_t* wide;    // one source row
+  int32_t* sums;    // one row of the window
+  uint8_t* narrow;  // [source rows, values]
+  uint8_t* out;     // [height, values]
+};
+
+FUSOR_LOOP void RunPasses(const Passes& p) {
+  const auto stride = static_cast<size_t>(p.values);
+  for (int y = 0; y < p.source.height; ++y) {
+    Widen(p.source.Row(y), p.source.width * 3, p.wide);
+    SumColumns(p.wide, p.columns.first.data(), p.columns.weights.data(),
+               p.columns.taps, p.values / 3, p.sums);
+    Narrow(p.sums, p.values, p.narrow + stride * y);
+  }
+  for (int y = 0; y < p.height; ++y) {
+    const int first = p.rows.first[y];
+    // Taps without weight may lie past the last row.
+    const int taps = std::min(p.rows.taps, p.source.height - first);
+    SumRows(p.narrow + stride * first, stride,
+            &p.rows.weights[static_cast<size_t>(y) * p.rows.taps], taps,
+            p.values, p.sums);
+    Narrow(p.sums, p.values, p.out + stride * y);
+  }
+}
+
+#undef FUSOR_LOOP
+
+void RunPortable(const Passes& passes) { RunPasses(passes); }
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) void RunAvx2(const Passes& passes) {
+  RunPasses(passes);
+}
+
+const auto kRun = __builtin_cpu_supports("avx2") ? RunAvx2 : RunPortable;
+#else
+const auto kRun = RunPortable;
+#endif
 
 }  // namespace
 
@@ -162,20 +202,15 @@ void Resizer::Run(const Image& source, uint8_t* out) {
   wide_.resize(size_t{3} * (region.width + columns_.taps) + 1);
   sums_.resize(static_cast<size_t>(values) + 1);
   narrow_.resize(static_cast<size_t>(values) * region.height);
-  for (int y = 0; y < region.height; ++y) {
-    Widen(source.Row(y), region.width * 3, wide_.data());
-    SumColumns(wide_.data(), columns_.first.data(), columns_.weights.data(),
-               columns_.taps, width_, sums_.data());
-    Narrow(sums_.data(), values, &narrow_[static_cast<size_t>(values) * y]);
-  }
-  for (int y = 0; y < height_; ++y) {
-    const int first = rows_.first[y];
-    SumRows(&narrow_[static_cast<size_t>(values) * first],
-            static_cast<size_t>(values),
-            &rows_.weights[static_cast<size_t>(y) * rows_.taps],
-            std::min(rows_.taps, region.height - first), values, sums_.data());
-    Narrow(sums_.data(), values, out + static_cast<size_t>(values) * y);
-  }
+  kRun({.source = source,
+        .columns = columns_,
+        .rows = rows_,
+        .values = values,
+        .height = height_,
+        .wide = wide_.data(),
+        .sums = sums_.data(),
+        .narrow = narrow_.data(),
+        .out = out});
 }
 
 }  // namespace fusor::runtime

@@ -1,0 +1,34 @@
+#include "runtime/data/batch_source.h"
+
+#include <new>
+
+namespace fusor::runtime {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+}  // namespace
+
+void Batch::Free::operator()(uint8_t* memory) const {
+  operator delete[](memory, kAlignment);
+}
+
+Batch::Batch(int size, int image_size)
+    : labels(static_cast<size_t>(size)),
+      weights(static_cast<size_t>(size)),
+      samples(static_cast<size_t>(size)),
+      size_(size),
+      image_size_(image_size),
+      images_bytes_(size_t{3} * size * image_size * image_size),
+      images_(new (kAlignment) uint8_t[images_bytes_]) {}
+
+DataStats operator-(const DataStats& later, const DataStats& earlier) {
+  return {.wait_seconds = later.wait_seconds - earlier.wait_seconds,
+          .read_seconds = later.read_seconds - earlier.read_seconds,
+          .decode_seconds = later.decode_seconds - earlier.decode_seconds,
+          .bytes_read = later.bytes_read - earlier.bytes_read,
+          .files_read = later.files_read - earlier.files_read,
+          .bad_records = later.bad_records - earlier.bad_records};
+}
+
+}  // namespace fusor::runtime

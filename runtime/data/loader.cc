@@ -1,0 +1,246 @@
+#include "runtime/data/loader.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "ir/support/error.h"
+
+namespace fusor::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// A data set in which so many neighbours are unreadable is not worth skipping
+// through.
+constexpr int kMaxReplacements = 100;
+
+// Blocks all signals in this thread and the threads it starts, so that they
+// reach the thread that handles them.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+struct Loader::Worker {
+  Augmenter augmenter;
+  std::vector<uint8_t> bytes;
+  DataStats stats;  // of the sample at hand
+};
+
+Loader::Loader(std::unique_ptr<const Dataset> dataset,
+               const LoaderOptions& options)
+    : dataset_(std::move(dataset)),
+      options_(options),
+      sampler_({.samples = dataset_->size(),
+                .batch_size = options.batch_size,
+                .rank = options.rank,
+                .world_size = options.world_size,
+                .training = options.training,
+                .seed = options.seed}),
+      epoch_(options.start_epoch),
+      index_(options.start_batch) {
+  FUSOR_CHECK(options.threads > 0 && options.prefetch > 0, kUsage,
+              "data loader: expected 1 or more threads and prefetched batches, "
+              "got {} and {}",
+              options.threads, options.prefetch);
+  FUSOR_CHECK(options.start_epoch >= 0 && options.start_batch >= 0 &&
+                  options.start_batch < batches_per_epoch(),
+              kUsage,
+              "data loader: expected a start batch below {}, got epoch {} "
+              "batch {}",
+              batches_per_epoch(), options.start_epoch, options.start_batch);
+  // Refuses a bad transform here instead of in the workers.
+  const Augmenter check(options.transform, options.seed);
+  for (int i = 0; i <= options.prefetch; ++i) {
+    slots_.push_back(std::make_unique<Slot>(options.batch_size,
+                                            options.transform.image_size));
+  }
+  const SignalsBlocked blocked;
+  try {
+    for (int i = 0; i < options.threads; ++i) {
+      threads_.emplace_back([this] { Work(); });
+    }
+  } catch (...) {
+    Stop();
+    throw;
+  }
+}
+
+Loader::~Loader() { Stop(); }
+
+void Loader::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  work_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void Loader::Work() {
+  Worker worker = {Augmenter(options_.transform, options_.seed), {}, {}};
+  Ticket ticket;
+  while (Take(ticket)) {
+    std::exception_ptr error;
+    worker.stats = {};
+    try {
+      Fill(ticket, worker);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    Slot& slot = *ticket.slot;
+    if (error && (!slot.error || ticket.sample < slot.error_sample)) {
+      slot.error = error;
+      slot.error_sample = ticket.sample;
+    }
+    stats_.read_seconds += worker.stats.read_seconds;
+    stats_.decode_seconds += worker.stats.decode_seconds;
+    stats_.bytes_read += worker.stats.bytes_read;
+    stats_.files_read += worker.stats.files_read;
+    if (--slot.missing == 0) ready_.notify_one();
+  }
+}
+
+// The next sample to work on; waits for a free slot. False when stopping.
+bool Loader::Take(Ticket& ticket) {
+  std::unique_lock lock(mutex_);
+  const auto slots = static_cast<int64_t>(slots_.size());
+  work_.wait(lock, [&] {
+    const int64_t oldest = next_batch_ - (holding_ ? 1 : 0);
+    return stop_ || taken_batch_ < oldest + slots;
+  });
+  if (stop_) return false;
+  Slot& slot = *slots_[taken_batch_ % slots];
+  if (taken_sample_ == 0) Open(slot);
+  ticket = {&slot, taken_sample_};
+  if (++taken_sample_ == options_.batch_size) {
+    taken_sample_ = 0;
+    ++taken_batch_;
+  }
+  return true;
+}
+
+// Gives a free slot the next batch of the run.
+void Loader::Open(Slot& slot) {
+  Batch& batch = slot.batch;
+  batch.epoch = epoch_;
+  batch.index = index_;
+  slot.error = nullptr;
+  try {
+    sampler_.Batch(epoch_, index_, batch.samples);
+  } catch (...) {
+    slot.error = std::current_exception();
+    slot.error_sample = -1;
+    std::fill(batch.samples.begin(), batch.samples.end(), int64_t{-1});
+  }
+  if (++index_ == batches_per_epoch()) {
+    index_ = 0;
+    ++epoch_;
+  }
+  slot.missing = batch.size();
+}
+
+// Writes one sample of a batch. Only this worker touches that part of it.
+void Loader::Fill(const Ticket& ticket, Worker& worker) {
+  Batch& batch = ticket.slot->batch;
+  const std::span<uint8_t> image = batch.image(ticket.sample);
+  int64_t& sample = batch.samples[ticket.sample];
+  int32_t& label = batch.labels[ticket.sample];
+  float& weight = batch.weights[ticket.sample];
+  for (int tries = 0; sample >= 0 && tries <= kMaxReplacements; ++tries) {
+    try {
+      Load(sample, batch.epoch, image.data(), worker);
+      label = dataset_->Label(sample);
+      weight = 1;
+      return;
+    } catch (const Error& error) {
+      if (options_.bad_record == BadRecord::kFail ||
+          error.code() != ErrorCode::kData) {
+        throw;
+      }
+      NoteBadRecord(sample, error.what());
+    }
+    // Neighbours mostly have the same class, so the balance stays.
+    sample = options_.training ? (sample + 1) % dataset_->size() : -1;
+  }
+  FUSOR_CHECK(sample < 0, kData,
+              "data loader: {} samples in a row are unreadable, last {}",
+              kMaxReplacements + 1, dataset_->Name(sample));
+  std::fill(image.begin(), image.end(), uint8_t{0});
+  label = 0;
+  weight = 0;
+}
+
+void Loader::Load(int64_t sample, int64_t epoch, uint8_t* out,
+                  Worker& worker) const {
+  const Clock::time_point begin = Clock::now();
+  dataset_->Read(sample, worker.bytes);
+  worker.stats.read_seconds += SecondsSince(begin);
+  worker.stats.bytes_read += static_cast<int64_t>(worker.bytes.size());
+  ++worker.stats.files_read;
+
+  const Clock::time_point decode = Clock::now();
+  const std::string name = dataset_->Name(sample);
+  const auto reader = OpenImage(worker.bytes, name, options_.limits);
+  worker.augmenter.Apply(*reader, name, epoch, sample, out);
+  worker.stats.decode_seconds += SecondsSince(decode);
+}
+
+void Loader::NoteBadRecord(int64_t sample, const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  ++stats_.bad_records;
+  if (named_.insert(sample).second) {
+    warnings_.push_back("skipped: " + message);
+  }
+}
+
+const Batch& Loader::Next() {
+  const Clock::time_point begin = Clock::now();
+  std::unique_lock lock(mutex_);
+  if (holding_) {
+    holding_ = false;
+    work_.notify_all();
+  }
+  Slot& slot = *slots_[next_batch_ % static_cast<int64_t>(slots_.size())];
+  ready_.wait(lock,
+              [&] { return taken_batch_ > next_batch_ && slot.missing == 0; });
+  stats_.wait_seconds += SecondsSince(begin);
+  if (slot.error) std::rethrow_exception(slot.error);
+  ++next_batch_;
+  holding_ = true;
+  return slot.batch;
+}
+
+DataStats Loader::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+std::vector<std::string> Loader::TakeWarnings() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(warnings_, {});
+}
+
+}  // namespace fusor::runtime

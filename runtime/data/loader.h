@@ -1,0 +1,113 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "runtime/data/augment.h"
+#include "runtime/data/batch_source.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/decode.h"
+#include "runtime/data/sampler.h"
+
+namespace fusor::runtime {
+
+// What to do with a sample that cannot be read or decoded.
+enum class BadRecord {
+  kFail,  // the batch that needs it throws
+  kSkip,  // it is counted, named once, and in training replaced by the next
+          // readable sample of the data set, in evaluation given weight 0
+};
+
+struct LoaderOptions {
+  int batch_size = 0;  // of this rank
+  Transform transform;
+  bool training = false;  // see SamplerOptions
+  uint64_t seed = 0;      // of order and augmentation
+  int rank = 0;
+  int world_size = 1;
+  int threads = 2;
+  int prefetch = 4;  // finished batches kept ready
+  BadRecord bad_record = BadRecord::kFail;
+  DecodeLimits limits;
+  // Where to begin, to resume a run: the first batch that Next returns.
+  int64_t start_epoch = 0;
+  int64_t start_batch = 0;
+};
+
+// Reads, decodes and augments the samples of a data set in worker threads that
+// run ahead of the caller, by at most `prefetch` batches. What a batch holds
+// depends on data set, options and position alone, never on the threads.
+class Loader : public BatchSource {
+ public:
+  // Throws kUsage or kData for options that make no sense (see Sampler,
+  // Augmenter). Memory: (prefetch + 1) batches.
+  Loader(std::unique_ptr<const Dataset> dataset, const LoaderOptions& options);
+  // Stops the workers after the sample each is at. Never blocks for longer.
+  ~Loader() override;
+
+  int64_t batches_per_epoch() const override {
+    return sampler_.batches_per_epoch();
+  }
+  int num_classes() const override { return dataset_->num_classes(); }
+  const Batch& Next() override;
+  DataStats stats() const override;
+  std::vector<std::string> TakeWarnings() override;
+
+ private:
+  // A batch being filled or waiting for the caller.
+  struct Slot {
+    Slot(int size, int image_size) : batch(size, image_size) {}
+    Batch batch;
+    int missing = 0;  // samples not yet there
+    // The failure of the sample with the lowest number, so that which of
+    // several is reported does not depend on the threads.
+    std::exception_ptr error;
+    int error_sample = 0;
+  };
+  // What one worker keeps from sample to sample.
+  struct Worker;
+  // The place of one sample: slot and number in it.
+  struct Ticket {
+    Slot* slot = nullptr;
+    int sample = 0;
+  };
+
+  void Work();
+  bool Take(Ticket& ticket);
+  void Open(Slot& slot);
+  void Fill(const Ticket& ticket, Worker& worker);
+  void Load(int64_t sample, int64_t epoch, uint8_t* out, Worker& worker) const;
+  void NoteBadRecord(int64_t sample, const std::string& message);
+  void Stop();
+
+  const std::unique_ptr<const Dataset> dataset_;
+  const LoaderOptions options_;
+  Sampler sampler_;  // guarded by mutex_
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_;   // a slot became free, or stop_
+  std::condition_variable ready_;  // a batch is complete
+  bool stop_ = false;
+  // Batches are numbered from the start; batch b is in slot b % slots_.size().
+  std::vector<std::unique_ptr<Slot>> slots_;
+  int64_t taken_batch_ = 0;  // the next ticket
+  int taken_sample_ = 0;
+  int64_t next_batch_ = 0;  // what Next returns next
+  bool holding_ = false;    // the caller has batch next_batch_ - 1
+  int64_t epoch_ = 0;       // of the next batch to be opened
+  int64_t index_ = 0;
+  DataStats stats_;
+  std::unordered_set<int64_t> named_;  // bad samples already warned of
+  std::vector<std::string> warnings_;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace fusor::runtime
