@@ -145,11 +145,11 @@ class Builder {
   Value* MaxPool2d(Value* x, const Pool2dOptions& options);
   Value* AvgPool2d(Value* x, const Pool2dOptions& options);
 
-  // --- Composites
-  // -------------------------------------------------------------
+  // --- Composites ------------------------------------------------------------
   Value* Linear(Value* x, Value* weight, Value* bias);  // x W^T + b, [O,I] W
   Value* Sigmoid(Value* x);
   Value* Gelu(Value* x);        // exact, by erf
+  Value* GeluTanh(Value* x);    // its approximation by tanh
   Value* Softmax(Value* x);     // over the last dim
   Value* LogSoftmax(Value* x);  // over the last dim
   // Over the last dim, of which gamma and beta are.

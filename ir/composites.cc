@@ -42,6 +42,13 @@ Value* Builder::Gelu(Value* x) {
   return Times(Times(x, 0.5), phi);
 }
 
+// Hendrycks and Gimpel, "Gaussian error linear units", section 2.
+Value* Builder::GeluTanh(Value* x) {
+  Value* cube = Times(x, Times(x, x));
+  Value* inner = Times(Plus(x, Times(cube, 0.044715)), std::sqrt(2 / M_PI));
+  return Times(Times(x, 0.5), Plus(Tanh(inner), 1.0));
+}
+
 Value* Builder::Softmax(Value* x) {
   Value* e = Exp(Shifted(*this, x));
   return Divide(e, SpreadLast(*this, ReduceSum(e, {LastDim(x)}), x));

@@ -248,7 +248,11 @@ TEST(CompositeGradient, Gelu) {
   const auto gelu = [](Builder& b, const Values& x) {
     return Values{b.Gelu(x[0])};
   };
+  const auto by_tanh = [](Builder& b, const Values& x) {
+    return Values{b.GeluTanh(x[0])};
+  };
   EXPECT_TRUE(GradCheck(gelu, {Random({2, 3}, 1, -3, 3)}));
+  EXPECT_TRUE(GradCheck(by_tanh, {Random({2, 3}, 1, -3, 3)}));
 }
 
 TEST(CompositeGradient, Softmax) {

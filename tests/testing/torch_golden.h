@@ -1,0 +1,29 @@
+#pragma once
+
+// The PyTorch values under tests/golden/torch; its README.md describes them.
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "ir/interpreter.h"
+#include "runtime/checkpoint/safetensors.h"
+
+namespace fusor::test {
+
+// One file of stored values.
+class TorchGolden {
+ public:
+  // `file` is relative to tests/golden/torch.
+  explicit TorchGolden(const std::string& file);
+
+  const nlohmann::json& spec() const { return spec_; }
+  bool Has(const std::string& name) const;
+  // Throws kInternal when there is none of that name.
+  ir::Tensor Get(const std::string& name) const;
+
+ private:
+  runtime::Safetensors file_;
+  nlohmann::json spec_;
+};
+
+}  // namespace fusor::test
