@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "codegen/kernel_ir.h"
@@ -42,13 +43,13 @@ struct Buffer {
   int arena = 0;
   int64_t offset = 0;  // bytes, a multiple of kBufferAlignment
   int64_t bytes = 0;
-  ir::TensorType type;   // scalar u8 for workspaces and spans
-  std::string name;      // of the IR value
-  std::string location;  // model location of the node that defines it
+  ir::TensorType type{};   // scalar u8 for workspaces and spans
+  std::string name{};      // of the IR value
+  std::string location{};  // model location of the node that defines it
   // A span, the argument of a kernel that runs over many tensors, covers these
   // buffers: consecutive, each padded to kBufferAlignment. Reading or writing
   // the span reads or writes all of them.
-  std::vector<int> members;
+  std::vector<int> members{};
 };
 
 // A result that may be written over an operand: each element is read before,
@@ -62,20 +63,20 @@ struct InPlace {
 // One call into the vendor library: everything the backend needs to prepare it.
 struct LibraryCall {
   std::string op;  // of the IR: conv2d, matmul, max_pool, copy, ...
-  ir::Attrs attrs;
-  std::vector<ir::TensorType> operands;
-  std::vector<ir::TensorType> results;
+  ir::Attrs attrs{};
+  std::vector<ir::TensorType> operands{};
+  std::vector<ir::TensorType> results{};
   // The rest is filled in by TargetCompiler::PrepareCall.
-  std::string implementation;  // the library's own kernel name, for dumps
+  std::string implementation{};  // the library's own kernel name, for dumps
   int64_t workspace_bytes = 0;
-  std::vector<InPlace> in_place;
+  std::vector<InPlace> in_place{};
 };
 
 struct CompiledKernel {
   Kernel kernel;
   uint64_t fingerprint = 0;  // of Print(kernel, identity) and the target
-  std::string binary;        // the target compiler's bytes
-  std::vector<InPlace> in_place;
+  std::string binary{};      // the target compiler's bytes
+  std::vector<InPlace> in_place{};
 };
 
 enum class StepKind : uint8_t { kLaunch, kLibrary, kCollective };
@@ -85,27 +86,43 @@ struct Step {
   int index = 0;  // into kernels or calls
   // Buffers: kLaunch: the kernel's buffers in order. kLibrary: operands, then
   // results, then the workspace when workspace_bytes > 0.
-  std::vector<int> args;
+  std::vector<int> args{};
   int stream = 0;
-  std::vector<int> waits;  // events that must have happened
-  int records = -1;        // event that happens when the step has ended, or -1
-  std::string name;        // of the IR node's first result
-  std::string location;
-  std::string op_class;  // "conv2d", "fusion", ...: for profiles
-  int64_t bytes = 0;     // moved at least: operands read + results written
+  std::vector<int> waits{};  // events that must have happened
+  int records = -1;    // event that happens when the step has ended, or -1
+  std::string name{};  // of the IR node's first result
+  std::string location{};
+  std::string op_class{};  // "conv2d", "fusion", ...: for profiles
+  int64_t bytes = 0;       // moved at least: operands read + results written
   int64_t flops = 0;
 };
 
 struct PlanInput {
   std::string name;
   ir::InputRole role = ir::InputRole::kData;
+  ir::Attrs attrs;  // how state starts: ir::Input::attrs
   int buffer = 0;
 };
 
 struct PlanOutput {
   std::string name;
   int buffer = 0;
-  int alias = -1;  // input whose buffer this is, or -1
+  int alias = -1;  // input at whose place the buffer lies, or -1
+};
+
+// Where a session keeps its state; programs that share it are planned with one
+// layout.
+struct StateLayout {
+  struct Entry {
+    std::string name;
+    ir::TensorType type;
+    int64_t offset = 0;  // bytes
+  };
+  std::vector<Entry> entries;
+  int64_t bytes = 0;
+
+  // Null when there is none of that name.
+  const Entry* Find(std::string_view name) const;
 };
 
 struct Plan {
@@ -128,6 +145,14 @@ struct Plan {
   int64_t peak_bytes = 0;         // of the temporary arena
   int64_t lower_bound_bytes = 0;  // greatest sum of live temporary bytes
 };
+
+// What a step does with one of its arguments.
+enum class ArgUse : uint8_t { kRead, kWritten, kScratch };
+ArgUse UseOfArg(const Plan& plan, const Step& step, size_t arg);
+const std::vector<InPlace>& InPlaceOf(const Plan& plan, const Step& step);
+
+// The state that the plan's inputs name, and the size of its state arena.
+StateLayout StateOf(const Plan& plan);
 
 // Text for people and for comparing plans; complete but for kernel binaries.
 std::string Print(const Plan& plan);

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "codegen/lower_fusion.h"
+#include "codegen/plan.h"
+#include "codegen/target_compiler.h"
+#include "ir/graph.h"
+
+namespace fusor::codegen {
+
+using LoweredNodes = std::unordered_map<const ir::Node*, LoweredKernel>;
+
+struct PlanOptions {
+  // Where the session keeps its state; null: the plan decides, parameters
+  // first, in the order that joined updates demand (StateOf tells).
+  const StateLayout* state = nullptr;
+  // For all arenas together; 0: any size.
+  int64_t memory_limit_bytes = 0;
+  int threads = 0;             // compile threads; 0: one a core
+  std::string kernel_cache{};  // folder; empty: compile everything
+};
+
+// The plan of an optimised graph, in which every node is a fusion with a
+// lowered kernel, a library op that the target prepares, a view (IsView) or a
+// constant. State that outputs alias is updated in place where nothing needs
+// the old value any longer and by a copy at the end elsewhere. Deterministic.
+//
+// Throws kGraph when the target cannot do an op or the state layout lacks an
+// input, kOutOfMemory above the limit, naming the five largest buffers at the
+// peak, and kInternal when a kernel's spans cannot be laid out.
+Plan BuildPlan(const ir::Graph& graph, const LoweredNodes& lowered,
+               const TargetCompiler& compiler, const PlanOptions& options = {});
+
+}  // namespace fusor::codegen

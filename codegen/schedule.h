@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace fusor::codegen {
+
+// A topological order of all nodes in which every reader of a state's old value
+// runs before the node that makes its new value, wherever the graph allows, so
+// that the state can be updated in place. Several orders are raced - the
+// graph's own, depth first, and greedily least memory first from either end,
+// as in PyTorch Inductor's memory.py - and the one with the smallest
+// PeakLiveBytes is kept; the graph's own order wins ties. Deterministic.
+std::vector<ir::Node*> Schedule(const ir::Graph& graph);
+
+// Greatest sum over the bytes that are live while a node of `order` runs:
+// values but for inputs, constants and outputs, which have a place of their
+// own. Views count as what they view.
+int64_t PeakLiveBytes(const ir::Graph& graph, std::span<ir::Node* const> order);
+
+}  // namespace fusor::codegen

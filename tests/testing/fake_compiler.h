@@ -1,0 +1,28 @@
+#pragma once
+
+#include <atomic>
+
+#include "codegen/target_compiler.h"
+
+namespace fusor::test {
+
+// A target that can do every op and compiles to text; nothing runs.
+class FakeCompiler : public codegen::TargetCompiler {
+ public:
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override;
+  std::string CompileKernel(const codegen::Kernel& kernel) const override;
+  std::string CodegenVersion() const override { return version; }
+  // Some calls get a workspace; elementwise ops may work in place.
+  void PrepareCall(codegen::LibraryCall& call) const override;
+  std::string Disassemble(const codegen::Kernel& kernel) const override;
+
+  std::string version = "fake 1";
+  mutable std::atomic<int> compiled = 0;  // CompileKernel calls
+
+ private:
+  ir::Target target_ = ir::FindTarget("cpu-avx2");
+};
+
+}  // namespace fusor::test

@@ -1,0 +1,120 @@
+#include "tests/testing/plan_runner.h"
+
+#include <cstring>
+
+#include "codegen/kernel_interpreter.h"
+#include "ir/tensor_bytes.h"
+#include "passes/passes.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::Buffer;
+using codegen::LibraryCall;
+using codegen::Plan;
+using codegen::Step;
+
+class HostMemory {
+ public:
+  explicit HostMemory(const Plan& plan) : plan_(plan) {
+    // The bytes of a NaN in every float type, and large as an integer.
+    for (const codegen::Arena& arena : plan.arenas) {
+      arenas_.emplace_back(arena.bytes + codegen::kBufferAlignment, 0xff);
+    }
+  }
+
+  uint8_t* At(int buffer) {
+    const Buffer& b = plan_.buffers[buffer];
+    return arenas_[b.arena].data() + b.offset;
+  }
+
+  std::span<uint8_t> Bytes(int buffer) {
+    return {At(buffer), static_cast<size_t>(plan_.buffers[buffer].bytes)};
+  }
+
+ private:
+  const Plan& plan_;
+  std::vector<std::vector<uint8_t>> arenas_;
+};
+
+void RunCall(const LibraryCall& call, const Step& step, HostMemory& memory) {
+  ir::Graph graph;
+  std::vector<ir::Value*> operands;
+  std::vector<ir::Tensor> tensors;
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    operands.push_back(
+        graph.AddInput(call.operands[i], ir::InputRole::kData, ""));
+    tensors.push_back(
+        ir::LoadTensor(call.operands[i], memory.Bytes(step.args[i])));
+  }
+  ir::Node* node = graph.AddNode(call.op, operands, call.attrs);
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    node->output(i)->set_type(call.results[i]);
+  }
+  std::vector<const ir::Tensor*> pointers;
+  for (const ir::Tensor& tensor : tensors) pointers.push_back(&tensor);
+  const auto results = ir::InterpretNode(*node, pointers, ir::EvalMode::kTyped);
+  if (call.workspace_bytes > 0) {
+    std::memset(memory.At(step.args.back()), 0xee, call.workspace_bytes);
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    ir::StoreTensor(results[i],
+                    memory.Bytes(step.args[call.operands.size() + i]));
+  }
+}
+
+}  // namespace
+
+codegen::LoweredNodes LowerAll(const ir::Graph& graph,
+                               const ir::Target& target) {
+  codegen::LoweredNodes lowered;
+  for (const auto& node : graph.nodes()) {
+    if (node->body() == nullptr) continue;
+    lowered.emplace(node.get(), codegen::LowerFusion(*node, target));
+  }
+  return lowered;
+}
+
+Planned FuseAndPlan(const ir::Graph& graph,
+                    const codegen::TargetCompiler& compiler,
+                    const codegen::PlanOptions& options) {
+  Planned planned;
+  planned.graph = graph.Clone();
+  passes::PassOptions pass_options;
+  pass_options.eager_rounding = true;
+  passes::PassContext context(compiler, pass_options);
+  passes::Fuse(*planned.graph, context);
+  planned.lowered = LowerAll(*planned.graph, compiler.target());
+  planned.plan =
+      codegen::BuildPlan(*planned.graph, planned.lowered, compiler, options);
+  return planned;
+}
+
+std::vector<ir::Tensor> RunPlan(const Plan& plan,
+                                std::span<const ir::Tensor> inputs) {
+  HostMemory memory(plan);
+  for (const Plan::Constant& constant : plan.constants) {
+    std::memcpy(memory.At(constant.buffer), constant.bytes.data(),
+                constant.bytes.size());
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    ir::StoreTensor(inputs[i], memory.Bytes(plan.inputs[i].buffer));
+  }
+  for (const Step& step : plan.steps) {
+    if (step.kind != codegen::StepKind::kLaunch) {
+      RunCall(plan.calls[step.index], step, memory);
+      continue;
+    }
+    std::vector<void*> pointers;
+    for (int arg : step.args) pointers.push_back(memory.At(arg));
+    codegen::InterpretKernel(plan.kernels[step.index].kernel, pointers.data());
+  }
+  std::vector<ir::Tensor> outputs;
+  for (const codegen::PlanOutput& output : plan.outputs) {
+    outputs.push_back(ir::LoadTensor(plan.buffers[output.buffer].type,
+                                     memory.Bytes(output.buffer)));
+  }
+  return outputs;
+}
+
+}  // namespace fusor::test
