@@ -47,6 +47,10 @@ CODEGEN_DATA = {"codegen/plan.h", "codegen/kernel_ir.h",
                 "codegen/target_compiler.h"}
 CODEGEN_EXTRA = {"runtime/session.cc": {"codegen/compiler.h"}}
 
+# Folders of runtime/ that are backends: these, and each whose CMakeLists.txt
+# calls fusor_backend().
+BACKENDS = frozenset(("cpu", "cuda", "null"))
+
 # Third-party headers that stay inside one backend.
 VENDOR_HEADERS = {
     "cuda": re.compile(
@@ -81,6 +85,10 @@ class Tree:
     def __init__(self, root):
         self.root = pathlib.Path(root)
         self.paths = sorted(self._list())
+        self.backends = BACKENDS | {
+            p.split("/")[1] for p in self.paths
+            if re.fullmatch(r"runtime/\w+/CMakeLists.txt", p)
+            and "fusor_backend(" in self.text(p)}
         self._scans = {}
 
     def _list(self):
@@ -128,15 +136,12 @@ class Tree:
         return self._scans[path]
 
 
-def backend_of(path):
-    """`cpu` for runtime/cpu/x.cc and tests/runtime/cpu/x.cc, else None.
-
-    A backend is a folder in runtime/ that is not checkpoint/, data/ or train/.
-    """
+def backend_of(tree, path):
+    """`cpu` for runtime/cpu/x.cc and tests/runtime/cpu/x.cc, else None."""
     parts = path.removeprefix("tests/").split("/")
-    if len(parts) < 3 or parts[0] != "runtime":
-        return None
-    return None if parts[1] in ("checkpoint", "data", "train") else parts[1]
+    if len(parts) > 2 and parts[0] == "runtime" and parts[1] in tree.backends:
+        return parts[1]
+    return None
 
 
 def includes(tree, path):
@@ -151,12 +156,12 @@ def check_layering(tree):
     """Own headers are included by root-relative path, along the layers."""
     for path in tree.cpp():
         for line, header, quoted in includes(tree, path):
-            problem = quoted and layering_problem(path, header)
+            problem = quoted and layering_problem(tree, path, header)
             if problem:
                 yield Finding("layering", path, line, problem, header)
 
 
-def layering_problem(path, header):
+def layering_problem(tree, path, header):
     """Why `path` must not include `header`; None if it may."""
     source, target = path.split("/")[0], header.split("/")[0]
     if target not in FOLDERS:
@@ -164,8 +169,8 @@ def layering_problem(path, header):
     if target not in LAYERS[source]:
         allowed = ", ".join(sorted(LAYERS[source]))
         return f"{source}/ may include {allowed}, not {header}"
-    backend = backend_of(header)
-    if backend and backend != backend_of(path):
+    backend = backend_of(tree, header)
+    if backend and backend != backend_of(tree, path):
         return f"nobody outside runtime/{backend}/ may include {header}"
     if source == "runtime" and target == "codegen":
         allowed = CODEGEN_DATA | CODEGEN_EXTRA.get(path, set())
@@ -182,7 +187,8 @@ def check_vendor_headers(tree):
     for path in tree.cpp():
         for line, header, _ in includes(tree, path):
             for backend, pattern in VENDOR_HEADERS.items():
-                if pattern.match(header) and backend_of(path) != backend:
+                if (pattern.match(header) and
+                        backend_of(tree, path) != backend):
                     yield Finding(
                         "vendor-headers", path, line,
                         f"{header} belongs in runtime/{backend}/", header)

@@ -46,9 +46,11 @@ report() {
 
 # fail STAGE REASON: the end of the log, then the reason as the last line.
 fail() {
-  echo "----- last lines of $log" >&2
-  tail -n 30 "$log" >&2
-  echo "-----" >&2
+  if [[ -s $log ]]; then
+    echo "----- last lines of $log" >&2
+    tail -n 30 "$log" >&2
+    echo "-----" >&2
+  fi
   echo "error: $1: $2" >&2
   exit 1
 }

@@ -218,7 +218,22 @@ class Generator {
         if (wide != nullptr) return wide;
       }
     }
+    if (type.dtype == DType::kBool && Allows(kCompare) && draw_.Chance(0.8)) {
+      Value* x = ValueWith([&](const Value* v) {
+        return v->type().shape == type.shape &&
+               v->type().layout == type.layout && v->type().dtype != type.dtype;
+      });
+      if (x != nullptr) return Compare(x);
+    }
     return Constant(type);
+  }
+
+  Value* Compare(Value* x) {
+    constexpr std::string_view kDirections[] = {"eq", "ne", "lt",
+                                                "le", "gt", "ge"};
+    const std::string direction(
+        kDirections[static_cast<size_t>(draw_.Below(6))]);
+    return Adopt(b_.Compare(direction, x, Match(x->type())), 1);
   }
 
   Value* BroadcastTo(Value* x, const TensorType& type) {
@@ -544,14 +559,9 @@ class Generator {
       case 0:
         if (IsFloat(type.dtype)) Adopt(b_.Floor(x), Bound(x) + 1);
         return;
-      case 1: {
-        constexpr std::string_view kDirections[] = {"eq", "ne", "lt",
-                                                    "le", "gt", "ge"};
-        const std::string direction(
-            kDirections[static_cast<size_t>(draw_.Below(6))]);
-        Adopt(b_.Compare(direction, x, Match(type)), 1);
+      case 1:
+        Compare(x);
         return;
-      }
       case 2: {
         Value* p = Match(predicate);
         Value* y = Match(type);

@@ -53,6 +53,8 @@ class RuleTest(unittest.TestCase):
             "runtime/session.cc": '#include "codegen/compiler.h"\n',
             "tools/a.cc": '#include "runtime/session.h"\n'
                           '#include "runtime/cpu/jit.h"\n',
+            "runtime/new/CMakeLists.txt": "fusor_backend(new SOURCES a.cc)\n",
+            "runtime/b.cc": '#include "runtime/new/new.h"\n',
             "runtime/cpu/a.cc": '#include "runtime/cpu/jit.h"\n'
                                 '#include "runtime/null/record.h"\n'
                                 '#include "runtime/data/loader.h"\n',
@@ -60,7 +62,8 @@ class RuleTest(unittest.TestCase):
             "tests/runtime/a_test.cc": '#include "runtime/cpu/jit.h"\n',
             "ir/b.cc": '#include "b.h"\n',
         }), {"ir/a.cc": 1, "passes/a.cc": 1, "models/a.cc": 1,
-             "runtime/a.cc": 2, "tools/a.cc": 1, "runtime/cpu/a.cc": 1,
+             "runtime/a.cc": 2, "runtime/b.cc": 1, "tools/a.cc": 1,
+             "runtime/cpu/a.cc": 1,
              "tests/runtime/a_test.cc": 1, "ir/b.cc": 1})
 
     def test_vendor_headers(self):

@@ -1,5 +1,6 @@
 # Backends are plug-ins: MODULE libraries in build/lib/backends that libfusor
 # opens at run time.
+include(HeaderCheck)
 
 # fusor_add_backends(NOT_BACKENDS folder...): enters every folder of the current
 # source directory that has a CMakeLists.txt and is not named. FUSOR_BACKENDS is
@@ -69,4 +70,11 @@ function(fusor_backend name)
   add_dependencies(fusor_${name} fusor_build_id)
   add_dependencies(programs fusor_${name})
   set_property(GLOBAL APPEND PROPERTY FUSOR_BUILT_BACKENDS ${name})
+
+  if(FUSOR_TESTS)
+    # Here, where the packages' imported targets are visible.
+    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    fusor_header_check(header_check_${name}
+      FOLDERS ${folder} LIBS fusor ${ARG_LIBS})
+  endif()
 endfunction()
