@@ -142,8 +142,12 @@ class Run {
 
   void Set(const Stmt& stmt, int lane, double value) {
     const DType dtype = kernel_.registers[stmt.dst].dtype;
+    // The neutral element of an integer maximum or minimum stands for the least
+    // or greatest integer.
+    const bool neutral = !ir::IsFloat(dtype) && std::isinf(value);
     registers_[stmt.dst][lane] =
-        RoundTo(stmt.round ? dtype : ComputeDType(dtype), value);
+        neutral ? value
+                : RoundTo(stmt.round ? dtype : ComputeDType(dtype), value);
   }
 
   double Element(int buffer, int64_t i) const {

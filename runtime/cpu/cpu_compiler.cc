@@ -1,0 +1,34 @@
+#include "runtime/cpu/cpu_compiler.h"
+
+#include "runtime/cpu/onednn_calls.h"
+#include "runtime/cpu/thread_team.h"
+
+namespace fusor::cpu {
+
+CpuCompiler::CpuCompiler(ir::Target target)
+    : target_(std::move(target)), codegen_(target_.name) {}
+
+// oneDNN's choices and workspaces depend on the number of threads that the
+// calling thread could use.
+std::vector<ir::LibraryCandidate> CpuCompiler::Candidates(
+    const ir::Node& node) const {
+  const ThreadCount count(target_.threads);
+  return LibraryCandidates(node, target_);
+}
+
+std::string CpuCompiler::CompileKernel(const codegen::Kernel& kernel) const {
+  return codegen_.CompileObject(kernel);
+}
+
+void CpuCompiler::PrepareCall(codegen::LibraryCall& call) const {
+  const ThreadCount count(target_.threads);
+  const auto executable = MakeLibraryExecutable(call);
+  call.implementation = executable->implementation();
+  call.workspace_bytes = executable->workspace_bytes();
+}
+
+std::string CpuCompiler::Disassemble(const codegen::Kernel& kernel) const {
+  return codegen_.CompileAssembly(kernel);
+}
+
+}  // namespace fusor::cpu

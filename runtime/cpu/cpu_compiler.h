@@ -1,0 +1,28 @@
+#pragma once
+
+#include "codegen/target_compiler.h"
+#include "runtime/cpu/llvm_codegen.h"
+
+namespace fusor::cpu {
+
+// The CPU as a compile target: LLVM for kernels, oneDNN for library ops. oneDNN
+// answers for the instruction set of this machine, whatever the target's.
+class CpuCompiler : public codegen::TargetCompiler {
+ public:
+  // REQUIRES: !target.simt.
+  explicit CpuCompiler(ir::Target target);
+
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override;
+  std::string CompileKernel(const codegen::Kernel& kernel) const override;
+  std::string CodegenVersion() const override { return codegen_.version(); }
+  void PrepareCall(codegen::LibraryCall& call) const override;
+  std::string Disassemble(const codegen::Kernel& kernel) const override;
+
+ private:
+  ir::Target target_;
+  LlvmCodegen codegen_;
+};
+
+}  // namespace fusor::cpu

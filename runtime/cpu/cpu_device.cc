@@ -1,0 +1,122 @@
+#include "runtime/cpu/cpu_device.h"
+
+#include <chrono>
+#include <cstring>
+#include <fstream>
+
+#include "ir/support/error.h"
+#include "runtime/cpu/cpu_executable.h"
+#include "runtime/cpu/cpu_memory.h"
+#include "runtime/cpu/thread_team.h"
+
+namespace fusor::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class CpuEvent : public runtime::Event {
+ public:
+  void Synchronize() override {}
+  double ElapsedMs(const runtime::Event& start) const override {
+    const auto& from = static_cast<const CpuEvent&>(start);
+    return std::chrono::duration<double, std::milli>(time_ - from.time_)
+        .count();
+  }
+  void Happen() { time_ = Clock::now(); }
+
+ private:
+  Clock::time_point time_{};
+};
+
+class CpuStream : public runtime::Stream {
+ public:
+  explicit CpuStream(int threads) : threads_(threads) {}
+
+  void Launch(const runtime::Executable& executable, void* const* args,
+              size_t num_args) override {
+    const auto& work = static_cast<const CpuExecutable&>(executable);
+    FUSOR_ASSERT(num_args == work.num_args(), "{}: {} arguments, expected {}",
+                 work.name(), num_args, work.num_args());
+    const ThreadCount count(threads_);
+    const FlushSubnormals flush;
+    work.Run(args);
+  }
+
+  void CopyToDevice(void* device, const void* host, size_t bytes) override {
+    std::memcpy(device, host, bytes);
+  }
+  void CopyToHost(void* host, const void* device, size_t bytes) override {
+    std::memcpy(host, device, bytes);
+  }
+  void Record(runtime::Event& event) override {
+    static_cast<CpuEvent&>(event).Happen();
+  }
+  void Wait(const runtime::Event&) override {}
+  void Synchronize() override {}
+
+ private:
+  int threads_;
+};
+
+class CpuDevice : public runtime::Device {
+ public:
+  explicit CpuDevice(int threads) : threads_(threads) { StartTeam(threads); }
+
+  std::string description() const override {
+    return fmt::format("{}, {} thread{}", DescribeCpu(), threads_,
+                       threads_ == 1 ? "" : "s");
+  }
+  std::unique_ptr<runtime::Memory> Allocate(size_t bytes) override {
+    return AllocateMemory(bytes, threads_);
+  }
+  size_t free_bytes() const override { return FreeBytes(); }
+  std::unique_ptr<runtime::Stream> CreateStream() override {
+    return std::make_unique<CpuStream>(threads_);
+  }
+  std::unique_ptr<runtime::Event> CreateEvent() override {
+    return std::make_unique<CpuEvent>();
+  }
+  std::unique_ptr<runtime::Executable> LoadKernel(
+      const codegen::CompiledKernel& kernel) override {
+    return MakeKernelExecutable(kernel, threads_);
+  }
+  std::unique_ptr<runtime::Executable> LoadCall(
+      const codegen::LibraryCall& call) override {
+    // oneDNN divides the work among the threads it sees now.
+    const ThreadCount count(threads_);
+    return MakeCallExecutable(call);
+  }
+
+ private:
+  int threads_;
+};
+
+std::string ModelName() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with("model name")) continue;
+    const size_t colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown CPU";
+}
+
+}  // namespace
+
+std::string DescribeCpu() {
+  const char* isa = "without AVX2";
+  if (__builtin_cpu_supports("avx512bf16")) {
+    isa = "AVX-512 with bf16";
+  } else if (__builtin_cpu_supports("avx512bw")) {
+    isa = "AVX-512";
+  } else if (__builtin_cpu_supports("avx2")) {
+    isa = "AVX2";
+  }
+  return fmt::format("{}, {}", ModelName(), isa);
+}
+
+std::unique_ptr<runtime::Device> OpenCpuDevice(int threads) {
+  return std::make_unique<CpuDevice>(threads);
+}
+
+}  // namespace fusor::cpu

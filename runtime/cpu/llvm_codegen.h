@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+
+#include "codegen/kernel_ir.h"
+
+namespace fusor::cpu {
+
+// Kernels to machine code for one instruction set. Thread-safe.
+class LlvmCodegen {
+ public:
+  // `target`: "cpu-avx512" or "cpu-avx2". When it is what this machine has, the
+  // host's own instructions are used beyond the target's.
+  explicit LlvmCodegen(const std::string& target);
+
+  // An ELF object with one function a phase (llvm_emitter.h). Depends only on
+  // the kernel's identity and version().
+  std::string CompileObject(const codegen::Kernel& kernel) const;
+
+  // LLVM IR after optimisation, as comments, and assembly.
+  std::string CompileAssembly(const codegen::Kernel& kernel) const;
+
+  // Of LLVM, of the instruction set, and of the code here.
+  const std::string& version() const { return version_; }
+
+ private:
+  std::string cpu_;
+  std::string features_;  // "+avx512f,-amx-tile,..."
+  bool native_bf16_ = false;
+  std::string version_;
+};
+
+}  // namespace fusor::cpu

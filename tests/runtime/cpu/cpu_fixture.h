@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/backend_loader.h"
+
+namespace fusor::test {
+
+// The CPU backend with two threads, and buffers with known bytes around them.
+class Cpu {
+ public:
+  static Cpu& Get();
+
+  runtime::Backend& backend() { return backend_; }
+  codegen::TargetCompiler& compiler() { return *compiler_; }
+  runtime::Device& device() { return *device_; }
+
+  // Compiles, loads and launches the kernel once, on copies of the buffers'
+  // bytes at 64-byte addresses; returns what the buffers hold then. Fails the
+  // test when a byte outside a buffer has changed.
+  std::vector<std::string> Run(const codegen::Kernel& kernel,
+                               std::vector<std::string> buffers);
+  // The same by the kernel interpreter.
+  static std::vector<std::string> Interpret(const codegen::Kernel& kernel,
+                                            std::vector<std::string> buffers);
+
+ private:
+  Cpu();
+  runtime::Backend& backend_;
+  std::unique_ptr<codegen::TargetCompiler> compiler_;
+  std::unique_ptr<runtime::Device> device_;
+  std::unique_ptr<runtime::Stream> stream_;
+};
+
+// Elements as bytes in `dtype`, and back.
+std::string ToBytes(ir::DType dtype, const std::vector<double>& values);
+std::vector<double> FromBytes(ir::DType dtype, const std::string& bytes);
+
+// Between bytes and the elements they hold.
+template <typename T>
+std::vector<T> As(const std::string& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+template <typename T>
+std::string Bytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()),
+          values.size() * sizeof(T)};
+}
+
+}  // namespace fusor::test
