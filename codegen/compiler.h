@@ -44,7 +44,7 @@ struct CompileReport {
   int64_t distinct_kernels = 0;
   int64_t library_calls = 0;  // a step
   int64_t bytes_moved = 0;    // at least, a step
-  int64_t macs = 0;           // a step
+  int64_t forward_macs = 0;   // of one image
   int64_t bytes_saved = 0;    // not moved, thanks to fusion
   double total_seconds() const;
 };

@@ -26,6 +26,7 @@ struct PassOptions {
   // Layouts that state already has, by input name: a program compiled against
   // an existing state store.
   std::map<std::string, ir::Layout> state_layouts;
+  int world_size = 1;  // ranks that train together
   std::set<std::string> disabled;       // pass names
   std::map<std::string, int64_t> fuel;  // pass name -> rewrites left
 };
@@ -103,5 +104,8 @@ bool Fuse(ir::Graph& graph, PassContext& context);
 // Joins update fusions of equal structure and hyper-parameters into one launch
 // over contiguous state.
 bool FuseUpdates(ir::Graph& graph, PassContext& context);
+
+// Replaces collectives by their operands when there is one rank alone.
+bool DropCollectives(ir::Graph& graph, PassContext& context);
 
 }  // namespace fusor::passes

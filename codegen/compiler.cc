@@ -1,0 +1,140 @@
+#include "codegen/compiler.h"
+
+#include <chrono>
+
+#include "codegen/build_plan.h"
+#include "codegen/lower_fusion.h"
+#include "codegen/parallel_for.h"
+#include "codegen/verify_plan.h"
+#include "ir/cost.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/verifier.h"
+#include "passes/fusion_domain.h"
+#include "passes/pipeline.h"
+
+namespace fusor::codegen {
+namespace {
+
+class Stopwatch {
+ public:
+  // Seconds since the last call, or since the start.
+  double Lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    return seconds;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ =
+      std::chrono::steady_clock::now();
+};
+
+// Bytes that the nodes of fusions would have moved as kernels of their own,
+// less what the fusions move.
+int64_t BytesSaved(const ir::Graph& graph) {
+  int64_t saved = 0;
+  for (const auto& node : graph.nodes()) {
+    if (node->body() == nullptr) continue;
+    for (const auto& inner : node->body()->nodes()) {
+      if (!passes::IsFree(*inner)) saved += NodeBytes(*inner);
+    }
+    saved -= NodeBytes(*node);
+  }
+  return saved;
+}
+
+int64_t BatchOf(const ir::Graph& graph) {
+  const ir::Value* images = graph.FindInput("images");
+  if (images == nullptr || images->type().rank() == 0) return 1;
+  return images->type().shape[0];
+}
+
+void CountSteps(const Plan& plan, CompileReport& report) {
+  report.distinct_kernels = static_cast<int64_t>(plan.kernels.size());
+  for (const Step& step : plan.steps) {
+    (step.kind == StepKind::kLaunch ? report.kernels : report.library_calls)++;
+    report.bytes_moved += step.bytes;
+  }
+}
+
+LoweredNodes LowerFusions(const ir::Graph& graph, const ir::Target& target,
+                          bool verify) {
+  LoweredNodes lowered;
+  for (const auto& node : graph.nodes()) {
+    if (node->body() == nullptr) continue;
+    LoweredKernel kernel = LowerFusion(*node, target);
+    if (verify) Verify(kernel.kernel);
+    lowered.emplace(node.get(), std::move(kernel));
+  }
+  return lowered;
+}
+
+}  // namespace
+
+double CompileReport::total_seconds() const {
+  double total = 0;
+  for (const auto& [phase, spent] : seconds) total += spent;
+  return total;
+}
+
+CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
+                        const TargetCompiler& compiler,
+                        const CompileOptions& options) {
+  CompiledProgram program;
+  CompileReport& report = program.report;
+  const auto observe = [&](const char* stage) {
+    if (options.observer) options.observer(stage, *forward);
+  };
+  Stopwatch watch;
+  ir::Verify(*forward);
+  observe("graph");
+  report.nodes_forward = static_cast<int64_t>(forward->nodes().size());
+  report.forward_macs = ir::GraphMacs(*forward) / BatchOf(*forward);
+
+  passes::PassOptions pass_options = options.passes;
+  if (options.state != nullptr) {
+    for (const StateLayout::Entry& entry : options.state->entries) {
+      pass_options.state_layouts[entry.name] = entry.type.layout;
+    }
+  }
+  passes::PassContext context(compiler, pass_options);
+  passes::RunnerOptions runner;
+  runner.verify |= options.verify;
+  RunPipeline(*forward, context, passes::Stage::kForward, runner);
+  if (kind == ProgramKind::kTrain) {
+    RunPipeline(*forward, context, passes::Stage::kTraining, runner);
+    observe("train");
+  }
+  report.nodes_train = static_cast<int64_t>(forward->nodes().size());
+  report.seconds.emplace_back("differentiate", watch.Lap());
+  RunPipeline(*forward, context, passes::Stage::kOptimize, runner);
+  ir::Verify(*forward);
+  observe("optimized");
+  report.nodes_optimized = static_cast<int64_t>(forward->nodes().size());
+  report.seconds.emplace_back("optimize", watch.Lap());
+
+  const LoweredNodes lowered =
+      LowerFusions(*forward, compiler.target(), options.verify);
+  report.fusions = static_cast<int64_t>(lowered.size());
+  report.bytes_saved = BytesSaved(*forward);
+  report.seconds.emplace_back("lower", watch.Lap());
+
+  PlanOptions plan_options;
+  plan_options.state = options.state;
+  plan_options.memory_limit_bytes = options.memory_limit_bytes;
+  plan_options.threads = options.threads;
+  plan_options.kernel_cache = options.kernel_cache;
+  program.plan = BuildPlan(*forward, lowered, compiler, plan_options);
+  report.seconds.emplace_back("plan and generate code", watch.Lap());
+  if (options.verify) VerifyPlan(program.plan, *forward);
+
+  CountSteps(program.plan, report);
+  report.counters = context.counters();
+  report.decisions = context.decisions();
+  program.graph = std::move(forward);
+  return program;
+}
+
+}  // namespace fusor::codegen

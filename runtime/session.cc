@@ -1,0 +1,228 @@
+#include "runtime/session.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "codegen/compiler.h"
+#include "ir/physical.h"
+#include "ir/support/error.h"
+#include "runtime/executor.h"
+#include "runtime/initialize.h"
+
+namespace fusor::runtime {
+
+using codegen::ArenaKind;
+using codegen::Plan;
+using codegen::StateLayout;
+
+// One compiled graph, its own input and output arenas.
+struct Session::Program {
+  codegen::CompiledProgram compiled;
+  std::unique_ptr<Executor> executor;
+  std::vector<std::unique_ptr<Memory>> arenas;  // null where shared
+  ArenaBases bases;
+};
+
+Session::Session(Backend& backend, const BackendOptions& options)
+    : backend_(backend),
+      backend_options_(options),
+      device_(backend.OpenDevice(0, options)),
+      stream_(device_->CreateStream()),
+      compiler_(backend.CreateCompiler("", options)) {}
+
+Session::~Session() = default;
+
+int Session::AddProgram(std::unique_ptr<ir::Graph> forward,
+                        codegen::ProgramKind kind,
+                        const codegen::CompileOptions& options) {
+  auto program = std::make_unique<Program>();
+  codegen::CompileOptions with_state = options;
+  if (!programs_.empty()) with_state.state = &state_layout_;
+  if (with_state.memory_limit_bytes == 0) {
+    with_state.memory_limit_bytes =
+        static_cast<int64_t>(device_->free_bytes()) +
+        (state_ == nullptr ? 0 : state_layout_.bytes) +
+        (temporary_ == nullptr ? 0 : static_cast<int64_t>(temporary_->bytes()));
+  }
+  program->compiled = Compile(std::move(forward), kind, *compiler_, with_state);
+  const Plan& plan = program->compiled.plan;
+  if (programs_.empty()) state_layout_ = StateOf(plan);
+  programs_.push_back(std::move(program));
+  PlaceArenas(*programs_.back());
+  return static_cast<int>(programs_.size()) - 1;
+}
+
+// State is allocated with the first program. The temporary arena grows to the
+// largest program's; then the earlier ones are bound anew.
+void Session::PlaceArenas(Program& program) {
+  const Plan& plan = program.compiled.plan;
+  bool moved = false;
+  for (const codegen::Arena& arena : plan.arenas) {
+    const size_t bytes = std::max<size_t>(static_cast<size_t>(arena.bytes), 1);
+    program.arenas.emplace_back();
+    if (arena.kind == ArenaKind::kState) {
+      if (state_ == nullptr) state_ = device_->Allocate(bytes);
+    } else if (arena.kind == ArenaKind::kTemporary) {
+      if (temporary_ == nullptr || temporary_->bytes() < bytes) {
+        moved = temporary_ != nullptr;
+        temporary_.reset();
+        temporary_ = device_->Allocate(bytes);
+      }
+    } else {
+      program.arenas.back() = device_->Allocate(bytes);
+    }
+  }
+  program.executor = std::make_unique<Executor>(plan, *device_);
+  for (const auto& other : programs_) {
+    if (!moved && other.get() != &program) continue;
+    BindProgram(*other);
+  }
+}
+
+void Session::BindProgram(Program& program) {
+  program.bases.clear();
+  const Plan& plan = program.compiled.plan;
+  for (size_t i = 0; i < plan.arenas.size(); ++i) {
+    const ArenaKind kind = plan.arenas[i].kind;
+    Memory* memory = kind == ArenaKind::kState       ? state_.get()
+                     : kind == ArenaKind::kTemporary ? temporary_.get()
+                                                     : program.arenas[i].get();
+    program.bases.push_back(memory->data());
+  }
+  program.executor->Bind(program.bases, *stream_);
+}
+
+const Plan& Session::plan(int program) const {
+  return programs_[program]->compiled.plan;
+}
+
+const codegen::CompileReport& Session::report(int program) const {
+  return programs_[program]->compiled.report;
+}
+
+const ir::Graph& Session::graph(int program) const {
+  return *programs_[program]->compiled.graph;
+}
+
+const StateLayout::Entry& Session::FindState(const std::string& name) const {
+  const StateLayout::Entry* entry = state_layout_.Find(name);
+  FUSOR_CHECK(entry != nullptr, kCheckpoint, "the model has no tensor {}",
+              name);
+  return *entry;
+}
+
+void Session::InitializeState(uint64_t seed) {
+  FUSOR_ASSERT(!programs_.empty(), "no program");
+  for (const codegen::PlanInput& input : plan(0).inputs) {
+    if (!IsState(input.role)) continue;
+    const int64_t elements = FindState(input.name).type.num_elements();
+    WriteState(input.name,
+               InitialValues(input.attrs, elements, input.name, seed));
+  }
+}
+
+std::vector<float> Session::ReadState(const std::string& name) const {
+  const StateLayout::Entry& entry = FindState(name);
+  std::vector<char> bytes(static_cast<size_t>(entry.type.num_bytes()));
+  stream_->CopyToHost(bytes.data(),
+                      static_cast<char*>(state_->data()) + entry.offset,
+                      bytes.size());
+  stream_->Synchronize();
+  const ir::Tensor tensor = ir::FromMemory(entry.type, bytes.data());
+  return {tensor.data.begin(), tensor.data.end()};
+}
+
+void Session::WriteState(const std::string& name,
+                         std::span<const float> values) {
+  const StateLayout::Entry& entry = FindState(name);
+  FUSOR_CHECK(static_cast<int64_t>(values.size()) == entry.type.num_elements(),
+              kCheckpoint, "tensor {}: expected {} elements, got {}", name,
+              entry.type.num_elements(), values.size());
+  std::vector<char> bytes(static_cast<size_t>(entry.type.num_bytes()));
+  ir::ToMemory({entry.type, {values.begin(), values.end()}}, bytes.data());
+  stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
+                        bytes.data(), bytes.size());
+  stream_->Synchronize();
+}
+
+bool Session::HasInput(int program, const std::string& name) const {
+  const auto& inputs = plan(program).inputs;
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [&](const auto& input) { return input.name == name; });
+}
+
+int Session::FindInput(int program, const std::string& name) const {
+  const auto& inputs = plan(program).inputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].name == name) return static_cast<int>(i);
+  }
+  FUSOR_CHECK(false, kGraph, "program {}: no input {}", plan(program).name,
+              name);
+}
+
+int Session::FindOutput(int program, const std::string& name) const {
+  const auto& outputs = plan(program).outputs;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].name == name) return static_cast<int>(i);
+  }
+  FUSOR_CHECK(false, kGraph, "program {}: no output {}", plan(program).name,
+              name);
+}
+
+void Session::SetInput(int program, int input, const void* data, size_t bytes) {
+  const Program& p = *programs_[program];
+  const codegen::PlanInput& target = p.compiled.plan.inputs[input];
+  const codegen::Buffer& buffer = p.compiled.plan.buffers[target.buffer];
+  FUSOR_CHECK(static_cast<int64_t>(bytes) == buffer.type.num_bytes(), kData,
+              "input {}: expected {} bytes ({}), got {}", target.name,
+              buffer.type.num_bytes(), ToString(buffer.type), bytes);
+  stream_->CopyToDevice(p.executor->address(target.buffer), data, bytes);
+}
+
+void Session::Step(int program) { programs_[program]->executor->Run(*stream_); }
+
+double Session::ReadScalar(int program, int output) {
+  const Program& p = *programs_[program];
+  const int buffer = p.compiled.plan.outputs[output].buffer;
+  const ir::DType dtype = p.compiled.plan.buffers[buffer].type.dtype;
+  FUSOR_ASSERT(p.compiled.plan.buffers[buffer].type.num_elements() == 1 &&
+                   (dtype == ir::DType::kF32 || dtype == ir::DType::kF64),
+               "output {} is no floating scalar", output);
+  const void* address = p.executor->address(buffer);
+  double wide = 0;
+  float narrow = 0;
+  if (dtype == ir::DType::kF64) {
+    stream_->CopyToHost(&wide, address, sizeof(wide));
+  } else {
+    stream_->CopyToHost(&narrow, address, sizeof(narrow));
+  }
+  stream_->Synchronize();
+  return dtype == ir::DType::kF64 ? wide : narrow;
+}
+
+ir::Tensor Session::ReadOutput(int program, int output) {
+  const Program& p = *programs_[program];
+  const int buffer = p.compiled.plan.outputs[output].buffer;
+  const ir::TensorType& type = p.compiled.plan.buffers[buffer].type;
+  std::vector<char> bytes(static_cast<size_t>(type.num_bytes()));
+  stream_->CopyToHost(bytes.data(), p.executor->address(buffer), bytes.size());
+  stream_->Synchronize();
+  return ir::FromMemory(type, bytes.data());
+}
+
+std::vector<double> Session::ProfileStep(int program) {
+  const Executor& executor = *programs_[program]->executor;
+  std::vector<double> ms;
+  stream_->Synchronize();
+  for (size_t i = 0; i < executor.num_steps(); ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    executor.RunStep(i, *stream_);
+    stream_->Synchronize();
+    const auto end = std::chrono::steady_clock::now();
+    ms.push_back(
+        std::chrono::duration<double, std::milli>(end - start).count());
+  }
+  return ms;
+}
+
+}  // namespace fusor::runtime

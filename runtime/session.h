@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/plan.h"
+#include "ir/graph.h"
+#include "ir/interpreter.h"
+#include "runtime/backend.h"
+
+namespace fusor::codegen {
+struct CompileOptions;
+struct CompileReport;
+enum class ProgramKind;
+}  // namespace fusor::codegen
+
+namespace fusor::runtime {
+
+// The programs of one model on one device, over one state store: parameters,
+// optimizer state and running statistics. The first program that is added
+// fixes where state lies; later ones are compiled against that. Programs share
+// the memory of their activations, for only one runs at a time.
+//
+// Not thread-safe: one thread adds, feeds and steps.
+class Session {
+ public:
+  // `backend` must outlive the session.
+  Session(Backend& backend, const BackendOptions& options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const Device& device() const { return *device_; }
+
+  // Compiles a model's forward graph and makes it ready to run. Returns the
+  // program's number. Throws what Compile throws, and kOutOfMemory when the
+  // device has less memory than the plan needs.
+  int AddProgram(std::unique_ptr<ir::Graph> forward, codegen::ProgramKind kind,
+                 const codegen::CompileOptions& options);
+
+  const codegen::Plan& plan(int program) const;
+  const codegen::CompileReport& report(int program) const;
+  const ir::Graph& graph(int program) const;
+
+  // --- State; logical row-major f32
+  // -------------------------------------------
+  const codegen::StateLayout& state() const { return state_layout_; }
+  void InitializeState(uint64_t seed);
+  std::vector<float> ReadState(const std::string& name) const;
+  // Throws kCheckpoint when the name is unknown or the count differs.
+  void WriteState(const std::string& name, std::span<const float> values);
+
+  // --- Running
+  // ------------------------------------------------------------------ Position
+  // of the input or output of that name; throws kGraph.
+  int FindInput(int program, const std::string& name) const;
+  int FindOutput(int program, const std::string& name) const;
+  // False when the program has no such input.
+  bool HasInput(int program, const std::string& name) const;
+
+  // REQUIRES: `bytes` is the input's size; row-major layout.
+  void SetInput(int program, int input, const void* data, size_t bytes);
+  // Runs the program once. No allocation of ours, no look-ups.
+  void Step(int program);
+  // Blocks until the last step has ended. A scalar output as double.
+  double ReadScalar(int program, int output);
+  ir::Tensor ReadOutput(int program, int output);
+
+  // For profiles: milliseconds of each step of the plan in one run of the
+  // program, with a synchronisation after each.
+  std::vector<double> ProfileStep(int program);
+
+ private:
+  struct Program;
+  const codegen::StateLayout::Entry& FindState(const std::string& name) const;
+  void PlaceArenas(Program& program);
+  void BindProgram(Program& program);
+
+  Backend& backend_;
+  BackendOptions backend_options_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<codegen::TargetCompiler> compiler_;
+  codegen::StateLayout state_layout_;
+  std::unique_ptr<Memory> state_;
+  std::unique_ptr<Memory> temporary_;
+  std::vector<std::unique_ptr<Program>> programs_;
+};
+
+}  // namespace fusor::runtime

@@ -1,0 +1,221 @@
+#include "runtime/train/training_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "ir/support/error.h"
+
+namespace fusor::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// The inputs of a program that the loop feeds; -1 where it has none.
+struct Feed {
+  int images, labels, weights, lr, key, step;
+
+  Feed(const Session& session, int program) {
+    const auto find = [&](const char* name) {
+      return session.HasInput(program, name) ? session.FindInput(program, name)
+                                             : -1;
+    };
+    images = session.FindInput(program, "images");
+    labels = session.FindInput(program, "labels");
+    weights = find("weights");
+    lr = find("lr");
+    key = find("random_key");
+    step = find("step");
+  }
+
+  void SetBatch(Session& session, int program, const Batch& batch) const {
+    session.SetInput(program, images, batch.images().data(),
+                     batch.images().size_bytes());
+    session.SetInput(program, labels, batch.labels.data(),
+                     batch.labels.size() * sizeof(int32_t));
+    if (weights >= 0) {
+      session.SetInput(program, weights, batch.weights.data(),
+                       batch.weights.size() * sizeof(float));
+    }
+  }
+};
+
+class Loop {
+ public:
+  Loop(Session& session, int program, BatchSource& source,
+       const TrainOptions& options, const TrainObserver& observer)
+      : session_(session),
+        program_(program),
+        source_(source),
+        options_(options),
+        observer_(observer),
+        feed_(session, program),
+        loss_output_(session.FindOutput(program, "loss")) {
+    total_ = options.epochs * source.batches_per_epoch();
+    if (options.iterations >= 0) total_ = std::min(total_, options.iterations);
+    report_.step_ms.reserve(static_cast<size_t>(total_));
+    report_.losses.reserve(static_cast<size_t>(total_));
+    const int64_t key = static_cast<int64_t>(options.seed);
+    if (feed_.key >= 0) {
+      session.SetInput(program, feed_.key, &key, sizeof(key));
+    }
+  }
+
+  TrainReport Run(const std::function<EvalReport()>& evaluate) {
+    interval_start_ = Clock::now();
+    for (int64_t step = 0; step < total_; ++step) {
+      Step(step);
+      const int64_t per_epoch = source_.batches_per_epoch();
+      const bool epoch_ends = (step + 1) % per_epoch == 0;
+      const bool last = step + 1 == total_;
+      if ((step + 1) % options_.print_every == 0 || epoch_ends || last) {
+        ReportInterval(step);
+      }
+      const int64_t epoch = (step + 1) / per_epoch;
+      if (evaluate && options_.eval_every > 0 &&
+          (last || (epoch_ends && epoch % options_.eval_every == 0))) {
+        const EvalReport result = evaluate();
+        if (observer_.evaluated) observer_.evaluated(epoch, result);
+        interval_start_ = Clock::now();
+      }
+      if (observer_.stop && observer_.stop()) {
+        report_.interrupted = true;
+        break;
+      }
+    }
+    Finish();
+    return std::move(report_);
+  }
+
+ private:
+  void Step(int64_t step) {
+    const Clock::time_point start = Clock::now();
+    const Batch& batch = source_.Next();
+    const Clock::time_point ready = Clock::now();
+    lr_ = LearningRate(options_.lr, step);
+    const float lr = static_cast<float>(lr_);
+    const int32_t number = static_cast<int32_t>(step);
+    feed_.SetBatch(session_, program_, batch);
+    if (feed_.lr >= 0) {
+      session_.SetInput(program_, feed_.lr, &lr, sizeof(lr));
+    }
+    if (feed_.step >= 0) {
+      session_.SetInput(program_, feed_.step, &number, sizeof(number));
+    }
+    session_.Step(program_);
+    const double loss = session_.ReadScalar(program_, loss_output_);
+    const Clock::time_point end = Clock::now();
+    report_.losses.push_back(loss);
+    report_.step_ms.push_back(1e3 * Seconds(start, end));
+    ++report_.steps;
+    images_ += batch.size();
+    interval_images_ += batch.size();
+    interval_wait_ += Seconds(start, ready);
+    if (observer_.warning) {
+      for (const std::string& text : source_.TakeWarnings()) {
+        observer_.warning(text);
+      }
+    }
+    if (observer_.progress) observer_.progress(step + 1, total_);
+    FUSOR_CHECK(std::isfinite(loss), kData,
+                "loss is {} at iteration {} (learning rate {}): training "
+                "diverged",
+                loss, step + 1, lr_);
+  }
+
+  void ReportInterval(int64_t step) {
+    const Clock::time_point now = Clock::now();
+    const double seconds = Seconds(interval_start_, now);
+    const DataStats stats = source_.stats();
+    if (observer_.interval) {
+      IntervalReport interval;
+      interval.epoch = step / source_.batches_per_epoch();
+      interval.iteration = step + 1;
+      interval.iterations = total_;
+      interval.loss = report_.losses.back();
+      interval.images_per_second =
+          static_cast<double>(interval_images_) / seconds;
+      interval.lr = lr_;
+      interval.data_wait_share = interval_wait_ / seconds;
+      interval.data = stats - interval_stats_;
+      observer_.interval(interval);
+    }
+    interval_start_ = now;
+    interval_images_ = 0;
+    interval_wait_ = 0;
+    interval_stats_ = stats;
+  }
+
+  void Finish() {
+    if (report_.steps == 0) return;
+    report_.first_loss = report_.losses.front();
+    report_.last_loss = report_.losses.back();
+    double ms = 0;
+    for (double step : report_.step_ms) ms += step;
+    report_.seconds = ms / 1e3;
+    // The first step touches memory and fills caches.
+    const double warm = report_.steps > 1 ? ms - report_.step_ms.front() : ms;
+    const double images =
+        static_cast<double>(images_) *
+        static_cast<double>(report_.steps > 1 ? report_.steps - 1
+                                              : report_.steps) /
+        static_cast<double>(report_.steps);
+    report_.images_per_second = images / (warm / 1e3);
+    report_.data = source_.stats();
+  }
+
+  Session& session_;
+  const int program_;
+  BatchSource& source_;
+  const TrainOptions& options_;
+  const TrainObserver& observer_;
+  const Feed feed_;
+  const int loss_output_;
+  int64_t total_ = 0;
+  int64_t images_ = 0;
+  double lr_ = 0;
+  Clock::time_point interval_start_;
+  int64_t interval_images_ = 0;
+  double interval_wait_ = 0;
+  DataStats interval_stats_;
+  TrainReport report_;
+};
+
+}  // namespace
+
+TrainReport Train(Session& session, int program, BatchSource& source,
+                  const TrainOptions& options, const TrainObserver& observer,
+                  const std::function<EvalReport()>& evaluate) {
+  return Loop(session, program, source, options, observer).Run(evaluate);
+}
+
+EvalReport Evaluate(Session& session, int program, BatchSource& source) {
+  const Feed feed(session, program);
+  const int loss = session.FindOutput(program, "loss_sum");
+  const int top1 = session.FindOutput(program, "top1");
+  const int top5 = session.FindOutput(program, "top5");
+  EvalReport report;
+  double images = 0;
+  const int64_t batches = source.batches_per_epoch();
+  for (int64_t b = 0; b < batches; ++b) {
+    const Batch& batch = source.Next();
+    feed.SetBatch(session, program, batch);
+    session.Step(program);
+    for (float weight : batch.weights) images += weight;
+    report.loss += session.ReadScalar(program, loss);
+    report.top1 += session.ReadScalar(program, top1);
+    report.top5 += session.ReadScalar(program, top5);
+  }
+  FUSOR_CHECK(images > 0, kData, "evaluation: no readable image");
+  report.images = static_cast<int64_t>(images);
+  report.loss /= images;
+  report.top1 /= images;
+  report.top5 /= images;
+  return report;
+}
+
+}  // namespace fusor::runtime

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/data/batch_source.h"
+#include "runtime/session.h"
+#include "runtime/train/lr_schedule.h"
+
+namespace fusor::runtime {
+
+struct TrainOptions {
+  int64_t epochs = 1;
+  int64_t iterations = -1;  // stop after so many steps in all; -1: no limit
+  int64_t print_every = 10;
+  int64_t eval_every = 1;  // epochs; 0: never
+  LrScheduleOptions lr;
+  uint64_t seed = 0;  // of dropout
+};
+
+// One line of the log: the steps since the one before.
+struct IntervalReport {
+  int64_t epoch = 0;
+  int64_t iteration = 0;   // of the last step, from 1
+  int64_t iterations = 0;  // in the whole run
+  double loss = 0;         // of the last step
+  double images_per_second = 0;
+  double lr = 0;
+  double data_wait_share = 0;  // of the interval's time
+  DataStats data;              // of the interval
+};
+
+struct EvalReport {
+  int64_t images = 0;
+  double loss = 0;
+  double top1 = 0;  // in [0, 1]
+  double top5 = 0;
+};
+
+struct TrainReport {
+  int64_t steps = 0;
+  double first_loss = 0;
+  double last_loss = 0;
+  double images_per_second = 0;  // over all steps but the first
+  double seconds = 0;            // in steps, data included
+  std::vector<double> step_ms;
+  std::vector<double> losses;
+  DataStats data;
+  bool interrupted = false;
+};
+
+// What the loop tells its caller; any may be empty.
+struct TrainObserver {
+  std::function<void(const IntervalReport&)> interval;
+  std::function<void(int64_t step, int64_t steps)> progress;
+  std::function<void(int64_t epoch, const EvalReport&)> evaluated;
+  std::function<void(const std::string&)> warning;
+  // Asked after each step; true ends the run after it.
+  std::function<bool()> stop;
+};
+
+// Trains: the source's batches through `program`, evaluating with `evaluate`
+// after each eval_every-th epoch and after the last.
+TrainReport Train(Session& session, int program, BatchSource& source,
+                  const TrainOptions& options, const TrainObserver& observer,
+                  const std::function<EvalReport()>& evaluate);
+
+// One epoch of the source through an evaluation program: every image counts
+// once, whatever the batch size. Throws kData for an empty source.
+EvalReport Evaluate(Session& session, int program, BatchSource& source);
+
+}  // namespace fusor::runtime

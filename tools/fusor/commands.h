@@ -1,0 +1,22 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace fusor::tools {
+
+// Each declares a sub-command; when the user asks for it, `*run` is set to what
+// does it. Failures are thrown as fusor::Error.
+using Run = std::function<void()>;
+void AddTrain(CLI::App& app, Run* run);
+void AddBench(CLI::App& app, Run* run);
+void AddEval(CLI::App& app, Run* run);
+void AddDump(CLI::App& app, Run* run);
+void AddData(CLI::App& app, Run* run);
+void AddDoctor(CLI::App& app, Run* run);
+
+// True once SIGINT or SIGTERM has come in; the handlers are installed by main.
+bool StopRequested();
+int StopSignal();  // 0 when there was none
+
+}  // namespace fusor::tools

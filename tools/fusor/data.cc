@@ -1,0 +1,73 @@
+#include <fmt/core.h>
+
+#include <filesystem>
+
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+#include "runtime/data/decode.h"
+#include "runtime/data/ppm.h"
+#include "runtime/data/sample_images.h"
+#include "tools/fusor/commands.h"
+
+namespace fusor::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct DecodeFlags {
+  std::vector<std::string> files;
+  std::string out;
+};
+
+void Decode(const DecodeFlags& flags) {
+  fs::create_directories(flags.out);
+  std::vector<uint8_t> bytes;
+  for (const std::string& file : flags.files) {
+    ReadFile(file, ErrorCode::kData, bytes);
+    const runtime::Image image = runtime::DecodeImage(bytes, file);
+    const std::string path =
+        (fs::path(flags.out) / fs::path(file).stem()).string() + ".ppm";
+    runtime::WritePpm(path, image);
+    fmt::print("{}: {}x{} -> {}\n", file, image.width, image.height,
+               path);
+  }
+}
+
+}  // namespace
+
+void AddData(CLI::App& app, Run* run) {
+  CLI::App* command = app.add_subcommand("data", "Inspect and make data sets");
+  command->require_subcommand(1);
+  auto flags = std::make_shared<DecodeFlags>();
+  CLI::App* decode = command->add_subcommand(
+      "decode", "Write decoded pixels as PPM, to check the reader");
+  decode->add_option("files", flags->files, "JPEG or PNG files")->required();
+  decode->add_option("--out", flags->out, "Folder")
+      ->required()
+      ->type_name("DIR");
+  decode->callback([flags, run] { *run = [flags] { Decode(*flags); }; });
+
+  auto out = std::make_shared<std::string>();
+  auto options = std::make_shared<runtime::SampleImagesOptions>();
+  CLI::App* samples = command->add_subcommand(
+      "make-samples", "Draw a small data set of JPEG files in four classes");
+  samples->add_option("--out", *out, "Folder; must not exist")
+      ->required()
+      ->type_name("DIR");
+  samples
+      ->add_option("--train-images", options->train_images,
+                   "Training images of each class")
+      ->capture_default_str();
+  samples
+      ->add_option("--val-images", options->val_images,
+                   "Validation images of each class")
+      ->capture_default_str();
+  samples->callback([out, options, run] {
+    *run = [out, options] {
+      runtime::WriteSampleImages(*out, *options);
+      fmt::print("wrote {}\n", *out);
+    };
+  });
+}
+
+}  // namespace fusor::tools

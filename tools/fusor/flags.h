@@ -1,0 +1,68 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fusor::tools {
+
+// Flags that several commands share. Each Add function declares them on a
+// command; the struct must outlive it.
+
+struct ModelFlags {
+  std::string arch = "resnet50-v1.5";
+  int64_t batch = 32;
+  int64_t image_size = 0;   // 0: the model's own (224, CIFAR 32)
+  int64_t num_classes = 0;  // 0: the data's, or 1000
+  std::string fan = "fan-out";
+  bool zero_gamma = false;
+  double dropout = 0.5;
+  double label_smoothing = 0;
+  std::vector<double> mean, std;  // of 3; empty: ImageNet's, CIFAR's
+};
+void AddModelFlags(CLI::App& app, ModelFlags& flags);
+
+struct CompileFlags {
+  std::string backend = "cpu";
+  int threads = 0;
+  std::string fusion = "on";
+  std::string rounding = "fast";
+  std::string winograd = "on";
+  std::string cache = "on";
+  std::vector<std::string> disabled;
+  bool verify = false;
+};
+void AddCompileFlags(CLI::App& app, CompileFlags& flags);
+
+struct OptimizerFlags {
+  double lr = 0.1;
+  std::string schedule = "cosine";
+  double momentum = 0.9;
+  double weight_decay = 1e-4;
+  bool norm_weight_decay = false;
+  bool nesterov = false;
+  bool decoupled = false;
+  double warmup_epochs = 0;
+  int64_t warmup_steps = 0;
+  std::vector<int64_t> milestones;  // epochs
+  double gamma = 0.1;
+};
+void AddOptimizerFlags(CLI::App& app, OptimizerFlags& flags);
+
+struct DataFlags {
+  std::string path;
+  bool synthetic = false;
+  int workers = 2;
+  int prefetch = 4;
+  std::string bad_record = "fail";
+  std::string transform;  // empty: by arch
+  int64_t max_per_class = 0;
+  uint64_t seed = 0;
+};
+void AddDataFlags(CLI::App& app, DataFlags& flags);
+
+// "--json FILE", "-" for stdout.
+void AddJsonFlag(CLI::App& app, std::string& path);
+
+}  // namespace fusor::tools

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "runtime/session.h"
+
+namespace fusor::tools {
+
+// Shares of a step's time; they add up to 1.
+struct ProfileShares {
+  double matrix = 0;   // convolutions and matrix products
+  double kernels = 0;  // generated kernels
+  double other = 0;    // other library calls
+};
+
+// Measures one step, part by part. It is a real step: state changes.
+ProfileShares MeasureShares(runtime::Session& session, int program);
+
+}  // namespace fusor::tools

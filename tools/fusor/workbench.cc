@@ -1,0 +1,280 @@
+#include "tools/fusor/workbench.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "ir/support/environment.h"
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+#include "runtime/backend_loader.h"
+#include "runtime/data/image_folder.h"
+#include "runtime/data/loader.h"
+#include "runtime/data/synthetic.h"
+
+namespace fusor::tools {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+bool IsCifar(const ModelFlags& flags) {
+  return flags.arch.find("cifar") != std::string::npos;
+}
+
+int64_t ImageSize(const ModelFlags& flags) {
+  if (flags.image_size != 0) return flags.image_size;
+  return IsCifar(flags) ? 32 : 224;
+}
+
+}  // namespace
+
+models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
+  models::ModelOptions options;
+  options.batch = flags.batch;
+  options.image_size = ImageSize(flags);
+  options.num_classes = flags.num_classes != 0 ? flags.num_classes
+                        : classes != 0         ? classes
+                                               : 1000;
+  FUSOR_CHECK(classes <= options.num_classes, kUsage,
+              "--num-classes {}: the data has {} classes", flags.num_classes,
+              classes);
+  const bool fan_in = flags.fan == "fan-in" || flags.fan == "fanin";
+  options.fan = fan_in ? models::FanMode::kFanIn : models::FanMode::kFanOut;
+  options.zero_gamma = flags.zero_gamma;
+  options.dropout = flags.dropout;
+  options.label_smoothing = flags.label_smoothing;
+  if (IsCifar(flags)) {
+    options.mean = {125.3, 123.0, 113.9};
+    options.std = {63.0, 62.1, 66.7};
+  }
+  if (!flags.mean.empty()) {
+    std::copy(flags.mean.begin(), flags.mean.end(), options.mean.begin());
+  }
+  if (!flags.std.empty()) {
+    std::copy(flags.std.begin(), flags.std.end(), options.std.begin());
+  }
+  for (double std : options.std) {
+    FUSOR_CHECK(std > 0, kUsage, "--std {}: expected positive numbers", std);
+  }
+  return options;
+}
+
+codegen::CompileOptions MakeCompileOptions(const CompileFlags& flags,
+                                           const OptimizerFlags& optimizer) {
+  codegen::CompileOptions options;
+  options.passes.fusion = flags.fusion == "on";
+  options.passes.eager_rounding = flags.rounding == "eager";
+  options.passes.winograd = flags.winograd == "on";
+  options.passes.disabled = {flags.disabled.begin(), flags.disabled.end()};
+  options.passes.optimizer = {.momentum = optimizer.momentum,
+                              .nesterov = optimizer.nesterov,
+                              .weight_decay = optimizer.weight_decay,
+                              .norm_weight_decay = optimizer.norm_weight_decay
+                                                       ? optimizer.weight_decay
+                                                       : 0,
+                              .decoupled_weight_decay = optimizer.decoupled};
+  if (flags.cache == "on" && !CacheDirectory().empty()) {
+    options.kernel_cache = CacheDirectory() + "/kernels";
+  }
+  options.verify = flags.verify;
+  return options;
+}
+
+runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
+                                        int64_t epochs, int64_t steps_per_epoch,
+                                        int64_t total_steps) {
+  runtime::LrScheduleOptions options;
+  options.kind = runtime::ParseLrSchedule(flags.schedule);
+  options.base = flags.lr;
+  options.total_steps = std::min(total_steps, epochs * steps_per_epoch);
+  options.warmup_steps =
+      flags.warmup_steps != 0
+          ? flags.warmup_steps
+          : std::llround(flags.warmup_epochs *
+                         static_cast<double>(steps_per_epoch));
+  std::vector<int64_t> milestones = flags.milestones;
+  if (milestones.empty()) milestones = {30, 60, 80};
+  for (int64_t epoch : milestones) {
+    options.milestones.push_back(epoch * steps_per_epoch);
+  }
+  options.gamma = flags.gamma;
+  return options;
+}
+
+std::unique_ptr<runtime::Session> OpenSession(const CompileFlags& flags) {
+  return std::make_unique<runtime::Session>(
+      runtime::LoadBackend(flags.backend),
+      runtime::BackendOptions{.threads = flags.threads});
+}
+
+namespace {
+
+runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
+                                 Split split) {
+  using Kind = runtime::TransformKind;
+  runtime::Transform transform;
+  transform.image_size = static_cast<int>(ImageSize(model));
+  const bool cifar = IsCifar(model);
+  if (split == Split::kVal) {
+    transform.kind = cifar ? Kind::kExact : Kind::kCentreCrop;
+    return transform;
+  }
+  const std::string name = !data.transform.empty() ? data.transform
+                           : cifar                 ? "pad-crop"
+                                                   : "random-resized-crop";
+  transform.kind = name == "random-resized-crop" ? Kind::kRandomResizedCrop
+                   : name == "centre-crop"       ? Kind::kCentreCrop
+                   : name == "pad-crop"          ? Kind::kPadCrop
+                                                 : Kind::kExact;
+  return transform;
+}
+
+// DATA/train or DATA/val; DATA itself when it has no such sub-folders.
+std::string SplitFolder(const std::string& path, Split split) {
+  const fs::path root(path);
+  FUSOR_CHECK(fs::is_directory(root), kData, "{}: no such folder", path);
+  const bool has_train = fs::is_directory(root / "train");
+  const bool has_val = fs::is_directory(root / "val");
+  if (split == Split::kTrain) {
+    return has_train ? (root / "train").string() : path;
+  }
+  if (has_val) return (root / "val").string();
+  return has_train ? "" : path;
+}
+
+}  // namespace
+
+std::unique_ptr<runtime::BatchSource> OpenData(const DataFlags& data,
+                                               const ModelFlags& model,
+                                               Split split, int* classes) {
+  FUSOR_CHECK(data.synthetic != !data.path.empty(), kUsage,
+              "expected an image folder or --synthetic, got {}",
+              data.synthetic ? "both" : "neither");
+  if (data.synthetic) {
+    if (split == Split::kVal) return nullptr;
+    runtime::SyntheticOptions options;
+    options.batch_size = static_cast<int>(model.batch);
+    options.image_size = static_cast<int>(ImageSize(model));
+    options.num_classes =
+        static_cast<int>(model.num_classes != 0 ? model.num_classes : 1000);
+    options.seed = data.seed;
+    *classes = options.num_classes;
+    return std::make_unique<runtime::SyntheticSource>(options);
+  }
+  const std::string folder = SplitFolder(data.path, split);
+  if (folder.empty()) return nullptr;
+  auto images = std::make_unique<runtime::ImageFolder>(
+      folder, split == Split::kTrain ? data.max_per_class : 0);
+  *classes = images->num_classes();
+  runtime::LoaderOptions options;
+  options.batch_size = static_cast<int>(model.batch);
+  options.transform = MakeTransform(data, model, split);
+  options.training = split == Split::kTrain;
+  options.seed = data.seed;
+  options.threads = data.workers;
+  options.prefetch = data.prefetch;
+  options.bad_record = data.bad_record == "skip" ? runtime::BadRecord::kSkip
+                                                 : runtime::BadRecord::kFail;
+  return std::make_unique<runtime::Loader>(std::move(images), options);
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+json StepJson(std::vector<double> step_ms) {
+  if (step_ms.empty()) return json::object();
+  const auto [low, high] = std::minmax_element(step_ms.begin(), step_ms.end());
+  return {{"median", Median(step_ms)}, {"min", *low}, {"max", *high}};
+}
+
+json ProgramJson(const runtime::Session& session, int program) {
+  const codegen::CompileReport& report = session.report(program);
+  const codegen::Plan& plan = session.plan(program);
+  const models::ParameterCount count =
+      models::CountParameters(session.graph(program));
+  json compile = json::object();
+  for (const auto& [phase, seconds] : report.seconds) compile[phase] = seconds;
+  compile["total"] = report.total_seconds();
+  json fusions = json::object();
+  for (const char* kind : {"bn_relu", "bn_add_relu", "dual_bn_add_relu"}) {
+    const auto it = report.counters.find(kind);
+    fusions[kind] = it == report.counters.end() ? 0 : it->second;
+  }
+  fusions["total"] = report.fusions;
+  json counters = report.counters;
+  const auto repacks = report.counters.find("weight_repacks");
+  return {{"parameters", count.parameters},
+          {"parameter_tensors", count.tensors},
+          {"forward_macs", report.forward_macs},
+          {"fusions", fusions},
+          {"counters", counters},
+          {"kernels", report.kernels},
+          {"distinct_kernels", report.distinct_kernels},
+          {"library_calls", report.library_calls},
+          {"weight_repacks",
+           repacks == report.counters.end() ? 0 : repacks->second},
+          {"bytes_moved", report.bytes_moved},
+          {"planned_peak_bytes", plan.peak_bytes},
+          {"planned_lower_bound_bytes", plan.lower_bound_bytes},
+          {"compile_seconds", compile}};
+}
+
+namespace {
+
+std::string Mib(int64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+}  // namespace
+
+std::string ProgramSummary(const runtime::Session& session, int program) {
+  const codegen::CompileReport& r = session.report(program);
+  const codegen::Plan& plan = session.plan(program);
+  const auto counter = [&](const char* name) {
+    const auto it = r.counters.find(name);
+    return it == r.counters.end() ? int64_t{0} : it->second;
+  };
+  std::string text = fmt::format(
+      "compiled  {} nodes -> {} with gradients and update -> {} after {} "
+      "fusions\n",
+      r.nodes_forward, r.nodes_train, r.nodes_optimized, r.fusions);
+  text += fmt::format(
+      "patterns  {} BN-ReLU, {} BN-add-ReLU ({} with two BN), {} transposed "
+      "activations, {} weight repacks a step\n",
+      counter("bn_relu"), counter("bn_add_relu"), counter("dual_bn_add_relu"),
+      counter("activation_copies"), counter("weight_repacks"));
+  text += fmt::format(
+      "step      {} kernels ({} distinct), {} library calls, at least {} "
+      "moved, {} saved by fusion\n",
+      r.kernels, r.distinct_kernels, r.library_calls, Mib(r.bytes_moved),
+      Mib(r.bytes_saved));
+  text += fmt::format("memory    {} planned for activations; lower bound {}\n",
+                      Mib(plan.peak_bytes), Mib(plan.lower_bound_bytes));
+  text += fmt::format("compile   {:.2f} s:", r.total_seconds());
+  for (const auto& [phase, seconds] : r.seconds) {
+    text += fmt::format(" {} {:.2f}", phase, seconds);
+  }
+  return text + "\n";
+}
+
+void WriteJson(const std::string& path, const json& value) {
+  if (path.empty()) return;
+  const std::string text = value.dump(2) + "\n";
+  if (path == "-") {
+    std::cout << text << std::flush;
+    return;
+  }
+  WriteFileAtomically(path, text, ErrorCode::kUsage);
+}
+
+}  // namespace fusor::tools

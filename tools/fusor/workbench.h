@@ -1,0 +1,52 @@
+#pragma once
+
+// What the commands make out of their flags.
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "codegen/compiler.h"
+#include "models/model.h"
+#include "runtime/data/batch_source.h"
+#include "runtime/session.h"
+#include "runtime/train/lr_schedule.h"
+#include "tools/fusor/flags.h"
+
+namespace fusor::tools {
+
+// Options of the model; `classes` of the data, 0 when there is none.
+models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes);
+
+codegen::CompileOptions MakeCompileOptions(const CompileFlags& flags,
+                                           const OptimizerFlags& optimizer);
+
+runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
+                                        int64_t epochs, int64_t steps_per_epoch,
+                                        int64_t total_steps);
+
+std::unique_ptr<runtime::Session> OpenSession(const CompileFlags& flags);
+
+enum class Split { kTrain, kVal };
+
+// Batches of DATA/train or DATA/val (or DATA itself, when it has neither), or
+// synthetic ones. Null for kVal when there is no such folder. Sets `classes`.
+std::unique_ptr<runtime::BatchSource> OpenData(const DataFlags& data,
+                                               const ModelFlags& model,
+                                               Split split, int* classes);
+
+// Stable keys of a compiled program, see README "JSON".
+nlohmann::json ProgramJson(const runtime::Session& session, int program);
+
+// {"median", "min", "max"} of step times.
+nlohmann::json StepJson(std::vector<double> step_ms);
+double Median(std::vector<double> values);
+
+// What was compiled, in a few lines for people.
+std::string ProgramSummary(const runtime::Session& session, int program);
+
+// Writes to FILE (temporary name, then renamed) or stdout for "-"; nothing for
+// an empty path.
+void WriteJson(const std::string& path, const nlohmann::json& json);
+
+}  // namespace fusor::tools
