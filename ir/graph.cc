@@ -206,6 +206,7 @@ void Graph::Erase(Node* node) { EraseAll({node}); }
 void Graph::EraseAll(const std::vector<Node*>& dead) {
   if (dead.empty()) return;
   const std::unordered_set<const Node*> set(dead.begin(), dead.end());
+  std::unordered_set<Value*> operands;
   for (Node* node : dead) {
     for (const auto& output : node->outputs_) {
       FUSOR_ASSERT(!IsOutput(output.get()), "erasing output {}",
@@ -216,10 +217,13 @@ void Graph::EraseAll(const std::vector<Node*>& dead) {
       }
       names_->taken.erase(output->name_);
     }
-    for (size_t i = 0; i < node->inputs_.size(); ++i) {
-      std::erase(node->inputs_[i]->uses_, Use{node, static_cast<int>(i)});
-    }
+    operands.insert(node->inputs_.begin(), node->inputs_.end());
     node->inputs_.clear();
+  }
+  // Once a value, not once a use: a constant may have thousands.
+  for (Value* value : operands) {
+    std::erase_if(value->uses_,
+                  [&](const Use& use) { return set.contains(use.node); });
   }
   std::erase_if(nodes_,
                 [&](const auto& node) { return set.contains(node.get()); });
