@@ -20,6 +20,8 @@
 #include "ir/builder.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "passes/passes.h"
+#include "passes/splat.h"
 
 namespace fusor::passes {
 namespace {
@@ -151,6 +153,95 @@ std::vector<Value*> BuildGradients(Graph& graph, Value* loss,
   }
   differentiation.EraseUnneeded(gradients);
   return gradients;
+}
+
+std::string GradientName(const Value& parameter) {
+  return "grad/" + parameter.name();
+}
+
+namespace {
+
+// Where the model uses the parameter first.
+std::string ConsumerLocation(const Value& parameter) {
+  const Node* first = nullptr;
+  for (const ir::Use& use : parameter.uses()) {
+    if (first == nullptr || use.node->position() < first->position()) {
+      first = use.node;
+    }
+  }
+  return first == nullptr ? "" : first->location();
+}
+
+// Puts each of `appended`, the last nodes of the graph, right behind the node
+// that it reads: a gradient is reduced as soon as it is ready.
+void MoveToProducers(Graph& graph, const std::vector<Node*>& appended) {
+  std::unordered_map<const Node*, std::vector<Node*>> readers;
+  for (Node* node : appended) {
+    readers[node->input(0)->producer()].push_back(node);
+  }
+  std::vector<Node*> order = readers[nullptr];
+  const size_t kept = graph.nodes().size() - appended.size();
+  for (size_t i = 0; i < kept; ++i) {
+    Node* node = graph.nodes()[i].get();
+    order.push_back(node);
+    const auto next = readers.find(node);
+    if (next == readers.end()) continue;
+    order.insert(order.end(), next->second.begin(), next->second.end());
+  }
+  graph.Reorder(order);
+}
+
+// The sums over all ranks of the gradients, as outputs.
+void AddReducedGradients(Graph& graph, const std::vector<Value*>& parameters,
+                         const std::vector<Value*>& gradients,
+                         PassContext& context) {
+  std::vector<Node*> reduced;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (SplatOf(*gradients[i]) == 0) {
+      context.Record({.pass = "autodiff",
+                      .subject = parameters[i]->name(),
+                      .accepted = false,
+                      .reason = "the loss does not depend on it"});
+      graph.Erase(gradients[i]->producer());
+      continue;
+    }
+    reduced.push_back(graph.AddNode("all_reduce", {gradients[i]}, {},
+                                    ConsumerLocation(*parameters[i])));
+    graph.AddOutput(reduced.back()->output(), GradientName(*parameters[i]));
+  }
+  MoveToProducers(graph, reduced);
+}
+
+}  // namespace
+
+bool Autodiff(Graph& graph, PassContext& context) {
+  const int loss = graph.FindOutput("loss");
+  FUSOR_CHECK(loss >= 0, kGraph, "graph {}: no output named loss",
+              graph.name());
+  std::vector<Value*> parameters;
+  for (const ir::Input& input : graph.inputs()) {
+    if (IsParameter(input.role)) parameters.push_back(input.value.get());
+  }
+  FUSOR_CHECK(!parameters.empty(), kGraph, "graph {}: no parameters to train",
+              graph.name());
+  const std::vector<Value*> gradients =
+      BuildGradients(graph, graph.outputs()[loss].value, parameters);
+  AddReducedGradients(graph, parameters, gradients, context);
+  DropStopGradient(graph, context);
+  return true;
+}
+
+bool DropStopGradient(Graph& graph, PassContext&) {
+  std::vector<Node*> dropped;
+  for (const auto& node : graph.nodes()) {
+    const bool constant =
+        IsConstant(node->op()) && NodeScalar(*node) == ir::ScalarOp::kIdentity;
+    if (!constant) continue;
+    graph.ReplaceAllUses(node->output(), node->input(0));
+    dropped.push_back(node.get());
+  }
+  graph.EraseAll(dropped);
+  return !dropped.empty();
 }
 
 }  // namespace fusor::passes

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ir/graph.h"
@@ -15,5 +16,9 @@ namespace fusor::passes {
 // is not a floating-point scalar or an op on the way cannot be differentiated.
 std::vector<ir::Value*> BuildGradients(ir::Graph& graph, ir::Value* loss,
                                        std::span<ir::Value* const> wrt);
+
+// The name of the output that carries a parameter's gradient from Autodiff to
+// OptimizerUpdate: "grad/<parameter>".
+std::string GradientName(const ir::Value& parameter);
 
 }  // namespace fusor::passes

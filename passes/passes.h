@@ -22,6 +22,7 @@ struct PassOptions {
   bool fusion = true;           // passes 2, 7 and 10 of DESIGN.md section 4
   bool eager_rounding = false;  // round at every op inside a fusion
   bool winograd = true;         // allow it for fp32 3x3 stride-1 convolutions
+  bool keep_gradients = false;  // as outputs "grad/<parameter>"
   OptimizerOptions optimizer;
   // Layouts that state already has, by input name: a program compiled against
   // an existing state store.
@@ -40,6 +41,16 @@ struct Decision {
   int64_t saved_ns = 0;  // modelled
 };
 
+// One pass that ran.
+struct PassTrace {
+  std::string name;
+  int index = 0;  // in the pipeline
+  bool changed = false;
+  double ms = 0;  // of the pass alone
+  size_t nodes_before = 0;
+  size_t nodes_after = 0;
+};
+
 // What passes share during one compilation.
 class PassContext {
  public:
@@ -55,36 +66,52 @@ class PassContext {
   const std::vector<Decision>& decisions() const { return decisions_; }
   // Named counters: "bn_relu", "weight_repacks", ...
   std::map<std::string, int64_t>& counters() { return counters_; }
+  // Of the passes run so far, written by RunPipeline.
+  std::vector<PassTrace>& traces() { return traces_; }
 
  private:
   const ir::TargetQueries& target_;
   PassOptions options_;
   std::vector<Decision> decisions_;
   std::map<std::string, int64_t> counters_;
+  std::vector<PassTrace> traces_;
 };
 
 // Every pass: true when it changed the graph, which it leaves verified. In
 // pipeline order, see pipeline.cc.
 
-// Folds constants, removes identities (x+0, x*1, cast to the same dtype, empty
+// Folds constants, removes identities (x*1, cast to the same dtype, empty
 // reshape, transpose of transpose, broadcast of a splat), merges equal pure
-// nodes and drops unused ones, to a fixed point with a bound.
+// nodes and drops unused ones, to a fixed point with a bound. No bit of any
+// output changes: x+0 stays, for -0+0 is 0.
 bool Simplify(ir::Graph& graph, PassContext& context);
 
 // Rewrites batch_norm_train -> [add] -> relu of one use each into one node with
 // its residual and relu attributes. Before differentiation. Counts bn_relu,
-// bn_add_relu and, within the latter, dual_bn_add_relu.
+// bn_add_relu and, within the latter, dual_bn_add_relu; says why not where a
+// normalisation stays apart from its ReLU.
 bool FuseNormActivation(ir::Graph& graph, PassContext& context);
 
 // Appends the gradients of output "loss" with respect to every parameter, each
-// through an all_reduce, and drops what differentiation alone needed.
+// through an all_reduce, as outputs "grad/<parameter>", and drops what
+// differentiation alone needed (stop_gradient). A parameter that the loss does
+// not depend on gets none. Throws kGraph when there is no such output, or no
+// parameter.
 bool Autodiff(ir::Graph& graph, PassContext& context);
 
-// Appends SGD updates of all parameters as aliased outputs, with momentum state
-// and a learning rate input "lr".
+// Replaces stop_gradient by its operand: for graphs that are not, or no longer,
+// to be differentiated.
+bool DropStopGradient(ir::Graph& graph, PassContext& context);
+
+// Replaces the gradient outputs by SGD updates as in torch.optim.SGD: aliased
+// outputs of the parameters and of state "momentum/<parameter>" that starts at
+// 0, in the order in which the gradients become ready, with a learning rate
+// input "lr", f32. Weight decay goes by role. The gradients stay, too, with
+// keep_gradients.
 bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
 
-// conv2d -> bias or relu epilogues that the library does for nothing.
+// Sets the relu attribute of a conv2d that only a relu reads: the library does
+// it for nothing. After differentiation. Counts conv_relu.
 bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
 
 // Chooses algorithm and layouts of every library op from the target's

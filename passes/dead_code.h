@@ -1,0 +1,14 @@
+#pragma once
+
+#include "ir/graph.h"
+
+namespace fusor::passes {
+
+class PassContext;
+
+// Erases pure nodes whose results nothing needs, users before what they use;
+// each erasure takes one unit of fuel from `pass`. True when there were any.
+bool EraseDeadNodes(ir::Graph& graph, PassContext& context,
+                    const std::string& pass);
+
+}  // namespace fusor::passes

@@ -1,0 +1,70 @@
+// conv2d -> relu becomes conv2d with relu=true where the ReLU is the only
+// reader. After differentiation: the gradient of a ReLU reads its result, so
+// the convolution's own result is not needed there.
+
+#include <unordered_set>
+#include <utility>
+
+#include "passes/passes.h"
+#include "passes/pattern.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+constexpr char kPass[] = "fuse_conv_epilogue";
+
+// Vendor libraries take a ReLU with their fast kernels for these only.
+bool HasEpilogue(ir::DType dtype) {
+  return dtype == ir::DType::kF32 || dtype == ir::DType::kBF16 ||
+         dtype == ir::DType::kF16;
+}
+
+// Why the ReLU cannot join the convolution that it reads; empty when it can.
+std::string Obstacle(const Value& conv,
+                     const std::unordered_set<const Value*>& outputs) {
+  if (conv.uses().size() > 1 || outputs.contains(&conv)) {
+    return conv.name() + " has other uses";
+  }
+  if (!HasEpilogue(conv.type().dtype)) {
+    return "no epilogue in " + std::string(ir::DTypeName(conv.type().dtype));
+  }
+  return "";
+}
+
+}  // namespace
+
+bool FuseConvEpilogue(ir::Graph& graph, PassContext& context) {
+  std::unordered_set<const Value*> outputs;
+  for (const ir::Output& output : graph.outputs()) outputs.insert(output.value);
+  int64_t& count = context.counters()["conv_relu"];
+  std::vector<Node*> dead;
+  std::vector<std::pair<Value*, std::string>> names;
+  for (const auto& relu : graph.nodes()) {
+    if (!IsOp(relu.get(), "relu")) continue;
+    Value* value = relu->input(0);
+    Node* conv = value->producer();
+    if (!IsOp(conv, "conv2d") || conv->attrs().Bool("relu")) continue;
+    std::string obstacle = Obstacle(*value, outputs);
+    const bool fuse = obstacle.empty() && context.ConsumeFuel(kPass);
+    context.Record({.pass = kPass,
+                    .subject = relu->output()->name(),
+                    .accepted = fuse,
+                    .reason = fuse ? "only reader of the convolution"
+                              : obstacle.empty() ? "out of fuel"
+                                                 : std::move(obstacle)});
+    if (!fuse) continue;
+    conv->mutable_attrs().Set("relu", true);
+    graph.ReplaceAllUses(relu->output(), value);
+    names.emplace_back(value, relu->output()->name());
+    dead.push_back(relu.get());
+    ++count;
+  }
+  graph.EraseAll(dead);
+  for (auto& [value, name] : names) graph.Rename(value, std::move(name));
+  return !dead.empty();
+}
+
+}  // namespace fusor::passes
