@@ -1,0 +1,49 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "passes/passes.h"
+
+namespace fusor::passes {
+
+// A training step runs all three in this order, an evaluation step kForward
+// and kOptimize.
+enum class Stage {
+  kForward,   // decisions that differentiation is to follow
+  kTraining,  // makes the joint forward, backward and update graph
+  kOptimize,  // for the target at hand
+};
+
+struct PassEntry {
+  std::string_view name;  // for PassOptions::disabled and fuel
+  bool (*run)(ir::Graph&, PassContext&) = nullptr;
+  Stage stage = Stage::kForward;
+  bool fusion = false;      // skipped where PassOptions::fusion is off
+  std::string_view reason;  // why it stands where it does
+};
+
+// All passes in the order in which they run; a pass may occur several times.
+std::span<const PassEntry> Pipeline();
+
+struct RunnerOptions {
+  // Verifies the graph after each pass that changed it, and that each pass
+  // tells the truth about having changed it.
+#ifdef NDEBUG
+  bool verify = false;
+#else
+  bool verify = true;
+#endif
+  // Called after each pass: for dumps.
+  std::function<void(const PassTrace&, const ir::Graph&)> observer;
+};
+
+// Runs the passes of one stage that the context's options enable. True when
+// one of them changed the graph. Throws kUsage, with the nearest name, when
+// the options disable or limit a pass that does not exist; kInternal, naming
+// the pass, when verification fails.
+bool RunPipeline(ir::Graph& graph, PassContext& context, Stage stage,
+                 const RunnerOptions& options = {});
+
+}  // namespace fusor::passes

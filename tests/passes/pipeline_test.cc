@@ -1,0 +1,166 @@
+#include "passes/pipeline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/support/error.h"
+#include "models/model.h"
+#include "tests/testing/bare_target.h"
+#include "tests/testing/graph_text.h"
+
+namespace fusor::passes {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::string_view kModel = R"(graph g {
+  %x = data : f32[2,3,4,4]
+  %w = weight : f32[3,3,1,1]
+  %gamma = norm_scale : f32[3]
+  %beta = norm_shift : f32[3]
+  %c = conv2d(%x, %w) : f32[2,3,4,4]
+  %n, %mean, %var = batch_norm_train(%c, %gamma, %beta)
+      : f32[2,3,4,4], f32[3], f32[3]
+  %y = relu(%n) : f32[2,3,4,4]
+  %unused = exp(%x) : f32[2,3,4,4]
+  %loss = reduce(%y) {dims=[0,1,2,3], kind="sum"} : f32[]
+  return %loss as "loss"
+})";
+
+class PipelineTest : public testing::Test {
+ protected:
+  std::vector<std::string> Names(PassContext& context) {
+    std::vector<std::string> names;
+    for (const PassTrace& trace : context.traces()) {
+      names.push_back(trace.name);
+    }
+    return names;
+  }
+
+  test::BareTarget target_;
+  PassOptions options_;
+  const RunnerOptions verify_{.verify = true, .observer = {}};
+};
+
+TEST_F(PipelineTest, EveryStageIsContiguousAndEveryPassHasAReason) {
+  Stage stage = Stage::kForward;
+  for (const PassEntry& entry : Pipeline()) {
+    EXPECT_GE(entry.stage, stage) << entry.name;
+    stage = entry.stage;
+    EXPECT_NE(entry.run, nullptr) << entry.name;
+    EXPECT_FALSE(entry.reason.empty()) << entry.name;
+  }
+  EXPECT_EQ(stage, Stage::kOptimize);
+}
+
+TEST_F(PipelineTest, RunsTheStagesOfATrainingStep) {
+  const auto graph = test::ParseOrDie(kModel);
+  PassContext context(target_, options_);
+  EXPECT_TRUE(RunPipeline(*graph, context, Stage::kForward, verify_));
+  EXPECT_THAT(Names(context), ElementsAre("simplify", "fuse_norm_activation"));
+  EXPECT_EQ(context.counters().at("bn_relu"), 1);
+  EXPECT_EQ(context.traces()[0].nodes_before, 5u);
+  EXPECT_EQ(context.traces()[0].nodes_after, 4u);
+  EXPECT_TRUE(context.traces()[0].changed);
+  EXPECT_TRUE(RunPipeline(*graph, context, Stage::kTraining, verify_));
+  EXPECT_GE(graph->FindOutput("w"), 0);
+  EXPECT_GE(graph->FindOutput("momentum/gamma"), 0);
+  EXPECT_LT(graph->FindOutput("grad/w"), 0);
+  EXPECT_TRUE(RunPipeline(*graph, context, Stage::kOptimize, verify_));
+  int index = -1;
+  for (const PassTrace& trace : context.traces()) {
+    EXPECT_GT(trace.index, index);
+    EXPECT_EQ(trace.name, Pipeline()[trace.index].name);
+    index = trace.index;
+  }
+}
+
+TEST_F(PipelineTest, SkipsFusionPassesWithFusionOff) {
+  options_.fusion = false;
+  const auto graph = test::ParseOrDie(kModel);
+  PassContext context(target_, options_);
+  RunPipeline(*graph, context, Stage::kForward, verify_);
+  EXPECT_THAT(Names(context), ElementsAre("simplify"));
+}
+
+TEST_F(PipelineTest, SkipsDisabledPasses) {
+  options_.disabled = {"simplify"};
+  const auto graph = test::ParseOrDie(kModel);
+  PassContext context(target_, options_);
+  RunPipeline(*graph, context, Stage::kForward, verify_);
+  EXPECT_THAT(Names(context), ElementsAre("fuse_norm_activation"));
+}
+
+TEST_F(PipelineTest, LimitsAPassByItsFuel) {
+  options_.fuel["fuse_norm_activation"] = 0;
+  const auto graph = test::ParseOrDie(kModel);
+  PassContext context(target_, options_);
+  RunPipeline(*graph, context, Stage::kForward, verify_);
+  EXPECT_FALSE(context.traces()[1].changed);
+}
+
+TEST_F(PipelineTest, NamesTheNearestPassForAnUnknownOne) {
+  for (const bool disable : {true, false}) {
+    PassOptions options;
+    if (disable) {
+      options.disabled = {"fuse_norm_activaton"};
+    } else {
+      options.fuel["fuse_norm_activaton"] = 1;
+    }
+    const auto graph = test::ParseOrDie(kModel);
+    PassContext context(target_, options);
+    try {
+      RunPipeline(*graph, context, Stage::kForward, verify_);
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUsage);
+      EXPECT_STREQ(error.what(),
+                   "unknown pass fuse_norm_activaton; did you mean "
+                   "fuse_norm_activation?");
+    }
+  }
+}
+
+TEST_F(PipelineTest, ShowsTheGraphAfterEachPass) {
+  const auto graph = test::ParseOrDie(kModel);
+  PassContext context(target_, options_);
+  std::vector<std::string> seen;
+  RunnerOptions options{.verify = true, .observer = {}};
+  options.observer = [&](const PassTrace& trace, const ir::Graph& g) {
+    seen.push_back(std::to_string(trace.index) + " " + trace.name +
+                   (trace.changed ? " changed " : " kept ") +
+                   std::to_string(g.nodes().size()));
+  };
+  RunPipeline(*graph, context, Stage::kForward, options);
+  EXPECT_THAT(seen, ElementsAre("0 simplify changed 4",
+                                "1 fuse_norm_activation changed 3"));
+}
+
+// Half a minute of passes over a real model would be a bug; so would be one
+// that leaves it broken or is not honest about having changed it.
+TEST_F(PipelineTest, CarriesResNet50ThroughEveryStageVerified) {
+  for (const bool fusion : {true, false}) {
+    SCOPED_TRACE(fusion);
+    options_.fusion = fusion;
+    models::ModelOptions model_options;
+    model_options.batch = 2;
+    model_options.image_size = 64;
+    const models::Model model = models::BuildModel(
+        "resnet50-v1.5", models::Phase::kTrain, model_options);
+    PassContext context(target_, options_);
+    for (const Stage stage :
+         {Stage::kForward, Stage::kTraining, Stage::kOptimize}) {
+      RunPipeline(*model.graph, context, stage, verify_);
+    }
+    int64_t updates = 0;
+    for (const ir::Output& output : model.graph->outputs()) {
+      updates += output.alias >= 0 &&
+                 IsParameter(model.graph->inputs()[output.alias].role);
+    }
+    EXPECT_EQ(updates, 161);
+  }
+}
+
+}  // namespace
+}  // namespace fusor::passes

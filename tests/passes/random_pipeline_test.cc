@@ -1,0 +1,228 @@
+// Random graphs through random subsets of the pipeline.
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <set>
+#include <unordered_map>
+
+#include "ir/builder.h"
+#include "ir/interpreter.h"
+#include "ir/op.h"
+#include "ir/printer.h"
+#include "ir/support/philox.h"
+#include "passes/pipeline.h"
+#include "tests/testing/bare_target.h"
+#include "tests/testing/random_graph.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::EvalMode;
+using ir::Graph;
+using ir::Tensor;
+
+constexpr int kSeeds = 200;
+
+test::RandomGraphOptions GraphOptions(uint64_t seed) {
+  test::RandomGraphOptions options;
+  options.nodes = 10 + static_cast<int>(seed % 50);
+  options.layouts = seed % 2 == 1;
+  options.states = seed % 3 == 1;
+  options.dtypes = {ir::DType::kF32};
+  if (seed % 4 >= 2) {
+    options.dtypes = {ir::DType::kF32, ir::DType::kF16, ir::DType::kBF16,
+                      ir::DType::kF64, ir::DType::kI32, ir::DType::kU8};
+  }
+  return options;
+}
+
+// NaN equals NaN; 0 and -0 differ.
+bool SameBits(const Tensor& a, const Tensor& b) {
+  return a.data.size() == b.data.size() &&
+         std::equal(a.data.begin(), a.data.end(), b.data.begin(),
+                    [](double x, double y) {
+                      return std::bit_cast<uint64_t>(x) ==
+                                 std::bit_cast<uint64_t>(y) ||
+                             (x != x && y != y);
+                    });
+}
+
+// Every output of `after`, by its name, is bit for bit that of `before`.
+void ExpectSameResults(const Graph& before, const Graph& after, uint64_t seed) {
+  const std::vector<Tensor> inputs = test::RandomInputs(before, seed);
+  for (const EvalMode mode : {EvalMode::kExact, EvalMode::kTyped}) {
+    const auto expected = Interpret(before, inputs, mode);
+    const auto actual = Interpret(after, inputs, mode);
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < actual.size(); ++i) {
+      EXPECT_TRUE(SameBits(actual[i], expected[i]))
+          << (mode == EvalMode::kExact ? "exact" : "typed") << " output "
+          << before.outputs()[i].name << "\n"
+          << Print(before) << Print(after);
+    }
+  }
+}
+
+// Each pass of the pipeline is left out with probability one half.
+std::set<std::string> RandomSubset(uint64_t seed) {
+  std::set<std::string> disabled;
+  uint32_t i = 0;
+  for (const PassEntry& entry : Pipeline()) {
+    if (Philox({i++, 0, 0, 0}, seed)[0] % 2 == 0) {
+      disabled.insert(std::string(entry.name));
+    }
+  }
+  return disabled;
+}
+
+class RandomPipelineTest : public testing::Test {
+ protected:
+  PassContext Context(PassOptions options = {}) {
+    return PassContext(target_, std::move(options));
+  }
+
+  test::BareTarget target_;
+  const RunnerOptions verify_{.verify = true, .observer = {}};
+};
+
+TEST_F(RandomPipelineTest, SimplifyKeepsEveryBitInBothModes) {
+  size_t before = 0;
+  size_t after = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto graph = test::RandomGraph(seed, GraphOptions(seed));
+    const auto simple = graph->Clone();
+    PassContext context = Context();
+    Simplify(*simple, context);
+    ExpectSameResults(*graph, *simple, seed);
+    before += graph->nodes().size();
+    after += simple->nodes().size();
+  }
+  EXPECT_LT(after, before) << "nothing was simplified";
+}
+
+TEST_F(RandomPipelineTest, SubsetsOfPassesKeepEveryBit) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto graph = test::RandomGraph(seed, GraphOptions(seed));
+    const auto optimized = graph->Clone();
+    PassOptions options;
+    options.disabled = RandomSubset(seed);
+    options.fusion = seed % 5 != 0;
+    // A pipeline starts row-major; layouts are assigned once.
+    if (GraphOptions(seed).layouts) options.disabled.insert("assign_layout");
+    PassContext context = Context(options);
+    RunPipeline(*optimized, context, Stage::kForward, verify_);
+    RunPipeline(*optimized, context, Stage::kOptimize, verify_);
+    ExpectSameResults(*graph, *optimized, seed);
+  }
+}
+
+TEST_F(RandomPipelineTest, ASecondRunChangesNothing) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto graph = test::RandomGraph(seed, GraphOptions(seed));
+    for (bool (*pass)(Graph&, PassContext&) :
+         {Simplify, DropStopGradient, FuseNormActivation, FuseConvEpilogue}) {
+      PassContext context = Context();
+      pass(*graph, context);
+      const auto once = graph->Clone();
+      EXPECT_FALSE(pass(*graph, context));
+      EXPECT_TRUE(SameGraph(*once, *graph));
+    }
+  }
+}
+
+TEST_F(RandomPipelineTest, ThePipelineIsDeterministic) {
+  for (uint64_t seed = 0; seed < kSeeds / 4; ++seed) {
+    SCOPED_TRACE(seed);
+    std::string text;
+    for (int run = 0; run < 2; ++run) {
+      const auto graph = test::RandomGraph(seed, GraphOptions(seed));
+      PassContext context = Context();
+      RunPipeline(*graph, context, Stage::kForward, verify_);
+      RunPipeline(*graph, context, Stage::kOptimize, verify_);
+      if (run == 0) text = Print(*graph);
+      EXPECT_EQ(Print(*graph), text);
+    }
+  }
+}
+
+// Turns a random graph into a model: its weights are its floating-point
+// inputs, its loss the sum of its floating-point outputs.
+std::unique_ptr<Graph> RandomModel(uint64_t seed) {
+  test::RandomGraphOptions options;
+  options.nodes = 10 + static_cast<int>(seed % 20);
+  options.ops =
+      test::kElementwise | test::kBroadcast | test::kReduce | test::kMovement;
+  const auto random = test::RandomGraph(seed, options);
+  auto graph = std::make_unique<Graph>("model");
+  std::unordered_map<const ir::Value*, ir::Value*> map;
+  for (const ir::Input& input : random->inputs()) {
+    map[input.value.get()] =
+        graph->AddInput(input.value->type(), ir::InputRole::kWeight,
+                        input.value->name(), input.attrs);
+  }
+  for (const auto& node : random->nodes()) {
+    std::vector<ir::Value*> inputs;
+    for (const ir::Value* value : node->inputs()) {
+      inputs.push_back(map.at(value));
+    }
+    ir::Node* twin = graph->AddNode(node->op_name(), inputs, node->attrs());
+    for (size_t i = 0; i < node->num_outputs(); ++i) {
+      twin->output(i)->set_type(node->output(i)->type());
+      map[node->output(i)] = twin->output(i);
+    }
+  }
+  ir::Builder b(*graph);
+  ir::Value* loss = b.Scalar(ir::DType::kF32, 0);
+  for (const ir::Output& output : random->outputs()) {
+    ir::Value* value = map.at(output.value);
+    if (!ir::IsFloat(value->type().dtype)) continue;
+    std::vector<int64_t> dims;
+    for (size_t i = 0; i < value->type().rank(); ++i) {
+      dims.push_back(static_cast<int64_t>(i));
+    }
+    loss = b.Plus(loss, b.Cast(b.ReduceSum(value, dims), ir::DType::kF32));
+  }
+  graph->AddOutput(loss, "loss");
+  return graph;
+}
+
+// Loss, gradients and new state do not depend on which other passes run.
+TEST_F(RandomPipelineTest, SubsetsOfPassesKeepEveryBitOfATrainingStep) {
+  for (uint64_t seed = 0; seed < kSeeds / 2; ++seed) {
+    SCOPED_TRACE(seed);
+    PassOptions options;
+    options.keep_gradients = true;
+    options.disabled = RandomSubset(seed);
+    options.disabled.erase("autodiff");
+    options.disabled.erase("optimizer_update");
+    const auto optimized = RandomModel(seed);
+    PassContext context = Context(options);
+    // What is merged before differentiation has its gradients added up in
+    // another order, so the two part ways only after it.
+    RunPipeline(*optimized, context, Stage::kForward, verify_);
+    const auto reference = optimized->Clone();
+    options.disabled.insert("simplify");
+    PassContext plain = Context(options);
+    RunPipeline(*reference, plain, Stage::kTraining, verify_);
+    RunPipeline(*optimized, context, Stage::kTraining, verify_);
+    RunPipeline(*optimized, context, Stage::kOptimize, verify_);
+    ASSERT_EQ(optimized->inputs().size(), reference->inputs().size());
+    ASSERT_EQ(optimized->outputs().size(), reference->outputs().size());
+    const std::vector<Tensor> inputs = test::RandomInputs(*reference, seed);
+    const auto expected = Interpret(*reference, inputs, EvalMode::kTyped);
+    const auto actual = Interpret(*optimized, inputs, EvalMode::kTyped);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const std::string& name = reference->outputs()[i].name;
+      const int output = optimized->FindOutput(name);
+      ASSERT_GE(output, 0) << name;
+      EXPECT_TRUE(SameBits(actual[output], expected[i])) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fusor::passes
