@@ -84,6 +84,7 @@ Planned FuseAndPlan(const ir::Graph& graph,
   pass_options.eager_rounding = true;
   passes::PassContext context(compiler, pass_options);
   passes::Fuse(*planned.graph, context);
+  passes::FuseUpdates(*planned.graph, context);
   planned.lowered = LowerAll(*planned.graph, compiler.target());
   planned.plan =
       codegen::BuildPlan(*planned.graph, planned.lowered, compiler, options);

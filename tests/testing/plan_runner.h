@@ -11,7 +11,8 @@
 
 namespace fusor::test {
 
-// Fuses the graph, lowers its fusions and plans it for `compiler`.
+// Fuses the graph and its updates, lowers the fusions and plans the graph for
+// `compiler`.
 struct Planned {
   std::unique_ptr<ir::Graph> graph;  // what was planned
   codegen::LoweredNodes lowered;
