@@ -450,8 +450,8 @@ class PhaseEmitter {
       value = ir_.CreateAlignedLoad(vector, place.pointer, place.align);
     }
     const ir::DType from = kernel_.buffers[stmt.buffer].dtype;
-    Set(stmt, b_.Convert(b_.FromMemory(value, from), ArithOf(from),
-                         ArithOf(Info(stmt.dst).dtype)));
+    Set(stmt, b_.ConvertFor(b_.FromMemory(value, from), ArithOf(from),
+                            Info(stmt.dst).dtype));
   }
 
   Value* ZeroWhereMasked(llvm::Type* type) {

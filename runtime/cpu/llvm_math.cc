@@ -184,7 +184,7 @@ Value* EmitTanh(ValueBuilder& b, Value* x) {
       b.Float(x, 1),
       ir.CreateFDiv(b.Float(x, 2), ir.CreateFAdd(e, b.Float(x, 1))));
   Value* is_small = ir.CreateFCmpOLT(a, b.Float(x, 0.625));
-  return ir.CreateSelect(is_small, small, CopySign(b, large, x));
+  return CopySign(b, ir.CreateSelect(is_small, small, large), x);
 }
 
 // An odd polynomial near zero, else 1 - exp of a polynomial fitted to

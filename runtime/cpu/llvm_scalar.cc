@@ -195,7 +195,9 @@ class ScalarEmitter {
       return b_.ir().CreateSelect(Operand(0, Arith::kBool), Operand(1, result_),
                                   Operand(2, result_));
     }
-    if (op == ScalarOp::kIdentity) return Operand(0, result_);
+    if (op == ScalarOp::kIdentity) {
+      return ToResult(Operand(0, operands_[0].arith), operands_[0].arith);
+    }
     if (IsComparison(op)) {
       const Arith arith = Widest(Arith::kI32);
       return ToResult(
@@ -241,7 +243,7 @@ class ScalarEmitter {
   }
 
   Value* ToResult(Value* value, Arith arith) {
-    return b_.Convert(value, arith, result_);
+    return b_.ConvertFor(value, arith, dtype_);
   }
 
   ValueBuilder& b_;

@@ -201,6 +201,12 @@ Value* ValueBuilder::NarrowToOdd(Value* value) {
   return builder_.CreateBitCast(builder_.CreateSelect(inexact, odd, bits), f32);
 }
 
+Value* ValueBuilder::ConvertFor(Value* value, Arith from, DType dtype) {
+  const bool narrow = dtype == DType::kF16 || dtype == DType::kBF16;
+  return narrow && from == Arith::kF64 ? NarrowToOdd(value)
+                                       : Convert(value, from, ArithOf(dtype));
+}
+
 Value* ValueBuilder::Round(Value* value, DType dtype) {
   switch (dtype) {
     case DType::kF16:
@@ -237,8 +243,7 @@ Value* ValueBuilder::ToMemory(Value* value, Arith from, DType dtype) {
   switch (dtype) {
     case DType::kF16:
     case DType::kBF16: {
-      Value* narrow = from == Arith::kF64 ? NarrowToOdd(value)
-                                          : Convert(value, from, Arith::kF32);
+      Value* narrow = ConvertFor(value, from, dtype);
       return dtype == DType::kBF16 ? FloatToBFloat16(narrow)
                                    : builder_.CreateFPTrunc(narrow, type);
     }

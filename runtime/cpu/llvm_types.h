@@ -40,6 +40,9 @@ class ValueBuilder {
   // Between arithmetics: integers to floats and back by truncation, anything to
   // bool by != 0.
   llvm::Value* Convert(llvm::Value* value, Arith from, Arith to);
+  // To the arithmetic of `dtype`, such that Round() to it afterwards is right:
+  // from f64 to a 16-bit float there is no second rounding on the way.
+  llvm::Value* ConvertFor(llvm::Value* value, Arith from, ir::DType dtype);
   // The nearest value of `dtype`, still in its arithmetic.
   llvm::Value* Round(llvm::Value* value, ir::DType dtype);
 
