@@ -251,13 +251,29 @@ def matches(tree, rule, paths, pattern, message):
             yield Finding(rule, path, line, f"{text}: {message}")
 
 
+ENVIRONMENT = "ir/support/environment.cc"
+
+
 def check_environment(tree):
-    """The environment is read in ir/support/environment.cc only."""
-    paths = [p for p in tree.cpp(LIBRARY + ("tools",))
-             if p != "ir/support/environment.cc"]
-    return matches(tree, "environment", paths,
-                   r"\b(secure_)?getenv\b|\benviron\b",
-                   "use Environment() of ir/support/environment.h")
+    """The environment is read in ir/support/environment.cc only; each variable
+    of its table has a reader and stands in the README."""
+    paths = [p for p in tree.cpp(LIBRARY + ("tools",)) if p != ENVIRONMENT]
+    yield from matches(tree, "environment", paths,
+                       r"\b(secure_)?getenv\b|\benviron\b",
+                       "use Environment() of ir/support/environment.h")
+    if ENVIRONMENT not in tree.paths:
+        return
+    table = tree.text(ENVIRONMENT)
+    readers = "".join(tree.text(p) for p in paths + [ENVIRONMENT])
+    readme = tree.text("README.md") if "README.md" in tree.paths else ""
+    for match in re.finditer(r'EnvironmentVariable\{"(\w+)"', table):
+        name, line = match[1], table.count("\n", 0, match.start()) + 1
+        if f'Environment("{name}")' not in readers:
+            yield Finding("environment", ENVIRONMENT, line,
+                          f"nothing reads {name}", name)
+        if f"`{name}`" not in readme:
+            yield Finding("environment", ENVIRONMENT, line,
+                          f"README.md does not list {name}", name)
 
 
 def check_library_output(tree):

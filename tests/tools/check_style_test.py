@@ -122,6 +122,21 @@ class RuleTest(unittest.TestCase):
             "ir/b.cc": "// getenv is read elsewhere\nint get_environment;\n",
         }), {"runtime/a.cc": 1})
 
+    def test_environment_table(self):
+        table = ('EnvironmentVariable{"FUSOR_A", "", ""},\n'
+                 'EnvironmentVariable{"FUSOR_B", "", ""},\n')
+        files = {"ir/support/environment.cc": table,
+                 "README.md": "`FUSOR_A`, `FUSOR_B`\n",
+                 "runtime/a.cc": 'auto a = Environment("FUSOR_A");\n',
+                 "tools/b.cc": 'auto b = Environment("FUSOR_B");\n'}
+        self.assertEqual(self.findings("environment", files), {})
+        self.assertEqual(
+            self.findings("environment", dict(files, **{"tools/b.cc": ""})),
+            {"ir/support/environment.cc": 1})
+        self.assertEqual(
+            self.findings("environment", dict(files, **{"README.md": ""})),
+            {"ir/support/environment.cc": 2})
+
     def test_library_output(self):
         self.assertEqual(self.findings("library-output", {
             "ir/a.cc": "void F() { exit(1); }\n",
