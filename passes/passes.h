@@ -27,7 +27,7 @@ struct PassOptions {
   // Layouts that state already has, by input name: a program compiled against
   // an existing state store.
   std::map<std::string, ir::Layout> state_layouts;
-  int world_size = 1;  // ranks that train together
+  int world_size = 1;                   // ranks that train together
   std::set<std::string> disabled;       // pass names
   std::map<std::string, int64_t> fuel;  // pass name -> rewrites left
 };

@@ -28,8 +28,7 @@ void Decode(const DecodeFlags& flags) {
     const std::string path =
         (fs::path(flags.out) / fs::path(file).stem()).string() + ".ppm";
     runtime::WritePpm(path, image);
-    fmt::print("{}: {}x{} -> {}\n", file, image.width, image.height,
-               path);
+    fmt::print("{}: {}x{} -> {}\n", file, image.width, image.height, path);
   }
 }
 
@@ -50,7 +49,7 @@ void AddData(CLI::App& app, Run* run) {
   auto out = std::make_shared<std::string>();
   auto options = std::make_shared<runtime::SampleImagesOptions>();
   CLI::App* samples = command->add_subcommand(
-      "make-samples", "Draw a small data set of JPEG files in four classes");
+      "make-samples", "Draw a small data set of JPEG files in five classes");
   samples->add_option("--out", *out, "Folder; must not exist")
       ->required()
       ->type_name("DIR");
