@@ -38,6 +38,8 @@ constexpr PassEntry kPipeline[] = {
      "last to see single ops; with fusion off it makes kernels of one op"},
     {"fuse_updates", FuseUpdates, Stage::kOptimize, true,
      "joins whole update fusions"},
+    {"drop_collectives", DropCollectives, Stage::kOptimize, false,
+     "kept until now so that gradients and updates stay apart in fusion"},
 };
 
 void CheckName(const std::string& name) {
