@@ -201,8 +201,9 @@ int FusionBody::EvalSource(const Node& node, const IndexMap& map) {
 
 int FusionBody::Constant(const Node& node) {
   Stmt stmt{.kind = StmtKind::kConstant};
-  stmt.constant = node.attrs().Floats("value")[0];
-  return Emit(std::move(stmt), node.output()->type().dtype, false, 0);
+  const ir::DType dtype = node.output()->type().dtype;
+  stmt.constant = ir::RoundTo(dtype, node.attrs().Floats("value")[0]);
+  return Emit(std::move(stmt), dtype, false, 0);
 }
 
 int FusionBody::EvalElementwise(const Node& node, const IndexMap& map) {

@@ -73,7 +73,9 @@ Value* Builder::Select(Value* predicate, Value* if_true, Value* if_false) {
 }
 
 Value* Builder::Constant(DType dtype, Shape shape, std::vector<double> values) {
-  for (double& value : values) value = RoundTo(dtype, value);
+  if (!IsFloat(dtype)) {
+    for (double& value : values) value = RoundTo(dtype, value);
+  }
   return Add("constant", {},
              {{"dtype", std::string(DTypeName(dtype))},
               {"shape", std::move(shape)},

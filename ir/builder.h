@@ -102,7 +102,9 @@ class Builder {
   }
 
   // --- Sources --------------------------------------------------------------
-  // One value: splat to the shape; else one per element, row-major.
+  // One value: splat to the shape; else one per element, row-major. Floating
+  // values are kept as given and rounded where the constant is evaluated, so
+  // that exact interpretation is exact.
   Value* Constant(DType dtype, Shape shape, std::vector<double> values);
   Value* Scalar(DType dtype, double value);
   Value* ScalarLike(Value* like, double value);

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "ir/builder.h"
 #include "ir/ops/eval.h"
 #include "ir/ops/families.h"
@@ -56,6 +58,7 @@ void EvalMatmul(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   const int64_t m = shape[rank - 2];
   const int64_t n = shape[rank - 1];
   const int64_t k = in[0]->type.shape[rank - (ta ? 2 : 1)];
+  constexpr int64_t kStrip = 256;
   std::vector<double> transposed(ta ? m * k : 0);
   std::vector<const double*> from(m);
   std::vector<double*> to(m);
@@ -71,7 +74,15 @@ void EvalMatmul(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
       to[i] = out[0]->data.data() + (batch * m + i) * n;
     }
     const double* b = in[1]->data.data() + batch * k * n;
-    AddProduct(from, PackedMatrix(b, k, n, tb ? 1 : n, tb ? k : 1), to);
+    // In strips, so that large weights are not held twice.
+    for (int64_t j = 0; j < n; j += kStrip) {
+      const int64_t width = std::min(kStrip, n - j);
+      AddProduct(
+          from,
+          PackedMatrix(b + j * (tb ? k : 1), k, width, tb ? 1 : n, tb ? k : 1),
+          to);
+      for (double*& row : to) row += width;
+    }
   }
 }
 

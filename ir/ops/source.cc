@@ -76,7 +76,8 @@ std::vector<OpDef> MakeOps() {
   const AttrSpec shape{"shape", std::vector<int64_t>{}, true};
   OpDef constant;
   constant.name = "constant";
-  constant.summary = "the given values: one, splat, or one an element";
+  constant.summary =
+      "the given values rounded to the dtype: one, splat, or one an element";
   constant.min_inputs = constant.max_inputs = 0;
   constant.fusion = FusionKind::kSource;
   constant.precision = PrecisionRule::kFollow;

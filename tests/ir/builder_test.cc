@@ -133,11 +133,16 @@ TEST(Builder, NothingIsBuiltForIdentities) {
   EXPECT_TRUE(p.graph.nodes().empty());
 }
 
-TEST(Builder, ConstantsAreRoundedToTheirDtype) {
+TEST(Builder, ConstantsAreRoundedWhenTypedEvaluationMeetsThem) {
   Program p;
-  const Value* half = p.b.Scalar(DType::kF16, 0.1);
-  EXPECT_EQ(half->producer()->attrs().Floats("value")[0],
-            RoundTo(DType::kF16, 0.1));
+  p.graph.AddOutput(p.b.Scalar(DType::kF16, 0.1), "half");
+  p.graph.AddOutput(p.b.Scalar(DType::kI32, 2.7), "int");
+  const auto typed = Interpret(p.graph, {}, EvalMode::kTyped);
+  EXPECT_EQ(typed[0].data[0], RoundTo(DType::kF16, 0.1));
+  EXPECT_EQ(typed[1].data[0], 2);
+  const auto exact = Interpret(p.graph, {}, EvalMode::kExact);
+  EXPECT_EQ(exact[0].data[0], 0.1);
+  EXPECT_EQ(exact[1].data[0], 2);
 }
 
 TEST(Builder, RandomSitesAreUnique) {

@@ -209,7 +209,7 @@ TEST(Interpreter, MatmulHandlesTransposesBatchesAndOddSizes) {
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
       Fixture f;
-      constexpr int64_t kM = 5, kN = 11, kK = 301, kBatch = 2;
+      constexpr int64_t kM = 5, kN = 523, kK = 301, kBatch = 2;
       Value* a =
           f.Random(ta ? Shape{kBatch, kK, kM} : Shape{kBatch, kM, kK}, 1);
       Value* b =

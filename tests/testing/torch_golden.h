@@ -4,11 +4,15 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "ir/interpreter.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace fusor::test {
+
+// The models with a stored training step, sorted.
+std::vector<std::string> TorchModels();
 
 // One file of stored values.
 class TorchGolden {

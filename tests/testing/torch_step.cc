@@ -1,0 +1,111 @@
+#include "tests/testing/torch_step.h"
+
+#include <cmath>
+
+#include "ir/support/error.h"
+#include "ir/support/philox.h"
+
+namespace fusor::test {
+namespace {
+
+using ir::DType;
+using ir::Tensor;
+using nlohmann::json;
+
+constexpr uint32_t kWeightStep = 0;
+constexpr uint32_t kDataStep = 1;
+constexpr uint32_t kSampleStep = 2;
+constexpr uint32_t kSignStep = 3;
+constexpr size_t kProjections = 8;
+constexpr size_t kSamples = 256;
+
+// Element i is formula(U(step, site, i)), rounded to the dtype.
+template <typename Formula>
+Tensor Draw(ir::TensorType type, uint64_t seed, uint32_t step, uint32_t site,
+            Formula formula) {
+  Tensor tensor{std::move(type), {}};
+  const auto count = static_cast<uint64_t>(tensor.type.num_elements());
+  for (uint64_t i = 0; i < count; ++i) {
+    const double u = RandomUniform(seed, step, site, 0, i);
+    tensor.data.push_back(ir::RoundTo(tensor.type.dtype, formula(u)));
+  }
+  return tensor;
+}
+
+Tensor DrawParameter(const json& parameter, uint64_t seed, uint32_t site) {
+  const ir::TensorType type{DType::kF32, parameter[1].get<ir::Shape>(), {}};
+  const std::string role = parameter[2];
+  const auto draw = [&](auto formula) {
+    return Draw(type, seed, kWeightStep, site, formula);
+  };
+  if (role == "gamma") return draw([](double u) { return 0.5 + u; });
+  if (role == "beta") return draw([](double u) { return (2 * u - 1) * 0.2; });
+  if (role == "bias") return draw([](double u) { return (2 * u - 1) * 0.1; });
+  FUSOR_ASSERT(role == "weight", "role {}", role);
+  const auto fan_in = static_cast<double>(type.num_elements() / type.shape[0]);
+  return draw([bound = std::sqrt(6 / fan_in)](double u) {
+    return (2 * u - 1) * bound;
+  });
+}
+
+uint32_t Word(uint64_t index, uint32_t step, uint32_t position, uint64_t seed) {
+  return Philox({static_cast<uint32_t>(index >> 2), step, position, 0},
+                seed)[index & 3];
+}
+
+}  // namespace
+
+StepSize StepSizeOf(const json& spec, const std::string& step) {
+  return {spec.at(step).at("image"), spec.at(step).at("batch")};
+}
+
+std::map<std::string, Tensor> DrawStepInputs(const json& spec,
+                                             const StepSize& size,
+                                             uint64_t seed) {
+  std::map<std::string, Tensor> inputs;
+  uint32_t site = 0;
+  for (const json& parameter : spec.at("parameters")) {
+    inputs[parameter[0]] = DrawParameter(parameter, seed, site++);
+  }
+  for (const std::string name : spec.at("running")) {
+    // A statistic has the shape of the layer's other vectors.
+    const std::string layer = name.substr(0, name.rfind('.'));
+    Tensor tensor = inputs.at(layer + ".bias");
+    const double start = name.ends_with("running_var") ? 1 : 0;
+    tensor.data.assign(tensor.data.size(), start);
+    inputs[name] = std::move(tensor);
+  }
+  inputs["images"] =
+      Draw({DType::kF32, {size.batch, 3, size.image, size.image}, {}}, seed,
+           kDataStep, 0, [](double u) { return (2 * u - 1) * 2; });
+  const double classes = spec.at("classes");
+  inputs["labels"] = Draw({DType::kI32, {size.batch}, {}}, seed, kDataStep, 1,
+                          [&](double u) { return std::floor(u * classes); });
+  return inputs;
+}
+
+std::vector<double> Fingerprint(const Tensor& tensor, uint32_t position,
+                                uint64_t seed) {
+  const std::vector<double>& x = tensor.data;
+  std::vector<double> print(1 + kProjections, 0);
+  for (size_t i = 0; i < x.size(); ++i) {
+    print[0] += x[i] * x[i];
+    const uint32_t word = Word(i >> 2, kSignStep, position, seed);
+    const uint32_t signs = word >> (8 * (i & 3));
+    for (size_t k = 0; k < kProjections; ++k) {
+      print[1 + k] += (signs >> k & 1) != 0 ? -x[i] : x[i];
+    }
+  }
+  print[0] = std::sqrt(print[0]);
+  if (x.size() <= kSamples) {
+    print.insert(print.end(), x.begin(), x.end());
+    return print;
+  }
+  for (size_t j = 0; j < kSamples; ++j) {
+    const uint64_t word = Word(j, kSampleStep, position, seed);
+    print.push_back(x[word * x.size() >> 32]);
+  }
+  return print;
+}
+
+}  // namespace fusor::test

@@ -1,0 +1,33 @@
+#pragma once
+
+// What the training steps stored under tests/golden/torch start from, and how
+// their tensors are stored; tests/golden/README.md has the formulas.
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ir/interpreter.h"
+
+namespace fusor::test {
+
+// Image size and batch of a stored step: spec["sharp"], "blunt" or "curve".
+struct StepSize {
+  int64_t image;
+  int64_t batch;
+};
+StepSize StepSizeOf(const nlohmann::json& spec, const std::string& step);
+
+// Parameters and running statistics by torchvision's names, "images" f32
+// [N,3,S,S] and "labels" i32 [N].
+std::map<std::string, ir::Tensor> DrawStepInputs(const nlohmann::json& spec,
+                                                 const StepSize& size,
+                                                 uint64_t seed);
+
+// Norm, eight projections and samples of a tensor; `position` among all
+// gradients, then all running statistics.
+std::vector<double> Fingerprint(const ir::Tensor& tensor, uint32_t position,
+                                uint64_t seed);
+
+}  // namespace fusor::test
