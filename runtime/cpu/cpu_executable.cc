@@ -122,6 +122,7 @@ std::unique_ptr<CpuExecutable> MakeCallExecutable(
               "{} by {}: needs a workspace of {} bytes here, compiled for {}",
               call.op, library->implementation(), library->workspace_bytes(),
               call.workspace_bytes);
+  library->Load();
   return std::make_unique<CallExecutable>(call, std::move(library));
 }
 

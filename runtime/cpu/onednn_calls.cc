@@ -22,9 +22,8 @@ class DnnlExecutable : public LibraryExecutable {
  public:
   // `dnnl_args[i]`: what argument i of the step is to the primitive.
   DnnlExecutable(const dnnl::primitive_desc_base& desc,
-                 const dnnl::primitive& primitive,
                  const std::vector<std::pair<int, dnnl::memory::desc>>& args)
-      : primitive_(primitive),
+      : desc_(desc),
         stream_(Engine()),
         implementation_(desc.impl_info_str()),
         workspace_bytes_(
@@ -34,6 +33,8 @@ class DnnlExecutable : public LibraryExecutable {
       Add(DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc());
     }
   }
+
+  void Load() override { primitive_ = dnnl::primitive(desc_.get()); }
 
   void Run(void* const* args) override {
     for (size_t i = 0; i < memories_.size(); ++i) {
@@ -55,6 +56,7 @@ class DnnlExecutable : public LibraryExecutable {
     args_.push_back({arg, memories_.back().get()});
   }
 
+  dnnl::primitive_desc_base desc_;
   dnnl::primitive primitive_;
   dnnl::stream stream_;
   std::string implementation_;
@@ -85,8 +87,7 @@ std::unique_ptr<LibraryExecutable> MakeConv(const LibraryCall& call) {
       {DNNL_ARG_SRC, d.x}, {DNNL_ARG_WEIGHTS, d.weight}};
   if (call.operands.size() == 3) args.push_back({DNNL_ARG_BIAS, d.bias});
   args.push_back({DNNL_ARG_DST, d.y});
-  return std::make_unique<DnnlExecutable>(*pd, dnnl::convolution_forward(*pd),
-                                          args);
+  return std::make_unique<DnnlExecutable>(*pd, args);
 }
 
 std::unique_ptr<LibraryExecutable> MakeConvGradInput(const LibraryCall& call) {
@@ -98,11 +99,10 @@ std::unique_ptr<LibraryExecutable> MakeConvGradInput(const LibraryCall& call) {
   const auto pd = ConvGradInput(d, call.attrs, call.attrs.String("algorithm"));
   if (!pd.has_value()) return nullptr;
   return std::make_unique<DnnlExecutable>(
-      *pd, dnnl::convolution_backward_data(*pd),
-      std::vector<std::pair<int, dnnl::memory::desc>>{
-          {DNNL_ARG_DIFF_DST, d.y},
-          {DNNL_ARG_WEIGHTS, d.weight},
-          {DNNL_ARG_DIFF_SRC, d.x}});
+      *pd, std::vector<std::pair<int, dnnl::memory::desc>>{
+               {DNNL_ARG_DIFF_DST, d.y},
+               {DNNL_ARG_WEIGHTS, d.weight},
+               {DNNL_ARG_DIFF_SRC, d.x}});
 }
 
 std::unique_ptr<LibraryExecutable> MakeConvGradWeight(const LibraryCall& call) {
@@ -114,11 +114,10 @@ std::unique_ptr<LibraryExecutable> MakeConvGradWeight(const LibraryCall& call) {
   const auto pd = ConvGradWeight(d, call.attrs, call.attrs.String("algorithm"));
   if (!pd.has_value()) return nullptr;
   return std::make_unique<DnnlExecutable>(
-      *pd, dnnl::convolution_backward_weights(*pd),
-      std::vector<std::pair<int, dnnl::memory::desc>>{
-          {DNNL_ARG_SRC, d.x},
-          {DNNL_ARG_DIFF_DST, d.y},
-          {DNNL_ARG_DIFF_WEIGHTS, d.weight}});
+      *pd, std::vector<std::pair<int, dnnl::memory::desc>>{
+               {DNNL_ARG_SRC, d.x},
+               {DNNL_ARG_DIFF_DST, d.y},
+               {DNNL_ARG_DIFF_WEIGHTS, d.weight}});
 }
 
 // max_pool's second result is oneDNN's workspace, when that is a u8 tensor of
@@ -141,8 +140,7 @@ std::unique_ptr<LibraryExecutable> MakePool(const LibraryCall& call) {
     if (!IndexFits(pd->workspace_desc(), call.results[0])) return nullptr;
     args.push_back({DNNL_ARG_WORKSPACE, pd->workspace_desc()});
   }
-  return std::make_unique<DnnlExecutable>(*pd, dnnl::pooling_forward(*pd),
-                                          args);
+  return std::make_unique<DnnlExecutable>(*pd, args);
 }
 
 std::unique_ptr<LibraryExecutable> MakePoolGrad(const LibraryCall& call) {
@@ -157,8 +155,7 @@ std::unique_ptr<LibraryExecutable> MakePoolGrad(const LibraryCall& call) {
     args.push_back({DNNL_ARG_WORKSPACE, pd->workspace_desc()});
   }
   args.push_back({DNNL_ARG_DIFF_SRC, dx});
-  return std::make_unique<DnnlExecutable>(*pd, dnnl::pooling_backward(*pd),
-                                          args);
+  return std::make_unique<DnnlExecutable>(*pd, args);
 }
 
 std::unique_ptr<LibraryExecutable> MakeMatmul(const LibraryCall& call) {
@@ -166,11 +163,10 @@ std::unique_ptr<LibraryExecutable> MakeMatmul(const LibraryCall& call) {
       Matmul(call.operands[0], call.operands[1], call.results[0], call.attrs);
   if (!pd.has_value()) return nullptr;
   return std::make_unique<DnnlExecutable>(
-      *pd, dnnl::matmul(*pd),
-      std::vector<std::pair<int, dnnl::memory::desc>>{
-          {DNNL_ARG_SRC, pd->src_desc()},
-          {DNNL_ARG_WEIGHTS, pd->weights_desc()},
-          {DNNL_ARG_DST, pd->dst_desc()}});
+      *pd, std::vector<std::pair<int, dnnl::memory::desc>>{
+               {DNNL_ARG_SRC, pd->src_desc()},
+               {DNNL_ARG_WEIGHTS, pd->weights_desc()},
+               {DNNL_ARG_DST, pd->dst_desc()}});
 }
 
 std::unique_ptr<LibraryExecutable> MakeCopy(const LibraryCall& call) {
@@ -180,9 +176,8 @@ std::unique_ptr<LibraryExecutable> MakeCopy(const LibraryCall& call) {
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   const dnnl::reorder::primitive_desc pd(Engine(), from, Engine(), to, attr);
   return std::make_unique<DnnlExecutable>(
-      pd, dnnl::reorder(pd),
-      std::vector<std::pair<int, dnnl::memory::desc>>{{DNNL_ARG_FROM, from},
-                                                      {DNNL_ARG_TO, to}});
+      pd, std::vector<std::pair<int, dnnl::memory::desc>>{{DNNL_ARG_FROM, from},
+                                                          {DNNL_ARG_TO, to}});
 }
 
 using Maker = std::unique_ptr<LibraryExecutable> (*)(const LibraryCall&);

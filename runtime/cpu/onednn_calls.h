@@ -15,7 +15,9 @@ namespace fusor::cpu {
 // Arguments as codegen::Step describes: operands, results, workspace.
 class LibraryExecutable : public runtime::Executable {
  public:
-  // One launch at a time. No allocation of ours.
+  // Makes it ready to run: the expensive part of its creation.
+  virtual void Load() = 0;
+  // One launch at a time, after Load. No allocation of ours.
   virtual void Run(void* const* args) = 0;
   virtual const std::string& implementation() const = 0;
   virtual int64_t workspace_bytes() const = 0;

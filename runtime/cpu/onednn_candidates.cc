@@ -132,11 +132,12 @@ std::optional<Chosen> Choose(ConvKind kind, const ConvTypes& t,
     auto nhwc = Query(kind, d, attrs, algorithm);
     if (nhwc.has_value()) chosen = nhwc;
   }
-  if (!chosen.has_value()) {
+  if (is_ref()) {
     TensorType x = t.x, y = t.y;
     x.layout = y.layout = {};
     d = {ToDesc(x), ToDesc(weight), d.bias, ToDesc(y)};
-    chosen = Query(kind, d, attrs, algorithm);
+    auto plain = Query(kind, d, attrs, algorithm);
+    if (plain.has_value()) chosen = plain;
   }
   if (chosen.has_value() && groups > 1) chosen->weight = {};
   return chosen;

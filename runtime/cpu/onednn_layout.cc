@@ -8,7 +8,13 @@
 namespace fusor::cpu {
 
 const dnnl::engine& Engine() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  static const dnnl::engine engine = [] {
+    // The cache of primitives mistakes descriptors that differ in strides of
+    // dimensions of extent 1 only for each other (2.6.3): the primitive may
+    // then be another than the descriptor says and want more workspace.
+    dnnl::set_primitive_cache_capacity(0);
+    return dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return engine;
 }
 

@@ -24,6 +24,8 @@ class ReferenceExecutable : public LibraryExecutable {
     }
   }
 
+  void Load() override {}
+
   void Run(void* const* args) override {
     std::vector<ir::Tensor> inputs;
     for (size_t i = 0; i < graph_.inputs().size(); ++i) {

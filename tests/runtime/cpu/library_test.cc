@@ -1,0 +1,424 @@
+// Library calls against the interpreter, in every layout that the backend
+// proposes.
+
+#include <gmock/gmock.h>
+
+#include "ir/op.h"
+#include "ir/physical.h"
+#include "ir/support/error.h"
+#include "tests/runtime/cpu/cpu_fixture.h"
+#include "tests/testing/numeric.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::LibraryCall;
+using ir::Attrs;
+using ir::DType;
+using ir::Layout;
+using ir::Tensor;
+using ir::TensorType;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using Ints = std::vector<int64_t>;
+
+// A graph of one node on row-major operands.
+struct OneNode {
+  OneNode(std::string_view op, const std::vector<TensorType>& operands,
+          const Attrs& attrs)
+      : graph("one") {
+    std::vector<ir::Value*> values;
+    for (const TensorType& type : operands) {
+      values.push_back(graph.AddInput(type, ir::InputRole::kData, "x"));
+    }
+    node = graph.AddNode(op, values, attrs);
+  }
+
+  LibraryCall Call(const std::vector<Layout>& operand_layouts,
+                   const std::vector<Layout>& result_layouts,
+                   const std::string& algorithm = "") const {
+    LibraryCall call;
+    call.op = node->op_name();
+    call.attrs = node->attrs();
+    if (call.attrs.Has("algorithm")) call.attrs.Set("algorithm", algorithm);
+    for (size_t i = 0; i < node->num_inputs(); ++i) {
+      call.operands.push_back(node->input(i)->type());
+      call.operands.back().layout = operand_layouts[i];
+    }
+    for (size_t i = 0; i < node->num_outputs(); ++i) {
+      call.results.push_back(node->output(i)->type());
+      call.results.back().layout = result_layouts[i];
+    }
+    return call;
+  }
+
+  LibraryCall PlainCall(const std::string& algorithm = "") const {
+    return Call(std::vector<Layout>(node->num_inputs()),
+                std::vector<Layout>(node->num_outputs()), algorithm);
+  }
+
+  ir::Graph graph;
+  ir::Node* node;
+};
+
+std::vector<Tensor> RunCall(LibraryCall& call,
+                            const std::vector<Tensor>& operands) {
+  Cpu& cpu = Cpu::Get();
+  cpu.compiler().PrepareCall(call);
+  const auto executable = cpu.device().LoadCall(call);
+  std::vector<std::unique_ptr<runtime::Memory>> memories;
+  std::vector<void*> args;
+  const auto add = [&](size_t bytes) {
+    memories.push_back(cpu.device().Allocate(bytes));
+    args.push_back(memories.back()->data());
+  };
+  for (size_t i = 0; i < operands.size(); ++i) {
+    add(call.operands[i].num_bytes());
+    ir::ToMemory({call.operands[i], operands[i].data}, args.back());
+  }
+  for (const TensorType& type : call.results) add(type.num_bytes());
+  if (call.workspace_bytes > 0) add(call.workspace_bytes);
+  cpu.device().CreateStream()->Launch(*executable, args.data(), args.size());
+  std::vector<Tensor> results;
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    results.push_back(
+        ir::FromMemory(call.results[i], args[operands.size() + i]));
+  }
+  return results;
+}
+
+std::vector<Tensor> Operands(const OneNode& one) {
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < one.node->num_inputs(); ++i) {
+    tensors.push_back(RandomTensor(one.node->input(i)->type(), 100 + i));
+  }
+  return tensors;
+}
+
+std::vector<Tensor> Expected(const OneNode& one,
+                             const std::vector<Tensor>& operands) {
+  std::vector<const Tensor*> pointers;
+  for (const Tensor& tensor : operands) pointers.push_back(&tensor);
+  return InterpretNode(*one.node, pointers, ir::EvalMode::kExact);
+}
+
+// Of the largest element: rounding of operands' dtype, a few of its units.
+double Tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return 1e-14;
+    case DType::kF32:
+      return 2e-5;
+    case DType::kF16:
+      return 2e-3;
+    default:
+      return 1e-2;
+  }
+}
+
+void ExpectClose(const OneNode& one, LibraryCall call) {
+  const std::vector<Tensor> operands = Operands(one);
+  const std::vector<Tensor> expected = Expected(one, operands);
+  const std::vector<Tensor> actual = RunCall(call, operands);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_LE(MaxRelativeError(actual[i], expected[i]),
+              Tolerance(call.results[i].dtype))
+        << call.op << " result " << i << " by " << call.implementation << " "
+        << call.attrs.Has("algorithm") << " " << ToString(call.operands[0])
+        << " -> " << ToString(call.results[0]);
+  }
+}
+
+struct ConvCase {
+  int64_t n, c, o, size, kernel, stride, pad, dilation, groups;
+  bool bias = false, relu = false;
+};
+
+// Channels that are blocked, few, odd or grouped; strides, padding, dilation.
+const ConvCase kConvCases[] = {
+    {2, 16, 32, 9, 3, 1, 1, 1, 1},
+    {2, 32, 16, 8, 1, 1, 0, 1, 1, true, true},
+    {1, 64, 64, 14, 3, 1, 1, 1, 1, true, false},
+    {2, 32, 48, 10, 3, 2, 1, 1, 1},
+    {2, 16, 32, 9, 1, 2, 0, 1, 1},
+    {2, 3, 64, 30, 7, 2, 3, 1, 1},
+    {2, 3, 16, 12, 3, 1, 1, 1, 1, true, true},
+    {1, 24, 40, 7, 3, 1, 1, 1, 1},
+    {2, 5, 7, 8, 3, 2, 1, 1, 1, true, false},
+    {1, 16, 16, 12, 3, 1, 2, 2, 1},
+    {1, 32, 32, 8, 3, 1, 1, 1, 2},
+    {2, 16, 16, 8, 3, 1, 1, 1, 16},
+    {1, 1, 1, 5, 5, 1, 0, 1, 1},
+    {3, 16, 16, 1, 1, 1, 0, 1, 1},
+};
+
+Attrs Geometry(const ConvCase& c) {
+  return {{"stride", Ints{c.stride, c.stride}},
+          {"pad", Ints{c.pad, c.pad}},
+          {"dilation", Ints{c.dilation, c.dilation}},
+          {"groups", c.groups}};
+}
+
+// Forward, gradient of the input and of the weight of one convolution.
+std::vector<std::unique_ptr<OneNode>> ConvNodes(const ConvCase& c,
+                                                DType dtype) {
+  const TensorType x{dtype, {c.n, c.c, c.size, c.size}, {}};
+  const TensorType w{dtype, {c.o, c.c / c.groups, c.kernel, c.kernel}, {}};
+  Attrs attrs = Geometry(c);
+  attrs.Set("relu", c.relu);
+  std::vector<TensorType> operands{x, w};
+  if (c.bias) operands.push_back({dtype, {c.o}, {}});
+  std::vector<std::unique_ptr<OneNode>> nodes;
+  nodes.push_back(std::make_unique<OneNode>("conv2d", operands, attrs));
+  const TensorType y = nodes[0]->node->output()->type();
+  attrs = Geometry(c);
+  attrs.Set("input_shape", x.shape);
+  nodes.push_back(std::make_unique<OneNode>(
+      "conv2d_grad_input", std::vector<TensorType>{y, w}, attrs));
+  attrs = Geometry(c);
+  attrs.Set("weight_shape", w.shape);
+  nodes.push_back(std::make_unique<OneNode>(
+      "conv2d_grad_weight", std::vector<TensorType>{x, y}, attrs));
+  return nodes;
+}
+
+TEST(CpuLibraryTest, ConvolutionsInTheLayoutsOfTheirCandidates) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const ConvCase& c : kConvCases) {
+      for (const auto& one : ConvNodes(c, dtype)) {
+        const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
+        ASSERT_THAT(candidates, Not(IsEmpty())) << one->node->op_name();
+        for (const ir::LibraryCandidate& candidate : candidates) {
+          LibraryCall call = one->Call(candidate.operands, candidate.results,
+                                       candidate.algorithm);
+          Cpu::Get().compiler().PrepareCall(call);
+          EXPECT_EQ(call.implementation, candidate.implementation);
+          EXPECT_EQ(call.workspace_bytes, candidate.workspace_bytes);
+          ExpectClose(*one, call);
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuLibraryTest, ConvolutionsInRowMajorLayoutAndEveryDtype) {
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const ConvCase& c : kConvCases) {
+      for (const auto& one : ConvNodes(c, dtype)) {
+        ExpectClose(*one, one->PlainCall());
+      }
+    }
+  }
+}
+
+TEST(CpuLibraryTest, WinogradComesFirstWhereItApplies) {
+  const auto nodes = ConvNodes(kConvCases[2], DType::kF32);
+  for (const auto& one : nodes) {
+    const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
+    ASSERT_EQ(candidates.size(), 2);
+    EXPECT_EQ(candidates[0].algorithm, "winograd");
+    EXPECT_THAT(candidates[0].implementation, HasSubstr("wino"));
+    EXPECT_EQ(candidates[1].algorithm, "direct");
+    EXPECT_LT(candidates[0].modelled_ns, candidates[1].modelled_ns);
+    EXPECT_THAT(ToString(TensorType{
+                    DType::kF32, {1, 64, 14, 14}, candidates[0].operands[0]}),
+                HasSubstr("{aBcd16b}"));
+  }
+  // Not in 16 bit, not with a stride.
+  for (const auto& one : ConvNodes(kConvCases[2], DType::kBF16)) {
+    for (const auto& c : Cpu::Get().compiler().Candidates(*one->node)) {
+      EXPECT_EQ(c.algorithm, "direct");
+    }
+  }
+  for (const auto& one : ConvNodes(kConvCases[3], DType::kF32)) {
+    for (const auto& c : Cpu::Get().compiler().Candidates(*one->node)) {
+      EXPECT_EQ(c.algorithm, "direct");
+    }
+  }
+}
+
+TEST(CpuLibraryTest, NoCandidateOfAResidualNetworkIsAReferenceKernel) {
+  for (size_t i : {0, 1, 2, 3, 4, 5}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const auto& one : ConvNodes(kConvCases[i], dtype)) {
+        for (const auto& c : Cpu::Get().compiler().Candidates(*one->node)) {
+          EXPECT_THAT(c.implementation, Not(HasSubstr("ref")))
+              << one->node->op_name() << " case " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuLibraryTest, ForwardAndGradientShareTheWeightLayoutInFp32) {
+  for (size_t i : {0, 1, 3, 4, 5}) {
+    const auto nodes = ConvNodes(kConvCases[i], DType::kF32);
+    const auto& compiler = Cpu::Get().compiler();
+    EXPECT_EQ(compiler.Candidates(*nodes[0]->node).back().operands[1],
+              compiler.Candidates(*nodes[2]->node).back().results[0])
+        << "case " << i;
+  }
+}
+
+TEST(CpuLibraryTest, RefusesWinogradWhereThereIsNone) {
+  const auto nodes = ConvNodes(kConvCases[3], DType::kF32);
+  LibraryCall call = nodes[0]->PlainCall("winograd");
+  try {
+    Cpu::Get().compiler().PrepareCall(call);
+    ADD_FAILURE() << call.implementation;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kGraph);
+    EXPECT_THAT(error.what(), HasSubstr("no Winograd implementation"));
+  }
+}
+
+struct PoolCase {
+  int64_t n, c, size, window, stride, pad;
+};
+
+// Overlapping windows, input that no window covers, padding, whole planes.
+constexpr PoolCase kPoolCases[] = {{2, 16, 9, 3, 2, 1}, {2, 16, 8, 2, 2, 0},
+                                   {1, 32, 8, 3, 2, 0}, {2, 5, 7, 3, 1, 1},
+                                   {2, 64, 7, 7, 1, 0}, {1, 16, 11, 4, 3, 2}};
+
+Attrs PoolGeometry(const PoolCase& c) {
+  return {{"window", Ints{c.window, c.window}},
+          {"stride", Ints{c.stride, c.stride}},
+          {"pad", Ints{c.pad, c.pad}}};
+}
+
+std::vector<Layout> PoolLayouts(int64_t channels) {
+  std::vector<Layout> layouts{{}, ir::ParseLayout("acdb")};
+  if (channels % 16 == 0) layouts.push_back(ir::ParseLayout("aBcd16b"));
+  return layouts;
+}
+
+TEST(CpuLibraryTest, AveragePoolingAndItsGradient) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    for (const PoolCase& c : kPoolCases) {
+      for (bool include_pad : {false, true}) {
+        Attrs attrs = PoolGeometry(c);
+        attrs.Set("count_include_pad", include_pad);
+        const TensorType x{dtype, {c.n, c.c, c.size, c.size}, {}};
+        const OneNode forward("avg_pool", {x}, attrs);
+        attrs.Set("input_shape", x.shape);
+        const OneNode grad("avg_pool_grad", {forward.node->output()->type()},
+                           attrs);
+        for (const Layout& layout : PoolLayouts(c.c)) {
+          ExpectClose(forward, forward.Call({layout}, {layout}));
+          ExpectClose(grad, grad.Call({layout}, {layout}));
+        }
+      }
+    }
+  }
+}
+
+// Few distinct values, so that windows have several maxima.
+TEST(CpuLibraryTest, MaxPoolingFindsTheFirstMaximum) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    for (const PoolCase& c : kPoolCases) {
+      const TensorType x{dtype, {c.n, c.c, c.size, c.size}, {}};
+      const OneNode forward("max_pool", {x}, PoolGeometry(c));
+      Tensor operand = RandomTensor({DType::kI32, x.shape, {}}, 7, -3, 4);
+      operand.type = x;
+      const auto expected = Expected(forward, {operand});
+      for (const Layout& layout : PoolLayouts(c.c)) {
+        LibraryCall call = forward.Call({layout}, {layout, layout});
+        const auto actual = RunCall(call, {operand});
+        EXPECT_EQ(actual[0].data, expected[0].data) << call.implementation;
+        EXPECT_EQ(actual[1].data, expected[1].data) << call.implementation;
+      }
+    }
+  }
+}
+
+TEST(CpuLibraryTest, MaxPoolingGradientFollowsTheIndex) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    for (const PoolCase& c : kPoolCases) {
+      const TensorType x{dtype, {c.n, c.c, c.size, c.size}, {}};
+      const OneNode forward("max_pool", {x}, PoolGeometry(c));
+      const Tensor operand = RandomTensor(x, 7);
+      const Tensor index = Expected(forward, {operand})[1];
+      Attrs attrs = PoolGeometry(c);
+      attrs.Set("input_shape", x.shape);
+      const TensorType y = forward.node->output()->type();
+      const OneNode grad("max_pool_grad", {y, index.type}, attrs);
+      const Tensor dy = RandomTensor(y, 8);
+      const auto expected = Expected(grad, {dy, index});
+      for (const Layout& layout : PoolLayouts(c.c)) {
+        LibraryCall call = grad.Call({layout, layout}, {layout});
+        const auto actual = RunCall(call, {dy, index});
+        EXPECT_LE(MaxRelativeError(actual[0], expected[0]), Tolerance(dtype))
+            << call.implementation;
+      }
+    }
+  }
+}
+
+TEST(CpuLibraryTest, MatrixProducts) {
+  struct Case {
+    Ints batch;
+    int64_t m, n, k;
+  };
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kF16}) {
+    for (const Case& c :
+         {Case{{}, 8, 10, 2048}, Case{{}, 33, 17, 5}, Case{{}, 1, 1, 1},
+          Case{{3}, 4, 7, 9}, Case{{2, 3}, 5, 1, 6}, Case{{}, 1, 64, 64}}) {
+      for (bool ta : {false, true}) {
+        for (bool tb : {false, true}) {
+          TensorType a{dtype, c.batch, {}}, b{dtype, c.batch, {}};
+          for (int64_t e : ta ? Ints{c.k, c.m} : Ints{c.m, c.k}) {
+            a.shape.push_back(e);
+          }
+          for (int64_t e : tb ? Ints{c.n, c.k} : Ints{c.k, c.n}) {
+            b.shape.push_back(e);
+          }
+          const OneNode one("matmul", {a, b},
+                            {{"transpose_a", ta}, {"transpose_b", tb}});
+          ExpectClose(one, one.PlainCall());
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuLibraryTest, CopiesBetweenAllLayouts) {
+  const char* layouts[] = {"abcd",       "acdb", "aBcd16b",  "aBcd8b",
+                           "ABcd16b16a", "cdba", "ABcd8b8a", "Acdb16a"};
+  for (DType dtype : ir::kAllDTypes) {
+    const TensorType type{dtype, {32, 16, 3, 5}, {}};
+    const Tensor tensor = RandomTensor(type, 3, 0, 100);
+    for (const char* from : layouts) {
+      for (const char* to : layouts) {
+        const OneNode one("copy", {type}, {{"layout", std::string(to)}});
+        LibraryCall call = one.Call({Canonical(ir::ParseLayout(from))},
+                                    {Canonical(ir::ParseLayout(to))});
+        EXPECT_EQ(RunCall(call, {tensor})[0].data, tensor.data)
+            << DTypeName(dtype) << " " << from << " -> " << to << " by "
+            << call.implementation;
+      }
+    }
+  }
+}
+
+TEST(CpuLibraryTest, RefusesAPlanWithTooSmallAWorkspace) {
+  const auto nodes = ConvNodes(kConvCases[2], DType::kF32);
+  const auto candidate =
+      Cpu::Get().compiler().Candidates(*nodes[0]->node).front();
+  LibraryCall call = nodes[0]->Call(candidate.operands, candidate.results,
+                                    candidate.algorithm);
+  Cpu::Get().compiler().PrepareCall(call);
+  ASSERT_GT(call.workspace_bytes, 0);
+  call.workspace_bytes /= 2;
+  try {
+    Cpu::Get().device().LoadCall(call);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDevice);
+    EXPECT_THAT(error.what(), HasSubstr("needs a workspace of"));
+  }
+}
+
+}  // namespace
+}  // namespace fusor::test
