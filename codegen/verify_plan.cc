@@ -8,12 +8,16 @@
 namespace fusor::codegen {
 namespace {
 
+// Keeps sums of sizes far from overflow, whatever a plan file says.
+constexpr int64_t kMaxArenaBytes = int64_t{1} << 50;
+
 // Indices, sizes and types; nothing about time.
 class Structure {
  public:
   explicit Structure(const Plan& plan) : plan_(plan) {}
 
   void Check() {
+    CheckArenas();
     for (const Buffer& buffer : plan_.buffers) CheckBuffer(buffer);
     for (const CompiledKernel& kernel : plan_.kernels) CheckKernel(kernel);
     for (const LibraryCall& call : plan_.calls) CheckCall(call);
@@ -32,6 +36,18 @@ class Structure {
   template <typename T>
   bool Within(int index, const std::vector<T>& items) const {
     return index >= 0 && index < static_cast<int>(items.size());
+  }
+
+  void CheckArenas() {
+    for (const Arena& arena : plan_.arenas) {
+      FUSOR_ASSERT(arena.bytes >= 0 && arena.bytes < kMaxArenaBytes,
+                   "plan {}: arena {} of {} bytes", plan_.name, arena.name,
+                   arena.bytes);
+    }
+    FUSOR_ASSERT(plan_.num_events >= 0 &&
+                     plan_.num_events <= static_cast<int>(plan_.steps.size()),
+                 "plan {}: {} events for {} steps", plan_.name,
+                 plan_.num_events, plan_.steps.size());
   }
 
   void CheckBuffer(const Buffer& b) {
@@ -259,8 +275,6 @@ class Structure {
     int64_t end = 0;
     int64_t bytes = 0;
     for (const Arena& arena : plan_.arenas) {
-      FUSOR_ASSERT(arena.bytes >= 0, "plan {}: arena {} of {} bytes",
-                   plan_.name, arena.name, arena.bytes);
       if (arena.kind == ArenaKind::kTemporary) bytes += arena.bytes;
     }
     for (const Buffer& b : plan_.buffers) {

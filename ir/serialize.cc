@@ -7,6 +7,7 @@
 #include "ir/declare.h"
 #include "ir/graph.pb.h"
 #include "ir/op.h"
+#include "ir/serialize_parts.h"
 #include "ir/support/error.h"
 #include "ir/verifier.h"
 
@@ -19,39 +20,9 @@ constexpr int kMaxNesting = 8;
 
 // --- Writing -----------------------------------------------------------------
 
-void WriteType(const TensorType& type, proto::TensorTypeProto& out) {
-  out.set_dtype(std::string(DTypeName(type.dtype)));
-  out.mutable_shape()->Assign(type.shape.begin(), type.shape.end());
-  out.set_layout(FormatLayout(type.layout, type.rank()));
-}
-
 void WriteValue(const Value& value, proto::ValueProto& out) {
   out.set_name(value.name());
   WriteType(value.type(), *out.mutable_type());
-}
-
-template <typename Repeated>
-void WriteAttrs(const Attrs& attrs, Repeated& out) {
-  for (const auto& [name, value] : attrs.values()) {
-    proto::AttrProto& attr = *out.Add();
-    attr.set_name(name);
-    if (const auto* b = std::get_if<bool>(&value)) {
-      attr.set_boolean(*b);
-    } else if (const auto* i = std::get_if<int64_t>(&value)) {
-      attr.set_integer(*i);
-    } else if (const auto* d = std::get_if<double>(&value)) {
-      attr.set_float_(*d);
-    } else if (const auto* s = std::get_if<std::string>(&value)) {
-      attr.set_string(*s);
-    } else if (const auto* ints = std::get_if<std::vector<int64_t>>(&value)) {
-      attr.mutable_integers()->mutable_values()->Assign(ints->begin(),
-                                                        ints->end());
-    } else {
-      const auto& floats = std::get<std::vector<double>>(value);
-      attr.mutable_floats()->mutable_values()->Assign(floats.begin(),
-                                                      floats.end());
-    }
-  }
 }
 
 void WriteGraph(const Graph& graph, proto::GraphProto& out) {
@@ -65,7 +36,9 @@ void WriteGraph(const Graph& graph, proto::GraphProto& out) {
     proto::InputProto& in = *out.add_inputs();
     WriteValue(*input.value, *in.mutable_value());
     in.set_role(std::string(InputRoleName(input.role)));
-    WriteAttrs(input.attrs, *in.mutable_attrs());
+    for (const auto& [name, value] : input.attrs.values()) {
+      WriteAttr(name, value, *in.add_attrs());
+    }
     number(input.value.get());
   }
   for (const auto& node : graph.nodes()) {
@@ -74,7 +47,9 @@ void WriteGraph(const Graph& graph, proto::GraphProto& out) {
     for (const Value* operand : node->inputs()) {
       n.add_operands(numbers.at(operand));
     }
-    WriteAttrs(node->attrs(), *n.mutable_attrs());
+    for (const auto& [name, value] : node->attrs().values()) {
+      WriteAttr(name, value, *n.add_attrs());
+    }
     n.set_location(node->location());
     if (node->body() != nullptr) WriteGraph(*node->body(), *n.mutable_body());
     for (size_t i = 0; i < node->num_outputs(); ++i) {
@@ -92,46 +67,14 @@ void WriteGraph(const Graph& graph, proto::GraphProto& out) {
 
 // --- Reading -----------------------------------------------------------------
 
-TensorType ReadType(const proto::TensorTypeProto& in) {
-  const auto dtype = ParseDType(in.dtype());
-  FUSOR_CHECK(dtype.has_value(), kGraph, "unknown dtype");
-  return {
-      *dtype, {in.shape().begin(), in.shape().end()}, ParseLayout(in.layout())};
-}
-
 Declaration ReadValue(const proto::ValueProto& in) {
   return {in.name(), ReadType(in.type())};
-}
-
-AttrValue ReadAttr(const proto::AttrProto& in) {
-  using List = std::vector<double>;
-  switch (in.value_case()) {
-    case proto::AttrProto::kBoolean:
-      return in.boolean();
-    case proto::AttrProto::kInteger:
-      return static_cast<int64_t>(in.integer());
-    case proto::AttrProto::kFloat:
-      return in.float_();
-    case proto::AttrProto::kString:
-      return in.string();
-    case proto::AttrProto::kIntegers:
-      return std::vector<int64_t>(in.integers().values().begin(),
-                                  in.integers().values().end());
-    case proto::AttrProto::kFloats:
-      return List(in.floats().values().begin(), in.floats().values().end());
-    case proto::AttrProto::VALUE_NOT_SET:
-      break;
-  }
-  ThrowError(ErrorCode::kGraph, "an attribute without a value");
 }
 
 template <typename Repeated>
 Attrs ReadAttrs(const Repeated& in) {
   Attrs attrs;
-  for (const proto::AttrProto& attr : in) {
-    FUSOR_CHECK(!attrs.Has(attr.name()), kGraph, "two attributes of one name");
-    attrs.Set(attr.name(), ReadAttr(attr));
-  }
+  for (const proto::AttrProto& attr : in) ReadAttr(attr, attrs);
   return attrs;
 }
 

@@ -2,9 +2,11 @@
 # relative to the calling folder, and adds it to the target. Files import each
 # other, and sources include the headers, by path from the root:
 # "ir/graph.pb.h". protobuf_generate() would register the files without their
-# folder, so that equal names in two folders would collide at run time.
+# folder, so that equal names in two folders would collide at run time. A target
+# that includes another's headers depends on TARGET_protos.
 function(fusor_protos target)
   set(root ${PROJECT_BINARY_DIR}/proto)
+  set(generated "")
   foreach(proto IN LISTS ARGN)
     set(file ${CMAKE_CURRENT_SOURCE_DIR}/${proto})
     file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${file})
@@ -18,6 +20,9 @@ function(fusor_protos target)
       VERBATIM)
     set_source_files_properties(${stem}.pb.cc PROPERTIES COMPILE_OPTIONS -w)
     target_sources(${target} PRIVATE ${stem}.pb.cc ${stem}.pb.h)
+    list(APPEND generated ${stem}.pb.cc ${stem}.pb.h)
   endforeach()
+  add_custom_target(${target}_protos DEPENDS ${generated})
+  add_dependencies(${target} ${target}_protos)
   target_include_directories(${target} SYSTEM PRIVATE ${root})
 endfunction()
