@@ -388,8 +388,42 @@ class Clustering {
 // --- Step 4
 // -------------------------------------------------------------------
 
+// The nodes in the order of a depth-first walk from their results: it depends
+// on what they compute alone, not on how copies and other nodes lay between
+// them, so that equal work becomes equal kernels.
+std::vector<Node*> CanonicalOrder(const Graph& graph,
+                                  const std::vector<Node*>& nodes) {
+  const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
+  std::unordered_set<const Node*> visited;
+  std::vector<Node*> order;
+  std::vector<std::pair<Node*, size_t>> stack;
+  for (Node* root : nodes) {
+    bool outside = graph.IsOutput(root->output());
+    for (const Use& use : root->output()->uses()) {
+      outside |= !set.contains(use.node);
+    }
+    if (!outside || !visited.insert(root).second) continue;
+    stack.emplace_back(root, 0);
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (next == node->num_inputs()) {
+        order.push_back(node);
+        stack.pop_back();
+        continue;
+      }
+      Node* producer = node->input(next++)->producer();
+      if (producer != nullptr && set.contains(producer) &&
+          visited.insert(producer).second) {
+        stack.emplace_back(producer, 0);
+      }
+    }
+  }
+  return order;
+}
+
 // Moves the nodes into the body of a new fusion node.
-void Outline(Graph& graph, const std::vector<Node*>& nodes, bool eager) {
+void Outline(Graph& graph, const std::vector<Node*>& members, bool eager) {
+  const std::vector<Node*> nodes = CanonicalOrder(graph, members);
   const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
   auto body = std::make_unique<Graph>("fusion");
   std::unordered_map<const Value*, Value*> map;
@@ -422,13 +456,13 @@ void Outline(Graph& graph, const std::vector<Node*>& nodes, bool eager) {
   // The node that the kernel is about: its last one.
   Node* fusion = graph.AddNode(
       "fusion", operands, {{"rounding", std::string(eager ? "eager" : "fast")}},
-      nodes.back()->location(), nodes.back(), std::move(body));
+      members.back()->location(), members.back(), std::move(body));
   std::vector<std::string> names;
   for (size_t i = 0; i < results.size(); ++i) {
     names.push_back(results[i]->name());
     graph.ReplaceAllUses(results[i], fusion->output(i));
   }
-  graph.EraseAll({nodes.begin(), nodes.end()});
+  graph.EraseAll(members);
   for (size_t i = 0; i < names.size(); ++i) {
     graph.Rename(fusion->output(i), names[i]);
   }
