@@ -9,7 +9,7 @@
 #include "runtime/build_id.h"
 #include "runtime/cpu/cpu_compiler.h"
 #include "runtime/cpu/cpu_device.h"
-#include "runtime/cpu/cpu_memory.h"
+#include "runtime/cpu/free_memory.h"
 
 namespace fusor::cpu {
 namespace {

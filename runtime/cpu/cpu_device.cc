@@ -7,6 +7,7 @@
 #include "ir/support/error.h"
 #include "runtime/cpu/cpu_executable.h"
 #include "runtime/cpu/cpu_memory.h"
+#include "runtime/cpu/free_memory.h"
 #include "runtime/cpu/thread_team.h"
 
 namespace fusor::cpu {

@@ -1,16 +1,10 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "runtime/backend.h"
 
 namespace fusor::cpu {
-
-// Bytes that this process may still allocate without swapping or being killed:
-// what the kernel calls available, and what the control groups of this process
-// leave. `root` stands before /proc and /sys, for tests.
-size_t FreeBytes(const std::string& root = "");
 
 // Zeroed memory whose pages exist, huge ones where the system gives them:
 // faults and TLB misses of large activations cost PyTorch up to a third of a
