@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cctype>
 #include <limits>
 #include <string>
 
@@ -172,6 +173,55 @@ TEST(Parser, SurvivesMutatedText) {
   // Both ends must be reached for the test to mean anything.
   EXPECT_GT(read, 20);
   EXPECT_GT(refused, 1000);
+}
+
+// One op with arithmetic on its attributes a line.
+constexpr std::string_view kGeometry = R"(graph g {
+  %x = data : f32[2,8,9,9]
+  %w = weight : f32[4,4,3,3]
+  %s = norm_scale : f32[8]
+  %c = conv2d(%x, %w) {dilation=[1,1], groups=2, pad=[1,1], stride=[2,2]} : f32[2,4,5,5]
+  %dx = conv2d_grad_input(%c, %w) {groups=2, input_shape=[2,8,9,9], pad=[1,1], stride=[2,2]} : f32[2,8,9,9]
+  %dw = conv2d_grad_weight(%x, %c) {groups=2, pad=[1,1], stride=[2,2], weight_shape=[4,4,3,3]} : f32[4,4,3,3]
+  %m, %i = max_pool(%x) {pad=[1,1], stride=[2,2], window=[3,3]} : f32[2,8,5,5], u8[2,8,5,5]
+  %dm = max_pool_grad(%m, %i) {input_shape=[2,8,9,9], pad=[1,1], stride=[2,2], window=[3,3]} : f32[2,8,9,9]
+  %a = avg_pool(%x) {pad=[1,1], stride=[2,2], window=[3,3]} : f32[2,8,5,5]
+  %da = avg_pool_grad(%a) {input_shape=[2,8,9,9], pad=[1,1], stride=[2,2], window=[3,3]} : f32[2,8,9,9]
+  %y, %mean, %var, %mask = batch_norm_train(%x, %s, %s, %x) {relu=true, residual="add"} : f32[2,8,9,9], f32[8], f32[8], bool[2,8,9,9]
+  %dy, %ds, %db, %dr = batch_norm_grad(%y, %x, %s, %s, %mean, %var, %mask) {relu=true, residual="add"} : f32[2,8,9,9], f32[8], f32[8], f32[2,8,9,9]
+  %p = pad(%x) {high=[0,1,0,2], interior=[0,1,0,0], low=[1,0,0,0]} : f32[3,16,9,11]
+  %l = slice(%p) {limit=[3,16,9,11], start=[0,1,2,3], stride=[1,2,3,4]} : f32[3,8,3,2]
+  %r = reshape(%l) {shape=[9,16]} : f32[9,16]
+  %t = matmul(%r, %r) {transpose_a=true} : f32[16,16]
+  %k = copy(%x) {layout="aBcd4b"} : f32[2,8,9,9]{aBcd4b}
+  %n = iota() {dim=1, dtype="i32", shape=[2,3]} : i32[2,3]
+  %g = broadcast(%s) {dims=[1], shape=[2,8,3]} : f32[2,8,3]
+  %o = concat(%x, %x) {dim=1} : f32[2,16,9,9]
+  %z = all_reduce(%o) : f32[2,16,9,9]
+  return %z
+}
+)";
+
+TEST(Parser, SurvivesExtremeNumbersInAttributesAndTypes) {
+  const std::string whole(kGeometry);
+  ParseOrDie(whole);
+  int refused = 0;
+  for (size_t at = 0; at < whole.size(); ++at) {
+    if (!std::isdigit(static_cast<unsigned char>(whole[at]))) continue;
+    for (const char* number : {"-1", "0", "1000003", "1048576", "1099511627776",
+                               "4294967296", "4611686018427387904",
+                               "9223372036854775807", "-9223372036854775808"}) {
+      std::string text = whole;
+      text.replace(at, 1, number);
+      try {
+        Parse(text);
+      } catch (const Error& error) {
+        ++refused;
+        ASSERT_EQ(error.code(), ErrorCode::kGraph) << error.what();
+      }
+    }
+  }
+  EXPECT_GT(refused, 2000);
 }
 
 TEST(Parser, SurvivesEveryPrefix) {

@@ -1,0 +1,71 @@
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "ir/parser.h"
+#include "ir/printer.h"
+#include "ir/serialize.h"
+#include "models/model.h"
+#include "passes/pipeline.h"
+#include "tests/testing/bare_target.h"
+
+namespace fusor::models {
+namespace {
+
+void ExpectRoundTrips(const ir::Graph& graph) {
+  const std::string text = ir::Print(graph);
+  EXPECT_TRUE(SameGraph(graph, *ir::Parse(text)));
+  const std::string bytes = ir::Serialize(graph);
+  EXPECT_TRUE(SameGraph(graph, *ir::Deserialize(bytes)));
+  EXPECT_EQ(ir::Serialize(*ir::Parse(text)), bytes);
+}
+
+class ModelText : public ::testing::TestWithParam<std::string> {
+ protected:
+  Model Build(Phase phase) const {
+    const bool cifar = GetParam() == "resnet20-cifar";
+    return BuildModel(GetParam(), phase,
+                      {.batch = 2, .image_size = cifar ? 32 : 64});
+  }
+};
+
+TEST_P(ModelText, EvaluationReadsBackEqual) {
+  ExpectRoundTrips(*Build(Phase::kEval).graph);
+}
+
+// As built, differentiated, and fused.
+TEST_P(ModelText, TrainingStepReadsBackEqualAtEveryStage) {
+  const Model model = Build(Phase::kTrain);
+  ExpectRoundTrips(*model.graph);
+  const test::BareTarget target;
+  passes::PassContext context(target, {});
+  for (const auto stage : {passes::Stage::kForward, passes::Stage::kTraining,
+                           passes::Stage::kOptimize}) {
+    RunPipeline(*model.graph, context, stage, {});
+    ExpectRoundTrips(*model.graph);
+  }
+}
+
+std::string TestName(const ::testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return name;
+}
+
+std::vector<std::string> CanonicalNames() {
+  std::vector<std::string> names = ArchNames();
+  std::erase_if(names, [](const std::string& name) {
+    return CanonicalArch(name) != name;
+  });
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryArch, ModelText,
+                         ::testing::ValuesIn(CanonicalNames()), TestName);
+
+}  // namespace
+}  // namespace fusor::models
