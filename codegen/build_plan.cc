@@ -13,6 +13,7 @@
 #include "codegen/state_claims.h"
 #include "codegen/storage.h"
 #include "codegen/verify_plan.h"
+#include "ir/cost.h"
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 
@@ -191,13 +192,8 @@ void PlanBuilder::AddStep(const Node& node) {
   Step step{.name = node.output()->name(),
             .location = node.location(),
             .op_class = std::string(node.op_name()),
+            .bytes = ir::NodeBytes(node),
             .flops = NodeFlops(node)};
-  for (const Value* operand : node.inputs()) {
-    step.bytes += operand->type().num_bytes();
-  }
-  for (size_t i = 0; i < node.num_outputs(); ++i) {
-    step.bytes += node.output(i)->type().num_bytes();
-  }
   const auto fusion = lowered_.find(&node);
   if (fusion != lowered_.end()) {
     step.kind = StepKind::kLaunch;

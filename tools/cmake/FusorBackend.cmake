@@ -37,8 +37,8 @@ endfunction()
 # fusor_backend(NAME SOURCES ... LIBS ... REQUIRES ...): the plug-in
 # fusor_NAME.so. REQUIRES names the packages that the folder has looked for with
 # find_package(... QUIET); they count as found when <package>_FOUND is true.
-# Only FusorBackendEntry leaves the library (backend_exports.map). The global
-# property FUSOR_BUILT_BACKENDS lists the backends that are built,
+# Only C functions named Fusor.. leave the library (backend_exports.map). The
+# global property FUSOR_BUILT_BACKENDS lists the backends that are built,
 # FUSOR_BACKEND_FOLDERS the folders of all, built or not.
 function(fusor_backend name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS;REQUIRES" ${ARGN})

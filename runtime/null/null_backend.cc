@@ -1,0 +1,52 @@
+// The null plug-in's entry.
+
+#include "ir/support/error.h"
+#include "runtime/backend.h"
+#include "runtime/build_id.h"
+#include "runtime/null/null_compiler.h"
+#include "runtime/null/null_device.h"
+
+namespace fusor::null {
+namespace {
+
+NullLog& Log() {
+  static NullLog log;
+  return log;
+}
+
+class NullBackend : public runtime::Backend {
+ public:
+  std::string name() const override { return "null"; }
+  int device_count() const override { return 1; }
+  std::vector<std::string> Diagnose() const override {
+    return {"records what it is asked to do and computes nothing"};
+  }
+  std::unique_ptr<runtime::Device> OpenDevice(
+      int ordinal, const runtime::BackendOptions&) override {
+    FUSOR_CHECK(ordinal == 0, kDevice, "null device {}: there is only 0",
+                ordinal);
+    return OpenNullDevice(Log());
+  }
+  std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
+      const std::string& target, const runtime::BackendOptions&) override {
+    // The same everywhere, so that what tests expect is.
+    return std::make_unique<NullCompiler>(
+        ir::FindTarget(target.empty() ? "cpu-avx2" : target));
+  }
+};
+
+std::unique_ptr<runtime::Backend> Create() {
+  return std::make_unique<NullBackend>();
+}
+
+}  // namespace
+}  // namespace fusor::null
+
+extern "C" fusor::runtime::BackendEntry FusorBackendEntry() noexcept {
+  return {fusor::runtime::kBackendAbiVersion, fusor::runtime::kBuildId,
+          fusor::null::Create};
+}
+
+extern "C" fusor::null::NullLog* FusorNullLog() noexcept {
+  return &fusor::null::Log();
+}

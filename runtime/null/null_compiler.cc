@@ -1,0 +1,32 @@
+#include "runtime/null/null_compiler.h"
+
+#include "ir/op.h"
+
+namespace fusor::null {
+
+std::vector<ir::LibraryCandidate> NullCompiler::Candidates(
+    const ir::Node& node) const {
+  if (node.op().fusion != ir::FusionKind::kLibrary) return {};
+  ir::LibraryCandidate candidate;
+  candidate.algorithm = "direct";
+  candidate.implementation = "null";
+  candidate.operands.resize(node.num_inputs());
+  candidate.results.resize(node.num_outputs());
+  return {candidate};
+}
+
+std::string NullCompiler::CompileKernel(const codegen::Kernel& kernel) const {
+  return Print(kernel, true);
+}
+
+std::string NullCompiler::CodegenVersion() const { return "null 1"; }
+
+void NullCompiler::PrepareCall(codegen::LibraryCall& call) const {
+  call.implementation = "null";
+}
+
+std::string NullCompiler::Disassemble(const codegen::Kernel& kernel) const {
+  return Print(kernel, true);
+}
+
+}  // namespace fusor::null

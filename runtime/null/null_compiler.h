@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/target_compiler.h"
+
+namespace fusor::null {
+
+// Compiles for any target to the kernel's own text; every library op has one
+// row-major candidate and needs no workspace.
+class NullCompiler : public codegen::TargetCompiler {
+ public:
+  explicit NullCompiler(ir::Target target) : target_(std::move(target)) {}
+
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override;
+  std::string CompileKernel(const codegen::Kernel& kernel) const override;
+  std::string CodegenVersion() const override;
+  void PrepareCall(codegen::LibraryCall& call) const override;
+  std::string Disassemble(const codegen::Kernel& kernel) const override;
+
+ private:
+  ir::Target target_;
+};
+
+}  // namespace fusor::null

@@ -1,0 +1,197 @@
+#include "runtime/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "ir/support/error.h"
+#include "tests/testing/fake_compiler.h"
+#include "tests/testing/graph_text.h"
+#include "tests/testing/plan_runner.h"
+#include "tests/testing/random_graph.h"
+
+// Counts what the process allocates.
+namespace {
+std::atomic<int64_t> allocations = 0;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  ++allocations;
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace fusor::runtime {
+namespace {
+
+// One executable of the plan, by its number among all that were loaded.
+struct Loaded : Executable {
+  explicit Loaded(int n) : number(n) {}
+  int number;
+};
+
+// A device that keeps the launches of one run in a fixed array.
+class RecordingDevice : public Device {
+ public:
+  struct Call {
+    int executable;
+    size_t num_args;
+    void* args[16];
+  };
+
+  std::string description() const override { return "recording"; }
+  std::unique_ptr<Memory> Allocate(size_t) override { return nullptr; }
+  size_t free_bytes() const override { return 0; }
+  std::unique_ptr<Stream> CreateStream() override {
+    return std::make_unique<RecordingStream>(*this);
+  }
+  std::unique_ptr<Event> CreateEvent() override { return nullptr; }
+  std::unique_ptr<Executable> LoadKernel(
+      const codegen::CompiledKernel&) override {
+    return std::make_unique<Loaded>(num_loaded++);
+  }
+  std::unique_ptr<Executable> LoadCall(const codegen::LibraryCall&) override {
+    return std::make_unique<Loaded>(num_loaded++);
+  }
+
+  int num_loaded = 0;
+  size_t num_calls = 0;
+  Call calls[256];
+
+ private:
+  class RecordingStream : public Stream {
+   public:
+    explicit RecordingStream(RecordingDevice& device) : device_(device) {}
+    void Launch(const Executable& executable, void* const* args,
+                size_t num_args) override {
+      Call& call = device_.calls[device_.num_calls++];
+      call.executable = static_cast<const Loaded&>(executable).number;
+      call.num_args = num_args;
+      std::copy(args, args + num_args, call.args);
+    }
+    void CopyToDevice(void* device, const void* host, size_t bytes) override {
+      std::memcpy(device, host, bytes);
+    }
+    void CopyToHost(void* host, const void* device, size_t bytes) override {
+      std::memcpy(host, device, bytes);
+    }
+    void Record(Event&) override {}
+    void Wait(const Event&) override {}
+    void Synchronize() override {}
+
+   private:
+    RecordingDevice& device_;
+  };
+};
+
+struct Bound {
+  explicit Bound(const codegen::Plan& plan) {
+    for (const codegen::Arena& arena : plan.arenas) {
+      arenas.emplace_back(arena.bytes + 64);
+      bases.push_back(arenas.back().data());
+    }
+  }
+  std::vector<std::vector<char>> arenas;
+  ArenaBases bases;
+};
+
+codegen::Plan SomePlan() {
+  const test::FakeCompiler compiler;
+  return test::FuseAndPlan(*test::RandomGraph(11, {.nodes = 40}), compiler)
+      .plan;
+}
+
+TEST(Executor, LaunchesEveryStepInOrderWithItsBuffers) {
+  const codegen::Plan plan = SomePlan();
+  Bound memory(plan);
+  RecordingDevice device;
+  const auto stream = device.CreateStream();
+  Executor executor(plan, device);
+  executor.Bind(memory.bases, *stream);
+  executor.Run(*stream);
+  ASSERT_EQ(device.num_calls, plan.steps.size());
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const codegen::Step& step = plan.steps[s];
+    const RecordingDevice::Call& call = device.calls[s];
+    const int kernels = static_cast<int>(plan.kernels.size());
+    EXPECT_EQ(call.executable, step.kind == codegen::StepKind::kLaunch
+                                   ? step.index
+                                   : kernels + step.index);
+    ASSERT_EQ(call.num_args, step.args.size());
+    for (size_t a = 0; a < step.args.size(); ++a) {
+      const codegen::Buffer& buffer = plan.buffers[step.args[a]];
+      EXPECT_EQ(call.args[a],
+                memory.arenas[buffer.arena].data() + buffer.offset);
+      EXPECT_EQ(call.args[a], executor.address(step.args[a]));
+    }
+  }
+}
+
+TEST(Executor, LoadsEqualKernelsAndCallsOnce) {
+  const codegen::Plan plan = SomePlan();
+  RecordingDevice device;
+  const Executor executor(plan, device);
+  EXPECT_EQ(device.num_loaded,
+            static_cast<int>(plan.kernels.size() + plan.calls.size()));
+  EXPECT_EQ(executor.num_steps(), plan.steps.size());
+}
+
+TEST(Executor, RunsWithoutAllocation) {
+  const codegen::Plan plan = SomePlan();
+  Bound memory(plan);
+  RecordingDevice device;
+  const auto stream = device.CreateStream();
+  Executor executor(plan, device);
+  executor.Bind(memory.bases, *stream);
+  const int64_t before = allocations;
+  executor.Run(*stream);
+  EXPECT_EQ(allocations, before);
+  ASSERT_GT(before, 0);  // they are counted at all
+}
+
+TEST(Executor, FollowsArenasThatMove) {
+  const codegen::Plan plan = SomePlan();
+  Bound first(plan);
+  Bound second(plan);
+  RecordingDevice device;
+  const auto stream = device.CreateStream();
+  Executor executor(plan, device);
+  executor.Bind(first.bases, *stream);
+  executor.Bind(second.bases, *stream);
+  executor.RunStep(0, *stream);
+  const codegen::Buffer& buffer = plan.buffers[plan.steps[0].args[0]];
+  EXPECT_EQ(device.calls[0].args[0],
+            second.arenas[buffer.arena].data() + buffer.offset);
+}
+
+TEST(Executor, PutsConstantsInTheirPlace) {
+  const auto graph = test::ParseOrDie(R"(
+    graph g {
+      %x = data : u8[4]
+      %c = constant() {dtype="u8", shape=[4], value=[1.0, 2.0, 3.0, 4.0]}
+        : u8[4]
+      %y = add(%x, %c) : u8[4]
+      return %y as "y"
+    })");
+  const codegen::Plan plan =
+      codegen::BuildPlan(*graph, {}, test::FakeCompiler());
+  Bound memory(plan);
+  RecordingDevice device;
+  const auto stream = device.CreateStream();
+  Executor executor(plan, device);
+  executor.Bind(memory.bases, *stream);
+  ASSERT_EQ(plan.constants.size(), 1);
+  const char expected[] = {1, 2, 3, 4};
+  EXPECT_EQ(std::memcmp(executor.address(plan.constants[0].buffer), expected,
+                        sizeof(expected)),
+            0);
+}
+
+}  // namespace
+}  // namespace fusor::runtime

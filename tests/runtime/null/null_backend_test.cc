@@ -1,0 +1,144 @@
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "codegen/compiler.h"
+#include "ir/builder.h"
+#include "ir/support/error.h"
+#include "runtime/backend_loader.h"
+#include "runtime/null/null_log.h"
+#include "runtime/session.h"
+
+namespace fusor::null {
+namespace {
+
+using runtime::Backend;
+using runtime::LoadBackend;
+using runtime::Session;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+NullLog& Log() {
+  LoadBackend("null");
+  const std::string file = runtime::BackendFolder() + "/fusor_null.so";
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  void* entry = dlsym(library, kNullLogEntry);
+  if (entry == nullptr) throw std::runtime_error(dlerror());
+  return *reinterpret_cast<NullLog* (*)()>(entry)();
+}
+
+// Two layers and a loss: enough for every kind of step.
+std::unique_ptr<ir::Graph> Mlp() {
+  auto graph = std::make_unique<ir::Graph>("mlp");
+  ir::Builder b(*graph);
+  const auto input = [&](ir::InputRole role, const char* name,
+                         ir::Shape shape) {
+    return graph->AddInput({ir::DType::kF32, std::move(shape), {}}, role, name);
+  };
+  ir::Value* x = input(ir::InputRole::kData, "images", {4, 6});
+  ir::Value* w1 = input(ir::InputRole::kWeight, "w1", {8, 6});
+  ir::Value* b1 = input(ir::InputRole::kBias, "b1", {8});
+  ir::Value* w2 = input(ir::InputRole::kWeight, "w2", {3, 8});
+  ir::Value* hidden = b.Relu(b.Linear(x, w1, b1));
+  ir::Value* y = b.Linear(hidden, w2, nullptr);
+  graph->AddOutput(b.ReduceMean(b.Times(y, y), {0, 1}), "loss");
+  return graph;
+}
+
+codegen::CompileOptions Verified() {
+  codegen::CompileOptions options;
+  options.verify = true;
+  return options;
+}
+
+// Name of what a step of the plan runs, as the log has it.
+std::string NameOf(const codegen::Plan& plan, const codegen::Step& step) {
+  return step.kind == codegen::StepKind::kLaunch
+             ? "launch " + plan.kernels[step.index].kernel.name
+             : "call " + plan.calls[step.index].op;
+}
+
+TEST(NullBackend, ASessionRunsThePlansStepsInTheirOrder) {
+  NullLog& log = Log();
+  Session session(LoadBackend("null"), {});
+  const int program =
+      session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, Verified());
+  const codegen::Plan& plan = session.plan(program);
+  ASSERT_GT(plan.steps.size(), 5);
+  log.Take();
+  session.Step(program);
+  const std::vector<std::string> lines = log.Take();
+  ASSERT_EQ(lines.size(), plan.steps.size());
+  for (size_t s = 0; s < lines.size(); ++s) {
+    EXPECT_THAT(lines[s],
+                StartsWith("stream 0 " + NameOf(plan, plan.steps[s]) + " m"));
+  }
+}
+
+TEST(NullBackend, ProgramsShareStateAndActivations) {
+  NullLog& log = Log();
+  Session session(LoadBackend("null"), {});
+  session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, Verified());
+  log.Take();
+  session.AddProgram(Mlp(), codegen::ProgramKind::kEval, Verified());
+  // Input, output and constants only: the evaluation needs less than training.
+  int allocations = 0;
+  for (const std::string& line : log.Take()) {
+    if (line.starts_with("allocate")) ++allocations;
+  }
+  EXPECT_EQ(allocations, 3);
+}
+
+TEST(NullBackend, MemoryKeepsWhatWasCopiedThere) {
+  Session session(LoadBackend("null"), {});
+  session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, Verified());
+  session.WriteState("b1", std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
+  EXPECT_THAT(session.ReadState("b1"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+}
+
+TEST(NullBackend, RecordsStreamsEventsAndCopies) {
+  NullLog& log = Log();
+  const auto device = LoadBackend("null").OpenDevice(0, {});
+  log.Take();
+  {
+    const auto memory = device->Allocate(256);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % 64, 0);
+    const auto first = device->CreateStream();
+    const auto second = device->CreateStream();
+    const auto event = device->CreateEvent();
+    const int word = 7;
+    int back = 0;
+    char* place = static_cast<char*>(memory->data()) + 64;
+    first->CopyToDevice(place, &word, sizeof(word));
+    first->Record(*event);
+    second->Wait(*event);
+    second->CopyToHost(&back, place, sizeof(back));
+    second->Synchronize();
+    EXPECT_EQ(back, 7);
+  }
+  EXPECT_THAT(log.Take(), ElementsAre("allocate m0 256 bytes",
+                                      "stream 0 to device m0+64 4 bytes",
+                                      "stream 0 record e0", "stream 1 wait e0",
+                                      "stream 1 to host m0+64 4 bytes",
+                                      "stream 1 synchronize", "free m0"));
+}
+
+TEST(NullBackend, RefusesMemoryThatIsNotItsOwn) {
+  const auto device = LoadBackend("null").OpenDevice(0, {});
+  const auto stream = device->CreateStream();
+  int word = 0;
+  EXPECT_THROW(stream->CopyToHost(&word, &word, sizeof(word)), Error);
+  EXPECT_THROW(LoadBackend("null").OpenDevice(1, {}), Error);
+}
+
+TEST(NullBackend, CompilesForAnyTarget) {
+  Backend& backend = LoadBackend("null");
+  EXPECT_EQ(backend.CreateCompiler("", {})->target().name, "cpu-avx2");
+  EXPECT_TRUE(backend.CreateCompiler("nvidia-h200", {})->target().simt);
+  EXPECT_THROW(backend.CreateCompiler("abacus", {}), Error);
+}
+
+}  // namespace
+}  // namespace fusor::null
