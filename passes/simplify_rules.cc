@@ -236,7 +236,7 @@ Result SimplifyLastOneWins(const Node& node) {
 
 // A splat has the same elements in every layout.
 Result SimplifyCopy(const Node& node) {
-  if (Result splat = Splat(node, SplatOf(*node.input(0)))) return splat;
+  if (Result splat = Splat(node, SplatAttribute(*node.input(0)))) return splat;
   return SimplifyLastOneWins(node);
 }
 

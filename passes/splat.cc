@@ -19,10 +19,10 @@ bool SameBits(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
-// The one number in `values`, bit for bit.
+// The one number in `values`, bit for bit; none for NaN.
 std::optional<double> CommonValue(const std::vector<double>& values) {
   const bool same = std::all_of(values.begin(), values.end(), [&](double x) {
-    return SameBits(x, values[0]);
+    return SameBits(x, values[0]) && !std::isnan(x);
   });
   return same ? std::optional(values[0]) : std::nullopt;
 }
@@ -53,7 +53,7 @@ std::optional<double> FoldElementwise(const Node& node) {
 std::optional<double> FoldInjective(const Node& node) {
   std::vector<double> values;
   for (const ir::Value* input : node.inputs()) {
-    const auto splat = SplatOf(*input);
+    const auto splat = SplatAttribute(*input);
     if (!splat) return std::nullopt;
     values.push_back(*splat);
   }
@@ -91,7 +91,7 @@ std::optional<double> FoldReduce(const Node& node) {
 
 }  // namespace
 
-std::optional<double> SplatOf(const ir::Value& value) {
+std::optional<double> SplatAttribute(const ir::Value& value) {
   const Node* node = value.producer();
   if (node == nullptr || node->op().fusion != ir::FusionKind::kSource ||
       !node->attrs().Has("value")) {
@@ -99,7 +99,12 @@ std::optional<double> SplatOf(const ir::Value& value) {
   }
   const std::vector<double>& values = node->attrs().Floats("value");
   if (values.size() != 1) return std::nullopt;
-  return Representable(value.type().dtype, values[0]);
+  return CommonValue(values);
+}
+
+std::optional<double> SplatOf(const ir::Value& value) {
+  const auto x = SplatAttribute(value);
+  return x ? Representable(value.type().dtype, *x) : std::nullopt;
 }
 
 ir::Attrs SplatAttrs(const ir::TensorType& type, double x) {
@@ -119,9 +124,7 @@ std::optional<double> FoldToSplat(const Node& node) {
     case ir::FusionKind::kSource:
       if (node.attrs().Has("value") &&
           node.attrs().Floats("value").size() > 1) {
-        const auto common = CommonValue(node.attrs().Floats("value"));
-        return common ? Representable(node.output()->type().dtype, *common)
-                      : std::nullopt;
+        return CommonValue(node.attrs().Floats("value"));
       }
       return std::nullopt;
     case ir::FusionKind::kLibrary:

@@ -10,12 +10,17 @@ namespace fusor::passes {
 // says so and its dtype can represent it; nullopt for everything else.
 std::optional<double> SplatOf(const ir::Value& value);
 
+// The number in such a constant's attributes, whether its dtype can represent
+// it or not: all that ops that only move elements need.
+std::optional<double> SplatAttribute(const ir::Value& value);
+
 // The attributes of a `constant` of that type whose elements are all `x`.
 ir::Attrs SplatAttrs(const ir::TensorType& type, double x);
 
 // What `node` computes, if its operands are constants and every element of its
-// result is the same: folded only where that value is representable, so that it
-// is right whether results are rounded or not. NaN is never folded.
+// result is the same: arithmetic is folded only where operands and result are
+// representable, so that it is right whether results are rounded or not. NaN is
+// never folded.
 std::optional<double> FoldToSplat(const ir::Node& node);
 
 }  // namespace fusor::passes

@@ -190,26 +190,27 @@ TEST(SimplifyTest, TurnsAConstantOfOneValueIntoASplat) {
                    Body(Splat("y", "f32", "2.0"), "%y"));
 }
 
+// Also one that its dtype cannot represent.
 TEST(SimplifyTest, MovesASplatThroughShapesAndLayouts) {
   ExpectSimplified(R"(graph g {
-      %s = constant() {dtype="f32", shape=[16], value=[2.0]} : f32[16]
+      %s = constant() {dtype="f32", shape=[16], value=[0.1]} : f32[16]
       %b = broadcast(%s) {dims=[1], shape=[2,16,3,3]} : f32[2,16,3,3]{aBcd16b}
       %t = slice(%b) {start=[0,0,0,0], limit=[1,16,3,3], stride=[1,1,1,1]}
          : f32[1,16,3,3]{aBcd16b}
       return %t as "out"
     })",
                    R"(graph g {
-      %t = constant() {dtype="f32", shape=[1,16,3,3], value=[2.0]}
+      %t = constant() {dtype="f32", shape=[1,16,3,3], value=[0.1]}
          : f32[1,16,3,3]{aBcd16b}
       return %t as "out"
     })");
   ExpectSimplified(R"(graph g {
-      %s = constant() {dtype="f32", shape=[2,3], value=[2.0]} : f32[2,3]
+      %s = constant() {dtype="f32", shape=[2,3], value=[0.1]} : f32[2,3]
       %y = copy(%s) {layout="ba"} : f32[2,3]{ba}
       return %y as "out"
     })",
                    R"(graph g {
-      %y = constant() {dtype="f32", shape=[2,3], value=[2.0]} : f32[2,3]{ba}
+      %y = constant() {dtype="f32", shape=[2,3], value=[0.1]} : f32[2,3]{ba}
       return %y as "out"
     })");
   ExpectSimplified(R"(graph g {
