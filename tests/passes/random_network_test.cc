@@ -23,7 +23,7 @@ using ir::InputRole;
 using ir::Layout;
 using ir::Value;
 
-constexpr uint64_t kSeeds = 150;
+constexpr uint64_t kSeeds = 60;
 
 class Draw {
  public:
