@@ -30,7 +30,7 @@ class ScatterLowering {
     const ir::TensorType flat{type.dtype, {type.num_elements()}, {}};
     const std::vector<Access> accesses{{flat, Identity(flat.shape)}};
     Stmt constant{.kind = StmtKind::kConstant};
-    constant.constant = value;
+    constant.constant = RoundTo(type.dtype, value);
     AddPhase(flat, accesses, std::move(constant), false);
   }
 

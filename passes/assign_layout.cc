@@ -39,6 +39,12 @@ class Assignment {
     std::vector<Node*> nodes;
     for (const auto& node : graph_.nodes()) nodes.push_back(node.get());
     for (Node* node : nodes) Visit(*node);
+    // A value may have been fixed after some of its users were visited.
+    for (Node* node : nodes) {
+      if (node->op().pure && node->op().layout == LayoutRule::kSame) {
+        VisitSame(*node);
+      }
+    }
     MatchAliases();
     return changed_;
   }

@@ -177,9 +177,7 @@ void AddBench(CLI::App& app, Run* run) {
   command->add_option("--dtype", flags->dtype, "Precision: fp32")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32"}));
-  command
-      ->add_option("--warmup-iterations", flags->warmup,
-                   "Steps before measuring")
+  command->add_option("--warmup", flags->warmup, "Steps before measuring")
       ->capture_default_str();
   command->add_option("--iterations", flags->iterations, "Steps measured")
       ->capture_default_str()

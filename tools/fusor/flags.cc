@@ -62,12 +62,6 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
 }
 
 void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
-  app.add_option("--lr", f.lr, "Peak learning rate")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--lr-schedule", f.schedule, "constant, step or cosine")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"constant", "step", "cosine"}));
   app.add_option("--mom", f.momentum, "Momentum")->capture_default_str();
   app.add_option("--wd", f.weight_decay, "Weight decay of weights")
       ->capture_default_str();
@@ -76,6 +70,15 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
   app.add_flag("--nesterov", f.nesterov, "Nesterov momentum");
   app.add_flag("--decoupled-weight-decay", f.decoupled,
                "Decay weights directly instead of through the gradient");
+}
+
+void AddScheduleFlags(CLI::App& app, OptimizerFlags& f) {
+  app.add_option("--lr", f.lr, "Peak learning rate")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--lr-schedule", f.schedule, "constant, step or cosine")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"constant", "step", "cosine"}));
   app.add_option("--warmup", f.warmup_epochs, "Linear warm-up, epochs")
       ->capture_default_str();
   app.add_option("--warmup-steps", f.warmup_steps, "Linear warm-up, steps")

@@ -48,7 +48,10 @@ struct OptimizerFlags {
   std::vector<int64_t> milestones;  // epochs
   double gamma = 0.1;
 };
+// What is compiled in: momentum, decay.
 void AddOptimizerFlags(CLI::App& app, OptimizerFlags& flags);
+// The learning rate over time.
+void AddScheduleFlags(CLI::App& app, OptimizerFlags& flags);
 
 struct DataFlags {
   std::string path;

@@ -233,6 +233,7 @@ void AddTrain(CLI::App& app, Run* run) {
   AddDataFlags(*command, flags->data);
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
+  AddScheduleFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   command->add_option("--epochs", flags->epochs, "Passes over the data")
       ->capture_default_str()
