@@ -38,6 +38,9 @@ default_option() {
 default_option -b 8
 default_option --iterations 30
 default_option --image-size 128
+# A small batch wants a small learning rate, and momentum a start.
+default_option --lr 0.01
+default_option --warmup-steps 5
 
 cd "$start"
 exec "$root/build/bin/rn50" "$data" "${options[@]}"
