@@ -36,11 +36,12 @@ default_option() {
   options+=("$1" "$2")
 }
 default_option -b 8
-default_option --iterations 30
+default_option --iterations 60
 default_option --image-size 128
-# A small batch wants a small learning rate, and momentum a start.
-default_option --lr 0.01
+# A small batch wants a small learning rate, and momentum a gentle start.
+default_option --lr 0.005
 default_option --warmup-steps 5
+options+=(--zero-gamma)
 
 cd "$start"
 exec "$root/build/bin/rn50" "$data" "${options[@]}"
