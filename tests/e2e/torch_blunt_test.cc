@@ -1,0 +1,197 @@
+// The compiled fp32 step on the cpu backend against PyTorch in fp64, with
+// PyTorch's own fp32 errors as the yardstick.
+//
+// An error is |dg|/|g|. Single steps hang on whether a ReLU input changes its
+// sign, so medians over the stored seeds are compared: PyTorch's is that of
+// its worse layout. fp64 gradients are stored as projections on random signs;
+// the mean square of eight differences of projections estimates |dg|^2.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "codegen/compiler.h"
+#include "ir/physical.h"
+#include "models/model.h"
+#include "runtime/backend_loader.h"
+#include "runtime/session.h"
+#include "tests/testing/torch_golden.h"
+#include "tests/testing/torch_step.h"
+
+namespace fusor {
+namespace {
+
+using ir::Tensor;
+using nlohmann::json;
+using test::TorchGolden;
+
+constexpr double kAllFactor = 2;
+constexpr double kTensorFactor = 4;
+constexpr double kTensorFloor = 1e-5;  // of PyTorch's own error
+constexpr size_t kSummary = 9;         // norm and projections
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.at(values.size() / 2);
+}
+
+// `at(seed, layout)`; the larger of the layouts' medians.
+template <typename At>
+double WorseMedian(size_t seeds, At at) {
+  double worse = 0;
+  for (size_t layout = 0; layout < 2; ++layout) {
+    std::vector<double> values;
+    for (size_t s = 0; s < seeds; ++s) values.push_back(at(s, layout));
+    worse = std::max(worse, Median(values));
+  }
+  return worse;
+}
+
+class CompiledStep {
+ public:
+  CompiledStep(const json& spec, bool winograd)
+      : spec_(spec), size_(test::StepSizeOf(spec, "blunt")) {
+    models::ModelOptions model;
+    model.batch = size_.batch;
+    model.image_size = size_.image;
+    model.num_classes = spec.at("classes");
+    model.input = models::InputFormat::kF32Nchw;
+    model.dropout = 0;
+    codegen::CompileOptions options;
+    options.passes.keep_gradients = true;
+    options.passes.winograd = winograd;
+    program_ = session_.AddProgram(
+        models::BuildModel(spec.at("model"), models::Phase::kTrain, model)
+            .graph,
+        codegen::ProgramKind::kTrain, options);
+    session_.InitializeState(0);  // momentum
+  }
+
+  // The learning rate is 0, and momentum changes no gradient.
+  void Run(uint64_t seed) {
+    for (const auto& [name, tensor] :
+         test::DrawStepInputs(spec_, size_, seed)) {
+      if (name == "images" || name == "labels") {
+        Feed(name, tensor);
+      } else {
+        session_.WriteState(
+            name, std::vector<float>(tensor.data.begin(), tensor.data.end()));
+      }
+    }
+    Feed("lr", {{ir::DType::kF32, {}, {}}, {0}});
+    session_.Step(program_);
+  }
+
+  double Loss() {
+    return session_.ReadScalar(program_, session_.FindOutput(program_, "loss"));
+  }
+  Tensor Gradient(const std::string& parameter) {
+    return session_.ReadOutput(
+        program_, session_.FindOutput(program_, "grad/" + parameter));
+  }
+
+ private:
+  void Feed(const std::string& name, const Tensor& tensor) {
+    std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
+    ir::ToMemory(tensor, bytes.data());
+    session_.SetInput(program_, session_.FindInput(program_, name),
+                      bytes.data(), bytes.size());
+  }
+
+  const json& spec_;
+  test::StepSize size_;
+  runtime::Session session_{runtime::LoadBackend("cpu"), {}};
+  int program_ = 0;
+};
+
+struct Errors {
+  double all = 0;
+  std::vector<double> each;
+};
+
+// `exact`: [parameters, kSummary]
+Errors Measure(CompiledStep& step, const json& parameters, const double* exact,
+               uint64_t seed) {
+  Errors errors;
+  double total = 0;
+  double total_error = 0;
+  for (uint32_t p = 0; p < parameters.size(); ++p, exact += kSummary) {
+    const std::vector<double> print =
+        test::Fingerprint(step.Gradient(parameters[p][0]), p, seed);
+    double squares = 0;
+    for (size_t k = 1; k < kSummary; ++k) {
+      squares += (print[k] - exact[k]) * (print[k] - exact[k]);
+    }
+    squares /= kSummary - 1;
+    errors.each.push_back(std::sqrt(squares) / exact[0]);
+    total += exact[0] * exact[0];
+    total_error += squares;
+  }
+  errors.all = std::sqrt(total_error / total);
+  return errors;
+}
+
+class TorchBlunt
+    : public ::testing::TestWithParam<std::tuple<std::string, bool>> {};
+
+TEST_P(TorchBlunt, GradientsStrayNoFurtherThanPyTorchs) {
+  const auto& [arch, winograd] = GetParam();
+  const TorchGolden golden(arch + ".safetensors");
+  const json& parameters = golden.spec().at("parameters");
+  const size_t count = parameters.size();
+  const std::vector<double> summary = golden.Get("blunt/summary").data;
+  const std::vector<double> losses = golden.Get("blunt/loss").data;
+  const std::vector<double> torch_all = golden.Get("blunt/error_all").data;
+  const std::vector<double> torch_each = golden.Get("blunt/error_each").data;
+  const size_t seeds = losses.size();
+
+  CompiledStep step(golden.spec(), winograd);
+  std::vector<Errors> errors;
+  std::vector<double> all;
+  for (size_t s = 0; s < seeds; ++s) {
+    const uint64_t seed = golden.spec().at("seeds")[s];
+    step.Run(seed);
+    EXPECT_NEAR(step.Loss(), losses[s], 1e-3 * losses[s]) << "seed " << seed;
+    errors.push_back(
+        Measure(step, parameters, &summary[s * count * kSummary], seed));
+    all.push_back(errors.back().all);
+  }
+
+  const double torch = WorseMedian(seeds, [&](size_t s, size_t layout) {
+    return torch_all[2 * s + layout];
+  });
+  RecordProperty("error", std::to_string(Median(all)));
+  RecordProperty("torch_error", std::to_string(torch));
+  EXPECT_LE(Median(all), kAllFactor * torch);
+  for (size_t p = 0; p < count; ++p) {
+    std::vector<double> mine;
+    for (const Errors& e : errors) mine.push_back(e.each[p]);
+    const double theirs = WorseMedian(seeds, [&](size_t s, size_t layout) {
+      return torch_each[(2 * s + layout) * count + p];
+    });
+    if (theirs <= kTensorFloor) continue;
+    EXPECT_LE(Median(mine), kTensorFactor * theirs) << parameters[p][0];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TorchBlunt,
+                         ::testing::Combine(::testing::Values("resnet18",
+                                                              "resnet50-v1.5",
+                                                              "resnet50-v1b"),
+                                            ::testing::Bool()),
+                         [](const auto& test) {
+                           std::string name;
+                           for (char c : std::get<0>(test.param)) {
+                             if (std::isalnum(c)) name += c;
+                           }
+                           return name + (std::get<1>(test.param) ? "Winograd"
+                                                                  : "Direct");
+                         });
+
+}  // namespace
+}  // namespace fusor
