@@ -102,6 +102,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   passes::PassContext context(compiler, pass_options);
   passes::RunnerOptions runner;
   runner.verify |= options.verify;
+  runner.observer = options.pass_observer;
   RunPipeline(*forward, context, passes::Stage::kForward, runner);
   if (kind == ProgramKind::kTrain) {
     RunPipeline(*forward, context, passes::Stage::kTraining, runner);
@@ -133,6 +134,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   CountSteps(program.plan, report);
   report.counters = context.counters();
   report.decisions = context.decisions();
+  report.passes = context.traces();
   program.graph = std::move(forward);
   return program;
 }

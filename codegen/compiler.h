@@ -29,6 +29,8 @@ struct CompileOptions {
   bool verify = false;             // every pass, every kernel, the plan
   // Called with "graph", "train", "optimized" and the graph at that stage.
   std::function<void(const std::string& stage, const ir::Graph&)> observer;
+  // Called after each pass with the graph as it left it.
+  std::function<void(const passes::PassTrace&, const ir::Graph&)> pass_observer;
 };
 
 // What the compiler did, for people and --json.
@@ -36,9 +38,10 @@ struct CompileReport {
   std::vector<std::pair<std::string, double>> seconds;  // phase, in order
   std::map<std::string, int64_t> counters;  // bn_relu, weight_repacks, ...
   std::vector<passes::Decision> decisions;
-  int64_t nodes_forward = 0;    // of the model
-  int64_t nodes_train = 0;      // after differentiation and update
-  int64_t nodes_optimized = 0;  // after all passes
+  std::vector<passes::PassTrace> passes;  // in the order in which they ran
+  int64_t nodes_forward = 0;              // of the model
+  int64_t nodes_train = 0;                // after differentiation and update
+  int64_t nodes_optimized = 0;            // after all passes
   int64_t fusions = 0;
   int64_t kernels = 0;  // launches a step
   int64_t distinct_kernels = 0;

@@ -29,6 +29,7 @@ struct PassOptions {
   std::map<std::string, ir::Layout> state_layouts;
   int world_size = 1;                   // ranks that train together
   std::set<std::string> disabled;       // pass names
+  std::set<std::string> only;           // empty: all that are not disabled
   std::map<std::string, int64_t> fuel;  // pass name -> rewrites left
 };
 

@@ -52,8 +52,10 @@ void CheckName(const std::string& name) {
 }
 
 bool IsEnabled(const PassEntry& entry, const PassOptions& options) {
+  const std::string name(entry.name);
   return (options.fusion || !entry.fusion) &&
-         !options.disabled.contains(std::string(entry.name));
+         (options.only.empty() || options.only.contains(name)) &&
+         !options.disabled.contains(name);
 }
 
 // `before` is a copy from before the pass.
@@ -97,6 +99,7 @@ std::span<const PassEntry> Pipeline() { return kPipeline; }
 bool RunPipeline(ir::Graph& graph, PassContext& context, Stage stage,
                  const RunnerOptions& options) {
   for (const std::string& name : context.options().disabled) CheckName(name);
+  for (const std::string& name : context.options().only) CheckName(name);
   for (const auto& [name, fuel] : context.options().fuel) CheckName(name);
   bool changed = false;
   for (size_t i = 0; i < std::size(kPipeline); ++i) {

@@ -92,6 +92,14 @@ TEST_F(PipelineTest, SkipsDisabledPasses) {
   EXPECT_THAT(Names(context), ElementsAre("fuse_norm_activation"));
 }
 
+TEST_F(PipelineTest, RunsOnlyTheNamedPasses) {
+  options_.only = {"fuse_norm_activation"};
+  const auto graph = test::ParseOrDie(kModel);
+  PassContext context(target_, options_);
+  RunPipeline(*graph, context, Stage::kForward, verify_);
+  EXPECT_THAT(Names(context), ElementsAre("fuse_norm_activation"));
+}
+
 TEST_F(PipelineTest, LimitsAPassByItsFuel) {
   options_.fuel["fuse_norm_activation"] = 0;
   const auto graph = test::ParseOrDie(kModel);
@@ -101,13 +109,11 @@ TEST_F(PipelineTest, LimitsAPassByItsFuel) {
 }
 
 TEST_F(PipelineTest, NamesTheNearestPassForAnUnknownOne) {
-  for (const bool disable : {true, false}) {
-    PassOptions options;
-    if (disable) {
-      options.disabled = {"fuse_norm_activaton"};
-    } else {
-      options.fuel["fuse_norm_activaton"] = 1;
-    }
+  PassOptions disabled, only, fuel;
+  disabled.disabled = {"fuse_norm_activaton"};
+  only.only = {"fuse_norm_activaton"};
+  fuel.fuel["fuse_norm_activaton"] = 1;
+  for (const PassOptions& options : {disabled, only, fuel}) {
     const auto graph = test::ParseOrDie(kModel);
     PassContext context(target_, options);
     try {
