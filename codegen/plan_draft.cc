@@ -3,36 +3,13 @@
 #include <algorithm>
 #include <tuple>
 
+#include "codegen/buffer_life.h"
 #include "codegen/memory_planner.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 
 namespace fusor::codegen {
 namespace {
-
-struct Life {
-  int first = -1;
-  int last = -1;
-};
-
-// First and last step that touches each buffer, spans through their members.
-std::vector<Life> Lifetimes(const Plan& plan) {
-  std::vector<Life> lives(plan.buffers.size());
-  const auto touch = [&](int buffer, int step) {
-    Life& life = lives[buffer];
-    if (life.first < 0) life.first = step;
-    life.last = step;
-  };
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
-    for (int arg : plan.steps[s].args) {
-      touch(arg, static_cast<int>(s));
-      for (int member : plan.buffers[arg].members) {
-        touch(member, static_cast<int>(s));
-      }
-    }
-  }
-  return lives;
-}
 
 // Gives consecutive places to the buffers of `order`.
 int64_t PlaceInOrder(Plan& plan, const std::vector<int>& order) {
@@ -105,7 +82,7 @@ void LayOutState(PlanDraft& draft, const StateLayout* layout) {
 // Operands that `result` may take the place of: dead after the step, and only
 // read through arguments that allow it.
 std::vector<int> Donors(const Plan& plan, const Step& step, size_t result,
-                        const std::vector<Life>& lives, int now) {
+                        const std::vector<BufferLife>& lives, int now) {
   const auto allowed = [&](size_t operand) {
     const InPlace pair{static_cast<int>(operand), static_cast<int>(result)};
     const std::vector<InPlace>& pairs = InPlaceOf(plan, step);
@@ -135,7 +112,7 @@ std::vector<int> Donors(const Plan& plan, const Step& step, size_t result,
 
 MemoryRequest TemporaryRequest(const PlanDraft& draft,
                                const std::vector<int>& buffers,
-                               const std::vector<Life>& lives) {
+                               const std::vector<BufferLife>& lives) {
   const Plan& plan = draft.plan;
   MemoryRequest request;
   std::vector<int> item_of(plan.buffers.size(), -1);
@@ -166,7 +143,7 @@ MemoryRequest TemporaryRequest(const PlanDraft& draft,
 
 // "conv2d_3 (layer1.0.conv1) 1048576 bytes, ...": what fills the busiest step.
 std::string LargestAtPeak(const Plan& plan, const std::vector<int>& buffers,
-                          const std::vector<Life>& lives) {
+                          const std::vector<BufferLife>& lives) {
   std::vector<int64_t> live(plan.steps.size(), 0);
   for (int b : buffers) {
     for (int s = lives[b].first; s <= lives[b].last; ++s) {
@@ -194,7 +171,7 @@ std::string LargestAtPeak(const Plan& plan, const std::vector<int>& buffers,
 
 void CheckLimit(const Plan& plan, int64_t limit,
                 const std::vector<int>& temporaries,
-                const std::vector<Life>& lives) {
+                const std::vector<BufferLife>& lives) {
   int64_t total = 0;
   for (const Arena& arena : plan.arenas) total += arena.bytes;
   if (limit <= 0 || total <= limit) return;
@@ -234,7 +211,7 @@ void LayOutArenas(PlanDraft& draft, const PlanOptions& options) {
     plan.arenas[arena].bytes =
         PlaceInOrder(plan, GroupedOrder(draft, BuffersOf(draft, arena)));
   }
-  const std::vector<Life> lives = Lifetimes(plan);
+  const std::vector<BufferLife> lives = BufferLives(plan);
   const std::vector<int> temporaries = BuffersOf(draft, kTemporaryArena);
   const MemoryPlan memory =
       PlanMemory(TemporaryRequest(draft, temporaries, lives));

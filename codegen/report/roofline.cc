@@ -1,0 +1,187 @@
+#include "codegen/report/roofline.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "codegen/report/html_page.h"
+
+namespace fusor::codegen {
+namespace {
+
+constexpr double kLeft = 70, kTop = 50, kWidth = 780, kHeight = 440;
+// As in page.css.
+const std::map<std::string, std::string> kColours = {
+    {"matrix", "#e07f2f"},  {"fusion", "#2f6bd8"}, {"kernel", "#8fb1ec"},
+    {"library", "#4f9d69"}, {"copy", "#c74444"},   {"op", "#9aa1b0"}};
+
+struct Dot {
+  double intensity;  // flops a byte
+  double gflops;     // a second
+  const StepCost* cost;
+};
+
+// A decade at least around everything that is drawn.
+struct Axis {
+  double low, high;  // log10
+  double At(double value) const {
+    return (std::log10(value) - low) / (high - low);
+  }
+};
+
+class Picture {
+ public:
+  Picture(const PlanReport& report, const ir::Target& target)
+      : target_(target) {
+    for (const StepCost& cost : report.steps) {
+      if (cost.flops == 0 || cost.bytes == 0 || cost.us() <= 0) continue;
+      dots_.push_back({static_cast<double>(cost.flops) / cost.bytes,
+                       static_cast<double>(cost.flops) / cost.us() / 1e3,
+                       &cost});
+      longest_ = std::max(longest_, cost.us());
+    }
+    // Great dots first, so that small ones stay visible.
+    std::stable_sort(
+        dots_.begin(), dots_.end(),
+        [](const Dot& a, const Dot& b) { return a.cost->us() > b.cost->us(); });
+    SetAxes();
+  }
+
+  std::string Draw(const std::string& title) {
+    out_ = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" "
+        "height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n"
+        "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+        kLeft + kWidth + 30, kTop + kHeight + 80);
+    Text(kLeft, 26, "start", title, 16);
+    Grid();
+    Roof();
+    for (const Dot& dot : dots_) DrawDot(dot);
+    Legend();
+    return out_ + "</svg>\n";
+  }
+
+ private:
+  void SetAxes() {
+    double low_x = Ridge() / 3, high_x = Ridge() * 3;
+    double low_y = target_.peak_gflops_f32 / 30;
+    double high_y = target_.peak_gflops_f32 * 1.5;
+    for (const Dot& dot : dots_) {
+      low_x = std::min(low_x, dot.intensity);
+      high_x = std::max(high_x, dot.intensity);
+      low_y = std::min(low_y, dot.gflops);
+      high_y = std::max(high_y, dot.gflops);
+    }
+    x_ = {std::floor(std::log10(low_x)), std::ceil(std::log10(high_x))};
+    y_ = {std::floor(std::log10(low_y)), std::ceil(std::log10(high_y))};
+  }
+
+  // Flops a byte from which on arithmetic is the limit.
+  double Ridge() const {
+    return target_.peak_gflops_f32 / std::max(target_.memory_gb_per_s, 1e-9);
+  }
+
+  double X(double intensity) const { return kLeft + x_.At(intensity) * kWidth; }
+  double Y(double gflops) const { return kTop + (1 - y_.At(gflops)) * kHeight; }
+
+  void Line(double x1, double y1, double x2, double y2, const char* style) {
+    out_ += fmt::format(
+        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n",
+        x1, y1, x2, y2, style);
+  }
+
+  void Text(double x, double y, const char* anchor, const std::string& text,
+            int size = 12) {
+    out_ += fmt::format(
+        "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" "
+        "font-size=\"{}\" fill=\"#1d2433\">{}</text>\n",
+        x, y, anchor, size, EscapeMarkup(text));
+  }
+
+  void Grid() {
+    constexpr const char* kFaint = "stroke=\"#e4e7ee\"";
+    for (int d = static_cast<int>(x_.low); d <= static_cast<int>(x_.high);
+         ++d) {
+      const double x = X(std::pow(10, d));
+      Line(x, kTop, x, kTop + kHeight, kFaint);
+      Text(x, kTop + kHeight + 16, "middle",
+           fmt::format("{:g}", std::pow(10, d)));
+    }
+    for (int d = static_cast<int>(y_.low); d <= static_cast<int>(y_.high);
+         ++d) {
+      const double y = Y(std::pow(10, d));
+      Line(kLeft, y, kLeft + kWidth, y, kFaint);
+      Text(kLeft - 6, y + 4, "end", fmt::format("{:g}", std::pow(10, d)));
+    }
+    Text(kLeft + kWidth / 2, kTop + kHeight + 36, "middle",
+         "arithmetic intensity, FLOP a byte");
+    Text(kLeft, kTop - 8, "start", "GFLOP a second");
+  }
+
+  void Roof() {
+    constexpr const char* kStyle = "stroke=\"#1d2433\" stroke-width=\"2\"";
+    const double peak = target_.peak_gflops_f32;
+    // Where the slope enters the picture: at its left or at its bottom.
+    const double start = std::max(
+        std::pow(10, x_.low),
+        std::pow(10, y_.low) / std::max(target_.memory_gb_per_s, 1e-9));
+    Line(X(start), Y(start * target_.memory_gb_per_s), X(Ridge()), Y(peak),
+         kStyle);
+    Line(X(Ridge()), Y(peak), kLeft + kWidth, Y(peak), kStyle);
+    Text(kLeft + kWidth - 4, Y(peak) - 6, "end",
+         fmt::format("{:g} GFLOP/s in f32", peak));
+    Text(X(Ridge()) - 12, Y(peak) - 6, "end",
+         fmt::format("{:g} GB/s of memory", target_.memory_gb_per_s));
+  }
+
+  void DrawDot(const Dot& dot) {
+    const double radius = 2.5 + 11 * std::sqrt(dot.cost->us() / longest_);
+    out_ += fmt::format(
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"{}\" "
+        "fill-opacity=\"0.55\" stroke=\"#fff\"><title>{}</title></circle>\n",
+        X(dot.intensity), Y(dot.gflops), radius, kColours.at(dot.cost->kind),
+        EscapeMarkup(fmt::format("{}: {:.1f} us, {:.1f} GFLOP/s, {:.0f} % of "
+                                 "the limit",
+                                 dot.cost->op_class, dot.cost->us(), dot.gflops,
+                                 100 * dot.cost->share())));
+  }
+
+  void Legend() {
+    const std::pair<const char*, const char*> names[] = {
+        {"matrix", "convolution, matmul"},
+        {"fusion", "fusion"},
+        {"kernel", "kernel of one op"},
+        {"library", "other library call"}};
+    double x = kLeft;
+    for (const auto& [kind, name] : names) {
+      const bool present = std::any_of(
+          dots_.begin(), dots_.end(),
+          [k = kind](const Dot& dot) { return dot.cost->kind == k; });
+      if (!present) continue;
+      out_ += fmt::format(
+          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"6\" fill=\"{}\"/>\n", x + 6,
+          kTop + kHeight + 60, kColours.at(kind));
+      Text(x + 18, kTop + kHeight + 64, "start", name);
+      x += 40 + 7.5 * static_cast<double>(std::string(name).size());
+    }
+    Text(kLeft + kWidth, kTop + kHeight + 64, "end", "area: time of the step");
+  }
+
+  const ir::Target& target_;
+  std::vector<Dot> dots_;
+  double longest_ = 1e-9;
+  Axis x_{}, y_{};
+  std::string out_;
+};
+
+}  // namespace
+
+std::string RooflineSvg(const PlanReport& report, const ir::Target& target,
+                        const std::string& title) {
+  return Picture(report, target).Draw(title);
+}
+
+}  // namespace fusor::codegen

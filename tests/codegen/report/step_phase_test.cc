@@ -1,0 +1,77 @@
+#include "codegen/report/step_phase.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/parser.h"
+#include "models/model.h"
+#include "passes/pipeline.h"
+#include "tests/testing/bare_target.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+TEST(StepPhase, AGraphWithoutLossIsAllForward) {
+  const auto graph = ir::Parse(R"(graph g {
+    %x = data : f32[2]
+    %y = neg(%x) : f32[2]
+    %z = neg(%y) : f32[2]
+    return %z as "z"
+  })");
+  EXPECT_THAT(PhasesOf(*graph), Each(StepPhase::kForward));
+}
+
+TEST(StepPhase, SplitsAStepIntoForwardBackwardAndUpdate) {
+  const auto graph = ir::Parse(R"(graph g {
+    %x = data : f32[2]
+    %w = weight : f32[2]
+    %m = statistic : f32[2]
+    %p = mul(%x, %w) : f32[2]
+    %loss = reduce(%p) {dims=[0], kind="sum"} : f32[]
+    %next_m = add(%m, %x) : f32[2]
+    %g = mul(%x, %x) : f32[2]
+    %half = reduce(%x) {dims=[0], kind="sum"} : f32[]
+    %wide = broadcast(%half) {dims=[], shape=[2]} : f32[2]
+    %scaled = mul(%g, %wide) : f32[2]
+    %next_w = sub(%w, %scaled) : f32[2]
+    return %loss as "loss", %next_m as "m" -> %m, %g as "grad/w",
+        %next_w as "w" -> %w
+  })");
+  const StepPhase f = StepPhase::kForward;
+  const StepPhase b = StepPhase::kBackward;
+  const StepPhase u = StepPhase::kUpdate;
+  // A reduction is never part of an update; what it is spread by is.
+  EXPECT_THAT(PhasesOf(*graph), ElementsAre(f, f, f, b, b, u, u, u));
+}
+
+TEST(StepPhase, EveryParameterOfAModelIsUpdatedAfterItsGradient) {
+  auto graph =
+      models::BuildModel("resnet20-cifar", models::Phase::kTrain,
+                         {.batch = 2, .image_size = 32, .num_classes = 10})
+          .graph;
+  const test::BareTarget target;
+  passes::PassContext context(target, {});
+  passes::RunPipeline(*graph, context, passes::Stage::kForward);
+  const size_t forward_nodes = graph->nodes().size();
+  passes::RunPipeline(*graph, context, passes::Stage::kTraining);
+  const std::vector<StepPhase> phases = PhasesOf(*graph);
+  EXPECT_EQ(phases.front(), StepPhase::kForward);
+  size_t forward = 0;
+  for (StepPhase phase : phases)
+    forward += phase == StepPhase::kForward ? 1 : 0;
+  EXPECT_NEAR(static_cast<double>(forward), static_cast<double>(forward_nodes),
+              static_cast<double>(forward_nodes) / 10);
+  for (const ir::Output& output : graph->outputs()) {
+    if (output.alias < 0) continue;
+    const ir::InputRole role = graph->inputs()[output.alias].role;
+    if (!IsParameter(role)) continue;
+    EXPECT_EQ(phases[output.value->producer()->position()], StepPhase::kUpdate)
+        << output.name;
+  }
+}
+
+}  // namespace
+}  // namespace fusor::codegen
