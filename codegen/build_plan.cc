@@ -1,6 +1,7 @@
 #include "codegen/build_plan.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <set>
 #include <utility>
@@ -56,6 +57,7 @@ class PlanBuilder {
   void Group(const std::vector<int>& buffers);
   int Base(int buffer) const;  // the input's for state that it replaces
 
+  std::string KernelName(const Node& node);
   int AddKernel(const Node& node, const LoweredKernel& lowered);
   int AddCall(const Node& node);
   int AddCall(LibraryCall call);
@@ -76,6 +78,7 @@ class PlanBuilder {
   std::map<std::vector<int>, int> spans_;            // members -> buffer
   std::map<std::string, int> kernels_;               // identity -> index
   std::set<std::string> names_;                      // of values and copies
+  std::set<std::string> kernel_names_;
 };
 
 Plan PlanBuilder::Build() {
@@ -324,6 +327,20 @@ int PlanBuilder::Span(const std::vector<int>& members) {
   return it->second;
 }
 
+// After the first value that it computes, so that a kernel keeps its name when
+// others come or go.
+std::string PlanBuilder::KernelName(const Node& node) {
+  std::string name = "k_" + node.output()->name();
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  std::string unique = name;
+  for (int i = 2; !kernel_names_.insert(unique).second; ++i) {
+    unique = fmt::format("{}_{}", name, i);
+  }
+  return unique;
+}
+
 int PlanBuilder::AddKernel(const Node& node, const LoweredKernel& lowered) {
   // Argument pairs of which every tensor may be overwritten.
   const size_t operands = lowered.operand_spans.size();
@@ -354,7 +371,7 @@ int PlanBuilder::AddKernel(const Node& node, const LoweredKernel& lowered) {
   const auto [it, added] =
       kernels_.emplace(std::move(identity), static_cast<int>(kernels.size()));
   if (added) {
-    kernel.kernel.name = fmt::format("{}_{}", kernel.kernel.name, it->second);
+    kernel.kernel.name = KernelName(node);
     kernels.push_back(std::move(kernel));
   }
   FUSOR_ASSERT(kernels[it->second].kernel.buffers.size() ==
@@ -474,7 +491,7 @@ Plan BuildPlan(const Graph& graph, const LoweredNodes& lowered,
   const bool verify = true;
 #endif
   if (verify) VerifyPlan(plan, graph);
-  CompileKernels(plan, compiler, options.threads, options.kernel_cache);
+  CompileKernels(plan, compiler, options);
   return plan;
 }
 

@@ -8,6 +8,7 @@
 #include "codegen/plan.h"
 #include "codegen/target_compiler.h"
 #include "ir/graph.h"
+#include "passes/fault.h"
 
 namespace fusor::codegen {
 
@@ -21,6 +22,7 @@ struct PlanOptions {
   int64_t memory_limit_bytes = 0;
   int threads = 0;             // compile threads; 0: one a core
   std::string kernel_cache{};  // folder; empty: compile everything
+  passes::Fault fault{};       // for tests: of a kernel
 };
 
 // The plan of an optimised graph, in which every node is a fusion with a

@@ -3,20 +3,22 @@
 #include <optional>
 
 #include "codegen/kernel_cache.h"
+#include "codegen/kernel_fault.h"
 #include "codegen/parallel_for.h"
 #include "ir/support/hash.h"
 
 namespace fusor::codegen {
 
-void CompileKernels(Plan& plan, const TargetCompiler& compiler, int threads,
-                    const std::string& cache) {
+void CompileKernels(Plan& plan, const TargetCompiler& compiler,
+                    const PlanOptions& options) {
   // All that the machine code depends on.
   const std::string version = plan.target + "\n" + compiler.CodegenVersion();
   std::optional<KernelCache> store;
-  if (!cache.empty()) store.emplace(cache);
-  ParallelFor(plan.kernels.size(), threads, [&](size_t i) {
+  if (!options.kernel_cache.empty()) store.emplace(options.kernel_cache);
+  ParallelFor(plan.kernels.size(), options.threads, [&](size_t i) {
     CompiledKernel& kernel = plan.kernels[i];
-    const std::string key = version + "\n" + Print(kernel.kernel, true);
+    const Kernel code = WithFault(kernel.kernel, options.fault);
+    const std::string key = version + "\n" + Print(code, true);
     kernel.fingerprint = HashBytes(key);
     if (store.has_value()) {
       if (auto found = store->Find(key); found.has_value()) {
@@ -24,7 +26,7 @@ void CompileKernels(Plan& plan, const TargetCompiler& compiler, int threads,
         return;
       }
     }
-    kernel.binary = compiler.CompileKernel(kernel.kernel);
+    kernel.binary = compiler.CompileKernel(code);
     if (store.has_value()) store->Store(key, kernel.binary);
   });
   if (store.has_value()) store->Trim();

@@ -127,6 +127,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   plan_options.memory_limit_bytes = options.memory_limit_bytes;
   plan_options.threads = options.threads;
   plan_options.kernel_cache = options.kernel_cache;
+  plan_options.fault = context.options().fault;
   program.plan = BuildPlan(*forward, lowered, compiler, plan_options);
   report.seconds.emplace_back("plan and generate code", watch.Lap());
   if (options.verify) VerifyPlan(program.plan, *forward);

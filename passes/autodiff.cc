@@ -191,6 +191,21 @@ void MoveToProducers(Graph& graph, const std::vector<Node*>& appended) {
   graph.Reorder(order);
 }
 
+// Replaces each stop_gradient that `allow` lets go by its operand.
+template <typename Allow>
+bool EraseStopGradients(Graph& graph, const Allow& allow) {
+  std::vector<Node*> dropped;
+  for (const auto& node : graph.nodes()) {
+    const bool constant =
+        IsConstant(node->op()) && NodeScalar(*node) == ir::ScalarOp::kIdentity;
+    if (!constant || !allow(*node->output())) continue;
+    graph.ReplaceAllUses(node->output(), node->input(0));
+    dropped.push_back(node.get());
+  }
+  graph.EraseAll(dropped);
+  return !dropped.empty();
+}
+
 // The sums over all ranks of the gradients, as outputs.
 void AddReducedGradients(Graph& graph, const std::vector<Value*>& parameters,
                          const std::vector<Value*>& gradients,
@@ -227,21 +242,14 @@ bool Autodiff(Graph& graph, PassContext& context) {
   const std::vector<Value*> gradients =
       BuildGradients(graph, graph.outputs()[loss].value, parameters);
   AddReducedGradients(graph, parameters, gradients, context);
-  DropStopGradient(graph, context);
+  EraseStopGradients(graph, [](const Value&) { return true; });
   return true;
 }
 
-bool DropStopGradient(Graph& graph, PassContext&) {
-  std::vector<Node*> dropped;
-  for (const auto& node : graph.nodes()) {
-    const bool constant =
-        IsConstant(node->op()) && NodeScalar(*node) == ir::ScalarOp::kIdentity;
-    if (!constant) continue;
-    graph.ReplaceAllUses(node->output(), node->input(0));
-    dropped.push_back(node.get());
-  }
-  graph.EraseAll(dropped);
-  return !dropped.empty();
+bool DropStopGradient(Graph& graph, PassContext& context) {
+  return EraseStopGradients(graph, [&](const Value& value) {
+    return context.ConsumeFuel("drop_stop_gradient", value);
+  });
 }
 
 }  // namespace fusor::passes

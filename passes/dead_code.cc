@@ -10,8 +10,11 @@ namespace fusor::passes {
 
 using ir::Node;
 
-bool EraseDeadNodes(ir::Graph& graph, PassContext& context,
-                    const std::string& pass) {
+namespace {
+
+// Those whose first result `allow` lets go.
+template <typename Allow>
+bool EraseDead(ir::Graph& graph, const Allow& allow) {
   std::unordered_set<const ir::Value*> outputs;
   for (const ir::Output& output : graph.outputs()) outputs.insert(output.value);
   std::vector<Node*> dead;
@@ -29,12 +32,25 @@ bool EraseDeadNodes(ir::Graph& graph, PassContext& context,
     for (size_t j = 0; j < node->num_outputs() && !used; ++j) {
       used = needed(node->output(j));
     }
-    if (used || !context.ConsumeFuel(pass)) continue;
+    if (used || !allow(*node->output())) continue;
     is_dead[i] = true;
     dead.push_back(node);
   }
   graph.EraseAll(dead);
   return !dead.empty();
+}
+
+}  // namespace
+
+bool EraseDeadNodes(ir::Graph& graph, PassContext& context,
+                    const std::string& pass) {
+  return EraseDead(graph, [&](const ir::Value& value) {
+    return context.ConsumeFuel(pass, value);
+  });
+}
+
+bool EraseDeadNodes(ir::Graph& graph) {
+  return EraseDead(graph, [](const ir::Value&) { return true; });
 }
 
 }  // namespace fusor::passes

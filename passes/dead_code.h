@@ -11,4 +11,7 @@ class PassContext;
 bool EraseDeadNodes(ir::Graph& graph, PassContext& context,
                     const std::string& pass);
 
+// The same for passes that cannot do with such nodes; no rewrite of theirs.
+bool EraseDeadNodes(ir::Graph& graph);
+
 }  // namespace fusor::passes

@@ -27,6 +27,7 @@
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
+#include "passes/dead_code.h"
 #include "passes/fusion_domain.h"
 #include "passes/passes.h"
 
@@ -146,7 +147,8 @@ class Clustering {
       const std::string reason = WhyNot(a, b);
       Decision decision{kPass, Describe(a) + " + " + Describe(b),
                         reason.empty(), reason, candidate.saved_ns};
-      if (reason.empty() && !only_free_ && !context_.ConsumeFuel(kPass)) {
+      if (reason.empty() && !only_free_ &&
+          !context_.ConsumeFuel(kPass, *b.nodes.back()->output())) {
         only_free_ = true;  // what is left is no rewrite worth counting
         continue;
       }
@@ -478,7 +480,8 @@ bool IsView(const std::vector<Node*>& nodes) {
 
 bool Fuse(Graph& graph, PassContext& context) {
   const PassOptions& options = context.options();
-  bool changed = CopyPartlyReadTiles(graph);
+  bool changed = EraseDeadNodes(graph);  // a kernel has results
+  changed |= CopyPartlyReadTiles(graph);
   changed |= DuplicateFreeNodes(graph);
   Clustering clustering(graph, context);
   clustering.Merge(!options.fusion);

@@ -48,7 +48,8 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context) {
     Node* conv = value->producer();
     if (!IsOp(conv, "conv2d") || conv->attrs().Bool("relu")) continue;
     std::string obstacle = Obstacle(*value, outputs);
-    const bool fuse = obstacle.empty() && context.ConsumeFuel(kPass);
+    const bool fuse =
+        obstacle.empty() && context.ConsumeFuel(kPass, *relu->output());
     context.Record({.pass = kPass,
                     .subject = relu->output()->name(),
                     .accepted = fuse,

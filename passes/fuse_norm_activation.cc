@@ -104,7 +104,9 @@ class Fuser {
     bool changed = false;
     for (Node* relu : relus) {
       Match match;
-      if (!Find(relu, match) || !context_.ConsumeFuel(kPass)) continue;
+      if (!Find(relu, match) || !context_.ConsumeFuel(kPass, *relu->output())) {
+        continue;
+      }
       Rewrite(match);
       changed = true;
     }

@@ -159,7 +159,7 @@ bool FuseUpdates(Graph& graph, PassContext& context) {
   bool changed = false;
   for (const auto& [signature, members] : groups) {
     if (members.size() < 2) continue;
-    if (!context.ConsumeFuel(kPass)) break;
+    if (!context.ConsumeFuel(kPass, *members[0]->output())) break;
     Join(graph, members);
     changed = true;
   }

@@ -173,7 +173,7 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
   for (Node* node : nodes) {
     const bool train = node->op_name() == "batch_norm_train";
     if (!train && node->op_name() != "batch_norm_grad") continue;
-    if (!context.ConsumeFuel(kPass)) break;
+    if (!context.ConsumeFuel(kPass, *node->output())) break;
     Builder builder(graph, node);
     builder.set_location(node->location());
     if (train) {

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "ir/graph.h"
 #include "ir/target.h"
+#include "passes/fault.h"
 
 namespace fusor::passes {
 
@@ -31,6 +33,7 @@ struct PassOptions {
   std::set<std::string> disabled;       // pass names
   std::set<std::string> only;           // empty: all that are not disabled
   std::map<std::string, int64_t> fuel;  // pass name -> rewrites left
+  Fault fault{};                        // for tests; else FUSOR_FAULT
 };
 
 // Why a rewrite was not made: for dumps and `compare`.
@@ -40,6 +43,13 @@ struct Decision {
   bool accepted = false;
   std::string reason;
   int64_t saved_ns = 0;  // modelled
+};
+
+// One rewrite that a pass made, or was about to make when it failed.
+struct Application {
+  std::string pass;
+  std::string subject;   // the value that it is about
+  std::string location;  // of that value
 };
 
 // One pass that ran.
@@ -55,14 +65,21 @@ struct PassTrace {
 // What passes share during one compilation.
 class PassContext {
  public:
-  PassContext(const ir::TargetQueries& target, PassOptions options)
-      : target_(target), options_(std::move(options)) {}
+  PassContext(const ir::TargetQueries& target, PassOptions options);
 
   const ir::TargetQueries& target() const { return target_; }
   const PassOptions& options() const { return options_; }
 
   // To be asked before each rewrite; false when `pass` has used up its fuel.
-  bool ConsumeFuel(const std::string& pass);
+  // `subject`: the value that the rewrite replaces, removes or is named after.
+  bool ConsumeFuel(const std::string& pass, const ir::Value& subject);
+  // What ConsumeFuel has allowed, in order, and the first that it has not.
+  const std::vector<Application>& applications() const { return applications_; }
+  const std::optional<Application>& refused() const { return refused_; }
+  // Called by RunPipeline when `pass` has ended: what a planted fault that
+  // struck in it does to the graph. True when it did something.
+  bool FinishFault(const std::string& pass, ir::Graph& graph);
+
   void Record(Decision decision) { decisions_.push_back(std::move(decision)); }
   const std::vector<Decision>& decisions() const { return decisions_; }
   // Named counters: "bn_relu", "weight_repacks", ...
@@ -76,6 +93,9 @@ class PassContext {
   std::vector<Decision> decisions_;
   std::map<std::string, int64_t> counters_;
   std::vector<PassTrace> traces_;
+  std::vector<Application> applications_;
+  std::optional<Application> refused_;
+  std::vector<std::string> struck_;  // what the fault may corrupt
 };
 
 // Every pass: true when it changed the graph, which it leaves verified. In

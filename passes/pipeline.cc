@@ -42,6 +42,10 @@ constexpr PassEntry kPipeline[] = {
      "kept until now so that gradients and updates stay apart in fusion"},
 };
 
+// Half of their work would leave no program.
+constexpr std::string_view kWhole[] = {"autodiff", "optimizer_update",
+                                       "assign_layout", "drop_collectives"};
+
 void CheckName(const std::string& name) {
   std::vector<std::string> names;
   for (const PassEntry& entry : kPipeline) names.emplace_back(entry.name);
@@ -51,11 +55,10 @@ void CheckName(const std::string& name) {
               nearest.empty() ? "" : "; did you mean " + nearest + "?");
 }
 
-bool IsEnabled(const PassEntry& entry, const PassOptions& options) {
-  const std::string name(entry.name);
-  return (options.fusion || !entry.fusion) &&
-         (options.only.empty() || options.only.contains(name)) &&
-         !options.disabled.contains(name);
+void CheckFuel(const std::string& name) {
+  CheckName(name);
+  FUSOR_CHECK(TakesFuel(name), kUsage,
+              "pass {} takes no fuel: all of it is needed", name);
 }
 
 // `before` is a copy from before the pass.
@@ -84,6 +87,7 @@ PassTrace RunPass(const PassEntry& entry, int index, ir::Graph& graph,
   const auto before = verify ? graph.Clone() : nullptr;
   const auto start = std::chrono::steady_clock::now();
   trace.changed = entry.run(graph, context);
+  trace.changed |= context.FinishFault(trace.name, graph);
   const std::chrono::duration<double, std::milli> spent =
       std::chrono::steady_clock::now() - start;
   trace.ms = spent.count();
@@ -96,11 +100,23 @@ PassTrace RunPass(const PassEntry& entry, int index, ir::Graph& graph,
 
 std::span<const PassEntry> Pipeline() { return kPipeline; }
 
+bool IsEnabled(const PassEntry& entry, const PassOptions& options) {
+  const std::string name(entry.name);
+  return (options.fusion || !entry.fusion) &&
+         (options.only.empty() || options.only.contains(name)) &&
+         !options.disabled.contains(name);
+}
+
+bool TakesFuel(std::string_view pass) {
+  return std::find(std::begin(kWhole), std::end(kWhole), pass) ==
+         std::end(kWhole);
+}
+
 bool RunPipeline(ir::Graph& graph, PassContext& context, Stage stage,
                  const RunnerOptions& options) {
   for (const std::string& name : context.options().disabled) CheckName(name);
   for (const std::string& name : context.options().only) CheckName(name);
-  for (const auto& [name, fuel] : context.options().fuel) CheckName(name);
+  for (const auto& [name, fuel] : context.options().fuel) CheckFuel(name);
   bool changed = false;
   for (size_t i = 0; i < std::size(kPipeline); ++i) {
     const PassEntry& entry = kPipeline[i];

@@ -27,6 +27,12 @@ struct PassEntry {
 // All passes in the order in which they run; a pass may occur several times.
 std::span<const PassEntry> Pipeline();
 
+// True when options let the pass run.
+bool IsEnabled(const PassEntry& entry, const PassOptions& options);
+
+// False for a pass that makes all of its rewrites or none.
+bool TakesFuel(std::string_view pass);
+
 struct RunnerOptions {
   // Verifies the graph after each pass that changed it, and that each pass
   // tells the truth about having changed it.

@@ -50,7 +50,9 @@ class Sweep {
     for (int i = 0;; ++i) {
       FUSOR_ASSERT(i < kMaxRewritesOfANode, "{}: rewriting does not end", name);
       const auto replacement = FindReplacement(*node);
-      if (!replacement || !context_.ConsumeFuel(kPass)) break;
+      if (!replacement || !context_.ConsumeFuel(kPass, *node->output())) {
+        break;
+      }
       ir::Value* value = replacement->value;
       if (value == nullptr) value = Make(*node, *replacement);
       graph_.ReplaceAllUses(node->output(), value);
@@ -59,7 +61,7 @@ class Sweep {
       node = value->producer();
     }
     Node* known = table_.FindOrInsert(node);
-    if (known != node && context_.ConsumeFuel(kPass)) {
+    if (known != node && context_.ConsumeFuel(kPass, *node->output())) {
       for (size_t i = 0; i < node->num_outputs(); ++i) {
         graph_.ReplaceAllUses(node->output(i), known->output(i));
       }

@@ -179,7 +179,27 @@ void Session::SetInput(int program, int input, const void* data, size_t bytes) {
   stream_->CopyToDevice(p.executor->address(target.buffer), data, bytes);
 }
 
-void Session::Step(int program) { programs_[program]->executor->Run(*stream_); }
+StepObserver::~StepObserver() = default;
+
+void Session::Step(int program) {
+  const Executor& executor = *programs_[program]->executor;
+  if (observer_ == nullptr) return executor.Run(*stream_);
+  for (size_t i = 0; i < executor.num_steps(); ++i) {
+    observer_->Before(*this, program, i);
+    executor.RunStep(i, *stream_);
+    stream_->Synchronize();
+    observer_->After(*this, program, i);
+  }
+}
+
+std::vector<uint8_t> Session::ReadBuffer(int program, int buffer) const {
+  const Program& p = *programs_[program];
+  const int64_t size = p.compiled.plan.buffers[buffer].bytes;
+  std::vector<uint8_t> bytes(static_cast<size_t>(size));
+  stream_->CopyToHost(bytes.data(), p.executor->address(buffer), bytes.size());
+  stream_->Synchronize();
+  return bytes;
+}
 
 double Session::ReadScalar(int program, int output) {
   const Program& p = *programs_[program];

@@ -19,6 +19,17 @@ enum class ProgramKind;
 
 namespace fusor::runtime {
 
+class Session;
+
+// Watches programs run step by step: for debugging. While a session has an
+// observer, it waits for each step of the plan to end.
+class StepObserver {
+ public:
+  virtual ~StepObserver();
+  virtual void Before(const Session& session, int program, size_t step) = 0;
+  virtual void After(const Session& session, int program, size_t step) = 0;
+};
+
 // The programs of one model on one device, over one state store: parameters,
 // optimizer state and running statistics. The first program that is added
 // fixes where state lies; later ones are compiled against that. Programs share
@@ -65,6 +76,11 @@ class Session {
   void SetInput(int program, int input, const void* data, size_t bytes);
   // Runs the program once. No allocation of ours, no look-ups.
   void Step(int program);
+  // From now on `observer`, null for none, sees every step; it must outlive the
+  // session or be replaced.
+  void Observe(StepObserver* observer) { observer_ = observer; }
+  // What one of the plan's buffers holds now.
+  std::vector<uint8_t> ReadBuffer(int program, int buffer) const;
   // Blocks until the last step has ended. A scalar output as double.
   double ReadScalar(int program, int output);
   ir::Tensor ReadOutput(int program, int output);
@@ -84,6 +100,7 @@ class Session {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<codegen::TargetCompiler> compiler_;
+  StepObserver* observer_ = nullptr;
   codegen::StateLayout state_layout_;
   std::unique_ptr<Memory> state_;
   std::unique_ptr<Memory> temporary_;

@@ -16,6 +16,9 @@ constexpr std::array kVariables = {
     EnvironmentVariable{"FUSOR_CACHE_DIR", "",
                         "folder of compiled kernels; default: fusor/ in "
                         "$XDG_CACHE_HOME or ~/.cache"},
+    EnvironmentVariable{"FUSOR_FAULT", "",
+                        "for tests of fusor alone: plants a bug, "
+                        "KIND:PLACE:SUBJECT"},
     EnvironmentVariable{"FUSOR_VERIFY", "0",
                         "1: verify the graph after every pass and every plan, "
                         "as debug builds do"},

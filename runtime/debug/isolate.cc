@@ -1,0 +1,318 @@
+#include "runtime/debug/isolate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/support/philox.h"
+#include "ir/tensor_bytes.h"
+#include "runtime/debug/step_values.h"
+
+namespace fusor::runtime {
+namespace {
+
+using codegen::Plan;
+using codegen::Step;
+using codegen::StepKind;
+using ir::DType;
+using ir::Tensor;
+
+// --- Running ----------------------------------------------------------------
+
+// A step's arguments in memory of their own, spans padded as in an arena.
+class StepMemory {
+ public:
+  StepMemory(const Plan& plan, const Step& step, Device& device)
+      : plan_(plan), step_(step) {
+    int64_t bytes = 0;
+    std::vector<int64_t> starts;
+    for (int arg : step.args) {
+      starts.push_back(bytes);
+      const codegen::Buffer& buffer = plan.buffers[arg];
+      int64_t offset = bytes;
+      for (int member : buffer.members) {
+        offset_[member] = offset;
+        offset += codegen::PadToAlignment(plan.buffers[member].bytes);
+      }
+      if (buffer.members.empty()) offset_[arg] = offset;
+      bytes += codegen::PadToAlignment(buffer.bytes);
+    }
+    memory_ = device.Allocate(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    for (int64_t start : starts) args_.push_back(At(start));
+  }
+
+  void* At(int64_t offset) {
+    return static_cast<char*>(memory_->data()) + offset;
+  }
+  void* OfBuffer(int buffer) { return At(offset_.at(buffer)); }
+  const std::vector<void*>& args() const { return args_; }
+
+ private:
+  const Plan& plan_;
+  const Step& step_;
+  std::map<int, int64_t> offset_;
+  std::unique_ptr<Memory> memory_;
+  std::vector<void*> args_;
+};
+
+// --- Operands ---------------------------------------------------------------
+
+enum class Range { kSigned, kVectorsPositive, kPositive };
+
+Tensor RandomOperand(const ir::TensorType& type, uint64_t key, Range range) {
+  const bool positive = range == Range::kPositive ||
+                        (range == Range::kVectorsPositive && type.rank() <= 1);
+  Tensor tensor{type, std::vector<double>(type.num_elements())};
+  for (size_t i = 0; i < tensor.data.size(); ++i) {
+    const double u = RandomUniform(key, 0, 0, 0, i);
+    double x = positive ? 0.25 + 1.5 * u : 2 * u - 1;
+    if (type.dtype == DType::kBool) {
+      x = u < 0.5 ? 0 : 1;
+    } else if (!ir::IsFloat(type.dtype)) {
+      x = std::floor(4 * u);
+    }
+    tensor.data[i] = ir::RoundTo(type.dtype, x);
+  }
+  return tensor;
+}
+
+bool AllFinite(const std::vector<Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
+    return std::all_of(tensor.data.begin(), tensor.data.end(),
+                       [](double x) { return std::isfinite(x); });
+  });
+}
+
+// --- Comparing --------------------------------------------------------------
+
+// Relative, of one rounding.
+double Epsilon(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return 0x1p-52;
+    case DType::kF16:
+      return 0x1p-10;
+    case DType::kBF16:
+      return 0x1p-7;
+    default:
+      return 0x1p-23;
+  }
+}
+
+// The spacing of the dtype's numbers at x.
+double Ulp(DType dtype, double x) {
+  const double least = dtype == DType::kF64   ? 0x1p-1074
+                       : dtype == DType::kF16 ? 0x1p-24
+                                              : 0x1p-149;
+  if (x == 0 || !std::isfinite(x)) return least;
+  return std::max(std::ldexp(Epsilon(dtype), std::ilogb(x)), least);
+}
+
+void VisitNodes(const ir::Graph& graph,
+                const std::function<void(const ir::Node&)>& visit) {
+  for (const auto& node : graph.nodes()) {
+    visit(*node);
+    if (node->body() != nullptr) VisitNodes(*node->body(), visit);
+  }
+}
+
+// What decides how exact the step's results can be.
+struct Exactness {
+  double epsilon = 0;     // of the least exact dtype in it
+  int64_t reduction = 1;  // elements that one element sums up
+  bool compares = false;  // a result may jump where operands barely differ
+  bool winograd = false;
+};
+
+Exactness ExactnessOf(const Step& step, const ir::Graph& graph) {
+  Exactness e;
+  VisitNodes(graph, [&](const ir::Node& node) {
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      const DType dtype = node.output(i)->type().dtype;
+      if (ir::IsFloat(dtype)) e.epsilon = std::max(e.epsilon, Epsilon(dtype));
+      e.compares |= dtype == DType::kBool;
+    }
+    if (node.op().fusion == ir::FusionKind::kReduce) {
+      e.reduction = std::max(
+          e.reduction,
+          node.input(0)->type().num_elements() /
+              std::max<int64_t>(node.output()->type().num_elements(), 1));
+    }
+    e.winograd |= node.attrs().Has("algorithm") &&
+                  node.attrs().String("algorithm") == "winograd";
+  });
+  for (const ir::Value* input : graph.nodes()[0]->inputs()) {
+    if (ir::IsFloat(input->type().dtype)) {
+      e.epsilon = std::max(e.epsilon, Epsilon(input->type().dtype));
+    }
+  }
+  if (step.kind == StepKind::kLibrary && step.flops > 0) {
+    e.reduction = std::max<int64_t>(
+        step.flops / 2 / graph.nodes()[0]->output()->type().num_elements(), 1);
+  }
+  return e;
+}
+
+// Errors of fp32 sums grow like the square root of their length, as measured in
+// NVIDIA/Fuser csrc/validator_utils.h: 1.7e-6 for 4 elements, 3.3e-5 for 1024,
+// 4.1e-4 for 65536. Winograd trades exactness for speed.
+double ToleranceOf(const Exactness& e) {
+  return 16 * e.epsilon * std::sqrt(static_cast<double>(e.reduction)) *
+         (e.winograd ? 16 : 1);
+}
+
+// Elements of which so many may be on the other side of a comparison.
+constexpr int64_t kElementsPerJump = 100000;
+
+// Fills in the errors of one result if it is worse than what is there.
+void Compare(const Tensor& actual, const Tensor& expected,
+             const Exactness& exactness, const std::string& name,
+             IsolatedStep& worst) {
+  double largest = 0;
+  for (double x : expected.data) {
+    if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+  }
+  std::vector<double> errors;
+  double ulp = 0;
+  for (size_t i = 0; i < expected.data.size(); ++i) {
+    const double x = actual.data[i], y = expected.data[i];
+    if (x == y || (x != x && y != y)) {
+      errors.push_back(0);
+      continue;
+    }
+    const bool finite = std::isfinite(x) && std::isfinite(y);
+    errors.push_back(finite ? std::abs(x - y)
+                            : std::numeric_limits<double>::infinity());
+    ulp = std::max(ulp, errors.back() / Ulp(expected.type.dtype, y));
+  }
+  if (errors.empty()) return;
+  const double max_abs = *std::max_element(errors.begin(), errors.end());
+  size_t jumps = exactness.compares ? errors.size() / kElementsPerJump : 0;
+  std::nth_element(errors.begin(), errors.begin() + jumps, errors.end(),
+                   std::greater<>());
+  const double scale = largest > 0 ? largest : 1;
+  const double error = errors[jumps] / scale;
+  if (!worst.value.empty() && error <= worst.error) return;
+  worst.value = name;
+  worst.error = error;
+  worst.max_abs = max_abs;
+  worst.max_rel = max_abs / scale;
+  worst.max_ulp = ulp < 9e18 ? static_cast<int64_t>(ulp)
+                             : std::numeric_limits<int64_t>::max();
+}
+
+}  // namespace
+
+std::vector<Tensor> RandomOperands(const ir::Graph& step, uint64_t seed) {
+  std::vector<Tensor> operands;
+  for (const Range range :
+       {Range::kSigned, Range::kVectorsPositive, Range::kPositive}) {
+    operands.clear();
+    for (size_t i = 0; i < step.inputs().size(); ++i) {
+      operands.push_back(
+          RandomOperand(step.input(i)->type(), seed * 1000 + i, range));
+    }
+    if (AllFinite(ir::Interpret(step, operands, ir::EvalMode::kTyped))) break;
+  }
+  return operands;
+}
+
+std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
+                                 size_t step, std::span<const Tensor> operands,
+                                 Device& device) {
+  const Step& s = plan.steps[step];
+  FUSOR_CHECK(s.kind != StepKind::kCollective, kGraph,
+              "step {}: a collective cannot run alone", s.name);
+  const ir::Node* node = NodeOfStep(graph, s);
+  const auto executable = s.kind == StepKind::kLaunch
+                              ? device.LoadKernel(plan.kernels[s.index])
+                              : device.LoadCall(plan.calls[s.index]);
+  const StepValues values = ValuesOfStep(plan, s);
+  const auto stream = device.CreateStream();
+  StepMemory memory(plan, s, device);
+  for (size_t i = 0; i < values.operands.size(); ++i) {
+    const auto bytes =
+        ir::TensorBytes({OperandType(plan, s, node, i), operands[i].data});
+    stream->CopyToDevice(memory.OfBuffer(values.operands[i]), bytes.data(),
+                         bytes.size());
+  }
+  for (size_t i = 0; i < values.results.size(); ++i) {
+    // What the step forgets to write is NaN.
+    const std::vector<uint8_t> poison(
+        static_cast<size_t>(ResultType(plan, s, node, i).num_bytes()), 0xff);
+    stream->CopyToDevice(memory.OfBuffer(values.results[i]), poison.data(),
+                         poison.size());
+  }
+  stream->Launch(*executable, memory.args().data(), memory.args().size());
+  stream->Synchronize();
+  std::vector<Tensor> results;
+  for (size_t i = 0; i < values.results.size(); ++i) {
+    const ir::TensorType& type = ResultType(plan, s, node, i);
+    std::vector<uint8_t> bytes(static_cast<size_t>(type.num_bytes()));
+    stream->CopyToHost(bytes.data(), memory.OfBuffer(values.results[i]),
+                       bytes.size());
+    stream->Synchronize();
+    results.push_back(ir::LoadTensor(type, bytes));
+  }
+  return results;
+}
+
+IsolatedStep CompareStep(const Plan& plan, const ir::Graph& graph, size_t step,
+                         std::span<const Tensor> operands, Device& device,
+                         const IsolateOptions& options) {
+  const Step& s = plan.steps[step];
+  const auto alone = GraphOfStep(plan, s, NodeOfStep(graph, s));
+  const auto expected = ir::Interpret(*alone, operands, ir::EvalMode::kTyped);
+  const auto actual = RunStepAlone(plan, graph, step, operands, device);
+  const Exactness exactness = ExactnessOf(s, *alone);
+  IsolatedStep result;
+  result.step = step;
+  result.what = s.kind == StepKind::kLaunch
+                    ? plan.kernels[s.index].kernel.name
+                    : plan.calls[s.index].op + " by " +
+                          plan.calls[s.index].implementation;
+  result.location = s.location;
+  result.reduction = exactness.reduction;
+  result.tolerance =
+      options.tolerance > 0 ? options.tolerance : ToleranceOf(exactness);
+  for (size_t i = 0; i < actual.size(); ++i) {
+    Compare(actual[i], expected[i], exactness, alone->outputs()[i].name,
+            result);
+  }
+  return result;
+}
+
+std::vector<IsolatedStep> IsolateSteps(const Plan& plan, const ir::Graph& graph,
+                                       Device& device,
+                                       const IsolateOptions& options) {
+  std::vector<IsolatedStep> results;
+  std::map<std::pair<StepKind, int>, size_t> known;
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
+    if (step.kind == StepKind::kCollective) continue;
+    const auto [it, added] =
+        known.try_emplace({step.kind, step.index}, results.size());
+    if (!added) {
+      ++results[it->second].launches;
+      continue;
+    }
+    const auto alone = GraphOfStep(plan, step, NodeOfStep(graph, step));
+    results.push_back(CompareStep(plan, graph, i,
+                                  RandomOperands(*alone, options.seed + i),
+                                  device, options));
+  }
+  const auto ratio = [](const IsolatedStep& s) {
+    return s.tolerance > 0 ? s.error / s.tolerance : s.error;
+  };
+  std::stable_sort(results.begin(), results.end(),
+                   [&](const IsolatedStep& a, const IsolatedStep& b) {
+                     return ratio(a) > ratio(b);
+                   });
+  return results;
+}
+
+}  // namespace fusor::runtime

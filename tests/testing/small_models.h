@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ir/interpreter.h"
+
+namespace fusor::test {
+
+// A two-layer perceptron with batch normalisation, softmax cross-entropy as
+// output "loss" and running statistics as aliased outputs: inputs "images" f32
+// [batch,12] and "labels" i32 [batch], four classes.
+std::unique_ptr<ir::Graph> SmallMlp(int64_t batch = 6);
+
+// resnet20-cifar for 8x8 images and ten classes, as trained.
+std::unique_ptr<ir::Graph> SmallResNet(int64_t batch = 2);
+
+// resnet18 for 32x32 images and ten classes, as trained.
+std::unique_ptr<ir::Graph> SmallResNet18(int64_t batch = 2);
+
+}  // namespace fusor::test
