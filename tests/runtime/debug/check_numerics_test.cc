@@ -103,7 +103,7 @@ TEST_F(CheckNumericsTest, SnapshotHoldsTheOperandsFromBeforeTheStep) {
   ASSERT_EQ(found_.size(), 1u);
   std::vector<uint8_t> bytes;
   ReadFile(found_[0].snapshot + "/module.txt", ErrorCode::kUsage, bytes);
-  const auto module = ir::Parse({bytes.begin(), bytes.end()});
+  const auto module = ir::Parse(std::string(bytes.begin(), bytes.end()));
   const auto inputs =
       ReadInputs(found_[0].snapshot + "/inputs.safetensors", *module);
   ASSERT_EQ(inputs.size(), 2u);
