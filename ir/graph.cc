@@ -109,6 +109,14 @@ std::vector<TensorType> ResultTypes(const OpDef& op,
   }
 }
 
+// After model location and op: what happens elsewhere does not rename it.
+std::string ResultName(std::string_view op, const std::string& location) {
+  if (location.empty()) return std::string(op);
+  const size_t dot = location.rfind('.');
+  const std::string_view last = std::string_view(location).substr(dot + 1);
+  return last == op ? location : fmt::format("{}.{}", location, op);
+}
+
 }  // namespace
 
 Node* Graph::AddNode(std::string_view op_name, std::vector<Value*> inputs,
@@ -131,7 +139,7 @@ Node* Graph::AddNode(std::string_view op_name, std::vector<Value*> inputs,
     value->type_ = std::move(types[i]);
     value->producer_ = node.get();
     value->index_ = static_cast<int>(i);
-    value->name_ = UniqueName(std::string(op.name));
+    value->name_ = UniqueName(ResultName(op.name, node->location_));
     node->outputs_.push_back(std::move(value));
   }
   Node* result = node.get();

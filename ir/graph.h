@@ -170,7 +170,9 @@ class Graph {
                   Attrs attrs = {});
   // Appends (or inserts before `before`) a node. Fills in attribute defaults,
   // infers result types and checks them; throws kGraph, naming op, operand
-  // types and location, when the op refuses. `body` only for `fusion`.
+  // types and location, when the op refuses. `body` only for `fusion`. Results
+  // are named after location and op, "layer1.0.conv1.conv2d", so that a change
+  // elsewhere in the model leaves their names.
   Node* AddNode(std::string_view op, std::vector<Value*> inputs, Attrs attrs,
                 std::string location = "", Node* before = nullptr,
                 std::unique_ptr<Graph> body = nullptr);

@@ -118,7 +118,18 @@ TEST(Graph, AddNodeInsertsBeforeAnotherNode) {
   EXPECT_EQ(node->position(), 2);
   EXPECT_EQ(c.exp->producer()->position(), 3);
   EXPECT_EQ(node->location(), "here");
-  EXPECT_THAT(Names(c.graph), ElementsAre("neg", "abs", "tanh", "exp"));
+  EXPECT_THAT(Names(c.graph), ElementsAre("neg", "abs", "here.tanh", "exp"));
+}
+
+TEST(Graph, ResultsAreNamedAfterLocationAndOp) {
+  Chain c;
+  const auto name = [&](const char* op, const char* location) {
+    return c.graph.AddNode(op, {c.x}, {}, location)->output()->name();
+  };
+  EXPECT_EQ(name("tanh", ""), "tanh");
+  EXPECT_EQ(name("tanh", "layer1.act"), "layer1.act.tanh");
+  EXPECT_EQ(name("tanh", "layer1.act"), "layer1.act.tanh_1");
+  EXPECT_EQ(name("tanh", "layer2.tanh"), "layer2.tanh");
 }
 
 TEST(Graph, OutputsMayAliasInputsOnly) {

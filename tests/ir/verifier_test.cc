@@ -67,8 +67,8 @@ TEST(Verifier, NamesGraphNodeAndLocation) {
   Chain chain;
   chain.relu->output()->set_type(Floats({3, 2}));
   EXPECT_EQ(ErrorOf(chain.graph),
-            "graph chain: %relu = relu at block.act: result 0: expected "
-            "f32[2,3], got f32[3,2]");
+            "graph chain: %block.act.relu = relu at block.act: result 0: "
+            "expected f32[2,3], got f32[3,2]");
 }
 
 TEST(Verifier, RefusesAnOperandDefinedLater) {
@@ -145,7 +145,7 @@ TEST(Verifier, ElementwiseOpsKeepTheLayout) {
   EXPECT_THAT(ErrorOf(chain.graph),
               HasSubstr("expected f32[2,3], got f32[2,3]{ba}"));
   chain.x->set_type(transposed);
-  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("%exp = exp"));
+  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("%block.act.exp = exp"));
   chain.exp->output()->set_type(transposed);
   EXPECT_EQ(ErrorOf(chain.graph), "no error");
 }
@@ -290,8 +290,8 @@ TEST(Verifier, BodiesAreVerified) {
   EXPECT_EQ(ErrorOf(graph), "no error");
   inner->mutable_attrs().Set("alpha", 0.5);
   EXPECT_EQ(ErrorOf(graph),
-            "graph g: body of %fusion = fusion at m: %relu = relu at deep: no "
-            "attribute alpha");
+            "graph g: body of %m.fusion = fusion at m: %deep.relu = relu at "
+            "deep: no attribute alpha");
 }
 
 TEST(Verifier, AFusionWithoutResultsIsRefused) {
