@@ -57,11 +57,22 @@ class Parser {
     auto graph = std::make_unique<Graph>(Word("the graph's name"));
     Body(*graph, 0);
     if (lexer_.current().kind != Kind::kEnd) Expected("the end");
+    if (const auto violation = FindViolation(*graph)) {
+      lexer_.Fail(PlaceOf(*violation), violation->rule);
+    }
     return graph;
   }
 
  private:
   using Scope = std::unordered_map<std::string, Value*>;
+
+  // Of the node, the output, or else the graph's first line.
+  const Token& PlaceOf(const Violation& violation) const {
+    const auto node = nodes_.find(violation.node);
+    if (node != nodes_.end()) return node->second;
+    const auto output = static_cast<size_t>(violation.output);
+    return output < outputs_.size() ? outputs_[output] : start_;
+  }
 
   // --- Tokens ---------------------------------------------------------------
   [[noreturn]] void Expected(std::string_view what) const {
@@ -190,7 +201,9 @@ class Parser {
       return std::vector<double>();
     }
     if (At("<")) {
-      lexer_.Fail(token, "values are left out here; print the graph in full");
+      lexer_.Fail(token, lexer_.next().text +
+                             " values are left out here; print the graph in "
+                             "full");
     }
     return Number();
   }
@@ -329,6 +342,7 @@ class Parser {
                          std::move(location), std::move(body),
                          std::move(results));
     });
+    nodes_.emplace(node, at);
     for (size_t i = 0; i < names.size(); ++i) {
       scope[names[i].text] = node->output(i);
     }
@@ -359,8 +373,10 @@ class Parser {
 
   void Returns(Graph& graph, const Scope& scope) {
     Expect("return");
+    outputs_.clear();  // the outermost graph's are the last
     if (At("}")) return;
     do {
+      outputs_.push_back(lexer_.current());
       Value* value = Lookup(scope);
       std::string name;
       if (Accept("as")) name = Take(Kind::kString, "the output's name");
@@ -378,18 +394,16 @@ class Parser {
   }
 
   Lexer lexer_;
+  const Token start_ = lexer_.current();
+  // Where they stand in the text.
+  std::unordered_map<const Node*, Token> nodes_;
+  std::vector<Token> outputs_;
 };
 
 }  // namespace
 
 std::unique_ptr<Graph> Parse(std::string_view text, std::string_view source) {
-  auto graph = Parser(text, source).Run();
-  try {
-    Verify(*graph);
-  } catch (const Error& error) {
-    ThrowError(ErrorCode::kGraph, fmt::format("{}: {}", source, error.what()));
-  }
-  return graph;
+  return Parser(text, source).Run();
 }
 
 }  // namespace fusor::ir

@@ -55,10 +55,10 @@ class Verifier {
   }
 
   [[noreturn]] void Refuse(const std::string& rule) const {
-    ThrowError(
-        ErrorCode::kGraph,
+    throw Violation{
         fmt::format("{}: {}{}", where_,
-                    node_ == nullptr ? "" : Describe(*node_) + ": ", rule));
+                    node_ == nullptr ? "" : Describe(*node_) + ": ", rule),
+        node_, output_};
   }
 
   // Turns what the op or the type says into an error about this node.
@@ -155,7 +155,12 @@ class Verifier {
       Require(inner->op().pure && !inner->op().has_body, "{} inside a body",
               inner->op_name());
     }
-    Verifier(body, where_ + ": body of " + Describe(node), sites_).Run();
+    try {
+      Verifier(body, where_ + ": body of " + Describe(node), sites_).Run();
+    } catch (Violation& violation) {
+      if (violation.node == nullptr) violation.node = &node;
+      throw;
+    }
     for (size_t i = 0; i < node.num_inputs(); ++i) {
       const Input& input = body.inputs()[i];
       Require(input.value->type() == node.input(i)->type(),
@@ -197,10 +202,11 @@ class Verifier {
     Require(uses == slots, "{} operands, but {} uses are listed", slots, uses);
   }
 
-  void CheckOutputs() const {
+  void CheckOutputs() {
     std::unordered_set<std::string> names;
     std::unordered_set<int> aliases;
     for (const Output& output : graph_.outputs()) {
+      ++output_;
       Require(defined_.contains(output.value),
               "output \"{}\" is not a value of the graph", output.name);
       Require(output.name.empty() || names.insert(output.name).second,
@@ -223,6 +229,7 @@ class Verifier {
   const std::string where_;
   Sites& sites_;
   const Node* node_ = nullptr;  // at hand, for messages
+  int output_ = -1;             // likewise
   int position_ = 0;
   std::unordered_set<const Value*> defined_;
   std::unordered_set<std::string> names_;
@@ -230,9 +237,19 @@ class Verifier {
 
 }  // namespace
 
-void Verify(const Graph& graph) {
+std::optional<Violation> FindViolation(const Graph& graph) {
   Sites sites;
-  Verifier(graph, "graph " + graph.name(), sites).Run();
+  try {
+    Verifier(graph, "graph " + graph.name(), sites).Run();
+  } catch (Violation& violation) {
+    return std::move(violation);
+  }
+  return std::nullopt;
+}
+
+void Verify(const Graph& graph) {
+  const auto violation = FindViolation(graph);
+  if (violation) ThrowError(ErrorCode::kGraph, violation->rule);
 }
 
 }  // namespace fusor::ir

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "ir/graph.h"
 
 namespace fusor::ir {
@@ -23,5 +26,13 @@ namespace fusor::ir {
 //     node's operands and results, and holds only pure ops without bodies, and
 //     inputs of role data.
 void Verify(const Graph& graph);
+
+// The first broken rule, for who knows where nodes and outputs were written.
+struct Violation {
+  std::string rule;            // as Verify says it
+  const Node* node = nullptr;  // may be in a body
+  int output = -1;             // of the graph, where there is no node
+};
+std::optional<Violation> FindViolation(const Graph& graph);
 
 }  // namespace fusor::ir

@@ -294,7 +294,7 @@ TEST(ParserErrors, ElidedValuesAreRefusedWithAHint) {
   Graph graph;
   graph.AddOutput(Builder(graph).Constant(DType::kF32, {3}, {1, 2, 3}), "c");
   EXPECT_THAT(ErrorOf(Print(graph, {.max_list = 2})),
-              HasSubstr("values are left out here; print the graph in full"));
+              HasSubstr("3 values are left out here; print the graph in full"));
 }
 
 TEST(ParserErrors, HugeShapesDoNotOverflow) {
@@ -329,7 +329,26 @@ TEST(ParserErrors, NamesAndOutputs) {
 TEST(ParserErrors, TheGraphIsVerified) {
   EXPECT_THAT(
       ErrorOf("graph g { %x = data : f32[2] return %x -> %x, %x -> %x }"),
-      HasSubstr("f: graph g: input %x is the alias of two outputs"));
+      StartsWith("f:1:47: graph g: input %x is the alias of two outputs"));
+}
+
+// What is found when the text has been read is told where it stands, too.
+TEST(ParserErrors, VerificationNamesThePlace) {
+  EXPECT_THAT(ErrorOf("graph g {\n"
+                      "  %k = hyper_parameter : i64[]\n"
+                      "  %s = hyper_parameter : i32[]\n"
+                      "  %a = random(%k, %s) {shape=[2], site=1} : f32[2]\n"
+                      "  %b = random(%k, %s) {shape=[2], site=1} : f32[2]\n"
+                      "  return %a\n}"),
+              StartsWith("f:5:8: graph g: %b = random: random site 1 is used"));
+  EXPECT_THAT(
+      ErrorOf("graph g {\n"
+              "  %x = data : f32[2]\n"
+              "  %f = fusion(%x) : f32[2] {\n"
+              "    %p = weight : f32[2]\n"
+              "    return %p\n  }\n"
+              "  return %f\n}"),
+      StartsWith("f:3:8: graph g: %f = fusion: the body's input %p is"));
 }
 
 }  // namespace
