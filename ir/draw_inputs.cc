@@ -1,0 +1,58 @@
+#include "ir/draw_inputs.h"
+
+#include <cmath>
+#include <functional>
+
+#include "ir/support/hash.h"
+#include "ir/support/philox.h"
+
+namespace fusor::ir {
+namespace {
+
+// Maps a uniform number in [0, 1) to a value of the input.
+std::function<double(double)> Distribution(const Input& input) {
+  const DType dtype = input.value->type().dtype;
+  if (dtype == DType::kBool)
+    return [](double u) { return u < 0.5 ? 0.0 : 1.0; };
+  if (dtype == DType::kU8) return [](double u) { return std::floor(256 * u); };
+  if (!IsFloat(dtype)) return [](double u) { return std::floor(4 * u); };
+  if (input.role == InputRole::kHyperParameter) {
+    return [](double u) { return 0.05 + 0.1 * u; };
+  }
+  const Attrs& attrs = input.attrs;
+  if (attrs.Has("init") && attrs.String("init") == "constant") {
+    const double start = attrs.Float("value");
+    return [start](double u) { return start + 0.1 * u; };
+  }
+  const double bound = attrs.Has("std")     ? std::sqrt(3) * attrs.Float("std")
+                       : attrs.Has("bound") ? attrs.Float("bound")
+                                            : std::sqrt(3);
+  return [bound](double u) { return bound * (2 * u - 1); };
+}
+
+}  // namespace
+
+Tensor DrawInput(const Input& input, uint64_t seed) {
+  Tensor tensor{input.value->type(), {}};
+  const auto elements = static_cast<size_t>(tensor.type.num_elements());
+  const auto distribution = Distribution(input);
+  const uint64_t stream = HashBytes(input.value->name());
+  const auto low = static_cast<uint32_t>(stream);
+  const auto high = static_cast<uint32_t>(stream >> 32);
+  tensor.data.reserve(elements);
+  for (size_t i = 0; i < elements; ++i) {
+    const double u = RandomUniform(seed, low, high, 0, i);
+    tensor.data.push_back(RoundTo(tensor.type.dtype, distribution(u)));
+  }
+  return tensor;
+}
+
+std::vector<Tensor> DrawInputs(const Graph& graph, uint64_t seed) {
+  std::vector<Tensor> inputs;
+  for (const Input& input : graph.inputs()) {
+    inputs.push_back(DrawInput(input, seed));
+  }
+  return inputs;
+}
+
+}  // namespace fusor::ir

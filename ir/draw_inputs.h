@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ir/interpreter.h"
+
+namespace fusor::ir {
+
+// Random values for an input of a graph, to run it with: near those that state
+// starts with, of unit variance for floating data, 0 .. 255 for bytes, 0 .. 3
+// for other integers (labels), positive for hyper-parameters. Exact in the
+// dtype. A pure function of seed, name and type, so that a graph before and
+// after a rewrite gets the same, and so does an input whatever the others are.
+Tensor DrawInput(const Input& input, uint64_t seed);
+std::vector<Tensor> DrawInputs(const Graph& graph, uint64_t seed);
+
+}  // namespace fusor::ir
