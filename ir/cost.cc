@@ -1,5 +1,6 @@
 #include "ir/cost.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "ir/op.h"
@@ -46,6 +47,12 @@ int64_t NodeBytes(const Node& node) {
   int64_t bytes = 0;
   for (const Value* value : values) bytes += value->type().num_bytes();
   return bytes;
+}
+
+int64_t KernelNs(int64_t bytes, const Target& target) {
+  const double bandwidth = std::max(target.memory_gb_per_s, 1.0);
+  return static_cast<int64_t>(static_cast<double>(bytes) / bandwidth) +
+         target.launch_overhead_ns;
 }
 
 }  // namespace fusor::ir

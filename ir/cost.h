@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "ir/graph.h"
+#include "ir/target.h"
 
 namespace fusor::ir {
 
@@ -13,5 +14,8 @@ int64_t GraphMacs(const Graph& graph);
 
 // Bytes that the node must move at least: its distinct operands and results.
 int64_t NodeBytes(const Node& node);
+
+// Modelled time of a kernel that moves so many bytes and computes little.
+int64_t KernelNs(int64_t bytes, const Target& target);
 
 }  // namespace fusor::ir

@@ -155,9 +155,12 @@ class Assignment {
     }
     if (candidate.has_value() && node.attrs().Has("algorithm")) {
       node.mutable_attrs().Set("algorithm", candidate->algorithm);
-      context_.Record({kPass, node.output()->name(), true,
-                       candidate->algorithm + " " + candidate->implementation,
-                       candidate->modelled_ns});
+      context_.Record(
+          {.pass = kPass,
+           .subject = node.output()->name(),
+           .accepted = true,
+           .reason = candidate->algorithm + " " + candidate->implementation,
+           .modelled_ns = candidate->modelled_ns});
       changed_ = true;
     }
   }

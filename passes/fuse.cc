@@ -24,6 +24,7 @@
 #include <unordered_set>
 
 #include "ir/builder.h"
+#include "ir/cost.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
@@ -145,8 +146,13 @@ class Clustering {
         continue;
       }
       const std::string reason = WhyNot(a, b);
-      Decision decision{kPass, Describe(a) + " + " + Describe(b),
-                        reason.empty(), reason, candidate.saved_ns};
+      Decision decision{
+          .pass = kPass,
+          .subject = Describe(a) + " + " + Describe(b),
+          .accepted = reason.empty(),
+          .reason = reason,
+          .saved_ns = candidate.saved_ns,
+          .modelled_ns = ModelledNs(a) + ModelledNs(b) - candidate.saved_ns};
       if (reason.empty() && !only_free_ &&
           !context_.ConsumeFuel(kPass, *b.nodes.back()->output())) {
         only_free_ = true;  // what is left is no rewrite worth counting
@@ -276,10 +282,24 @@ class Clustering {
         if (counted.insert(input).second) bytes += input->type().num_bytes();
       }
     }
-    const ir::Target& target = context_.target().target();
-    const double bandwidth = std::max(target.memory_gb_per_s, 1.0);
-    return static_cast<int64_t>(static_cast<double>(bytes) / bandwidth) +
-           target.launch_overhead_ns;
+    return ir::KernelNs(bytes, context_.target().target());
+  }
+
+  // Of the cluster as one kernel: operands are read and results written once.
+  int64_t ModelledNs(const Cluster& cluster) const {
+    const int c = ClusterOf(cluster.nodes[0]);
+    std::unordered_set<const Value*> moved;
+    for (const Node* node : cluster.nodes) {
+      for (const Value* input : node->inputs()) {
+        if (input->producer() == nullptr || ClusterOf(input->producer()) != c) {
+          moved.insert(input);
+        }
+      }
+      if (UsedOutside(node->output(), c, c)) moved.insert(node->output());
+    }
+    int64_t bytes = 0;
+    for (const Value* value : moved) bytes += value->type().num_bytes();
+    return ir::KernelNs(bytes, context_.target().target());
   }
 
   // Empty when the clusters may be merged.

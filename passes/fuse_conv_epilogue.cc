@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "ir/cost.h"
 #include "passes/passes.h"
 #include "passes/pattern.h"
 
@@ -55,7 +56,10 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context) {
                     .accepted = fuse,
                     .reason = fuse ? "only reader of the convolution"
                               : obstacle.empty() ? "out of fuel"
-                                                 : std::move(obstacle)});
+                                                 : std::move(obstacle),
+                    .saved_ns = fuse ? ir::KernelNs(ir::NodeBytes(*relu),
+                                                    context.target().target())
+                                     : 0});
     if (!fuse) continue;
     conv->mutable_attrs().Set("relu", true);
     graph.ReplaceAllUses(relu->output(), value);

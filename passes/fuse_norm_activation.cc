@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "ir/cost.h"
 #include "ir/support/error.h"
 #include "passes/passes.h"
 #include "passes/pattern.h"
@@ -190,7 +191,7 @@ class Fuser {
     Node* fused = graph_.AddNode("batch_norm_train", Operands(match), attrs,
                                  match.norm->location(), match.relu);
     fused->output()->set_type(match.relu->output()->type());
-    Count(match, "residual " + attrs.String("residual"));
+    Count(match, *fused, "residual " + attrs.String("residual"));
     std::vector<std::pair<Value*, Value*>> results{
         {match.relu->output(), fused->output(0)},
         {match.norm->output(1), fused->output(1)},
@@ -228,13 +229,26 @@ class Fuser {
     if (!ordered) graph_.SortTopologically();
   }
 
-  void Count(const Match& match, std::string reason) {
+  void Count(const Match& match, const Node& fused, std::string reason) {
     ++context_.counters()[match.add == nullptr ? "bn_relu" : "bn_add_relu"];
     if (match.norm2 != nullptr) ++context_.counters()["dual_bn_add_relu"];
+    const int64_t modelled = ModelledNs(&fused);
+    int64_t apart = 0;
+    for (const Node* node : {match.norm, match.norm2, match.add, match.relu}) {
+      apart += ModelledNs(node);
+    }
     context_.Record({.pass = kPass,
                      .subject = match.relu->output()->name(),
                      .accepted = true,
-                     .reason = std::move(reason)});
+                     .reason = std::move(reason),
+                     .saved_ns = apart - modelled,
+                     .modelled_ns = modelled});
+  }
+
+  // As a kernel of its own; 0 for null.
+  int64_t ModelledNs(const Node* node) const {
+    if (node == nullptr) return 0;
+    return ir::KernelNs(ir::NodeBytes(*node), context_.target().target());
   }
 
   Graph& graph_;

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "ir/builder.h"
+#include "ir/cost.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/fusion_domain.h"
@@ -148,6 +149,25 @@ void Join(Graph& graph, const std::vector<Node*>& members) {
   }
 }
 
+// Joining moves the same bytes with one launch.
+void RecordJoin(const std::vector<Node*>& members, bool accepted,
+                PassContext& context) {
+  const ir::Target& target = context.target().target();
+  int64_t bytes = 0;
+  for (const Node* node : members) bytes += ir::NodeBytes(*node);
+  const auto saved = static_cast<int64_t>(members.size() - 1);
+  context.Record(
+      {.pass = kPass,
+       .subject = fmt::format("{} .. {}", members.front()->output()->name(),
+                              members.back()->output()->name()),
+       .accepted = accepted,
+       .reason = accepted ? fmt::format("{} equal updates in one launch",
+                                        members.size())
+                          : "out of fuel",
+       .saved_ns = saved * target.launch_overhead_ns,
+       .modelled_ns = ir::KernelNs(bytes, target)});
+}
+
 }  // namespace
 
 bool FuseUpdates(Graph& graph, PassContext& context) {
@@ -159,7 +179,9 @@ bool FuseUpdates(Graph& graph, PassContext& context) {
   bool changed = false;
   for (const auto& [signature, members] : groups) {
     if (members.size() < 2) continue;
-    if (!context.ConsumeFuel(kPass, *members[0]->output())) break;
+    const bool fuel = context.ConsumeFuel(kPass, *members[0]->output());
+    RecordJoin(members, fuel, context);
+    if (!fuel) continue;
     Join(graph, members);
     changed = true;
   }

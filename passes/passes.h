@@ -36,13 +36,15 @@ struct PassOptions {
   Fault fault{};                        // for tests; else FUSOR_FAULT
 };
 
-// Why a rewrite was not made: for dumps and `compare`.
+// What a pass decided, and why: for dumps and `compare`. Times are modelled;
+// without the decision it would be modelled_ns + saved_ns.
 struct Decision {
   std::string pass;
   std::string subject;  // value or node names
   bool accepted = false;
   std::string reason;
-  int64_t saved_ns = 0;  // modelled
+  int64_t saved_ns = 0;
+  int64_t modelled_ns = 0;  // of what the decision makes; 0 where not modelled
 };
 
 // One rewrite that a pass made, or was about to make when it failed.
@@ -54,12 +56,15 @@ struct Application {
 
 // One pass that ran.
 struct PassTrace {
+  std::string pipeline;  // name of the stage; "named" for RunPasses
   std::string name;
-  int index = 0;  // in the pipeline
+  int index = 0;  // in Pipeline(); for RunPasses among all passes run so far
   bool changed = false;
   double ms = 0;  // of the pass alone
   size_t nodes_before = 0;
   size_t nodes_after = 0;
+  // Why the pass failed, or what the verifier found; empty when all is well.
+  std::string error;
 };
 
 // What passes share during one compilation.

@@ -46,57 +46,112 @@ constexpr PassEntry kPipeline[] = {
 constexpr std::string_view kWhole[] = {"autodiff", "optimizer_update",
                                        "assign_layout", "drop_collectives"};
 
-void CheckName(const std::string& name) {
+constexpr std::string_view kStageNames[] = {"forward", "training", "optimize"};
+
+// Any entry of that name: they differ in their place alone.
+const PassEntry& FindPass(const std::string& name) {
   std::vector<std::string> names;
-  for (const PassEntry& entry : kPipeline) names.emplace_back(entry.name);
-  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  for (const PassEntry& entry : kPipeline) {
+    if (entry.name == name) return entry;
+    names.emplace_back(entry.name);
+  }
   const std::string nearest = NearestName(name, names);
   FUSOR_CHECK(false, kUsage, "unknown pass {}{}", name,
               nearest.empty() ? "" : "; did you mean " + nearest + "?");
 }
 
-void CheckFuel(const std::string& name) {
-  CheckName(name);
-  FUSOR_CHECK(TakesFuel(name), kUsage,
-              "pass {} takes no fuel: all of it is needed", name);
-}
-
-// `before` is a copy from before the pass.
-void VerifyPass(const ir::Graph& before, const ir::Graph& graph,
-                const PassTrace& trace) {
-  const bool changed = !SameGraph(before, graph);
-  FUSOR_ASSERT(changed == trace.changed,
-               "pass {} (number {}) says it {} graph {}, but it {}", trace.name,
-               trace.index, trace.changed ? "changed" : "kept", graph.name(),
-               changed ? "changed it" : "did not");
-  if (!changed) return;
-  try {
-    ir::Verify(graph);
-  } catch (const Error& error) {
-    FUSOR_ASSERT(false, "pass {} (number {}) broke graph {}: {}", trace.name,
-                 trace.index, graph.name(), error.what());
+void CheckNames(const PassOptions& options) {
+  for (const std::string& name : options.disabled) FindPass(name);
+  for (const std::string& name : options.only) FindPass(name);
+  for (const auto& [name, fuel] : options.fuel) {
+    FindPass(name);
+    FUSOR_CHECK(TakesFuel(name), kUsage,
+                "pass {} takes no fuel: all of it is needed", name);
   }
 }
 
-PassTrace RunPass(const PassEntry& entry, int index, ir::Graph& graph,
-                  PassContext& context, bool verify) {
-  PassTrace trace;
-  trace.name = std::string(entry.name);
-  trace.index = index;
-  trace.nodes_before = graph.nodes().size();
-  const auto before = verify ? graph.Clone() : nullptr;
-  const auto start = std::chrono::steady_clock::now();
-  trace.changed = entry.run(graph, context);
-  trace.changed |= context.FinishFault(trace.name, graph);
-  const std::chrono::duration<double, std::milli> spent =
-      std::chrono::steady_clock::now() - start;
-  trace.ms = spent.count();
-  trace.nodes_after = graph.nodes().size();
-  if (verify) VerifyPass(*before, graph, trace);
-  return trace;
+// `before` is a copy from before the pass.
+void VerifyPass(const ir::Graph& before, const ir::Graph& graph, bool changed) {
+  const bool differs = !SameGraph(before, graph);
+  FUSOR_ASSERT(differs == changed, "it says it {} the graph, but it {}",
+               changed ? "changed" : "kept",
+               differs ? "changed it" : "did not");
+  if (differs) ir::Verify(graph);
 }
 
+// One pass, with its trace written and shown whatever happens.
+class PassRun {
+ public:
+  PassRun(ir::Graph& graph, PassContext& context, const RunnerOptions& options)
+      : graph_(graph), context_(context), options_(options) {}
+
+  bool Run(const PassEntry& entry, std::string_view pipeline, int index) {
+    trace_.pipeline = std::string(pipeline);
+    trace_.name = std::string(entry.name);
+    trace_.index = index;
+    trace_.nodes_before = graph_.nodes().size();
+    const auto before = options_.verify ? graph_.Clone() : nullptr;
+    try {
+      Apply(entry);
+    } catch (const Error& error) {
+      // A pass may refuse what the user gave it; all else is a bug.
+      const bool refused = error.code() != ErrorCode::kInternal;
+      Fail(error.code(), refused ? error.what() : Broken(error));
+    } catch (const std::exception& error) {
+      Fail(ErrorCode::kInternal, Broken(error));
+    }
+    try {
+      if (options_.verify) VerifyPass(*before, graph_, trace_.changed);
+    } catch (const Error& error) {
+      Fail(ErrorCode::kInternal,
+           fmt::format("graph {}: verification failed after {} (pass {} of "
+                       "{}): {}",
+                       graph_.name(), trace_.name, index, pipeline,
+                       error.what()));
+    }
+    Record();
+    return trace_.changed;
+  }
+
+ private:
+  void Apply(const PassEntry& entry) {
+    const auto start = std::chrono::steady_clock::now();
+    trace_.changed = entry.run(graph_, context_);
+    trace_.changed |= context_.FinishFault(trace_.name, graph_);
+    const std::chrono::duration<double, std::milli> spent =
+        std::chrono::steady_clock::now() - start;
+    trace_.ms = spent.count();
+  }
+
+  std::string Broken(const std::exception& error) const {
+    return fmt::format("graph {}: {} (pass {} of {}) failed: {}", graph_.name(),
+                       trace_.name, trace_.index, trace_.pipeline,
+                       error.what());
+  }
+
+  [[noreturn]] void Fail(ErrorCode code, const std::string& message) {
+    trace_.error = message;
+    Record();
+    ThrowError(code, message);
+  }
+
+  void Record() {
+    trace_.nodes_after = graph_.nodes().size();
+    context_.traces().push_back(trace_);
+    if (options_.observer) options_.observer(trace_, graph_);
+  }
+
+  ir::Graph& graph_;
+  PassContext& context_;
+  const RunnerOptions& options_;
+  PassTrace trace_;
+};
+
 }  // namespace
+
+std::string_view StageName(Stage stage) {
+  return kStageNames[static_cast<int>(stage)];
+}
 
 std::span<const PassEntry> Pipeline() { return kPipeline; }
 
@@ -114,18 +169,29 @@ bool TakesFuel(std::string_view pass) {
 
 bool RunPipeline(ir::Graph& graph, PassContext& context, Stage stage,
                  const RunnerOptions& options) {
-  for (const std::string& name : context.options().disabled) CheckName(name);
-  for (const std::string& name : context.options().only) CheckName(name);
-  for (const auto& [name, fuel] : context.options().fuel) CheckFuel(name);
+  CheckNames(context.options());
   bool changed = false;
   for (size_t i = 0; i < std::size(kPipeline); ++i) {
     const PassEntry& entry = kPipeline[i];
     if (entry.stage != stage || !IsEnabled(entry, context.options())) continue;
-    const PassTrace trace =
-        RunPass(entry, static_cast<int>(i), graph, context, options.verify);
-    context.traces().push_back(trace);
-    changed |= trace.changed;
-    if (options.observer) options.observer(trace, graph);
+    changed |= PassRun(graph, context, options)
+                   .Run(entry, StageName(stage), static_cast<int>(i));
+  }
+  return changed;
+}
+
+bool RunPasses(ir::Graph& graph, PassContext& context,
+               std::span<const std::string> names,
+               const RunnerOptions& options) {
+  CheckNames(context.options());
+  std::vector<const PassEntry*> entries;
+  for (const std::string& name : names) entries.push_back(&FindPass(name));
+  bool changed = false;
+  for (const PassEntry* entry : entries) {
+    if (!IsEnabled(*entry, context.options())) continue;
+    changed |=
+        PassRun(graph, context, options)
+            .Run(*entry, "named", static_cast<int>(context.traces().size()));
   }
   return changed;
 }

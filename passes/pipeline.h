@@ -16,6 +16,8 @@ enum class Stage {
   kOptimize,  // for the target at hand
 };
 
+std::string_view StageName(Stage stage);  // "forward", "training", "optimize"
+
 struct PassEntry {
   std::string_view name;  // for PassOptions::disabled and fuel
   bool (*run)(ir::Graph&, PassContext&) = nullptr;
@@ -41,15 +43,22 @@ struct RunnerOptions {
 #else
   bool verify = true;
 #endif
-  // Called after each pass: for dumps.
+  // Called after each pass: for dumps. After one that failed, too, with the
+  // trace's error set and the graph as the pass left it.
   std::function<void(const PassTrace&, const ir::Graph&)> observer;
 };
 
 // Runs the passes of one stage that the context's options enable. True when
 // one of them changed the graph. Throws kUsage, with the nearest name, when
 // the options disable or limit a pass that does not exist; kInternal, naming
-// the pass, when verification fails.
+// the pass, when it fails or verification after it does.
 bool RunPipeline(ir::Graph& graph, PassContext& context, Stage stage,
                  const RunnerOptions& options = {});
+
+// The same for the passes of these names in this order; a pass may occur
+// several times, and one that the options disable is skipped.
+bool RunPasses(ir::Graph& graph, PassContext& context,
+               std::span<const std::string> names,
+               const RunnerOptions& options = {});
 
 }  // namespace fusor::passes

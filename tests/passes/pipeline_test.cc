@@ -143,6 +143,72 @@ TEST_F(PipelineTest, ShowsTheGraphAfterEachPass) {
                                 "1 fuse_norm_activation changed 3"));
 }
 
+TEST_F(PipelineTest, RunsPassesByNameInTheOrderGiven) {
+  const auto graph = test::ParseOrDie(kModel);
+  options_.disabled = {"autodiff"};
+  PassContext context(target_, options_);
+  const std::vector<std::string> names{"fuse_norm_activation", "simplify",
+                                       "autodiff", "simplify"};
+  EXPECT_TRUE(RunPasses(*graph, context, names, verify_));
+  EXPECT_THAT(Names(context),
+              ElementsAre("fuse_norm_activation", "simplify", "simplify"));
+  EXPECT_EQ(context.traces()[2].pipeline, "named");
+  EXPECT_EQ(context.traces()[2].index, 2);
+  EXPECT_FALSE(context.traces()[2].changed);
+}
+
+TEST_F(PipelineTest, RunsNoneOfThePassesWhenOneIsUnknown) {
+  const auto graph = test::ParseOrDie(kModel);
+  PassContext context(target_, options_);
+  const std::vector<std::string> names{"simplify", "simplyfy"};
+  EXPECT_THROW(RunPasses(*graph, context, names, verify_), Error);
+  EXPECT_TRUE(context.traces().empty());
+}
+
+// Autodiff refuses a graph without a loss: the user's fault, told as it is.
+TEST_F(PipelineTest, ShowsTheGraphOfAPassThatRefusedIt) {
+  const auto graph = test::ParseOrDie(
+      "graph g {\n  %w = weight : f32[2]\n  return %w as \"y\"\n}");
+  PassContext context(target_, options_);
+  std::vector<std::string> errors;
+  RunnerOptions options{.verify = true, .observer = {}};
+  options.observer = [&](const PassTrace& trace, const ir::Graph&) {
+    errors.push_back(trace.pipeline + " " + trace.name + ": " + trace.error);
+  };
+  try {
+    RunPipeline(*graph, context, Stage::kTraining, options);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kGraph);
+    EXPECT_THAT(errors,
+                ElementsAre("training autodiff: " + std::string(error.what())));
+  }
+}
+
+// A graph that is broken before a pass that changes it is broken after it.
+TEST_F(PipelineTest, NamesThePassAfterWhichVerificationFailed) {
+  const auto graph = test::ParseOrDie(kModel);
+  ir::Value* x = graph->FindInput("x");
+  x->set_type({ir::DType::kF64, x->type().shape, {}});
+  PassContext context(target_, options_);
+  std::string shown;
+  RunnerOptions options{.verify = true, .observer = {}};
+  options.observer = [&](const PassTrace& trace, const ir::Graph&) {
+    shown = trace.error;
+  };
+  const std::vector<std::string> names{"drop_collectives", "simplify"};
+  try {
+    RunPasses(*graph, context, names, options);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_THAT(error.what(),
+                HasSubstr("graph g: verification failed after simplify (pass "
+                          "1 of named): graph g: %"));
+    EXPECT_EQ(shown, error.what());
+  }
+}
+
 // Half a minute of passes over a real model would be a bug; so would be one
 // that leaves it broken or is not honest about having changed it.
 TEST_F(PipelineTest, CarriesResNet50ThroughEveryStageVerified) {
