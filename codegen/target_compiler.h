@@ -9,6 +9,12 @@
 
 namespace fusor::codegen {
 
+// One form of a kernel, as text.
+struct KernelArtifact {
+  std::string suffix;  // of a file: ".ll", ".s"
+  std::string text;
+};
+
 // What a backend knows at compile time, without a device. Implemented by the
 // backend plug-ins; the compiler takes it by reference. All methods may be
 // called from several threads at once.
@@ -25,8 +31,13 @@ class TargetCompiler : public ir::TargetQueries {
   // the library cannot do it.
   virtual void PrepareCall(LibraryCall& call) const = 0;
 
-  // Assembly, or what comes closest, of CompileKernel's bytes: for dumps.
-  virtual std::string Disassemble(const Kernel& kernel) const = 0;
+  // The forms that the kernel takes on its way to CompileKernel's bytes, for
+  // dumps; may be empty. Deterministic.
+  virtual std::vector<KernelArtifact> KernelArtifacts(
+      const Kernel& kernel) const = 0;
+
+  // The vendor library and its version, "oneDNN 2.6.3": for manifests.
+  virtual std::string LibraryVersion() const = 0;
 };
 
 }  // namespace fusor::codegen

@@ -10,6 +10,7 @@
 #include "runtime/cpu/cpu_compiler.h"
 #include "runtime/cpu/cpu_device.h"
 #include "runtime/cpu/free_memory.h"
+#include "runtime/cpu/onednn_calls.h"
 
 namespace fusor::cpu {
 namespace {
@@ -24,11 +25,10 @@ std::string OneDnnLine() {
   const dnnl_version_t* version = dnnl_version();
   const bool winograd =
       version->major < 3 || (version->major == 3 && version->minor < 2);
-  return fmt::format("oneDNN {}.{}.{}{}", version->major, version->minor,
-                     version->patch,
-                     winograd ? ""
-                              : ": without Winograd convolutions, which end "
-                                "with 3.1; expect slower training");
+  return OneDnnVersion() +
+         (winograd ? ""
+                   : ": without Winograd convolutions, which end with 3.1; "
+                     "expect slower training");
 }
 
 // The chosen one stands in brackets: "always [madvise] never".

@@ -27,8 +27,12 @@ void CpuCompiler::PrepareCall(codegen::LibraryCall& call) const {
   call.workspace_bytes = executable->workspace_bytes();
 }
 
-std::string CpuCompiler::Disassemble(const codegen::Kernel& kernel) const {
-  return codegen_.CompileAssembly(kernel);
+std::vector<codegen::KernelArtifact> CpuCompiler::KernelArtifacts(
+    const codegen::Kernel& kernel) const {
+  LlvmText text = codegen_.CompileText(kernel);
+  return {{".ll", std::move(text.ir)}, {".s", std::move(text.assembly)}};
 }
+
+std::string CpuCompiler::LibraryVersion() const { return OneDnnVersion(); }
 
 }  // namespace fusor::cpu

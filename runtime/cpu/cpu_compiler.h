@@ -18,7 +18,9 @@ class CpuCompiler : public codegen::TargetCompiler {
   std::string CompileKernel(const codegen::Kernel& kernel) const override;
   std::string CodegenVersion() const override { return codegen_.version(); }
   void PrepareCall(codegen::LibraryCall& call) const override;
-  std::string Disassemble(const codegen::Kernel& kernel) const override;
+  std::vector<codegen::KernelArtifact> KernelArtifacts(
+      const codegen::Kernel& kernel) const override;
+  std::string LibraryVersion() const override;
 
  private:
   ir::Target target_;

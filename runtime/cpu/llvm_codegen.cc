@@ -151,18 +151,13 @@ std::string LlvmCodegen::CompileObject(const Kernel& kernel) const {
       .Write(llvm::CodeGenFileType::ObjectFile);
 }
 
-std::string LlvmCodegen::CompileAssembly(const Kernel& kernel) const {
+LlvmText LlvmCodegen::CompileText(const Kernel& kernel) const {
   Compilation compilation(kernel, cpu_, features_, native_bf16_);
-  std::string text;
-  llvm::raw_string_ostream stream(text);
+  LlvmText text;
+  llvm::raw_string_ostream stream(text.ir);
   compilation.module.print(stream, nullptr);
-  std::string commented = "; ";
-  for (char c : text) {
-    commented += c;
-    if (c == '\n') commented += "; ";
-  }
-  return commented + "\n" +
-         compilation.Write(llvm::CodeGenFileType::AssemblyFile);
+  text.assembly = compilation.Write(llvm::CodeGenFileType::AssemblyFile);
+  return text;
 }
 
 }  // namespace fusor::cpu

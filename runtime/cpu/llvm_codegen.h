@@ -6,6 +6,11 @@
 
 namespace fusor::cpu {
 
+struct LlvmText {
+  std::string ir;  // after optimisation
+  std::string assembly;
+};
+
 // Kernels to machine code for one instruction set. Thread-safe.
 class LlvmCodegen {
  public:
@@ -17,8 +22,8 @@ class LlvmCodegen {
   // the kernel's identity and version().
   std::string CompileObject(const codegen::Kernel& kernel) const;
 
-  // LLVM IR after optimisation, as comments, and assembly.
-  std::string CompileAssembly(const codegen::Kernel& kernel) const;
+  // The same code as text.
+  LlvmText CompileText(const codegen::Kernel& kernel) const;
 
   // Of LLVM, of the instruction set, and of the code here.
   const std::string& version() const { return version_; }

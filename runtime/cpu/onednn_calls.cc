@@ -217,4 +217,10 @@ std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
   return MakeReferenceExecutable(call);
 }
 
+std::string OneDnnVersion() {
+  const dnnl_version_t* version = dnnl_version();
+  return fmt::format("oneDNN {}.{}.{}", version->major, version->minor,
+                     version->patch);
+}
+
 }  // namespace fusor::cpu

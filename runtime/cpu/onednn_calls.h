@@ -35,4 +35,6 @@ std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
 std::vector<ir::LibraryCandidate> LibraryCandidates(const ir::Node& node,
                                                     const ir::Target& target);
 
+std::string OneDnnVersion();  // "oneDNN 2.6.3"
+
 }  // namespace fusor::cpu

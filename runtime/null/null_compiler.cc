@@ -25,8 +25,4 @@ void NullCompiler::PrepareCall(codegen::LibraryCall& call) const {
   call.implementation = "null";
 }
 
-std::string NullCompiler::Disassemble(const codegen::Kernel& kernel) const {
-  return Print(kernel, true);
-}
-
 }  // namespace fusor::null

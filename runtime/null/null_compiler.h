@@ -19,7 +19,11 @@ class NullCompiler : public codegen::TargetCompiler {
   std::string CompileKernel(const codegen::Kernel& kernel) const override;
   std::string CodegenVersion() const override;
   void PrepareCall(codegen::LibraryCall& call) const override;
-  std::string Disassemble(const codegen::Kernel& kernel) const override;
+  std::vector<codegen::KernelArtifact> KernelArtifacts(
+      const codegen::Kernel&) const override {
+    return {};
+  }
+  std::string LibraryVersion() const override { return "none"; }
 
  private:
   ir::Target target_;

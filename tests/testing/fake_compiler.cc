@@ -38,8 +38,4 @@ void FakeCompiler::PrepareCall(LibraryCall& call) const {
   }
 }
 
-std::string FakeCompiler::Disassemble(const Kernel& kernel) const {
-  return Print(kernel, true);
-}
-
 }  // namespace fusor::test

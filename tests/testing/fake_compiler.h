@@ -16,7 +16,11 @@ class FakeCompiler : public codegen::TargetCompiler {
   std::string CodegenVersion() const override { return version; }
   // Some calls get a workspace; elementwise ops may work in place.
   void PrepareCall(codegen::LibraryCall& call) const override;
-  std::string Disassemble(const codegen::Kernel& kernel) const override;
+  std::vector<codegen::KernelArtifact> KernelArtifacts(
+      const codegen::Kernel&) const override {
+    return {};
+  }
+  std::string LibraryVersion() const override { return "none"; }
 
   std::string version = "fake 1";
   mutable std::atomic<int> compiled = 0;  // CompileKernel calls

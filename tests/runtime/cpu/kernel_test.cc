@@ -289,11 +289,15 @@ TEST(CpuKernelTest, EqualKernelsGiveEqualBytes) {
             compiler.CompileKernel(AbsPlusOne(1001, 16, true)));
 }
 
-TEST(CpuKernelTest, DisassemblyShowsVectorInstructions) {
-  const std::string text =
-      Cpu::Get().compiler().Disassemble(AbsPlusOne(1000, 16, true));
-  EXPECT_THAT(text, ::testing::HasSubstr("fusor_p0:"));
-  EXPECT_THAT(text, ::testing::HasSubstr("vaddps"));
+TEST(CpuKernelTest, ShowsItsLlvmIrAndAssembly) {
+  const auto artifacts =
+      Cpu::Get().compiler().KernelArtifacts(AbsPlusOne(1000, 16, true));
+  ASSERT_EQ(artifacts.size(), 2);
+  EXPECT_EQ(artifacts[0].suffix, ".ll");
+  EXPECT_THAT(artifacts[0].text, ::testing::HasSubstr("fadd"));
+  EXPECT_EQ(artifacts[1].suffix, ".s");
+  EXPECT_THAT(artifacts[1].text, ::testing::HasSubstr("fusor_p0:"));
+  EXPECT_THAT(artifacts[1].text, ::testing::HasSubstr("vaddps"));
 }
 
 }  // namespace
