@@ -71,7 +71,31 @@ LoweredNodes LowerFusions(const ir::Graph& graph, const ir::Target& target,
   return lowered;
 }
 
+passes::RunnerOptions MakeRunner(const CompileOptions& options) {
+  passes::RunnerOptions runner;
+  runner.verify |= options.verify || options.verify_passes;
+  runner.observer = [&options](const passes::PassTrace& trace,
+                               const ir::Graph& graph) {
+    for (const CompileObserver& observer : options.observers) {
+      if (observer.pass) observer.pass(trace, graph);
+    }
+  };
+  return runner;
+}
+
 }  // namespace
+
+GraphStage StageOf(const ir::Graph& graph) {
+  for (const auto& node : graph.nodes()) {
+    if (node->body() != nullptr) return GraphStage::kOptimized;
+  }
+  for (const ir::Output& output : graph.outputs()) {
+    if (output.alias >= 0 && IsParameter(graph.inputs()[output.alias].role)) {
+      return GraphStage::kTrain;
+    }
+  }
+  return GraphStage::kForward;
+}
 
 double CompileReport::total_seconds() const {
   double total = 0;
@@ -85,7 +109,9 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   CompiledProgram program;
   CompileReport& report = program.report;
   const auto observe = [&](const char* stage) {
-    if (options.observer) options.observer(stage, *forward);
+    for (const CompileObserver& observer : options.observers) {
+      if (observer.stage) observer.stage(stage, *forward);
+    }
   };
   Stopwatch watch;
   ir::Verify(*forward);
@@ -100,17 +126,19 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
     }
   }
   passes::PassContext context(compiler, pass_options);
-  passes::RunnerOptions runner;
-  runner.verify |= options.verify;
-  runner.observer = options.pass_observer;
-  RunPipeline(*forward, context, passes::Stage::kForward, runner);
-  if (kind == ProgramKind::kTrain) {
-    RunPipeline(*forward, context, passes::Stage::kTraining, runner);
-    observe("train");
+  const passes::RunnerOptions runner = MakeRunner(options);
+  if (options.start == GraphStage::kForward) {
+    RunPipeline(*forward, context, passes::Stage::kForward, runner);
+    if (kind == ProgramKind::kTrain) {
+      RunPipeline(*forward, context, passes::Stage::kTraining, runner);
+      observe("train");
+    }
   }
   report.nodes_train = static_cast<int64_t>(forward->nodes().size());
   report.seconds.emplace_back("differentiate", watch.Lap());
-  RunPipeline(*forward, context, passes::Stage::kOptimize, runner);
+  if (options.start != GraphStage::kOptimized) {
+    RunPipeline(*forward, context, passes::Stage::kOptimize, runner);
+  }
   ir::Verify(*forward);
   observe("optimized");
   report.nodes_optimized = static_cast<int64_t>(forward->nodes().size());
@@ -137,6 +165,9 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   report.decisions = context.decisions();
   report.passes = context.traces();
   program.graph = std::move(forward);
+  for (const CompileObserver& observer : options.observers) {
+    if (observer.program) observer.program(program, compiler);
+  }
   return program;
 }
 

@@ -19,18 +19,41 @@ enum class ProgramKind {
   kEval,   // compiled as it is
 };
 
+// How far a graph has come: what it has behind it.
+enum class GraphStage {
+  kForward,    // a model as it was built
+  kTrain,      // differentiated and updated
+  kOptimized,  // through all passes: what is neither a fusion nor a library op
+               // is a constant or a view
+};
+
+// What a graph looks like: one with fusions is optimised, one that gives
+// parameters their next values is a training step.
+GraphStage StageOf(const ir::Graph& graph);
+
+struct CompiledProgram;
+
+// Watches a compilation; what is not set is not called.
+struct CompileObserver {
+  // With "graph", "train", "optimized" and the graph at that stage.
+  std::function<void(const std::string& stage, const ir::Graph&)> stage;
+  // After each pass with the graph as it left it (passes/pipeline.h).
+  std::function<void(const passes::PassTrace&, const ir::Graph&)> pass;
+  // At the end.
+  std::function<void(const CompiledProgram&, const TargetCompiler&)> program;
+};
+
 struct CompileOptions {
   passes::PassOptions passes;
+  GraphStage start = GraphStage::kForward;  // of the graph to compile
   // State that this program shares with another; null: it decides.
   const StateLayout* state = nullptr;
-  int64_t memory_limit_bytes = 0;  // 0: any size
-  int threads = 0;                 // compile threads; 0: one a core
-  std::string kernel_cache;        // folder; empty: none
-  bool verify = false;             // every pass, every kernel, the plan
-  // Called with "graph", "train", "optimized" and the graph at that stage.
-  std::function<void(const std::string& stage, const ir::Graph&)> observer;
-  // Called after each pass with the graph as it left it.
-  std::function<void(const passes::PassTrace&, const ir::Graph&)> pass_observer;
+  int64_t memory_limit_bytes = 0;          // 0: any size
+  int threads = 0;                         // compile threads; 0: one a core
+  std::string kernel_cache;                // folder; empty: none
+  bool verify = false;                     // every pass, every kernel, the plan
+  bool verify_passes = false;              // every pass
+  std::vector<CompileObserver> observers;  // called in this order
 };
 
 // What the compiler did, for people and --json.
@@ -58,8 +81,8 @@ struct CompiledProgram {
   CompileReport report;
 };
 
-// From a model's forward graph to a plan. Throws kGraph for what the target
-// cannot do, kOutOfMemory above the limit.
+// From a model's forward graph, or what options.start says, to a plan. Throws
+// kGraph for what the target cannot do, kOutOfMemory above the limit.
 CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
                         const TargetCompiler& compiler,
                         const CompileOptions& options);

@@ -60,16 +60,6 @@ const PassEntry& FindPass(const std::string& name) {
               nearest.empty() ? "" : "; did you mean " + nearest + "?");
 }
 
-void CheckNames(const PassOptions& options) {
-  for (const std::string& name : options.disabled) FindPass(name);
-  for (const std::string& name : options.only) FindPass(name);
-  for (const auto& [name, fuel] : options.fuel) {
-    FindPass(name);
-    FUSOR_CHECK(TakesFuel(name), kUsage,
-                "pass {} takes no fuel: all of it is needed", name);
-  }
-}
-
 // `before` is a copy from before the pass.
 void VerifyPass(const ir::Graph& before, const ir::Graph& graph, bool changed) {
   const bool differs = !SameGraph(before, graph);
@@ -167,9 +157,19 @@ bool TakesFuel(std::string_view pass) {
          std::end(kWhole);
 }
 
+void CheckPassNames(const PassOptions& options) {
+  for (const std::string& name : options.disabled) FindPass(name);
+  for (const std::string& name : options.only) FindPass(name);
+  for (const auto& [name, fuel] : options.fuel) {
+    FindPass(name);
+    FUSOR_CHECK(TakesFuel(name), kUsage,
+                "pass {} takes no fuel: all of it is needed", name);
+  }
+}
+
 bool RunPipeline(ir::Graph& graph, PassContext& context, Stage stage,
                  const RunnerOptions& options) {
-  CheckNames(context.options());
+  CheckPassNames(context.options());
   bool changed = false;
   for (size_t i = 0; i < std::size(kPipeline); ++i) {
     const PassEntry& entry = kPipeline[i];
@@ -183,7 +183,7 @@ bool RunPipeline(ir::Graph& graph, PassContext& context, Stage stage,
 bool RunPasses(ir::Graph& graph, PassContext& context,
                std::span<const std::string> names,
                const RunnerOptions& options) {
-  CheckNames(context.options());
+  CheckPassNames(context.options());
   std::vector<const PassEntry*> entries;
   for (const std::string& name : names) entries.push_back(&FindPass(name));
   bool changed = false;

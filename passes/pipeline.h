@@ -35,6 +35,10 @@ bool IsEnabled(const PassEntry& entry, const PassOptions& options);
 // False for a pass that makes all of its rewrites or none.
 bool TakesFuel(std::string_view pass);
 
+// Throws kUsage, with the nearest name, when the options disable, select or
+// limit a pass that does not exist.
+void CheckPassNames(const PassOptions& options);
+
 struct RunnerOptions {
   // Verifies the graph after each pass that changed it, and that each pass
   // tells the truth about having changed it.

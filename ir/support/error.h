@@ -11,6 +11,7 @@ namespace fusor {
 // What kind of failure an Error reports. The values are the process exit codes
 // that `fusor` returns for them (see README, "Exit codes").
 enum class ErrorCode : int {
+  kDifference = 1,   // a comparison found what should be equal to differ
   kUsage = 2,        // a flag or an argument is wrong
   kGraph = 3,        // a graph, model or configuration is malformed
   kData = 4,         // the data set: missing, empty, corrupt

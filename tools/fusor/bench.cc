@@ -39,6 +39,7 @@ class BenchCommand {
   void Run() {
     int classes = 0;
     const bool real = !flags_.data.path.empty();
+    const auto dumper = OpenDumper(flags_.compile.dump);
     session_ = OpenSession(flags_.compile);
     std::unique_ptr<runtime::BatchSource> data;
     if (real) {
@@ -56,7 +57,7 @@ class BenchCommand {
                            MakeModelOptions(model, classes))
             .graph,
         codegen::ProgramKind::kTrain,
-        MakeCompileOptions(flags_.compile, flags_.optimizer));
+        MakeCompileOptions(flags_.compile, flags_.optimizer, dumper));
     session_->InitializeState(flags_.data.seed);
     fmt::print(stderr, "{}", ProgramSummary(*session_, program_));
     const Measured base = Measure(*source);

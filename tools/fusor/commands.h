@@ -11,6 +11,8 @@ using Run = std::function<void()>;
 void AddTrain(CLI::App& app, Run* run);
 void AddBench(CLI::App& app, Run* run);
 void AddEval(CLI::App& app, Run* run);
+void AddCompile(CLI::App& app, Run* run);
+void AddOpt(CLI::App& app, Run* run);
 void AddDump(CLI::App& app, Run* run);
 void AddData(CLI::App& app, Run* run);
 void AddDoctor(CLI::App& app, Run* run);

@@ -4,16 +4,16 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "codegen/kernel_ir.h"
 #include "ir/printer.h"
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/module_file.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
 namespace {
 
-struct DumpFlags {
+struct DumpCommandFlags {
   ModelFlags model;
   CompileFlags compile;
   OptimizerFlags optimizer;
@@ -22,31 +22,31 @@ struct DumpFlags {
   std::string json;
 };
 
-void RunDump(const DumpFlags& flags) {
+void RunDump(const DumpCommandFlags& flags) {
   const bool train = flags.phase == "train";
-  models::Model model = models::BuildModel(
-      flags.model.arch, train ? models::Phase::kTrain : models::Phase::kEval,
-      MakeModelOptions(flags.model, 0));
+  const auto dumper = OpenDumper(flags.compile.dump);
+  const auto compiler = OpenCompiler(flags.compile);
   std::map<std::string, std::string> stages;
   codegen::CompileOptions options =
-      MakeCompileOptions(flags.compile, flags.optimizer);
-  options.observer = [&](const std::string& stage, const ir::Graph& graph) {
-    if (stage == flags.emit) stages[stage] = ir::Print(graph);
-  };
-  const auto session = OpenSession(flags.compile);
-  const int program = session->AddProgram(
-      std::move(model.graph),
+      MakeCompileOptions(flags.compile, flags.optimizer, dumper);
+  options.observers.push_back(
+      {.stage = [&](const std::string& stage, const ir::Graph& graph) {
+        if (stage == flags.emit) stages[stage] = ir::Print(graph);
+      }});
+  const codegen::CompiledProgram program = codegen::Compile(
+      models::BuildModel(flags.model.arch,
+                         train ? models::Phase::kTrain : models::Phase::kEval,
+                         MakeModelOptions(flags.model, 0))
+          .graph,
       train ? codegen::ProgramKind::kTrain : codegen::ProgramKind::kEval,
-      options);
-  const codegen::Plan& plan = session->plan(program);
+      *compiler, options);
+  const codegen::Plan& plan = program.plan;
   if (flags.emit == "summary") {
-    std::cout << ProgramSummary(*session, program);
+    std::cout << ProgramSummary(plan, program.report);
   } else if (flags.emit == "plan") {
     std::cout << codegen::Print(plan);
   } else if (flags.emit == "kernels") {
-    for (const codegen::CompiledKernel& kernel : plan.kernels) {
-      std::cout << codegen::Print(kernel.kernel) << "\n";
-    }
+    std::cout << KernelText(plan);
   } else {
     FUSOR_CHECK(stages.contains(flags.emit), kUsage,
                 "--emit={}: an evaluation program has no such stage",
@@ -54,18 +54,19 @@ void RunDump(const DumpFlags& flags) {
     std::cout << stages[flags.emit];
   }
   std::cout << std::flush;
-  WriteJson(flags.json, ProgramJson(*session, program));
+  WriteJson(flags.json, ProgramJson(*program.graph, plan, program.report));
 }
 
 }  // namespace
 
 void AddDump(CLI::App& app, Run* run) {
-  auto flags = std::make_shared<DumpFlags>();
+  auto flags = std::make_shared<DumpCommandFlags>();
   CLI::App* command =
       app.add_subcommand("dump", "Print a model at one stage of compilation");
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddTargetFlag(*command, flags->compile);
   command
       ->add_option("--emit", flags->emit,
                    "graph, train, optimized, plan, kernels or summary")

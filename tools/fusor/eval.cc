@@ -22,6 +22,7 @@ struct EvalFlags {
 
 void RunEval(const EvalFlags& flags) {
   int classes = 0;
+  const auto dumper = OpenDumper(flags.compile.dump);
   FUSOR_CHECK(!flags.data.synthetic, kUsage,
               "eval: expected an image folder, not --synthetic");
   // The evaluation transform, whichever folder it is applied to.
@@ -39,7 +40,8 @@ void RunEval(const EvalFlags& flags) {
       models::BuildModel(flags.model.arch, models::Phase::kEval,
                          MakeModelOptions(flags.model, classes))
           .graph,
-      codegen::ProgramKind::kEval, MakeCompileOptions(flags.compile, {}));
+      codegen::ProgramKind::kEval,
+      MakeCompileOptions(flags.compile, {}, dumper));
   runtime::LoadWeights(*session, flags.weights);
   const runtime::EvalReport report =
       runtime::Evaluate(*session, program, *source);

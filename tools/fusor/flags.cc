@@ -1,10 +1,51 @@
 #include "tools/fusor/flags.h"
 
-#include "models/model.h"
+#include "ir/support/str.h"
 
 namespace fusor::tools {
 
+namespace {
+
+constexpr char kModel[] = "Model";
+constexpr char kCompilation[] = "Compilation";
+constexpr char kDumps[] = "Dumps";
+constexpr char kTraining[] = "Training";
+
+// Declares options under a heading of --help while alive.
+class Heading {
+ public:
+  Heading(CLI::App& app, const std::string& name) : app_(app) {
+    app_.option_defaults()->group(name);
+  }
+  ~Heading() { app_.option_defaults()->group("Options"); }
+  Heading(const Heading&) = delete;
+  Heading& operator=(const Heading&) = delete;
+
+ private:
+  CLI::App& app_;
+};
+
+// Those that decide what is compiled, and what is dumped of it, not where to.
+std::map<std::string, std::string> GivenOptions(const CLI::App& app) {
+  std::map<std::string, std::string> given;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string& group = option->get_group();
+    if (option->count() == 0 || option->get_lnames().empty() ||
+        group == "Options" || option->get_lnames()[0] == "dump-to") {
+      continue;
+    }
+    const std::string value =
+        Join(option->results(), ",", [](const std::string& s) { return s; });
+    if (value == option->get_default_str()) continue;
+    given["--" + option->get_lnames()[0]] = value;
+  }
+  return given;
+}
+
+}  // namespace
+
 void AddModelFlags(CLI::App& app, ModelFlags& f) {
+  const Heading heading(app, kModel);
   app.add_option("--arch,-a", f.arch, "Model; `fusor doctor` lists them")
       ->capture_default_str();
   app.add_option("-b,--batch-size", f.batch, "Images a step on this rank")
@@ -34,7 +75,39 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
       ->expected(3);
 }
 
+void AddDumpFlags(CLI::App& app, DumpFlags& f) {
+  const Heading heading(app, kDumps);
+  app.add_option("--dump-to", f.to,
+                 "Write what the compiler makes of each module into this "
+                 "folder (- = stdout): the graph after each pass that changed "
+                 "it, decisions, plan, schedule, memory, kernels")
+      ->type_name("DIR");
+  app.add_option("--dump-pass", f.pass,
+                 "Only passes in whose name REGEX is found; \"plan\", "
+                 "\"kernels\", ... select what follows them")
+      ->type_name("REGEX");
+  app.add_option("--dump-module", f.module,
+                 "Only modules in whose folder's name REGEX is found")
+      ->type_name("REGEX");
+  app.add_option("--dump-pipeline", f.pipeline,
+                 "Only pipelines in whose name REGEX is found: forward, "
+                 "training, optimize, codegen")
+      ->type_name("REGEX");
+  app.add_option(
+         "--dump-format", f.formats,
+         "text, proto, dot, html: one or several, separated by commas (text)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember({"text", "proto", "dot", "html"}));
+  app.parse_complete_callback([&app, &f] {
+    f.command = app.get_name();
+    f.options = GivenOptions(app);
+  });
+}
+
 void AddCompileFlags(CLI::App& app, CompileFlags& f) {
+  AddDumpFlags(app, f.dump);
+  const Heading heading(app, kCompilation);
   const auto on_off = CLI::IsMember({"on", "off"});
   app.add_option("--backend", f.backend, "Backend plug-in")
       ->capture_default_str();
@@ -56,12 +129,32 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
                  "Keep compiled kernels on disk: on or off")
       ->capture_default_str()
       ->check(on_off);
-  app.add_option("--disable-pass", f.disabled, "Skip a pass (repeatable)");
+  app.add_option("--disable-pass", f.disabled, "Skip a pass (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("PASS");
+  app.add_option("--only-pass", f.only,
+                 "Skip all passes but this one (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("PASS");
+  app.add_option("--fuel", f.fuel,
+                 "Let a pass make its first N rewrites only (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("PASS=N");
   app.add_flag("--verify", f.verify,
                "Check the graph after each pass, each kernel, and the plan");
+  app.add_flag("--verify-each", f.verify_each,
+               "Check the graph after each pass that changes it");
+}
+
+void AddTargetFlag(CLI::App& app, CompileFlags& f) {
+  const Heading heading(app, kCompilation);
+  app.add_option("--target", f.target,
+                 "Compile for this kind of device (default: this machine's)")
+      ->type_name("NAME");
 }
 
 void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
+  const Heading heading(app, kTraining);
   app.add_option("--mom", f.momentum, "Momentum")->capture_default_str();
   app.add_option("--wd", f.weight_decay, "Weight decay of weights")
       ->capture_default_str();

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,17 +24,35 @@ struct ModelFlags {
 };
 void AddModelFlags(CLI::App& app, ModelFlags& flags);
 
+// What to write of each compilation (codegen/dump/dumper.h).
+struct DumpFlags {
+  std::string to;  // folder, "-" for stdout; empty: nothing
+  std::string pass, module, pipeline;
+  std::vector<std::string> formats;
+  // Filled in by the parser: the command, and those of its options that decide
+  // what is compiled and do not have their default.
+  std::string command;
+  std::map<std::string, std::string> options;
+};
+void AddDumpFlags(CLI::App& app, DumpFlags& flags);
+
 struct CompileFlags {
   std::string backend = "cpu";
+  std::string target;  // empty: this machine
   int threads = 0;
   std::string fusion = "on";
   std::string rounding = "fast";
   std::string winograd = "on";
   std::string cache = "on";
-  std::vector<std::string> disabled;
+  std::vector<std::string> disabled, only;
+  std::vector<std::string> fuel;  // "PASS=N"
   bool verify = false;
+  bool verify_each = false;
+  DumpFlags dump;
 };
 void AddCompileFlags(CLI::App& app, CompileFlags& flags);
+// For commands that compile and do not run.
+void AddTargetFlag(CLI::App& app, CompileFlags& flags);
 
 struct OptimizerFlags {
   double lr = 0.1;

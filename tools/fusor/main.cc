@@ -78,6 +78,8 @@ int Main(const std::vector<std::string>& args) {
   AddTrain(app, &run);
   AddEval(app, &run);
   AddBench(app, &run);
+  AddCompile(app, &run);
+  AddOpt(app, &run);
   AddDump(app, &run);
   AddData(app, &run);
   AddDoctor(app, &run);

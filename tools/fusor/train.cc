@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "codegen/dump/dumper.h"
 #include "ir/support/error.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/train/training_loop.h"
@@ -89,6 +90,7 @@ class TrainCommand {
 
   void Run() {
     int classes = 0;
+    dumper_ = OpenDumper(flags_.compile.dump);
     const auto source =
         OpenData(flags_.data, flags_.model, Split::kTrain, &classes);
     Compile(classes);
@@ -105,7 +107,7 @@ class TrainCommand {
     const models::ModelOptions options =
         MakeModelOptions(flags_.model, classes);
     const codegen::CompileOptions compile =
-        MakeCompileOptions(flags_.compile, flags_.optimizer);
+        MakeCompileOptions(flags_.compile, flags_.optimizer, dumper_);
     train_ = session_->AddProgram(
         models::BuildModel(flags_.model.arch, models::Phase::kTrain, options)
             .graph,
@@ -218,6 +220,7 @@ class TrainCommand {
   }
 
   const TrainFlags& flags_;
+  std::shared_ptr<codegen::Dumper> dumper_;
   std::unique_ptr<runtime::Session> session_;
   int train_ = -1;
   int eval_ = -1;

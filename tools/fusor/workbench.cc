@@ -3,14 +3,17 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "codegen/dump/dumper.h"
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "passes/pipeline.h"
 #include "runtime/backend_loader.h"
 #include "runtime/data/image_folder.h"
 #include "runtime/data/loader.h"
@@ -65,13 +68,73 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   return options;
 }
 
-codegen::CompileOptions MakeCompileOptions(const CompileFlags& flags,
-                                           const OptimizerFlags& optimizer) {
+namespace {
+
+// Of "PASS=N" each.
+std::map<std::string, int64_t> ParseFuel(const std::vector<std::string>& list) {
+  std::map<std::string, int64_t> fuel;
+  for (const std::string& text : list) {
+    const size_t equals = text.find('=');
+    const std::string count =
+        equals == std::string::npos ? "" : text.substr(equals + 1);
+    int64_t rewrites = -1;
+    const auto result =
+        std::from_chars(count.data(), count.data() + count.size(), rewrites);
+    FUSOR_CHECK(result.ec == std::errc() && rewrites >= 0 &&
+                    result.ptr == count.data() + count.size(),
+                kUsage, "--fuel {}: expected PASS=N, N at least 0", text);
+    fuel[text.substr(0, equals)] = rewrites;
+  }
+  return fuel;
+}
+
+}  // namespace
+
+std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags) {
+  if (flags.to.empty()) {
+    FUSOR_CHECK(flags.pass.empty() && flags.module.empty() &&
+                    flags.pipeline.empty() && flags.formats.empty(),
+                kUsage,
+                "--dump-pass and the like select what --dump-to DIR "
+                "writes: expected --dump-to");
+    return nullptr;
+  }
+  codegen::DumpOptions options;
+  options.pass = flags.pass;
+  options.module = flags.module;
+  options.pipeline = flags.pipeline;
+  if (!flags.formats.empty()) options.formats.clear();
+  for (const std::string& format : flags.formats) {
+    FUSOR_CHECK(flags.to != "-" || format != "proto", kUsage,
+                "--dump-format proto: binary; expected --dump-to DIR, not -");
+    options.formats.insert(format == "text"    ? codegen::DumpFormat::kText
+                           : format == "proto" ? codegen::DumpFormat::kProto
+                           : format == "dot"   ? codegen::DumpFormat::kDot
+                                               : codegen::DumpFormat::kHtml);
+  }
+  options.version = FUSOR_VERSION;
+  options.command = flags.command;
+  options.options = flags.options;
+  std::unique_ptr<codegen::DumpSink> sink;
+  if (flags.to == "-") {
+    sink = std::make_unique<codegen::StreamSink>(std::cout);
+  } else {
+    sink = std::make_unique<codegen::FolderSink>(flags.to);
+  }
+  return std::make_shared<codegen::Dumper>(options, std::move(sink));
+}
+
+codegen::CompileOptions MakeCompileOptions(
+    const CompileFlags& flags, const OptimizerFlags& optimizer,
+    const std::shared_ptr<codegen::Dumper>& dumper) {
   codegen::CompileOptions options;
   options.passes.fusion = flags.fusion == "on";
   options.passes.eager_rounding = flags.rounding == "eager";
   options.passes.winograd = flags.winograd == "on";
   options.passes.disabled = {flags.disabled.begin(), flags.disabled.end()};
+  options.passes.only = {flags.only.begin(), flags.only.end()};
+  options.passes.fuel = ParseFuel(flags.fuel);
+  passes::CheckPassNames(options.passes);
   options.passes.optimizer = {.momentum = optimizer.momentum,
                               .nesterov = optimizer.nesterov,
                               .weight_decay = optimizer.weight_decay,
@@ -83,6 +146,10 @@ codegen::CompileOptions MakeCompileOptions(const CompileFlags& flags,
     options.kernel_cache = CacheDirectory() + "/kernels";
   }
   options.verify = flags.verify;
+  options.verify_passes = flags.verify_each;
+  if (dumper != nullptr) {
+    options.observers.push_back(codegen::Dumper::Observe(dumper));
+  }
   return options;
 }
 
@@ -191,6 +258,14 @@ double Median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
+std::string KernelText(const codegen::Plan& plan) {
+  std::string text;
+  for (const codegen::CompiledKernel& kernel : plan.kernels) {
+    text += codegen::Print(kernel.kernel) + "\n";
+  }
+  return text;
+}
+
 json StepJson(std::vector<double> step_ms) {
   if (step_ms.empty()) return json::object();
   const auto [low, high] = std::minmax_element(step_ms.begin(), step_ms.end());
@@ -198,10 +273,13 @@ json StepJson(std::vector<double> step_ms) {
 }
 
 json ProgramJson(const runtime::Session& session, int program) {
-  const codegen::CompileReport& report = session.report(program);
-  const codegen::Plan& plan = session.plan(program);
-  const models::ParameterCount count =
-      models::CountParameters(session.graph(program));
+  return ProgramJson(session.graph(program), session.plan(program),
+                     session.report(program));
+}
+
+json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
+                 const codegen::CompileReport& report) {
+  const models::ParameterCount count = models::CountParameters(graph);
   json compile = json::object();
   for (const auto& [phase, seconds] : report.seconds) compile[phase] = seconds;
   compile["total"] = report.total_seconds();
@@ -238,8 +316,11 @@ std::string Mib(int64_t bytes) {
 }  // namespace
 
 std::string ProgramSummary(const runtime::Session& session, int program) {
-  const codegen::CompileReport& r = session.report(program);
-  const codegen::Plan& plan = session.plan(program);
+  return ProgramSummary(session.plan(program), session.report(program));
+}
+
+std::string ProgramSummary(const codegen::Plan& plan,
+                           const codegen::CompileReport& r) {
   const auto counter = [&](const char* name) {
     const auto it = r.counters.find(name);
     return it == r.counters.end() ? int64_t{0} : it->second;

@@ -13,13 +13,23 @@
 #include "runtime/train/lr_schedule.h"
 #include "tools/fusor/flags.h"
 
+namespace fusor::codegen {
+class Dumper;
+}  // namespace fusor::codegen
+
 namespace fusor::tools {
 
 // Options of the model; `classes` of the data, 0 when there is none.
 models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes);
 
-codegen::CompileOptions MakeCompileOptions(const CompileFlags& flags,
-                                           const OptimizerFlags& optimizer);
+// Null without --dump-to. Throws kUsage where nothing can be written or a
+// filter is malformed: to be called before anything that takes long.
+std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags);
+
+// `dumper` may be null.
+codegen::CompileOptions MakeCompileOptions(
+    const CompileFlags& flags, const OptimizerFlags& optimizer,
+    const std::shared_ptr<codegen::Dumper>& dumper = nullptr);
 
 runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
                                         int64_t epochs, int64_t steps_per_epoch,
@@ -36,13 +46,19 @@ std::unique_ptr<runtime::BatchSource> OpenData(const DataFlags& data,
                                                Split split, int* classes);
 
 // Stable keys of a compiled program, see README "JSON".
+nlohmann::json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
+                           const codegen::CompileReport& report);
 nlohmann::json ProgramJson(const runtime::Session& session, int program);
+
+std::string KernelText(const codegen::Plan& plan);  // the IR of each kernel
 
 // {"median", "min", "max"} of step times.
 nlohmann::json StepJson(std::vector<double> step_ms);
 double Median(std::vector<double> values);
 
 // What was compiled, in a few lines for people.
+std::string ProgramSummary(const codegen::Plan& plan,
+                           const codegen::CompileReport& report);
 std::string ProgramSummary(const runtime::Session& session, int program);
 
 // Writes to FILE (temporary name, then renamed) or stdout for "-"; nothing for

@@ -1,0 +1,184 @@
+#include "codegen/dump/dumper.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "codegen/dump/memory_map.h"
+#include "codegen/dump/program_dump.h"
+#include "codegen/report/graph_html.h"
+#include "ir/dot.h"
+#include "ir/printer.h"
+#include "ir/serialize.h"
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kPipeline[] = "codegen";
+
+std::optional<std::regex> Expression(const std::string& text,
+                                     std::string_view what) {
+  if (text.empty()) return std::nullopt;
+  try {
+    return std::regex(text);
+  } catch (const std::regex_error& error) {
+    FUSOR_CHECK(false, kUsage, "{} filter '{}': not a regular expression: {}",
+                what, text, error.what());
+  }
+}
+
+bool Found(const std::optional<std::regex>& expression,
+           const std::string& text) {
+  return !expression.has_value() || std::regex_search(text, *expression);
+}
+
+json PassesJson(const CompileReport& report) {
+  json out = json::array();
+  for (const passes::PassTrace& trace : report.passes) {
+    out.push_back({{"pipeline", trace.pipeline},
+                   {"pass", trace.name},
+                   {"changed", trace.changed},
+                   {"nodes", trace.nodes_after}});
+  }
+  return out;
+}
+
+json ModuleJson(const CompiledProgram& program,
+                const TargetCompiler& compiler) {
+  const CompileReport& report = program.report;
+  return {{"name", program.plan.name},
+          {"target", compiler.target().name},
+          {"threads", compiler.target().threads},
+          {"code_generator", compiler.CodegenVersion()},
+          {"library", compiler.LibraryVersion()},
+          {"passes", PassesJson(report)},
+          {"counters", report.counters},
+          {"fusions", report.fusions},
+          {"kernels", report.kernels},
+          {"distinct_kernels", report.distinct_kernels},
+          {"library_calls", report.library_calls},
+          {"bytes_moved", report.bytes_moved},
+          {"planned_peak_bytes", program.plan.peak_bytes},
+          {"planned_lower_bound_bytes", program.plan.lower_bound_bytes}};
+}
+
+}  // namespace
+
+Dumper::Dumper(DumpOptions options, std::unique_ptr<DumpSink> sink)
+    : options_(std::move(options)),
+      sink_(std::move(sink)),
+      pass_(Expression(options_.pass, "pass")),
+      module_(Expression(options_.module, "module")),
+      pipeline_(Expression(options_.pipeline, "pipeline")) {}
+
+CompileObserver Dumper::Observe(const std::shared_ptr<Dumper>& dumper) {
+  return {
+      .stage =
+          [dumper](const std::string& stage, const ir::Graph& graph) {
+            if (stage == "graph") dumper->Begin(graph);
+          },
+      .pass = [dumper](const passes::PassTrace& trace,
+                       const ir::Graph& graph) { dumper->Pass(trace, graph); },
+      .program =
+          [dumper](const CompiledProgram& program,
+                   const TargetCompiler& compiler) {
+            dumper->Program(program, compiler);
+          }};
+}
+
+void Dumper::Begin(const ir::Graph& graph) {
+  if (modules_ == 0) {
+    const json manifest = {{"fusor", options_.version},
+                           {"command", options_.command},
+                           {"options", options_.options}};
+    sink_->Write("manifest.json", manifest.dump(2) + "\n");
+  }
+  folder_ = fmt::format("m{:04}.{}", modules_++, FileName(graph.name()));
+  active_ = Found(module_, folder_);
+  folder_ += "/";
+  number_ = -1;
+  previous_ = active_ ? graph.Clone() : nullptr;
+  previous_written_ = false;
+}
+
+void Dumper::Pass(const passes::PassTrace& trace, const ir::Graph& graph) {
+  if (!active_) return;
+  number_ = std::max(number_ + 1, trace.index);
+  if (!trace.changed && trace.error.empty()) return;
+  const bool selected =
+      !trace.error.empty() || Selects(trace.pipeline, trace.name);
+  if (selected) {
+    const std::string base =
+        fmt::format("{:04}.{}.{}", number_, trace.pipeline, trace.name);
+    if (!previous_written_) WriteGraph(base + ".before", *previous_);
+    if (!trace.error.empty()) Write(base + ".error.txt", trace.error + "\n");
+    WriteGraph(base + ".after", graph);
+  }
+  previous_written_ = selected;
+  if (trace.error.empty()) previous_ = graph.Clone();
+}
+
+void Dumper::Decisions(const std::vector<passes::Decision>& decisions) {
+  if (!active_ || !SelectsText("decisions")) return;
+  Write("decisions.csv", DecisionsCsv(decisions));
+}
+
+void Dumper::Program(const CompiledProgram& program,
+                     const TargetCompiler& compiler) {
+  if (!active_) return;
+  const Plan& plan = program.plan;
+  if (!program.report.passes.empty()) Decisions(program.report.decisions);
+  if (SelectsText("plan")) Write("plan.txt", Print(plan));
+  if (SelectsText("schedule")) Write("schedule.txt", ScheduleText(plan));
+  if (SelectsText("memory")) Write("memory.txt", MemoryMap(plan));
+  if (SelectsText("launches")) Write("launches.csv", LaunchesCsv(plan));
+  if (Selects(kPipeline, "plan") &&
+      options_.formats.contains(DumpFormat::kProto)) {
+    Write("plan.pb", SerializePlan(plan));
+  }
+  if (SelectsText("kernels")) {
+    DumpKernels(plan, compiler, [&](const std::string& path, auto bytes) {
+      Write("kernels/" + path, bytes);
+    });
+  }
+  Write("module.json", ModuleJson(program, compiler).dump(2) + "\n");
+}
+
+bool Dumper::SelectsText(const std::string& name) const {
+  return Selects(kPipeline, name) &&
+         options_.formats.contains(DumpFormat::kText);
+}
+
+bool Dumper::Selects(const std::string& pipeline,
+                     const std::string& pass) const {
+  return Found(pipeline_, pipeline) && Found(pass_, pass);
+}
+
+void Dumper::Write(const std::string& path, std::string_view bytes) {
+  sink_->Write(folder_ + path, bytes);
+}
+
+void Dumper::WriteGraph(const std::string& path, const ir::Graph& graph) {
+  for (const DumpFormat format : options_.formats) {
+    switch (format) {
+      case DumpFormat::kText:
+        Write(path + ".txt", ir::Print(graph, {.max_list = options_.max_list}));
+        break;
+      case DumpFormat::kProto:
+        Write(path + ".pb", ir::Serialize(graph));
+        break;
+      case DumpFormat::kDot:
+        Write(path + ".dot", ir::ToDot(graph));
+        break;
+      case DumpFormat::kHtml:
+        Write(path + ".html", GraphHtml(graph, folder_ + path));
+        break;
+    }
+  }
+}
+
+}  // namespace fusor::codegen

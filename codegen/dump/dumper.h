@@ -1,0 +1,93 @@
+#pragma once
+
+// Writes what the compiler makes of each module, so that it can be read, and
+// compared with what another version or other options make of it:
+//
+//   manifest.json                  versions and options
+//   m0000.resnet50_v1_5/           one folder a module, numbered
+//     0000.forward.simplify.before.txt
+//     0000.forward.simplify.after.txt
+//     0001.forward.fuse_norm_activation.after.txt
+//     ...                          passes that changed the graph
+//     decisions.csv                what fused and what did not, and why
+//     plan.txt schedule.txt memory.txt launches.csv
+//     kernels/0000.NAME.txt .ll .s
+//     module.json                  target, versions, passes, counts
+//
+// A pass's "before" is written where it is no other file's "after". Nothing in
+// a dump depends on the machine's load, memory layout or file names: the same
+// compilation writes the same bytes.
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <regex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/compiler.h"
+#include "codegen/dump/dump_sink.h"
+#include "ir/graph.h"
+
+namespace fusor::codegen {
+
+enum class DumpFormat { kText, kProto, kDot, kHtml };
+
+struct DumpOptions {
+  // Regular expressions (ECMAScript) that are to be found in the names, of
+  // modules in those of their folders; empty: all. What follows the passes -
+  // decisions, plan, schedule, memory, launches, kernels - is selected by these
+  // names as if passes of pipeline "codegen".
+  std::string pass;
+  std::string module;
+  std::string pipeline;
+  std::set<DumpFormat> formats = {DumpFormat::kText};
+  // Longer constants are left out of text, which the parser then refuses.
+  size_t max_list = 16;
+  // For the manifest.
+  std::string version;
+  std::string command;
+  std::map<std::string, std::string> options;  // that are not the default
+};
+
+// Not thread-safe. Calls for one module: Begin, Pass.., then perhaps Program.
+class Dumper {
+ public:
+  // Throws kUsage where an expression is malformed. Writes nothing before the
+  // first module.
+  Dumper(DumpOptions options, std::unique_ptr<DumpSink> sink);
+
+  void Begin(const ir::Graph& graph);
+  // After a pass that failed, both sides are written whatever the filters say.
+  void Pass(const passes::PassTrace& trace, const ir::Graph& graph);
+  void Decisions(const std::vector<passes::Decision>& decisions);
+  // With the decisions of its passes, if any ran.
+  void Program(const CompiledProgram& program, const TargetCompiler& compiler);
+
+  // Dumps every compilation that it watches; the graph at the start is a new
+  // module.
+  static CompileObserver Observe(const std::shared_ptr<Dumper>& dumper);
+
+ private:
+  bool Selects(const std::string& pipeline, const std::string& pass) const;
+  // Whether text of that name is to be written of what follows the passes.
+  bool SelectsText(const std::string& name) const;
+  void Write(const std::string& path, std::string_view bytes);
+  void WriteGraph(const std::string& path, const ir::Graph& graph);
+
+  const DumpOptions options_;
+  const std::unique_ptr<DumpSink> sink_;
+  std::optional<std::regex> pass_, module_, pipeline_;
+
+  // Of the module at hand.
+  int modules_ = 0;
+  bool active_ = false;
+  std::string folder_;
+  int number_ = -1;                      // of the last pass
+  std::unique_ptr<ir::Graph> previous_;  // the graph before the next pass
+  bool previous_written_ = false;
+};
+
+}  // namespace fusor::codegen

@@ -1,0 +1,107 @@
+#include "codegen/compiler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "ir/builder.h"
+#include "ir/parser.h"
+#include "ir/printer.h"
+#include "models/model.h"
+#include "tests/testing/fake_compiler.h"
+#include "tests/testing/graph_text.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::unique_ptr<ir::Graph> Model() {
+  models::ModelOptions options;
+  options.batch = 2;
+  options.image_size = 32;
+  options.num_classes = 10;
+  return std::move(
+      models::BuildModel("resnet20-cifar", models::Phase::kTrain, options)
+          .graph);
+}
+
+class CompilerTest : public ::testing::Test {
+ protected:
+  test::FakeCompiler compiler_;
+  CompileOptions options_;
+};
+
+// What --dump-to writes can be compiled on from.
+TEST_F(CompilerTest, TextOfEveryStageCompilesToTheSamePlan) {
+  std::map<std::string, std::string> stages;
+  options_.observers.push_back(
+      {.stage = [&](const std::string& stage, const ir::Graph& graph) {
+        stages[stage] = ir::Print(graph);
+      }});
+  const CompiledProgram whole =
+      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+  options_.observers.clear();
+  const std::pair<const char*, GraphStage> expected[] = {
+      {"graph", GraphStage::kForward},
+      {"train", GraphStage::kTrain},
+      {"optimized", GraphStage::kOptimized}};
+  for (const auto& [name, stage] : expected) {
+    SCOPED_TRACE(name);
+    auto graph = ir::Parse(stages.at(name));
+    options_.start = StageOf(*graph);
+    EXPECT_EQ(options_.start, stage);
+    const CompiledProgram rest =
+        Compile(std::move(graph), ProgramKind::kTrain, compiler_, options_);
+    EXPECT_EQ(Print(rest.plan), Print(whole.plan));
+  }
+}
+
+TEST_F(CompilerTest, ObserversSeeStagesPassesAndTheProgram) {
+  std::vector<std::string> stages;
+  size_t passes = 0;
+  const ir::Graph* program = nullptr;
+  options_.observers.push_back(
+      {.stage = [&](const std::string& stage,
+                    const ir::Graph&) { stages.push_back(stage); },
+       .pass = [&](const auto&, const auto&) { ++passes; },
+       .program = [&](const CompiledProgram& compiled,
+                      const auto&) { program = compiled.graph.get(); }});
+  options_.observers.emplace_back();  // sees nothing
+  const CompiledProgram compiled =
+      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+  EXPECT_THAT(stages, ElementsAre("graph", "train", "optimized"));
+  EXPECT_EQ(passes, compiled.report.passes.size());
+  EXPECT_EQ(program, compiled.graph.get());
+}
+
+// Or every comparison of two dumps would drown in renamed values.
+TEST_F(CompilerTest, AnEditInOneLayerRenamesNothingInTheOthers) {
+  const auto names = [&](std::unique_ptr<ir::Graph> graph) {
+    const CompiledProgram program =
+        Compile(std::move(graph), ProgramKind::kTrain, compiler_, options_);
+    std::set<std::string> found;
+    for (const Buffer& buffer : program.plan.buffers) {
+      if (buffer.location.starts_with("layer")) found.insert(buffer.name);
+    }
+    return found;
+  };
+  auto edited = Model();
+  ir::Value* images = edited->FindInput("images");
+  ir::Node* cast = images->uses()[0].node;
+  ir::Builder builder(*edited, cast->output()->uses()[0].node);
+  builder.set_location(cast->location());
+  ir::Value* twice = builder.Times(
+      builder.Relu(builder.Plus(cast->output(), cast->output())), 0.5);
+  for (const ir::Use& use : std::vector<ir::Use>(cast->output()->uses())) {
+    if (use.node->op_name() == "sub") use.node->SetInput(use.operand, twice);
+  }
+  const std::set<std::string> before = names(Model());
+  EXPECT_GT(before.size(), 100);
+  EXPECT_EQ(names(std::move(edited)), before);
+}
+
+}  // namespace
+}  // namespace fusor::codegen

@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""--dump-to, fusor compile, dump and opt as a user calls them.
+
+    dump_cli_test.py FUSOR
+"""
+
+import csv
+import json
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FUSOR = sys.argv.pop(1)
+SMALL = ["-a", "resnet20-cifar", "-b", "4", "--num-classes", "10",
+         "--kernel-cache", "off"]
+
+# A sum over a constant too long for a dump, and a node that nothing reads.
+MODULE = """graph tiny {
+  %x = data : f32[20]
+  %w = weight : f32[20]
+  %c = constant() {dtype="f32", shape=[20], value=[VALUES]} : f32[20]
+  %xw = mul(%x, %w) : f32[20] @"first"
+  %again = mul(%x, %w) : f32[20] @"again"
+  %sum = add(%xw, %again) : f32[20] @"first"
+  %y = add(%sum, %c) : f32[20] @"second"
+  %unused = exp(%y) : f32[20]
+  %loss = reduce(%y) {dims=[0], kind="sum"} : f32[] @"loss"
+  return %loss as "loss"
+}
+""".replace("VALUES", ",".join(str(i / 4 + 0.25) for i in range(20)))
+
+
+def fusor(*args, text=None, prefix=()):
+    return subprocess.run([*prefix, FUSOR, *map(str, args)], input=text,
+                          capture_output=True, text=True, check=False)
+
+
+class CliTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.module = self.folder / "tiny.txt"
+        self.module.write_text(MODULE)
+
+    def run_ok(self, *args, **options):
+        result = fusor(*args, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def assert_refused(self, code, message, *args, **options):
+        result = fusor(*args, **options)
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertEqual(result.stderr.strip().count("\n"), 0, result.stderr)
+        self.assertIn(message, result.stderr)
+        return result
+
+    def files(self, folder):
+        """Relative path -> bytes."""
+        return {p.relative_to(folder).as_posix(): p.read_bytes()
+                for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+class DumpTest(CliTest):
+
+    def test_two_processes_write_the_same_bytes(self):
+        folders = [self.folder / name for name in ("first", "second", "fixed")]
+        for folder in folders:
+            prefix = ()
+            if folder.name == "fixed":
+                if not shutil.which("setarch"):
+                    continue
+                prefix = ("setarch", platform.machine(), "-R")
+            result = fusor("compile", *SMALL, "--dump-to", folder,
+                           "--dump-format", "text,proto,dot,html",
+                           prefix=prefix)
+            if prefix and "failed to set personality" in result.stderr:
+                continue  # not allowed in this container
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(self.files(folder), self.files(folders[0]))
+        files = self.files(folders[0])
+        for end in (".before.txt", ".after.pb", ".dot", ".html", ".ll", ".s",
+                    "plan.pb", "memory.txt", "manifest.json"):
+            self.assertTrue(any(f.endswith(end) for f in files), end)
+
+    def test_a_dump_names_neither_machine_nor_place(self):
+        folder = self.folder / "a_folder_with_a_name"
+        self.run_ok("compile", *SMALL, "--fusion", "off", "--dump-to", folder,
+                    "--dump-pass", "memory")
+        manifest = json.loads((folder / "manifest.json").read_text())
+        self.assertEqual(manifest["options"], {
+            "--arch": "resnet20-cifar", "--batch-size": "4",
+            "--num-classes": "10", "--fusion": "off", "--kernel-cache": "off",
+            "--dump-pass": "memory"})
+        for name, content in self.files(folder).items():
+            self.assertNotIn(str(self.folder).encode(), content, name)
+
+    def test_every_command_that_compiles_dumps(self):
+        for name, *args in (("train", *SMALL, "--synthetic", "--iterations",
+                             "1"),
+                            ("bench", *SMALL, "--iterations", "1", "--warmup",
+                             "0"),
+                            ("dump", *SMALL), ("compile", *SMALL),
+                            ("opt", self.module, "--emit", "plan")):
+            with self.subTest(name):
+                folder = self.folder / name
+                self.run_ok(name, *args, "--dump-to", folder, "--dump-pass",
+                            "^fuse$|plan")
+                names = [p.name for p in folder.glob("m0000.*/*")]
+                self.assertIn("plan.txt", names)
+                self.assertIn("0010.optimize.fuse.after.txt", names)
+
+    def test_decisions_are_a_table(self):
+        folder = self.folder / "d"
+        self.run_ok("compile", *SMALL, "--dump-to", folder, "--dump-pass",
+                    "decisions")
+        with open(next(folder.glob("m0000.*/decisions.csv"))) as file:
+            rows = list(csv.DictReader(file))
+        fused = [r for r in rows
+                 if r["pass"] == "fuse" and r["accepted"] == "yes"]
+        self.assertTrue(fused)
+        for row in fused:
+            self.assertLess(int(row["fused_ns"]), int(row["unfused_ns"]))
+        self.assertTrue(any(r["accepted"] == "no" and r["reason"]
+                            for r in rows))
+
+    def test_stdout_takes_text(self):
+        text = self.run_ok("compile", *SMALL, "--dump-to", "-", "--dump-pass",
+                           "autodiff|schedule")
+        self.assertRegex(text, r"// m0000\S*/0002.training.autodiff.after.txt\n"
+                               r"graph ")
+        self.assertRegex(text, r"// m0000\S*/schedule.txt\n")
+        self.assert_refused(2, "expected --dump-to DIR", "compile", *SMALL,
+                            "--dump-to", "-", "--dump-format", "proto")
+
+    def test_bad_folders_and_filters_get_one_clear_line(self):
+        used = self.folder / "used"
+        used.mkdir()
+        (used / "manifest.json").write_text("{}")
+        for message, *flags in (
+                ("/dev/null/x", "--dump-to", "/dev/null/x"),
+                ("holds the dump of another run", "--dump-to", used),
+                ("not a regular expression", "--dump-to", self.folder / "a",
+                 "--dump-pass", "fuse("),
+                ("not a regular expression", "--dump-to", self.folder / "b",
+                 "--dump-module", "["),
+                ("expected --dump-to", "--dump-pass", "fuse"),
+                ("--dump-format", "--dump-to", self.folder / "c",
+                 "--dump-format", "svg")):
+            with self.subTest(flags):
+                result = self.assert_refused(2, message, "compile", *SMALL,
+                                             *flags)
+                self.assertEqual(result.stdout, "")
+
+    def test_a_command_that_refuses_leaves_no_dump(self):
+        folder = self.folder / "d"
+        for flags in (("--disable-pass", "fuze"), ("--fuel", "fuse"),
+                      ("--module", self.folder / "none"),
+                      ("--dump-pass", "fuse(")):
+            result = fusor("compile", "--dump-to", folder, *flags)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertEqual(self.files(folder), {})
+        self.run_ok("compile", *SMALL, "--dump-to", folder)
+
+    def test_dump_prints_constants_in_full_and_dump_to_does_not(self):
+        folder = self.folder / "d"
+        self.run_ok("opt", self.module, "--pass", "simplify", "--dump-to",
+                    folder)
+        dumped = folder / "m0000.tiny/0000.named.simplify.before.txt"
+        self.assertIn("<20 values>", dumped.read_text())
+        self.assert_refused(
+            3, f"{dumped}:4:51: 20 values are left out here", "opt", dumped)
+        full = self.run_ok("opt", self.module)
+        self.assertIn("1.25,1.5,1.75", full)
+
+
+class CompileTest(CliTest):
+
+    def test_counts_passes_and_memory(self):
+        text = self.run_ok("compile", *SMALL, "--json", self.folder / "j")
+        for word in ("resnet20_cifar for cpu-", "arenas", "temporary",
+                     "training   autodiff"):
+            self.assertIn(word, text)
+        out = json.loads((self.folder / "j").read_text())
+        self.assertEqual(out["fusions"]["bn_relu"], 10)
+        self.assertEqual(out["arena_bytes"]["temporary"],
+                         out["planned_peak_bytes"])
+        self.assertEqual([p["pass"] for p in out["passes"]][:2],
+                         ["simplify", "fuse_norm_activation"])
+
+    def test_takes_modules_of_any_stage(self):
+        folder = self.folder / "d"
+        self.run_ok("compile", *SMALL, "--dump-to", folder, "--dump-format",
+                    "proto", "--json", self.folder / "whole")
+        whole = json.loads((self.folder / "whole").read_text())
+        for name in ("0000.forward.simplify.before",
+                     "0004.training.simplify.after"):
+            with self.subTest(name):
+                file = next(folder.glob(f"m0000.*/{name}.pb"))
+                self.run_ok("compile", "--module", file, "--kernel-cache",
+                            "off", "--json", self.folder / "part")
+                part = json.loads((self.folder / "part").read_text())
+                for key in ("kernels", "library_calls", "planned_peak_bytes"):
+                    self.assertEqual(part[key], whole[key], key)
+
+    def test_compiles_for_other_devices(self):
+        out = self.run_ok("compile", *SMALL, "--target", "cpu-avx2")
+        self.assertIn("for cpu-avx2", out)
+        self.assert_refused(2, "did you mean", "compile", *SMALL, "--target",
+                            "cpu-avx")
+
+    def test_bad_modules_get_the_place(self):
+        bad = self.folder / "bad.txt"
+        for text, place in ((MODULE.replace("exp(%y)", "expp(%y)"), "9:13: "),
+                            (MODULE.replace("return %loss", "return %los"),
+                             "11:10: "),
+                            ("", "1:1: ")):
+            bad.write_text(text)
+            self.assert_refused(3, f"{bad}:{place}", "compile", "--module", bad)
+        bad.write_bytes(b"\x00\x01\x02")
+        self.assert_refused(3, str(bad), "compile", "--module", bad)
+        self.assert_refused(2, "No such file", "compile", "--module",
+                            self.folder / "none")
+        self.assert_refused(2, "excludes", "compile", "--module", self.module,
+                            "--arch", "resnet18")
+
+
+class OptTest(CliTest):
+
+    def test_runs_no_pass_unless_asked(self):
+        self.assertEqual(self.run_ok("opt", self.module).count("mul("), 2)
+        text = self.run_ok("opt", "-", "--pass", "simplify", text=MODULE)
+        self.assertEqual(text.count("mul("), 1)
+        self.assertNotIn("%unused", text)
+
+    def test_runs_passes_and_pipelines_in_order(self):
+        text = self.run_ok("opt", self.module, "--pass", "simplify",
+                           "--pipeline", "training", "--pass", "fuse")
+        self.assertIn("-> %w", text)
+        self.assertIn("= fusion(", text)
+        steps = self.run_ok("opt", self.module, "--pass", "simplify",
+                            "--pipeline", "forward", "--pipeline", "training",
+                            "--pipeline", "optimize", "--emit", "kernels")
+        self.assertEqual(steps, self.run_ok("opt", self.module, "--emit",
+                                            "kernels"))
+
+    def test_emits_every_stage(self):
+        for stage, sign in (("graph", "%unused"), ("train", "-> %w"),
+                            ("optimized", "= fusion("), ("plan", "plan tiny"),
+                            ("kernels", "kernel ")):
+            with self.subTest(stage):
+                self.assertIn(sign, self.run_ok("opt", self.module, "--emit",
+                                                stage))
+
+    def test_lowers_a_dumped_graph_as_it_is(self):
+        optimized = self.folder / "optimized.txt"
+        optimized.write_text(self.run_ok("opt", self.module, "--emit",
+                                         "optimized"))
+        self.assertEqual(self.run_ok("opt", optimized, "--emit", "plan"),
+                         self.run_ok("opt", self.module, "--emit", "plan"))
+
+    def test_selects_and_limits_passes(self):
+        everything = ("opt", self.module, "--pipeline", "all")
+        self.assertNotIn("fusion(", self.run_ok(*everything, "--disable-pass",
+                                                "fuse"))
+        self.assertIn("mul(", self.run_ok(*everything, "--only-pass",
+                                          "simplify"))
+        # Nothing merged, nothing dropped.
+        text = self.run_ok("opt", self.module, "--pass", "simplify", "--fuel",
+                           "simplify=0")
+        self.assertEqual(text.count("mul("), 2)
+        for message, *flags in (
+                ("unknown pass simplyfy; did you mean simplify?",
+                 "--disable-pass", "simplyfy"),
+                ("unknown pass fuze; did you mean fuse?", "--fuel", "fuze=1"),
+                ("--fuel fuse: expected PASS=N", "--fuel", "fuse"),
+                ("--fuel fuse=-1: expected PASS=N", "--fuel", "fuse=-1"),
+                ("unknown pass or pipeline trainng; did you mean training?",
+                 "--pipeline", "trainng")):
+            with self.subTest(flags):
+                self.assert_refused(2, message, *everything, *flags)
+
+    def test_compares_with_the_interpreter(self):
+        text = self.run_ok("opt", self.module, "--pipeline", "all",
+                           "--reference", "interpreter", "--json",
+                           self.folder / "j")
+        self.assertRegex(text, r"max abs +max rel +max ulp")
+        self.assertRegex(text, r"(?m)  loss$")
+        self.assertNotIn("graph tiny", text)
+        out = json.loads((self.folder / "j").read_text())
+        self.assertEqual(out["outputs"][0]["output"], "loss")
+        text = self.run_ok("opt", self.module, "--reference", "interpreter",
+                           "--emit", "graph")
+        self.assertTrue(text.startswith("graph tiny"), text)
+
+    def test_a_difference_is_exit_code_1(self):
+        # Lowering a normalisation changes the order of its sums.
+        module = self.folder / "norm.txt"
+        module.write_text("""graph norm {
+  %x = data : f32[8,4,9,9]
+  %gamma = norm_scale : f32[4]
+  %beta = norm_shift : f32[4]
+  %y, %mean, %var = batch_norm_train(%x, %gamma, %beta) {epsilon=1e-05} : f32[8,4,9,9], f32[4], f32[4]
+  return %y as "y", %var as "var"
+}""")
+        result = fusor("opt", module, "--reference", "interpreter", "--pass",
+                       "lower_batch_norm", "--tolerance", "0")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, r"fusor: output \w+ of norm differs at "
+                                        r"element \d+: ")
+        rows = [line.split() for line in result.stdout.splitlines()[1:]]
+        self.assertEqual({row[4] for row in rows}, {"y", "var"})
+        self.assertGreaterEqual(float(rows[0][3]), float(rows[1][3]))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,134 @@
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/support/error.h"
+#include "tools/fusor/commands.h"
+#include "tools/fusor/module_file.h"
+#include "tools/fusor/workbench.h"
+
+namespace fusor::tools {
+namespace {
+
+using nlohmann::json;
+
+struct CompileCommandFlags {
+  ModelFlags model;
+  CompileFlags compile;
+  OptimizerFlags optimizer;
+  std::string module;
+  std::string phase;
+  std::string json;
+};
+
+struct Source {
+  std::unique_ptr<ir::Graph> graph;
+  codegen::ProgramKind kind = codegen::ProgramKind::kTrain;
+};
+
+Source OpenSource(const CompileCommandFlags& flags) {
+  Source source;
+  if (flags.module.empty()) {
+    const bool eval = flags.phase == "eval";
+    source.graph =
+        models::BuildModel(flags.model.arch,
+                           eval ? models::Phase::kEval : models::Phase::kTrain,
+                           MakeModelOptions(flags.model, 0))
+            .graph;
+    source.kind =
+        eval ? codegen::ProgramKind::kEval : codegen::ProgramKind::kTrain;
+    return source;
+  }
+  source.graph = ReadModule(flags.module);
+  source.kind = flags.phase.empty()     ? KindOf(*source.graph)
+                : flags.phase == "eval" ? codegen::ProgramKind::kEval
+                                        : codegen::ProgramKind::kTrain;
+  return source;
+}
+
+void PrintPasses(const codegen::CompileReport& report) {
+  fmt::print("passes    {:<10} {:<22} {:>8} {:>10}\n", "pipeline", "pass",
+             "nodes", "ms");
+  for (const passes::PassTrace& trace : report.passes) {
+    fmt::print("          {:<10} {:<22} {:>8} {:>10.2f}{}\n", trace.pipeline,
+               trace.name, trace.nodes_after, trace.ms,
+               trace.changed ? "" : "  no change");
+  }
+}
+
+void PrintArenas(const codegen::Plan& plan) {
+  fmt::print("arenas   ");
+  for (const codegen::Arena& arena : plan.arenas) {
+    fmt::print(" {} {:.1f} MiB", arena.name,
+               static_cast<double>(arena.bytes) / (1 << 20));
+  }
+  fmt::print("\n");
+}
+
+json PassesJson(const codegen::CompileReport& report) {
+  json passes = json::array();
+  for (const passes::PassTrace& trace : report.passes) {
+    passes.push_back({{"pipeline", trace.pipeline},
+                      {"pass", trace.name},
+                      {"changed", trace.changed},
+                      {"ms", trace.ms},
+                      {"nodes_before", trace.nodes_before},
+                      {"nodes_after", trace.nodes_after}});
+  }
+  return passes;
+}
+
+void RunCompile(const CompileCommandFlags& flags) {
+  const auto dumper = OpenDumper(flags.compile.dump);
+  const auto compiler = OpenCompiler(flags.compile);
+  Source source = OpenSource(flags);
+  codegen::CompileOptions options =
+      MakeCompileOptions(flags.compile, flags.optimizer, dumper);
+  options.start = codegen::StageOf(*source.graph);
+  const codegen::CompiledProgram program = codegen::Compile(
+      std::move(source.graph), source.kind, *compiler, options);
+  fmt::print("{} for {} with {} threads\n", program.plan.name,
+             program.plan.target, compiler->target().threads);
+  fmt::print("{}", ProgramSummary(program.plan, program.report));
+  PrintArenas(program.plan);
+  PrintPasses(program.report);
+  json out = ProgramJson(*program.graph, program.plan, program.report);
+  out["module"] = program.plan.name;
+  out["target"] = program.plan.target;
+  out["passes"] = PassesJson(program.report);
+  for (const codegen::Arena& arena : program.plan.arenas) {
+    out["arena_bytes"][arena.name] = arena.bytes;
+  }
+  WriteJson(flags.json, out);
+}
+
+}  // namespace
+
+void AddCompile(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<CompileCommandFlags>();
+  CLI::App* command = app.add_subcommand(
+      "compile",
+      "Compile a model or a module without running it: passes, counts, memory");
+  AddModelFlags(*command, flags->model);
+  const std::vector<CLI::Option*> of_models = command->get_options(
+      [](const CLI::Option* option) { return option->get_group() == "Model"; });
+  AddOptimizerFlags(*command, flags->optimizer);
+  AddCompileFlags(*command, flags->compile);
+  AddTargetFlag(*command, flags->compile);
+  CLI::Option* module =
+      command
+          ->add_option("--module", flags->module,
+                       "Compile this file instead of a model: IR text or "
+                       "protobuf (- = stdin), at any stage")
+          ->type_name("FILE");
+  for (CLI::Option* option : of_models) module->excludes(option);
+  command
+      ->add_option("--phase", flags->phase,
+                   "train or eval (train; a module without output \"loss\": "
+                   "eval)")
+      ->check(CLI::IsMember({"train", "eval"}));
+  AddJsonFlag(*command, flags->json);
+  command->callback([flags, run] { *run = [flags] { RunCompile(*flags); }; });
+}
+
+}  // namespace fusor::tools
