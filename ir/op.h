@@ -57,6 +57,9 @@ struct OpDef {
   FusionKind fusion = FusionKind::kOpaque;
   PrecisionRule precision = PrecisionRule::kDeny;
   LayoutRule layout = LayoutRule::kRowMajor;
+  // Rank-1 operands - bias, scale, shift, statistics - keep their precision
+  // where mixed precision narrows the others.
+  bool wide_vectors = false;
   // False when equal nodes may not be merged or unused ones dropped.
   bool pure = true;
   bool has_body = false;  // a fusion: the results are the body's outputs

@@ -23,7 +23,11 @@ struct Target {
   double memory_gb_per_s = 0;
   double memory_gb_per_s_limit = 0;
   double peak_gflops_f32 = 0;
-  double peak_gflops_16 = 0;       // f16 or bf16, accumulated in f32
+  double peak_gflops_16 = 0;  // f16 or bf16, accumulated in f32
+  // Whether convolutions and matmuls run in that dtype. Where not, mixed
+  // precision stores it and converts their operands to f32.
+  bool bf16_matmul = false;
+  bool f16_matmul = false;
   int64_t launch_overhead_ns = 0;  // from the end of a kernel to the next
 
   // Floats in a vector: the block of channels in blocked layouts, 16 or 8.

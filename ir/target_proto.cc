@@ -58,6 +58,8 @@ Target ParseTarget(std::string_view text, std::string_view source) {
   target.memory_gb_per_s_limit = spec.memory_gb_per_s_limit();
   target.peak_gflops_f32 = spec.peak_gflops_f32();
   target.peak_gflops_16 = spec.peak_gflops_16();
+  target.bf16_matmul = spec.bf16_matmul();
+  target.f16_matmul = spec.f16_matmul();
   target.launch_overhead_ns = spec.launch_overhead_ns();
   return target;
 }

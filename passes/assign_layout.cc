@@ -84,14 +84,22 @@ class Assignment {
           input.value->type().shape != shape) {
         continue;
       }
-      for (const ir::Use& use : input.value->uses()) {
-        if (use.node->location() == gradient.location() &&
-            use.node->input(0) == gradient.input(0)) {
-          return input.value.get();
-        }
-      }
+      if (IsReadBeside(*input.value, gradient)) return input.value.get();
     }
     return nullptr;
+  }
+
+  // Directly, or in another dtype.
+  static bool IsReadBeside(const Value& weight, const Node& gradient) {
+    return std::any_of(
+        weight.uses().begin(), weight.uses().end(), [&](const ir::Use& use) {
+          const Node& reader = *use.node;
+          const bool cast = reader.num_inputs() == 1 &&
+                            reader.op().fusion == ir::FusionKind::kElementwise;
+          return cast ? IsReadBeside(*reader.output(), gradient)
+                      : reader.location() == gradient.location() &&
+                            reader.input(0) == gradient.input(0);
+        });
   }
 
   void MatchAliases() {

@@ -59,10 +59,22 @@ bool IsFusible(const Node& node) {
   return false;
 }
 
+namespace {
+
+// Its operand, which is smaller, is what should be kept and moved.
+bool IsWideningCast(const Node& node) {
+  return node.op().fusion == FusionKind::kElementwise &&
+         node.op().gradient != nullptr &&
+         ir::NodeScalar(node) == ir::ScalarOp::kIdentity &&
+         node.output()->type().num_bytes() > node.input(0)->type().num_bytes();
+}
+
+}  // namespace
+
 bool IsFree(const Node& node) {
   if (!IsFusible(node)) return false;
   if (node.op().fusion == FusionKind::kSource) return node.num_inputs() == 0;
-  return node.op().fusion == FusionKind::kInjective;
+  return node.op().fusion == FusionKind::kInjective || IsWideningCast(node);
 }
 
 std::optional<IndexMap> OperandMap(const Node& node, size_t i,

@@ -20,11 +20,20 @@ struct OptimizerOptions {
   bool decoupled_weight_decay = false;  // p -= lr*wd*p, not g += wd*p
 };
 
+// Mixed precision (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
+struct PrecisionOptions {
+  // f16 or bf16: what allowed ops compute in; f32: no mixed precision.
+  ir::DType dtype = ir::DType::kF32;
+  // Ops, by name, moved to the allow or the deny list.
+  std::set<std::string> allow, deny;
+};
+
 struct PassOptions {
   bool fusion = true;           // passes 2, 7 and 10 of DESIGN.md section 4
   bool eager_rounding = false;  // round at every op inside a fusion
   bool winograd = true;         // allow it for fp32 3x3 stride-1 convolutions
   bool keep_gradients = false;  // as outputs "grad/<parameter>"
+  PrecisionOptions precision;
   OptimizerOptions optimizer;
   // Layouts that state already has, by input name: a program compiled against
   // an existing state store.
@@ -135,6 +144,14 @@ bool DropStopGradient(ir::Graph& graph, PassContext& context);
 // input "lr", f32. Weight decay goes by role. The gradients stay, too, with
 // keep_gradients.
 bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
+
+// Computes in PrecisionOptions::dtype what the op registry's precision rules
+// allow, with casts at the borders: one per value and direction. Parameters,
+// statistics, gradients of parameters and the optimizer stay f32. A convolution
+// that the target runs faster in f32 (Winograd) keeps it. Counts casts_narrow,
+// casts_wide, allowed_16, allowed_f32. Throws kUsage for names of ops that do
+// not exist.
+bool MixedPrecision(ir::Graph& graph, PassContext& context);
 
 // Sets the relu attribute of a conv2d that only a relu reads: the library does
 // it for nothing. After differentiation. Counts conv_relu.

@@ -10,9 +10,8 @@
 namespace fusor::passes {
 namespace {
 
-// Mixed precision will stand at the head of kOptimize: casts must be there
-// before layouts are chosen, and its gradients before buckets. Gradient buckets
-// will stand before fuse_updates, which joins the updates of one bucket.
+// Gradient buckets will stand before fuse_updates, which joins the updates of
+// one bucket.
 constexpr PassEntry kPipeline[] = {
     {"simplify", Simplify, Stage::kForward, false,
      "gives the patterns one form to match"},
@@ -26,6 +25,10 @@ constexpr PassEntry kPipeline[] = {
      "drops what gradient rules built for nobody and merges what they repeat"},
     {"drop_stop_gradient", DropStopGradient, Stage::kOptimize, false,
      "an evaluation graph comes without differentiation"},
+    {"mixed_precision", MixedPrecision, Stage::kOptimize, false,
+     "on the joint graph, whose gradients it paints too, and before layouts"},
+    {"simplify", Simplify, Stage::kOptimize, false,
+     "drops the casts that cancel, folds those of constants"},
     {"fuse_conv_epilogue", FuseConvEpilogue, Stage::kOptimize, true,
      "before layouts: the library's candidates depend on it"},
     {"assign_layout", AssignLayout, Stage::kOptimize, false,

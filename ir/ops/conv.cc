@@ -62,6 +62,17 @@ void CheckFloats(Types in) {
   }
 }
 
+// result_dtype, or the operands' where that is empty: what the accumulator is
+// rounded to.
+DType ResultDType(const TensorType& operand, const Attrs& attrs) {
+  const std::string& name = attrs.String("result_dtype");
+  if (name.empty()) return operand.dtype;
+  const auto dtype = ParseDType(name);
+  FUSOR_CHECK(dtype.has_value() && IsFloat(*dtype), kGraph,
+              "result_dtype {}: expected a floating dtype", name);
+  return *dtype;
+}
+
 std::vector<TensorType> InferConv(Types in, const Attrs& attrs) {
   CheckFloats(in.first(2));
   const Shape shape = ConvShape(in[0].shape, in[1].shape, attrs);
@@ -69,7 +80,7 @@ std::vector<TensorType> InferConv(Types in, const Attrs& attrs) {
     FUSOR_CHECK(in[2].shape == Shape{shape[1]} && IsFloat(in[2].dtype), kGraph,
                 "expected a floating bias of {} elements", shape[1]);
   }
-  return {{in[0].dtype, shape, {}}};
+  return {{ResultDType(in[0], attrs), shape, {}}};
 }
 
 std::vector<TensorType> InferGradInput(Types in, const Attrs& attrs) {
@@ -77,7 +88,7 @@ std::vector<TensorType> InferGradInput(Types in, const Attrs& attrs) {
   const Shape& shape = attrs.Ints("input_shape");
   FUSOR_CHECK(ConvShape(shape, in[1].shape, attrs) == in[0].shape, kGraph,
               "gradient does not have the convolution's result shape");
-  return {{in[0].dtype, shape, {}}};
+  return {{ResultDType(in[0], attrs), shape, {}}};
 }
 
 std::vector<TensorType> InferGradWeight(Types in, const Attrs& attrs) {
@@ -85,7 +96,7 @@ std::vector<TensorType> InferGradWeight(Types in, const Attrs& attrs) {
   const Shape& shape = attrs.Ints("weight_shape");
   FUSOR_CHECK(ConvShape(in[0].shape, shape, attrs) == in[1].shape, kGraph,
               "gradient does not have the convolution's result shape");
-  return {{in[0].dtype, shape, {}}};
+  return {{ResultDType(in[0], attrs), shape, {}}};
 }
 
 Attrs GeometryOf(const Node& n) {
@@ -102,12 +113,13 @@ Grads GradConv(Builder& b, const Node& n, DOutputs d) {
                "convolution epilogues are fused after differentiation");
   Value* x = n.input(0);
   Value* w = n.input(1);
+  Value* dy = b.Cast(d[0], x->type().dtype);
   Attrs attrs = GeometryOf(n);
   attrs.Set("input_shape", x->type().shape);
-  Value* dx = b.Add("conv2d_grad_input", {d[0], w}, attrs)->output();
+  Value* dx = b.Add("conv2d_grad_input", {dy, w}, attrs)->output();
   attrs = GeometryOf(n);
   attrs.Set("weight_shape", w->type().shape);
-  Value* dw = b.Add("conv2d_grad_weight", {x, d[0]}, attrs)->output();
+  Value* dw = b.Add("conv2d_grad_weight", {x, dy}, attrs)->output();
   Grads grads{dx, dw};
   if (n.num_inputs() == 3) {
     grads.push_back(
@@ -117,21 +129,21 @@ Grads GradConv(Builder& b, const Node& n, DOutputs d) {
 }
 
 std::vector<OpDef> MakeOps() {
-  const std::vector<AttrSpec> geometry = {{"stride", Ints{1, 1}},
-                                          {"pad", Ints{0, 0}},
-                                          {"dilation", Ints{1, 1}},
-                                          {"groups", int64_t{1}},
-                                          {"algorithm", std::string("")}};
+  const std::vector<AttrSpec> geometry = {
+      {"stride", Ints{1, 1}},         {"pad", Ints{0, 0}},
+      {"dilation", Ints{1, 1}},       {"groups", int64_t{1}},
+      {"algorithm", std::string("")}, {"result_dtype", std::string("")}};
   OpDef conv;
   conv.name = "conv2d";
   conv.summary =
       "x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O]? -> [N,O,H',W']; "
-      "relu applied last where set";
+      "relu applied last where set; accumulated wide, rounded to result_dtype";
   conv.min_inputs = 2;
   conv.max_inputs = 3;
   conv.fusion = FusionKind::kLibrary;
   conv.precision = PrecisionRule::kAllow;
   conv.layout = LayoutRule::kChosen;
+  conv.wide_vectors = true;
   conv.attrs = geometry;
   conv.attrs.push_back({"relu", false});
   conv.infer = InferConv;

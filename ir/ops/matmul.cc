@@ -28,7 +28,11 @@ std::vector<TensorType> InferMatmul(Types in, const Attrs& attrs) {
   const int64_t kb = b.shape[rank - (tb ? 1 : 2)];
   const int64_t n = b.shape[rank - (tb ? 2 : 1)];
   FUSOR_CHECK(k == kb, kGraph, "inner dimensions {} and {} differ", k, kb);
-  TensorType type{a.dtype, {}, {}};
+  const std::string& result = attrs.String("result_dtype");
+  const auto dtype = result.empty() ? a.dtype : ParseDType(result);
+  FUSOR_CHECK(dtype.has_value() && IsFloat(*dtype), kGraph,
+              "result_dtype {}: expected a floating dtype", result);
+  TensorType type{*dtype, {}, {}};
   for (size_t i = 0; i + 2 < rank; ++i) {
     FUSOR_CHECK(a.shape[i] == b.shape[i], kGraph,
                 "batch dimension {}: {} and {} differ", i, a.shape[i],
@@ -45,8 +49,9 @@ Grads GradMatmul(Builder& b, const Node& n, DOutputs d) {
   const bool tb = n.attrs().Bool("transpose_b");
   Value* x = n.input(0);
   Value* w = n.input(1);
-  Value* dx = ta ? b.Matmul(w, d[0], tb, true) : b.Matmul(d[0], w, false, !tb);
-  Value* dw = tb ? b.Matmul(d[0], x, true, ta) : b.Matmul(x, d[0], !ta, false);
+  Value* dy = b.Cast(d[0], x->type().dtype);
+  Value* dx = ta ? b.Matmul(w, dy, tb, true) : b.Matmul(dy, w, false, !tb);
+  Value* dw = tb ? b.Matmul(dy, x, true, ta) : b.Matmul(x, dy, !ta, false);
   return {dx, dw};
 }
 
@@ -89,12 +94,14 @@ void EvalMatmul(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
 std::vector<OpDef> MakeOps() {
   OpDef op;
   op.name = "matmul";
-  op.summary = "[..,M,K] x [..,K,N] -> [..,M,N]";
+  op.summary = "[..,M,K] x [..,K,N] -> [..,M,N]; rounded to result_dtype";
   op.min_inputs = op.max_inputs = 2;
   op.fusion = FusionKind::kLibrary;
   op.precision = PrecisionRule::kAllow;
   op.layout = LayoutRule::kRowMajor;
-  op.attrs = {{"transpose_a", false}, {"transpose_b", false}};
+  op.attrs = {{"transpose_a", false},
+              {"transpose_b", false},
+              {"result_dtype", std::string("")}};
   op.infer = InferMatmul;
   op.gradient = GradMatmul;
   op.eval = EvalMatmul;

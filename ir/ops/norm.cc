@@ -260,6 +260,7 @@ std::vector<OpDef> MakeOps() {
   train.max_inputs = 6;
   train.precision = PrecisionRule::kInfer;
   train.layout = LayoutRule::kSame;
+  train.wide_vectors = true;
   train.attrs = {
       {"epsilon", 1e-5}, {"relu", false}, {"residual", std::string("none")}};
   train.infer = InferTrain;

@@ -48,11 +48,18 @@ ConvTypes TypesOf(const Node& node, ConvKind kind) {
 // run at the machine's peak, Winograd at about 1.9 times that.
 constexpr double kWinogradSpeed = 1.9;
 
+// Of oneDNN's plain loops, relative to its kernels.
+constexpr double kReferenceSpeed = 0.01;
+
 struct Chosen {
   Layout x, weight, y;
   std::string implementation;
   int64_t workspace = 0;
 };
+
+bool IsReference(const Chosen& chosen) {
+  return chosen.implementation.find("ref") != std::string::npos;
+}
 
 template <typename Pd>
 std::optional<Chosen> FromPd(const std::optional<Pd>& pd,
@@ -117,8 +124,7 @@ std::optional<Chosen> Choose(ConvKind kind, const ConvTypes& t,
   auto chosen = Query(kind, d, attrs, algorithm);
   const bool plain_x = bx.is_row_major();
   const auto is_ref = [&] {
-    return !chosen.has_value() ||
-           chosen->implementation.find("ref") != std::string::npos;
+    return !chosen.has_value() || IsReference(*chosen);
   };
   if (is_ref() && plain_x) {
     d.x = AnyDesc(t.x);
@@ -168,9 +174,12 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
     c.algorithm = algorithm;
     c.implementation = chosen->implementation;
     c.workspace_bytes = chosen->workspace;
-    c.modelled_ns = static_cast<int64_t>(
-        2.0 * static_cast<double>(NodeMacs(node)) /
-        (target.peak_gflops_f32 * (winograd ? kWinogradSpeed : 1.0)));
+    double peak = t.x.dtype == ir::DType::kF32 ? target.peak_gflops_f32
+                                               : target.peak_gflops_16;
+    if (IsReference(*chosen)) peak *= kReferenceSpeed;
+    c.modelled_ns =
+        static_cast<int64_t>(2.0 * static_cast<double>(NodeMacs(node)) /
+                             (peak * (winograd ? kWinogradSpeed : 1.0)));
     switch (kind) {
       case ConvKind::kForward:
         c.operands = {chosen->x, chosen->weight};

@@ -69,12 +69,21 @@ std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
   });
 }
 
-// The backward descriptors need a forward one as a hint.
+// The backward descriptors need a forward one as a hint, whose operands have
+// one dtype: that of the operands that backward reads.
+ConvDescs HintFor(ConvDescs d, const dnnl::memory::desc& read) {
+  for (dnnl::memory::desc* desc : {&d.x, &d.weight, &d.y}) {
+    if (desc->data_type() == read.data_type()) continue;
+    *desc = {desc->dims(), read.data_type(), dnnl::memory::format_tag::any};
+  }
+  return d;
+}
+
 std::optional<dnnl::convolution_backward_data::primitive_desc> ConvGradInput(
     const ConvDescs& d, const ir::Attrs& attrs, const std::string& algorithm) {
   using Desc = dnnl::convolution_backward_data;
   const Geometry g(attrs);
-  const auto hint = ConvForward(d, attrs, algorithm, false);
+  const auto hint = ConvForward(HintFor(d, d.y), attrs, algorithm, false);
   if (!hint.has_value()) return std::nullopt;
   return Try<Desc::primitive_desc>([&] {
     return Desc::primitive_desc(
@@ -89,7 +98,7 @@ ConvGradWeight(const ConvDescs& d, const ir::Attrs& attrs,
                const std::string& algorithm) {
   using Desc = dnnl::convolution_backward_weights;
   const Geometry g(attrs);
-  const auto hint = ConvForward(d, attrs, algorithm, false);
+  const auto hint = ConvForward(HintFor(d, d.x), attrs, algorithm, false);
   if (!hint.has_value()) return std::nullopt;
   return Try<Desc::primitive_desc>([&] {
     return Desc::primitive_desc(

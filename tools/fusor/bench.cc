@@ -19,7 +19,6 @@ struct BenchFlags {
   CompileFlags compile;
   OptimizerFlags optimizer;
   DataFlags data;
-  std::string dtype = "fp32";
   int64_t warmup = 20;
   int64_t iterations = 100;
   bool profile = false;
@@ -175,9 +174,6 @@ void AddBench(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
-  command->add_option("--dtype", flags->dtype, "Precision: fp32")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"fp32"}));
   command->add_option("--warmup", flags->warmup, "Steps before measuring")
       ->capture_default_str();
   command->add_option("--iterations", flags->iterations, "Steps measured")

@@ -125,6 +125,18 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
                  "Winograd for fp32 3x3 convolutions: on or off")
       ->capture_default_str()
       ->check(on_off);
+  app.add_option("--dtype", f.dtype,
+                 "Precision of convolutions, matmuls and activations: fp32, "
+                 "bf16 or fp16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  app.add_flag("--amp", f.amp,
+               "Mixed precision in the device's 16-bit type: bf16 on a CPU, "
+               "fp16 on a GPU");
+  app.add_option("--amp-allow", f.amp_allow,
+                 "Op that mixed precision runs in 16 bit (repeatable)");
+  app.add_option("--amp-deny", f.amp_deny,
+                 "Op that mixed precision keeps in fp32 (repeatable)");
   app.add_option("--kernel-cache", f.cache,
                  "Keep compiled kernels on disk: on or off")
       ->capture_default_str()

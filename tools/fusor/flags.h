@@ -43,6 +43,9 @@ struct CompileFlags {
   std::string fusion = "on";
   std::string rounding = "fast";
   std::string winograd = "on";
+  std::string dtype = "fp32";
+  bool amp = false;
+  std::vector<std::string> amp_allow, amp_deny;
   std::string cache = "on";
   std::vector<std::string> disabled, only;
   std::vector<std::string> fuel;  // "PASS=N"

@@ -88,6 +88,23 @@ std::map<std::string, int64_t> ParseFuel(const std::vector<std::string>& list) {
   return fuel;
 }
 
+// --amp takes the device's type unless --dtype names one.
+passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
+  passes::PrecisionOptions options;
+  std::string dtype = flags.dtype;
+  if (flags.amp && dtype == "fp32") {
+    dtype = flags.backend == "cuda" ? "fp16" : "bf16";
+  }
+  if (dtype == "bf16") options.dtype = ir::DType::kBF16;
+  if (dtype == "fp16") options.dtype = ir::DType::kF16;
+  const bool mixed = options.dtype != ir::DType::kF32;
+  FUSOR_CHECK(mixed || (flags.amp_allow.empty() && flags.amp_deny.empty()),
+              kUsage, "--amp-allow, --amp-deny: expected --amp with them");
+  options.allow = {flags.amp_allow.begin(), flags.amp_allow.end()};
+  options.deny = {flags.amp_deny.begin(), flags.amp_deny.end()};
+  return options;
+}
+
 }  // namespace
 
 std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags) {
@@ -131,6 +148,7 @@ codegen::CompileOptions MakeCompileOptions(
   options.passes.fusion = flags.fusion == "on";
   options.passes.eager_rounding = flags.rounding == "eager";
   options.passes.winograd = flags.winograd == "on";
+  options.passes.precision = MakePrecision(flags);
   options.passes.disabled = {flags.disabled.begin(), flags.disabled.end()};
   options.passes.only = {flags.only.begin(), flags.only.end()};
   options.passes.fuel = ParseFuel(flags.fuel);

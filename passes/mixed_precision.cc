@@ -1,0 +1,374 @@
+// Mixed precision by painting (OneFlow's auto_mixed_precision, TensorFlow's
+// grappler auto_mixed_precision): nodes are joined to 16-bit regions, and casts
+// stand where regions end.
+//
+//  1. Black, which stays f32, starts at denied ops and flows forward through
+//     infer and follow ops, as long as these lead to a denied or infer op.
+//  2. White, 16-bit, starts at allowed ops and flows forward through infer and
+//     follow ops that are not black and lead to an allowed op: what lies
+//     between two convolutions, not what comes before the first.
+//  3. White spreads both ways over follow ops, so that the narrow dtype is the
+//     one that is moved.
+//
+// Colour flows along f32 values only: a mask has no precision. An allowed op
+// whose readers are all wide rounds its accumulator to f32 itself: weight
+// gradients and logits lose nothing.
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/builder.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/support/str.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::DType;
+using ir::Graph;
+using ir::Node;
+using ir::PrecisionRule;
+using ir::Value;
+
+constexpr char kPass[] = "mixed_precision";
+
+bool HasMatmul(const ir::Target& target, DType dtype) {
+  return dtype == DType::kBF16 ? target.bf16_matmul : target.f16_matmul;
+}
+
+bool IsWide(const Value* value) { return value->type().dtype == DType::kF32; }
+
+// Says itself what its result is: stands between regions, belongs to none.
+bool IsCast(const Node& node) {
+  return node.num_inputs() == 1 && node.attrs().Has("dtype");
+}
+
+void CheckOpNames(const std::set<std::string>& ops, const char* list) {
+  std::vector<std::string> names;
+  for (const ir::OpDef* op : ir::AllOps()) names.emplace_back(op->name);
+  for (const std::string& op : ops) {
+    const std::string nearest = NearestName(op, names);
+    FUSOR_CHECK(ir::FindOp(op) != nullptr, kUsage,
+                "mixed precision, {} list: unknown op {}{}", list, op,
+                nearest.empty() ? "" : "; did you mean " + nearest + "?");
+  }
+}
+
+// The target's best time for a node whose f32 operands have `dtype` instead; 0
+// when no library does it.
+int64_t ModelledNs(const Node& node, DType dtype,
+                   const ir::TargetQueries& target) {
+  Graph scratch("scratch");
+  std::vector<Value*> inputs;
+  for (const Value* input : node.inputs()) {
+    ir::TensorType type = input->type();
+    const bool vector = node.op().wide_vectors && type.rank() == 1;
+    if (type.dtype == DType::kF32 && !vector) type.dtype = dtype;
+    inputs.push_back(scratch.AddInput(type, ir::InputRole::kData, "operand"));
+  }
+  const Node* copy = scratch.AddNode(node.op_name(), inputs, node.attrs());
+  const auto candidates = target.Candidates(*copy);
+  return candidates.empty() ? 0 : candidates[0].modelled_ns;
+}
+
+class Painter {
+ public:
+  Painter(const Graph& graph, PassContext& context)
+      : graph_(graph),
+        target_(context.target()),
+        options_(context.options().precision) {
+    Black();
+    White();
+    SpreadWhite();
+    for (const Node* node : white_) {
+      const bool allowed = RuleOf(*node) == PrecisionRule::kAllow;
+      if (allowed) ++context.counters()["allowed_16"];
+    }
+    context.counters()["allowed_f32"] = kept_wide_;
+  }
+
+  bool IsWhite(const Node& node) const { return white_.contains(&node); }
+
+ private:
+  PrecisionRule RuleOf(const Node& node) const {
+    const std::string name(node.op_name());
+    if (options_.deny.contains(name)) return PrecisionRule::kDeny;
+    if (options_.allow.contains(name)) return PrecisionRule::kAllow;
+    return node.op().precision;
+  }
+
+  bool Follows(const Node& node) const {
+    return RuleOf(node) == PrecisionRule::kFollow && !IsCast(node);
+  }
+
+  bool IsPassage(const Node& node) const {
+    return RuleOf(node) == PrecisionRule::kInfer || Follows(node);
+  }
+
+  using Set = std::unordered_set<const Node*>;
+
+  // One of the f32 operands comes from a node of the set.
+  static bool ReadsFrom(const Node& node, const Set& set) {
+    return std::any_of(node.inputs().begin(), node.inputs().end(),
+                       [&](const Value* v) {
+                         return IsWide(v) && set.contains(v->producer());
+                       });
+  }
+
+  // One of the f32 results goes to a node of the set.
+  static bool LeadsTo(const Node& node, const Set& set) {
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      if (!IsWide(node.output(i))) continue;
+      for (const ir::Use& use : node.output(i)->uses()) {
+        if (set.contains(use.node)) return true;
+      }
+    }
+    return false;
+  }
+
+  template <typename Visit>
+  void Forward(Visit visit) {
+    for (const auto& node : graph_.nodes()) visit(*node);
+  }
+  template <typename Visit>
+  void Backward(Visit visit) {
+    for (size_t i = graph_.nodes().size(); i-- > 0;) visit(*graph_.nodes()[i]);
+  }
+
+  void Black() {
+    Set upstream;
+    Backward([&](const Node& node) {
+      const PrecisionRule rule = RuleOf(node);
+      const bool starts =
+          rule == PrecisionRule::kDeny || rule == PrecisionRule::kInfer;
+      if (starts || (Follows(node) && LeadsTo(node, upstream))) {
+        upstream.insert(&node);
+      }
+    });
+    Forward([&](const Node& node) {
+      if (RuleOf(node) == PrecisionRule::kDeny ||
+          (IsPassage(node) && upstream.contains(&node) &&
+           ReadsFrom(node, black_))) {
+        black_.insert(&node);
+      }
+    });
+  }
+
+  // Allowed, and the target is not faster in f32.
+  bool IsAllowed(const Node& node) {
+    if (RuleOf(node) != PrecisionRule::kAllow) return false;
+    if (!HasMatmul(target_.target(), options_.dtype)) return true;
+    const int64_t wide = ModelledNs(node, DType::kF32, target_);
+    const int64_t narrow = ModelledNs(node, options_.dtype, target_);
+    if (wide == 0 || (narrow != 0 && narrow <= wide)) return true;
+    ++kept_wide_;
+    return false;
+  }
+
+  void White() {
+    Set allowed, upstream;
+    Backward([&](const Node& node) {
+      if (IsAllowed(node)) allowed.insert(&node);
+      if (allowed.contains(&node) ||
+          (IsPassage(node) && !black_.contains(&node) &&
+           LeadsTo(node, upstream))) {
+        upstream.insert(&node);
+      }
+    });
+    Forward([&](const Node& node) {
+      if (allowed.contains(&node) ||
+          (upstream.contains(&node) && ReadsFrom(node, white_))) {
+        white_.insert(&node);
+      }
+    });
+  }
+
+  void SpreadWhite() {
+    const auto follows = [&](const Node& node) {
+      return Follows(node) && !black_.contains(&node);
+    };
+    for (size_t before = 0; before != white_.size();) {
+      before = white_.size();
+      Forward([&](const Node& node) {
+        if (follows(node) && ReadsFrom(node, white_)) white_.insert(&node);
+      });
+      Backward([&](const Node& node) {
+        if (follows(node) && LeadsTo(node, white_)) white_.insert(&node);
+      });
+    }
+  }
+
+  const Graph& graph_;
+  const ir::TargetQueries& target_;
+  const PrecisionOptions& options_;
+  Set black_, white_;
+  int64_t kept_wide_ = 0;
+};
+
+// Retypes the white nodes and puts casts at the borders.
+class Rewriter {
+ public:
+  Rewriter(Graph& graph, PassContext& context, const Painter& painter)
+      : graph_(graph),
+        context_(context),
+        painter_(painter),
+        narrow_(context.options().precision.dtype),
+        has_matmul_(HasMatmul(context.target().target(), narrow_)) {}
+
+  bool Run() {
+    std::vector<Node*> nodes;
+    for (const auto& node : graph_.nodes()) nodes.push_back(node.get());
+    for (Node* node : nodes) Visit(*node);
+    for (ir::Output& output : graph_.mutable_outputs()) {
+      if (IsNarrowed(output.value)) output.value = Widened(output.value);
+    }
+    return changed_;
+  }
+
+ private:
+  bool IsNarrowed(const Value* value) const {
+    return narrowed_.contains(value);
+  }
+
+  // `value` in the other dtype: cast once, right after it is there.
+  Value* Converted(Value* value, DType dtype) {
+    Value*& cast = casts_[value];
+    if (cast != nullptr) return cast;
+    ir::Builder builder(graph_, After(*value));
+    builder.set_location(LocationOf(*value));
+    cast = builder.Cast(value, dtype);
+    const bool narrows = dtype == narrow_;
+    ++context_.counters()[narrows ? "casts_narrow" : "casts_wide"];
+    Decision decision;
+    decision.pass = kPass;
+    decision.subject = value->name();
+    decision.accepted = true;
+    decision.reason = fmt::format("cast to {}", DTypeName(dtype));
+    context_.Record(std::move(decision));
+    changed_ = true;
+    return cast;
+  }
+
+  Value* Narrowed(Value* value) { return Converted(value, narrow_); }
+  Value* Widened(Value* value) { return Converted(value, DType::kF32); }
+
+  Node* After(const Value& value) const {
+    const auto& nodes = graph_.nodes();
+    const size_t next =
+        value.producer() == nullptr
+            ? 0
+            : static_cast<size_t>(value.producer()->position()) + 1;
+    return next < nodes.size() ? nodes[next].get() : nullptr;
+  }
+
+  // An input has no location: the first reader's.
+  static std::string LocationOf(const Value& value) {
+    if (value.producer() != nullptr) return value.producer()->location();
+    return value.uses().empty() ? "" : value.uses()[0].node->location();
+  }
+
+  // Operand i of a white node is to be narrow.
+  static bool TakesNarrow(const Node& node, size_t i) {
+    return !node.op().wide_vectors || node.input(i)->type().rank() != 1;
+  }
+
+  // A pass before this one has put it there.
+  bool IsWidening(const Value* value) const {
+    const Node* node = value->producer();
+    return node != nullptr && IsCast(*node) &&
+           node->input(0)->type().dtype == narrow_;
+  }
+
+  void Visit(Node& node) {
+    const bool white =
+        painter_.IsWhite(node) && context_.ConsumeFuel(kPass, *node.output());
+    const bool converts =
+        white && node.op().precision == PrecisionRule::kAllow && !has_matmul_;
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      Value* value = node.input(i);
+      const bool narrow = white && TakesNarrow(node, i);
+      if (narrow && IsWide(value) && !(converts && IsWidening(value))) {
+        node.SetInput(i, Narrowed(value));
+      } else if (!narrow && IsNarrowed(value)) {
+        node.SetInput(i, Widened(value));
+      }
+    }
+    if (converts) return Surround(node);
+    if (white) Retype(node);
+  }
+
+  // The target cannot multiply in the narrow dtype: f32 on operands, and of
+  // results, that are rounded to it.
+  void Surround(Node& node) {
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      if (!IsWide(node.input(i))) node.SetInput(i, Widened(node.input(i)));
+    }
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      Value* wide = node.output(i);
+      if (!IsWide(wide) || AllReadersWide(*wide)) continue;
+      const std::vector<ir::Use> uses = wide->uses();
+      Value* narrow = Narrowed(wide);
+      narrowed_.insert(narrow);
+      for (const ir::Use& use : uses) use.node->SetInput(use.operand, narrow);
+    }
+  }
+
+  bool AllReadersWide(const Value& value) const {
+    return std::all_of(
+        value.uses().begin(), value.uses().end(), [&](const ir::Use& use) {
+          return !painter_.IsWhite(*use.node) ||
+                 !TakesNarrow(*use.node, static_cast<size_t>(use.operand));
+        });
+  }
+
+  void Retype(Node& node) {
+    if (node.attrs().Has("result_dtype") &&
+        node.attrs().String("result_dtype").empty() && IsWide(node.output()) &&
+        AllReadersWide(*node.output())) {
+      node.mutable_attrs().Set("result_dtype", std::string("f32"));
+      changed_ = true;
+    }
+    std::vector<ir::TensorType> operands;
+    for (const Value* input : node.inputs()) operands.push_back(input->type());
+    const auto results =
+        ir::InferResults(node.op(), operands, node.attrs(), node.body());
+    for (size_t i = 0; i < results.size(); ++i) {
+      Value* value = node.output(i);
+      if (value->type() == results[i]) continue;
+      value->set_type(results[i]);
+      narrowed_.insert(value);
+      changed_ = true;
+    }
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  const Painter& painter_;
+  const DType narrow_;
+  const bool has_matmul_;
+  bool changed_ = false;
+  std::unordered_set<const Value*> narrowed_;
+  std::unordered_map<const Value*, Value*> casts_;
+};
+
+}  // namespace
+
+bool MixedPrecision(Graph& graph, PassContext& context) {
+  const PrecisionOptions& options = context.options().precision;
+  CheckOpNames(options.allow, "allow");
+  CheckOpNames(options.deny, "deny");
+  if (options.dtype == DType::kF32) return false;
+  FUSOR_CHECK(options.dtype == DType::kF16 || options.dtype == DType::kBF16,
+              kUsage, "mixed precision: expected f16 or bf16, got {}",
+              ir::DTypeName(options.dtype));
+  for (const char* counter : {"casts_narrow", "casts_wide", "allowed_16"}) {
+    context.counters()[counter] += 0;
+  }
+  const Painter painter(graph, context);
+  return Rewriter(graph, context, painter).Run();
+}
+
+}  // namespace fusor::passes

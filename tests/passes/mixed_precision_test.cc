@@ -1,0 +1,272 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/verifier.h"
+#include "passes/passes.h"
+#include "tests/testing/bare_target.h"
+#include "tests/testing/graph_text.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::DType;
+
+// As fast in every dtype, but for convolutions of 3x3: these are faster in f32.
+class WinogradTarget final : public ir::TargetQueries {
+ public:
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    if (!node.attrs().Has("groups")) return {};
+    const bool three = node.input(1)->type().shape[2] == 3;
+    const bool wide = node.input(0)->type().dtype == DType::kF32;
+    ir::LibraryCandidate candidate;
+    candidate.modelled_ns = three && wide ? 5 : 10;
+    return {candidate};
+  }
+
+ private:
+  ir::Target target_ = ir::FindTarget("cpu-avx512");
+};
+
+class MixedPrecisionTest : public testing::Test {
+ protected:
+  MixedPrecisionTest() { options_.precision.dtype = DType::kBF16; }
+
+  std::unique_ptr<ir::Graph> Run(std::string_view text,
+                                 const ir::TargetQueries& target) {
+    auto graph = test::ParseOrDie(text);
+    PassContext context(target, options_);
+    changed_ = MixedPrecision(*graph, context);
+    counters_ = context.counters();
+    ir::Verify(*graph);
+    return graph;
+  }
+  std::unique_ptr<ir::Graph> Run(std::string_view text) {
+    return Run(text, target_);
+  }
+
+  void Expect(std::string_view before, std::string_view after) {
+    const auto graph = Run(before);
+    EXPECT_TRUE(changed_);
+    test::ExpectSameGraph(after, *graph);
+    PassContext again(target_, options_);
+    EXPECT_FALSE(MixedPrecision(*graph, again));
+    test::ExpectSameGraph(after, *graph);
+  }
+
+  test::BareTarget target_;
+  PassOptions options_;
+  bool changed_ = false;
+  std::map<std::string, int64_t> counters_;
+};
+
+constexpr char kTwoConvs[] = R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %v = weight : f32[2,2,1,1]
+    %w = weight : f32[3,2,1,1]
+    %a = conv2d(%x, %v) : f32[1,2,4,4] @"a"
+    %b = relu(%a) : f32[1,2,4,4] @"b"
+    %c = mul(%b, %b) : f32[1,2,4,4] @"c"
+    %d = conv2d(%c, %w) : f32[1,3,4,4] @"d"
+    %e = reduce(%d) {dims=[2,3], kind="sum"} : f32[1,3] @"e"
+    return %e as "e"
+  })";
+
+TEST_F(MixedPrecisionTest, NarrowsWhatLiesBetweenAllowedOps) {
+  Expect(kTwoConvs, R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %v = weight : f32[2,2,1,1]
+    %w = weight : f32[3,2,1,1]
+    %cast_2 = cast(%w) {dtype="bf16"} : bf16[3,2,1,1] @"d"
+    %cast_1 = cast(%v) {dtype="bf16"} : bf16[2,2,1,1] @"a"
+    %cast = cast(%x) {dtype="bf16"} : bf16[1,2,4,4] @"a"
+    %a = conv2d(%cast, %cast_1) : bf16[1,2,4,4] @"a"
+    %b = relu(%a) : bf16[1,2,4,4] @"b"
+    %c = mul(%b, %b) : bf16[1,2,4,4] @"c"
+    %d = conv2d(%c, %cast_2) {result_dtype="f32"} : f32[1,3,4,4] @"d"
+    %e = reduce(%d) {dims=[2,3], kind="sum"} : f32[1,3] @"e"
+    return %e as "e"
+  })");
+  EXPECT_EQ(counters_["casts_narrow"], 3);
+  EXPECT_EQ(counters_["casts_wide"], 0);
+  EXPECT_EQ(counters_["allowed_16"], 2);
+}
+
+TEST_F(MixedPrecisionTest, DoesNothingInF32) {
+  options_.precision.dtype = DType::kF32;
+  const auto graph = Run(kTwoConvs);
+  EXPECT_FALSE(changed_);
+  test::ExpectSameGraph(kTwoConvs, *graph);
+}
+
+TEST_F(MixedPrecisionTest, WidensOnceForAllDeniedReaders) {
+  Expect(R"(graph g {
+    %x = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %a = matmul(%x, %w) : f32[2,2]
+    %b = matmul(%a, %w) : f32[2,2]
+    %e = exp(%a) : f32[2,2]
+    %l = log(%a) : f32[2,2]
+    return %b as "b", %e as "e", %l as "l", %a as "a"
+  })",
+         R"(graph g {
+    %x = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %cast_1 = cast(%w) {dtype="bf16"} : bf16[2,2]
+    %cast = cast(%x) {dtype="bf16"} : bf16[2,2]
+    %a = matmul(%cast, %cast_1) : bf16[2,2]
+    %cast_2 = cast(%a) {dtype="f32"} : f32[2,2]
+    %b = matmul(%a, %cast_1) {result_dtype="f32"} : f32[2,2]
+    %e = exp(%cast_2) : f32[2,2]
+    %l = log(%cast_2) : f32[2,2]
+    return %b as "b", %e as "e", %l as "l", %cast_2 as "a"
+  })");
+}
+
+// Denied ops colour the arithmetic that follows them; neg only moves values.
+TEST_F(MixedPrecisionTest, KeepsWhatFollowsADeniedOpWide) {
+  Expect(R"(graph g {
+    %x = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %a = matmul(%x, %w) : f32[2,2]
+    %e = exp(%a) : f32[2,2]
+    %f = mul(%e, %e) : f32[2,2]
+    %g = neg(%f) : f32[2,2]
+    %b = matmul(%g, %w) : f32[2,2]
+    return %b as "b"
+  })",
+         R"(graph g {
+    %x = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %cast_1 = cast(%w) {dtype="bf16"} : bf16[2,2]
+    %cast = cast(%x) {dtype="bf16"} : bf16[2,2]
+    %a = matmul(%cast, %cast_1) {result_dtype="f32"} : f32[2,2]
+    %e = exp(%a) : f32[2,2]
+    %f = mul(%e, %e) : f32[2,2]
+    %cast_2 = cast(%f) {dtype="bf16"} : bf16[2,2]
+    %g = neg(%cast_2) : bf16[2,2]
+    %b = matmul(%g, %cast_1) {result_dtype="f32"} : f32[2,2]
+    return %b as "b"
+  })");
+}
+
+TEST_F(MixedPrecisionTest, KeepsScaleShiftAndStatisticsWide) {
+  const auto graph = Run(R"(graph g {
+    %x = data : f32[2,2,3,3]
+    %w = weight : f32[2,2,1,1]
+    %gamma = norm_scale : f32[2]
+    %beta = norm_shift : f32[2]
+    %a = conv2d(%x, %w) : f32[2,2,3,3]
+    %y, %mean, %variance = batch_norm_train(%a, %gamma, %beta)
+          : f32[2,2,3,3], f32[2], f32[2]
+    %b = conv2d(%y, %w) : f32[2,2,3,3]
+    return %b as "b", %mean as "mean", %variance as "variance"
+  })");
+  const ir::Node* norm = graph->outputs()[1].value->producer();
+  EXPECT_EQ(norm->op_name(), "batch_norm_train");
+  EXPECT_EQ(norm->input(0)->type().dtype, DType::kBF16);
+  EXPECT_EQ(norm->input(1)->name(), "gamma");
+  EXPECT_EQ(norm->input(2)->name(), "beta");
+  EXPECT_EQ(norm->output(0)->type().dtype, DType::kBF16);
+  EXPECT_EQ(norm->output(1)->type().dtype, DType::kF32);
+  EXPECT_EQ(counters_["casts_wide"], 0);
+}
+
+// A mask has no precision: dropout stays between its neighbours' dtypes.
+TEST_F(MixedPrecisionTest, DoesNotColourThroughMasks) {
+  const auto graph = Run(R"(graph g {
+    %x = data : f32[2,2]
+    %r = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %a = matmul(%x, %w) : f32[2,2]
+    %e = exp(%r) : f32[2,2]
+    %m = compare(%e, %r) {direction="gt"} : bool[2,2]
+    %s = select(%m, %a, %a) : f32[2,2]
+    %b = matmul(%s, %w) : f32[2,2]
+    return %b as "b"
+  })");
+  const ir::Node* select =
+      graph->outputs()[0].value->producer()->input(0)->producer();
+  EXPECT_EQ(select->op_name(), "select");
+  EXPECT_EQ(select->output()->type().dtype, DType::kBF16);
+}
+
+TEST_F(MixedPrecisionTest, TakesTheUsersLists) {
+  options_.precision.deny = {"mul"};
+  auto graph = Run(kTwoConvs);
+  EXPECT_EQ(counters_["casts_wide"], 1);
+  EXPECT_EQ(counters_["casts_narrow"], 4);
+  options_.precision = {.dtype = DType::kBF16, .allow = {}, .deny = {"conv2d"}};
+  graph = Run(kTwoConvs);
+  EXPECT_FALSE(changed_);
+  options_.precision = {.dtype = DType::kBF16, .allow = {"reduce"}, .deny = {}};
+  graph = Run(kTwoConvs);
+  EXPECT_EQ(graph->outputs()[0].value->producer()->input(0)->type().dtype,
+            DType::kBF16);
+}
+
+TEST_F(MixedPrecisionTest, NamesTheNearestOpForAnUnknownOne) {
+  options_.precision.allow = {"conv2"};
+  try {
+    Run(kTwoConvs);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    EXPECT_STREQ(error.what(),
+                 "mixed precision, allow list: unknown op conv2; did you mean "
+                 "conv2d?");
+  }
+}
+
+TEST_F(MixedPrecisionTest, LeavesWhatTheTargetRunsFasterInF32) {
+  const WinogradTarget target;
+  const auto graph = Run(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %v = weight : f32[2,2,3,3]
+    %w = weight : f32[3,2,1,1]
+    %a = conv2d(%x, %v) {pad=[1,1]} : f32[1,2,4,4]
+    %b = relu(%a) : f32[1,2,4,4]
+    %d = conv2d(%b, %w) : f32[1,3,4,4]
+    return %d as "d"
+  })",
+                         target);
+  EXPECT_EQ(counters_["allowed_f32"], 1);
+  EXPECT_EQ(counters_["allowed_16"], 1);
+  const ir::Node* second = graph->outputs()[0].value->producer();
+  const ir::Node* relu = second->input(0)->producer();
+  EXPECT_EQ(relu->output()->type().dtype, DType::kBF16);
+}
+
+// This CPU multiplies no f16: operands and result are rounded to it all the
+// same.
+TEST_F(MixedPrecisionTest, SurroundsWhatTheTargetCannotMultiply) {
+  options_.precision.dtype = DType::kF16;
+  Expect(R"(graph g {
+    %x = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %a = matmul(%x, %w) : f32[2,2]
+    %b = relu(%a) : f32[2,2]
+    %c = matmul(%b, %w) : f32[2,2]
+    return %c as "c"
+  })",
+         R"(graph g {
+    %x = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %cast_1 = cast(%w) {dtype="f16"} : f16[2,2]
+    %cast_3 = cast(%cast_1) {dtype="f32"} : f32[2,2]
+    %cast = cast(%x) {dtype="f16"} : f16[2,2]
+    %cast_2 = cast(%cast) {dtype="f32"} : f32[2,2]
+    %a = matmul(%cast_2, %cast_3) : f32[2,2]
+    %cast_4 = cast(%a) {dtype="f16"} : f16[2,2]
+    %b = relu(%cast_4) : f16[2,2]
+    %cast_5 = cast(%b) {dtype="f32"} : f32[2,2]
+    %c = matmul(%cast_5, %cast_3) : f32[2,2]
+    return %c as "c"
+  })");
+}
+
+}  // namespace
+}  // namespace fusor::passes
