@@ -9,7 +9,6 @@
 #include "codegen/dump/program_dump.h"
 #include "codegen/report/graph_html.h"
 #include "ir/dot.h"
-#include "ir/printer.h"
 #include "ir/serialize.h"
 #include "ir/support/error.h"
 
@@ -108,18 +107,24 @@ void Dumper::Begin(const ir::Graph& graph) {
 void Dumper::Pass(const passes::PassTrace& trace, const ir::Graph& graph) {
   if (!active_) return;
   number_ = std::max(number_ + 1, trace.index);
-  if (!trace.changed && trace.error.empty()) return;
-  const bool selected =
-      !trace.error.empty() || Selects(trace.pipeline, trace.name);
+  const std::string base =
+      fmt::format("{:04}.{}.{}", number_, trace.pipeline, trace.name);
+  if (!trace.error.empty()) {
+    // In full, so that the pass can be run again on it.
+    WriteGraph(base + ".before", *previous_, {});
+    Write(base + ".error.txt", trace.error + "\n");
+    WriteGraph(base + ".after", graph, {});
+    return;
+  }
+  if (!trace.changed) return;
+  const ir::PrintOptions print{.max_list = options_.max_list};
+  const bool selected = Selects(trace.pipeline, trace.name);
   if (selected) {
-    const std::string base =
-        fmt::format("{:04}.{}.{}", number_, trace.pipeline, trace.name);
-    if (!previous_written_) WriteGraph(base + ".before", *previous_);
-    if (!trace.error.empty()) Write(base + ".error.txt", trace.error + "\n");
-    WriteGraph(base + ".after", graph);
+    if (!previous_written_) WriteGraph(base + ".before", *previous_, print);
+    WriteGraph(base + ".after", graph, print);
   }
   previous_written_ = selected;
-  if (trace.error.empty()) previous_ = graph.Clone();
+  previous_ = graph.Clone();
 }
 
 void Dumper::Decisions(const std::vector<passes::Decision>& decisions) {
@@ -162,11 +167,12 @@ void Dumper::Write(const std::string& path, std::string_view bytes) {
   sink_->Write(folder_ + path, bytes);
 }
 
-void Dumper::WriteGraph(const std::string& path, const ir::Graph& graph) {
+void Dumper::WriteGraph(const std::string& path, const ir::Graph& graph,
+                        const ir::PrintOptions& print) {
   for (const DumpFormat format : options_.formats) {
     switch (format) {
       case DumpFormat::kText:
-        Write(path + ".txt", ir::Print(graph, {.max_list = options_.max_list}));
+        Write(path + ".txt", ir::Print(graph, print));
         break;
       case DumpFormat::kProto:
         Write(path + ".pb", ir::Serialize(graph));

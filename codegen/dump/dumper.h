@@ -30,6 +30,7 @@
 #include "codegen/compiler.h"
 #include "codegen/dump/dump_sink.h"
 #include "ir/graph.h"
+#include "ir/printer.h"
 
 namespace fusor::codegen {
 
@@ -60,7 +61,8 @@ class Dumper {
   Dumper(DumpOptions options, std::unique_ptr<DumpSink> sink);
 
   void Begin(const ir::Graph& graph);
-  // After a pass that failed, both sides are written whatever the filters say.
+  // After a pass that failed, both sides are written in full, whatever the
+  // filters say.
   void Pass(const passes::PassTrace& trace, const ir::Graph& graph);
   void Decisions(const std::vector<passes::Decision>& decisions);
   // With the decisions of its passes, if any ran.
@@ -75,7 +77,8 @@ class Dumper {
   // Whether text of that name is to be written of what follows the passes.
   bool SelectsText(const std::string& name) const;
   void Write(const std::string& path, std::string_view bytes);
-  void WriteGraph(const std::string& path, const ir::Graph& graph);
+  void WriteGraph(const std::string& path, const ir::Graph& graph,
+                  const ir::PrintOptions& print);
 
   const DumpOptions options_;
   const std::unique_ptr<DumpSink> sink_;

@@ -46,6 +46,15 @@ Source OpenSource(const CompileCommandFlags& flags) {
   return source;
 }
 
+// A module is what it is.
+void RefuseModelFlags(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    FUSOR_CHECK(option->get_group() != "Model" || option->count() == 0, kUsage,
+                "--module and --{}: expected one of them",
+                option->get_lnames()[0]);
+  }
+}
+
 void PrintPasses(const codegen::CompileReport& report) {
   fmt::print("passes    {:<10} {:<22} {:>8} {:>10}\n", "pipeline", "pass",
              "nodes", "ms");
@@ -110,25 +119,26 @@ void AddCompile(CLI::App& app, Run* run) {
       "compile",
       "Compile a model or a module without running it: passes, counts, memory");
   AddModelFlags(*command, flags->model);
-  const std::vector<CLI::Option*> of_models = command->get_options(
-      [](const CLI::Option* option) { return option->get_group() == "Model"; });
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   AddTargetFlag(*command, flags->compile);
-  CLI::Option* module =
-      command
-          ->add_option("--module", flags->module,
-                       "Compile this file instead of a model: IR text or "
-                       "protobuf (- = stdin), at any stage")
-          ->type_name("FILE");
-  for (CLI::Option* option : of_models) module->excludes(option);
+  command
+      ->add_option("--module", flags->module,
+                   "Compile this file instead of a model: IR text or protobuf "
+                   "(- = stdin), at any stage")
+      ->type_name("FILE");
   command
       ->add_option("--phase", flags->phase,
                    "train or eval (train; a module without output \"loss\": "
                    "eval)")
       ->check(CLI::IsMember({"train", "eval"}));
   AddJsonFlag(*command, flags->json);
-  command->callback([flags, run] { *run = [flags] { RunCompile(*flags); }; });
+  command->callback([flags, command, run] {
+    *run = [flags, command] {
+      if (!flags->module.empty()) RefuseModelFlags(*command);
+      RunCompile(*flags);
+    };
+  });
 }
 
 }  // namespace fusor::tools

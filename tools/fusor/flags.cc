@@ -134,9 +134,13 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
                "Mixed precision in the device's 16-bit type: bf16 on a CPU, "
                "fp16 on a GPU");
   app.add_option("--amp-allow", f.amp_allow,
-                 "Op that mixed precision runs in 16 bit (repeatable)");
+                 "Op that mixed precision runs in 16 bit (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("OP");
   app.add_option("--amp-deny", f.amp_deny,
-                 "Op that mixed precision keeps in fp32 (repeatable)");
+                 "Op that mixed precision keeps in fp32 (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("OP");
   app.add_option("--kernel-cache", f.cache,
                  "Keep compiled kernels on disk: on or off")
       ->capture_default_str()
