@@ -56,7 +56,7 @@ class Assignment {
   void FixState() {
     const auto& given = context_.options().state_layouts;
     for (const ir::Input& input : graph_.inputs()) {
-      if (!IsState(input.role)) {
+      if (!ir::IsState(input.role)) {
         fixed_.insert(input.value.get());
         continue;
       }
@@ -246,13 +246,21 @@ class Assignment {
     changed_ = true;
   }
 
+  // In any dtype.
+  static bool IsState(const Value& value) {
+    const Node* producer = value.producer();
+    return producer == nullptr ||
+           (producer->num_inputs() == 1 &&
+            producer->op().fusion == ir::FusionKind::kElementwise &&
+            IsState(*producer->input(0)));
+  }
+
   void Demand(Node& node, size_t operand, const Layout& layout) {
     Value* value = node.input(operand);
     if (value->type().layout == layout || IsFlexible(value)) {
       return Fix(value, layout);
     }
-    Count(value->producer() == nullptr ? "weight_repacks"
-                                       : "activation_copies");
+    Count(IsState(*value) ? "weight_repacks" : "activation_copies");
     ir::Builder builder(graph_, &node);
     builder.set_location(node.location());
     Value* copy = builder.Copy(value, layout);

@@ -1,6 +1,7 @@
 #include "runtime/cpu/onednn_calls.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 
@@ -65,6 +66,73 @@ class DnnlExecutable : public LibraryExecutable {
   std::vector<dnnl_exec_arg_t> args_;
 };
 
+// A convolution whose kernel wants its weight padded, in a form that no layout
+// of the IR describes (three channels in bf16): the weight is packed into the
+// workspace before the convolution, or unpacked from there after it.
+class PackedConvExecutable : public LibraryExecutable {
+ public:
+  // `weight`: which argument of the step it is, the result if `unpacks`;
+  // `reorder` takes the plain and the packed one in the order of copying.
+  PackedConvExecutable(std::unique_ptr<DnnlExecutable> conv,
+                       std::unique_ptr<DnnlExecutable> reorder, size_t num_args,
+                       size_t weight, bool unpacks, size_t packed_bytes)
+      : conv_(std::move(conv)),
+        reorder_(std::move(reorder)),
+        num_args_(num_args),
+        weight_(weight),
+        unpacks_(unpacks),
+        scratch_bytes_(codegen::PadToAlignment(
+            std::max(conv_->workspace_bytes(), reorder_->workspace_bytes()))),
+        workspace_bytes_(scratch_bytes_ + static_cast<int64_t>(packed_bytes)) {}
+
+  void Load() override {
+    conv_->Load();
+    reorder_->Load();
+  }
+
+  void Run(void* const* args) override {
+    std::array<void*, kMaxArgs> inner{};
+    std::copy(args, args + num_args_ + 1, inner.begin());
+    void* workspace = args[num_args_];
+    void* plain = args[weight_];
+    void* packed = static_cast<char*>(workspace) + scratch_bytes_;
+    inner[weight_] = packed;
+    void* const pack[] = {plain, packed, workspace};
+    void* const unpack[] = {packed, plain, workspace};
+    if (!unpacks_) reorder_->Run(pack);
+    conv_->Run(inner.data());
+    if (unpacks_) reorder_->Run(unpack);
+  }
+
+  const std::string& implementation() const override {
+    return conv_->implementation();
+  }
+  int64_t workspace_bytes() const override { return workspace_bytes_; }
+
+ private:
+  static constexpr size_t kMaxArgs = 5;  // x, weight, bias, y, workspace
+
+  std::unique_ptr<DnnlExecutable> conv_, reorder_;
+  size_t num_args_, weight_;
+  bool unpacks_;
+  int64_t scratch_bytes_, workspace_bytes_;
+};
+
+bool IsReference(const dnnl::primitive_desc_base& desc) {
+  return std::string_view(desc.impl_info_str()).find("ref") !=
+         std::string_view::npos;
+}
+
+std::unique_ptr<DnnlExecutable> MakeReorder(const dnnl::memory::desc& from,
+                                            const dnnl::memory::desc& to) {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::reorder::primitive_desc pd(Engine(), from, Engine(), to, attr);
+  return std::make_unique<DnnlExecutable>(
+      pd, std::vector<std::pair<int, dnnl::memory::desc>>{{DNNL_ARG_FROM, from},
+                                                          {DNNL_ARG_TO, to}});
+}
+
 bool DnnlTypes(const LibraryCall& call) {
   const auto has = [](const ir::TensorType& type) {
     return ToDnnl(type.dtype).has_value() && type.rank() >= 1;
@@ -73,51 +141,105 @@ bool DnnlTypes(const LibraryCall& call) {
          std::all_of(call.results.begin(), call.results.end(), has);
 }
 
+// The descriptor that `make` has for `d`. Where oneDNN's kernel would like the
+// weight in a form that no layout of the IR describes, the step keeps it row-
+// major, and the descriptor is the one for that form, which `d` then says.
+template <typename Make, typename WeightOf>
+auto DescribeConv(ConvDescs& d, const ir::TensorType& weight, int64_t groups,
+                  Make make, WeightOf weight_of) {
+  if (groups == 1 && weight.layout.is_row_major()) {
+    ConvDescs any = d;
+    any.weight = AnyDesc(weight);
+    const auto packed = make(any);
+    if (packed.has_value() && !IsReference(*packed) &&
+        !ToLayout(weight_of(*packed)).has_value()) {
+      d.weight = weight_of(*packed);
+      return packed;
+    }
+  }
+  return make(d);
+}
+
+// `plain`: the weight, argument `weight` of the step, as the step keeps it.
+std::unique_ptr<LibraryExecutable> FinishConv(
+    const dnnl::primitive_desc_base& pd,
+    const std::vector<std::pair<int, dnnl::memory::desc>>& args, size_t weight,
+    const dnnl::memory::desc& plain) {
+  auto conv = std::make_unique<DnnlExecutable>(pd, args);
+  const auto& [role, packed] = args[weight];
+  if (packed == plain) return conv;
+  const bool unpacks = role == DNNL_ARG_DIFF_WEIGHTS;
+  auto reorder =
+      unpacks ? MakeReorder(packed, plain) : MakeReorder(plain, packed);
+  return std::make_unique<PackedConvExecutable>(
+      std::move(conv), std::move(reorder), args.size(), weight, unpacks,
+      packed.get_size());
+}
+
 std::unique_ptr<LibraryExecutable> MakeConv(const LibraryCall& call) {
   const int64_t groups = call.attrs.Int("groups");
-  const ConvDescs d{ToDesc(call.operands[0]),
-                    ToDesc(GroupedWeight(call.operands[1], groups)),
-                    call.operands.size() == 3 ? ToDesc(call.operands[2])
-                                              : dnnl::memory::desc(),
-                    ToDesc(call.results[0])};
-  const auto pd = ConvForward(d, call.attrs, call.attrs.String("algorithm"),
-                              call.attrs.Bool("relu"));
+  ConvDescs d{ToDesc(call.operands[0]),
+              ToDesc(GroupedWeight(call.operands[1], groups)),
+              call.operands.size() == 3 ? ToDesc(call.operands[2])
+                                        : dnnl::memory::desc(),
+              ToDesc(call.results[0])};
+  const dnnl::memory::desc plain = d.weight;
+  const auto pd = DescribeConv(
+      d, call.operands[1], groups,
+      [&](const ConvDescs& descs) {
+        return ConvForward(descs, call.attrs, call.attrs.String("algorithm"),
+                           call.attrs.Bool("relu"));
+      },
+      [](const auto& found) { return found.weights_desc(); });
   if (!pd.has_value()) return nullptr;
   std::vector<std::pair<int, dnnl::memory::desc>> args{
       {DNNL_ARG_SRC, d.x}, {DNNL_ARG_WEIGHTS, d.weight}};
   if (call.operands.size() == 3) args.push_back({DNNL_ARG_BIAS, d.bias});
   args.push_back({DNNL_ARG_DST, d.y});
-  return std::make_unique<DnnlExecutable>(*pd, args);
+  return FinishConv(*pd, args, 1, plain);
 }
 
 std::unique_ptr<LibraryExecutable> MakeConvGradInput(const LibraryCall& call) {
-  const ConvDescs d{
-      ToDesc(call.results[0]),
-      ToDesc(GroupedWeight(call.operands[1], call.attrs.Int("groups"))),
-      {},
-      ToDesc(call.operands[0])};
-  const auto pd = ConvGradInput(d, call.attrs, call.attrs.String("algorithm"));
+  const int64_t groups = call.attrs.Int("groups");
+  ConvDescs d{ToDesc(call.results[0]),
+              ToDesc(GroupedWeight(call.operands[1], groups)),
+              {},
+              ToDesc(call.operands[0])};
+  const dnnl::memory::desc plain = d.weight;
+  const auto pd = DescribeConv(
+      d, call.operands[1], groups,
+      [&](const ConvDescs& descs) {
+        return ConvGradInput(descs, call.attrs, call.attrs.String("algorithm"));
+      },
+      [](const auto& found) { return found.weights_desc(); });
   if (!pd.has_value()) return nullptr;
-  return std::make_unique<DnnlExecutable>(
-      *pd, std::vector<std::pair<int, dnnl::memory::desc>>{
-               {DNNL_ARG_DIFF_DST, d.y},
-               {DNNL_ARG_WEIGHTS, d.weight},
-               {DNNL_ARG_DIFF_SRC, d.x}});
+  return FinishConv(*pd,
+                    {{DNNL_ARG_DIFF_DST, d.y},
+                     {DNNL_ARG_WEIGHTS, d.weight},
+                     {DNNL_ARG_DIFF_SRC, d.x}},
+                    1, plain);
 }
 
 std::unique_ptr<LibraryExecutable> MakeConvGradWeight(const LibraryCall& call) {
-  const ConvDescs d{
-      ToDesc(call.operands[0]),
-      ToDesc(GroupedWeight(call.results[0], call.attrs.Int("groups"))),
-      {},
-      ToDesc(call.operands[1])};
-  const auto pd = ConvGradWeight(d, call.attrs, call.attrs.String("algorithm"));
+  const int64_t groups = call.attrs.Int("groups");
+  ConvDescs d{ToDesc(call.operands[0]),
+              ToDesc(GroupedWeight(call.results[0], groups)),
+              {},
+              ToDesc(call.operands[1])};
+  const dnnl::memory::desc plain = d.weight;
+  const auto pd = DescribeConv(
+      d, call.results[0], groups,
+      [&](const ConvDescs& descs) {
+        return ConvGradWeight(descs, call.attrs,
+                              call.attrs.String("algorithm"));
+      },
+      [](const auto& found) { return found.diff_weights_desc(); });
   if (!pd.has_value()) return nullptr;
-  return std::make_unique<DnnlExecutable>(
-      *pd, std::vector<std::pair<int, dnnl::memory::desc>>{
-               {DNNL_ARG_SRC, d.x},
-               {DNNL_ARG_DIFF_DST, d.y},
-               {DNNL_ARG_DIFF_WEIGHTS, d.weight}});
+  return FinishConv(*pd,
+                    {{DNNL_ARG_SRC, d.x},
+                     {DNNL_ARG_DIFF_DST, d.y},
+                     {DNNL_ARG_DIFF_WEIGHTS, d.weight}},
+                    2, plain);
 }
 
 // max_pool's second result is oneDNN's workspace, when that is a u8 tensor of
@@ -170,14 +292,7 @@ std::unique_ptr<LibraryExecutable> MakeMatmul(const LibraryCall& call) {
 }
 
 std::unique_ptr<LibraryExecutable> MakeCopy(const LibraryCall& call) {
-  const auto from = ToDesc(call.operands[0]);
-  const auto to = ToDesc(call.results[0]);
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const dnnl::reorder::primitive_desc pd(Engine(), from, Engine(), to, attr);
-  return std::make_unique<DnnlExecutable>(
-      pd, std::vector<std::pair<int, dnnl::memory::desc>>{{DNNL_ARG_FROM, from},
-                                                          {DNNL_ARG_TO, to}});
+  return MakeReorder(ToDesc(call.operands[0]), ToDesc(call.results[0]));
 }
 
 using Maker = std::unique_ptr<LibraryExecutable> (*)(const LibraryCall&);

@@ -67,13 +67,17 @@ std::optional<Chosen> FromPd(const std::optional<Pd>& pd,
                              const dnnl::memory::desc& weight,
                              const dnnl::memory::desc& y) {
   const auto lx = ToLayout(x);
-  const auto lw = ToLayout(weight);
   const auto ly = ToLayout(y);
-  if (!lx.has_value() || !lw.has_value() || !ly.has_value()) {
-    return std::nullopt;
+  if (!lx.has_value() || !ly.has_value()) return std::nullopt;
+  const auto lw = ToLayout(weight);
+  auto workspace = static_cast<int64_t>(pd->scratchpad_desc().get_size());
+  if (!lw.has_value()) {
+    // Padded, which no layout of ours describes: the call packs a plain one.
+    workspace = codegen::PadToAlignment(workspace) +
+                static_cast<int64_t>(weight.get_size());
   }
-  return Chosen{*lx, *lw, *ly, pd->impl_info_str(),
-                static_cast<int64_t>(pd->scratchpad_desc().get_size())};
+  return Chosen{*lx, lw.value_or(Layout{}), *ly, pd->impl_info_str(),
+                workspace};
 }
 
 std::optional<Chosen> Query(ConvKind kind, const ConvDescs& d,

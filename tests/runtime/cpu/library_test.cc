@@ -180,6 +180,11 @@ std::vector<std::unique_ptr<OneNode>> ConvNodes(const ConvCase& c,
   attrs.Set("weight_shape", w.shape);
   nodes.push_back(std::make_unique<OneNode>(
       "conv2d_grad_weight", std::vector<TensorType>{x, y}, attrs));
+  if (dtype == DType::kBF16) {
+    attrs.Set("result_dtype", std::string("f32"));
+    nodes.push_back(std::make_unique<OneNode>(
+        "conv2d_grad_weight", std::vector<TensorType>{x, y}, attrs));
+  }
   return nodes;
 }
 
