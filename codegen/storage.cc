@@ -56,6 +56,7 @@ bool IsView(const ir::Node& node) {
            IsRowMajor(node.output()->type());
   }
   return node.op_name() == "copy" &&
+         node.input(0)->type().dtype == node.output()->type().dtype &&
          SamePhysicalOrder(node.input(0)->type(), node.output()->type());
 }
 

@@ -264,6 +264,14 @@ class Assignment {
     ir::Builder builder(graph_, &node);
     builder.set_location(node.location());
     Value* copy = builder.Copy(value, layout);
+    const Node* cast = value->producer();
+    if (cast != nullptr && IsState(*value) &&
+        ir::NodeScalar(*cast) == ir::ScalarOp::kIdentity) {
+      // Cast and packed in one pass over the weight.
+      copy->producer()->SetInput(0, cast->input(0));
+      copy->producer()->mutable_attrs().Set(
+          "result_dtype", std::string(DTypeName(value->type().dtype)));
+    }
     fixed_.insert(copy);
     node.SetInput(operand, copy);
     changed_ = true;

@@ -237,7 +237,10 @@ Result SimplifyLastOneWins(const Node& node) {
 // A splat has the same elements in every layout.
 Result SimplifyCopy(const Node& node) {
   if (Result splat = Splat(node, SplatAttribute(*node.input(0)))) return splat;
-  return SimplifyLastOneWins(node);
+  const Node* inner = ProducerAlike(node);
+  const bool rounds = inner != nullptr && inner->input(0)->type().dtype !=
+                                              inner->output()->type().dtype;
+  return rounds ? std::nullopt : SimplifyLastOneWins(node);
 }
 
 Result SimplifyBroadcast(const Node& node) {

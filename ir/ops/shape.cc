@@ -177,12 +177,21 @@ Grads GradConcat(Builder& b, const Node& n, DOutputs d) {
 std::vector<TensorType> InferCopy(Types in, const Attrs& attrs) {
   TensorType type = in[0];
   type.layout = ParseLayout(attrs.String("layout"));
+  const std::string& dtype = attrs.String("result_dtype");
+  if (!dtype.empty()) {
+    const auto parsed = ParseDType(dtype);
+    FUSOR_CHECK(parsed.has_value() && IsFloat(*parsed) && IsFloat(type.dtype),
+                kGraph, "result_dtype {} of {}: expected floating dtypes",
+                dtype, DTypeName(type.dtype));
+    type.dtype = *parsed;
+  }
   CheckType(type);
   return {type};
 }
 
 Grads GradCopy(Builder& b, const Node& n, DOutputs d) {
-  return {b.Copy(d[0], n.input(0)->type().layout)};
+  const TensorType& type = n.input(0)->type();
+  return {b.Cast(b.Copy(d[0], type.layout), type.dtype)};
 }
 
 // --- Index maps
@@ -346,8 +355,9 @@ std::vector<OpDef> MakeOps() {
            {"value", 0.0}}),
       Row("concat", "operands one after the other along `dim`", InferConcat,
           GradConcat, EvalConcat, {{"dim", int64_t{0}, true}}),
-      Row("copy", "the same value in another layout", InferCopy, GradCopy,
-          EvalSameData, {{"layout", std::string(), true}}),
+      Row("copy", "the same value in another layout, rounded to result_dtype",
+          InferCopy, GradCopy, EvalSameData,
+          {{"layout", std::string(), true}, {"result_dtype", std::string()}}),
   };
   // Reshape is defined on the row-major order, so its operands are, too.
   ops[1].layout = LayoutRule::kRowMajor;

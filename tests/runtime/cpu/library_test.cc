@@ -388,6 +388,20 @@ TEST(CpuLibraryTest, MatrixProducts) {
   }
 }
 
+TEST(CpuLibraryTest, CopiesRoundToTheirResultDtype) {
+  const TensorType type{DType::kF32, {32, 16, 3, 3}, {}};
+  const OneNode one("copy", {type},
+                    {{"layout", std::string("ABcd8b16a2b")},
+                     {"result_dtype", std::string("bf16")}});
+  LibraryCall call = one.Call({Canonical(ir::ParseLayout("ABcd16b16a"))},
+                              {Canonical(ir::ParseLayout("ABcd8b16a2b"))});
+  const Tensor tensor = RandomTensor(type, 5, -1, 1);
+  const Tensor copy = RunCall(call, {tensor})[0];
+  for (size_t i = 0; i < tensor.data.size(); ++i) {
+    ASSERT_EQ(copy.data[i], ir::RoundTo(DType::kBF16, tensor.data[i])) << i;
+  }
+}
+
 TEST(CpuLibraryTest, CopiesBetweenAllLayouts) {
   const char* layouts[] = {"abcd",       "acdb", "aBcd16b",  "aBcd8b",
                            "ABcd16b16a", "cdba", "ABcd8b8a", "Acdb16a"};
