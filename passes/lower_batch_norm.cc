@@ -76,7 +76,10 @@ Value* Apply(Builder& b, Value* x, const Affine& a) {
   return b.Plus(b.Times(x, Spread(b, a.scale, x)), Spread(b, a.shift, x));
 }
 
-void LowerTrain(ir::Graph& graph, Builder& b, Node& node) {
+// What is computed in the place of a node, result by result.
+using Results = std::vector<Value*>;
+
+Results LowerTrain(Builder& b, const Node& node) {
   const double epsilon = node.attrs().Float("epsilon");
   const std::string& residual = node.attrs().String("residual");
   const DType wide = node.input(1)->type().dtype;
@@ -86,7 +89,7 @@ void LowerTrain(ir::Graph& graph, Builder& b, Node& node) {
   Value* z = Apply(
       b, x,
       MakeAffine(b, node.input(1), node.input(2), s.mean, s.variance, epsilon));
-  std::vector<Value*> results{nullptr, s.mean, s.variance};
+  Results results{nullptr, s.mean, s.variance};
   if (residual == "add") {
     z = b.Plus(z, b.Cast(node.input(3), wide));
   } else if (residual == "norm") {
@@ -102,9 +105,7 @@ void LowerTrain(ir::Graph& graph, Builder& b, Node& node) {
     z = b.Relu(z);
   }
   results[0] = b.Cast(z, narrow);
-  for (size_t i = 0; i < results.size(); ++i) {
-    graph.ReplaceAllUses(node.output(i), results[i]);
-  }
+  return results;
 }
 
 struct Gradients {
@@ -128,7 +129,7 @@ Gradients Differentiate(Builder& b, Value* g, Value* sum_g, Value* x,
   return {dx, dgamma, sum_g};
 }
 
-void LowerGrad(ir::Graph& graph, Builder& b, Node& node) {
+Results LowerGrad(Builder& b, const Node& node) {
   const double epsilon = node.attrs().Float("epsilon");
   const std::string& residual = node.attrs().String("residual");
   const bool relu = node.attrs().Bool("relu");
@@ -148,7 +149,7 @@ void LowerGrad(ir::Graph& graph, Builder& b, Node& node) {
   }
   Value* sum_g = b.ReduceSum(g, ReducedDims(x));
   const Gradients d = Differentiate(b, g, sum_g, x, mean, affine);
-  std::vector<Value*> results{b.Cast(d.dx, narrow), d.dgamma, d.dbeta};
+  Results results{b.Cast(d.dx, narrow), d.dgamma, d.dbeta};
   if (residual == "add") {
     results.push_back(b.Cast(g, narrow));
   } else if (residual == "norm") {
@@ -159,15 +160,26 @@ void LowerGrad(ir::Graph& graph, Builder& b, Node& node) {
     const Gradients d2 = Differentiate(b, g, sum_g, x2, mean2, affine2);
     results.insert(results.end(), {b.Cast(d2.dx, narrow), d2.dgamma, d2.dbeta});
   }
+  return results;
+}
+
+// The new values take over uses and names.
+void Replace(ir::Graph& graph, Node* node, const Results& results) {
+  std::vector<std::string> names;
   for (size_t i = 0; i < results.size(); ++i) {
-    graph.ReplaceAllUses(node.output(i), results[i]);
+    graph.ReplaceAllUses(node->output(i), results[i]);
+    names.push_back(node->output(i)->name());
+  }
+  graph.Erase(node);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i]->producer() != nullptr) graph.Rename(results[i], names[i]);
   }
 }
 
 }  // namespace
 
 bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
-  std::vector<Node*> lowered;
+  bool changed = false;
   std::vector<Node*> nodes;
   for (const auto& node : graph.nodes()) nodes.push_back(node.get());
   for (Node* node : nodes) {
@@ -176,15 +188,12 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
     if (!context.ConsumeFuel(kPass, *node->output())) break;
     Builder builder(graph, node);
     builder.set_location(node->location());
-    if (train) {
-      LowerTrain(graph, builder, *node);
-    } else {
-      LowerGrad(graph, builder, *node);
-    }
-    lowered.push_back(node);
+    const Results results =
+        train ? LowerTrain(builder, *node) : LowerGrad(builder, *node);
+    Replace(graph, node, results);
+    changed = true;
   }
-  graph.EraseAll(lowered);
-  return !lowered.empty();
+  return changed;
 }
 
 }  // namespace fusor::passes

@@ -221,13 +221,13 @@ double Session::ReadScalar(int program, int output) {
 }
 
 ir::Tensor Session::ReadOutput(int program, int output) {
-  const Program& p = *programs_[program];
-  const int buffer = p.compiled.plan.outputs[output].buffer;
-  const ir::TensorType& type = p.compiled.plan.buffers[buffer].type;
-  std::vector<char> bytes(static_cast<size_t>(type.num_bytes()));
-  stream_->CopyToHost(bytes.data(), p.executor->address(buffer), bytes.size());
-  stream_->Synchronize();
-  return ir::FromMemory(type, bytes.data());
+  const int buffer = plan(program).outputs[output].buffer;
+  return ir::FromMemory(plan(program).buffers[buffer].type,
+                        ReadBuffer(program, buffer).data());
+}
+
+void Session::RunStep(int program, size_t step) {
+  programs_[program]->executor->RunStep(step, *stream_);
 }
 
 std::vector<double> Session::ProfileStep(int program) {

@@ -45,6 +45,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   const Device& device() const { return *device_; }
+  // What programs are compiled with.
+  const codegen::TargetCompiler& compiler() const { return *compiler_; }
 
   // Compiles a model's forward graph and makes it ready to run. Returns the
   // program's number. Throws what Compile throws, and kOutOfMemory when the
@@ -84,6 +86,9 @@ class Session {
   // Blocks until the last step has ended. A scalar output as double.
   double ReadScalar(int program, int output);
   ir::Tensor ReadOutput(int program, int output);
+
+  // For debugging: enqueues one step of the plan. A run is all steps in order.
+  void RunStep(int program, size_t step);
 
   // For profiles: milliseconds of each step of the plan in one run of the
   // program, with a synchronisation after each.

@@ -96,9 +96,15 @@ class GraphMap {
         element("th", {style: "width:150px"}, "part of the model"),
         this.columns.map((column, c) => element(
             "th", {style: "width:" + Math.round(this.widths[c]) + "px"},
-            column)));
+            column + this.totals(column))));
     const body = element("tbody", {}, head);
-    for (const row of this.rows) body.append(this.drawRow(row));
+    // Rows that the address names, "#layer1.0,fc", are open.
+    const named = decodeURIComponent(location.hash.slice(1)).split(",");
+    for (const row of this.rows) {
+      const line = this.drawRow(row);
+      body.append(line);
+      if (named.includes(row)) this.toggle(line, row);
+    }
     const present = new Set(this.variants.flatMap(
         ({graph}) => graph.nodes.map((node) => node.kind)));
     const colours = element("div", {class: "legend"}, KINDS.filter(
@@ -106,6 +112,19 @@ class GraphMap {
             "span", {}, element("span", {class: "swatch " + kind}), text)));
     return element("div", {}, colours,
                    element("table", {class: "map"}, body));
+  }
+
+  // Time that each variant spends in a phase.
+  totals(column) {
+    if (!this.timed) return "";
+    return ": " + this.variants.map((_, v) => {
+      let sum = 0;
+      for (const row of this.rows) {
+        const nodes = this.cells.get(this.key(v, row, column)) || [];
+        for (const node of nodes) sum += this.weight(node);
+      }
+      return showMicroseconds(sum);
+    }).join(" \u2192 ");
   }
 
   drawRow(row) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/data/batch_source.h"
+#include "runtime/debug/profile.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/workbench.h"
 
@@ -67,7 +68,7 @@ class BenchCommand {
       const Measured measured = Measure(*data);
       Report("real data", measured, &with_data);
       with_data["ratio_to_synthetic"] =
-          Median(base.step_ms) / Median(measured.step_ms);
+          runtime::Median(base.step_ms) / runtime::Median(measured.step_ms);
       out["data"] = with_data;
     }
     if (flags_.profile) Profile(&out);
@@ -117,7 +118,7 @@ class BenchCommand {
 
   void Report(const char* what, const Measured& measured, json* out) {
     if (measured.step_ms.empty()) return;
-    const double median = Median(measured.step_ms);
+    const double median = runtime::Median(measured.step_ms);
     const double rate = static_cast<double>(flags_.model.batch) / median * 1e3;
     double total = 0;
     for (double ms : measured.step_ms) total += ms;

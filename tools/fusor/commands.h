@@ -10,6 +10,8 @@ namespace fusor::tools {
 using Run = std::function<void()>;
 void AddTrain(CLI::App& app, Run* run);
 void AddBench(CLI::App& app, Run* run);
+void AddCompare(CLI::App& app, Run* run);
+void AddPlan(CLI::App& app, Run* run);
 void AddEval(CLI::App& app, Run* run);
 void AddCompile(CLI::App& app, Run* run);
 void AddOpt(CLI::App& app, Run* run);

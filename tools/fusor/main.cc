@@ -80,6 +80,8 @@ int Main(const std::vector<std::string>& args) {
   AddBench(app, &run);
   AddCompile(app, &run);
   AddOpt(app, &run);
+  AddCompare(app, &run);
+  AddPlan(app, &run);
   AddDump(app, &run);
   AddData(app, &run);
   AddDoctor(app, &run);

@@ -1,10 +1,13 @@
 #include "tools/fusor/workbench.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -18,6 +21,7 @@
 #include "runtime/data/image_folder.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/synthetic.h"
+#include "runtime/debug/profile.h"
 
 namespace fusor::tools {
 
@@ -269,13 +273,6 @@ std::unique_ptr<runtime::BatchSource> OpenData(const DataFlags& data,
   return std::make_unique<runtime::Loader>(std::move(images), options);
 }
 
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 std::string KernelText(const codegen::Plan& plan) {
   std::string text;
   for (const codegen::CompiledKernel& kernel : plan.kernels) {
@@ -287,7 +284,7 @@ std::string KernelText(const codegen::Plan& plan) {
 json StepJson(std::vector<double> step_ms) {
   if (step_ms.empty()) return json::object();
   const auto [low, high] = std::minmax_element(step_ms.begin(), step_ms.end());
-  return {{"median", Median(step_ms)}, {"min", *low}, {"max", *high}};
+  return {{"median", runtime::Median(step_ms)}, {"min", *low}, {"max", *high}};
 }
 
 json ProgramJson(const runtime::Session& session, int program) {
@@ -366,14 +363,25 @@ std::string ProgramSummary(const codegen::Plan& plan,
   return text + "\n";
 }
 
-void WriteJson(const std::string& path, const json& value) {
+void CheckWritable(const std::string& path) {
+  if (path.empty() || path == "-") return;
+  fs::path folder = fs::path(path).parent_path();
+  if (folder.empty()) folder = ".";
+  FUSOR_CHECK(access(folder.c_str(), W_OK | X_OK) == 0, kUsage,
+              "{}: cannot be written: {}", path, std::strerror(errno));
+}
+
+void WriteText(const std::string& path, const std::string& text) {
   if (path.empty()) return;
-  const std::string text = value.dump(2) + "\n";
   if (path == "-") {
     std::cout << text << std::flush;
     return;
   }
   WriteFileAtomically(path, text, ErrorCode::kUsage);
+}
+
+void WriteJson(const std::string& path, const json& value) {
+  if (!path.empty()) WriteText(path, value.dump(2) + "\n");
 }
 
 }  // namespace fusor::tools

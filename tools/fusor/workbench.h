@@ -54,15 +54,19 @@ std::string KernelText(const codegen::Plan& plan);  // the IR of each kernel
 
 // {"median", "min", "max"} of step times.
 nlohmann::json StepJson(std::vector<double> step_ms);
-double Median(std::vector<double> values);
 
 // What was compiled, in a few lines for people.
 std::string ProgramSummary(const codegen::Plan& plan,
                            const codegen::CompileReport& report);
 std::string ProgramSummary(const runtime::Session& session, int program);
 
+// Throws kUsage unless a file of that name could be written: to be asked before
+// minutes of work. Empty and "-" always can.
+void CheckWritable(const std::string& path);
+
 // Writes to FILE (temporary name, then renamed) or stdout for "-"; nothing for
 // an empty path.
+void WriteText(const std::string& path, const std::string& text);
 void WriteJson(const std::string& path, const nlohmann::json& json);
 
 }  // namespace fusor::tools

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "runtime/debug/compare.h"
+
+namespace fusor::runtime {
+
+struct CallDifferences {
+  std::vector<ValueDifference> values;
+  int64_t unmatched = 0;  // calls that one of the programs alone has
+};
+
+// Runs program `program` of both sessions once, step by step side by side, and
+// compares what the library calls read and write: convolutions, products and
+// poolings are what every variant of a model has at the same model location,
+// whatever is fused between them. Parameters and inputs are left out, a value
+// that several calls read counts once, for the first.
+CallDifferences StepTogether(Session& a, Session& b, int program);
+
+// Of buffer `buffer_a` of a's program and `buffer_b` of b's, as they are now.
+Difference CompareBuffers(Session& a, Session& b, int program, int buffer_a,
+                          int buffer_b);
+
+}  // namespace fusor::runtime

@@ -1,0 +1,281 @@
+#include "runtime/debug/compare_page.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "codegen/compiler.h"
+#include "codegen/report/graph_view.h"
+#include "codegen/report/html_page.h"
+#include "codegen/report/memory_timeline.h"
+#include "codegen/report/quantities.h"
+
+namespace fusor::runtime {
+namespace {
+
+using codegen::ClassCost;
+using codegen::ShowBytes;
+using codegen::ShowCount;
+using nlohmann::json;
+
+std::vector<std::string> ClassNames(const std::vector<VariantFacts>& facts) {
+  std::vector<std::string> names;
+  for (const VariantFacts& f : facts) {
+    for (const ClassCost& c : f.costs.classes) {
+      if (std::find(names.begin(), names.end(), c.op_class) == names.end()) {
+        names.push_back(c.op_class);
+      }
+    }
+  }
+  return names;
+}
+
+class PageWriter {
+ public:
+  PageWriter(const Comparison& comparison,
+             const std::vector<VariantFacts>& facts)
+      : comparison_(comparison), facts_(facts) {
+    for (const VariantFacts& f : facts_) names_.push_back(f.name);
+    measured_ = facts_[0].costs.total.measured_us >= 0;
+  }
+
+  std::string Write(const std::string& subject) {
+    page_.title = names_[0];
+    for (size_t v = 1; v < names_.size(); ++v) {
+      page_.title += " against " + names_[v];
+    }
+    page_.lead = subject;
+    for (size_t v = 1; v < facts_.size(); ++v) {
+      const std::string line = IdentityLine(comparison_.variants[v]);
+      if (!line.empty()) page_.lead += "\n" + names_[v] + ": " + line + ".";
+    }
+    Tiles();
+    Map();
+    Bars("Time by class of op", "us",
+         [](const ClassCost& c) { return c.us(); });
+    Bars("Bytes moved by class of op", "bytes",
+         [](const ClassCost& c) { return static_cast<double>(c.bytes); });
+    Memory();
+    for (size_t v = 1; v < facts_.size(); ++v) Differences(v);
+    for (const VariantFacts& f : facts_) Rewrites(f);
+    Counts();
+    return codegen::Render(page_);
+  }
+
+ private:
+  // "1035 -> 829", in the order of the variants.
+  template <typename Show>
+  std::string Each(const Show& show) const {
+    std::string text;
+    for (const VariantFacts& f : facts_) {
+      text += (text.empty() ? "" : " \u2192 ") + show(f);
+    }
+    return text;
+  }
+
+  void Tiles() {
+    std::vector<codegen::Tile> tiles;
+    const bool timed = !comparison_.variants[0].step_ms.empty();
+    if (timed) {
+      const StepTime& t = facts_.back().time;
+      tiles.push_back({"speed", fmt::format("\u00d7 {:.2f}", t.ratio),
+                       Each([](const VariantFacts& f) {
+                         return fmt::format("{:.1f} ms", f.time.median_ms);
+                       })});
+    }
+    const auto count = [&](const char* what, const char* key, bool bytes) {
+      const auto show = [&](const VariantFacts& f) {
+        const int64_t n = f.counts.at(key);
+        return bytes ? ShowBytes(n) : std::to_string(n);
+      };
+      const auto first = static_cast<double>(facts_.front().counts.at(key));
+      const auto last = static_cast<double>(facts_.back().counts.at(key));
+      tiles.push_back({what,
+                       first > 0 ? fmt::format("\u00d7 {:.2f}", last / first)
+                                 : show(facts_.back()),
+                       Each(show)});
+    };
+    count("kernels a step", "kernels", false);
+    count("bytes moved a step", "bytes_moved", true);
+    count("planned memory", "planned_peak_bytes", true);
+    const KindSummary worst = WorstGradient();
+    if (worst.values > 0) {
+      tiles.push_back({"gradients",
+                       worst.identical == worst.values
+                           ? "bit-identical"
+                           : fmt::format("{:.1e}", worst.relative),
+                       worst.identical == worst.values
+                           ? fmt::format("all {}", worst.values)
+                           : fmt::format("greatest relative difference of {}",
+                                         worst.values)});
+    }
+    page_.sections.push_back(codegen::TileSection(tiles));
+  }
+
+  KindSummary WorstGradient() const {
+    for (const KindSummary& sum : Summarize(comparison_.variants.back())) {
+      if (sum.kind == ValueKind::kGradient) return sum;
+    }
+    return {};
+  }
+
+  void Map() {
+    std::vector<std::pair<std::string, json>> graphs;
+    for (size_t v = 0; v < facts_.size(); ++v) {
+      const Session& session = *comparison_.variants[v].session;
+      graphs.emplace_back(
+          names_[v], codegen::GraphView(
+                         session.graph(0),
+                         codegen::TimesOf(session.plan(0), facts_[v].costs)));
+    }
+    page_.sections.push_back(codegen::GraphSection(
+        "The step, part by part",
+        fmt::format("A box is a kernel or library call, as wide as the time it "
+                    "{}; the number in a fusion is how many ops it holds. "
+                    "Hover for what it reads; click a row to open it, then a "
+                    "fusion to see inside.",
+                    measured_ ? "took" : "is modelled to take"),
+        std::move(graphs)));
+  }
+
+  template <typename Value>
+  void Bars(const std::string& title, const std::string& unit,
+            const Value& value) {
+    std::vector<std::vector<double>> values;
+    std::vector<std::string> names = ClassNames(facts_);
+    for (const std::string& name : names) {
+      values.emplace_back();
+      for (const VariantFacts& f : facts_) {
+        const auto found = std::find_if(
+            f.costs.classes.begin(), f.costs.classes.end(),
+            [&](const ClassCost& c) { return c.op_class == name; });
+        values.back().push_back(found == f.costs.classes.end() ? 0
+                                                               : value(*found));
+      }
+    }
+    page_.sections.push_back(codegen::BarSection(
+        unit == "us" ? title + (measured_ ? ", measured" : ", modelled")
+                     : title,
+        unit, names_, std::move(names), std::move(values)));
+  }
+
+  void Memory() {
+    std::vector<json> variants;
+    for (size_t v = 0; v < facts_.size(); ++v) {
+      variants.push_back(codegen::TimelineView(
+          comparison_.variants[v].session->plan(0), names_[v]));
+    }
+    page_.sections.push_back(codegen::MemorySection(
+        "Memory over the step",
+        "Activations, gradients and workspaces that are live while each kernel "
+        "runs. Hover over the dots for the buffers at the peak.",
+        std::move(variants)));
+  }
+
+  void Differences(size_t v) {
+    const VariantRun& run = comparison_.variants[v];
+    if (run.differences.empty()) return;
+    std::vector<std::vector<json>> summary;
+    for (const KindSummary& sum : Summarize(run)) {
+      summary.push_back({std::string(ValueKindName(sum.kind)), sum.values,
+                         sum.identical, Scientific(sum.max_abs),
+                         Scientific(sum.max_relative), Scientific(sum.relative),
+                         Ulp(sum.max_ulp)});
+    }
+    page_.sections.push_back(codegen::TableSection(
+        fmt::format("Numbers: {} against {}", names_[v], names_[0]),
+        "One step from the same weights and inputs. Max rel: greatest "
+        "difference by the greatest magnitude in the tensor. Relative: of all "
+        "elements together, which one ReLU that falls on its other side does "
+        "not spoil. ULP: representable values in between.",
+        {"kind", "compared", "bit-identical", "max abs", "max rel", "relative",
+         "max ULP"},
+        std::move(summary)));
+    std::vector<std::vector<json>> rows;
+    for (const ValueDifference& value : WorstFirst(run)) {
+      const Difference& d = value.difference;
+      rows.push_back({std::string(ValueKindName(value.kind)), value.name,
+                      Scientific(d.max_abs), Scientific(d.max_relative),
+                      Scientific(d.relative), Ulp(d.max_ulp),
+                      fmt::format("{} of {}", d.differing, d.elements)});
+    }
+    if (rows.empty()) return;
+    page_.sections.push_back(
+        codegen::TableSection("", "Worst first.",
+                              {"kind", "value", "max abs", "max rel",
+                               "relative", "max ULP", "elements that differ"},
+                              std::move(rows), 15));
+  }
+
+  static std::string Scientific(double value) {
+    return value == 0 ? "0" : fmt::format("{:.2e}", value);
+  }
+  static std::string Ulp(double value) { return fmt::format("{:.4g}", value); }
+
+  void Rewrites(const VariantFacts& f) {
+    std::vector<std::vector<json>> rows;
+    const auto add = [&](const char* what, const RewriteCount& r) {
+      std::string places;
+      for (size_t i = 0; i < std::min<size_t>(6, r.places.size()); ++i) {
+        places += (i == 0 ? "" : ", ") + r.places[i];
+      }
+      if (r.places.size() > 6) places += ", \u2026";
+      rows.push_back(
+          {what, r.pass, r.reason, r.count,
+           r.saved_ns == 0
+               ? ""
+               : fmt::format("{:.1f}", static_cast<double>(r.saved_ns) / 1e3),
+           places});
+    };
+    for (const RewriteCount& r : f.made) add("fused", r);
+    for (const RewriteCount& r : f.refused) add("refused", r);
+    if (rows.empty()) return;
+    page_.sections.push_back(codegen::TableSection(
+        "Fusion decisions: " + f.name,
+        "Places that a pass looked at; what the best refused one was modelled "
+        "to save.",
+        {"", "pass", "what, or why not", "places", "\u00b5s", "where"},
+        std::move(rows), 12));
+  }
+
+  void Counts() {
+    std::vector<std::string> head{""};
+    head.insert(head.end(), names_.begin(), names_.end());
+    std::vector<std::vector<json>> rows;
+    for (const CountName& count : CountNames()) {
+      rows.push_back({count.label});
+      for (const VariantFacts& f : facts_) {
+        const int64_t n = f.counts.at(count.key);
+        rows.back().push_back(count.bytes ? json(ShowBytes(n))
+                                          : json(ShowCount(n)));
+      }
+    }
+    const auto& phases = comparison_.variants[0].session->report(0).seconds;
+    for (size_t p = 0; p < phases.size(); ++p) {
+      rows.push_back({"compile: " + phases[p].first});
+      for (const VariantRun& run : comparison_.variants) {
+        rows.back().push_back(fmt::format(
+            "{:.0f} ms", 1e3 * run.session->report(0).seconds[p].second));
+      }
+    }
+    page_.sections.push_back(
+        codegen::TableSection("Counts", "", std::move(head), std::move(rows)));
+  }
+
+  const Comparison& comparison_;
+  const std::vector<VariantFacts>& facts_;
+  std::vector<std::string> names_;
+  bool measured_ = false;
+  codegen::HtmlPage page_;
+};
+
+}  // namespace
+
+std::string ComparisonPage(const Comparison& comparison,
+                           const std::vector<VariantFacts>& facts,
+                           const std::string& subject) {
+  return PageWriter(comparison, facts).Write(subject);
+}
+
+}  // namespace fusor::runtime

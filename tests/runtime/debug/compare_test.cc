@@ -1,0 +1,267 @@
+#include "runtime/debug/compare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/builder.h"
+#include "ir/support/error.h"
+#include "models/layers.h"
+#include "models/model.h"
+#include "runtime/backend_loader.h"
+#include "runtime/data/synthetic.h"
+#include "runtime/debug/compare_facts.h"
+#include "runtime/debug/compare_page.h"
+#include "runtime/debug/compare_report.h"
+
+namespace fusor::runtime {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Variant MakeVariant(const std::string& name, bool fusion, bool eager) {
+  Variant variant;
+  variant.name = name;
+  variant.backend = &LoadBackend("cpu");
+  variant.compile.passes.fusion = fusion;
+  variant.compile.passes.eager_rounding = eager;
+  return variant;
+}
+
+template <typename T>
+std::vector<char> BytesOf(const T* data, size_t count) {
+  const auto* bytes = reinterpret_cast<const char*>(data);
+  return {bytes, bytes + count * sizeof(T)};
+}
+
+InputBytes SyntheticInputs(const models::ModelOptions& options) {
+  SyntheticSource source({.batch_size = static_cast<int>(options.batch),
+                          .image_size = static_cast<int>(options.image_size),
+                          .num_classes = static_cast<int>(options.num_classes),
+                          .seed = 3});
+  const Batch& batch = source.Next();
+  const float lr = 0.1f;
+  const int64_t key = 7;
+  const int32_t step = 1;
+  return {{"images", BytesOf(batch.images().data(), batch.images().size())},
+          {"labels", BytesOf(batch.labels.data(), batch.labels.size())},
+          {"lr", BytesOf(&lr, 1)},
+          {"random_key", BytesOf(&key, 1)},
+          {"step", BytesOf(&step, 1)}};
+}
+
+Comparison CompareFusion(const ir::Graph& model, const InputBytes& inputs,
+                         bool eager, const CompareOptions& how) {
+  return Compare(
+      model, {MakeVariant("off", false, eager), MakeVariant("on", true, eager)},
+      inputs, how);
+}
+
+constexpr models::ModelOptions kCifar = {
+    .batch = 4, .image_size = 32, .num_classes = 10};
+std::unique_ptr<ir::Graph> Cifar() {
+  return models::BuildModel("resnet20-cifar", models::Phase::kTrain, kCifar)
+      .graph;
+}
+
+const CompareOptions kNumbersOnly = {.warmup = 0, .rounds = 0, .profiles = 0};
+
+int64_t CountOf(const VariantRun& run, ValueKind kind) {
+  int64_t count = 0;
+  for (const ValueDifference& value : run.differences) {
+    count += value.kind == kind ? 1 : 0;
+  }
+  return count;
+}
+
+// Convolutions with bias and ReLU, poolings, dropout and dense layers, as in
+// VGG, but small.
+std::unique_ptr<ir::Graph> SmallVgg(const models::ModelOptions& options,
+                                    bool batch_norm) {
+  auto graph = std::make_unique<ir::Graph>("small_vgg");
+  ir::Builder builder(*graph);
+  models::Layers layers(builder, models::Phase::kTrain, options);
+  ir::Value* x = layers.Images();
+  for (int i = 0; i < 3; ++i) {
+    const std::string name = fmt::format("features.{}", i);
+    x = layers.Conv(x, name + ".conv", 16 << i, {.bias = true});
+    if (batch_norm) x = layers.BatchNorm(x, name + ".bn");
+    x = layers.MaxPool(layers.Relu(x, name + ".relu"), name + ".pool", 2, 2, 0);
+  }
+  const ir::Shape& shape = x->type().shape;
+  x = builder.Reshape(x, {shape[0], shape[1] * shape[2] * shape[3]});
+  x = layers.LinearNormal(x, "classifier.0", 64, 0.05);
+  x = layers.Dropout(layers.Relu(x, "classifier.1"), "classifier.2");
+  layers.Classify(
+      layers.LinearNormal(x, "classifier.3", options.num_classes, 0.05));
+  return graph;
+}
+
+// The contract of eager rounding.
+void ExpectThatFusionChangesNoBit(const ir::Graph& model,
+                                  const models::ModelOptions& options) {
+  const Comparison comparison =
+      CompareFusion(model, SyntheticInputs(options), true, kNumbersOnly);
+  const VariantRun& run = comparison.variants[1];
+  EXPECT_GE(CountOf(run, ValueKind::kGradient), 10);
+  EXPECT_GE(CountOf(run, ValueKind::kState), 20);
+  EXPECT_GE(CountOf(run, ValueKind::kIntermediate), 15);
+  EXPECT_EQ(run.unmatched_calls, 0);
+  for (const ValueDifference& value : WorstFirst(run)) {
+    ADD_FAILURE() << ValueKindName(value.kind) << " " << value.name << ": "
+                  << value.difference.differing << " of "
+                  << value.difference.elements << " elements differ, by "
+                  << value.difference.max_ulp << " ULP";
+  }
+  EXPECT_THAT(IdentityLine(run), AllOf(HasSubstr("bit-identical: loss, "),
+                                       Not(HasSubstr("different"))));
+}
+
+TEST(EagerRounding, FusionChangesNoBitOfResidualNetworks) {
+  const std::pair<std::string, models::ModelOptions> networks[] = {
+      {"resnet20-cifar", kCifar},
+      {"resnet18", {.batch = 2, .image_size = 64, .num_classes = 10}},
+      {"resnet50", {.batch = 2, .image_size = 64, .num_classes = 10}}};
+  for (const auto& [arch, options] : networks) {
+    SCOPED_TRACE(arch);
+    ExpectThatFusionChangesNoBit(
+        *models::BuildModel(arch, models::Phase::kTrain, options).graph,
+        options);
+  }
+}
+
+TEST(EagerRounding, FusionChangesNoBitOfPlainNetworks) {
+  for (const bool batch_norm : {false, true}) {
+    SCOPED_TRACE(batch_norm);
+    ExpectThatFusionChangesNoBit(*SmallVgg(kCifar, batch_norm), kCifar);
+  }
+}
+
+TEST(Compare, FastRoundingStaysWithinRounding) {
+  const Comparison comparison =
+      CompareFusion(*Cifar(), SyntheticInputs(kCifar), false, kNumbersOnly);
+  for (const KindSummary& sum : Summarize(comparison.variants[1])) {
+    EXPECT_LT(sum.relative, 1e-2) << ValueKindName(sum.kind);
+  }
+}
+
+TEST(Compare, TimesAndCountsEveryVariant) {
+  const Comparison comparison =
+      CompareFusion(*Cifar(), SyntheticInputs(kCifar), false,
+                    {.warmup = 1, .rounds = 3, .profiles = 1, .values = false});
+  const std::vector<VariantFacts> facts = FactsOf(comparison);
+  ASSERT_EQ(facts.size(), 2);
+  for (size_t v = 0; v < 2; ++v) {
+    const VariantRun& run = comparison.variants[v];
+    EXPECT_EQ(run.step_ms.size(), 3);
+    EXPECT_EQ(run.profile_ms.size(), run.session->plan(0).steps.size());
+    EXPECT_GT(facts[v].time.median_ms, 0);
+    EXPECT_GT(facts[v].costs.total.measured_us, 0);
+    EXPECT_TRUE(run.differences.empty());
+  }
+  EXPECT_EQ(facts[0].time.ratio, 1);
+  EXPECT_GT(facts[0].counts.at("kernels"), 3 * facts[1].counts.at("kernels"));
+  EXPECT_GT(facts[0].counts.at("bytes_moved"),
+            facts[1].counts.at("bytes_moved"));
+  // 10 BN-ReLU, and with an addition 9, of which 2 have two normalisations.
+  int64_t made = 0;
+  for (const RewriteCount& rewrite : facts[1].made) {
+    if (rewrite.pass == "fuse_norm_activation") made += rewrite.count;
+  }
+  EXPECT_EQ(made, 19);
+  EXPECT_FALSE(facts[1].refused.empty());
+  for (const RewriteCount& rewrite : facts[1].refused) {
+    EXPECT_FALSE(rewrite.reason.empty());
+    EXPECT_FALSE(rewrite.places.empty());
+  }
+}
+
+TEST(Compare, TextJsonAndPageTellTheSame) {
+  const Comparison comparison =
+      CompareFusion(*Cifar(), SyntheticInputs(kCifar), true,
+                    {.warmup = 0, .rounds = 2, .profiles = 1});
+  const auto facts = FactsOf(comparison);
+  const std::string text = ComparisonText(comparison, facts, 5);
+  const std::string identity =
+      "bit-identical: loss, 172 state outputs, 65 gradients, ";
+  EXPECT_THAT(text, HasSubstr(identity));
+  const json out = ComparisonJson(comparison, facts);
+  EXPECT_EQ(out["comparisons"][0]["numbers"]["bit_identical"], true);
+  EXPECT_EQ(out["comparisons"][0]["numbers"]["summary"]["gradient"]["values"],
+            65);
+  const std::string page = ComparisonPage(comparison, facts, "subject");
+  EXPECT_NE(page.find(identity), std::string::npos);
+  for (const char* reference : {"http:", "https:", "src=", "href=", "url("}) {
+    EXPECT_EQ(page.find(reference), std::string::npos) << reference;
+  }
+}
+
+TEST(Compare, JsonHasStableKeys) {
+  const Comparison comparison =
+      CompareFusion(*Cifar(), SyntheticInputs(kCifar), false,
+                    {.warmup = 0, .rounds = 1, .profiles = 1});
+  const json out = ComparisonJson(comparison, FactsOf(comparison));
+  const auto keys = [](const json& object) {
+    std::string text;
+    for (const auto& [key, value] : object.items()) text += key + " ";
+    return text;
+  };
+  EXPECT_EQ(keys(out), "comparisons variants ");
+  EXPECT_EQ(keys(out["variants"][0]),
+            "bytes_moved compile_seconds counters distinct_kernels flops "
+            "fusions kernel_kinds kernels library_calls loss name nodes "
+            "op_classes patterns planned_lower_bound_bytes "
+            "planned_peak_bytes refused step_ms total ");
+  EXPECT_EQ(keys(out["variants"][0]["step_ms"]),
+            "max median min quartiles rounds ");
+  EXPECT_EQ(keys(out["variants"][0]["total"]),
+            "bytes flops measured_us modelled_us share_of_limit steps ");
+  EXPECT_EQ(keys(out["comparisons"][0]),
+            "first numbers second speed_ratio speed_ratio_quartiles ");
+  EXPECT_EQ(keys(out["comparisons"][0]["numbers"]),
+            "bit_identical summary unmatched_calls values ");
+  EXPECT_EQ(keys(out["comparisons"][0]["numbers"]["values"][0]),
+            "differing elements first kind max_abs max_relative max_ulp name "
+            "relative second worst_index ");
+}
+
+TEST(Compare, WinogradAgainstDirectComparesMatchingCalls) {
+  const auto model = Cifar();
+  std::vector<Variant> variants{MakeVariant("direct", true, false),
+                                MakeVariant("winograd", true, false)};
+  variants[0].compile.passes.winograd = false;
+  const Comparison comparison =
+      Compare(*model, variants, SyntheticInputs(kCifar), kNumbersOnly);
+  const VariantRun& run = comparison.variants[1];
+  EXPECT_EQ(run.unmatched_calls, 0);
+  bool differs = false;
+  for (const ValueDifference& value : run.differences) {
+    differs |= !value.difference.bit_identical();
+    EXPECT_LT(value.difference.relative, 2e-2) << value.name;
+  }
+  EXPECT_TRUE(differs);
+}
+
+TEST(Compare, NamesTheVariantThatFails) {
+  const auto model = Cifar();
+  std::vector<Variant> variants{MakeVariant("off", false, false),
+                                MakeVariant("on", true, false)};
+  variants[1].compile.memory_limit_bytes = 1;
+  try {
+    Compare(*model, variants, SyntheticInputs(kCifar), kNumbersOnly);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+    EXPECT_THAT(error.what(), HasSubstr("variant on: "));
+  }
+  variants.pop_back();
+  EXPECT_THROW(Compare(*model, variants, SyntheticInputs(kCifar), kNumbersOnly),
+               Error);
+}
+
+}  // namespace
+}  // namespace fusor::runtime

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""fusor compare and fusor plan as a user calls them.
+
+    compare_cli_test.py FUSOR
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FUSOR = sys.argv.pop(1)
+RENDER = pathlib.Path(__file__).resolve().parent / "render_html.sh"
+SMALL = ["-a", "resnet20-cifar", "-b", "4", "--num-classes", "10",
+         "--kernel-cache", "off"]
+
+
+def fusor(*args):
+    return subprocess.run([FUSOR, *args], capture_output=True, text=True,
+                          check=False)
+
+
+class CliTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def assert_usage_error(self, result, message):
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(result.stderr.strip().count("\n"), 0, result.stderr)
+        self.assertIn(message, result.stderr)
+
+    def drawn(self, page):
+        """The page's document after its scripts ran; None without browser."""
+        result = subprocess.run([RENDER, page, "-"], capture_output=True,
+                                text=True, check=False)
+        if result.returncode == 77:
+            return None
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+
+class CompareTest(CliTest):
+    def test_bad_variants_get_one_clear_line(self):
+        for variant, message in (
+                ("fusoin=on", "--a: unknown option fusoin, did you mean "
+                              "fusion?"),
+                ("fusion=maybe", "--a: fusion=maybe: expected on or off"),
+                ("fusion", "--a: fusion: expected fusion=VALUE"),
+                ("threads=many", "--a: threads=many: expected a number"),
+                ("disable-pass=fuze", "--a: unknown pass fuze, did you mean "
+                                      "fuse?"),
+                ("only-pass=simplify+fuze", "--a: unknown pass fuze")):
+            with self.subTest(variant):
+                self.assert_usage_error(
+                    fusor("compare", *SMALL, "--a", variant), message)
+
+    def test_what_cannot_be_written_is_told_at_once(self):
+        page = str(self.folder / "missing" / "page.html")
+        self.assert_usage_error(
+            fusor("compare", *SMALL, "--html", page), page)
+
+    def test_eager_rounding_is_reported_bit_identical(self):
+        page = self.folder / "page.html"
+        out = self.folder / "out.json"
+        result = fusor("compare", *SMALL, "--fusion-rounding", "eager",
+                       "--rounds", "2", "--warmup", "0", "--html", str(page),
+                       "--json", str(out))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("bit-identical: loss, 172 state outputs, 65 "
+                      "gradients", result.stdout)
+        self.assertRegex(result.stdout,
+                         r"10 x fuse_norm_activation, residual none: bn1, ")
+        self.assertLessEqual(
+            max(map(len, result.stdout.splitlines())), 130, result.stdout)
+        data = json.loads(out.read_text())
+        self.assertEqual(data["arch"], "resnet20-cifar")
+        self.assertEqual([v["name"] for v in data["variants"]],
+                         ["fusion=off", "fusion=on"])
+        self.assertTrue(data["comparisons"][0]["numbers"]["bit_identical"])
+        document = self.drawn(page)
+        if document is not None:
+            self.assertIn("layer3.1", document)
+            self.assertGreater(document.count('class="chip'), 300)
+
+    def test_several_variants_compare_with_the_first(self):
+        result = fusor("compare", *SMALL, "--rounds", "0", "--a",
+                       "winograd=off", "--b", "winograd=on", "--b",
+                       "fusion=off,threads=1", "--json", "-")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        data = json.loads(result.stdout[result.stdout.index("\n{"):])
+        self.assertEqual(
+            [(c["first"], c["second"]) for c in data["comparisons"]],
+            [("winograd=off", "winograd=on"),
+             ("winograd=off", "fusion=off,threads=1")])
+        self.assertIsNone(data["variants"][0]["step_ms"])
+
+
+class TraceTest(CliTest):
+    def trace(self, name, means):
+        path = self.folder / name
+        lines = [{"fusor_stats_trace": 1, "program": "p", "target": "t"}]
+        for step, mean in enumerate(means):
+            lines.append({
+                "run": 0, "step": step, "name": f"v{step}", "op": "fusion",
+                "location": f"layer{step}", "count": 4, "min": 0.0,
+                "max": 2.0, "mean": mean, "non_finite": 0,
+                "checksum": f"{hash(mean) & (2**64 - 1):016x}"})
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return str(path)
+
+    def test_finds_the_first_divergence(self):
+        a = self.trace("a", [0.5, 0.75, 1.0])
+        b = self.trace("b", [0.5, 0.80, 1.1])
+        result = fusor("compare", "--traces", a, b)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("3 values in both traces, 2 differ", result.stdout)
+        self.assertIn("%v1, fusion at layer1", result.stdout)
+        self.assertIn("part at %v1", result.stderr)
+
+    def test_equal_traces_do_not_part(self):
+        a = self.trace("a", [0.5, 0.75])
+        result = fusor("compare", "--traces", a, a)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("0 differ", result.stdout)
+
+    def test_a_missing_trace_gets_one_line(self):
+        missing = str(self.folder / "missing")
+        self.assert_usage_error(
+            fusor("compare", "--traces", missing, missing), missing)
+
+
+class PlanTest(CliTest):
+    def test_writes_trace_roofline_and_page(self):
+        files = {name: self.folder / name
+                 for name in ("t.json", "r.svg", "p.html", "o.json")}
+        result = fusor("plan", *SMALL, "--profile", "--trace",
+                       str(files["t.json"]), "--roofline",
+                       str(files["r.svg"]), "--html", str(files["p.html"]),
+                       "--json", str(files["o.json"]))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("measured, step by step", result.stdout)
+        out = json.loads(files["o.json"].read_text())
+        events = [e for e in json.loads(files["t.json"].read_text())
+                  ["traceEvents"] if e["ph"] == "X"]
+        self.assertEqual(len(events), len(out["steps"]))
+        self.assertAlmostEqual(sum(e["dur"] for e in events),
+                               out["total"]["measured_us"], places=3)
+        self.assertTrue(files["r.svg"].read_text().startswith("<svg "))
+        document = self.drawn(files["p.html"])
+        if document is not None:
+            self.assertIn("of the machine's limits", document)
+
+    def test_what_cannot_be_written_is_told(self):
+        trace = str(self.folder / "missing" / "t.json")
+        result = fusor("plan", *SMALL, "--trace", trace)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn(trace, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

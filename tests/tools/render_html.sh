@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Renders an HTML page to a picture in headless Chromium, cut off from every
+# network:
+#
+#     tests/tools/render_html.sh PAGE.html PICTURE.png [WIDTH [HEIGHT]]
+#     tests/tools/render_html.sh PAGE.html -           # the document as text
+#
+# PAGE.html#layer1.0,fc opens these rows of a graph.
+# Exits with 77 where there is no Chromium (Debian package `chromium`).
+set -euo pipefail
+
+if [ $# -lt 2 ]; then
+  sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+  exit 2
+fi
+browser=$(command -v chromium || command -v chromium-browser || true)
+if [ -z "$browser" ]; then
+  echo "render_html.sh: chromium is not installed" >&2
+  exit 77
+fi
+page=$(realpath -- "${1%%#*}")
+rows=${1#"${1%%#*}"}
+picture=$2
+profile=$(mktemp -d)
+trap 'rm -rf "$profile"' EXIT
+if [ "$picture" = - ]; then
+  action=(--dump-dom)
+else
+  action=("--screenshot=$(realpath -- "$picture")"
+          "--window-size=${3:-1560},${4:-2400}")
+fi
+# A user of its own has no sandbox to set up, as in containers.
+"$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars \
+  --disable-dev-shm-usage --user-data-dir="$profile" \
+  --host-resolver-rules='MAP * ~NOTFOUND' --virtual-time-budget=3000 \
+  "${action[@]}" "file://$page$rows" 2>"$profile/log" || {
+  cat "$profile/log" >&2
+  exit 1
+}

@@ -1,0 +1,25 @@
+#include "tools/fusor/step_inputs.h"
+
+namespace fusor::tools {
+namespace {
+
+template <typename T>
+std::vector<char> BytesOf(const T* data, size_t count) {
+  const auto* bytes = reinterpret_cast<const char*>(data);
+  return {bytes, bytes + count * sizeof(T)};
+}
+
+}  // namespace
+
+runtime::InputBytes InputsOf(const runtime::Batch& batch, double lr) {
+  const auto rate = static_cast<float>(lr);
+  const int64_t key = 0;
+  const int32_t step = 0;
+  return {{"images", BytesOf(batch.images().data(), batch.images().size())},
+          {"labels", BytesOf(batch.labels.data(), batch.labels.size())},
+          {"lr", BytesOf(&rate, 1)},
+          {"random_key", BytesOf(&key, 1)},
+          {"step", BytesOf(&step, 1)}};
+}
+
+}  // namespace fusor::tools
