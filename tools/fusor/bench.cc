@@ -175,6 +175,7 @@ void AddBench(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
   command->add_option("--warmup", flags->warmup, "Steps before measuring")
       ->capture_default_str();
   command->add_option("--iterations", flags->iterations, "Steps measured")

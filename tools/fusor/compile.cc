@@ -121,6 +121,7 @@ void AddCompile(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);
   command
       ->add_option("--module", flags->module,

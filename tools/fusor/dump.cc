@@ -66,6 +66,7 @@ void AddDump(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);
   command
       ->add_option("--emit", flags->emit,

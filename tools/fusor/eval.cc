@@ -64,6 +64,7 @@ void AddEval(CLI::App& app, Run* run) {
   AddDataFlags(*command, flags->data);
   AddModelFlags(*command, flags->model);
   AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
   command
       ->add_option("--weights", flags->weights,
                    "Safetensors file with torchvision's names")

@@ -106,7 +106,6 @@ void AddDumpFlags(CLI::App& app, DumpFlags& f) {
 }
 
 void AddCompileFlags(CLI::App& app, CompileFlags& f) {
-  AddDumpFlags(app, f.dump);
   const Heading heading(app, kCompilation);
   const auto on_off = CLI::IsMember({"on", "off"});
   app.add_option("--backend", f.backend, "Backend plug-in")

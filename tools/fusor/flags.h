@@ -53,6 +53,7 @@ struct CompileFlags {
   bool verify_each = false;
   DumpFlags dump;
 };
+// Without those of the dump, which a command declares when it opens a dumper.
 void AddCompileFlags(CLI::App& app, CompileFlags& flags);
 // For commands that compile and do not run.
 void AddTargetFlag(CLI::App& app, CompileFlags& flags);

@@ -206,6 +206,7 @@ void AddOpt(CLI::App& app, Run* run) {
       ->type_name("FILE");
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);
   command
       ->add_option("--pass,--pipeline", flags->steps,

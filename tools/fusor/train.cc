@@ -238,6 +238,7 @@ void AddTrain(CLI::App& app, Run* run) {
   AddOptimizerFlags(*command, flags->optimizer);
   AddScheduleFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
   command->add_option("--epochs", flags->epochs, "Passes over the data")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 30));
