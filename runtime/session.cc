@@ -4,8 +4,8 @@
 #include <chrono>
 
 #include "codegen/compiler.h"
-#include "ir/physical.h"
 #include "ir/support/error.h"
+#include "ir/tensor_bytes.h"
 #include "runtime/executor.h"
 #include "runtime/initialize.h"
 
@@ -128,7 +128,7 @@ std::vector<float> Session::ReadState(const std::string& name) const {
                       static_cast<char*>(state_->data()) + entry.offset,
                       bytes.size());
   stream_->Synchronize();
-  const ir::Tensor tensor = ir::FromMemory(entry.type, bytes.data());
+  const ir::Tensor tensor = ir::LoadTensor(entry.type, bytes.data());
   return {tensor.data.begin(), tensor.data.end()};
 }
 
@@ -139,7 +139,7 @@ void Session::WriteState(const std::string& name,
               kCheckpoint, "tensor {}: expected {} elements, got {}", name,
               entry.type.num_elements(), values.size());
   std::vector<char> bytes(static_cast<size_t>(entry.type.num_bytes()));
-  ir::ToMemory({entry.type, {values.begin(), values.end()}}, bytes.data());
+  ir::StoreTensor({entry.type, {values.begin(), values.end()}}, bytes.data());
   stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
                         bytes.data(), bytes.size());
   stream_->Synchronize();
@@ -227,7 +227,10 @@ ir::Tensor Session::ReadOutput(int program, int output) {
   std::vector<char> bytes(static_cast<size_t>(type.num_bytes()));
   stream_->CopyToHost(bytes.data(), p.executor->address(buffer), bytes.size());
   stream_->Synchronize();
-  return ir::FromMemory(type, bytes.data());
+  ir::Tensor tensor = ir::LoadTensor(type, bytes.data());
+  // Through a view the buffer has another shape, with its elements in order.
+  tensor.type.shape = p.compiled.graph->outputs()[output].value->type().shape;
+  return tensor;
 }
 
 std::vector<double> Session::ProfileStep(int program) {
