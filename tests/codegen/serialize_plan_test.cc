@@ -36,6 +36,7 @@ Plan SomePlan(uint64_t seed) {
 TEST(SerializePlan, RoundTripsWholePlans) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     Plan plan = SomePlan(seed);
+    if (plan.steps.size() < 2) continue;
     // What planning for one stream does not fill in.
     plan.num_events = 1;
     plan.steps[0].records = 0;
