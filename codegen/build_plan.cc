@@ -6,7 +6,6 @@
 #include <set>
 #include <utility>
 
-#include "codegen/compile_kernels.h"
 #include "codegen/flops.h"
 #include "codegen/parallel_for.h"
 #include "codegen/plan_draft.h"
@@ -491,7 +490,6 @@ Plan BuildPlan(const Graph& graph, const LoweredNodes& lowered,
   const bool verify = true;
 #endif
   if (verify) VerifyPlan(plan, graph);
-  CompileKernels(plan, compiler, options);
   return plan;
 }
 

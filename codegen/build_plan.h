@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <unordered_map>
 
 #include "codegen/lower_fusion.h"
@@ -29,6 +28,7 @@ struct PlanOptions {
 // lowered kernel, a library op that the target prepares, a view (IsView) or a
 // constant. State that outputs alias is updated in place where nothing needs
 // the old value any longer and by a copy at the end elsewhere. Deterministic.
+// Its kernels have no machine code yet: that is CompileKernels' work.
 //
 // Throws kGraph when the target cannot do an op or the state layout lacks an
 // input, kOutOfMemory above the limit, naming the five largest buffers at the

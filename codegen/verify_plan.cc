@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/kernel_overwrite.h"
 #include "codegen/plan_replay.h"
 #include "ir/support/error.h"
 
@@ -74,15 +75,14 @@ class Structure {
   }
 
   void CheckKernel(const CompiledKernel& compiled) {
+    Verify(compiled.kernel);
     const std::vector<KernelBuffer>& buffers = compiled.kernel.buffers;
     for (const InPlace& pair : compiled.in_place) {
-      FUSOR_ASSERT(
-          Within(pair.operand, buffers) && Within(pair.result, buffers) &&
-              !buffers[pair.operand].written && buffers[pair.result].written &&
-              !buffers[pair.result].scratch &&
-              BytesOf(buffers[pair.operand]) == BytesOf(buffers[pair.result]),
-          "plan {}: kernel {}: result {} cannot be over operand {}", plan_.name,
-          compiled.kernel.name, pair.result, pair.operand);
+      FUSOR_ASSERT(Within(pair.operand, buffers) &&
+                       Within(pair.result, buffers) &&
+                       MayOverwrite(compiled.kernel, pair.operand, pair.result),
+                   "plan {}: kernel {}: result {} cannot be over operand {}",
+                   plan_.name, compiled.kernel.name, pair.result, pair.operand);
     }
   }
 

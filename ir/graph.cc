@@ -214,11 +214,13 @@ void Graph::Erase(Node* node) { EraseAll({node}); }
 void Graph::EraseAll(const std::vector<Node*>& dead) {
   if (dead.empty()) return;
   const std::unordered_set<const Node*> set(dead.begin(), dead.end());
+  for (const Output& output : outputs_) {
+    FUSOR_ASSERT(!set.contains(output.value->producer()), "erasing output {}",
+                 output.value->name());
+  }
   std::unordered_set<Value*> operands;
   for (Node* node : dead) {
     for (const auto& output : node->outputs_) {
-      FUSOR_ASSERT(!IsOutput(output.get()), "erasing output {}",
-                   output->name());
       for (const Use& use : output->uses_) {
         FUSOR_ASSERT(set.contains(use.node), "erasing {}, used by {}",
                      output->name(), use.node->op_name());
@@ -286,16 +288,22 @@ void Graph::Reorder(const std::vector<Node*>& order) {
   }
 }
 
-// Depth-first from each node in the present order, so that a node moves only
-// when an operand of it would come later.
 void Graph::SortTopologically() {
+  std::vector<Node*> present;
+  for (const auto& node : nodes_) present.push_back(node.get());
+  SortTopologically(present);
+}
+
+// Depth-first from each node in the wanted order, so that a node moves only
+// when an operand of it would come later.
+void Graph::SortTopologically(const std::vector<Node*>& wanted) {
   enum class Mark : uint8_t { kNew, kOpen, kDone };
   std::vector<Mark> mark(nodes_.size(), Mark::kNew);
   std::vector<Node*> order;
   std::vector<std::pair<Node*, size_t>> stack;
-  for (const auto& root : nodes_) {
+  for (Node* root : wanted) {
     if (mark[root->position_] != Mark::kNew) continue;
-    stack.emplace_back(root.get(), 0);
+    stack.emplace_back(root, 0);
     mark[root->position_] = Mark::kOpen;
     while (!stack.empty()) {
       auto& [node, next] = stack.back();

@@ -209,6 +209,8 @@ class Graph {
   // Restores a topological order after rewiring, keeping the present order
   // wherever it is legal. Throws kGraph on a cycle.
   void SortTopologically();
+  // Likewise with `wanted`, a permutation of nodes(), for the present order.
+  void SortTopologically(const std::vector<Node*>& wanted);
 
   // A deep copy with equal names.
   std::unique_ptr<Graph> Clone() const;

@@ -79,6 +79,11 @@ Tensor LoadTensor(TensorType type, std::span<const uint8_t> bytes) {
   return t;
 }
 
+Tensor LoadTensor(const TensorType& type, const void* memory) {
+  return LoadTensor(type, {static_cast<const uint8_t*>(memory),
+                           static_cast<size_t>(type.num_bytes())});
+}
+
 void StoreTensor(const Tensor& t, std::span<uint8_t> bytes) {
   FUSOR_ASSERT(static_cast<int64_t>(bytes.size()) == t.type.num_bytes(),
                "{} into {} bytes", ToString(t.type), bytes.size());
@@ -100,6 +105,11 @@ void StoreTensor(const Tensor& t, std::span<uint8_t> bytes) {
     case DType::kBool:
       return StoreElements<uint8_t>(t, at, bytes, Narrow<uint8_t>);
   }
+}
+
+void StoreTensor(const Tensor& tensor, void* memory) {
+  StoreTensor(tensor, {static_cast<uint8_t*>(memory),
+                       static_cast<size_t>(tensor.type.num_bytes())});
 }
 
 std::vector<uint8_t> TensorBytes(const Tensor& tensor) {

@@ -13,10 +13,14 @@ namespace fusor::ir {
 
 // REQUIRES: bytes.size() == type.num_bytes().
 Tensor LoadTensor(TensorType type, std::span<const uint8_t> bytes);
+// Of the type.num_bytes() bytes at `memory`.
+Tensor LoadTensor(const TensorType& type, const void* memory);
 
 // Rounds each element to the dtype. REQUIRES: bytes.size() ==
 // tensor.type.num_bytes().
 void StoreTensor(const Tensor& tensor, std::span<uint8_t> bytes);
+// Into the tensor.type.num_bytes() bytes at `memory`.
+void StoreTensor(const Tensor& tensor, void* memory);
 std::vector<uint8_t> TensorBytes(const Tensor& tensor);
 
 }  // namespace fusor::ir

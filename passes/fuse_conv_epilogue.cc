@@ -2,6 +2,7 @@
 // reader. After differentiation: the gradient of a ReLU reads its result, so
 // the convolution's own result is not needed there.
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
@@ -17,20 +18,33 @@ using ir::Value;
 
 constexpr char kPass[] = "fuse_conv_epilogue";
 
-// Vendor libraries take a ReLU with their fast kernels for these only.
-bool HasEpilogue(ir::DType dtype) {
-  return dtype == ir::DType::kF32 || dtype == ir::DType::kBF16 ||
-         dtype == ir::DType::kF16;
+// True when the library can apply the ReLU at no cost: whatever it has for the
+// convolution alone it has, by the same kernel, with the ReLU.
+bool HasEpilogue(Node& conv, const ir::TargetQueries& target) {
+  const auto plain = target.Candidates(conv);
+  conv.mutable_attrs().Set("relu", true);
+  const auto fused = target.Candidates(conv);
+  conv.mutable_attrs().Set("relu", false);
+  const auto has_twin = [&](const ir::LibraryCandidate& candidate) {
+    return std::any_of(fused.begin(), fused.end(),
+                       [&](const ir::LibraryCandidate& twin) {
+                         return twin.algorithm == candidate.algorithm &&
+                                twin.implementation == candidate.implementation;
+                       });
+  };
+  return !plain.empty() && std::all_of(plain.begin(), plain.end(), has_twin);
 }
 
 // Why the ReLU cannot join the convolution that it reads; empty when it can.
-std::string Obstacle(const Value& conv,
-                     const std::unordered_set<const Value*>& outputs) {
-  if (conv.uses().size() > 1 || outputs.contains(&conv)) {
-    return conv.name() + " has other uses";
+std::string Obstacle(Node& conv,
+                     const std::unordered_set<const Value*>& outputs,
+                     const ir::TargetQueries& target) {
+  const Value& value = *conv.output();
+  if (value.uses().size() > 1 || outputs.contains(&value)) {
+    return value.name() + " has other uses";
   }
-  if (!HasEpilogue(conv.type().dtype)) {
-    return "no epilogue in " + std::string(ir::DTypeName(conv.type().dtype));
+  if (!HasEpilogue(conv, target)) {
+    return "the library has no such convolution with a ReLU";
   }
   return "";
 }
@@ -48,7 +62,7 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context) {
     Value* value = relu->input(0);
     Node* conv = value->producer();
     if (!IsOp(conv, "conv2d") || conv->attrs().Bool("relu")) continue;
-    std::string obstacle = Obstacle(*value, outputs);
+    std::string obstacle = Obstacle(*conv, outputs, context.target());
     const bool fuse =
         obstacle.empty() && context.ConsumeFuel(kPass, *relu->output());
     context.Record({.pass = kPass,

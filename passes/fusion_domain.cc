@@ -328,15 +328,17 @@ class Analysis {
 
   void CountSweeps() {
     for (const Node* node : nodes_) {
-      int sweep = domain_.IsOuter(domain_.maps.at(node->output())) ? -1 : 0;
+      const bool outer = domain_.IsOuter(domain_.maps.at(node->output()));
+      const bool reduces = node->op().fusion == FusionKind::kReduce;
+      int sweep = outer && !reduces ? -1 : 0;
       for (const Value* input : node->inputs()) {
         if (!Inside(input)) continue;
         const bool input_outer = domain_.IsOuter(domain_.maps.at(input));
         const int s = domain_.sweep.at(input);
-        const bool outer = domain_.IsOuter(domain_.maps.at(node->output()));
-        sweep = std::max(sweep, input_outer && !outer ? s + 1 : s);
+        // What a reduction folds is needed within the sweep, even where all
+        // folded dimensions have one element and nothing is inner.
+        sweep = std::max(sweep, input_outer && (!outer || reduces) ? s + 1 : s);
       }
-      if (node->op().fusion == FusionKind::kReduce) sweep = std::max(sweep, 0);
       domain_.sweep[node->output()] = sweep;
       domain_.num_sweeps = std::max(domain_.num_sweeps, sweep + 1);
     }

@@ -153,8 +153,9 @@ bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
 // not exist.
 bool MixedPrecision(ir::Graph& graph, PassContext& context);
 
-// Sets the relu attribute of a conv2d that only a relu reads: the library does
-// it for nothing. After differentiation. Counts conv_relu.
+// Sets the relu attribute of a conv2d that only a relu reads, where the target
+// says that its library does it for nothing. After differentiation. Counts
+// conv_relu.
 bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
 
 // Chooses algorithm and layouts of every library op from the target's

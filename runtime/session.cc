@@ -4,8 +4,8 @@
 #include <chrono>
 
 #include "codegen/compiler.h"
-#include "ir/physical.h"
 #include "ir/support/error.h"
+#include "ir/tensor_bytes.h"
 #include "runtime/executor.h"
 #include "runtime/initialize.h"
 
@@ -128,7 +128,7 @@ std::vector<float> Session::ReadState(const std::string& name) const {
                       static_cast<char*>(state_->data()) + entry.offset,
                       bytes.size());
   stream_->Synchronize();
-  const ir::Tensor tensor = ir::FromMemory(entry.type, bytes.data());
+  const ir::Tensor tensor = ir::LoadTensor(entry.type, bytes.data());
   return {tensor.data.begin(), tensor.data.end()};
 }
 
@@ -139,7 +139,7 @@ void Session::WriteState(const std::string& name,
               kCheckpoint, "tensor {}: expected {} elements, got {}", name,
               entry.type.num_elements(), values.size());
   std::vector<char> bytes(static_cast<size_t>(entry.type.num_bytes()));
-  ir::ToMemory({entry.type, {values.begin(), values.end()}}, bytes.data());
+  ir::StoreTensor({entry.type, {values.begin(), values.end()}}, bytes.data());
   stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
                         bytes.data(), bytes.size());
   stream_->Synchronize();
@@ -222,8 +222,11 @@ double Session::ReadScalar(int program, int output) {
 
 ir::Tensor Session::ReadOutput(int program, int output) {
   const int buffer = plan(program).outputs[output].buffer;
-  return ir::FromMemory(plan(program).buffers[buffer].type,
-                        ReadBuffer(program, buffer).data());
+  ir::Tensor tensor = ir::LoadTensor(plan(program).buffers[buffer].type,
+                                     ReadBuffer(program, buffer).data());
+  // Through a view the buffer has another shape, with its elements in order.
+  tensor.type.shape = graph(program).outputs()[output].value->type().shape;
+  return tensor;
 }
 
 void Session::RunStep(int program, size_t step) {

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "ir/physical.h"
 #include "ir/support/error.h"
+#include "ir/tensor_bytes.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace fusor::runtime {
@@ -42,7 +42,7 @@ void LoadWeights(Session& session, const std::string& path) {
         ToString(ir::TensorType{entry.type.dtype, entry.type.shape, {}}),
         ToString(tensor->type));
     const ir::Tensor values =
-        ir::FromMemory(tensor->type, tensor->bytes.data());
+        ir::LoadTensor(tensor->type, tensor->bytes.data());
     loaded.emplace_back(
         entry.name, std::vector<float>(values.data.begin(), values.data.end()));
   }

@@ -3,16 +3,16 @@
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
 
-#include <functional>
+#include <algorithm>
 
 #include "ir/support/error.h"
+#include "runtime/cpu/llvm_loops.h"
 #include "runtime/cpu/llvm_random.h"
 #include "runtime/cpu/llvm_scalar.h"
 
 namespace fusor::cpu {
 namespace {
 
-using codegen::Axis;
 using codegen::Index;
 using codegen::Kernel;
 using codegen::Phase;
@@ -20,9 +20,6 @@ using codegen::Stmt;
 using codegen::StmtKind;
 using llvm::BasicBlock;
 using llvm::Value;
-
-// Loops of at most this many iterations are written out.
-constexpr int64_t kMaxUnrolled = 4;
 
 class PhaseEmitter {
  public:
@@ -32,30 +29,26 @@ class PhaseEmitter {
         phase_(phase),
         b_(module.getContext(), kernel.lanes, native_bf16),
         ir_(b_.ir()),
-        axis_(kernel.axes.size(), nullptr),
+        function_(Declare(name, module)),
+        loops_(kernel, function_, ir_),
         registers_(kernel.registers.size(), nullptr) {
-    llvm::Type* i64 = ir_.getInt64Ty();
-    auto* type = llvm::FunctionType::get(ir_.getVoidTy(),
-                                         {ir_.getPtrTy(), i64, i64}, false);
-    function_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage,
-                                       name, module);
-    function_->addFnAttr(llvm::Attribute::NoUnwind);
     llvm::FastMathFlags flags;
     flags.setAllowContract(kernel.contract);
     ir_.setFastMathFlags(flags);
   }
 
   void Emit() {
-    entry_ = Block("entry");
+    entry_ = BasicBlock::Create(ir_.getContext(), "entry", function_);
     ir_.SetInsertPoint(entry_);
     for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
       Value* slot =
           ir_.CreateConstGEP1_64(ir_.getPtrTy(), function_->getArg(0), i);
       buffers_.push_back(ir_.CreateLoad(ir_.getPtrTy(), slot));
     }
-    BasicBlock* body = Block("tasks");
+    auto* body = BasicBlock::Create(ir_.getContext(), "tasks", function_);
     ir_.SetInsertPoint(body);
-    EmitTasks();
+    loops_.EmitTasks(phase_.grid, function_->getArg(1), function_->getArg(2),
+                     [&] { EmitBody(phase_.body); });
     ir_.CreateRetVoid();
     // Allocas of registers were added to the entry block meanwhile.
     ir_.SetInsertPoint(entry_);
@@ -63,201 +56,27 @@ class PhaseEmitter {
   }
 
  private:
-  using Body = std::function<void()>;
-  using LoopBody = std::function<void(Value* i)>;
-
-  BasicBlock* Block(const char* name) {
-    return BasicBlock::Create(ir_.getContext(), name, function_);
+  llvm::Function* Declare(const std::string& name, llvm::Module& module) {
+    llvm::Type* i64 = ir_.getInt64Ty();
+    auto* type = llvm::FunctionType::get(ir_.getVoidTy(),
+                                         {ir_.getPtrTy(), i64, i64}, false);
+    auto* function = llvm::Function::Create(
+        type, llvm::Function::ExternalLinkage, name, module);
+    function->addFnAttr(llvm::Attribute::NoUnwind);
+    return function;
   }
+
   Value* I64(int64_t value) { return ir_.getInt64(value); }
-
-  int64_t Groups(const Axis& axis) const {
-    return axis.vector ? (axis.extent + kernel_.lanes - 1) / kernel_.lanes
-                       : axis.extent;
-  }
-
-  // --- Control flow ---------------------------------------------------------
-
-  // for (i = begin; i < end; ++i) body(i), REQUIRES begin < end.
-  void CountedLoop(Value* begin, Value* end, const LoopBody& body) {
-    BasicBlock* before = ir_.GetInsertBlock();
-    BasicBlock* loop = Block("loop");
-    BasicBlock* after = Block("after");
-    ir_.CreateBr(loop);
-    ir_.SetInsertPoint(loop);
-    llvm::PHINode* i = ir_.CreatePHI(ir_.getInt64Ty(), 2);
-    i->addIncoming(begin, before);
-    body(i);
-    Value* next = ir_.CreateNUWAdd(i, I64(1));
-    i->addIncoming(next, ir_.GetInsertBlock());
-    ir_.CreateCondBr(ir_.CreateICmpSLT(next, end), loop, after);
-    ir_.SetInsertPoint(after);
-  }
-
-  void If(Value* condition, const Body& body) {
-    BasicBlock* then = Block("then");
-    BasicBlock* after = Block("after");
-    ir_.CreateCondBr(condition, then, after);
-    ir_.SetInsertPoint(then);
-    body();
-    ir_.CreateBr(after);
-    ir_.SetInsertPoint(after);
-  }
-
-  // Runs `body` with the vector axis at a group: its index is group * lanes.
-  void AtGroup(int axis, Value* group, bool masked, const Body& body) {
-    axis_[axis] = ir_.CreateNUWMul(group, I64(kernel_.lanes));
-    vector_axis_ = axis;
-    if (masked) {
-      std::vector<llvm::Constant*> bits;
-      const int64_t active = kernel_.axes[axis].extent % kernel_.lanes;
-      for (int lane = 0; lane < kernel_.lanes; ++lane) {
-        bits.push_back(ir_.getInt1(lane < active));
-      }
-      mask_ = llvm::ConstantVector::get(bits);
-    }
-    body();
-    mask_ = nullptr;
-    vector_axis_ = -1;
-    axis_[axis] = nullptr;
-  }
-
-  // All points or groups of `axis` from begin to end-1; the last group, when it
-  // is not full, apart. REQUIRES begin < end.
-  void AlongAxis(int axis, Value* begin, Value* end, const Body& body) {
-    const Axis& info = kernel_.axes[axis];
-    if (!info.vector) {
-      CountedLoop(begin, end, [&](Value* i) {
-        axis_[axis] = i;
-        body();
-        axis_[axis] = nullptr;
-      });
-      return;
-    }
-    const auto full = [&](Value* i) { AtGroup(axis, i, false, body); };
-    const int64_t full_groups = info.extent / kernel_.lanes;
-    if (info.extent % kernel_.lanes == 0) {
-      CountedLoop(begin, end, full);
-      return;
-    }
-    if (full_groups > 0) {
-      Value* full_end = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end,
-                                                  I64(full_groups));
-      If(ir_.CreateICmpSLT(begin, full_end),
-         [&] { CountedLoop(begin, full_end, full); });
-    }
-    If(ir_.CreateICmpSGT(end, I64(full_groups)),
-       [&] { AtGroup(axis, I64(full_groups), true, body); });
-  }
-
-  // The tasks begin .. end-1: a loop along the last grid axis for each point of
-  // the others, which advance like an odometer.
-  void EmitTasks() {
-    Value* begin = function_->getArg(1);
-    Value* end = function_->getArg(2);
-    std::vector<int> moving;  // grid axes of more than one group
-    for (int axis : phase_.grid) {
-      if (Groups(kernel_.axes[axis]) > 1) {
-        moving.push_back(axis);
-      } else if (!kernel_.axes[axis].vector) {
-        axis_[axis] = I64(0);
-      }
-    }
-    If(ir_.CreateICmpSLT(begin, end), [&] {
-      if (moving.empty()) {
-        EmitTask();
-      } else if (moving.size() == 1) {
-        AlongAxis(moving[0], begin, end, [&] { EmitTask(); });
-      } else {
-        EmitOdometer(moving, begin, end);
-      }
-    });
-  }
-
-  void EmitOdometer(const std::vector<int>& moving, Value* begin, Value* end) {
-    const size_t last = moving.size() - 1;
-    std::vector<Value*> start(moving.size());
-    Value* rest = begin;
-    for (size_t i = moving.size(); i-- > 0;) {
-      Value* extent = I64(Groups(kernel_.axes[moving[i]]));
-      start[i] = i == 0 ? rest : ir_.CreateURem(rest, extent);
-      rest = ir_.CreateUDiv(rest, extent);
-    }
-    BasicBlock* before = ir_.GetInsertBlock();
-    BasicBlock* loop = Block("odometer");
-    BasicBlock* after = Block("after");
-    ir_.CreateBr(loop);
-    ir_.SetInsertPoint(loop);
-    std::vector<llvm::PHINode*> position;
-    for (size_t i = 0; i <= moving.size(); ++i) {  // the last one: task number
-      position.push_back(ir_.CreatePHI(ir_.getInt64Ty(), 2));
-      position[i]->addIncoming(i < moving.size() ? start[i] : begin, before);
-    }
-    Value* task = position.back();
-    Value* room =
-        ir_.CreateSub(I64(Groups(kernel_.axes[moving[last]])), position[last]);
-    Value* run = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, room,
-                                           ir_.CreateSub(end, task));
-    for (size_t i = 0; i < last; ++i) axis_[moving[i]] = position[i];
-    AlongAxis(moving[last], position[last], ir_.CreateAdd(position[last], run),
-              [&] { EmitTask(); });
-    BasicBlock* latch = ir_.GetInsertBlock();
-    Value* next_task = ir_.CreateAdd(task, run);
-    position.back()->addIncoming(next_task, latch);
-    position[last]->addIncoming(I64(0), latch);
-    Value* carry = I64(1);
-    for (size_t i = last; i-- > 0;) {
-      Value* next = ir_.CreateAdd(position[i], carry);
-      Value* wraps =
-          ir_.CreateICmpEQ(next, I64(Groups(kernel_.axes[moving[i]])));
-      position[i]->addIncoming(ir_.CreateSelect(wraps, I64(0), next), latch);
-      carry = ir_.CreateZExt(wraps, ir_.getInt64Ty());
-      axis_[moving[i]] = nullptr;
-    }
-    ir_.CreateCondBr(ir_.CreateICmpSLT(next_task, end), loop, after);
-    ir_.SetInsertPoint(after);
-  }
-
-  // The body at the present grid point; a vector axis of one group is opened
-  // here.
-  void EmitTask() {
-    const int last = phase_.grid.empty() ? -1 : phase_.grid.back();
-    if (last >= 0 && kernel_.axes[last].vector &&
-        Groups(kernel_.axes[last]) == 1) {
-      const bool masked = kernel_.axes[last].extent != kernel_.lanes;
-      AtGroup(last, I64(0), masked, [&] { EmitBody(phase_.body); });
-    } else {
-      EmitBody(phase_.body);
-    }
-  }
 
   void EmitBody(const std::vector<Stmt>& body) {
     for (const Stmt& stmt : body) EmitStmt(stmt);
   }
 
   void EmitLoop(const Stmt& stmt) {
-    const Axis& axis = kernel_.axes[stmt.axis];
     const bool leaf = std::none_of(
         stmt.body.begin(), stmt.body.end(),
         [](const Stmt& inner) { return inner.kind == StmtKind::kLoop; });
-    const int64_t groups = Groups(axis);
-    if (leaf && groups <= kMaxUnrolled) {
-      for (int64_t i = 0; i < groups; ++i) EmitIteration(stmt, i);
-      return;
-    }
-    AlongAxis(stmt.axis, I64(0), I64(groups), [&] { EmitBody(stmt.body); });
-  }
-
-  void EmitIteration(const Stmt& stmt, int64_t i) {
-    const Axis& axis = kernel_.axes[stmt.axis];
-    if (axis.vector) {
-      AtGroup(stmt.axis, I64(i), (i + 1) * kernel_.lanes > axis.extent,
-              [&] { EmitBody(stmt.body); });
-      return;
-    }
-    axis_[stmt.axis] = I64(i);
-    EmitBody(stmt.body);
-    axis_[stmt.axis] = nullptr;
+    loops_.EmitLoop(stmt.axis, leaf, [&] { EmitBody(stmt.body); });
   }
 
   // --- Registers ------------------------------------------------------------
@@ -333,8 +152,8 @@ class PhaseEmitter {
     const codegen::Register& info = Info(stmt.dst);
     const TypedValue operands[] = {Get(stmt.dst), Get(stmt.src[0])};
     Value* sum = EmitScalar(b_, stmt.op, operands, info.dtype, info.vector);
-    if (mask_ != nullptr && info.vector) {
-      sum = ir_.CreateSelect(mask_, sum, operands[0].value);
+    if (loops_.mask() != nullptr && info.vector) {
+      sum = ir_.CreateSelect(loops_.mask(), sum, operands[0].value);
     }
     Set(stmt, sum);
   }
@@ -376,7 +195,7 @@ class PhaseEmitter {
 
   int64_t LaneStride(const Index& index) const {
     for (const Index::Term& term : index.terms) {
-      if (term.axis == vector_axis_) return term.coefficient;
+      if (term.axis == loops_.vector_axis()) return term.coefficient;
     }
     return 0;
   }
@@ -386,8 +205,8 @@ class PhaseEmitter {
     Value* sum = I64(index.offset);
     for (const Index::Term& term : index.terms) {
       if (term.coefficient == 0) continue;
-      sum = ir_.CreateNSWAdd(
-          sum, ir_.CreateNSWMul(axis_[term.axis], I64(term.coefficient)));
+      sum = ir_.CreateNSWAdd(sum, ir_.CreateNSWMul(loops_.index(term.axis),
+                                                   I64(term.coefficient)));
     }
     return sum;
   }
@@ -424,7 +243,7 @@ class PhaseEmitter {
     Place place{};
     place.element = b_.MemoryType(dtype);
     place.align = llvm::Align(static_cast<uint64_t>(ir::DTypeSize(dtype)));
-    place.stride = vector_axis_ < 0 ? 0 : LaneStride(stmt.index);
+    place.stride = loops_.vector_axis() < 0 ? 0 : LaneStride(stmt.index);
     place.pointer = ir_.CreateInBoundsGEP(place.element, buffers_[stmt.buffer],
                                           ScalarIndex(stmt.index));
     if (place.stride != 0 && place.stride != 1) {
@@ -441,11 +260,11 @@ class PhaseEmitter {
     if (place.stride == 0) {
       value = ir_.CreateAlignedLoad(place.element, place.pointer, place.align);
     } else if (place.pointers != nullptr) {
-      value = ir_.CreateMaskedGather(vector, place.pointers, place.align, mask_,
-                                     ZeroWhereMasked(vector));
-    } else if (mask_ != nullptr) {
-      value = ir_.CreateMaskedLoad(vector, place.pointer, place.align, mask_,
-                                   ZeroWhereMasked(vector));
+      value = ir_.CreateMaskedGather(vector, place.pointers, place.align,
+                                     loops_.mask(), ZeroWhereMasked(vector));
+    } else if (loops_.mask() != nullptr) {
+      value = ir_.CreateMaskedLoad(vector, place.pointer, place.align,
+                                   loops_.mask(), ZeroWhereMasked(vector));
     } else {
       value = ir_.CreateAlignedLoad(vector, place.pointer, place.align);
     }
@@ -455,8 +274,8 @@ class PhaseEmitter {
   }
 
   Value* ZeroWhereMasked(llvm::Type* type) {
-    return mask_ == nullptr ? llvm::PoisonValue::get(type)
-                            : llvm::Constant::getNullValue(type);
+    return loops_.mask() == nullptr ? llvm::PoisonValue::get(type)
+                                    : llvm::Constant::getNullValue(type);
   }
 
   void EmitStore(const Stmt& stmt) {
@@ -470,9 +289,10 @@ class PhaseEmitter {
     }
     value = b_.Splat(value);
     if (place.pointers != nullptr) {
-      ir_.CreateMaskedScatter(value, place.pointers, place.align, mask_);
-    } else if (mask_ != nullptr) {
-      ir_.CreateMaskedStore(value, place.pointer, place.align, mask_);
+      ir_.CreateMaskedScatter(value, place.pointers, place.align,
+                              loops_.mask());
+    } else if (loops_.mask() != nullptr) {
+      ir_.CreateMaskedStore(value, place.pointer, place.align, loops_.mask());
     } else {
       ir_.CreateAlignedStore(value, place.pointer, place.align);
     }
@@ -482,13 +302,11 @@ class PhaseEmitter {
   const Phase& phase_;
   ValueBuilder b_;
   llvm::IRBuilder<>& ir_;
-  llvm::Function* function_ = nullptr;
+  llvm::Function* const function_;
+  LoopBuilder loops_;
   BasicBlock* entry_ = nullptr;
   std::vector<Value*> buffers_;
-  std::vector<Value*> axis_;  // index of each open axis, i64
   std::vector<llvm::AllocaInst*> registers_;
-  int vector_axis_ = -1;
-  Value* mask_ = nullptr;  // in the last, partial group
 };
 
 }  // namespace

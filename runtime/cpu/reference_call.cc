@@ -4,7 +4,7 @@
 
 #include "ir/graph.h"
 #include "ir/interpreter.h"
-#include "ir/physical.h"
+#include "ir/tensor_bytes.h"
 
 namespace fusor::cpu {
 namespace {
@@ -29,12 +29,12 @@ class ReferenceExecutable : public LibraryExecutable {
   void Run(void* const* args) override {
     std::vector<ir::Tensor> inputs;
     for (size_t i = 0; i < graph_.inputs().size(); ++i) {
-      inputs.push_back(ir::FromMemory(graph_.input(i)->type(), args[i]));
+      inputs.push_back(ir::LoadTensor(graph_.input(i)->type(), args[i]));
     }
     const std::vector<ir::Tensor> results =
         ir::Interpret(graph_, inputs, ir::EvalMode::kTyped);
     for (size_t i = 0; i < results.size(); ++i) {
-      ir::ToMemory(results[i], args[inputs.size() + i]);
+      ir::StoreTensor(results[i], args[inputs.size() + i]);
     }
   }
 

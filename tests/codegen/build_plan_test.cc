@@ -353,7 +353,6 @@ TEST(BuildPlan, CompilesEqualKernelsOnce) {
   EXPECT_EQ(plan.steps.size(), 12);
   EXPECT_EQ(plan.kernels.size(), 1);
   EXPECT_EQ(plan.calls.size(), 1);
-  EXPECT_EQ(compiler.compiled, 1);
 }
 
 TEST(BuildPlan, IsDeterministic) {

@@ -103,18 +103,22 @@ TEST_F(KernelCacheTest, TrimDropsWhatWasUsedLongestAgo) {
 TEST_F(KernelCacheTest, KernelsAreCompiledOncePerVersion) {
   const auto graph = test::RandomGraph(5, {.nodes = 40});
   test::FakeCompiler compiler;
-  const PlanOptions options{.kernel_cache = folder()};
-  const Plan cold = test::FuseAndPlan(*graph, compiler, options).plan;
+  const auto compile = [&] {
+    Plan plan = test::FuseAndPlan(*graph, compiler).plan;
+    CompileKernels(plan, compiler, {.kernel_cache = folder()});
+    return plan;
+  };
+  const Plan cold = compile();
   const int kernels = compiler.compiled;
   ASSERT_GT(kernels, 1);
-  const Plan warm = test::FuseAndPlan(*graph, compiler, options).plan;
+  const Plan warm = compile();
   EXPECT_EQ(compiler.compiled, kernels);
   for (size_t i = 0; i < cold.kernels.size(); ++i) {
     EXPECT_EQ(cold.kernels[i].binary, warm.kernels[i].binary);
     EXPECT_EQ(cold.kernels[i].fingerprint, warm.kernels[i].fingerprint);
   }
   compiler.version = "fake 2";
-  test::FuseAndPlan(*graph, compiler, options);
+  compile();
   EXPECT_EQ(compiler.compiled, 2 * kernels);
 }
 

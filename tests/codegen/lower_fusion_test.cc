@@ -185,6 +185,21 @@ TEST(LowerFusion, LayerNormIsOneKernel) {
   EXPECT_EQ(ExpectKernelsAgree(graph, {}, 1), 1);
 }
 
+// Nothing is folded then, yet the second sum needs the first.
+TEST(LowerFusion, SumsOfSingleElementsFollowEachOther) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  ir::Value* x = graph.AddInput({ir::DType::kF32, {1, 24, 1, 1}, {}},
+                                ir::InputRole::kData, "x");
+  ir::Value* mean = b.BroadcastAlong(b.ReduceMean(x, {0, 2, 3}), x->type(), 1);
+  ir::Value* centred = b.Minus(x, b.Times(mean, 0.5));
+  ir::Value* square = b.ReduceSum(b.Times(centred, centred), {0, 2, 3});
+  graph.AddOutput(square, "square");
+  graph.AddOutput(b.Times(centred, b.BroadcastAlong(square, x->type(), 1)),
+                  "y");
+  EXPECT_EQ(ExpectKernelsAgree(graph, {}, 1), 1);
+}
+
 TEST(LowerFusion, SplitsAReductionThatHasTooFewTasks) {
   ir::Graph graph;
   ir::Builder b(graph);

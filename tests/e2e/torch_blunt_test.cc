@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "codegen/compiler.h"
-#include "ir/physical.h"
+#include "ir/tensor_bytes.h"
 #include "models/model.h"
 #include "runtime/backend_loader.h"
 #include "runtime/session.h"
@@ -98,7 +98,7 @@ class CompiledStep {
  private:
   void Feed(const std::string& name, const Tensor& tensor) {
     std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
-    ir::ToMemory(tensor, bytes.data());
+    ir::StoreTensor(tensor, bytes.data());
     session_.SetInput(program_, session_.FindInput(program_, name),
                       bytes.data(), bytes.size());
   }
@@ -179,19 +179,17 @@ TEST_P(TorchBlunt, GradientsStrayNoFurtherThanPyTorchs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TorchBlunt,
-                         ::testing::Combine(::testing::Values("resnet18",
-                                                              "resnet50-v1.5",
-                                                              "resnet50-v1b"),
-                                            ::testing::Bool()),
-                         [](const auto& test) {
-                           std::string name;
-                           for (char c : std::get<0>(test.param)) {
-                             if (std::isalnum(c)) name += c;
-                           }
-                           return name + (std::get<1>(test.param) ? "Winograd"
-                                                                  : "Direct");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, TorchBlunt,
+    ::testing::Combine(::testing::ValuesIn(test::TorchModels()),
+                       ::testing::Bool()),
+    [](const auto& test) {
+      std::string name;
+      for (char c : std::get<0>(test.param)) {
+        if (std::isalnum(c)) name += c;
+      }
+      return name + (std::get<1>(test.param) ? "Winograd" : "Direct");
+    });
 
 }  // namespace
 }  // namespace fusor

@@ -11,13 +11,16 @@
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "tests/testing/numeric.h"
+#include "tests/testing/op_samples.h"
 
 namespace fusor::ir {
 namespace {
 
+using test::AllOpSamples;
+using test::OpSample;
 using test::RandomTensor;
+using test::SampleOperands;
 using ::testing::HasSubstr;
-using Ints = std::vector<int64_t>;
 
 // --- The table ---------------------------------------------------------------
 
@@ -158,163 +161,6 @@ const std::map<std::string, Reference, std::less<>> kReferences = {
 
 // --- Every op in every dtype it accepts --------------------------------------
 
-// One way to apply an op, with operands of the dtype under test, or of a fixed
-// one.
-struct Operand {
-  Shape shape;
-  std::optional<DType> fixed = std::nullopt;
-  double low = 0.25;  // positive, in the domain of log and sqrt
-  double high = 1.75;
-};
-
-struct Application {
-  std::vector<Operand> operands;
-  Attrs attrs;
-  std::set<DType> dtypes;  // that it accepts; empty: takes no operand's dtype
-};
-
-const std::set<DType> kFloats{DType::kF64, DType::kF32, DType::kF16,
-                              DType::kBF16};
-const std::set<DType> kAll(std::begin(kAllDTypes), std::end(kAllDTypes));
-const std::set<DType> kBool{DType::kBool};
-
-std::set<DType> AllBut(DType dtype) {
-  std::set<DType> dtypes = kAll;
-  dtypes.erase(dtype);
-  return dtypes;
-}
-
-using Applications = std::multimap<std::string, Application, std::less<>>;
-
-void AddElementwise(Applications& all) {
-  const Operand x{{2, 3}};
-  for (const char* name :
-       {"exp", "log", "sqrt", "rsqrt", "tanh", "erf", "floor"}) {
-    all.insert({name, {{x}, {}, kFloats}});
-  }
-  for (const char* name :
-       {"neg", "abs", "relu", "is_finite", "stop_gradient"}) {
-    all.insert({name, {{x}, {}, kAll}});
-  }
-  for (const DType to : kAllDTypes) {
-    all.insert({"cast", {{x}, {{"dtype", std::string(DTypeName(to))}}, kAll}});
-  }
-  for (const char* name : {"add", "sub", "mul", "maximum", "minimum"}) {
-    all.insert({name, {{x, x}, {}, kAll}});
-  }
-  for (const char* name : {"div", "pow"}) {
-    all.insert({name, {{x, x}, {}, kFloats}});
-  }
-  all.insert({"not", {{x}, {}, kBool}});
-  for (const char* name : {"and", "or"}) {
-    all.insert({name, {{x, x}, {}, kBool}});
-  }
-  all.insert({"compare", {{x, x}, {{"direction", std::string("lt")}}, kAll}});
-  all.insert({"select", {{{{2, 3}, DType::kBool}, x, x}, {}, kAll}});
-}
-
-void AddSourcesAndShape(Applications& all) {
-  for (const DType dtype : kAllDTypes) {
-    const std::string name(DTypeName(dtype));
-    all.insert({"constant",
-                {{},
-                 {{"dtype", name},
-                  {"shape", Ints{2}},
-                  {"value", std::vector<double>{1, 0}}},
-                 {}}});
-    all.insert(
-        {"iota",
-         {{}, {{"dtype", name}, {"shape", Ints{3}}, {"dim", int64_t{0}}}, {}}});
-  }
-  all.insert({"random",
-              {{{{}, DType::kI64, 5, 6}, {{}, DType::kI32, 7, 8}},
-               {{"shape", Ints{4}}, {"site", int64_t{0}}},
-               {}}});
-  const Operand x{{2, 3}};
-  all.insert({"broadcast",
-              {{x}, {{"shape", Ints{2, 4, 3}}, {"dims", Ints{0, 2}}}, kAll}});
-  all.insert({"reshape", {{x}, {{"shape", Ints{6}}}, kAll}});
-  all.insert({"transpose", {{x}, {{"permutation", Ints{1, 0}}}, kAll}});
-  all.insert(
-      {"slice",
-       {{x},
-        {{"start", Ints{0, 1}}, {"limit", Ints{2, 3}}, {"stride", Ints{1, 2}}},
-        kAll}});
-  all.insert(
-      {"pad",
-       {{x},
-        {{"low", Ints{1, 0}}, {"high", Ints{0, 1}}, {"interior", Ints{0, 1}}},
-        kAll}});
-  all.insert({"concat", {{x, x}, {{"dim", int64_t{1}}}, kAll}});
-  all.insert({"copy", {{x}, {{"layout", std::string("ba")}}, kAll}});
-}
-
-void AddTheRest(Applications& all) {
-  const Operand x{{2, 3}};
-  for (const char* kind : {"sum", "prod", "max", "min"}) {
-    all.insert({"reduce",
-                {{x},
-                 {{"kind", std::string(kind)}, {"dims", Ints{1}}},
-                 AllBut(DType::kBool)}});
-  }
-  for (const char* kind : {"all", "any"}) {
-    all.insert(
-        {"reduce",
-         {{x}, {{"kind", std::string(kind)}, {"dims", Ints{1}}}, kBool}});
-  }
-  all.insert({"matmul", {{{{2, 3}}, {{3, 4}}}, {}, kFloats}});
-  const Operand image{{2, 3, 4, 4}};
-  const Operand weight{{2, 3, 3, 3}};
-  const Operand pooled{{2, 3, 2, 2}};
-  all.insert({"conv2d", {{image, weight, {{2}}}, {}, kFloats}});
-  all.insert(
-      {"conv2d_grad_input",
-       {{{{2, 2, 2, 2}}, weight}, {{"input_shape", image.shape}}, kFloats}});
-  all.insert(
-      {"conv2d_grad_weight",
-       {{image, {{2, 2, 2, 2}}}, {{"weight_shape", weight.shape}}, kFloats}});
-  const Attrs window{{"window", Ints{2, 2}}, {"stride", Ints{2, 2}}};
-  Attrs backward = window;
-  backward.Set("input_shape", image.shape);
-  all.insert({"max_pool", {{image}, window, kFloats}});
-  all.insert({"max_pool_grad",
-              {{pooled, {pooled.shape, DType::kU8, 0, 4}}, backward, kFloats}});
-  all.insert({"avg_pool", {{image}, window, kFloats}});
-  all.insert({"avg_pool_grad", {{pooled}, backward, kFloats}});
-  const Operand vector{{3}, DType::kF32};
-  all.insert({"batch_norm_train", {{image, vector, vector}, {}, kFloats}});
-  all.insert({"batch_norm_grad",
-              {{image, image, vector, vector, vector, vector}, {}, kFloats}});
-  all.insert({"all_reduce", {{x, {{4}}}, {}, kAll}});
-}
-
-const Applications& AllApplications() {
-  static const Applications all = [] {
-    Applications a;
-    AddElementwise(a);
-    AddSourcesAndShape(a);
-    AddTheRest(a);
-    return a;
-  }();
-  return all;
-}
-
-std::vector<Tensor> MakeOperands(const Application& application, DType dtype) {
-  std::vector<Tensor> tensors;
-  uint64_t seed = 1;
-  for (const Operand& operand : application.operands) {
-    const DType actual = operand.fixed.value_or(dtype);
-    const double scale = IsFloat(actual) ? 1 : 4;  // integers 1 .. 6
-    tensors.push_back(RandomTensor({actual, operand.shape, {}}, ++seed,
-                                   scale * operand.low, scale * operand.high));
-    if (!IsFloat(actual) && operand.fixed.has_value()) {
-      tensors.back() = RandomTensor({actual, operand.shape, {}}, seed,
-                                    operand.low, operand.high);
-    }
-  }
-  return tensors;
-}
-
 // Adds the op on inputs of the tensors' types.
 Node* Apply(Graph& graph, std::string_view op, const Attrs& attrs,
             const std::vector<Tensor>& tensors) {
@@ -334,25 +180,24 @@ std::vector<Tensor> Results(const Node& node,
 
 class EveryOp : public ::testing::TestWithParam<std::string> {
  protected:
-  auto Cases() const { return AllApplications().equal_range(GetParam()); }
+  auto Cases() const { return AllOpSamples().equal_range(GetParam()); }
 };
 
 TEST_P(EveryOp, RunsInEveryDtypeItAcceptsAndRefusesTheOthers) {
   auto [first, last] = Cases();
-  ASSERT_NE(first, last) << "no application of " << GetParam();
+  ASSERT_NE(first, last) << "no sample of " << GetParam();
   std::set<DType> accepted;
   for (auto it = first; it != last; ++it) {
-    const Application& application = it->second;
+    const OpSample& sample = it->second;
     for (const DType dtype : kAllDTypes) {
       SCOPED_TRACE(DTypeName(dtype));
-      const auto tensors = MakeOperands(application, dtype);
+      const auto tensors = SampleOperands(sample, dtype);
       Graph graph;
-      if (!application.dtypes.empty() && !application.dtypes.contains(dtype)) {
-        EXPECT_THROW(Apply(graph, GetParam(), application.attrs, tensors),
-                     Error);
+      if (!sample.dtypes.empty() && !sample.dtypes.contains(dtype)) {
+        EXPECT_THROW(Apply(graph, GetParam(), sample.attrs, tensors), Error);
         continue;
       }
-      const Node* node = Apply(graph, GetParam(), application.attrs, tensors);
+      const Node* node = Apply(graph, GetParam(), sample.attrs, tensors);
       for (const Tensor& y : Results(*node, tensors, EvalMode::kTyped)) {
         for (double v : y.data) {
           ASSERT_TRUE(std::isfinite(v));
@@ -370,7 +215,7 @@ TEST_P(EveryOp, TypedResultsAreRoundedExactOnes) {
   for (auto it = first; it != last; ++it) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       if (!it->second.dtypes.contains(dtype)) continue;
-      const auto tensors = MakeOperands(it->second, dtype);
+      const auto tensors = SampleOperands(it->second, dtype);
       Graph graph;
       const Node* node = Apply(graph, GetParam(), it->second.attrs, tensors);
       const auto typed = Results(*node, tensors, EvalMode::kTyped);
@@ -427,13 +272,13 @@ TEST(OpRegistry, ElementwiseOpsComputeTheirFormula) {
     SCOPED_TRACE(op->name);
     const auto reference = kReferences.find(op->name);
     ASSERT_NE(reference, kReferences.end());
-    const auto it = AllApplications().find(op->name);
-    ASSERT_NE(it, AllApplications().end());
+    const auto it = AllOpSamples().find(op->name);
+    ASSERT_NE(it, AllOpSamples().end());
     const DType dtype =
         it->second.dtypes.contains(DType::kF64) ? DType::kF64 : DType::kBool;
     Attrs attrs = it->second.attrs;
     if (attrs.Has("dtype")) attrs.Set("dtype", std::string("f64"));
-    auto tensors = MakeOperands(it->second, dtype);
+    auto tensors = SampleOperands(it->second, dtype);
     for (Tensor& tensor : tensors) {
       tensor = RandomTensor({tensor.type.dtype, {100}, {}}, tensors.size() + 7,
                             0.1, 3.9);
@@ -456,8 +301,8 @@ TEST(OpRegistry, ElementwiseOpsComputeTheirFormula) {
   }
 }
 
-TEST(OpRegistry, EveryApplicationNamesAnOp) {
-  for (const auto& [name, application] : AllApplications()) {
+TEST(OpRegistry, EverySampleNamesAnOp) {
+  for (const auto& [name, sample] : AllOpSamples()) {
     EXPECT_NE(FindOp(name), nullptr) << name;
   }
   for (const auto& [name, reference] : kReferences) {

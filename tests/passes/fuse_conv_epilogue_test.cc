@@ -1,11 +1,27 @@
 #include <gtest/gtest.h>
 
 #include "passes/passes.h"
-#include "tests/testing/bare_target.h"
 #include "tests/testing/graph_text.h"
 
 namespace fusor::passes {
 namespace {
+
+// A library that runs convolutions in f32, by another kernel where a group's
+// ReLU is asked for.
+class EpilogueTarget final : public ir::TargetQueries {
+ public:
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    if (node.output()->type().dtype != ir::DType::kF32) return {};
+    const bool slow =
+        node.attrs().Int("groups") > 1 && node.attrs().Bool("relu");
+    return {{.algorithm = "direct", .implementation = slow ? "ref" : "jit"}};
+  }
+
+ private:
+  ir::Target target_ = ir::FindTarget("cpu-avx512");
+};
 
 class FuseConvEpilogueTest : public testing::Test {
  protected:
@@ -21,7 +37,7 @@ class FuseConvEpilogueTest : public testing::Test {
     EXPECT_EQ(context_.counters().at("conv_relu"), 0);
   }
 
-  test::BareTarget target_;
+  EpilogueTarget target_;
   PassContext context_{target_, {}};
 };
 
@@ -80,7 +96,7 @@ TEST_F(FuseConvEpilogueTest, LeavesAConvolutionThatIsAnOutput) {
              "conv has other uses");
 }
 
-TEST_F(FuseConvEpilogueTest, LeavesDtypesWithoutFastKernels) {
+TEST_F(FuseConvEpilogueTest, LeavesWhatTheLibraryLacks) {
   ExpectKept(R"(graph g {
       %x = data : f64[1,2,4,4]
       %w = weight : f64[3,2,1,1]
@@ -88,7 +104,18 @@ TEST_F(FuseConvEpilogueTest, LeavesDtypesWithoutFastKernels) {
       %y = relu(%conv) : f64[1,3,4,4]
       return %y as "y"
     })",
-             "no epilogue in f64");
+             "the library has no such convolution with a ReLU");
+}
+
+TEST_F(FuseConvEpilogueTest, LeavesWhatTheLibraryDoesByAnotherKernel) {
+  ExpectKept(R"(graph g {
+      %x = data : f32[1,4,4,4]
+      %w = weight : f32[2,2,1,1]
+      %conv = conv2d(%x, %w) {groups=2} : f32[1,2,4,4]
+      %y = relu(%conv) : f32[1,2,4,4]
+      return %y as "y"
+    })",
+             "the library has no such convolution with a ReLU");
 }
 
 TEST_F(FuseConvEpilogueTest, TakesOneOfTwoRelusInARow) {

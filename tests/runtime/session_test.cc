@@ -7,7 +7,7 @@
 
 #include "codegen/compiler.h"
 #include "ir/interpreter.h"
-#include "ir/physical.h"
+#include "ir/tensor_bytes.h"
 #include "models/model.h"
 #include "passes/pipeline.h"
 #include "runtime/backend_loader.h"
@@ -81,7 +81,7 @@ class Step {
         continue;
       }
       std::vector<char> bytes(static_cast<size_t>(inputs_[i].type.num_bytes()));
-      ir::ToMemory(inputs_[i], bytes.data());
+      ir::StoreTensor(inputs_[i], bytes.data());
       session.SetInput(program, session.FindInput(program, input.value->name()),
                        bytes.data(), bytes.size());
     }

@@ -5,7 +5,7 @@
 #include "codegen/kernel_interpreter.h"
 #include "codegen/lower_fusion.h"
 #include "codegen/plan.h"
-#include "ir/physical.h"
+#include "ir/tensor_bytes.h"
 
 namespace fusor::test {
 namespace {
@@ -36,8 +36,8 @@ std::vector<ir::Tensor> RunFusion(const ir::Node& node,
     storage.push_back(Allocate(types));
     int64_t offset = 0;
     for (int i : span) {
-      ir::ToMemory({node.input(i)->type(), inputs[i]->data},
-                   storage.back().data() + offset);
+      ir::StoreTensor({node.input(i)->type(), inputs[i]->data},
+                      storage.back().data() + offset);
       offset += Padded(node.input(i)->type().num_bytes());
     }
   }
@@ -58,7 +58,7 @@ std::vector<ir::Tensor> RunFusion(const ir::Node& node,
     int64_t offset = 0;
     for (int i : lowered.result_spans[b]) {
       const ir::TensorType& type = node.output(i)->type();
-      results[i] = ir::FromMemory(
+      results[i] = ir::LoadTensor(
           type, storage[lowered.operand_spans.size() + b].data() + offset);
       offset += Padded(type.num_bytes());
     }

@@ -1,5 +1,6 @@
 #include "tests/testing/torch_step.h"
 
+#include <cctype>
 #include <cmath>
 
 #include "ir/support/error.h"
@@ -106,6 +107,34 @@ std::vector<double> Fingerprint(const Tensor& tensor, uint32_t position,
     print.push_back(x[word * x.size() >> 32]);
   }
   return print;
+}
+
+::testing::AssertionResult HasFingerprint(const Tensor& actual,
+                                          const Tensor& stored,
+                                          uint32_t position, uint64_t seed,
+                                          double tolerance) {
+  const std::vector<double> print = Fingerprint(actual, position, seed);
+  if (print.size() != stored.data.size()) {
+    return ::testing::AssertionFailure()
+           << print.size() << " entries, stored " << stored.data.size();
+  }
+  const double norm = stored.data[0];
+  const double mean = norm / std::sqrt(static_cast<double>(actual.data.size()));
+  for (size_t i = 0; i < print.size(); ++i) {
+    const double scale = i <= kProjections ? norm : mean;
+    if (std::fabs(print[i] - stored.data[i]) <= tolerance * scale) continue;
+    return ::testing::AssertionFailure() << "entry " << i << ": " << print[i]
+                                         << ", stored " << stored.data[i];
+  }
+  return ::testing::AssertionSuccess();
+}
+
+std::string TestNameOf(const std::string& model) {
+  std::string name;
+  for (const char c : model) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) name += c;
+  }
+  return name;
 }
 
 }  // namespace fusor::test

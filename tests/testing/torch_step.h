@@ -3,6 +3,8 @@
 // What the training steps stored under tests/golden/torch start from, and how
 // their tensors are stored; tests/golden/README.md has the formulas.
 
+#include <gtest/gtest.h>
+
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -29,5 +31,15 @@ std::map<std::string, ir::Tensor> DrawStepInputs(const nlohmann::json& spec,
 // gradients, then all running statistics.
 std::vector<double> Fingerprint(const ir::Tensor& tensor, uint32_t position,
                                 uint64_t seed);
+
+// The tensor's fingerprint is the stored one: norm and projections to within
+// `tolerance` of the norm, samples to within as much of the root mean square.
+::testing::AssertionResult HasFingerprint(const ir::Tensor& actual,
+                                          const ir::Tensor& stored,
+                                          uint32_t position, uint64_t seed,
+                                          double tolerance);
+
+// A model's name as part of a test's: letters and digits.
+std::string TestNameOf(const std::string& model);
 
 }  // namespace fusor::test

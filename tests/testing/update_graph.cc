@@ -24,7 +24,7 @@ std::unique_ptr<ir::Graph> UpdateGraph(Gradients gradients) {
   int n = 0;
   const std::vector<UpdateShape> shapes =
       gradients == Gradients::kShared
-          ? std::vector<UpdateShape>{{3, 7}, {3, 7}, {3, 7}}
+          ? std::vector<UpdateShape>{{3, 7}, {7, 3}, {21, 1}}
           : std::vector<UpdateShape>{{3, 7}, {1, 5}, {16, 4}, {2, 1}};
   for (const UpdateShape& s : shapes) {
     const auto input = [&](ir::InputRole role, const char* name, int64_t rows,
@@ -35,7 +35,8 @@ std::unique_ptr<ir::Graph> UpdateGraph(Gradients gradients) {
     ir::Value* m =
         input(ir::InputRole::kOptimizerState, "m", s.rows, s.columns);
     ir::Value* w = input(ir::InputRole::kWeight, "w", s.rows, s.columns);
-    ir::Value* g = shared;
+    ir::Value* g =
+        shared == nullptr ? nullptr : b.Reshape(shared, {s.rows, s.columns});
     if (g == nullptr && gradients == Gradients::kData) {
       g = input(ir::InputRole::kData, "g", s.rows, s.columns);
     } else if (g == nullptr) {
@@ -43,7 +44,7 @@ std::unique_ptr<ir::Graph> UpdateGraph(Gradients gradients) {
                    input(ir::InputRole::kData, "y", 6, s.columns));
       graph->Rename(g, fmt::format("g{}", n));
     }
-    if (gradients == Gradients::kShared) shared = g;
+    if (gradients == Gradients::kShared && shared == nullptr) shared = g;
     ir::Value* velocity = b.Plus(b.Times(m, 0.9), g);
     ir::Value* rate = b.BroadcastTo(lr, w->type().shape);
     graph->AddOutput(b.Minus(w, b.Times(rate, velocity)), w->name(),

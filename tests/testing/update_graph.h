@@ -9,7 +9,7 @@ namespace fusor::test {
 enum class Gradients {
   kComputed,  // matmuls of data
   kData,      // inputs
-  kShared,    // one matmul for all parameters
+  kShared,    // one matmul for all parameters, of different shapes
 };
 
 // Momentum updates of a few parameters of odd sizes, not yet fused.

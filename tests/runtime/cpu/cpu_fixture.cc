@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "codegen/kernel_interpreter.h"
-#include "ir/physical.h"
+#include "ir/tensor_bytes.h"
 
 namespace fusor::test {
 namespace {
@@ -70,13 +70,13 @@ std::vector<std::string> Cpu::Interpret(const codegen::Kernel& kernel,
 std::string ToBytes(ir::DType dtype, const std::vector<double>& values) {
   const auto count = static_cast<int64_t>(values.size());
   std::string bytes(values.size() * ir::DTypeSize(dtype), '\0');
-  ir::ToMemory({{dtype, {count}, {}}, values}, bytes.data());
+  ir::StoreTensor({{dtype, {count}, {}}, values}, bytes.data());
   return bytes;
 }
 
 std::vector<double> FromBytes(ir::DType dtype, const std::string& bytes) {
   const auto count = static_cast<int64_t>(bytes.size()) / ir::DTypeSize(dtype);
-  return ir::FromMemory({dtype, {count}, {}}, bytes.data()).data;
+  return ir::LoadTensor({dtype, {count}, {}}, bytes.data()).data;
 }
 
 }  // namespace fusor::test

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 
 #include "ir/op.h"
-#include "ir/physical.h"
 #include "ir/support/error.h"
+#include "ir/tensor_bytes.h"
 #include "tests/runtime/cpu/cpu_fixture.h"
 #include "tests/testing/numeric.h"
 
@@ -75,7 +75,7 @@ std::vector<Tensor> RunCall(LibraryCall& call,
   };
   for (size_t i = 0; i < operands.size(); ++i) {
     add(call.operands[i].num_bytes());
-    ir::ToMemory({call.operands[i], operands[i].data}, args.back());
+    ir::StoreTensor({call.operands[i], operands[i].data}, args.back());
   }
   for (const TensorType& type : call.results) add(type.num_bytes());
   if (call.workspace_bytes > 0) add(call.workspace_bytes);
@@ -83,7 +83,7 @@ std::vector<Tensor> RunCall(LibraryCall& call,
   std::vector<Tensor> results;
   for (size_t i = 0; i < call.results.size(); ++i) {
     results.push_back(
-        ir::FromMemory(call.results[i], args[operands.size() + i]));
+        ir::LoadTensor(call.results[i], args[operands.size() + i]));
   }
   return results;
 }

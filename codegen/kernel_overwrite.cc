@@ -1,0 +1,146 @@
+#include "codegen/kernel_overwrite.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+namespace fusor::codegen {
+namespace {
+
+// A load or store: its phase, the loops around it, outermost first, and its
+// place in the text of the kernel.
+struct Touch {
+  const Stmt* stmt;
+  size_t phase;
+  std::vector<const Stmt*> loops;
+  int place;
+};
+
+struct Touches {
+  std::vector<Touch> loads;   // of the operand
+  std::vector<Touch> stores;  // to the result
+};
+
+class Collector {
+ public:
+  Collector(int operand, int result) : operand_(operand), result_(result) {}
+
+  Touches Collect(const Kernel& kernel) {
+    for (; phase_ < kernel.phases.size(); ++phase_) {
+      Visit(kernel.phases[phase_].body);
+    }
+    return std::move(touches_);
+  }
+
+ private:
+  void Visit(const std::vector<Stmt>& body) {
+    for (const Stmt& stmt : body) {
+      ++place_;
+      if (stmt.kind == StmtKind::kLoop) {
+        loops_.push_back(&stmt);
+        Visit(stmt.body);
+        loops_.pop_back();
+      } else if (stmt.kind == StmtKind::kLoad && stmt.buffer == operand_) {
+        touches_.loads.push_back({&stmt, phase_, loops_, place_});
+      } else if (stmt.kind == StmtKind::kStore && stmt.buffer == result_) {
+        touches_.stores.push_back({&stmt, phase_, loops_, place_});
+      }
+    }
+  }
+
+  const int operand_;
+  const int result_;
+  size_t phase_ = 0;
+  int place_ = 0;
+  std::vector<const Stmt*> loops_;
+  Touches touches_;
+};
+
+int64_t CoefficientOf(const Index& index, int axis) {
+  for (const Index::Term& term : index.terms) {
+    if (term.axis == axis) return term.coefficient;
+  }
+  return 0;
+}
+
+// Terms of axes that move.
+std::vector<Index::Term> MovingTerms(const Kernel& kernel, const Index& index) {
+  std::vector<Index::Term> terms;
+  for (const Index::Term& term : index.terms) {
+    if (term.coefficient != 0 && kernel.axes[term.axis].extent > 1) {
+      terms.push_back(term);
+    }
+  }
+  return terms;
+}
+
+bool SameElement(const Kernel& kernel, const Index& a, const Index& b) {
+  const std::vector<Index::Term> terms = MovingTerms(kernel, a);
+  return a.offset == b.offset &&
+         terms.size() == MovingTerms(kernel, b).size() &&
+         std::all_of(terms.begin(), terms.end(), [&](const Index::Term& term) {
+           return CoefficientOf(b, term.axis) == term.coefficient;
+         });
+}
+
+// Two points of the axes that the index names never share an element: each
+// step is further than all smaller ones together reach.
+bool IsOneToOne(const Kernel& kernel, const Index& index) {
+  std::vector<Index::Term> terms = MovingTerms(kernel, index);
+  std::sort(terms.begin(), terms.end(),
+            [](const Index::Term& a, const Index::Term& b) {
+              return std::abs(a.coefficient) < std::abs(b.coefficient);
+            });
+  int64_t reach = 0;
+  for (const Index::Term& term : terms) {
+    const int64_t step = std::abs(term.coefficient);
+    if (step <= reach) return false;
+    reach += step * (kernel.axes[term.axis].extent - 1);
+  }
+  return true;
+}
+
+// The load has left each element before the store reaches it. Either a phase
+// lies between the two, or both take the same way over the elements: then the
+// same element means the same task and the same turn of every loop around
+// both, provided that the index names their axes, and within that turn the text
+// decides.
+bool LeavesBefore(const Kernel& kernel, const Touch& load, const Touch& store) {
+  if (load.phase != store.phase) return load.phase < store.phase;
+  const Index& index = store.stmt->index;
+  if (load.place > store.place || !IsOneToOne(kernel, index) ||
+      !SameElement(kernel, load.stmt->index, index)) {
+    return false;
+  }
+  const auto names = [&](int axis) {
+    return kernel.axes[axis].extent == 1 || CoefficientOf(index, axis) != 0;
+  };
+  const std::vector<int>& grid = kernel.phases[store.phase].grid;
+  if (!std::all_of(grid.begin(), grid.end(), names)) return false;
+  for (size_t i = 0; i < std::min(load.loops.size(), store.loops.size()); ++i) {
+    if (load.loops[i] != store.loops[i]) break;
+    if (!names(load.loops[i]->axis)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool MayOverwrite(const Kernel& kernel, int operand, int result) {
+  const KernelBuffer& from = kernel.buffers[operand];
+  const KernelBuffer& to = kernel.buffers[result];
+  if (from.written || !to.written || to.scratch ||
+      from.elements != to.elements ||
+      DTypeSize(from.dtype) != DTypeSize(to.dtype)) {
+    return false;
+  }
+  const Touches touches = Collector(operand, result).Collect(kernel);
+  for (const Touch& load : touches.loads) {
+    for (const Touch& store : touches.stores) {
+      if (!LeavesBefore(kernel, load, store)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace fusor::codegen
