@@ -491,7 +491,7 @@ Plan BuildPlan(const Graph& graph, const LoweredNodes& lowered,
   const bool verify = true;
 #endif
   if (verify) VerifyPlan(plan, graph);
-  CompileKernels(plan, compiler, options);
+  if (!options.plan_only) CompileKernels(plan, compiler, options);
   return plan;
 }
 

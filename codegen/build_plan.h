@@ -23,6 +23,7 @@ struct PlanOptions {
   int threads = 0;             // compile threads; 0: one a core
   std::string kernel_cache{};  // folder; empty: compile everything
   passes::Fault fault{};       // for tests: of a kernel
+  bool plan_only = false;      // no machine code: to be read, not to be run
 };
 
 // The plan of an optimised graph, in which every node is a fusion with a

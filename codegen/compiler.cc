@@ -156,6 +156,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   plan_options.threads = options.threads;
   plan_options.kernel_cache = options.kernel_cache;
   plan_options.fault = context.options().fault;
+  plan_options.plan_only = options.plan_only;
   program.plan = BuildPlan(*forward, lowered, compiler, plan_options);
   report.seconds.emplace_back("plan and generate code", watch.Lap());
   if (options.verify) VerifyPlan(program.plan, *forward);
