@@ -160,7 +160,9 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   program.plan = BuildPlan(*forward, lowered, compiler, plan_options);
   if (options.verify) VerifyPlan(program.plan, *forward);
   report.seconds.emplace_back("plan", watch.Lap());
-  CompileKernels(program.plan, compiler, plan_options);
+  if (!options.plan_only) {
+    CompileKernels(program.plan, compiler, plan_options);
+  }
   report.seconds.emplace_back("generate code", watch.Lap());
 
   CountSteps(program.plan, report);

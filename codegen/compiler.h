@@ -53,6 +53,7 @@ struct CompileOptions {
   std::string kernel_cache;                // folder; empty: none
   bool verify = false;                     // every pass, every kernel, the plan
   bool verify_passes = false;              // every pass
+  bool plan_only = false;                  // no machine code: not to be run
   std::vector<CompileObserver> observers;  // called in this order
 };
 

@@ -177,9 +177,10 @@ void CheckLimit(const Plan& plan, int64_t limit,
   if (limit <= 0 || total <= limit) return;
   FUSOR_CHECK(
       false, kOutOfMemory,
-      "plan {} needs {} bytes, {} of them temporary (at least {}), but "
-      "may use {}; largest at the peak: {}",
-      plan.name, total, plan.peak_bytes, plan.lower_bound_bytes, limit,
+      "plan {} needs {} bytes ({} MiB), {} of them temporary (at least {}), "
+      "but may use {} ({} MiB); largest at the peak: {}",
+      plan.name, total, total >> 20, plan.peak_bytes, plan.lower_bound_bytes,
+      limit, limit >> 20,
       temporaries.empty() ? "none" : LargestAtPeak(plan, temporaries, lives));
 }
 

@@ -84,14 +84,28 @@ bool SyncFolderOf(const std::string& path) {
   return file.get() >= 0 && fsync(file.get()) == 0;
 }
 
+std::string TemporaryName(const std::string& path) {
+  static std::atomic<int> counter = 0;
+  return fmt::format("{}.tmp-{}-{}", path, getpid(), counter++);
+}
+
+// Throws where `path` is a folder: renaming would fail at the very end.
+int CreateTemporary(const std::string& temporary, const std::string& path,
+                    ErrorCode code) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+    Throw(code, "write", path, std::strerror(EISDIR));
+  }
+  const int fd =
+      open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) Throw(code, "write", path, std::strerror(errno));
+  return fd;
+}
+
 void Write(const std::string& path, std::span<const std::string_view> pieces,
            bool durable, ErrorCode code) {
-  static std::atomic<int> counter = 0;
-  const std::string temporary =
-      fmt::format("{}.tmp-{}-{}", path, getpid(), counter++);
-  FileDescriptor file(
-      open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (file.get() < 0) Throw(code, "write", path, std::strerror(errno));
+  const std::string temporary = TemporaryName(path);
+  FileDescriptor file(CreateTemporary(temporary, path, code));
   const bool written = std::all_of(
       pieces.begin(), pieces.end(),
       [&](std::string_view piece) { return WriteAll(file.get(), piece); });
@@ -111,6 +125,12 @@ void Write(const std::string& path, std::span<const std::string_view> pieces,
 void WriteFileAtomically(const std::string& path, std::string_view bytes,
                          ErrorCode code) {
   Write(path, std::span(&bytes, 1), /*durable=*/false, code);
+}
+
+void CheckWritable(const std::string& path, ErrorCode code) {
+  const std::string temporary = TemporaryName(path);
+  const FileDescriptor file(CreateTemporary(temporary, path, code));
+  unlink(temporary.c_str());
 }
 
 void WriteFileDurably(const std::string& path,

@@ -26,4 +26,8 @@ void WriteFileAtomically(const std::string& path, std::string_view bytes,
 void WriteFileDurably(const std::string& path,
                       std::span<const std::string_view> pieces, ErrorCode code);
 
+// Throws what WriteFileAtomically would, as far as can be told before there is
+// anything to write: for checks before long work. Leaves nothing behind.
+void CheckWritable(const std::string& path, ErrorCode code);
+
 }  // namespace fusor

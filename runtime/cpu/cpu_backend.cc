@@ -9,8 +9,8 @@
 #include "runtime/build_id.h"
 #include "runtime/cpu/cpu_compiler.h"
 #include "runtime/cpu/cpu_device.h"
-#include "runtime/cpu/free_memory.h"
 #include "runtime/cpu/onednn_calls.h"
+#include "runtime/host_memory.h"
 
 namespace fusor::cpu {
 namespace {
@@ -56,7 +56,7 @@ class CpuBackend : public runtime::Backend {
     return {fmt::format("{}, {} threads, target {}", DescribeCpu(),
                         target.threads, target.name),
             LlvmCodegen(target.name).version(), OneDnnLine(), HugePageLine(),
-            fmt::format("memory: {} MiB free", FreeBytes() >> 20)};
+            fmt::format("memory: {} MiB free", runtime::FreeHostBytes() >> 20)};
   }
 
   std::unique_ptr<runtime::Device> OpenDevice(

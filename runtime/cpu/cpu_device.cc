@@ -7,8 +7,8 @@
 #include "ir/support/error.h"
 #include "runtime/cpu/cpu_executable.h"
 #include "runtime/cpu/cpu_memory.h"
-#include "runtime/cpu/free_memory.h"
 #include "runtime/cpu/thread_team.h"
+#include "runtime/host_memory.h"
 
 namespace fusor::cpu {
 namespace {
@@ -70,7 +70,7 @@ class CpuDevice : public runtime::Device {
   std::unique_ptr<runtime::Memory> Allocate(size_t bytes) override {
     return AllocateMemory(bytes, threads_);
   }
-  size_t free_bytes() const override { return FreeBytes(); }
+  size_t free_bytes() const override { return runtime::FreeHostBytes(); }
   std::unique_ptr<runtime::Stream> CreateStream() override {
     return std::make_unique<CpuStream>(threads_);
   }

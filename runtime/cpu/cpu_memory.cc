@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 #include "ir/support/error.h"
-#include "runtime/cpu/free_memory.h"
+#include "runtime/host_memory.h"
 
 namespace fusor::cpu {
 namespace {
@@ -38,7 +38,7 @@ void TouchPages(char* data, size_t bytes, int threads) {
 
 std::unique_ptr<runtime::Memory> AllocateMemory(size_t bytes, int threads) {
   // Asked before it is touched: else the kernel would kill the process.
-  const size_t free = FreeBytes();
+  const size_t free = runtime::FreeHostBytes();
   FUSOR_CHECK(bytes <= free, kOutOfMemory,
               "CPU memory: asked for {} bytes ({} MiB), {} ({} MiB) are free",
               bytes, bytes >> 20, free, free >> 20);

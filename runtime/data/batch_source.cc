@@ -22,6 +22,12 @@ Batch::Batch(int size, int image_size)
       images_bytes_(size_t{3} * size * image_size * image_size),
       images_(new (kAlignment) uint8_t[images_bytes_]) {}
 
+ReadRate ReadRateOf(const DataStats& stats, double seconds) {
+  if (seconds <= 0) return {};
+  return {.megabytes = static_cast<double>(stats.bytes_read) / 1e6 / seconds,
+          .files = static_cast<double>(stats.files_read) / seconds};
+}
+
 DataStats operator-(const DataStats& later, const DataStats& earlier) {
   return {.wait_seconds = later.wait_seconds - earlier.wait_seconds,
           .read_seconds = later.read_seconds - earlier.read_seconds,

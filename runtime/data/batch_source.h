@@ -57,6 +57,13 @@ struct DataStats {
 // What happened between two readings of stats().
 DataStats operator-(const DataStats& later, const DataStats& earlier);
 
+// What is read in so many seconds, a second.
+struct ReadRate {
+  double megabytes = 0;  // 1e6 bytes
+  double files = 0;
+};
+ReadRate ReadRateOf(const DataStats& stats, double seconds);
+
 // A run is called input-bound when it waits for data for more than this share
 // of its time.
 constexpr double kInputBoundShare = 0.02;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ir/support/error.h"
+#include "runtime/host_memory.h"
 
 namespace fusor::runtime {
 namespace {
@@ -41,6 +42,11 @@ class SignalsBlocked {
 
 }  // namespace
 
+int64_t LoaderBytes(const LoaderOptions& options) {
+  const int64_t side = options.transform.image_size;
+  return (int64_t{options.prefetch} + 1) * options.batch_size * 3 * side * side;
+}
+
 struct Loader::Worker {
   Augmenter augmenter;
   std::vector<uint8_t> bytes;
@@ -71,6 +77,13 @@ Loader::Loader(std::unique_ptr<const Dataset> dataset,
               batches_per_epoch(), options.start_epoch, options.start_batch);
   // Refuses a bad transform here instead of in the workers.
   const Augmenter check(options.transform, options.seed);
+  const int64_t bytes = LoaderBytes(options);
+  const auto free = static_cast<int64_t>(FreeHostBytes());
+  FUSOR_CHECK(bytes <= free, kOutOfMemory,
+              "data loader: {} batches of {} images need {} MiB, {} MiB are "
+              "free",
+              options.prefetch + 1, options.batch_size, bytes >> 20,
+              free >> 20);
   for (int i = 0; i <= options.prefetch; ++i) {
     slots_.push_back(std::make_unique<Slot>(options.batch_size,
                                             options.transform.image_size));

@@ -41,13 +41,16 @@ struct LoaderOptions {
   int64_t start_batch = 0;
 };
 
+// Memory of a Loader's batches.
+int64_t LoaderBytes(const LoaderOptions& options);
+
 // Reads, decodes and augments the samples of a data set in worker threads that
 // run ahead of the caller, by at most `prefetch` batches. What a batch holds
 // depends on data set, options and position alone, never on the threads.
 class Loader : public BatchSource {
  public:
   // Throws kUsage or kData for options that make no sense (see Sampler,
-  // Augmenter). Memory: (prefetch + 1) batches.
+  // Augmenter), kOutOfMemory when LoaderBytes(options) are not free.
   Loader(std::unique_ptr<const Dataset> dataset, const LoaderOptions& options);
   // Stops the workers after the sample each is at. Never blocks for longer.
   ~Loader() override;

@@ -65,9 +65,14 @@ class Loop {
     }
   }
 
-  TrainReport Run(const std::function<EvalReport()>& evaluate) {
+  TrainReport Run(const std::function<std::optional<EvalReport>()>& evaluate) {
     interval_start_ = Clock::now();
+    start_stats_ = interval_stats_ = source_.stats();
     for (int64_t step = 0; step < total_; ++step) {
+      if (observer_.stop && observer_.stop()) {
+        report_.interrupted = true;
+        break;
+      }
       Step(step);
       const int64_t per_epoch = source_.batches_per_epoch();
       const bool epoch_ends = (step + 1) % per_epoch == 0;
@@ -78,13 +83,10 @@ class Loop {
       const int64_t epoch = (step + 1) / per_epoch;
       if (evaluate && options_.eval_every > 0 &&
           (last || (epoch_ends && epoch % options_.eval_every == 0))) {
-        const EvalReport result = evaluate();
-        if (observer_.evaluated) observer_.evaluated(epoch, result);
+        const std::optional<EvalReport> result = evaluate();
+        if (result && observer_.evaluated) observer_.evaluated(epoch, *result);
         interval_start_ = Clock::now();
-      }
-      if (observer_.stop && observer_.stop()) {
-        report_.interrupted = true;
-        break;
+        interval_stats_ = source_.stats();
       }
     }
     Finish();
@@ -136,6 +138,7 @@ class Loop {
       interval.epoch = step / source_.batches_per_epoch();
       interval.iteration = step + 1;
       interval.iterations = total_;
+      interval.seconds = seconds;
       interval.loss = report_.losses.back();
       interval.images_per_second =
           static_cast<double>(interval_images_) / seconds;
@@ -165,7 +168,7 @@ class Loop {
                                               : report_.steps) /
         static_cast<double>(report_.steps);
     report_.images_per_second = images / (warm / 1e3);
-    report_.data = source_.stats();
+    report_.data = source_.stats() - start_stats_;
   }
 
   Session& session_;
@@ -181,7 +184,8 @@ class Loop {
   Clock::time_point interval_start_;
   int64_t interval_images_ = 0;
   double interval_wait_ = 0;
-  DataStats interval_stats_;
+  DataStats start_stats_;
+  DataStats interval_stats_;  // at the interval's start
   TrainReport report_;
 };
 
@@ -189,11 +193,13 @@ class Loop {
 
 TrainReport Train(Session& session, int program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,
-                  const std::function<EvalReport()>& evaluate) {
+                  const std::function<std::optional<EvalReport>()>& evaluate) {
   return Loop(session, program, source, options, observer).Run(evaluate);
 }
 
-EvalReport Evaluate(Session& session, int program, BatchSource& source) {
+std::optional<EvalReport> Evaluate(Session& session, int program,
+                                   BatchSource& source,
+                                   const std::function<bool()>& stop) {
   const Feed feed(session, program);
   const int loss = session.FindOutput(program, "loss_sum");
   const int top1 = session.FindOutput(program, "top1");
@@ -202,6 +208,7 @@ EvalReport Evaluate(Session& session, int program, BatchSource& source) {
   double images = 0;
   const int64_t batches = source.batches_per_epoch();
   for (int64_t b = 0; b < batches; ++b) {
+    if (stop && stop()) return std::nullopt;
     const Batch& batch = source.Next();
     feed.SetBatch(session, program, batch);
     session.Step(program);

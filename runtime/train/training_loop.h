@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,8 @@ struct IntervalReport {
   int64_t epoch = 0;
   int64_t iteration = 0;   // of the last step, from 1
   int64_t iterations = 0;  // in the whole run
-  double loss = 0;         // of the last step
+  double seconds = 0;
+  double loss = 0;  // of the last step
   double images_per_second = 0;
   double lr = 0;
   double data_wait_share = 0;  // of the interval's time
@@ -57,18 +59,23 @@ struct TrainObserver {
   std::function<void(int64_t step, int64_t steps)> progress;
   std::function<void(int64_t epoch, const EvalReport&)> evaluated;
   std::function<void(const std::string&)> warning;
-  // Asked after each step; true ends the run after it.
+  // Asked before each step; true ends the run there.
   std::function<bool()> stop;
 };
 
 // Trains: the source's batches through `program`, evaluating with `evaluate`
-// after each eval_every-th epoch and after the last.
+// after each eval_every-th epoch and after the last; an evaluation without a
+// result is not reported.
 TrainReport Train(Session& session, int program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,
-                  const std::function<EvalReport()>& evaluate);
+                  const std::function<std::optional<EvalReport>()>& evaluate);
 
 // One epoch of the source through an evaluation program: every image counts
-// once, whatever the batch size. Throws kData for an empty source.
-EvalReport Evaluate(Session& session, int program, BatchSource& source);
+// once, whatever the batch size. `stop` is asked before each batch; where it is
+// true, the rest is left out and nothing is reported. Throws kData for an empty
+// source.
+std::optional<EvalReport> Evaluate(Session& session, int program,
+                                   BatchSource& source,
+                                   const std::function<bool()>& stop = {});
 
 }  // namespace fusor::runtime

@@ -1,12 +1,21 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/data/batch_source.h"
 #include "runtime/debug/profile.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/data_source.h"
+#include "tools/fusor/memory_advice.h"
+#include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -28,49 +37,49 @@ struct BenchFlags {
 
 struct Measured {
   std::vector<double> step_ms;
-  double wait_ms = 0;
+  runtime::DataStats data;
   double loss = 0;
 };
 
 class BenchCommand {
  public:
-  explicit BenchCommand(const BenchFlags& flags) : flags_(flags) {}
+  explicit BenchCommand(const BenchFlags& flags)
+      : flags_(flags), text_(TextStream(flags.json)) {}
 
   void Run() {
-    int classes = 0;
+    DataFlags noise = flags_.data;
+    noise.path.clear();
+    noise.synthetic = true;
     const bool real = !flags_.data.path.empty();
     const auto dumper = OpenDumper(flags_.compile.dump);
-    session_ = OpenSession(flags_.compile);
-    std::unique_ptr<runtime::BatchSource> data;
-    if (real) {
-      data = OpenData(flags_.data, flags_.model, Split::kTrain, &classes);
-    }
-    DataFlags synthetic = flags_.data;
-    synthetic.path.clear();
-    synthetic.synthetic = true;
+    auto images =
+        ListImages(real ? flags_.data : noise, flags_.model, Split::kTrain);
+    CheckOutput("--json", flags_.json);
     ModelFlags model = flags_.model;
-    if (real)
-      model.num_classes = model.num_classes ? model.num_classes : classes;
-    const auto source = OpenData(synthetic, model, Split::kTrain, &classes);
-    program_ = session_->AddProgram(
-        models::BuildModel(model.arch, models::Phase::kTrain,
-                           MakeModelOptions(model, classes))
-            .graph,
-        codegen::ProgramKind::kTrain,
-        MakeCompileOptions(flags_.compile, flags_.optimizer, dumper));
+    const models::ModelOptions options =
+        MakeModelOptions(model, NumClasses(images.get()));
+    model.num_classes = options.num_classes;
+    session_ = OpenSession(flags_.compile);
+    program_ = AddFirstProgram(
+        *session_, flags_.compile, model.arch, models::Phase::kTrain, options,
+        MakeCompileOptions(flags_.compile, flags_.optimizer, dumper),
+        SourceBytes(noise, model) +
+            (real ? SourceBytes(flags_.data, model) : 0));
     session_->InitializeState(flags_.data.seed);
-    fmt::print(stderr, "{}", ProgramSummary(*session_, program_));
-    const Measured base = Measure(*source);
+    fmt::print(text_, "{}", ProgramSummary(*session_, program_));
+    const Measured base = Measure(*OpenTraining(nullptr, noise, model));
     json out = ProgramJson(*session_, program_);
     Report("synthetic", base, &out);
-    if (real) {
+    if (real && !StopRequested()) {
+      const Measured measured =
+          Measure(*OpenTraining(std::move(images), flags_.data, model));
       json with_data = json::object();
-      const Measured measured = Measure(*data);
       Report("real data", measured, &with_data);
       with_data["ratio_to_synthetic"] =
           runtime::Median(base.step_ms) / runtime::Median(measured.step_ms);
       out["data"] = with_data;
     }
+    if (StopRequested()) return;
     if (flags_.profile) Profile(&out);
     out["arch"] = models::CanonicalArch(model.arch);
     out["batch_size"] = model.batch;
@@ -94,25 +103,26 @@ class BenchCommand {
     }
     Measured measured;
     measured.step_ms.reserve(flags_.iterations);
+    runtime::DataStats before = source.stats();
     for (int64_t i = 0; i < flags_.warmup + flags_.iterations; ++i) {
       if (StopRequested()) break;
       const Clock::time_point start = Clock::now();
       const runtime::Batch& batch = source.Next();
-      const Clock::time_point ready = Clock::now();
       session_->SetInput(program_, images, batch.images().data(),
                          batch.images().size_bytes());
       session_->SetInput(program_, labels, batch.labels.data(),
                          batch.labels.size() * sizeof(int32_t));
       session_->Step(program_);
       measured.loss = session_->ReadScalar(program_, loss);
-      const Clock::time_point end = Clock::now();
-      if (i < flags_.warmup) continue;
-      const auto ms = [](auto d) {
-        return std::chrono::duration<double, std::milli>(d).count();
-      };
-      measured.step_ms.push_back(ms(end - start));
-      measured.wait_ms += ms(ready - start);
+      const std::chrono::duration<double, std::milli> spent =
+          Clock::now() - start;
+      if (i < flags_.warmup) {
+        before = source.stats();
+      } else {
+        measured.step_ms.push_back(spent.count());
+      }
     }
+    measured.data = source.stats() - before;
     return measured;
   }
 
@@ -121,13 +131,23 @@ class BenchCommand {
     const double median = runtime::Median(measured.step_ms);
     const double rate = static_cast<double>(flags_.model.batch) / median * 1e3;
     double total = 0;
-    for (double ms : measured.step_ms) total += ms;
-    fmt::print("{}: {:.2f} images/s, step {:.2f} ms (median of {})\n", what,
-               rate, median, measured.step_ms.size());
+    for (double ms : measured.step_ms) total += ms / 1e3;
+    const json data = DataJson(measured.data, total);
+    fmt::print(text_, "{}: {:.2f} images/s, step {:.2f} ms (median of {})",
+               what, rate, median, measured.step_ms.size());
+    if (measured.data.files_read > 0) {
+      fmt::print(text_,
+                 ", data wait {:.1f} %, read {:.2f} MB/s, {:.0f} files/s{}",
+                 100 * data["data_wait_share"].get<double>(),
+                 data["read_megabytes_per_second"].get<double>(),
+                 data["files_per_second"].get<double>(),
+                 data["input_bound"] ? ", input-bound" : "");
+    }
+    fmt::print(text_, "\n");
     (*out)["images_per_second"] = rate;
     (*out)["step_ms"] = StepJson(measured.step_ms);
     (*out)["loss"] = measured.loss;
-    (*out)["data_wait_share"] = measured.wait_ms / total;
+    out->update(data);
   }
 
   // Time by class of op, from single steps of the plan.
@@ -144,7 +164,7 @@ class BenchCommand {
     }
     json classes = json::object();
     for (const auto& [name, entry] : by_class) {
-      fmt::print("  {:<22} {:9.2f} ms  {:4} steps\n", name, entry.first,
+      fmt::print(text_, "  {:<22} {:9.2f} ms  {:4} steps\n", name, entry.first,
                  entry.second);
       classes[name] = entry.first;
     }
@@ -152,7 +172,8 @@ class BenchCommand {
     std::sort(by_step.rbegin(), by_step.rend());
     for (size_t i = 0; i < std::min<size_t>(25, by_step.size()); ++i) {
       const codegen::Step& step = plan.steps[by_step[i].second];
-      fmt::print("  {:9.3f} ms  {:<20} {:<28} {:8.1f} MB {:8.2f} GFLOP\n",
+      fmt::print(text_,
+                 "  {:9.3f} ms  {:<20} {:<28} {:8.1f} MB {:8.2f} GFLOP\n",
                  by_step[i].first, step.op_class, step.location,
                  static_cast<double>(step.bytes) / 1e6,
                  static_cast<double>(step.flops) / 1e9);
@@ -160,6 +181,7 @@ class BenchCommand {
   }
 
   const BenchFlags& flags_;
+  FILE* const text_;
   std::unique_ptr<runtime::Session> session_;
   int program_ = -1;
 };
@@ -176,11 +198,13 @@ void AddBench(CLI::App& app, Run* run) {
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
+  command->option_defaults()->group("Run");
   command->add_option("--warmup", flags->warmup, "Steps before measuring")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(0, 1 << 30));
   command->add_option("--iterations", flags->iterations, "Steps measured")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 30));
+      ->check(WholeNumber(1, 1 << 30));
   command->add_flag("--profile", flags->profile, "Time by op class and step");
   AddJsonFlag(*command, flags->json);
   command->callback(

@@ -116,15 +116,16 @@ void RunCompare(CompareFlags flags) {
     return;
   }
   const std::vector<runtime::Variant> variants = Variants(flags);
-  CheckWritable(flags.html);
-  CheckWritable(flags.json);
-  int classes = 0;
+  CheckOutput("--html", flags.html);
+  CheckOutput("--json", flags.json);
   flags.data.synthetic = flags.data.path.empty();
-  const auto source =
-      OpenData(flags.data, flags.model, Split::kTrain, &classes);
+  auto images = ListImages(flags.data, flags.model, Split::kTrain);
+  const models::ModelOptions options =
+      MakeModelOptions(flags.model, NumClasses(images.get()));
+  flags.model.num_classes = options.num_classes;
+  const auto source = OpenTraining(std::move(images), flags.data, flags.model);
   const models::Model model =
-      models::BuildModel(flags.model.arch, models::Phase::kTrain,
-                         MakeModelOptions(flags.model, classes));
+      models::BuildModel(flags.model.arch, models::Phase::kTrain, options);
   flags.options.seed = flags.data.seed;
   flags.options.stop = StopRequested;
   flags.options.profiles =

@@ -5,6 +5,7 @@
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -88,6 +89,7 @@ json PassesJson(const codegen::CompileReport& report) {
 }
 
 void RunCompile(const CompileCommandFlags& flags) {
+  CheckOutput("--json", flags.json);
   const auto dumper = OpenDumper(flags.compile.dump);
   const auto compiler = OpenCompiler(flags.compile);
   Source source = OpenSource(flags);
@@ -132,7 +134,7 @@ void AddCompile(CLI::App& app, Run* run) {
       ->add_option("--phase", flags->phase,
                    "train or eval (train; a module without output \"loss\": "
                    "eval)")
-      ->check(CLI::IsMember({"train", "eval"}));
+      ->check(OneOf({"train", "eval"}));
   AddJsonFlag(*command, flags->json);
   command->callback([flags, command, run] {
     *run = [flags, command] {

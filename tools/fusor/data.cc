@@ -1,6 +1,9 @@
 #include <fmt/core.h>
 
 #include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
@@ -8,6 +11,8 @@
 #include "runtime/data/ppm.h"
 #include "runtime/data/sample_images.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/validators.h"
+#include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
 namespace {
@@ -19,16 +24,30 @@ struct DecodeFlags {
   std::string out;
 };
 
-void Decode(const DecodeFlags& flags) {
-  fs::create_directories(flags.out);
-  std::vector<uint8_t> bytes;
+// The file that each image goes to; two of one name would meet.
+std::vector<std::string> PpmPaths(const DecodeFlags& flags) {
+  std::vector<std::string> paths;
+  std::map<std::string, std::string> sources;
   for (const std::string& file : flags.files) {
+    paths.push_back((fs::path(flags.out) / fs::path(file).stem()).string() +
+                    ".ppm");
+    const auto [it, added] = sources.emplace(paths.back(), file);
+    FUSOR_CHECK(added, kUsage, "{} and {}: both would be written to {}",
+                it->second, file, paths.back());
+  }
+  return paths;
+}
+
+void Decode(const DecodeFlags& flags) {
+  const std::vector<std::string> paths = PpmPaths(flags);
+  MakeFolder("--out", flags.out);
+  std::vector<uint8_t> bytes;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string& file = flags.files[i];
     ReadFile(file, ErrorCode::kData, bytes);
     const runtime::Image image = runtime::DecodeImage(bytes, file);
-    const std::string path =
-        (fs::path(flags.out) / fs::path(file).stem()).string() + ".ppm";
-    runtime::WritePpm(path, image);
-    fmt::print("{}: {}x{} -> {}\n", file, image.width, image.height, path);
+    runtime::WritePpm(paths[i], image);
+    fmt::print("{}: {}x{} -> {}\n", file, image.width, image.height, paths[i]);
   }
 }
 
@@ -40,7 +59,7 @@ void AddData(CLI::App& app, Run* run) {
   auto flags = std::make_shared<DecodeFlags>();
   CLI::App* decode = command->add_subcommand(
       "decode", "Write decoded pixels as PPM, to check the reader");
-  decode->add_option("files", flags->files, "JPEG or PNG files")->required();
+  decode->add_option("FILE", flags->files, "JPEG or PNG files")->required();
   decode->add_option("--out", flags->out, "Folder")
       ->required()
       ->type_name("DIR");
@@ -56,11 +75,13 @@ void AddData(CLI::App& app, Run* run) {
   samples
       ->add_option("--train-images", options->train_images,
                    "Training images of each class")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1 << 20));
   samples
       ->add_option("--val-images", options->val_images,
                    "Validation images of each class")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1 << 20));
   samples->callback([out, options, run] {
     *run = [out, options] {
       runtime::WriteSampleImages(*out, *options);

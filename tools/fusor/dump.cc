@@ -8,6 +8,7 @@
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -23,6 +24,7 @@ struct DumpCommandFlags {
 };
 
 void RunDump(const DumpCommandFlags& flags) {
+  CheckOutput("--json", flags.json);
   const bool train = flags.phase == "train";
   const auto dumper = OpenDumper(flags.compile.dump);
   const auto compiler = OpenCompiler(flags.compile);
@@ -68,15 +70,16 @@ void AddDump(CLI::App& app, Run* run) {
   AddCompileFlags(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);
+  command->option_defaults()->group("Run");
   command
       ->add_option("--emit", flags->emit,
                    "graph, train, optimized, plan, kernels or summary")
       ->capture_default_str()
-      ->check(CLI::IsMember(
-          {"graph", "train", "optimized", "plan", "kernels", "summary"}));
+      ->check(
+          OneOf({"graph", "train", "optimized", "plan", "kernels", "summary"}));
   command->add_option("--phase", flags->phase, "train or eval")
       ->capture_default_str()
-      ->check(CLI::IsMember({"train", "eval"}));
+      ->check(OneOf({"train", "eval"}));
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunDump(*flags); }; });
 }

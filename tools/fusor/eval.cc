@@ -1,11 +1,18 @@
 #include <fmt/core.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "ir/support/error.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/data_source.h"
+#include "tools/fusor/memory_advice.h"
+#include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -21,37 +28,47 @@ struct EvalFlags {
 };
 
 void RunEval(const EvalFlags& flags) {
-  int classes = 0;
   const auto dumper = OpenDumper(flags.compile.dump);
   FUSOR_CHECK(!flags.data.synthetic, kUsage,
               "eval: expected an image folder, not --synthetic");
-  // The evaluation transform, whichever folder it is applied to.
-  DataFlags data = flags.data;
-  if (flags.split == "train") {
-    data.transform = flags.model.arch.find("cifar") != std::string::npos
-                         ? "exact"
-                         : "centre-crop";
-    if (!data.path.empty()) data.path += "/train";
-  }
-  const auto source = OpenData(data, flags.model, Split::kVal, &classes);
-  FUSOR_CHECK(source != nullptr, kData, "{}: no val folder", flags.data.path);
+  auto images =
+      ListImages(flags.data, flags.model,
+                 flags.split == "train" ? Split::kTrain : Split::kVal);
+  FUSOR_CHECK(images != nullptr, kData, "{}: no folder val", flags.data.path);
+  CheckOutput("--json", flags.json);
   const auto session = OpenSession(flags.compile);
-  const int program = session->AddProgram(
-      models::BuildModel(flags.model.arch, models::Phase::kEval,
-                         MakeModelOptions(flags.model, classes))
-          .graph,
-      codegen::ProgramKind::kEval,
-      MakeCompileOptions(flags.compile, {}, dumper));
+  const int program = AddFirstProgram(
+      *session, flags.compile, flags.model.arch, models::Phase::kEval,
+      MakeModelOptions(flags.model, NumClasses(images.get())),
+      MakeCompileOptions(flags.compile, {}, dumper),
+      SourceBytes(flags.data, flags.model));
   runtime::LoadWeights(*session, flags.weights);
-  const runtime::EvalReport report =
-      runtime::Evaluate(*session, program, *source);
-  fmt::print("top1 {:.2f} %  top5 {:.2f} %  loss {:.4f}  ({} images)\n",
-             100 * report.top1, 100 * report.top5, report.loss, report.images);
+  const auto source =
+      OpenEvaluation(std::move(images), flags.data, flags.model);
+  const auto start = std::chrono::steady_clock::now();
+  const std::optional<runtime::EvalReport> report =
+      runtime::Evaluate(*session, program, *source, StopRequested);
+  if (!report) return;
+  const std::chrono::duration<double> spent =
+      std::chrono::steady_clock::now() - start;
+  for (const std::string& warning : source->TakeWarnings()) {
+    fmt::print(stderr, "warning: {}\n", warning);
+  }
+  const double rate = static_cast<double>(report->images) / spent.count();
+  fmt::print(TextStream(flags.json),
+             "top1 {:.2f} %  top5 {:.2f} %  loss {:.4f}  ({} images, {:.2f} "
+             "images/s)\n",
+             100 * report->top1, 100 * report->top5, report->loss,
+             report->images, rate);
   nlohmann::json out = ProgramJson(*session, program);
-  out["top1"] = report.top1;
-  out["top5"] = report.top5;
-  out["loss"] = report.loss;
-  out["images"] = report.images;
+  out.update(DataJson(source->stats(), spent.count()));
+  out["arch"] = models::CanonicalArch(flags.model.arch);
+  out["batch_size"] = flags.model.batch;
+  out["images_per_second"] = rate;
+  out["top1"] = report->top1;
+  out["top5"] = report->top5;
+  out["loss"] = report->loss;
+  out["images"] = report->images;
   WriteJson(flags.json, out);
 }
 
@@ -65,6 +82,7 @@ void AddEval(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddCompileFlags(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
+  command->option_defaults()->group("Run");
   command
       ->add_option("--weights", flags->weights,
                    "Safetensors file with torchvision's names")
@@ -72,7 +90,7 @@ void AddEval(CLI::App& app, Run* run) {
       ->type_name("FILE");
   command->add_option("--split", flags->split, "val or train")
       ->capture_default_str()
-      ->check(CLI::IsMember({"val", "train"}));
+      ->check(OneOf({"val", "train"}));
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunEval(*flags); }; });
 }

@@ -1,6 +1,11 @@
 #include "tools/fusor/flags.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "ir/support/str.h"
+#include "tools/fusor/validators.h"
 
 namespace fusor::tools {
 
@@ -10,6 +15,9 @@ constexpr char kModel[] = "Model";
 constexpr char kCompilation[] = "Compilation";
 constexpr char kDumps[] = "Dumps";
 constexpr char kTraining[] = "Training";
+// Headings of what decides what is compiled, and what is dumped of it.
+constexpr std::array<std::string_view, 4> kDeciding = {kModel, kCompilation,
+                                                       kDumps, kTraining};
 
 // Declares options under a heading of --help while alive.
 class Heading {
@@ -31,7 +39,9 @@ std::map<std::string, std::string> GivenOptions(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::string& group = option->get_group();
     if (option->count() == 0 || option->get_lnames().empty() ||
-        group == "Options" || option->get_lnames()[0] == "dump-to") {
+        std::find(kDeciding.begin(), kDeciding.end(), group) ==
+            kDeciding.end() ||
+        option->get_lnames()[0] == "dump-to") {
       continue;
     }
     const std::string value =
@@ -41,6 +51,7 @@ std::map<std::string, std::string> GivenOptions(const CLI::App& app) {
   }
   return given;
 }
+constexpr int64_t kMaxSteps = int64_t{1} << 40;
 
 }  // namespace
 
@@ -50,29 +61,36 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
       ->capture_default_str();
   app.add_option("-b,--batch-size", f.batch, "Images a step on this rank")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(WholeNumber(1, 1 << 20));
   app.add_option("--image-size", f.image_size,
                  "Height and width of the input (224; CIFAR models 32)")
-      ->check(CLI::Range(8, 4096));
+      ->check(WholeNumber(8, 4096));
   app.add_option("--num-classes", f.num_classes,
                  "Classes (those of the data; 1000 synthetic)")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(WholeNumber(1, 1 << 20));
   app.add_option("-c,--fan", f.fan,
                  "Scale of initial convolution weights: fan-out or fan-in")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fan-out", "fan-in", "fanout", "fanin"}));
+      ->check(OneOf({"fan-out", "fan-in", "fanout", "fanin"}));
   app.add_flag("--zero-gamma", f.zero_gamma,
                "Start the last normalisation of each residual block at 0");
   app.add_option("--dropout", f.dropout, "Dropout of VGG's classifier")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 0.999));
+      ->check(Number(0, 0.999));
   app.add_option("--label-smoothing", f.label_smoothing, "In [0, 1)")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 0.999));
-  app.add_option("--mean", f.mean, "Pixel means, three, of 0..255")
-      ->expected(3);
-  app.add_option("--std", f.std, "Pixel standard deviations, three, of 0..255")
-      ->expected(3);
+      ->check(Number(0, 0.999));
+  app.add_option("--mean", f.mean,
+                 "Means of red, green and blue on the scale 0 to 255")
+      ->expected(3)
+      ->delimiter(',')
+      ->check(Number(0, 255));
+  // Below 1 can only be meant for the scale 0 to 1.
+  app.add_option("--std", f.std,
+                 "Standard deviations of them on the scale 0 to 255")
+      ->expected(3)
+      ->delimiter(',')
+      ->check(Number(1, 255));
 }
 
 void AddDumpFlags(CLI::App& app, DumpFlags& f) {
@@ -98,7 +116,7 @@ void AddDumpFlags(CLI::App& app, DumpFlags& f) {
          "text, proto, dot, html: one or several, separated by commas (text)")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::IsMember({"text", "proto", "dot", "html"}));
+      ->check(OneOf({"text", "proto", "dot", "html"}));
   app.parse_complete_callback([&app, &f] {
     f.command = app.get_name();
     f.options = GivenOptions(app);
@@ -107,19 +125,19 @@ void AddDumpFlags(CLI::App& app, DumpFlags& f) {
 
 void AddCompileFlags(CLI::App& app, CompileFlags& f) {
   const Heading heading(app, kCompilation);
-  const auto on_off = CLI::IsMember({"on", "off"});
+  const CLI::Validator on_off = OneOf({"on", "off"});
   app.add_option("--backend", f.backend, "Backend plug-in")
       ->capture_default_str();
   app.add_option("--threads", f.threads, "Compute threads (0: all cores)")
       ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
+      ->check(WholeNumber(0, 4096));
   app.add_option("--fusion", f.fusion, "Fuse kernels: on or off")
       ->capture_default_str()
       ->check(on_off);
   app.add_option("--fusion-rounding", f.rounding,
                  "Inside fusions: fast, or eager to round at every op")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fast", "eager"}));
+      ->check(OneOf({"fast", "eager"}));
   app.add_option("--winograd", f.winograd,
                  "Winograd for fp32 3x3 convolutions: on or off")
       ->capture_default_str()
@@ -128,7 +146,7 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
                  "Precision of convolutions, matmuls and activations: fp32, "
                  "bf16 or fp16")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+      ->check(OneOf({"fp32", "bf16", "fp16"}));
   app.add_flag("--amp", f.amp,
                "Mixed precision in the device's 16-bit type: bf16 on a CPU, "
                "fp16 on a GPU");
@@ -170,9 +188,12 @@ void AddTargetFlag(CLI::App& app, CompileFlags& f) {
 
 void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
   const Heading heading(app, kTraining);
-  app.add_option("--mom", f.momentum, "Momentum")->capture_default_str();
+  app.add_option("--mom", f.momentum, "Momentum")
+      ->capture_default_str()
+      ->check(Number(0, 1));
   app.add_option("--wd", f.weight_decay, "Weight decay of weights")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(Number(0));
   app.add_flag("--bn-weight-decay", f.norm_weight_decay,
                "Decay batch-norm parameters and biases as well");
   app.add_flag("--nesterov", f.nesterov, "Nesterov momentum");
@@ -181,49 +202,61 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
 }
 
 void AddScheduleFlags(CLI::App& app, OptimizerFlags& f) {
+  const Heading heading(app, "Schedule");
   app.add_option("--lr", f.lr, "Peak learning rate")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--lr-schedule", f.schedule, "constant, step or cosine")
+      ->check(Number(0));
+  app.add_option("--lr-schedule", f.schedule,
+                 "Over time: constant, step or cosine")
       ->capture_default_str()
-      ->check(CLI::IsMember({"constant", "step", "cosine"}));
+      ->check(OneOf({"constant", "step", "cosine"}));
   app.add_option("--warmup", f.warmup_epochs, "Linear warm-up, epochs")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(Number(0, 1e9));
   app.add_option("--warmup-steps", f.warmup_steps, "Linear warm-up, steps")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(0, kMaxSteps));
   app.add_option("--milestones", f.milestones,
-                 "Epochs at which the step schedule drops (30 60 80)");
+                 "Epochs at which the step schedule drops (30,60,80)")
+      ->delimiter(',')
+      ->check(WholeNumber(0, kMaxSteps));
   app.add_option("--gamma", f.gamma, "Factor of the step schedule")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(Number(0));
 }
 
 void AddDataFlags(CLI::App& app, DataFlags& f) {
-  app.add_option("data", f.path,
-                 "Image folder: DATA/train/CLASS/*.jpg, DATA/val/CLASS/*.jpg");
+  const Heading heading(app, "Data");
+  app.add_option("DATA", f.path,
+                 "Image folder: DATA/train/CLASS/*.jpg, DATA/val/CLASS/*.jpg")
+      ->type_name("DIR");
   app.add_flag("--synthetic", f.synthetic, "Random images instead of a folder");
   app.add_option("-j,--workers", f.workers, "Threads that decode images")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+      ->check(WholeNumber(1, 1024));
   app.add_option("--prefetch", f.prefetch, "Batches kept ready")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+      ->check(WholeNumber(1, 1024));
   app.add_option("--bad-record", f.bad_record,
                  "Images that cannot be decoded: fail or skip")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fail", "skip"}));
+      ->check(OneOf({"fail", "skip"}));
   app.add_option("--train-transform", f.transform,
                  "random-resized-crop, centre-crop, pad-crop or exact")
-      ->check(CLI::IsMember(
-          {"random-resized-crop", "centre-crop", "pad-crop", "exact"}));
+      ->check(
+          OneOf({"random-resized-crop", "centre-crop", "pad-crop", "exact"}));
   app.add_option("--max-per-class", f.max_per_class,
                  "Use the first images of each class only (0: all)")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(0));
   app.add_option("--seed", f.seed,
                  "Of initialisation, order, augmentation and dropout")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(0));
 }
 
 void AddJsonFlag(CLI::App& app, std::string& path) {
+  const Heading heading(app, "Output");
   app.add_option("--json", path, "Write results as JSON to FILE (- = stdout)")
       ->type_name("FILE");
 }

@@ -2,15 +2,18 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
-#include "ir/support/str.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/usage.h"
 
 namespace fusor::tools {
 namespace {
@@ -30,77 +33,66 @@ std::string EnvironmentHelp() {
   return text;
 }
 
-// The known flag nearest to an unknown one, over all chosen sub-commands.
-std::string Suggestion(const CLI::App& app, const std::string& unknown) {
-  std::vector<std::string> known;
-  for (const CLI::App* command : app.get_subcommands({})) {
-    const bool chosen = command->parsed();
-    if (!chosen && unknown[0] != '-') known.push_back(command->get_name());
-    if (!chosen) continue;
-    for (const CLI::Option* option : command->get_options()) {
-      for (const std::string& name : option->get_lnames()) {
-        known.push_back("--" + name);
-      }
-    }
-    const std::string deeper = Suggestion(*command, unknown);
-    if (!deeper.empty()) return deeper;
-  }
-  return NearestName(unknown, known);
+// The help of the command that was named. For rn50, which stands for a command
+// with options, that command's help under its own name.
+std::string Help(const CLI::App& app) {
+  if (std::string_view(FUSOR_PROGRAM) == "fusor") return app.help();
+  return app.get_formatter()->make_help(
+      app.get_subcommands().front(), FUSOR_PROGRAM, CLI::AppFormatMode::Normal);
 }
 
-int UsageError(const CLI::App& app, const CLI::ParseError& e,
-               const std::vector<std::string>& args) {
-  std::string message = e.what();
-  if (const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&e)) {
-    (void)extras;
-    for (const std::string& arg : args) {
-      if (message.find(arg) == std::string::npos) continue;
-      const std::string flag = arg.substr(0, arg.find('='));
-      const std::string nearest = Suggestion(app, flag);
-      message =
-          fmt::format("{}: unknown argument{}", flag,
-                      nearest.empty() ? "" : ", did you mean " + nearest + "?");
-      break;
-    }
-  }
-  fmt::print(stderr, "fusor: {}\n", message);
-  return static_cast<int>(ErrorCode::kUsage);
+int Fail(std::string_view message, ErrorCode code) {
+  fmt::print(stderr, FUSOR_PROGRAM ": {}\n", message);
+  return static_cast<int>(code);
+}
+
+void AddCommands(CLI::App& app, Run* run) {
+  app.require_subcommand(1);
+  app.footer(EnvironmentHelp());
+  app.set_version_flag("--version", FUSOR_VERSION);
+  AddTrain(app, run);
+  AddEval(app, run);
+  AddBench(app, run);
+  AddCompile(app, run);
+  AddOpt(app, run);
+  AddCompare(app, run);
+  AddPlan(app, run);
+  AddDump(app, run);
+  AddData(app, run);
+  AddDoctor(app, run);
 }
 
 int Main(const std::vector<std::string>& args) {
   CLI::App app(
       "fusor compiles a whole training step - forward, loss, backward, "
-      "optimizer - as one graph and runs it.");
-  app.require_subcommand(1);
-  app.footer(EnvironmentHelp());
-  app.set_version_flag("--version", FUSOR_VERSION);
+      "optimizer - as one graph and runs it.",
+      "fusor");
   Run run;
-  AddTrain(app, &run);
-  AddEval(app, &run);
-  AddBench(app, &run);
-  AddCompile(app, &run);
-  AddOpt(app, &run);
-  AddCompare(app, &run);
-  AddPlan(app, &run);
-  AddDump(app, &run);
-  AddData(app, &run);
-  AddDoctor(app, &run);
+  AddCommands(app, &run);
   try {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", Help(app));
+    return 0;
+  } catch (const CLI::CallForVersion&) {
+    fmt::print("{}\n", FUSOR_VERSION);
+    return 0;
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);
-    return UsageError(app, e, args);
+    return Fail(DescribeUsageError(app, e), ErrorCode::kUsage);
   }
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
   try {
     run();
   } catch (const Error& e) {
-    fmt::print(stderr, "fusor: {}\n", e.what());
-    return static_cast<int>(e.code());
+    return Fail(e.what(), e.code());
   } catch (const std::exception& e) {
-    fmt::print(stderr, "fusor: internal error: {}\n", e.what());
-    return static_cast<int>(ErrorCode::kInternal);
+    return Fail(fmt::format("internal error: {}", e.what()),
+                ErrorCode::kInternal);
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    return Fail(fmt::format("cannot write to stdout: {}", std::strerror(errno)),
+                ErrorCode::kUsage);
   }
   return StopSignal() == 0 ? 0 : 128 + StopSignal();
 }

@@ -14,6 +14,7 @@
 #include "passes/pipeline.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -220,21 +221,20 @@ void AddOpt(CLI::App& app, Run* run) {
                    "graph: as the passes left it (default); train, optimized, "
                    "plan, kernels: taken on to there by the pipelines that it "
                    "has not been through")
-      ->check(
-          CLI::IsMember({"graph", "train", "optimized", "plan", "kernels"}));
+      ->check(OneOf({"graph", "train", "optimized", "plan", "kernels"}));
   command
       ->add_option("--reference", flags->reference,
                    "interpreter: run the module before and after the passes on "
                    "random inputs and compare the outputs, worst first; exit "
                    "code 1 when they differ. Prints no module unless --emit "
                    "asks for it")
-      ->check(CLI::IsMember({"interpreter"}));
+      ->check(OneOf({"interpreter"}));
   command
       ->add_option("--tolerance", flags->tolerance,
                    "Greatest difference, as a share of the output's greatest "
                    "element, that counts as equal")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(Number(0));
   command->add_option("--seed", flags->seed, "Of the random inputs")
       ->capture_default_str();
   AddJsonFlag(*command, flags->json);

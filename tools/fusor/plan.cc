@@ -34,9 +34,8 @@ struct PlanFlags {
 std::vector<double> Profile(const PlanFlags& flags, runtime::Session& session,
                             int program) {
   constexpr int kWarmup = 3, kRuns = 5;
-  int classes = 0;
   const DataFlags data{.synthetic = true};
-  const auto source = OpenData(data, flags.model, Split::kTrain, &classes);
+  const auto source = OpenTraining(nullptr, data, flags.model);
   session.InitializeState(0);
   runtime::SetInputs(session, program, InputsOf(source->Next(), 1e-3));
   for (int i = 0; i < kWarmup; ++i) session.Step(program);
@@ -44,10 +43,10 @@ std::vector<double> Profile(const PlanFlags& flags, runtime::Session& session,
 }
 
 void RunPlan(const PlanFlags& flags) {
-  for (const std::string& path :
-       {flags.trace, flags.roofline, flags.html, flags.json}) {
-    CheckWritable(path);
-  }
+  CheckOutput("--trace", flags.trace);
+  CheckOutput("--roofline", flags.roofline);
+  CheckOutput("--html", flags.html);
+  CheckOutput("--json", flags.json);
   models::Model model =
       models::BuildModel(flags.model.arch, models::Phase::kTrain,
                          MakeModelOptions(flags.model, 0));

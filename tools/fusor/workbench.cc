@@ -18,17 +18,11 @@
 #include "ir/support/file.h"
 #include "passes/pipeline.h"
 #include "runtime/backend_loader.h"
-#include "runtime/data/image_folder.h"
-#include "runtime/data/loader.h"
-#include "runtime/data/synthetic.h"
 #include "runtime/debug/profile.h"
 
 namespace fusor::tools {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
-
-namespace {
 
 bool IsCifar(const ModelFlags& flags) {
   return flags.arch.find("cifar") != std::string::npos;
@@ -39,18 +33,17 @@ int64_t ImageSize(const ModelFlags& flags) {
   return IsCifar(flags) ? 32 : 224;
 }
 
-}  // namespace
-
 models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   models::ModelOptions options;
   options.batch = flags.batch;
   options.image_size = ImageSize(flags);
   options.num_classes = flags.num_classes != 0 ? flags.num_classes
                         : classes != 0         ? classes
-                                               : 1000;
+                                               : kDefaultClasses;
   FUSOR_CHECK(classes <= options.num_classes, kUsage,
-              "--num-classes {}: the data has {} classes", flags.num_classes,
-              classes);
+              "--num-classes: expected at least the {} classes of the data, "
+              "got {}",
+              classes, flags.num_classes);
   const bool fan_in = flags.fan == "fan-in" || flags.fan == "fanin";
   options.fan = fan_in ? models::FanMode::kFanIn : models::FanMode::kFanOut;
   options.zero_gamma = flags.zero_gamma;
@@ -65,9 +58,6 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   }
   if (!flags.std.empty()) {
     std::copy(flags.std.begin(), flags.std.end(), options.std.begin());
-  }
-  for (double std : options.std) {
-    FUSOR_CHECK(std > 0, kUsage, "--std {}: expected positive numbers", std);
   }
   return options;
 }
@@ -202,77 +192,6 @@ std::unique_ptr<runtime::Session> OpenSession(const CompileFlags& flags) {
       runtime::BackendOptions{.threads = flags.threads});
 }
 
-namespace {
-
-runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
-                                 Split split) {
-  using Kind = runtime::TransformKind;
-  runtime::Transform transform;
-  transform.image_size = static_cast<int>(ImageSize(model));
-  const bool cifar = IsCifar(model);
-  if (split == Split::kVal) {
-    transform.kind = cifar ? Kind::kExact : Kind::kCentreCrop;
-    return transform;
-  }
-  const std::string name = !data.transform.empty() ? data.transform
-                           : cifar                 ? "pad-crop"
-                                                   : "random-resized-crop";
-  transform.kind = name == "random-resized-crop" ? Kind::kRandomResizedCrop
-                   : name == "centre-crop"       ? Kind::kCentreCrop
-                   : name == "pad-crop"          ? Kind::kPadCrop
-                                                 : Kind::kExact;
-  return transform;
-}
-
-// DATA/train or DATA/val; DATA itself when it has no such sub-folders.
-std::string SplitFolder(const std::string& path, Split split) {
-  const fs::path root(path);
-  FUSOR_CHECK(fs::is_directory(root), kData, "{}: no such folder", path);
-  const bool has_train = fs::is_directory(root / "train");
-  const bool has_val = fs::is_directory(root / "val");
-  if (split == Split::kTrain) {
-    return has_train ? (root / "train").string() : path;
-  }
-  if (has_val) return (root / "val").string();
-  return has_train ? "" : path;
-}
-
-}  // namespace
-
-std::unique_ptr<runtime::BatchSource> OpenData(const DataFlags& data,
-                                               const ModelFlags& model,
-                                               Split split, int* classes) {
-  FUSOR_CHECK(data.synthetic != !data.path.empty(), kUsage,
-              "expected an image folder or --synthetic, got {}",
-              data.synthetic ? "both" : "neither");
-  if (data.synthetic) {
-    if (split == Split::kVal) return nullptr;
-    runtime::SyntheticOptions options;
-    options.batch_size = static_cast<int>(model.batch);
-    options.image_size = static_cast<int>(ImageSize(model));
-    options.num_classes =
-        static_cast<int>(model.num_classes != 0 ? model.num_classes : 1000);
-    options.seed = data.seed;
-    *classes = options.num_classes;
-    return std::make_unique<runtime::SyntheticSource>(options);
-  }
-  const std::string folder = SplitFolder(data.path, split);
-  if (folder.empty()) return nullptr;
-  auto images = std::make_unique<runtime::ImageFolder>(
-      folder, split == Split::kTrain ? data.max_per_class : 0);
-  *classes = images->num_classes();
-  runtime::LoaderOptions options;
-  options.batch_size = static_cast<int>(model.batch);
-  options.transform = MakeTransform(data, model, split);
-  options.training = split == Split::kTrain;
-  options.seed = data.seed;
-  options.threads = data.workers;
-  options.prefetch = data.prefetch;
-  options.bad_record = data.bad_record == "skip" ? runtime::BadRecord::kSkip
-                                                 : runtime::BadRecord::kFail;
-  return std::make_unique<runtime::Loader>(std::move(images), options);
-}
-
 std::string KernelText(const codegen::Plan& plan) {
   std::string text;
   for (const codegen::CompiledKernel& kernel : plan.kernels) {
@@ -285,6 +204,15 @@ json StepJson(std::vector<double> step_ms) {
   if (step_ms.empty()) return json::object();
   const auto [low, high] = std::minmax_element(step_ms.begin(), step_ms.end());
   return {{"median", runtime::Median(step_ms)}, {"min", *low}, {"max", *high}};
+}
+
+json DataJson(const runtime::DataStats& stats, double seconds) {
+  const double share = seconds > 0 ? stats.wait_seconds / seconds : 0;
+  const runtime::ReadRate rate = runtime::ReadRateOf(stats, seconds);
+  return {{"data_wait_share", share},
+          {"input_bound", share > runtime::kInputBoundShare},
+          {"read_megabytes_per_second", rate.megabytes},
+          {"files_per_second", rate.files}};
 }
 
 json ProgramJson(const runtime::Session& session, int program) {
@@ -363,12 +291,24 @@ std::string ProgramSummary(const codegen::Plan& plan,
   return text + "\n";
 }
 
-void CheckWritable(const std::string& path) {
+FILE* TextStream(const std::string& json_path) {
+  return json_path == "-" ? stderr : stdout;
+}
+
+void CheckOutput(const std::string& flag, const std::string& path) {
   if (path.empty() || path == "-") return;
-  fs::path folder = fs::path(path).parent_path();
-  if (folder.empty()) folder = ".";
-  FUSOR_CHECK(access(folder.c_str(), W_OK | X_OK) == 0, kUsage,
-              "{}: cannot be written: {}", path, std::strerror(errno));
+  try {
+    CheckWritable(path, ErrorCode::kUsage);
+  } catch (const Error& e) {
+    ThrowError(e.code(), fmt::format("{}: {}", flag, e.what()));
+  }
+}
+
+void MakeFolder(const std::string& flag, const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  FUSOR_CHECK(!error, kUsage, "{}: cannot make the folder {}: {}", flag, path,
+              error.message());
 }
 
 void WriteText(const std::string& path, const std::string& text) {

@@ -2,9 +2,11 @@
 
 // What the commands make out of their flags.
 
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "codegen/compiler.h"
 #include "models/model.h"
@@ -18,6 +20,13 @@ class Dumper;
 }  // namespace fusor::codegen
 
 namespace fusor::tools {
+
+// Classes where neither the flags nor the data say.
+inline constexpr int kDefaultClasses = 1000;
+
+bool IsCifar(const ModelFlags& flags);
+// Of --image-size, or the model's own.
+int64_t ImageSize(const ModelFlags& flags);
 
 // Options of the model; `classes` of the data, 0 when there is none.
 models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes);
@@ -37,14 +46,6 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
 
 std::unique_ptr<runtime::Session> OpenSession(const CompileFlags& flags);
 
-enum class Split { kTrain, kVal };
-
-// Batches of DATA/train or DATA/val (or DATA itself, when it has neither), or
-// synthetic ones. Null for kVal when there is no such folder. Sets `classes`.
-std::unique_ptr<runtime::BatchSource> OpenData(const DataFlags& data,
-                                               const ModelFlags& model,
-                                               Split split, int* classes);
-
 // Stable keys of a compiled program, see README "JSON".
 nlohmann::json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
                            const codegen::CompileReport& report);
@@ -55,14 +56,24 @@ std::string KernelText(const codegen::Plan& plan);  // the IR of each kernel
 // {"median", "min", "max"} of step times.
 nlohmann::json StepJson(std::vector<double> step_ms);
 
+// Keys of what was read in so many seconds, waiting included: data_wait_share,
+// input_bound, read_megabytes_per_second, files_per_second.
+nlohmann::json DataJson(const runtime::DataStats& stats, double seconds);
+
 // What was compiled, in a few lines for people.
 std::string ProgramSummary(const codegen::Plan& plan,
                            const codegen::CompileReport& report);
 std::string ProgramSummary(const runtime::Session& session, int program);
 
-// Throws kUsage unless a file of that name could be written: to be asked before
-// minutes of work. Empty and "-" always can.
-void CheckWritable(const std::string& path);
+// Where text for people goes: stdout, unless the JSON goes there.
+FILE* TextStream(const std::string& json_path);
+
+// Throws kUsage when the file that `flag` names could not be written: to be
+// asked before minutes of work. Empty and "-" always can.
+void CheckOutput(const std::string& flag, const std::string& path);
+
+// Makes the folder that `flag` names, and those around it. Throws kUsage.
+void MakeFolder(const std::string& flag, const std::string& path);
 
 // Writes to FILE (temporary name, then renamed) or stdout for "-"; nothing for
 // an empty path.

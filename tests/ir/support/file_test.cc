@@ -86,5 +86,19 @@ TEST_F(FileTest, FailedWriteLeavesNothingBehind) {
       ThrowsMessage<Error>(HasSubstr("No such file")));
 }
 
+TEST_F(FileTest, CheckingThatAFileCanBeWrittenLeavesItAlone) {
+  WriteFileAtomically(Path("file"), "mine", ErrorCode::kData);
+  CheckWritable(Path("file"), ErrorCode::kUsage);
+  CheckWritable(Path("new"), ErrorCode::kUsage);
+  EXPECT_EQ(Read(Path("file")), "mine");
+  EXPECT_EQ(Entries(), 1);
+  EXPECT_THAT([&] { CheckWritable(folder_, ErrorCode::kUsage); },
+              ThrowsMessage<Error>(HasSubstr("Is a directory")));
+  EXPECT_THAT([&] { CheckWritable(Path("no/file"), ErrorCode::kUsage); },
+              ThrowsMessage<Error>(HasSubstr("No such file")));
+  EXPECT_THAT([&] { CheckWritable(Path("file/x"), ErrorCode::kUsage); },
+              ThrowsMessage<Error>(HasSubstr("Not a directory")));
+}
+
 }  // namespace
 }  // namespace fusor

@@ -1,4 +1,4 @@
-#include "runtime/cpu/free_memory.h"
+#include "runtime/host_memory.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -6,7 +6,7 @@
 #include <limits>
 #include <optional>
 
-namespace fusor::cpu {
+namespace fusor::runtime {
 namespace {
 
 namespace fs = std::filesystem;
@@ -87,10 +87,10 @@ size_t ControlGroupRoom(const std::string& root) {
 
 }  // namespace
 
-size_t FreeBytes(const std::string& root) {
+size_t FreeHostBytes(const std::string& root) {
   const auto available = ReadField(root + "/proc/meminfo", "MemAvailable:");
   const size_t machine = available.has_value() ? *available * 1024 : kUnlimited;
   return std::min(machine, ControlGroupRoom(root));
 }
 
-}  // namespace fusor::cpu
+}  // namespace fusor::runtime

@@ -1,0 +1,172 @@
+#include "runtime/train/training_loop.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "codegen/compiler.h"
+#include "models/model.h"
+#include "runtime/backend_loader.h"
+
+namespace fusor::runtime {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr int kBatch = 2;
+constexpr int kSide = 8;
+
+// Batches that take a while; five in an epoch.
+class SlowSource : public BatchSource {
+ public:
+  explicit SlowSource(std::chrono::milliseconds wait)
+      : wait_(wait), batch_(kBatch, kSide) {
+    batch_.weights = {1, 1};
+    batch_.labels = {0, 1};
+    for (size_t i = 0; i < batch_.images().size(); ++i) {
+      batch_.images()[i] = static_cast<uint8_t>(i * 37);
+    }
+  }
+  int64_t batches_per_epoch() const override { return 5; }
+  int num_classes() const override { return 2; }
+  const Batch& Next() override {
+    if (wait_.count() > 0) std::this_thread::sleep_for(wait_);
+    stats_.wait_seconds += std::chrono::duration<double>(wait_).count();
+    stats_.bytes_read += 3000;
+    stats_.files_read += kBatch;
+    warnings_.push_back("batch " + std::to_string(++batches_));
+    return batch_;
+  }
+  DataStats stats() const override { return stats_; }
+  std::vector<std::string> TakeWarnings() override {
+    return std::exchange(warnings_, {});
+  }
+
+ private:
+  std::chrono::milliseconds wait_;
+  Batch batch_;
+  DataStats stats_;
+  int batches_ = 0;
+  std::vector<std::string> warnings_;
+};
+
+class TrainingLoop : public ::testing::Test {
+ protected:
+  TrainingLoop() {
+    train_ = Add(models::Phase::kTrain, codegen::ProgramKind::kTrain);
+    eval_ = Add(models::Phase::kEval, codegen::ProgramKind::kEval);
+    session_.InitializeState(0);
+    observer_.interval = [this](const IntervalReport& r) {
+      intervals_.push_back(r);
+    };
+  }
+
+  TrainReport Run(BatchSource& source) {
+    return Train(session_, train_, source, options_, observer_, evaluate_);
+  }
+
+  Session session_{LoadBackend("cpu"), {}};
+  int train_ = 0;
+  int eval_ = 0;
+  TrainOptions options_{.iterations = 10, .print_every = 5, .lr = {}};
+  TrainObserver observer_;
+  std::function<std::optional<EvalReport>()> evaluate_;
+  std::vector<IntervalReport> intervals_;
+
+ private:
+  int Add(models::Phase phase, codegen::ProgramKind kind) {
+    const models::ModelOptions model{
+        .batch = kBatch, .image_size = kSide, .num_classes = 2};
+    return session_.AddProgram(
+        models::BuildModel("resnet20-cifar", phase, model).graph, kind, {});
+  }
+};
+
+TEST_F(TrainingLoop, ASlowSourceMakesTheRunInputBound) {
+  options_.epochs = 2;
+  SlowSource slow(std::chrono::milliseconds(50));
+  const TrainReport report = Run(slow);
+  ASSERT_EQ(intervals_.size(), 2);
+  for (const IntervalReport& interval : intervals_) {
+    EXPECT_GT(interval.data_wait_share, kInputBoundShare);
+    EXPECT_GE(interval.seconds, 5 * 0.05);
+    EXPECT_EQ(interval.data.files_read, 5 * kBatch);
+    const ReadRate rate = ReadRateOf(interval.data, interval.seconds);
+    EXPECT_DOUBLE_EQ(rate.files, 5 * kBatch / interval.seconds);
+    EXPECT_DOUBLE_EQ(rate.megabytes, 5 * 0.003 / interval.seconds);
+  }
+  EXPECT_GT(report.data.wait_seconds / report.seconds, kInputBoundShare);
+}
+
+TEST_F(TrainingLoop, ASourceThatNeverWaitsDoesNot) {
+  options_.epochs = 2;
+  SlowSource fast(std::chrono::milliseconds(0));
+  Run(fast);
+  ASSERT_EQ(intervals_.size(), 2);
+  EXPECT_LE(
+      std::min(intervals_[0].data_wait_share, intervals_[1].data_wait_share),
+      kInputBoundShare);
+}
+
+TEST_F(TrainingLoop, WhatWasReadBeforeIsNotCounted) {
+  SlowSource source(std::chrono::milliseconds(0));
+  source.Next();
+  options_.iterations = 3;
+  EXPECT_EQ(Run(source).data.files_read, 3 * kBatch);
+}
+
+TEST_F(TrainingLoop, StopsBetweenSteps) {
+  SlowSource source(std::chrono::milliseconds(0));
+  int asked = 0;
+  observer_.stop = [&] { return ++asked > 2; };
+  const TrainReport report = Run(source);
+  EXPECT_TRUE(report.interrupted);
+  EXPECT_EQ(report.steps, 2);
+  observer_.stop = [] { return true; };
+  EXPECT_EQ(Run(source).steps, 0);
+}
+
+TEST_F(TrainingLoop, EvaluatesAfterEpochsAndAtTheEnd) {
+  options_.epochs = 3;
+  options_.iterations = 12;
+  SlowSource source(std::chrono::milliseconds(0));
+  SlowSource val(std::chrono::milliseconds(0));
+  std::vector<std::pair<int64_t, int64_t>> evaluated;
+  evaluate_ = [&] { return Evaluate(session_, eval_, val); };
+  observer_.evaluated = [&](int64_t epoch, const EvalReport& r) {
+    evaluated.emplace_back(epoch, r.images);
+  };
+  Run(source);
+  EXPECT_THAT(evaluated, ElementsAre(std::pair(1, 10), std::pair(2, 10),
+                                     std::pair(2, 10)));
+}
+
+TEST_F(TrainingLoop, AnEvaluationThatIsStoppedReportsNothing) {
+  SlowSource source(std::chrono::milliseconds(0));
+  SlowSource val(std::chrono::milliseconds(0));
+  int batches = 0;
+  evaluate_ = [&] {
+    return Evaluate(session_, eval_, val, [&] { return ++batches > 2; });
+  };
+  observer_.evaluated = [](int64_t, const EvalReport&) { FAIL(); };
+  options_.iterations = 5;
+  Run(source);
+  EXPECT_EQ(batches, 3);
+}
+
+TEST_F(TrainingLoop, PassesOnWhatTheSourceHasToSay) {
+  SlowSource source(std::chrono::milliseconds(0));
+  std::vector<std::string> warnings;
+  observer_.warning = [&](const std::string& text) {
+    warnings.push_back(text);
+  };
+  options_.iterations = 2;
+  Run(source);
+  EXPECT_THAT(warnings, ElementsAre("batch 1", "batch 2"));
+}
+
+}  // namespace
+}  // namespace fusor::runtime

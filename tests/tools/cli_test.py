@@ -1,0 +1,493 @@
+"""The programs as their users meet them: cli_test.py FOLDER, with fusor and
+rn50 in FOLDER.
+
+A command that fails says so in one line on stderr, exits with the code that
+the README lists and leaves nothing behind.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+
+USAGE, GRAPH, DATA, CHECKPOINT, DEVICE, MEMORY = 2, 3, 4, 5, 6, 7
+
+# A training run of some milliseconds a step.
+TINY = ("train", "--synthetic", "--arch", "resnet20-cifar", "-b", "4",
+        "--num-classes", "10")
+# The same of image files of any size, without evaluation.
+TINY_FILES = ("train", "--arch", "resnet20-cifar", "--train-transform",
+              "random-resized-crop", "--training-only", "--iterations", "2")
+
+PROGRAM_KEYS = {
+    "parameters", "parameter_tensors", "forward_macs", "fusions", "kernels",
+    "distinct_kernels", "library_calls", "weight_repacks", "bytes_moved",
+    "planned_peak_bytes", "planned_lower_bound_bytes", "compile_seconds"}
+DATA_KEYS = {"data_wait_share", "input_bound", "read_megabytes_per_second",
+             "files_per_second"}
+MEASURED_KEYS = {"images_per_second", "step_ms", "loss"} | DATA_KEYS
+
+
+def segment(marker, body):
+    return bytes([0xff, marker]) + (len(body) + 2).to_bytes(2, "big") + body
+
+
+def scan(component_tables, first, last, approximation, data):
+    return segment(0xda, bytes([1, 1, component_tables, first, last,
+                                approximation])) + data
+
+
+def many_scans():
+    """A sound grey JPEG of 8x8 pixels in 883 scans: each coefficient comes bit
+    by bit, and is zero."""
+    # One symbol, 0, of one bit: no difference, or the end of the block.
+    table = bytes([1] + [0] * 15 + [0])
+    jpeg = (b"\xff\xd8" + segment(0xdb, bytes([0] + [1] * 64))
+            + segment(0xc2, bytes([8, 0, 8, 0, 8, 1, 1, 0x11, 0]))
+            + segment(0xc4, b"\x00" + table) + segment(0xc4, b"\x10" + table))
+    jpeg += scan(0, 0, 0, 0, b"\x7f")
+    for k in range(1, 64):
+        jpeg += scan(0, k, k, 13, b"\x7f")
+        for bit in range(12, -1, -1):
+            jpeg += scan(0, k, k, (bit + 1) << 4 | bit, b"\x7f")
+    return jpeg + b"\xff\xd9"
+
+
+def resized(jpeg, width, height):
+    """The file with another size in its header."""
+    at = jpeg.index(b"\xff\xc0") + 5
+    return (jpeg[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big")
+            + jpeg[at + 4:])
+
+
+class CliTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.shared = pathlib.Path(folder.name)
+        cls.environment = dict(os.environ,
+                               FUSOR_CACHE_DIR=str(cls.shared / "cache"))
+        cls.samples = cls.shared / "samples"
+        subprocess.run([BIN / "fusor", "data", "make-samples", "--out",
+                        cls.samples, "--train-images", "4", "--val-images",
+                        "1"], check=True, capture_output=True)
+        cls.jpeg = next(cls.samples.glob("train/*/*.jpg")).read_bytes()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def start(self, *args, program="fusor", **options):
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        return subprocess.Popen([BIN / program, *map(str, args)], text=True,
+                                env=self.environment, **options)
+
+    def call(self, *args, **options):
+        process = self.start(*args, **options)
+        stdout, stderr = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(args, process.returncode, stdout,
+                                           stderr)
+
+    def succeeds(self, *args, **options):
+        result = self.call(*args, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def fails(self, code, words, *args, program="fusor", **options):
+        """The command fails with the code and says these words."""
+        before = self.listing()
+        result = self.call(*args, program=program, **options)
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertRegex(result.stderr, rf"\A{program}: [^\n]+\n\Z")
+        for word in words:
+            self.assertIn(word, result.stderr)
+        self.assertEqual(self.listing(), before)
+        return result.stderr
+
+    def listing(self):
+        return sorted(self.folder.rglob("*"))
+
+    def copy_samples(self):
+        return pathlib.Path(shutil.copytree(self.samples,
+                                            self.folder / "data"))
+
+
+class ArgumentsTest(CliTest):
+
+    def test_help_names_the_program(self):
+        for args, usage in [
+                (["--help"], "Usage: fusor [OPTIONS] SUBCOMMAND"),
+                (["train", "--help"], "Usage: fusor train [OPTIONS] [DATA]"),
+                (["data", "decode", "-h"], "Usage: fusor data decode ")]:
+            self.assertIn(usage, self.succeeds(*args).stdout)
+        self.assertIn("Usage: rn50 [OPTIONS] [DATA]",
+                      self.succeeds("--help", program="rn50").stdout)
+        self.assertRegex(self.succeeds("--version").stdout, r"\A\d+\.\d+")
+
+    def test_unknown_names_come_with_the_nearest_known(self):
+        for words, args in [
+                (["trian: unknown command", "did you mean train?"], ["trian"]),
+                (["decoed", "of data", "did you mean decode?"],
+                 ["data", "decoed"]),
+                (["--batchsize: unknown flag of train",
+                  "did you mean --batch-size?"], ["train", "--batchsize=4"]),
+                (["--warm: unknown flag of bench", "did you mean --warmup?"],
+                 ["bench", "--warm", "4"]),
+                (["arch resnet51", "did you mean resnet50?"],
+                 ["train", "--synthetic", "--arch", "resnet51"]),
+                (["--lr-schedule: expected constant, step, cosine, got cosin",
+                  "did you mean cosine?"], ["train", "--lr-schedule", "cosin"]),
+                (["fuse_update", "did you mean fuse_updates?"],
+                 ["dump", "--arch", "resnet20-cifar", "--disable-pass",
+                  "fuse_update"]),
+                (["-q: unknown flag of train"], ["train", "-q"]),
+                (["extra: unexpected argument"], ["train", "data", "extra"])]:
+            with self.subTest(args=args):
+                self.fails(USAGE, words, *args)
+        self.fails(USAGE, ["--epoch: ", "did you mean --epochs?"], "--epoch",
+                   "3", program="rn50")
+
+    def test_an_unknown_backend_is_a_missing_device(self):
+        self.fails(DEVICE, ["backend gpu", "did you mean cpu?"], *TINY,
+                   "--backend", "gpu")
+
+    def test_bad_values_are_named_with_what_was_expected(self):
+        for words, args in [
+                (["--lr: expected a number of at least 0, got fast"],
+                 ["--lr", "fast"]),
+                (["--lr: ", "got nan"], ["--lr", "nan"]),
+                (["--lr: expected a value, got none"], ["--lr"]),
+                (["--batch-size: expected a whole number from 1", "got 0"],
+                 ["-b", "0"]),
+                (["--batch-size: ", "got 1.5"], ["-b", "1.5"]),
+                (["--seed: ", "got -1"], ["--seed", "-1"]),
+                (["--mean: expected 3 values, got 2"], ["--mean", "1,2"]),
+                (["--mean: expected a number from 0 to 255, got red"],
+                 ["--mean", "red", "2", "3"]),
+                (["--std: expected a number from 1 to 255, got 0.229"],
+                 ["--std", "0.229", "0.224", "0.225"]),
+                (["--lr: expected one value, got 2"],
+                 ["--lr", "1", "--lr", "2"])]:
+            with self.subTest(args=args):
+                self.fails(USAGE, words, "train", *args)
+        self.succeeds(*TINY, "--iterations", "1", "--mean", "100,110,120",
+                      "--std", "50", "60", "70")
+
+    def test_missing_arguments_are_named(self):
+        self.fails(USAGE, ["expected a command: train, eval, bench"])
+        self.fails(USAGE, ["data: expected a command: decode"], "data")
+        self.fails(USAGE, ["an image folder or --synthetic, got neither"],
+                   "train")
+        self.fails(USAGE, ["an image folder or --synthetic, got both"],
+                   *TINY, self.samples)
+        self.fails(USAGE, ["eval: expected --weights, got none"], "eval",
+                   self.samples)
+
+    def test_an_image_size_below_the_models_is_refused(self):
+        self.fails(GRAPH, ["resnet18", "image size 16", "at least 32"],
+                   "train", "--synthetic", "--arch", "resnet18",
+                   "--image-size", "16")
+
+    def test_fewer_classes_than_the_data_has_are_refused(self):
+        self.fails(USAGE, ["--num-classes", "the 5 classes", "got 3"],
+                   *TINY_FILES, self.samples, "--num-classes", "3")
+
+    def test_a_batch_beyond_memory_is_refused_with_one_that_fits(self):
+        for data in ["--synthetic"], [self.copy_samples(), "--training-only"]:
+            message = self.fails(
+                MEMORY, ["batch size 1048576 does not fit", "needs "], "train",
+                *data, "--arch", "resnet20-cifar", "-b", "1048576")
+            fits = int(re.search(r"does not fit, (\d+) would", message)[1])
+            self.assertGreater(fits, 1)
+            self.assertLess(fits, 1048576)
+
+
+class DataTest(CliTest):
+
+    def test_a_folder_that_is_not_there_or_is_a_file(self):
+        self.fails(DATA, ["/nowhere: no such folder"], *TINY_FILES, "/nowhere")
+        file = self.folder / "file"
+        file.write_text("")
+        self.fails(DATA, [f"{file}: expected a folder"], *TINY_FILES, file)
+
+    def test_folders_without_classes_or_images(self):
+        self.fails(DATA, [str(self.folder), "one folder per class, got none"],
+                   *TINY_FILES, self.folder)
+        (self.folder / "train/cat").mkdir(parents=True)
+        self.fails(DATA, ["no image in 1 of 1 class folders", "'cat'"],
+                   *TINY_FILES, self.folder)
+
+    def test_a_single_class_is_refused(self):
+        shutil.copytree(self.samples / "train/discs",
+                        self.folder / "train/discs")
+        self.fails(DATA, [f"{self.folder}/train", "2 or more classes",
+                          "only 'discs'"], *TINY_FILES, self.folder)
+
+    def test_other_classes_in_val_than_in_train(self):
+        data = self.copy_samples()
+        (data / "val/discs").rename(data / "val/disks")
+        self.fails(DATA, [f"{data}/val", "expected 'discs'", "got 'disks'"],
+                   "train", data, "--arch", "resnet20-cifar", "-b", "4")
+
+    def test_images_of_another_size_than_the_models(self):
+        self.fails(DATA, [".jpg: expected 32x32 pixels, got "], "train",
+                   self.samples, "--arch", "resnet20-cifar", "-b", "4")
+
+    def test_bad_images_are_named(self):
+        for words, content in [
+                (["expected JPEG or PNG, got 5 bytes"], b"hello"),
+                (["the file is empty"], b""),
+                (["truncated JPEG"], self.jpeg[:len(self.jpeg) // 2]),
+                (["65500x65500 pixels", "at most 178956970"],
+                 resized(self.jpeg, 65500, 65500)),
+                (["JPEG with more than 500 scans"], many_scans())]:
+            with self.subTest(words=words):
+                bad = self.folder / "data/train/discs/bad.jpg"
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.rmtree(self.folder / "data")
+                self.copy_samples()
+                bad.write_bytes(content)
+                # The batch holds every image.
+                self.fails(DATA, [str(bad), *words], *TINY_FILES,
+                           self.folder / "data", "-b", "21")
+                self.fails(DATA, [str(bad), *words], "data", "decode", bad,
+                           "--out", self.folder)
+
+    def test_an_image_that_cannot_be_read(self):
+        bad = self.copy_samples() / "train/discs/bad.jpg"
+        bad.symlink_to(self.folder / "nothing")
+        self.fails(DATA, [f"cannot read {bad}", "No such file"], *TINY_FILES,
+                   self.folder / "data", "-b", "21")
+
+    def test_bad_images_are_skipped_on_demand_and_named(self):
+        bad = self.copy_samples() / "train/discs/bad.jpg"
+        bad.write_bytes(b"hello")
+        result = self.succeeds(*TINY_FILES, self.folder / "data", "-b", "21",
+                               "--bad-record", "skip")
+        self.assertRegex(result.stderr, r"\Awarning: skipped: image .*bad\.jpg")
+        self.assertEqual(result.stderr.count("\n"), 1)
+
+    def test_more_images_in_a_batch_than_there_are(self):
+        self.fails(DATA, ["one batch of 64", "got 20 training samples"],
+                   *TINY_FILES, self.samples, "-b", "64")
+
+    def test_decoding_writes_pixels_only_where_it_is_told(self):
+        image = self.samples / "train/discs/0000.jpg"
+        self.succeeds("data", "decode", image, "--out", self.folder / "a/b")
+        ppm = (self.folder / f"a/b/{image.stem}.ppm").read_bytes()
+        self.assertTrue(ppm.startswith(b"P6\n"))
+        file = self.folder / "file"
+        file.write_text("")
+        self.fails(USAGE, [f"--out: cannot make the folder {file}/a"], "data",
+                   "decode", image, "--out", file / "a")
+        twin = self.samples / "val/discs/0000.jpg"
+        self.fails(USAGE, ["both would be written to"], "data", "decode",
+                   image, twin, "--out", self.folder)
+        self.fails(DATA, ["cannot read /nowhere.jpg"], "data", "decode",
+                   "/nowhere.jpg", "--out", self.folder)
+
+    def test_samples_are_not_made_over_something_else(self):
+        (self.folder / "mine").write_text("")
+        self.fails(DATA, [str(self.folder)], "data", "make-samples", "--out",
+                   self.folder)
+
+
+class FilesTest(CliTest):
+
+    def test_results_that_cannot_be_written_fail_before_the_work(self):
+        file = self.folder / "file"
+        file.write_text("")
+        for reason, place in [("No such file", self.folder / "no/a.json"),
+                              ("Not a directory", file / "a.json"),
+                              ("Is a directory", self.folder)]:
+            for command in (TINY, ["bench", *TINY[1:]],
+                            ["dump", "--arch", "resnet20-cifar"],
+                            ["eval", self.samples, "--weights", "none"]):
+                with self.subTest(command=command[0], place=place):
+                    process = self.start(*command, "--json", place)
+                    stdout, stderr = process.communicate(timeout=100)
+                    self.assertEqual(process.returncode, USAGE, stderr)
+                    self.assertEqual(stdout, "")
+                    self.assertEqual(
+                        stderr,
+                        f"fusor: --json: cannot write {place}: {reason}"
+                        + (" or directory\n" if "such" in reason else "\n"))
+        self.assertEqual(self.listing(), [file])
+
+    def test_a_workspace_that_cannot_be_made_fails_before_the_work(self):
+        file = self.folder / "file"
+        file.write_text("")
+        self.fails(USAGE, ["--workspace", str(file)], *TINY, "--workspace",
+                   file / "out")
+        (self.folder / "out/model.safetensors").mkdir(parents=True)
+        self.fails(USAGE, ["model.safetensors: Is a directory"], *TINY,
+                   "--workspace", self.folder / "out")
+
+    def test_weights_that_do_not_fit(self):
+        cifar = ("eval", self.samples, "--arch", "resnet20-cifar", "-b", "2")
+        self.fails(CHECKPOINT, ["/nowhere", "No such file"], *cifar,
+                   "--weights", "/nowhere")
+        weights = self.folder / "model.safetensors"
+        weights.write_bytes(b"hello")
+        self.fails(CHECKPOINT, [str(weights)], *cifar, "--weights", weights)
+        self.succeeds(*TINY, "--iterations", "1", "--workspace", self.folder)
+        self.fails(CHECKPOINT, [f"{weights}: tensor fc.weight: expected",
+                                "f32[5,64], got f32[10,64]"],
+                   *cifar, "--weights", weights)
+        self.fails(CHECKPOINT, [f"{weights}: tensor"], "eval", self.samples,
+                   "--arch", "resnet18", "--image-size", "32", "-b", "2",
+                   "--weights", weights)
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:len(whole) // 2])
+        self.fails(CHECKPOINT, [str(weights)], *cifar, "--num-classes", "10",
+                   "--weights", weights)
+
+    def test_full_disks_are_noticed(self):
+        with open("/dev/full", "w") as full:
+            self.fails(USAGE, ["cannot write to stdout", "No space left"],
+                       "doctor", stdout=full)
+
+
+class SignalsTest(CliTest):
+
+    def read_until(self, process, word):
+        self.addCleanup(process.kill)
+        for line in process.stdout:
+            if word in line:
+                return
+        self.fail(process.communicate()[1])
+
+    def interrupted(self, number):
+        """A run that is told to stop once its first step is done."""
+        out = self.folder / "out"
+        process = self.start(*TINY, "--iterations", "1000000", "--print-freq",
+                             "1", "--workspace", out, "--json", out / "a.json")
+        self.read_until(process, "iteration")
+        process.send_signal(number)
+        process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 128 + number)
+        self.assertEqual(sorted(p.name for p in out.iterdir()),
+                         ["a.json", "model.safetensors"])
+        report = json.loads((out / "a.json").read_text())
+        self.assertTrue(report["interrupted"])
+        self.assertEqual(len(report["losses"]), report["steps"])
+        self.assertLess(report["steps"], 1000000)
+
+    def test_one_signal_ends_the_run_after_the_step_and_saves(self):
+        self.interrupted(signal.SIGINT)
+        self.interrupted(signal.SIGTERM)
+
+    def test_a_second_signal_ends_it_at_once(self):
+        process = self.start(
+            "train", "--synthetic", "--arch", "resnet18", "--image-size",
+            "128", "-b", "64", "--threads", "1", "--workspace", self.folder)
+        self.read_until(process, "compile")
+        process.send_signal(signal.SIGINT)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.1)  # a step takes seconds
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 130)
+        self.assertEqual(stderr, "")
+        self.assertEqual(self.listing(), [])
+
+
+class OutputTest(CliTest):
+
+    def json_of(self, *args):
+        """Everything on stdout is the JSON."""
+        return json.loads(self.succeeds(*args, "--json", "-").stdout)
+
+    def expect_keys(self, report, keys):
+        self.assertEqual(keys - report.keys(), set())
+
+    def expect_program(self, report):
+        self.expect_keys(report, PROGRAM_KEYS)
+        self.expect_keys(report["fusions"], {
+            "bn_relu", "bn_add_relu", "dual_bn_add_relu", "total"})
+        phases = dict(report["compile_seconds"])
+        total = phases.pop("total")
+        self.assertAlmostEqual(sum(phases.values()), total, delta=1e-6)
+
+    def test_training_and_evaluation_report_the_stable_keys(self):
+        size = ("--arch", "resnet18", "--image-size", "32", "-b", "5")
+        trained = self.json_of("train", self.samples, *size, "--epochs", "1",
+                               "--workspace", self.folder)
+        self.expect_program(trained)
+        self.expect_keys(trained, MEASURED_KEYS | {"top1", "top5", "losses"})
+        self.assertEqual(trained["steps"], 4)
+        self.assertEqual(trained["step_ms"].keys(), {"median", "min", "max"})
+        self.assertGreater(trained["read_megabytes_per_second"], 0)
+        self.assertGreater(trained["files_per_second"], 0)
+        evaluated = self.json_of(
+            "eval", self.samples, *size, "--weights",
+            self.folder / "model.safetensors")
+        self.expect_program(evaluated)
+        self.expect_keys(evaluated, DATA_KEYS | {
+            "images_per_second", "loss", "top1", "top5", "images"})
+        self.assertAlmostEqual(evaluated["loss"], trained["evaluations"][-1][
+            "loss"], places=3)
+
+    def test_benchmarks_report_the_stable_keys(self):
+        size = ("--arch", "resnet20-cifar", "-b", "4", "--warmup", "1",
+                "--iterations", "3")
+        synthetic = self.json_of("bench", *size)
+        self.expect_program(synthetic)
+        self.expect_keys(synthetic, MEASURED_KEYS)
+        self.assertFalse(synthetic["input_bound"])
+        real = self.json_of("bench", self.samples, *size, "--train-transform",
+                            "random-resized-crop")
+        self.expect_program(real)
+        self.expect_keys(real["data"], MEASURED_KEYS | {"ratio_to_synthetic"})
+
+    def test_dumps_report_the_stable_keys(self):
+        file = self.folder / "a.json"
+        self.succeeds("dump", "--arch", "resnet18", "-b", "2", "--image-size",
+                      "32", "--json", file)
+        report = json.loads(file.read_text())
+        self.expect_program(report)
+        self.assertEqual(report["parameters"], 11689512)
+        self.assertEqual(report["parameter_tensors"], 62)
+        self.assertEqual(report["fusions"]["bn_relu"], 9)
+
+    def test_a_terminal_shows_progress_and_a_file_does_not(self):
+        run = (*TINY, "--iterations", "4", "--print-freq", "2")
+        leader, follower = pty.openpty()
+        shown = self.succeeds(*run, stderr=follower)
+        os.close(follower)
+        drawn = os.read(leader, 1 << 16).decode()
+        os.close(leader)
+        for step in range(1, 5):
+            self.assertIn(f"] {step}/4", drawn)
+        # The bar is wiped before each line of the log and at the end.
+        self.assertEqual(drawn.count("\r\x1b[K"), 2)
+        self.assertTrue(drawn.endswith("\r\x1b[K"))
+        plain = self.succeeds(*run)
+        self.assertEqual(plain.stderr, "")
+        for text in shown.stdout, plain.stdout:
+            self.assertEqual(len(re.findall(
+                r"^epoch   0  iteration +[24]/4  loss [\d.]+ +[\d.]+ images/s  "
+                r"lr [\d.]+  data wait [\d.]+ %$", text, re.M)), 2)
+
+    def test_lines_about_files_say_how_fast_they_are_read(self):
+        text = self.succeeds(*TINY_FILES, self.samples, "-b", "4").stdout
+        self.assertRegex(text, r"data wait [\d.]+ %  read [\d.]+ MB/s, \d+ "
+                               r"files/s")
+
+
+if __name__ == "__main__":
+    unittest.main()

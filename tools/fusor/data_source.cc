@@ -1,0 +1,127 @@
+#include "tools/fusor/data_source.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "ir/support/error.h"
+#include "runtime/data/loader.h"
+#include "runtime/data/synthetic.h"
+#include "tools/fusor/workbench.h"
+
+namespace fusor::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
+                                 bool training) {
+  using Kind = runtime::TransformKind;
+  runtime::Transform transform;
+  transform.image_size = static_cast<int>(ImageSize(model));
+  const bool cifar = IsCifar(model);
+  if (!training) {
+    transform.kind = cifar ? Kind::kExact : Kind::kCentreCrop;
+    return transform;
+  }
+  const std::string name = !data.transform.empty() ? data.transform
+                           : cifar                 ? "pad-crop"
+                                                   : "random-resized-crop";
+  transform.kind = name == "random-resized-crop" ? Kind::kRandomResizedCrop
+                   : name == "centre-crop"       ? Kind::kCentreCrop
+                   : name == "pad-crop"          ? Kind::kPadCrop
+                                                 : Kind::kExact;
+  return transform;
+}
+
+runtime::LoaderOptions MakeLoader(const DataFlags& data,
+                                  const ModelFlags& model, bool training) {
+  runtime::LoaderOptions options;
+  options.batch_size = static_cast<int>(model.batch);
+  options.transform = MakeTransform(data, model, training);
+  options.training = training;
+  options.seed = data.seed;
+  options.threads = data.workers;
+  options.prefetch = data.prefetch;
+  options.bad_record = data.bad_record == "skip" ? runtime::BadRecord::kSkip
+                                                 : runtime::BadRecord::kFail;
+  return options;
+}
+
+// Empty where there is no such folder.
+std::string SplitFolder(const std::string& path, Split split) {
+  const fs::path root(path);
+  std::error_code ignored;  // what cannot be seen is not there
+  FUSOR_CHECK(fs::exists(root, ignored), kData, "{}: no such folder", path);
+  FUSOR_CHECK(fs::is_directory(root, ignored), kData,
+              "{}: expected a folder, got a file", path);
+  const bool has_train = fs::is_directory(root / "train", ignored);
+  const bool has_val = fs::is_directory(root / "val", ignored);
+  if (split == Split::kTrain) {
+    FUSOR_CHECK(has_train || !has_val, kData,
+                "{}: expected the folders train and val, got val alone", path);
+    return has_train ? (root / "train").string() : path;
+  }
+  if (has_val) return (root / "val").string();
+  return has_train ? "" : path;
+}
+
+}  // namespace
+
+std::unique_ptr<runtime::ImageFolder> ListImages(const DataFlags& data,
+                                                 const ModelFlags& model,
+                                                 Split split) {
+  FUSOR_CHECK(data.synthetic == data.path.empty(), kUsage,
+              "expected an image folder or --synthetic, got {}",
+              data.synthetic ? "both" : "neither");
+  if (data.synthetic) return nullptr;
+  const std::string folder = SplitFolder(data.path, split);
+  if (folder.empty()) return nullptr;
+  auto images = std::make_unique<runtime::ImageFolder>(
+      folder, split == Split::kTrain ? data.max_per_class : 0);
+  FUSOR_CHECK(images->num_classes() > 1 || model.num_classes > 1, kData,
+              "image folder {}: expected one folder for each of 2 or more "
+              "classes, got only '{}'",
+              folder, images->class_names()[0]);
+  for (const std::string& warning : images->warnings()) {
+    fmt::print(stderr, "warning: {}\n", warning);
+  }
+  return images;
+}
+
+int NumClasses(const runtime::ImageFolder* images) {
+  return images == nullptr ? 0 : images->num_classes();
+}
+
+std::unique_ptr<runtime::BatchSource> OpenTraining(
+    std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
+    const ModelFlags& model) {
+  if (images != nullptr) {
+    return std::make_unique<runtime::Loader>(
+        std::move(images), MakeLoader(data, model, /*training=*/true));
+  }
+  runtime::SyntheticOptions options;
+  options.batch_size = static_cast<int>(model.batch);
+  options.image_size = static_cast<int>(ImageSize(model));
+  options.num_classes = static_cast<int>(
+      model.num_classes != 0 ? model.num_classes : kDefaultClasses);
+  options.seed = data.seed;
+  return std::make_unique<runtime::SyntheticSource>(options);
+}
+
+std::unique_ptr<runtime::BatchSource> OpenEvaluation(
+    std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
+    const ModelFlags& model) {
+  return std::make_unique<runtime::Loader>(
+      std::move(images), MakeLoader(data, model, /*training=*/false));
+}
+
+int64_t SourceBytes(const DataFlags& data, const ModelFlags& model) {
+  runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/false);
+  if (data.synthetic) options.prefetch = 0;
+  return runtime::LoaderBytes(options);
+}
+
+}  // namespace fusor::tools

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+
+#include "runtime/data/batch_source.h"
+#include "runtime/data/image_folder.h"
+#include "tools/fusor/flags.h"
+
+namespace fusor::tools {
+
+enum class Split { kTrain, kVal };
+
+// DATA/train or DATA/val, or DATA itself where it has neither; only listed.
+// Null under --synthetic, and for kVal where there is none. Prints what is odd
+// about it to stderr. Throws kUsage unless one of DATA and --synthetic is
+// given; kData also for a single class unless `model` asks for more.
+std::unique_ptr<runtime::ImageFolder> ListImages(const DataFlags& data,
+                                                 const ModelFlags& model,
+                                                 Split split);
+
+// Classes of the folder, 0 for null.
+int NumClasses(const runtime::ImageFolder* images);
+
+// Shuffled and augmented batches of a folder, or of noise for null.
+std::unique_ptr<runtime::BatchSource> OpenTraining(
+    std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
+    const ModelFlags& model);
+
+// Every image of the folder once, as it is for evaluation.
+std::unique_ptr<runtime::BatchSource> OpenEvaluation(
+    std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
+    const ModelFlags& model);
+
+// Main memory that the batches of one of these sources take.
+int64_t SourceBytes(const DataFlags& data, const ModelFlags& model);
+
+}  // namespace fusor::tools

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "codegen/compiler.h"
+#include "models/model.h"
+#include "runtime/session.h"
+#include "tools/fusor/flags.h"
+
+namespace fusor::tools {
+
+// A batch size below `batch` for which `needed`, which must not decrease,
+// stays within `free`; near the largest one. 0 when there is none. Calls
+// `needed` a few times, for the sizes 1, 2 and where it expects the limit.
+int64_t FittingBatch(int64_t batch, int64_t free,
+                     const std::function<int64_t(int64_t)>& needed);
+
+// Adds the model as the session's first program. `data_bytes`: main memory
+// that the batches at hand will take, proportional to the batch size. Throws
+// what Session::AddProgram throws; kOutOfMemory names a batch size that fits.
+int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
+                    const std::string& arch, models::Phase phase,
+                    const models::ModelOptions& model,
+                    codegen::CompileOptions options, int64_t data_bytes);
+
+}  // namespace fusor::tools
