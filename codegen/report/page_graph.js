@@ -156,7 +156,7 @@ class GraphMap {
 
   drawChip(node, v) {
     const graph = this.variants[v].graph;
-    const width = Math.max(2, this.weight(node) * this.pixels - 1);
+    const width = Math.max(1.5, this.weight(node) * this.pixels);
     const chip = element("span", {
       class: "chip " + node.kind, style: "width:" + width.toFixed(1) + "px",
     });
@@ -232,7 +232,7 @@ class NodeGraph {
       const box = {node: node, key: key, inner: inner, title: title};
       box.width = inner ? Math.max(inner.width + 16, 120) :
           Math.min(230, Math.max(74, 6.4 * title.length + 16,
-                                 5.8 * this.subtitle(node).length + 16));
+                                 6.4 * this.subtitle(node).length + 16));
       box.height = inner ? inner.height + 30 : 34;
       let layer = 0;
       for (const id of node.in) {
@@ -337,7 +337,7 @@ class NodeGraph {
                     clip(box.title, 6.3)));
     if (!inner) {
       group.append(shape("text", {x: x + 7, y: y + 28, class: "faint"},
-                         clip(this.subtitle(node), 5.7)));
+                         clip(this.subtitle(node), 6.2)));
     }
     hint(group, () => describeNode(node) +
         (scope ? "\n" + describeOperands(node, scope) : "") +
