@@ -83,11 +83,14 @@ class GraphMap {
         })))));
     const total = longest.reduce((a, b) => a + b, 0);
     const tag = this.variants.length > 1 ? 100 : 0;
-    const room = 1180 - this.columns.length * (tag + 20);
+    const room = 1120 - this.columns.length * (tag + 20);
     this.pixels = this.timed ? room / total : Math.min(1, room / total);
     this.widths = longest.map((length) => Math.max(
-        90, length * this.pixels * 1.08) + tag + 20);
+        140, length * this.pixels * 1.08) + tag + 20);
   }
+
+  // A view of another value is no step, and takes no time.
+  shows(node) { return !this.timed || node.us !== undefined; }
 
   weight(node) { return this.timed ? (node.us || 0) : plainWidth(node); }
 
@@ -106,7 +109,8 @@ class GraphMap {
       if (named.includes(row)) this.toggle(line, row);
     }
     const present = new Set(this.variants.flatMap(
-        ({graph}) => graph.nodes.map((node) => node.kind)));
+        ({graph}) => graph.nodes.filter((node) => this.shows(node)).map(
+            (node) => node.kind)));
     const colours = element("div", {class: "legend"}, KINDS.filter(
         ([kind]) => present.has(kind)).map(([kind, text]) => element(
             "span", {}, element("span", {class: "swatch " + kind}), text)));
@@ -140,7 +144,9 @@ class GraphMap {
           strip.append(element("span", {class: "tag", title: name},
                                nodes.length > 0 ? name : ""));
         }
-        for (const node of nodes) strip.append(this.drawChip(node, v));
+        for (const node of nodes) {
+          if (this.shows(node)) strip.append(this.drawChip(node, v));
+        }
         cell.append(strip);
       });
       line.append(cell);
@@ -150,7 +156,7 @@ class GraphMap {
 
   drawChip(node, v) {
     const graph = this.variants[v].graph;
-    const width = Math.max(2, this.weight(node) * this.pixels - 1);
+    const width = Math.max(1.5, this.weight(node) * this.pixels);
     const chip = element("span", {
       class: "chip " + node.kind, style: "width:" + width.toFixed(1) + "px",
     });
@@ -217,16 +223,16 @@ class NodeGraph {
   // Sizes and places of the nodes of one level; `path` names the level.
   layOut(nodes, path) {
     const boxes = new Map();
-    const layers = [];
     for (const node of nodes) {
       const key = path + "/" + node.id;
       const inner = node.body && this.open.has(key) ?
           this.layOut(node.body, key) : null;
-      const title = node.body ? "fusion: " + node.label : node.op;
+      const title = node.kind === "fusion" ? "fusion: " + node.label :
+          node.label;
       const box = {node: node, key: key, inner: inner, title: title};
       box.width = inner ? Math.max(inner.width + 16, 120) :
           Math.min(230, Math.max(74, 6.4 * title.length + 16,
-                                 5.8 * this.subtitle(node).length + 16));
+                                 6.4 * this.subtitle(node).length + 16));
       box.height = inner ? inner.height + 30 : 34;
       let layer = 0;
       for (const id of node.in) {
@@ -234,9 +240,27 @@ class NodeGraph {
       }
       box.layer = layer;
       boxes.set(node.id, box);
-      (layers[layer] = layers[layer] || []).push(box);
     }
-    return this.place(layers, boxes);
+    return this.place(this.layers(boxes), boxes);
+  }
+
+  // A box without operands here stands just above its first reader.
+  layers(boxes) {
+    const reader = new Map();
+    for (const box of boxes.values()) {
+      for (const id of box.node.in) {
+        if (!boxes.has(id)) continue;
+        reader.set(id, Math.min(reader.get(id) ?? box.layer, box.layer));
+      }
+    }
+    const layers = [];
+    for (const [id, box] of boxes) {
+      const first = !box.node.in.some((from) => boxes.has(from));
+      if (first && reader.has(id)) box.layer = Math.max(0, reader.get(id) - 1);
+      (layers[box.layer] = layers[box.layer] || []).push(box);
+    }
+    return Array.from(layers, (layer) => layer || []).filter(
+        (layer) => layer.length > 0);
   }
 
   // Boxes of a layer stand in the order of what they read.
@@ -313,7 +337,7 @@ class NodeGraph {
                     clip(box.title, 6.3)));
     if (!inner) {
       group.append(shape("text", {x: x + 7, y: y + 28, class: "faint"},
-                         clip(this.subtitle(node), 5.7)));
+                         clip(this.subtitle(node), 6.2)));
     }
     hint(group, () => describeNode(node) +
         (scope ? "\n" + describeOperands(node, scope) : "") +

@@ -23,6 +23,11 @@ struct Dot {
   const StepCost* cost;
 };
 
+bool Computes(const StepCost& cost) {
+  return cost.flops > 0 && cost.bytes > 0 && cost.us() > 0 &&
+         cost.kind != "copy";
+}
+
 // A decade at least around everything that is drawn.
 struct Axis {
   double low, high;  // log10
@@ -36,7 +41,7 @@ class Picture {
   Picture(const PlanReport& report, const ir::Target& target)
       : target_(target) {
     for (const StepCost& cost : report.steps) {
-      if (cost.flops == 0 || cost.bytes == 0 || cost.us() <= 0) continue;
+      if (!Computes(cost)) continue;
       dots_.push_back({static_cast<double>(cost.flops) / cost.bytes,
                        static_cast<double>(cost.flops) / cost.us() / 1e3,
                        &cost});

@@ -201,8 +201,10 @@ class TextWriter {
                       comparison_.variants[0].name));
     out_ += "  " + IdentityLine(run) + "\n";
     if (run.unmatched_calls > 0) {
-      out_ += fmt::format("  {} library calls have no counterpart\n",
-                          run.unmatched_calls);
+      out_ += fmt::format(
+          "  {} library calls or values of theirs have no counterpart of the "
+          "same type\n",
+          run.unmatched_calls);
     }
     const std::vector<ValueDifference> worst = WorstFirst(run);
     if (worst.empty()) return;
