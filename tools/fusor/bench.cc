@@ -7,6 +7,7 @@
 #include "runtime/data/batch_source.h"
 #include "runtime/debug/profile.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/debugging.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -20,6 +21,7 @@ struct BenchFlags {
   CompileFlags compile;
   OptimizerFlags optimizer;
   DataFlags data;
+  DebugFlags debug;
   int64_t warmup = 20;
   int64_t iterations = 100;
   bool profile = false;
@@ -59,6 +61,8 @@ class BenchCommand {
         codegen::ProgramKind::kTrain,
         MakeCompileOptions(flags_.compile, flags_.optimizer, dumper));
     session_->InitializeState(flags_.data.seed);
+    Debugging debugging(flags_.debug, flags_.compile.dump.to);
+    debugging.Watch(*session_);
     fmt::print(stderr, "{}", ProgramSummary(*session_, program_));
     const Measured base = Measure(*source);
     json out = ProgramJson(*session_, program_);
@@ -182,6 +186,7 @@ void AddBench(CLI::App& app, Run* run) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 30));
   command->add_flag("--profile", flags->profile, "Time by op class and step");
+  AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
   command->callback(
       [flags, run] { *run = [flags] { BenchCommand(*flags).Run(); }; });

@@ -6,6 +6,7 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/debugging.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -15,6 +16,7 @@ struct EvalFlags {
   ModelFlags model;
   CompileFlags compile;
   DataFlags data;
+  DebugFlags debug;
   std::string weights;
   std::string split = "val";
   std::string json;
@@ -43,6 +45,8 @@ void RunEval(const EvalFlags& flags) {
       codegen::ProgramKind::kEval,
       MakeCompileOptions(flags.compile, {}, dumper));
   runtime::LoadWeights(*session, flags.weights);
+  Debugging debugging(flags.debug, flags.compile.dump.to);
+  debugging.Watch(*session);
   const runtime::EvalReport report =
       runtime::Evaluate(*session, program, *source);
   fmt::print("top1 {:.2f} %  top5 {:.2f} %  loss {:.4f}  ({} images)\n",
@@ -73,6 +77,7 @@ void AddEval(CLI::App& app, Run* run) {
   command->add_option("--split", flags->split, "val or train")
       ->capture_default_str()
       ->check(CLI::IsMember({"val", "train"}));
+  AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunEval(*flags); }; });
 }

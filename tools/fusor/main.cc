@@ -84,6 +84,8 @@ int Main(const std::vector<std::string>& args) {
   AddPlan(app, &run);
   AddDump(app, &run);
   AddData(app, &run);
+  AddIsolate(app, &run);
+  AddBisect(app, &run);
   AddDoctor(app, &run);
   try {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));

@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/debugging.h"
 #include "tools/fusor/profile_summary.h"
 #include "tools/fusor/workbench.h"
 
@@ -26,6 +27,7 @@ struct TrainFlags {
   CompileFlags compile;
   OptimizerFlags optimizer;
   DataFlags data;
+  DebugFlags debug;
   int64_t epochs = 90;
   int64_t iterations = -1;
   int64_t print_every = 10;
@@ -96,6 +98,10 @@ class TrainCommand {
     Compile(classes);
     const auto val = OpenValidation(classes);
     session_->InitializeState(flags_.data.seed);
+    Debugging debugging(flags_.debug, flags_.compile.dump.to.empty()
+                                          ? flags_.workspace
+                                          : flags_.compile.dump.to);
+    debugging.Watch(*session_);
     const TrainReport report = Train(*source, val.get());
     Save(report);
     Report(report);
@@ -258,6 +264,7 @@ void AddTrain(CLI::App& app, Run* run) {
       ->add_option("--workspace", flags->workspace,
                    "Folder for model.safetensors")
       ->type_name("DIR");
+  AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
   command->callback(
       [flags, run] { *run = [flags] { TrainCommand(*flags).Run(); }; });
