@@ -92,46 +92,45 @@ class Probe {
         const BisectOptions& options)
       : entry_(passes::Pipeline()[index]), target_(target), options_(options) {}
 
-  // From now on gradients and updates are looked at as well.
+  // Gradients and updates are looked at as well; before Prepare.
   void set_complete() { complete_ = true; }
 
-  // Of a graph whose pass may make `fuel` rewrites, -1: all; empty: none.
-  std::string SymptomOf(const TestCase& before, int64_t fuel) const {
-    if (options_.symptom == Symptom::kCrash) {
-      return RunForked([&] {
-        const auto graph = before.graph->Clone();
-        PassContext context = Context(fuel);
-        RunEntry(entry_, *graph, context);
-      });
-    }
-    const auto right = before.graph->Clone();
-    const auto graph = before.graph->Clone();
+  // The graph that symptoms are asked of, from now on.
+  void Prepare(const TestCase& before) {
+    before_ = &before;
+    if (options_.symptom == Symptom::kCrash) return;
+    right_ = before.graph->Clone();
+    if (complete_) Complete(*right_, target_, options_.passes);
+    expected_ = Values(*right_, before);
+  }
+
+  // When the pass may make `fuel` rewrites, -1: all; empty: none.
+  std::string SymptomWith(int64_t fuel) const {
+    const auto graph = before_->graph->Clone();
     PassContext context = Context(fuel);
-    RunEntry(entry_, *graph, context);
-    if (complete_) {
-      Complete(*right, target_, options_.passes);
-      Complete(*graph, target_, options_.passes);
+    if (options_.symptom == Symptom::kCrash) {
+      return RunForked([&] { RunEntry(entry_, *graph, context); });
     }
-    return Judge(*right, Values(*right, before), *graph, Values(*graph, before),
+    RunEntry(entry_, *graph, context);
+    if (complete_) Complete(*graph, target_, options_.passes);
+    return Judge(*right_, expected_, *graph, Values(*graph, *before_),
                  options_);
   }
 
   // The first rewrite, from 1, that brings a symptom; 0 when none is needed.
-  int64_t FirstApplication(const TestCase& before) const {
-    if (!passes::TakesFuel(entry_.name) || !SymptomOf(before, 0).empty()) {
-      return 0;
-    }
+  int64_t FirstApplication() const {
+    if (!passes::TakesFuel(entry_.name) || !SymptomWith(0).empty()) return 0;
     int64_t low = 1;
-    int64_t high = 1;
-    while (SymptomOf(before, high).empty()) {
+    int64_t high = 16;
+    while (SymptomWith(high).empty()) {
       FUSOR_ASSERT(high < int64_t{1} << 40, "pass {} fails only at times",
                    entry_.name);
       low = high + 1;
-      high *= 4;
+      high *= 16;
     }
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
-      if (SymptomOf(before, middle).empty()) {
+      if (SymptomWith(middle).empty()) {
         low = middle + 1;
       } else {
         high = middle;
@@ -141,9 +140,8 @@ class Probe {
   }
 
   // The rewrite that the pass would have made next.
-  std::optional<passes::Application> AfterFuel(const TestCase& before,
-                                               int64_t fuel) const {
-    const auto graph = before.graph->Clone();
+  std::optional<passes::Application> AfterFuel(int64_t fuel) const {
+    const auto graph = before_->graph->Clone();
     PassContext context = Context(fuel);
     entry_.run(*graph, context);
     return context.refused();
@@ -170,6 +168,9 @@ class Probe {
   const ir::TargetQueries& target_;
   const BisectOptions& options_;
   bool complete_ = false;
+  const TestCase* before_ = nullptr;
+  std::unique_ptr<Graph> right_;  // without the pass
+  std::vector<Tensor> expected_;
 };
 
 class Bisection {
@@ -303,11 +304,13 @@ BisectResult Bisection::Explain(size_t bad) {
   const Graph& before = bad == 0 ? forward_ : *snapshots_[bad - 1].graph;
   result.reduced = {before.Clone(), options_.inputs(before)};
   Probe probe(result.index, target_, options_);
-  result.symptom = probe.SymptomOf(result.reduced, -1);
+  probe.Prepare(result.reduced);
+  result.symptom = probe.SymptomWith(-1);
   if (result.symptom.empty() && kind_ == ProgramKind::kTrain &&
       Entry(bad).stage == Stage::kForward) {
     probe.set_complete();
-    result.symptom = probe.SymptomOf(result.reduced, -1);
+    probe.Prepare(result.reduced);
+    result.symptom = probe.SymptomWith(-1);
   }
   if (result.symptom.empty()) {  // in what the pass has added
     result.symptom = SymptomAfter(bad);
@@ -316,25 +319,27 @@ BisectResult Bisection::Explain(size_t bad) {
   NameApplication(probe, bad, result);
   if (options_.reduce) {
     result.reduced = ReduceCase(result.reduced, [&](const TestCase& smaller) {
-      return !probe.SymptomOf(smaller, -1).empty();
+      probe.Prepare(smaller);
+      return !probe.SymptomWith(-1).empty();
     });
     Say(fmt::format("{} nodes left", result.reduced.graph->nodes().size()));
+    probe.Prepare(result.reduced);
+    result.symptom = probe.SymptomWith(-1);
   }
-  result.reduced_application = probe.FirstApplication(result.reduced);
-  result.symptom = probe.SymptomOf(result.reduced, -1);
+  result.reduced_application = probe.FirstApplication();
   return result;
 }
 
 void Bisection::NameApplication(const Probe& probe, size_t bad,
                                 BisectResult& result) {
-  const int64_t n = probe.FirstApplication(result.reduced);
+  const int64_t n = probe.FirstApplication();
   if (n == 0) return;
   const size_t done = bad == 0 ? 0 : snapshots_[bad - 1].applications;
   result.application =
       n + std::count_if(applications_.begin(),
                         applications_.begin() + static_cast<int64_t>(done),
                         [&](const auto& a) { return a.pass == result.pass; });
-  const auto next = probe.AfterFuel(result.reduced, n - 1);
+  const auto next = probe.AfterFuel(n - 1);
   FUSOR_ASSERT(next.has_value(), "pass {} made fewer than {} rewrites",
                result.pass, n);
   result.subject = next->subject;

@@ -81,14 +81,19 @@ void Selection::AddOutputs(const std::unordered_set<const Node*>& kept,
     graph.AddOutput(copy.map.at(output.value), output.name, alias);
     named.insert(output.value);
   }
-  for (const auto& node : graph_.nodes()) {
-    if (!kept.contains(node.get())) continue;
-    for (size_t i = 0; i < node->num_outputs(); ++i) {
-      const Value* value = node->output(i);
-      const bool read = std::any_of(
-          value->uses().begin(), value->uses().end(),
-          [&](const ir::Use& use) { return kept.contains(use.node); });
-      if (!read && !value->uses().empty() && !named.contains(value)) {
+  // What lost its readers; what never had any only where there is nothing else.
+  for (const bool unread : {false, true}) {
+    if (unread && !graph.outputs().empty()) break;
+    for (const auto& node : graph_.nodes()) {
+      if (!kept.contains(node.get())) continue;
+      for (size_t i = 0; i < node->num_outputs(); ++i) {
+        const Value* value = node->output(i);
+        const bool read = std::any_of(
+            value->uses().begin(), value->uses().end(),
+            [&](const ir::Use& use) { return kept.contains(use.node); });
+        if (read || value->uses().empty() != unread || named.contains(value)) {
+          continue;
+        }
         graph.AddOutput(copy.map.at(value), "value/" + value->name());
       }
     }

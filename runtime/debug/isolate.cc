@@ -10,6 +10,7 @@
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
 #include "ir/tensor_bytes.h"
+#include "ir/tensor_difference.h"
 #include "runtime/debug/step_values.h"
 
 namespace fusor::runtime {
@@ -103,15 +104,6 @@ double Epsilon(DType dtype) {
   }
 }
 
-// The spacing of the dtype's numbers at x.
-double Ulp(DType dtype, double x) {
-  const double least = dtype == DType::kF64   ? 0x1p-1074
-                       : dtype == DType::kF16 ? 0x1p-24
-                                              : 0x1p-149;
-  if (x == 0 || !std::isfinite(x)) return least;
-  return std::max(std::ldexp(Epsilon(dtype), std::ilogb(x)), least);
-}
-
 void VisitNodes(const ir::Graph& graph,
                 const std::function<void(const ir::Node&)>& visit) {
   for (const auto& node : graph.nodes()) {
@@ -187,7 +179,8 @@ void Compare(const Tensor& actual, const Tensor& expected,
     const bool finite = std::isfinite(x) && std::isfinite(y);
     errors.push_back(finite ? std::abs(x - y)
                             : std::numeric_limits<double>::infinity());
-    ulp = std::max(ulp, errors.back() / Ulp(expected.type.dtype, y));
+    ulp = std::max(ulp,
+                   errors.back() / ir::UnitInLastPlace(expected.type.dtype, y));
   }
   if (errors.empty()) return;
   const double max_abs = *std::max_element(errors.begin(), errors.end());

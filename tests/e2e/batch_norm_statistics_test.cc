@@ -12,7 +12,7 @@
 #include "codegen/compiler.h"
 #include "ir/builder.h"
 #include "ir/interpreter.h"
-#include "ir/physical.h"
+#include "ir/tensor_bytes.h"
 #include "runtime/backend_loader.h"
 #include "runtime/session.h"
 #include "tests/testing/numeric.h"

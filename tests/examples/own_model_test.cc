@@ -11,7 +11,7 @@
 
 #include "codegen/compiler.h"
 #include "ir/interpreter.h"
-#include "ir/physical.h"
+#include "ir/tensor_bytes.h"
 #include "passes/pipeline.h"
 #include "runtime/backend_loader.h"
 #include "runtime/session.h"
@@ -63,7 +63,7 @@ class OwnModel : public ::testing::TestWithParam<Example> {
 
   void Feed(const std::string& name, const Tensor& tensor) {
     std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
-    ir::ToMemory(tensor, bytes.data());
+    ir::StoreTensor(tensor, bytes.data());
     session_.SetInput(program_, session_.FindInput(program_, name),
                       bytes.data(), bytes.size());
   }

@@ -12,15 +12,6 @@ ir::Attrs Init(double value) {
   return {{"init", std::string("constant")}, {"value", value}};
 }
 
-std::unique_ptr<ir::Graph> Build(const std::string& arch, int64_t batch,
-                                 int64_t image_size) {
-  models::ModelOptions options;
-  options.batch = batch;
-  options.image_size = image_size;
-  options.num_classes = 10;
-  return models::BuildModel(arch, models::Phase::kTrain, options).graph;
-}
-
 }  // namespace
 
 std::unique_ptr<ir::Graph> SmallMlp(int64_t batch) {
@@ -64,11 +55,75 @@ std::unique_ptr<ir::Graph> SmallMlp(int64_t batch) {
 }
 
 std::unique_ptr<ir::Graph> SmallResNet(int64_t batch) {
-  return Build("resnet20-cifar", batch, 8);
+  models::ModelOptions options;
+  options.batch = batch;
+  options.image_size = 8;
+  options.num_classes = 10;
+  return models::BuildModel("resnet20-cifar", models::Phase::kTrain, options)
+      .graph;
 }
 
-std::unique_ptr<ir::Graph> SmallResNet18(int64_t batch) {
-  return Build("resnet18", batch, 32);
+namespace {
+
+// A convolution and its normalisation, with parameters of their own.
+ir::Value* ConvNorm(ir::Builder& b, ir::Value* x, int64_t channels,
+                    int64_t kernel, int64_t stride, const std::string& name) {
+  using ir::DType;
+  ir::Graph& graph = b.graph();
+  b.set_location(name);
+  ir::Value* weight = graph.AddInput(
+      {DType::kF32, {channels, x->type().shape[1], kernel, kernel}, {}},
+      InputRole::kWeight, name + ".weight",
+      {{"init", std::string("normal")}, {"std", 0.3}});
+  const auto vector = [&](InputRole role, const char* part, double value) {
+    return graph.AddInput({DType::kF32, {channels}, {}}, role, name + part,
+                          Init(value));
+  };
+  ir::Conv2dOptions options;
+  options.stride_h = options.stride_w = stride;
+  options.pad_h = options.pad_w = kernel / 2;
+  ir::Value* y = b.Conv2d(x, weight, nullptr, options);
+  const ir::BatchNormResult norm =
+      b.BatchNormTrain(y, vector(InputRole::kNormScale, ".gamma", 1),
+                       vector(InputRole::kNormShift, ".beta", 0.1), 1e-5);
+  ir::Value* mean = vector(InputRole::kStatistic, ".running_mean", 0);
+  graph.AddOutput(b.Plus(b.Times(mean, 0.9), b.Times(norm.mean, 0.1)),
+                  name + ".running_mean", mean->index());
+  return norm.y;
+}
+
+}  // namespace
+
+std::unique_ptr<ir::Graph> SmallResidual(int64_t batch) {
+  using ir::DType;
+  auto graph = std::make_unique<ir::Graph>("residual");
+  ir::Builder b(*graph);
+  ir::Value* images = graph->AddInput({DType::kF32, {batch, 3, 8, 8}, {}},
+                                      InputRole::kData, "images");
+  ir::Value* labels =
+      graph->AddInput({DType::kI32, {batch}, {}}, InputRole::kData, "labels");
+  ir::Value* x = b.Relu(ConvNorm(b, images, 8, 3, 1, "stem"));
+  for (const int64_t stride : {1, 2}) {
+    const std::string name = stride == 1 ? "block1" : "block2";
+    const int64_t channels = 8 * stride;
+    ir::Value* y = b.Relu(ConvNorm(b, x, channels, 3, stride, name + ".conv1"));
+    y = ConvNorm(b, y, channels, 3, 1, name + ".conv2");
+    ir::Value* shortcut =
+        stride == 1 ? x : ConvNorm(b, x, channels, 1, 2, name + ".downsample");
+    b.set_location(name);
+    x = b.Relu(b.Plus(y, shortcut));
+  }
+  b.set_location("fc");
+  ir::Value* weight = graph->AddInput(
+      {DType::kF32, {4, 16}, {}}, InputRole::kWeight, "fc.weight",
+      {{"init", std::string("normal")}, {"std", 0.3}});
+  ir::Value* bias = graph->AddInput({DType::kF32, {4}, {}}, InputRole::kBias,
+                                    "fc.bias", Init(0));
+  ir::Value* logits = b.Linear(b.GlobalAvgPool(x), weight, bias);
+  b.set_location("loss");
+  graph->AddOutput(b.ReduceMean(b.CrossEntropy(logits, labels, {}), {0}),
+                   "loss");
+  return graph;
 }
 
 }  // namespace fusor::test

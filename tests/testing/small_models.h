@@ -17,7 +17,8 @@ std::unique_ptr<ir::Graph> SmallMlp(int64_t batch = 6);
 // resnet20-cifar for 8x8 images and ten classes, as trained.
 std::unique_ptr<ir::Graph> SmallResNet(int64_t batch = 2);
 
-// resnet18 for 32x32 images and ten classes, as trained.
-std::unique_ptr<ir::Graph> SmallResNet18(int64_t batch = 2);
+// A stem, a residual block and one with a downsampled shortcut, as in a
+// ResNet, for 8x8 images and four classes.
+std::unique_ptr<ir::Graph> SmallResidual(int64_t batch = 2);
 
 }  // namespace fusor::test

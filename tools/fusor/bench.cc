@@ -14,6 +14,7 @@
 #include "runtime/debug/profile.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
+#include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
@@ -29,6 +30,7 @@ struct BenchFlags {
   CompileFlags compile;
   OptimizerFlags optimizer;
   DataFlags data;
+  DebugFlags debug;
   int64_t warmup = 20;
   int64_t iterations = 100;
   bool profile = false;
@@ -66,6 +68,8 @@ class BenchCommand {
         SourceBytes(noise, model) +
             (real ? SourceBytes(flags_.data, model) : 0));
     session_->InitializeState(flags_.data.seed);
+    Debugging debugging(flags_.debug, flags_.compile.dump.to);
+    debugging.Watch(*session_);
     fmt::print(text_, "{}", ProgramSummary(*session_, program_));
     const Measured base = Measure(*OpenTraining(nullptr, noise, model));
     json out = ProgramJson(*session_, program_);
@@ -206,6 +210,7 @@ void AddBench(CLI::App& app, Run* run) {
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
   command->add_flag("--profile", flags->profile, "Time by op class and step");
+  AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
   command->callback(
       [flags, run] { *run = [flags] { BenchCommand(*flags).Run(); }; });

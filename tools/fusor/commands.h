@@ -12,6 +12,8 @@ void AddTrain(CLI::App& app, Run* run);
 void AddBench(CLI::App& app, Run* run);
 void AddCompare(CLI::App& app, Run* run);
 void AddPlan(CLI::App& app, Run* run);
+void AddBisect(CLI::App& app, Run* run);
+void AddIsolate(CLI::App& app, Run* run);
 void AddEval(CLI::App& app, Run* run);
 void AddCompile(CLI::App& app, Run* run);
 void AddOpt(CLI::App& app, Run* run);

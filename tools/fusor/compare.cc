@@ -13,6 +13,7 @@
 #include "runtime/debug/compare_report.h"
 #include "runtime/debug/stats_trace.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/data_source.h"
 #include "tools/fusor/step_inputs.h"
 #include "tools/fusor/variant_flags.h"
 #include "tools/fusor/workbench.h"

@@ -11,6 +11,7 @@
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
+#include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
@@ -22,6 +23,7 @@ struct EvalFlags {
   ModelFlags model;
   CompileFlags compile;
   DataFlags data;
+  DebugFlags debug;
   std::string weights;
   std::string split = "val";
   std::string json;
@@ -43,6 +45,8 @@ void RunEval(const EvalFlags& flags) {
       MakeCompileOptions(flags.compile, {}, dumper),
       SourceBytes(flags.data, flags.model));
   runtime::LoadWeights(*session, flags.weights);
+  Debugging debugging(flags.debug, flags.compile.dump.to);
+  debugging.Watch(*session);
   const auto source =
       OpenEvaluation(std::move(images), flags.data, flags.model);
   const auto start = std::chrono::steady_clock::now();
@@ -91,6 +95,7 @@ void AddEval(CLI::App& app, Run* run) {
   command->add_option("--split", flags->split, "val or train")
       ->capture_default_str()
       ->check(OneOf({"val", "train"}));
+  AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunEval(*flags); }; });
 }

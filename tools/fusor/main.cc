@@ -59,6 +59,8 @@ void AddCommands(CLI::App& app, Run* run) {
   AddPlan(app, run);
   AddDump(app, run);
   AddData(app, run);
+  AddIsolate(app, run);
+  AddBisect(app, run);
   AddDoctor(app, run);
 }
 

@@ -12,6 +12,7 @@
 #include "ir/support/str.h"
 #include "ir/tensor_difference.h"
 #include "passes/pipeline.h"
+#include "runtime/debug/snapshot.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
 #include "tools/fusor/validators.h"
@@ -35,6 +36,7 @@ struct OptFlags {
   std::string reference;
   double tolerance = 1e-9;
   uint64_t seed = 0;
+  std::string inputs;
   std::string json;
 };
 
@@ -168,9 +170,15 @@ class OptCommand {
   // Of the outputs that both have, by name, on the same random inputs.
   std::vector<OutputDifference> Differences(const ir::Graph& before,
                                             const ir::Graph& after) const {
+    std::vector<ir::Tensor> given;
+    if (!flags_.inputs.empty()) {
+      given = runtime::ReadInputs(flags_.inputs, before);
+    }
+    // Passes may append inputs, but keep those that there are.
     const auto run = [&](const ir::Graph& graph) {
-      return ir::Interpret(graph, ir::DrawInputs(graph, flags_.seed),
-                           ir::EvalMode::kExact);
+      std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, flags_.seed);
+      for (size_t i = 0; i < given.size(); ++i) inputs[i].data = given[i].data;
+      return ir::Interpret(graph, inputs, ir::EvalMode::kExact);
     };
     const std::vector<ir::Tensor> expected = run(before);
     const std::vector<ir::Tensor> actual = run(after);
@@ -235,6 +243,10 @@ void AddOpt(CLI::App& app, Run* run) {
                    "element, that counts as equal")
       ->capture_default_str()
       ->check(Number(0));
+  command
+      ->add_option("--inputs", flags->inputs,
+                   "Values for the module's inputs, safetensors (random)")
+      ->type_name("FILE");
   command->add_option("--seed", flags->seed, "Of the random inputs")
       ->capture_default_str();
   AddJsonFlag(*command, flags->json);

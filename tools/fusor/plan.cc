@@ -12,6 +12,7 @@
 #include "runtime/data/batch_source.h"
 #include "runtime/debug/profile.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/data_source.h"
 #include "tools/fusor/step_inputs.h"
 #include "tools/fusor/workbench.h"
 

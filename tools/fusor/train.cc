@@ -17,6 +17,7 @@
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
+#include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
 #include "tools/fusor/profile_summary.h"
 #include "tools/fusor/validators.h"
@@ -35,6 +36,7 @@ struct TrainFlags {
   CompileFlags compile;
   OptimizerFlags optimizer;
   DataFlags data;
+  DebugFlags debug;
   int64_t epochs = 90;
   int64_t iterations = -1;
   int64_t print_every = 10;
@@ -109,6 +111,10 @@ class TrainCommand {
             ? nullptr
             : OpenEvaluation(std::move(val_images), flags_.data, flags_.model);
     session_->InitializeState(flags_.data.seed);
+    Debugging debugging(flags_.debug, flags_.compile.dump.to.empty()
+                                          ? flags_.workspace
+                                          : flags_.compile.dump.to);
+    debugging.Watch(*session_);
     const TrainReport report = Train(*source, val.get());
     if (report.steps == 0) return;
     Save();
@@ -298,6 +304,7 @@ void AddTrain(CLI::App& app, Run* run) {
       ->add_option("--workspace", flags->workspace,
                    "Folder for model.safetensors")
       ->type_name("DIR");
+  AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
   command->callback(
       [flags, run] { *run = [flags] { TrainCommand(*flags).Run(); }; });

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <span>
+
+#include "codegen/debug/reduce_case.h"
+#include "codegen/plan.h"
+#include "ir/graph.h"
+#include "runtime/backend.h"
+#include "runtime/debug/isolate.h"
+
+namespace fusor::runtime {
+
+// The least part of a fusion whose kernel, compiled again by itself, still
+// differs from the interpreter by more than its tolerance: a graph of one
+// fusion, and operands for it. The whole step where it is a library call.
+// REQUIRES: CompareStep of the step and these operands is not ok().
+codegen::TestCase ReduceStep(const codegen::Plan& plan, const ir::Graph& graph,
+                             size_t step, std::span<const ir::Tensor> operands,
+                             const codegen::TargetCompiler& compiler,
+                             Device& device, const IsolateOptions& options);
+
+}  // namespace fusor::runtime

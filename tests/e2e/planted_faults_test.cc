@@ -1,0 +1,354 @@
+// Bugs planted at random places, and the tools that find them.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "codegen/compiler.h"
+#include "codegen/debug/bisect.h"
+#include "codegen/kernel_fault.h"
+#include "ir/draw_inputs.h"
+#include "ir/tensor_bytes.h"
+#include "ir/printer.h"
+#include "ir/support/error.h"
+#include "ir/support/philox.h"
+#include "ir/tensor_difference.h"
+#include "runtime/backend_loader.h"
+#include "runtime/debug/check_numerics.h"
+#include "runtime/debug/isolate.h"
+#include "tests/testing/bare_target.h"
+#include "tests/testing/small_models.h"
+
+namespace fusor {
+namespace {
+
+using codegen::BisectOptions;
+using codegen::BisectResult;
+using passes::Application;
+using passes::Fault;
+using passes::FaultKind;
+
+struct Case {
+  const char* name;
+  std::unique_ptr<ir::Graph> (*model)(int64_t batch);
+  uint64_t seeds;
+};
+const Case kCases[] = {{"mlp", test::SmallMlp, 20},
+                       {"residual", test::SmallResidual, 20},
+                       {"resnet20", test::SmallResNet, 3}};
+
+// An attempt picks a place where a bug has no effect: a dead value, say.
+constexpr uint64_t kAttempts = 50;
+
+size_t Pick(uint64_t seed, uint64_t attempt, size_t size) {
+  return Philox({static_cast<uint32_t>(attempt), 0, 0, 0}, seed)[0] % size;
+}
+
+class PlantedFaultTest : public testing::TestWithParam<Case> {
+ protected:
+  std::unique_ptr<ir::Graph> Model() const {
+    return GetParam().model(GetParam().seeds == 20 ? 4 : 2);
+  }
+
+  struct Places {
+    std::vector<Application> all;    // every rewrite of every pass
+    std::vector<Application> sites;  // where a fault is planted
+  };
+
+  // Sites are about values that the pass was given: those it makes itself may
+  // have other names when it runs again on a copy.
+  Places FindPlaces() const {
+    const auto graph = Model();
+    passes::PassOptions options;
+    options.keep_gradients = true;
+    passes::PassContext context(target_, options);
+    Places places;
+    std::set<std::string> names = Names(*graph);
+    passes::RunnerOptions runner;
+    runner.observer = [&](const passes::PassTrace&, const ir::Graph& after) {
+      const std::vector<Application>& made = context.applications();
+      for (size_t i = places.all.size(); i < made.size(); ++i) {
+        if (names.contains(made[i].subject)) places.sites.push_back(made[i]);
+      }
+      places.all = made;
+      names = Names(after);
+    };
+    for (const auto stage : {passes::Stage::kForward, passes::Stage::kTraining,
+                             passes::Stage::kOptimize}) {
+      RunPipeline(*graph, context, stage, runner);
+    }
+    return places;
+  }
+
+  static std::set<std::string> Names(const ir::Graph& graph) {
+    std::set<std::string> names;
+    for (const auto& node : graph.nodes()) {
+      for (size_t i = 0; i < node->num_outputs(); ++i) {
+        names.insert(node->output(i)->name());
+      }
+    }
+    return names;
+  }
+
+  // The number that fuel gives to the first rewrite of that value.
+  static int64_t NumberOf(const std::vector<Application>& places,
+                          const Application& place) {
+    int64_t n = 0;
+    for (const Application& a : places) {
+      n += a.pass == place.pass;
+      if (a.pass == place.pass && a.subject == place.subject) return n;
+    }
+    return 0;
+  }
+
+  BisectOptions Options(codegen::Symptom symptom, const Fault& fault) const {
+    BisectOptions options;
+    options.symptom = symptom;
+    options.passes.fault = fault;
+    options.inputs = [](const ir::Graph& graph) {
+      return ir::DrawInputs(graph, 5);
+    };
+    return options;
+  }
+
+  // True when outputs change with the rewrite that is faulty as the last.
+  bool HasEffect(const Fault& fault, int64_t number) const {
+    if (fault.kind == FaultKind::kAbort || fault.kind == FaultKind::kThrow) {
+      return true;
+    }
+    const std::map<std::string, int64_t> fuel{{fault.place, number}};
+    const auto right = Outputs({}, fuel);
+    const auto wrong = Outputs(fault, fuel);
+    for (size_t i = 0; i < right.size(); ++i) {
+      const double difference = ir::Difference(wrong[i], right[i]).max_abs;
+      if (fault.kind == FaultKind::kNan ? std::isinf(difference)
+                                        : difference > 1e-4) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  std::vector<ir::Tensor> Outputs(
+      const Fault& fault, const std::map<std::string, int64_t>& fuel) const {
+    const auto graph = Model();
+    passes::PassOptions options;
+    options.keep_gradients = true;
+    options.fuel = fuel;
+    options.fault = fault;
+    passes::PassContext context(target_, options);
+    for (const auto stage : {passes::Stage::kForward, passes::Stage::kTraining,
+                             passes::Stage::kOptimize}) {
+      RunPipeline(*graph, context, stage);
+    }
+    return ir::Interpret(*graph, ir::DrawInputs(*graph, 5),
+                         ir::EvalMode::kTyped);
+  }
+
+  // Plants a fault at a random rewrite and lets bisection find it.
+  void FindInPass(codegen::Symptom symptom, FaultKind kind, uint64_t seed) {
+    const auto [places, sites] = FindPlaces();
+    const auto model = Model();
+    for (uint64_t attempt = 0; attempt < kAttempts; ++attempt) {
+      const Application place = sites[Pick(seed, attempt, sites.size())];
+      SCOPED_TRACE(place.pass + " " + place.subject);
+      if (!HasEffect({kind, place.pass, place.subject},
+                     NumberOf(places, place))) {
+        continue;
+      }
+      BisectOptions options =
+          Options(symptom, {kind, place.pass, place.subject});
+      options.reduce = seed % 10 == 0;
+      const std::optional<BisectResult> found =
+          BisectPasses(*model, codegen::ProgramKind::kTrain, target_, options);
+      ASSERT_TRUE(found.has_value());
+      EXPECT_EQ(found->pass, place.pass);
+      EXPECT_EQ(found->subject, place.subject);
+      EXPECT_EQ(found->application, NumberOf(places, place));
+      EXPECT_FALSE(found->symptom.empty());
+      if (options.reduce) {
+        EXPECT_LE(found->reduced.graph->nodes().size(), 12u);
+        // A rewrite may need what an earlier one has made.
+        EXPECT_GE(found->reduced_application, 1);
+        EXPECT_LE(found->reduced_application, 12);
+      }
+      return;
+    }
+    ADD_FAILURE() << "no place where the fault has an effect";
+  }
+
+  test::BareTarget target_;
+};
+
+TEST_P(PlantedFaultTest, WrongRewriteIsFoundAtItsPassAndNumber) {
+  for (uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
+    SCOPED_TRACE(seed);
+    FindInPass(codegen::Symptom::kDifference, FaultKind::kWrong, seed);
+  }
+}
+
+TEST_P(PlantedFaultTest, CrashIsFoundAtItsPassAndNumber) {
+  for (uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
+    SCOPED_TRACE(seed);
+    FindInPass(codegen::Symptom::kCrash,
+               seed % 2 == 0 ? FaultKind::kAbort : FaultKind::kThrow, seed);
+  }
+}
+
+TEST_P(PlantedFaultTest, NanRewriteIsFoundAtItsPassAndNumber) {
+  for (uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
+    SCOPED_TRACE(seed);
+    FindInPass(codegen::Symptom::kNonFinite, FaultKind::kNan, seed);
+  }
+}
+
+TEST_P(PlantedFaultTest, SoundProgramsShowNothing) {
+  const auto model = Model();
+  for (const auto symptom :
+       {codegen::Symptom::kDifference, codegen::Symptom::kNonFinite,
+        codegen::Symptom::kCrash}) {
+    const auto found = BisectPasses(*model, codegen::ProgramKind::kTrain,
+                                    target_, Options(symptom, {}));
+    EXPECT_FALSE(found.has_value())
+        << found->pass << " " << found->application << " " << found->subject
+        << ": " << found->symptom << "\n"
+        << ir::Print(*found->reduced.graph);
+  }
+}
+
+// --- In code that runs -------------------------------------------------------
+
+class PlantedCodeFaultTest : public PlantedFaultTest {
+ protected:
+  PlantedCodeFaultTest()
+      : backend_(runtime::LoadBackend("cpu")),
+        compiler_(backend_.CreateCompiler("", {})),
+        device_(backend_.OpenDevice(0, {})) {}
+
+  static void SetUpTestSuite() {
+    cache_ = testing::TempDir() + "/planted_faults_kernels";
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(cache_); }
+
+  codegen::CompileOptions CompileOptions(const Fault& fault) const {
+    codegen::CompileOptions options;
+    options.kernel_cache = cache_;
+    options.passes.fault = fault;
+    return options;
+  }
+
+  codegen::CompiledProgram Compile(const Fault& fault) const {
+    return codegen::Compile(Model(), codegen::ProgramKind::kTrain, *compiler_,
+                            CompileOptions(fault));
+  }
+
+  static inline std::string cache_;
+  runtime::Backend& backend_;
+  std::unique_ptr<codegen::TargetCompiler> compiler_;
+  std::unique_ptr<runtime::Device> device_;
+};
+
+TEST_P(PlantedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
+  const codegen::CompiledProgram clean = Compile({});
+  for (const auto& step : IsolateSteps(clean.plan, *clean.graph, *device_)) {
+    EXPECT_TRUE(step.ok()) << step.what << " " << step.value << " error "
+                           << step.error << " tolerance " << step.tolerance;
+  }
+  for (uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto& kernels = clean.plan.kernels;
+    std::vector<runtime::IsolatedStep> bad;
+    std::string name;
+    for (uint64_t attempt = 0; bad.empty() && attempt < kAttempts; ++attempt) {
+      const codegen::Kernel& kernel =
+          kernels[Pick(seed, attempt, kernels.size())].kernel;
+      const std::vector<std::string> ops = codegen::FaultyOps(kernel);
+      if (ops.empty()) continue;
+      name = kernel.name;
+      const codegen::CompiledProgram broken =
+          Compile({FaultKind::kKernel, name,
+                   ops[Pick(seed, kAttempts + attempt, ops.size())]});
+      for (const auto& step :
+           IsolateSteps(broken.plan, *broken.graph, *device_)) {
+        if (!step.ok()) bad.push_back(step);
+      }
+    }
+    ASSERT_EQ(bad.size(), 1u);
+    EXPECT_EQ(bad[0].what, name);
+  }
+}
+
+// Of one step on random inputs.
+std::optional<runtime::NonFinite> FirstNonFinite(runtime::Session& session,
+                                                 int program, uint64_t seed) {
+  session.InitializeState(seed);
+  const ir::Graph& graph = session.graph(program);
+  const std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, seed);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (IsState(graph.inputs()[i].role)) continue;
+    std::vector<char> bytes(static_cast<size_t>(inputs[i].type.num_bytes()));
+    ir::StoreTensor(inputs[i], bytes.data());
+    session.SetInput(program,
+                     session.FindInput(program, graph.input(i)->name()),
+                     bytes.data(), bytes.size());
+  }
+  std::optional<runtime::NonFinite> found;
+  runtime::NumericsOptions options;
+  options.report = [&](const runtime::NonFinite& f) { found = f; };
+  runtime::NumericsChecker checker(options);
+  session.Observe(&checker);
+  session.Step(program);
+  session.Observe(nullptr);
+  return found;
+}
+
+// The sqrt that a planted NaN comes from; null when there is none.
+const ir::Node* PlantedNan(const ir::Graph& graph) {
+  for (const auto& node : graph.nodes()) {
+    if (node->body() == nullptr) continue;
+    for (const auto& inner : node->body()->nodes()) {
+      if (inner->output()->name().ends_with(".fault")) {
+        return inner->input(1)->producer();
+      }
+    }
+  }
+  return nullptr;
+}
+
+TEST_P(PlantedCodeFaultTest, NanInAFusedKernelIsFoundAtItsOp) {
+  std::vector<Application> places = FindPlaces().sites;
+  std::erase_if(places, [](const Application& a) { return a.pass != "fuse"; });
+  for (uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
+    SCOPED_TRACE(seed);
+    std::optional<runtime::NonFinite> found;
+    for (uint64_t attempt = 0; !found && attempt < kAttempts; ++attempt) {
+      const Application place = places[Pick(seed, attempt, places.size())];
+      const Fault fault{FaultKind::kNan, place.pass, place.subject};
+      runtime::Session session(backend_, {});
+      const int program = session.AddProgram(
+          Model(), codegen::ProgramKind::kTrain, CompileOptions(fault));
+      found = FirstNonFinite(session, program, seed);
+      if (!found) continue;  // a comparison makes something finite of it
+      const ir::Node* planted = PlantedNan(session.graph(program));
+      ASSERT_NE(planted, nullptr);
+      EXPECT_EQ(found->op, "sqrt");
+      EXPECT_EQ(found->op_value, planted->output()->name());
+      EXPECT_EQ(found->op_location, planted->location());
+    }
+    EXPECT_TRUE(found.has_value());
+  }
+}
+
+std::string NameOf(const testing::TestParamInfo<Case>& info) {
+  return info.param.name;
+}
+INSTANTIATE_TEST_SUITE_P(Models, PlantedFaultTest, testing::ValuesIn(kCases),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, PlantedCodeFaultTest,
+                         testing::ValuesIn(kCases), NameOf);
+
+}  // namespace
+}  // namespace fusor

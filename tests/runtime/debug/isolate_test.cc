@@ -1,0 +1,109 @@
+#include "runtime/debug/isolate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "codegen/compiler.h"
+#include "codegen/kernel_fault.h"
+#include "ir/op.h"
+#include "passes/fault.h"
+#include "runtime/backend_loader.h"
+#include "runtime/debug/reduce_step.h"
+#include "runtime/debug/step_values.h"
+#include "tests/testing/small_models.h"
+
+namespace fusor::runtime {
+namespace {
+
+class IsolateTest : public testing::Test {
+ protected:
+  IsolateTest()
+      : backend_(LoadBackend("cpu")),
+        compiler_(backend_.CreateCompiler("", {})),
+        device_(backend_.OpenDevice(0, {})) {}
+
+  codegen::CompiledProgram Compile(std::unique_ptr<ir::Graph> graph,
+                                   passes::PassOptions options = {}) {
+    codegen::CompileOptions compile;
+    compile.passes = std::move(options);
+    return codegen::Compile(std::move(graph), codegen::ProgramKind::kTrain,
+                            *compiler_, compile);
+  }
+
+  Backend& backend_;
+  std::unique_ptr<codegen::TargetCompiler> compiler_;
+  std::unique_ptr<Device> device_;
+};
+
+TEST_F(IsolateTest, EveryStepOfASoundProgramIsWithinItsTolerance) {
+  for (const bool fusion : {true, false}) {
+    const auto program = Compile(test::SmallResNet(), {.fusion = fusion});
+    const auto steps = IsolateSteps(program.plan, *program.graph, *device_);
+    EXPECT_EQ(steps.size(),
+              program.plan.kernels.size() + program.plan.calls.size());
+    int64_t launches = 0;
+    for (const IsolatedStep& step : steps) {
+      launches += step.launches;
+      EXPECT_TRUE(step.ok()) << step.what << " " << step.value << " error "
+                             << step.error << " tolerance " << step.tolerance;
+    }
+    EXPECT_EQ(launches, static_cast<int64_t>(program.plan.steps.size()));
+  }
+}
+
+TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
+  const auto clean = Compile(test::SmallMlp());
+  const auto kernel = std::find_if(
+      clean.plan.kernels.begin(), clean.plan.kernels.end(), [](const auto& k) {
+        const std::vector<std::string> ops = codegen::FaultyOps(k.kernel);
+        return std::find(ops.begin(), ops.end(), "mul") != ops.end();
+      });
+  ASSERT_NE(kernel, clean.plan.kernels.end());
+  const std::string name = kernel->kernel.name;
+  passes::PassOptions options;
+  options.fault = {passes::FaultKind::kKernel, name, "mul"};
+  // The kernel is named in a fault: compiled again by itself it is as wrong.
+  setenv("FUSOR_FAULT", ("kernel:" + name + ":mul").c_str(), 1);
+  const auto broken = Compile(test::SmallMlp(), options);
+  const auto steps = IsolateSteps(broken.plan, *broken.graph, *device_);
+  ASSERT_FALSE(steps[0].ok());
+  EXPECT_EQ(steps[0].what, name);
+  const codegen::Step& step = broken.plan.steps[steps[0].step];
+  const auto alone =
+      GraphOfStep(broken.plan, step, NodeOfStep(*broken.graph, step));
+  const codegen::TestCase reduced =
+      ReduceStep(broken.plan, *broken.graph, steps[0].step,
+                 RandomOperands(*alone, 0), *compiler_, *device_, {});
+  unsetenv("FUSOR_FAULT");
+  ASSERT_EQ(reduced.graph->nodes().size(), 1u);
+  const ir::Graph* body = reduced.graph->nodes()[0]->body();
+  ASSERT_NE(body, nullptr);
+  EXPECT_LT(body->nodes().size(), alone->nodes()[0]->body()->nodes().size());
+  bool has_mul = false;
+  for (const auto& node : body->nodes()) has_mul |= node->op_name() == "mul";
+  EXPECT_TRUE(has_mul);
+}
+
+TEST_F(IsolateTest, ToleranceOfTheCallerReplacesTheBuiltIn) {
+  const auto program = Compile(test::SmallMlp());
+  bool any = false;
+  for (const IsolatedStep& step : IsolateSteps(
+           program.plan, *program.graph, *device_, {.tolerance = 1e-30})) {
+    any |= !step.ok();
+    EXPECT_EQ(step.tolerance, 1e-30);
+  }
+  EXPECT_TRUE(any);
+}
+
+TEST_F(IsolateTest, OperandsOfRootsAndLogarithmsArePositive) {
+  ir::Graph graph("g");
+  ir::Value* x =
+      graph.AddInput({ir::DType::kF32, {64}, {}}, ir::InputRole::kData, "x");
+  graph.AddOutput(graph.AddNode("log", {x}, {})->output(), "y");
+  const std::vector<ir::Tensor> operands = RandomOperands(graph, 1);
+  for (double v : operands[0].data) EXPECT_GT(v, 0);
+}
+
+}  // namespace
+}  // namespace fusor::runtime

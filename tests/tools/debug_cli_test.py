@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""--check-numerics, --stats-trace, fusor isolate and bisect as a user calls them.
+
+    debug_cli_test.py FUSOR
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
+SMALL = ["-a", "resnet20-cifar", "-b", "2", "--image-size", "8",
+         "--num-classes", "10"]
+BENCH = ["bench", *SMALL, "--warmup", "0", "--iterations", "2"]
+# Images divided by nearly nothing overflow.
+OVERFLOW = ["--std", "1e-37", "1e-37", "1e-37"]
+
+
+def fusor(*args, fault=""):
+    environment = dict(os.environ, FUSOR_FAULT=fault)
+    return subprocess.run([FUSOR, *map(str, args)], capture_output=True,
+                          text=True, check=False, env=environment)
+
+
+class DebugCliTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_ok(self, *args, **options):
+        result = fusor(*args, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def assert_refused(self, code, message, *args, **options):
+        result = fusor(*args, **options)
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertIn(message, result.stderr)
+        errors = [line for line in result.stderr.splitlines()
+                  if line.startswith("fusor: ")]
+        self.assertEqual(len(errors), 1, result.stderr)
+
+    def replay(self, fault=""):
+        """The exit code of the reproducer's command, run from elsewhere."""
+        environment = dict(os.environ, FUSOR_FAULT=fault,
+                           PATH=f"{FUSOR.parent}:{os.environ['PATH']}")
+        return subprocess.run(
+            [self.folder / "bug" / "command.sh"], capture_output=True,
+            text=True, check=False, env=environment, cwd="/")
+
+    def first_relu(self):
+        text = self.run_ok("dump", *SMALL, "--emit", "graph").stdout
+        return re.search(r'%"?([^ "]*)"? = relu\(', text).group(1)
+
+    # --- numbers that are none
+
+    def test_check_numerics_names_kernel_and_op(self):
+        self.assert_refused(3, "elements of", *BENCH, *OVERFLOW,
+                            "--check-numerics", "fail")
+        result = self.run_ok(*BENCH, *OVERFLOW, "--check-numerics", "warn")
+        self.assertEqual(result.stderr.count("warning: run 0, kernel"), 1)
+        self.assertIn("; first by ", result.stderr)
+        self.run_ok(*BENCH, "--check-numerics", "fail")
+
+    def test_check_numerics_dump_can_be_replayed(self):
+        self.assert_refused(3, "; see ", *BENCH, *OVERFLOW,
+                            "--check-numerics", "dump",
+                            "--dump-to", self.folder / "d")
+        [snapshot] = self.folder.glob("d/numerics_*")
+        self.run_ok("isolate", "--module", snapshot / "module.txt",
+                    "--inputs", snapshot / "inputs.safetensors")
+
+    def test_stats_trace_is_the_same_twice(self):
+        traces = []
+        for name in ("a", "b"):
+            self.run_ok(*BENCH, "--stats-trace", self.folder / name)
+            traces.append((self.folder / name).read_text())
+        self.assertEqual(traces[0], traces[1])
+        lines = [json.loads(line) for line in traces[0].splitlines()]
+        self.assertEqual(lines[0]["fusor_stats_trace"], 1)
+        self.assertEqual({line["run"] for line in lines[1:]}, {0, 1})
+        self.assertEqual(lines[1]["op"], "input")
+
+    def test_unwritable_trace_is_one_line(self):
+        self.assert_refused(2, "--stats-trace /no/such/file", *BENCH,
+                            "--stats-trace", "/no/such/file")
+
+    # --- kernels alone
+
+    def test_isolate_lists_every_step_worst_first(self):
+        out = self.folder / "out.json"
+        self.run_ok("isolate", *SMALL, "--json", out)
+        steps = json.loads(out.read_text())["steps"]
+        self.assertGreater(len(steps), 20)
+        ratios = [s["error"] / s["tolerance"] for s in steps
+                  if s["tolerance"] > 0]
+        self.assertEqual(ratios, sorted(ratios, reverse=True))
+
+    def test_isolate_and_bisect_find_wrong_code(self):
+        out = self.folder / "steps.json"
+        self.run_ok("isolate", *SMALL, "--json", out)
+        # The one that sums up most: the gradient of a normalisation.
+        name = max((s for s in json.loads(out.read_text())["steps"]
+                    if s["step"].startswith("k_")),
+                   key=lambda s: s["reduction"])["step"]
+        fault = f"kernel:{name}:mul"
+        self.assert_refused(1, f"worst: {name}", "isolate", *SMALL,
+                            fault=fault)
+        result = self.run_ok("bisect", *SMALL, "--out", self.folder / "bug",
+                             fault=fault)
+        self.assertIn(f"kernel    {name}", result.stdout)
+        self.assertEqual(self.replay(fault).returncode, 1)
+        self.assertEqual(self.replay().returncode, 0, "without the bug")
+
+    # --- bisection
+
+    def test_bisect_finds_a_wrong_rewrite_and_the_replay_shows_it(self):
+        relu = self.first_relu()
+        fault = f"wrong:fuse_norm_activation:{relu}"
+        out = self.folder / "out.json"
+        self.run_ok("bisect", *SMALL, "--out", self.folder / "bug",
+                    "--json", out, fault=fault)
+        found = json.loads(out.read_text())
+        self.assertEqual(found["pass"], "fuse_norm_activation")
+        self.assertEqual(found["subject"], relu)
+        self.assertEqual(found["rewrite"], 1)
+        self.assertLess(found["nodes"], 6)
+        manifest = json.loads((self.folder / "bug/manifest.json").read_text())
+        self.assertEqual(manifest["pass"], "fuse_norm_activation")
+        self.assertEqual(self.replay(fault).returncode, 1)
+        self.assertEqual(self.replay().returncode, 0, "without the bug")
+
+    def test_bisect_survives_a_crash(self):
+        relu = self.first_relu()
+        fault = f"abort:fuse_norm_activation:{relu}"
+        result = self.run_ok("bisect", *SMALL, "--oracle", "crash",
+                             "--out", self.folder / "bug", fault=fault)
+        self.assertIn("pass      fuse_norm_activation", result.stdout)
+        self.assertIn("SIGABRT", result.stdout)
+        self.assertNotEqual(self.replay(fault).returncode, 0)
+        self.assertEqual(self.replay().returncode, 0, "without the bug")
+
+    def test_bisect_asks_a_script(self):
+        script = self.folder / "oracle.sh"
+        script.write_text('#!/bin/sh\nmodule=$1\nshift\n! "%s" opt "$module" '
+                          '"$@" --pipeline forward | grep -q "relu=true"\n'
+                          % FUSOR)
+        script.chmod(0o755)
+        result = self.run_ok("bisect", *SMALL, f"--oracle=script:{script}",
+                             "--out", self.folder / "bug")
+        self.assertIn("pass      fuse_norm_activation", result.stdout)
+        self.assertIn("rewrite   number 1,", result.stdout)
+        self.assertEqual(self.replay().returncode, 1)
+
+    def test_bisect_finds_nothing_in_a_sound_program(self):
+        for oracle in ("interpreter", "nan", "crash"):
+            result = self.run_ok("bisect", *SMALL, "--oracle", oracle,
+                                 "--out", self.folder / "bug")
+            self.assertIn("nothing found", result.stdout)
+
+    def test_mistakes_get_one_line(self):
+        module = self.folder / "optimized.txt"
+        module.write_text(
+            self.run_ok("dump", *SMALL, "--emit", "optimized").stdout)
+        for code, message, args in [
+                (2, "expected interpreter, nan", ["--oracle", "guess"]),
+                (2, "not a program", ["--oracle", "script:/no/such"]),
+                (2, "/no/such", ["--module", "/no/such"]),
+                (2, "starts before the passes", ["--module", module]),
+                (2, "--out /proc/none", ["--out", "/proc/none"]),
+                (5, "/no/such", ["--inputs", "/no/such"])]:
+            with self.subTest(message):
+                if "--out" not in args:
+                    args += ["--out", self.folder / "bug"]
+                self.assert_refused(code, message, "bisect", *SMALL, *args)
+        self.assert_refused(2, "fault x", "dump", *SMALL, fault="x")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,377 @@
+#include "codegen/debug/bisect.h"
+
+#include <fmt/core.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "codegen/compiler.h"
+#include "codegen/debug/forked.h"
+#include "ir/draw_inputs.h"
+#include "ir/support/error.h"
+#include "ir/tensor_bytes.h"
+#include "runtime/backend_loader.h"
+#include "runtime/debug/check_numerics.h"
+#include "runtime/debug/isolate.h"
+#include "runtime/debug/reduce_step.h"
+#include "runtime/debug/snapshot.h"
+#include "runtime/debug/step_values.h"
+#include "runtime/session.h"
+#include "tools/fusor/commands.h"
+#include "tools/fusor/module_file.h"
+#include "tools/fusor/program_source.h"
+#include "tools/fusor/reproducer.h"
+#include "tools/fusor/workbench.h"
+
+namespace fusor::tools {
+namespace {
+
+using codegen::Symptom;
+using codegen::TestCase;
+using nlohmann::json;
+
+struct BisectFlags {
+  ProgramSource source;
+  CompileFlags compile;
+  OptimizerFlags optimizer;
+  std::string oracle = "interpreter";
+  std::string inputs;
+  std::string out = "fusor-bisect";
+  double tolerance = 1e-6;
+  uint64_t seed = 0;
+  std::string json;
+};
+
+constexpr std::string_view kScript = "script:";
+
+void Say(const std::string& line) { fmt::print(stderr, "bisect: {}\n", line); }
+
+std::vector<std::string> FuelFlags(const codegen::Fuel& fuel) {
+  std::vector<std::string> flags;
+  for (const auto& [pass, n] : fuel) {
+    flags.insert(flags.end(), {"--fuel", fmt::format("{}={}", pass, n)});
+  }
+  return flags;
+}
+
+class BisectCommand {
+ public:
+  explicit BisectCommand(const BisectFlags& flags)
+      : flags_(flags),
+        program_(OpenProgram(flags.source)),
+        options_(MakeCompileOptions(flags.compile, flags.optimizer)),
+        compiler_(OpenCompiler(flags.compile)) {
+    FUSOR_CHECK(program_.stage == codegen::GraphStage::kForward, kUsage,
+                "{}: bisection starts before the passes, at what `fusor dump "
+                "--emit graph` prints; `fusor isolate` looks at optimised "
+                "modules",
+                flags.source.module);
+    if (!flags.inputs.empty()) {
+      given_ = runtime::ReadInputs(flags.inputs, *program_.graph);
+    }
+    // Found out now rather than at the end.
+    std::error_code failure;
+    std::filesystem::create_directories(flags.out, failure);
+    FUSOR_CHECK(!failure, kUsage, "--out {}: {}", flags.out, failure.message());
+  }
+
+  void Run() {
+    if (flags_.oracle.starts_with(kScript)) {
+      ByScript(flags_.oracle.substr(kScript.size()));
+    } else if (const auto found = BisectPasses()) {
+      ReportPass(*found);
+    } else if (flags_.oracle == "crash") {
+      LookForCrashInCode();
+    } else if (flags_.oracle == "nan") {
+      LookForNanInCode();
+    } else {
+      LookForWrongCode();
+    }
+    if (found_.empty()) {
+      fmt::print("nothing found: {} shows no fault to the {} oracle\n",
+                 program_.graph->name(), flags_.oracle);
+    }
+    WriteJson(flags_.json, found_.empty() ? json::object() : found_);
+  }
+
+ private:
+  // The values of --inputs where it has them; else random ones, by name.
+  std::vector<ir::Tensor> Inputs(const ir::Graph& graph) const {
+    std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, flags_.seed);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      for (size_t k = 0; k < given_.size(); ++k) {
+        if (graph.input(i)->name() == program_.graph->input(k)->name()) {
+          inputs[i].data = given_[k].data;
+        }
+      }
+    }
+    return inputs;
+  }
+
+  std::optional<codegen::BisectResult> BisectPasses() const {
+    codegen::BisectOptions options;
+    options.symptom = flags_.oracle == "nan"     ? Symptom::kNonFinite
+                      : flags_.oracle == "crash" ? Symptom::kCrash
+                                                 : Symptom::kDifference;
+    options.tolerance = flags_.tolerance;
+    options.passes = options_.passes;
+    options.inputs = [this](const ir::Graph& graph) { return Inputs(graph); };
+    options.progress = Say;
+    return codegen::BisectPasses(*program_.graph, program_.kind, *compiler_,
+                                 options);
+  }
+
+  void ReportPass(const codegen::BisectResult& found) {
+    fmt::print("pass      {}\n", found.pass);
+    if (found.application > 0) {
+      fmt::print("rewrite   number {}, of {}{}{}\n", found.application,
+                 found.subject, found.location.empty() ? "" : " at ",
+                 found.location);
+    } else {
+      fmt::print("rewrite   none of those that fuel counts\n");
+    }
+    found_ = {{"pass", found.pass},
+              {"rewrite", found.application},
+              {"subject", found.subject},
+              {"location", found.location}};
+    std::vector<std::string> command{"fusor", "opt", "module.txt", "--pass",
+                                     found.pass};
+    if (found.reduced_application > 0) {
+      command.insert(command.end(),
+                     {"--fuel", fmt::format("{}={}", found.pass,
+                                            found.reduced_application)});
+    }
+    if (flags_.oracle != "crash") {
+      command.insert(command.end(), {"--reference=interpreter", "--inputs",
+                                     "inputs.safetensors", "--tolerance",
+                                     fmt::format("{}", flags_.tolerance)});
+    }
+    Finish(found.symptom, std::move(command), found.reduced);
+  }
+
+  // Prints the rest and writes the reproducer.
+  void Finish(const std::string& symptom, std::vector<std::string> command,
+              const TestCase& reduced) {
+    fmt::print("symptom   {}\n", symptom);
+    found_["symptom"] = symptom;
+    found_["nodes"] = reduced.graph->nodes().size();
+    found_["reproducer"] = flags_.out;
+    for (const auto& [name, value] : flags_.compile.dump.options) {
+      options_text_ += (options_text_.empty() ? "" : " ") + name + " " + value;
+    }
+    Reproducer reproducer{flags_.out, std::move(command), {}};
+    reproducer.facts = {{"oracle", flags_.oracle},
+                        {"symptom", symptom},
+                        {"options", options_text_},
+                        {"target", compiler_->target().name},
+                        {"codegen", compiler_->CodegenVersion()}};
+    for (const char* key : {"pass", "subject", "location", "kernel", "op"}) {
+      if (found_.contains(key)) reproducer.facts[key] = found_[key];
+    }
+    WriteReproducer(reproducer, reduced);
+    fmt::print(
+        "reduced   to {} nodes: {}/module.txt\nreplay    {}/command.sh\n",
+        reduced.graph->nodes().size(), flags_.out, flags_.out);
+  }
+
+  // --- No pass is at fault: what about the code? -----------------------------
+
+  codegen::CompiledProgram Compile() const {
+    return codegen::Compile(program_.graph->Clone(), program_.kind, *compiler_,
+                            options_);
+  }
+
+  void LookForWrongCode() {
+    Say("the optimised graph is right; running its kernels one by one");
+    const codegen::CompiledProgram program = Compile();
+    runtime::Backend& backend = runtime::LoadBackend(flags_.compile.backend);
+    const auto device =
+        backend.OpenDevice(0, {.threads = flags_.compile.threads});
+    const runtime::IsolateOptions options{.seed = flags_.seed};
+    const auto steps =
+        runtime::IsolateSteps(program.plan, *program.graph, *device, options);
+    if (steps.empty() || steps[0].ok()) return;
+    const runtime::IsolatedStep& worst = steps[0];
+    const codegen::Step& step = program.plan.steps[worst.step];
+    const auto alone = runtime::GraphOfStep(
+        program.plan, step, runtime::NodeOfStep(*program.graph, step));
+    const TestCase reduced = runtime::ReduceStep(
+        program.plan, *program.graph, worst.step,
+        runtime::RandomOperands(*alone, options.seed + worst.step), *compiler_,
+        *device, options);
+    fmt::print("pass      none\nkernel    {}{}{}\n", worst.what,
+               worst.location.empty() ? "" : " at ", worst.location);
+    found_ = {{"kernel", worst.what}, {"location", worst.location}};
+    Finish(fmt::format("result {}: error {:.3g} of its largest element, "
+                       "tolerance {:.3g}",
+                       worst.value, worst.error, worst.tolerance),
+           {"fusor", "isolate", "--module", "module.txt", "--inputs",
+            "inputs.safetensors"},
+           reduced);
+  }
+
+  void LookForNanInCode() {
+    Say("the optimised graph is finite; running its kernels");
+    runtime::Session session(
+        runtime::LoadBackend(flags_.compile.backend),
+        runtime::BackendOptions{.threads = flags_.compile.threads});
+    const int program =
+        session.AddProgram(program_.graph->Clone(), program_.kind, options_);
+    const ir::Graph& graph = session.graph(program);
+    const std::vector<ir::Tensor> inputs = Inputs(graph);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const std::string& name = graph.input(i)->name();
+      if (IsState(graph.inputs()[i].role)) {
+        session.WriteState(name, std::vector<float>(inputs[i].data.begin(),
+                                                    inputs[i].data.end()));
+        continue;
+      }
+      std::vector<char> bytes(static_cast<size_t>(inputs[i].type.num_bytes()));
+      ir::StoreTensor(inputs[i], bytes.data());
+      session.SetInput(program, session.FindInput(program, name), bytes.data(),
+                       bytes.size());
+    }
+    std::optional<runtime::NonFinite> found;
+    runtime::NumericsOptions options;
+    options.snapshot_folder = flags_.out;
+    options.report = [&](const runtime::NonFinite& f) { found = f; };
+    runtime::NumericsChecker checker(options);
+    session.Observe(&checker);
+    session.Step(program);
+    if (!found.has_value()) return;
+    fmt::print("pass      none\nkernel    {}\nsymptom   {}\n", found->what,
+               found->Describe());
+    found_ = {{"kernel", found->what},
+              {"location", found->location},
+              {"symptom", found->Describe()},
+              {"reproducer", found->snapshot}};
+  }
+
+  void LookForCrashInCode() {
+    Say("no pass crashes; compiling and running the rest");
+    const std::string crash = codegen::RunForked([&] {
+      const codegen::CompiledProgram program = Compile();
+      const auto device = runtime::LoadBackend(flags_.compile.backend)
+                              .OpenDevice(0, {.threads = 1});
+      runtime::IsolateSteps(program.plan, *program.graph, *device, {});
+    });
+    if (crash.empty()) return;
+    fmt::print("pass      none: code generation or a kernel\n");
+    found_ = json::object();
+    Finish(crash, {"fusor", "isolate", "--module", "module.txt"},
+           {program_.graph->Clone(), Inputs(*program_.graph)});
+  }
+
+  // --- A script judges -------------------------------------------------------
+
+  // Exit status 0: good, 125 and above: the script itself failed.
+  bool ScriptSaysBad(const std::string& script, const ir::Graph& graph,
+                     const codegen::Fuel& fuel) const {
+    const std::string folder = flags_.out + "/candidate";
+    runtime::WriteSnapshot(folder, graph, Inputs(graph));
+    std::vector<std::string> words{script, folder + "/module.txt"};
+    const std::vector<std::string> flags = FuelFlags(fuel);
+    words.insert(words.end(), flags.begin(), flags.end());
+    const int status = std::system((ShellCommand(words) + " >&2").c_str());
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    FUSOR_CHECK(code < 125 || code > 127, kUsage,
+                "{}: exit status {}, expected 0 for good, 1 to 124 for bad",
+                script, code);
+    return code != 0;
+  }
+
+  void ByScript(const std::string& script) {
+    FUSOR_CHECK(access(script.c_str(), X_OK) == 0, kUsage,
+                "--oracle=script:{}: not a program", script);
+    const auto rewrites = codegen::RewritesOf(*program_.graph, program_.kind,
+                                              *compiler_, options_.passes);
+    Say(fmt::format("{} rewrites", rewrites.size()));
+    const auto found =
+        codegen::BisectFuel(rewrites, [&](const codegen::Fuel& fuel) {
+          return ScriptSaysBad(script, *program_.graph, fuel);
+        });
+    if (!found.has_value()) return;
+    if (found->application > 0) {
+      fmt::print("pass      {}\nrewrite   number {}, of {}{}{}\n",
+                 found->rewrite.pass, found->application,
+                 found->rewrite.subject,
+                 found->rewrite.location.empty() ? "" : " at ",
+                 found->rewrite.location);
+      found_ = {{"pass", found->rewrite.pass},
+                {"rewrite", found->application},
+                {"subject", found->rewrite.subject},
+                {"location", found->rewrite.location}};
+    } else {
+      fmt::print("rewrite   none of those that fuel counts\n");
+      found_ = json::object({{"rewrite", 0}});
+    }
+    // With as much fuel as passes want: in what is left rewrites have other
+    // numbers.
+    const TestCase reduced =
+        codegen::ReduceCase({program_.graph->Clone(), Inputs(*program_.graph)},
+                            [&](const TestCase& smaller) {
+                              return ScriptSaysBad(script, *smaller.graph, {});
+                            });
+    std::filesystem::remove_all(flags_.out + "/candidate");
+    Finish("the script says so",
+           {std::filesystem::absolute(script).string(), "module.txt"}, reduced);
+  }
+
+  const BisectFlags& flags_;
+  const Program program_;
+  const codegen::CompileOptions options_;
+  const std::unique_ptr<codegen::TargetCompiler> compiler_;
+  std::vector<ir::Tensor> given_;  // for the inputs of program_.graph
+  std::string options_text_;
+  json found_;
+};
+
+}  // namespace
+
+void AddBisect(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<BisectFlags>();
+  CLI::App* command = app.add_subcommand(
+      "bisect",
+      "Find the pass, the rewrite and the least module that show a bug");
+  AddProgramSource(*command, flags->source);
+  AddOptimizerFlags(*command, flags->optimizer);
+  AddCompileFlags(*command, flags->compile);
+  command
+      ->add_option("--oracle", flags->oracle,
+                   "What is a bug: interpreter: outputs differ from the "
+                   "unoptimised graph's; nan: they are not finite; crash; "
+                   "script:PATH: the program fails that is given the module "
+                   "and --fuel flags")
+      ->capture_default_str()
+      ->check([](const std::string& value) {
+        const bool known =
+            value == "interpreter" || value == "nan" || value == "crash" ||
+            (value.starts_with(kScript) && value.size() > kScript.size());
+        return known ? ""
+                     : "expected interpreter, nan, crash or script:PATH, got " +
+                           value;
+      });
+  command
+      ->add_option("--tolerance", flags->tolerance,
+                   "Greatest difference, as a share of the output's greatest "
+                   "element, that counts as equal")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--inputs", flags->inputs,
+                   "Values of the module's inputs, safetensors (random)")
+      ->type_name("FILE");
+  command->add_option("--seed", flags->seed, "Of the random inputs")
+      ->capture_default_str();
+  command->add_option("--out", flags->out, "Folder for the reproducer")
+      ->capture_default_str()
+      ->type_name("DIR");
+  AddJsonFlag(*command, flags->json);
+  command->callback(
+      [flags, run] { *run = [flags] { BisectCommand(*flags).Run(); }; });
+}
+
+}  // namespace fusor::tools

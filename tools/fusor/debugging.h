@@ -1,0 +1,35 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "runtime/session.h"
+
+namespace fusor::tools {
+
+// Flags of the commands that run steps.
+struct DebugFlags {
+  std::string check_numerics = "off";
+  std::string stats_trace;  // file; empty: none
+};
+void AddDebugFlags(CLI::App& app, DebugFlags& flags);
+
+// What the flags ask for, watching a session.
+class Debugging {
+ public:
+  // `folder`: where --check-numerics=dump writes; empty: the working folder.
+  // Throws kUsage when the trace cannot be written.
+  Debugging(const DebugFlags& flags, const std::string& folder);
+  ~Debugging();
+
+  // Does nothing when no flag asks for anything. The session must not step
+  // after this object is gone.
+  void Watch(runtime::Session& session);
+
+ private:
+  class Observers;
+  std::unique_ptr<Observers> observers_;  // null: nothing to do
+};
+
+}  // namespace fusor::tools
