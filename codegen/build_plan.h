@@ -13,6 +13,12 @@ namespace fusor::codegen {
 
 using LoweredNodes = std::unordered_map<const ir::Node*, LoweredKernel>;
 
+// Text to be compiled in place of a kernel (TargetCompiler::CompileArtifact).
+struct KernelSubstitute {
+  std::string source;  // names it in errors
+  std::string text;
+};
+
 struct PlanOptions {
   // Where the session keeps its state; null: the plan decides, parameters
   // first, in the order that joined updates demand (StateOf tells).
@@ -22,6 +28,8 @@ struct PlanOptions {
   int threads = 0;             // compile threads; 0: one a core
   std::string kernel_cache{};  // folder; empty: compile everything
   passes::Fault fault{};       // for tests: of a kernel
+  // Edited artifacts to be compiled instead of kernels, by kernel name.
+  std::map<std::string, KernelSubstitute> substitutes{};
 };
 
 // The plan of an optimised graph, in which every node is a fusion with a

@@ -8,7 +8,8 @@ namespace fusor::codegen {
 
 // Fills in fingerprint and binary of the plan's kernels, from the cache in
 // folder `options.kernel_cache` where it has them, and stores there what it had
-// to compile. Without a folder all are compiled.
+// to compile. Without a folder all are compiled. Edited text stands in for the
+// kernels of `options.substitutes`; throws kUsage for one that there is not.
 void CompileKernels(Plan& plan, const TargetCompiler& compiler,
                     const PlanOptions& options);
 

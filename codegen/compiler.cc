@@ -157,6 +157,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   plan_options.threads = options.threads;
   plan_options.kernel_cache = options.kernel_cache;
   plan_options.fault = context.options().fault;
+  plan_options.substitutes = options.substitutes;
   program.plan = BuildPlan(*forward, lowered, compiler, plan_options);
   if (options.verify) VerifyPlan(program.plan, *forward);
   report.seconds.emplace_back("plan", watch.Lap());

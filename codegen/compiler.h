@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/build_plan.h"
 #include "codegen/plan.h"
 #include "codegen/target_compiler.h"
 #include "ir/graph.h"
@@ -48,6 +49,9 @@ struct CompileOptions {
   GraphStage start = GraphStage::kForward;  // of the graph to compile
   // State that this program shares with another; null: it decides.
   const StateLayout* state = nullptr;
+  // Edited artifacts to be compiled instead of kernels, by kernel name; throws
+  // kUsage, with the nearest name, for one that the program does not have.
+  std::map<std::string, KernelSubstitute> substitutes;
   int64_t memory_limit_bytes = 0;          // 0: any size
   int threads = 0;                         // compile threads; 0: one a core
   std::string kernel_cache;                // folder; empty: none

@@ -36,6 +36,14 @@ class TargetCompiler : public ir::TargetQueries {
   virtual std::vector<KernelArtifact> KernelArtifacts(
       const Kernel& kernel) const = 0;
 
+  // Machine code like CompileKernel's, of text that somebody made of the first
+  // of the kernel's artifacts. `source` names the text in errors: throws kUsage
+  // with line and column where it is malformed, or says what it lacks to stand
+  // for the kernel.
+  virtual std::string CompileArtifact(const Kernel& kernel,
+                                      const std::string& text,
+                                      const std::string& source) const = 0;
+
   // The vendor library and its version, "oneDNN 2.6.3": for manifests.
   virtual std::string LibraryVersion() const = 0;
 };

@@ -33,6 +33,12 @@ std::vector<codegen::KernelArtifact> CpuCompiler::KernelArtifacts(
   return {{".ll", std::move(text.ir)}, {".s", std::move(text.assembly)}};
 }
 
+std::string CpuCompiler::CompileArtifact(const codegen::Kernel& kernel,
+                                         const std::string& text,
+                                         const std::string& source) const {
+  return codegen_.CompileEdited(kernel, text, source);
+}
+
 std::string CpuCompiler::LibraryVersion() const { return OneDnnVersion(); }
 
 }  // namespace fusor::cpu

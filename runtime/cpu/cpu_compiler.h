@@ -20,6 +20,9 @@ class CpuCompiler : public codegen::TargetCompiler {
   void PrepareCall(codegen::LibraryCall& call) const override;
   std::vector<codegen::KernelArtifact> KernelArtifacts(
       const codegen::Kernel& kernel) const override;
+  std::string CompileArtifact(const codegen::Kernel& kernel,
+                              const std::string& text,
+                              const std::string& source) const override;
   std::string LibraryVersion() const override;
 
  private:

@@ -2,12 +2,14 @@
 
 #include <llvm/Analysis/CGSCCPassManager.h>
 #include <llvm/Analysis/LoopAnalysisManager.h>
+#include <llvm/AsmParser/Parser.h>
 #include <llvm/Config/llvm-config.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/PassManager.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Passes/PassBuilder.h>
+#include <llvm/Support/SourceMgr.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
@@ -87,6 +89,18 @@ void Optimize(llvm::Module& module, llvm::TargetMachine& machine) {
   }
 }
 
+std::string WriteModule(llvm::Module& module, llvm::TargetMachine& machine,
+                        llvm::CodeGenFileType type) {
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream stream(bytes);
+  llvm::legacy::PassManager passes;
+  const bool refused =
+      machine.addPassesToEmitFile(passes, stream, nullptr, type);
+  FUSOR_ASSERT(!refused, "LLVM cannot write this kind of file");
+  passes.run(module);
+  return {bytes.begin(), bytes.end()};
+}
+
 // The module of a kernel and what owns it.
 struct Compilation {
   Compilation(const Kernel& kernel, const std::string& cpu,
@@ -108,20 +122,20 @@ struct Compilation {
   }
 
   std::string Write(llvm::CodeGenFileType type) {
-    llvm::SmallVector<char, 0> bytes;
-    llvm::raw_svector_ostream stream(bytes);
-    llvm::legacy::PassManager passes;
-    const bool refused =
-        machine->addPassesToEmitFile(passes, stream, nullptr, type);
-    FUSOR_ASSERT(!refused, "LLVM cannot write this kind of file");
-    passes.run(module);
-    return {bytes.begin(), bytes.end()};
+    return WriteModule(module, *machine, type);
   }
 
   std::unique_ptr<llvm::TargetMachine> machine;
   llvm::LLVMContext context;
   llvm::Module module;
 };
+
+std::string TypeText(const llvm::Function& function) {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  function.getFunctionType()->print(stream);
+  return text;
+}
 
 std::string HostFeatures() {
   std::vector<std::string> features;
@@ -149,6 +163,34 @@ LlvmCodegen::LlvmCodegen(const std::string& target) {
 std::string LlvmCodegen::CompileObject(const Kernel& kernel) const {
   return Compilation(kernel, cpu_, features_, native_bf16_)
       .Write(llvm::CodeGenFileType::ObjectFile);
+}
+
+std::string LlvmCodegen::CompileEdited(const Kernel& kernel,
+                                       const std::string& text,
+                                       const std::string& source) const {
+  llvm::LLVMContext context;
+  llvm::SMDiagnostic problem;
+  const std::unique_ptr<llvm::Module> module =
+      llvm::parseAssemblyString(text, problem, context);
+  FUSOR_CHECK(module != nullptr, kUsage, "{}:{}:{}: {}", source,
+              problem.getLineNo(), problem.getColumnNo() + 1,
+              problem.getMessage().str());
+  const Compilation original(kernel, cpu_, features_, native_bf16_);
+  for (const llvm::Function& function : original.module) {
+    if (function.isDeclaration()) continue;
+    const std::string name = function.getName().str();
+    const llvm::Function* edited = module->getFunction(name);
+    FUSOR_CHECK(edited != nullptr && !edited->isDeclaration(), kUsage,
+                "{}: expected function {} of kernel {}, got none", source, name,
+                kernel.name);
+    FUSOR_CHECK(TypeText(*edited) == TypeText(function), kUsage,
+                "{}: function {}: expected {}, got {}", source, name,
+                TypeText(function), TypeText(*edited));
+  }
+  const auto machine = MakeMachine(cpu_, features_);
+  module->setTargetTriple(machine->getTargetTriple().str());
+  module->setDataLayout(machine->createDataLayout());
+  return WriteModule(*module, *machine, llvm::CodeGenFileType::ObjectFile);
 }
 
 LlvmText LlvmCodegen::CompileText(const Kernel& kernel) const {

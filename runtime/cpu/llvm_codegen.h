@@ -25,6 +25,13 @@ class LlvmCodegen {
   // The same code as text.
   LlvmText CompileText(const codegen::Kernel& kernel) const;
 
+  // The object of LLVM IR that somebody made of CompileText(kernel).ir, which
+  // is not optimised again. Throws kUsage: `source`, line and column where it
+  // does not parse, or what it lacks of the kernel's functions.
+  std::string CompileEdited(const codegen::Kernel& kernel,
+                            const std::string& text,
+                            const std::string& source) const;
+
   // Of LLVM, of the instruction set, and of the code here.
   const std::string& version() const { return version_; }
 

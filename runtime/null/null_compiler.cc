@@ -1,6 +1,7 @@
 #include "runtime/null/null_compiler.h"
 
 #include "ir/op.h"
+#include "ir/support/error.h"
 
 namespace fusor::null {
 
@@ -23,6 +24,14 @@ std::string NullCompiler::CodegenVersion() const { return "null 1"; }
 
 void NullCompiler::PrepareCall(codegen::LibraryCall& call) const {
   call.implementation = "null";
+}
+
+std::string NullCompiler::CompileArtifact(const codegen::Kernel& kernel,
+                                          const std::string&,
+                                          const std::string& source) const {
+  FUSOR_CHECK(false, kUsage,
+              "{}: backend null compiles nothing in place of kernel {}", source,
+              kernel.name);
 }
 
 }  // namespace fusor::null

@@ -23,6 +23,9 @@ class NullCompiler : public codegen::TargetCompiler {
       const codegen::Kernel&) const override {
     return {};
   }
+  std::string CompileArtifact(const codegen::Kernel& kernel,
+                              const std::string& text,
+                              const std::string& source) const override;
   std::string LibraryVersion() const override { return "none"; }
 
  private:

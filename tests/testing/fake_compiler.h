@@ -20,6 +20,10 @@ class FakeCompiler : public codegen::TargetCompiler {
       const codegen::Kernel&) const override {
     return {};
   }
+  std::string CompileArtifact(const codegen::Kernel&, const std::string& text,
+                              const std::string&) const override {
+    return text;
+  }
   std::string LibraryVersion() const override { return "none"; }
 
   std::string version = "fake 1";

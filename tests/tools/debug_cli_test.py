@@ -59,6 +59,43 @@ class DebugCliTest(unittest.TestCase):
         text = self.run_ok("dump", *SMALL, "--emit", "graph").stdout
         return re.search(r'%"?([^ "]*)"? = relu\(', text).group(1)
 
+    # --- edited kernels
+
+    def dumped_kernel(self):
+        """Name and LLVM IR file of a kernel."""
+        self.run_ok("compile", *SMALL, "--dump-to", self.folder / "d")
+        [file] = self.folder.glob("d/*/kernels/*.k_bn1_batch_norm_train_1.ll")
+        return "k_bn1_batch_norm_train_1", file
+
+    def loss(self, *args):
+        result = self.run_ok("bench", *SMALL, "--warmup", "0", "--iterations",
+                             "1", "--json", "-", *args)
+        return json.loads(result.stdout)["loss"]
+
+    def test_substituted_kernel_runs(self):
+        name, file = self.dumped_kernel()
+        self.assertEqual(self.loss("--substitute-kernel", f"{name}:{file}"),
+                         self.loss())
+        edited = self.folder / "edited.ll"
+        edited.write_text(file.read_text().replace("fadd", "fsub"))
+        self.assert_refused(1, f"worst: {name}", "isolate", *SMALL,
+                            "--substitute-kernel", f"{name}:{edited}")
+
+    def test_substitute_kernel_mistakes(self):
+        name, file = self.dumped_kernel()
+        bad = self.folder / "bad.ll"
+        bad.write_text("define garbage")
+        other = self.folder / "other.ll"
+        other.write_text(file.read_text().replace("@fusor_p0", "@other"))
+        for message, value in [
+                ("expected NAME:FILE", "k"),
+                (f"did you mean {name}?", f"{name[:-1]}2:{file}"),
+                ("none.ll: No such file", f"{name}:none.ll"),
+                ("bad.ll:1:8: expected type", f"{name}:{bad}"),
+                ("other.ll: expected function fusor_p0", f"{name}:{other}")]:
+            self.assert_refused(2, message, "bench", *SMALL,
+                                "--substitute-kernel", value)
+
     # --- numbers that are none
 
     def test_check_numerics_names_kernel_and_op(self):

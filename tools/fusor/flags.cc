@@ -158,6 +158,10 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
                  "Op that mixed precision keeps in fp32 (repeatable)")
       ->allow_extra_args(false)
       ->type_name("OP");
+  app.add_option("--substitute-kernel", f.substitutes,
+                 "Run edited LLVM IR, as --dump-to writes it, in place of a "
+                 "kernel (repeatable)")
+      ->type_name("NAME:FILE");
   app.add_option("--kernel-cache", f.cache,
                  "Keep compiled kernels on disk: on or off")
       ->capture_default_str()

@@ -46,6 +46,7 @@ struct CompileFlags {
   std::string dtype = "fp32";
   bool amp = false;
   std::vector<std::string> amp_allow, amp_deny;
+  std::vector<std::string> substitutes;  // NAME:FILE
   std::string cache = "on";
   std::vector<std::string> disabled, only;
   std::vector<std::string> fuel;  // "PASS=N"

@@ -82,6 +82,22 @@ std::map<std::string, int64_t> ParseFuel(const std::vector<std::string>& list) {
   return fuel;
 }
 
+// Of "KERNEL:FILE" each.
+std::map<std::string, codegen::KernelSubstitute> ReadSubstitutes(
+    const std::vector<std::string>& list) {
+  std::map<std::string, codegen::KernelSubstitute> substitutes;
+  for (const std::string& text : list) {
+    const size_t colon = text.find(':');
+    FUSOR_CHECK(colon != std::string::npos && colon > 0, kUsage,
+                "--substitute-kernel {}: expected NAME:FILE", text);
+    const std::string file = text.substr(colon + 1);
+    std::vector<uint8_t> bytes;
+    ReadFile(file, ErrorCode::kUsage, bytes);
+    substitutes[text.substr(0, colon)] = {file, {bytes.begin(), bytes.end()}};
+  }
+  return substitutes;
+}
+
 // --amp takes the device's type unless --dtype names one.
 passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
   passes::PrecisionOptions options;
@@ -143,6 +159,7 @@ codegen::CompileOptions MakeCompileOptions(
   options.passes.eager_rounding = flags.rounding == "eager";
   options.passes.winograd = flags.winograd == "on";
   options.passes.precision = MakePrecision(flags);
+  options.substitutes = ReadSubstitutes(flags.substitutes);
   options.passes.disabled = {flags.disabled.begin(), flags.disabled.end()};
   options.passes.only = {flags.only.begin(), flags.only.end()};
   options.passes.fuel = ParseFuel(flags.fuel);
