@@ -28,8 +28,10 @@ struct PlanOptions {
   int threads = 0;             // compile threads; 0: one a core
   std::string kernel_cache{};  // folder; empty: compile everything
   passes::Fault fault{};       // for tests: of a kernel
-  // Edited artifacts to be compiled instead of kernels, by kernel name.
+  // Edited artifacts to be compiled instead of kernels, by kernel name; those
+  // that fit no kernel are refused, or else passed over.
   std::map<std::string, KernelSubstitute> substitutes{};
+  bool refuse_unused = true;
 };
 
 // The plan of an optimised graph, in which every node is a fusion with a

@@ -158,11 +158,12 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   plan_options.kernel_cache = options.kernel_cache;
   plan_options.fault = context.options().fault;
   plan_options.substitutes = options.substitutes;
+  plan_options.refuse_unused = options.refuse_unused_substitutes;
   program.plan = BuildPlan(*forward, lowered, compiler, plan_options);
   if (options.verify) VerifyPlan(program.plan, *forward);
   report.seconds.emplace_back("plan", watch.Lap());
   if (!options.plan_only) {
-    CompileKernels(program.plan, compiler, plan_options);
+    report.substituted = CompileKernels(program.plan, compiler, plan_options);
   }
   report.seconds.emplace_back("generate code", watch.Lap());
 

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,9 +50,11 @@ struct CompileOptions {
   GraphStage start = GraphStage::kForward;  // of the graph to compile
   // State that this program shares with another; null: it decides.
   const StateLayout* state = nullptr;
-  // Edited artifacts to be compiled instead of kernels, by kernel name; throws
-  // kUsage, with the nearest name, for one that the program does not have.
+  // Edited artifacts to be compiled instead of kernels, by kernel name. One
+  // that is of no kernel of the program is refused with kUsage, or else passed
+  // over (CompileReport::substituted tells).
   std::map<std::string, KernelSubstitute> substitutes;
+  bool refuse_unused_substitutes = true;
   int64_t memory_limit_bytes = 0;          // 0: any size
   int threads = 0;                         // compile threads; 0: one a core
   std::string kernel_cache;                // folder; empty: none
@@ -73,10 +76,11 @@ struct CompileReport {
   int64_t fusions = 0;
   int64_t kernels = 0;  // launches a step
   int64_t distinct_kernels = 0;
-  int64_t library_calls = 0;  // a step
-  int64_t bytes_moved = 0;    // at least, a step
-  int64_t forward_macs = 0;   // of one image
-  int64_t bytes_saved = 0;    // not moved, thanks to fusion
+  int64_t library_calls = 0;          // a step
+  int64_t bytes_moved = 0;            // at least, a step
+  int64_t forward_macs = 0;           // of one image
+  int64_t bytes_saved = 0;            // not moved, thanks to fusion
+  std::set<std::string> substituted;  // names of kernels that run edited code
   double total_seconds() const;
 };
 

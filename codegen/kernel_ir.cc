@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ir/support/error.h"
+#include "ir/support/hash.h"
 #include "ir/support/str.h"
 
 namespace fusor::codegen {
@@ -141,6 +142,10 @@ std::string Print(const Kernel& kernel, bool identity) {
     PrintBody(phase.body, 2, out);
   }
   return out;
+}
+
+std::string KernelStamp(const Kernel& kernel) {
+  return fmt::format("fusor kernel {:016x}", HashBytes(Print(kernel, true)));
 }
 
 }  // namespace fusor::codegen

@@ -117,6 +117,10 @@ int64_t NumTasks(const Kernel& kernel, const Phase& phase);
 // its buffers when `identity` is set: equal text, equal machine code.
 std::string Print(const Kernel& kernel, bool identity = false);
 
+// The words, a hash of that text among them, by which text that was made of the
+// kernel is known to be of it: "fusor kernel 8f3a54c09b21d7e6".
+std::string KernelStamp(const Kernel& kernel);
+
 // Throws kInternal where the rules above are broken: an index that can leave
 // its buffer, a register read before it is written, a vector register outside
 // a vector axis, two tasks of a phase that could write the same element, ...

@@ -32,7 +32,8 @@ class TargetCompiler : public ir::TargetQueries {
   virtual void PrepareCall(LibraryCall& call) const = 0;
 
   // The forms that the kernel takes on its way to CompileKernel's bytes, for
-  // dumps; may be empty. Deterministic.
+  // dumps; may be empty. The first has a comment with KernelStamp.
+  // Deterministic.
   virtual std::vector<KernelArtifact> KernelArtifacts(
       const Kernel& kernel) const = 0;
 

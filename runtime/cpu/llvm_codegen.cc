@@ -130,11 +130,29 @@ struct Compilation {
   llvm::Module module;
 };
 
-std::string TypeText(const llvm::Function& function) {
+std::string TypeText(const llvm::FunctionType& type) {
   std::string text;
   llvm::raw_string_ostream stream(text);
-  function.getFunctionType()->print(stream);
+  type.print(stream);
   return text;
+}
+
+// Throws kUsage for what the module lacks of a kernel of so many phases.
+void CheckFunctions(llvm::Module& module, size_t phases,
+                    const std::string& source) {
+  llvm::Type* index = llvm::Type::getInt64Ty(module.getContext());
+  const llvm::FunctionType* type = llvm::FunctionType::get(
+      llvm::Type::getVoidTy(module.getContext()),
+      {llvm::PointerType::getUnqual(module.getContext()), index, index}, false);
+  for (size_t k = 0; k < phases; ++k) {
+    const std::string name = PhaseSymbol(k);
+    const llvm::Function* function = module.getFunction(name);
+    FUSOR_CHECK(function != nullptr && !function->isDeclaration(), kUsage,
+                "{}: expected function {}, got none", source, name);
+    FUSOR_CHECK(function->getFunctionType() == type, kUsage,
+                "{}: function {}: expected {}, got {}", source, name,
+                TypeText(*type), TypeText(*function->getFunctionType()));
+  }
 }
 
 std::string HostFeatures() {
@@ -175,18 +193,7 @@ std::string LlvmCodegen::CompileEdited(const Kernel& kernel,
   FUSOR_CHECK(module != nullptr, kUsage, "{}:{}:{}: {}", source,
               problem.getLineNo(), problem.getColumnNo() + 1,
               problem.getMessage().str());
-  const Compilation original(kernel, cpu_, features_, native_bf16_);
-  for (const llvm::Function& function : original.module) {
-    if (function.isDeclaration()) continue;
-    const std::string name = function.getName().str();
-    const llvm::Function* edited = module->getFunction(name);
-    FUSOR_CHECK(edited != nullptr && !edited->isDeclaration(), kUsage,
-                "{}: expected function {} of kernel {}, got none", source, name,
-                kernel.name);
-    FUSOR_CHECK(TypeText(*edited) == TypeText(function), kUsage,
-                "{}: function {}: expected {}, got {}", source, name,
-                TypeText(function), TypeText(*edited));
-  }
+  CheckFunctions(*module, kernel.phases.size(), source);
   const auto machine = MakeMachine(cpu_, features_);
   module->setTargetTriple(machine->getTargetTriple().str());
   module->setDataLayout(machine->createDataLayout());
@@ -197,6 +204,7 @@ LlvmText LlvmCodegen::CompileText(const Kernel& kernel) const {
   Compilation compilation(kernel, cpu_, features_, native_bf16_);
   LlvmText text;
   llvm::raw_string_ostream stream(text.ir);
+  stream << "; " << codegen::KernelStamp(kernel) << "\n";
   compilation.module.print(stream, nullptr);
   text.assembly = compilation.Write(llvm::CodeGenFileType::AssemblyFile);
   return text;

@@ -40,8 +40,10 @@ class Comparer {
   void Warm() const {
     const Variant& variant = variants_[0];
     const auto compiler = variant.backend->CreateCompiler("", variant.device);
-    Compile(model_.Clone(), codegen::ProgramKind::kTrain, *compiler,
-            variant.compile);
+    codegen::CompileOptions options = variant.compile;
+    options.observers.clear();
+    options.refuse_unused_substitutes = false;
+    Compile(model_.Clone(), codegen::ProgramKind::kTrain, *compiler, options);
   }
 
   void Open(const Variant& variant) {
@@ -54,8 +56,15 @@ class Comparer {
       if (options_.values) {
         codegen::CompileOptions numbers = variant.compile;
         numbers.passes.keep_gradients = true;
+        numbers.observers.clear();
+        numbers.refuse_unused_substitutes = false;
         run.session->AddProgram(model_.Clone(), codegen::ProgramKind::kTrain,
                                 numbers);
+        const auto& edited = run.session->report(kNumbers).substituted;
+        for (const std::string& name :
+             run.session->report(kTimed).substituted) {
+          if (!edited.contains(name)) run.unedited.push_back(name);
+        }
       }
     } catch (const Error& error) {
       throw Error(error.code(),

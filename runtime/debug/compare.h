@@ -59,6 +59,8 @@ struct VariantRun {
   // Against the first variant, in order of kind, then of the model; empty for
   // the first.
   std::vector<ValueDifference> differences;
+  // Kernels that run edited code in program 0 and their own in program 1.
+  std::vector<std::string> unedited;
   // Library calls of the first variant that this one has none for, and of
   // this one that the first has none for: not compared.
   int64_t unmatched_calls = 0;

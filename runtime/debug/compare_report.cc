@@ -200,6 +200,12 @@ class TextWriter {
     Title(fmt::format("{} against {}, one step from the same weights", run.name,
                       comparison_.variants[0].name));
     out_ += "  " + IdentityLine(run) + "\n";
+    if (!run.unedited.empty()) {
+      out_ += fmt::format(
+          "  the program whose gradients are outputs has {} another way: "
+          "gradients and intermediates are of unedited code\n",
+          Join(run.unedited, ", ", [](const auto& name) { return name; }));
+    }
     if (run.unmatched_calls > 0) {
       out_ += fmt::format(
           "  {} library calls or values of theirs have no counterpart of the "
@@ -307,6 +313,7 @@ json NumbersJson(const VariantRun& run) {
   return {{"bit_identical", same},
           {"summary", std::move(summary)},
           {"unmatched_calls", run.unmatched_calls},
+          {"unedited", run.unedited},
           {"values", std::move(values)}};
 }
 

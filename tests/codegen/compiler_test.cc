@@ -9,6 +9,7 @@
 #include "ir/builder.h"
 #include "ir/parser.h"
 #include "ir/printer.h"
+#include "ir/support/error.h"
 #include "models/model.h"
 #include "tests/testing/fake_compiler.h"
 #include "tests/testing/graph_text.h"
@@ -17,6 +18,7 @@ namespace fusor::codegen {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::unique_ptr<ir::Graph> Model() {
   models::ModelOptions options;
@@ -75,6 +77,64 @@ TEST_F(CompilerTest, ObserversSeeStagesPassesAndTheProgram) {
   EXPECT_THAT(stages, ElementsAre("graph", "train", "optimized"));
   EXPECT_EQ(passes, compiled.report.passes.size());
   EXPECT_EQ(program, compiled.graph.get());
+}
+
+// --- Edited kernels
+
+class SubstituteTest : public CompilerTest {
+ protected:
+  SubstituteTest()
+      : program_(Compile(Model(), ProgramKind::kTrain, compiler_, options_)) {}
+
+  const Kernel& kernel(size_t i) const {
+    return program_.plan.kernels[i].kernel;
+  }
+  std::string Edited(size_t i) const {
+    return compiler_.KernelArtifacts(kernel(i))[0].text + "edited";
+  }
+  // What Compile says of this text in place of the first kernel.
+  std::string Refusal(const std::string& text) {
+    options_.substitutes = {{kernel(0).name, {"edited.ll", text}}};
+    try {
+      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUsage);
+      return error.what();
+    }
+    return "";
+  }
+
+  const CompiledProgram program_;
+};
+
+TEST_F(SubstituteTest, RunsInPlaceOfItsKernelAlone) {
+  options_.substitutes = {{kernel(0).name, {"edited.ll", Edited(0)}}};
+  const CompiledProgram program =
+      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+  EXPECT_THAT(program.report.substituted, ElementsAre(kernel(0).name));
+  EXPECT_EQ(program.plan.kernels[0].binary, Edited(0));
+  EXPECT_EQ(program.plan.kernels[1].binary, program_.plan.kernels[1].binary);
+}
+
+TEST_F(SubstituteTest, OfAnotherKernelOrOfNoneIsRefused) {
+  EXPECT_EQ(Refusal(Edited(1)),
+            "edited.ll: not of kernel " + kernel(0).name +
+                " of program resnet20_cifar: it was made of " +
+                KernelStamp(kernel(1)) + ", which is another than " +
+                KernelStamp(kernel(0)));
+  EXPECT_THAT(Refusal("define void @f()"),
+              HasSubstr("expected the comment \"" + KernelStamp(kernel(0))));
+  EXPECT_EQ(Refusal(Edited(0)), "");
+}
+
+TEST_F(SubstituteTest, IsPassedOverWhereToldSo) {
+  options_.refuse_unused_substitutes = false;
+  options_.substitutes = {{kernel(0).name, {"edited.ll", Edited(1)}},
+                          {"no_such_kernel", {"edited.ll", Edited(1)}}};
+  const CompiledProgram program =
+      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+  EXPECT_TRUE(program.report.substituted.empty());
+  EXPECT_EQ(program.plan.kernels[0].binary, program_.plan.kernels[0].binary);
 }
 
 // Or every comparison of two dumps would drown in renamed values.

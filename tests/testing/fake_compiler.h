@@ -17,8 +17,8 @@ class FakeCompiler : public codegen::TargetCompiler {
   // Some calls get a workspace; elementwise ops may work in place.
   void PrepareCall(codegen::LibraryCall& call) const override;
   std::vector<codegen::KernelArtifact> KernelArtifacts(
-      const codegen::Kernel&) const override {
-    return {};
+      const codegen::Kernel& kernel) const override {
+    return {{".code", "# " + KernelStamp(kernel) + "\n"}};
   }
   std::string CompileArtifact(const codegen::Kernel&, const std::string& text,
                               const std::string&) const override {

@@ -84,17 +84,70 @@ class DebugCliTest(unittest.TestCase):
     def test_substitute_kernel_mistakes(self):
         name, file = self.dumped_kernel()
         bad = self.folder / "bad.ll"
-        bad.write_text("define garbage")
+        stamp, code = file.read_text().split("\n", 1)
+        bad.write_text(f"{stamp}\ndefine garbage")
+        unnamed = self.folder / "none.ll"
+        unnamed.write_text(code)
         other = self.folder / "other.ll"
-        other.write_text(file.read_text().replace("@fusor_p0", "@other"))
+        other.write_text(f"{stamp}\n" + code.replace("@fusor_p0", "@other"))
+        typed = self.folder / "typed" / "other.ll"
+        typed.parent.mkdir()
+        typed.write_text(f"{stamp}\ndefine void @fusor_p0(ptr %a) {{\n"
+                         "  ret void\n}\n")
         for message, value in [
                 ("expected NAME:FILE", "k"),
                 (f"did you mean {name}?", f"{name[:-1]}2:{file}"),
-                ("none.ll: No such file", f"{name}:none.ll"),
-                ("bad.ll:1:8: expected type", f"{name}:{bad}"),
-                ("other.ll: expected function fusor_p0", f"{name}:{other}")]:
-            self.assert_refused(2, message, "bench", *SMALL,
-                                "--substitute-kernel", value)
+                ("missing.ll: No such file", f"{name}:missing.ll"),
+                ("bad.ll:2:8: expected type", f"{name}:{bad}"),
+                ("none.ll: not of kernel", f"{name}:{unnamed}"),
+                ("other.ll: expected function fusor_p0", f"{name}:{other}"),
+                ("other.ll: function fusor_p0: expected void (ptr, i64, i64)",
+                 f"{name}:{typed}")]:
+            with self.subTest(message):
+                self.assert_refused(2, message, "bench", *SMALL,
+                                    "--substitute-kernel", value)
+
+    def test_variants_run_edited_against_unedited_kernels(self):
+        name, file = self.dumped_kernel()
+        edited = self.folder / "edited.ll"
+        edited.write_text(file.read_text().replace("fadd", "fsub"))
+        compare = ["compare", *SMALL, "--rounds", "0", "--a", "fusion=on",
+                   "--json", self.folder / "j"]
+        for text, same in ((file, True), (edited, False)):
+            self.run_ok(*compare, "--b", f"substitute-kernel={name}:{text}")
+            numbers = json.loads((self.folder / "j").read_text())[
+                "comparisons"][0]["numbers"]
+            self.assertEqual(numbers["bit_identical"], same)
+            self.assertEqual(numbers["unedited"], [])
+
+    def test_another_kernel_of_the_same_name_is_not_replaced(self):
+        name, file = self.dumped_kernel()
+        self.assert_refused(
+            2, f"variant fusion=off: {file}: not of kernel {name}", "compare",
+            *SMALL, "--rounds", "0", "--substitute-kernel", f"{name}:{file}")
+
+    def test_training_with_evaluation_runs_an_edited_kernel(self):
+        data = self.folder / "data"
+        self.run_ok("data", "make-samples", "--out", data, "--train-images",
+                    "4", "--val-images", "2")
+        train = ["train", data, "-a", "resnet18", "-b", "4", "--image-size",
+                 "32", "--iterations", "2"]
+        self.run_ok(*train, "--training-only", "--dump-to", self.folder / "d",
+                    "--dump-pass", "kernels")
+        name = "k_bn1_batch_norm_train_1"
+        [file] = self.folder.glob(f"d/m0000*/kernels/*.{name}.ll")
+        result = self.run_ok(*train, "--substitute-kernel", f"{name}:{file}")
+        self.assertIn("val top1", result.stdout)
+
+    def test_bisect_ends_at_an_edited_kernel_and_keeps_it(self):
+        name, file = self.dumped_kernel()
+        edited = self.folder / "edited.ll"
+        edited.write_text(file.read_text().replace("fadd", "fsub"))
+        result = self.run_ok("bisect", *SMALL, "--out", self.folder / "bug",
+                             "--substitute-kernel", f"{name}:{edited}")
+        self.assertIn(f"kernel    {name}", result.stdout)
+        edited.unlink()
+        self.assertEqual(self.replay().returncode, 1)
 
     # --- numbers that are none
 

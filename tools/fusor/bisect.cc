@@ -12,6 +12,7 @@
 #include "codegen/debug/forked.h"
 #include "ir/draw_inputs.h"
 #include "ir/support/error.h"
+#include "ir/support/file.h"
 #include "ir/tensor_bytes.h"
 #include "runtime/backend_loader.h"
 #include "runtime/debug/check_numerics.h"
@@ -205,12 +206,25 @@ class BisectCommand {
     fmt::print("pass      none\nkernel    {}{}{}\n", worst.what,
                worst.location.empty() ? "" : " at ", worst.location);
     found_ = {{"kernel", worst.what}, {"location", worst.location}};
+    std::vector<std::string> command{"fusor",    "isolate",
+                                     "--module", "module.txt",
+                                     "--inputs", "inputs.safetensors"};
+    KeepSubstitute(worst.what, command);
     Finish(fmt::format("result {}: error {:.3g} of its largest element, "
                        "tolerance {:.3g}",
                        worst.value, worst.error, worst.tolerance),
-           {"fusor", "isolate", "--module", "module.txt", "--inputs",
-            "inputs.safetensors"},
-           reduced);
+           std::move(command), reduced);
+  }
+
+  // A kernel at fault may be one that was edited.
+  void KeepSubstitute(const std::string& kernel,
+                      std::vector<std::string>& command) const {
+    const auto edited = options_.substitutes.find(kernel);
+    if (edited == options_.substitutes.end()) return;
+    const std::string file = "edited_kernel.txt";
+    WriteFileAtomically(flags_.out + "/" + file, edited->second.text,
+                        ErrorCode::kUsage);
+    command.insert(command.end(), {"--substitute-kernel", kernel + ":" + file});
   }
 
   void LookForNanInCode() {

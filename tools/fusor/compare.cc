@@ -165,7 +165,7 @@ void AddCompare(CLI::App& app, Run* run) {
           "--a", flags->first,
           "First variant, KEY=VALUE,...: fusion, fusion-rounding, "
           "winograd, dtype, backend, threads, kernel-cache, disable-pass, "
-          "only-pass (names joined by +)")
+          "only-pass (names joined by +), substitute-kernel (NAME:FILE)")
       ->capture_default_str();
   command
       ->add_option("--b", flags->others,

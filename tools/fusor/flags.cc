@@ -161,6 +161,7 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
   app.add_option("--substitute-kernel", f.substitutes,
                  "Run edited LLVM IR, as --dump-to writes it, in place of a "
                  "kernel (repeatable)")
+      ->allow_extra_args(false)
       ->type_name("NAME:FILE");
   app.add_option("--kernel-cache", f.cache,
                  "Keep compiled kernels on disk: on or off")

@@ -161,10 +161,12 @@ class TrainCommand {
     fmt::print(text_, "{}", ProgramSummary(*session_, train_));
     std::fflush(text_);
     if (!evaluates) return;
+    codegen::CompileOptions eval = compile;
+    eval.substitutes.clear();  // they are of the training program
     eval_ = session_->AddProgram(
         models::BuildModel(flags_.model.arch, models::Phase::kEval, options)
             .graph,
-        codegen::ProgramKind::kEval, compile);
+        codegen::ProgramKind::kEval, eval);
   }
 
   TrainReport Train(runtime::BatchSource& source, runtime::BatchSource* val) {

@@ -290,10 +290,12 @@ TEST(CpuKernelTest, EqualKernelsGiveEqualBytes) {
 }
 
 TEST(CpuKernelTest, ShowsItsLlvmIrAndAssembly) {
-  const auto artifacts =
-      Cpu::Get().compiler().KernelArtifacts(AbsPlusOne(1000, 16, true));
+  const codegen::Kernel kernel = AbsPlusOne(1000, 16, true);
+  const auto artifacts = Cpu::Get().compiler().KernelArtifacts(kernel);
   ASSERT_EQ(artifacts.size(), 2);
   EXPECT_EQ(artifacts[0].suffix, ".ll");
+  EXPECT_THAT(artifacts[0].text,
+              ::testing::StartsWith("; " + KernelStamp(kernel) + "\n"));
   EXPECT_THAT(artifacts[0].text, ::testing::HasSubstr("fadd"));
   EXPECT_EQ(artifacts[1].suffix, ".s");
   EXPECT_THAT(artifacts[1].text, ::testing::HasSubstr("fusor_p0:"));
