@@ -12,8 +12,8 @@
 
 #include "codegen/compiler.h"
 #include "ir/graph.h"
+#include "ir/tensor_difference.h"
 #include "runtime/backend.h"
-#include "runtime/debug/difference.h"
 #include "runtime/session.h"
 
 namespace fusor::runtime {
@@ -45,7 +45,7 @@ enum class ValueKind {
 struct ValueDifference {
   ValueKind kind = ValueKind::kOutput;
   std::string name;  // "loss", "layer1.0.conv1.weight"
-  Difference difference;
+  ir::TensorDifference difference;
 };
 
 struct VariantRun {

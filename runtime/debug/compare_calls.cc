@@ -108,11 +108,11 @@ class Side {
 
 }  // namespace
 
-Difference CompareBuffers(Session& a, Session& b, int program, int buffer_a,
-                          int buffer_b) {
+ir::TensorDifference CompareBuffers(Session& a, Session& b, int program,
+                                    int buffer_a, int buffer_b) {
   const std::vector<uint8_t> bytes_a = a.ReadBuffer(program, buffer_a);
   const std::vector<uint8_t> bytes_b = b.ReadBuffer(program, buffer_b);
-  return CompareTensors(a.plan(program).buffers[buffer_a].type, bytes_a.data(),
+  return ir::Difference(a.plan(program).buffers[buffer_a].type, bytes_a.data(),
                         b.plan(program).buffers[buffer_b].type, bytes_b.data());
 }
 
@@ -145,7 +145,7 @@ CallDifferences StepTogether(Session& a, Session& b, int program) {
     }
     result.values.push_back(
         {ValueKind::kIntermediate, name,
-         CompareTensors(x.type, x.bytes.data(), y.type, y.bytes.data())});
+         ir::Difference(x.type, x.bytes.data(), y.type, y.bytes.data())});
   };
   std::set<std::string> skipped;
   const auto from_a = [&](const std::string& name, const std::string& value,

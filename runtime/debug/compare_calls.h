@@ -17,7 +17,7 @@ struct CallDifferences {
 CallDifferences StepTogether(Session& a, Session& b, int program);
 
 // Of buffer `buffer_a` of a's program and `buffer_b` of b's, as they are now.
-Difference CompareBuffers(Session& a, Session& b, int program, int buffer_a,
-                          int buffer_b);
+ir::TensorDifference CompareBuffers(Session& a, Session& b, int program,
+                                    int buffer_a, int buffer_b);
 
 }  // namespace fusor::runtime

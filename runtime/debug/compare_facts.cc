@@ -203,7 +203,7 @@ std::vector<KindSummary> Summarize(const VariantRun& run) {
   std::map<ValueKind, KindSummary> by_kind;
   for (const ValueDifference& value : run.differences) {
     KindSummary& sum = by_kind[value.kind];
-    const Difference& d = value.difference;
+    const ir::TensorDifference& d = value.difference;
     sum.kind = value.kind;
     ++sum.values;
     sum.identical += d.bit_identical() ? 1 : 0;

@@ -75,7 +75,7 @@ std::vector<KindSummary> Summarize(const VariantRun& run);
 // numbers were compared.
 std::string IdentityLine(const VariantRun& run);
 
-// Greatest Difference::relative first; values that are identical are left out.
+// Greatest relative difference first; values that are identical are left out.
 std::vector<ValueDifference> WorstFirst(const VariantRun& run);
 
 }  // namespace fusor::runtime

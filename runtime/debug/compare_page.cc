@@ -188,13 +188,13 @@ class PageWriter {
         "One step from the same weights and inputs. Max rel: greatest "
         "difference by the greatest magnitude in the tensor. Relative: of all "
         "elements together, which one ReLU that falls on its other side does "
-        "not spoil. ULP: representable values in between.",
+        "not spoil. ULP: units of the last place.",
         {"kind", "compared", "bit-identical", "max abs", "max rel", "relative",
          "max ULP"},
         std::move(summary)));
     std::vector<std::vector<json>> rows;
     for (const ValueDifference& value : WorstFirst(run)) {
-      const Difference& d = value.difference;
+      const ir::TensorDifference& d = value.difference;
       rows.push_back({std::string(ValueKindName(value.kind)), value.name,
                       Scientific(d.max_abs), Scientific(d.max_relative),
                       Scientific(d.relative), Ulp(d.max_ulp),

@@ -217,7 +217,7 @@ class TextWriter {
     constexpr const char* kRow =
         "  {:<13} {:<42} {:>9} {:>9} {:>9} {:>9} {:>9}\n";
     const auto line = [&](const std::string& kind, const std::string& name,
-                          const Difference& d, int64_t differing) {
+                          const ir::TensorDifference& d, int64_t differing) {
       out_ += fmt::format(kRow, kind, name, fmt::format("{:.2e}", d.max_abs),
                           fmt::format("{:.2e}", d.max_relative),
                           fmt::format("{:.2e}", d.relative),
@@ -247,7 +247,7 @@ json Finite(double value) {
 }
 
 json DifferenceJson(const ValueDifference& value) {
-  const Difference& d = value.difference;
+  const ir::TensorDifference& d = value.difference;
   return {{"kind", ValueKindName(value.kind)},
           {"name", value.name},
           {"elements", d.elements},

@@ -123,7 +123,7 @@ class PlantedFaultTest : public testing::TestWithParam<Case> {
     const auto right = Outputs({}, fuel);
     const auto wrong = Outputs(fault, fuel);
     for (size_t i = 0; i < right.size(); ++i) {
-      const double difference = ir::Difference(wrong[i], right[i]).max_abs;
+      const double difference = ir::Difference(right[i], wrong[i]).max_abs;
       if (fault.kind == FaultKind::kNan ? std::isinf(difference)
                                         : difference > 1e-4) {
         return true;

@@ -142,29 +142,30 @@ class OptCommand {
     std::vector<OutputDifference> differences = Differences(before, after);
     std::stable_sort(differences.begin(), differences.end(),
                      [](const auto& a, const auto& b) {
-                       return a.difference.scaled > b.difference.scaled;
+                       return a.difference.max_relative >
+                              b.difference.max_relative;
                      });
     fmt::print(out, "{:>10} {:>10} {:>10} {:>10}  output\n", "max abs",
-               "max rel", "max ulp", "of scale");
+               "max rel", "relative", "max ULP");
     json rows = json::array();
     for (const auto& [name, d] : differences) {
       fmt::print(out, "{:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g}  {}\n",
-                 d.max_abs, d.max_relative, d.max_ulp, d.scaled, name);
+                 d.max_abs, d.max_relative, d.relative, d.max_ulp, name);
       rows.push_back({{"output", name},
                       {"max_abs", d.max_abs},
                       {"max_relative", d.max_relative},
-                      {"max_ulp", d.max_ulp},
-                      {"scaled", d.scaled}});
+                      {"relative", d.relative},
+                      {"max_ulp", d.max_ulp}});
     }
     WriteJson(flags_.json, {{"module", before.name()}, {"outputs", rows}});
     if (differences.empty() ||
-        differences[0].difference.scaled <= flags_.tolerance) {
+        differences[0].difference.max_relative <= flags_.tolerance) {
       return;
     }
     const auto& [name, worst] = differences[0];
     FUSOR_CHECK(false, kDifference,
                 "output {} of {} differs at element {}: {} before, {} after",
-                name, before.name(), worst.worst, worst.expected, worst.actual);
+                name, before.name(), worst.worst, worst.first, worst.second);
   }
 
   // Of the outputs that both have, by name, on the same random inputs.
@@ -188,7 +189,7 @@ class OptCommand {
       const int j = name.empty() ? static_cast<int>(i) : after.FindOutput(name);
       if (j < 0 || j >= static_cast<int>(actual.size())) continue;
       differences.push_back({name.empty() ? fmt::format("#{}", i) : name,
-                             ir::Difference(actual[j], expected[i])});
+                             ir::Difference(expected[i], actual[j])});
     }
     return differences;
   }

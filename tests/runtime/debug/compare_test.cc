@@ -227,7 +227,7 @@ TEST(Compare, JsonHasStableKeys) {
   EXPECT_EQ(keys(out["comparisons"][0]),
             "first numbers second speed_ratio speed_ratio_quartiles ");
   EXPECT_EQ(keys(out["comparisons"][0]["numbers"]),
-            "bit_identical summary unmatched_calls values ");
+            "bit_identical summary unedited unmatched_calls values ");
   EXPECT_EQ(keys(out["comparisons"][0]["numbers"]["values"][0]),
             "differing elements first kind max_abs max_relative max_ulp name "
             "relative second worst_index ");
