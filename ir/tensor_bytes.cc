@@ -1,5 +1,6 @@
 #include "ir/tensor_bytes.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -116,6 +117,56 @@ std::vector<uint8_t> TensorBytes(const Tensor& tensor) {
   std::vector<uint8_t> bytes(tensor.type.num_bytes());
   StoreTensor(tensor, bytes);
   return bytes;
+}
+
+namespace {
+
+// Calls `move(physical, row_major)` with the offset in elements of each element
+// in both orders. There is no table of all of them: it would be twice the size
+// of the tensor.
+template <typename Move>
+void ForEachElement(const TensorType& type, Move move) {
+  const size_t split = std::min<size_t>(1, type.rank());
+  const std::vector<int64_t> outer = PhysicalOffsets(type, 0, split);
+  const std::vector<int64_t> inner = PhysicalOffsets(type, split, type.rank());
+  int64_t row_major = 0;
+  for (int64_t base : outer) {
+    for (int64_t offset : inner) move(base + offset, row_major++);
+  }
+}
+
+void CheckSizes(const TensorType& type, size_t physical, size_t row_major) {
+  const auto bytes = static_cast<size_t>(type.num_bytes());
+  FUSOR_ASSERT(physical == bytes && row_major == bytes, "{} of {} and {} bytes",
+               ToString(type), physical, row_major);
+}
+
+}  // namespace
+
+void ToRowMajor(const TensorType& type, std::span<const uint8_t> physical,
+                std::span<uint8_t> row_major) {
+  CheckSizes(type, physical.size(), row_major.size());
+  if (type.layout.is_row_major()) {
+    std::memcpy(row_major.data(), physical.data(), physical.size());
+    return;
+  }
+  const int64_t size = DTypeSize(type.dtype);
+  ForEachElement(type, [&](int64_t from, int64_t to) {
+    std::memcpy(&row_major[to * size], &physical[from * size], size);
+  });
+}
+
+void FromRowMajor(const TensorType& type, std::span<const uint8_t> row_major,
+                  std::span<uint8_t> physical) {
+  CheckSizes(type, physical.size(), row_major.size());
+  if (type.layout.is_row_major()) {
+    std::memcpy(physical.data(), row_major.data(), row_major.size());
+    return;
+  }
+  const int64_t size = DTypeSize(type.dtype);
+  ForEachElement(type, [&](int64_t to, int64_t from) {
+    std::memcpy(&physical[to * size], &row_major[from * size], size);
+  });
 }
 
 }  // namespace fusor::ir

@@ -23,4 +23,18 @@ void StoreTensor(const Tensor& tensor, std::span<uint8_t> bytes);
 void StoreTensor(const Tensor& tensor, void* memory);
 std::vector<uint8_t> TensorBytes(const Tensor& tensor);
 
+// Between the physical order of the type's layout and row-major, bit for bit.
+// REQUIRES: both spans have type.num_bytes().
+void ToRowMajor(const TensorType& type, std::span<const uint8_t> physical,
+                std::span<uint8_t> row_major);
+void FromRowMajor(const TensorType& type, std::span<const uint8_t> row_major,
+                  std::span<uint8_t> physical);
+
+// Between the physical order of the type's layout and row-major, bit for bit.
+// REQUIRES: both spans have type.num_bytes().
+void ToRowMajor(const TensorType& type, std::span<const uint8_t> physical,
+                std::span<uint8_t> row_major);
+void FromRowMajor(const TensorType& type, std::span<const uint8_t> row_major,
+                  std::span<uint8_t> physical);
+
 }  // namespace fusor::ir

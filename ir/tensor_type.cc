@@ -165,6 +165,11 @@ std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type) {
 }
 
 std::vector<int64_t> PhysicalOffsets(const TensorType& type) {
+  return PhysicalOffsets(type, 0, type.rank());
+}
+
+std::vector<int64_t> PhysicalOffsets(const TensorType& type, size_t first,
+                                     size_t last) {
   // Offset is a sum of one term per dimension: tabulate each, then add up.
   std::vector<std::vector<int64_t>> term(type.rank());
   for (size_t d = 0; d < type.rank(); ++d) term[d].assign(type.shape[d], 0);
@@ -174,11 +179,11 @@ std::vector<int64_t> PhysicalOffsets(const TensorType& type) {
     }
   }
   std::vector<int64_t> offsets{0};
-  for (const std::vector<int64_t>& row : term) {
+  for (size_t d = first; d < last; ++d) {
     std::vector<int64_t> next;
-    next.reserve(offsets.size() * row.size());
+    next.reserve(offsets.size() * term[d].size());
     for (int64_t base : offsets) {
-      for (int64_t offset : row) next.push_back(base + offset);
+      for (int64_t offset : term[d]) next.push_back(base + offset);
     }
     offsets = std::move(next);
   }

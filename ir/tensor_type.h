@@ -86,5 +86,9 @@ std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type);
 // Offset in elements of each logical row-major index, for converting whole
 // tensors between layouts: physical[offsets[i]] = logical[i].
 std::vector<int64_t> PhysicalOffsets(const TensorType& type);
+// The same of the dimensions first to last - 1 alone, the others' index being
+// 0: an element's offset is the sum of those of its parts.
+std::vector<int64_t> PhysicalOffsets(const TensorType& type, size_t first,
+                                     size_t last);
 
 }  // namespace fusor::ir

@@ -145,6 +145,32 @@ void Session::WriteState(const std::string& name,
   stream_->Synchronize();
 }
 
+ir::InputRole Session::StateRole(const std::string& name) const {
+  const auto& inputs = plan(0).inputs;
+  const auto it =
+      std::find_if(inputs.begin(), inputs.end(),
+                   [&](const auto& input) { return input.name == name; });
+  FUSOR_ASSERT(it != inputs.end(), "state {}", name);
+  return it->role;
+}
+
+void Session::CopyState(std::span<uint8_t> bytes) const {
+  FUSOR_ASSERT(static_cast<int64_t>(bytes.size()) == state_layout_.bytes,
+               "{} bytes for a state of {}", bytes.size(), state_layout_.bytes);
+  stream_->CopyToHost(bytes.data(), state_->data(), bytes.size());
+  stream_->Synchronize();
+}
+
+void Session::WriteStateBytes(const std::string& name,
+                              std::span<const uint8_t> row_major) {
+  const StateLayout::Entry& entry = FindState(name);
+  std::vector<uint8_t> bytes(static_cast<size_t>(entry.type.num_bytes()));
+  ir::FromRowMajor(entry.type, row_major, bytes);
+  stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
+                        bytes.data(), bytes.size());
+  stream_->Synchronize();
+}
+
 bool Session::HasInput(int program, const std::string& name) const {
   const auto& inputs = plan(program).inputs;
   return std::any_of(inputs.begin(), inputs.end(),

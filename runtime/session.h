@@ -65,6 +65,14 @@ class Session {
   std::vector<float> ReadState(const std::string& name) const;
   // Throws kCheckpoint when the name is unknown or the count differs.
   void WriteState(const std::string& name, std::span<const float> values);
+  // What the tensor of that name is for.
+  ir::InputRole StateRole(const std::string& name) const;
+  // Copies all of state as it lies: state().bytes, each entry at its offset, in
+  // the order of its type's layout (ir::ToRowMajor).
+  void CopyState(std::span<uint8_t> bytes) const;
+  // Sets one tensor, bit for bit; row-major elements of the entry's dtype.
+  void WriteStateBytes(const std::string& name,
+                       std::span<const uint8_t> row_major);
 
   // --- Running
   // ------------------------------------------------------------------ Position

@@ -47,6 +47,14 @@ bool WriteAll(int fd, std::string_view bytes) {
 
 }  // namespace
 
+void SyncFolder(const std::string& folder, ErrorCode code) {
+  const FileDescriptor file(
+      open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (file.get() < 0 || fsync(file.get()) != 0) {
+    Throw(code, "write", folder, std::strerror(errno));
+  }
+}
+
 void ReadFile(const std::string& path, ErrorCode code,
               std::vector<uint8_t>& bytes) {
   // O_NONBLOCK: a FIFO in place of the file is refused instead of waited for.
@@ -74,14 +82,11 @@ void ReadFile(const std::string& path, ErrorCode code,
 
 namespace {
 
-bool SyncFolderOf(const std::string& path) {
+std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "."
-                             : slash == 0               ? "/"
-                                                        : path.substr(0, slash);
-  const FileDescriptor file(
-      open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return file.get() >= 0 && fsync(file.get()) == 0;
+  return slash == std::string::npos ? "."
+         : slash == 0               ? "/"
+                                    : path.substr(0, slash);
 }
 
 std::string TemporaryName(const std::string& path) {
@@ -115,9 +120,7 @@ void Write(const std::string& path, std::span<const std::string_view> pieces,
     unlink(temporary.c_str());
     Throw(code, "write", path, std::strerror(reason));
   }
-  if (durable && !SyncFolderOf(path)) {
-    Throw(code, "write", path, std::strerror(errno));
-  }
+  if (durable) SyncFolder(FolderOf(path), code);
 }
 
 }  // namespace

@@ -26,6 +26,10 @@ void WriteFileAtomically(const std::string& path, std::string_view bytes,
 void WriteFileDurably(const std::string& path,
                       std::span<const std::string_view> pieces, ErrorCode code);
 
+// Waits until the names in a folder would survive a power failure. Throws
+// `code` with the system's reason.
+void SyncFolder(const std::string& folder, ErrorCode code);
+
 // Throws what WriteFileAtomically would, as far as can be told before there is
 // anything to write: for checks before long work. Leaves nothing behind.
 void CheckWritable(const std::string& path, ErrorCode code);

@@ -9,6 +9,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "runtime/crc32c.h"
 
 namespace fusor::runtime {
 namespace {
@@ -57,9 +58,8 @@ std::string Printable(std::string_view text) {
 // One file being read. Messages begin with its path.
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path) {
-    ReadFile(path, ErrorCode::kCheckpoint, file_);
-  }
+  Reader(const std::string& path, std::span<const uint8_t> file)
+      : path_(path), file_(file) {}
 
   Safetensors Read() {
     const Json header = ParseHeader();
@@ -217,8 +217,8 @@ class Reader {
                 file_.size() - data_begin_, end);
   }
 
-  std::string path_;
-  std::vector<uint8_t> file_;
+  const std::string& path_;
+  const std::span<const uint8_t> file_;
   uint64_t data_begin_ = 0;
   std::set<std::string> names_;
 };
@@ -243,12 +243,19 @@ const NamedTensor* Safetensors::Find(std::string_view name) const {
 }
 
 Safetensors ReadSafetensors(const std::string& path) {
-  return Reader(path).Read();
+  std::vector<uint8_t> file;
+  ReadFile(path, ErrorCode::kCheckpoint, file);
+  return ParseSafetensors(path, file);
 }
 
-void WriteSafetensors(const std::string& path,
-                      std::span<const NamedTensor> tensors,
-                      const std::map<std::string, std::string>& metadata) {
+Safetensors ParseSafetensors(const std::string& path,
+                             std::span<const uint8_t> file) {
+  return Reader(path, file).Read();
+}
+
+FileSum WriteSafetensors(const std::string& path,
+                         std::span<const NamedTensor> tensors,
+                         const std::map<std::string, std::string>& metadata) {
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(
@@ -278,6 +285,12 @@ void WriteSafetensors(const std::string& path,
   const std::string encoded = EncodeHeader(header);
   pieces[0] = encoded;
   WriteFileDurably(path, pieces, ErrorCode::kCheckpoint);
+  FileSum sum;
+  for (std::string_view piece : pieces) {
+    sum.bytes += static_cast<int64_t>(piece.size());
+    sum.crc32c = Crc32c(piece, sum.crc32c);
+  }
+  return sum;
 }
 
 }  // namespace fusor::runtime

@@ -33,12 +33,21 @@ struct Safetensors {
 // and shape, tensors that overlap, leave a gap or reach beyond the end all
 // throw kCheckpoint with a line that names file, tensor, expected and got.
 Safetensors ReadSafetensors(const std::string& path);
+// The same of a file's bytes; `path` is what messages call it.
+Safetensors ParseSafetensors(const std::string& path,
+                             std::span<const uint8_t> file);
+
+// What a file must be found to be when it is read again.
+struct FileSum {
+  int64_t bytes = 0;
+  uint32_t crc32c = 0;
+};
 
 // Writes tensors of unique names, those with the largest elements first so
 // that each is aligned, and waits until the file is safely on disk; on failure
 // throws kCheckpoint and leaves an older file of that name untouched.
-void WriteSafetensors(const std::string& path,
-                      std::span<const NamedTensor> tensors,
-                      const std::map<std::string, std::string>& metadata = {});
+FileSum WriteSafetensors(
+    const std::string& path, std::span<const NamedTensor> tensors,
+    const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace fusor::runtime

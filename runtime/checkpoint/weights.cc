@@ -7,18 +7,15 @@
 #include "runtime/checkpoint/safetensors.h"
 
 namespace fusor::runtime {
-namespace {
 
-bool IsOptimizerState(const std::string& name) {
-  return name.rfind("momentum/", 0) == 0;
+bool IsModelState(ir::InputRole role) {
+  return ir::IsParameter(role) || role == ir::InputRole::kStatistic;
 }
-
-}  // namespace
 
 void SaveWeights(const Session& session, const std::string& path) {
   std::vector<NamedTensor> tensors;
   for (const codegen::StateLayout::Entry& entry : session.state().entries) {
-    if (IsOptimizerState(entry.name)) continue;
+    if (!IsModelState(session.StateRole(entry.name))) continue;
     const std::vector<float> values = session.ReadState(entry.name);
     NamedTensor tensor{entry.name, {ir::DType::kF32, entry.type.shape, {}}, {}};
     tensor.bytes.resize(values.size() * sizeof(float));
@@ -32,7 +29,7 @@ void LoadWeights(Session& session, const std::string& path) {
   const Safetensors file = ReadSafetensors(path);
   std::vector<std::pair<std::string, std::vector<float>>> loaded;
   for (const codegen::StateLayout::Entry& entry : session.state().entries) {
-    if (IsOptimizerState(entry.name)) continue;
+    if (!IsModelState(session.StateRole(entry.name))) continue;
     const NamedTensor* tensor = file.Find(entry.name);
     FUSOR_CHECK(tensor != nullptr, kCheckpoint, "{}: tensor {} is missing",
                 path, entry.name);

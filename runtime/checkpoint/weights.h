@@ -6,6 +6,9 @@
 
 namespace fusor::runtime {
 
+// Whether it belongs to the network, not to how it is trained.
+bool IsModelState(ir::InputRole role);
+
 // Parameters and running statistics as f32 safetensors under torchvision's
 // names, logical row-major (OIHW); a file that torchvision's load_state_dict
 // takes (strict=False: num_batches_tracked is not kept).

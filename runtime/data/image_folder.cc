@@ -9,6 +9,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "ir/support/hash.h"
 
 namespace fusor::runtime {
 namespace {
@@ -157,6 +158,18 @@ std::string ImageFolder::Name(int64_t index) const {
   const size_t end =
       index + 1 < size() ? path_begin_[index + 1] : paths_.size();
   return root_ + "/" + class_name + "/" + paths_.substr(begin, end - begin);
+}
+
+uint64_t ImageFolder::Fingerprint() const {
+  uint64_t hash = HashBytes(paths_);
+  for (const std::string& name : class_names_) {
+    hash = HashCombine(HashBytes(name, hash), name.size());
+  }
+  for (int64_t begin : class_begin_) {
+    hash = HashCombine(hash, static_cast<uint64_t>(begin));
+  }
+  for (size_t begin : path_begin_) hash = HashCombine(hash, begin);
+  return hash;
 }
 
 void ImageFolder::Read(int64_t index, std::vector<uint8_t>& bytes) const {

@@ -27,6 +27,10 @@ class ImageFolder : public Dataset {
   std::string Name(int64_t index) const override;
   void Read(int64_t index, std::vector<uint8_t>& bytes) const override;
 
+  // Of the names of classes and samples and their order, wherever the folder
+  // lies; not of what is in the files.
+  uint64_t Fingerprint() const;
+
   const std::string& root() const { return root_; }
   const std::vector<std::string>& class_names() const { return class_names_; }
 

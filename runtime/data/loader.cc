@@ -1,14 +1,12 @@
 #include "runtime/data/loader.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "ir/support/error.h"
 #include "runtime/host_memory.h"
+#include "runtime/signals_blocked.h"
 
 namespace fusor::runtime {
 namespace {
@@ -22,23 +20,6 @@ double SecondsSince(Clock::time_point begin) {
 // A data set in which so many neighbours are unreadable is not worth skipping
 // through.
 constexpr int kMaxReplacements = 100;
-
-// Blocks all signals in this thread and the threads it starts, so that they
-// reach the thread that handles them.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 

@@ -30,7 +30,7 @@ void MakeSample(int64_t sample, uint64_t key, int num_classes, int32_t& label,
 }  // namespace
 
 SyntheticSource::SyntheticSource(const SyntheticOptions& options)
-    : options_(options) {
+    : options_(options), next_(options.start) {
   const SyntheticOptions& o = options_;
   FUSOR_CHECK(o.batch_size > 0 && o.image_size > 0 && o.num_classes > 0 &&
                   o.distinct_batches > 0,

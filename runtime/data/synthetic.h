@@ -18,6 +18,7 @@ struct SyntheticOptions {
   uint64_t seed = 0;
   int rank = 0;
   int world_size = 1;
+  int64_t start = 0;  // batches to begin after, to resume a run
 };
 
 // Noise and random labels, for measurements without a data set: Next costs

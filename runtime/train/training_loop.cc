@@ -1,10 +1,12 @@
 #include "runtime/train/training_loop.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 
 #include "ir/support/error.h"
+#include "ir/support/hash.h"
 
 namespace fusor::runtime {
 namespace {
@@ -13,6 +15,12 @@ using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
+}
+
+// Adds one more step's loss to the hash of those before (0: none).
+uint64_t LossHash(uint64_t before, double loss) {
+  return HashCombine(before == 0 ? kHashSeed : before,
+                     std::bit_cast<uint64_t>(loss));
 }
 
 // The inputs of a program that the loop feeds; -1 where it has none.
@@ -54,11 +62,14 @@ class Loop {
         options_(options),
         observer_(observer),
         feed_(session, program),
+        position_(options.start),
         loss_output_(session.FindOutput(program, "loss")) {
     total_ = options.epochs * source.batches_per_epoch();
     if (options.iterations >= 0) total_ = std::min(total_, options.iterations);
-    report_.step_ms.reserve(static_cast<size_t>(total_));
-    report_.losses.reserve(static_cast<size_t>(total_));
+    const auto steps =
+        static_cast<size_t>(std::max<int64_t>(total_ - position_.step, 0));
+    report_.step_ms.reserve(steps);
+    report_.losses.reserve(steps);
     const int64_t key = static_cast<int64_t>(options.seed);
     if (feed_.key >= 0) {
       session.SetInput(program, feed_.key, &key, sizeof(key));
@@ -68,27 +79,32 @@ class Loop {
   TrainReport Run(const std::function<std::optional<EvalReport>()>& evaluate) {
     interval_start_ = Clock::now();
     start_stats_ = interval_stats_ = source_.stats();
-    for (int64_t step = 0; step < total_; ++step) {
+    saved_ = position_.step;
+    if (position_.evaluation_due) Evaluate(evaluate);
+    while (position_.step < total_ && !report_.reached_top1) {
       if (observer_.stop && observer_.stop()) {
         report_.interrupted = true;
         break;
       }
+      const int64_t step = position_.step;
       Step(step);
       const int64_t per_epoch = source_.batches_per_epoch();
-      const bool epoch_ends = (step + 1) % per_epoch == 0;
-      const bool last = step + 1 == total_;
-      if ((step + 1) % options_.print_every == 0 || epoch_ends || last) {
+      const int64_t done = ++position_.step;
+      const bool epoch_ends = done % per_epoch == 0;
+      const bool last = done == total_;
+      if (done % options_.print_every == 0 || epoch_ends || last) {
         ReportInterval(step);
       }
-      const int64_t epoch = (step + 1) / per_epoch;
-      if (evaluate && options_.eval_every > 0 &&
-          (last || (epoch_ends && epoch % options_.eval_every == 0))) {
-        const std::optional<EvalReport> result = evaluate();
-        if (result && observer_.evaluated) observer_.evaluated(epoch, *result);
-        interval_start_ = Clock::now();
-        interval_stats_ = source_.stats();
-      }
+      position_.evaluation_due =
+          evaluate && options_.eval_every > 0 &&
+          (last || (epoch_ends && done / per_epoch % options_.eval_every == 0));
+      if (position_.evaluation_due) Evaluate(evaluate);
+      const bool save = options_.save_every > 0
+                            ? done % options_.save_every == 0
+                            : epoch_ends;
+      if (save) Save();
     }
+    if (saved_ != position_.step) Save();
     Finish();
     return std::move(report_);
   }
@@ -112,6 +128,7 @@ class Loop {
     const double loss = session_.ReadScalar(program_, loss_output_);
     const Clock::time_point end = Clock::now();
     report_.losses.push_back(loss);
+    position_.loss_hash = LossHash(position_.loss_hash, loss);
     report_.step_ms.push_back(1e3 * Seconds(start, end));
     ++report_.steps;
     images_ += batch.size();
@@ -127,6 +144,26 @@ class Loop {
                 "loss is {} at iteration {} (learning rate {}): training "
                 "diverged",
                 loss, step + 1, lr_);
+  }
+
+  void Evaluate(const std::function<std::optional<EvalReport>()>& evaluate) {
+    const std::optional<EvalReport> result = evaluate();
+    if (result) {
+      position_.evaluation_due = false;
+      position_.best_top1 = std::max(position_.best_top1, result->top1);
+      report_.reached_top1 = result->top1 >= options_.stop_at_top1;
+      if (observer_.evaluated) {
+        observer_.evaluated(position_.step / source_.batches_per_epoch(),
+                            *result);
+      }
+    }
+    interval_start_ = Clock::now();
+    interval_stats_ = source_.stats();
+  }
+
+  void Save() {
+    if (observer_.save) observer_.save(position_);
+    saved_ = position_.step;
   }
 
   void ReportInterval(int64_t step) {
@@ -154,6 +191,7 @@ class Loop {
   }
 
   void Finish() {
+    report_.end = position_;
     if (report_.steps == 0) return;
     report_.first_loss = report_.losses.front();
     report_.last_loss = report_.losses.back();
@@ -177,8 +215,10 @@ class Loop {
   const TrainOptions& options_;
   const TrainObserver& observer_;
   const Feed feed_;
+  TrainPosition position_;
   const int loss_output_;
   int64_t total_ = 0;
+  int64_t saved_ = 0;  // step of the last save
   int64_t images_ = 0;
   double lr_ = 0;
   Clock::time_point interval_start_;

@@ -12,11 +12,23 @@
 
 namespace fusor::runtime {
 
+// Where a run stands between two steps.
+struct TrainPosition {
+  int64_t step = 0;             // steps done
+  bool evaluation_due = false;  // after them, and not done
+  double best_top1 = 0;         // in [0, 1]
+  uint64_t loss_hash = 0;       // of all losses so far, 0: none
+};
+
 struct TrainOptions {
   int64_t epochs = 1;
   int64_t iterations = -1;  // stop after so many steps in all; -1: no limit
   int64_t print_every = 10;
-  int64_t eval_every = 1;  // epochs; 0: never
+  TrainPosition start;  // of a run that is resumed
+  // Steps between two calls of TrainObserver::save; 0: after each epoch.
+  int64_t save_every = 0;
+  double stop_at_top1 = 2;  // end once an evaluation reaches it, in [0, 1]
+  int64_t eval_every = 1;   // epochs; 0: never
   LrScheduleOptions lr;
   uint64_t seed = 0;  // of dropout
 };
@@ -42,15 +54,17 @@ struct EvalReport {
 };
 
 struct TrainReport {
-  int64_t steps = 0;
+  int64_t steps = 0;  // of this run: without those before its start
   double first_loss = 0;
   double last_loss = 0;
+  TrainPosition end;
   double images_per_second = 0;  // over all steps but the first
   double seconds = 0;            // in steps, data included
   std::vector<double> step_ms;
   std::vector<double> losses;
   DataStats data;
   bool interrupted = false;
+  bool reached_top1 = false;  // TrainOptions::stop_at_top1
 };
 
 // What the loop tells its caller; any may be empty.
@@ -59,13 +73,16 @@ struct TrainObserver {
   std::function<void(int64_t step, int64_t steps)> progress;
   std::function<void(int64_t epoch, const EvalReport&)> evaluated;
   std::function<void(const std::string&)> warning;
+  // When the state is to be saved: see save_every, and at the end, however the
+  // run ends. After the evaluation of that step.
+  std::function<void(const TrainPosition&)> save;
   // Asked before each step; true ends the run there.
   std::function<bool()> stop;
 };
 
-// Trains: the source's batches through `program`, evaluating with `evaluate`
-// after each eval_every-th epoch and after the last; an evaluation without a
-// result is not reported.
+// Trains: the source's batches, the first of which is that of the start,
+// through `program`, evaluating with `evaluate` after each eval_every-th epoch
+// and after the last; an evaluation without a result is not reported.
 TrainReport Train(Session& session, int program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,
                   const std::function<std::optional<EvalReport>()>& evaluate);

@@ -381,15 +381,16 @@ class SignalsTest(CliTest):
         process.communicate(timeout=100)
         self.assertEqual(process.returncode, 128 + number)
         self.assertEqual(sorted(p.name for p in out.iterdir()),
-                         ["a.json", "model.safetensors"])
+                         ["a.json", "checkpoints", "model.safetensors"])
         report = json.loads((out / "a.json").read_text())
         self.assertTrue(report["interrupted"])
         self.assertEqual(len(report["losses"]), report["steps"])
         self.assertLess(report["steps"], 1000000)
 
     def test_one_signal_ends_the_run_after_the_step_and_saves(self):
-        self.interrupted(signal.SIGINT)
-        self.interrupted(signal.SIGTERM)
+        for number in signal.SIGINT, signal.SIGTERM, signal.SIGUSR1:
+            self.interrupted(number)
+            shutil.rmtree(self.folder / "out")
 
     def test_a_second_signal_ends_it_at_once(self):
         process = self.start(

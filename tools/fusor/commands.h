@@ -21,7 +21,8 @@ void AddDump(CLI::App& app, Run* run);
 void AddData(CLI::App& app, Run* run);
 void AddDoctor(CLI::App& app, Run* run);
 
-// True once SIGINT or SIGTERM has come in; the handlers are installed by main.
+// True once SIGINT, SIGTERM or SIGUSR1 has come in; the handlers are installed
+// by main.
 bool StopRequested();
 int StopSignal();  // 0 when there was none
 

@@ -97,10 +97,17 @@ int NumClasses(const runtime::ImageFolder* images) {
 
 std::unique_ptr<runtime::BatchSource> OpenTraining(
     std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
-    const ModelFlags& model) {
+    const ModelFlags& model, int64_t start) {
   if (images != nullptr) {
-    return std::make_unique<runtime::Loader>(
-        std::move(images), MakeLoader(data, model, /*training=*/true));
+    runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/true);
+    const int64_t per_epoch =
+        runtime::Sampler({.samples = images->size(),
+                          .batch_size = options.batch_size,
+                          .training = true})
+            .batches_per_epoch();
+    options.start_epoch = start / per_epoch;
+    options.start_batch = start % per_epoch;
+    return std::make_unique<runtime::Loader>(std::move(images), options);
   }
   runtime::SyntheticOptions options;
   options.batch_size = static_cast<int>(model.batch);
@@ -108,6 +115,7 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
   options.num_classes = static_cast<int>(
       model.num_classes != 0 ? model.num_classes : kDefaultClasses);
   options.seed = data.seed;
+  options.start = start;
   return std::make_unique<runtime::SyntheticSource>(options);
 }
 

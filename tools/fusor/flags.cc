@@ -33,15 +33,17 @@ class Heading {
   CLI::App& app_;
 };
 
-// Those that decide what is compiled, and what is dumped of it, not where to.
-std::map<std::string, std::string> GivenOptions(const CLI::App& app) {
+constexpr int64_t kMaxSteps = int64_t{1} << 40;
+
+}  // namespace
+
+std::map<std::string, std::string> GivenOptions(
+    const CLI::App& app, std::span<const std::string_view> headings) {
   std::map<std::string, std::string> given;
   for (const CLI::Option* option : app.get_options()) {
     const std::string& group = option->get_group();
     if (option->count() == 0 || option->get_lnames().empty() ||
-        std::find(kDeciding.begin(), kDeciding.end(), group) ==
-            kDeciding.end() ||
-        option->get_lnames()[0] == "dump-to") {
+        std::find(headings.begin(), headings.end(), group) == headings.end()) {
       continue;
     }
     const std::string value =
@@ -51,9 +53,6 @@ std::map<std::string, std::string> GivenOptions(const CLI::App& app) {
   }
   return given;
 }
-constexpr int64_t kMaxSteps = int64_t{1} << 40;
-
-}  // namespace
 
 void AddModelFlags(CLI::App& app, ModelFlags& f) {
   const Heading heading(app, kModel);
@@ -119,7 +118,8 @@ void AddDumpFlags(CLI::App& app, DumpFlags& f) {
       ->check(OneOf({"text", "proto", "dot", "html"}));
   app.parse_complete_callback([&app, &f] {
     f.command = app.get_name();
-    f.options = GivenOptions(app);
+    f.options = GivenOptions(app, kDeciding);
+    f.options.erase("--dump-to");  // where to is no matter
   });
 }
 

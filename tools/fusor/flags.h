@@ -3,13 +3,21 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace fusor::tools {
 
 // Flags that several commands share. Each Add function declares them on a
 // command; the struct must outlive it.
+
+// The options under these headings of --help that do not have their default, by
+// their first long name; values of one that was given several times are joined
+// by commas.
+std::map<std::string, std::string> GivenOptions(
+    const CLI::App& app, std::span<const std::string_view> headings);
 
 struct ModelFlags {
   std::string arch = "resnet50-v1.5";

@@ -82,8 +82,9 @@ int Main(const std::vector<std::string>& args) {
   } catch (const CLI::ParseError& e) {
     return Fail(DescribeUsageError(app, e), ErrorCode::kUsage);
   }
-  std::signal(SIGINT, OnSignal);
-  std::signal(SIGTERM, OnSignal);
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, OnSignal);
+  // A file at its limit is to be an error of that file, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     run();
   } catch (const Error& e) {

@@ -1,12 +1,13 @@
 #include <fmt/core.h>
-#include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,11 +16,12 @@
 #include "ir/support/file.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/train/training_loop.h"
+#include "tools/fusor/checkpointing.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
 #include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
-#include "tools/fusor/profile_summary.h"
+#include "tools/fusor/train_report.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
@@ -41,55 +43,26 @@ struct TrainFlags {
   int64_t iterations = -1;
   int64_t print_every = 10;
   int64_t eval_every = 1;
-  std::string workspace;
+  CheckpointFlags checkpoint;
   std::string json;
   bool training_only = false;
+  Checkpointing::Options options;  // filled in by the parser
 };
 
-class ProgressBar {
- public:
-  ProgressBar() : visible_(isatty(STDERR_FILENO) != 0) {}
-  ~ProgressBar() { Clear(); }
+// What decides the numbers that a run computes, for checkpoints: the options
+// under these headings,
+constexpr std::array<std::string_view, 6> kDeciding = {
+    "Model", "Compilation", "Training", "Schedule", "Data", "Run"};
+// but for these.
+constexpr std::array<std::string_view, 10> kNotDeciding = {
+    "--workers",       "--prefetch",      "--synthetic",  "--kernel-cache",
+    "--verify",        "--verify-each",   "--bad-record", "--print-freq",
+    "--training-only", "--evaluate-every"};
 
-  void Show(int64_t step, int64_t steps) {
-    if (!visible_) return;
-    constexpr int kWidth = 40;
-    const int filled =
-        static_cast<int>(step * kWidth / std::max<int64_t>(steps, 1));
-    fmt::print(stderr, "\r[{}{}] {}/{}", std::string(filled, '='),
-               std::string(kWidth - filled, ' '), step, steps);
-    shown_ = true;
-  }
-  void Clear() {
-    if (shown_) fmt::print(stderr, "\r\033[K");
-    shown_ = false;
-  }
-
- private:
-  const bool visible_;
-  bool shown_ = false;
-};
-
-std::string IntervalLine(const IntervalReport& r) {
-  std::string read;
-  if (r.data.files_read > 0) {
-    const runtime::ReadRate rate = runtime::ReadRateOf(r.data, r.seconds);
-    read = fmt::format("  read {:.2f} MB/s, {:.0f} files/s", rate.megabytes,
-                       rate.files);
-  }
-  return fmt::format(
-      "epoch {:>3}  iteration {:>6}/{}  loss {:.4f}  {:7.2f} images/s  lr "
-      "{:.5f}  data wait {:.1f} %{}{}\n",
-      r.epoch, r.iteration, r.iterations, r.loss, r.images_per_second, r.lr,
-      100 * r.data_wait_share, read,
-      r.data_wait_share > runtime::kInputBoundShare ? "  input-bound" : "");
-}
-
-json EvalJson(const EvalReport& r) {
-  return {{"images", r.images},
-          {"loss", r.loss},
-          {"top1", r.top1},
-          {"top5", r.top5}};
+Checkpointing::Options DecidingOptions(const CLI::App& command) {
+  Checkpointing::Options options = GivenOptions(command, kDeciding);
+  for (std::string_view name : kNotDeciding) options.erase(std::string(name));
+  return options;
 }
 
 class TrainCommand {
@@ -103,19 +76,23 @@ class TrainCommand {
     auto train_images = ListImages(flags_.data, flags_.model, Split::kTrain);
     auto val_images = ListValidation(train_images.get());
     CheckOutputs();
+    checkpointing_.emplace(flags_.checkpoint, Identity(train_images.get()),
+                           flags_.options, flags_.data.seed, text_);
     Compile(NumClasses(train_images.get()), val_images != nullptr);
     const auto source =
-        OpenTraining(std::move(train_images), flags_.data, flags_.model);
+        OpenTraining(std::move(train_images), flags_.data, flags_.model,
+                     checkpointing_->start().step);
     const auto val =
         val_images == nullptr
             ? nullptr
             : OpenEvaluation(std::move(val_images), flags_.data, flags_.model);
-    session_->InitializeState(flags_.data.seed);
+    checkpointing_->Initialize(*session_);
     Debugging debugging(flags_.debug, flags_.compile.dump.to.empty()
-                                          ? flags_.workspace
+                                          ? flags_.checkpoint.workspace
                                           : flags_.compile.dump.to);
     debugging.Watch(*session_);
     const TrainReport report = Train(*source, val.get());
+    checkpointing_->Finish();
     if (report.steps == 0) return;
     Save();
     Report(report);
@@ -133,12 +110,29 @@ class TrainCommand {
   }
 
   std::string WeightsPath() const {
-    return flags_.workspace + "/model.safetensors";
+    return flags_.checkpoint.workspace + "/model.safetensors";
+  }
+
+  // What a run that resumes must have alike.
+  Checkpointing::Options Identity(const runtime::ImageFolder* images) const {
+    const ModelFlags& model = flags_.model;
+    const int classes = NumClasses(images);
+    return {{"--arch", models::CanonicalArch(model.arch)},
+            {"--batch-size", fmt::format("{}", model.batch)},
+            {"--image-size", fmt::format("{}", ImageSize(model))},
+            {"--num-classes",
+             fmt::format("{}", MakeModelOptions(model, classes).num_classes)},
+            {"--seed", fmt::format("{}", flags_.data.seed)},
+            {"data", images == nullptr
+                         ? "synthetic"
+                         : fmt::format("{} images {:016x}", images->size(),
+                                       images->Fingerprint())}};
   }
 
   void CheckOutputs() const {
-    if (!flags_.workspace.empty()) {
-      MakeFolder("--workspace", flags_.workspace);
+    const std::string& workspace = flags_.checkpoint.workspace;
+    if (!workspace.empty()) {
+      MakeFolder("--workspace", workspace);
       CheckWritable(WeightsPath(), ErrorCode::kUsage);
     }
     CheckOutput("--json",
@@ -176,6 +170,8 @@ class TrainCommand {
     options.print_every = flags_.print_every;
     options.eval_every = flags_.eval_every;
     options.seed = flags_.data.seed;
+    options.start = checkpointing_->start();
+    options.save_every = flags_.checkpoint.every;
     const int64_t per_epoch = source.batches_per_epoch();
     const int64_t total =
         flags_.iterations >= 0 ? flags_.iterations : flags_.epochs * per_epoch;
@@ -195,12 +191,15 @@ class TrainCommand {
       bar.Show(step, steps);
     };
     observer.evaluated = [&](int64_t epoch, const EvalReport& r) {
-      print(fmt::format(
-          "epoch {:>3}  val top1 {:.2f} %  top5 {:.2f} %  loss {:.4f}  ({} "
-          "images)\n",
-          epoch, 100 * r.top1, 100 * r.top5, r.loss, r.images));
-      evals_.push_back(EvalJson(r));
+      print(EvaluationLine(epoch, r));
+      evals_.push_back(EvaluationJson(r));
     };
+    if (checkpointing_->saves()) {
+      observer.save = [&](const runtime::TrainPosition& position) {
+        bar.Clear();
+        checkpointing_->Save(*session_, position, per_epoch);
+      };
+    }
     observer.warning = [&](const std::string& text) {
       bar.Clear();
       fmt::print(stderr, "warning: {}\n", text);
@@ -221,52 +220,36 @@ class TrainCommand {
   }
 
   void Save() {
-    if (flags_.workspace.empty()) return;
+    if (!checkpointing_->saves()) return;
     runtime::SaveWeights(*session_, WeightsPath());
     fmt::print(text_, "saved     {}\n", WeightsPath());
   }
 
   void Report(const TrainReport& report) {
-    const ProfileShares shares = MeasureShares(*session_, train_);
-    const double wait =
-        report.seconds > 0 ? report.data.wait_seconds / report.seconds : 0;
-    fmt::print(
-        text_,
-        "trained   {} steps in {:.1f} s, {:.2f} images/s, loss {:.4f} -> "
-        "{:.4f}\n",
-        report.steps, report.seconds, report.images_per_second,
-        report.first_loss, report.last_loss);
-    const double compute = 1 - wait;
-    fmt::print(
-        text_,
-        "time      {:.0f} % convolutions and matmul, {:.0f} % fused kernels, "
-        "{:.0f} % other library calls, {:.0f} % waiting for data{}\n",
-        100 * compute * shares.matrix, 100 * compute * shares.kernels,
-        100 * compute * shares.other, 100 * wait,
-        wait > runtime::kInputBoundShare ? " (input-bound)" : "");
     json out = ProgramJson(*session_, train_);
-    out.update(DataJson(report.data, report.seconds));
+    out.update(TrainingJson(report));
     out["arch"] = models::CanonicalArch(flags_.model.arch);
     out["batch_size"] = flags_.model.batch;
-    out["steps"] = report.steps;
-    out["loss"] = report.last_loss;
-    out["first_loss"] = report.first_loss;
-    out["losses"] = report.losses;
-    out["seconds"] = report.seconds;
-    out["images_per_second"] = report.images_per_second;
-    out["step_ms"] = StepJson(report.step_ms);
-    out["interrupted"] = report.interrupted;
     if (!evals_.empty()) {
       out["top1"] = evals_.back()["top1"];
       out["top5"] = evals_.back()["top5"];
       out["evaluations"] = evals_;
     }
+    if (!flags_.json.empty()) {
+      runtime::StateSnapshot state;
+      runtime::TakeSnapshot(*session_, state);
+      out["state_hash"] = fmt::format("{:016x}", runtime::StateHash(state));
+    }
+    // Measuring steps on: the last that is done.
+    const ProfileShares shares = MeasureShares(*session_, train_);
+    fmt::print(text_, "{}", SummaryLines(report, shares));
     WriteJson(flags_.json, out);
   }
 
   const TrainFlags& flags_;
   FILE* const text_;
   std::shared_ptr<codegen::Dumper> dumper_;
+  std::optional<Checkpointing> checkpointing_;
   std::unique_ptr<runtime::Session> session_;
   int train_ = -1;
   int eval_ = -1;
@@ -302,14 +285,13 @@ void AddTrain(CLI::App& app, Run* run) {
       ->capture_default_str()
       ->check(WholeNumber(0));
   command->add_flag("--training-only", flags->training_only, "Do not evaluate");
-  command
-      ->add_option("--workspace", flags->workspace,
-                   "Folder for model.safetensors")
-      ->type_name("DIR");
+  AddCheckpointFlags(*command, flags->checkpoint);
   AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
-  command->callback(
-      [flags, run] { *run = [flags] { TrainCommand(*flags).Run(); }; });
+  command->callback([flags, run, command] {
+    flags->options = DecidingOptions(*command);
+    *run = [flags] { TrainCommand(*flags).Run(); };
+  });
 }
 
 }  // namespace fusor::tools

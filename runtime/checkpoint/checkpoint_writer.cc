@@ -1,0 +1,104 @@
+#include "runtime/checkpoint/checkpoint_writer.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "ir/support/error.h"
+#include "runtime/signals_blocked.h"
+
+namespace fusor::runtime {
+namespace {
+
+// A full disk may be emptied in time for the next save.
+constexpr int kMaxFailures = 3;
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(std::string folder, int keep)
+    : path_(std::move(folder)), keep_(keep) {
+  if (std::filesystem::exists(path_)) {
+    folder_ = std::make_unique<CheckpointFolder>(path_);
+  }
+  const SignalsBlocked blocked;
+  thread_ = std::thread([this] { Work(); });
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void CheckpointWriter::Work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stop_ || busy_; });
+    if (!busy_) return;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      SaveNow();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    error_ = error;
+    failures_ = error ? failures_ + 1 : 0;
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+void CheckpointWriter::SaveNow() {
+  try {
+    if (folder_ == nullptr) {
+      folder_ = std::make_unique<CheckpointFolder>(path_);
+    }
+    std::string saved = folder_->Save(header_, snapshot_);
+    {
+      const std::lock_guard lock(mutex_);
+      saved_.push_back(std::move(saved));
+    }
+    folder_->Prune(keep_);
+  } catch (const std::exception& e) {
+    const std::lock_guard lock(mutex_);
+    warnings_.emplace_back(e.what());
+    throw;
+  }
+}
+
+void CheckpointWriter::Wait(std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [this] { return !busy_; });
+}
+
+void CheckpointWriter::Save(const Session& session,
+                            const CheckpointHeader& header) {
+  std::unique_lock lock(mutex_);
+  Wait(lock);
+  if (failures_ >= kMaxFailures) std::rethrow_exception(error_);
+  TakeSnapshot(session, snapshot_);
+  header_ = header;
+  busy_ = true;
+  changed_.notify_all();
+}
+
+void CheckpointWriter::Finish() {
+  std::unique_lock lock(mutex_);
+  Wait(lock);
+  if (error_) std::rethrow_exception(error_);
+}
+
+std::vector<std::string> CheckpointWriter::TakeSaved() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(saved_, {});
+}
+
+std::vector<std::string> CheckpointWriter::TakeWarnings() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(warnings_, {});
+}
+
+}  // namespace fusor::runtime

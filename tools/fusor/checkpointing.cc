@@ -1,0 +1,215 @@
+#include "tools/fusor/checkpointing.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "ir/support/error.h"
+#include "runtime/checkpoint/weights.h"
+#include "tools/fusor/validators.h"
+
+namespace fusor::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kManifest[] = "manifest.json";
+
+void Warn(const std::string& text) {
+  fmt::print(stderr, "warning: {}\n", text);
+}
+
+std::string ValueOf(const Checkpointing::Options& options,
+                    const std::string& name) {
+  const auto it = options.find(name);
+  return it == options.end() ? "its default" : it->second;
+}
+
+// Names of what differs.
+std::vector<std::string> Differences(const Checkpointing::Options& a,
+                                     const Checkpointing::Options& b) {
+  Checkpointing::Options all = a;
+  all.insert(b.begin(), b.end());
+  std::vector<std::string> names;
+  for (const auto& [name, value] : all) {
+    if (ValueOf(a, name) != ValueOf(b, name)) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+void AddCheckpointFlags(CLI::App& app, CheckpointFlags& f) {
+  app.option_defaults()->group("Checkpoints");
+  app.add_option("--workspace", f.workspace,
+                 "Folder for checkpoints and, at the end, model.safetensors")
+      ->type_name("DIR");
+  app.add_option("--resume", f.resume,
+                 "Go on from a checkpoint, from the newest sound one of a "
+                 "folder, or with auto from that of the workspace, if any")
+      ->type_name("FILE|DIR|auto");
+  app.add_option("--checkpoint-every", f.every,
+                 "Steps between checkpoints (0: an epoch); one more at the end")
+      ->capture_default_str()
+      ->check(WholeNumber(0));
+  app.add_option("--keep-checkpoints", f.keep,
+                 "Remove all but the newest so many (0: keep all)")
+      ->capture_default_str()
+      ->check(WholeNumber(0, 1 << 30));
+  app.add_flag("--no-checkpoints", f.off,
+               "Save neither checkpoints nor weights");
+  app.add_option("--pretrained-weights", f.weights,
+                 "Start from these weights; safetensors with torchvision's "
+                 "names")
+      ->type_name("FILE");
+  app.option_defaults()->group("Options");
+}
+
+Checkpointing::Checkpointing(const CheckpointFlags& flags, Options identity,
+                             Options options, uint64_t seed, FILE* text)
+    : flags_(flags),
+      identity_(std::move(identity)),
+      options_(std::move(options)),
+      seed_(seed),
+      text_(text) {
+  CheckFlags();
+  if (!flags.resume.empty()) FindResume();
+  if (resumed_) {
+    CheckIdentity();
+    const runtime::CheckpointHeader& header = resumed_->header;
+    start_ = {header.step, header.evaluation_due, header.best_top1,
+              header.loss_hash};
+    fmt::print(text_, "resumed   {} after step {} (epoch {}, batch {})\n",
+               resumed_->path, header.step, header.epoch, header.batch);
+  }
+  if (!flags.workspace.empty() && !flags.off) {
+    writer_ = std::make_unique<runtime::CheckpointWriter>(Folder(), flags.keep);
+  }
+}
+
+std::string Checkpointing::Folder() const {
+  return flags_.workspace + "/checkpoints";
+}
+
+void Checkpointing::CheckFlags() const {
+  FUSOR_CHECK(!flags_.workspace.empty() || flags_.resume != "auto", kUsage,
+              "--resume auto: expected --workspace, where it looks");
+  FUSOR_CHECK(!flags_.workspace.empty() || flags_.every == 0, kUsage,
+              "--checkpoint-every: expected --workspace, where they go");
+  if (flags_.workspace.empty() || flags_.off || !flags_.resume.empty()) return;
+  const auto there = runtime::ListCheckpoints(Folder());
+  FUSOR_CHECK(there.empty(), kUsage,
+              "--workspace {}: it holds checkpoints of another run ({}): "
+              "expected --resume auto to go on with it, --no-checkpoints, or "
+              "another folder",
+              flags_.workspace, there.back());
+}
+
+void Checkpointing::FindResume() {
+  if (flags_.resume == "auto") {
+    if (runtime::ListCheckpoints(Folder()).empty()) {
+      fmt::print(text_, "resumed   nothing: no checkpoint in {}\n", Folder());
+      return;
+    }
+    return ReadNewest(Folder());
+  }
+  const fs::path path = flags_.resume;
+  FUSOR_CHECK(fs::exists(path), kCheckpoint,
+              "--resume {}: no such file or folder", flags_.resume);
+  if (!fs::is_directory(path)) {
+    FUSOR_CHECK(fs::exists(path.parent_path() / kManifest), kCheckpoint,
+                "--resume {}: not in a checkpoint of fusor; weights alone are "
+                "loaded by --pretrained-weights",
+                flags_.resume);
+    const std::string folder = path.parent_path();
+    resumed_ = runtime::ReadCheckpoint(folder.empty() ? "." : folder);
+    return;
+  }
+  if (fs::exists(path / kManifest)) {
+    resumed_ = runtime::ReadCheckpoint(flags_.resume);
+    return;
+  }
+  const bool workspace = fs::is_directory(path / "checkpoints");
+  const std::string folder =
+      workspace ? (path / "checkpoints").string() : flags_.resume;
+  FUSOR_CHECK(!runtime::ListCheckpoints(folder).empty(), kCheckpoint,
+              "--resume {}: no checkpoint there", flags_.resume);
+  ReadNewest(folder);
+}
+
+void Checkpointing::ReadNewest(const std::string& folder) {
+  auto newest = runtime::ReadNewestCheckpoint(folder);
+  FUSOR_CHECK(newest.checkpoint, kCheckpoint,
+              "--resume: none of the {} checkpoints in {} is sound; {}",
+              newest.skipped.size(), folder, newest.skipped.front());
+  for (const std::string& why : newest.skipped) Warn("skipped: " + why);
+  resumed_ = std::move(newest.checkpoint);
+}
+
+void Checkpointing::CheckIdentity() const {
+  const runtime::CheckpointHeader& header = resumed_->header;
+  for (const std::string& name : Differences(header.identity, identity_)) {
+    ThrowError(ErrorCode::kCheckpoint,
+               fmt::format("{}: a checkpoint of another run: {} was {}, is {}",
+                           resumed_->path, name, ValueOf(header.identity, name),
+                           ValueOf(identity_, name)));
+  }
+  for (const std::string& name : Differences(header.options, options_)) {
+    Warn(fmt::format("resume: {} was {}, is {}", name,
+                     ValueOf(header.options, name), ValueOf(options_, name)));
+  }
+  if (header.version != FUSOR_VERSION) {
+    Warn(fmt::format("resume: the checkpoint is of fusor {}, this is {}",
+                     header.version, FUSOR_VERSION));
+  }
+}
+
+void Checkpointing::Initialize(runtime::Session& session) {
+  if (resumed_) {
+    runtime::RestoreState(session, *resumed_);
+    resumed_->tensors.clear();
+    return;
+  }
+  session.InitializeState(seed_);
+  if (!flags_.weights.empty()) runtime::LoadWeights(session, flags_.weights);
+}
+
+void Checkpointing::Save(const runtime::Session& session,
+                         const runtime::TrainPosition& position,
+                         int64_t steps_per_epoch) {
+  runtime::CheckpointHeader header;
+  header.step = position.step;
+  header.epoch = position.step / steps_per_epoch;
+  header.batch = position.step % steps_per_epoch;
+  header.seed = seed_;
+  header.evaluation_due = position.evaluation_due;
+  header.best_top1 = position.best_top1;
+  header.loss_hash = position.loss_hash;
+  header.identity = identity_;
+  header.options = options_;
+  header.version = FUSOR_VERSION;
+  writer_->Save(session, header);
+  Tell();
+}
+
+void Checkpointing::Finish() {
+  if (writer_ == nullptr) return;
+  try {
+    writer_->Finish();
+  } catch (...) {
+    writer_->TakeWarnings();  // the last of them is what is thrown
+    throw;
+  }
+  Tell();
+}
+
+void Checkpointing::Tell() {
+  for (const std::string& warning : writer_->TakeWarnings()) Warn(warning);
+  for (const std::string& path : writer_->TakeSaved()) {
+    fmt::print(text_, "saved     {}\n", path);
+  }
+  std::fflush(text_);
+}
+
+}  // namespace fusor::tools

@@ -1,0 +1,106 @@
+#include "tools/fusor/train_report.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "tools/fusor/workbench.h"
+
+namespace fusor::tools {
+
+using nlohmann::json;
+using runtime::EvalReport;
+using runtime::IntervalReport;
+using runtime::TrainReport;
+
+ProgressBar::ProgressBar() : visible_(isatty(STDERR_FILENO) != 0) {}
+
+void ProgressBar::Show(int64_t step, int64_t steps) {
+  if (!visible_) return;
+  constexpr int kWidth = 40;
+  const int filled =
+      static_cast<int>(step * kWidth / std::max<int64_t>(steps, 1));
+  fmt::print(stderr, "\r[{}{}] {}/{}", std::string(filled, '='),
+             std::string(kWidth - filled, ' '), step, steps);
+  shown_ = true;
+}
+
+void ProgressBar::Clear() {
+  if (shown_) fmt::print(stderr, "\r\033[K");
+  shown_ = false;
+}
+
+std::string IntervalLine(const IntervalReport& r) {
+  std::string read;
+  if (r.data.files_read > 0) {
+    const runtime::ReadRate rate = runtime::ReadRateOf(r.data, r.seconds);
+    read = fmt::format("  read {:.2f} MB/s, {:.0f} files/s", rate.megabytes,
+                       rate.files);
+  }
+  return fmt::format(
+      "epoch {:>3}  iteration {:>6}/{}  loss {:.4f}  {:7.2f} images/s  lr "
+      "{:.5f}  data wait {:.1f} %{}{}\n",
+      r.epoch, r.iteration, r.iterations, r.loss, r.images_per_second, r.lr,
+      100 * r.data_wait_share, read,
+      r.data_wait_share > runtime::kInputBoundShare ? "  input-bound" : "");
+}
+
+std::string EvaluationLine(int64_t epoch, const EvalReport& r) {
+  return fmt::format(
+      "epoch {:>3}  val top1 {:.2f} %  top5 {:.2f} %  loss {:.4f}  ({} "
+      "images)\n",
+      epoch, 100 * r.top1, 100 * r.top5, r.loss, r.images);
+}
+
+namespace {
+
+double WaitShare(const TrainReport& report) {
+  return report.seconds > 0 ? report.data.wait_seconds / report.seconds : 0;
+}
+
+}  // namespace
+
+std::string SummaryLines(const TrainReport& report,
+                         const ProfileShares& shares) {
+  const double wait = WaitShare(report);
+  const double compute = 1 - wait;
+  return fmt::format(
+             "trained   {} steps in {:.1f} s, {:.2f} images/s, loss {:.4f} -> "
+             "{:.4f}\n",
+             report.steps, report.seconds, report.images_per_second,
+             report.first_loss, report.last_loss) +
+         fmt::format(
+             "time      {:.0f} % convolutions and matmul, {:.0f} % fused "
+             "kernels, {:.0f} % other library calls, {:.0f} % waiting for "
+             "data{}\n",
+             100 * compute * shares.matrix, 100 * compute * shares.kernels,
+             100 * compute * shares.other, 100 * wait,
+             wait > runtime::kInputBoundShare ? " (input-bound)" : "");
+}
+
+json EvaluationJson(const EvalReport& r) {
+  return {{"images", r.images},
+          {"loss", r.loss},
+          {"top1", r.top1},
+          {"top5", r.top5}};
+}
+
+json TrainingJson(const TrainReport& report) {
+  json out = DataJson(report.data, report.seconds);
+  out["steps"] = report.steps;
+  out["last_step"] = report.end.step;
+  out["loss"] = report.last_loss;
+  out["first_loss"] = report.first_loss;
+  out["losses"] = report.losses;
+  out["loss_hash"] = fmt::format("{:016x}", report.end.loss_hash);
+  out["seconds"] = report.seconds;
+  out["images_per_second"] = report.images_per_second;
+  out["step_ms"] = StepJson(report.step_ms);
+  out["interrupted"] = report.interrupted;
+  return out;
+}
+
+}  // namespace fusor::tools

@@ -1,0 +1,41 @@
+#pragma once
+
+// What `fusor train` says.
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "runtime/debug/profile.h"
+#include "runtime/train/training_loop.h"
+#include "tools/fusor/profile_summary.h"
+
+namespace fusor::tools {
+
+// On stderr, when that is a terminal; wiped when it goes.
+class ProgressBar {
+ public:
+  ProgressBar();
+  ~ProgressBar() { Clear(); }
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void Show(int64_t step, int64_t steps);
+  void Clear();
+
+ private:
+  const bool visible_;
+  bool shown_ = false;
+};
+
+// Lines with their ends.
+std::string IntervalLine(const runtime::IntervalReport& report);
+std::string EvaluationLine(int64_t epoch, const runtime::EvalReport& report);
+std::string SummaryLines(const runtime::TrainReport& report,
+                         const ProfileShares& shares);
+
+// Keys of the README's table, without those of the program.
+nlohmann::json EvaluationJson(const runtime::EvalReport& report);
+nlohmann::json TrainingJson(const runtime::TrainReport& report);
+
+}  // namespace fusor::tools
