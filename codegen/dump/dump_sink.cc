@@ -49,7 +49,7 @@ void FolderSink::Write(const std::string& path, std::string_view bytes) {
 }
 
 void StreamSink::Write(const std::string& path, std::string_view bytes) {
-  stream_ << "// " << path << "\n" << bytes;
+  stream_ << "// " << prefix_ << path << "\n" << bytes;
   if (!bytes.empty() && bytes.back() != '\n') stream_ << '\n';
   stream_ << std::flush;
 }

@@ -28,14 +28,16 @@ class FolderSink : public DumpSink {
 };
 
 // One after the other into a stream, which must outlive this, each under a line
-// "// path".
+// "// path", the path after `prefix`.
 class StreamSink : public DumpSink {
  public:
-  explicit StreamSink(std::ostream& stream) : stream_(stream) {}
+  explicit StreamSink(std::ostream& stream, std::string prefix = "")
+      : stream_(stream), prefix_(std::move(prefix)) {}
   void Write(const std::string& path, std::string_view bytes) override;
 
  private:
   std::ostream& stream_;
+  const std::string prefix_;
 };
 
 // The name with '_' for what is not a letter, digit, '.', '_' or '-'. A long

@@ -196,6 +196,8 @@ class ArgumentsTest(CliTest):
                    *TINY, self.samples)
         self.fails(USAGE, ["eval: expected --weights, got none"], "eval",
                    self.samples)
+        self.fails(USAGE, ["--synthetic: unknown flag of eval"], "eval",
+                   "--weights", "w", "--synthetic")
 
     def test_an_image_size_below_the_models_is_refused(self):
         self.fails(GRAPH, ["resnet18", "image size 16", "at least 32"],
@@ -464,6 +466,21 @@ class OutputTest(CliTest):
         self.assertEqual(report["parameters"], 11689512)
         self.assertEqual(report["parameter_tensors"], 62)
         self.assertEqual(report["fusions"]["bn_relu"], 9)
+
+    def test_json_on_stdout_stands_there_alone(self):
+        size = ("--arch", "resnet20-cifar", "-b", "2", "--image-size", "8",
+                "--num-classes", "10")
+        module = self.folder / "model.txt"
+        module.write_text(self.succeeds("dump", *size, "--emit",
+                                        "graph").stdout)
+        for key, *command in [
+                ("passes", "compile", *size), ("kernels", "dump", *size),
+                ("variants", "compare", *size, "--rounds", "0"),
+                ("steps", "plan", *size), ("steps", "isolate", *size),
+                ("outputs", "opt", module, "--pass", "simplify",
+                 "--reference", "interpreter")]:
+            with self.subTest(command=command[0]):
+                self.assertIn(key, self.json_of(*command))
 
     def test_a_terminal_shows_progress_and_a_file_does_not(self):
         run = (*TINY, "--iterations", "4", "--print-freq", "2")

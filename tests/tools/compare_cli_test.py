@@ -92,7 +92,7 @@ class CompareTest(CliTest):
                        "winograd=off", "--b", "winograd=on", "--b",
                        "fusion=off,threads=1", "--json", "-")
         self.assertEqual(result.returncode, 0, result.stderr)
-        data = json.loads(result.stdout[result.stdout.index("\n{"):])
+        data = json.loads(result.stdout)
         self.assertEqual(
             [(c["first"], c["second"]) for c in data["comparisons"]],
             [("winograd=off", "winograd=on"),

@@ -216,7 +216,7 @@ class DebugCliTest(unittest.TestCase):
         fault = f"wrong:fuse_norm_activation:{relu}"
         out = self.folder / "out.json"
         self.run_ok("bisect", *SMALL, "--out", self.folder / "bug",
-                    "--json", out, fault=fault)
+                    "--fusion-rounding", "eager", "--json", out, fault=fault)
         found = json.loads(out.read_text())
         self.assertEqual(found["pass"], "fuse_norm_activation")
         self.assertEqual(found["subject"], relu)
@@ -224,6 +224,8 @@ class DebugCliTest(unittest.TestCase):
         self.assertLess(found["nodes"], 6)
         manifest = json.loads((self.folder / "bug/manifest.json").read_text())
         self.assertEqual(manifest["pass"], "fuse_norm_activation")
+        self.assertEqual(manifest["command"][-2:],
+                         ["--fusion-rounding", "eager"])
         self.assertEqual(self.replay(fault).returncode, 1)
         self.assertEqual(self.replay().returncode, 0, "without the bug")
 

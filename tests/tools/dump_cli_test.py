@@ -108,13 +108,38 @@ class DumpTest(CliTest):
                             ("bench", *SMALL, "--iterations", "1", "--warmup",
                              "0"),
                             ("dump", *SMALL), ("compile", *SMALL),
-                            ("opt", self.module, "--emit", "plan")):
+                            ("opt", self.module, "--emit", "plan"),
+                            ("plan", *SMALL),
+                            ("isolate", "--module", self.module),
+                            ("bisect", "--module", self.module, "--out",
+                             self.folder / "bug"),
+                            ("compare", *SMALL, "--image-size", "8",
+                             "--rounds", "0", "--b", "winograd=off")):
             with self.subTest(name):
                 folder = self.folder / name
                 self.run_ok(name, *args, "--dump-to", folder, "--dump-pass",
                             "^fuse$|plan")
+                if name == "compare":
+                    self.assertEqual({p.name for p in folder.iterdir()},
+                                     {"v0.fusion_off", "v1.winograd_off"})
+                    folder = folder / "v1.winograd_off"
+                    manifest = json.loads(
+                        (folder / "manifest.json").read_text())
+                    self.assertEqual(manifest["options"]["variant"],
+                                     "winograd=off")
                 for file in ("plan.txt", "*.optimize.fuse.after.txt"):
                     self.assertTrue(list(folder.glob(f"m0000.*/{file}")), file)
+
+    def test_a_dump_to_stdout_keeps_it_from_other_text(self):
+        for name, *args in (("compile", *SMALL), ("plan", *SMALL),
+                            ("isolate", "--module", self.module)):
+            with self.subTest(name):
+                text = self.run_ok(name, *args, "--dump-to", "-",
+                                   "--dump-pass", "^plan$")
+                self.assertTrue(text.startswith("// manifest.json\n{"), text)
+                self.assertTrue(text.endswith("\n}\n"), text[-200:])
+        self.assert_refused(2, "one output at most on stdout", "compile",
+                            *SMALL, "--dump-to", "-", "--json", "-")
 
     def test_decisions_are_a_table(self):
         folder = self.folder / "d"

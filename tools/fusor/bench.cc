@@ -46,7 +46,7 @@ struct Measured {
 class BenchCommand {
  public:
   explicit BenchCommand(const BenchFlags& flags)
-      : flags_(flags), text_(TextStream(flags.json)) {}
+      : flags_(flags), text_(TextStream({flags.json, flags.compile.dump.to})) {}
 
   void Run() {
     DataFlags noise = flags_.data;

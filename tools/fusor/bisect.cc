@@ -10,6 +10,7 @@
 
 #include "codegen/compiler.h"
 #include "codegen/debug/forked.h"
+#include "codegen/dump/dumper.h"
 #include "ir/draw_inputs.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
@@ -44,6 +45,7 @@ struct BisectFlags {
   double tolerance = 1e-6;
   uint64_t seed = 0;
   std::string json;
+  std::vector<std::string> compile_words;  // to be said again in a replay
 };
 
 constexpr std::string_view kScript = "script:";
@@ -62,6 +64,8 @@ class BisectCommand {
  public:
   explicit BisectCommand(const BisectFlags& flags)
       : flags_(flags),
+        text_(TextStream({flags.json, flags.compile.dump.to})),
+        dumper_(OpenDumper(flags.compile.dump)),
         program_(OpenProgram(flags.source)),
         options_(MakeCompileOptions(flags.compile, flags.optimizer)),
         compiler_(OpenCompiler(flags.compile)) {
@@ -74,12 +78,14 @@ class BisectCommand {
       given_ = runtime::ReadInputs(flags.inputs, *program_.graph);
     }
     // Found out now rather than at the end.
+    CheckOutput("--json", flags.json);
     std::error_code failure;
     std::filesystem::create_directories(flags.out, failure);
     FUSOR_CHECK(!failure, kUsage, "--out {}: {}", flags.out, failure.message());
   }
 
   void Run() {
+    if (dumper_ != nullptr) DumpCompilation();
     if (flags_.oracle.starts_with(kScript)) {
       ByScript(flags_.oracle.substr(kScript.size()));
     } else if (const auto found = BisectPasses()) {
@@ -92,13 +98,23 @@ class BisectCommand {
       LookForWrongCode();
     }
     if (found_.empty()) {
-      fmt::print("nothing found: {} shows no fault to the {} oracle\n",
+      fmt::print(text_, "nothing found: {} shows no fault to the {} oracle\n",
                  program_.graph->name(), flags_.oracle);
     }
     WriteJson(flags_.json, found_.empty() ? json::object() : found_);
   }
 
  private:
+  // Of the whole program, or as far as it gets: the bug may be a crash.
+  void DumpCompilation() const {
+    codegen::CompileOptions options = options_;
+    options.observers.push_back(codegen::Dumper::Observe(dumper_));
+    codegen::RunForked([&] {
+      codegen::Compile(program_.graph->Clone(), program_.kind, *compiler_,
+                       options);
+    });
+  }
+
   // The values of --inputs where it has them; else random ones, by name.
   std::vector<ir::Tensor> Inputs(const ir::Graph& graph) const {
     std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, flags_.seed);
@@ -126,13 +142,13 @@ class BisectCommand {
   }
 
   void ReportPass(const codegen::BisectResult& found) {
-    fmt::print("pass      {}\n", found.pass);
+    fmt::print(text_, "pass      {}\n", found.pass);
     if (found.application > 0) {
-      fmt::print("rewrite   number {}, of {}{}{}\n", found.application,
+      fmt::print(text_, "rewrite   number {}, of {}{}{}\n", found.application,
                  found.subject, found.location.empty() ? "" : " at ",
                  found.location);
     } else {
-      fmt::print("rewrite   none of those that fuel counts\n");
+      fmt::print(text_, "rewrite   none of those that fuel counts\n");
     }
     found_ = {{"pass", found.pass},
               {"rewrite", found.application},
@@ -156,17 +172,19 @@ class BisectCommand {
   // Prints the rest and writes the reproducer.
   void Finish(const std::string& symptom, std::vector<std::string> command,
               const TestCase& reduced) {
-    fmt::print("symptom   {}\n", symptom);
+    fmt::print(text_, "symptom   {}\n", symptom);
     found_["symptom"] = symptom;
     found_["nodes"] = reduced.graph->nodes().size();
     found_["reproducer"] = flags_.out;
-    for (const auto& [name, value] : flags_.compile.dump.options) {
-      options_text_ += (options_text_.empty() ? "" : " ") + name + " " + value;
+    const std::string options = ShellCommand(flags_.compile_words);
+    if (command[0] == "fusor") {
+      command.insert(command.end(), flags_.compile_words.begin(),
+                     flags_.compile_words.end());
     }
     Reproducer reproducer{flags_.out, std::move(command), {}};
     reproducer.facts = {{"oracle", flags_.oracle},
                         {"symptom", symptom},
-                        {"options", options_text_},
+                        {"options", options},
                         {"target", compiler_->target().name},
                         {"codegen", compiler_->CodegenVersion()}};
     for (const char* key : {"pass", "subject", "location", "kernel", "op"}) {
@@ -174,6 +192,7 @@ class BisectCommand {
     }
     WriteReproducer(reproducer, reduced);
     fmt::print(
+        text_,
         "reduced   to {} nodes: {}/module.txt\nreplay    {}/command.sh\n",
         reduced.graph->nodes().size(), flags_.out, flags_.out);
   }
@@ -203,7 +222,7 @@ class BisectCommand {
         program.plan, *program.graph, worst.step,
         runtime::RandomOperands(*alone, options.seed + worst.step), *compiler_,
         *device, options);
-    fmt::print("pass      none\nkernel    {}{}{}\n", worst.what,
+    fmt::print(text_, "pass      none\nkernel    {}{}{}\n", worst.what,
                worst.location.empty() ? "" : " at ", worst.location);
     found_ = {{"kernel", worst.what}, {"location", worst.location}};
     std::vector<std::string> command{"fusor",    "isolate",
@@ -256,8 +275,8 @@ class BisectCommand {
     session.Observe(&checker);
     session.Step(program);
     if (!found.has_value()) return;
-    fmt::print("pass      none\nkernel    {}\nsymptom   {}\n", found->what,
-               found->Describe());
+    fmt::print(text_, "pass      none\nkernel    {}\nsymptom   {}\n",
+               found->what, found->Describe());
     found_ = {{"kernel", found->what},
               {"location", found->location},
               {"symptom", found->Describe()},
@@ -273,7 +292,7 @@ class BisectCommand {
       runtime::IsolateSteps(program.plan, *program.graph, *device, {});
     });
     if (crash.empty()) return;
-    fmt::print("pass      none: code generation or a kernel\n");
+    fmt::print(text_, "pass      none: code generation or a kernel\n");
     found_ = json::object();
     Finish(crash, {"fusor", "isolate", "--module", "module.txt"},
            {program_.graph->Clone(), Inputs(*program_.graph)});
@@ -309,7 +328,7 @@ class BisectCommand {
         });
     if (!found.has_value()) return;
     if (found->application > 0) {
-      fmt::print("pass      {}\nrewrite   number {}, of {}{}{}\n",
+      fmt::print(text_, "pass      {}\nrewrite   number {}, of {}{}{}\n",
                  found->rewrite.pass, found->application,
                  found->rewrite.subject,
                  found->rewrite.location.empty() ? "" : " at ",
@@ -319,7 +338,7 @@ class BisectCommand {
                 {"subject", found->rewrite.subject},
                 {"location", found->rewrite.location}};
     } else {
-      fmt::print("rewrite   none of those that fuel counts\n");
+      fmt::print(text_, "rewrite   none of those that fuel counts\n");
       found_ = json::object({{"rewrite", 0}});
     }
     // With as much fuel as passes want: in what is left rewrites have other
@@ -335,11 +354,12 @@ class BisectCommand {
   }
 
   const BisectFlags& flags_;
+  FILE* const text_;
+  const std::shared_ptr<codegen::Dumper> dumper_;
   const Program program_;
   const codegen::CompileOptions options_;
   const std::unique_ptr<codegen::TargetCompiler> compiler_;
   std::vector<ir::Tensor> given_;  // for the inputs of program_.graph
-  std::string options_text_;
   json found_;
 };
 
@@ -353,6 +373,7 @@ void AddBisect(CLI::App& app, Run* run) {
   AddProgramSource(*command, flags->source);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
   command
       ->add_option("--oracle", flags->oracle,
                    "What is a bug: interpreter: outputs differ from the "
@@ -384,8 +405,10 @@ void AddBisect(CLI::App& app, Run* run) {
       ->capture_default_str()
       ->type_name("DIR");
   AddJsonFlag(*command, flags->json);
-  command->callback(
-      [flags, run] { *run = [flags] { BisectCommand(*flags).Run(); }; });
+  command->callback([flags, command, run] {
+    flags->compile_words = CompileWords(*command);
+    *run = [flags] { BisectCommand(*flags).Run(); };
+  });
 }
 
 }  // namespace fusor::tools

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "codegen/dump/dump_sink.h"
+#include "codegen/dump/dumper.h"
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "runtime/data/batch_source.h"
@@ -52,7 +54,7 @@ std::string Describe(const runtime::TraceEntry& entry) {
 }
 
 // Where two traces part; kDifference when they do.
-void CompareTraces(const CompareFlags& flags) {
+void CompareTraces(const CompareFlags& flags, FILE* text) {
   const runtime::Trace a = runtime::ReadTrace(flags.traces[0]);
   const runtime::Trace b = runtime::ReadTrace(flags.traces[1]);
   const runtime::Divergence found =
@@ -62,12 +64,12 @@ void CompareTraces(const CompareFlags& flags) {
               {"only_a", found.only_a},
               {"only_b", found.only_b},
               {"first", nullptr}};
-  fmt::print(
-      "{} values in both traces, {} differ; {} only in the first, {} "
-      "only in the second\n",
-      found.values, found.different, found.only_a, found.only_b);
+  fmt::print(text,
+             "{} values in both traces, {} differ; {} only in the first, {} "
+             "only in the second\n",
+             found.values, found.different, found.only_a, found.only_b);
   if (found.a.has_value() && found.b.has_value()) {
-    fmt::print("first difference: {}\n  {}: {}\n  {}: {}\n", found.what,
+    fmt::print(text, "first difference: {}\n  {}: {}\n  {}: {}\n", found.what,
                flags.traces[0], Describe(*found.a), flags.traces[1],
                Describe(*found.b));
     out["first"] = {{"name", found.a->name},
@@ -111,14 +113,29 @@ std::string Subject(const CompareFlags& flags, const models::Model& model,
                      model.options.image_size, session.device().description());
 }
 
-void RunCompare(CompareFlags flags) {
-  if (!flags.traces.empty()) {
-    CompareTraces(flags);
-    return;
+// Those of one variant in a folder of their own.
+void DumpVariants(const DumpFlags& flags,
+                  std::vector<runtime::Variant>& variants) {
+  for (size_t v = 0; v < variants.size(); ++v) {
+    DumpFlags dump = flags;
+    dump.options["variant"] = variants[v].name;
+    const auto dumper = OpenDumper(
+        dump, fmt::format("v{}.{}", v, codegen::FileName(variants[v].name)));
+    if (dumper == nullptr) continue;
+    variants[v].compile.observers.push_back(codegen::Dumper::Observe(dumper));
   }
-  const std::vector<runtime::Variant> variants = Variants(flags);
+}
+
+void RunCompare(CompareFlags flags) {
+  FILE* text = TextStream({flags.json, flags.html, flags.compile.dump.to});
   CheckOutput("--html", flags.html);
   CheckOutput("--json", flags.json);
+  if (!flags.traces.empty()) {
+    CompareTraces(flags, text);
+    return;
+  }
+  std::vector<runtime::Variant> variants = Variants(flags);
+  DumpVariants(flags.compile.dump, variants);
   flags.data.synthetic = flags.data.path.empty();
   auto images = ListImages(flags.data, flags.model, Split::kTrain);
   const models::ModelOptions options =
@@ -137,7 +154,7 @@ void RunCompare(CompareFlags flags) {
   const std::string subject =
       Subject(flags, model, *comparison.variants[0].session);
   const auto facts = runtime::FactsOf(comparison);
-  fmt::print("{}\n\n{}", subject,
+  fmt::print(text, "{}\n\n{}", subject,
              runtime::ComparisonText(comparison, facts, flags.top));
   if (!flags.html.empty()) {
     WriteText(flags.html, runtime::ComparisonPage(comparison, facts, subject));
@@ -160,6 +177,7 @@ void AddCompare(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
   command
       ->add_option(
           "--a", flags->first,

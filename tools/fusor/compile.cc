@@ -56,23 +56,23 @@ void RefuseModelFlags(const CLI::App& command) {
   }
 }
 
-void PrintPasses(const codegen::CompileReport& report) {
-  fmt::print("passes    {:<10} {:<22} {:>8} {:>10}\n", "pipeline", "pass",
+void PrintPasses(FILE* text, const codegen::CompileReport& report) {
+  fmt::print(text, "passes    {:<10} {:<22} {:>8} {:>10}\n", "pipeline", "pass",
              "nodes", "ms");
   for (const passes::PassTrace& trace : report.passes) {
-    fmt::print("          {:<10} {:<22} {:>8} {:>10.2f}{}\n", trace.pipeline,
-               trace.name, trace.nodes_after, trace.ms,
+    fmt::print(text, "          {:<10} {:<22} {:>8} {:>10.2f}{}\n",
+               trace.pipeline, trace.name, trace.nodes_after, trace.ms,
                trace.changed ? "" : "  no change");
   }
 }
 
-void PrintArenas(const codegen::Plan& plan) {
-  fmt::print("arenas   ");
+void PrintArenas(FILE* text, const codegen::Plan& plan) {
+  fmt::print(text, "arenas   ");
   for (const codegen::Arena& arena : plan.arenas) {
-    fmt::print(" {} {:.1f} MiB", arena.name,
+    fmt::print(text, " {} {:.1f} MiB", arena.name,
                static_cast<double>(arena.bytes) / (1 << 20));
   }
-  fmt::print("\n");
+  fmt::print(text, "\n");
 }
 
 json PassesJson(const codegen::CompileReport& report) {
@@ -89,6 +89,7 @@ json PassesJson(const codegen::CompileReport& report) {
 }
 
 void RunCompile(const CompileCommandFlags& flags) {
+  FILE* text = TextStream({flags.json, flags.compile.dump.to});
   CheckOutput("--json", flags.json);
   const auto dumper = OpenDumper(flags.compile.dump);
   const auto compiler = OpenCompiler(flags.compile);
@@ -98,11 +99,11 @@ void RunCompile(const CompileCommandFlags& flags) {
   options.start = codegen::StageOf(*source.graph);
   const codegen::CompiledProgram program = codegen::Compile(
       std::move(source.graph), source.kind, *compiler, options);
-  fmt::print("{} for {} with {} threads\n", program.plan.name,
+  fmt::print(text, "{} for {} with {} threads\n", program.plan.name,
              program.plan.target, compiler->target().threads);
-  fmt::print("{}", ProgramSummary(program.plan, program.report));
-  PrintArenas(program.plan);
-  PrintPasses(program.report);
+  fmt::print(text, "{}", ProgramSummary(program.plan, program.report));
+  PrintArenas(text, program.plan);
+  PrintPasses(text, program.report);
   json out = ProgramJson(*program.graph, program.plan, program.report);
   out["module"] = program.plan.name;
   out["target"] = program.plan.target;

@@ -1,6 +1,5 @@
 #include <fmt/core.h>
 
-#include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -24,6 +23,7 @@ struct DumpCommandFlags {
 };
 
 void RunDump(const DumpCommandFlags& flags) {
+  FILE* text = TextStream({flags.json, flags.compile.dump.to});
   CheckOutput("--json", flags.json);
   const bool train = flags.phase == "train";
   const auto dumper = OpenDumper(flags.compile.dump);
@@ -44,18 +44,17 @@ void RunDump(const DumpCommandFlags& flags) {
       *compiler, options);
   const codegen::Plan& plan = program.plan;
   if (flags.emit == "summary") {
-    std::cout << ProgramSummary(plan, program.report);
+    fmt::print(text, "{}", ProgramSummary(plan, program.report));
   } else if (flags.emit == "plan") {
-    std::cout << codegen::Print(plan);
+    fmt::print(text, "{}", codegen::Print(plan));
   } else if (flags.emit == "kernels") {
-    std::cout << KernelText(plan);
+    fmt::print(text, "{}", KernelText(plan));
   } else {
     FUSOR_CHECK(stages.contains(flags.emit), kUsage,
                 "--emit={}: an evaluation program has no such stage",
                 flags.emit);
-    std::cout << stages[flags.emit];
+    fmt::print(text, "{}", stages[flags.emit]);
   }
-  std::cout << std::flush;
   WriteJson(flags.json, ProgramJson(*program.graph, plan, program.report));
 }
 

@@ -30,9 +30,8 @@ struct EvalFlags {
 };
 
 void RunEval(const EvalFlags& flags) {
+  FILE* text = TextStream({flags.json, flags.compile.dump.to});
   const auto dumper = OpenDumper(flags.compile.dump);
-  FUSOR_CHECK(!flags.data.synthetic, kUsage,
-              "eval: expected an image folder, not --synthetic");
   auto images =
       ListImages(flags.data, flags.model,
                  flags.split == "train" ? Split::kTrain : Split::kVal);
@@ -59,7 +58,7 @@ void RunEval(const EvalFlags& flags) {
     fmt::print(stderr, "warning: {}\n", warning);
   }
   const double rate = static_cast<double>(report->images) / spent.count();
-  fmt::print(TextStream(flags.json),
+  fmt::print(text,
              "top1 {:.2f} %  top5 {:.2f} %  loss {:.4f}  ({} images, {:.2f} "
              "images/s)\n",
              100 * report->top1, 100 * report->top5, report->loss,
@@ -82,7 +81,7 @@ void AddEval(CLI::App& app, Run* run) {
   auto flags = std::make_shared<EvalFlags>();
   CLI::App* command =
       app.add_subcommand("eval", "Accuracy of saved weights on DATA/val");
-  AddDataFlags(*command, flags->data);
+  AddReaderFlags(*command, flags->data);
   AddModelFlags(*command, flags->model);
   AddCompileFlags(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);

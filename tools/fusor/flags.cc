@@ -15,6 +15,7 @@ constexpr char kModel[] = "Model";
 constexpr char kCompilation[] = "Compilation";
 constexpr char kDumps[] = "Dumps";
 constexpr char kTraining[] = "Training";
+constexpr char kData[] = "Data";
 // Headings of what decides what is compiled, and what is dumped of it.
 constexpr std::array<std::string_view, 4> kDeciding = {kModel, kCompilation,
                                                        kDumps, kTraining};
@@ -184,6 +185,23 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
                "Check the graph after each pass that changes it");
 }
 
+std::vector<std::string> CompileWords(const CLI::App& app) {
+  std::vector<std::string> words;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string& group = option->get_group();
+    if (option->count() == 0 || (group != kCompilation && group != kTraining) ||
+        option->get_lnames()[0] == "substitute-kernel") {
+      continue;
+    }
+    const bool has_value = option->get_items_expected_max() > 0;
+    for (const std::string& value : option->results()) {
+      words.push_back("--" + option->get_lnames()[0]);
+      if (has_value) words.push_back(value);
+    }
+  }
+  return words;
+}
+
 void AddTargetFlag(CLI::App& app, CompileFlags& f) {
   const Heading heading(app, kCompilation);
   app.add_option("--target", f.target,
@@ -230,12 +248,11 @@ void AddScheduleFlags(CLI::App& app, OptimizerFlags& f) {
       ->check(Number(0));
 }
 
-void AddDataFlags(CLI::App& app, DataFlags& f) {
-  const Heading heading(app, "Data");
+void AddReaderFlags(CLI::App& app, DataFlags& f) {
+  const Heading heading(app, kData);
   app.add_option("DATA", f.path,
                  "Image folder: DATA/train/CLASS/*.jpg, DATA/val/CLASS/*.jpg")
       ->type_name("DIR");
-  app.add_flag("--synthetic", f.synthetic, "Random images instead of a folder");
   app.add_option("-j,--workers", f.workers, "Threads that decode images")
       ->capture_default_str()
       ->check(WholeNumber(1, 1024));
@@ -246,6 +263,12 @@ void AddDataFlags(CLI::App& app, DataFlags& f) {
                  "Images that cannot be decoded: fail or skip")
       ->capture_default_str()
       ->check(OneOf({"fail", "skip"}));
+}
+
+void AddDataFlags(CLI::App& app, DataFlags& f) {
+  AddReaderFlags(app, f);
+  const Heading heading(app, kData);
+  app.add_flag("--synthetic", f.synthetic, "Random images instead of a folder");
   app.add_option("--train-transform", f.transform,
                  "random-resized-crop, centre-crop, pad-crop or exact")
       ->check(

@@ -64,6 +64,9 @@ struct CompileFlags {
 };
 // Without those of the dump, which a command declares when it opens a dumper.
 void AddCompileFlags(CLI::App& app, CompileFlags& flags);
+// Those of them and of the optimizer's that were given, as words of a command
+// line; not the edited kernels.
+std::vector<std::string> CompileWords(const CLI::App& app);
 // For commands that compile and do not run.
 void AddTargetFlag(CLI::App& app, CompileFlags& flags);
 
@@ -95,6 +98,9 @@ struct DataFlags {
   int64_t max_per_class = 0;
   uint64_t seed = 0;
 };
+// Which images are read, and how.
+void AddReaderFlags(CLI::App& app, DataFlags& flags);
+// Those, and what training makes of them.
 void AddDataFlags(CLI::App& app, DataFlags& flags);
 
 // "--json FILE", "-" for stdout.

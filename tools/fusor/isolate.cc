@@ -47,18 +47,18 @@ std::vector<IsolatedStep> RunOnInputs(const codegen::CompiledProgram& program,
                                device, {.tolerance = flags.tolerance})};
 }
 
-void Print(const std::vector<IsolatedStep>& steps, size_t top) {
-  fmt::print("{:>9} {:>9} {:>9} {:>9} {:>8} {:>4}  {}\n", "error", "tolerance",
-             "max abs", "max ulp", "sum of", "runs", "step");
+void Print(FILE* text, const std::vector<IsolatedStep>& steps, size_t top) {
+  fmt::print(text, "{:>9} {:>9} {:>9} {:>9} {:>8} {:>4}  {}\n", "error",
+             "tolerance", "max abs", "max ulp", "sum of", "runs", "step");
   for (size_t i = 0; i < std::min(top, steps.size()); ++i) {
     const IsolatedStep& s = steps[i];
-    fmt::print("{:>9.2g} {:>9.2g} {:>9.2g} {:>9} {:>8} {:>4}  {}{}{}{}\n",
+    fmt::print(text, "{:>9.2g} {:>9.2g} {:>9.2g} {:>9} {:>8} {:>4}  {}{}{}{}\n",
                s.error, s.tolerance, s.max_abs, s.max_ulp, s.reduction,
                s.launches, s.ok() ? "" : "DIFFERS ", s.what,
                s.location.empty() ? "" : " at ", s.location);
   }
   if (steps.size() > top) {
-    fmt::print("({} more; --top shows them)\n", steps.size() - top);
+    fmt::print(text, "({} more; --top shows them)\n", steps.size() - top);
   }
 }
 
@@ -81,12 +81,15 @@ json ToJson(const std::vector<IsolatedStep>& steps) {
 }
 
 void RunIsolate(const IsolateFlags& flags) {
+  FILE* text = TextStream({flags.json, flags.compile.dump.to});
+  CheckOutput("--json", flags.json);
+  const auto dumper = OpenDumper(flags.compile.dump);
   runtime::Backend& backend = runtime::LoadBackend(flags.compile.backend);
   const runtime::BackendOptions options{.threads = flags.compile.threads};
   const auto compiler = backend.CreateCompiler("", options);
   Program source = OpenProgram(flags.source);
   codegen::CompileOptions compile =
-      MakeCompileOptions(flags.compile, flags.optimizer);
+      MakeCompileOptions(flags.compile, flags.optimizer, dumper);
   compile.start = source.stage;
   const codegen::CompiledProgram program = codegen::Compile(
       std::move(source.graph), source.kind, *compiler, compile);
@@ -97,7 +100,7 @@ void RunIsolate(const IsolateFlags& flags) {
                 program.plan, *program.graph, *device,
                 {.seed = flags.seed, .tolerance = flags.tolerance})
           : RunOnInputs(program, *device, flags);
-  Print(steps, flags.top);
+  Print(text, steps, flags.top);
   WriteJson(flags.json, {{"program", program.plan.name},
                          {"target", program.plan.target},
                          {"steps", ToJson(steps)}});
@@ -120,6 +123,7 @@ void AddIsolate(CLI::App& app, Run* run) {
   AddProgramSource(*command, flags->source);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
   command
       ->add_option("--inputs", flags->inputs,
                    "Operands of a module of one step, as `fusor bisect` and "

@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -50,6 +49,7 @@ class OptCommand {
  public:
   explicit OptCommand(const OptFlags& flags)
       : flags_(flags),
+        text_(TextStream({flags.json, flags.compile.dump.to})),
         dumper_(OpenDumper(flags.compile.dump)),
         compiler_(OpenCompiler(flags.compile)),
         options_(MakeCompileOptions(flags.compile, flags.optimizer)),
@@ -64,15 +64,16 @@ class OptCommand {
 
   void Run() {
     CheckSteps();
+    CheckOutput("--json", flags_.json);
     if (dumper_ != nullptr) dumper_->Begin(*graph_);
     const auto before = graph_->Clone();
     for (const std::string& step : flags_.steps) RunStep(step);
     TakeOn();
     if (dumper_ != nullptr) dumper_->Decisions(context_.decisions());
     const std::string text = Text();
-    std::cout << text << std::flush;
+    fmt::print(text_, "{}", text);
     if (flags_.reference.empty()) return;
-    Compare(*before, *graph_, text.empty() ? stdout : stderr);
+    Compare(*before, *graph_, text.empty() ? text_ : stderr);
   }
 
  private:
@@ -195,6 +196,7 @@ class OptCommand {
   }
 
   const OptFlags& flags_;
+  FILE* const text_;
   const std::shared_ptr<codegen::Dumper> dumper_;
   const std::unique_ptr<codegen::TargetCompiler> compiler_;
   codegen::CompileOptions options_;

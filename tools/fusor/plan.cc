@@ -44,17 +44,20 @@ std::vector<double> Profile(const PlanFlags& flags, runtime::Session& session,
 }
 
 void RunPlan(const PlanFlags& flags) {
+  FILE* text = TextStream({flags.trace, flags.roofline, flags.html, flags.json,
+                           flags.compile.dump.to});
   CheckOutput("--trace", flags.trace);
   CheckOutput("--roofline", flags.roofline);
   CheckOutput("--html", flags.html);
   CheckOutput("--json", flags.json);
+  const auto dumper = OpenDumper(flags.compile.dump);
   models::Model model =
       models::BuildModel(flags.model.arch, models::Phase::kTrain,
                          MakeModelOptions(flags.model, 0));
   const auto session = OpenSession(flags.compile);
-  const int program =
-      session->AddProgram(std::move(model.graph), codegen::ProgramKind::kTrain,
-                          MakeCompileOptions(flags.compile, flags.optimizer));
+  const int program = session->AddProgram(
+      std::move(model.graph), codegen::ProgramKind::kTrain,
+      MakeCompileOptions(flags.compile, flags.optimizer, dumper));
   std::vector<double> measured;
   if (flags.profile) measured = Profile(flags, *session, program);
   const codegen::Plan& plan = session->plan(program);
@@ -64,7 +67,7 @@ void RunPlan(const PlanFlags& flags) {
   const std::string subject =
       fmt::format("{}, batch {}", models::CanonicalArch(flags.model.arch),
                   flags.model.batch);
-  fmt::print("{}\n{}", subject,
+  fmt::print(text, "{}\n{}", subject,
              codegen::PlanReportText(plan, report, target,
                                      static_cast<size_t>(flags.top)));
   WriteJson(flags.trace, codegen::ChromeTrace(plan, report));
@@ -88,6 +91,7 @@ void AddPlan(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
   command->add_flag("--profile", flags->profile,
                     "Measure each kernel on synthetic data as well");
   command->add_option("--top", flags->top, "Longest steps to list")

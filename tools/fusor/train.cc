@@ -68,7 +68,7 @@ Checkpointing::Options DecidingOptions(const CLI::App& command) {
 class TrainCommand {
  public:
   explicit TrainCommand(const TrainFlags& flags)
-      : flags_(flags), text_(TextStream(flags.json)) {}
+      : flags_(flags), text_(TextStream({flags.json, flags.compile.dump.to})) {}
 
   // What can be wrong is looked at first, what takes long done last.
   void Run() {

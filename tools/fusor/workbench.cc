@@ -117,7 +117,8 @@ passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
 
 }  // namespace
 
-std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags) {
+std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
+                                            const std::string& part) {
   if (flags.to.empty()) {
     FUSOR_CHECK(flags.pass.empty() && flags.module.empty() &&
                     flags.pipeline.empty() && flags.formats.empty(),
@@ -144,9 +145,11 @@ std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags) {
   options.options = flags.options;
   std::unique_ptr<codegen::DumpSink> sink;
   if (flags.to == "-") {
-    sink = std::make_unique<codegen::StreamSink>(std::cout);
+    sink = std::make_unique<codegen::StreamSink>(
+        std::cout, part.empty() ? "" : part + "/");
   } else {
-    sink = std::make_unique<codegen::FolderSink>(flags.to);
+    sink = std::make_unique<codegen::FolderSink>(
+        (std::filesystem::path(flags.to) / part).string());
   }
   return std::make_shared<codegen::Dumper>(options, std::move(sink));
 }
@@ -308,8 +311,11 @@ std::string ProgramSummary(const codegen::Plan& plan,
   return text + "\n";
 }
 
-FILE* TextStream(const std::string& json_path) {
-  return json_path == "-" ? stderr : stdout;
+FILE* TextStream(const std::vector<std::string>& outputs) {
+  const auto to_stdout = std::count(outputs.begin(), outputs.end(), "-");
+  FUSOR_CHECK(to_stdout <= 1, kUsage,
+              "expected one output at most on stdout (-), got {}", to_stdout);
+  return to_stdout == 1 ? stderr : stdout;
 }
 
 void CheckOutput(const std::string& flag, const std::string& path) {

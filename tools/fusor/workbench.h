@@ -32,8 +32,10 @@ int64_t ImageSize(const ModelFlags& flags);
 models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes);
 
 // Null without --dump-to. Throws kUsage where nothing can be written or a
-// filter is malformed: to be called before anything that takes long.
-std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags);
+// filter is malformed: to be called before anything that takes long. `part`:
+// a folder inside, for one of several compilations that stand side by side.
+std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
+                                            const std::string& part = "");
 
 // `dumper` may be null.
 codegen::CompileOptions MakeCompileOptions(
@@ -65,8 +67,9 @@ std::string ProgramSummary(const codegen::Plan& plan,
                            const codegen::CompileReport& report);
 std::string ProgramSummary(const runtime::Session& session, int program);
 
-// Where text for people goes: stdout, unless the JSON goes there.
-FILE* TextStream(const std::string& json_path);
+// Where text for people goes: stdout, unless one of the outputs goes there
+// ("-"). Throws kUsage when several do.
+FILE* TextStream(const std::vector<std::string>& outputs);
 
 // Throws kUsage when the file that `flag` names could not be written: to be
 // asked before minutes of work. Empty and "-" always can.
