@@ -163,6 +163,15 @@ Results LowerGrad(Builder& b, const Node& node) {
   return results;
 }
 
+// Gradients of what fuse_norm_activation has fused.
+void CountGradient(const Node& node, PassContext& context) {
+  if (!node.attrs().Bool("relu")) return;
+  const std::string& residual = node.attrs().String("residual");
+  auto& counters = context.counters();
+  ++counters[residual == "none" ? "bn_relu_grad" : "bn_add_relu_grad"];
+  if (residual == "norm") ++counters["dual_bn_add_relu_grad"];
+}
+
 // The new values take over uses and names.
 void Replace(ir::Graph& graph, Node* node, const Results& results) {
   std::vector<std::string> names;
@@ -186,6 +195,7 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
     const bool train = node->op_name() == "batch_norm_train";
     if (!train && node->op_name() != "batch_norm_grad") continue;
     if (!context.ConsumeFuel(kPass, *node->output())) break;
+    if (!train) CountGradient(*node, context);
     Builder builder(graph, node);
     builder.set_location(node->location());
     const Results results =

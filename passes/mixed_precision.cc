@@ -83,11 +83,20 @@ class Painter {
     Black();
     White();
     SpreadWhite();
-    for (const Node* node : white_) {
-      const bool allowed = RuleOf(*node) == PrecisionRule::kAllow;
-      if (allowed) ++context.counters()["allowed_16"];
+    for (const auto& node : graph.nodes()) {
+      if (RuleOf(*node) != PrecisionRule::kAllow) continue;
+      const bool narrow = white_.contains(node.get());
+      ++context.counters()[narrow ? "allowed_16" : "allowed_f32"];
+      Decision decision;
+      decision.pass = kPass;
+      decision.subject = node->output()->name();
+      decision.accepted = narrow;
+      decision.reason =
+          narrow ? fmt::format("computed in {}", DTypeName(options_.dtype))
+                 : "faster in f32";
+      decision.location = node->location();
+      context.Record(std::move(decision));
     }
-    context.counters()["allowed_f32"] = kept_wide_;
   }
 
   bool IsWhite(const Node& node) const { return white_.contains(&node); }
@@ -158,13 +167,12 @@ class Painter {
   }
 
   // Allowed, and the target is not faster in f32.
-  bool IsAllowed(const Node& node) {
+  bool IsAllowed(const Node& node) const {
     if (RuleOf(node) != PrecisionRule::kAllow) return false;
     if (!HasMatmul(target_.target(), options_.dtype)) return true;
     const int64_t wide = ModelledNs(node, DType::kF32, target_);
     const int64_t narrow = ModelledNs(node, options_.dtype, target_);
     if (wide == 0 || (narrow != 0 && narrow <= wide)) return true;
-    ++kept_wide_;
     return false;
   }
 
@@ -205,7 +213,6 @@ class Painter {
   const ir::TargetQueries& target_;
   const PrecisionOptions& options_;
   Set black_, white_;
-  int64_t kept_wide_ = 0;
 };
 
 // Retypes the white nodes and puts casts at the borders.
@@ -247,6 +254,7 @@ class Rewriter {
     decision.subject = value->name();
     decision.accepted = true;
     decision.reason = fmt::format("cast to {}", DTypeName(dtype));
+    decision.location = cast->producer()->location();
     context_.Record(std::move(decision));
     changed_ = true;
     return cast;
@@ -364,7 +372,8 @@ bool MixedPrecision(Graph& graph, PassContext& context) {
   FUSOR_CHECK(options.dtype == DType::kF16 || options.dtype == DType::kBF16,
               kUsage, "mixed precision: expected f16 or bf16, got {}",
               ir::DTypeName(options.dtype));
-  for (const char* counter : {"casts_narrow", "casts_wide", "allowed_16"}) {
+  for (const char* counter :
+       {"casts_narrow", "casts_wide", "allowed_16", "allowed_f32"}) {
     context.counters()[counter] += 0;
   }
   const Painter painter(graph, context);

@@ -54,6 +54,7 @@ struct Decision {
   std::string reason;
   int64_t saved_ns = 0;
   int64_t modelled_ns = 0;  // of what the decision makes; 0 where not modelled
+  std::string location;     // of the subject, where it is one value or node
 };
 
 // One rewrite that a pass made, or was about to make when it failed.
@@ -149,8 +150,8 @@ bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
 // allow, with casts at the borders: one per value and direction. Parameters,
 // statistics, gradients of parameters and the optimizer stay f32. A convolution
 // that the target runs faster in f32 (Winograd) keeps it. Counts casts_narrow,
-// casts_wide, allowed_16, allowed_f32. Throws kUsage for names of ops that do
-// not exist.
+// casts_wide, allowed_16, allowed_f32, each a decision with its place. Throws
+// kUsage for names of ops that do not exist.
 bool MixedPrecision(ir::Graph& graph, PassContext& context);
 
 // Sets the relu attribute of a conv2d that only a relu reads, where the target
@@ -165,7 +166,8 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
 bool AssignLayout(ir::Graph& graph, PassContext& context);
 
 // Replaces batch_norm_train and batch_norm_grad by reductions and elementwise
-// ops: statistics as sums shifted by a value of the same channel.
+// ops: statistics as sums shifted by a value of the same channel. Counts
+// bn_relu_grad, bn_add_relu_grad and, within the latter, dual_bn_add_relu_grad.
 bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
 
 // Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm.

@@ -137,6 +137,10 @@ void Dumper::Program(const CompiledProgram& program,
   if (!active_) return;
   const Plan& plan = program.plan;
   if (!program.report.passes.empty()) Decisions(program.report.decisions);
+  const std::string precision = PrecisionCsv(program.report.decisions);
+  if (!precision.empty() && SelectsText("precision")) {
+    Write("precision.csv", precision);
+  }
   if (SelectsText("plan")) Write("plan.txt", Print(plan));
   if (SelectsText("schedule")) Write("schedule.txt", ScheduleText(plan));
   if (SelectsText("memory")) Write("memory.txt", MemoryMap(plan));

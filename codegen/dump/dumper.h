@@ -10,6 +10,7 @@
 //     0001.forward.fuse_norm_activation.after.txt
 //     ...                          passes that changed the graph
 //     decisions.csv                what fused and what did not, and why
+//     precision.csv                casts and 16-bit ops by place, if there are
 //     plan.txt schedule.txt memory.txt launches.csv
 //     kernels/0000.NAME.txt .ll .s
 //     module.json                  target, versions, passes, counts
@@ -39,8 +40,8 @@ enum class DumpFormat { kText, kProto, kDot, kHtml };
 struct DumpOptions {
   // Regular expressions (ECMAScript) that are to be found in the names, of
   // modules in those of their folders; empty: all. What follows the passes -
-  // decisions, plan, schedule, memory, launches, kernels - is selected by these
-  // names as if passes of pipeline "codegen".
+  // decisions, precision, plan, schedule, memory, launches, kernels - is
+  // selected by these names as if passes of pipeline "codegen".
   std::string pass;
   std::string module;
   std::string pipeline;

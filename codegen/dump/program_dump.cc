@@ -6,6 +6,7 @@
 
 #include "codegen/dump/dump_sink.h"
 #include "codegen/parallel_for.h"
+#include "codegen/report/decision_table.h"
 #include "ir/support/str.h"
 
 namespace fusor::codegen {
@@ -50,6 +51,22 @@ std::string DecisionsCsv(const std::vector<passes::Decision>& decisions) {
              modelled ? std::to_string(apart) : "", decision.reason});
   }
   return out;
+}
+
+std::string PrecisionCsv(const std::vector<passes::Decision>& decisions) {
+  const DecisionTable table = TabulateDecisions(decisions, "mixed_precision");
+  if (table.rows.empty()) return "";
+  const auto row = [](const std::string& place,
+                      const std::vector<int64_t>& counts) {
+    std::vector<std::string> fields{place};
+    for (const int64_t count : counts) fields.push_back(std::to_string(count));
+    return Row(fields);
+  };
+  std::vector<std::string> head{"place"};
+  head.insert(head.end(), table.reasons.begin(), table.reasons.end());
+  std::string out = Row(head);
+  for (const auto& [place, counts] : table.rows) out += row(place, counts);
+  return out + row("total", table.total);
 }
 
 std::string LaunchesCsv(const Plan& plan) {

@@ -14,6 +14,10 @@ namespace fusor::codegen {
 // and without, reason. Times in ns, empty where there is no model.
 std::string DecisionsCsv(const std::vector<passes::Decision>& decisions);
 
+// What mixed precision decided by part of the model, a column a decision, with
+// a row "total". Empty without any.
+std::string PrecisionCsv(const std::vector<passes::Decision>& decisions);
+
 // How each kernel of the schedule runs: a row a phase with its grid.
 std::string LaunchesCsv(const Plan& plan);
 

@@ -8,9 +8,6 @@
 #include <unordered_map>
 
 #include "codegen/compiler.h"
-#include "codegen/report/graph_view.h"
-#include "codegen/report/step_phase.h"
-#include "ir/op.h"
 
 namespace fusor::runtime {
 namespace {
@@ -127,30 +124,6 @@ std::vector<RewriteCount> CountRewrites(const Session& session, bool accepted) {
   return list;
 }
 
-std::vector<KernelCount> CountKernels(const ir::Graph& graph) {
-  const auto phases = codegen::PhasesOf(graph);
-  std::map<std::pair<codegen::StepPhase, bool>, KernelCount> counts;
-  for (const auto& node : graph.nodes()) {
-    if (node->body() == nullptr) continue;
-    int64_t ops = 0;
-    bool reduces = false;
-    for (const auto& inner : node->body()->nodes()) {
-      ops += codegen::IsCostly(*inner) ? 1 : 0;
-      reduces |= inner->op().fusion == ir::FusionKind::kReduce;
-    }
-    const codegen::StepPhase phase = phases[node->position()];
-    KernelCount& count = counts[{phase, reduces}];
-    count.what = fmt::format("{}, {}", codegen::PhaseName(phase),
-                             reduces ? "with reductions" : "elementwise");
-    ++count.kernels;
-    count.ops += ops;
-    count.most_ops = std::max(count.most_ops, ops);
-  }
-  std::vector<KernelCount> list;
-  for (auto& [key, count] : counts) list.push_back(std::move(count));
-  return list;
-}
-
 std::map<std::string, int64_t> CountsOf(const Session& session,
                                         const codegen::PlanReport& costs) {
   const CompileReport& report = session.report(0);
@@ -191,7 +164,7 @@ std::vector<VariantFacts> FactsOf(const Comparison& comparison) {
                                   session.compiler(), run.profile_ms);
     f.counts = CountsOf(session, f.costs);
     f.time = TimeOf(comparison.variants[0], run);
-    f.kernels = CountKernels(session.graph(0));
+    f.kernels = codegen::CountKernels(session.graph(0));
     f.made = CountRewrites(session, true);
     f.refused = CountRewrites(session, false);
     facts.push_back(std::move(f));

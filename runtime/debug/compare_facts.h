@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/report/kernel_kinds.h"
 #include "codegen/report/plan_report.h"
 #include "runtime/debug/compare.h"
 
@@ -23,14 +24,6 @@ struct RewriteCount {
   std::vector<std::string> places;
 };
 
-// Kernels of one phase, with or without reductions.
-struct KernelCount {
-  std::string what;  // "backward, with reductions"
-  int64_t kernels = 0;
-  int64_t ops = 0;       // that they do together
-  int64_t most_ops = 0;  // of one of them
-};
-
 struct StepTime {
   double median_ms = 0;
   double low_ms = 0;  // first and third quartile
@@ -45,7 +38,7 @@ struct VariantFacts {
   std::map<std::string, int64_t> counts;  // see CountNames
   codegen::PlanReport costs;
   StepTime time;
-  std::vector<KernelCount> kernels;
+  std::vector<codegen::KernelCount> kernels;
   std::vector<RewriteCount> made;     // by pattern passes
   std::vector<RewriteCount> refused;  // most frequent first
 };

@@ -160,7 +160,7 @@ class TextWriter {
     Title("kernels: count (ops in them, most in one)");
     std::vector<std::string> names;
     for (const VariantFacts& f : facts_) {
-      for (const KernelCount& k : f.kernels) {
+      for (const codegen::KernelCount& k : f.kernels) {
         if (std::find(names.begin(), names.end(), k.what) == names.end()) {
           names.push_back(k.what);
         }
@@ -168,7 +168,7 @@ class TextWriter {
     }
     for (const std::string& name : names) {
       Row("  " + name, [&](const VariantFacts& f) {
-        for (const KernelCount& k : f.kernels) {
+        for (const codegen::KernelCount& k : f.kernels) {
           if (k.what == name) {
             return fmt::format("{} ({}, {})", k.kernels, k.ops, k.most_ops);
           }
@@ -327,7 +327,7 @@ json VariantJson(const VariantRun& run, const VariantFacts& facts) {
     classes[c.op_class] = ClassJson(c);
   }
   json kernels = json::object();
-  for (const KernelCount& k : facts.kernels) {
+  for (const codegen::KernelCount& k : facts.kernels) {
     kernels[k.what] = {
         {"kernels", k.kernels}, {"ops", k.ops}, {"most_ops", k.most_ops}};
   }

@@ -93,6 +93,7 @@ TEST_F(MixedPrecisionTest, NarrowsWhatLiesBetweenAllowedOps) {
   EXPECT_EQ(counters_["casts_narrow"], 3);
   EXPECT_EQ(counters_["casts_wide"], 0);
   EXPECT_EQ(counters_["allowed_16"], 2);
+  EXPECT_EQ(counters_["allowed_f32"], 0);
 }
 
 TEST_F(MixedPrecisionTest, DoesNothingInF32) {

@@ -9,6 +9,8 @@ namespace fusor::test {
 // A target that can do every op and compiles to text; nothing runs.
 class FakeCompiler : public codegen::TargetCompiler {
  public:
+  explicit FakeCompiler(const std::string& target = "cpu-avx2")
+      : target_(ir::FindTarget(target)) {}
   const ir::Target& target() const override { return target_; }
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override;
@@ -30,7 +32,7 @@ class FakeCompiler : public codegen::TargetCompiler {
   mutable std::atomic<int> compiled = 0;  // CompileKernel calls
 
  private:
-  ir::Target target_ = ir::FindTarget("cpu-avx2");
+  ir::Target target_;
 };
 
 }  // namespace fusor::test

@@ -30,7 +30,8 @@ TINY_FILES = ("train", "--arch", "resnet20-cifar", "--train-transform",
               "random-resized-crop", "--training-only", "--iterations", "2")
 
 PROGRAM_KEYS = {
-    "parameters", "parameter_tensors", "forward_macs", "fusions", "kernels",
+    "parameters", "parameter_tensors", "forward_macs", "fusions", "casts",
+    "mixed_ops", "counters", "kernels",
     "distinct_kernels", "library_calls", "weight_repacks", "bytes_moved",
     "planned_peak_bytes", "planned_lower_bound_bytes", "compile_seconds"}
 DATA_KEYS = {"data_wait_share", "input_bound", "read_megabytes_per_second",
@@ -420,8 +421,11 @@ class OutputTest(CliTest):
 
     def expect_program(self, report):
         self.expect_keys(report, PROGRAM_KEYS)
-        self.expect_keys(report["fusions"], {
-            "bn_relu", "bn_add_relu", "dual_bn_add_relu", "total"})
+        fusions = report["fusions"]
+        self.expect_keys(fusions, {
+            "bn_relu", "bn_add_relu", "dual_bn_add_relu", "bn_relu_grad",
+            "bn_add_relu_grad", "dual_bn_add_relu_grad"})
+        self.assertEqual(sum(fusions["by_kind"].values()), fusions["total"])
         phases = dict(report["compile_seconds"])
         total = phases.pop("total")
         self.assertAlmostEqual(sum(phases.values()), total, delta=1e-6)
@@ -466,6 +470,8 @@ class OutputTest(CliTest):
         self.assertEqual(report["parameters"], 11689512)
         self.assertEqual(report["parameter_tensors"], 62)
         self.assertEqual(report["fusions"]["bn_relu"], 9)
+        self.assertEqual(report["fusions"]["bn_relu_grad"], 9)
+        self.assertEqual(report["casts"], {"narrow": 0, "wide": 0})
 
     def test_json_on_stdout_stands_there_alone(self):
         size = ("--arch", "resnet20-cifar", "-b", "2", "--image-size", "8",

@@ -155,6 +155,25 @@ class DumpTest(CliTest):
         self.assertTrue(any(r["accepted"] == "no" and r["reason"]
                             for r in rows))
 
+    def test_mixed_precision_is_counted_by_place(self):
+        folder = self.folder / "d"
+        text = self.run_ok("compile", *SMALL, "--amp", "--dump-to", folder,
+                           "--dump-pass", "precision", "--json",
+                           self.folder / "j")
+        out = json.loads((self.folder / "j").read_text())
+        self.assertGreater(out["casts"]["narrow"], 20)
+        self.assertIn(f"{out['casts']['narrow']} casts to 16 bit", text)
+        with open(next(folder.glob("m0000.*/precision.csv"))) as file:
+            rows = {row["place"]: row for row in csv.DictReader(file)}
+        self.assertEqual(int(rows["total"]["cast to bf16"]),
+                         out["casts"]["narrow"])
+        self.assertEqual(int(rows["total"]["computed in bf16"]),
+                         out["mixed_ops"]["narrow"])
+        self.assertIn("layer1.0", rows)
+        text = self.run_ok("dump", *SMALL, "--amp")
+        self.assertRegex(text, r"(?m)^  layer1.0 +\d+")
+        self.assertNotIn("layer1.0", self.run_ok("dump", *SMALL))
+
     def test_stdout_takes_text(self):
         text = self.run_ok("compile", *SMALL, "--dump-to", "-", "--dump-pass",
                            "autodiff|schedule")

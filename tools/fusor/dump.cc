@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "codegen/report/decision_table.h"
 #include "ir/printer.h"
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
@@ -44,7 +45,9 @@ void RunDump(const DumpCommandFlags& flags) {
       *compiler, options);
   const codegen::Plan& plan = program.plan;
   if (flags.emit == "summary") {
-    fmt::print(text, "{}", ProgramSummary(plan, program.report));
+    fmt::print(text, "{}{}", ProgramSummary(plan, program.report),
+               codegen::DecisionTableText(codegen::TabulateDecisions(
+                   program.report.decisions, "mixed_precision")));
   } else if (flags.emit == "plan") {
     fmt::print(text, "{}", codegen::Print(plan));
   } else if (flags.emit == "kernels") {

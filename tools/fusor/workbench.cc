@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "codegen/dump/dumper.h"
+#include "codegen/report/kernel_kinds.h"
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
@@ -96,6 +97,12 @@ std::map<std::string, codegen::KernelSubstitute> ReadSubstitutes(
     substitutes[text.substr(0, colon)] = {file, {bytes.begin(), bytes.end()}};
   }
   return substitutes;
+}
+
+// 0 for what no pass has counted.
+int64_t Counter(const codegen::CompileReport& report, const char* name) {
+  const auto it = report.counters.find(name);
+  return it == report.counters.end() ? 0 : it->second;
 }
 
 // --amp takes the device's type unless --dtype names one.
@@ -247,13 +254,17 @@ json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
   for (const auto& [phase, seconds] : report.seconds) compile[phase] = seconds;
   compile["total"] = report.total_seconds();
   json fusions = json::object();
-  for (const char* kind : {"bn_relu", "bn_add_relu", "dual_bn_add_relu"}) {
-    const auto it = report.counters.find(kind);
-    fusions[kind] = it == report.counters.end() ? 0 : it->second;
+  for (const char* kind :
+       {"bn_relu", "bn_add_relu", "dual_bn_add_relu", "bn_relu_grad",
+        "bn_add_relu_grad", "dual_bn_add_relu_grad"}) {
+    fusions[kind] = Counter(report, kind);
+  }
+  fusions["by_kind"] = json::object();
+  for (const codegen::KernelCount& kind : codegen::CountKernels(graph)) {
+    fusions["by_kind"][kind.what] = kind.kernels;
   }
   fusions["total"] = report.fusions;
   json counters = report.counters;
-  const auto repacks = report.counters.find("weight_repacks");
   return {{"parameters", count.parameters},
           {"parameter_tensors", count.tensors},
           {"forward_macs", report.forward_macs},
@@ -262,8 +273,13 @@ json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
           {"kernels", report.kernels},
           {"distinct_kernels", report.distinct_kernels},
           {"library_calls", report.library_calls},
-          {"weight_repacks",
-           repacks == report.counters.end() ? 0 : repacks->second},
+          {"weight_repacks", Counter(report, "weight_repacks")},
+          {"casts",
+           {{"narrow", Counter(report, "casts_narrow")},
+            {"wide", Counter(report, "casts_wide")}}},
+          {"mixed_ops",
+           {{"narrow", Counter(report, "allowed_16")},
+            {"wide", Counter(report, "allowed_f32")}}},
           {"bytes_moved", report.bytes_moved},
           {"planned_peak_bytes", plan.peak_bytes},
           {"planned_lower_bound_bytes", plan.lower_bound_bytes},
@@ -284,10 +300,7 @@ std::string ProgramSummary(const runtime::Session& session, int program) {
 
 std::string ProgramSummary(const codegen::Plan& plan,
                            const codegen::CompileReport& r) {
-  const auto counter = [&](const char* name) {
-    const auto it = r.counters.find(name);
-    return it == r.counters.end() ? int64_t{0} : it->second;
-  };
+  const auto counter = [&](const char* name) { return Counter(r, name); };
   std::string text = fmt::format(
       "compiled  {} nodes -> {} with gradients and update -> {} after {} "
       "fusions\n",
@@ -297,6 +310,13 @@ std::string ProgramSummary(const codegen::Plan& plan,
       "activations, {} weight repacks a step\n",
       counter("bn_relu"), counter("bn_add_relu"), counter("dual_bn_add_relu"),
       counter("activation_copies"), counter("weight_repacks"));
+  if (r.counters.contains("casts_narrow")) {
+    text += fmt::format(
+        "precision {} ops in 16 bit, {} faster in fp32; {} casts to 16 bit, {} "
+        "to fp32\n",
+        counter("allowed_16"), counter("allowed_f32"), counter("casts_narrow"),
+        counter("casts_wide"));
+  }
   text += fmt::format(
       "step      {} kernels ({} distinct), {} library calls, at least {} "
       "moved, {} saved by fusion\n",

@@ -80,6 +80,19 @@ TEST_F(ProgramDumpTest, QuotesFieldsAndLeavesUnknownTimesEmpty) {
             "p,\"a,b\",no,,,\"says \"\"no\"\"\"\n");
 }
 
+TEST_F(ProgramDumpTest, PrecisionIsATableByPlace) {
+  EXPECT_EQ(PrecisionCsv({}), "");
+  EXPECT_EQ(PrecisionCsv({{.pass = "mixed_precision",
+                           .reason = "cast to bf16",
+                           .location = "layer1.0.conv1"},
+                          {.pass = "mixed_precision",
+                           .reason = "computed in bf16",
+                           .location = "fc"},
+                          {.pass = "fuse", .location = "fc"}}),
+            "place,cast to bf16,computed in bf16\n"
+            "layer1.0,1,0\nfc,0,1\ntotal,1,1\n");
+}
+
 TEST_F(ProgramDumpTest, LaunchesHaveARowAPhase) {
   size_t phases = 0;
   for (const Step& step : program_.plan.steps) {

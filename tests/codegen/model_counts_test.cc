@@ -1,0 +1,74 @@
+// What the compiler makes of the models that fusor is measured by, counted:
+// patterns, kernels by kind, casts. The counts of tests/golden/model_counts.txt
+// are exact; a change of theirs is looked at before it is stored.
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "codegen/compiler.h"
+#include "codegen/report/kernel_kinds.h"
+#include "models/model.h"
+#include "tests/testing/fake_compiler.h"
+
+namespace fusor::codegen {
+namespace {
+
+constexpr char kGolden[] = FUSOR_GOLDEN_DIR "/model_counts.txt";
+
+using Counts = std::map<std::string, int64_t>;
+
+// Of a training step, as "resnet50-v1.5 bf16 casts_narrow".
+void Count(const std::string& arch, ir::DType dtype, Counts& counts) {
+  const test::FakeCompiler compiler("cpu-avx512");
+  CompileOptions options;
+  options.passes.precision.dtype = dtype;
+  options.plan_only = true;
+  const CompiledProgram program = Compile(
+      models::BuildModel(arch, models::Phase::kTrain, {.batch = 2}).graph,
+      ProgramKind::kTrain, compiler, options);
+  const std::string prefix = fmt::format("{} {} ", arch, ir::DTypeName(dtype));
+  for (const auto& [name, count] : program.report.counters) {
+    // How often simplify looked at a node is no matter of the result.
+    if (name != "simplify_visits") counts[prefix + name] = count;
+  }
+  for (const KernelCount& kind : CountKernels(*program.graph)) {
+    counts[prefix + "kernels " + kind.what] = kind.kernels;
+  }
+  counts[prefix + "library calls"] = program.report.library_calls;
+}
+
+Counts Stored() {
+  Counts counts;
+  std::ifstream file(kGolden);
+  std::string line;
+  while (std::getline(file, line)) {
+    const size_t colon = line.find(": ");
+    counts[line.substr(0, colon)] = std::stoll(line.substr(colon + 2));
+  }
+  return counts;
+}
+
+TEST(ModelCounts, AreThoseStored) {
+  Counts counts;
+  for (const char* arch : {"resnet50-v1.5", "vgg16"}) {
+    for (const ir::DType dtype : {ir::DType::kF32, ir::DType::kBF16}) {
+      Count(arch, dtype, counts);
+    }
+  }
+  EXPECT_EQ(counts, Stored());
+  if (!HasFailure()) return;
+  const std::string path = testing::TempDir() + "model_counts.txt";
+  std::ofstream file(path);
+  for (const auto& [name, count] : counts) {
+    file << name << ": " << count << "\n";
+  }
+  ADD_FAILURE() << "the counts of this build are in " << path << "; copy it to "
+                << kGolden << " if they are right";
+}
+
+}  // namespace
+}  // namespace fusor::codegen
