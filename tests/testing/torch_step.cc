@@ -26,9 +26,15 @@ Tensor Draw(ir::TensorType type, uint64_t seed, uint32_t step, uint32_t site,
             Formula formula) {
   Tensor tensor{std::move(type), {}};
   const auto count = static_cast<uint64_t>(tensor.type.num_elements());
-  for (uint64_t i = 0; i < count; ++i) {
-    const double u = RandomUniform(seed, step, site, 0, i);
-    tensor.data.push_back(ir::RoundTo(tensor.type.dtype, formula(u)));
+  tensor.data.resize(count);
+  // RandomUniform(seed, step, site, 0, i), with one block for four elements.
+  for (uint64_t i = 0; i < count; i += 4) {
+    const auto block =
+        Philox({static_cast<uint32_t>(i >> 2), step, site, 0}, seed);
+    for (uint64_t k = 0; k < 4 && i + k < count; ++k) {
+      tensor.data[i + k] =
+          ir::RoundTo(tensor.type.dtype, formula(UniformFloat(block[k])));
+    }
   }
   return tensor;
 }
@@ -89,10 +95,11 @@ std::vector<double> Fingerprint(const Tensor& tensor, uint32_t position,
                                 uint64_t seed) {
   const std::vector<double>& x = tensor.data;
   std::vector<double> print(1 + kProjections, 0);
+  uint32_t four = 0;  // signs of as many elements
   for (size_t i = 0; i < x.size(); ++i) {
     print[0] += x[i] * x[i];
-    const uint32_t word = Word(i >> 2, kSignStep, position, seed);
-    const uint32_t signs = word >> (8 * (i & 3));
+    if (i % 4 == 0) four = Word(i >> 2, kSignStep, position, seed);
+    const uint32_t signs = four >> (8 * (i & 3));
     for (size_t k = 0; k < kProjections; ++k) {
       print[1 + k] += (signs >> k & 1) != 0 ? -x[i] : x[i];
     }
