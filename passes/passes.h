@@ -146,6 +146,11 @@ bool DropStopGradient(ir::Graph& graph, PassContext& context);
 // keep_gradients.
 bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
 
+// Masks the gradient of relu -> max_pool at the size after pooling, where it is
+// smaller: select(y > 0, max_pool_grad(dp), 0) becomes
+// max_pool_grad(select(p > 0, dp, 0)), bit for bit the same.
+bool MaskPooledGradient(ir::Graph& graph, PassContext& context);
+
 // Computes in PrecisionOptions::dtype what the op registry's precision rules
 // allow, with casts at the borders: one per value and direction. Parameters,
 // statistics, gradients of parameters and the optimizer stay f32. A convolution

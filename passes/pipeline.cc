@@ -25,6 +25,8 @@ constexpr PassEntry kPipeline[] = {
      "drops what gradient rules built for nobody and merges what they repeat"},
     {"drop_stop_gradient", DropStopGradient, Stage::kOptimize, false,
      "an evaluation graph comes without differentiation"},
+    {"mask_pooled_gradient", MaskPooledGradient, Stage::kOptimize, true,
+     "while the comparison and the pool's gradient still meet, without casts"},
     {"mixed_precision", MixedPrecision, Stage::kOptimize, false,
      "on the joint graph, whose gradients it paints too, and before layouts"},
     {"simplify", Simplify, Stage::kOptimize, false,
