@@ -45,7 +45,7 @@ class PlanBuilder {
   void GroupClaimedSpans();
   void AddConstant(const Node& node);
   void AddStep(const Node& node);
-  int AddResult(const Value* value);
+  int AddResult(const Value* value, bool packed = false);
   std::vector<int> FusionArgs(const Node& node, const LoweredKernel& kernel);
   void AddOutputs();
   void PrepareCalls();
@@ -172,7 +172,7 @@ void PlanBuilder::AddConstant(const Node& node) {
   draft_.plan.constants.push_back({b, ConstantBytes(node)});
 }
 
-int PlanBuilder::AddResult(const Value* value) {
+int PlanBuilder::AddResult(const Value* value, bool packed) {
   const auto claim = claims_.find(value);
   int slot = -1;
   int arena = outputs_.contains(value) ? kOutputArena : kTemporaryArena;
@@ -180,12 +180,13 @@ int PlanBuilder::AddResult(const Value* value) {
     slot = buffer_of_.at(graph_.input(claim->second));
     arena = kStateArena;
   }
-  const int b = draft_.AddBuffer({.arena = arena,
-                                  .bytes = value->type().num_bytes(),
-                                  .type = value->type(),
-                                  .name = value->name(),
-                                  .location = value->producer()->location()},
-                                 slot);
+  Buffer result{.arena = arena,
+                .type = value->type(),
+                .name = value->name(),
+                .location = value->producer()->location(),
+                .packed = packed};
+  result.bytes = result.value_bytes();
+  const int b = draft_.AddBuffer(std::move(result), slot);
   buffer_of_[value] = b;
   return b;
 }
@@ -214,6 +215,10 @@ void PlanBuilder::AddStep(const Node& node) {
     }
     step.index = AddCall(node);
   }
+  for (const int b : std::set<int>(step.args.begin(), step.args.end())) {
+    if (!buffer(b).packed) continue;
+    step.bytes -= buffer(b).type.num_bytes() - buffer(b).bytes;
+  }
   draft_.plan.steps.push_back(std::move(step));
 }
 
@@ -227,11 +232,11 @@ std::vector<int> PlanBuilder::FusionArgs(const Node& node,
     }
     args.push_back(OperandSpan(members));
   }
-  for (size_t i = 0; i < node.num_outputs(); ++i) AddResult(node.output(i));
   for (const std::vector<int>& span : lowered.result_spans) {
+    const bool packed = lowered.kernel.buffers[args.size()].packed;
     std::vector<int> members;
     for (int result : span) {
-      members.push_back(buffer_of_.at(node.output(result)));
+      members.push_back(AddResult(node.output(result), packed));
     }
     if (members.size() > 1 && draft_.slot[members[0]] < 0) Group(members);
     args.push_back(Span(members));
@@ -241,12 +246,12 @@ std::vector<int> PlanBuilder::FusionArgs(const Node& node,
   FUSOR_ASSERT(tensors <= buffers.size(), "{}: {} kernel buffers for {} spans",
                node.output()->name(), buffers.size(), tensors);
   for (size_t i = tensors; i < buffers.size(); ++i) {
-    args.push_back(draft_.AddBuffer(
-        {.arena = kTemporaryArena,
-         .bytes = buffers[i].elements * ir::DTypeSize(buffers[i].dtype),
-         .type = {ir::DType::kU8, {}, {}},
-         .name = node.output()->name() + "." + buffers[i].name,
-         .location = node.location()}));
+    args.push_back(
+        draft_.AddBuffer({.arena = kTemporaryArena,
+                          .bytes = buffers[i].num_bytes(),
+                          .type = {ir::DType::kU8, {}, {}},
+                          .name = node.output()->name() + "." + buffers[i].name,
+                          .location = node.location()}));
   }
   return args;
 }

@@ -11,8 +11,6 @@
 
 namespace fusor::codegen {
 
-using LoweredNodes = std::unordered_map<const ir::Node*, LoweredKernel>;
-
 // Text to be compiled in place of a kernel (TargetCompiler::CompileArtifact).
 struct KernelSubstitute {
   std::string source;  // names it in errors

@@ -5,6 +5,7 @@
 #include "codegen/build_plan.h"
 #include "codegen/compile_kernels.h"
 #include "codegen/lower_fusion.h"
+#include "codegen/packed_bits.h"
 #include "codegen/parallel_for.h"
 #include "codegen/verify_plan.h"
 #include "ir/cost.h"
@@ -60,14 +61,11 @@ void CountSteps(const Plan& plan, CompileReport& report) {
   }
 }
 
-LoweredNodes LowerFusions(const ir::Graph& graph, const ir::Target& target,
-                          bool verify) {
+LoweredNodes LowerFusions(const ir::Graph& graph, const ir::Target& target) {
   LoweredNodes lowered;
   for (const auto& node : graph.nodes()) {
     if (node->body() == nullptr) continue;
-    LoweredKernel kernel = LowerFusion(*node, target);
-    if (verify) Verify(kernel.kernel);
-    lowered.emplace(node.get(), std::move(kernel));
+    lowered.emplace(node.get(), LowerFusion(*node, target));
   }
   return lowered;
 }
@@ -145,8 +143,11 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   report.nodes_optimized = static_cast<int64_t>(forward->nodes().size());
   report.seconds.emplace_back("optimize", watch.Lap());
 
-  const LoweredNodes lowered =
-      LowerFusions(*forward, compiler.target(), options.verify);
+  LoweredNodes lowered = LowerFusions(*forward, compiler.target());
+  PackMasks(*forward, lowered);
+  if (options.verify) {
+    for (const auto& [node, kernel] : lowered) Verify(kernel.kernel);
+  }
   report.fusions = static_cast<int64_t>(lowered.size());
   report.bytes_saved = BytesSaved(*forward);
   report.seconds.emplace_back("lower", watch.Lap());

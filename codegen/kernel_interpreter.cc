@@ -80,6 +80,16 @@ void StoreElement(void* base, DType dtype, int64_t i, double value) {
   }
 }
 
+double LoadBit(const void* base, int64_t i) {
+  return static_cast<const uint8_t*>(base)[i / 8] >> (i % 8) & 1;
+}
+
+void StoreBit(void* base, int64_t i, double value) {
+  uint8_t& byte = static_cast<uint8_t*>(base)[i / 8];
+  const auto bit = static_cast<uint8_t>(1U << (i % 8));
+  byte = value != 0 ? byte | bit : byte & ~bit;
+}
+
 class Run {
  public:
   Run(const Kernel& kernel, void* const* buffers)
@@ -154,7 +164,8 @@ class Run {
     const KernelBuffer& b = kernel_.buffers[buffer];
     FUSOR_ASSERT(i >= 0 && i < b.elements, "{}: {}[{}] of {}", kernel_.name,
                  b.name, i, b.elements);
-    return LoadElement(buffers_[buffer], b.dtype, i);
+    return b.packed ? LoadBit(buffers_[buffer], i)
+                    : LoadElement(buffers_[buffer], b.dtype, i);
   }
 
   void Execute(const Stmt& stmt) {
@@ -213,7 +224,12 @@ class Run {
       const int64_t i = At(stmt.index, lane);
       FUSOR_ASSERT(i >= 0 && i < b.elements, "{}: {}[{}] of {}", kernel_.name,
                    b.name, i, b.elements);
-      StoreElement(buffers_[stmt.buffer], b.dtype, i, Get(stmt.src[0], lane));
+      const double value = Get(stmt.src[0], lane);
+      if (b.packed) {
+        StoreBit(buffers_[stmt.buffer], i, value);
+      } else {
+        StoreElement(buffers_[stmt.buffer], b.dtype, i, value);
+      }
     }
   }
 

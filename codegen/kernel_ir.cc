@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "codegen/packed_bits.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/str.h"
@@ -102,8 +103,9 @@ std::string PrintHeader(const Kernel& kernel, bool identity) {
                                 kernel.contract ? "on" : "off");
   for (size_t i = 0; i < kernel.buffers.size(); ++i) {
     const KernelBuffer& buffer = kernel.buffers[i];
-    out += fmt::format("  b{} {}[{}]{}{}{}\n", i, ir::DTypeName(buffer.dtype),
-                       buffer.elements, buffer.written ? " written" : "",
+    out += fmt::format("  b{} {}[{}]{}{}{}{}\n", i, ir::DTypeName(buffer.dtype),
+                       buffer.elements, buffer.packed ? " packed" : "",
+                       buffer.written ? " written" : "",
                        buffer.scratch ? " scratch" : "",
                        identity ? "" : " " + buffer.name);
   }
@@ -122,6 +124,10 @@ std::string PrintHeader(const Kernel& kernel, bool identity) {
 }
 
 }  // namespace
+
+int64_t KernelBuffer::num_bytes() const {
+  return packed ? PackedBytes(elements) : elements * ir::DTypeSize(dtype);
+}
 
 int64_t NumTasks(const Kernel& kernel, const Phase& phase) {
   int64_t tasks = 1;

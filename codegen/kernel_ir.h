@@ -63,6 +63,11 @@ struct KernelBuffer {
   int64_t elements = 0;
   bool written = false;
   bool scratch = false;  // lives only during the launch
+  // Of bools: one bit an element, element i bit i % 8 of byte i / 8. Accessed
+  // only by whole, aligned groups of lanes; see packed_bits.h.
+  bool packed = false;
+
+  int64_t num_bytes() const;
 };
 
 enum class StmtKind : uint8_t {

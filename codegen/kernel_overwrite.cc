@@ -130,8 +130,7 @@ bool MayOverwrite(const Kernel& kernel, int operand, int result) {
   const KernelBuffer& from = kernel.buffers[operand];
   const KernelBuffer& to = kernel.buffers[result];
   if (from.written || !to.written || to.scratch ||
-      from.elements != to.elements ||
-      DTypeSize(from.dtype) != DTypeSize(to.dtype)) {
+      from.elements != to.elements || from.num_bytes() != to.num_bytes()) {
     return false;
   }
   const Touches touches = Collector(operand, result).Collect(kernel);

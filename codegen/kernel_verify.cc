@@ -11,6 +11,7 @@
 
 #include "codegen/kernel_ir.h"
 #include "codegen/kernel_races.h"
+#include "codegen/packed_bits.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -55,9 +56,20 @@ class Verifier {
                    kernel_.name, axis.name, axis.extent);
     }
     for (const Phase& phase : kernel_.phases) VerifyPhase(phase);
+    for (size_t b = 0; b < kernel_.buffers.size(); ++b) CheckPacking(b);
   }
 
  private:
+  void CheckPacking(size_t b) const {
+    const KernelBuffer& buffer = kernel_.buffers[b];
+    FUSOR_ASSERT(
+        !buffer.packed || (buffer.dtype == ir::DType::kBool &&
+                           AccessedByWholeBytes(kernel_, static_cast<int>(b))),
+        "kernel {}: {} of {} is packed, but not accessed by whole "
+        "bytes of bits",
+        kernel_.name, buffer.name, ir::DTypeName(buffer.dtype));
+  }
+
   void VerifyPhase(const Phase& phase) {
     open_.assign(kernel_.axes.size(), false);
     defined_.assign(kernel_.registers.size(), false);

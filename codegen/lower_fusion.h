@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unordered_map>
 #include <vector>
 
 #include "codegen/kernel_ir.h"
@@ -29,6 +30,8 @@ struct LoweredKernel {
   std::vector<std::vector<int>> operand_spans;
   std::vector<std::vector<int>> result_spans;
 };
+
+using LoweredNodes = std::unordered_map<const ir::Node*, LoweredKernel>;
 
 // REQUIRES: `fusion` is a fusion node that passes::Fuse or FuseUpdates made.
 // The kernel, its reduction trees included, depends only on the body, its

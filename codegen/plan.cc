@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/packed_bits.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/str.h"
@@ -65,9 +66,9 @@ std::string At(const std::string& location) {
 }
 
 std::string Text(const Plan& plan, const Buffer& buffer) {
-  std::string text =
-      fmt::format("{}+{}, {} bytes, {}", plan.arenas[buffer.arena].name,
-                  buffer.offset, buffer.bytes, ToString(buffer.type));
+  std::string text = fmt::format(
+      "{}+{}, {} bytes, {}{}", plan.arenas[buffer.arena].name, buffer.offset,
+      buffer.bytes, ToString(buffer.type), buffer.packed ? " packed" : "");
   if (!buffer.members.empty()) {
     text += fmt::format(" spans {}", BufferList(buffer.members));
   }
@@ -94,6 +95,21 @@ std::string Text(const Step& step) {
 }
 
 }  // namespace
+
+int64_t Buffer::value_bytes() const {
+  return packed ? PackedBytes(type.num_elements()) : type.num_bytes();
+}
+
+std::vector<uint8_t> Unpacked(const Buffer& buffer,
+                              std::vector<uint8_t> memory) {
+  if (!buffer.packed) return memory;
+  return UnpackBits(memory, buffer.type.num_elements());
+}
+
+std::vector<uint8_t> Packed(const Buffer& buffer,
+                            std::vector<uint8_t> elements) {
+  return buffer.packed ? PackBits(elements) : elements;
+}
 
 const StateLayout::Entry* StateLayout::Find(std::string_view name) const {
   const auto found =

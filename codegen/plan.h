@@ -50,7 +50,19 @@ struct Buffer {
   // buffers: consecutive, each padded to kBufferAlignment. Reading or writing
   // the span reads or writes all of them.
   std::vector<int> members{};
+  // Bools that kernels alone exchange, one bit an element: packed_bits.h.
+  bool packed = false;
+
+  // What a value of the type takes in this buffer.
+  int64_t value_bytes() const;
 };
+
+// What lies in the buffer as one byte an element, where it is packed, and back;
+// other buffers' bytes stay as they are.
+std::vector<uint8_t> Unpacked(const Buffer& buffer,
+                              std::vector<uint8_t> memory);
+std::vector<uint8_t> Packed(const Buffer& buffer,
+                            std::vector<uint8_t> elements);
 
 // A result that may be written over an operand: each element is read before,
 // or by the task that writes it.

@@ -83,6 +83,7 @@ void WriteKernel(const Kernel& kernel, proto::KernelProto& out) {
     b.set_elements(buffer.elements);
     b.set_written(buffer.written);
     b.set_scratch(buffer.scratch);
+    b.set_packed(buffer.packed);
   }
   for (const Axis& axis : kernel.axes) {
     proto::KernelProto::Axis& a = *out.add_axes();
@@ -111,7 +112,7 @@ Kernel ReadKernel(const proto::KernelProto& in) {
     FUSOR_CHECK(b.elements() >= 1 && b.elements() <= ir::kMaxElements, kGraph,
                 "a kernel buffer of {} elements", b.elements());
     kernel.buffers.push_back({b.name(), ReadDType(b.dtype()), b.elements(),
-                              b.written(), b.scratch()});
+                              b.written(), b.scratch(), b.packed()});
   }
   for (const proto::KernelProto::Axis& a : in.axes()) {
     FUSOR_CHECK(a.extent() >= 1 && a.extent() <= ir::kMaxElements, kGraph,

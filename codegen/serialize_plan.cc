@@ -77,6 +77,7 @@ void WriteBuffers(const Plan& plan, proto::PlanProto& out) {
     b.set_name(buffer.name);
     b.set_location(buffer.location);
     WriteList(buffer.members, *b.mutable_members());
+    b.set_packed(buffer.packed);
   }
 }
 
@@ -151,14 +152,14 @@ void ReadBuffers(const proto::PlanProto& in, Plan& plan) {
   for (const proto::PlanProto::Buffer& b : in.buffers()) {
     ir::TensorType type = ir::ReadType(b.type());
     CheckType(type);
-    plan.buffers.push_back(
-        {.arena = b.arena(),
-         .offset = b.offset(),
-         .bytes = b.bytes(),
-         .type = std::move(type),
-         .name = b.name(),
-         .location = b.location(),
-         .members = {b.members().begin(), b.members().end()}});
+    plan.buffers.push_back({.arena = b.arena(),
+                            .offset = b.offset(),
+                            .bytes = b.bytes(),
+                            .type = std::move(type),
+                            .name = b.name(),
+                            .location = b.location(),
+                            .members = {b.members().begin(), b.members().end()},
+                            .packed = b.packed()});
   }
 }
 

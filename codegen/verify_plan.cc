@@ -100,10 +100,6 @@ class Structure {
     }
   }
 
-  static int64_t BytesOf(const KernelBuffer& buffer) {
-    return buffer.elements * ir::DTypeSize(buffer.dtype);
-  }
-
   void CheckStep(const Step& step) {
     const bool launch = step.kind == StepKind::kLaunch;
     FUSOR_ASSERT(launch ? Within(step.index, plan_.kernels)
@@ -142,14 +138,15 @@ class Structure {
     for (size_t a = 0; a < step.args.size(); ++a) {
       const KernelBuffer& wanted = kernel.buffers[a];
       const Buffer& given = buffer(step.args[a]);
-      bool fits = given.bytes == BytesOf(wanted);
+      bool fits = given.bytes == wanted.num_bytes();
       if (!given.members.empty()) {
         for (int m : given.members) {
           fits = fits && buffer(m).type.dtype == wanted.dtype;
         }
       } else if (!wanted.scratch) {
         fits = fits && given.type.dtype == wanted.dtype &&
-               given.type.num_elements() == wanted.elements;
+               given.type.num_elements() == wanted.elements &&
+               given.packed == wanted.packed;
       }
       FUSOR_ASSERT(fits, "plan {}: step {}: {} does not fit {}[{} x {}]",
                    plan_.name, step.name, given.name, wanted.name,
@@ -171,7 +168,8 @@ class Structure {
           a < operands ? call.operands[a] : call.results[a - operands];
       const Buffer& given = buffer(step.args[a]);
       // Through a view the shape is another, the elements are the same.
-      FUSOR_ASSERT(given.members.empty() && given.type.dtype == wanted.dtype &&
+      FUSOR_ASSERT(given.members.empty() && !given.packed &&
+                       given.type.dtype == wanted.dtype &&
                        given.type.num_elements() == wanted.num_elements(),
                    "plan {}: step {}: {} is {}, expected {}", plan_.name,
                    step.name, given.name, ToString(given.type),
@@ -196,7 +194,7 @@ class Structure {
     }
     for (int part :
          buffer(b).members.empty() ? std::vector<int>{b} : buffer(b).members) {
-      FUSOR_ASSERT(buffer(part).bytes == buffer(part).type.num_bytes(),
+      FUSOR_ASSERT(buffer(part).bytes == buffer(part).value_bytes(),
                    "plan {}: {} has {} bytes for {}", plan_.name,
                    buffer(part).name, buffer(part).bytes,
                    ToString(buffer(part).type));
@@ -221,7 +219,7 @@ class Structure {
   void CheckPreset(int b, const std::string& name, bool in_place) {
     FUSOR_ASSERT(Within(b, plan_.buffers), "plan {}: {}: buffer {}", plan_.name,
                  name, b);
-    FUSOR_ASSERT(buffer(b).members.empty() && in_place &&
+    FUSOR_ASSERT(buffer(b).members.empty() && in_place && !buffer(b).packed &&
                      buffer(b).bytes == buffer(b).type.num_bytes(),
                  "plan {}: {} has {} bytes in arena {} for {}", plan_.name,
                  name, buffer(b).bytes, plan_.arenas[buffer(b).arena].name,
@@ -253,6 +251,7 @@ class Structure {
     for (const PlanOutput& output : plan_.outputs) {
       FUSOR_ASSERT(Within(output.buffer, plan_.buffers) &&
                        buffer(output.buffer).members.empty() &&
+                       !buffer(output.buffer).packed &&
                        KindOf(output.buffer) != ArenaKind::kTemporary,
                    "plan {}: output {}: buffer {} is not kept", plan_.name,
                    output.name, output.buffer);

@@ -220,11 +220,11 @@ void Session::Step(int program) {
 
 std::vector<uint8_t> Session::ReadBuffer(int program, int buffer) const {
   const Program& p = *programs_[program];
-  const int64_t size = p.compiled.plan.buffers[buffer].bytes;
-  std::vector<uint8_t> bytes(static_cast<size_t>(size));
+  const codegen::Buffer& b = p.compiled.plan.buffers[buffer];
+  std::vector<uint8_t> bytes(static_cast<size_t>(b.bytes));
   stream_->CopyToHost(bytes.data(), p.executor->address(buffer), bytes.size());
   stream_->Synchronize();
-  return bytes;
+  return codegen::Unpacked(b, std::move(bytes));
 }
 
 double Session::ReadScalar(int program, int output) {

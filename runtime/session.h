@@ -89,7 +89,7 @@ class Session {
   // From now on `observer`, null for none, sees every step; it must outlive the
   // session or be replaced.
   void Observe(StepObserver* observer) { observer_ = observer; }
-  // What one of the plan's buffers holds now.
+  // What one of the plan's buffers holds now; packed bools a byte each.
   std::vector<uint8_t> ReadBuffer(int program, int buffer) const;
   // Blocks until the last step has ended. A scalar output as double.
   double ReadScalar(int program, int output);

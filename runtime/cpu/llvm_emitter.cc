@@ -253,7 +253,39 @@ class PhaseEmitter {
     return place;
   }
 
+  // Packed bools: the lanes' bits are one integer, first lane lowest.
+  struct Bits {
+    llvm::Type* integer;
+    Value* pointer;
+    llvm::Align align;
+  };
+
+  Bits BitsOf(const Stmt& stmt) {
+    Value* byte = ir_.CreateLShr(ScalarIndex(stmt.index), I64(3), "", true);
+    return {ir_.getIntNTy(kernel_.lanes),
+            ir_.CreateInBoundsGEP(ir_.getInt8Ty(), buffers_[stmt.buffer], byte),
+            llvm::Align(static_cast<uint64_t>(kernel_.lanes) / 8)};
+  }
+
+  void EmitLoadBits(const Stmt& stmt) {
+    const Bits bits = BitsOf(stmt);
+    Value* integer =
+        ir_.CreateAlignedLoad(bits.integer, bits.pointer, bits.align);
+    Value* bools = ir_.CreateBitCast(integer, b_.TypeOf(Arith::kBool, true));
+    Set(stmt, b_.Convert(bools, Arith::kBool, ArithOf(Info(stmt.dst).dtype)));
+  }
+
+  void EmitStoreBits(const Stmt& stmt) {
+    const Bits bits = BitsOf(stmt);
+    const TypedValue source = Get(stmt.src[0]);
+    Value* bools =
+        b_.Splat(b_.Convert(source.value, source.arith, Arith::kBool));
+    ir_.CreateAlignedStore(ir_.CreateBitCast(bools, bits.integer), bits.pointer,
+                           bits.align);
+  }
+
   void EmitLoad(const Stmt& stmt) {
+    if (kernel_.buffers[stmt.buffer].packed) return EmitLoadBits(stmt);
     const Place place = PlaceOf(stmt);
     Value* value = nullptr;
     auto* vector = llvm::FixedVectorType::get(place.element, kernel_.lanes);
@@ -279,6 +311,7 @@ class PhaseEmitter {
   }
 
   void EmitStore(const Stmt& stmt) {
+    if (kernel_.buffers[stmt.buffer].packed) return EmitStoreBits(stmt);
     const Place place = PlaceOf(stmt);
     const TypedValue source = Get(stmt.src[0]);
     Value* value = b_.ToMemory(source.value, source.arith,

@@ -228,15 +228,16 @@ std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
   const auto stream = device.CreateStream();
   StepMemory memory(plan, s, device);
   for (size_t i = 0; i < values.operands.size(); ++i) {
-    const auto bytes =
-        ir::TensorBytes({OperandType(plan, s, node, i), operands[i].data});
+    const auto bytes = codegen::Packed(
+        plan.buffers[values.operands[i]],
+        ir::TensorBytes({OperandType(plan, s, node, i), operands[i].data}));
     stream->CopyToDevice(memory.OfBuffer(values.operands[i]), bytes.data(),
                          bytes.size());
   }
   for (size_t i = 0; i < values.results.size(); ++i) {
     // What the step forgets to write is NaN.
     const std::vector<uint8_t> poison(
-        static_cast<size_t>(ResultType(plan, s, node, i).num_bytes()), 0xff);
+        static_cast<size_t>(plan.buffers[values.results[i]].bytes), 0xff);
     stream->CopyToDevice(memory.OfBuffer(values.results[i]), poison.data(),
                          poison.size());
   }
@@ -245,11 +246,13 @@ std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
   std::vector<Tensor> results;
   for (size_t i = 0; i < values.results.size(); ++i) {
     const ir::TensorType& type = ResultType(plan, s, node, i);
-    std::vector<uint8_t> bytes(static_cast<size_t>(type.num_bytes()));
+    const codegen::Buffer& buffer = plan.buffers[values.results[i]];
+    std::vector<uint8_t> bytes(static_cast<size_t>(buffer.bytes));
     stream->CopyToHost(bytes.data(), memory.OfBuffer(values.results[i]),
                        bytes.size());
     stream->Synchronize();
-    results.push_back(ir::LoadTensor(type, bytes));
+    results.push_back(
+        ir::LoadTensor(type, codegen::Unpacked(buffer, std::move(bytes))));
   }
   return results;
 }

@@ -77,7 +77,7 @@ class Machine {
   static int64_t BytesOfArg(const Plan& plan, const Step& step, size_t arg) {
     if (step.kind == StepKind::kLaunch) {
       const KernelBuffer& b = plan.kernels[step.index].kernel.buffers[arg];
-      return b.elements * ir::DTypeSize(b.dtype);
+      return b.num_bytes();
     }
     const LibraryCall& call = plan.calls[step.index];
     if (arg < call.operands.size()) return call.operands[arg].num_bytes();

@@ -167,6 +167,13 @@ std::vector<Mutation> BufferMutations() {
                                             : -1 - dice.Below(buffer.bytes);
          return true;
        }},
+      {"pack or unpack a buffer", true, false,
+       [](Plan& plan, Dice& dice) {
+         Buffer& buffer = Any(plan.buffers, dice);
+         if (buffer.type.dtype == ir::DType::kU8) return false;  // a workspace
+         buffer.packed = !buffer.packed;
+         return true;
+       }},
       {"shrink an arena", true, false,
        [](Plan& plan, Dice& dice) {
          Arena& arena = Any(plan.arenas, dice);

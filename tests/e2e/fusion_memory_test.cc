@@ -1,7 +1,7 @@
-// What fusion costs in memory. Two of its choices hold bytes that the unfused
-// step does not: a forward kernel writes the mask of its ReLU, a byte an
-// element, where the unfused step compares again, and gradients wait for the
-// one kernel that updates all parameters. Nothing else may add to the peak.
+// Fusion needs no more memory than its absence. Two of its choices hold bytes
+// that the unfused step does not: a forward kernel writes the mask of its ReLU,
+// a bit an element, where the unfused step compares again, and gradients wait
+// for the one kernel that updates all parameters. Others hold less.
 
 #include <gtest/gtest.h>
 
@@ -37,42 +37,22 @@ codegen::Plan PlanOf(const std::string& arch, bool fusion) {
   return std::move(program.plan);
 }
 
-// Masks and waiting gradients, in bytes, at the step where the plan's
-// temporary buffers take most.
-int64_t HeldAtPeak(const codegen::Plan& plan) {
-  const std::vector<codegen::BufferLife> lives = BufferLives(plan);
-  std::set<int> joined;
-  for (const codegen::Buffer& buffer : plan.buffers) {
-    joined.insert(buffer.members.begin(), buffer.members.end());
-  }
-  std::vector<int64_t> live(plan.steps.size(), 0);
-  std::vector<int64_t> held(plan.steps.size(), 0);
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    const codegen::Buffer& buffer = plan.buffers[b];
-    if (plan.arenas[buffer.arena].kind != codegen::ArenaKind::kTemporary ||
-        !buffer.members.empty() || lives[b].first < 0) {
-      continue;
-    }
-    const bool is_held = buffer.type.dtype == ir::DType::kBool ||
-                         joined.contains(static_cast<int>(b));
-    for (int s = lives[b].first; s <= lives[b].last; ++s) {
-      live[s] += buffer.bytes;
-      if (is_held) held[s] += buffer.bytes;
-    }
-  }
-  return held[std::max_element(live.begin(), live.end()) - live.begin()];
-}
-
-TEST_P(FusionMemory, AddsNothingToThePeakButMasksAndWaitingGradients) {
+TEST_P(FusionMemory, PeakIsNotAboveTheUnfusedOne) {
   const codegen::Plan fused = PlanOf(GetParam(), true);
   const codegen::Plan unfused = PlanOf(GetParam(), false);
-  EXPECT_LE(fused.peak_bytes, unfused.peak_bytes + HeldAtPeak(fused));
-  EXPECT_LE(fused.peak_bytes, unfused.peak_bytes + unfused.peak_bytes / 10);
+  EXPECT_LE(fused.peak_bytes, unfused.peak_bytes);
+}
+
+// Its masks lie beside ReLUs that are kept anyway, and there is no pool whose
+// operand fusion lets go.
+TEST(FusionMemorySmall, MasksAddLittleToANetworkWithoutPools) {
+  const codegen::Plan fused = PlanOf("resnet20-cifar", true);
+  const codegen::Plan unfused = PlanOf("resnet20-cifar", false);
+  EXPECT_LE(fused.peak_bytes, unfused.peak_bytes + unfused.peak_bytes / 25);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FusionMemory,
-                         ::testing::Values("resnet18", "resnet50", "vgg16",
-                                           "resnet20-cifar"),
+                         ::testing::Values("resnet18", "resnet50", "vgg16"),
                          [](const auto& test) {
                            std::string name;
                            for (char c : test.param) {

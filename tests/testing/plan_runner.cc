@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "codegen/kernel_interpreter.h"
+#include "codegen/packed_bits.h"
 #include "ir/tensor_bytes.h"
 #include "passes/passes.h"
 
@@ -86,6 +87,7 @@ Planned FuseAndPlan(const ir::Graph& graph,
   passes::Fuse(*planned.graph, context);
   passes::FuseUpdates(*planned.graph, context);
   planned.lowered = LowerAll(*planned.graph, compiler.target());
+  codegen::PackMasks(*planned.graph, planned.lowered);
   planned.plan =
       codegen::BuildPlan(*planned.graph, planned.lowered, compiler, options);
   return planned;

@@ -196,6 +196,36 @@ TEST(CpuKernelTest, PhasesSeeWhatEarlierOnesWrote) {
           std::string(4, '\0')});
 }
 
+// y = x > 2, one bit an element, then z = x where y and -1 elsewhere.
+TEST(CpuKernelTest, PackedBoolsAreOneBitAnElement) {
+  for (int lanes : {8, 16, 32, 64}) {
+    constexpr int64_t kN = 640;
+    Kernel k;
+    k.name = "packed";
+    k.lanes = lanes;
+    k.buffers = {{"x", DType::kF32, kN},
+                 {"y", DType::kBool, kN, true, false, true},
+                 {"z", DType::kF32, kN, true}};
+    k.axes = {{"r", 5}, {"i", kN / 5, true}, {"j", kN, true}};
+    k.registers = {{DType::kF32, true},  {DType::kF32},
+                   {DType::kBool, true}, {DType::kBool, true},
+                   {DType::kF32, true},  {DType::kF32}};
+    const Index rows{0, {{0, kN / 5}, {1, 1}}};
+    const Index all{0, {{2, 1}}};
+    k.phases.push_back(
+        {{0, 1},
+         {Load(0, 0, rows), Constant(1, 2), Compute(ScalarOp::kGt, 2, {0, 1}),
+          Store(1, rows, 2)}});
+    k.phases.push_back(
+        {{2},
+         {Load(3, 1, all), Load(0, 0, all), Constant(5, -1),
+          Compute(ScalarOp::kSelect, 4, {3, 0, 5}), Store(2, all, 4)}});
+    const std::vector<std::string> buffers{
+        Bytes(Ramp(kN)), std::string(kN / 8, '\0'), std::string(4 * kN, '\0')};
+    EXPECT_EQ(Cpu::Get().Run(k, buffers), Cpu::Interpret(k, buffers)) << lanes;
+  }
+}
+
 // x = x + 1 where input and output are the same memory.
 TEST(CpuKernelTest, UpdatesInPlace) {
   Kernel k;

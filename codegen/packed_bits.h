@@ -1,0 +1,31 @@
+#pragma once
+
+// Bools in memory at one bit an element: what kernels alone exchange, such as
+// the masks of ReLUs that wait for the backward pass.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "codegen/lower_fusion.h"
+#include "ir/graph.h"
+
+namespace fusor::codegen {
+
+// Bytes of `elements` bits: element i is bit i % 8 of byte i / 8.
+constexpr int64_t PackedBytes(int64_t elements) { return (elements + 7) / 8; }
+
+// One byte an element, 0 or 1, to bits and back.
+std::vector<uint8_t> PackBits(std::span<const uint8_t> bools);
+std::vector<uint8_t> UnpackBits(std::span<const uint8_t> bits,
+                                int64_t elements);
+
+// Every access to the buffer is by whole groups of adjacent lanes that begin
+// and end at bytes: no two tasks then share a byte, and no mask is needed.
+bool AccessedByWholeBytes(const Kernel& kernel, int buffer);
+
+// Sets KernelBuffer::packed of every bool that fusions alone write and read,
+// all of them by whole bytes, and that is no output of the graph.
+void PackMasks(const ir::Graph& graph, LoweredNodes& lowered);
+
+}  // namespace fusor::codegen
