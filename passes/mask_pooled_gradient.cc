@@ -55,6 +55,7 @@ bool FindMatch(const Node& select, Match* match) {
          match->compare->input(0) == match->pool->input(0);
 }
 
+// The new max_pool_grad stands where the ReLU's gradient did: it is that.
 Value* Rewrite(ir::Graph& graph, Node& select, const Match& match) {
   Value* p = match.pool->output(0);
   Value* dp = match.grad->input(0);
@@ -72,7 +73,7 @@ Value* Rewrite(ir::Graph& graph, Node& select, const Match& match) {
       graph.AddNode("select", {on, dp, zero}, {}, at, &select)->output();
   return graph
       .AddNode("max_pool_grad", {masked, match.grad->input(1)},
-               match.grad->attrs(), match.grad->location(), &select)
+               match.grad->attrs(), at, &select)
       ->output();
 }
 

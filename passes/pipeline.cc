@@ -26,7 +26,7 @@ constexpr PassEntry kPipeline[] = {
     {"drop_stop_gradient", DropStopGradient, Stage::kOptimize, false,
      "an evaluation graph comes without differentiation"},
     {"mask_pooled_gradient", MaskPooledGradient, Stage::kOptimize, true,
-     "while the comparison and the pool's gradient still meet, without casts"},
+     "while comparison and pool's gradient still meet, without casts"},
     {"mixed_precision", MixedPrecision, Stage::kOptimize, false,
      "on the joint graph, whose gradients it paints too, and before layouts"},
     {"simplify", Simplify, Stage::kOptimize, false,

@@ -61,7 +61,7 @@ TEST_F(MaskPooledGradientTest, MasksBeforeTheGradientIsSpread) {
       %masked = select(%on, %dp, %zero) : f32[1,2,2,2] @"features.1"
       %dx = max_pool_grad(%masked, %index)
             {input_shape=[1,2,4,4], stride=[2,2], window=[2,2]}
-          : f32[1,2,4,4] @"features.2"
+          : f32[1,2,4,4] @"features.1"
       return %dx as "dx", %p as "p"
     })",
                         *graph, test::Names::kIgnore);

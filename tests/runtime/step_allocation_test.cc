@@ -48,14 +48,9 @@ void Note() {
 }  // namespace
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-void* operator new(size_t bytes) {
-  Note();
-  void* memory = std::malloc(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/testing/counted_new.h"
+
+void OnAllocation() { Note(); }
 #else
 extern "C" {
 void* __libc_malloc(size_t bytes);
