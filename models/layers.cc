@@ -131,13 +131,36 @@ Value* Layers::Dropout(Value* x, const std::string& name) {
   return b_.Dropout(x, options_.dropout, key, step);
 }
 
+Value* Layers::Mix(Value* x, const std::function<Value*(Value*)>& of) {
+  if (!mixes()) return of(x);
+  Value* share = b_.graph().FindInput("mixup");
+  if (share == nullptr) {
+    share = b_.graph().AddInput({DType::kF32, {}, {}},
+                                InputRole::kHyperParameter, "mixup");
+  }
+  const Shape& shape = x->type().shape;
+  const std::vector<int64_t> zeros(shape.size(), 0);
+  std::vector<int64_t> second = zeros;
+  second[0] = 1;
+  Shape first = shape;
+  first[0] = 1;
+  Value* next = x;  // of a batch of one
+  if (shape[0] > 1) {
+    next = b_.Concat({b_.Slice(x, second, shape), b_.Slice(x, zeros, first)},
+                     /*dim=*/0);
+  }
+  Value* rest = b_.Minus(b_.ScalarLike(share, 1), share);
+  return b_.Plus(b_.Times(of(x), share), b_.Times(of(next), rest));
+}
+
 Value* Layers::Images() {
   Builder::Scope scope(b_, "images");
   const int64_t n = options_.batch;
   const int64_t s = options_.image_size;
   if (options_.input == InputFormat::kF32Nchw) {
-    return b_.graph().AddInput({DType::kF32, {n, 3, s, s}, {}},
-                               InputRole::kData, "images");
+    Value* x = b_.graph().AddInput({DType::kF32, {n, 3, s, s}, {}},
+                                   InputRole::kData, "images");
+    return Mix(x, [](Value* part) { return part; });
   }
   Value* bytes = b_.graph().AddInput({DType::kU8, {n, s, s, 3}, {}},
                                      InputRole::kData, "images");
@@ -146,7 +169,9 @@ Value* Layers::Images() {
   Value* mean = b_.Constant(DType::kF32, {3},
                             {options_.mean.begin(), options_.mean.end()});
   Value* scale = b_.Constant(DType::kF32, {3}, inverse);
-  Value* x = b_.Times(b_.Minus(b_.Cast(bytes, DType::kF32), mean), scale);
+  Value* levels =
+      Mix(bytes, [&](Value* part) { return b_.Cast(part, DType::kF32); });
+  Value* x = b_.Times(b_.Minus(levels, mean), scale);
   return b_.Transpose(x, {0, 3, 1, 2});
 }
 
@@ -157,8 +182,11 @@ void Layers::Classify(Value* logits) {
   Value* labels =
       graph.AddInput({DType::kI32, {n}, {}}, InputRole::kData, "labels");
   if (training()) {
-    Value* loss = b_.CrossEntropy(
-        logits, labels, {.label_smoothing = options_.label_smoothing});
+    // Of mixed one-hot labels it is the mix of the two losses.
+    Value* loss = Mix(labels, [&](Value* part) {
+      return b_.CrossEntropy(logits, part,
+                             {.label_smoothing = options_.label_smoothing});
+    });
     graph.AddOutput(b_.ReduceMean(loss, {0}), "loss");
     return;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "ir/builder.h"
@@ -46,6 +47,10 @@ class Layers {
   void Classify(ir::Value* logits);
 
  private:
+  bool mixes() const { return training() && options_.mixup; }
+  // x where there is no mixup. Else x and, for each sample, that of the next
+  // one of the batch, weighted; `of` makes what is weighted, f32 [N,..].
+  ir::Value* Mix(ir::Value* x, const std::function<ir::Value*(ir::Value*)>& of);
   ir::Value* Parameter(const std::string& name, ir::Shape shape,
                        ir::InputRole role, ir::Attrs init);
   ir::Value* Dense(ir::Value* x, const std::string& name, int64_t features,

@@ -34,15 +34,18 @@ struct ModelOptions {
   bool zero_gamma = false;  // last normalisation of each residual block
   double dropout = 0.5;     // of VGG's classifier
   double label_smoothing = 0;
+  // kTrain: each sample is mixed with the next one of the batch, by input
+  // "mixup", the sample's own share.
+  bool mixup = false;
   double norm_momentum = 0.1;  // weight of the new batch, as in torch
   double norm_epsilon = 1e-5;
 };
 
 // A network with its loss, before differentiation. Inputs: "images", "labels"
 // i32 [N]; in kEval "weights" f32 [N], 0 for padding of the last batch; where
-// dropout is used "random_key" i64 and "step" i32. Parameters and running
-// statistics have torchvision's names. Running statistics are aliased outputs
-// in kTrain, with torch's unbiased variance.
+// dropout is used "random_key" i64 and "step" i32; with mixup "mixup" f32.
+// Parameters and running statistics have torchvision's names. Running
+// statistics are aliased outputs in kTrain, with torch's unbiased variance.
 struct Model {
   std::string arch;
   ModelOptions options;

@@ -39,13 +39,16 @@ void CheckpointWriter::Work() {
     if (!busy_) return;
     lock.unlock();
     std::exception_ptr error;
+    std::string reason;
     try {
       SaveNow();
-    } catch (...) {
+    } catch (const std::exception& e) {
       error = std::current_exception();
+      reason = e.what();
     }
     lock.lock();
     error_ = error;
+    reason_ = reason;
     failures_ = error ? failures_ + 1 : 0;
     busy_ = false;
     changed_.notify_all();
@@ -53,21 +56,13 @@ void CheckpointWriter::Work() {
 }
 
 void CheckpointWriter::SaveNow() {
-  try {
-    if (folder_ == nullptr) {
-      folder_ = std::make_unique<CheckpointFolder>(path_);
-    }
-    std::string saved = folder_->Save(header_, snapshot_);
-    {
-      const std::lock_guard lock(mutex_);
-      saved_.push_back(std::move(saved));
-    }
-    folder_->Prune(keep_);
-  } catch (const std::exception& e) {
+  if (folder_ == nullptr) folder_ = std::make_unique<CheckpointFolder>(path_);
+  std::string saved = folder_->Save(header_, snapshot_);
+  {
     const std::lock_guard lock(mutex_);
-    warnings_.emplace_back(e.what());
-    throw;
+    saved_.push_back(std::move(saved));
   }
+  folder_->Prune(keep_);
 }
 
 void CheckpointWriter::Wait(std::unique_lock<std::mutex>& lock) {
@@ -79,6 +74,7 @@ void CheckpointWriter::Save(const Session& session,
   std::unique_lock lock(mutex_);
   Wait(lock);
   if (failures_ >= kMaxFailures) std::rethrow_exception(error_);
+  if (error_) warnings_.push_back(reason_);
   TakeSnapshot(session, snapshot_);
   header_ = header;
   busy_ = true;

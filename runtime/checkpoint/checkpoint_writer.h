@@ -32,7 +32,8 @@ class CheckpointWriter {
   // Waits for the last save; throws when it failed.
   void Finish();
 
-  // Since the last call: paths of what is safely on disk, and what went wrong.
+  // Since the last call: paths of what is safely on disk, and why saves failed
+  // that another one has followed.
   std::vector<std::string> TakeSaved();
   std::vector<std::string> TakeWarnings();
 
@@ -53,6 +54,7 @@ class CheckpointWriter {
   StateSnapshot snapshot_;
   int failures_ = 0;          // in a row
   std::exception_ptr error_;  // of the last save
+  std::string reason_;        // its message
   std::vector<std::string> saved_;
   std::vector<std::string> warnings_;
 

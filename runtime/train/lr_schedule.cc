@@ -7,9 +7,28 @@
 #include "ir/support/str.h"
 
 namespace fusor::runtime {
+namespace {
+
+// Of what lies between `end` and `base`, by the share of the time that is over.
+double Remaining(const LrScheduleOptions& options, double t) {
+  switch (options.kind) {
+    case LrScheduleKind::kLinear:
+      return 1 - t;
+    case LrScheduleKind::kCosine:
+      return (1 + std::cos(M_PI * t)) / 2;
+    case LrScheduleKind::kPolynomial:
+      return std::pow(1 - t, options.power);
+    case LrScheduleKind::kConstant:
+    case LrScheduleKind::kStep:
+      break;
+  }
+  return 1;
+}
+
+}  // namespace
 
 std::vector<std::string> LrScheduleNames() {
-  return {"constant", "step", "cosine"};
+  return {"constant", "step", "linear", "cosine", "polynomial"};
 }
 
 LrScheduleKind ParseLrSchedule(const std::string& name) {
@@ -21,32 +40,22 @@ LrScheduleKind ParseLrSchedule(const std::string& name) {
   return static_cast<LrScheduleKind>(it - names.begin());
 }
 
-double LearningRate(const LrScheduleOptions& options, int64_t step) {
-  if (step < options.warmup_steps) {
-    return options.base * static_cast<double>(step + 1) /
-           static_cast<double>(options.warmup_steps);
+double LearningRate(const LrScheduleOptions& o, int64_t step) {
+  const int64_t update = step / o.steps_per_update;
+  if (update < o.warmup) {
+    return o.base * static_cast<double>(update + 1) /
+           static_cast<double>(o.warmup);
   }
-  switch (options.kind) {
-    case LrScheduleKind::kConstant:
-      return options.base;
-    case LrScheduleKind::kStep: {
-      double rate = options.base;
-      for (int64_t milestone : options.milestones) {
-        if (step >= milestone) rate *= options.gamma;
-      }
-      return rate;
-    }
-    case LrScheduleKind::kCosine: {
-      const int64_t span =
-          std::max<int64_t>(options.total_steps - options.warmup_steps, 1);
-      const double t =
-          std::min(1.0, static_cast<double>(step - options.warmup_steps) /
-                            static_cast<double>(span));
-      return options.end +
-             (options.base - options.end) * (1 + std::cos(M_PI * t)) / 2;
-    }
+  if (o.kind == LrScheduleKind::kStep) {
+    const auto drops =
+        std::count_if(o.milestones.begin(), o.milestones.end(),
+                      [&](int64_t milestone) { return update >= milestone; });
+    return o.base * std::pow(o.gamma, static_cast<double>(drops));
   }
-  return options.base;
+  const int64_t span = std::max<int64_t>(o.total - o.warmup, 1);
+  const double t = std::min(
+      1.0, static_cast<double>(update - o.warmup) / static_cast<double>(span));
+  return o.end + (o.base - o.end) * Remaining(o, t);
 }
 
 }  // namespace fusor::runtime

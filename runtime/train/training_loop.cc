@@ -7,6 +7,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
+#include "runtime/train/mixup.h"
 
 namespace fusor::runtime {
 namespace {
@@ -25,7 +26,7 @@ uint64_t LossHash(uint64_t before, double loss) {
 
 // The inputs of a program that the loop feeds; -1 where it has none.
 struct Feed {
-  int images, labels, weights, lr, key, step;
+  int images, labels, weights, lr, key, step, mixup;
 
   Feed(const Session& session, int program) {
     const auto find = [&](const char* name) {
@@ -38,6 +39,7 @@ struct Feed {
     lr = find("lr");
     key = find("random_key");
     step = find("step");
+    mixup = find("mixup");
   }
 
   void SetBatch(Session& session, int program, const Batch& batch) const {
@@ -66,6 +68,9 @@ class Loop {
         loss_output_(session.FindOutput(program, "loss")) {
     total_ = options.epochs * source.batches_per_epoch();
     if (options.iterations >= 0) total_ = std::min(total_, options.iterations);
+    if (options.run_steps >= 0) {
+      total_ = std::min(total_, options.start.step + options.run_steps);
+    }
     const auto steps =
         static_cast<size_t>(std::max<int64_t>(total_ - position_.step, 0));
     report_.step_ms.reserve(steps);
@@ -124,6 +129,11 @@ class Loop {
     if (feed_.step >= 0) {
       session_.SetInput(program_, feed_.step, &number, sizeof(number));
     }
+    if (feed_.mixup >= 0) {
+      const auto share = static_cast<float>(
+          MixupCoefficient(options_.mixup, options_.seed, step));
+      session_.SetInput(program_, feed_.mixup, &share, sizeof(share));
+    }
     session_.Step(program_);
     const double loss = session_.ReadScalar(program_, loss_output_);
     const Clock::time_point end = Clock::now();
@@ -134,6 +144,15 @@ class Loop {
     images_ += batch.size();
     interval_images_ += batch.size();
     interval_wait_ += Seconds(start, ready);
+    ++interval_steps_;
+    if (observer_.step) {
+      observer_.step({.step = step + 1,
+                      .epoch = step / source_.batches_per_epoch(),
+                      .loss = loss,
+                      .lr = lr_,
+                      .seconds = Seconds(start, end),
+                      .data_wait_seconds = Seconds(start, ready)});
+    }
     if (observer_.warning) {
       for (const std::string& text : source_.TakeWarnings()) {
         observer_.warning(text);
@@ -172,6 +191,7 @@ class Loop {
     const DataStats stats = source_.stats();
     if (observer_.interval) {
       IntervalReport interval;
+      interval.steps = interval_steps_;
       interval.epoch = step / source_.batches_per_epoch();
       interval.iteration = step + 1;
       interval.iterations = total_;
@@ -185,6 +205,7 @@ class Loop {
       observer_.interval(interval);
     }
     interval_start_ = now;
+    interval_steps_ = 0;
     interval_images_ = 0;
     interval_wait_ = 0;
     interval_stats_ = stats;
@@ -222,6 +243,7 @@ class Loop {
   int64_t images_ = 0;
   double lr_ = 0;
   Clock::time_point interval_start_;
+  int64_t interval_steps_ = 0;
   int64_t interval_images_ = 0;
   double interval_wait_ = 0;
   DataStats start_stats_;

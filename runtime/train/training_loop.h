@@ -23,6 +23,7 @@ struct TrainPosition {
 struct TrainOptions {
   int64_t epochs = 1;
   int64_t iterations = -1;  // stop after so many steps in all; -1: no limit
+  int64_t run_steps = -1;   // stop after so many of this run; -1: no limit
   int64_t print_every = 10;
   TrainPosition start;  // of a run that is resumed
   // Steps between two calls of TrainObserver::save; 0: after each epoch.
@@ -30,11 +31,22 @@ struct TrainOptions {
   double stop_at_top1 = 2;  // end once an evaluation reaches it, in [0, 1]
   int64_t eval_every = 1;   // epochs; 0: never
   LrScheduleOptions lr;
-  uint64_t seed = 0;  // of dropout
+  uint64_t seed = 0;  // of dropout and mixup
+  double mixup = 0;   // alpha; of a program that has the input
+};
+
+struct StepReport {
+  int64_t step = 0;  // from 1
+  int64_t epoch = 0;
+  double loss = 0;
+  double lr = 0;
+  double seconds = 0;  // data included
+  double data_wait_seconds = 0;
 };
 
 // One line of the log: the steps since the one before.
 struct IntervalReport {
+  int64_t steps = 0;
   int64_t epoch = 0;
   int64_t iteration = 0;   // of the last step, from 1
   int64_t iterations = 0;  // in the whole run
@@ -69,6 +81,7 @@ struct TrainReport {
 
 // What the loop tells its caller; any may be empty.
 struct TrainObserver {
+  std::function<void(const StepReport&)> step;
   std::function<void(const IntervalReport&)> interval;
   std::function<void(int64_t step, int64_t steps)> progress;
   std::function<void(int64_t epoch, const EvalReport&)> evaluated;

@@ -150,7 +150,8 @@ class ArgumentsTest(CliTest):
                  ["bench", "--warm", "4"]),
                 (["arch resnet51", "did you mean resnet50?"],
                  ["train", "--synthetic", "--arch", "resnet51"]),
-                (["--lr-schedule: expected constant, step, cosine, got cosin",
+                (["--lr-schedule: expected constant, step, linear, cosine, "
+                  "polynomial, got cosin",
                   "did you mean cosine?"], ["train", "--lr-schedule", "cosin"]),
                 (["fuse_update", "did you mean fuse_updates?"],
                  ["dump", "--arch", "resnet20-cifar", "--disable-pass",
@@ -506,6 +507,53 @@ class OutputTest(CliTest):
             self.assertEqual(len(re.findall(
                 r"^epoch   0  iteration +[24]/4  loss [\d.]+ +[\d.]+ images/s  "
                 r"lr [\d.]+  data wait [\d.]+ %$", text, re.M)), 2)
+
+    def test_the_published_command_line_runs(self):
+        """Issue 5's, on noise and smaller."""
+        text = self.succeeds(
+            "train", "/data", "-b", "4", "--amp", "--lr", "1.024",
+            "--lr-schedule", "cosine", "--warmup", "8", "--label-smoothing",
+            "0.1", "--mixup", "0.2", "--mom", "0.875", "--wd",
+            "3.0517578125e-05", "--arch", "resnet18", "--image-size", "32",
+            "-c", "fanin", "--prof", "3", "--training-only",
+            "--no-checkpoints", "--raport-file", "r.json", "-p", "1", "-j",
+            "8", "--workspace", self.folder, "--data-backend", "syntetic",
+            "--memory-format", "nhwc", "--gather-checkpoints", "--epochs", "1",
+            "--log-format", "dll").stdout
+        self.assertIn("ignored   --memory-format nhwc, --gather-checkpoints: "
+                      "no meaning here\n", text)
+        self.assertEqual(re.findall(
+            r"^DLL [\d-]+ [\d:.]+ - Epoch: 0 Iteration: (\d)  train\.loss : "
+            r"\d+\.\d{5}  train\.total_ips : \d+\.\d\d img/s$", text, re.M),
+            ["1", "2", "3"])
+        self.assertEqual([p.name for p in self.folder.iterdir()], ["r.json"])
+        logged = [json.loads(line[5:]) for line in
+                  (self.folder / "r.json").read_text().splitlines()]
+        steps = [entry["step"] for entry in logged if entry["type"] == "LOG"]
+        self.assertEqual(steps, ["PARAMETER", [0, 1], [0, 2], [0, 3], []])
+
+    def test_logs_are_written_and_bad_ones_refused(self):
+        run = (*TINY, "--iterations", "3", "--print-freq", "1")
+        self.succeeds(*run, "--log-jsonl", self.folder / "l", "--tensorboard",
+                      self.folder / "t", "--prometheus", self.folder / "p")
+        lines = [json.loads(line) for line in
+                 (self.folder / "l").read_text().splitlines()]
+        self.assertEqual([line["type"] for line in lines],
+                         ["start", "step", "step", "step", "end"])
+        self.assertEqual(len(list((self.folder / "t").iterdir())), 1)
+        self.assertIn("\nfusor_train_step{", (self.folder / "p").read_text())
+        for flag in "--raport-file", "--log-jsonl", "--prometheus":
+            self.fails(USAGE, [f"{flag}: cannot write", "No such file"], *run,
+                       flag, self.folder / "no/file")
+        self.fails(USAGE, ["--tensorboard", "cannot make the folder"], *run,
+                   "--tensorboard", self.folder / "l/t")
+        result = self.call(*run, "--log-jsonl", "/dev/full")
+        self.assertEqual(result.returncode, USAGE)
+        self.assertIn("cannot write /dev/full: No space left", result.stderr)
+
+    def test_the_accuracy_to_stop_at_needs_evaluations(self):
+        self.fails(USAGE, ["--stop-at-top1: expected evaluations"], *TINY,
+                   "--stop-at-top1", "50", "--training-only")
 
     def test_lines_about_files_say_how_fast_they_are_read(self):
         text = self.succeeds(*TINY_FILES, self.samples, "-b", "4").stdout

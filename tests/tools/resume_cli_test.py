@@ -295,6 +295,19 @@ class ResumeTest(unittest.TestCase):
         self.expect_same_end(
             self.train_to_end(self.workspace, "--resume", "auto"))
 
+    def test_a_save_that_fails_is_tried_again_before_the_run_ends(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000))
+
+        result = self.call(*self.command(self.workspace, "--checkpoint-every",
+                                         "2"), preexec_fn=limit)
+        self.assertEqual(result.returncode, CHECKPOINT)
+        self.assertRegex(
+            result.stderr, r"\A(warning: cannot write [^\n]*File too large\n){2}"
+                           r"fusor: cannot write [^\n]*File too large\n\Z")
+        self.assertIn("iteration      6/", result.stdout)
+        self.assertEqual(self.checkpoints(), [])
+
     def test_weights_of_another_run_to_start_from(self):
         weights = self.whole / "model.safetensors"
         report = self.train_to_end(self.workspace, "--pretrained-weights",

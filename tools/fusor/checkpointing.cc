@@ -195,12 +195,7 @@ void Checkpointing::Save(const runtime::Session& session,
 
 void Checkpointing::Finish() {
   if (writer_ == nullptr) return;
-  try {
-    writer_->Finish();
-  } catch (...) {
-    writer_->TakeWarnings();  // the last of them is what is thrown
-    throw;
-  }
+  writer_->Finish();
   Tell();
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "ir/support/str.h"
+#include "runtime/train/lr_schedule.h"
 #include "tools/fusor/validators.h"
 
 namespace fusor::tools {
@@ -55,6 +56,30 @@ std::map<std::string, std::string> GivenOptions(
   return given;
 }
 
+std::map<std::string, std::string> Parameters(
+    const CLI::App& app, std::span<const std::string_view> headings) {
+  std::map<std::string, std::string> parameters;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty() ||
+        std::find(headings.begin(), headings.end(), option->get_group()) ==
+            headings.end()) {
+      continue;
+    }
+    std::string name = option->get_lnames()[0];
+    std::replace(name.begin(), name.end(), '-', '_');
+    std::string value =
+        option->count() == 0
+            ? option->get_default_str()
+            : Join(option->results(), ",", [](const auto& s) { return s; });
+    if (option->get_expected_max() == 0) {
+      value = option->count() == 0 ? "False" : "True";
+    }
+    if (value.empty()) value = "None";
+    parameters[name] = value;
+  }
+  return parameters;
+}
+
 void AddModelFlags(CLI::App& app, ModelFlags& f) {
   const Heading heading(app, kModel);
   app.add_option("--arch,-a", f.arch, "Model; `fusor doctor` lists them")
@@ -68,10 +93,11 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
   app.add_option("--num-classes", f.num_classes,
                  "Classes (those of the data; 1000 synthetic)")
       ->check(WholeNumber(1, 1 << 20));
-  app.add_option("-c,--fan", f.fan,
-                 "Scale of initial convolution weights: fan-out or fan-in")
+  app.add_option("-c,--fan,--model-config", f.fan,
+                 "Scale of initial convolution weights: fan-out or fan-in "
+                 "(classic is fan-out)")
       ->capture_default_str()
-      ->check(OneOf({"fan-out", "fan-in", "fanout", "fanin"}));
+      ->check(OneOf({"fan-out", "fan-in", "fanout", "fanin", "classic"}));
   app.add_flag("--zero-gamma", f.zero_gamma,
                "Start the last normalisation of each residual block at 0");
   app.add_option("--dropout", f.dropout, "Dropout of VGG's classifier")
@@ -80,6 +106,11 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
   app.add_option("--label-smoothing", f.label_smoothing, "In [0, 1)")
       ->capture_default_str()
       ->check(Number(0, 0.999));
+  app.add_option("--mixup", f.mixup,
+                 "Mix pairs of images and labels by Beta(A, A) (0: do not)")
+      ->capture_default_str()
+      ->type_name("A")
+      ->check(Number(0, 1e6));
   app.add_option("--mean", f.mean,
                  "Means of red, green and blue on the scale 0 to 255")
       ->expected(3)
@@ -211,10 +242,11 @@ void AddTargetFlag(CLI::App& app, CompileFlags& f) {
 
 void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
   const Heading heading(app, kTraining);
-  app.add_option("--mom", f.momentum, "Momentum")
+  app.add_option("--mom,--momentum", f.momentum, "Momentum")
       ->capture_default_str()
       ->check(Number(0, 1));
-  app.add_option("--wd", f.weight_decay, "Weight decay of weights")
+  app.add_option("--wd,--weight-decay", f.weight_decay,
+                 "Weight decay of weights")
       ->capture_default_str()
       ->check(Number(0));
   app.add_flag("--bn-weight-decay", f.norm_weight_decay,
@@ -229,10 +261,27 @@ void AddScheduleFlags(CLI::App& app, OptimizerFlags& f) {
   app.add_option("--lr", f.lr, "Peak learning rate")
       ->capture_default_str()
       ->check(Number(0));
-  app.add_option("--lr-schedule", f.schedule,
-                 "Over time: constant, step or cosine")
+  app.add_option("--lr-scale-batch", f.lr_images,
+                 "The rate is for a batch of N images and grows with the batch "
+                 "(0: as it is)")
       ->capture_default_str()
-      ->check(OneOf({"constant", "step", "cosine"}));
+      ->type_name("N")
+      ->check(WholeNumber(0, kMaxSteps));
+  app.add_option("--lr-schedule", f.schedule,
+                 "Over time: constant, step, linear, cosine or polynomial")
+      ->capture_default_str()
+      ->check(OneOf(runtime::LrScheduleNames()));
+  app.add_option("--lr-update", f.lr_update,
+                 "Change the rate every step or every epoch")
+      ->capture_default_str()
+      ->check(OneOf({"step", "epoch"}));
+  app.add_option("--end-lr", f.end_lr,
+                 "Where linear, cosine and polynomial end")
+      ->capture_default_str()
+      ->check(Number(0));
+  app.add_option("--power", f.power, "Exponent of polynomial")
+      ->capture_default_str()
+      ->check(Number(0, 1e3));
   app.add_option("--warmup", f.warmup_epochs, "Linear warm-up, epochs")
       ->capture_default_str()
       ->check(Number(0, 1e9));

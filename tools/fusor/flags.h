@@ -19,6 +19,11 @@ namespace fusor::tools {
 std::map<std::string, std::string> GivenOptions(
     const CLI::App& app, std::span<const std::string_view> headings);
 
+// All options under these headings, given or not, named and written as NVIDIA's
+// logs do: "batch_size".
+std::map<std::string, std::string> Parameters(
+    const CLI::App& app, std::span<const std::string_view> headings);
+
 struct ModelFlags {
   std::string arch = "resnet50-v1.5";
   int64_t batch = 32;
@@ -28,6 +33,7 @@ struct ModelFlags {
   bool zero_gamma = false;
   double dropout = 0.5;
   double label_smoothing = 0;
+  double mixup = 0;
   std::vector<double> mean, std;  // of 3; empty: ImageNet's, CIFAR's
 };
 void AddModelFlags(CLI::App& app, ModelFlags& flags);
@@ -72,7 +78,11 @@ void AddTargetFlag(CLI::App& app, CompileFlags& flags);
 
 struct OptimizerFlags {
   double lr = 0.1;
+  int64_t lr_images = 0;  // that it is for; 0: as it is
   std::string schedule = "cosine";
+  std::string lr_update = "step";
+  double end_lr = 0;
+  double power = 2;
   double momentum = 0.9;
   double weight_decay = 1e-4;
   bool norm_weight_decay = false;

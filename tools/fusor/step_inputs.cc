@@ -15,11 +15,13 @@ runtime::InputBytes InputsOf(const runtime::Batch& batch, double lr) {
   const auto rate = static_cast<float>(lr);
   const int64_t key = 0;
   const int32_t step = 0;
+  const float mixup = 0.5;
   return {{"images", BytesOf(batch.images().data(), batch.images().size())},
           {"labels", BytesOf(batch.labels.data(), batch.labels.size())},
           {"lr", BytesOf(&rate, 1)},
           {"random_key", BytesOf(&key, 1)},
-          {"step", BytesOf(&step, 1)}};
+          {"step", BytesOf(&step, 1)},
+          {"mixup", BytesOf(&mixup, 1)}};
 }
 
 }  // namespace fusor::tools

@@ -1,13 +1,11 @@
 #include <fmt/core.h>
 
-#include <array>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,13 +14,12 @@
 #include "ir/support/file.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/train/training_loop.h"
-#include "tools/fusor/checkpointing.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
 #include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
+#include "tools/fusor/train_flags.h"
 #include "tools/fusor/train_report.h"
-#include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -30,54 +27,26 @@ namespace {
 
 using nlohmann::json;
 using runtime::EvalReport;
-using runtime::IntervalReport;
 using runtime::TrainReport;
-
-struct TrainFlags {
-  ModelFlags model;
-  CompileFlags compile;
-  OptimizerFlags optimizer;
-  DataFlags data;
-  DebugFlags debug;
-  int64_t epochs = 90;
-  int64_t iterations = -1;
-  int64_t print_every = 10;
-  int64_t eval_every = 1;
-  CheckpointFlags checkpoint;
-  std::string json;
-  bool training_only = false;
-  Checkpointing::Options options;  // filled in by the parser
-};
-
-// What decides the numbers that a run computes, for checkpoints: the options
-// under these headings,
-constexpr std::array<std::string_view, 6> kDeciding = {
-    "Model", "Compilation", "Training", "Schedule", "Data", "Run"};
-// but for these.
-constexpr std::array<std::string_view, 10> kNotDeciding = {
-    "--workers",       "--prefetch",      "--synthetic",  "--kernel-cache",
-    "--verify",        "--verify-each",   "--bad-record", "--print-freq",
-    "--training-only", "--evaluate-every"};
-
-Checkpointing::Options DecidingOptions(const CLI::App& command) {
-  Checkpointing::Options options = GivenOptions(command, kDeciding);
-  for (std::string_view name : kNotDeciding) options.erase(std::string(name));
-  return options;
-}
 
 class TrainCommand {
  public:
   explicit TrainCommand(const TrainFlags& flags)
-      : flags_(flags), text_(TextStream({flags.json, flags.compile.dump.to})) {}
+      : flags_(flags),
+        text_(TextStream({flags.json, flags.compile.dump.to})),
+        logs_(flags.log, flags.checkpoint.workspace, text_) {}
 
   // What can be wrong is looked at first, what takes long done last.
   void Run() {
+    fmt::print(text_, "{}", IgnoredLine(flags_.ignored));
+    FUSOR_CHECK(flags_.stop_at_top1 == 0 || !flags_.training_only, kUsage,
+                "--stop-at-top1: expected evaluations, not --training-only");
     dumper_ = OpenDumper(flags_.compile.dump);
     auto train_images = ListImages(flags_.data, flags_.model, Split::kTrain);
     auto val_images = ListValidation(train_images.get());
     CheckOutputs();
     checkpointing_.emplace(flags_.checkpoint, Identity(train_images.get()),
-                           flags_.options, flags_.data.seed, text_);
+                           flags_.deciding, flags_.data.seed, text_);
     Compile(NumClasses(train_images.get()), val_images != nullptr);
     const auto source =
         OpenTraining(std::move(train_images), flags_.data, flags_.model,
@@ -91,11 +60,18 @@ class TrainCommand {
                                           ? flags_.checkpoint.workspace
                                           : flags_.compile.dump.to);
     debugging.Watch(*session_);
+    logs_.Open({.parameters = flags_.parameters,
+                .steps_per_epoch = source->batches_per_epoch(),
+                .batch_size = flags_.model.batch,
+                .start = checkpointing_->start().step});
     const TrainReport report = Train(*source, val.get());
     checkpointing_->Finish();
-    if (report.steps == 0) return;
-    Save();
-    Report(report);
+    logs_.End(report);
+    if (report.steps > 0) {
+      Save();
+      Report(report);
+    }
+    logs_.Finish();
   }
 
  private:
@@ -135,8 +111,9 @@ class TrainCommand {
       MakeFolder("--workspace", workspace);
       CheckWritable(WeightsPath(), ErrorCode::kUsage);
     }
-    CheckOutput("--json",
-                flags_.json);  // which may be to go into the workspace
+    // These may be to go into the workspace.
+    CheckOutput("--json", flags_.json);
+    logs_.Check();
   }
 
   void Compile(int classes, bool evaluates) {
@@ -164,46 +141,21 @@ class TrainCommand {
   }
 
   TrainReport Train(runtime::BatchSource& source, runtime::BatchSource* val) {
-    runtime::TrainOptions options;
-    options.epochs = flags_.epochs;
-    options.iterations = flags_.iterations;
-    options.print_every = flags_.print_every;
-    options.eval_every = flags_.eval_every;
-    options.seed = flags_.data.seed;
-    options.start = checkpointing_->start();
-    options.save_every = flags_.checkpoint.every;
     const int64_t per_epoch = source.batches_per_epoch();
-    const int64_t total =
-        flags_.iterations >= 0 ? flags_.iterations : flags_.epochs * per_epoch;
-    options.lr =
-        MakeSchedule(flags_.optimizer, flags_.epochs, per_epoch, total);
-    ProgressBar bar;
-    const auto print = [&](const std::string& line) {
-      bar.Clear();
-      fmt::print(text_, "{}", line);
-      std::fflush(text_);
-    };
+    const runtime::TrainOptions options =
+        MakeTrainOptions(flags_, checkpointing_->start(), per_epoch);
     runtime::TrainObserver observer;
-    observer.interval = [&](const IntervalReport& r) {
-      print(IntervalLine(r));
-    };
-    observer.progress = [&](int64_t step, int64_t steps) {
-      bar.Show(step, steps);
-    };
+    logs_.Watch(observer);
+    const auto log = observer.evaluated;
     observer.evaluated = [&](int64_t epoch, const EvalReport& r) {
-      print(EvaluationLine(epoch, r));
+      log(epoch, r);
       evals_.push_back(EvaluationJson(r));
     };
     if (checkpointing_->saves()) {
       observer.save = [&](const runtime::TrainPosition& position) {
-        bar.Clear();
         checkpointing_->Save(*session_, position, per_epoch);
       };
     }
-    observer.warning = [&](const std::string& text) {
-      bar.Clear();
-      fmt::print(stderr, "warning: {}\n", text);
-    };
     observer.stop = StopRequested;
     std::function<std::optional<EvalReport>()> evaluate;
     if (val != nullptr) {
@@ -248,6 +200,7 @@ class TrainCommand {
 
   const TrainFlags& flags_;
   FILE* const text_;
+  TrainLogs logs_;
   std::shared_ptr<codegen::Dumper> dumper_;
   std::optional<Checkpointing> checkpointing_;
   std::unique_ptr<runtime::Session> session_;
@@ -261,35 +214,9 @@ class TrainCommand {
 void AddTrain(CLI::App& app, Run* run) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* command = app.add_subcommand("train", "Train a model");
-  AddDataFlags(*command, flags->data);
-  AddModelFlags(*command, flags->model);
-  AddOptimizerFlags(*command, flags->optimizer);
-  AddScheduleFlags(*command, flags->optimizer);
-  AddCompileFlags(*command, flags->compile);
-  AddDumpFlags(*command, flags->compile.dump);
-  command->option_defaults()->group("Run");
-  command->add_option("--epochs", flags->epochs, "Passes over the data")
-      ->capture_default_str()
-      ->check(WholeNumber(1, 1 << 30));
-  command
-      ->add_option("--iterations", flags->iterations,
-                   "Stop after so many steps (-1: no limit)")
-      ->capture_default_str()
-      ->check(WholeNumber(-1));
-  command->add_option("-p,--print-freq", flags->print_every, "Steps a line")
-      ->capture_default_str()
-      ->check(WholeNumber(1, 1 << 30));
-  command
-      ->add_option("--evaluate-every", flags->eval_every,
-                   "Epochs between evaluations (0: never)")
-      ->capture_default_str()
-      ->check(WholeNumber(0));
-  command->add_flag("--training-only", flags->training_only, "Do not evaluate");
-  AddCheckpointFlags(*command, flags->checkpoint);
-  AddDebugFlags(*command, flags->debug);
-  AddJsonFlag(*command, flags->json);
+  AddTrainFlags(*command, *flags);
   command->callback([flags, run, command] {
-    flags->options = DecidingOptions(*command);
+    SettleTrainFlags(*command, *flags);
     *run = [flags] { TrainCommand(*flags).Run(); };
   });
 }

@@ -1,10 +1,7 @@
 #include "tools/fusor/train_report.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "tools/fusor/workbench.h"
@@ -16,23 +13,6 @@ using runtime::EvalReport;
 using runtime::IntervalReport;
 using runtime::TrainReport;
 
-ProgressBar::ProgressBar() : visible_(isatty(STDERR_FILENO) != 0) {}
-
-void ProgressBar::Show(int64_t step, int64_t steps) {
-  if (!visible_) return;
-  constexpr int kWidth = 40;
-  const int filled =
-      static_cast<int>(step * kWidth / std::max<int64_t>(steps, 1));
-  fmt::print(stderr, "\r[{}{}] {}/{}", std::string(filled, '='),
-             std::string(kWidth - filled, ' '), step, steps);
-  shown_ = true;
-}
-
-void ProgressBar::Clear() {
-  if (shown_) fmt::print(stderr, "\r\033[K");
-  shown_ = false;
-}
-
 std::string IntervalLine(const IntervalReport& r) {
   std::string read;
   if (r.data.files_read > 0) {
@@ -42,7 +22,7 @@ std::string IntervalLine(const IntervalReport& r) {
   }
   return fmt::format(
       "epoch {:>3}  iteration {:>6}/{}  loss {:.4f}  {:7.2f} images/s  lr "
-      "{:.5f}  data wait {:.1f} %{}{}\n",
+      "{:.4g}  data wait {:.1f} %{}{}\n",
       r.epoch, r.iteration, r.iterations, r.loss, r.images_per_second, r.lr,
       100 * r.data_wait_share, read,
       r.data_wait_share > runtime::kInputBoundShare ? "  input-bound" : "");
@@ -69,9 +49,10 @@ std::string SummaryLines(const TrainReport& report,
   const double compute = 1 - wait;
   return fmt::format(
              "trained   {} steps in {:.1f} s, {:.2f} images/s, loss {:.4f} -> "
-             "{:.4f}\n",
+             "{:.4f}{}\n",
              report.steps, report.seconds, report.images_per_second,
-             report.first_loss, report.last_loss) +
+             report.first_loss, report.last_loss,
+             report.reached_top1 ? ", top-1 reached" : "") +
          fmt::format(
              "time      {:.0f} % convolutions and matmul, {:.0f} % fused "
              "kernels, {:.0f} % other library calls, {:.0f} % waiting for "
@@ -100,6 +81,7 @@ json TrainingJson(const TrainReport& report) {
   out["images_per_second"] = report.images_per_second;
   out["step_ms"] = StepJson(report.step_ms);
   out["interrupted"] = report.interrupted;
+  out["reached_top1"] = report.reached_top1;
   return out;
 }
 

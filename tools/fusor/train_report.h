@@ -12,22 +12,6 @@
 
 namespace fusor::tools {
 
-// On stderr, when that is a terminal; wiped when it goes.
-class ProgressBar {
- public:
-  ProgressBar();
-  ~ProgressBar() { Clear(); }
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-
-  void Show(int64_t step, int64_t steps);
-  void Clear();
-
- private:
-  const bool visible_;
-  bool shown_ = false;
-};
-
 // Lines with their ends.
 std::string IntervalLine(const runtime::IntervalReport& report);
 std::string EvaluationLine(int64_t epoch, const runtime::EvalReport& report);

@@ -50,6 +50,7 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   options.zero_gamma = flags.zero_gamma;
   options.dropout = flags.dropout;
   options.label_smoothing = flags.label_smoothing;
+  options.mixup = flags.mixup > 0;
   if (IsCifar(flags)) {
     options.mean = {125.3, 123.0, 113.9};
     options.std = {63.0, 62.1, 66.7};
@@ -193,21 +194,34 @@ codegen::CompileOptions MakeCompileOptions(
 }
 
 runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
-                                        int64_t epochs, int64_t steps_per_epoch,
+                                        int64_t batch, int64_t epochs,
+                                        int64_t steps_per_epoch,
                                         int64_t total_steps) {
+  const bool by_epoch = flags.lr_update == "epoch";
+  FUSOR_CHECK(!by_epoch || flags.warmup_steps == 0, kUsage,
+              "--warmup-steps: expected --warmup, in epochs, with --lr-update "
+              "epoch");
+  const auto per_epoch = static_cast<double>(steps_per_epoch);
   runtime::LrScheduleOptions options;
   options.kind = runtime::ParseLrSchedule(flags.schedule);
   options.base = flags.lr;
-  options.total_steps = std::min(total_steps, epochs * steps_per_epoch);
-  options.warmup_steps =
+  if (flags.lr_images > 0) {
+    options.base *=
+        static_cast<double>(batch) / static_cast<double>(flags.lr_images);
+  }
+  options.end = flags.end_lr;
+  options.power = flags.power;
+  options.steps_per_update = by_epoch ? steps_per_epoch : 1;
+  options.total =
+      by_epoch ? epochs : std::min(total_steps, epochs * steps_per_epoch);
+  options.warmup =
       flags.warmup_steps != 0
           ? flags.warmup_steps
-          : std::llround(flags.warmup_epochs *
-                         static_cast<double>(steps_per_epoch));
+          : std::llround(flags.warmup_epochs * (by_epoch ? 1 : per_epoch));
   std::vector<int64_t> milestones = flags.milestones;
   if (milestones.empty()) milestones = {30, 60, 80};
   for (int64_t epoch : milestones) {
-    options.milestones.push_back(epoch * steps_per_epoch);
+    options.milestones.push_back(by_epoch ? epoch : epoch * steps_per_epoch);
   }
   options.gamma = flags.gamma;
   return options;

@@ -42,8 +42,10 @@ codegen::CompileOptions MakeCompileOptions(
     const CompileFlags& flags, const OptimizerFlags& optimizer,
     const std::shared_ptr<codegen::Dumper>& dumper = nullptr);
 
+// `batch`: images an update, on all ranks.
 runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
-                                        int64_t epochs, int64_t steps_per_epoch,
+                                        int64_t batch, int64_t epochs,
+                                        int64_t steps_per_epoch,
                                         int64_t total_steps);
 
 std::unique_ptr<runtime::Session> OpenSession(const CompileFlags& flags);

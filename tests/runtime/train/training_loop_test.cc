@@ -157,6 +157,79 @@ TEST_F(TrainingLoop, AnEvaluationThatIsStoppedReportsNothing) {
   EXPECT_EQ(batches, 3);
 }
 
+TEST_F(TrainingLoop, SavesAfterTheEvaluationOfAStepAndAtTheEnd) {
+  options_.epochs = 3;
+  options_.iterations = 12;
+  SlowSource source(std::chrono::milliseconds(0));
+  SlowSource val(std::chrono::milliseconds(0));
+  evaluate_ = [&] { return Evaluate(session_, eval_, val); };
+  std::vector<std::pair<int64_t, bool>> saved;
+  observer_.save = [&](const TrainPosition& position) {
+    saved.emplace_back(position.step, position.evaluation_due);
+  };
+  Run(source);
+  EXPECT_THAT(saved, ElementsAre(std::pair(5, false), std::pair(10, false),
+                                 std::pair(12, false)));
+  saved.clear();
+  options_.save_every = 7;
+  Run(source);
+  EXPECT_THAT(saved, ElementsAre(std::pair(7, false), std::pair(12, false)));
+}
+
+TEST_F(TrainingLoop, AnEvaluationThatWasDueIsDoneWhenTheRunGoesOn) {
+  SlowSource source(std::chrono::milliseconds(0));
+  SlowSource val(std::chrono::milliseconds(0));
+  bool stop = false;
+  evaluate_ = [&] {
+    stop = true;  // a signal comes in
+    return Evaluate(session_, eval_, val, [&] { return stop; });
+  };
+  observer_.stop = [&] { return stop; };
+  TrainPosition saved;
+  observer_.save = [&](const TrainPosition& position) { saved = position; };
+  options_.epochs = 2;
+  EXPECT_TRUE(Run(source).interrupted);
+  EXPECT_EQ(saved.step, 5);
+  EXPECT_TRUE(saved.evaluation_due);
+  stop = false;
+  std::vector<int64_t> epochs;
+  evaluate_ = [&] { return Evaluate(session_, eval_, val); };
+  observer_.evaluated = [&](int64_t epoch, const EvalReport&) {
+    epochs.push_back(epoch);
+  };
+  options_.start = saved;
+  EXPECT_EQ(Run(source).steps, 5);
+  EXPECT_THAT(epochs, ElementsAre(1, 2));
+}
+
+TEST_F(TrainingLoop, StopsOnceAnEvaluationIsGoodEnough) {
+  SlowSource source(std::chrono::milliseconds(0));
+  options_.epochs = 4;
+  options_.iterations = -1;
+  options_.stop_at_top1 = 0.5;
+  double top1 = 0.3;
+  evaluate_ = [&] {
+    EvalReport report;
+    report.top1 = top1 += 0.1;
+    return report;
+  };
+  const TrainReport report = Run(source);
+  EXPECT_TRUE(report.reached_top1);
+  EXPECT_EQ(report.steps, 10);
+  EXPECT_DOUBLE_EQ(report.end.best_top1, 0.5);
+}
+
+TEST_F(TrainingLoop, ARunCanBeShorterThanItsSchedule) {
+  SlowSource source(std::chrono::milliseconds(0));
+  options_.epochs = 2;
+  options_.run_steps = 3;
+  options_.start.step = 4;
+  std::vector<int64_t> steps;
+  observer_.step = [&](const StepReport& r) { steps.push_back(r.step); };
+  EXPECT_EQ(Run(source).end.step, 7);
+  EXPECT_THAT(steps, ElementsAre(5, 6, 7));
+}
+
 TEST_F(TrainingLoop, PassesOnWhatTheSourceHasToSay) {
   SlowSource source(std::chrono::milliseconds(0));
   std::vector<std::string> warnings;

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "runtime/train/training_loop.h"
+#include "tools/fusor/checkpointing.h"
+#include "tools/fusor/debugging.h"
+#include "tools/fusor/flags.h"
+#include "tools/fusor/ignored_flags.h"
+#include "tools/fusor/train_logs.h"
+
+namespace fusor::tools {
+
+struct TrainFlags {
+  ModelFlags model;
+  CompileFlags compile;
+  OptimizerFlags optimizer;
+  DataFlags data;
+  DebugFlags debug;
+  CheckpointFlags checkpoint;
+  LogFlags log;
+  IgnoredFlags ignored;
+  int64_t epochs = 90;
+  int64_t iterations = -1;
+  int64_t run_epochs = -1;
+  int64_t prof = -1;
+  int64_t print_every = 10;
+  int64_t eval_every = 1;
+  double stop_at_top1 = 0;  // percent; 0: do not
+  bool training_only = false;
+  std::string json;
+  // Filled in by SettleTrainFlags: what was given of what decides the numbers
+  // that the run computes, and all that logs should know, by name.
+  std::map<std::string, std::string> deciding;
+  std::map<std::string, std::string> parameters;
+};
+void AddTrainFlags(CLI::App& app, TrainFlags& flags);
+// After parsing.
+void SettleTrainFlags(const CLI::App& app, TrainFlags& flags);
+
+// How to train with `steps_per_epoch` from `start` on.
+runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,
+                                       const runtime::TrainPosition& start,
+                                       int64_t steps_per_epoch);
+
+}  // namespace fusor::tools
