@@ -551,6 +551,10 @@ class OutputTest(CliTest):
         self.assertEqual(result.returncode, USAGE)
         self.assertIn("cannot write /dev/full: No space left", result.stderr)
 
+    def test_warm_up_is_counted_as_the_rate_changes(self):
+        self.fails(USAGE, ["--warmup-steps: expected --warmup, in epochs"],
+                   *TINY, "--lr-update", "epoch", "--warmup-steps", "3")
+
     def test_the_accuracy_to_stop_at_needs_evaluations(self):
         self.fails(USAGE, ["--stop-at-top1: expected evaluations"], *TINY,
                    "--stop-at-top1", "50", "--training-only")

@@ -155,6 +155,11 @@ void Checkpointing::CheckIdentity() const {
                            resumed_->path, name, ValueOf(header.identity, name),
                            ValueOf(identity_, name)));
   }
+}
+
+// What may change the bits that the run computes, and be meant.
+void Checkpointing::WarnOfChanges() const {
+  const runtime::CheckpointHeader& header = resumed_->header;
   for (const std::string& name : Differences(header.options, options_)) {
     Warn(fmt::format("resume: {} was {}, is {}", name,
                      ValueOf(header.options, name), ValueOf(options_, name)));
@@ -166,7 +171,9 @@ void Checkpointing::CheckIdentity() const {
 }
 
 void Checkpointing::Initialize(runtime::Session& session) {
+  options_["device"] = session.device().description();
   if (resumed_) {
+    WarnOfChanges();
     runtime::RestoreState(session, *resumed_);
     resumed_->tensors.clear();
     return;

@@ -55,11 +55,12 @@ class Checkpointing {
   void FindResume();
   void ReadNewest(const std::string& folder);
   void CheckIdentity() const;
+  void WarnOfChanges() const;
   void Tell();
 
   const CheckpointFlags& flags_;
   const Options identity_;
-  const Options options_;
+  Options options_;
   const uint64_t seed_;
   FILE* const text_;
   std::optional<runtime::Checkpoint> resumed_;

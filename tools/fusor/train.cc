@@ -41,6 +41,8 @@ class TrainCommand {
     fmt::print(text_, "{}", IgnoredLine(flags_.ignored));
     FUSOR_CHECK(flags_.stop_at_top1 == 0 || !flags_.training_only, kUsage,
                 "--stop-at-top1: expected evaluations, not --training-only");
+    // Refuses a schedule that contradicts itself.
+    MakeTrainOptions(flags_, {}, /*steps_per_epoch=*/1);
     dumper_ = OpenDumper(flags_.compile.dump);
     auto train_images = ListImages(flags_.data, flags_.model, Split::kTrain);
     auto val_images = ListValidation(train_images.get());
