@@ -330,6 +330,7 @@ void Graph::SortTopologically(const std::vector<Node*>& wanted) {
 std::unique_ptr<Graph> Graph::Clone() const {
   auto copy = std::make_unique<Graph>(name_);
   std::unordered_map<const Value*, Value*> map;
+  std::unordered_map<const Node*, Node*> twins;
   for (const Input& input : inputs_) {
     map[input.value.get()] = copy->AddInput(input.value->type(), input.role,
                                             input.value->name(), input.attrs);
@@ -340,10 +341,8 @@ std::unique_ptr<Graph> Graph::Clone() const {
     twin->attrs_ = node->attrs_;
     twin->location_ = node->location_;
     if (node->body_ != nullptr) twin->body_ = node->body_->Clone();
-    for (size_t i = 0; i < node->inputs_.size(); ++i) {
-      Value* input = map.at(node->inputs_[i]);
-      twin->inputs_.push_back(input);
-      input->uses_.push_back({twin.get(), static_cast<int>(i)});
+    for (const Value* input : node->inputs_) {
+      twin->inputs_.push_back(map.at(input));
     }
     for (const auto& output : node->outputs_) {
       auto value = std::make_unique<Value>();
@@ -355,11 +354,18 @@ std::unique_ptr<Graph> Graph::Clone() const {
       twin->outputs_.push_back(std::move(value));
     }
     twin->position_ = static_cast<int>(copy->nodes_.size());
+    twins[node.get()] = twin.get();
     copy->nodes_.push_back(std::move(twin));
+  }
+  for (const auto& [value, twin] : map) {
+    for (const Use& use : value->uses_) {
+      twin->uses_.push_back({twins.at(use.node), use.operand});
+    }
   }
   for (const Output& output : outputs_) {
     copy->outputs_.push_back({map.at(output.value), output.name, output.alias});
   }
+  *copy->names_ = *names_;
   return copy;
 }
 

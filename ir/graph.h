@@ -212,7 +212,8 @@ class Graph {
   // Likewise with `wanted`, a permutation of nodes(), for the present order.
   void SortTopologically(const std::vector<Node*>& wanted);
 
-  // A deep copy with equal names.
+  // A deep copy with equal names, of values to come too, and with uses in the
+  // same order: what rewrites this graph does the same to the copy.
   std::unique_ptr<Graph> Clone() const;
 
  private:

@@ -321,6 +321,23 @@ TEST(Graph, CloneIsEqualAndIndependent) {
   EXPECT_FALSE(SameGraph(graph, *copy));
 }
 
+TEST(Graph, ClonesNameNewValuesAlikeAndKeepTheOrderOfUses) {
+  Graph graph("g");
+  Builder b(graph);
+  Value* x = graph.AddInput({DType::kF32, {4}, {}}, InputRole::kData, "x");
+  Value* read = b.Neg(x);
+  Node* reader = b.Neg(read)->producer();
+  b.Neg(read);
+  reader->SetInput(0, x);
+  reader->SetInput(0, read);  // now the last of the uses
+  graph.Erase(b.Neg(x)->producer());
+  const auto copy = graph.Clone();
+  EXPECT_EQ(Builder(*copy).Neg(copy->input(0))->name(), b.Neg(x)->name());
+  Value* twin = copy->nodes()[0]->output();
+  ASSERT_EQ(twin->uses().size(), 2u);
+  EXPECT_EQ(twin->uses()[1].node, copy->nodes()[1].get());
+}
+
 TEST(SameGraph, SeesEveryDifference) {
   Graph base("g");
   Populate(base);
