@@ -155,6 +155,30 @@ class PlanTest(CliTest):
         if document is not None:
             self.assertIn("of the machine's limits", document)
 
+    def test_the_trace_is_in_the_trace_event_format(self):
+        result = fusor("plan", *SMALL, "--trace", "-")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        trace = json.loads(result.stdout)
+        self.assertIn(trace["displayTimeUnit"], ("ms", "ns"))
+        named, ends = set(), {}
+        for event in trace["traceEvents"]:
+            self.assertIsInstance(event["pid"], int)
+            self.assertTrue(event["name"])
+            if event["ph"] == "M":
+                self.assertIsInstance(event["args"]["name"], str)
+                named.add((event["name"], event.get("tid")))
+                continue
+            self.assertEqual(event["ph"], "X")
+            self.assertIn(("thread_name", event["tid"]), named)
+            self.assertIsInstance(event["args"], dict)
+            for key in ("ts", "dur"):
+                self.assertIsInstance(event[key], (int, float))
+                self.assertGreaterEqual(event[key], 0)
+            self.assertGreaterEqual(event["ts"], ends.get(event["tid"], 0))
+            ends[event["tid"]] = event["ts"] + event["dur"]
+        self.assertIn(("process_name", None), named)
+        self.assertTrue(ends)
+
     def test_what_cannot_be_written_is_told(self):
         trace = str(self.folder / "missing" / "t.json")
         result = fusor("plan", *SMALL, "--trace", trace)
