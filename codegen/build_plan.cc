@@ -75,8 +75,10 @@ class PlanBuilder {
   std::unordered_map<const Value*, int> claims_;     // value -> input
   std::set<const Value*> outputs_;                   // storages, not aliased
   std::map<std::vector<int>, int> spans_;            // members -> buffer
-  std::map<std::string, int> kernels_;               // identity -> index
-  std::set<std::string> names_;                      // of values and copies
+  // Values of which some were copied -> span.
+  std::map<std::vector<int>, int> copied_spans_;
+  std::map<std::string, int> kernels_;  // identity -> index
+  std::set<std::string> names_;         // of values and copies
   std::set<std::string> kernel_names_;
 };
 
@@ -300,11 +302,14 @@ int PlanBuilder::OperandSpan(const std::vector<int>& buffers) {
   for (int b : buffers) bases.push_back(Base(b));
   const int group = draft_.group_of[bases[0]];
   if (group >= 0 && draft_.groups[group] == bases) return Span(buffers);
-  if (CanGroup(buffers)) {
-    Group(buffers);
+  if (CanGroup(bases)) {
+    Group(bases);
     return Span(buffers);
   }
-  // What lies elsewhere, or twice in this span, is copied.
+  // What lies elsewhere, or twice in this span, is copied: once, whoever else
+  // reads the same values so.
+  const auto copied = copied_spans_.find(buffers);
+  if (copied != copied_spans_.end()) return copied->second;
   std::vector<int> members;
   for (int b : buffers) {
     const bool fits =
@@ -313,7 +318,7 @@ int PlanBuilder::OperandSpan(const std::vector<int>& buffers) {
     members.push_back(fits ? b : CopyOf(b, kTemporaryArena, -1));
   }
   Group(members);
-  return Span(members);
+  return copied_spans_[buffers] = Span(members);
 }
 
 int PlanBuilder::Span(const std::vector<int>& members) {

@@ -124,11 +124,14 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
       pass_options.state_layouts[entry.name] = entry.type.layout;
     }
   }
+  if (kind == ProgramKind::kAccumulate) {
+    pass_options.micro_batches = passes::MicroBatches::kAdd;
+  }
   passes::PassContext context(compiler, pass_options);
   const passes::RunnerOptions runner = MakeRunner(options);
   if (options.start == GraphStage::kForward) {
     RunPipeline(*forward, context, passes::Stage::kForward, runner);
-    if (kind == ProgramKind::kTrain) {
+    if (kind != ProgramKind::kEval) {
       RunPipeline(*forward, context, passes::Stage::kTraining, runner);
       observe("train");
     }

@@ -19,6 +19,10 @@ namespace fusor::codegen {
 enum class ProgramKind {
   kTrain,  // forward with output "loss": differentiated and updated
   kEval,   // compiled as it is
+  // Forward with output "loss": its gradients are added to those of earlier
+  // micro-batches. A kTrain program with passes.micro_batches = kFinish, added
+  // first, updates with them.
+  kAccumulate,
 };
 
 // How far a graph has come: what it has behind it.

@@ -16,6 +16,13 @@ int64_t NodeFlops(const ir::Node& node) {
       return node.output()->type().num_elements();
     case ir::FusionKind::kReduce:
       return node.input(0)->type().num_elements();
+    case ir::FusionKind::kSeparate: {
+      int64_t elements = 0;
+      for (const ir::Value* input : node.inputs()) {
+        elements += input->type().num_elements();
+      }
+      return elements;
+    }
     case ir::FusionKind::kLibrary: {
       const int64_t macs = ir::NodeMacs(node);
       return macs > 0 ? 2 * macs : node.input(0)->type().num_elements();

@@ -3,9 +3,11 @@
 #include <memory>
 #include <unordered_map>
 
+#include "codegen/finite_kernel.h"
 #include "codegen/lower_body.h"
 #include "codegen/plan.h"
 #include "codegen/scatter_kernel.h"
+#include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/fusion_domain.h"
 
@@ -106,7 +108,9 @@ LoweredKernel LowerFusion(const Node& fusion, const ir::Target& target) {
   }
   const ir::Graph& body = *fusion.body();
   if (body.nodes().size() == 1 && !passes::IsFusible(*body.nodes()[0])) {
-    return LowerScatter(body, target);
+    const bool finite =
+        body.nodes()[0]->op().fusion == ir::FusionKind::kSeparate;
+    return finite ? LowerAllFinite(body, target) : LowerScatter(body, target);
   }
   return LowerBody(body, target, eager);
 }

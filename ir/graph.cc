@@ -18,6 +18,7 @@ constexpr std::string_view kRoleNames[] = {"data",
                                            "norm_shift",
                                            "statistic",
                                            "optimizer_state",
+                                           "accumulator",
                                            "hyper_parameter"};
 
 }  // namespace
@@ -40,7 +41,7 @@ bool IsParameter(InputRole role) {
 
 bool IsState(InputRole role) {
   return IsParameter(role) || role == InputRole::kStatistic ||
-         role == InputRole::kOptimizerState;
+         role == InputRole::kOptimizerState || role == InputRole::kAccumulator;
 }
 
 std::string_view Node::op_name() const { return op_->name; }

@@ -131,6 +131,7 @@ enum class InputRole : uint8_t {
   kNormShift,       // beta of a normalisation: not decayed
   kStatistic,       // running mean or variance: no gradient
   kOptimizerState,  // momentum and the like
+  kAccumulator,     // of micro-batches: worth nothing after an update
   kHyperParameter,  // learning rate, loss scale, random key, step counter
 };
 

@@ -22,6 +22,7 @@ enum class FusionKind : uint8_t {
   kReduce,       // folds dimensions away
   kSource,       // no operands: constant, iota, random
   kLibrary,      // a vendor call may do it: convolution, matmul, pooling
+  kSeparate,     // a generated kernel that shares its loops with no other op
   kOpaque,       // anything else
 };
 

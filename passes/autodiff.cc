@@ -20,8 +20,10 @@
 #include "ir/builder.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "ir/training_names.h"
 #include "passes/passes.h"
 #include "passes/splat.h"
+#include "passes/training_state.h"
 
 namespace fusor::passes {
 namespace {
@@ -46,10 +48,12 @@ class Differentiation {
     for (const auto& node : graph.nodes()) MarkActive(*node);
   }
 
-  void Run(Value* loss) {
+  void Run(Value* loss, Value* scale) {
     if (!active_.contains(loss)) return;
     builder_.set_location(LocationOf(loss));
-    gradients_[loss] = builder_.Scalar(loss->type().dtype, 1);
+    const ir::DType dtype = loss->type().dtype;
+    gradients_[loss] = scale == nullptr ? builder_.Scalar(dtype, 1)
+                                        : builder_.Cast(scale, dtype);
     for (size_t i = forward_size_; i-- > 0;) {
       Differentiate(*graph_.nodes()[i]);
     }
@@ -141,22 +145,18 @@ class Differentiation {
 }  // namespace
 
 std::vector<Value*> BuildGradients(Graph& graph, Value* loss,
-                                   std::span<Value* const> wrt) {
+                                   std::span<Value* const> wrt, Value* scale) {
   FUSOR_CHECK(loss->type().rank() == 0 && ir::IsFloat(loss->type().dtype),
               kGraph, "loss {}: expected a floating-point scalar, got {}",
               loss->name(), ToString(loss->type()));
   Differentiation differentiation(graph, wrt);
-  differentiation.Run(loss);
+  differentiation.Run(loss, scale);
   std::vector<Value*> gradients;
   for (const Value* value : wrt) {
     gradients.push_back(differentiation.GradientOf(value));
   }
   differentiation.EraseUnneeded(gradients);
   return gradients;
-}
-
-std::string GradientName(const Value& parameter) {
-  return "grad/" + parameter.name();
 }
 
 namespace {
@@ -222,7 +222,8 @@ void AddReducedGradients(Graph& graph, const std::vector<Value*>& parameters,
     }
     reduced.push_back(graph.AddNode("all_reduce", {gradients[i]}, {},
                                     ConsumerLocation(*parameters[i])));
-    graph.AddOutput(reduced.back()->output(), GradientName(*parameters[i]));
+    graph.AddOutput(reduced.back()->output(),
+                    ir::GradientName(parameters[i]->name()));
   }
   MoveToProducers(graph, reduced);
 }
@@ -240,7 +241,8 @@ bool Autodiff(Graph& graph, PassContext& context) {
   FUSOR_CHECK(!parameters.empty(), kGraph, "graph {}: no parameters to train",
               graph.name());
   const std::vector<Value*> gradients =
-      BuildGradients(graph, graph.outputs()[loss].value, parameters);
+      BuildGradients(graph, graph.outputs()[loss].value, parameters,
+                     LossScale(graph, context.options().loss_scale));
   AddReducedGradients(graph, parameters, gradients, context);
   EraseStopGradients(graph, [](const Value&) { return true; });
   return true;

@@ -33,6 +33,10 @@ bool IsScatter(const Node& node) {
          node.op().operand_map == nullptr;
 }
 
+bool IsSeparate(const Node& node) {
+  return node.op().fusion == ir::FusionKind::kSeparate;
+}
+
 const ir::Shape& LoopShape(const Node& node) {
   const bool folds = node.op().fusion == ir::FusionKind::kReduce;
   return (folds ? node.input(0) : node.output())->type().shape;
@@ -47,7 +51,8 @@ Clustering::Clustering(const ir::Graph& graph, PassContext& context)
       is_output_(graph.nodes().size(), false),
       version_(graph.nodes().size(), 0) {
   for (const auto& node : graph.nodes()) {
-    is_candidate_.push_back(IsFusible(*node) || IsScatter(*node));
+    is_candidate_.push_back(IsFusible(*node) || IsScatter(*node) ||
+                            IsSeparate(*node));
   }
   for (const ir::Output& output : graph.outputs()) {
     const Node* producer = output.value->producer();
@@ -230,6 +235,9 @@ int64_t Clustering::ModelledNs(int cluster) const {
 std::string Clustering::WhyNot(int a, int b) {
   if (IsScatter(*Nodes(a)[0]) || IsScatter(*Nodes(b)[0])) {
     return "places operands in parts of its result";
+  }
+  if (IsSeparate(*Nodes(a)[0]) || IsSeparate(*Nodes(b)[0])) {
+    return "a kernel of its own";
   }
   if (Nodes(a).size() + Nodes(b).size() > kMaxNodes) return "too many nodes";
   std::vector<const Node*> nodes;

@@ -76,7 +76,7 @@ class Clustering {
   const ir::Graph& graph_;
   PassContext& context_;
   Contraction units_;
-  std::vector<bool> is_candidate_;  // by position: fusible, or a scatter
+  std::vector<bool> is_candidate_;  // by position: becomes a kernel
   std::vector<bool> is_output_;     // by position
   std::vector<int> version_;        // of each cluster
   std::priority_queue<Candidate> queue_;

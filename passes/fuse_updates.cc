@@ -4,7 +4,8 @@
 // aliased to state, and equal but for the shape to the others of its group.
 // Those with equal signature become one `multi_tensor` fusion whose body holds
 // the chains side by side; its operands stand class by class: all parameters,
-// all gradients, all momenta, then the scalars, which all chains share.
+// all gradients, all momenta, then the scalars, which all chains share. The
+// check of all gradients for finiteness reads what lies together in one loop.
 
 #include <algorithm>
 #include <map>
@@ -26,6 +27,18 @@ using ir::Value;
 
 constexpr char kPass[] = "fuse_updates";
 
+// Bytes by which tensors that lie one after the other are padded. Those of
+// different dtypes keep step only where none has padding.
+constexpr int64_t kPlaceBytes = 64;
+
+bool KeepsStep(const ir::TensorType& a, const ir::TensorType& b) {
+  if (a == b) return true;
+  const auto full = [](const ir::TensorType& type) {
+    return type.num_bytes() % kPlaceBytes == 0;
+  };
+  return a.shape == b.shape && a.layout == b.layout && full(a) && full(b);
+}
+
 bool AliasesState(const Graph& graph, const Value* value) {
   return std::any_of(graph.outputs().begin(), graph.outputs().end(),
                      [&](const ir::Output& o) {
@@ -34,7 +47,8 @@ bool AliasesState(const Graph& graph, const Value* value) {
                      });
 }
 
-// All results are new state of one type, all operands of that type or scalars.
+// All results are new state of one type, all operands of that type, if need be
+// in another dtype, or scalars.
 bool IsUpdate(const Graph& graph, const Node& node) {
   if (node.body() == nullptr || node.attrs().String("kind") != "loop") {
     return false;
@@ -47,7 +61,9 @@ bool IsUpdate(const Graph& graph, const Node& node) {
     }
   }
   for (const Value* input : node.inputs()) {
-    if (input->type().rank() != 0 && input->type() != type) return false;
+    if (input->type().rank() != 0 && !KeepsStep(input->type(), type)) {
+      return false;
+    }
   }
   for (const auto& inner : node.body()->nodes()) {
     const ir::TensorType& t = inner->output()->type();
@@ -60,9 +76,20 @@ bool IsUpdate(const Graph& graph, const Node& node) {
   return true;
 }
 
-// The chain without shapes; scalars by name, since they must be the same ones.
-std::string Signature(const Node& node) {
+// Of the state that the results are, where it says.
+std::string GroupsOf(const Graph& graph, const Node& node) {
   std::string text;
+  for (const ir::Output& output : graph.outputs()) {
+    if (output.value->producer() != &node || output.alias < 0) continue;
+    const ir::Attrs& attrs = graph.inputs()[output.alias].attrs;
+    if (attrs.Has("group")) text += fmt::format("{};", attrs.Int("group"));
+  }
+  return text;
+}
+
+// The chain without shapes; scalars by name, since they must be the same ones.
+std::string Signature(const Graph& graph, const Node& node) {
+  std::string text = GroupsOf(graph, node);
   std::unordered_map<const Value*, int> number;
   for (size_t i = 0; i < node.num_inputs(); ++i) {
     const ir::TensorType& type = node.input(i)->type();
@@ -92,7 +119,7 @@ std::string Signature(const Node& node) {
   return text;
 }
 
-void Join(Graph& graph, const std::vector<Node*>& members) {
+Node* Join(Graph& graph, const std::vector<Node*>& members) {
   const Node& first = *members[0];
   auto body = std::make_unique<Graph>("updates");
   std::vector<Value*> operands;
@@ -147,6 +174,74 @@ void Join(Graph& graph, const std::vector<Node*>& members) {
   for (size_t i = 0; i < names.size(); ++i) {
     graph.Rename(joined->output(i), names[i]);
   }
+  return joined;
+}
+
+// What a joined update reads as one stretch of memory, class by class.
+std::vector<std::vector<Value*>> Stretches(const Node& joined) {
+  const auto tensors = static_cast<size_t>(joined.attrs().Int("tensors"));
+  std::vector<std::vector<Value*>> stretches;
+  for (size_t i = 0; i + tensors <= joined.num_inputs(); i += tensors) {
+    if (joined.input(i)->type().rank() == 0) break;
+    const auto first = joined.inputs().begin() + static_cast<ptrdiff_t>(i);
+    stretches.emplace_back(first, first + static_cast<ptrdiff_t>(tensors));
+  }
+  return stretches;
+}
+
+// True for a kernel that looks at all gradients in any order.
+bool IsCheck(const Node& node) {
+  return node.body() != nullptr && node.body()->nodes().size() == 1 &&
+         node.body()->nodes()[0]->op().fusion == ir::FusionKind::kSeparate;
+}
+
+// Lets the check read in one loop what an update reads in one.
+void Regroup(Graph& graph, Node* check, const std::vector<Node*>& updates) {
+  std::vector<Value*> left = check->inputs();
+  std::vector<Value*> operands;
+  std::vector<int64_t> groups;
+  for (const Node* update : updates) {
+    for (const std::vector<Value*>& stretch : Stretches(*update)) {
+      const auto is_left = [&](const Value* value) {
+        return std::find(left.begin(), left.end(), value) != left.end();
+      };
+      if (!std::all_of(stretch.begin(), stretch.end(), is_left)) continue;
+      operands.insert(operands.end(), stretch.begin(), stretch.end());
+      groups.push_back(static_cast<int64_t>(stretch.size()));
+      std::erase_if(left, [&](Value* value) {
+        return std::find(stretch.begin(), stretch.end(), value) !=
+               stretch.end();
+      });
+    }
+  }
+  operands.insert(operands.end(), left.begin(), left.end());
+  groups.insert(groups.end(), left.size(), 1);
+  auto body = std::make_unique<Graph>("check");
+  std::vector<Value*> inputs;
+  for (const Value* operand : operands) {
+    inputs.push_back(
+        body->AddInput(operand->type(), ir::InputRole::kData, operand->name()));
+  }
+  const Node& old = *check->body()->nodes()[0];
+  ir::Attrs attrs = old.attrs();
+  attrs.Set("groups", groups);
+  body->AddOutput(
+      body->AddNode(old.op_name(), inputs, attrs, old.location())->output(),
+      old.output()->name());
+  const std::string name = check->output()->name();
+  Node* grouped = graph.AddNode("fusion", operands, check->attrs(),
+                                check->location(), check, std::move(body));
+  graph.ReplaceAllUses(check->output(), grouped->output());
+  graph.Erase(check);
+  graph.Rename(grouped->output(), name);
+}
+
+void RegroupChecks(Graph& graph, const std::vector<Node*>& updates) {
+  std::vector<Node*> checks;
+  for (const auto& node : graph.nodes()) {
+    if (IsCheck(*node)) checks.push_back(node.get());
+  }
+  for (Node* check : checks) Regroup(graph, check, updates);
 }
 
 // Joining moves the same bytes with one launch.
@@ -174,19 +269,21 @@ bool FuseUpdates(Graph& graph, PassContext& context) {
   if (!context.options().fusion) return false;
   std::map<std::string, std::vector<Node*>> groups;
   for (const auto& node : graph.nodes()) {
-    if (IsUpdate(graph, *node)) groups[Signature(*node)].push_back(node.get());
+    if (IsUpdate(graph, *node))
+      groups[Signature(graph, *node)].push_back(node.get());
   }
-  bool changed = false;
+  std::vector<Node*> joined;
   for (const auto& [signature, members] : groups) {
     if (members.size() < 2) continue;
     const bool fuel = context.ConsumeFuel(kPass, *members[0]->output());
     RecordJoin(members, fuel, context);
     if (!fuel) continue;
-    Join(graph, members);
-    changed = true;
+    joined.push_back(Join(graph, members));
   }
-  if (changed) graph.SortTopologically();
-  return changed;
+  if (joined.empty()) return false;
+  RegroupChecks(graph, joined);
+  graph.SortTopologically();
+  return true;
 }
 
 }  // namespace fusor::passes

@@ -53,6 +53,7 @@ bool IsFusible(const Node& node) {
                  .operand_map(node, IdentityMap(node.output()->type().shape))
                  .has_value();
     case FusionKind::kLibrary:
+    case FusionKind::kSeparate:
     case FusionKind::kOpaque:
       return false;
   }

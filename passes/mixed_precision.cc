@@ -332,10 +332,19 @@ class Rewriter {
         });
   }
 
+  // A pass before this one wants it so.
+  bool IsCastToNarrow(const Value& value) const {
+    return std::any_of(value.uses().begin(), value.uses().end(),
+                       [&](const ir::Use& use) {
+                         return IsCast(*use.node) &&
+                                use.node->output()->type().dtype == narrow_;
+                       });
+  }
+
   void Retype(Node& node) {
     if (node.attrs().Has("result_dtype") &&
         node.attrs().String("result_dtype").empty() && IsWide(node.output()) &&
-        AllReadersWide(*node.output())) {
+        AllReadersWide(*node.output()) && !IsCastToNarrow(*node.output())) {
       node.mutable_attrs().Set("result_dtype", std::string("f32"));
       changed_ = true;
     }

@@ -5,117 +5,113 @@
 //   g = g + mu * v            with Nesterov, else g = v
 //   p = p * (1 - lr * wd)     if decoupled, as in torch.optim.AdamW
 //   p = p - lr * g
+//
+// LARS as in MLPerf's ResNet reference (mlperf/training, lars_optimizer.py),
+// where the rate belongs to the momentum; biases and normalisations have trust
+// 1:
+//
+//   trust = coefficient * |p| / (|g| + wd * |p|)
+//   v = mu * v + lr * trust * (g + wd * p)
+//   p = p - v
 
-#include <algorithm>
+#include <string>
 #include <unordered_set>
-#include <utility>
 
 #include "ir/builder.h"
-#include "ir/support/error.h"
-#include "passes/autodiff.h"
+#include "ir/training_names.h"
 #include "passes/passes.h"
+#include "passes/training_state.h"
 
 namespace fusor::passes {
 namespace {
 
 using ir::Builder;
+using ir::DType;
 using ir::Graph;
 using ir::InputRole;
 using ir::Value;
 
-struct Parameter {
-  int input;
-  Value* gradient;
-};
-
-// By the position of the gradient's producer, then by its result: the order in
-// which gradients become ready.
-std::vector<Parameter> CollectGradients(const Graph& graph) {
-  std::vector<Parameter> parameters;
-  for (size_t i = 0; i < graph.inputs().size(); ++i) {
-    if (!IsParameter(graph.inputs()[i].role)) continue;
-    const int output = graph.FindOutput(GradientName(*graph.input(i)));
-    if (output < 0) continue;
-    Value* gradient = graph.outputs()[output].value;
-    FUSOR_CHECK(gradient->type().shape == graph.input(i)->type().shape, kGraph,
-                "optimizer: {} is {}, its gradient {}", graph.input(i)->name(),
-                ToString(graph.input(i)->type()), ToString(gradient->type()));
-    parameters.push_back({static_cast<int>(i), gradient});
-  }
-  const auto ready = [](const Parameter& p) {
-    const ir::Node* node = p.gradient->producer();
-    return std::pair(node == nullptr ? -1 : node->position(),
-                     p.gradient->index());
-  };
-  std::stable_sort(parameters.begin(), parameters.end(),
-                   [&](const Parameter& a, const Parameter& b) {
-                     return ready(a) < ready(b);
-                   });
-  return parameters;
-}
-
-Value* LearningRate(Graph& graph) {
-  Value* lr = graph.FindInput("lr");
-  const ir::TensorType scalar{ir::DType::kF32, {}, {}};
-  if (lr == nullptr) {
-    return graph.AddInput(scalar, InputRole::kHyperParameter, "lr");
-  }
-  FUSOR_CHECK(lr->type() == scalar && graph.inputs()[lr->index()].role ==
-                                          InputRole::kHyperParameter,
-              kGraph,
-              "optimizer: input lr is taken: expected a hyper-parameter {}, "
-              "got {}",
-              ToString(scalar), ToString(lr->type()));
-  return lr;
-}
-
-Value* MomentumState(Graph& graph, const Value& parameter) {
-  const std::string name = "momentum/" + parameter.name();
-  FUSOR_CHECK(graph.FindInput(name) == nullptr, kGraph,
-              "optimizer: input {} exists already", name);
-  return graph.AddInput(parameter.type(), InputRole::kOptimizerState, name,
-                        {{"init", std::string("constant")}, {"value", 0.0}});
-}
+constexpr char kAverages[] = "moving_averages";
 
 // The updates of one graph.
-class Sgd {
+class Updates {
  public:
-  Sgd(Graph& graph, const OptimizerOptions& options)
-      : graph_(graph), options_(options), builder_(graph) {}
+  Updates(Graph& graph, const OptimizerOptions& options)
+      : graph_(graph), options_(options), builder_(graph) {
+    lr_ = TrainingInput(graph_, {DType::kF32, {}, {}},
+                        InputRole::kHyperParameter, ir::kLearningRate);
+    if (options_.ema_decay > 0) CountAverages();
+  }
 
-  void Update(const Parameter& parameter) {
-    if (lr_ == nullptr) lr_ = LearningRate(graph_);
+  void Add(const ParameterGradient& parameter) {
     Value* p = graph_.input(parameter.input);
     if (parameter.gradient->producer() != nullptr) {
       builder_.set_location(parameter.gradient->producer()->location());
     }
     Value* g = builder_.Cast(parameter.gradient, p->type().dtype);
-    const double decay = WeightDecay(graph_.inputs()[parameter.input].role);
+    const InputRole role = graph_.inputs()[parameter.input].role;
+    Value* updated = options_.kind == OptimizerKind::kLars ? Lars(p, g, role)
+                                                           : Sgd(p, g, role);
+    graph_.AddOutput(updated, p->name(), parameter.input);
+    if (options_.ema_decay > 0) Average(*p, updated);
+  }
+
+ private:
+  Value* Sgd(Value* p, Value* g, InputRole role) {
+    const double decay = WeightDecay(role);
     const bool decoupled = options_.decoupled_weight_decay;
     if (decay != 0 && !decoupled) {
       g = builder_.Plus(g, builder_.Times(p, decay));
     }
-    if (options_.momentum != 0) g = Accelerate(*p, g);
-    Value* lr = builder_.BroadcastTo(builder_.Cast(lr_, p->type().dtype),
-                                     p->type().shape);
+    g = Accelerate(*p, g);
+    Value* lr = Spread(lr_, *p);
     Value* kept = p;
     if (decay != 0 && decoupled) {
       Value* factor =
           builder_.Minus(builder_.ScalarLike(lr, 1), builder_.Times(lr, decay));
       kept = builder_.Times(p, factor);
     }
-    Value* updated = builder_.Minus(kept, builder_.Times(lr, g));
-    graph_.AddOutput(updated, p->name(), parameter.input);
+    return builder_.Minus(kept, builder_.Times(lr, g));
   }
 
- private:
+  Value* Lars(Value* p, Value* g, InputRole role) {
+    const double decay = WeightDecay(role);
+    Value* rate = lr_;
+    if (role == InputRole::kWeight) {
+      rate = builder_.Times(rate, Trust(p, g, decay));
+    }
+    if (decay != 0) g = builder_.Plus(g, builder_.Times(p, decay));
+    return builder_.Minus(p,
+                          Accelerate(*p, builder_.Times(Spread(rate, *p), g)));
+  }
+
+  // A layer's own rate; 1 where it or its gradient is zero.
+  Value* Trust(Value* p, Value* g, double decay) {
+    Value* weight = builder_.Sqrt(SumOfSquares(builder_, p));
+    Value* gradient = builder_.Sqrt(SumOfSquares(builder_, g));
+    Value* share = builder_.Times(weight, options_.lars_coefficient);
+    Value* whole = builder_.Plus(gradient, builder_.Times(weight, decay));
+    Value* ratio = builder_.Divide(share, whole);
+    Value* both = builder_.Compare("gt", weight, 0.0);
+    both = builder_.And(both, builder_.Compare("gt", gradient, 0.0));
+    return builder_.Select(both, ratio, builder_.ScalarLike(ratio, 1));
+  }
+
   double WeightDecay(InputRole role) const {
     return role == InputRole::kWeight ? options_.weight_decay
                                       : options_.norm_weight_decay;
   }
 
+  // A scalar as large as the parameter.
+  Value* Spread(Value* scalar, const Value& p) {
+    return builder_.BroadcastTo(builder_.Cast(scalar, p.type().dtype),
+                                p.type().shape);
+  }
+
   Value* Accelerate(const Value& p, Value* g) {
-    Value* state = MomentumState(graph_, p);
+    if (options_.momentum == 0) return g;
+    Value* state = TrainingInput(graph_, p.type(), InputRole::kOptimizerState,
+                                 ir::MomentumName(p.name()));
     Value* v = builder_.Plus(builder_.Times(state, options_.momentum), g);
     graph_.AddOutput(v, state->name(), state->index());
     return options_.nesterov
@@ -123,23 +119,44 @@ class Sgd {
                : v;
   }
 
+  void CountAverages() {
+    builder_.set_location(kAverages);
+    Value* updates = TrainingInput(graph_, {DType::kI32, {}, {}},
+                                   InputRole::kOptimizerState, ir::kAverages);
+    first_average_ = builder_.Compare("eq", updates, 0.0);
+    graph_.AddOutput(builder_.Plus(updates, 1), updates->name(),
+                     updates->index());
+  }
+
+  void Average(const Value& p, Value* updated) {
+    Value* state = TrainingInput(graph_, p.type(), InputRole::kOptimizerState,
+                                 ir::AverageName(p.name()));
+    Value* kept = builder_.Times(state, options_.ema_decay);
+    Value* average =
+        builder_.Plus(kept, builder_.Times(updated, 1 - options_.ema_decay));
+    Value* first = builder_.BroadcastTo(first_average_, p.type().shape);
+    graph_.AddOutput(builder_.Select(first, updated, average), state->name(),
+                     state->index());
+  }
+
   Graph& graph_;
   const OptimizerOptions& options_;
   Builder builder_;
   Value* lr_ = nullptr;
+  Value* first_average_ = nullptr;
 };
 
 }  // namespace
 
 bool OptimizerUpdate(Graph& graph, PassContext& context) {
-  const std::vector<Parameter> parameters = CollectGradients(graph);
+  const std::vector<ParameterGradient> parameters = CollectGradients(graph);
   if (parameters.empty()) return false;
-  Sgd sgd(graph, context.options().optimizer);
-  for (const Parameter& parameter : parameters) sgd.Update(parameter);
+  Updates updates(graph, context.options().optimizer);
+  for (const ParameterGradient& parameter : parameters) updates.Add(parameter);
   if (!context.options().keep_gradients) {
     std::unordered_set<std::string> gradients;
-    for (const Parameter& parameter : parameters) {
-      gradients.insert(GradientName(*graph.input(parameter.input)));
+    for (const ParameterGradient& parameter : parameters) {
+      gradients.insert(graph.outputs()[parameter.output].name);
     }
     std::erase_if(graph.mutable_outputs(), [&](const ir::Output& output) {
       return gradients.contains(output.name);

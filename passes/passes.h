@@ -12,12 +12,23 @@
 
 namespace fusor::passes {
 
+enum class OptimizerKind {
+  kSgd,
+  // You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks",
+  // 2017.
+  kLars,
+};
+
 struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::kSgd;
   double momentum = 0.9;
   bool nesterov = false;
   double weight_decay = 1e-4;    // of weights
   double norm_weight_decay = 0;  // of normalisation parameters and biases
   bool decoupled_weight_decay = false;  // p -= lr*wd*p, not g += wd*p
+  double lars_coefficient = 0.001;      // trust in a layer's rate
+  double clip_norm = 0;  // of all gradients together; 0: no clipping
+  double ema_decay = 0;  // of the moving average of parameters; 0: none
 };
 
 // Mixed precision (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
@@ -26,6 +37,29 @@ struct PrecisionOptions {
   ir::DType dtype = ir::DType::kF32;
   // Ops, by name, moved to the allow or the deny list.
   std::set<std::string> allow, deny;
+  // Ranks add up gradients in `dtype`, but for those of normalisations.
+  bool narrow_gradients = false;
+};
+
+// Gradients too small for 16 bit are saved by multiplying the loss
+// (Micikevicius et al., section 3.2). The scale is state on the device.
+struct LossScaleOptions {
+  double initial = 1;    // of a static scale: for good
+  bool dynamic = false;  // adapts, and skips the update after an overflow
+  int64_t growth_interval = 2000;  // steps without overflow
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  double floor = 1;
+  double ceiling = 0x1p24;
+
+  bool scales() const { return dynamic || initial != 1; }
+};
+
+// What a training program does with the gradients of its batch.
+enum class MicroBatches {
+  kNone,    // updates with them
+  kAdd,     // adds them to those of earlier micro-batches
+  kFinish,  // updates with the mean of them and those that were added
 };
 
 struct PassOptions {
@@ -35,6 +69,8 @@ struct PassOptions {
   bool keep_gradients = false;  // as outputs "grad/<parameter>"
   PrecisionOptions precision;
   OptimizerOptions optimizer;
+  LossScaleOptions loss_scale;
+  MicroBatches micro_batches = MicroBatches::kNone;
   // Layouts that state already has, by input name: a program compiled against
   // an existing state store.
   std::map<std::string, ir::Layout> state_layouts;
@@ -128,23 +164,51 @@ bool Simplify(ir::Graph& graph, PassContext& context);
 // normalisation stays apart from its ReLU.
 bool FuseNormActivation(ir::Graph& graph, PassContext& context);
 
-// Appends the gradients of output "loss" with respect to every parameter, each
-// through an all_reduce, as outputs "grad/<parameter>", and drops what
-// differentiation alone needed (stop_gradient). A parameter that the loss does
-// not depend on gets none. Throws kGraph when there is no such output, or no
-// parameter.
+// Appends the gradients of output "loss", times the loss scale, with respect to
+// every parameter, each through an all_reduce, as outputs "grad/<parameter>",
+// and drops what differentiation alone needed (stop_gradient). A parameter that
+// the loss does not depend on gets none. Throws kGraph when there is no such
+// output, or no parameter.
 bool Autodiff(ir::Graph& graph, PassContext& context);
 
 // Replaces stop_gradient by its operand: for graphs that are not, or no longer,
 // to be differentiated.
 bool DropStopGradient(ir::Graph& graph, PassContext& context);
 
-// Replaces the gradient outputs by SGD updates as in torch.optim.SGD: aliased
-// outputs of the parameters and of state "momentum/<parameter>" that starts at
-// 0, in the order in which the gradients become ready, with a learning rate
-// input "lr", f32. Weight decay goes by role. The gradients stay, too, with
-// keep_gradients.
+// Adds gradients to state "accumulated/<parameter>", role accumulator, before
+// they go through the all_reduce; kAdd ends there, without gradient outputs.
+// State "accumulated/batches" counts.
+bool AccumulateGradients(ir::Graph& graph, PassContext& context);
+
+// Lets the gradients go through the all_reduce in 16 bit, with
+// PrecisionOptions::narrow_gradients.
+bool NarrowGradients(ir::Graph& graph, PassContext& context);
+
+// Multiplies the gradient outputs by the scalar that makes them those of the
+// loss, unless that is 1: divides by the loss scale, the number of ranks and
+// that of micro-batches, and clips as torch.nn.utils.clip_grad_norm_ does:
+//
+//   norm = sqrt(sum of squares of all gradients)       output "gradient_norm"
+//   gradient *= min(1, clip_norm / (norm + 1e-6))
+//
+// With a dynamic loss scale, output "gradients_finite" says whether they all
+// were finite.
+bool ScaleGradients(ir::Graph& graph, PassContext& context);
+
+// Replaces the gradient outputs by SGD updates as in torch.optim.SGD, or LARS:
+// aliased outputs of the parameters and of state "momentum/<parameter>" that
+// starts at 0, in the order in which the gradients become ready, with a
+// learning rate input "lr", f32. Weight decay goes by role. With ema_decay,
+// state "ema/<parameter>" is the parameter's moving average, as
+// torch.optim.swa_utils.AveragedModel keeps it: its first value is that after
+// the first update. The gradients stay, too, with keep_gradients.
 bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
+
+// With a dynamic loss scale: where a gradient is not finite every state output,
+// running statistics too, is the old value, and the scale shrinks; else the
+// scale grows after growth_interval such steps. Counts both: see
+// ir/training_names.h for the state's names.
+bool SkipOverflow(ir::Graph& graph, PassContext& context);
 
 // Masks the gradient of relu -> max_pool at the size after pooling, where it is
 // smaller: select(y > 0, max_pool_grad(dp), 0) becomes

@@ -19,8 +19,16 @@ constexpr PassEntry kPipeline[] = {
      "before differentiation, so that the gradient follows from the choice"},
     {"autodiff", Autodiff, Stage::kTraining, false,
      "needs the forward graph, and no more than it"},
+    {"accumulate_gradients", AccumulateGradients, Stage::kTraining, false,
+     "in f32, before anything is sent"},
+    {"narrow_gradients", NarrowGradients, Stage::kTraining, false,
+     "what is sent, not what is added up on the way"},
+    {"scale_gradients", ScaleGradients, Stage::kTraining, false,
+     "of gradient outputs, which the optimizer replaces"},
     {"optimizer_update", OptimizerUpdate, Stage::kTraining, false,
      "turns gradient outputs into state outputs"},
+    {"skip_overflow", SkipOverflow, Stage::kTraining, false,
+     "when all state outputs are there"},
     {"simplify", Simplify, Stage::kTraining, false,
      "drops what gradient rules built for nobody and merges what they repeat"},
     {"drop_stop_gradient", DropStopGradient, Stage::kOptimize, false,
@@ -48,8 +56,10 @@ constexpr PassEntry kPipeline[] = {
 };
 
 // Half of their work would leave no program.
-constexpr std::string_view kWhole[] = {"autodiff", "optimizer_update",
-                                       "assign_layout", "drop_collectives"};
+constexpr std::string_view kWhole[] = {
+    "autodiff",        "accumulate_gradients", "narrow_gradients",
+    "scale_gradients", "optimizer_update",     "skip_overflow",
+    "assign_layout",   "drop_collectives"};
 
 constexpr std::string_view kStageNames[] = {"forward", "training", "optimize"};
 

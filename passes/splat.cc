@@ -128,6 +128,7 @@ std::optional<double> FoldToSplat(const Node& node) {
       }
       return std::nullopt;
     case ir::FusionKind::kLibrary:
+    case ir::FusionKind::kSeparate:
     case ir::FusionKind::kOpaque:
       return std::nullopt;
   }

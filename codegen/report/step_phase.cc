@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "ir/op.h"
-#include "passes/autodiff.h"
+#include "ir/training_names.h"
 
 namespace fusor::codegen {
 namespace {
@@ -27,7 +27,8 @@ std::vector<bool> LeadingTo(const Graph& graph, const Values& targets) {
   return leads;
 }
 
-// Elementwise work and the moving of data, which is all that an update is.
+// Elementwise work, the moving of data and checks of all gradients, which is
+// all that an update is.
 bool IsLight(const Node& node) {
   if (node.body() != nullptr) {
     for (const auto& inner : node.body()->nodes()) {
@@ -37,7 +38,8 @@ bool IsLight(const Node& node) {
   }
   const ir::FusionKind kind = node.op().fusion;
   return kind == ir::FusionKind::kElementwise ||
-         kind == ir::FusionKind::kInjective || kind == ir::FusionKind::kSource;
+         kind == ir::FusionKind::kInjective ||
+         kind == ir::FusionKind::kSource || kind == ir::FusionKind::kSeparate;
 }
 
 // Next parameters and optimizer state, by outputs that name their input.
@@ -57,7 +59,7 @@ Values GradientOutputs(const Graph& graph) {
   Values gradients;
   for (const ir::Input& input : graph.inputs()) {
     if (!IsParameter(input.role)) continue;
-    const int i = graph.FindOutput(passes::GradientName(*input.value));
+    const int i = graph.FindOutput(ir::GradientName(input.value->name()));
     if (i >= 0) gradients.insert(graph.outputs()[i].value);
   }
   return gradients;

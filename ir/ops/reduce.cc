@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "ir/builder.h"
 #include "ir/ops/eval.h"
@@ -97,6 +98,49 @@ void EvalReduce(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   });
 }
 
+std::vector<TensorType> InferAllFinite(Types in, const Attrs& attrs) {
+  for (const TensorType& type : in) {
+    FUSOR_CHECK(IsFloat(type.dtype), kGraph, "all_finite of {}",
+                DTypeName(type.dtype));
+  }
+  const Ints& groups = attrs.Ints("groups");
+  int64_t operands = 0;
+  for (int64_t size : groups) {
+    FUSOR_CHECK(size > 0, kGraph, "groups: expected positive sizes, got {}",
+                size);
+    operands += size;
+  }
+  FUSOR_CHECK(groups.empty() || operands == static_cast<int64_t>(in.size()),
+              kGraph, "groups of {} operands for {}", operands, in.size());
+  return {{DType::kBool, {}, {}}};
+}
+
+void EvalAllFinite(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
+  const bool finite =
+      std::all_of(in.begin(), in.end(), [](const Tensor* tensor) {
+        return std::all_of(tensor->data.begin(), tensor->data.end(),
+                           [](double x) { return std::isfinite(x); });
+      });
+  out[0]->data[0] = finite ? 1 : 0;
+}
+
+OpDef AllFinite() {
+  OpDef op;
+  op.name = "all_finite";
+  op.summary = "true when no element of any operand is NaN or infinite";
+  op.max_inputs = -1;
+  op.fusion = FusionKind::kSeparate;
+  op.precision = PrecisionRule::kFollow;
+  op.layout = LayoutRule::kMapped;
+  op.wide_vectors = true;
+  // Numbers of consecutive operands that lie one after the other in memory;
+  // empty: each on its own.
+  op.attrs = {{"groups", Ints{}}};
+  op.infer = InferAllFinite;
+  op.eval = EvalAllFinite;
+  return op;
+}
+
 std::vector<OpDef> MakeOps() {
   OpDef op;
   op.name = "reduce";
@@ -109,7 +153,7 @@ std::vector<OpDef> MakeOps() {
   op.scalar = Combiner;
   op.gradient = GradReduce;
   op.eval = EvalReduce;
-  return {op};
+  return {op, AllFinite()};
 }
 
 }  // namespace

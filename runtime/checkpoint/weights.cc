@@ -4,6 +4,7 @@
 
 #include "ir/support/error.h"
 #include "ir/tensor_bytes.h"
+#include "ir/training_names.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace fusor::runtime {
@@ -12,11 +13,16 @@ bool IsModelState(ir::InputRole role) {
   return ir::IsParameter(role) || role == ir::InputRole::kStatistic;
 }
 
-void SaveWeights(const Session& session, const std::string& path) {
+void SaveWeights(const Session& session, const std::string& path,
+                 WeightKind kind) {
+  const bool averages = kind == WeightKind::kAverages;
   std::vector<NamedTensor> tensors;
   for (const codegen::StateLayout::Entry& entry : session.state().entries) {
     if (!IsModelState(session.StateRole(entry.name))) continue;
-    const std::vector<float> values = session.ReadState(entry.name);
+    const bool average =
+        averages && ir::IsParameter(session.StateRole(entry.name));
+    const std::vector<float> values =
+        session.ReadState(average ? ir::AverageName(entry.name) : entry.name);
     NamedTensor tensor{entry.name, {ir::DType::kF32, entry.type.shape, {}}, {}};
     tensor.bytes.resize(values.size() * sizeof(float));
     std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());

@@ -12,7 +12,11 @@ bool IsModelState(ir::InputRole role);
 // Parameters and running statistics as f32 safetensors under torchvision's
 // names, logical row-major (OIHW); a file that torchvision's load_state_dict
 // takes (strict=False: num_batches_tracked is not kept).
-void SaveWeights(const Session& session, const std::string& path);
+// kAverages: the moving averages of the parameters in their place; throws
+// kCheckpoint when the session keeps none.
+enum class WeightKind { kParameters, kAverages };
+void SaveWeights(const Session& session, const std::string& path,
+                 WeightKind kind = WeightKind::kParameters);
 
 // Sets every parameter and running statistic of the session; optimizer state is
 // left alone. f16, bf16 and f64 tensors are converted; other tensors of the

@@ -62,8 +62,12 @@ std::string DescribeStep(const Plan& plan, const Step& step) {
 }  // namespace
 
 std::string NonFinite::Describe() const {
+  return fmt::format("run {}, {}", run, Finding());
+}
+
+std::string NonFinite::Finding() const {
   std::string text = fmt::format(
-      "run {}, {}{}{}: {} of {} elements of {} are not finite", run, what,
+      "{}{}{}: {} of {} elements of {} are not finite", what,
       location.empty() ? "" : " at ", location, elements, of, value);
   if (step >= 0) {
     text += op.empty()
@@ -104,6 +108,8 @@ void NumericsChecker::Before(const Session& session, int program, size_t step) {
 void NumericsChecker::CheckInputs(const Session& session, int program) {
   const Plan& plan = session.plan(program);
   for (const codegen::PlanInput& input : plan.inputs) {
+    // What earlier micro-batches left may be of no use.
+    if (input.role == ir::InputRole::kAccumulator) continue;
     const ir::TensorType& type = plan.buffers[input.buffer].type;
     const int64_t bad =
         CountNonFinite(type, session.ReadBuffer(program, input.buffer));

@@ -31,6 +31,7 @@ struct NonFinite {
   std::string snapshot;  // folder; empty: none was written
 
   std::string Describe() const;  // one line
+  std::string Finding() const;   // the same without the run
 };
 
 struct NumericsOptions {

@@ -64,9 +64,19 @@ class Loop {
         options_(options),
         observer_(observer),
         feed_(session, program),
+        updates_per_epoch_(
+            UpdatesPerEpoch(source.batches_per_epoch(), options.micro_batches)),
         position_(options.start),
-        loss_output_(session.FindOutput(program, "loss")) {
-    total_ = options.epochs * source.batches_per_epoch();
+        loss_output_(session.FindOutput(program, "loss")),
+        overflows_(session, program, options.overflow_limit) {
+    FUSOR_ASSERT(options.micro_batches == 1 || options.accumulate >= 0,
+                 "no program for the first {} of {} micro-batches",
+                 options.micro_batches - 1, options.micro_batches);
+    if (options.micro_batches > 1) {
+      accumulating_.emplace(session, options.accumulate);
+      accumulated_loss_ = session.FindOutput(options.accumulate, "loss");
+    }
+    total_ = options.epochs * updates_per_epoch_;
     if (options.iterations >= 0) total_ = std::min(total_, options.iterations);
     if (options.run_steps >= 0) {
       total_ = std::min(total_, options.start.step + options.run_steps);
@@ -76,9 +86,8 @@ class Loop {
     report_.step_ms.reserve(steps);
     report_.losses.reserve(steps);
     const int64_t key = static_cast<int64_t>(options.seed);
-    if (feed_.key >= 0) {
-      session.SetInput(program, feed_.key, &key, sizeof(key));
-    }
+    SetScalar(program, feed_.key, key);
+    if (accumulating_) SetScalar(options.accumulate, accumulating_->key, key);
   }
 
   TrainReport Run(const std::function<std::optional<EvalReport>()>& evaluate) {
@@ -93,7 +102,7 @@ class Loop {
       }
       const int64_t step = position_.step;
       Step(step);
-      const int64_t per_epoch = source_.batches_per_epoch();
+      const int64_t per_epoch = updates_per_epoch_;
       const int64_t done = ++position_.step;
       const bool epoch_ends = done % per_epoch == 0;
       const bool last = done == total_;
@@ -115,43 +124,68 @@ class Loop {
   }
 
  private:
+  template <typename T>
+  void SetScalar(int program, int input, T value) {
+    if (input >= 0) session_.SetInput(program, input, &value, sizeof(value));
+  }
+
+  // Micro-batches of an update.
+  int64_t BatchesOf(int64_t step) const {
+    const int64_t in_epoch = step % updates_per_epoch_;
+    return std::min(
+        options_.micro_batches,
+        source_.batches_per_epoch() - in_epoch * options_.micro_batches);
+  }
+
+  // `number`: of the batch, for random numbers.
+  void RunBatch(int program, const Feed& feed, const Batch& batch,
+                int64_t number) {
+    feed.SetBatch(session_, program, batch);
+    SetScalar(program, feed.lr, static_cast<float>(lr_));
+    SetScalar(program, feed.step, static_cast<int32_t>(number));
+    if (feed.mixup >= 0) {
+      SetScalar(program, feed.mixup,
+                static_cast<float>(
+                    MixupCoefficient(options_.mixup, options_.seed, number)));
+    }
+    session_.Step(program);
+  }
+
   void Step(int64_t step) {
     const Clock::time_point start = Clock::now();
-    const Batch& batch = source_.Next();
-    const Clock::time_point ready = Clock::now();
     lr_ = LearningRate(options_.lr, step);
-    const float lr = static_cast<float>(lr_);
-    const int32_t number = static_cast<int32_t>(step);
-    feed_.SetBatch(session_, program_, batch);
-    if (feed_.lr >= 0) {
-      session_.SetInput(program_, feed_.lr, &lr, sizeof(lr));
+    double waited = 0;
+    double loss = 0;
+    const int64_t batches = BatchesOf(step);
+    for (int64_t i = 0; i < batches; ++i) {
+      const bool last = i + 1 == batches;
+      const Clock::time_point asked = Clock::now();
+      const Batch& batch = source_.Next();
+      waited += Seconds(asked, Clock::now());
+      RunBatch(last ? program_ : options_.accumulate,
+               last ? feed_ : *accumulating_, batch,
+               step * options_.micro_batches + i);
+      images_ += batch.size();
+      interval_images_ += batch.size();
+      loss += last
+                  ? session_.ReadScalar(program_, loss_output_)
+                  : session_.ReadScalar(options_.accumulate, accumulated_loss_);
     }
-    if (feed_.step >= 0) {
-      session_.SetInput(program_, feed_.step, &number, sizeof(number));
-    }
-    if (feed_.mixup >= 0) {
-      const auto share = static_cast<float>(
-          MixupCoefficient(options_.mixup, options_.seed, step));
-      session_.SetInput(program_, feed_.mixup, &share, sizeof(share));
-    }
-    session_.Step(program_);
-    const double loss = session_.ReadScalar(program_, loss_output_);
+    loss /= static_cast<double>(batches);
     const Clock::time_point end = Clock::now();
     report_.losses.push_back(loss);
     position_.loss_hash = LossHash(position_.loss_hash, loss);
     report_.step_ms.push_back(1e3 * Seconds(start, end));
     ++report_.steps;
-    images_ += batch.size();
-    interval_images_ += batch.size();
-    interval_wait_ += Seconds(start, ready);
+    interval_wait_ += waited;
     ++interval_steps_;
     if (observer_.step) {
       observer_.step({.step = step + 1,
-                      .epoch = step / source_.batches_per_epoch(),
+                      .epoch = step / updates_per_epoch_,
                       .loss = loss,
                       .lr = lr_,
                       .seconds = Seconds(start, end),
-                      .data_wait_seconds = Seconds(start, ready)});
+                      .data_wait_seconds = waited});
     }
     if (observer_.warning) {
       for (const std::string& text : source_.TakeWarnings()) {
@@ -159,7 +193,8 @@ class Loop {
       }
     }
     if (observer_.progress) observer_.progress(step + 1, total_);
-    FUSOR_CHECK(std::isfinite(loss), kData,
+    // Such a step is skipped with a dynamic loss scale.
+    FUSOR_CHECK(std::isfinite(loss) || overflows_.active(), kData,
                 "loss is {} at iteration {} (learning rate {}): training "
                 "diverged",
                 loss, step + 1, lr_);
@@ -172,8 +207,7 @@ class Loop {
       position_.best_top1 = std::max(position_.best_top1, result->top1);
       report_.reached_top1 = result->top1 >= options_.stop_at_top1;
       if (observer_.evaluated) {
-        observer_.evaluated(position_.step / source_.batches_per_epoch(),
-                            *result);
+        observer_.evaluated(position_.step / updates_per_epoch_, *result);
       }
     }
     interval_start_ = Clock::now();
@@ -189,10 +223,17 @@ class Loop {
     const Clock::time_point now = Clock::now();
     const double seconds = Seconds(interval_start_, now);
     const DataStats stats = source_.stats();
+    std::optional<OverflowMonitor::Reading> overflow;
+    if (overflows_.active()) {
+      overflow = overflows_.Read();
+      if (!report_.overflow) report_.overflow.emplace();
+      report_.overflow->scale = overflow->scale;
+      report_.overflow->skipped += overflow->skipped;
+    }
     if (observer_.interval) {
       IntervalReport interval;
       interval.steps = interval_steps_;
-      interval.epoch = step / source_.batches_per_epoch();
+      interval.epoch = step / updates_per_epoch_;
       interval.iteration = step + 1;
       interval.iterations = total_;
       interval.seconds = seconds;
@@ -202,6 +243,7 @@ class Loop {
       interval.lr = lr_;
       interval.data_wait_share = interval_wait_ / seconds;
       interval.data = stats - interval_stats_;
+      interval.overflow = overflow;
       observer_.interval(interval);
     }
     interval_start_ = now;
@@ -236,8 +278,12 @@ class Loop {
   const TrainOptions& options_;
   const TrainObserver& observer_;
   const Feed feed_;
+  const int64_t updates_per_epoch_;
   TrainPosition position_;
+  std::optional<Feed> accumulating_;  // of the program for micro-batches
+  int accumulated_loss_ = -1;
   const int loss_output_;
+  OverflowMonitor overflows_;
   int64_t total_ = 0;
   int64_t saved_ = 0;  // step of the last save
   int64_t images_ = 0;
@@ -252,6 +298,10 @@ class Loop {
 };
 
 }  // namespace
+
+int64_t UpdatesPerEpoch(int64_t batches, int64_t micro_batches) {
+  return (batches + micro_batches - 1) / micro_batches;
+}
 
 TrainReport Train(Session& session, int program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,

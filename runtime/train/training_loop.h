@@ -9,6 +9,7 @@
 #include "runtime/data/batch_source.h"
 #include "runtime/session.h"
 #include "runtime/train/lr_schedule.h"
+#include "runtime/train/overflow_monitor.h"
 
 namespace fusor::runtime {
 
@@ -33,6 +34,13 @@ struct TrainOptions {
   LrScheduleOptions lr;
   uint64_t seed = 0;  // of dropout and mixup
   double mixup = 0;   // alpha; of a program that has the input
+  // Batches of one update, all but the last of them through program
+  // `accumulate` (ProgramKind::kAccumulate). A step is an update; the last one
+  // of an epoch has what batches are left.
+  int64_t micro_batches = 1;
+  int accumulate = -1;
+  // Updates in a row that overflow may skip; 0: any number.
+  int64_t overflow_limit = 50;
 };
 
 struct StepReport {
@@ -56,6 +64,8 @@ struct IntervalReport {
   double lr = 0;
   double data_wait_share = 0;  // of the interval's time
   DataStats data;              // of the interval
+  // With a dynamic loss scale: now, and updates skipped in the interval.
+  std::optional<OverflowMonitor::Reading> overflow;
 };
 
 struct EvalReport {
@@ -75,6 +85,8 @@ struct TrainReport {
   std::vector<double> step_ms;
   std::vector<double> losses;
   DataStats data;
+  // With a dynamic loss scale: at the end, and updates skipped in all.
+  std::optional<OverflowMonitor::Reading> overflow;
   bool interrupted = false;
   bool reached_top1 = false;  // TrainOptions::stop_at_top1
 };
@@ -92,6 +104,9 @@ struct TrainObserver {
   // Asked before each step; true ends the run there.
   std::function<bool()> stop;
 };
+
+// Steps that an epoch of so many batches takes.
+int64_t UpdatesPerEpoch(int64_t batches, int64_t micro_batches);
 
 // Trains: the source's batches, the first of which is that of the start,
 // through `program`, evaluating with `evaluate` after each eval_every-th epoch

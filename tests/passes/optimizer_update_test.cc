@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "ir/interpreter.h"
 #include "ir/support/error.h"
+#include "ir/training_names.h"
 #include "passes/passes.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/graph_text.h"
@@ -166,9 +169,10 @@ TEST_F(OptimizerUpdateTest, RefusesNamesThatAreTaken) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kGraph);
-    EXPECT_STREQ(error.what(),
-                 "optimizer: input lr is taken: expected a hyper-parameter "
-                 "f32[], got f32[4]");
+    EXPECT_STREQ(
+        error.what(),
+        "optimizer: input lr is taken: expected hyper_parameter f32[], "
+        "got data f32[4]");
   }
   const auto momentum = test::ParseOrDie(R"(graph g {
     %p = weight : f32[4]
@@ -183,6 +187,99 @@ TEST_F(OptimizerUpdateTest, LeavesAGraphWithoutGradientsAlone) {
   const auto graph =
       test::ParseOrDie("graph g { %p = weight : f32[4] return %p as \"y\" }");
   EXPECT_FALSE(Run(*graph));
+}
+
+// Three steps of the formulas at the top of optimizer_update.cc, written down a
+// second time.
+class ReferenceLars {
+ public:
+  explicit ReferenceLars(const OptimizerOptions& options)
+      : options_(options), v_(3, 0) {}
+
+  void Step(std::vector<double>& p, const std::vector<double>& g, double lr,
+            bool weight) {
+    const double decay =
+        weight ? options_.weight_decay : options_.norm_weight_decay;
+    double pp = 0, gg = 0;
+    for (double x : p) pp += x * x;
+    for (double x : g) gg += x * x;
+    double trust = 1;
+    if (weight && pp > 0 && gg > 0) {
+      trust = options_.lars_coefficient * std::sqrt(pp) /
+              (std::sqrt(gg) + decay * std::sqrt(pp));
+    }
+    for (size_t i = 0; i < p.size(); ++i) {
+      const double step = lr * trust * (g[i] + decay * p[i]);
+      v_[i] = options_.momentum * v_[i] + step;
+      p[i] -= options_.nesterov ? step + options_.momentum * v_[i] : v_[i];
+    }
+  }
+
+  const std::vector<double>& v() const { return v_; }
+
+ private:
+  const OptimizerOptions options_;
+  std::vector<double> v_;
+};
+
+TEST_F(OptimizerUpdateTest, LarsGivesEachLayerItsOwnRate) {
+  const ir::TensorType type{ir::DType::kF64, {3}, {}};
+  const Tensor lr = test::MakeTensor({ir::DType::kF32, {}, {}}, {0.5});
+  for (const std::string role : {"weight", "bias", "norm_scale"}) {
+    for (const bool nesterov : {false, true}) {
+      SCOPED_TRACE(role);
+      options_.optimizer = {.kind = OptimizerKind::kLars,
+                            .momentum = 0.75,
+                            .nesterov = nesterov,
+                            .weight_decay = 0.25,
+                            .lars_coefficient = 0.125};
+      const auto graph = OneParameter("f64[3]", role);
+      EXPECT_TRUE(Run(*graph));
+      ReferenceLars reference(options_.optimizer);
+      std::vector<double> expected{1, -2, 2};
+      Tensor p = test::MakeTensor(type, expected);
+      Tensor v = test::MakeTensor(type, {0, 0, 0});
+      for (int step = 0; step < 3; ++step) {
+        // The third gradient is none at all.
+        const double s = step == 2 ? 0 : 1 + step;
+        const Tensor g = test::MakeTensor(type, {3 * s, 0, -4 * s});
+        const auto out =
+            Interpret(*graph, std::vector{p, g, lr, v}, ir::EvalMode::kExact);
+        reference.Step(expected, g.data, 0.5, role == "weight");
+        v = out[0];
+        p = out[1];
+        EXPECT_TRUE(test::AllClose(p, test::MakeTensor(type, expected), 1e-14));
+        EXPECT_TRUE(
+            test::AllClose(v, test::MakeTensor(type, reference.v()), 1e-14));
+      }
+    }
+  }
+}
+
+// torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(0.75).
+TEST_F(OptimizerUpdateTest, AveragesStartWithTheFirstUpdatedParameter) {
+  options_.optimizer = {.momentum = 0, .weight_decay = 0, .ema_decay = 0.75};
+  const auto graph = OneParameter("f64[2]");
+  EXPECT_TRUE(Run(*graph));
+  ASSERT_EQ(graph->inputs().back().value->name(), "ema/p");
+  const ir::TensorType type{ir::DType::kF64, {2}, {}};
+  const ir::TensorType scalar{ir::DType::kF32, {}, {}};
+  Tensor p = test::MakeTensor(type, {8, -4});
+  Tensor updates = test::MakeTensor({ir::DType::kI32, {}, {}}, {0});
+  Tensor average = test::MakeTensor(type, {99, 99});
+  const std::vector<std::vector<double>> expected{{7, -6}, {6.75, -6.5}};
+  for (size_t step = 0; step < 2; ++step) {
+    const auto out = Interpret(
+        *graph,
+        std::vector{p, test::MakeTensor(type, {2, 4}),
+                    test::MakeTensor(scalar, {0.5}), updates, average},
+        ir::EvalMode::kExact);
+    updates = out[graph->FindOutput(ir::kAverages)];
+    p = out[graph->FindOutput("p")];
+    average = out[graph->FindOutput("ema/p")];
+    EXPECT_EQ(updates.data[0], static_cast<double>(step + 1));
+    EXPECT_EQ(average.data, expected[step]);
+  }
 }
 
 Tensor Row(const Tensor& table, int64_t row) {

@@ -98,6 +98,9 @@ void AddTheRest(OpSamples& all) {
         {"reduce",
          {{x}, {{"kind", std::string(kind)}, {"dims", Ints{1}}}, kBool}});
   }
+  all.insert({"all_finite", {{x, {{5}}}, {}, kFloats}});
+  all.insert(
+      {"all_finite", {{x, x, {{5}}}, {{"groups", Ints{2, 1}}}, kFloats}});
   all.insert({"matmul", {{{{2, 3}}, {{3, 4}}}, {}, kFloats}});
   const SampleOperand image{{2, 3, 4, 4}};
   const SampleOperand weight{{2, 3, 3, 3}};

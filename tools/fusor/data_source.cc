@@ -9,6 +9,7 @@
 #include "ir/support/error.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/synthetic.h"
+#include "runtime/train/training_loop.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -97,7 +98,7 @@ int NumClasses(const runtime::ImageFolder* images) {
 
 std::unique_ptr<runtime::BatchSource> OpenTraining(
     std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
-    const ModelFlags& model, int64_t start) {
+    const ModelFlags& model, int64_t start, int64_t micro_batches) {
   if (images != nullptr) {
     runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/true);
     const int64_t per_epoch =
@@ -105,8 +106,9 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
                           .batch_size = options.batch_size,
                           .training = true})
             .batches_per_epoch();
-    options.start_epoch = start / per_epoch;
-    options.start_batch = start % per_epoch;
+    const int64_t updates = runtime::UpdatesPerEpoch(per_epoch, micro_batches);
+    options.start_epoch = start / updates;
+    options.start_batch = start % updates * micro_batches;
     return std::make_unique<runtime::Loader>(std::move(images), options);
   }
   runtime::SyntheticOptions options;
@@ -115,7 +117,7 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
   options.num_classes = static_cast<int>(
       model.num_classes != 0 ? model.num_classes : kDefaultClasses);
   options.seed = data.seed;
-  options.start = start;
+  options.start = start * micro_batches;
   return std::make_unique<runtime::SyntheticSource>(options);
 }
 

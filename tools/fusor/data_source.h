@@ -21,11 +21,11 @@ std::unique_ptr<runtime::ImageFolder> ListImages(const DataFlags& data,
 // Classes of the folder, 0 for null.
 int NumClasses(const runtime::ImageFolder* images);
 
-// Shuffled and augmented batches of a folder, or of noise for null; without the
-// first `start` of them.
+// Shuffled and augmented batches of a folder, or of noise for null; without
+// those of the first `start` updates, which take `micro_batches` each.
 std::unique_ptr<runtime::BatchSource> OpenTraining(
     std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
-    const ModelFlags& model, int64_t start = 0);
+    const ModelFlags& model, int64_t start = 0, int64_t micro_batches = 1);
 
 // Every image of the folder once, as it is for evaluation.
 std::unique_ptr<runtime::BatchSource> OpenEvaluation(

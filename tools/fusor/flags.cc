@@ -17,9 +17,10 @@ constexpr char kCompilation[] = "Compilation";
 constexpr char kDumps[] = "Dumps";
 constexpr char kTraining[] = "Training";
 constexpr char kData[] = "Data";
+constexpr char kLossScale[] = "Loss scale";
 // Headings of what decides what is compiled, and what is dumped of it.
-constexpr std::array<std::string_view, 4> kDeciding = {kModel, kCompilation,
-                                                       kDumps, kTraining};
+constexpr std::array<std::string_view, 5> kDeciding = {
+    kModel, kCompilation, kDumps, kTraining, kLossScale};
 
 // Declares options under a heading of --help while alive.
 class Heading {
@@ -182,6 +183,13 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
   app.add_flag("--amp", f.amp,
                "Mixed precision in the device's 16-bit type: bf16 on a CPU, "
                "fp16 on a GPU");
+  app.add_option(
+         "--opt-level", f.opt_level,
+         "NVIDIA Apex's levels. O0: fp32. O1: --amp. O2: and gradients, but "
+         "for those of normalisations, are added up over ranks in 16 bit, with "
+         "a dynamic loss scale. O3: as O2 with loss scale 1 (the fp32 weights "
+         "that Apex's O3 gives up are kept)")
+      ->check(OneOf({"O0", "O1", "O2", "O3"}));
   app.add_option("--amp-allow", f.amp_allow,
                  "Op that mixed precision runs in 16 bit (repeatable)")
       ->allow_extra_args(false)
@@ -240,6 +248,45 @@ void AddTargetFlag(CLI::App& app, CompileFlags& f) {
       ->type_name("NAME");
 }
 
+namespace {
+
+void AddLossScaleFlags(CLI::App& app, OptimizerFlags& f) {
+  const Heading heading(app, kLossScale);
+  app.add_option("--static-loss-scale", f.static_loss_scale,
+                 "Multiply the loss by this, and divide gradients by it in "
+                 "fp32; no step is checked or skipped (1)")
+      ->check(Number(0x1p-24, 0x1p64));
+  app.add_flag("--dynamic-loss-scale", f.dynamic_loss_scale,
+               "Adapt the scale, and skip the update of a step whose gradients "
+               "overflow (goes before --static-loss-scale)");
+  app.add_option("--initial-loss-scale", f.initial_loss_scale,
+                 "Dynamic: scale of the first step")
+      ->capture_default_str()
+      ->check(Number(0x1p-24, 0x1p64));
+  app.add_option("--loss-scale-window", f.loss_scale_window,
+                 "Dynamic: steps without overflow until the scale grows")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1 << 30));
+  app.add_option("--loss-scale-growth", f.loss_scale_growth,
+                 "Dynamic: factor by which it grows")
+      ->capture_default_str()
+      ->check(Number(1, 1e6));
+  app.add_option("--loss-scale-backoff", f.loss_scale_backoff,
+                 "Dynamic: factor by which it shrinks after an overflow")
+      ->capture_default_str()
+      ->check(Number(1e-6, 1));
+  app.add_option("--min-loss-scale", f.min_loss_scale,
+                 "Dynamic: it shrinks no further")
+      ->capture_default_str()
+      ->check(Number(0x1p-24, 0x1p64));
+  app.add_option("--max-loss-scale", f.max_loss_scale,
+                 "Dynamic: it grows no further")
+      ->capture_default_str()
+      ->check(Number(0x1p-24, 0x1p64));
+}
+
+}  // namespace
+
 void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
   const Heading heading(app, kTraining);
   app.add_option("--mom,--momentum", f.momentum, "Momentum")
@@ -254,6 +301,25 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
   app.add_flag("--nesterov", f.nesterov, "Nesterov momentum");
   app.add_flag("--decoupled-weight-decay", f.decoupled,
                "Decay weights directly instead of through the gradient");
+  app.add_option("--optimizer", f.optimizer,
+                 "sgd, or lars: a rate of its own for each layer")
+      ->capture_default_str()
+      ->check(OneOf({"sgd", "lars"}));
+  app.add_option("--lars-coefficient", f.lars_coefficient,
+                 "LARS: rate of a layer, relative to |weight| / |gradient|")
+      ->capture_default_str()
+      ->check(Number(0, 1));
+  app.add_option("--clip-grad-norm", f.clip_norm,
+                 "Scale gradients down to this norm of all of them together "
+                 "(0: never)")
+      ->capture_default_str()
+      ->check(Number(0));
+  app.add_option("--ema-decay", f.ema_decay,
+                 "Keep a moving average of the weights, average = DECAY * "
+                 "average + (1 - DECAY) * weight, and evaluate it (0: none)")
+      ->capture_default_str()
+      ->check(Number(0, 0.9999999));
+  AddLossScaleFlags(app, f);
 }
 
 void AddScheduleFlags(CLI::App& app, OptimizerFlags& f) {

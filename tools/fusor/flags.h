@@ -59,6 +59,7 @@ struct CompileFlags {
   std::string winograd = "on";
   std::string dtype = "fp32";
   bool amp = false;
+  std::string opt_level;  // empty: as --amp says
   std::vector<std::string> amp_allow, amp_deny;
   std::vector<std::string> substitutes;  // NAME:FILE
   std::string cache = "on";
@@ -88,12 +89,25 @@ struct OptimizerFlags {
   bool norm_weight_decay = false;
   bool nesterov = false;
   bool decoupled = false;
+  std::string optimizer = "sgd";
+  double lars_coefficient = 0.001;
+  double clip_norm = 0;
+  double ema_decay = 0;
+  double static_loss_scale = 0;  // not given: 1, or as the level says
+  bool dynamic_loss_scale = false;
+  double initial_loss_scale = 65536;
+  int64_t loss_scale_window = 2000;
+  double loss_scale_growth = 2;
+  double loss_scale_backoff = 0.5;
+  double min_loss_scale = 1;
+  double max_loss_scale = 16777216;
+  int64_t overflow_limit = 50;
   double warmup_epochs = 0;
   int64_t warmup_steps = 0;
   std::vector<int64_t> milestones;  // epochs
   double gamma = 0.1;
 };
-// What is compiled in: momentum, decay.
+// What is compiled in: momentum, decay, loss scale.
 void AddOptimizerFlags(CLI::App& app, OptimizerFlags& flags);
 // The learning rate over time.
 void AddScheduleFlags(CLI::App& app, OptimizerFlags& flags);

@@ -12,6 +12,7 @@
 #include "codegen/dump/dumper.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "passes/averaged_weights.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/commands.h"
@@ -38,6 +39,7 @@ class TrainCommand {
 
   // What can be wrong is looked at first, what takes long done last.
   void Run() {
+    MicroBatches(flags_);
     fmt::print(text_, "{}", IgnoredLine(flags_.ignored));
     FUSOR_CHECK(flags_.stop_at_top1 == 0 || !flags_.training_only, kUsage,
                 "--stop-at-top1: expected evaluations, not --training-only");
@@ -52,7 +54,7 @@ class TrainCommand {
     Compile(NumClasses(train_images.get()), val_images != nullptr);
     const auto source =
         OpenTraining(std::move(train_images), flags_.data, flags_.model,
-                     checkpointing_->start().step);
+                     checkpointing_->start().step, MicroBatches(flags_));
     const auto val =
         val_images == nullptr
             ? nullptr
@@ -63,8 +65,9 @@ class TrainCommand {
                                           : flags_.compile.dump.to);
     debugging.Watch(*session_);
     logs_.Open({.parameters = flags_.parameters,
-                .steps_per_epoch = source->batches_per_epoch(),
-                .batch_size = flags_.model.batch,
+                .steps_per_epoch = runtime::UpdatesPerEpoch(
+                    source->batches_per_epoch(), MicroBatches(flags_)),
+                .batch_size = flags_.model.batch * MicroBatches(flags_),
                 .start = checkpointing_->start().step});
     const TrainReport report = Train(*source, val.get());
     checkpointing_->Finish();
@@ -90,6 +93,9 @@ class TrainCommand {
   std::string WeightsPath() const {
     return flags_.checkpoint.workspace + "/model.safetensors";
   }
+  std::string AveragesPath() const {
+    return flags_.checkpoint.workspace + "/model-ema.safetensors";
+  }
 
   // What a run that resumes must have alike.
   Checkpointing::Options Identity(const runtime::ImageFolder* images) const {
@@ -100,6 +106,8 @@ class TrainCommand {
             {"--image-size", fmt::format("{}", ImageSize(model))},
             {"--num-classes",
              fmt::format("{}", MakeModelOptions(model, classes).num_classes)},
+            {"--optimizer-batch-size",
+             fmt::format("{}", MicroBatches(flags_) * model.batch)},
             {"--seed", fmt::format("{}", flags_.data.seed)},
             {"data", images == nullptr
                          ? "synthetic"
@@ -121,8 +129,12 @@ class TrainCommand {
   void Compile(int classes, bool evaluates) {
     const models::ModelOptions options =
         MakeModelOptions(flags_.model, classes);
-    const codegen::CompileOptions compile =
+    codegen::CompileOptions compile =
         MakeCompileOptions(flags_.compile, flags_.optimizer, dumper_);
+    const bool accumulates = MicroBatches(flags_) > 1;
+    if (accumulates) {
+      compile.passes.micro_batches = passes::MicroBatches::kFinish;
+    }
     session_ = OpenSession(flags_.compile);
     const int64_t data_bytes =
         SourceBytes(flags_.data, flags_.model) * (evaluates ? 2 : 1);
@@ -133,19 +145,28 @@ class TrainCommand {
                session_->device().description());
     fmt::print(text_, "{}", ProgramSummary(*session_, train_));
     std::fflush(text_);
+    compile.substitutes.clear();  // they are of the training program
+    if (accumulates) {
+      accumulate_ = session_->AddProgram(
+          models::BuildModel(flags_.model.arch, models::Phase::kTrain, options)
+              .graph,
+          codegen::ProgramKind::kAccumulate, compile);
+    }
     if (!evaluates) return;
-    codegen::CompileOptions eval = compile;
-    eval.substitutes.clear();  // they are of the training program
-    eval_ = session_->AddProgram(
+    auto graph =
         models::BuildModel(flags_.model.arch, models::Phase::kEval, options)
-            .graph,
-        codegen::ProgramKind::kEval, eval);
+            .graph;
+    if (flags_.optimizer.ema_decay > 0) passes::ReadAverages(*graph);
+    eval_ = session_->AddProgram(std::move(graph), codegen::ProgramKind::kEval,
+                                 compile);
   }
 
   TrainReport Train(runtime::BatchSource& source, runtime::BatchSource* val) {
-    const int64_t per_epoch = source.batches_per_epoch();
-    const runtime::TrainOptions options =
+    const int64_t per_epoch = runtime::UpdatesPerEpoch(
+        source.batches_per_epoch(), MicroBatches(flags_));
+    runtime::TrainOptions options =
         MakeTrainOptions(flags_, checkpointing_->start(), per_epoch);
+    options.accumulate = accumulate_;
     runtime::TrainObserver observer;
     logs_.Watch(observer);
     const auto log = observer.evaluated;
@@ -177,6 +198,10 @@ class TrainCommand {
     if (!checkpointing_->saves()) return;
     runtime::SaveWeights(*session_, WeightsPath());
     fmt::print(text_, "saved     {}\n", WeightsPath());
+    if (flags_.optimizer.ema_decay == 0) return;
+    runtime::SaveWeights(*session_, AveragesPath(),
+                         runtime::WeightKind::kAverages);
+    fmt::print(text_, "saved     {}\n", AveragesPath());
   }
 
   void Report(const TrainReport& report) {
@@ -207,6 +232,7 @@ class TrainCommand {
   std::optional<Checkpointing> checkpointing_;
   std::unique_ptr<runtime::Session> session_;
   int train_ = -1;
+  int accumulate_ = -1;
   int eval_ = -1;
   std::vector<json> evals_;
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "ir/support/error.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
@@ -12,14 +13,15 @@ namespace {
 
 // What decides the numbers that a run computes: the options under these
 // headings,
-constexpr std::array<std::string_view, 6> kDeciding = {
-    "Model", "Compilation", "Training", "Schedule", "Data", "Run"};
+constexpr std::array<std::string_view, 7> kDeciding = {
+    "Model",    "Compilation", "Training", "Loss scale",
+    "Schedule", "Data",        "Run"};
 // but for these.
-constexpr std::array<std::string_view, 13> kNotDeciding = {
-    "--workers",       "--prefetch",       "--synthetic",  "--kernel-cache",
-    "--verify",        "--verify-each",    "--bad-record", "--print-freq",
-    "--training-only", "--evaluate-every", "--run-epochs", "--prof",
-    "--stop-at-top1"};
+constexpr std::array<std::string_view, 14> kNotDeciding = {
+    "--overflow-limit", "--workers",       "--prefetch",       "--synthetic",
+    "--kernel-cache",   "--verify",        "--verify-each",    "--bad-record",
+    "--print-freq",     "--training-only", "--evaluate-every", "--run-epochs",
+    "--prof",           "--stop-at-top1"};
 
 void AddRunFlags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->group("Run");
@@ -42,6 +44,12 @@ void AddRunFlags(CLI::App& app, TrainFlags& f) {
       ->capture_default_str()
       ->type_name("N")
       ->check(WholeNumber(-1));
+  app.add_option("--optimizer-batch-size", f.optimizer_batch,
+                 "Images an update, over all ranks: gradients of so many are "
+                 "added up, in fp32, before it; a multiple of --batch-size "
+                 "(-1: those of one step)")
+      ->capture_default_str()
+      ->check(WholeNumber(-1));
   app.add_option("-p,--print-freq", f.print_every, "Steps a line")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
@@ -54,6 +62,11 @@ void AddRunFlags(CLI::App& app, TrainFlags& f) {
       ->capture_default_str()
       ->type_name("PERCENT")
       ->check(Number(0, 100));
+  app.add_option("--overflow-limit", f.optimizer.overflow_limit,
+                 "Stop when overflow has skipped so many updates in a row (0: "
+                 "never)")
+      ->capture_default_str()
+      ->check(WholeNumber(0));
   app.add_flag("--training-only", f.training_only, "Do not evaluate");
   app.option_defaults()->group("Options");
 }
@@ -94,6 +107,17 @@ void SettleTrainFlags(const CLI::App& app, TrainFlags& f) {
   f.parameters["data"] = f.data.synthetic ? "synthetic" : f.data.path;
 }
 
+int64_t MicroBatches(const TrainFlags& flags) {
+  const int64_t batch = flags.model.batch;
+  const int64_t wanted = flags.optimizer_batch;
+  if (wanted < 0) return 1;
+  FUSOR_CHECK(wanted > 0 && wanted % batch == 0, kUsage,
+              "--optimizer-batch-size {}: expected a multiple of the {} images "
+              "of a step (-b {}, one rank)",
+              wanted, batch, batch);
+  return wanted / batch;
+}
+
 runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,
                                        const runtime::TrainPosition& start,
                                        int64_t steps_per_epoch) {
@@ -108,10 +132,13 @@ runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,
   if (flags.stop_at_top1 > 0) options.stop_at_top1 = flags.stop_at_top1 / 100;
   options.seed = flags.data.seed;
   options.mixup = flags.model.mixup;
+  options.micro_batches = MicroBatches(flags);
+  options.overflow_limit = flags.optimizer.overflow_limit;
   const int64_t total =
       flags.iterations >= 0 ? flags.iterations : flags.epochs * steps_per_epoch;
-  options.lr = MakeSchedule(flags.optimizer, flags.model.batch, flags.epochs,
-                            steps_per_epoch, total);
+  options.lr =
+      MakeSchedule(flags.optimizer, flags.model.batch * options.micro_batches,
+                   flags.epochs, steps_per_epoch, total);
   return options;
 }
 

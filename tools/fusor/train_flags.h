@@ -28,6 +28,7 @@ struct TrainFlags {
   int64_t prof = -1;
   int64_t print_every = 10;
   int64_t eval_every = 1;
+  int64_t optimizer_batch = -1;
   double stop_at_top1 = 0;  // percent; 0: do not
   bool training_only = false;
   std::string json;
@@ -39,6 +40,10 @@ struct TrainFlags {
 void AddTrainFlags(CLI::App& app, TrainFlags& flags);
 // After parsing.
 void SettleTrainFlags(const CLI::App& app, TrainFlags& flags);
+
+// Batches of one update. Throws kUsage when --optimizer-batch-size is no
+// multiple of a batch.
+int64_t MicroBatches(const TrainFlags& flags);
 
 // How to train with `steps_per_epoch` from `start` on.
 runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,

@@ -13,6 +13,21 @@ using runtime::EvalReport;
 using runtime::IntervalReport;
 using runtime::TrainReport;
 
+namespace {
+
+// Of a dynamic loss scale.
+std::string OverflowText(const IntervalReport& r) {
+  if (!r.overflow) return "";
+  std::string text = fmt::format("  loss scale {:g}", r.overflow->scale);
+  if (r.overflow->skipped > 0) {
+    text += fmt::format(", {} updates skipped: gradients overflowed",
+                        r.overflow->skipped);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string IntervalLine(const IntervalReport& r) {
   std::string read;
   if (r.data.files_read > 0) {
@@ -22,10 +37,11 @@ std::string IntervalLine(const IntervalReport& r) {
   }
   return fmt::format(
       "epoch {:>3}  iteration {:>6}/{}  loss {:.4f}  {:7.2f} images/s  lr "
-      "{:.4g}  data wait {:.1f} %{}{}\n",
+      "{:.4g}  data wait {:.1f} %{}{}{}\n",
       r.epoch, r.iteration, r.iterations, r.loss, r.images_per_second, r.lr,
       100 * r.data_wait_share, read,
-      r.data_wait_share > runtime::kInputBoundShare ? "  input-bound" : "");
+      r.data_wait_share > runtime::kInputBoundShare ? "  input-bound" : "",
+      OverflowText(r));
 }
 
 std::string EvaluationLine(int64_t epoch, const EvalReport& r) {
@@ -82,6 +98,10 @@ json TrainingJson(const TrainReport& report) {
   out["step_ms"] = StepJson(report.step_ms);
   out["interrupted"] = report.interrupted;
   out["reached_top1"] = report.reached_top1;
+  if (report.overflow) {
+    out["loss_scale"] = report.overflow->scale;
+    out["skipped_updates"] = report.overflow->skipped;
+  }
   return out;
 }
 

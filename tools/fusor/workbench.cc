@@ -20,6 +20,7 @@
 #include "passes/pipeline.h"
 #include "runtime/backend_loader.h"
 #include "runtime/debug/profile.h"
+#include "tools/fusor/training_options.h"
 
 namespace fusor::tools {
 
@@ -106,23 +107,6 @@ int64_t Counter(const codegen::CompileReport& report, const char* name) {
   return it == report.counters.end() ? 0 : it->second;
 }
 
-// --amp takes the device's type unless --dtype names one.
-passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
-  passes::PrecisionOptions options;
-  std::string dtype = flags.dtype;
-  if (flags.amp && dtype == "fp32") {
-    dtype = flags.backend == "cuda" ? "fp16" : "bf16";
-  }
-  if (dtype == "bf16") options.dtype = ir::DType::kBF16;
-  if (dtype == "fp16") options.dtype = ir::DType::kF16;
-  const bool mixed = options.dtype != ir::DType::kF32;
-  FUSOR_CHECK(mixed || (flags.amp_allow.empty() && flags.amp_deny.empty()),
-              kUsage, "--amp-allow, --amp-deny: expected --amp with them");
-  options.allow = {flags.amp_allow.begin(), flags.amp_allow.end()};
-  options.deny = {flags.amp_deny.begin(), flags.amp_deny.end()};
-  return options;
-}
-
 }  // namespace
 
 std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
@@ -175,13 +159,8 @@ codegen::CompileOptions MakeCompileOptions(
   options.passes.only = {flags.only.begin(), flags.only.end()};
   options.passes.fuel = ParseFuel(flags.fuel);
   passes::CheckPassNames(options.passes);
-  options.passes.optimizer = {.momentum = optimizer.momentum,
-                              .nesterov = optimizer.nesterov,
-                              .weight_decay = optimizer.weight_decay,
-                              .norm_weight_decay = optimizer.norm_weight_decay
-                                                       ? optimizer.weight_decay
-                                                       : 0,
-                              .decoupled_weight_decay = optimizer.decoupled};
+  options.passes.optimizer = MakeOptimizer(optimizer);
+  options.passes.loss_scale = MakeLossScale(flags, optimizer);
   if (flags.cache == "on" && !CacheDirectory().empty()) {
     options.kernel_cache = CacheDirectory() + "/kernels";
   }

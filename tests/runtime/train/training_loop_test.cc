@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <limits>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "codegen/compiler.h"
+#include "ir/support/error.h"
+#include "ir/training_names.h"
 #include "models/model.h"
 #include "runtime/backend_loader.h"
 
@@ -239,6 +242,98 @@ TEST_F(TrainingLoop, PassesOnWhatTheSourceHasToSay) {
   options_.iterations = 2;
   Run(source);
   EXPECT_THAT(warnings, ElementsAre("batch 1", "batch 2"));
+}
+
+std::unique_ptr<ir::Graph> Model() {
+  const models::ModelOptions model{
+      .batch = kBatch, .image_size = kSide, .num_classes = 2};
+  return models::BuildModel("resnet20-cifar", models::Phase::kTrain, model)
+      .graph;
+}
+
+TEST(MicroBatchLoop, TheLastUpdateOfAnEpochTakesWhatIsLeft) {
+  Session session{LoadBackend("cpu"), {}};
+  codegen::CompileOptions compile;
+  compile.passes.micro_batches = passes::MicroBatches::kFinish;
+  const int train =
+      session.AddProgram(Model(), codegen::ProgramKind::kTrain, compile);
+  TrainOptions options{.epochs = 2, .print_every = 1, .lr = {}};
+  options.micro_batches = 3;
+  options.accumulate =
+      session.AddProgram(Model(), codegen::ProgramKind::kAccumulate, compile);
+  session.InitializeState(0);
+  SlowSource source(std::chrono::milliseconds(0));
+  EXPECT_EQ(UpdatesPerEpoch(source.batches_per_epoch(), 3),
+            2);  // of 3 and 2 batches
+  std::vector<int64_t> epochs;
+  int64_t files = 0;
+  TrainObserver observer;
+  observer.interval = [&](const IntervalReport& r) {
+    epochs.push_back(r.epoch);
+    files += r.data.files_read;
+    EXPECT_EQ(session.ReadState(ir::kBatches)[0], 0);
+  };
+  const TrainReport report =
+      Train(session, train, source, options, observer, {});
+  EXPECT_EQ(report.steps, 4);
+  EXPECT_THAT(epochs, ElementsAre(0, 0, 1, 1));
+  EXPECT_EQ(files, 10 * kBatch);
+}
+
+class OverflowLoop : public ::testing::Test {
+ protected:
+  OverflowLoop() {
+    codegen::CompileOptions compile;
+    compile.passes.loss_scale = {.initial = 8, .dynamic = true, .floor = 1};
+    train_ =
+        session_.AddProgram(Model(), codegen::ProgramKind::kTrain, compile);
+    session_.InitializeState(0);
+  }
+
+  // A weight that makes every step overflow.
+  void Spoil() {
+    std::vector<float> weight = session_.ReadState("fc.weight");
+    weight[0] = std::numeric_limits<float>::infinity();
+    session_.WriteState("fc.weight", weight);
+  }
+
+  Session session_{LoadBackend("cpu"), {}};
+  int train_ = 0;
+  SlowSource source_{std::chrono::milliseconds(0)};
+  TrainOptions options_{.iterations = 5, .print_every = 2, .lr = {}};
+  TrainObserver observer_;
+};
+
+TEST_F(OverflowLoop, ReportsTheScaleAndWhatWasSkipped) {
+  std::vector<std::pair<double, int64_t>> readings;
+  observer_.interval = [&](const IntervalReport& r) {
+    ASSERT_TRUE(r.overflow.has_value());
+    readings.emplace_back(r.overflow->scale, r.overflow->skipped);
+    if (readings.size() == 1) Spoil();
+  };
+  const TrainReport report =
+      Train(session_, train_, source_, options_, observer_, {});
+  EXPECT_THAT(readings, ElementsAre(std::pair(8.0, 0), std::pair(2.0, 2),
+                                    std::pair(1.0, 1)));
+  ASSERT_TRUE(report.overflow.has_value());
+  EXPECT_EQ(report.overflow->skipped, 3);
+  EXPECT_EQ(report.overflow->scale, 1);
+}
+
+TEST_F(OverflowLoop, StopsAfterTooManyInARowAndNamesTheFirstBadValue) {
+  Spoil();
+  options_.overflow_limit = 4;
+  try {
+    Train(session_, train_, source_, options_, observer_, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kData);
+    EXPECT_STREQ(error.what(),
+                 "the last 4 updates were skipped because of gradients that "
+                 "are not finite, at loss scale 1 in the end; the first such "
+                 "value: input fc.weight: 1 of 128 elements of fc.weight are "
+                 "not finite");
+  }
 }
 
 }  // namespace

@@ -1,0 +1,215 @@
+// x * 0 is 0 for finite x and NaN for all others, and a NaN stays in a sum: the
+// operands are finite when the sum of all x * 0 is.
+
+#include "codegen/finite_kernel.h"
+
+#include <algorithm>
+#include <map>
+
+#include "codegen/plan.h"
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::DType;
+using ir::ScalarOp;
+
+// Elements without a gap in one kernel buffer.
+struct Run {
+  int buffer;
+  int64_t start;
+  int64_t length;
+};
+
+class FiniteLowering {
+ public:
+  FiniteLowering(const ir::Graph& body, const ir::Target& target)
+      : node_(*body.nodes()[0]), tasks_(std::max(4 * target.threads, 1)) {
+    lowered_.kernel.name = "all_finite";
+    lowered_.kernel.lanes = static_cast<int>(target.vector_bytes / 4);
+  }
+
+  LoweredKernel Lower() {
+    AddOperands();
+    result_ = AddBuffer("finite", DType::kBool, 1, true);
+    lowered_.result_spans.push_back({0});
+    AddShares();
+    AddRest();
+    return std::move(lowered_);
+  }
+
+ private:
+  int AddBuffer(std::string name, DType dtype, int64_t elements, bool written) {
+    lowered_.kernel.buffers.push_back(
+        {std::move(name), dtype, elements, written});
+    return static_cast<int>(lowered_.kernel.buffers.size()) - 1;
+  }
+
+  int AddAxis(const char* name, int64_t extent, bool vector) {
+    lowered_.kernel.axes.push_back({name, extent, vector});
+    return static_cast<int>(lowered_.kernel.axes.size()) - 1;
+  }
+
+  int NewRegister(DType dtype, bool vector) {
+    lowered_.kernel.registers.push_back({dtype, vector});
+    return static_cast<int>(lowered_.kernel.registers.size()) - 1;
+  }
+
+  void AddOperands() {
+    std::vector<int64_t> groups = node_.attrs().Ints("groups");
+    if (groups.empty()) groups.assign(node_.num_inputs(), 1);
+    int operand = 0;
+    for (int64_t size : groups) {
+      std::vector<int> span;
+      for (int64_t i = 0; i < size; ++i) span.push_back(operand++);
+      AddSpan(span);
+      lowered_.operand_spans.push_back(std::move(span));
+    }
+  }
+
+  // A tensor that fills its place to the end goes on in the next one.
+  void AddSpan(const std::vector<int>& span) {
+    const DType dtype = node_.input(span[0])->type().dtype;
+    const int64_t unit = kBufferAlignment / ir::DTypeSize(dtype);
+    const auto buffer = static_cast<int>(lowered_.kernel.buffers.size());
+    int64_t end = 0;
+    bool gap = true;
+    for (int operand : span) {
+      const ir::TensorType& type = node_.input(operand)->type();
+      FUSOR_ASSERT(type.dtype == dtype, "all_finite: {} and {} in one group",
+                   DTypeName(dtype), DTypeName(type.dtype));
+      const int64_t elements = type.num_elements();
+      if (gap) runs_.push_back({buffer, end, 0});
+      runs_.back().length += elements;
+      gap = elements % unit != 0;
+      end += (elements + unit - 1) / unit * unit;
+    }
+    if (span.size() == 1) end = node_.input(span[0])->type().num_elements();
+    AddBuffer(node_.input(span[0])->name(), dtype, end, false);
+  }
+
+  // Of each task, in whole vectors.
+  int64_t Share(const Run& run) const {
+    const int64_t lanes = lowered_.kernel.lanes;
+    return run.length / (tasks_ * lanes) * lanes;
+  }
+
+  // A phase in which task t looks at its share of every run.
+  void AddShares() {
+    if (std::all_of(runs_.begin(), runs_.end(),
+                    [&](const Run& run) { return Share(run) == 0; })) {
+      return;
+    }
+    partial_ = AddBuffer("partial", DType::kF32, tasks_, true);
+    lowered_.kernel.buffers[partial_].scratch = true;
+    task_ = AddAxis("task", tasks_, false);
+    Phase phase{{task_}, {}};
+    Begin(phase);
+    for (const Run& run : runs_) {
+      const int64_t share = Share(run);
+      if (share == 0) continue;
+      Look(phase, run.buffer, share, {run.start, {{task_, share}}});
+    }
+    Stmt store{.kind = StmtKind::kStore};
+    store.buffer = partial_;
+    store.index = {0, {{task_, 1}}};
+    store.src[0] = Sum(phase);
+    phase.body.push_back(std::move(store));
+    lowered_.kernel.phases.push_back(std::move(phase));
+  }
+
+  // A phase of one task: what is left of every run, and the tasks' sums.
+  void AddRest() {
+    Phase phase;
+    Begin(phase);
+    for (const Run& run : runs_) {
+      const int64_t done = tasks_ * Share(run);
+      if (run.length == done) continue;
+      Look(phase, run.buffer, run.length - done, {run.start + done, {}});
+    }
+    if (partial_ >= 0) Look(phase, partial_, tasks_, {});
+    Stmt finite{.kind = StmtKind::kCompute};
+    finite.op = ScalarOp::kIsFinite;
+    finite.src[0] = Sum(phase);
+    finite.dst = NewRegister(DType::kBool, false);
+    Stmt store{.kind = StmtKind::kStore};
+    store.buffer = result_;
+    store.src[0] = finite.dst;
+    phase.body.push_back(std::move(finite));
+    phase.body.push_back(std::move(store));
+    lowered_.kernel.phases.push_back(std::move(phase));
+  }
+
+  // An accumulator and a zero.
+  void Begin(Phase& phase) {
+    Stmt init{.kind = StmtKind::kInit};
+    init.op = ScalarOp::kAdd;
+    init.dst = sum_ = NewRegister(DType::kF32, true);
+    phase.body.push_back(std::move(init));
+    zeros_.clear();
+  }
+
+  int Zero(Phase& phase, DType dtype) {
+    const auto [it, added] = zeros_.try_emplace(dtype, -1);
+    if (!added) return it->second;
+    Stmt zero{.kind = StmtKind::kConstant};
+    zero.dst = it->second = NewRegister(dtype, false);
+    phase.body.push_back(std::move(zero));
+    return it->second;
+  }
+
+  // Adds x * 0 of `length` elements from `index` on.
+  void Look(Phase& phase, int buffer, int64_t length, Index index) {
+    const DType dtype = lowered_.kernel.buffers[buffer].dtype;
+    const int zero = Zero(phase, dtype);
+    Stmt loop{.kind = StmtKind::kLoop};
+    loop.axis = AddAxis("i", length, true);
+    index.terms.push_back({loop.axis, 1});
+    Stmt load{.kind = StmtKind::kLoad};
+    load.buffer = buffer;
+    load.index = std::move(index);
+    load.dst = NewRegister(dtype, true);
+    Stmt times{.kind = StmtKind::kCompute};
+    times.op = ScalarOp::kMul;
+    times.src = {load.dst, zero, -1};
+    times.dst = NewRegister(dtype, true);
+    Stmt convert{.kind = StmtKind::kCompute};
+    convert.src[0] = times.dst;
+    convert.dst = NewRegister(DType::kF32, true);
+    Stmt add{.kind = StmtKind::kAccumulate};
+    add.op = ScalarOp::kAdd;
+    add.dst = sum_;
+    add.src[0] = convert.dst;
+    loop.body = {std::move(load), std::move(times), std::move(convert),
+                 std::move(add)};
+    phase.body.push_back(std::move(loop));
+  }
+
+  int Sum(Phase& phase) {
+    Stmt sum{.kind = StmtKind::kReduceLanes};
+    sum.op = ScalarOp::kAdd;
+    sum.src[0] = sum_;
+    const int result = sum.dst = NewRegister(DType::kF32, false);
+    phase.body.push_back(std::move(sum));
+    return result;
+  }
+
+  const ir::Node& node_;
+  const int64_t tasks_;
+  LoweredKernel lowered_;
+  std::vector<Run> runs_;
+  std::map<DType, int> zeros_;  // of the phase
+  int sum_ = -1;                // of the phase
+  int task_ = -1;
+  int partial_ = -1;
+  int result_ = -1;
+};
+
+}  // namespace
+
+LoweredKernel LowerAllFinite(const ir::Graph& body, const ir::Target& target) {
+  return FiniteLowering(body, target).Lower();
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,115 @@
+// One factor, a scalar, takes the gradients back to those of the loss:
+//
+//   factor = 1 / (loss scale * micro-batches * ranks)
+//   factor *= min(1, clip_norm / (factor * norm + 1e-6))       when they clip
+//
+// in f32, after the sum over all ranks. The product belongs to the optimizer's
+// kernel. Whether all gradients are finite is asked of the sums, before the
+// product: all ranks get the same answer, as with NVIDIA Apex.
+
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/training_names.h"
+#include "passes/passes.h"
+#include "passes/training_state.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::DType;
+using ir::Graph;
+using ir::Value;
+
+constexpr char kLocation[] = "loss_scale";
+constexpr char kClipLocation[] = "clip_norm";
+
+class Scaling {
+ public:
+  Scaling(Graph& graph, const PassOptions& options)
+      : graph_(graph),
+        options_(options),
+        builder_(graph),
+        gradients_(CollectGradients(graph)) {}
+
+  bool Run() {
+    if (gradients_.empty()) return false;
+    builder_.set_location(kLocation);
+    if (options_.loss_scale.dynamic) AddFinite();
+    Value* factor = Factor();
+    if (options_.optimizer.clip_norm > 0) factor = Clipped(factor);
+    if (factor == nullptr) return false;
+    for (const ParameterGradient& g : gradients_) Multiply(g, factor);
+    return true;
+  }
+
+ private:
+  void AddFinite() {
+    std::vector<Value*> values;
+    for (const ParameterGradient& g : gradients_) values.push_back(g.gradient);
+    graph_.AddOutput(builder_.Add("all_finite", values)->output(), ir::kFinite);
+  }
+
+  // Null for 1.
+  Value* Factor() {
+    Value* divisor = LossScale(graph_, options_.loss_scale);
+    const auto times = [&](Value* value) {
+      divisor = divisor == nullptr ? value : builder_.Times(divisor, value);
+    };
+    if (options_.micro_batches == MicroBatches::kFinish) {
+      Value* batches = builder_.Plus(MicroBatchCount(graph_), 1);
+      times(builder_.Cast(batches, DType::kF32));
+    }
+    if (options_.world_size > 1) {
+      times(builder_.Scalar(DType::kF32, options_.world_size));
+    }
+    if (divisor == nullptr) return nullptr;
+    return builder_.Divide(builder_.Scalar(DType::kF32, 1), divisor);
+  }
+
+  // Each gradient's sum of squares by itself: the order of the sum is the
+  // same whatever is joined in memory.
+  Value* Clipped(Value* factor) {
+    Value* sum = nullptr;
+    for (const ParameterGradient& g : gradients_) {
+      SetLocation(g);
+      Value* squares = SumOfSquares(builder_, g.gradient);
+      builder_.set_location(kClipLocation);
+      sum = sum == nullptr ? squares : builder_.Plus(sum, squares);
+    }
+    Value* norm = builder_.Sqrt(sum);
+    if (factor != nullptr) norm = builder_.Times(norm, factor);
+    graph_.AddOutput(norm, ir::kGradientNorm);
+    Value* limit = builder_.ScalarLike(norm, options_.optimizer.clip_norm);
+    Value* clip = builder_.Divide(limit, builder_.Plus(norm, 1e-6));
+    clip = builder_.Minimum(clip, builder_.ScalarLike(norm, 1));
+    return factor == nullptr ? clip : builder_.Times(factor, clip);
+  }
+
+  void SetLocation(const ParameterGradient& g) {
+    const ir::Node* producer = g.gradient->producer();
+    builder_.set_location(producer == nullptr ? "" : producer->location());
+  }
+
+  void Multiply(const ParameterGradient& g, Value* factor) {
+    SetLocation(g);
+    const ir::TensorType& type = graph_.input(g.input)->type();
+    Value* wide = builder_.Cast(g.gradient, type.dtype);
+    graph_.mutable_outputs()[g.output].value = builder_.Times(
+        wide,
+        builder_.BroadcastTo(builder_.Cast(factor, type.dtype), type.shape));
+  }
+
+  Graph& graph_;
+  const PassOptions& options_;
+  ir::Builder builder_;
+  const std::vector<ParameterGradient> gradients_;
+};
+
+}  // namespace
+
+bool ScaleGradients(Graph& graph, PassContext& context) {
+  return Scaling(graph, context.options()).Run();
+}
+
+}  // namespace fusor::passes

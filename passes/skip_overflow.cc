@@ -1,0 +1,79 @@
+// The loss scale as in NVIDIA Apex (apex/amp/scaler.py) and torch.amp's
+// GradScaler, with a floor and a ceiling, and without the host:
+//
+//   overflow:  scale = max(scale * backoff, floor)          nothing else
+//   changes otherwise: after `growth_interval` steps in a row
+//              scale = min(scale * growth, ceiling)
+
+#include "ir/builder.h"
+#include "ir/training_names.h"
+#include "passes/passes.h"
+#include "passes/training_state.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Builder;
+using ir::DType;
+using ir::Graph;
+using ir::InputRole;
+using ir::Value;
+
+constexpr char kLocation[] = "loss_scale";
+
+// New state where the step is good, what it was where it is not. Sums of
+// micro-batches are worth nothing after either.
+void KeepOldState(Graph& graph, Builder& b, Value* finite) {
+  for (ir::Output& output : graph.mutable_outputs()) {
+    if (output.alias < 0) continue;
+    const InputRole role = graph.inputs()[output.alias].role;
+    if (!IsState(role) || role == InputRole::kAccumulator) continue;
+    const ir::Node* producer = output.value->producer();
+    b.set_location(producer == nullptr ? "" : producer->location());
+    Value* good = b.BroadcastTo(finite, output.value->type().shape);
+    output.value = b.Select(good, output.value, graph.input(output.alias));
+  }
+}
+
+void AdaptScale(Graph& graph, Builder& b, Value* finite,
+                const LossScaleOptions& options) {
+  b.set_location(kLocation);
+  const auto counter = [&](const char* name) {
+    return TrainingInput(graph, {DType::kI32, {}, {}},
+                         InputRole::kOptimizerState, name);
+  };
+  const auto update = [&](Value* state, Value* good, Value* bad) {
+    graph.AddOutput(b.Select(finite, good, bad), state->name(), state->index());
+  };
+  Value* none = b.Scalar(DType::kI32, 0);
+  Value* scale = LossScale(graph, options);
+  Value* good_steps = counter(ir::kGoodSteps);
+  Value* steps = b.Plus(good_steps, 1);
+  Value* grows =
+      b.Compare("ge", steps, static_cast<double>(options.growth_interval));
+  Value* grown = b.Times(scale, options.growth_factor);
+  grown = b.Minimum(grown, b.ScalarLike(scale, options.ceiling));
+  Value* shrunk = b.Times(scale, options.backoff_factor);
+  shrunk = b.Maximum(shrunk, b.ScalarLike(scale, options.floor));
+  update(scale, b.Select(grows, grown, scale), shrunk);
+  update(good_steps, b.Select(grows, none, steps), none);
+  Value* overflows = counter(ir::kOverflows);
+  update(overflows, overflows, b.Plus(overflows, 1));
+  Value* in_row = counter(ir::kOverflowsInRow);
+  update(in_row, none, b.Plus(in_row, 1));
+}
+
+}  // namespace
+
+bool SkipOverflow(Graph& graph, PassContext& context) {
+  const LossScaleOptions& options = context.options().loss_scale;
+  const int output = graph.FindOutput(ir::kFinite);
+  if (!options.dynamic || output < 0) return false;
+  Builder builder(graph);
+  Value* finite = graph.outputs()[output].value;
+  KeepOldState(graph, builder, finite);
+  AdaptScale(graph, builder, finite, options);
+  return true;
+}
+
+}  // namespace fusor::passes

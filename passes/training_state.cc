@@ -1,0 +1,84 @@
+#include "passes/training_state.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "ir/support/error.h"
+#include "ir/training_names.h"
+
+namespace fusor::passes {
+
+using ir::Graph;
+using ir::InputRole;
+using ir::Value;
+
+std::vector<ParameterGradient> CollectGradients(const Graph& graph) {
+  std::vector<ParameterGradient> gradients;
+  for (size_t i = 0; i < graph.inputs().size(); ++i) {
+    if (!IsParameter(graph.inputs()[i].role)) continue;
+    const Value& parameter = *graph.input(i);
+    const int output = graph.FindOutput(ir::GradientName(parameter.name()));
+    if (output < 0) continue;
+    Value* gradient = graph.outputs()[output].value;
+    FUSOR_CHECK(gradient->type().shape == parameter.type().shape, kGraph,
+                "optimizer: {} is {}, its gradient {}", parameter.name(),
+                ToString(parameter.type()), ToString(gradient->type()));
+    gradients.push_back({static_cast<int>(i), output, gradient});
+  }
+  const auto ready = [](const ParameterGradient& p) {
+    const ir::Node* node = p.gradient->producer();
+    return std::pair(node == nullptr ? -1 : node->position(),
+                     p.gradient->index());
+  };
+  std::stable_sort(
+      gradients.begin(), gradients.end(),
+      [&](const auto& a, const auto& b) { return ready(a) < ready(b); });
+  return gradients;
+}
+
+Value* TrainingInput(Graph& graph, const ir::TensorType& type, InputRole role,
+                     const std::string& name, double initial, int64_t group) {
+  Value* input = graph.FindInput(name);
+  if (input == nullptr) {
+    ir::Attrs attrs;
+    if (IsState(role)) {
+      attrs = {{"init", std::string("constant")}, {"value", initial}};
+    }
+    if (group >= 0) attrs.Set("group", group);
+    return graph.AddInput(type, role, name, std::move(attrs));
+  }
+  const InputRole actual = graph.inputs()[input->index()].role;
+  FUSOR_CHECK(input->type() == type && actual == role, kGraph,
+              "optimizer: input {} is taken: expected {} {}, got {} {}", name,
+              InputRoleName(role), ToString(type), InputRoleName(actual),
+              ToString(input->type()));
+  return input;
+}
+
+int64_t UpdateGroup(const OptimizerOptions& options, InputRole role) {
+  const bool alike = options.kind == OptimizerKind::kSgd &&
+                     options.weight_decay == options.norm_weight_decay;
+  return alike || role == InputRole::kWeight ? 0 : 1;
+}
+
+Value* MicroBatchCount(Graph& graph) {
+  return TrainingInput(graph, {ir::DType::kI32, {}, {}},
+                       InputRole::kAccumulator, ir::kBatches);
+}
+
+Value* SumOfSquares(ir::Builder& builder, Value* value) {
+  Value* wide = builder.Cast(value, ir::DType::kF32);
+  std::vector<int64_t> dims(value->type().rank());
+  std::iota(dims.begin(), dims.end(), 0);
+  return builder.ReduceSum(builder.Times(wide, wide), dims);
+}
+
+Value* LossScale(Graph& graph, const LossScaleOptions& options) {
+  if (!options.scales()) return nullptr;
+  return TrainingInput(graph, {ir::DType::kF32, {}, {}},
+                       InputRole::kOptimizerState, ir::kLossScale,
+                       options.initial);
+}
+
+}  // namespace fusor::passes

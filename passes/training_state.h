@@ -1,0 +1,44 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/graph.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+
+// A parameter with the output that carries its gradient.
+struct ParameterGradient {
+  int input;   // the parameter
+  int output;  // "grad/<parameter>"
+  ir::Value* gradient;
+};
+
+// Of all parameters that have one, in the order in which gradients become
+// ready: by the position of the gradient's producer, then by its result. Throws
+// kGraph for a gradient of another shape.
+std::vector<ParameterGradient> CollectGradients(const ir::Graph& graph);
+
+// The input of that name, added when there is none; state starts at `initial`
+// and says in which group it is updated unless that is negative. Throws kGraph
+// when the name is taken by an input of another type or role.
+ir::Value* TrainingInput(ir::Graph& graph, const ir::TensorType& type,
+                         ir::InputRole role, const std::string& name,
+                         double initial = 0, int64_t group = -1);
+
+// Parameters of one group are updated alike: attribute `group` of state that
+// all updates treat alike, so that it lies in memory as the parameters do.
+int64_t UpdateGroup(const OptimizerOptions& options, ir::InputRole role);
+
+// The i32 scalar that counts micro-batches.
+ir::Value* MicroBatchCount(ir::Graph& graph);
+
+// Of all elements, an f32 scalar.
+ir::Value* SumOfSquares(ir::Builder& builder, ir::Value* value);
+
+// The f32 scalar that gradients are multiplied by, or null for 1.
+ir::Value* LossScale(ir::Graph& graph, const LossScaleOptions& options);
+
+}  // namespace fusor::passes

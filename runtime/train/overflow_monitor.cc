@@ -1,0 +1,52 @@
+#include "runtime/train/overflow_monitor.h"
+
+#include <string>
+
+#include "ir/support/error.h"
+#include "ir/training_names.h"
+#include "runtime/debug/check_numerics.h"
+
+namespace fusor::runtime {
+namespace {
+
+int64_t ReadCounter(const Session& session, const char* name) {
+  return static_cast<int64_t>(session.ReadState(name)[0]);
+}
+
+}  // namespace
+
+OverflowMonitor::OverflowMonitor(Session& session, int program, int64_t limit)
+    : session_(session),
+      program_(program),
+      limit_(limit),
+      active_(session.HasInput(program, ir::kOverflows)) {
+  if (active_) seen_ = ReadCounter(session, ir::kOverflows);
+}
+
+OverflowMonitor::Reading OverflowMonitor::Read() {
+  FUSOR_ASSERT(active_, "program {} has no dynamic loss scale", program_);
+  const int64_t overflows = ReadCounter(session_, ir::kOverflows);
+  const Reading reading{session_.ReadState(ir::kLossScale)[0],
+                        overflows - seen_};
+  seen_ = overflows;
+  const int64_t in_row = ReadCounter(session_, ir::kOverflowsInRow);
+  if (limit_ > 0 && in_row >= limit_) Stop(in_row, reading.scale);
+  return reading;
+}
+
+void OverflowMonitor::Stop(int64_t in_row, double scale) {
+  std::string first = "run again, the step had none";
+  NumericsOptions options;
+  options.report = [&](const NonFinite& found) { first = found.Finding(); };
+  NumericsChecker checker(std::move(options));
+  session_.Observe(&checker);
+  session_.Step(program_);
+  session_.Observe(nullptr);
+  FUSOR_CHECK(false, kData,
+              "the last {} updates were skipped because of gradients that are "
+              "not finite, at loss scale {} in the end; the first such value: "
+              "{}",
+              in_row, scale, first);
+}
+
+}  // namespace fusor::runtime

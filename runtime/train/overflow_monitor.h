@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/session.h"
+
+namespace fusor::runtime {
+
+// What became of the dynamic loss scale of a training program. The device
+// counts the updates that it skips because a gradient is not finite
+// (passes/skip_overflow.cc); the host looks now and then.
+class OverflowMonitor {
+ public:
+  // `limit` skipped updates in a row end the run; 0: any number may be.
+  OverflowMonitor(Session& session, int program, int64_t limit);
+
+  // False without a dynamic loss scale.
+  bool active() const { return active_; }
+
+  struct Reading {
+    double scale = 0;     // now
+    int64_t skipped = 0;  // updates since the last reading
+  };
+  // Waits for the last step. Throws kData when too many updates in a row have
+  // been skipped, naming the first value of the last step that is not finite:
+  // it is run again, which changes nothing but the scale and its counters.
+  // REQUIRES: active().
+  Reading Read();
+
+ private:
+  [[noreturn]] void Stop(int64_t in_row, double scale);
+
+  Session& session_;
+  const int program_;
+  const int64_t limit_;
+  const bool active_;
+  int64_t seen_ = 0;
+};
+
+}  // namespace fusor::runtime

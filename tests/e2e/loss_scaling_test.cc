@@ -1,0 +1,237 @@
+// Loss scaling as it is compiled for the CPU.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ir/builder.h"
+#include "ir/training_names.h"
+#include "models/model.h"
+#include "runtime/backend_loader.h"
+#include "tests/testing/numeric.h"
+#include "tests/testing/small_models.h"
+#include "tests/testing/step_parity.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::ProgramKind;
+using ir::DType;
+using ir::Tensor;
+using runtime::LoadBackend;
+using runtime::Session;
+
+constexpr int64_t kBatch = 4;
+
+Tensor Rate(double lr) { return MakeTensor({DType::kF32, {}, {}}, {lr}); }
+
+void FeedResidual(StepParity& steps, uint64_t seed) {
+  steps.Feed("images",
+             RandomTensor({DType::kF32, {kBatch, 3, 8, 8}, {}}, seed));
+  steps.Feed("labels",
+             RandomTensor({DType::kI32, {kBatch}, {}}, seed + 1, 0, 4));
+  steps.Feed("lr", Rate(0.1));
+}
+
+passes::PassOptions Dynamic(double initial) {
+  passes::PassOptions options;
+  options.loss_scale = {
+      .initial = initial, .dynamic = true, .growth_interval = 2};
+  return options;
+}
+
+TEST(LossScale, CompiledStepsAreTheInterpreters) {
+  for (const bool fusion : {true, false}) {
+    SCOPED_TRACE(fusion ? "fused" : "not fused");
+    passes::PassOptions options = Dynamic(1024);
+    options.fusion = fusion;
+    StepParity steps(
+        LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, options);
+    const int train = steps.AddProgram(ProgramKind::kTrain);
+    steps.InitializeState(1);
+    FeedResidual(steps, 2);
+    for (int step = 0; step < 3; ++step) {
+      steps.Step(train);
+      EXPECT_EQ(steps.output(ir::kFinite), 1);
+      // A few steps in fp32: they drift apart after more.
+      steps.ExpectAgreement(step == 0 ? 1e-4 : 1e-2);
+    }
+    EXPECT_EQ(steps.session().ReadState(ir::kLossScale)[0], 2048);
+    EXPECT_EQ(steps.session().ReadState(ir::kGoodSteps)[0], 1);
+  }
+}
+
+// A power of two changes no bit of a gradient that neither under- nor
+// overflows.
+TEST(LossScale, AStaticScaleChangesNothingInF32) {
+  std::map<std::string, std::vector<float>> plain;
+  for (const double scale : {1.0, 256.0}) {
+    passes::PassOptions options;
+    options.eager_rounding = true;
+    options.loss_scale.initial = scale;
+    StepParity steps(
+        LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, options);
+    const int train = steps.AddProgram(ProgramKind::kTrain);
+    steps.InitializeState(1);
+    FeedResidual(steps, 2);
+    steps.Step(train);
+    auto state = AllState(steps.session());
+    state.erase(ir::kLossScale);
+    if (scale == 1) plain = state;
+    EXPECT_EQ(state, plain);
+  }
+}
+
+// Two layers whose gradients are below the least number of fp16.
+std::unique_ptr<ir::Graph> TinyGradients() {
+  auto graph = std::make_unique<ir::Graph>("tiny");
+  ir::Builder b(*graph);
+  const auto weight = [&](int64_t rows, int64_t columns, const char* name) {
+    return graph->AddInput({DType::kF32, {rows, columns}, {}},
+                           ir::InputRole::kWeight, name,
+                           {{"init", std::string("normal")}, {"std", 0.5}});
+  };
+  ir::Value* x = graph->AddInput({DType::kF32, {kBatch, 16}, {}},
+                                 ir::InputRole::kData, "x");
+  b.set_location("fc1");
+  ir::Value* hidden = b.Relu(b.Linear(x, weight(16, 16, "w1"), nullptr));
+  b.set_location("fc2");
+  ir::Value* y = b.Linear(hidden, weight(16, 16, "w2"), nullptr);
+  b.set_location("loss");
+  graph->AddOutput(b.Times(b.ReduceSum(b.Exp(y), {0, 1}), 0x1p-40), "loss");
+  return graph;
+}
+
+std::vector<double> GradientOf(const char* weight, DType dtype, double scale) {
+  codegen::CompileOptions options;
+  options.passes.keep_gradients = true;
+  // The CPU multiplies f16 in f32: otherwise it would not round to it.
+  options.passes.eager_rounding = true;
+  options.passes.precision.dtype = dtype;
+  options.passes.loss_scale.initial = scale;
+  Session session(LoadBackend("cpu"), {});
+  const int program =
+      session.AddProgram(TinyGradients(), ProgramKind::kTrain, options);
+  session.InitializeState(1);
+  const Tensor x = RandomTensor({DType::kF32, {kBatch, 16}, {}}, 5);
+  std::vector<float> values(x.data.begin(), x.data.end());
+  session.SetInput(program, session.FindInput(program, "x"), values.data(),
+                   values.size() * sizeof(float));
+  session.Step(program);
+  return session
+      .ReadOutput(program,
+                  session.FindOutput(program, ir::GradientName(weight)))
+      .data;
+}
+
+double Norm(const std::vector<double>& x) {
+  double sum = 0;
+  for (double v : x) sum += v * v;
+  return std::sqrt(sum);
+}
+
+TEST(LossScale, RecoversGradientsThatUnderflowInF16) {
+  const std::vector<double> exact = GradientOf("w1", DType::kF32, 1);
+  ASSERT_GT(Norm(exact), 0);
+  EXPECT_EQ(Norm(GradientOf("w1", DType::kF16, 1)), 0);
+  std::vector<double> scaled = GradientOf("w1", DType::kF16, 0x1p36);
+  for (size_t i = 0; i < scaled.size(); ++i) scaled[i] -= exact[i];
+  EXPECT_LT(Norm(scaled), 0.01 * Norm(exact));
+}
+
+// The state of a run whose step overflows, before and after.
+void ExpectSkipped(const std::map<std::string, std::vector<float>>& before,
+                   const Session& session) {
+  for (const auto& [name, values] : AllState(session)) {
+    if (name.rfind(ir::kLossScale, 0) == 0) continue;
+    EXPECT_EQ(std::memcmp(values.data(), before.at(name).data(),
+                          values.size() * sizeof(float)),
+              0)
+        << name;
+  }
+}
+
+TEST(LossScale, AnOverflowInAnyLayerSkipsTheWholeUpdate) {
+  StepParity steps(
+      LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, Dynamic(1024));
+  const int train = steps.AddProgram(ProgramKind::kTrain);
+  steps.InitializeState(1);
+  FeedResidual(steps, 2);
+  steps.Step(train);
+  Session& session = steps.session();
+  int parameters = 0;
+  for (const codegen::PlanInput& input : session.plan(train).inputs) {
+    if (!IsParameter(input.role)) continue;
+    SCOPED_TRACE(input.name);
+    const std::vector<float> good = session.ReadState(input.name);
+    std::vector<float> bad = good;
+    bad[bad.size() / 2] = std::numeric_limits<float>::infinity();
+    session.WriteState(input.name, bad);
+    const auto before = AllState(session);
+    session.Step(train);
+    EXPECT_EQ(session.ReadState(ir::kOverflows)[0], ++parameters);
+    EXPECT_EQ(session.ReadState(ir::kOverflowsInRow)[0], 1);
+    EXPECT_EQ(session.ReadState(ir::kLossScale)[0],
+              before.at(ir::kLossScale)[0] / 2);
+    EXPECT_EQ(session.ReadState(ir::kGoodSteps)[0], 0);
+    ExpectSkipped(before, session);
+    session.WriteState(input.name, good);
+    session.Step(train);
+    EXPECT_EQ(session.ReadState(ir::kOverflowsInRow)[0], 0);
+    EXPECT_NE(session.ReadState(input.name), good);
+    session.WriteState(ir::kLossScale, std::vector<float>{1024});
+  }
+  EXPECT_EQ(parameters, 20);
+}
+
+// The scale alone is at fault: the steps that skip find one that fits.
+TEST(LossScale, ShrinksUntilF16GradientsFit) {
+  passes::PassOptions options = Dynamic(0x1p24);
+  options.precision.dtype = DType::kF16;
+  options.loss_scale.growth_interval = 1000;
+  StepParity steps(
+      LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, options);
+  const int train = steps.AddProgram(ProgramKind::kTrain);
+  steps.InitializeState(1);
+  FeedResidual(steps, 2);
+  Session& session = steps.session();
+  const auto before = AllState(session);
+  session.Step(train);
+  ASSERT_EQ(steps.output(ir::kFinite), 0);
+  ExpectSkipped(before, session);
+  int skipped = 1;
+  while (skipped < 24) {
+    session.Step(train);
+    if (session.ReadState(ir::kOverflowsInRow)[0] == 0) break;
+    ++skipped;
+  }
+  EXPECT_EQ(session.ReadState(ir::kOverflows)[0], skipped);
+  EXPECT_EQ(session.ReadState(ir::kLossScale)[0],
+            std::ldexp(1.0, 24 - skipped));
+  EXPECT_NE(session.ReadState("fc.weight"), before.at("fc.weight"));
+}
+
+// The check of 161 gradients is one kernel, the scale another; the update keeps
+// its two, and 106 running statistics share a few.
+TEST(LossScale, AddsFewKernelsToResNet50) {
+  const auto kernels = [](bool dynamic) {
+    codegen::CompileOptions options;
+    options.plan_only = true;
+    options.passes.loss_scale.dynamic = dynamic;
+    const auto compiler = LoadBackend("cpu").CreateCompiler("", {});
+    models::ModelOptions model;
+    model.batch = 2;
+    return Compile(
+               models::BuildModel("resnet50-v1.5", models::Phase::kTrain, model)
+                   .graph,
+               ProgramKind::kTrain, *compiler, options)
+        .report.kernels;
+  };
+  EXPECT_LE(kernels(true) - kernels(false), 10);
+}
+
+}  // namespace
+}  // namespace fusor::test

@@ -1,0 +1,88 @@
+#include "tests/testing/step_parity.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "ir/tensor_bytes.h"
+#include "tests/testing/numeric.h"
+
+namespace fusor::test {
+
+using ir::Tensor;
+
+StepParity::StepParity(runtime::Backend& backend, Build build,
+                       passes::PassOptions options)
+    : build_(std::move(build)),
+      options_(std::move(options)),
+      session_(backend, {}) {}
+
+int StepParity::AddProgram(codegen::ProgramKind kind) {
+  codegen::CompileOptions compile;
+  compile.passes = options_;
+  compile.verify = true;
+  session_.AddProgram(build_(), kind, compile);
+  interpreted_.AddProgram(build_(), kind, options_);
+  return programs_++;
+}
+
+void StepParity::InitializeState(uint64_t seed) {
+  session_.InitializeState(seed);
+  interpreted_.InitializeState(seed);
+}
+
+void StepParity::WriteState(const std::string& name,
+                            const std::vector<float>& values) {
+  session_.WriteState(name, values);
+  interpreted_.Set(
+      name, {interpreted_.Get(name).type, {values.begin(), values.end()}});
+}
+
+void StepParity::Feed(const std::string& name, const Tensor& tensor) {
+  std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
+  ir::StoreTensor(tensor, bytes.data());
+  for (int program = 0; program < programs_; ++program) {
+    if (!session_.HasInput(program, name)) continue;
+    session_.SetInput(program, session_.FindInput(program, name), bytes.data(),
+                      bytes.size());
+  }
+  interpreted_.Set(name, tensor);
+}
+
+void StepParity::Step(int program) {
+  session_.Step(program);
+  outputs_ = interpreted_.Step(program);
+  last_ = program;
+}
+
+double StepParity::output(const std::string& name) {
+  return session_.ReadOutput(last_, session_.FindOutput(last_, name)).data[0];
+}
+
+void StepParity::ExpectAgreement(double tolerance) {
+  for (const auto& [name, values] : AllState(session_)) {
+    const Tensor& expected = interpreted_.Get(name);
+    const Tensor actual{expected.type, {values.begin(), values.end()}};
+    EXPECT_LE(MaxRelativeError(actual, expected), tolerance) << name;
+  }
+  for (const auto& [name, expected] : outputs_) {
+    if (!ir::IsFloat(expected.type.dtype)) continue;
+    const Tensor actual =
+        session_.ReadOutput(last_, session_.FindOutput(last_, name));
+    EXPECT_LE(MaxRelativeError(actual, expected), tolerance) << name;
+  }
+}
+
+std::map<std::string, std::vector<float>> AllState(
+    const runtime::Session& session) {
+  std::map<std::string, std::vector<float>> state;
+  for (const codegen::PlanInput& input : session.plan(0).inputs) {
+    if (!IsState(input.role) || input.role == ir::InputRole::kAccumulator) {
+      continue;
+    }
+    state[input.name] = session.ReadState(input.name);
+  }
+  return state;
+}
+
+}  // namespace fusor::test

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""How training is scaled, accumulated, clipped and averaged, as a user asks
+for it.
+
+    training_cli_test.py FUSOR
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FUSOR = sys.argv.pop(1)
+TINY = ["train", "--synthetic", "--arch", "resnet20-cifar", "-b", "4",
+        "--num-classes", "10", "--kernel-cache", "off", "--training-only"]
+
+
+def fusor(*args):
+    return subprocess.run([FUSOR, *map(str, args)], capture_output=True,
+                          text=True, check=False)
+
+
+class TrainingTest(unittest.TestCase):
+    def run_json(self, *args):
+        result = fusor(*TINY, *args, "--json", "-")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout), result.stderr
+
+    def assert_fails(self, code, message, *args):
+        result = fusor(*TINY, *args)
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertEqual(result.stderr.strip().count("\n"), 0, result.stderr)
+        self.assertIn(message, result.stderr)
+
+    def test_flags_that_do_not_go_together_get_one_clear_line(self):
+        for message, args in (
+                ("--optimizer-batch-size 6: expected a multiple of the 4 "
+                 "images of a step (-b 4, one rank)",
+                 ["--optimizer-batch-size", "6"]),
+                ("--optimizer-batch-size 0: expected a multiple",
+                 ["--optimizer-batch-size", "0"]),
+                ("--opt-level O0 is fp32: expected no --amp",
+                 ["--opt-level", "O0", "--amp"]),
+                ("--opt-level O0 is fp32: expected no --dtype bf16",
+                 ["--opt-level", "O0", "--dtype", "bf16"]),
+                ("--opt-level: expected", ["--opt-level", "O4"]),
+                ("--optimizer lars decays through the gradient",
+                 ["--optimizer", "lars", "--decoupled-weight-decay"]),
+                ("--initial-loss-scale 8: expected 16 to",
+                 ["--dynamic-loss-scale", "--initial-loss-scale", "8",
+                  "--min-loss-scale", "16"])):
+            with self.subTest(args=args):
+                self.assert_fails(2, message, *args)
+
+    def test_a_dynamic_scale_is_shown_and_reported(self):
+        out, text = self.run_json("--dtype", "fp16", "--dynamic-loss-scale",
+                                  "--initial-loss-scale", "1024",
+                                  "--loss-scale-window", "2", "--iterations",
+                                  "4", "-p", "2")
+        self.assertEqual(out["loss_scale"], 4096)
+        self.assertEqual(out["skipped_updates"], 0)
+        self.assertIn("loss scale 2048\n", text)
+
+    def test_levels_decide_about_the_scale(self):
+        for level, scaled in (("O0", False), ("O1", False), ("O2", True),
+                              ("O3", False)):
+            with self.subTest(level=level):
+                out, _ = self.run_json("--opt-level", level, "--iterations",
+                                       "1")
+                self.assertEqual("loss_scale" in out, scaled)
+        out, _ = self.run_json("--opt-level", "O2", "--static-loss-scale",
+                               "128", "--iterations", "1")
+        self.assertNotIn("loss_scale", out)
+
+    def test_a_run_that_overflows_forever_ends_with_the_reason(self):
+        self.assert_fails(
+            4, "the last 5 updates were skipped because of gradients that are "
+            "not finite, at loss scale", "--dynamic-loss-scale", "--lr",
+            "1e38", "--lr-schedule", "constant", "--overflow-limit", "5",
+            "--iterations", "20", "-p", "1")
+
+    def test_micro_batches_make_one_update(self):
+        out, _ = self.run_json("--optimizer-batch-size", "12", "--iterations",
+                               "2")
+        self.assertEqual(out["steps"], 2)
+
+    def test_everything_together_trains(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out, _ = self.run_json(
+                "--opt-level", "O2", "--optimizer", "lars",
+                "--clip-grad-norm", "1", "--ema-decay", "0.9",
+                "--optimizer-batch-size", "8", "--iterations", "3",
+                "--workspace", folder)
+            self.assertEqual(out["skipped_updates"], 0)
+            self.assertTrue(
+                (pathlib.Path(folder) / "model.safetensors").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
