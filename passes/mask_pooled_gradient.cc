@@ -60,12 +60,13 @@ Value* Rewrite(ir::Graph& graph, Node& select, const Match& match) {
   Value* p = match.pool->output(0);
   Value* dp = match.grad->input(0);
   const std::string& at = select.location();
-  Value* edge =
-      graph.AddNode("constant", {}, SplatAttrs(p->type(), 0), at, &select)
-          ->output();
-  Value* zero =
-      graph.AddNode("constant", {}, SplatAttrs(dp->type(), 0), at, &select)
-          ->output();
+  const auto zero_like = [&](const Value& value) {
+    return graph
+        .AddNode("constant", {}, SplatAttrs(value.type(), 0), at, &select)
+        ->output();
+  };
+  Value* zero = zero_like(*dp);
+  Value* edge = p->type() == dp->type() ? zero : zero_like(*p);
   Value* on =
       graph.AddNode("compare", {p, edge}, match.compare->attrs(), at, &select)
           ->output();
