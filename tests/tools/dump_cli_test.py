@@ -188,7 +188,7 @@ class DumpTest(CliTest):
         used.mkdir()
         (used / "manifest.json").write_text("{}")
         for message, *flags in (
-                ("/dev/null/x", "--dump-to", "/dev/null/x"),
+                ("dump folder /dev/null/x: ", "--dump-to", "/dev/null/x"),
                 ("holds the dump of another run", "--dump-to", used),
                 ("not a regular expression", "--dump-to", self.folder / "a",
                  "--dump-pass", "fuse("),

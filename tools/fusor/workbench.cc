@@ -141,7 +141,7 @@ std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
         std::cout, part.empty() ? "" : part + "/");
   } else {
     sink = std::make_unique<codegen::FolderSink>(
-        (std::filesystem::path(flags.to) / part).string());
+        part.empty() ? flags.to : flags.to + "/" + part);
   }
   return std::make_shared<codegen::Dumper>(options, std::move(sink));
 }
