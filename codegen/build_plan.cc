@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "codegen/flops.h"
+#include "codegen/packed_bits.h"
 #include "codegen/parallel_for.h"
 #include "codegen/plan_draft.h"
 #include "codegen/schedule.h"
@@ -131,10 +132,12 @@ void PlanBuilder::AddInputs() {
                        (options_.state != nullptr &&
                         options_.state->Find(input.value->name()) != nullptr);
     const ir::TensorType& type = input.value->type();
-    const int b = draft_.AddBuffer({.arena = state ? kStateArena : kInputArena,
-                                    .bytes = type.num_bytes(),
-                                    .type = type,
-                                    .name = input.value->name()});
+    Buffer held{.arena = state ? kStateArena : kInputArena,
+                .type = type,
+                .name = input.value->name(),
+                .packed = IsReadPacked(*input.value, lowered_)};
+    held.bytes = held.value_bytes();
+    const int b = draft_.AddBuffer(std::move(held));
     buffer_of_[input.value.get()] = b;
     draft_.plan.inputs.push_back(
         {input.value->name(), input.role, input.attrs, b});

@@ -147,7 +147,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   report.seconds.emplace_back("optimize", watch.Lap());
 
   LoweredNodes lowered = LowerFusions(*forward, compiler.target());
-  PackMasks(*forward, lowered);
+  PackMasks(*forward, lowered, options.pack_interface);
   if (options.verify) {
     for (const auto& [node, kernel] : lowered) Verify(kernel.kernel);
   }

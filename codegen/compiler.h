@@ -65,6 +65,7 @@ struct CompileOptions {
   bool verify = false;                     // every pass, every kernel, the plan
   bool verify_passes = false;              // every pass
   bool plan_only = false;                  // no machine code: not to be run
+  bool pack_interface = false;             // see PackMasks: for steps run alone
   std::vector<CompileObserver> observers;  // called in this order
 };
 

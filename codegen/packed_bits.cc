@@ -1,7 +1,6 @@
 #include "codegen/packed_bits.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 namespace fusor::codegen {
@@ -82,12 +81,11 @@ bool FindPlaces(const Value* value, LoweredNodes& lowered, Places& places) {
     places.emplace_back(&kernel, buffer);
     return AccessedByWholeBytes(kernel.kernel, buffer);
   };
-  const Node* producer = value->producer();
-  const LoweredKernel& writer = lowered.at(producer);
-  const int result = BufferOf(writer.result_spans, value->index());
-  if (result < 0 ||
-      !add(producer, static_cast<int>(writer.operand_spans.size()) + result)) {
-    return false;
+  if (const Node* producer = value->producer()) {
+    const LoweredKernel& writer = lowered.at(producer);
+    const int result = BufferOf(writer.result_spans, value->index());
+    const auto operands = static_cast<int>(writer.operand_spans.size());
+    if (result < 0 || !add(producer, operands + result)) return false;
   }
   return std::all_of(
       value->uses().begin(), value->uses().end(), [&](const ir::Use& use) {
@@ -133,24 +131,43 @@ bool AccessedByWholeBytes(const Kernel& kernel, int buffer) {
   return AccessWalk(kernel, buffer).WholeBytes();
 }
 
-void PackMasks(const ir::Graph& graph, LoweredNodes& lowered) {
-  std::set<const Value*> outputs;
-  for (const ir::Output& output : graph.outputs()) outputs.insert(output.value);
+void PackMasks(const ir::Graph& graph, LoweredNodes& lowered, bool interface) {
+  std::vector<const Value*> values;
+  if (interface) {
+    for (const ir::Input& input : graph.inputs()) {
+      const Value* value = input.value.get();
+      if (!graph.IsOutput(value)) values.push_back(value);
+    }
+  }
   for (const auto& node : graph.nodes()) {
     if (!lowered.contains(node.get())) continue;
     for (size_t i = 0; i < node->num_outputs(); ++i) {
-      const Value* value = node->output(i);
-      Places places;
-      if (value->type().dtype != ir::DType::kBool || outputs.contains(value) ||
-          !FindPlaces(value, lowered, places)) {
-        continue;
-      }
-      for (const auto& [kernel, buffer] : places) {
-        kernel->kernel.buffers[buffer].packed = true;
+      if (interface || !graph.IsOutput(node->output(i))) {
+        values.push_back(node->output(i));
       }
     }
   }
+  for (const Value* value : values) {
+    Places places;
+    if (value->type().dtype != ir::DType::kBool ||
+        !FindPlaces(value, lowered, places)) {
+      continue;
+    }
+    for (const auto& [kernel, buffer] : places) {
+      kernel->kernel.buffers[buffer].packed = true;
+    }
+  }
   for (auto& [node, kernel] : lowered) DropUnequalAliases(kernel);
+}
+
+bool IsReadPacked(const Value& value, const LoweredNodes& lowered) {
+  return std::any_of(
+      value.uses().begin(), value.uses().end(), [&](const ir::Use& use) {
+        const auto reader = lowered.find(use.node);
+        if (reader == lowered.end()) return false;
+        const int operand = BufferOf(reader->second.operand_spans, use.operand);
+        return operand >= 0 && reader->second.kernel.buffers[operand].packed;
+      });
 }
 
 }  // namespace fusor::codegen

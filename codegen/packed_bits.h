@@ -25,7 +25,13 @@ std::vector<uint8_t> UnpackBits(std::span<const uint8_t> bits,
 bool AccessedByWholeBytes(const Kernel& kernel, int buffer);
 
 // Sets KernelBuffer::packed of every bool that fusions alone write and read,
-// all of them by whole bytes, and that is no output of the graph.
-void PackMasks(const ir::Graph& graph, LoweredNodes& lowered);
+// all of them by whole bytes, and that is no input or output of the graph -
+// or, with `interface`, may be one: a step alone then runs the kernel that it
+// has in its program.
+void PackMasks(const ir::Graph& graph, LoweredNodes& lowered,
+               bool interface = false);
+
+// Whether the kernels that read the value take it packed.
+bool IsReadPacked(const ir::Value& value, const LoweredNodes& lowered);
 
 }  // namespace fusor::codegen

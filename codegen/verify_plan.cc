@@ -219,8 +219,9 @@ class Structure {
   void CheckPreset(int b, const std::string& name, bool in_place) {
     FUSOR_ASSERT(Within(b, plan_.buffers), "plan {}: {}: buffer {}", plan_.name,
                  name, b);
-    FUSOR_ASSERT(buffer(b).members.empty() && in_place && !buffer(b).packed &&
-                     buffer(b).bytes == buffer(b).type.num_bytes(),
+    FUSOR_ASSERT(buffer(b).members.empty() && in_place &&
+                     (!buffer(b).packed || KindOf(b) == ArenaKind::kInput) &&
+                     buffer(b).bytes == buffer(b).value_bytes(),
                  "plan {}: {} has {} bytes in arena {} for {}", plan_.name,
                  name, buffer(b).bytes, plan_.arenas[buffer(b).arena].name,
                  ToString(buffer(b).type));
@@ -251,7 +252,7 @@ class Structure {
     for (const PlanOutput& output : plan_.outputs) {
       FUSOR_ASSERT(Within(output.buffer, plan_.buffers) &&
                        buffer(output.buffer).members.empty() &&
-                       !buffer(output.buffer).packed &&
+                       (!buffer(output.buffer).packed || output.alias == -1) &&
                        KindOf(output.buffer) != ArenaKind::kTemporary,
                    "plan {}: output {}: buffer {} is not kept", plan_.name,
                    output.name, output.buffer);

@@ -202,6 +202,7 @@ void Session::SetInput(int program, int input, const void* data, size_t bytes) {
   FUSOR_CHECK(static_cast<int64_t>(bytes) == buffer.type.num_bytes(), kData,
               "input {}: expected {} bytes ({}), got {}", target.name,
               buffer.type.num_bytes(), ToString(buffer.type), bytes);
+  FUSOR_ASSERT(!buffer.packed, "input {} is packed", target.name);
   stream_->CopyToDevice(p.executor->address(target.buffer), data, bytes);
 }
 

@@ -52,6 +52,7 @@ TestCase ReduceStep(const codegen::Plan& plan, const ir::Graph& graph,
   const auto differs = [&](const TestCase& part) {
     codegen::CompileOptions compile;
     compile.start = codegen::GraphStage::kOptimized;
+    compile.pack_interface = true;
     const codegen::CompiledProgram program =
         codegen::Compile(WrapBody(*part.graph, *node),
                          codegen::ProgramKind::kEval, compiler, compile);

@@ -100,9 +100,10 @@ const Buffer& BufferOf(const Plan& plan, std::string_view name) {
   throw std::runtime_error(fmt::format("no buffer {}", name));
 }
 
-Plan PlanOf(const ir::Graph& graph, const test::FakeCompiler& compiler) {
+Plan PlanOf(const ir::Graph& graph, const test::FakeCompiler& compiler,
+            bool interface = false) {
   LoweredNodes lowered = test::LowerAll(graph, compiler.target());
-  PackMasks(graph, lowered);
+  PackMasks(graph, lowered, interface);
   return BuildPlan(graph, lowered, compiler);
 }
 
@@ -132,6 +133,39 @@ TEST(PackedBits, MasksOfPartialGroupsStayBytes) {
   const Plan plan = PlanOf(*graph, compiler);
   EXPECT_FALSE(BufferOf(plan, "mask").packed);
   EXPECT_EQ(BufferOf(plan, "mask").bytes, 4 * 61);
+}
+
+// A step alone must run the kernel that it has in its program.
+TEST(PackedBits, InputsAndOutputsArePackedForAStepAlone) {
+  const test::FakeCompiler compiler;
+  const auto masks = Masks(64);
+  const Plan program = PlanOf(*masks, compiler);
+  const auto alone = test::ParseOrDie(R"(
+    graph alone {
+      %d = data : f32[4,64]
+      %mask = data : bool[4,64]
+      %g = fusion(%d, %mask) : f32[4,64] graph grad {
+        %p = data : f32[4,64]
+        %m = data : bool[4,64]
+        %z = constant() {dtype="f32", shape=[4,64], value=[0.0]} : f32[4,64]
+        %s = select(%m, %p, %z) : f32[4,64]
+        return %s
+      }
+      return %g as "g"
+    })");
+  const auto same = [&](const Plan& plan) {
+    return Print(plan.kernels[0].kernel, true) ==
+           Print(program.kernels[1].kernel, true);
+  };
+  EXPECT_FALSE(same(PlanOf(*alone, compiler)));
+  const Plan plan = PlanOf(*alone, compiler, true);
+  VerifyPlan(plan, *alone);
+  EXPECT_TRUE(same(plan));
+  EXPECT_TRUE(BufferOf(plan, "mask").packed);
+  const Plan whole = PlanOf(*masks, compiler, true);
+  VerifyPlan(whole, *masks);
+  EXPECT_TRUE(BufferOf(whole, "out").packed);
+  EXPECT_FALSE(BufferOf(whole, "copied").packed);
 }
 
 TEST(PackedBits, PackedBuffersAreReadAsABool) {

@@ -91,6 +91,7 @@ void RunIsolate(const IsolateFlags& flags) {
   codegen::CompileOptions compile =
       MakeCompileOptions(flags.compile, flags.optimizer, dumper);
   compile.start = source.stage;
+  compile.pack_interface = !flags.inputs.empty();
   const codegen::CompiledProgram program = codegen::Compile(
       std::move(source.graph), source.kind, *compiler, compile);
   const auto device = backend.OpenDevice(0, options);
