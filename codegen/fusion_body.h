@@ -38,8 +38,8 @@ class FusionBody {
   static std::vector<Access> CollectAccesses(
       const ir::Graph& body, const passes::FusionDomain& domain);
 
-  // --- Loops
-  // ------------------------------------------------------------------
+  // --- Loops -----------------------------------------------------------------
+
   void BeginPhase(std::vector<int> grid);
   void EndPhase();
   void OpenLoop(int kernel_axis);
@@ -48,9 +48,9 @@ class FusionBody {
   // Time of loads and stores, for in-place decisions: see LowerFusion.
   void set_time(int time) { time_ = time; }
 
-  // --- Values
-  // ----------------------------------------------------------------- The
-  // register that holds the value at the current indices.
+  // --- Values ----------------------------------------------------------------
+
+  // The register that holds the value at the current indices.
   int Eval(const ir::Value* value);
   // Operand of a reduction, at the domain's indices.
   int EvalReduced(const ir::Node& reduce);

@@ -58,8 +58,7 @@ class Session {
   const codegen::CompileReport& report(int program) const;
   const ir::Graph& graph(int program) const;
 
-  // --- State; logical row-major f32
-  // -------------------------------------------
+  // --- State; logical row-major f32 ------------------------------------------
   const codegen::StateLayout& state() const { return state_layout_; }
   void InitializeState(uint64_t seed);
   std::vector<float> ReadState(const std::string& name) const;
@@ -74,9 +73,9 @@ class Session {
   void WriteStateBytes(const std::string& name,
                        std::span<const uint8_t> row_major);
 
-  // --- Running
-  // ------------------------------------------------------------------ Position
-  // of the input or output of that name; throws kGraph.
+  // --- Running ---------------------------------------------------------------
+
+  // Position of the input or output of that name; throws kGraph.
   int FindInput(int program, const std::string& name) const;
   int FindOutput(int program, const std::string& name) const;
   // False when the program has no such input.

@@ -2,14 +2,12 @@
 
 // One checkpoint is a folder:
 //
-//   model.safetensors      parameters and running statistics, f32,
-//   torchvision's
-//                          names: what `fusor eval --weights` and
-//                          load_state_dict take
+//   model.safetensors      parameters and running statistics, f32, under
+//                          torchvision's names: what `fusor eval --weights`
+//                          and load_state_dict take
 //   optimizer.safetensors  the rest of the session's state under its own names,
 //                          each in its dtype
-//   manifest.json          where the run stands, what it was given, and size
-//   and
+//   manifest.json          where the run stands, what it was given, size and
 //                          CRC-32C of the files above; written last
 //
 // All tensors are logical, row-major: they depend neither on layout nor on the

@@ -3,9 +3,8 @@
 // The folder of a run's checkpoints:
 //
 //   step-00000120/              a checkpoint; appears whole, by renaming, and
-//   is
-//                               never replaced: a second one of that step gets
-//                               a number behind its name
+//                               is never replaced: a second one of that step
+//                               gets a number behind its name
 //   step-00000140.tmp-77-0/     one being written, or left by a run that was
 //                               killed
 //   .lock                       held by the run that saves here
