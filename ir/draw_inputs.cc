@@ -1,5 +1,6 @@
 #include "ir/draw_inputs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -32,7 +33,36 @@ std::function<double(double)> Distribution(const Input& input) {
 
 }  // namespace
 
+std::optional<Tensor> DrawPositions(const Value& value, uint64_t key) {
+  const auto read = std::find_if(
+      value.uses().begin(), value.uses().end(), [](const Use& use) {
+        return use.operand == 1 && use.node->op_name() == "max_pool_grad";
+      });
+  if (read == value.uses().end()) return std::nullopt;
+  Graph graph("positions");
+  const Attrs& attrs = read->node->attrs();
+  const Value* x = graph.AddInput({DType::kF32, attrs.Ints("input_shape"), {}},
+                                  InputRole::kData, "x");
+  Node* pool = graph.AddNode("max_pool", {graph.input(0)},
+                             {{"window", attrs.Ints("window")},
+                              {"stride", attrs.Ints("stride")},
+                              {"pad", attrs.Ints("pad")}});
+  graph.AddOutput(pool->output(1), "positions");
+  Tensor image{x->type(), {}};
+  for (int64_t i = 0; i < x->type().num_elements(); ++i) {
+    image.data.push_back(RandomUniform(key, 0, 0, 0, i));
+  }
+  const std::vector<Tensor> images = {std::move(image)};
+  Tensor positions = Interpret(graph, images, EvalMode::kExact).at(0);
+  positions.type = value.type();
+  return positions;
+}
+
 Tensor DrawInput(const Input& input, uint64_t seed) {
+  if (auto positions =
+          DrawPositions(*input.value, seed ^ HashBytes(input.value->name()))) {
+    return *std::move(positions);
+  }
   Tensor tensor{input.value->type(), {}};
   const auto elements = static_cast<size_t>(tensor.type.num_elements());
   const auto distribution = Distribution(input);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "ir/interpreter.h"
@@ -14,5 +15,10 @@ namespace fusor::ir {
 // after a rewrite gets the same, and so does an input whatever the others are.
 Tensor DrawInput(const Input& input, uint64_t seed);
 std::vector<Tensor> DrawInputs(const Graph& graph, uint64_t seed);
+
+// If a max_pool_grad reads `value`: positions of its layout and that a max_pool
+// of random numbers has. Others may lie outside of the image, which no kernel
+// checks.
+std::optional<Tensor> DrawPositions(const Value& value, uint64_t key);
 
 }  // namespace fusor::ir

@@ -155,6 +155,12 @@ void EvalMaxPoolGrad(const Node& node, EvalInputs in, EvalOutputs out,
                   const auto at = static_cast<int64_t>(in[1]->data[from]);
                   const int64_t row = top + at / width;
                   const int64_t column = left + at % width;
+                  FUSOR_CHECK(0 <= row && row < shape[2] && 0 <= column &&
+                                  column < shape[3],
+                              kGraph,
+                              "position {} of the window at row {}, column {} "
+                              "is outside of the {} x {} image",
+                              at, top, left, shape[2], shape[3]);
                   out[0]->data[plane + row * shape[3] + column] +=
                       in[0]->data[from];
                 });
@@ -222,7 +228,8 @@ std::vector<OpDef> MakeOps() {
 
   OpDef max_grad = base;
   max_grad.name = "max_pool_grad";
-  max_grad.summary = "dy, index -> dx of input_shape; overlaps add up";
+  max_grad.summary =
+      "dy, index inside of the image -> dx of input_shape; overlaps add up";
   max_grad.min_inputs = max_grad.max_inputs = 2;
   max_grad.precision = PrecisionRule::kFollow;
   max_grad.attrs.push_back(input_shape);

@@ -1,35 +1,51 @@
 #include "ir/support/str.h"
 
 #include <algorithm>
+#include <compare>
+#include <optional>
+#include <vector>
 
 namespace fusor {
 namespace {
 
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
+struct Distance {
+  size_t to_beginning;  // of the candidate: the least of all its beginnings
+  size_t to_whole;
+
+  auto operator<=>(const Distance&) const = default;
+};
+
+// Levenshtein's distances of `name` to `candidate` and its beginnings.
+Distance EditDistance(std::string_view name, std::string_view candidate) {
+  std::vector<size_t> row(candidate.size() + 1);
+  for (size_t j = 0; j <= candidate.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= name.size(); ++i) {
     size_t diagonal = row[0];
     row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+    for (size_t j = 1; j <= candidate.size(); ++j) {
+      const size_t substitution =
+          diagonal + (name[i - 1] == candidate[j - 1] ? 0 : 1);
       diagonal = row[j];
       row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
     }
   }
-  return row[b.size()];
+  return {*std::min_element(row.begin(), row.end()), row.back()};
 }
 
 }  // namespace
 
 std::string NearestName(std::string_view name,
                         std::span<const std::string> candidates) {
-  size_t best_distance = name.size() / 2 + 1;
+  const size_t letters =
+      std::count_if(name.begin(), name.end(), [](char c) { return c != '-'; });
+  std::optional<Distance> least;
   std::string best;
   for (const std::string& candidate : candidates) {
-    const size_t distance = EditDistance(name, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
+    const Distance distance = EditDistance(name, candidate);
+    const bool near = distance.to_whole <= name.size() / 2 ||
+                      distance.to_beginning <= letters / 3;
+    if (near && (!least || distance < *least)) {
+      least = distance;
       best = candidate;
     }
   }

@@ -20,8 +20,10 @@ std::string Join(const Range& parts, std::string_view separator, Print print) {
   return out;
 }
 
-// The candidate with the smallest edit distance to `name`, for "did you mean"
-// messages; empty when none is closer than half the name's length.
+// The candidate nearest to `name`, for "did you mean" messages: the one with
+// the beginning that takes the fewest edits (`--bach` is nearer to
+// `--batch-size` than to `--arch`), then the fewest in all. Empty when none is
+// near: half the name's length, or a third of its letters for a beginning.
 std::string NearestName(std::string_view name,
                         std::span<const std::string> candidates);
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "ir/draw_inputs.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
@@ -206,8 +207,11 @@ std::vector<Tensor> RandomOperands(const ir::Graph& step, uint64_t seed) {
        {Range::kSigned, Range::kVectorsPositive, Range::kPositive}) {
     operands.clear();
     for (size_t i = 0; i < step.inputs().size(); ++i) {
+      const uint64_t key = seed * 1000 + i;
+      auto positions = ir::DrawPositions(*step.input(i), key);
       operands.push_back(
-          RandomOperand(step.input(i)->type(), seed * 1000 + i, range));
+          positions ? *std::move(positions)
+                    : RandomOperand(step.input(i)->type(), key, range));
     }
     if (AllFinite(ir::Interpret(step, operands, ir::EvalMode::kTyped))) break;
   }

@@ -57,7 +57,8 @@ IsolatedStep CompareStep(const codegen::Plan& plan, const ir::Graph& graph,
                          Device& device, const IsolateOptions& options = {});
 
 // Operands of a step: floats in [-1, 1), but in [0.25, 1.75) where a result
-// would not be finite otherwise: small vectors first, then everything.
+// would not be finite otherwise: small vectors first, then everything;
+// positions in pooling windows as ir::DrawPositions has them.
 std::vector<ir::Tensor> RandomOperands(const ir::Graph& step, uint64_t seed);
 
 }  // namespace fusor::runtime

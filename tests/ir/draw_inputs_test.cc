@@ -1,10 +1,13 @@
 #include "ir/draw_inputs.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
+#include "ir/support/error.h"
 #include "tests/testing/graph_text.h"
 
 namespace fusor::ir {
@@ -67,6 +70,31 @@ TEST_F(DrawInputsTest, DependsOnSeedAndNameAlone) {
       "graph other {\n  %more = data : f32[3]\n  %x = data : f32[1000]\n"
       "  return %x\n}");
   EXPECT_EQ(DrawInputs(*other, 1)[1].data, Draw("x"));
+}
+
+TEST(DrawPositions, LieInsideOfTheImage) {
+  const auto graph = test::ParseOrDie(R"(graph pool {
+  %dy = data : f32[2,3,4,4]
+  %at = data : u8[2,3,4,4]
+  %dx = max_pool_grad(%dy, %at) {input_shape=[2,3,8,8], pad=[1,1], stride=[2,2], window=[3,3]} : f32[2,3,8,8]
+  return %dx
+})");
+  const std::vector<Tensor> inputs = DrawInputs(*graph, 1);
+  EXPECT_EQ(inputs[1].type, graph->input(1)->type());
+  const std::set<double> found(inputs[1].data.begin(), inputs[1].data.end());
+  EXPECT_EQ(found.size(), 9u);  // every place in the window
+  EXPECT_NO_THROW(Interpret(*graph, inputs, EvalMode::kTyped));
+  EXPECT_FALSE(DrawPositions(*graph->input(0), 1));
+
+  std::vector<Tensor> outside = inputs;
+  outside[1].data[0] = 0;  // the first window begins in the padding
+  try {
+    Interpret(*graph, outside, EvalMode::kTyped);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("position 0 of the window at row "
+                                             "-1, column -1 is outside"));
+  }
 }
 
 }  // namespace

@@ -156,6 +156,7 @@ class ArgumentsTest(CliTest):
                 (["fuse_update", "did you mean fuse_updates?"],
                  ["dump", "--arch", "resnet20-cifar", "--disable-pass",
                   "fuse_update"]),
+                (["did you mean --num-classes?"], ["train", "--nun-cl", "4"]),
                 (["-q: unknown flag of train"], ["train", "-q"]),
                 (["extra: unexpected argument"], ["train", "data", "extra"])]:
             with self.subTest(args=args):

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <regex>
 #include <string>
 #include <vector>
@@ -45,15 +44,9 @@ std::vector<std::string> Flags(const CLI::App& app) {
   return names;
 }
 
-// A name of which `given` is the beginning, else the nearest.
 std::string DidYouMean(const std::string& given,
                        const std::vector<std::string>& known) {
-  const auto longer =
-      std::find_if(known.begin(), known.end(), [&](const std::string& name) {
-        return given.size() > 3 && name.starts_with(given);
-      });
-  const std::string nearest =
-      longer != known.end() ? *longer : NearestName(given, known);
+  const std::string nearest = NearestName(given, known);
   return nearest.empty() ? "" : ", did you mean " + nearest + "?";
 }
 

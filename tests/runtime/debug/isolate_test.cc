@@ -11,6 +11,7 @@
 #include "runtime/backend_loader.h"
 #include "runtime/debug/reduce_step.h"
 #include "runtime/debug/step_values.h"
+#include "tests/testing/graph_text.h"
 #include "tests/testing/small_models.h"
 
 namespace fusor::runtime {
@@ -50,6 +51,25 @@ TEST_F(IsolateTest, EveryStepOfASoundProgramIsWithinItsTolerance) {
     }
     EXPECT_EQ(launches, static_cast<int64_t>(program.plan.steps.size()));
   }
+}
+
+// ResNet's, whose windows reach into the padding: a position that no max_pool
+// has would make its gradient write outside of the image.
+TEST_F(IsolateTest, APoolingGradientGetsPositionsInsideOfTheImage) {
+  auto graph = test::ParseOrDie(R"(graph pool {
+  %dy = data : f32[1,16,4,4]
+  %at = data : u8[1,16,4,4]
+  %dx = max_pool_grad(%dy, %at) {input_shape=[1,16,8,8], pad=[1,1], stride=[2,2], window=[3,3]} : f32[1,16,8,8]
+  return %dx as "dx"
+})");
+  const auto program = codegen::Compile(
+      std::move(graph), codegen::ProgramKind::kEval, *compiler_, {});
+  const auto steps = IsolateSteps(program.plan, *program.graph, *device_);
+  const auto pool = std::find_if(steps.begin(), steps.end(), [](const auto& s) {
+    return s.what.starts_with("max_pool_grad");
+  });
+  ASSERT_NE(pool, steps.end());
+  EXPECT_TRUE(pool->ok()) << pool->error;
 }
 
 TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
