@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "codegen/report/assets.h"
+#include "ir/support/svg.h"
 
 namespace fusor::codegen {
 namespace {
@@ -58,26 +59,6 @@ json GraphSection(std::string title, std::string note,
           {"title", std::move(title)},
           {"note", std::move(note)},
           {"variants", std::move(list)}};
-}
-
-std::string EscapeMarkup(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
 }
 
 json MemorySection(std::string title, std::string note,

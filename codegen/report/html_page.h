@@ -47,9 +47,6 @@ struct Tile {
 };
 nlohmann::json TileSection(const std::vector<Tile>& tiles);
 
-// Text for HTML and SVG: & < > as entities.
-std::string EscapeMarkup(const std::string& text);
-
 // Deterministic: equal pages give equal bytes.
 std::string Render(const HtmlPage& page);
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "codegen/report/html_page.h"
+#include "ir/support/svg.h"
 
 namespace fusor::codegen {
 namespace {
@@ -55,18 +55,12 @@ class Picture {
   }
 
   std::string Draw(const std::string& title) {
-    out_ = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" "
-        "height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
-        kLeft + kWidth + 30, kTop + kHeight + 80);
-    Text(kLeft, 26, "start", title, 16);
+    svg_.Text(kLeft, 26, "start", title, 16);
     Grid();
     Roof();
     for (const Dot& dot : dots_) DrawDot(dot);
     Legend();
-    return out_ + "</svg>\n";
+    return svg_.Finish();
   }
 
  private:
@@ -92,38 +86,24 @@ class Picture {
   double X(double intensity) const { return kLeft + x_.At(intensity) * kWidth; }
   double Y(double gflops) const { return kTop + (1 - y_.At(gflops)) * kHeight; }
 
-  void Line(double x1, double y1, double x2, double y2, const char* style) {
-    out_ += fmt::format(
-        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n",
-        x1, y1, x2, y2, style);
-  }
-
-  void Text(double x, double y, const char* anchor, const std::string& text,
-            int size = 12) {
-    out_ += fmt::format(
-        "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" "
-        "font-size=\"{}\" fill=\"#1d2433\">{}</text>\n",
-        x, y, anchor, size, EscapeMarkup(text));
-  }
-
   void Grid() {
     constexpr const char* kFaint = "stroke=\"#e4e7ee\"";
     for (int d = static_cast<int>(x_.low); d <= static_cast<int>(x_.high);
          ++d) {
       const double x = X(std::pow(10, d));
-      Line(x, kTop, x, kTop + kHeight, kFaint);
-      Text(x, kTop + kHeight + 16, "middle",
-           fmt::format("{:g}", std::pow(10, d)));
+      svg_.Line(x, kTop, x, kTop + kHeight, kFaint);
+      svg_.Text(x, kTop + kHeight + 16, "middle",
+                fmt::format("{:g}", std::pow(10, d)));
     }
     for (int d = static_cast<int>(y_.low); d <= static_cast<int>(y_.high);
          ++d) {
       const double y = Y(std::pow(10, d));
-      Line(kLeft, y, kLeft + kWidth, y, kFaint);
-      Text(kLeft - 6, y + 4, "end", fmt::format("{:g}", std::pow(10, d)));
+      svg_.Line(kLeft, y, kLeft + kWidth, y, kFaint);
+      svg_.Text(kLeft - 6, y + 4, "end", fmt::format("{:g}", std::pow(10, d)));
     }
-    Text(kLeft + kWidth / 2, kTop + kHeight + 36, "middle",
-         "arithmetic intensity, FLOP a byte");
-    Text(kLeft, kTop - 8, "start", "GFLOP a second");
+    svg_.Text(kLeft + kWidth / 2, kTop + kHeight + 36, "middle",
+              "arithmetic intensity, FLOP a byte");
+    svg_.Text(kLeft, kTop - 8, "start", "GFLOP a second");
   }
 
   void Roof() {
@@ -133,25 +113,24 @@ class Picture {
     const double start = std::max(
         std::pow(10, x_.low),
         std::pow(10, y_.low) / std::max(target_.memory_gb_per_s, 1e-9));
-    Line(X(start), Y(start * target_.memory_gb_per_s), X(Ridge()), Y(peak),
-         kStyle);
-    Line(X(Ridge()), Y(peak), kLeft + kWidth, Y(peak), kStyle);
-    Text(kLeft + kWidth - 4, Y(peak) - 6, "end",
-         fmt::format("{:g} GFLOP/s in f32", peak));
-    Text(X(Ridge()) - 12, Y(peak) - 6, "end",
-         fmt::format("{:g} GB/s of memory", target_.memory_gb_per_s));
+    svg_.Line(X(start), Y(start * target_.memory_gb_per_s), X(Ridge()), Y(peak),
+              kStyle);
+    svg_.Line(X(Ridge()), Y(peak), kLeft + kWidth, Y(peak), kStyle);
+    svg_.Text(kLeft + kWidth - 4, Y(peak) - 6, "end",
+              fmt::format("{:g} GFLOP/s in f32", peak));
+    svg_.Text(X(Ridge()) - 12, Y(peak) - 6, "end",
+              fmt::format("{:g} GB/s of memory", target_.memory_gb_per_s));
   }
 
   void DrawDot(const Dot& dot) {
     const double radius = 2.5 + 11 * std::sqrt(dot.cost->us() / longest_);
-    out_ += fmt::format(
-        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"{}\" "
-        "fill-opacity=\"0.55\" stroke=\"#fff\"><title>{}</title></circle>\n",
-        X(dot.intensity), Y(dot.gflops), radius, kColours.at(dot.cost->kind),
-        EscapeMarkup(fmt::format("{}: {:.1f} us, {:.1f} GFLOP/s, {:.0f} % of "
-                                 "the limit",
-                                 dot.cost->op_class, dot.cost->us(), dot.gflops,
-                                 100 * dot.cost->share())));
+    svg_.Circle(X(dot.intensity), Y(dot.gflops), radius,
+                fmt::format("fill=\"{}\" fill-opacity=\"0.55\" stroke=\"#fff\"",
+                            kColours.at(dot.cost->kind)),
+                fmt::format("{}: {:.1f} us, {:.1f} GFLOP/s, {:.0f} % of "
+                            "the limit",
+                            dot.cost->op_class, dot.cost->us(), dot.gflops,
+                            100 * dot.cost->share()));
   }
 
   void Legend() {
@@ -166,20 +145,20 @@ class Picture {
           dots_.begin(), dots_.end(),
           [k = kind](const Dot& dot) { return dot.cost->kind == k; });
       if (!present) continue;
-      out_ += fmt::format(
-          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"6\" fill=\"{}\"/>\n", x + 6,
-          kTop + kHeight + 60, kColours.at(kind));
-      Text(x + 18, kTop + kHeight + 64, "start", name);
+      svg_.Circle(x + 6, kTop + kHeight + 60, 6,
+                  fmt::format("fill=\"{}\"", kColours.at(kind)));
+      svg_.Text(x + 18, kTop + kHeight + 64, "start", name);
       x += 40 + 7.5 * static_cast<double>(std::string(name).size());
     }
-    Text(kLeft + kWidth, kTop + kHeight + 64, "end", "area: time of the step");
+    svg_.Text(kLeft + kWidth, kTop + kHeight + 64, "end",
+              "area: time of the step");
   }
 
   const ir::Target& target_;
   std::vector<Dot> dots_;
   double longest_ = 1e-9;
   Axis x_{}, y_{};
-  std::string out_;
+  Svg svg_{kLeft + kWidth + 30, kTop + kHeight + 80};
 };
 
 }  // namespace

@@ -61,6 +61,7 @@ void AddCommands(CLI::App& app, Run* run) {
   AddData(app, run);
   AddIsolate(app, run);
   AddBisect(app, run);
+  AddReport(app, run);
   AddDoctor(app, run);
 }
 
