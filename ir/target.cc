@@ -4,9 +4,8 @@
 
 #include <algorithm>
 
+#include "ir/descriptions.h"
 #include "ir/support/error.h"
-#include "ir/support/str.h"
-#include "ir/target_descriptions.h"
 
 namespace fusor::ir {
 namespace {
@@ -28,27 +27,11 @@ int64_t Target::channel_block() const {
   return vector_bytes / static_cast<int64_t>(sizeof(float));
 }
 
-std::vector<std::string> TargetNames() {
-  std::vector<std::string> names;
-  for (const TargetDescription& description : TargetDescriptions()) {
-    names.emplace_back(description.name);
-  }
-  return names;
-}
+std::vector<std::string> TargetNames() { return NamesOf(TargetDescriptions()); }
 
 Target FindTarget(std::string_view name) {
-  for (const TargetDescription& description : TargetDescriptions()) {
-    if (description.name == name) {
-      return ParseTarget(description.text, description.name);
-    }
-  }
-  const std::vector<std::string> names = TargetNames();
-  const std::string nearest = NearestName(name, names);
-  ThrowError(
-      ErrorCode::kUsage,
-      fmt::format("unknown target {}{}; there are {}", name,
-                  nearest.empty() ? "" : "; did you mean " + nearest + "?",
-                  Join(names, ", ", [](const std::string& n) { return n; })));
+  return ParseTarget(FindDescription(TargetDescriptions(), "target", name).text,
+                     name);
 }
 
 Target WithThreads(Target target, int threads) {

@@ -1,39 +1,14 @@
-#include <google/protobuf/io/tokenizer.h>
-#include <google/protobuf/text_format.h>
-
 #include "ir/support/error.h"
 #include "ir/target.h"
 #include "ir/target.pb.h"
+#include "ir/text_format.h"
 
 namespace fusor::ir {
-namespace {
-
-// Keeps the first error; the default collector would print all of them.
-class FirstError : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, int column, const std::string& message) override {
-    if (text_.empty()) {
-      text_ = fmt::format("{}:{}: {}", line + 1, column + 1, message);
-    }
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
-
-}  // namespace
-
 Target ParseTarget(std::string_view text, std::string_view source) {
   proto::TargetSpec spec;
-  FirstError error;
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&error);
-  const bool parsed = parser.ParseFromString(std::string(text), &spec);
-  FUSOR_CHECK(parsed, kGraph, "{}:{}", source, error.text());
+  ParseTextFormat(text, source, &spec);
   const auto positive = [&](double value, std::string_view field) {
-    FUSOR_CHECK(value > 0, kGraph, "{}: {} must be positive, got {}", source,
-                field, value);
+    CheckPositive(value, field, source);
   };
   FUSOR_CHECK(!spec.name().empty(), kGraph, "{}: name is missing", source);
   positive(spec.threads(), "threads");

@@ -20,6 +20,7 @@ void AddOpt(CLI::App& app, Run* run);
 void AddDump(CLI::App& app, Run* run);
 void AddData(CLI::App& app, Run* run);
 void AddReport(CLI::App& app, Run* run);
+void AddScale(CLI::App& app, Run* run);
 void AddDoctor(CLI::App& app, Run* run);
 
 // True once SIGINT, SIGTERM or SIGUSR1 has come in; the handlers are installed

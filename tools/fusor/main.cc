@@ -62,6 +62,7 @@ void AddCommands(CLI::App& app, Run* run) {
   AddIsolate(app, run);
   AddBisect(app, run);
   AddReport(app, run);
+  AddScale(app, run);
   AddDoctor(app, run);
 }
 

@@ -9,11 +9,8 @@
 #include "codegen/report/plan_view.h"
 #include "codegen/report/roofline.h"
 #include "models/model.h"
-#include "runtime/data/batch_source.h"
-#include "runtime/debug/profile.h"
 #include "tools/fusor/commands.h"
-#include "tools/fusor/data_source.h"
-#include "tools/fusor/step_inputs.h"
+#include "tools/fusor/step_profile.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -31,18 +28,6 @@ struct PlanFlags {
   std::string json;
 };
 
-// Milliseconds of each step of the plan, on synthetic data.
-std::vector<double> Profile(const PlanFlags& flags, runtime::Session& session,
-                            int program) {
-  constexpr int kWarmup = 3, kRuns = 5;
-  const DataFlags data{.synthetic = true};
-  const auto source = OpenTraining(nullptr, data, flags.model);
-  session.InitializeState(0);
-  runtime::SetInputs(session, program, InputsOf(source->Next(), 1e-3));
-  for (int i = 0; i < kWarmup; ++i) session.Step(program);
-  return runtime::MedianProfile(session, program, kRuns);
-}
-
 void RunPlan(const PlanFlags& flags) {
   FILE* text = TextStream({flags.trace, flags.roofline, flags.html, flags.json,
                            flags.compile.dump.to});
@@ -59,7 +44,8 @@ void RunPlan(const PlanFlags& flags) {
       std::move(model.graph), codegen::ProgramKind::kTrain,
       MakeCompileOptions(flags.compile, flags.optimizer, dumper));
   std::vector<double> measured;
-  if (flags.profile) measured = Profile(flags, *session, program);
+  if (flags.profile)
+    measured = ProfileSynthetic(flags.model, *session, program);
   const codegen::Plan& plan = session->plan(program);
   const ir::Target& target = session->compiler().target();
   const codegen::PlanReport report = codegen::ReportPlan(
