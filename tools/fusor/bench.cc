@@ -10,12 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "ir/support/error.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/debug/profile.h"
+#include "runtime/train/train_log.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
 #include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
+#include "tools/fusor/sweep.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
@@ -34,6 +37,8 @@ struct BenchFlags {
   int64_t warmup = 20;
   int64_t iterations = 100;
   bool profile = false;
+  std::string log_format = "text";
+  SweepFlags sweep;
   std::string json;
 };
 
@@ -45,8 +50,9 @@ struct Measured {
 
 class BenchCommand {
  public:
-  explicit BenchCommand(const BenchFlags& flags)
-      : flags_(flags), text_(TextStream({flags.json, flags.compile.dump.to})) {}
+  // Text for people goes to `text`.
+  BenchCommand(const BenchFlags& flags, FILE* text)
+      : flags_(flags), text_(text) {}
 
   void Run() {
     DataFlags noise = flags_.data;
@@ -120,6 +126,7 @@ class BenchCommand {
       measured.loss = session_->ReadScalar(program_, loss);
       const std::chrono::duration<double, std::milli> spent =
           Clock::now() - start;
+      if (flags_.log_format == "dll") LogStep(i + 1, measured.loss, spent);
       if (i < flags_.warmup) {
         before = source.stats();
       } else {
@@ -128,6 +135,18 @@ class BenchCommand {
     }
     measured.data = source.stats() - before;
     return measured;
+  }
+
+  // A line as NVIDIA's DLLogger prints it, for `fusor report`.
+  void LogStep(int64_t step, double loss,
+               std::chrono::duration<double> spent) const {
+    const runtime::IntervalReport report{
+        .steps = 1,
+        .iteration = step,
+        .loss = loss,
+        .images_per_second =
+            static_cast<double>(flags_.model.batch) / spent.count()};
+    fmt::print(text_, "{}\n", runtime::DllInterval({}, report));
   }
 
   void Report(const char* what, const Measured& measured, json* out) {
@@ -190,6 +209,38 @@ class BenchCommand {
   int program_ = -1;
 };
 
+void Sweep(const BenchFlags& flags) {
+  FUSOR_CHECK(flags.data.path.empty() && flags.json.empty() &&
+                  flags.compile.dump.to.empty() &&
+                  flags.compile.opt_level.empty(),
+              kUsage, "--sweep and {}: expected one of them",
+              !flags.data.path.empty()         ? "DATA"
+              : !flags.json.empty()            ? "--json"
+              : !flags.compile.dump.to.empty() ? "--dump-to"
+                                               : "--opt-level");
+  const SweepCell base{flags.model.batch,
+                       flags.compile.amp ? "amp" : flags.compile.dtype,
+                       flags.compile.fusion};
+  RunSweep(flags.sweep, models::CanonicalArch(flags.model.arch), base,
+           [&](const SweepCell& cell, FILE* log) {
+             BenchFlags own = flags;
+             own.log_format = "dll";
+             own.model.batch = cell.batch;
+             own.compile.fusion = cell.fusion;
+             own.compile.amp = cell.precision == "amp";
+             own.compile.dtype = own.compile.amp ? "fp32" : cell.precision;
+             BenchCommand(own, log).Run();
+           });
+}
+
+void RunBench(const BenchFlags& flags) {
+  if (!flags.sweep.folder.empty()) {
+    Sweep(flags);
+    return;
+  }
+  BenchCommand(flags, TextStream({flags.json, flags.compile.dump.to})).Run();
+}
+
 }  // namespace
 
 void AddBench(CLI::App& app, Run* run) {
@@ -210,10 +261,15 @@ void AddBench(CLI::App& app, Run* run) {
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
   command->add_flag("--profile", flags->profile, "Time by op class and step");
+  command
+      ->add_option("--log-format", flags->log_format,
+                   "dll: also print each step as NVIDIA's DLLogger does")
+      ->capture_default_str()
+      ->check(OneOf({"text", "dll"}));
+  AddSweepFlags(*command, flags->sweep);
   AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
-  command->callback(
-      [flags, run] { *run = [flags] { BenchCommand(*flags).Run(); }; });
+  command->callback([flags, run] { *run = [flags] { RunBench(*flags); }; });
 }
 
 }  // namespace fusor::tools
