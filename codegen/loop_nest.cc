@@ -29,7 +29,7 @@ void AddTerm(Index& index, int axis, int64_t coefficient) {
 }  // namespace
 
 LoopNest::LoopNest(const passes::FusionDomain& domain,
-                   std::span<const Access> accesses) {
+                   std::span<const Access> accesses, bool merge_folded) {
   // 1. Where the extent of each dimension is cut by somebody's tiles.
   std::vector<std::set<int64_t>> cuts(domain.extents.size());
   for (const Access& access : accesses) {
@@ -58,7 +58,7 @@ LoopNest::LoopNest(const passes::FusionDomain& domain,
   }
   std::erase_if(raw_, [](const RawAxis& axis) { return axis.extent == 1; });
   // 3. Merge.
-  MergeAxes(accesses);
+  MergeAxes(accesses, merge_folded);
   for (size_t i = physical.size(); i-- > 0;) {
     if (physical[i].extent == 1) continue;
     for (size_t r = 0; r < raw_.size(); ++r) {
@@ -70,12 +70,13 @@ LoopNest::LoopNest(const passes::FusionDomain& domain,
   }
 }
 
-void LoopNest::MergeAxes(std::span<const Access> accesses) {
+void LoopNest::MergeAxes(std::span<const Access> accesses, bool merge_folded) {
   std::vector<Index> offsets;
   for (const Access& access : accesses) offsets.push_back(RawOffset(access));
   for (size_t i = 0; i < raw_.size(); ++i) {
     const bool joins =
         i > 0 && raw_[i].folded == raw_[i - 1].folded &&
+        (merge_folded || !raw_[i].folded) &&
         std::all_of(offsets.begin(), offsets.end(), [&](const Index& offset) {
           return Coefficient(offset, static_cast<int>(i - 1)) ==
                  Coefficient(offset, static_cast<int>(i)) * raw_[i].extent;

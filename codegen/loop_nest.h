@@ -31,9 +31,11 @@ class LoopNest {
  public:
   // `accesses`: everything that Offset will be asked for. Tile boundaries of
   // all of them refine the axes; then neighbours that all of them walk with
-  // one stride are merged, kept and folded axes apart.
-  LoopNest(const passes::FusionDomain& domain,
-           std::span<const Access> accesses);
+  // one stride are merged, kept and folded axes apart. Folded ones only with
+  // `merge_folded`: without it the order of a sum does not depend on what else
+  // the loops read.
+  LoopNest(const passes::FusionDomain& domain, std::span<const Access> accesses,
+           bool merge_folded = true);
 
   // Kept axes slowest first, then folded axes slowest first; no axis of extent
   // 1. The fastest physical axis is the last of its class.
@@ -54,7 +56,7 @@ class LoopNest {
   };
   Index RawOffset(const Access& access) const;
   Index Project(const Index& raw) const;
-  void MergeAxes(std::span<const Access> accesses);
+  void MergeAxes(std::span<const Access> accesses, bool merge_folded);
 
   std::vector<RawAxis> raw_;
   std::vector<LoopAxis> merged_;

@@ -118,7 +118,9 @@ LoweredKernel Lowering::Run() {
   FUSOR_ASSERT(ok, "fusion of {} nodes: {}", nodes.size(), reason);
   const std::vector<Access> accesses =
       FusionBody::CollectAccesses(body_graph_, domain_);
-  nest_ = std::make_unique<LoopNest>(domain_, accesses);
+  // Fusion changes what is read beside a sum, eager rounding no bit of it.
+  nest_ = std::make_unique<LoopNest>(domain_, accesses,
+                                     /*merge_folded=*/!eager_);
   body_ = std::make_unique<FusionBody>(body_graph_, domain_, *nest_, kernel_,
                                        eager_);
   kernel_.name = "fusion";
