@@ -221,8 +221,9 @@ void PlanBuilder::AddStep(const Node& node) {
     step.index = AddCall(node);
   }
   for (const int b : std::set<int>(step.args.begin(), step.args.end())) {
-    if (!buffer(b).packed) continue;
-    step.bytes -= buffer(b).type.num_bytes() - buffer(b).bytes;
+    const ir::TensorType& type = buffer(b).type;
+    if (type.dtype != ir::DType::kBool || buffer(b).packed) continue;
+    step.bytes += type.num_bytes() - ir::KernelBytes(type);
   }
   draft_.plan.steps.push_back(std::move(step));
 }

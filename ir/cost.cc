@@ -40,12 +40,18 @@ int64_t GraphMacs(const Graph& graph) {
   return macs;
 }
 
+int64_t KernelBytes(const TensorType& type) {
+  constexpr int64_t kBits = 8;
+  return type.dtype == DType::kBool ? (type.num_elements() + kBits - 1) / kBits
+                                    : type.num_bytes();
+}
+
 int64_t NodeBytes(const Node& node) {
   std::unordered_set<const Value*> values(node.inputs().begin(),
                                           node.inputs().end());
   for (size_t i = 0; i < node.num_outputs(); ++i) values.insert(node.output(i));
   int64_t bytes = 0;
-  for (const Value* value : values) bytes += value->type().num_bytes();
+  for (const Value* value : values) bytes += KernelBytes(value->type());
   return bytes;
 }
 

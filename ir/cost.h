@@ -12,7 +12,11 @@ namespace fusor::ir {
 int64_t NodeMacs(const Node& node);
 int64_t GraphMacs(const Graph& graph);
 
-// Bytes that the node must move at least: its distinct operands and results.
+// Bytes of a value between kernels, which keep bools at one bit an element.
+int64_t KernelBytes(const TensorType& type);
+
+// Bytes that the node must move at least as a kernel: its distinct operands and
+// results.
 int64_t NodeBytes(const Node& node);
 
 // Modelled time of a kernel that moves so many bytes and computes little.

@@ -192,7 +192,7 @@ int64_t Clustering::SharedBytes(int a, int b) const {
           uses.begin(), uses.end(),
           [&, o = other](const Use& use) { return ClusterOf(*use.node) == o; });
       if (!read_by_other) continue;
-      const int64_t size = node->output()->type().num_bytes();
+      const int64_t size = ir::KernelBytes(node->output()->type());
       bytes += IsReadOutside(*node, a, b) ? size : 2 * size;
     }
   }
@@ -206,7 +206,7 @@ int64_t Clustering::SharedBytes(int a, int b) const {
           input->producer() == nullptr ? -1 : ClusterOf(*input->producer());
       if (c == a || c == b) continue;
       // Once a value, whoever else of b reads it.
-      if (of_a.erase(input) > 0) bytes += input->type().num_bytes();
+      if (of_a.erase(input) > 0) bytes += ir::KernelBytes(input->type());
     }
   }
   return bytes;
@@ -228,7 +228,7 @@ int64_t Clustering::ModelledNs(int cluster) const {
     if (IsReadOutside(*node, cluster, cluster)) moved.insert(node->output());
   }
   int64_t bytes = 0;
-  for (const Value* value : moved) bytes += value->type().num_bytes();
+  for (const Value* value : moved) bytes += ir::KernelBytes(value->type());
   return ir::KernelNs(bytes, context_.target().target());
 }
 
