@@ -193,6 +193,8 @@ std::string Difference(const TensorStats& a, const TensorStats& b,
 }  // namespace
 
 Divergence FirstDivergence(const Trace& a, const Trace& b, double tolerance) {
+  FUSOR_CHECK(a.program == b.program, kGraph,
+              "traces of different programs: {} and {}", a.program, b.program);
   std::map<std::pair<int64_t, std::string>, const TraceEntry*> of_b;
   for (const TraceEntry& entry : b.entries) {
     of_b[{entry.run, entry.name}] = &entry;
@@ -205,6 +207,11 @@ Divergence FirstDivergence(const Trace& a, const Trace& b, double tolerance) {
       continue;
     }
     ++result.values;
+    FUSOR_CHECK(
+        entry.step >= 0 || entry.stats.count == it->second->stats.count, kGraph,
+        "traces of different programs, both {}: input %{} has {} and {} "
+        "elements",
+        a.program, entry.name, entry.stats.count, it->second->stats.count);
     const std::string what =
         Difference(entry.stats, it->second->stats, tolerance);
     if (what.empty()) continue;
@@ -214,9 +221,9 @@ Divergence FirstDivergence(const Trace& a, const Trace& b, double tolerance) {
     result.what = what;
   }
   result.only_b = static_cast<int64_t>(of_b.size()) - result.values;
-  FUSOR_CHECK(result.values > 0, kUsage,
-              "traces of {} and {} have no value in common", a.program,
-              b.program);
+  FUSOR_CHECK(result.values > 0, kGraph,
+              "traces of different programs, both {}: no value in common",
+              a.program);
   return result;
 }
 

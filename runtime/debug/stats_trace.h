@@ -88,7 +88,8 @@ struct Divergence {
 // Matches values by run and name. With tolerance 0 checksums decide; otherwise
 // a value differs when its count of non-finite elements does, or its min, max
 // or mean by more than tolerance times the largest magnitude of either trace's
-// value. Throws kUsage when the traces have no value in common.
+// value. Throws kGraph for traces of different programs: of other names, with
+// an input of another size, or without a common value.
 Divergence FirstDivergence(const Trace& a, const Trace& b, double tolerance);
 
 }  // namespace fusor::runtime

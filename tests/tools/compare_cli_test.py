@@ -101,9 +101,9 @@ class CompareTest(CliTest):
 
 
 class TraceTest(CliTest):
-    def trace(self, name, means):
+    def trace(self, name, means, program="p"):
         path = self.folder / name
-        lines = [{"fusor_stats_trace": 1, "program": "p", "target": "t"}]
+        lines = [{"fusor_stats_trace": 1, "program": program, "target": "t"}]
         for step, mean in enumerate(means):
             lines.append({
                 "run": 0, "step": step, "name": f"v{step}", "op": "fusion",
@@ -127,6 +127,15 @@ class TraceTest(CliTest):
         result = fusor("compare", "--traces", a, a)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("0 differ", result.stdout)
+
+    def test_traces_of_different_programs_are_refused(self):
+        a = self.trace("a", [0.5, 0.75])
+        b = self.trace("b", [0.5, 0.75], program="q")
+        result = fusor("compare", "--traces", a, b)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(result.stderr,
+                         "fusor: traces of different programs: p and q\n")
 
     def test_a_missing_trace_gets_one_line(self):
         missing = str(self.folder / "missing")

@@ -118,9 +118,25 @@ TEST(StatsTraceTest, NonFiniteElementsDivergeWhateverTheTolerance) {
 }
 
 TEST(StatsTraceTest, TracesOfOtherProgramsCannotBeCompared) {
-  EXPECT_THROW(FirstDivergence(MakeTrace({Entry("x", {1})}),
-                               MakeTrace({Entry("y", {1})}), 0),
-               Error);
+  const Trace a = MakeTrace({Entry("x", {1})});
+  Trace other_name = a, other_size = a;
+  other_name.program = "other";
+  Trace input = a;
+  input.entries[0].step = -1;
+  other_size.entries[0] = Entry("x", {1, 2});
+  for (const auto& [first, second, expected] :
+       std::vector<std::tuple<Trace, Trace, std::string>>{
+           {a, MakeTrace({Entry("y", {1})}), "no value in common"},
+           {a, other_name, "different programs: " + a.program + " and other"},
+           {input, other_size, "input %x has 1 and 2 elements"}}) {
+    try {
+      FirstDivergence(first, second, 0);
+      ADD_FAILURE() << expected;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kGraph);
+      EXPECT_THAT(error.what(), HasSubstr(expected));
+    }
+  }
 }
 
 }  // namespace
