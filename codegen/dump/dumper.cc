@@ -7,7 +7,9 @@
 
 #include "codegen/dump/memory_map.h"
 #include "codegen/dump/program_dump.h"
+#include "codegen/report/decisions_html.h"
 #include "codegen/report/graph_html.h"
+#include "codegen/report/memory_html.h"
 #include "ir/dot.h"
 #include "ir/serialize.h"
 #include "ir/support/error.h"
@@ -128,8 +130,12 @@ void Dumper::Pass(const passes::PassTrace& trace, const ir::Graph& graph) {
 }
 
 void Dumper::Decisions(const std::vector<passes::Decision>& decisions) {
-  if (!active_ || !SelectsText("decisions")) return;
-  Write("decisions.csv", DecisionsCsv(decisions));
+  if (!active_) return;
+  if (SelectsText("decisions")) Write("decisions.csv", DecisionsCsv(decisions));
+  if (SelectsPage("decisions")) {
+    Write("decisions.html",
+          DecisionsHtml(decisions, folder_ + "decisions.html"));
+  }
 }
 
 void Dumper::Program(const CompiledProgram& program,
@@ -144,6 +150,9 @@ void Dumper::Program(const CompiledProgram& program,
   if (SelectsText("plan")) Write("plan.txt", Print(plan));
   if (SelectsText("schedule")) Write("schedule.txt", ScheduleText(plan));
   if (SelectsText("memory")) Write("memory.txt", MemoryMap(plan));
+  if (SelectsPage("memory")) {
+    Write("memory.html", MemoryHtml(plan, folder_ + "memory.html"));
+  }
   if (SelectsText("launches")) Write("launches.csv", LaunchesCsv(plan));
   if (Selects(kPipeline, "plan") &&
       options_.formats.contains(DumpFormat::kProto)) {
@@ -160,6 +169,11 @@ void Dumper::Program(const CompiledProgram& program,
 bool Dumper::SelectsText(const std::string& name) const {
   return Selects(kPipeline, name) &&
          options_.formats.contains(DumpFormat::kText);
+}
+
+bool Dumper::SelectsPage(const std::string& name) const {
+  return Selects(kPipeline, name) &&
+         options_.formats.contains(DumpFormat::kHtml);
 }
 
 bool Dumper::Selects(const std::string& pipeline,

@@ -12,6 +12,7 @@
 //     decisions.csv                what fused and what did not, and why
 //     precision.csv                casts and 16-bit ops by place, if there are
 //     plan.txt schedule.txt memory.txt launches.csv
+//     decisions.html memory.html   where pages are asked for
 //     kernels/0000.NAME.txt .ll .s
 //     module.json                  target, versions, passes, counts
 //
@@ -75,8 +76,10 @@ class Dumper {
 
  private:
   bool Selects(const std::string& pipeline, const std::string& pass) const;
-  // Whether text of that name is to be written of what follows the passes.
+  // Whether text, or a page, of that name is to be written of what follows the
+  // passes.
   bool SelectsText(const std::string& name) const;
+  bool SelectsPage(const std::string& name) const;
   void Write(const std::string& path, std::string_view bytes);
   void WriteGraph(const std::string& path, const ir::Graph& graph,
                   const ir::PrintOptions& print);

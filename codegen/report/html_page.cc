@@ -69,6 +69,13 @@ json MemorySection(std::string title, std::string note,
           {"variants", std::move(variants)}};
 }
 
+json MemoryMapSection(std::string title, std::string note, json view) {
+  return {{"kind", "memory_map"},
+          {"title", std::move(title)},
+          {"note", std::move(note)},
+          {"view", std::move(view)}};
+}
+
 json TileSection(const std::vector<Tile>& tiles) {
   json list = json::array();
   for (const Tile& tile : tiles) {

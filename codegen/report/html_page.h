@@ -41,6 +41,10 @@ nlohmann::json GraphSection(
 nlohmann::json MemorySection(std::string title, std::string note,
                              std::vector<nlohmann::json> variants);
 
+// Where the buffers of one plan lie, over its schedule: TimelineView.
+nlohmann::json MemoryMapSection(std::string title, std::string note,
+                                nlohmann::json view);
+
 // A few numbers that stand out: what, value, detail.
 struct Tile {
   std::string what, value, detail;

@@ -75,6 +75,7 @@ json TimelineView(const Plan& plan, const std::string& name) {
     buffers.push_back({{"name", buffer.name},
                        {"loc", buffer.location},
                        {"bytes", buffer.bytes},
+                       {"offset", buffer.offset},
                        {"first", entry.life.first},
                        {"last", entry.life.last}});
   }

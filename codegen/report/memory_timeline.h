@@ -30,7 +30,7 @@ struct MemoryTimeline {
 MemoryTimeline TimelineOf(const Plan& plan);
 
 // For page_charts.js: {name, peak, bound, live, steps, buffers: {name, loc,
-// bytes, first, last}}.
+// bytes, offset, first, last}}.
 nlohmann::json TimelineView(const Plan& plan, const std::string& name);
 
 }  // namespace fusor::codegen

@@ -2,8 +2,8 @@
 // Draws the sections of the page's data, in order.
 
 const DRAW = {
-  bars: drawBars, graph: drawGraph, memory: drawMemory, table: drawTable,
-  tiles: drawTiles,
+  bars: drawBars, graph: drawGraph, memory: drawMemory,
+  memory_map: drawMemoryMap, table: drawTable, tiles: drawTiles,
 };
 
 const page = JSON.parse(document.getElementById("data").textContent);

@@ -1,5 +1,5 @@
 "use strict";
-// Tiles, tables, bars and the memory timeline.
+// Tiles, tables and bars.
 
 function drawTiles(section) {
   return element("div", {class: "tiles"}, section.tiles.map(
@@ -66,84 +66,4 @@ function drawBars(section) {
   });
   return element("div", {},
       legend(section.series.map((name, s) => [name, SERIES[s]])), svg);
-}
-
-// Bytes live after each step, one curve a variant; x is the share of the steps
-// done, so that schedules of different lengths lie over each other.
-function drawMemory(section) {
-  const left = 80;
-  const width = 1000;
-  const height = 260;
-  const most = Math.max(...section.variants.map((v) => v.peak)) * 1.06;
-  const svg = shape("svg", {width: left + width + 20, height: height + 40});
-  const y = (bytes) => 10 + height - bytes / most * height;
-  for (let i = 0; i <= 4; ++i) {
-    const bytes = most / 1.06 * i / 4;
-    svg.append(shape("line", {
-      x1: left, x2: left + width, y1: y(bytes), y2: y(bytes),
-      stroke: "#e4e7ee",
-    }), shape("text", {
-      x: left - 6, y: y(bytes) + 4, "text-anchor": "end", class: "faint",
-    }, showBytes(bytes)));
-  }
-  svg.append(shape("text", {x: left, y: height + 32, class: "faint"},
-                   "first kernel of the step"),
-             shape("text", {x: left + width, y: height + 32,
-                            "text-anchor": "end", class: "faint"},
-                   "last kernel"));
-  section.variants.forEach((variant, v) => {
-    const colour = SERIES[v % SERIES.length];
-    const count = variant.live.length;
-    const x = (step) => left + step / count * width;
-    let path = "M" + x(0) + " " + y(0);
-    variant.live.forEach((bytes, i) => {
-      path += "L" + x(i).toFixed(1) + " " + y(bytes).toFixed(1) +
-              "H" + x(i + 1).toFixed(1);
-    });
-    svg.append(shape("path", {
-      d: path + "L" + x(count) + " " + y(0), fill: colour,
-      "fill-opacity": 0.13, stroke: colour, "stroke-width": 1.6,
-    }));
-    const top = variant.live.indexOf(Math.max(...variant.live));
-    const mark = shape("circle", {
-      cx: x(top + 0.5), cy: y(variant.live[top]), r: 6, fill: colour,
-      stroke: "#fff", "stroke-width": 2,
-    });
-    hint(mark, () => describeLive(variant, top, 25));
-    svg.append(mark, shape("text", {
-      x: x(top + 0.5) + 10, y: y(variant.live[top]) - 4, fill: colour,
-    }, variant.name + " peak " + showBytes(variant.live[top])));
-  });
-  const probe = shape("rect", {
-    x: left, y: 10, width: width, height: height, fill: "transparent",
-  });
-  let at = 0;
-  probe.addEventListener("mousemove", (event) => {
-    const box = probe.getBoundingClientRect();
-    at = Math.min(0.9999, Math.max(0, (event.clientX - box.left) / box.width));
-  });
-  hint(probe, () => section.variants.map((variant) => describeLive(
-      variant, Math.floor(at * variant.live.length), 6)).join("\n\n"));
-  svg.insertBefore(probe, svg.firstChild);
-  return element("div", {},
-      legend(section.variants.map((v, i) => [
-        v.name + ": planned " + showBytes(v.peak) + ", lower bound " +
-            showBytes(v.bound), SERIES[i]])), svg);
-}
-
-// The greatest buffers that are live at a step.
-function describeLive(variant, step, count) {
-  const live = variant.buffers.filter(
-      (buffer) => buffer.first <= step && step <= buffer.last);
-  live.sort((a, b) => b.bytes - a.bytes);
-  const lines = live.slice(0, count).map(
-      (buffer) => showBytes(buffer.bytes).padStart(10) + "  " + buffer.name +
-                  (buffer.loc ? "  (" + buffer.loc + ")" : ""));
-  if (live.length > count) {
-    lines.push("and " + (live.length - count) + " more");
-  }
-  return variant.name + ", step " + (step + 1) + " of " +
-         variant.live.length + ", " + variant.steps[step] + "\n" +
-         showBytes(variant.live[step]) + " live in " + live.length +
-         " buffers\n" + lines.join("\n");
 }

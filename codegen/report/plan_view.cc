@@ -207,6 +207,11 @@ std::string PlanPage(const Plan& plan, const ir::Graph& graph,
   page.sections.push_back(MemorySection(
       "Memory over the step", "Hover over the dot for the buffers at the peak.",
       {TimelineView(plan, plan.name)}));
+  page.sections.push_back(MemoryMapSection(
+      "Where the buffers lie",
+      "A box is a buffer: as long as it lives, as high as it is large, at its "
+      "place in memory. Hover for its name.",
+      TimelineView(plan, plan.name)));
   std::vector<std::vector<json>> steps;
   for (const StepCost* cost : LongestSteps(report)) {
     const Step& step = plan.steps[cost->step];

@@ -6,6 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
+#include <sstream>
 
 #include "ir/parser.h"
 #include "ir/serialize.h"
@@ -16,6 +18,7 @@
 namespace fusor::codegen {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -137,6 +140,19 @@ TEST_F(DumperTest, WritesEveryFormat) {
   test::ExpectSameGraph(files_.at(text), *graph);
 }
 
+TEST_F(DumperTest, PagesShowDecisionsAndMemory) {
+  Compile(
+      Open({.pass = "^decisions$|^memory$", .formats = {DumpFormat::kHtml}}));
+  EXPECT_THAT(Paths("m0000.net/"),
+              ElementsAre("m0000.net/decisions.html", "m0000.net/memory.html",
+                          "m0000.net/module.json"));
+  EXPECT_THAT(files_.at("m0000.net/decisions.html"),
+              AllOf(HasSubstr("fuse_norm_activation"),
+                    HasSubstr("residual none"), HasSubstr("bn")));
+  EXPECT_THAT(files_.at("m0000.net/memory.html"),
+              AllOf(HasSubstr("memory_map"), HasSubstr("\"loc\":\"conv\"")));
+}
+
 TEST_F(DumperTest, LeavesLongConstantsOutSoThatTheParserRefusesThem) {
   std::string values = "0.5";
   for (int i = 0; i < 99; ++i) values += ",1.5";
@@ -174,6 +190,29 @@ TEST_F(DumperTest, ShowsBothSidesOfAPassThatFailed) {
   EXPECT_THAT(files_.at(base + ".after.txt"), Not(HasSubstr("%unused")));
   EXPECT_EQ(files_.at(base + ".error.txt"),
             "graph net: verification failed after simplify\n");
+}
+
+TEST_F(DumperTest, NamesStayWhenSomethingElsewhereChanges) {
+  const auto lines = [&](const std::string& model) {
+    files_.clear();
+    Compile(Open({.pass = "^fuse$"}), model);
+    std::istringstream text(files_.at(Paths("optimize.fuse.after.txt").at(0)));
+    std::set<std::string> found;
+    for (std::string line; std::getline(text, line);) found.insert(line);
+    return found;
+  };
+  std::string edited = kModel;
+  edited.insert(edited.find("  %x = "),
+                "  %z = data : f32[8]\n"
+                "  %first = exp(%z) : f32[8] @\"first\"\n");
+  edited.insert(edited.find("\"loss\"\n}") + 6, ", %first as \"first\"");
+  const std::set<std::string> before = lines(kModel), after = lines(edited);
+  EXPECT_GT(before.size(), 20u);
+  for (const std::string& line : before) {
+    if (line.find("return ") == std::string::npos) {
+      EXPECT_TRUE(after.contains(line)) << line;
+    }
+  }
 }
 
 TEST_F(DumperTest, SaysWhichCompilerAndWhichOptions) {

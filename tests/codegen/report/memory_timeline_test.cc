@@ -83,7 +83,8 @@ TEST(MemoryTimeline, TheViewHoldsEveryBufferWithItsLife) {
                                                 {"loc", "at b"},
                                                 {"bytes", 64},
                                                 {"first", 1},
-                                                {"last", 2}}));
+                                                {"last", 2},
+                                                {"offset", 0}}));
 }
 
 }  // namespace

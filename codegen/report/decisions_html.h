@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "passes/passes.h"
+
+namespace fusor::codegen {
+
+// A page of what passes decided: how often for which reason, and each decision
+// with its place and its modelled times, what saves most first.
+std::string DecisionsHtml(const std::vector<passes::Decision>& decisions,
+                          const std::string& title);
+
+}  // namespace fusor::codegen
