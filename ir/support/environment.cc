@@ -19,6 +19,10 @@ constexpr std::array kVariables = {
     EnvironmentVariable{"FUSOR_FAULT", "",
                         "for tests of fusor alone: plants a bug, "
                         "KIND:PLACE:SUBJECT"},
+    EnvironmentVariable{"FUSOR_FLAGS", "",
+                        "flags for every command that has them, \"--dump-to "
+                        "/tmp/d --verify\"; those on the command line go "
+                        "before"},
     EnvironmentVariable{"FUSOR_VERIFY", "0",
                         "1: verify the graph after every pass and every plan, "
                         "as debug builds do"},

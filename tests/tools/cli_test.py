@@ -94,8 +94,9 @@ class CliTest(unittest.TestCase):
     def start(self, *args, program="fusor", **options):
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
+        environment = dict(self.environment, **options.pop("variables", {}))
         return subprocess.Popen([BIN / program, *map(str, args)], text=True,
-                                env=self.environment, **options)
+                                env=environment, **options)
 
     def call(self, *args, **options):
         process = self.start(*args, **options)
@@ -189,6 +190,37 @@ class ArgumentsTest(CliTest):
                 self.fails(USAGE, words, "train", *args)
         self.succeeds(*TINY, "--iterations", "1", "--mean", "100,110,120",
                       "--std", "50", "60", "70")
+
+    def test_a_variable_gives_flags_to_the_commands_that_have_them(self):
+        compile_small = ("compile", "-a", "resnet20-cifar", "-b", "2")
+
+        def succeeds(flags, *args, **options):
+            return self.succeeds(*args, variables={"FUSOR_FLAGS": flags},
+                                 **options).stdout
+
+        folder = self.folder / "dump"
+        succeeds(f"--dump-to {folder} --fusion=off --iterations 3 "
+                 "--dump-pass=^plan$", *compile_small)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        self.assertEqual(manifest["options"]["--fusion"], "off")
+        # The command line goes before, by any name.
+        self.assertIn("1 threads",
+                      succeeds("--threads 2", *compile_small, "--threads=1"))
+        self.assertIn(" 735 nodes", succeeds(
+            "--arch resnet20-cifar", "compile", "-aresnet50", "-b", "1"))
+        self.assertIn("trained   1 steps", succeeds(
+            "--iterations 1 --training-only", "--synthetic", "-b", "1",
+            "--image-size", "32", program="rn50"))
+        self.assertRegex(succeeds("--verify", "--version"), r"\A\d+\.\d+")
+        for flags, words in [
+                ("--dumpto /x", ["FUSOR_FLAGS: --dumpto: no command has"]),
+                ("-b 4", ["FUSOR_FLAGS: -b: expected flags by their long"]),
+                ("--verify yes", ["FUSOR_FLAGS: --verify: expected no value"]),
+                ("--threads x", ["--threads: expected a whole number",
+                                 '(FUSOR_FLAGS="--threads x")'])]:
+            with self.subTest(flags):
+                self.fails(USAGE, words, *compile_small,
+                           variables={"FUSOR_FLAGS": flags})
 
     def test_missing_arguments_are_named(self):
         self.fails(USAGE, ["expected a command: train, eval, bench"])

@@ -8,11 +8,13 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/flags_variable.h"
 #include "tools/fusor/usage.h"
 
 namespace fusor::tools {
@@ -66,7 +68,7 @@ void AddCommands(CLI::App& app, Run* run) {
   AddDoctor(app, run);
 }
 
-int Main(const std::vector<std::string>& args) {
+int Main(std::vector<std::string> args) {
   CLI::App app(
       "fusor compiles a whole training step - forward, loss, backward, "
       "optimizer - as one graph and runs it.",
@@ -74,6 +76,7 @@ int Main(const std::vector<std::string>& args) {
   Run run;
   AddCommands(app, &run);
   try {
+    args = WithFlagsVariable(app, std::move(args));
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", Help(app));
@@ -82,7 +85,10 @@ int Main(const std::vector<std::string>& args) {
     fmt::print("{}\n", FUSOR_VERSION);
     return 0;
   } catch (const CLI::ParseError& e) {
-    return Fail(DescribeUsageError(app, e), ErrorCode::kUsage);
+    return Fail(DescribeUsageError(app, e) + FlagsVariableNote(),
+                ErrorCode::kUsage);
+  } catch (const Error& e) {
+    return Fail(e.what(), e.code());
   }
   for (int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, OnSignal);
   // A file at its limit is to be an error of that file, as a full disk is.
@@ -113,5 +119,5 @@ int StopSignal() { return stop_signal; }
 int main(int argc, char** argv) {
   std::vector<std::string> args{FUSOR_PREFIX};
   args.insert(args.end(), argv + 1, argv + argc);
-  return fusor::tools::Main(args);
+  return fusor::tools::Main(std::move(args));
 }
