@@ -25,7 +25,10 @@ struct PlanOptions {
   int64_t memory_limit_bytes = 0;
   int threads = 0;             // compile threads; 0: one a core
   std::string kernel_cache{};  // folder; empty: compile everything
-  passes::Fault fault{};       // for tests: of a kernel
+  // By what options the graph came to be (passes::Settings): explains why a
+  // kernel is not in the cache.
+  std::string settings{};
+  passes::Fault fault{};  // for tests: of a kernel
   // Edited artifacts to be compiled instead of kernels, by kernel name; those
   // that fit no kernel are refused, or else passed over.
   std::map<std::string, KernelSubstitute> substitutes{};

@@ -57,24 +57,42 @@ std::set<std::string> FindSubstituted(const Plan& plan,
   return found;
 }
 
+// All that the machine code depends on.
+std::string KeyOf(const CodegenFacts& facts, const std::string& target,
+                  const std::string& source) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", target, facts.compiler,
+                     facts.device, facts.options, facts.fusor, source);
+}
+
+// Says why these were missed, and takes note of them.
+void ExplainMisses(const std::string& folder,
+                   const std::vector<KernelOrigin>& missed,
+                   CacheReport& report) {
+  const OriginLog log(folder);
+  for (const KernelOrigin& origin : missed) report.Add(log.Explain(origin));
+  log.Append(missed);
+}
+
 }  // namespace
 
-std::set<std::string> CompileKernels(Plan& plan, const TargetCompiler& compiler,
-                                     const PlanOptions& options) {
-  // All that the machine code depends on.
-  const std::string version = plan.target + "\n" + compiler.CodegenVersion();
+KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
+                             const PlanOptions& options) {
+  const CodegenFacts facts = compiler.Codegen();
   std::optional<KernelCache> store;
   if (!options.kernel_cache.empty()) store.emplace(options.kernel_cache);
-  const std::set<std::string> substituted = FindSubstituted(plan, options);
+  KernelsReport report;
+  report.substituted = FindSubstituted(plan, options);
+  std::vector<std::optional<KernelOrigin>> missed(plan.kernels.size());
   ParallelFor(plan.kernels.size(), options.threads, [&](size_t i) {
     CompiledKernel& kernel = plan.kernels[i];
     const Kernel code = WithFault(kernel.kernel, options.fault);
-    std::string key = version + "\n" + Print(code, true);
+    std::string source = Print(code, true);
     const KernelSubstitute* edited =
-        substituted.contains(kernel.kernel.name)
+        report.substituted.contains(kernel.kernel.name)
             ? &options.substitutes.at(kernel.kernel.name)
             : nullptr;
-    if (edited != nullptr) key += "\n" + edited->text;
+    if (edited != nullptr) source += "\n" + edited->text;
+    const std::string key = KeyOf(facts, plan.target, source);
     kernel.fingerprint = HashBytes(key);
     if (store.has_value()) {
       if (auto found = store->Find(key); found.has_value()) {
@@ -85,10 +103,23 @@ std::set<std::string> CompileKernels(Plan& plan, const TargetCompiler& compiler,
     kernel.binary = edited != nullptr ? compiler.CompileArtifact(
                                             code, edited->text, edited->source)
                                       : compiler.CompileKernel(code);
-    if (store.has_value()) store->Store(key, kernel.binary);
+    if (!store.has_value()) return;
+    store->Store(key, kernel.binary);
+    missed[i] = {plan.name + "/" + kernel.kernel.name, HashBytes(source),
+                 plan.target, facts, options.settings};
   });
-  if (store.has_value()) store->Trim();
-  return substituted;
+  if (!store.has_value()) return report;
+  std::vector<KernelOrigin> origins;
+  for (auto& origin : missed) {
+    if (origin.has_value()) origins.push_back(std::move(*origin));
+  }
+  report.cache.used = true;
+  report.cache.hits =
+      static_cast<int64_t>(plan.kernels.size() - origins.size());
+  if (origins.empty()) return report;
+  ExplainMisses(options.kernel_cache, origins, report.cache);
+  store->Trim();
+  return report;
 }
 
 }  // namespace fusor::codegen

@@ -13,6 +13,7 @@
 #include "ir/support/error.h"
 #include "ir/verifier.h"
 #include "passes/fusion_domain.h"
+#include "passes/pass_settings.h"
 #include "passes/pipeline.h"
 
 namespace fusor::codegen {
@@ -80,6 +81,20 @@ passes::RunnerOptions MakeRunner(const CompileOptions& options) {
     }
   };
   return runner;
+}
+
+PlanOptions MakePlanOptions(const CompileOptions& options,
+                            const passes::PassOptions& pass_options) {
+  PlanOptions plan_options;
+  plan_options.state = options.state;
+  plan_options.memory_limit_bytes = options.memory_limit_bytes;
+  plan_options.threads = options.threads;
+  plan_options.kernel_cache = options.kernel_cache;
+  plan_options.settings = passes::Settings(pass_options);
+  plan_options.fault = pass_options.fault;
+  plan_options.substitutes = options.substitutes;
+  plan_options.refuse_unused = options.refuse_unused_substitutes;
+  return plan_options;
 }
 
 }  // namespace
@@ -155,19 +170,15 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   report.bytes_saved = BytesSaved(*forward);
   report.seconds.emplace_back("lower", watch.Lap());
 
-  PlanOptions plan_options;
-  plan_options.state = options.state;
-  plan_options.memory_limit_bytes = options.memory_limit_bytes;
-  plan_options.threads = options.threads;
-  plan_options.kernel_cache = options.kernel_cache;
-  plan_options.fault = context.options().fault;
-  plan_options.substitutes = options.substitutes;
-  plan_options.refuse_unused = options.refuse_unused_substitutes;
+  const PlanOptions plan_options = MakePlanOptions(options, context.options());
   program.plan = BuildPlan(*forward, lowered, compiler, plan_options);
   if (options.verify) VerifyPlan(program.plan, *forward);
   report.seconds.emplace_back("plan", watch.Lap());
   if (!options.plan_only) {
-    report.substituted = CompileKernels(program.plan, compiler, plan_options);
+    KernelsReport kernels =
+        CompileKernels(program.plan, compiler, plan_options);
+    report.substituted = std::move(kernels.substituted);
+    report.cache = std::move(kernels.cache);
   }
   report.seconds.emplace_back("generate code", watch.Lap());
 

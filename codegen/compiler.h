@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "codegen/build_plan.h"
+#include "codegen/cache_origins.h"
 #include "codegen/plan.h"
 #include "codegen/target_compiler.h"
 #include "ir/graph.h"
@@ -86,6 +87,7 @@ struct CompileReport {
   int64_t forward_macs = 0;           // of one image
   int64_t bytes_saved = 0;            // not moved, thanks to fusion
   std::set<std::string> substituted;  // names of kernels that run edited code
+  CacheReport cache;                  // of compiled kernels
   double total_seconds() const;
 };
 

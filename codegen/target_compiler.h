@@ -15,6 +15,17 @@ struct KernelArtifact {
   std::string text;
 };
 
+// All that machine code depends on besides the kernel, part by part, so that
+// the kernel cache can say which part changed.
+struct CodegenFacts {
+  std::string compiler;  // and its version: "llvm 19.1.7"
+  std::string device;    // instructions it may use: "znver4 8f3a54c09b21d7e6"
+  std::string options;   // given to the compiler, KEY=VALUE..
+  std::string fusor;     // revision of fusor's own part: "r1"
+
+  std::string Text() const;  // all of it, in a line
+};
+
 // What a backend knows at compile time, without a device. Implemented by the
 // backend plug-ins; the compiler takes it by reference. All methods may be
 // called from several threads at once.
@@ -24,8 +35,9 @@ class TargetCompiler : public ir::TargetQueries {
   // kernel's name when code generation fails.
   virtual std::string CompileKernel(const Kernel& kernel) const = 0;
 
-  // Part of every cache key: versions and options that change the bytes.
-  virtual std::string CodegenVersion() const = 0;
+  // Part of every cache key.
+  virtual CodegenFacts Codegen() const = 0;
+  std::string CodegenVersion() const { return Codegen().Text(); }
 
   // Fills in implementation and workspace_bytes of a call. Throws kGraph when
   // the library cannot do it.

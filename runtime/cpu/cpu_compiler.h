@@ -16,7 +16,7 @@ class CpuCompiler : public codegen::TargetCompiler {
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override;
   std::string CompileKernel(const codegen::Kernel& kernel) const override;
-  std::string CodegenVersion() const override { return codegen_.version(); }
+  codegen::CodegenFacts Codegen() const override { return codegen_.facts(); }
   void PrepareCall(codegen::LibraryCall& call) const override;
   std::vector<codegen::KernelArtifact> KernelArtifacts(
       const codegen::Kernel& kernel) const override;

@@ -37,6 +37,11 @@ using codegen::Kernel;
 // To be raised whenever the same kernel IR gives other machine code.
 constexpr int kRevision = 1;
 
+// Some CPU models would split 512-bit vectors to keep their clock.
+constexpr char kVectorWidth[] = "512";
+// Threads run with subnormals flushed.
+constexpr char kDenormals[] = "preserve-sign,preserve-sign";
+
 void InitializeLlvm() {
   static const bool once = [] {
     llvm::InitializeNativeTarget();
@@ -113,10 +118,8 @@ struct Compilation {
       if (function.isDeclaration()) continue;
       function.addFnAttr("target-cpu", cpu);
       function.addFnAttr("target-features", features);
-      // Some CPU models would split 512-bit vectors to keep their clock.
-      function.addFnAttr("prefer-vector-width", "512");
-      // Threads run with subnormals flushed.
-      function.addFnAttr("denormal-fp-math", "preserve-sign,preserve-sign");
+      function.addFnAttr("prefer-vector-width", kVectorWidth);
+      function.addFnAttr("denormal-fp-math", kDenormals);
     }
     Optimize(module, *machine);
   }
@@ -174,8 +177,11 @@ LlvmCodegen::LlvmCodegen(const std::string& target) {
     cpu_ = target == "cpu-avx512" ? "x86-64-v4" : "x86-64-v3";
   }
   native_bf16_ = features_.find("+avx512bf16") != std::string::npos;
-  version_ = fmt::format("llvm {} {} {:016x} r{}", LLVM_VERSION_STRING, cpu_,
-                         HashBytes(features_), kRevision);
+  facts_.compiler = "llvm " LLVM_VERSION_STRING;
+  facts_.device = fmt::format("{} {:016x}", cpu_, HashBytes(features_));
+  facts_.options =
+      fmt::format("vector-width={} denormals={}", kVectorWidth, kDenormals);
+  facts_.fusor = fmt::format("r{}", kRevision);
 }
 
 std::string LlvmCodegen::CompileObject(const Kernel& kernel) const {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "codegen/kernel_ir.h"
+#include "codegen/target_compiler.h"
 
 namespace fusor::cpu {
 
@@ -19,7 +20,7 @@ class LlvmCodegen {
   explicit LlvmCodegen(const std::string& target);
 
   // An ELF object with one function a phase (llvm_emitter.h). Depends only on
-  // the kernel's identity and version().
+  // the kernel's identity and facts().
   std::string CompileObject(const codegen::Kernel& kernel) const;
 
   // The same code as text.
@@ -32,14 +33,13 @@ class LlvmCodegen {
                             const std::string& text,
                             const std::string& source) const;
 
-  // Of LLVM, of the instruction set, and of the code here.
-  const std::string& version() const { return version_; }
+  const codegen::CodegenFacts& facts() const { return facts_; }
 
  private:
   std::string cpu_;
   std::string features_;  // "+avx512f,-amx-tile,..."
   bool native_bf16_ = false;
-  std::string version_;
+  codegen::CodegenFacts facts_;
 };
 
 }  // namespace fusor::cpu

@@ -20,7 +20,9 @@ std::string NullCompiler::CompileKernel(const codegen::Kernel& kernel) const {
   return Print(kernel, true);
 }
 
-std::string NullCompiler::CodegenVersion() const { return "null 1"; }
+codegen::CodegenFacts NullCompiler::Codegen() const {
+  return {.compiler = "null", .device = "", .options = "", .fusor = "r1"};
+}
 
 void NullCompiler::PrepareCall(codegen::LibraryCall& call) const {
   call.implementation = "null";

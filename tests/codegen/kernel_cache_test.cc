@@ -117,7 +117,7 @@ TEST_F(KernelCacheTest, KernelsAreCompiledOncePerVersion) {
     EXPECT_EQ(cold.kernels[i].binary, warm.kernels[i].binary);
     EXPECT_EQ(cold.kernels[i].fingerprint, warm.kernels[i].fingerprint);
   }
-  compiler.version = "fake 2";
+  compiler.facts.compiler = "fake 2";
   compile();
   EXPECT_EQ(compiler.compiled, 2 * kernels);
 }

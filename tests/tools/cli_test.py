@@ -33,7 +33,8 @@ PROGRAM_KEYS = {
     "parameters", "parameter_tensors", "forward_macs", "fusions", "casts",
     "mixed_ops", "counters", "kernels",
     "distinct_kernels", "library_calls", "weight_repacks", "bytes_moved",
-    "planned_peak_bytes", "planned_lower_bound_bytes", "compile_seconds"}
+    "planned_peak_bytes", "planned_lower_bound_bytes", "compile_seconds",
+    "passes", "kernel_cache"}
 DATA_KEYS = {"data_wait_share", "input_bound", "read_megabytes_per_second",
              "files_per_second"}
 MEASURED_KEYS = {"images_per_second", "step_ms", "loss"} | DATA_KEYS

@@ -75,19 +75,6 @@ void PrintArenas(FILE* text, const codegen::Plan& plan) {
   fmt::print(text, "\n");
 }
 
-json PassesJson(const codegen::CompileReport& report) {
-  json passes = json::array();
-  for (const passes::PassTrace& trace : report.passes) {
-    passes.push_back({{"pipeline", trace.pipeline},
-                      {"pass", trace.name},
-                      {"changed", trace.changed},
-                      {"ms", trace.ms},
-                      {"nodes_before", trace.nodes_before},
-                      {"nodes_after", trace.nodes_after}});
-  }
-  return passes;
-}
-
 void RunCompile(const CompileCommandFlags& flags) {
   FILE* text = TextStream({flags.json, flags.compile.dump.to});
   CheckOutput("--json", flags.json);
@@ -107,7 +94,6 @@ void RunCompile(const CompileCommandFlags& flags) {
   json out = ProgramJson(*program.graph, program.plan, program.report);
   out["module"] = program.plan.name;
   out["target"] = program.plan.target;
-  out["passes"] = PassesJson(program.report);
   for (const codegen::Arena& arena : program.plan.arenas) {
     out["arena_bytes"][arena.name] = arena.bytes;
   }

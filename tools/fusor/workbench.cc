@@ -235,6 +235,36 @@ json DataJson(const runtime::DataStats& stats, double seconds) {
           {"files_per_second", rate.files}};
 }
 
+namespace {
+
+// Null without a cache.
+json CacheJson(const codegen::CacheReport& report) {
+  if (!report.used) return nullptr;
+  json misses = json::array();
+  for (const codegen::CacheMiss& miss : report.misses) {
+    misses.push_back({{"changed", miss.changed},
+                      {"reason", miss.reason},
+                      {"kernels", miss.kernels}});
+  }
+  return {
+      {"hits", report.hits}, {"misses", report.missed()}, {"reasons", misses}};
+}
+
+json PassesJson(const codegen::CompileReport& report) {
+  json passes = json::array();
+  for (const passes::PassTrace& trace : report.passes) {
+    passes.push_back({{"pipeline", trace.pipeline},
+                      {"pass", trace.name},
+                      {"changed", trace.changed},
+                      {"ms", trace.ms},
+                      {"nodes_before", trace.nodes_before},
+                      {"nodes_after", trace.nodes_after}});
+  }
+  return passes;
+}
+
+}  // namespace
+
 json ProgramJson(const runtime::Session& session, int program) {
   return ProgramJson(session.graph(program), session.plan(program),
                      session.report(program));
@@ -276,7 +306,9 @@ json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
           {"bytes_moved", report.bytes_moved},
           {"planned_peak_bytes", plan.peak_bytes},
           {"planned_lower_bound_bytes", plan.lower_bound_bytes},
-          {"compile_seconds", compile}};
+          {"compile_seconds", compile},
+          {"passes", PassesJson(report)},
+          {"kernel_cache", CacheJson(report.cache)}};
 }
 
 namespace {
@@ -321,7 +353,9 @@ std::string ProgramSummary(const codegen::Plan& plan,
   for (const auto& [phase, seconds] : r.seconds) {
     text += fmt::format(" {} {:.2f}", phase, seconds);
   }
-  return text + "\n";
+  text += "\n";
+  if (r.cache.used) text += fmt::format("cache     {}\n", r.cache.Text());
+  return text;
 }
 
 FILE* TextStream(const std::vector<std::string>& outputs) {

@@ -224,7 +224,7 @@ TEST_F(DumperTest, SaysWhichCompilerAndWhichOptions) {
   EXPECT_EQ(manifest["command"], "compile");
   EXPECT_EQ(manifest["options"]["--fusion"], "off");
   const auto module = nlohmann::json::parse(files_.at("m0000.net/module.json"));
-  EXPECT_EQ(module["code_generator"], "fake 1");
+  EXPECT_EQ(module["code_generator"], "fake 1 fake_cpu level=2 r1");
   EXPECT_EQ(module["target"], "cpu-avx2");
   EXPECT_EQ(module["passes"][1]["pass"], "fuse_norm_activation");
 }

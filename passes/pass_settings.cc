@@ -1,0 +1,58 @@
+#include "passes/pass_settings.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "ir/dtype.h"
+#include "ir/support/str.h"
+
+namespace fusor::passes {
+namespace {
+
+std::string Names(const std::set<std::string>& names) {
+  if (names.empty()) return "none";
+  return Join(names, ",", [](const std::string& name) { return name; });
+}
+
+std::string OptimizerSettings(const OptimizerOptions& o) {
+  return fmt::format(
+      " optimizer={} momentum={} nesterov={} weight-decay={} "
+      "norm-weight-decay={} decoupled={} lars-coefficient={} clip-norm={} "
+      "ema-decay={}",
+      o.kind == OptimizerKind::kLars ? "lars" : "sgd", o.momentum, o.nesterov,
+      o.weight_decay, o.norm_weight_decay, o.decoupled_weight_decay,
+      o.lars_coefficient, o.clip_norm, o.ema_decay);
+}
+
+std::string LossScaleSettings(const LossScaleOptions& o) {
+  if (!o.dynamic) return fmt::format(" loss-scale={}", o.initial);
+  return fmt::format(" loss-scale=dynamic,{},{},{},{},{},{}", o.initial,
+                     o.growth_interval, o.growth_factor, o.backoff_factor,
+                     o.floor, o.ceiling);
+}
+
+}  // namespace
+
+std::string Settings(const PassOptions& options) {
+  const PrecisionOptions& precision = options.precision;
+  std::string text = fmt::format(
+      "fusion={} rounding={} winograd={} gradients={} dtype={} allow={} "
+      "deny={} narrow-gradients={}",
+      options.fusion ? "on" : "off", options.eager_rounding ? "eager" : "fast",
+      options.winograd ? "on" : "off", options.keep_gradients ? "kept" : "used",
+      ir::DTypeName(precision.dtype), Names(precision.allow),
+      Names(precision.deny), precision.narrow_gradients);
+  text += OptimizerSettings(options.optimizer);
+  text += LossScaleSettings(options.loss_scale);
+  text +=
+      fmt::format(" micro-batches={} world-size={} disabled={} only={}",
+                  static_cast<int>(options.micro_batches), options.world_size,
+                  Names(options.disabled), Names(options.only));
+  for (const auto& [pass, rewrites] : options.fuel) {
+    text += fmt::format(" fuel-{}={}", pass, rewrites);
+  }
+  return text;
+}
+
+}  // namespace fusor::passes

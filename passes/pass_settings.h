@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "passes/passes.h"
+
+namespace fusor::passes {
+
+// The options that decide what a training step is compiled to, as words
+// KEY=VALUE separated by blanks, in a fixed order; faults are left out.
+std::string Settings(const PassOptions& options);
+
+}  // namespace fusor::passes
