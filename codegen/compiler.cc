@@ -80,6 +80,12 @@ passes::RunnerOptions MakeRunner(const CompileOptions& options) {
       if (observer.pass) observer.pass(trace, graph);
     }
   };
+  runner.failure = [&options](const passes::PassTrace& trace,
+                              const ir::Graph& before, const ir::Graph& after) {
+    for (const CompileObserver& observer : options.observers) {
+      if (observer.failure) observer.failure(trace, before, after);
+    }
+  };
   return runner;
 }
 

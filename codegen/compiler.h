@@ -46,6 +46,11 @@ struct CompileObserver {
   std::function<void(const std::string& stage, const ir::Graph&)> stage;
   // After each pass with the graph as it left it (passes/pipeline.h).
   std::function<void(const passes::PassTrace&, const ir::Graph&)> pass;
+  // After a pass that failed where graphs are verified
+  // (RunnerOptions::failure).
+  std::function<void(const passes::PassTrace&, const ir::Graph& before,
+                     const ir::Graph& after)>
+      failure;
   // At the end.
   std::function<void(const CompiledProgram&, const TargetCompiler&)> program;
 };

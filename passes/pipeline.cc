@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
+#include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "ir/verifier.h"
@@ -95,7 +97,8 @@ class PassRun {
     trace_.name = std::string(entry.name);
     trace_.index = index;
     trace_.nodes_before = graph_.nodes().size();
-    const auto before = options_.verify ? graph_.Clone() : nullptr;
+    const bool verify = options_.verify || Environment("FUSOR_VERIFY") == "1";
+    before_ = verify ? graph_.Clone() : nullptr;
     try {
       Apply(entry);
     } catch (const Error& error) {
@@ -106,7 +109,7 @@ class PassRun {
       Fail(ErrorCode::kInternal, Broken(error));
     }
     try {
-      if (options_.verify) VerifyPass(*before, graph_, trace_.changed);
+      if (verify) VerifyPass(*before_, graph_, trace_.changed);
     } catch (const Error& error) {
       Fail(ErrorCode::kInternal,
            fmt::format("graph {}: verification failed after {} (pass {} of "
@@ -137,6 +140,10 @@ class PassRun {
   [[noreturn]] void Fail(ErrorCode code, const std::string& message) {
     trace_.error = message;
     Record();
+    if (code == ErrorCode::kInternal && before_ != nullptr &&
+        options_.failure) {
+      options_.failure(trace_, *before_, graph_);
+    }
     ThrowError(code, message);
   }
 
@@ -149,6 +156,7 @@ class PassRun {
   ir::Graph& graph_;
   PassContext& context_;
   const RunnerOptions& options_;
+  std::unique_ptr<ir::Graph> before_;  // where graphs are verified
   PassTrace trace_;
 };
 

@@ -41,7 +41,7 @@ void CheckPassNames(const PassOptions& options);
 
 struct RunnerOptions {
   // Verifies the graph after each pass that changed it, and that each pass
-  // tells the truth about having changed it.
+  // tells the truth about having changed it; so does FUSOR_VERIFY=1.
 #ifdef NDEBUG
   bool verify = false;
 #else
@@ -50,6 +50,11 @@ struct RunnerOptions {
   // Called after each pass: for dumps. After one that failed, too, with the
   // trace's error set and the graph as the pass left it.
   std::function<void(const PassTrace&, const ir::Graph&)> observer;
+  // Called when a pass has failed by a bug and graphs are verified, so that a
+  // copy from before the pass is there.
+  std::function<void(const PassTrace&, const ir::Graph& before,
+                     const ir::Graph& after)>
+      failure;
 };
 
 // Runs the passes of one stage that the context's options enable. True when

@@ -35,9 +35,10 @@ MODULE = """graph tiny {
 """.replace("VALUES", ",".join(str(i / 4 + 0.25) for i in range(20)))
 
 
-def fusor(*args, text=None, prefix=(), fault=""):
+def fusor(*args, text=None, prefix=(), fault="", **variables):
+    variables = {name: str(value) for name, value in variables.items()}
     return subprocess.run([*prefix, FUSOR, *map(str, args)], input=text,
-                          env=dict(os.environ, FUSOR_FAULT=fault),
+                          env=dict(os.environ, FUSOR_FAULT=fault, **variables),
                           capture_output=True, text=True, check=False)
 
 
@@ -241,6 +242,30 @@ class DumpTest(CliTest):
                 self.assertEqual("fusor: " + error.read_text(), result.stderr)
                 # The pass can be run again on what it got.
                 self.run_ok("opt", before, "--pass", "fuse")
+
+
+    def test_a_pass_that_fails_verification_is_kept_unasked(self):
+        for name, *args in (("compile", *SMALL, "--verify-each"),
+                            ("opt", self.module, "--pipeline", "all",
+                             "--verify-each")):
+            with self.subTest(name):
+                result = fusor(name, *args, fault="throw:fuse:",
+                               TMPDIR=self.folder)
+                self.assertEqual(result.returncode, 70, result.stderr)
+                note, error = result.stderr.splitlines()
+                folder = pathlib.Path(note.split(": ")[-1])
+                self.assertEqual(folder.parent, self.folder)
+                self.assertIn("pass fuse", note)
+                _, before, message = sorted(folder.glob("m0000.*/*"))
+                self.assertEqual("fusor: " + message.read_text().strip(),
+                                 error)
+                self.run_ok("opt", before, "--pass", "fuse")
+                shutil.rmtree(folder)
+        # What the user may not ask for is no failure of a pass.
+        result = fusor("compile", *SMALL, "--verify-each", "--fuel",
+                       "autodiff=0", TMPDIR=self.folder)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(list(self.folder.glob("fusor-*")), [])
 
 
 class CompileTest(CliTest):

@@ -13,6 +13,7 @@
 #include "passes/pipeline.h"
 #include "runtime/debug/snapshot.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/failed_pass.h"
 #include "tools/fusor/module_file.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
@@ -56,7 +57,10 @@ class OptCommand {
         graph_(ReadModule(flags.module)),
         context_(*compiler_, options_.passes) {
     runner_.verify |= options_.verify || options_.verify_passes;
-    if (dumper_ == nullptr) return;
+    if (dumper_ == nullptr) {
+      runner_.failure = KeepFailedPass(flags.compile.dump).failure;
+      return;
+    }
     runner_.observer = [this](const auto& trace, const ir::Graph& graph) {
       dumper_->Pass(trace, graph);
     };

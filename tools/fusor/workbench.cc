@@ -20,6 +20,7 @@
 #include "passes/pipeline.h"
 #include "runtime/backend_loader.h"
 #include "runtime/debug/profile.h"
+#include "tools/fusor/failed_pass.h"
 #include "tools/fusor/training_options.h"
 
 namespace fusor::tools {
@@ -168,6 +169,8 @@ codegen::CompileOptions MakeCompileOptions(
   options.verify_passes = flags.verify_each;
   if (dumper != nullptr) {
     options.observers.push_back(codegen::Dumper::Observe(dumper));
+  } else if (flags.dump.to.empty()) {
+    options.observers.push_back(KeepFailedPass(flags.dump));
   }
   return options;
 }
