@@ -74,24 +74,43 @@ double GatherDelay(const StepTimeline& timeline,
   return delay;
 }
 
-// Buckets, and the seconds of communication that the step cannot hide.
+// Buckets of a policy, and the seconds of communication that the step cannot
+// hide.
 ScalePrediction Communicate(const StepTimeline& timeline,
-                            const ir::Cluster& cluster,
-                            const ScaleOptions& options) {
+                            const CollectiveCost& cost,
+                            const BucketPolicy& policy, bool sharded) {
   ScalePrediction result;
-  const int64_t ranks = options.nodes * options.gpus;
-  if (ranks == 1) return result;
-  CollectiveCost cost = AllReduceCost(cluster, options.nodes, options.gpus);
-  if (options.sharded) cost = Halved(std::move(cost));
   result.buckets = passes::PartitionGradients(
-      WireGradients(timeline, options.policy.element_bytes), cost,
-      options.policy);
+      WireGradients(timeline, policy.element_bytes), cost, policy);
   result.exposed = std::max(0.0, result.buckets.back().end - timeline.backward);
-  if (options.sharded) {
+  if (sharded) {
     result.gathered = GatherEnds(result.buckets, cost);
     result.exposed += GatherDelay(timeline, result);
   }
   return result;
+}
+
+ScalePrediction Communicate(const StepTimeline& timeline,
+                            const ir::Cluster& cluster,
+                            const ScaleOptions& options) {
+  if (options.nodes * options.gpus == 1) return {};
+  CollectiveCost cost = AllReduceCost(cluster, options.nodes, options.gpus);
+  if (options.sharded) cost = Halved(std::move(cost));
+  ScalePrediction best =
+      Communicate(timeline, cost, options.policy, options.sharded);
+  if (!options.sharded || options.policy.rule != BucketRule::kExact) {
+    return best;
+  }
+  // The partition that ends first may have large buckets, of which the next
+  // forward pass would wait for all.
+  for (int64_t cap = 1 << 20; cap <= 64 << 20; cap *= 2) {
+    BucketPolicy capped = options.policy;
+    capped.rule = BucketRule::kCap;
+    capped.cap_bytes = cap;
+    ScalePrediction other = Communicate(timeline, cost, capped, true);
+    if (other.exposed < best.exposed) best = std::move(other);
+  }
+  return best;
 }
 
 double UpdateSeconds(const StepTimeline& timeline,
