@@ -49,7 +49,9 @@ class PlanBuilder {
   int AddResult(const Value* value, bool packed = false);
   std::vector<int> FusionArgs(const Node& node, const LoweredKernel& kernel);
   void AddOutputs();
+  WorkspaceBytes AddCalls();
   void PrepareCalls();
+  void AddWorkspaces();
 
   int OperandSpan(const std::vector<int>& buffers);
   int Span(const std::vector<int>& buffers);
@@ -79,6 +81,7 @@ class PlanBuilder {
   // Values of which some were copied -> span.
   std::map<std::vector<int>, int> copied_spans_;
   std::map<std::string, int> kernels_;  // identity -> index
+  size_t prepared_ = 0;                 // calls, from the first
   std::set<std::string> names_;         // of values and copies
   std::set<std::string> kernel_names_;
 };
@@ -99,7 +102,7 @@ Plan PlanBuilder::Build() {
   }
   std::vector<Node*> steps;
   std::vector<const Node*> constants;
-  for (Node* node : Schedule(graph_)) {
+  for (Node* node : Schedule(graph_, AddCalls())) {
     if (node->op_name() == "constant") {
       constants.push_back(node);
     } else if (!IsView(*node)) {
@@ -115,7 +118,7 @@ Plan PlanBuilder::Build() {
   GroupClaimedSpans();
   for (const Node* node : steps) AddStep(*node);
   AddOutputs();
-  PrepareCalls();
+  AddWorkspaces();
   LayOutArenas(draft_, options_);
   return std::move(plan);
 }
@@ -477,10 +480,34 @@ void PlanBuilder::AddOutputs() {
   }
 }
 
+// Those of nodes, before the schedule: it has to know their workspaces.
+WorkspaceBytes PlanBuilder::AddCalls() {
+  std::unordered_map<const Node*, int> call_of;
+  for (const auto& node : graph_.nodes()) {
+    const bool call = node->body() == nullptr &&
+                      !lowered_.contains(node.get()) && !IsView(*node) &&
+                      node->op_name() != "constant";
+    if (call) call_of.emplace(node.get(), AddCall(*node));
+  }
+  PrepareCalls();
+  return [this, call_of = std::move(call_of)](const Node& node) -> int64_t {
+    const auto call = call_of.find(&node);
+    return call == call_of.end()
+               ? 0
+               : draft_.plan.calls[call->second].workspace_bytes;
+  };
+}
+
 void PlanBuilder::PrepareCalls() {
+  std::vector<LibraryCall>& calls = draft_.plan.calls;
+  const size_t first = std::exchange(prepared_, calls.size());
+  ParallelFor(calls.size() - first, options_.threads,
+              [&](size_t i) { compiler_.PrepareCall(calls[first + i]); });
+}
+
+void PlanBuilder::AddWorkspaces() {
   Plan& plan = draft_.plan;
-  ParallelFor(plan.calls.size(), options_.threads,
-              [&](size_t i) { compiler_.PrepareCall(plan.calls[i]); });
+  PrepareCalls();  // copies
   for (Step& step : plan.steps) {
     if (step.kind == StepKind::kLaunch) continue;
     const int64_t bytes = plan.calls[step.index].workspace_bytes;

@@ -25,7 +25,7 @@ struct Problem {
   };
   std::vector<std::vector<int>> before;  // must have run
   std::vector<std::vector<int>> after;
-  std::vector<Storage> storages;          // temporary ones
+  std::vector<Storage> storages;          // temporary; workspaces: unread
   std::vector<std::vector<int>> defines;  // node -> storages
   std::vector<std::vector<int>> reads;    // node -> storages, distinct
 
@@ -82,7 +82,7 @@ void AddStateEdges(const Graph& graph, Problem& problem) {
   }
 }
 
-Problem MakeProblem(const Graph& graph) {
+Problem MakeProblem(const Graph& graph, const WorkspaceBytes& workspace) {
   Problem problem;
   const size_t n = graph.nodes().size();
   problem.before.resize(n);
@@ -108,6 +108,11 @@ Problem MakeProblem(const Graph& graph) {
       problem.reads[position].push_back(it->second);
     }
     if (IsView(*node) || node->op().fusion == ir::FusionKind::kSource) continue;
+    if (const int64_t bytes = workspace ? workspace(*node) : 0; bytes > 0) {
+      problem.defines[position].push_back(
+          static_cast<int>(problem.storages.size()));
+      problem.storages.push_back({PadToAlignment(bytes), position, {}});
+    }
     for (size_t i = 0; i < node->num_outputs(); ++i) {
       const Value* value = node->output(i);
       if (placed.contains(value)) continue;
@@ -262,7 +267,9 @@ std::vector<int> LeastMemoryLast(const Problem& problem) {
         for (int s : problem.reads[node]) {
           if (!live[s]) bytes += problem.storages[s].bytes;
         }
-        for (int s : problem.defines[node]) bytes -= problem.storages[s].bytes;
+        for (int s : problem.defines[node]) {
+          if (live[s]) bytes -= problem.storages[s].bytes;
+        }
         return std::pair(bytes, -node);
       },
       [&](int node) {
@@ -281,13 +288,17 @@ std::vector<int> GraphOrder(const Problem& problem) {
 
 }  // namespace
 
-std::vector<Node*> Schedule(const Graph& graph) {
-  const Problem problem = MakeProblem(graph);
+std::vector<Node*> Schedule(const Graph& graph,
+                            const WorkspaceBytes& workspace) {
+  const Problem problem = MakeProblem(graph, workspace);
+  // The greedy orders go astray now and then for a large workspace's sake.
+  const Problem values = MakeProblem(graph, {});
   std::vector<int> best;
   int64_t best_peak = 0;
   for (const std::vector<int>& order :
        {GraphOrder(problem), DepthFirst(graph, problem),
-        LeastMemoryFirst(problem), LeastMemoryLast(problem)}) {
+        LeastMemoryFirst(problem), LeastMemoryLast(problem),
+        LeastMemoryFirst(values), LeastMemoryLast(values)}) {
     FUSOR_ASSERT(order.size() == problem.size(),
                  "schedule of {} nodes has {}: the state edges make a cycle",
                  problem.size(), order.size());
@@ -302,10 +313,11 @@ std::vector<Node*> Schedule(const Graph& graph) {
   return nodes;
 }
 
-int64_t PeakLiveBytes(const Graph& graph, std::span<Node* const> order) {
+int64_t PeakLiveBytes(const Graph& graph, std::span<Node* const> order,
+                      const WorkspaceBytes& workspace) {
   std::vector<int> positions;
   for (const Node* node : order) positions.push_back(node->position());
-  return PeakOf(MakeProblem(graph), positions);
+  return PeakOf(MakeProblem(graph, workspace), positions);
 }
 
 }  // namespace fusor::codegen

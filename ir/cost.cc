@@ -6,32 +6,9 @@
 #include "ir/op.h"
 
 namespace fusor::ir {
-namespace {
-
-// Result elements of the convolution times the window, per group.
-int64_t ConvMacs(const Shape& result, const Shape& weight) {
-  return NumElements(result) * weight[1] * weight[2] * weight[3];
-}
-
-}  // namespace
 
 int64_t NodeMacs(const Node& node) {
-  const Attrs& attrs = node.attrs();
-  if (attrs.Has("weight_shape")) {
-    return ConvMacs(node.input(1)->type().shape, attrs.Ints("weight_shape"));
-  }
-  if (attrs.Has("groups")) {
-    const Shape& weight = node.input(1)->type().shape;
-    return attrs.Has("input_shape")
-               ? ConvMacs(node.input(0)->type().shape, weight)
-               : ConvMacs(node.output()->type().shape, weight);
-  }
-  if (attrs.Has("transpose_a")) {
-    const Shape& a = node.input(0)->type().shape;
-    const int64_t k = a[a.size() - (attrs.Bool("transpose_a") ? 2 : 1)];
-    return node.output()->type().num_elements() * k;
-  }
-  return 0;
+  return node.op().macs == nullptr ? 0 : node.op().macs(node);
 }
 
 int64_t GraphMacs(const Graph& graph) {

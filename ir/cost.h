@@ -7,8 +7,7 @@
 
 namespace fusor::ir {
 
-// Multiply-accumulates of a convolution (or its gradients) or matmul; 0 for
-// every other op. Padding counts, as is customary.
+// Multiply-accumulates: OpDef::macs of a node, of all nodes outside of fusions.
 int64_t NodeMacs(const Node& node);
 int64_t GraphMacs(const Graph& graph);
 

@@ -81,6 +81,9 @@ struct OpDef {
   std::optional<IndexMap> (*operand_map)(const Node& node,
                                          const IndexMap& result) = nullptr;
 
+  // Multiply-accumulates; padding counts, as is customary. Null: none.
+  int64_t (*macs)(const Node& node) = nullptr;
+
   // Builds the gradient of `node` with respect to its operands. d_outputs[i]
   // is the gradient of result i, or null where none arrives; the result holds
   // one value an operand, null where the operand has no gradient. Null rule:

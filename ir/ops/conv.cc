@@ -128,6 +128,23 @@ Grads GradConv(Builder& b, const Node& n, DOutputs d) {
   return grads;
 }
 
+// Elements of the forward result times the window, per group.
+int64_t Macs(const Value& result, const Shape& weight) {
+  return result.type().num_elements() * weight[1] * weight[2] * weight[3];
+}
+
+int64_t ConvMacs(const Node& node) {
+  return Macs(*node.output(), node.input(1)->type().shape);
+}
+
+int64_t GradInputMacs(const Node& node) {
+  return Macs(*node.input(0), node.input(1)->type().shape);
+}
+
+int64_t GradWeightMacs(const Node& node) {
+  return Macs(*node.input(1), node.attrs().Ints("weight_shape"));
+}
+
 std::vector<OpDef> MakeOps() {
   const std::vector<AttrSpec> geometry = {
       {"stride", Ints{1, 1}},         {"pad", Ints{0, 0}},
@@ -148,6 +165,7 @@ std::vector<OpDef> MakeOps() {
   conv.attrs.push_back({"relu", false});
   conv.infer = InferConv;
   conv.gradient = GradConv;
+  conv.macs = ConvMacs;
   conv.eval = EvalConv;
 
   OpDef grad_input = conv;
@@ -158,6 +176,7 @@ std::vector<OpDef> MakeOps() {
   grad_input.attrs.push_back({"input_shape", Ints{}, true});
   grad_input.infer = InferGradInput;
   grad_input.gradient = nullptr;
+  grad_input.macs = GradInputMacs;
   grad_input.eval = EvalConvGradInput;
 
   OpDef grad_weight = grad_input;
@@ -166,6 +185,7 @@ std::vector<OpDef> MakeOps() {
   grad_weight.attrs = geometry;
   grad_weight.attrs.push_back({"weight_shape", Ints{}, true});
   grad_weight.infer = InferGradWeight;
+  grad_weight.macs = GradWeightMacs;
   grad_weight.eval = EvalConvGradWeight;
   return {conv, grad_input, grad_weight};
 }

@@ -91,6 +91,12 @@ void EvalMatmul(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   }
 }
 
+int64_t MatmulMacs(const Node& node) {
+  const Shape& a = node.input(0)->type().shape;
+  const int64_t k = a[a.size() - (node.attrs().Bool("transpose_a") ? 2 : 1)];
+  return node.output()->type().num_elements() * k;
+}
+
 std::vector<OpDef> MakeOps() {
   OpDef op;
   op.name = "matmul";
@@ -104,6 +110,7 @@ std::vector<OpDef> MakeOps() {
               {"result_dtype", std::string("")}};
   op.infer = InferMatmul;
   op.gradient = GradMatmul;
+  op.macs = MatmulMacs;
   op.eval = EvalMatmul;
   return {op};
 }

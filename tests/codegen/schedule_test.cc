@@ -83,6 +83,29 @@ TEST(Schedule, FinishesOneBranchBeforeItStartsAnother) {
   EXPECT_EQ(PeakLiveBytes(*graph, GraphOrder(*graph)), 3 * 448);
 }
 
+// %big needs much memory while it runs: before the values that wait for the end
+// are there.
+TEST(Schedule, RunsWhatNeedsAWorkspaceWhileLittleIsLive) {
+  const auto graph = test::ParseOrDie(R"(
+    graph g {
+      %x = data : f32[100]
+      %a = neg(%x) : f32[100]
+      %b = exp(%x) : f32[100]
+      %big = tanh(%x) : f32[100]
+      %r = reduce(%big) {dims=[0], kind="sum"} : f32[]
+      %ab = add(%a, %b) : f32[100]
+      %rab = reduce(%ab) {dims=[0], kind="sum"} : f32[]
+      return %r as "r", %rab as "rab"
+    })");
+  const auto workspace = [](const Node& node) -> int64_t {
+    return node.output()->name() == "big" ? 1000 : 0;
+  };
+  const std::vector<Node*> order = Schedule(*graph, workspace);
+  EXPECT_EQ(PeakLiveBytes(*graph, order, workspace), 1024 + 448);
+  EXPECT_EQ(PeakLiveBytes(*graph, GraphOrder(*graph), workspace),
+            1024 + 3 * 448);
+}
+
 TEST(Schedule, RunsReadersOfOldStateBeforeItsUpdate) {
   const auto graph = test::ParseOrDie(R"(
     graph g {
