@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <set>
 
@@ -21,6 +20,7 @@
 #include "runtime/debug/isolate.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/small_models.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor {
 namespace {
@@ -239,14 +239,15 @@ class PlantedCodeFaultTest : public PlantedFaultTest {
         compiler_(backend_.CreateCompiler("", {})),
         device_(backend_.OpenDevice(0, {})) {}
 
+  // Of the process: ctest runs several of these tests side by side.
   static void SetUpTestSuite() {
-    cache_ = testing::TempDir() + "/planted_faults_kernels";
+    cache_ = std::make_unique<test::TemporaryFolder>();
   }
-  static void TearDownTestSuite() { std::filesystem::remove_all(cache_); }
+  static void TearDownTestSuite() { cache_.reset(); }
 
   codegen::CompileOptions CompileOptions(const Fault& fault) const {
     codegen::CompileOptions options;
-    options.kernel_cache = cache_;
+    options.kernel_cache = cache_->path();
     options.passes.fault = fault;
     return options;
   }
@@ -256,7 +257,7 @@ class PlantedCodeFaultTest : public PlantedFaultTest {
                             CompileOptions(fault));
   }
 
-  static inline std::string cache_;
+  static inline std::unique_ptr<test::TemporaryFolder> cache_;
   runtime::Backend& backend_;
   std::unique_ptr<codegen::TargetCompiler> compiler_;
   std::unique_ptr<runtime::Device> device_;

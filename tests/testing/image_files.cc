@@ -141,16 +141,4 @@ void WriteTestFile(const std::string& path, std::span<const uint8_t> bytes) {
   WriteFileAtomically(path, text, ErrorCode::kInternal);
 }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string name =
-      (std::filesystem::temp_directory_path() / "fusor_test_XXXXXX").string();
-  FUSOR_ASSERT(mkdtemp(name.data()) != nullptr, "no folder {}", name);
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 }  // namespace fusor::testing

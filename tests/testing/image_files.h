@@ -7,7 +7,7 @@
 
 #include "runtime/data/image.h"
 
-// Images, their files and a place for them, for tests.
+// Images and their files, for tests.
 namespace fusor::testing {
 
 using Bytes = std::vector<uint8_t>;
@@ -44,22 +44,5 @@ Bytes EncodePng(const runtime::Image& image);
 
 // Writes a file, making its folders.
 void WriteTestFile(const std::string& path, std::span<const uint8_t> bytes);
-
-// An empty folder that goes away with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder();
-
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const {
-    return path_ + "/" + name;
-  }
-
- private:
-  std::string path_;
-};
 
 }  // namespace fusor::testing

@@ -1,13 +1,9 @@
 #include "tests/testing/state_snapshots.h"
 
 #include <fmt/core.h>
-#include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
-#include "ir/support/error.h"
 #include "ir/support/philox.h"
 
 namespace fusor::test {
@@ -53,12 +49,5 @@ runtime::CheckpointHeader MakeHeader(int64_t step) {
           .options = {{"--lr", text}},
           .version = "v" + text};
 }
-
-TemporaryFolder::TemporaryFolder()
-    : path_(::testing::TempDir() + "fusor_test_XXXXXX") {
-  FUSOR_ASSERT(mkdtemp(path_.data()) != nullptr, "{}", path_);
-}
-
-TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(path_); }
 
 }  // namespace fusor::test

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "runtime/checkpoint/checkpoint.h"
 
@@ -13,19 +12,5 @@ runtime::StateSnapshot MakeState(uint64_t seed, int64_t elements = 512);
 
 // A header of which every field says `step`.
 runtime::CheckpointHeader MakeHeader(int64_t step);
-
-// A folder of its own, removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace fusor::test

@@ -12,6 +12,7 @@
 #include "ir/support/philox.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "tests/testing/state_snapshots.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::runtime {
 namespace {

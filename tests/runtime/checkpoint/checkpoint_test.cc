@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/weights.h"
 #include "tests/testing/state_snapshots.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::runtime {
 namespace {

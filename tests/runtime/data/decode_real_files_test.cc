@@ -13,6 +13,7 @@
 #include "ir/support/file.h"
 #include "runtime/data/decode.h"
 #include "tests/testing/image_files.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::runtime {
 namespace {
@@ -49,7 +50,7 @@ std::vector<Case> ReadTable(const std::string& path) {
 }
 
 std::string Sha256(const Image& image) {
-  const fusor::testing::TemporaryFolder folder;
+  const fusor::test::TemporaryFolder folder;
   fusor::testing::WriteTestFile(folder / "pixels", image.pixels);
   FILE* pipe = popen(("sha256sum " + (folder / "pixels")).c_str(), "r");
   char digest[64] = {};

@@ -10,11 +10,12 @@
 
 #include "ir/support/error.h"
 #include "tests/testing/image_files.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::runtime {
 namespace {
 
-using ::fusor::testing::TemporaryFolder;
+using ::fusor::test::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

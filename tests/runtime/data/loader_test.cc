@@ -14,6 +14,7 @@
 #include "ir/support/error.h"
 #include "runtime/data/image_folder.h"
 #include "tests/testing/image_files.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::runtime {
 namespace {
@@ -130,7 +131,7 @@ TEST(Loader, EvaluationCountsEverySampleOnce) {
 
 // Everything a real run reads: JPEG files, all of the augmentation.
 TEST(Loader, BatchesDoNotDependOnThreadsOrPrefetch) {
-  const fusor::testing::TemporaryFolder folder;
+  const fusor::test::TemporaryFolder folder;
   for (int i = 0; i < 20; ++i) {
     fusor::testing::WriteTestFile(
         folder / fmt::format("c{}/{}.jpg", i % 2, i),

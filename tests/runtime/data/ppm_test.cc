@@ -6,12 +6,13 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "tests/testing/image_files.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::runtime {
 namespace {
 
 TEST(Ppm, HoldsTheHeadingAndThePixels) {
-  const fusor::testing::TemporaryFolder folder;
+  const fusor::test::TemporaryFolder folder;
   Image image;
   image.SetSize(2, 1);
   image.pixels = {1, 2, 3, 0, 255, 10};
@@ -23,7 +24,7 @@ TEST(Ppm, HoldsTheHeadingAndThePixels) {
 }
 
 TEST(Ppm, NamesAFolderThatIsNotThere) {
-  const fusor::testing::TemporaryFolder folder;
+  const fusor::test::TemporaryFolder folder;
   EXPECT_THAT([&] { WritePpm(folder / "no/x.ppm", Image()); },
               ::testing::ThrowsMessage<Error>(
                   ::testing::HasSubstr(folder / "no/x.ppm")));

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/support/error.h"
-#include "tests/testing/state_snapshots.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::runtime {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "ir/support/error.h"
 #include "runtime/crc32c.h"
-#include "tests/testing/state_snapshots.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::runtime {
 namespace {
