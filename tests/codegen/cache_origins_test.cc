@@ -14,6 +14,7 @@
 #include "tests/testing/fake_compiler.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::codegen {
 namespace {
@@ -132,24 +133,17 @@ TEST_F(CacheOriginsTest, ADamagedLogCostsExplanationsAlone) {
 
 class OriginLogTest : public testing::Test {
  protected:
-  OriginLogTest() {
-    folder_ = testing::TempDir() + "/fusor_origin_log";
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~OriginLogTest() override { fs::remove_all(folder_); }
-
   static KernelOrigin Origin(uint64_t source, const std::string& settings) {
     return {"net/k", source, "t", {"c 1", "d", "o=1", "r1"}, settings};
   }
 
   CacheMiss Explain(const std::vector<KernelOrigin>& known,
                     const KernelOrigin& origin) {
-    OriginLog(folder_).Append(known);
-    return OriginLog(folder_).Explain(origin);
+    OriginLog(folder_.path()).Append(known);
+    return OriginLog(folder_.path()).Explain(origin);
   }
 
-  std::string folder_;
+  const test::TemporaryFolder folder_;
 };
 
 TEST_F(OriginLogTest, AnotherSourceByOtherOptionsIsBlamedOnThese) {
@@ -182,8 +176,8 @@ TEST_F(OriginLogTest, TheSameSourceIsMoreAlikeThanTheSameName) {
 
 TEST_F(OriginLogTest, ForgetsTheOldestHalfWhenItGrows) {
   const std::vector<KernelOrigin> first{Origin(1, std::string(40000, 'x'))};
-  for (int i = 0; i < 200; ++i) OriginLog(folder_).Append(first);
-  EXPECT_LT(fs::file_size(folder_ + "/origins.jsonl"), 5 << 20);
+  for (int i = 0; i < 200; ++i) OriginLog(folder_.path()).Append(first);
+  EXPECT_LT(fs::file_size(folder_ / "origins.jsonl"), 5 << 20);
   EXPECT_THAT(Explain({Origin(7, "a=1")}, Origin(7, "a=1")).changed,
               ElementsAre("lost"));
 }

@@ -6,25 +6,23 @@
 #include <fstream>
 #include <string>
 
+#include "tests/testing/temporary_folder.h"
+
 namespace fusor::runtime {
 namespace {
 
 // A /proc and /sys as a container sees them.
 class FakeRoot {
  public:
-  FakeRoot() : root_(std::string(::testing::TempDir()) + "/fake_root") {
-    std::filesystem::remove_all(root_);
-  }
-  ~FakeRoot() { std::filesystem::remove_all(root_); }
   void Write(const std::string& path, const std::string& text) {
-    const std::filesystem::path file = root_ + path;
+    const std::filesystem::path file = root_.path() + path;
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text;
   }
-  size_t FreeBytes() const { return FreeHostBytes(root_); }
+  size_t FreeBytes() const { return FreeHostBytes(root_.path()); }
 
  private:
-  std::string root_;
+  const test::TemporaryFolder root_;
 };
 
 TEST(FreeHostBytesTest, IsWhatTheKernelCallsAvailable) {
