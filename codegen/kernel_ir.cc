@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "codegen/packed_bits.h"
+#include "ir/cost.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/str.h"
@@ -126,7 +126,7 @@ std::string PrintHeader(const Kernel& kernel, bool identity) {
 }  // namespace
 
 int64_t KernelBuffer::num_bytes() const {
-  return packed ? PackedBytes(elements) : elements * ir::DTypeSize(dtype);
+  return packed ? ir::PackedBytes(elements) : elements * ir::DTypeSize(dtype);
 }
 
 int64_t NumTasks(const Kernel& kernel, const Phase& phase) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ir/cost.h"
+
 namespace fusor::codegen {
 namespace {
 
@@ -111,7 +113,8 @@ void DropUnequalAliases(LoweredKernel& lowered) {
 }  // namespace
 
 std::vector<uint8_t> PackBits(std::span<const uint8_t> bools) {
-  std::vector<uint8_t> bits(PackedBytes(static_cast<int64_t>(bools.size())));
+  std::vector<uint8_t> bits(
+      ir::PackedBytes(static_cast<int64_t>(bools.size())));
   for (size_t i = 0; i < bools.size(); ++i) {
     if (bools[i] != 0) bits[i / kBitsPerByte] |= 1U << (i % kBitsPerByte);
   }

@@ -12,10 +12,8 @@
 
 namespace fusor::codegen {
 
-// Bytes of `elements` bits: element i is bit i % 8 of byte i / 8.
-constexpr int64_t PackedBytes(int64_t elements) { return (elements + 7) / 8; }
-
-// One byte an element, 0 or 1, to bits and back.
+// One byte an element, 0 or 1, to bits and back: element i is bit i % 8 of byte
+// i / 8.
 std::vector<uint8_t> PackBits(std::span<const uint8_t> bools);
 std::vector<uint8_t> UnpackBits(std::span<const uint8_t> bits,
                                 int64_t elements);

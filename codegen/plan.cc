@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/packed_bits.h"
+#include "ir/cost.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/str.h"
@@ -97,7 +98,7 @@ std::string Text(const Step& step) {
 }  // namespace
 
 int64_t Buffer::value_bytes() const {
-  return packed ? PackedBytes(type.num_elements()) : type.num_bytes();
+  return packed ? ir::PackedBytes(type.num_elements()) : type.num_bytes();
 }
 
 std::vector<uint8_t> Unpacked(const Buffer& buffer,

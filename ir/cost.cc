@@ -18,8 +18,7 @@ int64_t GraphMacs(const Graph& graph) {
 }
 
 int64_t KernelBytes(const TensorType& type) {
-  constexpr int64_t kBits = 8;
-  return type.dtype == DType::kBool ? (type.num_elements() + kBits - 1) / kBits
+  return type.dtype == DType::kBool ? PackedBytes(type.num_elements())
                                     : type.num_bytes();
 }
 

@@ -11,6 +11,9 @@ namespace fusor::ir {
 int64_t NodeMacs(const Node& node);
 int64_t GraphMacs(const Graph& graph);
 
+// Bytes of `elements` bits.
+constexpr int64_t PackedBytes(int64_t elements) { return (elements + 7) / 8; }
+
 // Bytes of a value between kernels, which keep bools at one bit an element.
 int64_t KernelBytes(const TensorType& type);
 

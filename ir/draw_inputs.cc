@@ -41,9 +41,9 @@ std::optional<Tensor> DrawPositions(const Value& value, uint64_t key) {
   if (read == value.uses().end()) return std::nullopt;
   Graph graph("positions");
   const Attrs& attrs = read->node->attrs();
-  const Value* x = graph.AddInput({DType::kF32, attrs.Ints("input_shape"), {}},
-                                  InputRole::kData, "x");
-  Node* pool = graph.AddNode("max_pool", {graph.input(0)},
+  Value* x = graph.AddInput({DType::kF32, attrs.Ints("input_shape"), {}},
+                            InputRole::kData, "x");
+  Node* pool = graph.AddNode("max_pool", {x},
                              {{"window", attrs.Ints("window")},
                               {"stride", attrs.Ints("stride")},
                               {"pad", attrs.Ints("pad")}});

@@ -114,8 +114,8 @@ constexpr const char* kDllJson = "DLLogger JSON";
 constexpr const char* kJsonLines = "fusor JSON Lines";
 
 // Seconds of "[2020-09-15 ]14:29:13.473765", with a comma or a point, or of a
-// Unix time; -1 of
-// anything else. A clock that shows no date starts anew each day.
+// Unix time; -1 of anything else. A clock that shows no date starts anew each
+// day.
 double ParseTime(std::string text) {
   std::replace(text.begin(), text.end(), ',', '.');
   int year = 0, month = 0, day = 0, hour = 0, minute = 0;
