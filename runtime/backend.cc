@@ -1,5 +1,6 @@
 #include "runtime/backend.h"
 
+#include "ir/support/error.h"
 #include "runtime/build_id.h"
 
 namespace fusor::runtime {
@@ -10,6 +11,11 @@ Stream::~Stream() = default;
 Memory::~Memory() = default;
 Device::~Device() = default;
 Backend::~Backend() = default;
+
+std::unique_ptr<Communicator> Backend::Connect(TcpStore&,
+                                               const CommunicatorOptions&) {
+  FUSOR_CHECK(false, kDevice, "backend {}: knows one rank alone", name());
+}
 
 const char* BuildId() { return kBuildId; }
 

@@ -12,8 +12,11 @@
 
 #include "codegen/plan.h"
 #include "codegen/target_compiler.h"
+#include "runtime/communicator.h"
 
 namespace fusor::runtime {
+
+class TcpStore;
 
 // A kernel or library call that is ready to run. Immutable; may be launched
 // concurrently on different streams only with different buffers.
@@ -88,6 +91,12 @@ class Backend {
   // For this machine's device, or for the named target.
   virtual std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
       const std::string& target, const BackendOptions& options) = 0;
+  // Connects this rank to all others of the store, for collectives on the
+  // backend's memory; to be called by all of them. Throws kPeerLost, kUsage for
+  // a network interface that is not there, or kDevice: this backend knows one
+  // rank alone.
+  virtual std::unique_ptr<Communicator> Connect(
+      TcpStore& store, const CommunicatorOptions& options);
 };
 
 // What a plug-in exports, under the name kBackendEntry:
@@ -97,7 +106,7 @@ struct BackendEntry {
   const char* build_id;  // kBuildId of the generated runtime/build_id.h
   std::unique_ptr<Backend> (*create)();
 };
-inline constexpr int kBackendAbiVersion = 1;
+inline constexpr int kBackendAbiVersion = 2;
 inline constexpr char kBackendEntry[] = "FusorBackendEntry";
 const char* BuildId();
 

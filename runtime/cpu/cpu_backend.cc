@@ -9,6 +9,7 @@
 #include "runtime/build_id.h"
 #include "runtime/cpu/cpu_compiler.h"
 #include "runtime/cpu/cpu_device.h"
+#include "runtime/cpu/gloo_collectives.h"
 #include "runtime/cpu/onednn_calls.h"
 #include "runtime/host_memory.h"
 
@@ -76,6 +77,12 @@ class CpuBackend : public runtime::Backend {
                 "CPU backend: target {} is not a CPU", target);
     return std::make_unique<CpuCompiler>(
         WithThreads(std::move(description), Threads(options)));
+  }
+
+  std::unique_ptr<runtime::Communicator> Connect(
+      runtime::TcpStore& store,
+      const runtime::CommunicatorOptions& options) override {
+    return runtime::RunInThread(ConnectGloo(store, options));
   }
 };
 

@@ -3,8 +3,10 @@
 #include "ir/support/error.h"
 #include "runtime/backend.h"
 #include "runtime/build_id.h"
+#include "runtime/null/null_communicator.h"
 #include "runtime/null/null_compiler.h"
 #include "runtime/null/null_device.h"
+#include "runtime/ranks/tcp_store.h"
 
 namespace fusor::null {
 namespace {
@@ -32,6 +34,11 @@ class NullBackend : public runtime::Backend {
     // The same everywhere, so that what tests expect is.
     return std::make_unique<NullCompiler>(
         ir::FindTarget(target.empty() ? "cpu-avx2" : target));
+  }
+  std::unique_ptr<runtime::Communicator> Connect(
+      runtime::TcpStore& store, const runtime::CommunicatorOptions&) override {
+    return std::make_unique<NullCommunicator>(Log(), store.rank(),
+                                              store.world_size());
   }
 };
 

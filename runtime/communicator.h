@@ -1,0 +1,88 @@
+#pragma once
+
+// Collectives: what all ranks do together to the memory of each. One
+// communicator a process; all ranks start the same collectives in the same
+// order, and they run one after the other beside the work of other streams.
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/dtype.h"
+
+namespace fusor::runtime {
+
+class Stream;
+
+enum class CollectiveKind : uint8_t {
+  kAllReduce,      // every rank gets the sum of all ranks' elements
+  kReduceScatter,  // rank r gets the sum of part r; the other parts are lost
+  kAllGather,      // part r of every rank becomes rank r's
+  kBroadcast,      // every rank gets the root's elements
+  kBarrier,        // no data: ends nowhere before it has started everywhere
+};
+std::string_view CollectiveName(CollectiveKind kind);  // "all_reduce"
+
+// Part r of n elements on W ranks is [r * c, (r + 1) * c) for c = ceil(n / W),
+// as far as it lies within n.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  void* data = nullptr;  // device memory, changed in place
+  int64_t elements = 0;
+  // Of sums: f16, bf16, f32 or f64; of the others, any.
+  ir::DType dtype = ir::DType::kF32;
+  int root = 0;  // of a broadcast
+};
+
+struct CommunicatorOptions {
+  // Of each collective: a peer that has not done its part by then is lost.
+  std::chrono::milliseconds timeout{300'000};
+  // Sums add rank 0's elements to zero, then rank 1's, and so on; those of 16
+  // bit are added up in f32 and rounded once. Otherwise the order is whatever
+  // is fastest, the same on all ranks and in each run of as many ranks.
+  bool deterministic = false;
+  std::string interface;  // of the network; empty: by which rank 0 is reached
+};
+
+// What a collective took, for profiles: seconds on the steady clock.
+struct CollectiveTime {
+  double started = 0;  // by Start
+  double begun = 0;    // once those before it had ended
+  double ended = 0;
+  int64_t bytes = 0;
+};
+
+// Calls come from one thread at a time. What goes wrong is thrown, as
+// kPeerLost, by the next call; after that no collective runs any more.
+class Communicator {
+ public:
+  virtual ~Communicator();
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+  virtual std::string description() const = 0;  // "gloo over 10.0.0.1"
+
+  // Memory that collectives will use again and again; registered where the
+  // transport gains by it. Must be told by all ranks or by none.
+  virtual void Register(void* memory, size_t bytes);
+
+  // Runs it once the work that `stream` has been given has ended; returns at
+  // once, without allocation. Returns its number, from 0.
+  virtual int64_t Start(const Collective& collective, Stream& stream) = 0;
+  // What `stream` is given from now on runs once the collective has ended.
+  virtual void Wait(int64_t number, Stream& stream) = 0;
+
+  // From any thread: ends all that runs, and is to come, with an error. Returns
+  // at once.
+  virtual void Abort(const std::string& why) noexcept = 0;
+
+  // Of the collectives since the last call, at most the last 4096.
+  virtual std::vector<CollectiveTime> TakeTimes() = 0;
+
+  // Starts it and waits.
+  void Run(const Collective& collective, Stream& stream) {
+    Wait(Start(collective, stream), stream);
+  }
+};
+
+}  // namespace fusor::runtime

@@ -1,0 +1,242 @@
+#include "runtime/cpu/gloo_collectives.h"
+
+#include <gloo/allgatherv.h>
+#include <gloo/allreduce.h>
+#include <gloo/alltoallv.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "ir/support/error.h"
+#include "runtime/cpu/thread_team.h"
+#include "runtime/cpu/wire_sums.h"
+
+namespace fusor::cpu {
+namespace {
+
+using runtime::Collective;
+using runtime::CollectiveKind;
+using runtime::TcpStore;
+using std::chrono::milliseconds;
+
+// Gloo's view of the store.
+class GlooStore : public gloo::rendezvous::Store {
+ public:
+  GlooStore(TcpStore& store, milliseconds timeout)
+      : store_(store), timeout_(timeout) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.Set("gloo/" + key, {data.begin(), data.end()});
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = store_.Get("gloo/" + key, timeout_);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    wait(keys, timeout_);
+  }
+  void wait(const std::vector<std::string>& keys,
+            const milliseconds& timeout) override {
+    for (const std::string& key : keys) store_.Get("gloo/" + key, timeout);
+  }
+
+ private:
+  TcpStore& store_;
+  const milliseconds timeout_;
+};
+
+class GlooCollectives : public runtime::HostCollectives {
+ public:
+  GlooCollectives(TcpStore& store, const runtime::CommunicatorOptions& options)
+      : timeout_(options.timeout), deterministic_(options.deterministic) {
+    gloo::transport::tcp::attr attr;
+    where_ = options.interface;
+    if (options.interface.empty()) {
+      attr.hostname = where_ = store.address();
+    } else {
+      attr.iface = options.interface;
+    }
+    try {
+      device_ = gloo::transport::tcp::CreateDevice(attr);
+    } catch (const std::exception& e) {
+      FUSOR_CHECK(false, kUsage, "gloo: network interface {}: {}", where_,
+                  e.what());
+    }
+    context_ = std::make_shared<gloo::rendezvous::Context>(store.rank(),
+                                                           store.world_size());
+    context_->setTimeout(timeout_);
+    GlooStore names(store, timeout_);
+    try {
+      context_->connectFullMesh(names, device_);
+    } catch (const std::exception& e) {
+      FUSOR_CHECK(false, kPeerLost,
+                  "gloo: rank {} over {}: no connection to all ranks: {}",
+                  store.rank(), where_, e.what());
+    }
+  }
+
+  int rank() const override { return context_->rank; }
+  int world_size() const override { return context_->size; }
+  std::string description() const override { return "gloo over " + where_; }
+
+  void Run(const Collective& c) override {
+    const FlushSubnormals flush;
+    try {
+      Dispatch(c);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& e) {
+      FUSOR_CHECK(false, kPeerLost, "rank {}: {} of {} elements: {}", rank(),
+                  runtime::CollectiveName(c.kind), c.elements, e.what());
+    }
+  }
+
+  void Abort() noexcept override {
+    try {
+      context_->closeConnections();
+    } catch (const std::exception&) {
+      // They are gone.
+    }
+  }
+
+ private:
+  struct Parts {
+    std::vector<int64_t> counts;  // elements
+    int64_t own = 0;              // where this rank's begins
+    int64_t most = 0;
+  };
+
+  Parts PartsOf(const Collective& c) const {
+    Parts parts;
+    parts.most = (c.elements + world_size() - 1) / world_size();
+    for (int r = 0; r < world_size(); ++r) {
+      const int64_t left = c.elements - std::min(c.elements, r * parts.most);
+      parts.counts.push_back(std::min(left, parts.most));
+    }
+    parts.own = std::min(c.elements, rank() * parts.most);
+    return parts;
+  }
+
+  void Dispatch(const Collective& c) {
+    switch (c.kind) {
+      case CollectiveKind::kAllReduce:
+        if (c.elements == 0) return;
+        if (!deterministic_) return AllReduce(c);
+        ReduceScatter(c);
+        return AllGather(c);
+      case CollectiveKind::kReduceScatter:
+        return ReduceScatter(c);
+      case CollectiveKind::kAllGather:
+        return AllGather(c);
+      case CollectiveKind::kBroadcast:
+        return Broadcast(c);
+      case CollectiveKind::kBarrier: {
+        gloo::BarrierOptions options(context_);
+        options.setTimeout(timeout_);
+        return gloo::barrier(options);
+      }
+    }
+  }
+
+  // A ring. Its elements are opaque to Gloo but for their size.
+  void AllReduce(const Collective& c) {
+    gloo::AllreduceOptions options(context_);
+    const auto n = static_cast<size_t>(c.elements);
+    switch (ir::DTypeSize(c.dtype)) {
+      case 2:
+        options.setOutput(static_cast<uint16_t*>(c.data), n);
+        break;
+      case 4:
+        options.setOutput(static_cast<float*>(c.data), n);
+        break;
+      default:
+        options.setOutput(static_cast<double*>(c.data), n);
+    }
+    options.setReduceFunction(Sum(c));
+    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+    options.setTimeout(timeout_);
+    gloo::allreduce(options);
+  }
+
+  static WireSum Sum(const Collective& c) {
+    const WireSum sum = WireSumOf(c.dtype);
+    FUSOR_ASSERT(sum != nullptr, "sums of {}", DTypeName(c.dtype));
+    return sum;
+  }
+
+  // Every rank's part of mine, added up in the order of ranks: what each
+  // sends, it sends once.
+  void ReduceScatter(const Collective& c) {
+    if (c.elements == 0) return;
+    const auto size = static_cast<size_t>(ir::DTypeSize(c.dtype));
+    const Parts parts = PartsOf(c);
+    const int64_t own = parts.counts[rank()];
+    const auto needed = static_cast<size_t>(own * world_size()) * size;
+    if (received_.size() < needed) received_.resize(needed);
+    Exchange(c, parts, size);
+    SumInOrder(c.dtype, static_cast<char*>(c.data) + parts.own * size,
+               received_.data(), world_size(), own, own);
+  }
+
+  void Exchange(const Collective& c, const Parts& parts, size_t size) {
+    std::vector<int64_t> sent;
+    for (int64_t count : parts.counts) {
+      sent.push_back(count * static_cast<int64_t>(size));
+    }
+    // Gloo takes no empty memory.
+    if (received_.empty()) received_.resize(1);
+    gloo::AlltoallvOptions options(context_);
+    options.setInput(static_cast<char*>(c.data), sent);
+    options.setOutput(received_.data(),
+                      std::vector<int64_t>(world_size(), sent[rank()]));
+    options.setTimeout(timeout_);
+    gloo::alltoallv(options);
+  }
+
+  void AllGather(const Collective& c) {
+    if (c.elements == 0) return;
+    const auto size = static_cast<size_t>(ir::DTypeSize(c.dtype));
+    const Parts parts = PartsOf(c);
+    std::vector<size_t> counts;
+    for (int64_t count : parts.counts) {
+      counts.push_back(static_cast<size_t>(count) * size);
+    }
+    gloo::AllgathervOptions options(context_);
+    options.setOutput(static_cast<char*>(c.data), counts);
+    options.setTimeout(timeout_);
+    gloo::allgatherv(options);
+  }
+
+  void Broadcast(const Collective& c) {
+    if (c.elements == 0) return;
+    gloo::BroadcastOptions options(context_);
+    options.setOutput(static_cast<char*>(c.data),
+                      static_cast<size_t>(c.elements * ir::DTypeSize(c.dtype)));
+    options.setRoot(c.root);
+    options.setTimeout(timeout_);
+    gloo::broadcast(options);
+  }
+
+  const milliseconds timeout_;
+  const bool deterministic_;
+  std::string where_;
+  std::shared_ptr<gloo::transport::Device> device_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::vector<char> received_;  // grows to the largest, then stays
+};
+
+}  // namespace
+
+std::unique_ptr<runtime::HostCollectives> ConnectGloo(
+    TcpStore& store, const runtime::CommunicatorOptions& options) {
+  return std::make_unique<GlooCollectives>(store, options);
+}
+
+}  // namespace fusor::cpu

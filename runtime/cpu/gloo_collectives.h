@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+
+#include "runtime/ranks/host_communicator.h"
+#include "runtime/ranks/tcp_store.h"
+
+namespace fusor::cpu {
+
+// Connects all ranks of the store through Gloo's TCP transport, each with each.
+// Throws kPeerLost when they do not find each other in time, kUsage for an
+// interface that is not there.
+std::unique_ptr<runtime::HostCollectives> ConnectGloo(
+    runtime::TcpStore& store, const runtime::CommunicatorOptions& options);
+
+}  // namespace fusor::cpu

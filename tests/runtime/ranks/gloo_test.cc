@@ -1,0 +1,255 @@
+// The CPU backend's communicators, each rank a thread.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "ir/support/error.h"
+#include "ir/tensor_bytes.h"
+#include "runtime/backend_loader.h"
+#include "runtime/ranks/tcp_store.h"
+
+namespace fusor::runtime {
+namespace {
+
+using ir::DType;
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+class GlooTest : public testing::Test {
+ protected:
+  // Runs `run` on each rank with its communicator.
+  void OnRanks(int world_size, const CommunicatorOptions& options,
+               const std::function<void(Communicator&)>& run) {
+    const int port = Socket::Listen("127.0.0.1", 0).port();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < world_size; ++rank) {
+      threads.emplace_back([&, rank] {
+        TcpStore store({.host = "127.0.0.1",
+                        .port = port,
+                        .rank = rank,
+                        .world_size = world_size});
+        const auto communicator = backend_.Connect(store, options);
+        EXPECT_EQ(communicator->rank(), rank);
+        EXPECT_EQ(communicator->world_size(), world_size);
+        run(*communicator);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  Backend& backend_ = LoadBackend("cpu");
+  std::unique_ptr<Device> device_ =
+      backend_.OpenDevice(0, BackendOptions{.threads = 1});
+  std::unique_ptr<Stream> stream_ = device_->CreateStream();
+};
+
+// `n` numbers of a rank; exact in every type, and sums of few are, too.
+std::vector<double> Whole(int rank, int64_t n) {
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < n; ++i) {
+    numbers.push_back(static_cast<double>((i * 7 + rank * 3) % 17 - 8));
+  }
+  return numbers;
+}
+
+std::vector<double> Normal(int rank, int64_t n) {
+  std::mt19937 random(static_cast<uint32_t>(rank + 1));
+  std::normal_distribution<double> normal;
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < n; ++i) numbers.push_back(normal(random));
+  return numbers;
+}
+
+std::vector<uint8_t> Bytes(DType dtype, const std::vector<double>& numbers) {
+  const auto n = static_cast<int64_t>(numbers.size());
+  ir::Tensor tensor{{dtype, {n}, {}}, {}};
+  for (double x : numbers) tensor.data.push_back(ir::RoundTo(dtype, x));
+  return ir::TensorBytes(tensor);
+}
+
+std::vector<double> Numbers(DType dtype, const std::vector<uint8_t>& bytes) {
+  const auto n = static_cast<int64_t>(bytes.size()) / ir::DTypeSize(dtype);
+  const auto tensor = ir::LoadTensor({dtype, {n}, {}}, bytes.data());
+  return {tensor.data.begin(), tensor.data.end()};
+}
+
+constexpr DType kSummed[] = {DType::kF64, DType::kF32, DType::kF16,
+                             DType::kBF16};
+
+TEST_F(GlooTest, SumsEveryTypeAtEverySize) {
+  for (const bool deterministic : {false, true}) {
+    for (const int world : {1, 2, 3, 4}) {
+      OnRanks(world, {.deterministic = deterministic}, [&](Communicator& c) {
+        for (const DType dtype : kSummed) {
+          for (const int64_t n : {0, 1, 2, 3, 7, 8, 9, 63, 1000, 70'001}) {
+            std::vector<uint8_t> data = Bytes(dtype, Whole(c.rank(), n));
+            c.Run({.data = data.data(), .elements = n, .dtype = dtype},
+                  *stream_);
+            std::vector<double> sum(static_cast<size_t>(n));
+            for (int r = 0; r < world; ++r) {
+              const auto part = Whole(r, n);
+              for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+            }
+            EXPECT_EQ(Numbers(dtype, data), sum)
+                << ir::DTypeName(dtype) << " " << n << " on " << world;
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_F(GlooTest, RanksGetTheSameBitsEachTime) {
+  for (const bool deterministic : {false, true}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      std::mutex mutex;
+      std::vector<std::vector<uint8_t>> results;
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        OnRanks(4, {.deterministic = deterministic}, [&](Communicator& c) {
+          auto data = Bytes(dtype, Normal(c.rank(), 10'007));
+          c.Run({.data = data.data(), .elements = 10'007, .dtype = dtype},
+                *stream_);
+          const std::lock_guard lock(mutex);
+          results.push_back(std::move(data));
+        });
+      }
+      ASSERT_EQ(results.size(), 12U);
+      for (const auto& result : results) EXPECT_EQ(result, results[0]);
+    }
+  }
+}
+
+TEST_F(GlooTest, DeterministicSumsAddRankAfterRank) {
+  constexpr int64_t kElements = 5'003;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    std::vector<double> expected(kElements);
+    for (size_t i = 0; i < kElements; ++i) {
+      float sum = 0;
+      for (int r = 0; r < 3; ++r) {
+        sum += static_cast<float>(ir::RoundTo(dtype, Normal(r, kElements)[i]));
+      }
+      expected[i] = ir::RoundTo(dtype, sum);
+    }
+    OnRanks(3, {.deterministic = true}, [&](Communicator& c) {
+      auto data = Bytes(dtype, Normal(c.rank(), kElements));
+      c.Run({.data = data.data(), .elements = kElements, .dtype = dtype},
+            *stream_);
+      EXPECT_EQ(Numbers(dtype, data), expected) << ir::DTypeName(dtype);
+    });
+  }
+}
+
+TEST_F(GlooTest, SumsOf16BitKeepWhatIsNotFinite) {
+  const double inf = INFINITY;
+  for (const bool deterministic : {false, true}) {
+    OnRanks(2, {.deterministic = deterministic}, [&](Communicator& c) {
+      for (const DType dtype : {DType::kF16, DType::kBF16}) {
+        // Eight, so that the vector loop sees them.
+        std::vector<double> mine{inf, -inf, NAN, 1, 0, 65504, 2, 3};
+        if (c.rank() == 1) mine = {inf, inf, 1, NAN, 0, 65504, -2, 3};
+        std::vector<uint8_t> data = Bytes(dtype, mine);
+        c.Run({.data = data.data(), .elements = 8, .dtype = dtype}, *stream_);
+        const std::vector<double> sum = Numbers(dtype, data);
+        EXPECT_EQ(sum[0], inf);
+        for (const size_t i : {1, 2, 3}) EXPECT_TRUE(std::isnan(sum[i])) << i;
+        EXPECT_EQ(sum[4], 0);
+        EXPECT_EQ(sum[5] == inf, dtype == DType::kF16);
+        EXPECT_EQ(sum[6], 0);
+        EXPECT_EQ(sum[7], 6);
+      }
+    });
+  }
+}
+
+TEST_F(GlooTest, BroadcastsFromTheRoot) {
+  OnRanks(3, {}, [&](Communicator& c) {
+    auto data = Bytes(DType::kF32, Normal(c.rank(), 1'001));
+    c.Run({.kind = CollectiveKind::kBroadcast,
+           .data = data.data(),
+           .elements = 1'001,
+           .root = 2},
+          *stream_);
+    EXPECT_EQ(data, Bytes(DType::kF32, Normal(2, 1'001)));
+  });
+}
+
+TEST_F(GlooTest, ScattersSumsAndGathersThem) {
+  for (const int64_t n : {1, 3, 4, 10, 1'001}) {
+    OnRanks(4, {}, [&](Communicator& c) {
+      auto data = Bytes(DType::kF32, Whole(c.rank(), n));
+      c.Run({.kind = CollectiveKind::kReduceScatter,
+             .data = data.data(),
+             .elements = n},
+            *stream_);
+      c.Run({.kind = CollectiveKind::kBarrier}, *stream_);
+      c.Run({.kind = CollectiveKind::kAllGather,
+             .data = data.data(),
+             .elements = n},
+            *stream_);
+      const auto sum = Numbers(DType::kF32, data);
+      for (size_t i = 0; i < sum.size(); ++i) {
+        double expected = 0;
+        for (int r = 0; r < 4; ++r) expected += Whole(r, n)[i];
+        EXPECT_EQ(sum[i], expected) << i << " of " << n;
+      }
+    });
+  }
+}
+
+TEST_F(GlooTest, APeerThatStaysAwayIsLostInTime) {
+  OnRanks(2, {.timeout = milliseconds(300)}, [&](Communicator& c) {
+    if (c.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(900));
+      return;
+    }
+    std::vector<float> data(1000);
+    try {
+      c.Run({.data = data.data(), .elements = 1000}, *stream_);
+      ADD_FAILURE() << "a sum without rank 1";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kPeerLost);
+      EXPECT_THAT(e.what(), HasSubstr("rank 0: all_reduce of 1000 elements"));
+    }
+  });
+}
+
+TEST_F(GlooTest, AbortEndsACollective) {
+  OnRanks(2, {}, [&](Communicator& c) {
+    if (c.rank() == 1) return;
+    std::vector<float> data(1000);
+    const int64_t number = c.Start({.kind = CollectiveKind::kBroadcast,
+                                    .data = data.data(),
+                                    .elements = 1000,
+                                    .root = 1},
+                                   *stream_);
+    c.Abort("rank 1 was killed");
+    try {
+      c.Wait(number, *stream_);
+      ADD_FAILURE() << "a broadcast without its root";
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), HasSubstr("rank"));
+    }
+  });
+}
+
+TEST_F(GlooTest, RefusesAnInterfaceThatIsNotThere) {
+  const int port = Socket::Listen("127.0.0.1", 0).port();
+  TcpStore store({.host = "127.0.0.1", .port = port});
+  try {
+    backend_.Connect(store, {.interface = "nosuch0"});
+    FAIL() << "connected";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUsage);
+    EXPECT_THAT(e.what(), HasSubstr("network interface nosuch0"));
+  }
+}
+
+}  // namespace
+}  // namespace fusor::runtime
