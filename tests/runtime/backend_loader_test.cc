@@ -59,7 +59,7 @@ TEST_F(BackendLoaderTest, SaysWhenThereAreNoPlugIns) {
 }
 
 TEST_F(BackendLoaderTest, RefusesAnotherAbi) {
-  EXPECT_THAT(Failure("fake_abi"), HasSubstr("has abi version 2, expected 1"));
+  EXPECT_THAT(Failure("fake_abi"), HasSubstr("has abi version 3, expected 2"));
 }
 
 TEST_F(BackendLoaderTest, RefusesAnotherBuild) {
