@@ -24,6 +24,9 @@ struct Target {
   double memory_gb_per_s_limit = 0;
   double peak_gflops_f32 = 0;
   double peak_gflops_16 = 0;  // f16 or bf16, accumulated in f32
+  // Share of peak_gflops_f32 at which the library's Winograd convolutions
+  // multiply; 0 where it has none.
+  double winograd_efficiency = 0;
   // Whether convolutions and matmuls run in that dtype. Where not, mixed
   // precision stores it and converts their operands to f32.
   bool bf16_matmul = false;
@@ -39,6 +42,7 @@ struct Target {
 
 // One way a vendor library can run a node.
 struct LibraryCandidate {
+  std::string name;              // tells the candidates of a node apart
   std::string algorithm;         // "winograd", "direct"
   std::string implementation;    // the library's own name of the kernel
   std::vector<Layout> operands;  // layouts it wants, one an operand

@@ -21,6 +21,10 @@ Target ParseTarget(std::string_view text, std::string_view source) {
   positive(spec.peak_gflops_16(), "peak_gflops_16");
   positive(static_cast<double>(spec.launch_overhead_ns()),
            "launch_overhead_ns");
+  FUSOR_CHECK(
+      spec.winograd_efficiency() >= 0 && spec.winograd_efficiency() <= 1,
+      kGraph, "{}: winograd_efficiency: expected a number from 0 to 1, got {}",
+      source, spec.winograd_efficiency());
   Target target;
   target.name = spec.name();
   target.simt = spec.simt();
@@ -33,6 +37,7 @@ Target ParseTarget(std::string_view text, std::string_view source) {
   target.memory_gb_per_s_limit = spec.memory_gb_per_s_limit();
   target.peak_gflops_f32 = spec.peak_gflops_f32();
   target.peak_gflops_16 = spec.peak_gflops_16();
+  target.winograd_efficiency = spec.winograd_efficiency();
   target.bf16_matmul = spec.bf16_matmul();
   target.f16_matmul = spec.f16_matmul();
   target.launch_overhead_ns = spec.launch_overhead_ns();

@@ -4,7 +4,8 @@
 //     writes its gradient, so that gradient, momentum, weight and update agree
 //     and the update is one flat loop. Forward and data gradient repack when
 //     they want another one.
-//  2. In graph order, library ops take the target's best candidate; ops with
+//  2. In graph order, library ops take a candidate of the target
+//  (ChooseCandidate); ops with
 //     the kSame rule take their operands' layout, a blocked one if any. Where a
 //     value already has another layout, a `copy` is put in between.
 //  3. Values whose layout nobody has fixed yet (results of re-indexing ops,
@@ -16,6 +17,7 @@
 #include "ir/builder.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "passes/library_choice.h"
 #include "passes/passes.h"
 
 namespace fusor::passes {
@@ -66,7 +68,7 @@ class Assignment {
     for (const auto& node : graph_.nodes()) {
       if (!node->attrs().Has("weight_shape")) continue;
       Value* weight = WeightOf(*node);
-      const auto candidate = Choose(*node);
+      const auto candidate = ChooseCandidate(*node, context_);
       if (weight == nullptr || !candidate.has_value() ||
           fixed_.contains(weight)) {
         continue;
@@ -141,18 +143,8 @@ class Assignment {
     }
   }
 
-  std::optional<ir::LibraryCandidate> Choose(const Node& node) const {
-    for (ir::LibraryCandidate& candidate : context_.target().Candidates(node)) {
-      if (candidate.algorithm == "winograd" && !context_.options().winograd) {
-        continue;
-      }
-      return std::move(candidate);
-    }
-    return std::nullopt;
-  }
-
   void VisitChosen(Node& node) {
-    const auto candidate = Choose(node);
+    const auto candidate = ChooseCandidate(node, context_);
     for (size_t i = 0; i < node.num_inputs(); ++i) {
       Demand(node, i,
              candidate.has_value() ? candidate->operands[i] : Layout{});

@@ -8,7 +8,7 @@
 //     follow ops that are not black and lead to an allowed op: what lies
 //     between two convolutions, not what comes before the first.
 //  3. White spreads both ways over follow ops, so that the narrow dtype is the
-//     one that is moved.
+//     one that is moved; not from one reader of a constant to another.
 //
 // Colour flows along f32 values only: a mask has no precision. An allowed op
 // whose readers are all wide rounds its accumulator to f32 itself: weight
@@ -19,10 +19,12 @@
 #include <unordered_set>
 
 #include "ir/builder.h"
+#include "ir/convolution.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "passes/passes.h"
+#include "passes/wide_convolutions.h"
 
 namespace fusor::passes {
 namespace {
@@ -35,16 +37,7 @@ using ir::Value;
 
 constexpr char kPass[] = "mixed_precision";
 
-bool HasMatmul(const ir::Target& target, DType dtype) {
-  return dtype == DType::kBF16 ? target.bf16_matmul : target.f16_matmul;
-}
-
 bool IsWide(const Value* value) { return value->type().dtype == DType::kF32; }
-
-// Says itself what its result is: stands between regions, belongs to none.
-bool IsCast(const Node& node) {
-  return node.num_inputs() == 1 && node.attrs().Has("dtype");
-}
 
 void CheckOpNames(const std::set<std::string>& ops, const char* list) {
   std::vector<std::string> names;
@@ -57,29 +50,13 @@ void CheckOpNames(const std::set<std::string>& ops, const char* list) {
   }
 }
 
-// The target's best time for a node whose f32 operands have `dtype` instead; 0
-// when no library does it.
-int64_t ModelledNs(const Node& node, DType dtype,
-                   const ir::TargetQueries& target) {
-  Graph scratch("scratch");
-  std::vector<Value*> inputs;
-  for (const Value* input : node.inputs()) {
-    ir::TensorType type = input->type();
-    const bool vector = node.op().wide_vectors && type.rank() == 1;
-    if (type.dtype == DType::kF32 && !vector) type.dtype = dtype;
-    inputs.push_back(scratch.AddInput(type, ir::InputRole::kData, "operand"));
-  }
-  const Node* copy = scratch.AddNode(node.op_name(), inputs, node.attrs());
-  const auto candidates = target.Candidates(*copy);
-  return candidates.empty() ? 0 : candidates[0].modelled_ns;
-}
-
 class Painter {
  public:
   Painter(const Graph& graph, PassContext& context)
-      : graph_(graph),
-        target_(context.target()),
-        options_(context.options().precision) {
+      : graph_(graph), options_(context.options().precision) {
+    if (HasMatmul(context.target().target(), options_.dtype)) {
+      wide_ = FasterInF32(graph, ModelledRule(context));
+    }
     Black();
     White();
     SpreadWhite();
@@ -103,10 +80,7 @@ class Painter {
 
  private:
   PrecisionRule RuleOf(const Node& node) const {
-    const std::string name(node.op_name());
-    if (options_.deny.contains(name)) return PrecisionRule::kDeny;
-    if (options_.allow.contains(name)) return PrecisionRule::kAllow;
-    return node.op().precision;
+    return passes::RuleOf(node, options_);
   }
 
   bool Follows(const Node& node) const {
@@ -166,14 +140,10 @@ class Painter {
     });
   }
 
-  // Allowed, and the target is not faster in f32.
+  // Allowed, and not faster in f32.
   bool IsAllowed(const Node& node) const {
-    if (RuleOf(node) != PrecisionRule::kAllow) return false;
-    if (!HasMatmul(target_.target(), options_.dtype)) return true;
-    const int64_t wide = ModelledNs(node, DType::kF32, target_);
-    const int64_t narrow = ModelledNs(node, options_.dtype, target_);
-    if (wide == 0 || (narrow != 0 && narrow <= wide)) return true;
-    return false;
+    return RuleOf(node) == PrecisionRule::kAllow &&
+           (wide_.empty() || !wide_.contains(ir::ConvolutionProblem(node)));
   }
 
   void White() {
@@ -198,20 +168,27 @@ class Painter {
     const auto follows = [&](const Node& node) {
       return Follows(node) && !black_.contains(&node);
     };
+    // A constant is narrow beside what is, but spreads no colour: all that
+    // compare with the same zero have nothing else in common.
+    Set computed = white_;
+    const auto join = [&](const Node& node) {
+      white_.insert(&node);
+      if (node.num_inputs() > 0) computed.insert(&node);
+    };
     for (size_t before = 0; before != white_.size();) {
       before = white_.size();
       Forward([&](const Node& node) {
-        if (follows(node) && ReadsFrom(node, white_)) white_.insert(&node);
+        if (follows(node) && ReadsFrom(node, computed)) join(node);
       });
       Backward([&](const Node& node) {
-        if (follows(node) && LeadsTo(node, white_)) white_.insert(&node);
+        if (follows(node) && LeadsTo(node, white_)) join(node);
       });
     }
   }
 
   const Graph& graph_;
-  const ir::TargetQueries& target_;
   const PrecisionOptions& options_;
+  std::set<std::string> wide_;  // problems
   Set black_, white_;
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/library_choices.h"
 #include "ir/target.h"
 #include "passes/fault.h"
 
@@ -68,6 +69,7 @@ struct PassOptions {
   bool winograd = true;         // allow it for fp32 3x3 stride-1 convolutions
   bool keep_gradients = false;  // as outputs "grad/<parameter>"
   PrecisionOptions precision;
+  ir::LibraryChoices choices;  // measured ones; the target's rule for the rest
   OptimizerOptions optimizer;
   LossScaleOptions loss_scale;
   MicroBatches micro_batches = MicroBatches::kNone;
@@ -218,9 +220,10 @@ bool MaskPooledGradient(ir::Graph& graph, PassContext& context);
 // Computes in PrecisionOptions::dtype what the op registry's precision rules
 // allow, with casts at the borders: one per value and direction. Parameters,
 // statistics, gradients of parameters and the optimizer stay f32. A convolution
-// that the target runs faster in f32 (Winograd) keeps it. Counts casts_narrow,
-// casts_wide, allowed_16, allowed_f32, each a decision with its place. Throws
-// kUsage for names of ops that do not exist.
+// that PassOptions::choices, or else the target's modelled times, say to be
+// faster in f32 (Winograd), casts included, keeps it: FasterInF32. Counts
+// casts_narrow, casts_wide, allowed_16, allowed_f32, each a decision with its
+// place. Throws kUsage for names of ops that do not exist.
 bool MixedPrecision(ir::Graph& graph, PassContext& context);
 
 // Sets the relu attribute of a conv2d that only a relu reads, where the target
@@ -229,8 +232,8 @@ bool MixedPrecision(ir::Graph& graph, PassContext& context);
 bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
 
 // Chooses algorithm and layouts of every library op from the target's
-// candidates, assigns layouts to all values, fixes the layout of state for
-// good, and inserts `copy` nodes where two layouts meet (counter
+// candidates (ChooseCandidate), assigns layouts to all values, fixes the layout
+// of state for good, and inserts `copy` nodes where two layouts meet (counter
 // activation_copies, weight_repacks).
 bool AssignLayout(ir::Graph& graph, PassContext& context);
 

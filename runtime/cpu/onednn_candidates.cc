@@ -1,7 +1,7 @@
 #include <map>
 #include <mutex>
 
-#include "ir/cost.h"
+#include "ir/convolution.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "runtime/cpu/onednn_calls.h"
@@ -11,45 +11,15 @@
 namespace fusor::cpu {
 namespace {
 
+using ir::ConvKind;
+using ir::Convolution;
 using ir::Layout;
 using ir::LibraryCandidate;
 using ir::Node;
 using ir::TensorType;
 
-enum class ConvKind { kForward, kGradInput, kGradWeight };
-
-ConvKind KindOf(const Node& node) {
-  if (node.attrs().Has("weight_shape")) return ConvKind::kGradWeight;
-  return node.attrs().Has("input_shape") ? ConvKind::kGradInput
-                                         : ConvKind::kForward;
-}
-
-// The tensors of the underlying convolution, whichever side is the result.
-struct ConvTypes {
-  TensorType x, weight, y;
-};
-
-ConvTypes TypesOf(const Node& node, ConvKind kind) {
-  const TensorType& a = node.input(0)->type();
-  const TensorType& b = node.input(1)->type();
-  const TensorType& result = node.output()->type();
-  switch (kind) {
-    case ConvKind::kForward:
-      return {a, b, result};
-    case ConvKind::kGradInput:
-      return {result, b, a};
-    case ConvKind::kGradWeight:
-      return {a, result, b};
-  }
-  return {};
-}
-
-// Measured on convolutions of ResNet-50 (AVX-512, 2 threads): direct kernels
-// run at the machine's peak, Winograd at about 1.9 times that.
-constexpr double kWinogradSpeed = 1.9;
-
 // Of oneDNN's plain loops, relative to its kernels.
-constexpr double kReferenceSpeed = 0.01;
+constexpr int64_t kReferenceSlowness = 100;
 
 struct Chosen {
   Layout x, weight, y;
@@ -105,15 +75,33 @@ std::optional<Chosen> Query(ConvKind kind, const ConvDescs& d,
   return std::nullopt;
 }
 
+bool HasBias(const Convolution& t, const Node& node) {
+  return t.kind == ConvKind::kForward && node.num_inputs() == 3;
+}
+
+// Activations in NHWC, the weight as the library likes it.
+std::optional<Chosen> ChooseChannelsLast(const Convolution& t, const Node& node,
+                                         const std::string& algorithm) {
+  const int64_t groups = node.attrs().Int("groups");
+  TensorType x = t.x, y = t.y;
+  x.layout = y.layout = Layout{{0, 2, 3, 1}, {}};
+  const TensorType weight = GroupedWeight(t.weight, groups);
+  return Query(
+      t.kind,
+      {ToDesc(x), groups > 1 ? ToDesc(weight) : AnyDesc(weight),
+       HasBias(t, node) ? ToDesc(node.input(2)->type()) : dnnl::memory::desc(),
+       ToDesc(y)},
+      node.attrs(), algorithm);
+}
+
 // Blocked activations where the block divides the channels. With few channels
 // oneDNN decides about source and result together: fixing one of the two alone
 // leads to its reference kernel. What it would pad stays plain.
-std::optional<Chosen> Choose(ConvKind kind, const ConvTypes& t,
-                             const Node& node, const std::string& algorithm,
-                             int64_t block) {
+std::optional<Chosen> Choose(const Convolution& t, const Node& node,
+                             const std::string& algorithm, int64_t block) {
+  const ConvKind kind = t.kind;
   const ir::Attrs& attrs = node.attrs();
   const int64_t groups = attrs.Int("groups");
-  const bool has_bias = kind == ConvKind::kForward && node.num_inputs() == 3;
   const auto with = [&](const Layout& layout, TensorType type) {
     type.layout = layout;
     return ToDesc(type);
@@ -121,9 +109,10 @@ std::optional<Chosen> Choose(ConvKind kind, const ConvTypes& t,
   const Layout bx = BlockedLayout(t.x.shape, block);
   const Layout by = BlockedLayout(t.y.shape, block);
   const TensorType weight = GroupedWeight(t.weight, groups);
-  ConvDescs d{with(bx, t.x), AnyDesc(weight),
-              has_bias ? ToDesc(node.input(2)->type()) : dnnl::memory::desc(),
-              with(by, t.y)};
+  ConvDescs d{
+      with(bx, t.x), AnyDesc(weight),
+      HasBias(t, node) ? ToDesc(node.input(2)->type()) : dnnl::memory::desc(),
+      with(by, t.y)};
   if (groups > 1) d.weight = ToDesc(weight);
   auto chosen = Query(kind, d, attrs, algorithm);
   const bool plain_x = bx.is_row_major();
@@ -135,12 +124,8 @@ std::optional<Chosen> Choose(ConvKind kind, const ConvTypes& t,
     chosen = Query(kind, d, attrs, algorithm);
   }
   if (is_ref()) {
-    TensorType x = t.x, y = t.y;
-    x.layout = y.layout = Layout{{0, 2, 3, 1}, {}};  // NHWC
-    d.x = ToDesc(x);
-    d.y = ToDesc(y);
-    auto nhwc = Query(kind, d, attrs, algorithm);
-    if (nhwc.has_value()) chosen = nhwc;
+    auto last = ChooseChannelsLast(t, node, algorithm);
+    if (last.has_value()) chosen = last;
   }
   if (is_ref()) {
     TensorType x = t.x, y = t.y;
@@ -153,53 +138,66 @@ std::optional<Chosen> Choose(ConvKind kind, const ConvTypes& t,
   return chosen;
 }
 
+LibraryCandidate MakeCandidate(const std::string& name,
+                               const std::string& algorithm,
+                               const Chosen& chosen, ConvKind kind,
+                               const Node& node, const ir::Target& target) {
+  LibraryCandidate c;
+  c.name = name;
+  c.algorithm = algorithm;
+  c.implementation = chosen.implementation;
+  c.workspace_bytes = chosen.workspace;
+  c.modelled_ns = algorithm == "winograd" ? ir::WinogradNs(node, target)
+                                          : ir::DirectNs(node, target);
+  if (IsReference(chosen)) c.modelled_ns *= kReferenceSlowness;
+  switch (kind) {
+    case ConvKind::kForward:
+      c.operands = {chosen.x, chosen.weight};
+      if (node.num_inputs() == 3) c.operands.emplace_back();
+      c.results = {chosen.y};
+      break;
+    case ConvKind::kGradInput:
+      c.operands = {chosen.y, chosen.weight};
+      c.results = {chosen.x};
+      break;
+    case ConvKind::kGradWeight:
+      c.operands = {chosen.x, chosen.y};
+      c.results = {chosen.weight};
+      break;
+  }
+  return c;
+}
+
+bool CanBeWinograd(const Convolution& t, const Node& node,
+                   const ir::Target& target) {
+  return target.winograd_efficiency > 0 && t.x.dtype == ir::DType::kF32 &&
+         ir::HasWinogradGeometry(node) && t.x.shape[1] % 16 == 0 &&
+         t.y.shape[1] % 16 == 0;
+}
+
 std::vector<LibraryCandidate> ConvCandidates(const Node& node,
                                              const ir::Target& target) {
-  const ConvKind kind = KindOf(node);
-  ConvTypes t = TypesOf(node, kind);
+  Convolution t = *ir::ConvolutionOf(node);
   if (!ToDnnl(t.x.dtype).has_value()) return {};
   t.x.layout = t.weight.layout = t.y.layout = {};
-  const bool three =
-      t.weight.shape[2] == 3 && t.weight.shape[3] == 3 &&
-      node.attrs().Ints("stride") == std::vector<int64_t>{1, 1} &&
-      node.attrs().Ints("dilation") == std::vector<int64_t>{1, 1};
   std::vector<LibraryCandidate> candidates;
-  for (const char* algorithm : {"winograd", "direct"}) {
-    const bool winograd = algorithm[0] == 'w';
-    if (winograd &&
-        (!three || t.x.dtype != ir::DType::kF32 || t.x.shape[1] % 16 != 0 ||
-         t.y.shape[1] % 16 != 0 || node.attrs().Int("groups") != 1)) {
-      continue;
-    }
-    const auto chosen =
-        Choose(kind, t, node, algorithm, target.channel_block());
-    if (!chosen.has_value()) continue;
-    LibraryCandidate c;
-    c.algorithm = algorithm;
-    c.implementation = chosen->implementation;
-    c.workspace_bytes = chosen->workspace;
-    double peak = t.x.dtype == ir::DType::kF32 ? target.peak_gflops_f32
-                                               : target.peak_gflops_16;
-    if (IsReference(*chosen)) peak *= kReferenceSpeed;
-    c.modelled_ns =
-        static_cast<int64_t>(2.0 * static_cast<double>(NodeMacs(node)) /
-                             (peak * (winograd ? kWinogradSpeed : 1.0)));
-    switch (kind) {
-      case ConvKind::kForward:
-        c.operands = {chosen->x, chosen->weight};
-        if (node.num_inputs() == 3) c.operands.emplace_back();
-        c.results = {chosen->y};
-        break;
-      case ConvKind::kGradInput:
-        c.operands = {chosen->y, chosen->weight};
-        c.results = {chosen->x};
-        break;
-      case ConvKind::kGradWeight:
-        c.operands = {chosen->x, chosen->y};
-        c.results = {chosen->weight};
-        break;
-    }
-    candidates.push_back(std::move(c));
+  const auto add = [&](const std::string& name, const std::string& algorithm,
+                       const std::optional<Chosen>& chosen) {
+    if (!chosen.has_value()) return;
+    candidates.push_back(
+        MakeCandidate(name, algorithm, *chosen, t.kind, node, target));
+  };
+  if (CanBeWinograd(t, node, target)) {
+    add("winograd", "winograd",
+        Choose(t, node, "winograd", target.channel_block()));
+  }
+  const auto direct = Choose(t, node, "direct", target.channel_block());
+  add("direct", "direct", direct);
+  if (node.attrs().Int("groups") > 1) return candidates;
+  const auto last = ChooseChannelsLast(t, node, "direct");
+  if (last.has_value() && !IsReference(*last) &&
+      (!direct.has_value() || last->x != direct->x)) {
+    add("direct-nhwc", "direct", last);
   }
   return candidates;
 }
@@ -215,7 +213,7 @@ std::vector<LibraryCandidate> PoolCandidates(const Node& node,
     layout = BlockedLayout(type.shape, target.channel_block());
   }
   LibraryCandidate c;
-  c.algorithm = "pooling";
+  c.name = c.algorithm = "pooling";
   c.operands.assign(node.num_inputs(), layout);
   c.results.assign(node.num_outputs(), layout);
   return {c};

@@ -9,7 +9,7 @@ std::vector<ir::LibraryCandidate> NullCompiler::Candidates(
     const ir::Node& node) const {
   if (node.op().fusion != ir::FusionKind::kLibrary) return {};
   ir::LibraryCandidate candidate;
-  candidate.algorithm = "direct";
+  candidate.name = candidate.algorithm = "direct";
   candidate.implementation = "null";
   candidate.operands.resize(node.num_inputs());
   candidate.results.resize(node.num_outputs());

@@ -87,6 +87,16 @@ TEST(ParseTarget, NamesFileLineAndColumnOfASyntaxError) {
   EXPECT_THAT(ErrorOf("cores: 3"), HasSubstr("tiny.textproto:1:6: "));
 }
 
+TEST(ParseTarget, WinogradEfficiencyIsAShare) {
+  const std::string text(kTiny);
+  EXPECT_EQ(ParseTarget(text).winograd_efficiency, 0);
+  EXPECT_EQ(ParseTarget(text + "winograd_efficiency: 0.5").winograd_efficiency,
+            0.5);
+  EXPECT_THAT(ErrorOf(text + "winograd_efficiency: 1.5"),
+              HasSubstr("winograd_efficiency: expected a number from 0 to 1, "
+                        "got 1.5"));
+}
+
 TEST(ParseTarget, RefusesWhatIsMissingOrNotPositive) {
   EXPECT_THAT(ErrorOf(""), HasSubstr("name is missing"));
   EXPECT_THAT(ErrorOf("name: \"x\" threads: -2"),

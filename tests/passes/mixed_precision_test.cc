@@ -23,7 +23,7 @@ class WinogradTarget final : public ir::TargetQueries {
     const bool three = node.input(1)->type().shape[2] == 3;
     const bool wide = node.input(0)->type().dtype == DType::kF32;
     ir::LibraryCandidate candidate;
-    candidate.modelled_ns = three && wide ? 5 : 10;
+    candidate.modelled_ns = three && wide ? 500 : 1000;
     return {candidate};
   }
 
@@ -239,6 +239,34 @@ TEST_F(MixedPrecisionTest, LeavesWhatTheTargetRunsFasterInF32) {
   const ir::Node* second = graph->outputs()[0].value->producer();
   const ir::Node* relu = second->input(0)->producer();
   EXPECT_EQ(relu->output()->type().dtype, DType::kBF16);
+}
+
+// What compares with the same constant has nothing else in common with what is
+// in 16 bit.
+TEST_F(MixedPrecisionTest, DoesNotColourThroughConstants) {
+  const WinogradTarget target;
+  const auto graph = Run(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %v = weight : f32[2,2,3,3]
+    %w = weight : f32[2,2,1,1]
+    %zero = constant() {dtype="f32", shape=[1,2,4,4], value=[0]} : f32[1,2,4,4]
+    %a = conv2d(%x, %v) {pad=[1,1]} : f32[1,2,4,4]
+    %m = maximum(%a, %zero) : f32[1,2,4,4]
+    %b = conv2d(%m, %v) {pad=[1,1]} : f32[1,2,4,4]
+    %c = conv2d(%x, %w) : f32[1,2,4,4]
+    %n = maximum(%c, %zero) : f32[1,2,4,4]
+    %d = conv2d(%n, %w) : f32[1,2,4,4]
+    return %b as "b", %d as "d"
+  })",
+                         target);
+  const auto dtype = [&](const std::string& name) {
+    for (const auto& node : graph->nodes()) {
+      if (node->output()->name() == name) return node->output()->type().dtype;
+    }
+    return DType::kBool;
+  };
+  EXPECT_EQ(dtype("m"), DType::kF32);
+  EXPECT_EQ(dtype("n"), DType::kBF16);
 }
 
 // This CPU multiplies no f16: operands and result are rounded to it all the

@@ -12,7 +12,7 @@ std::vector<ir::LibraryCandidate> FakeCompiler::Candidates(
     const ir::Node& node) const {
   if (node.op().fusion != ir::FusionKind::kLibrary) return {};
   ir::LibraryCandidate plain;
-  plain.algorithm = "plain";
+  plain.name = plain.algorithm = "plain";
   plain.operands.resize(node.num_inputs());
   plain.results.resize(node.num_outputs());
   return {plain};

@@ -221,10 +221,11 @@ TEST(CpuLibraryTest, WinogradComesFirstWhereItApplies) {
   const auto nodes = ConvNodes(kConvCases[2], DType::kF32);
   for (const auto& one : nodes) {
     const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
-    ASSERT_EQ(candidates.size(), 2);
+    ASSERT_EQ(candidates.size(), 3);
     EXPECT_EQ(candidates[0].algorithm, "winograd");
     EXPECT_THAT(candidates[0].implementation, HasSubstr("wino"));
     EXPECT_EQ(candidates[1].algorithm, "direct");
+    EXPECT_EQ(candidates[2].name, "direct-nhwc");
     EXPECT_LT(candidates[0].modelled_ns, candidates[1].modelled_ns);
     EXPECT_THAT(ToString(TensorType{
                     DType::kF32, {1, 64, 14, 14}, candidates[0].operands[0]}),
@@ -259,9 +260,13 @@ TEST(CpuLibraryTest, NoCandidateOfAResidualNetworkIsAReferenceKernel) {
 TEST(CpuLibraryTest, ForwardAndGradientShareTheWeightLayoutInFp32) {
   for (size_t i : {0, 1, 3, 4, 5}) {
     const auto nodes = ConvNodes(kConvCases[i], DType::kF32);
-    const auto& compiler = Cpu::Get().compiler();
-    EXPECT_EQ(compiler.Candidates(*nodes[0]->node).back().operands[1],
-              compiler.Candidates(*nodes[2]->node).back().results[0])
+    const auto direct = [](const ir::Node& node) {
+      const auto candidates = Cpu::Get().compiler().Candidates(node);
+      return *std::find_if(candidates.begin(), candidates.end(),
+                           [](const auto& c) { return c.name == "direct"; });
+    };
+    EXPECT_EQ(direct(*nodes[0]->node).operands[1],
+              direct(*nodes[2]->node).results[0])
         << "case " << i;
   }
 }

@@ -1,0 +1,93 @@
+#include "ir/convolution.h"
+
+#include <algorithm>
+
+#include "ir/cost.h"
+#include "ir/support/error.h"
+#include "ir/support/str.h"
+
+namespace fusor::ir {
+namespace {
+
+std::string Numbers(const std::vector<int64_t>& numbers,
+                    std::string_view separator) {
+  return Join(numbers, separator,
+              [](int64_t number) { return std::to_string(number); });
+}
+
+bool AreOnes(const std::vector<int64_t>& numbers) {
+  return std::all_of(numbers.begin(), numbers.end(),
+                     [](int64_t number) { return number == 1; });
+}
+
+// 4x4 tiles that cover the two last dimensions.
+int64_t Tiles(const Shape& shape) {
+  return (shape[2] + 3) / 4 * ((shape[3] + 3) / 4);
+}
+
+}  // namespace
+
+std::optional<Convolution> ConvolutionOf(const Node& node) {
+  if (!node.attrs().Has("groups")) return std::nullopt;
+  const TensorType& a = node.input(0)->type();
+  const TensorType& b = node.input(1)->type();
+  const TensorType& result = node.output()->type();
+  if (node.attrs().Has("weight_shape")) {
+    return Convolution{ConvKind::kGradWeight, a, result, b};
+  }
+  if (node.attrs().Has("input_shape")) {
+    return Convolution{ConvKind::kGradInput, result, b, a};
+  }
+  return Convolution{ConvKind::kForward, a, b, result};
+}
+
+bool HasWinogradGeometry(const Node& node) {
+  const auto conv = ConvolutionOf(node);
+  return conv.has_value() && conv->weight.shape[2] == 3 &&
+         conv->weight.shape[3] == 3 && AreOnes(node.attrs().Ints("stride")) &&
+         AreOnes(node.attrs().Ints("dilation")) &&
+         node.attrs().Int("groups") == 1;
+}
+
+std::string ConvolutionProblem(const Node& node) {
+  const auto conv = ConvolutionOf(node);
+  if (!conv.has_value()) return "";
+  const Attrs& attrs = node.attrs();
+  return fmt::format(
+      "{} x={} w={} stride={} pad={} dilation={} groups={}", node.op_name(),
+      Numbers(conv->x.shape, "x"), Numbers(conv->weight.shape, "x"),
+      Numbers(attrs.Ints("stride"), ","), Numbers(attrs.Ints("pad"), ","),
+      Numbers(attrs.Ints("dilation"), ","), attrs.Int("groups"));
+}
+
+int64_t DirectNs(const Node& node, const Target& target) {
+  const bool wide = ConvolutionOf(node)->x.dtype == DType::kF32;
+  const double peak = wide ? target.peak_gflops_f32 : target.peak_gflops_16;
+  return static_cast<int64_t>(2.0 * static_cast<double>(NodeMacs(node)) / peak);
+}
+
+int64_t WinogradNs(const Node& node, const Target& target) {
+  FUSOR_ASSERT(HasWinogradGeometry(node), "{}", node.op_name());
+  const Convolution conv = *ConvolutionOf(node);
+  const Shape& results =
+      (conv.kind == ConvKind::kGradInput ? conv.x : conv.y).shape;
+  const int64_t tiles = results[0] * Tiles(results);
+  const int64_t channels = conv.weight.shape[0] * conv.weight.shape[1];
+  const double multiplications =
+      36.0 * static_cast<double>(tiles) * static_cast<double>(channels);
+  // A transformed tensor is written and read again. Of x and y one is in the
+  // cache meanwhile, tile by tile; a weight gradient needs all of both before
+  // it can begin.
+  const double passes =
+      conv.kind == ConvKind::kGradWeight ? 2 * 36.0 / 16 : 36.0 / 16;
+  const double elements = static_cast<double>(conv.x.num_elements()) +
+                          static_cast<double>(conv.y.num_elements());
+  const double bytes =
+      4 * (elements * (1 + passes) + 2 * 36.0 * static_cast<double>(channels));
+  return static_cast<int64_t>(
+      2 * multiplications /
+          (target.peak_gflops_f32 * target.winograd_efficiency) +
+      bytes / std::max(target.memory_gb_per_s, 1.0));
+}
+
+}  // namespace fusor::ir

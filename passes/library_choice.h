@@ -1,0 +1,17 @@
+#pragma once
+
+#include <optional>
+
+#include "ir/target.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+
+// The candidate that a node is to run as: the one that PassOptions::choices
+// names for its problem and dtype, else the target's best, in both cases
+// without Winograd where the options do not allow it. nullopt when there is
+// none. Throws kGraph when the named one is none of the target's.
+std::optional<ir::LibraryCandidate> ChooseCandidate(const ir::Node& node,
+                                                    const PassContext& context);
+
+}  // namespace fusor::passes

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/convolution.h"
+#include "ir/target.h"
+
+namespace fusor::test {
+
+// A library of convolutions, direct and by Winograd, that are as fast as the
+// description of the target lets expect; no layouts but row-major ones.
+class ModelledLibrary final : public ir::TargetQueries {
+ public:
+  explicit ModelledLibrary(ir::Target target) : target_(std::move(target)) {}
+  const ir::Target& target() const override { return target_; }
+
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    const auto conv = ir::ConvolutionOf(node);
+    if (!conv.has_value()) return {};
+    std::vector<ir::LibraryCandidate> candidates;
+    const auto add = [&](const std::string& name, int64_t ns) {
+      ir::LibraryCandidate c;
+      c.name = c.algorithm = name;
+      c.operands.resize(node.num_inputs());
+      c.results.resize(node.num_outputs());
+      c.modelled_ns = ns;
+      candidates.push_back(std::move(c));
+    };
+    if (conv->x.dtype == ir::DType::kF32 && ir::HasWinogradGeometry(node) &&
+        conv->weight.shape[1] % 16 == 0 && target_.winograd_efficiency > 0) {
+      add("winograd", ir::WinogradNs(node, target_));
+    }
+    add("direct", ir::DirectNs(node, target_));
+    return candidates;
+  }
+
+ private:
+  ir::Target target_;
+};
+
+}  // namespace fusor::test
