@@ -1,6 +1,9 @@
 #include "runtime/train/overflow_monitor.h"
 
+#include <algorithm>
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "ir/support/error.h"
 #include "ir/training_names.h"
@@ -34,8 +37,23 @@ OverflowMonitor::Reading OverflowMonitor::Read() {
   return reading;
 }
 
+// Of sums over micro-batches, in the order in which gradients become ready.
+std::string OverflowMonitor::FindBadSum() const {
+  for (const codegen::PlanInput& input : session_.plan(program_).inputs) {
+    if (input.role != ir::InputRole::kAccumulator) continue;
+    const std::vector<float> sum = session_.ReadState(input.name);
+    const auto bad = std::count_if(sum.begin(), sum.end(),
+                                   [](float x) { return !std::isfinite(x); });
+    if (bad == 0) continue;
+    return fmt::format("{}, after an earlier micro-batch: {} of {} elements",
+                       input.name, bad, sum.size());
+  }
+  return "none, run again";
+}
+
 void OverflowMonitor::Stop(int64_t in_row, double scale) {
-  std::string first = "run again, the step had none";
+  // Run again, the step starts sums anew.
+  std::string first = FindBadSum();
   NumericsOptions options;
   options.report = [&](const NonFinite& found) { first = found.Finding(); };
   NumericsChecker checker(std::move(options));

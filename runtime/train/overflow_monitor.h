@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "runtime/session.h"
 
@@ -23,11 +24,14 @@ class OverflowMonitor {
   };
   // Waits for the last step. Throws kData when too many updates in a row have
   // been skipped, naming the first value of the last step that is not finite:
-  // it is run again, which changes nothing but the scale and its counters.
+  // it is run again, which changes nothing but the scale and its counters. If
+  // it is finite now, earlier micro-batches were not: then the first sum of
+  // theirs that shows it.
   // REQUIRES: active().
   Reading Read();
 
  private:
+  std::string FindBadSum() const;
   [[noreturn]] void Stop(int64_t in_row, double scale);
 
   Session& session_;

@@ -1,5 +1,6 @@
 // Loss scaling as it is compiled for the CPU.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,9 +9,11 @@
 #include <limits>
 
 #include "ir/builder.h"
+#include "ir/support/error.h"
 #include "ir/training_names.h"
 #include "models/model.h"
 #include "runtime/backend_loader.h"
+#include "runtime/train/overflow_monitor.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/step_parity.h"
@@ -23,6 +26,7 @@ using ir::DType;
 using ir::Tensor;
 using runtime::LoadBackend;
 using runtime::Session;
+using ::testing::HasSubstr;
 
 constexpr int64_t kBatch = 4;
 
@@ -185,6 +189,45 @@ TEST(LossScale, AnOverflowInAnyLayerSkipsTheWholeUpdate) {
     session.WriteState(ir::kLossScale, std::vector<float>{1024});
   }
   EXPECT_EQ(parameters, 20);
+}
+
+// What the message of an overflow that ends the run says.
+std::string StopMessage(StepParity& steps, int program) {
+  try {
+    runtime::OverflowMonitor(steps.session(), program, 1).Read();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kData);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(LossScale, TooManyOverflowsNameAValueOfAnyMicroBatch) {
+  passes::PassOptions options = Dynamic(1024);
+  options.micro_batches = passes::MicroBatches::kFinish;
+  StepParity steps(
+      LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, options);
+  const int finish = steps.AddProgram(ProgramKind::kTrain);
+  const int add = steps.AddProgram(ProgramKind::kAccumulate);
+  steps.InitializeState(1);
+  Session& session = steps.session();
+  const auto run = [&](int program, bool bad) {
+    FeedResidual(steps, 2);
+    Tensor images = RandomTensor({DType::kF32, {kBatch, 3, 8, 8}, {}}, 2);
+    if (bad) images.data[7] = std::numeric_limits<double>::infinity();
+    steps.Feed("images", images);
+    session.Step(program);
+  };
+  run(add, false);
+  run(finish, false);
+  EXPECT_EQ(StopMessage(steps, finish), "");
+  run(add, false);
+  run(finish, true);
+  EXPECT_THAT(StopMessage(steps, finish), HasSubstr("first such value: input"));
+  run(add, true);
+  run(finish, false);
+  EXPECT_THAT(StopMessage(steps, finish),
+              HasSubstr("first such value: accumulated/"));
 }
 
 // The scale alone is at fault: the steps that skip find one that fits.
