@@ -142,7 +142,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   passes::PassOptions pass_options = options.passes;
   if (options.state != nullptr) {
     for (const StateLayout::Entry& entry : options.state->entries) {
-      pass_options.state_layouts[entry.name] = entry.type.layout;
+      pass_options.state_places[entry.name] = {entry.type.layout, entry.offset};
     }
   }
   if (kind == ProgramKind::kAccumulate) {

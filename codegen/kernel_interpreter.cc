@@ -173,6 +173,7 @@ class Run {
       return Along(stmt.axis, [&] { Body(stmt.body); });
     }
     if (stmt.kind == StmtKind::kStore) return Store(stmt);
+    if (stmt.kind == StmtKind::kStoreTile) return StoreTile(stmt);
     if (stmt.kind == StmtKind::kReduceLanes) return ReduceLanes(stmt);
     const int lanes = Lanes(kernel_.registers[stmt.dst].vector);
     for (int lane = 0; lane < lanes; ++lane) {
@@ -230,6 +231,22 @@ class Run {
       } else {
         StoreElement(buffers_[stmt.buffer], b.dtype, i, value);
       }
+    }
+  }
+
+  void StoreTile(const Stmt& stmt) {
+    const TileStore& tile = stmt.tile;
+    const KernelBuffer& b = kernel_.buffers[stmt.buffer];
+    for (size_t e = 0; e < tile.order.size(); ++e) {
+      const auto number = static_cast<int64_t>(e);
+      const int64_t i = At(stmt.index, 0) + number / tile.run * tile.stride +
+                        number % tile.run;
+      FUSOR_ASSERT(i >= 0 && i < b.elements, "{}: {}[{}] of {}", kernel_.name,
+                   b.name, i, b.elements);
+      const int from = tile.order[e];
+      StoreElement(
+          buffers_[stmt.buffer], b.dtype, i,
+          Get(tile.sources[from / kernel_.lanes], from % kernel_.lanes));
     }
   }
 

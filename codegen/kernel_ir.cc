@@ -32,6 +32,8 @@ std::string_view KindName(StmtKind kind) {
       return "accumulate";
     case StmtKind::kReduceLanes:
       return "reduce_lanes";
+    case StmtKind::kStoreTile:
+      return "store_tile";
   }
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(kind));
 }
@@ -50,6 +52,16 @@ std::string PrintSources(const Stmt& stmt, int count) {
     out += fmt::format("{}r{}", i == 0 ? "" : ", ", stmt.src[i]);
   }
   return out;
+}
+
+std::string PrintTile(const Stmt& stmt) {
+  const auto number = [](int i) { return std::to_string(i); };
+  const TileStore& tile = stmt.tile;
+  return fmt::format(
+      "store_tile b{}[{}] runs of {} at {}, {}, order {}", stmt.buffer,
+      PrintIndex(stmt.index), tile.run, tile.stride,
+      Join(tile.sources, " ", [](int r) { return fmt::format("r{}", r); }),
+      Join(tile.order, " ", number));
 }
 
 // What stands right of "dst = " or, for a loop and a store, the whole line.
@@ -80,6 +92,8 @@ std::string PrintRight(const Stmt& stmt) {
     case StmtKind::kReduceLanes:
       return fmt::format("{} {} r{}", KindName(stmt.kind),
                          ir::ScalarOpName(stmt.op), stmt.src[0]);
+    case StmtKind::kStoreTile:
+      return PrintTile(stmt);
   }
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(stmt.kind));
 }
@@ -87,7 +101,8 @@ std::string PrintRight(const Stmt& stmt) {
 void PrintBody(const std::vector<Stmt>& body, int depth, std::string& out) {
   for (const Stmt& stmt : body) {
     out.append(static_cast<size_t>(2 * depth), ' ');
-    if (stmt.kind != StmtKind::kLoop && stmt.kind != StmtKind::kStore) {
+    if (stmt.kind != StmtKind::kLoop && stmt.kind != StmtKind::kStore &&
+        stmt.kind != StmtKind::kStoreTile) {
       out += fmt::format("r{} = ", stmt.dst);
     }
     out += PrintRight(stmt);

@@ -71,18 +71,30 @@ struct KernelBuffer {
 };
 
 enum class StmtKind : uint8_t {
-  kLoop,        // axis, body: runs body for each (group of) index of the axis
-  kConstant,    // dst = constant
-  kLoad,        // dst = buffer[index]
-  kStore,       // buffer[index] = src[0]
-  kIndexValue,  // dst = index, as an integer
-  kRandom,      // dst = RandomUniform(key src[0], step src[1], site, rank,
-                //                     element index), ir/support/philox.h
-  kCompute,     // dst = op(src..); identity also converts between dtypes
-  kInit,        // dst = identity of reduction op
-  kAccumulate,  // dst = op(dst, src[0])
-  kReduceLanes  // dst (uniform) = op over the lanes of src[0]: halves, then
-                // quarters, ... so that the tree is fixed
+  kLoop,         // axis, body: runs body for each (group of) index of the axis
+  kConstant,     // dst = constant
+  kLoad,         // dst = buffer[index]
+  kStore,        // buffer[index] = src[0]
+  kIndexValue,   // dst = index, as an integer
+  kRandom,       // dst = RandomUniform(key src[0], step src[1], site, rank,
+                 //                     element index), ir/support/philox.h
+  kCompute,      // dst = op(src..); identity also converts between dtypes
+  kInit,         // dst = identity of reduction op
+  kAccumulate,   // dst = op(dst, src[0])
+  kReduceLanes,  // dst (uniform) = op over the lanes of src[0]: halves, then
+                 // quarters, ... so that the tree is fixed
+  kStoreTile     // stores tile.sources, rearranged: see TileStore
+};
+
+// Vector registers whose lanes, end to end, are stored in another order: number
+// e of what is stored is number order[e] of the lanes, and goes to
+// buffer[index + e / run * stride + e % run]. Only inside a vector axis that
+// has as many indices as there are lanes; the index does not name it.
+struct TileStore {
+  std::vector<int> sources{};
+  std::vector<int> order{};  // a permutation of all lanes
+  int64_t run = 0;           // divides their number
+  int64_t stride = 0;        // at least run
 };
 
 struct Stmt {
@@ -98,6 +110,7 @@ struct Stmt {
   int64_t rank = 0;  // kRandom
   int axis = -1;     // kLoop
   std::vector<Stmt> body{};
+  TileStore tile{};  // kStoreTile
 };
 
 struct Phase {

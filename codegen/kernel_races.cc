@@ -14,6 +14,9 @@ constexpr int64_t kMaxEnumerated = int64_t{1} << 22;
 struct Access {
   const Stmt* stmt;
   std::vector<int> loops;
+
+  bool stores() const { return stmt->kind != StmtKind::kLoad; }
+  bool is_tile() const { return stmt->kind == StmtKind::kStoreTile; }
 };
 
 void Collect(const std::vector<Stmt>& body, std::vector<int>& loops,
@@ -23,7 +26,8 @@ void Collect(const std::vector<Stmt>& body, std::vector<int>& loops,
       loops.push_back(stmt.axis);
       Collect(stmt.body, loops, out);
       loops.pop_back();
-    } else if (stmt.kind == StmtKind::kLoad || stmt.kind == StmtKind::kStore) {
+    } else if (stmt.kind == StmtKind::kLoad || stmt.kind == StmtKind::kStore ||
+               stmt.kind == StmtKind::kStoreTile) {
       out.push_back({&stmt, loops});
     }
   }
@@ -51,7 +55,7 @@ class RaceChecker {
       for (const Access& access : accesses_) {
         if (access.stmt->buffer != static_cast<int>(b)) continue;
         accesses.push_back(&access);
-        stored |= access.stmt->kind == StmtKind::kStore;
+        stored |= access.stores();
       }
       if (stored && !Proved(accesses)) Enumerate(accesses, b);
     }
@@ -70,8 +74,7 @@ class RaceChecker {
   bool Proved(const std::vector<const Access*>& accesses) const {
     for (size_t i = 0; i < accesses.size(); ++i) {
       for (size_t j = i; j < accesses.size(); ++j) {
-        const bool stores = accesses[i]->stmt->kind == StmtKind::kStore ||
-                            accesses[j]->stmt->kind == StmtKind::kStore;
+        const bool stores = accesses[i]->stores() || accesses[j]->stores();
         if (stores && !Apart(*accesses[i], *accesses[j])) return false;
       }
     }
@@ -83,8 +86,15 @@ class RaceChecker {
   // summands together reach.
   bool Apart(const Access& a, const Access& b) const {
     std::vector<Summand> summands;
+    if (a.is_tile() != b.is_tile()) return false;
+    if (a.is_tile()) {
+      AddTile(a.stmt->tile, summands);
+      if (a.stmt != b.stmt) AddTile(b.stmt->tile, summands);
+    }
     for (int axis : phase_.grid) {
       if (kernel_.axes[axis].extent == 1) continue;
+      // A tile takes all lanes of the one group that there is.
+      if (a.is_tile() && kernel_.axes[axis].vector) continue;
       const int64_t step = CoefficientOf(a.stmt->index, axis);
       if (step == 0 || step != CoefficientOf(b.stmt->index, axis)) return false;
       summands.push_back(MakeSummand(axis, step, true));
@@ -119,6 +129,15 @@ class RaceChecker {
     return true;
   }
 
+  // The difference of two places of one tile.
+  void AddTile(const TileStore& tile, std::vector<Summand>& summands) const {
+    const auto runs = static_cast<int64_t>(tile.order.size()) / tile.run;
+    if (tile.run > 1) summands.push_back({1, tile.run - 1, false});
+    if (runs > 1) {
+      summands.push_back({tile.stride, (runs - 1) * tile.stride, false});
+    }
+  }
+
   Summand MakeSummand(int axis, int64_t step, bool grid) const {
     step = std::abs(step);
     return {step, step * (kernel_.axes[axis].extent - 1), grid};
@@ -132,6 +151,9 @@ class RaceChecker {
     for (const Access* access : accesses) {
       int64_t points = 1;
       for (int axis : AxesOf(*access)) points *= kernel_.axes[axis].extent;
+      if (access->is_tile()) {
+        points *= static_cast<int64_t>(access->stmt->tile.order.size());
+      }
       work += points;
     }
     FUSOR_ASSERT(work <= kMaxEnumerated,
@@ -142,7 +164,7 @@ class RaceChecker {
     std::vector<int64_t> readers(info.elements, kNobody);
     std::vector<int64_t> writers(info.elements, kNobody);
     for (const Access* access : accesses) {
-      auto& owners = access->stmt->kind == StmtKind::kStore ? writers : readers;
+      auto& owners = access->stores() ? writers : readers;
       ForEach(*access, [&](int64_t element, int64_t task) {
         int64_t& owner = owners[element];
         owner = owner == kNobody || owner == task ? task : kSeveral;
@@ -179,7 +201,13 @@ class RaceChecker {
           task = task * axis.extent + position[i] / lanes;
         }
       }
-      visit(element, task);
+      const TileStore& tile = access.stmt->tile;
+      if (!access.is_tile()) visit(element, task);
+      for (size_t e = 0; e < tile.order.size(); ++e) {
+        const auto number = static_cast<int64_t>(e);
+        visit(element + number / tile.run * tile.stride + number % tile.run,
+              task);
+      }
       size_t i = axes.size();
       while (i > 0 && ++position[i - 1] == kernel_.axes[axes[i - 1]].extent) {
         position[--i] = 0;

@@ -162,6 +162,9 @@ class Verifier {
       case StmtKind::kReduceLanes:
         CheckReduceLanes(stmt);
         break;
+      case StmtKind::kStoreTile:
+        CheckStoreTile(stmt);
+        break;
     }
   }
 
@@ -174,6 +177,38 @@ class Verifier {
     FUSOR_ASSERT(!IsVector(stmt.src[0]) || VectorCoefficient(stmt.index) != 0,
                  "kernel {}: all lanes of r{} go to one element of {}",
                  kernel_.name, stmt.src[0], kernel_.buffers[stmt.buffer].name);
+  }
+
+  void CheckStoreTile(const Stmt& stmt) const {
+    const TileStore& tile = stmt.tile;
+    const size_t elements = tile.sources.size() * kernel_.lanes;
+    for (int reg : tile.sources) {
+      Read(reg);
+      FUSOR_ASSERT(IsVector(reg), "kernel {}: a tile of the uniform r{}",
+                   kernel_.name, reg);
+    }
+    std::vector<int> sorted = tile.order;
+    std::sort(sorted.begin(), sorted.end());
+    bool permutes = elements > 0 && sorted.size() == elements;
+    for (size_t i = 0; permutes && i < elements; ++i) {
+      permutes = sorted[i] == static_cast<int>(i);
+    }
+    const auto size = static_cast<int64_t>(elements);
+    FUSOR_ASSERT(permutes && tile.run >= 1 && size % tile.run == 0 &&
+                     tile.stride >= tile.run,
+                 "kernel {}: a tile of {} elements in runs of {} at {} has no "
+                 "order",
+                 kernel_.name, elements, tile.run, tile.stride);
+    FUSOR_ASSERT(vector_axis_ >= 0 &&
+                     kernel_.axes[vector_axis_].extent == kernel_.lanes &&
+                     VectorCoefficient(stmt.index) == 0,
+                 "kernel {}: a tile needs a vector axis of {} indices",
+                 kernel_.name, kernel_.lanes);
+    CheckAccess(stmt, (size / tile.run - 1) * tile.stride + tile.run - 1);
+    FUSOR_ASSERT(kernel_.buffers[stmt.buffer].written &&
+                     !kernel_.buffers[stmt.buffer].packed,
+                 "kernel {}: a tile in {}, which is not written", kernel_.name,
+                 kernel_.buffers[stmt.buffer].name);
   }
 
   void CheckRandom(const Stmt& stmt) {
@@ -217,14 +252,15 @@ class Verifier {
                  kernel_.name, ir::ScalarOpName(stmt.op));
   }
 
-  void CheckAccess(const Stmt& stmt) const {
+  // Of what lies up to `further` elements behind the index, too.
+  void CheckAccess(const Stmt& stmt, int64_t further = 0) const {
     FUSOR_ASSERT(stmt.buffer >= 0 &&
                      stmt.buffer < static_cast<int>(kernel_.buffers.size()),
                  "kernel {}: buffer b{}", kernel_.name, stmt.buffer);
     CheckIndex(stmt.index);
     const KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
     int64_t low = stmt.index.offset;
-    int64_t high = low;
+    int64_t high = low + further;
     for (const Index::Term& term : stmt.index.terms) {
       const int64_t reach =
           term.coefficient * (kernel_.axes[term.axis].extent - 1);

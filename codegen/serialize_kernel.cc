@@ -7,7 +7,7 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kReduceLanes) + 1;
+constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kStoreTile) + 1;
 
 // Of indices that may be -1.
 uint32_t PlusOne(int index) { return static_cast<uint32_t>(index + 1); }
@@ -41,6 +41,11 @@ void WriteStmt(const Stmt& stmt, proto::StmtProto& out) {
   out.set_rank(stmt.rank);
   out.set_axis(PlusOne(stmt.axis));
   for (const Stmt& inner : stmt.body) WriteStmt(inner, *out.add_body());
+  const TileStore& tile = stmt.tile;
+  out.mutable_tile_sources()->Assign(tile.sources.begin(), tile.sources.end());
+  out.mutable_tile_order()->Assign(tile.order.begin(), tile.order.end());
+  out.set_tile_run(tile.run);
+  out.set_tile_stride(tile.stride);
 }
 
 Stmt ReadStmt(const proto::StmtProto& in) {
@@ -67,6 +72,10 @@ Stmt ReadStmt(const proto::StmtProto& in) {
   for (const proto::StmtProto& inner : in.body()) {
     stmt.body.push_back(ReadStmt(inner));
   }
+  stmt.tile.sources.assign(in.tile_sources().begin(), in.tile_sources().end());
+  stmt.tile.order.assign(in.tile_order().begin(), in.tile_order().end());
+  stmt.tile.run = in.tile_run();
+  stmt.tile.stride = in.tile_stride();
   return stmt;
 }
 

@@ -6,6 +6,7 @@
 
 #include "ir/support/hash.h"
 #include "ir/support/philox.h"
+#include "ir/weight_copy.h"
 
 namespace fusor::ir {
 namespace {
@@ -81,6 +82,13 @@ std::vector<Tensor> DrawInputs(const Graph& graph, uint64_t seed) {
   std::vector<Tensor> inputs;
   for (const Input& input : graph.inputs()) {
     inputs.push_back(DrawInput(input, seed));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Input& input = graph.inputs()[i];
+    if (input.role != InputRole::kWeightCopy) continue;
+    const Value* weight = graph.FindInput(CopiedWeight(input.attrs));
+    inputs[i].data = inputs[weight->index()].data;
+    for (double& x : inputs[i].data) x = RoundTo(CopyRounding(input.attrs), x);
   }
   return inputs;
 }

@@ -12,7 +12,8 @@ namespace fusor::ir {
 // starts with, of unit variance for floating data, 0 .. 255 for bytes, 0 .. 3
 // for other integers (labels), positive for hyper-parameters. Exact in the
 // dtype. A pure function of seed, name and type, so that a graph before and
-// after a rewrite gets the same, and so does an input whatever the others are.
+// after a rewrite gets the same, and so does an input whatever the others are,
+// but for weight copies, which DrawInputs makes of their weights.
 Tensor DrawInput(const Input& input, uint64_t seed);
 std::vector<Tensor> DrawInputs(const Graph& graph, uint64_t seed);
 

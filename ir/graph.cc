@@ -19,6 +19,7 @@ constexpr std::string_view kRoleNames[] = {"data",
                                            "statistic",
                                            "optimizer_state",
                                            "accumulator",
+                                           "weight_copy",
                                            "hyper_parameter"};
 
 }  // namespace
@@ -41,7 +42,8 @@ bool IsParameter(InputRole role) {
 
 bool IsState(InputRole role) {
   return IsParameter(role) || role == InputRole::kStatistic ||
-         role == InputRole::kOptimizerState || role == InputRole::kAccumulator;
+         role == InputRole::kOptimizerState ||
+         role == InputRole::kAccumulator || role == InputRole::kWeightCopy;
 }
 
 std::string_view Node::op_name() const { return op_->name; }

@@ -132,6 +132,7 @@ enum class InputRole : uint8_t {
   kStatistic,       // running mean or variance: no gradient
   kOptimizerState,  // momentum and the like
   kAccumulator,     // of micro-batches: worth nothing after an update
+  kWeightCopy,      // a weight in another dtype and layout: ir/weight_copy.h
   kHyperParameter,  // learning rate, loss scale, random key, step counter
 };
 
@@ -144,7 +145,7 @@ struct Input {
   std::unique_ptr<Value> value;
   InputRole role = InputRole::kData;
   // How state starts: {init="constant", value=..} | {init="normal", std=..} |
-  // {init="uniform", bound=..}; empty for data.
+  // {init="uniform", bound=..} | {init="copy", ..}; empty for data.
   Attrs attrs;
 };
 

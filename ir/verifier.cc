@@ -7,6 +7,7 @@
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
+#include "ir/weight_copy.h"
 
 namespace fusor::ir {
 namespace {
@@ -42,6 +43,9 @@ class Verifier {
     node_ = nullptr;
     CheckUses();
     CheckOutputs();
+    for (const Input& input : graph_.inputs()) {
+      if (input.role == InputRole::kWeightCopy) CheckWeightCopy(input);
+    }
   }
 
  private:
@@ -83,6 +87,18 @@ class Verifier {
   void CheckInput(const Input& input) {
     Require(input.value != nullptr, "input {} has no value", defined_.size());
     Define(*input.value, static_cast<int>(defined_.size()), nullptr);
+  }
+
+  void CheckWeightCopy(const Input& input) const {
+    Attempt([&] {
+      CopyRounding(input.attrs);
+      const std::string& name = CopiedWeight(input.attrs);
+      const Value* weight = graph_.FindInput(name);
+      Require(weight != nullptr &&
+                  IsParameter(graph_.inputs()[weight->index()].role) &&
+                  weight->type().shape == input.value->type().shape,
+              "%{} is no copy of {}", input.value->name(), name);
+    });
   }
 
   void CheckNode(const Node& node) {

@@ -56,14 +56,14 @@ class Assignment {
   // ------------------------------------------------------------------
 
   void FixState() {
-    const auto& given = context_.options().state_layouts;
+    const auto& given = context_.options().state_places;
     for (const ir::Input& input : graph_.inputs()) {
       if (!ir::IsState(input.role)) {
         fixed_.insert(input.value.get());
         continue;
       }
       const auto it = given.find(input.value->name());
-      if (it != given.end()) Fix(input.value.get(), it->second);
+      if (it != given.end()) Fix(input.value.get(), it->second.layout);
     }
     for (const auto& node : graph_.nodes()) {
       if (!node->attrs().Has("weight_shape")) continue;

@@ -7,6 +7,7 @@
 
 #include "ir/builder.h"
 #include "ir/support/error.h"
+#include "ir/weight_copy.h"
 #include "passes/splat.h"
 
 namespace fusor::passes {
@@ -78,6 +79,11 @@ Value* FindResult(const Graph& graph, const std::string& name) {
   return nullptr;
 }
 
+// Of a result: behind the chains of a fusion over many tensors.
+bool IsCopy(const Value& value) {
+  return value.producer() != nullptr && ir::IsCopy(*value.producer());
+}
+
 // In a fusion over many tensors, whose chains must stay equal, in all chains.
 void CorruptBody(Node& fusion, const Value* value, FaultKind kind) {
   Graph& body = *fusion.body();
@@ -86,7 +92,10 @@ void CorruptBody(Node& fusion, const Value* value, FaultKind kind) {
                    false);
   }
   const size_t tensors = static_cast<size_t>(fusion.attrs().Int("tensors"));
-  const size_t chain = body.nodes().size() / tensors;
+  const auto copies =
+      std::count_if(body.nodes().begin(), body.nodes().end(),
+                    [](const auto& n) { return IsCopy(*n->output()); });
+  const size_t chain = (body.nodes().size() - copies) / tensors;
   const size_t in_chain = value->producer()->position() % chain;
   for (size_t t = tensors; t-- > 0;) {
     Node* node = body.nodes()[t * chain + in_chain].get();
@@ -146,7 +155,8 @@ bool CorruptGraph(Graph& graph, FaultKind kind,
     }
     for (const auto& node : graph.nodes()) {
       if (node->body() == nullptr) continue;
-      if (const Value* value = FindResult(*node->body(), name)) {
+      const Value* value = FindResult(*node->body(), name);
+      if (value != nullptr && !IsCopy(*value)) {
         CorruptBody(*node, value, kind);
         return true;
       }

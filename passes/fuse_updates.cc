@@ -4,8 +4,13 @@
 // aliased to state, and equal but for the shape to the others of its group.
 // Those with equal signature become one `multi_tensor` fusion whose body holds
 // the chains side by side; its operands stand class by class: all parameters,
-// all gradients, all momenta, then the scalars, which all chains share. The
-// check of all gradients for finiteness reads what lies together in one loop.
+// all gradients, all momenta, then the scalars, which all chains share. Copies
+// of weights (keep_weight_copies) that are made of the results come into the
+// body behind the chains, results of their own behind the others. The check of
+// all gradients for finiteness reads what lies together in one loop.
+//
+// Where a program is compiled against existing state, only what lies there one
+// after the other is joined.
 
 #include <algorithm>
 #include <map>
@@ -17,6 +22,7 @@
 #include "ir/support/error.h"
 #include "passes/fusion_domain.h"
 #include "passes/passes.h"
+#include "passes/update_copies.h"
 
 namespace fusor::passes {
 namespace {
@@ -87,6 +93,47 @@ std::string GroupsOf(const Graph& graph, const Node& node) {
   return text;
 }
 
+// Where the state is that a result replaces.
+int64_t OffsetOf(const Graph& graph, const Value* result,
+                 const std::map<std::string, StatePlace>& places) {
+  for (const ir::Output& output : graph.outputs()) {
+    if (output.value != result || output.alias < 0) continue;
+    const auto place = places.find(graph.input(output.alias)->name());
+    if (place != places.end()) return place->second.offset;
+  }
+  return -1;
+}
+
+// The updates in the order of their state, cut where it has gaps.
+std::vector<std::vector<Node*>> LyingTogether(
+    const Graph& graph, const std::vector<Node*>& updates,
+    const std::map<std::string, StatePlace>& places) {
+  if (places.empty()) return {updates};
+  std::map<int64_t, Node*> sorted;
+  for (Node* node : updates) {
+    sorted[OffsetOf(graph, node->output(), places)] = node;
+  }
+  const auto follows = [&](const Node& a, const Node& b) {
+    for (size_t r = 0; r < a.num_outputs(); ++r) {
+      const int64_t bytes = a.output(r)->type().num_bytes();
+      const int64_t end = (bytes + kPlaceBytes - 1) / kPlaceBytes * kPlaceBytes;
+      if (OffsetOf(graph, b.output(r), places) !=
+          OffsetOf(graph, a.output(r), places) + end) {
+        return false;
+      }
+    }
+    return true;
+  };
+  std::vector<std::vector<Node*>> runs;
+  for (const auto& [offset, node] : sorted) {
+    if (runs.empty() || !follows(*runs.back().back(), *node)) {
+      runs.emplace_back();
+    }
+    runs.back().push_back(node);
+  }
+  return runs;
+}
+
 // The chain without shapes; scalars by name, since they must be the same ones.
 std::string Signature(const Graph& graph, const Node& node) {
   std::string text = GroupsOf(graph, node);
@@ -119,7 +166,8 @@ std::string Signature(const Graph& graph, const Node& node) {
   return text;
 }
 
-Node* Join(Graph& graph, const std::vector<Node*>& members) {
+Node* Join(Graph& graph, const std::vector<Node*>& members,
+           const WeightCopies& copies) {
   const Node& first = *members[0];
   auto body = std::make_unique<Graph>("updates");
   std::vector<Value*> operands;
@@ -159,6 +207,8 @@ Node* Join(Graph& graph, const std::vector<Node*>& members) {
       results.push_back(members[m]->output(r));
     }
   }
+  UpdateCopies copied = AddCopies(copies, members, maps, *body);
+  results.insert(results.end(), copied.kept.begin(), copied.kept.end());
   Node* joined =
       graph.AddNode("fusion", operands,
                     {{"kind", std::string("multi_tensor")},
@@ -170,7 +220,8 @@ Node* Join(Graph& graph, const std::vector<Node*>& members) {
     names.push_back(results[i]->name());
     graph.ReplaceAllUses(results[i], joined->output(i));
   }
-  graph.EraseAll(members);
+  copied.nodes.insert(copied.nodes.end(), members.begin(), members.end());
+  graph.EraseAll(copied.nodes);
   for (size_t i = 0; i < names.size(); ++i) {
     graph.Rename(joined->output(i), names[i]);
   }
@@ -244,20 +295,29 @@ void RegroupChecks(Graph& graph, const std::vector<Node*>& updates) {
   for (Node* check : checks) Regroup(graph, check, updates);
 }
 
-// Joining moves the same bytes with one launch.
-void RecordJoin(const std::vector<Node*>& members, bool accepted,
-                PassContext& context) {
+// Joining moves the same bytes with one launch, less what copies would read.
+void RecordJoin(const std::vector<Node*>& members, const WeightCopies& copies,
+                bool accepted, PassContext& context) {
   const ir::Target& target = context.target().target();
   int64_t bytes = 0;
-  for (const Node* node : members) bytes += ir::NodeBytes(*node);
-  const auto saved = static_cast<int64_t>(members.size() - 1);
+  int64_t made = 0;
+  for (const Node* node : members) {
+    bytes += ir::NodeBytes(*node);
+    for (const Node* copy : copies.Of(*node)) {
+      bytes += copy->output()->type().num_bytes();
+      ++made;
+    }
+  }
+  const auto saved = static_cast<int64_t>(members.size()) + made - 1;
+  const std::string with =
+      made == 0 ? "" : fmt::format(", with {} copies of weights", made);
   context.Record(
       {.pass = kPass,
        .subject = fmt::format("{} .. {}", members.front()->output()->name(),
                               members.back()->output()->name()),
        .accepted = accepted,
-       .reason = accepted ? fmt::format("{} equal updates in one launch",
-                                        members.size())
+       .reason = accepted ? fmt::format("{} equal updates in one launch{}",
+                                        members.size(), with)
                           : "out of fuel",
        .saved_ns = saved * target.launch_overhead_ns,
        .modelled_ns = ir::KernelNs(bytes, target)});
@@ -272,13 +332,22 @@ bool FuseUpdates(Graph& graph, PassContext& context) {
     if (IsUpdate(graph, *node))
       groups[Signature(graph, *node)].push_back(node.get());
   }
+  const WeightCopies copies(graph);
   std::vector<Node*> joined;
-  for (const auto& [signature, members] : groups) {
-    if (members.size() < 2) continue;
-    const bool fuel = context.ConsumeFuel(kPass, *members[0]->output());
-    RecordJoin(members, fuel, context);
-    if (!fuel) continue;
-    joined.push_back(Join(graph, members));
+  for (const auto& [signature, equal] : groups) {
+    for (const std::vector<Node*>& members :
+         LyingTogether(graph, equal, context.options().state_places)) {
+      size_t made = 0;
+      for (const Node* node : members) made += copies.Of(*node).size();
+      if (members.size() + made < 2) continue;
+      const bool fuel = context.ConsumeFuel(kPass, *members[0]->output());
+      RecordJoin(members, copies, fuel, context);
+      if (!fuel) continue;
+      if (made > 0) {
+        context.counters()["weight_repacks"] -= static_cast<int64_t>(made);
+      }
+      joined.push_back(Join(graph, members, copies));
+    }
   }
   if (joined.empty()) return false;
   RegroupChecks(graph, joined);

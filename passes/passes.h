@@ -63,6 +63,12 @@ enum class MicroBatches {
   kFinish,  // updates with the mean of them and those that were added
 };
 
+// What a state store that programs share has decided about one of its tensors.
+struct StatePlace {
+  ir::Layout layout;
+  int64_t offset = 0;  // bytes
+};
+
 struct PassOptions {
   bool fusion = true;           // passes 2, 7 and 10 of DESIGN.md section 4
   bool eager_rounding = false;  // round at every op inside a fusion
@@ -73,9 +79,9 @@ struct PassOptions {
   OptimizerOptions optimizer;
   LossScaleOptions loss_scale;
   MicroBatches micro_batches = MicroBatches::kNone;
-  // Layouts that state already has, by input name: a program compiled against
-  // an existing state store.
-  std::map<std::string, ir::Layout> state_layouts;
+  // Where state lies already, by input name: for a program compiled against an
+  // existing state store.
+  std::map<std::string, StatePlace> state_places;
   int world_size = 1;                   // ranks that train together
   std::set<std::string> disabled;       // pass names
   std::set<std::string> only;           // empty: all that are not disabled
@@ -237,6 +243,14 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
 // activation_copies, weight_repacks).
 bool AssignLayout(ir::Graph& graph, PassContext& context);
 
+// Lets library ops read weights that mixed precision narrows from state that
+// holds them so (ir/weight_copy.h), in place of casting and repacking them in
+// every step: role weight_copy, with the weight's update, rounded alike, as its
+// next value. In a program that does not update the weights, and in one
+// compiled against existing state, only copies that the state has. Counts
+// weight_copies, and takes what it saves off weight_repacks.
+bool KeepWeightCopies(ir::Graph& graph, PassContext& context);
+
 // Replaces batch_norm_train and batch_norm_grad by reductions and elementwise
 // ops: statistics as sums shifted by a value of the same channel. Counts
 // bn_relu_grad, bn_add_relu_grad and, within the latter, dual_bn_add_relu_grad.
@@ -247,7 +261,7 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
 bool Fuse(ir::Graph& graph, PassContext& context);
 
 // Joins update fusions of equal structure and hyper-parameters into one launch
-// over contiguous state.
+// over contiguous state, which writes the copies of its weights, too.
 bool FuseUpdates(ir::Graph& graph, PassContext& context);
 
 // Replaces collectives by their operands when there is one rank alone.

@@ -45,6 +45,8 @@ constexpr PassEntry kPipeline[] = {
      "before layouts: the library's candidates depend on it"},
     {"assign_layout", AssignLayout, Stage::kOptimize, false,
      "on whole normalisations, before anything is expanded or grouped"},
+    {"keep_weight_copies", KeepWeightCopies, Stage::kOptimize, false,
+     "of the casts and repacks that layouts ask for, before updates fuse"},
     {"lower_batch_norm", LowerBatchNorm, Stage::kOptimize, false,
      "after layouts, which treat a normalisation as one op"},
     {"simplify", Simplify, Stage::kOptimize, false,

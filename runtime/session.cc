@@ -6,6 +6,7 @@
 #include "codegen/compiler.h"
 #include "ir/support/error.h"
 #include "ir/tensor_bytes.h"
+#include "ir/weight_copy.h"
 #include "runtime/executor.h"
 #include "runtime/initialize.h"
 
@@ -114,7 +115,9 @@ const StateLayout::Entry& Session::FindState(const std::string& name) const {
 void Session::InitializeState(uint64_t seed) {
   FUSOR_ASSERT(!programs_.empty(), "no program");
   for (const codegen::PlanInput& input : plan(0).inputs) {
-    if (!IsState(input.role)) continue;
+    if (!IsState(input.role) || input.role == ir::InputRole::kWeightCopy) {
+      continue;
+    }
     const int64_t elements = FindState(input.name).type.num_elements();
     WriteState(input.name,
                InitialValues(input.attrs, elements, input.name, seed));
@@ -138,11 +141,32 @@ void Session::WriteState(const std::string& name,
   FUSOR_CHECK(static_cast<int64_t>(values.size()) == entry.type.num_elements(),
               kCheckpoint, "tensor {}: expected {} elements, got {}", name,
               entry.type.num_elements(), values.size());
+  std::vector<double> elements(values.begin(), values.end());
+  WriteCopies(name, elements);
+  StoreState(entry, std::move(elements));
+}
+
+void Session::StoreState(const StateLayout::Entry& entry,
+                         std::vector<double> elements) {
   std::vector<char> bytes(static_cast<size_t>(entry.type.num_bytes()));
-  ir::StoreTensor({entry.type, {values.begin(), values.end()}}, bytes.data());
+  ir::StoreTensor({entry.type, std::move(elements)}, bytes.data());
   stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
                         bytes.data(), bytes.size());
   stream_->Synchronize();
+}
+
+void Session::WriteCopies(const std::string& weight,
+                          std::span<const double> elements) {
+  for (const codegen::PlanInput& input : plan(0).inputs) {
+    if (input.role != ir::InputRole::kWeightCopy ||
+        ir::CopiedWeight(input.attrs) != weight) {
+      continue;
+    }
+    const ir::DType rounding = ir::CopyRounding(input.attrs);
+    std::vector<double> rounded(elements.begin(), elements.end());
+    for (double& x : rounded) x = ir::RoundTo(rounding, x);
+    StoreState(FindState(input.name), std::move(rounded));
+  }
 }
 
 ir::InputRole Session::StateRole(const std::string& name) const {
@@ -169,6 +193,9 @@ void Session::WriteStateBytes(const std::string& name,
   stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
                         bytes.data(), bytes.size());
   stream_->Synchronize();
+  if (StateRole(name) != ir::InputRole::kWeight) return;
+  const ir::TensorType logical{entry.type.dtype, entry.type.shape, {}};
+  WriteCopies(name, ir::LoadTensor(logical, row_major).data);
 }
 
 bool Session::HasInput(int program, const std::string& name) const {

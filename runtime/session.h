@@ -60,6 +60,7 @@ class Session {
 
   // --- State; logical row-major f32 ------------------------------------------
   const codegen::StateLayout& state() const { return state_layout_; }
+  // Copies of weights follow whatever writes these.
   void InitializeState(uint64_t seed);
   std::vector<float> ReadState(const std::string& name) const;
   // Throws kCheckpoint when the name is unknown or the count differs.
@@ -104,6 +105,10 @@ class Session {
  private:
   struct Program;
   const codegen::StateLayout::Entry& FindState(const std::string& name) const;
+  // Row-major elements, rounded to the entry's dtype.
+  void StoreState(const codegen::StateLayout::Entry& entry,
+                  std::vector<double> elements);
+  void WriteCopies(const std::string& weight, std::span<const double> elements);
   void PlaceArenas(Program& program);
   void BindProgram(Program& program);
 

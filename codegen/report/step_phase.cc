@@ -1,9 +1,11 @@
 #include "codegen/report/step_phase.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "ir/op.h"
 #include "ir/training_names.h"
+#include "ir/weight_copy.h"
 
 namespace fusor::codegen {
 namespace {
@@ -32,7 +34,7 @@ std::vector<bool> LeadingTo(const Graph& graph, const Values& targets) {
 bool IsLight(const Node& node) {
   if (node.body() != nullptr) {
     for (const auto& inner : node.body()->nodes()) {
-      if (!IsLight(*inner)) return false;
+      if (!IsLight(*inner) && !ir::IsCopy(*inner)) return false;
     }
     return true;
   }
@@ -42,13 +44,25 @@ bool IsLight(const Node& node) {
          kind == ir::FusionKind::kSource || kind == ir::FusionKind::kSeparate;
 }
 
+// Of a weight in 16 bit, on its way into state.
+bool IsWeightCopy(const Node& node, const Values& next) {
+  const std::vector<ir::Use>& uses = node.output()->uses();
+  return ir::IsCopy(node) &&
+         (next.contains(node.output()) ||
+          (!uses.empty() &&
+           std::all_of(uses.begin(), uses.end(), [&](const ir::Use& use) {
+             return IsWeightCopy(*use.node, next);
+           })));
+}
+
 // Next parameters and optimizer state, by outputs that name their input.
 Values NextParameters(const Graph& graph) {
   Values next;
   for (const ir::Output& output : graph.outputs()) {
     if (output.alias < 0) continue;
     const ir::InputRole role = graph.inputs()[output.alias].role;
-    if (IsParameter(role) || role == ir::InputRole::kOptimizerState) {
+    if (IsParameter(role) || role == ir::InputRole::kOptimizerState ||
+        role == ir::InputRole::kWeightCopy) {
       next.insert(output.value);
     }
   }
@@ -92,7 +106,7 @@ std::vector<StepPhase> PhasesOf(const Graph& graph) {
   for (size_t i = graph.nodes().size(); i-- > 0;) {
     const Node& node = *graph.nodes()[i];
     if (forward[i] || !training[i]) continue;
-    bool update = IsLight(node);
+    bool update = IsLight(node) || IsWeightCopy(node, next);
     for (size_t r = 0; r < node.num_outputs(); ++r) {
       const ir::Value* value = node.output(r);
       update &= !gradients.contains(value);

@@ -11,6 +11,7 @@
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
 #include "ir/tensor_bytes.h"
+#include "ir/training_names.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/crc32c.h"
 
@@ -27,6 +28,16 @@ constexpr int kFormatVersion = 1;
 
 std::string_view View(std::span<const uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+bool IsZero(std::span<const uint8_t> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(),
+                     [](uint8_t byte) { return byte == 0; });
+}
+
+// Of micro-batches: worth nothing while none has been added up.
+bool IsSum(std::string_view name, ir::InputRole role) {
+  return role == ir::InputRole::kAccumulator && name != ir::kBatches;
 }
 
 NamedTensor LogicalTensor(const StateSnapshot& snapshot, size_t index) {
@@ -147,13 +158,24 @@ std::vector<NamedTensor> ReadTensors(const std::string& path,
 }  // namespace
 
 void TakeSnapshot(const Session& session, StateSnapshot& snapshot) {
-  snapshot.layout = session.state();
-  snapshot.roles.clear();
-  for (const auto& entry : snapshot.layout.entries) {
-    snapshot.roles.push_back(session.StateRole(entry.name));
-  }
-  snapshot.bytes.resize(static_cast<size_t>(snapshot.layout.bytes));
+  const codegen::StateLayout& layout = session.state();
+  snapshot.bytes.resize(static_cast<size_t>(layout.bytes));
   session.CopyState(snapshot.bytes);
+  const auto* batches = layout.Find(ir::kBatches);
+  const bool updated =
+      batches != nullptr &&
+      IsZero(std::span(snapshot.bytes)
+                 .subspan(batches->offset, batches->type.num_bytes()));
+  snapshot.layout.bytes = layout.bytes;
+  snapshot.layout.entries.clear();
+  snapshot.roles.clear();
+  for (const auto& entry : layout.entries) {
+    const ir::InputRole role = session.StateRole(entry.name);
+    if (role == ir::InputRole::kWeightCopy) continue;
+    if (updated && IsSum(entry.name, role)) continue;
+    snapshot.layout.entries.push_back(entry);
+    snapshot.roles.push_back(role);
+  }
 }
 
 uint64_t StateHash(const StateSnapshot& snapshot) {
@@ -218,8 +240,14 @@ void RestoreState(Session& session, const Checkpoint& checkpoint) {
                 checkpoint.path, tensor.name);
     tensors[tensor.name] = &tensor;
   }
+  const auto batches = tensors.find(ir::kBatches);
+  const bool updated =
+      batches != tensors.end() && IsZero(batches->second->bytes);
   for (const codegen::StateLayout::Entry& entry : layout.entries) {
+    const ir::InputRole role = session.StateRole(entry.name);
+    if (role == ir::InputRole::kWeightCopy) continue;
     const auto it = tensors.find(entry.name);
+    if (updated && it == tensors.end() && IsSum(entry.name, role)) continue;
     FUSOR_CHECK(it != tensors.end(), kCheckpoint,
                 "{}: tensor {} is missing: this run has another model or other "
                 "options",

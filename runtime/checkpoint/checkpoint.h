@@ -57,7 +57,9 @@ struct StateSnapshot {
   std::vector<uint8_t> bytes;        // as the layout says
 };
 
-// Copies into `snapshot`, whose memory is reused.
+// Copies into `snapshot`, whose memory is reused. Not among its entries: weight
+// copies, which say nothing of their own, and sums over micro-batches right
+// after an update, when the next one starts them anew.
 void TakeSnapshot(const Session& session, StateSnapshot& snapshot);
 
 // Of all tensors of the state, logical, by name: whatever their layout, equal
@@ -76,8 +78,9 @@ Checkpoint ReadCheckpoint(const std::string& path);
 // The manifest alone; of the files their presence and sizes are checked.
 CheckpointHeader ReadCheckpointHeader(const std::string& path);
 
-// Sets all of the session's state. Throws kCheckpoint, with nothing changed,
-// when a tensor is missing, has another type, or is none of the session's.
+// Sets all of the session's state that a snapshot has. Throws kCheckpoint, with
+// nothing changed, when a tensor is missing, has another type, or is none of
+// the session's.
 void RestoreState(Session& session, const Checkpoint& checkpoint);
 
 }  // namespace fusor::runtime

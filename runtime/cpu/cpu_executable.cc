@@ -25,7 +25,8 @@ int64_t CountAccesses(const Kernel& kernel, const std::vector<Stmt>& body,
       count += CountAccesses(kernel, stmt.body,
                              times * kernel.axes[stmt.axis].extent);
     } else if (stmt.kind == StmtKind::kLoad || stmt.kind == StmtKind::kStore ||
-               stmt.kind == StmtKind::kRandom) {
+               stmt.kind == StmtKind::kRandom ||
+               stmt.kind == StmtKind::kStoreTile) {
       count += times;
     }
   }

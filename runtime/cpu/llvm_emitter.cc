@@ -145,6 +145,8 @@ class PhaseEmitter {
         return EmitAccumulate(stmt);
       case StmtKind::kReduceLanes:
         return EmitReduceLanes(stmt);
+      case StmtKind::kStoreTile:
+        return EmitStoreTile(stmt);
     }
   }
 
@@ -328,6 +330,27 @@ class PhaseEmitter {
       ir_.CreateMaskedStore(value, place.pointer, place.align, loops_.mask());
     } else {
       ir_.CreateAlignedStore(value, place.pointer, place.align);
+    }
+  }
+
+  // Run by run: each picks its elements out of the sources, two at a time.
+  void EmitStoreTile(const Stmt& stmt) {
+    const codegen::TileStore& tile = stmt.tile;
+    const ir::DType dtype = kernel_.buffers[stmt.buffer].dtype;
+    std::vector<Value*> sources;
+    for (int reg : tile.sources) {
+      const TypedValue source = Get(reg);
+      sources.push_back(b_.ToMemory(source.value, source.arith, dtype));
+    }
+    llvm::Type* element = b_.MemoryType(dtype);
+    const llvm::Align align(static_cast<uint64_t>(ir::DTypeSize(dtype)));
+    for (size_t at = 0; at < tile.order.size(); at += tile.run) {
+      const std::span<const int> lanes(&tile.order[at], tile.run);
+      const int64_t place = static_cast<int64_t>(at) / tile.run * tile.stride;
+      Value* pointer = ir_.CreateInBoundsGEP(
+          element, buffers_[stmt.buffer],
+          ir_.CreateNSWAdd(ScalarIndex(stmt.index), I64(place)));
+      ir_.CreateAlignedStore(b_.Pick(sources, lanes), pointer, align);
     }
   }
 

@@ -185,6 +185,32 @@ Value* ValueBuilder::FloatToBFloat16(Value* value) {
                               i16);
 }
 
+Value* ValueBuilder::Pick(std::span<Value* const> sources,
+                          std::span<const int> lanes) {
+  const auto size = static_cast<int>(lanes.size());
+  Value* picked = nullptr;
+  // Two sources at a time: what one shuffle instruction reads.
+  for (size_t s = 0; s < sources.size(); s += 2) {
+    const int first = static_cast<int>(s) * lanes_;
+    std::vector<int> from(lanes.size(), llvm::PoisonMaskElem);
+    std::vector<int> merged(lanes.size());
+    bool any = false;
+    for (int i = 0; i < size; ++i) {
+      const bool here = lanes[i] >= first && lanes[i] < first + 2 * lanes_;
+      if (here) from[i] = lanes[i] - first;
+      merged[i] = here ? size + i : i;
+      any |= here;
+    }
+    if (!any) continue;
+    Value* second = s + 1 < sources.size() ? sources[s + 1] : sources[s];
+    Value* part = builder_.CreateShuffleVector(sources[s], second, from);
+    picked = picked == nullptr
+                 ? part
+                 : builder_.CreateShuffleVector(picked, part, merged);
+  }
+  return picked;
+}
+
 // f64 to f32, rounded to odd: a later rounding to a 16-bit float is then as if
 // it were the only one.
 Value* ValueBuilder::NarrowToOdd(Value* value) {

@@ -2,6 +2,8 @@
 
 #include <llvm/IR/IRBuilder.h>
 
+#include <span>
+
 #include "ir/dtype.h"
 
 namespace fusor::cpu {
@@ -29,6 +31,9 @@ class ValueBuilder {
   // `type` with the lanes of `like`.
   llvm::Type* Like(llvm::Type* type, llvm::Value* like);
   llvm::Value* Splat(llvm::Value* value);
+  // Those lanes of vectors, numbered through from the first vector's first.
+  llvm::Value* Pick(std::span<llvm::Value* const> vectors,
+                    std::span<const int> lanes);
 
   // A double as a constant of that arithmetic; integers truncate, infinities
   // are the least and greatest integer of `dtype`.

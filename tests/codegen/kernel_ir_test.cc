@@ -231,6 +231,53 @@ TEST(KernelVerifyTest, RefusesToReadWhatAnotherTaskWrites) {
               HasSubstr("several tasks of a phase meet in scratch"));
 }
 
+// Two vectors of each of four rows of 16, stored as eight pairs.
+Kernel Pairs() {
+  Kernel k;
+  k.name = "pairs";
+  k.lanes = 8;
+  k.buffers = {{"x", DType::kF32, 64}, {"y", DType::kBF16, 64, true}};
+  k.axes = {{"r", 4}, {"lane", 8, true}};
+  k.registers = {{DType::kF32, true}, {DType::kF32, true}};
+  Stmt tile{.kind = StmtKind::kStoreTile, .buffer = 1};
+  tile.index = {0, {{0, 2}}};
+  tile.tile = {
+      {0, 1}, {0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15}, 2, 8};
+  k.phases = {{{0, 1},
+               {Load(0, 0, {0, {{0, 16}, {1, 1}}}),
+                Load(1, 0, {8, {{0, 16}, {1, 1}}}), tile}}};
+  return k;
+}
+
+TEST(KernelVerifyTest, AcceptsATileOfPairs) { EXPECT_EQ(Failure(Pairs()), ""); }
+
+TEST(KernelVerifyTest, RefusesTilesThatArePoorlyOrdered) {
+  Kernel k = Pairs();
+  k.phases[0].body[2].tile.order[3] = 1;
+  EXPECT_THAT(Failure(k), HasSubstr("has no order"));
+  k = Pairs();
+  k.phases[0].body[2].tile.run = 3;
+  EXPECT_THAT(Failure(k), HasSubstr("has no order"));
+  k = Pairs();
+  k.phases[0].body[2].tile.sources = {0};
+  EXPECT_THAT(Failure(k), HasSubstr("has no order"));
+}
+
+TEST(KernelVerifyTest, RefusesTilesThatMeetOrLeaveTheirBuffer) {
+  Kernel k = Pairs();
+  k.phases[0].body[2].index.terms[0].coefficient = 1;
+  EXPECT_THAT(Failure(k), HasSubstr("several tasks of a phase meet in y"));
+  k = Pairs();
+  k.phases[0].body[2].index.offset = 1;
+  EXPECT_THAT(Failure(k), HasSubstr("runs from 1 to 64 of 64"));
+}
+
+TEST(KernelVerifyTest, RefusesATileInAVectorAxisOfAnotherExtent) {
+  Kernel k = Pairs();
+  k.axes[1].extent = 7;
+  EXPECT_THAT(Failure(k), HasSubstr("a tile needs a vector axis of 8"));
+}
+
 TEST(KernelVerifyTest, AcceptsInterleavedStores) {
   // A concatenation: two stores of one phase, side by side in each row.
   Kernel k;

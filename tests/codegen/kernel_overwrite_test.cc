@@ -95,6 +95,35 @@ TEST(MayOverwrite, ASweepAfterTheOneThatOnlyLoads) {
   EXPECT_FALSE(Derive(k));
 }
 
+// Rows one after the other, each loaded behind the store of the one before.
+TEST(MayOverwrite, ElementsBesideThoseThatAreStored) {
+  Kernel k = Square(8, 8);
+  k.axes = {{"r", 4}, {"c", 8}};
+  const auto at = [](int64_t offset) {
+    return Index{offset, {{0, 16}, {1, 1}}};
+  };
+  k.phases = {{{0, 1},
+               {Load(0, kFrom, at(0)), Store(kTo, at(0), 0),
+                Load(1, kFrom, at(8)), Store(kTo, at(8), 1)}}};
+  EXPECT_TRUE(Derive(k));
+  // Into the rows of other tasks.
+  k.phases[0].body[2] = Load(1, kFrom, at(4));
+  EXPECT_FALSE(MayOverwrite(k, kFrom, kTo));
+}
+
+TEST(MayOverwrite, PartsOfTheBufferPhaseByPhase) {
+  Kernel k = Square(8, 8);
+  k.axes = {{"a", 32}, {"b", 32}};
+  const auto at = [](int axis, int64_t offset) {
+    return Index{offset, {{axis, 1}}};
+  };
+  k.phases = {{{0}, {Load(0, kFrom, at(0, 0)), Store(kTo, at(0, 0), 0)}},
+              {{1}, {Load(0, kFrom, at(1, 32)), Store(kTo, at(1, 32), 0)}}};
+  EXPECT_TRUE(Derive(k));
+  k.phases[1].body[0] = Load(0, kFrom, at(1, 31));
+  EXPECT_FALSE(Derive(k));
+}
+
 TEST(MayOverwrite, OnlyBuffersOfOneSize) {
   Kernel k = Square(8, 8);
   k.phases = {{{0, 1}, {Load(0, kFrom, At(8, 1)), Store(kTo, At(8, 1), 0)}}};

@@ -77,7 +77,8 @@ std::map<std::string, std::vector<float>> AllState(
     const runtime::Session& session) {
   std::map<std::string, std::vector<float>> state;
   for (const codegen::PlanInput& input : session.plan(0).inputs) {
-    if (!IsState(input.role) || input.role == ir::InputRole::kAccumulator) {
+    if (!IsState(input.role) || input.role == ir::InputRole::kAccumulator ||
+        input.role == ir::InputRole::kWeightCopy) {
       continue;
     }
     state[input.name] = session.ReadState(input.name);

@@ -31,7 +31,7 @@ class StepParity {
   // Runs both.
   void Step(int program);
 
-  // Fails the test where state, that of role accumulator excepted, or a
+  // Fails the test where state, but for accumulators and weight copies, or a
   // floating-point output of the last step differs by more than the tolerance,
   // relative to its greatest element.
   void ExpectAgreement(double tolerance);
@@ -56,7 +56,7 @@ class StepParity {
   std::map<std::string, ir::Tensor> outputs_;
 };
 
-// All state of a session, by name, but that of role accumulator.
+// All state of a session, by name, but accumulators and copies of weights.
 std::map<std::string, std::vector<float>> AllState(
     const runtime::Session& session);
 

@@ -300,6 +300,7 @@ json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
           {"distinct_kernels", report.distinct_kernels},
           {"library_calls", report.library_calls},
           {"weight_repacks", Counter(report, "weight_repacks")},
+          {"weight_copies", Counter(report, "weight_copies")},
           {"casts",
            {{"narrow", Counter(report, "casts_narrow")},
             {"wide", Counter(report, "casts_wide")}}},
@@ -341,9 +342,9 @@ std::string ProgramSummary(const codegen::Plan& plan,
   if (r.counters.contains("casts_narrow")) {
     text += fmt::format(
         "precision {} ops in 16 bit, {} faster in fp32; {} casts to 16 bit, {} "
-        "to fp32\n",
+        "to fp32; {} copies of weights kept\n",
         counter("allowed_16"), counter("allowed_f32"), counter("casts_narrow"),
-        counter("casts_wide"));
+        counter("casts_wide"), counter("weight_copies"));
   }
   text += fmt::format(
       "step      {} kernels ({} distinct), {} library calls, at least {} "

@@ -1,0 +1,359 @@
+#include "codegen/lower_updates.h"
+
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+
+#include "codegen/lower_body.h"
+#include "codegen/plan.h"
+#include "codegen/tile_stores.h"
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+// A copy of a result: which output of the body it is, and what it is rounded to
+// on the way to it, last its own dtype.
+struct Copy {
+  int output = 0;
+  const Value* source = nullptr;  // of the chain
+  std::vector<ir::DType> dtypes{};
+  ir::TensorType type{};
+
+  bool rounds() const { return dtypes.size() > 1; }
+};
+
+class UpdateLowering {
+ public:
+  UpdateLowering(const Node& fusion, const ir::Target& target)
+      : body_(*fusion.body()),
+        target_(target),
+        eager_(fusion.attrs().String("rounding") == "eager"),
+        tensors_(static_cast<size_t>(fusion.attrs().Int("tensors"))) {}
+
+  LoweredKernel Lower() {
+    CountClasses();
+    CollectCopies();
+    AddBuffers();
+    for (size_t first = 0; first < tensors_;) {
+      size_t last = first + 1;
+      while (copies_[first].empty() && last < tensors_ &&
+             copies_[last].empty()) {
+        ++last;
+      }
+      Append(Segment(first, last), first);
+      first = last;
+    }
+    NameSpans();
+    return std::move(lowered_);
+  }
+
+ private:
+  static bool IsCopy(const Node* node) {
+    return node != nullptr && node->op_name() == "copy";
+  }
+
+  void CountClasses() {
+    while ((classes_ + 1) * tensors_ <= body_.inputs().size() &&
+           body_.input(classes_ * tensors_)->type().shape ==
+               body_.input(0)->type().shape) {
+      ++classes_;
+    }
+    size_t nodes = 0;
+    for (const auto& node : body_.nodes()) nodes += IsCopy(node.get()) ? 0 : 1;
+    chain_ = nodes / tensors_;
+    size_t results = 0;
+    for (const ir::Output& output : body_.outputs()) {
+      results += IsCopy(output.value->producer()) ? 0 : 1;
+    }
+    results_ = results / tensors_;
+    for (size_t t = 0; t < tensors_; ++t) {
+      const ir::TensorType& type = body_.input(t)->type();
+      const int64_t unit = kBufferAlignment / DTypeSize(type.dtype);
+      starts_.push_back(elements_);
+      elements_ += (type.num_elements() + unit - 1) / unit * unit;
+    }
+  }
+
+  void CollectCopies() {
+    copies_.resize(tensors_);
+    for (size_t o = results_ * tensors_; o < body_.outputs().size(); ++o) {
+      Copy copy{.output = static_cast<int>(o),
+                .source = body_.outputs()[o].value,
+                .type = body_.outputs()[o].value->type()};
+      for (; IsCopy(copy.source->producer());
+           copy.source = copy.source->producer()->input(0)) {
+        copy.dtypes.insert(copy.dtypes.begin(), copy.source->type().dtype);
+      }
+      const auto node =
+          static_cast<size_t>(copy.source->producer()->position());
+      copies_[node / chain_].push_back(std::move(copy));
+    }
+  }
+
+  void AddBuffers() {
+    const auto add = [&](const Value* value, int64_t elements, bool written) {
+      lowered_.kernel.buffers.push_back(
+          {value->name(), value->type().dtype, elements, written});
+    };
+    for (size_t c = 0; c < classes_; ++c) {
+      add(body_.input(c * tensors_), elements_, false);
+    }
+    for (size_t i = classes_ * tensors_; i < body_.inputs().size(); ++i) {
+      add(body_.input(i), body_.input(i)->type().num_elements(), false);
+    }
+    for (size_t r = 0; r < results_; ++r) {
+      add(body_.outputs()[r * tensors_].value, elements_, true);
+    }
+    for (size_t o = results_ * tensors_; o < body_.outputs().size(); ++o) {
+      const Value* value = body_.outputs()[o].value;
+      add(value, value->type().num_elements(), true);
+    }
+  }
+
+  // The chain of tensor `t`, and its copies: of flat tensors of that length, or
+  // of tensors as they are where it is 0.
+  std::unique_ptr<ir::Graph> Chain(size_t t, int64_t flat) const {
+    auto graph = std::make_unique<ir::Graph>("chain");
+    std::unordered_map<const Value*, Value*> map;
+    const auto add_input = [&](const Value* input, ir::TensorType type) {
+      map[input] =
+          graph->AddInput(std::move(type), ir::InputRole::kData, input->name());
+    };
+    const auto laid = [&](ir::TensorType type) {
+      if (flat > 0) type = {type.dtype, {flat}, {}};
+      return type;
+    };
+    for (size_t c = 0; c < classes_; ++c) {
+      const Value* input = body_.input(c * tensors_ + t);
+      add_input(input, laid(input->type()));
+    }
+    for (size_t i = classes_ * tensors_; i < body_.inputs().size(); ++i) {
+      add_input(body_.input(i), body_.input(i)->type());
+    }
+    const ir::Shape& shape = body_.input(t)->type().shape;
+    for (size_t n = t * chain_; n < (t + 1) * chain_; ++n) {
+      const Node& node = *body_.nodes()[n];
+      ir::Attrs attrs = node.attrs();
+      if (flat > 0 && attrs.Has("shape") && attrs.Ints("shape") == shape) {
+        attrs.Set("shape", std::vector<int64_t>{flat});
+      }
+      std::vector<Value*> inputs;
+      for (const Value* input : node.inputs()) inputs.push_back(map.at(input));
+      Value* result = graph->AddNode(node.op_name(), inputs, attrs)->output();
+      if (flat == 0) result->set_type(node.output()->type());
+      map[node.output()] = result;
+    }
+    for (size_t r = 0; r < results_; ++r) {
+      const ir::Output& output = body_.outputs()[r * tensors_ + t];
+      graph->AddOutput(map.at(output.value), output.name);
+    }
+    for (const Copy& copy : copies_[t]) {
+      Value* value = map.at(copy.source);
+      for (const ir::DType dtype : copy.dtypes) {
+        value = graph
+                    ->AddNode("cast", {value},
+                              {{"dtype", std::string(DTypeName(dtype))}})
+                    ->output();
+        ir::TensorType type = laid(copy.type);
+        type.dtype = dtype;
+        value->set_type(type);
+      }
+      graph->AddOutput(value, body_.outputs()[copy.output].name);
+    }
+    return graph;
+  }
+
+  // The kernel of tensors first to last - 1, as one if they have no copies.
+  LoweredKernel Segment(size_t first, size_t last) const {
+    const ir::TensorType& type = body_.input(first)->type();
+    const std::vector<Copy>& copies = copies_[first];
+    if (copies.empty()) {
+      const int64_t end = last < tensors_ ? starts_[last] : elements_;
+      return LowerBody(*Chain(first, end - starts_[first]), target_, eager_);
+    }
+    const int64_t elements = type.num_elements();
+    std::vector<ir::TensorType> types;
+    for (const Copy& copy : copies) types.push_back(copy.type);
+    const auto lanes = target_.vector_bytes / 4;
+    LoweredKernel segment;
+    if (SameOrder(type, types)) {
+      segment = LowerBody(*Chain(first, elements), target_, eager_);
+    } else if (const auto tiles = PlanTiles(type, types, lanes)) {
+      segment = LowerBody(*Chain(first, elements), target_, eager_);
+      StoreTiles(
+          *tiles,
+          static_cast<int>(segment.kernel.buffers.size() - copies.size()),
+          segment.kernel);
+    } else {
+      segment = LowerBody(*Chain(first, 0), target_, eager_);
+    }
+    RoundCopies(copies, segment.kernel);
+    return segment;
+  }
+
+  static bool SameOrder(const ir::TensorType& type,
+                        const std::vector<ir::TensorType>& copies) {
+    return std::all_of(copies.begin(), copies.end(), [&](const auto& copy) {
+      return copy.layout == type.layout;
+    });
+  }
+
+  // What passes through a narrow dtype on its way to a wider one is rounded to
+  // it, whatever else of the kernel is not.
+  static void RoundCopies(const std::vector<Copy>& copies, Kernel& kernel) {
+    for (const Copy& copy : copies) {
+      if (!copy.rounds()) continue;
+      for (Phase& phase : kernel.phases) {
+        RoundIn(phase.body, copy.dtypes[0], kernel);
+      }
+    }
+  }
+
+  static void RoundIn(std::vector<Stmt>& body, ir::DType dtype,
+                      const Kernel& kernel) {
+    for (Stmt& stmt : body) {
+      RoundIn(stmt.body, dtype, kernel);
+      stmt.round |= stmt.kind == StmtKind::kCompute &&
+                    stmt.op == ir::ScalarOp::kIdentity &&
+                    kernel.registers[stmt.dst].dtype == dtype;
+    }
+  }
+
+  // Puts a segment's phases behind those that there are.
+  void Append(LoweredKernel segment, size_t first) {
+    Kernel& kernel = lowered_.kernel;
+    Kernel& part = segment.kernel;
+    if (kernel.phases.empty()) {
+      kernel.name = part.name;
+      kernel.lanes = part.lanes;
+      kernel.contract = part.contract;
+    }
+    Moves moves{static_cast<int>(kernel.axes.size()),
+                static_cast<int>(kernel.registers.size()),
+                {}};
+    const size_t scalars = body_.inputs().size() - classes_ * tensors_;
+    const size_t spans = classes_ + scalars + results_;
+    for (size_t b = 0; b < spans; ++b) {
+      const bool scalar = b >= classes_ && b < classes_ + scalars;
+      moves.buffers.push_back(
+          {static_cast<int>(b), scalar ? 0 : starts_[first]});
+    }
+    for (const Copy& copy : copies_[first]) {
+      moves.buffers.push_back(
+          {static_cast<int>(spans - results_ * tensors_) + copy.output, 0});
+    }
+    kernel.axes.insert(kernel.axes.end(), part.axes.begin(), part.axes.end());
+    kernel.registers.insert(kernel.registers.end(), part.registers.begin(),
+                            part.registers.end());
+    for (Phase& phase : part.phases) {
+      for (int& axis : phase.grid) axis += moves.axes;
+      Move(phase.body, moves);
+      kernel.phases.push_back(std::move(phase));
+    }
+    Intersect(segment.in_place, first == 0);
+  }
+
+  // Where a segment's axes, registers and buffers go.
+  struct Moves {
+    int axes;
+    int registers;
+    struct Buffer {
+      int buffer;
+      int64_t offset;
+    };
+    std::vector<Buffer> buffers;
+  };
+
+  static void Move(std::vector<Stmt>& body, const Moves& moves) {
+    const auto shift = [](int& number, int by) {
+      if (number >= 0) number += by;
+    };
+    for (Stmt& stmt : body) {
+      shift(stmt.dst, moves.registers);
+      for (int& src : stmt.src) shift(src, moves.registers);
+      for (int& src : stmt.tile.sources) shift(src, moves.registers);
+      shift(stmt.axis, moves.axes);
+      for (Index::Term& term : stmt.index.terms) shift(term.axis, moves.axes);
+      if (stmt.buffer >= 0) {
+        const Moves::Buffer& to = moves.buffers[stmt.buffer];
+        stmt.buffer = to.buffer;
+        stmt.index.offset += to.offset;
+      }
+      Move(stmt.body, moves);
+    }
+  }
+
+  // What all segments may write over: classes of operands and of results.
+  void Intersect(const std::vector<LoweredKernel::Alias>& segment, bool first) {
+    if (first) {
+      for (const LoweredKernel::Alias& alias : segment) {
+        if (static_cast<size_t>(alias.result) < results_) {
+          in_place_.push_back(alias);
+        }
+      }
+      return;
+    }
+    std::erase_if(in_place_, [&](const LoweredKernel::Alias& alias) {
+      return std::none_of(segment.begin(), segment.end(),
+                          [&](const LoweredKernel::Alias& other) {
+                            return other.operand == alias.operand &&
+                                   other.result == alias.result;
+                          });
+    });
+  }
+
+  void NameSpans() {
+    const auto span = [&](size_t first, size_t size) {
+      std::vector<int> members;
+      for (size_t i = 0; i < size; ++i) {
+        members.push_back(static_cast<int>(first + i));
+      }
+      return members;
+    };
+    for (size_t c = 0; c < classes_; ++c) {
+      lowered_.operand_spans.push_back(span(c * tensors_, tensors_));
+    }
+    for (size_t i = classes_ * tensors_; i < body_.inputs().size(); ++i) {
+      lowered_.operand_spans.push_back(span(i, 1));
+    }
+    for (size_t r = 0; r < results_; ++r) {
+      lowered_.result_spans.push_back(span(r * tensors_, tensors_));
+    }
+    for (size_t o = results_ * tensors_; o < body_.outputs().size(); ++o) {
+      lowered_.result_spans.push_back(span(o, 1));
+    }
+    // Whole spans alias: tensor for tensor.
+    const auto tensors = static_cast<int>(tensors_);
+    for (const LoweredKernel::Alias& alias : in_place_) {
+      for (int t = 0; t < tensors; ++t) {
+        lowered_.in_place.push_back(
+            {alias.operand * tensors + t, alias.result * tensors + t});
+      }
+    }
+  }
+
+  const ir::Graph& body_;
+  const ir::Target& target_;
+  const bool eager_;
+  const size_t tensors_;
+  size_t classes_ = 0;           // of tensor operands; scalars follow
+  size_t chain_ = 0;             // nodes of one tensor, without copies
+  size_t results_ = 0;           // of one tensor, without copies
+  int64_t elements_ = 0;         // of all tensors, with what pads them
+  std::vector<int64_t> starts_;  // tensor -> its first element
+  std::vector<std::vector<Copy>> copies_;       // of each tensor
+  std::vector<LoweredKernel::Alias> in_place_;  // classes, not tensors
+  LoweredKernel lowered_;
+};
+
+}  // namespace
+
+LoweredKernel LowerUpdates(const Node& fusion, const ir::Target& target) {
+  return UpdateLowering(fusion, target).Lower();
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,312 @@
+// Weights that are kept in 16 bit for the library, as compiled for the CPU: a
+// step computes the same bits as one that casts and packs them itself.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+#include "codegen/compiler.h"
+#include "ir/support/error.h"
+#include "ir/training_names.h"
+#include "ir/weight_copy.h"
+#include "passes/averaged_weights.h"
+#include "runtime/backend_loader.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/weights.h"
+#include "tests/testing/numeric.h"
+#include "tests/testing/small_models.h"
+#include "tests/testing/temporary_folder.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::ProgramKind;
+using ir::DType;
+using ir::Tensor;
+using runtime::Session;
+
+constexpr int64_t kBatch = 4;
+
+// Programs of one model, their sessions alike but for the pass.
+class Training {
+ public:
+  Training(passes::PassOptions options, bool copies)
+      : session_(runtime::LoadBackend("cpu"), {}) {
+    if (!copies) options.disabled.insert("keep_weight_copies");
+    options_.passes = std::move(options);
+    options_.verify = true;
+    train_ = session_.AddProgram(SmallResidual(kBatch), ProgramKind::kTrain,
+                                 options_);
+    if (options_.passes.micro_batches == passes::MicroBatches::kFinish) {
+      add_ = session_.AddProgram(SmallResidual(kBatch),
+                                 ProgramKind::kAccumulate, options_);
+    }
+    session_.InitializeState(1);
+  }
+
+  // The loss.
+  double Step(uint64_t seed) { return Run(train_, seed); }
+  double Add(uint64_t seed) { return Run(add_, seed); }
+
+  double Run(int program, uint64_t seed) {
+    const Tensor images =
+        RandomTensor({DType::kF32, {kBatch, 3, 8, 8}, {}}, seed);
+    const Tensor labels =
+        RandomTensor({DType::kI32, {kBatch}, {}}, seed + 1, 0, 4);
+    Feed<float>(program, "images", images);
+    Feed<int32_t>(program, "labels", labels);
+    Feed<float>(program, "lr", {{DType::kF32, {}, {}}, {0.1}});
+    session_.Step(program);
+    return session_.ReadScalar(program, session_.FindOutput(program, "loss"));
+  }
+
+  template <typename T>
+  void Feed(int program, const char* name, const Tensor& tensor) {
+    if (!session_.HasInput(program, name)) return;
+    const std::vector<T> values(tensor.data.begin(), tensor.data.end());
+    session_.SetInput(program, session_.FindInput(program, name), values.data(),
+                      values.size() * sizeof(T));
+  }
+
+  // Compiled against the training program's state.
+  int AddEvaluation(bool averages) {
+    auto graph = SmallResidual(kBatch);
+    if (averages) passes::ReadAverages(*graph);
+    return session_.AddProgram(std::move(graph), ProgramKind::kEval, options_);
+  }
+
+  uint64_t Hash() const {
+    runtime::StateSnapshot snapshot;
+    runtime::TakeSnapshot(session_, snapshot);
+    return runtime::StateHash(snapshot);
+  }
+
+  int CountCopies(int program) const {
+    int copies = 0;
+    for (const codegen::PlanInput& input : session_.plan(program).inputs) {
+      copies += input.role == ir::InputRole::kWeightCopy;
+    }
+    return copies;
+  }
+
+  // Every copy is what its weight says.
+  void ExpectFresh() const {
+    for (const codegen::PlanInput& input : session_.plan(train_).inputs) {
+      if (input.role != ir::InputRole::kWeightCopy) continue;
+      std::vector<float> expected =
+          session_.ReadState(ir::CopiedWeight(input.attrs));
+      for (float& x : expected) {
+        x = static_cast<float>(ir::RoundTo(ir::CopyRounding(input.attrs), x));
+      }
+      EXPECT_EQ(session_.ReadState(input.name), expected) << input.name;
+    }
+  }
+
+  Session& session() { return session_; }
+  int train() const { return train_; }
+
+ private:
+  Session session_;
+  codegen::CompileOptions options_;
+  int train_ = -1;
+  int add_ = -1;
+};
+
+struct Recipe {
+  const char* name;
+  std::function<void(passes::PassOptions&)> set;
+};
+
+const Recipe kRecipes[] = {
+    {"plain", [](passes::PassOptions&) {}},
+    {"fp16",
+     [](passes::PassOptions& o) {
+       o.precision.dtype = DType::kF16;
+       // Fast rounding keeps f32 where a kernel casts there and back.
+       o.eager_rounding = true;
+       o.loss_scale.initial = 128;
+     }},
+    {"eager", [](passes::PassOptions& o) { o.eager_rounding = true; }},
+    {"unfused", [](passes::PassOptions& o) { o.fusion = false; }},
+    {"averages",
+     [](passes::PassOptions& o) {
+       o.optimizer.ema_decay = 0.9;
+       o.optimizer.nesterov = true;
+     }},
+    {"lars",
+     [](passes::PassOptions& o) {
+       o.optimizer.kind = passes::OptimizerKind::kLars;
+     }},
+    {"everything",
+     [](passes::PassOptions& o) {
+       o.precision.narrow_gradients = true;
+       o.loss_scale = {.initial = 1024, .dynamic = true};
+       o.optimizer.kind = passes::OptimizerKind::kLars;
+       o.optimizer.clip_norm = 1;
+       o.optimizer.ema_decay = 0.9;
+       o.micro_batches = passes::MicroBatches::kFinish;
+     }},
+};
+
+passes::PassOptions OptionsOf(const Recipe& recipe) {
+  passes::PassOptions options;
+  options.precision.dtype = DType::kBF16;
+  recipe.set(options);
+  return options;
+}
+
+class WeightCopies : public testing::TestWithParam<Recipe> {};
+
+TEST_P(WeightCopies, ChangeNoBitOfAStep) {
+  Training with(OptionsOf(GetParam()), true);
+  Training without(OptionsOf(GetParam()), false);
+  ASSERT_GT(with.CountCopies(with.train()), 0);
+  ASSERT_EQ(without.CountCopies(without.train()), 0);
+  EXPECT_EQ(with.Hash(), without.Hash());
+  with.ExpectFresh();
+  for (uint64_t step = 1; step <= 3; ++step) {
+    if (OptionsOf(GetParam()).micro_batches == passes::MicroBatches::kFinish) {
+      EXPECT_EQ(with.Add(10 * step), without.Add(10 * step));
+    }
+    EXPECT_EQ(with.Step(step), without.Step(step));
+    EXPECT_EQ(with.Hash(), without.Hash());
+    with.ExpectFresh();
+  }
+  for (const bool averages : {false, true}) {
+    if (averages && OptionsOf(GetParam()).optimizer.ema_decay == 0) continue;
+    const int a = with.AddEvaluation(averages);
+    const int b = without.AddEvaluation(averages);
+    EXPECT_EQ(with.CountCopies(a) > 0, !averages);
+    EXPECT_EQ(with.Run(a, 5), without.Run(b, 5));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, WeightCopies, testing::ValuesIn(kRecipes),
+                         [](const auto& recipe) { return recipe.param.name; });
+
+// Calls that read nothing but state, and write it in another dtype or layout.
+int CountRepacks(const codegen::Plan& plan) {
+  int repacks = 0;
+  for (const codegen::Step& step : plan.steps) {
+    if (step.op_class != "copy") continue;
+    const int arena = plan.buffers[step.args[0]].arena;
+    repacks += plan.arenas[arena].kind == codegen::ArenaKind::kState;
+  }
+  return repacks;
+}
+
+// Each weight of a convolution or matmul is cast and packed by the update
+// alone.
+TEST(WeightCopiesOfAStep, LeaveNoPackingToTheForwardAndBackward) {
+  Training training(OptionsOf(kRecipes[0]), true);
+  const auto counted = [](Training& t) {
+    return t.session().report(t.train()).counters.at("weight_repacks");
+  };
+  EXPECT_EQ(counted(training), 0);
+  EXPECT_EQ(CountRepacks(training.session().plan(training.train())), 0);
+  Training packing(OptionsOf(kRecipes[0]), false);
+  EXPECT_GT(counted(packing), 0);
+  EXPECT_EQ(CountRepacks(packing.session().plan(packing.train())),
+            counted(packing));
+}
+
+TEST(WeightCopiesOfAStep, OverflowsLeaveThemAsTheyAre) {
+  passes::PassOptions options = OptionsOf(kRecipes[0]);
+  options.loss_scale = {.initial = 1024, .dynamic = true};
+  Training training(options, true);
+  training.Step(1);
+  const std::vector<float> before = training.session().ReadState("fc.weight");
+  Session& session = training.session();
+  const std::vector<float> scale = {std::numeric_limits<float>::infinity()};
+  session.WriteState(ir::kLossScale, scale);
+  training.Step(2);
+  EXPECT_EQ(session.ReadState(ir::kOverflows)[0], 1);
+  EXPECT_EQ(session.ReadState("fc.weight"), before);
+  training.ExpectFresh();
+}
+
+TEST(WeightCopiesOfAStep, AreInNoCheckpointAndFollowOneThatIsLoaded) {
+  TemporaryFolder folder;
+  Training first(OptionsOf(kRecipes[0]), true);
+  first.Step(1);
+  runtime::StateSnapshot snapshot;
+  runtime::TakeSnapshot(first.session(), snapshot);
+  runtime::WriteCheckpointFiles(folder.path(), {}, snapshot);
+  const runtime::Checkpoint checkpoint = runtime::ReadCheckpoint(folder.path());
+  for (const runtime::NamedTensor& tensor : checkpoint.tensors) {
+    EXPECT_FALSE(ir::ParseWeightCopyName(tensor.name)) << tensor.name;
+  }
+  Training second(OptionsOf(kRecipes[0]), true);
+  runtime::RestoreState(second.session(), checkpoint);
+  second.ExpectFresh();
+  EXPECT_EQ(second.Hash(), first.Hash());
+  EXPECT_EQ(second.Step(2), first.Step(2));
+  EXPECT_EQ(second.Hash(), first.Hash());
+  // A run that keeps no copies goes on from it as well.
+  Training third(OptionsOf(kRecipes[0]), false);
+  runtime::RestoreState(third.session(), checkpoint);
+  third.Step(2);
+  EXPECT_EQ(third.Hash(), first.Hash());
+}
+
+// Between updates alone they hold something.
+TEST(SumsOfMicroBatches, AreStoredUntilTheUpdate) {
+  passes::PassOptions options;
+  options.micro_batches = passes::MicroBatches::kFinish;
+  Training first(options, true);
+  const auto stored = [&](Training& training) {
+    TemporaryFolder folder;
+    runtime::StateSnapshot snapshot;
+    runtime::TakeSnapshot(training.session(), snapshot);
+    runtime::WriteCheckpointFiles(folder.path(), {}, snapshot);
+    return runtime::ReadCheckpoint(folder.path());
+  };
+  const auto has_sum = [](const runtime::Checkpoint& checkpoint) {
+    return std::any_of(checkpoint.tensors.begin(), checkpoint.tensors.end(),
+                       [](const auto& tensor) {
+                         return tensor.name == "accumulated/fc.weight";
+                       });
+  };
+  first.Add(1);
+  const runtime::Checkpoint between = stored(first);
+  EXPECT_TRUE(has_sum(between));
+  first.Step(2);
+  const runtime::Checkpoint after = stored(first);
+  EXPECT_FALSE(has_sum(after));
+  const uint64_t hash = first.Hash();
+  Training second(options, true);
+  runtime::RestoreState(second.session(), between);
+  second.Step(2);
+  EXPECT_EQ(second.Hash(), hash);
+  // Whatever the sums are that it finds.
+  second.Add(3);
+  runtime::RestoreState(second.session(), after);
+  first.Add(4);
+  second.Add(4);
+  first.Step(5);
+  second.Step(5);
+  EXPECT_EQ(second.Hash(), first.Hash());
+  runtime::Checkpoint torn = between;
+  std::erase_if(torn.tensors, [](const auto& tensor) {
+    return tensor.name == "accumulated/fc.weight";
+  });
+  EXPECT_THROW(runtime::RestoreState(second.session(), torn), Error);
+}
+
+TEST(WeightCopiesOfAStep, FollowWeightsThatAreLoaded) {
+  TemporaryFolder folder;
+  Training first(OptionsOf(kRecipes[0]), true);
+  first.Step(1);
+  const std::string path = folder.path() + "/w.safetensors";
+  runtime::SaveWeights(first.session(), path);
+  Training second(OptionsOf(kRecipes[0]), true);
+  runtime::LoadWeights(second.session(), path);
+  second.ExpectFresh();
+  EXPECT_EQ(second.session().ReadState("fc.weight"),
+            first.session().ReadState("fc.weight"));
+}
+
+}  // namespace
+}  // namespace fusor::test
