@@ -4,6 +4,7 @@
 
 #include "codegen/packed_bits.h"
 #include "ir/cost.h"
+#include "ir/printer.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/str.h"
@@ -61,11 +62,6 @@ std::string BufferList(const std::vector<int>& buffers) {
   return Join(buffers, ", ", [](int b) { return fmt::format("b{}", b); });
 }
 
-// ` @"layer1.0.conv1"`, or nothing.
-std::string At(const std::string& location) {
-  return location.empty() ? "" : fmt::format(" @\"{}\"", location);
-}
-
 std::string Text(const Plan& plan, const Buffer& buffer) {
   std::string text = fmt::format(
       "{}+{}, {} bytes, {}{}", plan.arenas[buffer.arena].name, buffer.offset,
@@ -73,7 +69,7 @@ std::string Text(const Plan& plan, const Buffer& buffer) {
   if (!buffer.members.empty()) {
     text += fmt::format(" spans {}", BufferList(buffer.members));
   }
-  return fmt::format("{} %{}{}", text, buffer.name, At(buffer.location));
+  return fmt::format("{} %{}{}", text, buffer.name, ir::Print(buffer.location));
 }
 
 std::string Text(const LibraryCall& call) {
@@ -92,7 +88,7 @@ std::string Text(const Step& step) {
   if (step.records >= 0) text += fmt::format(" records e{}", step.records);
   return text + fmt::format(" %{} {}, {} bytes, {} flops{}", step.name,
                             step.op_class, step.bytes, step.flops,
-                            At(step.location));
+                            ir::Print(step.location));
 }
 
 }  // namespace

@@ -43,9 +43,9 @@ struct Buffer {
   int arena = 0;
   int64_t offset = 0;  // bytes, a multiple of kBufferAlignment
   int64_t bytes = 0;
-  ir::TensorType type{};   // scalar u8 for workspaces and spans
-  std::string name{};      // of the IR value
-  std::string location{};  // model location of the node that defines it
+  ir::TensorType type{};    // scalar u8 for workspaces and spans
+  std::string name{};       // of the IR value
+  ir::Location location{};  // of the node that defines it, in the model
   // A span, the argument of a kernel that runs over many tensors, covers these
   // buffers: consecutive, each padded to kBufferAlignment. Reading or writing
   // the span reads or writes all of them.
@@ -103,7 +103,7 @@ struct Step {
   std::vector<int> waits{};  // events that must have happened
   int records = -1;    // event that happens when the step has ended, or -1
   std::string name{};  // of the IR node's first result
-  std::string location{};
+  ir::Location location{};
   std::string op_class{};  // "conv2d", "fusion", ...: for profiles
   int64_t bytes = 0;       // moved at least: operands read + results written
   int64_t flops = 0;

@@ -162,10 +162,8 @@ std::string LargestAtPeak(const Plan& plan, const std::vector<int>& buffers,
   if (largest.size() > 5) largest.resize(5);
   return Join(largest, ", ", [&](int b) {
     const Buffer& buffer = plan.buffers[b];
-    return fmt::format(
-        "{}{} {} bytes", buffer.name,
-        buffer.location.empty() ? "" : fmt::format(" ({})", buffer.location),
-        buffer.bytes);
+    return fmt::format("{}{} {} bytes", buffer.name,
+                       ir::AtLocation(buffer.location), buffer.bytes);
   });
 }
 

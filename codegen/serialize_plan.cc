@@ -75,7 +75,8 @@ void WriteBuffers(const Plan& plan, proto::PlanProto& out) {
     b.set_bytes(buffer.bytes);
     ir::WriteType(buffer.type, *b.mutable_type());
     b.set_name(buffer.name);
-    b.set_location(buffer.location);
+    b.set_location(buffer.location.path);
+    b.set_source(ToString(buffer.location.source));
     WriteList(buffer.members, *b.mutable_members());
     b.set_packed(buffer.packed);
   }
@@ -112,7 +113,8 @@ void WriteSteps(const Plan& plan, proto::PlanProto& out) {
     WriteList(step.waits, *s.mutable_waits());
     s.set_records(static_cast<uint32_t>(step.records + 1));
     s.set_name(step.name);
-    s.set_location(step.location);
+    s.set_location(step.location.path);
+    s.set_source(ToString(step.location.source));
     s.set_op_class(step.op_class);
     s.set_bytes(step.bytes);
     s.set_flops(step.flops);
@@ -152,14 +154,15 @@ void ReadBuffers(const proto::PlanProto& in, Plan& plan) {
   for (const proto::PlanProto::Buffer& b : in.buffers()) {
     ir::TensorType type = ir::ReadType(b.type());
     CheckType(type);
-    plan.buffers.push_back({.arena = b.arena(),
-                            .offset = b.offset(),
-                            .bytes = b.bytes(),
-                            .type = std::move(type),
-                            .name = b.name(),
-                            .location = b.location(),
-                            .members = {b.members().begin(), b.members().end()},
-                            .packed = b.packed()});
+    plan.buffers.push_back(
+        {.arena = b.arena(),
+         .offset = b.offset(),
+         .bytes = b.bytes(),
+         .type = std::move(type),
+         .name = b.name(),
+         .location = {b.location(), ir::ParseSourceLine(b.source())},
+         .members = {b.members().begin(), b.members().end()},
+         .packed = b.packed()});
   }
 }
 
@@ -186,17 +189,18 @@ void ReadSteps(const proto::PlanProto& in, Plan& plan) {
   for (const proto::PlanProto::Step& s : in.steps()) {
     FUSOR_CHECK(s.kind() <= static_cast<uint32_t>(StepKind::kCollective),
                 kGraph, "step of kind {}", s.kind());
-    plan.steps.push_back({.kind = static_cast<StepKind>(s.kind()),
-                          .index = s.index(),
-                          .args = {s.args().begin(), s.args().end()},
-                          .stream = s.stream(),
-                          .waits = {s.waits().begin(), s.waits().end()},
-                          .records = static_cast<int>(s.records() - 1),
-                          .name = s.name(),
-                          .location = s.location(),
-                          .op_class = s.op_class(),
-                          .bytes = s.bytes(),
-                          .flops = s.flops()});
+    plan.steps.push_back(
+        {.kind = static_cast<StepKind>(s.kind()),
+         .index = s.index(),
+         .args = {s.args().begin(), s.args().end()},
+         .stream = s.stream(),
+         .waits = {s.waits().begin(), s.waits().end()},
+         .records = static_cast<int>(s.records() - 1),
+         .name = s.name(),
+         .location = {s.location(), ir::ParseSourceLine(s.source())},
+         .op_class = s.op_class(),
+         .bytes = s.bytes(),
+         .flops = s.flops()});
   }
 }
 

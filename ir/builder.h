@@ -45,9 +45,13 @@ class Builder {
   Graph& graph() { return graph_; }
   void set_insertion_point(Node* node) { insertion_point_ = node; }
 
-  // Location of the nodes built from here on.
+  // Location of the nodes built from here on. Each also has the line of the
+  // call that built it: every function below takes it as its last argument.
   const std::string& location() const { return location_; }
   void set_location(std::string location) { location_ = std::move(location); }
+  // For passes: location and line of nodes from here on, wherever the calls
+  // stand. What a rewrite makes comes from where the model made its cause.
+  void Inherit(const Location& origin);
   // Appends ".name" to the location while alive.
   class Scope {
    public:
@@ -60,123 +64,183 @@ class Builder {
     Builder& builder_;
     std::string saved_;
   };
+  // Nodes built while alive have the line `at`, unless an outer one is alive. A
+  // function that builds a layer takes `Where at = {}` and opens one, so that
+  // its nodes name the line of the model and not its own.
+  class Layer {
+   public:
+    Layer(Builder& builder, Where at);
+    ~Layer();
+    Layer(const Layer&) = delete;
+    Layer& operator=(const Layer&) = delete;
 
-  Node* Add(std::string_view op, std::vector<Value*> inputs, Attrs attrs = {});
-  Value* Unary(std::string_view op, Value* x) { return Add(op, {x})->output(); }
+   private:
+    Builder& builder_;
+    bool outermost_;
+  };
+
+  Node* Add(std::string_view op, std::vector<Value*> inputs, Attrs attrs = {},
+            Where at = {});
+  Value* Unary(std::string_view op, Value* x, Where at = {}) {
+    return Add(op, {x}, {}, at)->output();
+  }
   // Broadcasts both operands to their common shape (numpy's rule).
-  Value* Binary(std::string_view op, Value* a, Value* b, Attrs attrs = {});
+  Value* Binary(std::string_view op, Value* a, Value* b, Attrs attrs = {},
+                Where at = {});
 
   // --- Elementwise ----------------------------------------------------------
-  Value* Neg(Value* x) { return Unary("neg", x); }
-  Value* Abs(Value* x) { return Unary("abs", x); }
-  Value* Exp(Value* x) { return Unary("exp", x); }
-  Value* Log(Value* x) { return Unary("log", x); }
-  Value* Sqrt(Value* x) { return Unary("sqrt", x); }
-  Value* Rsqrt(Value* x) { return Unary("rsqrt", x); }
-  Value* Tanh(Value* x) { return Unary("tanh", x); }
-  Value* Erf(Value* x) { return Unary("erf", x); }
-  Value* Floor(Value* x) { return Unary("floor", x); }
-  Value* Relu(Value* x) { return Unary("relu", x); }
-  Value* Not(Value* x) { return Unary("not", x); }
-  Value* StopGradient(Value* x) { return Unary("stop_gradient", x); }
-  Value* Cast(Value* x, DType dtype);  // x itself when it has that dtype
-  Value* Plus(Value* a, Value* b) { return Binary("add", a, b); }
-  Value* Minus(Value* a, Value* b) { return Binary("sub", a, b); }
-  Value* Times(Value* a, Value* b) { return Binary("mul", a, b); }
-  Value* Divide(Value* a, Value* b) { return Binary("div", a, b); }
-  Value* Maximum(Value* a, Value* b) { return Binary("maximum", a, b); }
-  Value* Minimum(Value* a, Value* b) { return Binary("minimum", a, b); }
-  Value* Pow(Value* a, Value* b) { return Binary("pow", a, b); }
-  Value* And(Value* a, Value* b) { return Binary("and", a, b); }
-  Value* Or(Value* a, Value* b) { return Binary("or", a, b); }
+  Value* Neg(Value* x, Where at = {}) { return Unary("neg", x, at); }
+  Value* Abs(Value* x, Where at = {}) { return Unary("abs", x, at); }
+  Value* Exp(Value* x, Where at = {}) { return Unary("exp", x, at); }
+  Value* Log(Value* x, Where at = {}) { return Unary("log", x, at); }
+  Value* Sqrt(Value* x, Where at = {}) { return Unary("sqrt", x, at); }
+  Value* Rsqrt(Value* x, Where at = {}) { return Unary("rsqrt", x, at); }
+  Value* Tanh(Value* x, Where at = {}) { return Unary("tanh", x, at); }
+  Value* Erf(Value* x, Where at = {}) { return Unary("erf", x, at); }
+  Value* Floor(Value* x, Where at = {}) { return Unary("floor", x, at); }
+  Value* Relu(Value* x, Where at = {}) { return Unary("relu", x, at); }
+  Value* Not(Value* x, Where at = {}) { return Unary("not", x, at); }
+  Value* StopGradient(Value* x, Where at = {}) {
+    return Unary("stop_gradient", x, at);
+  }
+  // x itself when it has that dtype.
+  Value* Cast(Value* x, DType dtype, Where at = {});
+  Value* Plus(Value* a, Value* b, Where at = {}) {
+    return Binary("add", a, b, {}, at);
+  }
+  Value* Minus(Value* a, Value* b, Where at = {}) {
+    return Binary("sub", a, b, {}, at);
+  }
+  Value* Times(Value* a, Value* b, Where at = {}) {
+    return Binary("mul", a, b, {}, at);
+  }
+  Value* Divide(Value* a, Value* b, Where at = {}) {
+    return Binary("div", a, b, {}, at);
+  }
+  Value* Maximum(Value* a, Value* b, Where at = {}) {
+    return Binary("maximum", a, b, {}, at);
+  }
+  Value* Minimum(Value* a, Value* b, Where at = {}) {
+    return Binary("minimum", a, b, {}, at);
+  }
+  Value* Pow(Value* a, Value* b, Where at = {}) {
+    return Binary("pow", a, b, {}, at);
+  }
+  Value* And(Value* a, Value* b, Where at = {}) {
+    return Binary("and", a, b, {}, at);
+  }
+  Value* Or(Value* a, Value* b, Where at = {}) {
+    return Binary("or", a, b, {}, at);
+  }
   // direction: eq ne lt le gt ge; result bool.
-  Value* Compare(std::string direction, Value* a, Value* b);
-  Value* Select(Value* predicate, Value* if_true, Value* if_false);
+  Value* Compare(std::string direction, Value* a, Value* b, Where at = {});
+  Value* Select(Value* predicate, Value* if_true, Value* if_false,
+                Where at = {});
   // The same with a scalar of the other operand's dtype.
-  Value* Plus(Value* a, double b) { return Plus(a, ScalarLike(a, b)); }
-  Value* Minus(Value* a, double b) { return Minus(a, ScalarLike(a, b)); }
-  Value* Times(Value* a, double b) { return Times(a, ScalarLike(a, b)); }
-  Value* Divide(Value* a, double b) { return Divide(a, ScalarLike(a, b)); }
-  Value* Compare(std::string direction, Value* a, double b) {
-    return Compare(std::move(direction), a, ScalarLike(a, b));
+  Value* Plus(Value* a, double b, Where at = {}) {
+    return Plus(a, ScalarLike(a, b, at), at);
+  }
+  Value* Minus(Value* a, double b, Where at = {}) {
+    return Minus(a, ScalarLike(a, b, at), at);
+  }
+  Value* Times(Value* a, double b, Where at = {}) {
+    return Times(a, ScalarLike(a, b, at), at);
+  }
+  Value* Divide(Value* a, double b, Where at = {}) {
+    return Divide(a, ScalarLike(a, b, at), at);
+  }
+  Value* Compare(std::string direction, Value* a, double b, Where at = {}) {
+    return Compare(std::move(direction), a, ScalarLike(a, b, at), at);
   }
 
   // --- Sources --------------------------------------------------------------
   // One value: splat to the shape; else one per element, row-major. Floating
   // values are kept as given and rounded where the constant is evaluated, so
   // that exact interpretation is exact.
-  Value* Constant(DType dtype, Shape shape, std::vector<double> values);
-  Value* Scalar(DType dtype, double value);
-  Value* ScalarLike(Value* like, double value);
-  Value* Zeros(const TensorType& type);  // keeps the layout
+  Value* Constant(DType dtype, Shape shape, std::vector<double> values,
+                  Where at = {});
+  Value* Scalar(DType dtype, double value, Where at = {});
+  Value* ScalarLike(Value* like, double value, Where at = {});
+  Value* Zeros(const TensorType& type, Where at = {});  // keeps the layout
   // Index along `dim`.
-  Value* Iota(DType dtype, Shape shape, int64_t dim);
+  Value* Iota(DType dtype, Shape shape, int64_t dim, Where at = {});
   // Uniform f32 in [0, 1); `key` i64 and `step` i32 scalars. The site is
   // unique in the graph.
-  Value* Random(Value* key, Value* step, Shape shape);
+  Value* Random(Value* key, Value* step, Shape shape, Where at = {});
 
   // --- Shape ----------------------------------------------------------------
   // dims[i] is the result dimension of operand dimension i, increasing.
-  Value* Broadcast(Value* x, Shape shape, std::vector<int64_t> dims);
+  Value* Broadcast(Value* x, Shape shape, std::vector<int64_t> dims,
+                   Where at = {});
   // To the shape and layout of `like`, a vector along dimension `dim`.
-  Value* BroadcastAlong(Value* vector, const TensorType& like, int64_t dim);
-  Value* BroadcastTo(Value* x, const Shape& shape);  // numpy's rule
-  Value* Reshape(Value* x, Shape shape);
-  Value* Transpose(Value* x, std::vector<int64_t> permutation);
+  Value* BroadcastAlong(Value* vector, const TensorType& like, int64_t dim,
+                        Where at = {});
+  // By numpy's rule.
+  Value* BroadcastTo(Value* x, const Shape& shape, Where at = {});
+  Value* Reshape(Value* x, Shape shape, Where at = {});
+  Value* Transpose(Value* x, std::vector<int64_t> permutation, Where at = {});
   Value* Slice(Value* x, std::vector<int64_t> start, std::vector<int64_t> limit,
-               std::vector<int64_t> stride = {});
+               std::vector<int64_t> stride = {}, Where at = {});
   Value* Pad(Value* x, std::vector<int64_t> low, std::vector<int64_t> high,
-             std::vector<int64_t> interior, double value);
-  Value* Concat(std::vector<Value*> parts, int64_t dim);
-  Value* Copy(Value* x, Layout layout);  // the same value in another layout
+             std::vector<int64_t> interior, double value, Where at = {});
+  Value* Concat(std::vector<Value*> parts, int64_t dim, Where at = {});
+  // The same value in another layout.
+  Value* Copy(Value* x, Layout layout, Where at = {});
 
   // --- Reductions; dims are dropped ------------------------------------------
-  Value* ReduceSum(Value* x, std::vector<int64_t> dims);
-  Value* ReduceMax(Value* x, std::vector<int64_t> dims);
-  Value* ReduceMin(Value* x, std::vector<int64_t> dims);
-  Value* ReduceMean(Value* x, std::vector<int64_t> dims);
+  Value* ReduceSum(Value* x, std::vector<int64_t> dims, Where at = {});
+  Value* ReduceMax(Value* x, std::vector<int64_t> dims, Where at = {});
+  Value* ReduceMin(Value* x, std::vector<int64_t> dims, Where at = {});
+  Value* ReduceMean(Value* x, std::vector<int64_t> dims, Where at = {});
 
   // --- Linear algebra, convolution, pooling ----------------------------------
   // [.., M, K] x [.., K, N] -> [.., M, N]; transpose_* swaps the last two dims
   // of that operand first.
   Value* Matmul(Value* a, Value* b, bool transpose_a = false,
-                bool transpose_b = false);
+                bool transpose_b = false, Where at = {});
   // x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O] or null.
   Value* Conv2d(Value* x, Value* weight, Value* bias,
-                const Conv2dOptions& options);
-  Value* MaxPool2d(Value* x, const Pool2dOptions& options);
-  Value* AvgPool2d(Value* x, const Pool2dOptions& options);
+                const Conv2dOptions& options, Where at = {});
+  Value* MaxPool2d(Value* x, const Pool2dOptions& options, Where at = {});
+  Value* AvgPool2d(Value* x, const Pool2dOptions& options, Where at = {});
 
   // --- Composites ------------------------------------------------------------
-  Value* Linear(Value* x, Value* weight, Value* bias);  // x W^T + b, [O,I] W
-  Value* Sigmoid(Value* x);
-  Value* Gelu(Value* x);        // exact, by erf
-  Value* GeluTanh(Value* x);    // its approximation by tanh
-  Value* Softmax(Value* x);     // over the last dim
-  Value* LogSoftmax(Value* x);  // over the last dim
+  // x W^T + b, W [O,I].
+  Value* Linear(Value* x, Value* weight, Value* bias, Where at = {});
+  Value* Sigmoid(Value* x, Where at = {});
+  Value* Gelu(Value* x, Where at = {});        // exact, by erf
+  Value* GeluTanh(Value* x, Where at = {});    // its approximation by tanh
+  Value* Softmax(Value* x, Where at = {});     // over the last dim
+  Value* LogSoftmax(Value* x, Where at = {});  // over the last dim
   // Over the last dim, of which gamma and beta are.
-  Value* LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon);
+  Value* LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
+                   Where at = {});
   BatchNormResult BatchNormTrain(Value* x, Value* gamma, Value* beta,
-                                 double epsilon);
+                                 double epsilon, Where at = {});
   // With running statistics; elementwise.
   Value* BatchNormInference(Value* x, Value* gamma, Value* beta, Value* mean,
-                            Value* variance, double epsilon);
+                            Value* variance, double epsilon, Where at = {});
   // Zeroes with probability p and scales the rest by 1/(1-p).
-  Value* Dropout(Value* x, double p, Value* key, Value* step);
-  Value* GlobalAvgPool(Value* x);  // [N,C,H,W] -> [N,C]
+  Value* Dropout(Value* x, double p, Value* key, Value* step, Where at = {});
+  Value* GlobalAvgPool(Value* x, Where at = {});  // [N,C,H,W] -> [N,C]
   // torch's windows: floor(i*H/h) to ceil((i+1)*H/h).
-  Value* AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w);
+  Value* AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
+                           Where at = {});
   // logits [N,C], labels i32 [N] -> loss of each sample [N].
   Value* CrossEntropy(Value* logits, Value* labels,
-                      const CrossEntropyOptions& options);
+                      const CrossEntropyOptions& options, Where at = {});
   // 1 where fewer than k classes have a greater logit than the label's (of
   // equal ones the lower index counts as greater); f32 [N].
-  Value* TopKCorrect(Value* logits, Value* labels, int64_t k);
+  Value* TopKCorrect(Value* logits, Value* labels, int64_t k, Where at = {});
 
  private:
+  // Of a node that is built by a call at `at`.
+  Location Here(Where at) const;
+
   Graph& graph_;
   Node* insertion_point_;
   std::string location_;
+  std::optional<SourceLine> source_;  // of all nodes; else each call's own
 };
 
 }  // namespace fusor::ir

@@ -27,40 +27,48 @@ Value* Shifted(Builder& b, Value* x) {
 
 }  // namespace
 
-Value* Builder::Linear(Value* x, Value* weight, Value* bias) {
+Value* Builder::Linear(Value* x, Value* weight, Value* bias, Where at) {
+  const Layer layer(*this, at);
   Value* y = Matmul(x, weight, false, true);
   return bias == nullptr ? y : Plus(y, bias);
 }
 
-Value* Builder::Sigmoid(Value* x) {
+Value* Builder::Sigmoid(Value* x, Where at) {
+  const Layer layer(*this, at);
   Value* one = ScalarLike(x, 1);
   return Divide(one, Plus(one, Exp(Neg(x))));
 }
 
-Value* Builder::Gelu(Value* x) {
+Value* Builder::Gelu(Value* x, Where at) {
+  const Layer layer(*this, at);
   Value* phi = Plus(Erf(Times(x, M_SQRT1_2)), 1.0);
   return Times(Times(x, 0.5), phi);
 }
 
 // Hendrycks and Gimpel, "Gaussian error linear units", section 2.
-Value* Builder::GeluTanh(Value* x) {
+Value* Builder::GeluTanh(Value* x, Where at) {
+  const Layer layer(*this, at);
   Value* cube = Times(x, Times(x, x));
   Value* inner = Times(Plus(x, Times(cube, 0.044715)), std::sqrt(2 / M_PI));
   return Times(Times(x, 0.5), Plus(Tanh(inner), 1.0));
 }
 
-Value* Builder::Softmax(Value* x) {
+Value* Builder::Softmax(Value* x, Where at) {
+  const Layer layer(*this, at);
   Value* e = Exp(Shifted(*this, x));
   return Divide(e, SpreadLast(*this, ReduceSum(e, {LastDim(x)}), x));
 }
 
-Value* Builder::LogSoftmax(Value* x) {
+Value* Builder::LogSoftmax(Value* x, Where at) {
+  const Layer layer(*this, at);
   Value* z = Shifted(*this, x);
   Value* log_sum = Log(ReduceSum(Exp(z), {LastDim(x)}));
   return Minus(z, SpreadLast(*this, log_sum, x));
 }
 
-Value* Builder::LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon) {
+Value* Builder::LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
+                          Where at) {
+  const Layer layer(*this, at);
   const std::vector<int64_t> last{LastDim(x)};
   Value* centered = Minus(x, SpreadLast(*this, ReduceMean(x, last), x));
   Value* variance = ReduceMean(Times(centered, centered), last);
@@ -69,29 +77,36 @@ Value* Builder::LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon) {
 }
 
 BatchNormResult Builder::BatchNormTrain(Value* x, Value* gamma, Value* beta,
-                                        double epsilon) {
+                                        double epsilon, Where at) {
+  const Layer layer(*this, at);
   Node* node =
       Add("batch_norm_train", {x, gamma, beta}, {{"epsilon", epsilon}});
   return {node->output(0), node->output(1), node->output(2)};
 }
 
 Value* Builder::BatchNormInference(Value* x, Value* gamma, Value* beta,
-                                   Value* mean, Value* variance,
-                                   double epsilon) {
+                                   Value* mean, Value* variance, double epsilon,
+                                   Where at) {
+  const Layer layer(*this, at);
   Value* scale = Times(gamma, Rsqrt(Plus(variance, epsilon)));
   Value* shift = Minus(beta, Times(mean, scale));
   return Plus(Times(x, BroadcastAlong(scale, x->type(), 1)),
               BroadcastAlong(shift, x->type(), 1));
 }
 
-Value* Builder::Dropout(Value* x, double p, Value* key, Value* step) {
-  FUSOR_CHECK(p >= 0 && p < 1, kGraph, "dropout {}: expected 0 <= p < 1", p);
+Value* Builder::Dropout(Value* x, double p, Value* key, Value* step, Where at) {
+  const Layer layer(*this, at);
+  FUSOR_CHECK(p >= 0 && p < 1, kGraph, "dropout {}{}: expected 0 <= p < 1", p,
+              AtLocation(Here(at)));
   if (p == 0) return x;
   Value* keep = Compare("ge", Random(key, step, x->type().shape), p);
   return Select(keep, Times(x, 1 / (1 - p)), Zeros(x->type()));
 }
 
-Value* Builder::GlobalAvgPool(Value* x) { return ReduceMean(x, {2, 3}); }
+Value* Builder::GlobalAvgPool(Value* x, Where at) {
+  const Layer layer(*this, at);
+  return ReduceMean(x, {2, 3});
+}
 
 namespace {
 
@@ -122,7 +137,9 @@ std::vector<double> AdaptiveMatrix(int64_t in_h, int64_t in_w, int64_t out_h,
 
 // Equal windows are an ordinary average pool; overlapping ones a constant
 // matrix over the pixels, which is small wherever this layer is used.
-Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w) {
+Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
+                                  Where at) {
+  const Layer layer(*this, at);
   const Shape& s = x->type().shape;
   if (s[2] == out_h && s[3] == out_w) return x;
   if (Divides(s[2], out_h) && Divides(s[3], out_w)) {
@@ -140,15 +157,18 @@ Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w) {
 }
 
 Value* Builder::CrossEntropy(Value* logits, Value* labels,
-                             const CrossEntropyOptions& options) {
+                             const CrossEntropyOptions& options, Where at) {
+  const Layer layer(*this, at);
   const double smoothing = options.label_smoothing;
   FUSOR_CHECK(smoothing >= 0 && smoothing < 1, kGraph,
-              "label smoothing {}: expected 0 <= smoothing < 1", smoothing);
+              "label smoothing {}{}: expected 0 <= smoothing < 1", smoothing,
+              AtLocation(Here(at)));
   const Shape& shape = logits->type().shape;
   FUSOR_CHECK(shape.size() == 2 && labels->type().shape == Shape{shape[0]} &&
                   labels->type().dtype == DType::kI32,
-              kGraph, "cross entropy of {} and {}: expected [N,C] and i32[N]",
-              ToString(logits->type()), ToString(labels->type()));
+              kGraph, "cross entropy of {} and {}{}: expected [N,C] and i32[N]",
+              ToString(logits->type()), ToString(labels->type()),
+              AtLocation(Here(at)));
   Value* log_p = LogSoftmax(logits);
   Value* hit =
       Compare("eq", Iota(DType::kI32, shape, 1), Broadcast(labels, shape, {0}));
@@ -159,7 +179,8 @@ Value* Builder::CrossEntropy(Value* logits, Value* labels,
   return Plus(Times(loss, 1 - smoothing), Times(uniform, smoothing));
 }
 
-Value* Builder::TopKCorrect(Value* logits, Value* labels, int64_t k) {
+Value* Builder::TopKCorrect(Value* logits, Value* labels, int64_t k, Where at) {
+  const Layer layer(*this, at);
   const Shape& shape = logits->type().shape;
   Value* index = Iota(DType::kI32, shape, 1);
   Value* label = Broadcast(labels, shape, {0});

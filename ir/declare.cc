@@ -22,8 +22,7 @@ Value* DeclareInput(Graph& graph, Declaration declared, InputRole role,
 }
 
 Node* DeclareNode(Graph& graph, std::string_view op, std::vector<Value*> inputs,
-                  Attrs attrs, std::string location,
-                  std::unique_ptr<Graph> body,
+                  Attrs attrs, Location location, std::unique_ptr<Graph> body,
                   std::vector<Declaration> results) {
   Node* node = graph.AddNode(op, std::move(inputs), std::move(attrs),
                              std::move(location), nullptr, std::move(body));

@@ -22,8 +22,7 @@ struct Declaration {
 Value* DeclareInput(Graph& graph, Declaration declared, InputRole role,
                     Attrs attrs);
 Node* DeclareNode(Graph& graph, std::string_view op, std::vector<Value*> inputs,
-                  Attrs attrs, std::string location,
-                  std::unique_ptr<Graph> body,
+                  Attrs attrs, Location location, std::unique_ptr<Graph> body,
                   std::vector<Declaration> results);
 
 }  // namespace fusor::ir

@@ -55,7 +55,9 @@ class DotWriter {
         continue;
       }
       const std::string id = NewId();
-      Vertex(id, {std::string(node->op_name()), node->location()},
+      Vertex(id,
+             {std::string(node->op_name()), node->location().path,
+              ToString(node->location().source)},
              node->op().fusion == FusionKind::kLibrary
                  ? "shape=box, style=\"rounded,filled\", fillcolor=palegreen"
                  : "shape=box, style=rounded");
@@ -76,9 +78,9 @@ class DotWriter {
     }
     Line(fmt::format("subgraph cluster_{} {{", NewId()));
     Line("  style=filled; fillcolor=gray95;");
-    Line(fmt::format(
-        "  label={};",
-        Quote(fmt::format("%{} {}", node.output()->name(), node.location()))));
+    Line(fmt::format("  label={};",
+                     Quote(fmt::format("%{} {}", node.output()->name(),
+                                       ToString(node.location())))));
     Nodes(body);
     Line("}");
     for (size_t i = 0; i < node.num_outputs(); ++i) {

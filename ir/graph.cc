@@ -48,6 +48,11 @@ bool IsState(InputRole role) {
 
 std::string_view Node::op_name() const { return op_->name; }
 
+Location LocationOf(const Value& value) {
+  return value.producer() == nullptr ? Location()
+                                     : value.producer()->location();
+}
+
 void Node::SetInput(size_t i, Value* value) {
   const Use use{this, static_cast<int>(i)};
   std::erase(inputs_[i]->uses_, use);
@@ -88,19 +93,19 @@ namespace {
 
 // Says which node an error is about.
 [[noreturn]] void Refuse(std::string_view op, const std::vector<Value*>& inputs,
-                         const std::string& location, const Error& error) {
+                         const Location& location, const Error& error) {
   ThrowError(
       ErrorCode::kGraph,
       fmt::format("{}({}){}: {}", op,
                   Join(inputs, ", ",
                        [](const Value* v) { return ToString(v->type()); }),
-                  location.empty() ? "" : " at " + location, error.what()));
+                  AtLocation(location), error.what()));
 }
 
 std::vector<TensorType> ResultTypes(const OpDef& op,
                                     const std::vector<Value*>& inputs,
                                     Attrs& attrs, const Graph* body,
-                                    const std::string& location) {
+                                    const Location& location) {
   try {
     FillDefaults(op, attrs);
     CheckAttrs(op, attrs);
@@ -123,7 +128,7 @@ std::string ResultName(std::string_view op, const std::string& location) {
 }  // namespace
 
 Node* Graph::AddNode(std::string_view op_name, std::vector<Value*> inputs,
-                     Attrs attrs, std::string location, Node* before,
+                     Attrs attrs, Location location, Node* before,
                      std::unique_ptr<Graph> body) {
   const OpDef& op = GetOp(op_name);
   std::vector<TensorType> types =
@@ -142,7 +147,7 @@ Node* Graph::AddNode(std::string_view op_name, std::vector<Value*> inputs,
     value->type_ = std::move(types[i]);
     value->producer_ = node.get();
     value->index_ = static_cast<int>(i);
-    value->name_ = UniqueName(ResultName(op.name, node->location_));
+    value->name_ = UniqueName(ResultName(op.name, node->location_.path));
     node->outputs_.push_back(std::move(value));
   }
   Node* result = node.get();

@@ -42,6 +42,7 @@
 #include <vector>
 
 #include "ir/attrs.h"
+#include "ir/location.h"
 #include "ir/tensor_type.h"
 
 namespace fusor::ir {
@@ -97,10 +98,11 @@ class Node {
   const Attrs& attrs() const { return attrs_; }
   Attrs& mutable_attrs() { return attrs_; }
 
-  // Where in the model this came from, "layer3.1.bn2"; a gradient carries its
-  // forward node's location. May be empty.
-  const std::string& location() const { return location_; }
-  void set_location(std::string location) { location_ = std::move(location); }
+  // Where in the model this came from, and which line of the model's code made
+  // it; a gradient carries its forward node's location. May be empty. Nothing
+  // that is computed depends on the line.
+  const Location& location() const { return location_; }
+  void set_location(Location location) { location_ = std::move(location); }
 
   // The sub-graph of a `fusion` node; null for every other op. Its inputs and
   // outputs correspond one to one to the node's.
@@ -116,10 +118,13 @@ class Node {
   std::vector<Value*> inputs_;
   std::vector<std::unique_ptr<Value>> outputs_;
   Attrs attrs_;
-  std::string location_;
+  Location location_;
   std::unique_ptr<Graph> body_;
   int position_ = 0;
 };
+
+// Where a value was made; nowhere for an input of the graph.
+Location LocationOf(const Value& value);
 
 // What an input of the graph is. The optimizer, the state store and the weight
 // decay rule decide by role, never by name.
@@ -176,7 +181,7 @@ class Graph {
   // are named after location and op, "layer1.0.conv1.conv2d", so that a change
   // elsewhere in the model leaves their names.
   Node* AddNode(std::string_view op, std::vector<Value*> inputs, Attrs attrs,
-                std::string location = "", Node* before = nullptr,
+                Location location = {}, Node* before = nullptr,
                 std::unique_ptr<Graph> body = nullptr);
   void AddOutput(Value* value, std::string name, int alias = -1);
 

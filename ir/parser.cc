@@ -313,6 +313,18 @@ class Parser {
     });
   }
 
+  // @"layer3.1.bn2" "models/resnet.cc:52" or less of it.
+  Location NodeLocation() {
+    if (!Accept("@")) return {};
+    Location location(Take(Kind::kString, "a location"));
+    const Token at = lexer_.current();
+    if (at.kind == Kind::kString) {
+      location.source = Attempt(at, [&] { return ParseSourceLine(at.text); });
+      lexer_.Advance();
+    }
+    return location;
+  }
+
   void NodeStatement(Graph& graph, Scope& scope,
                      const std::vector<Token>& names, int depth) {
     const Token at = lexer_.current();
@@ -329,8 +341,7 @@ class Parser {
       results.push_back({names[i].text, Type()});
     } while (Accept(","));
     if (results.size() < names.size()) Expected("',' and another type");
-    std::string location;
-    if (Accept("@")) location = Take(Kind::kString, "a location");
+    Location location = NodeLocation();
     std::unique_ptr<Graph> body;
     if (At("graph") || At("{")) {
       body = std::make_unique<Graph>();

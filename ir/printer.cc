@@ -101,10 +101,7 @@ class Printer {
         "{} = {}({}){} : {}", Join(results, ", ", name), node.op_name(),
         Join(node.inputs(), ", ", name),
         AttrList(node.attrs(), node.op().attrs), Join(results, ", ", type));
-    if (options_.locations && !node.location().empty()) {
-      text += " @" + Quote(node.location());
-    }
-    return text;
+    return options_.locations ? text + Print(node.location()) : text;
   }
 
   std::string Take() { return std::move(out_); }
@@ -187,6 +184,13 @@ std::string Print(const Graph& graph, const PrintOptions& options) {
 
 std::string Print(const Node& node, const PrintOptions& options) {
   return Printer(options).NodeHead(node);
+}
+
+std::string Print(const Location& location) {
+  if (location.empty()) return "";
+  const std::string path = " @" + Quote(location.path);
+  if (location.source.empty()) return path;
+  return path + " " + Quote(ToString(location.source));
 }
 
 }  // namespace fusor::ir

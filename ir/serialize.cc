@@ -50,7 +50,8 @@ void WriteGraph(const Graph& graph, proto::GraphProto& out) {
     for (const auto& [name, value] : node->attrs().values()) {
       WriteAttr(name, value, *n.add_attrs());
     }
-    n.set_location(node->location());
+    n.set_location(node->location().path);
+    n.set_source(ToString(node->location().source));
     if (node->body() != nullptr) WriteGraph(*node->body(), *n.mutable_body());
     for (size_t i = 0; i < node->num_outputs(); ++i) {
       WriteValue(*node->output(i), *n.add_results());
@@ -137,7 +138,8 @@ class Reader {
     }
     const Node* node =
         DeclareNode(graph, in.op(), std::move(operands), ReadAttrs(in.attrs()),
-                    in.location(), std::move(body), std::move(results));
+                    Location(in.location(), ParseSourceLine(in.source())),
+                    std::move(body), std::move(results));
     for (size_t i = 0; i < node->num_outputs(); ++i) {
       values.push_back(node->output(i));
     }

@@ -17,9 +17,9 @@ std::string Describe(const Node& node) {
   for (size_t i = 0; i < node.num_outputs(); ++i) {
     names.push_back("%" + node.output(i)->name());
   }
-  return fmt::format(
-      "{} = {}{}", Join(names, ", ", [](const std::string& n) { return n; }),
-      node.op_name(), node.location().empty() ? "" : " at " + node.location());
+  return fmt::format("{} = {}{}",
+                     Join(names, ", ", [](const std::string& n) { return n; }),
+                     node.op_name(), AtLocation(node.location()));
 }
 
 // The sites of `random` nodes met so far; bodies share them with their graph.

@@ -32,7 +32,8 @@ Value* Layers::Parameter(const std::string& name, Shape shape, InputRole role,
 }
 
 Value* Layers::Conv(Value* x, const std::string& name, int64_t channels,
-                    const ConvOptions& options) {
+                    const ConvOptions& options, ir::Where at) {
+  const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, name);
   const int64_t k = options.kernel;
   const int64_t in = x->type().shape[1];
@@ -51,7 +52,9 @@ Value* Layers::Conv(Value* x, const std::string& name, int64_t channels,
                     .pad_w = options.pad});
 }
 
-Value* Layers::BatchNorm(Value* x, const std::string& name, double gamma) {
+Value* Layers::BatchNorm(Value* x, const std::string& name, double gamma,
+                         ir::Where at) {
+  const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, name);
   const Shape shape{x->type().shape[1]};
   Value* scale = Parameter(name + ".weight", shape, InputRole::kNormScale,
@@ -88,23 +91,28 @@ Value* Layers::Dense(Value* x, const std::string& name, int64_t features,
   return b_.Linear(x, weight, bias);
 }
 
-Value* Layers::Linear(Value* x, const std::string& name, int64_t features) {
+Value* Layers::Linear(Value* x, const std::string& name, int64_t features,
+                      ir::Where at) {
+  const Builder::Layer layer(b_, at);
   const double bound = 1 / std::sqrt(static_cast<double>(x->type().shape[1]));
   return Dense(x, name, features, UniformInit(bound), UniformInit(bound));
 }
 
 Value* Layers::LinearNormal(Value* x, const std::string& name, int64_t features,
-                            double std) {
+                            double std, ir::Where at) {
+  const Builder::Layer layer(b_, at);
   return Dense(x, name, features, NormalInit(std), ConstantInit(0));
 }
 
-Value* Layers::Relu(Value* x, const std::string& name) {
+Value* Layers::Relu(Value* x, const std::string& name, ir::Where at) {
+  const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, name);
   return b_.Relu(x);
 }
 
 Value* Layers::MaxPool(Value* x, const std::string& name, int64_t window,
-                       int64_t stride, int64_t pad) {
+                       int64_t stride, int64_t pad, ir::Where at) {
+  const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, name);
   return b_.MaxPool2d(x, {.window_h = window,
                           .window_w = window,
@@ -114,7 +122,8 @@ Value* Layers::MaxPool(Value* x, const std::string& name, int64_t window,
                           .pad_w = pad});
 }
 
-Value* Layers::Dropout(Value* x, const std::string& name) {
+Value* Layers::Dropout(Value* x, const std::string& name, ir::Where at) {
+  const Builder::Layer layer(b_, at);
   if (!training() || options_.dropout == 0) return x;
   Builder::Scope scope(b_, name);
   ir::Graph& graph = b_.graph();
@@ -153,7 +162,8 @@ Value* Layers::Mix(Value* x, const std::function<Value*(Value*)>& of) {
   return b_.Plus(b_.Times(of(x), share), b_.Times(of(next), rest));
 }
 
-Value* Layers::Images() {
+Value* Layers::Images(ir::Where at) {
+  const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, "images");
   const int64_t n = options_.batch;
   const int64_t s = options_.image_size;
@@ -175,7 +185,8 @@ Value* Layers::Images() {
   return b_.Transpose(x, {0, 3, 1, 2});
 }
 
-void Layers::Classify(Value* logits) {
+void Layers::Classify(Value* logits, ir::Where at) {
+  const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, "loss");
   ir::Graph& graph = b_.graph();
   const int64_t n = options_.batch;

@@ -10,7 +10,7 @@ namespace fusor::models {
 
 // Layers with parameters, on top of ir::Builder. `name` is the layer's name in
 // torchvision: parameters are "<name>.weight" and so on, and nodes carry it as
-// their location.
+// their location, with the line of the model that asks for the layer.
 class Layers {
  public:
   Layers(ir::Builder& builder, Phase phase, const ModelOptions& options)
@@ -28,23 +28,25 @@ class Layers {
   };
   // x [N,C,H,W] -> [N,channels,H',W']
   ir::Value* Conv(ir::Value* x, const std::string& name, int64_t channels,
-                  const ConvOptions& options);
+                  const ConvOptions& options, ir::Where at = {});
   // `gamma`: initial scale.
-  ir::Value* BatchNorm(ir::Value* x, const std::string& name, double gamma = 1);
+  ir::Value* BatchNorm(ir::Value* x, const std::string& name, double gamma = 1,
+                       ir::Where at = {});
   // x [N,I] -> [N,features]; torch's default initialisation.
-  ir::Value* Linear(ir::Value* x, const std::string& name, int64_t features);
+  ir::Value* Linear(ir::Value* x, const std::string& name, int64_t features,
+                    ir::Where at = {});
   // The same with weights from N(0, std) and zero bias.
   ir::Value* LinearNormal(ir::Value* x, const std::string& name,
-                          int64_t features, double std);
-  ir::Value* Relu(ir::Value* x, const std::string& name);
+                          int64_t features, double std, ir::Where at = {});
+  ir::Value* Relu(ir::Value* x, const std::string& name, ir::Where at = {});
   ir::Value* MaxPool(ir::Value* x, const std::string& name, int64_t window,
-                     int64_t stride, int64_t pad);
-  ir::Value* Dropout(ir::Value* x, const std::string& name);
+                     int64_t stride, int64_t pad, ir::Where at = {});
+  ir::Value* Dropout(ir::Value* x, const std::string& name, ir::Where at = {});
 
   // Input "images" as f32 [N,3,S,S].
-  ir::Value* Images();
+  ir::Value* Images(ir::Where at = {});
   // Input "labels", the loss and its outputs, see Model.
-  void Classify(ir::Value* logits);
+  void Classify(ir::Value* logits, ir::Where at = {});
 
  private:
   bool mixes() const { return training() && options_.mixup; }

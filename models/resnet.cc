@@ -28,7 +28,8 @@ Value* Shortcut(Layers& layers, Value* x, const std::string& name,
 
 Value* ConvNormRelu(Layers& layers, Value* x, const std::string& prefix,
                     int index, int64_t channels,
-                    const Layers::ConvOptions& options) {
+                    const Layers::ConvOptions& options, ir::Where at = {}) {
+  const ir::Builder::Layer layer(layers.builder(), at);
   const std::string bn = prefix + fmt::format("bn{}", index);
   Value* y =
       layers.Conv(x, prefix + fmt::format("conv{}", index), channels, options);

@@ -54,13 +54,13 @@ class Accumulator {
   void StartCount() {
     batches_ = MicroBatchCount(graph_);
     Builder b(graph_, begin_);
-    b.set_location(kLocation);
+    b.Inherit(StepLocation(graph_, kLocation));
     first_ = b.Compare("eq", batches_, 0.0);
   }
 
   void FinishCount() {
     Builder b(graph_);
-    b.set_location(kLocation);
+    b.Inherit(StepLocation(graph_, kLocation));
     Value* next = adds_ ? b.Plus(batches_, 1) : b.ScalarLike(batches_, 0);
     graph_.AddOutput(next, batches_->name(), batches_->index());
   }
@@ -78,7 +78,7 @@ class Accumulator {
                                   ir::AccumulatedName(old->name()));
       const std::vector<ir::Use> uses = old->uses();
       Builder b(graph_, begin_);
-      b.set_location(kLocation);
+      b.Inherit(StepLocation(graph_, kLocation));
       Value* present =
           b.Select(b.BroadcastTo(first_, old->type().shape), old, held);
       for (const ir::Use& use : uses) use.node->SetInput(use.operand, present);
@@ -100,7 +100,7 @@ class Accumulator {
         graph_, type, InputRole::kAccumulator, name, 0,
         UpdateGroup(options_.optimizer, graph_.inputs()[g.input].role));
     Builder b(graph_, reduction);
-    b.set_location(reduction->location());
+    b.Inherit(reduction->location());
     Value* first = b.BroadcastTo(first_, type.shape);
     Value* earlier = b.Select(first, b.Zeros(type), sum);
     Value* next = b.Plus(b.Cast(reduction->input(0), type.dtype), earlier);

@@ -99,7 +99,7 @@ class Assignment {
           const bool cast = reader.num_inputs() == 1 &&
                             reader.op().fusion == ir::FusionKind::kElementwise;
           return cast ? IsReadBeside(*reader.output(), gradient)
-                      : reader.location() == gradient.location() &&
+                      : reader.location().path == gradient.location().path &&
                             reader.input(0) == gradient.input(0);
         });
   }
@@ -110,6 +110,7 @@ class Assignment {
       if (output.alias < 0) continue;
       const Layout& wanted = graph_.input(output.alias)->type().layout;
       if (output.value->type().layout == wanted) continue;
+      builder.Inherit(ir::LocationOf(*output.value));
       output.value = builder.Copy(output.value, wanted);
       Count("state_copies");
     }
@@ -160,7 +161,8 @@ class Assignment {
            .subject = node.output()->name(),
            .accepted = true,
            .reason = candidate->algorithm + " " + candidate->implementation,
-           .modelled_ns = candidate->modelled_ns});
+           .modelled_ns = candidate->modelled_ns,
+           .location = node.location()});
       changed_ = true;
     }
   }
@@ -254,7 +256,7 @@ class Assignment {
     }
     Count(IsState(*value) ? "weight_repacks" : "activation_copies");
     ir::Builder builder(graph_, &node);
-    builder.set_location(node.location());
+    builder.Inherit(node.location());
     Value* copy = builder.Copy(value, layout);
     const Node* cast = value->producer();
     if (cast != nullptr && IsState(*value) &&

@@ -50,7 +50,7 @@ class Differentiation {
 
   void Run(Value* loss, Value* scale) {
     if (!active_.contains(loss)) return;
-    builder_.set_location(LocationOf(loss));
+    builder_.Inherit(ir::LocationOf(*loss));
     const ir::DType dtype = loss->type().dtype;
     gradients_[loss] = scale == nullptr ? builder_.Scalar(dtype, 1)
                                         : builder_.Cast(scale, dtype);
@@ -63,7 +63,7 @@ class Differentiation {
   Value* GradientOf(const Value* value) {
     const auto it = gradients_.find(value);
     if (it != gradients_.end()) return it->second;
-    builder_.set_location(LocationOf(value));
+    builder_.Inherit(ir::LocationOf(*value));
     return builder_.Zeros(value->type());
   }
 
@@ -86,10 +86,6 @@ class Differentiation {
   }
 
  private:
-  static std::string LocationOf(const Value* value) {
-    return value->producer() == nullptr ? "" : value->producer()->location();
-  }
-
   bool ReadsActive(const Node& node) const {
     return std::any_of(node.inputs().begin(), node.inputs().end(),
                        [&](const Value* v) { return active_.contains(v); });
@@ -113,9 +109,9 @@ class Differentiation {
     }
     if (!reached || IsConstant(node.op()) || !ReadsActive(node)) return;
     FUSOR_CHECK(node.op().gradient != nullptr, kGraph,
-                "{}{}{} cannot be differentiated", node.op_name(),
-                node.location().empty() ? "" : " at ", node.location());
-    builder_.set_location(node.location());
+                "{}{} cannot be differentiated", node.op_name(),
+                ir::AtLocation(node.location()));
+    builder_.Inherit(node.location());
     const std::vector<Value*> d_inputs =
         node.op().gradient(builder_, node, d_outputs);
     FUSOR_ASSERT(d_inputs.size() == node.num_inputs(),
@@ -162,14 +158,14 @@ std::vector<Value*> BuildGradients(Graph& graph, Value* loss,
 namespace {
 
 // Where the model uses the parameter first.
-std::string ConsumerLocation(const Value& parameter) {
+ir::Location ConsumerLocation(const Value& parameter) {
   const Node* first = nullptr;
   for (const ir::Use& use : parameter.uses()) {
     if (first == nullptr || use.node->position() < first->position()) {
       first = use.node;
     }
   }
-  return first == nullptr ? "" : first->location();
+  return first == nullptr ? ir::Location() : first->location();
 }
 
 // Puts each of `appended`, the last nodes of the graph, right behind the node
@@ -216,7 +212,8 @@ void AddReducedGradients(Graph& graph, const std::vector<Value*>& parameters,
       context.Record({.pass = "autodiff",
                       .subject = parameters[i]->name(),
                       .accepted = false,
-                      .reason = "the loss does not depend on it"});
+                      .reason = "the loss does not depend on it",
+                      .location = ConsumerLocation(*parameters[i])});
       graph.Erase(gradients[i]->producer());
       continue;
     }

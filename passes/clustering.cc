@@ -148,7 +148,8 @@ void Clustering::Try(const Candidate& candidate) {
        .accepted = accepted,
        .reason = reason,
        .saved_ns = candidate.saved_ns,
-       .modelled_ns = ModelledNs(a) + ModelledNs(b) - candidate.saved_ns});
+       .modelled_ns = ModelledNs(a) + ModelledNs(b) - candidate.saved_ns,
+       .location = Nodes(b).back()->location()});
   if (!accepted) return;
   units_.Merge(a, b);
   ++version_[a];

@@ -47,9 +47,7 @@ void Corrupt(Graph& graph, Value* value, FaultKind kind, bool flattened) {
     next = after < graph.nodes().size() ? graph.nodes()[after].get() : nullptr;
   }
   ir::Builder b(graph, next);
-  if (value->producer() != nullptr) {
-    b.set_location(value->producer()->location());
-  }
+  b.Inherit(ir::LocationOf(*value));
   const std::vector<ir::Use> uses = value->uses();
   const ir::TensorType type = value->type();
   Value* wrong = nullptr;

@@ -84,7 +84,7 @@ bool CopyPartlyReadTiles(Graph& graph) {
     std::string reason;
     if (AnalyzeDomain(alone, {node->output()}, &domain, &reason)) continue;
     ir::Builder builder(graph, node);
-    builder.set_location(node->location());
+    builder.Inherit(node->location());
     node->SetInput(0, builder.Copy(node->input(0), {}));
     changed = true;
   }

@@ -73,7 +73,8 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context) {
                                                  : std::move(obstacle),
                     .saved_ns = fuse ? ir::KernelNs(ir::NodeBytes(*relu),
                                                     context.target().target())
-                                     : 0});
+                                     : 0,
+                    .location = relu->location()});
     if (!fuse) continue;
     conv->mutable_attrs().Set("relu", true);
     graph.ReplaceAllUses(relu->output(), value);

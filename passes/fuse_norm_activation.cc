@@ -123,7 +123,8 @@ class Fuser {
     context_.Record({.pass = kPass,
                      .subject = relu->output()->name(),
                      .accepted = false,
-                     .reason = std::move(reason)});
+                     .reason = std::move(reason),
+                     .location = relu->location()});
   }
 
   // Fills in `match`; false, with the reason recorded where there is a
@@ -242,7 +243,8 @@ class Fuser {
                      .accepted = true,
                      .reason = std::move(reason),
                      .saved_ns = apart - modelled,
-                     .modelled_ns = modelled});
+                     .modelled_ns = modelled,
+                     .location = match.norm->location()});
   }
 
   // As a kernel of its own; 0 for null.

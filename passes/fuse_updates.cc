@@ -209,12 +209,12 @@ Node* Join(Graph& graph, const std::vector<Node*>& members,
   }
   UpdateCopies copied = AddCopies(copies, members, maps, *body);
   results.insert(results.end(), copied.kept.begin(), copied.kept.end());
-  Node* joined =
-      graph.AddNode("fusion", operands,
-                    {{"kind", std::string("multi_tensor")},
-                     {"rounding", first.attrs().String("rounding")},
-                     {"tensors", static_cast<int64_t>(members.size())}},
-                    "optimizer", nullptr, std::move(body));
+  Node* joined = graph.AddNode(
+      "fusion", operands,
+      {{"kind", std::string("multi_tensor")},
+       {"rounding", first.attrs().String("rounding")},
+       {"tensors", static_cast<int64_t>(members.size())}},
+      {"optimizer", first.location().source}, nullptr, std::move(body));
   std::vector<std::string> names;
   for (size_t i = 0; i < results.size(); ++i) {
     names.push_back(results[i]->name());
@@ -320,7 +320,8 @@ void RecordJoin(const std::vector<Node*>& members, const WeightCopies& copies,
                                         members.size(), with)
                           : "out of fuel",
        .saved_ns = saved * target.launch_overhead_ns,
-       .modelled_ns = ir::KernelNs(bytes, target)});
+       .modelled_ns = ir::KernelNs(bytes, target),
+       .location = members.front()->location()});
 }
 
 }  // namespace

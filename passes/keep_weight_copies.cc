@@ -157,7 +157,7 @@ class Keeper {
   void Update(const Value& copy, Value* next, DType rounding) {
     ir::Builder builder(graph_);
     if (next->producer() != nullptr) {
-      builder.set_location(next->producer()->location());
+      builder.Inherit(next->producer()->location());
     }
     const auto convert = [&](DType dtype) {
       const ir::TensorType& type = copy.type();

@@ -197,7 +197,7 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
     if (!context.ConsumeFuel(kPass, *node->output())) break;
     if (!train) CountGradient(*node, context);
     Builder builder(graph, node);
-    builder.set_location(node->location());
+    builder.Inherit(node->location());
     const Results results =
         train ? LowerTrain(builder, *node) : LowerGrad(builder, *node);
     Replace(graph, node, results);

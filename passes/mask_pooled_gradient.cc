@@ -59,7 +59,7 @@ bool FindMatch(const Node& select, Match* match) {
 Value* Rewrite(ir::Graph& graph, Node& select, const Match& match) {
   Value* p = match.pool->output(0);
   Value* dp = match.grad->input(0);
-  const std::string& at = select.location();
+  const ir::Location& at = select.location();
   const auto zero_like = [&](const Value& value) {
     return graph
         .AddNode("constant", {}, SplatAttrs(value.type(), 0), at, &select)
@@ -95,7 +95,8 @@ bool MaskPooledGradient(ir::Graph& graph, PassContext& context) {
     context.Record({.pass = kPass,
                     .subject = select->output()->name(),
                     .accepted = true,
-                    .reason = "masked before " + match.grad->output()->name()});
+                    .reason = "masked before " + match.grad->output()->name(),
+                    .location = select->location()});
     graph.ReplaceAllUses(select->output(), dx);
     dead.push_back(select);
     dead.push_back(match.grad);

@@ -222,7 +222,7 @@ class Rewriter {
     Value*& cast = casts_[value];
     if (cast != nullptr) return cast;
     ir::Builder builder(graph_, After(*value));
-    builder.set_location(LocationOf(*value));
+    builder.Inherit(PlaceOf(*value));
     cast = builder.Cast(value, dtype);
     const bool narrows = dtype == narrow_;
     ++context_.counters()[narrows ? "casts_narrow" : "casts_wide"];
@@ -250,9 +250,10 @@ class Rewriter {
   }
 
   // An input has no location: the first reader's.
-  static std::string LocationOf(const Value& value) {
+  static ir::Location PlaceOf(const Value& value) {
     if (value.producer() != nullptr) return value.producer()->location();
-    return value.uses().empty() ? "" : value.uses()[0].node->location();
+    if (value.uses().empty()) return {};
+    return value.uses()[0].node->location();
   }
 
   // Operand i of a white node is to be narrow.

@@ -28,7 +28,7 @@ bool NarrowGradients(ir::Graph& graph, PassContext& context) {
     FUSOR_ASSERT(reduction != nullptr && !reduction->op().pure,
                  "gradient {} is not a sum over ranks", g.gradient->name());
     ir::Builder builder(graph, reduction);
-    builder.set_location(reduction->location());
+    builder.Inherit(reduction->location());
     reduction->SetInput(0, builder.Cast(reduction->input(0), options.dtype));
     g.gradient->set_type(reduction->input(0)->type());
     changed = true;

@@ -45,9 +45,7 @@ class Updates {
 
   void Add(const ParameterGradient& parameter) {
     Value* p = graph_.input(parameter.input);
-    if (parameter.gradient->producer() != nullptr) {
-      builder_.set_location(parameter.gradient->producer()->location());
-    }
+    builder_.Inherit(ir::LocationOf(*parameter.gradient));
     Value* g = builder_.Cast(parameter.gradient, p->type().dtype);
     const InputRole role = graph_.inputs()[parameter.input].role;
     Value* updated = options_.kind == OptimizerKind::kLars ? Lars(p, g, role)
@@ -120,7 +118,7 @@ class Updates {
   }
 
   void CountAverages() {
-    builder_.set_location(kAverages);
+    builder_.Inherit(StepLocation(graph_, kAverages));
     Value* updates = TrainingInput(graph_, {DType::kI32, {}, {}},
                                    InputRole::kOptimizerState, ir::kAverages);
     first_average_ = builder_.Compare("eq", updates, 0.0);

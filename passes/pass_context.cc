@@ -14,9 +14,7 @@ PassContext::PassContext(const ir::TargetQueries& target, PassOptions options)
 
 bool PassContext::ConsumeFuel(const std::string& pass,
                               const ir::Value& subject) {
-  const ir::Node* producer = subject.producer();
-  Application application{pass, subject.name(),
-                          producer == nullptr ? "" : producer->location()};
+  Application application{pass, subject.name(), ir::LocationOf(subject)};
   const auto it = options_.fuel.find(pass);
   if (it != options_.fuel.end()) {
     if (it->second <= 0) {

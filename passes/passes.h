@@ -98,14 +98,14 @@ struct Decision {
   std::string reason;
   int64_t saved_ns = 0;
   int64_t modelled_ns = 0;  // of what the decision makes; 0 where not modelled
-  std::string location;     // of the subject, where it is one value or node
+  ir::Location location;    // of the subject; of the later one of two
 };
 
 // One rewrite that a pass made, or was about to make when it failed.
 struct Application {
   std::string pass;
-  std::string subject;   // the value that it is about
-  std::string location;  // of that value
+  std::string subject;    // the value that it is about
+  ir::Location location;  // of that value
 };
 
 // One pass that ran.

@@ -34,7 +34,7 @@ class Scaling {
 
   bool Run() {
     if (gradients_.empty()) return false;
-    builder_.set_location(kLocation);
+    builder_.Inherit(StepLocation(graph_, kLocation));
     if (options_.loss_scale.dynamic) AddFinite();
     Value* factor = Factor();
     if (options_.optimizer.clip_norm > 0) factor = Clipped(factor);
@@ -74,7 +74,7 @@ class Scaling {
     for (const ParameterGradient& g : gradients_) {
       SetLocation(g);
       Value* squares = SumOfSquares(builder_, g.gradient);
-      builder_.set_location(kClipLocation);
+      builder_.Inherit(StepLocation(graph_, kClipLocation));
       sum = sum == nullptr ? squares : builder_.Plus(sum, squares);
     }
     Value* norm = builder_.Sqrt(sum);
@@ -87,8 +87,7 @@ class Scaling {
   }
 
   void SetLocation(const ParameterGradient& g) {
-    const ir::Node* producer = g.gradient->producer();
-    builder_.set_location(producer == nullptr ? "" : producer->location());
+    builder_.Inherit(ir::LocationOf(*g.gradient));
   }
 
   void Multiply(const ParameterGradient& g, Value* factor) {

@@ -28,8 +28,7 @@ void KeepOldState(Graph& graph, Builder& b, Value* finite) {
     if (output.alias < 0) continue;
     const InputRole role = graph.inputs()[output.alias].role;
     if (!IsState(role) || role == InputRole::kAccumulator) continue;
-    const ir::Node* producer = output.value->producer();
-    b.set_location(producer == nullptr ? "" : producer->location());
+    b.Inherit(ir::LocationOf(*output.value));
     Value* good = b.BroadcastTo(finite, output.value->type().shape);
     output.value = b.Select(good, output.value, graph.input(output.alias));
   }
@@ -37,7 +36,7 @@ void KeepOldState(Graph& graph, Builder& b, Value* finite) {
 
 void AdaptScale(Graph& graph, Builder& b, Value* finite,
                 const LossScaleOptions& options) {
-  b.set_location(kLocation);
+  b.Inherit(StepLocation(graph, kLocation));
   const auto counter = [&](const char* name) {
     return TrainingInput(graph, {DType::kI32, {}, {}},
                          InputRole::kOptimizerState, name);

@@ -67,6 +67,12 @@ Value* MicroBatchCount(Graph& graph) {
                        InputRole::kAccumulator, ir::kBatches);
 }
 
+ir::Location StepLocation(const Graph& graph, const char* path) {
+  const int loss = graph.FindOutput("loss");
+  if (loss < 0) return path;
+  return {path, ir::LocationOf(*graph.outputs()[loss].value).source};
+}
+
 Value* SumOfSquares(ir::Builder& builder, Value* value) {
   Value* wide = builder.Cast(value, ir::DType::kF32);
   std::vector<int64_t> dims(value->type().rank());

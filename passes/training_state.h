@@ -35,6 +35,10 @@ int64_t UpdateGroup(const OptimizerOptions& options, ir::InputRole role);
 // The i32 scalar that counts micro-batches.
 ir::Value* MicroBatchCount(ir::Graph& graph);
 
+// `path`, with the line of the model that makes the loss: of what belongs to
+// the step and to no layer.
+ir::Location StepLocation(const ir::Graph& graph, const char* path);
+
 // Of all elements, an f32 scalar.
 ir::Value* SumOfSquares(ir::Builder& builder, ir::Value* value);
 

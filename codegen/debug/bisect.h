@@ -52,7 +52,7 @@ struct BisectResult {
   // pipeline, as fuel counts them; 0: none of those that are counted.
   int64_t application = 0;
   std::string subject;  // the value that the rewrite is about
-  std::string location;
+  ir::Location location;
   std::string symptom;  // what is wrong, in one line
   // What the pass was given, reduced, and the first of its rewrites there that
   // breaks it (0 as above).

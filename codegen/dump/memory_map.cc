@@ -6,14 +6,11 @@
 
 #include "codegen/buffer_life.h"
 #include "codegen/report/memory_timeline.h"
+#include "ir/printer.h"
 #include "ir/support/str.h"
 
 namespace fusor::codegen {
 namespace {
-
-std::string At(const std::string& location) {
-  return location.empty() ? "" : fmt::format(" @\"{}\"", location);
-}
 
 // "s3..s17"; what no step touches, or what outlives them all, says so.
 std::string Life(const Plan& plan, const Buffer& buffer,
@@ -36,11 +33,11 @@ std::string Line(const Plan& plan, const std::vector<BufferLife>& lives,
       "  b{:<4} {:>12} bytes at {:>12} of {:<9} {:<12} %{} {}{}{}\n", b,
       buffer.bytes, buffer.offset, plan.arenas[buffer.arena].name,
       Life(plan, buffer, lives[b]), buffer.name, ToString(buffer.type),
-      At(buffer.location), members);
+      ir::Print(buffer.location), members);
 }
 
 std::string StepName(const Step& step) {
-  return fmt::format("%{}{}", step.name, At(step.location));
+  return fmt::format("%{}{}", step.name, ir::Print(step.location));
 }
 
 }  // namespace

@@ -40,15 +40,16 @@ std::string Grid(const Kernel& kernel, const Phase& phase) {
 }  // namespace
 
 std::string DecisionsCsv(const std::vector<passes::Decision>& decisions) {
-  std::string out =
-      Row({"pass", "subject", "accepted", "fused_ns", "unfused_ns", "reason"});
+  std::string out = Row({"pass", "subject", "location", "source", "accepted",
+                         "fused_ns", "unfused_ns", "reason"});
   for (const passes::Decision& decision : decisions) {
     const int64_t apart = decision.modelled_ns + decision.saved_ns;
     const bool modelled = apart != 0;
-    out +=
-        Row({decision.pass, decision.subject, decision.accepted ? "yes" : "no",
-             modelled ? std::to_string(decision.modelled_ns) : "",
-             modelled ? std::to_string(apart) : "", decision.reason});
+    out += Row({decision.pass, decision.subject, decision.location.path,
+                ToString(decision.location.source),
+                decision.accepted ? "yes" : "no",
+                modelled ? std::to_string(decision.modelled_ns) : "",
+                modelled ? std::to_string(apart) : "", decision.reason});
   }
   return out;
 }
@@ -70,15 +71,16 @@ std::string PrecisionCsv(const std::vector<passes::Decision>& decisions) {
 }
 
 std::string LaunchesCsv(const Plan& plan) {
-  std::string out = Row({"step", "kernel", "value", "location", "phase", "grid",
-                         "tasks", "lanes"});
+  std::string out = Row({"step", "kernel", "value", "location", "source",
+                         "phase", "grid", "tasks", "lanes"});
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     const Step& step = plan.steps[s];
     if (step.kind != StepKind::kLaunch) continue;
     const Kernel& kernel = plan.kernels[step.index].kernel;
     for (size_t p = 0; p < kernel.phases.size(); ++p) {
       const Phase& phase = kernel.phases[p];
-      out += Row({fmt::format("s{}", s), kernel.name, step.name, step.location,
+      out += Row({fmt::format("s{}", s), kernel.name, step.name,
+                  step.location.path, ToString(step.location.source),
                   std::to_string(p), Grid(kernel, phase),
                   std::to_string(NumTasks(kernel, phase)),
                   std::to_string(kernel.lanes)});

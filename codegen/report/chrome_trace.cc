@@ -19,7 +19,7 @@ json ThreadName(int stream) {
 
 json Event(const Step& step, const StepCost& cost, double start) {
   return {{"ph", "X"},
-          {"name", step.location.empty() ? step.name : step.location},
+          {"name", step.location.path.empty() ? step.name : step.location.path},
           {"cat", cost.op_class},
           {"pid", 0},
           {"tid", step.stream},
@@ -28,6 +28,7 @@ json Event(const Step& step, const StepCost& cost, double start) {
           {"args",
            {{"op", step.op_class},
             {"value", step.name},
+            {"source", ToString(step.location.source)},
             {"phase", PhaseName(cost.phase)},
             {"bytes", cost.bytes},
             {"flops", cost.flops},

@@ -34,7 +34,7 @@ DecisionTable TabulateDecisions(const std::vector<passes::Decision>& decisions,
   std::map<std::string, size_t> row_of;
   for (const passes::Decision& decision : decisions) {
     if (decision.pass != pass) continue;
-    const std::string place = LocationBlock(decision.location);
+    const std::string place = LocationBlock(decision.location.path);
     const auto [row, added] = row_of.emplace(place, table.rows.size());
     if (added) {
       table.rows.emplace_back(place,

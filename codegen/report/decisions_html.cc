@@ -65,7 +65,7 @@ json List(const std::vector<Decision>& decisions) {
   std::vector<std::vector<json>> rows;
   for (const Decision* d : sorted) {
     const int64_t apart = d->modelled_ns + d->saved_ns;
-    rows.push_back({d->pass, Verdict(*d), d->subject, d->location,
+    rows.push_back({d->pass, Verdict(*d), d->subject, ToString(d->location),
                     Microseconds(d->modelled_ns), Microseconds(apart),
                     d->reason});
   }

@@ -44,7 +44,8 @@ class Viewer {
     json rows = json::array();
     std::map<std::string, int> row_of;
     for (size_t i = 0; i < phases.size(); ++i) {
-      const std::string block = LocationBlock(graph.nodes()[i]->location());
+      const std::string block =
+          LocationBlock(graph.nodes()[i]->location().path);
       const auto [it, added] =
           row_of.emplace(block, static_cast<int>(rows.size()));
       if (added) rows.push_back(block);
@@ -92,7 +93,8 @@ class Viewer {
     json view = {{"id", node.position()},
                  {"op", node.op_name()},
                  {"name", node.num_outputs() > 0 ? node.output()->name() : ""},
-                 {"loc", node.location()},
+                 {"loc", node.location().path},
+                 {"source", ToString(node.location().source)},
                  {"kind", NodeKind(node)},
                  {"in", std::move(in)},
                  {"types", std::move(types)},

@@ -21,10 +21,10 @@ using NodeTimes = std::map<std::string, NodeTime>;
 //   rows      model locations, two levels deep: "conv1", "layer3.1"
 //   columns   the phases that occur: "forward", "backward", "update"
 //   inputs    {name, type, role}
-//   nodes     {id, op, name, loc, row, col, kind, label, in, types, bytes,
-//              flops, us?, body?}; `in` holds ids of nodes, or -1 - i for input
-//              i of the graph; `body` of a fusion is a list of nodes, whose
-//              `in` counts the fusion's operands alike
+//   nodes     {id, op, name, loc, source, row, col, kind, label, in, types,
+//              bytes, flops, us?, body?}; `in` holds ids of nodes, or -1 - i
+//              for input i of the graph; `body` of a fusion is a list of nodes,
+//              whose `in` counts the fusion's operands alike
 //
 // kind: "matrix" (convolution, matmul), "fusion", "kernel" (a fusion of one
 // op), "library", "copy", "op" (what is no kernel yet). Deterministic.

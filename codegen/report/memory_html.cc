@@ -21,9 +21,9 @@ json PeakTable(const Plan& plan) {
     for (const size_t i : timeline.LiveAt(plan, timeline.peak_step)) {
       const MemoryTimeline::Entry& entry = timeline.entries[i];
       const Buffer& buffer = plan.buffers[entry.buffer];
-      rows.push_back({ShowBytes(buffer.bytes), buffer.name, buffer.location,
-                      ToString(buffer.type), entry.life.first + 1,
-                      entry.life.last + 1});
+      rows.push_back({ShowBytes(buffer.bytes), buffer.name,
+                      ToString(buffer.location), ToString(buffer.type),
+                      entry.life.first + 1, entry.life.last + 1});
     }
   }
   return TableSection("Live at the peak", "Largest first.",

@@ -67,13 +67,14 @@ json TimelineView(const Plan& plan, const std::string& name) {
   const MemoryTimeline timeline = TimelineOf(plan);
   json steps = json::array();
   for (const Step& step : plan.steps) {
-    steps.push_back(step.op_class + " " + step.location);
+    steps.push_back(step.op_class + " " + ToString(step.location));
   }
   json buffers = json::array();
   for (const MemoryTimeline::Entry& entry : timeline.entries) {
     const Buffer& buffer = plan.buffers[entry.buffer];
     buffers.push_back({{"name", buffer.name},
-                       {"loc", buffer.location},
+                       {"loc", buffer.location.path},
+                       {"source", ToString(buffer.location.source)},
                        {"bytes", buffer.bytes},
                        {"offset", buffer.offset},
                        {"first", entry.life.first},

@@ -18,6 +18,7 @@ function plainWidth(node) {
 
 function describeNode(node) {
   const lines = [node.op + " %" + node.name + (node.loc ? "  " + node.loc : "")];
+  if (node.source) lines.push(node.source);
   if (node.body) lines.push(node.label);
   lines.push(node.types.slice(0, 6).join("  ") +
              (node.types.length > 6 ? "  \u2026" : ""));

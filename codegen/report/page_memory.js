@@ -66,6 +66,12 @@ function drawMemory(section) {
             showBytes(v.bound), SERIES[i]])), svg);
 }
 
+// Where in the model the value of a buffer is made, after its name.
+function place(buffer) {
+  const known = [buffer.loc, buffer.source].filter(Boolean);
+  return known.length > 0 ? "  (" + known.join(", ") + ")" : "";
+}
+
 // The greatest buffers that are live at a step.
 function describeLive(variant, step, count) {
   const live = variant.buffers.filter(
@@ -73,7 +79,7 @@ function describeLive(variant, step, count) {
   live.sort((a, b) => b.bytes - a.bytes);
   const lines = live.slice(0, count).map(
       (buffer) => showBytes(buffer.bytes).padStart(10) + "  " + buffer.name +
-                  (buffer.loc ? "  (" + buffer.loc + ")" : ""));
+                  place(buffer));
   if (live.length > count) {
     lines.push("and " + (live.length - count) + " more");
   }
@@ -117,7 +123,7 @@ function drawMemoryMap(section) {
       fill: atPeak(buffer) ? SERIES[1] : SERIES[0], "fill-opacity": 0.55,
       stroke: "#fff", "stroke-width": 0.4,
     }, box));
-    hint(frame, () => buffer.name + (buffer.loc ? "  (" + buffer.loc + ")" : "")
+    hint(frame, () => buffer.name + place(buffer)
         + "\n" + showBytes(buffer.bytes) + " at " + showBytes(buffer.offset)
         + "\nfrom step " + (buffer.first + 1) + ", " +
         view.steps[buffer.first] + "\nto step " + (buffer.last + 1) + ", " +

@@ -133,10 +133,12 @@ std::string PlanReportText(const Plan& plan, const PlanReport& report,
   const std::vector<const StepCost*> steps = LongestSteps(report);
   for (size_t i = 0; i < std::min(top, steps.size()); ++i) {
     const Step& step = plan.steps[steps[i]->step];
-    out += fmt::format("{:<31} {}  {}, {}\n",
-                       step.location.empty() ? "%" + step.name : step.location,
-                       CostCells(*steps[i], report.total), steps[i]->op_class,
-                       BoundName(steps[i]->bound));
+    out += fmt::format(
+        "{:<31} {}  {}, {}{}{}\n",
+        step.location.path.empty() ? "%" + step.name : step.location.path,
+        CostCells(*steps[i], report.total), steps[i]->op_class,
+        BoundName(steps[i]->bound), step.location.source.empty() ? "" : ", ",
+        ToString(step.location.source));
   }
   return out;
 }
@@ -153,7 +155,8 @@ json PlanReportJson(const Plan& plan, const PlanReport& report,
     const Step& step = plan.steps[cost.step];
     json entry = CostJson(cost);
     entry["name"] = step.name;
-    entry["location"] = step.location;
+    entry["location"] = step.location.path;
+    entry["source"] = ToString(step.location.source);
     entry["op_class"] = cost.op_class;
     entry["phase"] = PhaseName(cost.phase);
     entry["bound"] = BoundName(cost.bound);
@@ -215,9 +218,9 @@ std::string PlanPage(const Plan& plan, const ir::Graph& graph,
   std::vector<std::vector<json>> steps;
   for (const StepCost* cost : LongestSteps(report)) {
     const Step& step = plan.steps[cost->step];
-    steps.push_back(Row(
-        {step.location, cost->op_class, std::string(BoundName(cost->bound))},
-        *cost, total));
+    steps.push_back(Row({ToString(step.location), cost->op_class,
+                         std::string(BoundName(cost->bound))},
+                        *cost, total));
   }
   page.sections.push_back(CostTable("Steps, longest first",
                                     {"location", "class", "limited by"},

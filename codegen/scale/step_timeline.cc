@@ -83,7 +83,7 @@ class TimelineBuilder {
       return;
     }
     timeline_.gradients.push_back(
-        {node->location(), value->type().num_elements(), EndOf(*node)});
+        {node->location().path, value->type().num_elements(), EndOf(*node)});
   }
 
   // A view has no step; it is there when what it views is.

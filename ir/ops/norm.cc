@@ -106,7 +106,7 @@ Grads GradTrain(Builder& b, const Node& n, DOutputs d) {
     FUSOR_CHECK(d[i] == nullptr, kGraph,
                 "batch_norm_train at {}: its statistics have no gradient; use "
                 "stop_gradient",
-                n.location());
+                ToString(n.location()));
   }
   std::vector<Value*> operands{d[0],       n.input(0),  n.input(1),
                                n.input(2), n.output(1), n.output(2)};

@@ -66,15 +66,14 @@ std::string NonFinite::Describe() const {
 }
 
 std::string NonFinite::Finding() const {
-  std::string text = fmt::format(
-      "{}{}{}: {} of {} elements of {} are not finite", what,
-      location.empty() ? "" : " at ", location, elements, of, value);
+  std::string text =
+      fmt::format("{}{}: {} of {} elements of {} are not finite", what,
+                  ir::AtLocation(location), elements, of, value);
   if (step >= 0) {
-    text += op.empty()
-                ? "; the interpreter gives finite ones for the same "
-                  "operands: the code is at fault"
-                : fmt::format("; first by {} of {}{}{}", op, op_value,
-                              op_location.empty() ? "" : " at ", op_location);
+    text += op.empty() ? "; the interpreter gives finite ones for the same "
+                         "operands: the code is at fault"
+                       : fmt::format("; first by {} of {}{}", op, op_value,
+                                     ir::AtLocation(op_location));
   }
   return snapshot.empty() ? text : text + "; see " + snapshot;
 }

@@ -18,16 +18,16 @@ struct NonFinite {
   int64_t run = 0;   // of the program, from 0
   int64_t step = 0;  // of the plan; -1: an input was not finite to begin with
   std::string what;  // "kernel k_relu_1", "conv2d by brgconv", "input images"
-  std::string location;  // of the step, in the model
-  std::string value;     // the first result that is not finite
-  int64_t elements = 0;  // that are not
+  ir::Location location;  // of the step, in the model
+  std::string value;      // the first result that is not finite
+  int64_t elements = 0;   // that are not
   int64_t of = 0;
   // The first op in the step whose result is not finite though its operands
   // are, by the typed interpreter; empty when it finds none: then the step's
   // code is at fault.
   std::string op;
   std::string op_value;
-  std::string op_location;
+  ir::Location op_location;
   std::string snapshot;  // folder; empty: none was written
 
   std::string Describe() const;  // one line

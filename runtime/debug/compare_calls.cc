@@ -26,10 +26,10 @@ std::map<std::string, size_t> NamedCalls(const Plan& plan) {
   std::set<std::string> repeated;
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     const Step& step = plan.steps[s];
-    if (step.kind != StepKind::kLibrary || step.location.empty()) continue;
+    if (step.kind != StepKind::kLibrary || step.location.path.empty()) continue;
     const std::string& op = plan.calls[step.index].op;
     if (op == "copy") continue;
-    const std::string name = fmt::format("{} {}", step.location, op);
+    const std::string name = fmt::format("{} {}", step.location.path, op);
     if (!calls.emplace(name, s).second) repeated.insert(name);
   }
   for (const std::string& name : repeated) calls.erase(name);

@@ -61,7 +61,7 @@ class Locations {
   void Add(const ir::Graph& graph) {
     for (const auto& node : graph.nodes()) {
       for (size_t i = 0; i < node->num_outputs(); ++i) {
-        of_.emplace(node->output(i)->name(), node->location());
+        of_.emplace(node->output(i)->name(), node->location().path);
       }
       if (node->body() != nullptr) Add(*node->body());
     }

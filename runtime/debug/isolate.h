@@ -26,7 +26,7 @@ struct IsolatedStep {
   size_t step = 0;       // the first of the plan that runs this kernel or call
   int64_t launches = 1;  // steps that do
   std::string what;      // kernel name, or "conv2d by IMPLEMENTATION"
-  std::string location;
+  ir::Location location;
   std::string value;    // the result that is worst
   double max_abs = 0;   // of that result
   double max_rel = 0;   // max_abs / largest magnitude of the expected result

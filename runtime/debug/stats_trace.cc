@@ -55,7 +55,8 @@ std::string TraceLine(const TraceEntry& entry) {
   line["step"] = entry.step;
   line["name"] = entry.name;
   line["op"] = entry.op;
-  line["location"] = entry.location;
+  line["location"] = entry.location.path;
+  line["source"] = ToString(entry.location.source);
   line["count"] = entry.stats.count;
   line["min"] = number(entry.stats.min);
   line["max"] = number(entry.stats.max);
@@ -77,7 +78,8 @@ TraceEntry ParseEntry(const json& line) {
   entry.step = line.at("step");
   entry.name = line.at("name");
   entry.op = line.at("op");
-  entry.location = line.at("location");
+  entry.location = {line.at("location"),
+                    ir::ParseSourceLine(line.value("source", ""))};
   entry.stats.count = line.at("count");
   entry.stats.min = number("min");
   entry.stats.max = number("max");

@@ -6,8 +6,9 @@
 // The file is JSON lines. The first is {"fusor_stats_trace":1, "program":NAME,
 // "target":NAME}; then, in the order in which they were computed,
 //   {"run":0, "step":3, "name":"relu_1", "op":"fusion",
-//    "location":"layer1.0.bn1", "count":64, "min":0.0, "max":1.5, "mean":0.7,
-//    "non_finite":0, "checksum":"0123456789abcdef"}
+//    "location":"layer1.0.bn1",
+//    "source":"models/resnet.cc:37", "count":64, "min":0.0, "max":1.5,
+//    "mean":0.7, "non_finite":0, "checksum":"0123456789abcdef"}
 // The program's inputs come first, as step -1. min, max and mean are those of
 // the finite elements, null where there is none; the checksum is that of the
 // elements in logical order, whatever the layout.
@@ -38,7 +39,7 @@ struct TraceEntry {
   int64_t step = 0;  // of the plan; -1: an input
   std::string name;  // of the value
   std::string op;    // op class of the step, "input" for inputs
-  std::string location;
+  ir::Location location;
   TensorStats stats;
 
   bool operator==(const TraceEntry&) const = default;

@@ -317,7 +317,7 @@ TEST(BuildPlan, NamesTheLargestBuffersWhenMemoryIsShort) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
-    EXPECT_THAT(error.what(), HasSubstr("a (layer1) 4000 bytes"));
+    EXPECT_THAT(error.what(), HasSubstr("a at layer1 4000 bytes"));
     EXPECT_THAT(error.what(), HasSubstr("9000"));
   }
   PlanOf(*graph, {.memory_limit_bytes = 20000});

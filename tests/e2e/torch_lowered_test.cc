@@ -70,7 +70,8 @@ TEST_P(TorchLowered, OptimizedStepAgrees) {
   int fusions = 0;
   for (const auto& node : graph->nodes()) {
     fusions += node->body() != nullptr ? 1 : 0;
-    EXPECT_FALSE(node->op_name().starts_with("batch_norm")) << node->location();
+    EXPECT_FALSE(node->op_name().starts_with("batch_norm"))
+        << node->location().path;
   }
   EXPECT_GT(fusions, 10);
 

@@ -54,14 +54,14 @@ TEST(Builder, ScopesNestInTheLocation) {
   Value* x = graph.AddInput(F64({2}), InputRole::kData, "x");
   {
     const Builder::Scope layer(b, "layer3");
-    EXPECT_EQ(b.Neg(x)->producer()->location(), "layer3");
+    EXPECT_EQ(b.Neg(x)->producer()->location().path, "layer3");
     {
       const Builder::Scope block(b, "1");
-      EXPECT_EQ(b.Neg(x)->producer()->location(), "layer3.1");
+      EXPECT_EQ(b.Neg(x)->producer()->location().path, "layer3.1");
     }
     EXPECT_EQ(b.location(), "layer3");
   }
-  EXPECT_EQ(b.Neg(x)->producer()->location(), "");
+  EXPECT_EQ(b.Neg(x)->producer()->location().path, "");
 }
 
 TEST(Builder, BuildsBeforeTheInsertionPoint) {
@@ -106,7 +106,9 @@ TEST(Builder, ShapesThatDoNotBroadcastAreNamed) {
     ADD_FAILURE() << "accepted";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kGraph);
-    EXPECT_THAT(e.what(), HasSubstr("[2,3] and [4]"));
+    EXPECT_THAT(
+        e.what(),
+        HasSubstr("add(f64[2,3], f64[4]) at tests/ir/builder_test.cc:"));
   }
 }
 

@@ -356,6 +356,10 @@ TEST(SameGraph, SeesEveryDifference) {
     g.nodes()[0]->output()->set_type({DType::kF32, {4}, {{0}, {{0, 2}}}});
   }));
   EXPECT_TRUE(differs([](Graph& g) { g.nodes()[0]->set_location("b"); }));
+  EXPECT_TRUE(differs([](Graph& g) {
+    g.nodes()[0]->set_location(
+        {g.nodes()[0]->location().path, SourceLine("other.cc", 1)});
+  }));
   EXPECT_TRUE(differs(
       [](Graph& g) { g.nodes()[1]->mutable_attrs().Set("kind", 1.0); }));
   EXPECT_TRUE(differs([](Graph& g) { g.nodes()[0]->SetInput(1, g.input(0)); }));

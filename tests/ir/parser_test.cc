@@ -45,13 +45,20 @@ TEST(Parser, ReadsWhatTheBuilderBuilds) {
   Graph graph("g");
   Builder b(graph);
   Value* x = graph.AddInput({DType::kF32, {2, 3}, {}}, InputRole::kData, "x");
-  graph.AddOutput(b.Relu(x), "y");
+  b.Inherit({"layer", ir::SourceLine("a b.cc", 7)});
+  Value* y = b.Relu(x);
+  b.Inherit({"", ir::SourceLine("c.cc", 8)});
+  y = b.Neg(y);
+  b.Inherit({});
+  graph.AddOutput(b.Exp(y), "y");
   ExpectSameGraph(R"(
     // Comments and blanks are free.
     graph g {
       %x = data : f32[2, 3]   // the input
-      %relu = relu ( %x ) : f32[2,3]
-      return %relu as "y"
+      %layer.relu = relu ( %x ) : f32[2,3] @ "layer" "a b.cc:7"
+      %neg = neg(%layer.relu) : f32[2,3] @"" "c.cc:8"
+      %exp = exp(%neg) : f32[2,3]
+      return %exp as "y"
     })",
                   graph, Names::kCompare);
 }

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -33,6 +34,47 @@ class ModelText : public ::testing::TestWithParam<std::string> {
 
 TEST_P(ModelText, EvaluationReadsBackEqual) {
   ExpectRoundTrips(*Build(Phase::kEval).graph);
+}
+
+// Values of nodes, those inside fusions too, that have no line of the model.
+std::vector<std::string> WithoutLine(const ir::Graph& graph) {
+  std::vector<std::string> found;
+  for (const auto& node : graph.nodes()) {
+    const ir::SourceLine line = node->location().source;
+    if (line.empty() || !line.file().starts_with("models/")) {
+      found.push_back(node->output()->name() + Print(node->location()));
+    }
+    if (node->body() == nullptr) continue;
+    for (const std::string& name : WithoutLine(*node->body())) {
+      found.push_back(name);
+    }
+  }
+  return found;
+}
+
+passes::PassOptions WithEverything() {
+  passes::PassOptions options;
+  options.precision.dtype = ir::DType::kF16;
+  options.loss_scale.dynamic = true;
+  options.micro_batches = passes::MicroBatches::kFinish;
+  options.optimizer.clip_norm = 1;
+  options.optimizer.ema_decay = 0.9;
+  return options;
+}
+
+// Whatever passes add: gradients, the update, casts, copies, loss scaling.
+TEST_P(ModelText, EveryOpHasALineOfTheModelAfterEveryPass) {
+  const test::BareTarget target;
+  for (const auto& options : {passes::PassOptions(), WithEverything()}) {
+    const Model model = Build(Phase::kTrain);
+    passes::PassContext context(target, options);
+    for (const auto stage : {passes::Stage::kForward, passes::Stage::kTraining,
+                             passes::Stage::kOptimize}) {
+      passes::RunnerOptions runner;
+      RunPipeline(*model.graph, context, stage, runner);
+      EXPECT_THAT(WithoutLine(*model.graph), ::testing::IsEmpty());
+    }
+  }
 }
 
 // As built, differentiated, and fused.

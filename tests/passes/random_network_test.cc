@@ -45,7 +45,8 @@ class MoodyTarget final : public ir::TargetQueries {
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override {
     if (node.op().layout != ir::LayoutRule::kChosen) return {};
-    Draw draw(HashBytes(node.location(), HashBytes(node.op_name(), seed_)));
+    Draw draw(
+        HashBytes(node.location().path, HashBytes(node.op_name(), seed_)));
     ir::LibraryCandidate candidate;
     candidate.algorithm = "direct";
     for (const Value* input : node.inputs()) {

@@ -107,7 +107,7 @@ std::map<std::string, int> InF32(const std::string& arch, int64_t batch,
   for (const auto& node : graph->nodes()) {
     const auto conv = ir::ConvolutionOf(*node);
     if (conv.has_value() && conv->x.dtype == ir::DType::kF32) {
-      ++wide[node->location()];
+      ++wide[node->location().path];
     }
   }
   return wide;

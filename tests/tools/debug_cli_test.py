@@ -156,7 +156,9 @@ class DebugCliTest(unittest.TestCase):
                             "--check-numerics", "fail")
         result = self.run_ok(*BENCH, *OVERFLOW, "--check-numerics", "warn")
         self.assertEqual(result.stderr.count("warning: run 1, kernel"), 1)
-        self.assertIn("; first by ", result.stderr)
+        self.assertRegex(result.stderr, r"kernel \w+ at \S+ \(models/resnet"
+                         r"\.cc:\d+\): .*; first by \w+ of \S+ at \S+ "
+                         r"\(models/resnet\.cc:\d+\)")
         self.run_ok(*BENCH, "--check-numerics", "fail")
 
     def test_check_numerics_dump_can_be_replayed(self):

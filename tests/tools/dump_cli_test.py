@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -153,8 +154,29 @@ class DumpTest(CliTest):
         self.assertTrue(fused)
         for row in fused:
             self.assertLess(int(row["fused_ns"]), int(row["unfused_ns"]))
+            self.assertRegex(row["source"], r"^models/resnet\.cc:\d+$")
         self.assertTrue(any(r["accepted"] == "no" and r["reason"]
                             for r in rows))
+
+    def test_lines_of_the_model_are_kept_through_the_passes(self):
+        folder = self.folder / "d"
+        self.run_ok("compile", *SMALL, "--dump-to", folder, "--dump-format",
+                    "text,dot,html")
+        line = r'@"layer3\.1\.bn2" "models/resnet\.cc:\d+"'
+        for name in ("0000.*.before.txt", "*.optimize.fuse.after.txt",
+                     "plan.txt", "schedule.txt", "memory.txt"):
+            text = next(folder.glob(f"m0000.*/{name}")).read_text()
+            self.assertTrue(re.search(line, text), name)
+        for name in ("launches.csv", "*.fuse.after.dot", "memory.html",
+                     "*.fuse.after.html", "decisions.html"):
+            text = next(folder.glob(f"m0000.*/{name}")).read_text()
+            self.assertTrue("models/resnet.cc:" in text, name)
+        # What a module says is what is kept of it.
+        self.module.write_text(MODULE.replace('@"second"',
+                                              '@"second" "my/net.cc:7"'))
+        text = self.run_ok("opt", self.module, "--pass", "fuse")
+        self.assertIn('@"second" "my/net.cc:7"', text)
+        self.assertNotIn('@"first" "', text)
 
     def test_mixed_precision_is_counted_by_place(self):
         folder = self.folder / "d"
@@ -308,6 +330,8 @@ class CompileTest(CliTest):
         for text, place in ((MODULE.replace("exp(%y)", "expp(%y)"), "9:13: "),
                             (MODULE.replace("return %loss", "return %los"),
                              "11:10: "),
+                            (MODULE.replace('@"loss"', '@"loss" "net.cc"'),
+                             "10:61: "),
                             ("", "1:1: ")):
             bad.write_text(text)
             self.assert_refused(3, f"{bad}:{place}", "compile", "--module", bad)

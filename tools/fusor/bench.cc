@@ -197,7 +197,7 @@ class BenchCommand {
       const codegen::Step& step = plan.steps[by_step[i].second];
       fmt::print(text_,
                  "  {:9.3f} ms  {:<20} {:<28} {:8.1f} MB {:8.2f} GFLOP\n",
-                 by_step[i].first, step.op_class, step.location,
+                 by_step[i].first, step.op_class, step.location.path,
                  static_cast<double>(step.bytes) / 1e6,
                  static_cast<double>(step.flops) / 1e9);
     }

@@ -144,16 +144,16 @@ class BisectCommand {
   void ReportPass(const codegen::BisectResult& found) {
     fmt::print(text_, "pass      {}\n", found.pass);
     if (found.application > 0) {
-      fmt::print(text_, "rewrite   number {}, of {}{}{}\n", found.application,
-                 found.subject, found.location.empty() ? "" : " at ",
-                 found.location);
+      fmt::print(text_, "rewrite   number {}, of {}{}\n", found.application,
+                 found.subject, ir::AtLocation(found.location));
     } else {
       fmt::print(text_, "rewrite   none of those that fuel counts\n");
     }
     found_ = {{"pass", found.pass},
               {"rewrite", found.application},
               {"subject", found.subject},
-              {"location", found.location}};
+              {"location", found.location.path},
+              {"source", ToString(found.location.source)}};
     std::vector<std::string> command{"fusor", "opt", "module.txt", "--pass",
                                      found.pass};
     if (found.reduced_application > 0) {
@@ -187,7 +187,8 @@ class BisectCommand {
                         {"options", options},
                         {"target", compiler_->target().name},
                         {"codegen", compiler_->CodegenVersion()}};
-    for (const char* key : {"pass", "subject", "location", "kernel", "op"}) {
+    for (const char* key :
+         {"pass", "subject", "location", "source", "kernel", "op"}) {
       if (found_.contains(key)) reproducer.facts[key] = found_[key];
     }
     WriteReproducer(reproducer, reduced);
@@ -222,9 +223,11 @@ class BisectCommand {
         program.plan, *program.graph, worst.step,
         runtime::RandomOperands(*alone, options.seed + worst.step), *compiler_,
         *device, options);
-    fmt::print(text_, "pass      none\nkernel    {}{}{}\n", worst.what,
-               worst.location.empty() ? "" : " at ", worst.location);
-    found_ = {{"kernel", worst.what}, {"location", worst.location}};
+    fmt::print(text_, "pass      none\nkernel    {}{}\n", worst.what,
+               ir::AtLocation(worst.location));
+    found_ = {{"kernel", worst.what},
+              {"location", worst.location.path},
+              {"source", ToString(worst.location.source)}};
     std::vector<std::string> command{"fusor",    "isolate",
                                      "--module", "module.txt",
                                      "--inputs", "inputs.safetensors"};
@@ -278,7 +281,8 @@ class BisectCommand {
     fmt::print(text_, "pass      none\nkernel    {}\nsymptom   {}\n",
                found->what, found->Describe());
     found_ = {{"kernel", found->what},
-              {"location", found->location},
+              {"location", found->location.path},
+              {"source", ToString(found->location.source)},
               {"symptom", found->Describe()},
               {"reproducer", found->snapshot}};
   }
@@ -328,15 +332,15 @@ class BisectCommand {
         });
     if (!found.has_value()) return;
     if (found->application > 0) {
-      fmt::print(text_, "pass      {}\nrewrite   number {}, of {}{}{}\n",
+      fmt::print(text_, "pass      {}\nrewrite   number {}, of {}{}\n",
                  found->rewrite.pass, found->application,
                  found->rewrite.subject,
-                 found->rewrite.location.empty() ? "" : " at ",
-                 found->rewrite.location);
+                 ir::AtLocation(found->rewrite.location));
       found_ = {{"pass", found->rewrite.pass},
                 {"rewrite", found->application},
                 {"subject", found->rewrite.subject},
-                {"location", found->rewrite.location}};
+                {"location", found->rewrite.location.path},
+                {"source", ToString(found->rewrite.location.source)}};
     } else {
       fmt::print(text_, "rewrite   none of those that fuel counts\n");
       found_ = json::object({{"rewrite", 0}});

@@ -48,9 +48,9 @@ std::string Describe(const runtime::TraceEntry& entry) {
   return fmt::format(
       "run {}, step {}, %{}, {}{}: min {} max {} mean {}, {} of {} not finite",
       entry.run, entry.step, entry.name, entry.op,
-      entry.location.empty() ? "" : " at " + entry.location,
-      number(entry.stats.min), number(entry.stats.max),
-      number(entry.stats.mean), entry.stats.non_finite, entry.stats.count);
+      ir::AtLocation(entry.location), number(entry.stats.min),
+      number(entry.stats.max), number(entry.stats.mean), entry.stats.non_finite,
+      entry.stats.count);
 }
 
 // Where two traces part; kDifference when they do.
@@ -73,7 +73,8 @@ void CompareTraces(const CompareFlags& flags, FILE* text) {
                flags.traces[0], Describe(*found.a), flags.traces[1],
                Describe(*found.b));
     out["first"] = {{"name", found.a->name},
-                    {"location", found.a->location},
+                    {"location", found.a->location.path},
+                    {"source", ToString(found.a->location.source)},
                     {"run", found.a->run},
                     {"step", found.a->step},
                     {"what", found.what}};

@@ -52,10 +52,10 @@ void Print(FILE* text, const std::vector<IsolatedStep>& steps, size_t top) {
              "tolerance", "max abs", "max ulp", "sum of", "runs", "step");
   for (size_t i = 0; i < std::min(top, steps.size()); ++i) {
     const IsolatedStep& s = steps[i];
-    fmt::print(text, "{:>9.2g} {:>9.2g} {:>9.2g} {:>9} {:>8} {:>4}  {}{}{}{}\n",
+    fmt::print(text, "{:>9.2g} {:>9.2g} {:>9.2g} {:>9} {:>8} {:>4}  {}{}{}\n",
                s.error, s.tolerance, s.max_abs, s.max_ulp, s.reduction,
                s.launches, s.ok() ? "" : "DIFFERS ", s.what,
-               s.location.empty() ? "" : " at ", s.location);
+               ir::AtLocation(s.location));
   }
   if (steps.size() > top) {
     fmt::print(text, "({} more; --top shows them)\n", steps.size() - top);
@@ -66,7 +66,8 @@ json ToJson(const std::vector<IsolatedStep>& steps) {
   json rows = json::array();
   for (const IsolatedStep& s : steps) {
     rows.push_back({{"step", s.what},
-                    {"location", s.location},
+                    {"location", s.location.path},
+                    {"source", ToString(s.location.source)},
                     {"launches", s.launches},
                     {"result", s.value},
                     {"error", s.error},

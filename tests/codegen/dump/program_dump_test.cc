@@ -58,10 +58,15 @@ TEST_F(ProgramDumpTest, DecisionsSayWhatAFusionIsWorth) {
     ASSERT_NE(decision, nullptr);
     EXPECT_GT(decision->saved_ns, 0);
     EXPECT_GT(decision->modelled_ns, 0);
+    EXPECT_FALSE(decision->location.path.empty());
+    EXPECT_EQ(decision->location.source.file(), "models/resnet.cc");
     EXPECT_THAT(
         DecisionsCsv({*decision}),
-        StartsWith("pass,subject,accepted,fused_ns,unfused_ns,reason\n" +
-                   decision->pass + "," + decision->subject + ",yes," +
+        StartsWith("pass,subject,location,source,accepted,fused_ns,"
+                   "unfused_ns,reason\n" +
+                   decision->pass + "," + decision->subject + "," +
+                   decision->location.path + "," +
+                   ToString(decision->location.source) + ",yes," +
                    std::to_string(decision->modelled_ns) + "," +
                    std::to_string(decision->modelled_ns + decision->saved_ns)));
   }
@@ -76,8 +81,8 @@ TEST_F(ProgramDumpTest, QuotesFieldsAndLeavesUnknownTimesEmpty) {
                            .subject = "a,b",
                            .accepted = false,
                            .reason = "says \"no\""}}),
-            "pass,subject,accepted,fused_ns,unfused_ns,reason\n"
-            "p,\"a,b\",no,,,\"says \"\"no\"\"\"\n");
+            "pass,subject,location,source,accepted,fused_ns,unfused_ns,reason\n"
+            "p,\"a,b\",,,no,,,\"says \"\"no\"\"\"\n");
 }
 
 TEST_F(ProgramDumpTest, PrecisionIsATableByPlace) {

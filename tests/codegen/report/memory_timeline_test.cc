@@ -84,7 +84,8 @@ TEST(MemoryTimeline, TheViewHoldsEveryBufferWithItsLife) {
                                                 {"bytes", 64},
                                                 {"first", 1},
                                                 {"last", 2},
-                                                {"offset", 0}}));
+                                                {"offset", 0},
+                                                {"source", ""}}));
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ TEST_F(PlanReportTest, TheJsonHasStableKeys) {
             "target total ");
   EXPECT_EQ(keys(out["steps"][0]),
             "bound bytes flops limit_us location measured_us modelled_us name "
-            "op_class phase share_of_limit ");
+            "op_class phase share_of_limit source ");
   EXPECT_EQ(keys(out["op_classes"]["conv2d"]),
             "bytes flops limit_us measured_us modelled_us share_of_limit "
             "steps ");
