@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "codegen/block_shape.h"
 #include "codegen/plan.h"
 #include "ir/support/error.h"
 
@@ -25,15 +26,19 @@ struct Run {
 class FiniteLowering {
  public:
   FiniteLowering(const ir::Graph& body, const ir::Target& target)
-      : node_(*body.nodes()[0]), tasks_(std::max(4 * target.threads, 1)) {
+      : node_(*body.nodes()[0]),
+        tasks_(std::max(4 * target.threads, 1)),
+        simt_(target.simt) {
     lowered_.kernel.name = "all_finite";
-    lowered_.kernel.lanes = static_cast<int>(target.vector_bytes / 4);
+    lowered_.kernel.lanes =
+        static_cast<int>(simt_ ? kBlockElements : target.vector_bytes / 4);
   }
 
   LoweredKernel Lower() {
     AddOperands();
     result_ = AddBuffer("finite", DType::kBool, 1, true);
     lowered_.result_spans.push_back({0});
+    if (simt_) lowered_.kernel.width = ThreadWidth(lowered_.kernel.buffers);
     AddShares();
     AddRest();
     return std::move(lowered_);
@@ -197,6 +202,7 @@ class FiniteLowering {
 
   const ir::Node& node_;
   const int64_t tasks_;
+  const bool simt_;
   LoweredKernel lowered_;
   std::vector<Run> runs_;
   std::map<DType, int> zeros_;  // of the phase

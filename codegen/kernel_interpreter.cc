@@ -96,16 +96,24 @@ class Run {
       : kernel_(kernel),
         buffers_(buffers),
         axis_(kernel.axes.size(), 0),
-        registers_(kernel.registers.size(),
-                   std::vector<double>(kernel.lanes, 0)) {}
+        registers_(kernel.registers.size()) {}
 
   void Phases() {
-    for (const Phase& phase : kernel_.phases) Grid(phase, 0);
+    for (const Phase& phase : kernel_.phases) {
+      block_axis_ = BlockAxis(kernel_, phase);
+      rows_ = NumRows(kernel_, phase);
+      for (std::vector<double>& lanes : registers_) {
+        lanes.assign(rows_ * kernel_.lanes, 0);
+      }
+      Grid(phase, 0);
+    }
   }
 
  private:
   void Grid(const Phase& phase, size_t depth) {
     if (depth == phase.grid.size()) return Body(phase.body);
+    // All its indices belong to the task: see Execute.
+    if (phase.grid[depth] == block_axis_) return Grid(phase, depth + 1);
     Along(phase.grid[depth], [&] { Grid(phase, depth + 1); });
   }
 
@@ -146,8 +154,16 @@ class Run {
     return vector_axis_ < 0 ? kernel_.lanes : active_;
   }
 
+  // Of the current row.
+  double& Lane(int reg, int lane) {
+    return registers_[reg][row_ * kernel_.lanes + lane];
+  }
+  double Lane(int reg, int lane) const {
+    return registers_[reg][row_ * kernel_.lanes + lane];
+  }
+
   double Get(int reg, int lane) const {
-    return registers_[reg][kernel_.registers[reg].vector ? lane : 0];
+    return Lane(reg, kernel_.registers[reg].vector ? lane : 0);
   }
 
   void Set(const Stmt& stmt, int lane, double value) {
@@ -155,7 +171,7 @@ class Run {
     // The neutral element of an integer maximum or minimum stands for the least
     // or greatest integer.
     const bool neutral = !ir::IsFloat(dtype) && std::isinf(value);
-    registers_[stmt.dst][lane] =
+    Lane(stmt.dst, lane) =
         neutral ? value
                 : RoundTo(stmt.round ? dtype : ComputeDType(dtype), value);
   }
@@ -172,6 +188,22 @@ class Run {
     if (stmt.kind == StmtKind::kLoop) {
       return Along(stmt.axis, [&] { Body(stmt.body); });
     }
+    if (stmt.kind == StmtKind::kReduceBlock) return ReduceBlock(stmt);
+    const bool one = stmt.kind == StmtKind::kStore && !NamesBlockAxis(stmt);
+    for (row_ = 0; row_ < (one ? 1 : rows_); ++row_) {
+      if (block_axis_ >= 0) axis_[block_axis_] = row_;
+      ExecuteRow(stmt);
+    }
+  }
+
+  bool NamesBlockAxis(const Stmt& stmt) const {
+    return std::any_of(stmt.index.terms.begin(), stmt.index.terms.end(),
+                       [&](const auto& t) {
+                         return t.axis == block_axis_ && t.coefficient != 0;
+                       });
+  }
+
+  void ExecuteRow(const Stmt& stmt) {
     if (stmt.kind == StmtKind::kStore) return Store(stmt);
     if (stmt.kind == StmtKind::kStoreTile) return StoreTile(stmt);
     if (stmt.kind == StmtKind::kReduceLanes) return ReduceLanes(stmt);
@@ -180,8 +212,8 @@ class Run {
       Set(stmt, lane, Evaluate(stmt, lane));
     }
     if (stmt.kind == StmtKind::kInit) {  // masked lanes stay neutral
-      for (double& value : registers_[stmt.dst]) {
-        value = ir::ReductionIdentity(stmt.op);
+      for (int lane = 0; lane < kernel_.lanes; ++lane) {
+        Lane(stmt.dst, lane) = ir::ReductionIdentity(stmt.op);
       }
     }
   }
@@ -254,21 +286,47 @@ class Run {
     if (!kernel_.registers[stmt.src[0]].vector) {
       return Set(stmt, 0, Get(stmt.src[0], 0));
     }
-    std::vector<double> lanes = registers_[stmt.src[0]];
+    const double* first = &Lane(stmt.src[0], 0);
+    std::vector<double> lanes(first, first + kernel_.lanes);
     for (int half = kernel_.lanes / 2; half >= 1; half /= 2) {
       for (int i = 0; i < half; ++i) {
         const double pair[] = {lanes[i], lanes[i + half]};
         Set(stmt, 0, ir::EvalScalar(stmt.op, pair));
-        lanes[i] = registers_[stmt.dst][0];
+        lanes[i] = Lane(stmt.dst, 0);
       }
     }
     Set(stmt, 0, lanes[0]);
+  }
+
+  void ReduceBlock(const Stmt& stmt) {
+    const int lanes = kernel_.registers[stmt.dst].vector ? kernel_.lanes : 1;
+    registers_[stmt.dst] = registers_[stmt.src[0]];
+    int64_t half = 1;
+    while (2 * half < rows_) half *= 2;
+    for (; half >= 1; half /= 2) {
+      for (int64_t row = 0; row < half && row + half < rows_; ++row) {
+        for (int lane = 0; lane < lanes; ++lane) {
+          row_ = row + half;
+          const double upper = Lane(stmt.dst, lane);
+          row_ = row;
+          const double pair[] = {Lane(stmt.dst, lane), upper};
+          Set(stmt, lane, ir::EvalScalar(stmt.op, pair));
+        }
+      }
+    }
+    for (int64_t row = 1; row < rows_; ++row) {
+      std::copy_n(registers_[stmt.dst].begin(), lanes,
+                  registers_[stmt.dst].begin() + row * kernel_.lanes);
+    }
   }
 
   const Kernel& kernel_;
   void* const* buffers_;
   std::vector<int64_t> axis_;
   std::vector<std::vector<double>> registers_;
+  int block_axis_ = -1;  // of the phase
+  int64_t rows_ = 1;     // of the phase
+  int64_t row_ = 0;
   int vector_axis_ = -1;
   int active_ = 1;
 };

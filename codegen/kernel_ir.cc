@@ -34,6 +34,8 @@ std::string_view KindName(StmtKind kind) {
       return "reduce_lanes";
     case StmtKind::kStoreTile:
       return "store_tile";
+    case StmtKind::kReduceBlock:
+      return "reduce_block";
   }
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(kind));
 }
@@ -90,6 +92,7 @@ std::string PrintRight(const Stmt& stmt) {
       return fmt::format("init {}", ir::ScalarOpName(stmt.op));
     case StmtKind::kAccumulate:
     case StmtKind::kReduceLanes:
+    case StmtKind::kReduceBlock:
       return fmt::format("{} {} r{}", KindName(stmt.kind),
                          ir::ScalarOpName(stmt.op), stmt.src[0]);
     case StmtKind::kStoreTile:
@@ -113,9 +116,10 @@ void PrintBody(const std::vector<Stmt>& body, int depth, std::string& out) {
 }
 
 std::string PrintHeader(const Kernel& kernel, bool identity) {
-  std::string out = fmt::format("kernel{} lanes={} contract={}\n",
-                                identity ? "" : " " + kernel.name, kernel.lanes,
-                                kernel.contract ? "on" : "off");
+  std::string out = fmt::format(
+      "kernel{} lanes={}{} contract={}\n", identity ? "" : " " + kernel.name,
+      kernel.lanes, kernel.width == 0 ? "" : fmt::format("/{}", kernel.width),
+      kernel.contract ? "on" : "off");
   for (size_t i = 0; i < kernel.buffers.size(); ++i) {
     const KernelBuffer& buffer = kernel.buffers[i];
     out += fmt::format("  b{} {}[{}]{}{}{}{}\n", i, ir::DTypeName(buffer.dtype),
@@ -126,8 +130,8 @@ std::string PrintHeader(const Kernel& kernel, bool identity) {
   }
   for (size_t i = 0; i < kernel.axes.size(); ++i) {
     const Axis& axis = kernel.axes[i];
-    out += fmt::format("  a{} {}{}{}\n", i, axis.extent,
-                       axis.vector ? " vector" : "",
+    out += fmt::format("  a{} {}{}{}{}\n", i, axis.extent,
+                       axis.vector ? " vector" : "", axis.block ? " block" : "",
                        identity ? "" : " " + axis.name);
   }
   for (size_t i = 0; i < kernel.registers.size(); ++i) {
@@ -140,14 +144,50 @@ std::string PrintHeader(const Kernel& kernel, bool identity) {
 
 }  // namespace
 
+Arith ArithOf(ir::DType dtype) {
+  switch (dtype) {
+    case ir::DType::kF64:
+      return Arith::kF64;
+    case ir::DType::kF32:
+    case ir::DType::kF16:
+    case ir::DType::kBF16:
+      return Arith::kF32;
+    case ir::DType::kI32:
+    case ir::DType::kU8:
+      return Arith::kI32;
+    case ir::DType::kI64:
+      return Arith::kI64;
+    case ir::DType::kBool:
+      return Arith::kBool;
+  }
+  FUSOR_ASSERT(false, "dtype {}", static_cast<int>(dtype));
+}
+
+bool IsFloat(Arith arith) {
+  return arith == Arith::kF32 || arith == Arith::kF64;
+}
+
 int64_t KernelBuffer::num_bytes() const {
   return packed ? ir::PackedBytes(elements) : elements * ir::DTypeSize(dtype);
+}
+
+int BlockAxis(const Kernel& kernel, const Phase& phase) {
+  for (int axis : phase.grid) {
+    if (kernel.axes[axis].block) return axis;
+  }
+  return -1;
+}
+
+int64_t NumRows(const Kernel& kernel, const Phase& phase) {
+  const int axis = BlockAxis(kernel, phase);
+  return axis < 0 ? 1 : kernel.axes[axis].extent;
 }
 
 int64_t NumTasks(const Kernel& kernel, const Phase& phase) {
   int64_t tasks = 1;
   for (int id : phase.grid) {
     const Axis& axis = kernel.axes[id];
+    if (axis.block) continue;
     tasks *= axis.vector ? (axis.extent + kernel.lanes - 1) / kernel.lanes
                          : axis.extent;
   }

@@ -22,6 +22,15 @@
 // accumulators unchanged. At most one vector axis is open at a time. Outside
 // a vector axis, kInit, kAccumulate and kReduceLanes may still work on vector
 // accumulators, on all their lanes.
+//
+// On a GPU a task is a block of threads. Kernel::width consecutive lanes belong
+// to one thread, so that the lanes of a group are spread over lanes / width of
+// them. One axis of a phase's grid, before its vector axis, may be a block
+// axis: all its indices belong to one task, each to a row of threads of its
+// own, and every row has registers of its own. A store whose index does not
+// name the block axis is done by row 0 alone, when all rows have come there.
+// kReduceBlock is the only statement in which rows see each other's registers.
+// On a CPU width is lanes and there are no block axes.
 
 #include <array>
 #include <cstdint>
@@ -49,7 +58,14 @@ struct Axis {
   std::string name;     // for dumps: "n", "c_outer", ...
   int64_t extent = 1;   // indices 0 .. extent-1
   bool vector = false;  // steps by Kernel::lanes
+  bool block = false;   // all indices at once, a row of threads each
 };
+
+// What a register's arithmetic happens in: f16, bf16 and f32 in f32, u8 and i32
+// in i32. An operation on several happens in the last of them.
+enum class Arith : uint8_t { kBool, kI32, kI64, kF32, kF64 };
+Arith ArithOf(ir::DType dtype);
+bool IsFloat(Arith arith);
 
 struct Register {
   ir::DType dtype;
@@ -83,7 +99,10 @@ enum class StmtKind : uint8_t {
   kAccumulate,   // dst = op(dst, src[0])
   kReduceLanes,  // dst (uniform) = op over the lanes of src[0]: halves, then
                  // quarters, ... so that the tree is fixed
-  kStoreTile     // stores tile.sources, rearranged: see TileStore
+  kStoreTile,    // stores tile.sources, rearranged: see TileStore
+  kReduceBlock  // dst, in all rows, = op over the rows of src[0], lane by lane:
+                // rows from half the next power of two on are combined with
+                // those before, then again with half as many, ...
 };
 
 // Vector registers whose lanes, end to end, are stored in another order: number
@@ -121,14 +140,23 @@ struct Phase {
 struct Kernel {
   std::string name;      // a C identifier; not part of the kernel's identity
   int lanes = 16;        // a power of two
+  int width = 0;         // lanes of one thread, a power of two; 0: all
   bool contract = true;  // a*b+c may be computed with one rounding
   std::vector<KernelBuffer> buffers;
   std::vector<Axis> axes;
   std::vector<Register> registers;
   std::vector<Phase> phases;
+
+  int lanes_per_thread() const { return width == 0 ? lanes : width; }
 };
 
-// Number of tasks of the phase; a vector axis counts groups of lanes.
+// The block axis of the phase; -1 when it has none.
+int BlockAxis(const Kernel& kernel, const Phase& phase);
+// Number of rows of threads in a task: the extent of the block axis, or 1.
+int64_t NumRows(const Kernel& kernel, const Phase& phase);
+
+// Number of tasks of the phase; a vector axis counts groups of lanes, a block
+// axis once.
 int64_t NumTasks(const Kernel& kernel, const Phase& phase);
 
 // Readable, deterministic text of everything but the names of the kernel and

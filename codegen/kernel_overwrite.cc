@@ -135,7 +135,8 @@ bool NeverMeet(const Kernel& kernel, const Touch& load, const Touch& store) {
 // lies between the two, or both take the same way over the elements: then the
 // same element means the same task and the same turn of every loop around
 // both, provided that the index names their axes, and within that turn the text
-// decides.
+// decides. A block's rows take the same turns, and what does not name their
+// axis is stored by one of them, when all have come there.
 bool LeavesBefore(const Kernel& kernel, const Touch& load, const Touch& store) {
   if (load.phase != store.phase) return load.phase < store.phase;
   if (store.stmt->kind == StmtKind::kStoreTile) return false;
@@ -145,7 +146,8 @@ bool LeavesBefore(const Kernel& kernel, const Touch& load, const Touch& store) {
     return false;
   }
   const auto names = [&](int axis) {
-    return kernel.axes[axis].extent == 1 || CoefficientOf(index, axis) != 0;
+    return kernel.axes[axis].extent == 1 || kernel.axes[axis].block ||
+           CoefficientOf(index, axis) != 0;
   };
   const std::vector<int>& grid = kernel.phases[store.phase].grid;
   if (!std::all_of(grid.begin(), grid.end(), names)) return false;

@@ -43,8 +43,14 @@ int64_t CoefficientOf(const Index& index, int axis) {
 class RaceChecker {
  public:
   RaceChecker(const Kernel& kernel, const Phase& phase)
-      : kernel_(kernel), phase_(phase) {
+      : kernel_(kernel), grid_(phase.grid) {
+    // The rows of a task share it.
     std::vector<int> loops;
+    const int block_axis = BlockAxis(kernel, phase);
+    if (block_axis >= 0) {
+      std::erase(grid_, block_axis);
+      loops.push_back(block_axis);
+    }
     Collect(phase.body, loops, accesses_);
   }
 
@@ -91,7 +97,7 @@ class RaceChecker {
       AddTile(a.stmt->tile, summands);
       if (a.stmt != b.stmt) AddTile(b.stmt->tile, summands);
     }
-    for (int axis : phase_.grid) {
+    for (int axis : grid_) {
       if (kernel_.axes[axis].extent == 1) continue;
       // A tile takes all lanes of the one group that there is.
       if (a.is_tile() && kernel_.axes[axis].vector) continue;
@@ -180,7 +186,7 @@ class RaceChecker {
   }
 
   std::vector<int> AxesOf(const Access& access) const {
-    std::vector<int> axes = phase_.grid;
+    std::vector<int> axes = grid_;
     axes.insert(axes.end(), access.loops.begin(), access.loops.end());
     return axes;
   }
@@ -195,7 +201,7 @@ class RaceChecker {
       for (size_t i = 0; i < axes.size(); ++i) {
         const Axis& axis = kernel_.axes[axes[i]];
         element += CoefficientOf(access.stmt->index, axes[i]) * position[i];
-        if (i < phase_.grid.size()) {
+        if (i < grid_.size()) {
           // Lanes of one group belong to one task.
           const int64_t lanes = axis.vector ? kernel_.lanes : 1;
           task = task * axis.extent + position[i] / lanes;
@@ -217,7 +223,7 @@ class RaceChecker {
   }
 
   const Kernel& kernel_;
-  const Phase& phase_;
+  std::vector<int> grid_;  // without the block axis
   std::vector<Access> accesses_;
 };
 

@@ -4,7 +4,9 @@
 //   - outside a vector axis, vector registers may be initialised, combined with
 //     each other and reduced, lane by lane, but not loaded or stored;
 //   - inside a vector axis, kReduceLanes takes only a register that kInit
-//     started: the masked lanes of any other are undefined.
+//     started: the masked lanes of any other are undefined;
+//   - a phase has at most one block axis, no loop has one, and kReduceBlock
+//     stands only where one is open.
 
 #include <algorithm>
 #include <cctype>
@@ -17,7 +19,8 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr int kMaxLanes = 64;
+constexpr int kMaxLanes = 64;         // of one thread
+constexpr int kMaxBlockLanes = 8192;  // of all threads together
 
 bool IsReduction(ir::ScalarOp op) {
   switch (op) {
@@ -47,9 +50,13 @@ class Verifier {
   void Run() {
     FUSOR_ASSERT(IsIdentifier(kernel_.name), "kernel \"{}\": not an identifier",
                  kernel_.name);
-    FUSOR_ASSERT(kernel_.lanes >= 1 && kernel_.lanes <= kMaxLanes &&
-                     (kernel_.lanes & (kernel_.lanes - 1)) == 0,
-                 "kernel {}: {} lanes", kernel_.name, kernel_.lanes);
+    const int width = kernel_.lanes_per_thread();
+    FUSOR_ASSERT(width >= 1 && width <= kMaxLanes && width <= kernel_.lanes &&
+                     kernel_.lanes <= kMaxBlockLanes &&
+                     (kernel_.lanes & (kernel_.lanes - 1)) == 0 &&
+                     (width & (width - 1)) == 0,
+                 "kernel {}: {} lanes, {} a thread", kernel_.name,
+                 kernel_.lanes, width);
     FUSOR_ASSERT(!kernel_.phases.empty(), "kernel {}: no phases", kernel_.name);
     for (const Axis& axis : kernel_.axes) {
       FUSOR_ASSERT(axis.extent >= 1, "kernel {}: axis {} of extent {}",
@@ -75,11 +82,16 @@ class Verifier {
     defined_.assign(kernel_.registers.size(), false);
     started_.assign(kernel_.registers.size(), false);
     vector_axis_ = -1;
+    block_axis_ = -1;
     for (size_t i = 0; i < phase.grid.size(); ++i) {
       Open(phase.grid[i]);
       FUSOR_ASSERT(vector_axis_ < 0 || i + 1 == phase.grid.size(),
                    "kernel {}: vector axis a{} is not the last of its grid",
                    kernel_.name, phase.grid[i]);
+      if (!kernel_.axes[phase.grid[i]].block) continue;
+      FUSOR_ASSERT(block_axis_ < 0, "kernel {}: block axes a{} and a{}",
+                   kernel_.name, block_axis_, phase.grid[i]);
+      block_axis_ = phase.grid[i];
     }
     VerifyBody(phase.body);
     CheckRaces(kernel_, phase);
@@ -112,6 +124,9 @@ class Verifier {
     const int outer_vector_axis = vector_axis_;
     const std::vector<bool> outer_defined = defined_;
     Open(stmt.axis);
+    FUSOR_ASSERT(!kernel_.axes[stmt.axis].block,
+                 "kernel {}: a loop over block axis a{}", kernel_.name,
+                 stmt.axis);
     VerifyBody(stmt.body);
     open_[stmt.axis] = false;
     vector_axis_ = outer_vector_axis;
@@ -164,6 +179,9 @@ class Verifier {
         break;
       case StmtKind::kStoreTile:
         CheckStoreTile(stmt);
+        break;
+      case StmtKind::kReduceBlock:
+        CheckReduceBlock(stmt);
         break;
     }
   }
@@ -245,6 +263,18 @@ class Verifier {
                  "undefined",
                  kernel_.name, stmt.src[0]);
     Define(stmt);
+  }
+
+  void CheckReduceBlock(const Stmt& stmt) {
+    CheckReduction(stmt);
+    Read(stmt.src[0]);
+    FUSOR_ASSERT(
+        block_axis_ >= 0 && IsVector(stmt.src[0]) == IsVector(stmt.dst),
+        "kernel {}: reduce_block of r{} into r{}{}", kernel_.name, stmt.src[0],
+        stmt.dst, block_axis_ < 0 ? " without a block axis" : "");
+    const bool started = started_[stmt.src[0]];
+    Define(stmt);
+    started_[stmt.dst] = started;
   }
 
   void CheckReduction(const Stmt& stmt) const {
@@ -330,6 +360,7 @@ class Verifier {
   std::vector<bool> defined_;  // by register
   std::vector<bool> started_;  // by register: last written by kInit
   int vector_axis_ = -1;
+  int block_axis_ = -1;
 };
 
 }  // namespace

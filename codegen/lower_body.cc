@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "codegen/block_shape.h"
 #include "codegen/fusion_body.h"
 #include "codegen/loop_nest.h"
 #include "ir/op.h"
@@ -23,19 +24,15 @@ constexpr int64_t kMaxRun = 512;
 // Domain points from which a reduction with too few tasks is split.
 constexpr int64_t kSplitElements = 16384;
 constexpr int64_t kMaxChunks = 64;
+// Of a GPU, which has more threads to wait for, and combines them in parallel.
+constexpr int64_t kMaxBlockChunks = 1024;
+// Elements that a GPU's thread adds up, at least, before a chunk ends.
+constexpr int64_t kMinRun = 4;
 
 // Reductions accumulate in at least f32, and small integers in i32.
 DType AccumulatorDType(DType dtype) {
   if (dtype == DType::kF16 || dtype == DType::kBF16) return DType::kF32;
   return dtype == DType::kU8 ? DType::kI32 : dtype;
-}
-
-// Largest divisor of n that is at most `limit`.
-int64_t LargestDivisor(int64_t n, int64_t limit) {
-  for (int64_t d = std::min(n, limit); d > 1; --d) {
-    if (n % d == 0) return d;
-  }
-  return 1;
 }
 
 // Smallest divisor of n that is at least `wanted`, at most `limit`; else the
@@ -51,6 +48,10 @@ int64_t DivisorNear(int64_t n, int64_t wanted, int64_t limit) {
 // over the folded axes is emitted: into one phase when the kept axes alone give
 // enough tasks; else, split along the slowest folded axis into chunks, as a
 // phase that leaves partial results and one that combines them.
+//
+// On a GPU a task is a block. Its lanes lie along the fastest axis, its rows
+// along the axis that is the fastest of the others: where that is a folded one,
+// they are reduced through shared memory after the loops.
 class Lowering {
  public:
   Lowering(const ir::Graph& body, const ir::Target& target, bool eager)
@@ -62,16 +63,26 @@ class Lowering {
   using Parts = std::vector<FusionBody::AxisPart>;
 
   void AddBuffers();
-  int AddAxis(const std::string& name, int64_t extent, bool vector = false);
+  int AddAxis(const std::string& name, int64_t extent, bool vector = false,
+              bool block = false);
   int AddScratch(const std::string& name, DType dtype, int64_t elements);
   void PlanMap();
+  void PlanBlockMap();
+  void PlanBlocks();
+  void PlanKept(size_t nest_axis, bool last, Parts* parts);
+  int64_t MaxChunks(const LoopAxis& axis, bool last) const;
   void PlanReduction();
   void PlanFolded(size_t nest_axis, bool first, bool last, Parts* parts);
+  void PlanCombination();
   int64_t KeptTasks() const;
 
   void EmitMap();
   void EmitSweep(int sweep);
   void EmitChunkedSweep(int sweep);
+  void EmitCombination(int sweep, const std::vector<const Node*>& reductions,
+                       const std::vector<int>& partials);
+  int EmitBlockReduction(const Node& reduce, int reg);
+  std::vector<int> WithAxes(std::initializer_list<int> axes) const;
   void EmitLoops(int sweep, const std::vector<const Node*>& reductions,
                  std::vector<int>* totals);
   void EmitInnermost(int sweep, const std::vector<const Node*>& reductions,
@@ -85,7 +96,7 @@ class Lowering {
   bool HasInnerResults(int sweep) const;
   bool HasOuterResults(int sweep) const;
   bool IsOuterResult(const Value* value) const;
-  Index KeptIndex(int64_t offset_per_chunk = 0) const;
+  Index KeptIndex() const;
   void LoadEarlierResults(int sweep);
   std::vector<LoweredKernel::Alias> FindAliases() const;
 
@@ -102,6 +113,11 @@ class Lowering {
   bool vector_loop_ = false;  // the last loop is the vector axis
   bool vector_grid_ = false;  // the last grid axis is
   int chunk_axis_ = -1;       // kernel axis, when split
+  int row_axis_ = -1;         // kernel axis: a block's rows that are reduced
+  int64_t kept_rows_ = 1;     // a block's rows that are not
+  // Of the chunks, where partial results are combined.
+  int combined_loop_ = -1;
+  int combined_rows_ = -1;  // a block axis
   int64_t kept_elements_ = 1;
   std::unordered_map<const Value*, int> result_scratch_;
 };
@@ -132,7 +148,7 @@ LoweredKernel Lowering::Run() {
     EmitMap();
   } else {
     PlanReduction();
-    if (chunk_axis_ < 0) body_->BeginPhase(grid_);
+    if (chunk_axis_ < 0) body_->BeginPhase(WithAxes({row_axis_}));
     for (int s = 0; s < domain_.num_sweeps; ++s) {
       if (chunk_axis_ < 0) {
         EmitSweep(s);
@@ -165,8 +181,9 @@ void Lowering::AddBuffers() {
   }
 }
 
-int Lowering::AddAxis(const std::string& name, int64_t extent, bool vector) {
-  kernel_.axes.push_back({name, extent, vector});
+int Lowering::AddAxis(const std::string& name, int64_t extent, bool vector,
+                      bool block) {
+  kernel_.axes.push_back({name, extent, vector, block});
   return static_cast<int>(kernel_.axes.size()) - 1;
 }
 
@@ -180,6 +197,7 @@ int Lowering::AddScratch(const std::string& name, DType dtype,
 // form the grid; the fastest is the vector axis, inside the task when possible
 // so that what the slower axes determine is loaded once.
 void Lowering::PlanMap() {
+  if (target_.simt) return PlanBlockMap();
   const std::vector<LoopAxis>& axes = nest_->axes();
   std::vector<Parts> parts(axes.size());
   int64_t slower = 1;
@@ -195,6 +213,46 @@ void Lowering::PlanMap() {
         !vector_loop_ || (!last && tasks < 4 * target_.threads);
     (in_grid ? grid_ : loops_).push_back(axis);
     if (in_grid) tasks *= axes[i].extent;
+  }
+  body_->SetParts(std::move(parts));
+}
+
+// No reduction, on a GPU: the fastest axis is the vector axis, the one before
+// it gives the block its rows. What is left of that one is walked in steps of
+// the whole grid, as often as leaves enough blocks to fill the device, so that
+// what it does not determine is loaded once.
+void Lowering::PlanBlockMap() {
+  const std::vector<LoopAxis>& axes = nest_->axes();
+  std::vector<Parts> parts(axes.size());
+  kernel_.width = ThreadWidth(kernel_.buffers);
+  const int64_t fastest = axes.empty() ? 1 : axes.back().extent;
+  kernel_.lanes = static_cast<int>(
+      LanesFor(fastest, kernel_.width, kernel_.width * kBlockThreads));
+  vector_grid_ = !axes.empty();
+  int64_t rows = 1;
+  int64_t tasks = (fastest + kernel_.lanes - 1) / kernel_.lanes;
+  for (size_t i = 0; i + 1 < axes.size(); ++i) tasks *= axes[i].extent;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const bool last = i + 1 == axes.size();
+    if (i + 2 != axes.size()) {
+      grid_.push_back(AddAxis(axes[i].name, axes[i].extent, last));
+      parts[i] = {{grid_.back(), 1}};
+      continue;
+    }
+    rows = LargestDivisor(axes[i].extent,
+                          kBlockThreads * kernel_.width / kernel_.lanes);
+    const int64_t enough = kBlocksPerMultiprocessor * target_.threads;
+    const int64_t turns =
+        LargestDivisor(axes[i].extent / rows, tasks / rows / enough);
+    const int64_t outer = axes[i].extent / rows / turns;
+    if (turns > 1) {
+      loops_.push_back(AddAxis(axes[i].name + "_turn", turns));
+      parts[i].push_back({loops_.back(), outer * rows});
+    }
+    grid_.push_back(AddAxis(axes[i].name, outer));
+    parts[i].push_back({grid_.back(), rows});
+    grid_.push_back(AddAxis(axes[i].name + "_row", rows, false, true));
+    parts[i].push_back({grid_.back(), 1});
   }
   body_->SetParts(std::move(parts));
 }
@@ -215,36 +273,94 @@ int64_t Lowering::KeptTasks() const {
   int64_t tasks = 1;
   for (int axis : grid_) {
     const Axis& a = kernel_.axes[axis];
+    if (a.block) continue;
     tasks *=
         a.vector ? (a.extent + kernel_.lanes - 1) / kernel_.lanes : a.extent;
   }
   return tasks;
 }
 
+// Of a reduction on a GPU: lanes by the extent of the fastest axis; rows that
+// are kept when that one is folded and enough blocks remain without them.
+void Lowering::PlanBlocks() {
+  const std::vector<LoopAxis>& axes = nest_->axes();
+  const int fastest = nest_->fastest();
+  const bool across = fastest >= 0 && axes[fastest].folded;
+  const int64_t extent = fastest < 0 ? 1 : axes[fastest].extent;
+  kernel_.lanes = static_cast<int>(
+      LanesFor(extent, 1, across ? kBlockElements : kBlockElements / kMinRun));
+  kernel_.width = std::min(ThreadWidth(kernel_.buffers), kernel_.lanes);
+  int64_t kept = 1;
+  int64_t last = 1;
+  for (const LoopAxis& axis : axes) {
+    if (axis.folded) continue;
+    kept *= axis.extent;
+    last = axis.extent;
+  }
+  const int64_t most =
+      std::min({kBlockThreads, kBlockElements / kernel_.lanes,
+                std::max<int64_t>(kept / (2 * target_.threads), 1)});
+  if (across) kept_rows_ = LargestDivisor(last, most);
+}
+
+void Lowering::PlanKept(size_t nest_axis, bool last, Parts* parts) {
+  const LoopAxis& axis = nest_->axes()[nest_axis];
+  const bool vector = static_cast<int>(nest_axis) == nest_->fastest();
+  const int64_t rows = last && !vector ? kept_rows_ : 1;
+  grid_.push_back(AddAxis(axis.name, axis.extent / rows, vector));
+  parts->push_back({grid_.back(), rows});
+  if (rows > 1) {
+    grid_.push_back(AddAxis(axis.name + "_row", rows, false, true));
+    parts->push_back({grid_.back(), 1});
+  }
+  vector_grid_ |= vector;
+  kept_elements_ *= axis.extent;
+}
+
 void Lowering::PlanReduction() {
   const std::vector<LoopAxis>& axes = nest_->axes();
   std::vector<Parts> parts(axes.size());
   std::vector<size_t> folded;
+  if (target_.simt) PlanBlocks();
   for (size_t i = 0; i < axes.size(); ++i) {
     if (axes[i].folded) {
       folded.push_back(i);
       continue;
     }
-    const bool vector = static_cast<int>(i) == nest_->fastest();
-    const int axis = AddAxis(axes[i].name, axes[i].extent, vector);
-    parts[i] = {{axis, 1}};
-    grid_.push_back(axis);
-    vector_grid_ |= vector;
-    kept_elements_ *= axes[i].extent;
+    const bool last = i + 1 == axes.size() || axes[i + 1].folded;
+    PlanKept(i, last, &parts[i]);
   }
   for (size_t j = 0; j < folded.size(); ++j) {
     PlanFolded(folded[j], j == 0, j + 1 == folded.size(), &parts[folded[j]]);
   }
   body_->SetParts(std::move(parts));
+  if (chunk_axis_ >= 0) PlanCombination();
+}
+
+// Partial results of chunks are combined one after the other, on a GPU each row
+// of a block its share of them.
+void Lowering::PlanCombination() {
+  const int64_t chunks = kernel_.axes[chunk_axis_].extent;
+  combined_loop_ = chunk_axis_;
+  if (!target_.simt || kept_rows_ > 1) return;
+  const int64_t lanes = vector_grid_ ? kernel_.lanes : 1;
+  const int64_t rows =
+      LargestDivisor(chunks, std::min(kBlockThreads, kBlockElements / lanes));
+  combined_loop_ = AddAxis("chunk", chunks / rows);
+  combined_rows_ = AddAxis("chunk_row", rows, false, true);
+}
+
+// Into how many chunks the first folded axis may be cut.
+int64_t Lowering::MaxChunks(const LoopAxis& axis, bool last) const {
+  if (!target_.simt) return kMaxChunks;
+  const int64_t turn =
+      last ? kBlockElements / (vector_grid_ ? kernel_.lanes : 1) : 1;
+  return std::min(kMaxBlockChunks, axis.extent / (kMinRun * turn));
 }
 
 // A folded axis: its chunk part when the grid needs one (first axis), then an
-// outer and an inner part when its run would be too long (last axis).
+// outer and an inner part when its run would be too long, and a GPU's rows
+// (last axis).
 void Lowering::PlanFolded(size_t nest_axis, bool first, bool last,
                           Parts* parts) {
   const LoopAxis& axis = nest_->axes()[nest_axis];
@@ -255,26 +371,36 @@ void Lowering::PlanFolded(size_t nest_axis, bool first, bool last,
   const int64_t tasks = KeptTasks();
   if (first && tasks < 2 * target_.threads && elements >= kSplitElements) {
     const int64_t wanted = (4 * target_.threads + tasks - 1) / tasks;
-    const int64_t chunks = DivisorNear(extent, wanted, kMaxChunks);
+    const int64_t chunks = DivisorNear(extent, wanted, MaxChunks(axis, last));
     if (chunks > 1) {
       chunk_axis_ = AddAxis(axis.name + "_chunk", chunks);
       extent /= chunks;
       parts->push_back({chunk_axis_, extent});
     }
   }
+  int64_t rows = 1;
+  if (target_.simt && last && vector_grid_) {
+    rows = LargestDivisor(
+        extent, std::min(kBlockThreads, kBlockElements / kernel_.lanes));
+    extent /= rows;
+  }
   const int64_t group = vector ? kernel_.lanes : 1;
   if (last && extent % group == 0 && extent / group > kMaxRun) {
     const int64_t run = LargestDivisor(extent / group, kMaxRun) * group;
     if (run >= 32 * group) {
       loops_.push_back(AddAxis(axis.name + "_outer", extent / run));
-      parts->push_back({loops_.back(), run});
+      parts->push_back({loops_.back(), run * rows});
       extent = run;
     }
   }
   if (extent > 1 || parts->empty()) {
     loops_.push_back(AddAxis(axis.name, extent, vector));
-    parts->push_back({loops_.back(), 1});
+    parts->push_back({loops_.back(), rows});
     vector_loop_ |= vector;
+  }
+  if (rows > 1) {
+    row_axis_ = AddAxis(axis.name + "_row", rows, false, true);
+    parts->push_back({row_axis_, 1});
   }
 }
 
@@ -396,6 +522,11 @@ void Lowering::EmitLoops(int sweep, const std::vector<const Node*>& reductions,
       Accumulate(*reductions[r], (*totals)[r], run[r]);
     }
   }
+  if (row_axis_ >= 0) {
+    for (size_t r = 0; r < reductions.size(); ++r) {
+      (*totals)[r] = EmitBlockReduction(*reductions[r], (*totals)[r]);
+    }
+  }
   if (!vector_loop_) return;
   for (size_t r = 0; r < reductions.size(); ++r) {
     Stmt stmt{.kind = StmtKind::kReduceLanes};
@@ -405,6 +536,16 @@ void Lowering::EmitLoops(int sweep, const std::vector<const Node*>& reductions,
     (*totals)[r] = stmt.dst;
     body_->Append(std::move(stmt));
   }
+}
+
+int Lowering::EmitBlockReduction(const Node& reduce, int reg) {
+  Stmt stmt{.kind = StmtKind::kReduceBlock};
+  stmt.op = ir::NodeScalar(reduce);
+  stmt.src[0] = reg;
+  const Register info = kernel_.registers[reg];
+  const int result = stmt.dst = body_->NewRegister(info.dtype, info.vector);
+  body_->Append(std::move(stmt));
+  return result;
 }
 
 void Lowering::DefineResult(const Node& reduce, int reg) {
@@ -432,16 +573,24 @@ void Lowering::EmitSweep(int sweep) {
   EmitOuterResults(sweep);
 }
 
-// Position among the kept elements, row-major over the grid axes; plus
-// chunk * kept_elements_ for partial results.
-Index Lowering::KeptIndex(int64_t chunk_stride) const {
+// The grid of the kept axes with others, but for absent ones (-1), before its
+// vector axis.
+std::vector<int> Lowering::WithAxes(std::initializer_list<int> axes) const {
+  std::vector<int> grid = grid_;
+  for (int axis : axes) {
+    if (axis >= 0) grid.insert(grid.end() - (vector_grid_ ? 1 : 0), axis);
+  }
+  return grid;
+}
+
+// Position among the kept elements, row-major over the grid axes.
+Index Lowering::KeptIndex() const {
   Index index;
   int64_t stride = 1;
   for (size_t i = grid_.size(); i-- > 0;) {
     index.terms.push_back({grid_[i], stride});
     stride *= kernel_.axes[grid_[i]].extent;
   }
-  if (chunk_stride > 0) index.terms.push_back({chunk_axis_, chunk_stride});
   return index;
 }
 
@@ -461,9 +610,7 @@ void Lowering::EmitChunkedSweep(int sweep) {
   std::vector<int> partials;
   const int64_t chunks = kernel_.axes[chunk_axis_].extent;
   if (!reductions.empty() || HasInnerResults(sweep)) {
-    std::vector<int> grid = grid_;
-    grid.insert(grid.end() - (vector_grid_ ? 1 : 0), chunk_axis_);
-    body_->BeginPhase(grid);
+    body_->BeginPhase(WithAxes({chunk_axis_, row_axis_}));
     LoadEarlierResults(sweep);
     std::vector<int> totals;
     EmitLoops(sweep, reductions, &totals);
@@ -472,27 +619,44 @@ void Lowering::EmitChunkedSweep(int sweep) {
                                     chunks * kept_elements_));
       Stmt store{.kind = StmtKind::kStore};
       store.buffer = partials.back();
-      store.index = KeptIndex(kept_elements_);
+      store.index = KeptIndex();
+      store.index.terms.push_back({chunk_axis_, kept_elements_});
       store.src[0] = total;
       body_->Append(std::move(store));
     }
     body_->EndPhase();
   }
   if (reductions.empty() && !HasOuterResults(sweep)) return;
-  body_->BeginPhase(grid_);
+  body_->BeginPhase(reductions.empty() ? grid_ : WithAxes({combined_rows_}));
   LoadEarlierResults(sweep);
+  EmitCombination(sweep, reductions, partials);
+  EmitOuterResults(sweep);
+  body_->EndPhase();
+}
+
+// Combines what the chunks left and, but for the last sweep, keeps it.
+void Lowering::EmitCombination(int sweep,
+                               const std::vector<const Node*>& reductions,
+                               const std::vector<int>& partials) {
+  Index part_index = KeptIndex();
+  int64_t rows = 1;
+  if (combined_rows_ >= 0) {
+    rows = kernel_.axes[combined_rows_].extent;
+    part_index.terms.push_back({combined_rows_, kept_elements_});
+  }
+  part_index.terms.push_back({combined_loop_, rows * kept_elements_});
   for (size_t i = 0; i < reductions.size(); ++i) {
     const DType dtype = kernel_.buffers[partials[i]].dtype;
-    const int total = body_->NewRegister(dtype, vector_grid_);
+    int total = body_->NewRegister(dtype, vector_grid_);
     Stmt init{.kind = StmtKind::kInit};
     init.dst = total;
     init.op = ir::NodeScalar(*reductions[i]);
     body_->Append(std::move(init));
-    body_->OpenLoop(chunk_axis_);
-    const int part =
-        body_->LoadScratch(partials[i], KeptIndex(kept_elements_), dtype);
+    body_->OpenLoop(combined_loop_);
+    const int part = body_->LoadScratch(partials[i], part_index, dtype);
     Accumulate(*reductions[i], total, part);
     body_->CloseLoop();
+    if (combined_rows_ >= 0) total = EmitBlockReduction(*reductions[i], total);
     DefineResult(*reductions[i], total);
     if (sweep + 1 == domain_.num_sweeps) continue;
     const int reg = body_->Eval(reductions[i]->output());
@@ -505,8 +669,6 @@ void Lowering::EmitChunkedSweep(int sweep) {
     store.src[0] = reg;
     body_->Append(std::move(store));
   }
-  EmitOuterResults(sweep);
-  body_->EndPhase();
 }
 
 // A result may overwrite an operand of its own type when every read of the

@@ -19,7 +19,7 @@ class AccessWalk {
       : kernel_(kernel), buffer_(buffer) {}
 
   bool WholeBytes() {
-    return kernel_.lanes % kBitsPerByte == 0 &&
+    return kernel_.lanes_per_thread() % kBitsPerByte == 0 &&
            std::all_of(kernel_.phases.begin(), kernel_.phases.end(),
                        [this](const Phase& phase) {
                          int axis = -1;
@@ -45,16 +45,16 @@ class AccessWalk {
   }
 
   bool IsWholeGroup(const Index& index, int vector_axis) const {
-    if (vector_axis < 0 ||
-        kernel_.axes[vector_axis].extent % kernel_.lanes != 0 ||
-        index.offset % kernel_.lanes != 0) {
+    const int group = kernel_.lanes_per_thread();
+    if (vector_axis < 0 || kernel_.axes[vector_axis].extent % group != 0 ||
+        index.offset % group != 0) {
       return false;
     }
     int64_t lane_stride = 0;
     for (const Index::Term& term : index.terms) {
       if (term.axis == vector_axis) {
         lane_stride = term.coefficient;
-      } else if (term.coefficient % kernel_.lanes != 0) {
+      } else if (term.coefficient % group != 0) {
         return false;
       }
     }

@@ -1,5 +1,6 @@
 #include "codegen/scatter_kernel.h"
 
+#include "codegen/block_shape.h"
 #include "codegen/loop_nest.h"
 #include "ir/support/error.h"
 #include "passes/fusion_domain.h"
@@ -22,6 +23,10 @@ class ScatterLowering {
     const ir::TensorType& type = node_.output()->type();
     kernel_.buffers.push_back(
         {"result", type.dtype, type.num_elements(), true});
+    if (!target.simt) return;
+    kernel_.width = ThreadWidth(kernel_.buffers);
+    kernel_.lanes = static_cast<int>(
+        LanesFor(Fastest(type), kernel_.width, kernel_.width * kBlockThreads));
   }
 
   // Every element of the result becomes the constant.
@@ -59,6 +64,15 @@ class ScatterLowering {
   }
 
  private:
+  // Extent of the fastest axis.
+  static int64_t Fastest(const ir::TensorType& type) {
+    int64_t extent = 1;
+    for (const ir::PhysicalAxis& axis : PhysicalAxes(type)) {
+      if (axis.extent > 1) extent = axis.extent;
+    }
+    return extent;
+  }
+
   static ir::IndexMap Identity(const ir::Shape& shape) {
     ir::IndexMap map(shape.size());
     for (size_t d = 0; d < shape.size(); ++d) {
@@ -76,27 +90,56 @@ class ScatterLowering {
     domain.layout = type.layout;
     domain.folded.assign(type.rank(), false);
     const LoopNest nest(domain, accesses);
-    const int first = static_cast<int>(kernel_.axes.size());
     Phase phase;
-    for (size_t a = 0; a < nest.axes().size(); ++a) {
-      const LoopAxis& axis = nest.axes()[a];
-      const bool vector = static_cast<int>(a) == nest.fastest();
-      phase.grid.push_back(first + static_cast<int>(a));
-      kernel_.axes.push_back({axis.name, axis.extent, vector});
-    }
-    const auto shifted = [&](Index index) {
-      for (Index::Term& term : index.terms) term.axis += first;
+    const std::vector<Part> parts = AddAxes(nest, phase);
+    const auto in_kernel = [&](const Index& offset) {
+      Index index{offset.offset, {}};
+      for (const Index::Term& term : offset.terms) {
+        const auto& [axis, rows] = parts[term.axis];
+        index.terms.push_back({axis, term.coefficient * rows});
+        if (rows > 1) index.terms.push_back({axis + 1, term.coefficient});
+      }
       return index;
     };
-    if (loads) source.index = shifted(nest.Offset(accesses[1]));
+    if (loads) source.index = in_kernel(nest.Offset(accesses[1]));
     kernel_.registers.push_back({type.dtype, loads && !nest.axes().empty()});
     source.dst = static_cast<int>(kernel_.registers.size()) - 1;
     Stmt store{.kind = StmtKind::kStore};
     store.buffer = result_;
-    store.index = shifted(nest.Offset(accesses[0]));
+    store.index = in_kernel(nest.Offset(accesses[0]));
     store.src[0] = source.dst;
     phase.body = {std::move(source), std::move(store)};
     kernel_.phases.push_back(std::move(phase));
+  }
+
+  // The kernel axis of a nest axis; the next one has its rows, if it has some.
+  struct Part {
+    int axis;
+    int64_t rows;
+  };
+
+  // All axes of the nest make the grid; on a GPU the one before the fastest has
+  // as many rows as a block has threads for.
+  std::vector<Part> AddAxes(const LoopNest& nest, Phase& phase) {
+    const auto add = [&](const Axis& axis) {
+      phase.grid.push_back(static_cast<int>(kernel_.axes.size()));
+      kernel_.axes.push_back(axis);
+    };
+    std::vector<Part> parts;
+    for (size_t a = 0; a < nest.axes().size(); ++a) {
+      const LoopAxis& axis = nest.axes()[a];
+      const bool vector = static_cast<int>(a) == nest.fastest();
+      const bool before = static_cast<int>(a) + 1 == nest.fastest();
+      const int64_t rows =
+          before && kernel_.width > 0
+              ? LargestDivisor(axis.extent,
+                               kBlockThreads * kernel_.width / kernel_.lanes)
+              : 1;
+      parts.push_back({static_cast<int>(kernel_.axes.size()), rows});
+      add({axis.name, axis.extent / rows, vector});
+      if (rows > 1) add({axis.name + "_row", rows, false, true});
+    }
+    return parts;
   }
 
   const ir::Node& node_;

@@ -7,7 +7,7 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kStoreTile) + 1;
+constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kReduceBlock) + 1;
 
 // Of indices that may be -1.
 uint32_t PlusOne(int index) { return static_cast<uint32_t>(index + 1); }
@@ -84,6 +84,7 @@ Stmt ReadStmt(const proto::StmtProto& in) {
 void WriteKernel(const Kernel& kernel, proto::KernelProto& out) {
   out.set_name(kernel.name);
   out.set_lanes(kernel.lanes);
+  out.set_width(kernel.width);
   out.set_contract(kernel.contract);
   for (const KernelBuffer& buffer : kernel.buffers) {
     proto::KernelProto::Buffer& b = *out.add_buffers();
@@ -99,6 +100,7 @@ void WriteKernel(const Kernel& kernel, proto::KernelProto& out) {
     a.set_name(axis.name);
     a.set_extent(axis.extent);
     a.set_vector(axis.vector);
+    a.set_block(axis.block);
   }
   for (const Register& reg : kernel.registers) {
     proto::KernelProto::Register& r = *out.add_registers();
@@ -116,6 +118,7 @@ Kernel ReadKernel(const proto::KernelProto& in) {
   Kernel kernel;
   kernel.name = in.name();
   kernel.lanes = in.lanes();
+  kernel.width = in.width();
   kernel.contract = in.contract();
   for (const proto::KernelProto::Buffer& b : in.buffers()) {
     FUSOR_CHECK(b.elements() >= 1 && b.elements() <= ir::kMaxElements, kGraph,
@@ -126,7 +129,7 @@ Kernel ReadKernel(const proto::KernelProto& in) {
   for (const proto::KernelProto::Axis& a : in.axes()) {
     FUSOR_CHECK(a.extent() >= 1 && a.extent() <= ir::kMaxElements, kGraph,
                 "an axis of extent {}", a.extent());
-    kernel.axes.push_back({a.name(), a.extent(), a.vector()});
+    kernel.axes.push_back({a.name(), a.extent(), a.vector(), a.block()});
   }
   for (const proto::KernelProto::Register& r : in.registers()) {
     kernel.registers.push_back({ReadDType(r.dtype()), r.vector()});

@@ -12,8 +12,10 @@ namespace fusor::ir {
 // What a pass may know about a device: plain data, from a description file, so
 // that compiling for a device needs none.
 struct Target {
-  std::string name;           // "cpu-avx512"
-  bool simt = false;          // GPU execution model
+  std::string name;   // "cpu-avx512"
+  bool simt = false;  // GPU execution model
+  // Of an NVIDIA GPU: 90 for sm_90; 0 elsewhere.
+  int compute_capability = 0;
   int threads = 1;            // cores, or multiprocessors
   int64_t vector_bytes = 64;  // a CPU's register, a GPU's widest access
   int64_t l1_bytes = 0;       // of one core or multiprocessor

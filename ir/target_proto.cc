@@ -28,6 +28,7 @@ Target ParseTarget(std::string_view text, std::string_view source) {
   Target target;
   target.name = spec.name();
   target.simt = spec.simt();
+  target.compute_capability = spec.compute_capability();
   target.threads = spec.threads();
   target.vector_bytes = spec.vector_bytes();
   target.l1_bytes = spec.l1_bytes();

@@ -32,8 +32,9 @@ std::string Row(const std::vector<std::string>& fields) {
 std::string Grid(const Kernel& kernel, const Phase& phase) {
   return Join(phase.grid, " x ", [&](int a) {
     const Axis& axis = kernel.axes[a];
-    return fmt::format("{}={}{}", axis.name, axis.extent,
-                       axis.vector ? fmt::format("/{}", kernel.lanes) : "");
+    return fmt::format("{}={}{}{}", axis.name, axis.extent,
+                       axis.vector ? fmt::format("/{}", kernel.lanes) : "",
+                       axis.block ? "b" : "");
   });
 }
 

@@ -147,6 +147,8 @@ class PhaseEmitter {
         return EmitReduceLanes(stmt);
       case StmtKind::kStoreTile:
         return EmitStoreTile(stmt);
+      case StmtKind::kReduceBlock:
+        FUSOR_ASSERT(false, "kernel {}: a block axis on a CPU", kernel_.name);
     }
   }
 

@@ -12,29 +12,6 @@ namespace fusor::cpu {
 using ir::DType;
 using llvm::Value;
 
-Arith ArithOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return Arith::kF64;
-    case DType::kF32:
-    case DType::kF16:
-    case DType::kBF16:
-      return Arith::kF32;
-    case DType::kI32:
-    case DType::kU8:
-      return Arith::kI32;
-    case DType::kI64:
-      return Arith::kI64;
-    case DType::kBool:
-      return Arith::kBool;
-  }
-  FUSOR_ASSERT(false, "dtype {}", static_cast<int>(dtype));
-}
-
-bool IsFloat(Arith arith) {
-  return arith == Arith::kF32 || arith == Arith::kF64;
-}
-
 ValueBuilder::ValueBuilder(llvm::LLVMContext& context, int lanes,
                            bool native_bf16)
     : builder_(context), lanes_(lanes), native_bf16_(native_bf16) {}

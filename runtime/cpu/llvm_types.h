@@ -4,16 +4,15 @@
 
 #include <span>
 
+#include "codegen/kernel_ir.h"
 #include "ir/dtype.h"
 
 namespace fusor::cpu {
 
-// What a register's arithmetic happens in: f16, bf16 and f32 in f32, u8 and i32
-// in i32. kBool is one bit.
-enum class Arith : uint8_t { kBool, kI32, kI64, kF32, kF64 };
-
-Arith ArithOf(ir::DType dtype);
-bool IsFloat(Arith arith);
+// kBool is one bit.
+using codegen::Arith;
+using codegen::ArithOf;
+using codegen::IsFloat;
 
 // Builds values that are scalars or vectors of lanes; every function that takes
 // a value works lane by lane and yields the same number of lanes.

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "codegen/kernel_interpreter.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -195,6 +196,74 @@ TEST(KernelVerifyTest, RefusesUniformRegistersThatDifferByLane) {
               HasSubstr("uniform r0 depends on vector axis a0"));
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.registers[1].vector = false; }),
               HasSubstr("uniform r1 computed from the vector r0"));
+}
+
+// y[c] = sum over r of x[r, c] for x of 6 x 40: rows r of a block.
+Kernel ColumnSums() {
+  Kernel k;
+  k.name = "column_sums";
+  k.lanes = 32;
+  k.width = 8;
+  k.buffers = {{"x", DType::kF32, 240}, {"y", DType::kF32, 40, true}};
+  k.axes = {{"r", 6, false, true}, {"c", 40, true}};
+  k.registers = {{DType::kF32, true}, {DType::kF32, true}};
+  k.phases.push_back({{0, 1},
+                      {Load(0, 0, {0, {{0, 40}, {1, 1}}}),
+                       {.kind = StmtKind::kReduceBlock,
+                        .dst = 1,
+                        .op = ScalarOp::kAdd,
+                        .src = {0, -1, -1}},
+                       Store(1, {0, {{1, 1}}}, 1)}});
+  return k;
+}
+
+TEST(KernelIrTest, RowsOfABlockAreOneTask) {
+  const Kernel kernel = ColumnSums();
+  EXPECT_EQ(Failure(kernel), "");
+  EXPECT_EQ(NumTasks(kernel, kernel.phases[0]), 2);
+  EXPECT_EQ(NumRows(kernel, kernel.phases[0]), 6);
+  EXPECT_EQ(BlockAxis(kernel, kernel.phases[0]), 0);
+  EXPECT_EQ(Print(kernel, true),
+            "kernel lanes=32/8 contract=on\n"
+            "  b0 f32[240]\n"
+            "  b1 f32[40] written\n"
+            "  a0 6 block\n"
+            "  a1 40 vector\n"
+            "  r0 f32 vector\n"
+            "  r1 f32 vector\n"
+            "  phase grid=(a0, a1)\n"
+            "    r0 = load b0[0 + 40*a0 + 1*a1]\n"
+            "    r1 = reduce_block add r0\n"
+            "    store b1[0 + 1*a1], r1\n");
+}
+
+TEST(KernelIrTest, InterpreterAddsRowsByHalves) {
+  std::vector<float> x(240);
+  for (int i = 0; i < 240; ++i) {
+    // Of 6 rows: (x0+x4)+x2 and (x1+x5)+x3; 1e8 + 3 is 1e8 + 0 in f32.
+    x[i] = i / 40 == 0 ? 1e8f : i / 40 == 4 ? 3.0f : i / 40 == 2 ? -1e8f : 1.0f;
+  }
+  std::vector<float> y(40, -1);
+  void* buffers[] = {x.data(), y.data()};
+  InterpretKernel(ColumnSums(), buffers);
+  EXPECT_EQ(y, std::vector<float>(40, 3.0f));
+}
+
+TEST(KernelVerifyTest, RefusesBlockAxesWhereNoneMayBe) {
+  Kernel k = ColumnSums();
+  k.axes[0].block = false;
+  EXPECT_THAT(Failure(k), HasSubstr("without a block axis"));
+  k = ColumnSums();
+  k.axes.push_back({"q", 2, false, true});
+  k.phases[0].grid = {2, 0, 1};
+  EXPECT_THAT(Failure(k), HasSubstr("block axes a2 and a0"));
+  k = ColumnSums();
+  k.phases[0].body = {Loop(0, {})};
+  k.phases[0].grid = {1};
+  EXPECT_THAT(Failure(k), HasSubstr("a loop over block axis a0"));
+  k = ColumnSums();
+  k.width = 64;
+  EXPECT_THAT(Failure(k), HasSubstr("32 lanes, 64 a thread"));
 }
 
 TEST(KernelVerifyTest, RefusesNestedVectorAxes) {

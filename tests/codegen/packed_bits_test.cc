@@ -46,6 +46,13 @@ TEST(PackedBits, WholeBytesAreFullAlignedGroupsOfAdjacentLanes) {
   EXPECT_FALSE(whole(StoresAt(64, 16, {4, {{0, 1}, {1, 64}}})));
   EXPECT_FALSE(whole(StoresAt(64, 16, {0, {{0, 1}, {1, 68}}})));
   EXPECT_FALSE(whole(StoresAt(64, 16, {0, {{1, 64}}})));
+  // A GPU's threads write whole bytes each.
+  Kernel threads = StoresAt(24, 64, {8, {{0, 1}, {1, 24}}});
+  EXPECT_FALSE(whole(threads));
+  threads.width = 8;
+  EXPECT_TRUE(whole(threads));
+  threads.width = 4;
+  EXPECT_FALSE(whole(threads));
 }
 
 TEST(PackedBits, TheVerifierRefusesPackedBuffersAccessedByLessThanBytes) {

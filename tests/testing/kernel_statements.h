@@ -76,4 +76,11 @@ inline Stmt ReduceLanes(ir::ScalarOp op, int dst, int src) {
           .src = {src, -1, -1}};
 }
 
+inline Stmt ReduceBlock(ir::ScalarOp op, int dst, int src) {
+  return {.kind = StmtKind::kReduceBlock,
+          .dst = dst,
+          .op = op,
+          .src = {src, -1, -1}};
+}
+
 }  // namespace fusor::test

@@ -1,0 +1,437 @@
+#include "codegen/cuda/cuda_prelude.h"
+
+#include <string>
+
+namespace fusor::codegen {
+namespace {
+
+constexpr std::string_view kTypes = R"cuda(#ifndef FUSOR_PRELUDE
+#define FUSOR_PRELUDE
+
+#define FUSOR_DEVICE __device__ __forceinline__
+#ifndef FUSOR_EMULATED
+#define FUSOR_ON_READ(pointer, bytes)
+#define FUSOR_ON_WRITE(pointer, bytes)
+#define FUSOR_ON_SHARED(pointer, bytes)
+#define FUSOR_ON_SHARED_READ(pointer, bytes)
+#define FUSOR_ON_SHARED_WRITE(pointer, bytes)
+#endif
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#ifndef FUSOR_EMULATED
+FUSOR_DEVICE float HalfToFloat(u16 bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}
+FUSOR_DEVICE u16 FloatToHalf(float x) {
+  u16 bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+FUSOR_DEVICE u16 FloatToBFloat16(float x) {
+  u16 bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+#endif
+
+// f64 to f32, rounded to odd: a later rounding to a 16-bit float is then as if
+// it were the only one.
+FUSOR_DEVICE float Odd(double x) {
+  const float nearest = (float)x;
+  const double back = nearest;
+  if (back == x || x != x) return nearest;
+  u32 bits = __float_as_uint(nearest);
+  if (fabs(back) > fabs(x)) bits -= 1;
+  return __uint_as_float(bits | 1);
+}
+
+// Element types: what lies in memory, what is computed with, and the ways
+// between; As converts without rounding to the type, To rounds.
+struct F64 {
+  typedef double Memory;
+  typedef double Value;
+  template <class S> static FUSOR_DEVICE double As(S x) { return (double)x; }
+  static FUSOR_DEVICE double From(double x) { return x; }
+  static FUSOR_DEVICE double To(double x) { return x; }
+};
+struct F32 {
+  typedef float Memory;
+  typedef float Value;
+  template <class S> static FUSOR_DEVICE float As(S x) { return (float)x; }
+  static FUSOR_DEVICE float From(float x) { return x; }
+  static FUSOR_DEVICE float To(float x) { return x; }
+};
+struct F16 {
+  typedef u16 Memory;
+  typedef float Value;
+  template <class S> static FUSOR_DEVICE float As(S x) { return (float)x; }
+  static FUSOR_DEVICE float As(double x) { return Odd(x); }
+  static FUSOR_DEVICE float From(u16 x) { return HalfToFloat(x); }
+  static FUSOR_DEVICE u16 To(float x) { return FloatToHalf(x); }
+};
+struct BF16 {
+  typedef u16 Memory;
+  typedef float Value;
+  template <class S> static FUSOR_DEVICE float As(S x) { return (float)x; }
+  static FUSOR_DEVICE float As(double x) { return Odd(x); }
+  static FUSOR_DEVICE float From(u16 x) { return __uint_as_float((u32)x << 16); }
+  static FUSOR_DEVICE u16 To(float x) { return FloatToBFloat16(x); }
+};
+struct I32 {
+  typedef int Memory;
+  typedef int Value;
+  template <class S> static FUSOR_DEVICE int As(S x) { return (int)x; }
+  static FUSOR_DEVICE int From(int x) { return x; }
+  static FUSOR_DEVICE int To(int x) { return x; }
+};
+struct I64 {
+  typedef i64 Memory;
+  typedef i64 Value;
+  template <class S> static FUSOR_DEVICE i64 As(S x) { return (i64)x; }
+  static FUSOR_DEVICE i64 From(i64 x) { return x; }
+  static FUSOR_DEVICE i64 To(i64 x) { return x; }
+};
+struct U8 {
+  typedef u8 Memory;
+  typedef int Value;
+  template <class S> static FUSOR_DEVICE int As(S x) { return (int)x; }
+  static FUSOR_DEVICE int From(u8 x) { return x; }
+  static FUSOR_DEVICE u8 To(int x) { return (u8)x; }
+};
+struct Bool {
+  typedef u8 Memory;
+  typedef bool Value;
+  template <class S> static FUSOR_DEVICE bool As(S x) { return x != 0; }
+  static FUSOR_DEVICE bool From(u8 x) { return x != 0; }
+  static FUSOR_DEVICE u8 To(bool x) { return x ? 1 : 0; }
+};
+)cuda";
+
+constexpr std::string_view kMemory = R"cuda(
+template <class T> FUSOR_DEVICE T Get(const T* from) {
+  FUSOR_ON_READ(from, sizeof(T));
+  return *from;
+}
+template <class T> FUSOR_DEVICE void Put(T* to, T value) {
+  FUSOR_ON_WRITE(to, sizeof(T));
+  *to = value;
+}
+
+template <int Bytes> struct Word;
+template <> struct Word<1> { typedef u8 Type; };
+template <> struct Word<2> { typedef u16 Type; };
+template <> struct Word<4> { typedef u32 Type; };
+template <> struct Word<8> { typedef uint2 Type; };
+template <> struct Word<16> { typedef uint4 Type; };
+
+FUSOR_DEVICE constexpr int WordBytes(int bytes) { return bytes < 16 ? bytes : 16; }
+
+// A thread's elements; Aligned of them have an address that their bytes divide.
+template <class D, int Aligned, class R, int N>
+FUSOR_DEVICE void Load(R (&to)[N], const typename D::Memory* from) {
+  constexpr int kBytes = WordBytes(Aligned * sizeof(typename D::Memory));
+  typedef typename Word<kBytes>::Type W;
+  alignas(16) typename D::Memory memory[N];
+#pragma unroll
+  for (int i = 0; i < (int)sizeof(memory) / kBytes; ++i) {
+    reinterpret_cast<W*>(memory)[i] = Get(reinterpret_cast<const W*>(from) + i);
+  }
+#pragma unroll
+  for (int l = 0; l < N; ++l) to[l] = D::From(memory[l]);
+}
+template <class D, int Aligned, class R, int N>
+FUSOR_DEVICE void Store(typename D::Memory* to, const R (&from)[N]) {
+  constexpr int kBytes = WordBytes(Aligned * sizeof(typename D::Memory));
+  typedef typename Word<kBytes>::Type W;
+  alignas(16) typename D::Memory memory[N];
+#pragma unroll
+  for (int l = 0; l < N; ++l) memory[l] = D::To(D::As(from[l]));
+#pragma unroll
+  for (int i = 0; i < (int)sizeof(memory) / kBytes; ++i) {
+    Put(reinterpret_cast<W*>(to) + i, reinterpret_cast<const W*>(memory)[i]);
+  }
+}
+
+// `count` of them, `stride` elements apart; the others are zero.
+template <class D, class R, int N, class Int>
+FUSOR_DEVICE void LoadSome(R (&to)[N], const typename D::Memory* from,
+                           Int stride, Int count) {
+#pragma unroll
+  for (int l = 0; l < N; ++l) {
+    to[l] = l < count ? D::From(Get(from + l * stride)) : R(0);
+  }
+}
+template <class D, class R, int N, class Int>
+FUSOR_DEVICE void StoreSome(typename D::Memory* to, const R (&from)[N],
+                            Int stride, Int count) {
+#pragma unroll
+  for (int l = 0; l < N; ++l) {
+    if (l < count) Put(to + l * stride, D::To(D::As(from[l])));
+  }
+}
+
+// Eight bools, one bit each.
+template <class R> FUSOR_DEVICE void LoadBits(R (&to)[8], const u8* from) {
+  const u32 bits = Get(from);
+#pragma unroll
+  for (int l = 0; l < 8; ++l) to[l] = (bits >> l & 1) != 0;
+}
+template <class R> FUSOR_DEVICE void StoreBits(u8* to, const R (&from)[8]) {
+  u32 bits = 0;
+#pragma unroll
+  for (int l = 0; l < 8; ++l) bits |= (from[l] != 0 ? 1u : 0u) << l;
+  Put(to, (u8)bits);
+}
+template <class R, int N> FUSOR_DEVICE void Zero(R (&to)[N]) {
+#pragma unroll
+  for (int l = 0; l < N; ++l) to[l] = R(0);
+}
+)cuda";
+
+constexpr std::string_view kElements = R"cuda(
+FUSOR_DEVICE float Exp(float x) { return expf(x); }
+FUSOR_DEVICE double Exp(double x) { return exp(x); }
+FUSOR_DEVICE float Log(float x) { return logf(x); }
+FUSOR_DEVICE double Log(double x) { return log(x); }
+FUSOR_DEVICE float Tanh(float x) { return tanhf(x); }
+FUSOR_DEVICE double Tanh(double x) { return tanh(x); }
+FUSOR_DEVICE float Erf(float x) { return erff(x); }
+FUSOR_DEVICE double Erf(double x) { return erf(x); }
+FUSOR_DEVICE float Pow(float x, float y) { return powf(x, y); }
+FUSOR_DEVICE double Pow(double x, double y) { return pow(x, y); }
+FUSOR_DEVICE float Sqrt(float x) { return __fsqrt_rn(x); }
+FUSOR_DEVICE double Sqrt(double x) { return __dsqrt_rn(x); }
+FUSOR_DEVICE float Rsqrt(float x) { return rsqrtf(x); }
+FUSOR_DEVICE double Rsqrt(double x) { return rsqrt(x); }
+
+FUSOR_DEVICE float Floor(float x) { return floorf(x); }
+FUSOR_DEVICE double Floor(double x) { return floor(x); }
+FUSOR_DEVICE int Floor(int x) { return x; }
+FUSOR_DEVICE i64 Floor(i64 x) { return x; }
+FUSOR_DEVICE float Abs(float x) { return fabsf(x); }
+FUSOR_DEVICE double Abs(double x) { return fabs(x); }
+FUSOR_DEVICE int Abs(int x) { return x < 0 ? (int)(0u - (u32)x) : x; }
+FUSOR_DEVICE i64 Abs(i64 x) { return x < 0 ? (i64)(0ull - (u64)x) : x; }
+FUSOR_DEVICE float Neg(float x) { return -x; }
+FUSOR_DEVICE double Neg(double x) { return -x; }
+FUSOR_DEVICE int Neg(int x) { return (int)(0u - (u32)x); }
+FUSOR_DEVICE i64 Neg(i64 x) { return (i64)(0ull - (u64)x); }
+// NaN stays; -0 becomes 0.
+template <class T> FUSOR_DEVICE T Relu(T x) { return x <= T(0) ? T(0) : x; }
+
+FUSOR_DEVICE float Add(float x, float y) { return x + y; }
+FUSOR_DEVICE double Add(double x, double y) { return x + y; }
+FUSOR_DEVICE int Add(int x, int y) { return (int)((u32)x + (u32)y); }
+FUSOR_DEVICE i64 Add(i64 x, i64 y) { return (i64)((u64)x + (u64)y); }
+FUSOR_DEVICE float Sub(float x, float y) { return x - y; }
+FUSOR_DEVICE double Sub(double x, double y) { return x - y; }
+FUSOR_DEVICE int Sub(int x, int y) { return (int)((u32)x - (u32)y); }
+FUSOR_DEVICE i64 Sub(i64 x, i64 y) { return (i64)((u64)x - (u64)y); }
+FUSOR_DEVICE float Mul(float x, float y) { return x * y; }
+FUSOR_DEVICE double Mul(double x, double y) { return x * y; }
+FUSOR_DEVICE int Mul(int x, int y) { return (int)((u32)x * (u32)y); }
+FUSOR_DEVICE i64 Mul(i64 x, i64 y) { return (i64)((u64)x * (u64)y); }
+// Never contracted.
+template <class T> FUSOR_DEVICE T ExactAdd(T x, T y) { return Add(x, y); }
+template <class T> FUSOR_DEVICE T ExactSub(T x, T y) { return Sub(x, y); }
+template <class T> FUSOR_DEVICE T ExactMul(T x, T y) { return Mul(x, y); }
+FUSOR_DEVICE float ExactAdd(float x, float y) { return __fadd_rn(x, y); }
+FUSOR_DEVICE float ExactSub(float x, float y) { return __fsub_rn(x, y); }
+FUSOR_DEVICE float ExactMul(float x, float y) { return __fmul_rn(x, y); }
+FUSOR_DEVICE double ExactAdd(double x, double y) { return __dadd_rn(x, y); }
+FUSOR_DEVICE double ExactSub(double x, double y) { return __dsub_rn(x, y); }
+FUSOR_DEVICE double ExactMul(double x, double y) { return __dmul_rn(x, y); }
+
+FUSOR_DEVICE float Div(float x, float y) { return __fdiv_rn(x, y); }
+FUSOR_DEVICE double Div(double x, double y) { return __ddiv_rn(x, y); }
+// Truncating; zero over anything's zero, and the least integer over -1 wraps.
+FUSOR_DEVICE int Div(int x, int y) {
+  return y == 0 ? 0 : y == -1 ? Neg(x) : x / y;
+}
+FUSOR_DEVICE i64 Div(i64 x, i64 y) {
+  return y == 0 ? 0 : y == -1 ? Neg(x) : x / y;
+}
+// NaN when either is.
+template <class T> FUSOR_DEVICE T Max(T x, T y) {
+  return x != x ? x : x > y ? x : y;
+}
+template <class T> FUSOR_DEVICE T Min(T x, T y) {
+  return x != x ? x : x < y ? x : y;
+}
+template <class T> FUSOR_DEVICE bool IsFinite(T x) { return true; }
+FUSOR_DEVICE bool IsFinite(float x) {
+  return fabsf(x) < __uint_as_float(0x7f800000u);
+}
+FUSOR_DEVICE bool IsFinite(double x) {
+  return fabs(x) < __longlong_as_double(0x7ff0000000000000ll);
+}
+
+// Philox4x32-10, 24 bits of it as a float in [0, 1): ir/support/philox.h.
+FUSOR_DEVICE float Uniform(u64 key, u32 step, u32 site, u32 rank, u64 index) {
+  u32 c0 = (u32)(index >> 2), c1 = step, c2 = site, c3 = rank;
+  u32 k0 = (u32)key, k1 = (u32)(key >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const u64 p0 = 0xD2511F53ull * c0;
+    const u64 p1 = 0xCD9E8D57ull * c2;
+    c0 = (u32)(p1 >> 32) ^ c1 ^ k0;
+    c1 = (u32)p1;
+    c2 = (u32)(p0 >> 32) ^ c3 ^ k1;
+    c3 = (u32)p0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  const u32 which = (u32)index & 3;
+  const u32 bits = which == 0 ? c0 : which == 1 ? c1 : which == 2 ? c2 : c3;
+  return (float)(bits >> 8) * (1.0f / 16777216.0f);
+}
+)cuda";
+
+constexpr std::string_view kReductions = R"cuda(
+struct AddOp {
+  template <class T> static FUSOR_DEVICE T Of(T x, T y) { return Add(x, y); }
+};
+struct MulOp {
+  template <class T> static FUSOR_DEVICE T Of(T x, T y) { return Mul(x, y); }
+};
+struct MaxOp {
+  template <class T> static FUSOR_DEVICE T Of(T x, T y) { return Max(x, y); }
+};
+struct MinOp {
+  template <class T> static FUSOR_DEVICE T Of(T x, T y) { return Min(x, y); }
+};
+struct AndOp {
+  template <class T> static FUSOR_DEVICE T Of(T x, T y) { return x && y; }
+};
+struct OrOp {
+  template <class T> static FUSOR_DEVICE T Of(T x, T y) { return x || y; }
+};
+
+template <class T> FUSOR_DEVICE T GetShared(const T* from) {
+  FUSOR_ON_SHARED_READ(from, sizeof(T));
+  return *from;
+}
+template <class T> FUSOR_DEVICE void PutShared(T* to, T value) {
+  FUSOR_ON_SHARED_WRITE(to, sizeof(T));
+  *to = value;
+}
+
+template <class T> FUSOR_DEVICE T FromBelow(u32 warp, T x, int by, int width) {
+  return __shfl_down_sync(warp, x, by, width);
+}
+FUSOR_DEVICE bool FromBelow(u32 warp, bool x, int by, int width) {
+  return __shfl_down_sync(warp, (int)x, by, width) != 0;
+}
+template <class T> FUSOR_DEVICE T FromFirst(u32 warp, T x, int width) {
+  return __shfl_sync(warp, x, 0, width);
+}
+FUSOR_DEVICE bool FromFirst(u32 warp, bool x, int width) {
+  return __shfl_sync(warp, (int)x, 0, width) != 0;
+}
+
+// Over the N lanes of each of a row's X threads, the upper half onto the lower
+// until one is left; every thread of the row gets it. `warp`: threads of the
+// warp that exist. `shared` has room for X * N of each row y.
+template <class Op, int X, class T, int N>
+FUSOR_DEVICE T ReduceLanes(const T (&lanes)[N], T* shared, int x, int y,
+                           u32 warp) {
+  T v[N];
+#pragma unroll
+  for (int l = 0; l < N; ++l) v[l] = lanes[l];
+  T* row = shared + y * (X * N);
+  if constexpr (X > 32) {
+#pragma unroll
+    for (int l = 0; l < N; ++l) PutShared(row + x * N + l, v[l]);
+    __syncthreads();
+    for (int half = X / 2; half >= 32; half /= 2) {
+      if (x < half) {
+#pragma unroll
+        for (int l = 0; l < N; ++l) {
+          v[l] = Op::Of(v[l], GetShared(row + (x + half) * N + l));
+          PutShared(row + x * N + l, v[l]);
+        }
+      }
+      __syncthreads();
+    }
+  }
+  if (X <= 32 || x < 32) {
+#pragma unroll
+    for (int half = X < 32 ? X / 2 : 16; half >= 1; half /= 2) {
+#pragma unroll
+      for (int l = 0; l < N; ++l) {
+        v[l] = Op::Of(v[l], FromBelow(warp, v[l], half, X < 32 ? X : 32));
+      }
+    }
+  }
+#pragma unroll
+  for (int half = N / 2; half >= 1; half /= 2) {
+#pragma unroll
+    for (int l = 0; l < half; ++l) v[l] = Op::Of(v[l], v[l + half]);
+  }
+  if constexpr (X > 32) {
+    if (x == 0) PutShared(row, v[0]);
+    __syncthreads();
+    v[0] = GetShared(row);
+    __syncthreads();
+  } else if constexpr (X > 1) {
+    v[0] = FromFirst(warp, v[0], X);
+  }
+  return v[0];
+}
+
+// Over a block's Y rows, lane by lane; every row gets the results. `shared` has
+// room for all lanes of all rows.
+template <class Op, int X, int Y, class T, int N>
+FUSOR_DEVICE void ReduceBlock(T (&to)[N], const T (&from)[N], T* shared, int x,
+                              int y) {
+  T* column = shared + x * N;
+#pragma unroll
+  for (int l = 0; l < N; ++l) {
+    to[l] = from[l];
+    PutShared(column + y * (X * N) + l, from[l]);
+  }
+  __syncthreads();
+  int half = 1;
+  while (2 * half < Y) half *= 2;
+  for (; half >= 1; half /= 2) {
+    if (y < half && y + half < Y) {
+#pragma unroll
+      for (int l = 0; l < N; ++l) {
+        to[l] = Op::Of(to[l], GetShared(column + (y + half) * (X * N) + l));
+        PutShared(column + y * (X * N) + l, to[l]);
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int l = 0; l < N; ++l) to[l] = GetShared(column + l);
+  __syncthreads();
+}
+template <class Op, int X, int Y, class T>
+FUSOR_DEVICE T ReduceBlock(T from, T* shared, int x, int y) {
+  T one[1] = {from};
+  T result[1];
+  ReduceBlock<Op, X, Y>(result, one, shared, x, y);
+  return result[0];
+}
+
+#endif  // FUSOR_PRELUDE
+)cuda";
+
+}  // namespace
+
+std::string_view CudaPrelude() {
+  static const std::string text = std::string(kTypes) + std::string(kMemory) +
+                                  std::string(kElements) +
+                                  std::string(kReductions);
+  return text;
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,147 @@
+#pragma once
+
+// What CUDA C++ has built in, for kernels' text compiled as C++ with
+// FUSOR_EMULATED defined: see codegen/cuda/cuda_prelude.h and emulated_gpu.h.
+// The f32 functions are f64's, rounded, as the kernel interpreter has them.
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "ir/dtype.h"
+
+namespace fusor::test {
+
+// The part of the emulator that kernels see. The functions may switch to
+// another thread of the block.
+struct EmulatedDevice {
+  struct Position {
+    unsigned x = 0;
+  };
+  enum Access { kRead, kWrite, kSharedRead, kSharedWrite };
+
+  Position thread;  // that runs
+  Position block;
+  void (*access)(Access access, const void* pointer, size_t bytes) = nullptr;
+  void (*shared)(const void* pointer, size_t bytes) = nullptr;
+  void (*barrier)() = nullptr;
+  // `bits` of lane `from` of the warp.
+  uint64_t (*shuffle)(uint32_t mask, uint64_t bits, unsigned from) = nullptr;
+};
+
+inline EmulatedDevice* emulated_device = nullptr;
+
+template <typename T>
+T EmulatedShuffle(uint32_t mask, T value, unsigned from) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = emulated_device->shuffle(mask, bits, from);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+template <typename... Params, size_t... I>
+void CallEmulated(void (*kernel)(Params...), void* const* args,
+                  std::index_sequence<I...>) {
+  kernel(static_cast<Params>(args[I])...);
+}
+
+}  // namespace fusor::test
+
+// After the text of a module's kernels.
+#define FUSOR_EMULATED_MODULE                                           \
+  extern "C" void FusorSetDevice(fusor::test::EmulatedDevice* device) { \
+    fusor::test::emulated_device = device;                              \
+  }
+// After the text of a kernel: its function with arguments from an array.
+#define FUSOR_EMULATED_ENTRY(name)                                   \
+  template <typename... Params>                                      \
+  void name##_call(void (*kernel)(Params...), void* const* args) {   \
+    fusor::test::CallEmulated(kernel, args,                          \
+                              std::index_sequence_for<Params...>()); \
+  }                                                                  \
+  extern "C" void name##_run(void* const* args) { name##_call(&name, args); }
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(threads)
+#define threadIdx (fusor::test::emulated_device->thread)
+#define blockIdx (fusor::test::emulated_device->block)
+
+#define FUSOR_EMULATED_ACCESS(kind, pointer, bytes)                       \
+  fusor::test::emulated_device->access(fusor::test::EmulatedDevice::kind, \
+                                       pointer, bytes)
+#define FUSOR_ON_READ(pointer, bytes) \
+  FUSOR_EMULATED_ACCESS(kRead, pointer, bytes)
+#define FUSOR_ON_WRITE(pointer, bytes) \
+  FUSOR_EMULATED_ACCESS(kWrite, pointer, bytes)
+#define FUSOR_ON_SHARED_READ(pointer, bytes) \
+  FUSOR_EMULATED_ACCESS(kSharedRead, pointer, bytes)
+#define FUSOR_ON_SHARED_WRITE(pointer, bytes) \
+  FUSOR_EMULATED_ACCESS(kSharedWrite, pointer, bytes)
+#define FUSOR_ON_SHARED(pointer, bytes) \
+  fusor::test::emulated_device->shared(pointer, bytes)
+
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
+inline void __syncthreads() { fusor::test::emulated_device->barrier(); }
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width) {
+  const unsigned lane = threadIdx.x % 32;
+  const auto segment = static_cast<unsigned>(width);
+  const unsigned from = lane % segment + delta < segment ? lane + delta : lane;
+  return fusor::test::EmulatedShuffle(mask, value, from);
+}
+template <typename T>
+T __shfl_sync(unsigned mask, T value, unsigned source, int width) {
+  const unsigned lane = threadIdx.x % 32;
+  const auto segment = static_cast<unsigned>(width);
+  return fusor::test::EmulatedShuffle(
+      mask, value, lane / segment * segment + source % segment);
+}
+
+inline float HalfToFloat(unsigned short bits) {
+  return fusor::ir::HalfToFloat(bits);
+}
+inline unsigned short FloatToHalf(float x) { return fusor::ir::FloatToHalf(x); }
+inline unsigned short FloatToBFloat16(float x) {
+  return fusor::ir::FloatToBFloat16(x);
+}
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline double __longlong_as_double(long long x) {
+  return std::bit_cast<double>(x);
+}
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dsub_rn(double x, double y) { return x - y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __ddiv_rn(double x, double y) { return x / y; }
+inline double __dsqrt_rn(double x) { return std::sqrt(x); }
+
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
+inline float rsqrtf(float x) { return static_cast<float>(rsqrt(x)); }
+
+#define FUSOR_BY_DOUBLE(function, x) \
+  static_cast<float>(std::function(static_cast<double>(x)))
+#define expf(x) FUSOR_BY_DOUBLE(exp, x)
+#define logf(x) FUSOR_BY_DOUBLE(log, x)
+#define tanhf(x) FUSOR_BY_DOUBLE(tanh, x)
+#define erff(x) FUSOR_BY_DOUBLE(erf, x)
+#define powf(x, y) \
+  static_cast<float>(std::pow(static_cast<double>(x), static_cast<double>(y)))

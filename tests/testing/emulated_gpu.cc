@@ -1,0 +1,447 @@
+#include "tests/testing/emulated_gpu.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <random>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "ir/support/error.h"
+#include "tests/testing/emulated_cuda.h"
+#include "tests/testing/temporary_folder.h"
+
+namespace fusor::test {
+namespace {
+
+constexpr unsigned kWarp = 32;
+constexpr size_t kStackBytes = size_t{256} << 10;
+
+using Entry = void (*)(void* const* args);
+
+// Who has touched a byte since the launch began.
+struct Trace {
+  static constexpr int kNobody = -1;
+  static constexpr int kSeveral = -2;
+  int write_block = kNobody;
+  int write_thread = 0;
+  int write_epoch = 0;
+  int read_block = kNobody;  // or kSeveral
+  int read_thread = 0;       // of the last epoch with one, or kSeveral
+  int read_epoch = 0;
+};
+
+// A thread's place in a launch; epochs are numbered by the block's barriers.
+struct Place {
+  int block;
+  int thread;
+  int epoch;
+};
+
+// What the access conflicts with, in words; empty for nothing.
+std::string TouchByte(Trace& trace, const Place& at, bool write) {
+  const bool after_write =
+      trace.write_block != Trace::kNobody &&
+      (trace.write_block != at.block ||
+       (trace.write_epoch == at.epoch && trace.write_thread != at.thread));
+  if (after_write) {
+    return fmt::format("races with thread {} of block {}, which writes it",
+                       trace.write_thread, trace.write_block);
+  }
+  if (write) {
+    const bool after_read =
+        trace.read_block != Trace::kNobody &&
+        (trace.read_block != at.block ||
+         (trace.read_epoch == at.epoch && trace.read_thread != at.thread));
+    if (after_read) return "races with another thread, which reads it";
+    trace.write_block = at.block;
+    trace.write_thread = at.thread;
+    trace.write_epoch = at.epoch;
+    return "";
+  }
+  if (trace.read_block != Trace::kNobody && trace.read_block != at.block) {
+    trace.read_block = Trace::kSeveral;
+    return "";
+  }
+  const bool joins =
+      trace.read_block == at.block && trace.read_epoch == at.epoch;
+  trace.read_thread =
+      joins && trace.read_thread != at.thread ? Trace::kSeveral : at.thread;
+  trace.read_block = at.block;
+  trace.read_epoch = at.epoch;
+  return "";
+}
+
+// Memory that the kernel may touch.
+struct Range {
+  std::string name;
+  const char* begin;
+  int64_t bytes;
+  bool written;
+  std::vector<bool> initialised;
+  std::vector<Trace> traces;
+};
+
+class Launcher {
+ public:
+  Launcher(EmulatedDevice& device, std::vector<Range>& ranges, uint64_t seed)
+      : device_(device), ranges_(ranges), random_(seed) {
+    current_ = this;
+    device.access = [](EmulatedDevice::Access access, const void* pointer,
+                       size_t bytes) {
+      current_->Access(access, static_cast<const char*>(pointer), bytes);
+    };
+    device.shared = [](const void* pointer, size_t bytes) {
+      current_->DeclareShared(static_cast<const char*>(pointer), bytes);
+    };
+    device.barrier = [] { current_->Wait(State::kBarrier); };
+    device.shuffle = [](uint32_t mask, uint64_t bits, unsigned from) {
+      return current_->Shuffle(mask, bits, from);
+    };
+  }
+
+  std::string Run(Entry entry, void* const* args,
+                  const codegen::CudaLaunch& launch) {
+    entry_ = entry;
+    args_ = args;
+    launch_ = launch;
+    for (Range& range : ranges_) range.traces.assign(range.bytes, Trace{});
+    fibers_ = std::vector<Fiber>(launch.threads);
+    for (Fiber& fiber : fibers_) fiber.stack.resize(kStackBytes);
+    std::vector<int> blocks(launch.blocks);
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int>(i);
+    std::shuffle(blocks.begin(), blocks.end(), random_);
+    for (int block : blocks) {
+      RunBlock(block);
+      if (!problem_.empty()) break;
+    }
+    return problem_;
+  }
+
+ private:
+  enum class State : uint8_t { kReady, kBarrier, kShuffle, kDone };
+
+  struct Fiber {
+    ucontext_t context{};
+    std::vector<char> stack;
+    State state = State::kReady;
+    uint32_t mask = 0;  // of a shuffle
+    uint64_t bits = 0;  // into it and out of it
+    unsigned from = 0;
+  };
+
+  // --- Threads ---------------------------------------------------------------
+
+  static void Main() {
+    current_->entry_(current_->args_);
+    current_->fibers_[current_->thread_].state = State::kDone;
+  }
+
+  void Start(Fiber& fiber) {
+    fiber.state = State::kReady;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data();
+    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_link = &scheduler_;
+    makecontext(&fiber.context, &Launcher::Main, 0);
+  }
+
+  void RunBlock(int block) {
+    block_ = block;
+    epoch_ = 0;
+    shared_begin_ = nullptr;
+    shared_traces_.clear();
+    device_.block.x = static_cast<unsigned>(block);
+    std::vector<int> order;
+    for (size_t i = 0; i < fibers_.size(); ++i) {
+      Start(fibers_[i]);
+      order.push_back(static_cast<int>(i));
+    }
+    std::shuffle(order.begin(), order.end(), random_);
+    do {
+      for (int thread : order) {
+        if (fibers_[thread].state != State::kReady) continue;
+        thread_ = thread;
+        device_.thread.x = static_cast<unsigned>(thread);
+        swapcontext(&scheduler_, &fibers_[thread].context);
+        if (!problem_.empty()) return;
+      }
+    } while (Resume());
+  }
+
+  // Lets those go on whom everybody has joined. False at the end.
+  bool Resume() {
+    if (AllAre(State::kDone)) return false;
+    if (AllAre(State::kBarrier)) {
+      ++epoch_;
+      for (Fiber& fiber : fibers_) fiber.state = State::kReady;
+      return true;
+    }
+    bool resumed = false;
+    for (size_t i = 0; i < fibers_.size(); ++i) {
+      if (fibers_[i].state == State::kShuffle) resumed |= TryShuffle(i);
+    }
+    if (!resumed && problem_.empty()) {
+      const auto waiting = std::count_if(
+          fibers_.begin(), fibers_.end(),
+          [](const Fiber& fiber) { return fiber.state != State::kDone; });
+      problem_ = fmt::format(
+          "{} block {}: {} of {} threads wait at a barrier or shuffle that the "
+          "others do not reach",
+          launch_.entry, block_, waiting, fibers_.size());
+    }
+    return problem_.empty();
+  }
+
+  bool AllAre(State state) const {
+    return std::all_of(
+        fibers_.begin(), fibers_.end(),
+        [state](const Fiber& fiber) { return fiber.state == state; });
+  }
+
+  // The exchange that thread `i` waits for, when its mask's threads are there.
+  bool TryShuffle(size_t i) {
+    const size_t first = i / kWarp * kWarp;
+    const uint32_t mask = fibers_[i].mask;
+    std::vector<uint64_t> bits(kWarp, 0);
+    for (unsigned lane = 0; lane < kWarp; ++lane) {
+      if ((mask >> lane & 1) == 0) continue;
+      if (first + lane >= fibers_.size()) return false;
+      const Fiber& fiber = fibers_[first + lane];
+      if (fiber.state != State::kShuffle || fiber.mask != mask) return false;
+      bits[lane] = fiber.bits;
+    }
+    for (unsigned lane = 0; lane < kWarp; ++lane) {
+      if ((mask >> lane & 1) == 0) continue;
+      Fiber& fiber = fibers_[first + lane];
+      fiber.bits = bits[fiber.from];
+      fiber.state = State::kReady;
+    }
+    return true;
+  }
+
+  void Wait(State state) {
+    Fiber& fiber = fibers_[thread_];
+    fiber.state = state;
+    swapcontext(&fiber.context, &scheduler_);
+  }
+
+  uint64_t Shuffle(uint32_t mask, uint64_t bits, unsigned from) {
+    Fiber& fiber = fibers_[thread_];
+    if ((mask >> (static_cast<unsigned>(thread_) % kWarp) & 1) == 0) {
+      Fail("shuffles without being in the mask");
+    }
+    if ((mask >> from & 1) == 0) Fail("shuffles from outside the mask");
+    fiber.mask = mask;
+    fiber.bits = bits;
+    fiber.from = from;
+    Wait(State::kShuffle);
+    return fiber.bits;
+  }
+
+  // --- Memory ----------------------------------------------------------------
+
+  // Leaves the thread for good.
+  void Fail(const std::string& what) {
+    problem_ = fmt::format("{} block {} thread {}: {}", launch_.entry, block_,
+                           thread_, what);
+    swapcontext(&fibers_[thread_].context, &scheduler_);
+  }
+
+  void DeclareShared(const char* pointer, size_t bytes) {
+    if (shared_begin_ == pointer) return;
+    shared_begin_ = pointer;
+    shared_traces_.assign(bytes, Trace{});
+  }
+
+  void Access(EmulatedDevice::Access access, const char* pointer,
+              size_t bytes) {
+    const bool write = access == EmulatedDevice::kWrite ||
+                       access == EmulatedDevice::kSharedWrite;
+    const char* verb = write ? "writes" : "reads";
+    if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0) {
+      return Fail(fmt::format(
+          "{} {} bytes at an address that they do not divide", verb, bytes));
+    }
+    if (access == EmulatedDevice::kSharedRead ||
+        access == EmulatedDevice::kSharedWrite) {
+      return AccessTraces("shared memory", shared_traces_,
+                          pointer - shared_begin_, bytes, write);
+    }
+    for (Range& range : ranges_) {
+      const int64_t offset = pointer - range.begin;
+      if (offset < 0 || offset >= range.bytes) continue;
+      if (write && !range.written) {
+        return Fail(fmt::format("writes {}, which is an operand", range.name));
+      }
+      AccessTraces(range.name, range.traces, offset, bytes, write);
+      for (size_t i = 0; i < bytes; ++i) {
+        if (!write && !range.initialised[offset + i]) {
+          return Fail(
+              fmt::format("reads byte {} of {}, which nobody has written",
+                          offset + i, range.name));
+        }
+        range.initialised[offset + i] = true;
+      }
+      return;
+    }
+    Fail(fmt::format("{} {} bytes outside all buffers", verb, bytes));
+  }
+
+  void AccessTraces(const std::string& name, std::vector<Trace>& traces,
+                    int64_t offset, size_t bytes, bool write) {
+    const char* verb = write ? "writes" : "reads";
+    if (offset < 0 || offset + bytes > traces.size()) {
+      return Fail(fmt::format("{} {} bytes at byte {} of {}, which has {}",
+                              verb, bytes, offset, name, traces.size()));
+    }
+    for (size_t i = 0; i < bytes; ++i) {
+      const std::string conflict =
+          TouchByte(traces[offset + i], {block_, thread_, epoch_}, write);
+      if (conflict.empty()) continue;
+      return Fail(fmt::format("{} byte {} of {} and {}", verb, offset + i, name,
+                              conflict));
+    }
+  }
+
+  static Launcher* current_;
+
+  EmulatedDevice& device_;
+  std::vector<Range>& ranges_;
+  std::mt19937_64 random_;
+  Entry entry_ = nullptr;
+  void* const* args_ = nullptr;
+  codegen::CudaLaunch launch_;
+  std::vector<Fiber> fibers_;
+  ucontext_t scheduler_{};
+  int block_ = 0;
+  int thread_ = 0;
+  int epoch_ = 0;
+  const char* shared_begin_ = nullptr;
+  std::vector<Trace> shared_traces_;
+  std::string problem_;
+};
+
+Launcher* Launcher::current_ = nullptr;
+
+// The translation unit of all texts; entries get the text's number.
+std::string ModuleSource(std::span<const std::string> texts) {
+  std::string out = "#define FUSOR_EMULATED\n";
+  out += "#include \"tests/testing/emulated_cuda.h\"\n";
+  out += "FUSOR_EMULATED_MODULE\n";
+  for (size_t i = 0; i < texts.size(); ++i) {
+    std::vector<std::string> entries;
+    for (size_t p = 0;; ++p) {
+      const std::string entry = fmt::format("fusor_p{}", p);
+      if (texts[i].find(" " + entry + "(") == std::string::npos) break;
+      entries.push_back(entry);
+      out += fmt::format("#define {} k{}_{}\n", entry, i, entry);
+    }
+    out += texts[i];
+    for (const std::string& entry : entries) {
+      out += fmt::format("#undef {}\nFUSOR_EMULATED_ENTRY(k{}_{})\n", entry, i,
+                         entry);
+    }
+  }
+  return out;
+}
+
+void CompileSource(const TemporaryFolder& folder) {
+  // Contraction and type punning as the printed text means them.
+  const std::string command = fmt::format(
+      "{} -std=c++20 -O1 -w -shared -fPIC -ffp-contract=off "
+      "-fno-strict-aliasing -I{} {} -o {} 2>{}",
+      FUSOR_CXX_COMPILER, FUSOR_SOURCE_DIR, folder / "module.cc",
+      folder / "module.so", folder / "messages");
+  if (std::system(command.c_str()) == 0) return;
+  std::ifstream file(folder / "messages");
+  throw std::runtime_error(
+      "the text of kernels does not compile:\n" +
+      std::string(std::istreambuf_iterator<char>(file), {}).substr(0, 4000));
+}
+
+// Buffers that share memory become one.
+std::vector<Range> RangesOf(std::span<const EmulatedBuffer> buffers) {
+  std::map<const char*, Range> ranges;
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    const EmulatedBuffer& buffer = buffers[b];
+    const auto* begin = static_cast<const char*>(buffer.data);
+    const auto [it, added] = ranges.try_emplace(
+        begin, Range{fmt::format("b{}", b),
+                     begin,
+                     buffer.bytes,
+                     buffer.written,
+                     std::vector<bool>(buffer.bytes, buffer.initialised),
+                     {}});
+    if (added) continue;
+    it->second.written |= buffer.written;
+    if (buffer.initialised) {
+      it->second.initialised.assign(it->second.bytes, true);
+    }
+  }
+  std::vector<Range> out;
+  for (auto& [begin, range] : ranges) out.push_back(std::move(range));
+  return out;
+}
+
+}  // namespace
+
+struct EmulatedModule::Library {
+  ~Library() {
+    if (handle != nullptr) dlclose(handle);
+  }
+  template <typename Function>
+  Function Find(const std::string& name) const {
+    void* symbol = dlsym(handle, name.c_str());
+    FUSOR_ASSERT(symbol != nullptr, "emulated kernels have no {}", name);
+    return reinterpret_cast<Function>(symbol);
+  }
+
+  void* handle = nullptr;
+  mutable EmulatedDevice device;
+};
+
+EmulatedModule::EmulatedModule(std::span<const std::string> texts)
+    : library_(std::make_unique<Library>()) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "module.cc") << ModuleSource(texts);
+  CompileSource(folder);
+  library_->handle =
+      dlopen((folder / "module.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library_->handle == nullptr) throw std::runtime_error(dlerror());
+  library_->Find<void (*)(EmulatedDevice*)>("FusorSetDevice")(
+      &library_->device);
+}
+
+EmulatedModule::~EmulatedModule() = default;
+
+std::string EmulatedModule::Run(size_t index,
+                                std::span<const codegen::CudaLaunch> launches,
+                                std::span<const EmulatedBuffer> buffers,
+                                uint64_t seed) const {
+  std::vector<Range> ranges = RangesOf(buffers);
+  std::vector<void*> args;
+  for (const EmulatedBuffer& buffer : buffers) args.push_back(buffer.data);
+  for (const codegen::CudaLaunch& launch : launches) {
+    const auto entry =
+        library_->Find<Entry>(fmt::format("k{}_{}_run", index, launch.entry));
+    const std::string problem = Launcher(library_->device, ranges, seed)
+                                    .Run(entry, args.data(), launch);
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
+std::string RunEmulated(const codegen::Kernel& kernel,
+                        std::span<const EmulatedBuffer> buffers) {
+  const std::string text = PrintCuda(kernel);
+  return EmulatedModule(std::span(&text, 1))
+      .Run(0, CudaLaunches(kernel), buffers);
+}
+
+}  // namespace fusor::test

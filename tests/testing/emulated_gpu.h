@@ -1,0 +1,54 @@
+#pragma once
+
+// Runs the text that codegen/cuda prints without a GPU: compiled as C++, one
+// thread of a block after the other, in an order drawn from a seed. Finds what
+// a GPU would not tell:
+//   - accesses outside a buffer or shared memory, to addresses that their size
+//     does not divide, and writes to what a launch may only read;
+//   - reads of what nobody has written;
+//   - races: two threads touch a byte, one of them writes, and no barrier lies
+//     between (blocks have none);
+//   - barriers and shuffles that not all threads reach.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/cuda/print_cuda.h"
+
+namespace fusor::test {
+
+struct EmulatedBuffer {
+  void* data;
+  int64_t bytes;
+  bool written;      // by the kernel
+  bool initialised;  // before the kernel
+};
+
+// A shared object made of kernels' texts by the compiler that built the tests.
+class EmulatedModule {
+ public:
+  // Throws std::runtime_error with what the compiler says.
+  explicit EmulatedModule(std::span<const std::string> texts);
+  ~EmulatedModule();
+  EmulatedModule(const EmulatedModule&) = delete;
+  EmulatedModule& operator=(const EmulatedModule&) = delete;
+
+  // Launches text `index` in the given order. Returns the first problem, naming
+  // launch, block and thread; empty when there is none. Buffers that share
+  // memory are one buffer to it.
+  std::string Run(size_t index, std::span<const codegen::CudaLaunch> launches,
+                  std::span<const EmulatedBuffer> buffers,
+                  uint64_t seed = 1) const;
+
+ private:
+  struct Library;
+  std::unique_ptr<Library> library_;
+};
+
+// Prints, compiles and runs the kernel's phases.
+std::string RunEmulated(const codegen::Kernel& kernel,
+                        std::span<const EmulatedBuffer> buffers);
+
+}  // namespace fusor::test
