@@ -45,6 +45,7 @@ LAYERS = {
 # All that runtime may see of codegen; session.cc is the one that compiles, and
 # debug/ explains what the compiler did.
 CODEGEN_DATA = {"codegen/plan.h", "codegen/kernel_ir.h",
+                "codegen/cuda/print_cuda.h",
                 "codegen/target_compiler.h"}
 CODEGEN_EXTRA = {"runtime/session.cc": {"codegen/compiler.h"}}
 CODEGEN_EXPLAINED = "runtime/debug/"

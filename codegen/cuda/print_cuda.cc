@@ -10,12 +10,16 @@
 #include "codegen/cuda/cuda_prelude.h"
 #include "codegen/cuda/cuda_scalar.h"
 #include "ir/support/error.h"
+#include "ir/support/hash.h"
 #include "ir/support/str.h"
 
 namespace fusor::codegen {
 namespace {
 
 using ir::DType;
+
+// To be raised whenever the same kernel IR gives other text after the prelude.
+constexpr int kRevision = 1;
 
 constexpr int kWarp = 32;
 // Loads of so many turns of a loop may be under way at once.
@@ -545,6 +549,10 @@ std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel) {
         {fmt::format("fusor_p{}", p), blocks, static_cast<int>(threads)});
   }
   return launches;
+}
+
+std::string CudaTextRevision() {
+  return fmt::format("r{} {:016x}", kRevision, HashBytes(CudaPrelude()));
 }
 
 std::string PrintCuda(const Kernel& kernel) {

@@ -34,4 +34,7 @@ std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel);
 // REQUIRES: Verify accepts the kernel.
 std::string PrintCuda(const Kernel& kernel);
 
+// Another one whenever the same kernel IR may give other text: for cache keys.
+std::string CudaTextRevision();
+
 }  // namespace fusor::codegen

@@ -46,7 +46,10 @@ codegen::ProgramKind KindOf(const ir::Graph& graph) {
 
 std::unique_ptr<codegen::TargetCompiler> OpenCompiler(
     const CompileFlags& flags) {
-  return runtime::LoadBackend(flags.backend)
+  // Of the backends that compile for this machine by default, one knows GPUs.
+  const bool gpu = flags.backend == CompileFlags{}.backend &&
+                   !flags.target.empty() && ir::FindTarget(flags.target).simt;
+  return runtime::LoadBackend(gpu ? "cuda" : flags.backend)
       .CreateCompiler(flags.target,
                       runtime::BackendOptions{.threads = flags.threads});
 }

@@ -1,0 +1,58 @@
+// The CUDA plug-in's entry.
+
+#include "ir/support/error.h"
+#include "runtime/backend.h"
+#include "runtime/build_id.h"
+#include "runtime/cuda/cuda_compiler.h"
+#include "runtime/cuda/cuda_libraries.h"
+
+namespace fusor::cuda {
+namespace {
+
+constexpr char kDefaultTarget[] = "nvidia-h200";
+
+class CudaBackend : public runtime::Backend {
+ public:
+  std::string name() const override { return "cuda"; }
+  int device_count() const override { return CountDevices(); }
+
+  std::vector<std::string> Diagnose() const override {
+    std::vector<std::string> lines{DescribeNvrtc()};
+    for (std::string& line : DescribeLibraries()) {
+      lines.push_back(std::move(line));
+    }
+    lines.emplace_back(
+        "compiles kernels for a GPU (fusor compile --target nvidia-h200); does "
+        "not run them");
+    return lines;
+  }
+
+  std::unique_ptr<runtime::Device> OpenDevice(
+      int ordinal, const runtime::BackendOptions&) override {
+    FUSOR_CHECK(false, kDevice,
+                "CUDA device {}: backend cuda compiles kernels and does not "
+                "run them; the driver offers {} devices",
+                ordinal, CountDevices());
+  }
+
+  std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
+      const std::string& target, const runtime::BackendOptions&) override {
+    const std::string name = target.empty() ? kDefaultTarget : target;
+    ir::Target description = ir::FindTarget(name);
+    FUSOR_CHECK(description.simt && description.compute_capability > 0, kUsage,
+                "CUDA backend: target {} is not an NVIDIA GPU", name);
+    return std::make_unique<CudaCompiler>(std::move(description));
+  }
+};
+
+std::unique_ptr<runtime::Backend> Create() {
+  return std::make_unique<CudaBackend>();
+}
+
+}  // namespace
+}  // namespace fusor::cuda
+
+extern "C" fusor::runtime::BackendEntry FusorBackendEntry() noexcept {
+  return {fusor::runtime::kBackendAbiVersion, fusor::runtime::kBuildId,
+          fusor::cuda::Create};
+}

@@ -1,0 +1,86 @@
+#include "runtime/cuda/cuda_compiler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "codegen/cuda/print_cuda.h"
+#include "ir/support/error.h"
+#include "runtime/cuda/cubin.h"
+
+namespace fusor::cuda {
+namespace {
+
+// NHWC of activations, KRSC of filters.
+ir::Layout LayoutFor(const ir::TensorType& type) {
+  return type.rank() == 4 ? ir::ParseLayout("acdb") : ir::Layout{};
+}
+
+}  // namespace
+
+CudaCompiler::CudaCompiler(ir::Target target)
+    : target_(std::move(target)), nvrtc_(target_.compute_capability) {}
+
+std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
+    const ir::Node& node) const {
+  if (!node.attrs().Has("groups") && !node.attrs().Has("window")) return {};
+  ir::LibraryCandidate candidate;
+  candidate.name = candidate.algorithm = "channels_last";
+  for (const ir::Value* input : node.inputs()) {
+    candidate.operands.push_back(LayoutFor(input->type()));
+  }
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    candidate.results.push_back(LayoutFor(node.output(i)->type()));
+  }
+  return {candidate};
+}
+
+std::string CudaCompiler::CompileKernel(const codegen::Kernel& kernel) const {
+  return nvrtc_.Compile(PrintCuda(kernel), "kernel.cu", ErrorCode::kInternal)
+      .cubin;
+}
+
+codegen::CodegenFacts CudaCompiler::Codegen() const {
+  return {.compiler = nvrtc_.version(),
+          .device = nvrtc_.architecture(),
+          .options = nvrtc_.options(),
+          .fusor = codegen::CudaTextRevision()};
+}
+
+void CudaCompiler::PrepareCall(codegen::LibraryCall& call) const {
+  call.implementation = "unchosen";
+}
+
+std::vector<codegen::KernelArtifact> CudaCompiler::KernelArtifacts(
+    const codegen::Kernel& kernel) const {
+  std::string text = PrintCuda(kernel);
+  NvrtcCompiler::Output output =
+      nvrtc_.Compile(text, "kernel.cu", ErrorCode::kInternal);
+  std::string resources;
+  for (const EntryResources& entry : ReadResources(output.cubin)) {
+    resources += fmt::format("{}: {} registers, {} bytes of stack\n",
+                             entry.entry, entry.registers, entry.stack_bytes);
+  }
+  return {{".cu", std::move(text)},
+          {".ptx", std::move(output.ptx)},
+          {".resources", std::move(resources)}};
+}
+
+std::string CudaCompiler::CompileArtifact(const codegen::Kernel& kernel,
+                                          const std::string& text,
+                                          const std::string& source) const {
+  std::string cubin = nvrtc_.Compile(text, source, ErrorCode::kUsage).cubin;
+  const std::vector<EntryResources> entries = ReadResources(cubin);
+  for (const codegen::CudaLaunch& launch : CudaLaunches(kernel)) {
+    const bool there = std::any_of(
+        entries.begin(), entries.end(),
+        [&](const EntryResources& e) { return e.entry == launch.entry; });
+    FUSOR_CHECK(there, kUsage, "{}: no extern \"C\" __global__ function {}",
+                source, launch.entry);
+  }
+  return cubin;
+}
+
+std::string CudaCompiler::LibraryVersion() const { return "none"; }
+
+}  // namespace fusor::cuda

@@ -1,0 +1,36 @@
+#pragma once
+
+#include "codegen/target_compiler.h"
+#include "runtime/cuda/nvrtc_compiler.h"
+
+namespace fusor::cuda {
+
+// A GPU as a compile target, without one: NVRTC makes a cubin of the text that
+// codegen prints of a kernel. Convolutions and pooling get channels-last
+// tensors; no library has been asked about them yet.
+class CudaCompiler : public codegen::TargetCompiler {
+ public:
+  // REQUIRES: target.simt. Throws what NvrtcCompiler throws.
+  explicit CudaCompiler(ir::Target target);
+
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override;
+  std::string CompileKernel(const codegen::Kernel& kernel) const override;
+  codegen::CodegenFacts Codegen() const override;
+  void PrepareCall(codegen::LibraryCall& call) const override;
+  // ".cu", ".ptx", and ".resources" with the registers and bytes of stack that
+  // each entry takes.
+  std::vector<codegen::KernelArtifact> KernelArtifacts(
+      const codegen::Kernel& kernel) const override;
+  std::string CompileArtifact(const codegen::Kernel& kernel,
+                              const std::string& text,
+                              const std::string& source) const override;
+  std::string LibraryVersion() const override;
+
+ private:
+  ir::Target target_;
+  NvrtcCompiler nvrtc_;
+};
+
+}  // namespace fusor::cuda

@@ -1,0 +1,43 @@
+#pragma once
+
+// CUDA's own libraries, opened at run time by the names under which the toolkit
+// and pip's wheels install them, where the loader finds them.
+
+#include <string>
+#include <vector>
+
+namespace fusor::cuda {
+
+// One library, open for the rest of the process.
+class Library {
+ public:
+  // Opens the first of the names that can be.
+  explicit Library(std::vector<std::string> names);
+
+  bool found() const { return handle_ != nullptr; }
+  const std::string& name() const { return name_; }  // under which it was found
+  // What the loader says of the last name, where none was found.
+  const std::string& problem() const { return problem_; }
+
+  // Null when there is no such symbol.
+  template <typename Function>
+  Function Find(const char* symbol) const {
+    return reinterpret_cast<Function>(FindSymbol(symbol));
+  }
+
+ private:
+  void* FindSymbol(const char* symbol) const;
+
+  void* handle_ = nullptr;
+  std::string name_;
+  std::string problem_;
+};
+
+// The driver, cuDNN, cuBLASLt and NCCL: a line each with the version, or what
+// is missing and what that means.
+std::vector<std::string> DescribeLibraries();
+
+// Devices that the driver offers; 0 without a driver.
+int CountDevices();
+
+}  // namespace fusor::cuda

@@ -1,0 +1,164 @@
+// Kernels compiled by NVRTC, for GPUs that need not be there.
+
+#include <gmock/gmock.h>
+
+#include "codegen/compiler.h"
+#include "ir/support/error.h"
+#include "models/model.h"
+#include "runtime/backend_loader.h"
+#include "tests/testing/kernel_statements.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::Kernel;
+using ir::DType;
+using ir::ScalarOp;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::unique_ptr<codegen::TargetCompiler> Compiler(const std::string& target) {
+  return runtime::LoadBackend("cuda").CreateCompiler(target, {});
+}
+
+// Maxima of rows of x f16[8,1024] by 128 threads each.
+Kernel RowMaxima() {
+  Kernel k;
+  k.name = "row_maxima";
+  k.lanes = 1024;
+  k.width = 8;
+  k.buffers = {{"x", DType::kF16, 8192}, {"y", DType::kF32, 8, true}};
+  k.axes = {{"r", 8}, {"c", 1024, true}};
+  k.registers = {{DType::kF32, true}, {DType::kF16, true}, {DType::kF32}};
+  k.phases.push_back(
+      {{0},
+       {Init(ScalarOp::kMaximum, 0),
+        Loop(1, {Load(1, 0, {0, {{0, 1024}, {1, 1}}}),
+                 Accumulate(ScalarOp::kMaximum, 0, 1)}),
+        ReduceLanes(ScalarOp::kMaximum, 2, 0), Store(1, {0, {{0, 1}}}, 2)}});
+  return k;
+}
+
+std::string FailureOf(const std::function<void()>& act, ErrorCode code) {
+  try {
+    act();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), code);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(NvrtcTest, MakesCubinsForEveryGpu) {
+  for (const std::string& name : ir::TargetNames()) {
+    if (!ir::FindTarget(name).simt) continue;
+    const auto compiler = Compiler(name);
+    const std::string cubin = compiler->CompileKernel(RowMaxima());
+    EXPECT_THAT(cubin, StartsWith("\177ELF")) << name;
+    Kernel renamed = RowMaxima();
+    renamed.name = "another_name";
+    EXPECT_EQ(compiler->CompileKernel(renamed), cubin) << name;
+  }
+}
+
+TEST(NvrtcTest, FactsNameWhatTheCodeDependsOn) {
+  const codegen::CodegenFacts h200 = Compiler("nvidia-h200")->Codegen();
+  EXPECT_THAT(h200.compiler, StartsWith("nvrtc 1"));
+  EXPECT_EQ(h200.device, "sm_90a");
+  EXPECT_THAT(h200.options, HasSubstr("--prec-div=true"));
+  EXPECT_EQ(Compiler("nvidia-a100")->Codegen().device, "sm_80");
+  EXPECT_EQ(Compiler("nvidia-b200")->Codegen().device, "sm_100");
+}
+
+TEST(NvrtcTest, ShowsTextPtxAndResources) {
+  const auto artifacts = Compiler("nvidia-h200")->KernelArtifacts(RowMaxima());
+  ASSERT_EQ(artifacts.size(), 3);
+  EXPECT_EQ(artifacts[0].suffix, ".cu");
+  EXPECT_THAT(artifacts[0].text,
+              StartsWith("// " + KernelStamp(RowMaxima()) + "\n"));
+  EXPECT_EQ(artifacts[1].suffix, ".ptx");
+  EXPECT_THAT(artifacts[1].text, HasSubstr(".entry fusor_p0("));
+  // Eight halves at once.
+  EXPECT_THAT(artifacts[1].text, HasSubstr("ld.global.v4"));
+  EXPECT_EQ(artifacts[2].suffix, ".resources");
+  EXPECT_THAT(artifacts[2].text,
+              ContainsRegex("fusor_p0: [1-9][0-9]* registers, 0 bytes of "
+                            "stack\n"));
+}
+
+TEST(NvrtcTest, EditedTextStandsInForItsKernel) {
+  const auto compiler = Compiler("nvidia-h200");
+  const Kernel kernel = RowMaxima();
+  std::string text = compiler->KernelArtifacts(kernel)[0].text;
+  EXPECT_EQ(compiler->CompileArtifact(kernel, text, "mine.cu"),
+            compiler->CompileKernel(kernel));
+  text.replace(text.find("MaxOp, 128"), 5, "MinOp");
+  EXPECT_NE(compiler->CompileArtifact(kernel, text, "mine.cu"),
+            compiler->CompileKernel(kernel));
+  EXPECT_THAT(
+      FailureOf([&] { compiler->CompileArtifact(kernel, "", "mine.cu"); },
+                ErrorCode::kUsage),
+      HasSubstr("mine.cu: no extern \"C\" __global__ function fusor_p0"));
+  EXPECT_THAT(FailureOf(
+                  [&] {
+                    compiler->CompileArtifact(
+                        kernel, "typedef int x;\nnonsense y;\n", "mine.cu");
+                  },
+                  ErrorCode::kUsage),
+              StartsWith("mine.cu:2: "));
+}
+
+TEST(NvrtcTest, RefusesTargetsThatAreNoGpu) {
+  EXPECT_THAT(FailureOf([] { Compiler("cpu-avx2"); }, ErrorCode::kUsage),
+              HasSubstr("target cpu-avx2 is not an NVIDIA GPU"));
+}
+
+TEST(NvrtcTest, OpensNoDevice) {
+  EXPECT_THAT(FailureOf([] { runtime::LoadBackend("cuda").OpenDevice(0, {}); },
+                        ErrorCode::kDevice),
+              HasSubstr("does not run them"));
+}
+
+TEST(NvrtcTest, DoctorNamesEveryLibrary) {
+  const std::vector<std::string> lines =
+      runtime::LoadBackend("cuda").Diagnose();
+  for (const char* library : {"NVRTC", "driver", "cuDNN", "cuBLASLt", "NCCL"}) {
+    EXPECT_THAT(lines, ::testing::Contains(StartsWith(library)));
+  }
+}
+
+// The headline step, whole: no kernel keeps registers in local memory.
+TEST(NvrtcTest, ResNet50StepCompilesWithoutSpills) {
+  const auto compiler = Compiler("nvidia-h200");
+  codegen::CompileOptions options;
+  options.plan_only = true;
+  options.passes.precision.dtype = DType::kF16;
+  options.passes.loss_scale.initial = 128;
+  const codegen::CompiledProgram program = codegen::Compile(
+      models::BuildModel("resnet50-v1.5", models::Phase::kTrain, {.batch = 256})
+          .graph,
+      codegen::ProgramKind::kTrain, *compiler, options);
+  EXPECT_GT(program.plan.kernels.size(), 20);
+  int entries = 0;
+  for (const codegen::CompiledKernel& kernel : program.plan.kernels) {
+    const std::string resources =
+        compiler->KernelArtifacts(kernel.kernel).back().text;
+    entries +=
+        static_cast<int>(std::count(resources.begin(), resources.end(), '\n'));
+    size_t spilled = 0;
+    for (size_t at = 0; at < resources.size();
+         at = resources.find('\n', at) + 1) {
+      const size_t end = resources.find('\n', at);
+      spilled +=
+          resources.substr(at, end - at).find(", 0 bytes") == std::string::npos
+              ? 1
+              : 0;
+    }
+    EXPECT_EQ(spilled, 0) << kernel.kernel.name << "\n" << resources;
+  }
+  EXPECT_GE(entries, static_cast<int>(program.plan.kernels.size()));
+}
+
+}  // namespace
+}  // namespace fusor::test
