@@ -6,6 +6,7 @@
 #include "codegen/kernel_cache.h"
 #include "codegen/kernel_fault.h"
 #include "codegen/parallel_for.h"
+#include "ir/library_choices.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/str.h"
@@ -64,6 +65,15 @@ std::string KeyOf(const CodegenFacts& facts, const std::string& target,
                      facts.device, facts.options, facts.fusor, source);
 }
 
+// With the measured choices of the program: they say for which machine it is.
+CodegenFacts FactsOf(const TargetCompiler& compiler, const Plan& plan) {
+  CodegenFacts facts = compiler.Codegen();
+  if (plan.choices != 0) {
+    facts.options += " choices=" + ir::ChoicesText(plan.choices);
+  }
+  return facts;
+}
+
 // Says why these were missed, and takes note of them.
 void ExplainMisses(const std::string& folder,
                    const std::vector<KernelOrigin>& missed,
@@ -77,7 +87,7 @@ void ExplainMisses(const std::string& folder,
 
 KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
                              const PlanOptions& options) {
-  const CodegenFacts facts = compiler.Codegen();
+  const CodegenFacts facts = FactsOf(compiler, plan);
   std::optional<KernelCache> store;
   if (!options.kernel_cache.empty()) store.emplace(options.kernel_cache);
   KernelsReport report;

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "codegen/build_plan.h"
+#include "codegen/choice_file.h"
 #include "codegen/compile_kernels.h"
 #include "codegen/lower_fusion.h"
 #include "codegen/packed_bits.h"
@@ -135,6 +136,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   };
   Stopwatch watch;
   ir::Verify(*forward);
+  CheckOrigin(options.passes.choices, compiler);
   observe("graph");
   report.nodes_forward = static_cast<int64_t>(forward->nodes().size());
   report.forward_macs = ir::GraphMacs(*forward) / BatchOf(*forward);
@@ -178,6 +180,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
 
   const PlanOptions plan_options = MakePlanOptions(options, context.options());
   program.plan = BuildPlan(*forward, lowered, compiler, plan_options);
+  program.plan.choices = pass_options.choices.Hash();
   if (options.verify) VerifyPlan(program.plan, *forward);
   report.seconds.emplace_back("plan", watch.Lap());
   if (!options.plan_only) {

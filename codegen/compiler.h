@@ -103,7 +103,8 @@ struct CompiledProgram {
 };
 
 // From a model's forward graph, or what options.start says, to a plan. Throws
-// kGraph for what the target cannot do, kOutOfMemory above the limit.
+// kGraph for what the target cannot do and for choices that were measured
+// elsewhere (CheckOrigin), kOutOfMemory above the limit.
 CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
                         const TargetCompiler& compiler,
                         const CompileOptions& options);

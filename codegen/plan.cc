@@ -4,6 +4,7 @@
 
 #include "codegen/packed_bits.h"
 #include "ir/cost.h"
+#include "ir/library_choices.h"
 #include "ir/printer.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
@@ -146,6 +147,9 @@ StateLayout StateOf(const Plan& plan) {
 
 std::string Print(const Plan& plan) {
   std::string out = fmt::format("plan {} for {}\n", plan.name, plan.target);
+  if (plan.choices != 0) {
+    out += fmt::format("choices {}\n", ir::ChoicesText(plan.choices));
+  }
   const auto section = [&](std::string_view title, char letter,
                            const auto& items, const auto& text) {
     out += fmt::format("{}:\n", title);

@@ -226,6 +226,7 @@ std::string SerializePlan(const Plan& plan) {
   out.set_version(kVersion);
   out.set_name(plan.name);
   out.set_target(plan.target);
+  out.set_choices(plan.choices);
   WriteBuffers(plan, out);
   WriteCode(plan, out);
   WriteSteps(plan, out);
@@ -249,6 +250,7 @@ Plan ParsePlan(std::string_view bytes) {
   Plan plan;
   plan.name = in.name();
   plan.target = in.target();
+  plan.choices = in.choices();
   plan.num_events = in.num_events();
   plan.peak_bytes = in.peak_bytes();
   plan.lower_bound_bytes = in.lower_bound_bytes();

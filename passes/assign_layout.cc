@@ -15,6 +15,7 @@
 #include <unordered_set>
 
 #include "ir/builder.h"
+#include "ir/convolution.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/library_choice.h"
@@ -155,6 +156,7 @@ class Assignment {
           candidate.has_value() ? candidate->results[i] : Layout{});
     }
     if (candidate.has_value() && node.attrs().Has("algorithm")) {
+      CountChoice(node);
       node.mutable_attrs().Set("algorithm", candidate->algorithm);
       context_.Record(
           {.pass = kPass,
@@ -165,6 +167,18 @@ class Assignment {
            .location = node.location()});
       changed_ = true;
     }
+  }
+
+  // Whether the choices at hand are for this step can be seen by these.
+  void CountChoice(const Node& node) {
+    const ir::LibraryChoices& choices = context_.options().choices;
+    if (choices.empty()) return;
+    const std::string problem = ir::ConvolutionProblem(node);
+    if (problem.empty()) return;
+    Count("convolutions");
+    const ir::DType dtype = node.input(0)->type().dtype;
+    const bool chosen = choices.FindCandidate(problem, dtype) != nullptr;
+    context_.counters()["chosen_convolutions"] += chosen ? 1 : 0;
   }
 
   void VisitSame(Node& node) {

@@ -45,9 +45,6 @@ std::string Settings(const PassOptions& options) {
       Names(precision.deny), precision.narrow_gradients);
   text += OptimizerSettings(options.optimizer);
   text += LossScaleSettings(options.loss_scale);
-  if (!options.choices.empty()) {
-    text += " choices=" + ir::ChoicesText(options.choices.Hash());
-  }
   text +=
       fmt::format(" micro-batches={} world-size={} disabled={} only={}",
                   static_cast<int>(options.micro_batches), options.world_size,

@@ -7,7 +7,8 @@
 namespace fusor::passes {
 
 // The options that decide what a training step is compiled to, as words
-// KEY=VALUE separated by blanks, in a fixed order; faults are left out.
+// KEY=VALUE separated by blanks, in a fixed order; faults are left out, and so
+// are choices, for which the plan has a hash.
 std::string Settings(const PassOptions& options);
 
 }  // namespace fusor::passes

@@ -239,8 +239,9 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
 
 // Chooses algorithm and layouts of every library op from the target's
 // candidates (ChooseCandidate), assigns layouts to all values, fixes the layout
-// of state for good, and inserts `copy` nodes where two layouts meet (counter
-// activation_copies, weight_repacks).
+// of state for good, and inserts `copy` nodes where two layouts meet (counters
+// activation_copies, weight_repacks). With choices, counts convolutions and
+// chosen_convolutions, for which there was one.
 bool AssignLayout(ir::Graph& graph, PassContext& context);
 
 // Lets library ops read weights that mixed precision narrows from state that

@@ -28,15 +28,8 @@ constexpr int kSweeps = 8;
 // no library does it.
 double ModelledNs(const Node& node, DType dtype, const PassContext& context) {
   ir::Graph scratch("scratch");
-  std::vector<Value*> inputs;
-  for (const Value* input : node.inputs()) {
-    ir::TensorType type = input->type();
-    const bool vector = node.op().wide_vectors && type.rank() == 1;
-    if (type.dtype == DType::kF32 && !vector) type.dtype = dtype;
-    inputs.push_back(scratch.AddInput(type, ir::InputRole::kData, "operand"));
-  }
-  const Node* copy = scratch.AddNode(node.op_name(), inputs, node.attrs());
-  const auto candidate = ChooseCandidate(*copy, context);
+  const auto candidate =
+      ChooseCandidate(AddRetyped(scratch, node, dtype), context);
   return candidate.has_value() ? static_cast<double>(candidate->modelled_ns)
                                : 0;
 }
@@ -178,6 +171,21 @@ PrecisionRule RuleOf(const Node& node, const PrecisionOptions& options) {
 
 bool IsCast(const Node& node) {
   return node.num_inputs() == 1 && node.attrs().Has("dtype");
+}
+
+const Node& AddRetyped(ir::Graph& scratch, const Node& node, DType dtype) {
+  std::vector<Value*> inputs;
+  for (const Value* input : node.inputs()) {
+    ir::TensorType type = input->type();
+    const bool vector = node.op().wide_vectors && type.rank() == 1;
+    if (type.dtype == DType::kF32 && !vector) type.dtype = dtype;
+    inputs.push_back(scratch.AddInput(type, ir::InputRole::kData, "operand"));
+  }
+  ir::Attrs attrs = node.attrs();
+  if (attrs.Has("weight_shape") && dtype != DType::kF32) {
+    attrs.Set("result_dtype", std::string("f32"));
+  }
+  return *scratch.AddNode(node.op_name(), inputs, attrs);
 }
 
 bool HasMatmul(const ir::Target& target, DType dtype) {

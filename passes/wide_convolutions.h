@@ -20,6 +20,11 @@ bool IsCast(const ir::Node& node);
 // Whether the target multiplies in that dtype, f16 or bf16.
 bool HasMatmul(const ir::Target& target, ir::DType dtype);
 
+// Adds the node to `scratch`, with operands in `dtype` where they are f32 and
+// mixed precision would narrow them; gradients of weights stay f32.
+const ir::Node& AddRetyped(ir::Graph& scratch, const ir::Node& node,
+                           ir::DType dtype);
+
 // How long a convolution takes in f32 and in the narrow dtype. 0: it cannot be
 // done so.
 struct PrecisionTimes {

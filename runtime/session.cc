@@ -53,6 +53,12 @@ int Session::AddProgram(std::unique_ptr<ir::Graph> forward,
   return static_cast<int>(programs_.size()) - 1;
 }
 
+TuneResult Session::Tune(const ir::Graph& forward, codegen::ProgramKind kind,
+                         const codegen::CompileOptions& compile,
+                         const TuneOptions& options) {
+  return runtime::Tune(forward, kind, *compiler_, *device_, compile, options);
+}
+
 // State is allocated with the first program. The temporary arena grows to the
 // largest program's; then the earlier ones are bound anew.
 void Session::PlaceArenas(Program& program) {

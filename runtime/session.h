@@ -10,6 +10,7 @@
 #include "ir/graph.h"
 #include "ir/interpreter.h"
 #include "runtime/backend.h"
+#include "runtime/tune.h"
 
 namespace fusor::codegen {
 struct CompileOptions;
@@ -53,6 +54,12 @@ class Session {
   // device has less memory than the plan needs.
   int AddProgram(std::unique_ptr<ir::Graph> forward, codegen::ProgramKind kind,
                  const codegen::CompileOptions& options);
+
+  // Measures the library's candidates for the convolutions of a model's step on
+  // this session's device, before there is a program: see runtime/tune.h.
+  TuneResult Tune(const ir::Graph& forward, codegen::ProgramKind kind,
+                  const codegen::CompileOptions& compile,
+                  const TuneOptions& options);
 
   const codegen::Plan& plan(int program) const;
   const codegen::CompileReport& report(int program) const;

@@ -42,12 +42,14 @@ LAYERS = {
     "tests": set(FOLDERS),
 }
 
-# All that runtime may see of codegen; session.cc is the one that compiles, and
-# debug/ explains what the compiler did.
+# All that runtime may see of codegen; session.cc is the one that compiles, tune.cc
+# measures what it then compiles with, and debug/ explains what the compiler did.
 CODEGEN_DATA = {"codegen/plan.h", "codegen/kernel_ir.h",
                 "codegen/cuda/print_cuda.h",
                 "codegen/target_compiler.h"}
-CODEGEN_EXTRA = {"runtime/session.cc": {"codegen/compiler.h"}}
+CODEGEN_EXTRA = {"runtime/session.cc": {"codegen/compiler.h"},
+                 "runtime/tune.cc": {"codegen/compiler.h",
+                                     "codegen/tune_study.h"}}
 CODEGEN_EXPLAINED = "runtime/debug/"
 
 # Folders of runtime/ that are backends: these, and each whose CMakeLists.txt

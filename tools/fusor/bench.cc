@@ -19,6 +19,7 @@
 #include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
 #include "tools/fusor/sweep.h"
+#include "tools/fusor/tuning.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
@@ -68,11 +69,20 @@ class BenchCommand {
         MakeModelOptions(model, NumClasses(images.get()));
     model.num_classes = options.num_classes;
     session_ = OpenSession(flags_.compile);
-    program_ = AddFirstProgram(
-        *session_, flags_.compile, model.arch, models::Phase::kTrain, options,
-        MakeCompileOptions(flags_.compile, flags_.optimizer, dumper),
-        SourceBytes(noise, model) +
-            (real ? SourceBytes(flags_.data, model) : 0));
+    codegen::CompileOptions compile =
+        MakeCompileOptions(flags_.compile, flags_.optimizer, dumper);
+    json tuning;
+    if (flags_.compile.tune) {
+      tuning = TuneIfAsked(
+          flags_.compile,
+          *models::BuildModel(model.arch, models::Phase::kTrain, options).graph,
+          codegen::ProgramKind::kTrain, *session_, compile, text_);
+    }
+    program_ =
+        AddFirstProgram(*session_, flags_.compile, model.arch,
+                        models::Phase::kTrain, options, compile,
+                        SourceBytes(noise, model) +
+                            (real ? SourceBytes(flags_.data, model) : 0));
     session_->InitializeState(flags_.data.seed);
     Debugging debugging(flags_.debug, flags_.compile.dump.to);
     debugging.Watch(*session_);
@@ -94,6 +104,7 @@ class BenchCommand {
     out["arch"] = models::CanonicalArch(model.arch);
     out["batch_size"] = model.batch;
     out["fusion"] = flags_.compile.fusion;
+    if (!tuning.is_null()) out["tuning"] = tuning;
     WriteJson(flags_.json, out);
   }
 
@@ -212,11 +223,13 @@ class BenchCommand {
 void Sweep(const BenchFlags& flags) {
   FUSOR_CHECK(flags.data.path.empty() && flags.json.empty() &&
                   flags.compile.dump.to.empty() &&
-                  flags.compile.opt_level.empty(),
+                  flags.compile.opt_level.empty() &&
+                  flags.compile.choices.empty(),
               kUsage, "--sweep and {}: expected one of them",
               !flags.data.path.empty()         ? "DATA"
               : !flags.json.empty()            ? "--json"
               : !flags.compile.dump.to.empty() ? "--dump-to"
+              : !flags.compile.choices.empty() ? "--choices"
                                                : "--opt-level");
   const SweepCell base{flags.model.batch,
                        flags.compile.amp ? "amp" : flags.compile.dtype,
@@ -252,6 +265,7 @@ void AddBench(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command->option_defaults()->group("Run");
   command->add_option("--warmup", flags->warmup, "Steps before measuring")

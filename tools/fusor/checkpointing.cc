@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "ir/library_choices.h"
 #include "ir/support/error.h"
 #include "runtime/checkpoint/weights.h"
 #include "tools/fusor/validators.h"
@@ -15,6 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kManifest[] = "manifest.json";
+// Hash of the measured choices; where there are none it is left out.
+constexpr char kChoices[] = "choices";
 
 void Warn(const std::string& text) {
   fmt::print(stderr, "warning: {}\n", text);
@@ -24,6 +27,11 @@ std::string ValueOf(const Checkpointing::Options& options,
                     const std::string& name) {
   const auto it = options.find(name);
   return it == options.end() ? "its default" : it->second;
+}
+
+std::string ChoicesOf(const Checkpointing::Options& options) {
+  const auto it = options.find(kChoices);
+  return it == options.end() ? ir::ChoicesText(0) : it->second;
 }
 
 // Names of what differs.
@@ -161,6 +169,14 @@ void Checkpointing::CheckIdentity() const {
 void Checkpointing::WarnOfChanges() const {
   const runtime::CheckpointHeader& header = resumed_->header;
   for (const std::string& name : Differences(header.options, options_)) {
+    if (name == kChoices) {
+      Warn(
+          fmt::format("resume: choices of convolutions were {}, are {}: from "
+                      "here on the bits are not those of a run that was not "
+                      "interrupted",
+                      ChoicesOf(header.options), ChoicesOf(options_)));
+      continue;
+    }
     Warn(fmt::format("resume: {} was {}, is {}", name,
                      ValueOf(header.options, name), ValueOf(options_, name)));
   }
@@ -172,6 +188,8 @@ void Checkpointing::WarnOfChanges() const {
 
 void Checkpointing::Initialize(runtime::Session& session) {
   options_["device"] = session.device().description();
+  const uint64_t choices = session.plan(0).choices;
+  if (choices != 0) options_[kChoices] = ir::ChoicesText(choices);
   if (resumed_) {
     WarnOfChanges();
     runtime::RestoreState(session, *resumed_);

@@ -17,6 +17,7 @@
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
 #include "tools/fusor/step_inputs.h"
+#include "tools/fusor/tuning.h"
 #include "tools/fusor/variant_flags.h"
 #include "tools/fusor/workbench.h"
 
@@ -127,6 +128,28 @@ void DumpVariants(const DumpFlags& flags,
   }
 }
 
+// With --tune: those that do not say which choices they want. In mixed
+// precision if one of them is, which measures fp32 as well.
+void TuneVariants(const CompileFlags& flags, const ir::Graph& graph,
+                  std::vector<runtime::Variant>& variants, FILE* text) {
+  if (!flags.tune) return;
+  const runtime::Variant* base = &variants[0];
+  for (const runtime::Variant& variant : variants) {
+    if (variant.compile.passes.precision.dtype == ir::DType::kF32) continue;
+    base = &variant;
+    break;
+  }
+  codegen::CompileOptions options = base->compile;
+  options.passes.winograd = true;
+  runtime::Session session(*base->backend, base->device);
+  TuneIfAsked(flags, graph, codegen::ProgramKind::kTrain, session, options,
+              text);
+  for (runtime::Variant& variant : variants) {
+    if (variant.name.find("choices=") != std::string::npos) continue;
+    variant.compile.passes.choices = options.passes.choices;
+  }
+}
+
 void RunCompare(CompareFlags flags) {
   FILE* text = TextStream({flags.json, flags.html, flags.compile.dump.to});
   CheckOutput("--html", flags.html);
@@ -149,6 +172,7 @@ void RunCompare(CompareFlags flags) {
   flags.options.stop = StopRequested;
   flags.options.profiles =
       std::min(flags.options.profiles, flags.options.rounds);
+  TuneVariants(flags.compile, *model.graph, variants, text);
   const runtime::Comparison comparison =
       runtime::Compare(*model.graph, variants,
                        InputsOf(source->Next(), flags.lr), flags.options);
@@ -178,12 +202,14 @@ void AddCompare(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command
       ->add_option(
           "--a", flags->first,
           "First variant, KEY=VALUE,...: fusion, fusion-rounding, "
-          "winograd, dtype, backend, threads, kernel-cache, disable-pass, "
+          "winograd, dtype, choices (FILE or none), backend, threads, "
+          "kernel-cache, disable-pass, "
           "only-pass (names joined by +), substitute-kernel (NAME:FILE)")
       ->capture_default_str();
   command

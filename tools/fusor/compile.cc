@@ -5,6 +5,7 @@
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/tuning.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
@@ -75,6 +76,23 @@ void PrintArenas(FILE* text, const codegen::Plan& plan) {
   fmt::print(text, "\n");
 }
 
+// With --tune; it takes the device itself.
+json Tune(const CompileCommandFlags& flags, const Source& source,
+          codegen::CompileOptions& options, FILE* text) {
+  if (!flags.compile.tune) return nullptr;
+  FUSOR_CHECK(options.start == codegen::GraphStage::kForward, kUsage,
+              "--tune: expected a model or its forward graph, got {} after "
+              "differentiation",
+              flags.module);
+  const auto session = OpenSession(flags.compile);
+  const std::string& here = session->compiler().target().name;
+  FUSOR_CHECK(flags.compile.target.empty() || flags.compile.target == here,
+              kUsage, "--tune measures this machine, {}: got --target {}", here,
+              flags.compile.target);
+  return TuneIfAsked(flags.compile, *source.graph, source.kind, *session,
+                     options, text);
+}
+
 void RunCompile(const CompileCommandFlags& flags) {
   FILE* text = TextStream({flags.json, flags.compile.dump.to});
   CheckOutput("--json", flags.json);
@@ -84,6 +102,7 @@ void RunCompile(const CompileCommandFlags& flags) {
   codegen::CompileOptions options =
       MakeCompileOptions(flags.compile, flags.optimizer, dumper);
   options.start = codegen::StageOf(*source.graph);
+  const json tuning = Tune(flags, source, options, text);
   const codegen::CompiledProgram program = codegen::Compile(
       std::move(source.graph), source.kind, *compiler, options);
   fmt::print(text, "{} for {} with {} threads\n", program.plan.name,
@@ -93,6 +112,7 @@ void RunCompile(const CompileCommandFlags& flags) {
   PrintPasses(text, program.report);
   json out = ProgramJson(*program.graph, program.plan, program.report);
   out["module"] = program.plan.name;
+  if (!tuning.is_null()) out["tuning"] = tuning;
   out["target"] = program.plan.target;
   for (const codegen::Arena& arena : program.plan.arenas) {
     out["arena_bytes"][arena.name] = arena.bytes;
@@ -110,6 +130,7 @@ void AddCompile(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);
   command

@@ -207,6 +207,10 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
                  "Keep compiled kernels on disk: on or off")
       ->capture_default_str()
       ->check(on_off);
+  app.add_option("--choices", f.choices,
+                 "Run convolutions as this file of --tune says, not by the "
+                 "built-in rule")
+      ->type_name("FILE");
   app.add_option("--disable-pass", f.disabled, "Skip a pass (repeatable)")
       ->allow_extra_args(false)
       ->type_name("PASS");
@@ -229,7 +233,8 @@ std::vector<std::string> CompileWords(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::string& group = option->get_group();
     if (option->count() == 0 || (group != kCompilation && group != kTraining) ||
-        option->get_lnames()[0] == "substitute-kernel") {
+        option->get_lnames()[0] == "substitute-kernel" ||
+        option->get_lnames()[0] == "tune") {
       continue;
     }
     const bool has_value = option->get_items_expected_max() > 0;

@@ -63,6 +63,8 @@ struct CompileFlags {
   std::vector<std::string> amp_allow, amp_deny;
   std::vector<std::string> substitutes;  // NAME:FILE
   std::string cache = "on";
+  std::string choices;  // file; empty: the built-in rule, or a default place
+  bool tune = false;
   std::vector<std::string> disabled, only;
   std::vector<std::string> fuel;  // "PASS=N"
   bool verify = false;

@@ -11,6 +11,7 @@
 #include "models/model.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/step_profile.h"
+#include "tools/fusor/tuning.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -40,9 +41,13 @@ void RunPlan(const PlanFlags& flags) {
       models::BuildModel(flags.model.arch, models::Phase::kTrain,
                          MakeModelOptions(flags.model, 0));
   const auto session = OpenSession(flags.compile);
+  codegen::CompileOptions options =
+      MakeCompileOptions(flags.compile, flags.optimizer, dumper);
+  const nlohmann::json tuning =
+      TuneIfAsked(flags.compile, *model.graph, codegen::ProgramKind::kTrain,
+                  *session, options, text);
   const int program = session->AddProgram(
-      std::move(model.graph), codegen::ProgramKind::kTrain,
-      MakeCompileOptions(flags.compile, flags.optimizer, dumper));
+      std::move(model.graph), codegen::ProgramKind::kTrain, options);
   std::vector<double> measured;
   if (flags.profile)
     measured = ProfileSynthetic(flags.model, *session, program);
@@ -65,6 +70,7 @@ void RunPlan(const PlanFlags& flags) {
   nlohmann::json out = codegen::PlanReportJson(plan, report, target);
   out["arch"] = models::CanonicalArch(flags.model.arch);
   out["batch_size"] = flags.model.batch;
+  if (!tuning.is_null()) out["tuning"] = tuning;
   WriteJson(flags.json, out);
 }
 
@@ -77,6 +83,7 @@ void AddPlan(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command->add_flag("--profile", flags->profile,
                     "Measure each kernel on synthetic data as well");

@@ -21,6 +21,7 @@
 #include "tools/fusor/memory_advice.h"
 #include "tools/fusor/train_flags.h"
 #include "tools/fusor/train_report.h"
+#include "tools/fusor/tuning.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -136,6 +137,13 @@ class TrainCommand {
       compile.passes.micro_batches = passes::MicroBatches::kFinish;
     }
     session_ = OpenSession(flags_.compile);
+    if (flags_.compile.tune) {
+      const auto model =
+          models::BuildModel(flags_.model.arch, models::Phase::kTrain, options);
+      tuning_ =
+          TuneIfAsked(flags_.compile, *model.graph,
+                      codegen::ProgramKind::kTrain, *session_, compile, text_);
+    }
     const int64_t data_bytes =
         SourceBytes(flags_.data, flags_.model) * (evaluates ? 2 : 1);
     train_ =
@@ -209,6 +217,7 @@ class TrainCommand {
     out.update(TrainingJson(report));
     out["arch"] = models::CanonicalArch(flags_.model.arch);
     out["batch_size"] = flags_.model.batch;
+    if (!tuning_.is_null()) out["tuning"] = tuning_;
     if (!evals_.empty()) {
       out["top1"] = evals_.back()["top1"];
       out["top5"] = evals_.back()["top5"];
@@ -235,6 +244,7 @@ class TrainCommand {
   int accumulate_ = -1;
   int eval_ = -1;
   std::vector<json> evals_;
+  json tuning_;  // null without --tune
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "ir/support/error.h"
+#include "tools/fusor/tuning.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
@@ -17,11 +18,11 @@ constexpr std::array<std::string_view, 7> kDeciding = {
     "Model",    "Compilation", "Training", "Loss scale",
     "Schedule", "Data",        "Run"};
 // but for these.
-constexpr std::array<std::string_view, 14> kNotDeciding = {
+constexpr std::array<std::string_view, 16> kNotDeciding = {
     "--overflow-limit", "--workers",       "--prefetch",       "--synthetic",
     "--kernel-cache",   "--verify",        "--verify-each",    "--bad-record",
     "--print-freq",     "--training-only", "--evaluate-every", "--run-epochs",
-    "--prof",           "--stop-at-top1"};
+    "--prof",           "--stop-at-top1",  "--choices",        "--tune"};
 
 void AddRunFlags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->group("Run");
@@ -86,6 +87,7 @@ void AddTrainFlags(CLI::App& app, TrainFlags& f) {
   AddOptimizerFlags(app, f.optimizer);
   AddScheduleFlags(app, f.optimizer);
   AddCompileFlags(app, f.compile);
+  AddTuneFlag(app, f.compile);
   AddDumpFlags(app, f.compile.dump);
   AddRunFlags(app, f);
   AddCheckpointFlags(app, f.checkpoint);

@@ -80,6 +80,12 @@ runtime::Variant ParseVariant(const std::string& flag, const std::string& text,
       {"kernel-cache", {on_off, into(flags.cache)}},
       {"dtype", {{"fp32", "bf16", "fp16"}, into(flags.dtype)}},
       {"backend", {{}, into(flags.backend)}},
+      {"choices",
+       {{},
+        [&](const std::string& value) {
+          flags.choices = value == "none" ? "" : value;
+          flags.tune = false;
+        }}},
       {"substitute-kernel",
        {{},
         [&](const std::string& value) { flags.substitutes.push_back(value); }}},

@@ -12,6 +12,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "codegen/choice_file.h"
 #include "codegen/dump/dumper.h"
 #include "codegen/report/kernel_kinds.h"
 #include "ir/support/environment.h"
@@ -155,6 +156,9 @@ codegen::CompileOptions MakeCompileOptions(
   options.passes.eager_rounding = flags.rounding == "eager";
   options.passes.winograd = flags.winograd == "on";
   options.passes.precision = MakePrecision(flags);
+  if (!flags.choices.empty() && !flags.tune) {
+    options.passes.choices = codegen::ReadChoices(flags.choices);
+  }
   options.substitutes = ReadSubstitutes(flags.substitutes);
   options.passes.disabled = {flags.disabled.begin(), flags.disabled.end()};
   options.passes.only = {flags.only.begin(), flags.only.end()};
@@ -308,6 +312,7 @@ json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
            {{"narrow", Counter(report, "allowed_16")},
             {"wide", Counter(report, "allowed_f32")}}},
           {"bytes_moved", report.bytes_moved},
+          {"choices", ir::ChoicesText(plan.choices)},
           {"planned_peak_bytes", plan.peak_bytes},
           {"planned_lower_bound_bytes", plan.lower_bound_bytes},
           {"compile_seconds", compile},
@@ -345,6 +350,12 @@ std::string ProgramSummary(const codegen::Plan& plan,
         "to fp32; {} copies of weights kept\n",
         counter("allowed_16"), counter("allowed_f32"), counter("casts_narrow"),
         counter("casts_wide"), counter("weight_copies"));
+  }
+  if (plan.choices != 0) {
+    text +=
+        fmt::format("choices   {} for {} of {} convolutions\n",
+                    ir::ChoicesText(plan.choices),
+                    counter("chosen_convolutions"), counter("convolutions"));
   }
   text += fmt::format(
       "step      {} kernels ({} distinct), {} library calls, at least {} "

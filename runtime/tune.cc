@@ -1,0 +1,239 @@
+#include "runtime/tune.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "codegen/compiler.h"
+#include "codegen/tune_study.h"
+#include "runtime/debug/profile.h"
+
+namespace fusor::runtime {
+namespace {
+
+using codegen::LibraryCall;
+using ir::DType;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kTooSlow = 1.5;   // over the problem's best
+constexpr double kMeasuredMs = 4;  // a measurement lasts at least so long,
+constexpr int kMostLaunches = 16;  // or takes so many launches
+constexpr int64_t kCastElements = int64_t{1} << 24;
+constexpr int64_t kLeastBytes = int64_t{64} << 20;
+
+// A call of the library, ready to be launched on any of several sets of
+// buffers.
+class Work {
+ public:
+  Work(LibraryCall call, const codegen::TargetCompiler& compiler,
+       Device& device) {
+    compiler.PrepareCall(call);
+    executable_ = device.LoadCall(call);
+    implementation_ = call.implementation;
+    for (const auto* types : {&call.operands, &call.results}) {
+      for (const ir::TensorType& type : *types) Place(type.num_bytes());
+    }
+    if (call.workspace_bytes > 0) Place(call.workspace_bytes);
+  }
+
+  // Of one set of buffers.
+  int64_t bytes() const { return bytes_; }
+  const std::string& implementation() const { return implementation_; }
+  double median() const { return Median(ms_); }
+
+  bool alive = true;  // still measured
+
+  // A launch whose time does not count, then those whose does.
+  void Warm(Memory& memory, Stream& stream) {
+    Launch(memory, stream);
+    stream.Synchronize();
+  }
+  void Measure(Memory& memory, Stream& stream) {
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < launches_; ++i) Launch(memory, stream);
+    stream.Synchronize();
+    const std::chrono::duration<double, std::milli> spent =
+        Clock::now() - start;
+    ms_.push_back(spent.count() / launches_);
+  }
+  // By what has been measured so far.
+  void SetLaunches() {
+    launches_ =
+        static_cast<int>(std::clamp(kMeasuredMs / std::max(median(), 1e-3), 1.0,
+                                    static_cast<double>(kMostLaunches)));
+  }
+
+ private:
+  void Place(int64_t bytes) {
+    offsets_.push_back(bytes_);
+    bytes_ += codegen::PadToAlignment(bytes);
+  }
+
+  void Launch(Memory& memory, Stream& stream) {
+    const auto sets = std::max<int64_t>(
+        static_cast<int64_t>(memory.bytes()) / std::max<int64_t>(bytes_, 1), 1);
+    char* base = static_cast<char*>(memory.data()) + next_++ % sets * bytes_;
+    std::vector<void*> args;
+    for (int64_t offset : offsets_) args.push_back(base + offset);
+    stream.Launch(*executable_, args.data(), args.size());
+  }
+
+  std::unique_ptr<Executable> executable_;
+  std::string implementation_;
+  std::vector<int64_t> offsets_;
+  int64_t bytes_ = 0;
+  int64_t next_ = 0;
+  int launches_ = 1;
+  std::vector<double> ms_;
+};
+
+class Tuner {
+ public:
+  Tuner(const codegen::TuneStudy& study,
+        const codegen::TargetCompiler& compiler, Device& device,
+        const TuneOptions& options)
+      : study_(study),
+        compiler_(compiler),
+        device_(device),
+        options_(options),
+        stream_(device.CreateStream()) {}
+
+  TuneResult Run() {
+    const Clock::time_point start = Clock::now();
+    candidates_ = study_.Candidates();
+    AddWork();
+    for (int round = 0; round <= options_.rounds && !work_.empty(); ++round) {
+      Tell(round);
+      for (const auto& [problem, indices] : of_problem_) {
+        if (!MeasureProblem(indices, round == 0)) {
+          result_.complete = false;
+          return std::move(result_);
+        }
+      }
+    }
+    if (!work_.empty()) Choose();
+    const std::chrono::duration<double> spent = Clock::now() - start;
+    result_.seconds = spent.count();
+    return std::move(result_);
+  }
+
+ private:
+  void AddWork() {
+    if (candidates_.empty()) return;
+    const ir::Target& target = compiler_.target();
+    const ir::TensorType from{DType::kF32, {kCastElements}, {}};
+    ir::TensorType to = from;
+    to.dtype = study_.mixed();
+    cast_ = std::make_unique<Work>(
+        LibraryCall{.op = "copy", .operands = {from}, .results = {to}},
+        compiler_, device_);
+    int64_t bytes =
+        std::max({kLeastBytes, 2 * std::max(target.l2_bytes, target.l3_bytes),
+                  cast_->bytes()});
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      work_.emplace_back(candidates_[i].call, compiler_, device_);
+      of_problem_[candidates_[i].problem].push_back(i);
+      bytes = std::max(bytes, work_.back().bytes());
+    }
+    memory_ = device_.Allocate(static_cast<size_t>(bytes));
+    Fill();
+  }
+
+  // With a pattern that is a small number in f32 and in each 16-bit dtype.
+  void Fill() {
+    const std::vector<uint16_t> pattern(size_t{1} << 20, 0x3c00);
+    const size_t chunk = pattern.size() * sizeof(uint16_t);
+    for (size_t at = 0; at < memory_->bytes(); at += chunk) {
+      stream_->CopyToDevice(static_cast<char*>(memory_->data()) + at,
+                            pattern.data(),
+                            std::min(chunk, memory_->bytes() - at));
+    }
+    stream_->Synchronize();
+  }
+
+  void Tell(int round) const {
+    if (!options_.progress) return;
+    const auto alive =
+        std::count_if(work_.begin(), work_.end(),
+                      [](const Work& work) { return work.alive; });
+    options_.progress(
+        fmt::format("round {} of {}: {} candidates of {} convolution problems",
+                    round, options_.rounds, alive, of_problem_.size()));
+  }
+
+  // False when it was stopped.
+  bool MeasureProblem(const std::vector<size_t>& indices, bool first) {
+    for (size_t i : indices) {
+      if (options_.stop && options_.stop()) return false;
+      Work& work = work_[i];
+      if (!work.alive) continue;
+      if (first) work.Warm(*memory_, *stream_);
+      work.Measure(*memory_, *stream_);
+      if (first) work.SetLaunches();
+    }
+    cast_->Measure(*memory_, *stream_);
+    if (!first) return true;
+    double best = work_[indices[0]].median();
+    for (size_t i : indices) best = std::min(best, work_[i].median());
+    for (size_t i : indices) {
+      work_[i].alive = work_[i].median() <= kTooSlow * best;
+    }
+    return true;
+  }
+
+  void Choose() {
+    const double ns_per_byte =
+        cast_->median() * 1e6 / static_cast<double>(cast_->bytes());
+    for (size_t i = 0; i < work_.size(); ++i) {
+      candidates_[i].ms = work_[i].median();
+    }
+    result_.choices = study_.Choose(candidates_, ns_per_byte);
+    result_.choices.origin = {.target = compiler_.target().name,
+                              .device = device_.description(),
+                              .library = compiler_.LibraryVersion(),
+                              .threads = compiler_.target().threads};
+    for (size_t i = 0; i < work_.size(); ++i) {
+      const codegen::StudiedCandidate& c = candidates_[i];
+      result_.measured.push_back({c.problem, c.layers, c.dtype, c.name,
+                                  work_[i].implementation(), c.ms,
+                                  c.copied_bytes * ns_per_byte * 1e-6});
+      AddComment(result_.measured.back());
+    }
+  }
+
+  // "direct 20.1 ms, winograd 12.3 ms".
+  void AddComment(const TunedCandidate& c) {
+    std::string& comment = result_.comments[{c.problem, c.dtype}];
+    if (!comment.empty()) comment += ", ";
+    comment += fmt::format("{} {:.3f} ms", c.name, c.ms);
+    if (c.copies_ms > 0) comment += fmt::format(" + {:.3f}", c.copies_ms);
+  }
+
+  const codegen::TuneStudy& study_;
+  const codegen::TargetCompiler& compiler_;
+  Device& device_;
+  const TuneOptions& options_;
+  const std::unique_ptr<Stream> stream_;
+  std::vector<codegen::StudiedCandidate> candidates_;
+  std::vector<Work> work_;                                 // of each
+  std::map<std::string, std::vector<size_t>> of_problem_;  // into them
+  std::unique_ptr<Work> cast_;
+  std::unique_ptr<Memory> memory_;
+  TuneResult result_;
+};
+
+}  // namespace
+
+TuneResult Tune(const ir::Graph& forward, codegen::ProgramKind kind,
+                const codegen::TargetCompiler& compiler, Device& device,
+                const codegen::CompileOptions& compile,
+                const TuneOptions& options) {
+  const codegen::TuneStudy study(forward, kind, compiler, compile);
+  return Tuner(study, compiler, device, options).Run();
+}
+
+}  // namespace fusor::runtime

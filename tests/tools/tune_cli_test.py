@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Measured choices as a user meets them: tune_cli_test.py FUSOR."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FUSOR = sys.argv.pop(1)
+SMALL = ["-a", "resnet20-cifar", "--num-classes", "10", "-b", "2",
+         "--threads", "1"]
+TRAIN = [*SMALL, "--synthetic", "--training-only", "--iterations", "2",
+         "--amp"]
+USAGE, GRAPH = 2, 3
+
+
+class TuneTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = tempfile.TemporaryDirectory()
+        cls.cache = pathlib.Path(cls.shared.name) / "cache"
+        cls.choices = pathlib.Path(cls.shared.name) / "choices.txt"
+        cls.tuned = cls.json_of("train", *TRAIN, "--tune", "--choices",
+                                cls.choices)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.shared.cleanup()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    @classmethod
+    def run_fusor(cls, *args):
+        return subprocess.run(
+            [FUSOR, *map(str, args)], capture_output=True, text=True,
+            check=False, env=dict(os.environ, FUSOR_CACHE_DIR=str(cls.cache)))
+
+    @classmethod
+    def json_of(cls, *args):
+        result = cls.run_fusor(*args, "--json", "-")
+        assert result.returncode == 0, result.stderr
+        out = json.loads(result.stdout)
+        out["text"] = result.stderr
+        return out
+
+    def fails(self, code, text, *args):
+        result = self.run_fusor(*args)
+        self.assertEqual(result.returncode, code, result.stderr)
+        line, = result.stderr.splitlines()
+        self.assertIn(text, line)
+
+    def edited(self, old, new):
+        text = self.choices.read_text()
+        self.assertIn(old, text)
+        path = self.folder / "edited.txt"
+        path.write_text(text.replace(old, new, 1))
+        return path
+
+    def test_measures_writes_and_goes_on_with_it(self):
+        text = self.choices.read_text()
+        self.assertTrue(text.startswith("fusor choices 1\n"))
+        self.assertIn("\nthreads 1\n", text)
+        self.assertRegex(self.tuned["choices"], "^[0-9a-f]{16}$")
+        tuning = self.tuned["tuning"]
+        self.assertEqual(tuning["choices"], self.tuned["choices"])
+        self.assertEqual(tuning["file"], str(self.choices))
+        measured = {(c["problem"], c["dtype"]) for c in tuning["candidates"]}
+        chosen = [(c["problem"], c["dtype"]) for c in tuning["candidates"]
+                  if c["chosen"]]
+        self.assertEqual(len(chosen), len(set(chosen)))
+        self.assertEqual(set(chosen), measured)
+        self.assertIn("tuned     ", self.tuned["text"])
+        self.assertIn(f"choices   {self.tuned['choices']} for 57 of 57 "
+                      "convolutions", self.tuned["text"])
+
+    def test_one_file_gives_the_same_bits_each_time(self):
+        runs = [self.json_of("train", *TRAIN, "--choices", self.choices)
+                for _ in range(2)]
+        for run in runs:
+            self.assertEqual(run["choices"], self.tuned["choices"])
+            self.assertEqual(run["state_hash"], self.tuned["state_hash"])
+            self.assertNotIn("tuning", run)
+
+    def test_without_a_file_the_built_in_rule_decides(self):
+        out = self.json_of("compile", *SMALL, "--amp")
+        self.assertEqual(out["choices"], "none")
+        self.assertNotIn("convolutions", out["counters"])
+
+    def test_the_default_place_is_beside_the_kernel_cache(self):
+        out = self.json_of("compile", *SMALL, "--tune")
+        path = pathlib.Path(out["tuning"]["file"])
+        self.assertEqual(path.parent, self.cache / "choices")
+        self.assertTrue(path.name.startswith("resnet20_cifar.b2.f32.cpu-"),
+                        path.name)
+        again = self.json_of("compile", *SMALL, "--choices", path)
+        self.assertEqual(again["choices"], out["choices"])
+
+    def test_a_step_of_other_shapes_says_that_none_applies(self):
+        out = self.json_of("compile", *SMALL, "-b", "3", "--amp", "--choices",
+                           self.choices)
+        self.assertIn("for 0 of 57 convolutions", out["text"])
+
+    def test_dumps_and_checkpoints_name_the_choices(self):
+        workspace = self.folder / "w"
+        dump = self.folder / "d"
+        self.json_of("train", *TRAIN, "--choices", self.choices, "--workspace",
+                     workspace, "--dump-to", dump, "--dump-pass", "plan")
+        module = json.loads(next(dump.glob("m*/module.json")).read_text())
+        self.assertEqual(module["choices"], self.tuned["choices"])
+        plan = next(dump.glob("m*/plan.txt")).read_text()
+        self.assertIn("choices " + self.tuned["choices"], plan)
+        manifest = next((workspace / "checkpoints").glob("*/manifest.json"))
+        self.assertIn(self.tuned["choices"], manifest.read_text())
+
+        longer = [*TRAIN, "--iterations", "4", "--workspace", workspace,
+                  "--resume", "auto"]
+        same = self.run_fusor("train", *longer, "--choices", self.choices,
+                              "--prof", "1")
+        self.assertEqual(same.returncode, 0, same.stderr)
+        self.assertNotIn("choices", same.stderr)
+        other = self.run_fusor("train", *longer)
+        self.assertEqual(other.returncode, 0, other.stderr)
+        self.assertIn(
+            f"warning: resume: choices of convolutions were "
+            f"{self.tuned['choices']}, are none: from here on the bits are "
+            "not those of a run that was not interrupted", other.stderr)
+
+    def test_variants_take_choices(self):
+        result = self.run_fusor(
+            "compare", *SMALL, "--amp", "--rounds", "1", "--warmup", "0",
+            "--a", "choices=none", "--b", f"choices={self.choices}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_what_is_wrong_with_a_file_is_one_line(self):
+        compile_ = ("compile", *SMALL, "--amp", "--choices")
+        missing = self.folder / "missing.txt"
+        self.fails(USAGE, str(missing), *compile_, missing)
+        self.fails(GRAPH, "expected version 1, got 0", *compile_,
+                   self.edited("choices 1", "choices 0"))
+        self.fails(GRAPH, "unknown line", *compile_,
+                   self.edited("candidate", "canditate"))
+        self.fails(GRAPH, "the file was cut", *compile_,
+                   self.edited(re.search("end .*\n",
+                                         self.choices.read_text())[0], ""))
+        self.fails(GRAPH, "of another library: expected oneDNN", *compile_,
+                   self.edited("library oneDNN", "library twoDNN"))
+        self.fails(GRAPH, "of another number of threads: expected 2, got 1",
+                   *compile_, self.choices, "--threads", "2")
+
+    def test_what_cannot_be_measured_or_written_is_refused_at_once(self):
+        self.fails(USAGE, "--choices", "compile", *SMALL, "--tune",
+                   "--choices", self.folder / "no" / "folder.txt")
+        out = self.json_of("compile", *SMALL)
+        other = ("cpu-avx512" if out["target"] == "cpu-avx2" else "cpu-avx2")
+        self.fails(USAGE, f"--tune measures this machine, {out['target']}: "
+                   f"got --target {other}",
+                   "compile", *SMALL, "--tune", "--target", other)
+
+
+if __name__ == "__main__":
+    unittest.main()

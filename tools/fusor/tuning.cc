@@ -1,0 +1,111 @@
+#include "tools/fusor/tuning.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "codegen/choice_file.h"
+#include "ir/support/environment.h"
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+#include "tools/fusor/commands.h"
+#include "tools/fusor/workbench.h"
+
+namespace fusor::tools {
+namespace {
+
+using nlohmann::json;
+
+// One a model, batch size, precision and target: measuring one does not
+// overwrite another.
+std::string DefaultFile(const ir::Graph& forward, const ir::Target& target,
+                        ir::DType mixed) {
+  const std::string cache = CacheDirectory();
+  FUSOR_CHECK(!cache.empty(), kUsage,
+              "--tune: expected --choices FILE, for there is no cache folder "
+              "(FUSOR_CACHE_DIR) to write to");
+  MakeFolder("--tune", cache + "/choices");
+  const ir::Value* images = forward.FindInput("images");
+  const int64_t batch = images == nullptr || images->type().rank() == 0
+                            ? 1
+                            : images->type().shape[0];
+  return fmt::format("{}/choices/{}.b{}.{}.{}.{}t.txt", cache, forward.name(),
+                     batch, DTypeName(mixed), target.name, target.threads);
+}
+
+json CandidatesJson(const runtime::TuneResult& result) {
+  json out = json::array();
+  for (const runtime::TunedCandidate& c : result.measured) {
+    const std::string* chosen =
+        result.choices.FindCandidate(c.problem, c.dtype);
+    out.push_back({{"problem", c.problem},
+                   {"layers", c.layers},
+                   {"dtype", DTypeName(c.dtype)},
+                   {"name", c.name},
+                   {"implementation", c.implementation},
+                   {"ms", c.ms},
+                   {"copies_ms", c.copies_ms},
+                   {"chosen", chosen != nullptr && *chosen == c.name}});
+  }
+  return out;
+}
+
+void Tell(const runtime::TuneResult& result, const std::string& file,
+          FILE* text) {
+  size_t wide = 0;
+  for (const auto& [key, dtype] : result.choices.precisions) {
+    wide += dtype == ir::DType::kF32 ? 1 : 0;
+  }
+  fmt::print(text, "tuned     {} candidates of {} convolutions in {:.1f} s",
+             result.measured.size(), result.choices.candidates.size(),
+             result.seconds);
+  if (!result.choices.precisions.empty()) {
+    fmt::print(text, "; {} of {} faster in fp32", wide,
+               result.choices.precisions.size());
+  }
+  fmt::print(text, "; wrote {}\n", file);
+  std::fflush(text);
+}
+
+}  // namespace
+
+void AddTuneFlag(CLI::App& app, CompileFlags& flags) {
+  app.add_flag("--tune", flags.tune,
+               "Measure the library's candidates for each convolution first, "
+               "and their precision under --amp, and write the fastest to "
+               "--choices FILE (default: beside the kernel cache)")
+      ->group("Compilation");
+}
+
+json TuneIfAsked(const CompileFlags& flags, const ir::Graph& forward,
+                 codegen::ProgramKind kind, runtime::Session& session,
+                 codegen::CompileOptions& options, FILE* text) {
+  if (!flags.tune) return nullptr;
+  const ir::Target& target = session.compiler().target();
+  const std::string file =
+      flags.choices.empty()
+          ? DefaultFile(forward, target, options.passes.precision.dtype)
+          : flags.choices;
+  CheckOutput("--choices", file);
+  runtime::TuneOptions tune;
+  tune.stop = StopRequested;
+  if (isatty(STDERR_FILENO) == 1) {
+    tune.progress = [](const std::string& line) {
+      fmt::print(stderr, "tune: {}\n", line);
+    };
+  }
+  runtime::TuneResult result = session.Tune(forward, kind, options, tune);
+  if (!result.complete) return nullptr;
+  result.choices.origin.file = file;
+  WriteText(file, codegen::PrintChoices(result.choices, result.comments));
+  options.passes.choices = result.choices;
+  Tell(result, file, text);
+  return {{"seconds", result.seconds},
+          {"file", file},
+          {"choices", ir::ChoicesText(result.choices.Hash())},
+          {"candidates", CandidatesJson(result)}};
+}
+
+}  // namespace fusor::tools
