@@ -222,10 +222,14 @@ std::unique_ptr<LibraryExecutable> MakeConvGradInput(const LibraryCall& call) {
 
 std::unique_ptr<LibraryExecutable> MakeConvGradWeight(const LibraryCall& call) {
   const int64_t groups = call.attrs.Int("groups");
-  ConvDescs d{ToDesc(call.operands[0]),
+  const bool flat = call.attrs.String("algorithm") == kFlat;
+  const auto activation = [&](const ir::TensorType& type) {
+    return ToDesc(flat ? Flattened(type) : type);
+  };
+  ConvDescs d{activation(call.operands[0]),
               ToDesc(GroupedWeight(call.results[0], groups)),
               {},
-              ToDesc(call.operands[1])};
+              activation(call.operands[1])};
   const dnnl::memory::desc plain = d.weight;
   const auto pd = DescribeConv(
       d, call.results[0], groups,

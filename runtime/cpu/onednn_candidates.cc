@@ -138,6 +138,28 @@ std::optional<Chosen> Choose(const Convolution& t, const Node& node,
   return chosen;
 }
 
+// A bf16 weight gradient in blocked layout over images of one row.
+std::optional<Chosen> ChooseFlat(const Convolution& t, const Node& node,
+                                 int64_t block) {
+  TensorType x = t.x, y = t.y;
+  x.layout = BlockedLayout(x.shape, block);
+  y.layout = BlockedLayout(y.shape, block);
+  if (t.kind != ConvKind::kGradWeight || x.dtype != ir::DType::kBF16 ||
+      !CanBeFlat(t.weight, node.attrs()) || x.layout.is_row_major() ||
+      y.layout.is_row_major()) {
+    return std::nullopt;
+  }
+  auto chosen =
+      Query(t.kind,
+            {ToDesc(Flattened(x)), AnyDesc(t.weight), {}, ToDesc(Flattened(y))},
+            node.attrs(), kFlat);
+  if (chosen.has_value()) {
+    chosen->x = x.layout;
+    chosen->y = y.layout;
+  }
+  return chosen;
+}
+
 LibraryCandidate MakeCandidate(const std::string& name,
                                const std::string& algorithm,
                                const Chosen& chosen, ConvKind kind,
@@ -191,6 +213,8 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
     add("winograd", "winograd",
         Choose(t, node, "winograd", target.channel_block()));
   }
+  const auto flat = ChooseFlat(t, node, target.channel_block());
+  if (flat.has_value() && !IsReference(*flat)) add(kFlat, kFlat, flat);
   const auto direct = Choose(t, node, "direct", target.channel_block());
   add("direct", "direct", direct);
   if (node.attrs().Int("groups") > 1) return candidates;

@@ -17,7 +17,7 @@ dnnl::primitive_attr UserScratchpad() {
 
 algorithm ConvAlgorithm(const std::string& name) {
   if (name == "winograd") return algorithm::convolution_winograd;
-  if (name == "direct") return algorithm::convolution_direct;
+  if (name == "direct" || name == kFlat) return algorithm::convolution_direct;
   return algorithm::convolution_auto;
 }
 
@@ -45,6 +45,18 @@ std::optional<Desc> Try(Make make) {
 }
 
 }  // namespace
+
+bool CanBeFlat(const ir::TensorType& weight, const ir::Attrs& attrs) {
+  return weight.shape[2] == 1 && weight.shape[3] == 1 &&
+         attrs.Int("groups") == 1 && attrs.Ints("stride") == Ints{1, 1} &&
+         attrs.Ints("pad") == Ints{0, 0};
+}
+
+ir::TensorType Flattened(ir::TensorType activation) {
+  ir::Shape& shape = activation.shape;
+  shape = {shape[0], shape[1], 1, shape[2] * shape[3]};
+  return activation;
+}
 
 std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
     const ConvDescs& d, const ir::Attrs& attrs, const std::string& algorithm,

@@ -11,11 +11,19 @@ namespace fusor::cpu {
 // oneDNN primitive descriptors of the IR's library ops. Memory descs may be
 // `any`. nullopt where oneDNN has no implementation.
 
+// The algorithm of a 1x1 convolution of stride 1 without padding that is
+// described to oneDNN with each image as one row of pixels: the same memory.
+// Its bf16 weight gradient transposes row by row and has far less to do so.
+inline constexpr char kFlat[] = "direct-flat";
+bool CanBeFlat(const ir::TensorType& weight, const ir::Attrs& attrs);
+// [N,C,H,W] as [N,C,1,H*W], in the same layout.
+ir::TensorType Flattened(ir::TensorType activation);
+
 struct ConvDescs {
   dnnl::memory::desc x, weight, bias, y;  // bias: zero desc where there is none
 };
 
-// `algorithm`: "winograd", "direct" or "" for oneDNN's choice.
+// `algorithm`: "winograd", "direct", kFlat or "" for oneDNN's choice.
 std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
     const ConvDescs& descs, const ir::Attrs& attrs,
     const std::string& algorithm, bool relu);

@@ -18,6 +18,7 @@ using ir::DType;
 using ir::Layout;
 using ir::Tensor;
 using ir::TensorType;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -242,6 +243,31 @@ TEST(CpuLibraryTest, WinogradComesFirstWhereItApplies) {
       EXPECT_EQ(c.algorithm, "direct");
     }
   }
+}
+
+// Each image is described as one row of pixels.
+TEST(CpuLibraryTest, WeightGradientsOf1x1InBf16AreFlat) {
+  if (!Cpu::Get().compiler().target().bf16_matmul) {
+    GTEST_SKIP() << "no blocks of 16 channels";
+  }
+  const auto names = [](const ConvCase& c, DType dtype) {
+    std::vector<std::string> all;
+    for (const auto& one : ConvNodes(c, dtype)) {
+      for (const auto& candidate :
+           Cpu::Get().compiler().Candidates(*one->node)) {
+        if (candidate.name == "direct-flat") {
+          EXPECT_EQ(one->node->op_name(), "conv2d_grad_weight");
+        }
+        all.push_back(candidate.name);
+      }
+    }
+    return all;
+  };
+  EXPECT_THAT(names(kConvCases[1], DType::kBF16), Contains("direct-flat"));
+  EXPECT_THAT(names(kConvCases[1], DType::kF32), Not(Contains("direct-flat")));
+  // 3x3, and 1x1 with a stride.
+  EXPECT_THAT(names(kConvCases[2], DType::kBF16), Not(Contains("direct-flat")));
+  EXPECT_THAT(names(kConvCases[4], DType::kBF16), Not(Contains("direct-flat")));
 }
 
 TEST(CpuLibraryTest, NoCandidateOfAResidualNetworkIsAReferenceKernel) {
