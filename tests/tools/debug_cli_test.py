@@ -231,6 +231,16 @@ class DebugCliTest(unittest.TestCase):
         self.assertEqual(self.replay(fault).returncode, 1)
         self.assertEqual(self.replay().returncode, 0, "without the bug")
 
+    def test_bisect_takes_a_small_model_unless_told(self):
+        text = self.run_ok("bisect", "--help").stdout
+        self.assertRegex(text, r"--batch-size INT=2 ")
+        self.assertRegex(text, r"--image-size INT=64 ")
+        self.run_ok("bisect", "-a", "resnet18", "--oracle", "crash",
+                    "--disable-pass", "fuse", "--out", self.folder / "bug",
+                    "--dump-to", self.folder / "d", "--dump-pass", "simplify")
+        text = next(self.folder.glob("d/m*/0000.*.before.txt")).read_text()
+        self.assertIn("%images = data : u8[2,64,64,3]", text)
+
     def test_bisect_survives_a_crash(self):
         relu = self.first_relu()
         fault = f"abort:fuse_norm_activation:{relu}"

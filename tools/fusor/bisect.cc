@@ -367,6 +367,18 @@ class BisectCommand {
   json found_;
 };
 
+// A pass or a kernel that is wrong is wrong for few and small images too, and
+// the oracle interprets the model many times over. Smaller ones would leave one
+// pixel of the last layers: a normalisation of two values tells nothing.
+void AddSmallModel(CLI::App& command, ProgramSource& source) {
+  source.model.batch = 2;
+  source.model.image_size = 64;
+  AddProgramSource(command, source);
+  command.get_option("--image-size")
+      ->description("Height and width of the input")
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void AddBisect(CLI::App& app, Run* run) {
@@ -374,7 +386,7 @@ void AddBisect(CLI::App& app, Run* run) {
   CLI::App* command = app.add_subcommand(
       "bisect",
       "Find the pass, the rewrite and the least module that show a bug");
-  AddProgramSource(*command, flags->source);
+  AddSmallModel(*command, flags->source);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
