@@ -13,8 +13,10 @@
 #include "codegen/schedule.h"
 #include "codegen/state_claims.h"
 #include "codegen/storage.h"
+#include "codegen/streams.h"
 #include "codegen/verify_plan.h"
 #include "ir/cost.h"
+#include "ir/op.h"
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 
@@ -30,6 +32,7 @@ using ir::Value;
 //   2. a step a node: kernel or call, argument buffers; a span makes a group of
 //      what it covers, of copies where that is not possible
 //   3. copies for aliased outputs that could not be written in place
+//   4. collectives on a stream of their own, with events
 class PlanBuilder {
  public:
   PlanBuilder(const Graph& graph, const LoweredNodes& lowered,
@@ -46,6 +49,10 @@ class PlanBuilder {
   void GroupClaimedSpans();
   void AddConstant(const Node& node);
   void AddStep(const Node& node);
+  void AddCallArgs(const Node& node, Step& step);
+  void AddCollectiveArgs(const Node& node, Step& step);
+  void FindSummed(const std::vector<Node*>& steps);
+  void CopySummed(const Node& node);
   int AddResult(const Value* value, bool packed = false);
   std::vector<int> FusionArgs(const Node& node, const LoweredKernel& kernel);
   void AddOutputs();
@@ -77,7 +84,11 @@ class PlanBuilder {
   std::unordered_map<const Value*, int> buffer_of_;  // of storages
   std::unordered_map<const Value*, int> claims_;     // value -> input
   std::set<const Value*> outputs_;                   // storages, not aliased
-  std::map<std::vector<int>, int> spans_;            // members -> buffer
+  // Storages that are written where a collective takes them, and in how many
+  // further places they are taken; buffers of these.
+  std::map<const Value*, int> summed_;
+  std::map<const Value*, std::vector<int>> more_;
+  std::map<std::vector<int>, int> spans_;  // members -> buffer
   // Values of which some were copied -> span.
   std::map<std::vector<int>, int> copied_spans_;
   std::map<std::string, int> kernels_;  // identity -> index
@@ -113,12 +124,14 @@ Plan PlanBuilder::Build() {
   for (const ir::Output& output : graph_.outputs()) {
     if (output.alias < 0) outputs_.insert(StorageOf(output.value));
   }
+  FindSummed(steps);
   AddInputs();
   for (const Node* node : constants) AddConstant(*node);
   GroupClaimedSpans();
   for (const Node* node : steps) AddStep(*node);
   AddOutputs();
   AddWorkspaces();
+  AssignStreams(plan);
   LayOutArenas(draft_, options_);
   return std::move(plan);
 }
@@ -187,6 +200,8 @@ int PlanBuilder::AddResult(const Value* value, bool packed) {
   if (claim != claims_.end()) {
     slot = buffer_of_.at(graph_.input(claim->second));
     arena = kStateArena;
+  } else if (summed_.contains(value)) {
+    arena = kGradientArena;
   }
   Buffer result{.arena = arena,
                 .type = value->type(),
@@ -213,14 +228,7 @@ void PlanBuilder::AddStep(const Node& node) {
   } else {
     FUSOR_ASSERT(node.body() == nullptr, "fusion {} was not lowered",
                  step.name);
-    step.kind = node.op_name() == "all_reduce" ? StepKind::kCollective
-                                               : StepKind::kLibrary;
-    for (const Value* operand : node.inputs()) {
-      step.args.push_back(buffer_of_.at(StorageOf(operand)));
-    }
-    for (size_t i = 0; i < node.num_outputs(); ++i) {
-      step.args.push_back(AddResult(node.output(i)));
-    }
+    AddCallArgs(node, step);
     step.index = AddCall(node);
   }
   for (const int b : std::set<int>(step.args.begin(), step.args.end())) {
@@ -229,6 +237,89 @@ void PlanBuilder::AddStep(const Node& node) {
     step.bytes += type.num_bytes() - ir::KernelBytes(type);
   }
   draft_.plan.steps.push_back(std::move(step));
+  CopySummed(node);
+}
+
+void PlanBuilder::AddCallArgs(const Node& node, Step& step) {
+  if (!node.op().pure) return AddCollectiveArgs(node, step);
+  step.kind = StepKind::kLibrary;
+  for (const Value* operand : node.inputs()) {
+    step.args.push_back(buffer_of_.at(StorageOf(operand)));
+  }
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    step.args.push_back(AddResult(node.output(i)));
+  }
+}
+
+// What producers can write where a bucket lies: what collectives alone read.
+void PlanBuilder::FindSummed(const std::vector<Node*>& steps) {
+  std::set<const Value*> read;  // by others
+  for (const Node* node : steps) {
+    if (!node->op().pure) continue;
+    for (const Value* operand : node->inputs()) read.insert(StorageOf(operand));
+  }
+  for (const Node* node : steps) {
+    if (node->op().pure) continue;
+    if (draft_.plan.arenas.size() == kGradientArena) {
+      draft_.plan.arenas.push_back({"gradient", ArenaKind::kGradient});
+    }
+    for (const Value* operand : node->inputs()) {
+      const Value* value = StorageOf(operand);
+      if (value->producer() == nullptr || claims_.contains(value) ||
+          outputs_.contains(value) || read.contains(value) ||
+          value->producer()->op_name() == "constant" ||
+          !value->producer()->op().pure) {
+        continue;
+      }
+      const auto [at, first] = summed_.emplace(value, 0);
+      if (!first) ++at->second;
+    }
+  }
+}
+
+// Before a collective changes the first.
+void PlanBuilder::CopySummed(const Node& node) {
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    const auto found = summed_.find(node.output(i));
+    if (found == summed_.end()) continue;
+    for (int copy = 0; copy < found->second; ++copy) {
+      more_[found->first].push_back(
+          CopyOf(buffer_of_.at(found->first), kGradientArena, -1));
+    }
+  }
+}
+
+// Its results take the place of its operands. What lies elsewhere - state, an
+// output, what others read - is copied.
+void PlanBuilder::AddCollectiveArgs(const Node& node, Step& step) {
+  step.kind = StepKind::kCollective;
+  for (const Value* operand : node.inputs()) {
+    const Value* value = StorageOf(operand);
+    int b = buffer_of_.at(value);
+    const bool taken =
+        draft_.group_of[b] >= 0 ||
+        std::find(step.args.begin(), step.args.end(), b) != step.args.end();
+    if (!summed_.contains(value)) {
+      b = CopyOf(b, kGradientArena, -1);
+    } else if (taken) {
+      b = more_.at(value).back();
+      more_.at(value).pop_back();
+    }
+    step.args.push_back(b);
+  }
+  const std::vector<int> operands = step.args;
+  Group(operands);
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    const Value* value = node.output(i);
+    const int b = draft_.AddBuffer({.arena = kGradientArena,
+                                    .bytes = value->type().num_bytes(),
+                                    .type = value->type(),
+                                    .name = value->name(),
+                                    .location = node.location()},
+                                   operands[i]);
+    buffer_of_[value] = b;
+    step.args.push_back(b);
+  }
 }
 
 std::vector<int> PlanBuilder::FusionArgs(const Node& node,
@@ -308,7 +399,12 @@ int PlanBuilder::OperandSpan(const std::vector<int>& buffers) {
   std::vector<int> bases;
   for (int b : buffers) bases.push_back(Base(b));
   const int group = draft_.group_of[bases[0]];
-  if (group >= 0 && draft_.groups[group] == bases) return Span(buffers);
+  if (group >= 0) {
+    const std::vector<int>& all = draft_.groups[group];
+    const auto run =
+        std::search(all.begin(), all.end(), bases.begin(), bases.end());
+    if (run != all.end()) return Span(buffers);
+  }
   if (CanGroup(bases)) {
     Group(bases);
     return Span(buffers);
@@ -501,8 +597,14 @@ WorkspaceBytes PlanBuilder::AddCalls() {
 void PlanBuilder::PrepareCalls() {
   std::vector<LibraryCall>& calls = draft_.plan.calls;
   const size_t first = std::exchange(prepared_, calls.size());
-  ParallelFor(calls.size() - first, options_.threads,
-              [&](size_t i) { compiler_.PrepareCall(calls[first + i]); });
+  ParallelFor(calls.size() - first, options_.threads, [&](size_t i) {
+    LibraryCall& call = calls[first + i];
+    if (!IsCollective(call)) return compiler_.PrepareCall(call);
+    const auto operands = static_cast<int>(call.operands.size());
+    for (int o = 0; o < operands; ++o) {
+      call.in_place.push_back({o, operands + o});
+    }
+  });
 }
 
 void PlanBuilder::AddWorkspaces() {

@@ -58,7 +58,8 @@ int64_t BatchOf(const ir::Graph& graph) {
 void CountSteps(const Plan& plan, CompileReport& report) {
   report.distinct_kernels = static_cast<int64_t>(plan.kernels.size());
   for (const Step& step : plan.steps) {
-    (step.kind == StepKind::kLaunch ? report.kernels : report.library_calls)++;
+    if (step.kind == StepKind::kLaunch) ++report.kernels;
+    if (step.kind == StepKind::kLibrary) ++report.library_calls;
     report.bytes_moved += step.bytes;
   }
 }

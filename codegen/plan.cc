@@ -5,6 +5,7 @@
 #include "codegen/packed_bits.h"
 #include "ir/cost.h"
 #include "ir/library_choices.h"
+#include "ir/op.h"
 #include "ir/printer.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
@@ -14,8 +15,8 @@ namespace fusor::codegen {
 namespace {
 
 std::string_view ArenaKindName(ArenaKind kind) {
-  constexpr std::string_view kNames[] = {"state", "input", "output", "constant",
-                                         "temporary"};
+  constexpr std::string_view kNames[] = {"state",    "input",     "output",
+                                         "constant", "temporary", "gradient"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -131,6 +132,11 @@ ArgUse UseOfArg(const Plan& plan, const Step& step, size_t arg) {
 const std::vector<InPlace>& InPlaceOf(const Plan& plan, const Step& step) {
   return step.kind == StepKind::kLaunch ? plan.kernels[step.index].in_place
                                         : plan.calls[step.index].in_place;
+}
+
+bool IsCollective(const LibraryCall& call) {
+  const ir::OpDef* op = ir::FindOp(call.op);
+  return op != nullptr && !op->pure;
 }
 
 StateLayout StateOf(const Plan& plan) {

@@ -20,6 +20,7 @@ enum class ArenaKind : uint8_t {
   kOutput,     // results that the host reads after a step
   kConstant,   // Plan::constants, written once when the plan is loaded
   kTemporary,  // activations, gradients, workspaces: dead between steps
+  kGradient,   // gradients that ranks add up, bucket after bucket
 };
 
 struct Arena {
@@ -91,12 +92,14 @@ struct CompiledKernel {
   std::vector<InPlace> in_place{};
 };
 
+// A collective runs beside the others, on stream 1. Its results lie in place of
+// its operands, which lie one after the other.
 enum class StepKind : uint8_t { kLaunch, kLibrary, kCollective };
 
 struct Step {
   StepKind kind = StepKind::kLaunch;
   int index = 0;  // into kernels or calls
-  // Buffers: kLaunch: the kernel's buffers in order. kLibrary: operands, then
+  // Buffers: kLaunch: the kernel's buffers in order. Else operands, then
   // results, then the workspace when workspace_bytes > 0.
   std::vector<int> args{};
   int stream = 0;
@@ -163,6 +166,9 @@ struct Plan {
 enum class ArgUse : uint8_t { kRead, kWritten, kScratch };
 ArgUse UseOfArg(const Plan& plan, const Step& step, size_t arg);
 const std::vector<InPlace>& InPlaceOf(const Plan& plan, const Step& step);
+
+// Whether a call is for a communicator instead of the library.
+bool IsCollective(const LibraryCall& call);
 
 // The state that the plan's inputs name, and the size of its state arena.
 StateLayout StateOf(const Plan& plan);

@@ -210,6 +210,10 @@ void LayOutArenas(PlanDraft& draft, const PlanOptions& options) {
     plan.arenas[arena].bytes =
         PlaceInOrder(plan, GroupedOrder(draft, BuffersOf(draft, arena)));
   }
+  if (plan.arenas.size() > kGradientArena) {
+    plan.arenas[kGradientArena].bytes = PlaceInOrder(
+        plan, GroupedOrder(draft, BuffersOf(draft, kGradientArena)));
+  }
   const std::vector<BufferLife> lives = BufferLives(plan);
   const std::vector<int> temporaries = BuffersOf(draft, kTemporaryArena);
   const MemoryPlan memory =

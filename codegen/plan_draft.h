@@ -15,13 +15,15 @@ enum PlanArena : int {
   kInputArena,
   kOutputArena,
   kConstantArena,
-  kTemporaryArena
+  kTemporaryArena,
+  kGradientArena  // of plans with collectives alone
 };
 
 // A plan whose buffers know their arena but not yet their place in it.
 struct PlanDraft {
   Plan plan;
-  // Parallel to plan.buffers: the input buffer in whose place it lies, or -1.
+  // Parallel to plan.buffers: the buffer in whose place it lies - an input's,
+  // or a collective's operand - or -1.
   std::vector<int> slot;
   // Parallel to plan.buffers: its group, or -1.
   std::vector<int> group_of;

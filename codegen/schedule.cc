@@ -286,11 +286,44 @@ std::vector<int> GraphOrder(const Problem& problem) {
       problem.before, problem.after, [](int node) { return node; }, [](int) {});
 }
 
+// Of each node, the number of the last collective that it waits for, from 1; 0
+// for none. Empty where there is no collective.
+std::vector<int> AwaitedCollectives(const Graph& graph,
+                                    const Problem& problem) {
+  std::vector<int> awaited(problem.size(), 0);
+  int collectives = 0;
+  for (const auto& node : graph.nodes()) {
+    for (const int before : problem.before[node->position()]) {
+      int& own = awaited[node->position()];
+      own = std::max(own, awaited[before]);
+    }
+    if (!node->op().pure) awaited[node->position()] = ++collectives;
+  }
+  return collectives == 0 ? std::vector<int>{} : awaited;
+}
+
+std::vector<int> CollectiveOrder(const Graph& graph, const Problem& problem,
+                                 const std::vector<int>& awaited) {
+  const auto cost = [&](int node) {
+    const bool collective = !graph.nodes()[node]->op().pure;
+    return std::pair(collective ? 0 : awaited[node], node);
+  };
+  return ListSchedule(problem.before, problem.after, cost, [](int) {});
+}
+
 }  // namespace
 
 std::vector<Node*> Schedule(const Graph& graph,
                             const WorkspaceBytes& workspace) {
   const Problem problem = MakeProblem(graph, workspace);
+  const std::vector<int> awaited = AwaitedCollectives(graph, problem);
+  if (!awaited.empty()) {
+    std::vector<Node*> nodes;
+    for (int position : CollectiveOrder(graph, problem, awaited)) {
+      nodes.push_back(graph.nodes()[position].get());
+    }
+    return nodes;
+  }
   // The greedy orders go astray now and then for a large workspace's sake.
   const Problem values = MakeProblem(graph, {});
   std::vector<int> best;

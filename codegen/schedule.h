@@ -19,6 +19,9 @@ using WorkspaceBytes = std::function<int64_t(const ir::Node&)>;
 // in PyTorch Inductor's memory.py, with workspaces in mind and without - and
 // the one with the smallest PeakLiveBytes is kept; the graph's own order wins
 // ties. Deterministic.
+//
+// A graph with collectives keeps its own order, but for what needs their
+// results: that comes last, what waits for the first collective first.
 std::vector<ir::Node*> Schedule(const ir::Graph& graph,
                                 const WorkspaceBytes& workspace = {});
 

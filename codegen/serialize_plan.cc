@@ -146,8 +146,8 @@ void WriteInterface(const Plan& plan, proto::PlanProto& out) {
 
 void ReadBuffers(const proto::PlanProto& in, Plan& plan) {
   for (const proto::PlanProto::Arena& a : in.arenas()) {
-    FUSOR_CHECK(a.kind() <= static_cast<uint32_t>(ArenaKind::kTemporary),
-                kGraph, "arena of kind {}", a.kind());
+    FUSOR_CHECK(a.kind() <= static_cast<uint32_t>(ArenaKind::kGradient), kGraph,
+                "arena of kind {}", a.kind());
     plan.arenas.push_back(
         {a.name(), static_cast<ArenaKind>(a.kind()), a.bytes()});
   }

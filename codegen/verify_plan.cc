@@ -119,6 +119,11 @@ class Structure {
       CheckLaunch(step);
     } else {
       CheckCallArgs(step);
+      const bool collective = step.kind == StepKind::kCollective;
+      FUSOR_ASSERT(IsCollective(plan_.calls[step.index]) == collective,
+                   "plan {}: step {} calls {}", plan_.name, step.name,
+                   plan_.calls[step.index].op);
+      if (collective) CheckCollective(step);
     }
     for (size_t a = 0; a < step.args.size(); ++a) CheckPlaceOfArg(step, a);
   }
@@ -181,6 +186,30 @@ class Structure {
                  "plan {}: step {}: workspace of {} bytes, expected {}",
                  plan_.name, step.name, buffer(step.args.back()).bytes,
                  call.workspace_bytes);
+  }
+
+  // One stretch of memory of one dtype, changed in place.
+  void CheckCollective(const Step& step) {
+    const size_t operands = plan_.calls[step.index].operands.size();
+    FUSOR_ASSERT(step.args.size() == 2 * operands,
+                 "plan {}: step {}: {} arguments for {} operands", plan_.name,
+                 step.name, step.args.size(), operands);
+    const Buffer& first = buffer(step.args[0]);
+    int64_t end = first.offset;
+    for (size_t i = 0; i < operands; ++i) {
+      const Buffer& from = buffer(step.args[i]);
+      const Buffer& to = buffer(step.args[operands + i]);
+      FUSOR_ASSERT(from.arena == first.arena && from.offset == end &&
+                       from.type.dtype == first.type.dtype &&
+                       KindOf(step.args[i]) == ArenaKind::kGradient,
+                   "plan {}: step {}: {} is not next in its bucket", plan_.name,
+                   step.name, from.name);
+      FUSOR_ASSERT(to.arena == from.arena && to.offset == from.offset &&
+                       to.bytes == from.bytes,
+                   "plan {}: step {}: {} is not in place of {}", plan_.name,
+                   step.name, to.name, from.name);
+      end += PadToAlignment(from.bytes);
+    }
   }
 
   void CheckPlaceOfArg(const Step& step, size_t a) {

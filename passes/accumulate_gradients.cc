@@ -105,7 +105,11 @@ class Accumulator {
     Value* earlier = b.Select(first, b.Zeros(type), sum);
     Value* next = b.Plus(b.Cast(reduction->input(0), type.dtype), earlier);
     reduction->SetInput(0, next);
-    graph_.AddOutput(next, name, sum->index());
+    // Finishing programs need not keep it; without a place in state it can be
+    // written where its bucket lies.
+    if (adds_ || options_.world_size == 1) {
+      graph_.AddOutput(next, name, sum->index());
+    }
   }
 
   void DropGradients() {

@@ -11,6 +11,10 @@
 //
 // Where a program is compiled against existing state, only what lies there one
 // after the other is joined.
+//
+// With several ranks the updates of one bucket of gradients are joined, so that
+// they can run while other buckets are still summed; and the bucket's gradients
+// lie as those launches read them.
 
 #include <algorithm>
 #include <map>
@@ -166,6 +170,25 @@ std::string Signature(const Graph& graph, const Node& node) {
   return text;
 }
 
+// Number of the collective that made one of its operands, from 1; 0 for none.
+int BucketOf(const Node& node,
+             const std::unordered_map<const Node*, int>& buckets) {
+  for (const Value* input : node.inputs()) {
+    const auto found = buckets.find(input->producer());
+    if (found != buckets.end()) return found->second;
+  }
+  return 0;
+}
+
+std::unordered_map<const Node*, int> NumberBuckets(const Graph& graph) {
+  std::unordered_map<const Node*, int> buckets;
+  for (const auto& node : graph.nodes()) {
+    if (node->op().pure) continue;
+    buckets.emplace(node.get(), static_cast<int>(buckets.size()) + 1);
+  }
+  return buckets;
+}
+
 Node* Join(Graph& graph, const std::vector<Node*>& members,
            const WeightCopies& copies) {
   const Node& first = *members[0];
@@ -295,6 +318,52 @@ void RegroupChecks(Graph& graph, const std::vector<Node*>& updates) {
   for (Node* check : checks) Regroup(graph, check, updates);
 }
 
+// The same collective with its operands in the order of `results`, which are
+// all of its results.
+void ReorderBucket(Graph& graph, Node* bucket,
+                   const std::vector<Value*>& results) {
+  std::vector<Value*> operands;
+  std::vector<std::string> names;
+  for (const Value* result : results) {
+    operands.push_back(bucket->input(static_cast<size_t>(result->index())));
+    names.push_back(result->name());
+  }
+  Node* ordered = graph.AddNode(bucket->op_name(), operands, bucket->attrs(),
+                                bucket->location(), bucket);
+  for (size_t i = 0; i < results.size(); ++i) {
+    graph.ReplaceAllUses(results[i], ordered->output(i));
+  }
+  graph.Erase(bucket);
+  graph.RenameResults(ordered, std::move(names));
+}
+
+// Puts what an update reads as one stretch one after the other in its bucket.
+void OrderBuckets(Graph& graph, const std::vector<Node*>& updates) {
+  std::vector<Node*> buckets;
+  for (const auto& node : graph.nodes()) {
+    if (!node->op().pure && node->num_outputs() > 1) {
+      buckets.push_back(node.get());
+    }
+  }
+  for (Node* bucket : buckets) {
+    std::vector<Value*> order;
+    const auto append = [&](Value* value) {
+      const bool there =
+          std::find(order.begin(), order.end(), value) != order.end();
+      if (value->producer() == bucket && !there) order.push_back(value);
+    };
+    for (const Node* update : updates) {
+      for (const std::vector<Value*>& stretch : Stretches(*update)) {
+        for (Value* value : stretch) append(value);
+      }
+    }
+    for (size_t i = 0; i < bucket->num_outputs(); ++i) {
+      append(bucket->output(i));
+    }
+    ReorderBucket(graph, bucket, order);
+  }
+}
+
 // Joining moves the same bytes with one launch, less what copies would read.
 void RecordJoin(const std::vector<Node*>& members, const WeightCopies& copies,
                 bool accepted, PassContext& context) {
@@ -327,17 +396,22 @@ void RecordJoin(const std::vector<Node*>& members, const WeightCopies& copies,
 }  // namespace
 
 bool FuseUpdates(Graph& graph, PassContext& context) {
-  if (!context.options().fusion) return false;
-  std::map<std::string, std::vector<Node*>> groups;
+  const PassOptions& options = context.options();
+  if (!options.fusion) return false;
+  const bool ranks = options.world_size > 1;
+  std::unordered_map<const Node*, int> buckets;
+  if (ranks) buckets = NumberBuckets(graph);
+  std::map<std::pair<int, std::string>, std::vector<Node*>> groups;
   for (const auto& node : graph.nodes()) {
-    if (IsUpdate(graph, *node))
-      groups[Signature(graph, *node)].push_back(node.get());
+    if (!IsUpdate(graph, *node)) continue;
+    groups[{BucketOf(*node, buckets), Signature(graph, *node)}].push_back(
+        node.get());
   }
   const WeightCopies copies(graph);
   std::vector<Node*> joined;
-  for (const auto& [signature, equal] : groups) {
+  for (const auto& [group, equal] : groups) {
     for (const std::vector<Node*>& members :
-         LyingTogether(graph, equal, context.options().state_places)) {
+         LyingTogether(graph, equal, options.state_places)) {
       size_t made = 0;
       for (const Node* node : members) made += copies.Of(*node).size();
       if (members.size() + made < 2) continue;
@@ -352,6 +426,7 @@ bool FuseUpdates(Graph& graph, PassContext& context) {
   }
   if (joined.empty()) return false;
   RegroupChecks(graph, joined);
+  if (!buckets.empty()) OrderBuckets(graph, joined);
   graph.SortTopologically();
   return true;
 }

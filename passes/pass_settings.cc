@@ -49,6 +49,13 @@ std::string Settings(const PassOptions& options) {
       fmt::format(" micro-batches={} world-size={} disabled={} only={}",
                   static_cast<int>(options.micro_batches), options.world_size,
                   Names(options.disabled), Names(options.only));
+  if (options.world_size > 1) {
+    text += fmt::format(" buckets={},{}", PolicyName(options.buckets),
+                        options.buckets.slack_seconds);
+    for (const AlphaBeta& a : options.collective_cost.algorithms) {
+      text += fmt::format(",{}+{}", a.seconds, a.seconds_per_byte);
+    }
+  }
   for (const auto& [pass, rewrites] : options.fuel) {
     text += fmt::format(" fuel-{}={}", pass, rewrites);
   }

@@ -9,6 +9,7 @@
 #include "ir/graph.h"
 #include "ir/library_choices.h"
 #include "ir/target.h"
+#include "passes/bucket_partition.h"
 #include "passes/fault.h"
 
 namespace fusor::passes {
@@ -82,7 +83,10 @@ struct PassOptions {
   // Where state lies already, by input name: for a program compiled against an
   // existing state store.
   std::map<std::string, StatePlace> state_places;
-  int world_size = 1;                   // ranks that train together
+  int world_size = 1;    // ranks that train together
+  BucketPolicy buckets;  // of their gradients
+  // Of a sum over all ranks, for the policy: 1 ms and a nanosecond a byte.
+  CollectiveCost collective_cost{{{1e-3, 1e-9}}};
   std::set<std::string> disabled;       // pass names
   std::set<std::string> only;           // empty: all that are not disabled
   std::map<std::string, int64_t> fuel;  // pass name -> rewrites left
@@ -261,8 +265,16 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
 // With fusion off every fusible node gets a fusion of its own.
 bool Fuse(ir::Graph& graph, PassContext& context);
 
-// Joins update fusions of equal structure and hyper-parameters into one launch
-// over contiguous state, which writes the copies of its weights, too.
+// With several ranks: orders the graph so that gradients are ready early and
+// what needs their sums comes last, and joins the all_reduces of gradients into
+// buckets by PassOptions::buckets, of one dtype each, where their last gradient
+// is ready. Counts gradient_buckets.
+bool BucketGradients(ir::Graph& graph, PassContext& context);
+
+// Joins update fusions of equal structure and hyper-parameters, and of one
+// bucket of gradients, into one launch over contiguous state, which writes the
+// copies of its weights, too. The operands of the bucket's all_reduce then
+// stand in the order of those launches.
 bool FuseUpdates(ir::Graph& graph, PassContext& context);
 
 // Replaces collectives by their operands when there is one rank alone.

@@ -12,8 +12,6 @@
 namespace fusor::passes {
 namespace {
 
-// Gradient buckets will stand before fuse_updates, which joins the updates of
-// one bucket.
 constexpr PassEntry kPipeline[] = {
     {"simplify", Simplify, Stage::kForward, false,
      "gives the patterns one form to match"},
@@ -53,6 +51,9 @@ constexpr PassEntry kPipeline[] = {
      "shares what the lowered normalisations have in common"},
     {"fuse", Fuse, Stage::kOptimize, false,
      "last to see single ops; with fusion off it makes kernels of one op"},
+    {"bucket_gradients", BucketGradients, Stage::kOptimize, false,
+     "when kernels are known, whose times say when gradients are ready, and "
+     "before updates are joined bucket by bucket"},
     {"fuse_updates", FuseUpdates, Stage::kOptimize, true,
      "joins whole update fusions"},
     {"drop_collectives", DropCollectives, Stage::kOptimize, false,
@@ -63,7 +64,7 @@ constexpr PassEntry kPipeline[] = {
 constexpr std::string_view kWhole[] = {
     "autodiff",        "accumulate_gradients", "narrow_gradients",
     "scale_gradients", "optimizer_update",     "skip_overflow",
-    "assign_layout",   "drop_collectives"};
+    "assign_layout",   "bucket_gradients",     "drop_collectives"};
 
 constexpr std::string_view kStageNames[] = {"forward", "training", "optimize"};
 

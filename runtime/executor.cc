@@ -1,5 +1,7 @@
 #include "runtime/executor.h"
 
+#include <unordered_map>
+
 #include "ir/support/error.h"
 
 namespace fusor::runtime {
@@ -7,21 +9,48 @@ namespace fusor::runtime {
 using codegen::Step;
 using codegen::StepKind;
 
-Executor::Executor(const codegen::Plan& plan, Device& device) : plan_(plan) {
+Executor::Executor(const codegen::Plan& plan, Device& device,
+                   Communicator* communicator)
+    : plan_(plan), communicator_(communicator) {
   for (const codegen::CompiledKernel& kernel : plan.kernels) {
     kernels_.push_back(device.LoadKernel(kernel));
   }
   for (const codegen::LibraryCall& call : plan.calls) {
-    calls_.push_back(device.LoadCall(call));
+    calls_.push_back(IsCollective(call) ? nullptr : device.LoadCall(call));
   }
+  std::unordered_map<int, int> slots;  // event -> collective
   for (const Step& step : plan.steps) {
-    FUSOR_CHECK(step.kind != StepKind::kCollective && step.stream == 0, kGraph,
-                "plan {}: step {} needs several ranks or streams", plan.name,
-                step.name);
+    if (step.kind == StepKind::kCollective) {
+      AddCollective(step);
+      if (step.records >= 0) slots[step.records] = launches_.back().slot;
+      continue;
+    }
+    FUSOR_CHECK(step.stream == 0, kGraph,
+                "plan {}: step {} is on stream {}, expected 0", plan.name,
+                step.name, step.stream);
     const auto& executables =
         step.kind == StepKind::kLaunch ? kernels_ : calls_;
-    launches_.push_back({executables[step.index].get(), {}});
+    launches_.push_back({executables[step.index].get(), {}, {}});
+    for (int event : step.waits) launches_.back().awaited = slots.at(event);
   }
+}
+
+// It waits for steps that have been given to the stream by the time it starts.
+void Executor::AddCollective(const Step& step) {
+  FUSOR_CHECK(communicator_ != nullptr, kGraph,
+              "plan {}: step {} needs several ranks", plan_.name, step.name);
+  const size_t operands = plan_.calls[step.index].operands.size();
+  const codegen::Buffer& first = plan_.buffers[step.args[0]];
+  const codegen::Buffer& last = plan_.buffers[step.args[operands - 1]];
+  const int64_t bytes =
+      last.offset + codegen::PadToAlignment(last.bytes) - first.offset;
+  const ir::DType dtype = first.type.dtype;
+  launches_.push_back(
+      {nullptr,
+       {},
+       {.elements = bytes / ir::DTypeSize(dtype), .dtype = dtype},
+       static_cast<int>(numbers_.size())});
+  numbers_.push_back(-1);
 }
 
 void Executor::Bind(const ArenaBases& bases, Stream& stream) {
@@ -37,6 +66,9 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
     for (int arg : plan_.steps[i].args) {
       launches_[i].args.push_back(addresses_[arg]);
     }
+    if (launches_[i].executable == nullptr) {
+      launches_[i].collective.data = launches_[i].args[0];
+    }
   }
   for (const codegen::Plan::Constant& constant : plan_.constants) {
     stream.CopyToDevice(addresses_[constant.buffer], constant.bytes.data(),
@@ -45,15 +77,20 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
   stream.Synchronize();
 }
 
-void Executor::RunStep(size_t step, Stream& stream) const {
+void Executor::RunStep(size_t step, Stream& stream) {
   const Launch& launch = launches_[step];
+  if (launch.executable == nullptr) {
+    numbers_[launch.slot] = communicator_->Start(launch.collective, stream);
+    return;
+  }
+  if (launch.awaited >= 0) {
+    communicator_->Wait(numbers_[launch.awaited], stream);
+  }
   stream.Launch(*launch.executable, launch.args.data(), launch.args.size());
 }
 
-void Executor::Run(Stream& stream) const {
-  for (const Launch& launch : launches_) {
-    stream.Launch(*launch.executable, launch.args.data(), launch.args.size());
-  }
+void Executor::Run(Stream& stream) {
+  for (size_t i = 0; i < launches_.size(); ++i) RunStep(i, stream);
 }
 
 }  // namespace fusor::runtime

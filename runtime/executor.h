@@ -6,6 +6,7 @@
 
 #include "codegen/plan.h"
 #include "runtime/backend.h"
+#include "runtime/communicator.h"
 
 namespace fusor::runtime {
 
@@ -15,10 +16,15 @@ using ArenaBases = std::vector<void*>;
 // A plan bound to a device: kernels and calls loaded, every argument a fixed
 // address. Running it is a plain loop without decisions or allocation. The
 // plan must outlive it.
+//
+// Collectives go to the communicator when their turn comes, and the step that
+// needs one's results waits for it; all else goes to one stream.
 class Executor {
  public:
-  // Loads the plan's kernels and calls; throws what the device throws.
-  Executor(const codegen::Plan& plan, Device& device);
+  // Loads the plan's kernels and calls; throws what the device throws, and
+  // kGraph when the plan has collectives and there is no communicator.
+  Executor(const codegen::Plan& plan, Device& device,
+           Communicator* communicator = nullptr);
 
   // Resolves all arguments and copies the plan's constants into place. To be
   // called once, and again when an arena has moved.
@@ -28,23 +34,29 @@ class Executor {
   void* address(int buffer) const { return addresses_[buffer]; }
 
   // Enqueues every step of the plan. REQUIRES: bound.
-  void Run(Stream& stream) const;
-  // Enqueues one step, for profiles.
-  void RunStep(size_t step, Stream& stream) const;
+  void Run(Stream& stream);
+  // Enqueues one step, for profiles. A run is all of them, in order.
+  void RunStep(size_t step, Stream& stream);
 
   size_t num_steps() const { return launches_.size(); }
 
  private:
   struct Launch {
-    const Executable* executable;
+    const Executable* executable;  // null: a collective
     std::vector<void*> args;
+    Collective collective;
+    int slot = -1;     // of a collective: its place in numbers_
+    int awaited = -1;  // slot of the collective that has to end before
   };
+  void AddCollective(const codegen::Step& step);
 
   const codegen::Plan& plan_;
   std::vector<std::unique_ptr<Executable>> kernels_;
   std::vector<std::unique_ptr<Executable>> calls_;
   std::vector<void*> addresses_;
   std::vector<Launch> launches_;
+  Communicator* const communicator_;
+  std::vector<int64_t> numbers_;  // of this run's collectives
 };
 
 }  // namespace fusor::runtime

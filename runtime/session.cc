@@ -24,12 +24,14 @@ struct Session::Program {
   ArenaBases bases;
 };
 
-Session::Session(Backend& backend, const BackendOptions& options)
+Session::Session(Backend& backend, const BackendOptions& options,
+                 Communicator* communicator)
     : backend_(backend),
       backend_options_(options),
       device_(backend.OpenDevice(0, options)),
       stream_(device_->CreateStream()),
-      compiler_(backend.CreateCompiler("", options)) {}
+      compiler_(backend.CreateCompiler("", options)),
+      communicator_(communicator) {}
 
 Session::~Session() = default;
 
@@ -79,7 +81,7 @@ void Session::PlaceArenas(Program& program) {
       program.arenas.back() = device_->Allocate(bytes);
     }
   }
-  program.executor = std::make_unique<Executor>(plan, *device_);
+  program.executor = std::make_unique<Executor>(plan, *device_, communicator_);
   for (const auto& other : programs_) {
     if (!moved && other.get() != &program) continue;
     BindProgram(*other);
@@ -204,6 +206,52 @@ void Session::WriteStateBytes(const std::string& name,
   WriteCopies(name, ir::LoadTensor(logical, row_major).data);
 }
 
+int Session::rank() const {
+  return communicator_ == nullptr ? 0 : communicator_->rank();
+}
+
+int Session::world_size() const {
+  return communicator_ == nullptr ? 1 : communicator_->world_size();
+}
+
+void Session::Broadcast(int64_t offset, int64_t bytes) {
+  if (world_size() == 1 || bytes == 0) return;
+  communicator_->Run({.kind = CollectiveKind::kBroadcast,
+                      .data = static_cast<char*>(state_->data()) + offset,
+                      .elements = bytes,
+                      .dtype = ir::DType::kU8},
+                     *stream_);
+  stream_->Synchronize();
+}
+
+void Session::BroadcastState() { Broadcast(0, state_layout_.bytes); }
+
+// They lie together.
+void Session::BroadcastStatistics() {
+  int64_t begin = state_layout_.bytes;
+  int64_t end = 0;
+  for (const StateLayout::Entry& entry : state_layout_.entries) {
+    if (StateRole(entry.name) != ir::InputRole::kStatistic) continue;
+    begin = std::min(begin, entry.offset);
+    end = std::max(end, entry.offset + entry.type.num_bytes());
+  }
+  Broadcast(begin, std::max<int64_t>(end - begin, 0));
+}
+
+void Session::SumOverRanks(std::span<double> numbers) {
+  if (world_size() == 1) return;
+  if (numbers_ == nullptr || numbers_->bytes() < numbers.size_bytes()) {
+    numbers_ = device_->Allocate(numbers.size_bytes());
+  }
+  stream_->CopyToDevice(numbers_->data(), numbers.data(), numbers.size_bytes());
+  communicator_->Run({.data = numbers_->data(),
+                      .elements = static_cast<int64_t>(numbers.size()),
+                      .dtype = ir::DType::kF64},
+                     *stream_);
+  stream_->CopyToHost(numbers.data(), numbers_->data(), numbers.size_bytes());
+  stream_->Synchronize();
+}
+
 bool Session::HasInput(int program, const std::string& name) const {
   const auto& inputs = plan(program).inputs;
   return std::any_of(inputs.begin(), inputs.end(),
@@ -242,7 +290,7 @@ void Session::SetInput(int program, int input, const void* data, size_t bytes) {
 StepObserver::~StepObserver() = default;
 
 void Session::Step(int program) {
-  const Executor& executor = *programs_[program]->executor;
+  Executor& executor = *programs_[program]->executor;
   if (observer_ == nullptr) return executor.Run(*stream_);
   for (size_t i = 0; i < executor.num_steps(); ++i) {
     observer_->Before(*this, program, i);
@@ -294,7 +342,7 @@ void Session::RunStep(int program, size_t step) {
 }
 
 std::vector<double> Session::ProfileStep(int program) {
-  const Executor& executor = *programs_[program]->executor;
+  Executor& executor = *programs_[program]->executor;
   std::vector<double> ms;
   stream_->Synchronize();
   for (size_t i = 0; i < executor.num_steps(); ++i) {

@@ -39,8 +39,11 @@ class StepObserver {
 // Not thread-safe: one thread adds, feeds and steps.
 class Session {
  public:
-  // `backend` must outlive the session.
-  Session(Backend& backend, const BackendOptions& options);
+  // `backend` must outlive the session, and so must `communicator`, null for
+  // one rank alone: programs that train with several ranks exchange their
+  // gradients through it.
+  Session(Backend& backend, const BackendOptions& options,
+          Communicator* communicator = nullptr);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -81,6 +84,16 @@ class Session {
   void WriteStateBytes(const std::string& name,
                        std::span<const uint8_t> row_major);
 
+  // --- Ranks: to be called by all of them ------------------------------------
+
+  int rank() const;        // 0 without a communicator
+  int world_size() const;  // 1 without a communicator
+  // Rank 0's state, or its statistics alone, become every rank's.
+  void BroadcastState();
+  void BroadcastStatistics();
+  // Each number becomes the sum over all ranks of what they have there.
+  void SumOverRanks(std::span<double> numbers);
+
   // --- Running ---------------------------------------------------------------
 
   // Position of the input or output of that name; throws kGraph.
@@ -116,6 +129,7 @@ class Session {
   void StoreState(const codegen::StateLayout::Entry& entry,
                   std::vector<double> elements);
   void WriteCopies(const std::string& weight, std::span<const double> elements);
+  void Broadcast(int64_t offset, int64_t bytes);
   void PlaceArenas(Program& program);
   void BindProgram(Program& program);
 
@@ -128,6 +142,8 @@ class Session {
   codegen::StateLayout state_layout_;
   std::unique_ptr<Memory> state_;
   std::unique_ptr<Memory> temporary_;
+  Communicator* const communicator_;
+  std::unique_ptr<Memory> numbers_;  // for SumOverRanks
   std::vector<std::unique_ptr<Program>> programs_;
 };
 

@@ -1,5 +1,7 @@
 #include "ir/support/environment.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -28,6 +30,21 @@ constexpr std::array kVariables = {
                         "as debug builds do"},
 };
 
+constexpr std::string_view kLauncherVariables[] = {
+    // torchrun, fusor launch, Kubernetes operators
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT", "FUSOR_RUN_TOKEN", "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE",
+    // Open MPI, PMIx, PMI
+    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK",
+    "PMI_SIZE", "PMI_ID", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+    // Slurm
+    "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
+    "SLURM_JOB_ID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST",
+    "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"};
+
 // Empty when unset.
 std::string Read(const char* name) {
   const char* value = std::getenv(name);
@@ -48,6 +65,28 @@ std::string Environment(std::string_view name) {
                "environment variable {} is not in the table", name);
   std::string value = Read(variable->name.data());
   return value.empty() ? std::string(variable->default_value) : value;
+}
+
+std::string LauncherVariable(std::string_view name) {
+  const bool known =
+      std::find(std::begin(kLauncherVariables), std::end(kLauncherVariables),
+                name) != std::end(kLauncherVariables);
+  FUSOR_ASSERT(known || name.empty(),
+               "launcher variable {} is not in the table", name);
+  return name.empty() ? "" : Read(std::string(name).c_str());
+}
+
+std::vector<std::string> EnvironmentWith(
+    const std::map<std::string, std::string>& variables) {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!variables.contains(std::string(text.substr(0, text.find('='))))) {
+      all.emplace_back(text);
+    }
+  }
+  for (const auto& [name, value] : variables) all.push_back(name + "=" + value);
+  return all;
 }
 
 std::string CacheDirectory() {

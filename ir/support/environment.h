@@ -1,8 +1,10 @@
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fusor {
 
@@ -21,6 +23,16 @@ std::span<const EnvironmentVariable> EnvironmentVariables();
 // it is unset or empty. `name` must be in the table (kInternal otherwise). Not
 // for use inside a step.
 std::string Environment(std::string_view name);
+
+// The value of a variable by which programs that start several ranks (torchrun,
+// mpirun, srun, fusor launch) tell each its place; empty when it is unset.
+// kInternal for a name that is none of these.
+std::string LauncherVariable(std::string_view name);
+
+// The environment of the process, "NAME=value" each, with these instead of
+// what it had under their names.
+std::vector<std::string> EnvironmentWith(
+    const std::map<std::string, std::string>& variables);
 
 // Folder for what may be deleted at any time (compiled kernels):
 // FUSOR_CACHE_DIR, else fusor/ in $XDG_CACHE_HOME or $HOME/.cache. Empty when

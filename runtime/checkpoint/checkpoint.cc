@@ -230,10 +230,18 @@ CheckpointHeader ReadCheckpointHeader(const std::string& path) {
   return manifest.header;
 }
 
+// State that is worth something within an update alone.
+constexpr std::string_view kAccumulated = "accumulated/";
+
 void RestoreState(Session& session, const Checkpoint& checkpoint) {
   const codegen::StateLayout& layout = session.state();
   std::map<std::string_view, const NamedTensor*> tensors;
   for (const NamedTensor& tensor : checkpoint.tensors) {
+    // A run with more ranks and fewer micro-batches has no sums.
+    if (tensor.name.starts_with(kAccumulated) &&
+        layout.Find(tensor.name) == nullptr) {
+      continue;
+    }
     FUSOR_CHECK(layout.Find(tensor.name) != nullptr, kCheckpoint,
                 "{}: tensor {}: this run has no such state: it has another "
                 "model or other options",
@@ -242,12 +250,14 @@ void RestoreState(Session& session, const Checkpoint& checkpoint) {
   }
   const auto batches = tensors.find(ir::kBatches);
   const bool updated =
-      batches != tensors.end() && IsZero(batches->second->bytes);
+      batches == tensors.end() || IsZero(batches->second->bytes);
   for (const codegen::StateLayout::Entry& entry : layout.entries) {
     const ir::InputRole role = session.StateRole(entry.name);
     if (role == ir::InputRole::kWeightCopy) continue;
     const auto it = tensors.find(entry.name);
-    if (updated && it == tensors.end() && IsSum(entry.name, role)) continue;
+    if (updated && it == tensors.end() && role == ir::InputRole::kAccumulator) {
+      continue;
+    }
     FUSOR_CHECK(it != tensors.end(), kCheckpoint,
                 "{}: tensor {} is missing: this run has another model or other "
                 "options",
@@ -257,8 +267,8 @@ void RestoreState(Session& session, const Checkpoint& checkpoint) {
                 "{}: tensor {}: expected {}, got {}", checkpoint.path,
                 entry.name, ToString(type), ToString(it->second->type));
   }
-  for (const NamedTensor& tensor : checkpoint.tensors) {
-    session.WriteStateBytes(tensor.name, tensor.bytes);
+  for (const auto& [name, tensor] : tensors) {
+    session.WriteStateBytes(std::string(name), tensor->bytes);
   }
 }
 

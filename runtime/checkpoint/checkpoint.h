@@ -80,7 +80,9 @@ CheckpointHeader ReadCheckpointHeader(const std::string& path);
 
 // Sets all of the session's state that a snapshot has. Throws kCheckpoint, with
 // nothing changed, when a tensor is missing, has another type, or is none of
-// the session's.
+// the session's; but for sums of micro-batches, which are empty between
+// updates: a run may go on with more ranks and fewer micro-batches, or the
+// other way round.
 void RestoreState(Session& session, const Checkpoint& checkpoint);
 
 }  // namespace fusor::runtime

@@ -41,7 +41,7 @@ void Sampler::Batch(int64_t epoch, int64_t index, std::span<int64_t> samples) {
     epoch_ = epoch;
   }
   for (int i = 0; i < o.batch_size; ++i) {
-    const int64_t position = (index * o.batch_size + i) * o.world_size + o.rank;
+    const int64_t position = (index * o.world_size + o.rank) * o.batch_size + i;
     if (position >= o.samples) {
       samples[i] = -1;
     } else {

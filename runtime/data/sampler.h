@@ -18,9 +18,10 @@ struct SamplerOptions {
   uint64_t seed = 0;
 };
 
-// Position p of the epoch's order belongs to rank p % world_size (as in
-// torch's DistributedSampler), so step k of all ranks together covers positions
-// [k, k + 1) * batch_size * world_size whatever the number of ranks.
+// The epoch's order is cut into batches, and batch n is rank n % world_size's:
+// W ranks see in a step what one rank sees in W micro-batches, in the order in
+// which deterministic sums add them up. Step k of all ranks together covers
+// positions [k, k + 1) * batch_size * world_size.
 class Sampler {
  public:
   // Throws kData when training has less than one global batch, kUsage for

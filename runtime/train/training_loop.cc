@@ -1,6 +1,7 @@
 #include "runtime/train/training_loop.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -96,7 +97,7 @@ class Loop {
     saved_ = position_.step;
     if (position_.evaluation_due) Evaluate(evaluate);
     while (position_.step < total_ && !report_.reached_top1) {
-      if (observer_.stop && observer_.stop()) {
+      if (StopRequested()) {
         report_.interrupted = true;
         break;
       }
@@ -129,6 +130,12 @@ class Loop {
     if (input >= 0) session_.SetInput(program, input, &value, sizeof(value));
   }
 
+  // Several ranks stop where all know that one is to.
+  bool StopRequested() const {
+    if (session_.world_size() > 1) return stop_agreed_;
+    return observer_.stop && observer_.stop();
+  }
+
   // Micro-batches of an update.
   int64_t BatchesOf(int64_t step) const {
     const int64_t in_epoch = step % updates_per_epoch_;
@@ -137,7 +144,7 @@ class Loop {
         source_.batches_per_epoch() - in_epoch * options_.micro_batches);
   }
 
-  // `number`: of the batch, for random numbers.
+  // `number`: of the batch among those of all ranks, for random numbers.
   void RunBatch(int program, const Feed& feed, const Batch& batch,
                 int64_t number) {
     feed.SetBatch(session_, program, batch);
@@ -164,14 +171,15 @@ class Loop {
       waited += Seconds(asked, Clock::now());
       RunBatch(last ? program_ : options_.accumulate,
                last ? feed_ : *accumulating_, batch,
-               step * options_.micro_batches + i);
-      images_ += batch.size();
-      interval_images_ += batch.size();
+               (step * options_.micro_batches + i) * session_.world_size() +
+                   session_.rank());
+      images_ += batch.size() * session_.world_size();
+      interval_images_ += batch.size() * session_.world_size();
       loss += last
                   ? session_.ReadScalar(program_, loss_output_)
                   : session_.ReadScalar(options_.accumulate, accumulated_loss_);
     }
-    loss /= static_cast<double>(batches);
+    loss = OverRanks(loss / static_cast<double>(batches));
     const Clock::time_point end = Clock::now();
     report_.losses.push_back(loss);
     position_.loss_hash = LossHash(position_.loss_hash, loss);
@@ -198,6 +206,16 @@ class Loop {
                 "loss is {} at iteration {} (learning rate {}): training "
                 "diverged",
                 loss, step + 1, lr_);
+  }
+
+  // The mean of all ranks' losses.
+  double OverRanks(double loss) {
+    if (session_.world_size() == 1) return loss;
+    const bool stop = observer_.stop && observer_.stop();
+    std::array<double, 2> sums{loss, stop ? 1.0 : 0.0};
+    session_.SumOverRanks(sums);
+    stop_agreed_ = sums[1] > 0;
+    return sums[0] / session_.world_size();
   }
 
   void Evaluate(const std::function<std::optional<EvalReport>()>& evaluate) {
@@ -287,6 +305,7 @@ class Loop {
   int64_t total_ = 0;
   int64_t saved_ = 0;  // step of the last save
   int64_t images_ = 0;
+  bool stop_agreed_ = false;  // by all of several ranks
   double lr_ = 0;
   Clock::time_point interval_start_;
   int64_t interval_steps_ = 0;
@@ -318,9 +337,10 @@ std::optional<EvalReport> Evaluate(Session& session, int program,
   const int top5 = session.FindOutput(program, "top5");
   EvalReport report;
   double images = 0;
+  session.BroadcastStatistics();
   const int64_t batches = source.batches_per_epoch();
   for (int64_t b = 0; b < batches; ++b) {
-    if (stop && stop()) return std::nullopt;
+    if (session.world_size() == 1 && stop && stop()) return std::nullopt;
     const Batch& batch = source.Next();
     feed.SetBatch(session, program, batch);
     session.Step(program);
@@ -329,6 +349,12 @@ std::optional<EvalReport> Evaluate(Session& session, int program,
     report.top1 += session.ReadScalar(program, top1);
     report.top5 += session.ReadScalar(program, top5);
   }
+  std::array<double, 4> sums{images, report.loss, report.top1, report.top5};
+  session.SumOverRanks(sums);
+  images = sums[0];
+  report.loss = sums[1];
+  report.top1 = sums[2];
+  report.top5 = sums[3];
   FUSOR_CHECK(images > 0, kData, "evaluation: no readable image");
   report.images = static_cast<int64_t>(images);
   report.loss /= images;

@@ -108,6 +108,10 @@ struct TrainObserver {
 // Steps that an epoch of so many batches takes.
 int64_t UpdatesPerEpoch(int64_t batches, int64_t micro_batches);
 
+// On several ranks, each with its own part of the data, all ranks call the same
+// functions: losses and evaluations are those of all ranks' images, speeds
+// those of all ranks together, and a rank's wish to stop ends the run on all.
+
 // Trains: the source's batches, the first of which is that of the start,
 // through `program`, evaluating with `evaluate` after each eval_every-th epoch
 // and after the last; an evaluation without a result is not reported.
@@ -117,8 +121,9 @@ TrainReport Train(Session& session, int program, BatchSource& source,
 
 // One epoch of the source through an evaluation program: every image counts
 // once, whatever the batch size. `stop` is asked before each batch; where it is
-// true, the rest is left out and nothing is reported. Throws kData for an empty
-// source.
+// true, the rest is left out and nothing is reported, on one rank; several end
+// what they have begun. They all evaluate with rank 0's running statistics.
+// Throws kData for an empty source.
 std::optional<EvalReport> Evaluate(Session& session, int program,
                                    BatchSource& source,
                                    const std::function<bool()>& stop = {});

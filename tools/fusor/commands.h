@@ -21,6 +21,7 @@ void AddDump(CLI::App& app, Run* run);
 void AddData(CLI::App& app, Run* run);
 void AddReport(CLI::App& app, Run* run);
 void AddScale(CLI::App& app, Run* run);
+void AddLaunch(CLI::App& app, Run* run);
 void AddDoctor(CLI::App& app, Run* run);
 
 // True once SIGINT, SIGTERM or SIGUSR1 has come in; the handlers are installed

@@ -44,6 +44,8 @@ runtime::LoaderOptions MakeLoader(const DataFlags& data,
   options.transform = MakeTransform(data, model, training);
   options.training = training;
   options.seed = data.seed;
+  options.rank = data.rank;
+  options.world_size = data.world_size;
   options.threads = data.workers;
   options.prefetch = data.prefetch;
   options.bad_record = data.bad_record == "skip" ? runtime::BadRecord::kSkip
@@ -104,6 +106,7 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
     const int64_t per_epoch =
         runtime::Sampler({.samples = images->size(),
                           .batch_size = options.batch_size,
+                          .world_size = options.world_size,
                           .training = true})
             .batches_per_epoch();
     const int64_t updates = runtime::UpdatesPerEpoch(per_epoch, micro_batches);
@@ -117,6 +120,8 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
   options.num_classes = static_cast<int>(
       model.num_classes != 0 ? model.num_classes : kDefaultClasses);
   options.seed = data.seed;
+  options.rank = data.rank;
+  options.world_size = data.world_size;
   options.start = start * micro_batches;
   return std::make_unique<runtime::SyntheticSource>(options);
 }

@@ -115,6 +115,8 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& flags);
 void AddScheduleFlags(CLI::App& app, OptimizerFlags& flags);
 
 struct DataFlags {
+  int rank = 0;  // no flags: which part of the data is this process'
+  int world_size = 1;
   std::string path;
   bool synthetic = false;
   int workers = 2;

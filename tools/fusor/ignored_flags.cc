@@ -19,7 +19,7 @@ constexpr IgnoredFlag kIgnored[] = {
     {"--memory-format", "NAME", "the compiler chooses the layouts"},
     {"--gather-checkpoints", nullptr, "see --keep-checkpoints"},
     {"--checkpoint-filename", "FILE", "checkpoints are folders"},
-    {"--local_rank", "N", "there is one rank"},
+    {"--local_rank", "N", "the environment tells: see fusor launch"},
     {"--use_xla", nullptr, "the whole step is compiled"},
     {"--use_dali", nullptr, "images are decoded by --workers threads"},
     {"--gpu_memory_fraction", "F", "memory is planned"},

@@ -65,6 +65,7 @@ void AddCommands(CLI::App& app, Run* run) {
   AddBisect(app, run);
   AddReport(app, run);
   AddScale(app, run);
+  AddLaunch(app, run);
   AddDoctor(app, run);
 }
 

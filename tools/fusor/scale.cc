@@ -1,16 +1,15 @@
 #include <fmt/core.h>
 
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "codegen/compiler.h"
 #include "codegen/scale/scale_report.h"
 #include "ir/support/error.h"
-#include "ir/support/file.h"
 #include "models/model.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/rank_run.h"
 #include "tools/fusor/step_profile.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
@@ -36,14 +35,6 @@ struct ScaleFlags {
   std::string svg;
   std::string json;
 };
-
-// A built-in description, or a file of one.
-ir::Cluster OpenCluster(const std::string& name) {
-  if (!std::filesystem::exists(name)) return ir::FindCluster(name);
-  std::vector<uint8_t> bytes;
-  ReadFile(name, ErrorCode::kUsage, bytes);
-  return ir::ParseCluster(std::string(bytes.begin(), bytes.end()), name);
-}
 
 codegen::StepTimeline ModelledTimeline(const ScaleFlags& flags,
                                        models::Model model) {

@@ -1,11 +1,13 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "tools/fusor/data_source.h"
 #include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
+#include "tools/fusor/rank_run.h"
 #include "tools/fusor/train_flags.h"
 #include "tools/fusor/train_report.h"
 #include "tools/fusor/tuning.h"
@@ -31,12 +34,23 @@ using nlohmann::json;
 using runtime::EvalReport;
 using runtime::TrainReport;
 
+// For what ranks other than the first have to say.
+FILE* OpenNothing() {
+  FILE* file = std::fopen("/dev/null", "w");
+  FUSOR_CHECK(file != nullptr, kDevice, "cannot open /dev/null");
+  return file;
+}
+
 class TrainCommand {
  public:
   explicit TrainCommand(const TrainFlags& flags)
       : flags_(flags),
-        text_(TextStream({flags.json, flags.compile.dump.to})),
-        logs_(flags.log, flags.checkpoint.workspace, text_) {}
+        ranks_(flags_.ranks),
+        text_(ranks_.leads() ? TextStream({flags.json, flags.compile.dump.to})
+                             : OpenNothing()),
+        logs_(flags_.log, flags.checkpoint.workspace, text_) {
+    TakePlace();
+  }
 
   // What can be wrong is looked at first, what takes long done last.
   void Run() {
@@ -52,15 +66,19 @@ class TrainCommand {
     CheckOutputs();
     checkpointing_.emplace(flags_.checkpoint, Identity(train_images.get()),
                            flags_.deciding, flags_.data.seed, text_);
+    ranks_.Connect(flags_.compile.backend, text_);
     Compile(NumClasses(train_images.get()), val_images != nullptr);
+    ranks_.Agree(*session_, programs_, Identity(train_images.get()));
+    start_ = ShareStart(checkpointing_->start());
     const auto source =
         OpenTraining(std::move(train_images), flags_.data, flags_.model,
-                     checkpointing_->start().step, MicroBatches(flags_));
+                     start_.step, MicroBatches(flags_));
     const auto val =
         val_images == nullptr
             ? nullptr
             : OpenEvaluation(std::move(val_images), flags_.data, flags_.model);
     checkpointing_->Initialize(*session_);
+    session_->BroadcastState();
     Debugging debugging(flags_.debug, flags_.compile.dump.to.empty()
                                           ? flags_.checkpoint.workspace
                                           : flags_.compile.dump.to);
@@ -68,11 +86,13 @@ class TrainCommand {
     logs_.Open({.parameters = flags_.parameters,
                 .steps_per_epoch = runtime::UpdatesPerEpoch(
                     source->batches_per_epoch(), MicroBatches(flags_)),
-                .batch_size = flags_.model.batch * MicroBatches(flags_),
-                .start = checkpointing_->start().step});
+                .batch_size = UpdateBatch(),
+                .start = start_.step});
     const TrainReport report = Train(*source, val.get());
     checkpointing_->Finish();
     logs_.End(report);
+    ranks_.CheckParameters(
+        ranks_.world_size() > 1 ? ParameterHash(*session_) : "", text_);
     if (report.steps > 0) {
       Save();
       Report(report);
@@ -81,6 +101,35 @@ class TrainCommand {
   }
 
  private:
+  // Logs, checkpoints and reports are rank 0's; the others only compute.
+  void TakePlace() {
+    flags_.data.rank = ranks_.rank();
+    flags_.data.world_size = ranks_.world_size();
+    if (flags_.compile.threads == 0 && ranks_.local_size() > 1) {
+      const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+      flags_.compile.threads = std::max(1, cores / ranks_.local_size());
+    }
+    if (ranks_.leads()) return;
+    flags_.log = {};
+    flags_.checkpoint = {};
+    flags_.compile.dump = {};
+    flags_.json.clear();
+  }
+
+  // Images of an update, of all ranks.
+  int64_t UpdateBatch() const {
+    return flags_.model.batch * MicroBatches(flags_) * ranks_.world_size();
+  }
+
+  // Rank 0's, which alone reads checkpoints.
+  runtime::TrainPosition ShareStart(const runtime::TrainPosition& own) {
+    const json shared =
+        json::parse(ranks_.Share("start", json{own.step, own.evaluation_due,
+                                               own.best_top1, own.loss_hash}
+                                              .dump()));
+    return {shared[0], shared[1], shared[2], shared[3]};
+  }
+
   std::unique_ptr<runtime::ImageFolder> ListValidation(
       const runtime::ImageFolder* train) {
     if (train == nullptr || flags_.training_only || flags_.eval_every == 0) {
@@ -107,8 +156,7 @@ class TrainCommand {
             {"--image-size", fmt::format("{}", ImageSize(model))},
             {"--num-classes",
              fmt::format("{}", MakeModelOptions(model, classes).num_classes)},
-            {"--optimizer-batch-size",
-             fmt::format("{}", MicroBatches(flags_) * model.batch)},
+            {"--optimizer-batch-size", fmt::format("{}", UpdateBatch())},
             {"--seed", fmt::format("{}", flags_.data.seed)},
             {"data", images == nullptr
                          ? "synthetic"
@@ -132,12 +180,19 @@ class TrainCommand {
         MakeModelOptions(flags_.model, classes);
     codegen::CompileOptions compile =
         MakeCompileOptions(flags_.compile, flags_.optimizer, dumper_);
+    ranks_.SetOptions(compile);
     const bool accumulates = MicroBatches(flags_) > 1;
     if (accumulates) {
       compile.passes.micro_batches = passes::MicroBatches::kFinish;
     }
-    session_ = OpenSession(flags_.compile);
+    session_ = OpenSession(flags_.compile, ranks_.communicator());
     if (flags_.compile.tune) {
+      FUSOR_CHECK(
+          ranks_.world_size() == 1, kUsage,
+          "--tune measures on one rank, expected a world size of 1, got "
+          "{}: run fusor bench --tune first and give the file to all "
+          "ranks with --choices",
+          ranks_.world_size());
       const auto model =
           models::BuildModel(flags_.model.arch, models::Phase::kTrain, options);
       tuning_ =
@@ -154,11 +209,13 @@ class TrainCommand {
     fmt::print(text_, "{}", ProgramSummary(*session_, train_));
     std::fflush(text_);
     compile.substitutes.clear();  // they are of the training program
+    programs_ = 1;
     if (accumulates) {
       accumulate_ = session_->AddProgram(
           models::BuildModel(flags_.model.arch, models::Phase::kTrain, options)
               .graph,
           codegen::ProgramKind::kAccumulate, compile);
+      ++programs_;
     }
     if (!evaluates) return;
     auto graph =
@@ -167,16 +224,17 @@ class TrainCommand {
     if (flags_.optimizer.ema_decay > 0) passes::ReadAverages(*graph);
     eval_ = session_->AddProgram(std::move(graph), codegen::ProgramKind::kEval,
                                  compile);
+    ++programs_;
   }
 
   TrainReport Train(runtime::BatchSource& source, runtime::BatchSource* val) {
     const int64_t per_epoch = runtime::UpdatesPerEpoch(
         source.batches_per_epoch(), MicroBatches(flags_));
-    runtime::TrainOptions options =
-        MakeTrainOptions(flags_, checkpointing_->start(), per_epoch);
+    runtime::TrainOptions options = MakeTrainOptions(flags_, start_, per_epoch);
     options.accumulate = accumulate_;
     runtime::TrainObserver observer;
     logs_.Watch(observer);
+    if (!ranks_.leads()) observer.progress = {};
     const auto log = observer.evaluated;
     observer.evaluated = [&](int64_t epoch, const EvalReport& r) {
       log(epoch, r);
@@ -218,6 +276,7 @@ class TrainCommand {
     out["arch"] = models::CanonicalArch(flags_.model.arch);
     out["batch_size"] = flags_.model.batch;
     if (!tuning_.is_null()) out["tuning"] = tuning_;
+    out["ranks"] = ranks_.world_size();
     if (!evals_.empty()) {
       out["top1"] = evals_.back()["top1"];
       out["top5"] = evals_.back()["top5"];
@@ -226,6 +285,7 @@ class TrainCommand {
     if (!flags_.json.empty()) {
       runtime::StateSnapshot state;
       runtime::TakeSnapshot(*session_, state);
+      out["parameter_hash"] = ParameterHash(*session_);
       out["state_hash"] = fmt::format("{:016x}", runtime::StateHash(state));
     }
     // Measuring steps on: the last that is done.
@@ -234,12 +294,15 @@ class TrainCommand {
     WriteJson(flags_.json, out);
   }
 
-  const TrainFlags& flags_;
+  TrainFlags flags_;
+  RankRun ranks_;
   FILE* const text_;
   TrainLogs logs_;
   std::shared_ptr<codegen::Dumper> dumper_;
   std::optional<Checkpointing> checkpointing_;
   std::unique_ptr<runtime::Session> session_;
+  runtime::TrainPosition start_;
+  int programs_ = 0;
   int train_ = -1;
   int accumulate_ = -1;
   int eval_ = -1;

@@ -90,6 +90,7 @@ void AddTrainFlags(CLI::App& app, TrainFlags& f) {
   AddTuneFlag(app, f.compile);
   AddDumpFlags(app, f.compile.dump);
   AddRunFlags(app, f);
+  AddRankFlags(app, f.ranks);
   AddCheckpointFlags(app, f.checkpoint);
   AddLogFlags(app, f.log);
   AddDebugFlags(app, f.debug);
@@ -110,13 +111,15 @@ void SettleTrainFlags(const CLI::App& app, TrainFlags& f) {
 }
 
 int64_t MicroBatches(const TrainFlags& flags) {
-  const int64_t batch = flags.model.batch;
+  const int64_t ranks = flags.data.world_size;
+  const int64_t batch = flags.model.batch * ranks;
   const int64_t wanted = flags.optimizer_batch;
   if (wanted < 0) return 1;
   FUSOR_CHECK(wanted > 0 && wanted % batch == 0, kUsage,
               "--optimizer-batch-size {}: expected a multiple of the {} images "
-              "of a step (-b {}, one rank)",
-              wanted, batch, batch);
+              "of a step (-b {}, {})",
+              wanted, batch, flags.model.batch,
+              ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks));
   return wanted / batch;
 }
 
@@ -138,9 +141,10 @@ runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,
   options.overflow_limit = flags.optimizer.overflow_limit;
   const int64_t total =
       flags.iterations >= 0 ? flags.iterations : flags.epochs * steps_per_epoch;
-  options.lr =
-      MakeSchedule(flags.optimizer, flags.model.batch * options.micro_batches,
-                   flags.epochs, steps_per_epoch, total);
+  options.lr = MakeSchedule(
+      flags.optimizer,
+      flags.model.batch * options.micro_batches * flags.data.world_size,
+      flags.epochs, steps_per_epoch, total);
   return options;
 }
 

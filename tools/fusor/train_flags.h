@@ -9,6 +9,7 @@
 #include "tools/fusor/debugging.h"
 #include "tools/fusor/flags.h"
 #include "tools/fusor/ignored_flags.h"
+#include "tools/fusor/rank_run.h"
 #include "tools/fusor/train_logs.h"
 
 namespace fusor::tools {
@@ -22,6 +23,7 @@ struct TrainFlags {
   CheckpointFlags checkpoint;
   LogFlags log;
   IgnoredFlags ignored;
+  RankFlags ranks;
   int64_t epochs = 90;
   int64_t iterations = -1;
   int64_t run_epochs = -1;
@@ -41,8 +43,8 @@ void AddTrainFlags(CLI::App& app, TrainFlags& flags);
 // After parsing.
 void SettleTrainFlags(const CLI::App& app, TrainFlags& flags);
 
-// Batches of one update. Throws kUsage when --optimizer-batch-size is no
-// multiple of a batch.
+// Batches of one update on each rank. Throws kUsage when --optimizer-batch-size
+// is no multiple of a batch.
 int64_t MicroBatches(const TrainFlags& flags);
 
 // How to train with `steps_per_epoch` from `start` on.

@@ -213,10 +213,11 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
   return options;
 }
 
-std::unique_ptr<runtime::Session> OpenSession(const CompileFlags& flags) {
+std::unique_ptr<runtime::Session> OpenSession(
+    const CompileFlags& flags, runtime::Communicator* communicator) {
   return std::make_unique<runtime::Session>(
       runtime::LoadBackend(flags.backend),
-      runtime::BackendOptions{.threads = flags.threads});
+      runtime::BackendOptions{.threads = flags.threads}, communicator);
 }
 
 std::string KernelText(const codegen::Plan& plan) {

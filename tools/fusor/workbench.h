@@ -48,7 +48,9 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
                                         int64_t steps_per_epoch,
                                         int64_t total_steps);
 
-std::unique_ptr<runtime::Session> OpenSession(const CompileFlags& flags);
+// `communicator`: see Session.
+std::unique_ptr<runtime::Session> OpenSession(
+    const CompileFlags& flags, runtime::Communicator* communicator = nullptr);
 
 // Stable keys of a compiled program, see README "JSON".
 nlohmann::json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,

@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "codegen/compiler.h"
 #include "ir/builder.h"
 #include "ir/support/error.h"
 #include "runtime/backend_loader.h"
 #include "runtime/null/null_log.h"
+#include "runtime/ranks/tcp_store.h"
 #include "runtime/session.h"
 
 namespace fusor::null {
@@ -75,6 +78,48 @@ TEST(NullBackend, ASessionRunsThePlansStepsInTheirOrder) {
     EXPECT_THAT(lines[s],
                 StartsWith("stream 0 " + NameOf(plan, plan.steps[s]) + " m"));
   }
+}
+
+// A communicator of rank 0 of two.
+std::unique_ptr<runtime::Communicator> Communicator() {
+  const int port = runtime::Socket::Listen("127.0.0.1", 0).port();
+  const auto options = [port](int rank) {
+    return runtime::StoreOptions{
+        .host = "127.0.0.1", .port = port, .rank = rank, .world_size = 2};
+  };
+  std::thread other([&] { runtime::TcpStore(options(1)); });
+  runtime::TcpStore store(options(0));
+  auto communicator = LoadBackend("null").Connect(store, {});
+  other.join();
+  return communicator;
+}
+
+// Sums start once their gradients are there, and the host goes on with the
+// backward pass; updates wait, each for its own sum.
+TEST(NullBackend, SumsOverlapWithTheBackwardPass) {
+  NullLog& log = Log();
+  const auto communicator = Communicator();
+  Session session(LoadBackend("null"), {}, communicator.get());
+  codegen::CompileOptions options = Verified();
+  options.passes.world_size = 2;
+  options.passes.buckets = passes::ParseBucketPolicy("policy", "cap:0.000001");
+  const int program =
+      session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, options);
+  log.Take();
+  session.Step(program);
+  std::vector<std::string> kinds;  // of the lines, repetitions left out
+  for (const std::string& line : log.Take()) {
+    const std::string kind =
+        line.starts_with("collective") ? line : "computation";
+    if (kinds.empty() || kinds.back() != kind) kinds.push_back(kind);
+  }
+  EXPECT_THAT(
+      kinds, ElementsAre("computation", "collective 0 starts all_reduce f32 32",
+                         "computation", "collective 1 starts all_reduce f32 16",
+                         "computation", "collective 2 starts all_reduce f32 48",
+                         "collective 0 is waited for", "computation",
+                         "collective 1 is waited for", "computation",
+                         "collective 2 is waited for", "computation"));
 }
 
 TEST(NullBackend, ProgramsShareStateAndActivations) {

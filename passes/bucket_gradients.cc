@@ -1,0 +1,233 @@
+// Sums over ranks cost a latency each, and run beside the backward pass:
+//
+// 1. What only a sum waits for - a weight's gradient - runs as soon as it can,
+//    before the pass goes on to the layers below; what needs sums runs last.
+// 2. The modelled time of that order says when each gradient is ready.
+// 3. PartitionGradients cuts them into buckets, each of which is one all_reduce
+//    of several operands, or two where gradients differ in dtype.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "ir/cost.h"
+#include "ir/op.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+
+constexpr char kPass[] = "bucket_gradients";
+
+bool IsCollective(const Node& node) { return !node.op().pure; }
+
+// Kernels and library calls; the rest is free.
+bool IsCostly(const Node& node) {
+  return node.body() != nullptr || node.op().fusion == ir::FusionKind::kLibrary;
+}
+
+// When a node is to run, among those that can.
+enum class Urgency : uint8_t {
+  kCollective,  // starts it, and goes on
+  kGradient,    // only collectives wait for it, and soon
+  kOther,
+  kAfter,  // needs the result of one
+};
+
+// Kernels from a node to the next collective, itself included.
+constexpr int kSoon = 2;
+
+struct Priority {
+  Urgency urgency = Urgency::kOther;
+  int distance = 0;  // of a gradient: see kSoon
+  auto operator<=>(const Priority&) const = default;
+};
+
+std::vector<Priority> Priorities(const Graph& graph) {
+  const size_t n = graph.nodes().size();
+  std::vector<Priority> priorities(n);
+  for (const auto& node : graph.nodes()) {
+    Urgency& own = priorities[node->position()].urgency;
+    for (const Value* operand : node->inputs()) {
+      const Node* producer = operand->producer();
+      if (producer == nullptr) continue;
+      const Urgency other = priorities[producer->position()].urgency;
+      if (other == Urgency::kCollective || other == Urgency::kAfter) {
+        own = Urgency::kAfter;
+      }
+    }
+    if (IsCollective(*node)) own = Urgency::kCollective;
+  }
+  std::set<const Value*> outputs;
+  for (const ir::Output& output : graph.outputs()) outputs.insert(output.value);
+  for (size_t i = n; i-- > 0;) {
+    const Node& node = *graph.nodes()[i];
+    if (priorities[i].urgency != Urgency::kOther) continue;
+    bool gradient = true;
+    int distance = kSoon;
+    for (size_t r = 0; r < node.num_outputs(); ++r) {
+      const Value* value = node.output(r);
+      gradient = gradient && !outputs.contains(value);
+      for (const ir::Use& use : value->uses()) {
+        const Priority& user = priorities[use.node->position()];
+        gradient = gradient && user.urgency <= Urgency::kGradient;
+        distance = std::min(distance, user.distance);
+      }
+    }
+    distance += IsCostly(node) ? 1 : 0;
+    if (gradient && distance <= kSoon) {
+      priorities[i] = {Urgency::kGradient, distance};
+    }
+  }
+  return priorities;
+}
+
+// By priority among nodes whose operands are there, and by place. True when
+// that moved one.
+bool OrderByPriority(Graph& graph) {
+  const std::vector<Priority> priorities = Priorities(graph);
+  const size_t n = graph.nodes().size();
+  std::vector<size_t> waiting(n, 0);
+  std::vector<std::vector<size_t>> readers(n);
+  std::set<std::pair<Priority, size_t>> ready;
+  for (const auto& node : graph.nodes()) {
+    const size_t at = node->position();
+    for (const Value* operand : node->inputs()) {
+      if (operand->producer() == nullptr) continue;
+      readers[operand->producer()->position()].push_back(at);
+      ++waiting[at];
+    }
+    if (waiting[at] == 0) ready.emplace(priorities[at], at);
+  }
+  std::vector<Node*> order;
+  bool moved = false;
+  while (!ready.empty()) {
+    const size_t at = ready.begin()->second;
+    ready.erase(ready.begin());
+    moved = moved || at != order.size();
+    order.push_back(graph.nodes()[at].get());
+    for (size_t reader : readers[at]) {
+      if (--waiting[reader] == 0) ready.emplace(priorities[reader], reader);
+    }
+  }
+  if (moved) graph.Reorder(order);
+  return moved;
+}
+
+// By the target's limits.
+double Seconds(const Node& node, const ir::Target& target) {
+  if (!IsCostly(node)) return 0;
+  const auto memory =
+      static_cast<double>(ir::KernelNs(ir::NodeBytes(node), target));
+  const bool narrow =
+      node.num_inputs() > 0 && ir::DTypeSize(node.input(0)->type().dtype) == 2;
+  const double peak = narrow ? target.peak_gflops_16 : target.peak_gflops_f32;
+  const double arithmetic =
+      2 * static_cast<double>(ir::NodeMacs(node)) / std::max(peak, 1.0);
+  return 1e-9 * std::max(memory, arithmetic);
+}
+
+class Buckets {
+ public:
+  Buckets(Graph& graph, PassContext& context)
+      : graph_(graph), context_(context) {
+    double now = 0;
+    for (const auto& node : graph.nodes()) {
+      if (IsCollective(*node)) {
+        sums_.push_back(node.get());
+        ready_.push_back({now, node->input(0)->type().num_bytes()});
+      }
+      now += Seconds(*node, context.target().target());
+    }
+  }
+
+  bool Join() {
+    const PassOptions& options = context_.options();
+    BucketPolicy policy = options.buckets;
+    for (const Node* sum : sums_) {
+      policy.element_bytes = std::min(
+          policy.element_bytes, ir::DTypeSize(sum->input(0)->type().dtype));
+    }
+    int64_t collectives = 0;
+    for (const GradientBucket& bucket :
+         PartitionGradients(ready_, options.collective_cost, policy)) {
+      std::vector<std::vector<Node*>> parts;  // by dtype
+      for (int i = bucket.first; i < bucket.last; ++i) {
+        const ir::DType dtype = sums_[i]->input(0)->type().dtype;
+        auto part = std::find_if(parts.begin(), parts.end(), [&](auto& p) {
+          return p[0]->input(0)->type().dtype == dtype;
+        });
+        if (part == parts.end()) part = parts.insert(part, {{}});
+        part->push_back(sums_[i]);
+      }
+      for (const std::vector<Node*>& part : parts) {
+        JoinPart(part);
+        ++collectives;
+      }
+      context_.Record(
+          {.pass = kPass,
+           .subject = sums_[bucket.first]->output()->name(),
+           .accepted = true,
+           .reason = fmt::format(
+               "{} gradient{}, {} bytes, ready at {:.3f} ms, summed at {:.3f} "
+               "ms",
+               bucket.last - bucket.first,
+               bucket.last - bucket.first == 1 ? "" : "s", bucket.bytes,
+               bucket.ready * 1e3, bucket.end * 1e3)});
+    }
+    context_.counters()["gradient_buckets"] = collectives;
+    graph_.EraseAll(joined_);
+    for (auto& [node, names] : names_) {
+      graph_.RenameResults(node, std::move(names));
+    }
+    return !joined_.empty();
+  }
+
+ private:
+  // Where its last operand is ready.
+  void JoinPart(const std::vector<Node*>& sums) {
+    if (sums.size() == 1) return;
+    std::vector<Value*> operands;
+    std::vector<std::string> names;
+    for (const Node* sum : sums) {
+      operands.push_back(sum->input(0));
+      names.push_back(sum->output()->name());
+    }
+    Node* bucket = graph_.AddNode("all_reduce", operands, {},
+                                  sums[0]->location(), sums.back());
+    for (size_t i = 0; i < sums.size(); ++i) {
+      graph_.ReplaceAllUses(sums[i]->output(), bucket->output(i));
+    }
+    joined_.insert(joined_.end(), sums.begin(), sums.end());
+    names_.emplace_back(bucket, std::move(names));
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  std::vector<Node*> sums_;  // of one gradient each, in the order of time
+  std::vector<ReadyGradient> ready_;
+  std::vector<Node*> joined_;
+  std::vector<std::pair<Node*, std::vector<std::string>>> names_;
+};
+
+}  // namespace
+
+bool BucketGradients(Graph& graph, PassContext& context) {
+  if (context.options().world_size <= 1) return false;
+  const bool collectives =
+      std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                  [](const auto& node) { return IsCollective(*node); });
+  if (!collectives) return false;
+  bool changed = OrderByPriority(graph);
+  changed |= Buckets(graph, context).Join();
+  return changed;
+}
+
+}  // namespace fusor::passes

@@ -1,0 +1,161 @@
+#include <gtest/gtest.h>
+
+#include "passes/passes.h"
+#include "tests/testing/bare_target.h"
+#include "tests/testing/graph_text.h"
+#include "tests/testing/run_pass.h"
+
+namespace fusor::passes {
+namespace {
+
+PassOptions Ranks(std::string_view policy) {
+  PassOptions options;
+  options.world_size = 2;
+  options.buckets = ParseBucketPolicy("policy", policy);
+  return options;
+}
+
+// The backward pass of two layers, the gradient of the second one's weight
+// behind that of the first one's.
+constexpr std::string_view kStep = R"(graph g {
+  %x = data : f32[8,4]
+  %w1 = weight : f32[4,4]
+  %w2 = weight : f32[4,4]
+  %y = matmul(%x, %w1) : f32[8,4]
+  %dy = matmul(%y, %w2) : f32[8,4]
+  %dw1 = matmul(%x, %dy) {transpose_a=true} : f32[4,4]
+  %dw2 = matmul(%y, %dy) {transpose_a=true} : f32[4,4]
+  %s1 = all_reduce(%dw1) : f32[4,4] @"one"
+  %new1 = sub(%w1, %s1) : f32[4,4]
+  %s2 = all_reduce(%dw2) : f32[4,4] @"two"
+  %new2 = sub(%w2, %s2) : f32[4,4]
+  %loss = reduce(%dy) {dims=[0,1], kind="sum"} : f32[]
+  return %loss as "loss", %new1 as "w1" -> %w1, %new2 as "w2" -> %w2
+})";
+
+TEST(BucketGradients, JoinsSumsWhereTheLastGradientIsReady) {
+  const auto graph = test::ParseOrDie(kStep);
+  EXPECT_TRUE(test::RunPass(BucketGradients, *graph, Ranks("one")));
+  test::ExpectSameGraph(R"(graph g {
+    %x = data : f32[8,4]
+    %w1 = weight : f32[4,4]
+    %w2 = weight : f32[4,4]
+    %y = matmul(%x, %w1) : f32[8,4]
+    %dy = matmul(%y, %w2) : f32[8,4]
+    %dw1 = matmul(%x, %dy) {transpose_a=true} : f32[4,4]
+    %dw2 = matmul(%y, %dy) {transpose_a=true} : f32[4,4]
+    %s1, %s2 = all_reduce(%dw1, %dw2) : f32[4,4], f32[4,4] @"one"
+    %loss = reduce(%dy) {dims=[0,1], kind="sum"} : f32[]
+    %new1 = sub(%w1, %s1) : f32[4,4]
+    %new2 = sub(%w2, %s2) : f32[4,4]
+    return %loss as "loss", %new1 as "w1" -> %w1, %new2 as "w2" -> %w2
+  })",
+                        *graph);
+}
+
+TEST(BucketGradients, StartsSumsAsEarlyAsItCan) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %x = data : f32[8,4]
+    %w1 = weight : f32[4,4]
+    %w2 = weight : f32[4,4]
+    %dy = matmul(%x, %w2) : f32[8,4]
+    %dx = matmul(%dy, %w1) : f32[8,4]
+    %dw1 = matmul(%x, %dx) {transpose_a=true} : f32[4,4]
+    %dw2 = matmul(%x, %dy) {transpose_a=true} : f32[4,4]
+    %s1 = all_reduce(%dw1) : f32[4,4] @"one"
+    %s2 = all_reduce(%dw2) : f32[4,4] @"two"
+    %new1 = sub(%w1, %s1) : f32[4,4]
+    %new2 = sub(%w2, %s2) : f32[4,4]
+    return %new1 as "w1" -> %w1, %new2 as "w2" -> %w2
+  })");
+  EXPECT_TRUE(test::RunPass(BucketGradients, *graph, Ranks("cap:0.000001")));
+  test::ExpectSameGraph(R"(graph g {
+    %x = data : f32[8,4]
+    %w1 = weight : f32[4,4]
+    %w2 = weight : f32[4,4]
+    %dy = matmul(%x, %w2) : f32[8,4]
+    %dw2 = matmul(%x, %dy) {transpose_a=true} : f32[4,4]
+    %s2 = all_reduce(%dw2) : f32[4,4] @"two"
+    %dx = matmul(%dy, %w1) : f32[8,4]
+    %dw1 = matmul(%x, %dx) {transpose_a=true} : f32[4,4]
+    %s1 = all_reduce(%dw1) : f32[4,4] @"one"
+    %new1 = sub(%w1, %s1) : f32[4,4]
+    %new2 = sub(%w2, %s2) : f32[4,4]
+    return %new1 as "w1" -> %w1, %new2 as "w2" -> %w2
+  })",
+                        *graph);
+}
+
+TEST(BucketGradients, KeepsDTypesApart) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %a = data : f32[4]
+    %b = data : f16[4]
+    %c = data : f32[4]
+    %sa = all_reduce(%a) : f32[4] @"a"
+    %sb = all_reduce(%b) : f16[4] @"b"
+    %sc = all_reduce(%c) : f32[4] @"c"
+    return %sa as "a", %sb as "b", %sc as "c"
+  })");
+  const test::BareTarget target;
+  PassContext context(target, Ranks("one"));
+  EXPECT_TRUE(BucketGradients(*graph, context));
+  test::ExpectSameGraph(R"(graph g {
+    %a = data : f32[4]
+    %b = data : f16[4]
+    %c = data : f32[4]
+    %sb = all_reduce(%b) : f16[4] @"b"
+    %sa, %sc = all_reduce(%a, %c) : f32[4], f32[4] @"a"
+    return %sa as "a", %sb as "b", %sc as "c"
+  })",
+                        *graph);
+  EXPECT_EQ(context.counters().at("gradient_buckets"), 2);
+  ASSERT_EQ(context.decisions().size(), 1U);
+  EXPECT_EQ(context.decisions()[0].reason,
+            "3 gradients, 40 bytes, ready at 0.000 ms, summed at 1.000 ms");
+}
+
+TEST(BucketGradients, LeavesOneRankAlone) {
+  const auto graph = test::ParseOrDie(kStep);
+  PassOptions options = Ranks("one");
+  options.world_size = 1;
+  EXPECT_FALSE(test::RunPass(BucketGradients, *graph, options));
+}
+
+// Two buckets of three updates each in two groups: a launch for each group of
+// each bucket, and buckets in the order of the launches.
+TEST(BucketGradients, UpdatesAreJoinedBucketByBucket) {
+  std::string inputs, sums, nodes, outputs;
+  for (const std::string p : {"a", "b", "c", "d", "e", "f"}) {
+    // The second of each bucket is of another group.
+    const std::string rate = p == "b" || p == "e" ? "0.5" : "0.25";
+    const std::string v = "%" + p;
+    inputs += v + " = weight : f32[16] " + v + "x = data : f32[16] ";
+    nodes += v + "n = fusion(" + v + ", " + v +
+             "s) {kind=\"loop\"} : f32[16] { %p = data : f32[16] %g = data : "
+             "f32[16] "
+             "%r = constant() {dtype=\"f32\", shape=[16], value=[" +
+             rate +
+             "]} : f32[16] %m = mul(%r, %g) : f32[16] %q = sub(%p, %m) : "
+             "f32[16] return %q as \"q\" } ";
+    outputs += (outputs.empty() ? "" : ", ") + v + "n as \"" + p + "\" -> " + v;
+  }
+  sums =
+      "%as, %bs, %cs = all_reduce(%ax, %bx, %cx) : f32[16], f32[16], f32[16] "
+      "%ds, %es, %fs = all_reduce(%dx, %ex, %fx) : f32[16], f32[16], f32[16] ";
+  const auto graph = test::ParseOrDie("graph g { " + inputs + sums + nodes +
+                                      "return " + outputs + " }");
+  EXPECT_TRUE(test::RunPass(FuseUpdates, *graph, Ranks("one")));
+  std::vector<std::string> names;
+  for (const auto& node : graph->nodes()) {
+    std::string text(node->op_name());
+    for (const ir::Value* input : node->inputs()) text += " " + input->name();
+    names.push_back(text);
+  }
+  EXPECT_EQ(names,
+            (std::vector<std::string>{
+                "all_reduce ax cx bx", "all_reduce dx fx ex", "fusion b bs",
+                "fusion e es", "fusion a c as cs", "fusion d f ds fs"}));
+}
+
+}  // namespace
+}  // namespace fusor::passes

@@ -1,0 +1,167 @@
+"""Calls fusor train on several ranks of this machine.
+
+    ranks_cli_test.py FUSOR
+"""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FUSOR = pathlib.Path()
+SIZE = ["--arch", "resnet18", "--image-size", "32", "--num-classes", "5",
+        "--threads", "1", "-b", "4"]
+LAUNCHER_VARIABLES = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_|MASTER_|OMPI_|PMI|SLURM_|TORCHELASTIC_)")
+
+
+def environment(**more):
+    kept = {name: value for name, value in os.environ.items()
+            if not LAUNCHER_VARIABLES.match(name)}
+    return {**kept, **more}
+
+
+def fusor(*args, **variables):
+    return subprocess.run([FUSOR, *map(str, args)], timeout=300,
+                          capture_output=True, text=True, check=False,
+                          env=environment(**variables))
+
+
+class RanksTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls._folder = tempfile.TemporaryDirectory()
+        cls.root = pathlib.Path(cls._folder.name)
+        os.environ["FUSOR_CACHE_DIR"] = str(cls.root / "cache")
+        cls.data = cls.root / "data"
+        made = fusor("data", "make-samples", "--out", cls.data,
+                     "--train-images", 16, "--val-images", 3)
+        assert made.returncode == 0, made.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        cls._folder.cleanup()
+
+    def train(self, ranks, *args, name="run"):
+        """The JSON of a run, and its text."""
+        out = self.root / f"{name}.json"
+        command = ["train", self.data, *SIZE, "--json", out, *args]
+        if ranks > 1:
+            command = ["launch", "--nproc-per-node", ranks, "--", *command]
+        done = fusor(*command)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(out.read_text()), done.stdout
+
+    def test_ranks_have_the_same_parameters_after_50_steps(self):
+        for ranks in (2, 4):
+            report, text = self.train(ranks, "--iterations", 50, "--lr", 0.01,
+                                      "--training-only")
+            self.assertEqual(report["ranks"], ranks)
+            self.assertIn(f"parameters are the same on all {ranks}", text)
+            self.assertRegex(
+                text, rf"ranks     {ranks} by fusor launch: 0-{ranks - 1} on "
+                r".*; gloo over 127.0.0.1, rank 0 at 127.0.0.1:\d+\n")
+
+    def test_deterministic_ranks_are_micro_batches(self):
+        args = ["--iterations", 6, "--training-only", "--deterministic",
+                "--lr", 0.01]
+        for ranks in (2, 4):
+            one, _ = self.train(1, *args, "--optimizer-batch-size", 4 * ranks)
+            several, _ = self.train(ranks, *args)
+            self.assertEqual(several["parameter_hash"], one["parameter_hash"])
+            self.assertNotEqual(several["state_hash"], one["state_hash"])
+        buckets, _ = self.train(4, *args, "--bucket-policy", "cap:5")
+        self.assertEqual(buckets["parameter_hash"], one["parameter_hash"])
+        self.assertGreater(buckets["counters"]["gradient_buckets"], 4)
+
+    def test_every_validation_image_counts_once(self):
+        args = ["--epochs", 1, "--lr", 0, "--iterations", 1]
+        one, _ = self.train(1, *args)
+        two, _ = self.train(2, *args)
+        self.assertEqual(two["evaluations"][-1]["images"], 15)
+        self.assertEqual(one["evaluations"][-1]["images"], 15)
+
+    def test_mixed_precision_clipping_and_dynamic_scaling_train(self):
+        _, text = self.train(
+            2, "--iterations", 4, "--training-only", "--opt-level", "O2",
+            "--clip-grad-norm", 1, "--verify")
+        self.assertIn("parameters are the same on all 2", text)
+
+    def test_a_run_goes_on_with_another_number_of_ranks(self):
+        args = ["--training-only", "--deterministic", "--lr", 0.01,
+                "--optimizer-batch-size", 16, "--epochs", 2]
+        whole, _ = self.train(1, *args, "--iterations", 6)
+        work = self.root / "work"
+        self.train(4, *args, "--iterations", 6, "--prof", 3, "--workspace",
+                   work)
+        report, text = self.train(1, *args, "--iterations", 6, "--workspace",
+                                  work, "--resume", "auto")
+        self.assertIn("after step 3", text)
+        self.assertEqual(report["parameter_hash"], whole["parameter_hash"])
+        self.assertEqual(sorted(p.name for p in work.iterdir()),
+                         ["checkpoints", "model.safetensors"])
+
+    def start(self, rank, world, port, *args):
+        return subprocess.Popen(
+            [FUSOR, "train", self.data, *map(str, [*SIZE, *args])],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(RANK=str(rank), WORLD_SIZE=str(world),
+                            LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world),
+                            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
+
+    def test_ranks_that_were_told_otherwise_are_named(self):
+        port = 20000 + os.getpid() % 10000
+        runs = [self.start(rank, 3, port, "--iterations", 2,
+                           "--bucket-policy", "one" if rank == 1 else "cap:5")
+                for rank in range(3)]
+        for run in runs:
+            _, errors = run.communicate(timeout=200)
+            self.assertEqual(run.returncode, 3, errors)
+            self.assertRegex(
+                errors, "rank 1 differs from rank 0 in buckets of .*, plan of "
+                ".*: expected the same command")
+
+    def test_a_missing_rank_is_named(self):
+        port = 30000 + os.getpid() % 10000
+        run = self.start(0, 2, port, "--iterations", 2, "--comm-timeout", 1)
+        _, errors = run.communicate(timeout=100)
+        self.assertEqual(run.returncode, 75, errors)
+        self.assertIn("rank 1 is missing after 1 s", errors)
+
+    def test_variables_that_make_no_sense_are_named(self):
+        done = fusor("train", self.data, *SIZE, RANK="2", WORLD_SIZE="2",
+                     LOCAL_RANK="0")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("got rank 2 of 2", done.stderr)
+        done = fusor("train", self.data, *SIZE, RANK="x", WORLD_SIZE="2",
+                     LOCAL_RANK="0")
+        self.assertIn("RANK: expected a number, got 'x'", done.stderr)
+
+    def test_a_signal_ends_all_ranks_at_one_step_with_a_checkpoint(self):
+        work = self.root / "signal"
+        run = subprocess.Popen(
+            [FUSOR, "launch", "--nproc-per-node", "2", "--", "train",
+             self.data, *SIZE, "--epochs", "1000", "-p", "1", "--workspace",
+             work, "--training-only"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment())
+        for line in run.stdout:
+            if "iteration" in line:
+                break
+        run.send_signal(signal.SIGTERM)
+        _, errors = run.communicate(timeout=100)
+        self.assertEqual(run.returncode, 128 + signal.SIGTERM, errors)
+        _, text = self.train(1, "--epochs", 1000, "--prof", 1, "--workspace",
+                             work, "--training-only", "--resume", "auto",
+                             "--optimizer-batch-size", 8)
+        self.assertIn("resumed", text)
+
+
+if __name__ == "__main__":
+    FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()

@@ -1,0 +1,255 @@
+#include "tools/fusor/rank_run.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <span>
+#include <string_view>
+
+#include "codegen/scale/scale_model.h"
+#include "ir/support/environment.h"
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+#include "ir/support/hash.h"
+#include "ir/support/str.h"
+#include "runtime/backend_loader.h"
+#include "tools/fusor/validators.h"
+
+namespace fusor::tools {
+namespace {
+
+// Ranks compile at their own speed before they agree.
+constexpr std::chrono::milliseconds kCompileTime{30 * 60'000};
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
+}
+
+std::string Hash(std::string_view text) {
+  return fmt::format("{:016x}", HashBytes(text));
+}
+
+// "0-3, 6".
+std::string Ranges(const std::vector<int>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t last = i;
+    while (last + 1 < numbers.size() &&
+           numbers[last + 1] == numbers[last] + 1) {
+      ++last;
+    }
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", numbers[i]);
+    if (last > i) text += fmt::format("-{}", numbers[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+// Size and place of each bucket.
+std::string BucketsText(const codegen::Plan& plan) {
+  std::string text;
+  for (const codegen::Step& step : plan.steps) {
+    if (step.kind != codegen::StepKind::kCollective) continue;
+    for (int b : step.args) {
+      const codegen::Buffer& buffer = plan.buffers[b];
+      text += fmt::format("{} {} {} {},", buffer.name, buffer.offset,
+                          buffer.bytes, ir::DTypeName(buffer.type.dtype));
+    }
+    text += ";";
+  }
+  return text;
+}
+
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+// "name=hash" a line.
+std::string FactsText(const Facts& facts) {
+  return Join(facts, "\n",
+              [](const auto& fact) { return fact.first + "=" + fact.second; });
+}
+
+std::set<std::string> Lines(const std::string& text) {
+  std::set<std::string> lines;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    lines.insert(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+}  // namespace
+
+void AddRankFlags(CLI::App& app, RankFlags& f) {
+  app.option_defaults()->group("Ranks");
+  app.add_option("--bucket-policy", f.buckets,
+                 "How gradients are put together for their sums: exact, "
+                 "cap:MB, apex, horovod, one")
+      ->capture_default_str();
+  app.add_option("--cluster", f.cluster,
+                 "Links that the exact policy reckons with: a name or a file, "
+                 "as in fusor scale")
+      ->capture_default_str();
+  app.add_flag("--deterministic", f.deterministic,
+               "Add gradients up in the order of ranks: W ranks get the bits "
+               "of one with W micro-batches");
+  app.add_option("--comm-timeout", f.timeout,
+                 "Seconds after which a rank that does not answer is lost")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(Number(0.1, 86400));
+  app.add_option("--interface", f.interface,
+                 "Network interface to the other ranks; default: that by which "
+                 "rank 0 is reached")
+      ->type_name("NAME");
+  app.option_defaults()->group("Options");
+}
+
+ir::Cluster OpenCluster(const std::string& name) {
+  if (!std::filesystem::exists(name)) return ir::FindCluster(name);
+  std::vector<uint8_t> bytes;
+  ReadFile(name, ErrorCode::kUsage, bytes);
+  return ir::ParseCluster(std::string(bytes.begin(), bytes.end()), name);
+}
+
+RankRun::RankRun(const RankFlags& flags)
+    : flags_(flags), place_(runtime::FindRankPlace(LauncherVariable)) {}
+
+RankRun::~RankRun() = default;
+
+std::chrono::milliseconds RankRun::timeout() const {
+  return std::chrono::milliseconds(static_cast<int64_t>(flags_.timeout * 1e3));
+}
+
+void RankRun::Connect(const std::string& backend, FILE* text) {
+  if (world_size() == 1) return;
+  store_ = std::make_unique<runtime::TcpStore>(
+      runtime::StoreOptions{.host = place_.host,
+                            .port = place_.port,
+                            .more_ports = place_.more_ports,
+                            .token = place_.token,
+                            .rank = place_.rank,
+                            .world_size = place_.world_size,
+                            .timeout = timeout()});
+  communicator_ = runtime::LoadBackend(backend).Connect(
+      *store_, {.timeout = timeout(),
+                .deterministic = flags_.deterministic,
+                .interface = flags_.interface});
+  fmt::print(text, "ranks     {} by {}: {}; {}, rank 0 at {}\n", world_size(),
+             place_.launcher, Hosts(), communicator_->description(),
+             store_->server());
+  std::fflush(text);
+}
+
+// "0-3 on a, 4-7 on b".
+std::string RankRun::Hosts() {
+  const auto names = store_->Gather("host", HostName(), timeout());
+  std::vector<std::pair<std::string, std::vector<int>>> hosts;
+  for (int r = 0; r < world_size(); ++r) {
+    auto host = std::find_if(hosts.begin(), hosts.end(), [&](const auto& h) {
+      return h.first == names[r];
+    });
+    if (host == hosts.end()) host = hosts.insert(host, {names[r], {}});
+    host->second.push_back(r);
+  }
+  return Join(hosts, ", ", [](const auto& host) {
+    return Ranges(host.second) + " on " + host.first;
+  });
+}
+
+void RankRun::SetOptions(codegen::CompileOptions& options) const {
+  passes::PassOptions& passes = options.passes;
+  passes.world_size = world_size();
+  passes.buckets = passes::ParseBucketPolicy("--bucket-policy", flags_.buckets);
+  const int64_t nodes = std::max<int64_t>(1, world_size() / place_.local_size);
+  passes.collective_cost = codegen::AllReduceCost(OpenCluster(flags_.cluster),
+                                                  nodes, world_size() / nodes);
+}
+
+// The ranks whose value is not rank 0's; empty when all are.
+std::string RankRun::Unlike(const std::vector<std::string>& values) const {
+  std::vector<int> unlike;
+  for (int r = 1; r < world_size(); ++r) {
+    if (values[r] != values[0]) unlike.push_back(r);
+  }
+  if (unlike.empty()) return "";
+  return fmt::format("rank{} {} differ{} from rank 0",
+                     unlike.size() > 1 ? "s" : "", Ranges(unlike),
+                     unlike.size() > 1 ? "" : "s");
+}
+
+void RankRun::Agree(const runtime::Session& session, int programs,
+                    const std::map<std::string, std::string>& options) {
+  if (world_size() == 1) return;
+  const codegen::TargetCompiler& compiler = session.compiler();
+  Facts facts = {
+      {"version", FUSOR_VERSION " " + std::string(runtime::BuildId())},
+      {"libraries",
+       compiler.LibraryVersion() + "; " + compiler.CodegenVersion()}};
+  for (const auto& [name, value] : options) {
+    facts.emplace_back("option " + name, value);
+  }
+  facts.emplace_back("deterministic", flags_.deterministic ? "yes" : "no");
+  for (int p = 0; p < programs; ++p) {
+    const codegen::Plan& plan = session.plan(p);
+    facts.emplace_back("buckets of " + plan.name, Hash(BucketsText(plan)));
+    facts.emplace_back("plan of " + plan.name, Hash(Print(plan)));
+  }
+  const auto all = store_->Gather("facts", FactsText(facts), kCompileTime);
+  const std::string unlike = Unlike(all);
+  if (unlike.empty()) return;
+  const std::set<std::string> first = Lines(all[0]);
+  std::set<std::string> names;
+  for (const std::string& other : all) {
+    const std::set<std::string> lines = Lines(other);
+    std::vector<std::string> differing;
+    std::set_symmetric_difference(first.begin(), first.end(), lines.begin(),
+                                  lines.end(), std::back_inserter(differing));
+    for (const std::string& line : differing) {
+      names.insert(line.substr(0, line.find('=')));
+    }
+  }
+  FUSOR_CHECK(false, kGraph,
+              "{} in {}: expected the same command, fusor and kind of machine "
+              "everywhere",
+              unlike, Join(names, ", ", [](const auto& name) { return name; }));
+}
+
+std::string RankRun::Share(const std::string& name, const std::string& value) {
+  if (world_size() == 1) return value;
+  if (leads()) store_->Set("share/" + name, value);
+  return store_->Get("share/" + name, timeout());
+}
+
+void RankRun::CheckParameters(const std::string& hash, FILE* text) {
+  if (world_size() == 1) return;
+  const std::string unlike =
+      Unlike(store_->Gather("parameters", hash, timeout()));
+  FUSOR_ASSERT(unlike.empty(), "{} in their parameters after training", unlike);
+  fmt::print(text, "ranks     parameters are the same on all {}\n",
+             world_size());
+}
+
+std::string ParameterHash(const runtime::Session& session) {
+  uint64_t hash = kHashSeed;
+  std::set<std::string> names;
+  for (const codegen::StateLayout::Entry& entry : session.state().entries) {
+    if (ir::IsParameter(session.StateRole(entry.name))) {
+      names.insert(entry.name);
+    }
+  }
+  for (const std::string& name : names) {
+    const std::vector<float> values = session.ReadState(name);
+    hash = HashBytes(name, hash);
+    hash = HashBytes({reinterpret_cast<const char*>(values.data()),
+                      values.size() * sizeof(float)},
+                     hash);
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace fusor::tools

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/compiler.h"
+#include "ir/cluster.h"
+#include "runtime/communicator.h"
+#include "runtime/ranks/rank_place.h"
+#include "runtime/ranks/tcp_store.h"
+#include "runtime/session.h"
+#include "tools/fusor/flags.h"
+
+namespace fusor::tools {
+
+struct RankFlags {
+  std::string buckets = "exact";
+  std::string cluster = "ethernet-10g";
+  bool deterministic = false;
+  double timeout = 300;  // seconds
+  std::string interface;
+};
+void AddRankFlags(CLI::App& app, RankFlags& flags);
+
+// A built-in cluster, or a file that describes one.
+ir::Cluster OpenCluster(const std::string& name);
+
+// This process among the ranks of a run; the only one unless a launcher says
+// otherwise. What goes wrong between ranks is kPeerLost.
+class RankRun {
+ public:
+  // Asks the environment. Throws kUsage where it makes no sense.
+  explicit RankRun(const RankFlags& flags);
+  ~RankRun();
+
+  int rank() const { return place_.rank; }
+  int world_size() const { return place_.world_size; }
+  bool leads() const { return place_.rank == 0; }
+  int local_size() const { return place_.local_size; }
+  // Null with one rank.
+  runtime::Communicator* communicator() const { return communicator_.get(); }
+
+  // Meets the other ranks and connects to them; nothing with one rank. A line
+  // to `text` tells who they are.
+  void Connect(const std::string& backend, FILE* text);
+
+  // How gradients are cut into buckets.
+  void SetOptions(codegen::CompileOptions& options) const;
+
+  // Throws kGraph, naming the ranks and what they have otherwise, unless all
+  // ranks have the same programs, libraries, versions and `options`.
+  void Agree(const runtime::Session& session, int programs,
+             const std::map<std::string, std::string>& options);
+  // Rank 0's value, on all ranks.
+  std::string Share(const std::string& name, const std::string& value);
+  // Throws kInternal, naming the ranks, when their parameters differ.
+  void CheckParameters(const std::string& hash, FILE* text);
+
+ private:
+  std::string Hosts();
+  std::string Unlike(const std::vector<std::string>& values) const;
+  std::chrono::milliseconds timeout() const;
+
+  const RankFlags& flags_;
+  const runtime::RankPlace place_;
+  std::unique_ptr<runtime::TcpStore> store_;
+  std::unique_ptr<runtime::Communicator> communicator_;
+};
+
+// Of all parameters, by name: whatever their layout and order.
+std::string ParameterHash(const runtime::Session& session);
+
+}  // namespace fusor::tools
