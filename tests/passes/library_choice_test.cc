@@ -87,7 +87,7 @@ TEST_F(LibraryChoiceTest, ACandidateChangesTheLayoutOfItsLayerAlone) {
     %a = conv2d(%x, %u) {algorithm="direct"} : f32[1,2,4,4] @"a"
     %copy = copy(%a) {layout="acdb"} : f32[1,2,4,4]{acdb} @"b"
     %b = conv2d(%copy, %v) {algorithm="direct", pad=[1,1]} : f32[1,2,4,4]{acdb} @"b"
-    %copy_1 = copy(%b) : f32[1,2,4,4] @"c"
+    %copy_1 = copy(%b) {layout=""} : f32[1,2,4,4] @"c"
     %c = conv2d(%copy_1, %w) {algorithm="direct", result_dtype="f32"} : f32[1,3,4,4] @"c"
     return %c as "c"
   })",

@@ -11,11 +11,17 @@ import tempfile
 import unittest
 
 FUSOR = sys.argv.pop(1)
-SMALL = ["-a", "resnet20-cifar", "--num-classes", "10", "-b", "2",
-         "--threads", "1"]
-TRAIN = [*SMALL, "--synthetic", "--training-only", "--iterations", "2",
-         "--amp"]
 USAGE, GRAPH = 2, 3
+
+
+def small(batch=2, threads=1):
+    return ["-a", "resnet20-cifar", "--num-classes", "10", "-b", batch,
+            "--threads", threads]
+
+
+def train(steps=2):
+    return ["train", *small(), "--synthetic", "--training-only", "--amp",
+            "--iterations", steps]
 
 
 class TuneTest(unittest.TestCase):
@@ -24,8 +30,7 @@ class TuneTest(unittest.TestCase):
         cls.shared = tempfile.TemporaryDirectory()
         cls.cache = pathlib.Path(cls.shared.name) / "cache"
         cls.choices = pathlib.Path(cls.shared.name) / "choices.txt"
-        cls.tuned = cls.json_of("train", *TRAIN, "--tune", "--choices",
-                                cls.choices)
+        cls.tuned = cls.json_of(*train(), "--tune", "--choices", cls.choices)
 
     @classmethod
     def tearDownClass(cls):
@@ -77,11 +82,11 @@ class TuneTest(unittest.TestCase):
         self.assertEqual(len(chosen), len(set(chosen)))
         self.assertEqual(set(chosen), measured)
         self.assertIn("tuned     ", self.tuned["text"])
-        self.assertIn(f"choices   {self.tuned['choices']} for 57 of 57 "
-                      "convolutions", self.tuned["text"])
+        self.assertRegex(self.tuned["text"],
+                         r"\nchoices +[0-9a-f]+ for (\d+) of \1 convolutions")
 
     def test_one_file_gives_the_same_bits_each_time(self):
-        runs = [self.json_of("train", *TRAIN, "--choices", self.choices)
+        runs = [self.json_of(*train(), "--choices", self.choices)
                 for _ in range(2)]
         for run in runs:
             self.assertEqual(run["choices"], self.tuned["choices"])
@@ -89,28 +94,28 @@ class TuneTest(unittest.TestCase):
             self.assertNotIn("tuning", run)
 
     def test_without_a_file_the_built_in_rule_decides(self):
-        out = self.json_of("compile", *SMALL, "--amp")
+        out = self.json_of("compile", *small(), "--amp")
         self.assertEqual(out["choices"], "none")
         self.assertNotIn("convolutions", out["counters"])
 
     def test_the_default_place_is_beside_the_kernel_cache(self):
-        out = self.json_of("compile", *SMALL, "--tune")
+        out = self.json_of("compile", *small(), "--tune")
         path = pathlib.Path(out["tuning"]["file"])
         self.assertEqual(path.parent, self.cache / "choices")
         self.assertTrue(path.name.startswith("resnet20_cifar.b2.f32.cpu-"),
                         path.name)
-        again = self.json_of("compile", *SMALL, "--choices", path)
+        again = self.json_of("compile", *small(), "--choices", path)
         self.assertEqual(again["choices"], out["choices"])
 
     def test_a_step_of_other_shapes_says_that_none_applies(self):
-        out = self.json_of("compile", *SMALL, "-b", "3", "--amp", "--choices",
+        out = self.json_of("compile", *small(batch=3), "--amp", "--choices",
                            self.choices)
-        self.assertIn("for 0 of 57 convolutions", out["text"])
+        self.assertRegex(out["text"], r"for 0 of \d+ convolutions")
 
     def test_dumps_and_checkpoints_name_the_choices(self):
         workspace = self.folder / "w"
         dump = self.folder / "d"
-        self.json_of("train", *TRAIN, "--choices", self.choices, "--workspace",
+        self.json_of(*train(), "--choices", self.choices, "--workspace",
                      workspace, "--dump-to", dump, "--dump-pass", "plan")
         module = json.loads(next(dump.glob("m*/module.json")).read_text())
         self.assertEqual(module["choices"], self.tuned["choices"])
@@ -119,13 +124,12 @@ class TuneTest(unittest.TestCase):
         manifest = next((workspace / "checkpoints").glob("*/manifest.json"))
         self.assertIn(self.tuned["choices"], manifest.read_text())
 
-        longer = [*TRAIN, "--iterations", "4", "--workspace", workspace,
-                  "--resume", "auto"]
-        same = self.run_fusor("train", *longer, "--choices", self.choices,
-                              "--prof", "1")
+        longer = [*train(4), "--workspace", workspace, "--resume", "auto"]
+        same = self.run_fusor(*longer, "--choices", self.choices, "--prof",
+                              "1")
         self.assertEqual(same.returncode, 0, same.stderr)
         self.assertNotIn("choices", same.stderr)
-        other = self.run_fusor("train", *longer)
+        other = self.run_fusor(*longer)
         self.assertEqual(other.returncode, 0, other.stderr)
         self.assertIn(
             f"warning: resume: choices of convolutions were "
@@ -134,12 +138,12 @@ class TuneTest(unittest.TestCase):
 
     def test_variants_take_choices(self):
         result = self.run_fusor(
-            "compare", *SMALL, "--amp", "--rounds", "1", "--warmup", "0",
+            "compare", *small(), "--amp", "--rounds", "1", "--warmup", "0",
             "--a", "choices=none", "--b", f"choices={self.choices}")
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_what_is_wrong_with_a_file_is_one_line(self):
-        compile_ = ("compile", *SMALL, "--amp", "--choices")
+        compile_ = ("compile", *small(), "--amp", "--choices")
         missing = self.folder / "missing.txt"
         self.fails(USAGE, str(missing), *compile_, missing)
         self.fails(GRAPH, "expected version 1, got 0", *compile_,
@@ -152,16 +156,16 @@ class TuneTest(unittest.TestCase):
         self.fails(GRAPH, "of another library: expected oneDNN", *compile_,
                    self.edited("library oneDNN", "library twoDNN"))
         self.fails(GRAPH, "of another number of threads: expected 2, got 1",
-                   *compile_, self.choices, "--threads", "2")
+                   "compile", *small(threads=2), "--choices", self.choices)
 
     def test_what_cannot_be_measured_or_written_is_refused_at_once(self):
-        self.fails(USAGE, "--choices", "compile", *SMALL, "--tune",
+        self.fails(USAGE, "--choices", "compile", *small(), "--tune",
                    "--choices", self.folder / "no" / "folder.txt")
-        out = self.json_of("compile", *SMALL)
+        out = self.json_of("compile", *small())
         other = ("cpu-avx512" if out["target"] == "cpu-avx2" else "cpu-avx2")
         self.fails(USAGE, f"--tune measures this machine, {out['target']}: "
                    f"got --target {other}",
-                   "compile", *SMALL, "--tune", "--target", other)
+                   "compile", *small(), "--tune", "--target", other)
 
 
 if __name__ == "__main__":
