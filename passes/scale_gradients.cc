@@ -45,9 +45,14 @@ class Scaling {
 
  private:
   void AddFinite() {
+    graph_.AddOutput(builder_.Add("all_finite", Gradients())->output(),
+                     ir::kFinite);
+  }
+
+  std::vector<Value*> Gradients() const {
     std::vector<Value*> values;
     for (const ParameterGradient& g : gradients_) values.push_back(g.gradient);
-    graph_.AddOutput(builder_.Add("all_finite", values)->output(), ir::kFinite);
+    return values;
   }
 
   // Null for 1.
@@ -67,17 +72,10 @@ class Scaling {
     return builder_.Divide(builder_.Scalar(DType::kF32, 1), divisor);
   }
 
-  // Each gradient's sum of squares by itself: the order of the sum is the
-  // same whatever is joined in memory.
   Value* Clipped(Value* factor) {
-    Value* sum = nullptr;
-    for (const ParameterGradient& g : gradients_) {
-      SetLocation(g);
-      Value* squares = SumOfSquares(builder_, g.gradient);
-      builder_.Inherit(StepLocation(graph_, kClipLocation));
-      sum = sum == nullptr ? squares : builder_.Plus(sum, squares);
-    }
-    Value* norm = builder_.Sqrt(sum);
+    builder_.Inherit(StepLocation(graph_, kClipLocation));
+    Value* norm =
+        builder_.Sqrt(builder_.Add("sum_of_squares", Gradients())->output());
     if (factor != nullptr) norm = builder_.Times(norm, factor);
     graph_.AddOutput(norm, ir::kGradientNorm);
     Value* limit = builder_.ScalarLike(norm, options_.optimizer.clip_norm);

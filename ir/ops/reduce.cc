@@ -98,9 +98,9 @@ void EvalReduce(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   });
 }
 
-std::vector<TensorType> InferAllFinite(Types in, const Attrs& attrs) {
+void CheckGroups(Types in, const Attrs& attrs) {
   for (const TensorType& type : in) {
-    FUSOR_CHECK(IsFloat(type.dtype), kGraph, "all_finite of {}",
+    FUSOR_CHECK(IsFloat(type.dtype), kGraph, "expected floats, got {}",
                 DTypeName(type.dtype));
   }
   const Ints& groups = attrs.Ints("groups");
@@ -112,7 +112,16 @@ std::vector<TensorType> InferAllFinite(Types in, const Attrs& attrs) {
   }
   FUSOR_CHECK(groups.empty() || operands == static_cast<int64_t>(in.size()),
               kGraph, "groups of {} operands for {}", operands, in.size());
+}
+
+std::vector<TensorType> InferAllFinite(Types in, const Attrs& attrs) {
+  CheckGroups(in, attrs);
   return {{DType::kBool, {}, {}}};
+}
+
+std::vector<TensorType> InferSumOfSquares(Types in, const Attrs& attrs) {
+  CheckGroups(in, attrs);
+  return {{DType::kF32, {}, {}}};
 }
 
 void EvalAllFinite(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
@@ -124,10 +133,17 @@ void EvalAllFinite(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
   out[0]->data[0] = finite ? 1 : 0;
 }
 
-OpDef AllFinite() {
+void EvalSumOfSquares(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
+  double sum = 0;
+  for (const Tensor* tensor : in) {
+    for (const double x : tensor->data) sum += x * x;
+  }
+  out[0]->data[0] = sum;
+}
+
+// Of all elements of any number of operands, a scalar.
+OpDef OfMany() {
   OpDef op;
-  op.name = "all_finite";
-  op.summary = "true when no element of any operand is NaN or infinite";
   op.max_inputs = -1;
   op.fusion = FusionKind::kSeparate;
   op.precision = PrecisionRule::kFollow;
@@ -136,8 +152,25 @@ OpDef AllFinite() {
   // Numbers of consecutive operands that lie one after the other in memory;
   // empty: each on its own.
   op.attrs = {{"groups", Ints{}}};
+  return op;
+}
+
+OpDef AllFinite() {
+  OpDef op = OfMany();
+  op.name = "all_finite";
+  op.summary = "true when no element of any operand is NaN or infinite";
   op.infer = InferAllFinite;
   op.eval = EvalAllFinite;
+  return op;
+}
+
+OpDef SumOfSquares() {
+  OpDef op = OfMany();
+  op.name = "sum_of_squares";
+  op.summary = "the sum of all elements of all operands, each squared, in f32";
+  op.precision = PrecisionRule::kDeny;
+  op.infer = InferSumOfSquares;
+  op.eval = EvalSumOfSquares;
   return op;
 }
 
@@ -153,7 +186,7 @@ std::vector<OpDef> MakeOps() {
   op.scalar = Combiner;
   op.gradient = GradReduce;
   op.eval = EvalReduce;
-  return {op, AllFinite()};
+  return {op, AllFinite(), SumOfSquares()};
 }
 
 }  // namespace

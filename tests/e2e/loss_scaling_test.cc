@@ -258,12 +258,13 @@ TEST(LossScale, ShrinksUntilF16GradientsFit) {
 }
 
 // The check of 161 gradients is one kernel, the scale another; the update keeps
-// its two, and 106 running statistics share a few.
+// its two, and 106 running statistics share a few. So with their norm.
 TEST(LossScale, AddsFewKernelsToResNet50) {
-  const auto kernels = [](bool dynamic) {
+  const auto kernels = [](bool dynamic, double clip = 0) {
     codegen::CompileOptions options;
     options.plan_only = true;
     options.passes.loss_scale.dynamic = dynamic;
+    options.passes.optimizer.clip_norm = clip;
     const auto compiler = LoadBackend("cpu").CreateCompiler("", {});
     models::ModelOptions model;
     model.batch = 2;
@@ -274,6 +275,8 @@ TEST(LossScale, AddsFewKernelsToResNet50) {
         .report.kernels;
   };
   EXPECT_LE(kernels(true) - kernels(false), 10);
+  // The norm of all gradients, and the factor.
+  EXPECT_LE(kernels(false, 1) - kernels(false), 2);
 }
 
 }  // namespace

@@ -101,6 +101,9 @@ void AddTheRest(OpSamples& all) {
   all.insert({"all_finite", {{x, {{5}}}, {}, kFloats}});
   all.insert(
       {"all_finite", {{x, x, {{5}}}, {{"groups", Ints{2, 1}}}, kFloats}});
+  all.insert({"sum_of_squares", {{x, {{5}}}, {}, kFloats}});
+  all.insert(
+      {"sum_of_squares", {{x, x, {{5}}}, {{"groups", Ints{2, 1}}}, kFloats}});
   all.insert({"matmul", {{{{2, 3}}, {{3, 4}}}, {}, kFloats}});
   const SampleOperand image{{2, 3, 4, 4}};
   const SampleOperand weight{{2, 3, 3, 3}};

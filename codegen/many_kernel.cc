@@ -1,7 +1,7 @@
-// x * 0 is 0 for finite x and NaN for all others, and a NaN stays in a sum: the
-// operands are finite when the sum of all x * 0 is.
+// all_finite: x * 0 is 0 for finite x and NaN for all others, and a NaN stays
+// in a sum: the operands are finite when the sum of all x * 0 is.
 
-#include "codegen/finite_kernel.h"
+#include "codegen/many_kernel.h"
 
 #include <algorithm>
 #include <map>
@@ -16,6 +16,10 @@ namespace {
 using ir::DType;
 using ir::ScalarOp;
 
+// Vectors that an accumulator adds before it is folded into another: bounds
+// the rounding error of long sums.
+constexpr int64_t kMaxRun = 512;
+
 // Elements without a gap in one kernel buffer.
 struct Run {
   int buffer;
@@ -23,20 +27,21 @@ struct Run {
   int64_t length;
 };
 
-class FiniteLowering {
+class ManyLowering {
  public:
-  FiniteLowering(const ir::Graph& body, const ir::Target& target)
+  ManyLowering(const ir::Graph& body, const ir::Target& target)
       : node_(*body.nodes()[0]),
+        squares_(node_.output()->type().dtype != DType::kBool),
         tasks_(std::max(4 * target.threads, 1)),
         simt_(target.simt) {
-    lowered_.kernel.name = "all_finite";
+    lowered_.kernel.name = std::string(node_.op_name());
     lowered_.kernel.lanes =
         static_cast<int>(simt_ ? kBlockElements : target.vector_bytes / 4);
   }
 
   LoweredKernel Lower() {
     AddOperands();
-    result_ = AddBuffer("finite", DType::kBool, 1, true);
+    result_ = AddBuffer("result", node_.output()->type().dtype, 1, true);
     lowered_.result_spans.push_back({0});
     if (simt_) lowered_.kernel.width = ThreadWidth(lowered_.kernel.buffers);
     AddShares();
@@ -73,7 +78,8 @@ class FiniteLowering {
     }
   }
 
-  // A tensor that fills its place to the end goes on in the next one.
+  // A tensor that fills its place to the end goes on in the next one, unless
+  // that would change a sum.
   void AddSpan(const std::vector<int>& span) {
     const DType dtype = node_.input(span[0])->type().dtype;
     const int64_t unit = kBufferAlignment / ir::DTypeSize(dtype);
@@ -82,10 +88,10 @@ class FiniteLowering {
     bool gap = true;
     for (int operand : span) {
       const ir::TensorType& type = node_.input(operand)->type();
-      FUSOR_ASSERT(type.dtype == dtype, "all_finite: {} and {} in one group",
-                   DTypeName(dtype), DTypeName(type.dtype));
+      FUSOR_ASSERT(type.dtype == dtype, "{}: {} and {} in one group",
+                   node_.op_name(), DTypeName(dtype), DTypeName(type.dtype));
       const int64_t elements = type.num_elements();
-      if (gap) runs_.push_back({buffer, end, 0});
+      if (gap || squares_) runs_.push_back({buffer, end, 0});
       runs_.back().length += elements;
       gap = elements % unit != 0;
       end += (elements + unit - 1) / unit * unit;
@@ -133,26 +139,34 @@ class FiniteLowering {
       if (run.length == done) continue;
       Look(phase, run.buffer, run.length - done, {run.start + done, {}});
     }
-    if (partial_ >= 0) Look(phase, partial_, tasks_, {});
-    Stmt finite{.kind = StmtKind::kCompute};
-    finite.op = ScalarOp::kIsFinite;
-    finite.src[0] = Sum(phase);
-    finite.dst = NewRegister(DType::kBool, false);
+    if (partial_ >= 0) Add(phase.body, sum_, partial_, {0, {}}, tasks_, false);
+    int result = Sum(phase);
+    if (!squares_) {
+      Stmt finite{.kind = StmtKind::kCompute};
+      finite.op = ScalarOp::kIsFinite;
+      finite.src[0] = result;
+      finite.dst = result = NewRegister(DType::kBool, false);
+      phase.body.push_back(std::move(finite));
+    }
     Stmt store{.kind = StmtKind::kStore};
     store.buffer = result_;
-    store.src[0] = finite.dst;
-    phase.body.push_back(std::move(finite));
+    store.src[0] = result;
     phase.body.push_back(std::move(store));
     lowered_.kernel.phases.push_back(std::move(phase));
   }
 
-  // An accumulator and a zero.
+  // An accumulator.
   void Begin(Phase& phase) {
+    sum_ = Accumulator(phase.body);
+    zeros_.clear();
+  }
+
+  int Accumulator(std::vector<Stmt>& body) {
     Stmt init{.kind = StmtKind::kInit};
     init.op = ScalarOp::kAdd;
-    init.dst = sum_ = NewRegister(DType::kF32, true);
-    phase.body.push_back(std::move(init));
-    zeros_.clear();
+    const int sum = init.dst = NewRegister(DType::kF32, true);
+    body.push_back(std::move(init));
+    return sum;
   }
 
   int Zero(Phase& phase, DType dtype) {
@@ -164,31 +178,59 @@ class FiniteLowering {
     return it->second;
   }
 
-  // Adds x * 0 of `length` elements from `index` on.
+  // Adds what `length` elements from `index` on are looked at for.
   void Look(Phase& phase, int buffer, int64_t length, Index index) {
+    if (!squares_) Zero(phase, lowered_.kernel.buffers[buffer].dtype);
+    const int64_t run = kMaxRun * lowered_.kernel.lanes;
+    const int64_t runs = squares_ ? length / run : 0;
+    if (runs > 1) {
+      Stmt loop{.kind = StmtKind::kLoop};
+      loop.axis = AddAxis("run", runs, false);
+      Index inner = index;
+      inner.terms.push_back({loop.axis, run});
+      const int sum = Accumulator(loop.body);
+      Add(loop.body, sum, buffer, std::move(inner), run, true);
+      Fold(loop.body, sum_, sum);
+      phase.body.push_back(std::move(loop));
+      index.offset += runs * run;
+      length -= runs * run;
+    }
+    if (length > 0) Add(phase.body, sum_, buffer, index, length, true);
+  }
+
+  static void Fold(std::vector<Stmt>& body, int to, int from) {
+    Stmt add{.kind = StmtKind::kAccumulate};
+    add.op = ScalarOp::kAdd;
+    add.dst = to;
+    add.src[0] = from;
+    body.push_back(std::move(add));
+  }
+
+  // A loop that adds elements to `sum`: themselves, or what they are looked at
+  // for.
+  void Add(std::vector<Stmt>& body, int sum, int buffer, Index index,
+           int64_t length, bool look) {
     const DType dtype = lowered_.kernel.buffers[buffer].dtype;
-    const int zero = Zero(phase, dtype);
     Stmt loop{.kind = StmtKind::kLoop};
     loop.axis = AddAxis("i", length, true);
     index.terms.push_back({loop.axis, 1});
     Stmt load{.kind = StmtKind::kLoad};
     load.buffer = buffer;
     load.index = std::move(index);
-    load.dst = NewRegister(dtype, true);
-    Stmt times{.kind = StmtKind::kCompute};
-    times.op = ScalarOp::kMul;
-    times.src = {load.dst, zero, -1};
-    times.dst = NewRegister(dtype, true);
-    Stmt convert{.kind = StmtKind::kCompute};
-    convert.src[0] = times.dst;
-    convert.dst = NewRegister(DType::kF32, true);
-    Stmt add{.kind = StmtKind::kAccumulate};
-    add.op = ScalarOp::kAdd;
-    add.dst = sum_;
-    add.src[0] = convert.dst;
-    loop.body = {std::move(load), std::move(times), std::move(convert),
-                 std::move(add)};
-    phase.body.push_back(std::move(loop));
+    int value = load.dst = NewRegister(dtype, true);
+    loop.body.push_back(std::move(load));
+    const auto compute = [&](ScalarOp op, DType to, int other) {
+      Stmt stmt{.kind = StmtKind::kCompute};
+      stmt.op = op;
+      stmt.src = {value, other, -1};
+      value = stmt.dst = NewRegister(to, true);
+      loop.body.push_back(std::move(stmt));
+    };
+    if (look && !squares_) compute(ScalarOp::kMul, dtype, zeros_.at(dtype));
+    compute(ScalarOp::kIdentity, DType::kF32, -1);
+    if (look && squares_) compute(ScalarOp::kMul, DType::kF32, value);
+    Fold(loop.body, sum, value);
+    body.push_back(std::move(loop));
   }
 
   int Sum(Phase& phase) {
@@ -201,6 +243,7 @@ class FiniteLowering {
   }
 
   const ir::Node& node_;
+  const bool squares_;
   const int64_t tasks_;
   const bool simt_;
   LoweredKernel lowered_;
@@ -214,8 +257,8 @@ class FiniteLowering {
 
 }  // namespace
 
-LoweredKernel LowerAllFinite(const ir::Graph& body, const ir::Target& target) {
-  return FiniteLowering(body, target).Lower();
+LoweredKernel LowerOfMany(const ir::Graph& body, const ir::Target& target) {
+  return ManyLowering(body, target).Lower();
 }
 
 }  // namespace fusor::codegen

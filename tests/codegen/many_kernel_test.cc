@@ -1,4 +1,4 @@
-#include "codegen/finite_kernel.h"
+#include "codegen/many_kernel.h"
 
 #include <gtest/gtest.h>
 
@@ -105,6 +105,74 @@ TEST(FiniteKernel, ReadsWhatUpdatesReadInOneLoopWithoutThePadding) {
     bad[input.value->index()].data.back() = kInfinity;
     EXPECT_EQ(test::RunPlan(planned.plan, bad)[finite].data[0], 0)
         << input.value->name();
+  }
+}
+
+// Of tensors of these sizes, with and without a group: by the kernel and exact.
+struct Sums {
+  double alone;
+  double grouped;
+  double exact;
+};
+
+Sums SumsOfSquares(DType dtype) {
+  // Whole places: what lies together could be one run.
+  const std::vector<int64_t> sizes = {64, 32, 1600, 300000};
+  Sums sums{};
+  for (const bool grouped : {false, true}) {
+    ir::Graph graph;
+    std::vector<ir::Value*> operands;
+    std::vector<Tensor> tensors;
+    sums.exact = 0;
+    for (const int64_t size : sizes) {
+      const ir::TensorType type{dtype, {size}, {}};
+      operands.push_back(graph.AddInput(type, ir::InputRole::kWeight, "x"));
+      tensors.push_back(test::RandomTensor(type, 1));
+      for (const double x : tensors.back().data) sums.exact += x * x;
+    }
+    ir::Attrs attrs;
+    if (grouped) attrs.Set("groups", std::vector<int64_t>{4});
+    graph.AddOutput(graph.AddNode("sum_of_squares", operands, attrs)->output(),
+                    "y");
+    const test::FakeCompiler compiler;
+    const test::Planned planned = test::FuseAndPlan(graph, compiler);
+    (grouped ? sums.grouped : sums.alone) =
+        test::RunPlan(planned.plan, tensors)[0].data[0];
+    EXPECT_EQ(planned.plan.steps.size(), 1);
+  }
+  return sums;
+}
+
+TEST(SumOfSquares, IsExactToRoundingAndDoesNotDependOnGroups) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Sums sums = SumsOfSquares(dtype);
+    EXPECT_NEAR(sums.alone / sums.exact, 1, 1e-6);
+    EXPECT_EQ(sums.grouped, sums.alone);
+  }
+}
+
+// The loops of all numbers of threads keep the rules of kernels.
+TEST(SumOfSquares, AddsUpEveryElementWhateverTheNumberOfThreads) {
+  for (const int threads : {1, 2, 16}) {
+    ir::Graph graph;
+    std::vector<ir::Value*> operands;
+    std::vector<Tensor> tensors;
+    double exact = 0;
+    for (const int64_t size : {3, 21, 1000, 40000}) {
+      const ir::TensorType type{DType::kF32, {size}, {}};
+      operands.push_back(graph.AddInput(type, ir::InputRole::kData, "x"));
+      tensors.push_back({type, std::vector<double>(size, 2)});
+      exact += 4 * static_cast<double>(size);
+    }
+    graph.AddOutput(graph.AddNode("sum_of_squares", operands, {})->output(),
+                    "y");
+    const test::BareTarget queries;
+    passes::PassContext context(queries, {});
+    passes::Fuse(graph, context);
+    EXPECT_EQ(test::RunWithKernels(
+                  graph, tensors, ir::WithThreads(queries.target(), threads))[0]
+                  .data[0],
+              exact);
   }
 }
 
