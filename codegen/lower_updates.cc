@@ -232,6 +232,13 @@ class UpdateLowering {
       kernel.lanes = part.lanes;
       kernel.contract = part.contract;
     }
+    if (target_.simt) {
+      // One shape of blocks for all segments, which are maps: more lanes than
+      // one needs are masked, and its rows are tasks as well.
+      kernel.lanes = std::max(kernel.lanes, part.lanes);
+      kernel.width = std::max(kernel.width, part.width);
+      for (Axis& axis : part.axes) axis.block = false;
+    }
     Moves moves{static_cast<int>(kernel.axes.size()),
                 static_cast<int>(kernel.registers.size()),
                 {}};
