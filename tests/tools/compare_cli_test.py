@@ -99,6 +99,12 @@ class CompareTest(CliTest):
              ("winograd=off", "fusion=off,threads=1")])
         self.assertIsNone(data["variants"][0]["step_ms"])
 
+    def test_variants_may_keep_other_copies_of_weights(self):
+        result = fusor("compare", *SMALL, "--rounds", "0", "--a",
+                       "dtype=bf16", "--b", "dtype=fp32", "--json", "-")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("copy.", result.stdout)
+
 
 class TraceTest(CliTest):
     def trace(self, name, means, program="p"):
