@@ -214,9 +214,15 @@ void StoreServer::Hello(Client& client, MessageReader& message) {
   Answer(client, StoreAnswer::kOk, "");
 }
 
-// Answers what has waited long enough.
+// Answers what has waited long enough. Once a rank gives up the meeting it is
+// over for all: rank 0 takes the store along when it goes.
 void StoreServer::Settle() {
   const auto now = steady_clock::now();
+  const bool over =
+      std::any_of(clients_.begin(), clients_.end(), [&](const Client& client) {
+        return client.pending && client.pending->key.empty() &&
+               now >= client.pending->deadline;
+      });
   for (Client& client : clients_) {
     if (!client.pending) continue;
     const Pending pending = *client.pending;
@@ -224,7 +230,7 @@ void StoreServer::Settle() {
     const auto found = values_.find(pending.key);
     const bool there = meet ? met_.size() == static_cast<size_t>(world_size_)
                             : found != values_.end();
-    if (!there && now < pending.deadline) continue;
+    if (!there && now < pending.deadline && !(meet && over)) continue;
     client.pending.reset();
     if (there) {
       Answer(client, StoreAnswer::kOk, meet ? "" : found->second);
