@@ -130,12 +130,16 @@ void Dumper::Pass(const passes::PassTrace& trace, const ir::Graph& graph) {
   previous_ = graph.Clone();
 }
 
+std::string Dumper::Title(std::string_view what) const {
+  return fmt::format("{}: {}", folder_.substr(0, folder_.size() - 1), what);
+}
+
 void Dumper::Decisions(const std::vector<passes::Decision>& decisions) {
   if (!active_) return;
   if (SelectsText("decisions")) Write("decisions.csv", DecisionsCsv(decisions));
   if (SelectsPage("decisions")) {
     Write("decisions.html",
-          DecisionsHtml(decisions, folder_ + "decisions.html"));
+          DecisionsHtml(decisions, Title("what was fused, and why not")));
   }
 }
 
@@ -152,7 +156,7 @@ void Dumper::Program(const CompiledProgram& program,
   if (SelectsText("schedule")) Write("schedule.txt", ScheduleText(plan));
   if (SelectsText("memory")) Write("memory.txt", MemoryMap(plan));
   if (SelectsPage("memory")) {
-    Write("memory.html", MemoryHtml(plan, folder_ + "memory.html"));
+    Write("memory.html", MemoryHtml(plan, Title("memory")));
   }
   if (SelectsText("launches")) Write("launches.csv", LaunchesCsv(plan));
   if (Selects(kPipeline, "plan") &&

@@ -80,6 +80,8 @@ class Dumper {
   // passes.
   bool SelectsText(const std::string& name) const;
   bool SelectsPage(const std::string& name) const;
+  // Of a page: "m0000.resnet18: memory".
+  std::string Title(std::string_view what) const;
   void Write(const std::string& path, std::string_view bytes);
   void WriteGraph(const std::string& path, const ir::Graph& graph,
                   const ir::PrintOptions& print);

@@ -28,13 +28,16 @@ bool Computes(const StepCost& cost) {
          cost.kind != "copy";
 }
 
-// A decade at least around everything that is drawn.
+// Decades around all dots that are seen: one beyond them stands on the edge.
 struct Axis {
   double low, high;  // log10
   double At(double value) const {
-    return (std::log10(value) - low) / (high - low);
+    return std::clamp((std::log10(value) - low) / (high - low), 0.0, 1.0);
   }
 };
+
+// Of the longest step: what is shorter does not stretch the axes.
+constexpr double kSeen = 0.01;
 
 class Picture {
  public:
@@ -59,6 +62,7 @@ class Picture {
     Grid();
     Roof();
     for (const Dot& dot : dots_) DrawDot(dot);
+    Limits();
     Legend();
     return svg_.Finish();
   }
@@ -69,6 +73,7 @@ class Picture {
     double low_y = target_.peak_gflops_f32 / 30;
     double high_y = target_.peak_gflops_f32 * 1.5;
     for (const Dot& dot : dots_) {
+      if (dot.cost->us() < kSeen * longest_) continue;
       low_x = std::min(low_x, dot.intensity);
       high_x = std::max(high_x, dot.intensity);
       low_y = std::min(low_y, dot.gflops);
@@ -116,6 +121,11 @@ class Picture {
     svg_.Line(X(start), Y(start * target_.memory_gb_per_s), X(Ridge()), Y(peak),
               kStyle);
     svg_.Line(X(Ridge()), Y(peak), kLeft + kWidth, Y(peak), kStyle);
+  }
+
+  // The names of the roof's halves; above the dots, to be read.
+  void Limits() {
+    const double peak = target_.peak_gflops_f32;
     svg_.Text(kLeft + kWidth - 4, Y(peak) - 6, "end",
               fmt::format("{:g} GFLOP/s in f32", peak));
     svg_.Text(X(Ridge()) - 12, Y(peak) - 6, "end",
@@ -151,7 +161,7 @@ class Picture {
       x += 40 + 7.5 * static_cast<double>(std::string(name).size());
     }
     svg_.Text(kLeft + kWidth, kTop + kHeight + 64, "end",
-              "area: time of the step");
+              "area: time of the step; short ones outside stand on the edge");
   }
 
   const ir::Target& target_;

@@ -150,7 +150,8 @@ TEST_F(DumperTest, PagesShowDecisionsAndMemory) {
               AllOf(HasSubstr("fuse_norm_activation"),
                     HasSubstr("residual none"), HasSubstr("bn")));
   EXPECT_THAT(files_.at("m0000.net/memory.html"),
-              AllOf(HasSubstr("memory_map"), HasSubstr("\"loc\":\"conv\"")));
+              AllOf(HasSubstr("m0000.net: memory"), HasSubstr("memory_map"),
+                    HasSubstr("\"loc\":\"conv\"")));
 }
 
 TEST_F(DumperTest, LeavesLongConstantsOutSoThatTheParserRefusesThem) {
