@@ -35,6 +35,8 @@ bool IsZero(std::span<const uint8_t> bytes) {
                      [](uint8_t byte) { return byte == 0; });
 }
 
+constexpr std::string_view kAccumulated = "accumulated/";
+
 // Of micro-batches: worth nothing while none has been added up.
 bool IsSum(std::string_view name, ir::InputRole role) {
   return role == ir::InputRole::kAccumulator && name != ir::kBatches;
@@ -230,15 +232,18 @@ CheckpointHeader ReadCheckpointHeader(const std::string& path) {
   return manifest.header;
 }
 
-// State that is worth something within an update alone.
-constexpr std::string_view kAccumulated = "accumulated/";
-
 void RestoreState(Session& session, const Checkpoint& checkpoint) {
   const codegen::StateLayout& layout = session.state();
+  // Whether it lies between two updates: then sums say nothing, and this run,
+  // with other ranks and micro-batches, may have none, or others.
+  const bool updated =
+      std::all_of(checkpoint.tensors.begin(), checkpoint.tensors.end(),
+                  [](const NamedTensor& tensor) {
+                    return tensor.name != ir::kBatches || IsZero(tensor.bytes);
+                  });
   std::map<std::string_view, const NamedTensor*> tensors;
   for (const NamedTensor& tensor : checkpoint.tensors) {
-    // A run with more ranks and fewer micro-batches has no sums.
-    if (tensor.name.starts_with(kAccumulated) &&
+    if (updated && tensor.name.starts_with(kAccumulated) &&
         layout.Find(tensor.name) == nullptr) {
       continue;
     }
@@ -248,9 +253,6 @@ void RestoreState(Session& session, const Checkpoint& checkpoint) {
                 checkpoint.path, tensor.name);
     tensors[tensor.name] = &tensor;
   }
-  const auto batches = tensors.find(ir::kBatches);
-  const bool updated =
-      batches == tensors.end() || IsZero(batches->second->bytes);
   for (const codegen::StateLayout::Entry& entry : layout.entries) {
     const ir::InputRole role = session.StateRole(entry.name);
     if (role == ir::InputRole::kWeightCopy) continue;
