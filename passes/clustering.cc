@@ -142,11 +142,13 @@ void Clustering::Try(const Candidate& candidate) {
     only_free_ = true;  // what is left is no rewrite worth counting
     if (!FreeBeforeConsumer(a, b)) return;
   }
+  const std::string what =
+      Connected(a, b) ? "producer and consumer" : "readers of one value";
   context_.Record(
       {.pass = kPass,
        .subject = Describe(a) + " + " + Describe(b),
        .accepted = accepted,
-       .reason = reason,
+       .reason = accepted ? what : reason,
        .saved_ns = candidate.saved_ns,
        .modelled_ns = ModelledNs(a) + ModelledNs(b) - candidate.saved_ns,
        .location = Nodes(b).back()->location()});

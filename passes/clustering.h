@@ -9,7 +9,8 @@
 //     not depend on addresses.
 //  2. The best pair is merged when its loop nests agree (AnalyzeDomain), when
 //     no path leaves the union and comes back, and within size limits. The
-//     first rule that fails is recorded as the reason.
+//     first rule that fails is recorded as the reason; of a merged pair, which
+//     of the two kinds it was.
 //
 // A producer's value that others need stays a result of the merged cluster.
 

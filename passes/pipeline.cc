@@ -70,14 +70,11 @@ constexpr std::string_view kStageNames[] = {"forward", "training", "optimize"};
 
 // Any entry of that name: they differ in their place alone.
 const PassEntry& FindPass(const std::string& name) {
-  std::vector<std::string> names;
   for (const PassEntry& entry : kPipeline) {
     if (entry.name == name) return entry;
-    names.emplace_back(entry.name);
   }
-  const std::string nearest = NearestName(name, names);
-  FUSOR_CHECK(false, kUsage, "unknown pass {}{}", name,
-              nearest.empty() ? "" : "; did you mean " + nearest + "?");
+  ThrowError(ErrorCode::kUsage, fmt::format("unknown pass {}{}", name,
+                                            NameHint(name, PassNames())));
 }
 
 // `before` is a copy from before the pass.
@@ -170,6 +167,16 @@ std::string_view StageName(Stage stage) {
 }
 
 std::span<const PassEntry> Pipeline() { return kPipeline; }
+
+std::vector<std::string> PassNames() {
+  std::vector<std::string> names;
+  for (const PassEntry& entry : kPipeline) {
+    if (std::find(names.begin(), names.end(), entry.name) == names.end()) {
+      names.emplace_back(entry.name);
+    }
+  }
+  return names;
+}
 
 bool IsEnabled(const PassEntry& entry, const PassOptions& options) {
   const std::string name(entry.name);

@@ -29,14 +29,17 @@ struct PassEntry {
 // All passes in the order in which they run; a pass may occur several times.
 std::span<const PassEntry> Pipeline();
 
+// Each pass once, in the order of its first place.
+std::vector<std::string> PassNames();
+
 // True when options let the pass run.
 bool IsEnabled(const PassEntry& entry, const PassOptions& options);
 
 // False for a pass that makes all of its rewrites or none.
 bool TakesFuel(std::string_view pass);
 
-// Throws kUsage, with the nearest name, when the options disable, select or
-// limit a pass that does not exist.
+// Throws kUsage, with the nearest name or all, when the options disable, select
+// or limit a pass that does not exist.
 void CheckPassNames(const PassOptions& options);
 
 struct RunnerOptions {

@@ -13,6 +13,8 @@
 #include "ir/dot.h"
 #include "ir/serialize.h"
 #include "ir/support/error.h"
+#include "ir/support/str.h"
+#include "passes/pipeline.h"
 
 namespace fusor::codegen {
 namespace {
@@ -20,6 +22,10 @@ namespace {
 using nlohmann::json;
 
 constexpr char kPipeline[] = "codegen";
+// What follows the passes, for the filter of passes.
+constexpr const char* kAfterPasses[] = {"decisions", "precision", "plan",
+                                        "schedule",  "memory",    "launches",
+                                        "kernels"};
 
 std::optional<std::regex> Expression(const std::string& text,
                                      std::string_view what) {
@@ -35,6 +41,17 @@ std::optional<std::regex> Expression(const std::string& text,
 bool Found(const std::optional<std::regex>& expression,
            const std::string& text) {
   return !expression.has_value() || std::regex_search(text, *expression);
+}
+
+// Only what is among `names` can be found.
+void CheckSelects(const std::optional<std::regex>& expression,
+                  const std::string& text, std::string_view what,
+                  const std::vector<std::string>& names) {
+  const bool any = std::any_of(
+      names.begin(), names.end(),
+      [&](const std::string& name) { return Found(expression, name); });
+  FUSOR_CHECK(any, kUsage, "{} filter '{}': found in no name; there are {}",
+              what, text, Join(names, ", ", [](const auto& n) { return n; }));
 }
 
 json PassesJson(const CompileReport& report) {
@@ -75,7 +92,13 @@ Dumper::Dumper(DumpOptions options, std::unique_ptr<DumpSink> sink)
       sink_(std::move(sink)),
       pass_(Expression(options_.pass, "pass")),
       module_(Expression(options_.module, "module")),
-      pipeline_(Expression(options_.pipeline, "pipeline")) {}
+      pipeline_(Expression(options_.pipeline, "pipeline")) {
+  std::vector<std::string> names = passes::PassNames();
+  names.insert(names.end(), std::begin(kAfterPasses), std::end(kAfterPasses));
+  CheckSelects(pass_, options_.pass, "pass", names);
+  CheckSelects(pipeline_, options_.pipeline, "pipeline",
+               {"forward", "training", "optimize", kPipeline});
+}
 
 CompileObserver Dumper::Observe(const std::shared_ptr<Dumper>& dumper) {
   return {
@@ -93,18 +116,24 @@ CompileObserver Dumper::Observe(const std::shared_ptr<Dumper>& dumper) {
 }
 
 void Dumper::Begin(const ir::Graph& graph) {
-  if (modules_ == 0) {
+  if (modules_.empty()) {
     const json manifest = {{"fusor", options_.version},
                            {"command", options_.command},
                            {"options", options_.options}};
     sink_->Write("manifest.json", manifest.dump(2) + "\n");
   }
-  folder_ = fmt::format("m{:04}.{}", modules_++, FileName(graph.name()));
+  folder_ = fmt::format("m{:04}.{}", modules_.size(), FileName(graph.name()));
+  modules_.push_back(folder_);
   active_ = Found(module_, folder_);
+  any_selected_ = any_selected_ || active_;
   folder_ += "/";
   number_ = -1;
   previous_ = active_ ? graph.Clone() : nullptr;
   previous_written_ = false;
+}
+
+std::vector<std::string> Dumper::ModulesLeftOut() const {
+  return any_selected_ ? std::vector<std::string>() : modules_;
 }
 
 void Dumper::Pass(const passes::PassTrace& trace, const ir::Graph& graph) {

@@ -58,7 +58,8 @@ struct DumpOptions {
 // Not thread-safe. Calls for one module: Begin, Pass.., then perhaps Program.
 class Dumper {
  public:
-  // Throws kUsage where an expression is malformed. Writes nothing before the
+  // Throws kUsage where an expression is malformed, and where that of passes or
+  // of pipelines is found in no name that there is. Writes nothing before the
   // first module.
   Dumper(DumpOptions options, std::unique_ptr<DumpSink> sink);
 
@@ -69,6 +70,10 @@ class Dumper {
   void Decisions(const std::vector<passes::Decision>& decisions);
   // With the decisions of its passes, if any ran.
   void Program(const CompiledProgram& program, const TargetCompiler& compiler);
+
+  // Names of the modules that began, when the expression for modules was found
+  // in none of them: nothing was dumped.
+  std::vector<std::string> ModulesLeftOut() const;
 
   // Dumps every compilation that it watches; the graph at the start is a new
   // module.
@@ -90,8 +95,10 @@ class Dumper {
   const std::unique_ptr<DumpSink> sink_;
   std::optional<std::regex> pass_, module_, pipeline_;
 
+  std::vector<std::string> modules_;  // that began
+  bool any_selected_ = false;
+
   // Of the module at hand.
-  int modules_ = 0;
   bool active_ = false;
   std::string folder_;
   int number_ = -1;                      // of the last pass

@@ -15,64 +15,91 @@ namespace {
 using nlohmann::json;
 using passes::Decision;
 
-const char* Verdict(const Decision& decision) {
-  return decision.accepted ? "made" : "refused";
-}
-
 std::string Microseconds(int64_t ns) {
   return ns == 0 ? "" : fmt::format("{:.1f}", static_cast<double>(ns) / 1e3);
 }
 
-// By pass, made before refused, the most frequent reason first.
-json Summary(const std::vector<Decision>& decisions) {
-  struct Count {
-    int64_t places = 0, saved_ns = 0;
-  };
-  std::map<std::tuple<std::string, bool, std::string>, Count> counts;
-  for (const Decision& d : decisions) {
-    Count& count = counts[{d.pass, !d.accepted, d.reason}];
-    ++count.places;
-    count.saved_ns += d.saved_ns;
+// Decisions that one row of a table stands for.
+struct Group {
+  int64_t count = 0;
+  int64_t saved_ns = 0;  // of all together
+  const Decision* best = nullptr;
+
+  void Add(const Decision& decision) {
+    ++count;
+    saved_ns += decision.saved_ns;
+    if (best == nullptr || decision.saved_ns > best->saved_ns) {
+      best = &decision;
+    }
   }
-  std::vector<std::pair<decltype(counts)::key_type, Count>> sorted(
-      counts.begin(), counts.end());
+};
+
+// By pass, made before refused, the most frequent reason first. Refused pairs
+// overlap, so that only the best of them says what there was to win.
+json Summary(const std::vector<Decision>& decisions) {
+  std::map<std::tuple<std::string, bool, std::string>, Group> groups;
+  for (const Decision& d : decisions) {
+    groups[{d.pass, !d.accepted, d.reason}].Add(d);
+  }
+  std::vector<std::pair<decltype(groups)::key_type, Group>> sorted(
+      groups.begin(), groups.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) {
                      const auto& [pass_a, refused_a, reason_a] = a.first;
                      const auto& [pass_b, refused_b, reason_b] = b.first;
-                     return std::tie(pass_a, refused_a, b.second.places) <
-                            std::tie(pass_b, refused_b, a.second.places);
+                     return std::tie(pass_a, refused_a, b.second.count) <
+                            std::tie(pass_b, refused_b, a.second.count);
                    });
   std::vector<std::vector<json>> rows;
-  for (const auto& [key, count] : sorted) {
+  for (const auto& [key, group] : sorted) {
     const auto& [pass, refused, reason] = key;
-    rows.push_back({pass, refused ? "refused" : "made", reason, count.places,
-                    Microseconds(count.saved_ns)});
+    rows.push_back({pass, refused ? "refused" : "made", reason, group.count,
+                    refused ? "" : Microseconds(group.saved_ns),
+                    Microseconds(group.best->saved_ns)});
   }
-  return TableSection(
-      "By reason", "",
-      {"pass", "", "what, or why not", "places", "modelled saving, \u00b5s"},
-      std::move(rows), 60);
+  return TableSection("By reason",
+                      "A rewrite joins two values or clusters of them; times "
+                      "are modelled.",
+                      {"pass", "", "what, or why not", "rewrites",
+                       "saved, \u00b5s", "the best alone, \u00b5s"},
+                      std::move(rows), 60);
 }
 
-json List(const std::vector<Decision>& decisions) {
-  std::vector<const Decision*> sorted;
-  for (const Decision& d : decisions) sorted.push_back(&d);
+// A row for each pass, reason and place, what saves most first: the places of
+// a model and not the hundreds of pairs that a pass tries at each.
+json Places(const std::vector<Decision>& decisions, bool accepted) {
+  std::map<std::tuple<std::string, std::string, std::string>, Group> groups;
+  for (const Decision& d : decisions) {
+    if (d.accepted != accepted) continue;
+    groups[{d.pass, ToString(d.location), d.reason}].Add(d);
+  }
+  const auto weight = [accepted](const Group& g) {
+    return accepted ? g.saved_ns : g.best->saved_ns;
+  };
+  std::vector<std::pair<decltype(groups)::key_type, Group>> sorted(
+      groups.begin(), groups.end());
   std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Decision* a, const Decision* b) {
-                     return a->saved_ns > b->saved_ns;
+                   [&](const auto& a, const auto& b) {
+                     return weight(a.second) > weight(b.second);
                    });
   std::vector<std::vector<json>> rows;
-  for (const Decision* d : sorted) {
-    const int64_t apart = d->modelled_ns + d->saved_ns;
-    rows.push_back({d->pass, Verdict(*d), d->subject, ToString(d->location),
-                    Microseconds(d->modelled_ns), Microseconds(apart),
-                    d->reason});
+  for (const auto& [key, group] : sorted) {
+    const auto& [pass, location, reason] = key;
+    const Decision& best = *group.best;
+    rows.push_back({location, pass, reason, group.count,
+                    Microseconds(weight(group)), best.subject,
+                    Microseconds(best.modelled_ns),
+                    Microseconds(best.modelled_ns + best.saved_ns)});
   }
-  return TableSection("Every decision", "What saves most first.",
-                      {"pass", "", "subject", "location", "together, \u00b5s",
-                       "apart, \u00b5s", "what, or why not"},
-                      std::move(rows), 100);
+  return TableSection(
+      accepted ? "Made, by place" : "Refused, by place",
+      accepted ? "What saved most first; beside it the best rewrite there."
+               : "What would have saved most first; beside it the best "
+                 "rewrite there. decisions.csv has each.",
+      {"location", "pass", accepted ? "what" : "why not", "rewrites",
+       accepted ? "saved, \u00b5s" : "would save, \u00b5s", "the best",
+       "together, \u00b5s", "apart, \u00b5s"},
+      std::move(rows), 40);
 }
 
 }  // namespace
@@ -85,7 +112,8 @@ std::string DecisionsHtml(const std::vector<Decision>& decisions,
                                   [](const Decision& d) { return d.accepted; });
   page.lead = fmt::format("{} rewrites made, {} refused.", made,
                           static_cast<int64_t>(decisions.size()) - made);
-  page.sections = {Summary(decisions), List(decisions)};
+  page.sections = {Summary(decisions), Places(decisions, true),
+                   Places(decisions, false)};
   return Render(page);
 }
 

@@ -7,8 +7,9 @@
 
 namespace fusor::codegen {
 
-// A page of what passes decided: how often for which reason, and each decision
-// with its place and its modelled times, what saves most first.
+// A page of what passes decided: how often for which reason, and for each place
+// of the model what was made and refused there, with modelled times, what saves
+// most first.
 std::string DecisionsHtml(const std::vector<passes::Decision>& decisions,
                           const std::string& title);
 

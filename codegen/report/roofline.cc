@@ -160,7 +160,7 @@ class Picture {
       svg_.Text(x + 18, kTop + kHeight + 64, "start", name);
       x += 40 + 7.5 * static_cast<double>(std::string(name).size());
     }
-    svg_.Text(kLeft + kWidth, kTop + kHeight + 64, "end",
+    svg_.Text(kLeft, kTop + kHeight + 84, "start",
               "area: time of the step; short ones outside stand on the edge");
   }
 
@@ -168,7 +168,7 @@ class Picture {
   std::vector<Dot> dots_;
   double longest_ = 1e-9;
   Axis x_{}, y_{};
-  Svg svg_{kLeft + kWidth + 30, kTop + kHeight + 80};
+  Svg svg_{kLeft + kWidth + 30, kTop + kHeight + 100};
 };
 
 }  // namespace

@@ -52,4 +52,12 @@ std::string NearestName(std::string_view name,
   return best;
 }
 
+std::string NameHint(std::string_view name,
+                     std::span<const std::string> candidates) {
+  const std::string nearest = NearestName(name, candidates);
+  if (!nearest.empty()) return "; did you mean " + nearest + "?";
+  return "; there are " +
+         Join(candidates, ", ", [](const auto& n) { return n; });
+}
+
 }  // namespace fusor

@@ -27,4 +27,9 @@ std::string Join(const Range& parts, std::string_view separator, Print print) {
 std::string NearestName(std::string_view name,
                         std::span<const std::string> candidates);
 
+// For the end of a message that refuses `name`: "; did you mean X?", or all
+// candidates when none is near: "; there are A, B, C".
+std::string NameHint(std::string_view name,
+                     std::span<const std::string> candidates);
+
 }  // namespace fusor

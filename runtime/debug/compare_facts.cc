@@ -91,7 +91,7 @@ std::vector<RewriteCount> CountRewrites(const Session& session, bool accepted) {
     const passes::Decision& decision = decisions[i];
     if (decision.accepted != accepted || !IsFusionPass(decision.pass)) continue;
     // What the general pass merges is told by the kernels that came of it.
-    if (accepted && decision.reason.empty()) continue;
+    if (accepted && decision.pass == "fuse") continue;
     if (!seen.emplace(decision.pass, decision.reason, decision.subject)
              .second) {
       continue;

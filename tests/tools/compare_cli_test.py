@@ -47,12 +47,12 @@ class CliTest(unittest.TestCase):
 class CompareTest(CliTest):
     def test_bad_variants_get_one_clear_line(self):
         for variant, message in (
-                ("fusoin=on", "--a: unknown option fusoin, did you mean "
+                ("fusoin=on", "--a: unknown option fusoin; did you mean "
                               "fusion?"),
                 ("fusion=maybe", "--a: fusion=maybe: expected on or off"),
                 ("fusion", "--a: fusion: expected fusion=VALUE"),
                 ("threads=many", "--a: threads=many: expected a number"),
-                ("disable-pass=fuze", "--a: unknown pass fuze, did you mean "
+                ("disable-pass=fuze", "--a: unknown pass fuze; did you mean "
                                       "fuse?"),
                 ("only-pass=simplify+fuze", "--a: unknown pass fuze")):
             with self.subTest(variant):

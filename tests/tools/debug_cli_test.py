@@ -49,8 +49,7 @@ class DebugCliTest(unittest.TestCase):
 
     def replay(self, fault=""):
         """The exit code of the reproducer's command, run from elsewhere."""
-        environment = dict(os.environ, FUSOR_FAULT=fault,
-                           PATH=f"{FUSOR.parent}:{os.environ['PATH']}")
+        environment = dict(os.environ, FUSOR_FAULT=fault, FUSOR=str(FUSOR))
         return subprocess.run(
             [self.folder / "bug" / "command.sh"], capture_output=True,
             text=True, check=False, env=environment, cwd="/")

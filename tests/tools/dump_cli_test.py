@@ -155,6 +155,8 @@ class DumpTest(CliTest):
         for row in fused:
             self.assertLess(int(row["fused_ns"]), int(row["unfused_ns"]))
             self.assertRegex(row["source"], r"^models/resnet\.cc:\d+$")
+        self.assertEqual({r["reason"] for r in fused},
+                         {"producer and consumer", "readers of one value"})
         self.assertTrue(any(r["accepted"] == "no" and r["reason"]
                             for r in rows))
 
@@ -217,6 +219,12 @@ class DumpTest(CliTest):
                  "--dump-pass", "fuse("),
                 ("not a regular expression", "--dump-to", self.folder / "b",
                  "--dump-module", "["),
+                ("pass filter 'fuze': found in no name; there are simplify, "
+                 "fuse_norm_activation", "--dump-to", self.folder / "b",
+                 "--dump-pass", "fuze"),
+                ("pipeline filter 'x': found in no name; there are forward, "
+                 "training, optimize, codegen", "--dump-to",
+                 self.folder / "b", "--dump-pipeline", "x"),
                 ("expected --dump-to", "--dump-pass", "fuse"),
                 ("--dump-format", "--dump-to", self.folder / "c",
                  "--dump-format", "svg")):
@@ -224,6 +232,17 @@ class DumpTest(CliTest):
                 result = self.assert_refused(2, message, "compile", *SMALL,
                                              *flags)
                 self.assertEqual(result.stdout, "")
+
+    def test_a_filter_that_leaves_no_module_is_told(self):
+        result = fusor("compile", *SMALL, "--dump-to", self.folder / "d",
+                       "--dump-module", "m0007")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(
+            result.stderr,
+            "fusor: module filter: found in no name, nothing was dumped; "
+            "there are m0000.resnet20_cifar\n")
+        self.assertEqual(list(self.files(self.folder / "d")),
+                         ["manifest.json"])
 
     def test_a_command_that_refuses_leaves_no_dump(self):
         folder = self.folder / "d"
@@ -254,7 +273,7 @@ class DumpTest(CliTest):
                 folder = self.folder / name
                 result = self.assert_refused(
                     70, " of optimize) failed: ", name, *args,
-                    "--dump-to", folder, "--dump-pass", "nothing",
+                    "--dump-to", folder, "--dump-pass", "memory",
                     fault="throw:fuse:")
                 after, before, error = sorted(folder.glob("m0000.*/*"))
                 for file, end in ((after, "after"), (before, "before"),
@@ -391,6 +410,11 @@ class OptTest(CliTest):
                 ("unknown pass simplyfy; did you mean simplify?",
                  "--disable-pass", "simplyfy"),
                 ("unknown pass fuze; did you mean fuse?", "--fuel", "fuze=1"),
+                ("unknown pass nothing_like_it; there are simplify, ",
+                 "--only-pass", "nothing_like_it"),
+                ("unknown pass or pipeline nothing_like_it; there are all, "
+                 "forward, training, optimize, simplify, ", "--pass",
+                 "nothing_like_it"),
                 ("--fuel fuse: expected PASS=N", "--fuel", "fuse"),
                 ("--fuel fuse=-1: expected PASS=N", "--fuel", "fuse=-1"),
                 ("unknown pass or pipeline trainng; did you mean training?",

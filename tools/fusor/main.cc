@@ -44,6 +44,8 @@ std::string Help(const CLI::App& app) {
 }
 
 int Fail(std::string_view message, ErrorCode code) {
+  // So that in a log of both the line stands after what came before it.
+  std::fflush(stdout);
   fmt::print(stderr, FUSOR_PROGRAM ": {}\n", message);
   return static_cast<int>(code);
 }

@@ -85,12 +85,13 @@ class OptCommand {
   void CheckSteps() const {
     std::vector<std::string> known{"all"};
     for (const Stage stage : kStages) known.emplace_back(StageName(stage));
-    for (const auto& entry : passes::Pipeline()) known.emplace_back(entry.name);
+    for (std::string& name : passes::PassNames()) {
+      known.push_back(std::move(name));
+    }
     for (const std::string& step : flags_.steps) {
-      const std::string nearest = NearestName(step, known);
       FUSOR_CHECK(std::find(known.begin(), known.end(), step) != known.end(),
                   kUsage, "unknown pass or pipeline {}{}", step,
-                  nearest.empty() ? "" : "; did you mean " + nearest + "?");
+                  NameHint(step, known));
     }
   }
 

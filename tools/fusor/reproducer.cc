@@ -26,6 +26,17 @@ std::string Quote(const std::string& word) {
   return quoted + "'";
 }
 
+// `command` may be fusor, or a program of the user's own.
+std::string Script(const std::vector<std::string>& command) {
+  std::string text = "#!/bin/sh\ncd \"$(dirname \"$0\")\" || exit\n";
+  if (command.front() != "fusor") {
+    return text + "exec " + ShellCommand(command) + "\n";
+  }
+  return text + "# FUSOR names the program where it is not on PATH.\n" +
+         "exec \"${FUSOR:-fusor}\" " +
+         ShellCommand({command.begin() + 1, command.end()}) + "\n";
+}
+
 }  // namespace
 
 std::string ShellCommand(const std::vector<std::string>& words) {
@@ -44,10 +55,7 @@ void WriteReproducer(const Reproducer& reproducer,
   WriteFileAtomically(folder + "/manifest.json", manifest.dump(2) + "\n",
                       ErrorCode::kUsage);
   const std::string script = folder + "/command.sh";
-  WriteFileAtomically(script,
-                      "#!/bin/sh\ncd \"$(dirname \"$0\")\" || exit\nexec " +
-                          ShellCommand(reproducer.command) + "\n",
-                      ErrorCode::kUsage);
+  WriteFileAtomically(script, Script(reproducer.command), ErrorCode::kUsage);
   std::error_code ignored;
   std::filesystem::permissions(script,
                                std::filesystem::perms::owner_exec |

@@ -32,14 +32,10 @@ struct Setting {
 };
 
 void CheckPass(const std::string& flag, const std::string& pass) {
-  std::vector<std::string> names;
-  for (const passes::PassEntry& entry : passes::Pipeline()) {
-    if (entry.name == pass) return;
-    names.emplace_back(entry.name);
-  }
-  const std::string nearest = NearestName(pass, names);
-  FUSOR_CHECK(false, kUsage, "{}: unknown pass {}{}", flag, pass,
-              nearest.empty() ? "" : ", did you mean " + nearest + "?");
+  const std::vector<std::string> names = passes::PassNames();
+  FUSOR_CHECK(std::find(names.begin(), names.end(), pass) != names.end(),
+              kUsage, "{}: unknown pass {}{}", flag, pass,
+              NameHint(pass, names));
 }
 
 int ParseThreads(const std::string& flag, const std::string& text) {
@@ -115,9 +111,8 @@ runtime::Variant ParseVariant(const std::string& flag, const std::string& text,
     if (found == settings.end()) {
       std::vector<std::string> keys;
       for (const auto& [name, setting] : settings) keys.push_back(name);
-      const std::string nearest = NearestName(key, keys);
       FUSOR_CHECK(false, kUsage, "{}: unknown option {}{}", flag, key,
-                  nearest.empty() ? "" : ", did you mean " + nearest + "?");
+                  NameHint(key, keys));
     }
     FUSOR_CHECK(equals != std::string::npos && equals + 1 < part.size(), kUsage,
                 "{}: {}: expected {}=VALUE", flag, part, key);

@@ -18,6 +18,7 @@
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "ir/support/str.h"
 #include "passes/pipeline.h"
 #include "runtime/backend_loader.h"
 #include "runtime/debug/profile.h"
@@ -109,6 +110,18 @@ int64_t Counter(const codegen::CompileReport& report, const char* name) {
   return it == report.counters.end() ? 0 : it->second;
 }
 
+// Says so where a filter of modules has left nothing to dump.
+void CloseDumper(codegen::Dumper* dumper) {
+  const std::vector<std::string> left_out = dumper->ModulesLeftOut();
+  if (!left_out.empty()) {
+    fmt::print(stderr,
+               "fusor: module filter: found in no name, nothing was dumped; "
+               "there are {}\n",
+               Join(left_out, ", ", [](const auto& name) { return name; }));
+  }
+  delete dumper;
+}
+
 }  // namespace
 
 std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
@@ -145,7 +158,7 @@ std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
     sink = std::make_unique<codegen::FolderSink>(
         part.empty() ? flags.to : flags.to + "/" + part);
   }
-  return std::make_shared<codegen::Dumper>(options, std::move(sink));
+  return {new codegen::Dumper(options, std::move(sink)), CloseDumper};
 }
 
 codegen::CompileOptions MakeCompileOptions(

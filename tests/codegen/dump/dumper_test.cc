@@ -146,9 +146,11 @@ TEST_F(DumperTest, PagesShowDecisionsAndMemory) {
   EXPECT_THAT(Paths("m0000.net/"),
               ElementsAre("m0000.net/decisions.html", "m0000.net/memory.html",
                           "m0000.net/module.json"));
-  EXPECT_THAT(files_.at("m0000.net/decisions.html"),
-              AllOf(HasSubstr("fuse_norm_activation"),
-                    HasSubstr("residual none"), HasSubstr("bn")));
+  EXPECT_THAT(
+      files_.at("m0000.net/decisions.html"),
+      AllOf(HasSubstr("fuse_norm_activation"), HasSubstr("residual none"),
+            HasSubstr("bn"), HasSubstr("Refused, by place"),
+            HasSubstr("producer and consumer")));
   EXPECT_THAT(files_.at("m0000.net/memory.html"),
               AllOf(HasSubstr("m0000.net: memory"), HasSubstr("memory_map"),
                     HasSubstr("\"loc\":\"conv\"")));
@@ -240,6 +242,19 @@ TEST_F(DumperTest, RefusesWhatIsNoRegularExpression) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUsage);
       EXPECT_THAT(error.what(), HasSubstr("not a regular expression"));
+    }
+  }
+}
+
+TEST_F(DumperTest, RefusesFiltersThatSelectNothing) {
+  for (const DumpOptions& options :
+       {DumpOptions{.pass = "fuze"}, DumpOptions{.pipeline = "train$"}}) {
+    try {
+      Open(options);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUsage);
+      EXPECT_THAT(error.what(), HasSubstr("found in no name; there are "));
     }
   }
 }

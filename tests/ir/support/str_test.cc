@@ -34,5 +34,11 @@ TEST(NearestName, IsEmptyWhenNothingIsNear) {
   EXPECT_EQ(NearestName("anything", {}), "");
 }
 
+TEST(NameHint, IsTheNearestNameOrAll) {
+  const std::vector<std::string> known = {"fuse", "simplify"};
+  EXPECT_EQ(NameHint("fuze", known), "; did you mean fuse?");
+  EXPECT_EQ(NameHint("nothing", known), "; there are fuse, simplify");
+}
+
 }  // namespace
 }  // namespace fusor
