@@ -5,6 +5,8 @@
 #include "runtime/build_id.h"
 #include "runtime/cuda/cuda_compiler.h"
 #include "runtime/cuda/cuda_libraries.h"
+#include "runtime/cuda/disassembler.h"
+#include "runtime/cuda/nvrtc_compiler.h"
 
 namespace fusor::cuda {
 namespace {
@@ -17,7 +19,7 @@ class CudaBackend : public runtime::Backend {
   int device_count() const override { return CountDevices(); }
 
   std::vector<std::string> Diagnose() const override {
-    std::vector<std::string> lines{DescribeNvrtc()};
+    std::vector<std::string> lines{DescribeNvrtc(), DescribeDisassembler()};
     for (std::string& line : DescribeLibraries()) {
       lines.push_back(std::move(line));
     }

@@ -7,6 +7,7 @@
 #include "codegen/cuda/print_cuda.h"
 #include "ir/support/error.h"
 #include "runtime/cuda/cubin.h"
+#include "runtime/cuda/disassembler.h"
 
 namespace fusor::cuda {
 namespace {
@@ -61,9 +62,13 @@ std::vector<codegen::KernelArtifact> CudaCompiler::KernelArtifacts(
     resources += fmt::format("{}: {} registers, {} bytes of stack\n",
                              entry.entry, entry.registers, entry.stack_bytes);
   }
-  return {{".cu", std::move(text)},
-          {".ptx", std::move(output.ptx)},
-          {".resources", std::move(resources)}};
+  std::vector<codegen::KernelArtifact> artifacts{
+      {".cu", std::move(text)}, {".ptx", std::move(output.ptx)}};
+  if (std::string sass = Disassemble(output.cubin); !sass.empty()) {
+    artifacts.push_back({".sass", std::move(sass)});
+  }
+  artifacts.push_back({".resources", std::move(resources)});
+  return artifacts;
 }
 
 std::string CudaCompiler::CompileArtifact(const codegen::Kernel& kernel,

@@ -1,9 +1,11 @@
 #include "runtime/cuda/nvrtc_compiler.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <nvrtc.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "runtime/cuda/cuda_libraries.h"
 
@@ -180,6 +182,15 @@ std::string DescribeNvrtc() {
                        nvrtc.library.name());
   }
   return fmt::format("NVRTC {} ({})", Version(), nvrtc.library.name());
+}
+
+std::string NvrtcFolder() {
+  Dl_info info{};
+  if (!Loaded().usable ||
+      dladdr(reinterpret_cast<void*>(Loaded().version), &info) == 0) {
+    return "";
+  }
+  return std::filesystem::path(info.dli_fname).parent_path().string();
 }
 
 }  // namespace fusor::cuda

@@ -34,4 +34,7 @@ class NvrtcCompiler {
 // "NVRTC 13.0 (libnvrtc.so.13)", or what is missing.
 std::string DescribeNvrtc();
 
+// The folder that NVRTC was opened from; empty without it.
+std::string NvrtcFolder();
+
 }  // namespace fusor::cuda

@@ -14,8 +14,11 @@ namespace {
 using codegen::Kernel;
 using ir::DType;
 using ir::ScalarOp;
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 std::unique_ptr<codegen::TargetCompiler> Compiler(const std::string& target) {
@@ -73,7 +76,7 @@ TEST(NvrtcTest, FactsNameWhatTheCodeDependsOn) {
 
 TEST(NvrtcTest, ShowsTextPtxAndResources) {
   const auto artifacts = Compiler("nvidia-h200")->KernelArtifacts(RowMaxima());
-  ASSERT_EQ(artifacts.size(), 3);
+  ASSERT_GE(artifacts.size(), 3);
   EXPECT_EQ(artifacts[0].suffix, ".cu");
   EXPECT_THAT(artifacts[0].text,
               StartsWith("// " + KernelStamp(RowMaxima()) + "\n"));
@@ -81,10 +84,26 @@ TEST(NvrtcTest, ShowsTextPtxAndResources) {
   EXPECT_THAT(artifacts[1].text, HasSubstr(".entry fusor_p0("));
   // Eight halves at once.
   EXPECT_THAT(artifacts[1].text, HasSubstr("ld.global.v4"));
-  EXPECT_EQ(artifacts[2].suffix, ".resources");
-  EXPECT_THAT(artifacts[2].text,
+  EXPECT_EQ(artifacts.back().suffix, ".resources");
+  EXPECT_THAT(artifacts.back().text,
               ContainsRegex("fusor_p0: [1-9][0-9]* registers, 0 bytes of "
                             "stack\n"));
+}
+
+TEST(NvrtcTest, ShowsSassWhereThereIsADisassembler) {
+  const auto artifacts = Compiler("nvidia-h200")->KernelArtifacts(RowMaxima());
+  const std::vector<std::string> lines =
+      runtime::LoadBackend("cuda").Diagnose();
+  if (artifacts.size() == 3) {
+    EXPECT_THAT(lines, Contains(StartsWith("nvdisasm: missing")));
+    GTEST_SKIP() << "no nvdisasm";
+  }
+  EXPECT_THAT(lines, Contains(AllOf(StartsWith("nvdisasm: "),
+                                    Not(HasSubstr("missing")))));
+  EXPECT_EQ(artifacts[2].suffix, ".sass");
+  EXPECT_THAT(artifacts[2].text,
+              AllOf(HasSubstr(".text.fusor_p0"), HasSubstr("LDG.E.128"),
+                    HasSubstr("EXIT")));
 }
 
 TEST(NvrtcTest, EditedTextStandsInForItsKernel) {
@@ -123,8 +142,9 @@ TEST(NvrtcTest, OpensNoDevice) {
 TEST(NvrtcTest, DoctorNamesEveryLibrary) {
   const std::vector<std::string> lines =
       runtime::LoadBackend("cuda").Diagnose();
-  for (const char* library : {"NVRTC", "driver", "cuDNN", "cuBLASLt", "NCCL"}) {
-    EXPECT_THAT(lines, ::testing::Contains(StartsWith(library)));
+  for (const char* library :
+       {"NVRTC", "nvdisasm", "driver", "cuDNN", "cuBLASLt", "NCCL"}) {
+    EXPECT_THAT(lines, Contains(StartsWith(library)));
   }
 }
 
