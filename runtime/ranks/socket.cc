@@ -233,4 +233,25 @@ int64_t MessageReader::Number() {
   return number;
 }
 
+std::optional<std::string> TakeMessage(std::string& received,
+                                       uint32_t max_bytes) {
+  uint32_t size = 0;
+  if (received.size() < sizeof(size)) return std::nullopt;
+  std::memcpy(&size, received.data(), sizeof(size));
+  FUSOR_CHECK(size <= max_bytes, kPeerLost, "a malformed message");
+  if (received.size() < sizeof(size) + size) return std::nullopt;
+  std::string message = received.substr(sizeof(size), size);
+  received.erase(0, sizeof(size) + size);
+  return message;
+}
+
+std::string ReceiveMessage(const Socket& socket, Deadline deadline) {
+  uint32_t size = 0;
+  socket.Receive({reinterpret_cast<char*>(&size), sizeof(size)}, deadline);
+  FUSOR_CHECK(size <= kMaxMessageBytes, kPeerLost, "a malformed message");
+  std::string message(size, '\0');
+  socket.Receive(message, deadline);
+  return message;
+}
+
 }  // namespace fusor::runtime

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,5 +72,12 @@ class MessageReader {
 };
 
 inline constexpr uint32_t kMaxMessageBytes = 16 << 20;
+
+// Takes the first message, without its length, off the bytes that came in;
+// null while it is not whole. Throws kPeerLost where it is longer than that.
+std::optional<std::string> TakeMessage(std::string& received,
+                                       uint32_t max_bytes);
+// Waits for one, without its length. Throws kPeerLost as Socket::Receive does.
+std::string ReceiveMessage(const Socket& socket, Deadline deadline);
 
 }  // namespace fusor::runtime

@@ -126,22 +126,16 @@ bool StoreServer::Read(Client& client) {
   if (got == 0) return false;
   if (client.closing) return true;
   client.in.append(bytes, static_cast<size_t>(got));
-  uint32_t size = 0;
-  while (client.in.size() >= sizeof(size)) {
-    std::memcpy(&size, client.in.data(), sizeof(size));
-    if (size > (client.rank < 0 ? kMaxGreeting : kMaxMessageBytes)) {
-      return false;
+  try {
+    while (true) {
+      const auto message = TakeMessage(
+          client.in, client.rank < 0 ? kMaxGreeting : kMaxMessageBytes);
+      if (!message) return true;
+      Handle(client, *message);
     }
-    if (client.in.size() < sizeof(size) + size) break;
-    const std::string message = client.in.substr(sizeof(size), size);
-    client.in.erase(0, sizeof(size) + size);
-    try {
-      Handle(client, message);
-    } catch (const Error&) {
-      return false;  // malformed
-    }
+  } catch (const Error&) {
+    return false;  // malformed
   }
-  return true;
 }
 
 bool StoreServer::Write(Client& client) {

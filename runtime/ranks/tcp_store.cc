@@ -33,11 +33,7 @@ struct Answer {
 Answer Ask(const Socket& socket, const std::string& message,
            Deadline deadline) {
   socket.Send(message, deadline);
-  uint32_t size = 0;
-  socket.Receive({reinterpret_cast<char*>(&size), sizeof(size)}, deadline);
-  FUSOR_CHECK(size <= kMaxMessageBytes, kPeerLost, "a malformed message");
-  std::string bytes(size, '\0');
-  socket.Receive(bytes, deadline);
+  const std::string bytes = ReceiveMessage(socket, deadline);
   MessageReader reader(bytes);
   const bool ok = reader.Number() == static_cast<int64_t>(StoreAnswer::kOk);
   return {ok, reader.String()};

@@ -50,6 +50,7 @@ class TcpStore {
   // Of this rank's end of the connection to rank 0: one that other ranks reach,
   // unless all are on one machine.
   std::string address() const { return socket_.address(); }
+  const std::string& host() const { return options_.host; }  // rank 0's
   // Where rank 0 is, "10.0.0.1:29500".
   std::string server() const;
 

@@ -3,60 +3,14 @@
     ranks_cli_test.py FUSOR
 """
 
-import json
-import os
-import pathlib
-import re
 import signal
 import subprocess
-import sys
-import tempfile
 import unittest
 
-FUSOR = pathlib.Path()
-SIZE = ["--arch", "resnet18", "--image-size", "32", "--num-classes", "5",
-        "--threads", "1", "-b", "4"]
-LAUNCHER_VARIABLES = re.compile(
-    r"(RANK|WORLD_SIZE|LOCAL_|MASTER_|OMPI_|PMI|SLURM_|TORCHELASTIC_)")
+from rank_case import FUSOR, SIZE, RankCase, environment, free_port, fusor
 
 
-def environment(**more):
-    kept = {name: value for name, value in os.environ.items()
-            if not LAUNCHER_VARIABLES.match(name)}
-    return {**kept, **more}
-
-
-def fusor(*args, **variables):
-    return subprocess.run([FUSOR, *map(str, args)], timeout=300,
-                          capture_output=True, text=True, check=False,
-                          env=environment(**variables))
-
-
-class RanksTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls._folder = tempfile.TemporaryDirectory()
-        cls.root = pathlib.Path(cls._folder.name)
-        os.environ["FUSOR_CACHE_DIR"] = str(cls.root / "cache")
-        cls.data = cls.root / "data"
-        made = fusor("data", "make-samples", "--out", cls.data,
-                     "--train-images", 16, "--val-images", 3)
-        assert made.returncode == 0, made.stderr
-
-    @classmethod
-    def tearDownClass(cls):
-        cls._folder.cleanup()
-
-    def train(self, ranks, *args, name="run"):
-        """The JSON of a run, and its text."""
-        out = self.root / f"{name}.json"
-        command = ["train", self.data, *SIZE, "--json", out, *args]
-        if ranks > 1:
-            command = ["launch", "--nproc-per-node", ranks, "--", *command]
-        done = fusor(*command)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(out.read_text()), done.stdout
-
+class RanksTest(RankCase):
     def test_ranks_have_the_same_parameters_after_50_steps(self):
         for ranks in (2, 4):
             report, text = self.train(ranks, "--iterations", 50, "--lr", 0.01,
@@ -106,16 +60,8 @@ class RanksTest(unittest.TestCase):
         self.assertEqual(sorted(p.name for p in work.iterdir()),
                          ["checkpoints", "model.safetensors"])
 
-    def start(self, rank, world, port, *args):
-        return subprocess.Popen(
-            [FUSOR, "train", self.data, *map(str, [*SIZE, *args])],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=environment(RANK=str(rank), WORLD_SIZE=str(world),
-                            LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world),
-                            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
-
     def test_ranks_that_were_told_otherwise_are_named(self):
-        port = 20000 + os.getpid() % 10000
+        port = free_port()
         runs = [self.start(rank, 3, port, "--iterations", 2,
                            "--bucket-policy", "one" if rank == 1 else "cap:5")
                 for rank in range(3)]
@@ -127,7 +73,7 @@ class RanksTest(unittest.TestCase):
                 ".*: expected the same command")
 
     def test_a_missing_rank_is_named(self):
-        port = 30000 + os.getpid() % 10000
+        port = free_port()
         run = self.start(0, 2, port, "--iterations", 2, "--comm-timeout", 1)
         _, errors = run.communicate(timeout=100)
         self.assertEqual(run.returncode, 75, errors)
@@ -163,5 +109,4 @@ class RanksTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
     unittest.main()

@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <set>
 #include <span>
 #include <string_view>
+#include <thread>
 
 #include "codegen/scale/scale_model.h"
 #include "ir/support/environment.h"
@@ -24,6 +27,11 @@ namespace {
 // Ranks compile at their own speed before they agree.
 constexpr std::chrono::milliseconds kCompileTime{30 * 60'000};
 
+// What the monitor is a moment later to know than collectives: the time of a
+// beat, and of what a rank that failed says.
+constexpr std::chrono::milliseconds kVerdictTime{4'000};
+constexpr std::chrono::milliseconds kFlushTime{300};
+
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
@@ -31,6 +39,26 @@ std::string HostName() {
 
 std::string Hash(std::string_view text) {
   return fmt::format("{:016x}", HashBytes(text));
+}
+
+// What is buffered reaches its files, unless one of them hangs.
+void FlushAll() {
+  const auto done = std::make_shared<std::promise<void>>();
+  std::thread([done] {
+    std::fflush(nullptr);
+    done->set_value();
+  }).detach();
+  done->get_future().wait_for(kFlushTime);
+}
+
+// In the monitor's thread: this rank's own may be anywhere.
+[[noreturn]] void EndBecause(int rank, const std::string& why) {
+  FlushAll();
+  fmt::print(stderr,
+             "fusor: {}; rank {} ends, too: start the run again with --resume "
+             "auto\n",
+             why, rank);
+  std::_Exit(static_cast<int>(ErrorCode::kPeerLost));
 }
 
 // "0-3, 6".
@@ -135,6 +163,13 @@ void RankRun::Connect(const std::string& backend, FILE* text) {
                             .rank = place_.rank,
                             .world_size = place_.world_size,
                             .timeout = timeout()});
+  monitor_ = std::make_unique<runtime::RankMonitor>(
+      *store_, runtime::RankMonitorOptions{
+                   .timeout = timeout(),
+                   .host = HostName(),
+                   .lost = [rank = rank()](const std::string& why) {
+                     EndBecause(rank, why);
+                   }});
   communicator_ = runtime::LoadBackend(backend).Connect(
       *store_, {.timeout = timeout(),
                 .deterministic = flags_.deterministic,
@@ -143,6 +178,19 @@ void RankRun::Connect(const std::string& backend, FILE* text) {
              place_.launcher, Hosts(), communicator_->description(),
              store_->server());
   std::fflush(text);
+}
+
+void RankRun::Leave() {
+  if (monitor_ != nullptr) monitor_->Leave();
+}
+
+void RankRun::Fail(const std::exception& error) {
+  if (monitor_ == nullptr) return;
+  const auto* known = dynamic_cast<const Error*>(&error);
+  if (known != nullptr && known->code() == ErrorCode::kPeerLost) {
+    std::this_thread::sleep_for(kVerdictTime);
+  }
+  monitor_->Fail(error.what());
 }
 
 // "0-3 on a, 4-7 on b".

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "codegen/compiler.h"
 #include "ir/cluster.h"
 #include "runtime/communicator.h"
+#include "runtime/ranks/rank_monitor.h"
 #include "runtime/ranks/rank_place.h"
 #include "runtime/ranks/tcp_store.h"
 #include "runtime/session.h"
@@ -46,8 +48,14 @@ class RankRun {
   runtime::Communicator* communicator() const { return communicator_.get(); }
 
   // Meets the other ranks and connects to them; nothing with one rank. A line
-  // to `text` tells who they are.
+  // to `text` tells who they are. From then on the loss of a rank ends this
+  // process, whatever it does, with a line that names it and exit code 75.
   void Connect(const std::string& backend, FILE* text);
+  // To be called at the end: this rank is done, and others may be lost.
+  void Leave();
+  // To be called with the error that ends this rank. Where that is the loss of
+  // a peer, the process may end here, once it is known whose.
+  void Fail(const std::exception& error);
 
   // How gradients are cut into buckets.
   void SetOptions(codegen::CompileOptions& options) const;
@@ -69,6 +77,7 @@ class RankRun {
   const RankFlags& flags_;
   const runtime::RankPlace place_;
   std::unique_ptr<runtime::TcpStore> store_;
+  std::unique_ptr<runtime::RankMonitor> monitor_;
   std::unique_ptr<runtime::Communicator> communicator_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -52,8 +53,19 @@ class TrainCommand {
     TakePlace();
   }
 
-  // What can be wrong is looked at first, what takes long done last.
   void Run() {
+    try {
+      RunRank();
+    } catch (const std::exception& e) {
+      ranks_.Fail(e);
+      throw;
+    }
+    ranks_.Leave();
+  }
+
+ private:
+  // What can be wrong is looked at first, what takes long done last.
+  void RunRank() {
     MicroBatches(flags_);
     fmt::print(text_, "{}", IgnoredLine(flags_.ignored));
     FUSOR_CHECK(flags_.stop_at_top1 == 0 || !flags_.training_only, kUsage,
@@ -100,7 +112,6 @@ class TrainCommand {
     logs_.Finish();
   }
 
- private:
   // Logs, checkpoints and reports are rank 0's; the others only compute.
   void TakePlace() {
     flags_.data.rank = ranks_.rank();

@@ -1,0 +1,78 @@
+"""What tests of fusor train on several ranks have in common.
+
+The first argument of a program that imports this is the fusor to test.
+"""
+
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
+SIZE = ["--arch", "resnet18", "--image-size", "32", "--num-classes", "5",
+        "--threads", "1", "-b", "4"]
+LAUNCHER_VARIABLES = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_|MASTER_|OMPI_|PMI|SLURM_|TORCHELASTIC_)")
+
+
+def environment(**more):
+    """This process's, without what a launcher may have put there."""
+    kept = {name: value for name, value in os.environ.items()
+            if not LAUNCHER_VARIABLES.match(name)}
+    return {**kept, **more}
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def fusor(*args, **variables):
+    return subprocess.run([FUSOR, *map(str, args)], timeout=300,
+                          capture_output=True, text=True, check=False,
+                          env=environment(**variables))
+
+
+class RankCase(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls._folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls._folder.cleanup)
+        cls.root = pathlib.Path(cls._folder.name)
+        os.environ["FUSOR_CACHE_DIR"] = str(cls.root / "cache")
+        cls.data = cls.root / "data"
+        made = fusor("data", "make-samples", "--out", cls.data,
+                     "--train-images", 16, "--val-images", 3)
+        assert made.returncode == 0, made.stderr
+
+    def train(self, ranks, *args, name="run"):
+        """The JSON of a run, and its text."""
+        out = self.root / f"{name}.json"
+        command = ["train", self.data, *SIZE, "--json", out, *args]
+        if ranks > 1:
+            command = ["launch", "--nproc-per-node", ranks, "--", *command]
+        done = fusor(*command)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(out.read_text()), done.stdout
+
+    def start(self, rank, world, port, *args):
+        """One rank of several, as a process that runs on."""
+        run = subprocess.Popen(
+            [FUSOR, "train", self.data, *map(str, [*SIZE, *args])],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(RANK=str(rank), WORLD_SIZE=str(world),
+                            LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world),
+                            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
+        self.addCleanup(end, run)
+        return run
+
+
+def end(run):
+    run.kill()
+    run.communicate()
