@@ -15,6 +15,13 @@
 
 namespace fusor::test {
 
+// Memory that a kernel may read, or write as well.
+struct EmulatedRange {
+  const char* begin;
+  const char* end;
+  bool written;
+};
+
 // The part of the emulator that kernels see. The functions may switch to
 // another thread of the block.
 struct EmulatedDevice {
@@ -25,6 +32,11 @@ struct EmulatedDevice {
 
   Position thread;  // that runs
   Position block;
+  // Accesses within these, and within shared memory, are sound without asking
+  // `access`, where there are any.
+  const EmulatedRange* ranges = nullptr;
+  int num_ranges = 0;
+  EmulatedRange shared_range{};
   void (*access)(Access access, const void* pointer, size_t bytes) = nullptr;
   void (*shared)(const void* pointer, size_t bytes) = nullptr;
   void (*barrier)() = nullptr;
@@ -33,6 +45,30 @@ struct EmulatedDevice {
 };
 
 inline EmulatedDevice* emulated_device = nullptr;
+
+inline bool LiesWithin(const EmulatedRange& range, const void* pointer,
+                       size_t bytes) {
+  const auto* begin = static_cast<const char*>(pointer);
+  return begin >= range.begin && begin + bytes <= range.end;
+}
+
+inline void EmulateAccess(EmulatedDevice::Access access, const void* pointer,
+                          size_t bytes) {
+  const EmulatedDevice& device = *emulated_device;
+  if (reinterpret_cast<uintptr_t>(pointer) % bytes == 0) {
+    const bool shared = access >= EmulatedDevice::kSharedRead;
+    if (shared && device.num_ranges > 0 &&
+        LiesWithin(device.shared_range, pointer, bytes)) {
+      return;
+    }
+    for (int i = 0; i < device.num_ranges && !shared; ++i) {
+      const EmulatedRange& range = device.ranges[i];
+      if (access == EmulatedDevice::kWrite && !range.written) continue;
+      if (LiesWithin(range, pointer, bytes)) return;
+    }
+  }
+  device.access(access, pointer, bytes);
+}
 
 template <typename T>
 T EmulatedShuffle(uint32_t mask, T value, unsigned from) {
@@ -74,9 +110,8 @@ void CallEmulated(void (*kernel)(Params...), void* const* args,
 #define threadIdx (fusor::test::emulated_device->thread)
 #define blockIdx (fusor::test::emulated_device->block)
 
-#define FUSOR_EMULATED_ACCESS(kind, pointer, bytes)                       \
-  fusor::test::emulated_device->access(fusor::test::EmulatedDevice::kind, \
-                                       pointer, bytes)
+#define FUSOR_EMULATED_ACCESS(kind, pointer, bytes) \
+  fusor::test::EmulateAccess(fusor::test::EmulatedDevice::kind, pointer, bytes)
 #define FUSOR_ON_READ(pointer, bytes) \
   FUSOR_EMULATED_ACCESS(kRead, pointer, bytes)
 #define FUSOR_ON_WRITE(pointer, bytes) \

@@ -87,11 +87,25 @@ struct Range {
   std::vector<Trace> traces;
 };
 
+// An entry of a module.
+struct Function {
+  Entry run = nullptr;
+  bool waits = false;  // may meet a barrier or a shuffle
+};
+
 class Launcher {
  public:
-  Launcher(EmulatedDevice& device, std::vector<Range>& ranges, uint64_t seed)
-      : device_(device), ranges_(ranges), random_(seed) {
+  // With `shortcuts` the kernel asks about accesses outside of those alone.
+  Launcher(EmulatedDevice& device, std::vector<Range>& ranges,
+           std::span<const EmulatedRange> shortcuts, uint64_t seed)
+      : device_(device),
+        ranges_(ranges),
+        every_byte_(shortcuts.empty()),
+        random_(seed) {
     current_ = this;
+    device.ranges = shortcuts.data();
+    device.num_ranges = static_cast<int>(shortcuts.size());
+    device.shared_range = {};
     device.access = [](EmulatedDevice::Access access, const void* pointer,
                        size_t bytes) {
       current_->Access(access, static_cast<const char*>(pointer), bytes);
@@ -105,14 +119,18 @@ class Launcher {
     };
   }
 
-  std::string Run(Entry entry, void* const* args,
+  std::string Run(const Function& function, void* const* args,
                   const codegen::CudaLaunch& launch) {
-    entry_ = entry;
+    function_ = function;
     args_ = args;
     launch_ = launch;
-    for (Range& range : ranges_) range.traces.assign(range.bytes, Trace{});
+    for (Range& range : ranges_) {
+      if (every_byte_) range.traces.assign(range.bytes, Trace{});
+    }
     fibers_ = std::vector<Fiber>(launch.threads);
-    for (Fiber& fiber : fibers_) fiber.stack.resize(kStackBytes);
+    for (Fiber& fiber : fibers_) {
+      if (function.waits) fiber.stack.reset(new char[kStackBytes]);
+    }
     std::vector<int> blocks(launch.blocks);
     for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int>(i);
     std::shuffle(blocks.begin(), blocks.end(), random_);
@@ -128,25 +146,28 @@ class Launcher {
 
   struct Fiber {
     ucontext_t context{};
-    std::vector<char> stack;
+    std::unique_ptr<char[]> stack;  // of a function that waits
     State state = State::kReady;
     uint32_t mask = 0;  // of a shuffle
     uint64_t bits = 0;  // into it and out of it
     unsigned from = 0;
   };
 
+  // Ends a thread without a stack of its own.
+  struct Failed {};
+
   // --- Threads ---------------------------------------------------------------
 
   static void Main() {
-    current_->entry_(current_->args_);
+    current_->function_.run(current_->args_);
     current_->fibers_[current_->thread_].state = State::kDone;
   }
 
   void Start(Fiber& fiber) {
     fiber.state = State::kReady;
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = &scheduler_;
     makecontext(&fiber.context, &Launcher::Main, 0);
   }
@@ -159,10 +180,11 @@ class Launcher {
     device_.block.x = static_cast<unsigned>(block);
     std::vector<int> order;
     for (size_t i = 0; i < fibers_.size(); ++i) {
-      Start(fibers_[i]);
+      if (function_.waits) Start(fibers_[i]);
       order.push_back(static_cast<int>(i));
     }
     std::shuffle(order.begin(), order.end(), random_);
+    if (!function_.waits) return RunToEnd(order);
     do {
       for (int thread : order) {
         if (fibers_[thread].state != State::kReady) continue;
@@ -172,6 +194,19 @@ class Launcher {
         if (!problem_.empty()) return;
       }
     } while (Resume());
+  }
+
+  // Threads that wait for nobody need no stacks.
+  void RunToEnd(const std::vector<int>& order) {
+    try {
+      for (int thread : order) {
+        thread_ = thread;
+        device_.thread.x = static_cast<unsigned>(thread);
+        function_.run(args_);
+      }
+    } catch (const Failed&) {
+      // problem_ says why.
+    }
   }
 
   // Lets those go on whom everybody has joined. False at the end.
@@ -250,13 +285,16 @@ class Launcher {
   void Fail(const std::string& what) {
     problem_ = fmt::format("{} block {} thread {}: {}", launch_.entry, block_,
                            thread_, what);
+    if (!function_.waits) throw Failed{};
     swapcontext(&fibers_[thread_].context, &scheduler_);
   }
 
   void DeclareShared(const char* pointer, size_t bytes) {
     if (shared_begin_ == pointer) return;
     shared_begin_ = pointer;
-    shared_traces_.assign(bytes, Trace{});
+    shared_bytes_ = static_cast<int64_t>(bytes);
+    device_.shared_range = {pointer, pointer + bytes, true};
+    if (every_byte_) shared_traces_.assign(bytes, Trace{});
   }
 
   void Access(EmulatedDevice::Access access, const char* pointer,
@@ -270,6 +308,8 @@ class Launcher {
     }
     if (access == EmulatedDevice::kSharedRead ||
         access == EmulatedDevice::kSharedWrite) {
+      CheckWithin("shared memory", pointer - shared_begin_, bytes,
+                  shared_bytes_, write);
       return AccessTraces("shared memory", shared_traces_,
                           pointer - shared_begin_, bytes, write);
     }
@@ -279,6 +319,8 @@ class Launcher {
       if (write && !range.written) {
         return Fail(fmt::format("writes {}, which is an operand", range.name));
       }
+      CheckWithin(range.name, offset, bytes, range.bytes, write);
+      if (!every_byte_) continue;
       AccessTraces(range.name, range.traces, offset, bytes, write);
       for (size_t i = 0; i < bytes; ++i) {
         if (!write && !range.initialised[offset + i]) {
@@ -293,13 +335,16 @@ class Launcher {
     Fail(fmt::format("{} {} bytes outside all buffers", verb, bytes));
   }
 
+  void CheckWithin(const std::string& name, int64_t offset, size_t bytes,
+                   int64_t size, bool write) {
+    if (offset >= 0 && offset + static_cast<int64_t>(bytes) <= size) return;
+    Fail(fmt::format("{} {} bytes at byte {} of {}, which has {}",
+                     write ? "writes" : "reads", bytes, offset, name, size));
+  }
+
   void AccessTraces(const std::string& name, std::vector<Trace>& traces,
                     int64_t offset, size_t bytes, bool write) {
     const char* verb = write ? "writes" : "reads";
-    if (offset < 0 || offset + bytes > traces.size()) {
-      return Fail(fmt::format("{} {} bytes at byte {} of {}, which has {}",
-                              verb, bytes, offset, name, traces.size()));
-    }
     for (size_t i = 0; i < bytes; ++i) {
       const std::string conflict =
           TouchByte(traces[offset + i], {block_, thread_, epoch_}, write);
@@ -313,8 +358,9 @@ class Launcher {
 
   EmulatedDevice& device_;
   std::vector<Range>& ranges_;
+  const bool every_byte_;
   std::mt19937_64 random_;
-  Entry entry_ = nullptr;
+  Function function_;
   void* const* args_ = nullptr;
   codegen::CudaLaunch launch_;
   std::vector<Fiber> fibers_;
@@ -323,6 +369,7 @@ class Launcher {
   int thread_ = 0;
   int epoch_ = 0;
   const char* shared_begin_ = nullptr;
+  int64_t shared_bytes_ = 0;
   std::vector<Trace> shared_traces_;
   std::string problem_;
 };
@@ -366,7 +413,7 @@ void CompileSource(const TemporaryFolder& folder) {
 }
 
 // Buffers that share memory become one.
-std::vector<Range> RangesOf(std::span<const EmulatedBuffer> buffers) {
+std::vector<Range> MergedRanges(std::span<const EmulatedBuffer> buffers) {
   std::map<const char*, Range> ranges;
   for (size_t b = 0; b < buffers.size(); ++b) {
     const EmulatedBuffer& buffer = buffers[b];
@@ -389,33 +436,65 @@ std::vector<Range> RangesOf(std::span<const EmulatedBuffer> buffers) {
   return out;
 }
 
+std::vector<Range> BoundsOf(std::span<const EmulatedBuffer> buffers) {
+  std::vector<Range> ranges;
+  for (const EmulatedBuffer& buffer : buffers) {
+    ranges.push_back({fmt::format("b{}", ranges.size()),
+                      static_cast<const char*>(buffer.data),
+                      buffer.bytes,
+                      buffer.written,
+                      {},
+                      {}});
+  }
+  return ranges;
+}
+
+// Whether the entry's own text has something that waits for other threads.
+bool Waits(const std::string& text, const std::string& entry) {
+  const size_t begin = text.find(" " + entry + "(");
+  const size_t end = text.find("extern \"C\"", begin);
+  const std::string_view body =
+      std::string_view(text).substr(begin, end - begin);
+  for (const char* word : {"__syncthreads", "__shfl", "Reduce"}) {
+    if (body.find(word) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 struct EmulatedModule::Library {
   ~Library() {
     if (handle != nullptr) dlclose(handle);
   }
-  template <typename Function>
-  Function Find(const std::string& name) const {
+  template <typename Symbol>
+  Symbol Find(const std::string& name) const {
     void* symbol = dlsym(handle, name.c_str());
     FUSOR_ASSERT(symbol != nullptr, "emulated kernels have no {}", name);
-    return reinterpret_cast<Function>(symbol);
+    return reinterpret_cast<Symbol>(symbol);
+  }
+  Function FindEntry(size_t text, const std::string& entry) const {
+    return {Find<Entry>(fmt::format("k{}_{}_run", text, entry)),
+            Waits(texts[text], entry)};
   }
 
+  std::vector<std::string> texts;
   void* handle = nullptr;
+  void (*set_device)(EmulatedDevice* device) = nullptr;
   mutable EmulatedDevice device;
 };
 
 EmulatedModule::EmulatedModule(std::span<const std::string> texts)
     : library_(std::make_unique<Library>()) {
+  library_->texts.assign(texts.begin(), texts.end());
   const TemporaryFolder folder;
   std::ofstream(folder / "module.cc") << ModuleSource(texts);
   CompileSource(folder);
   library_->handle =
       dlopen((folder / "module.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library_->handle == nullptr) throw std::runtime_error(dlerror());
-  library_->Find<void (*)(EmulatedDevice*)>("FusorSetDevice")(
-      &library_->device);
+  library_->set_device =
+      library_->Find<void (*)(EmulatedDevice*)>("FusorSetDevice");
 }
 
 EmulatedModule::~EmulatedModule() = default;
@@ -423,15 +502,25 @@ EmulatedModule::~EmulatedModule() = default;
 std::string EmulatedModule::Run(size_t index,
                                 std::span<const codegen::CudaLaunch> launches,
                                 std::span<const EmulatedBuffer> buffers,
-                                uint64_t seed) const {
-  std::vector<Range> ranges = RangesOf(buffers);
+                                uint64_t seed, EmulatedChecks checks) const {
+  const bool every_byte = checks == EmulatedChecks::kEveryByte;
+  std::vector<Range> ranges =
+      every_byte ? MergedRanges(buffers) : BoundsOf(buffers);
   std::vector<void*> args;
-  for (const EmulatedBuffer& buffer : buffers) args.push_back(buffer.data);
+  std::vector<EmulatedRange> shortcuts;
+  for (const EmulatedBuffer& buffer : buffers) {
+    args.push_back(buffer.data);
+    if (every_byte) continue;
+    const auto* begin = static_cast<const char*>(buffer.data);
+    shortcuts.push_back({begin, begin + buffer.bytes, buffer.written});
+  }
+  // Modules share the pointer to the device.
+  library_->set_device(&library_->device);
   for (const codegen::CudaLaunch& launch : launches) {
-    const auto entry =
-        library_->Find<Entry>(fmt::format("k{}_{}_run", index, launch.entry));
-    const std::string problem = Launcher(library_->device, ranges, seed)
-                                    .Run(entry, args.data(), launch);
+    const Function function = library_->FindEntry(index, launch.entry);
+    const std::string problem =
+        Launcher(library_->device, ranges, shortcuts, seed)
+            .Run(function, args.data(), launch);
     if (!problem.empty()) return problem;
   }
   return "";

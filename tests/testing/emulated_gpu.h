@@ -26,6 +26,14 @@ struct EmulatedBuffer {
   bool initialised;  // before the kernel
 };
 
+// What a launch is watched for.
+enum class EmulatedChecks : uint8_t {
+  kEveryByte,  // all of the above
+  // Accesses outside buffers and shared memory, their alignment, barriers:
+  // costs a small part of the time and no memory.
+  kBounds,
+};
+
 // A shared object made of kernels' texts by the compiler that built the tests.
 class EmulatedModule {
  public:
@@ -37,10 +45,10 @@ class EmulatedModule {
 
   // Launches text `index` in the given order. Returns the first problem, naming
   // launch, block and thread; empty when there is none. Buffers that share
-  // memory are one buffer to it.
+  // memory are one buffer to it, but for kBounds.
   std::string Run(size_t index, std::span<const codegen::CudaLaunch> launches,
-                  std::span<const EmulatedBuffer> buffers,
-                  uint64_t seed = 1) const;
+                  std::span<const EmulatedBuffer> buffers, uint64_t seed = 1,
+                  EmulatedChecks checks = EmulatedChecks::kEveryByte) const;
 
  private:
   struct Library;
