@@ -6,12 +6,12 @@
 #include "codegen/packed_bits.h"
 #include "ir/tensor_bytes.h"
 #include "passes/passes.h"
+#include "tests/testing/library_call.h"
 
 namespace fusor::test {
 namespace {
 
 using codegen::Buffer;
-using codegen::LibraryCall;
 using codegen::Plan;
 using codegen::Step;
 
@@ -37,32 +37,6 @@ class HostMemory {
   const Plan& plan_;
   std::vector<std::vector<uint8_t>> arenas_;
 };
-
-void RunCall(const LibraryCall& call, const Step& step, HostMemory& memory) {
-  ir::Graph graph;
-  std::vector<ir::Value*> operands;
-  std::vector<ir::Tensor> tensors;
-  for (size_t i = 0; i < call.operands.size(); ++i) {
-    operands.push_back(
-        graph.AddInput(call.operands[i], ir::InputRole::kData, ""));
-    tensors.push_back(
-        ir::LoadTensor(call.operands[i], memory.Bytes(step.args[i])));
-  }
-  ir::Node* node = graph.AddNode(call.op, operands, call.attrs);
-  for (size_t i = 0; i < call.results.size(); ++i) {
-    node->output(i)->set_type(call.results[i]);
-  }
-  std::vector<const ir::Tensor*> pointers;
-  for (const ir::Tensor& tensor : tensors) pointers.push_back(&tensor);
-  const auto results = ir::InterpretNode(*node, pointers, ir::EvalMode::kTyped);
-  if (call.workspace_bytes > 0) {
-    std::memset(memory.At(step.args.back()), 0xee, call.workspace_bytes);
-  }
-  for (size_t i = 0; i < results.size(); ++i) {
-    ir::StoreTensor(results[i],
-                    memory.Bytes(step.args[call.operands.size() + i]));
-  }
-}
 
 }  // namespace
 
@@ -104,12 +78,12 @@ std::vector<ir::Tensor> RunPlan(const Plan& plan,
     ir::StoreTensor(inputs[i], memory.Bytes(plan.inputs[i].buffer));
   }
   for (const Step& step : plan.steps) {
-    if (step.kind != codegen::StepKind::kLaunch) {
-      RunCall(plan.calls[step.index], step, memory);
-      continue;
-    }
     std::vector<void*> pointers;
     for (int arg : step.args) pointers.push_back(memory.At(arg));
+    if (step.kind != codegen::StepKind::kLaunch) {
+      RunLibraryCall(plan.calls[step.index], pointers.data());
+      continue;
+    }
     codegen::InterpretKernel(plan.kernels[step.index].kernel, pointers.data());
   }
   std::vector<ir::Tensor> outputs;
