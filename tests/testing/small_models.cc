@@ -1,7 +1,7 @@
 #include "tests/testing/small_models.h"
 
 #include "ir/builder.h"
-#include "models/model.h"
+#include "models/layers.h"
 
 namespace fusor::test {
 namespace {
@@ -123,6 +123,36 @@ std::unique_ptr<ir::Graph> SmallResidual(int64_t batch) {
   b.set_location("loss");
   graph->AddOutput(b.ReduceMean(b.CrossEntropy(logits, labels, {}), {0}),
                    "loss");
+  return graph;
+}
+
+std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase, int64_t batch) {
+  constexpr int kPool = 0;
+  constexpr int kPlan[] = {8,     8,  kPool, 16, 16,    kPool, 32, 32, 32,
+                           kPool, 64, 64,    64, kPool, 64,    64, 64, kPool};
+  constexpr double kStd = 0.1;
+  constexpr int64_t kFeatures = 64;
+  const models::ModelOptions options{
+      .batch = batch, .image_size = 32, .num_classes = 10};
+  auto graph = std::make_unique<ir::Graph>("narrow_vgg16_bn");
+  ir::Builder b(*graph);
+  models::Layers layers(b, phase, options);
+  ir::Value* x = layers.Images();
+  for (int index = 0; const int channels : kPlan) {
+    const std::string name = "features." + std::to_string(index++);
+    if (channels == kPool) {
+      x = layers.MaxPool(x, name, 2, 2, 0);
+      continue;
+    }
+    x = layers.Conv(x, name, channels, {.kernel = 3, .pad = 1, .bias = true});
+    x = layers.Relu(layers.BatchNorm(x, name + ".bn"), name + ".relu");
+  }
+  x = b.Reshape(b.AdaptiveAvgPool2d(x, 7, 7), {batch, 64 * 7 * 7});
+  for (const char* name : {"classifier.0", "classifier.3"}) {
+    x = layers.Relu(layers.LinearNormal(x, name, kFeatures, kStd), name);
+    x = layers.Dropout(x, std::string(name) + ".dropout");
+  }
+  layers.Classify(layers.LinearNormal(x, "classifier.6", 10, kStd));
   return graph;
 }
 

@@ -6,6 +6,7 @@
 
 #include "ir/graph.h"
 #include "ir/interpreter.h"
+#include "models/model.h"
 
 namespace fusor::test {
 
@@ -20,5 +21,10 @@ std::unique_ptr<ir::Graph> SmallResNet(int64_t batch = 2);
 // A stem, a residual block and one with a downsampled shortcut, as in a
 // ResNet, for 8x8 images and four classes.
 std::unique_ptr<ir::Graph> SmallResidual(int64_t batch = 2);
+
+// The layers of vgg16-bn for 32x32 images and ten classes, each with an eighth
+// of the channels; fully connected ones have 64 features.
+std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase,
+                                         int64_t batch = 4);
 
 }  // namespace fusor::test

@@ -9,6 +9,7 @@
 #include "ir/verifier.h"
 #include "models/model.h"
 #include "passes/passes.h"
+#include "tests/testing/cuda_planner.h"
 #include "tests/testing/emulated_kernels.h"
 #include "tests/testing/fake_compiler.h"
 #include "tests/testing/random_graph.h"
@@ -19,32 +20,6 @@ namespace {
 using codegen::CompiledKernel;
 using ir::DType;
 
-// Convolutions in NHWC where asked for.
-class GpuCompiler : public FakeCompiler {
- public:
-  explicit GpuCompiler(bool channels_last)
-      : FakeCompiler("nvidia-h200"), channels_last_(channels_last) {}
-  std::vector<ir::LibraryCandidate> Candidates(
-      const ir::Node& node) const override {
-    std::vector<ir::LibraryCandidate> candidates =
-        FakeCompiler::Candidates(node);
-    for (ir::LibraryCandidate& candidate : candidates) {
-      for (size_t i = 0; i < node.num_inputs() && channels_last_; ++i) {
-        if (node.input(i)->type().rank() != 4) continue;
-        candidate.operands[i] = ir::ParseLayout("acdb");
-      }
-      for (size_t i = 0; i < node.num_outputs() && channels_last_; ++i) {
-        if (node.output(i)->type().rank() != 4) continue;
-        candidate.results[i] = ir::ParseLayout("acdb");
-      }
-    }
-    return candidates;
-  }
-
- private:
-  const bool channels_last_;
-};
-
 struct Case {
   const char* arch;
   DType dtype;
@@ -54,7 +29,9 @@ struct Case {
 };
 
 std::vector<CompiledKernel> StepKernels(const Case& c) {
-  const GpuCompiler compiler(c.channels_last);
+  const std::unique_ptr<codegen::TargetCompiler> compiler =
+      c.channels_last ? std::make_unique<ChannelsLastCompiler>("nvidia-h200")
+                      : std::make_unique<FakeCompiler>("nvidia-h200");
   codegen::CompileOptions options;
   options.plan_only = true;
   options.verify = true;
@@ -65,7 +42,7 @@ std::vector<CompiledKernel> StepKernels(const Case& c) {
   models::ModelOptions model{.batch = 2, .image_size = 32, .num_classes = 10};
   return codegen::Compile(
              models::BuildModel(c.arch, models::Phase::kTrain, model).graph,
-             codegen::ProgramKind::kTrain, compiler, options)
+             codegen::ProgramKind::kTrain, *compiler, options)
       .plan.kernels;
 }
 

@@ -1,0 +1,35 @@
+#include "tests/testing/cuda_planner.h"
+
+#include <algorithm>
+
+#include "runtime/backend_loader.h"
+
+namespace fusor::test {
+
+std::vector<ir::LibraryCandidate> ChannelsLastCompiler::Candidates(
+    const ir::Node& node) const {
+  std::vector<ir::LibraryCandidate> candidates = FakeCompiler::Candidates(node);
+  const auto lay_out = [](const ir::Value* value, ir::Layout& layout) {
+    if (value->type().rank() == 4) layout = ir::ParseLayout("acdb");
+  };
+  for (ir::LibraryCandidate& candidate : candidates) {
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      lay_out(node.input(i), candidate.operands[i]);
+    }
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      lay_out(node.output(i), candidate.results[i]);
+    }
+  }
+  return candidates;
+}
+
+std::unique_ptr<codegen::TargetCompiler> CudaPlanner(
+    const std::string& target) {
+  const std::vector<std::string> backends = runtime::AvailableBackends();
+  if (std::find(backends.begin(), backends.end(), "cuda") == backends.end()) {
+    return std::make_unique<ChannelsLastCompiler>(target);
+  }
+  return runtime::LoadBackend("cuda").CreateCompiler(target, {});
+}
+
+}  // namespace fusor::test

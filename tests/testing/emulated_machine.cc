@@ -1,0 +1,155 @@
+#include "tests/testing/emulated_machine.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "codegen/cuda/print_cuda.h"
+#include "ir/support/error.h"
+#include "tests/testing/emulated_gpu.h"
+
+namespace fusor::test {
+namespace {
+
+// A text, compiled.
+struct EmulatedText {
+  std::shared_ptr<EmulatedModule> module;
+  size_t index;  // in the module
+};
+
+// Compiling is dear: the texts of all machines of the process.
+std::unordered_map<std::string, EmulatedText>& CompiledTexts() {
+  static std::unordered_map<std::string, EmulatedText> texts;
+  return texts;
+}
+
+}  // namespace
+
+int EmulatedMachine::AddQueue() {
+  FUSOR_ASSERT(queues_.size() < kMaxQueues, "an emulated GPU has {} queues",
+               kMaxQueues);
+  queues_.emplace_back();
+  return static_cast<int>(queues_.size()) - 1;
+}
+
+void EmulatedMachine::Add(int queue, Work work) {
+  ++issued_[queue];
+  queues_[queue].items.push_back({std::move(work), nullptr, nullptr});
+  // Now and then a device is ahead of the host's waiting for it.
+  while (random_() % 3 == 0 && RunOne()) {
+  }
+}
+
+HappeningPtr EmulatedMachine::Record(int queue) {
+  auto happening = std::make_shared<Happening>();
+  queues_[queue].items.push_back({nullptr, happening, nullptr});
+  return happening;
+}
+
+void EmulatedMachine::Wait(int queue, HappeningPtr happening) {
+  if (happening == nullptr) return;
+  queues_[queue].items.push_back({nullptr, nullptr, std::move(happening)});
+}
+
+void EmulatedMachine::RunAll() {
+  while (RunOne()) {
+  }
+  const bool stuck =
+      std::any_of(queues_.begin(), queues_.end(),
+                  [](const Queue& queue) { return !queue.items.empty(); });
+  if (stuck) Forget();
+  FUSOR_ASSERT(!stuck, "a queue waits for what never happens");
+  if (watch_ != nullptr && watch_->ended()) {
+    const auto watch = std::move(watch_);
+    watch->CheckEnd();
+  }
+}
+
+// False when no queue can go on.
+bool EmulatedMachine::RunOne() {
+  std::vector<size_t> ready;
+  for (size_t q = 0; q < queues_.size(); ++q) {
+    if (queues_[q].items.empty()) continue;
+    const HappeningPtr& waits = queues_[q].items.front().waits;
+    if (waits == nullptr || waits->happened) ready.push_back(q);
+  }
+  if (ready.empty()) return false;
+  const size_t q = ready[random_() % ready.size()];
+  Queue& queue = queues_[q];
+  const Item item = std::move(queue.items.front());
+  queue.items.pop_front();
+  if (item.records != nullptr) *item.records = {true, queue.clock};
+  if (item.waits != nullptr) {
+    for (size_t i = 0; i < kMaxQueues; ++i) {
+      queue.clock[i] = std::max(queue.clock[i], item.waits->clock[i]);
+    }
+  }
+  if (!item.work) return true;
+  ++queue.clock[q];
+  try {
+    item.work(static_cast<int>(q), queue.clock);
+  } catch (...) {
+    Forget();
+    throw;
+  }
+  return true;
+}
+
+// After an error nothing runs.
+void EmulatedMachine::Forget() {
+  for (Queue& queue : queues_) queue.items.clear();
+  watch_.reset();
+}
+
+void EmulatedMachine::Expect(const codegen::Plan& plan) {
+  RunAll();
+  watch_ = std::make_shared<PlanWatch>(
+      plan,
+      [this](const char* begin, int64_t bytes) { return Owns(begin, bytes); },
+      issued_);
+}
+
+void EmulatedMachine::Launch(const std::string& text,
+                             const codegen::Kernel& kernel, void* const* args) {
+  if (!CompiledTexts().contains(text)) CompileTexts();
+  std::vector<EmulatedBuffer> buffers;
+  for (size_t b = 0; b < kernel.buffers.size(); ++b) {
+    const codegen::KernelBuffer& buffer = kernel.buffers[b];
+    buffers.push_back({args[b], buffer.num_bytes(), buffer.written, true});
+  }
+  const EmulatedText& compiled = CompiledTexts().at(text);
+  const std::string problem =
+      compiled.module->Run(compiled.index, CudaLaunches(kernel), buffers,
+                           random_(), EmulatedChecks::kBounds);
+  FUSOR_ASSERT(problem.empty(), "kernel {}: {}", kernel.name, problem);
+  ++num_launches_;
+}
+
+void EmulatedMachine::CompileTexts() const {
+  std::vector<std::string> sources;
+  for (const std::string& text : texts_) {
+    if (!CompiledTexts().contains(text)) sources.push_back(text);
+  }
+  const auto module = std::make_shared<EmulatedModule>(sources);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    CompiledTexts().try_emplace(sources[i], EmulatedText{module, i});
+  }
+}
+
+void EmulatedMachine::AddMemory(const char* begin, int64_t bytes) {
+  memory_[begin] = bytes;
+  used_bytes_ += bytes;
+}
+
+void EmulatedMachine::RemoveMemory(const char* begin) {
+  used_bytes_ -= memory_.at(begin);
+  memory_.erase(begin);
+}
+
+bool EmulatedMachine::Owns(const char* begin, int64_t bytes) const {
+  auto it = memory_.upper_bound(begin);
+  if (it == memory_.begin()) return false;
+  --it;
+  return begin + bytes <= it->first + it->second;
+}
+
+}  // namespace fusor::test
