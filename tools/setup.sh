@@ -33,8 +33,10 @@ packages=(
   llvm-19-dev
   ninja-build
   nlohmann-json3-dev
+  patchelf
   protobuf-compiler
   python3
+  xz-utils
 )
 
 # report STAGE TEXT: one line a stage, with the seconds since the last one.

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Packs fusor for machines without a compiler or a package manager: one archive
+# that runs, wherever it is unpacked, on x86-64 Linux with glibc 2.36 or newer.
+#
+#   bash tools/bundle.sh [ARCHIVE [BUILD]]
+#
+# ARCHIVE: build/fusor-VERSION-x86_64.tar.xz. BUILD: the folder it was built in,
+# build/.
+#
+# It holds the programs, libfusor, the backends that were built and all that
+# they link to but glibc. CUDA's libraries are not in it: they are found at run
+# time (fusor doctor says where). XZ_OPT is passed on to xz (default -9 -T0;
+# -0 is quick, and larger than the limit that is checked for the default).
+#
+# Makes the same bytes of the same build.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$(realpath -m -- "${2:-$root/build}")
+readonly limit_mib=60
+readonly glibc=2.36
+# What a system with glibc has.
+readonly of_glibc='^(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libresolv|libutil)\.so'
+
+fail() {
+  echo "error: bundle: $1" >&2
+  exit 1
+}
+
+for tool in patchelf strip xz; do
+  command -v "$tool" >/dev/null || fail "no $tool; run bash tools/setup.sh"
+done
+[[ -x $build/bin/fusor && -x $build/bin/rn50 ]] ||
+  fail "$build has no bin/fusor and bin/rn50; run bash tools/setup.sh"
+
+version=$("$build/bin/fusor" --version)
+name=fusor-$version-x86_64
+archive=$(realpath -m -- "${1:-$build/$name.tar.xz}")
+[[ -d $(dirname -- "$archive") ]] || fail "no folder $(dirname -- "$archive")"
+staging=$(mktemp -d)
+partial=
+trap 'rm -rf "$staging" ${partial:+"$partial"}' EXIT
+bundle=$staging/$name
+mkdir -p "$bundle/bin" "$bundle/lib/backends"
+
+cp "$build/bin/fusor" "$build/bin/rn50" "$bundle/bin"
+cp "$build/lib/libfusor.so" "$bundle/lib"
+cp "$build"/lib/backends/*.so "$bundle/lib/backends"
+cp "$root/LICENSE" "$bundle"
+for text in README.md tools/fusor/*.md runtime/cuda/README.md; do
+  (cd "$root" && cp --parents $text "$bundle")
+done
+
+# The libraries of which libraries, as the loader finds them here.
+objects() {
+  find "$bundle/bin" "$bundle/lib" -type f
+}
+mapfile -t objects < <(objects)
+while read -r library path; do
+  [[ $library =~ $of_glibc || -e $bundle/lib/$library ]] ||
+    cp -L -- "$path" "$bundle/lib/$library"
+done < <(ldd "${objects[@]}" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' |
+  sort -u)
+
+while read -r object; do
+  chmod u+w "$object"
+  strip --strip-unneeded "$object"
+  case $object in
+    */bin/*) patchelf --set-rpath "\$ORIGIN/../lib" "$object" ;;
+    */backends/*) patchelf --set-rpath "\$ORIGIN/.." "$object" ;;
+    *) patchelf --set-rpath "\$ORIGIN" "$object" ;;
+  esac
+done < <(objects)
+
+# Nothing is to be missing there, nor newer than glibc is there.
+while read -r object; do
+  for needed in $(patchelf --print-needed "$object"); do
+    [[ $needed =~ $of_glibc || -e $bundle/lib/$needed ]] ||
+      fail "${object#"$bundle/"} needs $needed, which is not packed"
+  done
+  newest=$({ objdump -T "$object" | grep -o 'GLIBC_[0-9.]*' || true; } |
+    sed 's/GLIBC_//' | sort -V | tail -n 1)
+  [[ $(printf '%s\n' "$glibc" "${newest:-0}" | sort -V | tail -n 1) == "$glibc" ]] ||
+    fail "${object#"$bundle/"} needs glibc $newest; expected $glibc or older"
+done < <(objects)
+
+partial=$(mktemp "$archive.XXXXXX")
+tar -C "$staging" --sort=name --owner=0 --group=0 --numeric-owner \
+  --mtime=@0 --mode=u+w,go=u-w -cf - "$name" | xz ${XZ_OPT:--9 -T0} >"$partial"
+bytes=$(stat -c %s "$partial")
+[[ -n ${XZ_OPT:-} ]] || ((bytes < limit_mib << 20)) ||
+  fail "$((bytes >> 20)) MiB; expected less than $limit_mib"
+chmod 644 "$partial"
+mv -- "$partial" "$archive"
+partial=
+echo "$archive ($(((bytes + (1 << 19)) >> 20)) MiB)"
