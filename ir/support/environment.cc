@@ -18,6 +18,9 @@ constexpr std::array kVariables = {
     EnvironmentVariable{"FUSOR_CACHE_DIR", "",
                         "folder of compiled kernels; default: fusor/ in "
                         "$XDG_CACHE_HOME or ~/.cache"},
+    EnvironmentVariable{"FUSOR_CUDA_DIR", "",
+                        "folders of CUDA's libraries, separated by colons, "
+                        "beside those of the loader, the toolkit and pip"},
     EnvironmentVariable{"FUSOR_FAULT", "",
                         "for tests of fusor alone: plants a bug, "
                         "KIND:PLACE:SUBJECT"},

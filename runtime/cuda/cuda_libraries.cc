@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include "runtime/cuda/library_folders.h"
+
 namespace fusor::cuda {
 namespace {
 
@@ -66,13 +68,20 @@ std::string VersionLine(const Versioned& v) {
 
 Library::Library(std::vector<std::string> names) {
   for (const std::string& name : names) {
-    handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle_ != nullptr) {
-      name_ = name;
-      return;
-    }
+    if (Open(name)) return;
     problem_ = dlerror();
   }
+  for (const auto& folder : LibraryFolders()) {
+    for (const std::string& name : names) {
+      if (Open((folder / name).string())) return;
+    }
+  }
+}
+
+bool Library::Open(const std::string& name) {
+  handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle_ != nullptr) name_ = name;
+  return handle_ != nullptr;
 }
 
 void* Library::FindSymbol(const char* symbol) const {

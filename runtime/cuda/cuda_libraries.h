@@ -1,7 +1,8 @@
 #pragma once
 
 // CUDA's own libraries, opened at run time by the names under which the toolkit
-// and pip's wheels install them, where the loader finds them.
+// and pip's wheels install them, where the loader finds them or in one of
+// LibraryFolders().
 
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@ class Library {
   explicit Library(std::vector<std::string> names);
 
   bool found() const { return handle_ != nullptr; }
-  const std::string& name() const { return name_; }  // under which it was found
+  // Under which it was found, with its folder where the loader had no part.
+  const std::string& name() const { return name_; }
   // What the loader says of the last name, where none was found.
   const std::string& problem() const { return problem_; }
 
@@ -26,6 +28,7 @@ class Library {
   }
 
  private:
+  bool Open(const std::string& name);
   void* FindSymbol(const char* symbol) const;
 
   void* handle_ = nullptr;

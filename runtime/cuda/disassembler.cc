@@ -4,46 +4,34 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
+#include <vector>
 
+#include "runtime/cuda/library_folders.h"
 #include "runtime/cuda/nvrtc_compiler.h"
+#include "runtime/cuda/shell.h"
 
 namespace fusor::cuda {
 namespace {
 
 constexpr char kName[] = "nvdisasm";
 
-// What a shell command prints; empty where it fails.
-std::string OutputOf(const std::string& command) {
-  const auto close = [](FILE* pipe) { pclose(pipe); };
-  std::unique_ptr<FILE, decltype(close)> pipe(popen(command.c_str(), "r"),
-                                              close);
-  if (pipe == nullptr) return "";
-  std::string text;
-  std::array<char, 1 << 16> part{};
-  size_t size = 0;
-  while ((size = fread(part.data(), 1, part.size(), pipe.get())) > 0) {
-    text.append(part.data(), size);
-  }
-  return pclose(pipe.release()) == 0 ? text : "";
-}
-
 // As a shell takes it; empty where there is none.
 std::string Find() {
-  if (!OutputOf(fmt::format("command -v {} 2>/dev/null", kName)).empty()) {
+  if (!ShellOutput(fmt::format("command -v {} 2>/dev/null", kName)).empty()) {
     return kName;
   }
-  const std::filesystem::path beside =
-      std::filesystem::path(NvrtcFolder()).parent_path() / "bin" / kName;
-  std::error_code ignored;
-  if (!std::filesystem::exists(beside, ignored) ||
-      beside.string().find('\'') != std::string::npos) {
-    return "";
+  std::vector<std::filesystem::path> folders{NvrtcFolder()};
+  for (auto& folder : LibraryFolders()) folders.push_back(std::move(folder));
+  for (const std::filesystem::path& folder : folders) {
+    const std::filesystem::path program = folder.parent_path() / "bin" / kName;
+    std::error_code ignored;
+    if (std::filesystem::exists(program, ignored) &&
+        program.string().find('\'') == std::string::npos) {
+      return fmt::format("'{}'", program.string());
+    }
   }
-  return fmt::format("'{}'", beside.string());
+  return "";
 }
 
 const std::string& Program() {
@@ -62,8 +50,8 @@ std::string Disassemble(const std::string& cubin) {
   std::string text;
   if (write(file, cubin.data(), cubin.size()) ==
       static_cast<ssize_t>(cubin.size())) {
-    text =
-        OutputOf(fmt::format("{} -c /dev/fd/{} 2>/dev/null", Program(), file));
+    text = ShellOutput(
+        fmt::format("{} -c /dev/fd/{} 2>/dev/null", Program(), file));
   }
   close(file);
   return text;

@@ -1,7 +1,7 @@
 #pragma once
 
 // The disassembler of the CUDA toolkit, nvdisasm: on PATH, or in the bin/
-// beside the folder of the NVRTC that is in use.
+// beside the folder of the NVRTC that is in use or one of LibraryFolders().
 
 #include <string>
 
