@@ -92,7 +92,7 @@ std::vector<StudiedCandidate> TuneStudy::Candidates() const {
 void TuneStudy::AddCandidates(const Node& node, DType dtype, int layers,
                               std::vector<StudiedCandidate>& all) const {
   ir::Graph scratch("scratch");
-  const Node& retyped = passes::AddRetyped(scratch, node, dtype);
+  const Node& retyped = passes::AddRetyped(scratch, node, dtype, compiler_);
   auto candidates = compiler_.Candidates(retyped);
   if (!context_->options().winograd) {
     std::erase_if(candidates,

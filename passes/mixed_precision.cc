@@ -12,7 +12,9 @@
 //
 // Colour flows along f32 values only: a mask has no precision. An allowed op
 // whose readers are all wide rounds its accumulator to f32 itself: weight
-// gradients and logits lose nothing.
+// gradients and logits lose nothing. Where the library has no such op
+// (HasWideResult), a weight gradient is narrow, and widened behind the sum over
+// one rank, or in front of that over several.
 
 #include <algorithm>
 #include <unordered_map>
@@ -257,8 +259,9 @@ class Rewriter {
   }
 
   // Operand i of a white node is to be narrow.
-  static bool TakesNarrow(const Node& node, size_t i) {
-    return !node.op().wide_vectors || node.input(i)->type().rank() != 1;
+  bool TakesNarrow(const Node& node, size_t i) const {
+    return !node.op().wide_vectors || node.input(i)->type().rank() != 1 ||
+           !KeepsVectorsWide(node, narrow_, context_.target());
   }
 
   // A pass before this one has put it there.
@@ -268,9 +271,20 @@ class Rewriter {
            node->input(0)->type().dtype == narrow_;
   }
 
+  // A sum over one rank, which goes once nothing needs it to keep gradients and
+  // updates apart: a cast in front of it would be a kernel of its own.
+  bool IsIdentity(const Node& node) const {
+    return !node.op().pure && node.num_inputs() == 1 &&
+           context_.options().world_size == 1;
+  }
+
   void Visit(Node& node) {
     const bool white =
         painter_.IsWhite(node) && context_.ConsumeFuel(kPass, *node.output());
+    if (IsIdentity(node)) {
+      if (IsNarrowed(node.input(0))) Retype(node);
+      return;
+    }
     const bool converts =
         white && node.op().precision == PrecisionRule::kAllow && !has_matmul_;
     for (size_t i = 0; i < node.num_inputs(); ++i) {
@@ -322,7 +336,8 @@ class Rewriter {
   void Retype(Node& node) {
     if (node.attrs().Has("result_dtype") &&
         node.attrs().String("result_dtype").empty() && IsWide(node.output()) &&
-        AllReadersWide(*node.output()) && !IsCastToNarrow(*node.output())) {
+        AllReadersWide(*node.output()) && !IsCastToNarrow(*node.output()) &&
+        HasWideResult(node, context_.target())) {
       node.mutable_attrs().Set("result_dtype", std::string("f32"));
       changed_ = true;
     }

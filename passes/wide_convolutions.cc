@@ -28,8 +28,8 @@ constexpr int kSweeps = 8;
 // no library does it.
 double ModelledNs(const Node& node, DType dtype, const PassContext& context) {
   ir::Graph scratch("scratch");
-  const auto candidate =
-      ChooseCandidate(AddRetyped(scratch, node, dtype), context);
+  const auto candidate = ChooseCandidate(
+      AddRetyped(scratch, node, dtype, context.target()), context);
   return candidate.has_value() ? static_cast<double>(candidate->modelled_ns)
                                : 0;
 }
@@ -173,19 +173,63 @@ bool IsCast(const Node& node) {
   return node.num_inputs() == 1 && node.attrs().Has("dtype");
 }
 
-const Node& AddRetyped(ir::Graph& scratch, const Node& node, DType dtype) {
+bool HasWideResult(const Node& node, const ir::TargetQueries& target) {
+  ir::Graph scratch("scratch");
+  std::vector<Value*> inputs;
+  for (const Value* input : node.inputs()) {
+    inputs.push_back(
+        scratch.AddInput(input->type(), ir::InputRole::kData, "operand"));
+  }
+  const auto has = [&](const std::string& result_dtype) {
+    ir::Attrs attrs = node.attrs();
+    attrs.Set("result_dtype", result_dtype);
+    return !target.Candidates(*scratch.AddNode(node.op_name(), inputs, attrs))
+                .empty();
+  };
+  return has("f32") || !has("");
+}
+
+namespace {
+
+const Node& AddWith(ir::Graph& scratch, const Node& node, DType dtype,
+                    bool wide_vectors) {
   std::vector<Value*> inputs;
   for (const Value* input : node.inputs()) {
     ir::TensorType type = input->type();
-    const bool vector = node.op().wide_vectors && type.rank() == 1;
+    const bool vector = wide_vectors && type.rank() == 1;
     if (type.dtype == DType::kF32 && !vector) type.dtype = dtype;
     inputs.push_back(scratch.AddInput(type, ir::InputRole::kData, "operand"));
   }
-  ir::Attrs attrs = node.attrs();
-  if (attrs.Has("weight_shape") && dtype != DType::kF32) {
-    attrs.Set("result_dtype", std::string("f32"));
+  return *scratch.AddNode(node.op_name(), inputs, node.attrs());
+}
+
+}  // namespace
+
+bool KeepsVectorsWide(const Node& node, DType dtype,
+                      const ir::TargetQueries& target) {
+  const auto vector = [](const Value* v) { return v->type().rank() == 1; };
+  if (!node.op().wide_vectors) return false;
+  if (node.op().precision != PrecisionRule::kAllow ||
+      std::none_of(node.inputs().begin(), node.inputs().end(), vector)) {
+    return true;
   }
-  return *scratch.AddNode(node.op_name(), inputs, attrs);
+  ir::Graph scratch("scratch");
+  return !target.Candidates(AddWith(scratch, node, dtype, true)).empty() ||
+         target.Candidates(AddWith(scratch, node, dtype, false)).empty();
+}
+
+const Node& AddRetyped(ir::Graph& scratch, const Node& node, DType dtype,
+                       const ir::TargetQueries& target) {
+  const Node& retyped =
+      AddWith(scratch, node, dtype,
+              dtype == DType::kF32 || KeepsVectorsWide(node, dtype, target));
+  if (!node.attrs().Has("weight_shape") || dtype == DType::kF32 ||
+      !HasWideResult(retyped, target)) {
+    return retyped;
+  }
+  ir::Attrs attrs = node.attrs();
+  attrs.Set("result_dtype", std::string("f32"));
+  return *scratch.AddNode(node.op_name(), retyped.inputs(), attrs);
 }
 
 bool HasMatmul(const ir::Target& target, DType dtype) {

@@ -20,10 +20,23 @@ bool IsCast(const ir::Node& node);
 // Whether the target multiplies in that dtype, f16 or bf16.
 bool HasMatmul(const ir::Target& target, ir::DType dtype);
 
+// Whether a node with attribute result_dtype can have an f32 result of the
+// operands that it has. True where no library does the node; false where one
+// does, with results in the operands' dtype alone: cuDNN has no f32 gradients
+// of 16-bit weights.
+bool HasWideResult(const ir::Node& node, const ir::TargetQueries& target);
+
+// Whether vectors among the operands - a convolution's bias - stay f32 when
+// mixed precision narrows the others to `dtype`: ops ask for that, and have it
+// unless the library does the node with narrow vectors alone, as cuDNN does.
+bool KeepsVectorsWide(const ir::Node& node, ir::DType dtype,
+                      const ir::TargetQueries& target);
+
 // Adds the node to `scratch`, with operands in `dtype` where they are f32 and
-// mixed precision would narrow them; gradients of weights stay f32.
+// mixed precision would narrow them; gradients of weights stay f32 where the
+// library has that.
 const ir::Node& AddRetyped(ir::Graph& scratch, const ir::Node& node,
-                           ir::DType dtype);
+                           ir::DType dtype, const ir::TargetQueries& target);
 
 // How long a convolution takes in f32 and in the narrow dtype. 0: it cannot be
 // done so.

@@ -31,6 +31,26 @@ class WinogradTarget final : public ir::TargetQueries {
   ir::Target target_ = ir::FindTarget("cpu-avx512");
 };
 
+// Its library has convolutions of operands and results of one dtype alone.
+class OneDTypeTarget final : public ir::TargetQueries {
+ public:
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    const DType dtype = node.input(0)->type().dtype;
+    const bool one = node.output()->type().dtype == dtype &&
+                     std::all_of(node.inputs().begin(), node.inputs().end(),
+                                 [&](const ir::Value* v) {
+                                   return v->type().dtype == dtype;
+                                 });
+    if (!node.attrs().Has("groups") || !one) return {};
+    return {ir::LibraryCandidate{}};
+  }
+
+ private:
+  ir::Target target_ = ir::FindTarget("nvidia-h200");
+};
+
 class MixedPrecisionTest : public testing::Test {
  protected:
   MixedPrecisionTest() { options_.precision.dtype = DType::kBF16; }
@@ -94,6 +114,91 @@ TEST_F(MixedPrecisionTest, NarrowsWhatLiesBetweenAllowedOps) {
   EXPECT_EQ(counters_["casts_wide"], 0);
   EXPECT_EQ(counters_["allowed_16"], 2);
   EXPECT_EQ(counters_["allowed_f32"], 0);
+}
+
+TEST_F(MixedPrecisionTest, TakesTheLibrarysDTypeOfResults) {
+  const auto graph = Run(kTwoConvs, OneDTypeTarget());
+  test::ExpectSameGraph(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %v = weight : f32[2,2,1,1]
+    %w = weight : f32[3,2,1,1]
+    %cast_2 = cast(%w) {dtype="bf16"} : bf16[3,2,1,1] @"d"
+    %cast_1 = cast(%v) {dtype="bf16"} : bf16[2,2,1,1] @"a"
+    %cast = cast(%x) {dtype="bf16"} : bf16[1,2,4,4] @"a"
+    %a = conv2d(%cast, %cast_1) : bf16[1,2,4,4] @"a"
+    %b = relu(%a) : bf16[1,2,4,4] @"b"
+    %c = mul(%b, %b) : bf16[1,2,4,4] @"c"
+    %d = conv2d(%c, %cast_2) : bf16[1,3,4,4] @"d"
+    %cast_3 = cast(%d) {dtype="f32"} : f32[1,3,4,4] @"d"
+    %e = reduce(%cast_3) {dims=[2,3], kind="sum"} : f32[1,3] @"e"
+    return %e as "e"
+  })",
+                        *graph);
+}
+
+TEST_F(MixedPrecisionTest, NarrowsABiasThatTheLibraryHasNarrowAlone) {
+  const auto graph = Run(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %w = weight : f32[3,2,1,1]
+    %b = bias : f32[3]
+    %d = conv2d(%x, %w, %b) : f32[1,3,4,4]
+    return %d as "d"
+  })",
+                         OneDTypeTarget());
+  test::ExpectSameGraph(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %w = weight : f32[3,2,1,1]
+    %b = bias : f32[3]
+    %cast_2 = cast(%b) {dtype="bf16"} : bf16[3]
+    %cast_1 = cast(%w) {dtype="bf16"} : bf16[3,2,1,1]
+    %cast = cast(%x) {dtype="bf16"} : bf16[1,2,4,4]
+    %d = conv2d(%cast, %cast_1, %cast_2) : bf16[1,3,4,4]
+    %cast_3 = cast(%d) {dtype="f32"} : f32[1,3,4,4]
+    return %cast_3 as "d"
+  })",
+                        *graph);
+}
+
+constexpr char kWeightGradient[] = R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %dy = data : f32[1,3,4,4]
+    %d = conv2d_grad_weight(%x, %dy) {weight_shape=[3,2,1,1]} : f32[3,2,1,1]
+    %s = all_reduce(%d) : f32[3,2,1,1]
+    %e = add(%s, %s) : f32[3,2,1,1]
+    return %e as "e"
+  })";
+
+TEST_F(MixedPrecisionTest, WidensNarrowGradientsBehindASumOverOneRank) {
+  options_.precision.deny = {"add"};
+  auto graph = Run(kWeightGradient, OneDTypeTarget());
+  test::ExpectSameGraph(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %dy = data : f32[1,3,4,4]
+    %cast_1 = cast(%dy) {dtype="bf16"} : bf16[1,3,4,4]
+    %cast = cast(%x) {dtype="bf16"} : bf16[1,2,4,4]
+    %d = conv2d_grad_weight(%cast, %cast_1) {weight_shape=[3,2,1,1]}
+        : bf16[3,2,1,1]
+    %s = all_reduce(%d) : bf16[3,2,1,1]
+    %cast_2 = cast(%s) {dtype="f32"} : f32[3,2,1,1]
+    %e = add(%cast_2, %cast_2) : f32[3,2,1,1]
+    return %e as "e"
+  })",
+                        *graph);
+  options_.world_size = 2;
+  graph = Run(kWeightGradient, OneDTypeTarget());
+  test::ExpectSameGraph(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %dy = data : f32[1,3,4,4]
+    %cast_1 = cast(%dy) {dtype="bf16"} : bf16[1,3,4,4]
+    %cast = cast(%x) {dtype="bf16"} : bf16[1,2,4,4]
+    %d = conv2d_grad_weight(%cast, %cast_1) {weight_shape=[3,2,1,1]}
+        : bf16[3,2,1,1]
+    %cast_2 = cast(%d) {dtype="f32"} : f32[3,2,1,1]
+    %s = all_reduce(%cast_2) : f32[3,2,1,1]
+    %e = add(%s, %s) : f32[3,2,1,1]
+    return %e as "e"
+  })",
+                        *graph);
 }
 
 TEST_F(MixedPrecisionTest, DoesNothingInF32) {

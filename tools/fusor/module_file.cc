@@ -11,6 +11,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "runtime/backend_loader.h"
+#include "tools/fusor/training_options.h"
 
 namespace fusor::tools {
 namespace {
@@ -46,10 +47,7 @@ codegen::ProgramKind KindOf(const ir::Graph& graph) {
 
 std::unique_ptr<codegen::TargetCompiler> OpenCompiler(
     const CompileFlags& flags) {
-  // Of the backends that compile for this machine by default, one knows GPUs.
-  const bool gpu = flags.backend == CompileFlags{}.backend &&
-                   !flags.target.empty() && ir::FindTarget(flags.target).simt;
-  return runtime::LoadBackend(gpu ? "cuda" : flags.backend)
+  return runtime::LoadBackend(BackendOf(flags))
       .CreateCompiler(flags.target,
                       runtime::BackendOptions{.threads = flags.threads});
 }

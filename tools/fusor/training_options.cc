@@ -1,8 +1,15 @@
 #include "tools/fusor/training_options.h"
 
 #include "ir/support/error.h"
+#include "ir/target.h"
 
 namespace fusor::tools {
+
+std::string BackendOf(const CompileFlags& flags) {
+  const bool gpu = flags.backend == CompileFlags{}.backend &&
+                   !flags.target.empty() && ir::FindTarget(flags.target).simt;
+  return gpu ? "cuda" : flags.backend;
+}
 
 // --amp takes the device's type unless --dtype names one.
 passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
@@ -14,7 +21,7 @@ passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
               flags.amp ? "--amp" : "--dtype " + dtype);
   const bool amp = level ? flags.opt_level != "O0" : flags.amp;
   if (amp && dtype == "fp32") {
-    dtype = flags.backend == "cuda" ? "fp16" : "bf16";
+    dtype = BackendOf(flags) == "cuda" ? "fp16" : "bf16";
   }
   if (dtype == "bf16") options.dtype = ir::DType::kBF16;
   if (dtype == "fp16") options.dtype = ir::DType::kF16;
