@@ -74,13 +74,6 @@ std::string Text(const Plan& plan, const Buffer& buffer) {
   return fmt::format("{} %{}{}", text, buffer.name, ir::Print(buffer.location));
 }
 
-std::string Text(const LibraryCall& call) {
-  return fmt::format("{}({}) {} -> {}, \"{}\", workspace {} bytes{}", call.op,
-                     Text(call.operands), Text(call.attrs), Text(call.results),
-                     call.implementation, call.workspace_bytes,
-                     Text(call.in_place));
-}
-
 std::string Text(const Step& step) {
   std::string text = fmt::format("{} {}{} ({})", StepKindName(step.kind),
                                  step.kind == StepKind::kLaunch ? "k" : "c",
@@ -94,6 +87,13 @@ std::string Text(const Step& step) {
 }
 
 }  // namespace
+
+std::string Print(const LibraryCall& call) {
+  return fmt::format("{}({}) {} -> {}, \"{}\", workspace {} bytes{}", call.op,
+                     Text(call.operands), Text(call.attrs), Text(call.results),
+                     call.implementation, call.workspace_bytes,
+                     Text(call.in_place));
+}
 
 int64_t Buffer::value_bytes() const {
   return packed ? ir::PackedBytes(type.num_elements()) : type.num_bytes();
@@ -180,7 +180,7 @@ std::string Print(const Plan& plan) {
                        constant.bytes.size(), HashBytes(constant.bytes));
   });
   section("calls", 'c', plan.calls,
-          [](const LibraryCall& call) { return Text(call); });
+          [](const LibraryCall& call) { return Print(call); });
   section("kernels", 'k', plan.kernels, [](const CompiledKernel& kernel) {
     return fmt::format("{:016x}, {} bytes of code{}\n{}", kernel.fingerprint,
                        kernel.binary.size(), Text(kernel.in_place),

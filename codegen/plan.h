@@ -82,6 +82,9 @@ struct LibraryCall {
   // The rest is filled in by TargetCompiler::PrepareCall.
   std::string implementation{};  // the library's own kernel name, for dumps
   int64_t workspace_bytes = 0;
+  // What the library needs to run it so, without choosing again: cuDNN's
+  // execution plan as JSON. Empty where the above says enough.
+  std::string plan{};
   std::vector<InPlace> in_place{};
 };
 
@@ -173,8 +176,11 @@ bool IsCollective(const LibraryCall& call);
 // The state that the plan's inputs name, and the size of its state arena.
 StateLayout StateOf(const Plan& plan);
 
-// Text for people and for comparing plans; complete but for kernel binaries.
+// Text for people and for comparing plans; complete but for kernel binaries and
+// the plans of libraries.
 std::string Print(const Plan& plan);
+// One call of it, in a line.
+std::string Print(const LibraryCall& call);
 
 // Protobuf bytes and back; malformed bytes throw kGraph.
 std::string SerializePlan(const Plan& plan);

@@ -99,6 +99,7 @@ void WriteCode(const Plan& plan, proto::PlanProto& out) {
     for (const auto& type : call.results) ir::WriteType(type, *c.add_results());
     c.set_implementation(call.implementation);
     c.set_workspace_bytes(call.workspace_bytes);
+    c.set_plan(call.plan);
     WriteInPlace(call.in_place, *c.mutable_in_place());
   }
 }
@@ -181,6 +182,7 @@ void ReadCode(const proto::PlanProto& in, Plan& plan) {
                           .results = ReadTypes(c.results()),
                           .implementation = c.implementation(),
                           .workspace_bytes = c.workspace_bytes(),
+                          .plan = c.plan(),
                           .in_place = ReadInPlace(c.in_place())});
   }
 }

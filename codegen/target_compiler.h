@@ -39,8 +39,8 @@ class TargetCompiler : public ir::TargetQueries {
   virtual CodegenFacts Codegen() const = 0;
   std::string CodegenVersion() const { return Codegen().Text(); }
 
-  // Fills in implementation and workspace_bytes of a call. Throws kGraph when
-  // the library cannot do it.
+  // Fills in implementation, workspace_bytes and plan of a call. Throws kGraph
+  // when the library cannot do it.
   virtual void PrepareCall(LibraryCall& call) const = 0;
 
   // The forms that the kernel takes on its way to CompileKernel's bytes, for

@@ -197,6 +197,11 @@ void Dumper::Program(const CompiledProgram& program,
       Write("kernels/" + path, bytes);
     });
   }
+  if (SelectsText("calls")) {
+    DumpCalls(plan, [&](const std::string& path, auto bytes) {
+      Write("calls/" + path, bytes);
+    });
+  }
   Write("module.json", ModuleJson(program, compiler).dump(2) + "\n");
 }
 

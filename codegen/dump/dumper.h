@@ -14,6 +14,7 @@
 //     plan.txt schedule.txt memory.txt launches.csv
 //     decisions.html memory.html   where pages are asked for
 //     kernels/0000.NAME.txt .ll .s
+//     calls/0000.OP.json
 //     module.json                  target, versions, passes, counts
 //
 // A pass's "before" is written where it is no other file's "after". Nothing in

@@ -90,6 +90,14 @@ std::string LaunchesCsv(const Plan& plan) {
   return out;
 }
 
+void DumpCalls(const Plan& plan, const WriteFile& write) {
+  for (size_t i = 0; i < plan.calls.size(); ++i) {
+    const LibraryCall& call = plan.calls[i];
+    if (call.plan.empty()) continue;
+    write(fmt::format("{:04}.{}.json", i, FileName(call.op)), call.plan + "\n");
+  }
+}
+
 void DumpKernels(const Plan& plan, const TargetCompiler& compiler,
                  const WriteFile& write) {
   std::vector<std::vector<KernelArtifact>> artifacts(plan.kernels.size());

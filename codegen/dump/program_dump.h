@@ -25,6 +25,9 @@ std::string LaunchesCsv(const Plan& plan);
 using WriteFile =
     std::function<void(const std::string& path, std::string_view bytes)>;
 
+// What libraries need to run the calls: NNNN.OP.json, of those that have plans.
+void DumpCalls(const Plan& plan, const WriteFile& write);
+
 // The kernels: their IR as NNNN.NAME.txt, and what the target makes of it.
 void DumpKernels(const Plan& plan, const TargetCompiler& compiler,
                  const WriteFile& write);

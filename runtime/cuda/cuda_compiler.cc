@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "codegen/cuda/print_cuda.h"
+#include "ir/convolution.h"
 #include "ir/support/error.h"
 #include "runtime/cuda/cubin.h"
 #include "runtime/cuda/disassembler.h"
@@ -17,23 +18,52 @@ ir::Layout LayoutFor(const ir::TensorType& type) {
   return type.rank() == 4 ? ir::ParseLayout("acdb") : ir::Layout{};
 }
 
+codegen::LibraryCall ChannelsLast(const ir::Node& node) {
+  codegen::LibraryCall call{.op = std::string(node.op_name()),
+                            .attrs = node.attrs()};
+  const auto add = [](const ir::Value& value,
+                      std::vector<ir::TensorType>& types) {
+    types.push_back(value.type());
+    types.back().layout = LayoutFor(value.type());
+  };
+  for (const ir::Value* input : node.inputs()) add(*input, call.operands);
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    add(*node.output(i), call.results);
+  }
+  return call;
+}
+
+bool IsConvolution(const ir::Attrs& attrs) { return attrs.Has("groups"); }
+
 }  // namespace
 
 CudaCompiler::CudaCompiler(ir::Target target)
-    : target_(std::move(target)), nvrtc_(target_.compute_capability) {}
+    : target_(std::move(target)), nvrtc_(target_.compute_capability) {
+  if (LoadedCudnn().usable) planner_ = std::make_unique<ConvPlanner>(target_);
+}
 
 std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
     const ir::Node& node) const {
-  if (!node.attrs().Has("groups") && !node.attrs().Has("window")) return {};
+  if (!IsConvolution(node.attrs()) && !node.attrs().Has("window")) return {};
+  const codegen::LibraryCall call = ChannelsLast(node);
   ir::LibraryCandidate candidate;
   candidate.name = candidate.algorithm = "channels_last";
-  for (const ir::Value* input : node.inputs()) {
-    candidate.operands.push_back(LayoutFor(input->type()));
+  for (const auto& type : call.operands) {
+    candidate.operands.push_back(type.layout);
   }
-  for (size_t i = 0; i < node.num_outputs(); ++i) {
-    candidate.results.push_back(LayoutFor(node.output(i)->type()));
+  for (const auto& type : call.results) {
+    candidate.results.push_back(type.layout);
   }
-  return {candidate};
+  if (!IsConvolution(node.attrs()) || planner_ == nullptr) return {candidate};
+  candidate.modelled_ns = ir::DirectNs(node, target_);
+  std::vector<ir::LibraryCandidate> candidates;
+  for (const EngineConfig& config : planner_->Configs(call)) {
+    candidate.name = candidate.algorithm = config.name;
+    candidate.implementation = "cudnn " + config.name;
+    candidate.workspace_bytes = config.workspace_bytes;
+    candidates.push_back(candidate);
+  }
+  return candidates;
 }
 
 std::string CudaCompiler::CompileKernel(const codegen::Kernel& kernel) const {
@@ -50,6 +80,7 @@ codegen::CodegenFacts CudaCompiler::Codegen() const {
 
 void CudaCompiler::PrepareCall(codegen::LibraryCall& call) const {
   call.implementation = "unchosen";
+  if (planner_ != nullptr && IsConvolution(call.attrs)) planner_->Prepare(call);
 }
 
 std::vector<codegen::KernelArtifact> CudaCompiler::KernelArtifacts(
@@ -86,6 +117,6 @@ std::string CudaCompiler::CompileArtifact(const codegen::Kernel& kernel,
   return cubin;
 }
 
-std::string CudaCompiler::LibraryVersion() const { return "none"; }
+std::string CudaCompiler::LibraryVersion() const { return CudnnVersion(); }
 
 }  // namespace fusor::cuda

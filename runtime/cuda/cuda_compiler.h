@@ -1,13 +1,17 @@
 #pragma once
 
+#include <memory>
+
 #include "codegen/target_compiler.h"
+#include "runtime/cuda/conv_planner.h"
 #include "runtime/cuda/nvrtc_compiler.h"
 
 namespace fusor::cuda {
 
 // A GPU as a compile target, without one: NVRTC makes a cubin of the text that
-// codegen prints of a kernel. Convolutions and pooling get channels-last
-// tensors; no library has been asked about them yet.
+// codegen prints of a kernel, cuDNN chooses and plans convolutions. Activations
+// and filters are channels-last. Where there is no cuDNN, and of other library
+// ops, no library is asked: their implementation is "unchosen".
 class CudaCompiler : public codegen::TargetCompiler {
  public:
   // REQUIRES: target.simt. Throws what NvrtcCompiler throws.
@@ -31,6 +35,7 @@ class CudaCompiler : public codegen::TargetCompiler {
  private:
   ir::Target target_;
   NvrtcCompiler nvrtc_;
+  std::unique_ptr<ConvPlanner> planner_;  // null without cuDNN
 };
 
 }  // namespace fusor::cuda

@@ -37,6 +37,7 @@ TEST(SerializePlan, RoundTripsWholePlans) {
     if (plan.steps.size() < 2) continue;
     // What planning for one stream does not fill in.
     plan.num_events = 1;
+    for (LibraryCall& call : plan.calls) call.plan = "of " + call.op;
     plan.steps[0].records = 0;
     plan.steps.back().stream = 3;
     plan.steps.back().waits = {0};
@@ -50,6 +51,9 @@ TEST(SerializePlan, RoundTripsWholePlans) {
     EXPECT_EQ(SerializePlan(again), bytes);
     for (size_t k = 0; k < plan.kernels.size(); ++k) {
       EXPECT_EQ(again.kernels[k].binary, plan.kernels[k].binary);
+    }
+    for (size_t c = 0; c < plan.calls.size(); ++c) {
+      EXPECT_EQ(again.calls[c].plan, plan.calls[c].plan);
     }
     for (size_t c = 0; c < plan.constants.size(); ++c) {
       EXPECT_EQ(again.constants[c].bytes, plan.constants[c].bytes);

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "codegen/plan.h"
+#include "ir/target.h"
+#include "runtime/cuda/cudnn_descriptor.h"
+
+namespace fusor::cuda {
+
+// One of cuDNN's engines with its knobs turned. Numbers of engines count within
+// one pattern of operations.
+struct EngineConfig {
+  std::string name;  // "eng62_k2=1_k13=0", as cudnn-frontend names plans
+  int64_t workspace_bytes = 0;
+};
+
+// Which engines cuDNN has for a convolution on a device that need not be there,
+// and their execution plans. May be used by several threads at once. REQUIRES:
+// LoadedCudnn().usable.
+class ConvPlanner {
+ public:
+  // Throws kGraph when cuDNN does not accept the device.
+  explicit ConvPlanner(const ir::Target& target);
+
+  // Engines whose plans can be built, best first: what heuristics A, B and the
+  // fallback say, united in this order, without duplicates; those with
+  // workspaces above kUsualWorkspace last. Left out: engines that add in no
+  // fixed order, compile at run time (which takes a driver), call cuBLASLt, or
+  // compute by Winograd or FFT. The algorithm of the call does not matter.
+  // Empty where cuDNN has none; then `refusal`, if given, is its reason.
+  std::vector<EngineConfig> Configs(const codegen::LibraryCall& call,
+                                    std::string* refusal = nullptr) const;
+
+  // Fills in implementation, workspace_bytes and plan for the engine that the
+  // attribute "algorithm" names, or the best. Throws kGraph when cuDNN has no
+  // such plan.
+  void Prepare(codegen::LibraryCall& call) const;
+
+  static constexpr int64_t kUsualWorkspace = int64_t{256} << 20;
+
+ private:
+  struct Known {
+    std::vector<EngineConfig> configs;
+    std::string refusal;
+  };
+  const Known& Ask(const codegen::LibraryCall& call) const;
+  Known Query(const codegen::LibraryCall& call) const;
+  std::vector<CudnnDescriptor> Heuristic(const CudnnDescriptor& graph,
+                                         cudnnBackendHeurMode_t mode) const;
+  CudnnDescriptor MakePlan(const CudnnDescriptor& config) const;
+  CudnnDescriptor MakeConfig(const CudnnDescriptor& graph,
+                             const std::string& name) const;
+
+  CudnnDescriptor device_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, Known> known_;  // by problem
+};
+
+}  // namespace fusor::cuda
