@@ -50,6 +50,9 @@ std::string Settings(const PassOptions& options) {
                   static_cast<int>(options.micro_batches), options.world_size,
                   Names(options.disabled), Names(options.only));
   if (options.world_size > 1) {
+    if (precision.wire.has_value()) {
+      text += fmt::format(" wire={}", ir::DTypeName(*precision.wire));
+    }
     text += fmt::format(" buckets={},{}", PolicyName(options.buckets),
                         options.buckets.slack_seconds);
     for (const AlphaBeta& a : options.collective_cost.algorithms) {

@@ -41,6 +41,8 @@ struct PrecisionOptions {
   std::set<std::string> allow, deny;
   // Ranks add up gradients in `dtype`, but for those of normalisations.
   bool narrow_gradients = false;
+  // What several ranks add them up in instead, whatever `dtype` is.
+  std::optional<ir::DType> wire;
 };
 
 // Gradients too small for 16 bit are saved by multiplying the loss
@@ -193,7 +195,8 @@ bool DropStopGradient(ir::Graph& graph, PassContext& context);
 bool AccumulateGradients(ir::Graph& graph, PassContext& context);
 
 // Lets the gradients go through the all_reduce in 16 bit, with
-// PrecisionOptions::narrow_gradients.
+// PrecisionOptions::narrow_gradients or wire. Throws kUsage for a wire that is
+// none of f32, f16 and bf16.
 bool NarrowGradients(ir::Graph& graph, PassContext& context);
 
 // Multiplies the gradient outputs by the scalar that makes them those of the
@@ -257,8 +260,10 @@ bool AssignLayout(ir::Graph& graph, PassContext& context);
 bool KeepWeightCopies(ir::Graph& graph, PassContext& context);
 
 // Replaces batch_norm_train and batch_norm_grad by reductions and elementwise
-// ops: statistics as sums shifted by a value of the same channel. Counts
-// bn_relu_grad, bn_add_relu_grad and, within the latter, dual_bn_add_relu_grad.
+// ops: statistics as sums shifted by a value of the same channel. Those over
+// several ranks exchange sums in an all_gather each way; throws kGraph where
+// they are over others than PassOptions::world_size. Counts bn_relu_grad,
+// bn_add_relu_grad and, within the latter, dual_bn_add_relu_grad.
 bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
 
 // Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm.
@@ -277,7 +282,8 @@ bool BucketGradients(ir::Graph& graph, PassContext& context);
 // stand in the order of those launches.
 bool FuseUpdates(ir::Graph& graph, PassContext& context);
 
-// Replaces collectives by their operands when there is one rank alone.
+// Replaces collectives by their operands when there is one rank alone. Throws
+// kGraph for an all_gather of several.
 bool DropCollectives(ir::Graph& graph, PassContext& context);
 
 }  // namespace fusor::passes

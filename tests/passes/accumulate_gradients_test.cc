@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/support/error.h"
 #include "ir/training_names.h"
 #include "passes/passes.h"
 #include "tests/testing/graph_text.h"
@@ -150,6 +151,41 @@ TEST(AccumulateGradients, SendsIn16BitAllButNormalisations) {
   test::ExpectSameGraph(kNarrow, *graph);
   EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
   test::ExpectSameGraph(kNarrow, *graph);
+}
+
+// What ranks send need not be what the model computes in.
+TEST(AccumulateGradients, SendsInTheWiresType) {
+  constexpr char kStep[] = R"(graph g {
+    %w = weight : f32[4]
+    %x = data : f32[4]
+    %dw = all_reduce(%x) : f32[4] @"one"
+    return %dw as "grad/w"
+  })";
+  PassOptions options;
+  options.world_size = 2;
+  options.precision.wire = ir::DType::kBF16;
+  auto graph = test::ParseOrDie(kStep);
+  EXPECT_TRUE(test::RunPass(NarrowGradients, *graph, options));
+  test::ExpectSameGraph(R"(graph g {
+    %w = weight : f32[4]
+    %x = data : f32[4]
+    %h = cast(%x) {dtype="bf16"} : bf16[4] @"one"
+    %dw = all_reduce(%h) : bf16[4] @"one"
+    return %dw as "grad/w"
+  })",
+                        *graph);
+  // One rank has no wire.
+  options.world_size = 1;
+  graph = test::ParseOrDie(kStep);
+  EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
+  // f32 for a model that would send 16 bit.
+  options.world_size = 2;
+  options.precision = {.dtype = ir::DType::kF16,
+                       .narrow_gradients = true,
+                       .wire = ir::DType::kF32};
+  EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
+  options.precision.wire = ir::DType::kF64;
+  EXPECT_THROW(test::RunPass(NarrowGradients, *graph, options), Error);
 }
 
 }  // namespace
