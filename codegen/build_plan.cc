@@ -51,6 +51,8 @@ class PlanBuilder {
   void AddStep(const Node& node);
   void AddCallArgs(const Node& node, Step& step);
   void AddCollectiveArgs(const Node& node, Step& step);
+  void AddGatherArgs(const Node& node, Step& step);
+  int ExchangedPlace(const Value* value, bool taken);
   void FindSummed(const std::vector<Node*>& steps);
   void CopySummed(const Node& node);
   int AddResult(const Value* value, bool packed = false);
@@ -241,6 +243,7 @@ void PlanBuilder::AddStep(const Node& node) {
 }
 
 void PlanBuilder::AddCallArgs(const Node& node, Step& step) {
+  if (node.op_name() == "all_gather") return AddGatherArgs(node, step);
   if (!node.op().pure) return AddCollectiveArgs(node, step);
   step.kind = StepKind::kLibrary;
   for (const Value* operand : node.inputs()) {
@@ -251,14 +254,17 @@ void PlanBuilder::AddCallArgs(const Node& node, Step& step) {
   }
 }
 
-// What producers can write where a bucket lies: what collectives alone read.
+// What producers can write where a bucket lies: what others read only before
+// the first collective that takes it.
 void PlanBuilder::FindSummed(const std::vector<Node*>& steps) {
-  std::set<const Value*> read;  // by others
-  for (const Node* node : steps) {
-    if (!node->op().pure) continue;
-    for (const Value* operand : node->inputs()) read.insert(StorageOf(operand));
+  std::map<const Value*, size_t> read;  // by others: by which step last
+  for (size_t s = 0; s < steps.size(); ++s) {
+    if (!steps[s]->op().pure) continue;
+    for (const Value* operand : steps[s]->inputs())
+      read[StorageOf(operand)] = s;
   }
-  for (const Node* node : steps) {
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const Node* node = steps[s];
     if (node->op().pure) continue;
     if (draft_.plan.arenas.size() == kGradientArena) {
       draft_.plan.arenas.push_back({"gradient", ArenaKind::kGradient});
@@ -266,7 +272,8 @@ void PlanBuilder::FindSummed(const std::vector<Node*>& steps) {
     for (const Value* operand : node->inputs()) {
       const Value* value = StorageOf(operand);
       if (value->producer() == nullptr || claims_.contains(value) ||
-          outputs_.contains(value) || read.contains(value) ||
+          outputs_.contains(value) ||
+          (read.contains(value) && read.at(value) > s) ||
           value->producer()->op_name() == "constant" ||
           !value->producer()->op().pure) {
         continue;
@@ -289,23 +296,45 @@ void PlanBuilder::CopySummed(const Node& node) {
   }
 }
 
-// Its results take the place of its operands. What lies elsewhere - state, an
-// output, what others read - is copied.
+// Where a collective finds the value. What lies elsewhere - state, an output,
+// what others read - is copied; so is what another collective has `taken`.
+int PlanBuilder::ExchangedPlace(const Value* value, bool taken) {
+  const int b = buffer_of_.at(value);
+  if (!summed_.contains(value)) return CopyOf(b, kGradientArena, -1);
+  if (!taken) return b;
+  std::vector<int>& more = more_.at(value);
+  const int copy = more.back();
+  more.pop_back();
+  return copy;
+}
+
+// The result is apart: all of it is written while others read.
+void PlanBuilder::AddGatherArgs(const Node& node, Step& step) {
+  step.kind = StepKind::kCollective;
+  const Value* operand = StorageOf(node.input(0));
+  const auto more = more_.find(operand);
+  step.args.push_back(
+      ExchangedPlace(operand, more != more_.end() && !more->second.empty()));
+  const Value* result = node.output();
+  const int b = draft_.AddBuffer({.arena = kGradientArena,
+                                  .bytes = result->type().num_bytes(),
+                                  .type = result->type(),
+                                  .name = result->name(),
+                                  .location = node.location()});
+  buffer_of_[result] = b;
+  step.args.push_back(b);
+}
+
+// Its results take the place of its operands.
 void PlanBuilder::AddCollectiveArgs(const Node& node, Step& step) {
   step.kind = StepKind::kCollective;
   for (const Value* operand : node.inputs()) {
     const Value* value = StorageOf(operand);
-    int b = buffer_of_.at(value);
+    const int b = buffer_of_.at(value);
     const bool taken =
         draft_.group_of[b] >= 0 ||
         std::find(step.args.begin(), step.args.end(), b) != step.args.end();
-    if (!summed_.contains(value)) {
-      b = CopyOf(b, kGradientArena, -1);
-    } else if (taken) {
-      b = more_.at(value).back();
-      more_.at(value).pop_back();
-    }
-    step.args.push_back(b);
+    step.args.push_back(ExchangedPlace(value, taken));
   }
   const std::vector<int> operands = step.args;
   Group(operands);
@@ -600,6 +629,7 @@ void PlanBuilder::PrepareCalls() {
   ParallelFor(calls.size() - first, options_.threads, [&](size_t i) {
     LibraryCall& call = calls[first + i];
     if (!IsCollective(call)) return compiler_.PrepareCall(call);
+    if (call.op == "all_gather") return;
     const auto operands = static_cast<int>(call.operands.size());
     for (int o = 0; o < operands; ++o) {
       call.in_place.push_back({o, operands + o});

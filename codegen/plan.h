@@ -20,7 +20,7 @@ enum class ArenaKind : uint8_t {
   kOutput,     // results that the host reads after a step
   kConstant,   // Plan::constants, written once when the plan is loaded
   kTemporary,  // activations, gradients, workspaces: dead between steps
-  kGradient,   // gradients that ranks add up, bucket after bucket
+  kGradient,   // what ranks exchange: gradients, bucket after bucket
 };
 
 struct Arena {
@@ -95,8 +95,9 @@ struct CompiledKernel {
   std::vector<InPlace> in_place{};
 };
 
-// A collective runs beside the others, on stream 1. Its results lie in place of
-// its operands, which lie one after the other.
+// A collective runs beside the others, on stream 1. Results of an all_reduce
+// lie in place of its operands, which lie one after the other; an all_gather
+// has one operand and one result, apart.
 enum class StepKind : uint8_t { kLaunch, kLibrary, kCollective };
 
 struct Step {

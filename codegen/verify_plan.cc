@@ -188,8 +188,25 @@ class Structure {
                  call.workspace_bytes);
   }
 
+  // Apart, and as many elements for each rank.
+  void CheckGather(const Step& step) {
+    const LibraryCall& call = plan_.calls[step.index];
+    FUSOR_ASSERT(step.args.size() == 2 &&
+                     KindOf(step.args[0]) == ArenaKind::kGradient &&
+                     KindOf(step.args[1]) == ArenaKind::kGradient,
+                 "plan {}: step {}: {} arguments, expected two of what ranks "
+                 "exchange",
+                 plan_.name, step.name, step.args.size());
+    const int64_t part = call.operands[0].num_elements();
+    const int64_t ranks = call.attrs.Int("ranks");
+    FUSOR_ASSERT(call.results[0].num_elements() == ranks * part,
+                 "plan {}: step {}: {} elements of {} ranks' {}", plan_.name,
+                 step.name, call.results[0].num_elements(), ranks, part);
+  }
+
   // One stretch of memory of one dtype, changed in place.
   void CheckCollective(const Step& step) {
+    if (plan_.calls[step.index].op == "all_gather") return CheckGather(step);
     const size_t operands = plan_.calls[step.index].operands.size();
     FUSOR_ASSERT(step.args.size() == 2 * operands,
                  "plan {}: step {}: {} arguments for {} operands", plan_.name,

@@ -6,8 +6,8 @@
 // op (ir/op.h) to Values and produces Values. A Value is immutable and is
 // defined once: by a node, or as an input of the graph. Operands and results
 // have static TensorTypes. A node has no effect but its results; the one
-// exception, all_reduce, exchanges data with other ranks, and its order among
-// others of its kind is part of the program.
+// exception, collectives, exchange data with other ranks, in an order that is
+// part of the program.
 //
 // State. Parameters, optimizer state and running statistics enter as inputs
 // and leave as outputs; an Output that names an input as its `alias` is the new

@@ -23,7 +23,7 @@ enum class EvalMode {
 
 // Runs the graph plainly, one op after the other: the oracle of all tests.
 // `inputs` correspond to graph.inputs(); returns one tensor per output. The
-// world is one rank: all_reduce is the identity.
+// world is one rank: all_reduce is the identity, all_gather a broadcast.
 std::vector<Tensor> Interpret(const Graph& graph,
                               std::span<const Tensor> inputs, EvalMode mode);
 

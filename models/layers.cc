@@ -70,7 +70,10 @@ Value* Layers::BatchNorm(Value* x, const std::string& name, double gamma,
     return b_.BatchNormInference(x, scale, shift, mean, variance, epsilon);
   }
   const ir::BatchNormResult norm = b_.BatchNormTrain(x, scale, shift, epsilon);
-  const double count = static_cast<double>(x->type().num_elements() / shape[0]);
+  const int64_t ranks = options_.norm_ranks;
+  norm.y->producer()->mutable_attrs().Set("ranks", ranks);
+  const auto count =
+      static_cast<double>(ranks * (x->type().num_elements() / shape[0]));
   const double unbiased = count > 1 ? count / (count - 1) : 1;
   const double m = options_.norm_momentum;
   Value* new_mean = b_.Plus(b_.Times(mean, 1 - m), b_.Times(norm.mean, m));

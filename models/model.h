@@ -39,6 +39,9 @@ struct ModelOptions {
   bool mixup = false;
   double norm_momentum = 0.1;  // weight of the new batch, as in torch
   double norm_epsilon = 1e-5;
+  // kTrain: normalisations are over the batches of so many ranks together
+  // (synchronised batch normalisation).
+  int64_t norm_ranks = 1;
 };
 
 // A network with its loss, before differentiation. Inputs: "images", "labels"

@@ -5,6 +5,11 @@
 // 2. The modelled time of that order says when each gradient is ready.
 // 3. PartitionGradients cuts them into buckets, each of which is one all_reduce
 //    of several operands, or two where gradients differ in dtype.
+//
+// Statistics that ranks exchange within the pass are waited for at once. What
+// leads to the next exchange goes first, then what needs none of those under
+// way: a layer's weight gradient is computed while the sums of the
+// normalisation below travel.
 
 #include <fmt/core.h>
 
@@ -15,6 +20,7 @@
 
 #include "ir/cost.h"
 #include "ir/op.h"
+#include "passes/collective.h"
 #include "passes/passes.h"
 
 namespace fusor::passes {
@@ -26,7 +32,10 @@ using ir::Value;
 
 constexpr char kPass[] = "bucket_gradients";
 
-bool IsCollective(const Node& node) { return !node.op().pure; }
+// Of values that the pass itself goes on with.
+bool IsExchange(const Node& node) {
+  return IsCollective(node) && !IsSumOverRanks(node);
+}
 
 // Kernels and library calls; the rest is free.
 bool IsCostly(const Node& node) {
@@ -36,54 +45,76 @@ bool IsCostly(const Node& node) {
 // When a node is to run, among those that can.
 enum class Urgency : uint8_t {
   kCollective,  // starts it, and goes on
+  kExchange,    // the next exchange waits for it
   kGradient,    // only collectives wait for it, and soon
   kOther,
-  kAfter,  // needs the result of one
+  kAfter,  // needs the sum of a gradient
 };
 
 // Kernels from a node to the next collective, itself included.
 constexpr int kSoon = 2;
 
 struct Priority {
+  bool after = false;  // of urgency kAfter
+  int exchanges = 0;   // that it waits for
   Urgency urgency = Urgency::kOther;
   int distance = 0;  // of a gradient: see kSoon
   auto operator<=>(const Priority&) const = default;
 };
 
-std::vector<Priority> Priorities(const Graph& graph) {
-  const size_t n = graph.nodes().size();
-  std::vector<Priority> priorities(n);
+// Urgency by what a node needs, and how many exchanges that includes.
+void FollowOperands(const Graph& graph, std::vector<Priority>& priorities) {
+  int exchanges = 0;
+  std::vector<int> number(graph.nodes().size(), 0);
   for (const auto& node : graph.nodes()) {
-    Urgency& own = priorities[node->position()].urgency;
+    Priority& own = priorities[node->position()];
     for (const Value* operand : node->inputs()) {
       const Node* producer = operand->producer();
       if (producer == nullptr) continue;
-      const Urgency other = priorities[producer->position()].urgency;
-      if (other == Urgency::kCollective || other == Urgency::kAfter) {
-        own = Urgency::kAfter;
-      }
+      const Priority& other = priorities[producer->position()];
+      if (IsSumOverRanks(*producer) || other.after) own.after = true;
+      own.exchanges = std::max(
+          {own.exchanges, other.exchanges, number[producer->position()]});
     }
-    if (IsCollective(*node)) own = Urgency::kCollective;
+    if (IsExchange(*node)) number[node->position()] = ++exchanges;
+    if (IsCollective(*node)) {
+      own = {.urgency = Urgency::kCollective};
+    } else if (own.after) {
+      own.urgency = Urgency::kAfter;
+    }
   }
+}
+
+std::vector<Priority> Priorities(const Graph& graph) {
+  const size_t n = graph.nodes().size();
+  std::vector<Priority> priorities(n);
+  FollowOperands(graph, priorities);
   std::set<const Value*> outputs;
   for (const ir::Output& output : graph.outputs()) outputs.insert(output.value);
   for (size_t i = n; i-- > 0;) {
     const Node& node = *graph.nodes()[i];
     if (priorities[i].urgency != Urgency::kOther) continue;
     bool gradient = true;
+    bool exchanged = false;
     int distance = kSoon;
     for (size_t r = 0; r < node.num_outputs(); ++r) {
       const Value* value = node.output(r);
       gradient = gradient && !outputs.contains(value);
       for (const ir::Use& use : value->uses()) {
         const Priority& user = priorities[use.node->position()];
-        gradient = gradient && user.urgency <= Urgency::kGradient;
+        gradient = gradient && (user.urgency == Urgency::kCollective ||
+                                user.urgency == Urgency::kGradient);
+        exchanged = exchanged || IsExchange(*use.node) ||
+                    user.urgency == Urgency::kExchange;
         distance = std::min(distance, user.distance);
       }
     }
     distance += IsCostly(node) ? 1 : 0;
-    if (gradient && distance <= kSoon) {
-      priorities[i] = {Urgency::kGradient, distance};
+    if (exchanged) {
+      priorities[i].urgency = Urgency::kExchange;
+    } else if (gradient && distance <= kSoon) {
+      priorities[i].urgency = Urgency::kGradient;
+      priorities[i].distance = distance;
     }
   }
   return priorities;
@@ -140,7 +171,7 @@ class Buckets {
       : graph_(graph), context_(context) {
     double now = 0;
     for (const auto& node : graph.nodes()) {
-      if (IsCollective(*node)) {
+      if (IsSumOverRanks(*node)) {
         sums_.push_back(node.get());
         ready_.push_back({now, node->input(0)->type().num_bytes()});
       }
@@ -149,6 +180,7 @@ class Buckets {
   }
 
   bool Join() {
+    if (sums_.empty()) return false;
     const PassOptions& options = context_.options();
     BucketPolicy policy = options.buckets;
     for (const Node* sum : sums_) {

@@ -163,7 +163,7 @@ class Fuser {
       return false;
     }
     match.norm = PlainNorm(later);
-    if (IsPlainAndPrivate(earlier) && SameEpsilon(match.norm, earlier)) {
+    if (IsPlainAndPrivate(earlier) && SameAttrs(match.norm, earlier)) {
       match.norm2 = PlainNorm(earlier);
       if (IsAcyclic(match)) return true;
       match.norm2 = nullptr;
@@ -178,9 +178,8 @@ class Fuser {
     return PlainNorm(value) != nullptr && IsPrivate(value);
   }
 
-  static bool SameEpsilon(const Node* norm, const Value* other) {
-    return norm->attrs().Float("epsilon") ==
-           other->producer()->attrs().Float("epsilon");
+  static bool SameAttrs(const Node* norm, const Value* other) {
+    return norm->attrs() == other->producer()->attrs();
   }
 
   void Rewrite(const Match& match) {

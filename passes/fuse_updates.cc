@@ -24,6 +24,7 @@
 #include "ir/cost.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "passes/collective.h"
 #include "passes/fusion_domain.h"
 #include "passes/passes.h"
 #include "passes/update_copies.h"
@@ -183,7 +184,7 @@ int BucketOf(const Node& node,
 std::unordered_map<const Node*, int> NumberBuckets(const Graph& graph) {
   std::unordered_map<const Node*, int> buckets;
   for (const auto& node : graph.nodes()) {
-    if (node->op().pure) continue;
+    if (!IsSumOverRanks(*node)) continue;
     buckets.emplace(node.get(), static_cast<int>(buckets.size()) + 1);
   }
   return buckets;
@@ -341,7 +342,7 @@ void ReorderBucket(Graph& graph, Node* bucket,
 void OrderBuckets(Graph& graph, const std::vector<Node*>& updates) {
   std::vector<Node*> buckets;
   for (const auto& node : graph.nodes()) {
-    if (!node->op().pure && node->num_outputs() > 1) {
+    if (IsSumOverRanks(*node) && node->num_outputs() > 1) {
       buckets.push_back(node.get());
     }
   }

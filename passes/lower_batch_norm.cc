@@ -10,11 +10,17 @@
 // The variance comes from sums of x - s and (x - s)^2, s being the channel's
 // first element: E[x^2] - mean^2 would cancel when |mean| >> std, while x - s
 // is of the size of the spread.
+//
+// Over several ranks (synchronised batch normalisation) each node exchanges
+// once: forward the statistics of each rank's batch, backward the two sums,
+// where dx is wanted. dgamma and dbeta stay this rank's share, which is summed
+// with all other gradients.
 
 #include "ir/builder.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/passes.h"
+#include "passes/rank_vectors.h"
 
 namespace fusor::passes {
 namespace {
@@ -40,10 +46,7 @@ Value* Spread(Builder& b, Value* vector, const Value* x) {
   return b.BroadcastAlong(vector, x->type(), 1);
 }
 
-struct Statistics {
-  Value* mean;
-  Value* variance;
-};
+using Statistics = ChannelStatistics;
 
 // x in the statistics' dtype.
 Statistics Measure(Builder& b, Value* x) {
@@ -85,7 +88,14 @@ Results LowerTrain(Builder& b, const Node& node) {
   const DType wide = node.input(1)->type().dtype;
   const DType narrow = node.input(0)->type().dtype;
   Value* x = b.Cast(node.input(0), wide);
-  const Statistics s = Measure(b, x);
+  std::vector<Statistics> statistics{Measure(b, x)};
+  Value* x2 = nullptr;
+  if (residual == "norm") {
+    x2 = b.Cast(node.input(3), wide);
+    statistics.push_back(Measure(b, x2));
+  }
+  statistics = MergeOverRanks(b, statistics, node.attrs().Int("ranks"));
+  const Statistics& s = statistics[0];
   Value* z = Apply(
       b, x,
       MakeAffine(b, node.input(1), node.input(2), s.mean, s.variance, epsilon));
@@ -93,8 +103,7 @@ Results LowerTrain(Builder& b, const Node& node) {
   if (residual == "add") {
     z = b.Plus(z, b.Cast(node.input(3), wide));
   } else if (residual == "norm") {
-    Value* x2 = b.Cast(node.input(3), wide);
-    const Statistics s2 = Measure(b, x2);
+    const Statistics& s2 = statistics[1];
     z = b.Plus(z, Apply(b, x2,
                         MakeAffine(b, node.input(4), node.input(5), s2.mean,
                                    s2.variance, epsilon)));
@@ -108,57 +117,137 @@ Results LowerTrain(Builder& b, const Node& node) {
   return results;
 }
 
-struct Gradients {
-  Value* dx;
-  Value* dgamma;
-  Value* dbeta;
+// What arrives at a node: g is dy where y > 0.
+struct Arriving {
+  Value* dy;
+  Value* mask;  // null without ReLU
+  Value* g;
 };
 
-Gradients Differentiate(Builder& b, Value* g, Value* sum_g, Value* x,
-                        Value* mean, const Affine& a) {
-  const double count = ReducedCount(x);
+// One of a node's normalisations on the way back.
+struct Branch {
+  Value* x;
+  Value* mean;
+  Affine affine;
+  Value* centered;  // x - mean
+  Value* sum_gx;    // of g * centered, of this rank's batch
+  Value* dgamma;
+};
+
+Branch MakeBranch(Builder& b, const Arriving& in, Value* x, Value* mean,
+                  const Affine& affine) {
   Value* centered = b.Minus(x, Spread(b, mean, x));
-  Value* sum_gx = b.ReduceSum(b.Times(g, centered), ReducedDims(x));
-  Value* dgamma = b.Times(sum_gx, a.rstd);
+  Value* sum_gx = b.ReduceSum(b.Times(in.g, centered), ReducedDims(x));
+  return {x, mean, affine, centered, sum_gx, b.Times(sum_gx, affine.rstd)};
+}
+
+// dx = g k1 + centered k2 + k3.
+struct Slopes {
+  Value* k1;
+  Value* minus_k2;
+  Value* k3;
+};
+
+Slopes MakeSlopes(Builder& b, const Affine& a, Value* sum_g, Value* dgamma,
+                  double count) {
   Value* k1 = a.scale;
-  Value* k2 = b.Neg(b.Divide(b.Times(b.Times(k1, a.rstd), dgamma), count));
-  Value* k3 = b.Neg(b.Divide(b.Times(k1, sum_g), count));
-  Value* dx =
-      b.Plus(b.Times(g, Spread(b, k1, x)),
-             b.Plus(b.Times(centered, Spread(b, k2, x)), Spread(b, k3, x)));
-  return {dx, dgamma, sum_g};
+  Value* minus_k2 = b.Divide(b.Times(b.Times(k1, a.rstd), dgamma), count);
+  return {k1, minus_k2, b.Neg(b.Divide(b.Times(k1, sum_g), count))};
+}
+
+Value* InputGradient(Builder& b, const Arriving& in, const Branch& branch,
+                     Value* sum_g) {
+  Value* x = branch.x;
+  const Slopes s =
+      MakeSlopes(b, branch.affine, sum_g, branch.dgamma, ReducedCount(x));
+  Value* k2 = b.Neg(s.minus_k2);
+  return b.Plus(
+      b.Times(in.g, Spread(b, s.k1, x)),
+      b.Plus(b.Times(branch.centered, Spread(b, k2, x)), Spread(b, s.k3, x)));
+}
+
+// Behind an exchange another kernel computes dx. It reads again what that of
+// the sums has read: masked and centered in forms of its own, of the same bits,
+// so that nothing as large as x is kept for it.
+Value* InputGradientApart(Builder& b, const Arriving& in, const Branch& branch,
+                          Value* sum_g, Value* sum_gx, int64_t ranks) {
+  Value* x = branch.x;
+  const Affine& a = branch.affine;
+  const Slopes s = MakeSlopes(b, a, sum_g, b.Times(sum_gx, a.rstd),
+                              static_cast<double>(ranks) * ReducedCount(x));
+  Value* scaled = b.Times(in.dy, Spread(b, s.k1, x));
+  if (in.mask != nullptr) {
+    scaled = b.Select(in.mask, scaled, b.Zeros(scaled->type()));
+  }
+  Value* reversed = b.Minus(Spread(b, branch.mean, x), x);
+  return b.Plus(scaled, b.Plus(b.Times(reversed, Spread(b, s.minus_k2, x)),
+                               Spread(b, s.k3, x)));
+}
+
+// Of all branches.
+std::vector<Value*> InputGradients(Builder& b, const Node& node,
+                                   const Arriving& in, Value* sum_g,
+                                   const std::vector<Branch>& branches) {
+  const int64_t ranks = node.attrs().Int("ranks");
+  const auto wanted = [&](size_t result) {
+    return !b.graph().IsUnused(node.output(result));
+  };
+  std::vector<Value*> gradients;
+  // Nothing is sent for the gradients of images.
+  if (ranks == 1 || (!wanted(0) && (branches.size() == 1 || !wanted(3)))) {
+    for (const Branch& branch : branches) {
+      gradients.push_back(InputGradient(b, in, branch, sum_g));
+    }
+    return gradients;
+  }
+  std::vector<Value*> sums{sum_g};
+  for (const Branch& branch : branches) sums.push_back(branch.sum_gx);
+  sums = SumOverRanks(b, sums, ranks);
+  for (size_t i = 0; i < branches.size(); ++i) {
+    gradients.push_back(
+        InputGradientApart(b, in, branches[i], sums[0], sums[i + 1], ranks));
+  }
+  return gradients;
+}
+
+Arriving MakeArriving(Builder& b, const Node& node, Value* x,
+                      const Affine& affine) {
+  Value* dy = b.Cast(node.input(0), x->type().dtype);
+  if (!node.attrs().Bool("relu")) return {dy, nullptr, dy};
+  // The mask as forward computed it: by the same operations on the same
+  // values, or as it was kept.
+  Value* mask = node.attrs().String("residual") == "none"
+                    ? b.Compare("gt", Apply(b, x, affine), 0.0)
+                    : node.input(node.num_inputs() - 1);
+  return {dy, mask, b.Select(mask, dy, b.Zeros(dy->type()))};
 }
 
 Results LowerGrad(Builder& b, const Node& node) {
   const double epsilon = node.attrs().Float("epsilon");
   const std::string& residual = node.attrs().String("residual");
-  const bool relu = node.attrs().Bool("relu");
   const DType wide = node.input(2)->type().dtype;
   const DType narrow = node.input(1)->type().dtype;
-  Value* g = b.Cast(node.input(0), wide);
   Value* x = b.Cast(node.input(1), wide);
   Value* mean = node.input(4);
   const Affine affine =
       MakeAffine(b, node.input(2), node.input(3), mean, node.input(5), epsilon);
-  if (relu) {
-    // The mask as forward computed it: by the same operations on the same
-    // values, or as it was kept.
-    Value* mask = residual == "none" ? b.Compare("gt", Apply(b, x, affine), 0.0)
-                                     : node.input(node.num_inputs() - 1);
-    g = b.Select(mask, g, b.Zeros(g->type()));
-  }
-  Value* sum_g = b.ReduceSum(g, ReducedDims(x));
-  const Gradients d = Differentiate(b, g, sum_g, x, mean, affine);
-  Results results{b.Cast(d.dx, narrow), d.dgamma, d.dbeta};
-  if (residual == "add") {
-    results.push_back(b.Cast(g, narrow));
-  } else if (residual == "norm") {
+  const Arriving in = MakeArriving(b, node, x, affine);
+  Value* sum_g = b.ReduceSum(in.g, ReducedDims(x));
+  std::vector<Branch> branches{MakeBranch(b, in, x, mean, affine)};
+  if (residual == "norm") {
     Value* x2 = b.Cast(node.input(6), wide);
     Value* mean2 = node.input(9);
     const Affine affine2 = MakeAffine(b, node.input(7), node.input(8), mean2,
                                       node.input(10), epsilon);
-    const Gradients d2 = Differentiate(b, g, sum_g, x2, mean2, affine2);
-    results.insert(results.end(), {b.Cast(d2.dx, narrow), d2.dgamma, d2.dbeta});
+    branches.push_back(MakeBranch(b, in, x2, mean2, affine2));
+  }
+  const std::vector<Value*> dx = InputGradients(b, node, in, sum_g, branches);
+  Results results{b.Cast(dx[0], narrow), branches[0].dgamma, sum_g};
+  if (residual == "add") {
+    results.push_back(b.Cast(in.g, narrow));
+  } else if (residual == "norm") {
+    results.insert(results.end(),
+                   {b.Cast(dx[1], narrow), branches[1].dgamma, sum_g});
   }
   return results;
 }
@@ -170,6 +259,14 @@ void CountGradient(const Node& node, PassContext& context) {
   auto& counters = context.counters();
   ++counters[residual == "none" ? "bn_relu_grad" : "bn_add_relu_grad"];
   if (residual == "norm") ++counters["dual_bn_add_relu_grad"];
+}
+
+void CheckRanks(const Node& node, const PassContext& context) {
+  const int64_t ranks = node.attrs().Int("ranks");
+  const int world = context.options().world_size;
+  FUSOR_CHECK(ranks == 1 || ranks == world, kGraph,
+              "{}{}: statistics over {} ranks, expected those of {}",
+              node.op_name(), ir::AtLocation(node.location()), ranks, world);
 }
 
 // The new values take over uses and names.
@@ -195,6 +292,7 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
     const bool train = node->op_name() == "batch_norm_train";
     if (!train && node->op_name() != "batch_norm_grad") continue;
     if (!context.ConsumeFuel(kPass, *node->output())) break;
+    CheckRanks(*node, context);
     if (!train) CountGradient(*node, context);
     Builder builder(graph, node);
     builder.Inherit(node->location());

@@ -33,6 +33,8 @@ struct Collective {
   // Of sums: f16, bf16, f32 or f64; of the others, any.
   ir::DType dtype = ir::DType::kF32;
   int root = 0;  // of a broadcast
+  // Of an all_gather: this rank's part, apart from `data`; null: it is there.
+  const void* source = nullptr;
 };
 
 struct CommunicatorOptions {

@@ -39,17 +39,27 @@ Executor::Executor(const codegen::Plan& plan, Device& device,
 void Executor::AddCollective(const Step& step) {
   FUSOR_CHECK(communicator_ != nullptr, kGraph,
               "plan {}: step {} needs several ranks", plan_.name, step.name);
-  const size_t operands = plan_.calls[step.index].operands.size();
+  const codegen::LibraryCall& call = plan_.calls[step.index];
+  const bool gathers = call.op == "all_gather";
+  FUSOR_CHECK(
+      !gathers || call.attrs.Int("ranks") == communicator_->world_size(),
+      kGraph, "plan {}: step {} gathers from {} ranks, expected {}", plan_.name,
+      step.name, call.attrs.Int("ranks"), communicator_->world_size());
+  const size_t operands = call.operands.size();
   const codegen::Buffer& first = plan_.buffers[step.args[0]];
   const codegen::Buffer& last = plan_.buffers[step.args[operands - 1]];
   const int64_t bytes =
-      last.offset + codegen::PadToAlignment(last.bytes) - first.offset;
+      gathers
+          ? call.results[0].num_bytes()
+          : last.offset + codegen::PadToAlignment(last.bytes) - first.offset;
   const ir::DType dtype = first.type.dtype;
-  launches_.push_back(
-      {nullptr,
-       {},
-       {.elements = bytes / ir::DTypeSize(dtype), .dtype = dtype},
-       static_cast<int>(numbers_.size())});
+  launches_.push_back({nullptr,
+                       {},
+                       {.kind = gathers ? CollectiveKind::kAllGather
+                                        : CollectiveKind::kAllReduce,
+                        .elements = bytes / ir::DTypeSize(dtype),
+                        .dtype = dtype},
+                       static_cast<int>(numbers_.size())});
   numbers_.push_back(-1);
 }
 
@@ -66,9 +76,11 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
     for (int arg : plan_.steps[i].args) {
       launches_[i].args.push_back(addresses_[arg]);
     }
-    if (launches_[i].executable == nullptr) {
-      launches_[i].collective.data = launches_[i].args[0];
-    }
+    Collective& collective = launches_[i].collective;
+    if (launches_[i].executable != nullptr) continue;
+    const bool gathers = collective.kind == CollectiveKind::kAllGather;
+    collective.data = launches_[i].args[gathers ? 1 : 0];
+    collective.source = gathers ? launches_[i].args[0] : nullptr;
   }
   for (const codegen::Plan::Constant& constant : plan_.constants) {
     stream.CopyToDevice(addresses_[constant.buffer], constant.bytes.data(),

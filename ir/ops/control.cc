@@ -11,6 +11,24 @@ std::vector<TensorType> InferAllReduce(Types in, const Attrs&) {
   return {in.begin(), in.end()};
 }
 
+// The operand of rank r is part r of the result.
+std::vector<TensorType> InferAllGather(Types in, const Attrs& attrs) {
+  const int64_t ranks = attrs.Int("ranks");
+  FUSOR_CHECK(ranks > 0, kGraph, "ranks {}: expected a positive number", ranks);
+  Shape shape = in[0].shape;
+  shape.insert(shape.begin(), ranks);
+  return {{in[0].dtype, std::move(shape), {}}};
+}
+
+// Ranks that all have the same.
+void EvalAllGather(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  std::vector<double>& parts = out[0]->data;
+  parts.clear();
+  for (int64_t r = 0; r < node.attrs().Int("ranks"); ++r) {
+    parts.insert(parts.end(), in[0]->data.begin(), in[0]->data.end());
+  }
+}
+
 // A world of one rank.
 void EvalAllReduce(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
   for (size_t i = 0; i < in.size(); ++i) out[i]->data = in[i]->data;
@@ -26,6 +44,15 @@ std::vector<OpDef> MakeOps() {
   all_reduce.infer = InferAllReduce;
   all_reduce.eval = EvalAllReduce;
 
+  OpDef all_gather;
+  all_gather.name = "all_gather";
+  all_gather.summary = "[..] of each rank -> [ranks, ..]";
+  all_gather.layout = LayoutRule::kRowMajor;
+  all_gather.pure = false;
+  all_gather.attrs = {{"ranks", int64_t{1}, true}};
+  all_gather.infer = InferAllGather;
+  all_gather.eval = EvalAllGather;
+
   OpDef fusion;
   fusion.name = "fusion";
   fusion.summary = "one kernel: the body's inputs and outputs are its own";
@@ -38,7 +65,7 @@ std::vector<OpDef> MakeOps() {
                   {"rounding", std::string("fast")},
                   {"tensors", int64_t{1}}};
   fusion.has_body = true;
-  return {all_reduce, fusion};
+  return {all_reduce, all_gather, fusion};
 }
 
 }  // namespace

@@ -15,6 +15,10 @@
 //
 // With relu and a residual, result `mask` says where y > 0, so that backward
 // need not read r; without residual backward recomputes it from x.
+//
+// With ranks = W the statistics, and the sums that dx needs, are those of the
+// batches of W ranks together; dgamma and dbeta are this rank's share. The
+// interpreter, which knows one rank, takes all of them to have the same batch.
 
 namespace fusor::ir {
 namespace {
@@ -54,6 +58,8 @@ bool HasMask(const Attrs& attrs) {
 //   -> y, mean, variance, [mean2, variance2], [mask]
 std::vector<TensorType> InferTrain(Types in, const Attrs& attrs) {
   const Residual residual = ResidualOf(attrs);
+  FUSOR_CHECK(attrs.Int("ranks") > 0, kGraph,
+              "ranks {}: expected a positive number", attrs.Int("ranks"));
   constexpr size_t kCounts[] = {3, 4, 6};
   FUSOR_CHECK(in.size() == kCounts[static_cast<int>(residual)], kGraph,
               "residual {}: expected {} operands, got {}",
@@ -261,8 +267,10 @@ std::vector<OpDef> MakeOps() {
   train.precision = PrecisionRule::kInfer;
   train.layout = LayoutRule::kSame;
   train.wide_vectors = true;
-  train.attrs = {
-      {"epsilon", 1e-5}, {"relu", false}, {"residual", std::string("none")}};
+  train.attrs = {{"epsilon", 1e-5},
+                 {"relu", false},
+                 {"residual", std::string("none")},
+                 {"ranks", int64_t{1}}};
   train.infer = InferTrain;
   train.gradient = GradTrain;
   train.eval = EvalTrain;

@@ -209,6 +209,11 @@ class GlooCollectives : public runtime::HostCollectives {
       counts.push_back(static_cast<size_t>(count) * size);
     }
     gloo::AllgathervOptions options(context_);
+    if (c.source != nullptr) {
+      // Gloo copies it to its place; it only reads it.
+      options.setInput(static_cast<char*>(const_cast<void*>(c.source)),
+                       counts[rank()]);
+    }
     options.setOutput(static_cast<char*>(c.data), counts);
     options.setTimeout(timeout_);
     gloo::allgatherv(options);

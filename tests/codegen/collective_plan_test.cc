@@ -17,11 +17,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::unique_ptr<ir::Graph> Model() {
+std::unique_ptr<ir::Graph> Model(int64_t norm_ranks = 1) {
   models::ModelOptions options;
   options.batch = 2;
   options.image_size = 32;
   options.num_classes = 10;
+  options.norm_ranks = norm_ranks;
   return std::move(
       models::BuildModel("resnet20-cifar", models::Phase::kTrain, options)
           .graph);
@@ -55,6 +56,7 @@ class CollectivePlanTest : public ::testing::Test {
     int64_t elements = 0;
     for (size_t s : Collectives(plan)) {
       const LibraryCall& call = plan.calls[plan.steps[s].index];
+      if (call.op != "all_reduce") continue;
       for (const ir::TensorType& type : call.operands) {
         elements += type.num_elements();
       }
@@ -74,6 +76,7 @@ class CollectivePlanTest : public ::testing::Test {
 };
 
 constexpr int64_t kParameters = 272'474;  // of resnet20-cifar
+constexpr int64_t kNormParameters = 1568;
 
 // The gradients of the shifts of two normalisations that are added are one
 // value with two places: that, 32 and 64 floats, is all that is copied.
@@ -232,6 +235,75 @@ TEST_F(CollectivePlanTest, NarrowGradientsTravelIn16Bit) {
     dtypes.insert(plan.buffers[plan.steps[s].args[0]].type.dtype);
   }
   EXPECT_EQ(dtypes, (std::set{ir::DType::kF32, ir::DType::kBF16}));
+}
+
+TEST_F(CollectivePlanTest, TheWireMayBeNarrowerThanTheModel) {
+  CompileOptions options = Ranks("one");
+  options.passes.precision.wire = ir::DType::kF16;
+  const Plan plan = Compiled(options).plan;
+  EXPECT_EQ(Summed(plan), kParameters);
+  std::map<ir::DType, int64_t> elements;
+  for (size_t s : Collectives(plan)) {
+    for (const ir::TensorType& type :
+         plan.calls[plan.steps[s].index].operands) {
+      elements[type.dtype] += type.num_elements();
+    }
+  }
+  EXPECT_EQ(elements[ir::DType::kF16], kParameters - kNormParameters);
+  EXPECT_EQ(elements[ir::DType::kF32], kNormParameters);
+}
+
+// Statistics are exchanged within both passes, each way once a normalisation
+// or pair of them; what is fused around them stays so.
+TEST_F(CollectivePlanTest, SynchronisedNormalisationsExchangeStatistics) {
+  CompileOptions options = Ranks("cap:0.3");
+  const auto apart = Compiled(options);
+  const auto synced =
+      Compile(Model(4), ProgramKind::kTrain, compiler_, options);
+  EXPECT_EQ(Summed(synced.plan), kParameters);
+  size_t gathers = 0;
+  for (size_t s : Collectives(synced.plan)) {
+    const Step& step = synced.plan.steps[s];
+    EXPECT_EQ(step.stream, 1);
+    gathers += step.op_class == "all_gather" ? 1 : 0;
+  }
+  const auto& counters = synced.report.counters;
+  const int64_t norms = counters.at("bn_relu") + counters.at("bn_add_relu");
+  EXPECT_EQ(gathers, static_cast<size_t>(2 * norms));
+  for (const char* counter : {"bn_relu", "bn_add_relu", "dual_bn_add_relu",
+                              "bn_relu_grad", "bn_add_relu_grad"}) {
+    EXPECT_EQ(counters.at(counter), apart.report.counters.at(counter));
+  }
+  // A kernel each before and behind an exchange, a small one either side of
+  // it, and, forward, one that looks at the first element.
+  EXPECT_LE(synced.report.kernels - apart.report.kernels, 7 * norms + 8);
+  // What the sums add to the operands that are copied: nothing.
+  EXPECT_EQ(Copied(synced.plan), kShared);
+  VerifyPlan(ParsePlan(SerializePlan(synced.plan)));
+}
+
+// Two ranks that have not the same order would wait for each other for ever.
+TEST_F(CollectivePlanTest, OrderIsTheSameEachTime) {
+  const auto text = [&] {
+    return Print(
+        Compile(Model(4), ProgramKind::kTrain, compiler_, Ranks("cap:0.3"))
+            .plan);
+  };
+  EXPECT_EQ(text(), text());
+}
+
+TEST_F(CollectivePlanTest, VerificationFindsAGatherOfAnotherSize) {
+  Plan plan =
+      Compile(Model(4), ProgramKind::kTrain, compiler_, Ranks("one")).plan;
+  for (LibraryCall& call : plan.calls) {
+    if (call.op == "all_gather") call.attrs.Set("ranks", int64_t{3});
+  }
+  try {
+    VerifyPlan(plan);
+    FAIL() << "parts of 4 ranks for 3";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("elements of 3 ranks'"));
+  }
 }
 
 // The last of several micro-batches alone sends.

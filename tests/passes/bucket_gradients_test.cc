@@ -86,6 +86,51 @@ TEST(BucketGradients, StartsSumsAsEarlyAsItCan) {
                         *graph);
 }
 
+// Backward through a synchronised normalisation: its sums travel while the
+// weight gradient above is computed, and what goes on waits for them.
+TEST(BucketGradients, ComputesWeightGradientsWhileStatisticsTravel) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %x = data : f32[8,4]
+    %w1 = weight : f32[4,4]
+    %w2 = weight : f32[4,4]
+    %dy = matmul(%x, %w2) : f32[8,4]
+    %dw2 = matmul(%x, %dy) {transpose_a=true} : f32[4,4]
+    %s2 = all_reduce(%dw2) : f32[4,4] @"two"
+    %new2 = sub(%w2, %s2) : f32[4,4]
+    %dn = matmul(%dy, %w2) {transpose_b=true} : f32[8,4]
+    %sum = reduce(%dn) {dims=[0], kind="sum"} : f32[4]
+    %all = all_gather(%sum) {ranks=2} : f32[2,4]
+    %sums = reduce(%all) {dims=[0], kind="sum"} : f32[4]
+    %wide = broadcast(%sums) {dims=[1], shape=[8,4]} : f32[8,4]
+    %dz = sub(%dn, %wide) : f32[8,4]
+    %dw1 = matmul(%x, %dz) {transpose_a=true} : f32[4,4]
+    %s1 = all_reduce(%dw1) : f32[4,4] @"one"
+    %new1 = sub(%w1, %s1) : f32[4,4]
+    return %new1 as "w1" -> %w1, %new2 as "w2" -> %w2
+  })");
+  EXPECT_TRUE(test::RunPass(BucketGradients, *graph, Ranks("cap:0.000001")));
+  test::ExpectSameGraph(R"(graph g {
+    %x = data : f32[8,4]
+    %w1 = weight : f32[4,4]
+    %w2 = weight : f32[4,4]
+    %dy = matmul(%x, %w2) : f32[8,4]
+    %dn = matmul(%dy, %w2) {transpose_b=true} : f32[8,4]
+    %sum = reduce(%dn) {dims=[0], kind="sum"} : f32[4]
+    %all = all_gather(%sum) {ranks=2} : f32[2,4]
+    %dw2 = matmul(%x, %dy) {transpose_a=true} : f32[4,4]
+    %s2 = all_reduce(%dw2) : f32[4,4] @"two"
+    %sums = reduce(%all) {dims=[0], kind="sum"} : f32[4]
+    %wide = broadcast(%sums) {dims=[1], shape=[8,4]} : f32[8,4]
+    %dz = sub(%dn, %wide) : f32[8,4]
+    %dw1 = matmul(%x, %dz) {transpose_a=true} : f32[4,4]
+    %s1 = all_reduce(%dw1) : f32[4,4] @"one"
+    %new2 = sub(%w2, %s2) : f32[4,4]
+    %new1 = sub(%w1, %s1) : f32[4,4]
+    return %new1 as "w1" -> %w1, %new2 as "w2" -> %w2
+  })",
+                        *graph);
+}
+
 TEST(BucketGradients, KeepsDTypesApart) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %a = data : f32[4]

@@ -203,6 +203,28 @@ TEST_F(GlooTest, ScattersSumsAndGathersThem) {
   }
 }
 
+TEST_F(GlooTest, GathersWhatLiesApart) {
+  for (const int64_t n : {1, 3, 1'001}) {
+    OnRanks(4, {}, [&](Communicator& c) {
+      const auto part = Bytes(DType::kF32, Whole(c.rank(), n));
+      const auto before = part;
+      std::vector<uint8_t> all(4 * part.size());
+      c.Run({.kind = CollectiveKind::kAllGather,
+             .data = all.data(),
+             .elements = 4 * n,
+             .source = part.data()},
+            *stream_);
+      EXPECT_EQ(part, before);
+      std::vector<double> expected;
+      for (int r = 0; r < 4; ++r) {
+        const auto other = Whole(r, n);
+        expected.insert(expected.end(), other.begin(), other.end());
+      }
+      EXPECT_EQ(Numbers(DType::kF32, all), expected) << n;
+    });
+  }
+}
+
 TEST_F(GlooTest, APeerThatStaysAwayIsLostInTime) {
   OnRanks(2, {.timeout = milliseconds(300)}, [&](Communicator& c) {
     if (c.rank() == 1) {
