@@ -45,19 +45,15 @@ json ChromeTrace(const Plan& plan, const PlanReport& report) {
                     {"name", "process_name"},
                     {"pid", 0},
                     {"args", {{"name", plan.name + " on " + plan.target}}}});
-  std::vector<double> happened(plan.num_events, 0);  // of each event
-  std::vector<double> now;                           // of each stream
-  for (const StepCost& cost : report.steps) {
+  const std::vector<double> starts = StartTimes(plan, report);
+  int streams = 0;
+  for (size_t i = 0; i < report.steps.size(); ++i) {
+    const StepCost& cost = report.steps[i];
     const Step& step = plan.steps[cost.step];
-    while (static_cast<int>(now.size()) <= step.stream) {
-      events.push_back(ThreadName(static_cast<int>(now.size())));
-      now.push_back(0);
+    for (; streams <= step.stream; ++streams) {
+      events.push_back(ThreadName(streams));
     }
-    double& clock = now[step.stream];
-    for (int event : step.waits) clock = std::max(clock, happened[event]);
-    events.push_back(Event(step, cost, clock));
-    clock += cost.us();
-    if (step.records >= 0) happened[step.records] = clock;
+    events.push_back(Event(step, cost, starts[i]));
   }
   return {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
 }

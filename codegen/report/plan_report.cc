@@ -34,8 +34,12 @@ double LibraryUs(const ir::Node& node, const ir::TargetQueries& target) {
 class Reporter {
  public:
   Reporter(const Plan& plan, const ir::Graph& graph,
-           const ir::TargetQueries& target)
-      : plan_(plan), target_(target), phases_(PhasesOf(graph)) {
+           const ir::TargetQueries& target,
+           const passes::CollectiveCost& network)
+      : plan_(plan),
+        target_(target),
+        network_(network),
+        phases_(PhasesOf(graph)) {
     for (const auto& node : graph.nodes()) {
       if (node->num_outputs() > 0) nodes_[node->output()->name()] = node.get();
     }
@@ -55,11 +59,26 @@ class Reporter {
         cost.op_class += ", " + std::string(PhaseName(cost.phase));
       }
     }
-    Model(node, cost);
+    if (step.kind == StepKind::kCollective) {
+      ModelCollective(plan_.calls[step.index], cost);
+    } else {
+      Model(node, cost);
+    }
     return cost;
   }
 
  private:
+  // An all_gather is the second half of a sum of its result (a ring).
+  void ModelCollective(const LibraryCall& call, StepCost& cost) const {
+    int64_t bytes = 0;
+    for (const ir::TensorType& result : call.results) {
+      bytes += result.num_bytes();
+    }
+    const double share = call.op == "all_gather" ? 0.5 : 1;
+    cost.modelled_us = cost.limit_us = share * network_.Seconds(bytes) * 1e6;
+    cost.bound = Bound::kNetwork;
+  }
+
   void Model(const ir::Node* node, StepCost& cost) const {
     const ir::Target& target = target_.target();
     const double peak = node != nullptr && IsSixteenBit(*node)
@@ -79,6 +98,7 @@ class Reporter {
 
   const Plan& plan_;
   const ir::TargetQueries& target_;
+  const passes::CollectiveCost& network_;
   std::vector<StepPhase> phases_;
   std::unordered_map<std::string, const ir::Node*> nodes_;
 };
@@ -104,17 +124,20 @@ std::string_view BoundName(Bound bound) {
       return "memory";
     case Bound::kLaunch:
       return "launch";
+    case Bound::kNetwork:
+      return "network";
   }
   return "";
 }
 
 PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
                       const ir::TargetQueries& target,
-                      std::span<const double> measured_ms) {
+                      std::span<const double> measured_ms,
+                      const passes::CollectiveCost& network) {
   FUSOR_ASSERT(measured_ms.empty() || measured_ms.size() == plan.steps.size(),
                "plan {}: {} times for {} steps", plan.name, measured_ms.size(),
                plan.steps.size());
-  const Reporter reporter(plan, graph, target);
+  const Reporter reporter(plan, graph, target, network);
   PlanReport report;
   std::map<std::string, ClassCost> classes;
   report.total.op_class = "total";
@@ -124,7 +147,7 @@ PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
     ClassCost& of_class = classes[cost.op_class];
     of_class.op_class = cost.op_class;
     Accumulate(cost, of_class);
-    Accumulate(cost, report.total);
+    if (cost.bound != Bound::kNetwork) Accumulate(cost, report.total);
     report.steps.push_back(std::move(cost));
   }
   for (auto& [name, cost] : classes) report.classes.push_back(std::move(cost));
@@ -132,6 +155,23 @@ PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
       report.classes.begin(), report.classes.end(),
       [](const ClassCost& a, const ClassCost& b) { return a.us() > b.us(); });
   return report;
+}
+
+std::vector<double> StartTimes(const Plan& plan, const PlanReport& report) {
+  std::vector<double> happened(plan.num_events, 0);  // of each event
+  std::vector<double> now;                           // of each stream
+  std::vector<double> starts;
+  for (const StepCost& cost : report.steps) {
+    const Step& step = plan.steps[cost.step];
+    if (static_cast<int>(now.size()) <= step.stream)
+      now.resize(step.stream + 1);
+    double& clock = now[step.stream];
+    for (int event : step.waits) clock = std::max(clock, happened[event]);
+    starts.push_back(clock);
+    clock += cost.us();
+    if (step.records >= 0) happened[step.records] = clock;
+  }
+  return starts;
 }
 
 NodeTimes TimesOf(const Plan& plan, const PlanReport& report) {

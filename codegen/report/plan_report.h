@@ -12,12 +12,14 @@
 #include "codegen/report/graph_view.h"
 #include "codegen/report/step_phase.h"
 #include "ir/target.h"
+#include "passes/bucket_partition.h"
 
 namespace fusor::codegen {
 
 // What keeps a step from being faster, by the target's description.
-enum class Bound : uint8_t { kArithmetic, kMemory, kLaunch };
-std::string_view BoundName(Bound bound);  // "arithmetic", "memory", "launch"
+enum class Bound : uint8_t { kArithmetic, kMemory, kLaunch, kNetwork };
+// "arithmetic", "memory", "launch", "network"
+std::string_view BoundName(Bound bound);
 
 struct StepCost {
   int step = 0;          // in the plan
@@ -57,14 +59,21 @@ struct ClassCost {
 struct PlanReport {
   std::vector<StepCost> steps;     // in issue order
   std::vector<ClassCost> classes;  // longest first
-  ClassCost total;                 // op_class "total"
+  // op_class "total"; without collectives, which run beside the others.
+  ClassCost total;
 };
 
 // `graph` is the one that the plan was made of; `measured_ms` holds one number
-// a step (Session::ProfileStep) or none.
+// a step (Session::ProfileStep) or none. Collectives take what `network` says
+// of sums.
 PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
                       const ir::TargetQueries& target,
-                      std::span<const double> measured_ms = {});
+                      std::span<const double> measured_ms = {},
+                      const passes::CollectiveCost& network = {{{0, 0}}});
+
+// When each step starts, in us: once its stream is free and what it waits for
+// has ended.
+std::vector<double> StartTimes(const Plan& plan, const PlanReport& report);
 
 // By the name of the step's node.
 NodeTimes TimesOf(const Plan& plan, const PlanReport& report);

@@ -109,6 +109,73 @@ std::vector<json> Row(std::vector<json> first, const Cost& cost,
   return first;
 }
 
+struct StepSpan {
+  const StepCost* cost;
+  double start, end;  // us
+};
+
+std::vector<StepSpan> Spans(const Plan& plan, const PlanReport& report) {
+  const std::vector<double> starts = StartTimes(plan, report);
+  std::vector<StepSpan> spans;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    spans.push_back(
+        {&report.steps[i], starts[i], starts[i] + report.steps[i].us()});
+  }
+  return spans;
+}
+
+// When gradients are summed; what the pass exchanges on its way, in one line.
+std::string CollectiveLines(const Plan& plan, const PlanReport& report) {
+  std::string sums;
+  double end = 0;
+  int exchanges = 0;
+  double exchanging = 0;
+  for (const StepSpan& span : Spans(plan, report)) {
+    end = std::max(end, span.end);
+    const Step& step = plan.steps[span.cost->step];
+    if (step.kind != StepKind::kCollective) continue;
+    if (step.op_class != "all_reduce") {
+      ++exchanges;
+      exchanging += span.cost->us();
+      continue;
+    }
+    const LibraryCall& call = plan.calls[step.index];
+    int64_t bytes = 0;
+    for (const ir::TensorType& type : call.results) bytes += type.num_bytes();
+    sums += fmt::format("{:<24} {:>9} {:>10} {:>11.3f} {:>11.3f}\n",
+                        step.location.path, call.results.size(),
+                        ShowBytes(bytes), span.start / 1e3, span.end / 1e3);
+  }
+  if (sums.empty() && exchanges == 0) return "";
+  std::string out =
+      fmt::format("\n{:<24} {:>9} {:>10} {:>11} {:>11}\n{}", "sums over ranks",
+                  "gradients", "bytes", "start, ms", "end, ms", sums);
+  if (exchanges > 0) {
+    out += fmt::format("{} exchanges of statistics, {:.3f} ms\n", exchanges,
+                       exchanging / 1e3);
+  }
+  return out + fmt::format("step ends at {:.3f} ms\n", end / 1e3);
+}
+
+json CollectivesJson(const Plan& plan, const PlanReport& report) {
+  json collectives = json::array();
+  for (const StepSpan& span : Spans(plan, report)) {
+    const Step& step = plan.steps[span.cost->step];
+    if (step.kind != StepKind::kCollective) continue;
+    const LibraryCall& call = plan.calls[step.index];
+    int64_t bytes = 0;
+    for (const ir::TensorType& type : call.results) bytes += type.num_bytes();
+    collectives.push_back({{"op", step.op_class},
+                           {"name", step.name},
+                           {"tensors", call.results.size()},
+                           {"dtype", DTypeName(call.results[0].dtype)},
+                           {"bytes", bytes},
+                           {"start_ms", span.start / 1e3},
+                           {"end_ms", span.end / 1e3}});
+  }
+  return collectives;
+}
+
 }  // namespace
 
 std::string PlanReportText(const Plan& plan, const PlanReport& report,
@@ -128,6 +195,7 @@ std::string PlanReportText(const Plan& plan, const PlanReport& report,
   };
   for (const ClassCost& cost : report.classes) line(cost);
   line(report.total);
+  out += CollectiveLines(plan, report);
   if (top == 0) return out;
   out += fmt::format("\n{:<31} {}", "longest steps", kCostHead);
   const std::vector<const StepCost*> steps = LongestSteps(report);
@@ -170,6 +238,7 @@ json PlanReportJson(const Plan& plan, const PlanReport& report,
           {"total", CostJson(report.total)},
           {"op_classes", std::move(classes)},
           {"steps", std::move(steps)},
+          {"collectives", CollectivesJson(plan, report)},
           {"planned_peak_bytes", plan.peak_bytes},
           {"planned_lower_bound_bytes", plan.lower_bound_bytes}};
 }

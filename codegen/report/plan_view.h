@@ -18,7 +18,8 @@ std::string PlanReportText(const Plan& plan, const PlanReport& report,
                            const ir::Target& target, size_t top);
 
 // Stable keys: target {name, threads, peak_gflops_f32, memory_gb_per_s},
-// total, op_classes, steps; planned_peak_bytes, planned_lower_bound_bytes.
+// total, op_classes, steps, collectives [{op, name, tensors, dtype, bytes,
+// start_ms, end_ms}]; planned_peak_bytes, planned_lower_bound_bytes.
 nlohmann::json PlanReportJson(const Plan& plan, const PlanReport& report,
                               const ir::Target& target);
 

@@ -3,11 +3,48 @@
     ranks_cli_test.py FUSOR
 """
 
+import array
+import json
+import math
+import shutil
 import signal
+import struct
 import subprocess
 import unittest
 
 from rank_case import FUSOR, SIZE, RankCase, environment, free_port, fusor
+
+
+def weights(folder):
+    """The tensors of a run's model.safetensors, by name."""
+    data = (folder / "model.safetensors").read_bytes()
+    size, = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + size])
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        values = array.array("f")
+        values.frombytes(data[8 + size + begin:8 + size + end])
+        tensors[name] = values
+    return tensors
+
+
+def distance(a, b, wanted):
+    """|a - b| / |a|, Euclidean, over the tensors that are wanted."""
+    names = [name for name in a if wanted(name)]
+    assert names and a.keys() == b.keys()
+    apart = sum((x - y) ** 2 for n in names for x, y in zip(a[n], b[n]))
+    return math.sqrt(apart / sum(x * x for n in names for x in a[n]))
+
+
+def is_running(name):
+    return "running" in name
+
+
+def is_trained(name):
+    return "running" not in name
 
 
 class RanksTest(RankCase):
@@ -32,6 +69,55 @@ class RanksTest(RankCase):
         buckets, _ = self.train(4, *args, "--bucket-policy", "cap:5")
         self.assertEqual(buckets["parameter_hash"], one["parameter_hash"])
         self.assertGreater(buckets["counters"]["gradient_buckets"], 4)
+
+    def step(self, ranks, *args):
+        """What one step over 16 images leaves, and its loss."""
+        work = self.root / "step"
+        out = self.root / "step.json"
+        # Of 32 pixels the last layers have one value an image: a ReLU that is
+        # on for one order of sums and off for another would show.
+        done = fusor(
+            "launch", "--nproc-per-node", ranks, "--", "train", self.data,
+            "--arch", "resnet18", "--image-size", 64, "--num-classes", 5,
+            "--threads", 1, "-b", 16 // ranks, "--iterations", 1,
+            "--training-only", "--lr", 0.01, "--workspace", work, "--verify",
+            "--json", out, *args)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        tensors = weights(work)
+        shutil.rmtree(work)
+        return tensors, json.loads(out.read_text())["loss"]
+
+    def assert_near(self, expected, actual, statistics, parameters):
+        """State and loss of two steps."""
+        one, loss = expected
+        other, its = actual
+        self.assertLess(abs(its / loss - 1), statistics)
+        self.assertLess(distance(one, other, is_running), statistics)
+        self.assertLess(distance(one, other, is_trained), parameters)
+
+    def test_synchronised_normalisation_is_that_of_the_whole_batch(self):
+        one = self.step(1)
+        self.assertEqual(self.step(1, "--sync-bn"), one)
+        for ranks in (2, 4):
+            self.assert_near(one, self.step(ranks, "--sync-bn"), 1e-5, 1e-5)
+        apart, _ = self.step(4)
+        self.assertGreater(distance(one[0], apart, is_running), 1e-3)
+        self.assertGreater(distance(one[0], apart, is_trained), 1e-3)
+
+    def test_so_is_that_of_mixed_precision(self):
+        # A bf16 has 8 bits; what the step changes is 2e-3 of the weights.
+        self.assert_near(self.step(1, "--amp"),
+                         self.step(4, "--amp", "--sync-bn"), 1e-2, 1e-3)
+
+    def test_gradients_travel_in_the_wires_type(self):
+        args = ["--iterations", 2, "--training-only", "--lr", 0.01,
+                "--deterministic"]
+        hashes = set()
+        for wire in ("auto", "fp32", "fp16", "bf16"):
+            report, text = self.train(2, *args, "--wire-dtype", wire)
+            self.assertIn("parameters are the same on all 2", text)
+            hashes.add(report["parameter_hash"])
+        self.assertEqual(len(hashes), 3)
 
     def test_every_validation_image_counts_once(self):
         args = ["--epochs", 1, "--lr", 0, "--iterations", 1]

@@ -5,6 +5,7 @@
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/rank_options.h"
 #include "tools/fusor/tuning.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
@@ -18,6 +19,7 @@ struct CompileCommandFlags {
   ModelFlags model;
   CompileFlags compile;
   OptimizerFlags optimizer;
+  PlannedRanks ranks;
   std::string module;
   std::string phase;
   std::string json;
@@ -32,10 +34,12 @@ Source OpenSource(const CompileCommandFlags& flags) {
   Source source;
   if (flags.module.empty()) {
     const bool eval = flags.phase == "eval";
+    models::ModelOptions options = MakeModelOptions(flags.model, 0);
+    options.norm_ranks = NormRanks(flags.ranks.flags, flags.ranks.world_size);
     source.graph =
         models::BuildModel(flags.model.arch,
                            eval ? models::Phase::kEval : models::Phase::kTrain,
-                           MakeModelOptions(flags.model, 0))
+                           options)
             .graph;
     source.kind =
         eval ? codegen::ProgramKind::kEval : codegen::ProgramKind::kTrain;
@@ -101,6 +105,7 @@ void RunCompile(const CompileCommandFlags& flags) {
   Source source = OpenSource(flags);
   codegen::CompileOptions options =
       MakeCompileOptions(flags.compile, flags.optimizer, dumper);
+  SetRankOptions(flags.ranks, options.passes);
   options.start = codegen::StageOf(*source.graph);
   const json tuning = Tune(flags, source, options, text);
   const codegen::CompiledProgram program = codegen::Compile(
@@ -130,6 +135,7 @@ void AddCompile(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddPlannedRankFlags(*command, flags->ranks);
   AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);

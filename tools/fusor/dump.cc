@@ -8,6 +8,7 @@
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/rank_options.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
@@ -18,6 +19,7 @@ struct DumpCommandFlags {
   ModelFlags model;
   CompileFlags compile;
   OptimizerFlags optimizer;
+  PlannedRanks ranks;
   std::string emit = "summary";
   std::string phase = "train";
   std::string json;
@@ -32,6 +34,9 @@ void RunDump(const DumpCommandFlags& flags) {
   std::map<std::string, std::string> stages;
   codegen::CompileOptions options =
       MakeCompileOptions(flags.compile, flags.optimizer, dumper);
+  SetRankOptions(flags.ranks, options.passes);
+  models::ModelOptions model = MakeModelOptions(flags.model, 0);
+  model.norm_ranks = NormRanks(flags.ranks.flags, flags.ranks.world_size);
   options.observers.push_back(
       {.stage = [&](const std::string& stage, const ir::Graph& graph) {
         if (stage == flags.emit) stages[stage] = ir::Print(graph);
@@ -39,7 +44,7 @@ void RunDump(const DumpCommandFlags& flags) {
   const codegen::CompiledProgram program = codegen::Compile(
       models::BuildModel(flags.model.arch,
                          train ? models::Phase::kTrain : models::Phase::kEval,
-                         MakeModelOptions(flags.model, 0))
+                         model)
           .graph,
       train ? codegen::ProgramKind::kTrain : codegen::ProgramKind::kEval,
       *compiler, options);
@@ -70,6 +75,7 @@ void AddDump(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddPlannedRankFlags(*command, flags->ranks);
   AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);
   command->option_defaults()->group("Run");

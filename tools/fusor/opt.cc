@@ -15,6 +15,7 @@
 #include "tools/fusor/commands.h"
 #include "tools/fusor/failed_pass.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/rank_options.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
@@ -30,6 +31,7 @@ constexpr Stage kStages[] = {Stage::kForward, Stage::kTraining,
 struct OptFlags {
   CompileFlags compile;
   OptimizerFlags optimizer;
+  PlannedRanks ranks;
   std::string module;
   std::vector<std::string> steps;  // passes and pipelines
   std::string emit;
@@ -45,6 +47,13 @@ struct OutputDifference {
   ir::TensorDifference difference;
 };
 
+codegen::CompileOptions MakeOptions(const OptFlags& flags) {
+  codegen::CompileOptions options =
+      MakeCompileOptions(flags.compile, flags.optimizer);
+  SetRankOptions(flags.ranks, options.passes);
+  return options;
+}
+
 // One after the other over one graph.
 class OptCommand {
  public:
@@ -53,7 +62,7 @@ class OptCommand {
         text_(TextStream({flags.json, flags.compile.dump.to})),
         dumper_(OpenDumper(flags.compile.dump)),
         compiler_(OpenCompiler(flags.compile)),
-        options_(MakeCompileOptions(flags.compile, flags.optimizer)),
+        options_(MakeOptions(flags)),
         graph_(ReadModule(flags.module)),
         context_(*compiler_, options_.passes) {
     runner_.verify |= options_.verify || options_.verify_passes;
@@ -223,6 +232,7 @@ void AddOpt(CLI::App& app, Run* run) {
       ->type_name("FILE");
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddPlannedRankFlags(*command, flags->ranks);
   AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);
   command

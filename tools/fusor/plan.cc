@@ -8,8 +8,10 @@
 #include "codegen/report/plan_report.h"
 #include "codegen/report/plan_view.h"
 #include "codegen/report/roofline.h"
+#include "ir/support/error.h"
 #include "models/model.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/rank_options.h"
 #include "tools/fusor/step_profile.h"
 #include "tools/fusor/tuning.h"
 #include "tools/fusor/workbench.h"
@@ -21,6 +23,7 @@ struct PlanFlags {
   ModelFlags model;
   CompileFlags compile;
   OptimizerFlags optimizer;
+  PlannedRanks ranks;
   bool profile = false;
   int64_t top = 15;
   std::string trace;
@@ -28,6 +31,45 @@ struct PlanFlags {
   std::string html;
   std::string json;
 };
+
+// One rank's step is ready to run here, that of several only to be looked at.
+struct Planned {
+  std::unique_ptr<runtime::Session> session;
+  int program = -1;                  // of the session
+  codegen::CompiledProgram apart{};  // where the session has none
+
+  const codegen::Plan& plan() const {
+    return program < 0 ? apart.plan : session->plan(program);
+  }
+  const ir::Graph& graph() const {
+    return program < 0 ? *apart.graph : session->graph(program);
+  }
+};
+
+void AddProgram(const PlanFlags& flags, std::unique_ptr<ir::Graph> forward,
+                codegen::CompileOptions& options, Planned& planned) {
+  if (flags.ranks.world_size == 1) {
+    planned.program = planned.session->AddProgram(
+        std::move(forward), codegen::ProgramKind::kTrain, options);
+    return;
+  }
+  FUSOR_CHECK(!flags.profile, kUsage,
+              "--profile: expected one rank, got --world-size {}",
+              flags.ranks.world_size);
+  options.plan_only = true;
+  planned.apart =
+      codegen::Compile(std::move(forward), codegen::ProgramKind::kTrain,
+                       planned.session->compiler(), options);
+}
+
+std::string Subject(const PlanFlags& flags) {
+  std::string text =
+      fmt::format("{}, batch {}", models::CanonicalArch(flags.model.arch),
+                  flags.model.batch);
+  const int64_t ranks = flags.ranks.world_size;
+  if (ranks > 1) text += fmt::format(" a rank, one of {} ranks", ranks);
+  return text;
+}
 
 void RunPlan(const PlanFlags& flags) {
   FILE* text = TextStream({flags.trace, flags.roofline, flags.html, flags.json,
@@ -37,39 +79,43 @@ void RunPlan(const PlanFlags& flags) {
   CheckOutput("--html", flags.html);
   CheckOutput("--json", flags.json);
   const auto dumper = OpenDumper(flags.compile.dump);
-  models::Model model =
-      models::BuildModel(flags.model.arch, models::Phase::kTrain,
-                         MakeModelOptions(flags.model, 0));
-  const auto session = OpenSession(flags.compile);
+  models::ModelOptions model_options = MakeModelOptions(flags.model, 0);
+  model_options.norm_ranks =
+      NormRanks(flags.ranks.flags, flags.ranks.world_size);
+  models::Model model = models::BuildModel(
+      flags.model.arch, models::Phase::kTrain, model_options);
+  Planned planned{.session = OpenSession(flags.compile)};
   codegen::CompileOptions options =
       MakeCompileOptions(flags.compile, flags.optimizer, dumper);
+  SetRankOptions(flags.ranks, options.passes);
   const nlohmann::json tuning =
       TuneIfAsked(flags.compile, *model.graph, codegen::ProgramKind::kTrain,
-                  *session, options, text);
-  const int program = session->AddProgram(
-      std::move(model.graph), codegen::ProgramKind::kTrain, options);
+                  *planned.session, options, text);
+  AddProgram(flags, std::move(model.graph), options, planned);
   std::vector<double> measured;
-  if (flags.profile)
-    measured = ProfileSynthetic(flags.model, *session, program);
-  const codegen::Plan& plan = session->plan(program);
-  const ir::Target& target = session->compiler().target();
-  const codegen::PlanReport report = codegen::ReportPlan(
-      plan, session->graph(program), session->compiler(), measured);
-  const std::string subject =
-      fmt::format("{}, batch {}", models::CanonicalArch(flags.model.arch),
-                  flags.model.batch);
+  if (flags.profile) {
+    measured = ProfileSynthetic(flags.model, *planned.session, planned.program);
+  }
+  const codegen::Plan& plan = planned.plan();
+  const codegen::TargetCompiler& compiler = planned.session->compiler();
+  const ir::Target& target = compiler.target();
+  const codegen::PlanReport report =
+      codegen::ReportPlan(plan, planned.graph(), compiler, measured,
+                          options.passes.collective_cost);
+  const std::string subject = Subject(flags);
   fmt::print(text, "{}\n{}", subject,
              codegen::PlanReportText(plan, report, target,
                                      static_cast<size_t>(flags.top)));
   WriteJson(flags.trace, codegen::ChromeTrace(plan, report));
   WriteText(flags.roofline, codegen::RooflineSvg(report, target, subject));
   if (!flags.html.empty()) {
-    WriteText(flags.html, codegen::PlanPage(plan, session->graph(program),
-                                            report, target, subject));
+    WriteText(flags.html, codegen::PlanPage(plan, planned.graph(), report,
+                                            target, subject));
   }
   nlohmann::json out = codegen::PlanReportJson(plan, report, target);
   out["arch"] = models::CanonicalArch(flags.model.arch);
   out["batch_size"] = flags.model.batch;
+  out["ranks"] = flags.ranks.world_size;
   if (!tuning.is_null()) out["tuning"] = tuning;
   WriteJson(flags.json, out);
 }
@@ -83,6 +129,7 @@ void AddPlan(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddPlannedRankFlags(*command, flags->ranks);
   AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command->add_flag("--profile", flags->profile,

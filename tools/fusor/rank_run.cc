@@ -12,13 +12,13 @@
 #include <string_view>
 #include <thread>
 
-#include "codegen/scale/scale_model.h"
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
 #include "ir/support/str.h"
 #include "runtime/backend_loader.h"
+#include "tools/fusor/rank_options.h"
 #include "tools/fusor/validators.h"
 
 namespace fusor::tools {
@@ -113,15 +113,8 @@ std::set<std::string> Lines(const std::string& text) {
 }  // namespace
 
 void AddRankFlags(CLI::App& app, RankFlags& f) {
+  AddCompiledRankFlags(app, f);
   app.option_defaults()->group("Ranks");
-  app.add_option("--bucket-policy", f.buckets,
-                 "How gradients are put together for their sums: exact, "
-                 "cap:MB, apex, horovod, one")
-      ->capture_default_str();
-  app.add_option("--cluster", f.cluster,
-                 "Links that the exact policy reckons with: a name or a file, "
-                 "as in fusor scale")
-      ->capture_default_str();
   app.add_flag("--deterministic", f.deterministic,
                "Add gradients up in the order of ranks: W ranks get the bits "
                "of one with W micro-batches");
@@ -210,12 +203,7 @@ std::string RankRun::Hosts() {
 }
 
 void RankRun::SetOptions(codegen::CompileOptions& options) const {
-  passes::PassOptions& passes = options.passes;
-  passes.world_size = world_size();
-  passes.buckets = passes::ParseBucketPolicy("--bucket-policy", flags_.buckets);
-  const int64_t nodes = std::max<int64_t>(1, world_size() / place_.local_size);
-  passes.collective_cost = codegen::AllReduceCost(OpenCluster(flags_.cluster),
-                                                  nodes, world_size() / nodes);
+  SetRankOptions(flags_, world_size(), place_.local_size, options.passes);
 }
 
 // The ranks whose value is not rank 0's; empty when all are.

@@ -23,6 +23,8 @@ namespace fusor::tools {
 struct RankFlags {
   std::string buckets = "exact";
   std::string cluster = "ethernet-10g";
+  std::string wire = "auto";
+  bool sync_bn = false;
   bool deterministic = false;
   double timeout = 300;  // seconds
   std::string interface;

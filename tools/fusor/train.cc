@@ -22,6 +22,7 @@
 #include "tools/fusor/data_source.h"
 #include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
+#include "tools/fusor/rank_options.h"
 #include "tools/fusor/rank_run.h"
 #include "tools/fusor/train_flags.h"
 #include "tools/fusor/train_report.h"
@@ -187,8 +188,8 @@ class TrainCommand {
   }
 
   void Compile(int classes, bool evaluates) {
-    const models::ModelOptions options =
-        MakeModelOptions(flags_.model, classes);
+    models::ModelOptions options = MakeModelOptions(flags_.model, classes);
+    options.norm_ranks = NormRanks(flags_.ranks, ranks_.world_size());
     codegen::CompileOptions compile =
         MakeCompileOptions(flags_.compile, flags_.optimizer, dumper_);
     ranks_.SetOptions(compile);

@@ -20,12 +20,16 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-CompiledProgram CompileCifar(const test::FakeCompiler& compiler) {
-  auto graph =
-      models::BuildModel("resnet20-cifar", models::Phase::kTrain,
-                         {.batch = 2, .image_size = 32, .num_classes = 10})
-          .graph;
-  return Compile(std::move(graph), ProgramKind::kTrain, compiler, {});
+CompiledProgram CompileCifar(const test::FakeCompiler& compiler,
+                             const CompileOptions& options = {},
+                             int64_t norm_ranks = 1) {
+  auto graph = models::BuildModel("resnet20-cifar", models::Phase::kTrain,
+                                  {.batch = 2,
+                                   .image_size = 32,
+                                   .num_classes = 10,
+                                   .norm_ranks = norm_ranks})
+                   .graph;
+  return Compile(std::move(graph), ProgramKind::kTrain, compiler, options);
 }
 
 class PlanReportTest : public ::testing::Test {
@@ -102,6 +106,42 @@ TEST_F(PlanReportTest, TheTraceIsOneEventAStepWithoutOverlap) {
   EXPECT_DOUBLE_EQ(end, report.total.modelled_us);
 }
 
+// A sum of n bytes takes 1 ms and n ns, beside all else; a gather half of it.
+TEST_F(PlanReportTest, CollectivesTakeWhatTheNetworkSays) {
+  CompileOptions options;
+  options.passes.world_size = 4;
+  options.passes.buckets = passes::ParseBucketPolicy("policy", "one");
+  const passes::CollectiveCost network{{{1e-3, 1e-9}}};
+  const CompiledProgram program = CompileCifar(compiler_, options, 4);
+  const PlanReport report =
+      ReportPlan(program.plan, *program.graph, compiler_, {}, network);
+  const json out = PlanReportJson(program.plan, report, compiler_.target());
+  ASSERT_GT(out["collectives"].size(), 20U);
+  double last = 0;
+  for (const json& sum : out["collectives"]) {
+    const double share = sum["op"] == "all_gather" ? 0.5 : 1;
+    const double start = sum["start_ms"].get<double>();
+    EXPECT_NEAR(sum["end_ms"].get<double>() - start,
+                share * (1 + 1e-6 * sum["bytes"].get<double>()), 1e-9);
+    EXPECT_GE(start, last);
+    last = sum["end_ms"].get<double>();
+  }
+  EXPECT_EQ(out["collectives"].back()["op"], "all_reduce");
+  EXPECT_EQ(out["collectives"].back()["tensors"], 65);
+  EXPECT_EQ(out["collectives"].back()["dtype"], "f32");
+  double serial = 0;
+  for (const StepCost& cost : report.steps) {
+    EXPECT_EQ(cost.bound == Bound::kNetwork,
+              program.plan.steps[cost.step].stream == 1);
+    if (cost.bound != Bound::kNetwork) serial += cost.modelled_us;
+  }
+  EXPECT_NEAR(report.total.modelled_us, serial, 1e-6);
+  EXPECT_THAT(
+      PlanReportText(program.plan, report, compiler_.target(), 0),
+      AllOf(HasSubstr("sums over ranks"), HasSubstr("exchanges of statistics"),
+            HasSubstr("step ends at")));
+}
+
 TEST(ChromeTrace, StreamsRunSideBySideAndWaitForEvents) {
   Plan plan;
   plan.num_events = 1;
@@ -162,9 +202,10 @@ TEST_F(PlanReportTest, TheJsonHasStableKeys) {
     for (const auto& [key, value] : object.items()) text += key + " ";
     return text;
   };
-  EXPECT_EQ(keys(out),
-            "op_classes planned_lower_bound_bytes planned_peak_bytes steps "
-            "target total ");
+  EXPECT_EQ(
+      keys(out),
+      "collectives op_classes planned_lower_bound_bytes planned_peak_bytes "
+      "steps target total ");
   EXPECT_EQ(keys(out["steps"][0]),
             "bound bytes flops limit_us location measured_us modelled_us name "
             "op_class phase share_of_limit source ");

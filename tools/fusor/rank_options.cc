@@ -1,0 +1,71 @@
+#include "tools/fusor/rank_options.h"
+
+#include <algorithm>
+
+#include "codegen/scale/scale_model.h"
+#include "ir/support/error.h"
+#include "tools/fusor/validators.h"
+
+namespace fusor::tools {
+
+void AddCompiledRankFlags(CLI::App& app, RankFlags& f) {
+  app.option_defaults()->group("Ranks");
+  app.add_option("--bucket-policy", f.buckets,
+                 "How gradients are put together for their sums: exact, "
+                 "cap:MB, apex, horovod, one")
+      ->capture_default_str();
+  app.add_option("--cluster", f.cluster,
+                 "Links that the exact policy reckons with: a name or a file, "
+                 "as in fusor scale")
+      ->capture_default_str();
+  app.add_option("--wire-dtype", f.wire,
+                 "What gradients, but for those of normalisations, are sent "
+                 "and added up in: fp32, fp16, bf16, or auto, as --opt-level "
+                 "says")
+      ->capture_default_str()
+      ->check(OneOf({"auto", "fp32", "fp16", "bf16"}));
+  app.add_flag("--sync-bn", f.sync_bn,
+               "Synchronised batch normalisation: by the statistics of the "
+               "batches of all ranks together");
+  app.option_defaults()->group("Options");
+}
+
+void AddPlannedRankFlags(CLI::App& app, PlannedRanks& ranks) {
+  app.option_defaults()->group("Ranks");
+  app.add_option("--world-size", ranks.world_size,
+                 "Compile what each of so many ranks runs")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1 << 20));
+  app.add_option("--nproc-per-node", ranks.local_size,
+                 "Ranks of a node (0: all are on one)")
+      ->capture_default_str()
+      ->check(WholeNumber(0, 1 << 10));
+  AddCompiledRankFlags(app, ranks.flags);
+}
+
+void SetRankOptions(const RankFlags& flags, int64_t world_size,
+                    int64_t local_size, passes::PassOptions& passes) {
+  passes.world_size = static_cast<int>(world_size);
+  passes.buckets = passes::ParseBucketPolicy("--bucket-policy", flags.buckets);
+  const int64_t nodes = std::max<int64_t>(1, world_size / local_size);
+  passes.collective_cost = codegen::AllReduceCost(OpenCluster(flags.cluster),
+                                                  nodes, world_size / nodes);
+  if (flags.wire == "fp32") passes.precision.wire = ir::DType::kF32;
+  if (flags.wire == "fp16") passes.precision.wire = ir::DType::kF16;
+  if (flags.wire == "bf16") passes.precision.wire = ir::DType::kBF16;
+}
+
+void SetRankOptions(const PlannedRanks& ranks, passes::PassOptions& passes) {
+  const int64_t local =
+      ranks.local_size == 0 ? ranks.world_size : ranks.local_size;
+  FUSOR_CHECK(ranks.world_size % local == 0, kUsage,
+              "--world-size {}: expected a multiple of --nproc-per-node {}",
+              ranks.world_size, local);
+  SetRankOptions(ranks.flags, ranks.world_size, local, passes);
+}
+
+int64_t NormRanks(const RankFlags& flags, int64_t world_size) {
+  return flags.sync_bn ? world_size : 1;
+}
+
+}  // namespace fusor::tools
