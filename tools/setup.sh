@@ -33,6 +33,7 @@ packages=(
   llvm-19-dev
   ninja-build
   nlohmann-json3-dev
+  openmpi-bin
   patchelf
   protobuf-compiler
   python3

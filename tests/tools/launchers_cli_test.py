@@ -1,0 +1,52 @@
+"""Programs that start processes start ranks: launchers_cli_test.py FUSOR.
+
+Open MPI's mpirun, which is one of the packages that tools/setup.sh installs.
+"""
+
+import json
+import subprocess
+import unittest
+
+from rank_case import FUSOR, SIZE, RankCase, environment
+
+# For root in a container, and for more ranks than the machine has cores.
+MPIRUN = environment(OMPI_ALLOW_RUN_AS_ROOT="1",
+                     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                     OMPI_MCA_rmaps_base_oversubscribe="1")
+RUN = ["--iterations", "5", "--lr", "0.01", "--training-only"]
+
+
+class LaunchersTest(RankCase):
+    def mpirun(self, ranks, *args):
+        return subprocess.run(
+            ["mpirun", "-n", str(ranks), FUSOR, "train", self.data, *SIZE, *RUN,
+             *map(str, args)],
+            capture_output=True, text=True, timeout=300, check=False,
+            env=MPIRUN | {"FUSOR_CACHE_DIR": str(self.root / "cache")})
+
+    def test_ranks_of_mpirun_are_those_of_fusor_launch(self):
+        for ranks in (2, 4):
+            out = self.root / f"mpirun-{ranks}.json"
+            done = self.mpirun(ranks, "--json", out)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(
+                done.stdout,
+                rf"ranks     {ranks} by Open MPI: 0-{ranks - 1} on .*; gloo "
+                r"over 127.0.0.1, rank 0 at 127.0.0.1:\d+\n")
+            self.assertIn(f"parameters are the same on all {ranks}",
+                          done.stdout)
+            launched, _ = self.train(ranks, *RUN)
+            report = json.loads(out.read_text())
+            self.assertEqual(report["ranks"], ranks)
+            self.assertEqual(report["losses"], launched["losses"])
+            self.assertEqual(report["parameter_hash"],
+                             launched["parameter_hash"])
+
+    def test_mpirun_hands_on_the_exit_code(self):
+        done = self.mpirun(2, "--resume", self.root / "nowhere")
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertIn("nowhere", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
