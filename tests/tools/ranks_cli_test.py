@@ -146,6 +146,60 @@ class RanksTest(RankCase):
         self.assertEqual(sorted(p.name for p in work.iterdir()),
                          ["checkpoints", "model.safetensors"])
 
+    def timeline(self, ranks, *args):
+        path = self.root / f"timeline-{ranks}.json"
+        report, _ = self.train(ranks, "--iterations", 6, "--training-only",
+                               "--timeline", path, *args)
+        return report, json.loads(path.read_text())
+
+    def test_a_timeline_has_each_bucket(self):
+        report, trace = self.timeline(2, "--bucket-policy", "cap:10",
+                                      "--timeline-steps", "3:5")
+        runs = trace["otherData"]["runs"]
+        self.assertEqual([run["run"] for run in runs], [3, 4, 5])
+        for run in runs:
+            buckets = run["buckets"]
+            self.assertEqual(len(buckets),
+                             report["counters"]["gradient_buckets"])
+            # One after the other, within the step.
+            ended = 0
+            for bucket in buckets:
+                self.assertLessEqual(bucket["ready_ms"], bucket["start_ms"])
+                self.assertLessEqual(ended, bucket["start_ms"])
+                self.assertLess(bucket["start_ms"], bucket["end_ms"])
+                ended = bucket["end_ms"]
+            self.assertLessEqual(ended, run["step_ms"])
+            self.assertAlmostEqual(run["compute_ms"] + run["exposed_ms"],
+                                   run["step_ms"])
+        events = trace["traceEvents"]
+        collectives = [e for e in events if e.get("cat") == "collective"]
+        self.assertEqual(len(collectives), 3 * len(runs[0]["buckets"]))
+        self.assertEqual({e["args"]["name"] for e in collectives},
+                         {b["name"] for b in runs[0]["buckets"]})
+        threads = {e["args"]["name"]: e["tid"] for e in events
+                   if e["name"] == "thread_name"}
+        self.assertEqual({e["tid"] for e in collectives},
+                         {threads["collectives"]})
+        computed = [e for e in events if e["ph"] == "X"
+                    and e["tid"] == threads["computation"]]
+        for before, after in zip(computed, computed[1:]):
+            self.assertLessEqual(before["ts"] + before["dur"],
+                                 after["ts"] + 1e-3)
+
+    def test_a_timeline_of_one_rank_has_no_collectives(self):
+        _, trace = self.timeline(1)
+        runs = trace["otherData"]["runs"]
+        self.assertEqual([run["run"] for run in runs], [3, 4, 5, 6])
+        for run in runs:
+            self.assertEqual(run["buckets"], [])
+            self.assertEqual(run["exposed_ms"], 0)
+            self.assertGreater(run["compute_ms"], 0)
+        done = fusor("train", self.data, *SIZE, "--timeline", self.root / "t",
+                     "--timeline-steps", "7:3")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--timeline-steps: expected FIRST:LAST, got 7:3",
+                      done.stderr)
+
     def test_ranks_that_were_told_otherwise_are_named(self):
         port = free_port()
         runs = [self.start(rank, 3, port, "--iterations", 2,

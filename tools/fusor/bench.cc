@@ -99,6 +99,7 @@ class BenchCommand {
           runtime::Median(base.step_ms) / runtime::Median(measured.step_ms);
       out["data"] = with_data;
     }
+    debugging.Finish();
     if (StopRequested()) return;
     if (flags_.profile) Profile(&out);
     out["arch"] = models::CanonicalArch(model.arch);

@@ -3,13 +3,18 @@
 #include <fmt/core.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "ir/support/error.h"
 #include "runtime/debug/check_numerics.h"
+#include "runtime/debug/run_timeline.h"
 #include "runtime/debug/stats_trace.h"
+#include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
 
@@ -25,11 +30,42 @@ void AddDebugFlags(CLI::App& app, DebugFlags& f) {
                  "step, for `fusor compare --traces`")
       ->type_name("FILE")
       ->group("Debugging");
+  app.add_option("--timeline", f.timeline,
+                 "Write when kernels and collectives of some steps began and "
+                 "ended to FILE for Perfetto or chrome://tracing")
+      ->type_name("FILE")
+      ->group("Debugging");
+  app.add_option("--timeline-steps", f.timeline_steps,
+                 "Steps of this run that it has, micro-batches counted")
+      ->type_name("FIRST:LAST")
+      ->capture_default_str()
+      ->group("Debugging");
 }
+
+namespace {
+
+// "3:7".
+std::pair<int64_t, int64_t> ParseSteps(const std::string& text) {
+  int64_t first = 0;
+  int64_t last = 0;
+  const char* end = text.data() + text.size();
+  const auto colon = std::from_chars(text.data(), end, first);
+  const bool two = colon.ptr != end && *colon.ptr == ':';
+  const auto rest = two ? std::from_chars(colon.ptr + 1, end, last) : colon;
+  FUSOR_CHECK(two && rest.ec == std::errc() && rest.ptr == end && first > 0 &&
+                  first <= last,
+              kUsage, "--timeline-steps: expected FIRST:LAST, got {}", text);
+  return {first, last};
+}
+
+}  // namespace
 
 class Debugging::Observers : public runtime::StepObserver {
  public:
-  Observers(const DebugFlags& flags, const std::string& folder) {
+  Observers(const DebugFlags& flags, const std::string& folder)
+      : timeline_path_(flags.timeline),
+        timeline_steps_(ParseSteps(flags.timeline_steps)) {
+    CheckOutput("--timeline", timeline_path_);
     if (flags.check_numerics != "off") {
       const bool dump = flags.check_numerics == "dump";
       runtime::NumericsOptions options;
@@ -57,14 +93,26 @@ class Debugging::Observers : public runtime::StepObserver {
     }
   }
 
+  void Watch(runtime::Communicator* communicator) {
+    if (timeline_path_.empty()) return;
+    timeline_.emplace(communicator, timeline_steps_.first,
+                      timeline_steps_.second);
+  }
+
+  void Finish() {
+    if (timeline_) WriteJson(timeline_path_, timeline_->Trace());
+  }
+
   void Before(const runtime::Session& session, int program,
               size_t step) override {
+    if (timeline_) timeline_->Before(session, program, step);
     if (tracer_) tracer_->Before(session, program, step);
     if (numerics_) numerics_->Before(session, program, step);
   }
 
   void After(const runtime::Session& session, int program,
              size_t step) override {
+    if (timeline_) timeline_->After(session, program, step);
     if (tracer_) tracer_->After(session, program, step);
     if (numerics_) numerics_->After(session, program, step);
   }
@@ -73,17 +121,30 @@ class Debugging::Observers : public runtime::StepObserver {
   std::optional<runtime::NumericsChecker> numerics_;
   std::optional<runtime::StatsTracer> tracer_;
   std::ofstream file_;
+  const std::string timeline_path_;
+  const std::pair<int64_t, int64_t> timeline_steps_;
+  std::optional<runtime::RunTimeline> timeline_;
 };
 
 Debugging::Debugging(const DebugFlags& flags, const std::string& folder) {
-  if (flags.check_numerics == "off" && flags.stats_trace.empty()) return;
+  if (flags.check_numerics == "off" && flags.stats_trace.empty() &&
+      flags.timeline.empty()) {
+    return;
+  }
   observers_ = std::make_unique<Observers>(flags, folder);
 }
 
 Debugging::~Debugging() = default;
 
-void Debugging::Watch(runtime::Session& session) {
-  if (observers_ != nullptr) session.Observe(observers_.get());
+void Debugging::Watch(runtime::Session& session,
+                      runtime::Communicator* communicator) {
+  if (observers_ == nullptr) return;
+  observers_->Watch(communicator);
+  session.Observe(observers_.get());
+}
+
+void Debugging::Finish() {
+  if (observers_ != nullptr) observers_->Finish();
 }
 
 }  // namespace fusor::tools

@@ -51,6 +51,7 @@ void RunEval(const EvalFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
   const std::optional<runtime::EvalReport> report =
       runtime::Evaluate(*session, program, *source, StopRequested);
+  debugging.Finish();
   if (!report) return;
   const std::chrono::duration<double> spent =
       std::chrono::steady_clock::now() - start;

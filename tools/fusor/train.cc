@@ -95,13 +95,14 @@ class TrainCommand {
     Debugging debugging(flags_.debug, flags_.compile.dump.to.empty()
                                           ? flags_.checkpoint.workspace
                                           : flags_.compile.dump.to);
-    debugging.Watch(*session_);
+    debugging.Watch(*session_, ranks_.communicator());
     logs_.Open({.parameters = flags_.parameters,
                 .steps_per_epoch = runtime::UpdatesPerEpoch(
                     source->batches_per_epoch(), MicroBatches(flags_)),
                 .batch_size = UpdateBatch(),
                 .start = start_.step});
     const TrainReport report = Train(*source, val.get());
+    debugging.Finish();
     checkpointing_->Finish();
     logs_.End(report);
     ranks_.CheckParameters(
@@ -125,6 +126,8 @@ class TrainCommand {
     flags_.log = {};
     flags_.checkpoint = {};
     flags_.compile.dump = {};
+    flags_.debug.stats_trace.clear();
+    flags_.debug.timeline.clear();
     flags_.json.clear();
   }
 
