@@ -17,6 +17,7 @@ packages=(
   clang-format
   cmake
   g++
+  iproute2
   libbenchmark-dev
   libcli11-dev
   libdnnl-dev

@@ -1,0 +1,182 @@
+"""How much of the communication runs beside the computation on a slow link.
+
+    sudo python3 overlap.py --fusor build/bin/fusor --out tests/results/overlap
+
+Two ranks, one thread each, in two network namespaces; tc limits the cable
+between them. For each rate, round after round:
+- compute: both hosts train at the same time, each for itself;
+- one bucket: all gradients in one bucket after the backward pass, so that
+  nothing overlaps; what its all-reduce takes is the communication alone;
+- overlap: --bucket-policy exact with this link.
+The target is overlap <= max(compute, communication) + 10 %.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+
+import two_hosts
+
+POLICIES = {"one bucket": "one", "overlap": "exact"}
+
+
+def link_file(path, mbit):
+    """What the exact policy is told: TCP has 95 % of the line."""
+    path.write_text(f"""name: "cable-{mbit}mbit"
+node {{ ranks: 256 gb_per_s: 2 }}
+network_gb_per_s: {mbit / 8000 * 0.95:.6f}
+base_us: 30
+node_hop_us: 15
+network_hop_us: 50
+network_latency_factor: 1
+""", encoding="utf-8")
+
+
+def settle(processes):
+    """What they printed; raises when one has failed."""
+    texts = []
+    for process in processes:
+        text, errors = process.communicate(timeout=1200)
+        if process.returncode != 0:
+            raise RuntimeError(errors)
+        texts.append(text)
+    return texts
+
+
+class Measurement:
+    def __init__(self, arguments, hosts, folder):
+        self.arguments = arguments
+        self.hosts = hosts
+        self.folder = folder
+        self.environment = {**os.environ,
+                            "FUSOR_CACHE_DIR": str(folder / "cache")}
+
+    def command(self, name, policy, link):
+        a = self.arguments
+        return [a.fusor, "train", "--synthetic", "--arch", a.arch, "-b",
+                a.batch, "--image-size", a.image_size, "--threads", 1,
+                "--training-only", "--lr", 0.001, "--iterations",
+                a.warmup + a.steps, "--bucket-policy", policy, "--cluster",
+                link, "--log-jsonl", self.folder / f"{name}.jsonl",
+                "--timeline", self.folder / f"{name}.json",
+                "--timeline-steps", f"{a.warmup + 1}:{a.warmup + a.steps}"]
+
+    def step_ms(self, name):
+        lines = [json.loads(line) for line in
+                 (self.folder / f"{name}.jsonl").read_text().splitlines()]
+        (self.folder / f"{name}.jsonl").unlink()
+        seconds = [line["seconds"] for line in lines if "seconds" in line]
+        return 1e3 * statistics.median(seconds[self.arguments.warmup:])
+
+    def timeline(self, name):
+        runs = json.loads((self.folder / f"{name}.json").read_text())
+        return runs["otherData"]["runs"]
+
+    def compute(self, link):
+        """The mean of both hosts' medians, in ms."""
+        names = ["alone-0", "alone-1"]
+        settle([self.hosts.start(host, self.command(name, "one", link),
+                                 self.environment)
+                for host, name in enumerate(names)])
+        return statistics.mean(self.step_ms(name) for name in names)
+
+    def together(self, kind, link):
+        command = self.command("together", POLICIES[kind], link)
+        text = settle(self.hosts.start_ranks([command, command],
+                                             self.environment))[0]
+        if "parameters are the same on all 2" not in text:
+            raise RuntimeError(text)
+        runs = self.timeline("together")
+        return {"step_ms": self.step_ms("together"),
+                "communication_ms": statistics.median(
+                    run["communication_ms"] for run in runs),
+                "exposed_ms": statistics.median(
+                    run["exposed_ms"] for run in runs),
+                "buckets": len(runs[0]["buckets"])}
+
+    def round(self, mbit):
+        link = self.folder / f"link-{mbit}.textproto"
+        link_file(link, mbit)
+        self.hosts.limit(mbit)
+        return {"compute_ms": self.compute(link),
+                **{kind: self.together(kind, link) for kind in POLICIES}}
+
+
+def row(mbit, rounds):
+    """A line of the table: medians over the rounds."""
+    def median(value):
+        return statistics.median(map(value, rounds))
+    compute = median(lambda r: r["compute_ms"])
+    communication = median(lambda r: r["one bucket"]["communication_ms"])
+    overlap = median(lambda r: r["overlap"]["step_ms"])
+    return {"mbit": mbit, "compute_ms": compute,
+            "communication_ms": communication,
+            "without_overlap_ms": median(lambda r: r["one bucket"]["step_ms"]),
+            "overlap_ms": overlap,
+            "exposed_ms": median(lambda r: r["overlap"]["exposed_ms"]),
+            "buckets": rounds[0]["overlap"]["buckets"],
+            "over_longer_percent":
+                100 * (overlap / max(compute, communication) - 1),
+            "rounds": rounds}
+
+
+def table(rows):
+    text = ("| Mbit/s | compute, ms | communication, ms | step without "
+            "overlap, ms | step with overlap, ms | buckets | above the longer "
+            "of the two |\n|---|---|---|---|---|---|---|\n")
+    for r in rows:
+        text += (f"| {r['mbit']} | {r['compute_ms']:.0f} | "
+                 f"{r['communication_ms']:.0f} | "
+                 f"{r['without_overlap_ms']:.0f} | {r['overlap_ms']:.0f} | "
+                 f"{r['buckets']} | {r['over_longer_percent']:+.1f} % |\n")
+    return text
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--fusor", type=pathlib.Path, required=True)
+    parser.add_argument("--arch", default="resnet18")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--mbit", type=int, nargs="+", default=[1000, 500, 100])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--out", help="writes OUT.json and OUT.md")
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse()
+    arguments.fusor = arguments.fusor.resolve()
+    why_not = two_hosts.missing()
+    if why_not:
+        sys.exit(f"overlap.py: {why_not}")
+    measured = {mbit: [] for mbit in arguments.mbit}
+    with tempfile.TemporaryDirectory() as folder, \
+            two_hosts.TwoHosts() as hosts:
+        measurement = Measurement(arguments, hosts, pathlib.Path(folder))
+        for _ in range(arguments.rounds):
+            for mbit in arguments.mbit:
+                measured[mbit].append(measurement.round(mbit))
+                print(json.dumps({"mbit": mbit, **measured[mbit][-1]}),
+                      file=sys.stderr, flush=True)
+    rows = [row(mbit, rounds) for mbit, rounds in measured.items()]
+    print(table(rows))
+    if arguments.out:
+        settings = {name: value for name, value in vars(arguments).items()
+                    if name not in ("fusor", "out")}
+        pathlib.Path(f"{arguments.out}.json").write_text(
+            json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n",
+            encoding="utf-8")
+        pathlib.Path(f"{arguments.out}.md").write_text(table(rows),
+                                                       encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
