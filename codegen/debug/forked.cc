@@ -74,6 +74,9 @@ std::string RunForked(const std::function<void()>& work) {
     const char* name = sigabbrev_np(WTERMSIG(status));
     return std::string("SIG") + (name == nullptr ? "?" : name);
   }
+  if (text.empty() && WIFEXITED(status) && WEXITSTATUS(status) != 0) {
+    return fmt::format("exit code {}", WEXITSTATUS(status));
+  }
   if (text.empty()) return "";
   const int code = static_cast<unsigned char>(text[0]);
   const std::string message = text.substr(1);

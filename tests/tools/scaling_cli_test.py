@@ -69,10 +69,49 @@ class SweepTest(CliTest):
         self.assertIn("(DLLogger lines)", result.stderr)
         self.assertTrue(svg.read_text().startswith("<svg "))
 
-    def test_several_ranks_are_refused(self):
-        result = self.sweep("--ranks", "1,4")
-        self.assert_error(result, 2, "--ranks: 4 ranks would need a launcher")
-        self.assertFalse((self.folder / "logs").exists())
+    def test_ranks_are_a_dimension_of_the_grid(self):
+        result = self.sweep("--ranks", "1,2,3", "--threads", "1", "--runs", "1",
+                            "--precisions", "fp32,amp")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("6 measured, 0 kept", result.stdout)
+        log = self.folder / "logs/1n3g/resnet20-cifar_b4_amp_1.log"
+        self.assertRegex(log.read_text(), "ranks     3 by fusor bench: 0-2 on ")
+        result = self.report("--json", "-")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        speeds = json.loads(result.stdout)
+        self.assertEqual(sorted(speeds), ["resnet20-cifar_b4_amp",
+                                          "resnet20-cifar_b4_fp32"])
+        for cases in speeds.values():
+            self.assertEqual(sorted(cases), ["1n1g", "1n2g", "1n3g"])
+            self.assertEqual(cases["1n3g"]["batch_size_per_device"], 4)
+            self.assertAlmostEqual(
+                cases["1n3g"]["speedup"],
+                cases["1n3g"]["median_speed"] / cases["1n1g"]["median_speed"],
+                1)
+
+    def test_ranks_of_a_launcher_measure_together(self):
+        result = fusor("launch", "--nproc-per-node", "2", "--", "bench", *SMALL,
+                       "--threads", "1", "--warmup", "1", "--iterations", "3",
+                       "--json", "-")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(result.stdout)
+        self.assertEqual(report["ranks"], 2)
+        self.assertGreater(report["counters"]["gradient_buckets"], 0)
+        # Of both ranks' images.
+        self.assertAlmostEqual(report["images_per_second"],
+                               8e3 / report["step_ms"]["median"], 3)
+        result = fusor("launch", "--nproc-per-node", "2", "--", "bench", *SMALL,
+                       "--sweep", self.folder / "logs")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--sweep starts ranks itself: expected no launcher",
+                      result.stderr)
+
+    def test_a_rank_that_cannot_start_fails_the_cell(self):
+        result = self.sweep("--ranks", "2", "--interface", "nowhere0")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("1n2g/resnet20-cifar_b4_fp32_1.log: gloo: network "
+                      "interface", result.stderr)
+        self.assertEqual(list((self.folder / "logs/1n2g").iterdir()), [])
 
     def test_a_cell_that_fails_leaves_no_log(self):
         result = fusor("bench", "-a", "vgg16", "-b", "4", "--image-size", "8",

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -10,14 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/debug/profile.h"
+#include "runtime/ranks/rank_place.h"
 #include "runtime/train/train_log.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
 #include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
+#include "tools/fusor/rank_run.h"
 #include "tools/fusor/sweep.h"
 #include "tools/fusor/tuning.h"
 #include "tools/fusor/validators.h"
@@ -35,6 +39,7 @@ struct BenchFlags {
   OptimizerFlags optimizer;
   DataFlags data;
   DebugFlags debug;
+  RankFlags ranks;
   int64_t warmup = 20;
   int64_t iterations = 100;
   bool profile = false;
@@ -51,11 +56,28 @@ struct Measured {
 
 class BenchCommand {
  public:
-  // Text for people goes to `text`.
-  BenchCommand(const BenchFlags& flags, FILE* text)
-      : flags_(flags), text_(text) {}
+  // Text for people goes to `text`, if this is rank 0.
+  BenchCommand(const BenchFlags& flags, const runtime::RankPlace& place,
+               FILE* text)
+      : flags_(flags),
+        ranks_(flags_.ranks, place),
+        text_(ranks_.leads() ? text : OpenNothing()) {
+    flags_.data.rank = ranks_.rank();
+    flags_.data.world_size = ranks_.world_size();
+    flags_.compile.threads = ranks_.Threads(flags_.compile.threads);
+    if (ranks_.leads()) return;
+    flags_.compile.dump = {};
+    flags_.debug.stats_trace.clear();
+    flags_.debug.timeline.clear();
+    flags_.json.clear();
+  }
 
   void Run() {
+    ranks_.Run([this] { RunRank(); });
+  }
+
+ private:
+  void RunRank() {
     DataFlags noise = flags_.data;
     noise.path.clear();
     noise.synthetic = true;
@@ -68,11 +90,17 @@ class BenchCommand {
     const models::ModelOptions options =
         MakeModelOptions(model, NumClasses(images.get()));
     model.num_classes = options.num_classes;
-    session_ = OpenSession(flags_.compile);
+    ranks_.Connect(flags_.compile.backend, text_);
+    session_ = OpenSession(flags_.compile, ranks_.communicator());
     codegen::CompileOptions compile =
         MakeCompileOptions(flags_.compile, flags_.optimizer, dumper);
+    if (!Alone()) ranks_.SetOptions(compile);
     json tuning;
     if (flags_.compile.tune) {
+      FUSOR_CHECK(Alone(), kUsage,
+                  "--tune measures on one rank, expected a world size of 1, "
+                  "got {}",
+                  ranks_.world_size());
       tuning = TuneIfAsked(
           flags_.compile,
           *models::BuildModel(model.arch, models::Phase::kTrain, options).graph,
@@ -83,14 +111,15 @@ class BenchCommand {
                         models::Phase::kTrain, options, compile,
                         SourceBytes(noise, model) +
                             (real ? SourceBytes(flags_.data, model) : 0));
+    ranks_.Agree(*session_, /*programs=*/1, Protocol(real));
     session_->InitializeState(flags_.data.seed);
     Debugging debugging(flags_.debug, flags_.compile.dump.to);
-    debugging.Watch(*session_);
+    debugging.Watch(*session_, ranks_.communicator());
     fmt::print(text_, "{}", ProgramSummary(*session_, program_));
     const Measured base = Measure(*OpenTraining(nullptr, noise, model));
     json out = ProgramJson(*session_, program_);
     Report("synthetic", base, &out);
-    if (real && !StopRequested()) {
+    if (real && !Stopped()) {
       const Measured measured =
           Measure(*OpenTraining(std::move(images), flags_.data, model));
       json with_data = json::object();
@@ -100,16 +129,42 @@ class BenchCommand {
       out["data"] = with_data;
     }
     debugging.Finish();
-    if (StopRequested()) return;
+    if (Stopped()) return;
     if (flags_.profile) Profile(&out);
     out["arch"] = models::CanonicalArch(model.arch);
     out["batch_size"] = model.batch;
+    out["ranks"] = ranks_.world_size();
     out["fusion"] = flags_.compile.fusion;
     if (!tuning.is_null()) out["tuning"] = tuning;
     WriteJson(flags_.json, out);
   }
 
- private:
+  bool Alone() const { return ranks_.world_size() == 1; }
+
+  // What ranks must have alike to take the same steps.
+  std::map<std::string, std::string> Protocol(bool real) const {
+    return {{"--warmup", std::to_string(flags_.warmup)},
+            {"--iterations", std::to_string(flags_.iterations)},
+            {"DATA", real ? "given" : "none"}};
+  }
+
+  // Several ranks stop where all know that one is to.
+  bool Stopped() const { return Alone() ? StopRequested() : stop_agreed_; }
+
+  // The loss of all ranks' images.
+  double OverRanks(double loss) {
+    if (Alone()) return loss;
+    std::array<double, 2> sums{loss, StopRequested() ? 1.0 : 0.0};
+    session_->SumOverRanks(sums);
+    stop_agreed_ = sums[1] > 0;
+    return sums[0] / ranks_.world_size();
+  }
+
+  // Of all ranks.
+  double ImagesPerStep() const {
+    return static_cast<double>(flags_.model.batch * ranks_.world_size());
+  }
+
   // The loss is read after each step, as training does.
   Measured Measure(runtime::BatchSource& source) {
     const int images = session_->FindInput(program_, "images");
@@ -127,7 +182,7 @@ class BenchCommand {
     measured.step_ms.reserve(flags_.iterations);
     runtime::DataStats before = source.stats();
     for (int64_t i = 0; i < flags_.warmup + flags_.iterations; ++i) {
-      if (StopRequested()) break;
+      if (Stopped()) break;
       const Clock::time_point start = Clock::now();
       const runtime::Batch& batch = source.Next();
       session_->SetInput(program_, images, batch.images().data(),
@@ -135,7 +190,7 @@ class BenchCommand {
       session_->SetInput(program_, labels, batch.labels.data(),
                          batch.labels.size() * sizeof(int32_t));
       session_->Step(program_);
-      measured.loss = session_->ReadScalar(program_, loss);
+      measured.loss = OverRanks(session_->ReadScalar(program_, loss));
       const std::chrono::duration<double, std::milli> spent =
           Clock::now() - start;
       if (flags_.log_format == "dll") LogStep(i + 1, measured.loss, spent);
@@ -156,15 +211,14 @@ class BenchCommand {
         .steps = 1,
         .iteration = step,
         .loss = loss,
-        .images_per_second =
-            static_cast<double>(flags_.model.batch) / spent.count()};
+        .images_per_second = ImagesPerStep() / spent.count()};
     fmt::print(text_, "{}\n", runtime::DllInterval({}, report));
   }
 
   void Report(const char* what, const Measured& measured, json* out) {
     if (measured.step_ms.empty()) return;
     const double median = runtime::Median(measured.step_ms);
-    const double rate = static_cast<double>(flags_.model.batch) / median * 1e3;
+    const double rate = ImagesPerStep() / median * 1e3;
     double total = 0;
     for (double ms : measured.step_ms) total += ms / 1e3;
     const json data = DataJson(measured.data, total);
@@ -215,10 +269,12 @@ class BenchCommand {
     }
   }
 
-  const BenchFlags& flags_;
+  BenchFlags flags_;
+  RankRun ranks_;
   FILE* const text_;
   std::unique_ptr<runtime::Session> session_;
   int program_ = -1;
+  bool stop_agreed_ = false;  // by all of several ranks
 };
 
 void Sweep(const BenchFlags& flags) {
@@ -232,19 +288,22 @@ void Sweep(const BenchFlags& flags) {
               : !flags.compile.dump.to.empty() ? "--dump-to"
               : !flags.compile.choices.empty() ? "--choices"
                                                : "--opt-level");
-  const SweepCell base{flags.model.batch,
+  FUSOR_CHECK(runtime::FindRankPlace(LauncherVariable).world_size == 1, kUsage,
+              "--sweep starts ranks itself: expected no launcher");
+  const SweepCell base{1, flags.model.batch,
                        flags.compile.amp ? "amp" : flags.compile.dtype,
                        flags.compile.fusion};
-  RunSweep(flags.sweep, models::CanonicalArch(flags.model.arch), base,
-           [&](const SweepCell& cell, FILE* log) {
-             BenchFlags own = flags;
-             own.log_format = "dll";
-             own.model.batch = cell.batch;
-             own.compile.fusion = cell.fusion;
-             own.compile.amp = cell.precision == "amp";
-             own.compile.dtype = own.compile.amp ? "fp32" : cell.precision;
-             BenchCommand(own, log).Run();
-           });
+  RunSweep(
+      flags.sweep, models::CanonicalArch(flags.model.arch), base,
+      [&](const SweepCell& cell, const runtime::RankPlace& place, FILE* log) {
+        BenchFlags own = flags;
+        own.log_format = "dll";
+        own.model.batch = cell.batch;
+        own.compile.fusion = cell.fusion;
+        own.compile.amp = cell.precision == "amp";
+        own.compile.dtype = own.compile.amp ? "fp32" : cell.precision;
+        BenchCommand(own, place, log).Run();
+      });
 }
 
 void RunBench(const BenchFlags& flags) {
@@ -252,7 +311,9 @@ void RunBench(const BenchFlags& flags) {
     Sweep(flags);
     return;
   }
-  BenchCommand(flags, TextStream({flags.json, flags.compile.dump.to})).Run();
+  BenchCommand(flags, runtime::FindRankPlace(LauncherVariable),
+               TextStream({flags.json, flags.compile.dump.to}))
+      .Run();
 }
 
 }  // namespace
@@ -281,6 +342,7 @@ void AddBench(CLI::App& app, Run* run) {
                    "dll: also print each step as NVIDIA's DLLogger does")
       ->capture_default_str()
       ->check(OneOf({"text", "dll"}));
+  AddRankFlags(*command, flags->ranks);
   AddSweepFlags(*command, flags->sweep);
   AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);

@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
@@ -138,7 +139,10 @@ ir::Cluster OpenCluster(const std::string& name) {
 }
 
 RankRun::RankRun(const RankFlags& flags)
-    : flags_(flags), place_(runtime::FindRankPlace(LauncherVariable)) {}
+    : RankRun(flags, runtime::FindRankPlace(LauncherVariable)) {}
+
+RankRun::RankRun(const RankFlags& flags, runtime::RankPlace place)
+    : flags_(flags), place_(std::move(place)) {}
 
 RankRun::~RankRun() = default;
 
@@ -173,7 +177,19 @@ void RankRun::Connect(const std::string& backend, FILE* text) {
   std::fflush(text);
 }
 
-void RankRun::Leave() {
+int RankRun::Threads(int asked) const {
+  if (asked != 0 || place_.local_size == 1) return asked;
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / place_.local_size);
+}
+
+void RankRun::Run(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    Fail(error);
+    throw;
+  }
   if (monitor_ != nullptr) monitor_->Leave();
 }
 
@@ -268,6 +284,12 @@ void RankRun::CheckParameters(const std::string& hash, FILE* text) {
   FUSOR_ASSERT(unlike.empty(), "{} in their parameters after training", unlike);
   fmt::print(text, "ranks     parameters are the same on all {}\n",
              world_size());
+}
+
+FILE* OpenNothing() {
+  FILE* file = std::fopen("/dev/null", "w");
+  FUSOR_CHECK(file != nullptr, kDevice, "cannot open /dev/null");
+  return file;
 }
 
 std::string ParameterHash(const runtime::Session& session) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,25 +41,28 @@ class RankRun {
  public:
   // Asks the environment. Throws kUsage where it makes no sense.
   explicit RankRun(const RankFlags& flags);
+  // Where the caller has started the ranks.
+  RankRun(const RankFlags& flags, runtime::RankPlace place);
   ~RankRun();
 
   int rank() const { return place_.rank; }
   int world_size() const { return place_.world_size; }
   bool leads() const { return place_.rank == 0; }
-  int local_size() const { return place_.local_size; }
+  // Of this rank: as many as were asked for, or, for 0 and several ranks on
+  // this host, its share of the cores.
+  int Threads(int asked) const;
   // Null with one rank.
   runtime::Communicator* communicator() const { return communicator_.get(); }
+
+  // Does what a rank does, and tells the others how it ended: that this one is
+  // done, or the error that it throws. Where that is the loss of a peer the
+  // process may end here, once it is known whose.
+  void Run(const std::function<void()>& work);
 
   // Meets the other ranks and connects to them; nothing with one rank. A line
   // to `text` tells who they are. From then on the loss of a rank ends this
   // process, whatever it does, with a line that names it and exit code 75.
   void Connect(const std::string& backend, FILE* text);
-  // To be called at the end: this rank is done, and others may be lost.
-  void Leave();
-  // To be called with the error that ends this rank. Where that is the loss of
-  // a peer, the process may end here, once it is known whose.
-  void Fail(const std::exception& error);
-
   // How gradients are cut into buckets.
   void SetOptions(codegen::CompileOptions& options) const;
 
@@ -72,6 +76,7 @@ class RankRun {
   void CheckParameters(const std::string& hash, FILE* text);
 
  private:
+  void Fail(const std::exception& error);
   std::string Hosts();
   std::string Unlike(const std::vector<std::string>& values) const;
   std::chrono::milliseconds timeout() const;
@@ -82,6 +87,9 @@ class RankRun {
   std::unique_ptr<runtime::RankMonitor> monitor_;
   std::unique_ptr<runtime::Communicator> communicator_;
 };
+
+// For what ranks other than the first have to say. Throws kDevice.
+FILE* OpenNothing();
 
 // Of all parameters, by name: whatever their layout and order.
 std::string ParameterHash(const runtime::Session& session);

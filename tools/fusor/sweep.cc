@@ -1,6 +1,10 @@
 #include "tools/fusor/sweep.h"
 
 #include <fmt/core.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -8,6 +12,7 @@
 
 #include "codegen/debug/forked.h"
 #include "ir/support/error.h"
+#include "runtime/ranks/socket.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
@@ -51,6 +56,70 @@ bool RunCell(const fs::path& log, const std::function<void(FILE*)>& measure) {
   return true;
 }
 
+std::vector<SweepCell> CellsOf(const SweepFlags& flags, const SweepCell& base) {
+  std::vector<SweepCell> cells;
+  for (const int64_t ranks : flags.ranks) {
+    for (const int64_t batch : OrBase(flags.batches, base.batch)) {
+      for (const auto& precision : OrBase(flags.precisions, base.precision)) {
+        for (const auto& fusion : OrBase(flags.fusions, base.fusion)) {
+          cells.push_back({ranks, batch, precision, fusion});
+        }
+      }
+    }
+  }
+  return cells;
+}
+
+runtime::RankPlace PlaceHere(int rank, int64_t ranks, int port) {
+  runtime::RankPlace place;
+  place.rank = place.local_rank = rank;
+  place.world_size = place.local_size = static_cast<int>(ranks);
+  place.host = "127.0.0.1";
+  place.port = port;
+  place.token = fmt::format("sweep {}", port);
+  place.launcher = "fusor bench";
+  return place;
+}
+
+// A rank other than the first, in a process of its own that ends with it.
+[[noreturn]] void RunOther(const SweepCell& cell, const MeasureCell& measure,
+                           const runtime::RankPlace& place) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  try {
+    measure(cell, place, nullptr);
+  } catch (const Error& e) {
+    fmt::print(stderr, "fusor: rank {}: {}\n", place.rank, e.what());
+    _exit(static_cast<int>(e.code()));
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "fusor: rank {}: {}\n", place.rank, e.what());
+    _exit(static_cast<int>(ErrorCode::kInternal));
+  }
+  _exit(0);
+}
+
+// This process is rank 0.
+void RunRanks(const SweepCell& cell, const MeasureCell& measure, FILE* log) {
+  if (cell.ranks == 1) return measure(cell, {}, log);
+  const int port = runtime::Socket::Listen("", 0).port();
+  std::vector<pid_t> others;
+  for (int rank = 1; rank < cell.ranks; ++rank) {
+    const auto place = PlaceHere(rank, cell.ranks, port);
+    const pid_t pid = fork();
+    FUSOR_CHECK(pid >= 0, kDevice, "cannot start rank {}: {}", rank,
+                std::strerror(errno));
+    if (pid == 0) RunOther(cell, measure, place);
+    others.push_back(pid);
+  }
+  measure(cell, PlaceHere(0, cell.ranks, port), log);
+  for (size_t i = 0; i < others.size(); ++i) {
+    int status = 0;
+    while (waitpid(others[i], &status, 0) < 0 && errno == EINTR) {
+    }
+    FUSOR_CHECK(status == 0, kPeerLost, "rank {} did not end as rank 0 did",
+                i + 1);
+  }
+}
+
 }  // namespace
 
 void AddSweepFlags(CLI::App& app, SweepFlags& f) {
@@ -62,12 +131,12 @@ void AddSweepFlags(CLI::App& app, SweepFlags& f) {
              "logs for `fusor report` into this folder; logs that are "
              "there are kept")
           ->type_name("DIR");
-  app.add_option("--ranks", f.ranks, "Ranks; today 1")
+  app.add_option("--ranks", f.ranks, "Ranks, on this host")
       ->delimiter(',')
       ->needs(sweep)
       ->allow_extra_args(false)
       ->capture_default_str()
-      ->check(WholeNumber(1, 1 << 20));
+      ->check(WholeNumber(1, 1 << 10));
   app.add_option("--batches", f.batches, "Batch sizes (that of -b)")
       ->delimiter(',')
       ->needs(sweep)
@@ -92,36 +161,26 @@ void AddSweepFlags(CLI::App& app, SweepFlags& f) {
 }
 
 void RunSweep(const SweepFlags& flags, const std::string& model,
-              const SweepCell& base,
-              const std::function<void(const SweepCell&, FILE*)>& measure) {
-  for (const int64_t ranks : flags.ranks) {
-    FUSOR_CHECK(ranks == 1, kUsage,
-                "--ranks: {} ranks would need a launcher, which there is not "
-                "yet; expected 1",
-                ranks);
-  }
-  const fs::path folder = fs::path(flags.folder) / "1n1g";
-  MakeFolder("--sweep", folder.string());
+              const SweepCell& base, const MeasureCell& measure) {
+  const std::vector<SweepCell> cells = CellsOf(flags, base);
   int64_t measured = 0, kept = 0;
   for (int64_t run = 1; run <= flags.runs; ++run) {
-    for (const int64_t batch : OrBase(flags.batches, base.batch)) {
-      for (const auto& precision : OrBase(flags.precisions, base.precision)) {
-        for (const auto& fusion : OrBase(flags.fusions, base.fusion)) {
-          const fs::path log =
-              folder / fmt::format("{}_b{}_{}{}_{}.log", model, batch,
-                                   precision, fusion == "on" ? "" : "-unfused",
-                                   run);
-          const bool there = fs::exists(log);
-          const SweepCell cell{batch, precision, fusion};
-          if (!there &&
-              !RunCell(log, [&](FILE* file) { measure(cell, file); })) {
-            return;
-          }
-          fmt::print("{} {}\n", there ? "kept    " : "measured", log.string());
-          std::fflush(stdout);
-          ++(there ? kept : measured);
-        }
+    for (const SweepCell& cell : cells) {
+      const fs::path folder =
+          fs::path(flags.folder) / fmt::format("1n{}g", cell.ranks);
+      MakeFolder("--sweep", folder.string());
+      const fs::path log =
+          folder / fmt::format("{}_b{}_{}{}_{}.log", model, cell.batch,
+                               cell.precision,
+                               cell.fusion == "on" ? "" : "-unfused", run);
+      const bool there = fs::exists(log);
+      if (!there &&
+          !RunCell(log, [&](FILE* file) { RunRanks(cell, measure, file); })) {
+        return;
       }
+      fmt::print("{} {}\n", there ? "kept    " : "measured", log.string());
+      std::fflush(stdout);
+      ++(there ? kept : measured);
     }
   }
   fmt::print("{} measured, {} kept\n", measured, kept);

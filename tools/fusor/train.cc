@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,13 +34,6 @@ using nlohmann::json;
 using runtime::EvalReport;
 using runtime::TrainReport;
 
-// For what ranks other than the first have to say.
-FILE* OpenNothing() {
-  FILE* file = std::fopen("/dev/null", "w");
-  FUSOR_CHECK(file != nullptr, kDevice, "cannot open /dev/null");
-  return file;
-}
-
 class TrainCommand {
  public:
   explicit TrainCommand(const TrainFlags& flags)
@@ -55,13 +46,7 @@ class TrainCommand {
   }
 
   void Run() {
-    try {
-      RunRank();
-    } catch (const std::exception& e) {
-      ranks_.Fail(e);
-      throw;
-    }
-    ranks_.Leave();
+    ranks_.Run([this] { RunRank(); });
   }
 
  private:
@@ -118,10 +103,7 @@ class TrainCommand {
   void TakePlace() {
     flags_.data.rank = ranks_.rank();
     flags_.data.world_size = ranks_.world_size();
-    if (flags_.compile.threads == 0 && ranks_.local_size() > 1) {
-      const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-      flags_.compile.threads = std::max(1, cores / ranks_.local_size());
-    }
+    flags_.compile.threads = ranks_.Threads(flags_.compile.threads);
     if (ranks_.leads()) return;
     flags_.log = {};
     flags_.checkpoint = {};

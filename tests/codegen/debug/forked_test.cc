@@ -23,6 +23,10 @@ TEST(ForkedTest, SignalsAreNamed) {
   EXPECT_EQ(RunForked([] { std::raise(SIGKILL); }), "SIGKILL");
 }
 
+TEST(ForkedTest, WorkThatEndsTheProcessHasNotReturned) {
+  EXPECT_EQ(RunForked([] { std::_Exit(75); }), "exit code 75");
+}
+
 TEST(ForkedTest, BugsAreReportedWithTheirMessage) {
   EXPECT_NE(RunForked([] {
               FUSOR_ASSERT(1 > 2, "so much {}", "text");
