@@ -8,6 +8,9 @@ namespace fusor::runtime {
 Executable::~Executable() = default;
 Event::~Event() = default;
 Stream::~Stream() = default;
+std::unique_ptr<Executable> Stream::Capture(const std::function<void()>&) {
+  return nullptr;
+}
 Memory::~Memory() = default;
 Device::~Device() = default;
 Backend::~Backend() = default;

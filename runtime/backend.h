@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,6 +50,12 @@ class Stream {
   virtual void Wait(const Event& event) = 0;
   // Blocks the host until all work has ended; throws its first error.
   virtual void Synchronize() = 0;
+  // Remembers the launches that `work` gives to this stream, instead of running
+  // them, as one executable without arguments: cheaper to launch. Addresses
+  // stay as they are. Null, and `work` is not called, where the device has no
+  // such thing or was opened without.
+  virtual std::unique_ptr<Executable> Capture(
+      const std::function<void()>& work);
 };
 
 // Device memory, zero-filled at first. Freed on destruction.
@@ -75,7 +82,8 @@ class Device {
 };
 
 struct BackendOptions {
-  int threads = 0;  // compute threads of a CPU device; 0: cores / local ranks
+  int threads = 0;    // compute threads of a CPU device; 0: cores / local ranks
+  bool graph = true;  // a GPU launches a whole step as one graph
 };
 
 // One plug-in. Lives as long as the process.
@@ -106,7 +114,7 @@ struct BackendEntry {
   const char* build_id;  // kBuildId of the generated runtime/build_id.h
   std::unique_ptr<Backend> (*create)();
 };
-inline constexpr int kBackendAbiVersion = 2;
+inline constexpr int kBackendAbiVersion = 3;
 inline constexpr char kBackendEntry[] = "FusorBackendEntry";
 const char* BuildId();
 

@@ -87,6 +87,11 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
                         constant.bytes.size());
   }
   stream.Synchronize();
+  captured_.reset();
+  if (!numbers_.empty()) return;
+  captured_ = stream.Capture([&] {
+    for (size_t i = 0; i < launches_.size(); ++i) RunStep(i, stream);
+  });
 }
 
 void Executor::RunStep(size_t step, Stream& stream) {
@@ -102,6 +107,7 @@ void Executor::RunStep(size_t step, Stream& stream) {
 }
 
 void Executor::Run(Stream& stream) {
+  if (captured_ != nullptr) return stream.Launch(*captured_, nullptr, 0);
   for (size_t i = 0; i < launches_.size(); ++i) RunStep(i, stream);
 }
 

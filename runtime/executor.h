@@ -33,7 +33,9 @@ class Executor {
   // Address of one of the plan's buffers. REQUIRES: bound.
   void* address(int buffer) const { return addresses_[buffer]; }
 
-  // Enqueues every step of the plan. REQUIRES: bound.
+  // Enqueues every step of the plan, as what Bind has captured of them where
+  // the stream does that: not with collectives. REQUIRES: bound, to the same
+  // stream.
   void Run(Stream& stream);
   // Enqueues one step, for profiles. A run is all of them, in order.
   void RunStep(size_t step, Stream& stream);
@@ -56,7 +58,8 @@ class Executor {
   std::vector<void*> addresses_;
   std::vector<Launch> launches_;
   Communicator* const communicator_;
-  std::vector<int64_t> numbers_;  // of this run's collectives
+  std::vector<int64_t> numbers_;          // of this run's collectives
+  std::unique_ptr<Executable> captured_;  // all steps
 };
 
 }  // namespace fusor::runtime

@@ -1,7 +1,6 @@
 #include "runtime/session.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "codegen/compiler.h"
 #include "ir/support/error.h"
@@ -343,15 +342,20 @@ void Session::RunStep(int program, size_t step) {
 
 std::vector<double> Session::ProfileStep(int program) {
   Executor& executor = *programs_[program]->executor;
-  std::vector<double> ms;
+  std::vector<std::unique_ptr<Event>> events;
+  for (size_t i = 0; i <= executor.num_steps(); ++i) {
+    events.push_back(device_->CreateEvent());
+  }
   stream_->Synchronize();
+  stream_->Record(*events[0]);
   for (size_t i = 0; i < executor.num_steps(); ++i) {
-    const auto start = std::chrono::steady_clock::now();
     executor.RunStep(i, *stream_);
-    stream_->Synchronize();
-    const auto end = std::chrono::steady_clock::now();
-    ms.push_back(
-        std::chrono::duration<double, std::milli>(end - start).count());
+    stream_->Record(*events[i + 1]);
+  }
+  stream_->Synchronize();
+  std::vector<double> ms;
+  for (size_t i = 0; i < executor.num_steps(); ++i) {
+    ms.push_back(events[i + 1]->ElapsedMs(*events[i]));
   }
   return ms;
 }

@@ -119,7 +119,7 @@ class Session {
   void RunStep(int program, size_t step);
 
   // For profiles: milliseconds of each step of the plan in one run of the
-  // program, with a synchronisation after each.
+  // program, between events of the device.
   std::vector<double> ProfileStep(int program);
 
  private:

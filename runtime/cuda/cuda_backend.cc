@@ -4,6 +4,7 @@
 #include "runtime/backend.h"
 #include "runtime/build_id.h"
 #include "runtime/cuda/cuda_compiler.h"
+#include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/cuda_libraries.h"
 #include "runtime/cuda/disassembler.h"
 #include "runtime/cuda/nvrtc_compiler.h"
@@ -24,22 +25,20 @@ class CudaBackend : public runtime::Backend {
       lines.push_back(std::move(line));
     }
     lines.emplace_back(
-        "compiles kernels for a GPU (fusor compile --target nvidia-h200); does "
-        "not run them");
+        "compiles kernels for a GPU (fusor compile --target nvidia-h200); no "
+        "GPU has run them yet, nor does a library run convolutions here");
     return lines;
   }
 
   std::unique_ptr<runtime::Device> OpenDevice(
-      int ordinal, const runtime::BackendOptions&) override {
-    FUSOR_CHECK(false, kDevice,
-                "CUDA device {}: backend cuda compiles kernels and does not "
-                "run them; the driver offers {} devices",
-                ordinal, CountDevices());
+      int ordinal, const runtime::BackendOptions& options) override {
+    return OpenCudaDevice(ordinal, options, nullptr);
   }
 
   std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
       const std::string& target, const runtime::BackendOptions&) override {
-    const std::string name = target.empty() ? kDefaultTarget : target;
+    std::string name = target.empty() ? TargetOfDevice() : target;
+    if (name.empty()) name = kDefaultTarget;
     ir::Target description = ir::FindTarget(name);
     FUSOR_CHECK(description.simt && description.compute_capability > 0, kUsage,
                 "CUDA backend: target {} is not an NVIDIA GPU", name);

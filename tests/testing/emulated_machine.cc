@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "codegen/cuda/print_cuda.h"
 #include "ir/support/error.h"
-#include "tests/testing/emulated_gpu.h"
 
 namespace fusor::test {
 namespace {
@@ -110,17 +108,24 @@ void EmulatedMachine::Expect(const codegen::Plan& plan) {
 
 void EmulatedMachine::Launch(const std::string& text,
                              const codegen::Kernel& kernel, void* const* args) {
-  if (!CompiledTexts().contains(text)) CompileTexts();
   std::vector<EmulatedBuffer> buffers;
   for (size_t b = 0; b < kernel.buffers.size(); ++b) {
     const codegen::KernelBuffer& buffer = kernel.buffers[b];
     buffers.push_back({args[b], buffer.num_bytes(), buffer.written, true});
   }
+  Launch(text, CudaLaunches(kernel), buffers);
+}
+
+void EmulatedMachine::Launch(const std::string& text,
+                             std::span<const codegen::CudaLaunch> launches,
+                             std::span<const EmulatedBuffer> buffers) {
+  if (!CompiledTexts().contains(text)) CompileTexts();
   const EmulatedText& compiled = CompiledTexts().at(text);
-  const std::string problem =
-      compiled.module->Run(compiled.index, CudaLaunches(kernel), buffers,
-                           random_(), EmulatedChecks::kBounds);
-  FUSOR_ASSERT(problem.empty(), "kernel {}: {}", kernel.name, problem);
+  const std::string problem = compiled.module->Run(
+      compiled.index, launches, buffers, random_(), EmulatedChecks::kBounds);
+  // "fusor kernel" and its hash.
+  FUSOR_ASSERT(problem.empty(), "{}: {}", text.substr(3, text.find('\n') - 3),
+               problem);
   ++num_launches_;
 }
 
@@ -145,11 +150,15 @@ void EmulatedMachine::RemoveMemory(const char* begin) {
   memory_.erase(begin);
 }
 
-bool EmulatedMachine::Owns(const char* begin, int64_t bytes) const {
+int64_t EmulatedMachine::BytesFrom(const char* begin) const {
   auto it = memory_.upper_bound(begin);
-  if (it == memory_.begin()) return false;
+  if (it == memory_.begin()) return 0;
   --it;
-  return begin + bytes <= it->first + it->second;
+  return std::max<int64_t>(it->first + it->second - begin, 0);
+}
+
+bool EmulatedMachine::Owns(const char* begin, int64_t bytes) const {
+  return BytesFrom(begin) >= bytes;
 }
 
 }  // namespace fusor::test

@@ -7,11 +7,14 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "codegen/cuda/print_cuda.h"
 #include "codegen/kernel_ir.h"
 #include "codegen/plan.h"
+#include "tests/testing/emulated_gpu.h"
 #include "tests/testing/plan_watch.h"
 
 namespace fusor::test {
@@ -35,7 +38,8 @@ class EmulatedMachine {
   // --- Work ------------------------------------------------------------------
 
   int AddQueue();
-  // May run some of what there is, and throw its errors.
+  // May run some of what there is, and throw its errors, after which all work
+  // is forgotten.
   void Add(int queue, Work work);
   HappeningPtr Record(int queue);
   // Null: of an event that was never recorded, which is no wait.
@@ -57,6 +61,9 @@ class EmulatedMachine {
   }
   void Launch(const std::string& text, const codegen::Kernel& kernel,
               void* const* args);
+  void Launch(const std::string& text,
+              std::span<const codegen::CudaLaunch> launches,
+              std::span<const EmulatedBuffer> buffers);
   int64_t num_launches() const { return num_launches_; }
   size_t num_texts() const { return texts_.size(); }
 
@@ -66,6 +73,8 @@ class EmulatedMachine {
   void RemoveMemory(const char* begin);
   // Whether it lies within one piece.
   bool Owns(const char* begin, int64_t bytes) const;
+  // From there to the end of its piece; 0 outside of all.
+  int64_t BytesFrom(const char* begin) const;
   int64_t used_bytes() const { return used_bytes_; }
 
  private:

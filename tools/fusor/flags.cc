@@ -164,6 +164,10 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
   app.add_option("--threads", f.threads, "Compute threads (0: all cores)")
       ->capture_default_str()
       ->check(WholeNumber(0, 4096));
+  app.add_option("--cuda-graph", f.cuda_graph,
+                 "Launch a GPU's steps as one graph: on or off")
+      ->capture_default_str()
+      ->check(on_off);
   app.add_option("--fusion", f.fusion, "Fuse kernels: on or off")
       ->capture_default_str()
       ->check(on_off);

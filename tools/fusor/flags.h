@@ -54,6 +54,7 @@ struct CompileFlags {
   std::string backend = "cpu";
   std::string target;  // empty: this machine
   int threads = 0;
+  std::string cuda_graph = "on";
   std::string fusion = "on";
   std::string rounding = "fast";
   std::string winograd = "on";

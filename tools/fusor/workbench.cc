@@ -230,7 +230,9 @@ std::unique_ptr<runtime::Session> OpenSession(
     const CompileFlags& flags, runtime::Communicator* communicator) {
   return std::make_unique<runtime::Session>(
       runtime::LoadBackend(flags.backend),
-      runtime::BackendOptions{.threads = flags.threads}, communicator);
+      runtime::BackendOptions{.threads = flags.threads,
+                              .graph = flags.cuda_graph == "on"},
+      communicator);
 }
 
 std::string KernelText(const codegen::Plan& plan) {

@@ -1,0 +1,234 @@
+#include "runtime/cuda/cuda_device.h"
+
+#include <algorithm>
+
+#include "ir/support/error.h"
+#include "ir/target.h"
+#include "runtime/cuda/context.h"
+#include "runtime/cuda/cuda_executable.h"
+#include "runtime/cuda/cuda_libraries.h"
+#include "runtime/cuda/host_copies.h"
+#include "runtime/cuda/nvtx_range.h"
+
+namespace fusor::cuda {
+namespace {
+
+using ContextPtr = std::shared_ptr<const Context>;
+
+CUdeviceptr Address(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+class CudaMemory : public runtime::Memory {
+ public:
+  CudaMemory(ContextPtr context, size_t bytes)
+      : context_(std::move(context)), bytes_(bytes) {
+    const Driver& driver = context_->Enter();
+    const CUresult result =
+        driver.cuMemAlloc(&data_, std::max<size_t>(bytes, 1));
+    FUSOR_CHECK(result != CUDA_ERROR_OUT_OF_MEMORY, kOutOfMemory,
+                "{}: {} bytes asked for, {} free", context_->name(), bytes,
+                context_->free_bytes());
+    driver.Check(result, "cuMemAlloc");
+    // Work of later streams finds it done.
+    const CUresult zeroed = driver.cuMemsetD8Async(data_, 0, bytes, nullptr);
+    const CUresult ended =
+        zeroed == CUDA_SUCCESS ? driver.cuStreamSynchronize(nullptr) : zeroed;
+    if (ended != CUDA_SUCCESS) Driver::Ignore(driver.cuMemFree(data_));
+    driver.Check(ended, "cuMemsetD8Async");
+  }
+  ~CudaMemory() override {
+    Driver::Ignore(context_->EnterNoThrow().cuMemFree(data_));
+  }
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+
+  void* data() override { return reinterpret_cast<void*>(data_); }
+  size_t bytes() const override { return bytes_; }
+
+ private:
+  ContextPtr context_;
+  size_t bytes_;
+  CUdeviceptr data_ = 0;
+};
+
+class CudaEvent : public runtime::Event {
+ public:
+  explicit CudaEvent(ContextPtr context)
+      : context_(std::move(context)), event_(*context_, true) {}
+  void Synchronize() override {
+    const Driver& driver = context_->Enter();
+    driver.Check(driver.cuEventSynchronize(event_.get()), "cuEventSynchronize");
+  }
+  double ElapsedMs(const runtime::Event& start) const override {
+    const Driver& driver = context_->Enter();
+    float ms = 0;
+    const CUevent from = static_cast<const CudaEvent&>(start).get();
+    driver.Check(driver.cuEventElapsedTime(&ms, from, event_.get()),
+                 "cuEventElapsedTime");
+    return ms;
+  }
+  CUevent get() const { return event_.get(); }
+
+ private:
+  ContextPtr context_;
+  DriverEvent event_;
+};
+
+class CudaStream : public runtime::Stream {
+ public:
+  CudaStream(ContextPtr context, bool graphs)
+      : context_(std::move(context)), graphs_(graphs), copies_(*context_) {
+    const Driver& driver = context_->Enter();
+    driver.Check(driver.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
+                 "cuStreamCreate");
+  }
+  // Whatever it still has to do touches memory that lives no longer.
+  ~CudaStream() override {
+    const Driver& driver = context_->EnterNoThrow();
+    Driver::Ignore(driver.cuStreamSynchronize(stream_));
+    Driver::Ignore(driver.cuStreamDestroy(stream_));
+  }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  void Launch(const runtime::Executable& executable, void* const* args,
+              size_t num_args) override {
+    const auto& work = static_cast<const CudaExecutable&>(executable);
+    FUSOR_ASSERT(num_args == work.num_args(), "{}: {} arguments, expected {}",
+                 work.name(), num_args, work.num_args());
+    const NvtxRange range(work.name().c_str());
+    work.Enqueue(context_->Enter(), stream_, args);
+  }
+  void CopyToDevice(void* device, const void* host, size_t bytes) override {
+    const NvtxRange range("copy to device");
+    copies_.Copy(Address(device), host, bytes, stream_);
+  }
+  void CopyToHost(void* host, const void* device, size_t bytes) override {
+    const Driver& driver = context_->Enter();
+    driver.Check(
+        driver.cuMemcpyDtoHAsync(host, Address(device), bytes, stream_),
+        "cuMemcpyDtoHAsync");
+  }
+  void Record(runtime::Event& event) override {
+    const Driver& driver = context_->Enter();
+    driver.Check(
+        driver.cuEventRecord(static_cast<CudaEvent&>(event).get(), stream_),
+        "cuEventRecord");
+  }
+  void Wait(const runtime::Event& event) override {
+    const Driver& driver = context_->Enter();
+    const CUevent awaited = static_cast<const CudaEvent&>(event).get();
+    driver.Check(driver.cuStreamWaitEvent(stream_, awaited, 0),
+                 "cuStreamWaitEvent");
+  }
+  void Synchronize() override {
+    const Driver& driver = context_->Enter();
+    driver.Check(driver.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+  }
+
+  std::unique_ptr<runtime::Executable> Capture(
+      const std::function<void()>& work) override {
+    if (!graphs_) return nullptr;
+    const Driver& driver = context_->Enter();
+    driver.Check(driver.cuStreamBeginCapture(
+                     stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                 "cuStreamBeginCapture");
+    CUgraph graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      Driver::Ignore(driver.cuStreamEndCapture(stream_, &graph));
+      if (graph != nullptr) Driver::Ignore(driver.cuGraphDestroy(graph));
+      throw;
+    }
+    driver.Check(driver.cuStreamEndCapture(stream_, &graph),
+                 "cuStreamEndCapture");
+    return InstantiateGraph(*context_, graph);
+  }
+
+ private:
+  ContextPtr context_;
+  const bool graphs_;
+  HostCopies copies_;
+  CUstream stream_ = nullptr;
+};
+
+class CudaDevice : public runtime::Device {
+ public:
+  CudaDevice(int ordinal, bool graphs, MakeDeviceCall make_call)
+      : context_(std::make_shared<const Context>(ordinal)),
+        graphs_(graphs),
+        make_call_(std::move(make_call)) {}
+
+  std::string description() const override {
+    return fmt::format("{}, sm_{}, {} multiprocessors", context_->name(),
+                       context_->compute_capability(),
+                       context_->multiprocessors());
+  }
+  std::unique_ptr<runtime::Memory> Allocate(size_t bytes) override {
+    return std::make_unique<CudaMemory>(context_, bytes);
+  }
+  size_t free_bytes() const override {
+    const size_t free = context_->free_bytes();
+    return free - std::min(free, kReservedBytes);
+  }
+  std::unique_ptr<runtime::Stream> CreateStream() override {
+    return std::make_unique<CudaStream>(context_, graphs_);
+  }
+  std::unique_ptr<runtime::Event> CreateEvent() override {
+    return std::make_unique<CudaEvent>(context_);
+  }
+  std::unique_ptr<runtime::Executable> LoadKernel(
+      const codegen::CompiledKernel& kernel) override {
+    return LoadKernelModule(*context_, kernel);
+  }
+  std::unique_ptr<runtime::Executable> LoadCall(
+      const codegen::LibraryCall& call) override {
+    context_->Enter();
+    std::unique_ptr<DeviceCall> ready = make_call_ ? make_call_(call) : nullptr;
+    FUSOR_CHECK(ready != nullptr, kDevice,
+                "{}: {}: the CUDA backend has no library that runs it",
+                context_->name(), call.op);
+    return WrapCall(call, std::move(ready));
+  }
+
+ private:
+  ContextPtr context_;
+  const bool graphs_;
+  MakeDeviceCall make_call_;
+};
+
+std::string Upper(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::toupper(c));
+  return text;
+}
+
+}  // namespace
+
+std::unique_ptr<runtime::Device> OpenCudaDevice(
+    int ordinal, const runtime::BackendOptions& options,
+    MakeDeviceCall make_call) {
+  return std::make_unique<CudaDevice>(ordinal, options.graph,
+                                      std::move(make_call));
+}
+
+std::string TargetOfDevice() {
+  if (CountDevices() == 0) return "";
+  const Context context(0);
+  std::string fits;
+  for (const std::string& name : ir::TargetNames()) {
+    const ir::Target target = ir::FindTarget(name);
+    if (target.compute_capability != context.compute_capability()) continue;
+    // "nvidia-h200" of "NVIDIA H200 NVL".
+    const std::string model = Upper(name.substr(name.find('-') + 1));
+    if (Upper(context.name()).find(model) != std::string::npos) return name;
+    if (fits.empty()) fits = name;
+  }
+  FUSOR_CHECK(!fits.empty(), kDevice,
+              "{}: no target describes sm_{}; `fusor doctor` lists them",
+              context.name(), context.compute_capability());
+  return fits;
+}
+
+}  // namespace fusor::cuda

@@ -1,0 +1,128 @@
+#include "runtime/cuda/cuda_executable.h"
+
+#include <array>
+
+#include "ir/support/error.h"
+
+namespace fusor::cuda {
+namespace {
+
+// Of a kernel: 8 bytes each of the 32,764 that sm_70 and later take.
+constexpr size_t kMaxArgs = 4095;
+
+class KernelModule : public CudaExecutable {
+ public:
+  KernelModule(const Context& context, const codegen::CompiledKernel& kernel)
+      : CudaExecutable(kernel.kernel.name, kernel.kernel.buffers.size()),
+        context_(context) {
+    FUSOR_ASSERT(num_args() <= kMaxArgs, "kernel {}: {} arguments, at most {}",
+                 name(), num_args(), kMaxArgs);
+    const Driver& driver = context.Enter();
+    const CUresult loaded =
+        driver.cuModuleLoadData(&module_, kernel.binary.c_str());
+    driver.Check(loaded, fmt::format("kernel {} on {}: cuModuleLoadData",
+                                     name(), context.name())
+                             .c_str());
+    for (const codegen::CudaLaunch& launch : CudaLaunches(kernel.kernel)) {
+      Phase phase{nullptr, static_cast<unsigned>(launch.blocks),
+                  static_cast<unsigned>(launch.threads)};
+      const CUresult found = driver.cuModuleGetFunction(
+          &phase.function, module_, launch.entry.c_str());
+      if (found != CUDA_SUCCESS) Driver::Ignore(driver.cuModuleUnload(module_));
+      driver.Check(found, fmt::format("kernel {}: cuModuleGetFunction {}",
+                                      name(), launch.entry)
+                              .c_str());
+      phases_.push_back(phase);
+    }
+  }
+  ~KernelModule() override {
+    Driver::Ignore(context_.EnterNoThrow().cuModuleUnload(module_));
+  }
+  KernelModule(const KernelModule&) = delete;
+  KernelModule& operator=(const KernelModule&) = delete;
+
+  void Enqueue(const Driver& driver, CUstream stream,
+               void* const* args) const override {
+    std::array<void*, kMaxArgs> params;  // uninitialised beyond num_args()
+    for (size_t i = 0; i < num_args(); ++i) {
+      params[i] = const_cast<void**>(&args[i]);
+    }
+    for (const Phase& phase : phases_) {
+      driver.Check(driver.cuLaunchKernel(phase.function, phase.blocks, 1, 1,
+                                         phase.threads, 1, 1, 0, stream,
+                                         params.data(), nullptr),
+                   "cuLaunchKernel");
+    }
+  }
+
+ private:
+  struct Phase {
+    CUfunction function;
+    unsigned blocks;
+    unsigned threads;
+  };
+
+  const Context& context_;
+  CUmodule module_ = nullptr;
+  std::vector<Phase> phases_;
+};
+
+class CallExecutable : public CudaExecutable {
+ public:
+  CallExecutable(const codegen::LibraryCall& call,
+                 std::unique_ptr<DeviceCall> ready)
+      : CudaExecutable(call.op, call.operands.size() + call.results.size() +
+                                    (call.workspace_bytes > 0 ? 1 : 0)),
+        ready_(std::move(ready)) {}
+  void Enqueue(const Driver&, CUstream stream,
+               void* const* args) const override {
+    ready_->Enqueue(stream, args);
+  }
+
+ private:
+  std::unique_ptr<DeviceCall> ready_;
+};
+
+class GraphExecutable : public CudaExecutable {
+ public:
+  GraphExecutable(const Context& context, CUgraph graph)
+      : CudaExecutable("step", 0), context_(context) {
+    const Driver& driver = context.Enter();
+    const CUresult made = driver.cuGraphInstantiate(&graph_, graph, 0);
+    Driver::Ignore(driver.cuGraphDestroy(graph));
+    driver.Check(made, "cuGraphInstantiate");
+  }
+  ~GraphExecutable() override {
+    Driver::Ignore(context_.EnterNoThrow().cuGraphExecDestroy(graph_));
+  }
+  GraphExecutable(const GraphExecutable&) = delete;
+  GraphExecutable& operator=(const GraphExecutable&) = delete;
+
+  void Enqueue(const Driver& driver, CUstream stream,
+               void* const*) const override {
+    driver.Check(driver.cuGraphLaunch(graph_, stream), "cuGraphLaunch");
+  }
+
+ private:
+  const Context& context_;
+  CUgraphExec graph_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaExecutable> LoadKernelModule(
+    const Context& context, const codegen::CompiledKernel& kernel) {
+  return std::make_unique<KernelModule>(context, kernel);
+}
+
+std::unique_ptr<CudaExecutable> WrapCall(const codegen::LibraryCall& call,
+                                         std::unique_ptr<DeviceCall> ready) {
+  return std::make_unique<CallExecutable>(call, std::move(ready));
+}
+
+std::unique_ptr<CudaExecutable> InstantiateGraph(const Context& context,
+                                                 CUgraph graph) {
+  return std::make_unique<GraphExecutable>(context, graph);
+}
+
+}  // namespace fusor::cuda

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/cuda/print_cuda.h"
+#include "codegen/plan.h"
+#include "runtime/backend.h"
+#include "runtime/cuda/context.h"
+#include "runtime/cuda/device_call.h"
+
+namespace fusor::cuda {
+
+// What a CudaStream launches: a kernel, a library call or a graph. The context
+// must outlive it.
+class CudaExecutable : public runtime::Executable {
+ public:
+  CudaExecutable(std::string name, size_t num_args)
+      : name_(std::move(name)), num_args_(num_args) {}
+  const std::string& name() const { return name_; }
+  size_t num_args() const { return num_args_; }
+  // The context is current.
+  virtual void Enqueue(const Driver& driver, CUstream stream,
+                       void* const* args) const = 0;
+
+ private:
+  std::string name_;
+  size_t num_args_;
+};
+
+// Throws kDevice when the driver refuses the code.
+std::unique_ptr<CudaExecutable> LoadKernelModule(
+    const Context& context, const codegen::CompiledKernel& kernel);
+
+std::unique_ptr<CudaExecutable> WrapCall(const codegen::LibraryCall& call,
+                                         std::unique_ptr<DeviceCall> ready);
+
+// Takes `graph`.
+std::unique_ptr<CudaExecutable> InstantiateGraph(const Context& context,
+                                                 CUgraph graph);
+
+}  // namespace fusor::cuda

@@ -1,0 +1,73 @@
+#pragma once
+
+// The CUDA driver, opened at run time. Its functions are members under the
+// names that cuda.h gives them.
+
+#include <cuda.h>
+
+#include <string>
+
+namespace fusor::cuda {
+
+// Oldest driver that runs what NVRTC 13 compiles: as cuDriverGetVersion says.
+inline constexpr int kLeastDriverVersion = 13000;
+
+#define FUSOR_DRIVER_FUNCTIONS(F) \
+  F(cuInit)                       \
+  F(cuDriverGetVersion)           \
+  F(cuGetErrorName)               \
+  F(cuGetErrorString)             \
+  F(cuDeviceGetCount)             \
+  F(cuDeviceGet)                  \
+  F(cuDeviceGetName)              \
+  F(cuDeviceGetAttribute)         \
+  F(cuDevicePrimaryCtxRetain)     \
+  F(cuDevicePrimaryCtxRelease)    \
+  F(cuCtxSetCurrent)              \
+  F(cuMemGetInfo)                 \
+  F(cuMemAlloc)                   \
+  F(cuMemFree)                    \
+  F(cuMemHostAlloc)               \
+  F(cuMemFreeHost)                \
+  F(cuMemsetD8Async)              \
+  F(cuMemcpyHtoDAsync)            \
+  F(cuMemcpyDtoHAsync)            \
+  F(cuMemcpyDtoDAsync)            \
+  F(cuStreamCreate)               \
+  F(cuStreamDestroy)              \
+  F(cuStreamSynchronize)          \
+  F(cuStreamWaitEvent)            \
+  F(cuStreamBeginCapture)         \
+  F(cuStreamEndCapture)           \
+  F(cuGraphInstantiate)           \
+  F(cuGraphLaunch)                \
+  F(cuGraphExecDestroy)           \
+  F(cuGraphDestroy)               \
+  F(cuEventCreate)                \
+  F(cuEventDestroy)               \
+  F(cuEventRecord)                \
+  F(cuEventSynchronize)           \
+  F(cuEventElapsedTime)           \
+  F(cuModuleLoadData)             \
+  F(cuModuleUnload)               \
+  F(cuModuleGetFunction)          \
+  F(cuLaunchKernel)
+
+struct Driver {
+#define FUSOR_DRIVER_MEMBER(name) decltype(&::name) name = nullptr;
+  FUSOR_DRIVER_FUNCTIONS(FUSOR_DRIVER_MEMBER)
+#undef FUSOR_DRIVER_MEMBER
+
+  // Throws kOutOfMemory, or else kDevice, naming the call and the driver's
+  // reason.
+  void Check(CUresult result, const char* call) const;
+  // For destructors, which cannot throw: the process ends soon, or the next
+  // call says the same.
+  static void Ignore(CUresult) noexcept {}
+};
+
+// Opens and initialises the driver, at the first call. Throws kDevice where
+// there is none, or one that lacks a function or is too old.
+const Driver& LoadDriver();
+
+}  // namespace fusor::cuda

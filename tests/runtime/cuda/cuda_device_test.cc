@@ -1,0 +1,419 @@
+// The CUDA device on a driver that emulates a GPU: what it asks of a driver,
+// and that sessions train on it. No GPU takes part.
+
+#include "runtime/cuda/cuda_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+
+#include "codegen/compiler.h"
+#include "codegen/cuda/print_cuda.h"
+#include "ir/support/error.h"
+#include "ir/tensor_bytes.h"
+#include "ir/training_names.h"
+#include "runtime/backend_loader.h"
+#include "runtime/session.h"
+#include "tests/runtime/cuda/stand_in_driver.h"
+#include "tests/testing/cuda_planner.h"
+#include "tests/testing/emulated_device.h"
+#include "tests/testing/library_call.h"
+#include "tests/testing/numeric.h"
+#include "tests/testing/small_models.h"
+#include "tests/testing/step_parity.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::ProgramKind;
+using ir::DType;
+using ir::Tensor;
+using runtime::Session;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kBatch = 4;
+
+// A library call as a function of the host in the stream.
+class HostCall : public cuda::DeviceCall {
+ public:
+  HostCall(StandIn& driver, const codegen::LibraryCall& call)
+      : driver_(driver), call_(call) {}
+  void Enqueue(CUstream stream, void* const* args) const override {
+    const size_t workspaces = call_.workspace_bytes > 0 ? 1 : 0;
+    jobs_.push_back({call_,
+                     {args, args + call_.operands.size() +
+                                call_.results.size() + workspaces}});
+    const auto run = [](void* data) {
+      const Job& job = *static_cast<Job*>(data);
+      RunLibraryCall(job.call, job.args.data());
+    };
+    EXPECT_EQ(driver_.LaunchHost(stream, run, &jobs_.back()), CUDA_SUCCESS);
+  }
+
+ private:
+  struct Job {
+    const codegen::LibraryCall& call;
+    std::vector<void*> args;
+  };
+  StandIn& driver_;
+  const codegen::LibraryCall call_;
+  mutable std::deque<Job> jobs_;
+};
+
+// The CUDA device with kernels' text as machine code, and with library calls.
+class StandInBackend : public runtime::Backend {
+ public:
+  explicit StandInBackend(const StandInOptions& options = {})
+      : driver_(LoadStandIn()) {
+    driver_.Reset(options);
+  }
+  StandIn& driver() { return driver_; }
+
+  std::string name() const override { return "stand-in"; }
+  int device_count() const override { return 1; }
+  std::vector<std::string> Diagnose() const override { return {}; }
+  std::unique_ptr<runtime::Device> OpenDevice(
+      int ordinal, const runtime::BackendOptions& options) override {
+    return cuda::OpenCudaDevice(
+        ordinal, options, [this](const codegen::LibraryCall& call) {
+          return std::make_unique<HostCall>(driver_, call);
+        });
+  }
+  std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
+      const std::string& target,
+      const runtime::BackendOptions& options) override {
+    return texts_.CreateCompiler(target, options);
+  }
+
+ private:
+  StandIn& driver_;
+  EmulatedBackend texts_{
+      {.compiler = [] { return CudaPlanner("nvidia-h200"); }}};
+};
+
+// What a session is trained with.
+struct Setting {
+  DType dtype = DType::kF32;
+  bool graph = true;
+};
+
+class Training {
+ public:
+  Training(runtime::Backend& backend, const Setting& setting)
+      : session_(backend, {.graph = setting.graph}) {
+    options_.passes.precision.dtype = setting.dtype;
+    options_.passes.loss_scale.dynamic = setting.dtype == DType::kF16;
+    options_.passes.micro_batches = passes::MicroBatches::kFinish;
+    Add(models::Phase::kTrain, ProgramKind::kTrain);
+    Add(models::Phase::kTrain, ProgramKind::kAccumulate);
+    Add(models::Phase::kEval, ProgramKind::kEval);
+    session_.InitializeState(1);
+  }
+
+  // Another batch each time, whose memory is overwritten at once.
+  void Step(int program, uint64_t seed) {
+    Set(program, "images",
+        RandomTensor({DType::kU8, {kBatch, 32, 32, 3}, {}}, seed, 0, 256));
+    Set(program, "labels",
+        RandomTensor({DType::kI32, {kBatch}, {}}, seed, 0, 10));
+    Set(program, "weights",
+        MakeTensor({DType::kF32, {kBatch}, {}},
+                   std::vector<double>(kBatch, 1)));
+    Set(program, ir::kLearningRate, MakeTensor({DType::kF32, {}, {}}, {0.01}));
+    Set(program, "random_key", MakeTensor({DType::kI64, {}, {}}, {7}));
+    Set(program, "step",
+        MakeTensor({DType::kI32, {}, {}}, {static_cast<double>(seed)}));
+    session_.Step(program);
+  }
+
+  // Two updates of two micro-batches each, and an evaluation; without a stop in
+  // between.
+  std::map<std::string, std::vector<float>> Train() {
+    for (uint64_t seed = 1; seed <= 4; ++seed)
+      Step(seed % 2 == 0 ? 0 : 1, seed);
+    Step(2, 5);
+    auto state = AllState(session_);
+    for (const char* name : {"loss_sum", "top1"}) {
+      const auto output =
+          session_.ReadOutput(2, session_.FindOutput(2, name)).data;
+      state[name] = {output.begin(), output.end()};
+    }
+    return state;
+  }
+
+  Session& session() { return session_; }
+
+ private:
+  void Add(models::Phase phase, ProgramKind kind) {
+    session_.AddProgram(NarrowVgg16Bn(phase, kBatch), kind, options_);
+  }
+  void Set(int program, const std::string& name, const Tensor& tensor) {
+    if (!session_.HasInput(program, name)) return;
+    std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
+    ir::StoreTensor(tensor, bytes.data());
+    session_.SetInput(program, session_.FindInput(program, name), bytes.data(),
+                      bytes.size());
+    std::fill(bytes.begin(), bytes.end(), '\x5a');
+  }
+
+  codegen::CompileOptions options_;
+  Session session_;
+};
+
+std::string FailureOf(const std::function<void()>& act, ErrorCode code) {
+  try {
+    act();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+// The emulated GPU has no graphs, no pinned memory and one stream.
+TEST(CudaDevice, TrainsAsTheEmulatedGpuDoes) {
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    EmulatedBackend emulated(
+        {.compiler = [] { return CudaPlanner("nvidia-h200"); }});
+    const auto expected = Training(emulated, {.dtype = dtype}).Train();
+    for (const bool graph : {true, false}) {
+      StandInBackend backend({.seed = graph ? 3u : 4u});
+      EXPECT_EQ(Training(backend, {dtype, graph}).Train(), expected)
+          << DTypeName(dtype) << (graph ? " with graphs" : " without");
+      EXPECT_EQ(backend.driver().problem(), "");
+      EXPECT_EQ(backend.driver().used_bytes(), 0);
+      EXPECT_EQ(backend.driver().pinned_bytes(), 0);
+    }
+  }
+}
+
+TEST(CudaDevice, AStepIsOneLaunch) {
+  StandInBackend backend;
+  Training training(backend, {});
+  backend.driver().TakeCalls();
+  training.session().Step(0);
+  EXPECT_THAT(backend.driver().TakeCalls(), ElementsAre("cuGraphLaunch"));
+}
+
+TEST(CudaDevice, AStepWithoutGraphIsItsKernelsAndCalls) {
+  StandInBackend backend;
+  Training training(backend, {.graph = false});
+  backend.driver().TakeCalls();
+  training.session().Step(0);
+  std::vector<std::string> expected;
+  const codegen::Plan& plan = training.session().plan(0);
+  for (const codegen::Step& step : plan.steps) {
+    if (step.kind == codegen::StepKind::kLibrary) {
+      expected.emplace_back("cuLaunchHostFunc");
+    } else {
+      const auto& kernel = plan.kernels[step.index].kernel;
+      expected.insert(expected.end(), kernel.phases.size(), "cuLaunchKernel");
+    }
+  }
+  EXPECT_EQ(backend.driver().TakeCalls(), expected);
+}
+
+// From the third batch on the host may wait for the copy of the one before the
+// last, but never for a step.
+TEST(CudaDevice, BatchesDoNotWaitForSteps) {
+  StandInBackend backend;
+  Training training(backend, {});
+  training.Step(1, 1);
+  backend.driver().TakeCalls();
+  training.Step(1, 2);
+  const auto calls = backend.driver().TakeCalls();
+  EXPECT_THAT(calls, Not(Contains("cuStreamSynchronize")));
+  EXPECT_THAT(calls, Not(Contains("cuMemAlloc")));
+  EXPECT_THAT(calls, Not(Contains("cuMemHostAlloc")));
+  EXPECT_EQ(calls.back(), "cuGraphLaunch");
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "cuMemcpyHtoDAsync"),
+            std::count(calls.begin(), calls.end(), "cuMemcpyDtoDAsync"));
+}
+
+TEST(CudaDevice, LargeCopiesGoPieceByPiece) {
+  constexpr size_t kBytes = (size_t{130} << 20) + 12345;
+  StandInBackend backend;
+  const auto device = backend.OpenDevice(0, {});
+  const auto stream = device->CreateStream();
+  const auto memory = device->Allocate(kBytes);
+  std::vector<uint32_t> data(kBytes / 4 + 1);
+  for (int round = 0; round < 2; ++round) {
+    std::iota(data.begin(), data.end(), round);
+    stream->CopyToDevice(memory->data(), data.data(), kBytes);
+    std::fill(data.begin(), data.end(), 0);
+  }
+  stream->CopyToHost(data.data(), memory->data(), kBytes);
+  stream->Synchronize();
+  for (size_t i = 0; i < kBytes / 4; ++i) ASSERT_EQ(data[i], i + 1);
+  EXPECT_LE(backend.driver().pinned_bytes(), int64_t{128} << 20);
+  EXPECT_EQ(backend.driver().problem(), "");
+}
+
+TEST(CudaDevice, MemoryIsZeroAtFirst) {
+  StandInBackend backend;
+  const auto device = backend.OpenDevice(0, {});
+  const auto stream = device->CreateStream();
+  const auto memory = device->Allocate(1000);
+  std::vector<char> data(1000, 1);
+  stream->CopyToHost(data.data(), memory->data(), data.size());
+  stream->Synchronize();
+  EXPECT_THAT(data, Each(0));
+}
+
+TEST(CudaDevice, EventsTellTheTimeOfEachStep) {
+  StandInBackend backend;
+  Training training(backend, {});
+  const codegen::Plan& plan = training.session().plan(0);
+  const std::vector<double> ms = training.session().ProfileStep(0);
+  ASSERT_EQ(ms.size(), plan.steps.size());
+  for (size_t s = 0; s < ms.size(); ++s) {
+    const codegen::Step& step = plan.steps[s];
+    const size_t launches = step.kind == codegen::StepKind::kLaunch
+                                ? plan.kernels[step.index].kernel.phases.size()
+                                : 1;
+    EXPECT_EQ(ms[s], static_cast<double>(launches)) << step.name;
+  }
+}
+
+TEST(CudaDevice, SaysAtPlanTimeWhatDoesNotFit) {
+  StandInBackend backend(
+      {.memory_bytes = static_cast<int64_t>(cuda::kReservedBytes) + 100'000});
+  EXPECT_THAT(
+      FailureOf([&] { Training(backend, {}); }, ErrorCode::kOutOfMemory),
+      AllOf(HasSubstr("plan narrow_vgg16_bn needs"),
+            HasSubstr("but may use 100000")));
+  EXPECT_EQ(backend.driver().used_bytes(), 0);
+}
+
+TEST(CudaDevice, SaysWhatIsFreeWhereMemoryIsAskedFor) {
+  StandInBackend backend({.memory_bytes = 1'000'000});
+  const auto device = backend.OpenDevice(0, {});
+  const auto memory = device->Allocate(600'000);
+  EXPECT_THAT(
+      FailureOf([&] { device->Allocate(500'000); }, ErrorCode::kOutOfMemory),
+      HasSubstr("NVIDIA H200: 500000 bytes asked for, 400000 free"));
+  EXPECT_EQ(device->free_bytes(), 0);
+}
+
+TEST(CudaDevice, SaysWhichDevicesThereAre) {
+  StandInBackend backend;
+  EXPECT_THAT(FailureOf([&] { backend.OpenDevice(3, {}); }, ErrorCode::kDevice),
+              HasSubstr("CUDA device 3: the driver offers 1 devices"));
+  EXPECT_EQ(backend.OpenDevice(0, {})->description(),
+            "NVIDIA H200, sm_90, 132 multiprocessors");
+}
+
+TEST(CudaDevice, RefusesLibraryCallsThatNobodyRuns) {
+  StandInBackend backend;
+  const auto device = cuda::OpenCudaDevice(0, {}, nullptr);
+  codegen::LibraryCall call;
+  call.op = "conv2d";
+  EXPECT_THAT(FailureOf([&] { device->LoadCall(call); }, ErrorCode::kDevice),
+              HasSubstr("conv2d: the CUDA backend has no library"));
+}
+
+// A kernel's fault is told by the next call that waits.
+TEST(CudaDevice, SaysWhichCallFailed) {
+  StandInBackend backend;
+  codegen::CompiledKernel compiled;
+  codegen::Kernel& k = compiled.kernel;
+  k.name = "store";
+  k.lanes = k.width = 4;
+  k.buffers = {{"y", DType::kF32, 4, true}};
+  k.registers = {{DType::kF32}};
+  k.phases.emplace_back();
+  compiled.binary = codegen::PrintCuda(k);
+  const size_t body = compiled.binary.rfind('}');
+  compiled.binary.insert(body, "Put(b0 + 100, 1.0f);\n");
+  const auto device = backend.OpenDevice(0, {});
+  const auto stream = device->CreateStream();
+  const auto memory = device->Allocate(16);
+  const auto kernel = device->LoadKernel(compiled);
+  void* args[] = {memory->data()};
+  EXPECT_THAT(FailureOf(
+                  [&] {
+                    stream->Launch(*kernel, args, 1);
+                    stream->Synchronize();
+                  },
+                  ErrorCode::kDevice),
+              AllOf(HasSubstr("CUDA_ERROR_LAUNCH_FAILED"),
+                    HasSubstr("outside all buffers")));
+}
+
+TEST(CudaDevice, AFailedCaptureLeavesTheStreamUsable) {
+  StandInBackend backend;
+  const auto device = backend.OpenDevice(0, {});
+  const auto stream = device->CreateStream();
+  EXPECT_THAT(
+      FailureOf([&] { stream->Capture([&] { stream->Synchronize(); }); },
+                ErrorCode::kDevice),
+      HasSubstr("while a stream captures"));
+  const auto graph = stream->Capture([] {});
+  ASSERT_NE(graph, nullptr);
+  stream->Launch(*graph, nullptr, 0);
+  stream->Synchronize();
+}
+
+TEST(CudaDevice, ChoosesTheTargetOfTheGpu) {
+  const auto target = [](const StandInOptions& options) {
+    LoadStandIn().Reset(options);
+    return cuda::TargetOfDevice();
+  };
+  EXPECT_EQ(target({.name = "NVIDIA H200"}), "nvidia-h200");
+  EXPECT_EQ(target({.name = "NVIDIA H100 80GB HBM3"}), "nvidia-h100");
+  EXPECT_EQ(target({.name = "NVIDIA GH200 480GB"}), "nvidia-h200");
+  EXPECT_EQ(target({.name = "NVIDIA H20"}), "nvidia-h100");
+  EXPECT_EQ(target({.name = "NVIDIA A100-SXM4-80GB", .major = 8}),
+            "nvidia-a100");
+  EXPECT_THAT(
+      FailureOf([&] { target({.name = "Tesla T4", .major = 7, .minor = 5}); },
+                ErrorCode::kDevice),
+      HasSubstr("Tesla T4: no target describes sm_75"));
+}
+
+TEST(CudaDeviceDeathTest, RefusesOldDrivers) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  LoadStandIn().Reset({.version = 12080});
+  EXPECT_EXIT(
+      {
+        try {
+          cuda::OpenCudaDevice(0, {}, nullptr);
+        } catch (const Error& error) {
+          fprintf(stderr, "%s\n", error.what());
+          _exit(error.code() == ErrorCode::kDevice ? 6 : 1);
+        }
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(6),
+      "it is one for CUDA 12.8, expected 13.0 or newer");
+}
+
+// The plug-in itself: its cubins are for a GPU.
+TEST(CudaPlugIn, OpensTheDevice) {
+  LoadStandIn();
+  runtime::Backend& cuda = runtime::LoadBackend("cuda");
+  EXPECT_EQ(cuda.device_count(), 1);
+  EXPECT_THAT(cuda.Diagnose(), Contains("driver: CUDA 13.0, 1 devices"));
+  const auto device = cuda.OpenDevice(0, {});
+  codegen::CompiledKernel kernel;
+  kernel.kernel.name = "nothing";
+  kernel.kernel.phases.emplace_back();
+  const auto compiler = cuda.CreateCompiler("", {});
+  EXPECT_EQ(compiler->target().name, "nvidia-h200");
+  kernel.binary = compiler->CompileKernel(kernel.kernel);
+  EXPECT_THAT(
+      FailureOf([&] { device->LoadKernel(kernel); }, ErrorCode::kDevice),
+      HasSubstr("kernel nothing on NVIDIA H200: cuModuleLoadData: "
+                "CUDA_ERROR_NO_BINARY_FOR_GPU"));
+}
+
+}  // namespace
+}  // namespace fusor::test

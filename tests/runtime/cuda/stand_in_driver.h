@@ -1,0 +1,51 @@
+#pragma once
+
+// A CUDA driver without a GPU: a shared object under the driver's own name with
+// those of its functions that the CUDA backend calls. Memory is the host's,
+// kernels are the text that PrintCuda prints - as the image of a module - and
+// run on the emulator; streams run when they must, or earlier, in an order
+// drawn from a seed among those that streams and events allow.
+//
+// It is stricter than a driver need be: a call needs a current context, an
+// asynchronous copy from the host pinned memory, and nothing may be awaited,
+// allocated or freed while a stream captures. Memory is full of garbage.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fusor::test {
+
+struct StandInOptions {
+  uint64_t seed = 1;
+  int64_t memory_bytes = int64_t{4} << 30;
+  int version = 13000;  // of the driver
+  std::string name = "NVIDIA H200";
+  int major = 9, minor = 0;  // compute capability
+};
+
+// What tests see of it.
+class StandIn {
+ public:
+  virtual ~StandIn() = default;
+  // Forgets everything; nothing of the driver may be in use.
+  virtual void Reset(const StandInOptions& options) = 0;
+  // Names of the functions called since Reset or the last call of this, but for
+  // cuCtxSetCurrent, and those that only ask.
+  virtual std::vector<std::string> TakeCalls() = 0;
+  // What was wrong first: the emulator's words, or a rule that was broken.
+  virtual std::string problem() const = 0;
+  // Gives host code to a stream, or to the graph that it captures; `data` must
+  // live as long as that.
+  virtual CUresult LaunchHost(CUstream stream, CUhostFn function,
+                              void* data) = 0;
+  virtual int64_t used_bytes() const = 0;  // of device memory
+  virtual int64_t pinned_bytes() const = 0;
+};
+
+// Makes the object the driver of this process, before anything asks for one.
+StandIn& LoadStandIn();
+
+}  // namespace fusor::test
