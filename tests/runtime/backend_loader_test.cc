@@ -59,7 +59,10 @@ TEST_F(BackendLoaderTest, SaysWhenThereAreNoPlugIns) {
 }
 
 TEST_F(BackendLoaderTest, RefusesAnotherAbi) {
-  EXPECT_THAT(Failure("fake_abi"), HasSubstr("has abi version 3, expected 2"));
+  EXPECT_THAT(
+      Failure("fake_abi"),
+      HasSubstr(fmt::format("has abi version {}, expected {}",
+                            kBackendAbiVersion + 1, kBackendAbiVersion)));
 }
 
 TEST_F(BackendLoaderTest, RefusesAnotherBuild) {
