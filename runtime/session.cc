@@ -37,7 +37,6 @@ Session::~Session() = default;
 int Session::AddProgram(std::unique_ptr<ir::Graph> forward,
                         codegen::ProgramKind kind,
                         const codegen::CompileOptions& options) {
-  auto program = std::make_unique<Program>();
   codegen::CompileOptions with_state = options;
   if (!programs_.empty()) with_state.state = &state_layout_;
   if (with_state.memory_limit_bytes == 0) {
@@ -46,12 +45,31 @@ int Session::AddProgram(std::unique_ptr<ir::Graph> forward,
         (state_ == nullptr ? 0 : state_layout_.bytes) +
         (temporary_ == nullptr ? 0 : static_cast<int64_t>(temporary_->bytes()));
   }
-  program->compiled = Compile(std::move(forward), kind, *compiler_, with_state);
-  const Plan& plan = program->compiled.plan;
-  if (programs_.empty()) state_layout_ = StateOf(plan);
-  programs_.push_back(std::move(program));
+  return AddProgram(Compile(std::move(forward), kind, *compiler_, with_state));
+}
+
+int Session::AddProgram(codegen::CompiledProgram compiled) {
+  if (programs_.empty()) state_layout_ = StateOf(compiled.plan);
+  CheckState(compiled.plan);
+  programs_.push_back(std::make_unique<Program>());
+  programs_.back()->compiled = std::move(compiled);
   PlaceArenas(*programs_.back());
   return static_cast<int>(programs_.size()) - 1;
+}
+
+void Session::CheckState(const Plan& plan) const {
+  for (const StateLayout::Entry& entry : StateOf(plan).entries) {
+    const StateLayout::Entry* here = state_layout_.Find(entry.name);
+    FUSOR_CHECK(
+        here != nullptr && here->type == entry.type &&
+            here->offset == entry.offset,
+        kGraph, "program {}: state {}: expected {}, got {} at byte {}",
+        plan.name, entry.name,
+        here == nullptr
+            ? "none"
+            : fmt::format("{} at byte {}", ToString(here->type), here->offset),
+        ToString(entry.type), entry.offset);
+  }
 }
 
 TuneResult Session::Tune(const ir::Graph& forward, codegen::ProgramKind kind,

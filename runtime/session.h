@@ -15,6 +15,7 @@
 namespace fusor::codegen {
 struct CompileOptions;
 struct CompileReport;
+struct CompiledProgram;
 enum class ProgramKind;
 }  // namespace fusor::codegen
 
@@ -57,6 +58,11 @@ class Session {
   // device has less memory than the plan needs.
   int AddProgram(std::unique_ptr<ir::Graph> forward, codegen::ProgramKind kind,
                  const codegen::CompileOptions& options);
+
+  // Makes ready a program that was compiled elsewhere for the same device.
+  // Throws kGraph, naming the tensor, unless the state that it shares with the
+  // first program lies where that has it.
+  int AddProgram(codegen::CompiledProgram compiled);
 
   // Measures the library's candidates for the convolutions of a model's step on
   // this session's device, before there is a program: see runtime/tune.h.
@@ -130,6 +136,7 @@ class Session {
                   std::vector<double> elements);
   void WriteCopies(const std::string& weight, std::span<const double> elements);
   void Broadcast(int64_t offset, int64_t bytes);
+  void CheckState(const codegen::Plan& plan) const;
   void PlaceArenas(Program& program);
   void BindProgram(Program& program);
 

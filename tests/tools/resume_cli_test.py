@@ -12,13 +12,13 @@ import re
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
-import zlib
+
+from noise_images import make_images
 
 FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
 KILLS = 6
@@ -34,27 +34,6 @@ STEPS = 30
 # number of threads is fixed: the bits may depend on it.
 RUN = ("--arch", "resnet20-cifar", "-b", "4", "--num-classes", "10",
        "--threads", "1", "--epochs", str(STEPS // 5), "--print-freq", "1")
-
-
-def png(generator):
-    """32 x 32 pixels of noise."""
-    def chunk(kind, body):
-        return (struct.pack(">I", len(body)) + kind + body
-                + struct.pack(">I", zlib.crc32(kind + body)))
-    rows = b"".join(b"\0" + generator.randbytes(96) for _ in range(32))
-    return (b"\x89PNG\r\n\x1a\n"
-            + chunk(b"IHDR", struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0))
-            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
-
-
-def make_images(folder):
-    """Five classes of four images to train on and two to evaluate."""
-    generator = random.Random(1)
-    for split, count in ("train", 4), ("val", 2):
-        for name in "abcde":
-            (folder / split / name).mkdir(parents=True)
-            for i in range(count):
-                (folder / split / name / f"{i}.png").write_bytes(png(generator))
 
 
 def flip(path, at):

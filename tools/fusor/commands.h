@@ -16,6 +16,7 @@ void AddBisect(CLI::App& app, Run* run);
 void AddIsolate(CLI::App& app, Run* run);
 void AddEval(CLI::App& app, Run* run);
 void AddCompile(CLI::App& app, Run* run);
+void AddRun(CLI::App& app, Run* run);
 void AddOpt(CLI::App& app, Run* run);
 void AddDump(CLI::App& app, Run* run);
 void AddData(CLI::App& app, Run* run);

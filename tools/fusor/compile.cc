@@ -6,6 +6,8 @@
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
 #include "tools/fusor/rank_options.h"
+#include "tools/fusor/step_building.h"
+#include "tools/fusor/train_flags.h"
 #include "tools/fusor/tuning.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
@@ -23,6 +25,8 @@ struct CompileCommandFlags {
   std::string module;
   std::string phase;
   std::string json;
+  std::string output;            // step file; empty: none
+  int64_t optimizer_batch = -1;  // images an update
 };
 
 struct Source {
@@ -97,7 +101,32 @@ json Tune(const CompileCommandFlags& flags, const Source& source,
                      options, text);
 }
 
-void RunCompile(const CompileCommandFlags& flags) {
+// Of gradients that are added up before an update.
+bool Accumulates(const CompileCommandFlags& flags) {
+  TrainFlags train;
+  train.model = flags.model;
+  train.data.world_size = flags.ranks.world_size;
+  train.optimizer_batch = flags.optimizer_batch;
+  return MicroBatches(train) > 1;
+}
+
+void CheckStepFile(const CompileCommandFlags& flags) {
+  if (flags.output.empty()) {
+    FUSOR_CHECK(flags.optimizer_batch < 0, kUsage,
+                "--optimizer-batch-size: expected --output FILE with it");
+    return;
+  }
+  FUSOR_CHECK(
+      flags.module.empty() && flags.phase != "eval", kUsage,
+      "--output: expected a model's training step, got {}",
+      flags.module.empty() ? "--phase eval" : "--module " + flags.module);
+  FUSOR_CHECK(flags.output != "-", kUsage,
+              "--output -: expected a file, for a step is not text");
+  CheckOutput("--output", flags.output);
+}
+
+void RunCompile(const CompileCommandFlags& flags, const CLI::App& command) {
+  CheckStepFile(flags);
   FILE* text = TextStream({flags.json, flags.compile.dump.to});
   CheckOutput("--json", flags.json);
   const auto dumper = OpenDumper(flags.compile.dump);
@@ -107,6 +136,10 @@ void RunCompile(const CompileCommandFlags& flags) {
       MakeCompileOptions(flags.compile, flags.optimizer, dumper);
   SetRankOptions(flags.ranks, options.passes);
   options.start = codegen::StageOf(*source.graph);
+  const bool accumulates = Accumulates(flags);
+  if (accumulates) {
+    options.passes.micro_batches = passes::MicroBatches::kFinish;
+  }
   const json tuning = Tune(flags, source, options, text);
   const codegen::CompiledProgram program = codegen::Compile(
       std::move(source.graph), source.kind, *compiler, options);
@@ -121,6 +154,17 @@ void RunCompile(const CompileCommandFlags& flags) {
   out["target"] = program.plan.target;
   for (const codegen::Arena& arena : program.plan.arenas) {
     out["arena_bytes"][arena.name] = arena.bytes;
+  }
+  if (!flags.output.empty()) {
+    runtime::WriteStepFile(
+        flags.output, BuildStepFile(program,
+                                    {.model = flags.model,
+                                     .compile = flags.compile,
+                                     .ranks = flags.ranks,
+                                     .ema_decay = flags.optimizer.ema_decay,
+                                     .accumulates = accumulates},
+                                    *compiler, options, command));
+    fmt::print(text, "wrote     {}\n", flags.output);
   }
   WriteJson(flags.json, out);
 }
@@ -149,11 +193,17 @@ void AddCompile(CLI::App& app, Run* run) {
                    "train or eval (train; a module without output \"loss\": "
                    "eval)")
       ->check(OneOf({"train", "eval"}));
+  command
+      ->add_option("-o,--output", flags->output,
+                   "Write the compiled step, with its evaluation, into this "
+                   "file, for `fusor run`")
+      ->type_name("FILE");
+  AddOptimizerBatchFlag(*command, flags->optimizer_batch);
   AddJsonFlag(*command, flags->json);
   command->callback([flags, command, run] {
     *run = [flags, command] {
       if (!flags->module.empty()) RefuseModelFlags(*command);
-      RunCompile(*flags);
+      RunCompile(*flags, *command);
     };
   });
 }

@@ -232,6 +232,23 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
                "Check the graph after each pass that changes it");
 }
 
+std::vector<std::string> WordsOf(const CLI::Option& option) {
+  const std::vector<std::string>& values = option.results();
+  if (option.get_lnames().empty()) return values;  // positional
+  const std::string name = "--" + option.get_lnames()[0];
+  if (option.get_delimiter() != '\0') {
+    return {name, Join(values, std::string(1, option.get_delimiter()),
+                       [](const std::string& s) { return s; })};
+  }
+  const bool has_value = option.get_items_expected_max() > 0;
+  std::vector<std::string> words;
+  for (const std::string& value : values) {
+    words.push_back(name);
+    if (has_value) words.push_back(value);
+  }
+  return words;
+}
+
 std::vector<std::string> CompileWords(const CLI::App& app) {
   std::vector<std::string> words;
   for (const CLI::Option* option : app.get_options()) {
@@ -241,11 +258,7 @@ std::vector<std::string> CompileWords(const CLI::App& app) {
         option->get_lnames()[0] == "tune") {
       continue;
     }
-    const bool has_value = option->get_items_expected_max() > 0;
-    for (const std::string& value : option->results()) {
-      words.push_back("--" + option->get_lnames()[0]);
-      if (has_value) words.push_back(value);
-    }
+    for (std::string& word : WordsOf(*option)) words.push_back(std::move(word));
   }
   return words;
 }

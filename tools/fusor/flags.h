@@ -74,6 +74,8 @@ struct CompileFlags {
 };
 // Without those of the dump, which a command declares when it opens a dumper.
 void AddCompileFlags(CLI::App& app, CompileFlags& flags);
+// A given option as words of a command line.
+std::vector<std::string> WordsOf(const CLI::Option& option);
 // Those of them and of the optimizer's that were given, as words of a command
 // line; not the edited kernels.
 std::vector<std::string> CompileWords(const CLI::App& app);

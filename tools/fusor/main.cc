@@ -58,6 +58,7 @@ void AddCommands(CLI::App& app, Run* run) {
   AddEval(app, run);
   AddBench(app, run);
   AddCompile(app, run);
+  AddRun(app, run);
   AddOpt(app, run);
   AddCompare(app, run);
   AddPlan(app, run);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/compiler.h"
 #include "codegen/dump/dumper.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
@@ -22,7 +23,7 @@
 #include "tools/fusor/memory_advice.h"
 #include "tools/fusor/rank_options.h"
 #include "tools/fusor/rank_run.h"
-#include "tools/fusor/train_flags.h"
+#include "tools/fusor/train_command.h"
 #include "tools/fusor/train_report.h"
 #include "tools/fusor/tuning.h"
 #include "tools/fusor/workbench.h"
@@ -36,8 +37,9 @@ using runtime::TrainReport;
 
 class TrainCommand {
  public:
-  explicit TrainCommand(const TrainFlags& flags)
+  TrainCommand(const TrainFlags& flags, std::optional<runtime::StepFile> file)
       : flags_(flags),
+        file_(std::move(file)),
         ranks_(flags_.ranks),
         text_(ranks_.leads() ? TextStream({flags.json, flags.compile.dump.to})
                              : OpenNothing()),
@@ -53,6 +55,9 @@ class TrainCommand {
   // What can be wrong is looked at first, what takes long done last.
   void RunRank() {
     MicroBatches(flags_);
+    FUSOR_CHECK(!file_.has_value() || file_->world_size == ranks_.world_size(),
+                kUsage, "{}: compiled for a world size of {}, this run has {}",
+                flags_.step_file, file_->world_size, ranks_.world_size());
     fmt::print(text_, "{}", IgnoredLine(flags_.ignored));
     FUSOR_CHECK(flags_.stop_at_top1 == 0 || !flags_.training_only, kUsage,
                 "--stop-at-top1: expected evaluations, not --training-only");
@@ -172,7 +177,40 @@ class TrainCommand {
     logs_.Check();
   }
 
+  // In place of Compile: what the file has.
+  void Load(int classes, bool evaluates) {
+    MakeModelOptions(flags_.model, classes);  // has room for them
+    session_ = OpenSession(flags_.compile, ranks_.communicator());
+    for (const runtime::StepProgram& packed : file_->programs) {
+      if (packed.kind == codegen::ProgramKind::kEval && !evaluates) continue;
+      const int program = session_->AddProgram(
+          runtime::UnpackProgram(packed, flags_.step_file));
+      ++programs_;
+      switch (packed.kind) {
+        case codegen::ProgramKind::kTrain:
+          train_ = program;
+          break;
+        case codegen::ProgramKind::kAccumulate:
+          accumulate_ = program;
+          break;
+        case codegen::ProgramKind::kEval:
+          eval_ = program;
+          break;
+      }
+    }
+    file_.reset();
+    PrintProgram();
+  }
+
+  void PrintProgram() {
+    fmt::print(text_, "{} on {}\n", models::CanonicalArch(flags_.model.arch),
+               session_->device().description());
+    fmt::print(text_, "{}", ProgramSummary(*session_, train_));
+    std::fflush(text_);
+  }
+
   void Compile(int classes, bool evaluates) {
+    if (file_.has_value()) return Load(classes, evaluates);
     models::ModelOptions options = MakeModelOptions(flags_.model, classes);
     options.norm_ranks = NormRanks(flags_.ranks, ranks_.world_size());
     codegen::CompileOptions compile =
@@ -201,10 +239,7 @@ class TrainCommand {
     train_ =
         AddFirstProgram(*session_, flags_.compile, flags_.model.arch,
                         models::Phase::kTrain, options, compile, data_bytes);
-    fmt::print(text_, "{} on {}\n", models::CanonicalArch(flags_.model.arch),
-               session_->device().description());
-    fmt::print(text_, "{}", ProgramSummary(*session_, train_));
-    std::fflush(text_);
+    PrintProgram();
     compile.substitutes.clear();  // they are of the training program
     programs_ = 1;
     if (accumulates) {
@@ -292,6 +327,7 @@ class TrainCommand {
   }
 
   TrainFlags flags_;
+  std::optional<runtime::StepFile> file_;  // until it is loaded
   RankRun ranks_;
   FILE* const text_;
   TrainLogs logs_;
@@ -309,13 +345,18 @@ class TrainCommand {
 
 }  // namespace
 
+void RunTraining(const TrainFlags& flags,
+                 std::optional<runtime::StepFile> file) {
+  TrainCommand(flags, std::move(file)).Run();
+}
+
 void AddTrain(CLI::App& app, Run* run) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* command = app.add_subcommand("train", "Train a model");
   AddTrainFlags(*command, *flags);
   command->callback([flags, run, command] {
     SettleTrainFlags(*command, *flags);
-    *run = [flags] { TrainCommand(*flags).Run(); };
+    *run = [flags] { RunTraining(*flags, {}); };
   });
 }
 

@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 16> kNotDeciding = {
     "--print-freq",     "--training-only", "--evaluate-every", "--run-epochs",
     "--prof",           "--stop-at-top1",  "--choices",        "--tune"};
 
-void AddRunFlags(CLI::App& app, TrainFlags& f) {
+void AddLengthFlags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->group("Run");
   app.add_option("--epochs", f.epochs, "Passes over the data")
       ->capture_default_str()
@@ -44,12 +44,6 @@ void AddRunFlags(CLI::App& app, TrainFlags& f) {
                  "--epochs (-1: no limit)")
       ->capture_default_str()
       ->type_name("N")
-      ->check(WholeNumber(-1));
-  app.add_option("--optimizer-batch-size", f.optimizer_batch,
-                 "Images an update, over all ranks: gradients of so many are "
-                 "added up, in fp32, before it; a multiple of --batch-size "
-                 "(-1: those of one step)")
-      ->capture_default_str()
       ->check(WholeNumber(-1));
   app.add_option("-p,--print-freq", f.print_every, "Steps a line")
       ->capture_default_str()
@@ -81,20 +75,35 @@ int64_t RunSteps(const TrainFlags& flags, int64_t steps_per_epoch) {
 
 }  // namespace
 
-void AddTrainFlags(CLI::App& app, TrainFlags& f) {
+void AddOptimizerBatchFlag(CLI::App& app, int64_t& images) {
+  app.add_option("--optimizer-batch-size", images,
+                 "Images an update, over all ranks: gradients of so many are "
+                 "added up, in fp32, before it; a multiple of --batch-size "
+                 "(-1: those of one step)")
+      ->group("Run")
+      ->capture_default_str()
+      ->check(WholeNumber(-1));
+}
+
+void AddRunFlags(CLI::App& app, TrainFlags& f) {
   AddDataFlags(app, f.data);
-  AddModelFlags(app, f.model);
-  AddOptimizerFlags(app, f.optimizer);
   AddScheduleFlags(app, f.optimizer);
-  AddCompileFlags(app, f.compile);
-  AddTuneFlag(app, f.compile);
-  AddDumpFlags(app, f.compile.dump);
-  AddRunFlags(app, f);
-  AddRankFlags(app, f.ranks);
+  AddLengthFlags(app, f);
   AddCheckpointFlags(app, f.checkpoint);
   AddLogFlags(app, f.log);
   AddDebugFlags(app, f.debug);
   AddJsonFlag(app, f.json);
+}
+
+void AddTrainFlags(CLI::App& app, TrainFlags& f) {
+  AddModelFlags(app, f.model);
+  AddOptimizerFlags(app, f.optimizer);
+  AddCompileFlags(app, f.compile);
+  AddTuneFlag(app, f.compile);
+  AddDumpFlags(app, f.compile.dump);
+  AddOptimizerBatchFlag(app, f.optimizer_batch);
+  AddRankFlags(app, f.ranks);
+  AddRunFlags(app, f);
   AddIgnoredFlags(app, f.ignored);
 }
 

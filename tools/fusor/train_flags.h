@@ -34,12 +34,18 @@ struct TrainFlags {
   double stop_at_top1 = 0;  // percent; 0: do not
   bool training_only = false;
   std::string json;
+  std::string step_file;  // that is run; empty: the step is compiled
   // Filled in by SettleTrainFlags: what was given of what decides the numbers
   // that the run computes, and all that logs should know, by name.
   std::map<std::string, std::string> deciding;
   std::map<std::string, std::string> parameters;
 };
 void AddTrainFlags(CLI::App& app, TrainFlags& flags);
+// Of them those that decide nothing about what is compiled: data, schedule,
+// length, checkpoints, logs.
+void AddRunFlags(CLI::App& app, TrainFlags& flags);
+// --optimizer-batch-size
+void AddOptimizerBatchFlag(CLI::App& app, int64_t& images);
 // After parsing.
 void SettleTrainFlags(const CLI::App& app, TrainFlags& flags);
 
