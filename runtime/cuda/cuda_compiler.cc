@@ -9,6 +9,7 @@
 #include "ir/support/error.h"
 #include "runtime/cuda/cubin.h"
 #include "runtime/cuda/disassembler.h"
+#include "runtime/cuda/matmul_plan.h"
 
 namespace fusor::cuda {
 namespace {
@@ -80,6 +81,7 @@ codegen::CodegenFacts CudaCompiler::Codegen() const {
 
 void CudaCompiler::PrepareCall(codegen::LibraryCall& call) const {
   call.implementation = "unchosen";
+  if (PrepareMatmul(call)) return;
   if (planner_ != nullptr && IsConvolution(call.attrs)) planner_->Prepare(call);
 }
 

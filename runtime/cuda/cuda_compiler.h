@@ -9,9 +9,10 @@
 namespace fusor::cuda {
 
 // A GPU as a compile target, without one: NVRTC makes a cubin of the text that
-// codegen prints of a kernel, cuDNN chooses and plans convolutions. Activations
-// and filters are channels-last. Where there is no cuDNN, and of other library
-// ops, no library is asked: their implementation is "unchosen".
+// codegen prints of a kernel, cuDNN chooses and plans convolutions, and matrix
+// products are described for cuBLASLt. Activations and filters are
+// channels-last. Convolutions where there is no cuDNN, and other library ops,
+// are "unchosen".
 class CudaCompiler : public codegen::TargetCompiler {
  public:
   // REQUIRES: target.simt. Throws what NvrtcCompiler throws.
