@@ -6,6 +6,7 @@
 #include "runtime/cuda/cuda_compiler.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/cuda_libraries.h"
+#include "runtime/cuda/cudnn_call.h"
 #include "runtime/cuda/disassembler.h"
 #include "runtime/cuda/nvrtc_compiler.h"
 
@@ -26,13 +27,14 @@ class CudaBackend : public runtime::Backend {
     }
     lines.emplace_back(
         "compiles kernels for a GPU (fusor compile --target nvidia-h200); no "
-        "GPU has run them yet, nor does a library run convolutions here");
+        "GPU has run them yet, nor cuDNN's convolutions; matrix products and "
+        "pooling have no library on the device");
     return lines;
   }
 
   std::unique_ptr<runtime::Device> OpenDevice(
       int ordinal, const runtime::BackendOptions& options) override {
-    return OpenCudaDevice(ordinal, options, nullptr);
+    return OpenCudaDevice(ordinal, options, CudnnCalls());
   }
 
   std::unique_ptr<codegen::TargetCompiler> CreateCompiler(

@@ -35,6 +35,10 @@ Cudnn::Cudnn() : library({"libcudnn.so.9"}) {
   find(set, "cudnnBackendSetAttribute");
   find(get, "cudnnBackendGetAttribute");
   find(finalize, "cudnnBackendFinalize");
+  find(create_handle, "cudnnCreate");
+  find(destroy_handle, "cudnnDestroy");
+  find(set_stream, "cudnnSetStream");
+  find(execute, "cudnnBackendExecute");
   // Descriptions of devices that are not there came with 9.8.
   usable = all && version() >= 90800;
   if (!usable) problem = library.name() + " is older than cuDNN 9.8";

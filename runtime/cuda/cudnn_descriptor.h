@@ -1,7 +1,7 @@
 #pragma once
 
 // cuDNN's backend interface: descriptors with attributes. The library is opened
-// at run time and needs neither a device nor a driver for anything here.
+// at run time; descriptors need neither a device nor a driver.
 
 #include <cudnn_graph.h>
 
@@ -14,7 +14,7 @@
 
 namespace fusor::cuda {
 
-// The functions of libcudnn.so.9 that take descriptors.
+// The functions of libcudnn.so.9 that take descriptors, or run them.
 struct Cudnn {
   Cudnn();
 
@@ -28,6 +28,11 @@ struct Cudnn {
   decltype(&cudnnBackendSetAttribute) set = nullptr;
   decltype(&cudnnBackendGetAttribute) get = nullptr;
   decltype(&cudnnBackendFinalize) finalize = nullptr;
+  // These need a device.
+  decltype(&cudnnCreate) create_handle = nullptr;
+  decltype(&cudnnDestroy) destroy_handle = nullptr;
+  decltype(&cudnnSetStream) set_stream = nullptr;
+  decltype(&cudnnBackendExecute) execute = nullptr;
 };
 
 // Opened at the first call.
@@ -54,6 +59,14 @@ struct CudnnType<bool> {
 template <>
 struct CudnnType<char> {
   static constexpr auto kType = CUDNN_TYPE_CHAR;
+};
+template <>
+struct CudnnType<void*> {
+  static constexpr auto kType = CUDNN_TYPE_VOID_PTR;
+};
+template <>
+struct CudnnType<cudnnHandle_t> {
+  static constexpr auto kType = CUDNN_TYPE_HANDLE;
 };
 template <>
 struct CudnnType<cudnnDataType_t> {
@@ -113,6 +126,7 @@ class CudnnDescriptor {
            std::span<const CudnnDescriptor> values);
 
   void Finalize();
+  cudnnBackendDescriptor_t get() const { return descriptor_; }
 
   // At most `limit` values.
   template <typename T>

@@ -1,0 +1,119 @@
+#include "runtime/cuda/cudnn_call.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string_view>
+#include <vector>
+
+#include "ir/support/error.h"
+#include "runtime/cuda/cudnn_descriptor.h"
+
+namespace fusor::cuda {
+namespace {
+
+using codegen::LibraryCall;
+
+constexpr std::string_view kPlanStart = "{\"cudnnVersion\":";
+
+void Check(cudnnStatus_t status, const char* call) {
+  FUSOR_CHECK(status == CUDNN_STATUS_SUCCESS, kDevice, "cuDNN: {}: status {}",
+              call, static_cast<int>(status));
+}
+
+// For the device of the context that is current when it is made.
+class Handle {
+ public:
+  Handle() { Check(LoadedCudnn().create_handle(&handle_), "cudnnCreate"); }
+  ~Handle() { LoadedCudnn().destroy_handle(handle_); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  cudnnHandle_t get() const { return handle_; }
+
+ private:
+  cudnnHandle_t handle_ = nullptr;
+};
+
+// Arguments that the plan's graph has no tensor for: an operand in whose place
+// the result lies.
+bool IsBound(const LibraryCall& call, size_t argument) {
+  const bool accumulates =
+      call.attrs.Has("accumulate") && call.attrs.Bool("accumulate");
+  return !accumulates || argument != 2;
+}
+
+class CudnnCall : public DeviceCall {
+ public:
+  CudnnCall(const LibraryCall& call, std::shared_ptr<const Handle> handle)
+      : handle_(std::move(handle)),
+        plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR),
+        has_workspace_(call.workspace_bytes > 0),
+        arguments_(call.operands.size() + call.results.size()) {
+    for (size_t i = 0; i < arguments_; ++i) {
+      if (IsBound(call, i)) ids_.push_back(static_cast<int64_t>(i) + 1);
+    }
+    plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, call.plan);
+    plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle_->get());
+    plan_.Finalize();
+    const auto workspace =
+        plan_.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+    FUSOR_CHECK(workspace <= call.workspace_bytes, kGraph,
+                "expected a workspace of {} bytes, here it takes {}",
+                call.workspace_bytes, workspace);
+  }
+
+  void Enqueue(CUstream stream, void* const* args) const override {
+    std::vector<void*> pointers;
+    pointers.reserve(ids_.size());
+    for (const int64_t id : ids_) pointers.push_back(args[id - 1]);
+    CudnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    pack.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids_);
+    pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
+    pack.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+             has_workspace_ ? args[arguments_] : nullptr);
+    pack.Finalize();
+    const Cudnn& cudnn = LoadedCudnn();
+    Check(cudnn.set_stream(handle_->get(), stream), "cudnnSetStream");
+    Check(cudnn.execute(handle_->get(), plan_.get(), pack.get()),
+          "cudnnBackendExecute");
+  }
+
+ private:
+  std::shared_ptr<const Handle> handle_;
+  CudnnDescriptor plan_;
+  bool has_workspace_;
+  size_t arguments_;  // operands and results
+  std::vector<int64_t> ids_;
+};
+
+size_t VersionOf(std::string_view plan) {
+  size_t version = 0;
+  std::from_chars(plan.data() + kPlanStart.size(), plan.data() + plan.size(),
+                  version);
+  return version;
+}
+
+}  // namespace
+
+MakeDeviceCall CudnnCalls() {
+  return [handle = std::shared_ptr<const Handle>()](
+             const LibraryCall& call) mutable -> std::unique_ptr<DeviceCall> {
+    if (!call.plan.starts_with(kPlanStart)) return nullptr;
+    const Cudnn& cudnn = LoadedCudnn();
+    FUSOR_CHECK(cudnn.usable, kDevice, "{}: no cuDNN: {}", call.op,
+                cudnn.problem);
+    FUSOR_CHECK(VersionOf(call.plan) == cudnn.version(), kDevice,
+                "{}: planned by cuDNN {}, here is {}", call.op,
+                VersionOf(call.plan), cudnn.version());
+    if (handle == nullptr) handle = std::make_shared<const Handle>();
+    try {
+      return std::make_unique<CudnnCall>(call, handle);
+    } catch (const Error& e) {
+      throw Error(
+          ErrorCode::kDevice,
+          fmt::format("{} by {}: {}", call.op, call.implementation, e.what()));
+    }
+  };
+}
+
+}  // namespace fusor::cuda

@@ -1,0 +1,156 @@
+// How convolutions that cuDNN has planned are run on a device, with a stand-in
+// for cuDNN: which plan, stream and memory it is given.
+
+#include "runtime/cuda/cudnn_call.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <stdexcept>
+
+#include "ir/support/error.h"
+#include "tests/runtime/cuda/stand_in_cudnn.h"
+
+namespace fusor::test {
+
+// A library that is open already is what dlopen finds under its name.
+StandInCudnn& LoadStandInCudnn() {
+  static StandInCudnn* const stand_in = [] {
+    void* library = dlopen(FUSOR_STAND_IN, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) throw std::runtime_error(dlerror());
+    const auto get = reinterpret_cast<StandInCudnn* (*)()>(
+        dlsym(library, "FusorStandInCudnn"));
+    if (get == nullptr) throw std::runtime_error(dlerror());
+    return get();
+  }();
+  *stand_in = {};
+  return *stand_in;
+}
+
+namespace {
+
+using codegen::LibraryCall;
+using cuda::CudnnCalls;
+using ir::DType;
+using ::testing::HasSubstr;
+
+constexpr char kPlan[] = R"({"cudnnVersion":91900,"engine":{"engineId":62}})";
+
+class CudnnCallTest : public testing::Test {
+ protected:
+  CudnnCallTest() : cudnn_(LoadStandInCudnn()) {
+    call_.op = "conv2d";
+    call_.operands = {{DType::kF16, {2, 8, 4, 4}, {}},
+                      {DType::kF16, {8, 8, 1, 1}, {}}};
+    call_.results = {{DType::kF16, {2, 8, 4, 4}, {}}};
+    call_.implementation = "cudnn eng62";
+    call_.plan = kPlan;
+  }
+
+  void* Address(size_t i) { return &memory_[i]; }
+  std::vector<void*> Addresses(size_t count) {
+    std::vector<void*> addresses;
+    for (size_t i = 0; i < count; ++i) addresses.push_back(Address(i));
+    return addresses;
+  }
+
+  std::string RefusalOf() {
+    try {
+      CudnnCalls()(call_);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kDevice);
+      return e.what();
+    }
+    return "accepted";
+  }
+
+  StandInCudnn& cudnn_;
+  LibraryCall call_;
+  std::array<char, 16> memory_{};
+  char stream_place_ = 0;
+  const CUstream stream_ = reinterpret_cast<CUstream>(&stream_place_);
+};
+
+TEST_F(CudnnCallTest, BindsArgumentsByPosition) {
+  const auto call = CudnnCalls()(call_);
+  ASSERT_NE(call, nullptr);
+  call->Enqueue(stream_, Addresses(3).data());
+  ASSERT_EQ(cudnn_.executions.size(), 1);
+  const auto& e = cudnn_.executions[0];
+  EXPECT_EQ(e.plan, kPlan);
+  EXPECT_EQ(e.stream, stream_);
+  EXPECT_EQ(e.workspace, nullptr);
+  EXPECT_EQ(e.pointers,
+            (std::map<int64_t, const void*>{
+                {1, Address(0)}, {2, Address(1)}, {3, Address(2)}}));
+}
+
+TEST_F(CudnnCallTest, TheLastArgumentIsTheWorkspace) {
+  call_.workspace_bytes = cudnn_.workspace_bytes = 131;
+  const auto call = CudnnCalls()(call_);
+  call->Enqueue(stream_, Addresses(4).data());
+  EXPECT_EQ(cudnn_.executions[0].workspace, Address(3));
+  EXPECT_EQ(cudnn_.executions[0].pointers.size(), 3);
+}
+
+// The operand that a gradient is added to lies where the result does.
+TEST_F(CudnnCallTest, AccumulatingCallsBindTheResultAlone) {
+  call_.op = "conv2d_grad_input";
+  call_.attrs.Set("accumulate", true);
+  call_.operands.push_back(call_.results[0]);
+  const auto call = CudnnCalls()(call_);
+  call->Enqueue(stream_, Addresses(4).data());
+  EXPECT_EQ(cudnn_.executions[0].pointers,
+            (std::map<int64_t, const void*>{
+                {1, Address(0)}, {2, Address(1)}, {4, Address(3)}}));
+}
+
+TEST_F(CudnnCallTest, CallsShareAHandleAndLeaveNothingBehind) {
+  {
+    const cuda::MakeDeviceCall make = CudnnCalls();
+    const auto first = make(call_);
+    const auto second = make(call_);
+    EXPECT_EQ(cudnn_.handles, 1);
+    first->Enqueue(stream_, Addresses(3).data());
+    second->Enqueue(nullptr, Addresses(3).data());
+    EXPECT_EQ(cudnn_.executions[0].stream, stream_);
+    EXPECT_EQ(cudnn_.executions[1].stream, nullptr);
+  }
+  EXPECT_EQ(cudnn_.handles, 0);
+  EXPECT_EQ(cudnn_.descriptors, 0);
+}
+
+TEST_F(CudnnCallTest, LeavesOtherCallsAlone) {
+  call_.plan = R"({"library":"cublaslt"})";
+  EXPECT_EQ(CudnnCalls()(call_), nullptr);
+  call_.plan.clear();
+  EXPECT_EQ(CudnnCalls()(call_), nullptr);
+}
+
+TEST_F(CudnnCallTest, SaysWhyAPlanCannotBeRun) {
+  cudnn_.refuses_plans = true;
+  EXPECT_THAT(RefusalOf(), HasSubstr("conv2d by cudnn eng62: cuDNN: finalize"));
+  EXPECT_THAT(RefusalOf(), HasSubstr("the stand-in was told to"));
+  cudnn_.refuses_plans = false;
+  cudnn_.workspace_bytes = 64;
+  EXPECT_THAT(RefusalOf(),
+              HasSubstr("expected a workspace of 0 bytes, here it takes 64"));
+  call_.plan = R"({"cudnnVersion":91000})";
+  EXPECT_THAT(RefusalOf(), HasSubstr("planned by cuDNN 91000, here is 91900"));
+}
+
+TEST_F(CudnnCallTest, AFailureToExecuteIsTheDevices) {
+  const auto call = CudnnCalls()(call_);
+  cudnn_.fails_to_execute = true;
+  try {
+    call->Enqueue(stream_, Addresses(3).data());
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kDevice);
+    EXPECT_THAT(e.what(), HasSubstr("cudnnBackendExecute"));
+  }
+}
+
+}  // namespace
+}  // namespace fusor::test
