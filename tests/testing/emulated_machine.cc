@@ -51,15 +51,24 @@ void EmulatedMachine::Wait(int queue, HappeningPtr happening) {
 void EmulatedMachine::RunAll() {
   while (RunOne()) {
   }
-  const bool stuck =
+  CheckNotStuck(
       std::any_of(queues_.begin(), queues_.end(),
-                  [](const Queue& queue) { return !queue.items.empty(); });
-  if (stuck) Forget();
-  FUSOR_ASSERT(!stuck, "a queue waits for what never happens");
+                  [](const Queue& queue) { return !queue.items.empty(); }));
   if (watch_ != nullptr && watch_->ended()) {
     const auto watch = std::move(watch_);
     watch->CheckEnd();
   }
+}
+
+void EmulatedMachine::RunUntil(const HappeningPtr& happening) {
+  while (!happening->happened && RunOne()) {
+  }
+  CheckNotStuck(!happening->happened);
+}
+
+void EmulatedMachine::CheckNotStuck(bool stuck) {
+  if (stuck) Forget();
+  FUSOR_ASSERT(!stuck, "a queue waits for what never happens");
 }
 
 // False when no queue can go on.

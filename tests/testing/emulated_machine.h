@@ -44,8 +44,10 @@ class EmulatedMachine {
   HappeningPtr Record(int queue);
   // Null: of an event that was never recorded, which is no wait.
   void Wait(int queue, HappeningPtr happening);
-  // Throws kInternal when work waits for what never happens.
+  // Throw kInternal when work waits for what never happens. The second runs no
+  // more than it draws.
   void RunAll();
+  void RunUntil(const HappeningPtr& happening);
 
   // --- Plans -----------------------------------------------------------------
 
@@ -91,6 +93,7 @@ class EmulatedMachine {
 
   bool RunOne();
   void Forget();
+  void CheckNotStuck(bool stuck);
   void CompileTexts() const;
 
   std::mt19937_64 random_;

@@ -409,9 +409,10 @@ CUresult cuStreamDestroy(CUstream stream) {
   });
 }
 
-CUresult cuStreamSynchronize(CUstream) {
+CUresult cuStreamSynchronize(CUstream stream) {
   return The().CallUncaptured("cuStreamSynchronize", [&] {
-    The().machine().RunAll();
+    const int queue = The().Stream(stream).queue;
+    The().machine().RunUntil(The().machine().Record(queue));
     return CUDA_SUCCESS;
   });
 }
@@ -444,9 +445,9 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   });
 }
 
-CUresult cuEventSynchronize(CUevent) {
+CUresult cuEventSynchronize(CUevent event) {
   return The().CallUncaptured("cuEventSynchronize", [&] {
-    The().machine().RunAll();
+    if (event->last != nullptr) The().machine().RunUntil(event->last);
     return CUDA_SUCCESS;
   });
 }
