@@ -8,6 +8,9 @@
 #include "runtime/cuda/cuda_libraries.h"
 #include "runtime/cuda/cudnn_call.h"
 #include "runtime/cuda/disassembler.h"
+#ifdef FUSOR_NCCL
+#include "runtime/cuda/nccl_communicator.h"
+#endif
 #include "runtime/cuda/nvrtc_compiler.h"
 
 namespace fusor::cuda {
@@ -46,6 +49,14 @@ class CudaBackend : public runtime::Backend {
                 "CUDA backend: target {} is not an NVIDIA GPU", name);
     return std::make_unique<CudaCompiler>(std::move(description));
   }
+
+#ifdef FUSOR_NCCL
+  std::unique_ptr<runtime::Communicator> Connect(
+      runtime::TcpStore& store,
+      const runtime::CommunicatorOptions& options) override {
+    return ConnectNccl(store, options);
+  }
+#endif
 };
 
 std::unique_ptr<runtime::Backend> Create() {

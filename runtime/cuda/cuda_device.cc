@@ -147,6 +147,8 @@ class CudaStream : public runtime::Stream {
     return InstantiateGraph(*context_, graph);
   }
 
+  CUstream get() const { return stream_; }
+
  private:
   ContextPtr context_;
   const bool graphs_;
@@ -211,6 +213,10 @@ std::unique_ptr<runtime::Device> OpenCudaDevice(
     MakeDeviceCall make_call) {
   return std::make_unique<CudaDevice>(ordinal, options.graph,
                                       std::move(make_call));
+}
+
+CUstream DriverStreamOf(const runtime::Stream& stream) {
+  return static_cast<const CudaStream&>(stream).get();
 }
 
 std::string TargetOfDevice() {

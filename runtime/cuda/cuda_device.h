@@ -3,6 +3,8 @@
 // A GPU as a runtime::Device, by the driver alone. No GPU has run this code;
 // tests run it on a driver of their own that emulates one.
 
+#include <cuda.h>
+
 #include <memory>
 #include <string>
 
@@ -21,6 +23,9 @@ inline constexpr size_t kReservedBytes = size_t{384} << 20;
 std::unique_ptr<runtime::Device> OpenCudaDevice(
     int ordinal, const runtime::BackendOptions& options,
     MakeDeviceCall make_call);
+
+// The driver's stream behind one that such a device has made.
+CUstream DriverStreamOf(const runtime::Stream& stream);
 
 // The built-in description that fits GPU 0 best: of its name, else of its
 // compute capability. Empty where there is no driver or no GPU. Throws kDevice

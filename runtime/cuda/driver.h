@@ -33,7 +33,9 @@ inline constexpr int kLeastDriverVersion = 13000;
   F(cuMemcpyHtoDAsync)            \
   F(cuMemcpyDtoHAsync)            \
   F(cuMemcpyDtoDAsync)            \
+  F(cuCtxGetStreamPriorityRange)  \
   F(cuStreamCreate)               \
+  F(cuStreamCreateWithPriority)   \
   F(cuStreamDestroy)              \
   F(cuStreamSynchronize)          \
   F(cuStreamWaitEvent)            \
@@ -51,7 +53,8 @@ inline constexpr int kLeastDriverVersion = 13000;
   F(cuModuleLoadData)             \
   F(cuModuleUnload)               \
   F(cuModuleGetFunction)          \
-  F(cuLaunchKernel)
+  F(cuLaunchKernel)               \
+  F(cuLaunchHostFunc)
 
 struct Driver {
 #define FUSOR_DRIVER_MEMBER(name) decltype(&::name) name = nullptr;

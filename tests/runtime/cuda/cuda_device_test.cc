@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <deque>
 #include <numeric>
 
 #include "codegen/compiler.h"
@@ -17,10 +16,8 @@
 #include "ir/training_names.h"
 #include "runtime/backend_loader.h"
 #include "runtime/session.h"
-#include "tests/runtime/cuda/stand_in_driver.h"
-#include "tests/testing/cuda_planner.h"
+#include "tests/runtime/cuda/stand_in_backend.h"
 #include "tests/testing/emulated_device.h"
-#include "tests/testing/library_call.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/step_parity.h"
@@ -40,64 +37,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr int64_t kBatch = 4;
-
-// A library call as a function of the host in the stream.
-class HostCall : public cuda::DeviceCall {
- public:
-  HostCall(StandIn& driver, const codegen::LibraryCall& call)
-      : driver_(driver), call_(call) {}
-  void Enqueue(CUstream stream, void* const* args) const override {
-    const size_t workspaces = call_.workspace_bytes > 0 ? 1 : 0;
-    jobs_.push_back({call_,
-                     {args, args + call_.operands.size() +
-                                call_.results.size() + workspaces}});
-    const auto run = [](void* data) {
-      const Job& job = *static_cast<Job*>(data);
-      RunLibraryCall(job.call, job.args.data());
-    };
-    EXPECT_EQ(driver_.LaunchHost(stream, run, &jobs_.back()), CUDA_SUCCESS);
-  }
-
- private:
-  struct Job {
-    const codegen::LibraryCall& call;
-    std::vector<void*> args;
-  };
-  StandIn& driver_;
-  const codegen::LibraryCall call_;
-  mutable std::deque<Job> jobs_;
-};
-
-// The CUDA device with kernels' text as machine code, and with library calls.
-class StandInBackend : public runtime::Backend {
- public:
-  explicit StandInBackend(const StandInOptions& options = {})
-      : driver_(LoadStandIn()) {
-    driver_.Reset(options);
-  }
-  StandIn& driver() { return driver_; }
-
-  std::string name() const override { return "stand-in"; }
-  int device_count() const override { return 1; }
-  std::vector<std::string> Diagnose() const override { return {}; }
-  std::unique_ptr<runtime::Device> OpenDevice(
-      int ordinal, const runtime::BackendOptions& options) override {
-    return cuda::OpenCudaDevice(
-        ordinal, options, [this](const codegen::LibraryCall& call) {
-          return std::make_unique<HostCall>(driver_, call);
-        });
-  }
-  std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
-      const std::string& target,
-      const runtime::BackendOptions& options) override {
-    return texts_.CreateCompiler(target, options);
-  }
-
- private:
-  StandIn& driver_;
-  EmulatedBackend texts_{
-      {.compiler = [] { return CudaPlanner("nvidia-h200"); }}};
-};
 
 // What a session is trained with.
 struct Setting {
@@ -181,8 +120,7 @@ std::string FailureOf(const std::function<void()>& act, ErrorCode code) {
 // The emulated GPU has no graphs, no pinned memory and one stream.
 TEST(CudaDevice, TrainsAsTheEmulatedGpuDoes) {
   for (const DType dtype : {DType::kF32, DType::kF16}) {
-    EmulatedBackend emulated(
-        {.compiler = [] { return CudaPlanner("nvidia-h200"); }});
+    EmulatedBackend emulated({.compiler = StandInPlanner});
     const auto expected = Training(emulated, {.dtype = dtype}).Train();
     for (const bool graph : {true, false}) {
       StandInBackend backend({.seed = graph ? 3u : 4u});

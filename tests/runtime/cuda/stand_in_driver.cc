@@ -400,6 +400,16 @@ CUresult cuStreamCreate(CUstream* stream, unsigned) {
   });
 }
 
+CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
+  return cuStreamCreate(stream, flags);
+}
+
 CUresult cuStreamDestroy(CUstream stream) {
   return The().CallUncaptured("cuStreamDestroy", [&] {
     The().machine().RunAll();
@@ -526,6 +536,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
           fusor::test::RunKernel(function, launch, args);
         });
   });
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
+  return The().LaunchHost(stream, function, data);
 }
 
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {

@@ -1,0 +1,41 @@
+#pragma once
+
+// NCCL, opened at run time. Its functions are members under their own names.
+// Only where the build has NCCL's header.
+
+#ifdef FUSOR_NCCL
+#include <nccl.h>
+
+namespace fusor::cuda {
+
+#define FUSOR_NCCL_FUNCTIONS(F) \
+  F(ncclGetVersion)             \
+  F(ncclGetUniqueId)            \
+  F(ncclGetErrorString)         \
+  F(ncclGetLastError)           \
+  F(ncclCommInitRankConfig)     \
+  F(ncclCommGetAsyncError)      \
+  F(ncclCommFinalize)           \
+  F(ncclCommDestroy)            \
+  F(ncclCommAbort)              \
+  F(ncclCommRegister)           \
+  F(ncclCommDeregister)         \
+  F(ncclAllReduce)              \
+  F(ncclReduceScatter)          \
+  F(ncclAllGather)              \
+  F(ncclBroadcast)              \
+  F(ncclGroupStart)             \
+  F(ncclGroupEnd)
+
+struct Nccl {
+#define FUSOR_NCCL_MEMBER(name) decltype(&::name) name = nullptr;
+  FUSOR_NCCL_FUNCTIONS(FUSOR_NCCL_MEMBER)
+#undef FUSOR_NCCL_MEMBER
+};
+
+// Opens NCCL, at the first call. Throws kDevice where there is none or it lacks
+// a function.
+const Nccl& LoadNccl();
+
+}  // namespace fusor::cuda
+#endif  // FUSOR_NCCL
