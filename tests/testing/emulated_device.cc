@@ -1,5 +1,6 @@
 #include "tests/testing/emulated_device.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -198,7 +199,9 @@ class EmulatedCommunicator : public runtime::Communicator {
     const int from = static_cast<EmulatedStream&>(stream).queue();
     const int64_t bytes = collective.elements * ir::DTypeSize(collective.dtype);
     const auto watch = machine_->watch();
-    const int step = watch ? watch->IssueCollective(collective.data, bytes) : 0;
+    const int step = watch ? watch->IssueCollective(collective.data,
+                                                    collective.source, bytes)
+                           : 0;
     machine_->Wait(queue_, machine_->Record(from));
     machine_->Add(queue_, [this, collective, watch, step](
                               int queue, const QueueClock& clock) {
@@ -218,10 +221,33 @@ class EmulatedCommunicator : public runtime::Communicator {
  private:
   void Run(const runtime::Collective& collective) const {
     using Kind = runtime::CollectiveKind;
-    FUSOR_ASSERT(collective.kind == Kind::kAllReduce ||
-                     collective.kind == Kind::kBroadcast,
-                 "emulated ranks do no {}", CollectiveName(collective.kind));
-    if (collective.kind == Kind::kBroadcast) return;
+    switch (collective.kind) {
+      case Kind::kAllReduce:
+        return AllReduce(collective);
+      case Kind::kAllGather:
+        return AllGather(collective);
+      case Kind::kBroadcast:
+      case Kind::kBarrier:
+        return;
+      default:
+        FUSOR_ASSERT(false, "emulated ranks do no {}",
+                     CollectiveName(collective.kind));
+    }
+  }
+
+  // Every rank's part is this one's.
+  void AllGather(const runtime::Collective& collective) const {
+    const int64_t most = (collective.elements + world_size_ - 1) / world_size_;
+    const int64_t size = ir::DTypeSize(collective.dtype);
+    FUSOR_ASSERT(collective.source != nullptr, "an all_gather in place");
+    for (int64_t from = 0; from < collective.elements; from += most) {
+      const int64_t n = std::min(most, collective.elements - from);
+      std::memcpy(static_cast<char*>(collective.data) + from * size,
+                  collective.source, static_cast<size_t>(n * size));
+    }
+  }
+
+  void AllReduce(const runtime::Collective& collective) const {
     const ir::TensorType type{collective.dtype, {collective.elements}, {}};
     ir::Tensor tensor = ir::LoadTensor(type, collective.data);
     for (double& x : tensor.data) {

@@ -91,13 +91,23 @@ int PlanWatch::Issue(const void* work, void* const* args) {
   return static_cast<int>(num_issued_++);
 }
 
-int PlanWatch::IssueCollective(void* data, int64_t bytes) {
+int PlanWatch::IssueCollective(void* data, const void* source, int64_t bytes) {
   const Step& step = NextStep();
   FUSOR_ASSERT(step.kind == StepKind::kCollective,
                "{}: a collective is started instead",
                Name(static_cast<int>(num_issued_)));
+  const codegen::LibraryCall& call = plan_.calls[step.index];
+  if (call.op == "all_gather") {
+    Locate(step.args[0], source);
+    Locate(step.args[1], data);
+    FUSOR_ASSERT(bytes == call.results[0].num_bytes(),
+                 "{}: a collective on {} bytes, expected {}",
+                 Name(static_cast<int>(num_issued_)), bytes,
+                 call.results[0].num_bytes());
+    return static_cast<int>(num_issued_++);
+  }
   Locate(step.args[0], data);
-  const size_t operands = plan_.calls[step.index].operands.size();
+  const size_t operands = call.operands.size();
   int64_t end = buffer(step.args[0]).offset;
   for (size_t a = 0; a < operands; ++a) {
     FUSOR_ASSERT(buffer(step.args[a]).offset == end,

@@ -36,7 +36,8 @@ class PlanWatch {
   // on so many bytes. Returns its number. What is in memory that is dead
   // between steps becomes garbage: NaN, as a number.
   int Issue(const void* work, void* const* args);
-  int IssueCollective(void* data, int64_t bytes);
+  // `source`: of an all_gather, else null.
+  int IssueCollective(void* data, const void* source, int64_t bytes);
   // The step runs, as the last of the work that `clock` counts, on `queue`.
   void Run(int step, int queue, const QueueClock& clock);
 
