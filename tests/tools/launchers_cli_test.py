@@ -4,10 +4,11 @@ Open MPI's mpirun, which is one of the packages that tools/setup.sh installs.
 """
 
 import json
+import signal
 import subprocess
 import unittest
 
-from rank_case import FUSOR, SIZE, RankCase, environment
+from rank_case import FUSOR, SIZE, RankCase, end, environment
 
 # For root in a container, and for more ranks than the machine has cores.
 MPIRUN = environment(OMPI_ALLOW_RUN_AS_ROOT="1",
@@ -46,6 +47,26 @@ class LaunchersTest(RankCase):
         done = self.mpirun(2, "--resume", self.root / "nowhere")
         self.assertEqual(done.returncode, 5, done.stderr)
         self.assertIn("nowhere", done.stderr)
+
+    def test_a_signal_to_mpirun_leaves_a_checkpoint(self):
+        work = self.root / "signal"
+        run = subprocess.Popen(
+            ["mpirun", "-n", "2", FUSOR, "train", self.data, *SIZE, "--epochs",
+             "100000", "-p", "1", "--training-only", "--lr", "0.001",
+             "--workspace", work],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=MPIRUN | {"FUSOR_CACHE_DIR": str(self.root / "cache")})
+        self.addCleanup(end, run)
+        for line in run.stdout:
+            if "iteration  " in line:
+                break
+        run.send_signal(signal.SIGUSR1)
+        _, errors = run.communicate(timeout=100)
+        self.assertEqual(run.returncode, 128 + signal.SIGUSR1, errors)
+        _, text = self.train(2, "--epochs", 100_000, "--prof", 1, "--lr", 0.001,
+                             "--training-only", "--workspace", work,
+                             "--resume", "auto")
+        self.assertIn("resumed", text)
 
 
 if __name__ == "__main__":

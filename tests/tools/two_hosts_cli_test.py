@@ -17,7 +17,7 @@ import overlap  # noqa: E402
 import two_hosts  # noqa: E402
 
 PEER_LOST = 75
-ENDLESS = ["--epochs", 100_000, "-p", 1, "--comm-timeout", 4]
+ENDLESS = ["--epochs", 100_000, "-p", 1, "--comm-timeout", 6]
 
 
 class TwoHostsTest(RankCase):
