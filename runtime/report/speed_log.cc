@@ -112,6 +112,8 @@ const std::vector<LineFormat>& LineFormats() {
 
 constexpr const char* kDllJson = "DLLogger JSON";
 constexpr const char* kJsonLines = "fusor JSON Lines";
+constexpr const char* kMindSpore = "MindSpore";
+constexpr SpeedWindow kMindSporeWindow{100, 100};
 
 // Seconds of "[2020-09-15 ]14:29:13.473765", with a comma or a point, or of a
 // Unix time; -1 of anything else. A clock that shows no date starts anew each
@@ -211,6 +213,42 @@ std::optional<Line> ParseJsonLine(const std::string& text) {
   return line;
 }
 
+// LossMonitor says where a run is, TimeMonitor how long the epoch took; an
+// epoch is as many steps as the device is sent at a time.
+class MindSporeLines {
+ public:
+  std::optional<Line> Read(const std::string& text) {
+    static const std::regex kPlace(R"(epoch: (\d+),? step: (\d+), loss is )");
+    static const std::regex kTime(
+        R"(epoch time: +(\d+(?:\.\d+)?) ms, per step)");
+    std::smatch match;
+    if (std::regex_search(text, match, kPlace)) {
+      epoch_ = std::strtoll(match[1].str().c_str(), nullptr, 10);
+      steps_ = std::strtoll(match[2].str().c_str(), nullptr, 10);
+    } else if (steps_ > 0 && std::regex_search(text, match, kTime)) {
+      Line line{.epoch = epoch_, .step = steps_, .begin = 0};
+      line.record.step_seconds = std::strtod(match[1].str().c_str(), nullptr) /
+                                 1e3 / static_cast<double>(steps_);
+      return line;
+    }
+    return std::nullopt;
+  }
+
+  // What the epochs took is the clock of such a log.
+  static void SetTimes(std::vector<SpeedRecord>& records) {
+    double time = 0;
+    for (SpeedRecord& record : records) {
+      time +=
+          record.step_seconds * static_cast<double>(record.end - record.begin);
+      record.time = time;
+    }
+  }
+
+ private:
+  int64_t epoch_ = 0;
+  int64_t steps_ = 0;  // of the epoch
+};
+
 // Nothing where a key has another type than the format says.
 template <typename Parse>
 std::optional<Line> Tolerant(Parse parse, const std::string& text) {
@@ -291,7 +329,7 @@ void ForEachLine(std::string_view text, Handle handle) {
 }  // namespace
 
 std::vector<std::string> SpeedLogFormats() {
-  std::vector<std::string> names{kDllJson, kJsonLines};
+  std::vector<std::string> names{kDllJson, kJsonLines, kMindSpore};
   for (const LineFormat& format : LineFormats())
     names.emplace_back(format.name);
   return names;
@@ -306,7 +344,8 @@ SpeedLog ParseSpeedLog(std::string_view text, std::string_view source) {
     return made;
   }();
   const std::vector<LineFormat>& formats = LineFormats();
-  std::vector<std::vector<Line>> found(formats.size() + 2);
+  std::vector<std::vector<Line>> found(formats.size() + 3);
+  MindSporeLines mind_spore;
   int64_t overflows = 0;
   const auto add = [&](size_t format, const std::optional<Line>& line) {
     if (line) found[format].push_back(*line);
@@ -318,6 +357,8 @@ SpeedLog ParseSpeedLog(std::string_view text, std::string_view source) {
       add(formats.size() + 1, Tolerant(ParseJsonLine, line));
     } else if (line.starts_with("Gradient overflow.")) {
       ++overflows;
+    } else if (line.find("epoch") != std::string::npos) {
+      add(formats.size() + 2, mind_spore.Read(line));
     }
     for (size_t f = 0; f < formats.size(); ++f) {
       if (line.find(formats[f].mark) == std::string::npos) continue;
@@ -340,9 +381,14 @@ SpeedLog ParseSpeedLog(std::string_view text, std::string_view source) {
     log.window = formats[index].window;
     log.summary = formats[index].summary;
   } else {
-    log.format = index == formats.size() ? kDllJson : kJsonLines;
+    const char* const names[] = {kDllJson, kJsonLines, kMindSpore};
+    log.format = names[index - formats.size()];
   }
   log.records = Records(*most);
+  if (log.format == kMindSpore) {
+    log.window = kMindSporeWindow;
+    MindSporeLines::SetTimes(log.records);
+  }
   return log;
 }
 

@@ -40,7 +40,8 @@ struct SpeedLog {
 // The lines of one format, the one with most of them, and which they are:
 //   NVIDIA DLLogger's stdout (PyTorch, TensorFlow) and its JSON; fusor's text,
 //   DLLogger and JSON Lines; GluonCV and NVIDIA's MXNet; Paddle 1.8 and later;
-//   FleetX; TensorFlow 2's TimeHistory; OneFlow; imagenet_ddp_apex.
+//   FleetX; TensorFlow 2's TimeHistory; OneFlow; imagenet_ddp_apex; MindSpore,
+//   whose clock is the sum of what its epochs took.
 // Other lines are passed over. `source` names the log in errors; throws kData
 // where no line tells a speed.
 SpeedLog ParseSpeedLog(std::string_view text, std::string_view source);

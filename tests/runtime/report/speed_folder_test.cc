@@ -112,6 +112,26 @@ TEST_F(SpeedFolderTest, MultipliesWhatOneRankTells) {
   EXPECT_FALSE(speeds["fleet"]["2n4g"].contains("speedup"));
 }
 
+// All ranks print; the published script divides by the mean of their sums.
+TEST_F(SpeedFolderTest, AddsUpMindSporesEpochs) {
+  std::string text;
+  for (int epoch = 1; epoch <= 10; ++epoch) {
+    for (int rank = 0; rank < 2; ++rank) {
+      text += fmt::format("epoch: {} step: 20, loss is 7\n", epoch);
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      text += fmt::format("epoch time: {}.000 ms, per step time: 1.0 ms\n",
+                          epoch == 1 ? 60'000 : 5000 + 100 * epoch + 50 * rank);
+    }
+  }
+  Write("1n2g/rn50_b128_fp32_1.log", text);
+  const SpeedFolder folder = Read();
+  EXPECT_EQ(folder.definition, SpeedDefinition::kElapsed);
+  const double seconds = 5 * 5.025 + 0.1 * (6 + 7 + 8 + 9 + 10);
+  EXPECT_NEAR(SpeedJson(folder)["rn50"]["1n2g"]["median_speed"].get<double>(),
+              2 * 128 * 100 / seconds, 0.005);
+}
+
 TEST_F(SpeedFolderTest, KeepsBatchesAndPrecisionsApart) {
   Write("1n1g/r_b4_fp32_1.log", TextLines(120, 50));
   Write("1n1g/r_b8_fp32_1.log", TextLines(120, 60));

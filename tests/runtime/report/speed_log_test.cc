@@ -218,6 +218,35 @@ TEST(SpeedLog, ReadsFusorsOwnLines) {
   EXPECT_EQ(lines.records[1].time, 1001);
 }
 
+// Two ranks, 20 steps an epoch.
+TEST(SpeedLog, ReadsMindSporesEpochs) {
+  const SpeedLog log = ParseSpeedLog(
+      "epoch: 1 step: 20, loss is 6.9\n"
+      "epoch: 1 step: 20, loss is 6.8\n"
+      "epoch time: 61250.500 ms, per step time: 3062.525 ms\n"
+      "epoch time: 61249.500 ms, per step time: 3062.475 ms\n"
+      "epoch: 2 step: 20, loss is 6.7\n"
+      "epoch: 2 step: 20, loss is 6.6\n"
+      "epoch time: 7000.000 ms, per step time: 350.000 ms\n"
+      "epoch time: 7200.000 ms, per step time: 360.000 ms\n",
+      "log");
+  EXPECT_EQ(log.format, "MindSpore");
+  EXPECT_THAT(Ends(log), ElementsAre(20, 40));
+  EXPECT_EQ(log.records[1].begin, 20);
+  EXPECT_NEAR(log.records[0].step_seconds, 3.0625, 1e-9);
+  EXPECT_NEAR(log.records[1].time - log.records[0].time, 7.1, 1e-9);
+  EXPECT_EQ(log.window.skip, 100);
+  EXPECT_EQ(log.window.average, 100);
+  // Of MindSpore 2; one line a step is no epoch.
+  const SpeedLog newer = ParseSpeedLog(
+      "epoch: 41 step: 999, loss is 1.5\n"
+      "epoch: 41 step: 1000, loss is 1.4\n"
+      "Train epoch time: 6512.500 ms, per step time: 6.513 ms\n",
+      "log");
+  EXPECT_THAT(Ends(newer), ElementsAre(1000));
+  EXPECT_NEAR(newer.records[0].step_seconds, 6.5125e-3, 1e-9);
+}
+
 TEST(SpeedLog, CountsOverflowsThatApexTells) {
   const std::string overflow =
       "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to "
