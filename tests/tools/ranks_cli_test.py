@@ -200,6 +200,32 @@ class RanksTest(RankCase):
         self.assertIn("--timeline-steps: expected FIRST:LAST, got 7:3",
                       done.stderr)
 
+    def test_logs_are_of_rank_0_and_tell_the_speed_of_all(self):
+        raport = self.root / "raport.json"
+        lines = self.root / "lines.jsonl"
+        work = self.root / "logged"
+        self.train(2, "--iterations", 6, "--training-only", "-p", 1,
+                   "--workspace", work, "--raport-file", raport,
+                   "--log-jsonl", lines)
+        self.assertEqual(sorted(p.name for p in work.iterdir()),
+                         ["checkpoints", "model.safetensors"])
+        for line in map(json.loads, lines.read_text().splitlines()):
+            if line["type"] == "step":
+                self.assertAlmostEqual(
+                    line["images_per_second"] * line["seconds"], 2 * 4)
+        # Each line once, and whole.
+        logged = [json.loads(line.removeprefix("DLLL "))
+                  for line in raport.read_text().splitlines()]
+        steps = [line for line in logged if line["type"] == "LOG"
+                 and line["step"] not in ("PARAMETER", [])]
+        self.assertEqual(len(steps), 6)
+        for line in steps:
+            # As NVIDIA has it: the ranks' images by the time of an iteration.
+            data = line["data"]
+            self.assertAlmostEqual(
+                data["train.total_ips"]
+                * (data["train.data_time"] + data["train.compute_time"]), 2 * 4)
+
     def test_ranks_that_were_told_otherwise_are_named(self):
         port = free_port()
         runs = [self.start(rank, 3, port, "--iterations", 2,

@@ -41,11 +41,8 @@ class TrainCommand {
       : flags_(flags),
         file_(std::move(file)),
         ranks_(flags_.ranks),
-        text_(ranks_.leads() ? TextStream({flags.json, flags.compile.dump.to})
-                             : OpenNothing()),
-        logs_(flags_.log, flags.checkpoint.workspace, text_) {
-    TakePlace();
-  }
+        text_(TakePlace()),
+        logs_(flags_.log, flags_.checkpoint.workspace, text_) {}
 
   void Run() {
     ranks_.Run([this] { RunRank(); });
@@ -105,17 +102,21 @@ class TrainCommand {
   }
 
   // Logs, checkpoints and reports are rank 0's; the others only compute.
-  void TakePlace() {
+  // Returns where text for people goes.
+  FILE* TakePlace() {
     flags_.data.rank = ranks_.rank();
     flags_.data.world_size = ranks_.world_size();
     flags_.compile.threads = ranks_.Threads(flags_.compile.threads);
-    if (ranks_.leads()) return;
+    if (ranks_.leads()) {
+      return TextStream({flags_.json, flags_.compile.dump.to});
+    }
     flags_.log = {};
     flags_.checkpoint = {};
     flags_.compile.dump = {};
     flags_.debug.stats_trace.clear();
     flags_.debug.timeline.clear();
     flags_.json.clear();
+    return OpenNothing();
   }
 
   // Images of an update, of all ranks.
