@@ -80,6 +80,10 @@ class GlooCollectives : public runtime::HostCollectives {
                   "gloo: rank {} over {}: no connection to all ranks: {}",
                   store.rank(), where_, e.what());
     }
+    const runtime::NetworkInterface own = runtime::FindInterface(where_);
+    if (!own.name.empty()) {
+      where_ = fmt::format("{} ({})", own.name, own.address);
+    }
   }
 
   int rank() const override { return context_->rank; }

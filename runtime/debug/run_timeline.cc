@@ -116,7 +116,7 @@ class RunTimeline::Writer {
     const double begun = run.steps.front().begun;
     const double ended = run.steps.back().ended;
     double communication = 0, waits = 0;
-    json buckets = json::array();
+    json collectives = json::array();
     std::map<int, const CollectiveTime*> of_event;
     for (const StepTime& time : run.steps) {
       const Step& step = run.plan->steps[time.step];
@@ -128,14 +128,15 @@ class RunTimeline::Writer {
       if (collective == nullptr) continue;
       if (step.records >= 0) of_event[step.records] = collective;
       communication += collective->ended - collective->begun;
-      buckets.push_back(WriteCollective(*run.plan, step, *collective, begun));
+      collectives.push_back(
+          WriteCollective(*run.plan, step, *collective, begun));
     }
     return {{"run", run.number},
             {"step_ms", 1e3 * (ended - begun)},
             {"compute_ms", 1e3 * (ended - begun - waits)},
             {"communication_ms", 1e3 * communication},
             {"exposed_ms", 1e3 * waits},
-            {"buckets", std::move(buckets)}};
+            {"collectives", std::move(collectives)}};
   }
 
   // Returns how long it waited for collectives, in seconds.
@@ -159,15 +160,15 @@ class RunTimeline::Writer {
 
   json WriteCollective(const Plan& plan, const Step& step,
                        const CollectiveTime& time, double run_begun) {
-    const size_t gradients = plan.calls[step.index].operands.size();
-    json facts = {{"name", step.name},
-                  {"gradients", gradients},
+    const size_t tensors = plan.calls[step.index].operands.size();
+    json facts = {{"op", step.op_class},
+                  {"name", step.name},
+                  {"tensors", tensors},
                   {"bytes", time.bytes},
                   {"ready_ms", 1e3 * (time.started - run_begun)},
                   {"start_ms", 1e3 * (time.begun - run_begun)},
                   {"end_ms", 1e3 * (time.ended - run_begun)}};
-    Add(kCollectives,
-        fmt::format("{} of {} gradients", step.op_class, gradients),
+    Add(kCollectives, fmt::format("{} of {} tensors", step.op_class, tensors),
         "collective", time.begun, time.ended, facts);
     return facts;
   }

@@ -28,9 +28,9 @@ class RunTimeline : public StepObserver {
   // In the Trace Event Format, which Perfetto and chrome://tracing open: the
   // computation with its waits, and the collectives, of this rank. `otherData`
   // has `runs` [{`run`, `step_ms`, `compute_ms` without waits,
-  // `communication_ms`, `exposed_ms` of waits, `buckets` [{`name`, `gradients`,
-  // `bytes`, `ready_ms`, `start_ms`, `end_ms` since the run began}]}]. Of runs
-  // that have not ended, nothing.
+  // `communication_ms`, `exposed_ms` of waits, `collectives` [{`op`, `name`,
+  // `tensors`, `bytes`, `ready_ms`, `start_ms`, `end_ms` since the run
+  // began}]}]. Of runs that have not ended, nothing.
   nlohmann::json Trace();
 
  private:

@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -192,6 +194,31 @@ void Socket::Receive(std::span<char> bytes, Deadline deadline) const {
 
 void Socket::Shutdown() const {
   if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);
+}
+
+NetworkInterface FindInterface(const std::string& name_or_address) {
+  NetworkInterface found;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return found;
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0) continue;
+    const int family = i->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    sockaddr_storage storage{};
+    const socklen_t size =
+        family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&storage, i->ifa_addr, size);
+    const std::string address = Numeric(storage, size);
+    if (name_or_address != i->ifa_name && name_or_address != address) continue;
+    found = {i->ifa_name, address};
+    if (family == AF_INET) break;
+  }
+  freeifaddrs(list);
+  return found;
+}
+
+bool IsLoopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
 }
 
 MessageWriter& MessageWriter::Add(std::string_view field) {

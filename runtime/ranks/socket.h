@@ -46,6 +46,19 @@ class Socket {
   int fd_ = -1;
 };
 
+// A network interface of this machine that is up, and one of its addresses,
+// numeric, IPv4 where it has one.
+struct NetworkInterface {
+  std::string name;  // "eth0"
+  std::string address;
+};
+// The one of that name or numeric address; its other field is empty where there
+// is none.
+NetworkInterface FindInterface(const std::string& name_or_address);
+
+// Whether a numeric address is one that only this machine reaches.
+bool IsLoopback(const std::string& address);
+
 // Bytes of a message: a length of 4 bytes and the fields, each a length and its
 // bytes. Little-endian, as all machines that fusor runs on are.
 class MessageWriter {

@@ -202,6 +202,10 @@ void StoreServer::Hello(Client& client, MessageReader& message) {
                               rank));
   }
   client.rank = static_cast<int>(rank);
+  const std::string address = client.socket.address();
+  if (!IsLoopback(address) && address != client.socket.peer_address()) {
+    outward_ = address;
+  }
   met_.insert(client.rank);
   present_.insert(client.rank);
   ++open_;
@@ -227,7 +231,7 @@ void StoreServer::Settle() {
     if (!there && now < pending.deadline && !(meet && over)) continue;
     client.pending.reset();
     if (there) {
-      Answer(client, StoreAnswer::kOk, meet ? "" : found->second);
+      Answer(client, StoreAnswer::kOk, meet ? outward_ : found->second);
     } else {
       Answer(client, StoreAnswer::kRefused, meet ? Missing() : "not there");
     }

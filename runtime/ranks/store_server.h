@@ -17,7 +17,8 @@ namespace fusor::runtime {
 // kOk and a value, or kRefused and why.
 enum class StoreCall : int64_t {
   kHello,  // magic, token, rank, world size; ok once this rank is let in
-  kMeet,   // milliseconds; ok once all ranks were let in
+  kMeet,   // milliseconds; ok once all ranks were let in, and at which address
+           // those of other hosts have reached rank 0, empty if there are none
   kSet,    // key, value
   kGet,    // key, milliseconds; ok once it is there
   kAdd,    // key, amount
@@ -78,6 +79,7 @@ class StoreServer {
   std::list<Client> clients_;
   std::map<std::string, std::string> values_;
   std::map<std::string, int64_t> numbers_;
+  std::string outward_;    // own address of a connection from another host
   std::set<int> met_;      // ranks that were let in, ever
   std::set<int> present_;  // and are not done or gone
 

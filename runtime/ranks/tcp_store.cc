@@ -14,7 +14,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kRetry{50};       // between two tries to connect
+constexpr milliseconds kRetry{50};  // between two tries to connect
+constexpr milliseconds kResolveTime{60'000};
+constexpr milliseconds kResolveRetry{500};
 constexpr milliseconds kGrace{2'000};    // of an answer that has a deadline
 constexpr milliseconds kPrompt{60'000};  // for an answer that waits for nobody
 constexpr milliseconds kFarewell{5'000};
@@ -64,6 +66,9 @@ TcpStore::TcpStore(const StoreOptions& options) : options_(options) {
               all.value,
               std::chrono::duration_cast<std::chrono::seconds>(options.timeout)
                   .count());
+  address_ = socket_.address();
+  // A host may call itself by a name that means loopback there alone.
+  if (IsLoopback(address_) && !all.value.empty()) address_ = all.value;
 }
 
 TcpStore::~TcpStore() {
@@ -85,9 +90,11 @@ std::string TcpStore::server() const {
 void TcpStore::Connect(Deadline deadline) {
   const int ports = options_.rank == 0 ? 1 : options_.more_ports + 1;
   const int first = port_;
+  const Deadline resolved_by =
+      std::min(deadline, steady_clock::now() + kResolveTime);
   for (int i = 0; steady_clock::now() < deadline; i = (i + 1) % ports) {
     port_ = first + i;
-    socket_ = Socket::Connect(options_.host, port_, deadline);
+    socket_ = TryConnect(resolved_by, deadline);
     if (socket_.valid() && Greet(deadline)) return;
     std::this_thread::sleep_for(kRetry);
   }
@@ -96,6 +103,17 @@ void TcpStore::Connect(Deadline deadline) {
               "rendezvous at {}: rank 0 is missing after {} s", server(),
               std::chrono::duration_cast<std::chrono::seconds>(options_.timeout)
                   .count());
+}
+
+// A scheduler may make the name of a host known only once that has started.
+Socket TcpStore::TryConnect(Deadline resolved_by, Deadline deadline) const {
+  try {
+    return Socket::Connect(options_.host, port_, deadline);
+  } catch (const Error&) {
+    if (steady_clock::now() + kResolveRetry >= resolved_by) throw;
+    std::this_thread::sleep_for(kResolveRetry);
+    return {};
+  }
 }
 
 // False when whoever is there is not a store.

@@ -35,10 +35,11 @@ class StoreServer;
 // and, as far as is known, the ranks that are missing.
 class TcpStore {
  public:
-  // Returns once all ranks are there. Throws kUsage, and lets the other ranks
-  // go on waiting for the right one, when the token or the world size is not
-  // the same or the rank is there already; kPeerLost, naming who is missing,
-  // when time is over.
+  // Returns once all ranks are there. Throws kUsage where the host's name means
+  // nothing even after a minute - it may be about to start - and, while the
+  // other ranks go on waiting for the right one, when the token or the world
+  // size is not the same or the rank is there already; kPeerLost, naming who is
+  // missing, when time is over.
   explicit TcpStore(const StoreOptions& options);
   // Rank 0's waits a while for the others to be done.
   ~TcpStore();
@@ -47,9 +48,10 @@ class TcpStore {
 
   int rank() const { return options_.rank; }
   int world_size() const { return options_.world_size; }
-  // Of this rank's end of the connection to rank 0: one that other ranks reach,
-  // unless all are on one machine.
-  std::string address() const { return socket_.address(); }
+  // Of this rank: one that the other ranks reach. It is that of its end of the
+  // connection to rank 0; where that does not leave the host, but a rank on
+  // another host is there, the one at which that one reaches rank 0.
+  const std::string& address() const { return address_; }
   const std::string& host() const { return options_.host; }  // rank 0's
   // Where rank 0 is, "10.0.0.1:29500".
   std::string server() const;
@@ -67,6 +69,7 @@ class TcpStore {
 
  private:
   void Connect(Deadline deadline);
+  Socket TryConnect(Deadline resolved_by, Deadline deadline) const;
   bool Greet(Deadline deadline);
   std::string Call(const std::string& message, Deadline deadline);
 
@@ -74,6 +77,7 @@ class TcpStore {
   std::unique_ptr<StoreServer> server_;  // rank 0's
   int port_ = 0;
   Socket socket_;
+  std::string address_;
   std::mutex mutex_;
 };
 

@@ -33,7 +33,7 @@ class LaunchersTest(RankCase):
             self.assertRegex(
                 done.stdout,
                 rf"ranks     {ranks} by Open MPI: 0-{ranks - 1} on .*; gloo "
-                r"over 127.0.0.1, rank 0 at 127.0.0.1:\d+\n")
+                r"over lo \(127.0.0.1\), rank 0 at 127.0.0.1:\d+\n")
             self.assertIn(f"parameters are the same on all {ranks}",
                           done.stdout)
             launched, _ = self.train(ranks, *RUN)

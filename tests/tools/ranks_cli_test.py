@@ -56,7 +56,7 @@ class RanksTest(RankCase):
             self.assertIn(f"parameters are the same on all {ranks}", text)
             self.assertRegex(
                 text, rf"ranks     {ranks} by fusor launch: 0-{ranks - 1} on "
-                r".*; gloo over 127.0.0.1, rank 0 at 127.0.0.1:\d+\n")
+                r".*; gloo over lo \(127.0.0.1\), rank 0 at 127.0.0.1:\d+\n")
 
     def test_deterministic_ranks_are_micro_batches(self):
         args = ["--iterations", 6, "--training-only", "--deterministic",
@@ -158,7 +158,8 @@ class RanksTest(RankCase):
         runs = trace["otherData"]["runs"]
         self.assertEqual([run["run"] for run in runs], [3, 4, 5])
         for run in runs:
-            buckets = run["buckets"]
+            buckets = run["collectives"]
+            self.assertEqual({b["op"] for b in buckets}, {"all_reduce"})
             self.assertEqual(len(buckets),
                              report["counters"]["gradient_buckets"])
             # One after the other, within the step.
@@ -173,9 +174,9 @@ class RanksTest(RankCase):
                                    run["step_ms"])
         events = trace["traceEvents"]
         collectives = [e for e in events if e.get("cat") == "collective"]
-        self.assertEqual(len(collectives), 3 * len(runs[0]["buckets"]))
+        self.assertEqual(len(collectives), 3 * len(runs[0]["collectives"]))
         self.assertEqual({e["args"]["name"] for e in collectives},
-                         {b["name"] for b in runs[0]["buckets"]})
+                         {b["name"] for b in runs[0]["collectives"]})
         threads = {e["args"]["name"]: e["tid"] for e in events
                    if e["name"] == "thread_name"}
         self.assertEqual({e["tid"] for e in collectives},
@@ -191,7 +192,7 @@ class RanksTest(RankCase):
         runs = trace["otherData"]["runs"]
         self.assertEqual([run["run"] for run in runs], [3, 4, 5, 6])
         for run in runs:
-            self.assertEqual(run["buckets"], [])
+            self.assertEqual(run["collectives"], [])
             self.assertEqual(run["exposed_ms"], 0)
             self.assertGreater(run["compute_ms"], 0)
         done = fusor("train", self.data, *SIZE, "--timeline", self.root / "t",

@@ -41,13 +41,21 @@ class TwoHostsTest(RankCase):
             self.assertEqual(run.returncode, 0, errors)
         self.assertRegex(
             texts[0][0], r"ranks     2 by RANK and WORLD_SIZE: 0-1 on .*; gloo "
-            r"over 10.77.0.1, rank 0 at 10.77.0.1:29500\n")
+            r"over cable \(10.77.0.1\), rank 0 at 10.77.0.1:29500\n")
         self.assertIn("parameters are the same on all 2", texts[0][0])
         # The network changes no bit.
         local, _ = self.train(2, "--training-only", "--lr", 0.001,
                               "--iterations", 50)
         report = json.loads(out.read_text())
         self.assertEqual(report["parameter_hash"], local["parameter_hash"])
+
+    def test_a_host_whose_name_means_loopback_to_itself_is_reached(self):
+        self.hosts.call_first("node-a")
+        runs = self.start_ranks("--iterations", 2)
+        text, errors = runs[0].communicate(timeout=100)
+        self.assertEqual(runs[0].returncode, 0, errors)
+        self.assertIn("gloo over cable (10.77.0.1), rank 0 at node-a:29500",
+                      text)
 
     def test_a_host_that_cannot_be_reached_is_named(self):
         runs = self.start_ranks(*ENDLESS)

@@ -96,7 +96,7 @@ class Measurement:
                     run["communication_ms"] for run in runs),
                 "exposed_ms": statistics.median(
                     run["exposed_ms"] for run in runs),
-                "buckets": len(runs[0]["buckets"])}
+                "buckets": len(runs[0]["collectives"])}
 
     def round(self, mbit):
         link = self.folder / f"link-{mbit}.textproto"

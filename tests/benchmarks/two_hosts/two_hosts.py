@@ -4,7 +4,9 @@ What runs in them shares nothing but processors and files. Needs root and
 Debian's iproute2.
 """
 
+import contextlib
 import os
+import pathlib
 import shutil
 import subprocess
 
@@ -33,6 +35,7 @@ class TwoHosts:
     def __init__(self, subnet="10.77.0"):
         self.names = [f"fusor-{os.getpid()}-{host}" for host in "ab"]
         self.addresses = [f"{subnet}.{host}" for host in (1, 2)]
+        self.first = self.addresses[0]  # as ranks are told it
 
     def __enter__(self):
         a, b = self.names
@@ -55,6 +58,24 @@ class TwoHosts:
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], check=False,
                            stderr=subprocess.DEVNULL)
+            shutil.rmtree(self.files(name), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self.files(name).parent.rmdir()  # if it is empty
+
+    @staticmethod
+    def files(name):
+        """What stands in /etc for processes of that host."""
+        return pathlib.Path("/etc/netns") / name
+
+    def call_first(self, own_name):
+        """The first host gets a name, which means loopback to itself, as
+        Debian's installer writes it."""
+        for name, address in zip(self.names, ("127.0.1.1", self.addresses[0])):
+            self.files(name).mkdir(parents=True)
+            (self.files(name) / "hosts").write_text(
+                f"127.0.0.1 localhost\n{address} {own_name}\n",
+                encoding="utf-8")
+        self.first = own_name
 
     def limit(self, mbit):
         """In each direction; None: as fast as the machine copies."""
@@ -81,7 +102,7 @@ class TwoHosts:
         """A command a host, each a rank of one run."""
         return [self.start(rank, command,
                            {**environment, "RANK": str(rank), "WORLD_SIZE": "2",
-                            "MASTER_ADDR": self.addresses[0],
+                            "MASTER_ADDR": self.first,
                             "MASTER_PORT": str(PORT)})
                 for rank, command in enumerate(commands)]
 

@@ -111,6 +111,20 @@ TEST(TcpStore, NamesRankZeroWhenNobodyServes) {
   EXPECT_THAT(Refusal(options), HasSubstr("rank 0 is missing"));
 }
 
+TEST(TcpStore, NamesAHostThatMeansNothing) {
+  StoreOptions options = Options(FreePort(), 1, 2);
+  options.host = "no-such-host.invalid";
+  options.timeout = milliseconds(700);
+  EXPECT_THAT(Refusal(options), HasSubstr("2: host no-such-host.invalid: "));
+}
+
+TEST(FindInterface, ByNameOrAddress) {
+  EXPECT_EQ(FindInterface("127.0.0.1").name, "lo");
+  EXPECT_EQ(FindInterface("lo").address, "127.0.0.1");
+  EXPECT_EQ(FindInterface("nowhere0").name, "");
+  EXPECT_EQ(FindInterface("10.255.255.254").name, "");
+}
+
 TEST(TcpStore, RefusesWhoDoesNotBelongAndWaitsForWhoDoes) {
   const int port = FreePort();
   std::thread zero([port] {
