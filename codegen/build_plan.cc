@@ -51,7 +51,7 @@ class PlanBuilder {
   void AddStep(const Node& node);
   void AddCallArgs(const Node& node, Step& step);
   void AddCollectiveArgs(const Node& node, Step& step);
-  void AddGatherArgs(const Node& node, Step& step);
+  void AddApartArgs(const Node& node, Step& step);
   int ExchangedPlace(const Value* value, bool taken);
   void FindSummed(const std::vector<Node*>& steps);
   void CopySummed(const Node& node);
@@ -123,6 +123,10 @@ Plan PlanBuilder::Build() {
     }
   }
   claims_ = ClaimState(graph_, steps, lowered_);
+  // Collectives write where ranks exchange.
+  std::erase_if(claims_, [](const auto& claim) {
+    return !claim.first->producer()->op().pure;
+  });
   for (const ir::Output& output : graph_.outputs()) {
     if (output.alias < 0) outputs_.insert(StorageOf(output.value));
   }
@@ -243,7 +247,9 @@ void PlanBuilder::AddStep(const Node& node) {
 }
 
 void PlanBuilder::AddCallArgs(const Node& node, Step& step) {
-  if (node.op_name() == "all_gather") return AddGatherArgs(node, step);
+  if (!node.op().pure && node.op_name() != "all_reduce") {
+    return AddApartArgs(node, step);
+  }
   if (!node.op().pure) return AddCollectiveArgs(node, step);
   step.kind = StepKind::kLibrary;
   for (const Value* operand : node.inputs()) {
@@ -308,21 +314,30 @@ int PlanBuilder::ExchangedPlace(const Value* value, bool taken) {
   return copy;
 }
 
-// The result is apart: all of it is written while others read.
-void PlanBuilder::AddGatherArgs(const Node& node, Step& step) {
+// Results are apart. What is gathered is only read, and may stay in state.
+void PlanBuilder::AddApartArgs(const Node& node, Step& step) {
   step.kind = StepKind::kCollective;
-  const Value* operand = StorageOf(node.input(0));
-  const auto more = more_.find(operand);
-  step.args.push_back(
-      ExchangedPlace(operand, more != more_.end() && !more->second.empty()));
-  const Value* result = node.output();
-  const int b = draft_.AddBuffer({.arena = kGradientArena,
-                                  .bytes = result->type().num_bytes(),
-                                  .type = result->type(),
-                                  .name = result->name(),
-                                  .location = node.location()});
-  buffer_of_[result] = b;
-  step.args.push_back(b);
+  for (const Value* operand : node.inputs()) {
+    const Value* value = StorageOf(operand);
+    const int b = buffer_of_.at(value);
+    if (node.op_name() == "all_gather" && buffer(b).arena == kStateArena) {
+      step.args.push_back(b);
+      continue;
+    }
+    const auto more = more_.find(value);
+    step.args.push_back(
+        ExchangedPlace(value, more != more_.end() && !more->second.empty()));
+  }
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    const Value* result = node.output(i);
+    const int b = draft_.AddBuffer({.arena = kGradientArena,
+                                    .bytes = result->type().num_bytes(),
+                                    .type = result->type(),
+                                    .name = result->name(),
+                                    .location = node.location()});
+    buffer_of_[result] = b;
+    step.args.push_back(b);
+  }
 }
 
 // Its results take the place of its operands.
@@ -629,7 +644,7 @@ void PlanBuilder::PrepareCalls() {
   ParallelFor(calls.size() - first, options_.threads, [&](size_t i) {
     LibraryCall& call = calls[first + i];
     if (!IsCollective(call)) return compiler_.PrepareCall(call);
-    if (call.op == "all_gather") return;
+    if (call.op != "all_reduce") return;
     const auto operands = static_cast<int>(call.operands.size());
     for (int o = 0; o < operands; ++o) {
       call.in_place.push_back({o, operands + o});

@@ -96,8 +96,8 @@ struct CompiledKernel {
 };
 
 // A collective runs beside the others, on stream 1. Results of an all_reduce
-// lie in place of its operands, which lie one after the other; an all_gather
-// has one operand and one result, apart.
+// lie in place of its operands, which lie one after the other; those of an
+// all_gather or reduce_scatter lie apart, each anywhere.
 enum class StepKind : uint8_t { kLaunch, kLibrary, kCollective };
 
 struct Step {

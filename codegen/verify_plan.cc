@@ -4,6 +4,7 @@
 
 #include "codegen/kernel_overwrite.h"
 #include "codegen/plan_replay.h"
+#include "ir/shard.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -188,25 +189,34 @@ class Structure {
                  call.workspace_bytes);
   }
 
-  // Apart, and as many elements for each rank.
-  void CheckGather(const Step& step) {
+  // A part of each result for each rank, or of each operand; at places that
+  // nothing else takes while other streams run.
+  void CheckApart(const Step& step) {
     const LibraryCall& call = plan_.calls[step.index];
-    FUSOR_ASSERT(step.args.size() == 2 &&
-                     KindOf(step.args[0]) == ArenaKind::kGradient &&
-                     KindOf(step.args[1]) == ArenaKind::kGradient,
-                 "plan {}: step {}: {} arguments, expected two of what ranks "
-                 "exchange",
-                 plan_.name, step.name, step.args.size());
-    const int64_t part = call.operands[0].num_elements();
-    const int64_t ranks = call.attrs.Int("ranks");
-    FUSOR_ASSERT(call.results[0].num_elements() == ranks * part,
-                 "plan {}: step {}: {} elements of {} ranks' {}", plan_.name,
-                 step.name, call.results[0].num_elements(), ranks, part);
+    const bool gathers = call.op == "all_gather";
+    const size_t operands = call.operands.size();
+    FUSOR_ASSERT(step.args.size() == 2 * operands,
+                 "plan {}: step {}: {} arguments for {} operands", plan_.name,
+                 step.name, step.args.size(), operands);
+    for (size_t i = 0; i < operands; ++i) {
+      const ArenaKind from = KindOf(step.args[i]);
+      FUSOR_ASSERT((from == ArenaKind::kGradient ||
+                    (gathers && from == ArenaKind::kState)) &&
+                       KindOf(step.args[operands + i]) == ArenaKind::kGradient,
+                   "plan {}: step {}: {} is not where ranks exchange",
+                   plan_.name, step.name, buffer(step.args[i]).name);
+      const int64_t in = call.operands[i].num_elements();
+      const int64_t out = call.results[i].num_elements();
+      const int64_t ranks = call.attrs.Int(gathers ? "ranks" : "parts");
+      FUSOR_ASSERT(out == (gathers ? ranks * in : ir::ShardElements(in, ranks)),
+                   "plan {}: step {}: {} elements of {} ranks' {}", plan_.name,
+                   step.name, out, ranks, in);
+    }
   }
 
   // One stretch of memory of one dtype, changed in place.
   void CheckCollective(const Step& step) {
-    if (plan_.calls[step.index].op == "all_gather") return CheckGather(step);
+    if (plan_.calls[step.index].op != "all_reduce") return CheckApart(step);
     const size_t operands = plan_.calls[step.index].operands.size();
     FUSOR_ASSERT(step.args.size() == 2 * operands,
                  "plan {}: step {}: {} arguments for {} operands", plan_.name,

@@ -121,7 +121,9 @@ class Assignment {
   // ------------------------------------------------------------------
 
   void Visit(Node& node) {
-    if (!node.op().pure) return VisitPairwise(node);
+    if (!node.op().pure && node.op().layout == LayoutRule::kSame) {
+      return VisitPairwise(node);
+    }
     switch (node.op().layout) {
       case LayoutRule::kChosen:
         return VisitChosen(node);
@@ -138,7 +140,7 @@ class Assignment {
     }
   }
 
-  // Result i has operand i's layout: collectives.
+  // Result i has operand i's layout: sums over ranks.
   void VisitPairwise(Node& node) {
     for (size_t i = 0; i < node.num_outputs(); ++i) {
       Fix(node.output(i), node.input(i)->type().layout);

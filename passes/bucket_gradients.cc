@@ -14,6 +14,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -77,8 +78,10 @@ void FollowOperands(const Graph& graph, std::vector<Priority>& priorities) {
           {own.exchanges, other.exchanges, number[producer->position()]});
     }
     if (IsExchange(*node)) number[node->position()] = ++exchanges;
-    if (IsCollective(*node)) {
+    if (IsSumOverRanks(*node)) {
       own = {.urgency = Urgency::kCollective};
+    } else if (IsExchange(*node)) {
+      own = {.after = own.after, .urgency = Urgency::kCollective};
     } else if (own.after) {
       own.urgency = Urgency::kAfter;
     }
@@ -165,6 +168,28 @@ double Seconds(const Node& node, const ir::Target& target) {
   return 1e-9 * std::max(memory, arithmetic);
 }
 
+bool AreAlike(const Node& a, const Node& b) {
+  return &a.op() == &b.op() &&
+         a.input(0)->type().dtype == b.input(0)->type().dtype;
+}
+
+// One collective in the place of the last.
+void JoinCollectives(Graph& graph, const std::vector<Node*>& nodes) {
+  std::vector<Value*> operands;
+  std::vector<std::string> names;
+  for (const Node* node : nodes) {
+    operands.push_back(node->input(0));
+    names.push_back(node->output()->name());
+  }
+  Node* joined = graph.AddNode(nodes[0]->op_name(), operands, nodes[0]->attrs(),
+                               nodes[0]->location(), nodes.back());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    graph.ReplaceAllUses(nodes[i]->output(), joined->output(i));
+  }
+  graph.EraseAll(nodes);
+  graph.RenameResults(joined, std::move(names));
+}
+
 class Buckets {
  public:
   Buckets(Graph& graph, PassContext& context)
@@ -188,24 +213,26 @@ class Buckets {
           policy.element_bytes, ir::DTypeSize(sum->input(0)->type().dtype));
     }
     int64_t collectives = 0;
+    bool joined = false;
     for (const GradientBucket& bucket :
          PartitionGradients(ready_, options.collective_cost, policy)) {
-      std::vector<std::vector<Node*>> parts;  // by dtype
+      std::vector<std::vector<Node*>> parts;  // by op and dtype
       for (int i = bucket.first; i < bucket.last; ++i) {
-        const ir::DType dtype = sums_[i]->input(0)->type().dtype;
         auto part = std::find_if(parts.begin(), parts.end(), [&](auto& p) {
-          return p[0]->input(0)->type().dtype == dtype;
+          return AreAlike(*p[0], *sums_[i]);
         });
         if (part == parts.end()) part = parts.insert(part, {{}});
         part->push_back(sums_[i]);
       }
+      const std::string first = sums_[bucket.first]->output()->name();
       for (const std::vector<Node*>& part : parts) {
-        JoinPart(part);
+        if (part.size() > 1) JoinCollectives(graph_, part);
+        joined = joined || part.size() > 1;
         ++collectives;
       }
       context_.Record(
           {.pass = kPass,
-           .subject = sums_[bucket.first]->output()->name(),
+           .subject = first,
            .accepted = true,
            .reason = fmt::format(
                "{} gradient{}, {} bytes, ready at {:.3f} ms, summed at {:.3f} "
@@ -215,39 +242,42 @@ class Buckets {
                bucket.ready * 1e3, bucket.end * 1e3)});
     }
     context_.counters()["gradient_buckets"] = collectives;
-    graph_.EraseAll(joined_);
-    for (auto& [node, names] : names_) {
-      graph_.RenameResults(node, std::move(names));
-    }
-    return !joined_.empty();
+    return joined;
   }
 
  private:
-  // Where its last operand is ready.
-  void JoinPart(const std::vector<Node*>& sums) {
-    if (sums.size() == 1) return;
-    std::vector<Value*> operands;
-    std::vector<std::string> names;
-    for (const Node* sum : sums) {
-      operands.push_back(sum->input(0));
-      names.push_back(sum->output()->name());
-    }
-    Node* bucket = graph_.AddNode("all_reduce", operands, {},
-                                  sums[0]->location(), sums.back());
-    for (size_t i = 0; i < sums.size(); ++i) {
-      graph_.ReplaceAllUses(sums[i]->output(), bucket->output(i));
-    }
-    joined_.insert(joined_.end(), sums.begin(), sums.end());
-    names_.emplace_back(bucket, std::move(names));
-  }
-
   Graph& graph_;
   PassContext& context_;
   std::vector<Node*> sums_;  // of one gradient each, in the order of time
   std::vector<ReadyGradient> ready_;
-  std::vector<Node*> joined_;
-  std::vector<std::pair<Node*, std::vector<std::string>>> names_;
 };
+
+// Of an update, the bucket that it waits for; null for none.
+const Node* BucketOf(const Node& update) {
+  for (const Value* operand : update.inputs()) {
+    const Node* producer = operand->producer();
+    if (producer != nullptr && IsSumOverRanks(*producer)) return producer;
+  }
+  return nullptr;
+}
+
+// The parts that updates of one bucket leave are gathered together.
+bool JoinGathers(Graph& graph) {
+  std::map<int, std::vector<Node*>> groups;  // by the bucket's position
+  for (const auto& node : graph.nodes()) {
+    if (!IsExchange(*node) || node->input(0)->producer() == nullptr) continue;
+    const Node* bucket = BucketOf(*node->input(0)->producer());
+    if (bucket != nullptr) groups[bucket->position()].push_back(node.get());
+  }
+  bool joined = false;
+  for (const auto& [position, gathers] : groups) {
+    if (gathers.size() < 2) continue;
+    JoinCollectives(graph, gathers);
+    joined = true;
+  }
+  if (joined) graph.SortTopologically();
+  return joined;
+}
 
 }  // namespace
 
@@ -259,6 +289,7 @@ bool BucketGradients(Graph& graph, PassContext& context) {
   if (!collectives) return false;
   bool changed = OrderByPriority(graph);
   changed |= Buckets(graph, context).Join();
+  changed |= JoinGathers(graph);
   return changed;
 }
 

@@ -6,8 +6,8 @@ namespace fusor::passes {
 
 inline bool IsCollective(const ir::Node& node) { return !node.op().pure; }
 
-// Of collectives: a sum has a result for each operand, on any number of ranks;
-// others are made for so many.
+// Of gradients, whole or this rank's part. Other collectives, which gather, say
+// of how many ranks.
 inline bool IsSumOverRanks(const ir::Node& node) {
   return IsCollective(node) && !node.attrs().Has("ranks");
 }

@@ -7,6 +7,8 @@
 
 namespace fusor::passes {
 
+using ir::Value;
+
 bool DropCollectives(ir::Graph& graph, PassContext& context) {
   if (context.options().world_size > 1) return false;
   std::vector<ir::Node*> collectives;
@@ -14,19 +16,18 @@ bool DropCollectives(ir::Graph& graph, PassContext& context) {
     if (IsCollective(*node)) collectives.push_back(node.get());
   }
   for (ir::Node* node : collectives) {
-    if (!IsSumOverRanks(*node)) {
-      FUSOR_CHECK(node->attrs().Int("ranks") == 1, kGraph,
-                  "{}{}: of {} ranks, expected one", node->op_name(),
-                  ir::AtLocation(node->location()), node->attrs().Int("ranks"));
-      ir::Builder b(graph, node);
-      b.Inherit(node->location());
-      graph.ReplaceAllUses(
-          node->output(),
-          b.Reshape(node->input(0), node->output()->type().shape));
-      continue;
-    }
+    ir::Builder b(graph, node);
+    b.Inherit(node->location());
     for (size_t i = 0; i < node->num_outputs(); ++i) {
-      graph.ReplaceAllUses(node->output(i), node->input(i));
+      Value* operand = node->input(i);
+      const ir::TensorType& type = node->output(i)->type();
+      FUSOR_CHECK(type.num_elements() == operand->type().num_elements(), kGraph,
+                  "{}{}: of several ranks, expected one", node->op_name(),
+                  ir::AtLocation(node->location()));
+      if (type.shape != operand->type().shape) {
+        operand = b.Reshape(operand, type.shape);
+      }
+      graph.ReplaceAllUses(node->output(i), operand);
     }
   }
   graph.EraseAll(collectives);

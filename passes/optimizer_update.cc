@@ -18,6 +18,7 @@
 #include <unordered_set>
 
 #include "ir/builder.h"
+#include "ir/shard.h"
 #include "ir/training_names.h"
 #include "passes/passes.h"
 #include "passes/training_state.h"
@@ -36,25 +37,43 @@ constexpr char kAverages[] = "moving_averages";
 // The updates of one graph.
 class Updates {
  public:
-  Updates(Graph& graph, const OptimizerOptions& options)
-      : graph_(graph), options_(options), builder_(graph) {
+  Updates(Graph& graph, const OptimizerOptions& options, int ranks)
+      : graph_(graph), options_(options), ranks_(ranks), builder_(graph) {
     lr_ = TrainingInput(graph_, {DType::kF32, {}, {}},
                         InputRole::kHyperParameter, ir::kLearningRate);
     if (options_.ema_decay > 0) CountAverages();
   }
 
   void Add(const ParameterGradient& parameter) {
-    Value* p = graph_.input(parameter.input);
+    Value* p = parameter.target;
     builder_.Inherit(ir::LocationOf(*parameter.gradient));
     Value* g = builder_.Cast(parameter.gradient, p->type().dtype);
     const InputRole role = graph_.inputs()[parameter.input].role;
     Value* updated = options_.kind == OptimizerKind::kLars ? Lars(p, g, role)
                                                            : Sgd(p, g, role);
-    graph_.AddOutput(updated, p->name(), parameter.input);
-    if (options_.ema_decay > 0) Average(*p, updated);
+    const Value& whole = *graph_.input(parameter.input);
+    if (p != &whole) {
+      graph_.AddOutput(updated, p->name(), p->index());
+      updated = Gather(updated, whole.type());
+    }
+    graph_.AddOutput(updated, whole.name(), parameter.input);
+    if (options_.ema_decay > 0) Average(whole, updated);
   }
 
  private:
+  // All ranks' parts of a tensor of that type.
+  Value* Gather(Value* part, const ir::TensorType& type) {
+    Value* parts =
+        builder_.Add("all_gather", {part}, {{"ranks", int64_t{ranks_}}})
+            ->output();
+    const int64_t n = type.num_elements();
+    parts = builder_.Reshape(parts, {parts->type().num_elements()});
+    if (parts->type().num_elements() > n) {
+      parts = builder_.Slice(parts, {0}, {n});
+    }
+    return builder_.Reshape(parts, type.shape);
+  }
+
   Value* Sgd(Value* p, Value* g, InputRole role) {
     const double decay = WeightDecay(role);
     const bool decoupled = options_.decoupled_weight_decay;
@@ -108,13 +127,22 @@ class Updates {
 
   Value* Accelerate(const Value& p, Value* g) {
     if (options_.momentum == 0) return g;
-    Value* state = TrainingInput(graph_, p.type(), InputRole::kOptimizerState,
-                                 ir::MomentumName(p.name()));
+    Value* state = Momentum(p);
     Value* v = builder_.Plus(builder_.Times(state, options_.momentum), g);
     graph_.AddOutput(v, state->name(), state->index());
     return options_.nesterov
                ? builder_.Plus(g, builder_.Times(v, options_.momentum))
                : v;
+  }
+
+  Value* Momentum(const Value& p) {
+    const ir::Attrs& attrs = graph_.inputs()[p.index()].attrs;
+    if (ir::IsShard(attrs)) {
+      return ShardInput(graph_, *graph_.FindInput(attrs.String(ir::kShardOf)),
+                        ir::MomentumName, ranks_);
+    }
+    return TrainingInput(graph_, p.type(), InputRole::kOptimizerState,
+                         ir::MomentumName(p.name()));
   }
 
   void CountAverages() {
@@ -139,6 +167,7 @@ class Updates {
 
   Graph& graph_;
   const OptimizerOptions& options_;
+  const int ranks_;
   Builder builder_;
   Value* lr_ = nullptr;
   Value* first_average_ = nullptr;
@@ -149,7 +178,8 @@ class Updates {
 bool OptimizerUpdate(Graph& graph, PassContext& context) {
   const std::vector<ParameterGradient> parameters = CollectGradients(graph);
   if (parameters.empty()) return false;
-  Updates updates(graph, context.options().optimizer);
+  Updates updates(graph, context.options().optimizer,
+                  context.options().world_size);
   for (const ParameterGradient& parameter : parameters) updates.Add(parameter);
   if (!context.options().keep_gradients) {
     std::unordered_set<std::string> gradients;

@@ -50,6 +50,7 @@ std::string Settings(const PassOptions& options) {
                   static_cast<int>(options.micro_batches), options.world_size,
                   Names(options.disabled), Names(options.only));
   if (options.world_size > 1) {
+    if (options.shard_optimizer) text += " sharded-optimizer=yes";
     if (precision.wire.has_value()) {
       text += fmt::format(" wire={}", ir::DTypeName(*precision.wire));
     }

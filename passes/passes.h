@@ -87,6 +87,8 @@ struct PassOptions {
   std::map<std::string, StatePlace> state_places;
   int world_size = 1;    // ranks that train together
   BucketPolicy buckets;  // of their gradients
+  // Each updates a part of the parameters, and keeps that of their state.
+  bool shard_optimizer = false;
   // Of a sum over all ranks, for the policy: 1 ms and a nanosecond a byte.
   CollectiveCost collective_cost{{{1e-3, 1e-9}}};
   std::set<std::string> disabled;       // pass names
@@ -198,6 +200,14 @@ bool AccumulateGradients(ir::Graph& graph, PassContext& context);
 // PrecisionOptions::narrow_gradients or wire. Throws kUsage for a wire that is
 // none of f32, f16 and bf16.
 bool NarrowGradients(ir::Graph& graph, PassContext& context);
+
+// With PassOptions::shard_optimizer, and several ranks: all but small gradients
+// are summed part by part, in a reduce_scatter, and state "shard/<parameter>"
+// is this rank's part of the parameter, which OptimizerUpdate updates in its
+// place before all ranks gather the whole. Counts sharded_parameters. Throws
+// kUsage with options that need whole gradients: LARS, clipping, a dynamic loss
+// scale.
+bool ShardOptimizer(ir::Graph& graph, PassContext& context);
 
 // Multiplies the gradient outputs by the scalar that makes them those of the
 // loss, unless that is 1: divides by the loss scale, the number of ranks and

@@ -23,6 +23,8 @@ constexpr PassEntry kPipeline[] = {
      "in f32, before anything is sent"},
     {"narrow_gradients", NarrowGradients, Stage::kTraining, false,
      "what is sent, not what is added up on the way"},
+    {"shard_optimizer", ShardOptimizer, Stage::kTraining, false,
+     "of sums as they are sent; what follows works on parts"},
     {"scale_gradients", ScaleGradients, Stage::kTraining, false,
      "of gradient outputs, which the optimizer replaces"},
     {"optimizer_update", OptimizerUpdate, Stage::kTraining, false,
@@ -63,8 +65,9 @@ constexpr PassEntry kPipeline[] = {
 // Half of their work would leave no program.
 constexpr std::string_view kWhole[] = {
     "autodiff",        "accumulate_gradients", "narrow_gradients",
-    "scale_gradients", "optimizer_update",     "skip_overflow",
-    "assign_layout",   "bucket_gradients",     "drop_collectives"};
+    "shard_optimizer", "scale_gradients",      "optimizer_update",
+    "skip_overflow",   "assign_layout",        "bucket_gradients",
+    "drop_collectives"};
 
 constexpr std::string_view kStageNames[] = {"forward", "training", "optimize"};
 

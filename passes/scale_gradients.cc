@@ -90,7 +90,7 @@ class Scaling {
 
   void Multiply(const ParameterGradient& g, Value* factor) {
     SetLocation(g);
-    const ir::TensorType& type = graph_.input(g.input)->type();
+    const ir::TensorType& type = g.target->type();
     Value* wide = builder_.Cast(g.gradient, type.dtype);
     graph_.mutable_outputs()[g.output].value = builder_.Times(
         wide,

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "ir/shard.h"
 #include "ir/support/error.h"
 #include "ir/training_names.h"
 
@@ -21,10 +22,12 @@ std::vector<ParameterGradient> CollectGradients(const Graph& graph) {
     const int output = graph.FindOutput(ir::GradientName(parameter.name()));
     if (output < 0) continue;
     Value* gradient = graph.outputs()[output].value;
-    FUSOR_CHECK(gradient->type().shape == parameter.type().shape, kGraph,
-                "optimizer: {} is {}, its gradient {}", parameter.name(),
-                ToString(parameter.type()), ToString(gradient->type()));
-    gradients.push_back({static_cast<int>(i), output, gradient});
+    Value* shard = graph.FindInput(ir::ShardName(parameter.name()));
+    Value* target = shard == nullptr ? graph.input(i) : shard;
+    FUSOR_CHECK(gradient->type().shape == target->type().shape, kGraph,
+                "optimizer: {} is {}, its gradient {}", target->name(),
+                ToString(target->type()), ToString(gradient->type()));
+    gradients.push_back({static_cast<int>(i), output, gradient, target});
   }
   const auto ready = [](const ParameterGradient& p) {
     const ir::Node* node = p.gradient->producer();
@@ -54,6 +57,20 @@ Value* TrainingInput(Graph& graph, const ir::TensorType& type, InputRole role,
               InputRoleName(role), ToString(type), InputRoleName(actual),
               ToString(input->type()));
   return input;
+}
+
+Value* ShardInput(Graph& graph, const Value& parameter,
+                  std::string (*name)(std::string_view), int64_t ranks) {
+  const int64_t part =
+      ir::ShardElements(parameter.type().num_elements(), ranks);
+  const std::string shard = name(parameter.name());
+  FUSOR_CHECK(graph.FindInput(shard) == nullptr, kGraph,
+              "optimizer: input {} is taken", shard);
+  return graph.AddInput({parameter.type().dtype, {part}, {}},
+                        InputRole::kOptimizerState, shard,
+                        {{"init", std::string("constant")},
+                         {"value", 0.0},
+                         {ir::kShardOf, parameter.name()}});
 }
 
 int64_t UpdateGroup(const OptimizerOptions& options, InputRole role) {

@@ -14,6 +14,9 @@ struct ParameterGradient {
   int input;   // the parameter
   int output;  // "grad/<parameter>"
   ir::Value* gradient;
+  // What is updated: the parameter, or this rank's part of it (ir/shard.h), of
+  // which the gradient then is.
+  ir::Value* target;
 };
 
 // Of all parameters that have one, in the order in which gradients become
@@ -27,6 +30,11 @@ std::vector<ParameterGradient> CollectGradients(const ir::Graph& graph);
 ir::Value* TrainingInput(ir::Graph& graph, const ir::TensorType& type,
                          ir::InputRole role, const std::string& name,
                          double initial = 0, int64_t group = -1);
+
+// Like it, a part of `ranks` of a parameter, or of state as large: the input
+// that `name` makes of the parameter's name.
+ir::Value* ShardInput(ir::Graph& graph, const ir::Value& parameter,
+                      std::string (*name)(std::string_view), int64_t ranks);
 
 // Parameters of one group are updated alike: attribute `group` of state that
 // all updates treat alike, so that it lies in memory as the parameters do.

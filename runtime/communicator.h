@@ -27,14 +27,26 @@ std::string_view CollectiveName(CollectiveKind kind);  // "all_reduce"
 // Part r of n elements on W ranks is [r * c, (r + 1) * c) for c = ceil(n / W),
 // as far as it lies within n.
 struct Collective {
+  // Of a collective whose tensors lie apart: one of them.
+  struct Tensor {
+    const void* source = nullptr;  // this rank's part, or what is to be summed
+    void* target = nullptr;        // all ranks' parts, or this rank's
+    int64_t elements = 0;          // of source
+    int64_t part = 0;              // of each rank
+  };
+
   CollectiveKind kind = CollectiveKind::kAllReduce;
   void* data = nullptr;  // device memory, changed in place
   int64_t elements = 0;
   // Of sums: f16, bf16, f32 or f64; of the others, any.
   ir::DType dtype = ir::DType::kF32;
   int root = 0;  // of a broadcast
-  // Of an all_gather: this rank's part, apart from `data`; null: it is there.
-  const void* source = nullptr;
+  // Of an all_gather or a reduce_scatter in place of `data`, where there are
+  // any: `elements` is what all ranks' parts of them have. What lies beyond the
+  // elements of a source that is summed is 0. They stay as long as the
+  // collective runs.
+  const Tensor* tensors = nullptr;
+  int num_tensors = 0;
 };
 
 struct CommunicatorOptions {

@@ -40,27 +40,37 @@ void Executor::AddCollective(const Step& step) {
   FUSOR_CHECK(communicator_ != nullptr, kGraph,
               "plan {}: step {} needs several ranks", plan_.name, step.name);
   const codegen::LibraryCall& call = plan_.calls[step.index];
-  const bool gathers = call.op == "all_gather";
-  FUSOR_CHECK(
-      !gathers || call.attrs.Int("ranks") == communicator_->world_size(),
-      kGraph, "plan {}: step {} gathers from {} ranks, expected {}", plan_.name,
-      step.name, call.attrs.Int("ranks"), communicator_->world_size());
-  const size_t operands = call.operands.size();
-  const codegen::Buffer& first = plan_.buffers[step.args[0]];
-  const codegen::Buffer& last = plan_.buffers[step.args[operands - 1]];
-  const int64_t bytes =
-      gathers
-          ? call.results[0].num_bytes()
-          : last.offset + codegen::PadToAlignment(last.bytes) - first.offset;
-  const ir::DType dtype = first.type.dtype;
-  launches_.push_back({nullptr,
-                       {},
-                       {.kind = gathers ? CollectiveKind::kAllGather
-                                        : CollectiveKind::kAllReduce,
-                        .elements = bytes / ir::DTypeSize(dtype),
-                        .dtype = dtype},
-                       static_cast<int>(numbers_.size())});
+  Launch launch;
+  launch.slot = static_cast<int>(numbers_.size());
+  launch.collective.dtype = call.operands[0].dtype;
+  if (call.op == "all_reduce") {
+    const codegen::Buffer& first = plan_.buffers[step.args[0]];
+    const codegen::Buffer& last =
+        plan_.buffers[step.args[call.operands.size() - 1]];
+    const int64_t bytes =
+        last.offset + codegen::PadToAlignment(last.bytes) - first.offset;
+    launch.collective.elements = bytes / ir::DTypeSize(first.type.dtype);
+  } else {
+    AddTensors(call, launch);
+  }
+  launches_.push_back(std::move(launch));
   numbers_.push_back(-1);
+}
+
+void Executor::AddTensors(const codegen::LibraryCall& call, Launch& launch) {
+  const bool gathers = call.op == "all_gather";
+  const int64_t ranks = call.attrs.Int(gathers ? "ranks" : "parts");
+  FUSOR_CHECK(ranks == communicator_->world_size(), kGraph,
+              "plan {}: {} of {} ranks, expected {}", plan_.name, call.op,
+              ranks, communicator_->world_size());
+  launch.collective.kind =
+      gathers ? CollectiveKind::kAllGather : CollectiveKind::kReduceScatter;
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    const int64_t elements = call.operands[i].num_elements();
+    const int64_t part = gathers ? elements : call.results[i].num_elements();
+    launch.tensors.push_back({.elements = elements, .part = part});
+    launch.collective.elements += ranks * part;
+  }
 }
 
 void Executor::Bind(const ArenaBases& bases, Stream& stream) {
@@ -76,11 +86,7 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
     for (int arg : plan_.steps[i].args) {
       launches_[i].args.push_back(addresses_[arg]);
     }
-    Collective& collective = launches_[i].collective;
-    if (launches_[i].executable != nullptr) continue;
-    const bool gathers = collective.kind == CollectiveKind::kAllGather;
-    collective.data = launches_[i].args[gathers ? 1 : 0];
-    collective.source = gathers ? launches_[i].args[0] : nullptr;
+    if (launches_[i].executable == nullptr) BindCollective(launches_[i]);
   }
   for (const codegen::Plan::Constant& constant : plan_.constants) {
     stream.CopyToDevice(addresses_[constant.buffer], constant.bytes.data(),
@@ -92,6 +98,18 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
   captured_ = stream.Capture([&] {
     for (size_t i = 0; i < launches_.size(); ++i) RunStep(i, stream);
   });
+}
+
+void Executor::BindCollective(Launch& launch) {
+  Collective& collective = launch.collective;
+  const size_t tensors = launch.tensors.size();
+  if (tensors == 0) collective.data = launch.args[0];
+  for (size_t i = 0; i < tensors; ++i) {
+    launch.tensors[i].source = launch.args[i];
+    launch.tensors[i].target = launch.args[tensors + i];
+  }
+  collective.tensors = launch.tensors.data();
+  collective.num_tensors = static_cast<int>(tensors);
 }
 
 void Executor::RunStep(size_t step, Stream& stream) {

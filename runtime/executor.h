@@ -44,13 +44,16 @@ class Executor {
 
  private:
   struct Launch {
-    const Executable* executable;  // null: a collective
+    const Executable* executable = nullptr;  // null: a collective
     std::vector<void*> args;
     Collective collective;
+    std::vector<Collective::Tensor> tensors;  // of a collective apart
     int slot = -1;     // of a collective: its place in numbers_
     int awaited = -1;  // slot of the collective that has to end before
   };
   void AddCollective(const codegen::Step& step);
+  void AddTensors(const codegen::LibraryCall& call, Launch& launch);
+  static void BindCollective(Launch& launch);
 
   const codegen::Plan& plan_;
   std::vector<std::unique_ptr<Executable>> kernels_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/compiler.h"
+#include "ir/shard.h"
 #include "ir/support/error.h"
 #include "ir/tensor_bytes.h"
 #include "ir/weight_copy.h"
@@ -140,7 +141,8 @@ const StateLayout::Entry& Session::FindState(const std::string& name) const {
 void Session::InitializeState(uint64_t seed) {
   FUSOR_ASSERT(!programs_.empty(), "no program");
   for (const codegen::PlanInput& input : plan(0).inputs) {
-    if (!IsState(input.role) || input.role == ir::InputRole::kWeightCopy) {
+    if (!IsState(input.role) || input.role == ir::InputRole::kWeightCopy ||
+        IsParameterShard(input.name)) {
       continue;
     }
     const int64_t elements = FindState(input.name).type.num_elements();
@@ -182,6 +184,11 @@ void Session::StoreState(const StateLayout::Entry& entry,
 
 void Session::WriteCopies(const std::string& weight,
                           std::span<const double> elements) {
+  if (state_layout_.Find(ir::ShardName(weight)) != nullptr) {
+    const ir::Tensor whole{LogicalType(weight),
+                           {elements.begin(), elements.end()}};
+    StoreShard(ir::ShardName(weight), ir::TensorBytes(whole));
+  }
   for (const codegen::PlanInput& input : plan(0).inputs) {
     if (input.role != ir::InputRole::kWeightCopy ||
         ir::CopiedWeight(input.attrs) != weight) {
@@ -213,14 +220,17 @@ void Session::CopyState(std::span<uint8_t> bytes) const {
 void Session::WriteStateBytes(const std::string& name,
                               std::span<const uint8_t> row_major) {
   const StateLayout::Entry& entry = FindState(name);
+  if (IsShard(name)) {
+    wholes_[name].assign(row_major.begin(), row_major.end());
+    return StoreShard(name, row_major);
+  }
   std::vector<uint8_t> bytes(static_cast<size_t>(entry.type.num_bytes()));
   ir::FromRowMajor(entry.type, row_major, bytes);
   stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
                         bytes.data(), bytes.size());
   stream_->Synchronize();
-  if (StateRole(name) != ir::InputRole::kWeight) return;
-  const ir::TensorType logical{entry.type.dtype, entry.type.shape, {}};
-  WriteCopies(name, ir::LoadTensor(logical, row_major).data);
+  if (!IsParameter(StateRole(name))) return;
+  WriteCopies(name, ir::LoadTensor(LogicalType(name), row_major.data()).data);
 }
 
 int Session::rank() const {
@@ -241,7 +251,10 @@ void Session::Broadcast(int64_t offset, int64_t bytes) {
   stream_->Synchronize();
 }
 
-void Session::BroadcastState() { Broadcast(0, state_layout_.bytes); }
+void Session::BroadcastState() {
+  Broadcast(0, state_layout_.bytes);
+  if (world_size() > 1) ScatterShards();
+}
 
 // They lie together.
 void Session::BroadcastStatistics() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -83,10 +84,17 @@ class Session {
   void WriteState(const std::string& name, std::span<const float> values);
   // What the tensor of that name is for.
   ir::InputRole StateRole(const std::string& name) const;
+  // Whether this rank has but a part of it; whether that is a part of a
+  // parameter, which says nothing of its own.
+  bool IsShard(const std::string& name) const;
+  bool IsParameterShard(const std::string& name) const;
+  // Row-major; of a part, that of the whole.
+  ir::TensorType LogicalType(const std::string& name) const;
   // Copies all of state as it lies: state().bytes, each entry at its offset, in
   // the order of its type's layout (ir::ToRowMajor).
   void CopyState(std::span<uint8_t> bytes) const;
-  // Sets one tensor, bit for bit; row-major elements of the entry's dtype.
+  // Sets one tensor, bit for bit; row-major elements of its LogicalType. Parts
+  // are cut of it here, and by BroadcastState.
   void WriteStateBytes(const std::string& name,
                        std::span<const uint8_t> row_major);
 
@@ -94,9 +102,12 @@ class Session {
 
   int rank() const;        // 0 without a communicator
   int world_size() const;  // 1 without a communicator
-  // Rank 0's state, or its statistics alone, become every rank's.
+  // Rank 0's state, or its statistics alone, become every rank's; each gets its
+  // part of what was set whole.
   void BroadcastState();
   void BroadcastStatistics();
+  // All ranks' parts of a tensor of which each has one: bytes of LogicalType.
+  std::vector<uint8_t> GatherShard(const std::string& name) const;
   // Each number becomes the sum over all ranks of what they have there.
   void SumOverRanks(std::span<double> numbers);
 
@@ -134,6 +145,9 @@ class Session {
   // Row-major elements, rounded to the entry's dtype.
   void StoreState(const codegen::StateLayout::Entry& entry,
                   std::vector<double> elements);
+  const ir::Attrs& StateAttrs(const std::string& name) const;
+  void StoreShard(const std::string& name, std::span<const uint8_t> whole);
+  void ScatterShards();
   void WriteCopies(const std::string& weight, std::span<const double> elements);
   void Broadcast(int64_t offset, int64_t bytes);
   void CheckState(const codegen::Plan& plan) const;
@@ -151,6 +165,8 @@ class Session {
   std::unique_ptr<Memory> temporary_;
   Communicator* const communicator_;
   std::unique_ptr<Memory> numbers_;  // for SumOverRanks
+  // What was set of tensors of which each rank has a part.
+  std::map<std::string, std::vector<uint8_t>> wholes_;
   std::vector<std::unique_ptr<Program>> programs_;
 };
 

@@ -68,14 +68,11 @@ class Reporter {
   }
 
  private:
-  // An all_gather is the second half of a sum of its result (a ring).
+  // A reduce_scatter and an all_gather are the halves of a sum (a ring).
   void ModelCollective(const LibraryCall& call, StepCost& cost) const {
-    int64_t bytes = 0;
-    for (const ir::TensorType& result : call.results) {
-      bytes += result.num_bytes();
-    }
-    const double share = call.op == "all_gather" ? 0.5 : 1;
-    cost.modelled_us = cost.limit_us = share * network_.Seconds(bytes) * 1e6;
+    const double share = call.op == "all_reduce" ? 1 : 0.5;
+    cost.modelled_us = cost.limit_us =
+        share * network_.Seconds(CollectiveBytes(call)) * 1e6;
     cost.bound = Bound::kNetwork;
   }
 
@@ -155,6 +152,15 @@ PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
       report.classes.begin(), report.classes.end(),
       [](const ClassCost& a, const ClassCost& b) { return a.us() > b.us(); });
   return report;
+}
+
+int64_t CollectiveBytes(const LibraryCall& call) {
+  int64_t bytes = 0;
+  const bool scatters = call.op == "reduce_scatter";
+  for (const ir::TensorType& type : scatters ? call.operands : call.results) {
+    bytes += type.num_bytes();
+  }
+  return bytes;
 }
 
 std::vector<double> StartTimes(const Plan& plan, const PlanReport& report) {

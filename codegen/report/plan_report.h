@@ -71,6 +71,9 @@ PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
                       std::span<const double> measured_ms = {},
                       const passes::CollectiveCost& network = {{{0, 0}}});
 
+// Of the tensors that a collective is about, whole ones.
+int64_t CollectiveBytes(const LibraryCall& call);
+
 // When each step starts, in us: once its stream is free and what it waits for
 // has ended.
 std::vector<double> StartTimes(const Plan& plan, const PlanReport& report);

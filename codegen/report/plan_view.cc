@@ -124,35 +124,35 @@ std::vector<StepSpan> Spans(const Plan& plan, const PlanReport& report) {
   return spans;
 }
 
-// When gradients are summed; what the pass exchanges on its way, in one line.
+// When gradients are summed; in one line, how often statistics and parts of
+// parameters are gathered.
 std::string CollectiveLines(const Plan& plan, const PlanReport& report) {
   std::string sums;
   double end = 0;
-  int exchanges = 0;
-  double exchanging = 0;
+  int gathers = 0;
+  double gathering = 0;
   for (const StepSpan& span : Spans(plan, report)) {
     end = std::max(end, span.end);
     const Step& step = plan.steps[span.cost->step];
     if (step.kind != StepKind::kCollective) continue;
-    if (step.op_class != "all_reduce") {
-      ++exchanges;
-      exchanging += span.cost->us();
+    if (step.op_class == "all_gather") {
+      ++gathers;
+      gathering += span.cost->us();
       continue;
     }
     const LibraryCall& call = plan.calls[step.index];
-    int64_t bytes = 0;
-    for (const ir::TensorType& type : call.results) bytes += type.num_bytes();
     sums += fmt::format("{:<24} {:>9} {:>10} {:>11.3f} {:>11.3f}\n",
                         step.location.path, call.results.size(),
-                        ShowBytes(bytes), span.start / 1e3, span.end / 1e3);
+                        ShowBytes(CollectiveBytes(call)), span.start / 1e3,
+                        span.end / 1e3);
   }
-  if (sums.empty() && exchanges == 0) return "";
+  if (sums.empty() && gathers == 0) return "";
   std::string out =
       fmt::format("\n{:<24} {:>9} {:>10} {:>11} {:>11}\n{}", "sums over ranks",
                   "gradients", "bytes", "start, ms", "end, ms", sums);
-  if (exchanges > 0) {
-    out += fmt::format("{} exchanges of statistics, {:.3f} ms\n", exchanges,
-                       exchanging / 1e3);
+  if (gathers > 0) {
+    out +=
+        fmt::format("{} times gathered, {:.3f} ms\n", gathers, gathering / 1e3);
   }
   return out + fmt::format("step ends at {:.3f} ms\n", end / 1e3);
 }
@@ -163,13 +163,11 @@ json CollectivesJson(const Plan& plan, const PlanReport& report) {
     const Step& step = plan.steps[span.cost->step];
     if (step.kind != StepKind::kCollective) continue;
     const LibraryCall& call = plan.calls[step.index];
-    int64_t bytes = 0;
-    for (const ir::TensorType& type : call.results) bytes += type.num_bytes();
     collectives.push_back({{"op", step.op_class},
                            {"name", step.name},
                            {"tensors", call.results.size()},
                            {"dtype", DTypeName(call.results[0].dtype)},
-                           {"bytes", bytes},
+                           {"bytes", CollectiveBytes(call)},
                            {"start_ms", span.start / 1e3},
                            {"end_ms", span.end / 1e3}});
   }

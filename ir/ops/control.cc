@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include "ir/ops/eval.h"
 #include "ir/ops/families.h"
+#include "ir/shard.h"
 #include "ir/support/error.h"
 
 namespace fusor::ir {
@@ -11,21 +14,55 @@ std::vector<TensorType> InferAllReduce(Types in, const Attrs&) {
   return {in.begin(), in.end()};
 }
 
-// The operand of rank r is part r of the result.
+int64_t PositiveAttr(const Attrs& attrs, const char* name) {
+  const int64_t ranks = attrs.Int(name);
+  FUSOR_CHECK(ranks > 0, kGraph, "{} {}: expected a positive number", name,
+              ranks);
+  return ranks;
+}
+
+// Operand i of rank r is part r of result i.
 std::vector<TensorType> InferAllGather(Types in, const Attrs& attrs) {
-  const int64_t ranks = attrs.Int("ranks");
-  FUSOR_CHECK(ranks > 0, kGraph, "ranks {}: expected a positive number", ranks);
-  Shape shape = in[0].shape;
-  shape.insert(shape.begin(), ranks);
-  return {{in[0].dtype, std::move(shape), {}}};
+  std::vector<TensorType> out;
+  for (const TensorType& part : in) {
+    FUSOR_CHECK(part.dtype == in[0].dtype, kGraph,
+                "expected operands of one dtype");
+    out.push_back({part.dtype, part.shape, {}});
+    out.back().shape.insert(out.back().shape.begin(),
+                            PositiveAttr(attrs, "ranks"));
+  }
+  return out;
 }
 
 // Ranks that all have the same.
 void EvalAllGather(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
-  std::vector<double>& parts = out[0]->data;
-  parts.clear();
-  for (int64_t r = 0; r < node.attrs().Int("ranks"); ++r) {
-    parts.insert(parts.end(), in[0]->data.begin(), in[0]->data.end());
+  for (size_t i = 0; i < in.size(); ++i) {
+    std::vector<double>& parts = out[i]->data;
+    parts.clear();
+    for (int64_t r = 0; r < node.attrs().Int("ranks"); ++r) {
+      parts.insert(parts.end(), in[i]->data.begin(), in[i]->data.end());
+    }
+  }
+}
+
+// Result i is this rank's part of the sum of operand i: see ir/shard.h.
+std::vector<TensorType> InferReduceScatter(Types in, const Attrs& attrs) {
+  const int64_t parts = PositiveAttr(attrs, "parts");
+  std::vector<TensorType> out;
+  for (const TensorType& whole : in) {
+    FUSOR_CHECK(whole.dtype == in[0].dtype, kGraph,
+                "expected operands of one dtype");
+    out.push_back(
+        {whole.dtype, {ShardElements(whole.num_elements(), parts)}, {}});
+  }
+  return out;
+}
+
+// The first part, with zeros behind what there is.
+void EvalReduceScatter(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
+  for (size_t i = 0; i < in.size(); ++i) {
+    const size_t n = std::min(in[i]->data.size(), out[i]->data.size());
+    std::copy_n(in[i]->data.begin(), n, out[i]->data.begin());
   }
 }
 
@@ -46,12 +83,22 @@ std::vector<OpDef> MakeOps() {
 
   OpDef all_gather;
   all_gather.name = "all_gather";
-  all_gather.summary = "[..] of each rank -> [ranks, ..]";
+  all_gather.summary = "each operand [..] of all ranks -> [ranks, ..]";
+  all_gather.max_inputs = -1;
   all_gather.layout = LayoutRule::kRowMajor;
   all_gather.pure = false;
   all_gather.attrs = {{"ranks", int64_t{1}, true}};
   all_gather.infer = InferAllGather;
   all_gather.eval = EvalAllGather;
+
+  OpDef reduce_scatter = all_gather;
+  reduce_scatter.name = "reduce_scatter";
+  reduce_scatter.summary =
+      "this rank's of `parts` parts of the sum over all ranks of each operand, "
+      "[..] -> [n], filled up to whole cache lines";
+  reduce_scatter.attrs = {{"parts", int64_t{1}, true}};
+  reduce_scatter.infer = InferReduceScatter;
+  reduce_scatter.eval = EvalReduceScatter;
 
   OpDef fusion;
   fusion.name = "fusion";
@@ -65,7 +112,7 @@ std::vector<OpDef> MakeOps() {
                   {"rounding", std::string("fast")},
                   {"tensors", int64_t{1}}};
   fusion.has_body = true;
-  return {all_reduce, all_gather, fusion};
+  return {all_reduce, all_gather, reduce_scatter, fusion};
 }
 
 }  // namespace

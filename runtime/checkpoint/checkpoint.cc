@@ -157,6 +157,16 @@ std::vector<NamedTensor> ReadTensors(const std::string& path,
   return ParseSafetensors(path, bytes).tensors;
 }
 
+// Behind the state, in the place of a part.
+void AppendWhole(const Session& session, StateSnapshot& snapshot,
+                 codegen::StateLayout::Entry& entry) {
+  const std::vector<uint8_t> whole = session.GatherShard(entry.name);
+  entry.type = session.LogicalType(entry.name);
+  entry.offset = static_cast<int64_t>(snapshot.bytes.size());
+  snapshot.bytes.insert(snapshot.bytes.end(), whole.begin(), whole.end());
+  snapshot.layout.bytes = static_cast<int64_t>(snapshot.bytes.size());
+}
+
 }  // namespace
 
 void TakeSnapshot(const Session& session, StateSnapshot& snapshot) {
@@ -174,9 +184,13 @@ void TakeSnapshot(const Session& session, StateSnapshot& snapshot) {
   for (const auto& entry : layout.entries) {
     const ir::InputRole role = session.StateRole(entry.name);
     if (role == ir::InputRole::kWeightCopy) continue;
+    if (session.IsParameterShard(entry.name)) continue;
     if (updated && IsSum(entry.name, role)) continue;
     snapshot.layout.entries.push_back(entry);
     snapshot.roles.push_back(role);
+    if (session.IsShard(entry.name)) {
+      AppendWhole(session, snapshot, snapshot.layout.entries.back());
+    }
   }
 }
 
@@ -255,7 +269,10 @@ void RestoreState(Session& session, const Checkpoint& checkpoint) {
   }
   for (const codegen::StateLayout::Entry& entry : layout.entries) {
     const ir::InputRole role = session.StateRole(entry.name);
-    if (role == ir::InputRole::kWeightCopy) continue;
+    if (role == ir::InputRole::kWeightCopy ||
+        session.IsParameterShard(entry.name)) {
+      continue;
+    }
     const auto it = tensors.find(entry.name);
     if (updated && it == tensors.end() && role == ir::InputRole::kAccumulator) {
       continue;
@@ -264,7 +281,7 @@ void RestoreState(Session& session, const Checkpoint& checkpoint) {
                 "{}: tensor {} is missing: this run has another model or other "
                 "options",
                 checkpoint.path, entry.name);
-    const ir::TensorType type{entry.type.dtype, entry.type.shape, {}};
+    const ir::TensorType type = session.LogicalType(entry.name);
     FUSOR_CHECK(it->second->type == type, kCheckpoint,
                 "{}: tensor {}: expected {}, got {}", checkpoint.path,
                 entry.name, ToString(type), ToString(it->second->type));

@@ -59,7 +59,8 @@ struct StateSnapshot {
 
 // Copies into `snapshot`, whose memory is reused. Not among its entries: weight
 // copies, which say nothing of their own, and sums over micro-batches right
-// after an update, when the next one starts them anew.
+// after an update, when the next one starts them anew. State of which each rank
+// has a part is gathered: then all ranks have to call it.
 void TakeSnapshot(const Session& session, StateSnapshot& snapshot);
 
 // Of all tensors of the state, logical, by name: whatever their layout, equal

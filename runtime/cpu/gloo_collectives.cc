@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -136,9 +137,9 @@ class GlooCollectives : public runtime::HostCollectives {
         ReduceScatter(c);
         return AllGather(c);
       case CollectiveKind::kReduceScatter:
-        return ReduceScatter(c);
+        return c.num_tensors > 0 ? ReduceTensors(c) : ReduceScatter(c);
       case CollectiveKind::kAllGather:
-        return AllGather(c);
+        return c.num_tensors > 0 ? GatherTensors(c) : AllGather(c);
       case CollectiveKind::kBroadcast:
         return Broadcast(c);
       case CollectiveKind::kBarrier: {
@@ -213,14 +214,70 @@ class GlooCollectives : public runtime::HostCollectives {
       counts.push_back(static_cast<size_t>(count) * size);
     }
     gloo::AllgathervOptions options(context_);
-    if (c.source != nullptr) {
-      // Gloo copies it to its place; it only reads it.
-      options.setInput(static_cast<char*>(const_cast<void*>(c.source)),
-                       counts[rank()]);
-    }
     options.setOutput(static_cast<char*>(c.data), counts);
     options.setTimeout(timeout_);
     gloo::allgatherv(options);
+  }
+
+  // Memory for tensors that lie apart, packed rank by rank: what goes to one,
+  // or comes from it, is one piece.
+  Collective Packed(const Collective& c) {
+    const auto bytes = static_cast<size_t>(c.elements * ir::DTypeSize(c.dtype));
+    if (packed_.size() < bytes) packed_.resize(bytes);
+    return {.kind = c.kind,
+            .data = packed_.data(),
+            .elements = c.elements,
+            .dtype = c.dtype};
+  }
+
+  char* PackedPart(const Collective& c, int rank) {
+    return packed_.data() +
+           c.elements / world_size() * rank * ir::DTypeSize(c.dtype);
+  }
+
+  void GatherTensors(const Collective& c) {
+    const Collective packed = Packed(c);
+    const int64_t size = ir::DTypeSize(c.dtype);
+    const std::span tensors(c.tensors, static_cast<size_t>(c.num_tensors));
+    char* own = PackedPart(c, rank());
+    for (const Collective::Tensor& t : tensors) {
+      std::memcpy(own, t.source, static_cast<size_t>(t.part * size));
+      own += t.part * size;
+    }
+    AllGather(packed);
+    for (int r = 0; r < world_size(); ++r) {
+      const char* part = PackedPart(c, r);
+      for (const Collective::Tensor& t : tensors) {
+        const int64_t bytes = t.part * size;
+        std::memcpy(static_cast<char*>(t.target) + r * bytes, part,
+                    static_cast<size_t>(bytes));
+        part += bytes;
+      }
+    }
+  }
+
+  void ReduceTensors(const Collective& c) {
+    const Collective packed = Packed(c);
+    const int64_t size = ir::DTypeSize(c.dtype);
+    const std::span tensors(c.tensors, static_cast<size_t>(c.num_tensors));
+    for (int r = 0; r < world_size(); ++r) {
+      char* part = PackedPart(c, r);
+      for (const Collective::Tensor& t : tensors) {
+        const int64_t first = std::min(r * t.part, t.elements);
+        const int64_t there = std::min(t.part, t.elements - first) * size;
+        std::memcpy(part, static_cast<const char*>(t.source) + first * size,
+                    static_cast<size_t>(there));
+        std::memset(part + there, 0,
+                    static_cast<size_t>(t.part * size - there));
+        part += t.part * size;
+      }
+    }
+    ReduceScatter(packed);
+    const char* own = PackedPart(c, rank());
+    for (const Collective::Tensor& t : tensors) {
+      std::memcpy(t.target, own, static_cast<size_t>(t.part * size));
+      own += t.part * size;
+    }
   }
 
   void Broadcast(const Collective& c) {
@@ -238,7 +295,9 @@ class GlooCollectives : public runtime::HostCollectives {
   std::string where_;
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
-  std::vector<char> received_;  // grows to the largest, then stays
+  // Grow to the largest, then stay.
+  std::vector<char> received_;
+  std::vector<char> packed_;
 };
 
 }  // namespace

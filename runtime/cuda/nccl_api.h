@@ -24,6 +24,7 @@ namespace fusor::cuda {
   F(ncclReduceScatter)          \
   F(ncclAllGather)              \
   F(ncclBroadcast)              \
+  F(ncclReduce)                 \
   F(ncclGroupStart)             \
   F(ncclGroupEnd)
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -225,6 +226,11 @@ class NcclCommunicator : public runtime::Communicator {
     FUSOR_CHECK(false, kPeerLost, "rank {}: {}: {}", rank_, call, Why(result));
   }
 
+  // Of a call within a group, which is done when the group is.
+  void CheckGrouped(ncclResult_t result, const char* call) const {
+    if (result != ncclInProgress) Check(result, call);
+  }
+
   std::string Why(ncclResult_t result) const {
     const char* text = nccl_.ncclGetErrorString(result);
     const char* last = comm_ == nullptr ? "" : nccl_.ncclGetLastError(comm_);
@@ -254,6 +260,7 @@ class NcclCommunicator : public runtime::Communicator {
                     "ncclAllReduce");
     }
     if (c.elements == 0) return;
+    if (c.num_tensors > 0) return MoveTensors(c);
     const auto n = static_cast<size_t>(c.elements);
     const auto size = static_cast<size_t>(ir::DTypeSize(c.dtype));
     const bool even = c.elements % world_size_ == 0;
@@ -290,21 +297,75 @@ class NcclCommunicator : public runtime::Communicator {
     const auto from = [&](int r) {
       return data + static_cast<size_t>(std::min(c.elements, r * most)) * size;
     };
-    const void* own = c.source != nullptr ? c.source : from(rank_);
     if (c.elements == most * world_size_) {
-      return Settle(
-          nccl_.ncclAllGather(own, data, most * size, ncclInt8, comm_, stream_),
-          "ncclAllGather");
+      return Settle(nccl_.ncclAllGather(from(rank_), data, most * size,
+                                        ncclInt8, comm_, stream_),
+                    "ncclAllGather");
     }
     Check(nccl_.ncclGroupStart(), "ncclGroupStart");
     for (int r = 0; r < world_size_; ++r) {
       const auto bytes = static_cast<size_t>(from(r + 1) - from(r));
-      const ncclResult_t result =
-          nccl_.ncclBroadcast(r == rank_ ? own : from(r), from(r), bytes,
-                              ncclInt8, r, comm_, stream_);
-      if (result != ncclInProgress) Check(result, "ncclBroadcast");
+      CheckGrouped(nccl_.ncclBroadcast(from(r), from(r), bytes, ncclInt8, r,
+                                       comm_, stream_),
+                   "ncclBroadcast");
     }
     Settle(nccl_.ncclGroupEnd(), "ncclGroupEnd");
+  }
+
+  // What lies apart goes in one group, each tensor by itself.
+  void MoveTensors(const Collective& c) {
+    const std::span tensors(c.tensors, static_cast<size_t>(c.num_tensors));
+    const bool gathers = c.kind == CollectiveKind::kAllGather;
+    if (!gathers) {
+      for (const Collective::Tensor& t : tensors) ClearTail(t, c.dtype);
+    }
+    Check(nccl_.ncclGroupStart(), "ncclGroupStart");
+    for (const Collective::Tensor& t : tensors) {
+      if (gathers) {
+        const auto bytes = static_cast<size_t>(t.part * ir::DTypeSize(c.dtype));
+        CheckGrouped(nccl_.ncclAllGather(t.source, t.target, bytes, ncclInt8,
+                                         comm_, stream_),
+                     "ncclAllGather");
+      } else {
+        ScatterSum(t, c.dtype);
+      }
+    }
+    Settle(nccl_.ncclGroupEnd(), "ncclGroupEnd");
+  }
+
+  // Of part r of a tensor, as far as it has any.
+  static int64_t PartElements(const Collective::Tensor& t, int rank) {
+    return std::clamp<int64_t>(t.elements - rank * t.part, 0, t.part);
+  }
+
+  // NCCL's parts are equal; what a tensor is short of is not there to be read.
+  void ScatterSum(const Collective::Tensor& t, ir::DType dtype) {
+    if (t.elements == world_size_ * t.part) {
+      return CheckGrouped(nccl_.ncclReduceScatter(
+                              t.source, t.target, static_cast<size_t>(t.part),
+                              TypeOf(dtype), ncclSum, comm_, stream_),
+                          "ncclReduceScatter");
+    }
+    for (int r = 0; r < world_size_ && PartElements(t, r) > 0; ++r) {
+      CheckGrouped(
+          nccl_.ncclReduce(static_cast<const char*>(t.source) +
+                               r * t.part * ir::DTypeSize(dtype),
+                           t.target, static_cast<size_t>(PartElements(t, r)),
+                           TypeOf(dtype), ncclSum, r, comm_, stream_),
+          "ncclReduce");
+    }
+  }
+
+  // Zeros behind what this rank's part has.
+  void ClearTail(const Collective::Tensor& t, ir::DType dtype) {
+    const int64_t size = ir::DTypeSize(dtype);
+    const int64_t there = PartElements(t, rank_);
+    if (there == t.part) return;
+    const Driver& driver = context_.Enter();
+    driver.Check(driver.cuMemsetD8Async(
+                     reinterpret_cast<CUdeviceptr>(t.target) + there * size, 0,
+                     static_cast<size_t>((t.part - there) * size), stream_),
+                 "cuMemsetD8Async");
   }
 
   // --- Failure ---------------------------------------------------------------

@@ -282,6 +282,43 @@ TEST_F(CollectivePlanTest, SynchronisedNormalisationsExchangeStatistics) {
   VerifyPlan(ParsePlan(SerializePlan(synced.plan)));
 }
 
+// Each rank updates, and keeps the momentum of, a part of what is large.
+TEST_F(CollectivePlanTest, AShardedOptimizerKeepsPartsOfMomentum) {
+  CompileOptions options = Ranks("cap:0.3");
+  const Plan whole = Compiled(options).plan;
+  options.passes.shard_optimizer = true;
+  const CompiledProgram program = Compiled(options);
+  const Plan& plan = program.plan;
+  EXPECT_EQ(program.report.counters.at("sharded_parameters"), 12);
+  std::map<std::string, int> collectives;
+  for (size_t s : Collectives(plan)) ++collectives[plan.steps[s].op_class];
+  // A sum, and a gather of what it updates, a bucket; the rest is summed whole.
+  EXPECT_GE(collectives["reduce_scatter"], 2);
+  EXPECT_LE(collectives["reduce_scatter"], 5);
+  EXPECT_EQ(collectives["all_gather"], collectives["reduce_scatter"]);
+  EXPECT_GE(collectives["all_reduce"], 1);
+  EXPECT_LE(collectives["all_reduce"], 5);
+  const auto momentum = [](const Plan& p) {
+    int64_t bytes = 0;
+    for (const PlanInput& input : p.inputs) {
+      if (input.name.starts_with("momentum/")) {
+        bytes += p.buffers[input.buffer].bytes;
+      }
+    }
+    return bytes;
+  };
+  EXPECT_EQ(momentum(whole), 4 * kParameters);
+  // All but a tenth is large.
+  EXPECT_LT(momentum(plan), momentum(whole) / 3);
+  EXPECT_LT(plan.arenas[0].bytes, whole.arenas[0].bytes);
+  VerifyPlan(ParsePlan(SerializePlan(plan)));
+  Plan broken = plan;
+  for (LibraryCall& call : broken.calls) {
+    if (call.op == "reduce_scatter") call.attrs.Set("parts", int64_t{2});
+  }
+  EXPECT_THROW(VerifyPlan(broken), Error);
+}
+
 // Two ranks that have not the same order would wait for each other for ever.
 TEST_F(CollectivePlanTest, OrderIsTheSameEachTime) {
   const auto text = [&] {

@@ -197,11 +197,8 @@ class EmulatedCommunicator : public runtime::Communicator {
   int64_t Start(const runtime::Collective& collective,
                 runtime::Stream& stream) override {
     const int from = static_cast<EmulatedStream&>(stream).queue();
-    const int64_t bytes = collective.elements * ir::DTypeSize(collective.dtype);
     const auto watch = machine_->watch();
-    const int step = watch ? watch->IssueCollective(collective.data,
-                                                    collective.source, bytes)
-                           : 0;
+    const int step = watch ? watch->IssueCollective(collective) : 0;
     machine_->Wait(queue_, machine_->Record(from));
     machine_->Add(queue_, [this, collective, watch, step](
                               int queue, const QueueClock& clock) {
@@ -225,26 +222,38 @@ class EmulatedCommunicator : public runtime::Communicator {
       case Kind::kAllReduce:
         return AllReduce(collective);
       case Kind::kAllGather:
-        return AllGather(collective);
+      case Kind::kReduceScatter:
+        for (int i = 0; i < collective.num_tensors; ++i) {
+          Move(collective, collective.tensors[i]);
+        }
+        FUSOR_ASSERT(collective.num_tensors > 0, "a {} in place",
+                     CollectiveName(collective.kind));
+        return;
       case Kind::kBroadcast:
       case Kind::kBarrier:
         return;
-      default:
-        FUSOR_ASSERT(false, "emulated ranks do no {}",
-                     CollectiveName(collective.kind));
     }
   }
 
-  // Every rank's part is this one's.
-  void AllGather(const runtime::Collective& collective) const {
-    const int64_t most = (collective.elements + world_size_ - 1) / world_size_;
-    const int64_t size = ir::DTypeSize(collective.dtype);
-    FUSOR_ASSERT(collective.source != nullptr, "an all_gather in place");
-    for (int64_t from = 0; from < collective.elements; from += most) {
-      const int64_t n = std::min(most, collective.elements - from);
-      std::memcpy(static_cast<char*>(collective.data) + from * size,
-                  collective.source, static_cast<size_t>(n * size));
+  // Every rank has what this one has, which is rank 0.
+  void Move(const runtime::Collective& collective,
+            const runtime::Collective::Tensor& tensor) const {
+    const ir::DType dtype = collective.dtype;
+    const ir::TensorType type{dtype, {tensor.part}, {}};
+    auto* target = static_cast<char*>(tensor.target);
+    if (collective.kind == runtime::CollectiveKind::kAllGather) {
+      for (int r = 0; r < world_size_; ++r) {
+        std::memcpy(target + r * type.num_bytes(), tensor.source,
+                    static_cast<size_t>(type.num_bytes()));
+      }
+      return;
     }
+    const int64_t there = std::min(tensor.part, tensor.elements);
+    ir::Tensor part = ir::LoadTensor({dtype, {there}, {}}, tensor.source);
+    for (double& x : part.data) x = ir::RoundTo(dtype, x * world_size_);
+    part.type = type;
+    part.data.resize(static_cast<size_t>(tensor.part), 0);
+    ir::StoreTensor(part, target);
   }
 
   void AllReduce(const runtime::Collective& collective) const {

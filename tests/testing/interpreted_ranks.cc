@@ -29,24 +29,39 @@ Tensor SumOverRanks(const Value* operand, const std::vector<Values>& ranks,
   return sum;
 }
 
-Tensor Gather(const Node& node, const std::vector<Values>& ranks) {
-  Tensor all{node.output()->type(), {}};
+Tensor Gather(const Node& node, size_t i, const std::vector<Values>& ranks) {
+  Tensor all{node.output(i)->type(), {}};
   FUSOR_CHECK(all.type.shape[0] == static_cast<int64_t>(ranks.size()), kGraph,
               "{} of {} ranks", ir::ToString(all.type), ranks.size());
   for (const Values& rank : ranks) {
-    const std::vector<double>& part = rank.at(node.input(0)).data;
+    const std::vector<double>& part = rank.at(node.input(i)).data;
     all.data.insert(all.data.end(), part.begin(), part.end());
   }
   return all;
 }
 
+// Rank r's part of a sum, filled up with zeros.
+Tensor PartOf(const Tensor& sum, const Value& result, size_t rank) {
+  Tensor part{result.type(), {}};
+  const auto n = static_cast<size_t>(part.type.num_elements());
+  for (size_t i = rank * n; i < (rank + 1) * n; ++i) {
+    part.data.push_back(i < sum.data.size() ? sum.data[i] : 0);
+  }
+  return part;
+}
+
 void RunCollective(const Node& node, std::vector<Values>& ranks,
                    ir::EvalMode mode) {
   for (size_t i = 0; i < node.num_outputs(); ++i) {
+    const Value& output = *node.output(i);
     const Tensor result = node.op_name() == "all_gather"
-                              ? Gather(node, ranks)
+                              ? Gather(node, i, ranks)
                               : SumOverRanks(node.input(i), ranks, mode);
-    for (Values& rank : ranks) rank[node.output(i)] = result;
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      ranks[r][&output] = node.op_name() == "reduce_scatter"
+                              ? PartOf(result, output, r)
+                              : result;
+    }
   }
 }
 

@@ -128,6 +128,7 @@ void AddTheRest(OpSamples& all) {
   all.insert({"batch_norm_grad",
               {{image, image, vector, vector, vector, vector}, {}, kFloats}});
   all.insert({"all_gather", {{x}, {{"ranks", int64_t{1}}}, kAll}});
+  all.insert({"reduce_scatter", {{{{4, 16}}}, {{"parts", int64_t{1}}}, kAll}});
   all.insert({"all_reduce", {{x, {{4}}}, {}, kAll}});
 }
 

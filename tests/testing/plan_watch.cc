@@ -91,34 +91,38 @@ int PlanWatch::Issue(const void* work, void* const* args) {
   return static_cast<int>(num_issued_++);
 }
 
-int PlanWatch::IssueCollective(void* data, const void* source, int64_t bytes) {
+int PlanWatch::IssueCollective(const runtime::Collective& collective) {
   const Step& step = NextStep();
+  const std::string name = Name(static_cast<int>(num_issued_));
   FUSOR_ASSERT(step.kind == StepKind::kCollective,
-               "{}: a collective is started instead",
-               Name(static_cast<int>(num_issued_)));
+               "{}: a collective is started instead", name);
   const codegen::LibraryCall& call = plan_.calls[step.index];
-  if (call.op == "all_gather") {
-    Locate(step.args[0], source);
-    Locate(step.args[1], data);
-    FUSOR_ASSERT(bytes == call.results[0].num_bytes(),
-                 "{}: a collective on {} bytes, expected {}",
-                 Name(static_cast<int>(num_issued_)), bytes,
-                 call.results[0].num_bytes());
+  const size_t operands = call.operands.size();
+  if (collective.num_tensors > 0) {
+    FUSOR_ASSERT(static_cast<size_t>(collective.num_tensors) == operands,
+                 "{}: a collective on {} tensors, expected {}", name,
+                 collective.num_tensors, operands);
+    for (size_t i = 0; i < operands; ++i) {
+      const runtime::Collective::Tensor& tensor = collective.tensors[i];
+      Locate(step.args[i], tensor.source);
+      Locate(step.args[operands + i], tensor.target);
+      FUSOR_ASSERT(tensor.elements == call.operands[i].num_elements(),
+                   "{}: a collective on {} elements, expected {}", name,
+                   tensor.elements, call.operands[i].num_elements());
+    }
     return static_cast<int>(num_issued_++);
   }
-  Locate(step.args[0], data);
-  const size_t operands = call.operands.size();
+  Locate(step.args[0], collective.data);
   int64_t end = buffer(step.args[0]).offset;
   for (size_t a = 0; a < operands; ++a) {
     FUSOR_ASSERT(buffer(step.args[a]).offset == end,
-                 "{}: {} does not follow the operand before",
-                 Name(static_cast<int>(num_issued_)),
+                 "{}: {} does not follow the operand before", name,
                  buffer(step.args[a]).name);
     end += codegen::PadToAlignment(buffer(step.args[a]).bytes);
   }
+  const int64_t bytes = collective.elements * ir::DTypeSize(collective.dtype);
   FUSOR_ASSERT(bytes == end - buffer(step.args[0]).offset,
-               "{}: a collective on {} bytes, expected {}",
-               Name(static_cast<int>(num_issued_)), bytes,
+               "{}: a collective on {} bytes, expected {}", name, bytes,
                end - buffer(step.args[0]).offset);
   return static_cast<int>(num_issued_++);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codegen/plan.h"
+#include "runtime/communicator.h"
 
 namespace fusor::test {
 
@@ -36,8 +37,7 @@ class PlanWatch {
   // on so many bytes. Returns its number. What is in memory that is dead
   // between steps becomes garbage: NaN, as a number.
   int Issue(const void* work, void* const* args);
-  // `source`: of an all_gather, else null.
-  int IssueCollective(void* data, const void* source, int64_t bytes);
+  int IssueCollective(const runtime::Collective& collective);
   // The step runs, as the last of the work that `clock` counts, on `queue`.
   void Run(int step, int queue, const QueueClock& clock);
 

@@ -109,6 +109,45 @@ class RanksTest(RankCase):
         self.assert_near(self.step(1, "--amp"),
                          self.step(4, "--amp", "--sync-bn"), 1e-2, 1e-3)
 
+    def test_a_sharded_optimizer_has_the_bits_of_a_whole_one(self):
+        args = ["--iterations", 4, "--training-only", "--lr", 0.01,
+                "--deterministic", "--ema-decay", 0.9, "--nesterov"]
+        for ranks, more in ((2, ["--optimizer-batch-size", 16]),
+                            (4, ["--sync-bn"]), (2, ["--amp"])):
+            whole, _ = self.train(ranks, *args, *more)
+            parts, text = self.train(ranks, *args, *more,
+                                     "--sharded-optimizer", "--verify")
+            self.assertIn(f"parameters are the same on all {ranks}", text)
+            self.assertEqual(parts["parameter_hash"], whole["parameter_hash"])
+            self.assertEqual(parts["state_hash"], whole["state_hash"])
+            self.assertGreater(parts["counters"]["sharded_parameters"], 10)
+
+    def test_parts_are_saved_whole_and_cut_anew(self):
+        args = ["--training-only", "--deterministic", "--lr", 0.01,
+                "--optimizer-batch-size", 16, "--iterations", 6]
+        for first, then in ((4, 2), (1, 4)):
+            hashes = set()
+            for sharded in ([], ["--sharded-optimizer"]):
+                work = self.root / f"{first}to{then}{len(sharded)}"
+                self.train(first, *args, *sharded, "--prof", 3, "--workspace",
+                           work)
+                report, text = self.train(
+                    then, *args, *sharded, "--workspace", work, "--resume",
+                    "auto")
+                self.assertIn("after step 3", text)
+                hashes.add(report["parameter_hash"])
+            self.assertEqual(len(hashes), 1)
+
+    def test_a_sharded_optimizer_refuses_what_needs_whole_gradients(self):
+        for args, what in ((["--optimizer", "lars"], "LARS"),
+                           (["--clip-grad-norm", "1"], "clipping"),
+                           (["--opt-level", "O2"], "dynamic loss scale")):
+            done = fusor("compile", "--arch", "resnet18", "--image-size", 32,
+                         "--world-size", 2, "--sharded-optimizer", *args)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("sharded optimizer: expected no " + what,
+                          done.stderr)
+
     def test_gradients_travel_in_the_wires_type(self):
         args = ["--iterations", 2, "--training-only", "--lr", 0.01,
                 "--deterministic"]

@@ -27,6 +27,9 @@ void AddCompiledRankFlags(CLI::App& app, RankFlags& f) {
   app.add_flag("--sync-bn", f.sync_bn,
                "Synchronised batch normalisation: by the statistics of the "
                "batches of all ranks together");
+  app.add_flag("--sharded-optimizer", f.sharded,
+               "Each rank updates a part of the parameters and keeps that of "
+               "the momentum (ZeRO, stage 1)");
   app.option_defaults()->group("Options");
 }
 
@@ -50,6 +53,7 @@ void SetRankOptions(const RankFlags& flags, int64_t world_size,
   const int64_t nodes = std::max<int64_t>(1, world_size / local_size);
   passes.collective_cost = codegen::AllReduceCost(OpenCluster(flags.cluster),
                                                   nodes, world_size / nodes);
+  passes.shard_optimizer = flags.sharded;
   if (flags.wire == "fp32") passes.precision.wire = ir::DType::kF32;
   if (flags.wire == "fp16") passes.precision.wire = ir::DType::kF16;
   if (flags.wire == "bf16") passes.precision.wire = ir::DType::kBF16;

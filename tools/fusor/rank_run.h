@@ -26,6 +26,7 @@ struct RankFlags {
   std::string cluster = "ethernet-10g";
   std::string wire = "auto";
   bool sync_bn = false;
+  bool sharded = false;
   bool deterministic = false;
   double timeout = 300;  // seconds
   std::string interface;

@@ -79,6 +79,7 @@ class TrainCommand {
             : OpenEvaluation(std::move(val_images), flags_.data, flags_.model);
     checkpointing_->Initialize(*session_);
     session_->BroadcastState();
+    ShareSaves();
     Debugging debugging(flags_.debug, flags_.compile.dump.to.empty()
                                           ? flags_.checkpoint.workspace
                                           : flags_.compile.dump.to);
@@ -131,6 +132,27 @@ class TrainCommand {
                                                own.best_top1, own.loss_hash}
                                               .dump()));
     return {shared[0], shared[1], shared[2], shared[3]};
+  }
+
+  // With a sharded optimizer all ranks give their parts of what rank 0 saves.
+  void ShareSaves() {
+    const json shared = json::parse(ranks_.Share(
+        "saves", json{checkpointing_->saves(), flags_.checkpoint.every,
+                      !flags_.json.empty()}
+                     .dump()));
+    saves_ = shared[0];
+    flags_.checkpoint.every = shared[1];
+    hashes_ = shared[2];
+  }
+
+  void SaveCheckpoint(const runtime::TrainPosition& position,
+                      int64_t per_epoch) {
+    if (ranks_.leads()) {
+      checkpointing_->Save(*session_, position, per_epoch);
+    } else if (flags_.ranks.sharded) {
+      runtime::StateSnapshot state;
+      runtime::TakeSnapshot(*session_, state);
+    }
   }
 
   std::unique_ptr<runtime::ImageFolder> ListValidation(
@@ -273,9 +295,9 @@ class TrainCommand {
       log(epoch, r);
       evals_.push_back(EvaluationJson(r));
     };
-    if (checkpointing_->saves()) {
+    if (saves_) {
       observer.save = [&](const runtime::TrainPosition& position) {
-        checkpointing_->Save(*session_, position, per_epoch);
+        SaveCheckpoint(position, per_epoch);
       };
     }
     observer.stop = StopRequested;
@@ -315,7 +337,7 @@ class TrainCommand {
       out["top5"] = evals_.back()["top5"];
       out["evaluations"] = evals_;
     }
-    if (!flags_.json.empty()) {
+    if (hashes_) {
       runtime::StateSnapshot state;
       runtime::TakeSnapshot(*session_, state);
       out["parameter_hash"] = ParameterHash(*session_);
@@ -336,6 +358,8 @@ class TrainCommand {
   std::optional<Checkpointing> checkpointing_;
   std::unique_ptr<runtime::Session> session_;
   runtime::TrainPosition start_;
+  bool saves_ = false;   // rank 0 does
+  bool hashes_ = false;  // it tells the state's hash
   int programs_ = 0;
   int train_ = -1;
   int accumulate_ = -1;

@@ -42,7 +42,13 @@ namespace {
 constexpr int kMaxRanks = 4;
 constexpr size_t kSlotBytes = size_t{16} << 20;
 
-enum class Op : int { kAllReduce, kReduceScatter, kAllGather, kBroadcast };
+enum class Op : int {
+  kAllReduce,
+  kReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast
+};
 
 struct Terms {
   Op op;
@@ -174,6 +180,9 @@ void Run(const Job& job) {
   switch (job.terms.op) {
     case Op::kAllReduce:
       return SumUp(job, parts, 0, bytes);
+    case Op::kReduce:
+      if (comm.rank == job.terms.root) SumUp(job, parts, 0, bytes);
+      return;
     case Op::kReduceScatter:
       return SumUp(job, parts, bytes / comm.ranks * comm.rank,
                    bytes / comm.ranks);
@@ -319,6 +328,17 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t n,
   if (op != ncclSum) return ncclInvalidArgument;
   return Launch({comm,
                  {Op::kAllReduce, n * SizeOf(type), type, 0},
+                 static_cast<const char*>(from),
+                 static_cast<char*>(to)},
+                stream);
+}
+
+ncclResult_t ncclReduce(const void* from, void* to, size_t n,
+                        ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  if (op != ncclSum) return ncclInvalidArgument;
+  return Launch({comm,
+                 {Op::kReduce, n * SizeOf(type), type, root},
                  static_cast<const char*>(from),
                  static_cast<char*>(to)},
                 stream);

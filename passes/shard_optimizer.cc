@@ -1,0 +1,67 @@
+// ZeRO, stage 1 (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
+// Training Trillion Parameter Models", 2020): each rank gets the sum of its
+// part of a gradient, and updates that part of the parameter, of which it alone
+// keeps the optimizer state; OptimizerUpdate gathers the parts.
+//
+// Parts are of elements in row-major order, whatever the layouts, so that state
+// can be put together and cut anew for another number of ranks.
+
+#include "ir/builder.h"
+#include "ir/shard.h"
+#include "ir/support/error.h"
+#include "passes/collective.h"
+#include "passes/passes.h"
+#include "passes/training_state.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+
+// What is smaller is kept whole: a part would save less than it costs.
+constexpr int64_t kLeastElements = 4096;
+
+void CheckOptions(const PassOptions& options) {
+  const auto check = [](bool fits, const char* what) {
+    FUSOR_CHECK(fits, kUsage,
+                "sharded optimizer: expected no {}: it needs whole gradients, "
+                "of which a rank has parts",
+                what);
+  };
+  check(options.optimizer.kind != OptimizerKind::kLars, "LARS");
+  check(options.optimizer.clip_norm == 0, "clipping");
+  check(!options.loss_scale.dynamic, "dynamic loss scale");
+}
+
+void Shard(Graph& graph, const ParameterGradient& g, int64_t ranks) {
+  Node* sum = g.gradient->producer();
+  FUSOR_ASSERT(sum != nullptr && IsSumOverRanks(*sum),
+               "gradient {} is not a sum over ranks", g.gradient->name());
+  Node* scattered = graph.AddNode("reduce_scatter", {sum->input(0)},
+                                  {{"parts", ranks}}, sum->location(), sum);
+  const std::string name = g.gradient->name();
+  graph.ReplaceAllUses(g.gradient, scattered->output());
+  graph.Erase(sum);
+  graph.Rename(scattered->output(), name);
+  ShardInput(graph, *graph.input(g.input), ir::ShardName, ranks);
+}
+
+}  // namespace
+
+bool ShardOptimizer(Graph& graph, PassContext& context) {
+  const PassOptions& options = context.options();
+  if (!options.shard_optimizer || options.world_size <= 1) return false;
+  CheckOptions(options);
+  int64_t sharded = 0;
+  for (const ParameterGradient& g : CollectGradients(graph)) {
+    if (g.gradient->type().num_elements() < kLeastElements) continue;
+    Shard(graph, g, options.world_size);
+    ++sharded;
+  }
+  context.counters()["sharded_parameters"] += sharded;
+  return sharded > 0;
+}
+
+}  // namespace fusor::passes

@@ -1,0 +1,100 @@
+// State of which each rank keeps a part: see ir/shard.h.
+
+#include <algorithm>
+
+#include "ir/shard.h"
+#include "ir/support/error.h"
+#include "runtime/communicator.h"
+#include "runtime/session.h"
+
+namespace fusor::runtime {
+
+using codegen::StateLayout;
+
+const ir::Attrs& Session::StateAttrs(const std::string& name) const {
+  const auto& inputs = plan(0).inputs;
+  const auto it =
+      std::find_if(inputs.begin(), inputs.end(),
+                   [&](const auto& input) { return input.name == name; });
+  FUSOR_ASSERT(it != inputs.end(), "state {}", name);
+  return it->attrs;
+}
+
+bool Session::IsShard(const std::string& name) const {
+  return ir::IsShard(StateAttrs(name));
+}
+
+bool Session::IsParameterShard(const std::string& name) const {
+  return IsShard(name) &&
+         name == ir::ShardName(StateAttrs(name).String(ir::kShardOf));
+}
+
+ir::TensorType Session::LogicalType(const std::string& name) const {
+  const StateLayout::Entry& entry = FindState(name);
+  const ir::Attrs& attrs = StateAttrs(name);
+  if (!ir::IsShard(attrs)) return {entry.type.dtype, entry.type.shape, {}};
+  const std::string& parameter = attrs.String(ir::kShardOf);
+  return {entry.type.dtype, FindState(parameter).type.shape, {}};
+}
+
+// Zeros where the whole has no more elements.
+void Session::StoreShard(const std::string& name,
+                         std::span<const uint8_t> whole) {
+  const StateLayout::Entry& entry = FindState(name);
+  std::vector<uint8_t> part(static_cast<size_t>(entry.type.num_bytes()), 0);
+  const size_t first =
+      std::min(whole.size(), static_cast<size_t>(rank()) * part.size());
+  const size_t there = std::min(part.size(), whole.size() - first);
+  std::copy_n(whole.begin() + static_cast<ptrdiff_t>(first), there,
+              part.begin());
+  stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
+                        part.data(), part.size());
+  stream_->Synchronize();
+}
+
+void Session::ScatterShards() {
+  for (const StateLayout::Entry& entry : state_layout_.entries) {
+    if (!IsShard(entry.name) || IsParameterShard(entry.name)) continue;
+    std::vector<uint8_t>& whole = wholes_[entry.name];
+    whole.resize(static_cast<size_t>(LogicalType(entry.name).num_bytes()), 0);
+    const auto memory = device_->Allocate(whole.size());
+    stream_->CopyToDevice(memory->data(), whole.data(), whole.size());
+    communicator_->Run({.kind = CollectiveKind::kBroadcast,
+                        .data = memory->data(),
+                        .elements = static_cast<int64_t>(whole.size()),
+                        .dtype = ir::DType::kU8},
+                       *stream_);
+    stream_->CopyToHost(whole.data(), memory->data(), whole.size());
+    stream_->Synchronize();
+    StoreShard(entry.name, whole);
+  }
+  wholes_.clear();
+  for (const StateLayout::Entry& entry : state_layout_.entries) {
+    if (!IsParameterShard(entry.name)) continue;
+    const std::string& parameter = StateAttrs(entry.name).String(ir::kShardOf);
+    WriteState(parameter, ReadState(parameter));
+  }
+}
+
+std::vector<uint8_t> Session::GatherShard(const std::string& name) const {
+  const StateLayout::Entry& entry = FindState(name);
+  const auto part = static_cast<size_t>(entry.type.num_bytes());
+  std::vector<uint8_t> whole(part * static_cast<size_t>(world_size()));
+  uint8_t* own = whole.data() + part * static_cast<size_t>(rank());
+  stream_->CopyToHost(own, static_cast<char*>(state_->data()) + entry.offset,
+                      part);
+  const auto memory = device_->Allocate(whole.size());
+  stream_->Synchronize();
+  stream_->CopyToDevice(memory->data(), whole.data(), whole.size());
+  communicator_->Run({.kind = CollectiveKind::kAllGather,
+                      .data = memory->data(),
+                      .elements = static_cast<int64_t>(whole.size()),
+                      .dtype = ir::DType::kU8},
+                     *stream_);
+  stream_->CopyToHost(whole.data(), memory->data(), whole.size());
+  stream_->Synchronize();
+  whole.resize(static_cast<size_t>(LogicalType(name).num_bytes()));
+  return whole;
+}
+
+}  // namespace fusor::runtime
