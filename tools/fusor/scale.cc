@@ -140,7 +140,7 @@ void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
                   "Bits of a gradient on the wire; auto: 16 of mixed precision")
       ->capture_default_str()
       ->check(OneOf({"auto", "32", "16"}));
-  command.add_flag("--shard-optimizer", flags.sharded,
+  command.add_flag("--sharded-optimizer", flags.sharded,
                    "Reduce-scatter, update a share, all-gather under the next "
                    "forward pass");
   command
