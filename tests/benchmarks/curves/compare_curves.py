@@ -9,7 +9,8 @@ protocol and compares the mean loss of the last quarter of the steps.
 One run says little: training is chaotic, and seeds differ. PyTorch runs with
 five seeds, NCHW and channels-last in turn; the mean over fusor's seeds must lie
 inside the smallest and largest of them. Writes OUT.json (all losses) and
-OUT.md; exits with 1 if it does not.
+OUT.md; exits with 1 if it does not. --ranks divides fusor's batch among several;
+--torch-from takes PyTorch's runs from the OUT.json of another call.
 """
 
 import argparse
@@ -39,10 +40,13 @@ def torch_command(args, seed):
 
 def fusor_command(args, seed, log):
     p = protocols.PROTOCOLS[args.protocol]
-    return [*shlex.split(args.fusor), "train", args.data, "--arch", p.arch,
+    launch = (["launch", "--nproc-per-node", str(args.ranks), "--"]
+              if args.ranks > 1 else [])
+    return [*shlex.split(args.fusor), *launch, "train", args.data, "--arch",
+            p.arch,
             "--image-size", str(p.image_size), "--train-transform",
             p.train_transform, "--max-per-class", str(p.max_per_class), "-b",
-            str(p.batch), "--iterations", str(p.steps), "--epochs", "1000",
+            str(p.batch // args.ranks), "--iterations", str(p.steps), "--epochs", "1000",
             "--lr", str(p.lr), "--lr-schedule", "cosine", "--warmup-steps",
             str(p.warmup_steps), "--mom", str(p.momentum), "--wd",
             str(p.weight_decay), "--mean", *map(str, p.mean), "--std",
@@ -63,6 +67,17 @@ def run(command):
 def torch_losses(args, seed):
     answer = json.loads(run(torch_command(args, seed)).splitlines()[-1])
     return answer["losses"], answer["versions"]
+
+
+def stored_runs(args):
+    """PyTorch's runs of another report on the same protocol, and versions."""
+    report = json.loads(args.torch_from.read_text())
+    protocol = json.loads(json.dumps(
+        dataclasses.asdict(protocols.PROTOCOLS[args.protocol])))
+    if (report["protocol"], report["dtype"]) != (protocol, args.dtype):
+        sys.exit(f"compare_curves: {args.torch_from}: of another protocol or "
+                 f"dtype than {args.protocol} in {args.dtype}")
+    return report["losses"]["torch"], report["versions"]
 
 
 def fusor_losses(args, seed):
@@ -103,10 +118,12 @@ def markdown(report):
         "| program | seed | layout | mean loss of the last quarter |",
         "|---|---|---|---|"]
     for seed, value in s["torch"].items():
-        lines.append(f"| PyTorch | {seed} | {LAYOUTS[seed % len(LAYOUTS)]} | "
-                     f"{value:.4f} |")
+        layout = LAYOUTS[int(seed) % len(LAYOUTS)]
+        lines.append(f"| PyTorch | {seed} | {layout} | {value:.4f} |")
+    ranks = report["ranks"]
+    fusor = "fusor" if ranks == 1 else f"fusor, {ranks} ranks"
     for seed, value in s["fusor"].items():
-        lines.append(f"| fusor | {seed} | blocked | {value:.4f} |")
+        lines.append(f"| {fusor} | {seed} | blocked | {value:.4f} |")
     lines += ["", f"fusor's mean {s['mean']:.4f} lies "
               f"{'inside' if s['inside'] else 'OUTSIDE'} PyTorch's "
               f"{s['low']:.4f} to {s['high']:.4f}.", ""]
@@ -124,19 +141,31 @@ def main():
     parser.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--torch-seeds", type=int, default=5)
     parser.add_argument("--fusor-seeds", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=1,
+                        help="fusor's, on this host, with a part of the batch "
+                        "each")
+    parser.add_argument("--torch-from", type=pathlib.Path,
+                        help="a report whose PyTorch runs are taken")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=pathlib.Path, required=True,
                         help="writes OUT.json and OUT.md")
     args = parser.parse_args()
+    if protocols.PROTOCOLS[args.protocol].batch % args.ranks != 0:
+        sys.exit(f"compare_curves: --ranks {args.ranks} does not divide the "
+                 "batch")
     torch_runs, fusor_runs, versions = {}, {}, {}
-    for seed in range(args.torch_seeds):
-        torch_runs[seed], versions = torch_losses(args, seed)
+    if args.torch_from is not None:
+        torch_runs, versions = stored_runs(args)
+    else:
+        for seed in range(args.torch_seeds):
+            torch_runs[seed], versions = torch_losses(args, seed)
     for seed in range(args.fusor_seeds):
         fusor_runs[seed] = fusor_losses(args, seed)
     protocol = protocols.PROTOCOLS[args.protocol]
     report = {
         "date": datetime.date.today().isoformat(),
         "command": shlex.join(sys.argv), "dtype": args.dtype,
+        "ranks": args.ranks,
         "protocol": dataclasses.asdict(protocol), "versions": versions,
         "summary": summarise(torch_runs, fusor_runs),
         "losses": {"torch": torch_runs, "fusor": fusor_runs}}

@@ -42,11 +42,11 @@ class CompareCurvesTest(unittest.TestCase):
         path.chmod(0o755)
         return str(path)
 
-    def compare(self, fusor, torch):
+    def compare(self, fusor, torch, *options):
         return subprocess.run(
             [sys.executable, "-B", HERE / "compare_curves.py", "DATA",
              "--fusor", fusor, "--python", torch, "--protocol", "cifar",
-             "--out", self.folder / "out"],
+             "--out", self.folder / "out", *options],
             capture_output=True, text=True, check=False)
 
     def test_a_mean_inside_pytorchs_range_passes(self):
@@ -65,6 +65,27 @@ class CompareCurvesTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("OUTSIDE PyTorch's 1.0000 to 1.4000", done.stdout)
         self.assertTrue((self.folder / "out.md").exists())
+
+    def test_ranks_share_the_batch_and_runs_are_taken_over(self):
+        torch = self.program("torch", 1.0, 0.1)
+        self.compare(self.program("fusor", 1.2, 0.0), torch)
+        first = (self.folder / "out.json").rename(self.folder / "first.json")
+        program = pathlib.Path(self.program("fusor", 1.3, 0.0))
+        program.write_text(program.read_text().replace(
+            "losses = ", """assert words[:4] == ["launch", "--nproc-per-node",
+                             "4", "--"]
+assert words[words.index("-b") + 1] == "32"
+losses = """))
+        done = self.compare(str(program), "no such python", "--ranks", "4",
+                            "--torch-from", first)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("| PyTorch | 3 | channels_last | 1.3000 |", done.stdout)
+        self.assertIn("| fusor, 4 ranks | 0 | blocked | 1.3000 |", done.stdout)
+        done = self.compare(str(program), torch, "--torch-from", first,
+                            "--dtype", "bf16")
+        self.assertIn("of another protocol or dtype", done.stderr)
+        done = self.compare(str(program), torch, "--ranks", "3")
+        self.assertIn("--ranks 3 does not divide the batch", done.stderr)
 
     def test_a_failing_program_is_named(self):
         bad = self.folder / "bad"
