@@ -22,7 +22,8 @@ Executor::Executor(const codegen::Plan& plan, Device& device,
   for (const Step& step : plan.steps) {
     if (step.kind == StepKind::kCollective) {
       AddCollective(step);
-      if (step.records >= 0) slots[step.records] = launches_.back().slot;
+      trailing_ = launches_.back().slot;
+      if (step.records >= 0) slots[step.records] = trailing_;
       continue;
     }
     FUSOR_CHECK(step.stream == 0, kGraph,
@@ -32,6 +33,7 @@ Executor::Executor(const codegen::Plan& plan, Device& device,
         step.kind == StepKind::kLaunch ? kernels_ : calls_;
     launches_.push_back({executables[step.index].get(), {}, {}});
     for (int event : step.waits) launches_.back().awaited = slots.at(event);
+    if (launches_.back().awaited >= trailing_) trailing_ = -1;
   }
 }
 
@@ -116,12 +118,15 @@ void Executor::RunStep(size_t step, Stream& stream) {
   const Launch& launch = launches_[step];
   if (launch.executable == nullptr) {
     numbers_[launch.slot] = communicator_->Start(launch.collective, stream);
-    return;
+  } else {
+    if (launch.awaited >= 0) {
+      communicator_->Wait(numbers_[launch.awaited], stream);
+    }
+    stream.Launch(*launch.executable, launch.args.data(), launch.args.size());
   }
-  if (launch.awaited >= 0) {
-    communicator_->Wait(numbers_[launch.awaited], stream);
+  if (step + 1 == launches_.size() && trailing_ >= 0) {
+    communicator_->Wait(numbers_[trailing_], stream);
   }
-  stream.Launch(*launch.executable, launch.args.data(), launch.args.size());
 }
 
 void Executor::Run(Stream& stream) {

@@ -61,7 +61,8 @@ class Executor {
   std::vector<void*> addresses_;
   std::vector<Launch> launches_;
   Communicator* const communicator_;
-  std::vector<int64_t> numbers_;          // of this run's collectives
+  std::vector<int64_t> numbers_;  // of this run's collectives
+  int trailing_ = -1;  // slot of the last collective that no step waits for
   std::unique_ptr<Executable> captured_;  // all steps
 };
 

@@ -125,6 +125,46 @@ TEST(Executor, LaunchesEveryStepInOrderWithItsBuffers) {
   }
 }
 
+// Two ranks, of which this one notes what it is asked to wait for.
+class NotingCommunicator : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int world_size() const override { return 2; }
+  std::string description() const override { return "noting"; }
+  int64_t Start(const Collective&, Stream&) override { return started++; }
+  void Wait(int64_t number, Stream&) override { awaited.push_back(number); }
+  void Abort(const std::string&) noexcept override {}
+  std::vector<CollectiveTime> TakeTimes() override { return {}; }
+
+  int64_t started = 0;
+  std::vector<int64_t> awaited;
+};
+
+// A step that begins must not find the last one's collectives at work, whether
+// one of the last one's steps had to wait for them or not.
+TEST(Executor, NoCollectiveOutlastsTheStep) {
+  const test::FakeCompiler compiler;
+  for (const char* result : {"%g", "%r"}) {
+    const auto graph = test::ParseOrDie(std::string(R"(graph gathers {
+      %x = data : f32[64]
+      %g = all_gather(%x) {ranks=2} : f32[2,64]
+      %r = relu(%g) : f32[2,64]
+      return )") + result + R"( as "y"
+    })");
+    const codegen::Plan plan = test::FuseAndPlan(*graph, compiler).plan;
+    Bound memory(plan);
+    RecordingDevice device;
+    const auto stream = device.CreateStream();
+    NotingCommunicator communicator;
+    Executor executor(plan, device, &communicator);
+    executor.Bind(memory.bases, *stream);
+    executor.Run(*stream);
+    executor.Run(*stream);
+    EXPECT_EQ(communicator.started, 2) << result;
+    EXPECT_EQ(communicator.awaited, (std::vector<int64_t>{0, 1})) << result;
+  }
+}
+
 TEST(Executor, LoadsEqualKernelsAndCallsOnce) {
   const codegen::Plan plan = SomePlan();
   RecordingDevice device;
