@@ -108,6 +108,8 @@ class Session {
   void BroadcastStatistics();
   // All ranks' parts of a tensor of which each has one: bytes of LogicalType.
   std::vector<uint8_t> GatherShard(const std::string& name) const;
+  // All ranks' bytes, as many from each, one after the other.
+  std::vector<uint8_t> GatherBytes(std::span<const uint8_t> own) const;
   // Each number becomes the sum over all ranks of what they have there.
   void SumOverRanks(std::span<double> numbers);
 

@@ -78,23 +78,31 @@ void Session::ScatterShards() {
 
 std::vector<uint8_t> Session::GatherShard(const std::string& name) const {
   const StateLayout::Entry& entry = FindState(name);
-  const auto part = static_cast<size_t>(entry.type.num_bytes());
-  std::vector<uint8_t> whole(part * static_cast<size_t>(world_size()));
-  uint8_t* own = whole.data() + part * static_cast<size_t>(rank());
-  stream_->CopyToHost(own, static_cast<char*>(state_->data()) + entry.offset,
-                      part);
-  const auto memory = device_->Allocate(whole.size());
+  std::vector<uint8_t> own(static_cast<size_t>(entry.type.num_bytes()));
+  stream_->CopyToHost(own.data(),
+                      static_cast<char*>(state_->data()) + entry.offset,
+                      own.size());
   stream_->Synchronize();
-  stream_->CopyToDevice(memory->data(), whole.data(), whole.size());
-  communicator_->Run({.kind = CollectiveKind::kAllGather,
-                      .data = memory->data(),
-                      .elements = static_cast<int64_t>(whole.size()),
-                      .dtype = ir::DType::kU8},
-                     *stream_);
-  stream_->CopyToHost(whole.data(), memory->data(), whole.size());
-  stream_->Synchronize();
+  std::vector<uint8_t> whole = GatherBytes(own);
   whole.resize(static_cast<size_t>(LogicalType(name).num_bytes()));
   return whole;
+}
+
+std::vector<uint8_t> Session::GatherBytes(std::span<const uint8_t> own) const {
+  std::vector<uint8_t> all(own.size() * static_cast<size_t>(world_size()));
+  std::copy(own.begin(), own.end(),
+            all.begin() + static_cast<ptrdiff_t>(own.size()) * rank());
+  if (world_size() == 1 || own.empty()) return all;
+  const auto memory = device_->Allocate(all.size());
+  stream_->CopyToDevice(memory->data(), all.data(), all.size());
+  communicator_->Run({.kind = CollectiveKind::kAllGather,
+                      .data = memory->data(),
+                      .elements = static_cast<int64_t>(all.size()),
+                      .dtype = ir::DType::kU8},
+                     *stream_);
+  stream_->CopyToHost(all.data(), memory->data(), all.size());
+  stream_->Synchronize();
+  return all;
 }
 
 }  // namespace fusor::runtime

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "codegen/report/exchange.h"
 #include "codegen/report/html_page.h"
 #include "codegen/report/memory_timeline.h"
 #include "codegen/report/quantities.h"
@@ -109,44 +110,24 @@ std::vector<json> Row(std::vector<json> first, const Cost& cost,
   return first;
 }
 
-struct StepSpan {
-  const StepCost* cost;
-  double start, end;  // us
-};
-
-std::vector<StepSpan> Spans(const Plan& plan, const PlanReport& report) {
-  const std::vector<double> starts = StartTimes(plan, report);
-  std::vector<StepSpan> spans;
-  for (size_t i = 0; i < starts.size(); ++i) {
-    spans.push_back(
-        {&report.steps[i], starts[i], starts[i] + report.steps[i].us()});
-  }
-  return spans;
-}
-
 // When gradients are summed; in one line, how often statistics and parts of
 // parameters are gathered.
-std::string CollectiveLines(const Plan& plan, const PlanReport& report) {
+std::string CollectiveLines(const Plan& plan, const Exchange& exchange) {
+  if (exchange.collectives.empty()) return "";
   std::string sums;
-  double end = 0;
   int gathers = 0;
   double gathering = 0;
-  for (const StepSpan& span : Spans(plan, report)) {
-    end = std::max(end, span.end);
-    const Step& step = plan.steps[span.cost->step];
-    if (step.kind != StepKind::kCollective) continue;
-    if (step.op_class == "all_gather") {
+  for (const CollectiveSpan& span : exchange.collectives) {
+    if (!span.sums) {
       ++gathers;
-      gathering += span.cost->us();
+      gathering += span.end_us - span.start_us;
       continue;
     }
-    const LibraryCall& call = plan.calls[step.index];
     sums += fmt::format("{:<24} {:>9} {:>10} {:>11.3f} {:>11.3f}\n",
-                        step.location.path, call.results.size(),
-                        ShowBytes(CollectiveBytes(call)), span.start / 1e3,
-                        span.end / 1e3);
+                        plan.steps[span.step].location.path, span.tensors,
+                        ShowBytes(span.bytes), span.start_us / 1e3,
+                        span.end_us / 1e3);
   }
-  if (sums.empty() && gathers == 0) return "";
   std::string out =
       fmt::format("\n{:<24} {:>9} {:>10} {:>11} {:>11}\n{}", "sums over ranks",
                   "gradients", "bytes", "start, ms", "end, ms", sums);
@@ -154,24 +135,8 @@ std::string CollectiveLines(const Plan& plan, const PlanReport& report) {
     out +=
         fmt::format("{} times gathered, {:.3f} ms\n", gathers, gathering / 1e3);
   }
-  return out + fmt::format("step ends at {:.3f} ms\n", end / 1e3);
-}
-
-json CollectivesJson(const Plan& plan, const PlanReport& report) {
-  json collectives = json::array();
-  for (const StepSpan& span : Spans(plan, report)) {
-    const Step& step = plan.steps[span.cost->step];
-    if (step.kind != StepKind::kCollective) continue;
-    const LibraryCall& call = plan.calls[step.index];
-    collectives.push_back({{"op", step.op_class},
-                           {"name", step.name},
-                           {"tensors", call.results.size()},
-                           {"dtype", DTypeName(call.results[0].dtype)},
-                           {"bytes", CollectiveBytes(call)},
-                           {"start_ms", span.start / 1e3},
-                           {"end_ms", span.end / 1e3}});
-  }
-  return collectives;
+  return out + fmt::format("step ends at {:.3f} ms, {:.3f} ms of it exposed\n",
+                           exchange.end_us / 1e3, exchange.exposed_us / 1e3);
 }
 
 }  // namespace
@@ -193,7 +158,7 @@ std::string PlanReportText(const Plan& plan, const PlanReport& report,
   };
   for (const ClassCost& cost : report.classes) line(cost);
   line(report.total);
-  out += CollectiveLines(plan, report);
+  out += CollectiveLines(plan, ExchangeOf(plan, report));
   if (top == 0) return out;
   out += fmt::format("\n{:<31} {}", "longest steps", kCostHead);
   const std::vector<const StepCost*> steps = LongestSteps(report);
@@ -236,7 +201,7 @@ json PlanReportJson(const Plan& plan, const PlanReport& report,
           {"total", CostJson(report.total)},
           {"op_classes", std::move(classes)},
           {"steps", std::move(steps)},
-          {"collectives", CollectivesJson(plan, report)},
+          {"collectives", CollectivesJson(plan, ExchangeOf(plan, report))},
           {"planned_peak_bytes", plan.peak_bytes},
           {"planned_lower_bound_bytes", plan.lower_bound_bytes}};
 }

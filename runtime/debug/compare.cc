@@ -3,8 +3,8 @@
 #include <chrono>
 
 #include "ir/support/error.h"
-#include "ir/weight_copy.h"
 #include "runtime/debug/compare_calls.h"
+#include "runtime/debug/compare_outputs.h"
 #include "runtime/debug/profile.h"
 
 namespace fusor::runtime {
@@ -14,8 +14,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kTimed = 0;    // program of a session
 constexpr int kNumbers = 1;  // the same with gradients as outputs
-
-constexpr std::string_view kGradientPrefix = "grad/";
 
 class Comparer {
  public:
@@ -27,8 +25,11 @@ class Comparer {
         options_(options) {}
 
   Comparison Run() {
+    result_.ranks = variants_[0].compile.passes.world_size;
     Warm();
     for (const Variant& variant : variants_) Open(variant);
+    if (options_.compiled) options_.compiled(result_);
+    if (options_.plans_only) return std::move(result_);
     if (options_.values) CompareNumbers();
     Measure();
     Profile();
@@ -44,34 +45,58 @@ class Comparer {
     codegen::CompileOptions options = variant.compile;
     options.observers.clear();
     options.refuse_unused_substitutes = false;
-    Compile(model_.Clone(), codegen::ProgramKind::kTrain, *compiler, options);
+    options.plan_only = options_.plans_only;
+    Compile(ModelOf(variant).Clone(), codegen::ProgramKind::kTrain, *compiler,
+            options);
+  }
+
+  const ir::Graph& ModelOf(const Variant& variant) const {
+    return variant.model == nullptr ? model_ : *variant.model;
   }
 
   void Open(const Variant& variant) {
     VariantRun run;
     run.name = variant.name;
+    run.network = variant.compile.passes.collective_cost;
     try {
-      run.session = std::make_unique<Session>(*variant.backend, variant.device);
-      run.session->AddProgram(model_.Clone(), codegen::ProgramKind::kTrain,
-                              variant.compile);
-      if (options_.values) {
-        codegen::CompileOptions numbers = variant.compile;
-        numbers.passes.keep_gradients = true;
-        numbers.observers.clear();
-        numbers.refuse_unused_substitutes = false;
-        run.session->AddProgram(model_.Clone(), codegen::ProgramKind::kTrain,
-                                numbers);
-        const auto& edited = run.session->report(kNumbers).substituted;
-        for (const std::string& name :
-             run.session->report(kTimed).substituted) {
-          if (!edited.contains(name)) run.unedited.push_back(name);
-        }
+      if (options_.plans_only) {
+        Plan(variant, run);
+      } else {
+        AddPrograms(variant, run);
       }
     } catch (const Error& error) {
       throw Error(error.code(),
                   fmt::format("variant {}: {}", variant.name, error.what()));
     }
     result_.variants.push_back(std::move(run));
+  }
+
+  void Plan(const Variant& variant, VariantRun& run) const {
+    run.planner = variant.backend->CreateCompiler("", variant.device);
+    codegen::CompileOptions options = variant.compile;
+    options.plan_only = true;
+    run.planned =
+        codegen::Compile(ModelOf(variant).Clone(), codegen::ProgramKind::kTrain,
+                         *run.planner, options);
+  }
+
+  void AddPrograms(const Variant& variant, VariantRun& run) const {
+    const ir::Graph& model = ModelOf(variant);
+    run.session = std::make_unique<Session>(*variant.backend, variant.device,
+                                            options_.communicator);
+    run.session->AddProgram(model.Clone(), codegen::ProgramKind::kTrain,
+                            variant.compile);
+    if (!options_.values) return;
+    codegen::CompileOptions numbers = variant.compile;
+    numbers.passes.keep_gradients = true;
+    numbers.observers.clear();
+    numbers.refuse_unused_substitutes = false;
+    run.session->AddProgram(model.Clone(), codegen::ProgramKind::kTrain,
+                            numbers);
+    const auto& edited = run.session->report(kNumbers).substituted;
+    for (const std::string& name : run.session->report(kTimed).substituted) {
+      if (!edited.contains(name)) run.unedited.push_back(name);
+    }
   }
 
   void Prepare(VariantRun& run, int program) const {
@@ -87,11 +112,14 @@ class Comparer {
       run.session->Step(kTimed);
       run.loss = run.session->ReadScalar(
           kTimed, run.session->FindOutput(kTimed, "loss"));
+      run.session->SumOverRanks({&run.loss, 1});
+      run.loss /= run.session->world_size();
     }
     VariantRun& base = result_.variants[0];
     for (size_t v = 1; v < result_.variants.size(); ++v) {
-      VariantRun& run = result_.variants[v];
-      CompareOutputs(base, run, kTimed, false);
+      Add(CompareOutputs(*base.session, *result_.variants[v].session, kTimed,
+                         /*gradients=*/false),
+          result_.variants[v]);
     }
     for (size_t v = 1; v < result_.variants.size(); ++v) {
       VariantRun& run = result_.variants[v];
@@ -99,39 +127,32 @@ class Comparer {
       Prepare(run, kNumbers);
       CallDifferences calls =
           StepTogether(*base.session, *run.session, kNumbers);
-      CompareOutputs(base, run, kNumbers, true);
+      Add(CompareOutputs(*base.session, *run.session, kNumbers,
+                         /*gradients=*/true),
+          run);
       run.unmatched_calls = calls.unmatched;
       for (ValueDifference& value : calls.values) {
         run.differences.push_back(std::move(value));
       }
+      CountDifferent(run);
     }
   }
 
-  // Outputs of one name in both: the gradients, or everything else; but copies
-  // of weights, which say what the weights do and are each program's own.
-  static void CompareOutputs(VariantRun& base, VariantRun& run, int program,
-                             bool gradients) {
-    const codegen::Plan& plan_a = base.session->plan(program);
-    const codegen::Plan& plan_b = run.session->plan(program);
-    std::vector<ValueDifference> states;
-    for (const codegen::PlanOutput& output : plan_a.outputs) {
-      const bool gradient = output.name.starts_with(kGradientPrefix);
-      if (gradient != gradients) continue;
-      if (ir::ParseWeightCopyName(output.name).has_value()) continue;
-      const int other = run.session->FindOutput(program, output.name);
-      const std::string name =
-          gradient ? output.name.substr(kGradientPrefix.size()) : output.name;
-      const ValueKind kind = gradient            ? ValueKind::kGradient
-                             : output.alias >= 0 ? ValueKind::kState
-                                                 : ValueKind::kOutput;
-      ValueDifference value{
-          kind, name,
-          CompareBuffers(*base.session, *run.session, program, output.buffer,
-                         plan_b.outputs[other].buffer)};
-      (kind == ValueKind::kState ? states : run.differences)
-          .push_back(std::move(value));
+  static void Add(OutputDifferences outputs, VariantRun& run) {
+    run.unmatched_outputs += outputs.unmatched;
+    for (ValueDifference& value : outputs.values) {
+      run.differences.push_back(std::move(value));
     }
-    run.differences.insert(run.differences.end(), states.begin(), states.end());
+  }
+
+  static void CountDifferent(VariantRun& run) {
+    std::vector<double> counts(run.session->world_size(), 0);
+    for (const ValueDifference& value : run.differences) {
+      counts[run.session->rank()] += value.difference.bit_identical() ? 0 : 1;
+    }
+    run.session->SumOverRanks(counts);
+    if (counts.size() == 1) return;
+    run.different_on.assign(counts.begin(), counts.end());
   }
 
   // --- Time
@@ -152,13 +173,27 @@ class Comparer {
       if (!options_.values) Prepare(run, kTimed);
     }
     for (int round = 0; round < options_.warmup + options_.rounds; ++round) {
-      if (options_.stop && options_.stop()) return;
+      if (Stopped()) return;
       for (size_t i = 0; i < count; ++i) {
         VariantRun& run = result_.variants[(i + round) % count];
+        Meet();
         const double ms = TimeStep(run);
         if (round >= options_.warmup) run.step_ms.push_back(ms);
       }
     }
+  }
+
+  // On any rank.
+  bool Stopped() const {
+    double stops = options_.stop && options_.stop() ? 1 : 0;
+    result_.variants[0].session->SumOverRanks({&stops, 1});
+    return stops > 0;
+  }
+
+  // Ranks start a step together: none is charged with another's lateness.
+  void Meet() const {
+    double nothing = 0;
+    result_.variants[0].session->SumOverRanks({&nothing, 1});
   }
 
   void Profile() {
@@ -176,6 +211,22 @@ class Comparer {
 };
 
 }  // namespace
+
+const codegen::Plan& VariantRun::plan() const {
+  return session == nullptr ? planned.plan : session->plan(kTimed);
+}
+
+const ir::Graph& VariantRun::graph() const {
+  return session == nullptr ? *planned.graph : session->graph(kTimed);
+}
+
+const codegen::CompileReport& VariantRun::report() const {
+  return session == nullptr ? planned.report : session->report(kTimed);
+}
+
+const codegen::TargetCompiler& VariantRun::compiler() const {
+  return session == nullptr ? *planner : session->compiler();
+}
 
 void SetInputs(Session& session, int program, const InputBytes& inputs) {
   for (const auto& [name, bytes] : inputs) {

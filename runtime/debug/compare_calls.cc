@@ -3,8 +3,11 @@
 #include <fmt/core.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <unordered_map>
+
+#include "ir/tensor_bytes.h"
 
 namespace fusor::runtime {
 namespace {
@@ -18,6 +21,27 @@ struct Captured {
   ir::TensorType type;
   std::vector<uint8_t> bytes;
 };
+
+// A value that mixed precision has narrowed is compared as the wider one's
+// type, which has all its values. None where shapes differ, or f16 meets bf16.
+std::optional<ir::TensorDifference> Between(const Captured& a,
+                                            const Captured& b) {
+  if (a.type.shape != b.type.shape) return std::nullopt;
+  if (a.type.dtype == b.type.dtype) {
+    return ir::Difference(a.type, a.bytes.data(), b.type, b.bytes.data());
+  }
+  const ir::DType wide =
+      ir::DTypeSize(a.type.dtype) > ir::DTypeSize(b.type.dtype) ? a.type.dtype
+                                                                : b.type.dtype;
+  if (!IsFloat(a.type.dtype) || !IsFloat(b.type.dtype) ||
+      ir::DTypeSize(wide) < ir::DTypeSize(ir::DType::kF32)) {
+    return std::nullopt;
+  }
+  ir::Tensor x = ir::LoadTensor(a.type, a.bytes.data());
+  ir::Tensor y = ir::LoadTensor(b.type, b.bytes.data());
+  x.type = y.type = {wide, a.type.shape, {}};
+  return ir::Difference(x, y);
+}
 
 // Calls by "location op", those that no second call has. Copies come and go
 // with the layouts that a variant chooses.
@@ -108,14 +132,6 @@ class Side {
 
 }  // namespace
 
-ir::TensorDifference CompareBuffers(Session& a, Session& b, int program,
-                                    int buffer_a, int buffer_b) {
-  const std::vector<uint8_t> bytes_a = a.ReadBuffer(program, buffer_a);
-  const std::vector<uint8_t> bytes_b = b.ReadBuffer(program, buffer_b);
-  return ir::Difference(a.plan(program).buffers[buffer_a].type, bytes_a.data(),
-                        b.plan(program).buffers[buffer_b].type, bytes_b.data());
-}
-
 CallDifferences StepTogether(Session& a, Session& b, int program) {
   const auto calls_a = NamedCalls(a.plan(program));
   const auto calls_b = NamedCalls(b.plan(program));
@@ -139,13 +155,12 @@ CallDifferences StepTogether(Session& a, Session& b, int program) {
   std::set<std::string> seen;  // values of a
   const auto compare = [&](const std::string& name, const Captured& x,
                            const Captured& y) {
-    if (x.type.dtype != y.type.dtype || x.type.shape != y.type.shape) {
+    const auto difference = Between(x, y);
+    if (!difference.has_value()) {
       ++result.unmatched;
       return;
     }
-    result.values.push_back(
-        {ValueKind::kIntermediate, name,
-         ir::Difference(x.type, x.bytes.data(), y.type, y.bytes.data())});
+    result.values.push_back({ValueKind::kIntermediate, name, *difference});
   };
   std::set<std::string> skipped;
   const auto from_a = [&](const std::string& name, const std::string& value,

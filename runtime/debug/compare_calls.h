@@ -16,8 +16,4 @@ struct CallDifferences {
 // that several calls read counts once, for the first.
 CallDifferences StepTogether(Session& a, Session& b, int program);
 
-// Of buffer `buffer_a` of a's program and `buffer_b` of b's, as they are now.
-ir::TensorDifference CompareBuffers(Session& a, Session& b, int program,
-                                    int buffer_a, int buffer_b);
-
 }  // namespace fusor::runtime

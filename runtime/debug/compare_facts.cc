@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "codegen/compiler.h"
+#include "ir/support/str.h"
 
 namespace fusor::runtime {
 namespace {
@@ -79,14 +80,14 @@ class Locations {
 bool IsFusionPass(const std::string& pass) { return pass.starts_with("fuse"); }
 
 // Decisions by pass and reason; each subject counts once.
-std::vector<RewriteCount> CountRewrites(const Session& session, bool accepted) {
-  const Locations locations(session.graph(0));
+std::vector<RewriteCount> CountRewrites(const VariantRun& run, bool accepted) {
+  const Locations locations(run.graph());
   std::map<std::pair<std::string, std::string>, RewriteCount> counts;
   std::map<std::pair<std::string, std::string>,
            std::vector<std::tuple<int64_t, size_t, std::string>>>
       places;
   std::set<std::tuple<std::string, std::string, std::string>> seen;
-  const auto& decisions = session.report(0).decisions;
+  const auto& decisions = run.report().decisions;
   for (size_t i = 0; i < decisions.size(); ++i) {
     const passes::Decision& decision = decisions[i];
     if (decision.accepted != accepted || !IsFusionPass(decision.pass)) continue;
@@ -124,10 +125,10 @@ std::vector<RewriteCount> CountRewrites(const Session& session, bool accepted) {
   return list;
 }
 
-std::map<std::string, int64_t> CountsOf(const Session& session,
+std::map<std::string, int64_t> CountsOf(const VariantRun& run,
                                         const codegen::PlanReport& costs) {
-  const CompileReport& report = session.report(0);
-  const Plan& plan = session.plan(0);
+  const CompileReport& report = run.report();
+  const Plan& plan = run.plan();
   return {{"nodes", report.nodes_optimized},
           {"fusions", report.fusions},
           {"kernels", report.kernels},
@@ -135,6 +136,7 @@ std::map<std::string, int64_t> CountsOf(const Session& session,
           {"library_calls", report.library_calls},
           {"bytes_moved", report.bytes_moved},
           {"flops", costs.total.flops},
+          {"state_bytes", StateOf(plan).bytes},
           {"planned_peak_bytes", plan.peak_bytes},
           {"planned_lower_bound_bytes", plan.lower_bound_bytes}};
 }
@@ -150,6 +152,7 @@ const std::vector<CountName>& CountNames() {
       {"flops", "floating-point operations"},
       {"planned_peak_bytes", "planned memory, peak", true},
       {"planned_lower_bound_bytes", "planned memory, lower bound", true},
+      {"state_bytes", "parameters and other state", true},
   };
   return kNames;
 }
@@ -157,16 +160,19 @@ const std::vector<CountName>& CountNames() {
 std::vector<VariantFacts> FactsOf(const Comparison& comparison) {
   std::vector<VariantFacts> facts;
   for (const VariantRun& run : comparison.variants) {
-    const Session& session = *run.session;
     VariantFacts f;
     f.name = run.name;
-    f.costs = codegen::ReportPlan(session.plan(0), session.graph(0),
-                                  session.compiler(), run.profile_ms);
-    f.counts = CountsOf(session, f.costs);
+    f.costs = codegen::ReportPlan(run.plan(), run.graph(), run.compiler(),
+                                  run.profile_ms, run.network);
+    f.exchange = codegen::ExchangeOf(
+        run.plan(), codegen::ReportPlan(run.plan(), run.graph(), run.compiler(),
+                                        {}, run.network));
+    f.counts = CountsOf(run, f.costs);
+    f.counts["gradient_buckets"] = f.exchange.buckets();
     f.time = TimeOf(comparison.variants[0], run);
-    f.kernels = codegen::CountKernels(session.graph(0));
-    f.made = CountRewrites(session, true);
-    f.refused = CountRewrites(session, false);
+    f.kernels = codegen::CountKernels(run.graph());
+    f.made = CountRewrites(run, true);
+    f.refused = CountRewrites(run, false);
     facts.push_back(std::move(f));
   }
   return facts;
@@ -222,6 +228,17 @@ std::string IdentityLine(const VariantRun& run) {
     line += (line.empty() ? "different: " : "; different: ") + different;
   }
   return line;
+}
+
+std::string RanksLine(const VariantRun& run) {
+  const std::vector<int64_t>& counts = run.different_on;
+  if (counts.empty()) return "";
+  const bool none = std::all_of(counts.begin(), counts.end(),
+                                [](int64_t count) { return count == 0; });
+  if (none) return fmt::format("the same on all {} ranks", counts.size());
+  return "values that differ, by rank: " +
+         Join(counts, ", ",
+              [](int64_t count) { return std::to_string(count); });
 }
 
 std::vector<ValueDifference> WorstFirst(const VariantRun& run) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/report/exchange.h"
 #include "codegen/report/kernel_kinds.h"
 #include "codegen/report/plan_report.h"
 #include "runtime/debug/compare.h"
@@ -37,6 +38,7 @@ struct VariantFacts {
   std::string name;
   std::map<std::string, int64_t> counts;  // see CountNames
   codegen::PlanReport costs;
+  codegen::Exchange exchange;  // of several ranks, as modelled
   StepTime time;
   std::vector<codegen::KernelCount> kernels;
   std::vector<RewriteCount> made;     // by pattern passes
@@ -67,6 +69,10 @@ std::vector<KindSummary> Summarize(const VariantRun& run);
 // or which of them are and how many of the others differ. Empty when no
 // numbers were compared.
 std::string IdentityLine(const VariantRun& run);
+
+// "the same on all 4 ranks", or "values that differ, by rank: 31, 31, 29, 30".
+// Empty with one rank.
+std::string RanksLine(const VariantRun& run);
 
 // Greatest relative difference first; values that are identical are left out.
 std::vector<ValueDifference> WorstFirst(const VariantRun& run);

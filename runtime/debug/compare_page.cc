@@ -48,7 +48,10 @@ class PageWriter {
     page_.lead = subject;
     for (size_t v = 1; v < facts_.size(); ++v) {
       const std::string line = IdentityLine(comparison_.variants[v]);
-      if (!line.empty()) page_.lead += "\n" + names_[v] + ": " + line + ".";
+      if (line.empty()) continue;
+      page_.lead += "\n" + names_[v] + ": " + line;
+      const std::string ranks = RanksLine(comparison_.variants[v]);
+      page_.lead += (ranks.empty() ? "" : ", " + ranks) + ".";
     }
     Tiles();
     Map();
@@ -58,6 +61,7 @@ class PageWriter {
          [](const ClassCost& c) { return static_cast<double>(c.bytes); });
     Memory();
     for (size_t v = 1; v < facts_.size(); ++v) Differences(v);
+    if (comparison_.ranks > 1) Exchanges();
     for (const VariantFacts& f : facts_) Rewrites(f);
     Counts();
     return codegen::Render(page_);
@@ -99,6 +103,14 @@ class PageWriter {
     count("kernels a step", "kernels", false);
     count("bytes moved a step", "bytes_moved", true);
     count("planned memory", "planned_peak_bytes", true);
+    if (comparison_.ranks > 1) {
+      const auto exposed = [](const VariantFacts& f) {
+        return fmt::format("{:.2f} ms", f.exchange.exposed_us / 1e3);
+      };
+      tiles.push_back({"exposed communication, modelled",
+                       exposed(facts_.back()), Each(exposed)});
+      count("buckets of gradients", "gradient_buckets", false);
+    }
     const KindSummary worst = WorstGradient();
     if (worst.values > 0) {
       tiles.push_back({"gradients",
@@ -120,14 +132,27 @@ class PageWriter {
     return {};
   }
 
+  // Characters of "KEY=" that all names begin with, where that is all that
+  // they say: labels are short.
+  size_t SharedKey() const {
+    const size_t equals = names_[0].find('=');
+    if (equals == std::string::npos) return 0;
+    const std::string key = names_[0].substr(0, equals + 1);
+    const bool shared =
+        std::all_of(names_.begin(), names_.end(), [&](const std::string& name) {
+          return name.starts_with(key) && name.rfind('=') == equals;
+        });
+    return shared ? equals + 1 : 0;
+  }
+
   void Map() {
     std::vector<std::pair<std::string, json>> graphs;
     for (size_t v = 0; v < facts_.size(); ++v) {
-      const Session& session = *comparison_.variants[v].session;
+      const VariantRun& run = comparison_.variants[v];
       graphs.emplace_back(
-          names_[v], codegen::GraphView(
-                         session.graph(0),
-                         codegen::TimesOf(session.plan(0), facts_[v].costs)));
+          names_[v].substr(SharedKey()),
+          codegen::GraphView(run.graph(),
+                             codegen::TimesOf(run.plan(), facts_[v].costs)));
     }
     page_.sections.push_back(codegen::GraphSection(
         "The step, part by part",
@@ -163,8 +188,8 @@ class PageWriter {
   void Memory() {
     std::vector<json> variants;
     for (size_t v = 0; v < facts_.size(); ++v) {
-      variants.push_back(codegen::TimelineView(
-          comparison_.variants[v].session->plan(0), names_[v]));
+      variants.push_back(
+          codegen::TimelineView(comparison_.variants[v].plan(), names_[v]));
     }
     page_.sections.push_back(codegen::MemorySection(
         "Memory over the step",
@@ -206,6 +231,29 @@ class PageWriter {
                               {"kind", "value", "max abs", "max rel",
                                "relative", "max ULP", "elements that differ"},
                               std::move(rows), 15));
+  }
+
+  // What ranks exchange, collective by collective.
+  void Exchanges() {
+    for (size_t v = 0; v < facts_.size(); ++v) {
+      const codegen::Exchange& exchange = facts_[v].exchange;
+      const codegen::Plan& plan = comparison_.variants[v].plan();
+      std::vector<std::vector<json>> rows;
+      for (const codegen::CollectiveSpan& span : exchange.collectives) {
+        const codegen::Step& step = plan.steps[span.step];
+        rows.push_back({step.op_class, step.location.path, span.tensors,
+                        ShowBytes(span.bytes),
+                        fmt::format("{:.3f}", span.start_us / 1e3),
+                        fmt::format("{:.3f}", span.end_us / 1e3)});
+      }
+      page_.sections.push_back(codegen::TableSection(
+          "What ranks exchange: " + names_[v],
+          fmt::format("As modelled: {:.3f} ms of the step's {:.3f} ms are "
+                      "communication that nothing hides.",
+                      exchange.exposed_us / 1e3, exchange.end_us / 1e3),
+          {"collective", "at", "tensors", "bytes", "start, ms", "end, ms"},
+          std::move(rows), 15));
+    }
   }
 
   static std::string Scientific(double value) {
@@ -251,12 +299,12 @@ class PageWriter {
                                           : json(ShowCount(n)));
       }
     }
-    const auto& phases = comparison_.variants[0].session->report(0).seconds;
+    const auto& phases = comparison_.variants[0].report().seconds;
     for (size_t p = 0; p < phases.size(); ++p) {
       rows.push_back({"compile: " + phases[p].first});
       for (const VariantRun& run : comparison_.variants) {
-        rows.back().push_back(fmt::format(
-            "{:.0f} ms", 1e3 * run.session->report(0).seconds[p].second));
+        rows.back().push_back(
+            fmt::format("{:.0f} ms", 1e3 * run.report().seconds[p].second));
       }
     }
     page_.sections.push_back(

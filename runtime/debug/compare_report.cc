@@ -17,7 +17,8 @@ using codegen::ShowBytes;
 using codegen::ShowCount;
 using nlohmann::json;
 
-constexpr size_t kColumn = 18;  // characters of a variant
+constexpr size_t kColumn = 18;  // characters of a variant, at least
+constexpr size_t kWidest = 26;
 constexpr size_t kLabel = 30;
 
 std::string Places(const RewriteCount& rewrite, size_t most) {
@@ -32,11 +33,16 @@ class TextWriter {
  public:
   TextWriter(const Comparison& comparison,
              const std::vector<VariantFacts>& facts, size_t top)
-      : comparison_(comparison), facts_(facts), top_(top) {}
+      : comparison_(comparison), facts_(facts), top_(top) {
+    for (const VariantFacts& f : facts_) {
+      column_ = std::clamp(f.name.size(), column_, kWidest);
+    }
+  }
 
   std::string Write() {
     Row("", [](const VariantFacts& f) { return f.name; });
     Counts();
+    if (comparison_.ranks > 1) Exchanges();
     Compilation();
     Times();
     Classes();
@@ -52,7 +58,7 @@ class TextWriter {
            const std::string& last = "") {
     out_ += fmt::format("{:<{}}", label, kLabel);
     for (const VariantFacts& f : facts_) {
-      out_ += fmt::format(" {:>{}}", cell(f), kColumn);
+      out_ += fmt::format(" {:>{}}", cell(f), column_);
     }
     if (!last.empty()) out_ += "   " + last;
     out_ += "\n";
@@ -83,10 +89,35 @@ class TextWriter {
     }
   }
 
+  // Of gradients and whatever else ranks exchange.
+  void Exchanges() {
+    const auto ms = [](double us) {
+      return fmt::format("{:.3f} ms", us / 1e3);
+    };
+    Row("buckets of gradients", [](const VariantFacts& f) {
+      return std::to_string(f.exchange.buckets());
+    });
+    Row("  bytes of a rank", [](const VariantFacts& f) {
+      return ShowBytes(f.exchange.bucket_bytes());
+    });
+    Row("other collectives", [](const VariantFacts& f) {
+      return std::to_string(
+          static_cast<int64_t>(f.exchange.collectives.size()) -
+          f.exchange.buckets());
+    });
+    Row("collectives, modelled", [&](const VariantFacts& f) {
+      return ms(f.exchange.communication_us());
+    });
+    Row("  exposed, modelled",
+        [&](const VariantFacts& f) { return ms(f.exchange.exposed_us); });
+    Row("step, modelled",
+        [&](const VariantFacts& f) { return ms(f.exchange.end_us); });
+  }
+
   void Compilation() {
     const auto report = [&](const VariantFacts& f) -> const auto& {
       const size_t v = static_cast<size_t>(&f - facts_.data());
-      return comparison_.variants[v].session->report(0);
+      return comparison_.variants[v].report();
     };
     Row("compile", [&](const VariantFacts& f) {
       return fmt::format("{:.0f} ms", 1e3 * report(f).total_seconds());
@@ -121,11 +152,17 @@ class TextWriter {
     }
   }
 
+  std::string WaitsOfRanks() const {
+    return comparison_.ranks == 1
+               ? ""
+               : "; what waits for a collective is charged with the wait";
+  }
+
   // Time, steps and bytes by class of op.
   void Classes() {
     Title(facts_[0].costs.total.measured_us >= 0
-              ? "measured, by class of op: ms (steps, moved)"
-              : "modelled, by class of op: ms (steps, moved)");
+              ? "measured, by class of op: ms (steps, moved)" + WaitsOfRanks()
+              : std::string("modelled, by class of op: ms (steps, moved)"));
     std::vector<std::string> names;
     for (const VariantFacts& f : facts_) {
       for (const codegen::ClassCost& c : f.costs.classes) {
@@ -200,6 +237,8 @@ class TextWriter {
     Title(fmt::format("{} against {}, one step from the same weights", run.name,
                       comparison_.variants[0].name));
     out_ += "  " + IdentityLine(run) + "\n";
+    const std::string ranks = RanksLine(run);
+    if (!ranks.empty()) out_ += "  " + ranks + "\n";
     if (!run.unedited.empty()) {
       out_ += fmt::format(
           "  the program whose gradients are outputs has {} another way: "
@@ -211,6 +250,12 @@ class TextWriter {
           "  {} library calls or values of theirs have no counterpart of the "
           "same type\n",
           run.unmatched_calls);
+    }
+    if (run.unmatched_outputs > 0) {
+      out_ += fmt::format(
+          "  {} outputs or tensors of state have no counterpart of the same "
+          "type\n",
+          run.unmatched_outputs);
     }
     const std::vector<ValueDifference> worst = WorstFirst(run);
     if (worst.empty()) return;
@@ -238,6 +283,7 @@ class TextWriter {
   const Comparison& comparison_;
   const std::vector<VariantFacts>& facts_;
   size_t top_;
+  size_t column_ = kColumn;
   std::string out_;
 };
 
@@ -313,12 +359,27 @@ json NumbersJson(const VariantRun& run) {
   return {{"bit_identical", same},
           {"summary", std::move(summary)},
           {"unmatched_calls", run.unmatched_calls},
+          {"unmatched_outputs", run.unmatched_outputs},
+          {"different_on_ranks", run.different_on},
           {"unedited", run.unedited},
           {"values", std::move(values)}};
 }
 
-json VariantJson(const VariantRun& run, const VariantFacts& facts) {
-  const codegen::CompileReport& report = run.session->report(0);
+// Null with one rank.
+json ExchangeJson(const Comparison& comparison, const VariantRun& run,
+                  const codegen::Exchange& exchange) {
+  if (comparison.ranks == 1) return nullptr;
+  return {{"buckets", exchange.buckets()},
+          {"bucket_bytes", exchange.bucket_bytes()},
+          {"communication_ms", exchange.communication_us() / 1e3},
+          {"exposed_ms", exchange.exposed_us / 1e3},
+          {"step_ms", exchange.end_us / 1e3},
+          {"collectives", codegen::CollectivesJson(run.plan(), exchange)}};
+}
+
+json VariantJson(const Comparison& comparison, const VariantRun& run,
+                 const VariantFacts& facts) {
+  const codegen::CompileReport& report = run.report();
   json compile = json::object();
   for (const auto& [phase, seconds] : report.seconds) compile[phase] = seconds;
   compile["total"] = report.total_seconds();
@@ -336,6 +397,7 @@ json VariantJson(const VariantRun& run, const VariantFacts& facts) {
               {"compile_seconds", compile},
               {"step_ms", StepJson(run, facts.time)},
               {"loss", Finite(run.loss)},
+              {"exchange", ExchangeJson(comparison, run, facts.exchange)},
               {"op_classes", std::move(classes)},
               {"total", ClassJson(facts.costs.total)},
               {"kernel_kinds", std::move(kernels)},
@@ -358,7 +420,7 @@ json ComparisonJson(const Comparison& comparison,
   json against = json::array();
   for (size_t v = 0; v < facts.size(); ++v) {
     const VariantRun& run = comparison.variants[v];
-    variants.push_back(VariantJson(run, facts[v]));
+    variants.push_back(VariantJson(comparison, run, facts[v]));
     if (v == 0) continue;
     const StepTime& t = facts[v].time;
     json pair = {
@@ -369,7 +431,8 @@ json ComparisonJson(const Comparison& comparison,
     if (!run.differences.empty()) pair["numbers"] = NumbersJson(run);
     against.push_back(std::move(pair));
   }
-  return {{"variants", std::move(variants)},
+  return {{"ranks", comparison.ranks},
+          {"variants", std::move(variants)},
           {"comparisons", std::move(against)}};
 }
 

@@ -49,15 +49,82 @@ class CompareTest(CliTest):
         for variant, message in (
                 ("fusoin=on", "--a: unknown option fusoin; did you mean "
                               "fusion?"),
-                ("fusion=maybe", "--a: fusion=maybe: expected on or off"),
+                ("fusion=maybe", "--a: fusion: expected on, off, got maybe"),
                 ("fusion", "--a: fusion: expected fusion=VALUE"),
-                ("threads=many", "--a: threads=many: expected a number"),
+                ("threads=many", "--a: threads: expected a whole number"),
+                ("amp=yes", "--a: amp: expected on, off, got yes"),
+                ("mom=2", "--a: mom: expected a number from 0 to 1, got 2"),
+                ("fuel=fuse", "--a: --fuel fuse: expected PASS=N"),
+                ("choices=/none", "--a: cannot read /none"),
                 ("disable-pass=fuze", "--a: unknown pass fuze; did you mean "
                                       "fuse?"),
                 ("only-pass=simplify+fuze", "--a: unknown pass fuze")):
             with self.subTest(variant):
                 self.assert_usage_error(
                     fusor("compare", *SMALL, "--a", variant), message)
+
+    def test_options_of_ranks_need_ranks(self):
+        for variant in ("bucket-policy=exact", "wire-dtype=bf16", "sync-bn=on",
+                        "sharded-optimizer=on"):
+            with self.subTest(variant):
+                self.assert_usage_error(
+                    fusor("compare", *SMALL, "--b", variant),
+                    f"--b {variant}: needs several ranks, expected `fusor "
+                    "launch --nproc-per-node 2 -- compare ...`, or "
+                    "--world-size N")
+        for variant, message in (
+                ("bucket-policy=cup:25", "--a: --bucket-policy: expected "
+                                         "exact, cap:MB, apex, horovod or one, "
+                                         "got cup:25"),
+                ("sync-bn=1", "--a: sync-bn: expected on, off, got 1")):
+            self.assert_usage_error(
+                fusor("compare", *SMALL, "--world-size", "2", "--a", variant),
+                message)
+
+    def test_plans_of_ranks_need_no_ranks(self):
+        out = self.folder / "out.json"
+        page = self.folder / "page.html"
+        result = fusor("compare", *SMALL, "--world-size", "8", "--a",
+                       "bucket-policy=exact", "--b", "bucket-policy=cap:0.2",
+                       "--b", "bucket-policy=one,wire-dtype=bf16", "--json",
+                       str(out), "--html", str(page))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("one of 8 ranks", result.stdout)
+        self.assertRegex(result.stdout, r"\n  exposed, modelled( +[\d.]+ ms){3}")
+        data = json.loads(out.read_text())
+        self.assertEqual(data["ranks"], 8)
+        exact, cap, one = [v["exchange"] for v in data["variants"]]
+        self.assertEqual(one["buckets"], 2)  # of weights, of the rest
+        self.assertGreater(cap["buckets"], exact["buckets"])
+        self.assertEqual(cap["bucket_bytes"], exact["bucket_bytes"])
+        self.assertLess(one["bucket_bytes"], exact["bucket_bytes"])
+        self.assertLess(exact["exposed_ms"], one["exposed_ms"])
+        self.assertEqual(len(cap["collectives"]), cap["buckets"])
+        for entry in data["comparisons"]:
+            self.assertNotIn("numbers", entry)
+        document = self.drawn(page)
+        if document is not None:
+            self.assertIn("What ranks exchange: bucket-policy=exact", document)
+
+    def test_variants_may_have_any_flag_that_decides(self):
+        result = fusor("compare", *SMALL, "--rounds", "0", "--amp", "--a",
+                       "dtype=fp32", "--b", "amp=on", "--b",
+                       "opt-level=O2,loss-scale-window=5", "--b",
+                       "dtype=fp32,mom=0,disable-pass=fuse_updates+"
+                       "fuse_norm_activation", "--json", "-")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        data = json.loads(result.stdout)
+        casts = [v["counters"].get("casts_narrow", 0)
+                 for v in data["variants"]]
+        self.assertEqual([n > 0 for n in casts], [False, True, True, False])
+        numbers = [c["numbers"] for c in data["comparisons"]]
+        # State of a dynamic scale, and of momentum, that the first has not.
+        self.assertEqual([n["unmatched_outputs"] for n in numbers], [0, 5, 65])
+        self.assertEqual(data["variants"][3]["patterns"], [])
+        # What is bf16 in one is compared with what is fp32 in the other.
+        self.assertEqual(numbers[0]["unmatched_calls"], 0)
+        self.assertGreater(
+            numbers[0]["summary"]["intermediate"]["values"], 50)
 
     def test_what_cannot_be_written_is_told_at_once(self):
         page = str(self.folder / "missing" / "page.html")

@@ -7,15 +7,21 @@
 
 #include "codegen/dump/dump_sink.h"
 #include "codegen/dump/dumper.h"
+#include "ir/support/environment.h"
 #include "ir/support/error.h"
+#include "ir/support/str.h"
 #include "models/model.h"
+#include "runtime/backend_loader.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/debug/compare_facts.h"
 #include "runtime/debug/compare_page.h"
 #include "runtime/debug/compare_report.h"
 #include "runtime/debug/stats_trace.h"
+#include "runtime/ranks/rank_place.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
+#include "tools/fusor/rank_options.h"
+#include "tools/fusor/rank_run.h"
 #include "tools/fusor/step_inputs.h"
 #include "tools/fusor/tuning.h"
 #include "tools/fusor/variant_flags.h"
@@ -31,6 +37,7 @@ struct CompareFlags {
   CompileFlags compile;
   OptimizerFlags optimizer;
   DataFlags data;
+  PlannedRanks planned;
   std::string first = "fusion=off";
   std::vector<std::string> others{"fusion=on"};
   double lr = 1e-3;
@@ -96,25 +103,6 @@ void MakeNamesUnique(std::vector<runtime::Variant>& variants) {
   }
 }
 
-std::vector<runtime::Variant> Variants(const CompareFlags& flags) {
-  std::vector<runtime::Variant> variants{
-      ParseVariant("--a", flags.first, flags.compile, flags.optimizer)};
-  for (const std::string& text : flags.others) {
-    variants.push_back(
-        ParseVariant("--b", text, flags.compile, flags.optimizer));
-  }
-  MakeNamesUnique(variants);
-  return variants;
-}
-
-std::string Subject(const CompareFlags& flags, const models::Model& model,
-                    const runtime::Session& session) {
-  return fmt::format("{}, batch {}, {} x {} pixels, {}",
-                     models::CanonicalArch(flags.model.arch),
-                     model.options.batch, model.options.image_size,
-                     model.options.image_size, session.device().description());
-}
-
 // Those of one variant in a folder of their own.
 void DumpVariants(const DumpFlags& flags,
                   std::vector<runtime::Variant>& variants) {
@@ -150,7 +138,188 @@ void TuneVariants(const CompileFlags& flags, const ir::Graph& graph,
   }
 }
 
-void RunCompare(CompareFlags flags) {
+// Compares in this process, which may be one of several ranks.
+class CompareCommand {
+ public:
+  // Text for people goes to `text`, if this is rank 0.
+  CompareCommand(CompareFlags flags, runtime::RankPlace place, FILE* text)
+      : flags_(std::move(flags)),
+        place_(std::move(place)),
+        ranks_(flags_.planned.flags, place_),
+        text_(ranks_.leads() ? text : OpenNothing()) {
+    flags_.data.rank = ranks_.rank();
+    flags_.data.world_size = ranks_.world_size();
+    flags_.data.synthetic = flags_.data.path.empty();
+    if (ranks_.leads()) return;
+    flags_.compile.dump = {};
+    flags_.json.clear();
+    flags_.html.clear();
+  }
+
+  void Run() {
+    Parse();
+    ranks_.Run([this] { RunRank(); });
+  }
+
+ private:
+  bool PlansOnly() const { return flags_.planned.world_size > 1; }
+  int64_t World() const {
+    return PlansOnly() ? flags_.planned.world_size : ranks_.world_size();
+  }
+
+  void Parse() {
+    FUSOR_CHECK(!PlansOnly() || ranks_.world_size() == 1, kUsage,
+                "--world-size {}: plans ranks that are not there, but {} has "
+                "started {}: expected one of the two",
+                flags_.planned.world_size, place_.launcher,
+                ranks_.world_size());
+    FUSOR_CHECK(World() == 1 || !flags_.compile.tune, kUsage,
+                "--tune measures on one rank, expected a world size of 1, got "
+                "{}",
+                World());
+    const VariantFlags shared{flags_.compile, flags_.optimizer,
+                              flags_.planned.flags};
+    Add("--a", flags_.first, shared);
+    for (const std::string& text : flags_.others) Add("--b", text, shared);
+    MakeNamesUnique(variants_);
+  }
+
+  void Add(const std::string& flag, const std::string& text,
+           const VariantFlags& shared) {
+    ParsedVariant parsed = ParseVariant(flag, text, shared);
+    FUSOR_CHECK(World() > 1 || !parsed.of_ranks, kUsage,
+                "{} {}: needs several ranks, expected `fusor launch "
+                "--nproc-per-node 2 -- compare ...`, or --world-size N to "
+                "compare what N ranks would run",
+                flag, text);
+    const std::string& backend = parsed.flags.compile.backend;
+    FUSOR_CHECK(ranks_.world_size() == 1 || backend == flags_.compile.backend,
+                kUsage,
+                "{}: backend={}: ranks are connected by {}, expected "
+                "the same in all variants",
+                flag, backend, flags_.compile.backend);
+    try {
+      variants_.push_back(Make(parsed));
+    } catch (const Error& error) {
+      throw Error(error.code(), flag + ": " + error.what());
+    }
+    norm_ranks_.push_back(NormRanks(parsed.flags.ranks, World()));
+  }
+
+  runtime::Variant Make(const ParsedVariant& parsed) const {
+    const VariantFlags& flags = parsed.flags;
+    runtime::Variant variant;
+    variant.name = parsed.name;
+    variant.backend = &runtime::LoadBackend(flags.compile.backend);
+    variant.device = {.threads = ranks_.Threads(flags.compile.threads),
+                      .graph = flags.compile.cuda_graph == "on"};
+    variant.compile = MakeCompileOptions(flags.compile, flags.optimizer);
+    if (World() == 1) return variant;
+    PlannedRanks ranks{flags.ranks, World(), place_.local_size};
+    if (PlansOnly()) ranks.local_size = flags_.planned.local_size;
+    SetRankOptions(ranks, variant.compile.passes);
+    return variant;
+  }
+
+  void RunRank() {
+    DumpVariants(flags_.compile.dump, variants_);
+    auto images = ListImages(flags_.data, flags_.model, Split::kTrain);
+    models::ModelOptions options =
+        MakeModelOptions(flags_.model, NumClasses(images.get()));
+    flags_.model.num_classes = options.num_classes;
+    BuildModels(options);
+    ranks_.Connect(flags_.compile.backend, text_);
+    const auto source =
+        OpenTraining(std::move(images), flags_.data, flags_.model);
+    SetOptions();
+    const ir::Graph& model = *variants_[0].model;
+    TuneVariants(flags_.compile, model, variants_, text_);
+    Report(runtime::Compare(
+        model, variants_, InputsOf(source->Next(), flags_.lr), flags_.options));
+  }
+
+  // One for each number of ranks that are normalised together.
+  void BuildModels(models::ModelOptions options) {
+    std::map<int64_t, std::shared_ptr<const ir::Graph>> built;
+    for (size_t v = 0; v < variants_.size(); ++v) {
+      auto& graph = built[norm_ranks_[v]];
+      options.norm_ranks = norm_ranks_[v];
+      if (graph == nullptr) {
+        graph = models::BuildModel(flags_.model.arch, models::Phase::kTrain,
+                                   options)
+                    .graph;
+      }
+      variants_[v].model = graph;
+    }
+  }
+
+  void SetOptions() {
+    runtime::CompareOptions& options = flags_.options;
+    options.seed = flags_.data.seed;
+    options.stop = StopRequested;
+    options.profiles = std::min(options.profiles, options.rounds);
+    options.communicator = ranks_.communicator();
+    options.plans_only = PlansOnly();
+    if (ranks_.world_size() == 1) return;
+    options.compiled = [this](const runtime::Comparison& comparison) {
+      Agree(comparison);
+    };
+  }
+
+  void Agree(const runtime::Comparison& comparison) {
+    std::vector<const runtime::Session*> sessions;
+    for (const runtime::VariantRun& run : comparison.variants) {
+      sessions.push_back(run.session.get());
+    }
+    ranks_.Agree(
+        sessions, flags_.options.values ? 2 : 1,
+        {{"--a", flags_.first},
+         {"--b", Join(flags_.others, " ", [](const auto& b) { return b; })},
+         {"--rounds", std::to_string(flags_.options.rounds)},
+         {"--warmup", std::to_string(flags_.options.warmup)},
+         {"DATA", flags_.data.path.empty() ? "none" : "given"}});
+  }
+
+  std::string Subject(const std::string& device) const {
+    const std::string ranks =
+        PlansOnly()   ? fmt::format(" a rank, one of {} ranks", World())
+        : World() > 1 ? fmt::format(" a rank, {} ranks", World())
+                      : "";
+    const int64_t size = ImageSize(flags_.model);
+    return fmt::format("{}, batch {}{}, {} x {} pixels, {}",
+                       models::CanonicalArch(flags_.model.arch),
+                       flags_.model.batch, ranks, size, size, device);
+  }
+
+  void Report(const runtime::Comparison& comparison) const {
+    const runtime::VariantRun& first = comparison.variants[0];
+    const std::string device = PlansOnly()
+                                   ? first.compiler().target().name
+                                   : first.session->device().description();
+    const std::string subject = Subject(device);
+    const auto facts = runtime::FactsOf(comparison);
+    fmt::print(text_, "{}\n\n{}", subject,
+               runtime::ComparisonText(comparison, facts, flags_.top));
+    if (!flags_.html.empty()) {
+      WriteText(flags_.html,
+                runtime::ComparisonPage(comparison, facts, subject));
+    }
+    json out = runtime::ComparisonJson(comparison, facts);
+    out["arch"] = models::CanonicalArch(flags_.model.arch);
+    out["batch_size"] = flags_.model.batch;
+    out["device"] = device;
+    WriteJson(flags_.json, out);
+  }
+
+  CompareFlags flags_;
+  const runtime::RankPlace place_;
+  RankRun ranks_;
+  FILE* const text_;
+  std::vector<runtime::Variant> variants_;
+  std::vector<int64_t> norm_ranks_;  // of each variant
+};
+
+void RunCompare(const CompareFlags& flags) {
   FILE* text = TextStream({flags.json, flags.html, flags.compile.dump.to});
   CheckOutput("--html", flags.html);
   CheckOutput("--json", flags.json);
@@ -158,37 +327,7 @@ void RunCompare(CompareFlags flags) {
     CompareTraces(flags, text);
     return;
   }
-  std::vector<runtime::Variant> variants = Variants(flags);
-  DumpVariants(flags.compile.dump, variants);
-  flags.data.synthetic = flags.data.path.empty();
-  auto images = ListImages(flags.data, flags.model, Split::kTrain);
-  const models::ModelOptions options =
-      MakeModelOptions(flags.model, NumClasses(images.get()));
-  flags.model.num_classes = options.num_classes;
-  const auto source = OpenTraining(std::move(images), flags.data, flags.model);
-  const models::Model model =
-      models::BuildModel(flags.model.arch, models::Phase::kTrain, options);
-  flags.options.seed = flags.data.seed;
-  flags.options.stop = StopRequested;
-  flags.options.profiles =
-      std::min(flags.options.profiles, flags.options.rounds);
-  TuneVariants(flags.compile, *model.graph, variants, text);
-  const runtime::Comparison comparison =
-      runtime::Compare(*model.graph, variants,
-                       InputsOf(source->Next(), flags.lr), flags.options);
-  const std::string subject =
-      Subject(flags, model, *comparison.variants[0].session);
-  const auto facts = runtime::FactsOf(comparison);
-  fmt::print(text, "{}\n\n{}", subject,
-             runtime::ComparisonText(comparison, facts, flags.top));
-  if (!flags.html.empty()) {
-    WriteText(flags.html, runtime::ComparisonPage(comparison, facts, subject));
-  }
-  json out = runtime::ComparisonJson(comparison, facts);
-  out["arch"] = models::CanonicalArch(flags.model.arch);
-  out["batch_size"] = flags.model.batch;
-  out["device"] = comparison.variants[0].session->device().description();
-  WriteJson(flags.json, out);
+  CompareCommand(flags, runtime::FindRankPlace(LauncherVariable), text).Run();
 }
 
 }  // namespace
@@ -197,20 +336,23 @@ void AddCompare(CLI::App& app, Run* run) {
   auto flags = std::make_shared<CompareFlags>();
   CLI::App* command = app.add_subcommand(
       "compare",
-      "Compile variants of a model and compare time, memory and numbers");
+      "Compile variants of a model and compare time, memory and numbers, on "
+      "one rank or, under a launcher, on several");
   AddDataFlags(*command, flags->data);
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
+  AddWorldFlags(*command, flags->planned);
+  AddCompiledRankFlags(*command, flags->planned.flags);
+  AddConnectionFlags(*command, flags->planned.flags);
   command
       ->add_option(
           "--a", flags->first,
-          "First variant, KEY=VALUE,...: fusion, fusion-rounding, "
-          "winograd, dtype, choices (FILE or none), backend, threads, "
-          "kernel-cache, disable-pass, "
-          "only-pass (names joined by +), substitute-kernel (NAME:FILE)")
+          "First variant, KEY=VALUE,...: any flag of Compilation, Training, "
+          "Loss scale and Ranks without its dashes (those without a value: on "
+          "or off; passes, ops and fuel joined by +; choices: FILE or none)")
       ->capture_default_str();
   command
       ->add_option("--b", flags->others,

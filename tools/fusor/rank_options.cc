@@ -34,6 +34,11 @@ void AddCompiledRankFlags(CLI::App& app, RankFlags& f) {
 }
 
 void AddPlannedRankFlags(CLI::App& app, PlannedRanks& ranks) {
+  AddWorldFlags(app, ranks);
+  AddCompiledRankFlags(app, ranks.flags);
+}
+
+void AddWorldFlags(CLI::App& app, PlannedRanks& ranks) {
   app.option_defaults()->group("Ranks");
   app.add_option("--world-size", ranks.world_size,
                  "Compile what each of so many ranks runs")
@@ -43,7 +48,7 @@ void AddPlannedRankFlags(CLI::App& app, PlannedRanks& ranks) {
                  "Ranks of a node (0: all are on one)")
       ->capture_default_str()
       ->check(WholeNumber(0, 1 << 10));
-  AddCompiledRankFlags(app, ranks.flags);
+  app.option_defaults()->group("Options");
 }
 
 void SetRankOptions(const RankFlags& flags, int64_t world_size,

@@ -18,6 +18,8 @@ struct PlannedRanks {
   int64_t local_size = 0;  // 0: all on one node
 };
 void AddPlannedRankFlags(CLI::App& app, PlannedRanks& ranks);
+// Without those that change what is compiled.
+void AddWorldFlags(CLI::App& app, PlannedRanks& ranks);
 
 // What `world_size` ranks, `local_size` of them on a node, compile: wire,
 // buckets, and what a sum costs by --cluster.

@@ -115,6 +115,10 @@ std::set<std::string> Lines(const std::string& text) {
 
 void AddRankFlags(CLI::App& app, RankFlags& f) {
   AddCompiledRankFlags(app, f);
+  AddConnectionFlags(app, f);
+}
+
+void AddConnectionFlags(CLI::App& app, RankFlags& f) {
   app.option_defaults()->group("Ranks");
   app.add_flag("--deterministic", f.deterministic,
                "Add gradients up in the order of ranks: W ranks get the bits "
@@ -236,8 +240,15 @@ std::string RankRun::Unlike(const std::vector<std::string>& values) const {
 
 void RankRun::Agree(const runtime::Session& session, int programs,
                     const std::map<std::string, std::string>& options) {
+  const runtime::Session* one = &session;
+  Agree({&one, 1}, programs, options);
+}
+
+void RankRun::Agree(std::span<const runtime::Session* const> sessions,
+                    int programs,
+                    const std::map<std::string, std::string>& options) {
   if (world_size() == 1) return;
-  const codegen::TargetCompiler& compiler = session.compiler();
+  const codegen::TargetCompiler& compiler = sessions[0]->compiler();
   Facts facts = {
       {"version", FUSOR_VERSION " " + std::string(runtime::BuildId())},
       {"libraries",
@@ -246,10 +257,12 @@ void RankRun::Agree(const runtime::Session& session, int programs,
     facts.emplace_back("option " + name, value);
   }
   facts.emplace_back("deterministic", flags_.deterministic ? "yes" : "no");
-  for (int p = 0; p < programs; ++p) {
-    const codegen::Plan& plan = session.plan(p);
-    facts.emplace_back("buckets of " + plan.name, Hash(BucketsText(plan)));
-    facts.emplace_back("plan of " + plan.name, Hash(Print(plan)));
+  for (const runtime::Session* session : sessions) {
+    for (int p = 0; p < programs; ++p) {
+      const codegen::Plan& plan = session->plan(p);
+      facts.emplace_back("buckets of " + plan.name, Hash(BucketsText(plan)));
+      facts.emplace_back("plan of " + plan.name, Hash(Print(plan)));
+    }
   }
   const auto all = store_->Gather("facts", FactsText(facts), kCompileTime);
   const std::string unlike = Unlike(all);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct RankFlags {
   std::string interface;
 };
 void AddRankFlags(CLI::App& app, RankFlags& flags);
+// Those of them that change nothing of what is compiled.
+void AddConnectionFlags(CLI::App& app, RankFlags& flags);
 
 // A built-in cluster, or a file that describes one.
 ir::Cluster OpenCluster(const std::string& name);
@@ -70,6 +73,9 @@ class RankRun {
   // Throws kGraph, naming the ranks and what they have otherwise, unless all
   // ranks have the same programs, libraries, versions and `options`.
   void Agree(const runtime::Session& session, int programs,
+             const std::map<std::string, std::string>& options);
+  // The same of several sessions; once in a run.
+  void Agree(std::span<const runtime::Session* const> sessions, int programs,
              const std::map<std::string, std::string>& options);
   // Rank 0's value, on all ranks.
   std::string Share(const std::string& name, const std::string& value);

@@ -1,18 +1,28 @@
 #include "tools/fusor/variant_flags.h"
 
-#include <charconv>
-#include <functional>
-#include <map>
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <string_view>
 #include <vector>
 
 #include "ir/support/error.h"
 #include "ir/support/str.h"
-#include "passes/pipeline.h"
-#include "runtime/backend_loader.h"
-#include "tools/fusor/workbench.h"
+#include "tools/fusor/rank_options.h"
+#include "tools/fusor/usage.h"
 
 namespace fusor::tools {
 namespace {
+
+constexpr std::array<std::string_view, 3> kPrecision = {"dtype", "amp",
+                                                        "opt-level"};
+constexpr std::array<std::string_view, 5> kLists = {
+    "disable-pass", "only-pass", "amp-allow", "amp-deny", "fuel"};
+
+template <typename Names>
+bool IsAmong(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 std::vector<std::string> PartsOf(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -25,105 +35,111 @@ std::vector<std::string> PartsOf(const std::string& text, char separator) {
   return parts;
 }
 
-// What an option takes, and where it goes.
-struct Setting {
-  std::vector<std::string> values;  // empty: anything
-  std::function<void(const std::string&)> set;
+// What is shared, then what is the variant's own.
+void Prepend(const std::vector<std::string>& shared, bool given,
+             std::vector<std::string>& list) {
+  if (given) list.insert(list.begin(), shared.begin(), shared.end());
+}
+
+// The flags of one variant as those of a command line.
+class VariantParser {
+ public:
+  VariantParser(const std::string& flag, const VariantFlags& shared)
+      : flag_(flag), shared_(shared), flags_(shared) {
+    app_.set_help_flag();
+    AddCompileFlags(app_, flags_.compile);
+    AddOptimizerFlags(app_, flags_.optimizer);
+    AddCompiledRankFlags(app_, flags_.ranks);
+  }
+
+  ParsedVariant Parse(const std::string& text) {
+    for (const std::string& part : PartsOf(text, ',')) Add(part);
+    if (sets_precision_) {
+      const CompileFlags none;
+      flags_.compile.dtype = none.dtype;
+      flags_.compile.amp = none.amp;
+      flags_.compile.opt_level = none.opt_level;
+    }
+    std::reverse(words_.begin(), words_.end());  // as CLI11 wants them
+    try {
+      app_.parse(words_);
+    } catch (const CLI::ParseError& error) {
+      std::string what = DescribeUsageError(app_, error);
+      if (what.starts_with("--")) what = what.substr(2);
+      ThrowError(ErrorCode::kUsage, flag_ + ": " + what);
+    }
+    PrependShared();
+    return {text, std::move(flags_), of_ranks_};
+  }
+
+ private:
+  void Add(const std::string& part) {
+    const size_t equals = part.find('=');
+    const std::string key = part.substr(0, equals);
+    const CLI::Option* option = Find(key);
+    FUSOR_CHECK(equals != std::string::npos && equals + 1 < part.size(), kUsage,
+                "{}: {}: expected {}=VALUE", flag_, part, key);
+    std::string value = part.substr(equals + 1);
+    sets_precision_ |= IsAmong(kPrecision, key);
+    of_ranks_ |= option->get_group() == "Ranks";
+    if (option->get_items_expected_max() == 0) {
+      FUSOR_CHECK(value == "on" || value == "off", kUsage,
+                  "{}: {}: expected on, off, got {}", flag_, key, value);
+      value = value == "on" ? "true" : "false";
+    }
+    if (key == "choices") flags_.compile.tune = false;
+    if (key == "choices" && value == "none") {
+      flags_.compile.choices.clear();
+      return;
+    }
+    if (!IsAmong(kLists, key)) {
+      words_.push_back("--" + key + "=" + value);
+      return;
+    }
+    for (const std::string& item : PartsOf(value, '+')) {
+      words_.push_back("--" + key + "=" + item);
+    }
+  }
+
+  const CLI::Option* Find(const std::string& key) const {
+    std::vector<std::string> keys;
+    for (const CLI::Option* option : app_.get_options()) {
+      if (IsAmong(option->get_lnames(), key)) return option;
+      const auto& names = option->get_lnames();
+      keys.insert(keys.end(), names.begin(), names.end());
+    }
+    ThrowError(ErrorCode::kUsage, fmt::format("{}: unknown option {}{}", flag_,
+                                              key, NameHint(key, keys)));
+  }
+
+  void PrependShared() {
+    const auto given = [&](const char* name) {
+      return app_.get_option(name)->count() > 0;
+    };
+    const CompileFlags& from = shared_.compile;
+    CompileFlags& to = flags_.compile;
+    Prepend(from.disabled, given("--disable-pass"), to.disabled);
+    Prepend(from.only, given("--only-pass"), to.only);
+    Prepend(from.amp_allow, given("--amp-allow"), to.amp_allow);
+    Prepend(from.amp_deny, given("--amp-deny"), to.amp_deny);
+    Prepend(from.fuel, given("--fuel"), to.fuel);
+    Prepend(from.substitutes, given("--substitute-kernel"), to.substitutes);
+  }
+
+  const std::string& flag_;
+  const VariantFlags& shared_;
+  VariantFlags flags_;
+  CLI::App app_;
+  std::vector<std::string> words_;
+  bool sets_precision_ = false;
+  bool of_ranks_ = false;
 };
-
-void CheckPass(const std::string& flag, const std::string& pass) {
-  const std::vector<std::string> names = passes::PassNames();
-  FUSOR_CHECK(std::find(names.begin(), names.end(), pass) != names.end(),
-              kUsage, "{}: unknown pass {}{}", flag, pass,
-              NameHint(pass, names));
-}
-
-int ParseThreads(const std::string& flag, const std::string& text) {
-  int threads = -1;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), threads);
-  FUSOR_CHECK(error == std::errc() && end == text.data() + text.size() &&
-                  threads >= 0 && threads <= 4096,
-              kUsage, "{}: threads={}: expected a number from 0 to 4096", flag,
-              text);
-  return threads;
-}
-
-void Apply(const std::string& flag, const std::string& key,
-           const std::string& value, const Setting& setting) {
-  const auto& values = setting.values;
-  FUSOR_CHECK(values.empty() || std::find(values.begin(), values.end(),
-                                          value) != values.end(),
-              kUsage, "{}: {}={}: expected {}", flag, key, value,
-              Join(values, " or ", [](const std::string& v) { return v; }));
-  setting.set(value);
-}
 
 }  // namespace
 
-runtime::Variant ParseVariant(const std::string& flag, const std::string& text,
-                              const CompileFlags& shared,
-                              const OptimizerFlags& optimizer) {
-  CompileFlags flags = shared;
-  const auto into = [](std::string& field) {
-    return [&field](const std::string& value) { field = value; };
-  };
-  const std::vector<std::string> on_off{"on", "off"};
-  const std::map<std::string, Setting> settings = {
-      {"fusion", {on_off, into(flags.fusion)}},
-      {"fusion-rounding", {{"fast", "eager"}, into(flags.rounding)}},
-      {"winograd", {on_off, into(flags.winograd)}},
-      {"kernel-cache", {on_off, into(flags.cache)}},
-      {"dtype", {{"fp32", "bf16", "fp16"}, into(flags.dtype)}},
-      {"backend", {{}, into(flags.backend)}},
-      {"choices",
-       {{},
-        [&](const std::string& value) {
-          flags.choices = value == "none" ? "" : value;
-          flags.tune = false;
-        }}},
-      {"substitute-kernel",
-       {{},
-        [&](const std::string& value) { flags.substitutes.push_back(value); }}},
-      {"threads",
-       {{},
-        [&](const std::string& value) {
-          flags.threads = ParseThreads(flag, value);
-        }}},
-      {"disable-pass",
-       {{},
-        [&](const std::string& value) {
-          for (const std::string& pass : PartsOf(value, '+')) {
-            CheckPass(flag, pass);
-            flags.disabled.push_back(pass);
-          }
-        }}},
-      {"only-pass", {{}, [&](const std::string& value) {
-                       for (const std::string& pass : PartsOf(value, '+')) {
-                         CheckPass(flag, pass);
-                         flags.only.push_back(pass);
-                       }
-                     }}}};
-  for (const std::string& part : PartsOf(text, ',')) {
-    const size_t equals = part.find('=');
-    const std::string key = part.substr(0, equals);
-    const auto found = settings.find(key);
-    if (found == settings.end()) {
-      std::vector<std::string> keys;
-      for (const auto& [name, setting] : settings) keys.push_back(name);
-      FUSOR_CHECK(false, kUsage, "{}: unknown option {}{}", flag, key,
-                  NameHint(key, keys));
-    }
-    FUSOR_CHECK(equals != std::string::npos && equals + 1 < part.size(), kUsage,
-                "{}: {}: expected {}=VALUE", flag, part, key);
-    Apply(flag, key, part.substr(equals + 1), found->second);
-  }
-  runtime::Variant variant;
-  variant.name = text;
-  variant.backend = &runtime::LoadBackend(flags.backend);
-  variant.device.threads = flags.threads;
-  variant.compile = MakeCompileOptions(flags, optimizer);
-  return variant;
+ParsedVariant ParseVariant(const std::string& flag, const std::string& text,
+                           const VariantFlags& shared) {
+  return VariantParser(flag, shared).Parse(text);
 }
 
 }  // namespace fusor::tools

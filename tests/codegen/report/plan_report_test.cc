@@ -8,6 +8,7 @@
 
 #include "codegen/compiler.h"
 #include "codegen/report/chrome_trace.h"
+#include "codegen/report/exchange.h"
 #include "codegen/report/plan_view.h"
 #include "codegen/report/roofline.h"
 #include "models/model.h"
@@ -136,9 +137,42 @@ TEST_F(PlanReportTest, CollectivesTakeWhatTheNetworkSays) {
     if (cost.bound != Bound::kNetwork) serial += cost.modelled_us;
   }
   EXPECT_NEAR(report.total.modelled_us, serial, 1e-6);
+  const Exchange exchange = ExchangeOf(program.plan, report);
+  EXPECT_EQ(exchange.buckets(), 1);
+  EXPECT_EQ(exchange.bucket_bytes(), out["collectives"].back()["bytes"]);
+  EXPECT_EQ(exchange.collectives.size(), out["collectives"].size());
   EXPECT_THAT(PlanReportText(program.plan, report, compiler_.target(), 0),
               AllOf(HasSubstr("sums over ranks"), HasSubstr("times gathered"),
                     HasSubstr("step ends at")));
+}
+
+// a (10 us), its sum beside b (10 us), c after both: 5 us nothing is computed.
+TEST(Exchange, IsExposedWhereNothingIsComputed) {
+  Plan plan;
+  plan.num_events = 2;
+  const ir::TensorType type{ir::DType::kF32, {250}, {}};
+  plan.calls = {{.op = "all_reduce", .operands = {type}, .results = {type}}};
+  plan.steps = {{.stream = 0, .records = 0, .name = "a"},
+                {.kind = StepKind::kCollective,
+                 .stream = 1,
+                 .waits = {0},
+                 .records = 1,
+                 .name = "sum"},
+                {.stream = 0, .name = "b"},
+                {.stream = 0, .waits = {1}, .name = "c"}};
+  PlanReport report;
+  for (int s = 0; s < 4; ++s) {
+    report.steps.push_back({.step = s, .modelled_us = s == 1 ? 15.0 : 10.0});
+  }
+  report.total.modelled_us = 30;
+  const Exchange exchange = ExchangeOf(plan, report);
+  EXPECT_EQ(exchange.end_us, 35);
+  EXPECT_EQ(exchange.exposed_us, 5);
+  EXPECT_EQ(exchange.communication_us(), 15);
+  ASSERT_EQ(exchange.collectives.size(), 1U);
+  EXPECT_EQ(exchange.collectives[0].step, 1);
+  EXPECT_EQ(exchange.collectives[0].bytes, 1000);
+  EXPECT_TRUE(exchange.collectives[0].sums);
 }
 
 TEST(ChromeTrace, StreamsRunSideBySideAndWaitForEvents) {

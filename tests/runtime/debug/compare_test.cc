@@ -70,6 +70,30 @@ std::unique_ptr<ir::Graph> Cifar() {
 
 const CompareOptions kNumbersOnly = {.warmup = 0, .rounds = 0, .profiles = 0};
 
+// Nothing runs: for ranks that are not there.
+TEST(Compare, PlansOfSeveralRanksNeedNoCommunicator) {
+  std::vector<Variant> variants(2, MakeVariant("exact", true, false));
+  variants[1].name = "one";
+  for (Variant& variant : variants) variant.compile.passes.world_size = 8;
+  variants[1].compile.passes.buckets.rule = passes::BucketRule::kOne;
+  CompareOptions how;
+  how.plans_only = true;
+  const Comparison comparison = Compare(*Cifar(), variants, {}, how);
+  EXPECT_EQ(comparison.ranks, 8);
+  EXPECT_EQ(comparison.variants[0].session, nullptr);
+  EXPECT_TRUE(comparison.variants[1].differences.empty());
+  const auto facts = FactsOf(comparison);
+  EXPECT_EQ(facts[1].exchange.buckets(), 1);
+  EXPECT_EQ(facts[0].exchange.bucket_bytes(), facts[1].exchange.bucket_bytes());
+  EXPECT_GT(facts[1].exchange.exposed_us, facts[0].exchange.exposed_us);
+  const std::string text = ComparisonText(comparison, facts, 5);
+  EXPECT_THAT(text, AllOf(HasSubstr("buckets of gradients"),
+                          Not(HasSubstr("step, median")),
+                          Not(HasSubstr("from the same weights"))));
+  const json out = ComparisonJson(comparison, facts);
+  EXPECT_EQ(out["variants"][1]["exchange"]["collectives"].size(), 1U);
+}
+
 int64_t CountOf(const VariantRun& run, ValueKind kind) {
   int64_t count = 0;
   for (const ValueDifference& value : run.differences) {
@@ -218,12 +242,12 @@ TEST(Compare, JsonHasStableKeys) {
     for (const auto& [key, value] : object.items()) text += key + " ";
     return text;
   };
-  EXPECT_EQ(keys(out), "comparisons variants ");
+  EXPECT_EQ(keys(out), "comparisons ranks variants ");
   EXPECT_EQ(keys(out["variants"][0]),
-            "bytes_moved compile_seconds counters distinct_kernels flops "
-            "fusions kernel_kinds kernels library_calls loss name nodes "
-            "op_classes patterns planned_lower_bound_bytes "
-            "planned_peak_bytes refused step_ms total ");
+            "bytes_moved compile_seconds counters distinct_kernels exchange "
+            "flops fusions gradient_buckets kernel_kinds kernels library_calls "
+            "loss name nodes op_classes patterns planned_lower_bound_bytes "
+            "planned_peak_bytes refused state_bytes step_ms total ");
   EXPECT_EQ(keys(out["variants"][0]["step_ms"]),
             "max median min quartiles rounds ");
   EXPECT_EQ(keys(out["variants"][0]["total"]),
@@ -231,7 +255,8 @@ TEST(Compare, JsonHasStableKeys) {
   EXPECT_EQ(keys(out["comparisons"][0]),
             "first numbers second speed_ratio speed_ratio_quartiles ");
   EXPECT_EQ(keys(out["comparisons"][0]["numbers"]),
-            "bit_identical summary unedited unmatched_calls values ");
+            "bit_identical different_on_ranks summary unedited unmatched_calls "
+            "unmatched_outputs values ");
   EXPECT_EQ(keys(out["comparisons"][0]["numbers"]["values"][0]),
             "differing elements first kind max_abs max_relative max_ulp name "
             "relative second worst_index ");

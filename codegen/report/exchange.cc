@@ -1,0 +1,69 @@
+#include "codegen/report/exchange.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace fusor::codegen {
+
+using nlohmann::json;
+
+int64_t Exchange::buckets() const {
+  return std::count_if(collectives.begin(), collectives.end(),
+                       [](const CollectiveSpan& span) { return span.sums; });
+}
+
+int64_t Exchange::bucket_bytes() const {
+  int64_t bytes = 0;
+  for (const CollectiveSpan& span : collectives) {
+    bytes += span.sums ? span.bytes : 0;
+  }
+  return bytes;
+}
+
+double Exchange::communication_us() const {
+  double us = 0;
+  for (const CollectiveSpan& span : collectives) {
+    us += span.end_us - span.start_us;
+  }
+  return us;
+}
+
+Exchange ExchangeOf(const Plan& plan, const PlanReport& report) {
+  Exchange exchange;
+  const std::vector<double> starts = StartTimes(plan, report);
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const StepCost& cost = report.steps[i];
+    const double end = starts[i] + cost.us();
+    exchange.end_us = std::max(exchange.end_us, end);
+    const Step& step = plan.steps[cost.step];
+    if (step.kind != StepKind::kCollective) continue;
+    const LibraryCall& call = plan.calls[step.index];
+    exchange.collectives.push_back(
+        {.step = cost.step,
+         .tensors = static_cast<int64_t>(call.results.size()),
+         .bytes = CollectiveBytes(call),
+         .start_us = starts[i],
+         .end_us = end,
+         .sums = call.op != "all_gather"});
+  }
+  exchange.exposed_us = std::max(0.0, exchange.end_us - report.total.us());
+  return exchange;
+}
+
+json CollectivesJson(const Plan& plan, const Exchange& exchange) {
+  json list = json::array();
+  for (const CollectiveSpan& span : exchange.collectives) {
+    const Step& step = plan.steps[span.step];
+    list.push_back(
+        {{"op", step.op_class},
+         {"name", step.name},
+         {"tensors", span.tensors},
+         {"dtype", DTypeName(plan.calls[step.index].results[0].dtype)},
+         {"bytes", span.bytes},
+         {"start_ms", span.start_us / 1e3},
+         {"end_ms", span.end_us / 1e3}});
+  }
+  return list;
+}
+
+}  // namespace fusor::codegen

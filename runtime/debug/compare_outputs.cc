@@ -1,0 +1,112 @@
+#include "runtime/debug/compare_outputs.h"
+
+#include <optional>
+
+#include "ir/shard.h"
+#include "ir/weight_copy.h"
+
+namespace fusor::runtime {
+namespace {
+
+using codegen::PlanOutput;
+
+constexpr std::string_view kGradientPrefix = "grad/";
+
+bool IsGradient(const PlanOutput& output) {
+  return output.name.starts_with(kGradientPrefix);
+}
+
+// One program's side of the comparison.
+class Side {
+ public:
+  Side(Session& session, int program) : session_(session), program_(program) {}
+
+  // Outputs that are compared, in the plan's order.
+  std::vector<const PlanOutput*> Outputs(bool gradients) const {
+    std::vector<const PlanOutput*> outputs;
+    for (const PlanOutput& output : session_.plan(program_).outputs) {
+      if (IsGradient(output) != gradients) continue;
+      if (ir::ParseWeightCopyName(output.name).has_value()) continue;
+      if (output.alias >= 0 && session_.IsParameterShard(output.name)) continue;
+      outputs.push_back(&output);
+    }
+    return outputs;
+  }
+
+  const PlanOutput* Find(const std::string& name) const {
+    for (const PlanOutput& output : session_.plan(program_).outputs) {
+      if (output.name == name) return &output;
+    }
+    return nullptr;
+  }
+
+  // The tensor, put together from all ranks' parts where they have parts.
+  struct Whole {
+    ir::TensorType type;
+    std::vector<uint8_t> bytes;
+  };
+  Whole Read(const PlanOutput& output) const {
+    const codegen::Buffer& buffer =
+        session_.plan(program_).buffers[output.buffer];
+    Whole whole{buffer.type, session_.ReadBuffer(program_, output.buffer)};
+    const std::optional<ir::Shape> shape = WholeShape(output);
+    if (!shape.has_value()) return whole;
+    whole.type = {buffer.type.dtype, *shape, {}};
+    whole.bytes = session_.GatherBytes(whole.bytes);
+    whole.bytes.resize(static_cast<size_t>(whole.type.num_bytes()));
+    return whole;
+  }
+
+ private:
+  // Of what each rank has a part of.
+  std::optional<ir::Shape> WholeShape(const PlanOutput& output) const {
+    if (!IsGradient(output)) {
+      if (output.alias < 0 || !session_.IsShard(output.name)) return {};
+      return session_.LogicalType(output.name).shape;
+    }
+    const std::string parameter = output.name.substr(kGradientPrefix.size());
+    if (session_.state().Find(ir::ShardName(parameter)) == nullptr) return {};
+    return session_.LogicalType(parameter).shape;
+  }
+
+  Session& session_;
+  const int program_;
+};
+
+}  // namespace
+
+OutputDifferences CompareOutputs(Session& a, Session& b, int program,
+                                 bool gradients) {
+  const Side side_a(a, program), side_b(b, program);
+  OutputDifferences result;
+  std::vector<ValueDifference> states;
+  for (const PlanOutput* output : side_a.Outputs(gradients)) {
+    const PlanOutput* other = side_b.Find(output->name);
+    if (other == nullptr) {
+      ++result.unmatched;
+      continue;
+    }
+    const Side::Whole x = side_a.Read(*output);
+    const Side::Whole y = side_b.Read(*other);
+    if (x.type.dtype != y.type.dtype || x.type.shape != y.type.shape) {
+      ++result.unmatched;
+      continue;
+    }
+    const ValueKind kind = gradients            ? ValueKind::kGradient
+                           : output->alias >= 0 ? ValueKind::kState
+                                                : ValueKind::kOutput;
+    ValueDifference value{
+        kind,
+        gradients ? output->name.substr(kGradientPrefix.size()) : output->name,
+        ir::Difference(x.type, x.bytes.data(), y.type, y.bytes.data())};
+    (kind == ValueKind::kState ? states : result.values)
+        .push_back(std::move(value));
+  }
+  for (const PlanOutput* output : side_b.Outputs(gradients)) {
+    result.unmatched += side_a.Find(output->name) == nullptr ? 1 : 0;
+  }
+  result.values.insert(result.values.end(), states.begin(), states.end());
+  return result;
+}
+
+}  // namespace fusor::runtime
