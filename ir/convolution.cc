@@ -20,9 +20,22 @@ bool AreOnes(const std::vector<int64_t>& numbers) {
                      [](int64_t number) { return number == 1; });
 }
 
-// 4x4 tiles that cover the two last dimensions.
-int64_t Tiles(const Shape& shape) {
-  return (shape[2] + 3) / 4 * ((shape[3] + 3) / 4);
+// F(tile x tile, 3x3).
+struct Winograd {
+  int64_t tile;
+  int64_t points;        // multiplications a tile and pair of channels
+  int64_t element_size;  // bytes
+  bool fused;            // a transformed activation stays in a cache
+};
+
+Winograd WinogradOf(DType dtype) {
+  return dtype == DType::kF32 ? Winograd{4, 36, 4, false}
+                              : Winograd{2, 16, 2, true};
+}
+
+// That cover the two last dimensions.
+int64_t Tiles(const Shape& shape, int64_t tile) {
+  return (shape[2] + tile - 1) / tile * ((shape[3] + tile - 1) / tile);
 }
 
 }  // namespace
@@ -43,10 +56,13 @@ std::optional<Convolution> ConvolutionOf(const Node& node) {
 
 bool HasWinogradGeometry(const Node& node) {
   const auto conv = ConvolutionOf(node);
-  return conv.has_value() && conv->weight.shape[2] == 3 &&
-         conv->weight.shape[3] == 3 && AreOnes(node.attrs().Ints("stride")) &&
-         AreOnes(node.attrs().Ints("dilation")) &&
-         node.attrs().Int("groups") == 1;
+  return conv.has_value() &&
+         HasWinogradGeometry(conv->weight.shape, node.attrs());
+}
+
+bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs) {
+  return weight[2] == 3 && weight[3] == 3 && AreOnes(attrs.Ints("stride")) &&
+         AreOnes(attrs.Ints("dilation")) && attrs.Int("groups") == 1;
 }
 
 std::string ConvolutionProblem(const Node& node) {
@@ -69,25 +85,30 @@ int64_t DirectNs(const Node& node, const Target& target) {
 int64_t WinogradNs(const Node& node, const Target& target) {
   FUSOR_ASSERT(HasWinogradGeometry(node), "{}", node.op_name());
   const Convolution conv = *ConvolutionOf(node);
+  const Winograd winograd = WinogradOf(conv.x.dtype);
+  const auto points = static_cast<double>(winograd.points);
   const Shape& results =
       (conv.kind == ConvKind::kGradInput ? conv.x : conv.y).shape;
-  const int64_t tiles = results[0] * Tiles(results);
+  const int64_t tiles = results[0] * Tiles(results, winograd.tile);
   const int64_t channels = conv.weight.shape[0] * conv.weight.shape[1];
   const double multiplications =
-      36.0 * static_cast<double>(tiles) * static_cast<double>(channels);
+      points * static_cast<double>(tiles) * static_cast<double>(channels);
   // A transformed tensor is written and read again. Of x and y one is in the
   // cache meanwhile, tile by tile; a weight gradient needs all of both before
   // it can begin.
-  const double passes =
-      conv.kind == ConvKind::kGradWeight ? 2 * 36.0 / 16 : 36.0 / 16;
+  double passes = points / static_cast<double>(winograd.tile * winograd.tile);
+  if (conv.kind == ConvKind::kGradWeight) passes *= 2;
+  if (winograd.fused) passes = 0;
   const double elements = static_cast<double>(conv.x.num_elements()) +
                           static_cast<double>(conv.y.num_elements());
   const double bytes =
-      4 * (elements * (1 + passes) + 2 * 36.0 * static_cast<double>(channels));
-  return static_cast<int64_t>(
-      2 * multiplications /
-          (target.peak_gflops_f32 * target.winograd_efficiency) +
-      bytes / std::max(target.memory_gb_per_s, 1.0));
+      static_cast<double>(winograd.element_size) *
+      (elements * (1 + passes) + 2 * points * static_cast<double>(channels));
+  const double peak = conv.x.dtype == DType::kF32 ? target.peak_gflops_f32
+                                                  : target.peak_gflops_16;
+  return static_cast<int64_t>(2 * multiplications /
+                                  (peak * target.winograd_efficiency) +
+                              bytes / std::max(target.memory_gb_per_s, 1.0));
 }
 
 }  // namespace fusor::ir

@@ -22,9 +22,10 @@ struct Convolution {
 // Of these three ops; nullopt for others.
 std::optional<Convolution> ConvolutionOf(const Node& node);
 
-// Whether Winograd's F(4x4, 3x3) applies to its geometry: 3x3, stride 1, no
-// dilation, no groups.
+// Whether Winograd's algorithms apply to its geometry: 3x3, stride 1, no
+// dilation, no groups. `attrs`: of such an op.
 bool HasWinogradGeometry(const Node& node);
+bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs);
 
 // What a library's speed at a convolution depends on besides dtypes, layouts
 // and algorithm, as a line: "conv2d x=16x64x56x56 w=64x64x3x3 stride=1,1
@@ -33,10 +34,11 @@ std::string ConvolutionProblem(const Node& node);
 
 // Modelled time of a convolution. Directly: its multiply-accumulates at the
 // target's rate for x's dtype. By Winograd (Lavin and Gray, "Fast Algorithms
-// for Convolutional Neural Networks", CVPR 2016), F(4x4, 3x3) in f32: 36
-// multiplications for 16 results, at the share of the peak that
-// Target::winograd_efficiency says, and the transformed tensors, 36/16 of the
-// plain ones, through memory. REQUIRES: ConvolutionOf(node), for Winograd
+// for Convolutional Neural Networks", CVPR 2016), at the share of that rate
+// that Target::winograd_efficiency says: in f32 F(4x4, 3x3), 36 multiplications
+// for 16 results, and the transformed tensors, 36/16 of the plain ones, through
+// memory; in 16 bit F(2x2, 3x3), 16 multiplications for 4 results, transformed
+// weights alone through memory. REQUIRES: ConvolutionOf(node), for Winograd
 // HasWinogradGeometry(node).
 int64_t DirectNs(const Node& node, const Target& target);
 int64_t WinogradNs(const Node& node, const Target& target);

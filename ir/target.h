@@ -26,8 +26,8 @@ struct Target {
   double memory_gb_per_s_limit = 0;
   double peak_gflops_f32 = 0;
   double peak_gflops_16 = 0;  // f16 or bf16, accumulated in f32
-  // Share of peak_gflops_f32 at which the library's Winograd convolutions
-  // multiply; 0 where it has none.
+  // Share of the peak of the dtype at which Winograd convolutions multiply; 0
+  // where there are none.
   double winograd_efficiency = 0;
   // Whether convolutions and matmuls run in that dtype. Where not, mixed
   // precision stores it and converts their operands to f32.

@@ -75,7 +75,7 @@ struct StatePlace {
 struct PassOptions {
   bool fusion = true;           // passes 2, 7 and 10 of DESIGN.md section 4
   bool eager_rounding = false;  // round at every op inside a fusion
-  bool winograd = true;         // allow it for fp32 3x3 stride-1 convolutions
+  bool winograd = true;         // allow it for 3x3 stride-1 convolutions
   bool keep_gradients = false;  // as outputs "grad/<parameter>"
   PrecisionOptions precision;
   ir::LibraryChoices choices;  // measured ones; the target's rule for the rest

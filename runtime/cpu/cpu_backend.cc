@@ -28,7 +28,8 @@ std::string OneDnnLine() {
       version->major < 3 || (version->major == 3 && version->minor < 2);
   return OneDnnVersion() +
          (winograd ? ""
-                   : ": without Winograd convolutions, which end with 3.1; "
+                   : ": without Winograd convolutions in fp32, which end with "
+                     "3.1; "
                      "expect slower training");
 }
 

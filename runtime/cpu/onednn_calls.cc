@@ -11,6 +11,7 @@
 #include "runtime/cpu/onednn_descs.h"
 #include "runtime/cpu/onednn_layout.h"
 #include "runtime/cpu/reference_call.h"
+#include "runtime/cpu/winograd_calls.h"
 
 namespace fusor::cpu {
 namespace {
@@ -322,6 +323,8 @@ constexpr MakerRow kMakers[] = {
 
 std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
     const LibraryCall& call) {
+  auto winograd = MakeWinogradExecutable(call);
+  if (winograd != nullptr) return winograd;
   const auto row =
       std::find_if(std::begin(kMakers), std::end(kMakers),
                    [&](const MakerRow& r) { return r.op == call.op; });
@@ -331,8 +334,8 @@ std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
   }
   FUSOR_CHECK(!call.attrs.Has("algorithm") ||
                   call.attrs.String("algorithm") != "winograd",
-              kGraph, "{}: oneDNN has no Winograd implementation for {}",
-              call.op, ToString(call.operands[0]));
+              kGraph, "{}: there is no Winograd implementation for {}", call.op,
+              ToString(call.operands[0]));
   return MakeReferenceExecutable(call);
 }
 

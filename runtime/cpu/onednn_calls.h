@@ -23,13 +23,13 @@ class LibraryExecutable : public runtime::Executable {
   virtual int64_t workspace_bytes() const = 0;
 };
 
-// By oneDNN where it has the op for these types, else by the interpreter
-// ("reference": any op, any dtype, slow). Throws kGraph for algorithm
-// "winograd" where oneDNN has none.
+// By oneDNN where it has the op for these types, or by Winograd in bf16, which
+// is ours (winograd_calls.h), else by the interpreter ("reference": any op, any
+// dtype, slow). Throws kGraph for algorithm "winograd" where there is none.
 std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
     const codegen::LibraryCall& call);
 
-// The ways in which oneDNN can run a convolution or pooling node, best first;
+// The ways in which these can run a convolution or pooling node, best first;
 // empty for other ops and types that it lacks. `target.channel_block()` decides
 // how activations are blocked.
 std::vector<ir::LibraryCandidate> LibraryCandidates(const ir::Node& node,

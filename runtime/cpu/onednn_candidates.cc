@@ -7,6 +7,7 @@
 #include "runtime/cpu/onednn_calls.h"
 #include "runtime/cpu/onednn_descs.h"
 #include "runtime/cpu/onednn_layout.h"
+#include "runtime/cpu/winograd_calls.h"
 
 namespace fusor::cpu {
 namespace {
@@ -217,6 +218,13 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
   if (flat.has_value() && !IsReference(*flat)) add(kFlat, kFlat, flat);
   const auto direct = Choose(t, node, "direct", target.channel_block());
   add("direct", "direct", direct);
+  // In f32 oneDNN's Winograd, which stands first already; in bf16 ours.
+  const auto winograd = WinogradCandidate(node, target);
+  if (winograd.has_value()) {
+    const bool first = !direct.has_value() ||
+                       winograd->modelled_ns <= candidates.back().modelled_ns;
+    candidates.insert(first ? candidates.begin() : candidates.end(), *winograd);
+  }
   if (node.attrs().Int("groups") > 1) return candidates;
   const auto last = ChooseChannelsLast(t, node, "direct");
   if (last.has_value() && !IsReference(*last) &&

@@ -78,5 +78,27 @@ TEST_F(ConvolutionTest, WinogradIsModelledByItsProductsAndItsBytes) {
   EXPECT_EQ(WinogradNs(At(3), target), elements * 22 + 4 * weights);
 }
 
+TEST_F(ConvolutionTest, WinogradIn16BitHasSmallerTilesThatStayInACache) {
+  std::string text = kConvolutions;
+  for (size_t at; (at = text.find("f32")) != std::string::npos;) {
+    text.replace(at, 3, "bf16");
+  }
+  const auto graph = test::ParseOrDie(text);
+  const Node& forward = *graph->nodes()[0];
+  const Node& grad_weight = *graph->nodes()[3];
+  Target target = FindTarget("cpu-avx512");
+  target.peak_gflops_16 = 100;
+  target.winograd_efficiency = 0.5;
+  // 2x2 tiles of the 14x14 results on 2 images.
+  target.memory_gb_per_s = 1e9;
+  EXPECT_EQ(WinogradNs(forward, target), 2 * 16 * 2 * 49 * 32 * 64 / 50);
+  target.peak_gflops_16 = 1e12;
+  target.memory_gb_per_s = 1;
+  const int64_t elements = 2 * 14 * 14 * (32 + 64);
+  const int64_t weights = 2 * 16 * 32 * 64;
+  EXPECT_EQ(WinogradNs(forward, target), 2 * (elements + weights));
+  EXPECT_EQ(WinogradNs(grad_weight, target), 2 * (elements + weights));
+}
+
 }  // namespace
 }  // namespace fusor::ir

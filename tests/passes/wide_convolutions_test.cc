@@ -93,8 +93,10 @@ TEST_F(WideConvolutionsTest, GivenProblemsAreNotWeighed) {
 // Locations of convolutions that stay in f32, and how many of each.
 std::map<std::string, int> InF32(const std::string& arch, int64_t batch,
                                  const ir::Target& target,
-                                 PassOptions options = {}) {
-  const test::ModelledLibrary library(target);
+                                 PassOptions options = {},
+                                 std::set<ir::DType> winograd = {
+                                     ir::DType::kF32}) {
+  const test::ModelledLibrary library(target, std::move(winograd));
   options.precision.dtype = ir::DType::kBF16;
   PassContext context(library, options);
   const auto graph = std::move(
@@ -113,7 +115,8 @@ std::map<std::string, int> InF32(const std::string& arch, int64_t batch,
   return wide;
 }
 
-// From 256 channels at 56x56 to 512 at 28x28, all three directions.
+// Where only f32 has Winograd: from 256 channels at 56x56 to 512 at 28x28, all
+// three directions.
 const std::map<std::string, int> kVgg = {
     {"features.10", 3}, {"features.12", 3}, {"features.14", 3},
     {"features.17", 3}, {"features.19", 3}, {"features.21", 3}};
@@ -126,6 +129,12 @@ TEST(WideConvolutionsGolden, Vgg16OnCpus) {
   PassOptions direct;
   direct.winograd = false;
   EXPECT_THAT(InF32("vgg16", 16, avx512, direct), IsEmpty());
+  for (int64_t batch : {8, 16, 32}) {
+    EXPECT_THAT(
+        InF32("vgg16", batch, avx512, {}, {ir::DType::kF32, ir::DType::kBF16}),
+        IsEmpty())
+        << "batch " << batch;
+  }
 }
 
 TEST(WideConvolutionsGolden, ResNet50OnCpus) {

@@ -164,24 +164,33 @@ TEST(Session, UnfusedCifarStepEqualsTheInterpreter) {
 
 // Both round at the same places, in another order of additions, which now and
 // then falls to the other side. Deeper down that grows as rounding itself does.
+// Winograd rounds transformed operands, too.
 TEST(Session, MixedPrecisionStepRoundsAsTheTypedInterpreterDoes) {
   for (const ir::DType dtype : {ir::DType::kBF16, ir::DType::kF16}) {
     codegen::CompileOptions options{.verify = true};
     options.passes.precision.dtype = dtype;
     options.passes.eager_rounding = true;
-    const Step step("resnet20-cifar",
-                    {.batch = 8, .image_size = 32, .num_classes = 10}, options);
-    const Step::Results typed = step.Typed();
-    const Step::Results exact = step.Exact();
-    const Step::Results compiled = step.Compiled();
+    const auto step = [&](bool winograd) {
+      options.passes.winograd = winograd;
+      return Step("resnet20-cifar",
+                  {.batch = 8, .image_size = 32, .num_classes = 10}, options);
+    };
+    const Step direct = step(false);
+    const Step::Results typed = direct.Typed();
+    const Step::Results exact = direct.Exact();
+    const Step::Results compiled = direct.Compiled();
+    const Step::Results winograd = step(true).Compiled();
     for (const std::string layer : {"bn1", "layer1.0.bn1", "layer1.1.bn1"}) {
       const Step::Results of{
           {layer + ".running_mean", typed.at(layer + ".running_mean")}};
       const double rounding = Distance(of, exact);
       EXPECT_GT(rounding, 1e-4) << layer;
       EXPECT_LT(Distance(of, compiled), 0.05 * rounding) << layer;
+      EXPECT_LT(Distance(of, winograd), 3 * rounding) << layer;
     }
     EXPECT_LT(Distance(compiled, typed), 1.5 * Distance(typed, exact))
+        << ir::DTypeName(dtype);
+    EXPECT_LT(Distance(winograd, typed), 2 * Distance(typed, exact))
         << ir::DTypeName(dtype);
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -8,11 +9,14 @@
 
 namespace fusor::test {
 
-// A library of convolutions, direct and by Winograd, that are as fast as the
-// description of the target lets expect; no layouts but row-major ones.
+// A library of convolutions, direct and by Winograd in some dtypes, that are as
+// fast as the description of the target lets expect; no layouts but row-major
+// ones.
 class ModelledLibrary final : public ir::TargetQueries {
  public:
-  explicit ModelledLibrary(ir::Target target) : target_(std::move(target)) {}
+  explicit ModelledLibrary(ir::Target target,
+                           std::set<ir::DType> winograd = {ir::DType::kF32})
+      : target_(std::move(target)), winograd_(std::move(winograd)) {}
   const ir::Target& target() const override { return target_; }
 
   std::vector<ir::LibraryCandidate> Candidates(
@@ -28,7 +32,7 @@ class ModelledLibrary final : public ir::TargetQueries {
       c.modelled_ns = ns;
       candidates.push_back(std::move(c));
     };
-    if (conv->x.dtype == ir::DType::kF32 && ir::HasWinogradGeometry(node) &&
+    if (winograd_.contains(conv->x.dtype) && ir::HasWinogradGeometry(node) &&
         conv->weight.shape[1] % 16 == 0 && target_.winograd_efficiency > 0) {
       add("winograd", ir::WinogradNs(node, target_));
     }
@@ -38,6 +42,7 @@ class ModelledLibrary final : public ir::TargetQueries {
 
  private:
   ir::Target target_;
+  std::set<ir::DType> winograd_;
 };
 
 }  // namespace fusor::test

@@ -1,0 +1,130 @@
+#include "tests/runtime/cpu/one_node.h"
+
+#include "ir/op.h"
+#include "ir/tensor_bytes.h"
+#include "tests/runtime/cpu/cpu_fixture.h"
+#include "tests/testing/numeric.h"
+
+namespace fusor::test {
+
+using codegen::LibraryCall;
+using ir::Attrs;
+using ir::DType;
+using ir::Layout;
+using ir::Tensor;
+using ir::TensorType;
+using Ints = std::vector<int64_t>;
+
+OneNode::OneNode(std::string_view op, const std::vector<TensorType>& operands,
+                 const Attrs& attrs)
+    : graph("one") {
+  std::vector<ir::Value*> values;
+  for (const TensorType& type : operands) {
+    values.push_back(graph.AddInput(type, ir::InputRole::kData, "x"));
+  }
+  node = graph.AddNode(op, values, attrs);
+}
+
+LibraryCall OneNode::Call(const std::vector<Layout>& operand_layouts,
+                          const std::vector<Layout>& result_layouts,
+                          const std::string& algorithm) const {
+  LibraryCall call;
+  call.op = node->op_name();
+  call.attrs = node->attrs();
+  if (call.attrs.Has("algorithm")) call.attrs.Set("algorithm", algorithm);
+  for (size_t i = 0; i < node->num_inputs(); ++i) {
+    call.operands.push_back(node->input(i)->type());
+    call.operands.back().layout = operand_layouts[i];
+  }
+  for (size_t i = 0; i < node->num_outputs(); ++i) {
+    call.results.push_back(node->output(i)->type());
+    call.results.back().layout = result_layouts[i];
+  }
+  return call;
+}
+
+LibraryCall OneNode::PlainCall(const std::string& algorithm) const {
+  return Call(std::vector<Layout>(node->num_inputs()),
+              std::vector<Layout>(node->num_outputs()), algorithm);
+}
+
+std::vector<Tensor> OneNode::Operands() const {
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < node->num_inputs(); ++i) {
+    tensors.push_back(RandomTensor(node->input(i)->type(), 100 + i));
+  }
+  return tensors;
+}
+
+std::vector<Tensor> OneNode::Expected(
+    const std::vector<Tensor>& operands) const {
+  std::vector<const Tensor*> pointers;
+  for (const Tensor& tensor : operands) pointers.push_back(&tensor);
+  return InterpretNode(*node, pointers, ir::EvalMode::kExact);
+}
+
+std::vector<Tensor> RunCall(LibraryCall& call,
+                            const std::vector<Tensor>& operands) {
+  Cpu& cpu = Cpu::Get();
+  cpu.compiler().PrepareCall(call);
+  const auto executable = cpu.device().LoadCall(call);
+  std::vector<std::unique_ptr<runtime::Memory>> memories;
+  std::vector<void*> args;
+  const auto add = [&](size_t bytes) {
+    memories.push_back(cpu.device().Allocate(bytes));
+    args.push_back(memories.back()->data());
+  };
+  for (size_t i = 0; i < operands.size(); ++i) {
+    add(call.operands[i].num_bytes());
+    ir::StoreTensor({call.operands[i], operands[i].data}, args.back());
+  }
+  for (const TensorType& type : call.results) add(type.num_bytes());
+  if (call.workspace_bytes > 0) add(call.workspace_bytes);
+  cpu.device().CreateStream()->Launch(*executable, args.data(), args.size());
+  std::vector<Tensor> results;
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    results.push_back(
+        ir::LoadTensor(call.results[i], args[operands.size() + i]));
+  }
+  return results;
+}
+
+namespace {
+
+Attrs Geometry(const ConvCase& c) {
+  return {{"stride", Ints{c.stride, c.stride}},
+          {"pad", Ints{c.pad, c.pad_width.value_or(c.pad)}},
+          {"dilation", Ints{c.dilation, c.dilation}},
+          {"groups", c.groups}};
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<OneNode>> ConvNodes(const ConvCase& c,
+                                                DType dtype) {
+  const TensorType x{dtype, {c.n, c.c, c.size, c.width.value_or(c.size)}, {}};
+  const TensorType w{dtype, {c.o, c.c / c.groups, c.kernel, c.kernel}, {}};
+  Attrs attrs = Geometry(c);
+  attrs.Set("relu", c.relu);
+  std::vector<TensorType> operands{x, w};
+  if (c.bias) operands.push_back({dtype, {c.o}, {}});
+  std::vector<std::unique_ptr<OneNode>> nodes;
+  nodes.push_back(std::make_unique<OneNode>("conv2d", operands, attrs));
+  const TensorType y = nodes[0]->node->output()->type();
+  attrs = Geometry(c);
+  attrs.Set("input_shape", x.shape);
+  nodes.push_back(std::make_unique<OneNode>(
+      "conv2d_grad_input", std::vector<TensorType>{y, w}, attrs));
+  attrs = Geometry(c);
+  attrs.Set("weight_shape", w.shape);
+  nodes.push_back(std::make_unique<OneNode>(
+      "conv2d_grad_weight", std::vector<TensorType>{x, y}, attrs));
+  if (dtype == DType::kBF16) {
+    attrs.Set("result_dtype", std::string("f32"));
+    nodes.push_back(std::make_unique<OneNode>(
+        "conv2d_grad_weight", std::vector<TensorType>{x, y}, attrs));
+  }
+  return nodes;
+}
+
+}  // namespace fusor::test

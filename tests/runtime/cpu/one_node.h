@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codegen/plan.h"
+#include "ir/graph.h"
+#include "ir/interpreter.h"
+
+namespace fusor::test {
+
+// A graph of one node on row-major operands, and library calls of it.
+struct OneNode {
+  OneNode(std::string_view op, const std::vector<ir::TensorType>& operands,
+          const ir::Attrs& attrs);
+
+  codegen::LibraryCall Call(const std::vector<ir::Layout>& operand_layouts,
+                            const std::vector<ir::Layout>& result_layouts,
+                            const std::string& algorithm = "") const;
+  codegen::LibraryCall PlainCall(const std::string& algorithm = "") const;
+
+  // Random, the same each time.
+  std::vector<ir::Tensor> Operands() const;
+  // By the interpreter, without rounding.
+  std::vector<ir::Tensor> Expected(
+      const std::vector<ir::Tensor>& operands) const;
+
+  ir::Graph graph;
+  ir::Node* node;
+};
+
+// Prepares the call and runs it once on the CPU backend.
+std::vector<ir::Tensor> RunCall(codegen::LibraryCall& call,
+                                const std::vector<ir::Tensor>& operands);
+
+struct ConvCase {
+  int64_t n, c, o, size, kernel, stride, pad, dilation, groups;
+  bool bias = false, relu = false;
+  // Where they differ from `size` and `pad`.
+  std::optional<int64_t> width{}, pad_width{};
+};
+
+// Forward, gradient of the input and of the weight of one convolution; for bf16
+// that of the weight in f32, too.
+std::vector<std::unique_ptr<OneNode>> ConvNodes(const ConvCase& c,
+                                                ir::DType dtype);
+
+}  // namespace fusor::test

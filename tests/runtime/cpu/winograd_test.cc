@@ -1,0 +1,212 @@
+// Winograd's F(2x2, 3x3) in bf16 against the interpreter without rounding.
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ir/op.h"
+#include "tests/runtime/cpu/cpu_fixture.h"
+#include "tests/runtime/cpu/one_node.h"
+#include "tests/testing/numeric.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::LibraryCall;
+using ir::DType;
+using ir::Tensor;
+using ir::TensorType;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// Unit roundoff of bf16.
+constexpr double kUnit = 0x1p-8;
+
+// What theory expects of operands with independent elements, in units of the
+// result's root mean square. Rounding to bf16 has an error of 0.42 kUnit. The
+// transforms make the variance of the sums (5/3)^2 times that of the result;
+// each product has two rounded factors, and the result of a convolution, bf16
+// itself, is rounded once more.
+double ExpectedError(const TensorType& result) {
+  const double result_rounding = result.dtype == DType::kBF16 ? 1 : 0;
+  return 0.42 * kUnit * std::sqrt(2 * 25.0 / 9 + result_rounding);
+}
+
+std::vector<ir::LibraryCandidate> Candidates(const OneNode& one,
+                                             std::string_view algorithm) {
+  auto candidates = Cpu::Get().compiler().Candidates(*one.node);
+  std::erase_if(candidates,
+                [&](const auto& c) { return c.algorithm != algorithm; });
+  return candidates;
+}
+
+LibraryCall CallOf(const OneNode& one, std::string_view algorithm) {
+  const auto c = Candidates(one, algorithm).at(0);
+  return one.Call(c.operands, c.results, c.algorithm);
+}
+
+double RootMeanSquare(const std::vector<double>& values) {
+  double sum = 0;
+  for (double v : values) sum += v * v;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+// Root mean square and maximum, relative to the root mean square of `expected`.
+struct Errors {
+  double mean = 0, worst = 0;
+};
+
+Errors ErrorsOf(const Tensor& actual, const Tensor& expected) {
+  const double scale = RootMeanSquare(expected.data);
+  std::vector<double> errors;
+  Errors result;
+  for (size_t i = 0; i < expected.data.size(); ++i) {
+    errors.push_back((actual.data[i] - expected.data[i]) / scale);
+    result.worst = std::max(result.worst, std::abs(errors.back()));
+  }
+  result.mean = RootMeanSquare(errors);
+  return result;
+}
+
+class WinogradTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto nodes = ConvNodes({1, 16, 16, 4, 3, 1, 1, 1, 1}, DType::kBF16);
+    if (Candidates(*nodes[0], "winograd").empty()) {
+      GTEST_SKIP() << "no AVX-512 with bf16";
+    }
+  }
+};
+
+// Tails of tiles, of blocks of tiles and of groups of channels; odd numbers of
+// blocks and images; every padding; more parts than tiles; channels enough to
+// divide a weight gradient by them.
+const ConvCase kCases[] = {
+    {2, 16, 16, 8, 3, 1, 1, 1, 1},
+    {1, 48, 80, 7, 3, 1, 1, 1, 1, true, true},
+    {3, 32, 112, 6, 3, 1, 0, 1, 1, true},
+    {1, 64, 48, 5, 3, 1, 2, 1, 1, false, true},
+    {4, 16, 32, 17, 3, 1, 1, 1, 1},
+    {1, 32, 16, 1, 3, 1, 1, 1, 1, true},
+    {2, 16, 64, 3, 3, 1, 0, 1, 1},
+    {1, 16, 512, 4, 3, 1, 1, 1, 1, true, true},
+    {1, 32, 32, 5, 3, 1, 0, 1, 1, true, true, 12, 2},
+    {2, 16, 16, 40, 3, 1, 1, 1, 1, false, false, 3, 1},
+};
+
+TEST_F(WinogradTest, ErrorsAreThoseOfRoundingTransformedOperands) {
+  for (const ConvCase& c : kCases) {
+    for (const auto& one : ConvNodes(c, DType::kBF16)) {
+      if (Candidates(*one, "winograd").empty()) {
+        EXPECT_EQ(one->node->output()->type().dtype, DType::kBF16);
+        EXPECT_EQ(one->node->op_name(), "conv2d_grad_weight");
+        continue;
+      }
+      const auto operands = one->Operands();
+      const Tensor expected = one->Expected(operands)[0];
+      LibraryCall call = CallOf(*one, "winograd");
+      const Tensor actual = RunCall(call, operands)[0];
+      EXPECT_THAT(call.implementation, ::testing::HasSubstr("fusor_wino"));
+      const Errors errors = ErrorsOf(actual, expected);
+      const double theory = ExpectedError(call.results[0]);
+      EXPECT_LE(errors.mean, 1.5 * theory)
+          << call.op << " " << ToString(call.operands[0]) << " -> "
+          << ToString(call.results[0]);
+      EXPECT_LE(errors.worst, 8 * theory)
+          << call.op << " " << ToString(call.operands[0]) << " -> "
+          << ToString(call.results[0]);
+    }
+  }
+}
+
+// The library's own error is the rounding of its result.
+TEST_F(WinogradTest, IsLessExactThanADirectConvolutionByAKnownFactor) {
+  const auto nodes = ConvNodes({2, 64, 64, 12, 3, 1, 1, 1, 1}, DType::kBF16);
+  for (size_t i : {0, 1}) {
+    const auto operands = nodes[i]->Operands();
+    const Tensor expected = nodes[i]->Expected(operands)[0];
+    LibraryCall ours = CallOf(*nodes[i], "winograd");
+    LibraryCall direct = CallOf(*nodes[i], "direct");
+    const double winograd_error =
+        ErrorsOf(RunCall(ours, operands)[0], expected).mean;
+    const double direct_error =
+        ErrorsOf(RunCall(direct, operands)[0], expected).mean;
+    EXPECT_GT(winograd_error, 1.5 * direct_error);
+    EXPECT_LT(winograd_error, 3.5 * direct_error);
+  }
+}
+
+TEST_F(WinogradTest, BiasMayBeF32) {
+  const TensorType x{DType::kBF16, {2, 16, 6, 6}, {}};
+  const TensorType w{DType::kBF16, {32, 16, 3, 3}, {}};
+  const OneNode one("conv2d", {x, w, {DType::kF32, {32}, {}}},
+                    {{"pad", std::vector<int64_t>{1, 1}}});
+  const auto operands = one.Operands();
+  LibraryCall call = CallOf(one, "winograd");
+  const Tensor actual = RunCall(call, operands)[0];
+  const Errors errors = ErrorsOf(actual, one.Expected(operands)[0]);
+  EXPECT_LE(errors.mean, 1.5 * ExpectedError(call.results[0]));
+}
+
+TEST_F(WinogradTest, GivesTheSameBitsEachTime) {
+  for (const auto& one : ConvNodes(kCases[4], DType::kBF16)) {
+    if (Candidates(*one, "winograd").empty()) continue;
+    const auto operands = one->Operands();
+    LibraryCall call = CallOf(*one, "winograd");
+    const Tensor first = RunCall(call, operands)[0];
+    EXPECT_EQ(RunCall(call, operands)[0].data, first.data) << call.op;
+  }
+}
+
+// Loss scaling looks for these. What shares a tile with one may become NaN.
+TEST_F(WinogradTest, WhatIsNotFiniteStaysSo) {
+  const auto nodes =
+      ConvNodes({1, 16, 16, 9, 3, 1, 1, 1, 1, false, true}, DType::kBF16);
+  for (double bad : {std::numeric_limits<double>::infinity(),
+                     std::numeric_limits<double>::quiet_NaN()}) {
+    for (const auto& one : nodes) {
+      if (Candidates(*one, "winograd").empty()) continue;
+      auto operands = one->Operands();
+      operands[0].data[100] = bad;
+      const Tensor expected = one->Expected(operands)[0];
+      LibraryCall call = CallOf(*one, "winograd");
+      const Tensor actual = RunCall(call, operands)[0];
+      for (size_t i = 0; i < expected.data.size(); ++i) {
+        if (std::isfinite(expected.data[i])) continue;
+        EXPECT_FALSE(std::isfinite(actual.data[i])) << call.op << " " << i;
+      }
+    }
+  }
+}
+
+// The model of time puts it before a direct convolution where its tiles fit.
+TEST_F(WinogradTest, ComesFirstUnlessTilesAreMostlyPadding) {
+  const auto first = [](const ConvCase& c) {
+    return Cpu::Get()
+        .compiler()
+        .Candidates(*ConvNodes(c, DType::kBF16)[0]->node)
+        .front()
+        .algorithm;
+  };
+  EXPECT_EQ(first({16, 64, 64, 56, 3, 1, 1, 1, 1}), "winograd");
+  EXPECT_EQ(first({16, 64, 64, 7, 3, 1, 1, 1, 1}), "winograd");
+  EXPECT_EQ(first({16, 64, 64, 3, 3, 1, 1, 1, 1}), "direct");
+  EXPECT_EQ(first({16, 64, 64, 56, 3, 2, 1, 1, 1}), "direct");
+}
+
+TEST_F(WinogradTest, IsNoCandidateElsewhere) {
+  for (const ConvCase& c : {ConvCase{1, 24, 16, 8, 3, 1, 1, 1, 1},
+                            ConvCase{1, 16, 16, 8, 3, 1, 3, 1, 1},
+                            ConvCase{1, 16, 16, 8, 3, 1, 2, 2, 1},
+                            ConvCase{1, 32, 32, 8, 3, 1, 1, 1, 2},
+                            ConvCase{1, 16, 16, 8, 5, 1, 1, 1, 1}}) {
+    for (const auto& one : ConvNodes(c, DType::kBF16)) {
+      EXPECT_THAT(Candidates(*one, "winograd"), IsEmpty());
+      EXPECT_THAT(Cpu::Get().compiler().Candidates(*one->node), Not(IsEmpty()));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fusor::test
