@@ -3,6 +3,7 @@
 #include "ir/support/error.h"
 #include "runtime/backend.h"
 #include "runtime/build_id.h"
+#include "runtime/cuda/cublaslt_call.h"
 #include "runtime/cuda/cuda_compiler.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/cuda_libraries.h"
@@ -30,14 +31,20 @@ class CudaBackend : public runtime::Backend {
     }
     lines.emplace_back(
         "compiles kernels for a GPU (fusor compile --target nvidia-h200); no "
-        "GPU has run them yet, nor cuDNN's convolutions; matrix products and "
-        "pooling have no library on the device");
+        "GPU has run them yet, nor cuDNN's convolutions and cuBLASLt's matrix "
+        "products; pooling has no library on the device");
     return lines;
   }
 
   std::unique_ptr<runtime::Device> OpenDevice(
       int ordinal, const runtime::BackendOptions& options) override {
-    return OpenCudaDevice(ordinal, options, CudnnCalls());
+    return OpenCudaDevice(
+        ordinal, options,
+        [convolutions = CudnnCalls(),
+         products = CublasltCalls()](const codegen::LibraryCall& call) {
+          auto ready = convolutions(call);
+          return ready != nullptr ? std::move(ready) : products(call);
+        });
   }
 
   std::unique_ptr<codegen::TargetCompiler> CreateCompiler(

@@ -2,15 +2,19 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <string>
+#include <string_view>
 
 #include "ir/support/error.h"
 
 namespace fusor::cuda {
 namespace {
 
+using codegen::LibraryCall;
 using ir::DType;
 using ir::TensorType;
+
+constexpr std::string_view kPlanStart = R"({"library":"cublaslt",)";
 
 // What NVIDIA recommends for Hopper and later (cuBLAS, "cublasSetWorkspace").
 constexpr int64_t kWorkspace = int64_t{32} << 20;
@@ -32,40 +36,65 @@ int64_t Matrices(const TensorType& type) {
 
 }  // namespace
 
-bool PrepareMatmul(codegen::LibraryCall& call) {
-  if (call.op != "matmul") return false;
+std::optional<MatmulProblem> DescribeMatmul(const LibraryCall& call) {
+  if (call.op != "matmul") return std::nullopt;
   const TensorType& a = call.operands[1];  // cuBLASLt's
   const TensorType& b = call.operands[0];
   const TensorType& c = call.results[0];
-  const int64_t batch = Matrices(c);
+  MatmulProblem p;
+  p.batch = Matrices(c);
   if (!IsPlain(a) || !IsPlain(b) || !IsPlain(c) || a.dtype != b.dtype ||
-      Matrices(a) != batch || Matrices(b) != batch) {
-    return false;
+      Matrices(a) != p.batch || Matrices(b) != p.batch) {
+    return std::nullopt;
   }
-  const bool transpose_a = call.attrs.Bool("transpose_b");
-  const bool transpose_b = call.attrs.Bool("transpose_a");
-  const int64_t m = Extent(c, true);
-  const int64_t n = Extent(c, false);
-  const int64_t k = Extent(b, !transpose_b);
-  FUSOR_ASSERT(Extent(a, !transpose_a) == m && Extent(a, transpose_a) == k,
-               "{}", codegen::Print(call));
-  const std::string compute = a.dtype == DType::kF32 ? "tf32" : "f32";
+  p.transpose_a = call.attrs.Bool("transpose_b");
+  p.transpose_b = call.attrs.Bool("transpose_a");
+  p.m = Extent(c, true);
+  p.n = Extent(c, false);
+  p.k = Extent(b, !p.transpose_b);
+  FUSOR_ASSERT(
+      Extent(a, !p.transpose_a) == p.m && Extent(a, p.transpose_a) == p.k, "{}",
+      codegen::Print(call));
+  p.lda = Extent(a, true);
+  p.ldb = Extent(b, true);
+  p.ldc = p.m;
+  p.stride_a = p.m * p.k;
+  p.stride_b = p.n * p.k;
+  p.stride_c = p.m * p.n;
+  p.operands = a.dtype;
+  p.result = c.dtype;
+  return p;
+}
+
+int64_t MatmulWorkspace(const LibraryCall& call) {
+  return call.workspace_bytes - kMatmulWorkspaceAlignment;
+}
+
+bool PrepareMatmul(LibraryCall& call) {
+  const std::optional<MatmulProblem> p = DescribeMatmul(call);
+  if (!p) return false;
+  const std::string compute = p->operands == DType::kF32 ? "tf32" : "f32";
   const auto op = [](bool transposed) { return transposed ? "T" : "N"; };
-  call.implementation =
-      fmt::format("cublaslt {}{} {} -> {}, {} arithmetic, algorithm at load",
-                  op(transpose_a), op(transpose_b), ir::DTypeName(a.dtype),
-                  ir::DTypeName(c.dtype), compute);
-  call.workspace_bytes = kWorkspace;
+  call.implementation = fmt::format(
+      "cublaslt {}{} {} -> {}, {} arithmetic, algorithm at load",
+      op(p->transpose_a), op(p->transpose_b), ir::DTypeName(p->operands),
+      ir::DTypeName(p->result), compute);
+  call.workspace_bytes = kWorkspace + kMatmulWorkspaceAlignment;
   call.plan = fmt::format(
-      R"({{"library":"cublaslt","m":{},"n":{},"k":{},"batch":{},)"
+      R"({{{}"m":{},"n":{},"k":{},"batch":{},)"
       R"("op_a":"{}","op_b":"{}","lda":{},"ldb":{},"ldc":{},)"
       R"("stride_a":{},"stride_b":{},"stride_c":{},)"
       R"("type_a":"{}","type_b":"{}","type_c":"{}","compute":"{}",)"
       R"("workspace":{}}})",
-      m, n, k, batch, op(transpose_a), op(transpose_b), Extent(a, true),
-      Extent(b, true), m, m * k, n * k, m * n, ir::DTypeName(a.dtype),
-      ir::DTypeName(b.dtype), ir::DTypeName(c.dtype), compute, kWorkspace);
+      kPlanStart.substr(1), p->m, p->n, p->k, p->batch, op(p->transpose_a),
+      op(p->transpose_b), p->lda, p->ldb, p->ldc, p->stride_a, p->stride_b,
+      p->stride_c, ir::DTypeName(p->operands), ir::DTypeName(p->operands),
+      ir::DTypeName(p->result), compute, kWorkspace);
   return true;
+}
+
+bool IsPreparedMatmul(const LibraryCall& call) {
+  return call.plan.starts_with(kPlanStart);
 }
 
 }  // namespace fusor::cuda

@@ -3,11 +3,22 @@
 #include <deque>
 
 #include "ir/support/error.h"
+#include "runtime/cuda/cublaslt_call.h"
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/matmul_plan.h"
+#include "tests/runtime/cuda/stand_in_cublaslt.h"
 #include "tests/testing/library_call.h"
 
 namespace fusor::test {
 namespace {
+
+class StandInCompiler : public ChannelsLastCompiler {
+ public:
+  using ChannelsLastCompiler::ChannelsLastCompiler;
+  void PrepareCall(codegen::LibraryCall& call) const override {
+    if (!cuda::PrepareMatmul(call)) ChannelsLastCompiler::PrepareCall(call);
+  }
+};
 
 class HostCall : public cuda::DeviceCall {
  public:
@@ -38,15 +49,23 @@ class HostCall : public cuda::DeviceCall {
 
 }  // namespace
 
+std::unique_ptr<codegen::TargetCompiler> StandInPlanner() {
+  return std::make_unique<StandInCompiler>("nvidia-h200");
+}
+
 StandInBackend::StandInBackend(const StandInOptions& options)
     : driver_(LoadStandIn()) {
+  LoadStandInCublaslt();
   driver_.Reset(options);
 }
 
 std::unique_ptr<runtime::Device> StandInBackend::OpenDevice(
     int ordinal, const runtime::BackendOptions& options) {
   return cuda::OpenCudaDevice(
-      ordinal, options, [this](const codegen::LibraryCall& call) {
+      ordinal, options,
+      [this, products = cuda::CublasltCalls()](const codegen::LibraryCall& call)
+          -> std::unique_ptr<cuda::DeviceCall> {
+        if (auto product = products(call)) return product;
         return std::make_unique<HostCall>(driver_, call);
       });
 }

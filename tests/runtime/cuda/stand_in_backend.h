@@ -11,13 +11,13 @@
 
 namespace fusor::test {
 
-// What plans are made with: cuDNN must not meet the stand-in driver.
-inline std::unique_ptr<codegen::TargetCompiler> StandInPlanner() {
-  return std::make_unique<ChannelsLastCompiler>("nvidia-h200");
-}
+// What plans are made with: matrix products as the CUDA backend describes them;
+// cuDNN must not meet the stand-in driver.
+std::unique_ptr<codegen::TargetCompiler> StandInPlanner();
 
-// The CUDA device on the stand-in driver, with kernels' text as machine code
-// and library calls by the interpreter, as functions of the host in the stream.
+// The CUDA device on the stand-in driver, with kernels' text as machine code,
+// matrix products by the stand-in for cuBLASLt, and other library calls by the
+// interpreter, as functions of the host in the stream.
 class StandInBackend : public runtime::Backend {
  public:
   explicit StandInBackend(const StandInOptions& options = {});

@@ -1,0 +1,43 @@
+#pragma once
+
+// cuBLASLt, opened at run time. Its functions are members under their own
+// names.
+
+#include <cublasLt.h>
+
+#include <string>
+
+namespace fusor::cuda {
+
+#define FUSOR_CUBLASLT_FUNCTIONS(F)       \
+  F(cublasLtGetVersion)                   \
+  F(cublasLtGetStatusName)                \
+  F(cublasLtCreate)                       \
+  F(cublasLtDestroy)                      \
+  F(cublasLtMatmulDescCreate)             \
+  F(cublasLtMatmulDescDestroy)            \
+  F(cublasLtMatmulDescSetAttribute)       \
+  F(cublasLtMatrixLayoutCreate)           \
+  F(cublasLtMatrixLayoutDestroy)          \
+  F(cublasLtMatrixLayoutSetAttribute)     \
+  F(cublasLtMatmulPreferenceCreate)       \
+  F(cublasLtMatmulPreferenceDestroy)      \
+  F(cublasLtMatmulPreferenceSetAttribute) \
+  F(cublasLtMatmulAlgoGetHeuristic)       \
+  F(cublasLtMatmul)
+
+struct Cublaslt {
+#define FUSOR_CUBLASLT_MEMBER(name) decltype(&::name) name = nullptr;
+  FUSOR_CUBLASLT_FUNCTIONS(FUSOR_CUBLASLT_MEMBER)
+#undef FUSOR_CUBLASLT_MEMBER
+
+  std::string Version() const;  // "cuBLASLt 13.1.0"
+  // Throws kDevice with version, call and status unless that is success.
+  void Check(cublasStatus_t status, const char* call) const;
+};
+
+// Opens cuBLASLt, at the first call. Throws kDevice where there is none or it
+// lacks a function.
+const Cublaslt& LoadCublaslt();
+
+}  // namespace fusor::cuda

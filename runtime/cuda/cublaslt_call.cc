@@ -1,0 +1,226 @@
+#include "runtime/cuda/cublaslt_call.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "ir/support/error.h"
+#include "runtime/cuda/cublaslt_api.h"
+#include "runtime/cuda/matmul_plan.h"
+
+namespace fusor::cuda {
+namespace {
+
+using codegen::LibraryCall;
+using ir::DType;
+
+// Algorithms that the heuristic is asked for.
+constexpr int kAsked = 16;
+
+cudaDataType_t DataType(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return CUDA_R_16F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF32:
+      return CUDA_R_32F;
+    default:
+      FUSOR_ASSERT(false, "cuBLASLt: {}", DTypeName(dtype));
+  }
+}
+
+// For the device of the context that is current when it is made.
+class Handle {
+ public:
+  Handle() : lt(LoadCublaslt()) {
+    lt.Check(lt.cublasLtCreate(&handle_), "cublasLtCreate");
+  }
+  ~Handle() { lt.cublasLtDestroy(handle_); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  cublasLtHandle_t get() const { return handle_; }
+
+  const Cublaslt& lt;
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+};
+
+// What is multiplied, and how.
+class Operation {
+ public:
+  explicit Operation(const MatmulProblem& p) : lt_(LoadCublaslt()) {
+    const auto compute = p.operands == DType::kF32
+                             ? CUBLAS_COMPUTE_32F_FAST_TF32
+                             : CUBLAS_COMPUTE_32F;
+    lt_.Check(lt_.cublasLtMatmulDescCreate(&operation_, compute, CUDA_R_32F),
+              "cublasLtMatmulDescCreate");
+    Set(CUBLASLT_MATMUL_DESC_TRANSA, Transposition(p.transpose_a));
+    Set(CUBLASLT_MATMUL_DESC_TRANSB, Transposition(p.transpose_b));
+  }
+  ~Operation() { lt_.cublasLtMatmulDescDestroy(operation_); }
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  cublasLtMatmulDesc_t get() const { return operation_; }
+
+ private:
+  static cublasOperation_t Transposition(bool transposed) {
+    return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  }
+  template <typename T>
+  void Set(cublasLtMatmulDescAttributes_t name, const T& value) {
+    lt_.Check(lt_.cublasLtMatmulDescSetAttribute(operation_, name, &value,
+                                                 sizeof(value)),
+              "cublasLtMatmulDescSetAttribute");
+  }
+
+  const Cublaslt& lt_;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+};
+
+// One matrix, or several of a batch, in memory.
+class Matrix {
+ public:
+  Matrix(DType dtype, int64_t rows, int64_t columns, int64_t leading,
+         int64_t batch, int64_t stride)
+      : lt_(LoadCublaslt()) {
+    lt_.Check(lt_.cublasLtMatrixLayoutCreate(
+                  &layout_, DataType(dtype), static_cast<uint64_t>(rows),
+                  static_cast<uint64_t>(columns), leading),
+              "cublasLtMatrixLayoutCreate");
+    if (batch == 1) return;
+    Set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(batch));
+    Set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+  }
+  ~Matrix() { lt_.cublasLtMatrixLayoutDestroy(layout_); }
+  Matrix(const Matrix&) = delete;
+  Matrix& operator=(const Matrix&) = delete;
+  cublasLtMatrixLayout_t get() const { return layout_; }
+
+ private:
+  template <typename T>
+  void Set(cublasLtMatrixLayoutAttribute_t name, const T& value) {
+    lt_.Check(lt_.cublasLtMatrixLayoutSetAttribute(layout_, name, &value,
+                                                   sizeof(value)),
+              "cublasLtMatrixLayoutSetAttribute");
+  }
+
+  const Cublaslt& lt_;
+  cublasLtMatrixLayout_t layout_ = nullptr;
+};
+
+// What an algorithm must keep to.
+class Preference {
+ public:
+  explicit Preference(int64_t workspace) : lt_(LoadCublaslt()) {
+    lt_.Check(lt_.cublasLtMatmulPreferenceCreate(&preference_),
+              "cublasLtMatmulPreferenceCreate");
+    Set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+        static_cast<uint64_t>(workspace));
+    // Sums are rounded once.
+    Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    for (const auto name : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      Set(name, uint32_t{codegen::kBufferAlignment});
+    }
+  }
+  ~Preference() { lt_.cublasLtMatmulPreferenceDestroy(preference_); }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+  cublasLtMatmulPreference_t get() const { return preference_; }
+
+ private:
+  template <typename T>
+  void Set(cublasLtMatmulPreferenceAttributes_t name, const T& value) {
+    lt_.Check(lt_.cublasLtMatmulPreferenceSetAttribute(preference_, name,
+                                                       &value, sizeof(value)),
+              "cublasLtMatmulPreferenceSetAttribute");
+  }
+
+  const Cublaslt& lt_;
+  cublasLtMatmulPreference_t preference_ = nullptr;
+};
+
+class MatmulCall : public DeviceCall {
+ public:
+  MatmulCall(const LibraryCall& call, const MatmulProblem& p,
+             std::shared_ptr<const Handle> handle)
+      : handle_(std::move(handle)),
+        operation_(p),
+        a_(p.operands, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k,
+           p.lda, p.batch, p.stride_a),
+        b_(p.operands, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n,
+           p.ldb, p.batch, p.stride_b),
+        c_(p.result, p.m, p.n, p.ldc, p.batch, p.stride_c) {
+    Choose(MatmulWorkspace(call));
+  }
+
+  void Enqueue(CUstream stream, void* const* args) const override {
+    const float one = 1;
+    const float zero = 0;
+    const auto end =
+        reinterpret_cast<uintptr_t>(args[3]) + kMatmulWorkspaceAlignment - 1;
+    auto* workspace =
+        reinterpret_cast<void*>(end - (end % kMatmulWorkspaceAlignment));
+    const Cublaslt& lt = handle_->lt;
+    lt.Check(lt.cublasLtMatmul(handle_->get(), operation_.get(), &one, args[1],
+                               a_.get(), args[0], b_.get(), &zero, args[2],
+                               c_.get(), args[2], c_.get(), &chosen_.algo,
+                               workspace, chosen_.workspaceSize, stream),
+             "cublasLtMatmul");
+  }
+
+ private:
+  void Choose(int64_t workspace) {
+    const Cublaslt& lt = handle_->lt;
+    const Preference preference(workspace);
+    std::array<cublasLtMatmulHeuristicResult_t, kAsked> results{};
+    int count = 0;
+    lt.Check(lt.cublasLtMatmulAlgoGetHeuristic(
+                 handle_->get(), operation_.get(), a_.get(), b_.get(), c_.get(),
+                 c_.get(), preference.get(), kAsked, results.data(), &count),
+             "cublasLtMatmulAlgoGetHeuristic");
+    for (int i = 0; i < count; ++i) {
+      chosen_ = results[i];
+      if (chosen_.state == CUBLAS_STATUS_SUCCESS &&
+          chosen_.workspaceSize <= static_cast<size_t>(workspace)) {
+        return;
+      }
+    }
+    ThrowError(ErrorCode::kDevice,
+               fmt::format("{}: cublasLtMatmulAlgoGetHeuristic: {} algorithms, "
+                           "none for {} bytes of workspace",
+                           lt.Version(), count, workspace));
+  }
+
+  std::shared_ptr<const Handle> handle_;
+  Operation operation_;
+  Matrix a_, b_, c_;
+  cublasLtMatmulHeuristicResult_t chosen_{};
+};
+
+}  // namespace
+
+MakeDeviceCall CublasltCalls() {
+  return [handle = std::shared_ptr<const Handle>()](
+             const LibraryCall& call) mutable -> std::unique_ptr<DeviceCall> {
+    if (!IsPreparedMatmul(call)) return nullptr;
+    const auto problem = DescribeMatmul(call);
+    FUSOR_ASSERT(problem.has_value(), "{}", codegen::Print(call));
+    try {
+      if (handle == nullptr) handle = std::make_shared<const Handle>();
+      return std::make_unique<MatmulCall>(call, *problem, handle);
+    } catch (const Error& e) {
+      throw Error(e.code(), fmt::format("{} by {}: {}", call.op,
+                                        call.implementation, e.what()));
+    }
+  };
+}
+
+}  // namespace fusor::cuda

@@ -1,0 +1,189 @@
+// How matrix products are run on a device by cuBLASLt, with stand-ins for it
+// and for the driver: what it is told, and that it comes to the IR's product.
+
+#include "runtime/cuda/cublaslt_call.h"
+
+#include <gmock/gmock.h>
+
+#include "ir/interpreter.h"
+#include "ir/support/error.h"
+#include "ir/tensor_bytes.h"
+#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/matmul_plan.h"
+#include "tests/runtime/cuda/stand_in_cublaslt.h"
+#include "tests/runtime/cuda/stand_in_driver.h"
+#include "tests/testing/library_call.h"
+#include "tests/testing/numeric.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::LibraryCall;
+using cuda::CublasltCalls;
+using ir::DType;
+using ::testing::HasSubstr;
+
+// [m,k] x [k,n], with leading batch dimensions.
+LibraryCall Call(DType operands, DType result, bool transpose_a = false,
+                 bool transpose_b = false, const ir::Shape& batch = {}) {
+  const auto type = [&](DType dtype, int64_t rows, int64_t columns,
+                        bool transposed) {
+    ir::Shape shape = batch;
+    shape.push_back(transposed ? columns : rows);
+    shape.push_back(transposed ? rows : columns);
+    return ir::TensorType{dtype, shape, {}};
+  };
+  LibraryCall call;
+  call.op = "matmul";
+  call.attrs = {{"transpose_a", transpose_a},
+                {"transpose_b", transpose_b},
+                {"result_dtype", std::string(ir::DTypeName(result))}};
+  call.operands = {type(operands, 3, 5, transpose_a),
+                   type(operands, 5, 4, transpose_b)};
+  call.results = {type(result, 3, 4, false)};
+  EXPECT_TRUE(cuda::PrepareMatmul(call));
+  return call;
+}
+
+class CublasltCallTest : public testing::Test {
+ protected:
+  CublasltCallTest() : cublaslt_(LoadStandInCublaslt()) {
+    LoadStandIn();
+    device_ = cuda::OpenCudaDevice(0, {}, CublasltCalls());
+    stream_ = device_->CreateStream();
+  }
+
+  // Operands, result, and a workspace that is not aligned.
+  std::vector<void*> Arguments(const LibraryCall& call) {
+    std::vector<void*> args;
+    const auto add = [&](int64_t bytes) {
+      memory_.push_back(device_->Allocate(static_cast<size_t>(bytes)));
+      return static_cast<char*>(memory_.back()->data());
+    };
+    for (const ir::TensorType& type : call.operands) {
+      const auto bytes =
+          ir::TensorBytes(RandomTensor(type, args.size(), -2, 2));
+      args.push_back(add(type.num_bytes()));
+      stream_->CopyToDevice(args.back(), bytes.data(), bytes.size());
+    }
+    args.push_back(add(call.results[0].num_bytes()));
+    args.push_back(add(call.workspace_bytes + 64) + 64);
+    return args;
+  }
+
+  std::vector<uint8_t> Read(const ir::TensorType& type, const void* from) {
+    std::vector<uint8_t> bytes(static_cast<size_t>(type.num_bytes()));
+    stream_->CopyToHost(bytes.data(), from, bytes.size());
+    stream_->Synchronize();
+    return bytes;
+  }
+
+  std::string RefusalOf(const LibraryCall& call) {
+    try {
+      device_->LoadCall(call);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kDevice);
+      return e.what();
+    }
+    return "accepted";
+  }
+
+  StandInCublaslt& cublaslt_;
+  std::unique_ptr<runtime::Device> device_;
+  std::unique_ptr<runtime::Stream> stream_;
+  std::vector<std::unique_ptr<runtime::Memory>> memory_;
+};
+
+TEST_F(CublasltCallTest, MultipliesAsTheInterpreterDoes) {
+  for (const auto& [operands, result] : {std::pair{DType::kF16, DType::kF32},
+                                         {DType::kBF16, DType::kBF16},
+                                         {DType::kF32, DType::kF32}}) {
+    for (int transposed = 0; transposed < 4; ++transposed) {
+      for (const ir::Shape& batch : {ir::Shape{}, ir::Shape{2, 3}}) {
+        const LibraryCall call = Call(operands, result, (transposed & 1) != 0,
+                                      (transposed & 2) != 0, batch);
+        const auto args = Arguments(call);
+        const auto executable = device_->LoadCall(call);
+        stream_->Launch(*executable, args.data(), args.size());
+        const auto actual = Read(call.results[0], args[2]);
+        RunLibraryCall(call, args.data());
+        EXPECT_EQ(actual, Read(call.results[0], args[2]))
+            << codegen::Print(call);
+      }
+    }
+  }
+}
+
+TEST_F(CublasltCallTest, AlignsTheWorkspaceAndKeepsWithinIt) {
+  const LibraryCall call = Call(DType::kF16, DType::kF16);
+  const int64_t limit = cuda::MatmulWorkspace(call);
+  cublaslt_.algorithms = {-1, limit + 1, limit, 0};
+  const auto args = Arguments(call);
+  const auto executable = device_->LoadCall(call);
+  EXPECT_EQ(cublaslt_.workspace_limit, limit);
+  EXPECT_EQ(cublaslt_.alignment, codegen::kBufferAlignment);
+  stream_->Launch(*executable, args.data(), args.size());
+  stream_->Synchronize();
+  ASSERT_EQ(cublaslt_.products.size(), 1);
+  const auto& product = cublaslt_.products[0];
+  EXPECT_EQ(product.algorithm, 2);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(product.workspace) % 256, 0);
+  EXPECT_GE(product.workspace, args[3]);
+  EXPECT_LE(static_cast<const char*>(product.workspace) + limit,
+            static_cast<const char*>(args[3]) + call.workspace_bytes);
+}
+
+TEST_F(CublasltCallTest, LeavesOtherCallsAlone) {
+  LibraryCall call = Call(DType::kF16, DType::kF16);
+  call.plan = R"({"cudnnVersion":91900})";
+  EXPECT_EQ(CublasltCalls()(call), nullptr);
+  call.plan.clear();
+  EXPECT_EQ(CublasltCalls()(call), nullptr);
+}
+
+TEST_F(CublasltCallTest, LeavesNothingBehind) {
+  const LibraryCall call = Call(DType::kF16, DType::kF16);
+  {
+    const auto first = device_->LoadCall(call);
+    const auto second = device_->LoadCall(call);
+    EXPECT_EQ(cublaslt_.handles, 1);
+    EXPECT_GT(cublaslt_.descriptors, 0);
+  }
+  device_ = nullptr;
+  EXPECT_EQ(cublaslt_.handles, 0);
+  EXPECT_EQ(cublaslt_.descriptors, 0);
+}
+
+TEST_F(CublasltCallTest, NamesVersionAndFunctionOfARefusal) {
+  const LibraryCall call = Call(DType::kF16, DType::kF32);
+  for (const char* function :
+       {"cublasLtCreate", "cublasLtMatmulAlgoGetHeuristic"}) {
+    cublaslt_.fails = function;
+    EXPECT_EQ(RefusalOf(call),
+              fmt::format("matmul by cublaslt NN f16 -> f32, f32 arithmetic, "
+                          "algorithm at load: cuBLASLt 13.1.0: {}: "
+                          "CUBLAS_STATUS_NOT_SUPPORTED",
+                          function));
+  }
+  cublaslt_.fails.clear();
+  cublaslt_.algorithms = {-1, int64_t{1} << 40};
+  EXPECT_THAT(RefusalOf(call),
+              HasSubstr("cublasLtMatmulAlgoGetHeuristic: 2 algorithms, none "
+                        "for 33554432 bytes of workspace"));
+  cublaslt_.algorithms = {0};
+  const auto args = Arguments(call);
+  const auto executable = device_->LoadCall(call);
+  cublaslt_.fails = "cublasLtMatmul";
+  try {
+    stream_->Launch(*executable, args.data(), args.size());
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kDevice);
+    EXPECT_STREQ(e.what(),
+                 "cuBLASLt 13.1.0: cublasLtMatmul: "
+                 "CUBLAS_STATUS_NOT_SUPPORTED");
+  }
+}
+
+}  // namespace
+}  // namespace fusor::test
