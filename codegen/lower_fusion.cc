@@ -3,6 +3,7 @@
 #include "codegen/lower_body.h"
 #include "codegen/lower_updates.h"
 #include "codegen/many_kernel.h"
+#include "codegen/pool_kernel.h"
 #include "codegen/scatter_kernel.h"
 #include "ir/op.h"
 #include "passes/fusion_domain.h"
@@ -18,6 +19,7 @@ LoweredKernel LowerFusion(const Node& fusion, const ir::Target& target) {
   const bool eager = fusion.attrs().String("rounding") == "eager";
   const ir::Graph& body = *fusion.body();
   if (body.nodes().size() == 1 && !passes::IsFusible(*body.nodes()[0])) {
+    if (body.nodes()[0]->attrs().Has("window")) return LowerPool(body, target);
     const bool scatters =
         body.nodes()[0]->op().fusion != ir::FusionKind::kSeparate;
     return scatters ? LowerScatter(body, target) : LowerOfMany(body, target);

@@ -160,8 +160,12 @@ LoweredKernel LowerScatter(const ir::Graph& body, const ir::Target& target) {
     lowering.Place(0, node.attrs().Ints("low"), step);
     return lowering.Finish();
   }
-  FUSOR_ASSERT(node.attrs().Has("dim"), "{} is not a scatter", node.op_name());
   std::vector<int64_t> low(rank, 0);
+  if (node.attrs().Has("layout")) {  // copy
+    lowering.Place(0, low, std::vector<int64_t>(rank, 1));
+    return lowering.Finish();
+  }
+  FUSOR_ASSERT(node.attrs().Has("dim"), "{} is not a scatter", node.op_name());
   const int64_t dim = node.attrs().Int("dim");
   for (size_t i = 0; i < node.num_inputs(); ++i) {
     lowering.Place(i, low, std::vector<int64_t>(rank, 1));

@@ -42,6 +42,9 @@ struct Target {
   bool operator==(const Target&) const = default;
 };
 
+// LibraryCandidate::algorithm of what is no call, but a generated kernel.
+inline constexpr std::string_view kGeneratedAlgorithm = "generated";
+
 // One way a vendor library can run a node.
 struct LibraryCandidate {
   std::string name;              // tells the candidates of a node apart

@@ -292,6 +292,11 @@ bool BucketGradients(ir::Graph& graph, PassContext& context);
 // stand in the order of those launches.
 bool FuseUpdates(ir::Graph& graph, PassContext& context);
 
+// Gives library ops that the target leaves to generated kernels
+// (ir::kGeneratedAlgorithm), pooling and copies between layouts, a fusion of
+// their own. Counts generated_kernels.
+bool GenerateKernels(ir::Graph& graph, PassContext& context);
+
 // Replaces collectives by their operands when there is one rank alone. Throws
 // kGraph for an all_gather of several.
 bool DropCollectives(ir::Graph& graph, PassContext& context);

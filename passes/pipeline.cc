@@ -60,14 +60,16 @@ constexpr PassEntry kPipeline[] = {
      "joins whole update fusions"},
     {"drop_collectives", DropCollectives, Stage::kOptimize, false,
      "kept until now so that gradients and updates stay apart in fusion"},
+    {"generate_kernels", GenerateKernels, Stage::kOptimize, false,
+     "of calls, which copies of weights are until updates take them"},
 };
 
 // Half of their work would leave no program.
 constexpr std::string_view kWhole[] = {
-    "autodiff",        "accumulate_gradients", "narrow_gradients",
-    "shard_optimizer", "scale_gradients",      "optimizer_update",
-    "skip_overflow",   "assign_layout",        "bucket_gradients",
-    "drop_collectives"};
+    "autodiff",         "accumulate_gradients", "narrow_gradients",
+    "shard_optimizer",  "scale_gradients",      "optimizer_update",
+    "skip_overflow",    "assign_layout",        "bucket_gradients",
+    "drop_collectives", "generate_kernels"};
 
 constexpr std::string_view kStageNames[] = {"forward", "training", "optimize"};
 

@@ -3,11 +3,10 @@
 #include "ir/support/error.h"
 #include "runtime/backend.h"
 #include "runtime/build_id.h"
-#include "runtime/cuda/cublaslt_call.h"
 #include "runtime/cuda/cuda_compiler.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/cuda_libraries.h"
-#include "runtime/cuda/cudnn_call.h"
+#include "runtime/cuda/device_calls.h"
 #include "runtime/cuda/disassembler.h"
 #ifdef FUSOR_NCCL
 #include "runtime/cuda/nccl_communicator.h"
@@ -32,19 +31,13 @@ class CudaBackend : public runtime::Backend {
     lines.emplace_back(
         "compiles kernels for a GPU (fusor compile --target nvidia-h200); no "
         "GPU has run them yet, nor cuDNN's convolutions and cuBLASLt's matrix "
-        "products; pooling has no library on the device");
+        "products");
     return lines;
   }
 
   std::unique_ptr<runtime::Device> OpenDevice(
       int ordinal, const runtime::BackendOptions& options) override {
-    return OpenCudaDevice(
-        ordinal, options,
-        [convolutions = CudnnCalls(),
-         products = CublasltCalls()](const codegen::LibraryCall& call) {
-          auto ready = convolutions(call);
-          return ready != nullptr ? std::move(ready) : products(call);
-        });
+    return OpenCudaDevice(ordinal, options, DeviceCalls());
   }
 
   std::unique_ptr<codegen::TargetCompiler> CreateCompiler(

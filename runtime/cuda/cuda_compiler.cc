@@ -10,6 +10,7 @@
 #include "runtime/cuda/cubin.h"
 #include "runtime/cuda/disassembler.h"
 #include "runtime/cuda/matmul_plan.h"
+#include "runtime/cuda/memory_copy.h"
 
 namespace fusor::cuda {
 namespace {
@@ -35,6 +36,35 @@ codegen::LibraryCall ChannelsLast(const ir::Node& node) {
 }
 
 bool IsConvolution(const ir::Attrs& attrs) { return attrs.Has("groups"); }
+bool IsPooling(const ir::Attrs& attrs) { return attrs.Has("window"); }
+
+// Dimensions from the slowest to the fastest, with the distance of their steps.
+std::vector<std::pair<int, int64_t>> OrderOf(const ir::TensorType& type) {
+  std::vector<std::pair<int, int64_t>> order;
+  for (const ir::PhysicalAxis& axis : ir::PhysicalAxes(type)) {
+    if (axis.extent > 1) order.emplace_back(axis.dim, axis.stride);
+  }
+  return order;
+}
+
+// Into another order in memory, or another dtype: what stays as it is, is a
+// view or copied by the driver (memory_copy.h).
+bool IsRearranged(const ir::Node& node) {
+  if (node.op_name() != "copy") return false;
+  const ir::TensorType& from = node.input(0)->type();
+  const ir::TensorType& to = node.output()->type();
+  return from.dtype != to.dtype || OrderOf(from) != OrderOf(to);
+}
+
+ir::LibraryCandidate AsTheyLie(const ir::Node& node) {
+  ir::LibraryCandidate candidate;
+  candidate.name = candidate.algorithm = ir::kGeneratedAlgorithm;
+  for (const ir::Value* input : node.inputs()) {
+    candidate.operands.push_back(input->type().layout);
+  }
+  candidate.results.push_back(node.output()->type().layout);
+  return candidate;
+}
 
 }  // namespace
 
@@ -45,10 +75,12 @@ CudaCompiler::CudaCompiler(ir::Target target)
 
 std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
     const ir::Node& node) const {
-  if (!IsConvolution(node.attrs()) && !node.attrs().Has("window")) return {};
+  if (IsRearranged(node)) return {AsTheyLie(node)};
+  if (!IsConvolution(node.attrs()) && !IsPooling(node.attrs())) return {};
   const codegen::LibraryCall call = ChannelsLast(node);
   ir::LibraryCandidate candidate;
-  candidate.name = candidate.algorithm = "channels_last";
+  candidate.name = candidate.algorithm =
+      IsPooling(node.attrs()) ? ir::kGeneratedAlgorithm : "channels_last";
   for (const auto& type : call.operands) {
     candidate.operands.push_back(type.layout);
   }
@@ -81,7 +113,7 @@ codegen::CodegenFacts CudaCompiler::Codegen() const {
 
 void CudaCompiler::PrepareCall(codegen::LibraryCall& call) const {
   call.implementation = "unchosen";
-  if (PrepareMatmul(call)) return;
+  if (PrepareMatmul(call) || PrepareMemoryCopy(call)) return;
   if (planner_ != nullptr && IsConvolution(call.attrs)) planner_->Prepare(call);
 }
 

@@ -10,9 +10,9 @@ namespace fusor::cuda {
 
 // A GPU as a compile target, without one: NVRTC makes a cubin of the text that
 // codegen prints of a kernel, cuDNN chooses and plans convolutions, and matrix
-// products are described for cuBLASLt. Activations and filters are
-// channels-last. Convolutions where there is no cuDNN, and other library ops,
-// are "unchosen".
+// products are described for cuBLASLt; pooling and copies between layouts are
+// generated kernels. Activations and filters are channels-last. Convolutions
+// where there is no cuDNN, and other library ops, are "unchosen".
 class CudaCompiler : public codegen::TargetCompiler {
  public:
   // REQUIRES: target.simt. Throws what NvrtcCompiler throws.

@@ -95,10 +95,14 @@ size_t VersionOf(std::string_view plan) {
 
 }  // namespace
 
+bool IsCudnnCall(const LibraryCall& call) {
+  return call.plan.starts_with(kPlanStart);
+}
+
 MakeDeviceCall CudnnCalls() {
   return [handle = std::shared_ptr<const Handle>()](
              const LibraryCall& call) mutable -> std::unique_ptr<DeviceCall> {
-    if (!call.plan.starts_with(kPlanStart)) return nullptr;
+    if (!IsCudnnCall(call)) return nullptr;
     const Cudnn& cudnn = LoadedCudnn();
     FUSOR_CHECK(cudnn.usable, kDevice, "{}: no cuDNN: {}", call.op,
                 cudnn.problem);

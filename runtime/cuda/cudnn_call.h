@@ -4,6 +4,9 @@
 
 namespace fusor::cuda {
 
+// Whether cuDNN has planned the call.
+bool IsCudnnCall(const codegen::LibraryCall& call);
+
 // Makes calls that run cuDNN's execution plans (LibraryCall::plan), argument i
 // under the unique id i + 1, all with one handle: for the streams of one
 // thread. Null for calls without such a plan. Throws kDevice where there is no

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/storage.h"
 #include "runtime/backend_loader.h"
 
 namespace fusor::test {
@@ -9,6 +10,11 @@ namespace fusor::test {
 std::vector<ir::LibraryCandidate> ChannelsLastCompiler::Candidates(
     const ir::Node& node) const {
   std::vector<ir::LibraryCandidate> candidates = FakeCompiler::Candidates(node);
+  const bool copies = node.op_name() == "copy";
+  if (copies && codegen::IsView(node)) return {};
+  if (copies || node.attrs().Has("window")) {
+    candidates.at(0).algorithm = ir::kGeneratedAlgorithm;
+  }
   const auto lay_out = [](const ir::Value* value, ir::Layout& layout) {
     if (value->type().rank() == 4) layout = ir::ParseLayout("acdb");
   };

@@ -9,7 +9,8 @@
 namespace fusor::test {
 
 // Lays out convolutions and pooling as the CUDA backend does: activations in
-// NHWC, filters in KRSC.
+// NHWC, filters in KRSC. Pooling and copies into another order are generated
+// kernels, as there.
 class ChannelsLastCompiler : public FakeCompiler {
  public:
   using FakeCompiler::FakeCompiler;

@@ -6,6 +6,7 @@
 #include "runtime/cuda/cublaslt_call.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/matmul_plan.h"
+#include "runtime/cuda/memory_copy.h"
 #include "tests/runtime/cuda/stand_in_cublaslt.h"
 #include "tests/testing/library_call.h"
 
@@ -16,7 +17,8 @@ class StandInCompiler : public ChannelsLastCompiler {
  public:
   using ChannelsLastCompiler::ChannelsLastCompiler;
   void PrepareCall(codegen::LibraryCall& call) const override {
-    if (!cuda::PrepareMatmul(call)) ChannelsLastCompiler::PrepareCall(call);
+    if (cuda::PrepareMatmul(call) || cuda::PrepareMemoryCopy(call)) return;
+    ChannelsLastCompiler::PrepareCall(call);
   }
 };
 
@@ -66,6 +68,7 @@ std::unique_ptr<runtime::Device> StandInBackend::OpenDevice(
       [this, products = cuda::CublasltCalls()](const codegen::LibraryCall& call)
           -> std::unique_ptr<cuda::DeviceCall> {
         if (auto product = products(call)) return product;
+        if (auto copy = cuda::MakeMemoryCopy(call)) return copy;
         return std::make_unique<HostCall>(driver_, call);
       });
 }

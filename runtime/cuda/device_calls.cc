@@ -1,0 +1,28 @@
+#include "runtime/cuda/device_calls.h"
+
+#include "runtime/cuda/cublaslt_call.h"
+#include "runtime/cuda/cudnn_call.h"
+#include "runtime/cuda/matmul_plan.h"
+#include "runtime/cuda/memory_copy.h"
+
+namespace fusor::cuda {
+
+using codegen::LibraryCall;
+
+std::string_view LibraryOf(const LibraryCall& call) {
+  if (IsCudnnCall(call)) return "cudnn";
+  if (IsPreparedMatmul(call)) return "cublaslt";
+  return IsMemoryCopy(call) ? "driver" : "";
+}
+
+MakeDeviceCall DeviceCalls() {
+  return [cudnn = CudnnCalls(), cublaslt = CublasltCalls()](
+             const LibraryCall& call) -> std::unique_ptr<DeviceCall> {
+    const std::string_view library = LibraryOf(call);
+    if (library == "cudnn") return cudnn(call);
+    if (library == "cublaslt") return cublaslt(call);
+    return MakeMemoryCopy(call);
+  };
+}
+
+}  // namespace fusor::cuda
