@@ -2,9 +2,23 @@
 
 #include <array>
 
+#include "ir/support/environment.h"
 #include "ir/support/error.h"
+#include "runtime/cuda/cuda_libraries.h"
+#include "runtime/ranks/rank_place.h"
 
 namespace fusor::cuda {
+
+int DeviceOfRank() {
+  const int count = CountDevices();
+  if (count <= 1) return 0;
+  const runtime::RankPlace place = runtime::FindRankPlace(LauncherVariable);
+  FUSOR_CHECK(place.local_rank < count, kDevice,
+              "rank {}, number {} of this host: the driver offers {} devices, "
+              "expected one for each of {} ranks",
+              place.rank, place.local_rank, count, place.local_size);
+  return place.local_rank;
+}
 
 Context::Context(int ordinal) : driver_(LoadDriver()) {
   int count = 0;

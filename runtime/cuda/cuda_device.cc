@@ -211,8 +211,8 @@ std::string Upper(std::string text) {
 std::unique_ptr<runtime::Device> OpenCudaDevice(
     int ordinal, const runtime::BackendOptions& options,
     MakeDeviceCall make_call) {
-  return std::make_unique<CudaDevice>(ordinal, options.graph,
-                                      std::move(make_call));
+  return std::make_unique<CudaDevice>(ordinal == 0 ? DeviceOfRank() : ordinal,
+                                      options.graph, std::move(make_call));
 }
 
 CUstream DriverStreamOf(const runtime::Stream& stream) {
@@ -221,7 +221,7 @@ CUstream DriverStreamOf(const runtime::Stream& stream) {
 
 std::string TargetOfDevice() {
   if (CountDevices() == 0) return "";
-  const Context context(0);
+  const Context context(DeviceOfRank());
   std::string fits;
   for (const std::string& name : ir::TargetNames()) {
     const ir::Target target = ir::FindTarget(name);

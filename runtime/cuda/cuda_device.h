@@ -17,7 +17,9 @@ namespace fusor::cuda {
 // the driver's own needs.
 inline constexpr size_t kReservedBytes = size_t{384} << 20;
 
-// Throws kDevice when there is no such GPU, or no driver. `make_call` makes the
+// Device 0 is this rank's own (DeviceOfRank), the others those that the driver
+// has under these numbers. Throws kDevice when there is no such GPU, or no
+// driver. `make_call` makes the
 // library calls of plans; what it does not know is refused with kDevice when a
 // plan is loaded.
 std::unique_ptr<runtime::Device> OpenCudaDevice(
@@ -27,9 +29,9 @@ std::unique_ptr<runtime::Device> OpenCudaDevice(
 // The driver's stream behind one that such a device has made.
 CUstream DriverStreamOf(const runtime::Stream& stream);
 
-// The built-in description that fits GPU 0 best: of its name, else of its
-// compute capability. Empty where there is no driver or no GPU. Throws kDevice
-// for a GPU that none describes.
+// The built-in description that fits this rank's GPU best (DeviceOfRank): of
+// its name, else of its compute capability. Empty where there is no driver or
+// no GPU. Throws kDevice for a GPU that none describes.
 std::string TargetOfDevice();
 
 }  // namespace fusor::cuda

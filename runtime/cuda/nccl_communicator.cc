@@ -55,7 +55,7 @@ class NcclCommunicator : public runtime::Communicator {
   NcclCommunicator(runtime::TcpStore& store,
                    const runtime::CommunicatorOptions& options)
       : nccl_(LoadNccl()),
-        context_(0),
+        context_(DeviceOfRank()),
         timeout_(options.timeout),
         rank_(store.rank()),
         world_size_(store.world_size()) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 #include "codegen/compiler.h"
@@ -35,6 +36,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr int64_t kBatch = 4;
 
@@ -195,6 +197,43 @@ TEST(CudaDevice, LargeCopiesGoPieceByPiece) {
   EXPECT_EQ(backend.driver().problem(), "");
 }
 
+// A slot that is too small is replaced when what it held has been taken.
+TEST(CudaDevice, LargerCopiesWaitForThoseWhosePlaceTheyTake) {
+  StandInBackend backend({.seed = 5});
+  const auto device = backend.OpenDevice(0, {});
+  const auto stream = device->CreateStream();
+  constexpr size_t kBytes = 300'000;
+  const auto memory = device->Allocate(4 * kBytes);
+  auto* base = static_cast<char*>(memory->data());
+  const auto copy = [&](size_t place, size_t bytes) {
+    const std::vector<char> data(bytes, static_cast<char>('a' + place));
+    stream->CopyToDevice(base + place * kBytes, data.data(), bytes);
+  };
+  // Two slots, each used, each to grow.
+  copy(0, kBytes / 2);
+  copy(1, kBytes / 2);
+  backend.driver().TakeCalls();
+  copy(2, kBytes);
+  copy(3, kBytes);
+  const auto calls = backend.driver().TakeCalls();
+  for (auto at = calls.begin();;) {
+    at = std::find(at, calls.end(), "cuMemFreeHost");
+    if (at == calls.end()) break;
+    ASSERT_NE(at, calls.begin());
+    EXPECT_EQ(*(at - 1), "cuEventSynchronize");
+    ++at;
+  }
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "cuMemFreeHost"), 2);
+  std::vector<char> data(4 * kBytes);
+  stream->CopyToHost(data.data(), base, data.size());
+  stream->Synchronize();
+  for (size_t i = 0; i < data.size(); ++i) {
+    const size_t place = i / kBytes;
+    const bool copied = place >= 2 || i % kBytes < kBytes / 2;
+    ASSERT_EQ(data[i], copied ? static_cast<char>('a' + place) : '\0') << i;
+  }
+}
+
 TEST(CudaDevice, MemoryIsZeroAtFirst) {
   StandInBackend backend;
   const auto device = backend.OpenDevice(0, {});
@@ -247,6 +286,39 @@ TEST(CudaDevice, SaysWhichDevicesThereAre) {
               HasSubstr("CUDA device 3: the driver offers 1 devices"));
   EXPECT_EQ(backend.OpenDevice(0, {})->description(),
             "NVIDIA H200, sm_90, 132 multiprocessors");
+}
+
+// A rank that is shown several devices takes that of its number on the host;
+// one that is shown its own, that.
+TEST(CudaDevice, IsTheOneOfTheRank) {
+  const auto device_of = [](const char* local_rank, int devices) {
+    setenv("RANK", "5", 1);
+    setenv("WORLD_SIZE", "8", 1);
+    setenv("LOCAL_RANK", local_rank, 1);
+    setenv("LOCAL_WORLD_SIZE", "4", 1);
+    setenv("MASTER_ADDR", "localhost", 1);
+    setenv("MASTER_PORT", "12345", 1);
+    StandInBackend backend({.devices = devices});
+    try {
+      return backend.OpenDevice(0, {})->description();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDevice);
+      return std::string(error.what());
+    }
+  };
+  EXPECT_THAT(device_of("1", 2), StartsWith("NVIDIA H200 1, sm_90"));
+  EXPECT_THAT(device_of("0", 2), StartsWith("NVIDIA H200 0, sm_90"));
+  EXPECT_THAT(device_of("3", 1), StartsWith("NVIDIA H200, sm_90"));
+  EXPECT_EQ(device_of("3", 2),
+            "rank 5, number 3 of this host: the driver offers 2 devices, "
+            "expected one for each of 4 ranks");
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK",
+                           "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    unsetenv(name);
+  }
+  StandInBackend alone({.devices = 2});
+  EXPECT_THAT(alone.OpenDevice(0, {})->description(),
+              StartsWith("NVIDIA H200 0, sm_90"));
 }
 
 TEST(CudaDevice, RefusesLibraryCallsThatNobodyRuns) {

@@ -42,8 +42,11 @@ struct CUgraphExec_st {
 namespace fusor::test {
 namespace {
 
-// Lies beyond what any test may call: the primary context of device 0.
-CUcontext Primary() { return reinterpret_cast<CUcontext>(uintptr_t{0x10}); }
+// The primary context of a device.
+CUcontext Primary(CUdevice device) {
+  return reinterpret_cast<CUcontext>(uintptr_t{0x10} +
+                                     static_cast<uintptr_t>(device));
+}
 
 thread_local CUcontext current_context = nullptr;
 
@@ -239,18 +242,21 @@ CUresult cuGetErrorString(CUresult, const char** text) {
 }
 
 CUresult cuDeviceGetCount(int* count) {
-  *count = 1;
+  *count = The().options().devices;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   *device = ordinal;
-  return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  const bool known = ordinal >= 0 && ordinal < The().options().devices;
+  return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
-  std::snprintf(name, static_cast<size_t>(bytes), "%s",
-                The().options().name.c_str());
+CUresult cuDeviceGetName(char* name, int bytes, CUdevice device) {
+  const std::string number =
+      The().options().devices > 1 ? " " + std::to_string(device) : "";
+  std::snprintf(name, static_cast<size_t>(bytes), "%s%s",
+                The().options().name.c_str(), number.c_str());
   return CUDA_SUCCESS;
 }
 
@@ -271,8 +277,8 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
   }
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-  *context = Primary();
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  *context = Primary(device);
   return CUDA_SUCCESS;
 }
 
@@ -280,7 +286,10 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 
 CUresult cuCtxSetCurrent(CUcontext context) {
   current_context = context;
-  return context == Primary() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  for (int device = 0; device < The().options().devices; ++device) {
+    if (context == Primary(device)) return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuMemGetInfo(size_t* free, size_t* total) {

@@ -24,6 +24,7 @@ struct StandInOptions {
   int version = 13000;  // of the driver
   std::string name = "NVIDIA H200";
   int major = 9, minor = 0;  // compute capability
+  int devices = 1;           // alike but for their number
 };
 
 // What tests see of it.
