@@ -143,6 +143,7 @@ void EmulatedMachine::CompileTexts() const {
   for (const std::string& text : texts_) {
     if (!CompiledTexts().contains(text)) sources.push_back(text);
   }
+  if (sources.empty()) return;
   const auto module = std::make_shared<EmulatedModule>(sources);
   for (size_t i = 0; i < sources.size(); ++i) {
     CompiledTexts().try_emplace(sources[i], EmulatedText{module, i});

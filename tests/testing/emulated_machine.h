@@ -61,6 +61,7 @@ class EmulatedMachine {
   const std::string* AddText(const std::string& text) {
     return &*texts_.insert(text).first;
   }
+  void CompileTexts() const;
   void Launch(const std::string& text, const codegen::Kernel& kernel,
               void* const* args);
   void Launch(const std::string& text,
@@ -94,8 +95,6 @@ class EmulatedMachine {
   bool RunOne();
   void Forget();
   void CheckNotStuck(bool stuck);
-  void CompileTexts() const;
-
   std::mt19937_64 random_;
   std::vector<Queue> queues_;
   QueueClock issued_{};

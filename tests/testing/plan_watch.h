@@ -12,7 +12,7 @@
 namespace fusor::test {
 
 // Of each queue of a device, how many pieces of its work had ended.
-inline constexpr size_t kMaxQueues = 4;
+inline constexpr size_t kMaxQueues = 16;
 using QueueClock = std::array<int64_t, kMaxQueues>;
 
 // Looks on while a device runs a plan, and follows which value lies in every

@@ -11,17 +11,20 @@
 #include <numeric>
 #include <set>
 
+#include "tests/runtime/cuda/stand_in_capture.h"
 #include "tests/testing/emulated_machine.h"
 
 // What the driver's handles point to.
 struct CUstream_st {
   int queue = 0;
-  bool capturing = false;
-  std::vector<fusor::test::EmulatedMachine::Work> captured{};
+  std::shared_ptr<fusor::test::StandInCapture> capture{};  // it is part of
 };
 struct CUevent_st {
   bool timing = false;
   fusor::test::HappeningPtr last{};
+  // Of an event that was last recorded while its stream captured.
+  std::shared_ptr<fusor::test::StandInCapture> capture{};
+  int record = -1;
 };
 struct CUmod_st {
   const std::string* text = nullptr;
@@ -33,10 +36,11 @@ struct CUfunc_st {
   size_t num_params = 0;
 };
 struct CUgraph_st {
-  std::vector<fusor::test::EmulatedMachine::Work> work{};
+  std::shared_ptr<const fusor::test::StandInCapture> work{};
 };
 struct CUgraphExec_st {
-  std::vector<fusor::test::EmulatedMachine::Work> work{};
+  std::shared_ptr<const fusor::test::StandInCapture> work{};
+  std::vector<int> queues{};  // of its branches but the first
 };
 
 namespace fusor::test {
@@ -62,7 +66,7 @@ class Driver : public StandIn {
     pinned_.clear();
     calls_.clear();
     problem_.clear();
-    num_capturing_ = 0;
+    capture_ = nullptr;
   }
   std::vector<std::string> TakeCalls() override {
     return std::exchange(calls_, {});
@@ -74,6 +78,7 @@ class Driver : public StandIn {
           stream, [function, data](int, const QueueClock&) { function(data); });
     });
   }
+  void CompileTexts() override { machine_->CompileTexts(); }
   int64_t used_bytes() const override { return machine_->used_bytes(); }
   int64_t pinned_bytes() const override {
     return std::accumulate(
@@ -102,7 +107,7 @@ class Driver : public StandIn {
   template <typename Act>
   CUresult CallUncaptured(const char* name, Act act) {
     return Call(name, [&] {
-      return num_capturing_ == 0
+      return capture_ == nullptr
                  ? act()
                  : Break(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                          std::string(name) + " while a stream captures");
@@ -120,8 +125,8 @@ class Driver : public StandIn {
 
   CUresult Enqueue(CUstream to, Work work) {
     CUstream_st& stream = Stream(to);
-    if (stream.capturing) {
-      stream.captured.push_back(std::move(work));
+    if (stream.capture != nullptr) {
+      stream.capture->Add(&stream, std::move(work));
     } else {
       machine_->Add(stream.queue, std::move(work));
     }
@@ -154,7 +159,14 @@ class Driver : public StandIn {
     return queue;
   }
   void FreeQueue(int queue) { free_queues_.push_back(queue); }
-  void Capture(int change) { num_capturing_ += change; }
+  // One capture at a time.
+  void Open(std::shared_ptr<const StandInCapture> capture) {
+    capture_ = std::move(capture);
+  }
+  void Close() { capture_ = nullptr; }
+  bool IsOpen(const StandInCapture& capture) const {
+    return capture_.get() == &capture;
+  }
 
  private:
   StandInOptions options_;
@@ -164,7 +176,7 @@ class Driver : public StandIn {
   std::map<const char*, int64_t> pinned_;
   std::vector<std::string> calls_;
   std::string problem_;
-  int num_capturing_ = 0;
+  std::shared_ptr<const StandInCapture> capture_;
 };
 
 Driver& The() {
@@ -227,7 +239,15 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
       {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
       {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
       {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-       "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
+       "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+      {CUDA_ERROR_STREAM_CAPTURE_MERGE, "CUDA_ERROR_STREAM_CAPTURE_MERGE"},
+      {CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+       "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED"},
+      {CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+       "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"},
+      {CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+       "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"},
+      {CUDA_ERROR_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT"}};
   const auto it = names.find(error);
   if (it == names.end()) return CUDA_ERROR_INVALID_VALUE;
   *name = it->second;
@@ -290,6 +310,13 @@ CUresult cuCtxSetCurrent(CUcontext context) {
     if (context == Primary(device)) return CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxSynchronize() {
+  return The().CallUncaptured("cuCtxSynchronize", [] {
+    The().machine().RunAll();
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
@@ -437,8 +464,26 @@ CUresult cuStreamSynchronize(CUstream stream) {
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
-  return The().CallUncaptured("cuStreamWaitEvent", [&] {
-    The().machine().Wait(The().Stream(stream).queue, event->last);
+  return The().Call("cuStreamWaitEvent", [&] {
+    CUstream_st& waiting = The().Stream(stream);
+    if (event->capture != nullptr) {
+      if (!The().IsOpen(*event->capture)) {
+        return The().Break(CUDA_ERROR_CAPTURED_EVENT,
+                           "an event of a capture that has ended");
+      }
+      if (waiting.capture != nullptr && waiting.capture != event->capture) {
+        return The().Break(CUDA_ERROR_STREAM_CAPTURE_MERGE,
+                           "captures that wait for each other");
+      }
+      waiting.capture = event->capture;
+      waiting.capture->Wait(&waiting, event->record);
+      return CUDA_SUCCESS;
+    }
+    if (waiting.capture != nullptr) {
+      return The().Break(CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+                         "a capture that waits for what is not part of it");
+    }
+    The().machine().Wait(waiting.queue, event->last);
     return CUDA_SUCCESS;
   });
 }
@@ -457,15 +502,31 @@ CUresult cuEventDestroy(CUevent event) {
   });
 }
 
-CUresult cuEventRecord(CUevent event, CUstream stream) {
-  return The().CallUncaptured("cuEventRecord", [&] {
-    event->last = The().machine().Record(The().Stream(stream).queue);
+CUresult cuEventRecord(CUevent event, CUstream from) {
+  return The().Call("cuEventRecord", [&] {
+    CUstream_st& stream = The().Stream(from);
+    event->capture = stream.capture;
+    if (stream.capture != nullptr) {
+      event->record = stream.capture->Record(&stream);
+    } else {
+      event->last = The().machine().Record(stream.queue);
+    }
     return CUDA_SUCCESS;
   });
 }
 
+CUresult cuEventQuery(CUevent event) {
+  if (event->capture != nullptr) return CUDA_ERROR_CAPTURED_EVENT;
+  const bool happened = event->last == nullptr || event->last->happened;
+  return happened ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
 CUresult cuEventSynchronize(CUevent event) {
   return The().CallUncaptured("cuEventSynchronize", [&] {
+    if (event->capture != nullptr) {
+      return The().Break(CUDA_ERROR_CAPTURED_EVENT,
+                         "cuEventSynchronize of an event of a capture");
+    }
     if (event->last != nullptr) The().machine().RunUntil(event->last);
     return CUDA_SUCCESS;
   });
@@ -475,7 +536,8 @@ CUresult cuEventSynchronize(CUevent event) {
 CUresult cuEventElapsedTime(float* ms, CUevent start, CUevent end) {
   return The().Call("cuEventElapsedTime", [&] {
     for (const CUevent event : {start, end}) {
-      if (!event->timing || event->last == nullptr) {
+      if (!event->timing || event->last == nullptr ||
+          event->capture != nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
       }
       if (!event->last->happened) return CUDA_ERROR_NOT_READY;
@@ -551,20 +613,37 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   return The().LaunchHost(stream, function, data);
 }
 
-CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
   return The().CallUncaptured("cuStreamBeginCapture", [&] {
-    stream->capturing = true;
-    The().Capture(1);
+    // NCCL's and other threads go on meanwhile.
+    if (stream == nullptr || mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) {
+      return The().Break(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                         "a capture of the default stream, or of all threads");
+    }
+    stream->capture = std::make_shared<fusor::test::StandInCapture>(stream);
+    The().Open(stream->capture);
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   return The().Call("cuStreamEndCapture", [&] {
-    if (!stream->capturing) return CUDA_ERROR_ILLEGAL_STATE;
-    stream->capturing = false;
-    The().Capture(-1);
-    *graph = new CUgraph_st{std::exchange(stream->captured, {})};
+    *graph = nullptr;
+    const auto capture = stream->capture;
+    if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+    if (!capture->IsOrigin(stream)) {
+      return The().Break(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+                         "a capture ended on another stream than it began");
+    }
+    for (const CUstream_st* joined : capture->streams()) {
+      const_cast<CUstream_st*>(joined)->capture = nullptr;
+    }
+    The().Close();
+    if (!capture->Joined()) {
+      return The().Break(CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+                         "a capture ended before a stream that it forked");
+    }
+    *graph = new CUgraph_st{capture};
     return CUDA_SUCCESS;
   });
 }
@@ -572,14 +651,20 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 CUresult cuGraphInstantiate(CUgraphExec* executable, CUgraph graph,
                             unsigned long long) {
   return The().CallUncaptured("cuGraphInstantiate", [&] {
-    *executable = new CUgraphExec_st{graph->work};
+    auto* made = new CUgraphExec_st{graph->work};
+    for (int b = 1; b < graph->work->num_branches(); ++b) {
+      made->queues.push_back(The().TakeQueue());
+    }
+    *executable = made;
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
-  return The().Call("cuGraphLaunch", [&] {
-    for (const auto& work : graph->work) The().Enqueue(stream, work);
+  return The().CallUncaptured("cuGraphLaunch", [&] {
+    std::vector<int> queues{The().Stream(stream).queue};
+    queues.insert(queues.end(), graph->queues.begin(), graph->queues.end());
+    graph->work->Replay(The().machine(), queues);
     return CUDA_SUCCESS;
   });
 }
@@ -587,6 +672,7 @@ CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
 CUresult cuGraphExecDestroy(CUgraphExec graph) {
   return The().Call("cuGraphExecDestroy", [&] {
     The().machine().RunAll();
+    for (const int queue : graph->queues) The().FreeQueue(queue);
     delete graph;
     return CUDA_SUCCESS;
   });

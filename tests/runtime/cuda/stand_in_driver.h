@@ -8,7 +8,9 @@
 //
 // It is stricter than a driver need be: a call needs a current context, an
 // asynchronous copy from the host pinned memory, and nothing may be awaited,
-// allocated or freed while a stream captures. Memory is full of garbage.
+// allocated or freed while a stream captures. Other streams join a capture by
+// its events, and must be joined again, as a driver has it: stand_in_capture.h.
+// Memory is full of garbage.
 
 #include <cuda.h>
 
@@ -42,6 +44,8 @@ class StandIn {
   // live as long as that.
   virtual CUresult LaunchHost(CUstream stream, CUhostFn function,
                               void* data) = 0;
+  // Of all modules that are loaded, which else waits for the first launch.
+  virtual void CompileTexts() = 0;
   virtual int64_t used_bytes() const = 0;  // of device memory
   virtual int64_t pinned_bytes() const = 0;
 };

@@ -1,0 +1,124 @@
+// What the stand-in driver makes of a capture over several streams: a driver's
+// rules, which plans with collectives have to keep.
+
+#include <gtest/gtest.h>
+
+#include "runtime/cuda/context.h"
+#include "tests/runtime/cuda/stand_in_driver.h"
+
+namespace fusor::test {
+namespace {
+
+class StandInCaptures : public ::testing::Test {
+ protected:
+  StandInCaptures() : stand_in_(LoadStandIn()), context_(0) {
+    driver_.cuStreamCreate(&first_, CU_STREAM_NON_BLOCKING);
+    driver_.cuStreamCreate(&second_, CU_STREAM_NON_BLOCKING);
+    driver_.cuMemAlloc(&memory_, sizeof(int));
+  }
+  ~StandInCaptures() override {
+    driver_.cuMemFree(memory_);
+    driver_.cuStreamDestroy(second_);
+    driver_.cuStreamDestroy(first_);
+  }
+
+  CUresult Begin() {
+    return driver_.cuStreamBeginCapture(first_,
+                                        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  }
+  // What `later` is given from now on runs after what `sooner` has.
+  CUresult Order(CUstream later, CUstream sooner) {
+    driver_.cuEventRecord(event_.get(), sooner);
+    return driver_.cuStreamWaitEvent(later, event_.get(), 0);
+  }
+  CUresult Fill(CUstream stream, unsigned char byte) {
+    return driver_.cuMemsetD8Async(memory_, byte, sizeof(int), stream);
+  }
+  CUresult End() { return driver_.cuStreamEndCapture(first_, &graph_); }
+
+  StandIn& stand_in_;
+  const cuda::Context context_;
+  const cuda::Driver& driver_ = context_.Enter();
+  cuda::DriverEvent event_{context_, false};
+  CUstream first_ = nullptr, second_ = nullptr;
+  CUdeviceptr memory_ = 0;
+  CUgraph graph_ = nullptr;
+};
+
+TEST_F(StandInCaptures, RunBranchesInTheOrderOfEvents) {
+  ASSERT_EQ(Begin(), CUDA_SUCCESS);
+  Fill(first_, 1);
+  ASSERT_EQ(Order(second_, first_), CUDA_SUCCESS);
+  Fill(second_, 2);
+  ASSERT_EQ(Order(first_, second_), CUDA_SUCCESS);
+  ASSERT_EQ(End(), CUDA_SUCCESS);
+  CUgraphExec executable = nullptr;
+  ASSERT_EQ(driver_.cuGraphInstantiate(&executable, graph_, 0), CUDA_SUCCESS);
+  for (int run = 0; run < 20; ++run) {
+    Fill(first_, 0);
+    ASSERT_EQ(driver_.cuGraphLaunch(executable, first_), CUDA_SUCCESS);
+    int value = 0;
+    driver_.cuMemcpyDtoHAsync(&value, memory_, sizeof(value), first_);
+    ASSERT_EQ(driver_.cuStreamSynchronize(first_), CUDA_SUCCESS);
+    EXPECT_EQ(value, 0x02020202);
+  }
+  driver_.cuGraphExecDestroy(executable);
+  driver_.cuGraphDestroy(graph_);
+}
+
+TEST_F(StandInCaptures, EndOnlyWhenAllStreamsAreJoined) {
+  Begin();
+  Order(second_, first_);
+  Fill(second_, 1);
+  EXPECT_EQ(End(), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+  EXPECT_EQ(graph_, nullptr);
+  // Streams are free again.
+  EXPECT_EQ(driver_.cuStreamSynchronize(second_), CUDA_SUCCESS);
+}
+
+TEST_F(StandInCaptures, EndWhereTheyBegan) {
+  Begin();
+  Order(second_, first_);
+  EXPECT_EQ(driver_.cuStreamEndCapture(second_, &graph_),
+            CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  End();
+  driver_.cuGraphDestroy(graph_);
+}
+
+TEST_F(StandInCaptures, WaitForNothingOutside) {
+  driver_.cuEventRecord(event_.get(), second_);
+  Begin();
+  EXPECT_EQ(driver_.cuStreamWaitEvent(first_, event_.get(), 0),
+            CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  End();
+  driver_.cuGraphDestroy(graph_);
+}
+
+TEST_F(StandInCaptures, HaveEventsThatNobodyOutsideMayUse) {
+  Begin();
+  driver_.cuEventRecord(event_.get(), first_);
+  EXPECT_EQ(driver_.cuEventQuery(event_.get()), CUDA_ERROR_CAPTURED_EVENT);
+  End();
+  driver_.cuGraphDestroy(graph_);
+  EXPECT_EQ(driver_.cuStreamWaitEvent(second_, event_.get(), 0),
+            CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_EQ(driver_.cuEventSynchronize(event_.get()),
+            CUDA_ERROR_CAPTURED_EVENT);
+  // Until it is recorded again.
+  driver_.cuEventRecord(event_.get(), first_);
+  EXPECT_EQ(driver_.cuEventSynchronize(event_.get()), CUDA_SUCCESS);
+}
+
+TEST_F(StandInCaptures, AllocateAndAwaitNothing) {
+  Begin();
+  CUdeviceptr more = 0;
+  EXPECT_EQ(driver_.cuMemAlloc(&more, 4),
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(driver_.cuStreamSynchronize(second_),
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  End();
+  driver_.cuGraphDestroy(graph_);
+}
+
+}  // namespace
+}  // namespace fusor::test
