@@ -114,7 +114,7 @@ struct BackendEntry {
   const char* build_id;  // kBuildId of the generated runtime/build_id.h
   std::unique_ptr<Backend> (*create)();
 };
-inline constexpr int kBackendAbiVersion = 3;
+inline constexpr int kBackendAbiVersion = 4;
 inline constexpr char kBackendEntry[] = "FusorBackendEntry";
 const char* BuildId();
 

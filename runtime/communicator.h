@@ -4,8 +4,12 @@
 // communicator a process; all ranks start the same collectives in the same
 // order, and they run one after the other beside the work of other streams.
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +17,9 @@
 
 namespace fusor::runtime {
 
+class Device;
+class Executable;
+class Memory;
 class Stream;
 
 enum class CollectiveKind : uint8_t {
@@ -33,6 +40,11 @@ struct Collective {
     void* target = nullptr;        // all ranks' parts, or this rank's
     int64_t elements = 0;          // of source
     int64_t part = 0;              // of each rank
+
+    // What the source has of part `rank`.
+    int64_t PartElements(int rank) const {
+      return std::clamp<int64_t>(elements - rank * part, 0, part);
+    }
   };
 
   CollectiveKind kind = CollectiveKind::kAllReduce;
@@ -76,15 +88,31 @@ class Communicator {
   virtual int world_size() const = 0;
   virtual std::string description() const = 0;  // "gloo over 10.0.0.1"
 
-  // Memory that collectives will use again and again; registered where the
-  // transport gains by it. Must be told by all ranks or by none.
-  virtual void Register(void* memory, size_t bytes);
+  // Device memory for collectives, as Device::Allocate's; registered where the
+  // transport gains by it. All ranks allocate the same, in the same order. The
+  // communicator must outlive it.
+  virtual std::unique_ptr<Memory> Allocate(Device& device, size_t bytes);
+
+  // Makes ready what a collective of this kind, size and type needs besides its
+  // data, so that Start allocates nothing; where nobody has, Start does it.
+  virtual void Prepare(const Collective& collective);
 
   // Runs it once the work that `stream` has been given has ended; returns at
   // once, without allocation. Returns its number, from 0.
   virtual int64_t Start(const Collective& collective, Stream& stream) = 0;
   // What `stream` is given from now on runs once the collective has ended.
   virtual void Wait(int64_t number, Stream& stream) = 0;
+  // As Stream::Capture, of work that starts collectives and waits for all of
+  // them: to be launched on the same stream, by all ranks in the same order of
+  // collectives. Null, and `work` is not called, where the transport or the
+  // stream has no such thing. The communicator must outlive it.
+  virtual std::unique_ptr<Executable> Capture(
+      Stream& stream, const std::function<void()>& work);
+
+  // Throws what has gone wrong so far. A stream that waits for a collective
+  // that fails goes on all the same: when all that it was given has ended and
+  // this does not throw, the results are sound.
+  virtual void Check();
 
   // From any thread: ends all that runs, and is to come, with an error. Returns
   // at once.

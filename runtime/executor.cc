@@ -88,7 +88,9 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
     for (int arg : plan_.steps[i].args) {
       launches_[i].args.push_back(addresses_[arg]);
     }
-    if (launches_[i].executable == nullptr) BindCollective(launches_[i]);
+    if (launches_[i].executable != nullptr) continue;
+    BindCollective(launches_[i]);
+    communicator_->Prepare(launches_[i].collective);
   }
   for (const codegen::Plan::Constant& constant : plan_.constants) {
     stream.CopyToDevice(addresses_[constant.buffer], constant.bytes.data(),
@@ -96,10 +98,11 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
   }
   stream.Synchronize();
   captured_.reset();
-  if (!numbers_.empty()) return;
-  captured_ = stream.Capture([&] {
+  const auto work = [&] {
     for (size_t i = 0; i < launches_.size(); ++i) RunStep(i, stream);
-  });
+  };
+  captured_ = numbers_.empty() ? stream.Capture(work)
+                               : communicator_->Capture(stream, work);
 }
 
 void Executor::BindCollective(Launch& launch) {

@@ -30,12 +30,15 @@ class Executor {
   // called once, and again when an arena has moved.
   void Bind(const ArenaBases& bases, Stream& stream);
 
+  // Forgets what Bind has captured: before an arena goes away.
+  void Unbind() { captured_.reset(); }
+
   // Address of one of the plan's buffers. REQUIRES: bound.
   void* address(int buffer) const { return addresses_[buffer]; }
 
   // Enqueues every step of the plan, as what Bind has captured of them where
-  // the stream does that: not with collectives. REQUIRES: bound, to the same
-  // stream.
+  // the stream does that and, if there are collectives, the communicator, too.
+  // REQUIRES: bound, to the same stream.
   void Run(Stream& stream);
   // Enqueues one step, for profiles. A run is all of them, in order.
   void RunStep(size_t step, Stream& stream);

@@ -88,12 +88,15 @@ void Session::PlaceArenas(Program& program) {
     const size_t bytes = std::max<size_t>(static_cast<size_t>(arena.bytes), 1);
     program.arenas.emplace_back();
     if (arena.kind == ArenaKind::kState) {
-      if (state_ == nullptr) state_ = device_->Allocate(bytes);
+      if (state_ == nullptr) state_ = AllocateShared(bytes);
     } else if (arena.kind == ArenaKind::kTemporary) {
       if (temporary_ == nullptr || temporary_->bytes() < bytes) {
         moved = temporary_ != nullptr;
+        for (const auto& other : programs_) {
+          if (other->executor != nullptr) other->executor->Unbind();
+        }
         temporary_.reset();
-        temporary_ = device_->Allocate(bytes);
+        temporary_ = AllocateShared(bytes);
       }
     } else {
       program.arenas.back() = device_->Allocate(bytes);
@@ -104,6 +107,12 @@ void Session::PlaceArenas(Program& program) {
     if (!moved && other.get() != &program) continue;
     BindProgram(*other);
   }
+}
+
+// Where collectives find their data.
+std::unique_ptr<Memory> Session::AllocateShared(size_t bytes) {
+  return communicator_ == nullptr ? device_->Allocate(bytes)
+                                  : communicator_->Allocate(*device_, bytes);
 }
 
 void Session::BindProgram(Program& program) {
@@ -151,13 +160,19 @@ void Session::InitializeState(uint64_t seed) {
   }
 }
 
+// What the stream has waited for is not there when a collective has failed.
+void Session::Synchronize() const {
+  stream_->Synchronize();
+  if (communicator_ != nullptr) communicator_->Check();
+}
+
 std::vector<float> Session::ReadState(const std::string& name) const {
   const StateLayout::Entry& entry = FindState(name);
   std::vector<char> bytes(static_cast<size_t>(entry.type.num_bytes()));
   stream_->CopyToHost(bytes.data(),
                       static_cast<char*>(state_->data()) + entry.offset,
                       bytes.size());
-  stream_->Synchronize();
+  Synchronize();
   const ir::Tensor tensor = ir::LoadTensor(entry.type, bytes.data());
   return {tensor.data.begin(), tensor.data.end()};
 }
@@ -179,7 +194,7 @@ void Session::StoreState(const StateLayout::Entry& entry,
   ir::StoreTensor({entry.type, std::move(elements)}, bytes.data());
   stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
                         bytes.data(), bytes.size());
-  stream_->Synchronize();
+  Synchronize();
 }
 
 void Session::WriteCopies(const std::string& weight,
@@ -214,7 +229,7 @@ void Session::CopyState(std::span<uint8_t> bytes) const {
   FUSOR_ASSERT(static_cast<int64_t>(bytes.size()) == state_layout_.bytes,
                "{} bytes for a state of {}", bytes.size(), state_layout_.bytes);
   stream_->CopyToHost(bytes.data(), state_->data(), bytes.size());
-  stream_->Synchronize();
+  Synchronize();
 }
 
 void Session::WriteStateBytes(const std::string& name,
@@ -228,7 +243,7 @@ void Session::WriteStateBytes(const std::string& name,
   ir::FromRowMajor(entry.type, row_major, bytes);
   stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
                         bytes.data(), bytes.size());
-  stream_->Synchronize();
+  Synchronize();
   if (!IsParameter(StateRole(name))) return;
   WriteCopies(name, ir::LoadTensor(LogicalType(name), row_major.data()).data);
 }
@@ -248,7 +263,7 @@ void Session::Broadcast(int64_t offset, int64_t bytes) {
                       .elements = bytes,
                       .dtype = ir::DType::kU8},
                      *stream_);
-  stream_->Synchronize();
+  Synchronize();
 }
 
 void Session::BroadcastState() {
@@ -279,7 +294,7 @@ void Session::SumOverRanks(std::span<double> numbers) {
                       .dtype = ir::DType::kF64},
                      *stream_);
   stream_->CopyToHost(numbers.data(), numbers_->data(), numbers.size_bytes());
-  stream_->Synchronize();
+  Synchronize();
 }
 
 bool Session::HasInput(int program, const std::string& name) const {
@@ -325,7 +340,7 @@ void Session::Step(int program) {
   for (size_t i = 0; i < executor.num_steps(); ++i) {
     observer_->Before(*this, program, i);
     executor.RunStep(i, *stream_);
-    stream_->Synchronize();
+    Synchronize();
     observer_->After(*this, program, i);
   }
 }
@@ -335,7 +350,7 @@ std::vector<uint8_t> Session::ReadBuffer(int program, int buffer) const {
   const codegen::Buffer& b = p.compiled.plan.buffers[buffer];
   std::vector<uint8_t> bytes(static_cast<size_t>(b.bytes));
   stream_->CopyToHost(bytes.data(), p.executor->address(buffer), bytes.size());
-  stream_->Synchronize();
+  Synchronize();
   return codegen::Unpacked(b, std::move(bytes));
 }
 
@@ -354,7 +369,7 @@ double Session::ReadScalar(int program, int output) {
   } else {
     stream_->CopyToHost(&narrow, address, sizeof(narrow));
   }
-  stream_->Synchronize();
+  Synchronize();
   return dtype == ir::DType::kF64 ? wide : narrow;
 }
 
@@ -377,13 +392,13 @@ std::vector<double> Session::ProfileStep(int program) {
   for (size_t i = 0; i <= executor.num_steps(); ++i) {
     events.push_back(device_->CreateEvent());
   }
-  stream_->Synchronize();
+  Synchronize();
   stream_->Record(*events[0]);
   for (size_t i = 0; i < executor.num_steps(); ++i) {
     executor.RunStep(i, *stream_);
     stream_->Record(*events[i + 1]);
   }
-  stream_->Synchronize();
+  Synchronize();
   std::vector<double> ms;
   for (size_t i = 0; i < executor.num_steps(); ++i) {
     ms.push_back(events[i + 1]->ElapsedMs(*events[i]));

@@ -143,6 +143,7 @@ class Session {
 
  private:
   struct Program;
+  void Synchronize() const;
   const codegen::StateLayout::Entry& FindState(const std::string& name) const;
   // Row-major elements, rounded to the entry's dtype.
   void StoreState(const codegen::StateLayout::Entry& entry,
@@ -154,6 +155,7 @@ class Session {
   void Broadcast(int64_t offset, int64_t bytes);
   void CheckState(const codegen::Plan& plan) const;
   void PlaceArenas(Program& program);
+  std::unique_ptr<Memory> AllocateShared(size_t bytes);
   void BindProgram(Program& program);
 
   Backend& backend_;

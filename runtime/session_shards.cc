@@ -49,7 +49,7 @@ void Session::StoreShard(const std::string& name,
               part.begin());
   stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
                         part.data(), part.size());
-  stream_->Synchronize();
+  Synchronize();
 }
 
 void Session::ScatterShards() {
@@ -65,7 +65,7 @@ void Session::ScatterShards() {
                         .dtype = ir::DType::kU8},
                        *stream_);
     stream_->CopyToHost(whole.data(), memory->data(), whole.size());
-    stream_->Synchronize();
+    Synchronize();
     StoreShard(entry.name, whole);
   }
   wholes_.clear();
@@ -82,7 +82,7 @@ std::vector<uint8_t> Session::GatherShard(const std::string& name) const {
   stream_->CopyToHost(own.data(),
                       static_cast<char*>(state_->data()) + entry.offset,
                       own.size());
-  stream_->Synchronize();
+  Synchronize();
   std::vector<uint8_t> whole = GatherBytes(own);
   whole.resize(static_cast<size_t>(LogicalType(name).num_bytes()));
   return whole;
@@ -101,7 +101,7 @@ std::vector<uint8_t> Session::GatherBytes(std::span<const uint8_t> own) const {
                       .dtype = ir::DType::kU8},
                      *stream_);
   stream_->CopyToHost(all.data(), memory->data(), all.size());
-  stream_->Synchronize();
+  Synchronize();
   return all;
 }
 

@@ -54,7 +54,9 @@ class CudaBackend : public runtime::Backend {
   std::unique_ptr<runtime::Communicator> Connect(
       runtime::TcpStore& store,
       const runtime::CommunicatorOptions& options) override {
-    return ConnectNccl(store, options);
+    return ConnectNccl(
+        store, options,
+        options.deterministic ? CreateCompiler("", {}) : nullptr);
   }
 #endif
 };

@@ -24,6 +24,7 @@ inline constexpr int kLeastDriverVersion = 13000;
   F(cuDevicePrimaryCtxRetain)     \
   F(cuDevicePrimaryCtxRelease)    \
   F(cuCtxSetCurrent)              \
+  F(cuCtxSynchronize)             \
   F(cuMemGetInfo)                 \
   F(cuMemAlloc)                   \
   F(cuMemFree)                    \
@@ -48,6 +49,7 @@ inline constexpr int kLeastDriverVersion = 13000;
   F(cuEventCreate)                \
   F(cuEventDestroy)               \
   F(cuEventRecord)                \
+  F(cuEventQuery)                 \
   F(cuEventSynchronize)           \
   F(cuEventElapsedTime)           \
   F(cuModuleLoadData)             \

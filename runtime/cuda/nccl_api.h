@@ -18,6 +18,8 @@ namespace fusor::cuda {
   F(ncclCommFinalize)           \
   F(ncclCommDestroy)            \
   F(ncclCommAbort)              \
+  F(ncclMemAlloc)               \
+  F(ncclMemFree)                \
   F(ncclCommRegister)           \
   F(ncclCommDeregister)         \
   F(ncclAllReduce)              \
@@ -25,6 +27,8 @@ namespace fusor::cuda {
   F(ncclAllGather)              \
   F(ncclBroadcast)              \
   F(ncclReduce)                 \
+  F(ncclSend)                   \
+  F(ncclRecv)                   \
   F(ncclGroupStart)             \
   F(ncclGroupEnd)
 

@@ -148,8 +148,18 @@ class HostCommunicator : public Communicator {
 }  // namespace
 
 Communicator::~Communicator() = default;
-void Communicator::Register(void*, size_t) {}
+void Communicator::Prepare(const Collective&) {}
+void Communicator::Check() {}
 HostCollectives::~HostCollectives() = default;
+
+std::unique_ptr<Memory> Communicator::Allocate(Device& device, size_t bytes) {
+  return device.Allocate(bytes);
+}
+
+std::unique_ptr<Executable> Communicator::Capture(
+    Stream&, const std::function<void()>&) {
+  return nullptr;
+}
 
 std::string_view CollectiveName(CollectiveKind kind) {
   constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter",

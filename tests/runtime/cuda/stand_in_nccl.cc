@@ -1,13 +1,17 @@
 // NCCL without GPUs, for processes of one machine: a shared object under NCCL's
 // own name. Ranks meet in a file that all of them map; collectives are
 // functions of the host in the stream of the stand-in driver, and block there,
-// as kernels do, until all ranks have come. Sums add rank 0's elements first.
+// as kernels do, until all ranks have come. Sums add the last rank's elements
+// first.
 //
 // Half of the calls are not done when they return (ncclInProgress) but when
-// they are asked about. FusorPlantNcclFault plants a fault in this process:
+// they are asked about. FusorPlantNcclFault plants a fault in this process,
+// beside those before it:
 //   hang_init     never joins
+//   error_init    cannot join, which only polling tells
 //   hang_at:N     collective N, from 1, never ends
 //   error_at:N    collective N fails, which only polling tells
+//   refuse_at:N   the call of collective N is refused
 //   hang_abort    ncclCommAbort does not return
 
 #include <fcntl.h>
@@ -16,15 +20,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -40,14 +49,15 @@ namespace fusor::test {
 namespace {
 
 constexpr int kMaxRanks = 4;
-constexpr size_t kSlotBytes = size_t{16} << 20;
+constexpr size_t kSlotBytes = size_t{64} << 20;
 
 enum class Op : int {
   kAllReduce,
   kReduce,
   kReduceScatter,
   kAllGather,
-  kBroadcast
+  kBroadcast,
+  kExchange  // all sends and receives of a group
 };
 
 struct Terms {
@@ -55,8 +65,20 @@ struct Terms {
   size_t bytes;  // that each rank sends
   int type;
   int root;
-  bool operator==(const Terms&) const = default;
+  // Of an exchange: bytes to each rank, and expected from each.
+  std::array<size_t, kMaxRanks> to{}, from{};
 };
+
+// Whether rank `me` and rank `other` speak of the same collective.
+bool Agree(const Terms& mine, int me, const Terms& theirs, int other) {
+  if (mine.op != theirs.op) return false;
+  if (mine.op == Op::kExchange) {
+    return mine.to[other] == theirs.from[me] &&
+           mine.from[other] == theirs.to[me];
+  }
+  return mine.bytes == theirs.bytes && mine.type == theirs.type &&
+         mine.root == theirs.root;
+}
 
 // What all ranks map.
 struct Shared {
@@ -66,17 +88,26 @@ struct Shared {
   std::array<std::array<std::array<char, kSlotBytes>, kMaxRanks>, 2> data;
 };
 
-std::string& Fault() {
-  static std::string fault;
-  return fault;
+std::vector<std::string>& Faults() {
+  static std::vector<std::string> faults;
+  return faults;
 }
 
-// N of "word:N"; 0 for another fault.
-int64_t FaultAt(const std::string& word) {
-  const std::string& fault = Fault();
-  return fault.starts_with(word + ":")
-             ? std::stoll(fault.substr(word.size() + 1))
-             : 0;
+bool IsPlanted(const std::string& fault) {
+  return std::find(Faults().begin(), Faults().end(), fault) != Faults().end();
+}
+
+bool IsPlanted(const std::string& fault, int64_t number) {
+  return IsPlanted(fmt::format("{}:{}", fault, number));
+}
+
+std::set<void*>& Allocated() {
+  static std::set<void*> memory;
+  return memory;
+}
+std::set<void*>& Registered() {
+  static std::set<void*> memory;
+  return memory;
 }
 
 void Nap() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
@@ -104,9 +135,11 @@ struct ncclComm {
   int rank = 0;
   int ranks = 0;
   int64_t calls = 0;
+  int64_t asked = 0;        // collectives that were asked for
   int64_t collectives = 0;  // that have begun
   std::atomic<bool> aborted = false;
   std::atomic<ncclResult_t> error = ncclSuccess;
+  std::set<void*> registered{};
   std::mutex mutex;                    // of the rest
   std::function<void()> unfinished{};  // of a call that is not done
   std::thread::id caller{};
@@ -115,12 +148,49 @@ struct ncclComm {
 namespace fusor::test {
 namespace {
 
+// What goes to a rank, or comes from it.
+struct Message {
+  int rank;
+  char* data;
+  size_t bytes;
+};
+
 struct Job {
   ncclComm* comm;
   Terms terms;
-  const char* from;
-  char* to;
+  const char* from = nullptr;
+  char* to = nullptr;
+  std::vector<Message> sent{}, received{};  // of an exchange
 };
+
+// All that a rank sends, in the order of those that it goes to.
+void Pack(const Job& job, char* to) {
+  if (job.terms.op != Op::kExchange) {
+    std::memcpy(to, job.from, job.terms.bytes);
+    return;
+  }
+  for (int r = 0; r < job.comm->ranks; ++r) {
+    for (const Message& message : job.sent) {
+      if (message.rank != r) continue;
+      std::memcpy(to, message.data, message.bytes);
+      to += message.bytes;
+    }
+  }
+}
+
+void Unpack(const Job& job, const std::array<Terms, kMaxRanks>& terms,
+            const std::array<const char*, kMaxRanks>& parts) {
+  for (int r = 0; r < job.comm->ranks; ++r) {
+    const auto& to = terms[r].to;
+    const char* from =
+        std::accumulate(to.begin(), to.begin() + job.comm->rank, parts[r]);
+    for (const Message& message : job.received) {
+      if (message.rank != r) continue;
+      std::memcpy(message.data, from, message.bytes);
+      from += message.bytes;
+    }
+  }
+}
 
 void SumUp(const Job& job, const std::array<const char*, kMaxRanks>& parts,
            size_t offset, size_t bytes) {
@@ -129,7 +199,7 @@ void SumUp(const Job& job, const std::array<const char*, kMaxRanks>& parts,
   const ir::TensorType type{dtype, {n}, {}};
   const bool wide = dtype == ir::DType::kF64;
   ir::Tensor sum{type, std::vector<double>(static_cast<size_t>(n), 0)};
-  for (int r = 0; r < job.comm->ranks; ++r) {
+  for (int r = job.comm->ranks - 1; r >= 0; --r) {
     const ir::Tensor part = ir::LoadTensor(type, parts[r] + offset);
     for (size_t i = 0; i < sum.data.size(); ++i) {
       const double x = sum.data[i] + part.data[i];
@@ -141,13 +211,13 @@ void SumUp(const Job& job, const std::array<const char*, kMaxRanks>& parts,
 }
 
 // False when it has been given up, or failed.
-bool Exchange(const Job& job, int64_t number,
-              std::array<const char*, kMaxRanks>& parts) {
+bool Meet(const Job& job, int64_t number,
+          std::array<const char*, kMaxRanks>& parts) {
   ncclComm& comm = *job.comm;
   Shared& shared = *comm.shared;
   const auto half = static_cast<size_t>(number % 2);
   shared.terms[half][comm.rank] = job.terms;
-  std::memcpy(shared.data[half][comm.rank].data(), job.from, job.terms.bytes);
+  Pack(job, shared.data[half][comm.rank].data());
   shared.posted[comm.rank] = number;
   for (int r = 0; r < comm.ranks; ++r) {
     while (shared.posted[r] < number) {
@@ -155,27 +225,28 @@ bool Exchange(const Job& job, int64_t number,
       Nap();
     }
     parts[r] = shared.data[half][r].data();
-    if (shared.terms[half][r] == job.terms) continue;
+    if (Agree(job.terms, comm.rank, shared.terms[half][r], r)) continue;
     comm.error = ncclInvalidUsage;
     return false;
   }
   return true;
 }
 
+// A kernel that cannot go on waits until it is aborted.
+void AwaitAbort(const ncclComm& comm) {
+  while (!comm.aborted) Nap();
+}
+
 void Run(const Job& job) {
   ncclComm& comm = *job.comm;
-  if (comm.aborted || comm.error != ncclSuccess) return;
+  if (comm.aborted) return;
   const int64_t number = ++comm.collectives;
-  if (number == FaultAt("error_at")) {
-    comm.error = ncclRemoteError;
-    return;
-  }
-  while (number == FaultAt("hang_at")) {
-    if (comm.aborted) return;
-    Nap();
+  if (IsPlanted("error_at", number)) comm.error = ncclRemoteError;
+  if (IsPlanted("hang_at", number) || comm.error != ncclSuccess) {
+    return AwaitAbort(comm);
   }
   std::array<const char*, kMaxRanks> parts{};
-  if (!Exchange(job, number, parts)) return;
+  if (!Meet(job, number, parts)) return AwaitAbort(comm);
   const size_t bytes = job.terms.bytes;
   switch (job.terms.op) {
     case Op::kAllReduce:
@@ -193,27 +264,28 @@ void Run(const Job& job) {
       return;
     case Op::kBroadcast:
       std::memcpy(job.to, parts[job.terms.root], bytes);
+      return;
+    case Op::kExchange:
+      Unpack(job, comm.shared->terms[static_cast<size_t>(number % 2)], parts);
   }
 }
 
 // Between ncclGroupStart and ncclGroupEnd: what is to be done then.
 thread_local bool grouping = false;
 thread_local std::vector<std::function<void()>> group;
+thread_local std::optional<Job> exchange;
+thread_local CUstream exchange_stream = nullptr;
 
-ncclResult_t Launch(const Job& job, CUstream stream) {
-  ncclComm& comm = *job.comm;
-  if (comm.aborted || job.terms.bytes > kSlotBytes) return ncclInvalidUsage;
-  const auto launch = [job, stream] {
-    const auto run = [](void* data) {
-      const std::unique_ptr<Job> owned(static_cast<Job*>(data));
-      Run(*owned);
-    };
-    FusorStandIn()->LaunchHost(stream, run, new Job(job));
-  };
-  if (grouping) {
-    group.push_back(launch);
-    return ncclInProgress;
-  }
+// In a graph it runs again and again: jobs are never forgotten.
+void Enqueue(const Job& job, CUstream stream) {
+  static std::deque<Job> jobs;
+  jobs.push_back(job);
+  const auto run = [](void* data) { Run(*static_cast<const Job*>(data)); };
+  FusorStandIn()->LaunchHost(stream, run, &jobs.back());
+}
+
+// A call is done at once, or when it is asked about.
+ncclResult_t Finish(ncclComm& comm, const std::function<void()>& launch) {
   const std::lock_guard lock(comm.mutex);
   if (comm.unfinished) return ncclInvalidUsage;
   if (++comm.calls % 2 == 0) {
@@ -225,6 +297,38 @@ ncclResult_t Launch(const Job& job, CUstream stream) {
   return ncclInProgress;
 }
 
+bool Refused(ncclComm& comm) {
+  return comm.aborted || IsPlanted("refuse_at", ++comm.asked);
+}
+
+ncclResult_t Launch(const Job& job, CUstream stream) {
+  if (Refused(*job.comm) || job.terms.bytes > kSlotBytes) {
+    return ncclInvalidUsage;
+  }
+  const auto launch = [job, stream] { Enqueue(job, stream); };
+  if (!grouping) return Finish(*job.comm, launch);
+  group.emplace_back(launch);
+  return ncclInProgress;
+}
+
+// Alone each would wait for the other.
+ncclResult_t Exchange(ncclComm_t comm, CUstream stream, Message message,
+                      bool sends) {
+  if (!grouping || message.rank >= comm->ranks) return ncclInvalidUsage;
+  if (!exchange) {
+    exchange = Job{comm, {Op::kExchange, 0, ncclInt8, 0}};
+    exchange_stream = stream;
+  }
+  if (exchange->comm != comm || exchange_stream != stream) {
+    return ncclInvalidUsage;
+  }
+  Terms& terms = exchange->terms;
+  (sends ? terms.to : terms.from)[message.rank] += message.bytes;
+  if (sends) terms.bytes += message.bytes;
+  (sends ? exchange->sent : exchange->received).push_back(message);
+  return ncclInProgress;
+}
+
 size_t SizeOf(ncclDataType_t type) {
   return static_cast<size_t>(ir::DTypeSize(TypeOf(type)));
 }
@@ -232,7 +336,8 @@ size_t SizeOf(ncclDataType_t type) {
 }  // namespace
 }  // namespace fusor::test
 
-using fusor::test::Fault;
+using fusor::test::Exchange;
+using fusor::test::IsPlanted;
 using fusor::test::Launch;
 using fusor::test::Op;
 using fusor::test::Shared;
@@ -240,7 +345,9 @@ using fusor::test::SizeOf;
 
 extern "C" {
 
-void FusorPlantNcclFault(const char* fault) { Fault() = fault; }
+void FusorPlantNcclFault(const char* fault) {
+  fusor::test::Faults().emplace_back(fault);
+}
 
 ncclResult_t ncclGetVersion(int* version) {
   *version = NCCL_VERSION_CODE;
@@ -276,7 +383,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks,
   made->rank = rank;
   made->ranks = ranks;
   *comm = made;
-  if (Fault() == "hang_init") return ncclInProgress;
+  if (IsPlanted("hang_init")) return ncclInProgress;
+  if (IsPlanted("error_init")) {
+    made->error = ncclSystemError;
+    return ncclInProgress;
+  }
   // The last one takes the name away.
   if (++made->shared->present == ranks) unlink(id.internal);
   return ncclInProgress;
@@ -297,12 +408,16 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->aborted = true;
-  while (Fault() == "hang_abort") fusor::test::Nap();
+  for (void* memory : comm->registered) {
+    fusor::test::Registered().erase(memory);
+  }
+  while (IsPlanted("hang_abort")) fusor::test::Nap();
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclInProgress; }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!comm->registered.empty()) return ncclInvalidUsage;
   munmap(comm->shared, sizeof(Shared));
   delete comm;
   return ncclSuccess;
@@ -315,12 +430,43 @@ const char* ncclGetErrorString(ncclResult_t result) {
 }
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 
-ncclResult_t ncclCommRegister(const ncclComm_t, void* memory, size_t,
+// Memory of its own alone can be registered, and is until it is told.
+ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
+  CUdeviceptr made = 0;
+  if (cuMemAlloc(&made, bytes) != CUDA_SUCCESS) return ncclUnhandledCudaError;
+  *memory = reinterpret_cast<void*>(made);
+  fusor::test::Allocated().insert(*memory);
+  return ncclSuccess;
+}
+ncclResult_t ncclMemFree(void* memory) {
+  if (fusor::test::Allocated().erase(memory) == 0 ||
+      fusor::test::Registered().contains(memory)) {
+    return ncclInvalidArgument;
+  }
+  return cuMemFree(reinterpret_cast<CUdeviceptr>(memory)) == CUDA_SUCCESS
+             ? ncclSuccess
+             : ncclUnhandledCudaError;
+}
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, size_t,
                               void** handle) {
+  if (!fusor::test::Allocated().contains(memory)) return ncclInvalidArgument;
+  comm->registered.insert(memory);
+  fusor::test::Registered().insert(memory);
   *handle = memory;
   return ncclSuccess;
 }
-ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  fusor::test::Registered().erase(handle);
+  return comm->registered.erase(handle) == 1 ? ncclSuccess
+                                             : ncclInvalidArgument;
+}
+
+int FusorNcclAllocated() {
+  return static_cast<int>(fusor::test::Allocated().size());
+}
+int FusorNcclRegistered() {
+  return static_cast<int>(fusor::test::Registered().size());
+}
 
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t n,
                            ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
@@ -375,6 +521,18 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t n,
                 stream);
 }
 
+ncclResult_t ncclSend(const void* from, size_t n, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  auto* data = static_cast<char*>(const_cast<void*>(from));
+  return Exchange(comm, stream, {peer, data, n * SizeOf(type)}, true);
+}
+
+ncclResult_t ncclRecv(void* to, size_t n, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return Exchange(comm, stream,
+                  {peer, static_cast<char*>(to), n * SizeOf(type)}, false);
+}
+
 ncclResult_t ncclGroupStart() {
   fusor::test::grouping = true;
   return ncclSuccess;
@@ -382,7 +540,8 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   fusor::test::grouping = false;
   for (const auto& launch : std::exchange(fusor::test::group, {})) launch();
-  return ncclSuccess;
+  const auto job = std::exchange(fusor::test::exchange, {});
+  return job ? Launch(*job, fusor::test::exchange_stream) : ncclSuccess;
 }
 
 }  // extern "C"
