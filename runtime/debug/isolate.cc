@@ -10,6 +10,7 @@
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
+#include "ir/target.h"
 #include "ir/tensor_bytes.h"
 #include "ir/tensor_difference.h"
 #include "runtime/debug/step_values.h"
@@ -121,7 +122,21 @@ struct Exactness {
   bool winograd = false;
 };
 
-Exactness ExactnessOf(const Step& step, const ir::Graph& graph) {
+// What tensor cores of GPUs make of the f32 operands of convolutions and matrix
+// products.
+constexpr double kTf32Epsilon = 0x1p-10;
+
+bool TakesTf32(const Plan& plan, const ir::Graph& graph) {
+  if (graph.nodes()[0]->op().precision != ir::PrecisionRule::kAllow) {
+    return false;
+  }
+  const std::vector<std::string> known = ir::TargetNames();
+  return std::find(known.begin(), known.end(), plan.target) != known.end() &&
+         ir::FindTarget(plan.target).simt;
+}
+
+Exactness ExactnessOf(const Plan& plan, const Step& step,
+                      const ir::Graph& graph) {
   Exactness e;
   VisitNodes(graph, [&](const ir::Node& node) {
     for (size_t i = 0; i < node.num_outputs(); ++i) {
@@ -146,6 +161,7 @@ Exactness ExactnessOf(const Step& step, const ir::Graph& graph) {
   if (step.kind == StepKind::kLibrary && step.flops > 0) {
     e.reduction = std::max<int64_t>(
         step.flops / 2 / graph.nodes()[0]->output()->type().num_elements(), 1);
+    if (TakesTf32(plan, graph)) e.epsilon = std::max(e.epsilon, kTf32Epsilon);
   }
   return e;
 }
@@ -268,7 +284,7 @@ IsolatedStep CompareStep(const Plan& plan, const ir::Graph& graph, size_t step,
   const auto alone = GraphOfStep(plan, s, NodeOfStep(graph, s));
   const auto expected = ir::Interpret(*alone, operands, ir::EvalMode::kTyped);
   const auto actual = RunStepAlone(plan, graph, step, operands, device);
-  const Exactness exactness = ExactnessOf(s, *alone);
+  const Exactness exactness = ExactnessOf(plan, s, *alone);
   IsolatedStep result;
   result.step = step;
   result.what = s.kind == StepKind::kLaunch

@@ -98,6 +98,7 @@ class EmulatedStream : public runtime::Stream {
  public:
   explicit EmulatedStream(MachinePtr machine)
       : machine_(std::move(machine)), queue_(machine_->AddQueue()) {}
+  ~EmulatedStream() override { machine_->RemoveQueue(queue_); }
 
   void Launch(const runtime::Executable& executable, void* const* args,
               size_t num_args) override {

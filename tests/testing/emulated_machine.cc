@@ -23,10 +23,19 @@ std::unordered_map<std::string, EmulatedText>& CompiledTexts() {
 }  // namespace
 
 int EmulatedMachine::AddQueue() {
+  if (!removed_queues_.empty()) {
+    const int queue = removed_queues_.back();
+    removed_queues_.pop_back();
+    return queue;
+  }
   FUSOR_ASSERT(queues_.size() < kMaxQueues, "an emulated GPU has {} queues",
                kMaxQueues);
   queues_.emplace_back();
   return static_cast<int>(queues_.size()) - 1;
+}
+
+void EmulatedMachine::RemoveQueue(int queue) {
+  if (queues_[queue].items.empty()) removed_queues_.push_back(queue);
 }
 
 void EmulatedMachine::Add(int queue, Work work) {

@@ -38,6 +38,8 @@ class EmulatedMachine {
   // --- Work ------------------------------------------------------------------
 
   int AddQueue();
+  // The number of a queue that has nothing left to do may be given out again.
+  void RemoveQueue(int queue);
   // May run some of what there is, and throw its errors, after which all work
   // is forgotten.
   void Add(int queue, Work work);
@@ -97,6 +99,7 @@ class EmulatedMachine {
   void CheckNotStuck(bool stuck);
   std::mt19937_64 random_;
   std::vector<Queue> queues_;
+  std::vector<int> removed_queues_;
   QueueClock issued_{};
   std::shared_ptr<PlanWatch> watch_;
   std::set<std::string> texts_;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "codegen/compiler.h"
 #include "codegen/kernel_fault.h"
@@ -11,6 +12,8 @@
 #include "runtime/backend_loader.h"
 #include "runtime/debug/reduce_step.h"
 #include "runtime/debug/step_values.h"
+#include "tests/testing/cuda_planner.h"
+#include "tests/testing/emulated_device.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/small_models.h"
 
@@ -70,6 +73,29 @@ TEST_F(IsolateTest, APoolingGradientGetsPositionsInsideOfTheImage) {
   });
   ASSERT_NE(pool, steps.end());
   EXPECT_TRUE(pool->ok()) << pool->error;
+}
+
+// Plans for a GPU, f32: what is a library's there is multiplied in TF32.
+TEST(IsolateOnAGpu, AllowsTf32InLibraryCallsAlone) {
+  test::EmulatedBackend backend(
+      {.compiler = [] { return test::CudaPlanner("nvidia-h200"); }});
+  const auto program =
+      codegen::Compile(test::SmallResidual(), codegen::ProgramKind::kTrain,
+                       *backend.CreateCompiler("", {}), {});
+  const auto device = backend.OpenDevice(0, {});
+  const auto steps = IsolateSteps(program.plan, *program.graph, *device);
+  ASSERT_EQ(steps.size(),
+            program.plan.kernels.size() + program.plan.calls.size());
+  for (const IsolatedStep& step : steps) {
+    EXPECT_TRUE(step.ok()) << step.what << " " << step.error;
+    const bool library =
+        step.what.starts_with("conv2d") || step.what.starts_with("matmul");
+    EXPECT_NEAR(step.tolerance,
+                16 * (library ? 0x1p-10 : 0x1p-23) *
+                    std::sqrt(static_cast<double>(step.reduction)),
+                1e-9)
+        << step.what;
+  }
 }
 
 TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
