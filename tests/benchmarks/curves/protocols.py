@@ -35,4 +35,9 @@ PROTOCOLS = {
     "imagenet": Protocol("resnet50-v1.5", 96, "centre-crop", 0, 16, 200, 0.02,
                          20, 1e-4, (123.675, 116.28, 103.53),
                          (58.395, 57.12, 57.375)),
+    # The images of `fusor data make-samples`, or others made small: short, to
+    # be run on machines that are at hand for minutes.
+    "samples": Protocol("resnet20-cifar", 32, "centre-crop", 0, 32, 50, 0.05,
+                        5, 1e-4, (123.675, 116.28, 103.53),
+                        (58.395, 57.12, 57.375)),
 }

@@ -19,6 +19,9 @@ from torchvision import transforms
 
 import protocols
 
+AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+LOSS_SCALE = 128.0
+
 
 class BasicBlock(nn.Module):
 
@@ -111,19 +114,24 @@ def train(args):
              torchvision.models.resnet50(num_classes=classes)).train()
     format_ = (torch.channels_last if args.layout == "channels_last"
                else torch.contiguous_format)
-    model = model.to(memory_format=format_)
+    model = model.to(args.device, memory_format=format_)
     optimizer = make_optimizer(model, protocol)
+    scaler = torch.amp.GradScaler(args.device, init_scale=LOSS_SCALE,
+                                  growth_interval=1 << 30,
+                                  enabled=args.dtype == "fp16")
     losses = []
     for step, (pixels, labels) in zip(range(protocol.steps),
                                       batches(images, protocol)):
         for group in optimizer.param_groups:
             group["lr"] = protocol.rate(step)
-        with torch.autocast("cpu", torch.bfloat16, args.dtype == "bf16"):
-            logits = model(pixels.to(memory_format=format_))
-        loss = F.cross_entropy(logits.float(), labels)
+        with torch.autocast(args.device, AUTOCAST[args.dtype] or torch.bfloat16,
+                            args.dtype != "fp32"):
+            logits = model(pixels.to(args.device, memory_format=format_))
+        loss = F.cross_entropy(logits.float(), labels.to(args.device))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         losses.append(loss.item())
     return losses
 
@@ -136,7 +144,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--layout", default="nchw",
                         choices=["nchw", "channels_last"])
-    parser.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--dtype", default="fp32", choices=list(AUTOCAST))
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     args = parser.parse_args()
     print(json.dumps({"losses": train(args), "versions": {

@@ -1,0 +1,433 @@
+"""The units of a run, in the order in which they decide most."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shlex
+import sys
+
+import machine
+from units import Failed, NotRun, Unit
+
+HERE = pathlib.Path(__file__).resolve().parent
+CURVES = HERE.parent / "curves"
+sys.path.insert(0, str(CURVES))
+
+import compare_curves  # noqa: E402
+import protocols  # noqa: E402
+
+TORCH_ARCH = {"resnet50-v1.5": "resnet50", "resnet18": "resnet18",
+              "vgg16": "vgg16"}
+TORCH_SEEDS, FUSOR_SEEDS = 5, 3
+SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How large everything is: on a GPU, or in a rehearsal without one."""
+    arch: str = "resnet50-v1.5"
+    batches: tuple = (256, 128, 64)  # the first decides
+    image_size: int = 224
+    classes: int = 1000
+    warmup: int = 20
+    iterations: int = 60
+    dtypes: tuple = ("fp16", "bf16", "fp32")  # likewise
+    rounds: int = 3
+    seeds: int = 5
+    step_batch: int = 16
+    step_arch: tuple = ("resnet18", "resnet50-v1.5")
+    isolated: tuple = (("resnet18", 4, 32), ("resnet50-v1.5", 2, 64),
+                       ("vgg16-bn", 2, 32))
+    vgg_batch: int = 128
+
+
+REHEARSAL = Scale(arch="resnet18", batches=(4, 2), image_size=32, classes=10,
+                  warmup=1, iterations=2, dtypes=("bf16", "fp32"), rounds=2,
+                  seeds=3, step_arch=("resnet18",),
+                  isolated=(("resnet18", 2, 32),), vgg_batch=0)
+
+
+class Plan:
+    """Builds the units; `args` are those of run_gpu.py."""
+
+    def __init__(self, args, scale):
+        self.args, self.scale = args, scale
+        self.fusor = shlex.split(args.fusor)
+        self.on_gpu = args.backend == "cuda"
+        self.device = "cuda" if self.on_gpu else "cpu"
+        self.scratch = args.scratch
+        self.made = 0
+
+    def all(self):
+        first, rest = self.isolated()
+        speed, classes = self.speed(), self.classes()
+        units = [*self.smoke(), *first, *speed["headline"], *classes[:1],
+                 *self.first_step(), *rest, *self.same_bits(), *self.tests(),
+                 *speed["rounds"], *speed["variants"], *self.sanitizer(),
+                 *self.curves(), *classes[1:], *speed["grid"], *self.limits()]
+        if self.on_gpu:
+            return units
+        # A rehearsal may share its cores with anything.
+        return [dataclasses.replace(unit, most=3000) for unit in units]
+
+    # --- helpers ------------------------------------------------------------
+
+    def folder(self):
+        """A name in the scratch folder that is not there yet."""
+        while True:
+            self.made += 1
+            place = self.scratch / f"{os.getpid()}-{self.made}"
+            if not place.exists():
+                return place
+
+    def run_fusor(self, job, command, *flags, accept=(0,), backend=True):
+        """The JSON of a fusor command, None where it has written none."""
+        path = self.folder().with_suffix(".json")
+        place = ["--backend", self.args.backend] if backend else []
+        job.run([*self.fusor, command, *place, *flags, "--json", path],
+                {"FUSOR_CACHE_DIR": str(self.scratch / "cache")}, accept)
+        if not path.exists():
+            return None
+        report = json.loads(path.read_text())
+        path.unlink()
+        return report
+
+    def run_python(self, job, script, *flags, accept=(0,)):
+        """The last line of a script's stdout, which is JSON."""
+        out = job.run([self.args.python, "-B", HERE / script, *flags],
+                      {"PYTHONUNBUFFERED": "1"}, accept)
+        return json.loads(out.strip().splitlines()[-1])
+
+    def model(self, arch=None, batch=None, size=None):
+        s = self.scale
+        return ["--arch", arch or s.arch, "-b", batch or s.batches[0],
+                "--image-size", size or s.image_size, "--num-classes",
+                s.classes]
+
+    def data(self, job):
+        """An image folder: that of --data, or samples."""
+        if self.args.data:
+            return self.args.data
+        folder = self.scratch / "samples"
+        if not folder.exists():
+            job.run([*self.fusor, "data", "make-samples", "--out", folder])
+        return folder
+
+    # --- correctness --------------------------------------------------------
+
+    def smoke(self):
+        def act(job, dtype):
+            report = self.run_fusor(
+                job, "train", "--synthetic", "--arch", "resnet18", "-b", 4,
+                "--image-size", 32, "--num-classes", 10, "--iterations", 3,
+                "--training-only", "--no-checkpoints", "--dtype", dtype)
+            losses = report["losses"]
+            if len(losses) != 3 or not all(0 < x < 100 for x in losses):
+                raise Failed(f"losses {losses}")
+            return {"losses": losses}
+        return [Unit(f"smoke/{dtype}", "smoke", 20,
+                     lambda job, d=dtype: act(job, d), ("backend",))
+                for dtype in self.scale.dtypes]
+
+    def isolated(self):
+        """Every kernel and library call against the interpreter: the units of
+        the first model in the first dtype, and the others."""
+        units = []
+        for arch, batch, size in self.scale.isolated:
+            for dtype in self.scale.dtypes:
+                for more in ([], ["--fusion", "off"], ["--phase", "eval"]):
+                    def act(job, case=(arch, batch, size, dtype, more)):
+                        return self.isolate(job, *case)
+                    name = " ".join([arch, dtype, *more])
+                    units.append(Unit(f"isolate/{name}", "isolate", 40, act,
+                                      ("backend",), most=300))
+        return units[:1], units[1:]
+
+    def isolate(self, job, arch, batch, size, dtype, more):
+        report = self.run_fusor(
+            job, "isolate", "--arch", arch, "-b", batch, "--image-size", size,
+            "--num-classes", 10, "--dtype", dtype, *more, accept=(0, 1))
+        steps = report["steps"]
+        bad = [s for s in steps if not s["ok"]]
+        data = {"target": report["target"], "steps": len(steps),
+                "differ": [{k: s[k] for k in ("step", "location", "result",
+                                              "error", "tolerance")}
+                           for s in bad[:20]]}
+        if bad:
+            raise Failed(f"{len(bad)} of {len(steps)} kernels and calls differ "
+                         f"from the interpreter, worst {bad[0]['step']}", data)
+        return data
+
+    def first_step(self):
+        def act(job, arch, dtype):
+            report = self.run_python(
+                job, "first_step.py", "--fusor", self.args.fusor, "--backend",
+                self.args.backend, "--device", self.device, "--arch",
+                TORCH_ARCH[arch], "--dtype", dtype, "-b", self.scale.step_batch,
+                "--seeds", self.scale.seeds, "--folder", self.folder(),
+                accept=(0, 1))
+            if report["too_far"]:
+                raise Failed(
+                    f"{len(report['too_far'])} tensors further from fp64 than "
+                    f"PyTorch allows, worst {report['worst']['tensor']}",
+                    report)
+            return report
+        return [Unit(f"first step/{arch} {dtype}", "first step", 60,
+                     lambda job, a=arch, d=dtype: act(job, a, d),
+                     ("backend", "torchvision"), most=400)
+                for arch in self.scale.step_arch for dtype in self.scale.dtypes]
+
+    def same_bits(self):
+        """What must not change a bit: a second run, the CUDA graph, a step
+        file, and in fp32 fusion with eager rounding."""
+        steps = ["--synthetic", "--arch", "resnet18", "-b", 4, "--image-size",
+                 32, "--num-classes", 10, "--iterations", 5]
+        train = [*steps, "--training-only", "--no-checkpoints"]
+        dtype = ["--dtype", self.scale.dtypes[0]]
+
+        def twice(job, more):
+            hashes = [self.run_fusor(job, "train", *train, *dtype, *flags)[
+                "state_hash"] for flags in ([], more)]
+            if hashes[0] != hashes[1]:
+                raise Failed(f"state {hashes[0]}, then {hashes[1]}")
+            return {"state_hash": hashes[0]}
+
+        def step_file(job):
+            file = self.folder().with_suffix(".fusor")
+            job.run([*self.fusor, "compile", "--backend", self.args.backend,
+                     *steps[1:-2], *dtype, "-o", file],
+                    {"FUSOR_CACHE_DIR": str(self.scratch / "cache")})
+            expected = self.run_fusor(job, "train", *train, *dtype)
+            got = self.run_fusor(job, "run", file, "--synthetic",
+                                 "--iterations", 5, "--training-only",
+                                 "--no-checkpoints", backend=False)
+            if expected["state_hash"] != got["state_hash"]:
+                raise Failed(f"state {expected['state_hash']} of train, "
+                             f"{got['state_hash']} of run")
+            return {"state_hash": got["state_hash"]}
+
+        def eager(job):
+            report = self.run_fusor(
+                job, "compare", "--synthetic", *steps[1:-2], "--rounds", 0,
+                "--fusion-rounding", "eager")
+            numbers = report["comparisons"][0]["numbers"]
+            if not numbers["bit_identical"]:
+                raise Failed("fusion on and off differ under eager rounding",
+                             numbers["summary"])
+            return numbers["summary"]
+
+        same = "same bits"
+        return [
+            Unit(f"{same}/second run", same, 20, lambda job: twice(job, []),
+                 ("backend",)),
+            Unit(f"{same}/without CUDA graph", same, 20,
+                 lambda job: twice(job, ["--cuda-graph", "off"]),
+                 ("backend", "gpu")),
+            Unit(f"{same}/step file", same, 30, step_file, ("backend",)),
+            Unit(f"{same}/fusion on and off", same, 30, eager, ("backend",))]
+
+    def tests(self):
+        """The bundle's own tests, by its runner."""
+        runner = self.args.tests
+
+        def act(job):
+            if runner is None:
+                raise NotRun("no tests beside fusor")
+            out = job.run(["bash", runner], accept=(0, 1))
+            line = out.strip().splitlines()[-1]
+            if "0 failed" not in line:
+                raise Failed(line)
+            return {"summary": line}
+        return [Unit("tests/bundle", "tests", 60, act, most=400)]
+
+    def sanitizer(self):
+        def act(job, tool):
+            job.run(["compute-sanitizer", "--tool", tool, "--error-exitcode",
+                     "99", *self.fusor, "isolate", "--backend",
+                     self.args.backend, "--arch", "resnet20-cifar", "-b", 2,
+                     "--dtype", self.scale.dtypes[0], "--tolerance", "1"])
+            return {}
+        return [Unit(f"sanitizer/{tool}", "sanitizer", 90,
+                     lambda job, t=tool: act(job, t),
+                     ("backend", "gpu", "sanitizer"), most=500)
+                for tool in SANITIZERS]
+
+    def curves(self):
+        """Short runs of both, a seed a unit; the last unit compares them."""
+        dtypes = self.scale.dtypes
+
+        def torch_run(job, dtype, seed):
+            return self.run_python(
+                job, CURVES / "train_torch.py", self.data(job), "--protocol",
+                "samples", "--seed", seed, "--layout",
+                compare_curves.LAYOUTS[seed % 2], "--dtype", dtype, "--device",
+                self.device)
+
+        def fusor_run(job, dtype, seed):
+            p = protocols.PROTOCOLS["samples"]
+            report = self.run_fusor(
+                job, "train", self.data(job), "--arch", p.arch, "--image-size",
+                p.image_size, "--train-transform", p.train_transform, "-b",
+                p.batch, "--iterations", p.steps, "--epochs", 1000, "--lr",
+                p.lr, "--lr-schedule", "cosine", "--warmup-steps",
+                p.warmup_steps, "--mom", p.momentum, "--wd", p.weight_decay,
+                "--mean", *p.mean, "--std", *p.std, "--dtype", dtype, "--seed",
+                seed, "--training-only", "--no-checkpoints",
+                *(["--static-loss-scale", 128] if dtype == "fp16" else []))
+            return {"losses": report["losses"]}
+
+        def compare(job, dtype):
+            runs = {who: {seed: job.machine["state"]["units"].get(
+                f"curves/{dtype} {who} {seed}", {}).get("data", {}).get("losses")
+                for seed in range(count)}
+                for who, count in (("torch", TORCH_SEEDS),
+                                   ("fusor", FUSOR_SEEDS))}
+            if not all(x for run in runs.values() for x in run.values()):
+                raise NotRun("not all runs were made")
+            summary = compare_curves.summarise(runs["torch"], runs["fusor"])
+            if not summary["inside"]:
+                raise Failed(f"mean {summary['mean']:.4f} outside of PyTorch's "
+                             f"{summary['low']:.4f} to {summary['high']:.4f}",
+                             summary)
+            return summary
+
+        units = []
+        for dtype in dtypes:
+            units += [Unit(f"curves/{dtype} fusor {seed}", "curves", 15,
+                           lambda job, d=dtype, s=seed: fusor_run(job, d, s),
+                           ("backend",)) for seed in range(FUSOR_SEEDS)]
+            units += [Unit(f"curves/{dtype} torch {seed}", "curves", 25,
+                           lambda job, d=dtype, s=seed: torch_run(job, d, s),
+                           ("torchvision",)) for seed in range(TORCH_SEEDS)]
+            units.append(Unit(f"curves/{dtype} compared", "curves", 0,
+                              lambda job, d=dtype: compare(job, d)))
+        return units
+
+    # --- speed --------------------------------------------------------------
+
+    def bench(self, name, batch, dtype, flags=(), needs=(), arch=None):
+        """A unit's measurement of fusor."""
+        def act(job):
+            report = self.run_fusor(
+                job, "bench", *self.model(arch, batch), "--dtype", dtype,
+                "--label-smoothing", 0.1, "--warmup", self.scale.warmup,
+                "--iterations", self.scale.iterations, *flags,
+                *(["--static-loss-scale", 128] if dtype == "fp16" else []))
+            return self.speed_data(report, (
+                "bytes_moved", "kernels", "library_calls", "compile_seconds",
+                "planned_peak_bytes", "choices"))
+        return name, ("backend", *needs), 40, act
+
+    def torch(self, variant, batch, dtype, arch=None):
+        def act(job):
+            report = self.run_python(
+                job, "torch_peer.py", "--variant", variant, "--dtype", dtype,
+                "--arch", TORCH_ARCH[arch or self.scale.arch], "--device",
+                self.device, "-b", batch, "--image-size", self.scale.image_size,
+                "--classes", self.scale.classes, "--warmup", self.scale.warmup,
+                "--iterations", self.scale.iterations)
+            return self.speed_data(report)
+        needs = ("torchvision", *(["gpu"] if "graph" in variant else []))
+        seconds = {"eager": 45, "graph": 45, "max-autotune": 400}
+        return f"torch {variant}", needs, seconds.get(variant, 90), act
+
+    def jax(self, batch, dtype):
+        def act(job):
+            report = self.run_python(
+                job, "jax_peer.py", "--dtype", dtype, "-b", batch,
+                "--image-size", self.scale.image_size, "--classes",
+                self.scale.classes, "--warmup", self.scale.warmup,
+                "--iterations", self.scale.iterations)
+            return self.speed_data(report)
+        return "jax", ("jax",), 100, act
+
+    @staticmethod
+    def speed_data(report, more=()):
+        keys = ("images_per_second", "step_ms", "loss", "first_steps_seconds",
+                "peak_bytes", "versions", *more)
+        data = {k: report[k] for k in keys if k in report}
+        if not abs(report["loss"]) < 1e3:
+            raise Failed(f"loss {report['loss']} after the steps", data)
+        data["clocks"] = machine.clocks()
+        return data
+
+    def speed(self):
+        """{"headline", "rounds", "variants", "grid"}: units that measure one
+        program once. Each round runs all programs of a cell, in an order that
+        rotates, so that a slow spell hits all alike."""
+        s = self.scale
+        top, dtype = s.batches[0], s.dtypes[0]
+        peers = ["graph", "compile-graph", "eager", "compile"]
+
+        def cell(batch, dtype, rounds, arch=None, fewer=False):
+            programs = [self.bench("fusor", batch, dtype, arch=arch)]
+            programs += [self.torch(v, batch, dtype, arch)
+                         for v in (["graph", "compile-graph"] if fewer
+                                   else peers)]
+            if arch is None and s.arch == "resnet50-v1.5":
+                programs.append(self.jax(batch, dtype))
+            return [self.speed_unit(arch or s.arch, batch, dtype, i, program)
+                    for i in rounds
+                    for program in programs[i % len(programs):] +
+                    programs[:i % len(programs)]]
+
+        def variants(dtype):
+            rows = [self.bench("fusor fusion=off", top, dtype,
+                               ["--fusion", "off"]),
+                    self.bench("fusor without CUDA graph", top, dtype,
+                               ["--cuda-graph", "off"], ["gpu"])]
+            rows += [self.bench(f"fusor {name}", top, dtype, flags, needs)
+                     for name, flags, needs in self.extra_variants()]
+            return [self.speed_unit(s.arch, top, dtype, 0, row) for row in rows]
+
+        grid = []
+        for batch in s.batches:
+            for other in s.dtypes:
+                if (batch, other) != (top, dtype):
+                    grid += cell(batch, other, range(1), fewer=True)
+        for other in s.dtypes[1:]:
+            grid += variants(other)
+        if s.vgg_batch:
+            grid += cell(s.vgg_batch, dtype, range(1), "vgg16", fewer=True)
+        if self.args.max_autotune:
+            grid.append(self.speed_unit(
+                s.arch, top, dtype, 0, self.torch("max-autotune", top, dtype)))
+        return {"headline": cell(top, dtype, range(1)),
+                "rounds": cell(top, dtype, range(1, s.rounds)),
+                "variants": variants(dtype), "grid": grid}
+
+    def extra_variants(self):
+        """[(name, flags, needs)] of what this fusor can choose: each lowering
+        of batch normalisation, and tuned choices."""
+        found = [(f"bn-lowering={name}", ["--bn-lowering", name], [])
+                 for name in self.args.lowerings]
+        if self.on_gpu and self.args.can_tune:
+            found.append(("tuned", ["--tune", "--choices",
+                                    self.scratch / "choices"], ["gpu"]))
+        return found
+
+    @staticmethod
+    def speed_unit(arch, batch, dtype, round_, program):
+        name, needs, seconds, act = program
+        return Unit(f"speed/{arch} {dtype} {batch}/{name}/{round_}", "speed",
+                    seconds, act, needs, most=max(240, 1.3 * seconds))
+
+    def classes(self):
+        """Where the time goes, by class of kernel, and the roofline."""
+        def act(job, dtype, batch):
+            flags = [*self.model(batch=batch), "--dtype", dtype]
+            report = self.run_fusor(job, "plan", *flags, "--profile")
+            return {"target": report["target"], "total": report["total"],
+                    "op_classes": report["op_classes"]}
+        return [Unit(f"classes/{self.scale.arch} {dtype} {batch}", "classes",
+                     30, lambda job, d=dtype, b=batch: act(job, d, b),
+                     ("backend",))
+                for dtype in self.scale.dtypes for batch in self.scale.batches]
+
+    def limits(self):
+        return [Unit("limits/copy and matrix products", "limits", 30,
+                     lambda job: self.run_python(
+                         job, "torch_peer.py", "--limits", "--device",
+                         self.device), ("torch",))]
+

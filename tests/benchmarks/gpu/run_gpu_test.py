@@ -1,0 +1,120 @@
+"""run_gpu.py as a rehearsal on the CPU, and where there is no GPU. What needs
+PyTorch runs where FUSOR_TORCH_PYTHON of CMake names a Python that has it."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
+PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 else sys.executable
+LEFT = {"state.json", "results.json", "results.md", "log.txt"}
+
+
+class RunGpuTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+
+    def call(self, name, *arguments):
+        out = self.folder / name
+        done = subprocess.run(
+            [sys.executable, "-B", HERE / "run_gpu.py", "--out", out, "--fusor",
+             FUSOR, "--python", PYTHON, "--scratch", self.folder / "scratch",
+             *arguments], capture_output=True, text=True, check=False,
+            env=dict(os.environ, CUDA_VISIBLE_DEVICES=""))
+        files = {p.name for p in out.iterdir()} if out.exists() else set()
+        report = (json.loads((out / "results.json").read_text())
+                  if files else None)
+        return done, files, report
+
+    def rehearse(self, *phases):
+        done, files, report = self.call(
+            "-".join(phases), "--backend", "cpu", "--limit", "3000", "--only",
+            *phases)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(files, LEFT)
+        self.assertTrue(report["rehearsal"])
+        return report, {name: unit["status"] for name, unit in
+                        report["state"]["units"].items()}
+
+    def test_checks(self):
+        report, status = self.rehearse("smoke", "isolate", "same bits",
+                                       "sanitizer")
+        self.assertEqual(status["smoke/fp32"], "passed")
+        self.assertEqual(status["isolate/resnet18 bf16"], "passed")
+        self.assertEqual(status["same bits/step file"], "passed")
+        self.assertEqual(status["same bits/fusion on and off"], "passed")
+        self.assertEqual(status["same bits/without CUDA graph"], "not run")
+        self.assertEqual(report["counts"]["sanitizer"],
+                         {"passed": 0, "failed": 0, "not run": 4})
+        text = (self.folder / "smoke-isolate-same bits-sanitizer/results.md"
+                ).read_text()
+        self.assertIn("- sanitizer/memcheck: no GPU", text)
+        self.assertIn("nothing here says anything about a GPU", text)
+
+    def test_speed(self):
+        report, status = self.rehearse("speed", "classes")
+        self.assertEqual(status["speed/resnet18 bf16 4/fusor/0"], "passed")
+        self.assertEqual(status["speed/resnet18 bf16 4/torch graph/0"],
+                         "not run")
+        rows = {(r["dtype"], r["batch"], r["program"]): r
+                for r in report["speeds"]}
+        self.assertEqual(rows["bf16", 4, "fusor"]["rounds"], 2)
+        self.assertGreater(rows["bf16", 4, "fusor"]["of_roofline"], 0)
+        self.assertGreater(rows["bf16", 4, "fusor fusion=off"][
+            "images_per_second"], 0)
+
+    def test_calls_go_on_where_the_last_stopped(self):
+        arguments = ["--backend", "cpu", "--only", "smoke"]
+        # One unit a call: no rest is as long as a unit should take.
+        done, _, report = self.call("calls", *arguments, "--limit", "24")
+        self.assertEqual(done.returncode, 75, done.stdout + done.stderr)
+        self.assertEqual(report["pending"]["smoke"], 1)
+        state = (self.folder / "calls/state.json").rename(
+            self.folder / "moved.json")
+        done, _, report = self.call("more", *arguments, "--state", state)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(len(report["state"]["calls"]), 2)
+        self.assertEqual(report["counts"]["smoke"]["passed"], 2)
+        done, _, _ = self.call("more", "--state", state)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("backend: expected cuda, got cpu", done.stderr)
+
+    def test_without_a_gpu_nothing_passes(self):
+        doctor = subprocess.run([FUSOR, "doctor"], capture_output=True,
+                                text=True, check=True).stdout
+        if "cuda: driver: CUDA" in doctor:
+            self.skipTest("there is a driver")
+        done, files, report = self.call("none", "--only", "smoke", "isolate",
+                                        "speed", "classes", "same bits")
+        self.assertEqual(done.returncode, 6)
+        self.assertEqual(done.stderr, "run_gpu: no GPU\n")
+        self.assertEqual(files, LEFT)
+        self.assertEqual({unit["status"] for unit in
+                          report["state"]["units"].values()}, {"not run"})
+
+    def test_arguments_that_cannot_be(self):
+        for message, *arguments in (
+                ("no phase spede; there are: smoke, ", "--only", "spede"),
+                ("none/fusor does not run", "--fusor", "none/fusor")):
+            done, files, _ = self.call("bad", *arguments)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(message, done.stderr)
+            self.assertEqual(files, set())
+
+    @unittest.skipIf(PYTHON == sys.executable, "no Python with PyTorch named")
+    def test_beside_pytorch(self):
+        _, status = self.rehearse("first step", "curves", "limits")
+        self.assertEqual(set(status.values()), {"passed"})
+
+
+if __name__ == "__main__":
+    unittest.main()

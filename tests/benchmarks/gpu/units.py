@@ -1,0 +1,195 @@
+"""Units of work that run one after the other in calls of limited time, and what
+has become of them: the state, a JSON file that the next call goes on from."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import time
+import typing
+
+PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
+# What a call keeps for writing its results.
+RESERVE_SECONDS = 5
+LOG_BYTES = 2 << 20
+TAIL_LINES = 15
+
+
+class Failed(Exception):
+    """What the unit was to show is not so, or a program ended badly: the reason
+    and, where there are any, the numbers for the state."""
+
+
+class NotRun(Exception):
+    """The machine lacks what the unit needs."""
+
+
+class OutOfTime(Exception):
+    """Cut off at the end of its time; `own` if that was the unit's, not what
+    was left of the call."""
+
+    def __init__(self, seconds, own):
+        super().__init__(f"took longer than {seconds:.0f} s")
+        self.own = own
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    name: str
+    phase: str
+    seconds: float  # it should take; no shorter rest of a call is given to it
+    action: typing.Callable  # Job -> numbers for the state, or an exception
+    needs: tuple = ()  # of the machine, as Job.machine["has"] names it
+    most: float = 0  # seconds after which it has failed; 0: four times seconds
+
+
+class Job:
+    """What a unit's action may use."""
+
+    def __init__(self, machine, log, deadline, unit):
+        self.machine = machine
+        self.most = unit.most or max(60, 4 * unit.seconds)
+        self._log = log
+        self._deadline = deadline
+        self._end = time.monotonic() + self.most
+
+    def run(self, command, environment=None, accept=(0,)):
+        """The program's stdout. Its command and the end of its output go into
+        the log. Fails unless its exit code is one of `accept`."""
+        command = [str(word) for word in command]
+        end = min(self._end, self._deadline)
+        self._log.add(f"$ {shlex.join(command)}")
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            errors="replace", stdin=subprocess.DEVNULL, start_new_session=True,
+            env=dict(os.environ, **(environment or {})))
+        try:
+            out, err = process.communicate(timeout=max(0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            kill_group(process)
+            out, err = process.communicate()
+            self._log.add_tail(out, err)
+            self._log.add("(cut off)")
+            raise OutOfTime(self.most, self._end <= self._deadline) from None
+        except BaseException:
+            kill_group(process)
+            raise
+        self._log.add_tail(out, err)
+        self._log.add(f"(exit code {process.returncode})")
+        if process.returncode not in accept:
+            last = (err.strip() or out.strip()).splitlines()
+            raise Failed(f"{pathlib.Path(command[0]).name} ended with "
+                         f"{process.returncode}: "
+                         f"{last[-1][:400] if last else 'no output'}")
+        return out
+
+
+def kill_group(process):
+    try:
+        os.killpg(process.pid, 9)
+    except ProcessLookupError:
+        pass
+
+
+class Log:
+    """A text file that grows to LOG_BYTES; what comes then is left out."""
+
+    def __init__(self, path):
+        self._file = open(path, "a", encoding="utf-8")
+
+    def add(self, line):
+        if self._file.tell() < LOG_BYTES:
+            self._file.write(line + "\n")
+            self._file.flush()
+
+    def close(self):
+        self._file.close()
+
+    def add_tail(self, *texts):
+        for text in texts:
+            for line in text.splitlines()[-TAIL_LINES:]:
+                self.add("  " + line[:500])
+
+
+def write_text(path, text):
+    """Whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def run_units(units, state, machine, log, deadline, save, progress=print):
+    """Runs the units that have no record in state["units"], in their order, as
+    long as there is time, and records them; `save()` after each. Returns the
+    names of those that are still to be run."""
+    pending, ran = [], False
+    for unit in units:
+        if unit.name in state["units"]:
+            continue
+        missing = [n for n in unit.needs if machine["has"].get(n) is not True]
+        if missing:
+            record = {"status": NOT_RUN, "why": machine["has"].get(
+                missing[0]) or f"no {missing[0]}"}
+        else:
+            left = deadline - time.monotonic()
+            if left <= 0 or (ran and left < unit.seconds):
+                pending.append(unit.name)
+                continue
+            record = run_unit(unit, machine, log, deadline, first=not ran)
+            ran = True
+            if record is None:
+                progress(f"cut off    {unit.name}: goes on in the next call")
+                pending.append(unit.name)
+                continue
+        record["phase"] = unit.phase
+        state["units"][unit.name] = record
+        save()
+        progress(f"{record['status']:10} {unit.name}"
+                 f"{': ' + record['why'] if record.get('why') else ''}"
+                 f"{' (%.0f s)' % record['seconds'] if 'seconds' in record else ''}")
+    return pending
+
+
+def run_unit(unit, machine, log, deadline, first):
+    """The unit's record; None if the end of the call cut it off, which does not
+    count as a failure unless it had the whole call."""
+    log.add(f"== {unit.name}")
+    begin = time.monotonic()
+    job = Job(machine, log, deadline, unit)
+    record = {}
+    try:
+        record = {"status": PASSED, "data": unit.action(job)}
+    except NotRun as error:
+        record = {"status": NOT_RUN, "why": str(error)}
+    except Failed as error:
+        record = {"status": FAILED, "why": error.args[0]}
+        if len(error.args) > 1:
+            record["data"] = error.args[1]
+    except OutOfTime as error:
+        if not (error.own or first):
+            return None
+        record = {"status": FAILED, "why": str(error) if error.own else
+                  "does not fit into a call of this length"}
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        record = {"status": FAILED, "why": f"{type(error).__name__}: {error}"}
+    record["seconds"] = round(time.monotonic() - begin, 1)
+    if record.get("why"):
+        log.add(f"{record['status']}: {record['why']}")
+    return record
+
+
+def load_state(path, identity):
+    """The state of a file, which must have been written under the same
+    identity; a fresh one without a file. Raises ValueError."""
+    if path is None or not path.exists():
+        return {"format": 1, "identity": identity, "units": {}, "calls": []}
+    state = json.loads(path.read_text(encoding="utf-8"))
+    if state.get("format") != 1:
+        raise ValueError(f"{path}: not a state of this program")
+    for key, value in identity.items():
+        if state["identity"].get(key) != value:
+            raise ValueError(f"{path}: {key}: expected {value}, got "
+                             f"{state['identity'].get(key)}")
+    return state

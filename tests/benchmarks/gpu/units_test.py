@@ -1,0 +1,165 @@
+"""The order, limits and records of units, with programs of the shell in place
+of fusor."""
+
+import contextlib
+import json
+import pathlib
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import judge  # noqa: E402
+import results  # noqa: E402
+import units  # noqa: E402
+
+
+def sleeping(seconds):
+    return lambda job: job.run(["sleep", str(seconds)])
+
+
+class UnitsTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.state = units.load_state(None, {})
+        self.saves = 0
+        self.has = {"gpu": "no GPU", "torch": True}
+
+    def run_units(self, *some, seconds=60):
+        def count():
+            self.saves += 1
+        with contextlib.closing(units.Log(self.folder / "log.txt")) as log:
+            return units.run_units(
+                some, self.state, {"has": self.has}, log,
+                time.monotonic() + seconds, count, lambda line: None)
+
+    def status(self, name):
+        return self.state["units"][name]["status"]
+
+    def unit(self, name, action, seconds=0.0, **more):
+        return units.Unit(name, name.split("/")[0], seconds, action, **more)
+
+    def test_a_failure_is_named_and_stops_nothing(self):
+        pending = self.run_units(
+            self.unit("a", lambda job: job.run(
+                ["sh", "-c", "echo first; echo 'error: broken' >&2; exit 3"])),
+            self.unit("b", lambda job: {}["no such key"]),
+            self.unit("c", lambda job: {"number": 7}))
+        self.assertEqual(pending, [])
+        self.assertEqual(self.state["units"]["a"]["why"],
+                         "sh ended with 3: error: broken")
+        self.assertEqual(self.state["units"]["b"]["why"],
+                         "KeyError: 'no such key'")
+        self.assertEqual(self.state["units"]["c"]["data"], {"number": 7})
+        self.assertEqual(self.saves, 3)
+        log = (self.folder / "log.txt").read_text()
+        self.assertIn("  first\n  error: broken\n(exit code 3)\n", log)
+
+    def test_what_was_run_is_not_run_again(self):
+        runs = []
+        unit = self.unit("a", runs.append)
+        self.run_units(unit)
+        self.run_units(unit)
+        self.assertEqual(len(runs), 1)
+
+    def test_what_the_machine_lacks_is_not_run_and_has_not_passed(self):
+        def never(job):
+            raise AssertionError
+        self.run_units(self.unit("a", never, needs=("torch", "gpu")),
+                       self.unit("b", never, needs=("spaceship",)))
+        self.assertEqual(self.state["units"]["a"], {
+            "status": "not run", "why": "no GPU", "phase": "a"})
+        self.assertEqual(self.state["units"]["b"]["why"], "no spaceship")
+
+    def test_no_unit_begins_without_the_time_it_should_take(self):
+        quick = lambda job: {}  # noqa: E731
+        pending = self.run_units(
+            self.unit("first", quick, 500), self.unit("long", quick, 500),
+            self.unit("short", quick, 1), seconds=100)
+        self.assertEqual(pending, ["long"])
+        self.assertEqual(list(self.state["units"]), ["first", "short"])
+
+    def test_the_end_of_a_call_is_no_failure(self):
+        begin = time.monotonic()
+        pending = self.run_units(self.unit("first", lambda job: {}),
+                                 self.unit("slow", sleeping(60)), seconds=1)
+        self.assertEqual(pending, ["slow"])
+        self.assertNotIn("slow", self.state["units"])
+        self.assertLess(time.monotonic() - begin, 30)
+
+    def test_a_unit_that_no_call_is_long_enough_for_fails(self):
+        self.assertEqual(
+            self.run_units(self.unit("slow", sleeping(60)), seconds=1), [])
+        self.assertEqual(self.state["units"]["slow"]["why"],
+                         "does not fit into a call of this length")
+
+    def test_a_unit_that_takes_too_long_fails(self):
+        self.run_units(self.unit("a", lambda job: {}),
+                       self.unit("slow", sleeping(60), most=1))
+        self.assertEqual(self.state["units"]["slow"]["why"],
+                         "took longer than 1 s")
+
+    def test_children_end_with_their_unit(self):
+        file = self.folder / "child"
+        self.run_units(self.unit("slow", lambda job: job.run(
+            ["sh", "-c", f"(sleep 3; touch {file}) & sleep 60"]), most=1))
+        time.sleep(4)
+        self.assertFalse(file.exists())
+
+    def test_a_state_goes_on_where_it_is_of_the_same_machine(self):
+        path = self.folder / "state.json"
+        identity = {"device": "A", "backend": "cpu"}
+        state = units.load_state(path, identity)
+        state["units"]["a"] = {"status": "passed"}
+        units.write_text(path, json.dumps(state))
+        self.assertEqual(units.load_state(path, identity), state)
+        with self.assertRaisesRegex(ValueError, "device: expected B, got A"):
+            units.load_state(path, {"device": "B", "backend": "cpu"})
+        self.assertEqual([p.name for p in self.folder.iterdir()
+                          if "state" in p.name], ["state.json"])
+
+
+class ResultsTest(unittest.TestCase):
+
+    def test_speeds_are_compared_within_rounds(self):
+        state = {"units": {
+            f"speed/resnet50 fp16 256/{name}/{i}": {
+                "status": "passed", "data": {"images_per_second": speed}}
+            for name, speeds in (("fusor", [100, 300, 200]),
+                                 ("torch eager", [50, 100, 100]),
+                                 ("jax", [80, 90]))
+            for i, speed in enumerate(speeds)}}
+        state["units"]["classes/resnet50 fp16 256"] = {
+            "data": {"total": {"limit_us": 640e3}}}
+        state["units"]["speed/resnet50 fp16 256/fusor/3"] = {
+            "status": "failed", "why": "no"}
+        rows = {row["program"]: row for row in results.speeds(state)}
+        self.assertEqual(rows["fusor"]["images_per_second"], 200)
+        self.assertEqual(rows["fusor"]["of_roofline"], 0.5)
+        self.assertEqual(rows["torch eager"]["fusor_over_it"], 2)
+        self.assertAlmostEqual(rows["jax"]["fusor_over_it"],
+                               (100 / 80 + 300 / 90) / 2)
+        self.assertEqual(results.best_peers(list(rows.values()))[0][:4],
+                         ("resnet50", "fp16", 256, "torch eager"))
+
+    def test_a_step_may_be_twice_as_far_away_as_pytorchs_worse_layout(self):
+        def judged(fusor_all, fusor_each):
+            runs = [{"all": 1e-4, "w": 1e-6}] * 3
+            return judge.judge(
+                [{"all": fusor_all, "w": fusor_each}] * 2 +
+                [{"all": 9, "w": 9}],
+                {"nchw": runs, "channels_last": [{"all": 2e-4, "w": 0}] * 3})
+        self.assertEqual(judged(4e-4, 4e-5)["too_far"], [])
+        self.assertEqual(judged(4.1e-4, 4e-5)["too_far"], ["all"])
+        self.assertEqual(judged(0, 4.1e-5)["too_far"], ["w"])
+        self.assertEqual(judged(float("nan"), 0)["too_far"], ["all"])
+
+
+if __name__ == "__main__":
+    unittest.main()
