@@ -20,6 +20,20 @@ bool AreOnes(const std::vector<int64_t>& numbers) {
                      [](int64_t number) { return number == 1; });
 }
 
+// What is computed with the convolution: " norm=relu statistics"; empty for
+// nothing. A bias and a ReLU at the end cost nothing.
+std::string PatternText(const Attrs& attrs) {
+  std::string text;
+  for (const char* name : {"prologue", "norm"}) {
+    if (!attrs.Has(name) || attrs.String(name).empty()) continue;
+    text += fmt::format(" {}={}", name, attrs.String(name));
+  }
+  for (const char* name : {"accumulate", "add", "statistics"}) {
+    if (attrs.Has(name) && attrs.Bool(name)) text += fmt::format(" {}", name);
+  }
+  return text;
+}
+
 // F(tile x tile, 3x3).
 struct Winograd {
   int64_t tile;
@@ -65,15 +79,20 @@ bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs) {
          AreOnes(attrs.Ints("dilation")) && attrs.Int("groups") == 1;
 }
 
+bool IsPlainConvolution(const Node& node) {
+  return ConvolutionOf(node).has_value() && PatternText(node.attrs()).empty();
+}
+
 std::string ConvolutionProblem(const Node& node) {
   const auto conv = ConvolutionOf(node);
   if (!conv.has_value()) return "";
   const Attrs& attrs = node.attrs();
-  return fmt::format(
+  const std::string plain = fmt::format(
       "{} x={} w={} stride={} pad={} dilation={} groups={}", node.op_name(),
       Numbers(conv->x.shape, "x"), Numbers(conv->weight.shape, "x"),
       Numbers(attrs.Ints("stride"), ","), Numbers(attrs.Ints("pad"), ","),
       Numbers(attrs.Ints("dilation"), ","), attrs.Int("groups"));
+  return plain + PatternText(attrs);
 }
 
 int64_t DirectNs(const Node& node, const Target& target) {

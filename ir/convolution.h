@@ -27,9 +27,14 @@ std::optional<Convolution> ConvolutionOf(const Node& node);
 bool HasWinogradGeometry(const Node& node);
 bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs);
 
+// Whether it is one of these and computes nothing but the convolution, with a
+// bias and a ReLU at most: no statistics, no normalisation, no sum.
+bool IsPlainConvolution(const Node& node);
+
 // What a library's speed at a convolution depends on besides dtypes, layouts
 // and algorithm, as a line: "conv2d x=16x64x56x56 w=64x64x3x3 stride=1,1
-// pad=1,1 dilation=1,1 groups=1". Empty for other ops.
+// pad=1,1 dilation=1,1 groups=1", with what it computes beside the convolution
+// at the end: " norm=join add". Empty for other ops.
 std::string ConvolutionProblem(const Node& node);
 
 // Modelled time of a convolution. Directly: its multiply-accumulates at the

@@ -42,6 +42,16 @@ const ir::Shape& LoopShape(const Node& node) {
   return (folds ? node.input(0) : node.output())->type().shape;
 }
 
+// Positions from the first to the last that is not free; copies of free nodes
+// stand where the original was, far from their only reader. `nodes` in order.
+int Extent(const std::vector<const Node*>& nodes) {
+  const auto fixed = [](const Node* node) { return !IsFree(*node); };
+  const auto first = std::find_if(nodes.begin(), nodes.end(), fixed);
+  if (first == nodes.end()) return 0;
+  const auto last = std::find_if(nodes.rbegin(), nodes.rend(), fixed);
+  return (*last)->position() - (*first)->position();
+}
+
 }  // namespace
 
 Clustering::Clustering(const ir::Graph& graph, PassContext& context)
@@ -248,8 +258,7 @@ std::string Clustering::WhyNot(int a, int b) {
              std::back_inserter(nodes), [](const Node* x, const Node* y) {
                return x->position() < y->position();
              });
-  if (!Connected(a, b) && nodes.back()->position() - nodes.front()->position() >
-                              kMaxSiblingDistance) {
+  if (!Connected(a, b) && Extent(nodes) > kMaxSiblingDistance) {
     return "siblings too far apart";
   }
   std::unordered_set<const Value*> results, operands;

@@ -20,6 +20,7 @@
 #include "ir/op.h"
 #include "passes/clustering.h"
 #include "passes/dead_code.h"
+#include "passes/free_nodes.h"
 #include "passes/fusion_domain.h"
 #include "passes/passes.h"
 
@@ -37,35 +38,6 @@ ValueSet OutputsOf(const Graph& graph) {
   ValueSet outputs;
   for (const ir::Output& output : graph.outputs()) outputs.insert(output.value);
   return outputs;
-}
-
-// One copy per use beyond the first, operands before results so that chains of
-// free nodes are copied whole.
-bool DuplicateFreeNodes(Graph& graph) {
-  const ValueSet outputs = OutputsOf(graph);
-  std::vector<Node*> nodes;
-  for (const auto& node : graph.nodes()) nodes.push_back(node.get());
-  std::vector<Node*> order;  // the new one, last node first
-  for (size_t i = nodes.size(); i-- > 0;) {
-    Node* node = nodes[i];
-    order.push_back(node);
-    if (!IsFree(*node)) continue;
-    const std::vector<Use> uses = node->output()->uses();
-    const size_t first_copy = order.size();
-    for (size_t u = outputs.contains(node->output()) ? 0 : 1; u < uses.size();
-         ++u) {
-      Node* copy = graph.AddNode(node->op_name(), node->inputs(), node->attrs(),
-                                 node->location());
-      copy->output()->set_type(node->output()->type());
-      uses[u].node->SetInput(uses[u].operand, copy->output());
-      order.push_back(copy);
-    }
-    std::reverse(order.begin() + static_cast<int64_t>(first_copy), order.end());
-  }
-  if (order.size() == nodes.size()) return false;
-  std::reverse(order.begin(), order.end());
-  graph.Reorder(order);
-  return true;
 }
 
 // A part of a tiled dimension is read from a row-major copy: its offsets are
@@ -108,6 +80,10 @@ class Outliner {
     std::vector<Value*> operands;
     Outlined outlined;
     for (const Node* node : nodes) {
+      if (Value* twin = TwinOf(*node, set, outlined.results)) {
+        outlined.twins.emplace_back(node->output(), twin);
+        continue;
+      }
       std::vector<Value*> inputs;
       for (Value* input : node->inputs()) {
         if (!map.contains(input)) {
@@ -146,8 +122,11 @@ class Outliner {
       if (!dead.contains(node)) order.push_back(node);
       const auto it = outlined_.find(node);
       if (it == outlined_.end()) continue;
-      const auto& [fusion, results] = it->second;
+      const auto& [fusion, results, twins] = it->second;
       order.push_back(fusion);
+      for (const auto& [value, twin] : twins) {
+        graph_.ReplaceAllUses(value, twin);
+      }
       for (size_t i = 0; i < results.size(); ++i) {
         names.emplace_back(fusion->output(i), results[i]->name());
         graph_.ReplaceAllUses(results[i], fusion->output(i));
@@ -163,7 +142,32 @@ class Outliner {
   struct Outlined {
     Node* fusion = nullptr;
     std::vector<Value*> results;
+    // Copies of free nodes that are stored, though it is a result already.
+    std::vector<std::pair<Value*, Value*>> twins;
   };
+
+  // The result that a copy of a free node would store once more; or null.
+  static Value* TwinOf(const Node& node,
+                       const std::unordered_set<const Node*>& set,
+                       const std::vector<Value*>& results) {
+    if (!IsFree(node) || !IsOnlyReadOutside(node, set)) return nullptr;
+    const auto twin =
+        std::find_if(results.begin(), results.end(), [&](const Value* result) {
+          const Node& other = *result->producer();
+          return other.op_name() == node.op_name() &&
+                 other.inputs() == node.inputs() &&
+                 other.attrs() == node.attrs() &&
+                 result->type() == node.output()->type();
+        });
+    return twin == results.end() ? nullptr : *twin;
+  }
+
+  static bool IsOnlyReadOutside(const Node& node,
+                                const std::unordered_set<const Node*>& set) {
+    const std::vector<Use>& uses = node.output()->uses();
+    return std::none_of(uses.begin(), uses.end(),
+                        [&](const Use& use) { return set.contains(use.node); });
+  }
 
   bool IsReadOutside(const Node& node,
                      const std::unordered_set<const Node*>& set) const {

@@ -9,7 +9,10 @@
 //
 // The variance comes from sums of x - s and (x - s)^2, s being the channel's
 // first element: E[x^2] - mean^2 would cancel when |mean| >> std, while x - s
-// is of the size of the spread.
+// is of the size of the spread. Convolutions that sum up their own results
+// (fuse_conv_norm) have nothing but E[x] and E[x^2], in f32: from those the
+// variance is off by some 2^-24 (1 + mean^2 / variance) of itself, and more by
+// how they add up.
 //
 // Over several ranks (synchronised batch normalisation) each node exchanges
 // once: forward the statistics of each rank's batch, backward the two sums,
@@ -21,6 +24,7 @@
 #include "ir/support/error.h"
 #include "passes/passes.h"
 #include "passes/rank_vectors.h"
+#include "passes/separate_kernel.h"
 
 namespace fusor::passes {
 namespace {
@@ -48,8 +52,23 @@ Value* Spread(Builder& b, Value* vector, const Value* x) {
 
 using Statistics = ChannelStatistics;
 
-// x in the statistics' dtype.
-Statistics Measure(Builder& b, Value* x) {
+// From the sums that the convolution has computed with `x`.
+Statistics FromSums(Builder& b, const Node& conv, const Value* x) {
+  const double count = ReducedCount(x);
+  Value* mean = b.Divide(conv.output(1), count);
+  Value* squares = b.Divide(conv.output(2), count);
+  Value* variance = b.Minus(squares, b.Times(mean, mean));
+  return {mean, b.Maximum(variance, b.Zeros(variance->type()))};
+}
+
+// Of the node's operand `source`, which is x but for its dtype: x in the
+// statistics' dtype.
+Statistics Measure(Builder& b, Value* x, const Value* source) {
+  const Node* conv = source->producer();
+  if (conv != nullptr && conv->attrs().Has("statistics") &&
+      conv->attrs().Bool("statistics") && source->index() == 0) {
+    return FromSums(b, *conv, x);
+  }
   ir::Shape limit = x->type().shape;
   for (int64_t dim : ReducedDims(x)) limit[dim] = 1;
   Value* first = b.Slice(x, std::vector<int64_t>(limit.size(), 0), limit);
@@ -88,11 +107,11 @@ Results LowerTrain(Builder& b, const Node& node) {
   const DType wide = node.input(1)->type().dtype;
   const DType narrow = node.input(0)->type().dtype;
   Value* x = b.Cast(node.input(0), wide);
-  std::vector<Statistics> statistics{Measure(b, x)};
+  std::vector<Statistics> statistics{Measure(b, x, node.input(0))};
   Value* x2 = nullptr;
   if (residual == "norm") {
     x2 = b.Cast(node.input(3), wide);
-    statistics.push_back(Measure(b, x2));
+    statistics.push_back(Measure(b, x2, node.input(3)));
   }
   statistics = MergeOverRanks(b, statistics, node.attrs().Int("ranks"));
   const Statistics& s = statistics[0];
@@ -222,6 +241,14 @@ Arriving MakeArriving(Builder& b, const Node& node, Value* x,
   return {dy, mask, b.Select(mask, dy, b.Zeros(dy->type()))};
 }
 
+// g in `dtype`. Selected in dy's own it is the very same number, and kernels
+// exchange nothing wider.
+Value* Narrowed(Builder& b, const Arriving& in, Value* dy, DType dtype) {
+  Value* g =
+      in.mask == nullptr ? dy : b.Select(in.mask, dy, b.Zeros(dy->type()));
+  return b.Cast(g, dtype);
+}
+
 Results LowerGrad(Builder& b, const Node& node) {
   const double epsilon = node.attrs().Float("epsilon");
   const std::string& residual = node.attrs().String("residual");
@@ -244,7 +271,7 @@ Results LowerGrad(Builder& b, const Node& node) {
   const std::vector<Value*> dx = InputGradients(b, node, in, sum_g, branches);
   Results results{b.Cast(dx[0], narrow), branches[0].dgamma, sum_g};
   if (residual == "add") {
-    results.push_back(b.Cast(in.g, narrow));
+    results.push_back(Narrowed(b, in, node.input(0), narrow));
   } else if (residual == "norm") {
     results.insert(results.end(),
                    {b.Cast(dx[1], narrow), branches[1].dgamma, sum_g});
@@ -282,6 +309,20 @@ void Replace(ir::Graph& graph, Node* node, const Results& results) {
   }
 }
 
+void Expand(ir::Graph& graph, Node* node) {
+  Builder builder(graph, node);
+  builder.Inherit(node->location());
+  Replace(graph, node,
+          node->op_name() == "batch_norm_train" ? LowerTrain(builder, *node)
+                                                : LowerGrad(builder, *node));
+}
+
+// What ranks exchange no kernel can hold.
+bool IsSeparate(const Node& node, const PassOptions& options) {
+  return options.norm_lowering == NormLowering::kSeparate &&
+         node.attrs().Int("ranks") == 1;
+}
+
 }  // namespace
 
 bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
@@ -294,11 +335,11 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
     if (!context.ConsumeFuel(kPass, *node->output())) break;
     CheckRanks(*node, context);
     if (!train) CountGradient(*node, context);
-    Builder builder(graph, node);
-    builder.Inherit(node->location());
-    const Results results =
-        train ? LowerTrain(builder, *node) : LowerGrad(builder, *node);
-    Replace(graph, node, results);
+    if (IsSeparate(*node, context.options())) {
+      SeparateKernel(graph, node, context, Expand);
+    } else {
+      Expand(graph, node);
+    }
     changed = true;
   }
   return changed;

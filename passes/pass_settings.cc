@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
+#include <algorithm>
+#include <iterator>
 
 #include "ir/dtype.h"
+#include "ir/support/error.h"
 #include "ir/support/str.h"
 
 namespace fusor::passes {
 namespace {
+
+constexpr std::string_view kNormLowerings[] = {
+    "separate", "kernels", "statistics", "gradients", "prologues"};
 
 std::string Names(const std::set<std::string>& names) {
   if (names.empty()) return "none";
@@ -34,6 +39,20 @@ std::string LossScaleSettings(const LossScaleOptions& o) {
 
 }  // namespace
 
+std::string_view NormLoweringName(NormLowering lowering) {
+  return kNormLowerings[static_cast<int>(lowering)];
+}
+
+NormLowering ParseNormLowering(std::string_view name) {
+  const auto* found =
+      std::find(std::begin(kNormLowerings), std::end(kNormLowerings), name);
+  FUSOR_CHECK(found != std::end(kNormLowerings), kUsage,
+              "lowering of normalisations {}: expected {}", name,
+              Join(kNormLowerings, " or ",
+                   [](std::string_view n) { return std::string(n); }));
+  return static_cast<NormLowering>(found - std::begin(kNormLowerings));
+}
+
 std::string Settings(const PassOptions& options) {
   const PrecisionOptions& precision = options.precision;
   std::string text = fmt::format(
@@ -43,6 +62,10 @@ std::string Settings(const PassOptions& options) {
       options.winograd ? "on" : "off", options.keep_gradients ? "kept" : "used",
       ir::DTypeName(precision.dtype), Names(precision.allow),
       Names(precision.deny), precision.narrow_gradients);
+  if (options.norm_lowering != NormLowering::kKernels) {
+    text +=
+        fmt::format(" bn-lowering={}", NormLoweringName(options.norm_lowering));
+  }
   text += OptimizerSettings(options.optimizer);
   text += LossScaleSettings(options.loss_scale);
   text +=

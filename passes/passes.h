@@ -66,6 +66,21 @@ enum class MicroBatches {
   kFinish,  // updates with the mean of them and those that were added
 };
 
+// How batch normalisation in training runs: each does what the one before it
+// does, and more. Where the target's library has no such convolution, that is
+// left to kernels.
+enum class NormLowering {
+  kSeparate,    // a kernel each way, apart from what is around it
+  kKernels,     // generated kernels, which fusion joins to what is around them
+  kStatistics,  // the convolution before it sums up its statistics
+  // The data gradient that arrives is masked by its ReLU, and summed up for its
+  // gradient, by the convolution that computes it.
+  kGradients,
+  // With a ReLU and without an addition it is applied by the convolutions that
+  // read it, and stored nowhere.
+  kPrologues,
+};
+
 // What a state store that programs share has decided about one of its tensors.
 struct StatePlace {
   ir::Layout layout;
@@ -76,6 +91,7 @@ struct PassOptions {
   bool fusion = true;           // passes 2, 7 and 10 of DESIGN.md section 4
   bool eager_rounding = false;  // round at every op inside a fusion
   bool winograd = true;         // allow it for 3x3 stride-1 convolutions
+  NormLowering norm_lowering = NormLowering::kKernels;
   bool keep_gradients = false;  // as outputs "grad/<parameter>"
   PrecisionOptions precision;
   ir::LibraryChoices choices;  // measured ones; the target's rule for the rest
@@ -269,8 +285,17 @@ bool AssignLayout(ir::Graph& graph, PassContext& context);
 // weight_copies, and takes what it saves off weight_repacks.
 bool KeepWeightCopies(ir::Graph& graph, PassContext& context);
 
+// Lets convolutions compute what PassOptions::norm_lowering says of the
+// normalisations beside them, where the target's candidates have it in the
+// layouts at hand. Counts conv_statistics and, where it says so, conv_norm_grad
+// and conv_norm_prologue. Throws kGraph when there are such places, but the
+// target has it in none of them.
+bool FuseConvNorm(ir::Graph& graph, PassContext& context);
+
 // Replaces batch_norm_train and batch_norm_grad by reductions and elementwise
-// ops: statistics as sums shifted by a value of the same channel. Those over
+// ops: statistics from the sums of the convolution before, where it has them,
+// else as sums shifted by a value of the same channel. With
+// NormLowering::kSeparate each is a `fusion` of its own. Those over
 // several ranks exchange sums in an all_gather each way; throws kGraph where
 // they are over others than PassOptions::world_size. Counts bn_relu_grad,
 // bn_add_relu_grad and, within the latter, dual_bn_add_relu_grad.

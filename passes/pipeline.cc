@@ -47,6 +47,9 @@ constexpr PassEntry kPipeline[] = {
      "on whole normalisations, before anything is expanded or grouped"},
     {"keep_weight_copies", KeepWeightCopies, Stage::kOptimize, false,
      "of the casts and repacks that layouts ask for, before updates fuse"},
+    {"fuse_conv_norm", FuseConvNorm, Stage::kOptimize, true,
+     "when layouts are known, which it does not change, and before what it "
+     "takes from normalisations is expanded"},
     {"lower_batch_norm", LowerBatchNorm, Stage::kOptimize, false,
      "after layouts, which treat a normalisation as one op"},
     {"simplify", Simplify, Stage::kOptimize, false,

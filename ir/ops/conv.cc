@@ -1,5 +1,6 @@
 #include "ir/builder.h"
 #include "ir/ops/conv_eval.h"
+#include "ir/ops/conv_pattern.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 
@@ -76,24 +77,35 @@ DType ResultDType(const TensorType& operand, const Attrs& attrs) {
 std::vector<TensorType> InferConv(Types in, const Attrs& attrs) {
   CheckFloats(in.first(2));
   const Shape shape = ConvShape(in[0].shape, in[1].shape, attrs);
+  CheckPrologue(in, attrs);
   if (in.size() == 3) {
     FUSOR_CHECK(in[2].shape == Shape{shape[1]} && IsFloat(in[2].dtype), kGraph,
                 "expected a floating bias of {} elements", shape[1]);
   }
-  return {{ResultDType(in[0], attrs), shape, {}}};
+  FUSOR_CHECK(in.size() < 4 || HasPrologue(attrs), kGraph,
+              "expected 2 or 3 operands, got {}", in.size());
+  std::vector<TensorType> results{{ResultDType(in[0], attrs), shape, {}}};
+  if (attrs.Bool("statistics")) AddStatistics(results);
+  return results;
 }
 
 std::vector<TensorType> InferGradInput(Types in, const Attrs& attrs) {
-  CheckFloats(in);
+  CheckFloats(in.first(2));
   const Shape& shape = attrs.Ints("input_shape");
   FUSOR_CHECK(ConvShape(shape, in[1].shape, attrs) == in[0].shape, kGraph,
               "gradient does not have the convolution's result shape");
-  return {{ResultDType(in[0], attrs), shape, {}}};
+  std::vector<TensorType> results{{ResultDType(in[0], attrs), shape, {}}};
+  CheckGradientOperands(in, results[0], attrs);
+  AddGradientSums(results, attrs);
+  return results;
 }
 
 std::vector<TensorType> InferGradWeight(Types in, const Attrs& attrs) {
-  CheckFloats(in);
+  CheckFloats(in.first(2));
   const Shape& shape = attrs.Ints("weight_shape");
+  CheckPrologue(in, attrs);
+  FUSOR_CHECK(in.size() == 2 || HasPrologue(attrs), kGraph,
+              "expected 2 operands, got {}", in.size());
   FUSOR_CHECK(ConvShape(in[0].shape, shape, attrs) == in[1].shape, kGraph,
               "gradient does not have the convolution's result shape");
   return {{ResultDType(in[0], attrs), shape, {}}};
@@ -109,7 +121,8 @@ Attrs GeometryOf(const Node& n) {
 }
 
 Grads GradConv(Builder& b, const Node& n, DOutputs d) {
-  FUSOR_ASSERT(!n.attrs().Bool("relu"),
+  FUSOR_ASSERT(!n.attrs().Bool("relu") && !n.attrs().Bool("statistics") &&
+                   !HasPrologue(n.attrs()),
                "convolution epilogues are fused after differentiation");
   Value* x = n.input(0);
   Value* w = n.input(1);
@@ -153,16 +166,20 @@ std::vector<OpDef> MakeOps() {
   OpDef conv;
   conv.name = "conv2d";
   conv.summary =
-      "x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O]? -> [N,O,H',W']; "
-      "relu applied last where set; accumulated wide, rounded to result_dtype";
+      "x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O]? -> [N,O,H',W'], "
+      "[sum, sum of squares, f32 [O]: statistics]; relu applied last where "
+      "set; prologue \"norm\": scale, bias [C] for bias, of relu(x * scale + "
+      "bias); accumulated wide, rounded to result_dtype";
   conv.min_inputs = 2;
-  conv.max_inputs = 3;
+  conv.max_inputs = 4;
   conv.fusion = FusionKind::kLibrary;
   conv.precision = PrecisionRule::kAllow;
   conv.layout = LayoutRule::kChosen;
   conv.wide_vectors = true;
   conv.attrs = geometry;
-  conv.attrs.push_back({"relu", false});
+  conv.attrs.insert(
+      conv.attrs.end(),
+      {{"relu", false}, {"statistics", false}, {"prologue", std::string("")}});
   conv.infer = InferConv;
   conv.gradient = GradConv;
   conv.macs = ConvMacs;
@@ -170,10 +187,19 @@ std::vector<OpDef> MakeOps() {
 
   OpDef grad_input = conv;
   grad_input.name = "conv2d_grad_input";
-  grad_input.summary = "dy [N,O,H',W'], weight -> dx of input_shape";
-  grad_input.max_inputs = 2;
+  grad_input.summary =
+      "dy [N,O,H',W'], weight, [a tensor that is added: accumulate, in its "
+      "place, or add], [x, mean, 1/deviation, scale, bias [C]: norm], "
+      "[shortcut: norm \"join\" | x2, .., bias2: norm \"dual\"] -> dx of "
+      "input_shape, [dscale, dbias, a, b, c, f32 [C], for each norm]; with "
+      "norm dx is masked by relu(bn(x) + ..), and a * dx + b * x + c that of x";
+  grad_input.max_inputs = 13;
   grad_input.attrs = geometry;
-  grad_input.attrs.push_back({"input_shape", Ints{}, true});
+  grad_input.attrs.insert(grad_input.attrs.end(),
+                          {{"input_shape", Ints{}, true},
+                           {"accumulate", false},
+                           {"add", false},
+                           {"norm", std::string("")}});
   grad_input.infer = InferGradInput;
   grad_input.gradient = nullptr;
   grad_input.macs = GradInputMacs;
@@ -181,9 +207,14 @@ std::vector<OpDef> MakeOps() {
 
   OpDef grad_weight = grad_input;
   grad_weight.name = "conv2d_grad_weight";
-  grad_weight.summary = "x, dy [N,O,H',W'] -> gradient of weight_shape";
+  grad_weight.summary =
+      "x, dy [N,O,H',W'], [scale, bias [C]: prologue \"norm\", as of conv2d] "
+      "-> gradient of weight_shape";
+  grad_weight.max_inputs = 4;
   grad_weight.attrs = geometry;
-  grad_weight.attrs.push_back({"weight_shape", Ints{}, true});
+  grad_weight.attrs.insert(
+      grad_weight.attrs.end(),
+      {{"weight_shape", Ints{}, true}, {"prologue", std::string("")}});
   grad_weight.infer = InferGradWeight;
   grad_weight.macs = GradWeightMacs;
   grad_weight.eval = EvalConvGradWeight;

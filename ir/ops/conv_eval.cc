@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ir/ops/conv_pattern.h"
 #include "ir/ops/matrix_product.h"
 
 namespace fusor::ir {
@@ -80,11 +81,13 @@ void ForEachPair(const Geometry& g, int64_t tap, Visit visit) {
 }  // namespace
 
 // y[pixel'] += x[pixel] W[tap] for each tap.
-void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode) {
   const Tensor& weight = *in[1];
   const Geometry g(node, in[0]->type.shape, weight.type.shape,
                    out[0]->type.shape);
-  const std::vector<double> x = ToChannelsLast(*in[0]);
+  Tensor held;
+  const std::vector<double> x =
+      ToChannelsLast(EvalPrologue(node, in, mode, held));
   std::vector<double> y(out[0]->data.size(), 0);
   for (int64_t tap = 0; tap < g.taps(); ++tap) {
     for (int64_t group = 0; group < g.groups; ++group) {
@@ -106,11 +109,12 @@ void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
     if (relu && y[i] < 0) y[i] = 0;
   }
   FromChannelsLast(y, *out[0]);
+  if (node.attrs().Bool("statistics")) EvalStatistics(out, mode);
 }
 
 // dx[pixel] += dy[pixel'] W[tap]^T for each tap.
 void EvalConvGradInput(const Node& node, EvalInputs in, EvalOutputs out,
-                       EvalMode) {
+                       EvalMode mode) {
   const Tensor& weight = *in[1];
   const Geometry g(node, out[0]->type.shape, weight.type.shape,
                    in[0]->type.shape);
@@ -131,13 +135,15 @@ void EvalConvGradInput(const Node& node, EvalInputs in, EvalOutputs out,
     }
   }
   FromChannelsLast(dx, *out[0]);
+  FinishGradInput(node, in, out, mode);
 }
 
 // dW[tap] = x^T dy over the pixels: rows are channels of x, shifted by the tap
 // and with zeros where it reaches into the padding.
 void EvalConvGradWeight(const Node& node, EvalInputs in, EvalOutputs out,
-                        EvalMode) {
-  const Tensor& x = *in[0];
+                        EvalMode mode) {
+  Tensor held;
+  const Tensor& x = EvalPrologue(node, in, mode, held);
   Tensor& dw = *out[0];
   const Geometry g(node, x.type.shape, dw.type.shape, in[1]->type.shape);
   const std::vector<double> dy = ToChannelsLast(*in[1]);

@@ -274,7 +274,8 @@ std::string ProblemKey(const Node& node, const ir::Target& target) {
 
 std::vector<LibraryCandidate> LibraryCandidates(const Node& node,
                                                 const ir::Target& target) {
-  if (node.attrs().Has("groups")) {
+  if (ir::ConvolutionOf(node).has_value()) {
+    if (!ir::IsPlainConvolution(node)) return {};
     static std::mutex mutex;
     static std::map<std::string, std::vector<LibraryCandidate>> cache;
     const std::string key = ProblemKey(node, target);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "codegen/compiler.h"
+#include "codegen/traffic.h"
 #include "ir/support/str.h"
 
 namespace fusor::runtime {
@@ -135,6 +136,7 @@ std::map<std::string, int64_t> CountsOf(const VariantRun& run,
           {"distinct_kernels", report.distinct_kernels},
           {"library_calls", report.library_calls},
           {"bytes_moved", report.bytes_moved},
+          {"traffic_bytes", codegen::TrafficBytes(plan)},
           {"flops", costs.total.flops},
           {"state_bytes", StateOf(plan).bytes},
           {"planned_peak_bytes", plan.peak_bytes},
@@ -149,6 +151,7 @@ const std::vector<CountName>& CountNames() {
       {"distinct_kernels", "different kernels"},
       {"library_calls", "library calls a step"},
       {"bytes_moved", "moved a step, at least", true},
+      {"traffic_bytes", "moved a step, by all passes", true},
       {"flops", "floating-point operations"},
       {"planned_peak_bytes", "planned memory, peak", true},
       {"planned_lower_bound_bytes", "planned memory, lower bound", true},

@@ -25,9 +25,13 @@ using models::Phase;
 
 constexpr int64_t kBatch = 4;
 
-EmulatedOptions Gpu(uint64_t seed, int world_size = 1) {
+// `whole`: with a library that has every convolution, whatever cuDNN lacks.
+EmulatedOptions Gpu(uint64_t seed, int world_size = 1, bool whole = false) {
   EmulatedOptions options;
-  options.compiler = [] { return CudaPlanner("nvidia-h200"); };
+  options.compiler = [whole]() -> std::unique_ptr<codegen::TargetCompiler> {
+    if (!whole) return CudaPlanner("nvidia-h200");
+    return std::make_unique<ChannelsLastCompiler>("nvidia-h200");
+  };
   options.seed = seed;
   options.world_size = world_size;
   return options;
@@ -38,8 +42,8 @@ EmulatedOptions Gpu(uint64_t seed, int world_size = 1) {
 class EmulatedTraining {
  public:
   EmulatedTraining(uint64_t seed, passes::PassOptions options,
-                   int world_size = 1)
-      : backend_(Gpu(seed, world_size)),
+                   int world_size = 1, bool whole_library = false)
+      : backend_(Gpu(seed, world_size, whole_library)),
         communicator_(world_size > 1 ? backend_.Connect() : nullptr),
         session_(backend_, {}, communicator_.get()),
         options_(std::move(options)) {
@@ -211,6 +215,61 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"VggBF16", "vgg16-bn", DType::kBF16},
         Case{"VggF32Unfused", "vgg16-bn", DType::kF32, false, false},
         Case{"VggF16Unfused", "vgg16-bn", DType::kF16, true, false}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+using passes::NormLowering;
+
+struct LoweringCase {
+  const char* name;
+  DType dtype;
+  NormLowering lowering;
+  bool fusion = true;
+};
+
+class EmulatedNormLowerings : public ::testing::TestWithParam<LoweringCase> {};
+
+// cuDNN has nothing of them in f32; what the plans compute is the same.
+TEST_P(EmulatedNormLowerings, AreTheInterpreters) {
+  const LoweringCase& c = GetParam();
+  passes::PassOptions options = OptionsOf({"", "", c.dtype, false, c.fusion});
+  options.norm_lowering = c.lowering;
+  EmulatedTraining training(9, options, 1, c.dtype == DType::kF32);
+  const int train =
+      training.Add(Build("resnet18", Phase::kTrain), ProgramKind::kTrain);
+  const auto& calls = training.session().plan(train).calls;
+  const auto any = [&](const auto& has) {
+    return std::any_of(calls.begin(), calls.end(), has);
+  };
+  EXPECT_EQ(any([](const codegen::LibraryCall& call) {
+              return call.op == "conv2d" && call.attrs.Bool("statistics");
+            }),
+            c.lowering >= NormLowering::kStatistics);
+  EXPECT_EQ(any([](const codegen::LibraryCall& call) {
+              return call.op == "conv2d_grad_input" &&
+                     !call.attrs.String("norm").empty();
+            }),
+            c.lowering >= NormLowering::kGradients);
+  EXPECT_EQ(any([](const codegen::LibraryCall& call) {
+              return call.op == "conv2d_grad_weight" &&
+                     !call.attrs.String("prologue").empty();
+            }),
+            c.lowering >= NormLowering::kPrologues);
+  training.Step(train, ShareOf(c.dtype));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Resnet18, EmulatedNormLowerings,
+    ::testing::Values(
+        LoweringCase{"SeparateF32", DType::kF32, NormLowering::kSeparate},
+        LoweringCase{"SeparateF16", DType::kF16, NormLowering::kSeparate},
+        LoweringCase{"SeparateF16Unfused", DType::kF16, NormLowering::kSeparate,
+                     false},
+        LoweringCase{"StatisticsF32", DType::kF32, NormLowering::kStatistics},
+        LoweringCase{"StatisticsF16", DType::kF16, NormLowering::kStatistics},
+        LoweringCase{"GradientsF32", DType::kF32, NormLowering::kGradients},
+        LoweringCase{"GradientsF16", DType::kF16, NormLowering::kGradients},
+        LoweringCase{"ProloguesF32", DType::kF32, NormLowering::kPrologues},
+        LoweringCase{"ProloguesF16", DType::kF16, NormLowering::kPrologues}),
     [](const auto& param) { return std::string(param.param.name); });
 
 // Collectives run beside the backward kernels, in whatever order the events

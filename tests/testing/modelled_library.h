@@ -22,7 +22,7 @@ class ModelledLibrary final : public ir::TargetQueries {
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override {
     const auto conv = ir::ConvolutionOf(node);
-    if (!conv.has_value()) return {};
+    if (!ir::IsPlainConvolution(node)) return {};
     std::vector<ir::LibraryCandidate> candidates;
     const auto add = [&](const std::string& name, int64_t ns) {
       ir::LibraryCandidate c;

@@ -166,6 +166,21 @@ class ArgumentsTest(CliTest):
         self.fails(USAGE, ["--epoch: ", "did you mean --epochs?"], "--epoch",
                    "3", program="rn50")
 
+    def test_what_the_library_cannot_do_for_normalisations_is_refused(self):
+        self.fails(GRAPH, ["bn-lowering statistics: cpu-",
+                           "no convolutions of this step with statistics of "
+                           "their results"],
+                   "compile", "--arch", "resnet20-cifar", "--bn-lowering",
+                   "statistics")
+        self.fails(USAGE, ["--bn-lowering gradients: expected separate or "
+                           "kernels with --fusion off"],
+                   "compile", "--arch", "resnet20-cifar", "--bn-lowering",
+                   "gradients", "--fusion", "off")
+        self.fails(USAGE, ["--bn-lowering: expected separate, kernels, "], 
+                   "compile", "--bn-lowering", "vendor")
+        self.succeeds("compile", "--arch", "resnet20-cifar", "-b", "2",
+                      "--bn-lowering", "separate", "--verify")
+
     def test_an_unknown_backend_is_a_missing_device(self):
         self.fails(DEVICE, ["backend gpu", "did you mean cpu?"], *TINY,
                    "--backend", "gpu")

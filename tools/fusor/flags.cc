@@ -156,6 +156,36 @@ void AddDumpFlags(CLI::App& app, DumpFlags& f) {
   });
 }
 
+namespace {
+
+// What kernels are made of, and what convolutions are.
+void AddLoweringFlags(CLI::App& app, CompileFlags& f) {
+  const CLI::Validator on_off = OneOf({"on", "off"});
+  app.add_option("--fusion", f.fusion, "Fuse kernels: on or off")
+      ->capture_default_str()
+      ->check(on_off);
+  app.add_option("--fusion-rounding", f.rounding,
+                 "Inside fusions: fast, or eager to round at every op")
+      ->capture_default_str()
+      ->check(OneOf({"fast", "eager"}));
+  app.add_option("--winograd", f.winograd,
+                 "Winograd for fp32 3x3 convolutions: on or off")
+      ->capture_default_str()
+      ->check(on_off);
+  app.add_option("--bn-lowering", f.bn_lowering,
+                 "Batch normalisation as kernels; each a kernel of its own "
+                 "(separate); with the convolutions before it computing its "
+                 "statistics; with data gradients masked and summed up for its "
+                 "gradient (gradients) as well; or applied by the convolutions "
+                 "that read it (prologues) as well: as far as the library has "
+                 "them")
+      ->capture_default_str()
+      ->check(OneOf(
+          {"separate", "kernels", "statistics", "gradients", "prologues"}));
+}
+
+}  // namespace
+
 void AddCompileFlags(CLI::App& app, CompileFlags& f) {
   const Heading heading(app, kCompilation);
   const CLI::Validator on_off = OneOf({"on", "off"});
@@ -168,17 +198,7 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
                  "Launch a GPU's steps as one graph: on or off")
       ->capture_default_str()
       ->check(on_off);
-  app.add_option("--fusion", f.fusion, "Fuse kernels: on or off")
-      ->capture_default_str()
-      ->check(on_off);
-  app.add_option("--fusion-rounding", f.rounding,
-                 "Inside fusions: fast, or eager to round at every op")
-      ->capture_default_str()
-      ->check(OneOf({"fast", "eager"}));
-  app.add_option("--winograd", f.winograd,
-                 "Winograd for 3x3 convolutions, in fp32 and bf16: on or off")
-      ->capture_default_str()
-      ->check(on_off);
+  AddLoweringFlags(app, f);
   app.add_option("--dtype", f.dtype,
                  "Precision of convolutions, matmuls and activations: fp32, "
                  "bf16 or fp16")

@@ -58,6 +58,7 @@ struct CompileFlags {
   std::string fusion = "on";
   std::string rounding = "fast";
   std::string winograd = "on";
+  std::string bn_lowering = "kernels";
   std::string dtype = "fp32";
   bool amp = false;
   std::string opt_level;  // empty: as --amp says

@@ -15,10 +15,12 @@
 #include "codegen/choice_file.h"
 #include "codegen/dump/dumper.h"
 #include "codegen/report/kernel_kinds.h"
+#include "codegen/traffic.h"
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/str.h"
+#include "passes/pass_settings.h"
 #include "passes/pipeline.h"
 #include "runtime/backend_loader.h"
 #include "runtime/debug/profile.h"
@@ -168,6 +170,13 @@ codegen::CompileOptions MakeCompileOptions(
   options.passes.fusion = flags.fusion == "on";
   options.passes.eager_rounding = flags.rounding == "eager";
   options.passes.winograd = flags.winograd == "on";
+  options.passes.norm_lowering = passes::ParseNormLowering(flags.bn_lowering);
+  FUSOR_CHECK(options.passes.fusion || options.passes.norm_lowering <=
+                                           passes::NormLowering::kKernels,
+              kUsage,
+              "--bn-lowering {}: expected separate or kernels with --fusion "
+              "off",
+              flags.bn_lowering);
   options.passes.precision = MakePrecision(flags);
   if (!flags.choices.empty() && !flags.tune) {
     options.passes.choices = codegen::ReadChoices(flags.choices);
@@ -328,6 +337,7 @@ json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
            {{"narrow", Counter(report, "allowed_16")},
             {"wide", Counter(report, "allowed_f32")}}},
           {"bytes_moved", report.bytes_moved},
+          {"traffic_bytes", codegen::TrafficBytes(plan)},
           {"choices", ir::ChoicesText(plan.choices)},
           {"planned_peak_bytes", plan.peak_bytes},
           {"planned_lower_bound_bytes", plan.lower_bound_bytes},
@@ -378,6 +388,13 @@ std::string ProgramSummary(const codegen::Plan& plan,
       "moved, {} saved by fusion\n",
       r.kernels, r.distinct_kernels, r.library_calls, Mib(r.bytes_moved),
       Mib(r.bytes_saved));
+  if (counter("conv_statistics") > 0) {
+    text += fmt::format(
+        "norms     statistics of {} by convolutions, gradients of {} begun by "
+        "them, {} applied by them alone\n",
+        counter("conv_statistics"), counter("conv_norm_grad"),
+        counter("conv_norm_prologue"));
+  }
   text += fmt::format("memory    {} planned for activations; lower bound {}\n",
                       Mib(plan.peak_bytes), Mib(plan.lower_bound_bytes));
   text += fmt::format("compile   {:.2f} s:", r.total_seconds());

@@ -247,7 +247,8 @@ TEST(Compare, JsonHasStableKeys) {
             "bytes_moved compile_seconds counters distinct_kernels exchange "
             "flops fusions gradient_buckets kernel_kinds kernels library_calls "
             "loss name nodes op_classes patterns planned_lower_bound_bytes "
-            "planned_peak_bytes refused state_bytes step_ms total ");
+            "planned_peak_bytes refused state_bytes step_ms total "
+            "traffic_bytes ");
   EXPECT_EQ(keys(out["variants"][0]["step_ms"]),
             "max median min quartiles rounds ");
   EXPECT_EQ(keys(out["variants"][0]["total"]),

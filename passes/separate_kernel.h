@@ -1,0 +1,17 @@
+#pragma once
+
+#include <functional>
+
+#include "ir/graph.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+
+// Puts a `fusion` in the place of a node, whose body is a graph of that node
+// alone after `lower`, which replaces it by what kernels can hold. Results that
+// nobody reads go. Returns the fusion.
+ir::Node* SeparateKernel(
+    ir::Graph& graph, ir::Node* node, PassContext& context,
+    const std::function<void(ir::Graph& body, ir::Node* node)>& lower);
+
+}  // namespace fusor::passes

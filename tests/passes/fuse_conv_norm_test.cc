@@ -1,0 +1,309 @@
+// What convolutions take over from normalisations, as graphs, and that steps
+// with it compute what steps without it do.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "codegen/compiler.h"
+#include "ir/convolution.h"
+#include "ir/draw_inputs.h"
+#include "ir/interpreter.h"
+#include "ir/support/error.h"
+#include "passes/pass_settings.h"
+#include "passes/passes.h"
+#include "tests/testing/cuda_planner.h"
+#include "tests/testing/graph_text.h"
+#include "tests/testing/numeric.h"
+#include "tests/testing/small_models.h"
+
+namespace fusor::passes {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A library with every convolution but those whose problem contains `lacking`.
+class NormTarget final : public ir::TargetQueries {
+ public:
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    const std::string problem = ir::ConvolutionProblem(node);
+    if (!lacking.empty() && problem.find(lacking) != std::string::npos) {
+      return {};
+    }
+    const bool plain = ir::IsPlainConvolution(node);
+    ir::LibraryCandidate c{.algorithm = plain ? "plain" : "fused"};
+    c.operands.resize(node.num_inputs());
+    c.results.resize(node.num_outputs(), results);
+    return {c};
+  }
+
+  std::string lacking;
+  ir::Layout results;  // of all results
+
+ private:
+  ir::Target target_ = ir::FindTarget("nvidia-h200");
+};
+
+constexpr std::string_view kInputs = R"(graph g {
+  %x = data : f16[2,4,6,6]
+  %r = data : f16[2,4,6,6]
+  %dy = data : f16[2,4,6,6]
+  %w = weight : f16[4,4,1,1]
+  %w2 = weight : f16[4,4,3,3]
+  %gamma = norm_scale : f32[4]
+  %beta = norm_shift : f32[4]
+  %mean = statistic : f32[4]
+  %variance = statistic : f32[4]
+)";
+
+std::string Text(std::string_view statements) {
+  return std::string(kInputs) + std::string(statements) + "\n}";
+}
+
+class FuseConvNormTest : public testing::Test {
+ protected:
+  bool Run(ir::Graph& graph, NormLowering lowering) {
+    PassOptions options;
+    options.norm_lowering = lowering;
+    context_ = std::make_unique<PassContext>(target_, options);
+    return FuseConvNorm(graph, *context_);
+  }
+
+  void ExpectBecomes(NormLowering lowering, std::string_view before,
+                     std::string_view after) {
+    const auto graph = test::ParseOrDie(Text(before));
+    EXPECT_TRUE(Run(*graph, lowering));
+    test::ExpectSameGraph(Text(after), *graph, test::Names::kCompare);
+  }
+
+  std::string Refusal(NormLowering lowering, std::string_view text) {
+    const auto graph = test::ParseOrDie(Text(text));
+    try {
+      Run(*graph, lowering);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kGraph);
+      return e.what();
+    }
+    return "accepted";
+  }
+
+  NormTarget target_;
+  std::unique_ptr<PassContext> context_;
+};
+
+constexpr std::string_view kNorm = R"(
+  %c = conv2d(%x, %w) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %z = conv2d(%y, %w2) {algorithm="plain", pad=[1,1]} : f16[2,4,6,6] @"conv2"
+  %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain", pad=[1,1],
+      weight_shape=[4,4,3,3]} : f16[4,4,3,3] @"conv2"
+  return %z as "z", %dw as "dw", %m as "m", %v as "v")";
+
+TEST_F(FuseConvNormTest, SumsUpStatistics) {
+  ExpectBecomes(NormLowering::kStatistics, kNorm, R"(
+  %c, %conv.conv2d_1, %conv.conv2d_2 = conv2d(%x, %w)
+      {algorithm="fused", statistics=true}
+      : f16[2,4,6,6], f32[4], f32[4] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %z = conv2d(%y, %w2) {algorithm="plain", pad=[1,1]} : f16[2,4,6,6] @"conv2"
+  %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain", pad=[1,1],
+      weight_shape=[4,4,3,3]} : f16[4,4,3,3] @"conv2"
+  return %z as "z", %dw as "dw", %m as "m", %v as "v")");
+  EXPECT_EQ(context_->counters().at("conv_statistics"), 1);
+  ASSERT_EQ(context_->decisions().size(), 1u);
+  const Decision& decision = context_->decisions()[0];
+  EXPECT_TRUE(decision.accepted);
+  EXPECT_EQ(decision.subject, "c");
+  EXPECT_EQ(decision.reason, "statistics by fused");
+  EXPECT_EQ(decision.location.path, "conv");
+}
+
+TEST_F(FuseConvNormTest, KeepsWhatKernelsAreToDo) {
+  for (const NormLowering lowering :
+       {NormLowering::kSeparate, NormLowering::kKernels}) {
+    const auto graph = test::ParseOrDie(Text(kNorm));
+    EXPECT_FALSE(Run(*graph, lowering));
+    test::ExpectSameGraph(Text(kNorm), *graph);
+  }
+}
+
+TEST_F(FuseConvNormTest, AppliesANormalisationInItsReaders) {
+  const auto graph = test::ParseOrDie(Text(kNorm));
+  EXPECT_TRUE(Run(*graph, NormLowering::kPrologues));
+  test::ExpectSameGraph(Text(R"(
+  %c, %conv.conv2d_1, %conv.conv2d_2 = conv2d(%x, %w)
+      {algorithm="fused", statistics=true}
+      : f16[2,4,6,6], f32[4], f32[4] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %e = constant() {dtype="f32", shape=[4], value=[1e-05]} : f32[4] @"bn"
+  %ve = add(%v, %e) : f32[4] @"bn"
+  %rstd = rsqrt(%ve) : f32[4] @"bn"
+  %scale = mul(%gamma, %rstd) : f32[4] @"bn"
+  %ms = mul(%m, %scale) : f32[4] @"bn"
+  %shift = sub(%beta, %ms) : f32[4] @"bn"
+  %scale16 = cast(%scale) {dtype="f16"} : f16[4] @"bn"
+  %shift16 = cast(%shift) {dtype="f16"} : f16[4] @"bn"
+  %z = conv2d(%c, %w2, %scale16, %shift16) {algorithm="fused", pad=[1,1],
+      prologue="norm"} : f16[2,4,6,6] @"conv2"
+  %dw = conv2d_grad_weight(%c, %dy, %scale16, %shift16) {algorithm="fused",
+      pad=[1,1], prologue="norm", weight_shape=[4,4,3,3]}
+      : f16[4,4,3,3] @"conv2"
+  return %z as "z", %dw as "dw", %m as "m", %v as "v")"),
+                        *graph);
+  EXPECT_EQ(context_->counters().at("conv_norm_prologue"), 1);
+}
+
+// The activation is stored for one reader in any case.
+TEST_F(FuseConvNormTest, AppliesNothingThatOneReaderCannot) {
+  target_.lacking =
+      "conv2d_grad_weight x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
+      "dilation=1,1 groups=1 prologue=norm";
+  EXPECT_EQ(Refusal(NormLowering::kPrologues, kNorm),
+            "bn-lowering prologues: nvidia-h200 has no convolutions of this "
+            "step with a normalisation of what they read: the library has no " +
+                target_.lacking + " in f16");
+}
+
+constexpr std::string_view kGradient = R"(
+  %d = conv2d_grad_input(%dy, %w2) {algorithm="plain", pad=[1,1],
+      input_shape=[2,4,6,6]} : f16[2,4,6,6] @"conv2"
+  %dx, %dgamma, %dbeta = batch_norm_grad(%d, %x, %gamma, %beta, %mean,
+      %variance) {relu=true} : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  return %dx as "dx", %dgamma as "dgamma", %dbeta as "dbeta")";
+
+TEST_F(FuseConvNormTest, MasksAndSumsUpADataGradient) {
+  const auto graph = test::ParseOrDie(Text(kGradient));
+  EXPECT_TRUE(Run(*graph, NormLowering::kGradients));
+  test::ExpectSameGraph(Text(R"(
+  %e = constant() {dtype="f32", shape=[4], value=[1e-05]} : f32[4] @"bn"
+  %ve = add(%variance, %e) : f32[4] @"bn"
+  %rstd = rsqrt(%ve) : f32[4] @"bn"
+  %dz, %dgamma, %dbeta, %a, %b, %c = conv2d_grad_input(%dy, %w2, %x, %mean,
+      %rstd, %gamma, %beta) {algorithm="fused", pad=[1,1],
+      input_shape=[2,4,6,6], norm="relu"}
+      : f16[2,4,6,6], f32[4], f32[4], f32[4], f32[4], f32[4] @"conv2"
+  %cs = broadcast(%c) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6] @"bn"
+  %bs = broadcast(%b) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6] @"bn"
+  %xw = cast(%x) {dtype="f32"} : f32[2,4,6,6] @"bn"
+  %bx = mul(%xw, %bs) : f32[2,4,6,6] @"bn"
+  %bxc = add(%bx, %cs) : f32[2,4,6,6] @"bn"
+  %as = broadcast(%a) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6] @"bn"
+  %dzw = cast(%dz) {dtype="f32"} : f32[2,4,6,6] @"bn"
+  %adz = mul(%dzw, %as) : f32[2,4,6,6] @"bn"
+  %dxw = add(%adz, %bxc) : f32[2,4,6,6] @"bn"
+  %dx = cast(%dxw) {dtype="f16"} : f16[2,4,6,6] @"bn"
+  return %dx as "dx", %dgamma as "dgamma", %dbeta as "dbeta")"),
+                        *graph);
+  EXPECT_EQ(context_->counters().at("conv_norm_grad"), 1);
+}
+
+TEST_F(FuseConvNormTest, RefusesWhatTheLibraryLacks) {
+  target_.lacking = "norm=";
+  EXPECT_EQ(Refusal(NormLowering::kGradients, kGradient),
+            "bn-lowering gradients: nvidia-h200 has no convolutions of this "
+            "step with the gradient of a normalisation: the library has no "
+            "conv2d_grad_input x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
+            "dilation=1,1 groups=1 norm=relu in f16");
+  target_.lacking = "statistics";
+  EXPECT_THAT(Refusal(NormLowering::kStatistics, kNorm),
+              HasSubstr("nvidia-h200 has no convolutions of this step with "
+                        "statistics of their results"));
+  target_.lacking = "";
+  target_.results = ir::ParseLayout("acdb");
+  EXPECT_THAT(Refusal(NormLowering::kStatistics, kNorm),
+              HasSubstr("in other layouts only: conv2d x=2x4x6x6"));
+}
+
+// Where it has some, kernels do the others.
+TEST_F(FuseConvNormTest, LeavesWhatTheLibraryLacksToKernels) {
+  target_.lacking = "w=4x4x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1 stat";
+  const auto graph = test::ParseOrDie(Text(R"(
+  %c = conv2d(%x, %w) : f16[2,4,6,6] @"conv"
+  %y, %m, %v, %mask = batch_norm_train(%c, %gamma, %beta, %r)
+      {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
+      bool[2,4,6,6] @"bn"
+  %z = conv2d(%y, %w2) {pad=[1,1]} : f16[2,4,6,6] @"conv2"
+  %y2, %m2, %v2 = batch_norm_train(%z, %gamma, %beta) : f16[2,4,6,6], f32[4],
+      f32[4] @"bn2"
+  return %y2 as "y2")"));
+  EXPECT_TRUE(Run(*graph, NormLowering::kStatistics));
+  ASSERT_EQ(context_->decisions().size(), 2u);
+  EXPECT_TRUE(context_->decisions()[0].accepted);
+  EXPECT_FALSE(context_->decisions()[1].accepted);
+  EXPECT_EQ(context_->decisions()[1].subject, "z");
+  EXPECT_EQ(context_->counters().at("conv_statistics"), 1);
+}
+
+TEST_F(FuseConvNormTest, LeavesAGradientThatOthersRead) {
+  const auto graph = test::ParseOrDie(Text(R"(
+  %d = conv2d_grad_input(%dy, %w2) {algorithm="plain", pad=[1,1],
+      input_shape=[2,4,6,6]} : f16[2,4,6,6] @"conv2"
+  %dx, %dgamma, %dbeta = batch_norm_grad(%d, %x, %gamma, %beta, %mean,
+      %variance) {relu=true} : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  return %dx as "dx", %d as "d")"));
+  EXPECT_FALSE(Run(*graph, NormLowering::kGradients));
+}
+
+// --- Whole steps -------------------------------------------------------------
+
+class NormLoweringTest : public testing::TestWithParam<NormLowering> {};
+
+// Loss, gradients, statistics and updates, without rounding.
+TEST_P(NormLoweringTest, ComputesTheSameStep) {
+  const test::ChannelsLastCompiler compiler("nvidia-h200");
+  const auto optimized = [&](NormLowering lowering) {
+    codegen::CompileOptions options;
+    options.passes.norm_lowering = lowering;
+    options.passes.keep_gradients = true;
+    options.verify = true;
+    options.plan_only = true;
+    return codegen::Compile(test::SmallResidual(), codegen::ProgramKind::kTrain,
+                            compiler, options);
+  };
+  const auto plain = optimized(NormLowering::kKernels);
+  const auto other = optimized(GetParam());
+  const std::vector<ir::Tensor> inputs = ir::DrawInputs(*plain.graph, 3);
+  const auto expected =
+      ir::Interpret(*plain.graph, inputs, ir::EvalMode::kExact);
+  const auto actual = ir::Interpret(*other.graph, inputs, ir::EvalMode::kExact);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const std::string& name = plain.graph->outputs()[i].name;
+    ASSERT_EQ(other.graph->outputs()[i].name, name);
+    EXPECT_TRUE(test::AllClose(actual[i], expected[i], 1e-8, 1e-10)) << name;
+  }
+  const auto& counters = other.report.counters;
+  const auto count = [&](const char* name) {
+    return counters.contains(name) ? counters.at(name) : 0;
+  };
+  const bool sums = GetParam() >= NormLowering::kGradients;
+  EXPECT_EQ(count("conv_statistics"),
+            GetParam() == NormLowering::kSeparate ? 0 : 6);
+  EXPECT_EQ(count("conv_norm_grad"), sums ? 4 : 0);
+  EXPECT_EQ(count("conv_norm_prologue"),
+            GetParam() == NormLowering::kPrologues ? 2 : 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Lowerings, NormLoweringTest,
+                         ::testing::Values(NormLowering::kSeparate,
+                                           NormLowering::kStatistics,
+                                           NormLowering::kGradients,
+                                           NormLowering::kPrologues),
+                         [](const auto& lowering) {
+                           return std::string(NormLoweringName(lowering.param));
+                         });
+
+TEST(NormLoweringName, RoundTripsAndRefusesOtherWords) {
+  for (const char* name :
+       {"separate", "kernels", "statistics", "gradients", "prologues"}) {
+    EXPECT_EQ(NormLoweringName(ParseNormLowering(name)), name);
+  }
+  EXPECT_THROW(ParseNormLowering("vendor"), Error);
+}
+
+}  // namespace
+}  // namespace fusor::passes

@@ -1,0 +1,82 @@
+// Bytes between memory and GPU that a training step of ResNet-50 moves, and the
+// kernels and calls that move them, as planned for an H200.
+
+#include <gtest/gtest.h>
+
+#include "codegen/compiler.h"
+#include "codegen/traffic.h"
+#include "models/model.h"
+#include "passes/pass_settings.h"
+#include "runtime/backend_loader.h"
+
+namespace fusor::test {
+namespace {
+
+constexpr int64_t kBatch = 256;
+
+// What a model of the step says that has to cross memory, an image, when each
+// operand of a kernel crosses it once, a normalisation's as often as it passes
+// over it, and masks have one bit an element: nothing fused; normalisation,
+// addition and ReLU one kernel; statistics in the convolutions before; masks
+// and sums of its gradient in data gradients; normalisations applied in the
+// convolutions that read them. All but the first two with the stem's
+// normalisation, ReLU and max-pool in one, which here are not.
+struct Row {
+  const char* name;
+  bool fusion;
+  passes::NormLowering lowering;
+  double megabytes;  // 1e6 bytes an image, of the model
+  double more;       // than that at most, as a share of it
+  // Of the plan, exactly; looked at before they are changed.
+  int64_t kernels, distinct_kernels, calls;
+};
+
+void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
+
+class StepTraffic : public ::testing::TestWithParam<Row> {};
+
+TEST_P(StepTraffic, IsThatOfTheRoofline) {
+  const Row& row = GetParam();
+  const auto compiler =
+      runtime::LoadBackend("cuda").CreateCompiler("nvidia-h200", {});
+  if (compiler->LibraryVersion() == "none") {
+    GTEST_SKIP() << "libcudnn.so.9 cannot be opened: no plans to be built";
+  }
+  codegen::CompileOptions options;
+  options.plan_only = true;
+  options.passes.precision.dtype = ir::DType::kF16;
+  options.passes.fusion = row.fusion;
+  options.passes.norm_lowering = row.lowering;
+  const codegen::CompiledProgram program = codegen::Compile(
+      models::BuildModel("resnet50-v1.5", models::Phase::kTrain,
+                         {.batch = kBatch})
+          .graph,
+      codegen::ProgramKind::kTrain, *compiler, options);
+  const double megabytes =
+      static_cast<double>(codegen::TrafficBytes(program.plan)) / kBatch / 1e6;
+  RecordProperty("megabytes_an_image", std::to_string(megabytes));
+  EXPECT_LE(megabytes, (1 + row.more) * row.megabytes);
+  EXPECT_GE(megabytes, 0.95 * row.megabytes);
+  EXPECT_EQ(program.report.kernels, row.kernels);
+  EXPECT_EQ(program.report.distinct_kernels, row.distinct_kernels);
+  EXPECT_EQ(program.report.library_calls, row.calls);
+}
+
+using passes::NormLowering;
+
+INSTANTIATE_TEST_SUITE_P(
+    ResNet50, StepTraffic,
+    ::testing::Values(Row{"Unfused", false, NormLowering::kSeparate, 477.1,
+                          0.05, 1386, 212, 217},
+                      Row{"Kernels", true, NormLowering::kKernels, 347.0, 0.05,
+                          108, 47, 167},
+                      Row{"Statistics", true, NormLowering::kStatistics, 309.7,
+                          0.05, 159, 57, 167},
+                      Row{"Gradients", true, NormLowering::kGradients, 277.3,
+                          0.05, 158, 54, 163},
+                      Row{"Prologues", true, NormLowering::kPrologues, 264.2,
+                          0.06, 126, 47, 163}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace fusor::test
