@@ -169,7 +169,7 @@ void AddLoweringFlags(CLI::App& app, CompileFlags& f) {
       ->capture_default_str()
       ->check(OneOf({"fast", "eager"}));
   app.add_option("--winograd", f.winograd,
-                 "Winograd for fp32 3x3 convolutions: on or off")
+                 "Winograd for 3x3 convolutions, in fp32 and bf16: on or off")
       ->capture_default_str()
       ->check(on_off);
   app.add_option("--bn-lowering", f.bn_lowering,
