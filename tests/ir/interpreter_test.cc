@@ -320,7 +320,7 @@ TEST_P(Convolution, GradientsEqualTheirDefinitions) {
   const Shape y_shape = conv->output()->type().shape;
   Value* dy = f.Random(y_shape, 4);
   Attrs attrs = conv->attrs();
-  attrs.Erase("relu");
+  for (const char* own : {"relu", "prologue", "statistics"}) attrs.Erase(own);
   attrs.Set("input_shape", c.x);
   const Tensor dx =
       f.Run(f.b.Add("conv2d_grad_input", {dy, w}, attrs)->output());

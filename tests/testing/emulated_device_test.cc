@@ -100,13 +100,14 @@ std::string ProblemOf(const Plan& plan, uint64_t seed = 1) {
   return Bound(plan, seed).Problem();
 }
 
-// A buffer in temporary memory that step `s` writes and a later one reads.
+// A buffer in temporary memory that step `writer` writes and a later one reads.
 struct Passed {
   size_t writer;
   size_t reader;
   int buffer;
 };
-Passed FirstPassed(const Plan& plan, StepKind writer_kind) {
+std::vector<Passed> AllPassed(const Plan& plan, StepKind writer_kind) {
+  std::vector<Passed> all;
   for (size_t w = 0; w < plan.steps.size(); ++w) {
     const Step& writer = plan.steps[w];
     if (writer.kind != writer_kind) continue;
@@ -117,16 +118,22 @@ Passed FirstPassed(const Plan& plan, StepKind writer_kind) {
           kind != codegen::ArenaKind::kTemporary) {
         continue;
       }
-      for (size_t r = w + 1; r < plan.steps.size(); ++r) {
-        const auto& args = plan.steps[r].args;
-        if (std::find(args.begin(), args.end(), b) != args.end()) {
-          return {w, r, b};
-        }
-      }
+      const auto reads = [b](const Step& step) {
+        return std::find(step.args.begin(), step.args.end(), b) !=
+               step.args.end();
+      };
+      const auto reader =
+          std::find_if(plan.steps.begin() + static_cast<ptrdiff_t>(w) + 1,
+                       plan.steps.end(), reads);
+      if (reader == plan.steps.end()) continue;
+      all.push_back({w, static_cast<size_t>(reader - plan.steps.begin()), b});
     }
   }
-  ADD_FAILURE() << "no such buffer";
-  return {};
+  return all;
+}
+
+Passed FirstPassed(const Plan& plan, StepKind writer_kind) {
+  return AllPassed(plan, writer_kind).at(0);
 }
 
 TEST(EmulatedDevice, SoundPlansRunTheSameInEveryOrder) {
@@ -173,24 +180,25 @@ TEST(EmulatedDevice, BuffersThatAreTooShort) {
 // A value is moved over one that a later step reads.
 TEST(EmulatedDevice, BuffersOverOthers) {
   Plan plan = SoundPlan();
-  const Passed passed = FirstPassed(plan, StepKind::kLaunch);
-  const codegen::Buffer& from = plan.buffers[passed.buffer];
   int planted = 0;
-  for (size_t s = passed.writer + 1; s < passed.reader; ++s) {
-    for (size_t a = 0; a < plan.steps[s].args.size(); ++a) {
-      codegen::Buffer& to = plan.buffers[plan.steps[s].args[a]];
-      if (UseOfArg(plan, plan.steps[s], a) != codegen::ArgUse::kWritten ||
-          to.arena != from.arena || to.bytes > from.bytes) {
-        continue;
+  for (const Passed& passed : AllPassed(plan, StepKind::kLaunch)) {
+    const codegen::Buffer& from = plan.buffers[passed.buffer];
+    for (size_t s = passed.writer + 1; s < passed.reader && planted < 3; ++s) {
+      for (size_t a = 0; a < plan.steps[s].args.size(); ++a) {
+        codegen::Buffer& to = plan.buffers[plan.steps[s].args[a]];
+        if (UseOfArg(plan, plan.steps[s], a) != codegen::ArgUse::kWritten ||
+            to.arena != from.arena || to.bytes > from.bytes) {
+          continue;
+        }
+        const int64_t offset = std::exchange(to.offset, from.offset);
+        EXPECT_THAT(ProblemOf(plan),
+                    AnyOf(HasSubstr(fmt::format("reads {}, where ", from.name)),
+                          HasSubstr(fmt::format("reads {}, where ", to.name)),
+                          HasSubstr(", which it reads")))
+            << to.name;
+        to.offset = offset;
+        ++planted;
       }
-      const int64_t offset = std::exchange(to.offset, from.offset);
-      EXPECT_THAT(ProblemOf(plan),
-                  AnyOf(HasSubstr(fmt::format("reads {}, where ", from.name)),
-                        HasSubstr(fmt::format("reads {}, where ", to.name)),
-                        HasSubstr(", which it reads")))
-          << to.name;
-      to.offset = offset;
-      ++planted;
     }
   }
   EXPECT_GT(planted, 0);
@@ -221,11 +229,17 @@ TEST(EmulatedDevice, ArgumentsThatLieElsewhere) {
 }
 
 TEST(EmulatedDevice, StepsThatAreNotThePlans) {
-  Plan plan = SoundPlan();
-  const Passed passed = FirstPassed(plan, StepKind::kLaunch);
+  const Plan& plan = SoundPlan();
+  const std::vector<Passed> all = AllPassed(plan, StepKind::kLaunch);
+  const auto passed =
+      std::find_if(all.begin(), all.end(), [&](const Passed& p) {
+        return plan.steps[p.reader].kind == StepKind::kLaunch &&
+               plan.steps[p.reader].index != plan.steps[p.writer].index;
+      });
+  ASSERT_NE(passed, all.end());
   Bound bound(plan);
-  std::swap(bound.plan().steps[passed.writer].index,
-            bound.plan().steps[passed.reader].index);
+  std::swap(bound.plan().steps[passed->writer].index,
+            bound.plan().steps[passed->reader].index);
   EXPECT_THAT(bound.Problem(), HasSubstr("something else is launched"));
 }
 
