@@ -7,8 +7,9 @@
 # ARCHIVE: build/fusor-VERSION-x86_64.tar.xz. BUILD: the folder it was built in,
 # build/.
 #
-# It holds the programs, libfusor, the backends that were built and all that
-# they link to but glibc. CUDA's libraries are not in it: they are found at run
+# It holds the programs, libfusor, the backends that were built, those of the
+# tests below that were built (run_tests.sh runs them), the scripts that check
+# and measure fusor on a GPU, and all that they link to but glibc. CUDA's libraries are not in it: they are found at run
 # time (fusor doctor says where). XZ_OPT is passed on to xz (default -9 -T0;
 # -0 is quick, and larger than the limit that is checked for the default).
 #
@@ -19,6 +20,10 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(realpath -m -- "${2:-$root/build}")
 readonly limit_mib=60
 readonly glibc=2.36
+# Tests that need neither the tree nor a compiler and say something about the
+# machine: its GPU, CUDA's libraries, its CPU.
+readonly tests=(gpu_test nvrtc_test conv_plan_test matmul_plan_test
+  every_op_test kernel_test library_test device_test own_model_test)
 # What a system with glibc has.
 readonly of_glibc='^(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libresolv|libutil)\.so'
 
@@ -41,19 +46,26 @@ staging=$(mktemp -d)
 partial=
 trap 'rm -rf "$staging" ${partial:+"$partial"}' EXIT
 bundle=$staging/$name
-mkdir -p "$bundle/bin" "$bundle/lib/backends"
+mkdir -p "$bundle/bin" "$bundle/lib/backends" "$bundle/tests"
 
 cp "$build/bin/fusor" "$build/bin/rn50" "$bundle/bin"
 cp "$build/lib/libfusor.so" "$bundle/lib"
 cp "$build"/lib/backends/*.so "$bundle/lib/backends"
-cp "$root/LICENSE" "$bundle"
+for test in "${tests[@]}"; do
+  [[ ! -x $build/bin/$test ]] || cp "$build/bin/$test" "$bundle/tests"
+done
+cp "$root/LICENSE" "$root/tools/run_tests.sh" "$bundle"
+(cd "$root" &&
+  for script in tests/benchmarks/{gpu,curves}/*.{py,md}; do
+    [[ $script == *_test.py ]] || cp --parents "$script" "$bundle"
+  done)
 for text in README.md tools/fusor/*.md runtime/cuda/README.md; do
   (cd "$root" && cp --parents $text "$bundle")
 done
 
 # The libraries of which libraries, as the loader finds them here.
 objects() {
-  find "$bundle/bin" "$bundle/lib" -type f
+  find "$bundle"/{bin,lib,tests} -type f ! -path '*/benchmarks/*'
 }
 mapfile -t objects < <(objects)
 while read -r library path; do
@@ -66,7 +78,7 @@ while read -r object; do
   chmod u+w "$object"
   strip --strip-unneeded "$object"
   case $object in
-    */bin/*) patchelf --set-rpath "\$ORIGIN/../lib" "$object" ;;
+    */bin/* | */tests/*) patchelf --set-rpath "\$ORIGIN/../lib" "$object" ;;
     */backends/*) patchelf --set-rpath "\$ORIGIN/.." "$object" ;;
     *) patchelf --set-rpath "\$ORIGIN" "$object" ;;
   esac

@@ -4,6 +4,7 @@ needs nothing but itself and glibc."""
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -58,7 +59,8 @@ class BundleTest(unittest.TestCase):
         self.assertEqual(tops, {self.top.name})
 
     def test_links_to_itself_and_glibc_alone(self):
-        objects = [*self.top.glob("bin/*"), *self.top.glob("lib/*.so*"),
+        objects = [*self.top.glob("bin/*"), *self.top.glob("tests/*_test"),
+                   *self.top.glob("lib/*.so*"),
                    *self.top.glob("lib/backends/*.so")]
         self.assertGreater(len(objects), 10)
         for file in objects:
@@ -80,6 +82,80 @@ class BundleTest(unittest.TestCase):
             "rn50", "--synthetic", "-b", "1", "--image-size", "32",
             "--iterations", "1", "--workspace", self.folder / "w")
         self.assertIn("trained   1 steps", text)
+
+    # A few of the tests, to be quick.
+    FEW = "--gtest_filter=*KernelTest.*:RealGpu.*"
+
+    def assert_tests_ran(self, result):
+        lines = result.stdout.splitlines()
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(lines[-1], r"^all: [1-9]\d* passed, 0 failed, \d+ skipped$")
+        names = [line.split(":")[0] for line in lines[:-1]]
+        self.assertEqual(names, sorted(
+            p.name for p in self.top.glob("tests/*_test")))
+
+    def test_its_tests_run(self):
+        self.assert_tests_ran(subprocess.run(
+            ["bash", self.top / "run_tests.sh", self.FEW], cwd="/",
+            env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
+            check=False))
+
+    def test_a_failing_test_is_named(self):
+        top = self.folder / "broken"
+        (top / "tests").mkdir(parents=True)
+        shutil.copy(self.top / "run_tests.sh", top)
+        for name, body in (
+                ("a_test", "echo '[  PASSED  ] 2 tests.'\n"
+                 "echo '[  FAILED  ] 1 test, listed below:'\n"
+                 "echo '[  FAILED  ] Suite.Case/7'\nexit 1\n"),
+                ("b_test", "kill -SEGV $$\n")):
+            (top / "tests" / name).write_text("#!/bin/sh\n" + body)
+            (top / "tests" / name).chmod(0o755)
+        result = subprocess.run(
+            ["bash", top / "run_tests.sh"], capture_output=True, text=True,
+            check=False, env=dict(os.environ, TMPDIR=str(self.folder)))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("a_test: 2 passed, 1 failed, 0 skipped\n", result.stdout)
+        self.assertIn("  [  FAILED  ] Suite.Case/7\n", result.stdout)
+        self.assertIn("b_test: 0 passed, 1 failed, 0 skipped (ended with 139)",
+                      result.stdout)
+        self.assertTrue(result.stdout.endswith(
+            "all: 2 passed, 2 failed, 0 skipped\n"))
+
+    def test_in_a_root_that_holds_nothing_but_glibc_and_bash(self):
+        root = self.folder / "root"
+        inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+                  'mount --rbind /proc "$0/proc" && exec chroot "$0" "$@"', root]
+        for folder in ("bin", "lib64", "proc", "tmp"):
+            (root / folder).mkdir(parents=True)
+        libraries = set()
+        for tool in ("bash", "cp", "dirname", "mkdir", "rm"):
+            path = shutil.which(tool)
+            shutil.copy(path, root / "bin")
+            libraries.update(re.findall(
+                r"(/\S+) \(0x", subprocess.run(
+                    ["ldd", path], capture_output=True, text=True,
+                    check=True).stdout))
+        glibc = pathlib.Path(next(
+            path for path in libraries if "/libc.so" in path)).parent
+        libraries.update(str(path) for path in glibc.iterdir()
+                         if GLIBC.match(path.name))
+        for path in libraries:
+            place = root / path.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, place)
+        try_it = subprocess.run([*inside, "/bin/bash", "-c", ":"],
+                                capture_output=True, text=True, check=False)
+        if try_it.returncode != 0:
+            self.skipTest(f"no namespaces: {try_it.stderr.strip()}")
+        shutil.copytree(self.top, root / "fusor", symlinks=True)
+        result = subprocess.run(
+            [*inside, "/bin/bash", "/fusor/run_tests.sh", self.FEW], env={
+                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            capture_output=True, text=True, check=False)
+        self.assert_tests_ran(result)
+        self.assertIn("nvrtc_test: skipped, NVRTC is missing (fusor doctor)\n",
+                      result.stdout)
 
     def test_bad_places_get_one_line(self):
         for message, *arguments in (
