@@ -12,6 +12,8 @@
 namespace fusor::cuda {
 namespace {
 
+namespace fs = std::filesystem;
+
 // Division and roots are IEEE's unless the text asks for less.
 constexpr const char* kOptions[] = {"--std=c++17", "--fmad=true",
                                     "--prec-div=true", "--prec-sqrt=true"};
@@ -37,11 +39,39 @@ struct Nvrtc {
     find(ptx, "nvrtcGetPTX");
     find(num_archs, "nvrtcGetNumSupportedArchs");
     find(archs, "nvrtcGetSupportedArchs");
-    usable = all;
+    if (!all) {
+      problem = fmt::format("{} lacks functions of CUDA 13", library.name());
+      return;
+    }
+    // It opens this one by its bare name, where the loader does not look for
+    // libraries of pip's wheels; but it takes one that is open already.
+    int major = 0;
+    int minor = 0;
+    version(&major, &minor);
+    const std::string name =
+        fmt::format("libnvrtc-builtins.so.{}.{}", major, minor);
+    const Library builtins({(fs::path(Folder()) / name).string(), name});
+    if (!builtins.found()) {
+      problem = fmt::format("{} needs {}, which cannot be opened",
+                            library.name(), name);
+    }
+  }
+
+  bool usable() const { return library.found() && problem.empty(); }
+  // What stands against it: that it was not found, or `problem`.
+  const std::string& reason() const {
+    return library.found() ? problem : library.problem();
+  }
+
+  // Of the library, where it was found.
+  std::string Folder() const {
+    Dl_info info{};
+    if (dladdr(reinterpret_cast<void*>(version), &info) == 0) return "";
+    return fs::path(info.dli_fname).parent_path().string();
   }
 
   Library library;
-  bool usable = false;
+  std::string problem;  // of a library that was found
   decltype(&nvrtcVersion) version = nullptr;
   decltype(&nvrtcCreateProgram) create = nullptr;
   decltype(&nvrtcDestroyProgram) destroy = nullptr;
@@ -138,9 +168,8 @@ std::string FirstError(const std::string& log) {
 
 NvrtcCompiler::NvrtcCompiler(int compute_capability) {
   const Nvrtc& nvrtc = Loaded();
-  FUSOR_CHECK(nvrtc.usable, kDevice, "CUDA backend: no NVRTC: {}",
-              nvrtc.library.found() ? "libnvrtc lacks functions of CUDA 13"
-                                    : nvrtc.library.problem());
+  FUSOR_CHECK(nvrtc.usable(), kDevice, "CUDA backend: no NVRTC: {}",
+              nvrtc.reason());
   int count = 0;
   nvrtc.num_archs(&count);
   std::vector<int> known(static_cast<size_t>(count));
@@ -177,20 +206,12 @@ std::string DescribeNvrtc() {
     return fmt::format("NVRTC: missing ({}): no kernels can be compiled",
                        nvrtc.library.problem());
   }
-  if (!nvrtc.usable) {
-    return fmt::format("NVRTC: {} lacks functions of CUDA 13",
-                       nvrtc.library.name());
+  if (!nvrtc.usable()) {
+    return fmt::format("NVRTC: {}: no kernels can be compiled", nvrtc.problem);
   }
   return fmt::format("NVRTC {} ({})", Version(), nvrtc.library.name());
 }
 
-std::string NvrtcFolder() {
-  Dl_info info{};
-  if (!Loaded().usable ||
-      dladdr(reinterpret_cast<void*>(Loaded().version), &info) == 0) {
-    return "";
-  }
-  return std::filesystem::path(info.dli_fname).parent_path().string();
-}
+std::string NvrtcFolder() { return Loaded().usable() ? Loaded().Folder() : ""; }
 
 }  // namespace fusor::cuda
