@@ -2,8 +2,11 @@
 # Sets up what is missing, makes a small data set of real JPEG files when none
 # is given, and trains ResNet-50 on it for some steps.
 #
-#   bash tools/quickstart.sh [DATA] [OPTION...]
+#   bash tools/quickstart.sh [--cuda | --no-cuda] [DATA] [OPTION...]
 #
+# --cuda builds the CUDA backend as well, against pip's wheels where there is no
+# CUDA toolkit. Where there is a GPU (nvidia-smi lists one), this is done unasked,
+# and the GPU trains; --no-cuda leaves it alone.
 # DATA is an image folder: DATA/train/CLASS/*.jpg (and DATA/val/CLASS/*.jpg).
 # Options go to `rn50`; those given here replace the defaults below, as in
 #   bash tools/quickstart.sh ~/pictures -b 16 --iterations 200
@@ -11,13 +14,32 @@ set -euo pipefail
 
 start=$PWD
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+gpu=
+if nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then
+  gpu=1
+fi
+cuda=$gpu
+case ${1:-} in
+  --cuda)
+    cuda=1
+    shift
+    ;;
+  --no-cuda)
+    cuda= gpu=
+    shift
+    ;;
+esac
 data=
 if (($# > 0)) && [[ $1 != -* ]]; then
   data=$1
   shift
 fi
 
-bash "$root/tools/setup.sh" programs
+bash "$root/tools/setup.sh" ${cuda:+--cuda} programs
+if [[ -n $cuda && -z $gpu ]]; then
+  echo "cuda       no GPU here: the CPU trains; for one elsewhere:" \
+    "fusor compile --target nvidia-h200" >&2
+fi
 
 if [[ -z $data ]]; then
   data=$root/build/samples
@@ -38,6 +60,7 @@ default_option() {
 default_option -b 8
 default_option --iterations 60
 default_option --image-size 128
+[[ -z $gpu ]] || default_option --backend cuda
 # A small batch wants a small learning rate, and momentum a gentle start.
 default_option --lr 0.005
 default_option --warmup-steps 5

@@ -3,7 +3,10 @@
 # missing, configures build/ and builds. Whatever is done already is skipped, so
 # a second run needs no network and no privileges.
 #
-#   bash tools/setup.sh [TARGET...]    builds the given targets, default: all
+#   bash tools/setup.sh [--cuda] [TARGET...]
+#
+# TARGET: what is built; default: all. --cuda: with the CUDA backend; where there
+# is no CUDA toolkit, pip's wheels are installed into build/cuda and used.
 #
 # The log of all stages is build/setup.log.
 set -euo pipefail
@@ -11,6 +14,11 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build
 log=$build/setup.log
+cuda=
+if [[ ${1:-} == --cuda ]]; then
+  cuda=1
+  shift
+fi
 
 packages=(
   ccache
@@ -96,16 +104,29 @@ install_packages() {
   report packages "installed ${#missing[@]} of ${#packages[@]}"
 }
 
+# Where CMake finds CUDA, if not in a toolkit. install_cuda.sh says what fails.
+cuda_path=
+install_cuda() {
+  cuda_path=$(bash "$root/tools/install_cuda.sh" "$build/cuda" "$log") || exit 1
+  stage_start=$SECONDS
+}
+
 # Ninja runs CMake again by itself when a CMakeLists.txt changes, so that only
-# the first configuration is ours.
+# the first configuration is ours, and the first with CUDA.
 configure() {
-  if [[ -f $build/build.ninja ]]; then
+  local options=()
+  if [[ -n $cuda ]]; then
+    options+=(-DFUSOR_BACKENDS="cpu;cuda;null")
+    [[ -z $cuda_path ]] || options+=("-DCMAKE_PREFIX_PATH=$cuda_path")
+  fi
+  if [[ -f $build/build.ninja && (-z $cuda || -f $build/cuda.configured) ]]; then
     report configure "build/ is configured"
     return
   fi
-  (cd "$root" && cmake --preset default) >>"$log" 2>&1 ||
+  (cd "$root" && cmake --preset default "${options[@]}") >>"$log" 2>&1 ||
     fail configure "CMake failed"
-  report configure "build/ (preset default)"
+  [[ -z $cuda ]] || touch "$build/cuda.configured"
+  report configure "build/ (preset default${cuda:+, with CUDA})"
 }
 
 build_targets() {
@@ -126,6 +147,10 @@ build_targets() {
 
 mkdir -p "$build"
 : >"$log"
+if [[ -n $cuda ]] && ! python3 -m pip --version >>"$log" 2>&1; then
+  packages+=(python3-pip)
+fi
 install_packages
+[[ -z $cuda ]] || install_cuda
 configure
 build_targets "$@"

@@ -24,6 +24,8 @@ class QuickstartTest(unittest.TestCase):
         self.stand_in("tools/setup.sh", "")
         self.stand_in("build/bin/fusor", f"mkdir -p {self.samples}\n")
         self.stand_in("build/bin/rn50", "")
+        (self.root / "bin").mkdir()
+        self.stand_in("bin/nvidia-smi", "exit 9")  # what it says without a GPU
 
     def stand_in(self, path, body):
         file = self.root / path
@@ -36,9 +38,12 @@ class QuickstartTest(unittest.TestCase):
         calls.write_text("")
         result = subprocess.run(
             ["bash", self.root / "tools/quickstart.sh", *arguments],
-            env=dict(os.environ, CALLS=str(calls)), cwd=self.root,
-            capture_output=True, text=True, check=False)
-        self.calls = calls.read_text().splitlines()
+            env=dict(os.environ, CALLS=str(calls),
+                     PATH=f"{self.root}/bin:{os.environ['PATH']}"),
+            cwd=self.root, capture_output=True, text=True, check=False)
+        self.calls = [line for line in calls.read_text().splitlines()
+                      if not line.startswith("nvidia-smi")]
+        self.stderr = result.stderr
         return result.returncode
 
     def test_samples_are_made_once_and_trained_on(self):
@@ -64,6 +69,24 @@ class QuickstartTest(unittest.TestCase):
         self.assertTrue(self.calls[-1].startswith(
             f"rn50 {self.samples} --iterations=5 "))
         self.assertNotIn("--iterations", self.calls[-1].split())
+
+    def test_cuda_is_built_when_asked_for(self):
+        self.assertEqual(self.quickstart("--cuda", "pictures", "-b", "4"), 0)
+        self.assertEqual(self.calls[0], "setup.sh --cuda programs")
+        self.assertTrue(self.calls[1].startswith("rn50 pictures -b 4 "))
+        self.assertNotIn("--backend", self.calls[1])
+        self.assertIn("no GPU here: the CPU trains", self.stderr)
+
+    def test_a_gpu_trains_unasked(self):
+        self.stand_in("bin/nvidia-smi", "echo 'GPU 0: NVIDIA H200 (UUID: ..)'")
+        self.assertEqual(self.quickstart("pictures"), 0)
+        self.assertEqual(self.calls[0], "setup.sh --cuda programs")
+        self.assertIn(" --backend cuda ", self.calls[1])
+        self.assertEqual(self.quickstart("pictures", "--backend=cpu"), 0)
+        self.assertNotIn("--backend cuda", self.calls[1])
+        self.assertEqual(self.quickstart("--no-cuda", "pictures"), 0)
+        self.assertEqual(self.calls[0], "setup.sh programs")
+        self.assertNotIn("--backend", self.calls[1])
 
     def test_failing_setup_stops_everything(self):
         self.stand_in("tools/setup.sh", "exit 1")

@@ -87,6 +87,31 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(
             len(self.called("cmake", "--build", "--target", "programs")), 1)
 
+    def test_with_cuda_the_first_time_it_is_found_and_configured(self):
+        script = self.root / "tools/install_cuda.sh"
+        script.write_text('echo "install_cuda $*" >>"$CALLS"; echo "/a;/b"\n')
+        self.setup()
+        for calls in (1, 0):
+            result = self.setup("--cuda", "programs")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(self.called("install_cuda"), [
+                f"install_cuda {self.root}/build/cuda "
+                f"{self.root}/build/setup.log"])
+            self.assertEqual(len(self.called(
+                "cmake", "--preset", "-DFUSOR_BACKENDS=cpu;cuda;null",
+                "-DCMAKE_PREFIX_PATH=/a;/b")), calls)
+            self.assertEqual(
+                len(self.called("cmake", "--build", "programs")), 1)
+
+    def test_failing_install_of_cuda_stops_with_its_line_alone(self):
+        (self.root / "tools/install_cuda.sh").write_text(
+            "echo error: cuda: no space >&2; exit 1")
+        result = self.setup("--cuda")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr.splitlines()[-1],
+                         "error: cuda: no space")
+        self.assertEqual(self.called("cmake"), [])
+
     def test_failing_install_shows_the_log_and_the_reason_last(self):
         self.stand_in("apt-get",
                       "echo E: no such package\n[[ $* != *install* ]]")
