@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include "runtime/cuda/driver.h"
 #include "runtime/cuda/library_folders.h"
 
 namespace fusor::cuda {
@@ -10,25 +11,36 @@ namespace {
 
 constexpr int kSuccess = 0;
 
-const Library& Driver() {
+const Library& DriverLibrary() {
   static const Library library({"libcuda.so.1"});
   return library;
 }
 
 std::string DriverLine() {
-  const Library& driver = Driver();
+  const Library& driver = DriverLibrary();
   if (!driver.found()) {
-    return "driver: none (libcuda.so.1 not found): kernels compile here and "
-           "run "
-           "elsewhere";
+    return fmt::format(
+        "driver: none ({}): kernels compile here and run elsewhere",
+        driver.problem());
   }
   int version = 0;
   const auto get = driver.Find<int (*)(int*)>("cuDriverGetVersion");
   if (get == nullptr || get(&version) != kSuccess) {
-    return "driver: libcuda.so.1 does not say its version";
+    return fmt::format("driver: {} does not say its version", driver.name());
   }
-  return fmt::format("driver: CUDA {}.{}, {} devices", version / 1000,
-                     version % 1000 / 10, CountDevices());
+  std::string line =
+      fmt::format("driver: CUDA {}.{}, {} devices", version / 1000,
+                  version % 1000 / 10, CountDevices());
+  if (version < kLeastDriverVersion) {
+    line += fmt::format(": too old, expected CUDA {}.{} or newer",
+                        kLeastDriverVersion / 1000,
+                        kLeastDriverVersion % 1000 / 10);
+  } else if (CountDevices() == 0) {
+    const auto init = driver.Find<int (*)(unsigned)>("cuInit");
+    const int result = init == nullptr ? kSuccess : init(0);
+    if (result != kSuccess) line += fmt::format(" (cuInit: error {})", result);
+  }
+  return line;
 }
 
 // Of libraries whose version is a number: major, minor and patch by `scale`.
@@ -38,12 +50,14 @@ struct Versioned {
   const char* symbol;
   bool by_pointer;  // the version comes through an argument
   int major, minor;
+  const char* without;  // what that means
 };
 
 std::string VersionLine(const Versioned& v) {
   const Library library(v.names);
   if (!library.found()) {
-    return fmt::format("{}: missing ({})", v.title, library.problem());
+    return fmt::format("{}: missing ({}): {}", v.title, library.problem(),
+                       v.without);
   }
   size_t version = 0;
   if (v.by_pointer) {
@@ -69,19 +83,30 @@ std::string VersionLine(const Versioned& v) {
 Library::Library(std::vector<std::string> names) {
   for (const std::string& name : names) {
     if (Open(name)) return;
-    problem_ = dlerror();
   }
+  // Not that it is nowhere, but what is wrong with one that there is.
   for (const auto& folder : LibraryFolders()) {
     for (const std::string& name : names) {
-      if (Open((folder / name).string())) return;
+      const std::filesystem::path file = folder / name;
+      std::error_code error;
+      if (!std::filesystem::exists(file, error)) continue;
+      if (Open(file.string())) return;
     }
   }
 }
 
 bool Library::Open(const std::string& name) {
   handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle_ != nullptr) name_ = name;
-  return handle_ != nullptr;
+  if (handle_ == nullptr) {
+    problem_ = dlerror();
+    // The loader's words for what is nowhere.
+    if (problem_.ends_with("No such file or directory")) {
+      problem_ = name + " not found";
+    }
+    return false;
+  }
+  name_ = name;
+  return true;
 }
 
 void* Library::FindSymbol(const char* symbol) const {
@@ -89,8 +114,8 @@ void* Library::FindSymbol(const char* symbol) const {
 }
 
 int CountDevices() {
-  const auto init = Driver().Find<int (*)(unsigned)>("cuInit");
-  const auto count = Driver().Find<int (*)(int*)>("cuDeviceGetCount");
+  const auto init = DriverLibrary().Find<int (*)(unsigned)>("cuInit");
+  const auto count = DriverLibrary().Find<int (*)(int*)>("cuDeviceGetCount");
   int devices = 0;
   if (init == nullptr || count == nullptr || init(0) != kSuccess ||
       count(&devices) != kSuccess) {
@@ -100,18 +125,25 @@ int CountDevices() {
 }
 
 std::vector<std::string> DescribeLibraries() {
-  return {
-      DriverLine(),
-      VersionLine(
-          {"cuDNN", {"libcudnn.so.9"}, "cudnnGetVersion", false, 10000, 100}),
-      VersionLine({"cuBLASLt",
-                   {"libcublasLt.so.13"},
-                   "cublasLtGetVersion",
-                   false,
-                   10000,
-                   100}),
-      VersionLine(
-          {"NCCL", {"libnccl.so.2"}, "ncclGetVersion", true, 10000, 100})};
+  const Versioned cudnn{"cuDNN",
+                        {"libcudnn.so.9"},
+                        "cudnnGetVersion",
+                        false,
+                        10000,
+                        100,
+                        "convolutions are not planned and do not run"};
+  const Versioned cublaslt{"cuBLASLt",
+                           {"libcublasLt.so.13"},
+                           "cublasLtGetVersion",
+                           false,
+                           10000,
+                           100,
+                           "matrix products do not run"};
+  const Versioned nccl{
+      "NCCL", {"libnccl.so.2"},     "ncclGetVersion", true, 10000,
+      100,    "one rank runs alone"};
+  return {DriverLine(), VersionLine(cudnn), VersionLine(cublaslt),
+          VersionLine(nccl)};
 }
 
 }  // namespace fusor::cuda

@@ -18,7 +18,8 @@ class Library {
   bool found() const { return handle_ != nullptr; }
   // Under which it was found, with its folder where the loader had no part.
   const std::string& name() const { return name_; }
-  // What the loader says of the last name, where none was found.
+  // Where none was found: what the loader says of the last file that there is,
+  // or that there is none.
   const std::string& problem() const { return problem_; }
 
   // Null when there is no such symbol.

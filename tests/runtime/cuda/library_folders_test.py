@@ -1,8 +1,10 @@
-"""Where CUDA's libraries are looked for, as `fusor doctor` says it: with a
-driver of our own in folders that the loader does not know."""
+"""Where CUDA's libraries are looked for, and what is said of those that are
+missing, old or broken, by `fusor doctor`: with a driver of our own in folders
+that the loader does not know."""
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import unittest
 
 FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
 DRIVER = pathlib.Path(sys.argv.pop(1)).resolve()
+OLD_DRIVER = pathlib.Path(sys.argv.pop(1)).resolve()
 NAME = "libcuda.so.1"
 
 
@@ -25,20 +28,23 @@ class LibraryFoldersTest(unittest.TestCase):
         if "(libcuda.so.1 not found)" not in self.driver():
             self.skipTest("there is a driver, and the loader comes first")
 
-    def driver(self, **variables):
-        """The line of `fusor doctor` about the driver; no python3 on PATH."""
+    def line(self, library, **variables):
+        """The line of `fusor doctor` about the library; no python3 on PATH."""
         result = subprocess.run(
             [FUSOR, "doctor"], capture_output=True, text=True, check=False,
             env=dict(os.environ, PATH=str(self.empty), **variables))
         self.assertEqual(result.returncode, 0, result.stderr)
         lines = [line for line in result.stdout.splitlines()
-                 if line.startswith("cuda: driver: ")]
+                 if line.startswith(f"cuda: {library}")]
         self.assertEqual(len(lines), 1, result.stdout)
         return lines[0]
 
-    def place(self, folder):
-        folder.mkdir(parents=True)
-        shutil.copy(DRIVER, folder / NAME)
+    def driver(self, **variables):
+        return self.line("driver: ", **variables)
+
+    def place(self, folder, source=DRIVER, name=NAME):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, folder / name)
 
     def test_those_of_the_variable_in_their_order(self):
         self.place(self.folder / "lib")
@@ -59,6 +65,55 @@ class LibraryFoldersTest(unittest.TestCase):
         python.write_text("#!/bin/sh\nexit 1\n")
         python.chmod(0o755)
         self.assertIn("(libcuda.so.1 not found)", self.driver())
+
+    def test_an_old_driver(self):
+        self.place(self.folder, OLD_DRIVER)
+        self.assertEqual(
+            self.driver(FUSOR_CUDA_DIR=str(self.folder)),
+            "cuda: driver: CUDA 12.4, 0 devices: too old, expected CUDA 13.0 or "
+            "newer")
+
+    def test_files_that_are_no_libraries(self):
+        (self.folder / NAME).write_text("not a library")
+        self.assertEqual(
+            self.driver(FUSOR_CUDA_DIR=str(self.folder)),
+            f"cuda: driver: none ({self.folder}/{NAME}: file too short): "
+            "kernels compile here and run elsewhere")
+        # The loader's own search ends at the first file of that name.
+        for title, name, without in (
+                ("cuDNN", "libcudnn.so.9",
+                 "convolutions are not planned and do not run"),
+                ("cuBLASLt", "libcublasLt.so.13", "matrix products do not run"),
+                ("NCCL", "libnccl.so.2", "one rank runs alone")):
+            (self.folder / name).write_text("not a library" * 9)
+            line = self.line(title, LD_LIBRARY_PATH=str(self.folder),
+                             FUSOR_CUDA_DIR=str(self.folder))
+            broken = re.escape(f"{self.folder}/{name}: invalid ELF header")
+            # A toolkit in its usual place has another.
+            self.assertRegex(line, (
+                rf"^cuda: {title}(: missing \({broken}\): {without}"
+                rf"| [0-9.]+ \((?!{self.folder})/\S+/{name}\))$"))
+
+    def test_a_library_that_says_no_version(self):
+        self.place(self.folder, name="libnccl.so.2")
+        self.assertEqual(
+            self.line("NCCL", LD_LIBRARY_PATH=str(self.folder)),
+            "cuda: NCCL: libnccl.so.2 does not say its version")
+
+    def test_an_nvrtc_whose_builtins_are_missing(self):
+        self.place(self.folder, name="libnvrtc.so.13")
+        self.assertEqual(
+            self.line("NVRTC", LD_LIBRARY_PATH=str(self.folder)),
+            "cuda: NVRTC: libnvrtc.so.13 needs libnvrtc-builtins.so.77.7, which "
+            "cannot be opened: no kernels can be compiled")
+        result = subprocess.run(
+            [FUSOR, "compile", "-a", "resnet20-cifar", "--backend", "cuda",
+             "--target", "nvidia-h200"], capture_output=True, text=True,
+            check=False, env=dict(os.environ, PATH=str(self.empty),
+                                  LD_LIBRARY_PATH=str(self.folder)))
+        self.assertEqual(result.returncode, 6)
+        self.assertIn("no NVRTC: libnvrtc.so.13 needs libnvrtc-builtins",
+                      result.stderr)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,20 @@
 // A driver that offers two devices and does nothing else, so that what finds
-// libraries can be seen without a GPU.
+// libraries can be seen without a GPU. FUSOR_OLD: of CUDA 12.4, and of no use.
 
 extern "C" {
 
+#ifdef FUSOR_OLD
+int cuInit(unsigned) { return 100; }
+#else
 int cuInit(unsigned flags) { return flags == 0 ? 0 : 1; }
+#endif
 
 int cuDriverGetVersion(int* version) {
+#ifdef FUSOR_OLD
+  *version = 12040;
+#else
   *version = 13070;
+#endif
   return 0;
 }
 
@@ -14,5 +22,26 @@ int cuDeviceGetCount(int* count) {
   *count = 2;
   return 0;
 }
+
+// And an NVRTC, of a version whose other library there is nowhere.
+int nvrtcVersion(int* major, int* minor) {
+  *major = 77;
+  *minor = 7;
+  return 0;
+}
+#define FUSOR_NEVER_CALLED(name) \
+  int name() { return 1; }
+FUSOR_NEVER_CALLED(nvrtcCreateProgram)
+FUSOR_NEVER_CALLED(nvrtcDestroyProgram)
+FUSOR_NEVER_CALLED(nvrtcCompileProgram)
+FUSOR_NEVER_CALLED(nvrtcGetErrorString)
+FUSOR_NEVER_CALLED(nvrtcGetProgramLogSize)
+FUSOR_NEVER_CALLED(nvrtcGetProgramLog)
+FUSOR_NEVER_CALLED(nvrtcGetCUBINSize)
+FUSOR_NEVER_CALLED(nvrtcGetCUBIN)
+FUSOR_NEVER_CALLED(nvrtcGetPTXSize)
+FUSOR_NEVER_CALLED(nvrtcGetPTX)
+FUSOR_NEVER_CALLED(nvrtcGetNumSupportedArchs)
+FUSOR_NEVER_CALLED(nvrtcGetSupportedArchs)
 
 }  // extern "C"
