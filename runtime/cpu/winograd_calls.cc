@@ -210,12 +210,12 @@ class GradWeightExecutable final : public WinogradExecutable {
     return parts;
   }
 
-  // Enough to pay for loading and storing the sums each time, which few
-  // channels have in a near cache. Even: tiles go in pairs.
+  // At most 256, which pays for loading and storing the sums each time; no
+  // short one at the end. Even: tiles go in pairs.
   int64_t BlockTiles() const {
     const int64_t share = (shape_.tiles() + tile_parts_ - 1) / tile_parts_;
-    const bool few = shape_.in_channels + shape_.out_channels <= 256;
-    return std::min<int64_t>(few ? 128 : 256, (share + 1) / 2 * 2);
+    const int64_t blocks = (share + 255) / 256;
+    return ((share + blocks - 1) / blocks + 1) / 2 * 2;
   }
 
   void Accumulate(const uint16_t* x, const uint16_t* dy, IndexRange tiles,
