@@ -26,7 +26,8 @@
 #include "ir/convolution.h"
 #include "ir/cost.h"
 #include "ir/support/error.h"
-#include "passes/library_choice.h"
+#include "passes/conv_extension.h"
+#include "passes/norm_bias.h"
 #include "passes/pass_settings.h"
 #include "passes/passes.h"
 #include "passes/pattern.h"
@@ -63,11 +64,22 @@ Gradient GradientOf(const Node& node) {
   return g;
 }
 
-// One convolution in the making: the node that has been, and what is added.
-struct Extension {
-  Node* conv;
-  ir::Attrs attrs;
-  std::vector<Value*> operands;
+// Nodes that are built before a place, and go again if nothing comes of them.
+class Draft {
+ public:
+  Draft(Graph& graph, Node* before)
+      : graph_(graph), before_(before), nodes_(graph.nodes().size()) {}
+  // REQUIRES: nothing reads them.
+  void Discard() {
+    while (graph_.nodes().size() > nodes_) {
+      graph_.Erase(graph_.nodes()[before_->position() - 1].get());
+    }
+  }
+
+ private:
+  Graph& graph_;
+  Node* before_;
+  size_t nodes_;
 };
 
 class ConvNorm {
@@ -76,15 +88,15 @@ class ConvNorm {
       : graph_(graph), context_(context) {}
 
   bool Run() {
-    const NormLowering lowering = context_.options().norm_lowering;
-    if (lowering < NormLowering::kStatistics) return false;
-    for (Node* norm : NodesOf("batch_norm_train")) AddStatistics(*norm);
-    Check(statistics_, "statistics of their results", "conv_statistics");
-    if (lowering >= NormLowering::kGradients) {
+    if (MayBe(NormLowering::kStatistics)) {
+      for (Node* norm : NodesOf("batch_norm_train")) AddStatistics(norm);
+      Check(statistics_, "statistics of their results", "conv_statistics");
+    }
+    if (MayBe(NormLowering::kGradients)) {
       for (Node* norm : NodesOf("batch_norm_grad")) TakeGradient(norm);
       Check(gradients_, "the gradient of a normalisation", "conv_norm_grad");
     }
-    if (lowering >= NormLowering::kPrologues) {
+    if (MayBe(NormLowering::kPrologues)) {
       for (Node* norm : NodesOf("batch_norm_train")) ApplyInReaders(*norm);
       Check(prologues_, "a normalisation of what they read",
             "conv_norm_prologue");
@@ -93,6 +105,12 @@ class ConvNorm {
   }
 
  private:
+  // The options say so, or choices may for some places.
+  bool MayBe(NormLowering level) const {
+    const PassOptions& options = context_.options();
+    return options.norm_lowering >= level || ChooseExtensions(options.choices);
+  }
+
   std::vector<Node*> NodesOf(std::string_view op) const {
     std::vector<Node*> nodes;
     for (const auto& node : graph_.nodes()) {
@@ -110,9 +128,13 @@ class ConvNorm {
                 context_.target().target().name, what, refusal_);
   }
 
-  void Record(const Value& subject, bool accepted, std::string reason,
-              int64_t saved_bytes) {
-    if (!accepted) refusal_ = reason;
+  // What became of a place, for which `saved_bytes` might be saved.
+  void Record(Places& places, const Value& subject, bool accepted,
+              std::string reason, int64_t saved_bytes) {
+    if (!accepted && !wanted_ && refusal_.empty()) return;
+    places.found += wanted_ ? 1 : 0;
+    places.taken += accepted ? 1 : 0;
+    if (!accepted) reason = refusal_;
     const ir::Target& target = context_.target().target();
     const int64_t saved = saved_bytes > 0 ? ir::KernelNs(saved_bytes, target) -
                                                 target.launch_overhead_ns
@@ -125,40 +147,15 @@ class ConvNorm {
                      .location = ir::LocationOf(subject)});
   }
 
-  // The convolution with the extension, before `before`; null, with the reason
-  // in refusal_, where the target lacks it in the layouts at hand.
-  Node* Extend(const Extension& extension, Node* before) {
-    const Node& old = *extension.conv;
-    ir::Attrs attrs = extension.attrs;
-    attrs.Set("algorithm", std::string());
-    Node* node = graph_.AddNode(old.op_name(), extension.operands, attrs,
-                                old.location(), before);
-    const auto candidate = ChooseCandidate(*node, context_);
-    if (candidate.has_value() && FitsLayouts(*node, old, *candidate)) {
-      node->mutable_attrs().Set("algorithm", candidate->algorithm);
-      for (size_t i = 0; i < node->num_outputs(); ++i) {
-        ir::TensorType type = node->output(i)->type();
-        type.layout = candidate->results[i];
-        node->output(i)->set_type(type);
-      }
-      return node;
-    }
-    refusal_ =
-        (candidate.has_value() ? "in other layouts only: "
-                               : "the library has no ") +
-        ir::ConvolutionProblem(*node) +
-        (IsOp(&old, "conv2d") && old.num_inputs() == 3 ? " with a bias" : "") +
-        " in " + std::string(DTypeName(old.input(0)->type().dtype));
-    graph_.Erase(node);
-    return nullptr;
-  }
-
-  static bool FitsLayouts(const Node& node, const Node& old,
-                          const ir::LibraryCandidate& candidate) {
-    for (size_t i = 0; i < node.num_inputs(); ++i) {
-      if (node.input(i)->type().layout != candidate.operands[i]) return false;
-    }
-    return candidate.results[0] == old.output()->type().layout;
+  // Null, with the reason in refusal_, where it is not made.
+  Node* Extend(const ConvExtension& extension, Node* before,
+               NormLowering level) {
+    ExtendedConv extended =
+        ExtendConvolution(graph_, context_, extension, before,
+                          context_.options().norm_lowering >= level);
+    wanted_ = extended.wanted;
+    refusal_ = std::move(extended.refusal);
+    return extended.node;
   }
 
   void ReplaceResult(Node* old, size_t from, Node* node, size_t to) {
@@ -177,28 +174,34 @@ class ConvNorm {
 
   // --- Statistics ------------------------------------------------------------
 
-  void AddStatistics(const Node& norm) {
-    SumIn(norm.input(0));
-    if (norm.attrs().String("residual") == "norm") SumIn(norm.input(3));
+  void AddStatistics(Node* norm) {
+    SumIn(norm, 0);
+    if (norm->attrs().String("residual") == "norm") SumIn(norm, 3);
   }
 
-  void SumIn(Value* x) {
+  void SumIn(Node* norm, size_t operand) {
+    Value* x = norm->input(operand);
     Node* conv = x->producer();
     if (!IsOp(conv, "conv2d") || !ir::IsPlainConvolution(*conv)) return;
-    ++statistics_.found;
     if (!context_.ConsumeFuel(kPass, *x)) return;
-    Extension e{conv, conv->attrs(), conv->inputs()};
+    ConvExtension e{conv, conv->attrs(), conv->inputs()};
     e.attrs.Set("statistics", true);
-    Node* node = Extend(e, conv);
-    Record(*x, node != nullptr,
-           node != nullptr
-               ? "statistics by " + node->attrs().String("algorithm")
-               : refusal_,
+    Node* node = Extend(e, conv, NormLowering::kStatistics);
+    Value* bias = nullptr;
+    if (node == nullptr && wanted_ && BiasMovesMean(graph_, *conv, *norm)) {
+      bias = conv->input(2);
+      e.operands.pop_back();
+      node = Extend(e, conv, NormLowering::kStatistics);
+    }
+    Record(statistics_, *x, node != nullptr,
+           node == nullptr
+               ? ""
+               : "statistics by " + node->attrs().String("algorithm"),
            x->type().num_bytes());
     if (node == nullptr) return;
     ReplaceResult(conv, 0, node, 0);
     Finish({conv});
-    ++statistics_.taken;
+    if (bias != nullptr) AddBiasToMean(graph_, norm, bias);
   }
 
   // --- Gradients -------------------------------------------------------------
@@ -234,32 +237,29 @@ class ConvNorm {
       if (conv != nullptr) ways.emplace_back(conv, sum->input(1 - i));
     }
     if (ways.empty()) return;
-    ++gradients_.found;
     if (!context_.ConsumeFuel(kPass, *norm->output())) return;
     for (const auto& [conv, added] : ways) {
       if (Node* node = SumUp(*norm, conv, added)) {
-        Record(*norm->output(), true,
+        Record(gradients_, *norm->output(), true,
                "mask and sums by " + node->attrs().String("algorithm"),
                2 * dy->type().num_bytes());
         ReplaceGradient(norm, node);
         std::vector<Node*> dead{norm, conv};
         if (sum != nullptr) dead.push_back(sum);
-        Finish(dead);
-        ++gradients_.taken;
-        return;
+        return Finish(dead);
       }
     }
-    Record(*norm->output(), false, refusal_, 0);
+    Record(gradients_, *norm->output(), false, "", 0);
   }
 
   Node* SumUp(Node& norm, Node* conv, Value* added) {
     const Gradient g = GradientOf(norm);
-    Extension e{conv, conv->attrs(), conv->inputs()};
+    ConvExtension e{conv, conv->attrs(), conv->inputs()};
     if (added != nullptr) {
       e.attrs.Set("add", true);
       e.operands.push_back(added);
     }
-    changed_ = true;
+    Draft draft(graph_, &norm);
     Builder b(graph_, &norm);
     b.Inherit(norm.location());
     const double epsilon = norm.attrs().Float("epsilon");
@@ -276,7 +276,9 @@ class ConvNorm {
       e.attrs.Set("norm", std::string("dual"));
       append(g.second);
     }
-    return Extend(e, &norm);
+    Node* node = Extend(e, &norm, NormLowering::kGradients);
+    if (node == nullptr) draft.Discard();
+    return node;
   }
 
   // a * dz + b * x + c, in the vectors' dtype.
@@ -331,7 +333,6 @@ class ConvNorm {
 
   // Scale and shift, before `before`.
   std::vector<Value*> AffineOf(const Node& norm, Node* before) {
-    changed_ = true;
     Builder b(graph_, before);
     b.Inherit(norm.location());
     Value* rstd =
@@ -351,36 +352,40 @@ class ConvNorm {
     }
     const std::vector<Node*> readers = ReadersOf(y);
     if (readers.empty()) return;
-    ++prologues_.found;
     if (!context_.ConsumeFuel(kPass, *y)) return;
+    Draft draft(graph_, readers.front());
     const std::vector<Value*> affine = AffineOf(norm, readers.front());
     std::vector<Node*> extended;
     for (Node* reader : readers) {
-      Extension e{reader,
-                  reader->attrs(),
-                  {norm.input(0), reader->input(1), affine[0], affine[1]}};
+      ConvExtension e{reader,
+                      reader->attrs(),
+                      {norm.input(0), reader->input(1), affine[0], affine[1]}};
       e.attrs.Set("prologue", std::string("norm"));
-      Node* node = Extend(e, reader);
+      Node* node = Extend(e, reader, NormLowering::kPrologues);
       if (node == nullptr) break;
       extended.push_back(node);
     }
     const bool all = extended.size() == readers.size();
-    Record(*y, all, all ? "applied by all that read it" : refusal_,
+    Record(prologues_, *y, all, "applied by all that read it",
            2 * y->type().num_bytes());
-    if (!all) return graph_.EraseAll(extended);
+    if (!all) {
+      graph_.EraseAll(extended);
+      return draft.Discard();
+    }
     for (size_t r = 0; r < readers.size(); ++r) {
       for (size_t i = 0; i < readers[r]->num_outputs(); ++i) {
         ReplaceResult(readers[r], i, extended[r], i);
       }
     }
     Finish(readers);
-    ++prologues_.taken;
   }
 
   Graph& graph_;
   PassContext& context_;
   Places statistics_, gradients_, prologues_;
+  // Of the last extension.
   std::string refusal_;
+  bool wanted_ = true;
   std::vector<std::pair<Value*, std::string>> names_;
   bool changed_ = false;
 };

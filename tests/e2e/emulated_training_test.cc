@@ -221,6 +221,7 @@ using passes::NormLowering;
 
 struct LoweringCase {
   const char* name;
+  const char* arch;
   DType dtype;
   NormLowering lowering;
   bool fusion = true;
@@ -235,7 +236,7 @@ TEST_P(EmulatedNormLowerings, AreTheInterpreters) {
   options.norm_lowering = c.lowering;
   EmulatedTraining training(9, options, 1, c.dtype == DType::kF32);
   const int train =
-      training.Add(Build("resnet18", Phase::kTrain), ProgramKind::kTrain);
+      training.Add(Build(c.arch, Phase::kTrain), ProgramKind::kTrain);
   const auto& calls = training.session().plan(train).calls;
   const auto any = [&](const auto& has) {
     return std::any_of(calls.begin(), calls.end(), has);
@@ -258,18 +259,29 @@ TEST_P(EmulatedNormLowerings, AreTheInterpreters) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Resnet18, EmulatedNormLowerings,
-    ::testing::Values(
-        LoweringCase{"SeparateF32", DType::kF32, NormLowering::kSeparate},
-        LoweringCase{"SeparateF16", DType::kF16, NormLowering::kSeparate},
-        LoweringCase{"SeparateF16Unfused", DType::kF16, NormLowering::kSeparate,
-                     false},
-        LoweringCase{"StatisticsF32", DType::kF32, NormLowering::kStatistics},
-        LoweringCase{"StatisticsF16", DType::kF16, NormLowering::kStatistics},
-        LoweringCase{"GradientsF32", DType::kF32, NormLowering::kGradients},
-        LoweringCase{"GradientsF16", DType::kF16, NormLowering::kGradients},
-        LoweringCase{"ProloguesF32", DType::kF32, NormLowering::kPrologues},
-        LoweringCase{"ProloguesF16", DType::kF16, NormLowering::kPrologues}),
+    Models, EmulatedNormLowerings,
+    ::testing::Values(LoweringCase{"SeparateF32", "resnet18", DType::kF32,
+                                   NormLowering::kSeparate},
+                      LoweringCase{"SeparateF16Unfused", "resnet18",
+                                   DType::kF16, NormLowering::kSeparate, false},
+                      LoweringCase{"StatisticsF32", "resnet18", DType::kF32,
+                                   NormLowering::kStatistics},
+                      LoweringCase{"StatisticsF16", "resnet18", DType::kF16,
+                                   NormLowering::kStatistics},
+                      LoweringCase{"GradientsF32", "resnet18", DType::kF32,
+                                   NormLowering::kGradients},
+                      LoweringCase{"GradientsF16", "resnet18", DType::kF16,
+                                   NormLowering::kGradients},
+                      LoweringCase{"ProloguesF32", "resnet18", DType::kF32,
+                                   NormLowering::kPrologues},
+                      LoweringCase{"ProloguesF16", "resnet18", DType::kF16,
+                                   NormLowering::kPrologues},
+                      LoweringCase{"VggProloguesF32", "vgg16-bn", DType::kF32,
+                                   NormLowering::kPrologues},
+                      LoweringCase{"VggGradientsF16", "vgg16-bn", DType::kF16,
+                                   NormLowering::kGradients},
+                      LoweringCase{"VggProloguesF16", "vgg16-bn", DType::kF16,
+                                   NormLowering::kPrologues}),
     [](const auto& param) { return std::string(param.param.name); });
 
 // Collectives run beside the backward kernels, in whatever order the events

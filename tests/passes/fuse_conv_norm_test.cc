@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "codegen/compiler.h"
 #include "ir/convolution.h"
 #include "ir/draw_inputs.h"
@@ -32,14 +34,17 @@ class NormTarget final : public ir::TargetQueries {
       return {};
     }
     const bool plain = ir::IsPlainConvolution(node);
-    ir::LibraryCandidate c{.algorithm = plain ? "plain" : "fused"};
+    if (lacks_biases && !plain && node.num_inputs() == 3) return {};
+    const char* name = plain ? "plain" : "fused";
+    ir::LibraryCandidate c{.name = name, .algorithm = name};
     c.operands.resize(node.num_inputs());
     c.results.resize(node.num_outputs(), results);
     return {c};
   }
 
   std::string lacking;
-  ir::Layout results;  // of all results
+  bool lacks_biases = false;  // beside anything else
+  ir::Layout results;         // of all results
 
  private:
   ir::Target target_ = ir::FindTarget("nvidia-h200");
@@ -66,6 +71,7 @@ class FuseConvNormTest : public testing::Test {
   bool Run(ir::Graph& graph, NormLowering lowering) {
     PassOptions options;
     options.norm_lowering = lowering;
+    options.choices = choices_;
     context_ = std::make_unique<PassContext>(target_, options);
     return FuseConvNorm(graph, *context_);
   }
@@ -88,7 +94,14 @@ class FuseConvNormTest : public testing::Test {
     return "accepted";
   }
 
+  void Choose(std::string problem, std::string name) {
+    choices_.candidates[{std::move(problem), ir::DType::kF16}] =
+        std::move(name);
+    choices_.origin.file = "c.txt";
+  }
+
   NormTarget target_;
+  ir::LibraryChoices choices_;
   std::unique_ptr<PassContext> context_;
 };
 
@@ -218,6 +231,75 @@ TEST_F(FuseConvNormTest, RefusesWhatTheLibraryLacks) {
               HasSubstr("in other layouts only: conv2d x=2x4x6x6"));
 }
 
+constexpr char kStatisticsProblem[] =
+    "conv2d x=2x4x6x6 w=4x4x1x1 stride=1,1 pad=0,0 dilation=1,1 groups=1 "
+    "statistics";
+
+TEST_F(FuseConvNormTest, TakesWhatChoicesNameAndNothingElse) {
+  Choose(kStatisticsProblem, "fused");
+  const auto graph = test::ParseOrDie(Text(kNorm));
+  EXPECT_TRUE(Run(*graph, NormLowering::kKernels));
+  EXPECT_EQ(context_->counters().at("conv_statistics"), 1);
+  EXPECT_EQ(context_->counters().at("conv_norm_prologue"), 0);
+  ASSERT_EQ(context_->decisions().size(), 1u);
+  EXPECT_TRUE(context_->decisions()[0].accepted);
+}
+
+TEST_F(FuseConvNormTest, LeavesWhatChoicesDecline) {
+  Choose(kStatisticsProblem, "none");
+  const auto graph = test::ParseOrDie(Text(kNorm));
+  EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
+  test::ExpectSameGraph(Text(kNorm), *graph);
+  ASSERT_EQ(context_->decisions().size(), 1u);
+  EXPECT_FALSE(context_->decisions()[0].accepted);
+  EXPECT_EQ(context_->decisions()[0].reason, "declined by choices c.txt");
+}
+
+TEST_F(FuseConvNormTest, RefusesAnEngineThatTheLibraryHasNot) {
+  Choose(kStatisticsProblem, "eng7");
+  EXPECT_EQ(Refusal(NormLowering::kKernels, kNorm),
+            std::string("choices c.txt: ") + kStatisticsProblem +
+                " in f16: expected fused, got eng7");
+}
+
+// As cuDNN: no bias beside statistics. It is left away, but for the mean that
+// is remembered.
+TEST_F(FuseConvNormTest, MovesABiasToTheMean) {
+  target_.lacks_biases = true;
+  ExpectBecomes(NormLowering::kStatistics, R"(
+  %bias = bias : f16[4]
+  %c = conv2d(%x, %w, %bias) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta)
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %dx, %dgamma, %dbeta = batch_norm_grad(%dy, %c, %gamma, %beta, %m, %v)
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %running = mul(%m, %m) : f32[4]
+  return %y as "y", %dx as "dx", %running as "running", %m as "m")",
+                R"(
+  %bias = bias : f16[4]
+  %c, %conv.conv2d_3, %conv.conv2d_4 = conv2d(%x, %w) {algorithm="fused",
+      statistics=true} : f16[2,4,6,6], f32[4], f32[4] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta)
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %bn.cast = cast(%bias) {dtype="f32"} : f32[4] @"bn"
+  %bn.add = add(%m, %bn.cast) : f32[4] @"bn"
+  %dx, %dgamma, %dbeta = batch_norm_grad(%dy, %c, %gamma, %beta, %m, %v)
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %running = mul(%bn.add, %bn.add) : f32[4]
+  return %y as "y", %dx as "dx", %running as "running", %bn.add as "m")");
+}
+
+TEST_F(FuseConvNormTest, KeepsABiasThatOthersRead) {
+  target_.lacks_biases = true;
+  EXPECT_THAT(Refusal(NormLowering::kStatistics, R"(
+  %bias = bias : f16[4]
+  %c = conv2d(%x, %w, %bias) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta)
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  return %y as "y", %c as "c")"),
+              HasSubstr("groups=1 statistics with a bias in f16"));
+}
+
 // Where it has some, kernels do the others.
 TEST_F(FuseConvNormTest, LeavesWhatTheLibraryLacksToKernels) {
   target_.lacking = "w=4x4x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1 stat";
@@ -250,32 +332,43 @@ TEST_F(FuseConvNormTest, LeavesAGradientThatOthersRead) {
 
 // --- Whole steps -------------------------------------------------------------
 
-class NormLoweringTest : public testing::TestWithParam<NormLowering> {};
-
-// Loss, gradients, statistics and updates, without rounding.
-TEST_P(NormLoweringTest, ComputesTheSameStep) {
+// Fails the test unless a step computes the same with `lowering` as with
+// kernels: loss, gradients, statistics and updates, without rounding. Returns
+// the former.
+codegen::CompiledProgram ExpectSameStep(
+    const std::function<std::unique_ptr<ir::Graph>()>& build,
+    NormLowering lowering) {
   const test::ChannelsLastCompiler compiler("nvidia-h200");
-  const auto optimized = [&](NormLowering lowering) {
+  const auto optimized = [&](NormLowering l) {
     codegen::CompileOptions options;
-    options.passes.norm_lowering = lowering;
+    options.passes.norm_lowering = l;
     options.passes.keep_gradients = true;
     options.verify = true;
     options.plan_only = true;
-    return codegen::Compile(test::SmallResidual(), codegen::ProgramKind::kTrain,
-                            compiler, options);
+    return codegen::Compile(build(), codegen::ProgramKind::kTrain, compiler,
+                            options);
   };
   const auto plain = optimized(NormLowering::kKernels);
-  const auto other = optimized(GetParam());
+  auto other = optimized(lowering);
   const std::vector<ir::Tensor> inputs = ir::DrawInputs(*plain.graph, 3);
   const auto expected =
       ir::Interpret(*plain.graph, inputs, ir::EvalMode::kExact);
   const auto actual = ir::Interpret(*other.graph, inputs, ir::EvalMode::kExact);
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
+  EXPECT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
     const std::string& name = plain.graph->outputs()[i].name;
-    ASSERT_EQ(other.graph->outputs()[i].name, name);
-    EXPECT_TRUE(test::AllClose(actual[i], expected[i], 1e-8, 1e-10)) << name;
+    EXPECT_TRUE(test::AllClose(actual.at(other.graph->FindOutput(name)),
+                               expected[i], 1e-8, 1e-10))
+        << name;
   }
+  return other;
+}
+
+class NormLoweringTest : public testing::TestWithParam<NormLowering> {};
+
+TEST_P(NormLoweringTest, ComputesTheSameStep) {
+  const auto other =
+      ExpectSameStep([] { return test::SmallResidual(); }, GetParam());
   const auto& counters = other.report.counters;
   const auto count = [&](const char* name) {
     return counters.contains(name) ? counters.at(name) : 0;
@@ -296,6 +389,15 @@ INSTANTIATE_TEST_SUITE_P(Lowerings, NormLoweringTest,
                          [](const auto& lowering) {
                            return std::string(NormLoweringName(lowering.param));
                          });
+
+// Its convolutions have biases.
+TEST(NormLoweringOfVgg, ComputesTheSameStep) {
+  const auto other = ExpectSameStep(
+      [] { return test::NarrowVgg16Bn(models::Phase::kTrain, 2); },
+      NormLowering::kPrologues);
+  EXPECT_EQ(other.report.counters.at("conv_statistics"), 13);
+  EXPECT_EQ(other.report.counters.at("conv_norm_prologue"), 8);
+}
 
 TEST(NormLoweringName, RoundTripsAndRefusesOtherWords) {
   for (const char* name :

@@ -3,12 +3,15 @@
 #include <algorithm>
 
 #include "codegen/storage.h"
+#include "ir/convolution.h"
 #include "runtime/backend_loader.h"
 
 namespace fusor::test {
 
 std::vector<ir::LibraryCandidate> ChannelsLastCompiler::Candidates(
     const ir::Node& node) const {
+  const bool biased = node.op_name() == "conv2d" && node.num_inputs() == 3;
+  if (biased && !ir::IsPlainConvolution(node)) return {};
   std::vector<ir::LibraryCandidate> candidates = FakeCompiler::Candidates(node);
   const bool copies = node.op_name() == "copy";
   if (copies && codegen::IsView(node)) return {};

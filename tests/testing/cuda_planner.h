@@ -9,8 +9,9 @@
 namespace fusor::test {
 
 // Lays out convolutions and pooling as the CUDA backend does: activations in
-// NHWC, filters in KRSC. Pooling and copies into another order are generated
-// kernels, as there.
+// NHWC, filters in KRSC. It has every convolution but those with a bias beside
+// anything else. Pooling and copies into another order are generated kernels,
+// as there.
 class ChannelsLastCompiler : public FakeCompiler {
  public:
   using FakeCompiler::FakeCompiler;

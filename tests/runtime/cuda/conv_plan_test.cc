@@ -41,12 +41,15 @@ class ConvPlanTest : public ::testing::Test {
   }
 };
 
-codegen::Plan StepPlan(const codegen::TargetCompiler& compiler, DType dtype,
-                       const std::string& model = "resnet50-v1.5",
-                       const ir::LibraryChoices& choices = {}) {
+codegen::Plan StepPlan(
+    const codegen::TargetCompiler& compiler, DType dtype,
+    const std::string& model = "resnet50-v1.5",
+    const ir::LibraryChoices& choices = {},
+    passes::NormLowering lowering = passes::NormLowering::kKernels) {
   codegen::CompileOptions options;
   options.plan_only = true;
   options.passes.precision.dtype = dtype;
+  options.passes.norm_lowering = lowering;
   options.passes.choices = choices;
   return codegen::Compile(
              models::BuildModel(model, models::Phase::kTrain, {.batch = 256})
@@ -190,18 +193,26 @@ TEST_F(ConvPlanTest, CandidatesAreDistinctAndCanAllBePrepared) {
   }
 }
 
+// As a file says that has one candidate for one problem.
+ir::LibraryChoices ChoicesFile(const codegen::TargetCompiler& compiler,
+                               const std::string& problem,
+                               const std::string& candidate) {
+  ir::LibraryChoices choices;
+  choices.candidates[{problem, DType::kF16}] = candidate;
+  choices.origin = {.target = "nvidia-h200",
+                    .device = "a GPU",
+                    .library = compiler.LibraryVersion(),
+                    .threads = compiler.target().threads};
+  return codegen::ParseChoices(codegen::PrintChoices(choices), "c.txt");
+}
+
 TEST_F(ConvPlanTest, AFileOfChoicesGoesBeforeTheRule) {
   const auto compiler = Compiler();
   const LibraryCall& call = ResNetConvolutions()[3];
   const Offer offer = OfferFor(*compiler, call);
   const std::string problem = ir::ConvolutionProblem(*offer.node);
-  ir::LibraryChoices choices;
-  choices.candidates[{problem, DType::kF16}] = offer.candidates[5].name;
-  choices.origin = {.target = "nvidia-h200",
-                    .device = "a GPU",
-                    .library = compiler->LibraryVersion(),
-                    .threads = compiler->target().threads};
-  choices = codegen::ParseChoices(codegen::PrintChoices(choices), "c.txt");
+  const ir::LibraryChoices choices =
+      ChoicesFile(*compiler, problem, offer.candidates[5].name);
   const codegen::Plan plan =
       StepPlan(*compiler, DType::kF16, "resnet50-v1.5", choices);
   EXPECT_EQ(plan.choices, choices.Hash());
@@ -213,6 +224,38 @@ TEST_F(ConvPlanTest, AFileOfChoicesGoesBeforeTheRule) {
     ++chosen;
   }
   EXPECT_EQ(chosen, 1);
+}
+
+// One layer's statistics by an engine that the file names, and those of another
+// not, though all are asked for.
+TEST_F(ConvPlanTest, AFileOfChoicesDecidesAboutStatistics) {
+  const auto compiler = Compiler();
+  LibraryCall call = ResNetConvolutions()[3];
+  ASSERT_EQ(call.op, "conv2d");
+  call.attrs.Set("statistics", true);
+  call.attrs.Set("algorithm", std::string());
+  const Offer offer = OfferFor(*compiler, call);
+  ASSERT_GE(offer.candidates.size(), 3u);
+  const auto statistics = [&](const std::string& choice,
+                              passes::NormLowering lowering) {
+    const codegen::Plan plan = StepPlan(
+        *compiler, DType::kF16, "resnet50-v1.5",
+        ChoicesFile(*compiler, ir::ConvolutionProblem(*offer.node), choice),
+        lowering);
+    std::set<std::string> found;
+    for (const LibraryCall& c : plan.calls) {
+      if (c.op == "conv2d" && c.attrs.Bool("statistics")) {
+        found.insert(c.operands == call.operands ? c.implementation
+                                                 : "another");
+      }
+    }
+    return found;
+  };
+  const ir::LibraryCandidate& third = offer.candidates[2];
+  EXPECT_EQ(statistics(third.name, passes::NormLowering::kKernels),
+            std::set<std::string>{third.implementation});
+  EXPECT_EQ(statistics("none", passes::NormLowering::kStatistics),
+            std::set<std::string>{"another"});
 }
 
 std::string RefusalOf(LibraryCall call) {
