@@ -27,6 +27,29 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
+// A data gradient that is added to its third operand, in the place of that: so
+// the library computes it (ir/ops/conv.cc).
+constexpr InPlace kAccumulation{2, 3};
+
+bool IsAccumulation(const LibraryCall& call) {
+  return call.attrs.Has("accumulate") && call.attrs.Bool("accumulate");
+}
+
+void CheckAccumulations(const Plan& plan) {
+  for (const Step& step : plan.steps) {
+    if (step.kind != StepKind::kLibrary ||
+        !IsAccumulation(plan.calls[step.index])) {
+      continue;
+    }
+    const Buffer& operand = plan.buffers[step.args[kAccumulation.operand]];
+    const Buffer& result = plan.buffers[step.args[kAccumulation.result]];
+    FUSOR_ASSERT(
+        operand.arena == result.arena && operand.offset == result.offset,
+        "plan {}: {} is not in the place of {}, to which it is added",
+        plan.name, result.name, operand.name);
+  }
+}
+
 // From a scheduled graph to steps and buffers without offsets:
 //   1. inputs and their arenas; which values are written in place of state
 //   2. a step a node: kernel or call, argument buffers; a span makes a group of
@@ -139,6 +162,7 @@ Plan PlanBuilder::Build() {
   AddWorkspaces();
   AssignStreams(plan);
   LayOutArenas(draft_, options_);
+  CheckAccumulations(plan);
   return std::move(plan);
 }
 
@@ -643,7 +667,11 @@ void PlanBuilder::PrepareCalls() {
   const size_t first = std::exchange(prepared_, calls.size());
   ParallelFor(calls.size() - first, options_.threads, [&](size_t i) {
     LibraryCall& call = calls[first + i];
-    if (!IsCollective(call)) return compiler_.PrepareCall(call);
+    if (!IsCollective(call)) {
+      compiler_.PrepareCall(call);
+      if (IsAccumulation(call)) call.in_place.push_back(kAccumulation);
+      return;
+    }
     if (call.op != "all_reduce") return;
     const auto operands = static_cast<int>(call.operands.size());
     for (int o = 0; o < operands; ++o) {

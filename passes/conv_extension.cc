@@ -74,7 +74,8 @@ bool ChooseExtensions(const ir::LibraryChoices& choices) {
                        return problem.find(" statistics") !=
                                   std::string::npos ||
                               problem.find(" norm=") != std::string::npos ||
-                              problem.find(" prologue=") != std::string::npos;
+                              problem.find(" prologue=") != std::string::npos ||
+                              problem.find(" accumulate") != std::string::npos;
                      });
 }
 

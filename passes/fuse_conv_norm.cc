@@ -12,6 +12,13 @@
 //                their weight gradients alone
 //                -> each reads x, scale, shift {prologue="norm"}
 //
+// Where the gradients of two branches are added all the same, and one of them
+// is a data gradient, that convolution adds the other, in its place (with
+// statistics):
+//
+//                add(conv2d_grad_input(..), d)
+//                -> conv2d_grad_input(.., d) {accumulate}
+//
 // The ReLU's mask is recomputed from what was stored before it, as cuDNN does:
 // where |y| is a rounding error it may differ from what forward had. Scale and
 // shift of a prologue have the activations' dtype.
@@ -25,6 +32,7 @@
 #include "ir/builder.h"
 #include "ir/convolution.h"
 #include "ir/cost.h"
+#include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/conv_extension.h"
 #include "passes/norm_bias.h"
@@ -95,6 +103,10 @@ class ConvNorm {
     if (MayBe(NormLowering::kGradients)) {
       for (Node* norm : NodesOf("batch_norm_grad")) TakeGradient(norm);
       Check(gradients_, "the gradient of a normalisation", "conv_norm_grad");
+    }
+    if (MayBe(NormLowering::kStatistics)) {
+      for (Node* sum : NodesOf("add")) AccumulateIn(sum);
+      context_.counters()["conv_accumulate"] += sums_.taken;
     }
     if (MayBe(NormLowering::kPrologues)) {
       for (Node* norm : NodesOf("batch_norm_train")) ApplyInReaders(*norm);
@@ -312,6 +324,37 @@ class ConvNorm {
     if (g.residual == "norm") branch(3, 6, g.second[0]);
   }
 
+  // --- Sums of gradients
+  // -------------------------------------------------------
+
+  // Nothing but `sum` needs the value, so that another may take its place.
+  bool MayBeOverwritten(const Value* value) const {
+    const Node* producer = value->producer();
+    return producer != nullptr && IsPrivate(value) && producer->op().pure &&
+           producer->op().fusion != ir::FusionKind::kSource &&
+           producer->op().fusion != ir::FusionKind::kInjective;
+  }
+
+  void AccumulateIn(Node* sum) {
+    for (size_t i = 0; i < 2; ++i) {
+      Node* conv = DataGradient(sum->input(i));
+      Value* other = sum->input(1 - i);
+      if (conv == nullptr || !MayBeOverwritten(other)) continue;
+      if (!context_.ConsumeFuel(kPass, *sum->output())) return;
+      ConvExtension e{conv, conv->attrs(), conv->inputs()};
+      e.attrs.Set("accumulate", true);
+      e.operands.push_back(other);
+      Node* node = Extend(e, sum, NormLowering::kStatistics);
+      Record(sums_, *sum->output(), node != nullptr,
+             node == nullptr ? ""
+                             : "added by " + node->attrs().String("algorithm"),
+             2 * other->type().num_bytes());
+      if (node == nullptr) continue;
+      ReplaceResult(sum, 0, node, 0);
+      return Finish({sum, conv});
+    }
+  }
+
   // --- Prologues -------------------------------------------------------------
 
   // In the graph's order; empty where others than convolutions and weight
@@ -382,7 +425,7 @@ class ConvNorm {
 
   Graph& graph_;
   PassContext& context_;
-  Places statistics_, gradients_, prologues_;
+  Places statistics_, gradients_, sums_, prologues_;
   // Of the last extension.
   std::string refusal_;
   bool wanted_ = true;

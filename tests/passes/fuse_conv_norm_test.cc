@@ -214,6 +214,38 @@ TEST_F(FuseConvNormTest, MasksAndSumsUpADataGradient) {
   EXPECT_EQ(context_->counters().at("conv_norm_grad"), 1);
 }
 
+constexpr std::string_view kSum = R"(
+  %d = conv2d_grad_input(%dy, %w2) {algorithm="plain", pad=[1,1],
+      input_shape=[2,4,6,6]} : f16[2,4,6,6] @"conv2"
+  %other = mul(%x, %r) : f16[2,4,6,6] @"other"
+  %sum = add(%other, %d) : f16[2,4,6,6] @"conv2"
+  return %sum as "sum")";
+
+TEST_F(FuseConvNormTest, AddsADataGradientToAnotherInItsPlace) {
+  ExpectBecomes(NormLowering::kStatistics, kSum, R"(
+  %other = mul(%x, %r) : f16[2,4,6,6] @"other"
+  %sum = conv2d_grad_input(%dy, %w2, %other) {accumulate=true,
+      algorithm="fused", pad=[1,1], input_shape=[2,4,6,6]}
+      : f16[2,4,6,6] @"conv2"
+  return %sum as "sum")");
+  EXPECT_EQ(context_->counters().at("conv_accumulate"), 1);
+}
+
+TEST_F(FuseConvNormTest, AddsToNothingThatIsNeeded) {
+  std::string text(kSum);
+  text += R"(, %other as "other")";
+  auto graph = test::ParseOrDie(Text(text));
+  EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
+  // An input's place is not the step's.
+  text = kSum;
+  text.replace(text.find("%other, %d"), 10, "%x, %d");
+  graph = test::ParseOrDie(Text(text));
+  EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
+  target_.lacking = "accumulate";
+  graph = test::ParseOrDie(Text(kSum));
+  EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
+}
+
 TEST_F(FuseConvNormTest, RefusesWhatTheLibraryLacks) {
   target_.lacking = "norm=";
   EXPECT_EQ(Refusal(NormLowering::kGradients, kGradient),
@@ -379,6 +411,18 @@ TEST_P(NormLoweringTest, ComputesTheSameStep) {
   EXPECT_EQ(count("conv_norm_grad"), sums ? 4 : 0);
   EXPECT_EQ(count("conv_norm_prologue"),
             GetParam() == NormLowering::kPrologues ? 2 : 0);
+  const bool adds = GetParam() == NormLowering::kStatistics;
+  EXPECT_EQ(count("conv_accumulate"), adds ? 2 : 0);
+  int in_place = 0;
+  for (const codegen::Step& step : other.plan.steps) {
+    if (step.op_class != "conv2d_grad_input") continue;
+    const codegen::LibraryCall& call = other.plan.calls[step.index];
+    if (!call.attrs.Bool("accumulate")) continue;
+    EXPECT_EQ(other.plan.buffers[step.args[3]].offset,
+              other.plan.buffers[step.args[2]].offset);
+    ++in_place;
+  }
+  EXPECT_EQ(in_place, count("conv_accumulate"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Lowerings, NormLoweringTest,

@@ -172,13 +172,13 @@ void AddLoweringFlags(CLI::App& app, CompileFlags& f) {
                  "Winograd for 3x3 convolutions, in fp32 and bf16: on or off")
       ->capture_default_str()
       ->check(on_off);
-  app.add_option("--bn-lowering", f.bn_lowering,
-                 "Batch normalisation as kernels; each a kernel of its own "
-                 "(separate); with the convolutions before it computing its "
-                 "statistics; with data gradients masked and summed up for its "
-                 "gradient (gradients) as well; or applied by the convolutions "
-                 "that read it (prologues) as well: as far as the library has "
-                 "them")
+  app.add_option(
+         "--bn-lowering", f.bn_lowering,
+         "How much of batch normalisation convolutions do, as far as "
+         "the library has it. kernels: nothing; separate: nothing, and "
+         "each is a kernel of its own; statistics: sum them up; "
+         "gradients: and mask and sum up data gradients; prologues: and "
+         "apply it to what they read")
       ->capture_default_str()
       ->check(OneOf(
           {"separate", "kernels", "statistics", "gradients", "prologues"}));
