@@ -217,7 +217,8 @@ class DebugCliTest(unittest.TestCase):
         fault = f"wrong:fuse_norm_activation:{relu}"
         out = self.folder / "out.json"
         self.run_ok("bisect", *SMALL, "--out", self.folder / "bug",
-                    "--fusion-rounding", "eager", "--json", out, fault=fault)
+                    "--static-loss-scale", "64", "--fusion-rounding", "eager",
+                    "--json", out, fault=fault)
         found = json.loads(out.read_text())
         self.assertEqual(found["pass"], "fuse_norm_activation")
         self.assertEqual(found["subject"], relu)
@@ -225,8 +226,11 @@ class DebugCliTest(unittest.TestCase):
         self.assertLess(found["nodes"], 6)
         manifest = json.loads((self.folder / "bug/manifest.json").read_text())
         self.assertEqual(manifest["pass"], "fuse_norm_activation")
-        self.assertEqual(manifest["command"][-2:],
-                         ["--fusion-rounding", "eager"])
+        # What is decided by flags must be decided the same in the replay.
+        words = manifest["command"]
+        for flag, value in (("--fusion-rounding", "eager"),
+                            ("--static-loss-scale", "64")):
+            self.assertEqual(words[words.index(flag) + 1], value)
         self.assertEqual(self.replay(fault).returncode, 1)
         self.assertEqual(self.replay().returncode, 0, "without the bug")
 

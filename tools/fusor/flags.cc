@@ -273,7 +273,9 @@ std::vector<std::string> CompileWords(const CLI::App& app) {
   std::vector<std::string> words;
   for (const CLI::Option* option : app.get_options()) {
     const std::string& group = option->get_group();
-    if (option->count() == 0 || (group != kCompilation && group != kTraining) ||
+    const bool decides =
+        group == kCompilation || group == kTraining || group == kLossScale;
+    if (option->count() == 0 || !decides ||
         option->get_lnames()[0] == "substitute-kernel" ||
         option->get_lnames()[0] == "tune") {
       continue;

@@ -77,8 +77,8 @@ struct CompileFlags {
 void AddCompileFlags(CLI::App& app, CompileFlags& flags);
 // A given option as words of a command line.
 std::vector<std::string> WordsOf(const CLI::Option& option);
-// Those of them and of the optimizer's that were given, as words of a command
-// line; not the edited kernels.
+// Those of them and of the optimizer's that were given, loss scale included, as
+// words of a command line; not the edited kernels.
 std::vector<std::string> CompileWords(const CLI::App& app);
 // For commands that compile and do not run.
 void AddTargetFlag(CLI::App& app, CompileFlags& flags);
