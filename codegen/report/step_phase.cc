@@ -44,6 +44,16 @@ bool IsLight(const Node& node) {
          kind == ir::FusionKind::kSource || kind == ir::FusionKind::kSeparate;
 }
 
+// An update that reduces, too: LARS takes norms. What makes gradients is never
+// fused with it, for their sum over ranks is in between.
+bool IsWholeUpdate(const Node& node, const Values& next) {
+  if (node.body() == nullptr) return false;
+  for (size_t r = 0; r < node.num_outputs(); ++r) {
+    if (!next.contains(node.output(r))) return false;
+  }
+  return true;
+}
+
 // Of a weight in 16 bit, on its way into state.
 bool IsWeightCopy(const Node& node, const Values& next) {
   const std::vector<ir::Use>& uses = node.output()->uses();
@@ -106,7 +116,8 @@ std::vector<StepPhase> PhasesOf(const Graph& graph) {
   for (size_t i = graph.nodes().size(); i-- > 0;) {
     const Node& node = *graph.nodes()[i];
     if (forward[i] || !training[i]) continue;
-    bool update = IsLight(node) || IsWeightCopy(node, next);
+    bool update =
+        IsLight(node) || IsWeightCopy(node, next) || IsWholeUpdate(node, next);
     for (size_t r = 0; r < node.num_outputs(); ++r) {
       const ir::Value* value = node.output(r);
       update &= !gradients.contains(value);

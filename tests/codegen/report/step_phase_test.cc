@@ -47,6 +47,30 @@ TEST(StepPhase, SplitsAStepIntoForwardBackwardAndUpdate) {
   EXPECT_THAT(PhasesOf(*graph), ElementsAre(f, f, f, b, b, u, u, u));
 }
 
+TEST(StepPhase, AnUpdateMayTakeNormsLikeThatOfLars) {
+  const auto graph = ir::Parse(R"(graph g {
+    %x = data : f32[2]
+    %w = weight : f32[2]
+    %p = mul(%x, %w) : f32[2]
+    %loss = reduce(%p) {dims=[0], kind="sum"} : f32[]
+    %g = mul(%x, %x) : f32[2]
+    %next = fusion(%w, %g) : f32[2] graph fusion {
+      %w = data : f32[2]
+      %g = data : f32[2]
+      %norm = reduce(%g) {dims=[0], kind="sum"} : f32[]
+      %wide = broadcast(%norm) {dims=[], shape=[2]} : f32[2]
+      %d = mul(%g, %wide) : f32[2]
+      %n = sub(%w, %d) : f32[2]
+      return %n as "n"
+    }
+    return %loss as "loss", %next as "w" -> %w
+  })");
+  const StepPhase f = StepPhase::kForward;
+  const StepPhase u = StepPhase::kUpdate;
+  // The gradient is light, and nothing but the update reads it.
+  EXPECT_THAT(PhasesOf(*graph), ElementsAre(f, f, u, u));
+}
+
 TEST(StepPhase, EveryParameterOfAModelIsUpdatedAfterItsGradient) {
   auto graph =
       models::BuildModel("resnet20-cifar", models::Phase::kTrain,
