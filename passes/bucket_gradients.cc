@@ -252,25 +252,42 @@ class Buckets {
   std::vector<ReadyGradient> ready_;
 };
 
-// Of an update, the bucket that it waits for; null for none.
-const Node* BucketOf(const Node& update) {
-  for (const Value* operand : update.inputs()) {
-    const Node* producer = operand->producer();
-    if (producer != nullptr && IsSumOverRanks(*producer)) return producer;
+// By position, the bucket whose tensors a node reads, itself or by way of other
+// kernels; null for none.
+std::vector<const Node*> BucketsRead(const Graph& graph) {
+  std::vector<const Node*> buckets(graph.nodes().size(), nullptr);
+  for (const auto& node : graph.nodes()) {
+    if (IsCollective(*node)) continue;
+    const Node*& bucket = buckets[node->position()];
+    for (const Value* operand : node->inputs()) {
+      const Node* producer = operand->producer();
+      if (bucket != nullptr || producer == nullptr ||
+          operand->type().num_elements() == 1) {
+        continue;
+      }
+      bucket =
+          IsSumOverRanks(*producer) ? producer : buckets[producer->position()];
+    }
   }
-  return nullptr;
+  return buckets;
 }
 
-// The parts that updates of one bucket leave are gathered together.
+// The parts that updates of one bucket leave are gathered together, and so are,
+// before them, the norms that each rank has of its parts.
 bool JoinGathers(Graph& graph) {
-  std::map<int, std::vector<Node*>> groups;  // by the bucket's position
+  const std::vector<const Node*> buckets = BucketsRead(graph);
+  // By the bucket's position; numbers apart from parts, which wait for them.
+  std::map<std::pair<int, bool>, std::vector<Node*>> groups;
   for (const auto& node : graph.nodes()) {
     if (!IsExchange(*node) || node->input(0)->producer() == nullptr) continue;
-    const Node* bucket = BucketOf(*node->input(0)->producer());
-    if (bucket != nullptr) groups[bucket->position()].push_back(node.get());
+    const Node* producer = node->input(0)->producer();
+    const Node* bucket = buckets[producer->position()];
+    if (bucket == nullptr) continue;
+    const bool number = node->input(0)->type().num_elements() == 1;
+    groups[{bucket->position(), number}].push_back(node.get());
   }
   bool joined = false;
-  for (const auto& [position, gathers] : groups) {
+  for (const auto& [group, gathers] : groups) {
     if (gathers.size() < 2) continue;
     JoinCollectives(graph, gathers);
     joined = true;

@@ -21,6 +21,7 @@
 #include "ir/shard.h"
 #include "ir/training_names.h"
 #include "passes/passes.h"
+#include "passes/rank_vectors.h"
 #include "passes/training_state.h"
 
 namespace fusor::passes {
@@ -49,9 +50,10 @@ class Updates {
     builder_.Inherit(ir::LocationOf(*parameter.gradient));
     Value* g = builder_.Cast(parameter.gradient, p->type().dtype);
     const InputRole role = graph_.inputs()[parameter.input].role;
-    Value* updated = options_.kind == OptimizerKind::kLars ? Lars(p, g, role)
-                                                           : Sgd(p, g, role);
-    const Value& whole = *graph_.input(parameter.input);
+    Value& whole = *graph_.input(parameter.input);
+    Value* updated = options_.kind == OptimizerKind::kLars
+                         ? Lars(p, g, role, whole)
+                         : Sgd(p, g, role);
     if (p != &whole) {
       graph_.AddOutput(updated, p->name(), p->index());
       updated = Gather(updated, whole.type());
@@ -91,21 +93,24 @@ class Updates {
     return builder_.Minus(kept, builder_.Times(lr, g));
   }
 
-  Value* Lars(Value* p, Value* g, InputRole role) {
+  Value* Lars(Value* p, Value* g, InputRole role, Value& whole) {
     const double decay = WeightDecay(role);
     Value* rate = lr_;
     if (role == InputRole::kWeight) {
-      rate = builder_.Times(rate, Trust(p, g, decay));
+      rate = builder_.Times(rate, Trust(whole, g, decay, p != &whole));
     }
     if (decay != 0) g = builder_.Plus(g, builder_.Times(p, decay));
     return builder_.Minus(p,
                           Accelerate(*p, builder_.Times(Spread(rate, *p), g)));
   }
 
-  // A layer's own rate; 1 where it or its gradient is zero.
-  Value* Trust(Value* p, Value* g, double decay) {
-    Value* weight = builder_.Sqrt(SumOfSquares(builder_, p));
-    Value* gradient = builder_.Sqrt(SumOfSquares(builder_, g));
+  // A layer's own rate; 1 where it or its gradient is zero. All ranks have the
+  // weight, whose norm needs no exchange; of the gradient each has a part.
+  Value* Trust(Value& p, Value* g, double decay, bool part) {
+    Value* weight = builder_.Sqrt(SumOfSquares(builder_, &p));
+    Value* gradient = SumOfSquares(builder_, g);
+    if (part) gradient = SumOverRanks(builder_, gradient, ranks_);
+    gradient = builder_.Sqrt(gradient);
     Value* share = builder_.Times(weight, options_.lars_coefficient);
     Value* whole = builder_.Plus(gradient, builder_.Times(weight, decay));
     Value* ratio = builder_.Divide(share, whole);

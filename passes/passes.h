@@ -220,9 +220,9 @@ bool NarrowGradients(ir::Graph& graph, PassContext& context);
 // With PassOptions::shard_optimizer, and several ranks: all but small gradients
 // are summed part by part, in a reduce_scatter, and state "shard/<parameter>"
 // is this rank's part of the parameter, which OptimizerUpdate updates in its
-// place before all ranks gather the whole. Counts sharded_parameters. Throws
-// kUsage with options that need whole gradients: LARS, clipping, a dynamic loss
-// scale.
+// place before all ranks gather the whole. Norms of gradients, and whether they
+// are finite, are put together by an all_gather of each rank's. Counts
+// sharded_parameters.
 bool ShardOptimizer(ir::Graph& graph, PassContext& context);
 
 // Multiplies the gradient outputs by the scalar that makes them those of the

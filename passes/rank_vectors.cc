@@ -65,6 +65,12 @@ std::vector<Value*> SumOverRanks(Builder& b, const std::vector<Value*>& vectors,
   return sums;
 }
 
+Value* SumOverRanks(Builder& b, Value* scalar, int64_t ranks) {
+  return b.Reshape(
+      SumOverRanks(b, std::vector<Value*>{b.Reshape(scalar, {1})}, ranks)[0],
+      {});
+}
+
 std::vector<ChannelStatistics> MergeOverRanks(
     Builder& b, const std::vector<ChannelStatistics>& parts, int64_t ranks) {
   if (ranks == 1) return parts;

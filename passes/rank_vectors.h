@@ -19,6 +19,9 @@ std::vector<ir::Value*> SumOverRanks(ir::Builder& builder,
                                      const std::vector<ir::Value*>& vectors,
                                      int64_t ranks);
 
+// The same of a scalar.
+ir::Value* SumOverRanks(ir::Builder& builder, ir::Value* scalar, int64_t ranks);
+
 // The statistics of the batches of all ranks together, of equal size, by one
 // all_gather of those of each. Merged as in Chan, Golub and LeVeque,
 // "Algorithms for Computing the Sample Variance", The American Statistician

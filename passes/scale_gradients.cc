@@ -5,13 +5,15 @@
 //
 // in f32, after the sum over all ranks. The product belongs to the optimizer's
 // kernel. Whether all gradients are finite is asked of the sums, before the
-// product: all ranks get the same answer, as with NVIDIA Apex.
+// product: all ranks get the same answer, as with NVIDIA Apex. Of gradients of
+// which each rank has a part (ir/shard.h) all ranks' answers are put together.
 
 #include <vector>
 
 #include "ir/builder.h"
 #include "ir/training_names.h"
 #include "passes/passes.h"
+#include "passes/rank_vectors.h"
 #include "passes/training_state.h"
 
 namespace fusor::passes {
@@ -45,14 +47,43 @@ class Scaling {
 
  private:
   void AddFinite() {
-    graph_.AddOutput(builder_.Add("all_finite", Gradients())->output(),
-                     ir::kFinite);
+    std::vector<Value*> all = Gradients(/*parts=*/true);
+    const bool parts = !all.empty();
+    for (Value* whole : Gradients(/*parts=*/false)) all.push_back(whole);
+    Value* finite = builder_.Add("all_finite", all)->output();
+    if (parts) {
+      Value* one = builder_.Scalar(DType::kF32, 1);
+      Value* none = builder_.Scalar(DType::kF32, 0);
+      Value* bad = OverRanks(builder_.Select(finite, none, one));
+      finite = builder_.Compare("eq", bad, 0.0);
+    }
+    graph_.AddOutput(finite, ir::kFinite);
   }
 
-  std::vector<Value*> Gradients() const {
+  // Those of which this rank has a part, or those that it has whole.
+  std::vector<Value*> Gradients(bool parts) const {
     std::vector<Value*> values;
-    for (const ParameterGradient& g : gradients_) values.push_back(g.gradient);
+    for (const ParameterGradient& g : gradients_) {
+      if (g.is_part(graph_) == parts) values.push_back(g.gradient);
+    }
     return values;
+  }
+
+  Value* OverRanks(Value* scalar) {
+    return SumOverRanks(builder_, scalar, options_.world_size);
+  }
+
+  // Of all gradients together.
+  Value* SumOfAllSquares() {
+    Value* sum = nullptr;
+    for (const bool parts : {true, false}) {
+      const std::vector<Value*> gradients = Gradients(parts);
+      if (gradients.empty()) continue;
+      Value* own = builder_.Add("sum_of_squares", gradients)->output();
+      if (parts) own = OverRanks(own);
+      sum = sum == nullptr ? own : builder_.Plus(sum, own);
+    }
+    return sum;
   }
 
   // Null for 1.
@@ -74,8 +105,7 @@ class Scaling {
 
   Value* Clipped(Value* factor) {
     builder_.Inherit(StepLocation(graph_, kClipLocation));
-    Value* norm =
-        builder_.Sqrt(builder_.Add("sum_of_squares", Gradients())->output());
+    Value* norm = builder_.Sqrt(SumOfAllSquares());
     if (factor != nullptr) norm = builder_.Times(norm, factor);
     graph_.AddOutput(norm, ir::kGradientNorm);
     Value* limit = builder_.ScalarLike(norm, options_.optimizer.clip_norm);

@@ -23,18 +23,6 @@ using ir::Value;
 // What is smaller is kept whole: a part would save less than it costs.
 constexpr int64_t kLeastElements = 4096;
 
-void CheckOptions(const PassOptions& options) {
-  const auto check = [](bool fits, const char* what) {
-    FUSOR_CHECK(fits, kUsage,
-                "sharded optimizer: expected no {}: it needs whole gradients, "
-                "of which a rank has parts",
-                what);
-  };
-  check(options.optimizer.kind != OptimizerKind::kLars, "LARS");
-  check(options.optimizer.clip_norm == 0, "clipping");
-  check(!options.loss_scale.dynamic, "dynamic loss scale");
-}
-
 void Shard(Graph& graph, const ParameterGradient& g, int64_t ranks) {
   Node* sum = g.gradient->producer();
   FUSOR_ASSERT(sum != nullptr && IsSumOverRanks(*sum),
@@ -53,7 +41,6 @@ void Shard(Graph& graph, const ParameterGradient& g, int64_t ranks) {
 bool ShardOptimizer(Graph& graph, PassContext& context) {
   const PassOptions& options = context.options();
   if (!options.shard_optimizer || options.world_size <= 1) return false;
-  CheckOptions(options);
   int64_t sharded = 0;
   for (const ParameterGradient& g : CollectGradients(graph)) {
     if (g.gradient->type().num_elements() < kLeastElements) continue;

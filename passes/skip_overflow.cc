@@ -6,6 +6,7 @@
 //              scale = min(scale * growth, ceiling)
 
 #include "ir/builder.h"
+#include "ir/shard.h"
 #include "ir/training_names.h"
 #include "passes/passes.h"
 #include "passes/training_state.h"
@@ -21,6 +22,21 @@ using ir::Value;
 
 constexpr char kLocation[] = "loss_scale";
 
+// The parameter is all ranks' parts together: what its part is, it is.
+bool IsGathered(const Graph& graph, const ir::Output& output) {
+  const Value& state = *graph.input(output.alias);
+  return graph.FindInput(ir::ShardName(state.name())) != nullptr;
+}
+
+// The gather of a part reads what is kept of it.
+void GatherKept(const Value& updated, Value* kept) {
+  const std::vector<ir::Use> uses = updated.uses();
+  for (const ir::Use& use : uses) {
+    if (use.node->op_name() != "all_gather") continue;
+    use.node->SetInput(static_cast<size_t>(use.operand), kept);
+  }
+}
+
 // New state where the step is good, what it was where it is not. Sums of
 // micro-batches are worth nothing after either.
 void KeepOldState(Graph& graph, Builder& b, Value* finite) {
@@ -28,9 +44,14 @@ void KeepOldState(Graph& graph, Builder& b, Value* finite) {
     if (output.alias < 0) continue;
     const InputRole role = graph.inputs()[output.alias].role;
     if (!IsState(role) || role == InputRole::kAccumulator) continue;
+    if (IsGathered(graph, output)) continue;
     b.Inherit(ir::LocationOf(*output.value));
     Value* good = b.BroadcastTo(finite, output.value->type().shape);
-    output.value = b.Select(good, output.value, graph.input(output.alias));
+    Value* updated = output.value;
+    output.value = b.Select(good, updated, graph.input(output.alias));
+    if (ir::IsShard(graph.inputs()[output.alias].attrs)) {
+      GatherKept(*updated, output.value);
+    }
   }
 }
 
@@ -72,6 +93,7 @@ bool SkipOverflow(Graph& graph, PassContext& context) {
   Value* finite = graph.outputs()[output].value;
   KeepOldState(graph, builder, finite);
   AdaptScale(graph, builder, finite, options);
+  graph.SortTopologically();
   return true;
 }
 

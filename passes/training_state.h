@@ -17,6 +17,10 @@ struct ParameterGradient {
   // What is updated: the parameter, or this rank's part of it (ir/shard.h), of
   // which the gradient then is.
   ir::Value* target;
+
+  bool is_part(const ir::Graph& graph) const {
+    return target != graph.input(input);
+  }
 };
 
 // Of all parameters that have one, in the order in which gradients become

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "ir/shard.h"
-#include "ir/support/error.h"
 #include "passes/passes.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/interpreted_ranks.h"
@@ -13,7 +12,6 @@ namespace fusor::passes {
 namespace {
 
 using ir::Tensor;
-using ::testing::HasSubstr;
 
 PassOptions Sharded(int ranks) {
   PassOptions options;
@@ -135,22 +133,128 @@ TEST(ShardOptimizer, LeavesOneRankAlone) {
   EXPECT_FALSE(test::RunPass(ShardOptimizer, *graph, Sharded(1)));
 }
 
-TEST(ShardOptimizer, RefusesWhatNeedsWholeGradients) {
-  const auto graph = test::ParseOrDie(kGradients);
-  std::vector<std::pair<PassOptions, std::string>> cases(3,
-                                                         {Sharded(2), "LARS"});
-  cases[0].first.optimizer.kind = OptimizerKind::kLars;
-  cases[1] = {Sharded(2), "clipping"};
-  cases[1].first.optimizer.clip_norm = 1;
-  cases[2] = {Sharded(2), "dynamic loss scale"};
-  cases[2].first.loss_scale.dynamic = true;
-  for (const auto& [options, what] : cases) {
-    try {
-      test::RunPass(ShardOptimizer, *graph, options);
-      FAIL() << what;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::kUsage);
-      EXPECT_THAT(e.what(), HasSubstr("expected no " + what));
+// What `rank` of `ranks` has of a training graph's inputs: of parts its own of
+// the tensor that the whole graph has.
+std::vector<Tensor> InputsOf(const ir::Graph& graph, int rank, bool overflow) {
+  std::vector<Tensor> tensors;
+  for (const ir::Input& input : graph.inputs()) {
+    const ir::TensorType& type = input.value->type();
+    const std::string& name = input.value->name();
+    if (input.role == ir::InputRole::kData) {
+      tensors.push_back(
+          test::RandomTensor(type, (name == "x" ? 10 : 20) + uint64_t(rank)));
+      // In the part of rank 1 of two, of the gradient that rank 0 makes.
+      if (overflow && name == "x" && rank == 0)
+        tensors.back().data[4000] = 1e39;
+      continue;
+    }
+    if (name == "loss_scale") {
+      tensors.push_back({type, {4}});
+      continue;
+    }
+    if (type.dtype != ir::DType::kF32) {
+      tensors.push_back({type, {3}});
+      continue;
+    }
+    const bool parameter = name == "w" || name == ir::ShardName("w");
+    const uint64_t seed = parameter ? 1 : name == "momentum/w" ? 2 : 3;
+    if (!ir::IsShard(input.attrs)) {
+      tensors.push_back(test::RandomTensor(type, seed));
+      continue;
+    }
+    const Tensor from = test::RandomTensor({type.dtype, {5000}, {}}, seed);
+    Tensor part{type, {}};
+    const auto n = static_cast<size_t>(type.num_elements());
+    for (size_t i = rank * n; i < (rank + 1) * n; ++i) {
+      part.data.push_back(i < from.data.size() ? from.data[i] : 0);
+    }
+    tensors.push_back(std::move(part));
+  }
+  return tensors;
+}
+
+// Results of each rank, after the passes that make an update of gradients.
+struct Stepped {
+  std::unique_ptr<ir::Graph> graph;
+  std::vector<std::vector<Tensor>> ranks;
+
+  const std::vector<double>& Of(int rank, const std::string& name) const {
+    return ranks[static_cast<size_t>(rank)]
+                [static_cast<size_t>(graph->FindOutput(name))]
+                    .data;
+  }
+};
+
+Stepped Step(PassOptions options, bool sharded, bool overflow = false) {
+  options.shard_optimizer = sharded;
+  Stepped step{test::ParseOrDie(kGradients), {}};
+  EXPECT_EQ(test::RunPass(ShardOptimizer, *step.graph, options), sharded);
+  test::RunPass(ScaleGradients, *step.graph, options);
+  test::RunPass(OptimizerUpdate, *step.graph, options);
+  test::RunPass(SkipOverflow, *step.graph, options);
+  std::vector<std::vector<Tensor>> inputs;
+  for (int r = 0; r < options.world_size; ++r) {
+    inputs.push_back(InputsOf(*step.graph, r, overflow));
+  }
+  step.ranks = test::InterpretRanks(*step.graph, inputs, ir::EvalMode::kTyped);
+  return step;
+}
+
+// Parts of squares are added up in another order than squares.
+TEST(ShardOptimizer, NormsAreOfAllRanksParts) {
+  for (const int ranks : {2, 3, 4}) {
+    PassOptions clipped = Sharded(ranks);
+    clipped.optimizer.clip_norm = 0.5;
+    PassOptions lars = Sharded(ranks);
+    lars.optimizer.kind = OptimizerKind::kLars;
+    lars.optimizer.weight_decay = 1e-4;
+    PassOptions both = lars;
+    both.optimizer.clip_norm = 0.5;
+    for (const PassOptions& options : {clipped, lars, both}) {
+      const Stepped whole = Step(options, false);
+      const Stepped parts = Step(options, true);
+      for (const char* name : {"w", "b"}) {
+        const auto& expected = whole.Of(0, name);
+        for (int r = 0; r < ranks; ++r) {
+          const auto& actual = parts.Of(r, name);
+          ASSERT_EQ(actual.size(), expected.size());
+          for (size_t i = 0; i < actual.size(); ++i) {
+            ASSERT_NEAR(actual[i], expected[i], 1e-6) << name << " " << i;
+          }
+          EXPECT_EQ(actual, parts.Of(0, name)) << "rank " << r;
+        }
+      }
+      EXPECT_NE(parts.Of(0, "w"), Step(Sharded(ranks), true).Of(0, "w"));
+    }
+  }
+}
+
+TEST(ShardOptimizer, OverflowOnOneRankKeepsTheStateOfAll) {
+  for (const int ranks : {2, 3, 4}) {
+    PassOptions options = Sharded(ranks);
+    options.loss_scale = {.initial = 4, .dynamic = true};
+    options.optimizer.ema_decay = 0.9;
+    for (const bool overflow : {false, true}) {
+      const Stepped whole = Step(options, false, overflow);
+      const Stepped parts = Step(options, true, overflow);
+      for (int r = 0; r < ranks; ++r) {
+        for (const char* name : {"w", "b", "momentum/b", "loss_scale",
+                                 "loss_scale/overflows", "gradients_finite"}) {
+          EXPECT_EQ(parts.Of(r, name), whole.Of(0, name))
+              << name << " of rank " << r << " of " << ranks;
+        }
+        if (!overflow) continue;
+        const auto inputs = InputsOf(*parts.graph, r, true);
+        for (const ir::Output& output : parts.graph->outputs()) {
+          if (output.alias < 0 || output.name.starts_with("loss_scale")) {
+            continue;
+          }
+          EXPECT_EQ(parts.Of(r, output.name),
+                    inputs[static_cast<size_t>(output.alias)].data)
+              << output.name;
+        }
+      }
+      EXPECT_EQ(parts.Of(0, "loss_scale")[0], overflow ? 2 : 4);
     }
   }
 }
