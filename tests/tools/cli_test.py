@@ -511,6 +511,25 @@ class OutputTest(CliTest):
         self.expect_program(real)
         self.expect_keys(real["data"], MEASURED_KEYS | {"ratio_to_synthetic"})
 
+    def test_finds_the_largest_batch(self):
+        search = ("bench", "--arch", "resnet20-cifar", "--find-max-batch",
+                  "--memory", "100")
+        found = self.json_of(*search)
+        self.assertGreater(found["batch_size"], 10)
+        self.assertEqual(found["free_bytes"], 100 << 20)
+        self.assertLessEqual(found["needed_bytes"], found["free_bytes"])
+        self.assertEqual(
+            found["needed_bytes"],
+            found["data_bytes"] + sum(found["arena_bytes"].values()))
+        self.assertIn(f"batch size {found['batch_size'] + 1}: plan "
+                      "resnet20_cifar needs", found["binds"])
+        self.assertIn("largest at the peak", found["binds"])
+        self.fails(MEMORY, ["batch size 1 does not fit: plan vgg16 needs"],
+                   "bench", "--arch", "vgg16", *search[3:])
+        self.fails(USAGE, ["--find-max-batch and DATA"], *search, self.samples)
+        self.fails(USAGE, ["requires --find-max-batch"], "bench", "--memory",
+                   "9")
+
     def test_dumps_report_the_stable_keys(self):
         file = self.folder / "a.json"
         self.succeeds("dump", "--arch", "resnet18", "-b", "2", "--image-size",

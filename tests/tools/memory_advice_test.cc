@@ -38,5 +38,29 @@ TEST(FittingBatch, IsNoneWhereNotEvenOneImageFits) {
   EXPECT_EQ(FittingBatch(1, 5000, needed), 0);
 }
 
+TEST(LargestBatch, IsTheLastThatFits) {
+  for (int64_t step : {1, 3, 16, 40}) {
+    int calls = 0;
+    const auto needed = [&](int64_t batch) {
+      ++calls;
+      return 500 + 90 * ((batch + step - 1) / step) * step + batch;
+    };
+    for (int64_t free : {5000, 50000, 1000000}) {
+      calls = 0;
+      const int64_t fits = LargestBatch(free, needed);
+      EXPECT_LE(calls, 24);
+      EXPECT_LE(needed(fits), free) << step << " " << free;
+      EXPECT_GT(needed(fits + 1), free) << step << " " << free;
+    }
+  }
+}
+
+TEST(LargestBatch, MayBeNoneOrAnySize) {
+  const auto needed = [](int64_t batch) { return 1000 + batch; };
+  EXPECT_EQ(LargestBatch(1000, needed), 0);
+  EXPECT_EQ(LargestBatch(1001, needed), 1);
+  EXPECT_EQ(LargestBatch(int64_t{1} << 40, needed), kLargestBatch);
+}
+
 }  // namespace
 }  // namespace fusor::tools

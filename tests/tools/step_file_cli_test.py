@@ -77,6 +77,18 @@ class StepFileTest(unittest.TestCase):
             self.assertEqual(ran[key], trained[key], key)
         self.assertEqual(list(ran["compile_seconds"]), ["load", "total"])
 
+    def test_takes_flags_of_the_run_alone(self):
+        length = ("--synthetic", "--iterations", "2")
+        self.assert_same_bits(
+            self.json_of("run", self.step, *length, "--cuda-graph", "off",
+                         "--comm-timeout", "60", "--deterministic"),
+            self.json_of("train", *MODEL, "--num-classes", 5, *length))
+        two = self.compiled("apart", *MODEL, "--world-size", 2)
+        result = self.run_fusor("launch", "--nproc-per-node", 2, "--", "run",
+                                two, *length, "--interface", "no-interface")
+        self.assertEqual(result.returncode, USAGE, result.stderr)
+        self.assertIn("no-interface", result.stderr)
+
     def test_keeps_the_options_it_was_compiled_with(self):
         options = (*MODEL, "--amp", "--mean", "120,121,122", "--nesterov",
                    "--label-smoothing", "0.1", "--mixup", "0.2",

@@ -20,6 +20,7 @@
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
 #include "tools/fusor/debugging.h"
+#include "tools/fusor/max_batch.h"
 #include "tools/fusor/memory_advice.h"
 #include "tools/fusor/rank_run.h"
 #include "tools/fusor/sweep.h"
@@ -45,6 +46,7 @@ struct BenchFlags {
   bool profile = false;
   std::string log_format = "text";
   SweepFlags sweep;
+  MaxBatchFlags max_batch;
   std::string json;
 };
 
@@ -306,7 +308,40 @@ void Sweep(const BenchFlags& flags) {
       });
 }
 
+void SearchMaxBatch(const BenchFlags& flags) {
+  FUSOR_CHECK(flags.data.path.empty() && !flags.compile.tune, kUsage,
+              "--find-max-batch and {}: expected one of them",
+              flags.compile.tune ? "--tune" : "DATA");
+  FUSOR_CHECK(runtime::FindRankPlace(LauncherVariable).world_size == 1, kUsage,
+              "--find-max-batch plans for one rank: expected no launcher");
+  CheckOutput("--json", flags.json);
+  DataFlags noise = flags.data;
+  noise.synthetic = true;
+  const auto images = ListImages(noise, flags.model, Split::kTrain);
+  ModelFlags model = flags.model;
+  const models::ModelOptions options =
+      MakeModelOptions(model, NumClasses(images.get()));
+  const SearchedStep step{
+      .arch = models::CanonicalArch(model.arch),
+      .model = options,
+      .compile = MakeCompileOptions(flags.compile, flags.optimizer,
+                                    OpenDumper(flags.compile.dump)),
+      .data_bytes = [&](int64_t batch) {
+        ModelFlags other = model;
+        other.batch = batch;
+        return SourceBytes(noise, other);
+      }};
+  json out = FindMaxBatch(flags.max_batch, flags.compile, step,
+                          TextStream({flags.json}));
+  out["arch"] = step.arch;
+  WriteJson(flags.json, out);
+}
+
 void RunBench(const BenchFlags& flags) {
+  if (flags.max_batch.find) {
+    SearchMaxBatch(flags);
+    return;
+  }
   if (!flags.sweep.folder.empty()) {
     Sweep(flags);
     return;
@@ -344,6 +379,7 @@ void AddBench(CLI::App& app, Run* run) {
       ->check(OneOf({"text", "dll"}));
   AddRankFlags(*command, flags->ranks);
   AddSweepFlags(*command, flags->sweep);
+  AddMaxBatchFlags(*command, flags->max_batch);
   AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunBench(*flags); }; });

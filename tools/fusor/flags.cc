@@ -186,6 +186,13 @@ void AddLoweringFlags(CLI::App& app, CompileFlags& f) {
 
 }  // namespace
 
+void AddGraphFlag(CLI::App& app, CompileFlags& f) {
+  app.add_option("--cuda-graph", f.cuda_graph,
+                 "Launch a GPU's steps as one graph: on or off")
+      ->capture_default_str()
+      ->check(OneOf({"on", "off"}));
+}
+
 void AddCompileFlags(CLI::App& app, CompileFlags& f) {
   const Heading heading(app, kCompilation);
   const CLI::Validator on_off = OneOf({"on", "off"});
@@ -194,10 +201,7 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
   app.add_option("--threads", f.threads, "Compute threads (0: all cores)")
       ->capture_default_str()
       ->check(WholeNumber(0, 4096));
-  app.add_option("--cuda-graph", f.cuda_graph,
-                 "Launch a GPU's steps as one graph: on or off")
-      ->capture_default_str()
-      ->check(on_off);
+  AddGraphFlag(app, f);
   AddLoweringFlags(app, f);
   app.add_option("--dtype", f.dtype,
                  "Precision of convolutions, matmuls and activations: fp32, "

@@ -73,6 +73,8 @@ struct CompileFlags {
   bool verify_each = false;
   DumpFlags dump;
 };
+// --cuda-graph alone.
+void AddGraphFlag(CLI::App& app, CompileFlags& flags);
 // Without those of the dump, which a command declares when it opens a dumper.
 void AddCompileFlags(CLI::App& app, CompileFlags& flags);
 // A given option as words of a command line.

@@ -16,8 +16,24 @@ namespace fusor::tools {
 int64_t FittingBatch(int64_t batch, int64_t free,
                      const std::function<int64_t(int64_t)>& needed);
 
+// The largest batch size for which `needed` stays within `free`: one more needs
+// more. 0 when there is none, at most kLargestBatch. Calls `needed` some ten
+// times.
+inline constexpr int64_t kLargestBatch = 1 << 16;
+int64_t LargestBatch(int64_t free,
+                     const std::function<int64_t(int64_t)>& needed);
+
+// The model's plan, without machine code, whatever memory it needs.
+codegen::Plan PlanOf(const codegen::TargetCompiler& compiler,
+                     const std::string& arch, models::Phase phase,
+                     const models::ModelOptions& model,
+                     codegen::CompileOptions options);
+// Of all arenas.
+int64_t PlannedBytes(const codegen::Plan& plan);
+
 // Adds the model as the session's first program. `data_bytes`: main memory
-// that the batches at hand will take, proportional to the batch size. Throws
+// that the batches at hand will take, proportional to the batch size; a GPU has
+// memory of its own. Throws
 // what Session::AddProgram throws; kOutOfMemory names a batch size that fits.
 int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
                     const std::string& arch, models::Phase phase,

@@ -98,6 +98,8 @@ void AddRun(CLI::App& app, Run* run) {
   command->add_option("FILE", flags->file, "Step file")
       ->required()
       ->type_name("FILE");
+  AddGraphFlag(*command, flags->train.compile);
+  AddConnectionFlags(*command, flags->train.ranks);
   AddRunFlags(*command, flags->train);
   command->add_flag("--recompile", flags->recompile,
                     "Compile the same step again for this machine, whatever "
