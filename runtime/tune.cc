@@ -21,9 +21,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kTooSlow = 1.5;   // over the problem's best
 constexpr double kMeasuredMs = 4;  // a measurement lasts at least so long,
-constexpr int kMostLaunches = 16;  // or takes so many launches
+constexpr int kMostLaunches = 16;  // or takes so many launches,
+constexpr int kMostReplayed = 64;  // or so many in a graph
 constexpr int64_t kCastElements = int64_t{1} << 24;
 constexpr int64_t kLeastBytes = int64_t{64} << 20;
+
+// Where calls are measured.
+struct Bench {
+  Memory& memory;
+  Stream& stream;
+  Event& start;
+  Event& end;
+};
 
 // A call of the library, ready to be launched on any of several sets of
 // buffers.
@@ -47,24 +56,36 @@ class Work {
 
   bool alive = true;  // still measured
 
-  // A launch whose time does not count, then those whose does.
-  void Warm(Memory& memory, Stream& stream) {
-    Launch(memory, stream);
-    stream.Synchronize();
+  // A launch whose time does not count, then a measurement by which the number
+  // of launches of others is set. On a device with graphs those are one graph,
+  // and this is not among them: a single launch is over before the next one is
+  // given, and the host's time counts.
+  void Begin(const Bench& bench) {
+    Launch(bench);
+    bench.stream.Synchronize();
+    MeasureByClock(bench);
+    const auto launches = [this](int most) {
+      return static_cast<int>(std::clamp(kMeasuredMs / std::max(median(), 1e-3),
+                                         1.0, static_cast<double>(most)));
+    };
+    graph_ = bench.stream.Capture([&] {
+      launches_ = launches(kMostReplayed);
+      for (int i = 0; i < launches_; ++i) Launch(bench);
+    });
+    if (graph_ == nullptr) {
+      launches_ = launches(kMostLaunches);
+      return;
+    }
+    ms_.clear();
+    Measure(bench);
   }
-  void Measure(Memory& memory, Stream& stream) {
-    const Clock::time_point start = Clock::now();
-    for (int i = 0; i < launches_; ++i) Launch(memory, stream);
-    stream.Synchronize();
-    const std::chrono::duration<double, std::milli> spent =
-        Clock::now() - start;
-    ms_.push_back(spent.count() / launches_);
-  }
-  // By what has been measured so far.
-  void SetLaunches() {
-    launches_ =
-        static_cast<int>(std::clamp(kMeasuredMs / std::max(median(), 1e-3), 1.0,
-                                    static_cast<double>(kMostLaunches)));
+  void Measure(const Bench& bench) {
+    if (graph_ == nullptr) return MeasureByClock(bench);
+    bench.stream.Record(bench.start);
+    bench.stream.Launch(*graph_, nullptr, 0);
+    bench.stream.Record(bench.end);
+    bench.end.Synchronize();
+    ms_.push_back(bench.end.ElapsedMs(bench.start) / launches_);
   }
 
  private:
@@ -73,16 +94,29 @@ class Work {
     bytes_ += codegen::PadToAlignment(bytes);
   }
 
-  void Launch(Memory& memory, Stream& stream) {
-    const auto sets = std::max<int64_t>(
-        static_cast<int64_t>(memory.bytes()) / std::max<int64_t>(bytes_, 1), 1);
-    char* base = static_cast<char*>(memory.data()) + next_++ % sets * bytes_;
+  void MeasureByClock(const Bench& bench) {
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < launches_; ++i) Launch(bench);
+    bench.stream.Synchronize();
+    const std::chrono::duration<double, std::milli> spent =
+        Clock::now() - start;
+    ms_.push_back(spent.count() / launches_);
+  }
+
+  void Launch(const Bench& bench) {
+    const auto sets =
+        std::max<int64_t>(static_cast<int64_t>(bench.memory.bytes()) /
+                              std::max<int64_t>(bytes_, 1),
+                          1);
+    char* base =
+        static_cast<char*>(bench.memory.data()) + next_++ % sets * bytes_;
     std::vector<void*> args;
     for (int64_t offset : offsets_) args.push_back(base + offset);
-    stream.Launch(*executable_, args.data(), args.size());
+    bench.stream.Launch(*executable_, args.data(), args.size());
   }
 
   std::unique_ptr<Executable> executable_;
+  std::unique_ptr<Executable> graph_;  // of launches_; null without graphs
   std::string implementation_;
   std::vector<int64_t> offsets_;
   int64_t bytes_ = 0;
@@ -100,7 +134,9 @@ class Tuner {
         compiler_(compiler),
         device_(device),
         options_(options),
-        stream_(device.CreateStream()) {}
+        stream_(device.CreateStream()),
+        start_(device.CreateEvent()),
+        end_(device.CreateEvent()) {}
 
   TuneResult Run() {
     const Clock::time_point start = Clock::now();
@@ -127,7 +163,8 @@ class Tuner {
     const ir::Target& target = compiler_.target();
     const ir::TensorType from{DType::kF32, {kCastElements}, {}};
     ir::TensorType to = from;
-    to.dtype = study_.mixed();
+    // Casts are no calls on a GPU; by bytes, a copy takes as long.
+    if (!target.simt) to.dtype = study_.mixed();
     cast_ = std::make_unique<Work>(
         LibraryCall{.op = "copy", .operands = {from}, .results = {to}},
         compiler_, device_);
@@ -141,7 +178,10 @@ class Tuner {
     }
     memory_ = device_.Allocate(static_cast<size_t>(bytes));
     Fill();
+    cast_->Begin(TheBench());
   }
+
+  Bench TheBench() const { return {*memory_, *stream_, *start_, *end_}; }
 
   // With a pattern that is a small number in f32 and in each 16-bit dtype.
   void Fill() {
@@ -171,11 +211,9 @@ class Tuner {
       if (options_.stop && options_.stop()) return false;
       Work& work = work_[i];
       if (!work.alive) continue;
-      if (first) work.Warm(*memory_, *stream_);
-      work.Measure(*memory_, *stream_);
-      if (first) work.SetLaunches();
+      first ? work.Begin(TheBench()) : work.Measure(TheBench());
     }
-    cast_->Measure(*memory_, *stream_);
+    cast_->Measure(TheBench());
     if (!first) return true;
     double best = work_[indices[0]].median();
     for (size_t i : indices) best = std::min(best, work_[i].median());
@@ -218,6 +256,7 @@ class Tuner {
   Device& device_;
   const TuneOptions& options_;
   const std::unique_ptr<Stream> stream_;
+  const std::unique_ptr<Event> start_, end_;
   std::vector<codegen::StudiedCandidate> candidates_;
   std::vector<Work> work_;                                 // of each
   std::map<std::string, std::vector<size_t>> of_problem_;  // into them

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -18,10 +19,21 @@ namespace {
 
 using nlohmann::json;
 
-// One a model, batch size, precision and target: measuring one does not
-// overwrite another.
-std::string DefaultFile(const ir::Graph& forward, const ir::Target& target,
-                        ir::DType mixed) {
+// "NVIDIA-H200-NVL" of "NVIDIA H200 NVL, sm_90, 132 multiprocessors": one
+// target may describe several GPUs.
+std::string GpuName(const std::string& description) {
+  std::string name = description.substr(0, description.find(','));
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '-';
+  }
+  return name;
+}
+
+// One a model, batch size, precision and device - of CPUs, target and threads
+// -: measuring one does not overwrite another.
+std::string DefaultFile(const ir::Graph& forward,
+                        const runtime::Session& session, ir::DType mixed) {
+  const ir::Target& target = session.compiler().target();
   const std::string cache = CacheDirectory();
   FUSOR_CHECK(!cache.empty(), kUsage,
               "--tune: expected --choices FILE, for there is no cache folder "
@@ -31,8 +43,10 @@ std::string DefaultFile(const ir::Graph& forward, const ir::Target& target,
   const int64_t batch = images == nullptr || images->type().rank() == 0
                             ? 1
                             : images->type().shape[0];
-  return fmt::format("{}/choices/{}.b{}.{}.{}.{}t.txt", cache, forward.name(),
-                     batch, DTypeName(mixed), target.name, target.threads);
+  return fmt::format("{}/choices/{}.b{}.{}.{}.{}.txt", cache, forward.name(),
+                     batch, DTypeName(mixed), target.name,
+                     target.simt ? GpuName(session.device().description())
+                                 : fmt::format("{}t", target.threads));
 }
 
 json CandidatesJson(const runtime::TuneResult& result) {
@@ -83,10 +97,9 @@ json TuneIfAsked(const CompileFlags& flags, const ir::Graph& forward,
                  codegen::ProgramKind kind, runtime::Session& session,
                  codegen::CompileOptions& options, FILE* text) {
   if (!flags.tune) return nullptr;
-  const ir::Target& target = session.compiler().target();
   const std::string file =
       flags.choices.empty()
-          ? DefaultFile(forward, target, options.passes.precision.dtype)
+          ? DefaultFile(forward, session, options.passes.precision.dtype)
           : flags.choices;
   CheckOutput("--choices", file);
   runtime::TuneOptions tune;
