@@ -17,10 +17,10 @@
 
 namespace fusor::runtime {
 
-// The first field of what peers say; the second is a text, empty unless said
-// otherwise.
+// The first field of what peers say; the second is a text, empty or why, but
+// for the first.
 enum class RankMonitor::Word : int64_t {
-  kAlive,
+  kAlive,  // how many collectives it has begun
   kDone,
   kFailed,  // why: the receiver may have a moment to find out for itself
   kLost,    // why: the receiver is to end
@@ -74,6 +74,7 @@ RankMonitor::RankMonitor(TcpStore& store, RankMonitorOptions options)
   } else {
     ConnectToFirst(store, deadline);
   }
+  own_ = MakePeer(rank_, options_.host, Socket());
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { Watch(); });
 }
@@ -85,7 +86,8 @@ RankMonitor::Peer RankMonitor::MakePeer(int rank, std::string host,
   return {.rank = rank,
           .host = std::move(host),
           .socket = std::move(socket),
-          .heard = steady_clock::now()};
+          .heard = steady_clock::now(),
+          .abreast = steady_clock::now()};
 }
 
 // Where it listens, and a word that only ranks of this run know, go through
@@ -159,8 +161,12 @@ void RankMonitor::Watch() {
     const Deadline now = steady_clock::now();
     // While this thread did not run, it could hear nobody.
     const auto slept = now - beat;
+    if (slept > interval_) own_.abreast += slept;
     for (Peer& peer : peers_) {
-      if (slept > interval_) peer.heard += slept;
+      if (slept > interval_) {
+        peer.heard += slept;
+        peer.abreast += slept;
+      }
       Read(peer);
     }
     std::erase_if(peers_, [&](const Peer& peer) {
@@ -170,6 +176,7 @@ void RankMonitor::Watch() {
       Beat();
       beat = now + interval_;
     }
+    if (rank_ == 0) Compare(now);
     const std::optional<std::string> why = Verdict(steady_clock::now());
     if (!why) continue;
     Part(Word::kLost, *why, kLastWord);
@@ -213,8 +220,13 @@ void RankMonitor::Read(Peer& peer) {
 void RankMonitor::Hear(Peer& peer, std::string_view message) {
   MessageReader reader(message);
   const auto word = static_cast<Word>(reader.Number());
+  if (word == Word::kAlive) {
+    const int64_t begun = reader.Number();
+    if (begun != peer.begun) peer.abreast = steady_clock::now();
+    peer.begun = begun;
+    return;
+  }
   const std::string text = reader.String();
-  if (word == Word::kAlive) return;
   if (word == Word::kDone) {
     peer.done = true;
     return;
@@ -249,7 +261,10 @@ void RankMonitor::Beat() {
   for (Peer& peer : peers_) {
     // Who does not read need not be told again.
     if (!peer.out.empty()) continue;
-    peer.out = MessageOf(static_cast<int64_t>(Word::kAlive), "");
+    peer.out = MessageWriter()
+                   .Add(static_cast<int64_t>(Word::kAlive))
+                   .Add(begun_.load())
+                   .Take();
     Write(peer);
   }
 }
@@ -271,10 +286,45 @@ std::optional<std::string> RankMonitor::Verdict(Deadline now) const {
   if (!gone.empty()) {
     return NamesText(gone) + " gone: the connection ended without a word";
   }
-  if (longest <= options_.timeout) return std::nullopt;
+  if (longest <= options_.timeout) return Stuck(now);
   return fmt::format("{} frozen or unreachable: not heard of for {:.1f} s",
                      NamesText(silent),
                      std::chrono::duration<double>(longest).count());
+}
+
+// Which ranks are behind others.
+void RankMonitor::Compare(Deadline now) {
+  const int64_t begun = begun_;
+  if (begun != own_.begun) own_.abreast = now;
+  own_.begun = begun;
+  int64_t most = begun;
+  for (const Peer& peer : peers_) most = std::max(most, peer.begun);
+  if (own_.begun == most) own_.abreast = now;
+  for (Peer& peer : peers_) {
+    if (peer.begun == most) peer.abreast = now;
+  }
+}
+
+// Whoever began least, and nothing for a timeout while others were ahead.
+std::optional<std::string> RankMonitor::Stuck(Deadline now) const {
+  int64_t least = own_.begun;
+  int64_t most = own_.begun;
+  for (const Peer& peer : peers_) {
+    least = std::min(least, peer.begun);
+    most = std::max(most, peer.begun);
+  }
+  std::vector<std::string> names;
+  const auto add = [&](const Peer& peer) {
+    if (peer.begun > least || now - peer.abreast <= options_.timeout) return;
+    names.push_back(fmt::format("rank {} on {}", peer.rank, peer.host));
+  };
+  add(own_);
+  for (const Peer& peer : peers_) add(peer);
+  if (rank_ != 0 || least == most || names.empty()) return std::nullopt;
+  return fmt::format(
+      "{} stuck: {} collectives begun, others {}, and none for {:.1f} s",
+      NamesText(names), least, most,
+      std::chrono::duration<double>(options_.timeout).count());
 }
 
 // Says it to all and waits until they have closed their end, so that nothing

@@ -27,7 +27,9 @@ struct RankMonitorOptions {
 // Each rank has a connection to rank 0, over which both say several times a
 // timeout, and at least once a second, that they are alive. A connection that
 // ends without a farewell is a rank that was killed; silence is one that is
-// frozen, or whose host is unreachable. Rank 0 tells all others.
+// frozen, or whose host is unreachable. They also say how many collectives they
+// have begun: a rank that is behind others for a timeout is stuck, though its
+// process lives. Rank 0 tells all others.
 //
 // All of it happens in a thread that does nothing else, so that a rank may
 // compile, read or save for as long as it likes.
@@ -41,6 +43,9 @@ class RankMonitor {
   RankMonitor(const RankMonitor&) = delete;
   RankMonitor& operator=(const RankMonitor&) = delete;
 
+  // This rank begins a collective; all ranks begin as many. From any thread.
+  void BeganCollective() { ++begun_; }
+
   // This rank is done, and watches no longer.
   void Leave();
   // This rank has found an error, and watches no longer. The others have a
@@ -52,7 +57,9 @@ class RankMonitor {
     int rank;
     std::string host;
     Socket socket;
-    Deadline heard;  // when, the last time
+    Deadline heard;     // when, the last time
+    int64_t begun = 0;  // collectives, as it says
+    Deadline abreast;   // when none had begun more, or it began one
     std::string in, out;
     bool closed = false;
     bool done = false;  // said farewell
@@ -71,7 +78,9 @@ class RankMonitor {
   void Forward(const Peer& from, std::string_view why);
   static void Write(Peer& peer);
   void Beat();
+  void Compare(Deadline now);
   std::optional<std::string> Verdict(Deadline now) const;
+  std::optional<std::string> Stuck(Deadline now) const;
   void Part(Word word, std::string_view text,
             std::chrono::milliseconds patience);
   void Stop();
@@ -86,6 +95,8 @@ class RankMonitor {
   // find it, too.
   std::string told_;
   std::optional<Deadline> patience_;
+  std::atomic<int64_t> begun_ = 0;
+  Peer own_{};  // this rank among its peers, of which it needs no connection
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

@@ -5,6 +5,8 @@ its checkpoint. With --trials, kills and freezes so many and prints how long the
 others took, in seconds.
 """
 
+import ctypes
+import os
 import re
 import signal
 import socket
@@ -33,6 +35,16 @@ def settle(run):
     """The exit code of a rank, and what it printed to stderr."""
     _, errors = run.communicate(timeout=PATIENCE)
     return run.returncode, errors
+
+
+def hang(pid):
+    """Stops a child's main thread alone, for good. False: that is not allowed."""
+    attach, anything = 16, 0x40000000  # PTRACE_ATTACH, __WALL
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(attach, pid, 0, 0) != 0:
+        return False
+    os.waitpid(pid, anything)
+    return True
 
 
 class FaultsTest(RankCase):
@@ -103,6 +115,19 @@ class FaultsTest(RankCase):
         for run in runs:
             code, errors = settle(run)
             self.assertEqual(code, 128 + signal.SIGTERM, errors)
+
+    def test_a_rank_whose_main_thread_hangs_is_named_by_all(self):
+        runs = self.start_all(3, "--comm-timeout", 6)
+        if not hang(runs[1].pid):
+            self.skipTest("no ptrace")
+        for rank in (0, 2):
+            code, errors = settle(runs[rank])
+            self.assertEqual(code, PEER_LOST, errors)
+            self.assertRegex(
+                errors, rf"^fusor: rank 1 on {re.escape(HOST)} is stuck: \d+ "
+                r"collectives begun, others \d+, and none for 6.0 s; rank "
+                rf"{rank} ends, too")
+        rank_case.end(runs[1])
 
     def test_a_missing_rank_is_named_by_all(self):
         port = free_port()

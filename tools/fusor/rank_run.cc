@@ -19,6 +19,7 @@
 #include "ir/support/hash.h"
 #include "ir/support/str.h"
 #include "runtime/backend_loader.h"
+#include "runtime/ranks/counted_communicator.h"
 #include "tools/fusor/rank_options.h"
 #include "tools/fusor/validators.h"
 
@@ -171,10 +172,12 @@ void RankRun::Connect(const std::string& backend, FILE* text) {
                    .lost = [rank = rank()](const std::string& why) {
                      EndBecause(rank, why);
                    }});
-  communicator_ = runtime::LoadBackend(backend).Connect(
-      *store_, {.timeout = timeout(),
-                .deterministic = flags_.deterministic,
-                .interface = flags_.interface});
+  communicator_ = runtime::CountCollectives(
+      runtime::LoadBackend(backend).Connect(
+          *store_, {.timeout = timeout(),
+                    .deterministic = flags_.deterministic,
+                    .interface = flags_.interface}),
+      [this] { monitor_->BeganCollective(); });
   fmt::print(text, "ranks     {} by {}: {}; {}, rank 0 at {}\n", world_size(),
              place_.launcher, Hosts(), communicator_->description(),
              store_->server());

@@ -106,6 +106,32 @@ TEST(RankMonitor, RanksLeaveOneByOne) {
   });
 }
 
+// It begins no more collectives, though its process lives.
+TEST(RankMonitor, ARankThatIsStuckIsNamedToAll) {
+  for (int victim : {1, 0}) {
+    OnRanks(3, milliseconds(2000), [victim](Rank& own, int rank) {
+      own.monitor().BeganCollective();
+      if (rank != victim) own.monitor().BeganCollective();
+      EXPECT_EQ(own.AwaitLoss(),
+                fmt::format("rank {} on host{} is stuck: 1 collectives begun, "
+                            "others 2, and none for 2.0 s",
+                            victim, victim));
+    });
+  }
+}
+
+TEST(RankMonitor, ARankThatIsBehindForLessIsWaitedFor) {
+  OnRanks(2, milliseconds(2000), [](Rank& own, int rank) {
+    for (int i = 0; i < 4; ++i) {
+      own.monitor().BeganCollective();
+      // Now the one is ahead, now the other.
+      std::this_thread::sleep_for(milliseconds(rank == i % 2 ? 500 : 700));
+    }
+    EXPECT_FALSE(own.LostWithin(milliseconds(0)));
+    own.monitor().Leave();
+  });
+}
+
 // Its thread beats whatever the rank itself does.
 TEST(RankMonitor, ARankThatIsBusyForLongIsAlive) {
   OnRanks(2, milliseconds(2000), [](Rank& own, int rank) {
