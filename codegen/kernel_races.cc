@@ -106,11 +106,11 @@ class RaceChecker {
       summands.push_back(MakeSummand(axis, step, true));
     }
     for (int axis : a.loops) {
-      const int64_t step = CoefficientOf(a.stmt->index, axis);
+      const int64_t step = StepOf(a, axis);
       if (step != 0) summands.push_back(MakeSummand(axis, step, false));
     }
     for (int axis : b.loops) {
-      const int64_t step = CoefficientOf(b.stmt->index, axis);
+      const int64_t step = StepOf(b, axis);
       // An axis of both with one coefficient counts once: both its indices lie
       // within its extent.
       const bool shared =
@@ -133,6 +133,13 @@ class RaceChecker {
       reach += summand.span;
     }
     return true;
+  }
+
+  // Of a loop's axis; 0 where it never moves, as that of a single row.
+  int64_t StepOf(const Access& access, int axis) const {
+    return kernel_.axes[axis].extent == 1
+               ? 0
+               : CoefficientOf(access.stmt->index, axis);
   }
 
   // The difference of two places of one tile.

@@ -347,6 +347,28 @@ TEST(KernelVerifyTest, RefusesATileInAVectorAxisOfAnotherExtent) {
   EXPECT_THAT(Failure(k), HasSubstr("a tile needs a vector axis of 8"));
 }
 
+// More elements than are looked at one by one: the single row of a task, whose
+// axis steps as far as the tasks' own, must not stand in the way of the proof.
+TEST(KernelVerifyTest, ProvesLargeKernelsOfOneRowATask) {
+  constexpr int64_t kTurn = 1568 * 2048;
+  Kernel k;
+  k.name = "rows";
+  k.lanes = 2048;
+  k.width = 8;
+  k.buffers = {{"x", DType::kF32, 2 * kTurn},
+               {"y", DType::kF32, 2 * kTurn, true}};
+  k.axes = {
+      {"turn", 2}, {"task", 1568}, {"row", 1, false, true}, {"c", 2048, true}};
+  k.registers = {{DType::kF32, true}};
+  const Index index{0, {{0, kTurn}, {1, 2048}, {2, 2048}, {3, 1}}};
+  k.phases.push_back(
+      {{1, 2, 3}, {Loop(0, {Load(0, 0, index), Store(1, index, 0)})}});
+  EXPECT_EQ(Failure(k), "");
+  k.axes[2].extent = 2;  // the rows of neighbouring tasks meet
+  for (KernelBuffer& buffer : k.buffers) buffer.elements += 2048;
+  EXPECT_THAT(Failure(k), HasSubstr("cannot prove that tasks do not meet"));
+}
+
 TEST(KernelVerifyTest, AcceptsInterleavedStores) {
   // A concatenation: two stores of one phase, side by side in each row.
   Kernel k;
