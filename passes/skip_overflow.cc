@@ -8,6 +8,7 @@
 #include "ir/builder.h"
 #include "ir/shard.h"
 #include "ir/training_names.h"
+#include "passes/collective.h"
 #include "passes/passes.h"
 #include "passes/training_state.h"
 
@@ -32,7 +33,7 @@ bool IsGathered(const Graph& graph, const ir::Output& output) {
 void GatherKept(const Value& updated, Value* kept) {
   const std::vector<ir::Use> uses = updated.uses();
   for (const ir::Use& use : uses) {
-    if (use.node->op_name() != "all_gather") continue;
+    if (!IsCollective(*use.node)) continue;
     use.node->SetInput(static_cast<size_t>(use.operand), kept);
   }
 }
