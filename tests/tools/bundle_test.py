@@ -100,6 +100,25 @@ class BundleTest(unittest.TestCase):
             env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
             check=False))
 
+    def test_the_gpu_script_finds_its_fusor(self):
+        out = self.folder / "gpu"
+        result = subprocess.run(
+            [sys.executable, "-B",
+             self.top / "tests/benchmarks/gpu/run_gpu.py", "--backend", "cpu",
+             "--only", "smoke", "tests", "--list", "--out", out],
+            capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("smoke/fp32 (20 s)\ntests/bundle (60 s)", result.stdout)
+        result = subprocess.run(
+            [sys.executable, "-B",
+             self.top / "tests/benchmarks/gpu/run_gpu.py", "--backend", "cpu",
+             "--only", "smoke", "--limit", "2000", "--out", out, "--scratch",
+             self.folder / "scratch"],
+            capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn(f"$ {self.top.resolve()}/bin/fusor",
+                      (out / "log.txt").read_text())
+
     def test_a_failing_test_is_named(self):
         top = self.folder / "broken"
         (top / "tests").mkdir(parents=True)

@@ -90,8 +90,9 @@ def network(parameters, running, images, dtype):
         return x
 
     x = jax.nn.relu(conv(images.astype(dtype), "stem", 2))
-    x = lax.reduce_window(x, jnp.array(-jnp.inf, dtype), lax.max, (1, 3, 3, 1),
-                          (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    # A literal: of an array JAX would not know that this is a maximum.
+    x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1),
+                          ((0, 0), (1, 1), (1, 1), (0, 0)))
     for stage, count in enumerate(BLOCKS):
         for block in range(count):
             at = f"layer{stage + 1}.{block}"

@@ -65,7 +65,8 @@ class Plan:
         units = [*self.smoke(), *first, *speed["headline"], *classes[:1],
                  *self.first_step(), *rest, *self.same_bits(), *self.tests(),
                  *speed["rounds"], *speed["variants"], *self.sanitizer(),
-                 *self.curves(), *classes[1:], *speed["grid"], *self.limits()]
+                 *self.curves(), *classes[1:], *self.memory(), *speed["grid"],
+                 *self.limits()]
         if self.on_gpu:
             return units
         # A rehearsal may share its cores with anything.
@@ -424,6 +425,16 @@ class Plan:
                      30, lambda job, d=dtype, b=batch: act(job, d, b),
                      ("backend",))
                 for dtype in self.scale.dtypes for batch in self.scale.batches]
+
+    def memory(self):
+        """The largest batch that fits: that of the device, or of half a GiB."""
+        def act(job, dtype):
+            return self.run_fusor(
+                job, "bench", *self.model(), "--dtype", dtype,
+                "--find-max-batch", *([] if self.on_gpu else ["--memory", 512]))
+        return [Unit(f"memory/{self.scale.arch} {dtype}", "memory", 40,
+                     lambda job, d=dtype: act(job, d), ("backend",))
+                for dtype in self.scale.dtypes if self.args.can_find_batch]
 
     def limits(self):
         return [Unit("limits/copy and matrix products", "limits", 30,

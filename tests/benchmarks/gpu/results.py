@@ -146,6 +146,12 @@ def markdown(report):
         lines += [f"{arch}, {dtype}, batch {batch}: the best peer is {peer}, "
                   f"fusor / it {number(ratio, 3)}."
                   for arch, dtype, batch, peer, ratio in report["best_peers"]]
+    found = {n: r["data"]["batch_size"] for n, r in state["units"].items()
+             if r["phase"] == "memory" and r["status"] == "passed"}
+    if found:
+        lines += ["", "Largest batch that fits: " + ", ".join(
+            f"{name.split('/', 1)[1]} {batch}"
+            for name, batch in found.items()) + "."]
     return "\n".join([*lines, *class_tables(state), ""])
 
 

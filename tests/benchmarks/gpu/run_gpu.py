@@ -78,6 +78,7 @@ def look_around(args):
         sys.exit(f"run_gpu: {args.fusor} does not run; --fusor names it")
     args.lowerings = LOWERINGS if "--bn-lowering" in help_text else ()
     args.can_tune = "--tune" in help_text
+    args.can_find_batch = "--find-max-batch" in help_text
 
 
 def identity(args, here):
