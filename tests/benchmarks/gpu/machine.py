@@ -84,7 +84,9 @@ def describe(fusor, python, backend):
     """{date, host, cpu, .., gpu, doctor, versions, has: {what units need: True
     or why it is missing}}"""
     lines = doctor(fusor)
-    peers = json.loads(output([python, "-c", PEERS], timeout=300) or "{}")
+    # Imports may print lines of their own before.
+    answer = (output([python, "-c", PEERS], timeout=300) or "").splitlines()
+    peers = json.loads(answer[-1]) if answer else {}
     gpu = query_gpu(GPU_FIELDS)
     on_gpu = backend == "cuda"
     has = {"backend": True, "gpu": True, "tests": True}
