@@ -63,6 +63,38 @@ bool CopyPartlyReadTiles(Graph& graph) {
   return changed;
 }
 
+// Copies of a free node that a kernel would store side by side become one, for
+// all that read them. `cluster` keeps the first.
+void MergeStoredCopies(Graph& graph, std::vector<Node*>& cluster) {
+  const std::unordered_set<const Node*> set(cluster.begin(), cluster.end());
+  const auto stored_alone = [&](const Node& node) {
+    const std::vector<Use>& uses = node.output()->uses();
+    return IsFree(node) && !uses.empty() && !graph.IsOutput(node.output()) &&
+           std::none_of(uses.begin(), uses.end(),
+                        [&](const Use& use) { return set.contains(use.node); });
+  };
+  std::vector<Node*> kept, stored, dead;
+  for (Node* node : cluster) {
+    const bool alone = stored_alone(*node);
+    const auto twin =
+        std::find_if(stored.begin(), stored.end(), [&](const Node* other) {
+          return alone && other->op_name() == node->op_name() &&
+                 other->inputs() == node->inputs() &&
+                 other->attrs() == node->attrs() &&
+                 other->output()->type() == node->output()->type();
+        });
+    if (twin != stored.end()) {
+      graph.ReplaceAllUses(node->output(), (*twin)->output());
+      dead.push_back(node);
+      continue;
+    }
+    kept.push_back(node);
+    if (alone) stored.push_back(node);
+  }
+  graph.EraseAll(dead);
+  cluster = std::move(kept);
+}
+
 // Moves clusters into the bodies of new fusion nodes, all at once.
 class Outliner {
  public:
@@ -80,10 +112,6 @@ class Outliner {
     std::vector<Value*> operands;
     Outlined outlined;
     for (const Node* node : nodes) {
-      if (Value* twin = TwinOf(*node, set, outlined.results)) {
-        outlined.twins.emplace_back(node->output(), twin);
-        continue;
-      }
       std::vector<Value*> inputs;
       for (Value* input : node->inputs()) {
         if (!map.contains(input)) {
@@ -122,11 +150,8 @@ class Outliner {
       if (!dead.contains(node)) order.push_back(node);
       const auto it = outlined_.find(node);
       if (it == outlined_.end()) continue;
-      const auto& [fusion, results, twins] = it->second;
+      const auto& [fusion, results] = it->second;
       order.push_back(fusion);
-      for (const auto& [value, twin] : twins) {
-        graph_.ReplaceAllUses(value, twin);
-      }
       for (size_t i = 0; i < results.size(); ++i) {
         names.emplace_back(fusion->output(i), results[i]->name());
         graph_.ReplaceAllUses(results[i], fusion->output(i));
@@ -142,32 +167,7 @@ class Outliner {
   struct Outlined {
     Node* fusion = nullptr;
     std::vector<Value*> results;
-    // Copies of free nodes that are stored, though it is a result already.
-    std::vector<std::pair<Value*, Value*>> twins;
   };
-
-  // The result that a copy of a free node would store once more; or null.
-  static Value* TwinOf(const Node& node,
-                       const std::unordered_set<const Node*>& set,
-                       const std::vector<Value*>& results) {
-    if (!IsFree(node) || !IsOnlyReadOutside(node, set)) return nullptr;
-    const auto twin =
-        std::find_if(results.begin(), results.end(), [&](const Value* result) {
-          const Node& other = *result->producer();
-          return other.op_name() == node.op_name() &&
-                 other.inputs() == node.inputs() &&
-                 other.attrs() == node.attrs() &&
-                 result->type() == node.output()->type();
-        });
-    return twin == results.end() ? nullptr : *twin;
-  }
-
-  static bool IsOnlyReadOutside(const Node& node,
-                                const std::unordered_set<const Node*>& set) {
-    const std::vector<Use>& uses = node.output()->uses();
-    return std::none_of(uses.begin(), uses.end(),
-                        [&](const Use& use) { return set.contains(use.node); });
-  }
 
   bool IsReadOutside(const Node& node,
                      const std::unordered_set<const Node*>& set) const {
@@ -228,8 +228,12 @@ bool Fuse(Graph& graph, PassContext& context) {
   changed |= DuplicateFreeNodes(graph);
   Clustering clustering(graph, context);
   clustering.Merge(!options.fusion);
+  std::vector<std::vector<Node*>> clusters = clustering.Clusters();
+  for (std::vector<Node*>& cluster : clusters) {
+    MergeStoredCopies(graph, cluster);
+  }
   Outliner outliner(graph, options.eager_rounding);
-  for (const std::vector<Node*>& cluster : clustering.Clusters()) {
+  for (const std::vector<Node*>& cluster : clusters) {
     if (!IsView(cluster)) outliner.Add(cluster);
   }
   changed |= outliner.Finish();
