@@ -14,6 +14,9 @@
 // variance is off by some 2^-24 (1 + mean^2 / variance) of itself, and more by
 // how they add up.
 //
+// With eager rounding what is added and what the mask is taken of are rounded
+// to y's dtype, as they are where addition and ReLU are nodes of their own.
+//
 // Over several ranks (synchronised batch normalisation) each node exchanges
 // once: forward the statistics of each rank's batch, backward the two sums,
 // where dx is wanted. dgamma and dbeta stay this rank's share, which is summed
@@ -98,10 +101,15 @@ Value* Apply(Builder& b, Value* x, const Affine& a) {
   return b.Plus(b.Times(x, Spread(b, a.scale, x)), Spread(b, a.shift, x));
 }
 
+// x as a tensor of the dtype has it where rounding is eager; else x.
+Value* Rounded(Builder& b, Value* x, DType narrow, bool eager) {
+  return eager ? b.Cast(b.Cast(x, narrow), x->type().dtype) : x;
+}
+
 // What is computed in the place of a node, result by result.
 using Results = std::vector<Value*>;
 
-Results LowerTrain(Builder& b, const Node& node) {
+Results LowerTrain(Builder& b, const Node& node, bool eager) {
   const double epsilon = node.attrs().Float("epsilon");
   const std::string& residual = node.attrs().String("residual");
   const DType wide = node.input(1)->type().dtype;
@@ -115,17 +123,21 @@ Results LowerTrain(Builder& b, const Node& node) {
   }
   statistics = MergeOverRanks(b, statistics, node.attrs().Int("ranks"));
   const Statistics& s = statistics[0];
-  Value* z = Apply(
-      b, x,
-      MakeAffine(b, node.input(1), node.input(2), s.mean, s.variance, epsilon));
+  const auto round = [&](Value* value) {
+    return Rounded(b, value, narrow, eager);
+  };
+  Value* z = round(Apply(b, x,
+                         MakeAffine(b, node.input(1), node.input(2), s.mean,
+                                    s.variance, epsilon)));
   Results results{nullptr, s.mean, s.variance};
   if (residual == "add") {
-    z = b.Plus(z, b.Cast(node.input(3), wide));
+    z = round(b.Plus(z, b.Cast(node.input(3), wide)));
   } else if (residual == "norm") {
     const Statistics& s2 = statistics[1];
-    z = b.Plus(z, Apply(b, x2,
-                        MakeAffine(b, node.input(4), node.input(5), s2.mean,
-                                   s2.variance, epsilon)));
+    Value* z2 = Apply(b, x2,
+                      MakeAffine(b, node.input(4), node.input(5), s2.mean,
+                                 s2.variance, epsilon));
+    z = round(b.Plus(z, round(z2)));
     results.insert(results.end(), {s2.mean, s2.variance});
   }
   if (node.attrs().Bool("relu")) {
@@ -230,14 +242,16 @@ std::vector<Value*> InputGradients(Builder& b, const Node& node,
 }
 
 Arriving MakeArriving(Builder& b, const Node& node, Value* x,
-                      const Affine& affine) {
+                      const Affine& affine, bool eager) {
   Value* dy = b.Cast(node.input(0), x->type().dtype);
   if (!node.attrs().Bool("relu")) return {dy, nullptr, dy};
   // The mask as forward computed it: by the same operations on the same
   // values, or as it was kept.
-  Value* mask = node.attrs().String("residual") == "none"
-                    ? b.Compare("gt", Apply(b, x, affine), 0.0)
-                    : node.input(node.num_inputs() - 1);
+  Value* mask = node.input(node.num_inputs() - 1);
+  if (node.attrs().String("residual") == "none") {
+    const DType narrow = node.input(1)->type().dtype;
+    mask = b.Compare("gt", Rounded(b, Apply(b, x, affine), narrow, eager), 0.0);
+  }
   return {dy, mask, b.Select(mask, dy, b.Zeros(dy->type()))};
 }
 
@@ -249,7 +263,7 @@ Value* Narrowed(Builder& b, const Arriving& in, Value* dy, DType dtype) {
   return b.Cast(g, dtype);
 }
 
-Results LowerGrad(Builder& b, const Node& node) {
+Results LowerGrad(Builder& b, const Node& node, bool eager) {
   const double epsilon = node.attrs().Float("epsilon");
   const std::string& residual = node.attrs().String("residual");
   const DType wide = node.input(2)->type().dtype;
@@ -258,7 +272,7 @@ Results LowerGrad(Builder& b, const Node& node) {
   Value* mean = node.input(4);
   const Affine affine =
       MakeAffine(b, node.input(2), node.input(3), mean, node.input(5), epsilon);
-  const Arriving in = MakeArriving(b, node, x, affine);
+  const Arriving in = MakeArriving(b, node, x, affine, eager);
   Value* sum_g = b.ReduceSum(in.g, ReducedDims(x));
   std::vector<Branch> branches{MakeBranch(b, in, x, mean, affine)};
   if (residual == "norm") {
@@ -309,12 +323,13 @@ void Replace(ir::Graph& graph, Node* node, const Results& results) {
   }
 }
 
-void Expand(ir::Graph& graph, Node* node) {
+void Expand(ir::Graph& graph, Node* node, bool eager) {
   Builder builder(graph, node);
   builder.Inherit(node->location());
   Replace(graph, node,
-          node->op_name() == "batch_norm_train" ? LowerTrain(builder, *node)
-                                                : LowerGrad(builder, *node));
+          node->op_name() == "batch_norm_train"
+              ? LowerTrain(builder, *node, eager)
+              : LowerGrad(builder, *node, eager));
 }
 
 // What ranks exchange no kernel can hold.
@@ -329,6 +344,9 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
   bool changed = false;
   std::vector<Node*> nodes;
   for (const auto& node : graph.nodes()) nodes.push_back(node.get());
+  const auto expand = [&](ir::Graph& into, Node* node) {
+    Expand(into, node, context.options().eager_rounding);
+  };
   for (Node* node : nodes) {
     const bool train = node->op_name() == "batch_norm_train";
     if (!train && node->op_name() != "batch_norm_grad") continue;
@@ -336,9 +354,9 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
     CheckRanks(*node, context);
     if (!train) CountGradient(*node, context);
     if (IsSeparate(*node, context.options())) {
-      SeparateKernel(graph, node, context, Expand);
+      SeparateKernel(graph, node, context, expand);
     } else {
-      Expand(graph, node);
+      expand(graph, node);
     }
     changed = true;
   }

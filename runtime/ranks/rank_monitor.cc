@@ -295,6 +295,7 @@ std::optional<std::string> RankMonitor::Verdict(Deadline now) const {
 // Which ranks are behind others.
 void RankMonitor::Compare(Deadline now) {
   const int64_t begun = begun_;
+  own_.heard = now;
   if (begun != own_.begun) own_.abreast = now;
   own_.begun = begun;
   int64_t most = begun;
@@ -316,6 +317,8 @@ std::optional<std::string> RankMonitor::Stuck(Deadline now) const {
   std::vector<std::string> names;
   const auto add = [&](const Peer& peer) {
     if (peer.begun > least || now - peer.abreast <= options_.timeout) return;
+    // Of one that is silent the number is old: it may be frozen.
+    if (now - peer.heard > 2 * interval_) return;
     names.push_back(fmt::format("rank {} on {}", peer.rank, peer.host));
   };
   add(own_);

@@ -1,6 +1,6 @@
 // Eager rounding: fusion changes no bit of loss, gradients and state of a
-// training step, whatever the network. Small random ones here, with images in
-// fp32 as users feed them.
+// training step, whatever the network. Small random ones here, in fp32 and
+// mixed precision, with images in fp32 as users feed them.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -30,9 +30,15 @@ class RandomConvNet {
         graph_(std::make_unique<ir::Graph>("random_conv_net")),
         b_(*graph_) {}
 
-  // Plain: convolution, bias, ReLU and an average over all places, no more, of
-  // larger images.
-  std::unique_ptr<ir::Graph> Build(bool plain) {
+  enum class Kind {
+    kMixed,
+    kPlain,     // convolution, bias, ReLU and an average over all places, no
+                // more, of larger images
+    kResidual,  // sums of normalisations and what they skip, between
+                // convolutions
+  };
+  std::unique_ptr<ir::Graph> Build(Kind kind) {
+    const bool plain = kind == Kind::kPlain;
     const int64_t batch = Draw(1, 5), classes = Draw(4, 11);
     const int64_t most = plain ? 40 : 17;
     Value* x = graph_->AddInput(
@@ -43,7 +49,9 @@ class RandomConvNet {
     const int64_t blocks = Draw(1, 3);
     for (int64_t i = 0; i < blocks; ++i) {
       const Builder::Scope scope(b_, fmt::format("block{}", i));
-      x = plain ? b_.Relu(Convolution(x)) : Block(x);
+      x = plain                     ? b_.Relu(Convolution(x))
+          : kind == Kind::kResidual ? Residual(x)
+                                    : Block(x);
     }
     const Builder::Scope scope(b_, "head");
     x = plain ? b_.GlobalAvgPool(x) : Head(x);
@@ -80,9 +88,26 @@ class RandomConvNet {
     return Toss() ? b_.MaxPool2d(y, options) : b_.AvgPool2d(y, options);
   }
 
+  // As in ResNets, between convolutions that are faster in 16 bit: what stands
+  // before others is computed in fp32, unless it is part of a normalisation.
+  Value* Residual(Value* x) {
+    const int64_t channels = 16 * Draw(1, 3);
+    x = Convolution(x, channels, Draw(1, 2));
+    const auto branch = [&](const char* name) {
+      const Builder::Scope scope(b_, name);
+      return Normalised(Convolution(x, channels, 1));
+    };
+    Value* sum = b_.Plus(branch("main"), Toss() ? x : branch("downsample"));
+    const Builder::Scope scope(b_, "next");
+    return Convolution(b_.Relu(sum), channels, 1);
+  }
+
   Value* Convolution(Value* x) {
+    return Convolution(x, Draw(1, 24), Draw(1, 2));
+  }
+
+  Value* Convolution(Value* x, int64_t out, int64_t stride) {
     const int64_t in = x->type().shape[1], kernel = 2 * Draw(0, 1) + 1;
-    const int64_t out = Draw(1, 24), stride = Draw(1, 2);
     Value* weight =
         State("weight", {out, in, kernel, kernel}, InputRole::kWeight, 0.3);
     Value* bias =
@@ -139,19 +164,21 @@ runtime::InputBytes DataOf(const ir::Graph& graph, uint64_t seed) {
   return bytes;
 }
 
-runtime::Variant Eager(bool fusion) {
+runtime::Variant Eager(bool fusion, DType dtype) {
   runtime::Variant variant;
   variant.name = fusion ? "on" : "off";
   variant.backend = &runtime::LoadBackend("cpu");
   variant.compile.passes.fusion = fusion;
   variant.compile.passes.eager_rounding = true;
+  variant.compile.passes.precision.dtype = dtype;
   return variant;
 }
 
-void ExpectThatFusionChangesNoBit(bool plain, uint64_t seed) {
-  const auto graph = RandomConvNet(seed).Build(plain);
+void ExpectThatFusionChangesNoBit(RandomConvNet::Kind kind, uint64_t seed,
+                                  DType dtype) {
+  const auto graph = RandomConvNet(seed).Build(kind);
   const runtime::Comparison comparison = runtime::Compare(
-      *graph, {Eager(false), Eager(true)}, DataOf(*graph, seed),
+      *graph, {Eager(false, dtype), Eager(true, dtype)}, DataOf(*graph, seed),
       {.warmup = 0, .rounds = 0, .profiles = 0});
   const runtime::VariantRun& run = comparison.variants[1];
   EXPECT_FALSE(run.differences.empty());
@@ -170,11 +197,18 @@ void ExpectThatFusionChangesNoBit(bool plain, uint64_t seed) {
 class EagerRoundingTest : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(EagerRoundingTest, FusionChangesNoBitOfARandomConvNet) {
-  ExpectThatFusionChangesNoBit(false, GetParam());
+  ExpectThatFusionChangesNoBit(RandomConvNet::Kind::kMixed, GetParam(),
+                               DType::kF32);
+}
+
+TEST_P(EagerRoundingTest, FusionChangesNoBitOfResidualBlocksInMixedPrecision) {
+  ExpectThatFusionChangesNoBit(RandomConvNet::Kind::kResidual, GetParam(),
+                               DType::kBF16);
 }
 
 TEST_P(EagerRoundingTest, FusionChangesNoBitOfConvolutionsWithAnAverage) {
-  ExpectThatFusionChangesNoBit(true, GetParam());
+  ExpectThatFusionChangesNoBit(RandomConvNet::Kind::kPlain, GetParam(),
+                               DType::kF32);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, EagerRoundingTest,

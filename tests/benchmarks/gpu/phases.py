@@ -379,7 +379,7 @@ class Plan:
                     self.bench("fusor without CUDA graph", top, dtype,
                                ["--cuda-graph", "off"], ["gpu"])]
             rows += [self.bench(f"fusor {name}", top, dtype, flags, needs)
-                     for name, flags, needs in self.extra_variants()]
+                     for name, flags, needs in self.extra_variants(dtype)]
             return [self.speed_unit(s.arch, top, dtype, 0, row) for row in rows]
 
         grid = []
@@ -398,11 +398,15 @@ class Plan:
                 "rounds": cell(top, dtype, range(1, s.rounds)),
                 "variants": variants(dtype), "grid": grid}
 
-    def extra_variants(self):
+    def extra_variants(self, dtype):
         """[(name, flags, needs)] of what this fusor can choose: each lowering
-        of batch normalisation, and tuned choices."""
-        found = [(f"bn-lowering={name}", ["--bn-lowering", name], [])
-                 for name in self.args.lowerings]
+        of batch normalisation, and tuned choices. cuDNN computes parts of it
+        with convolutions in fp16 alone, other libraries not at all."""
+        own = ("separate", "kernels")
+        found = [(f"bn-lowering={name}", ["--bn-lowering", name],
+                  [] if name in own else ["gpu"])
+                 for name in self.args.lowerings
+                 if name in own or dtype == "fp16" or not self.on_gpu]
         if self.on_gpu and self.args.can_tune:
             found.append(("tuned", ["--tune", "--choices",
                                     self.scratch / "choices"], ["gpu"]))
