@@ -5,13 +5,19 @@
 //     and the update is one flat loop. Forward and data gradient repack when
 //     they want another one.
 //  2. In graph order, library ops take a candidate of the target
-//  (ChooseCandidate); ops with
-//     the kSame rule take their operands' layout, a blocked one if any. Where a
-//     value already has another layout, a `copy` is put in between.
-//  3. Values whose layout nobody has fixed yet (results of re-indexing ops,
+//     (ChooseCandidate); ops with the kSame rule take their operands' layout, a
+//     blocked one if any. Where a value already has another layout, a `copy` is
+//     put in between. A normalisation's gradient takes the layout in which the
+//     normalisation read its operand.
+//  3. What FuseNormActivation would have made one op has the layout that this
+//     would have: the order in which an image's places are added up depends on
+//     it, and fusion is to change none.
+//  4. Values whose layout nobody has fixed yet (results of re-indexing ops,
 //     state, elementwise results of these) take the first one asked of them.
 
 #include <algorithm>
+#include <optional>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "ir/builder.h"
@@ -19,6 +25,7 @@
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/library_choice.h"
+#include "passes/norm_activation.h"
 #include "passes/passes.h"
 
 namespace fusor::passes {
@@ -38,6 +45,7 @@ class Assignment {
       : graph_(graph), context_(context) {}
 
   bool Run() {
+    FindSums();
     FixState();
     std::vector<Node*> nodes;
     for (const auto& node : graph_.nodes()) nodes.push_back(node.get());
@@ -45,7 +53,7 @@ class Assignment {
     // A value may have been fixed after some of its users were visited.
     for (Node* node : nodes) {
       if (node->op().pure && node->op().layout == LayoutRule::kSame) {
-        VisitSame(*node);
+        VisitAlike(*node);
       }
     }
     MatchAliases();
@@ -128,7 +136,7 @@ class Assignment {
       case LayoutRule::kChosen:
         return VisitChosen(node);
       case LayoutRule::kSame:
-        return VisitSame(node);
+        return VisitAlike(node);
       case LayoutRule::kRowMajor:
         for (size_t i = 0; i < node.num_inputs(); ++i) Demand(node, i, {});
         for (size_t i = 0; i < node.num_outputs(); ++i) {
@@ -183,25 +191,68 @@ class Assignment {
     context_.counters()["chosen_convolutions"] += chosen ? 1 : 0;
   }
 
+  // Sums of normalisations, by each normalisation and the sum itself.
+  void FindSums() {
+    const NormActivations matches(graph_);
+    for (const auto& node : graph_.nodes()) {
+      const NormActivation match = matches.Of(node.get());
+      if (match.norm == nullptr || match.add == nullptr) continue;
+      for (const Node* part : {match.norm, match.norm2, match.add}) {
+        if (part != nullptr) sums_[part] = match;
+      }
+    }
+  }
+
+  void VisitAlike(Node& node) {
+    const auto sum = sums_.find(&node);
+    if (sum == sums_.end()) return VisitSame(node);
+    // Nothing of rank 4 reads a normalised operand before.
+    if (&node == sum->second.add) VisitSum(sum->second);
+  }
+
+  void VisitSum(const NormActivation& sum) {
+    const std::optional<Layout> layout =
+        LayoutOf(sum.Operands(), sum.add->output()->type().rank());
+    if (!layout.has_value()) return;
+    for (Node* part : {sum.norm, sum.norm2, sum.add}) {
+      if (part != nullptr) Apply(*part, *layout);
+    }
+  }
+
   void VisitSame(Node& node) {
     const size_t rank = node.output()->type().rank();
+    const Node* norm = NormOfGradient(node);
+    const auto sum = sums_.find(norm);
+    if (sum != sums_.end()) norm = sum->second.norm;
+    std::optional<Layout> layout;
+    if (norm != nullptr) layout = LayoutOf({norm->input(0)}, rank);
+    if (!layout.has_value()) layout = LayoutOf(node.inputs(), rank);
+    if (layout.has_value()) Apply(node, *layout);
+  }
+
+  // The first operand's that has one, or a blocked one.
+  std::optional<Layout> LayoutOf(const std::vector<Value*>& operands,
+                                 size_t rank) const {
     const Layout* layout = nullptr;
-    for (const Value* input : node.inputs()) {
-      if (input->type().rank() != rank || IsFlexible(input)) continue;
+    for (const Value* operand : operands) {
+      const ir::TensorType& type = operand->type();
+      if (type.rank() != rank || IsFlexible(operand)) continue;
       if (layout == nullptr ||
-          (layout->tiles.empty() && !input->type().layout.tiles.empty())) {
-        layout = &input->type().layout;
+          (layout->tiles.empty() && !type.layout.tiles.empty())) {
+        layout = &type.layout;
       }
     }
-    if (layout == nullptr) return;
-    const Layout chosen = *layout;
+    return layout != nullptr ? std::optional(*layout) : std::nullopt;
+  }
+
+  // To all operands and results of the first result's rank.
+  void Apply(Node& node, const Layout& layout) {
+    const size_t rank = node.output()->type().rank();
     for (size_t i = 0; i < node.num_inputs(); ++i) {
-      if (node.input(i)->type().rank() == rank) Demand(node, i, chosen);
+      if (node.input(i)->type().rank() == rank) Demand(node, i, layout);
     }
     for (size_t i = 0; i < node.num_outputs(); ++i) {
-      if (node.output(i)->type().rank() == rank) {
-        Fix(node.output(i), chosen);
-      }
+      if (node.output(i)->type().rank() == rank) Fix(node.output(i), layout);
     }
   }
 
@@ -291,6 +342,7 @@ class Assignment {
 
   Graph& graph_;
   PassContext& context_;
+  std::unordered_map<const Node*, NormActivation> sums_;
   std::unordered_set<const Value*> fixed_;
   bool changed_ = false;
 };

@@ -10,6 +10,10 @@
 //  3. White spreads both ways over follow ops, so that the narrow dtype is the
 //     one that is moved; not from one reader of a constant to another.
 //
+// A normalisation, the sum and the ReLU that FuseNormActivation makes one op of
+// have one colour where they are several ops, too, and so have their gradients:
+// fusion rounds nothing else.
+//
 // Colour flows along f32 values only: a mask has no precision. An allowed op
 // whose readers are all wide rounds its accumulator to f32 itself: weight
 // gradients and logits lose nothing. Where the library has no such op
@@ -25,6 +29,7 @@
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
+#include "passes/norm_activation.h"
 #include "passes/passes.h"
 #include "passes/wide_convolutions.h"
 
@@ -56,6 +61,7 @@ class Painter {
  public:
   Painter(const Graph& graph, PassContext& context)
       : graph_(graph), options_(context.options().precision) {
+    Tie();
     if (HasMatmul(context.target().target(), options_.dtype)) {
       wide_ = FasterInF32(graph, ModelledRule(context));
     }
@@ -85,15 +91,47 @@ class Painter {
     return passes::RuleOf(node, options_);
   }
 
+  // Of what is tied, the normalisation's rule is that of all.
   bool Follows(const Node& node) const {
-    return RuleOf(node) == PrecisionRule::kFollow && !IsCast(node);
+    return RuleOf(node) == PrecisionRule::kFollow && !IsCast(node) &&
+           !tied_.contains(&node);
   }
 
   bool IsPassage(const Node& node) const {
-    return RuleOf(node) == PrecisionRule::kInfer || Follows(node);
+    return RuleOf(node) == PrecisionRule::kInfer || Follows(node) ||
+           tied_.contains(&node);
+  }
+
+  void Tie() {
+    const NormActivations matches(graph_);
+    const auto goes_along = [&](const Node* node) {
+      const PrecisionRule rule = RuleOf(*node);
+      return rule == PrecisionRule::kInfer || rule == PrecisionRule::kFollow;
+    };
+    for (const auto& node : graph_.nodes()) {
+      const NormActivation match = matches.Of(node.get());
+      if (match.norm == nullptr) continue;
+      const std::vector<Node*> forward = match.Nodes();
+      const std::vector<Node*> gradients = match.Gradients();
+      if (!std::all_of(forward.begin(), forward.end(), goes_along) ||
+          !std::all_of(gradients.begin(), gradients.end(), goes_along)) {
+        continue;
+      }
+      for (const Node* tied : forward) tied_[tied] = forward;
+      for (const Node* tied : gradients) tied_[tied] = gradients;
+    }
   }
 
   using Set = std::unordered_set<const Node*>;
+
+  void Join(Set& set, const Node& node) const {
+    const auto tied = tied_.find(&node);
+    if (tied == tied_.end()) {
+      set.insert(&node);
+    } else {
+      set.insert(tied->second.begin(), tied->second.end());
+    }
+  }
 
   // One of the f32 operands comes from a node of the set.
   static bool ReadsFrom(const Node& node, const Set& set) {
@@ -114,31 +152,39 @@ class Painter {
     return false;
   }
 
-  template <typename Visit>
-  void Forward(Visit visit) {
-    for (const auto& node : graph_.nodes()) visit(*node);
+  // Joins to the set what belongs there, node after node, until no node does:
+  // one sweep is enough but for nodes that are tied to earlier ones.
+  template <typename Belongs>
+  void Forward(Set& set, Belongs belongs) {
+    for (size_t before = set.size() + 1; before != set.size();) {
+      before = set.size();
+      for (const auto& node : graph_.nodes()) {
+        if (!set.contains(node.get()) && belongs(*node)) Join(set, *node);
+      }
+    }
   }
-  template <typename Visit>
-  void Backward(Visit visit) {
-    for (size_t i = graph_.nodes().size(); i-- > 0;) visit(*graph_.nodes()[i]);
+  template <typename Belongs>
+  void Backward(Set& set, Belongs belongs) {
+    for (size_t before = set.size() + 1; before != set.size();) {
+      before = set.size();
+      for (size_t i = graph_.nodes().size(); i-- > 0;) {
+        const Node& node = *graph_.nodes()[i];
+        if (!set.contains(&node) && belongs(node)) Join(set, node);
+      }
+    }
   }
 
   void Black() {
     Set upstream;
-    Backward([&](const Node& node) {
+    Backward(upstream, [&](const Node& node) {
       const PrecisionRule rule = RuleOf(node);
-      const bool starts =
-          rule == PrecisionRule::kDeny || rule == PrecisionRule::kInfer;
-      if (starts || (Follows(node) && LeadsTo(node, upstream))) {
-        upstream.insert(&node);
-      }
+      return rule == PrecisionRule::kDeny || rule == PrecisionRule::kInfer ||
+             (IsPassage(node) && LeadsTo(node, upstream));
     });
-    Forward([&](const Node& node) {
-      if (RuleOf(node) == PrecisionRule::kDeny ||
-          (IsPassage(node) && upstream.contains(&node) &&
-           ReadsFrom(node, black_))) {
-        black_.insert(&node);
-      }
+    Forward(black_, [&](const Node& node) {
+      return RuleOf(node) == PrecisionRule::kDeny ||
+             (IsPassage(node) && upstream.contains(&node) &&
+              ReadsFrom(node, black_));
     });
   }
 
@@ -149,20 +195,17 @@ class Painter {
   }
 
   void White() {
-    Set allowed, upstream;
-    Backward([&](const Node& node) {
-      if (IsAllowed(node)) allowed.insert(&node);
-      if (allowed.contains(&node) ||
-          (IsPassage(node) && !black_.contains(&node) &&
-           LeadsTo(node, upstream))) {
-        upstream.insert(&node);
-      }
+    Set upstream;
+    for (const auto& node : graph_.nodes()) {
+      if (IsAllowed(*node)) white_.insert(node.get());
+    }
+    Backward(upstream, [&](const Node& node) {
+      return white_.contains(&node) ||
+             (IsPassage(node) && !black_.contains(&node) &&
+              LeadsTo(node, upstream));
     });
-    Forward([&](const Node& node) {
-      if (allowed.contains(&node) ||
-          (upstream.contains(&node) && ReadsFrom(node, white_))) {
-        white_.insert(&node);
-      }
+    Forward(white_, [&](const Node& node) {
+      return upstream.contains(&node) && ReadsFrom(node, white_);
     });
   }
 
@@ -177,20 +220,22 @@ class Painter {
       white_.insert(&node);
       if (node.num_inputs() > 0) computed.insert(&node);
     };
+    const auto& nodes = graph_.nodes();
     for (size_t before = 0; before != white_.size();) {
       before = white_.size();
-      Forward([&](const Node& node) {
-        if (follows(node) && ReadsFrom(node, computed)) join(node);
-      });
-      Backward([&](const Node& node) {
-        if (follows(node) && LeadsTo(node, white_)) join(node);
-      });
+      for (const auto& node : nodes) {
+        if (follows(*node) && ReadsFrom(*node, computed)) join(*node);
+      }
+      for (size_t i = nodes.size(); i-- > 0;) {
+        if (follows(*nodes[i]) && LeadsTo(*nodes[i], white_)) join(*nodes[i]);
+      }
     }
   }
 
   const Graph& graph_;
   const PrecisionOptions& options_;
   std::set<std::string> wide_;  // problems
+  std::unordered_map<const Node*, std::vector<Node*>> tied_;
   Set black_, white_;
 };
 

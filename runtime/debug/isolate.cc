@@ -117,6 +117,7 @@ void VisitNodes(const ir::Graph& graph,
 // What decides how exact the step's results can be.
 struct Exactness {
   double epsilon = 0;     // of the least exact dtype in it
+  bool narrow = false;    // that is a 16-bit one
   int64_t reduction = 1;  // elements that one element sums up
   bool compares = false;  // a result may jump where operands barely differ
   bool winograd = false;
@@ -161,21 +162,30 @@ Exactness ExactnessOf(const Plan& plan, const Step& step,
   if (step.kind == StepKind::kLibrary && step.flops > 0) {
     e.reduction = std::max<int64_t>(
         step.flops / 2 / graph.nodes()[0]->output()->type().num_elements(), 1);
-    if (TakesTf32(plan, graph)) e.epsilon = std::max(e.epsilon, kTf32Epsilon);
+  }
+  e.narrow = e.epsilon > Epsilon(DType::kF32);
+  if (!e.narrow && step.kind == StepKind::kLibrary && TakesTf32(plan, graph)) {
+    e.epsilon = kTf32Epsilon;
   }
   return e;
 }
 
-// Errors of fp32 sums grow like the square root of their length, as measured in
-// NVIDIA/Fuser csrc/validator_utils.h: 1.7e-6 for 4 elements, 3.3e-5 for 1024,
-// 4.1e-4 for 65536. Winograd trades exactness for speed.
+// Errors of sums grow like the square root of their length, as measured in
+// NVIDIA/Fuser csrc/validator_utils.h for fp32: 1.7e-6 for 4 elements, 3.3e-5
+// for 1024, 4.1e-4 for 65536. Results in 16 bit are rounded once, whatever the
+// length; their sums are fp32's. Winograd trades exactness for speed: in 16 bit
+// by less than the rounding is allowed anyway.
 double ToleranceOf(const Exactness& e) {
-  return 16 * e.epsilon * std::sqrt(static_cast<double>(e.reduction)) *
-         (e.winograd ? 16 : 1);
+  const double sums = std::sqrt(static_cast<double>(e.reduction));
+  if (e.narrow) return 16 * (e.epsilon + Epsilon(DType::kF32) * sums);
+  return 16 * e.epsilon * sums * (e.winograd ? 16 : 1);
 }
 
-// Elements of which so many may be on the other side of a comparison.
-constexpr int64_t kElementsPerJump = 100000;
+// Elements that may be on the other side of a comparison, as a share of all: as
+// many as lie within a rounding of it. Random 16-bit operands are often equal.
+double JumpsPerElement(const Exactness& e) {
+  return e.narrow ? e.epsilon : 1e-5;
+}
 
 // Fills in the errors of one result if it is worse than what is there.
 void Compare(const Tensor& actual, const Tensor& expected,
@@ -201,7 +211,11 @@ void Compare(const Tensor& actual, const Tensor& expected,
   }
   if (errors.empty()) return;
   const double max_abs = *std::max_element(errors.begin(), errors.end());
-  size_t jumps = exactness.compares ? errors.size() / kElementsPerJump : 0;
+  size_t jumps = 0;
+  if (exactness.compares) {
+    jumps = static_cast<size_t>(JumpsPerElement(exactness) *
+                                static_cast<double>(errors.size()));
+  }
   std::nth_element(errors.begin(), errors.begin() + jumps, errors.end(),
                    std::greater<>());
   const double scale = largest > 0 ? largest : 1;

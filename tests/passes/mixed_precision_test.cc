@@ -300,6 +300,48 @@ TEST_F(MixedPrecisionTest, DoesNotColourThroughMasks) {
   EXPECT_EQ(select->output()->type().dtype, DType::kBF16);
 }
 
+// The sum and the ReLU lead to no allowed op, but the statistics do, so that as
+// one op they would be computed in 16 bit.
+TEST_F(MixedPrecisionTest, ColoursANormalisationAsWhatFollowsIt) {
+  Expect(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %r = data : f32[1,2,4,4]
+    %d = data : f32[1,2,4,4]
+    %v = weight : f32[2,2,1,1]
+    %g = norm_scale : f32[2]
+    %h = norm_shift : f32[2]
+    %a = conv2d(%x, %v) : f32[1,2,4,4] @"a"
+    %b, %m, %s = batch_norm_train(%a, %g, %h) : f32[1,2,4,4], f32[2], f32[2] @"b"
+    %c = add(%b, %r) : f32[1,2,4,4] @"c"
+    %y = relu(%c) : f32[1,2,4,4] @"y"
+    %e = exp(%y) : f32[1,2,4,4] @"e"
+    %dx, %dg, %dh = batch_norm_grad(%d, %a, %g, %h, %m, %s) : f32[1,2,4,4], f32[2], f32[2] @"b"
+    %dv = conv2d_grad_weight(%x, %dx) {weight_shape=[2,2,1,1]} : f32[2,2,1,1] @"a"
+    return %e as "e", %dv as "dv"
+  })",
+         R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %r = data : f32[1,2,4,4]
+    %d = data : f32[1,2,4,4]
+    %v = weight : f32[2,2,1,1]
+    %g = norm_scale : f32[2]
+    %h = norm_shift : f32[2]
+    %n4 = cast(%d) {dtype="bf16"} : bf16[1,2,4,4] @"b"
+    %n3 = cast(%r) {dtype="bf16"} : bf16[1,2,4,4] @"c"
+    %n2 = cast(%v) {dtype="bf16"} : bf16[2,2,1,1] @"a"
+    %n1 = cast(%x) {dtype="bf16"} : bf16[1,2,4,4] @"a"
+    %a = conv2d(%n1, %n2) : bf16[1,2,4,4] @"a"
+    %b, %m, %s = batch_norm_train(%a, %g, %h) : bf16[1,2,4,4], f32[2], f32[2] @"b"
+    %c = add(%b, %n3) : bf16[1,2,4,4] @"c"
+    %y = relu(%c) : bf16[1,2,4,4] @"y"
+    %w = cast(%y) {dtype="f32"} : f32[1,2,4,4] @"y"
+    %e = exp(%w) : f32[1,2,4,4] @"e"
+    %dx, %dg, %dh = batch_norm_grad(%n4, %a, %g, %h, %m, %s) : bf16[1,2,4,4], f32[2], f32[2] @"b"
+    %dv = conv2d_grad_weight(%n1, %dx) {result_dtype="f32", weight_shape=[2,2,1,1]} : f32[2,2,1,1] @"a"
+    return %e as "e", %dv as "dv"
+  })");
+}
+
 TEST_F(MixedPrecisionTest, TakesTheUsersLists) {
   options_.precision.deny = {"mul"};
   auto graph = Run(kTwoConvs);

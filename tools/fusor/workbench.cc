@@ -384,8 +384,8 @@ std::string ProgramSummary(const codegen::Plan& plan,
                     counter("chosen_convolutions"), counter("convolutions"));
   }
   text += fmt::format(
-      "step      {} kernels ({} distinct), {} library calls, at least {} "
-      "moved, {} saved by fusion\n",
+      "step      {} kernels ({} distinct), {} library calls, {} of "
+      "operands and results, {} saved by fusion\n",
       r.kernels, r.distinct_kernels, r.library_calls, Mib(r.bytes_moved),
       Mib(r.bytes_saved));
   if (counter("conv_statistics") > 0) {

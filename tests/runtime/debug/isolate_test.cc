@@ -56,6 +56,22 @@ TEST_F(IsolateTest, EveryStepOfASoundProgramIsWithinItsTolerance) {
   }
 }
 
+// Rounded once, a result is not far off, however long the sum was.
+TEST_F(IsolateTest, StepsIn16BitAreHeldToTheRoundingOfTheirResults) {
+  passes::PassOptions options;
+  options.precision.dtype = ir::DType::kBF16;
+  const auto program = Compile(test::SmallResNet(), options);
+  const auto steps = IsolateSteps(program.plan, *program.graph, *device_);
+  int64_t longest = 0;
+  for (const IsolatedStep& step : steps) {
+    EXPECT_TRUE(step.ok()) << step.what << " " << step.value << " error "
+                           << step.error << " tolerance " << step.tolerance;
+    EXPECT_LT(step.tolerance, 0.126) << step.what;
+    longest = std::max(longest, step.reduction);
+  }
+  EXPECT_GT(longest, 64);
+}
+
 // ResNet's, whose windows reach into the padding: a position that no max_pool
 // has would make its gradient write outside of the image.
 TEST_F(IsolateTest, APoolingGradientGetsPositionsInsideOfTheImage) {

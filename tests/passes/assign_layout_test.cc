@@ -1,0 +1,124 @@
+// Layouts on a library that computes 1x1 convolutions with channels last alone,
+// and all others in row-major order.
+
+#include <gtest/gtest.h>
+
+#include "ir/convolution.h"
+#include "ir/verifier.h"
+#include "passes/passes.h"
+#include "tests/testing/graph_text.h"
+
+namespace fusor::passes {
+namespace {
+
+class TwoLayouts final : public ir::TargetQueries {
+ public:
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    const auto conv = ir::ConvolutionOf(node);
+    if (!conv.has_value()) return {};
+    const bool last = node.input(1)->type().shape[2] == 1;
+    const ir::Layout layout = last ? ir::ParseLayout("acdb") : ir::Layout{};
+    return {{.name = "only",
+             .algorithm = "direct",
+             .operands = {layout, {}},
+             .results = {layout},
+             .modelled_ns = 100}};
+  }
+
+ private:
+  ir::Target target_ = ir::FindTarget("cpu-avx512");
+};
+
+void Expect(std::string_view before, std::string_view after) {
+  const TwoLayouts target;
+  const PassOptions options;
+  auto graph = test::ParseOrDie(before);
+  PassContext context(target, options);
+  EXPECT_TRUE(AssignLayout(*graph, context));
+  ir::Verify(*graph);
+  test::ExpectSameGraph(after, *graph);
+}
+
+// The later of two normalisations is the main one, whose layout the sum of both
+// has where it is one op.
+TEST(AssignLayoutTest, ASumOfNormalisationsHasTheLayoutThatOneOpWouldHave) {
+  constexpr char kConvolutions[] = R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %u = weight : f32[2,2,3,3]
+    %v = weight : f32[2,2,1,1]
+    %g = norm_scale : f32[2]
+    %h = norm_shift : f32[2]
+    %a = conv2d(%x, %u) {pad=[1,1]} : f32[1,2,4,4] @"a"
+    %b = conv2d(%x, %v) : f32[1,2,4,4] @"b"
+)";
+  constexpr char kLaidOut[] = R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %u = weight : f32[2,2,3,3]
+    %v = weight : f32[2,2,1,1]
+    %g = norm_scale : f32[2]
+    %h = norm_shift : f32[2]
+    %a = conv2d(%x, %u) {algorithm="direct", pad=[1,1]} : f32[1,2,4,4] @"a"
+    %copy = copy(%x) {layout="acdb"} : f32[1,2,4,4]{acdb} @"b"
+    %b = conv2d(%copy, %v) {algorithm="direct"} : f32[1,2,4,4]{acdb} @"b"
+    %copy_1 = copy(%a) {layout="acdb"} : f32[1,2,4,4]{acdb} @"n"
+)";
+  Expect(std::string(kConvolutions) + R"(
+    %y, %m, %s, %m2, %s2, %mask = batch_norm_train(%b, %g, %h, %a, %g, %h) {relu=true, residual="norm"} : f32[1,2,4,4], f32[2], f32[2], f32[2], f32[2], bool[1,2,4,4] @"n"
+    return %y as "y", %m as "m", %m2 as "m2"
+  })",
+         std::string(kLaidOut) + R"(
+    %y, %m, %s, %m2, %s2, %mask = batch_norm_train(%b, %g, %h, %copy_1, %g, %h) {relu=true, residual="norm"} : f32[1,2,4,4]{acdb}, f32[2], f32[2], f32[2], f32[2], bool[1,2,4,4]{acdb} @"n"
+    return %y as "y", %m as "m", %m2 as "m2"
+  })");
+  Expect(std::string(kConvolutions) + R"(
+    %n2, %m2, %s2 = batch_norm_train(%a, %g, %h) : f32[1,2,4,4], f32[2], f32[2] @"n"
+    %n, %m, %s = batch_norm_train(%b, %g, %h) : f32[1,2,4,4], f32[2], f32[2] @"n"
+    %sum = add(%n2, %n) : f32[1,2,4,4] @"n"
+    %y = relu(%sum) : f32[1,2,4,4] @"n"
+    return %y as "y", %m as "m", %m2 as "m2"
+  })",
+         std::string(kLaidOut) + R"(
+    %n2, %m2, %s2 = batch_norm_train(%copy_1, %g, %h) : f32[1,2,4,4]{acdb}, f32[2], f32[2] @"n"
+    %n, %m, %s = batch_norm_train(%b, %g, %h) : f32[1,2,4,4]{acdb}, f32[2], f32[2] @"n"
+    %sum = add(%n2, %n) : f32[1,2,4,4]{acdb} @"n"
+    %y = relu(%sum) : f32[1,2,4,4]{acdb} @"n"
+    return %y as "y", %m as "m", %m2 as "m2"
+  })");
+}
+
+// What comes back is in row-major order, what was normalised has channels last.
+TEST(AssignLayoutTest, TheGradientOfANormalisationHasTheLayoutOfItsOperand) {
+  Expect(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %d = data : f32[1,2,4,4]
+    %u = weight : f32[2,2,3,3]
+    %v = weight : f32[2,2,1,1]
+    %g = norm_scale : f32[2]
+    %h = norm_shift : f32[2]
+    %b = conv2d(%x, %v) : f32[1,2,4,4] @"b"
+    %y, %m, %s = batch_norm_train(%b, %g, %h) : f32[1,2,4,4], f32[2], f32[2] @"n"
+    %dy = conv2d_grad_input(%d, %u) {input_shape=[1,2,4,4], pad=[1,1]} : f32[1,2,4,4] @"d"
+    %dx, %dg, %dh = batch_norm_grad(%dy, %b, %g, %h, %m, %s) : f32[1,2,4,4], f32[2], f32[2] @"n"
+    return %y as "y", %dx as "dx"
+  })",
+         R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %d = data : f32[1,2,4,4]
+    %u = weight : f32[2,2,3,3]
+    %v = weight : f32[2,2,1,1]
+    %g = norm_scale : f32[2]
+    %h = norm_shift : f32[2]
+    %copy = copy(%x) {layout="acdb"} : f32[1,2,4,4]{acdb} @"b"
+    %b = conv2d(%copy, %v) {algorithm="direct"} : f32[1,2,4,4]{acdb} @"b"
+    %y, %m, %s = batch_norm_train(%b, %g, %h) : f32[1,2,4,4]{acdb}, f32[2], f32[2] @"n"
+    %dy = conv2d_grad_input(%d, %u) {algorithm="direct", input_shape=[1,2,4,4], pad=[1,1]} : f32[1,2,4,4] @"d"
+    %copy_1 = copy(%dy) {layout="acdb"} : f32[1,2,4,4]{acdb} @"n"
+    %dx, %dg, %dh = batch_norm_grad(%copy_1, %b, %g, %h, %m, %s) : f32[1,2,4,4]{acdb}, f32[2], f32[2] @"n"
+    return %y as "y", %dx as "dx"
+  })");
+}
+
+}  // namespace
+}  // namespace fusor::passes
