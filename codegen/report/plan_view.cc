@@ -77,9 +77,10 @@ const std::vector<std::string> kCostColumns = {
     "GB/s", "FLOP",        "GFLOP/s",     "of the limit"};
 
 std::string TargetLine(const ir::Target& target) {
-  return fmt::format("{}: {:g} GFLOP/s in f32, {:g} GB/s with {} threads",
+  return fmt::format("{}: {:g} GFLOP/s in f32, {:g} GB/s with {} {}",
                      target.name, target.peak_gflops_f32,
-                     target.memory_gb_per_s, target.threads);
+                     target.memory_gb_per_s, target.threads,
+                     target.simt ? "multiprocessors" : "threads");
 }
 
 json ClassBars(const PlanReport& report) {

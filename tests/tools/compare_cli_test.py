@@ -237,6 +237,23 @@ class PlanTest(CliTest):
         if document is not None:
             self.assertIn("of the machine's limits", document)
 
+    def test_models_the_step_of_another_device(self):
+        targets = {}
+        for name in ("cpu-avx2", "cpu-avx512"):
+            result = fusor("plan", *SMALL, "--target", name, "--json", "-")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn(f"modelled for {name}", result.stderr)
+            targets[name] = json.loads(result.stdout)
+            self.assertEqual(targets[name]["target"]["name"], name)
+        self.assertGreater(targets["cpu-avx2"]["total"]["modelled_us"],
+                           targets["cpu-avx512"]["total"]["modelled_us"])
+        for flag in ("--profile", "--tune"):
+            self.assert_usage_error(
+                fusor("plan", *SMALL, "--target", "cpu-avx2", flag),
+                f"{flag} measures this machine")
+        self.assert_usage_error(fusor("plan", *SMALL, "--target", "h200"),
+                                "nvidia-h200")
+
     def test_the_trace_is_in_the_trace_event_format(self):
         result = fusor("plan", *SMALL, "--trace", "-")
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -143,8 +143,9 @@ void RunCompile(const CompileCommandFlags& flags, const CLI::App& command) {
   const json tuning = Tune(flags, source, options, text);
   const codegen::CompiledProgram program = codegen::Compile(
       std::move(source.graph), source.kind, *compiler, options);
-  fmt::print(text, "{} for {} with {} threads\n", program.plan.name,
-             program.plan.target, compiler->target().threads);
+  fmt::print(text, "{} for {} with {} {}\n", program.plan.name,
+             program.plan.target, compiler->target().threads,
+             compiler->target().simt ? "multiprocessors" : "threads");
   fmt::print(text, "{}", ProgramSummary(program.plan, program.report));
   PrintArenas(text, program.plan);
   PrintPasses(text, program.report);

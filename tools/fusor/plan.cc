@@ -11,6 +11,7 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/module_file.h"
 #include "tools/fusor/rank_options.h"
 #include "tools/fusor/step_profile.h"
 #include "tools/fusor/tuning.h"
@@ -32,12 +33,17 @@ struct PlanFlags {
   std::string json;
 };
 
-// One rank's step is ready to run here, that of several only to be looked at.
+// One rank's step is ready to run here; that of several, or of another device,
+// is only to be looked at.
 struct Planned {
-  std::unique_ptr<runtime::Session> session;
-  int program = -1;                  // of the session
+  std::unique_ptr<runtime::Session> session;           // of this machine
+  std::unique_ptr<codegen::TargetCompiler> elsewhere;  // or of --target
+  int program = -1;                                    // of the session
   codegen::CompiledProgram apart{};  // where the session has none
 
+  const codegen::TargetCompiler& compiler() const {
+    return elsewhere != nullptr ? *elsewhere : session->compiler();
+  }
   const codegen::Plan& plan() const {
     return program < 0 ? apart.plan : session->plan(program);
   }
@@ -46,9 +52,22 @@ struct Planned {
   }
 };
 
+Planned Open(const PlanFlags& flags) {
+  Planned planned;
+  if (flags.compile.target.empty()) {
+    planned.session = OpenSession(flags.compile);
+    return planned;
+  }
+  FUSOR_CHECK(!flags.profile && !flags.compile.tune, kUsage,
+              "{} measures this machine: expected no --target, got {}",
+              flags.profile ? "--profile" : "--tune", flags.compile.target);
+  planned.elsewhere = OpenCompiler(flags.compile);
+  return planned;
+}
+
 void AddProgram(const PlanFlags& flags, std::unique_ptr<ir::Graph> forward,
                 codegen::CompileOptions& options, Planned& planned) {
-  if (flags.ranks.world_size == 1) {
+  if (flags.ranks.world_size == 1 && planned.session != nullptr) {
     planned.program = planned.session->AddProgram(
         std::move(forward), codegen::ProgramKind::kTrain, options);
     return;
@@ -59,7 +78,7 @@ void AddProgram(const PlanFlags& flags, std::unique_ptr<ir::Graph> forward,
   options.plan_only = true;
   planned.apart =
       codegen::Compile(std::move(forward), codegen::ProgramKind::kTrain,
-                       planned.session->compiler(), options);
+                       planned.compiler(), options);
 }
 
 std::string Subject(const PlanFlags& flags) {
@@ -68,6 +87,8 @@ std::string Subject(const PlanFlags& flags) {
                   flags.model.batch);
   const int64_t ranks = flags.ranks.world_size;
   if (ranks > 1) text += fmt::format(" a rank, one of {} ranks", ranks);
+  const std::string& target = flags.compile.target;
+  if (!target.empty()) text += ", modelled for " + target;
   return text;
 }
 
@@ -84,20 +105,23 @@ void RunPlan(const PlanFlags& flags) {
       NormRanks(flags.ranks.flags, flags.ranks.world_size);
   models::Model model = models::BuildModel(
       flags.model.arch, models::Phase::kTrain, model_options);
-  Planned planned{.session = OpenSession(flags.compile)};
+  Planned planned = Open(flags);
   codegen::CompileOptions options =
       MakeCompileOptions(flags.compile, flags.optimizer, dumper);
   SetRankOptions(flags.ranks, options.passes);
-  const nlohmann::json tuning =
-      TuneIfAsked(flags.compile, *model.graph, codegen::ProgramKind::kTrain,
-                  *planned.session, options, text);
+  nlohmann::json tuning;
+  if (planned.session != nullptr) {
+    tuning =
+        TuneIfAsked(flags.compile, *model.graph, codegen::ProgramKind::kTrain,
+                    *planned.session, options, text);
+  }
   AddProgram(flags, std::move(model.graph), options, planned);
   std::vector<double> measured;
   if (flags.profile) {
     measured = ProfileSynthetic(flags.model, *planned.session, planned.program);
   }
   const codegen::Plan& plan = planned.plan();
-  const codegen::TargetCompiler& compiler = planned.session->compiler();
+  const codegen::TargetCompiler& compiler = planned.compiler();
   const ir::Target& target = compiler.target();
   const codegen::PlanReport report =
       codegen::ReportPlan(plan, planned.graph(), compiler, measured,
@@ -131,6 +155,7 @@ void AddPlan(CLI::App& app, Run* run) {
   AddCompileFlags(*command, flags->compile);
   AddPlannedRankFlags(*command, flags->ranks);
   AddTuneFlag(*command, flags->compile);
+  AddTargetFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command->add_flag("--profile", flags->profile,
                     "Measure each kernel on synthetic data as well");
