@@ -24,6 +24,7 @@ function drawMemory(section) {
              shape("text", {x: left + width, y: height + 32,
                             "text-anchor": "end", class: "faint"},
                    "last kernel"));
+  const labels = [];  // of peaks, so that one lies below the other
   section.variants.forEach((variant, v) => {
     const colour = SERIES[v % SERIES.length];
     const count = variant.live.length;
@@ -44,9 +45,16 @@ function drawMemory(section) {
     });
     hint(mark, () => describeLive(variant, top, 25));
     const late = top > count / 2;
+    const label = {x: x(top + 0.5) + (late ? -10 : 10),
+                   y: y(variant.live[top]) - 4};
+    while (labels.some((other) => Math.abs(other.x - label.x) < 300 &&
+                                  Math.abs(other.y - label.y) < 15)) {
+      label.y += 15;
+    }
+    labels.push(label);
     svg.append(mark, shape("text", {
-      x: x(top + 0.5) + (late ? -10 : 10), y: y(variant.live[top]) - 4,
-      "text-anchor": late ? "end" : "start", fill: colour,
+      ...label, "text-anchor": late ? "end" : "start", fill: colour,
+      stroke: "#fff", "stroke-width": 3, "paint-order": "stroke",
     }, variant.name + " peak " + showBytes(variant.live[top])));
   });
   const probe = shape("rect", {
