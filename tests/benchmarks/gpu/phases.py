@@ -35,6 +35,7 @@ class Scale:
     dtypes: tuple = ("fp16", "bf16", "fp32")  # likewise
     rounds: int = 3
     seeds: int = 5
+    small_arch: str = "resnet18"  # where any model will do
     step_batch: int = 16
     step_arch: tuple = ("resnet18", "resnet50-v1.5")
     isolated: tuple = (("resnet18", 4, 32), ("resnet50-v1.5", 2, 64),
@@ -42,10 +43,14 @@ class Scale:
     vgg_batch: int = 128
 
 
-REHEARSAL = Scale(arch="resnet18", batches=(4, 2), image_size=32, classes=10,
-                  warmup=1, iterations=2, dtypes=("bf16", "fp32"), rounds=2,
-                  seeds=3, step_arch=("resnet18",),
-                  isolated=(("resnet18", 2, 32),), vgg_batch=0)
+def rehearsal(beside_torch):
+    """A small model, that of torchvision where there is one to stand beside."""
+    tiny = "resnet20-cifar"
+    return Scale(arch="resnet18" if beside_torch else tiny, batches=(4, 2),
+                 image_size=32, classes=10, warmup=1, iterations=2,
+                 dtypes=("bf16", "fp32"), rounds=2, small_arch=tiny, seeds=3,
+                 step_arch=("resnet18",), isolated=((tiny, 2, 32),),
+                 vgg_batch=0)
 
 
 class Plan:
@@ -120,9 +125,10 @@ class Plan:
     def smoke(self):
         def act(job, dtype):
             report = self.run_fusor(
-                job, "train", "--synthetic", "--arch", "resnet18", "-b", 4,
-                "--image-size", 32, "--num-classes", 10, "--iterations", 3,
-                "--training-only", "--no-checkpoints", "--dtype", dtype)
+                job, "train", "--synthetic", "--arch", self.scale.small_arch,
+                "-b", 4, "--image-size", 32, "--num-classes", 10,
+                "--iterations", 3, "--training-only", "--no-checkpoints",
+                "--dtype", dtype)
             losses = report["losses"]
             if len(losses) != 3 or not all(0 < x < 100 for x in losses):
                 raise Failed(f"losses {losses}")
@@ -182,8 +188,8 @@ class Plan:
     def same_bits(self):
         """What must not change a bit: a second run, the CUDA graph, a step
         file, and in fp32 fusion with eager rounding."""
-        steps = ["--synthetic", "--arch", "resnet18", "-b", 4, "--image-size",
-                 32, "--num-classes", 10, "--iterations", 5]
+        steps = ["--synthetic", "--arch", self.scale.small_arch, "-b", 4,
+                 "--image-size", 32, "--num-classes", 10, "--iterations", 5]
         train = [*steps, "--training-only", "--no-checkpoints"]
         dtype = ["--dtype", self.scale.dtypes[0]]
 

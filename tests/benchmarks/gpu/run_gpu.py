@@ -109,7 +109,9 @@ def main():
     begin = time.monotonic()
     args = parse_arguments()
     look_around(args)
-    scale = phases.Scale() if args.backend == "cuda" else phases.REHEARSAL
+    here = machine.describe(args.fusor, args.python, args.backend)
+    scale = (phases.Scale() if args.backend == "cuda" else
+             phases.rehearsal(here["has"]["torchvision"] is True))
     chosen = pick(phases.Plan(args, scale).all(), args.only)
     if args.list:
         print("\n".join(f"{u.name} ({u.seconds:.0f} s)" for u in chosen))
@@ -117,7 +119,6 @@ def main():
     deadline = begin + args.limit - units.RESERVE_SECONDS
     args.out.mkdir(parents=True, exist_ok=True)
     args.scratch.mkdir(parents=True, exist_ok=True)
-    here = machine.describe(args.fusor, args.python, args.backend)
     try:
         state = units.load_state(args.state or args.out / "state.json",
                                  identity(args, here))

@@ -49,7 +49,7 @@ class RunGpuTest(unittest.TestCase):
         report, status = self.rehearse("smoke", "isolate", "same bits",
                                        "sanitizer")
         self.assertEqual(status["smoke/fp32"], "passed")
-        self.assertEqual(status["isolate/resnet18 bf16"], "passed")
+        self.assertEqual(status["isolate/resnet20-cifar bf16"], "passed")
         self.assertEqual(status["same bits/step file"], "passed")
         self.assertEqual(status["same bits/fusion on and off"], "passed")
         self.assertEqual(status["same bits/without CUDA graph"], "not run")
@@ -62,8 +62,9 @@ class RunGpuTest(unittest.TestCase):
 
     def test_speed(self):
         report, status = self.rehearse("speed", "classes")
-        self.assertEqual(status["speed/resnet18 bf16 4/fusor/0"], "passed")
-        self.assertEqual(status["speed/resnet18 bf16 4/torch graph/0"],
+        arch = report["speeds"][0]["arch"]
+        self.assertEqual(status[f"speed/{arch} bf16 4/fusor/0"], "passed")
+        self.assertEqual(status[f"speed/{arch} bf16 4/torch graph/0"],
                          "not run")
         rows = {(r["dtype"], r["batch"], r["program"]): r
                 for r in report["speeds"]}
