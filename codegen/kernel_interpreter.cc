@@ -167,13 +167,21 @@ class Run {
   }
 
   void Set(const Stmt& stmt, int lane, double value) {
+    Lane(stmt.dst, lane) = Rounded(RoundingOf(stmt), value);
+  }
+
+  // What is assigned by the statement is rounded to.
+  DType RoundingOf(const Stmt& stmt) const {
     const DType dtype = kernel_.registers[stmt.dst].dtype;
+    return stmt.round ? dtype : ComputeDType(dtype);
+  }
+
+  static double Rounded(DType dtype, double value) {
+    if (dtype == DType::kF32) return static_cast<float>(value);
     // The neutral element of an integer maximum or minimum stands for the least
     // or greatest integer.
-    const bool neutral = !ir::IsFloat(dtype) && std::isinf(value);
-    Lane(stmt.dst, lane) =
-        neutral ? value
-                : RoundTo(stmt.round ? dtype : ComputeDType(dtype), value);
+    if (std::isinf(value) && !ir::IsFloat(dtype)) return value;
+    return RoundTo(dtype, value);
   }
 
   double Element(int buffer, int64_t i) const {
@@ -208,8 +216,15 @@ class Run {
     if (stmt.kind == StmtKind::kStoreTile) return StoreTile(stmt);
     if (stmt.kind == StmtKind::kReduceLanes) return ReduceLanes(stmt);
     const int lanes = Lanes(kernel_.registers[stmt.dst].vector);
-    for (int lane = 0; lane < lanes; ++lane) {
-      Set(stmt, lane, Evaluate(stmt, lane));
+    if (stmt.kind == StmtKind::kLoad) {
+      LoadLanes(stmt, lanes);
+    } else if (stmt.kind == StmtKind::kCompute ||
+               stmt.kind == StmtKind::kAccumulate) {
+      ComputeLanes(stmt, lanes);
+    } else {
+      for (int lane = 0; lane < lanes; ++lane) {
+        Set(stmt, lane, Evaluate(stmt, lane));
+      }
     }
     if (stmt.kind == StmtKind::kInit) {  // masked lanes stay neutral
       for (int lane = 0; lane < kernel_.lanes; ++lane) {
@@ -218,12 +233,43 @@ class Run {
     }
   }
 
+  void LoadLanes(const Stmt& stmt, int lanes) {
+    const DType to = RoundingOf(stmt);
+    const int64_t first = At(stmt.index, 0);
+    const int64_t step = lanes > 1 ? At(stmt.index, 1) - first : 0;
+    double* const out = &Lane(stmt.dst, 0);
+    for (int lane = 0; lane < lanes; ++lane) {
+      out[lane] = Rounded(to, Element(stmt.buffer, first + lane * step));
+    }
+  }
+
+  // kCompute, and kAccumulate, whose first operand is what it assigns to.
+  void ComputeLanes(const Stmt& stmt, int lanes) {
+    const bool accumulates = stmt.kind == StmtKind::kAccumulate;
+    const int arity = accumulates ? 2 : ir::ScalarArity(stmt.op);
+    const ir::ScalarFunction function = ir::ScalarEvaluator(stmt.op);
+    const DType to = RoundingOf(stmt);
+    const double* from[3] = {};
+    int step[3] = {};  // 0: the same for all lanes
+    for (int i = 0; i < arity; ++i) {
+      const int reg = !accumulates ? stmt.src[i]
+                      : i == 0     ? stmt.dst
+                                   : stmt.src[0];
+      from[i] = &Lane(reg, 0);
+      step[i] = kernel_.registers[reg].vector ? 1 : 0;
+    }
+    double* const out = &Lane(stmt.dst, 0);
+    for (int lane = 0; lane < lanes; ++lane) {
+      double operands[3] = {};
+      for (int i = 0; i < arity; ++i) operands[i] = from[i][lane * step[i]];
+      out[lane] = Rounded(to, function(operands));
+    }
+  }
+
   double Evaluate(const Stmt& stmt, int lane) {
     switch (stmt.kind) {
       case StmtKind::kConstant:
         return stmt.constant;
-      case StmtKind::kLoad:
-        return Element(stmt.buffer, At(stmt.index, lane));
       case StmtKind::kIndexValue:
         return static_cast<double>(At(stmt.index, lane));
       case StmtKind::kRandom:
@@ -234,16 +280,8 @@ class Run {
                              static_cast<uint64_t>(At(stmt.index, lane)));
       case StmtKind::kInit:
         return ir::ReductionIdentity(stmt.op);
-      case StmtKind::kAccumulate: {
-        const double operands[] = {Get(stmt.dst, lane), Get(stmt.src[0], lane)};
-        return ir::EvalScalar(stmt.op, operands);
-      }
-      default: {
-        double operands[3] = {};
-        const int arity = ir::ScalarArity(stmt.op);
-        for (int i = 0; i < arity; ++i) operands[i] = Get(stmt.src[i], lane);
-        return ir::EvalScalar(stmt.op, {operands, static_cast<size_t>(arity)});
-      }
+      default:
+        FUSOR_ASSERT(false, "{}: a statement without a value", kernel_.name);
     }
   }
 

@@ -20,13 +20,20 @@ T Narrow(double x) {
   return static_cast<T>(x);
 }
 
+// Where each element lies; empty where that is its number.
+std::vector<int64_t> OffsetsOf(const TensorType& type) {
+  if (type.layout.is_row_major()) return {};
+  return PhysicalOffsets(type);
+}
+
 template <typename T, typename ToDouble>
 void LoadElements(std::span<const uint8_t> bytes,
                   const std::vector<int64_t>& offsets,
                   std::vector<double>& data, ToDouble to_double) {
   for (size_t i = 0; i < data.size(); ++i) {
+    const size_t at = offsets.empty() ? i : offsets[i];
     T element;
-    std::memcpy(&element, bytes.data() + offsets[i] * sizeof(T), sizeof(T));
+    std::memcpy(&element, bytes.data() + at * sizeof(T), sizeof(T));
     data[i] = to_double(element);
   }
 }
@@ -35,8 +42,9 @@ template <typename T, typename FromDouble>
 void StoreElements(const Tensor& tensor, const std::vector<int64_t>& offsets,
                    std::span<uint8_t> bytes, FromDouble from_double) {
   for (size_t i = 0; i < tensor.data.size(); ++i) {
+    const size_t at = offsets.empty() ? i : offsets[i];
     const T element = from_double(RoundTo(tensor.type.dtype, tensor.data[i]));
-    std::memcpy(bytes.data() + offsets[i] * sizeof(T), &element, sizeof(T));
+    std::memcpy(bytes.data() + at * sizeof(T), &element, sizeof(T));
   }
 }
 
@@ -52,7 +60,7 @@ Tensor LoadTensor(TensorType type, std::span<const uint8_t> bytes) {
                "{} of {} bytes", ToString(type), bytes.size());
   Tensor t{std::move(type), {}};
   t.data.resize(t.type.num_elements());
-  const std::vector<int64_t> at = PhysicalOffsets(t.type);
+  const std::vector<int64_t> at = OffsetsOf(t.type);
   switch (t.type.dtype) {
     case DType::kF64:
       LoadElements<double>(bytes, at, t.data, Widen<double>);
@@ -88,7 +96,7 @@ Tensor LoadTensor(const TensorType& type, const void* memory) {
 void StoreTensor(const Tensor& t, std::span<uint8_t> bytes) {
   FUSOR_ASSERT(static_cast<int64_t>(bytes.size()) == t.type.num_bytes(),
                "{} into {} bytes", ToString(t.type), bytes.size());
-  const std::vector<int64_t> at = PhysicalOffsets(t.type);
+  const std::vector<int64_t> at = OffsetsOf(t.type);
   switch (t.type.dtype) {
     case DType::kF64:
       return StoreElements<double>(t, at, bytes, Narrow<double>);
