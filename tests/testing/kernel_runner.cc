@@ -6,6 +6,7 @@
 #include "codegen/lower_fusion.h"
 #include "codegen/plan.h"
 #include "ir/tensor_bytes.h"
+#include "tests/testing/library_call.h"
 
 namespace fusor::test {
 namespace {
@@ -70,18 +71,27 @@ std::vector<ir::Tensor> RunFusion(const ir::Node& node,
 
 std::vector<ir::Tensor> RunWithKernels(const ir::Graph& graph,
                                        std::span<const ir::Tensor> inputs,
-                                       const ir::Target& target) {
+                                       const ir::Target& target,
+                                       const FusionVisitor& visit) {
   std::unordered_map<const ir::Value*, ir::Tensor> values;
+  std::unordered_map<const ir::Value*, size_t> left;  // readings
   for (size_t i = 0; i < inputs.size(); ++i) values[graph.input(i)] = inputs[i];
+  for (const auto& node : graph.nodes()) {
+    for (const ir::Value* input : node->inputs()) ++left[input];
+  }
+  for (const ir::Output& output : graph.outputs()) ++left[output.value];
   for (const auto& node : graph.nodes()) {
     std::vector<const ir::Tensor*> operands;
     for (const ir::Value* input : node->inputs()) {
       operands.push_back(&values.at(input));
     }
-    std::vector<ir::Tensor> results =
-        node->body() != nullptr
-            ? RunFusion(*node, operands, target)
-            : ir::InterpretNode(*node, operands, ir::EvalMode::kTyped);
+    std::vector<ir::Tensor> results = node->body() != nullptr
+                                          ? RunFusion(*node, operands, target)
+                                          : InterpretCall(*node, operands);
+    if (visit && node->body() != nullptr) visit(*node, operands, results);
+    for (const ir::Value* input : node->inputs()) {
+      if (--left[input] == 0) values.erase(input);
+    }
     for (size_t i = 0; i < results.size(); ++i) {
       values[node->output(i)] = std::move(results[i]);
     }

@@ -126,10 +126,12 @@ std::unique_ptr<ir::Graph> SmallResidual(int64_t batch) {
   return graph;
 }
 
-std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase, int64_t batch) {
+std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase, int64_t batch,
+                                         int part) {
   constexpr int kPool = 0;
-  constexpr int kPlan[] = {8,     8,  kPool, 16, 16,    kPool, 32, 32, 32,
-                           kPool, 64, 64,    64, kPool, 64,    64, 64, kPool};
+  constexpr int kPlan[] = {64,  64,    kPool, 128,   128, kPool,
+                           256, 256,   256,   kPool, 512, 512,
+                           512, kPool, 512,   512,   512, kPool};
   constexpr double kStd = 0.1;
   constexpr int64_t kFeatures = 64;
   const models::ModelOptions options{
@@ -144,10 +146,11 @@ std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase, int64_t batch) {
       x = layers.MaxPool(x, name, 2, 2, 0);
       continue;
     }
-    x = layers.Conv(x, name, channels, {.kernel = 3, .pad = 1, .bias = true});
+    x = layers.Conv(x, name, channels / part,
+                    {.kernel = 3, .pad = 1, .bias = true});
     x = layers.Relu(layers.BatchNorm(x, name + ".bn"), name + ".relu");
   }
-  x = b.Reshape(b.AdaptiveAvgPool2d(x, 7, 7), {batch, 64 * 7 * 7});
+  x = b.Reshape(b.AdaptiveAvgPool2d(x, 7, 7), {batch, 512 / part * 7 * 7});
   for (const char* name : {"classifier.0", "classifier.3"}) {
     x = layers.Relu(layers.LinearNormal(x, name, kFeatures, kStd), name);
     x = layers.Dropout(x, std::string(name) + ".dropout");

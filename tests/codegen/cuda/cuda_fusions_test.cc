@@ -30,10 +30,17 @@ struct Case {
   bool channels_last = true;
   bool fusion = true;
   bool eager = false;
+  std::vector<passes::NormLowering> lowerings{};  // beside the default one
 };
 
-std::vector<CompiledKernel> StepKernels(std::unique_ptr<ir::Graph> graph,
-                                        const Case& c) {
+std::vector<passes::NormLowering> OtherLowerings() {
+  return {passes::NormLowering::kSeparate, passes::NormLowering::kStatistics,
+          passes::NormLowering::kGradients, passes::NormLowering::kPrologues};
+}
+
+std::vector<CompiledKernel> StepKernels(
+    std::unique_ptr<ir::Graph> graph, const Case& c,
+    passes::NormLowering lowering = passes::NormLowering::kKernels) {
   const std::unique_ptr<codegen::TargetCompiler> compiler =
       c.channels_last ? std::make_unique<ChannelsLastCompiler>("nvidia-h200")
                       : std::make_unique<FakeCompiler>("nvidia-h200");
@@ -42,6 +49,7 @@ std::vector<CompiledKernel> StepKernels(std::unique_ptr<ir::Graph> graph,
   options.passes.precision.dtype = c.dtype;
   options.passes.fusion = c.fusion;
   options.passes.eager_rounding = c.eager;
+  options.passes.norm_lowering = lowering;
   if (c.dtype == DType::kF16) options.passes.loss_scale.dynamic = true;
   return codegen::Compile(std::move(graph), codegen::ProgramKind::kTrain,
                           *compiler, options)
@@ -103,6 +111,11 @@ TEST_P(CudaFusions, OfTrainingStepsAgreeWithTheInterpreter) {
     kernels.Add(StepKernels(Network(arch), c));
   }
   kernels.Add(StepKernels(NarrowVgg16Bn(models::Phase::kTrain, 2), c));
+  for (const passes::NormLowering lowering : c.lowerings) {
+    for (const char* arch : {"resnet50", "vgg16-bn"}) {
+      kernels.Add(StepKernels(Network(arch), c, lowering));
+    }
+  }
   std::vector<CompiledKernel> small;
   for (const auto& [structure, kernel] : kernels.smallest()) {
     if (Elements(kernel) <= kMostElements) {
@@ -120,12 +133,14 @@ TEST_P(CudaFusions, OfTrainingStepsAgreeWithTheInterpreter) {
 
 INSTANTIATE_TEST_SUITE_P(
     Networks, CudaFusions,
-    ::testing::Values(Case{"F32", DType::kF32}, Case{"F16", DType::kF16},
-                      Case{"BF16", DType::kBF16},
-                      Case{"BF16ChannelsFirst", DType::kBF16, false},
-                      Case{"F32Unfused", DType::kF32, true, false},
-                      Case{"F16Unfused", DType::kF16, true, false},
-                      Case{"F16Eager", DType::kF16, true, true, true}),
+    ::testing::Values(
+        Case{"F32", DType::kF32, true, true, false, OtherLowerings()},
+        Case{"F16", DType::kF16, true, true, false, OtherLowerings()},
+        Case{"BF16", DType::kBF16, true, true, false, OtherLowerings()},
+        Case{"BF16ChannelsFirst", DType::kBF16, false},
+        Case{"F32Unfused", DType::kF32, true, false},
+        Case{"F16Unfused", DType::kF16, true, false},
+        Case{"F16Eager", DType::kF16, true, true, true}),
     [](const auto& param) { return param.param.name; });
 
 TEST(CudaRandomFusions, AgreeWithTheInterpreter) {

@@ -4,13 +4,16 @@
 #include "runtime/cuda/device_calls.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
 #include "codegen/compiler.h"
+#include "ir/support/error.h"
 #include "models/model.h"
+#include "passes/pass_settings.h"
 #include "runtime/backend_loader.h"
 
 namespace fusor::test {
@@ -20,16 +23,22 @@ using codegen::ProgramKind;
 using ir::DType;
 using models::Phase;
 
+using passes::NormLowering;
+
 struct Case {
   const char* target;
   DType dtype;
-  bool fusion;
+  bool fusion = true;
+  NormLowering lowering = NormLowering::kKernels;
 };
 
 std::string NameOf(const testing::TestParamInfo<Case>& info) {
   std::string name =
       fmt::format("{}_{}{}", info.param.target, DTypeName(info.param.dtype),
                   info.param.fusion ? "" : "_unfused");
+  if (info.param.lowering != NormLowering::kKernels) {
+    name += "_" + std::string(NormLoweringName(info.param.lowering));
+  }
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -47,6 +56,7 @@ class DeviceCallsTest : public testing::TestWithParam<Case> {
     options.plan_only = true;
     options.passes.precision.dtype = GetParam().dtype;
     options.passes.fusion = GetParam().fusion;
+    options.passes.norm_lowering = GetParam().lowering;
     options.passes.micro_batches = passes::MicroBatches::kFinish;
     return Compile(models::BuildModel(arch, phase, model).graph, kind, compiler,
                    options)
@@ -57,12 +67,17 @@ class DeviceCallsTest : public testing::TestWithParam<Case> {
 TEST_P(DeviceCallsTest, HaveALibrary) {
   const auto compiler =
       runtime::LoadBackend("cuda").CreateCompiler(GetParam().target, {});
+  // Other lowerings change training steps with normalisations alone.
+  const bool all = GetParam().lowering == NormLowering::kKernels;
   std::set<std::string_view> libraries;
-  for (const char* arch : {"resnet50", "vgg16", "vgg16-bn", "resnet20-cifar"}) {
+  for (const char* arch : {"resnet50", "vgg16-bn", "vgg16", "resnet20-cifar"}) {
     for (const auto& [phase, kind] :
          {std::pair{Phase::kTrain, ProgramKind::kTrain},
           {Phase::kTrain, ProgramKind::kAccumulate},
           {Phase::kEval, ProgramKind::kEval}}) {
+      if (!all && (phase == Phase::kEval || arch == std::string("vgg16"))) {
+        continue;
+      }
       const codegen::Plan plan = PlanOf(*compiler, arch, phase, kind);
       EXPECT_FALSE(plan.calls.empty());
       for (const codegen::LibraryCall& call : plan.calls) {
@@ -78,12 +93,44 @@ TEST_P(DeviceCallsTest, HaveALibrary) {
 
 INSTANTIATE_TEST_SUITE_P(
     Targets, DeviceCallsTest,
-    ::testing::Values(Case{"nvidia-h200", DType::kF32, true},
-                      Case{"nvidia-h200", DType::kF16, true},
-                      Case{"nvidia-h200", DType::kF16, false},
-                      Case{"nvidia-h200", DType::kBF16, true},
-                      Case{"nvidia-a100", DType::kF16, true},
-                      Case{"nvidia-b200", DType::kBF16, true}),
+    ::testing::Values(
+        Case{"nvidia-h200", DType::kF32}, Case{"nvidia-h200", DType::kF16},
+        Case{"nvidia-h200", DType::kBF16},
+        Case{"nvidia-h200", DType::kF16, false},
+        Case{"nvidia-h200", DType::kF16, false, NormLowering::kSeparate},
+        Case{"nvidia-h200", DType::kF32, true, NormLowering::kSeparate},
+        Case{"nvidia-h200", DType::kF16, true, NormLowering::kSeparate},
+        Case{"nvidia-h200", DType::kBF16, true, NormLowering::kSeparate},
+        Case{"nvidia-h200", DType::kF16, true, NormLowering::kStatistics},
+        Case{"nvidia-h200", DType::kF16, true, NormLowering::kGradients},
+        Case{"nvidia-h200", DType::kF16, true, NormLowering::kPrologues},
+        Case{"nvidia-a100", DType::kF16}, Case{"nvidia-b200", DType::kBF16}),
+    NameOf);
+
+class RefusedLoweringTest : public DeviceCallsTest {};
+
+// cuDNN has nothing of normalisations in these dtypes.
+TEST_P(RefusedLoweringTest, IsSaidWhenThePlanIsMade) {
+  const auto compiler =
+      runtime::LoadBackend("cuda").CreateCompiler(GetParam().target, {});
+  try {
+    PlanOf(*compiler, "resnet20-cifar", Phase::kTrain, ProgramKind::kTrain);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kGraph);
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr(
+                    "nvidia-h200 has no convolutions of this step with"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Targets, RefusedLoweringTest,
+    ::testing::Values(
+        Case{"nvidia-h200", DType::kF32, true, NormLowering::kStatistics},
+        Case{"nvidia-h200", DType::kF32, true, NormLowering::kPrologues},
+        Case{"nvidia-h200", DType::kBF16, true, NormLowering::kStatistics},
+        Case{"nvidia-h200", DType::kBF16, true, NormLowering::kPrologues}),
     NameOf);
 
 TEST(DeviceCalls, OthersHaveNone) {

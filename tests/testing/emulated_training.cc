@@ -1,0 +1,234 @@
+#include "tests/testing/emulated_training.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "ir/op.h"
+#include "ir/tensor_bytes.h"
+#include "ir/training_names.h"
+#include "tests/testing/cuda_planner.h"
+#include "tests/testing/kernel_runner.h"
+#include "tests/testing/library_call.h"
+#include "tests/testing/numeric.h"
+
+namespace fusor::test {
+namespace {
+
+using ir::DType;
+using ir::Tensor;
+
+EmulatedOptions Gpu(const EmulatedSetup& setup) {
+  EmulatedOptions options;
+  options.compiler =
+      [whole =
+           setup.whole_library]() -> std::unique_ptr<codegen::TargetCompiler> {
+    if (!whole) return CudaPlanner("nvidia-h200");
+    return std::make_unique<ChannelsLastCompiler>("nvidia-h200");
+  };
+  options.seed = setup.seed;
+  options.world_size = setup.world_size;
+  return options;
+}
+
+// Euclidean; an empty tensor is all zero.
+double Distance(const Tensor& a, const Tensor& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.data.size(); ++i) {
+    const double d = a.data[i] - (b.data.empty() ? 0 : b.data[i]);
+    sum += d * d;
+  }
+  return std::sqrt(sum);
+}
+
+// The first element that differs, in words; empty for none. NaN equals NaN.
+std::string FirstDifference(const Tensor& actual, const Tensor& expected) {
+  for (size_t i = 0; i < expected.data.size(); ++i) {
+    const double a = actual.data[i], e = expected.data[i];
+    if (std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(e) ||
+        (std::isnan(a) && std::isnan(e))) {
+      continue;
+    }
+    return fmt::format("[{}] is {}, expected {}", i, a, e);
+  }
+  return "";
+}
+
+bool IsNarrow(const ir::Value& value) {
+  const DType dtype = value.type().dtype;
+  return dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+// Whether the kernel of the fusion rounds whenever the typed interpreter does:
+// it adds nothing up, and nothing reads what it keeps in more than 16 bit.
+bool RoundsAlike(const ir::Node& fusion) {
+  for (const auto& node : fusion.body()->nodes()) {
+    const ir::FusionKind kind = node->op().fusion;
+    if (kind != ir::FusionKind::kElementwise &&
+        kind != ir::FusionKind::kInjective && kind != ir::FusionKind::kSource) {
+      return false;
+    }
+    for (const ir::Value* operand : node->inputs()) {
+      if (operand->producer() != nullptr && IsNarrow(*operand)) return false;
+    }
+  }
+  return true;
+}
+
+// What f32 sums may be off where terms cancel: the rounding of a term, for as
+// many as one of them adds up, of the largest operand's length.
+double CancellationOf(const ir::Node& fusion,
+                      std::span<const Tensor* const> operands) {
+  int64_t terms = 0;
+  for (const auto& node : fusion.body()->nodes()) {
+    if (node->op().fusion != ir::FusionKind::kReduce) continue;
+    terms = std::max(terms, node->input(0)->type().num_elements() /
+                                node->output()->type().num_elements());
+  }
+  double length = 0;
+  for (const Tensor* operand : operands) {
+    length = std::max(length, Distance(*operand, Tensor{}));
+  }
+  return 0x1p-24 * std::sqrt(static_cast<double>(terms)) * length;
+}
+
+void ExpectAsTyped(const ir::Node& fusion,
+                   std::span<const Tensor* const> operands,
+                   std::span<const Tensor> results) {
+  const auto typed = ir::InterpretNode(fusion, operands, ir::EvalMode::kTyped);
+  if (RoundsAlike(fusion)) {
+    for (size_t i = 0; i < typed.size(); ++i) {
+      EXPECT_EQ(FirstDifference(results[i], typed[i]), "")
+          << fusion.output(i)->name() << ir::AtLocation(fusion.location());
+    }
+    return;
+  }
+  const auto exact = ir::InterpretNode(fusion, operands, ir::EvalMode::kExact);
+  const double cancelled = CancellationOf(fusion, operands);
+  for (size_t i = 0; i < typed.size(); ++i) {
+    const double far = Distance(typed[i], exact[i]);
+    const double length = Distance(exact[i], Tensor{});
+    EXPECT_LE(Distance(results[i], exact[i]),
+              2 * far + 1e-6 * length + cancelled)
+        << fusion.output(i)->name() << ir::AtLocation(fusion.location())
+        << ": the interpreter's is off by " << far << " of " << length;
+  }
+}
+
+}  // namespace
+
+EmulatedTraining::EmulatedTraining(const EmulatedSetup& setup)
+    : setup_(setup),
+      backend_(Gpu(setup)),
+      communicator_(setup.world_size > 1 ? backend_.Connect() : nullptr),
+      session_(backend_, {}, communicator_.get()) {
+  const int64_t batch = setup.batch;
+  data_[ir::kLearningRate] = MakeTensor({DType::kF32, {}, {}}, {0.01});
+  data_["random_key"] = MakeTensor({DType::kI64, {}, {}}, {77});
+  data_["step"] = MakeTensor({DType::kI32, {}, {}}, {3});
+  data_["images"] =
+      RandomTensor({DType::kU8, {batch, 32, 32, 3}, {}}, 2, 0, 256);
+  data_["labels"] = RandomTensor({DType::kI32, {batch}, {}}, 3, 0, 10);
+  std::vector<double> weights(static_cast<size_t>(batch), 1);
+  weights.back() = 0;
+  data_["weights"] = MakeTensor({DType::kF32, {batch}, {}}, std::move(weights));
+}
+
+int EmulatedTraining::Add(std::unique_ptr<ir::Graph> graph,
+                          codegen::ProgramKind kind,
+                          std::unique_ptr<ir::Graph> alone) {
+  codegen::CompileOptions options;
+  options.verify = true;
+  options.passes = setup_.passes;
+  options.passes.world_size = setup_.world_size;
+  options.passes.keep_gradients = true;
+  if (setup_.world_size > 1) {
+    if (alone == nullptr) alone = graph->Clone();
+    codegen::CompileOptions reference = options;
+    reference.passes.world_size = 1;
+    reference.plan_only = true;
+    references_.push_back(
+        Compile(std::move(alone), kind, session_.compiler(), reference).graph);
+  }
+  const int program = session_.AddProgram(std::move(graph), kind, options);
+  if (program == 0) session_.InitializeState(1);
+  return program;
+}
+
+void EmulatedTraining::Step(int program, double share) {
+  // Ranks that all have the same data do what one of them does.
+  const bool alone = references_.empty();
+  const std::vector<Tensor> inputs =
+      Inputs(alone ? session_.graph(program) : *references_[program]);
+  const CallMemory memory;
+  RunOnDevice(program);
+  if (alone) ExpectAsKernels(program, inputs);
+  if (share > 0) ExpectNear(program, inputs, share);
+}
+
+void EmulatedTraining::ExpectAsKernels(int program,
+                                       const std::vector<Tensor>& inputs) {
+  const ir::Graph& graph = session_.graph(program);
+  const auto expected = RunWithKernels(
+      graph, inputs, session_.compiler().target(), ExpectAsTyped);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const std::string& name = graph.outputs()[i].name;
+    const Tensor actual =
+        session_.ReadOutput(program, session_.FindOutput(program, name));
+    EXPECT_EQ(FirstDifference(actual, expected[i]), "") << name;
+  }
+}
+
+void EmulatedTraining::ExpectNear(int program,
+                                  const std::vector<Tensor>& inputs,
+                                  double share) {
+  const ir::Graph& graph =
+      references_.empty() ? session_.graph(program) : *references_[program];
+  const auto typed = ir::Interpret(graph, inputs, ir::EvalMode::kTyped);
+  const auto exact = ir::Interpret(graph, inputs, ir::EvalMode::kExact);
+  for (size_t i = 0; i < typed.size(); ++i) {
+    const std::string& name = graph.outputs()[i].name;
+    // Its correction for bias depends on the number of ranks.
+    if (!references_.empty() && name.ends_with("running_var")) continue;
+    const Tensor actual =
+        session_.ReadOutput(program, session_.FindOutput(program, name));
+    const double far = Distance(typed[i], exact[i]);
+    const double length = Distance(exact[i], Tensor{});
+    EXPECT_LE(Distance(actual, exact[i]), 10 * far + share * length)
+        << name << ": the interpreter's is off by " << far << " of " << length;
+    if (name == "loss") {
+      EXPECT_NEAR(actual.data[0], typed[i].data[0],
+                  share * std::abs(typed[i].data[0]));
+    }
+  }
+}
+
+std::vector<Tensor> EmulatedTraining::Inputs(const ir::Graph& graph) {
+  std::vector<Tensor> inputs;
+  for (const ir::Input& input : graph.inputs()) {
+    const std::string& name = input.value->name();
+    if (!IsState(input.role)) {
+      inputs.push_back(data_.at(name));
+      continue;
+    }
+    const std::vector<float> values = session_.ReadState(name);
+    inputs.push_back({input.value->type(), {values.begin(), values.end()}});
+  }
+  return inputs;
+}
+
+void EmulatedTraining::RunOnDevice(int program) {
+  for (const codegen::PlanInput& input : session_.plan(program).inputs) {
+    if (IsState(input.role)) continue;
+    const std::vector<uint8_t> bytes = ir::TensorBytes(data_.at(input.name));
+    session_.SetInput(program, session_.FindInput(program, input.name),
+                      bytes.data(), bytes.size());
+  }
+  backend_.Expect(session_.plan(program));
+  session_.Step(program);
+}
+
+}  // namespace fusor::test
