@@ -18,8 +18,8 @@ LoweredKernel LowerFusion(const Node& fusion, const ir::Target& target) {
   }
   const bool eager = fusion.attrs().String("rounding") == "eager";
   const ir::Graph& body = *fusion.body();
+  if (PoolingOf(body) != nullptr) return LowerPool(body, target, eager);
   if (body.nodes().size() == 1 && !passes::IsFusible(*body.nodes()[0])) {
-    if (body.nodes()[0]->attrs().Has("window")) return LowerPool(body, target);
     const bool scatters =
         body.nodes()[0]->op().fusion != ir::FusionKind::kSeparate;
     return scatters ? LowerScatter(body, target) : LowerOfMany(body, target);

@@ -37,23 +37,26 @@ std::function<double(double)> Distribution(const Input& input) {
 std::optional<Tensor> DrawPositions(const Value& value, uint64_t key) {
   const auto read = std::find_if(
       value.uses().begin(), value.uses().end(), [](const Use& use) {
-        return use.operand == 1 && use.node->op_name() == "max_pool_grad";
+        return use.operand == 1 && (use.node->op_name() == "max_pool_grad" ||
+                                    use.node->op_name() == "max_pool_gather");
       });
   if (read == value.uses().end()) return std::nullopt;
   Graph graph("positions");
   const Attrs& attrs = read->node->attrs();
-  Value* x = graph.AddInput({DType::kF32, attrs.Ints("input_shape"), {}},
-                            InputRole::kData, "x");
+  const Shape& image = attrs.Has("input_shape")
+                           ? attrs.Ints("input_shape")
+                           : read->node->input(0)->type().shape;
+  Value* x = graph.AddInput({DType::kF32, image, {}}, InputRole::kData, "x");
   Node* pool = graph.AddNode("max_pool", {x},
                              {{"window", attrs.Ints("window")},
                               {"stride", attrs.Ints("stride")},
                               {"pad", attrs.Ints("pad")}});
   graph.AddOutput(pool->output(1), "positions");
-  Tensor image{x->type(), {}};
+  Tensor drawn{x->type(), {}};
   for (int64_t i = 0; i < x->type().num_elements(); ++i) {
-    image.data.push_back(RandomUniform(key, 0, 0, 0, i));
+    drawn.data.push_back(RandomUniform(key, 0, 0, 0, i));
   }
-  const std::vector<Tensor> images = {std::move(image)};
+  const std::vector<Tensor> images = {std::move(drawn)};
   Tensor positions = Interpret(graph, images, EvalMode::kExact).at(0);
   positions.type = value.type();
   return positions;

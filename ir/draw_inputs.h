@@ -17,9 +17,9 @@ namespace fusor::ir {
 Tensor DrawInput(const Input& input, uint64_t seed);
 std::vector<Tensor> DrawInputs(const Graph& graph, uint64_t seed);
 
-// If a max_pool_grad reads `value`: positions of its layout and that a max_pool
-// of random numbers has. Others may lie outside of the image, which no kernel
-// checks.
+// If a max_pool_grad or max_pool_gather reads `value`: positions of its layout
+// and that a max_pool of random numbers has. Others may lie outside of the
+// image, which no kernel checks.
 std::optional<Tensor> DrawPositions(const Value& value, uint64_t key);
 
 }  // namespace fusor::ir

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ir/op.h"
+#include "passes/generated_kernel.h"
 #include "passes/passes.h"
 
 namespace fusor::passes {
@@ -15,19 +15,6 @@ namespace {
 using ir::Graph;
 using ir::Node;
 using ir::Value;
-
-// No arithmetic of many operands to a result, which is what libraries are for.
-bool MayBeGenerated(const Node& node) {
-  return node.op().fusion == ir::FusionKind::kLibrary &&
-         node.op().macs == nullptr;
-}
-
-bool IsGenerated(const Node& node, const ir::TargetQueries& target) {
-  if (!MayBeGenerated(node)) return false;
-  const auto candidates = target.Candidates(node);
-  return !candidates.empty() &&
-         candidates[0].algorithm == ir::kGeneratedAlgorithm;
-}
 
 // The fusion of `node`, before it, with those of its results that are read.
 void Outline(Graph& graph, Node& node) {

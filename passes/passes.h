@@ -301,6 +301,17 @@ bool FuseConvNorm(ir::Graph& graph, PassContext& context);
 // bn_add_relu_grad and, within the latter, dual_bn_add_relu_grad.
 bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
 
+// Where the target's pooling is generated kernels (ir::kGeneratedAlgorithm):
+// sums over images of a max_pool's gradient, which is zero but at the maxima,
+// are taken over those, with a max_pool_gather of what else they read. Not with
+// eager rounding, for which it is another sum. Counts pooled_sums.
+bool SumPooledGradient(ir::Graph& graph, PassContext& context);
+
+// Likewise: makes a fusion of a pooling, what leads to its operand alone, the
+// max_pool_gathers beside it and, of a gradient, what alone reads it, as far as
+// these are elementwise. Counts pool_prologues and pool_epilogues.
+bool FusePool(ir::Graph& graph, PassContext& context);
+
 // Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm.
 // With fusion off every fusible node gets a fusion of its own.
 bool Fuse(ir::Graph& graph, PassContext& context);

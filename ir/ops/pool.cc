@@ -64,6 +64,15 @@ std::vector<TensorType> InferMaxPoolGrad(Types in, const Attrs& attrs) {
   return {{in[0].dtype, shape, {}}};
 }
 
+std::vector<TensorType> InferMaxPoolGather(Types in, const Attrs& attrs) {
+  CheckFloat(in[0]);
+  CheckWindowFitsIndex(attrs);
+  const Shape shape = PoolShape(in[0].shape, attrs);
+  FUSOR_CHECK(in[1].shape == shape && in[1].dtype == DType::kU8, kGraph,
+              "expected an index of the pooled shape");
+  return {{in[0].dtype, shape, {}}};
+}
+
 std::vector<TensorType> InferAvgPool(Types in, const Attrs& attrs) {
   CheckFloat(in[0]);
   return {{in[0].dtype, PoolShape(in[0].shape, attrs), {}}};
@@ -146,24 +155,38 @@ void EvalMaxPool(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
                 });
 }
 
+// Calls visit(x element, y element) for the element of each window that `index`
+// names.
+template <typename Visit>
+void ForEachChosen(const Shape& x, const Shape& y, const Attrs& attrs,
+                   const std::vector<double>& index, Visit visit) {
+  const int64_t width = attrs.Ints("window")[1];
+  ForEachWindow(
+      x, y, attrs, [&](int64_t plane, int64_t to, int64_t top, int64_t left) {
+        const auto at = static_cast<int64_t>(index[to]);
+        const int64_t row = top + at / width;
+        const int64_t column = left + at % width;
+        FUSOR_CHECK(0 <= row && row < x[2] && 0 <= column && column < x[3],
+                    kGraph,
+                    "position {} of the window at row {}, column {} "
+                    "is outside of the {} x {} image",
+                    at, top, left, x[2], x[3]);
+        visit(plane + row * x[3] + column, to);
+      });
+}
+
 void EvalMaxPoolGrad(const Node& node, EvalInputs in, EvalOutputs out,
                      EvalMode) {
-  const Shape& shape = out[0]->type.shape;
-  const int64_t width = node.attrs().Ints("window")[1];
-  ForEachWindow(shape, in[0]->type.shape, node.attrs(),
-                [&](int64_t plane, int64_t from, int64_t top, int64_t left) {
-                  const auto at = static_cast<int64_t>(in[1]->data[from]);
-                  const int64_t row = top + at / width;
-                  const int64_t column = left + at % width;
-                  FUSOR_CHECK(0 <= row && row < shape[2] && 0 <= column &&
-                                  column < shape[3],
-                              kGraph,
-                              "position {} of the window at row {}, column {} "
-                              "is outside of the {} x {} image",
-                              at, top, left, shape[2], shape[3]);
-                  out[0]->data[plane + row * shape[3] + column] +=
-                      in[0]->data[from];
-                });
+  ForEachChosen(
+      out[0]->type.shape, in[0]->type.shape, node.attrs(), in[1]->data,
+      [&](int64_t to, int64_t from) { out[0]->data[to] += in[0]->data[from]; });
+}
+
+void EvalMaxPoolGather(const Node& node, EvalInputs in, EvalOutputs out,
+                       EvalMode) {
+  ForEachChosen(
+      in[0]->type.shape, out[0]->type.shape, node.attrs(), in[1]->data,
+      [&](int64_t from, int64_t to) { out[0]->data[to] = in[0]->data[from]; });
 }
 
 // Elements an average divides by.
@@ -236,6 +259,16 @@ std::vector<OpDef> MakeOps() {
   max_grad.infer = InferMaxPoolGrad;
   max_grad.eval = EvalMaxPoolGrad;
 
+  OpDef max_gather = base;
+  max_gather.name = "max_pool_gather";
+  max_gather.summary =
+      "x [N,C,H,W], index of max_pool inside of the image -> x at the index of "
+      "each window";
+  max_gather.min_inputs = max_gather.max_inputs = 2;
+  max_gather.precision = PrecisionRule::kFollow;
+  max_gather.infer = InferMaxPoolGather;
+  max_gather.eval = EvalMaxPoolGather;
+
   OpDef avg = base;
   avg.name = "avg_pool";
   avg.summary = "x [N,C,H,W] -> window means";
@@ -253,7 +286,7 @@ std::vector<OpDef> MakeOps() {
   avg_grad.attrs.push_back(input_shape);
   avg_grad.infer = InferAvgPoolGrad;
   avg_grad.eval = EvalAvgPoolGrad;
-  return {max, max_grad, avg, avg_grad};
+  return {max, max_grad, max_gather, avg, avg_grad};
 }
 
 }  // namespace

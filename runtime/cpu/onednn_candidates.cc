@@ -238,7 +238,10 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
 // where possible, which is what the forward operand had.
 std::vector<LibraryCandidate> PoolCandidates(const Node& node,
                                              const ir::Target& target) {
-  if (!ToDnnl(node.input(0)->type().dtype).has_value()) return {};
+  if (!ToDnnl(node.input(0)->type().dtype).has_value() ||
+      node.op_name() == "max_pool_gather") {
+    return {};
+  }
   const TensorType& type = node.input(0)->type();
   Layout layout = type.layout;
   if (layout.is_row_major()) {

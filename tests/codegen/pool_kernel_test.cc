@@ -10,6 +10,8 @@
 #include <limits>
 
 #include "codegen/lower_fusion.h"
+#include "codegen/traffic.h"
+#include "ir/builder.h"
 #include "ir/interpreter.h"
 #include "ir/verifier.h"
 #include "passes/passes.h"
@@ -79,6 +81,63 @@ class PoolKernelTest : public testing::TestWithParam<DType> {
     return graph;
   }
 
+  // A normalisation with given statistics and ReLU, a max-pool, what it
+  // gathers, and the gradient of all this but the statistics, as FusePool
+  // leaves it. {y, scale, shift, dp} -> {p, y at the maxima, dy}.
+  std::unique_ptr<Graph> Normalised(const Pool& pool, bool eager) const {
+    auto graph = std::make_unique<Graph>();
+    ir::Builder b(*graph);
+    const auto laid_out = [&](ir::Value* value) {
+      TensorType type = value->type();
+      type.layout = ir::ParseLayout(layout_);
+      value->set_type(type);
+      return value;
+    };
+    const TensorType image = Type(pool.image, GetParam());
+    const auto add_input = [&](const TensorType& type, const char* name) {
+      return graph->AddInput(type, ir::InputRole::kData, name);
+    };
+    ir::Value* y = add_input(image, "y");
+    ir::Value* scale = add_input({DType::kF32, {pool.image[1]}, {}}, "scale");
+    ir::Value* shift = add_input({DType::kF32, {}, {}}, "shift");
+    const auto normalise = [&] {
+      ir::Value* wide = b.Cast(y, DType::kF32);
+      return b.Plus(b.Times(wide, b.BroadcastAlong(scale, wide->type(), 1)),
+                    laid_out(b.Broadcast(shift, pool.image, {})));
+    };
+    ir::Value* z = b.Cast(b.Relu(normalise()), GetParam());
+    ir::Node* maxima = b.Add("max_pool", {z}, Attrs(pool));
+    for (size_t i = 0; i < 2; ++i) laid_out(maxima->output(i));
+    graph->AddOutput(maxima->output(), "p");
+    graph->AddOutput(laid_out(b.Add("max_pool_gather", {y, maxima->output(1)},
+                                    maxima->attrs())
+                                  ->output()),
+                     "ym");
+    ir::Attrs attrs = Attrs(pool);
+    attrs.Set("input_shape", pool.image);
+    ir::Value* dp = add_input(maxima->output()->type(), "dp");
+    ir::Value* dz =
+        laid_out(b.Add("max_pool_grad", {b.Neg(dp), maxima->output(1)}, attrs)
+                     ->output());
+    ir::Value* g = b.Cast(dz, DType::kF32);
+    ir::Value* n = normalise();
+    ir::Value* masked =
+        b.Select(b.Compare("gt", n, b.Zeros(n->type())), g, b.Zeros(g->type()));
+    graph->AddOutput(
+        b.Cast(
+            b.Plus(b.Times(masked, b.BroadcastAlong(scale, g->type(), 1)), n),
+            GetParam()),
+        "dy");
+    passes::PassOptions options;
+    options.eager_rounding = eager;
+    const test::ChannelsLastCompiler compiler("nvidia-h200");
+    passes::PassContext context(compiler, options);
+    EXPECT_TRUE(passes::FusePool(*graph, context));
+    EXPECT_EQ(graph->nodes().size(), 2);
+    ir::Verify(*graph);
+    return graph;
+  }
+
   // The results must be the interpreter's, within `relative`.
   void Check(const Graph& graph, const std::vector<Tensor>& inputs,
              double relative) {
@@ -98,14 +157,14 @@ class PoolKernelTest : public testing::TestWithParam<DType> {
   }
 
   // Of the kernels that take the least time to compile.
-  void CheckText() {
+  void CheckText(size_t most = 8) {
     const auto length = [](const CompiledKernel& kernel) {
       return Print(kernel.kernel).size();
     };
     std::stable_sort(
         kernels_.begin(), kernels_.end(),
         [&](const auto& a, const auto& b) { return length(a) < length(b); });
-    kernels_.resize(std::min<size_t>(kernels_.size(), 8));
+    kernels_.resize(std::min<size_t>(kernels_.size(), most));
     for (const std::string& problem :
          test::CompareWithInterpreter(kernels_, 1)) {
       ADD_FAILURE() << problem;
@@ -181,6 +240,66 @@ TEST_P(PoolKernelTest, StoresWhatIsRead) {
   for (const size_t wanted : {0, 1}) {
     Check(*Generated("max_pool", {x.type}, Attrs(pool), {wanted}), {x}, 0);
     EXPECT_EQ(kernels_.back().kernel.buffers.size(), 2);
+  }
+}
+
+// Of numbers that are exact in all dtypes, many of them equal.
+TEST_P(PoolKernelTest, WhatJoinsThem) {
+  for (const Pool& pool : Pools()) {
+    for (const bool eager : {false, true}) {
+      const auto graph = Normalised(pool, eager);
+      std::vector<Tensor> inputs;
+      for (const ir::Input& input : graph->inputs()) {
+        inputs.push_back(test::RandomTensor(
+            {DType::kI32, input.value->type().shape, {}},
+            inputs.size() + static_cast<uint64_t>(pool.image[3]), -2, 3));
+        inputs.back().type = input.value->type();
+      }
+      inputs[0].data[0] = kNan;
+      Check(*graph, inputs, 0);
+    }
+  }
+  CheckText(4);
+}
+
+// Every node is rounded as the interpreter does; windows do not overlap, so
+// that no sum is.
+TEST_P(PoolKernelTest, RoundsEverythingThatJoinsThem) {
+  const auto graph =
+      Normalised({{2, 16, 8, 8}, {2, 2}, {2, 2}, {0, 0}}, /*eager=*/true);
+  std::vector<Tensor> inputs;
+  for (const ir::Input& input : graph->inputs()) {
+    inputs.push_back(test::RandomTensor(input.value->type(), inputs.size()));
+  }
+  Check(*graph, inputs, 0);
+}
+
+// Ties in 16 bit: what the pooling compares is what memory would have held.
+TEST_P(PoolKernelTest, ComparesRoundedValues) {
+  const Pool pool{{1, 8, 4, 4}, {4, 4}, {4, 4}, {0, 0}};
+  const auto graph = Normalised(pool, false);
+  std::vector<Tensor> inputs;
+  for (const ir::Input& input : graph->inputs()) {
+    inputs.push_back(test::RandomTensor(input.value->type(), 1, 1, 1.01));
+  }
+  for (double& shift : inputs[2].data) shift = 64;
+  Check(*graph, inputs, Rounding());
+}
+
+// Images and pooled tensors once, whatever windows overlap.
+TEST_P(PoolKernelTest, MovesEachTensorOnce) {
+  const Pool pool{{64, 64, 16, 16}, {2, 2}, {2, 2}, {0, 0}};
+  const auto graph = Normalised(pool, false);
+  const int64_t image = graph->input(0)->type().num_bytes();
+  const int64_t vectors = 4 * (64 + 1);
+  for (size_t i = 0; i < 2; ++i) {
+    const Kernel kernel =
+        LowerFusion(*graph->nodes()[i], ir::FindTarget("nvidia-h200")).kernel;
+    const int64_t positions = 64 * 64 * 8 * 8;
+    EXPECT_EQ(TrafficBytes(kernel),
+              i == 0 ? image + image / 4 * 2 + positions + vectors
+                     : 2 * image + image / 4 + positions + vectors);
+    EXPECT_EQ(kernel.phases.size(), 1);
   }
 }
 

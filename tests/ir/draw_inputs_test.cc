@@ -88,6 +88,13 @@ TEST(DrawPositions, LieInsideOfTheImage) {
 
   std::vector<Tensor> outside = inputs;
   outside[1].data[0] = 0;  // the first window begins in the padding
+  const auto gather = test::ParseOrDie(R"(graph gather {
+  %x = data : f32[2,3,8,8]
+  %at = data : u8[2,3,4,4]
+  %y = max_pool_gather(%x, %at) {pad=[1,1], stride=[2,2], window=[3,3]} : f32[2,3,4,4]
+  return %y
+})");
+  EXPECT_NO_THROW(Interpret(*gather, DrawInputs(*gather, 1), EvalMode::kTyped));
   try {
     Interpret(*graph, outside, EvalMode::kTyped);
     FAIL();

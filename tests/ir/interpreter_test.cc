@@ -384,6 +384,18 @@ TEST(Interpreter, MaxPoolGradientAddsUpOverlaps) {
       ElementsAre(0, 30, 0));
 }
 
+TEST(Interpreter, MaxPoolGatherReadsWhereTheMaximaAre) {
+  Fixture f;
+  Value* x = f.In({1, 1, 2, 4}, {1, 2, 7, 3, 4, 3, 5, 6});
+  Value* other = f.In({1, 1, 2, 4}, {10, 11, 12, 13, 14, 15, 16, 17});
+  const Node* pool = f.b.MaxPool2d(x, {})->producer();
+  EXPECT_THAT(
+      f.Run(f.b.Add("max_pool_gather", {other, pool->output(1)}, pool->attrs())
+                ->output())
+          .data,
+      ElementsAre(14, 12));
+}
+
 TEST(Interpreter, AvgPoolDividesByTheWindowOrByWhatIsInside) {
   for (const bool include_pad : {true, false}) {
     Fixture f;

@@ -121,6 +121,8 @@ void AddTheRest(OpSamples& all) {
   all.insert({"max_pool", {{image}, window, kFloats}});
   all.insert({"max_pool_grad",
               {{pooled, {pooled.shape, DType::kU8, 0, 4}}, backward, kFloats}});
+  all.insert({"max_pool_gather",
+              {{image, {pooled.shape, DType::kU8, 0, 4}}, window, kFloats}});
   all.insert({"avg_pool", {{image}, window, kFloats}});
   all.insert({"avg_pool_grad", {{pooled}, backward, kFloats}});
   const SampleOperand vector{{3}, DType::kF32};
