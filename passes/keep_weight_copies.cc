@@ -1,4 +1,4 @@
-// The 16-bit copies of weights become state.
+// The 16-bit copies of weights, and of biases, become state.
 //
 // Mixed precision reads w as cast(w), the layout pass as copy(cast(w)), in each
 // step anew. Where a library op does, it reads an input instead,
@@ -66,7 +66,8 @@ class Keeper {
     const int64_t before = CountRepacks();
     const size_t inputs = graph_.inputs().size();
     for (size_t i = 0; i < inputs; ++i) {
-      if (graph_.inputs()[i].role == InputRole::kWeight) Visit(i);
+      const InputRole role = graph_.inputs()[i].role;
+      if (role == InputRole::kWeight || role == InputRole::kBias) Visit(i);
     }
     if (!changed_) return false;
     EraseDeadNodes(graph_);

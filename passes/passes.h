@@ -270,6 +270,12 @@ bool MixedPrecision(ir::Graph& graph, PassContext& context);
 // conv_relu.
 bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
 
+// Gives a matmul the bias operand and the relu attribute for the addition of a
+// vector to its rows, and for the ReLU, that are its only readers, where the
+// target's library has such a product; with eager rounding no bias. After
+// differentiation. Counts matmul_bias and matmul_relu.
+bool FuseMatmulEpilogue(ir::Graph& graph, PassContext& context);
+
 // Chooses algorithm and layouts of every library op from the target's
 // candidates (ChooseCandidate), assigns layouts to all values, fixes the layout
 // of state for good, and inserts `copy` nodes where two layouts meet (counters
@@ -277,12 +283,12 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
 // chosen_convolutions, for which there was one.
 bool AssignLayout(ir::Graph& graph, PassContext& context);
 
-// Lets library ops read weights that mixed precision narrows from state that
-// holds them so (ir/weight_copy.h), in place of casting and repacking them in
-// every step: role weight_copy, with the weight's update, rounded alike, as its
-// next value. In a program that does not update the weights, and in one
-// compiled against existing state, only copies that the state has. Counts
-// weight_copies, and takes what it saves off weight_repacks.
+// Lets library ops read weights and biases that mixed precision narrows from
+// state that holds them so (ir/weight_copy.h), in place of casting and
+// repacking them in every step: role weight_copy, with the weight's update,
+// rounded alike, as its next value. In a program that does not update the
+// weights, and in one compiled against existing state, only copies that the
+// state has. Counts weight_copies, and takes what it saves off weight_repacks.
 bool KeepWeightCopies(ir::Graph& graph, PassContext& context);
 
 // Lets convolutions compute what PassOptions::norm_lowering says of the

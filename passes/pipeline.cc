@@ -43,6 +43,8 @@ constexpr PassEntry kPipeline[] = {
      "drops the casts that cancel, folds those of constants"},
     {"fuse_conv_epilogue", FuseConvEpilogue, Stage::kOptimize, true,
      "before layouts: the library's candidates depend on it"},
+    {"fuse_matmul_epilogue", FuseMatmulEpilogue, Stage::kOptimize, true,
+     "when casts have settled, and before the copies of what a library reads"},
     {"assign_layout", AssignLayout, Stage::kOptimize, false,
      "on whole normalisations, before anything is expanded or grouped"},
     {"keep_weight_copies", KeepWeightCopies, Stage::kOptimize, false,

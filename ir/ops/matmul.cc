@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "ir/builder.h"
 #include "ir/ops/eval.h"
@@ -21,6 +22,8 @@ std::vector<TensorType> InferMatmul(Types in, const Attrs& attrs) {
               "expected two operands of equal rank of at least 2");
   FUSOR_CHECK(a.dtype == b.dtype && IsFloat(a.dtype), kGraph,
               "expected operands of one floating dtype");
+  FUSOR_CHECK(in.size() < 3 || IsFloat(in[2].dtype), kGraph,
+              "expected a floating bias, got {}", DTypeName(in[2].dtype));
   const bool ta = attrs.Bool("transpose_a");
   const bool tb = attrs.Bool("transpose_b");
   const int64_t m = a.shape[rank - (ta ? 1 : 2)];
@@ -28,6 +31,8 @@ std::vector<TensorType> InferMatmul(Types in, const Attrs& attrs) {
   const int64_t kb = b.shape[rank - (tb ? 1 : 2)];
   const int64_t n = b.shape[rank - (tb ? 2 : 1)];
   FUSOR_CHECK(k == kb, kGraph, "inner dimensions {} and {} differ", k, kb);
+  FUSOR_CHECK(in.size() < 3 || in[2].shape == Shape{n}, kGraph,
+              "expected a bias of {} elements, got {}", n, ToString(in[2]));
   const std::string& result = attrs.String("result_dtype");
   const auto dtype = result.empty() ? a.dtype : ParseDType(result);
   FUSOR_CHECK(dtype.has_value() && IsFloat(*dtype), kGraph,
@@ -45,6 +50,8 @@ std::vector<TensorType> InferMatmul(Types in, const Attrs& attrs) {
 }
 
 Grads GradMatmul(Builder& b, const Node& n, DOutputs d) {
+  FUSOR_ASSERT(!n.attrs().Bool("relu"),
+               "the ReLU of a matmul is fused after differentiation");
   const bool ta = n.attrs().Bool("transpose_a");
   const bool tb = n.attrs().Bool("transpose_b");
   Value* x = n.input(0);
@@ -52,7 +59,23 @@ Grads GradMatmul(Builder& b, const Node& n, DOutputs d) {
   Value* dy = b.Cast(d[0], x->type().dtype);
   Value* dx = ta ? b.Matmul(w, dy, tb, true) : b.Matmul(dy, w, false, !tb);
   Value* dw = tb ? b.Matmul(dy, x, true, ta) : b.Matmul(x, dy, !ta, false);
-  return {dx, dw};
+  Grads grads{dx, dw};
+  if (n.num_inputs() == 3) {
+    std::vector<int64_t> rows(d[0]->type().rank() - 1);
+    std::iota(rows.begin(), rows.end(), 0);
+    grads.push_back(b.Cast(b.ReduceSum(d[0], rows), n.input(2)->type().dtype));
+  }
+  return grads;
+}
+
+// Adds the bias and applies the ReLU, as the op does, where there are such.
+void EvalEpilogue(const Node& node, EvalInputs in, Tensor& y) {
+  const bool relu = node.attrs().Bool("relu");
+  const auto columns = static_cast<size_t>(y.type.shape.back());
+  for (size_t i = 0; i < y.data.size(); ++i) {
+    if (in.size() == 3) y.data[i] += in[2]->data[i % columns];
+    if (relu) y.data[i] = EvalScalar(ScalarOp::kRelu, {&y.data[i], 1});
+  }
 }
 
 void EvalMatmul(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
@@ -89,6 +112,7 @@ void EvalMatmul(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
       for (double*& row : to) row += width;
     }
   }
+  EvalEpilogue(node, in, *out[0]);
 }
 
 int64_t MatmulMacs(const Node& node) {
@@ -100,14 +124,19 @@ int64_t MatmulMacs(const Node& node) {
 std::vector<OpDef> MakeOps() {
   OpDef op;
   op.name = "matmul";
-  op.summary = "[..,M,K] x [..,K,N] -> [..,M,N]; rounded to result_dtype";
-  op.min_inputs = op.max_inputs = 2;
+  op.summary =
+      "[..,M,K] x [..,K,N], bias [N]? -> [..,M,N]; relu applied last where "
+      "set; "
+      "rounded to result_dtype";
+  op.min_inputs = 2;
+  op.max_inputs = 3;
   op.fusion = FusionKind::kLibrary;
   op.precision = PrecisionRule::kAllow;
   op.layout = LayoutRule::kRowMajor;
   op.attrs = {{"transpose_a", false},
               {"transpose_b", false},
-              {"result_dtype", std::string("")}};
+              {"result_dtype", std::string("")},
+              {"relu", false}};
   op.infer = InferMatmul;
   op.gradient = GradMatmul;
   op.macs = MatmulMacs;

@@ -286,6 +286,8 @@ std::unique_ptr<LibraryExecutable> MakePoolGrad(const LibraryCall& call) {
 }
 
 std::unique_ptr<LibraryExecutable> MakeMatmul(const LibraryCall& call) {
+  // No pass makes such a call for a CPU.
+  if (call.operands.size() > 2 || call.attrs.Bool("relu")) return nullptr;
   const auto pd =
       Matmul(call.operands[0], call.operands[1], call.results[0], call.attrs);
   if (!pd.has_value()) return nullptr;

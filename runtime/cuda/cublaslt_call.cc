@@ -49,6 +49,13 @@ class Handle {
   cublasLtHandle_t handle_ = nullptr;
 };
 
+cublasLtEpilogue_t EpilogueOf(const MatmulProblem& p) {
+  if (p.bias) {
+    return p.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+  }
+  return p.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 // What is multiplied, and how.
 class Operation {
  public:
@@ -60,18 +67,27 @@ class Operation {
               "cublasLtMatmulDescCreate");
     Set(CUBLASLT_MATMUL_DESC_TRANSA, Transposition(p.transpose_a));
     Set(CUBLASLT_MATMUL_DESC_TRANSB, Transposition(p.transpose_b));
+    Set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t{EpilogueOf(p)});
+    if (!p.bias) return;
+    Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t{DataType(p.result)});
+    // The heuristic takes the alignment that it may expect from the address.
+    SetBias(reinterpret_cast<const void*>(codegen::kBufferAlignment));
   }
   ~Operation() { lt_.cublasLtMatmulDescDestroy(operation_); }
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
   cublasLtMatmulDesc_t get() const { return operation_; }
+  // Where the bias of the next product lies.
+  void SetBias(const void* bias) const {
+    Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
 
  private:
   static cublasOperation_t Transposition(bool transposed) {
     return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   }
   template <typename T>
-  void Set(cublasLtMatmulDescAttributes_t name, const T& value) {
+  void Set(cublasLtMatmulDescAttributes_t name, const T& value) const {
     lt_.Check(lt_.cublasLtMatmulDescSetAttribute(operation_, name, &value,
                                                  sizeof(value)),
               "cublasLtMatmulDescSetAttribute");
@@ -152,6 +168,7 @@ class MatmulCall : public DeviceCall {
   MatmulCall(const LibraryCall& call, const MatmulProblem& p,
              std::shared_ptr<const Handle> handle)
       : handle_(std::move(handle)),
+        has_bias_(p.bias),
         operation_(p),
         a_(p.operands, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k,
            p.lda, p.batch, p.stride_a),
@@ -164,14 +181,16 @@ class MatmulCall : public DeviceCall {
   void Enqueue(CUstream stream, void* const* args) const override {
     const float one = 1;
     const float zero = 0;
+    void* const* results = args + (has_bias_ ? 3 : 2);
+    if (has_bias_) operation_.SetBias(args[2]);
     const auto end =
-        reinterpret_cast<uintptr_t>(args[3]) + kMatmulWorkspaceAlignment - 1;
+        reinterpret_cast<uintptr_t>(results[1]) + kMatmulWorkspaceAlignment - 1;
     auto* workspace =
         reinterpret_cast<void*>(end - (end % kMatmulWorkspaceAlignment));
     const Cublaslt& lt = handle_->lt;
     lt.Check(lt.cublasLtMatmul(handle_->get(), operation_.get(), &one, args[1],
-                               a_.get(), args[0], b_.get(), &zero, args[2],
-                               c_.get(), args[2], c_.get(), &chosen_.algo,
+                               a_.get(), args[0], b_.get(), &zero, results[0],
+                               c_.get(), results[0], c_.get(), &chosen_.algo,
                                workspace, chosen_.workspaceSize, stream),
              "cublasLtMatmul");
   }
@@ -200,6 +219,7 @@ class MatmulCall : public DeviceCall {
   }
 
   std::shared_ptr<const Handle> handle_;
+  bool has_bias_;
   Operation operation_;
   Matrix a_, b_, c_;
   cublasLtMatmulHeuristicResult_t chosen_{};

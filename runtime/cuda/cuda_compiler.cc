@@ -35,6 +35,17 @@ codegen::LibraryCall ChannelsLast(const ir::Node& node) {
   return call;
 }
 
+// A product, with tensors as they lie, that cuBLASLt can be asked for.
+bool IsKnownMatmul(const ir::Node& node) {
+  codegen::LibraryCall call{.op = std::string(node.op_name()),
+                            .attrs = node.attrs()};
+  for (const ir::Value* input : node.inputs()) {
+    call.operands.push_back(input->type());
+  }
+  call.results.push_back(node.output()->type());
+  return DescribeMatmul(call).has_value();
+}
+
 bool IsConvolution(const ir::Attrs& attrs) { return attrs.Has("groups"); }
 bool IsPooling(const ir::Attrs& attrs) { return attrs.Has("window"); }
 
@@ -56,9 +67,10 @@ bool IsRearranged(const ir::Node& node) {
   return from.dtype != to.dtype || OrderOf(from) != OrderOf(to);
 }
 
-ir::LibraryCandidate AsTheyLie(const ir::Node& node) {
+ir::LibraryCandidate AsTheyLie(const ir::Node& node,
+                               std::string_view algorithm) {
   ir::LibraryCandidate candidate;
-  candidate.name = candidate.algorithm = ir::kGeneratedAlgorithm;
+  candidate.name = candidate.algorithm = algorithm;
   for (const ir::Value* input : node.inputs()) {
     candidate.operands.push_back(input->type().layout);
   }
@@ -75,7 +87,8 @@ CudaCompiler::CudaCompiler(ir::Target target)
 
 std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
     const ir::Node& node) const {
-  if (IsRearranged(node)) return {AsTheyLie(node)};
+  if (IsRearranged(node)) return {AsTheyLie(node, ir::kGeneratedAlgorithm)};
+  if (IsKnownMatmul(node)) return {AsTheyLie(node, "cublaslt")};
   if (!IsConvolution(node.attrs()) && !IsPooling(node.attrs())) return {};
   const codegen::LibraryCall call = ChannelsLast(node);
   ir::LibraryCandidate candidate;

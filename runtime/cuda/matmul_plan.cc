@@ -25,6 +25,17 @@ bool IsPlain(const TensorType& type) {
          type.rank() >= 2 && type.layout.is_row_major();
 }
 
+// cuBLASLt has no other bias: CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE.
+bool HasKnownBias(const LibraryCall& call) {
+  return call.operands.size() == 2 ||
+         call.operands[2].dtype == call.results[0].dtype;
+}
+
+std::string_view EpilogueName(const MatmulProblem& p) {
+  if (p.bias) return p.relu ? "relu_bias" : "bias";
+  return p.relu ? "relu" : "default";
+}
+
 // Rows or columns, the last two extents.
 int64_t Extent(const TensorType& type, bool columns) {
   return type.shape[type.rank() - (columns ? 1 : 2)];
@@ -44,7 +55,7 @@ std::optional<MatmulProblem> DescribeMatmul(const LibraryCall& call) {
   MatmulProblem p;
   p.batch = Matrices(c);
   if (!IsPlain(a) || !IsPlain(b) || !IsPlain(c) || a.dtype != b.dtype ||
-      Matrices(a) != p.batch || Matrices(b) != p.batch) {
+      Matrices(a) != p.batch || Matrices(b) != p.batch || !HasKnownBias(call)) {
     return std::nullopt;
   }
   p.transpose_a = call.attrs.Bool("transpose_b");
@@ -63,6 +74,8 @@ std::optional<MatmulProblem> DescribeMatmul(const LibraryCall& call) {
   p.stride_c = p.m * p.n;
   p.operands = a.dtype;
   p.result = c.dtype;
+  p.bias = call.operands.size() > 2;
+  p.relu = call.attrs.Bool("relu");
   return p;
 }
 
@@ -76,20 +89,21 @@ bool PrepareMatmul(LibraryCall& call) {
   const std::string compute = p->operands == DType::kF32 ? "tf32" : "f32";
   const auto op = [](bool transposed) { return transposed ? "T" : "N"; };
   call.implementation = fmt::format(
-      "cublaslt {}{} {} -> {}, {} arithmetic, algorithm at load",
+      "cublaslt {}{} {} -> {}{}{}, {} arithmetic, algorithm at load",
       op(p->transpose_a), op(p->transpose_b), ir::DTypeName(p->operands),
-      ir::DTypeName(p->result), compute);
+      ir::DTypeName(p->result), p->bias ? ", bias" : "",
+      p->relu ? ", ReLU" : "", compute);
   call.workspace_bytes = kWorkspace + kMatmulWorkspaceAlignment;
   call.plan = fmt::format(
       R"({{{}"m":{},"n":{},"k":{},"batch":{},)"
       R"("op_a":"{}","op_b":"{}","lda":{},"ldb":{},"ldc":{},)"
       R"("stride_a":{},"stride_b":{},"stride_c":{},)"
       R"("type_a":"{}","type_b":"{}","type_c":"{}","compute":"{}",)"
-      R"("workspace":{}}})",
+      R"("epilogue":"{}","workspace":{}}})",
       kPlanStart.substr(1), p->m, p->n, p->k, p->batch, op(p->transpose_a),
       op(p->transpose_b), p->lda, p->ldb, p->ldc, p->stride_a, p->stride_b,
       p->stride_c, ir::DTypeName(p->operands), ir::DTypeName(p->operands),
-      ir::DTypeName(p->result), compute, kWorkspace);
+      ir::DTypeName(p->result), compute, EpilogueName(*p), kWorkspace);
   return true;
 }
 

@@ -21,9 +21,13 @@ struct MatmulProblem {
   int64_t lda = 0, ldb = 0, ldc = 0;  // leading dimensions, elements
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;
   ir::DType operands{}, result{};
+  // Of the result's rows here, columns in the call; in the result's dtype.
+  bool bias = false;
+  bool relu = false;  // after the bias
 };
 
-// Of a matmul of f16, bf16 or f32; nothing for any other call.
+// Of a matmul of f16, bf16 or f32, with a bias in the result's dtype, if any;
+// nothing for any other call.
 std::optional<MatmulProblem> DescribeMatmul(const codegen::LibraryCall& call);
 
 // Of LibraryCall::workspace_bytes, what an algorithm may take: the rest is for
@@ -33,7 +37,8 @@ int64_t MatmulWorkspace(const codegen::LibraryCall& call);
 
 // Fills in implementation, workspace_bytes and plan of what DescribeMatmul
 // knows; false, with the call as it was, for any other. The plan is the problem
-// as JSON, with "N" or "T" of op_a and op_b; compute is "tf32" for f32.
+// as JSON, with "N" or "T" of op_a and op_b; compute is "tf32" for f32,
+// epilogue "default", "bias", "relu" or "relu_bias", as cuBLASLt calls them.
 bool PrepareMatmul(codegen::LibraryCall& call);
 
 // Whether PrepareMatmul made the call's plan.

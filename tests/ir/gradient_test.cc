@@ -138,6 +138,8 @@ Examples LibraryExamples() {
   }
   examples["matmul"].push_back(
       {{Random({2, 2, 3, 4}, 1), Random({2, 2, 4, 2}, 2)}, {}});
+  examples["matmul"].push_back(
+      {{Random({2, 3, 4}, 1), Random({2, 4, 5}, 2), Random({5}, 3)}, {}});
   examples["conv2d"] = {
       {{Random({2, 3, 4, 5}, 1), Random({2, 3, 3, 3}, 2), Random({2}, 3)},
        {{"pad", Ints{1, 1}}}},

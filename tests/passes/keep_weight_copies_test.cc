@@ -101,6 +101,28 @@ TEST_F(KeepWeightCopiesTest, ACastIsACopyInTheWeightsLayout) {
   })");
 }
 
+TEST_F(KeepWeightCopiesTest, BiasesHaveCopiesToo) {
+  Expect(R"(graph g {
+    %x = data : f16[2,3,1,1]
+    %w = data : f16[4,3,1,1]
+    %bias = bias : f32[4]
+    %c = cast(%bias) {dtype="f16"} : f16[4] @"c"
+    %y = conv2d(%x, %w, %c) : f16[2,4,1,1] @"c"
+    %n = neg(%bias) : f32[4] @"c"
+    return %y as "y", %n as "bias" -> %bias
+  })",
+         R"(graph g {
+    %x = data : f16[2,3,1,1]
+    %w = data : f16[4,3,1,1]
+    %bias = bias : f32[4]
+    %c = weight_copy {init="copy", of="bias", rounding="f16"} : f16[4]
+    %y = conv2d(%x, %w, %c) : f16[2,4,1,1] @"c"
+    %n = neg(%bias) : f32[4] @"c"
+    %nc = copy(%n) {layout="", result_dtype="f16"} : f16[4] @"c"
+    return %y as "y", %n as "bias" -> %bias, %nc as "copy.f16/bias" -> %c
+  })");
+}
+
 TEST_F(KeepWeightCopiesTest, ACopyIsWideWhereTheTargetMultipliesWide) {
   Expect(R"(graph g {
     %x = data : f32[2,3]

@@ -23,9 +23,15 @@ using cuda::CublasltCalls;
 using ir::DType;
 using ::testing::HasSubstr;
 
+struct Epilogue {
+  bool bias = false;
+  bool relu = false;
+};
+
 // [m,k] x [k,n], with leading batch dimensions.
 LibraryCall Call(DType operands, DType result, bool transpose_a = false,
-                 bool transpose_b = false, const ir::Shape& batch = {}) {
+                 bool transpose_b = false, const ir::Shape& batch = {},
+                 Epilogue epilogue = {}) {
   const auto type = [&](DType dtype, int64_t rows, int64_t columns,
                         bool transposed) {
     ir::Shape shape = batch;
@@ -37,9 +43,11 @@ LibraryCall Call(DType operands, DType result, bool transpose_a = false,
   call.op = "matmul";
   call.attrs = {{"transpose_a", transpose_a},
                 {"transpose_b", transpose_b},
-                {"result_dtype", std::string(ir::DTypeName(result))}};
+                {"result_dtype", std::string(ir::DTypeName(result))},
+                {"relu", epilogue.relu}};
   call.operands = {type(operands, 3, 5, transpose_a),
                    type(operands, 5, 4, transpose_b)};
+  if (epilogue.bias) call.operands.push_back({result, {4}, {}});
   call.results = {type(result, 3, 4, false)};
   EXPECT_TRUE(cuda::PrepareMatmul(call));
   return call;
@@ -78,6 +86,16 @@ class CublasltCallTest : public testing::Test {
     return bytes;
   }
 
+  void ExpectAsInterpreted(const LibraryCall& call) {
+    const auto args = Arguments(call);
+    const auto executable = device_->LoadCall(call);
+    stream_->Launch(*executable, args.data(), args.size());
+    const void* result = args[call.operands.size()];
+    const auto actual = Read(call.results[0], result);
+    RunLibraryCall(call, args.data());
+    EXPECT_EQ(actual, Read(call.results[0], result)) << codegen::Print(call);
+  }
+
   std::string RefusalOf(const LibraryCall& call) {
     try {
       device_->LoadCall(call);
@@ -100,15 +118,12 @@ TEST_F(CublasltCallTest, MultipliesAsTheInterpreterDoes) {
                                          {DType::kF32, DType::kF32}}) {
     for (int transposed = 0; transposed < 4; ++transposed) {
       for (const ir::Shape& batch : {ir::Shape{}, ir::Shape{2, 3}}) {
-        const LibraryCall call = Call(operands, result, (transposed & 1) != 0,
-                                      (transposed & 2) != 0, batch);
-        const auto args = Arguments(call);
-        const auto executable = device_->LoadCall(call);
-        stream_->Launch(*executable, args.data(), args.size());
-        const auto actual = Read(call.results[0], args[2]);
-        RunLibraryCall(call, args.data());
-        EXPECT_EQ(actual, Read(call.results[0], args[2]))
-            << codegen::Print(call);
+        for (int epilogue = 0; epilogue < 4; ++epilogue) {
+          ExpectAsInterpreted(
+              Call(operands, result, (transposed & 1) != 0,
+                   (transposed & 2) != 0, batch,
+                   {.bias = (epilogue & 1) != 0, .relu = (epilogue & 2) != 0}));
+        }
       }
     }
   }
@@ -131,6 +146,22 @@ TEST_F(CublasltCallTest, AlignsTheWorkspaceAndKeepsWithinIt) {
   EXPECT_GE(product.workspace, args[3]);
   EXPECT_LE(static_cast<const char*>(product.workspace) + limit,
             static_cast<const char*>(args[3]) + call.workspace_bytes);
+}
+
+// Its address is known when the product is enqueued; an algorithm for it is
+// asked for earlier, with an address that is as aligned as all are.
+TEST_F(CublasltCallTest, TellsWhereTheBiasLies) {
+  const LibraryCall call = Call(DType::kF16, DType::kF16, false, true, {},
+                                {.bias = true, .relu = true});
+  const auto executable = device_->LoadCall(call);
+  EXPECT_EQ(cublaslt_.bias_alignment, codegen::kBufferAlignment);
+  for (int launch = 0; launch < 2; ++launch) {
+    const auto args = Arguments(call);
+    stream_->Launch(*executable, args.data(), args.size());
+    stream_->Synchronize();
+    EXPECT_EQ(cublaslt_.products.back().bias, args[2]);
+    EXPECT_TRUE(cublaslt_.products.back().relu);
+  }
 }
 
 TEST_F(CublasltCallTest, LeavesOtherCallsAlone) {

@@ -56,7 +56,7 @@ struct Product {
 };
 
 Product MakeProduct(bool transpose_a, bool transpose_b, ir::Shape batch,
-                    DType dtype, DType result) {
+                    DType dtype, DType result, bool relu = false) {
   Product product;
   const auto shape = [&](int64_t rows, int64_t columns, bool transpose) {
     ir::Shape s = batch;
@@ -68,7 +68,8 @@ Product MakeProduct(bool transpose_a, bool transpose_b, ir::Shape batch,
   call.op = "matmul";
   call.attrs = {{"transpose_a", transpose_a},
                 {"transpose_b", transpose_b},
-                {"result_dtype", std::string(ir::DTypeName(result))}};
+                {"result_dtype", std::string(ir::DTypeName(result))},
+                {"relu", relu}};
   call.operands = {{dtype, shape(3, 5, transpose_a), {}},
                    {dtype, shape(5, 4, transpose_b), {}}};
   std::vector<ir::Value*> inputs;
@@ -128,9 +129,36 @@ TEST(MatmulPlanTest, NamesTypesArithmeticAndWorkspace) {
   EXPECT_EQ(plan.at("workspace"), int64_t{32} << 20);
   EXPECT_EQ(prepared(DType::kF32, DType::kF32).implementation,
             "cublaslt TN f32 -> f32, tf32 arithmetic, algorithm at load");
+  EXPECT_EQ(plan.at("epilogue"), "default");
   const LibraryCall wide = prepared(DType::kF64, DType::kF64);
   EXPECT_EQ(wide.implementation, "unchosen");
   EXPECT_EQ(wide.plan, "");
+}
+
+TEST(MatmulPlanTest, NamesTheEpilogue) {
+  const auto compiler = Compiler();
+  const auto prepared = [&](DType result, DType bias, bool relu) {
+    LibraryCall call =
+        MakeProduct(false, true, {}, DType::kF16, result, relu).call;
+    call.operands.push_back({bias, {4}, {}});
+    compiler->PrepareCall(call);
+    return call;
+  };
+  const LibraryCall both = prepared(DType::kF16, DType::kF16, true);
+  EXPECT_EQ(both.implementation,
+            "cublaslt TN f16 -> f16, bias, ReLU, f32 arithmetic, algorithm at "
+            "load");
+  EXPECT_EQ(json::parse(both.plan).at("epilogue"), "relu_bias");
+  EXPECT_EQ(json::parse(prepared(DType::kF32, DType::kF32, false).plan)
+                .at("epilogue"),
+            "bias");
+  // The bias has the result's dtype.
+  EXPECT_EQ(prepared(DType::kF16, DType::kF32, false).implementation,
+            "unchosen");
+  LibraryCall relu =
+      MakeProduct(false, true, {}, DType::kF16, DType::kF16, true).call;
+  compiler->PrepareCall(relu);
+  EXPECT_EQ(json::parse(relu.plan).at("epilogue"), "relu");
 }
 
 }  // namespace

@@ -68,11 +68,13 @@ bool Fails(const char* function) { return State().fails == function; }
 // --- Products ----------------------------------------------------------------
 
 struct Matrix {
+  cudaDataType_t type;
   fusor::ir::DType dtype;
   int64_t rows, columns, leading, batch, stride;
 
   explicit Matrix(const Descriptor& d)
-      : dtype(d.type == CUDA_R_16F    ? fusor::ir::DType::kF16
+      : type(d.type),
+        dtype(d.type == CUDA_R_16F    ? fusor::ir::DType::kF16
               : d.type == CUDA_R_16BF ? fusor::ir::DType::kBF16
                                       : fusor::ir::DType::kF32),
         rows(d.rows),
@@ -111,6 +113,23 @@ struct Job {
     product.batch = c.batch;
     wide_ = a.dtype == fusor::ir::DType::kF32;
     compute_ = d.compute;
+    epilogue_ = d.Get(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
+    product.relu = (epilogue_ & CUBLASLT_EPILOGUE_RELU) != 0;
+    if ((epilogue_ & CUBLASLT_EPILOGUE_BIAS) == 0) return;
+    product.bias = reinterpret_cast<const void*>(
+        d.Get(CUBLASLT_MATMUL_DESC_BIAS_POINTER, 0));
+    bias_type_ = d.Get(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, -1);
+  }
+
+  // The bias is of the result's type, the only one there is.
+  bool HasSoundEpilogue() const {
+    const bool biased = (epilogue_ & CUBLASLT_EPILOGUE_BIAS) != 0;
+    const bool known = epilogue_ == CUBLASLT_EPILOGUE_DEFAULT ||
+                       epilogue_ == CUBLASLT_EPILOGUE_BIAS ||
+                       epilogue_ == CUBLASLT_EPILOGUE_RELU ||
+                       epilogue_ == CUBLASLT_EPILOGUE_RELU_BIAS;
+    return known && (!biased || (product.bias != nullptr &&
+                                 (bias_type_ == -1 || bias_type_ == c.type)));
   }
 
   bool IsSound() const {
@@ -119,7 +138,7 @@ struct Job {
            a.batch == c.batch && b.batch == c.batch &&
            (p.transpose_a ? a.columns : a.rows) == p.m &&
            (p.transpose_b ? b.rows : b.columns) == p.n &&
-           (p.transpose_b ? b.columns : b.rows) == p.k &&
+           (p.transpose_b ? b.columns : b.rows) == p.k && HasSoundEpilogue() &&
            compute_ ==
                (wide_ ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
   }
@@ -129,6 +148,10 @@ struct Job {
     const auto x = fusor::ir::LoadTensor(a.Memory(), p.a).data;
     const auto y = fusor::ir::LoadTensor(b.Memory(), p.b).data;
     fusor::ir::Tensor z = fusor::ir::LoadTensor(c.Memory(), p.c);
+    std::vector<double> bias(p.m, 0);
+    if (p.bias != nullptr) {
+      bias = fusor::ir::LoadTensor({c.dtype, {p.m}, {}}, p.bias).data;
+    }
     for (int64_t i = 0; i < p.batch; ++i) {
       for (int64_t m = 0; m < p.m; ++m) {
         for (int64_t n = 0; n < p.n; ++n) {
@@ -137,7 +160,8 @@ struct Job {
             sum += x[p.transpose_a ? a.At(i, k, m) : a.At(i, m, k)] *
                    y[p.transpose_b ? b.At(i, n, k) : b.At(i, k, n)];
           }
-          z.data[c.At(i, m, n)] = sum;
+          sum += bias[m];
+          z.data[c.At(i, m, n)] = p.relu && sum < 0 ? 0 : sum;
         }
       }
     }
@@ -150,6 +174,8 @@ struct Job {
  private:
   bool wide_ = false;
   cublasComputeType_t compute_{};
+  int64_t epilogue_ = 0;
+  int64_t bias_type_ = -1;
 };
 
 // Jobs of graphs run again: they live as long as the process.
@@ -248,11 +274,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
       !Job(operation, a, b, c).IsSound()) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
+  const auto bias =
+      reinterpret_cast<uintptr_t>(Job(operation, a, b, c).product.bias);
   const Descriptor& wanted = Of(preference);
   StandInCublaslt& state = State();
   state.workspace_limit =
       wanted.Get(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 0);
   state.alignment = wanted.Get(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 256);
+  // The largest power of two that divides it.
+  state.bias_alignment = static_cast<int64_t>(bias & (~bias + 1));
   *count = std::min(asked, static_cast<int>(state.algorithms.size()));
   for (int i = 0; i < *count; ++i) {
     const int64_t workspace = state.algorithms[i];

@@ -19,6 +19,8 @@ struct StandInCublaslt {
     const void* a = nullptr;
     const void* b = nullptr;
     const void* c = nullptr;
+    const void* bias = nullptr;  // of rows of the result; null: none
+    bool relu = false;           // applied last
     const void* workspace = nullptr;
     int algorithm = 0;  // as the heuristic has numbered it
   };
@@ -33,6 +35,7 @@ struct StandInCublaslt {
   // Asked for in the last heuristic.
   int64_t workspace_limit = 0;
   int64_t alignment = 0;
+  int64_t bias_alignment = 0;  // that the address told; 0: no bias
 };
 
 // Of the process; as new at each call. Loads the stand-in driver too.
