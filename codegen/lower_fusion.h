@@ -26,7 +26,8 @@ struct LoweredKernel {
   // The node's operands and results behind each kernel buffer that is not
   // scratch: one each, but for a "multi_tensor" fusion, where a buffer spans
   // several tensors that lie one after the other in this order, each padded to
-  // kBufferAlignment bytes; copies of weights are one each there, too.
+  // kBufferAlignment bytes; copies of weights are one each there, or span
+  // several tensors as well.
   std::vector<std::vector<int>> operand_spans;
   std::vector<std::vector<int>> result_spans;
 };

@@ -32,26 +32,29 @@ class UpdateLowering {
       : body_(*fusion.body()),
         target_(target),
         eager_(fusion.attrs().String("rounding") == "eager"),
+        copies_together_(fusion.attrs().Bool("copies_together")),
         tensors_(static_cast<size_t>(fusion.attrs().Int("tensors"))) {}
 
   LoweredKernel Lower() {
     CountClasses();
     CollectCopies();
-    AddBuffers();
     for (size_t first = 0; first < tensors_;) {
-      size_t last = first + 1;
-      while (copies_[first].empty() && last < tensors_ &&
-             copies_[last].empty()) {
-        ++last;
-      }
-      Append(Segment(first, last), first);
-      first = last;
+      runs_.push_back({first, EndOfRun(first)});
+      first = runs_.back().last;
     }
+    AddBuffers();
+    for (const Run& run : runs_) Append(Segment(run), run);
     NameSpans();
     return std::move(lowered_);
   }
 
  private:
+  // Tensors first to last - 1, which one phase goes over.
+  struct Run {
+    size_t first = 0;
+    size_t last = 0;
+  };
+
   static bool IsCopy(const Node* node) {
     return node != nullptr && node->op_name() == "copy";
   }
@@ -72,9 +75,8 @@ class UpdateLowering {
     results_ = results / tensors_;
     for (size_t t = 0; t < tensors_; ++t) {
       const ir::TensorType& type = body_.input(t)->type();
-      const int64_t unit = kBufferAlignment / DTypeSize(type.dtype);
       starts_.push_back(elements_);
-      elements_ += (type.num_elements() + unit - 1) / unit * unit;
+      elements_ += PaddedElements(t, type.dtype);
     }
   }
 
@@ -94,6 +96,49 @@ class UpdateLowering {
     }
   }
 
+  // Elements of the tensor with what pads them, in its dtype or in another.
+  int64_t PaddedElements(size_t t, ir::DType dtype) const {
+    const int64_t unit = kBufferAlignment / DTypeSize(dtype);
+    return (body_.input(t)->type().num_elements() + unit - 1) / unit * unit;
+  }
+
+  // Whether a loop that runs on from the tensor's elements, and what pads them,
+  // into the next tensor's does so in the copies, too.
+  bool KeepsStep(size_t t) const {
+    const ir::TensorType& type = body_.input(t)->type();
+    return std::all_of(copies_[t].begin(), copies_[t].end(),
+                       [&](const Copy& copy) {
+                         return copy.type.layout == type.layout &&
+                                PaddedElements(t, copy.type.dtype) ==
+                                    PaddedElements(t, type.dtype);
+                       });
+  }
+
+  bool HaveAlikeCopies(size_t a, size_t b) const {
+    return std::equal(copies_[a].begin(), copies_[a].end(), copies_[b].begin(),
+                      copies_[b].end(), [](const Copy& x, const Copy& y) {
+                        return x.dtypes == y.dtypes;
+                      });
+  }
+
+  // Behind the tensors that have no copies, or such as lie like those of the
+  // first: in the order of their tensors, and one after the other.
+  size_t EndOfRun(size_t first) const {
+    size_t last = first + 1;
+    while (last < tensors_ && KeepsStep(last - 1) &&
+           HaveAlikeCopies(first, last) &&
+           (copies_[first].empty() || (copies_together_ && InOrder(last)))) {
+      ++last;
+    }
+    return last;
+  }
+
+  bool InOrder(size_t t) const {
+    std::vector<ir::TensorType> types;
+    for (const Copy& copy : copies_[t]) types.push_back(copy.type);
+    return SameOrder(body_.input(t)->type(), types);
+  }
+
   void AddBuffers() {
     const auto add = [&](const Value* value, int64_t elements, bool written) {
       lowered_.kernel.buffers.push_back(
@@ -108,10 +153,27 @@ class UpdateLowering {
     for (size_t r = 0; r < results_; ++r) {
       add(body_.outputs()[r * tensors_].value, elements_, true);
     }
-    for (size_t o = results_ * tensors_; o < body_.outputs().size(); ++o) {
-      const Value* value = body_.outputs()[o].value;
-      add(value, value->type().num_elements(), true);
+    for (const Run& run : runs_) {
+      for (size_t c = 0; c < copies_[run.first].size(); ++c) {
+        std::vector<int> span;
+        for (size_t t = run.first; t < run.last; ++t) {
+          span.push_back(copies_[t][c].output);
+        }
+        const Value* first = body_.outputs()[span[0]].value;
+        copy_buffers_[span[0]] =
+            static_cast<int>(lowered_.kernel.buffers.size());
+        add(first,
+            span.size() == 1 ? first->type().num_elements() : Elements(run),
+            true);
+        copy_spans_.push_back(std::move(span));
+      }
     }
+  }
+
+  // From the first of the run to what follows its last.
+  int64_t Elements(const Run& run) const {
+    return (run.last < tensors_ ? starts_[run.last] : elements_) -
+           starts_[run.first];
   }
 
   // The chain of tensor `t`, and its copies: of flat tensors of that length, or
@@ -167,15 +229,16 @@ class UpdateLowering {
     return graph;
   }
 
-  // The kernel of tensors first to last - 1, as one if they have no copies.
-  LoweredKernel Segment(size_t first, size_t last) const {
+  // The kernel of a run, as of one tensor.
+  LoweredKernel Segment(const Run& run) const {
+    const size_t first = run.first;
     const ir::TensorType& type = body_.input(first)->type();
     const std::vector<Copy>& copies = copies_[first];
     if (copies.empty()) {
-      const int64_t end = last < tensors_ ? starts_[last] : elements_;
-      return LowerBody(*Chain(first, end - starts_[first]), target_, eager_);
+      return LowerBody(*Chain(first, Elements(run)), target_, eager_);
     }
-    const int64_t elements = type.num_elements();
+    const int64_t elements =
+        run.last - run.first == 1 ? type.num_elements() : Elements(run);
     std::vector<ir::TensorType> types;
     for (const Copy& copy : copies) types.push_back(copy.type);
     const auto lanes = target_.vector_bytes / 4;
@@ -224,7 +287,8 @@ class UpdateLowering {
   }
 
   // Puts a segment's phases behind those that there are.
-  void Append(LoweredKernel segment, size_t first) {
+  void Append(LoweredKernel segment, const Run& run) {
+    const size_t first = run.first;
     Kernel& kernel = lowered_.kernel;
     Kernel& part = segment.kernel;
     if (kernel.phases.empty()) {
@@ -250,8 +314,7 @@ class UpdateLowering {
           {static_cast<int>(b), scalar ? 0 : starts_[first]});
     }
     for (const Copy& copy : copies_[first]) {
-      moves.buffers.push_back(
-          {static_cast<int>(spans - results_ * tensors_) + copy.output, 0});
+      moves.buffers.push_back({copy_buffers_.at(copy.output), 0});
     }
     kernel.axes.insert(kernel.axes.end(), part.axes.begin(), part.axes.end());
     kernel.registers.insert(kernel.registers.end(), part.registers.begin(),
@@ -330,9 +393,8 @@ class UpdateLowering {
     for (size_t r = 0; r < results_; ++r) {
       lowered_.result_spans.push_back(span(r * tensors_, tensors_));
     }
-    for (size_t o = results_ * tensors_; o < body_.outputs().size(); ++o) {
-      lowered_.result_spans.push_back(span(o, 1));
-    }
+    lowered_.result_spans.insert(lowered_.result_spans.end(),
+                                 copy_spans_.begin(), copy_spans_.end());
     // Whole spans alias: tensor for tensor.
     const auto tensors = static_cast<int>(tensors_);
     for (const LoweredKernel::Alias& alias : in_place_) {
@@ -346,13 +408,17 @@ class UpdateLowering {
   const ir::Graph& body_;
   const ir::Target& target_;
   const bool eager_;
+  const bool copies_together_;
   const size_t tensors_;
   size_t classes_ = 0;           // of tensor operands; scalars follow
   size_t chain_ = 0;             // nodes of one tensor, without copies
   size_t results_ = 0;           // of one tensor, without copies
   int64_t elements_ = 0;         // of all tensors, with what pads them
   std::vector<int64_t> starts_;  // tensor -> its first element
-  std::vector<std::vector<Copy>> copies_;       // of each tensor
+  std::vector<std::vector<Copy>> copies_;  // of each tensor
+  std::vector<Run> runs_;
+  std::vector<std::vector<int>> copy_spans_;    // outputs of the body
+  std::unordered_map<int, int> copy_buffers_;   // of the first output of a span
   std::vector<LoweredKernel::Alias> in_place_;  // classes, not tensors
   LoweredKernel lowered_;
 };

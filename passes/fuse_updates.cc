@@ -109,6 +109,14 @@ int64_t OffsetOf(const Graph& graph, const Value* result,
   return -1;
 }
 
+// Whether the state that `b` replaces lies right behind that of `a`.
+bool Follows(const Graph& graph, const Value* a, const Value* b,
+             const std::map<std::string, StatePlace>& places) {
+  const int64_t bytes = a->type().num_bytes();
+  const int64_t padded = (bytes + kPlaceBytes - 1) / kPlaceBytes * kPlaceBytes;
+  return OffsetOf(graph, b, places) == OffsetOf(graph, a, places) + padded;
+}
+
 // The updates in the order of their state, cut where it has gaps.
 std::vector<std::vector<Node*>> LyingTogether(
     const Graph& graph, const std::vector<Node*>& updates,
@@ -120,12 +128,7 @@ std::vector<std::vector<Node*>> LyingTogether(
   }
   const auto follows = [&](const Node& a, const Node& b) {
     for (size_t r = 0; r < a.num_outputs(); ++r) {
-      const int64_t bytes = a.output(r)->type().num_bytes();
-      const int64_t end = (bytes + kPlaceBytes - 1) / kPlaceBytes * kPlaceBytes;
-      if (OffsetOf(graph, b.output(r), places) !=
-          OffsetOf(graph, a.output(r), places) + end) {
-        return false;
-      }
+      if (!Follows(graph, a.output(r), b.output(r), places)) return false;
     }
     return true;
   };
@@ -137,6 +140,26 @@ std::vector<std::vector<Node*>> LyingTogether(
     runs.back().push_back(node);
   }
   return runs;
+}
+
+// Whether the copies of the members' results lie as the members do: the first
+// copies one after the other, the second ones, ..
+bool CopiesLieTogether(const Graph& graph, const std::vector<Node*>& members,
+                       const WeightCopies& copies,
+                       const std::map<std::string, StatePlace>& places) {
+  if (places.empty()) return true;
+  std::vector<const Value*> before;
+  for (const Node* member : members) {
+    std::vector<const Value*> kept;
+    for (const Node* copy : copies.Of(*member)) {
+      if (copies.IsKept(copy->output())) kept.push_back(copy->output());
+    }
+    for (size_t c = 0; c < std::min(before.size(), kept.size()); ++c) {
+      if (!Follows(graph, before[c], kept[c], places)) return false;
+    }
+    before = std::move(kept);
+  }
+  return true;
 }
 
 // The chain without shapes; scalars by name, since they must be the same ones.
@@ -191,7 +214,8 @@ std::unordered_map<const Node*, int> NumberBuckets(const Graph& graph) {
 }
 
 Node* Join(Graph& graph, const std::vector<Node*>& members,
-           const WeightCopies& copies) {
+           const WeightCopies& copies,
+           const std::map<std::string, StatePlace>& places) {
   const Node& first = *members[0];
   auto body = std::make_unique<Graph>("updates");
   std::vector<Value*> operands;
@@ -231,13 +255,15 @@ Node* Join(Graph& graph, const std::vector<Node*>& members,
       results.push_back(members[m]->output(r));
     }
   }
+  const bool together = CopiesLieTogether(graph, members, copies, places);
   UpdateCopies copied = AddCopies(copies, members, maps, *body);
   results.insert(results.end(), copied.kept.begin(), copied.kept.end());
   Node* joined = graph.AddNode(
       "fusion", operands,
       {{"kind", std::string("multi_tensor")},
        {"rounding", first.attrs().String("rounding")},
-       {"tensors", static_cast<int64_t>(members.size())}},
+       {"tensors", static_cast<int64_t>(members.size())},
+       {"copies_together", together && !copied.kept.empty()}},
       {"optimizer", first.location().source}, nullptr, std::move(body));
   std::vector<std::string> names;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -422,7 +448,7 @@ bool FuseUpdates(Graph& graph, PassContext& context) {
       if (made > 0) {
         context.counters()["weight_repacks"] -= static_cast<int64_t>(made);
       }
-      joined.push_back(Join(graph, members, copies));
+      joined.push_back(Join(graph, members, copies, options.state_places));
     }
   }
   if (joined.empty()) return false;

@@ -107,10 +107,13 @@ std::vector<OpDef> MakeOps() {
   fusion.max_inputs = -1;
   fusion.layout = LayoutRule::kSame;
   // kind: "loop", or "multi_tensor" for equal chains over `tensors` tensors.
+  // copies_together: copies of their results may lie in memory as they do, the
+  // first copy of each, the second, ..
   // rounding: "fast", or "eager" for rounding at every op of the body.
   fusion.attrs = {{"kind", std::string("loop")},
                   {"rounding", std::string("fast")},
-                  {"tensors", int64_t{1}}};
+                  {"tensors", int64_t{1}},
+                  {"copies_together", false}};
   fusion.has_body = true;
   return {all_reduce, all_gather, reduce_scatter, fusion};
 }

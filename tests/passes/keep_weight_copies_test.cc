@@ -226,7 +226,7 @@ TEST_F(KeepWeightCopiesTest, TheUpdateWritesThemInItsLaunch) {
     %b = weight_copy {init="copy", of="w", rounding="bf16"} : bf16[16,16,1,1]{BAcd8a16b2a}
     %y = conv2d(%x, %f) : bf16[1,16,1,1] @"c"
     %z = conv2d_grad_input(%y, %b) {input_shape=[1,16,1,1]} : bf16[1,16,1,1] @"c"
-    %n, %nf, %nb = fusion(%w, %g) {kind="multi_tensor"} : f32[16,16,1,1]{ABcd16b16a}, bf16[16,16,1,1]{ABcd8b16a2b}, bf16[16,16,1,1]{BAcd8a16b2a} @"optimizer" graph updates {
+    %n, %nf, %nb = fusion(%w, %g) {copies_together=true, kind="multi_tensor"} : f32[16,16,1,1]{ABcd16b16a}, bf16[16,16,1,1]{ABcd8b16a2b}, bf16[16,16,1,1]{BAcd8a16b2a} @"optimizer" graph updates {
       %p = data : f32[16,16,1,1]{ABcd16b16a}
       %q = data : f32[16,16,1,1]{ABcd16b16a}
       %m = sub(%p, %q) : f32[16,16,1,1]{ABcd16b16a} @"c"
