@@ -12,12 +12,16 @@ namespace {
 
 using ir::Node;
 
-constexpr char kDeclined[] = "none";  // instead of an engine
-
 bool FitsLayouts(const Node& node, const Node& old,
                  const ir::LibraryCandidate& candidate) {
   for (size_t i = 0; i < node.num_inputs(); ++i) {
     if (node.input(i)->type().layout != candidate.operands[i]) return false;
+  }
+  for (size_t i = 1; i < node.num_outputs(); ++i) {
+    const bool stored = node.output(i)->type().rank() == 4;  // what it has read
+    if (stored && candidate.results[i] != node.input(0)->type().layout) {
+      return false;
+    }
   }
   return candidate.results[0] == old.output()->type().layout;
 }

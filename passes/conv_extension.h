@@ -21,9 +21,12 @@ struct ExtendedConv {
   bool wanted = true;        // by the options, or by choices
 };
 
+// What choices name instead of an engine.
+inline constexpr char kDeclined[] = "none";
+
 // Adds it before `before`, with the target's candidate and its layouts. Choices
-// that name an engine for its problem want it, the name "none" declines it; of
-// other problems `wanted` decides. Not made where the target has none in the
+// that name an engine for its problem want it, kDeclined declines it; of other
+// problems `wanted` decides. Not made where the target has none in the
 // layouts at hand. Throws kGraph as ChooseCandidate does.
 ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
                                const ConvExtension& extension, ir::Node* before,

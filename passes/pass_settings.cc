@@ -13,7 +13,7 @@ namespace fusor::passes {
 namespace {
 
 constexpr std::string_view kNormLowerings[] = {
-    "separate", "kernels", "statistics", "gradients", "prologues"};
+    "separate", "kernels", "statistics", "gradients", "prologues", "joins"};
 
 std::string Names(const std::set<std::string>& names) {
   if (names.empty()) return "none";

@@ -7,7 +7,7 @@
 
 namespace fusor::passes {
 
-// "separate", "kernels", "statistics", "gradients", "prologues".
+// "separate", "kernels", "statistics", "gradients", "prologues", "joins".
 std::string_view NormLoweringName(NormLowering lowering);
 // Throws kUsage for other words.
 NormLowering ParseNormLowering(std::string_view name);

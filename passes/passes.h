@@ -79,6 +79,9 @@ enum class NormLowering {
   // With a ReLU and without an addition it is applied by the convolutions that
   // read it, and stored nowhere.
   kPrologues,
+  // With a ReLU and an addition it is applied by a convolution that reads it,
+  // which stores it for the others.
+  kJoins,
 };
 
 // What a state store that programs share has decided about one of its tensors.
@@ -293,9 +296,9 @@ bool KeepWeightCopies(ir::Graph& graph, PassContext& context);
 
 // Lets convolutions compute what PassOptions::norm_lowering says of the
 // normalisations beside them, where the target's candidates have it in the
-// layouts at hand. Counts conv_statistics and, where it says so, conv_norm_grad
-// and conv_norm_prologue. Throws kGraph when there are such places, but the
-// target has it in none of them.
+// layouts at hand. Counts conv_statistics and, where it says so,
+// conv_norm_grad, conv_norm_prologue and conv_norm_join. Throws kGraph when
+// there are such places, but the target has it in none of them.
 bool FuseConvNorm(ir::Graph& graph, PassContext& context);
 
 // Replaces batch_norm_train and batch_norm_grad by reductions and elementwise

@@ -77,7 +77,7 @@ DType ResultDType(const TensorType& operand, const Attrs& attrs) {
 std::vector<TensorType> InferConv(Types in, const Attrs& attrs) {
   CheckFloats(in.first(2));
   const Shape shape = ConvShape(in[0].shape, in[1].shape, attrs);
-  CheckPrologue(in, attrs);
+  CheckPrologue(in, attrs, false);
   if (in.size() == 3) {
     FUSOR_CHECK(in[2].shape == Shape{shape[1]} && IsFloat(in[2].dtype), kGraph,
                 "expected a floating bias of {} elements", shape[1]);
@@ -86,6 +86,7 @@ std::vector<TensorType> InferConv(Types in, const Attrs& attrs) {
               "expected 2 or 3 operands, got {}", in.size());
   std::vector<TensorType> results{{ResultDType(in[0], attrs), shape, {}}};
   if (attrs.Bool("statistics")) AddStatistics(results);
+  if (StoresPrologue(attrs)) results.push_back({in[0].dtype, in[0].shape, {}});
   return results;
 }
 
@@ -103,7 +104,7 @@ std::vector<TensorType> InferGradInput(Types in, const Attrs& attrs) {
 std::vector<TensorType> InferGradWeight(Types in, const Attrs& attrs) {
   CheckFloats(in.first(2));
   const Shape& shape = attrs.Ints("weight_shape");
-  CheckPrologue(in, attrs);
+  CheckPrologue(in, attrs, true);
   FUSOR_CHECK(in.size() == 2 || HasPrologue(attrs), kGraph,
               "expected 2 operands, got {}", in.size());
   FUSOR_CHECK(ConvShape(in[0].shape, shape, attrs) == in[1].shape, kGraph,
@@ -167,11 +168,15 @@ std::vector<OpDef> MakeOps() {
   conv.name = "conv2d";
   conv.summary =
       "x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O]? -> [N,O,H',W'], "
-      "[sum, sum of squares, f32 [O]: statistics]; relu applied last where "
-      "set; prologue \"norm\": scale, bias [C] for bias, of relu(x * scale + "
-      "bias); accumulated wide, rounded to result_dtype";
+      "[sum, sum of squares, f32 [O]: statistics], [what it reads: join, "
+      "dual]; "
+      "relu applied last where set; prologue \"norm\": scale, bias [C] for "
+      "bias, of relu(x * scale + bias); \"join\": and r, .. + r); \"dual\": "
+      "and "
+      "x2, scale2, bias2, .. + x2 * scale2 + bias2); accumulated wide, rounded "
+      "to result_dtype";
   conv.min_inputs = 2;
-  conv.max_inputs = 4;
+  conv.max_inputs = 7;
   conv.fusion = FusionKind::kLibrary;
   conv.precision = PrecisionRule::kAllow;
   conv.layout = LayoutRule::kChosen;

@@ -110,6 +110,7 @@ void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode) {
   }
   FromChannelsLast(y, *out[0]);
   if (node.attrs().Bool("statistics")) EvalStatistics(out, mode);
+  if (StoresPrologue(node.attrs())) out.back()->data = std::move(held.data);
 }
 
 // dx[pixel] += dy[pixel'] W[tap]^T for each tap.

@@ -79,13 +79,28 @@ bool HasPrologue(const Attrs& attrs) {
   return !attrs.String("prologue").empty();
 }
 
-void CheckPrologue(Types in, const Attrs& attrs) {
+bool StoresPrologue(const Attrs& attrs) {
+  return HasPrologue(attrs) && attrs.String("prologue") != "norm";
+}
+
+void CheckPrologue(Types in, const Attrs& attrs, bool gradient) {
   if (!HasPrologue(attrs)) return;
-  FUSOR_CHECK(attrs.String("prologue") == "norm", kGraph,
-              "prologue {}: expected norm", attrs.String("prologue"));
-  FUSOR_CHECK(in.size() == 4, kGraph,
-              "prologue norm: expected 4 operands, got {}", in.size());
-  CheckVectors(in.subspan(2), in[0].shape[1]);
+  const std::string& kind = attrs.String("prologue");
+  const bool join = kind == "join" && !gradient;
+  const bool dual = kind == "dual" && !gradient;
+  FUSOR_CHECK(kind == "norm" || join || dual, kGraph,
+              "prologue {}: expected norm{}", kind,
+              gradient ? "" : ", join or dual");
+  const size_t expected = dual ? 7 : join ? 5 : 4;
+  FUSOR_CHECK(in.size() == expected, kGraph,
+              "prologue {}: expected {} operands, got {}", kind, expected,
+              in.size());
+  CheckVectors(in.subspan(2, 2), in[0].shape[1]);
+  if (!join && !dual) return;
+  FUSOR_CHECK(in[4].shape == in[0].shape && in[4].dtype == in[0].dtype, kGraph,
+              "prologue {}: expected operand 4 to have the first one's type",
+              kind);
+  CheckVectors(in.subspan(5), in[0].shape[1]);
 }
 
 const Tensor& EvalPrologue(const Node& node, EvalInputs in, EvalMode mode,
@@ -93,7 +108,11 @@ const Tensor& EvalPrologue(const Node& node, EvalInputs in, EvalMode mode,
   if (!HasPrologue(node.attrs())) return *in[0];
   held = *in[0];
   ForEachElement(held, [&](size_t i, size_t c) {
-    const double y = held.data[i] * in[2]->data[c] + in[3]->data[c];
+    double y = held.data[i] * in[2]->data[c] + in[3]->data[c];
+    if (in.size() == 5) y += in[4]->data[i];
+    if (in.size() == 7) {
+      y += in[4]->data[i] * in[5]->data[c] + in[6]->data[c];
+    }
     held.data[i] = y < 0 ? 0 : Round(held.type, mode, y);
   });
   return held;

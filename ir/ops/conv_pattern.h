@@ -13,9 +13,15 @@ namespace fusor::ir {
 
 // prologue "norm": two operands, scale and bias of x's channels, after x and
 // the other tensor: the convolution reads relu(x * scale + bias), rounded to
-// x's dtype, in place of x.
+// x's dtype, in place of x. "join": and a tensor like x, which is added before
+// the ReLU; "dual": and another x with scale and bias, whose x * scale + bias
+// is added. With these two what the convolution reads is its last result.
 bool HasPrologue(const Attrs& attrs);
-void CheckPrologue(std::span<const TensorType> in, const Attrs& attrs);
+bool StoresPrologue(const Attrs& attrs);
+// Throws kGraph where operands or prologue are none of these; of a gradient
+// "norm" alone.
+void CheckPrologue(std::span<const TensorType> in, const Attrs& attrs,
+                   bool gradient);
 // What the convolution reads; `held` keeps it.
 const Tensor& EvalPrologue(const Node& node, EvalInputs in, EvalMode mode,
                            Tensor& held);

@@ -77,6 +77,12 @@ class Pattern {
     return Op(CUDNN_POINTWISE_ADD, scaled, bias, type);
   }
 
+  // Whether what the convolution reads instead of x is the last result.
+  bool StoresInput() const {
+    const std::string kind = TextOf(call_, "prologue");
+    return kind == "join" || kind == "dual";
+  }
+
   // What the convolution reads instead of x.
   Tensor Prologue(Tensor x, const ir::TensorType& type) {
     const std::string kind = TextOf(call_, "prologue");
@@ -94,7 +100,9 @@ class Pattern {
       y = Op(CUDNN_POINTWISE_ADD, y,
              ScaleBias(other, other_scale, Operand(), type), type);
     }
-    const Tensor activation = kind == "norm" ? graph_.Virtual(type) : Result();
+    FUSOR_CHECK(!results_.empty(), kGraph, "cuDNN: {}: no results", call_.op);
+    const Tensor activation =
+        StoresInput() ? results_.back() : graph_.Virtual(type);
     graph_.Relu(y, activation);
     return activation;
   }
@@ -116,14 +124,18 @@ class Pattern {
       value = sum;
     }
     if (relu) graph_.Relu(value, y);
-    if (!IsSet(call_, "statistics")) return;
-    const Tensor sum = Result();
-    graph_.Statistics(y, sum, Result());
+    if (IsSet(call_, "statistics")) {
+      const Tensor sum = Result();
+      graph_.Statistics(y, sum, Result());
+    }
+    if (StoresInput()) Result();
   }
 
   void GradWeight() {
     const Tensor x = Operand();
     const Tensor dy = Operand();
+    FUSOR_CHECK(!StoresInput(), kGraph, "cuDNN: {}: prologue \"{}\"", call_.op,
+                TextOf(call_, "prologue"));
     const Tensor input = Prologue(x, call_.operands[0]);
     graph_.Convolve(ConvKind::kGradWeight, call_.attrs, input, Result(), dy);
   }

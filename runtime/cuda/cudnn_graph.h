@@ -69,11 +69,11 @@ class CudnnGraph {
 //   conv2d              prologue "norm": + scale, bias: x is relu(x * scale +
 //                         bias)
 //                       prologue "join": + scale, bias, shortcut: x is
-//                         relu(x * scale + bias + shortcut), the first result
+//                         relu(x * scale + bias + shortcut), the last result
 //                       prologue "dual": + scale, bias, x2, scale2, bias2: x is
 //                         relu(x * scale + bias + x2 * scale2 + bias2), the
-//                         first result
-//                       statistics true: results sum, sum of squares at the end
+//                         last result
+//                       statistics true: results sum, sum of squares after y
 //   conv2d_grad_weight  prologue "norm", as above
 //   conv2d_grad_input   accumulate true: + operand that is added, in place of
 //                         the result, by the convolution itself

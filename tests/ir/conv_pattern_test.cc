@@ -143,6 +143,50 @@ TEST_F(ConvPatternTest, ReadsANormalisation) {
   Check();
 }
 
+class JoinPatternTest : public ConvPatternTest,
+                        public testing::WithParamInterface<std::string> {};
+
+TEST_P(JoinPatternTest, ReadsAndStoresAJoin) {
+  Value* x = Image();
+  Value* w = In({6, 3, 3, 3});
+  Value* other = Image();
+  std::vector<Value*> operands{x, w, Vector(), Vector(), other};
+  Value* sum = Scaled(x, operands[2], operands[3]);
+  if (GetParam() == "dual") {
+    operands.insert(operands.end(), {Vector(), Vector()});
+    other = Scaled(other, operands[5], operands[6]);
+  }
+  Value* read = b_.Relu(b_.Plus(sum, other));
+  const Node* node =
+      b_.Add("conv2d", operands,
+             With(kPad, {{"prologue", GetParam()}, {"statistics", true}}));
+  Value* z = b_.Add("conv2d", {read, w}, kPad)->output();
+  ASSERT_EQ(node->num_outputs(), 4u);
+  EXPECT_EQ(node->output(3)->type(), x->type());
+  ExpectEqual(node->output(0), z);
+  ExpectEqual(node->output(1), b_.ReduceSum(z, {0, 2, 3}));
+  ExpectEqual(node->output(3), read);
+  const Node* bare =
+      b_.Add("conv2d", operands, With(kPad, {{"prologue", GetParam()}}));
+  ASSERT_EQ(bare->num_outputs(), 2u);
+  ExpectEqual(bare->output(1), read);
+  Check();
+}
+
+INSTANTIATE_TEST_SUITE_P(Joins, JoinPatternTest,
+                         testing::Values("join", "dual"),
+                         [](const auto& kind) { return kind.param; });
+
+TEST_F(NarrowConvPatternTest, ReadsWhatItStores) {
+  Value* x = Image();
+  Value* w = In({6, 3, 3, 3});
+  const Node* node = b_.Add("conv2d", {x, w, Vector(), Vector(), Image()},
+                            With(kPad, {{"prologue", std::string("join")}}));
+  ExpectEqual(node->output(0),
+              b_.Add("conv2d", {node->output(1), w}, kPad)->output(), 0);
+  Check(EvalMode::kTyped);
+}
+
 // A normalisation as a data gradient takes it.
 struct Norm {
   Value* x;
@@ -255,7 +299,20 @@ TEST_F(ConvPatternTest, RefusesWhatDoesNotFit) {
               HasSubstr("expected 2 or 3 operands, got 4"));
   EXPECT_THAT(Refusal("conv2d", {x, w, v, v},
                       With(kPad, {{"prologue", std::string("both")}})),
-              HasSubstr("prologue both: expected norm"));
+              HasSubstr("prologue both: expected norm, join or dual"));
+  const Attrs join = With(kPad, {{"prologue", std::string("join")}});
+  EXPECT_THAT(Refusal("conv2d", {x, w, v, v}, join),
+              HasSubstr("prologue join: expected 5 operands, got 4"));
+  EXPECT_THAT(Refusal("conv2d", {x, w, v, v, dy}, join),
+              HasSubstr("prologue join: expected operand 4 to have the first "
+                        "one's type"));
+  EXPECT_THAT(Refusal("conv2d", {x, w, v, v, x, v, In({6})},
+                      With(kPad, {{"prologue", std::string("dual")}})),
+              HasSubstr("expected vectors of 3 channels"));
+  EXPECT_THAT(
+      Refusal("conv2d_grad_weight", {x, dy, v, v},
+              With(join, {{"weight_shape", std::vector<int64_t>{6, 3, 3, 3}}})),
+      HasSubstr("prologue join: expected norm"));
   EXPECT_THAT(Refusal("conv2d_grad_input", {dy, w, x}, grad),
               HasSubstr("expected 2 operands, got 3"));
   EXPECT_THAT(

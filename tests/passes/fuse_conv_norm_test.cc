@@ -66,6 +66,18 @@ std::string Text(std::string_view statements) {
   return std::string(kInputs) + std::string(statements) + "\n}";
 }
 
+// Of mean %m and variance %v.
+constexpr char kAffine[] = R"(
+  %e = constant() {dtype="f32", shape=[4], value=[1e-05]} : f32[4] @"bn"
+  %ve = add(%v, %e) : f32[4] @"bn"
+  %rstd = rsqrt(%ve) : f32[4] @"bn"
+  %scale = mul(%gamma, %rstd) : f32[4] @"bn"
+  %ms = mul(%m, %scale) : f32[4] @"bn"
+  %shift = sub(%beta, %ms) : f32[4] @"bn"
+  %scale16 = cast(%scale) {dtype="f16"} : f16[4] @"bn"
+  %shift16 = cast(%shift) {dtype="f16"} : f16[4] @"bn"
+)";
+
 class FuseConvNormTest : public testing::Test {
  protected:
   bool Run(ir::Graph& graph, NormLowering lowering) {
@@ -152,14 +164,8 @@ TEST_F(FuseConvNormTest, AppliesANormalisationInItsReaders) {
       : f16[2,4,6,6], f32[4], f32[4] @"conv"
   %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
       : f16[2,4,6,6], f32[4], f32[4] @"bn"
-  %e = constant() {dtype="f32", shape=[4], value=[1e-05]} : f32[4] @"bn"
-  %ve = add(%v, %e) : f32[4] @"bn"
-  %rstd = rsqrt(%ve) : f32[4] @"bn"
-  %scale = mul(%gamma, %rstd) : f32[4] @"bn"
-  %ms = mul(%m, %scale) : f32[4] @"bn"
-  %shift = sub(%beta, %ms) : f32[4] @"bn"
-  %scale16 = cast(%scale) {dtype="f16"} : f16[4] @"bn"
-  %shift16 = cast(%shift) {dtype="f16"} : f16[4] @"bn"
+)" + std::string(kAffine) +
+                             R"(
   %z = conv2d(%c, %w2, %scale16, %shift16) {algorithm="fused", pad=[1,1],
       prologue="norm"} : f16[2,4,6,6] @"conv2"
   %dw = conv2d_grad_weight(%c, %dy, %scale16, %shift16) {algorithm="fused",
@@ -179,6 +185,99 @@ TEST_F(FuseConvNormTest, AppliesNothingThatOneReaderCannot) {
             "bn-lowering prologues: nvidia-h200 has no convolutions of this "
             "step with a normalisation of what they read: the library has no " +
                 target_.lacking + " in f16");
+}
+
+// The next block's shortcut and its weight gradient read what one convolution
+// stores.
+constexpr std::string_view kJoin = R"(
+  %y, %m, %v, %mask = batch_norm_train(%x, %gamma, %beta, %r)
+      {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
+      bool[2,4,6,6] @"bn"
+  %z = conv2d(%y, %w) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  %s = mul(%z, %y) : f16[2,4,6,6] @"shortcut"
+  %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain",
+      weight_shape=[4,4,1,1]} : f16[4,4,1,1] @"conv"
+  return %s as "s", %dw as "dw", %m as "m", %v as "v")";
+
+const std::string kJoined = R"(
+  %y.unread, %m, %v, %mask = batch_norm_train(%x, %gamma, %beta, %r)
+      {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
+      bool[2,4,6,6] @"bn"
+)" + std::string(kAffine) + R"(
+  %z, %y = conv2d(%x, %w, %scale16, %shift16, %r) {algorithm="fused",
+      prologue="join"} : f16[2,4,6,6], f16[2,4,6,6] @"conv"
+)";
+
+TEST_F(FuseConvNormTest, AppliesAJoinInTheConvolutionThatStoresIt) {
+  const auto graph = test::ParseOrDie(Text(kJoin));
+  EXPECT_TRUE(Run(*graph, NormLowering::kJoins));
+  test::ExpectSameGraph(Text(kJoined + R"(
+  %s = mul(%z, %y) : f16[2,4,6,6] @"shortcut"
+  %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain",
+      weight_shape=[4,4,1,1]} : f16[4,4,1,1] @"conv"
+  return %s as "s", %dw as "dw", %m as "m", %v as "v")"),
+                        *graph);
+  EXPECT_EQ(context_->counters().at("conv_norm_join"), 1);
+  EXPECT_EQ(graph->outputs()[0].value->producer()->input(1)->name(), "y");
+  ASSERT_EQ(context_->decisions().size(), 1u);
+  EXPECT_EQ(context_->decisions()[0].subject, "y");
+  EXPECT_EQ(context_->decisions()[0].reason, "applied and stored by fused");
+  EXPECT_EQ(context_->decisions()[0].location.path, "bn");
+  const auto less = test::ParseOrDie(Text(kJoin));
+  EXPECT_FALSE(Run(*less, NormLowering::kPrologues));
+}
+
+// A mask that a gradient reads is that of what is stored.
+TEST_F(FuseConvNormTest, MasksByWhatAJoinStores) {
+  std::string text(kJoin);
+  text += R"(, %mask as "mask")";
+  const auto graph = test::ParseOrDie(Text(text));
+  EXPECT_TRUE(Run(*graph, NormLowering::kJoins));
+  test::ExpectSameGraph(Text(kJoined + R"(
+  %zero = constant() {dtype="f16", shape=[2,4,6,6], value=[0]}
+      : f16[2,4,6,6] @"bn"
+  %positive = compare(%y, %zero) {direction="gt"} : bool[2,4,6,6] @"bn"
+  %s = mul(%z, %y) : f16[2,4,6,6] @"shortcut"
+  %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain",
+      weight_shape=[4,4,1,1]} : f16[4,4,1,1] @"conv"
+  return %s as "s", %dw as "dw", %m as "m", %v as "v",
+      %positive as "mask")"),
+                        *graph);
+}
+
+TEST_F(FuseConvNormTest, AppliesTwoNormalisationsInOneConvolution) {
+  const auto graph = test::ParseOrDie(Text(R"(
+  %y, %m, %v, %m2, %v2, %mask = batch_norm_train(%x, %gamma, %beta, %r, %mean,
+      %variance) {relu=true, residual="norm"} : f16[2,4,6,6], f32[4], f32[4],
+      f32[4], f32[4], bool[2,4,6,6] @"bn"
+  %z = conv2d(%y, %w) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  return %z as "z", %y as "y")"));
+  EXPECT_TRUE(Run(*graph, NormLowering::kJoins));
+  const ir::Node& conv = *graph->outputs()[0].value->producer();
+  EXPECT_EQ(conv.attrs().String("prologue"), "dual");
+  ASSERT_EQ(conv.num_inputs(), 7u);
+  EXPECT_EQ(conv.input(0)->name(), "x");
+  EXPECT_EQ(conv.input(4)->name(), "r");
+  EXPECT_EQ(graph->outputs()[1].value, conv.output(1));
+  // The second scale is of the second normalisation's gamma and variance.
+  const ir::Node* scale = conv.input(5)->producer()->input(0)->producer();
+  EXPECT_EQ(scale->input(0)->name(), "mean");
+  EXPECT_EQ(scale->input(1)->producer()->input(0)->producer()->input(0)->name(),
+            "v2");
+}
+
+// The activation is there for all that read it, or the convolution is none.
+TEST_F(FuseConvNormTest, JoinsInNoConvolutionThatWaitsForAReader) {
+  const auto graph = test::ParseOrDie(Text(R"(
+  %y, %m, %v, %mask = batch_norm_train(%x, %gamma, %beta, %r)
+      {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
+      bool[2,4,6,6] @"bn"
+  %early = relu(%y) : f16[2,4,6,6]
+  %late = cast(%gamma) {dtype="f16"} : f16[4]
+  %spread = broadcast(%late) {dims=[0], shape=[4,4,1,1]} : f16[4,4,1,1]
+  %z = conv2d(%y, %spread) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  return %z as "z", %early as "early")"));
+  EXPECT_FALSE(Run(*graph, NormLowering::kJoins));
 }
 
 constexpr std::string_view kGradient = R"(
@@ -410,7 +509,9 @@ TEST_P(NormLoweringTest, ComputesTheSameStep) {
             GetParam() == NormLowering::kSeparate ? 0 : 6);
   EXPECT_EQ(count("conv_norm_grad"), sums ? 4 : 0);
   EXPECT_EQ(count("conv_norm_prologue"),
-            GetParam() == NormLowering::kPrologues ? 2 : 0);
+            GetParam() >= NormLowering::kPrologues ? 2 : 0);
+  EXPECT_EQ(count("conv_norm_join"),
+            GetParam() == NormLowering::kJoins ? 1 : 0);
   const bool adds = GetParam() == NormLowering::kStatistics;
   EXPECT_EQ(count("conv_accumulate"), adds ? 2 : 0);
   int in_place = 0;
@@ -429,7 +530,8 @@ INSTANTIATE_TEST_SUITE_P(Lowerings, NormLoweringTest,
                          ::testing::Values(NormLowering::kSeparate,
                                            NormLowering::kStatistics,
                                            NormLowering::kGradients,
-                                           NormLowering::kPrologues),
+                                           NormLowering::kPrologues,
+                                           NormLowering::kJoins),
                          [](const auto& lowering) {
                            return std::string(NormLoweringName(lowering.param));
                          });
@@ -444,8 +546,8 @@ TEST(NormLoweringOfVgg, ComputesTheSameStep) {
 }
 
 TEST(NormLoweringName, RoundTripsAndRefusesOtherWords) {
-  for (const char* name :
-       {"separate", "kernels", "statistics", "gradients", "prologues"}) {
+  for (const char* name : {"separate", "kernels", "statistics", "gradients",
+                           "prologues", "joins"}) {
     EXPECT_EQ(NormLoweringName(ParseNormLowering(name)), name);
   }
   EXPECT_THROW(ParseNormLowering("vendor"), Error);

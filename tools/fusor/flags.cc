@@ -178,10 +178,11 @@ void AddLoweringFlags(CLI::App& app, CompileFlags& f) {
          "the library has it. kernels: nothing; separate: nothing, and "
          "each is a kernel of its own; statistics: sum them up; "
          "gradients: and mask and sum up data gradients; prologues: and "
-         "apply it to what they read")
+         "apply it to what they read; joins: and that with an addition, and "
+         "store what others read")
       ->capture_default_str()
-      ->check(OneOf(
-          {"separate", "kernels", "statistics", "gradients", "prologues"}));
+      ->check(OneOf({"separate", "kernels", "statistics", "gradients",
+                     "prologues", "joins"}));
 }
 
 }  // namespace

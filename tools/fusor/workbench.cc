@@ -391,9 +391,9 @@ std::string ProgramSummary(const codegen::Plan& plan,
   if (counter("conv_statistics") > 0) {
     text += fmt::format(
         "norms     statistics of {} by convolutions, gradients of {} begun by "
-        "them, {} applied by them alone\n",
+        "them, {} applied by them alone, {} with an addition\n",
         counter("conv_statistics"), counter("conv_norm_grad"),
-        counter("conv_norm_prologue"));
+        counter("conv_norm_prologue"), counter("conv_norm_join"));
   }
   text += fmt::format("memory    {} planned for activations; lower bound {}\n",
                       Mib(plan.peak_bytes), Mib(plan.lower_bound_bytes));

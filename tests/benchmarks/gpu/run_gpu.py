@@ -32,7 +32,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[2]  # of the sources, or of the bundle
 FAILED, NO_DEVICE, CALL_AGAIN = 1, 6, 75
 # Of batch normalisation, beside the one that fusor chooses by itself.
-LOWERINGS = ("separate", "kernels", "statistics", "gradients", "prologues")
+LOWERINGS = ("separate", "kernels", "statistics", "gradients", "prologues", "joins")
 
 
 def parse_arguments():

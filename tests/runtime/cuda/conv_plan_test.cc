@@ -350,7 +350,7 @@ void JoinPrologue(LibraryCall& call) {
   call.attrs.Set("prologue", std::string("join"));
   ScaleAndBias(call);
   call.operands.push_back(call.operands[0]);
-  call.results.insert(call.results.begin(), call.operands[0]);
+  call.results.push_back(call.operands[0]);
 }
 
 void DualPrologue(LibraryCall& call) {

@@ -6,7 +6,9 @@
 #include "codegen/compiler.h"
 #include "codegen/traffic.h"
 #include "models/model.h"
+#include "passes/fuse_conv_norm.h"
 #include "passes/pass_settings.h"
+#include "passes/pipeline.h"
 #include "runtime/backend_loader.h"
 
 namespace fusor::test {
@@ -19,8 +21,9 @@ constexpr int64_t kBatch = 256;
 // over it, and masks have one bit an element: nothing fused; normalisation,
 // addition and ReLU one kernel; statistics in the convolutions before; masks
 // and sums of its gradient in data gradients; normalisations applied in the
-// convolutions that read them. The model has the stem's normalisation, ReLU and
-// max-pool in one from the third on; here they are from the second on.
+// convolutions that read them; those at block ends in the one that follows. The
+// model has the stem's normalisation, ReLU and max-pool in one from the third
+// on; here they are from the second on.
 struct Row {
   const char* name;
   bool fusion;
@@ -32,6 +35,21 @@ struct Row {
 
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 
+codegen::CompileOptions OptionsOf(bool fusion, passes::NormLowering lowering) {
+  codegen::CompileOptions options;
+  options.plan_only = true;
+  options.passes.precision.dtype = ir::DType::kF16;
+  options.passes.fusion = fusion;
+  options.passes.norm_lowering = lowering;
+  return options;
+}
+
+std::unique_ptr<ir::Graph> ResNet50() {
+  return models::BuildModel("resnet50-v1.5", models::Phase::kTrain,
+                            {.batch = kBatch})
+      .graph;
+}
+
 class StepTraffic : public ::testing::TestWithParam<Row> {};
 
 TEST_P(StepTraffic, IsThatOfTheRoofline) {
@@ -41,16 +59,9 @@ TEST_P(StepTraffic, IsThatOfTheRoofline) {
   if (compiler->LibraryVersion() == "none") {
     GTEST_SKIP() << "libcudnn.so.9 cannot be opened: no plans to be built";
   }
-  codegen::CompileOptions options;
-  options.plan_only = true;
-  options.passes.precision.dtype = ir::DType::kF16;
-  options.passes.fusion = row.fusion;
-  options.passes.norm_lowering = row.lowering;
-  const codegen::CompiledProgram program = codegen::Compile(
-      models::BuildModel("resnet50-v1.5", models::Phase::kTrain,
-                         {.batch = kBatch})
-          .graph,
-      codegen::ProgramKind::kTrain, *compiler, options);
+  const codegen::CompiledProgram program =
+      codegen::Compile(ResNet50(), codegen::ProgramKind::kTrain, *compiler,
+                       OptionsOf(row.fusion, row.lowering));
   const double megabytes =
       static_cast<double>(codegen::TrafficBytes(program.plan)) / kBatch / 1e6;
   RecordProperty("megabytes_an_image", std::to_string(megabytes));
@@ -70,8 +81,61 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"Kernels", true, NormLowering::kKernels, 347.0, 109, 48, 165},
         Row{"Statistics", true, NormLowering::kStatistics, 309.7, 159, 54, 165},
         Row{"Gradients", true, NormLowering::kGradients, 277.3, 159, 55, 161},
-        Row{"Prologues", true, NormLowering::kPrologues, 264.2, 127, 48, 161}),
+        Row{"Prologues", true, NormLowering::kPrologues, 264.2, 127, 48, 161},
+        Row{"Joins", true, NormLowering::kJoins, 252.7, 111, 40, 161}),
     [](const auto& row) { return std::string(row.param.name); });
+
+double KernelMegabytes(const codegen::Plan& plan) {
+  int64_t bytes = 0;
+  for (const codegen::Step& step : plan.steps) {
+    if (step.kind != codegen::StepKind::kLaunch) continue;
+    bytes += codegen::TrafficBytes(plan, step);
+  }
+  return static_cast<double>(bytes) / kBatch / 1e6;
+}
+
+// By what --tune believes that kernels move less for each of them.
+double SurveyedMegabytes(const ir::TargetQueries& target,
+                         NormLowering lowering) {
+  passes::PassContext context(target, OptionsOf(true, lowering).passes);
+  const auto graph = ResNet50();
+  RunPipeline(*graph, context, passes::Stage::kForward);
+  RunPipeline(*graph, context, passes::Stage::kTraining);
+  std::vector<std::string> names;
+  for (const passes::PassEntry& entry : passes::Pipeline()) {
+    if (entry.stage != passes::Stage::kOptimize) continue;
+    if (entry.name == "fuse_conv_norm") break;
+    names.emplace_back(entry.name);
+  }
+  RunPasses(*graph, context, names);
+  int64_t bytes = 0;
+  for (const passes::ConvRewrite& rewrite :
+       passes::SurveyConvNorm(*graph, context, lowering)) {
+    bytes += rewrite.saved_bytes;
+  }
+  return static_cast<double>(bytes) / kBatch / 1e6;
+}
+
+TEST(SurveyedTraffic, IsWhatKernelsNoLongerMove) {
+  const auto compiler =
+      runtime::LoadBackend("cuda").CreateCompiler("nvidia-h200", {});
+  if (compiler->LibraryVersion() == "none") {
+    GTEST_SKIP() << "libcudnn.so.9 cannot be opened: no plans to be built";
+  }
+  const auto moved = [&](NormLowering lowering) {
+    return KernelMegabytes(
+        codegen::Compile(ResNet50(), codegen::ProgramKind::kTrain, *compiler,
+                         OptionsOf(true, lowering))
+            .plan);
+  };
+  const double kernels = moved(NormLowering::kKernels);
+  for (const NormLowering lowering :
+       {NormLowering::kGradients, NormLowering::kJoins}) {
+    const double saved = kernels - moved(lowering);
+    EXPECT_NEAR(SurveyedMegabytes(*compiler, lowering), saved, 0.05 * saved)
+        << passes::NormLoweringName(lowering);
+  }
+}
 
 }  // namespace
 }  // namespace fusor::test
