@@ -1,8 +1,11 @@
 #include "codegen/tune_study.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "ir/convolution.h"
+#include "passes/conv_extension.h"
 #include "passes/pipeline.h"
 #include "passes/wide_convolutions.h"
 
@@ -22,9 +25,58 @@ LibraryCall CallOf(const Node& node, const ir::LibraryCandidate& candidate) {
     call.operands.push_back(node.input(i)->type());
     call.operands.back().layout = candidate.operands[i];
   }
-  call.results.push_back(node.output()->type());
-  call.results.back().layout = candidate.results[0];
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    call.results.push_back(node.output(i)->type());
+    call.results.back().layout = candidate.results[i];
+  }
   return call;
+}
+
+constexpr std::string_view kRewritingPass = "fuse_conv_norm";
+
+// The passes of the last stage that run before it; empty where it does not run.
+std::vector<std::string> PassesBeforeRewriting(
+    const passes::PassOptions& options) {
+  std::vector<std::string> names;
+  for (const passes::PassEntry& entry : passes::Pipeline()) {
+    if (entry.stage != passes::Stage::kOptimize) continue;
+    if (entry.name == kRewritingPass) {
+      return passes::IsEnabled(entry, options) ? names
+                                               : std::vector<std::string>{};
+    }
+    names.emplace_back(entry.name);
+  }
+  return {};
+}
+
+// The fastest of each problem, ns.
+std::map<LibraryChoices::Key, double> BestTimes(
+    const std::vector<StudiedCandidate>& measured, double ns_per_byte,
+    LibraryChoices* choices) {
+  std::map<LibraryChoices::Key, double> best;
+  for (const StudiedCandidate& c : measured) {
+    const double ns = c.ms * 1e6 + c.copied_bytes * ns_per_byte;
+    const LibraryChoices::Key key{c.problem, c.dtype};
+    const auto [it, first] = best.emplace(key, ns);
+    if (!first && ns >= it->second) continue;
+    it->second = ns;
+    if (choices != nullptr) choices->candidates[key] = c.name;
+  }
+  return best;
+}
+
+double TimeIn(const std::map<LibraryChoices::Key, double>& times,
+              const std::string& problem, DType dtype) {
+  const auto it = times.find({problem, dtype});
+  return it == times.end() ? 0 : it->second;
+}
+
+bool AreSame(const passes::ConvRewrite& a, const passes::ConvRewrite& b) {
+  return a.place == b.place && a.dtype == b.dtype &&
+         std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(),
+                    b.parts.end(), [](const auto& p, const auto& q) {
+                      return p.before == q.before && p.after == q.after;
+                    });
 }
 
 double CopiedBytes(const Node& node, const ir::LibraryCandidate& candidate,
@@ -61,6 +113,27 @@ TuneStudy::TuneStudy(const ir::Graph& forward, ProgramKind kind,
   if (dtype != DType::kF32 && passes::HasMatmul(compiler.target(), dtype)) {
     mixed_ = dtype;
   }
+  if (kind == ProgramKind::kEval) return;
+  // Gradients are added to others where they begin no normalisation's.
+  Survey(passes::NormLowering::kStatistics);
+  Survey(passes::NormLowering::kJoins);
+}
+
+void TuneStudy::Survey(passes::NormLowering level) {
+  const std::vector<std::string> before =
+      PassesBeforeRewriting(context_->options());
+  if (before.empty()) return;
+  std::unique_ptr<ir::Graph> graph = graph_->Clone();
+  passes::PassContext context(compiler_, context_->options());
+  RunPasses(*graph, context, before);
+  for (passes::ConvRewrite& rewrite :
+       passes::SurveyConvNorm(*graph, context, level)) {
+    const bool known =
+        std::any_of(rewrites_.begin(), rewrites_.end(),
+                    [&](const auto& r) { return AreSame(r, rewrite); });
+    if (!known) rewrites_.push_back(std::move(rewrite));
+  }
+  surveyed_.push_back(std::move(graph));
 }
 
 TuneStudy::~TuneStudy() = default;
@@ -86,7 +159,45 @@ std::vector<StudiedCandidate> TuneStudy::Candidates() const {
     AddCandidates(*node, DType::kF32, count, all);
     if (IsMixed(*node)) AddCandidates(*node, mixed_, count, all);
   }
+  AddRewritten(all);
   return all;
+}
+
+// Whether the time of a plain convolution decides about rewrites of it.
+bool TuneStudy::IsCompared(const std::string& problem, DType dtype) const {
+  return std::any_of(
+      rewrites_.begin(), rewrites_.end(), [&](const auto& rewrite) {
+        return rewrite.dtype == dtype &&
+               std::any_of(
+                   rewrite.parts.begin(), rewrite.parts.end(),
+                   [&](const auto& part) { return part.before == problem; });
+      });
+}
+
+void TuneStudy::AddRewritten(std::vector<StudiedCandidate>& all) const {
+  std::map<LibraryChoices::Key, int> layers;
+  for (const passes::ConvRewrite& rewrite : rewrites_) {
+    for (const auto& part : rewrite.parts) {
+      ++layers[{part.after, rewrite.dtype}];
+    }
+  }
+  std::set<LibraryChoices::Key> seen;
+  for (const auto& graph : surveyed_) {
+    for (const auto& node : graph->nodes()) {
+      if (!ir::ConvolutionOf(*node).has_value()) continue;
+      const LibraryChoices::Key key{ir::ConvolutionProblem(*node),
+                                    node->input(0)->type().dtype};
+      const auto it = layers.find(key);
+      if (it == layers.end() || !seen.insert(key).second) continue;
+      for (const auto& candidate : compiler_.Candidates(*node)) {
+        all.push_back({.problem = key.first,
+                       .layers = it->second,
+                       .dtype = key.second,
+                       .name = candidate.name,
+                       .call = CallOf(*node, candidate)});
+      }
+    }
+  }
 }
 
 void TuneStudy::AddCandidates(const Node& node, DType dtype, int layers,
@@ -98,7 +209,11 @@ void TuneStudy::AddCandidates(const Node& node, DType dtype, int layers,
     std::erase_if(candidates,
                   [](const auto& c) { return c.algorithm == "winograd"; });
   }
-  if (candidates.empty() || (candidates.size() == 1 && !IsMixed(node))) return;
+  if (candidates.empty()) return;
+  if (candidates.size() == 1 && !IsMixed(node) &&
+      !IsCompared(ir::ConvolutionProblem(node), dtype)) {
+    return;
+  }
   for (const ir::LibraryCandidate& candidate : candidates) {
     all.push_back(
         {.problem = ir::ConvolutionProblem(node),
@@ -110,34 +225,35 @@ void TuneStudy::AddCandidates(const Node& node, DType dtype, int layers,
   }
 }
 
+RewriteVerdicts TuneStudy::Judge(const std::vector<StudiedCandidate>& measured,
+                                 double ns_per_byte) const {
+  const auto best = BestTimes(measured, ns_per_byte, nullptr);
+  const ProblemTimes times = [&](const std::string& problem, DType dtype) {
+    return TimeIn(best, problem, dtype);
+  };
+  return JudgeRewrites(rewrites_, times, ns_per_byte);
+}
+
 LibraryChoices TuneStudy::Choose(const std::vector<StudiedCandidate>& measured,
+                                 const RewriteVerdicts& verdicts,
                                  double ns_per_byte) const {
   LibraryChoices choices;
-  std::map<LibraryChoices::Key, double> best;  // ns
-  for (const StudiedCandidate& c : measured) {
-    const double ns = c.ms * 1e6 + c.copied_bytes * ns_per_byte;
-    const LibraryChoices::Key key{c.problem, c.dtype};
-    const auto [it, first] = best.emplace(key, ns);
-    if (!first && ns >= it->second) continue;
-    it->second = ns;
-    choices.candidates[key] = c.name;
+  const auto best = BestTimes(measured, ns_per_byte, &choices);
+  for (const auto& [key, verdict] : verdicts) {
+    if (!verdict.taken) choices.candidates[key] = passes::kDeclined;
   }
   if (mixed_ == DType::kF32) return choices;
   passes::WideRule rule = passes::ModelledRule(*context_);
-  const auto find = [&](const std::string& problem, DType dtype) {
-    const auto it = best.find({problem, dtype});
-    return it == best.end() ? 0 : it->second;
-  };
   rule.times = [&](const Node& node) {
     const std::string problem = ir::ConvolutionProblem(node);
-    return passes::PrecisionTimes{find(problem, DType::kF32),
-                                  find(problem, mixed_)};
+    return passes::PrecisionTimes{TimeIn(best, problem, DType::kF32),
+                                  TimeIn(best, problem, mixed_)};
   };
   rule.ns_per_byte = ns_per_byte;
   rule.margin = kMeasureMargin;
   const std::set<std::string> wide = FasterInF32(*graph_, rule);
   for (const auto& [key, ns] : best) {
-    if (key.second != mixed_) continue;
+    if (key.second != mixed_ || verdicts.contains(key)) continue;
     choices.precisions[key] = wide.contains(key.first) ? DType::kF32 : mixed_;
   }
   return choices;

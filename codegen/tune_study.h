@@ -8,8 +8,10 @@
 
 #include "codegen/compiler.h"
 #include "codegen/target_compiler.h"
+#include "codegen/tune_rewrites.h"
 #include "ir/graph.h"
 #include "ir/library_choices.h"
+#include "passes/fuse_conv_norm.h"
 #include "passes/passes.h"
 
 namespace fusor::codegen {
@@ -28,6 +30,8 @@ struct StudiedCandidate {
   double ms = 0;
 };
 
+using RewriteVerdicts = std::map<ir::LibraryChoices::Key, RewriteVerdict>;
+
 // What there is to measure about a model's step before choices can be made,
 // and the choices once that is done.
 class TuneStudy {
@@ -44,16 +48,26 @@ class TuneStudy {
 
   // Every candidate of every distinct problem, in f32 and, where mixed
   // precision may decide, in its dtype; those of one problem stand together.
-  // Problems with a single candidate and nothing to decide are left out.
+  // Problems with a single candidate and nothing to decide are left out. Of a
+  // training step also those of the convolutions that the target has for
+  // FuseConvNorm, at whatever level, in the step's own dtypes.
   std::vector<StudiedCandidate> Candidates() const;
 
-  // The fastest candidate for each problem and dtype, copies included; then the
-  // precisions, by passes::FasterInF32. A cast, and a copy, takes
-  // `ns_per_byte`.
+  // Of the convolutions of FuseConvNorm. Kernels move a byte in `ns_per_byte`.
+  RewriteVerdicts Judge(const std::vector<StudiedCandidate>& measured,
+                        double ns_per_byte) const;
+
+  // The fastest candidate for each problem and dtype, copies included, but
+  // passes::kDeclined where a verdict says so; then the precisions, by
+  // passes::FasterInF32. A cast, and a copy, takes `ns_per_byte`.
   ir::LibraryChoices Choose(const std::vector<StudiedCandidate>& measured,
+                            const RewriteVerdicts& verdicts,
                             double ns_per_byte) const;
 
  private:
+  void Survey(passes::NormLowering level);
+  bool IsCompared(const std::string& problem, ir::DType dtype) const;
+  void AddRewritten(std::vector<StudiedCandidate>& all) const;
   void AddCandidates(const ir::Node& node, ir::DType dtype, int layers,
                      std::vector<StudiedCandidate>& all) const;
   bool IsMixed(const ir::Node& node) const;
@@ -62,6 +76,9 @@ class TuneStudy {
   std::unique_ptr<ir::Graph> graph_;  // before mixed precision
   std::unique_ptr<passes::PassContext> context_;
   ir::DType mixed_ = ir::DType::kF32;
+  // What FuseConvNorm makes of the step, at two levels.
+  std::vector<std::unique_ptr<ir::Graph>> surveyed_;
+  std::vector<passes::ConvRewrite> rewrites_;
 };
 
 }  // namespace fusor::codegen

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <utility>
@@ -171,14 +172,38 @@ class Tuner {
     int64_t bytes =
         std::max({kLeastBytes, 2 * std::max(target.l2_bytes, target.l3_bytes),
                   cast_->bytes()});
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      work_.emplace_back(candidates_[i].call, compiler_, device_);
+    for (const codegen::StudiedCandidate& c : candidates_) {
+      work_.emplace_back(c.call, compiler_, device_);
+    }
+    LeaveOut(static_cast<int64_t>(device_.free_bytes()));
+    for (size_t i = 0; i < work_.size(); ++i) {
       of_problem_[candidates_[i].problem].push_back(i);
-      bytes = std::max(bytes, work_.back().bytes());
+      bytes = std::max(bytes, work_[i].bytes());
     }
     memory_ = device_.Allocate(static_cast<size_t>(bytes));
     Fill();
     cast_->Begin(TheBench());
+  }
+
+  // What does not fit into `free` bytes.
+  void LeaveOut(int64_t free) {
+    size_t kept = 0;
+    for (size_t i = 0; i < work_.size(); ++i) {
+      const codegen::StudiedCandidate& c = candidates_[i];
+      if (work_[i].bytes() > free) {
+        result_.left_out.push_back(
+            fmt::format("{} of {} in {}: needs {} bytes, {} are free", c.name,
+                        c.problem, DTypeName(c.dtype), work_[i].bytes(), free));
+        continue;
+      }
+      if (kept != i) {
+        candidates_[kept] = std::move(candidates_[i]);
+        work_[kept] = std::move(work_[i]);
+      }
+      ++kept;
+    }
+    candidates_.resize(kept);
+    work_.erase(work_.begin() + static_cast<std::ptrdiff_t>(kept), work_.end());
   }
 
   Bench TheBench() const { return {*memory_, *stream_, *start_, *end_}; }
@@ -229,7 +254,9 @@ class Tuner {
     for (size_t i = 0; i < work_.size(); ++i) {
       candidates_[i].ms = work_[i].median();
     }
-    result_.choices = study_.Choose(candidates_, ns_per_byte);
+    const codegen::RewriteVerdicts verdicts =
+        study_.Judge(candidates_, ns_per_byte);
+    result_.choices = study_.Choose(candidates_, verdicts, ns_per_byte);
     result_.choices.origin = {.target = compiler_.target().name,
                               .device = device_.description(),
                               .library = compiler_.LibraryVersion(),
@@ -241,6 +268,7 @@ class Tuner {
                                   c.copied_bytes * ns_per_byte * 1e-6});
       AddComment(result_.measured.back());
     }
+    for (const auto& [key, verdict] : verdicts) AddVerdict(key, verdict);
   }
 
   // "direct 20.1 ms, winograd 12.3 ms".
@@ -249,6 +277,22 @@ class Tuner {
     if (!comment.empty()) comment += ", ";
     comment += fmt::format("{} {:.3f} ms", c.name, c.ms);
     if (c.copies_ms > 0) comment += fmt::format(" + {:.3f}", c.copies_ms);
+  }
+
+  // "..; saves 0.120 ms a step".
+  void AddVerdict(const ir::LibraryChoices::Key& key,
+                  const codegen::RewriteVerdict& verdict) {
+    ++result_.rewrites;
+    result_.rewrites_taken += verdict.taken ? 1 : 0;
+    std::string& comment = result_.comments[key];
+    if (!comment.empty()) comment += "; ";
+    if (!verdict.saved_ns.has_value()) {
+      comment += "not compared";
+      return;
+    }
+    const double ms = *verdict.saved_ns * 1e-6;
+    comment += fmt::format("{} {:.3f} ms a step", ms > 0 ? "saves" : "costs",
+                           std::abs(ms));
   }
 
   const codegen::TuneStudy& study_;

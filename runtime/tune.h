@@ -46,6 +46,9 @@ struct TuneResult {
   // What was measured, a line for each choice.
   std::map<ir::LibraryChoices::Key, std::string> comments;
   std::vector<TunedCandidate> measured;
+  std::vector<std::string> left_out;  // for lack of memory, a line for each
+  // Convolutions that do more than a plain one, and those that were chosen.
+  int rewrites = 0, rewrites_taken = 0;
   double seconds = 0;
   bool complete = true;  // false when it was stopped; nothing is chosen then
 };
@@ -61,10 +64,14 @@ struct TuneResult {
 // as long again as the problem's best in the first round is not measured again.
 //
 // The fastest candidate of each dtype is chosen, copies included; then the
-// precision (codegen::TuneStudy).
+// precision (codegen::TuneStudy). Convolutions that compute more than that,
+// for normalisations beside them, are measured likewise, and declined where
+// they take longer than what they replace: other convolutions, and the kernels
+// that move more bytes for it, at the speed of the copy that was measured.
 //
-// Takes device memory for the largest problem, and frees it. Throws
-// kOutOfMemory when there is not that much.
+// Takes device memory for the largest problem, and frees it. A candidate that
+// needs more than is free is left out. Throws kOutOfMemory when there is not
+// that much for the copy either.
 TuneResult Tune(const ir::Graph& forward, codegen::ProgramKind kind,
                 const codegen::TargetCompiler& compiler, Device& device,
                 const codegen::CompileOptions& compile,

@@ -79,6 +79,10 @@ void Tell(const runtime::TuneResult& result, const std::string& file,
     fmt::print(text, "; {} of {} faster in fp32", wide,
                result.choices.precisions.size());
   }
+  if (result.rewrites > 0) {
+    fmt::print(text, "; {} of {} with normalisations chosen",
+               result.rewrites_taken, result.rewrites);
+  }
   fmt::print(text, "; wrote {}\n", file);
   std::fflush(text);
 }
@@ -88,8 +92,9 @@ void Tell(const runtime::TuneResult& result, const std::string& file,
 void AddTuneFlag(CLI::App& app, CompileFlags& flags) {
   app.add_flag("--tune", flags.tune,
                "Measure the library's candidates for each convolution first, "
-               "and their precision under --amp, and write the fastest to "
-               "--choices FILE (default: beside the kernel cache)")
+               "what they may compute of normalisations, and their precision "
+               "under --amp, and write the fastest to --choices FILE "
+               "(default: beside the kernel cache)")
       ->group("Compilation");
 }
 
@@ -110,6 +115,9 @@ json TuneIfAsked(const CompileFlags& flags, const ir::Graph& forward,
     };
   }
   runtime::TuneResult result = session.Tune(forward, kind, options, tune);
+  for (const std::string& line : result.left_out) {
+    fmt::print(stderr, "tune: left out {}\n", line);
+  }
   if (!result.complete) return nullptr;
   result.choices.origin.file = file;
   WriteText(file, codegen::PrintChoices(result.choices, result.comments));

@@ -22,6 +22,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::Each;
+using ::testing::HasSubstr;
 
 // What launches of each candidate take, by its name.
 const std::map<std::string, int>& Pieces() {
@@ -48,9 +49,55 @@ class ThreeEngines : public ChannelsLastCompiler {
   void PrepareCall(codegen::LibraryCall& call) const override {
     if (cuda::PrepareMemoryCopy(call)) return;
     call.implementation = "cudnn " + call.attrs.String("algorithm");
-    call.workspace_bytes = 1000;
+    const bool large = call.attrs.String("algorithm") == large_engine;
+    call.workspace_bytes = large ? int64_t{1} << 40 : 1000;
+  }
+
+  std::string large_engine;  // whose workspace fits into no GPU
+};
+
+// One engine for everything, as fast as `pieces` says.
+class OneEngine : public ChannelsLastCompiler {
+ public:
+  using ChannelsLastCompiler::ChannelsLastCompiler;
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    auto candidates = ChannelsLastCompiler::Candidates(node);
+    if (!node.attrs().Has("groups")) return candidates;
+    for (ir::LibraryCandidate& c : candidates) c.name = c.algorithm = "eng1";
+    return candidates;
+  }
+  void PrepareCall(codegen::LibraryCall& call) const override {
+    if (!cuda::PrepareMemoryCopy(call)) call.implementation = "cudnn eng1";
   }
 };
+
+bool IsSet(const codegen::LibraryCall& call, const char* name) {
+  return call.attrs.Has(name) && call.attrs.Bool(name);
+}
+
+bool Is(const codegen::LibraryCall& call, const char* name, const char* text) {
+  return call.attrs.Has(name) && call.attrs.String(name) == text;
+}
+
+// A convolution takes 2 ms, also with what it does for normalisations, but 3
+// where that is too slow: statistics of the projection, gradients added in
+// place, the weight gradient of 8 channels behind a normalisation, and masks of
+// the block end.
+int PlantedPieces(const codegen::LibraryCall& call) {
+  const bool projects = call.operands[1].shape == ir::Shape{16, 8, 1, 1} &&
+                        IsSet(call, "statistics");
+  const bool narrow = call.op == "conv2d_grad_weight" &&
+                      Is(call, "prologue", "norm") &&
+                      call.operands[0].shape[1] == 8;
+  const bool slow = projects || narrow || IsSet(call, "accumulate") ||
+                    Is(call, "norm", "join");
+  return slow ? 3 : 2;
+}
+
+int EnginePieces(const codegen::LibraryCall& call) {
+  return Pieces().at(call.attrs.String("algorithm"));
+}
 
 // Only takes time, and notes where its first operand lies.
 class IdleCall : public cuda::DeviceCall {
@@ -75,19 +122,22 @@ class IdleCall : public cuda::DeviceCall {
 class CudaTuneTest : public testing::Test {
  protected:
   runtime::TuneResult Tune(bool graph) {
-    const auto make = [this](const codegen::LibraryCall& call)
+    return Tune(graph, engines_, EnginePieces);
+  }
+  runtime::TuneResult Tune(bool graph, const codegen::TargetCompiler& compiler,
+                           int (*pieces)(const codegen::LibraryCall&)) {
+    const auto make = [&](const codegen::LibraryCall& call)
         -> std::unique_ptr<cuda::DeviceCall> {
       if (auto copy = cuda::MakeMemoryCopy(call)) return copy;
-      const int pieces = Pieces().at(call.attrs.String("algorithm"));
-      return std::make_unique<IdleCall>(driver_, pieces, operands_);
+      return std::make_unique<IdleCall>(driver_, pieces(call), operands_);
     };
     const auto device = cuda::OpenCudaDevice(0, {.graph = graph}, make);
     return runtime::Tune(*SmallResidual(), codegen::ProgramKind::kTrain,
-                         ThreeEngines("nvidia-h200"), *device, {},
-                         {.rounds = 2});
+                         compiler, *device, {}, {.rounds = 2});
   }
 
   StandIn& driver_ = LoadStandIn();
+  ThreeEngines engines_{"nvidia-h200"};
   std::set<void*> operands_;
 };
 
@@ -130,6 +180,64 @@ TEST_F(CudaTuneTest, MeasuresWithoutGraphsWhereTheyAreOff) {
   EXPECT_TRUE(result.complete);
   EXPECT_FALSE(result.choices.candidates.empty());
   EXPECT_THAT(driver_.TakeCalls(), testing::Not(Contains("cuGraphLaunch")));
+}
+
+TEST_F(CudaTuneTest, LeavesOutWhatDoesNotFitIntoMemory) {
+  engines_.large_engine = "eng2";
+  const runtime::TuneResult result = Tune(true);
+  EXPECT_TRUE(result.complete);
+  EXPECT_THAT(result.choices.candidates,
+              Each(testing::Pair(testing::_, "eng1")));
+  ASSERT_EQ(result.left_out.size(), result.choices.candidates.size());
+  EXPECT_THAT(
+      result.left_out[0],
+      testing::AllOf(testing::StartsWith("eng2 of conv2d"),
+                     HasSubstr(" in f32: needs 10995"), HasSubstr(" bytes, 38"),
+                     testing::EndsWith(" are free")));
+}
+
+// The step that is compiled with the choices has what was worth it, and kernels
+// do the rest.
+TEST_F(CudaTuneTest, TakesConvolutionsWithNormalisationsWhereTheyAreFaster) {
+  const OneEngine compiler("nvidia-h200");
+  const runtime::TuneResult result = Tune(true, compiler, PlantedPieces);
+  std::set<std::string> declined, kinds;
+  for (const auto& [key, name] : result.choices.candidates) {
+    const std::string& problem = key.first;
+    const size_t end = problem.find("groups=1") + 8;
+    const std::string kind =
+        problem.substr(0, problem.find(' ')) + problem.substr(end);
+    (name == "none" ? declined : kinds).insert(kind);
+  }
+  EXPECT_THAT(kinds, testing::IsSupersetOf({"conv2d statistics",
+                                            "conv2d prologue=norm statistics",
+                                            "conv2d prologue=join statistics",
+                                            "conv2d_grad_weight prologue=norm",
+                                            "conv2d_grad_input norm=relu"}));
+  EXPECT_THAT(declined, testing::ElementsAre(
+                            "conv2d prologue=norm statistics",
+                            "conv2d statistics", "conv2d_grad_input accumulate",
+                            "conv2d_grad_input norm=join add",
+                            "conv2d_grad_weight prologue=norm"));
+  EXPECT_GT(result.rewrites_taken, 0);
+  EXPECT_LT(result.rewrites_taken, result.rewrites);
+  for (const auto& [key, name] : result.choices.candidates) {
+    if (name != "none") continue;
+    EXPECT_THAT(result.comments.at(key), HasSubstr(" ms; costs ")) << key.first;
+  }
+
+  codegen::CompileOptions options;
+  options.plan_only = true;
+  options.passes.choices = result.choices;
+  const auto counters =
+      codegen::Compile(SmallResidual(), codegen::ProgramKind::kTrain, compiler,
+                       options)
+          .report.counters;
+  EXPECT_EQ(counters.at("conv_statistics"), 5);
+  EXPECT_EQ(counters.at("conv_norm_grad"), 3);
+  EXPECT_EQ(counters.at("conv_accumulate"), 0);
+  EXPECT_EQ(counters.at("conv_norm_prologue"), 1);
+  EXPECT_EQ(counters.at("conv_norm_join"), 1);
 }
 
 }  // namespace
