@@ -16,17 +16,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "ir/convolution.h"
-#include "ir/cost.h"
-#include "ir/op.h"
+#include "passes/bucket_gathers.h"
 #include "passes/collective.h"
+#include "passes/node_seconds.h"
 #include "passes/passes.h"
 
 namespace fusor::passes {
@@ -39,13 +37,9 @@ using ir::Value;
 constexpr char kPass[] = "bucket_gradients";
 
 // Of values that the pass itself goes on with.
-bool IsExchange(const Node& node) {
-  return IsCollective(node) && !IsSumOverRanks(node);
-}
-
-// Kernels and library calls; the rest is free.
-bool IsCostly(const Node& node) {
-  return node.body() != nullptr || node.op().fusion == ir::FusionKind::kLibrary;
+bool IsExchange(const Graph& graph, const Node& node) {
+  return IsCollective(node) && !IsSumOverRanks(node) &&
+         !GathersParameters(graph, node);
 }
 
 // When a node is to run, among those that can.
@@ -82,10 +76,10 @@ void FollowOperands(const Graph& graph, std::vector<Priority>& priorities) {
       own.exchanges = std::max(
           {own.exchanges, other.exchanges, number[producer->position()]});
     }
-    if (IsExchange(*node)) number[node->position()] = ++exchanges;
-    if (IsSumOverRanks(*node)) {
+    if (IsExchange(graph, *node)) number[node->position()] = ++exchanges;
+    if (IsSumOverRanks(*node) || GathersParameters(graph, *node)) {
       own = {.urgency = Urgency::kCollective};
-    } else if (IsExchange(*node)) {
+    } else if (IsExchange(graph, *node)) {
       own = {.after = own.after, .urgency = Urgency::kCollective};
     } else if (own.after) {
       own.urgency = Urgency::kAfter;
@@ -112,7 +106,7 @@ std::vector<Priority> Priorities(const Graph& graph) {
         const Priority& user = priorities[use.node->position()];
         gradient = gradient && (user.urgency == Urgency::kCollective ||
                                 user.urgency == Urgency::kGradient);
-        exchanged = exchanged || IsExchange(*use.node) ||
+        exchanged = exchanged || IsExchange(graph, *use.node) ||
                     user.urgency == Urgency::kExchange;
         distance = std::min(distance, user.distance);
       }
@@ -160,98 +154,9 @@ bool OrderByPriority(Graph& graph) {
   return moved;
 }
 
-// By the target's limits.
-double Seconds(const Node& node, const ir::Target& target) {
-  if (!IsCostly(node)) return 0;
-  if (node.attrs().Has("algorithm") &&
-      node.attrs().String("algorithm") == "winograd") {
-    return 1e-9 * static_cast<double>(ir::WinogradNs(node, target));
-  }
-  const auto memory =
-      static_cast<double>(ir::KernelNs(ir::NodeBytes(node), target));
-  const bool narrow =
-      node.num_inputs() > 0 && ir::DTypeSize(node.input(0)->type().dtype) == 2;
-  const double peak = narrow ? target.peak_gflops_16 : target.peak_gflops_f32;
-  const double arithmetic =
-      2 * static_cast<double>(ir::NodeMacs(node)) / std::max(peak, 1.0);
-  return 1e-9 * std::max(memory, arithmetic);
-}
-
-// When the last of these buckets is summed.
-double EndOf(std::span<const GradientBucket> buckets,
-             std::span<const ReadyGradient> gradients,
-             const CollectiveCost& cost) {
-  double end = 0;
-  for (const GradientBucket& bucket : buckets) {
-    end = std::max(end, gradients[bucket.last - 1].ready) +
-          cost.Seconds(bucket.bytes);
-  }
-  return end;
-}
-
-// How many times as long as modelled the computation may take; what the model
-// says comes first.
-constexpr double kPaces[] = {1, 0.7, 1.4, 0.5, 2};
-constexpr double kWorthwhile = 0.999;  // of what is lost
-
-std::vector<ReadyGradient> AtPace(std::span<const ReadyGradient> gradients,
-                                  double pace) {
-  std::vector<ReadyGradient> paced(gradients.begin(), gradients.end());
-  for (ReadyGradient& gradient : paced) gradient.ready *= pace;
-  return paced;
-}
-
-// The best partition at one pace may be bad at another: where a link is slower
-// than the computation, each moment that the first bucket waits is lost. Of the
-// best at each pace it is the one that loses least where it loses most.
-std::vector<GradientBucket> SturdyPartition(
-    std::span<const ReadyGradient> gradients, const CollectiveCost& cost,
-    const BucketPolicy& policy) {
-  std::vector<GradientBucket> sturdy;
-  double least = std::numeric_limits<double>::infinity();
-  for (const double pace : kPaces) {
-    const auto buckets =
-        PartitionGradients(AtPace(gradients, pace), cost, policy);
-    double loss = 0;
-    for (const double other : kPaces) {
-      const auto paced = AtPace(gradients, other);
-      const double best =
-          EndOf(PartitionGradients(paced, cost, policy), paced, cost);
-      loss = std::max(loss, EndOf(buckets, paced, cost) / best);
-    }
-    if (loss >= kWorthwhile * least) continue;
-    least = loss;
-    sturdy = buckets;
-  }
-  double end = 0;
-  for (GradientBucket& bucket : sturdy) {
-    bucket.ready = gradients[bucket.last - 1].ready;
-    bucket.start = std::max(end, bucket.ready);
-    bucket.end = end = bucket.start + cost.Seconds(bucket.bytes);
-  }
-  return sturdy;
-}
-
 bool AreAlike(const Node& a, const Node& b) {
   return &a.op() == &b.op() &&
          a.input(0)->type().dtype == b.input(0)->type().dtype;
-}
-
-// One collective in the place of the last.
-void JoinCollectives(Graph& graph, const std::vector<Node*>& nodes) {
-  std::vector<Value*> operands;
-  std::vector<std::string> names;
-  for (const Node* node : nodes) {
-    operands.push_back(node->input(0));
-    names.push_back(node->output()->name());
-  }
-  Node* joined = graph.AddNode(nodes[0]->op_name(), operands, nodes[0]->attrs(),
-                               nodes[0]->location(), nodes.back());
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    graph.ReplaceAllUses(nodes[i]->output(), joined->output(i));
-  }
-  graph.EraseAll(nodes);
-  graph.RenameResults(joined, std::move(names));
 }
 
 class Buckets {
@@ -264,7 +169,7 @@ class Buckets {
         sums_.push_back(node.get());
         ready_.push_back({now, node->input(0)->type().num_bytes()});
       }
-      now += Seconds(*node, context.target().target());
+      now += NodeSeconds(*node, context.target().target());
     }
   }
 
@@ -278,10 +183,10 @@ class Buckets {
     }
     int64_t collectives = 0;
     bool joined = false;
-    for (const GradientBucket& bucket :
-         policy.rule == BucketRule::kExact
-             ? SturdyPartition(ready_, options.collective_cost, policy)
-             : PartitionGradients(ready_, options.collective_cost, policy)) {
+    const CollectiveCost cost = options.shard_optimizer
+                                    ? options.collective_cost.Half()
+                                    : options.collective_cost;
+    for (const GradientBucket& bucket : SturdyPartition(ready_, cost, policy)) {
       std::vector<std::vector<Node*>> parts;  // by op and dtype
       for (int i = bucket.first; i < bucket.last; ++i) {
         auto part = std::find_if(parts.begin(), parts.end(), [&](auto& p) {
@@ -345,8 +250,9 @@ bool JoinGathers(Graph& graph) {
   // By the bucket's position; numbers apart from parts, which wait for them.
   std::map<std::pair<int, bool>, std::vector<Node*>> groups;
   for (const auto& node : graph.nodes()) {
-    if (!IsExchange(*node) || node->input(0)->producer() == nullptr) continue;
+    if (!IsExchange(graph, *node)) continue;
     const Node* producer = node->input(0)->producer();
+    if (producer == nullptr) continue;
     const Node* bucket = buckets[producer->position()];
     if (bucket == nullptr) continue;
     const bool number = node->input(0)->type().num_elements() == 1;
@@ -373,6 +279,7 @@ bool BucketGradients(Graph& graph, PassContext& context) {
   bool changed = OrderByPriority(graph);
   changed |= Buckets(graph, context).Join();
   changed |= JoinGathers(graph);
+  changed |= BucketGathers(graph, context);
   return changed;
 }
 

@@ -152,6 +152,28 @@ Buckets HorovodBuckets(Gradients gradients, const CollectiveCost& cost) {
   return buckets;
 }
 
+// When the last of these buckets is summed.
+double EndOf(const Buckets& buckets, Gradients gradients,
+             const CollectiveCost& cost) {
+  double end = 0;
+  for (const GradientBucket& bucket : buckets) {
+    end = std::max(end, gradients[bucket.last - 1].ready) +
+          cost.Seconds(bucket.bytes);
+  }
+  return end;
+}
+
+// How many times as long as modelled the computation may take; what the model
+// says comes first.
+constexpr double kPaces[] = {1, 0.7, 1.4, 0.5, 2};
+constexpr double kWorthwhile = 0.999;  // of what is lost
+
+std::vector<ReadyGradient> AtPace(Gradients gradients, double pace) {
+  std::vector<ReadyGradient> paced(gradients.begin(), gradients.end());
+  for (ReadyGradient& gradient : paced) gradient.ready *= pace;
+  return paced;
+}
+
 }  // namespace
 
 double CollectiveCost::Seconds(int64_t bytes) const {
@@ -162,6 +184,15 @@ double CollectiveCost::Seconds(int64_t bytes) const {
         least, a.seconds + static_cast<double>(bytes) * a.seconds_per_byte);
   }
   return least;
+}
+
+CollectiveCost CollectiveCost::Half() const {
+  CollectiveCost half = *this;
+  for (AlphaBeta& a : half.algorithms) {
+    a.seconds /= 2;
+    a.seconds_per_byte /= 2;
+  }
+  return half;
 }
 
 BucketPolicy ParseBucketPolicy(std::string_view flag, std::string_view text) {
@@ -222,6 +253,40 @@ std::vector<GradientBucket> PartitionGradients(
       return Timed(gradients, cost, {count});
   }
   return {};
+}
+
+// The best partition at one pace may be bad at another: where a link is slower
+// than the computation, each moment that the first bucket waits is lost. Of the
+// best at each pace it is the one that loses least where it loses most.
+std::vector<GradientBucket> SturdyPartition(
+    std::span<const ReadyGradient> gradients, const CollectiveCost& cost,
+    const BucketPolicy& policy) {
+  if (policy.rule != BucketRule::kExact) {
+    return PartitionGradients(gradients, cost, policy);
+  }
+  std::vector<GradientBucket> sturdy;
+  double least = std::numeric_limits<double>::infinity();
+  for (const double pace : kPaces) {
+    const auto buckets =
+        PartitionGradients(AtPace(gradients, pace), cost, policy);
+    double loss = 0;
+    for (const double other : kPaces) {
+      const auto paced = AtPace(gradients, other);
+      const double best =
+          EndOf(PartitionGradients(paced, cost, policy), paced, cost);
+      loss = std::max(loss, EndOf(buckets, paced, cost) / best);
+    }
+    if (loss >= kWorthwhile * least) continue;
+    least = loss;
+    sturdy = buckets;
+  }
+  double end = 0;
+  for (GradientBucket& bucket : sturdy) {
+    bucket.ready = gradients[bucket.last - 1].ready;
+    bucket.start = std::max(end, bucket.ready);
+    bucket.end = end = bucket.start + cost.Seconds(bucket.bytes);
+  }
+  return sturdy;
 }
 
 }  // namespace fusor::passes

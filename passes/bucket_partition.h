@@ -24,6 +24,8 @@ struct CollectiveCost {
   std::vector<AlphaBeta> algorithms;  // at least one
 
   double Seconds(int64_t bytes) const;
+  // Of the halves of a sum over all ranks, each: reduce-scatter, all-gather.
+  CollectiveCost Half() const;
 };
 
 struct ReadyGradient {
@@ -71,6 +73,13 @@ std::string PolicyName(const BucketPolicy& policy);  // "cap:25"
 // `slack_seconds` after the best, it is one with the fewest buckets, and of
 // those the first to end. O(L^2) a number of buckets.
 std::vector<GradientBucket> PartitionGradients(
+    std::span<const ReadyGradient> gradients, const CollectiveCost& cost,
+    const BucketPolicy& policy);
+
+// Like it, with kExact for a computation whose pace is not known so well: of
+// the best partitions for paces from half to twice the modelled one, that which
+// loses least, against the best, where it loses most.
+std::vector<GradientBucket> SturdyPartition(
     std::span<const ReadyGradient> gradients, const CollectiveCost& cost,
     const BucketPolicy& policy);
 

@@ -54,28 +54,16 @@ class Updates {
     Value* updated = options_.kind == OptimizerKind::kLars
                          ? Lars(p, g, role, whole)
                          : Sgd(p, g, role);
+    Value* next = updated;
     if (p != &whole) {
       graph_.AddOutput(updated, p->name(), p->index());
-      updated = Gather(updated, whole.type());
+      next = GatherParts(builder_, updated, whole.type(), ranks_);
     }
-    graph_.AddOutput(updated, whole.name(), parameter.input);
-    if (options_.ema_decay > 0) Average(whole, updated);
+    graph_.AddOutput(next, whole.name(), parameter.input);
+    if (options_.ema_decay > 0) Average(*p, updated);
   }
 
  private:
-  // All ranks' parts of a tensor of that type.
-  Value* Gather(Value* part, const ir::TensorType& type) {
-    Value* parts =
-        builder_.Add("all_gather", {part}, {{"ranks", int64_t{ranks_}}})
-            ->output();
-    const int64_t n = type.num_elements();
-    parts = builder_.Reshape(parts, {parts->type().num_elements()});
-    if (parts->type().num_elements() > n) {
-      parts = builder_.Slice(parts, {0}, {n});
-    }
-    return builder_.Reshape(parts, type.shape);
-  }
-
   Value* Sgd(Value* p, Value* g, InputRole role) {
     const double decay = WeightDecay(role);
     const bool decoupled = options_.decoupled_weight_decay;
@@ -132,7 +120,7 @@ class Updates {
 
   Value* Accelerate(const Value& p, Value* g) {
     if (options_.momentum == 0) return g;
-    Value* state = Momentum(p);
+    Value* state = StateOf(p, ir::MomentumName);
     Value* v = builder_.Plus(builder_.Times(state, options_.momentum), g);
     graph_.AddOutput(v, state->name(), state->index());
     return options_.nesterov
@@ -140,14 +128,15 @@ class Updates {
                : v;
   }
 
-  Value* Momentum(const Value& p) {
+  // State of a parameter, or of this rank's part of one, as large.
+  Value* StateOf(const Value& p, std::string (*name)(std::string_view)) {
     const ir::Attrs& attrs = graph_.inputs()[p.index()].attrs;
     if (ir::IsShard(attrs)) {
       return ShardInput(graph_, *graph_.FindInput(attrs.String(ir::kShardOf)),
-                        ir::MomentumName, ranks_);
+                        name, ranks_);
     }
     return TrainingInput(graph_, p.type(), InputRole::kOptimizerState,
-                         ir::MomentumName(p.name()));
+                         name(p.name()));
   }
 
   void CountAverages() {
@@ -160,8 +149,7 @@ class Updates {
   }
 
   void Average(const Value& p, Value* updated) {
-    Value* state = TrainingInput(graph_, p.type(), InputRole::kOptimizerState,
-                                 ir::AverageName(p.name()));
+    Value* state = StateOf(p, ir::AverageName);
     Value* kept = builder_.Times(state, options_.ema_decay);
     Value* average =
         builder_.Plus(kept, builder_.Times(updated, 1 - options_.ema_decay));

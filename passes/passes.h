@@ -294,6 +294,17 @@ bool AssignLayout(ir::Graph& graph, PassContext& context);
 // state has. Counts weight_copies, and takes what it saves off weight_repacks.
 bool KeepWeightCopies(ir::Graph& graph, PassContext& context);
 
+// Of parameters of which each rank updates a part: moves what gathers them from
+// the end of a step to the beginning of the next, so that it runs beside the
+// forward pass. A step then begins with the parts that the last one has left,
+// and what reads a parameter or a copy of it reads what was gathered of them,
+// in 16 bit where it reads nothing but 16-bit copies. After it the parameter
+// itself is as old as the step's beginning, or is not written at all: see
+// runtime::Session::GatherParameters. Not in a step of several micro-batches,
+// nor of a parameter whose next value is read by other than its copies. Counts
+// rotated_gathers and, among them, narrow_gathers.
+bool RotateGathers(ir::Graph& graph, PassContext& context);
+
 // Lets convolutions compute what PassOptions::norm_lowering says of the
 // normalisations beside them, where the target's candidates have it in the
 // layouts at hand. Counts conv_statistics and, where it says so,
@@ -328,7 +339,9 @@ bool Fuse(ir::Graph& graph, PassContext& context);
 // With several ranks: orders the graph so that gradients are ready early and
 // what needs their sums comes last, and joins the all_reduces of gradients into
 // buckets by PassOptions::buckets, of one dtype each, where their last gradient
-// is ready. Counts gradient_buckets.
+// is ready. What is gathered at the beginning of the step (RotateGathers) is
+// put together likewise, in the order in which it is needed. Counts
+// gradient_buckets and parameter_buckets.
 bool BucketGradients(ir::Graph& graph, PassContext& context);
 
 // Joins update fusions of equal structure and hyper-parameters, and of one

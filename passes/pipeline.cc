@@ -49,6 +49,8 @@ constexpr PassEntry kPipeline[] = {
      "on whole normalisations, before anything is expanded or grouped"},
     {"keep_weight_copies", KeepWeightCopies, Stage::kOptimize, false,
      "of the casts and repacks that layouts ask for, before updates fuse"},
+    {"rotate_gathers", RotateGathers, Stage::kOptimize, false,
+     "when it is known what reads a parameter, in which dtype and layout"},
     {"fuse_conv_norm", FuseConvNorm, Stage::kOptimize, true,
      "when layouts are known, which it does not change, and before what it "
      "takes from normalisations is expanded"},

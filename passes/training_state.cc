@@ -73,6 +73,18 @@ Value* ShardInput(Graph& graph, const Value& parameter,
                          {ir::kShardOf, parameter.name()}});
 }
 
+Value* GatherParts(ir::Builder& builder, Value* part,
+                   const ir::TensorType& type, int64_t ranks) {
+  Value* parts =
+      builder.Add("all_gather", {part}, {{"ranks", ranks}})->output();
+  const int64_t n = type.num_elements();
+  parts = builder.Reshape(parts, {parts->type().num_elements()});
+  if (parts->type().num_elements() > n) {
+    parts = builder.Slice(parts, {0}, {n});
+  }
+  return builder.Reshape(parts, type.shape);
+}
+
 int64_t UpdateGroup(const OptimizerOptions& options, InputRole role) {
   const bool alike = options.kind == OptimizerKind::kSgd &&
                      options.weight_decay == options.norm_weight_decay;

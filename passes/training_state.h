@@ -40,6 +40,10 @@ ir::Value* TrainingInput(ir::Graph& graph, const ir::TensorType& type,
 ir::Value* ShardInput(ir::Graph& graph, const ir::Value& parameter,
                       std::string (*name)(std::string_view), int64_t ranks);
 
+// All ranks' parts of a tensor of that type.
+ir::Value* GatherParts(ir::Builder& builder, ir::Value* part,
+                       const ir::TensorType& type, int64_t ranks);
+
 // Parameters of one group are updated alike: attribute `group` of state that
 // all updates treat alike, so that it lies in memory as the parameters do.
 int64_t UpdateGroup(const OptimizerOptions& options, ir::InputRole role);

@@ -9,6 +9,7 @@
 #include "ir/weight_copy.h"
 #include "runtime/executor.h"
 #include "runtime/initialize.h"
+#include "runtime/part_updates.h"
 
 namespace fusor::runtime {
 
@@ -22,6 +23,7 @@ struct Session::Program {
   std::unique_ptr<Executor> executor;
   std::vector<std::unique_ptr<Memory>> arenas;  // null where shared
   ArenaBases bases;
+  PartUpdates parts;
 };
 
 Session::Session(Backend& backend, const BackendOptions& options,
@@ -54,6 +56,7 @@ int Session::AddProgram(codegen::CompiledProgram compiled) {
   CheckState(compiled.plan);
   programs_.push_back(std::make_unique<Program>());
   programs_.back()->compiled = std::move(compiled);
+  programs_.back()->parts = PartUpdatesOf(programs_.back()->compiled.plan);
   PlaceArenas(*programs_.back());
   return static_cast<int>(programs_.size()) - 1;
 }
@@ -149,6 +152,7 @@ const StateLayout::Entry& Session::FindState(const std::string& name) const {
 
 void Session::InitializeState(uint64_t seed) {
   FUSOR_ASSERT(!programs_.empty(), "no program");
+  shown_ = Shown::kParts;
   for (const codegen::PlanInput& input : plan(0).inputs) {
     if (!IsState(input.role) || input.role == ir::InputRole::kWeightCopy ||
         IsParameterShard(input.name)) {
@@ -168,6 +172,8 @@ void Session::Synchronize() const {
 
 std::vector<float> Session::ReadState(const std::string& name) const {
   const StateLayout::Entry& entry = FindState(name);
+  FUSOR_ASSERT(shown_ != Shown::kOld || !IsInParts(name),
+               "{} is a step old: expected GatherParameters", name);
   std::vector<char> bytes(static_cast<size_t>(entry.type.num_bytes()));
   stream_->CopyToHost(bytes.data(),
                       static_cast<char*>(state_->data()) + entry.offset,
@@ -197,25 +203,6 @@ void Session::StoreState(const StateLayout::Entry& entry,
   Synchronize();
 }
 
-void Session::WriteCopies(const std::string& weight,
-                          std::span<const double> elements) {
-  if (state_layout_.Find(ir::ShardName(weight)) != nullptr) {
-    const ir::Tensor whole{LogicalType(weight),
-                           {elements.begin(), elements.end()}};
-    StoreShard(ir::ShardName(weight), ir::TensorBytes(whole));
-  }
-  for (const codegen::PlanInput& input : plan(0).inputs) {
-    if (input.role != ir::InputRole::kWeightCopy ||
-        ir::CopiedWeight(input.attrs) != weight) {
-      continue;
-    }
-    const ir::DType rounding = ir::CopyRounding(input.attrs);
-    std::vector<double> rounded(elements.begin(), elements.end());
-    for (double& x : rounded) x = ir::RoundTo(rounding, x);
-    StoreState(FindState(input.name), std::move(rounded));
-  }
-}
-
 ir::InputRole Session::StateRole(const std::string& name) const {
   const auto& inputs = plan(0).inputs;
   const auto it =
@@ -228,6 +215,9 @@ ir::InputRole Session::StateRole(const std::string& name) const {
 void Session::CopyState(std::span<uint8_t> bytes) const {
   FUSOR_ASSERT(static_cast<int64_t>(bytes.size()) == state_layout_.bytes,
                "{} bytes for a state of {}", bytes.size(), state_layout_.bytes);
+  FUSOR_ASSERT(shown_ == Shown::kParts,
+               "parameters are not what their parts are: expected "
+               "GatherParameters");
   stream_->CopyToHost(bytes.data(), state_->data(), bytes.size());
   Synchronize();
 }
@@ -267,6 +257,7 @@ void Session::Broadcast(int64_t offset, int64_t bytes) {
 }
 
 void Session::BroadcastState() {
+  shown_ = Shown::kParts;
   Broadcast(0, state_layout_.bytes);
   if (world_size() > 1) ScatterShards();
 }
@@ -336,6 +327,7 @@ StepObserver::~StepObserver() = default;
 
 void Session::Step(int program) {
   Executor& executor = *programs_[program]->executor;
+  Begin(*programs_[program]);
   if (observer_ == nullptr) return executor.Run(*stream_);
   for (size_t i = 0; i < executor.num_steps(); ++i) {
     observer_->Before(*this, program, i);
@@ -343,6 +335,15 @@ void Session::Step(int program) {
     Synchronize();
     observer_->After(*this, program, i);
   }
+}
+
+void Session::Begin(const Program& program) {
+  FUSOR_ASSERT(program.parts.gathered_first || shown_ == Shown::kParts ||
+                   (shown_ == Shown::kAverages && !program.parts.any),
+               "program {} runs on parameters that are not what their parts "
+               "are: expected GatherParameters",
+               program.compiled.plan.name);
+  if (program.parts.gathered_first) shown_ = Shown::kOld;
 }
 
 std::vector<uint8_t> Session::ReadBuffer(int program, int buffer) const {
@@ -383,11 +384,13 @@ ir::Tensor Session::ReadOutput(int program, int output) {
 }
 
 void Session::RunStep(int program, size_t step) {
+  Begin(*programs_[program]);
   programs_[program]->executor->RunStep(step, *stream_);
 }
 
 std::vector<double> Session::ProfileStep(int program) {
   Executor& executor = *programs_[program]->executor;
+  Begin(*programs_[program]);
   std::vector<std::unique_ptr<Event>> events;
   for (size_t i = 0; i <= executor.num_steps(); ++i) {
     events.push_back(device_->CreateEvent());

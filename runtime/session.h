@@ -106,6 +106,15 @@ class Session {
   // part of what was set whole.
   void BroadcastState();
   void BroadcastStatistics();
+  // Parameters of which each rank updates a part become, with their copies,
+  // all ranks' parts. Nothing where they are that: a step that gathers at its
+  // beginning (passes::RotateGathers) leaves them as old as that, and until
+  // this has been called they must not be read, by other programs neither.
+  void GatherParameters();
+  // Where each rank has a part of their moving averages, those parameters
+  // become all ranks' parts of the averages, until GatherParameters: to
+  // evaluate them, or to save them.
+  void ShowAverages();
   // All ranks' parts of a tensor of which each has one: bytes of LogicalType.
   std::vector<uint8_t> GatherShard(const std::string& name) const;
   // All ranks' bytes, as many from each, one after the other.
@@ -152,6 +161,10 @@ class Session {
   void StoreShard(const std::string& name, std::span<const uint8_t> whole);
   void ScatterShards();
   void WriteCopies(const std::string& weight, std::span<const double> elements);
+  void RoundCopies(const std::string& weight, std::span<const double> elements);
+  void ShowParts(std::string (*part)(std::string_view));
+  bool IsInParts(const std::string& name) const;
+  void Begin(const Program& program);
   void Broadcast(int64_t offset, int64_t bytes);
   void CheckState(const codegen::Plan& plan) const;
   void PlaceArenas(Program& program);
@@ -164,6 +177,10 @@ class Session {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<codegen::TargetCompiler> compiler_;
   StepObserver* observer_ = nullptr;
+  // What there is where a parameter lies of which each rank updates a part: all
+  // of them, what they were before the last step, or their moving averages.
+  enum class Shown : uint8_t { kParts, kOld, kAverages };
+  Shown shown_ = Shown::kParts;
   codegen::StateLayout state_layout_;
   std::unique_ptr<Memory> state_;
   std::unique_ptr<Memory> temporary_;

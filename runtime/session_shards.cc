@@ -4,6 +4,9 @@
 
 #include "ir/shard.h"
 #include "ir/support/error.h"
+#include "ir/tensor_bytes.h"
+#include "ir/training_names.h"
+#include "ir/weight_copy.h"
 #include "runtime/communicator.h"
 #include "runtime/session.h"
 
@@ -35,6 +38,30 @@ ir::TensorType Session::LogicalType(const std::string& name) const {
   if (!ir::IsShard(attrs)) return {entry.type.dtype, entry.type.shape, {}};
   const std::string& parameter = attrs.String(ir::kShardOf);
   return {entry.type.dtype, FindState(parameter).type.shape, {}};
+}
+
+void Session::WriteCopies(const std::string& weight,
+                          std::span<const double> elements) {
+  if (state_layout_.Find(ir::ShardName(weight)) != nullptr) {
+    const ir::Tensor whole{LogicalType(weight),
+                           {elements.begin(), elements.end()}};
+    StoreShard(ir::ShardName(weight), ir::TensorBytes(whole));
+  }
+  RoundCopies(weight, elements);
+}
+
+void Session::RoundCopies(const std::string& weight,
+                          std::span<const double> elements) {
+  for (const codegen::PlanInput& input : plan(0).inputs) {
+    if (input.role != ir::InputRole::kWeightCopy ||
+        ir::CopiedWeight(input.attrs) != weight) {
+      continue;
+    }
+    const ir::DType rounding = ir::CopyRounding(input.attrs);
+    std::vector<double> rounded(elements.begin(), elements.end());
+    for (double& x : rounded) x = ir::RoundTo(rounding, x);
+    StoreState(FindState(input.name), std::move(rounded));
+  }
 }
 
 // Zeros where the whole has no more elements.
@@ -73,6 +100,37 @@ void Session::ScatterShards() {
     if (!IsParameterShard(entry.name)) continue;
     const std::string& parameter = StateAttrs(entry.name).String(ir::kShardOf);
     WriteState(parameter, ReadState(parameter));
+  }
+}
+
+// Whether each rank updates a part of the parameter, or of what it copies.
+bool Session::IsInParts(const std::string& name) const {
+  const auto copy = ir::ParseWeightCopyName(name);
+  return state_layout_.Find(
+             ir::ShardName(copy.has_value() ? copy->weight : name)) != nullptr;
+}
+
+void Session::GatherParameters() {
+  if (shown_ == Shown::kParts) return;
+  ShowParts(ir::ShardName);
+  shown_ = Shown::kParts;
+}
+
+void Session::ShowAverages() {
+  ShowParts(ir::AverageName);
+  shown_ = Shown::kAverages;
+}
+
+void Session::ShowParts(std::string (*part)(std::string_view)) {
+  for (const StateLayout::Entry& entry : state_layout_.entries) {
+    if (!IsParameterShard(entry.name)) continue;
+    const std::string& parameter = StateAttrs(entry.name).String(ir::kShardOf);
+    const std::string source = part(parameter);
+    if (state_layout_.Find(source) == nullptr) continue;
+    const std::vector<uint8_t> whole = GatherShard(source);
+    ir::Tensor values = ir::LoadTensor(LogicalType(parameter), whole.data());
+    RoundCopies(parameter, values.data);
+    StoreState(FindState(parameter), std::move(values.data));
   }
 }
 

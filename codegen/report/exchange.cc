@@ -2,10 +2,33 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+
+#include "ir/shard.h"
 
 namespace fusor::codegen {
 
 using nlohmann::json;
+
+namespace {
+
+// Buffers that hold parts of state, as they are before the first step of the
+// plan, or one kernel's work on one of them.
+std::set<int> PartsOf(const Plan& plan) {
+  std::set<int> parts;
+  for (const PlanInput& input : plan.inputs) {
+    if (ir::IsShard(input.attrs)) parts.insert(input.buffer);
+  }
+  for (const Step& step : plan.steps) {
+    if (step.kind == StepKind::kLaunch && step.args.size() == 2 &&
+        parts.contains(step.args[0])) {
+      parts.insert(step.args[1]);
+    }
+  }
+  return parts;
+}
+
+}  // namespace
 
 int64_t Exchange::buckets() const {
   return std::count_if(collectives.begin(), collectives.end(),
@@ -31,6 +54,7 @@ double Exchange::communication_us() const {
 Exchange ExchangeOf(const Plan& plan, const PlanReport& report) {
   Exchange exchange;
   const std::vector<double> starts = StartTimes(plan, report);
+  const std::set<int> parts = PartsOf(plan);
   for (size_t i = 0; i < starts.size(); ++i) {
     const StepCost& cost = report.steps[i];
     const double end = starts[i] + cost.us();
@@ -44,7 +68,9 @@ Exchange ExchangeOf(const Plan& plan, const PlanReport& report) {
          .bytes = CollectiveBytes(call),
          .start_us = starts[i],
          .end_us = end,
-         .sums = call.op != "all_gather"});
+         .sums = call.op != "all_gather",
+         .gathers_ahead =
+             call.op == "all_gather" && parts.contains(step.args[0])});
   }
   exchange.exposed_us = std::max(0.0, exchange.end_us - report.total.us());
   return exchange;

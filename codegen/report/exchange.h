@@ -20,6 +20,8 @@ struct CollectiveSpan {
   double end_us = 0;
   // A bucket of gradients; else statistics or parts of parameters are gathered.
   bool sums = false;
+  // Parts of parameters are gathered for this step's forward pass.
+  bool gathers_ahead = false;
 };
 
 struct Exchange {

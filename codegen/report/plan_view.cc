@@ -111,27 +111,33 @@ std::vector<json> Row(std::vector<json> first, const Cost& cost,
   return first;
 }
 
-// When gradients are summed; in one line, how often statistics and parts of
-// parameters are gathered.
+std::string SpanTable(const char* title, const char* tensors,
+                      const std::string& rows) {
+  if (rows.empty()) return "";
+  return fmt::format("\n{:<24} {:>10} {:>10} {:>11} {:>11}\n{}", title, tensors,
+                     "bytes", "start, ms", "end, ms", rows);
+}
+
+// When parameters are gathered and gradients summed; in one line, how often
+// statistics are gathered, or parts of parameters at the end of the step.
 std::string CollectiveLines(const Plan& plan, const Exchange& exchange) {
   if (exchange.collectives.empty()) return "";
-  std::string sums;
+  std::string sums, ahead;
   int gathers = 0;
   double gathering = 0;
   for (const CollectiveSpan& span : exchange.collectives) {
-    if (!span.sums) {
+    if (!span.sums && !span.gathers_ahead) {
       ++gathers;
       gathering += span.end_us - span.start_us;
       continue;
     }
-    sums += fmt::format("{:<24} {:>9} {:>10} {:>11.3f} {:>11.3f}\n",
-                        plan.steps[span.step].location.path, span.tensors,
-                        ShowBytes(span.bytes), span.start_us / 1e3,
-                        span.end_us / 1e3);
+    (span.sums ? sums : ahead) += fmt::format(
+        "{:<24} {:>10} {:>10} {:>11.3f} {:>11.3f}\n",
+        plan.steps[span.step].location.path, span.tensors,
+        ShowBytes(span.bytes), span.start_us / 1e3, span.end_us / 1e3);
   }
-  std::string out =
-      fmt::format("\n{:<24} {:>9} {:>10} {:>11} {:>11}\n{}", "sums over ranks",
-                  "gradients", "bytes", "start, ms", "end, ms", sums);
+  std::string out = SpanTable("gathered from parts", "parameters", ahead) +
+                    SpanTable("sums over ranks", "gradients", sums);
   if (gathers > 0) {
     out +=
         fmt::format("{} times gathered, {:.3f} ms\n", gathers, gathering / 1e3);

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
 namespace {
 
-using passes::AlphaBeta;
 using passes::BucketPolicy;
-using passes::BucketRule;
 using passes::CollectiveCost;
 using passes::GradientBucket;
 using passes::ReadyGradient;
@@ -39,39 +36,32 @@ std::vector<ReadyGradient> WireGradients(const StepTimeline& timeline,
   return gradients;
 }
 
-CollectiveCost Halved(CollectiveCost cost) {
-  for (AlphaBeta& a : cost.algorithms) {
-    a.seconds /= 2;
-    a.seconds_per_byte /= 2;
+// When each gradient's parameter is gathered, from the start of the forward
+// pass; raises `delay` to what the pass waits for them. It needs a parameter
+// where the backward pass made its gradient, mirrored in time, and so they are
+// put together as gradients are.
+std::vector<double> GatherEnds(const StepTimeline& timeline,
+                               const CollectiveCost& half,
+                               const BucketPolicy& policy, double& delay) {
+  const double length = timeline.backward - timeline.forward;
+  std::vector<ReadyGradient> mirrored =
+      WireGradients(timeline, policy.element_bytes);
+  for (ReadyGradient& g : mirrored) {
+    const double needed =
+        length > 0 ? timeline.forward * (timeline.backward - g.ready) / length
+                   : 0;
+    g.ready = std::max(0.0, timeline.forward - needed);
   }
-  return cost;
-}
-
-// Ends of the all-gathers, the bucket that the forward pass needs first before
-// the others, from the start of the forward pass.
-std::vector<double> GatherEnds(const std::vector<GradientBucket>& buckets,
-                               const CollectiveCost& half) {
-  std::vector<double> ends(buckets.size());
+  const auto buckets = passes::PartitionGradients(mirrored, half, policy);
+  std::vector<double> ends(mirrored.size());
   double end = 0;
   for (size_t b = buckets.size(); b-- > 0;) {
-    ends[b] = end += half.Seconds(buckets[b].bytes);
+    end += half.Seconds(buckets[b].bytes);
+    std::fill(ends.begin() + buckets[b].first, ends.begin() + buckets[b].last,
+              end);
+    delay = std::max(delay, end - (timeline.forward - buckets[b].ready));
   }
   return ends;
-}
-
-// By how much all-gathers make the forward pass late. It needs a bucket's
-// parameters first where the backward pass made their gradients last: at the
-// mirrored place in time.
-double GatherDelay(const StepTimeline& timeline,
-                   const ScalePrediction& prediction) {
-  double delay = 0;
-  const double length = timeline.backward - timeline.forward;
-  for (size_t b = 0; b < prediction.buckets.size(); ++b) {
-    const double left = timeline.backward - prediction.buckets[b].ready;
-    const double needed = length > 0 ? timeline.forward * left / length : 0;
-    delay = std::max(delay, prediction.gathered[b] - needed);
-  }
-  return delay;
 }
 
 // Buckets of a policy, and the seconds of communication that the step cannot
@@ -84,8 +74,12 @@ ScalePrediction Communicate(const StepTimeline& timeline,
       WireGradients(timeline, policy.element_bytes), cost, policy);
   result.exposed = std::max(0.0, result.buckets.back().end - timeline.backward);
   if (sharded) {
-    result.gathered = GatherEnds(result.buckets, cost);
-    result.exposed += GatherDelay(timeline, result);
+    double delay = 0;
+    const std::vector<double> ends = GatherEnds(timeline, cost, policy, delay);
+    for (const GradientBucket& bucket : result.buckets) {
+      result.gathered.push_back(ends[bucket.first]);
+    }
+    result.exposed += delay;
   }
   return result;
 }
@@ -95,22 +89,8 @@ ScalePrediction Communicate(const StepTimeline& timeline,
                             const ScaleOptions& options) {
   if (options.nodes * options.gpus == 1) return {};
   CollectiveCost cost = AllReduceCost(cluster, options.nodes, options.gpus);
-  if (options.sharded) cost = Halved(std::move(cost));
-  ScalePrediction best =
-      Communicate(timeline, cost, options.policy, options.sharded);
-  if (!options.sharded || options.policy.rule != BucketRule::kExact) {
-    return best;
-  }
-  // The partition that ends first may have large buckets, of which the next
-  // forward pass would wait for all.
-  for (int64_t cap = 1 << 20; cap <= 64 << 20; cap *= 2) {
-    BucketPolicy capped = options.policy;
-    capped.rule = BucketRule::kCap;
-    capped.cap_bytes = cap;
-    ScalePrediction other = Communicate(timeline, cost, capped, true);
-    if (other.exposed < best.exposed) best = std::move(other);
-  }
-  return best;
+  if (options.sharded) cost = cost.Half();
+  return Communicate(timeline, cost, options.policy, options.sharded);
 }
 
 double UpdateSeconds(const StepTimeline& timeline,

@@ -41,8 +41,8 @@ std::string_view LimitName(ScaleLimit limit);
 
 struct ScalePrediction {
   std::vector<passes::GradientBucket> buckets;
-  // Of a sharded optimizer: when each bucket's all-gather ends, from the start
-  // of the next forward pass.
+  // Of a sharded optimizer: when all of a bucket's parameters are gathered,
+  // from the start of the next forward pass. They have buckets of their own.
   std::vector<double> gathered;
   double exposed = 0;  // seconds of communication that nothing hides
   double waiting = 0;  // for the slowest rank, or what the node rate tells

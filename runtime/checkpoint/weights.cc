@@ -21,8 +21,11 @@ void SaveWeights(const Session& session, const std::string& path,
     if (!IsModelState(session.StateRole(entry.name))) continue;
     const bool average =
         averages && ir::IsParameter(session.StateRole(entry.name));
+    const std::string source =
+        average ? ir::AverageName(entry.name) : entry.name;
+    const bool shown = average && session.IsShard(source);
     const std::vector<float> values =
-        session.ReadState(average ? ir::AverageName(entry.name) : entry.name);
+        session.ReadState(shown ? entry.name : source);
     NamedTensor tensor{entry.name, {ir::DType::kF32, entry.type.shape, {}}, {}};
     tensor.bytes.resize(values.size() * sizeof(float));
     std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());

@@ -13,7 +13,8 @@ bool IsModelState(ir::InputRole role);
 // names, logical row-major (OIHW); a file that torchvision's load_state_dict
 // takes (strict=False: num_batches_tracked is not kept).
 // kAverages: the moving averages of the parameters in their place; throws
-// kCheckpoint when the session keeps none.
+// kCheckpoint when the session keeps none. REQUIRES: where each rank has a part
+// of them, the session shows them (Session::ShowAverages).
 enum class WeightKind { kParameters, kAverages };
 void SaveWeights(const Session& session, const std::string& path,
                  WeightKind kind = WeightKind::kParameters);

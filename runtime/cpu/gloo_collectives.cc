@@ -8,6 +8,8 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <gloo/types.h>
 
 #include <algorithm>
 #include <cstring>
@@ -235,7 +237,113 @@ class GlooCollectives : public runtime::HostCollectives {
            c.elements / world_size() * rank * ir::DTypeSize(c.dtype);
   }
 
+  // Whether tensors go over the network from and to where they are; small ones
+  // are packed, to save messages.
+  static bool AreLarge(const Collective& c) {
+    constexpr int64_t kLeastBytes = 64 << 10;
+    return c.elements * ir::DTypeSize(c.dtype) >= kLeastBytes * c.num_tensors;
+  }
+
+  using Messages = std::unique_ptr<gloo::transport::UnboundBuffer>;
+
+  Messages MessagesOf(const void* data, int64_t bytes) {
+    return context_->createUnboundBuffer(const_cast<void*>(data),
+                                         static_cast<size_t>(bytes));
+  }
+
+  // `call(rank)` for the other ranks, first the next one.
+  template <typename Call>
+  void ForOthers(Call call) {
+    for (int i = 1; i < world_size(); ++i) call((rank() + i) % world_size());
+  }
+
+  static gloo::Slot SlotOf(uint8_t prefix, int tensor) {
+    return gloo::Slot::build(prefix, static_cast<uint32_t>(tensor));
+  }
+
+  void GatherApart(const Collective& c) {
+    const int64_t size = ir::DTypeSize(c.dtype);
+    std::vector<Messages> sent, received;
+    for (int i = 0; i < c.num_tensors; ++i) {
+      const Collective::Tensor& t = c.tensors[i];
+      const int64_t bytes = t.part * size;
+      const auto slot = SlotOf(gloo::kAllgatherSlotPrefix, i);
+      received.push_back(MessagesOf(t.target, bytes * world_size()));
+      ForOthers([&](int other) {
+        received[i]->recv(other, slot, static_cast<size_t>(other * bytes),
+                          static_cast<size_t>(bytes));
+      });
+      ForOthers([&](int other) {
+        sent.push_back(MessagesOf(t.source, bytes));
+        sent.back()->send(other, slot);
+      });
+      std::memcpy(static_cast<char*>(t.target) + rank() * bytes, t.source,
+                  static_cast<size_t>(bytes));
+    }
+    Await(sent, received, [](int) {});
+  }
+
+  // `arrived(tensor)` once all of it is there.
+  template <typename Arrived>
+  void Await(const std::vector<Messages>& sent,
+             const std::vector<Messages>& received, Arrived arrived) {
+    for (size_t i = 0; i < received.size(); ++i) {
+      if (received[i] != nullptr) {
+        ForOthers([&](int) { received[i]->waitRecv(timeout_); });
+      }
+      arrived(static_cast<int>(i));
+    }
+    for (const Messages& messages : sent) messages->waitSend(timeout_);
+  }
+
+  void ReduceApart(const Collective& c) {
+    const int64_t size = ir::DTypeSize(c.dtype);
+    const std::span tensors(c.tensors, static_cast<size_t>(c.num_tensors));
+    int64_t needed = 0;
+    for (const Collective::Tensor& t : tensors) {
+      needed += t.PartElements(rank()) * size * world_size();
+    }
+    if (static_cast<int64_t>(received_.size()) < needed) {
+      received_.resize(static_cast<size_t>(needed));
+    }
+    std::vector<Messages> sent, received;
+    std::vector<char*> parts;  // of all ranks, in their order, a tensor
+    char* next = received_.data();
+    for (int i = 0; i < c.num_tensors; ++i) {
+      const Collective::Tensor& t = tensors[static_cast<size_t>(i)];
+      const auto slot = SlotOf(gloo::kReduceSlotPrefix, i);
+      const int64_t own = t.PartElements(rank()) * size;
+      const auto* source = static_cast<const char*>(t.source);
+      parts.push_back(next);
+      received.push_back(own == 0 ? nullptr
+                                  : MessagesOf(next, own * world_size()));
+      ForOthers([&](int other) {
+        if (own == 0) return;
+        received[i]->recv(other, slot, static_cast<size_t>(other * own),
+                          static_cast<size_t>(own));
+      });
+      ForOthers([&](int other) {
+        const int64_t bytes = t.PartElements(other) * size;
+        if (bytes == 0) return;
+        sent.push_back(MessagesOf(source + other * t.part * size, bytes));
+        sent.back()->send(other, slot);
+      });
+      std::memcpy(next + rank() * own, source + rank() * t.part * size,
+                  static_cast<size_t>(own));
+      next += own * world_size();
+    }
+    Await(sent, received, [&](int i) {
+      const Collective::Tensor& t = tensors[static_cast<size_t>(i)];
+      const int64_t own = t.PartElements(rank());
+      SumInOrder(c.dtype, t.target, parts[static_cast<size_t>(i)], world_size(),
+                 own, own);
+      std::memset(static_cast<char*>(t.target) + own * size, 0,
+                  static_cast<size_t>((t.part - own) * size));
+    });
+  }
+
   void GatherTensors(const Collective& c) {
+    if (AreLarge(c)) return GatherApart(c);
     const Collective packed = Packed(c);
     const int64_t size = ir::DTypeSize(c.dtype);
     const std::span tensors(c.tensors, static_cast<size_t>(c.num_tensors));
@@ -257,6 +365,7 @@ class GlooCollectives : public runtime::HostCollectives {
   }
 
   void ReduceTensors(const Collective& c) {
+    if (AreLarge(c)) return ReduceApart(c);
     const Collective packed = Packed(c);
     const int64_t size = ir::DTypeSize(c.dtype);
     const std::span tensors(c.tensors, static_cast<size_t>(c.num_tensors));

@@ -25,17 +25,23 @@ class Side {
   std::vector<const PlanOutput*> Outputs(bool gradients) const {
     std::vector<const PlanOutput*> outputs;
     for (const PlanOutput& output : session_.plan(program_).outputs) {
-      if (IsGradient(output) != gradients) continue;
-      if (ir::ParseWeightCopyName(output.name).has_value()) continue;
-      if (output.alias >= 0 && session_.IsParameterShard(output.name)) continue;
-      outputs.push_back(&output);
+      if (IsGradient(output) == gradients && IsCompared(output)) {
+        outputs.push_back(&output);
+      }
     }
     return outputs;
   }
 
+  // What the output is of: a part of a parameter is of the parameter.
+  std::string NameOf(const PlanOutput& output) const {
+    const bool part =
+        output.alias >= 0 && session_.IsParameterShard(output.name);
+    return part ? output.name.substr(ir::ShardName("").size()) : output.name;
+  }
+
   const PlanOutput* Find(const std::string& name) const {
     for (const PlanOutput& output : session_.plan(program_).outputs) {
-      if (output.name == name) return &output;
+      if (IsCompared(output) && NameOf(output) == name) return &output;
     }
     return nullptr;
   }
@@ -58,6 +64,13 @@ class Side {
   }
 
  private:
+  // A parameter is what its parts are, and what its copies say.
+  bool IsCompared(const PlanOutput& output) const {
+    if (ir::ParseWeightCopyName(output.name).has_value()) return false;
+    return output.alias < 0 ||
+           session_.state().Find(ir::ShardName(output.name)) == nullptr;
+  }
+
   // Of what each rank has a part of.
   std::optional<ir::Shape> WholeShape(const PlanOutput& output) const {
     if (!IsGradient(output)) {
@@ -81,7 +94,8 @@ OutputDifferences CompareOutputs(Session& a, Session& b, int program,
   OutputDifferences result;
   std::vector<ValueDifference> states;
   for (const PlanOutput* output : side_a.Outputs(gradients)) {
-    const PlanOutput* other = side_b.Find(output->name);
+    const std::string name = side_a.NameOf(*output);
+    const PlanOutput* other = side_b.Find(name);
     if (other == nullptr) {
       ++result.unmatched;
       continue;
@@ -96,14 +110,13 @@ OutputDifferences CompareOutputs(Session& a, Session& b, int program,
                            : output->alias >= 0 ? ValueKind::kState
                                                 : ValueKind::kOutput;
     ValueDifference value{
-        kind,
-        gradients ? output->name.substr(kGradientPrefix.size()) : output->name,
+        kind, gradients ? name.substr(kGradientPrefix.size()) : name,
         ir::Difference(x.type, x.bytes.data(), y.type, y.bytes.data())};
     (kind == ValueKind::kState ? states : result.values)
         .push_back(std::move(value));
   }
   for (const PlanOutput* output : side_b.Outputs(gradients)) {
-    result.unmatched += side_a.Find(output->name) == nullptr ? 1 : 0;
+    result.unmatched += side_a.Find(side_b.NameOf(*output)) == nullptr ? 1 : 0;
   }
   result.values.insert(result.values.end(), states.begin(), states.end());
   return result;

@@ -122,6 +122,24 @@ class RanksTest(RankCase):
             self.assertEqual(parts["state_hash"], whole["state_hash"])
             self.assertGreater(parts["counters"]["sharded_parameters"], 10)
 
+    def test_averages_in_parts_are_evaluated_and_saved_whole(self):
+        for more in ([], ["--amp"]):
+            runs = []
+            for sharded in ([], ["--sharded-optimizer"]):
+                work = self.root / f"ema{len(more)}{len(sharded)}"
+                report, _ = self.train(
+                    2, "--iterations", 4, "--epochs", 2, "--lr", 0.05,
+                    "--deterministic", "--ema-decay", 0.5, "--verify",
+                    "--workspace", work, *more, *sharded)
+                runs.append((report, (work / "model.safetensors").read_bytes(),
+                             (work / "model-ema.safetensors").read_bytes()))
+            whole, parts = runs
+            self.assertEqual(len(parts[0]["evaluations"]), 1)
+            for key in ("evaluations", "losses", "state_hash"):
+                self.assertEqual(parts[0][key], whole[0][key], key)
+            self.assertEqual(parts[1:], whole[1:])
+            self.assertNotEqual(parts[1], parts[2])
+
     def test_parts_are_saved_whole_and_cut_anew(self):
         args = ["--training-only", "--deterministic", "--lr", 0.01,
                 "--optimizer-batch-size", 16, "--iterations", 6]

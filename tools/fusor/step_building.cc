@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "ir/shard.h"
 #include "models/model.h"
 #include "passes/averaged_weights.h"
 #include "tools/fusor/training_options.h"
@@ -72,7 +73,11 @@ runtime::StepFile BuildStepFile(const codegen::CompiledProgram& train,
   }
   auto eval =
       models::BuildModel(parts.model.arch, models::Phase::kEval, model).graph;
-  if (parts.ema_decay > 0) passes::ReadAverages(*eval);
+  if (parts.ema_decay > 0) {
+    passes::ReadAverages(*eval, [&](const std::string& parameter) {
+      return state.Find(ir::ShardName(parameter)) != nullptr;
+    });
+  }
   add(ProgramKind::kEval, std::move(eval));
   return file;
 }

@@ -12,6 +12,7 @@
 
 #include "codegen/compiler.h"
 #include "codegen/dump/dumper.h"
+#include "ir/shard.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "passes/averaged_weights.h"
@@ -93,6 +94,7 @@ class TrainCommand {
     debugging.Finish();
     checkpointing_->Finish();
     logs_.End(report);
+    session_->GatherParameters();
     ranks_.CheckParameters(
         ranks_.world_size() > 1 ? ParameterHash(*session_) : "", text_);
     if (report.steps > 0) {
@@ -147,6 +149,7 @@ class TrainCommand {
 
   void SaveCheckpoint(const runtime::TrainPosition& position,
                       int64_t per_epoch) {
+    session_->GatherParameters();
     if (ranks_.leads()) {
       checkpointing_->Save(*session_, position, per_epoch);
     } else if (flags_.ranks.sharded) {
@@ -276,7 +279,11 @@ class TrainCommand {
     auto graph =
         models::BuildModel(flags_.model.arch, models::Phase::kEval, options)
             .graph;
-    if (flags_.optimizer.ema_decay > 0) passes::ReadAverages(*graph);
+    if (Averages()) {
+      passes::ReadAverages(*graph, [&](const std::string& parameter) {
+        return session_->state().Find(ir::ShardName(parameter)) != nullptr;
+      });
+    }
     eval_ = session_->AddProgram(std::move(graph), codegen::ProgramKind::kEval,
                                  compile);
     ++programs_;
@@ -304,7 +311,9 @@ class TrainCommand {
     std::function<std::optional<EvalReport>()> evaluate;
     if (val != nullptr) {
       evaluate = [&] {
+        Averages() ? session_->ShowAverages() : session_->GatherParameters();
         auto result = runtime::Evaluate(*session_, eval_, *val, StopRequested);
+        session_->GatherParameters();
         for (const std::string& text : val->TakeWarnings()) {
           observer.warning(text);
         }
@@ -315,14 +324,21 @@ class TrainCommand {
                           evaluate);
   }
 
+  bool Averages() const { return flags_.optimizer.ema_decay > 0; }
+
   void Save() {
-    if (!checkpointing_->saves()) return;
-    runtime::SaveWeights(*session_, WeightsPath());
-    fmt::print(text_, "saved     {}\n", WeightsPath());
-    if (flags_.optimizer.ema_decay == 0) return;
-    runtime::SaveWeights(*session_, AveragesPath(),
-                         runtime::WeightKind::kAverages);
-    fmt::print(text_, "saved     {}\n", AveragesPath());
+    if (checkpointing_->saves()) {
+      runtime::SaveWeights(*session_, WeightsPath());
+      fmt::print(text_, "saved     {}\n", WeightsPath());
+    }
+    if (!Averages()) return;
+    session_->ShowAverages();  // all ranks
+    if (checkpointing_->saves()) {
+      runtime::SaveWeights(*session_, AveragesPath(),
+                           runtime::WeightKind::kAverages);
+      fmt::print(text_, "saved     {}\n", AveragesPath());
+    }
+    session_->GatherParameters();
   }
 
   void Report(const TrainReport& report) {

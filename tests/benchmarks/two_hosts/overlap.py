@@ -7,8 +7,10 @@ between them. For each rate, round after round:
 - compute: both hosts train at the same time, each for itself;
 - one bucket: all gradients in one bucket after the backward pass, so that
   nothing overlaps; what its all-reduce takes is the communication alone;
-- overlap: --bucket-policy exact with this link.
-The target is overlap <= max(compute, communication) + 10 %.
+- overlap: --bucket-policy exact with this link;
+- sharded: the same with --sharded-optimizer, which sums half of it under the
+  backward pass and gathers the other half under the next forward pass.
+The target is a step <= max(compute, communication) + 10 %.
 """
 
 import argparse
@@ -21,7 +23,9 @@ import tempfile
 
 import two_hosts
 
-POLICIES = {"one bucket": "one", "overlap": "exact"}
+KINDS = {"one bucket": ["--bucket-policy", "one"],
+         "overlap": ["--bucket-policy", "exact"],
+         "sharded": ["--bucket-policy", "exact", "--sharded-optimizer"]}
 
 
 def link_file(path, mbit):
@@ -55,13 +59,13 @@ class Measurement:
         self.environment = {**os.environ,
                             "FUSOR_CACHE_DIR": str(folder / "cache")}
 
-    def command(self, name, policy, link):
+    def command(self, name, kind, link):
         a = self.arguments
         return [a.fusor, "train", "--synthetic", "--arch", a.arch, "-b",
                 a.batch, "--image-size", a.image_size, "--threads", 1,
                 "--training-only", "--lr", 0.001, "--iterations",
-                a.warmup + a.steps, "--bucket-policy", policy, "--cluster",
-                link, "--log-jsonl", self.folder / f"{name}.jsonl",
+                a.warmup + a.steps, *KINDS[kind], "--cluster", link,
+                "--log-jsonl", self.folder / f"{name}.jsonl",
                 "--timeline", self.folder / f"{name}.json",
                 "--timeline-steps", f"{a.warmup + 1}:{a.warmup + a.steps}"]
 
@@ -79,13 +83,13 @@ class Measurement:
     def compute(self, link):
         """The mean of both hosts' medians, in ms."""
         names = ["alone-0", "alone-1"]
-        settle([self.hosts.start(host, self.command(name, "one", link),
+        settle([self.hosts.start(host, self.command(name, "one bucket", link),
                                  self.environment)
                 for host, name in enumerate(names)])
         return statistics.mean(self.step_ms(name) for name in names)
 
     def together(self, kind, link):
-        command = self.command("together", POLICIES[kind], link)
+        command = self.command("together", kind, link)
         text = settle(self.hosts.start_ranks([command, command],
                                              self.environment))[0]
         if "parameters are the same on all 2" not in text:
@@ -96,14 +100,14 @@ class Measurement:
                     run["communication_ms"] for run in runs),
                 "exposed_ms": statistics.median(
                     run["exposed_ms"] for run in runs),
-                "buckets": len(runs[0]["collectives"])}
+                "collectives": len(runs[0]["collectives"])}
 
     def round(self, mbit):
         link = self.folder / f"link-{mbit}.textproto"
         link_file(link, mbit)
         self.hosts.limit(mbit)
         return {"compute_ms": self.compute(link),
-                **{kind: self.together(kind, link) for kind in POLICIES}}
+                **{kind: self.together(kind, link) for kind in KINDS}}
 
 
 def row(mbit, rounds):
@@ -112,27 +116,34 @@ def row(mbit, rounds):
         return statistics.median(map(value, rounds))
     compute = median(lambda r: r["compute_ms"])
     communication = median(lambda r: r["one bucket"]["communication_ms"])
-    overlap = median(lambda r: r["overlap"]["step_ms"])
-    return {"mbit": mbit, "compute_ms": compute,
+    line = {"mbit": mbit, "compute_ms": compute,
             "communication_ms": communication,
             "without_overlap_ms": median(lambda r: r["one bucket"]["step_ms"]),
-            "overlap_ms": overlap,
-            "exposed_ms": median(lambda r: r["overlap"]["exposed_ms"]),
-            "buckets": rounds[0]["overlap"]["buckets"],
-            "over_longer_percent":
-                100 * (overlap / max(compute, communication) - 1),
             "rounds": rounds}
+    for kind in ("overlap", "sharded"):
+        step = median(lambda r, kind=kind: r[kind]["step_ms"])
+        line[kind] = {
+            "step_ms": step,
+            "exposed_ms": median(lambda r, kind=kind: r[kind]["exposed_ms"]),
+            "collectives": rounds[0][kind]["collectives"],
+            "over_longer_percent":
+                100 * (step / max(compute, communication) - 1)}
+    return line
 
 
 def table(rows):
     text = ("| Mbit/s | compute, ms | communication, ms | step without "
-            "overlap, ms | step with overlap, ms | buckets | above the longer "
-            "of the two |\n|---|---|---|---|---|---|---|\n")
+            "overlap, ms | step with overlap, ms | above the longer of the two "
+            "| sharded step, ms | above the longer of the two |\n"
+            "|---|---|---|---|---|---|---|---|\n")
     for r in rows:
         text += (f"| {r['mbit']} | {r['compute_ms']:.0f} | "
                  f"{r['communication_ms']:.0f} | "
-                 f"{r['without_overlap_ms']:.0f} | {r['overlap_ms']:.0f} | "
-                 f"{r['buckets']} | {r['over_longer_percent']:+.1f} % |\n")
+                 f"{r['without_overlap_ms']:.0f} |")
+        for kind in ("overlap", "sharded"):
+            text += (f" {r[kind]['step_ms']:.0f} | "
+                     f"{r[kind]['over_longer_percent']:+.1f} % |")
+        text += "\n"
     return text
 
 

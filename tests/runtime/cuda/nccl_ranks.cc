@@ -153,6 +153,7 @@ std::map<std::string, std::vector<float>> Train(
     }
     session.Step(program);
   }
+  session.GatherParameters();
   auto state = AllState(session);
   std::erase_if(state, [&](const auto& entry) {
     return session.StateRole(entry.first) == ir::InputRole::kStatistic ||

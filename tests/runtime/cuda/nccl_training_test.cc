@@ -57,13 +57,15 @@ TEST(NcclTraining, RanksWithTheirOwnBatchesStayTogether) {
   });
 }
 
-// A step with its collectives is one graph, and is what its steps are.
+// A step with its collectives, those of a sharded optimizer too, is one graph,
+// and is what its steps are.
 TEST(NcclTraining, CapturesCollectivesInTheGraph) {
   for (const bool in_order : {false, true}) {
     OnRanks(in_order ? 3 : 2, [in_order](Rank& rank) {
       rank.Connect(
           {.timeout = milliseconds(60'000), .deterministic = in_order});
       TrainedModel model = NarrowVgg(1);
+      model.sharded = in_order;
       rank.backend.driver().TakeCalls();
       const uint64_t captured = TrainApart(rank, model);
       const auto calls = rank.backend.driver().TakeCalls();

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "codegen/plan.h"
+
+namespace fusor::runtime {
+
+// What a plan does with parts of parameters (ir/shard.h).
+struct PartUpdates {
+  bool any = false;  // it updates some
+  // It does not gather what it has updated: it has gathered the parts before
+  // (passes::RotateGathers), and the next run of it will.
+  bool gathered_first = false;
+};
+PartUpdates PartUpdatesOf(const codegen::Plan& plan);
+
+}  // namespace fusor::runtime
