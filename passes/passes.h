@@ -254,9 +254,9 @@ bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
 // ir/training_names.h for the state's names.
 bool SkipOverflow(ir::Graph& graph, PassContext& context);
 
-// Masks the gradient of relu -> max_pool at the size after pooling, where it is
-// smaller: select(y > 0, max_pool_grad(dp), 0) becomes
-// max_pool_grad(select(p > 0, dp, 0)), bit for bit the same.
+// Masks the gradient of relu -> max_pool at the size after pooling: select(y >
+// 0, max_pool_grad(dp), 0) = max_pool_grad(select(p > 0, dp, 0)), to the bit.
+// Sums of max_pool_grad over images become those of dp, not in eager rounding.
 bool MaskPooledGradient(ir::Graph& graph, PassContext& context);
 
 // Computes in PrecisionOptions::dtype what the op registry's precision rules
