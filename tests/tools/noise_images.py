@@ -16,10 +16,10 @@ def png(generator):
             + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
-def make_images(folder):
-    """Five classes of four images to train on and two to evaluate."""
+def make_images(folder, train=4, val=2):
+    """Five classes of so many images to train on and to evaluate."""
     generator = random.Random(1)
-    for split, count in ("train", 4), ("val", 2):
+    for split, count in ("train", train), ("val", val):
         for name in "abcde":
             (folder / split / name).mkdir(parents=True)
             for i in range(count):

@@ -13,9 +13,11 @@ import sys
 import tempfile
 import unittest
 
+import noise_images
+
 FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
-SIZE = ["--arch", "resnet18", "--image-size", "32", "--num-classes", "5",
-        "--threads", "1", "-b", "4"]
+SIZE = ["--arch", "resnet20-cifar", "--num-classes", "5", "--threads", "1",
+        "-b", "4"]
 LAUNCHER_VARIABLES = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_|MASTER_|OMPI_|PMI|SLURM_|TORCHELASTIC_)")
 
@@ -47,9 +49,7 @@ class RankCase(unittest.TestCase):
         cls.root = pathlib.Path(cls._folder.name)
         os.environ["FUSOR_CACHE_DIR"] = str(cls.root / "cache")
         cls.data = cls.root / "data"
-        made = fusor("data", "make-samples", "--out", cls.data,
-                     "--train-images", 16, "--val-images", 3)
-        assert made.returncode == 0, made.stderr
+        noise_images.make_images(cls.data, train=16, val=3)
 
     def train(self, ranks, *args, name="run"):
         """The JSON of a run, and its text."""

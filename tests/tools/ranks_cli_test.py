@@ -66,7 +66,7 @@ class RanksTest(RankCase):
             several, _ = self.train(ranks, *args)
             self.assertEqual(several["parameter_hash"], one["parameter_hash"])
             self.assertNotEqual(several["state_hash"], one["state_hash"])
-        buckets, _ = self.train(4, *args, "--bucket-policy", "cap:5")
+        buckets, _ = self.train(4, *args, "--bucket-policy", "cap:0.1")
         self.assertEqual(buckets["parameter_hash"], one["parameter_hash"])
         self.assertGreater(buckets["counters"]["gradient_buckets"], 4)
 
@@ -74,14 +74,10 @@ class RanksTest(RankCase):
         """What one step over 16 images leaves, and its loss."""
         work = self.root / "step"
         out = self.root / "step.json"
-        # Of 32 pixels the last layers have one value an image: a ReLU that is
-        # on for one order of sums and off for another would show.
         done = fusor(
             "launch", "--nproc-per-node", ranks, "--", "train", self.data,
-            "--arch", "resnet18", "--image-size", 64, "--num-classes", 5,
-            "--threads", 1, "-b", 16 // ranks, "--iterations", 1,
-            "--training-only", "--lr", 0.01, "--workspace", work, "--verify",
-            "--json", out, *args)
+            *SIZE[:-1], 16 // ranks, "--iterations", 1, "--training-only",
+            "--lr", 0.01, "--workspace", work, "--verify", "--json", out, *args)
         self.assertEqual(done.returncode, 0, done.stderr)
         tensors = weights(work)
         shutil.rmtree(work)
@@ -102,7 +98,7 @@ class RanksTest(RankCase):
             self.assert_near(one, self.step(ranks, "--sync-bn"), 1e-5, 1e-5)
         apart, _ = self.step(4)
         self.assertGreater(distance(one[0], apart, is_running), 1e-3)
-        self.assertGreater(distance(one[0], apart, is_trained), 1e-3)
+        self.assertGreater(distance(one[0], apart, is_trained), 2e-4)
 
     def test_so_is_that_of_mixed_precision(self):
         # A bf16 has 8 bits; what the step changes is 2e-3 of the weights.
@@ -232,7 +228,7 @@ class RanksTest(RankCase):
         return report, json.loads(path.read_text())
 
     def test_a_timeline_has_each_bucket(self):
-        report, trace = self.timeline(2, "--bucket-policy", "cap:10",
+        report, trace = self.timeline(2, "--bucket-policy", "cap:0.1",
                                       "--timeline-steps", "3:5")
         runs = trace["otherData"]["runs"]
         self.assertEqual([run["run"] for run in runs], [3, 4, 5])
@@ -309,7 +305,7 @@ class RanksTest(RankCase):
     def test_ranks_that_were_told_otherwise_are_named(self):
         port = free_port()
         runs = [self.start(rank, 3, port, "--iterations", 2,
-                           "--bucket-policy", "one" if rank == 1 else "cap:5")
+                           "--bucket-policy", "one" if rank == 1 else "cap:0.1")
                 for rank in range(3)]
         for run in runs:
             _, errors = run.communicate(timeout=200)

@@ -81,6 +81,10 @@ class TwoHostsTest(RankCase):
         # 1.1 MB a direction take 86 ms of 100 Mbit/s.
         self.assertGreater(row["communication_ms"], 60)
         self.assertGreater(row["without_overlap_ms"], row["compute_ms"])
+        for kind in ("overlap", "sharded"):
+            self.assertGreater(row[kind]["step_ms"], 60)
+        # Sums, and what is gathered.
+        self.assertGreater(row["sharded"]["collectives"], 2)
         self.assertIn("| 100 |", (self.root / "overlap.md").read_text())
 
 
