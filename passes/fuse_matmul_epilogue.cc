@@ -121,10 +121,15 @@ class EpilogueFusion {
       return "with eager rounding it is rounded before the bias is added";
     }
     if (!LibraryHas(product, epilogue, context_.target())) {
-      return std::string("the library has no such product with a ") +
+      return std::string("the target names no library product with a ") +
              (biased ? "bias" : "ReLU");
     }
     return "";
+  }
+
+  static std::string Reason(const Epilogue& epilogue) {
+    return epilogue.bias != nullptr ? "the bias, only reader of the product"
+                                    : "the ReLU, only reader of the product";
   }
 
   // True when the product now computes what `node` did.

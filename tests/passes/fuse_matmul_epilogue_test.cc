@@ -166,7 +166,7 @@ TEST_F(FuseMatmulEpilogueTest, LeavesWhatTheLibraryLacks) {
       %s = add(%p, %rows) : f64[2,4]
       return %s as "s"
     })",
-             "the library has no such product with a bias");
+             "the target names no library product with a bias");
   ExpectKept(R"(graph g {
       %x = data : f32[2,3]
       %w = data : f32[3,4]
@@ -174,7 +174,7 @@ TEST_F(FuseMatmulEpilogueTest, LeavesWhatTheLibraryLacks) {
       %y = relu(%p) : f32[2,4]
       return %y as "y"
     })",
-             "the library has no such product with a ReLU");
+             "the target names no library product with a ReLU");
 }
 
 // One number a row, and another matrix.
