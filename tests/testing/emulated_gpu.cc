@@ -5,16 +5,14 @@
 #include <ucontext.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <map>
 #include <random>
 #include <stdexcept>
 #include <unordered_map>
 
 #include "ir/support/error.h"
+#include "tests/testing/emulated_compile.h"
 #include "tests/testing/emulated_cuda.h"
-#include "tests/testing/temporary_folder.h"
 
 namespace fusor::test {
 namespace {
@@ -398,20 +396,6 @@ std::string ModuleSource(std::span<const std::string> texts) {
   return out;
 }
 
-void CompileSource(const TemporaryFolder& folder) {
-  // Contraction and type punning as the printed text means them.
-  const std::string command = fmt::format(
-      "{} -std=c++20 -O1 -w -shared -fPIC -ffp-contract=off "
-      "-fno-strict-aliasing -I{} {} -o {} 2>{}",
-      FUSOR_CXX_COMPILER, FUSOR_SOURCE_DIR, folder / "module.cc",
-      folder / "module.so", folder / "messages");
-  if (std::system(command.c_str()) == 0) return;
-  std::ifstream file(folder / "messages");
-  throw std::runtime_error(
-      "the text of kernels does not compile:\n" +
-      std::string(std::istreambuf_iterator<char>(file), {}).substr(0, 4000));
-}
-
 // Buffers that share memory become one.
 std::vector<Range> MergedRanges(std::span<const EmulatedBuffer> buffers) {
   std::map<const char*, Range> ranges;
@@ -487,12 +471,7 @@ struct EmulatedModule::Library {
 EmulatedModule::EmulatedModule(std::span<const std::string> texts)
     : library_(std::make_unique<Library>()) {
   library_->texts.assign(texts.begin(), texts.end());
-  const TemporaryFolder folder;
-  std::ofstream(folder / "module.cc") << ModuleSource(texts);
-  CompileSource(folder);
-  library_->handle =
-      dlopen((folder / "module.so").c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library_->handle == nullptr) throw std::runtime_error(dlerror());
+  library_->handle = LoadCompiled(ModuleSource(texts));
   library_->set_device =
       library_->Find<void (*)(EmulatedDevice*)>("FusorSetDevice");
 }

@@ -33,24 +33,43 @@ class Gpu {
       : compiler_(backend.CreateCompiler("", {})),
         device_(backend.OpenDevice(0, {})) {}
 
-  // Fails the test where a step differs. Returns how many were compared.
-  size_t ExpectAsInterpreted(std::unique_ptr<ir::Graph> graph, ProgramKind kind,
-                             const codegen::CompileOptions& options = {}) {
-    const auto program =
-        codegen::Compile(std::move(graph), kind, *compiler_, options);
-    const auto steps =
-        runtime::IsolateSteps(program.plan, *program.graph, *device_);
-    for (const runtime::IsolatedStep& step : steps) {
-      EXPECT_TRUE(step.ok())
-          << step.what << ir::AtLocation(step.location) << ", result "
-          << step.value << ": error " << step.error << " of " << step.tolerance;
+  // `what` names it where a step differs.
+  void Add(std::string what, std::unique_ptr<ir::Graph> graph, ProgramKind kind,
+           const codegen::CompileOptions& options = {}) {
+    programs_.push_back({std::move(what),
+                         Compile(std::move(graph), kind, *compiler_, options)});
+  }
+
+  // Fails the test where a step of the programs differs, and forgets them.
+  // Returns how many were compared.
+  size_t ExpectAsInterpreted() {
+    // The emulated GPU compiles together what it has when the first is run.
+    std::vector<std::unique_ptr<runtime::Executable>> loaded;
+    for (const auto& [what, program] : programs_) {
+      for (const codegen::CompiledKernel& kernel : program.plan.kernels) {
+        loaded.push_back(device_->LoadKernel(kernel));
+      }
     }
-    return steps.size();
+    size_t compared = 0;
+    for (const auto& [what, program] : programs_) {
+      SCOPED_TRACE(what);
+      const auto steps =
+          runtime::IsolateSteps(program.plan, *program.graph, *device_);
+      for (const runtime::IsolatedStep& step : steps) {
+        EXPECT_TRUE(step.ok()) << step.what << ir::AtLocation(step.location)
+                               << ", result " << step.value << ": error "
+                               << step.error << " of " << step.tolerance;
+      }
+      compared += steps.size();
+    }
+    programs_.clear();
+    return compared;
   }
 
  private:
   std::unique_ptr<codegen::TargetCompiler> compiler_;
   std::unique_ptr<runtime::Device> device_;
+  std::vector<std::pair<std::string, codegen::CompiledProgram>> programs_;
 };
 
 // The op on the sample's operands, in the dtype.
@@ -75,47 +94,42 @@ bool Runs(const ir::OpDef& op, DType dtype) {
              std::end(kFloats);
 }
 
-size_t CheckOp(Gpu& gpu, const ir::OpDef& op) {
+void AddOp(Gpu& gpu, const ir::OpDef& op) {
   codegen::CompileOptions options;
   options.passes.disabled = {"simplify"};  // it would fold some away
-  size_t steps = 0;
   const auto [first, last] = AllOpSamples().equal_range(op.name);
   for (auto it = first; it != last; ++it) {
     for (const DType dtype : ir::kAllDTypes) {
       const std::set<DType>& dtypes = it->second.dtypes;
       if (!dtypes.empty() && !dtypes.contains(dtype)) continue;
       if (!Runs(op, dtype)) continue;
-      SCOPED_TRACE(DTypeName(dtype));
-      steps += gpu.ExpectAsInterpreted(OneOp(op.name, it->second, dtype),
-                                       ProgramKind::kEval, options);
+      gpu.Add(std::string(op.name) + " in " + std::string(DTypeName(dtype)),
+              OneOp(op.name, it->second, dtype), ProgramKind::kEval, options);
       if (dtypes.empty()) break;  // the dtype plays no part
     }
   }
-  return steps;
 }
 
 // A training step, fused or not.
-size_t CheckStep(Gpu& gpu, std::unique_ptr<ir::Graph> graph, DType dtype,
-                 bool fusion) {
-  SCOPED_TRACE(graph->name() + " in " + std::string(DTypeName(dtype)) +
-               (fusion ? "" : ", unfused"));
+void AddStep(Gpu& gpu, std::unique_ptr<ir::Graph> graph, DType dtype,
+             bool fusion) {
   codegen::CompileOptions options;
   options.passes.precision.dtype = dtype;
   options.passes.fusion = fusion;
   options.passes.loss_scale.dynamic = dtype == DType::kF16;
-  return gpu.ExpectAsInterpreted(std::move(graph), ProgramKind::kTrain,
-                                 options);
+  std::string what = graph->name() + " in " + std::string(DTypeName(dtype)) +
+                     (fusion ? "" : ", unfused");
+  gpu.Add(std::move(what), std::move(graph), ProgramKind::kTrain, options);
 }
 
-size_t CheckRandomGraph(Gpu& gpu, uint64_t seed) {
-  SCOPED_TRACE("seed " + std::to_string(seed));
+void AddRandomGraph(Gpu& gpu, uint64_t seed) {
   RandomGraphOptions options;
   options.nodes = 25;
   // What compares may jump where operands barely differ.
   options.ops = kAllOps & ~kCompare;
   if (seed % 3 != 0) options.dtypes = {std::begin(kFloats), std::end(kFloats)};
-  return gpu.ExpectAsInterpreted(RandomGraph(seed, options),
-                                 ProgramKind::kEval);
+  gpu.Add("seed " + std::to_string(seed), RandomGraph(seed, options),
+          ProgramKind::kEval);
 }
 
 class RealGpu : public ::testing::Test {
@@ -132,7 +146,8 @@ class RealGpuOp : public RealGpu,
                   public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(RealGpuOp, IsAsInterpretedInEveryDtypeItAccepts) {
-  CheckOp(*gpu_, ir::GetOp(GetParam()));
+  AddOp(*gpu_, ir::GetOp(GetParam()));
+  gpu_->ExpectAsInterpreted();
 }
 
 std::vector<std::string> OpNames() {
@@ -150,12 +165,14 @@ class RealGpuStep : public RealGpu,
                     public ::testing::WithParamInterface<DType> {};
 
 TEST_P(RealGpuStep, HasKernelsAndCallsAsInterpreted) {
+  const auto steps = [&](std::unique_ptr<ir::Graph> graph, bool fusion) {
+    AddStep(*gpu_, std::move(graph), GetParam(), fusion);
+    return gpu_->ExpectAsInterpreted();
+  };
   for (const bool fusion : {true, false}) {
-    EXPECT_GT(CheckStep(*gpu_, SmallMlp(), GetParam(), fusion), 5);
-    EXPECT_GT(CheckStep(*gpu_, SmallResNet(), GetParam(), fusion), 20);
-    EXPECT_GT(CheckStep(*gpu_, NarrowVgg16Bn(models::Phase::kTrain), GetParam(),
-                        fusion),
-              20);
+    EXPECT_GT(steps(SmallMlp(), fusion), 5);
+    EXPECT_GT(steps(SmallResNet(), fusion), 20);
+    EXPECT_GT(steps(NarrowVgg16Bn(models::Phase::kTrain), fusion), 20);
   }
 }
 
@@ -165,7 +182,8 @@ INSTANTIATE_TEST_SUITE_P(DTypes, RealGpuStep, ::testing::ValuesIn(kFloats),
                          });
 
 TEST_F(RealGpu, RandomFusionsAreAsInterpreted) {
-  for (uint64_t seed = 0; seed < 40; ++seed) CheckRandomGraph(*gpu_, seed);
+  for (uint64_t seed = 0; seed < 40; ++seed) AddRandomGraph(*gpu_, seed);
+  EXPECT_GT(gpu_->ExpectAsInterpreted(), 40);
 }
 
 // The test itself, without a GPU.
@@ -174,10 +192,11 @@ TEST(EmulatedGpuTest, OpsAndFusionsAreAsInterpreted) {
       {.compiler = [] { return CudaPlanner("nvidia-h200"); }});
   Gpu gpu(backend);
   for (const char* op : {"add", "reduce", "matmul", "conv2d"}) {
-    EXPECT_GT(CheckOp(gpu, ir::GetOp(op)), 0) << op;
+    AddOp(gpu, ir::GetOp(op));
   }
-  EXPECT_GT(CheckStep(gpu, SmallMlp(), DType::kF16, true), 5);
-  EXPECT_GT(CheckRandomGraph(gpu, 1), 0);
+  AddStep(gpu, SmallMlp(), DType::kF16, true);
+  AddRandomGraph(gpu, 1);
+  EXPECT_GT(gpu.ExpectAsInterpreted(), 30);
 }
 
 }  // namespace

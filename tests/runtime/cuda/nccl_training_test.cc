@@ -51,6 +51,7 @@ void ExpectTheSameOnAllRanks(Rank& rank, uint64_t hash) {
 }
 
 TEST(NcclTraining, RanksWithTheirOwnBatchesStayTogether) {
+  CompileAhead(NarrowVgg(1), 2);
   OnRanks(2, [](Rank& rank) {
     rank.Connect();
     ExpectTheSameOnAllRanks(rank, TrainApart(rank, NarrowVgg(1)));
@@ -61,7 +62,9 @@ TEST(NcclTraining, RanksWithTheirOwnBatchesStayTogether) {
 // and is what its steps are.
 TEST(NcclTraining, CapturesCollectivesInTheGraph) {
   for (const bool in_order : {false, true}) {
-    OnRanks(in_order ? 3 : 2, [in_order](Rank& rank) {
+    const int world = in_order ? 3 : 2;
+    CompileAhead(NarrowVgg(1), world);
+    OnRanks(world, [in_order](Rank& rank) {
       rank.Connect(
           {.timeout = milliseconds(60'000), .deterministic = in_order});
       TrainedModel model = NarrowVgg(1);
