@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 // Contraction and type punning as the printed text means them.
 constexpr char kOptions[] =
-    "-std=c++20 -O1 -w -shared -fPIC -ffp-contract=off -fno-strict-aliasing";
+    "-std=c++20 -Og -w -shared -fPIC -ffp-contract=off -fno-strict-aliasing";
 // Beyond that the oldest objects go.
 constexpr size_t kMostObjects = 200;
 
