@@ -12,18 +12,22 @@
 namespace fusor::test {
 namespace {
 
-codegen::Plan PlanOf(const codegen::TargetCompiler& compiler, ir::DType dtype) {
+using passes::NormLowering;
+
+// Without machine code, which is the emulated GPU's own.
+codegen::Plan PlanOf(const codegen::TargetCompiler& compiler, ir::DType dtype,
+                     NormLowering lowering) {
   codegen::CompileOptions options;
+  options.plan_only = true;
   options.passes.precision.dtype = dtype;
+  options.passes.norm_lowering = lowering;
   const models::ModelOptions model{
       .batch = 2, .image_size = 32, .num_classes = 10};
-  codegen::Plan plan =
-      Compile(models::BuildModel("resnet20-cifar", models::Phase::kTrain, model)
-                  .graph,
-              codegen::ProgramKind::kTrain, compiler, options)
-          .plan;
-  for (codegen::CompiledKernel& kernel : plan.kernels) kernel.binary.clear();
-  return plan;
+  return Compile(
+             models::BuildModel("resnet20-cifar", models::Phase::kTrain, model)
+                 .graph,
+             codegen::ProgramKind::kTrain, compiler, options)
+      .plan;
 }
 
 TEST(EmulatedPlan, IsThatOfTheCudaBackend) {
@@ -31,9 +35,12 @@ TEST(EmulatedPlan, IsThatOfTheCudaBackend) {
       {.compiler = [] { return CudaPlanner("nvidia-h200"); }});
   const auto cuda =
       runtime::LoadBackend("cuda").CreateCompiler("nvidia-h200", {});
-  for (const ir::DType dtype : {ir::DType::kF32, ir::DType::kF16}) {
-    EXPECT_EQ(Print(PlanOf(*emulated.CreateCompiler("", {}), dtype)),
-              Print(PlanOf(*cuda, dtype)));
+  for (const auto& [dtype, lowering] :
+       {std::pair{ir::DType::kF32, NormLowering::kKernels},
+        {ir::DType::kF16, NormLowering::kKernels},
+        {ir::DType::kF16, NormLowering::kPrologues}}) {
+    EXPECT_EQ(Print(PlanOf(*emulated.CreateCompiler("", {}), dtype, lowering)),
+              Print(PlanOf(*cuda, dtype, lowering)));
   }
 }
 
