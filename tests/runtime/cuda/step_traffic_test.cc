@@ -137,5 +137,34 @@ TEST(SurveyedTraffic, IsWhatKernelsNoLongerMove) {
   }
 }
 
+// No kernel casts a bias, sums up what max-pool's gradient spreads, or adds a
+// bias to a product; copies of weights are written by the launch that updates
+// these. Counts are looked at before they are changed.
+TEST(Vgg16Step, HasNoKernelsAroundBiases) {
+  const auto compiler =
+      runtime::LoadBackend("cuda").CreateCompiler("nvidia-h200", {});
+  if (compiler->LibraryVersion() == "none") {
+    GTEST_SKIP() << "libcudnn.so.9 cannot be opened: no plans to be built";
+  }
+  codegen::CompileOptions options;
+  options.plan_only = true;
+  options.passes.precision.dtype = ir::DType::kF16;
+  const codegen::CompiledProgram program = codegen::Compile(
+      models::BuildModel("vgg16", models::Phase::kTrain, {.batch = 64}).graph,
+      codegen::ProgramKind::kTrain, *compiler, options);
+  const auto& counters = program.report.counters;
+  EXPECT_EQ(counters.at("matmul_bias"), 3);
+  EXPECT_EQ(counters.at("matmul_relu"), 2);
+  EXPECT_EQ(counters.at("weight_copies"), 31);
+  EXPECT_EQ(program.report.kernels, 36);
+  EXPECT_EQ(program.report.library_calls, 47);
+  size_t launches = 0;
+  for (const codegen::Step& step : program.plan.steps) {
+    if (step.kind != codegen::StepKind::kLaunch) continue;
+    launches += program.plan.kernels[step.index].kernel.phases.size();
+  }
+  EXPECT_EQ(launches, 53u);
+}
+
 }  // namespace
 }  // namespace fusor::test
