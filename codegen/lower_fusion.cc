@@ -5,6 +5,7 @@
 #include "codegen/many_kernel.h"
 #include "codegen/pool_kernel.h"
 #include "codegen/scatter_kernel.h"
+#include "codegen/space_to_depth_kernel.h"
 #include "ir/op.h"
 #include "passes/fusion_domain.h"
 
@@ -20,6 +21,9 @@ LoweredKernel LowerFusion(const Node& fusion, const ir::Target& target) {
   const ir::Graph& body = *fusion.body();
   if (PoolingOf(body) != nullptr) return LowerPool(body, target, eager);
   if (body.nodes().size() == 1 && !passes::IsFusible(*body.nodes()[0])) {
+    if (body.nodes()[0]->op_name() == "space_to_depth") {
+      return LowerSpaceToDepth(body, target);
+    }
     const bool scatters =
         body.nodes()[0]->op().fusion != ir::FusionKind::kSeparate;
     return scatters ? LowerScatter(body, target) : LowerOfMany(body, target);

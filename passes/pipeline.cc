@@ -8,6 +8,7 @@
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "ir/verifier.h"
+#include "passes/space_to_depth.h"
 
 namespace fusor::passes {
 namespace {
@@ -45,6 +46,8 @@ constexpr PassEntry kPipeline[] = {
      "before layouts: the library's candidates depend on it"},
     {"fuse_matmul_epilogue", FuseMatmulEpilogue, Stage::kOptimize, true,
      "when casts have settled, and before the copies of what a library reads"},
+    {"space_to_depth", SpaceToDepth, Stage::kOptimize, false,
+     "when dtypes are known, before the library is asked for layouts"},
     {"assign_layout", AssignLayout, Stage::kOptimize, false,
      "on whole normalisations, before anything is expanded or grouped"},
     {"keep_weight_copies", KeepWeightCopies, Stage::kOptimize, false,

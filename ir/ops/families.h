@@ -15,6 +15,7 @@ std::span<const OpDef> MatmulOps();
 std::span<const OpDef> ConvOps();
 std::span<const OpDef> PoolOps();
 std::span<const OpDef> NormOps();
+std::span<const OpDef> ImageOps();
 std::span<const OpDef> ControlOps();  // collectives, fusion
 
 }  // namespace fusor::ir

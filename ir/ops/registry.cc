@@ -14,7 +14,7 @@ std::vector<const OpDef*> Concatenate() {
   std::vector<const OpDef*> all;
   for (const auto& family :
        {ElementwiseOps(), SourceOps(), ShapeOps(), ReduceOps(), MatmulOps(),
-        ConvOps(), PoolOps(), NormOps(), ControlOps()}) {
+        ConvOps(), PoolOps(), NormOps(), ImageOps(), ControlOps()}) {
     for (const OpDef& op : family) all.push_back(&op);
   }
   return all;

@@ -87,6 +87,11 @@ CudaCompiler::CudaCompiler(ir::Target target)
 
 std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
     const ir::Node& node) const {
+  if (node.op_name() == "space_to_depth") {
+    ir::LibraryCandidate candidate = AsTheyLie(node, ir::kGeneratedAlgorithm);
+    candidate.results = {LayoutFor(node.output()->type())};
+    return {candidate};
+  }
   if (IsRearranged(node)) return {AsTheyLie(node, ir::kGeneratedAlgorithm)};
   if (IsKnownMatmul(node)) return {AsTheyLie(node, "cublaslt")};
   if (!IsConvolution(node.attrs()) && !IsPooling(node.attrs())) return {};

@@ -18,6 +18,11 @@ std::vector<ir::LibraryCandidate> ChannelsLastCompiler::Candidates(
   if (copies || node.attrs().Has("window")) {
     candidates.at(0).algorithm = ir::kGeneratedAlgorithm;
   }
+  if (node.op_name() == "space_to_depth") {
+    candidates.at(0).algorithm = ir::kGeneratedAlgorithm;
+    candidates.at(0).results.at(0) = ir::ParseLayout("acdb");
+    return candidates;
+  }
   const auto lay_out = [](const ir::Value* value, ir::Layout& layout) {
     if (value->type().rank() == 4) layout = ir::ParseLayout("acdb");
   };

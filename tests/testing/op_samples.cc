@@ -128,6 +128,12 @@ void AddTheRest(OpSamples& all) {
               {{image, {pooled.shape, DType::kU8, 0, 4}}, window, kFloats}});
   all.insert({"avg_pool", {{image}, window, kFloats}});
   all.insert({"avg_pool_grad", {{pooled}, backward, kFloats}});
+  all.insert({"space_to_depth",
+              {{{{2, 4, 6, 3}, DType::kU8, 0, 256},
+                {{6}, DType::kF32},
+                {{6}, DType::kF32}},
+               {{"result_dtype", std::string("f16")}},
+               {}}});
   const SampleOperand vector{{3}, DType::kF32};
   all.insert({"batch_norm_train", {{image, vector, vector}, {}, kFloats}});
   all.insert({"batch_norm_grad",

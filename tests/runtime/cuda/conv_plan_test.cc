@@ -395,6 +395,41 @@ void DualGradient(LibraryCall& call) {
   call.attrs.Set("norm", std::string("dual"));
 }
 
+// 2x2 blocks of pixels as 16 channels, behind a row and a column of zeros.
+LibraryCall AfterSpaceToDepth(LibraryCall call) {
+  call.attrs.Erase("algorithm");
+  call.attrs.Set("stride", std::vector<int64_t>{1, 1});
+  call.attrs.Set("pad", std::vector<int64_t>{1, 1});
+  call.operands[0].shape = {256, 16, 113, 113};
+  if (call.op == "conv2d") {
+    call.operands[1].shape = {64, 16, 4, 4};
+  } else {
+    call.attrs.Set("weight_shape", std::vector<int64_t>{64, 16, 4, 4});
+    call.results[0].shape = {64, 16, 4, 4};
+  }
+  return call;
+}
+
+// Which the 7x7 convolution has not: see the patterns.
+TEST_F(ConvPlanTest, TheStemHasStatisticsAfterSpaceToDepth) {
+  const auto compiler = Compiler();
+  std::set<std::string> planned;
+  for (const LibraryCall& stem : ResNetConvolutions()) {
+    if (!IsStem(stem)) continue;
+    LibraryCall call = AfterSpaceToDepth(stem);
+    compiler->PrepareCall(call);
+    EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
+    planned.insert(call.op);
+    if (call.op != "conv2d") continue;
+    Statistics(call);
+    compiler->PrepareCall(call);
+    EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
+    planned.insert("statistics");
+  }
+  EXPECT_EQ(planned, (std::set<std::string>{"conv2d", "conv2d_grad_weight",
+                                            "statistics"}));
+}
+
 class PatternTest : public ConvPlanTest,
                     public ::testing::WithParamInterface<PatternRow> {};
 
