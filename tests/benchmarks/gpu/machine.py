@@ -80,13 +80,26 @@ def gpu_count(doctor_lines):
     return 0
 
 
-def describe(fusor, python, backend):
-    """{date, host, cpu, .., gpu, doctor, versions, has: {what units need: True
-    or why it is missing}}"""
+def probe(python, seconds):
+    """{"python", "found": versions of the frameworks that it has, "why": there
+    is no answer}. Imports may take as long as that."""
+    try:
+        done = subprocess.run([python, "-c", PEERS], timeout=max(1, seconds),
+                              capture_output=True, text=True, check=False)
+        # Imports may print lines of their own before.
+        return {"python": python,
+                "found": json.loads(done.stdout.strip().splitlines()[-1])}
+    except subprocess.TimeoutExpired:
+        why = f"Python did not answer within {seconds:.0f} s"
+    except (OSError, ValueError, IndexError):
+        why = None
+    return {"python": python, "found": {}, "why": why}
+
+
+def describe(fusor, backend):
+    """{date, host, cpu, .., gpu, doctor, has: {what units need: True or why it
+    is missing}}; add_peers has the rest."""
     lines = doctor(fusor)
-    # Imports may print lines of their own before.
-    answer = (output([python, "-c", PEERS], timeout=300) or "").splitlines()
-    peers = json.loads(answer[-1]) if answer else {}
     gpu = query_gpu(GPU_FIELDS)
     on_gpu = backend == "cuda"
     has = {"backend": True, "gpu": True, "tests": True}
@@ -96,16 +109,24 @@ def describe(fusor, python, backend):
             has["backend"] = "no GPU"
     elif not on_gpu:
         has["gpu"] = "no GPU asked for"
-    has["torch"] = bool(peers.get("torch")) or "no PyTorch"
-    has["torchvision"] = bool(peers.get("torchvision")) or "no torchvision"
-    has["jax"] = bool(peers.get("jax")) or "no JAX"
-    if on_gpu and peers.get("torch") and not peers.get("torch_sees_gpu"):
-        has["torch"] = has["torchvision"] = "PyTorch sees no GPU"
-    if on_gpu and peers.get("jax") and peers.get("jax_platform") != "gpu":
-        has["jax"] = "JAX sees no GPU"
     has["sanitizer"] = (shutil.which("compute-sanitizer") is not None or
                         "no compute-sanitizer")
     return {"date": datetime.datetime.now().isoformat(timespec="seconds"),
             "kernel": platform.release(), "libc": " ".join(platform.libc_ver()),
             "cpu": cpu_name(), "cores": os.cpu_count(), "gpu": gpu,
-            "doctor": lines, "versions": peers, "has": has}
+            "doctor": lines, "has": has}
+
+
+def add_peers(here, probed, backend):
+    """What `probed` says of the frameworks, as versions and in `has`."""
+    peers, has = probed["found"], here["has"]
+    on_gpu = backend == "cuda"
+    here["versions"] = peers
+    for name, title in (("torch", "PyTorch"), ("torchvision", "torchvision"),
+                        ("jax", "JAX")):
+        has[name] = (bool(peers.get(name)) or probed.get("why") or
+                     f"no {title}")
+    if on_gpu and peers.get("torch") and not peers.get("torch_sees_gpu"):
+        has["torch"] = has["torchvision"] = "PyTorch sees no GPU"
+    if on_gpu and peers.get("jax") and peers.get("jax_platform") != "gpu":
+        has["jax"] = "JAX sees no GPU"

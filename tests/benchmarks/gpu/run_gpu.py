@@ -109,22 +109,27 @@ def main():
     begin = time.monotonic()
     args = parse_arguments()
     look_around(args)
-    here = machine.describe(args.fusor, args.python, args.backend)
-    scale = (phases.Scale() if args.backend == "cuda" else
-             phases.rehearsal(here["has"]["torchvision"] is True))
-    chosen = pick(phases.Plan(args, scale).all(), args.only)
-    if args.list:
-        print("\n".join(f"{u.name} ({u.seconds:.0f} s)" for u in chosen))
-        return 0
     deadline = begin + args.limit - units.RESERVE_SECONDS
-    args.out.mkdir(parents=True, exist_ok=True)
-    args.scratch.mkdir(parents=True, exist_ok=True)
+    here = machine.describe(args.fusor, args.backend)
     try:
         state = units.load_state(args.state or args.out / "state.json",
                                  identity(args, here))
     except (OSError, ValueError) as error:
         print(f"run_gpu: {error}", file=sys.stderr)
         return 2
+    # Importing them takes a while: once is enough.
+    if state.get("peers", {}).get("python") != args.python:
+        state["peers"] = machine.probe(args.python,
+                                       deadline - time.monotonic())
+    machine.add_peers(here, state["peers"], args.backend)
+    scale = (phases.Scale() if args.backend == "cuda" else
+             phases.rehearsal(here["has"]["torchvision"] is True))
+    chosen = pick(phases.Plan(args, scale).all(), args.only)
+    if args.list:
+        print("\n".join(f"{u.name} ({u.seconds:.0f} s)" for u in chosen))
+        return 0
+    args.out.mkdir(parents=True, exist_ok=True)
+    args.scratch.mkdir(parents=True, exist_ok=True)
     call = {"date": here["date"], "command": shlex.join(sys.argv), "seconds": 0}
     state["calls"].append(call)
 

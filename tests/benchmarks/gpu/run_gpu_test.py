@@ -74,7 +74,12 @@ class RunGpuTest(unittest.TestCase):
             "images_per_second"], 0)
 
     def test_calls_go_on_where_the_last_stopped(self):
-        arguments = ["--backend", "cpu", "--only", "smoke"]
+        # Asked for its frameworks once.
+        python = self.folder / "python"
+        python.write_text(f"#!/bin/sh\necho >> {self.folder}/asked\n"
+                          f"exec {sys.executable} \"$@\"\n")
+        python.chmod(0o755)
+        arguments = ["--backend", "cpu", "--only", "smoke", "--python", python]
         # One unit a call: no rest is as long as a unit should take.
         done, _, report = self.call("calls", *arguments, "--limit", "24")
         self.assertEqual(done.returncode, 75, done.stdout + done.stderr)
@@ -85,6 +90,7 @@ class RunGpuTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(len(report["state"]["calls"]), 2)
         self.assertEqual(report["counts"]["smoke"]["passed"], 2)
+        self.assertEqual((self.folder / "asked").read_text(), "\n")
         done, _, _ = self.call("more", "--state", state)
         self.assertEqual(done.returncode, 2)
         self.assertIn("backend: expected cuda, got cpu", done.stderr)
