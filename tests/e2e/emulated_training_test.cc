@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "codegen/kernel_fault.h"
 #include "models/model.h"
 #include "passes/pass_settings.h"
 #include "tests/testing/small_models.h"
@@ -130,6 +131,30 @@ INSTANTIATE_TEST_SUITE_P(
                            DType::kBF16,
                            {NormLowering::kKernels, NormLowering::kPrologues}}),
     [](const auto& param) { return std::string(param.param.name); });
+
+// One operation of one kernel is another one, which the plan does not show.
+TEST(EmulatedStepsTest, FindAMiscompiledKernel) {
+  EmulatedSetup setup = SetupOf(DType::kF32, NormLowering::kKernels);
+  const auto build = [&] {
+    return Build("resnet20-cifar", Phase::kTrain, setup.batch);
+  };
+  EmulatedTraining sound(setup);
+  const int train = sound.Add(build(), ProgramKind::kTrain);
+  EXPECT_THAT(sound.StepAndCompare(train), ::testing::IsEmpty());
+  const auto& kernels = sound.session().plan(train).kernels;
+  const auto multiplies =
+      std::find_if(kernels.begin(), kernels.end(), [](const auto& kernel) {
+        const auto ops = codegen::FaultyOps(kernel.kernel);
+        return std::find(ops.begin(), ops.end(), "mul") != ops.end();
+      });
+  ASSERT_NE(multiplies, kernels.end());
+  setup.passes.fault = {passes::FaultKind::kKernel, multiplies->kernel.name,
+                        "mul"};
+  EmulatedTraining faulty(setup);
+  faulty.Add(build(), ProgramKind::kTrain);
+  EXPECT_THAT(faulty.StepAndCompare(train),
+              ::testing::Not(::testing::IsEmpty()));
+}
 
 // With all of its channels.
 TEST(EmulatedWideVgg, StepsAreTheInterpreters) {

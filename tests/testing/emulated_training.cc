@@ -95,27 +95,34 @@ double CancellationOf(const ir::Node& fusion,
   return 0x1p-24 * std::sqrt(static_cast<double>(terms)) * length;
 }
 
-void ExpectAsTyped(const ir::Node& fusion,
-                   std::span<const Tensor* const> operands,
-                   std::span<const Tensor> results) {
+// What is wrong with the results of a fusion, in words.
+std::vector<std::string> CompareWithTyped(
+    const ir::Node& fusion, std::span<const Tensor* const> operands,
+    std::span<const Tensor> results) {
   const auto typed = ir::InterpretNode(fusion, operands, ir::EvalMode::kTyped);
-  if (RoundsAlike(fusion)) {
-    for (size_t i = 0; i < typed.size(); ++i) {
-      EXPECT_EQ(FirstDifference(results[i], typed[i]), "")
-          << fusion.output(i)->name() << ir::AtLocation(fusion.location());
-    }
-    return;
+  const bool alike = RoundsAlike(fusion);
+  std::vector<Tensor> exact;
+  if (!alike) {
+    exact = ir::InterpretNode(fusion, operands, ir::EvalMode::kExact);
   }
-  const auto exact = ir::InterpretNode(fusion, operands, ir::EvalMode::kExact);
   const double cancelled = CancellationOf(fusion, operands);
+  std::vector<std::string> problems;
   for (size_t i = 0; i < typed.size(); ++i) {
+    const std::string name = fusion.output(i)->name();
+    if (alike) {
+      const std::string difference = FirstDifference(results[i], typed[i]);
+      if (!difference.empty()) problems.push_back(name + difference);
+      continue;
+    }
     const double far = Distance(typed[i], exact[i]);
     const double length = Distance(exact[i], Tensor{});
-    EXPECT_LE(Distance(results[i], exact[i]),
-              2 * far + 1e-6 * length + cancelled)
-        << fusion.output(i)->name() << ir::AtLocation(fusion.location())
-        << ": the interpreter's is off by " << far << " of " << length;
+    const double actual = Distance(results[i], exact[i]);
+    if (actual <= 2 * far + 1e-6 * length + cancelled) continue;
+    problems.push_back(fmt::format(
+        "{}{} is off by {} of {}, the typed interpreter's by {}", name,
+        ir::AtLocation(fusion.location()), actual, length, far));
   }
+  return problems;
 }
 
 }  // namespace
@@ -165,21 +172,41 @@ void EmulatedTraining::Step(int program, double share) {
       Inputs(alone ? session_.graph(program) : *references_[program]);
   const CallMemory memory;
   RunOnDevice(program);
-  if (alone) ExpectAsKernels(program, inputs);
+  if (alone) {
+    for (const std::string& problem : CompareWithKernels(program, inputs)) {
+      ADD_FAILURE() << problem;
+    }
+  }
   if (share > 0) ExpectNear(program, inputs, share);
 }
 
-void EmulatedTraining::ExpectAsKernels(int program,
-                                       const std::vector<Tensor>& inputs) {
+std::vector<std::string> EmulatedTraining::StepAndCompare(int program) {
+  const std::vector<Tensor> inputs = Inputs(session_.graph(program));
+  const CallMemory memory;
+  RunOnDevice(program);
+  return CompareWithKernels(program, inputs);
+}
+
+std::vector<std::string> EmulatedTraining::CompareWithKernels(
+    int program, const std::vector<Tensor>& inputs) {
   const ir::Graph& graph = session_.graph(program);
+  std::vector<std::string> problems;
   const auto expected = RunWithKernels(
-      graph, inputs, session_.compiler().target(), ExpectAsTyped);
+      graph, inputs, session_.compiler().target(),
+      [&](const ir::Node& fusion, std::span<const Tensor* const> operands,
+          std::span<const Tensor> results) {
+        for (auto& problem : CompareWithTyped(fusion, operands, results)) {
+          problems.push_back(std::move(problem));
+        }
+      });
   for (size_t i = 0; i < expected.size(); ++i) {
     const std::string& name = graph.outputs()[i].name;
     const Tensor actual =
         session_.ReadOutput(program, session_.FindOutput(program, name));
-    EXPECT_EQ(FirstDifference(actual, expected[i]), "") << name;
+    const std::string difference = FirstDifference(actual, expected[i]);
+    if (!difference.empty()) problems.push_back(name + difference);
   }
+  return problems;
 }
 
 void EmulatedTraining::ExpectNear(int program,

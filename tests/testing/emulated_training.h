@@ -48,6 +48,8 @@ class EmulatedTraining {
   // and ten times as far, for the step carries on what sums in another order
   // have for errors. The loss is compared itself.
   void Step(int program, double share = 0);
+  // The first two of these, said instead. REQUIRES: one rank.
+  std::vector<std::string> StepAndCompare(int program);
 
   runtime::Session& session() { return session_; }
   EmulatedBackend& backend() { return backend_; }
@@ -55,7 +57,8 @@ class EmulatedTraining {
  private:
   std::vector<ir::Tensor> Inputs(const ir::Graph& graph);
   void RunOnDevice(int program);
-  void ExpectAsKernels(int program, const std::vector<ir::Tensor>& inputs);
+  std::vector<std::string> CompareWithKernels(
+      int program, const std::vector<ir::Tensor>& inputs);
   void ExpectNear(int program, const std::vector<ir::Tensor>& inputs,
                   double share);
 
