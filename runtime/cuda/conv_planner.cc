@@ -63,6 +63,13 @@ bool IsWanted(const CudnnDescriptor& engine) {
                     CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY});
 }
 
+// Padded.
+int64_t WorkspaceOf(const CudnnDescriptor& plan) {
+  const auto bytes =
+      plan.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  return bytes == 0 ? 0 : bytes + kConvWorkspaceAlignment;
+}
+
 // All that the engines depend on, the device excepted.
 std::string ProblemOf(LibraryCall call) {
   call.attrs.Erase("algorithm");
@@ -173,9 +180,7 @@ ConvPlanner::Known ConvPlanner::Query(const LibraryCall& call) const {
         const std::string name = NameOf(config, engine);
         if (!seen.insert(name).second || !IsWanted(engine)) continue;
         try {
-          known.configs.push_back(
-              {name, MakePlan(config).Get<int64_t>(
-                         CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)});
+          known.configs.push_back({name, WorkspaceOf(MakePlan(config))});
         } catch (const Error&) {
           // Not for this problem after all.
         }
@@ -221,8 +226,7 @@ void ConvPlanner::Prepare(LibraryCall& call) const {
   const CudnnDescriptor graph = operations.Finish();
   const CudnnDescriptor plan = MakePlan(MakeConfig(graph, name));
   call.implementation = "cudnn " + name;
-  call.workspace_bytes =
-      plan.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  call.workspace_bytes = WorkspaceOf(plan);
   call.plan = plan.GetText(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
 }
 

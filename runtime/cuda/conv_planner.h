@@ -11,11 +11,16 @@
 
 namespace fusor::cuda {
 
+// What a workspace is padded by, so that a place in it has the alignment of
+// memory as cudaMalloc gives it, which buffers of plans lack: what cuDNN
+// expects is not documented.
+inline constexpr int64_t kConvWorkspaceAlignment = 256;
+
 // One of cuDNN's engines with its knobs turned. Numbers of engines count within
 // one pattern of operations.
 struct EngineConfig {
   std::string name;  // "eng62_k2=1_k13=0", as cudnn-frontend names plans
-  int64_t workspace_bytes = 0;
+  int64_t workspace_bytes = 0;  // padded
 };
 
 // Which engines cuDNN has for a convolution on a device that need not be there,

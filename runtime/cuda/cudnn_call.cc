@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
 #include "ir/support/error.h"
+#include "runtime/cuda/conv_planner.h"
 #include "runtime/cuda/cudnn_descriptor.h"
 
 namespace fusor::cuda {
@@ -42,6 +45,17 @@ bool IsBound(const LibraryCall& call, size_t argument) {
   return !accumulates || argument != 2;
 }
 
+// What is left of a padded workspace.
+int64_t UsableBytes(const LibraryCall& call) {
+  return std::max<int64_t>(call.workspace_bytes - kConvWorkspaceAlignment, 0);
+}
+
+void* Aligned(void* workspace) {
+  constexpr uintptr_t kUnit = kConvWorkspaceAlignment;
+  const auto address = reinterpret_cast<uintptr_t>(workspace);
+  return reinterpret_cast<void*>((address + kUnit - 1) / kUnit * kUnit);
+}
+
 class CudnnCall : public DeviceCall {
  public:
   CudnnCall(const LibraryCall& call, std::shared_ptr<const Handle> handle)
@@ -57,9 +71,9 @@ class CudnnCall : public DeviceCall {
     plan_.Finalize();
     const auto workspace =
         plan_.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-    FUSOR_CHECK(workspace <= call.workspace_bytes, kGraph,
+    FUSOR_CHECK(workspace <= UsableBytes(call), kGraph,
                 "expected a workspace of {} bytes, here it takes {}",
-                call.workspace_bytes, workspace);
+                UsableBytes(call), workspace);
   }
 
   void Enqueue(CUstream stream, void* const* args) const override {
@@ -70,7 +84,7 @@ class CudnnCall : public DeviceCall {
     pack.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids_);
     pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
     pack.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-             has_workspace_ ? args[arguments_] : nullptr);
+             has_workspace_ ? Aligned(args[arguments_]) : nullptr);
     pack.Finalize();
     const Cudnn& cudnn = LoadedCudnn();
     Check(cudnn.set_stream(handle_->get(), stream), "cudnnSetStream");

@@ -86,11 +86,18 @@ TEST_F(CudnnCallTest, BindsArgumentsByPosition) {
                 {1, Address(0)}, {2, Address(1)}, {3, Address(2)}}));
 }
 
+// Where a multiple of 256 bytes lies in it.
 TEST_F(CudnnCallTest, TheLastArgumentIsTheWorkspace) {
-  call_.workspace_bytes = cudnn_.workspace_bytes = 131;
+  cudnn_.workspace_bytes = 131;
+  call_.workspace_bytes = 131 + 256;
   const auto call = CudnnCalls()(call_);
-  call->Enqueue(stream_, Addresses(4).data());
-  EXPECT_EQ(cudnn_.executions[0].workspace, Address(3));
+  auto addresses = Addresses(4);
+  for (const uintptr_t place : {0x10040, 0x10100}) {
+    addresses[3] = reinterpret_cast<void*>(place);
+    call->Enqueue(stream_, addresses.data());
+    EXPECT_EQ(cudnn_.executions.back().workspace,
+              reinterpret_cast<void*>(0x10100));
+  }
   EXPECT_EQ(cudnn_.executions[0].pointers.size(), 3);
 }
 
