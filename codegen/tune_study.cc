@@ -143,6 +143,10 @@ bool TuneStudy::IsMixed(const Node& node) const {
                                       ir::PrecisionRule::kAllow;
 }
 
+bool TuneStudy::DecidesPrecision() const {
+  return mixed_ != DType::kF32 && !compiler_.target().simt;
+}
+
 std::vector<StudiedCandidate> TuneStudy::Candidates() const {
   std::map<std::string, int> layers;
   std::vector<const Node*> firsts;
@@ -156,8 +160,11 @@ std::vector<StudiedCandidate> TuneStudy::Candidates() const {
   std::vector<StudiedCandidate> all;
   for (const Node* node : firsts) {
     const int count = layers[ir::ConvolutionProblem(*node)];
-    AddCandidates(*node, DType::kF32, count, all);
-    if (IsMixed(*node)) AddCandidates(*node, mixed_, count, all);
+    const bool mixed = IsMixed(*node);
+    if (!mixed || DecidesPrecision()) {
+      AddCandidates(*node, DType::kF32, count, all);
+    }
+    if (mixed) AddCandidates(*node, mixed_, count, all);
   }
   AddRewritten(all);
   return all;
@@ -210,7 +217,8 @@ void TuneStudy::AddCandidates(const Node& node, DType dtype, int layers,
                   [](const auto& c) { return c.algorithm == "winograd"; });
   }
   if (candidates.empty()) return;
-  if (candidates.size() == 1 && !IsMixed(node) &&
+  const bool decides = DecidesPrecision() && IsMixed(node);
+  if (candidates.size() == 1 && !decides &&
       !IsCompared(ir::ConvolutionProblem(node), dtype)) {
     return;
   }
@@ -242,7 +250,7 @@ LibraryChoices TuneStudy::Choose(const std::vector<StudiedCandidate>& measured,
   for (const auto& [key, verdict] : verdicts) {
     if (!verdict.taken) choices.candidates[key] = passes::kDeclined;
   }
-  if (mixed_ == DType::kF32) return choices;
+  if (!DecidesPrecision()) return choices;
   passes::WideRule rule = passes::ModelledRule(*context_);
   rule.times = [&](const Node& node) {
     const std::string problem = ir::ConvolutionProblem(node);

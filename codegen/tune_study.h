@@ -47,7 +47,8 @@ class TuneStudy {
   ir::DType mixed() const { return mixed_; }
 
   // Every candidate of every distinct problem, in f32 and, where mixed
-  // precision may decide, in its dtype; those of one problem stand together.
+  // precision may decide, in its dtype - on GPUs in that alone, which is never
+  // slower there -; those of one problem stand together.
   // Problems with a single candidate and nothing to decide are left out. Of a
   // training step also those of the convolutions that the target has for
   // FuseConvNorm, at whatever level, in the step's own dtypes.
@@ -58,8 +59,9 @@ class TuneStudy {
                         double ns_per_byte) const;
 
   // The fastest candidate for each problem and dtype, copies included, but
-  // passes::kDeclined where a verdict says so; then the precisions, by
-  // passes::FasterInF32. A cast, and a copy, takes `ns_per_byte`.
+  // passes::kDeclined where a verdict says so; then, but for GPUs, the
+  // precisions, by passes::FasterInF32. A cast, and a copy, takes
+  // `ns_per_byte`.
   ir::LibraryChoices Choose(const std::vector<StudiedCandidate>& measured,
                             const RewriteVerdicts& verdicts,
                             double ns_per_byte) const;
@@ -71,6 +73,7 @@ class TuneStudy {
   void AddCandidates(const ir::Node& node, ir::DType dtype, int layers,
                      std::vector<StudiedCandidate>& all) const;
   bool IsMixed(const ir::Node& node) const;
+  bool DecidesPrecision() const;
 
   const TargetCompiler& compiler_;
   std::unique_ptr<ir::Graph> graph_;  // before mixed precision

@@ -133,11 +133,12 @@ class CudaTuneTest : public testing::Test {
     };
     const auto device = cuda::OpenCudaDevice(0, {.graph = graph}, make);
     return runtime::Tune(*SmallResidual(), codegen::ProgramKind::kTrain,
-                         compiler, *device, {}, {.rounds = 2});
+                         compiler, *device, compile_, {.rounds = 2});
   }
 
   StandIn& driver_ = LoadStandIn();
   ThreeEngines engines_{"nvidia-h200"};
+  codegen::CompileOptions compile_;
   std::set<void*> operands_;
 };
 
@@ -194,6 +195,16 @@ TEST_F(CudaTuneTest, LeavesOutWhatDoesNotFitIntoMemory) {
       testing::AllOf(testing::StartsWith("eng2 of conv2d"),
                      HasSubstr(" in f32: needs 10995"), HasSubstr(" bytes, 38"),
                      testing::EndsWith(" are free")));
+}
+
+TEST_F(CudaTuneTest, MixedPrecisionIsMeasuredInItsOwnDtype) {
+  compile_.passes.precision.dtype = ir::DType::kF16;
+  const runtime::TuneResult result = Tune(true);
+  EXPECT_FALSE(result.measured.empty());
+  for (const runtime::TunedCandidate& c : result.measured) {
+    EXPECT_EQ(c.dtype, ir::DType::kF16) << c.problem;
+  }
+  EXPECT_TRUE(result.choices.precisions.empty());
 }
 
 // The step that is compiled with the choices has what was worth it, and kernels
