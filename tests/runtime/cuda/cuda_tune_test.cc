@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "codegen/choice_file.h"
 #include "codegen/compiler.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/memory_copy.h"
@@ -239,7 +240,8 @@ TEST_F(CudaTuneTest, TakesConvolutionsWithNormalisationsWhereTheyAreFaster) {
 
   codegen::CompileOptions options;
   options.plan_only = true;
-  options.passes.choices = result.choices;
+  options.passes.choices = codegen::ParseChoices(
+      codegen::PrintChoices(result.choices, result.comments), "choices");
   const auto counters =
       codegen::Compile(SmallResidual(), codegen::ProgramKind::kTrain, compiler,
                        options)
