@@ -26,16 +26,25 @@ using ir::Tensor;
 
 // --- Running ----------------------------------------------------------------
 
-// A step's arguments in memory of their own, spans padded as in an arena.
+// A step's arguments in memory of their own, spans padded as in an arena. What
+// a call has in one place of the plan, a sum that it adds to, is in one here.
 class StepMemory {
  public:
   StepMemory(const Plan& plan, const Step& step, Device& device)
       : plan_(plan), step_(step) {
     int64_t bytes = 0;
     std::vector<int64_t> starts;
+    std::map<std::pair<int, int64_t>, int64_t> placed;  // by arena and offset
     for (int arg : step.args) {
-      starts.push_back(bytes);
       const codegen::Buffer& buffer = plan.buffers[arg];
+      const auto [place, fresh] =
+          placed.emplace(std::pair(buffer.arena, buffer.offset), bytes);
+      if (!fresh && step.kind == StepKind::kLibrary) {
+        starts.push_back(place->second);
+        offset_[arg] = place->second;
+        continue;
+      }
+      starts.push_back(bytes);
       int64_t offset = bytes;
       for (int member : buffer.members) {
         offset_[member] = offset;
@@ -151,6 +160,8 @@ Exactness ExactnessOf(const Plan& plan, const Step& step,
           node.input(0)->type().num_elements() /
               std::max<int64_t>(node.output()->type().num_elements(), 1));
     }
+    e.compares |=
+        node.attrs().Has("norm") && !node.attrs().String("norm").empty();
     e.winograd |= node.attrs().Has("algorithm") &&
                   node.attrs().String("algorithm") == "winograd";
   });
@@ -270,10 +281,14 @@ std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
   }
   for (size_t i = 0; i < values.results.size(); ++i) {
     // What the step forgets to write is NaN.
+    void* place = memory.OfBuffer(values.results[i]);
+    const bool added_to = std::any_of(
+        values.operands.begin(), values.operands.end(),
+        [&](int operand) { return memory.OfBuffer(operand) == place; });
+    if (added_to) continue;
     const std::vector<uint8_t> poison(
         static_cast<size_t>(plan.buffers[values.results[i]].bytes), 0xff);
-    stream->CopyToDevice(memory.OfBuffer(values.results[i]), poison.data(),
-                         poison.size());
+    stream->CopyToDevice(place, poison.data(), poison.size());
   }
   stream->Launch(*executable, memory.args().data(), memory.args().size());
   stream->Synchronize();
@@ -324,6 +339,7 @@ std::vector<IsolatedStep> IsolateSteps(const Plan& plan, const ir::Graph& graph,
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     if (step.kind == StepKind::kCollective) continue;
+    if (options.calls_only && step.kind != StepKind::kLibrary) continue;
     const auto [it, added] =
         known.try_emplace({step.kind, step.index}, results.size());
     if (!added) {

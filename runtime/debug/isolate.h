@@ -18,7 +18,8 @@ namespace fusor::runtime {
 
 struct IsolateOptions {
   uint64_t seed = 0;
-  double tolerance = 0;  // of every step; 0: by dtype and reduction length
+  double tolerance = 0;     // of every step; 0: by dtype and reduction length
+  bool calls_only = false;  // no kernels
 };
 
 // How far the results of a step are from the interpreter's.

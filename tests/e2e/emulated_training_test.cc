@@ -50,10 +50,10 @@ EmulatedSetup SetupOf(DType dtype, NormLowering lowering, bool fusion = true) {
   setup.passes.precision.dtype = dtype;
   setup.passes.loss_scale.dynamic = dtype == DType::kF16;
   setup.passes.norm_lowering = lowering;
-  // cuDNN has nothing of normalisations in other dtypes; what the plans compute
-  // is the same.
-  setup.whole_library =
-      dtype != DType::kF16 && lowering > NormLowering::kKernels;
+  // cuDNN has nothing of normalisations in other dtypes, and joins before 1x1
+  // convolutions alone; what the plans compute is the same.
+  const bool lacking = dtype != DType::kF16 || lowering == NormLowering::kJoins;
+  setup.whole_library = lacking && lowering > NormLowering::kKernels;
   return setup;
 }
 
@@ -75,6 +75,12 @@ void ExpectLowering(const codegen::Plan& plan, NormLowering lowering) {
   EXPECT_EQ(any("conv2d_grad_weight",
                 [](const auto& a) { return !a.String("prologue").empty(); }),
             lowering >= NormLowering::kPrologues);
+  EXPECT_EQ(any("conv2d",
+                [](const auto& a) {
+                  return a.String("prologue") == "join" ||
+                         a.String("prologue") == "dual";
+                }),
+            lowering >= NormLowering::kJoins);
 }
 
 class EmulatedSteps : public ::testing::TestWithParam<Case> {
@@ -120,16 +126,24 @@ std::vector<NormLowering> All() {
   return {std::begin(kAllLowerings), std::end(kAllLowerings)};
 }
 
+// What has block ends.
+std::vector<NormLowering> AllWithJoins() {
+  std::vector<NormLowering> all = All();
+  all.push_back(NormLowering::kJoins);
+  return all;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Models, EmulatedSteps,
-    ::testing::Values(Case{"Resnet18F32", "resnet18", DType::kF32, All()},
-                      Case{"Resnet18F16", "resnet18", DType::kF16, All()},
-                      Case{"VggF32", "vgg16-bn", DType::kF32, All()},
-                      Case{"VggF16", "vgg16-bn", DType::kF16, All()},
-                      Case{"VggBF16",
-                           "vgg16-bn",
-                           DType::kBF16,
-                           {NormLowering::kKernels, NormLowering::kPrologues}}),
+    ::testing::Values(
+        Case{"Resnet18F32", "resnet18", DType::kF32, AllWithJoins()},
+        Case{"Resnet18F16", "resnet18", DType::kF16, AllWithJoins()},
+        Case{"VggF32", "vgg16-bn", DType::kF32, All()},
+        Case{"VggF16", "vgg16-bn", DType::kF16, All()},
+        Case{"VggBF16",
+             "vgg16-bn",
+             DType::kBF16,
+             {NormLowering::kKernels, NormLowering::kPrologues}}),
     [](const auto& param) { return std::string(param.param.name); });
 
 // One operation of one kernel is another one, which the plan does not show.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 
 #include "codegen/compiler.h"
 #include "ir/convolution.h"
@@ -386,6 +387,20 @@ TEST_F(FuseConvNormTest, LeavesWhatChoicesDecline) {
   EXPECT_EQ(context_->decisions()[0].reason, "declined by choices c.txt");
 }
 
+TEST_F(FuseConvNormTest, ChoicesDecideAboutJoins) {
+  constexpr char kProblem[] =
+      "conv2d x=2x4x6x6 w=4x4x1x1 stride=1,1 pad=0,0 dilation=1,1 groups=1 "
+      "prologue=join";
+  Choose(kProblem, "fused");
+  auto graph = test::ParseOrDie(Text(kJoin));
+  EXPECT_TRUE(Run(*graph, NormLowering::kKernels));
+  choices_ = {};
+  Choose(kProblem, "none");
+  graph = test::ParseOrDie(Text(kJoin));
+  EXPECT_FALSE(Run(*graph, NormLowering::kJoins));
+  test::ExpectSameGraph(Text(kJoin), *graph);
+}
+
 TEST_F(FuseConvNormTest, RefusesAnEngineThatTheLibraryHasNot) {
   Choose(kStatisticsProblem, "eng7");
   EXPECT_EQ(Refusal(NormLowering::kKernels, kNorm),
@@ -543,6 +558,18 @@ TEST(NormLoweringOfVgg, ComputesTheSameStep) {
       NormLowering::kPrologues);
   EXPECT_EQ(other.report.counters.at("conv_statistics"), 13);
   EXPECT_EQ(other.report.counters.at("conv_norm_prologue"), 8);
+}
+
+// Whose block ends are one of two normalisations, and one of a shortcut.
+TEST(NormLoweringOfBottlenecks, ComputesTheSameStep) {
+  const auto other = ExpectSameStep([] { return test::SmallBottlenecks(); },
+                                    NormLowering::kJoins);
+  EXPECT_EQ(other.report.counters.at("conv_norm_join"), 2);
+  std::set<std::string> kinds;
+  for (const codegen::LibraryCall& call : other.plan.calls) {
+    if (call.op == "conv2d") kinds.insert(call.attrs.String("prologue"));
+  }
+  EXPECT_THAT(kinds, testing::ElementsAre("", "dual", "join", "norm"));
 }
 
 TEST(NormLoweringName, RoundTripsAndRefusesOtherWords) {

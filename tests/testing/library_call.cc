@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ir/op.h"
+#include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/tensor_bytes.h"
 
@@ -33,6 +34,15 @@ uint64_t HashOf(const ir::Node& call,
   return hash;
 }
 
+// As cuDNN: what is added lies where the result does, and is given nowhere
+// else.
+void CheckAddsInPlace(const codegen::LibraryCall& call, void* const* args) {
+  const bool adds =
+      call.attrs.Has("accumulate") && call.attrs.Bool("accumulate");
+  FUSOR_CHECK(!adds || args[2] == args[call.operands.size()], kInternal,
+              "{}: what it adds to lies elsewhere", call.op);
+}
+
 }  // namespace
 
 CallMemory::CallMemory() { call_memory = this; }
@@ -53,6 +63,7 @@ std::vector<ir::Tensor> InterpretCall(
 }
 
 void RunLibraryCall(const codegen::LibraryCall& call, void* const* args) {
+  CheckAddsInPlace(call, args);
   ir::Graph graph;
   std::vector<ir::Value*> operands;
   std::vector<ir::Tensor> tensors;

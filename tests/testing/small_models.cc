@@ -92,16 +92,38 @@ ir::Value* ConvNorm(ir::Builder& b, ir::Value* x, int64_t channels,
   return norm.y;
 }
 
+// A graph with inputs "images" and "labels".
+std::unique_ptr<ir::Graph> ImageGraph(const char* name, int64_t batch) {
+  auto graph = std::make_unique<ir::Graph>(name);
+  graph->AddInput({ir::DType::kF32, {batch, 3, 8, 8}, {}}, InputRole::kData,
+                  "images");
+  graph->AddInput({ir::DType::kI32, {batch}, {}}, InputRole::kData, "labels");
+  return graph;
+}
+
+// A classifier of four classes, and its loss.
+void AddLoss(ir::Builder& b, ir::Value* x) {
+  using ir::DType;
+  ir::Graph& graph = b.graph();
+  b.set_location("fc");
+  ir::Value* weight = graph.AddInput(
+      {DType::kF32, {4, x->type().shape[1]}, {}}, InputRole::kWeight,
+      "fc.weight", {{"init", std::string("normal")}, {"std", 0.3}});
+  ir::Value* bias = graph.AddInput({DType::kF32, {4}, {}}, InputRole::kBias,
+                                   "fc.bias", Init(0));
+  ir::Value* logits = b.Linear(b.GlobalAvgPool(x), weight, bias);
+  b.set_location("loss");
+  graph.AddOutput(
+      b.ReduceMean(b.CrossEntropy(logits, graph.FindInput("labels"), {}), {0}),
+      "loss");
+}
+
 }  // namespace
 
 std::unique_ptr<ir::Graph> SmallResidual(int64_t batch) {
-  using ir::DType;
-  auto graph = std::make_unique<ir::Graph>("residual");
+  auto graph = ImageGraph("residual", batch);
   ir::Builder b(*graph);
-  ir::Value* images = graph->AddInput({DType::kF32, {batch, 3, 8, 8}, {}},
-                                      InputRole::kData, "images");
-  ir::Value* labels =
-      graph->AddInput({DType::kI32, {batch}, {}}, InputRole::kData, "labels");
+  ir::Value* images = graph->FindInput("images");
   ir::Value* x = b.Relu(ConvNorm(b, images, 8, 3, 1, "stem"));
   for (const int64_t stride : {1, 2}) {
     const std::string name = stride == 1 ? "block1" : "block2";
@@ -113,16 +135,29 @@ std::unique_ptr<ir::Graph> SmallResidual(int64_t batch) {
     b.set_location(name);
     x = b.Relu(b.Plus(y, shortcut));
   }
-  b.set_location("fc");
-  ir::Value* weight = graph->AddInput(
-      {DType::kF32, {4, 16}, {}}, InputRole::kWeight, "fc.weight",
-      {{"init", std::string("normal")}, {"std", 0.3}});
-  ir::Value* bias = graph->AddInput({DType::kF32, {4}, {}}, InputRole::kBias,
-                                    "fc.bias", Init(0));
-  ir::Value* logits = b.Linear(b.GlobalAvgPool(x), weight, bias);
-  b.set_location("loss");
-  graph->AddOutput(b.ReduceMean(b.CrossEntropy(logits, labels, {}), {0}),
-                   "loss");
+  AddLoss(b, x);
+  return graph;
+}
+
+std::unique_ptr<ir::Graph> SmallBottlenecks(int64_t batch) {
+  auto graph = ImageGraph("bottlenecks", batch);
+  ir::Builder b(*graph);
+  ir::Value* x =
+      b.Relu(ConvNorm(b, graph->FindInput("images"), 8, 3, 1, "stem"));
+  for (int block = 1; block <= 3; ++block) {
+    const std::string name = "block" + std::to_string(block);
+    const int64_t width = block == 3 ? 16 : 8;
+    const int64_t stride = block == 3 ? 2 : 1;
+    ir::Value* y = b.Relu(ConvNorm(b, x, width, 1, 1, name + ".conv1"));
+    y = b.Relu(ConvNorm(b, y, width, 3, stride, name + ".conv2"));
+    y = ConvNorm(b, y, 2 * width, 1, 1, name + ".conv3");
+    const std::string projection = name + ".downsample";
+    ir::Value* shortcut =
+        block == 2 ? x : ConvNorm(b, x, 2 * width, 1, stride, projection);
+    b.set_location(name);
+    x = b.Relu(b.Plus(y, shortcut));
+  }
+  AddLoss(b, x);
   return graph;
 }
 

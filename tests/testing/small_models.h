@@ -22,6 +22,11 @@ std::unique_ptr<ir::Graph> SmallResNet(int64_t batch = 2);
 // ResNet, for 8x8 images and four classes.
 std::unique_ptr<ir::Graph> SmallResidual(int64_t batch = 2);
 
+// A stem and three bottleneck blocks, the first with a wider shortcut, the last
+// with a downsampled one: every kind of place that a ResNet has for
+// normalisations in convolutions. For 8x8 images and four classes.
+std::unique_ptr<ir::Graph> SmallBottlenecks(int64_t batch = 2);
+
 // The layers of vgg16-bn for 32x32 images and ten classes, each with that part
 // of the channels; fully connected ones have 64 features.
 std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase, int64_t batch = 4,

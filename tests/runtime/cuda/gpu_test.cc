@@ -9,6 +9,7 @@
 #include "codegen/compiler.h"
 #include "ir/op.h"
 #include "models/model.h"
+#include "passes/pass_settings.h"
 #include "runtime/backend_loader.h"
 #include "runtime/debug/isolate.h"
 #include "tests/testing/cuda_planner.h"
@@ -42,10 +43,11 @@ class Gpu {
 
   // Fails the test where a step of the programs differs, and forgets them.
   // Returns how many were compared.
-  size_t ExpectAsInterpreted() {
+  size_t ExpectAsInterpreted(const runtime::IsolateOptions& isolate = {}) {
     // The emulated GPU compiles together what it has when the first is run.
     std::vector<std::unique_ptr<runtime::Executable>> loaded;
     for (const auto& [what, program] : programs_) {
+      if (isolate.calls_only) break;
       for (const codegen::CompiledKernel& kernel : program.plan.kernels) {
         loaded.push_back(device_->LoadKernel(kernel));
       }
@@ -53,8 +55,8 @@ class Gpu {
     size_t compared = 0;
     for (const auto& [what, program] : programs_) {
       SCOPED_TRACE(what);
-      const auto steps =
-          runtime::IsolateSteps(program.plan, *program.graph, *device_);
+      const auto steps = runtime::IsolateSteps(program.plan, *program.graph,
+                                               *device_, isolate);
       for (const runtime::IsolatedStep& step : steps) {
         EXPECT_TRUE(step.ok()) << step.what << ir::AtLocation(step.location)
                                << ", result " << step.value << ": error "
@@ -122,6 +124,21 @@ void AddStep(Gpu& gpu, std::unique_ptr<ir::Graph> graph, DType dtype,
   gpu.Add(std::move(what), std::move(graph), ProgramKind::kTrain, options);
 }
 
+// What cuDNN has of normalisations in convolutions, in the only dtype in which
+// it has it: statistics, with gradients that are added in place, and all else.
+void CheckNormCalls(Gpu& gpu) {
+  for (const auto lowering :
+       {passes::NormLowering::kStatistics, passes::NormLowering::kJoins}) {
+    codegen::CompileOptions options;
+    options.passes.precision.dtype = DType::kF16;
+    options.passes.norm_lowering = lowering;
+    options.plan_only = true;
+    gpu.Add(std::string(NormLoweringName(lowering)), SmallBottlenecks(),
+            ProgramKind::kTrain, options);
+    EXPECT_GT(gpu.ExpectAsInterpreted({.calls_only = true}), 20);
+  }
+}
+
 void AddRandomGraph(Gpu& gpu, uint64_t seed) {
   RandomGraphOptions options;
   options.nodes = 25;
@@ -176,6 +193,10 @@ TEST_P(RealGpuStep, HasKernelsAndCallsAsInterpreted) {
   }
 }
 
+TEST_F(RealGpu, NormalisationsInConvolutionsAreAsInterpreted) {
+  CheckNormCalls(*gpu_);
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, RealGpuStep, ::testing::ValuesIn(kFloats),
                          [](const auto& test) {
                            return std::string(DTypeName(test.param));
@@ -197,6 +218,13 @@ TEST(EmulatedGpuTest, OpsAndFusionsAreAsInterpreted) {
   AddStep(gpu, SmallMlp(), DType::kF16, true);
   AddRandomGraph(gpu, 1);
   EXPECT_GT(gpu.ExpectAsInterpreted(), 30);
+}
+
+TEST(EmulatedGpuTest, NormalisationsInConvolutionsAreAsInterpreted) {
+  EmulatedBackend backend(
+      {.compiler = [] { return CudaPlanner("nvidia-h200"); }});
+  Gpu gpu(backend);
+  CheckNormCalls(gpu);
 }
 
 }  // namespace
