@@ -13,6 +13,9 @@
 // pooled size in place of two of the image's. The gather is made right behind
 // the max-pool, whose kernel finds y where it finds the maximum.
 //
+// Sums of what these sums lead to, a bias's gradient before the normalisation,
+// stay as they are.
+//
 // It is another order of the sum, and the gradient is not rounded to 16 bit
 // where windows overlap.
 
@@ -74,14 +77,22 @@ class PooledSums {
   // Empty when the sums can be taken before it; else why not.
   std::string WhyNot() {
     FindLinear();
+    std::unordered_set<const Value*> later;  // what the sums lead to
     for (const auto& node : graph_.nodes()) {
-      if (node->op().fusion != ir::FusionKind::kReduce ||
-          !reached_.contains(node->input(0))) {
+      const bool sums = node->op().fusion == ir::FusionKind::kReduce &&
+                        reached_.contains(node->input(0));
+      const bool linear =
+          sums && SumsImages(*node) && linear_.contains(node->input(0));
+      const auto is_later = [&](const Value* x) { return later.contains(x); };
+      if (linear) {
+        sums_.push_back(node.get());
+      } else if (std::none_of(node->inputs().begin(), node->inputs().end(),
+                              is_later)) {
+        if (sums) return "%" + node->output()->name() + " is not linear in it";
         continue;
       }
-      sums_.push_back(node.get());
-      if (!SumsImages(*node) || !linear_.contains(node->input(0))) {
-        return "%" + node->output()->name() + " is not linear in it";
+      for (size_t i = 0; i < node->num_outputs(); ++i) {
+        later.insert(node->output(i));
       }
     }
     for (const Node* sum : sums_) {

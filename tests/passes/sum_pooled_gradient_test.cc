@@ -102,6 +102,24 @@ TEST_F(SumPooledGradientTest, SumsOverThePooledSizeWithWhatIsGathered) {
   EXPECT_TRUE(context.decisions()[0].accepted);
 }
 
+// A sum of what needs the others first reads the image in another pass.
+TEST_F(SumPooledGradientTest, LeavesSumsOfWhatTheyLeadTo) {
+  std::string text = Norm("%y", "%n", "", ", %dbias as \"dbias\"");
+  text.insert(text.find("      return"), R"(
+      %k = broadcast(%dbeta) {dims=[1], shape=[2,8,8,8]} : f32[2,8,8,8]{acdb}
+      %dy = sub(%g, %k) : f32[2,8,8,8]{acdb} @"bn1"
+      %dbias = reduce(%dy) {dims=[0,2,3], kind="sum"} : f32[8] @"conv1"
+)");
+  const auto graph = test::ParseOrDie(text);
+  PassContext context(target_, {});
+  EXPECT_TRUE(SumPooledGradient(*graph, context));
+  ir::Verify(*graph);
+  EXPECT_EQ(context.counters().at("pooled_sums"), 2);
+  const ir::Node* dbias =
+      graph->outputs()[graph->FindOutput("dbias")].value->producer();
+  EXPECT_EQ(dbias->input(0)->type().shape, (ir::Shape{2, 8, 8, 8}));
+}
+
 // The maxima of what was pooled are there.
 TEST_F(SumPooledGradientTest, GathersNothingOfThePooledTensor) {
   const auto graph = test::ParseOrDie(Norm("%z", "%z"));
