@@ -300,7 +300,7 @@ std::pair<bool, std::string> Decide(const Node& conv, const Rewrite& rewrite,
   if (choice != nullptr) {
     return {*choice == kChoice, "by choices " + options.choices.origin.file};
   }
-  if (options.norm_lowering < NormLowering::kStatistics ||
+  if (!options.fusion || options.norm_lowering < NormLowering::kStatistics ||
       !IsNormalised(conv)) {
     return {false, "no statistics are asked of it"};
   }

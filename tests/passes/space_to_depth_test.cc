@@ -155,6 +155,9 @@ TEST_F(SpaceToDepthTest, TakesBlocksOfPixelsAsChannels) {
 TEST_F(SpaceToDepthTest, DecidesByStatisticsThatTheLibraryHas) {
   ExpectKept(target_, Lowering(NormLowering::kKernels),
              "no statistics are asked of it");
+  PassOptions unfused = Lowering(NormLowering::kStatistics);
+  unfused.fusion = false;
+  ExpectKept(target_, unfused, "no statistics are asked of it");
   ExpectKept(test::ChannelsLastCompiler("nvidia-h200"),
              Lowering(NormLowering::kStatistics),
              "the library has its statistics");
