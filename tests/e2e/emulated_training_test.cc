@@ -171,12 +171,9 @@ TEST(EmulatedStepsTest, FindAMiscompiledKernel) {
 }
 
 // With all of its channels.
-TEST(EmulatedWideVgg, StepsAreTheInterpreters) {
-  for (const DType dtype : {DType::kF32, DType::kF16}) {
-    SCOPED_TRACE(DTypeName(dtype));
-    const NormLowering lowering = dtype == DType::kF32
-                                      ? NormLowering::kKernels
-                                      : NormLowering::kPrologues;
+void CheckWideVgg(DType dtype) {
+  for (const NormLowering lowering : kAllLowerings) {
+    SCOPED_TRACE(NormLoweringName(lowering));
     EmulatedSetup setup = SetupOf(dtype, lowering);
     setup.batch = 2;
     EmulatedTraining training(setup);
@@ -186,6 +183,10 @@ TEST(EmulatedWideVgg, StepsAreTheInterpreters) {
     training.Step(train);
   }
 }
+
+TEST(EmulatedWideVgg, F32StepsAreTheInterpreters) { CheckWideVgg(DType::kF32); }
+
+TEST(EmulatedWideVgg, F16StepsAreTheInterpreters) { CheckWideVgg(DType::kF16); }
 
 // Collectives run beside the backward kernels, in whatever order the events
 // leave open.
