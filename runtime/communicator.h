@@ -69,6 +69,10 @@ struct CommunicatorOptions {
   // is fastest, the same on all ranks and in each run of as many ranks.
   bool deterministic = false;
   std::string interface;  // of the network; empty: by which rank 0 is reached
+  // Called by a thread of its own where the transport does not come back even
+  // when it is aborted: what waits for the device then may wait for ever, a
+  // destructor too. The process had better end.
+  std::function<void(const std::string& why)> hangs{};
 };
 
 // What a collective took, for profiles: seconds on the steady clock.

@@ -72,7 +72,7 @@ class NcclCommunicator : public runtime::Communicator {
                    const runtime::CommunicatorOptions& options,
                    std::unique_ptr<codegen::TargetCompiler> compiler)
       : context_(DeviceOfRank()),
-        connection_(context_, store, options.timeout),
+        connection_(context_, store, options),
         stream_(context_, true),
         notes_(context_, false),
         before_(context_, false),

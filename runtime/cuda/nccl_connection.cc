@@ -1,5 +1,7 @@
 #include "runtime/cuda/nccl_connection.h"
 
+#include <fmt/core.h>
+
 #include <cstring>
 #include <memory>
 
@@ -42,12 +44,28 @@ bool Within(milliseconds time, Act act) noexcept {
   }
 }
 
+// Whoever waits for the device then, in a destructor even, may wait for ever.
+void TellLater(const std::function<void(const std::string&)>& tell,
+               int rank) noexcept {
+  if (!tell) return;
+  try {
+    const runtime::SignalsBlocked blocked;
+    std::thread([tell, rank] {
+      std::this_thread::sleep_for(2 * kGoodbye);
+      tell(fmt::format("rank {}: ncclCommAbort does not return", rank));
+    }).detach();
+  } catch (const std::exception&) {
+    // No thread is left to wait in.
+  }
+}
+
 }  // namespace
 
 NcclConnection::NcclConnection(const Context& context, runtime::TcpStore& store,
-                               milliseconds timeout)
+                               const runtime::CommunicatorOptions& options)
     : nccl_(LoadNccl()),
-      timeout_(timeout),
+      timeout_(options.timeout),
+      tell_(options.hangs),
       rank_(store.rank()),
       world_size_(store.world_size()) {
   context.Enter();
@@ -184,6 +202,7 @@ void NcclConnection::GiveUp() noexcept {
   hangs_ = !Within(kGoodbye,
                    [end = nccl_.ncclCommAbort, comm = comm_] { end(comm); });
   aborted_ = !hangs_;
+  if (hangs_) TellLater(tell_, rank_);
 }
 
 bool NcclConnection::AwaitAbort() const noexcept {

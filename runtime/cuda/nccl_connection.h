@@ -4,10 +4,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 
+#include "runtime/communicator.h"
 #include "runtime/cuda/context.h"
 #include "runtime/cuda/nccl_api.h"
 #include "runtime/ranks/tcp_store.h"
@@ -18,11 +20,12 @@ namespace fusor::cuda {
 // beginning nor its end can keep the process: both are polled, and what takes
 // longer than the timeout ends with kPeerLost, as does what a peer or the
 // network breaks. While it lives, a thread looks for errors that no call
-// returns and for collectives without an end.
+// returns and for collectives without an end. Where not even ncclCommAbort
+// returns, CommunicatorOptions::hangs is called ten seconds later.
 class NcclConnection {
  public:
   NcclConnection(const Context& context, runtime::TcpStore& store,
-                 std::chrono::milliseconds timeout);
+                 const runtime::CommunicatorOptions& options);
   ~NcclConnection() { End(); }
   NcclConnection(const NcclConnection&) = delete;
   NcclConnection& operator=(const NcclConnection&) = delete;
@@ -78,6 +81,7 @@ class NcclConnection {
 
   const Nccl& nccl_;
   const std::chrono::milliseconds timeout_;
+  const std::function<void(const std::string&)> tell_;
   const int rank_;
   const int world_size_;
   ncclComm_t comm_ = nullptr;

@@ -174,9 +174,12 @@ void RankRun::Connect(const std::string& backend, FILE* text) {
                    }});
   communicator_ = runtime::CountCollectives(
       runtime::LoadBackend(backend).Connect(
-          *store_, {.timeout = timeout(),
-                    .deterministic = flags_.deterministic,
-                    .interface = flags_.interface}),
+          *store_,
+          {.timeout = timeout(),
+           .deterministic = flags_.deterministic,
+           .interface = flags_.interface,
+           .hangs = [rank = rank()](
+                        const std::string& why) { EndBecause(rank, why); }}),
       [this] { monitor_->BeganCollective(); });
   fmt::print(text, "ranks     {} by {}: {}; {}, rank 0 at {}\n", world_size(),
              place_.launcher, Hosts(), communicator_->description(),

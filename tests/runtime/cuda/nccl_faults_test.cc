@@ -204,5 +204,25 @@ TEST(NcclFaults, AnAbortThatHangs) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(60));
 }
 
+// Who waits, as a destructor that waits for the device does, can be ended.
+TEST(NcclFaults, AnAbortThatHangsIsTold) {
+  constexpr int kPeerLost = static_cast<int>(ErrorCode::kPeerLost);
+  const auto begun = std::chrono::steady_clock::now();
+  OnRanks(
+      1,
+      [](Rank& rank) {
+        rank.plant("hang_abort");
+        rank.Connect(
+            {.timeout = milliseconds(300), .hangs = [](const std::string& why) {
+               EXPECT_EQ(why, "rank 0: ncclCommAbort does not return");
+               _exit(::testing::Test::HasFailure() ? 1 : kPeerLost);
+             }});
+        rank.communicator->Abort("enough");
+        std::this_thread::sleep_for(std::chrono::seconds(120));
+      },
+      kPeerLost);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(60));
+}
+
 }  // namespace
 }  // namespace fusor::test

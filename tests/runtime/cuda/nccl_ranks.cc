@@ -69,7 +69,8 @@ void Rank::Connect(runtime::CommunicatorOptions options) {
       cuda::ConnectNccl(*store, options, backend.CreateCompiler("", {}));
 }
 
-void OnRanks(int world_size, const std::function<void(Rank&)>& run) {
+void OnRanks(int world_size, const std::function<void(Rank&)>& run,
+             int exit_code) {
   const int port = runtime::Socket::Listen("127.0.0.1", 0).port();
   std::vector<pid_t> children;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -87,7 +88,8 @@ void OnRanks(int world_size, const std::function<void(Rank&)>& run) {
   for (size_t rank = 0; rank < children.size(); ++rank) {
     int status = 0;
     ASSERT_EQ(waitpid(children[rank], &status, 0), children[rank]);
-    EXPECT_EQ(status, 0) << "rank " << rank;
+    EXPECT_TRUE(WIFEXITED(status)) << "rank " << rank;
+    EXPECT_EQ(WEXITSTATUS(status), exit_code) << "rank " << rank;
   }
 }
 

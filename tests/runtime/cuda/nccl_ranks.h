@@ -36,8 +36,10 @@ struct Rank {
   }
 };
 
-// Fails the test when a rank throws or fails an expectation.
-void OnRanks(int world_size, const std::function<void(Rank&)>& run);
+// Fails the test when a rank throws or fails an expectation, or where `run` was
+// to end its process otherwise.
+void OnRanks(int world_size, const std::function<void(Rank&)>& run,
+             int exit_code = 0);
 
 struct TrainedModel {
   // Its forward graph.

@@ -186,8 +186,8 @@ TEST(Nccl, MovesAndSumsEveryTypeAtEverySize) {
 
 // --- In the order of ranks ---------------------------------------------------
 
-constexpr runtime::CommunicatorOptions kInOrder{.timeout = milliseconds(60'000),
-                                                .deterministic = true};
+const runtime::CommunicatorOptions kInOrder{.timeout = milliseconds(60'000),
+                                            .deterministic = true};
 
 // Numbers whose sum depends on the order, and is another when it is rounded
 // more than once.

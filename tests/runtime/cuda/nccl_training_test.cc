@@ -20,8 +20,8 @@ using std::chrono::milliseconds;
 using ::testing::Contains;
 using ::testing::Not;
 
-constexpr runtime::CommunicatorOptions kInOrder{
-    .timeout = milliseconds(300'000), .deterministic = true};
+const runtime::CommunicatorOptions kInOrder{.timeout = milliseconds(300'000),
+                                            .deterministic = true};
 
 // Ranks with one batch do what the test device's ranks do, which all have it.
 TEST(NcclTraining, IsAsOnTheEmulatedGpu) {
