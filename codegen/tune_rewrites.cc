@@ -13,6 +13,7 @@ using Key = ir::LibraryChoices::Key;
 struct Group {
   std::vector<const ConvRewrite*> rewrites;
   std::set<Key> before, after;
+  std::set<Key> chosen_by;  // of choices
   RewriteVerdict verdict;
 };
 
@@ -39,7 +40,7 @@ class Judge {
           group.verdict.taken &= base.verdict.taken;
         }
       }
-      for (const Key& key : group.after) {
+      for (const Key& key : group.chosen_by) {
         RewriteVerdict& verdict = verdicts[key];
         if (!verdict.taken) verdict = group.verdict;
       }
@@ -66,6 +67,11 @@ class Judge {
       group = groups_.insert(groups_.end(), Group{});
       group->before = std::move(before);
       group->after = std::move(after);
+      group->chosen_by = group->after;
+      if (!rewrite.choice.empty()) {
+        group->chosen_by = {{rewrite.parts[0].before, rewrite.dtype}};
+      }
+      group->verdict.choice = rewrite.choice;
     }
     group->rewrites.push_back(&rewrite);
   }
@@ -114,7 +120,8 @@ class Judge {
         ns += *other.verdict.saved_ns;
       }
     }
-    group.verdict = {ns > 0, ns};
+    group.verdict.taken = ns > 0;
+    group.verdict.saved_ns = ns;
   }
 
   const ProblemTimes& times_;

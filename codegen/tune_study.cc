@@ -7,6 +7,7 @@
 #include "ir/convolution.h"
 #include "passes/conv_extension.h"
 #include "passes/pipeline.h"
+#include "passes/space_to_depth.h"
 #include "passes/wide_convolutions.h"
 
 namespace fusor::codegen {
@@ -32,21 +33,29 @@ LibraryCall CallOf(const Node& node, const ir::LibraryCandidate& candidate) {
   return call;
 }
 
+constexpr std::string_view kBlocksPass = "space_to_depth";
 constexpr std::string_view kRewritingPass = "fuse_conv_norm";
 
-// The passes of the last stage that run before it; empty where it does not run.
-std::vector<std::string> PassesBeforeRewriting(
-    const passes::PassOptions& options) {
+bool Runs(std::string_view pass, const passes::PassOptions& options) {
+  const auto entries = passes::Pipeline();
+  return std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
+    return entry.name == pass && passes::IsEnabled(entry, options);
+  });
+}
+
+// The passes of the last stage from `first` on, empty for all, up to `end`,
+// both left out.
+std::vector<std::string> PassesBetween(std::string_view first,
+                                       std::string_view end) {
   std::vector<std::string> names;
+  bool inside = first.empty();
   for (const passes::PassEntry& entry : passes::Pipeline()) {
     if (entry.stage != passes::Stage::kOptimize) continue;
-    if (entry.name == kRewritingPass) {
-      return passes::IsEnabled(entry, options) ? names
-                                               : std::vector<std::string>{};
-    }
-    names.emplace_back(entry.name);
+    if (entry.name == end) break;
+    if (inside) names.emplace_back(entry.name);
+    inside |= entry.name == first;
   }
-  return {};
+  return names;
 }
 
 // The fastest of each problem, ns.
@@ -77,6 +86,16 @@ bool AreSame(const passes::ConvRewrite& a, const passes::ConvRewrite& b) {
                     b.parts.end(), [](const auto& p, const auto& q) {
                       return p.before == q.before && p.after == q.after;
                     });
+}
+
+bool BuildsOn(const passes::ConvRewrite& rewrite,
+              const passes::ConvRewrite& base) {
+  return std::any_of(
+      rewrite.parts.begin(), rewrite.parts.end(), [&](const auto& part) {
+        return std::any_of(
+            base.parts.begin(), base.parts.end(),
+            [&](const auto& b) { return b.after == part.before; });
+      });
 }
 
 double CopiedBytes(const Node& node, const ir::LibraryCandidate& candidate,
@@ -117,21 +136,47 @@ TuneStudy::TuneStudy(const ir::Graph& forward, ProgramKind kind,
   // Gradients are added to others where they begin no normalisation's.
   Survey(passes::NormLowering::kStatistics);
   Survey(passes::NormLowering::kJoins);
+  SurveyBlocks();
 }
 
 void TuneStudy::Survey(passes::NormLowering level) {
-  const std::vector<std::string> before =
-      PassesBeforeRewriting(context_->options());
-  if (before.empty()) return;
+  if (!Runs(kRewritingPass, context_->options())) return;
   std::unique_ptr<ir::Graph> graph = graph_->Clone();
   passes::PassContext context(compiler_, context_->options());
-  RunPasses(*graph, context, before);
+  RunPasses(*graph, context, PassesBetween("", kBlocksPass));
+  RunPasses(*graph, context, PassesBetween(kBlocksPass, kRewritingPass));
   for (passes::ConvRewrite& rewrite :
        passes::SurveyConvNorm(*graph, context, level)) {
     const bool known =
         std::any_of(rewrites_.begin(), rewrites_.end(),
                     [&](const auto& r) { return AreSame(r, rewrite); });
     if (!known) rewrites_.push_back(std::move(rewrite));
+  }
+  surveyed_.push_back(std::move(graph));
+}
+
+// Convolutions of blocks of pixels, and their statistics. Last: they count what
+// they save over statistics of the convolutions that they replace.
+void TuneStudy::SurveyBlocks() {
+  const passes::PassOptions& options = context_->options();
+  if (!Runs(kBlocksPass, options) || !Runs(kRewritingPass, options)) return;
+  std::unique_ptr<ir::Graph> graph = graph_->Clone();
+  passes::PassContext context(compiler_, options);
+  RunPasses(*graph, context, PassesBetween("", kBlocksPass));
+  const std::vector<passes::ConvRewrite> made =
+      SurveySpaceToDepth(*graph, context);
+  if (made.empty()) return;
+  rewrites_.insert(rewrites_.end(), made.begin(), made.end());
+  RunPasses(*graph, context, PassesBetween(kBlocksPass, kRewritingPass));
+  surveyed_.push_back(graph->Clone());
+  for (passes::ConvRewrite& rewrite : passes::SurveyConvNorm(
+           *graph, context, passes::NormLowering::kStatistics)) {
+    const bool builds =
+        std::any_of(made.begin(), made.end(),
+                    [&](const auto& base) { return BuildsOn(rewrite, base); });
+    if (!builds) continue;
+    rewrite.place += " of blocks";  // does not exclude what it builds on
+    rewrites_.push_back(std::move(rewrite));
   }
   surveyed_.push_back(std::move(graph));
 }
@@ -248,7 +293,11 @@ LibraryChoices TuneStudy::Choose(const std::vector<StudiedCandidate>& measured,
   LibraryChoices choices;
   const auto best = BestTimes(measured, ns_per_byte, &choices);
   for (const auto& [key, verdict] : verdicts) {
-    if (!verdict.taken) choices.candidates[key] = passes::kDeclined;
+    if (verdict.choice.empty()) {
+      if (!verdict.taken) choices.candidates[key] = passes::kDeclined;
+    } else if (verdict.taken) {
+      choices.candidates[key] = verdict.choice;
+    }
   }
   if (!DecidesPrecision()) return choices;
   passes::WideRule rule = passes::ModelledRule(*context_);

@@ -51,23 +51,25 @@ class TuneStudy {
   // slower there -; those of one problem stand together.
   // Problems with a single candidate and nothing to decide are left out. Of a
   // training step also those of the convolutions that the target has for
-  // FuseConvNorm, at whatever level, in the step's own dtypes.
+  // FuseConvNorm, at whatever level, and that SpaceToDepth can make, in the
+  // step's own dtypes.
   std::vector<StudiedCandidate> Candidates() const;
 
-  // Of the convolutions of FuseConvNorm. Kernels move a byte in `ns_per_byte`.
+  // Of the convolutions of these passes. Kernels move a byte in `ns_per_byte`.
   RewriteVerdicts Judge(const std::vector<StudiedCandidate>& measured,
                         double ns_per_byte) const;
 
   // The fastest candidate for each problem and dtype, copies included, but
-  // passes::kDeclined where a verdict says so; then, but for GPUs, the
-  // precisions, by passes::FasterInF32. A cast, and a copy, takes
-  // `ns_per_byte`.
+  // passes::kDeclined, or ConvRewrite::choice, where a verdict says so; then,
+  // but for GPUs, the precisions, by passes::FasterInF32. A cast, and a copy,
+  // takes `ns_per_byte`.
   ir::LibraryChoices Choose(const std::vector<StudiedCandidate>& measured,
                             const RewriteVerdicts& verdicts,
                             double ns_per_byte) const;
 
  private:
   void Survey(passes::NormLowering level);
+  void SurveyBlocks();
   bool IsCompared(const std::string& problem, ir::DType dtype) const;
   void AddRewritten(std::vector<StudiedCandidate>& all) const;
   void AddCandidates(const ir::Node& node, ir::DType dtype, int layers,
@@ -79,7 +81,8 @@ class TuneStudy {
   std::unique_ptr<ir::Graph> graph_;  // before mixed precision
   std::unique_ptr<passes::PassContext> context_;
   ir::DType mixed_ = ir::DType::kF32;
-  // What FuseConvNorm makes of the step, at two levels.
+  // What FuseConvNorm makes of the step, at two levels; the same with
+  // SpaceToDepth, before and after.
   std::vector<std::unique_ptr<ir::Graph>> surveyed_;
   std::vector<passes::ConvRewrite> rewrites_;
 };

@@ -15,18 +15,18 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(
   const ir::LibraryChoices& choices = context.options().choices;
   if (!choices.empty()) {
     const std::string problem = ir::ConvolutionProblem(node);
-    const std::string* name =
+    const std::string* choice =
         choices.FindCandidate(problem, node.input(0)->type().dtype);
-    if (name != nullptr && !candidates.empty()) {
+    if (choice != nullptr && *choice != kSpaceToDepth && !candidates.empty()) {
       const auto named = std::find_if(
           candidates.begin(), candidates.end(),
-          [&](const ir::LibraryCandidate& c) { return c.name == *name; });
+          [&](const ir::LibraryCandidate& c) { return c.name == *choice; });
       FUSOR_CHECK(
           named != candidates.end(), kGraph,
           "choices {}: {} in {}: expected {}, got {}", choices.origin.file,
           problem, DTypeName(node.input(0)->type().dtype),
           Join(candidates, " or ", [](const auto& c) { return c.name; }),
-          *name);
+          *choice);
       std::rotate(candidates.begin(), named, named + 1);
     }
   }

@@ -28,6 +28,7 @@
 #include "ir/cost.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "passes/library_choice.h"
 #include "passes/pattern.h"
 
 namespace fusor::passes {
@@ -39,7 +40,6 @@ using ir::Node;
 using ir::Value;
 
 constexpr char kPass[] = "space_to_depth";
-constexpr char kChoice[] = "space_to_depth";  // instead of an engine
 
 // Images as bytes, and what they are normalised by.
 struct Images {
@@ -134,7 +134,8 @@ class Rewrite {
       }
     }
     for (const ir::Use& use : conv_.input(0)->uses()) {
-      const bool same = use.operand == 0 && IsConvOfImages(*use.node);
+      const bool same = use.operand == 0 && IsConvOfImages(*use.node) &&
+                        (use.node == &conv_ || !IsOp(use.node, "conv2d"));
       if (!same)
         return "%" + conv_.input(0)->name() + " is read elsewhere, too";
     }
@@ -169,8 +170,23 @@ class Rewrite {
                (blocks - x->type().num_bytes());
   }
 
-  void Apply() {
+  // What kernels write of larger images, and move to rearrange weights.
+  int64_t AddedBytes() const {
+    const Value* x = conv_.input(0);
+    const ir::TensorType& w = conv_.input(1)->type();
+    const ir::TensorType blocks{x->type().dtype, blocks_, {}};
+    const ir::TensorType weight{w.dtype, weight_, {}};
+    return blocks.num_bytes() - x->type().num_bytes() +
+           static_cast<int64_t>(x->uses().size()) *
+               (weight.num_bytes() + w.num_bytes());
+  }
+
+  ConvRewrite Apply() {
     Value* x = conv_.input(0);
+    ConvRewrite made{.place = conv_.output()->name(),
+                     .dtype = x->type().dtype,
+                     .saved_bytes = -AddedBytes(),
+                     .choice = kSpaceToDepth};
     std::vector<Node*> readers;
     for (const ir::Use& use : x->uses()) readers.push_back(use.node);
     std::sort(readers.begin(), readers.end(), [](const Node* a, const Node* b) {
@@ -183,13 +199,16 @@ class Rewrite {
     for (Node* reader : readers) {
       b.set_insertion_point(reader);
       b.Inherit(reader->location());
+      const std::string problem = ir::ConvolutionProblem(*reader);
       Value* result = IsOp(reader, "conv2d") ? Forward(b, *reader, blocks)
                                              : Gradient(b, *reader, blocks);
+      made.parts.push_back({problem, new_problem_});
       names.emplace_back(result, reader->output()->name());
       graph_.ReplaceAllUses(reader->output(), result);
     }
     graph_.EraseAll(readers);
     for (auto& [value, name] : names) graph_.Rename(value, std::move(name));
+    return made;
   }
 
  private:
@@ -236,7 +255,13 @@ class Rewrite {
     return shape;
   }
 
-  Value* Forward(Builder& b, const Node& conv, Value* blocks) const {
+  Value* Convolve(Builder& b, const Node& conv, std::vector<Value*> operands) {
+    Node* node = b.Add(conv.op_name(), std::move(operands), NewAttrs(conv));
+    new_problem_ = ir::ConvolutionProblem(*node);
+    return node->output();
+  }
+
+  Value* Forward(Builder& b, const Node& conv, Value* blocks) {
     const Window& h = windows_[0];
     const Window& w = windows_[1];
     const int64_t c = conv.input(1)->type().shape[1];
@@ -254,16 +279,14 @@ class Rewrite {
     std::vector<Value*> operands = conv.inputs();
     operands[0] = blocks;
     operands[1] = weight;
-    return b.Add("conv2d", std::move(operands), NewAttrs(conv))->output();
+    return Convolve(b, conv, std::move(operands));
   }
 
-  Value* Gradient(Builder& b, const Node& conv, Value* blocks) const {
+  Value* Gradient(Builder& b, const Node& conv, Value* blocks) {
     const Window& h = windows_[0];
     const Window& w = windows_[1];
     const int64_t c = conv.attrs().Ints("weight_shape")[1];
-    Value* dw =
-        b.Add("conv2d_grad_weight", {blocks, conv.input(1)}, NewAttrs(conv))
-            ->output();
+    Value* dw = Convolve(b, conv, {blocks, conv.input(1)});
     dw = b.Transpose(dw, {0, 2, 3, 1});
     dw = b.Reshape(dw, Split({h.new_extent, w.new_extent, 2, row_}));
     dw = b.Slice(dw, {0, 0, 0, 0, 0},
@@ -281,7 +304,18 @@ class Rewrite {
   std::array<Window, 2> windows_{};
   int64_t row_ = 0;            // channels of a block's row
   ir::Shape blocks_, weight_;  // of the new convolution
+  std::string new_problem_;    // of the last
 };
+
+std::vector<Node*> PlainConvolutions(const Graph& graph) {
+  std::vector<Node*> convs;
+  for (const auto& node : graph.nodes()) {
+    if (IsOp(node.get(), "conv2d") && ir::IsPlainConvolution(*node)) {
+      convs.push_back(node.get());
+    }
+  }
+  return convs;
+}
 
 bool IsNormalised(const Node& conv) {
   return std::any_of(conv.output()->uses().begin(), conv.output()->uses().end(),
@@ -298,7 +332,8 @@ std::pair<bool, std::string> Decide(const Node& conv, const Rewrite& rewrite,
   const std::string* choice = options.choices.FindCandidate(
       ir::ConvolutionProblem(conv), conv.input(0)->type().dtype);
   if (choice != nullptr) {
-    return {*choice == kChoice, "by choices " + options.choices.origin.file};
+    return {*choice == kSpaceToDepth,
+            "by choices " + options.choices.origin.file};
   }
   if (!options.fusion || options.norm_lowering < NormLowering::kStatistics ||
       !IsNormalised(conv)) {
@@ -317,14 +352,8 @@ std::pair<bool, std::string> Decide(const Node& conv, const Rewrite& rewrite,
 bool SpaceToDepth(Graph& graph, PassContext& context) {
   const ir::Target& target = context.target().target();
   if (!target.simt) return false;
-  std::vector<Node*> convs;
-  for (const auto& node : graph.nodes()) {
-    if (IsOp(node.get(), "conv2d") && ir::IsPlainConvolution(*node)) {
-      convs.push_back(node.get());
-    }
-  }
   bool changed = false;
-  for (Node* conv : convs) {
+  for (Node* conv : PlainConvolutions(graph)) {
     auto images = FindImages(conv->input(0));
     if (!images.has_value()) continue;
     Rewrite rewrite(graph, *conv, *std::move(images));
@@ -349,6 +378,19 @@ bool SpaceToDepth(Graph& graph, PassContext& context) {
     changed = true;
   }
   return changed;
+}
+
+std::vector<ConvRewrite> SurveySpaceToDepth(Graph& graph,
+                                            const PassContext& context) {
+  std::vector<ConvRewrite> made;
+  if (!context.target().target().simt) return made;
+  for (Node* conv : PlainConvolutions(graph)) {
+    auto images = FindImages(conv->input(0));
+    if (!images.has_value()) continue;
+    Rewrite rewrite(graph, *conv, *std::move(images));
+    if (rewrite.WhyNot().empty()) made.push_back(rewrite.Apply());
+  }
+  return made;
 }
 
 }  // namespace fusor::passes

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <vector>
+
 #include "ir/graph.h"
+#include "passes/fuse_conv_norm.h"
 #include "passes/passes.h"
 
 namespace fusor::passes {
@@ -12,5 +15,12 @@ namespace fusor::passes {
 // otherwise lacks. Choices that name an engine decline it. On GPUs alone.
 // Counts space_to_depth.
 bool SpaceToDepth(ir::Graph& graph, PassContext& context);
+
+// Makes it of all convolutions that it can be made of, whatever choices and the
+// rule say, and returns what it made. Of the bytes those count that the new
+// operands take; what the statistics save is for SurveyConvNorm to say. Counts
+// and records nothing.
+std::vector<ConvRewrite> SurveySpaceToDepth(ir::Graph& graph,
+                                            const PassContext& context);
 
 }  // namespace fusor::passes

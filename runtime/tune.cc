@@ -279,13 +279,16 @@ class Tuner {
     if (c.copies_ms > 0) comment += fmt::format(" + {:.3f}", c.copies_ms);
   }
 
-  // "..; saves 0.120 ms a step".
+  // "..; saves 0.120 ms a step", or "..; space_to_depth saves ..".
   void AddVerdict(const ir::LibraryChoices::Key& key,
                   const codegen::RewriteVerdict& verdict) {
-    ++result_.rewrites;
-    result_.rewrites_taken += verdict.taken ? 1 : 0;
+    if (verdict.choice.empty()) {
+      ++result_.rewrites;
+      result_.rewrites_taken += verdict.taken ? 1 : 0;
+    }
     std::string& comment = result_.comments[key];
     if (!comment.empty()) comment += "; ";
+    if (!verdict.choice.empty()) comment += verdict.choice + " ";
     if (!verdict.saved_ns.has_value()) {
       comment += "not compared";
       return;

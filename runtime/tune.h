@@ -67,7 +67,8 @@ struct TuneResult {
 // precision (codegen::TuneStudy). Convolutions that compute more than that,
 // for normalisations beside them, are measured likewise, and declined where
 // they take longer than what they replace: other convolutions, and the kernels
-// that move more bytes for it, at the speed of the copy that was measured.
+// that move more bytes for it, at the speed of the copy that was measured. So
+// are those on blocks of pixels (passes::SpaceToDepth).
 //
 // Takes device memory for the largest problem, and frees it. A candidate that
 // needs more than is free is left out. Throws kOutOfMemory when there is not

@@ -92,6 +92,34 @@ TEST_F(JudgeRewritesTest, ComparesWhatExcludesEachOther) {
   EXPECT_THAT(Taken(), ElementsAre("d norm"));
 }
 
+// Another form of the same convolutions, with statistics that build on it.
+TEST_F(JudgeRewritesTest, DecidesAboutAFormByWhatChoicesSayOfThePlainOne) {
+  times_ = {{"a", 100}, {"w", 50}, {"b", 90}, {"v", 40}, {"b s", 95}};
+  Add("y", {{"a", "b"}, {"w", "v"}}, -30);  // costs 10
+  rewrites_[0].choice = "form";
+  Add("z", {{"b", "b s"}}, 20);  // saves 15
+  EXPECT_THAT(Taken(), ElementsAre("a", "b s"));
+  EXPECT_EQ(Saved("a"), 5);
+  const RewriteVerdict form = Judge().at({"a", ir::DType::kF16});
+  EXPECT_EQ(form.choice, "form");
+  EXPECT_EQ(Judge().size(), 2u);
+  times_["b s"] = 101;
+  EXPECT_EQ(Saved("a"), -1);
+  EXPECT_THAT(Taken(), ElementsAre());
+}
+
+TEST_F(JudgeRewritesTest, ComparesAFormWithStatisticsOfThePlainOne) {
+  times_ = {{"a", 100}, {"a s", 102}, {"b", 90}, {"b s", 95}};
+  Add("y", {{"a", "a s"}}, 20);  // saves 18
+  Add("y", {{"a", "b"}}, -5);    // saves 5, and 15 by its statistics
+  rewrites_[1].choice = "form";
+  Add("z", {{"b", "b s"}}, 20);
+  EXPECT_EQ(Saved("a"), 2);
+  times_["a s"] = 99;
+  EXPECT_EQ(Saved("a"), -1);
+  EXPECT_THAT(Taken(), ElementsAre("a s"));
+}
+
 TEST_F(JudgeRewritesTest, DeclinesWhatWasNotMeasured) {
   times_ = {{"a", 100}, {"b s", 1}};
   Add("x", {{"a", "a s"}}, 1000);

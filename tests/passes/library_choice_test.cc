@@ -66,6 +66,14 @@ class LibraryChoiceTest : public testing::Test {
   PassOptions options_;
 };
 
+// Of a convolution that space_to_depth has not replaced, or is yet to replace:
+// mixed precision asks before.
+TEST_F(LibraryChoiceTest, AnotherFormLeavesTheCandidateToTheTarget) {
+  const auto usual = Run(AssignLayout);
+  options_.choices.candidates[{kB, DType::kF32}] = kSpaceToDepth;
+  EXPECT_TRUE(ir::SameGraph(*usual, *Run(AssignLayout)));
+}
+
 TEST_F(LibraryChoiceTest, ACandidateChangesTheLayoutOfItsLayerAlone) {
   test::ExpectSameGraph(R"(graph g {
     %x = data : f32[1,2,4,4]

@@ -189,6 +189,51 @@ TEST_F(SpaceToDepthTest, KeepsImagesThatOthersRead) {
              }());
 }
 
+TEST_F(SpaceToDepthTest, KeepsImagesThatTwoConvolutionsRead) {
+  std::string text = Stem(", %y2 as \"y2\"");
+  text.insert(text.find("      return"),
+              "      %y2 = conv2d(%x, %wh) {pad=[1,1], stride=[2,2]}"
+              " : f16[2,4,4,4]\n");
+  const auto graph = test::ParseOrDie(text);
+  PassContext context(target_, Lowering(NormLowering::kStatistics));
+  EXPECT_FALSE(SpaceToDepth(*graph, context));
+  test::ExpectSameGraph(text, *graph);
+  ASSERT_EQ(context.decisions().size(), 2);
+  EXPECT_EQ(context.decisions()[0].reason, "%x is read elsewhere, too");
+}
+
+TEST_F(SpaceToDepthTest, SurveysWhatCanBeMade) {
+  const auto graph = test::ParseOrDie(Stem());
+  PassContext context(target_, Lowering(NormLowering::kKernels));
+  const std::vector<ConvRewrite> made = SurveySpaceToDepth(*graph, context);
+  ir::Verify(*graph);
+  ASSERT_EQ(made.size(), 1);
+  EXPECT_EQ(made[0].place, "y");
+  EXPECT_EQ(made[0].dtype, DType::kF16);
+  EXPECT_EQ(made[0].choice, "space_to_depth");
+  // Images 1600 - 768, twice weights of 216 and 512.
+  EXPECT_EQ(made[0].saved_bytes, -(832 + 2 * 728));
+  const std::string before =
+      " x=2x3x8x8 w=4x3x3x3 stride=2,2 pad=1,1 dilation=1,1 groups=1";
+  const std::string after =
+      " x=2x16x5x5 w=4x16x2x2 stride=1,1 pad=0,0 dilation=1,1 groups=1";
+  ASSERT_EQ(made[0].parts.size(), 2);
+  EXPECT_EQ(made[0].parts[0].before, "conv2d" + before);
+  EXPECT_EQ(made[0].parts[0].after, "conv2d" + after);
+  EXPECT_EQ(made[0].parts[1].before, "conv2d_grad_weight" + before);
+  EXPECT_EQ(made[0].parts[1].after, "conv2d_grad_weight" + after);
+  EXPECT_TRUE(context.decisions().empty());
+
+  const auto chosen = test::ParseOrDie(Stem());
+  PassContext choice(target_, Choice("space_to_depth"));
+  EXPECT_TRUE(SpaceToDepth(*chosen, choice));
+  EXPECT_TRUE(ir::SameGraph(*graph, *chosen));
+
+  const UnstridedStatistics cpu("cpu-avx512");
+  const PassContext other(cpu, Lowering(NormLowering::kStatistics));
+  EXPECT_TRUE(SurveySpaceToDepth(*test::ParseOrDie(Stem()), other).empty());
+}
+
 // Every geometry that it takes, without rounding.
 TEST_F(SpaceToDepthTest, ComputesTheSame) {
   int taken = 0;

@@ -11,6 +11,7 @@
 
 #include "codegen/choice_file.h"
 #include "codegen/compiler.h"
+#include "ir/builder.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/memory_copy.h"
 #include "runtime/tune.h"
@@ -65,12 +66,18 @@ class OneEngine : public ChannelsLastCompiler {
       const ir::Node& node) const override {
     auto candidates = ChannelsLastCompiler::Candidates(node);
     if (!node.attrs().Has("groups")) return candidates;
+    if (!strided_statistics && node.op_name() == "conv2d" &&
+        node.attrs().Bool("statistics") && node.attrs().Ints("stride")[0] > 1) {
+      return {};
+    }
     for (ir::LibraryCandidate& c : candidates) c.name = c.algorithm = "eng1";
     return candidates;
   }
   void PrepareCall(codegen::LibraryCall& call) const override {
     if (!cuda::PrepareMemoryCopy(call)) call.implementation = "cudnn eng1";
   }
+
+  bool strided_statistics = true;  // of the stem, too
 };
 
 bool IsSet(const codegen::LibraryCall& call, const char* name) {
@@ -94,6 +101,41 @@ int PlantedPieces(const codegen::LibraryCall& call) {
   const bool slow = projects || narrow || IsSet(call, "accumulate") ||
                     Is(call, "norm", "join");
   return slow ? 3 : 2;
+}
+
+// The stem of a ResNet, on images as bytes.
+std::unique_ptr<ir::Graph> Stem() {
+  using ir::DType;
+  using ir::InputRole;
+  auto graph = std::make_unique<ir::Graph>("stem");
+  ir::Builder b(*graph);
+  const auto input = [&](ir::TensorType type, InputRole role,
+                         const char* name) {
+    return graph->AddInput(std::move(type), role, name);
+  };
+  ir::Value* x =
+      input({DType::kU8, {32, 32, 32, 3}, {}}, InputRole::kData, "images");
+  x = b.Minus(b.Cast(x, DType::kF32), b.Constant(DType::kF32, {3}, {1, 2, 3}));
+  x = b.Times(x, b.Constant(DType::kF32, {3}, {0.5, 0.25, 2}));
+  ir::Value* y =
+      b.Conv2d(b.Transpose(x, {0, 3, 1, 2}),
+               input({DType::kF32, {16, 3, 7, 7}, {}}, InputRole::kWeight, "w"),
+               nullptr, {.stride_h = 2, .stride_w = 2, .pad_h = 3, .pad_w = 3});
+  y = b.BatchNormTrain(
+           y, input({DType::kF32, {16}, {}}, InputRole::kNormScale, "gamma"),
+           input({DType::kF32, {16}, {}}, InputRole::kNormShift, "beta"), 1e-5)
+          .y;
+  ir::Value* labels =
+      input({DType::kI32, {32}, {}}, InputRole::kData, "labels");
+  ir::Value* losses = b.CrossEntropy(b.GlobalAvgPool(b.Relu(y)), labels, {});
+  graph->AddOutput(b.ReduceMean(losses, {0}), "loss");
+  return graph;
+}
+
+// Of the stem's convolutions: those of blocks of pixels have 16 channels.
+template <int kBlocks>
+int StemPieces(const codegen::LibraryCall& call) {
+  return call.operands[0].shape[1] == 16 ? kBlocks : 2;
 }
 
 int EnginePieces(const codegen::LibraryCall& call) {
@@ -133,14 +175,42 @@ class CudaTuneTest : public testing::Test {
       return std::make_unique<IdleCall>(driver_, pieces(call), operands_);
     };
     const auto device = cuda::OpenCudaDevice(0, {.graph = graph}, make);
-    return runtime::Tune(*SmallResidual(), codegen::ProgramKind::kTrain,
-                         compiler, *device, compile_, {.rounds = 2});
+    return runtime::Tune(*model_, codegen::ProgramKind::kTrain, compiler,
+                         *device, compile_, {.rounds = 2});
+  }
+
+  // What is chosen for the stem's convolution, with what its comment says of
+  // blocks of pixels; the step that is compiled with the choices follows them.
+  std::string ChooseStem(const codegen::TargetCompiler& compiler,
+                         int (*pieces)(const codegen::LibraryCall&)) {
+    model_ = Stem();
+    compile_.passes.precision.dtype = ir::DType::kF16;
+    const runtime::TuneResult result = Tune(true, compiler, pieces);
+    const ir::LibraryChoices::Key key{
+        "conv2d x=32x3x32x32 w=16x3x7x7 stride=2,2 pad=3,3 dilation=1,1 "
+        "groups=1",
+        ir::DType::kF16};
+    const std::string& choice = result.choices.candidates.at(key);
+    const std::string& comment = result.comments.at(key);
+    codegen::CompileOptions options = compile_;
+    options.plan_only = true;
+    options.passes.choices = codegen::ParseChoices(
+        codegen::PrintChoices(result.choices, result.comments), "choices");
+    auto counters = codegen::Compile(Stem(), codegen::ProgramKind::kTrain,
+                                     compiler, options)
+                        .report.counters;
+    EXPECT_EQ(counters["space_to_depth"], choice == "space_to_depth");
+    EXPECT_EQ(counters["chosen_convolutions"], 2);
+    statistics_ = counters["conv_statistics"];
+    return choice + " # " + comment;
   }
 
   StandIn& driver_ = LoadStandIn();
   ThreeEngines engines_{"nvidia-h200"};
   codegen::CompileOptions compile_;
+  std::unique_ptr<ir::Graph> model_ = SmallResidual();
   std::set<void*> operands_;
+  int64_t statistics_ = 0;  // that convolutions sum up, as compiled
 };
 
 TEST_F(CudaTuneTest, ChoosesWhatTakesTheDeviceTheLeastTime) {
@@ -251,6 +321,34 @@ TEST_F(CudaTuneTest, TakesConvolutionsWithNormalisationsWhereTheyAreFaster) {
   EXPECT_EQ(counters.at("conv_accumulate"), 0);
   EXPECT_EQ(counters.at("conv_norm_prologue"), 1);
   EXPECT_EQ(counters.at("conv_norm_join"), 1);
+}
+
+// Forward and weight gradient together.
+TEST_F(CudaTuneTest, TakesTheStemOnBlocksOfPixelsWhereThatIsFaster) {
+  OneEngine compiler("nvidia-h200");
+  compiler.strided_statistics = false;
+  EXPECT_EQ(ChooseStem(compiler, StemPieces<1>),
+            "space_to_depth # eng1 2.000 ms; space_to_depth saves 2.003 ms a "
+            "step");
+  EXPECT_EQ(statistics_, 1);
+  EXPECT_EQ(ChooseStem(compiler, StemPieces<3>),
+            "eng1 # eng1 2.000 ms; space_to_depth costs 1.997 ms a step");
+  EXPECT_EQ(statistics_, 0);
+}
+
+// A pass over the convolution's result, f32 here, takes longer than larger
+// images do; its statistics save that, too, where the library has them.
+TEST_F(CudaTuneTest, CountsTheBytesOfTheStemOnBlocksOfPixels) {
+  OneEngine compiler("nvidia-h200");
+  compiler.strided_statistics = false;
+  EXPECT_EQ(ChooseStem(compiler, StemPieces<2>),
+            "space_to_depth # eng1 2.000 ms; space_to_depth saves 0.003 ms a "
+            "step");
+  EXPECT_EQ(statistics_, 1);
+  compiler.strided_statistics = true;
+  EXPECT_EQ(ChooseStem(compiler, StemPieces<2>),
+            "eng1 # eng1 2.000 ms; space_to_depth costs 0.001 ms a step");
+  EXPECT_EQ(statistics_, 1);
 }
 
 }  // namespace
