@@ -5,7 +5,6 @@
 #include <gloo/alltoallv.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
-#include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "ir/support/error.h"
+#include "runtime/cpu/gloo_context.h"
 #include "runtime/cpu/thread_team.h"
 #include "runtime/cpu/wire_sums.h"
 
@@ -72,12 +72,11 @@ class GlooCollectives : public runtime::HostCollectives {
       FUSOR_CHECK(false, kUsage, "gloo: network interface {}: {}", where_,
                   e.what());
     }
-    context_ = std::make_shared<gloo::rendezvous::Context>(store.rank(),
-                                                           store.world_size());
+    context_ = std::make_shared<GlooContext>(store.rank(), store.world_size());
     context_->setTimeout(timeout_);
     GlooStore names(store, timeout_);
     try {
-      context_->connectFullMesh(names, device_);
+      context_->Connect(names, device_);
     } catch (const std::exception& e) {
       FUSOR_CHECK(false, kPeerLost,
                   "gloo: rank {} over {}: no connection to all ranks: {}",
@@ -105,13 +104,7 @@ class GlooCollectives : public runtime::HostCollectives {
     }
   }
 
-  void Abort() noexcept override {
-    try {
-      context_->closeConnections();
-    } catch (const std::exception&) {
-      // They are gone.
-    }
-  }
+  void Abort() noexcept override { context_->Abort(); }
 
  private:
   struct Parts {
@@ -403,7 +396,7 @@ class GlooCollectives : public runtime::HostCollectives {
   const bool deterministic_;
   std::string where_;
   std::shared_ptr<gloo::transport::Device> device_;
-  std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::shared_ptr<GlooContext> context_;
   // Grow to the largest, then stay.
   std::vector<char> received_;
   std::vector<char> packed_;

@@ -17,7 +17,8 @@ class HostCollectives {
   virtual std::string description() const = 0;
   // Throws kPeerLost.
   virtual void Run(const Collective& collective) = 0;
-  // From another thread: Run fails soon.
+  // From another thread, at any time: a Run under way fails soon, and those
+  // that begin later do.
   virtual void Abort() noexcept = 0;
 };
 

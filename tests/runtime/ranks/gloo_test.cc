@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -27,6 +31,13 @@ class GlooTest : public testing::Test {
   // Runs `run` on each rank with its communicator.
   void OnRanks(int world_size, const CommunicatorOptions& options,
                const std::function<void(Communicator&)>& run) {
+    GiveToRanks(world_size, options,
+                [&](std::unique_ptr<Communicator> own) { run(*own); });
+  }
+
+  using Owner = std::function<void(std::unique_ptr<Communicator>)>;
+  void GiveToRanks(int world_size, const CommunicatorOptions& options,
+                   const Owner& run) {
     const int port = Socket::Listen("127.0.0.1", 0).port();
     std::vector<std::thread> threads;
     for (int rank = 0; rank < world_size; ++rank) {
@@ -35,10 +46,10 @@ class GlooTest : public testing::Test {
                         .port = port,
                         .rank = rank,
                         .world_size = world_size});
-        const auto communicator = backend_.Connect(store, options);
+        auto communicator = backend_.Connect(store, options);
         EXPECT_EQ(communicator->rank(), rank);
         EXPECT_EQ(communicator->world_size(), world_size);
-        run(*communicator);
+        run(std::move(communicator));
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -129,11 +140,13 @@ TEST_F(GlooTest, RanksGetTheSameBitsEachTime) {
 TEST_F(GlooTest, DeterministicSumsAddRankAfterRank) {
   constexpr int64_t kElements = 5'003;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::vector<double> parts[] = {
+        Normal(0, kElements), Normal(1, kElements), Normal(2, kElements)};
     std::vector<double> expected(kElements);
     for (size_t i = 0; i < kElements; ++i) {
       float sum = 0;
-      for (int r = 0; r < 3; ++r) {
-        sum += static_cast<float>(ir::RoundTo(dtype, Normal(r, kElements)[i]));
+      for (const std::vector<double>& part : parts) {
+        sum += static_cast<float>(ir::RoundTo(dtype, part[i]));
       }
       expected[i] = ir::RoundTo(dtype, sum);
     }
@@ -259,23 +272,78 @@ TEST_F(GlooTest, APeerThatStaysAwayIsLostInTime) {
   });
 }
 
-TEST_F(GlooTest, AbortEndsACollective) {
-  OnRanks(2, {}, [&](Communicator& c) {
-    if (c.rank() == 1) return;
-    std::vector<float> data(1000);
-    const int64_t number = c.Start({.kind = CollectiveKind::kBroadcast,
-                                    .data = data.data(),
-                                    .elements = 1000,
-                                    .root = 1},
-                                   *stream_);
-    c.Abort("rank 1 was killed");
+// What an abort does not end, ends after the timeout: too late for these.
+const CommunicatorOptions kPatient{.timeout = milliseconds(60'000)};
+
+class GlooAbortTest : public GlooTest {
+ protected:
+  // Aborts a broadcast, from the root, a while after its start.
+  void AbortAfter(milliseconds delay, int root, int64_t elements,
+                  std::unique_ptr<Communicator> communicator) {
+    const auto begun = std::chrono::steady_clock::now();
+    std::vector<float> data(static_cast<size_t>(elements));
+    const int64_t number =
+        communicator->Start({.kind = CollectiveKind::kBroadcast,
+                             .data = data.data(),
+                             .elements = elements,
+                             .root = root},
+                            *stream_);
+    std::this_thread::sleep_for(delay);
+    communicator->Abort("rank 1 was killed");
     try {
-      c.Wait(number, *stream_);
-      ADD_FAILURE() << "a broadcast without its root";
+      communicator->Wait(number, *stream_);
+      ADD_FAILURE() << "a broadcast without rank 1";
     } catch (const Error& e) {
       EXPECT_THAT(e.what(), HasSubstr("rank"));
     }
-  });
+    communicator.reset();
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, kPatient.timeout / 2);
+  }
+};
+
+// At any moment: before the collective has begun, as it begins, and later.
+TEST_F(GlooAbortTest, EndsAReceptionAtAnyMoment) {
+  for (const int delay : {0, 0, 0, 0, 0, 0, 0, 0, 1, 20}) {
+    std::latch connected(2), aborted(2);
+    GiveToRanks(2, kPatient, [&](std::unique_ptr<Communicator> c) {
+      // An abort closes what rank 1 would still connect by.
+      connected.arrive_and_wait();
+      if (c->rank() == 0) {
+        AbortAfter(milliseconds(delay), 1, 1000, std::move(c));
+      }
+      aborted.arrive_and_wait();  // else the end of rank 1 ends it
+    });
+  }
+}
+
+// Of which the receiver, which is frozen, has taken a part.
+TEST_F(GlooAbortTest, EndsWhatIsHalfSent) {
+  constexpr int64_t kElements = 16 << 20;
+  const int port = Socket::Listen("127.0.0.1", 0).port();
+  StoreOptions options{.host = "127.0.0.1", .port = port, .world_size = 2};
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    options.rank = 1;
+    TcpStore store(options);
+    const auto communicator = backend_.Connect(store, kPatient);
+    std::vector<float> data(kElements);
+    communicator->Start({.kind = CollectiveKind::kBroadcast,
+                         .data = data.data(),
+                         .elements = kElements},
+                        *stream_);
+    std::this_thread::sleep_for(milliseconds(100));  // so that it says so
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  TcpStore store(options);
+  auto communicator = backend_.Connect(store, kPatient);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  EXPECT_TRUE(WIFSTOPPED(status));
+  AbortAfter(milliseconds(100), 0, kElements, std::move(communicator));
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
 }
 
 TEST_F(GlooTest, RefusesAnInterfaceThatIsNotThere) {
