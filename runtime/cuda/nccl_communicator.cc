@@ -120,7 +120,7 @@ class NcclCommunicator : public runtime::Communicator {
   }
 
   int64_t Start(const Collective& collective, Stream& stream) override {
-    connection_.ThrowFailure();
+    const auto hold = connection_.Hold();
     const Driver& driver = context_.Enter();
     const int64_t bytes = collective.elements * ir::DTypeSize(collective.dtype);
     const int64_t number =
@@ -200,6 +200,7 @@ class NcclCommunicator : public runtime::Communicator {
           bytes_(std::move(bytes)) {}
     void Enqueue(const Driver& driver, CUstream stream,
                  void* const* args) const override {
+      const auto hold = communicator_.connection_.Hold();
       communicator_.ExpectGraph(bytes_, stream);
       static_cast<const CudaExecutable&>(*graph_).Enqueue(driver, stream, args);
     }
@@ -263,7 +264,6 @@ class NcclCommunicator : public runtime::Communicator {
   }
 
   void ExpectGraph(std::span<const int64_t> bytes, CUstream stream) {
-    connection_.ThrowFailure();
     Expect(bytes);
     // Those before it are noted before it.
     if (std::exchange(noted_apart_, false)) Order(stream, notes_.get());

@@ -17,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kPoll{5};
 // A call that goes on is done soon, or waits for another rank.
 constexpr milliseconds kSoon{1};
+// Calls return at once.
+constexpr milliseconds kCall{1'000};
 // For what should be immediate: giving up, and saying goodbye.
 constexpr milliseconds kGoodbye{5'000};
 
@@ -128,6 +130,14 @@ void NcclConnection::Settle(ncclResult_t result, const char* call) const {
   Check(result, call);
 }
 
+std::unique_lock<std::timed_mutex> NcclConnection::Hold() const {
+  // An abort that does not return keeps it.
+  std::unique_lock lock(*calls_, std::defer_lock);
+  while (!lock.try_lock_for(kPoll)) ThrowFailure();
+  ThrowFailure();
+  return lock;
+}
+
 void NcclConnection::ThrowFailure() const {
   if (!failed_) return;
   const std::lock_guard lock(mutex_);
@@ -200,7 +210,10 @@ bool NcclConnection::End() noexcept {
 void NcclConnection::GiveUp() noexcept {
   if (comm_ == nullptr || given_up_.exchange(true)) return;
   hangs_ = !Within(kGoodbye,
-                   [end = nccl_.ncclCommAbort, comm = comm_] { end(comm); });
+                   [end = nccl_.ncclCommAbort, comm = comm_, calls = calls_] {
+                     const std::unique_lock lock(*calls, kCall);
+                     end(comm);
+                   });
   aborted_ = !hangs_;
   if (hangs_) TellLater(tell_, rank_);
 }

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -45,6 +46,10 @@ class NcclConnection {
   }
   // Until the call is done: it may go on after it has returned.
   void Settle(ncclResult_t result, const char* call) const;
+  // For calls with comm(), which an abort by another thread would free under
+  // them: while it is held there is none, but for a call that does not return.
+  // Throws what has failed.
+  std::unique_lock<std::timed_mutex> Hold() const;
 
   // --- Collectives, counted --------------------------------------------------
 
@@ -82,6 +87,9 @@ class NcclConnection {
   const Nccl& nccl_;
   const std::chrono::milliseconds timeout_;
   const std::function<void(const std::string&)> tell_;
+  // Outlives this where NCCL does not come back.
+  const std::shared_ptr<std::timed_mutex> calls_ =
+      std::make_shared<std::timed_mutex>();
   const int rank_;
   const int world_size_;
   ncclComm_t comm_ = nullptr;

@@ -25,6 +25,7 @@ class NcclMemory : public runtime::Memory {
                                           0, asked, nullptr),
                    "cuMemsetD8Async");
       driver.Check(driver.cuStreamSynchronize(nullptr), "cuStreamSynchronize");
+      const auto hold = connection.Hold();
       connection.Settle(connection.nccl().ncclCommRegister(
                             connection.comm(), data_, asked, &registration_),
                         "ncclCommRegister");
@@ -36,13 +37,9 @@ class NcclMemory : public runtime::Memory {
   // What NCCL does not let go of is left to it.
   ~NcclMemory() override {
     const Driver& driver = context_.EnterNoThrow();
-    if (connection_.failed()) {
-      if (!connection_.AwaitAbort()) return;
-    } else {
-      // Unlike cuMemFree, ncclMemFree does not wait for what uses it.
-      Driver::Ignore(driver.cuCtxSynchronize());
-      connection_.nccl().ncclCommDeregister(connection_.comm(), registration_);
-    }
+    // Unlike cuMemFree, ncclMemFree does not wait for what uses it.
+    if (!connection_.failed()) Driver::Ignore(driver.cuCtxSynchronize());
+    if (!Deregister() && !connection_.AwaitAbort()) return;
     connection_.nccl().ncclMemFree(data_);
   }
   NcclMemory(const NcclMemory&) = delete;
@@ -52,6 +49,17 @@ class NcclMemory : public runtime::Memory {
   size_t bytes() const override { return bytes_; }
 
  private:
+  // False where NCCL is given up.
+  bool Deregister() noexcept {
+    try {
+      const auto hold = connection_.Hold();
+      connection_.nccl().ncclCommDeregister(connection_.comm(), registration_);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
   const NcclConnection& connection_;
   const Context& context_;
   const size_t bytes_;

@@ -191,6 +191,23 @@ TEST(NcclFaults, AnAbortThatHangsInACollective) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(60));
 }
 
+// The abort, which frees what calls use, waits for one that goes on, and none
+// follows.
+TEST(NcclFaults, AnAbortDuringACall) {
+  OnRanks(1, [](Rank& rank) {
+    rank.plant("slow_calls");
+    rank.Connect();
+    std::thread other([&] {
+      std::this_thread::sleep_for(milliseconds(30));
+      rank.communicator->Abort("enough");
+    });
+    EXPECT_THAT(LossOf([&] { RunUntilLost(rank); }), HasSubstr("enough"));
+    other.join();
+    rank.communicator.reset();
+    EXPECT_EQ(rank.dangling(), 0);
+  });
+}
+
 // Who gives up is not kept by a library that does not come back.
 TEST(NcclFaults, AnAbortThatHangs) {
   const auto begun = std::chrono::steady_clock::now();

@@ -50,6 +50,8 @@ int RunRank(const runtime::StoreOptions& options,
         reinterpret_cast<int (*)()>(dlsym(nccl, "FusorNcclAllocated"));
     rank.registered =
         reinterpret_cast<int (*)()>(dlsym(nccl, "FusorNcclRegistered"));
+    rank.dangling =
+        reinterpret_cast<int (*)()>(dlsym(nccl, "FusorNcclDangling"));
     run(rank);
   } catch (const std::exception& error) {
     fprintf(stderr, "rank %d: %s\n", options.rank, error.what());

@@ -27,6 +27,7 @@ struct Rank {
   void (*plant)(const char* fault) = nullptr;
   int (*allocated)() = nullptr;   // pieces of memory that NCCL has given
   int (*registered)() = nullptr;  // those of them that are registered
+  int (*dangling)() = nullptr;    // calls that an abort came between
 
   explicit Rank(const runtime::StoreOptions& options);
   void Connect(runtime::CommunicatorOptions options = {

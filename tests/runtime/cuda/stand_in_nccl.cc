@@ -13,6 +13,7 @@
 //   error_at:N    collective N fails, which only polling tells
 //   refuse_at:N   the call of collective N is refused
 //   hang_abort    ncclCommAbort does not return
+//   slow_calls    each call of a collective takes 20 ms
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -138,6 +139,7 @@ struct ncclComm {
   int64_t asked = 0;        // collectives that were asked for
   int64_t collectives = 0;  // that have begun
   std::atomic<bool> aborted = false;
+  std::atomic<int> calling = 0;  // threads in the call of a collective
   std::atomic<ncclResult_t> error = ncclSuccess;
   std::set<void*> registered{};
   std::mutex mutex;                    // of the rest
@@ -297,7 +299,14 @@ ncclResult_t Finish(ncclComm& comm, const std::function<void()>& launch) {
   return ncclInProgress;
 }
 
+// Calls with a communicator that was freed, or is while they go on.
+std::atomic<int> dangling = 0;
+
 bool Refused(ncclComm& comm) {
+  if (comm.aborted) ++dangling;
+  ++comm.calling;
+  for (int i = 0; i < 100 && IsPlanted("slow_calls"); ++i) Nap();
+  --comm.calling;
   return comm.aborted || IsPlanted("refuse_at", ++comm.asked);
 }
 
@@ -407,6 +416,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  fusor::test::dangling += comm->calling;
   comm->aborted = true;
   for (void* memory : comm->registered) {
     fusor::test::Registered().erase(memory);
@@ -464,6 +474,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
 int FusorNcclAllocated() {
   return static_cast<int>(fusor::test::Allocated().size());
 }
+int FusorNcclDangling() { return fusor::test::dangling; }
 int FusorNcclRegistered() {
   return static_cast<int>(fusor::test::Registered().size());
 }
