@@ -45,11 +45,13 @@ bool IsLight(const Node& node) {
 }
 
 // An update that reduces, too: LARS takes norms. What makes gradients is never
-// fused with it, for their sum over ranks is in between.
+// fused with it, for their sum over ranks is in between. Nor is a scalar the
+// gradient of a tensor.
 bool IsWholeUpdate(const Node& node, const Values& next) {
-  if (node.body() == nullptr) return false;
   for (size_t r = 0; r < node.num_outputs(); ++r) {
-    if (!next.contains(node.output(r))) return false;
+    const ir::Value* value = node.output(r);
+    const bool fused_update = node.body() != nullptr && next.contains(value);
+    if (!fused_update && !value->type().shape.empty()) return false;
   }
   return true;
 }
