@@ -9,16 +9,7 @@
 //   max_pool_grad(select(compare(p, 0, gt), dp, 0), index)
 //
 // It saves passes over the larger tensor, and y need not be kept until then.
-//
-// Sums over the image, as the gradient of a convolution's bias is, are those of
-// the smaller gradient, of which each element is added to one element of zeros:
-//
-//   reduce(max_pool_grad(dp, index), {0, 2, 3})  =>  reduce(dp, {0, 2, 3})
-//
-// They add up the same numbers in another order, so this is left with eager
-// rounding.
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -87,39 +78,6 @@ Value* Rewrite(ir::Graph& graph, Node& select, const Match& match) {
       ->output();
 }
 
-// The max_pool_grad whose rows and columns the node sums up; null for others.
-Node* SummedPoolGradient(const Node& node) {
-  Node* grad = IsOp(&node, "reduce") ? node.input(0)->producer() : nullptr;
-  if (!IsOp(grad, "max_pool_grad") || node.attrs().String("kind") != "sum") {
-    return nullptr;
-  }
-  const std::vector<int64_t>& dims = node.attrs().Ints("dims");
-  const auto folds = [&](int64_t dim) {
-    return std::find(dims.begin(), dims.end(), dim) != dims.end();
-  };
-  return folds(2) && folds(3) ? grad : nullptr;
-}
-
-bool SumBeforeSpreading(ir::Graph& graph, PassContext& context) {
-  bool changed = false;
-  for (const auto& node : graph.nodes()) {
-    Node* grad = SummedPoolGradient(*node);
-    if (grad == nullptr || context.options().eager_rounding ||
-        !context.ConsumeFuel(kPass, *node->output())) {
-      continue;
-    }
-    context.Record(
-        {.pass = kPass,
-         .subject = node->output()->name(),
-         .accepted = true,
-         .reason = "sums up what " + grad->output()->name() + " spreads",
-         .location = node->location()});
-    node->SetInput(0, grad->input(0));
-    changed = true;
-  }
-  return changed;
-}
-
 }  // namespace
 
 bool MaskPooledGradient(ir::Graph& graph, PassContext& context) {
@@ -144,8 +102,7 @@ bool MaskPooledGradient(ir::Graph& graph, PassContext& context) {
     dead.push_back(match.grad);
   }
   graph.EraseAll(dead);
-  const bool summed = SumBeforeSpreading(graph, context);
-  return summed || !dead.empty();
+  return !dead.empty();
 }
 
 }  // namespace fusor::passes

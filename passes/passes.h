@@ -256,7 +256,6 @@ bool SkipOverflow(ir::Graph& graph, PassContext& context);
 
 // Masks the gradient of relu -> max_pool at the size after pooling: select(y >
 // 0, max_pool_grad(dp), 0) = max_pool_grad(select(p > 0, dp, 0)), to the bit.
-// Sums of max_pool_grad over images become those of dp, not in eager rounding.
 bool MaskPooledGradient(ir::Graph& graph, PassContext& context);
 
 // Computes in PrecisionOptions::dtype what the op registry's precision rules
@@ -321,15 +320,17 @@ bool FuseConvNorm(ir::Graph& graph, PassContext& context);
 // bn_add_relu_grad and, within the latter, dual_bn_add_relu_grad.
 bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
 
-// Where the target's pooling is generated kernels (ir::kGeneratedAlgorithm):
-// sums over images of a max_pool's gradient, which is zero but at the maxima,
-// are taken over those, with a max_pool_gather of what else they read. Not with
-// eager rounding, for which it is another sum. Counts pooled_sums.
+// Takes sums over images of a max_pool's gradient, and of what is linear in it,
+// over the gradient before it is spread: it is zero but at the maxima. What
+// else they read is gathered there (max_pool_gather) where the target's pooling
+// is generated kernels (ir::kGeneratedAlgorithm); elsewhere such sums stay. Not
+// with eager rounding, for which it is another sum. Counts pooled_sums.
 bool SumPooledGradient(ir::Graph& graph, PassContext& context);
 
-// Likewise: makes a fusion of a pooling, what leads to its operand alone, the
-// max_pool_gathers beside it and, of a gradient, what alone reads it, as far as
-// these are elementwise. Counts pool_prologues and pool_epilogues.
+// Where the target's pooling is generated kernels: makes a fusion of a pooling,
+// what leads to its operand alone, the max_pool_gathers beside it and, of a
+// gradient, what alone reads it, as far as these are elementwise. Counts
+// pool_prologues and pool_epilogues.
 bool FusePool(ir::Graph& graph, PassContext& context);
 
 // Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm.

@@ -8,16 +8,17 @@
 //
 //   reduce_sum(f(dp, max_pool_gather(y, index)))
 //
-// and of z itself the maxima are p. This is the adjoint of the gather: the sums
-// of a normalisation's gradient behind a max-pool read two tensors of the
-// pooled size in place of two of the image's. The gather is made right behind
-// the max-pool, whose kernel finds y where it finds the maximum.
+// and of z itself the maxima are p. This is the adjoint of the gather. The sum
+// of the gradient alone, which a convolution's bias has, reads one tensor of
+// the pooled size in place of one of the image's; the sums of a normalisation's
+// gradient read two. The gather is made right behind the max-pool, whose
+// generated kernel finds y where it finds the maximum; no library has it.
 //
 // Sums of what these sums lead to, a bias's gradient before the normalisation,
 // stay as they are.
 //
 // It is another order of the sum, and the gradient is not rounded to 16 bit
-// where windows overlap.
+// where windows overlap: eager rounding leaves it.
 
 #include <algorithm>
 #include <cmath>
@@ -71,8 +72,12 @@ bool SumsImages(const Node& node) {
 // One max_pool_grad, and the sums that read it.
 class PooledSums {
  public:
-  PooledSums(Graph& graph, Node& grad)
-      : graph_(graph), grad_(grad), pool_(*grad.input(1)->producer()) {}
+  // `gathers`: the target's max-pool can gather what its maxima belong to.
+  PooledSums(Graph& graph, Node& grad, bool gathers)
+      : graph_(graph),
+        grad_(grad),
+        pool_(*grad.input(1)->producer()),
+        gathers_(gathers) {}
 
   // Empty when the sums can be taken before it; else why not.
   std::string WhyNot() {
@@ -99,7 +104,7 @@ class PooledSums {
       std::string reason = WhyNotPooled(sum->input(0));
       if (!reason.empty()) return reason;
     }
-    return SavedBytes() > 0 ? "" : "would move more bytes";
+    return SavedBytes() > 0 ? "" : "would move no fewer bytes";
   }
 
   const std::vector<Node*>& sums() const { return sums_; }
@@ -174,6 +179,10 @@ class PooledSums {
     if (!seen_.insert(value).second || value == grad_.output()) return "";
     const Node* node = value->producer();
     if (node != nullptr && (IsSplat(*node) || IsSpread(*node))) return "";
+    if (value == pool_.input(0)) {
+      gathered_.push_back(value);
+      return "";
+    }
     if (IsElementwise(node)) {
       for (const Value* input : node->inputs()) {
         std::string reason = WhyNotPooled(input);
@@ -181,8 +190,8 @@ class PooledSums {
       }
       return "";
     }
-    if (node != nullptr &&
-        (node->position() > pool_.position() || IsFusible(*node))) {
+    if (!gathers_ || (node != nullptr && (node->position() > pool_.position() ||
+                                          IsFusible(*node)))) {
       return "%" + value->name() + " cannot be gathered by the max-pool";
     }
     if (!ir::IsFloat(value->type().dtype)) {
@@ -252,6 +261,7 @@ class PooledSums {
   Graph& graph_;
   const Node& grad_;
   const Node& pool_;
+  const bool gathers_;
   std::unordered_set<const Value*> reached_, linear_;
   std::vector<Node*> sums_;
   std::unordered_set<const Value*> seen_;
@@ -276,14 +286,13 @@ bool SumPooledGradient(Graph& graph, PassContext& context) {
   if (context.options().eager_rounding) return false;
   std::vector<Node*> gradients;
   for (const auto& node : graph.nodes()) {
-    if (IsOp(node.get(), "max_pool_grad") && HasPool(*node) &&
-        IsGenerated(*node, context.target())) {
+    if (IsOp(node.get(), "max_pool_grad") && HasPool(*node)) {
       gradients.push_back(node.get());
     }
   }
   bool changed = false;
   for (Node* grad : gradients) {
-    PooledSums sums(graph, *grad);
+    PooledSums sums(graph, *grad, IsGenerated(*grad, context.target()));
     const std::string reason = sums.WhyNot();
     if (sums.sums().empty()) continue;
     const bool accepted = reason.empty();

@@ -138,16 +138,62 @@ TEST_F(SumPooledGradientTest, KeepsWhatIsNotLinearOrNotThereYet) {
              "%late cannot be gathered by the max-pool");
 }
 
-TEST_F(SumPooledGradientTest, KeepsSumsOfEagerRoundingAndOfLibraries) {
+// The gradient of a bias, with a library's max-pool and with a generated one.
+TEST_F(SumPooledGradientTest, SumsTheGradientAloneOverWhatIsSpread) {
+  static constexpr char kSums[] = R"(graph g {{
+      %y = data : f32[1,2,4,4]
+      %dp = data : f32[1,2,2,2]
+      %p, %index = max_pool(%y) {{stride=[2,2], window=[2,2]}}
+                 : f32[1,2,2,2], u8[1,2,2,2]
+      %dy = max_pool_grad(%dp, %index)
+            {{input_shape=[1,2,4,4], stride=[2,2], window=[2,2]}}
+          : f32[1,2,4,4]
+      %db = reduce({0}) {{dims=[0,2,3], kind="sum"}} : f32[2]
+      return %p as "p", %dy as "dy", %db as "db"
+    }})";
+  const test::FakeCompiler library("nvidia-h200");
+  for (const ir::TargetQueries* target :
+       {static_cast<const ir::TargetQueries*>(&library),
+        static_cast<const ir::TargetQueries*>(&target_)}) {
+    PassContext context(*target, {});
+    const auto graph = test::ParseOrDie(fmt::format(kSums, "%dy"));
+    EXPECT_TRUE(SumPooledGradient(*graph, context));
+    test::ExpectSameGraph(fmt::format(kSums, "%dp"), *graph);
+    EXPECT_FALSE(SumPooledGradient(*graph, context));
+    EXPECT_EQ(context.counters().at("pooled_sums"), 1);
+  }
+}
+
+// Other reductions read the image anyway.
+TEST_F(SumPooledGradientTest, KeepsSumsBesideOthers) {
+  for (const char* other : {R"({dims=[0,2], kind="sum"} : f32[8,8])",
+                            R"({dims=[0,2,3], kind="max"} : f32[8])"}) {
+    std::string text = Norm("%y", "%n", "", ", %other as \"other\"");
+    text.insert(text.find("      return"),
+                std::string("      %other = reduce(%dz) ") + other + "\n");
+    ExpectKept(text, "%other is not linear in it");
+  }
+}
+
+TEST_F(SumPooledGradientTest, KeepsSumsOfEagerRounding) {
   PassOptions options;
   options.eager_rounding = true;
   PassContext eager(target_, options);
   const auto graph = test::ParseOrDie(Norm());
   EXPECT_FALSE(SumPooledGradient(*graph, eager));
+  test::ExpectSameGraph(Norm(), *graph);
+}
+
+// No library gathers beside its max-pool.
+TEST_F(SumPooledGradientTest, KeepsSumsThatLibrariesWouldHaveToGatherFor) {
   const test::FakeCompiler library("nvidia-h200");
   PassContext context(library, {});
+  const auto graph = test::ParseOrDie(Norm());
   EXPECT_FALSE(SumPooledGradient(*graph, context));
   test::ExpectSameGraph(Norm(), *graph);
+  ASSERT_EQ(context.decisions().size(), 1);
+  EXPECT_EQ(context.decisions()[0].reason,
+            "%y cannot be gathered by the max-pool");
 }
 
 TEST_F(SumPooledGradientTest, StopsWithItsFuel) {
