@@ -1,7 +1,8 @@
-// NVIDIA Apex's level O2 keeps gradients in the 16-bit type of the weights and
-// sends them so; those of normalisations stay f32, as their parameters do. So
-// does compression for the wire alone, as Horovod's and that of PyTorch's
-// fp16_compress_hook; on one rank there is no wire.
+// With mixed precision ranks send gradients in 16 bit, as NVIDIA Apex's level
+// O2 and Paddle Fleet do, and Horovod and PyTorch with their fp16 compression:
+// half the bytes, and kernels of weight gradients write what is sent. Those of
+// normalisations stay f32, as their parameters do. The sum is not divided
+// before it is sent: ScaleGradients does that in f32, as Apex does by default.
 
 #include "ir/builder.h"
 #include "ir/op.h"
@@ -18,17 +19,16 @@ namespace {
 
 ir::DType WireType(const PassOptions& options) {
   const PrecisionOptions& precision = options.precision;
-  if (precision.wire.has_value() && options.world_size > 1) {
-    const ir::DType wire = *precision.wire;
-    FUSOR_CHECK(wire == ir::DType::kF32 || wire == ir::DType::kF16 ||
-                    wire == ir::DType::kBF16,
-                kUsage,
-                "gradients on the wire: expected f32, f16 or bf16, "
-                "got {}",
-                ir::DTypeName(wire));
-    return wire;
+  if (options.world_size == 1) {
+    return precision.narrow_gradients ? precision.dtype : ir::DType::kF32;
   }
-  return precision.narrow_gradients ? precision.dtype : ir::DType::kF32;
+  const ir::DType wire = precision.wire.value_or(precision.dtype);
+  FUSOR_CHECK(wire == ir::DType::kF32 || wire == ir::DType::kF16 ||
+                  wire == ir::DType::kBF16,
+              kUsage,
+              "gradients on the wire: expected f32, f16 or bf16, got {}",
+              ir::DTypeName(wire));
+  return wire;
 }
 
 }  // namespace

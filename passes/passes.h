@@ -39,10 +39,11 @@ struct PrecisionOptions {
   ir::DType dtype = ir::DType::kF32;
   // Ops, by name, moved to the allow or the deny list.
   std::set<std::string> allow, deny;
-  // Ranks add up gradients in `dtype`, but for those of normalisations.
-  bool narrow_gradients = false;
-  // What several ranks add them up in instead, whatever `dtype` is.
+  // What several ranks send gradients and add them up in, but for those of
+  // normalisations; unset: `dtype`.
   std::optional<ir::DType> wire;
+  // One rank rounds gradients to `dtype`, too.
+  bool narrow_gradients = false;
 };
 
 // Gradients too small for 16 bit are saved by multiplying the loss
@@ -215,9 +216,9 @@ bool DropStopGradient(ir::Graph& graph, PassContext& context);
 // State "accumulated/batches" counts.
 bool AccumulateGradients(ir::Graph& graph, PassContext& context);
 
-// Lets the gradients go through the all_reduce in 16 bit, with
-// PrecisionOptions::narrow_gradients or wire. Throws kUsage for a wire that is
-// none of f32, f16 and bf16.
+// Lets the gradients go through the all_reduce in the dtype that
+// PrecisionOptions::wire and narrow_gradients say. Throws kUsage for a wire
+// that is none of f32, f16 and bf16.
 bool NarrowGradients(ir::Graph& graph, PassContext& context);
 
 // With PassOptions::shard_optimizer, and several ranks: all but small gradients

@@ -155,8 +155,9 @@ class ConvolveExecutable final : public WinogradExecutable {
 // channels, where there are many: that many sums would not stay in a cache.
 class GradWeightExecutable final : public WinogradExecutable {
  public:
-  explicit GradWeightExecutable(const WinogradShape& shape)
+  GradWeightExecutable(const WinogradShape& shape, DType result)
       : WinogradExecutable(shape),
+        result_(result),
         group_parts_(GroupParts()),
         tile_parts_(parts_ / group_parts_),
         part_groups_((shape.out_groups() + group_parts_ - 1) / group_parts_),
@@ -192,10 +193,15 @@ class GradWeightExecutable final : public WinogradExecutable {
       } while (t < all.end);
     });
     ForParts(parts_, [&](int64_t part) {
-      TransformWeightGradient(
-          shape_, sums, tile_parts_, sums_,
-          Share(shape_.in_blocks() * shape_.out_blocks(), part, parts_),
-          static_cast<float*>(args[2]));
+      const IndexRange pairs =
+          Share(shape_.in_blocks() * shape_.out_blocks(), part, parts_);
+      if (result_ == DType::kF32) {
+        TransformWeightGradient(shape_, sums, tile_parts_, sums_, pairs,
+                                static_cast<float*>(args[2]));
+      } else {
+        TransformWeightGradient(shape_, sums, tile_parts_, sums_, pairs,
+                                static_cast<uint16_t*>(args[2]));
+      }
     });
   }
 
@@ -263,6 +269,7 @@ class GradWeightExecutable final : public WinogradExecutable {
     return group * kWinogradGroup * kWinogradBlock;
   }
 
+  const DType result_;  // f32 or bf16
   const int64_t group_parts_, tile_parts_;
   const int64_t part_groups_;  // the most that a part has
   const int64_t block_;        // tiles
@@ -298,14 +305,15 @@ ir::Convolution ConvolutionOf(const LibraryCall& call) {
 }
 
 bool Applies(const ir::Convolution& conv, const ir::Attrs& attrs) {
-  const bool narrow =
-      conv.x.dtype == DType::kBF16 && conv.y.dtype == DType::kBF16;
-  const DType weight =
-      conv.kind == ConvKind::kGradWeight ? DType::kF32 : DType::kBF16;
+  const DType weight = conv.weight.dtype;
+  const bool dtypes =
+      conv.x.dtype == DType::kBF16 && conv.y.dtype == DType::kBF16 &&
+      (weight == DType::kBF16 ||
+       (weight == DType::kF32 && conv.kind == ConvKind::kGradWeight));
   const auto& pad = attrs.Ints("pad");
   return HasWinogradKernels() &&
-         ir::HasWinogradGeometry(conv.weight.shape, attrs) && narrow &&
-         conv.weight.dtype == weight && conv.x.shape[1] % kWinogradBlock == 0 &&
+         ir::HasWinogradGeometry(conv.weight.shape, attrs) && dtypes &&
+         conv.x.shape[1] % kWinogradBlock == 0 &&
          conv.y.shape[1] % kWinogradBlock == 0 && std::max(pad[0], pad[1]) <= 2;
 }
 
@@ -331,7 +339,7 @@ std::unique_ptr<LibraryExecutable> Make(const ir::Convolution& conv,
                                         std::optional<DType> bias) {
   const WinogradShape shape = ShapeOf(conv, attrs);
   if (conv.kind == ConvKind::kGradWeight) {
-    return std::make_unique<GradWeightExecutable>(shape);
+    return std::make_unique<GradWeightExecutable>(shape, conv.weight.dtype);
   }
   const bool turned = conv.kind == ConvKind::kGradInput;
   return std::make_unique<ConvolveExecutable>(

@@ -10,11 +10,11 @@ namespace fusor::cpu {
 
 // Winograd's F(2x2, 3x3) in bf16 (winograd_transforms.h), which oneDNN does not
 // have: 3x3 convolutions of stride 1 with up to 2 of padding, their data
-// gradients and their weight gradients in f32, on channels that are multiples
-// of 16. A block of tiles is transformed, multiplied and transformed back while
-// it is in one core's caches. Its error against exact arithmetic is about 2.5
-// times that of a direct convolution, whose bf16 result is rounded too; a
-// weight gradient's is that of its operands' rounding, not of f32.
+// gradients and their weight gradients, in f32 or bf16, on channels that are
+// multiples of 16. A block of tiles is transformed, multiplied and transformed
+// back while it is in one core's caches. Its error against exact arithmetic is
+// about 2.5 times that of a direct convolution, whose bf16 result is rounded
+// too; an f32 weight gradient's is that of its operands' rounding, not of f32.
 
 // The candidate for a node; nullopt where it does not apply, or where the
 // target or this machine's CPU lacks the instructions.

@@ -24,6 +24,8 @@ FUSOR_AVX512_INLINE void Store(uint16_t* to, __m512 x) {
                       reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
 }
 
+FUSOR_AVX512_INLINE void Store(float* to, __m512 x) { _mm512_storeu_ps(to, x); }
+
 // Sixteen elements of `low`, then those of `high`.
 FUSOR_AVX512_INLINE __m512i Narrow(__m512 low, __m512 high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
@@ -345,12 +347,10 @@ FUSOR_AVX512_INLINE void FromPoints(const __m512 (&points)[4],
   taps[2] = sum - points[3];
 }
 
-}  // namespace
-
-FUSOR_AVX512 void TransformWeightGradient(const WinogradShape& shape,
-                                          const float* parts, int64_t count,
-                                          int64_t part_stride, IndexRange pairs,
-                                          float* dw) {
+template <typename Element>
+FUSOR_AVX512 void TransformInto(const WinogradShape& shape, const float* parts,
+                                int64_t count, int64_t part_stride,
+                                IndexRange pairs, Element* dw) {
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
     const int64_t out = pair / shape.in_blocks(), in = pair % shape.in_blocks();
     const int64_t group = out / kWinogradGroup;
@@ -358,7 +358,7 @@ FUSOR_AVX512 void TransformWeightGradient(const WinogradShape& shape,
     const float* from =
         parts + group * kWinogradGroup * kBlock * kPoints * shape.in_channels +
         in * kBlock * row + out % kWinogradGroup * kBlock;
-    float* to = dw + pair * kWeightBlock;
+    Element* to = dw + pair * kWeightBlock;
     for (int64_t i = 0; i < kBlock; ++i, from += row, to += kBlock) {
       __m512 t[4][3];
 #pragma GCC unroll 4
@@ -381,11 +381,25 @@ FUSOR_AVX512 void TransformWeightGradient(const WinogradShape& shape,
         FromPoints(row_points, taps);
 #pragma GCC unroll 3
         for (int c = 0; c < 3; ++c) {
-          _mm512_storeu_ps(to + (3 * r + c) * kBlock * kBlock, taps[c]);
+          Store(to + (3 * r + c) * kBlock * kBlock, taps[c]);
         }
       }
     }
   }
+}
+
+}  // namespace
+
+void TransformWeightGradient(const WinogradShape& shape, const float* parts,
+                             int64_t count, int64_t part_stride,
+                             IndexRange pairs, float* dw) {
+  TransformInto(shape, parts, count, part_stride, pairs, dw);
+}
+
+void TransformWeightGradient(const WinogradShape& shape, const float* parts,
+                             int64_t count, int64_t part_stride,
+                             IndexRange pairs, uint16_t* dw) {
+  TransformInto(shape, parts, count, part_stride, pairs, dw);
 }
 
 }  // namespace fusor::cpu

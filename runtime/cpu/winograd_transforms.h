@@ -90,9 +90,13 @@ void PairResultTiles(const WinogradShape& shape, const uint16_t* dy,
 
 // G^T m G of these pairs of blocks (out * in_blocks + in) into dw (ABcd16b16a),
 // where m is the sum, in order, of `count` parts, `part_stride` elements apart:
-// [group][point][input channel][channel of the group].
+// [group][point][input channel][channel of the group]. In f32 or rounded to
+// bf16.
 void TransformWeightGradient(const WinogradShape& shape, const float* parts,
                              int64_t count, int64_t part_stride,
                              IndexRange pairs, float* dw);
+void TransformWeightGradient(const WinogradShape& shape, const float* parts,
+                             int64_t count, int64_t part_stride,
+                             IndexRange pairs, uint16_t* dw);
 
 }  // namespace fusor::cpu

@@ -178,11 +178,16 @@ TEST(AccumulateGradients, SendsInTheWiresType) {
   options.world_size = 1;
   graph = test::ParseOrDie(kStep);
   EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
-  // f32 for a model that would send 16 bit.
+  // Mixed precision's, if nothing else is said.
+  options.precision = {.dtype = ir::DType::kBF16};
+  EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
   options.world_size = 2;
+  auto sent = test::ParseOrDie(kStep);
+  EXPECT_TRUE(test::RunPass(NarrowGradients, *sent, options));
+  EXPECT_EQ(sent->outputs()[0].value->type().dtype, ir::DType::kBF16);
   options.precision = {.dtype = ir::DType::kF16,
-                       .narrow_gradients = true,
-                       .wire = ir::DType::kF32};
+                       .wire = ir::DType::kF32,
+                       .narrow_gradients = true};
   EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
   options.precision.wire = ir::DType::kF64;
   EXPECT_THROW(test::RunPass(NarrowGradients, *graph, options), Error);

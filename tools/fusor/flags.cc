@@ -215,7 +215,7 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
   app.add_option(
          "--opt-level", f.opt_level,
          "NVIDIA Apex's levels. O0: fp32. O1: --amp. O2: and gradients, but "
-         "for those of normalisations, are added up over ranks in 16 bit, with "
+         "for those of normalisations, are 16 bit on one rank, too, with "
          "a dynamic loss scale. O3: as O2 with loss scale 1 (the fp32 weights "
          "that Apex's O3 gives up are kept)")
       ->check(OneOf({"O0", "O1", "O2", "O3"}));

@@ -20,8 +20,8 @@ void AddCompiledRankFlags(CLI::App& app, RankFlags& f) {
       ->capture_default_str();
   app.add_option("--wire-dtype", f.wire,
                  "What gradients, but for those of normalisations, are sent "
-                 "and added up in: fp32, fp16, bf16, or auto, as --opt-level "
-                 "says")
+                 "and added up in: fp32, fp16, bf16, or auto, the type of "
+                 "mixed precision")
       ->capture_default_str()
       ->check(OneOf({"auto", "fp32", "fp16", "bf16"}));
   app.add_flag("--sync-bn", f.sync_bn,

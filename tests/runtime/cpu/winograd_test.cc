@@ -98,11 +98,7 @@ const ConvCase kCases[] = {
 TEST_F(WinogradTest, ErrorsAreThoseOfRoundingTransformedOperands) {
   for (const ConvCase& c : kCases) {
     for (const auto& one : ConvNodes(c, DType::kBF16)) {
-      if (Candidates(*one, "winograd").empty()) {
-        EXPECT_EQ(one->node->output()->type().dtype, DType::kBF16);
-        EXPECT_EQ(one->node->op_name(), "conv2d_grad_weight");
-        continue;
-      }
+      ASSERT_THAT(Candidates(*one, "winograd"), Not(IsEmpty()));
       const auto operands = one->Operands();
       const Tensor expected = one->Expected(operands)[0];
       LibraryCall call = CallOf(*one, "winograd");
@@ -151,7 +147,6 @@ TEST_F(WinogradTest, BiasMayBeF32) {
 
 TEST_F(WinogradTest, GivesTheSameBitsEachTime) {
   for (const auto& one : ConvNodes(kCases[4], DType::kBF16)) {
-    if (Candidates(*one, "winograd").empty()) continue;
     const auto operands = one->Operands();
     LibraryCall call = CallOf(*one, "winograd");
     const Tensor first = RunCall(call, operands)[0];
@@ -166,7 +161,6 @@ TEST_F(WinogradTest, WhatIsNotFiniteStaysSo) {
   for (double bad : {std::numeric_limits<double>::infinity(),
                      std::numeric_limits<double>::quiet_NaN()}) {
     for (const auto& one : nodes) {
-      if (Candidates(*one, "winograd").empty()) continue;
       auto operands = one->Operands();
       operands[0].data[100] = bad;
       const Tensor expected = one->Expected(operands)[0];

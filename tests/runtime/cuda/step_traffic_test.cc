@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "codegen/compiler.h"
 #include "codegen/traffic.h"
 #include "models/model.h"
@@ -73,6 +76,36 @@ TEST_P(StepTraffic, IsThatOfTheRoofline) {
 }
 
 using passes::NormLowering;
+
+// One of several ranks launches nothing more than one that is alone, but for
+// updates, bucket by bucket. With sums in f32 each convolution's gradient is
+// cast for them: cuDNN has none of another dtype than its operands.
+TEST(RankStep, HasTheKernelsOfOneRank) {
+  const auto compiler =
+      runtime::LoadBackend("cuda").CreateCompiler("nvidia-h200", {});
+  if (compiler->LibraryVersion() == "none") {
+    GTEST_SKIP() << "libcudnn.so.9 cannot be opened: no plans to be built";
+  }
+  struct Counts {
+    int64_t kernels, sums;  // over ranks
+    bool operator==(const Counts&) const = default;
+  };
+  const auto counts = [&](int ranks, std::optional<ir::DType> wire) {
+    codegen::CompileOptions options = OptionsOf(true, NormLowering::kKernels);
+    options.passes.world_size = ranks;
+    options.passes.precision.wire = wire;
+    const codegen::CompiledProgram program = codegen::Compile(
+        ResNet50(), codegen::ProgramKind::kTrain, *compiler, options);
+    const auto& steps = program.plan.steps;
+    return Counts{program.report.kernels,
+                  std::count_if(steps.begin(), steps.end(), [](const auto& s) {
+                    return s.kind == codegen::StepKind::kCollective;
+                  })};
+  };
+  EXPECT_EQ(counts(1, {}), (Counts{109, 0}));
+  EXPECT_EQ(counts(8, {}), (Counts{112, 5}));
+  EXPECT_EQ(counts(8, ir::DType::kF32), (Counts{163, 2}));
+}
 
 INSTANTIATE_TEST_SUITE_P(
     ResNet50, StepTraffic,
