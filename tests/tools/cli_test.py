@@ -562,8 +562,13 @@ class OutputTest(CliTest):
         leader, follower = pty.openpty()
         shown = self.succeeds(*run, stderr=follower)
         os.close(follower)
-        drawn = os.read(leader, 1 << 16).decode()
+        drawn = b""
+        # What was written comes in parts, and then an error.
+        with contextlib.suppress(OSError):
+            while part := os.read(leader, 1 << 16):
+                drawn += part
         os.close(leader)
+        drawn = drawn.decode()
         for step in range(1, 5):
             self.assertIn(f"] {step}/4", drawn)
         # The bar is wiped before each line of the log and at the end.
