@@ -187,7 +187,10 @@ class Assignment {
     if (problem.empty()) return;
     Count("convolutions");
     const ir::DType dtype = node.input(0)->type().dtype;
-    const bool chosen = choices.FindCandidate(problem, dtype) != nullptr;
+    const bool chosen =
+        choices.FindCandidate(problem, dtype) != nullptr ||
+        choices.FindPrecision(problem, context_.options().precision.dtype) !=
+            nullptr;
     context_.counters()["chosen_convolutions"] += chosen ? 1 : 0;
   }
 

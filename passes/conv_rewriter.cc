@@ -77,6 +77,14 @@ void ConvRewriter::Record(Places& places, const Value& subject, bool accepted,
   places.found += wanted_ ? 1 : 0;
   places.taken += accepted ? 1 : 0;
   if (!accepted) reason = refusal_;
+  if (accepted && survey_ == nullptr) {
+    const ir::LibraryChoices& choices = context_.options().choices;
+    for (const ConvRewrite::Part& part : parts) {
+      if (choices.FindCandidate(part.after, dtype_) != nullptr) {
+        ++context_.counters()["chosen_forms"];
+      }
+    }
+  }
   if (accepted && survey_ != nullptr) {
     survey_->push_back({(place != nullptr ? *place : subject).name(),
                         std::move(parts), dtype_, saved_bytes});

@@ -50,7 +50,8 @@ class ConvRewriter {
                    NormLowering level);
   bool wanted() const { return wanted_; }  // the last that was asked for
 
-  // Says what became of a place after all that was asked for it since the last
+  // Counts chosen_forms: the convolutions that choices have named so. Says what
+  // became of a place after all that was asked for it since the last
   // time; of accepted ones `reason`. Kernels move `saved_bytes` less for it.
   // `place`: of ConvRewrite, where that is not the subject.
   void Record(Places& places, const ir::Value& subject, bool accepted,

@@ -325,12 +325,16 @@ bool IsNormalised(const Node& conv) {
                      });
 }
 
+const std::string* ChoiceFor(const Node& conv, const PassContext& context) {
+  return context.options().choices.FindCandidate(ir::ConvolutionProblem(conv),
+                                                 conv.input(0)->type().dtype);
+}
+
 // By choices, else by the rule; with the reason for either.
 std::pair<bool, std::string> Decide(const Node& conv, const Rewrite& rewrite,
                                     const PassContext& context) {
   const PassOptions& options = context.options();
-  const std::string* choice = options.choices.FindCandidate(
-      ir::ConvolutionProblem(conv), conv.input(0)->type().dtype);
+  const std::string* choice = ChoiceFor(conv, context);
   if (choice != nullptr) {
     return {*choice == kSpaceToDepth,
             "by choices " + options.choices.origin.file};
@@ -374,6 +378,9 @@ bool SpaceToDepth(Graph& graph, PassContext& context) {
          .location = conv->location()});
     if (!accepted) continue;
     ++context.counters()["space_to_depth"];
+    if (ChoiceFor(*conv, context) != nullptr) {
+      ++context.counters()["chosen_forms"];
+    }
     rewrite.Apply();
     changed = true;
   }

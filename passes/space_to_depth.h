@@ -13,7 +13,7 @@ namespace fusor::passes {
 // "space_to_depth" of its problem, and where it is to sum up its result's
 // statistics (NormLowering::kStatistics), which the library then has and
 // otherwise lacks. Choices that name an engine decline it. On GPUs alone.
-// Counts space_to_depth.
+// Counts space_to_depth and, where choices said so, chosen_forms.
 bool SpaceToDepth(ir::Graph& graph, PassContext& context);
 
 // Makes it of all convolutions that it can be made of, whatever choices and the

@@ -179,9 +179,14 @@ TEST_F(ChosenCompilation, CountsConvolutionsWithAChoice) {
   auto counters = Compile().report.counters;
   EXPECT_GT(counters["convolutions"], 1);
   EXPECT_EQ(counters["chosen_convolutions"], counters["convolutions"]);
-  choices_.candidates.erase(choices_.candidates.begin());
+  const LibraryChoices::Key key = choices_.candidates.begin()->first;
+  choices_.candidates.erase(key);
   counters = Compile().report.counters;
   EXPECT_LT(counters["chosen_convolutions"], counters["convolutions"]);
+  // In which precision is a choice, too.
+  choices_.precisions[key] = DType::kF32;
+  counters = Compile().report.counters;
+  EXPECT_EQ(counters["chosen_convolutions"], counters["convolutions"]);
 }
 
 TEST_F(ChosenCompilation, WhatWasMeasuredElsewhereIsRefused) {

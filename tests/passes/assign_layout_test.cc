@@ -3,36 +3,22 @@
 
 #include <gtest/gtest.h>
 
-#include "ir/convolution.h"
 #include "ir/verifier.h"
 #include "passes/passes.h"
 #include "tests/testing/graph_text.h"
+#include "tests/testing/layout_library.h"
 
 namespace fusor::passes {
 namespace {
 
-class TwoLayouts final : public ir::TargetQueries {
- public:
-  const ir::Target& target() const override { return target_; }
-  std::vector<ir::LibraryCandidate> Candidates(
-      const ir::Node& node) const override {
-    const auto conv = ir::ConvolutionOf(node);
-    if (!conv.has_value()) return {};
-    const bool last = node.input(1)->type().shape[2] == 1;
-    const ir::Layout layout = last ? ir::ParseLayout("acdb") : ir::Layout{};
-    return {{.name = "only",
-             .algorithm = "direct",
-             .operands = {layout, {}},
-             .results = {layout},
-             .modelled_ns = 100}};
-  }
-
- private:
-  ir::Target target_ = ir::FindTarget("cpu-avx512");
-};
+std::vector<test::LayoutLibrary::Candidate> LastForPointwise(
+    const ir::Node& conv) {
+  const bool pointwise = conv.input(1)->type().shape[2] == 1;
+  return {{"only", pointwise ? "acdb" : ""}};
+}
 
 void Expect(std::string_view before, std::string_view after) {
-  const TwoLayouts target;
+  const test::LayoutLibrary target(LastForPointwise);
   const PassOptions options;
   auto graph = test::ParseOrDie(before);
   PassContext context(target, options);

@@ -394,6 +394,7 @@ TEST_F(FuseConvNormTest, ChoicesDecideAboutJoins) {
   Choose(kProblem, "fused");
   auto graph = test::ParseOrDie(Text(kJoin));
   EXPECT_TRUE(Run(*graph, NormLowering::kKernels));
+  EXPECT_EQ(context_->counters().at("chosen_forms"), 1);
   choices_ = {};
   Choose(kProblem, "none");
   graph = test::ParseOrDie(Text(kJoin));

@@ -8,36 +8,13 @@
 #include "ir/convolution.h"
 #include "ir/support/error.h"
 #include "tests/testing/graph_text.h"
+#include "tests/testing/layout_library.h"
 #include "tests/testing/modelled_library.h"
 
 namespace fusor::passes {
 namespace {
 
 using ir::DType;
-
-// Convolutions in row-major order or with channels last, all equally fast.
-class TwoLayouts final : public ir::TargetQueries {
- public:
-  const ir::Target& target() const override { return target_; }
-  std::vector<ir::LibraryCandidate> Candidates(
-      const ir::Node& node) const override {
-    if (!ir::ConvolutionOf(node).has_value()) return {};
-    std::vector<ir::LibraryCandidate> candidates;
-    for (const char* name : {"plain", "nhwc"}) {
-      const ir::Layout layout =
-          name[0] == 'n' ? ir::ParseLayout("acdb") : ir::Layout{};
-      candidates.push_back({.name = name,
-                            .algorithm = "direct",
-                            .operands = {layout, {}},
-                            .results = {layout},
-                            .modelled_ns = 100});
-    }
-    return candidates;
-  }
-
- private:
-  ir::Target target_ = ir::FindTarget("cpu-avx512");
-};
 
 constexpr char kThree[] = R"(graph g {
     %x = data : f32[1,2,4,4]
@@ -62,7 +39,10 @@ class LibraryChoiceTest : public testing::Test {
     return graph;
   }
 
-  TwoLayouts target_;
+  const test::LayoutLibrary target_{[](const ir::Node&) {
+    return std::vector<test::LayoutLibrary::Candidate>{{"plain", ""},
+                                                       {"nhwc", "acdb"}};
+  }};
   PassOptions options_;
 };
 

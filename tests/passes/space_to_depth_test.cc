@@ -177,6 +177,7 @@ TEST_F(SpaceToDepthTest, ChoicesGoBeforeTheRule) {
   const auto graph = test::ParseOrDie(Stem());
   EXPECT_TRUE(SpaceToDepth(*graph, context));
   EXPECT_EQ(context.decisions()[0].reason, "by choices c.txt");
+  EXPECT_EQ(context.counters().at("chosen_forms"), 1);
 }
 
 TEST_F(SpaceToDepthTest, KeepsImagesThatOthersRead) {

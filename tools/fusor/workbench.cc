@@ -378,10 +378,14 @@ std::string ProgramSummary(const codegen::Plan& plan,
         counter("casts_wide"), counter("weight_copies"));
   }
   if (plan.choices != 0) {
-    text +=
-        fmt::format("choices   {} for {} of {} convolutions\n",
-                    ir::ChoicesText(plan.choices),
-                    counter("chosen_convolutions"), counter("convolutions"));
+    text += fmt::format(
+        "choices   {} for {} of {} convolutions", ir::ChoicesText(plan.choices),
+        counter("chosen_convolutions"), counter("convolutions"));
+    if (counter("chosen_forms") > 0) {
+      text +=
+          fmt::format(" and for {} in another form", counter("chosen_forms"));
+    }
+    text += "\n";
   }
   text += fmt::format(
       "step      {} kernels ({} distinct), {} library calls, {} of "
