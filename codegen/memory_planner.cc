@@ -313,15 +313,18 @@ constexpr Heuristic kHeuristics[] = {
      }},
 };
 
-struct Best {
+// A placement with what it came from.
+struct Attempt {
   Placement placement;
   std::vector<int> order;
   Fit fit = Fit::kFirst;
   std::string name;
 };
 
-Best Race(const Problem& problem) {
-  Best best;
+// Of every heuristic, the best first; of the winner alone where that meets the
+// lower bound.
+std::vector<Attempt> Race(const Problem& problem) {
+  std::vector<Attempt> attempts;
   for (const Heuristic& heuristic : kHeuristics) {
     std::vector<int> order(problem.blocks.size());
     std::iota(order.begin(), order.end(), 0);
@@ -329,24 +332,24 @@ Best Race(const Problem& problem) {
       return heuristic.before(problem.blocks[a], problem.blocks[b]);
     });
     for (Fit fit : {Fit::kFirst, Fit::kBest}) {
-      Placement placement = PlaceInOrder(problem, order, fit);
-      if (best.name.empty() || placement.peak < best.placement.peak) {
-        best = {std::move(placement), order, fit,
-                fmt::format("{}, {} fit", heuristic.name,
-                            fit == Fit::kFirst ? "first" : "best")};
+      attempts.push_back({PlaceInOrder(problem, order, fit), order, fit,
+                          fmt::format("{}, {} fit", heuristic.name,
+                                      fit == Fit::kFirst ? "first" : "best")});
+      if (attempts.back().placement.peak == problem.lower_bound) {
+        return {std::move(attempts.back())};
       }
-      if (best.placement.peak == problem.lower_bound) return best;
     }
   }
-  return best;
+  std::stable_sort(attempts.begin(), attempts.end(),
+                   [](const Attempt& a, const Attempt& b) {
+                     return a.placement.peak < b.placement.peak;
+                   });
+  return attempts;
 }
 
-// Places what reaches the peak earlier, for a bounded number of rounds; a
-// round that makes it worse is taken back and the next block tried.
-void Improve(const Problem& problem, Best& best) {
-  const auto n = static_cast<int64_t>(problem.blocks.size());
-  const int64_t rounds =
-      std::min<int64_t>(200, 50'000'000 / std::max<int64_t>(1, n * n));
+// Places what reaches the peak earlier, round after round, and keeps the best
+// of them; rounds that make it worse lead on to others.
+void Improve(const Problem& problem, int64_t rounds, Attempt& best) {
   std::vector<int> order = best.order;
   Placement current = best.placement;
   for (int64_t round = 0; round < rounds; ++round) {
@@ -362,11 +365,25 @@ void Improve(const Problem& problem, Best& best) {
     std::rotate(order.begin() + target, order.begin() + position,
                 order.begin() + position + 1);
     current = PlaceInOrder(problem, order, best.fit);
-    if (current.peak < best.placement.peak) {
-      best.placement = current;
-      best.order = order;
-    }
+    if (current.peak < best.placement.peak) best.placement = current;
   }
+}
+
+// Improves the best attempt, and the others as far as the bound on the work
+// allows.
+Attempt ImproveBest(const Problem& problem, std::vector<Attempt> attempts) {
+  constexpr int64_t kRounds = 200;  // of one attempt
+  const auto n = static_cast<int64_t>(problem.blocks.size());
+  int64_t left = 50'000'000 / std::max<int64_t>(1, n * n);
+  Attempt* best = attempts.data();
+  for (Attempt& attempt : attempts) {
+    const int64_t rounds = std::min(kRounds, left);
+    left -= rounds;
+    Improve(problem, rounds, attempt);
+    if (attempt.placement.peak < best->placement.peak) best = &attempt;
+    if (best->placement.peak == problem.lower_bound) break;
+  }
+  return std::move(*best);
 }
 
 }  // namespace
@@ -376,8 +393,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   MemoryPlan plan;
   if (request.items.empty()) return plan;
   const Problem problem = MakeProblem(request);
-  Best best = Race(problem);
-  Improve(problem, best);
+  const Attempt best = ImproveBest(problem, Race(problem));
   plan.peak_bytes = best.placement.peak;
   plan.lower_bound_bytes = problem.lower_bound;
   plan.heuristic = best.name;

@@ -1,10 +1,11 @@
 #pragma once
 
 // Packs buffers with known lifetimes into one arena. Exact minimisation is
-// NP-hard (dynamic storage allocation); several greedy orders are raced, the
-// best is improved by a few rounds of re-ordering, and the distance to the
-// lower bound is known. After the multi-heuristic planners of OneFlow
-// (intra_job_mem_sharing_util.cpp) and XLA (heap_simulator.cc).
+// NP-hard (dynamic storage allocation); several greedy orders are raced and,
+// the best first, improved by a few rounds of re-ordering, as many as a bound
+// on the work allows; the distance to the lower bound is known. After the
+// multi-heuristic planners of OneFlow (intra_job_mem_sharing_util.cpp) and XLA
+// (heap_simulator.cc).
 
 #include <cstdint>
 #include <string>

@@ -196,14 +196,19 @@ TEST(MemoryPlanner, RandomRequestsNeverOverlap) {
 }
 
 TEST(MemoryPlanner, TrainingStepsComeNearTheLowerBound) {
-  for (uint64_t seed = 0; seed < 20; ++seed) {
+  constexpr int kSeeds = 20;
+  double sum = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     const MemoryRequest request = TrainingRequest(60, seed);
     const MemoryPlan plan = PlanMemory(request);
     ExpectValid(request, plan);
-    EXPECT_LE(static_cast<double>(plan.peak_bytes),
-              1.05 * static_cast<double>(plan.lower_bound_bytes))
-        << "seed " << seed << ", " << plan.heuristic;
+    const double ratio = static_cast<double>(plan.peak_bytes) /
+                         static_cast<double>(plan.lower_bound_bytes);
+    EXPECT_LE(ratio, 1.05) << "seed " << seed << ", " << plan.heuristic;
+    sum += ratio;
   }
+  // What re-ordering the best heuristic's order alone leaves is 1.0077.
+  EXPECT_LE(sum / kSeeds, 1.006);
 }
 
 TEST(MemoryPlanner, ThreeThousandItemsAreQuick) {
