@@ -22,6 +22,7 @@ struct Problem {
     int64_t bytes;
     int producer;
     std::vector<int> readers;  // distinct; those of its views included
+    bool is_workspace = false;
   };
   std::vector<std::vector<int>> before;  // must have run
   std::vector<std::vector<int>> after;
@@ -111,7 +112,7 @@ Problem MakeProblem(const Graph& graph, const WorkspaceBytes& workspace) {
     if (const int64_t bytes = workspace ? workspace(*node) : 0; bytes > 0) {
       problem.defines[position].push_back(
           static_cast<int>(problem.storages.size()));
-      problem.storages.push_back({PadToAlignment(bytes), position, {}});
+      problem.storages.push_back({PadToAlignment(bytes), position, {}, true});
     }
     for (size_t i = 0; i < node->num_outputs(); ++i) {
       const Value* value = node->output(i);
@@ -324,14 +325,18 @@ std::vector<Node*> Schedule(const Graph& graph,
     }
     return nodes;
   }
-  // The greedy orders go astray now and then for a large workspace's sake.
-  const Problem values = MakeProblem(graph, {});
+  // One greedy order goes astray now and then for a large workspace's sake; the
+  // other does not see what nothing reads.
+  Problem values = problem;
+  for (Problem::Storage& storage : values.storages) {
+    if (storage.is_workspace) storage.bytes = 0;
+  }
   std::vector<int> best;
   int64_t best_peak = 0;
   for (const std::vector<int>& order :
        {GraphOrder(problem), DepthFirst(graph, problem),
         LeastMemoryFirst(problem), LeastMemoryLast(problem),
-        LeastMemoryFirst(values), LeastMemoryLast(values)}) {
+        LeastMemoryFirst(values)}) {
     FUSOR_ASSERT(order.size() == problem.size(),
                  "schedule of {} nodes has {}: the state edges make a cycle",
                  problem.size(), order.size());

@@ -16,7 +16,8 @@ using WorkspaceBytes = std::function<int64_t(const ir::Node&)>;
 // runs before the node that makes its new value, wherever the graph allows, so
 // that the state can be updated in place. Several orders are raced - the
 // graph's own, depth first, and greedily least memory first from either end, as
-// in PyTorch Inductor's memory.py, with workspaces in mind and without - and
+// in PyTorch Inductor's memory.py, the forward one with workspaces in mind and
+// without - and
 // the one with the smallest PeakLiveBytes is kept; the graph's own order wins
 // ties. Deterministic.
 //
