@@ -257,7 +257,7 @@ std::vector<LibraryCandidate> PoolCandidates(const Node& node,
 // Primitive descriptors take up to a millisecond: one per distinct problem.
 std::string ProblemKey(const Node& node, const ir::Target& target) {
   std::string key =
-      fmt::format("{} {} ", node.op_name(), target.channel_block());
+      fmt::format("{} {} {} ", node.op_name(), target.name, target.threads);
   for (const ir::Value* input : node.inputs()) {
     key += ToString(TensorType{input->type().dtype, input->type().shape, {}});
   }

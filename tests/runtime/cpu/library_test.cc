@@ -180,6 +180,22 @@ TEST(CpuLibraryTest, ForwardAndGradientShareTheWeightLayoutInFp32) {
   }
 }
 
+// Compilers for several numbers of threads may live in one process.
+TEST(CpuLibraryTest, CandidatesAreThoseOfTheNumberOfThreads) {
+  const auto nodes = ConvNodes({8, 64, 64, 28, 3, 1, 1, 1, 1}, DType::kF32);
+  const auto modelled = [&](int threads) {
+    return Cpu::Get()
+        .backend()
+        .CreateCompiler("cpu-avx2", {.threads = threads})
+        ->Candidates(*nodes[0]->node)
+        .at(0)
+        .modelled_ns;
+  };
+  const int64_t one = modelled(1);
+  EXPECT_LT(modelled(4), one);
+  EXPECT_EQ(modelled(1), one);
+}
+
 TEST(CpuLibraryTest, RefusesWinogradWhereThereIsNone) {
   const auto nodes = ConvNodes(kConvCases[3], DType::kF32);
   LibraryCall call = nodes[0]->PlainCall("winograd");
