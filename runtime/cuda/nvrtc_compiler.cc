@@ -55,6 +55,13 @@ struct Nvrtc {
       problem = fmt::format("{} needs {}, which cannot be opened",
                             library.name(), name);
     }
+    // Where there is a driver it asks that for this, and calls what it gets.
+    constexpr char kAsked[] = "cuGetExportTable";
+    const Library driver({"libcuda.so.1"});
+    if (driver.found() && driver.Find<void (*)()>(kAsked) == nullptr) {
+      problem = fmt::format("{} needs {}, which {} lacks", library.name(),
+                            kAsked, driver.name());
+    }
   }
 
   bool usable() const { return library.found() && problem.empty(); }
