@@ -26,6 +26,9 @@ constexpr int64_t kSplitElements = 16384;
 constexpr int64_t kMaxChunks = 64;
 // Of a GPU, which has more threads to wait for, and combines them in parallel.
 constexpr int64_t kMaxBlockChunks = 1024;
+// Threads of a block that combines chunks. There are few such blocks, so that
+// the time that a block waits for its loads is what the combination takes.
+constexpr int64_t kCombiningThreads = 512;
 // Elements that a GPU's thread adds up, at least, before a chunk ends.
 constexpr int64_t kMinRun = 4;
 
@@ -81,6 +84,7 @@ class Lowering {
   void EmitChunkedSweep(int sweep);
   void EmitCombination(int sweep, const std::vector<const Node*>& reductions,
                        const std::vector<int>& partials);
+  void KeepResult(const Node& reduce);
   int EmitBlockReduction(const Node& reduce, int reg);
   std::vector<int> WithAxes(std::initializer_list<int> axes) const;
   void EmitLoops(int sweep, const std::vector<const Node*>& reductions,
@@ -90,7 +94,7 @@ class Lowering {
   void EmitOuterResults(int sweep);
   void StoreResult(size_t output);
   void DefineResult(const Node& reduce, int reg);
-  int InitAccumulator(const Node& reduce);
+  int InitAccumulator(const Node& reduce, bool vector);
   void Accumulate(const Node& reduce, int accumulator, int reg);
   std::vector<const Node*> ReductionsOf(int sweep) const;
   bool HasInnerResults(int sweep) const;
@@ -337,15 +341,14 @@ void Lowering::PlanReduction() {
   if (chunk_axis_ >= 0) PlanCombination();
 }
 
-// Partial results of chunks are combined one after the other, on a GPU each row
-// of a block its share of them.
+// Partial results of chunks are combined one after the other, those of all
+// reductions side by side, on a GPU by each row of a block its share of them.
 void Lowering::PlanCombination() {
   const int64_t chunks = kernel_.axes[chunk_axis_].extent;
   combined_loop_ = chunk_axis_;
   if (!target_.simt || kept_rows_ > 1) return;
-  const int64_t lanes = vector_grid_ ? kernel_.lanes : 1;
-  const int64_t rows =
-      LargestDivisor(chunks, std::min(kBlockThreads, kBlockElements / lanes));
+  const int64_t across = vector_grid_ ? kernel_.lanes / kernel_.width : 1;
+  const int64_t rows = LargestDivisor(chunks, kCombiningThreads / across);
   combined_loop_ = AddAxis("chunk", chunks / rows);
   combined_rows_ = AddAxis("chunk_row", rows, false, true);
 }
@@ -455,9 +458,9 @@ void Lowering::EmitOuterResults(int sweep) {
   for (size_t i : outputs) StoreResult(i);
 }
 
-int Lowering::InitAccumulator(const Node& reduce) {
+int Lowering::InitAccumulator(const Node& reduce, bool vector) {
   const DType dtype = AccumulatorDType(reduce.output()->type().dtype);
-  const int reg = body_->NewRegister(dtype, vector_grid_ || vector_loop_);
+  const int reg = body_->NewRegister(dtype, vector);
   Stmt init{.kind = StmtKind::kInit};
   init.dst = reg;
   init.op = ir::NodeScalar(reduce);
@@ -500,8 +503,9 @@ void Lowering::EmitInnermost(int sweep,
 void Lowering::EmitLoops(int sweep, const std::vector<const Node*>& reductions,
                          std::vector<int>* totals) {
   body_->set_time(2 * sweep);
+  const bool vector = vector_grid_ || vector_loop_;
   for (const Node* reduce : reductions) {
-    totals->push_back(InitAccumulator(*reduce));
+    totals->push_back(InitAccumulator(*reduce, vector));
   }
   const bool two_level = loops_.size() >= 2;
   std::vector<int> run = *totals;
@@ -509,7 +513,7 @@ void Lowering::EmitLoops(int sweep, const std::vector<const Node*>& reductions,
     if (two_level && i + 1 == loops_.size()) {
       run.clear();
       for (const Node* reduce : reductions) {
-        run.push_back(InitAccumulator(*reduce));
+        run.push_back(InitAccumulator(*reduce, vector));
       }
     }
     body_->OpenLoop(loops_[i]);
@@ -629,7 +633,7 @@ void Lowering::EmitChunkedSweep(int sweep) {
   if (reductions.empty() && !HasOuterResults(sweep)) return;
   body_->BeginPhase(reductions.empty() ? grid_ : WithAxes({combined_rows_}));
   LoadEarlierResults(sweep);
-  EmitCombination(sweep, reductions, partials);
+  if (!reductions.empty()) EmitCombination(sweep, reductions, partials);
   EmitOuterResults(sweep);
   body_->EndPhase();
 }
@@ -645,30 +649,36 @@ void Lowering::EmitCombination(int sweep,
     part_index.terms.push_back({combined_rows_, kept_elements_});
   }
   part_index.terms.push_back({combined_loop_, rows * kept_elements_});
+  std::vector<int> totals;
+  for (const Node* reduce : reductions) {
+    totals.push_back(InitAccumulator(*reduce, vector_grid_));
+  }
+  body_->OpenLoop(combined_loop_);
   for (size_t i = 0; i < reductions.size(); ++i) {
-    const DType dtype = kernel_.buffers[partials[i]].dtype;
-    int total = body_->NewRegister(dtype, vector_grid_);
-    Stmt init{.kind = StmtKind::kInit};
-    init.dst = total;
-    init.op = ir::NodeScalar(*reductions[i]);
-    body_->Append(std::move(init));
-    body_->OpenLoop(combined_loop_);
-    const int part = body_->LoadScratch(partials[i], part_index, dtype);
-    Accumulate(*reductions[i], total, part);
-    body_->CloseLoop();
+    const int part = body_->LoadScratch(partials[i], part_index,
+                                        kernel_.buffers[partials[i]].dtype);
+    Accumulate(*reductions[i], totals[i], part);
+  }
+  body_->CloseLoop();
+  for (size_t i = 0; i < reductions.size(); ++i) {
+    int total = totals[i];
     if (combined_rows_ >= 0) total = EmitBlockReduction(*reductions[i], total);
     DefineResult(*reductions[i], total);
-    if (sweep + 1 == domain_.num_sweeps) continue;
-    const int reg = body_->Eval(reductions[i]->output());
-    const int buffer =
-        AddScratch("result", kernel_.registers[reg].dtype, kept_elements_);
-    result_scratch_[reductions[i]->output()] = buffer;
-    Stmt store{.kind = StmtKind::kStore};
-    store.buffer = buffer;
-    store.index = KeptIndex();
-    store.src[0] = reg;
-    body_->Append(std::move(store));
+    if (sweep + 1 < domain_.num_sweeps) KeepResult(*reductions[i]);
   }
+}
+
+// For the phases of later sweeps.
+void Lowering::KeepResult(const Node& reduce) {
+  const int reg = body_->Eval(reduce.output());
+  const int buffer =
+      AddScratch("result", kernel_.registers[reg].dtype, kept_elements_);
+  result_scratch_[reduce.output()] = buffer;
+  Stmt store{.kind = StmtKind::kStore};
+  store.buffer = buffer;
+  store.index = KeptIndex();
+  store.src[0] = reg;
+  body_->Append(std::move(store));
 }
 
 // A result may overwrite an operand of its own type when every read of the

@@ -223,6 +223,37 @@ TEST(LowerFusion, SplitsAReductionThatHasTooFewTasks) {
   EXPECT_GE(NumTasks(lowered.kernel, lowered.kernel.phases[0]), 16);
 }
 
+// Few blocks combine what many have left: each with as many threads as it may
+// have, and all sums in one loop, for what they wait for is memory.
+TEST(LowerFusion, ManyThreadsOfAGpuCombineChunks) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  ir::Value* x = graph.AddInput(
+      {ir::DType::kF16, {256, 256, 56, 56}, ir::ParseLayout("acdb")},
+      ir::InputRole::kData, "x");
+  for (ir::Value* summed : {x, b.Times(x, x)}) {
+    graph.AddOutput(b.ReduceSum(summed, {0, 2, 3}), "y");
+  }
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  const Kernel kernel =
+      LowerFusion(*graph.nodes()[0], ir::FindTarget("nvidia-h200")).kernel;
+  ASSERT_EQ(kernel.phases.size(), 2u) << Print(kernel);
+  const Phase& combining = kernel.phases[1];
+  EXPECT_EQ(NumTasks(kernel, combining), 1);
+  const int64_t threads_along = kernel.lanes / kernel.width;
+  EXPECT_EQ(NumRows(kernel, combining) * threads_along, 512);
+  int loops = 0;
+  for (const Stmt& stmt : combining.body) {
+    if (stmt.kind != StmtKind::kLoop) continue;
+    ++loops;
+    EXPECT_EQ(kernel.axes[stmt.axis].extent * NumRows(kernel, combining),
+              NumTasks(kernel, kernel.phases[0]));
+  }
+  EXPECT_EQ(loops, 1) << Print(kernel);
+}
+
 TEST(LowerFusion, UpdatesOfOneGroupAreOneLaunch) {
   ir::Graph graph;
   ir::Builder b(graph);
