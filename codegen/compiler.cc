@@ -8,6 +8,7 @@
 #include "codegen/lower_fusion.h"
 #include "codegen/packed_bits.h"
 #include "codegen/parallel_for.h"
+#include "codegen/streamed_access.h"
 #include "codegen/verify_plan.h"
 #include "ir/cost.h"
 #include "ir/op.h"
@@ -172,6 +173,9 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
 
   LoweredNodes lowered = LowerFusions(*forward, compiler.target());
   PackMasks(*forward, lowered, options.pack_interface);
+  for (auto& [node, kernel] : lowered) {
+    MarkStreamed(compiler.target(), kernel.kernel);
+  }
   if (options.verify) {
     for (const auto& [node, kernel] : lowered) Verify(kernel.kernel);
   }

@@ -75,10 +75,12 @@ std::string PrintRight(const Stmt& stmt) {
       // Hexadecimal: exact, and tells -0.0 from 0.0.
       return fmt::format("constant {:a}", stmt.constant);
     case StmtKind::kLoad:
-      return fmt::format("load b{}[{}]", stmt.buffer, PrintIndex(stmt.index));
+      return fmt::format("load b{}[{}]{}", stmt.buffer, PrintIndex(stmt.index),
+                         stmt.streamed ? " streamed" : "");
     case StmtKind::kStore:
-      return fmt::format("store b{}[{}], r{}", stmt.buffer,
-                         PrintIndex(stmt.index), stmt.src[0]);
+      return fmt::format("store b{}[{}], r{}{}", stmt.buffer,
+                         PrintIndex(stmt.index), stmt.src[0],
+                         stmt.streamed ? " streamed" : "");
     case StmtKind::kIndexValue:
       return fmt::format("index {}", PrintIndex(stmt.index));
     case StmtKind::kRandom:

@@ -125,9 +125,10 @@ struct Stmt {
   double constant = 0;
   int buffer = -1;
   Index index{};
-  int64_t site = 0;  // kRandom
-  int64_t rank = 0;  // kRandom
-  int axis = -1;     // kLoop
+  bool streamed = false;  // kLoad, kStore: caches need not keep it; a hint
+  int64_t site = 0;       // kRandom
+  int64_t rank = 0;       // kRandom
+  int axis = -1;          // kLoop
   std::vector<Stmt> body{};
   TileStore tile{};  // kStoreTile
 };

@@ -37,6 +37,7 @@ void WriteStmt(const Stmt& stmt, proto::StmtProto& out) {
     out.mutable_index()->add_axes(term.axis);
     out.mutable_index()->add_coefficients(term.coefficient);
   }
+  out.set_streamed(stmt.streamed);
   out.set_site(stmt.site);
   out.set_rank(stmt.rank);
   out.set_axis(PlusOne(stmt.axis));
@@ -66,6 +67,7 @@ Stmt ReadStmt(const proto::StmtProto& in) {
     stmt.index.terms.push_back(
         {in.index().axes(i), in.index().coefficients(i)});
   }
+  stmt.streamed = in.streamed();
   stmt.site = in.site();
   stmt.rank = in.rank();
   stmt.axis = MinusOne(in.axis());

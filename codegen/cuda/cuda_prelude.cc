@@ -115,13 +115,20 @@ struct Bool {
 )cuda";
 
 constexpr std::string_view kMemory = R"cuda(
-template <class T> FUSOR_DEVICE T Get(const T* from) {
+// Streamed: the first to leave the caches.
+template <bool Streamed = false, class T> FUSOR_DEVICE T Get(const T* from) {
   FUSOR_ON_READ(from, sizeof(T));
+  if constexpr (Streamed) return __ldcs(from);
   return *from;
 }
-template <class T> FUSOR_DEVICE void Put(T* to, T value) {
+template <bool Streamed = false, class T>
+FUSOR_DEVICE void Put(T* to, T value) {
   FUSOR_ON_WRITE(to, sizeof(T));
-  *to = value;
+  if constexpr (Streamed) {
+    __stcs(to, value);
+  } else {
+    *to = value;
+  }
 }
 
 template <int Bytes> struct Word;
@@ -134,14 +141,15 @@ template <> struct Word<16> { typedef uint4 Type; };
 FUSOR_DEVICE constexpr int WordBytes(int bytes) { return bytes < 16 ? bytes : 16; }
 
 // A thread's elements; Aligned of them have an address that their bytes divide.
-template <class D, int Aligned, class R, int N>
+template <class D, int Aligned, bool Streamed = false, class R, int N>
 FUSOR_DEVICE void Load(R (&to)[N], const typename D::Memory* from) {
   constexpr int kBytes = WordBytes(Aligned * sizeof(typename D::Memory));
   typedef typename Word<kBytes>::Type W;
   alignas(16) typename D::Memory memory[N];
 #pragma unroll
   for (int i = 0; i < (int)sizeof(memory) / kBytes; ++i) {
-    reinterpret_cast<W*>(memory)[i] = Get(reinterpret_cast<const W*>(from) + i);
+    reinterpret_cast<W*>(memory)[i] =
+        Get<Streamed>(reinterpret_cast<const W*>(from) + i);
   }
 #pragma unroll
   for (int l = 0; l < N; ++l) to[l] = D::From(memory[l]);
@@ -178,16 +186,18 @@ FUSOR_DEVICE void StoreSome(typename D::Memory* to, const R (&from)[N],
 }
 
 // Eight bools, one bit each.
-template <class R> FUSOR_DEVICE void LoadBits(R (&to)[8], const u8* from) {
-  const u32 bits = Get(from);
+template <bool Streamed = false, class R>
+FUSOR_DEVICE void LoadBits(R (&to)[8], const u8* from) {
+  const u32 bits = Get<Streamed>(from);
 #pragma unroll
   for (int l = 0; l < 8; ++l) to[l] = (bits >> l & 1) != 0;
 }
-template <class R> FUSOR_DEVICE void StoreBits(u8* to, const R (&from)[8]) {
+template <bool Streamed = false, class R>
+FUSOR_DEVICE void StoreBits(u8* to, const R (&from)[8]) {
   u32 bits = 0;
 #pragma unroll
   for (int l = 0; l < 8; ++l) bits |= (from[l] != 0 ? 1u : 0u) << l;
-  Put(to, (u8)bits);
+  Put<Streamed>(to, (u8)bits);
 }
 template <class R, int N> FUSOR_DEVICE void Zero(R (&to)[N]) {
 #pragma unroll

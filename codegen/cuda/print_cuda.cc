@@ -428,11 +428,12 @@ class PhasePrinter {
     const std::string_view tag = CudaTag(buffer.dtype);
     const int64_t stride = LaneStride(stmt.index);
     if (buffer.packed) {
-      Guarded(fmt::format("LoadBits({}, {});", to, BytePlace(stmt)),
+      Guarded(fmt::format("LoadBits{}({}, {});", stmt.streamed ? "<true>" : "",
+                          to, BytePlace(stmt)),
               fmt::format("Zero({});", to));
     } else if (stride == 1) {
-      Guarded(fmt::format("Load<{}, {}>({}, {});", tag, Aligned(stmt.index), to,
-                          Place(stmt)),
+      Guarded(fmt::format("Load<{}, {}{}>({}, {});", tag, Aligned(stmt.index),
+                          stmt.streamed ? ", true" : "", to, Place(stmt)),
               partly_ ? fmt::format("LoadSome<{}>({}, {}, ({})1, active{});",
                                     tag, to, Place(stmt), int_, vector_axis_)
                       : fmt::format("Zero({});", to));
@@ -505,7 +506,9 @@ class PhasePrinter {
       from = fmt::format("all{}", stmt.src[0]);
     }
     if (buffer.packed) {
-      Guarded(fmt::format("StoreBits({}, {});", BytePlace(stmt), from), "");
+      Guarded(fmt::format("StoreBits{}({}, {});", stmt.streamed ? "<true>" : "",
+                          BytePlace(stmt), from),
+              "");
     } else if (stride == 1) {
       Guarded(fmt::format("Store<{}, {}>({}, {});", tag, Aligned(stmt.index),
                           Place(stmt), from),

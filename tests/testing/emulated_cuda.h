@@ -130,6 +130,15 @@ struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
 
+template <typename T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <typename T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
+
 inline void __syncthreads() { fusor::test::emulated_device->barrier(); }
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width) {
