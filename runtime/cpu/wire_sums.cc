@@ -77,37 +77,38 @@ FUSOR_AVX2 void SumFloats(void* out, const void* a, const void* b, size_t n) {
 }
 
 template <typename Half>
-FUSOR_AVX2 void HalvesInOrder(void* out, const void* parts, int count,
-                              int64_t stride, int64_t n) {
+FUSOR_AVX2 void HalvesInOrder(void* out, std::span<const void* const> parts,
+                              int64_t n) {
   auto* to = static_cast<uint16_t*>(out);
-  const auto* from = static_cast<const uint16_t*>(parts);
   int64_t i = 0;
   for (; i + static_cast<int64_t>(kLanes) <= n; i += kLanes) {
     __m256 sum = _mm256_setzero_ps();
-    for (int p = 0; p < count; ++p) {
-      sum = _mm256_add_ps(sum, Half::Load(from + p * stride + i));
+    for (const void* part : parts) {
+      const auto* from = static_cast<const uint16_t*>(part);
+      sum = _mm256_add_ps(sum, Half::Load(from + i));
     }
     Half::Store(to + i, sum);
   }
   for (; i < n; ++i) {
     float sum = 0;
-    for (int p = 0; p < count; ++p) sum += Half::One(from[p * stride + i]);
+    for (const void* part : parts) {
+      sum += Half::One(static_cast<const uint16_t*>(part)[i]);
+    }
     to[i] = Half::Bits(sum);
   }
 }
 
 template <typename T>
-FUSOR_AVX2 void FloatsInOrder(void* out, const void* parts, int count,
-                              int64_t stride, int64_t n) {
+FUSOR_AVX2 void FloatsInOrder(void* out, std::span<const void* const> parts,
+                              int64_t n) {
   auto* to = static_cast<T*>(out);
-  const auto* from = static_cast<const T*>(parts);
   constexpr int64_t kBlock = 1024;  // stays in the first cache
   for (int64_t start = 0; start < n; start += kBlock) {
     const int64_t size = std::min(kBlock, n - start);
     std::array<T, kBlock> sum{};
-    for (int p = 0; p < count; ++p) {
-      const T* part = from + p * stride + start;
-      for (int64_t i = 0; i < size; ++i) sum[i] += part[i];
+    for (const void* part : parts) {
+      const T* from = static_cast<const T*>(part) + start;
+      for (int64_t i = 0; i < size; ++i) sum[i] += from[i];
     }
     std::copy_n(sum.begin(), size, to + start);
   }
@@ -130,17 +131,17 @@ WireSum WireSumOf(DType dtype) {
   }
 }
 
-void SumInOrder(DType dtype, void* out, const void* parts, int count,
-                int64_t stride, int64_t n) {
+void SumInOrder(DType dtype, void* out, std::span<const void* const> parts,
+                int64_t n) {
   switch (dtype) {
     case DType::kF64:
-      return FloatsInOrder<double>(out, parts, count, stride, n);
+      return FloatsInOrder<double>(out, parts, n);
     case DType::kF32:
-      return FloatsInOrder<float>(out, parts, count, stride, n);
+      return FloatsInOrder<float>(out, parts, n);
     case DType::kF16:
-      return HalvesInOrder<F16>(out, parts, count, stride, n);
+      return HalvesInOrder<F16>(out, parts, n);
     case DType::kBF16:
-      return HalvesInOrder<BF16>(out, parts, count, stride, n);
+      return HalvesInOrder<BF16>(out, parts, n);
     default:
       FUSOR_ASSERT(false, "sums of {}", DTypeName(dtype));
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "ir/dtype.h"
 
@@ -14,9 +15,9 @@ using WireSum = void (*)(void* out, const void* a, const void* b, size_t n);
 WireSum WireSumOf(ir::DType dtype);
 
 // out[i] = 0 + parts[0][i] + parts[1][i] + .. for n elements, in this order;
-// those of 16 bit in f32, rounded once. `parts` are `count` arrays, one after
-// the other in memory, `stride` elements apart. REQUIRES: WireSumOf(dtype).
-void SumInOrder(ir::DType dtype, void* out, const void* parts, int count,
-                int64_t stride, int64_t n);
+// those of 16 bit in f32, rounded once. `out` may be one of the parts.
+// REQUIRES: WireSumOf(dtype).
+void SumInOrder(ir::DType dtype, void* out, std::span<const void* const> parts,
+                int64_t n);
 
 }  // namespace fusor::cpu

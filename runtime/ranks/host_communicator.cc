@@ -1,5 +1,6 @@
 #include "runtime/ranks/host_communicator.h"
 
+#include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <mutex>
@@ -15,6 +16,7 @@ namespace fusor::runtime {
 namespace {
 
 constexpr size_t kQueue = 4096;  // collectives, and times that are kept
+constexpr size_t kThreads = 2;   // collectives that run side by side
 
 double Now() {
   return std::chrono::duration<double>(
@@ -27,7 +29,9 @@ class HostCommunicator : public Communicator {
   explicit HostCommunicator(std::unique_ptr<HostCollectives> collectives)
       : collectives_(std::move(collectives)) {
     const SignalsBlocked blocked;
-    thread_ = std::thread([this] { Work(); });
+    for (std::thread& thread : threads_) {
+      thread = std::thread([this] { Work(); });
+    }
   }
 
   ~HostCommunicator() override {
@@ -40,7 +44,7 @@ class HostCommunicator : public Communicator {
     // Nobody will use what is still to come.
     if (busy) collectives_->Abort();
     changed_.notify_all();
-    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   int rank() const override { return collectives_->rank(); }
@@ -105,31 +109,52 @@ class HostCommunicator : public Communicator {
   void Work() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return stop_ || ended_ < started_; });
+      changed_.wait(lock,
+                    [&] { return stop_ || (!posting_ && begun_ < started_); });
       if (stop_) return;
-      const int64_t number = ended_;
-      const Collective collective = queue_[number % kQueue];
-      const bool failed = failure_.has_value();
+      const int64_t number = begun_++;
+      posting_ = true;
       Time(number).begun = Now();
-      lock.unlock();
-      std::string why;
-      try {
-        if (!failed) collectives_->Run(collective);
-      } catch (const std::exception& e) {
-        why = e.what();
-      }
-      lock.lock();
-      Time(number).ended = Now();
-      if (!why.empty()) Fail(why);
+      RunOne(number, lock);
       if (failure_) {
         // What was started after it has no end.
         changed_.notify_all();
         changed_.wait(lock, [&] { return stop_; });
         return;
       }
-      ++ended_;
-      changed_.notify_all();
     }
+  }
+
+  // Unlocks meanwhile. It has ended once those before it have.
+  void RunOne(int64_t number, std::unique_lock<std::mutex>& lock) {
+    const Collective collective = queue_[number % kQueue];
+    const bool failed = failure_.has_value();
+    bool posted = false;
+    const auto post = [&] {
+      {
+        const std::lock_guard relock(mutex_);
+        posted = true;
+        posting_ = false;
+      }
+      changed_.notify_all();
+    };
+    lock.unlock();
+    std::string why;
+    try {
+      if (!failed) collectives_->Run(collective, post);
+    } catch (const std::exception& e) {
+      why = e.what();
+    }
+    lock.lock();
+    if (!posted) posting_ = false;
+    if (!why.empty()) Fail(why);
+    changed_.wait(lock, [&] { return failure_ || ended_ == number; });
+    if (failure_) return;
+    CollectiveTime& time = Time(number);
+    time.ended = Now();
+    if (number > 0) time.begun = std::max(time.begun, Time(number - 1).ended);
+    ++ended_;
+    changed_.notify_all();
   }
 
   const std::unique_ptr<HostCollectives> collectives_;
@@ -138,11 +163,13 @@ class HostCommunicator : public Communicator {
   std::array<Collective, kQueue> queue_;
   std::array<CollectiveTime, kQueue> times_;
   int64_t started_ = 0;
+  int64_t begun_ = 0;
   int64_t ended_ = 0;
-  int64_t taken_ = 0;  // of times_
+  int64_t taken_ = 0;     // of times_
+  bool posting_ = false;  // the last that has begun: the next one waits
   bool stop_ = false;
   std::optional<std::string> failure_;
-  std::thread thread_;
+  std::array<std::thread, kThreads> threads_;
 };
 
 }  // namespace

@@ -255,6 +255,79 @@ TEST_F(GlooTest, ScattersAndGathersTensorsThatLieApart) {
   });
 }
 
+// In one piece and apart, in many messages and packed, and what Gloo does, all
+// started before any has ended.
+TEST_F(GlooTest, CollectivesFollowWithoutAWait) {
+  constexpr int64_t kLarge = 600'000, kSmall = 64;
+  for (const int world : {2, 3}) {
+    OnRanks(world, {.deterministic = true}, [&](Communicator& c) {
+      const auto sum = [&](int64_t n) {
+        std::vector<double> all(static_cast<size_t>(n));
+        for (int r = 0; r < world; ++r) {
+          const auto part = Whole(r, n);
+          for (size_t i = 0; i < all.size(); ++i) all[i] += part[i];
+        }
+        return all;
+      };
+      const auto own = Bytes(DType::kF32, Whole(c.rank(), kLarge));
+      std::vector<std::vector<uint8_t>> reduced(4, own);
+      const int64_t part = kLarge / world;
+      const auto bytes = static_cast<size_t>(4 * part);
+      std::vector<uint8_t> scattered(bytes), gathered(bytes * world);
+      std::vector<uint8_t> small[2];
+      std::vector<Collective::Tensor> packed;
+      for (std::vector<uint8_t>& target : small) {
+        target.resize(4 * kSmall);
+        packed.push_back({own.data(), target.data(), kSmall * world, kSmall});
+      }
+      const Collective::Tensor scatter{own.data(), scattered.data(), kLarge,
+                                       part};
+      const Collective::Tensor gather{scattered.data(), gathered.data(), part,
+                                      part};
+      int64_t last = 0;
+      const auto start = [&](const Collective& collective) {
+        last = c.Start(collective, *stream_);
+      };
+      const auto reduce = [&](size_t i) {
+        start({.data = reduced[i].data(), .elements = kLarge});
+      };
+      reduce(0);
+      start({.kind = CollectiveKind::kReduceScatter,
+             .elements = kLarge,
+             .tensors = &scatter,
+             .num_tensors = 1});
+      c.Wait(last, *stream_);  // it is gathered
+      start({.kind = CollectiveKind::kAllGather,
+             .elements = kLarge,
+             .tensors = &gather,
+             .num_tensors = 1});
+      reduce(1);
+      reduce(2);
+      start({.kind = CollectiveKind::kReduceScatter,
+             .elements = 2 * kSmall * world,
+             .tensors = packed.data(),
+             .num_tensors = 2});
+      start({.kind = CollectiveKind::kBroadcast,
+             .data = reduced[3].data(),
+             .elements = kLarge,
+             .root = 1});
+      start({.kind = CollectiveKind::kBarrier});
+      c.Wait(last, *stream_);
+      const auto expected = sum(kLarge);
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(Numbers(DType::kF32, reduced[i]), expected) << i;
+      }
+      EXPECT_EQ(Numbers(DType::kF32, gathered), expected);
+      EXPECT_EQ(reduced[3], Bytes(DType::kF32, Whole(1, kLarge)));
+      for (const std::vector<uint8_t>& target : small) {
+        const auto begin = expected.begin() + c.rank() * kSmall;
+        EXPECT_EQ(Numbers(DType::kF32, target),
+                  std::vector<double>(begin, begin + kSmall));
+      }
+    });
+  }
+}
+
 TEST_F(GlooTest, APeerThatStaysAwayIsLostInTime) {
   OnRanks(2, {.timeout = milliseconds(300)}, [&](Communicator& c) {
     if (c.rank() == 1) {

@@ -28,9 +28,16 @@ struct Gate {
   std::mutex mutex;
   std::condition_variable changed;
   int allowed = 0;
+  bool posts = false;  // as soon as one runs, the next one may begin
+  int running = 0;
   bool aborted = false;
   std::vector<int64_t> ran;  // element counts
   std::thread::id thread;
+
+  void AwaitRunning(int count) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return running == count; });
+  }
 
   void Allow(int count) {
     {
@@ -47,12 +54,20 @@ class GatedCollectives : public HostCollectives {
   int rank() const override { return 0; }
   int world_size() const override { return 2; }
   std::string description() const override { return "gated"; }
-  void Run(const Collective& c) override {
+  void Run(const Collective& c, const std::function<void()>& posted) override {
     std::unique_lock lock(gate_.mutex);
+    ++gate_.running;
+    gate_.changed.notify_all();
+    if (gate_.posts) {
+      lock.unlock();
+      posted();
+      lock.lock();
+    }
     gate_.changed.wait(lock,
                        [&] { return gate_.allowed > 0 || gate_.aborted; });
     FUSOR_CHECK(!gate_.aborted, kPeerLost, "aborted");
     --gate_.allowed;
+    --gate_.running;
     gate_.thread = std::this_thread::get_id();
     FUSOR_CHECK(c.elements >= 0, kPeerLost, "rank 1 is gone");
     gate_.ran.push_back(c.elements);
@@ -102,6 +117,41 @@ TEST_F(HostCommunicatorTest, RunsBesideTheCallerInOrder) {
   communicator_->Wait(0, stream_);  // long since ended
   EXPECT_EQ(gate_.ran, (std::vector<int64_t>{10, 20}));
   EXPECT_NE(gate_.thread, std::this_thread::get_id());
+}
+
+TEST_F(HostCommunicatorTest, TheNextBeginsOnceAllIsPosted) {
+  Start(10);
+  gate_.AwaitRunning(1);
+  Start(20);
+  Start(30);
+  gate_.Allow(1);
+  communicator_->Wait(0, stream_);
+  {
+    const std::lock_guard lock(gate_.mutex);
+    gate_.posts = true;
+  }
+  gate_.Allow(1);
+  communicator_->Wait(1, stream_);
+  gate_.AwaitRunning(1);  // the third, which has posted
+  Start(40);
+  gate_.AwaitRunning(2);  // beside it
+  EXPECT_EQ(gate_.ran, (std::vector<int64_t>{10, 20}));
+  gate_.Allow(2);
+  communicator_->Wait(3, stream_);
+  EXPECT_THAT(gate_.ran, testing::UnorderedElementsAre(10, 20, 30, 40));
+  const auto times = communicator_->TakeTimes();
+  ASSERT_EQ(times.size(), 4U);
+  for (size_t i = 1; i < 4; ++i) EXPECT_GE(times[i].begun, times[i - 1].ended);
+}
+
+TEST_F(HostCommunicatorTest, AFailureEndsWhatRunsBesideIt) {
+  gate_.posts = true;
+  Start(-1);
+  Start(20);
+  gate_.AwaitRunning(2);
+  gate_.Allow(2);
+  EXPECT_EQ(Failure([&] { communicator_->Wait(1, stream_); }),
+            "rank 1 is gone");
 }
 
 TEST_F(HostCommunicatorTest, TellsTimes) {
