@@ -4,9 +4,11 @@
 //    before the pass goes on to the layers below; what needs sums runs last.
 // 2. The modelled time of that order says when each gradient is ready.
 // 3. PartitionGradients cuts them into buckets, each of which is one all_reduce
-//    of several operands, or two where gradients differ in dtype. The model may
-//    be off by a factor of two: of the best partitions for other paces of the
-//    computation that is taken which is nowhere far from the best.
+//    of several operands, or two where gradients differ in dtype, or only some
+//    are kept in parts. The few that differ - those of normalisations - join
+//    those of later buckets, but not of the last, for which the step waits. The
+//    model may be off by a factor of two: of the best partitions for other
+//    paces of the computation that is taken which is nowhere far from the best.
 //
 // Statistics that ranks exchange within the pass are waited for at once. What
 // leads to the next exchange goes first, then what needs none of those under
@@ -53,6 +55,9 @@ enum class Urgency : uint8_t {
 
 // Kernels from a node to the next collective, itself included.
 constexpr int kSoon = 2;
+
+// What is at most one part of so many of a bucket is few.
+constexpr int64_t kFew = 16;
 
 struct Priority {
   bool after = false;  // of urgency kAfter
@@ -186,37 +191,62 @@ class Buckets {
     const CollectiveCost cost = options.shard_optimizer
                                     ? options.collective_cost.Half()
                                     : options.collective_cost;
-    for (const GradientBucket& bucket : SturdyPartition(ready_, cost, policy)) {
-      std::vector<std::vector<Node*>> parts;  // by op and dtype
-      for (int i = bucket.first; i < bucket.last; ++i) {
-        auto part = std::find_if(parts.begin(), parts.end(), [&](auto& p) {
-          return AreAlike(*p[0], *sums_[i]);
-        });
-        if (part == parts.end()) part = parts.insert(part, {{}});
-        part->push_back(sums_[i]);
-      }
-      const std::string first = sums_[bucket.first]->output()->name();
-      for (const std::vector<Node*>& part : parts) {
+    const std::vector<GradientBucket> buckets =
+        SturdyPartition(ready_, cost, policy);
+    std::vector<Node*> late;
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      const GradientBucket& bucket = buckets[b];
+      Record(bucket);
+      std::vector<Node*> sums = std::exchange(late, {});
+      sums.insert(sums.end(), sums_.begin() + bucket.first,
+                  sums_.begin() + bucket.last);
+      const int64_t bytes = Bytes(sums);
+      for (const std::vector<Node*>& part : Parts(sums)) {
+        if (b + 2 < buckets.size() && Bytes(part) * kFew <= bytes) {
+          late.insert(late.end(), part.begin(), part.end());
+          continue;
+        }
         if (part.size() > 1) JoinCollectives(graph_, part);
         joined = joined || part.size() > 1;
         ++collectives;
       }
-      context_.Record(
-          {.pass = kPass,
-           .subject = first,
-           .accepted = true,
-           .reason = fmt::format(
-               "{} gradient{}, {} bytes, ready at {:.3f} ms, summed at {:.3f} "
-               "ms",
-               bucket.last - bucket.first,
-               bucket.last - bucket.first == 1 ? "" : "s", bucket.bytes,
-               bucket.ready * 1e3, bucket.end * 1e3)});
     }
     context_.counters()["gradient_buckets"] = collectives;
     return joined;
   }
 
  private:
+  // By op and dtype.
+  static std::vector<std::vector<Node*>> Parts(const std::vector<Node*>& sums) {
+    std::vector<std::vector<Node*>> parts;
+    for (Node* sum : sums) {
+      auto part = std::find_if(parts.begin(), parts.end(),
+                               [&](auto& p) { return AreAlike(*p[0], *sum); });
+      if (part == parts.end()) part = parts.insert(part, {{}});
+      part->push_back(sum);
+    }
+    return parts;
+  }
+
+  static int64_t Bytes(const std::vector<Node*>& sums) {
+    int64_t bytes = 0;
+    for (const Node* sum : sums) bytes += sum->input(0)->type().num_bytes();
+    return bytes;
+  }
+
+  void Record(const GradientBucket& bucket) {
+    context_.Record(
+        {.pass = kPass,
+         .subject = sums_[bucket.first]->output()->name(),
+         .accepted = true,
+         .reason = fmt::format(
+             "{} gradient{}, {} bytes, ready at {:.3f} ms, summed at {:.3f} "
+             "ms",
+             bucket.last - bucket.first,
+             bucket.last - bucket.first == 1 ? "" : "s", bucket.bytes,
+             bucket.ready * 1e3, bucket.end * 1e3)});
+  }
+
   Graph& graph_;
   PassContext& context_;
   std::vector<Node*> sums_;  // of one gradient each, in the order of time

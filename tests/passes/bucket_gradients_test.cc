@@ -193,6 +193,46 @@ TEST(BucketGradients, KeepsDTypesApart) {
             "3 gradients, 40 bytes, ready at 0.000 ms, summed at 1.000 ms");
 }
 
+// %a, %c and %e are few beside %b, %d and %f. The first two go with the last of
+// the three buckets but one, the third with its own.
+TEST(BucketGradients, TheFewThatDifferGoWithALaterBucket) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %a = data : f16[4]
+    %b = data : f32[32]
+    %c = data : f16[4]
+    %d = data : f32[32]
+    %e = data : f16[4]
+    %f = data : f32[32]
+    %sa = all_reduce(%a) : f16[4] @"a"
+    %sb = all_reduce(%b) : f32[32] @"b"
+    %sc = all_reduce(%c) : f16[4] @"c"
+    %sd = all_reduce(%d) : f32[32] @"d"
+    %se = all_reduce(%e) : f16[4] @"e"
+    %sf = all_reduce(%f) : f32[32] @"f"
+    return %sa as "a", %sb as "b", %sc as "c", %sd as "d", %se as "e", %sf as "f"
+  })");
+  const test::BareTarget target;
+  PassContext context(target, Ranks("cap:0.000136"));  // 136 bytes
+  EXPECT_TRUE(BucketGradients(*graph, context));
+  test::ExpectSameGraph(R"(graph g {
+    %a = data : f16[4]
+    %b = data : f32[32]
+    %c = data : f16[4]
+    %d = data : f32[32]
+    %e = data : f16[4]
+    %f = data : f32[32]
+    %sb = all_reduce(%b) : f32[32] @"b"
+    %sa, %sc = all_reduce(%a, %c) : f16[4], f16[4] @"a"
+    %sd = all_reduce(%d) : f32[32] @"d"
+    %se = all_reduce(%e) : f16[4] @"e"
+    %sf = all_reduce(%f) : f32[32] @"f"
+    return %sa as "a", %sb as "b", %sc as "c", %sd as "d", %se as "e", %sf as "f"
+  })",
+                        *graph);
+  EXPECT_EQ(context.counters().at("gradient_buckets"), 5);
+  EXPECT_EQ(context.decisions().size(), 3U);
+}
+
 TEST(BucketGradients, LeavesOneRankAlone) {
   const auto graph = test::ParseOrDie(kStep);
   PassOptions options = Ranks("one");
