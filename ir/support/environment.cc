@@ -92,6 +92,10 @@ std::vector<std::string> EnvironmentWith(
   return all;
 }
 
+void SetUnlessSet(const std::string& name, const std::string& value) {
+  setenv(name.c_str(), value.c_str(), /*replace=*/0);
+}
+
 std::string CacheDirectory() {
   if (std::string own = Environment("FUSOR_CACHE_DIR"); !own.empty()) {
     return own;

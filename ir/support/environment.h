@@ -34,6 +34,10 @@ std::string LauncherVariable(std::string_view name);
 std::vector<std::string> EnvironmentWith(
     const std::map<std::string, std::string>& variables);
 
+// For a library that reads a setting where it is loaded: sets a variable of the
+// process that is not set. Before there are threads that read any.
+void SetUnlessSet(const std::string& name, const std::string& value);
+
 // Folder for what may be deleted at any time (compiled kernels):
 // FUSOR_CACHE_DIR, else fusor/ in $XDG_CACHE_HOME or $HOME/.cache. Empty when
 // none of them is set: then nothing can be cached. Not created here.

@@ -6,6 +6,8 @@
 import array
 import json
 import math
+import os
+import re
 import shutil
 import signal
 import struct
@@ -69,6 +71,28 @@ class RanksTest(RankCase):
         buckets, _ = self.train(4, *args, "--bucket-policy", "cap:0.1")
         self.assertEqual(buckets["parameter_hash"], one["parameter_hash"])
         self.assertGreater(buckets["counters"]["gradient_buckets"], 4)
+
+    def test_threads_that_share_cores_do_not_spin(self):
+        # What libgomp says as it is loaded, unless it is told how to wait.
+        def waits(threads, **variables):
+            kept = environment(OMP_DISPLAY_ENV="verbose")
+            for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+                kept.pop(name, None)
+            done = subprocess.run(
+                [FUSOR, "launch", "--nproc-per-node", "2", "--", "bench",
+                 "-a", "resnet20-cifar", "-b", "1", "--warmup", "0",
+                 "--iterations", "1", "--threads", str(threads)],
+                timeout=300, capture_output=True, text=True, check=False,
+                env={**kept, **variables})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+            self.assertEqual(len(found), 2, done.stderr)
+            return {count != "0" for count in found}
+
+        every = os.cpu_count() + 1
+        self.assertEqual(waits(every), {False})
+        self.assertEqual(waits(every, OMP_WAIT_POLICY="active"), {True})
+        self.assertEqual(waits(1), {True})
 
     def step(self, ranks, *args):
         """What one step over 16 images leaves, and its loss."""

@@ -210,9 +210,9 @@ class CompareCommand {
     const VariantFlags& flags = parsed.flags;
     runtime::Variant variant;
     variant.name = parsed.name;
-    variant.backend = &runtime::LoadBackend(flags.compile.backend);
     variant.device = {.threads = ranks_.Threads(flags.compile.threads),
                       .graph = flags.compile.cuda_graph == "on"};
+    variant.backend = &runtime::LoadBackend(flags.compile.backend);
     variant.compile = MakeCompileOptions(flags.compile, flags.optimizer);
     if (World() == 1) return variant;
     PlannedRanks ranks{flags.ranks, World(), place_.local_size};

@@ -18,6 +18,7 @@
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
 #include "ir/support/str.h"
+#include "ir/target.h"
 #include "runtime/backend_loader.h"
 #include "runtime/ranks/counted_communicator.h"
 #include "tools/fusor/rank_options.h"
@@ -188,9 +189,13 @@ void RankRun::Connect(const std::string& backend, FILE* text) {
 }
 
 int RankRun::Threads(int asked) const {
-  if (asked != 0 || place_.local_size == 1) return asked;
+  if (place_.local_size == 1) return asked;
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, cores / place_.local_size);
+  const int share =
+      std::clamp(cores / place_.local_size, 1, ir::DefaultCpuTarget().threads);
+  // A thread that spins may keep the one that it waits for off its core.
+  if (asked > share) SetUnlessSet("OMP_WAIT_POLICY", "passive");
+  return asked != 0 ? asked : share;
 }
 
 void RankRun::Run(const std::function<void()>& work) {

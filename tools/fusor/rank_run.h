@@ -53,7 +53,9 @@ class RankRun {
   int world_size() const { return place_.world_size; }
   bool leads() const { return place_.rank == 0; }
   // Of this rank: as many as were asked for, or, for 0 and several ranks on
-  // this host, its share of the cores.
+  // this host, its share of the cores, of those that it may run on. Of more
+  // than its share, a backend that is loaded later lets none spin while it
+  // waits.
   int Threads(int asked) const;
   // Null with one rank.
   runtime::Communicator* communicator() const { return communicator_.get(); }

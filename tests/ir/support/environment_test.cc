@@ -23,6 +23,15 @@ TEST(Environment, SetValueWins) {
   unsetenv("FUSOR_VERIFY");
 }
 
+TEST(Environment, WhatIsSetStaysAsItIs) {
+  unsetenv("A_LIBRARYS_SETTING");
+  for (const char* value : {"first", "second"}) {
+    SetUnlessSet("A_LIBRARYS_SETTING", value);
+    EXPECT_STREQ(std::getenv("A_LIBRARYS_SETTING"), "first");
+  }
+  unsetenv("A_LIBRARYS_SETTING");
+}
+
 TEST(Environment, NameOutsideTheTableIsABug) {
   try {
     Environment("FUSOR_NO_SUCH_VARIABLE");
