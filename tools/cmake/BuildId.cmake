@@ -5,6 +5,7 @@
 # Included by the build it defines the target fusor_build_id; run as a script
 # (cmake -P) it writes OUT from SALT and HEADERS_FILE, a list of headers.
 if(CMAKE_SCRIPT_MODE_FILE)
+  cmake_policy(VERSION 3.25)
   file(STRINGS ${HEADERS_FILE} headers)
   set(all "${SALT}")
   foreach(header IN LISTS headers)
