@@ -107,7 +107,7 @@ Index FusionBody::KernelIndex(const Index& nest_index) const {
   Index index{nest_index.offset, {}};
   for (const Index::Term& term : nest_index.terms) {
     for (const AxisPart& part : parts_[term.axis]) {
-      index.terms.push_back({part.kernel_axis, term.coefficient * part.factor});
+      index.terms.push_back({part.axis, term.coefficient * part.factor});
     }
   }
   std::sort(index.terms.begin(), index.terms.end(),

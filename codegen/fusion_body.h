@@ -6,6 +6,7 @@
 
 #include "codegen/kernel_ir.h"
 #include "codegen/loop_nest.h"
+#include "codegen/loop_plan.h"
 #include "passes/fusion_domain.h"
 
 namespace fusor::codegen {
@@ -14,13 +15,6 @@ namespace fusor::codegen {
 // loop in which its operands are known, and each once per loop iteration.
 class FusionBody {
  public:
-  // `loop_axis[a]`: kernel axis of nest axis a and what it adds to an index;
-  // a nest axis that was split has two.
-  struct AxisPart {
-    int kernel_axis;
-    int64_t factor;  // kernel axis index * factor is part of the nest index
-  };
-
   FusionBody(const ir::Graph& body, const passes::FusionDomain& domain,
              const LoopNest& nest, Kernel& kernel, bool eager)
       : body_(body),
