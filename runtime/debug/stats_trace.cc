@@ -100,23 +100,21 @@ Trace ParseTrace(const std::string& text, const std::string& source) {
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     ++number;
+    bool known = true;
     try {
       const json parsed = json::parse(line);
       if (number > 1) {
         trace.entries.push_back(ParseEntry(parsed));
         continue;
       }
-      FUSOR_CHECK(parsed.at("fusor_stats_trace") == 1, kUsage,
-                  "{}: a trace of another version", source);
+      known = parsed.at("fusor_stats_trace") == 1;
       trace.program = parsed.at("program");
       trace.target = parsed.at("target");
-    } catch (const std::logic_error&) {  // of the checksum
-      FUSOR_CHECK(false, kUsage, "{}:{}: expected a line of --stats-trace",
-                  source, number);
-    } catch (const json::exception&) {
-      FUSOR_CHECK(false, kUsage, "{}:{}: expected a line of --stats-trace",
+    } catch (const std::exception&) {
+      FUSOR_CHECK(!known, kUsage, "{}:{}: expected a line of --stats-trace",
                   source, number);
     }
+    FUSOR_CHECK(known, kUsage, "{}: a trace of another version", source);
   }
   FUSOR_CHECK(number > 0, kUsage, "{}: an empty trace", source);
   return trace;

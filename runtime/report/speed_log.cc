@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -145,6 +146,26 @@ struct Line {
   SpeedRecord record;
 };
 
+// More steps than any run has; sums of them do not overflow.
+constexpr int64_t kMostSteps = 1'000'000'000;
+
+// Of digits; above kMostSteps where they are too many.
+int64_t WholeNumber(const std::string& digits) {
+  const long long number = std::strtoll(digits.c_str(), nullptr, 10);
+  return std::min<int64_t>(number, kMostSteps + 1);
+}
+
+// Whether a run could have printed it: logs that were cut or mixed up have
+// lines that none did.
+bool IsPlausible(const Line& line) {
+  const SpeedRecord& r = line.record;
+  const auto count = [](int64_t n) { return n >= 0 && n <= kMostSteps; };
+  const auto measured = [](double x) { return std::isfinite(x) && x >= 0; };
+  return count(line.epoch) && count(line.step) && line.begin <= line.step &&
+         measured(r.images_per_second) && measured(r.rank_images_per_second) &&
+         measured(r.step_seconds) && std::isfinite(r.time);
+}
+
 std::optional<Line> Match(const LineFormat& format, const std::regex& pattern,
                           const std::string& text) {
   std::smatch match;
@@ -153,7 +174,7 @@ std::optional<Line> Match(const LineFormat& format, const std::regex& pattern,
   for (size_t i = 0; i < format.fields.size(); ++i) {
     if (!match[i + 1].matched) continue;
     const std::string value = match[i + 1].str();
-    const auto whole = [&] { return std::strtoll(value.c_str(), nullptr, 10); };
+    const auto whole = [&] { return WholeNumber(value); };
     const auto number = [&] { return std::strtod(value.c_str(), nullptr); };
     switch (format.fields[i]) {
       case Field::kTime:
@@ -188,8 +209,9 @@ std::optional<Line> ParseDllJson(const std::string& text) {
   if (!data.is_object() || data.value("type", "") != "LOG") return std::nullopt;
   const json step = data.value("step", json());
   const json values = data.value("data", json());
-  if (!step.is_array() || step.size() != 2 || !step[1].is_number_integer() ||
-      !values.is_object() || !values.contains("train.total_ips")) {
+  if (!step.is_array() || step.size() != 2 || !step[0].is_number_integer() ||
+      !step[1].is_number_integer() || !values.is_object() ||
+      !values.contains("train.total_ips")) {
     return std::nullopt;
   }
   Line line{.epoch = step[0].get<int64_t>(), .step = step[1].get<int64_t>()};
@@ -204,6 +226,7 @@ std::optional<Line> ParseDllJson(const std::string& text) {
 std::optional<Line> ParseJsonLine(const std::string& text) {
   const json data = json::parse(text, nullptr, false);
   if (!data.is_object() || data.value("type", "") != "step" ||
+      !data.value("step", json(0)).is_number_integer() ||
       !data.contains("images_per_second")) {
     return std::nullopt;
   }
@@ -223,8 +246,8 @@ class MindSporeLines {
         R"(epoch time: +(\d+(?:\.\d+)?) ms, per step)");
     std::smatch match;
     if (std::regex_search(text, match, kPlace)) {
-      epoch_ = std::strtoll(match[1].str().c_str(), nullptr, 10);
-      steps_ = std::strtoll(match[2].str().c_str(), nullptr, 10);
+      epoch_ = WholeNumber(match[1].str());
+      steps_ = WholeNumber(match[2].str());
     } else if (steps_ > 0 && std::regex_search(text, match, kTime)) {
       Line line{.epoch = epoch_, .step = steps_, .begin = 0};
       line.record.step_seconds = std::strtod(match[1].str().c_str(), nullptr) /
@@ -348,7 +371,7 @@ SpeedLog ParseSpeedLog(std::string_view text, std::string_view source) {
   MindSporeLines mind_spore;
   int64_t overflows = 0;
   const auto add = [&](size_t format, const std::optional<Line>& line) {
-    if (line) found[format].push_back(*line);
+    if (line && IsPlausible(*line)) found[format].push_back(*line);
   };
   ForEachLine(text, [&](const std::string& line) {
     if (line.starts_with("DLLL {")) {

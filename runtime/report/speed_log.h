@@ -42,8 +42,9 @@ struct SpeedLog {
 //   DLLogger and JSON Lines; GluonCV and NVIDIA's MXNet; Paddle 1.8 and later;
 //   FleetX; TensorFlow 2's TimeHistory; OneFlow; imagenet_ddp_apex; MindSpore,
 //   whose clock is the sum of what its epochs took.
-// Other lines are passed over. `source` names the log in errors; throws kData
-// where no line tells a speed.
+// Other lines are passed over, and those whose numbers no run can have, such as
+// two lines that were written into each other. `source` names the log in
+// errors; throws kData where no line tells a speed.
 SpeedLog ParseSpeedLog(std::string_view text, std::string_view source);
 
 // Names of the formats, for messages.

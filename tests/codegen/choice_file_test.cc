@@ -7,6 +7,7 @@
 #include "ir/convolution.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "tests/testing/damage.h"
 #include "tests/testing/fake_compiler.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/temporary_folder.h"
@@ -119,6 +120,17 @@ TEST(ChoiceFile, AFileThatWasCutIsRefusedWhereverThatWas) {
   for (size_t size = 0; size + 1 < text.size(); ++size) {
     EXPECT_NE(ErrorOf(text.substr(0, size)), "") << size;
   }
+}
+
+TEST(ChoiceFile, DamagedFilesAreReadOrRefused) {
+  const auto counts = test::ReadDamaged(
+      kText, 2000, ErrorCode::kGraph, [](const std::string& text) {
+        const LibraryChoices choices = ParseChoices(text, "c.txt");
+        EXPECT_EQ(PrintChoices(ParseChoices(PrintChoices(choices), "c.txt")),
+                  PrintChoices(choices));
+      });
+  EXPECT_GT(counts.accepted, 100);
+  EXPECT_GT(counts.refused, 1000);
 }
 
 // --- In a compilation. -------------------------------------------------------

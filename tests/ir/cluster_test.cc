@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "ir/support/error.h"
+#include "tests/testing/damage.h"
 
 namespace fusor::ir {
 namespace {
@@ -58,6 +59,15 @@ TEST(Cluster, MalformedDescriptionsNameTheField) {
         "tree_share must not be negative");
   error(std::string(kTwoNodes) + "node { ranks: 4 gb_per_s: 1 }",
         "node.ranks must grow from 2 on, got 4 after 8");
+}
+
+TEST(Cluster, DamagedDescriptionsAreReadOrRefused) {
+  const auto counts = test::ReadDamaged(
+      kTwoNodes, 2000, ErrorCode::kGraph, [](const std::string& text) {
+        EXPECT_GT(ParseCluster(text).NodeGbPerS(4), 0) << text;
+      });
+  EXPECT_GT(counts.accepted, 100);
+  EXPECT_GT(counts.refused, 1000);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ir/support/error.h"
+#include "tests/testing/damage.h"
 
 namespace fusor::ir {
 namespace {
@@ -110,6 +111,15 @@ TEST(ParseTarget, RefusesWhatIsMissingOrNotPositive) {
     text.erase(text.find(field), std::string_view(field).size());
     EXPECT_THAT(ErrorOf(text), HasSubstr("must be positive, got 0")) << field;
   }
+}
+
+TEST(ParseTarget, DamagedDescriptionsAreReadOrRefused) {
+  const auto counts = test::ReadDamaged(
+      std::string(kTiny), 2000, ErrorCode::kGraph, [](const std::string& text) {
+        EXPECT_GT(ParseTarget(text).threads, 0) << text;
+      });
+  EXPECT_GT(counts.accepted, 100);
+  EXPECT_GT(counts.refused, 1000);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ir/support/error.h"
+#include "tests/testing/damage.h"
 
 namespace fusor::runtime {
 namespace {
@@ -61,9 +62,12 @@ TEST(StatsTraceTest, MalformedTracesGetOneLineWithTheirPlace) {
   const std::string good = Text(MakeTrace({Entry("a", {1})}));
   std::string bad_sum = good;
   bad_sum.replace(bad_sum.find("\"checksum\":\"") + 12, 4, "wxyz");
+  std::string bad_source = good;
+  bad_source.insert(bad_source.rfind('}'), ",\"source\":\"model.cc\"");
   for (const auto& [text, expected] :
        std::vector<std::pair<std::string, std::string>>{
            {"", "t: an empty trace"},
+           {bad_source, "t:2: expected"},
            {"{}\n", "t:1: expected a line of --stats-trace"},
            {"no json\n", "t:1: expected a line of --stats-trace"},
            {good + "{\"run\":0}\n", "t:3: expected"},
@@ -137,6 +141,16 @@ TEST(StatsTraceTest, TracesOfOtherProgramsCannotBeCompared) {
       EXPECT_THAT(error.what(), HasSubstr(expected));
     }
   }
+}
+
+TEST(StatsTraceTest, DamagedTracesAreReadOrRefused) {
+  const std::string whole =
+      Text(MakeTrace({Entry("a", {0.1, 1e-30}), Entry("b", {NAN})}));
+  const auto counts =
+      test::ReadDamaged(whole, 2000, ErrorCode::kUsage,
+                        [](const std::string& text) { ParseTrace(text, "t"); });
+  EXPECT_GT(counts.accepted, 100);
+  EXPECT_GT(counts.refused, 1000);
 }
 
 }  // namespace
