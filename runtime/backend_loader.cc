@@ -29,7 +29,8 @@ std::string LoaderMessage() {
 }
 
 void CheckExists(const std::string& name, const fs::path& file) {
-  if (fs::exists(file)) return;
+  std::error_code unreadable;
+  if (fs::exists(file, unreadable)) return;
   const std::vector<std::string> available = AvailableBackends();
   const std::string nearest = NearestName(name, available);
   ThrowError(ErrorCode::kDevice,

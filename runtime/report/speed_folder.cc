@@ -71,7 +71,8 @@ std::vector<fs::path> Entries(const fs::path& folder) {
 std::vector<fs::path> ListLogs(const fs::path& folder) {
   std::vector<fs::path> logs;
   for (const fs::path& path : Entries(folder)) {
-    if (!fs::is_directory(path)) continue;
+    std::error_code broken;  // a link that leads nowhere
+    if (!fs::is_directory(path, broken)) continue;
     for (const fs::path& file : Entries(path)) {
       if (file.extension() == ".log") logs.push_back(file);
     }

@@ -250,6 +250,17 @@ class ArgumentsTest(CliTest):
         self.fails(USAGE, ["--synthetic: unknown flag of eval"], "eval",
                    "--weights", "w", "--synthetic")
 
+    def test_an_empty_value_is_refused(self):
+        for name, args in [
+                ("--workspace", [*TINY, "--workspace", ""]),
+                ("--json", ["bench", "--json", ""]),
+                ("--output", ["compile", "-o", ""]),
+                ("DATA", [*TINY_FILES, ""]),
+                ("FILE", ["run", ""])]:
+            with self.subTest(name):
+                self.fails(USAGE, [f"{name}: expected a value, got an empty "
+                                   "one"], *args)
+
     def test_an_image_size_below_the_models_is_refused(self):
         self.fails(GRAPH, ["resnet18", "image size 16", "at least 32"],
                    "train", "--synthetic", "--arch", "resnet18",
@@ -283,6 +294,12 @@ class DataTest(CliTest):
         (self.folder / "train/cat").mkdir(parents=True)
         self.fails(DATA, ["no image in 1 of 1 class folders", "'cat'"],
                    *TINY_FILES, self.folder)
+
+    def test_names_with_line_breaks_take_one_line(self):
+        data = self.copy_samples()
+        (data / "train/discs/a\n\x1b[1mb.jpg").write_bytes(b"hello")
+        self.fails(DATA, [r"a\x0a\x1b[1mb.jpg: expected JPEG or PNG"],
+                   *TINY_FILES, data, "-b", "21")
 
     def test_a_single_class_is_refused(self):
         shutil.copytree(self.samples / "train/discs",
@@ -389,6 +406,19 @@ class FilesTest(CliTest):
         (self.folder / "out/model.safetensors").mkdir(parents=True)
         self.fails(USAGE, ["model.safetensors: Is a directory"], *TINY,
                    "--workspace", self.folder / "out")
+
+    def test_paths_that_lead_nowhere(self):
+        loop = self.folder / "logs/loop"
+        loop.parent.mkdir()
+        loop.symlink_to(loop)
+        for path, reason in [(loop, "Too many levels of symbolic links"),
+                             (self.folder / ("x" * 300), "File name too long")]:
+            self.fails(CHECKPOINT, [f"--resume {path}: {reason}"], *TINY,
+                       "--resume", path)
+            self.fails(USAGE, ["unknown cluster"], "scale", "--cluster", path)
+            self.fails(DEVICE, [f"backend cpu: no file {path}/"], *TINY,
+                       variables={"FUSOR_BACKEND_DIR": str(path)})
+        self.fails(DATA, ["logs: no logs"], "report", self.folder / "logs")
 
     def test_weights_that_do_not_fit(self):
         cifar = ("eval", self.samples, "--arch", "resnet20-cifar", "-b", "2")

@@ -123,9 +123,13 @@ void Checkpointing::FindResume() {
     return ReadNewest(Folder());
   }
   const fs::path path = flags_.resume;
-  FUSOR_CHECK(fs::exists(path), kCheckpoint,
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  FUSOR_CHECK(fs::status_known(status), kCheckpoint, "--resume {}: {}",
+              flags_.resume, error.message());
+  FUSOR_CHECK(fs::exists(status), kCheckpoint,
               "--resume {}: no such file or folder", flags_.resume);
-  if (!fs::is_directory(path)) {
+  if (!fs::is_directory(status)) {
     FUSOR_CHECK(fs::exists(path.parent_path() / kManifest), kCheckpoint,
                 "--resume {}: not in a checkpoint of fusor; weights alone are "
                 "loaded by --pretrained-weights",

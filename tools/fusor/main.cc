@@ -6,6 +6,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <exception>
+#include <filesystem>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,8 +49,26 @@ std::string Help(const CLI::App& app) {
 int Fail(std::string_view message, ErrorCode code) {
   // So that in a log of both the line stands after what came before it.
   std::fflush(stdout);
-  fmt::print(stderr, FUSOR_PROGRAM ": {}\n", message);
+  fmt::print(stderr, FUSOR_PROGRAM ": {}\n", OneLine(message));
   return static_cast<int>(code);
+}
+
+int Fail(const std::exception& error) {
+  if (const auto* known = dynamic_cast<const Error*>(&error)) {
+    return Fail(known->what(), known->code());
+  }
+  // Of a path that the system refuses to look up: too long, or in a circle.
+  if (const auto* file =
+          dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+    return Fail(
+        fmt::format("{}: {}", file->path1().string(), file->code().message()),
+        ErrorCode::kUsage);
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return Fail("not enough memory on this host", ErrorCode::kOutOfMemory);
+  }
+  return Fail(fmt::format("internal error: {}", error.what()),
+              ErrorCode::kInternal);
 }
 
 void AddCommands(CLI::App& app, Run* run) {
@@ -82,6 +103,7 @@ int Main(std::vector<std::string> args) {
   try {
     args = WithFlagsVariable(app, std::move(args));
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+    CheckNoEmptyValue(app);
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", Help(app));
     return 0;
@@ -99,11 +121,8 @@ int Main(std::vector<std::string> args) {
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     run();
-  } catch (const Error& e) {
-    return Fail(e.what(), e.code());
   } catch (const std::exception& e) {
-    return Fail(fmt::format("internal error: {}", e.what()),
-                ErrorCode::kInternal);
+    return Fail(e);
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     return Fail(fmt::format("cannot write to stdout: {}", std::strerror(errno)),

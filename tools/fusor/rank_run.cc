@@ -138,7 +138,8 @@ void AddConnectionFlags(CLI::App& app, RankFlags& f) {
 }
 
 ir::Cluster OpenCluster(const std::string& name) {
-  if (!std::filesystem::exists(name)) return ir::FindCluster(name);
+  std::error_code unreadable;
+  if (!std::filesystem::exists(name, unreadable)) return ir::FindCluster(name);
   std::vector<uint8_t> bytes;
   ReadFile(name, ErrorCode::kUsage, bytes);
   return ir::ParseCluster(std::string(bytes.begin(), bytes.end()), name);

@@ -2,10 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <regex>
 #include <string>
 #include <vector>
 
+#include "ir/support/error.h"
 #include "ir/support/str.h"
 
 namespace fusor::tools {
@@ -115,6 +117,29 @@ std::string DescribeUsageError(const CLI::App& app,
     return fmt::format("{}: expected no value", match[1].str());
   }
   return text.substr(0, text.find('\n'));
+}
+
+void CheckNoEmptyValue(const CLI::App& app) {
+  for (const CLI::Option* option : ChosenCommand(app).app->get_options()) {
+    // The words of another program's command line.
+    if (option->get_positional() && option->get_items_expected_max() > 1) {
+      continue;
+    }
+    const std::vector<std::string>& values = option->results();
+    FUSOR_CHECK(std::find(values.begin(), values.end(), "") == values.end(),
+                kUsage, "{}: expected a value, got an empty one",
+                option->get_name());
+  }
+}
+
+std::string OneLine(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool control = byte < 0x20 || byte == 0x7f;
+    line += control ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return line;
 }
 
 }  // namespace fusor::tools

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 
 namespace fusor::tools {
 
@@ -10,5 +11,12 @@ namespace fusor::tools {
 // has thrown `error` while parsing.
 std::string DescribeUsageError(const CLI::App& app,
                                const CLI::ParseError& error);
+
+// Throws kUsage where a flag of the command that was named, or an argument, was
+// given as an empty text: what a script makes of a variable that is not set.
+void CheckNoEmptyValue(const CLI::App& app);
+
+// `text` in one line: file names may have line breaks and terminals' escapes.
+std::string OneLine(std::string_view text);
 
 }  // namespace fusor::tools
