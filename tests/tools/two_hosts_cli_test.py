@@ -73,6 +73,7 @@ class TwoHostsTest(RankCase):
         sys.argv[1:] = ["--fusor", str(FUSOR), "--arch", "resnet20-cifar",
                         "--batch", "2", "--image-size", "32", "--mbit", "100",
                         "--rounds", "1", "--warmup", "1", "--steps", "2",
+                        "--cores", "spare",
                         "--out", str(self.root / "overlap")]
         self.hosts.__exit__()
         overlap.main()
@@ -85,7 +86,7 @@ class TwoHostsTest(RankCase):
             self.assertGreater(row[kind]["step_ms"], 60)
         # Sums, and what is gathered.
         self.assertGreater(row["sharded"]["collectives"], 2)
-        self.assertIn("| 100 |", (self.root / "overlap.md").read_text())
+        self.assertIn("| spare | 100 |", (self.root / "overlap.md").read_text())
 
 
 if __name__ == "__main__":

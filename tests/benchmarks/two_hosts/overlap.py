@@ -11,15 +11,23 @@ between them. For each rate, round after round:
 - sharded: the same with --sharded-optimizer, which sums half of it under the
   backward pass and gathers the other half under the next forward pass.
 The target is a step <= max(compute, communication) + 10 %.
+
+Where --cores has "spare", all of it is done again with the computing threads of
+both ranks on processor 0 and all their other threads on processor 1: a step
+takes twice as long, but communication takes no processor time from it, as on
+hosts that have a core to spare.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import statistics
 import sys
 import tempfile
+import threading
+import time
 
 import two_hosts
 
@@ -38,6 +46,69 @@ node_hop_us: 15
 network_hop_us: 50
 network_latency_factor: 1
 """, encoding="utf-8")
+
+
+class Watch(threading.Thread):
+    """Places the threads of processes that train, and tells what processor
+    time those of the first one take."""
+
+    def __init__(self, processes, log, warmup, spare):
+        super().__init__()
+        self.processes = processes
+        self.log = log
+        self.warmup = warmup
+        self.spare = spare
+        self.placed = set()
+        self.samples = []  # steps, {thread: seconds}
+        self.start()
+
+    def run(self):
+        while any(process.poll() is None for process in self.processes):
+            with contextlib.suppress(OSError):
+                for process in self.processes:
+                    self.place(process.pid)
+                self.sample()
+            time.sleep(0.05)
+
+    def sample(self):
+        """After a step, while no thread has ended."""
+        steps = self.log.read_text().count('"seconds"')
+        known = self.samples[-1][0] if self.samples else self.warmup - 1
+        if steps <= known:
+            return
+        seconds = self.seconds(self.processes[0].pid)
+        if not self.samples or self.samples[0][1].keys() <= seconds.keys():
+            self.samples = [*self.samples[:1], (steps, seconds)]
+
+    @staticmethod
+    def threads(process):
+        return [int(name) for name in os.listdir(f"/proc/{process}/task")]
+
+    def place(self, process):
+        for thread in self.threads(process) if self.spare else []:
+            if thread not in self.placed:
+                os.sched_setaffinity(thread, {int(thread != process)})
+                self.placed.add(thread)
+
+    def seconds(self, process):
+        taken = {}
+        for thread in self.threads(process):
+            path = pathlib.Path(f"/proc/{process}/task/{thread}/schedstat")
+            taken[thread] = int(path.read_text().split()[0]) / 1e9
+        return taken
+
+    def processor_ms(self):
+        """A step, of the computing thread and of the others; of runs that are
+        too short to tell, none."""
+        self.join()
+        if len(self.samples) < 2:
+            return [0.0, 0.0]
+        (begun, first), (ended, last) = self.samples
+        own = self.processes[0].pid
+        both = [0.0, 0.0]
+        for thread, seconds in last.items():
+            both[thread != own] += seconds - first.get(thread, 0)
+        return [1e3 * seconds / (ended - begun) for seconds in both]
 
 
 def settle(processes):
@@ -65,6 +136,7 @@ class Measurement:
                 a.batch, "--image-size", a.image_size, "--threads", 1,
                 "--training-only", "--lr", 0.001, "--iterations",
                 a.warmup + a.steps, *KINDS[kind], "--cluster", link,
+                "--wire-dtype", a.wire_dtype,
                 "--log-jsonl", self.folder / f"{name}.jsonl",
                 "--timeline", self.folder / f"{name}.json",
                 "--timeline-steps", f"{a.warmup + 1}:{a.warmup + a.steps}"]
@@ -80,43 +152,59 @@ class Measurement:
         runs = json.loads((self.folder / f"{name}.json").read_text())
         return runs["otherData"]["runs"]
 
-    def compute(self, link):
-        """The mean of both hosts' medians, in ms."""
-        names = ["alone-0", "alone-1"]
-        settle([self.hosts.start(host, self.command(name, "one bucket", link),
-                                 self.environment)
-                for host, name in enumerate(names)])
-        return statistics.mean(self.step_ms(name) for name in names)
+    def watch(self, processes, name, spare):
+        return Watch(processes, self.folder / f"{name}.jsonl",
+                     self.arguments.warmup, spare)
 
-    def together(self, kind, link):
+    def compute(self, link, spare):
+        """The mean of both hosts' medians, and processor time, in ms."""
+        names = ["alone-0", "alone-1"]
+        processes = [
+            self.hosts.start(host, self.command(name, "one bucket", link),
+                             self.environment)
+            for host, name in enumerate(names)]
+        watch = self.watch(processes, names[0], spare)
+        settle(processes)
+        return (statistics.mean(self.step_ms(name) for name in names),
+                watch.processor_ms()[0])
+
+    def together(self, kind, link, spare):
         command = self.command("together", kind, link)
-        text = settle(self.hosts.start_ranks([command, command],
-                                             self.environment))[0]
+        processes = self.hosts.start_ranks([command, command],
+                                           self.environment)
+        watch = self.watch(processes, "together", spare)
+        text = settle(processes)[0]
         if "parameters are the same on all 2" not in text:
             raise RuntimeError(text)
         runs = self.timeline("together")
+        computing, others = watch.processor_ms()
         return {"step_ms": self.step_ms("together"),
+                "computing_processor_ms": computing,
+                "other_processor_ms": others,
                 "communication_ms": statistics.median(
                     run["communication_ms"] for run in runs),
                 "exposed_ms": statistics.median(
                     run["exposed_ms"] for run in runs),
                 "collectives": len(runs[0]["collectives"])}
 
-    def round(self, mbit):
+    def round(self, cores, mbit):
         link = self.folder / f"link-{mbit}.textproto"
         link_file(link, mbit)
         self.hosts.limit(mbit)
-        return {"compute_ms": self.compute(link),
-                **{kind: self.together(kind, link) for kind in KINDS}}
+        spare = cores == "spare"
+        compute, processor = self.compute(link, spare)
+        return {"compute_ms": compute, "compute_processor_ms": processor,
+                **{kind: self.together(kind, link, spare) for kind in KINDS}}
 
 
-def row(mbit, rounds):
+def row(cores, mbit, rounds):
     """A line of the table: medians over the rounds."""
     def median(value):
         return statistics.median(map(value, rounds))
     compute = median(lambda r: r["compute_ms"])
     communication = median(lambda r: r["one bucket"]["communication_ms"])
-    line = {"mbit": mbit, "compute_ms": compute,
+    line = {"cores": cores, "mbit": mbit, "compute_ms": compute,
+            "compute_processor_ms": median(lambda r: r["compute_processor_ms"]),
             "communication_ms": communication,
             "without_overlap_ms": median(lambda r: r["one bucket"]["step_ms"]),
             "rounds": rounds}
@@ -124,7 +212,9 @@ def row(mbit, rounds):
         step = median(lambda r, kind=kind: r[kind]["step_ms"])
         line[kind] = {
             "step_ms": step,
-            "exposed_ms": median(lambda r, kind=kind: r[kind]["exposed_ms"]),
+            **{name: median(lambda r, kind=kind, name=name: r[kind][name])
+               for name in ("exposed_ms", "computing_processor_ms",
+                            "other_processor_ms")},
             "collectives": rounds[0][kind]["collectives"],
             "over_longer_percent":
                 100 * (step / max(compute, communication) - 1)}
@@ -132,18 +222,34 @@ def row(mbit, rounds):
 
 
 def table(rows):
-    text = ("| Mbit/s | compute, ms | communication, ms | step without "
+    text = ("| cores | Mbit/s | compute, ms | communication, ms | step without "
             "overlap, ms | step with overlap, ms | above the longer of the two "
             "| sharded step, ms | above the longer of the two |\n"
-            "|---|---|---|---|---|---|---|---|\n")
+            "|---|---|---|---|---|---|---|---|---|\n")
     for r in rows:
-        text += (f"| {r['mbit']} | {r['compute_ms']:.0f} | "
+        text += (f"| {r['cores']} | {r['mbit']} | {r['compute_ms']:.0f} | "
                  f"{r['communication_ms']:.0f} | "
                  f"{r['without_overlap_ms']:.0f} |")
         for kind in ("overlap", "sharded"):
             text += (f" {r[kind]['step_ms']:.0f} | "
                      f"{r[kind]['over_longer_percent']:+.1f} % |")
         text += "\n"
+    return text
+
+
+def details(rows):
+    """Where the time goes; processor time is a rank's."""
+    text = ("| cores | Mbit/s | | collectives | exposed, ms | processor time "
+            "of computation, ms | of computation alone, ms | of "
+            "communication, ms |\n|---|---|---|---|---|---|---|---|\n")
+    for r in rows:
+        for kind in ("overlap", "sharded"):
+            k = r[kind]
+            text += (f"| {r['cores']} | {r['mbit']} | {kind} | "
+                     f"{k['collectives']} | {k['exposed_ms']:.0f} | "
+                     f"{k['computing_processor_ms']:.0f} | "
+                     f"{r['compute_processor_ms']:.0f} | "
+                     f"{k['other_processor_ms']:.0f} |\n")
     return text
 
 
@@ -155,6 +261,9 @@ def parse():
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--mbit", type=int, nargs="+", default=[1000, 500, 100])
+    parser.add_argument("--cores", nargs="+", choices=["shared", "spare"],
+                        default=["shared"])
+    parser.add_argument("--wire-dtype", default="fp32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
@@ -168,25 +277,26 @@ def main():
     why_not = two_hosts.missing()
     if why_not:
         sys.exit(f"overlap.py: {why_not}")
-    measured = {mbit: [] for mbit in arguments.mbit}
+    measured = {(cores, mbit): [] for cores in arguments.cores
+                for mbit in arguments.mbit}
     with tempfile.TemporaryDirectory() as folder, \
             two_hosts.TwoHosts() as hosts:
         measurement = Measurement(arguments, hosts, pathlib.Path(folder))
         for _ in range(arguments.rounds):
-            for mbit in arguments.mbit:
-                measured[mbit].append(measurement.round(mbit))
-                print(json.dumps({"mbit": mbit, **measured[mbit][-1]}),
+            for (cores, mbit), rounds in measured.items():
+                rounds.append(measurement.round(cores, mbit))
+                print(json.dumps({"cores": cores, "mbit": mbit, **rounds[-1]}),
                       file=sys.stderr, flush=True)
-    rows = [row(mbit, rounds) for mbit, rounds in measured.items()]
-    print(table(rows))
+    rows = [row(*key, rounds) for key, rounds in measured.items()]
+    text = f"{table(rows)}\n{details(rows)}"
+    print(text)
     if arguments.out:
         settings = {name: value for name, value in vars(arguments).items()
                     if name not in ("fusor", "out")}
         pathlib.Path(f"{arguments.out}.json").write_text(
             json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n",
             encoding="utf-8")
-        pathlib.Path(f"{arguments.out}.md").write_text(table(rows),
-                                                       encoding="utf-8")
+        pathlib.Path(f"{arguments.out}.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
