@@ -225,6 +225,28 @@ class RanksTest(RankCase):
         self.assertEqual(two["evaluations"][-1]["images"], 15)
         self.assertEqual(one["evaluations"][-1]["images"], 15)
 
+    def test_evaluations_and_files_have_rank_0s_statistics(self):
+        files, evaluation = [], None
+        for ranks in (1, 2):
+            work = self.root / f"statistics-{ranks}"
+            report, _ = self.train(ranks, "--iterations", 1, "--epochs", 1,
+                                   "--lr", 0.01, "--workspace", work)
+            files.append(weights(work))
+            evaluation = report["evaluations"][-1]
+        one, two = files
+        # Both began with the same batch, and rank 1 had another.
+        for name in filter(is_running, one):
+            self.assertEqual(one[name], two[name], name)
+        self.assertGreater(distance(one, two, is_trained), 1e-5)
+        # Every rank evaluated its images with them.
+        out = self.root / "eval.json"
+        done = fusor("eval", self.data, *SIZE, "--weights",
+                     work / "model.safetensors", "--json", out)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        alone = json.loads(out.read_text())
+        self.assertEqual(alone["images"], evaluation["images"])
+        self.assertAlmostEqual(alone["loss"], evaluation["loss"], places=5)
+
     def test_mixed_precision_clipping_and_dynamic_scaling_train(self):
         _, text = self.train(
             2, "--iterations", 4, "--training-only", "--opt-level", "O2",

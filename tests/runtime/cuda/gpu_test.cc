@@ -8,10 +8,13 @@
 
 #include "codegen/compiler.h"
 #include "ir/op.h"
+#include "ir/support/error.h"
 #include "models/model.h"
 #include "passes/pass_settings.h"
 #include "runtime/backend_loader.h"
 #include "runtime/debug/isolate.h"
+#include "runtime/ranks/tcp_store.h"
+#include "tests/runtime/cuda/trained_model.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/emulated_device.h"
 #include "tests/testing/op_samples.h"
@@ -205,6 +208,33 @@ INSTANTIATE_TEST_SUITE_P(DTypes, RealGpuStep, ::testing::ValuesIn(kFloats),
 TEST_F(RealGpu, RandomFusionsAreAsInterpreted) {
   for (uint64_t seed = 0; seed < 40; ++seed) AddRandomGraph(*gpu_, seed);
   EXPECT_GT(gpu_->ExpectAsInterpreted(), 40);
+}
+
+// A plan of two ranks on one: its collectives are in the graph of the step. The
+// same on the stand-in driver: NcclTraining.CapturesOneRankAlone.
+TEST_F(RealGpu, OneRankOfNcclTrainsInAGraph) {
+  runtime::Backend& backend = runtime::LoadBackend("cuda");
+  runtime::TcpStore store(
+      {.host = "127.0.0.1",
+       .port = runtime::Socket::Listen("127.0.0.1", 0).port()});
+  std::unique_ptr<runtime::Communicator> communicator;
+  try {
+    communicator = backend.Connect(store, {});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDevice) throw;
+    GTEST_SKIP() << error.what();
+  }
+  TrainedModel model = NarrowVgg(1);
+  model.planned_ranks = 2;
+  const auto captured = Train(backend, *communicator, model);
+  EXPECT_FALSE(communicator->TakeTimes().empty());
+  model.graph = false;
+  for (const auto& [name, values] : Train(backend, *communicator, model)) {
+    const std::vector<float>& others = captured.at(name);
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_NEAR(others[i], values[i], 1e-3) << name << " " << i;
+    }
+  }
 }
 
 // The test itself, without a GPU.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ir/support/error.h"
@@ -295,6 +296,17 @@ TEST(NcclInOrder, PreparesASizeOnce) {
     // A smaller one has room.
     EXPECT_THAT(run(10), Not(Contains("cuMemAlloc")));
     stream->Synchronize();
+  });
+}
+
+TEST(Nccl, HasOneStreamOfHighPriority) {
+  OnRanks(1, [](Rank& rank) {
+    rank.backend.driver().TakeCalls();
+    rank.Connect();
+    const auto calls = rank.backend.driver().TakeCalls();
+    EXPECT_EQ(
+        std::count(calls.begin(), calls.end(), "cuStreamCreateWithPriority"),
+        1);
   });
 }
 

@@ -442,8 +442,14 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
-  return cuStreamCreate(stream, flags);
+// One of high priority is told apart by its name among the calls.
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned, int priority) {
+  const char* name =
+      priority < 0 ? "cuStreamCreateWithPriority" : "cuStreamCreate";
+  return The().CallUncaptured(name, [&] {
+    *stream = new CUstream_st{The().TakeQueue()};
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuStreamDestroy(CUstream stream) {
