@@ -8,7 +8,7 @@ import signal
 import subprocess
 import unittest
 
-from rank_case import FUSOR, SIZE, RankCase, end, environment
+from rank_case import FUSOR, SIZE, RankCase, end, environment, free_port
 
 # For root in a container, and for more ranks than the machine has cores.
 MPIRUN = environment(OMPI_ALLOW_RUN_AS_ROOT="1",
@@ -42,6 +42,41 @@ class LaunchersTest(RankCase):
             self.assertEqual(report["losses"], launched["losses"])
             self.assertEqual(report["parameter_hash"],
                              launched["parameter_hash"])
+
+    def launch(self, *args):
+        return subprocess.Popen(
+            [FUSOR, "launch", *map(str, args)], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env=environment(
+                FUSOR_CACHE_DIR=str(self.root / "cache")))
+
+    def test_launchers_of_two_nodes_make_one_run(self):
+        port = free_port()
+        out = self.root / "nodes.json"
+        nodes = [self.launch(
+            "--nnodes", 2, "--node-rank", node, "--nproc-per-node", 1,
+            "--master-port", port, "--token", "word", "--", "train", self.data,
+            *SIZE, *RUN, "--json", out) for node in (0, 1)]
+        for node in nodes:
+            self.addCleanup(end, node)
+        text, errors = nodes[0].communicate(timeout=300)
+        self.assertEqual(nodes[0].returncode, 0, errors)
+        self.assertEqual(nodes[1].wait(100), 0)
+        self.assertIn("ranks     2 by fusor launch: 0-1 on ", text)
+        launched, _ = self.train(2, *RUN)
+        report = json.loads(out.read_text())
+        self.assertEqual(report["parameter_hash"], launched["parameter_hash"])
+
+    def test_a_launcher_tells_which_rank_failed_and_ends_the_others(self):
+        run = self.launch("--nproc-per-node", 2, "--grace", 1, "--", "train",
+                          self.data, *SIZE, *RUN, "--resume", "nowhere")
+        _, errors = run.communicate(timeout=300)
+        self.assertEqual(run.returncode, 5, errors)
+        self.assertRegex(
+            errors, r"fusor launch: rank [01] ended with exit code 5\n")
+        run = self.launch("--nnodes", 2, "--node-rank", 2, "--", "train")
+        _, errors = run.communicate(timeout=300)
+        self.assertEqual(run.returncode, 2, errors)
+        self.assertIn("--node-rank: expected a number below 2, got 2", errors)
 
     def test_mpirun_hands_on_the_exit_code(self):
         done = self.mpirun(2, "--resume", self.root / "nowhere")
