@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 
@@ -94,6 +95,40 @@ std::string TemporaryName(const std::string& path) {
   return fmt::format("{}.tmp-{}-{}", path, getpid(), counter++);
 }
 
+// A device, a pipe: nothing that a rename may put a file in the place of.
+bool IsStream(const std::string& path) {
+  struct stat status = {};
+  return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) &&
+         !S_ISDIR(status.st_mode);
+}
+
+void WriteStream(const std::string& path,
+                 std::span<const std::string_view> pieces, ErrorCode code) {
+  FileDescriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  const bool written =
+      file.get() >= 0 &&
+      std::all_of(pieces.begin(), pieces.end(), [&](std::string_view piece) {
+        return WriteAll(file.get(), piece);
+      });
+  if (!written || !file.Close()) {
+    Throw(code, "write", path, std::strerror(errno));
+  }
+}
+
+// The file that a name means: links stay, what they lead to is written.
+std::string FollowLinks(const std::string& path, ErrorCode code) {
+  constexpr int kMaxLinks = 40;  // as many as the system follows
+  std::string name = path;
+  for (int links = 0; links <= kMaxLinks; ++links) {
+    char to[PATH_MAX];
+    const ssize_t size = readlink(name.c_str(), to, sizeof(to));
+    if (size < 0) return name;  // no link, or nothing there yet
+    const std::string next(to, static_cast<size_t>(size));
+    name = next.starts_with('/') ? next : FolderOf(name) + "/" + next;
+  }
+  Throw(code, "write", path, std::strerror(ELOOP));
+}
+
 // Throws where `path` is a folder: renaming would fail at the very end.
 int CreateTemporary(const std::string& temporary, const std::string& path,
                     ErrorCode code) {
@@ -107,8 +142,10 @@ int CreateTemporary(const std::string& temporary, const std::string& path,
   return fd;
 }
 
-void Write(const std::string& path, std::span<const std::string_view> pieces,
+void Write(const std::string& name, std::span<const std::string_view> pieces,
            bool durable, ErrorCode code) {
+  if (IsStream(name)) return WriteStream(name, pieces, code);
+  const std::string path = FollowLinks(name, code);
   const std::string temporary = TemporaryName(path);
   FileDescriptor file(CreateTemporary(temporary, path, code));
   const bool written = std::all_of(
@@ -130,7 +167,12 @@ void WriteFileAtomically(const std::string& path, std::string_view bytes,
   Write(path, std::span(&bytes, 1), /*durable=*/false, code);
 }
 
-void CheckWritable(const std::string& path, ErrorCode code) {
+void CheckWritable(const std::string& name, ErrorCode code) {
+  if (IsStream(name)) {
+    if (access(name.c_str(), W_OK) == 0) return;
+    Throw(code, "write", name, std::strerror(errno));
+  }
+  const std::string path = FollowLinks(name, code);
   const std::string temporary = TemporaryName(path);
   const FileDescriptor file(CreateTemporary(temporary, path, code));
   unlink(temporary.c_str());

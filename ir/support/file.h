@@ -17,7 +17,8 @@ void ReadFile(const std::string& path, ErrorCode code,
 
 // Writes a file under a temporary name beside `path` and renames it, so that
 // nobody ever sees a part of it. Throws `code` with the system's reason and
-// leaves nothing behind. Does not wait for the disk.
+// leaves nothing behind. Does not wait for the disk. A link stays, and what it
+// leads to is written; a device or a pipe is written into as it is.
 void WriteFileAtomically(const std::string& path, std::string_view bytes,
                          ErrorCode code);
 

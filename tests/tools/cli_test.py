@@ -441,8 +441,27 @@ class FilesTest(CliTest):
 
     def test_full_disks_are_noticed(self):
         with open("/dev/full", "w") as full:
+            for args in ["doctor"], ["--version"], ["train", "--help"]:
+                self.fails(USAGE, ["cannot write to stdout", "No space left"],
+                           *args, stdout=full)
             self.fails(USAGE, ["cannot write to stdout", "No space left"],
-                       "doctor", stdout=full)
+                       "dump", "--arch", "resnet50", "-b", "1", "--emit",
+                       "graph", stdout=full)
+        link = self.folder / "full"
+        link.symlink_to("/dev/full")
+        self.fails(USAGE, [f"cannot write {link}: No space left"], "scale",
+                   "--json", link)
+
+    def test_a_closed_stdout_becomes_no_other_file(self):
+        log = self.folder / "log"
+        result = self.call(*TINY, "--iterations", "2", "--log-jsonl", log,
+                           preexec_fn=lambda: os.close(1))
+        self.assertEqual(result.returncode, USAGE)
+        self.assertEqual(result.stderr, "fusor: cannot write to stdout: Bad "
+                                        "file descriptor\n")
+        self.assertEqual(
+            [json.loads(line)["type"] for line in log.read_text().splitlines()],
+            ["start", "step", "step", "end"])
 
 
 class SignalsTest(CliTest):

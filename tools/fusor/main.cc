@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
@@ -49,11 +51,26 @@ std::string Help(const CLI::App& app) {
 int Fail(std::string_view message, ErrorCode code) {
   // So that in a log of both the line stands after what came before it.
   std::fflush(stdout);
-  fmt::print(stderr, FUSOR_PROGRAM ": {}\n", OneLine(message));
+  const std::string line =
+      fmt::format(FUSOR_PROGRAM ": {}\n", OneLine(message));
+  std::fputs(line.c_str(), stderr);  // which may be closed
   return static_cast<int>(code);
 }
 
+// The reason why a result did not get out.
+int FailOnStdout() {
+  return Fail(fmt::format("cannot write to stdout: {}", std::strerror(errno)),
+              ErrorCode::kUsage);
+}
+
+int Print(const std::string& text) {
+  const bool printed = std::fputs(text.c_str(), stdout) >= 0;
+  return printed && std::fflush(stdout) == 0 ? 0 : FailOnStdout();
+}
+
 int Fail(const std::exception& error) {
+  // Printing into it throws what has no name of the file.
+  if (std::ferror(stdout) != 0) return FailOnStdout();
   if (const auto* known = dynamic_cast<const Error*>(&error)) {
     return Fail(known->what(), known->code());
   }
@@ -93,7 +110,18 @@ void AddCommands(CLI::App& app, Run* run) {
   AddDoctor(app, run);
 }
 
+// A stream that was closed must not become the next file that is opened: what
+// is printed would stand in a checkpoint. Printing to stdout fails as before.
+void KeepStandardStreams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) != -1) continue;
+    // Takes the lowest number that is free.
+    open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
 int Main(std::vector<std::string> args) {
+  KeepStandardStreams();
   CLI::App app(
       "fusor compiles a whole training step - forward, loss, backward, "
       "optimizer - as one graph and runs it.",
@@ -105,11 +133,9 @@ int Main(std::vector<std::string> args) {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
     CheckNoEmptyValue(app);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", Help(app));
-    return 0;
+    return Print(Help(app));
   } catch (const CLI::CallForVersion&) {
-    fmt::print("{}\n", FUSOR_VERSION);
-    return 0;
+    return Print(FUSOR_VERSION "\n");
   } catch (const CLI::ParseError& e) {
     return Fail(DescribeUsageError(app, e) + FlagsVariableNote(),
                 ErrorCode::kUsage);
@@ -125,8 +151,7 @@ int Main(std::vector<std::string> args) {
     return Fail(e);
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    return Fail(fmt::format("cannot write to stdout: {}", std::strerror(errno)),
-                ErrorCode::kUsage);
+    return FailOnStdout();
   }
   return StopSignal() == 0 ? 0 : 128 + StopSignal();
 }

@@ -1,8 +1,10 @@
 #include "ir/support/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -72,6 +74,52 @@ TEST_F(FileTest, DurableWritesJoinTheirPieces) {
   EXPECT_THAT(
       [&] { WriteFileDurably(Path("no/x"), pieces, ErrorCode::kCheckpoint); },
       ThrowsMessage<Error>(HasSubstr("No such file")));
+}
+
+TEST_F(FileTest, LinksStayAndLeadToWhatIsWritten) {
+  std::filesystem::create_directory(Path("there"));
+  std::filesystem::create_symlink("there/file", Path("link"));
+  std::filesystem::create_symlink(Path("link"), Path("second"));
+  for (const char* text : {"new", "old file replaced"}) {
+    CheckWritable(Path("second"), ErrorCode::kUsage);
+    WriteFileAtomically(Path("second"), text, ErrorCode::kUsage);
+    EXPECT_EQ(Read(Path("there/file")), text);
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(Path("link")));
+  EXPECT_TRUE(std::filesystem::is_symlink(Path("second")));
+
+  std::filesystem::create_symlink("loop", Path("loop"));
+  EXPECT_THAT([&] { WriteFileAtomically(Path("loop"), "", ErrorCode::kUsage); },
+              ThrowsMessage<Error>(AllOf(HasSubstr(Path("loop")),
+                                         HasSubstr("Too many levels"))));
+}
+
+// By a link, for root may rename over /dev/null itself.
+TEST_F(FileTest, DevicesAndPipesAreWrittenIntoAndStay) {
+  std::filesystem::create_symlink("/dev/null", Path("null"));
+  CheckWritable(Path("null"), ErrorCode::kUsage);
+  WriteFileAtomically(Path("null"), "text", ErrorCode::kUsage);
+  EXPECT_TRUE(std::filesystem::is_character_file(Path("null")));
+  std::filesystem::remove(Path("null"));
+
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  const int reader = open(Path("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  CheckWritable(Path("pipe"), ErrorCode::kUsage);
+  WriteFileAtomically(Path("pipe"), "text", ErrorCode::kUsage);
+  char bytes[8] = {};
+  EXPECT_EQ(read(reader, bytes, sizeof(bytes)), 4);
+  EXPECT_STREQ(bytes, "text");
+  close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(Path("pipe")));
+  EXPECT_EQ(Entries(), 1);
+}
+
+TEST_F(FileTest, AFullDeviceIsAnError) {
+  std::filesystem::create_symlink("/dev/full", Path("full"));
+  EXPECT_THAT(
+      [&] { WriteFileAtomically(Path("full"), "text", ErrorCode::kUsage); },
+      ThrowsMessage<Error>(
+          AllOf(HasSubstr(Path("full")), HasSubstr("No space left"))));
 }
 
 TEST_F(FileTest, FailedWriteLeavesNothingBehind) {
