@@ -17,9 +17,8 @@ using WorkspaceBytes = std::function<int64_t(const ir::Node&)>;
 // that the state can be updated in place. Several orders are raced - the
 // graph's own, depth first, and greedily least memory first from either end, as
 // in PyTorch Inductor's memory.py, the forward one with workspaces in mind and
-// without - and
-// the one with the smallest PeakLiveBytes is kept; the graph's own order wins
-// ties. Deterministic.
+// without - and the one with the smallest PeakLiveBytes is kept; the graph's
+// own order wins ties. Deterministic.
 //
 // A graph with collectives keeps its own order, but for what needs their
 // results: that comes last, what waits for the first collective first.

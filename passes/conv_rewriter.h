@@ -50,10 +50,10 @@ class ConvRewriter {
                    NormLowering level);
   bool wanted() const { return wanted_; }  // the last that was asked for
 
-  // Counts chosen_forms: the convolutions that choices have named so. Says what
-  // became of a place after all that was asked for it since the last
+  // Says what became of a place after all that was asked for it since the last
   // time; of accepted ones `reason`. Kernels move `saved_bytes` less for it.
-  // `place`: of ConvRewrite, where that is not the subject.
+  // `place`: of ConvRewrite, where that is not the subject. Counts
+  // chosen_forms: convolutions that choices have named so.
   void Record(Places& places, const ir::Value& subject, bool accepted,
               std::string reason, int64_t saved_bytes,
               const ir::Value* place = nullptr);

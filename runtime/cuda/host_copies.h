@@ -21,10 +21,6 @@ namespace fusor::cuda {
 // waits only for a slot whose last copy is not over.
 class HostCopies {
  public:
-  // What the slots take of device memory, at most.
-  static constexpr size_t kDeviceBytes =
-      (2 * (size_t{64} << 20)) + (32 * (size_t{64} << 10));
-
   // The context must outlive it.
   explicit HostCopies(const Context& context);
   ~HostCopies();
