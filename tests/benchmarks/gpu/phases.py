@@ -65,13 +65,20 @@ class Plan:
         self.made = 0
 
     def all(self):
-        first, rest = self.isolated()
+        isolated, steps = self.isolated(), self.first_step()
         speed, classes = self.speed(), self.classes()
-        units = [*self.smoke(), *first, *speed["headline"], *classes[:1],
-                 *self.first_step(), *rest, *self.same_bits(), *self.tests(),
-                 *speed["rounds"], *speed["variants"], *self.sanitizer(),
-                 *self.curves(), *classes[1:], *self.memory(), *speed["grid"],
-                 *self.limits()]
+        curves = self.curves()
+        top = self.scale.dtypes[0]
+        units = [*self.smoke(), *isolated[:1], *speed["headline"],
+                 *speed["variants"], *classes[:1],
+                 *(u for u in [*steps, *isolated] if u.name.endswith(top)),
+                 *self.tests(), *self.same_bits(), *speed["tuned"],
+                 *speed["rounds"], *curves[top], *self.memory()[:1],
+                 *isolated, *steps, *self.sanitizer(),
+                 *(u for dtype in curves for u in curves[dtype]), *classes,
+                 *self.memory(), *speed["grid"], *self.limits()]
+        # Each where it stands first.
+        units = list({unit.name: unit for unit in units}.values())
         if self.on_gpu:
             return units
         # A rehearsal may share its cores with anything.
@@ -138,8 +145,7 @@ class Plan:
                 for dtype in self.scale.dtypes]
 
     def isolated(self):
-        """Every kernel and library call against the interpreter: the units of
-        the first model in the first dtype, and the others."""
+        """Every kernel and library call against the interpreter."""
         units = []
         for arch, batch, size in self.scale.isolated:
             for dtype in self.scale.dtypes:
@@ -147,9 +153,9 @@ class Plan:
                     def act(job, case=(arch, batch, size, dtype, more)):
                         return self.isolate(job, *case)
                     name = " ".join([arch, dtype, *more])
-                    units.append(Unit(f"isolate/{name}", "isolate", 40, act,
+                    units.append(Unit(f"isolate/{name}", "isolate", 30, act,
                                       ("backend",), most=300))
-        return units[:1], units[1:]
+        return units
 
     def isolate(self, job, arch, batch, size, dtype, more):
         report = self.run_fusor(
@@ -261,8 +267,8 @@ class Plan:
                 for tool in SANITIZERS]
 
     def curves(self):
-        """Short runs of both, a seed a unit; the last unit compares them."""
-        dtypes = self.scale.dtypes
+        """{dtype: units}: short runs of both, a seed a unit; the last one
+        compares them."""
 
         def torch_run(job, dtype, seed):
             return self.run_python(
@@ -299,21 +305,21 @@ class Plan:
                              summary)
             return summary
 
-        units = []
-        for dtype in dtypes:
-            units += [Unit(f"curves/{dtype} fusor {seed}", "curves", 15,
-                           lambda job, d=dtype, s=seed: fusor_run(job, d, s),
-                           ("backend",)) for seed in range(FUSOR_SEEDS)]
-            units += [Unit(f"curves/{dtype} torch {seed}", "curves", 25,
-                           lambda job, d=dtype, s=seed: torch_run(job, d, s),
-                           ("torchvision",)) for seed in range(TORCH_SEEDS)]
-            units.append(Unit(f"curves/{dtype} compared", "curves", 0,
-                              lambda job, d=dtype: compare(job, d)))
-        return units
+        return {dtype: [
+            *(Unit(f"curves/{dtype} fusor {seed}", "curves", 15,
+                   lambda job, d=dtype, s=seed: fusor_run(job, d, s),
+                   ("backend",)) for seed in range(FUSOR_SEEDS)),
+            *(Unit(f"curves/{dtype} torch {seed}", "curves", 20,
+                   lambda job, d=dtype, s=seed: torch_run(job, d, s),
+                   ("torchvision",)) for seed in range(TORCH_SEEDS)),
+            Unit(f"curves/{dtype} compared", "curves", 0,
+                 lambda job, d=dtype: compare(job, d))]
+                for dtype in self.scale.dtypes}
 
     # --- speed --------------------------------------------------------------
 
-    def bench(self, name, batch, dtype, flags=(), needs=(), arch=None):
+    def bench(self, name, batch, dtype, flags=(), needs=(), arch=None,
+              seconds=30):
         """A unit's measurement of fusor."""
         def act(job):
             report = self.run_fusor(
@@ -324,7 +330,7 @@ class Plan:
             return self.speed_data(report, (
                 "bytes_moved", "kernels", "library_calls", "compile_seconds",
                 "planned_peak_bytes", "choices"))
-        return name, ("backend", *needs), 40, act
+        return name, ("backend", *needs), seconds, act
 
     def torch(self, variant, batch, dtype, arch=None):
         def act(job):
@@ -336,8 +342,8 @@ class Plan:
                 "--iterations", self.scale.iterations)
             return self.speed_data(report)
         needs = ("torchvision", *(["gpu"] if "graph" in variant else []))
-        seconds = {"eager": 45, "graph": 45, "max-autotune": 400}
-        return f"torch {variant}", needs, seconds.get(variant, 90), act
+        seconds = {"eager": 35, "graph": 35, "max-autotune": 400}
+        return f"torch {variant}", needs, seconds.get(variant, 80), act
 
     def jax(self, batch, dtype):
         def act(job):
@@ -347,7 +353,7 @@ class Plan:
                 self.scale.classes, "--warmup", self.scale.warmup,
                 "--iterations", self.scale.iterations)
             return self.speed_data(report)
-        return "jax", ("jax",), 100, act
+        return "jax", ("jax",), 90, act
 
     @staticmethod
     def speed_data(report, more=()):
@@ -360,9 +366,9 @@ class Plan:
         return data
 
     def speed(self):
-        """{"headline", "rounds", "variants", "grid"}: units that measure one
-        program once. Each round runs all programs of a cell, in an order that
-        rotates, so that a slow spell hits all alike."""
+        """{"headline", "rounds", "variants", "tuned", "grid"}: units that
+        measure one program once. Each round runs all programs of a cell, in an
+        order that rotates, so that a slow spell hits all alike."""
         s = self.scale
         top, dtype = s.batches[0], s.dtypes[0]
         peers = ["graph", "compile-graph", "eager", "compile"]
@@ -394,7 +400,7 @@ class Plan:
                 if (batch, other) != (top, dtype):
                     grid += cell(batch, other, range(1), fewer=True)
         for other in s.dtypes[1:]:
-            grid += variants(other)
+            grid += [*variants(other), *self.tuned(other)]
         if s.vgg_batch:
             grid += cell(s.vgg_batch, dtype, range(1), "vgg16", fewer=True)
         if self.args.max_autotune:
@@ -402,27 +408,36 @@ class Plan:
                 s.arch, top, dtype, 0, self.torch("max-autotune", top, dtype)))
         return {"headline": cell(top, dtype, range(1)),
                 "rounds": cell(top, dtype, range(1, s.rounds)),
-                "variants": variants(dtype), "grid": grid}
+                "variants": variants(dtype), "tuned": self.tuned(dtype),
+                "grid": grid}
 
     def extra_variants(self, dtype):
-        """[(name, flags, needs)] of what this fusor can choose: each lowering
-        of batch normalisation, and tuned choices. cuDNN computes parts of it
-        with convolutions in fp16 alone, other libraries not at all."""
+        """[(name, flags, needs)]: each lowering of batch normalisation. cuDNN
+        computes parts of it with convolutions in fp16 alone, other libraries not
+        at all."""
         own = ("separate", "kernels")
-        found = [(f"bn-lowering={name}", ["--bn-lowering", name],
-                  [] if name in own else ["gpu"])
-                 for name in self.args.lowerings
-                 if name in own or dtype == "fp16" or not self.on_gpu]
-        if self.on_gpu and self.args.can_tune:
-            found.append(("tuned", ["--tune", "--choices",
-                                    self.scratch / "choices"], ["gpu"]))
-        return found
+        return [(f"bn-lowering={name}", ["--bn-lowering", name],
+                 [] if name in own else ["gpu"])
+                for name in self.args.lowerings
+                if name in own or dtype == "fp16" or not self.on_gpu]
+
+    def tuned(self, dtype):
+        """The tuner measures some thousand candidates in fp16, each for some
+        hundredths of a second."""
+        if not (self.on_gpu and self.args.can_tune):
+            return []
+        s = self.scale
+        choices = self.scratch / f"choices-{dtype}"
+        program = self.bench("fusor tuned", s.batches[0], dtype,
+                             ["--tune", "--choices", choices], ["gpu"],
+                             seconds=300)
+        return [self.speed_unit(s.arch, s.batches[0], dtype, 0, program)]
 
     @staticmethod
     def speed_unit(arch, batch, dtype, round_, program):
         name, needs, seconds, act = program
         return Unit(f"speed/{arch} {dtype} {batch}/{name}/{round_}", "speed",
-                    seconds, act, needs, most=max(240, 1.3 * seconds))
+                    seconds, act, needs, most=max(240, 1.7 * seconds))
 
     def classes(self):
         """Where the time goes, by class of kernel, and the roofline."""
@@ -432,7 +447,7 @@ class Plan:
             return {"target": report["target"], "total": report["total"],
                     "op_classes": report["op_classes"]}
         return [Unit(f"classes/{self.scale.arch} {dtype} {batch}", "classes",
-                     30, lambda job, d=dtype, b=batch: act(job, d, b),
+                     25, lambda job, d=dtype, b=batch: act(job, d, b),
                      ("backend",))
                 for dtype in self.scale.dtypes for batch in self.scale.batches]
 

@@ -109,7 +109,8 @@ def main():
     begin = time.monotonic()
     args = parse_arguments()
     look_around(args)
-    deadline = begin + args.limit - units.RESERVE_SECONDS
+    whole = args.limit - units.RESERVE_SECONDS
+    deadline = begin + whole
     here = machine.describe(args.fusor, args.backend)
     try:
         state = units.load_state(args.state or args.out / "state.json",
@@ -136,13 +137,14 @@ def main():
     def keep(pending=None):
         call["seconds"] = time.monotonic() - begin
         waiting = (pending if pending is not None else
-                   {u.name for u in chosen} - set(state["units"]))
+                   {u.name for u in chosen if not units.is_done(
+                      state["units"].get(u.name), whole)})
         save(args, state, here, chosen, waiting)
 
     here_and_state = {**here, "state": state}
     pending = units.run_units(chosen, state, here_and_state,
                               units.Log(args.out / "log.txt"), deadline, keep,
-                              lambda line: print(line, flush=True))
+                              lambda line: print(line, flush=True), whole)
     keep(pending)
     failed = [u.name for u in chosen
               if state["units"].get(u.name, {}).get("status") == units.FAILED]

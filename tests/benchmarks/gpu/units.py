@@ -11,6 +11,8 @@ import time
 import typing
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
+# Of a call's time. A unit that had so much of it and was cut off does not fit.
+WHOLE_CALL = 0.9
 # What a call keeps for writing its results.
 RESERVE_SECONDS = 5
 LOG_BYTES = 2 << 20
@@ -120,13 +122,16 @@ def write_text(path, text):
     part.replace(path)
 
 
-def run_units(units, state, machine, log, deadline, save, progress=print):
+def run_units(units, state, machine, log, deadline, save, progress=print,
+              whole=None):
     """Runs the units that have no record in state["units"], in their order, as
-    long as there is time, and records them; `save()` after each. Returns the
-    names of those that are still to be run."""
+    long as there is time, and records them; `save()` after each. `whole`: how
+    many seconds of a call a unit can have at the most (what is left of this
+    one). Returns the names of those that are still to be run."""
     pending, ran = [], False
+    whole = whole or deadline - time.monotonic()
     for unit in units:
-        if unit.name in state["units"]:
+        if is_done(state["units"].get(unit.name), whole):
             continue
         missing = [n for n in unit.needs if machine["has"].get(n) is not True]
         if missing:
@@ -137,7 +142,7 @@ def run_units(units, state, machine, log, deadline, save, progress=print):
             if left <= 0 or (ran and left < unit.seconds):
                 pending.append(unit.name)
                 continue
-            record = run_unit(unit, machine, log, deadline, first=not ran)
+            record = run_unit(unit, machine, log, deadline, whole)
             ran = True
             if record is None:
                 progress(f"cut off    {unit.name}: goes on in the next call")
@@ -152,9 +157,14 @@ def run_units(units, state, machine, log, deadline, save, progress=print):
     return pending
 
 
-def run_unit(unit, machine, log, deadline, first):
-    """The unit's record; None if the end of the call cut it off, which does not
-    count as a failure unless it had the whole call."""
+def is_done(record, whole):
+    """Unless it did not fit into a call that was shorter than this one."""
+    return record is not None and not record.get("did_not_fit", whole) < whole
+
+
+def run_unit(unit, machine, log, deadline, whole):
+    """The unit's record; None if the end of the call cut it off, unless it had
+    the whole of it."""
     log.add(f"== {unit.name}")
     begin = time.monotonic()
     job = Job(machine, log, deadline, unit)
@@ -168,10 +178,14 @@ def run_unit(unit, machine, log, deadline, first):
         if len(error.args) > 1:
             record["data"] = error.args[1]
     except OutOfTime as error:
-        if not (error.own or first):
+        had = time.monotonic() - begin
+        if error.own:
+            record = {"status": FAILED, "why": str(error)}
+        elif had < WHOLE_CALL * whole:
             return None
-        record = {"status": FAILED, "why": str(error) if error.own else
-                  "does not fit into a call of this length"}
+        else:
+            record = {"status": NOT_RUN, "did_not_fit": whole, "why":
+                      f"does not fit into a call: cut off after {had:.0f} s"}
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         record = {"status": FAILED, "why": f"{type(error).__name__}: {error}"}
     record["seconds"] = round(time.monotonic() - begin, 1)

@@ -31,13 +31,14 @@ class UnitsTest(unittest.TestCase):
         self.saves = 0
         self.has = {"gpu": "no GPU", "torch": True}
 
-    def run_units(self, *some, seconds=60):
+    def run_units(self, *some, seconds=60, whole=None):
         def count():
             self.saves += 1
         with contextlib.closing(units.Log(self.folder / "log.txt")) as log:
             return units.run_units(
                 some, self.state, {"has": self.has}, log,
-                time.monotonic() + seconds, count, lambda line: None)
+                time.monotonic() + seconds, count, lambda line: None,
+                whole or seconds)
 
     def status(self, name):
         return self.state["units"][name]["status"]
@@ -87,17 +88,33 @@ class UnitsTest(unittest.TestCase):
 
     def test_the_end_of_a_call_is_no_failure(self):
         begin = time.monotonic()
-        pending = self.run_units(self.unit("first", lambda job: {}),
+        pending = self.run_units(self.unit("first", sleeping(0.5)),
                                  self.unit("slow", sleeping(60)), seconds=1)
         self.assertEqual(pending, ["slow"])
         self.assertNotIn("slow", self.state["units"])
         self.assertLess(time.monotonic() - begin, 30)
 
-    def test_a_unit_that_no_call_is_long_enough_for_fails(self):
-        self.assertEqual(
-            self.run_units(self.unit("slow", sleeping(60)), seconds=1), [])
+    def test_a_unit_that_no_call_is_long_enough_for_waits_for_a_longer_one(self):
+        def run(seconds, action):
+            pending = self.run_units(self.unit("slow", action),
+                                     self.unit("b", lambda job: {}),
+                                     seconds=seconds)
+            return pending, self.state["units"]["slow"]["status"]
+        self.assertEqual(run(1, sleeping(60)), (["b"], "not run"))
         self.assertEqual(self.state["units"]["slow"]["why"],
-                         "does not fit into a call of this length")
+                         "does not fit into a call: cut off after 1 s")
+        # It is in nobody's way, and has its time in a longer call.
+        self.assertEqual(run(1, lambda job: {}), ([], "not run"))
+        self.assertEqual(run(60, lambda job: {}), ([], "passed"))
+
+    def test_a_unit_that_had_a_part_of_its_call_has_a_whole_one(self):
+        def run(seconds):
+            return self.run_units(self.unit("slow", sleeping(60)),
+                                  seconds=seconds, whole=2)
+        self.assertEqual(run(0.5), ["slow"])
+        self.assertNotIn("slow", self.state["units"])
+        self.assertEqual(run(2), [])
+        self.assertEqual(self.status("slow"), "not run")
 
     def test_a_unit_that_takes_too_long_fails(self):
         self.run_units(self.unit("a", lambda job: {}),
