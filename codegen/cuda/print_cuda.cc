@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "codegen/block_shape.h"
 #include "codegen/cuda/cuda_prelude.h"
 #include "codegen/cuda/cuda_scalar.h"
 #include "ir/support/error.h"
@@ -19,10 +20,11 @@ namespace {
 using ir::DType;
 
 // To be raised whenever the same kernel IR gives other text after the prelude.
-constexpr int kRevision = 1;
+constexpr int kRevision = 2;
 
 constexpr int kWarp = 32;
-// Loads of so many turns of a loop may be under way at once.
+// Loads of so many turns of a loop may be under way at once: what memory
+// delivers is what threads have asked for by the time that it takes to answer.
 constexpr int kUnroll = 4;
 
 template <typename Visit>
@@ -244,26 +246,94 @@ class PhasePrinter {
           inner.kind != StmtKind::kLoop && inner.kind != StmtKind::kStore;
     });
     if (overlaps) Line("#pragma unroll {}", kUnroll);
-    if (axis.vector) {
+    const Stmt* ahead = overlaps ? nullptr : LoadAhead(stmt);
+    const int64_t turns = LargestDivisor(axis.extent, kUnroll);
+    if (ahead != nullptr && turns > 1) {
+      PrintAhead(stmt, *ahead, static_cast<int>(turns));
+    } else if (axis.vector) {
       Line("for ({} g{} = 0; g{} < {}; g{} += {}) {{", int_, stmt.axis,
            stmt.axis, axis.extent, stmt.axis, kernel_.lanes);
       ++depth_;
       Line("const {} a{} = g{} + x * {};", int_, stmt.axis, stmt.axis, width_);
       OpenVectorAxis(stmt.axis);
+      LoopBody(stmt.body);
+      vector_axis_ = -1;
+      masked_ = partly_ = false;
     } else {
       Line("for ({} a{} = 0; a{} < {}; ++a{}) {{", int_, stmt.axis, stmt.axis,
            axis.extent, stmt.axis);
       ++depth_;
+      LoopBody(stmt.body);
     }
     all_read_ = false;
-    Body(stmt.body);
-    if (axis.vector) {
-      vector_axis_ = -1;
-      masked_ = partly_ = false;
-    }
+  }
+
+  void LoopBody(const std::vector<Stmt>& body) {
+    all_read_ = false;
+    Body(body);
     --depth_;
     Line("}}");
+  }
+
+  // --- Loops that store ------------------------------------------------------
+  //
+  // A compiler cannot know that what is stored is not what the next turn loads,
+  // so that a thread would wait for memory in each turn. But operands may
+  // always be loaded earlier, even one that a result lies over: what is wanted
+  // is what it held before.
+
+  // The only load of a loop in which a thread has nothing else to wait for;
+  // null where there is none. Of two loads a turn enough is under way.
+  const Stmt* LoadAhead(const Stmt& loop) const {
+    const Stmt* found = nullptr;
+    for (const Stmt& stmt : loop.body) {
+      if (stmt.kind == StmtKind::kLoop || stmt.kind == StmtKind::kReduceLanes ||
+          stmt.kind == StmtKind::kReduceBlock) {
+        return nullptr;
+      }
+      if (stmt.kind != StmtKind::kLoad) continue;
+      if (found != nullptr) return nullptr;
+      found = &stmt;
+    }
+    if (found == nullptr || kernel_.axes[loop.axis].vector) return nullptr;
+    const KernelBuffer& buffer = kernel_.buffers[found->buffer];
+    const bool plain = !buffer.written && LaneStride(found->index) == 1 &&
+                       ArithOf(Info(found->dst).dtype) == ArithOf(buffer.dtype);
+    return plain ? found : nullptr;
+  }
+
+  void OpenTurns(int axis, int turns) {
+    Line("#pragma unroll");
+    Line("for (int u = 0; u < {}; ++u) {{", turns);
+    ++depth_;
+    Line("const {} a{} = g{} + u;", int_, axis, axis);
+  }
+
+  void PrintAhead(const Stmt& loop, const Stmt& load, int turns) {
+    Line("for ({} g{} = 0; g{} < {}; g{} += {}) {{", int_, loop.axis, loop.axis,
+         kernel_.axes[loop.axis].extent, loop.axis, turns);
+    ++depth_;
     all_read_ = false;
+    Line("{} ahead[{}][{}];", CudaType(ArithOf(Info(load.dst).dtype)), turns,
+         width_);
+    OpenTurns(loop.axis, turns);
+    LoadInto(load, "ahead[u]");
+    --depth_;
+    Line("}}");
+    OpenTurns(loop.axis, turns);
+    for (const Stmt& stmt : loop.body) {
+      if (&stmt == &load) {
+        OpenLanes();
+        Line("r{}[l] = ahead[u][l];", load.dst);
+      } else {
+        Print(stmt);
+      }
+    }
+    CloseLanes();
+    for (int braces = 0; braces < 2; ++braces) {
+      --depth_;
+      Line("}}");
+    }
   }
 
   // --- Registers -------------------------------------------------------------

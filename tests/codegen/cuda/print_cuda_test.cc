@@ -156,6 +156,63 @@ TEST(PrintCuda, ContractionIsInTheTextAndNotInOptions) {
   EXPECT_THAT(exact, HasSubstr("r2[l] = ExactAdd(r2[l], r1);"));
 }
 
+// y = x * x of `turns` times 256 elements, and of w = x where there is one.
+Kernel SquareInTurns(int64_t turns, bool second) {
+  Kernel k;
+  k.name = "square";
+  k.lanes = 256;
+  k.width = 8;
+  k.buffers = {{"x", DType::kF16, turns * 256},
+               {"y", DType::kF16, turns * 256, true}};
+  k.axes = {{"i", 256, true}, {"turn", turns}};
+  k.registers = {{DType::kF16, true}, {DType::kF16, true}, {DType::kF16, true}};
+  const Index all{0, {{0, 1}, {1, 256}}};
+  std::vector<Stmt> body{Load(0, 0, all), Compute(ScalarOp::kMul, 1, {0, 0}),
+                         Store(1, all, 1)};
+  if (second) {
+    k.buffers.push_back({"w", DType::kF16, turns * 256});
+    body.insert(body.begin(), Load(2, 2, all));
+    body[2].src[1] = 2;
+  }
+  k.phases.push_back({{0}, {Loop(1, std::move(body))}});
+  Verify(k);
+  return k;
+}
+
+// Four loads are under way before anything is stored.
+TEST(PrintCuda, LoopsThatStoreLoadSeveralTurnsAhead) {
+  EXPECT_THAT(Functions(SquareInTurns(8, false)), HasSubstr(R"(
+  for (int g1 = 0; g1 < 8; g1 += 4) {
+    float ahead[4][8];
+    #pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const int a1 = g1 + u;
+      Load<F16, 8>(ahead[u], b0 + (a0 + a1 * 256));
+    }
+    #pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const int a1 = g1 + u;
+      #pragma unroll
+      for (int l = 0; l < 8; ++l) {
+        r0[l] = ahead[u][l];
+        r1[l] = Mul(r0[l], r0[l]);
+      }
+      Store<F16, 8>(b1 + (a0 + a1 * 256), r1);
+    }
+  }
+)"));
+  EXPECT_THAT(Functions(SquareInTurns(9, false)), HasSubstr("g1 += 3"));
+  EXPECT_THAT(Functions(SquareInTurns(7, false)), HasSubstr("++a1"));
+  EXPECT_THAT(Functions(SquareInTurns(8, true)), HasSubstr("++a1"));
+}
+
+// What another turn may have stored is loaded where it stands.
+TEST(PrintCuda, NothingThatIsWrittenIsLoadedAhead) {
+  Kernel kernel = SquareInTurns(8, false);
+  kernel.buffers[0].written = true;
+  EXPECT_THAT(Functions(kernel), HasSubstr("++a1"));
+}
+
 // Every thread of a row reads s[0]; the one that stores may write over it.
 TEST(PrintCuda, OneThreadStoresBehindABarrier) {
   Kernel k;
