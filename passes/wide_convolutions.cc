@@ -240,8 +240,12 @@ WideRule ModelledRule(const PassContext& context) {
   const PrecisionOptions& options = context.options().precision;
   WideRule rule;
   rule.times = [&context, dtype = options.dtype](const Node& node) {
-    return PrecisionTimes{ModelledNs(node, DType::kF32, context),
-                          ModelledNs(node, dtype, context)};
+    const double narrow = ModelledNs(node, dtype, context);
+    // Tensor cores have no Winograd to make up for half their speed.
+    if (narrow > 0 && context.target().target().simt) {
+      return PrecisionTimes{0, narrow};
+    }
+    return PrecisionTimes{ModelledNs(node, DType::kF32, context), narrow};
   };
   for (const auto& [key, dtype] : context.options().choices.precisions) {
     if (key.second == options.dtype) {

@@ -88,6 +88,47 @@ TEST_F(WideConvolutionsTest, GivenProblemsAreNotWeighed) {
   EXPECT_THAT(Run(), ElementsAre(kC));
 }
 
+// A library that has convolutions of some dtypes, and notes what it is asked.
+class NotingLibrary final : public ir::TargetQueries {
+ public:
+  NotingLibrary(const std::string& target, std::set<ir::DType> has)
+      : library_(ir::FindTarget(target)), has_(std::move(has)) {}
+  const ir::Target& target() const override { return library_.target(); }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    const ir::DType dtype = node.input(0)->type().dtype;
+    asked.insert(dtype);
+    return has_.contains(dtype) ? library_.Candidates(node)
+                                : std::vector<ir::LibraryCandidate>();
+  }
+  mutable std::set<ir::DType> asked;
+
+ private:
+  test::ModelledLibrary library_;
+  const std::set<ir::DType> has_;
+};
+
+std::set<std::string> WideWith(const NotingLibrary& library) {
+  PassOptions options;
+  options.precision.dtype = ir::DType::kF16;
+  PassContext context(library, options);
+  return FasterInF32(*test::ParseOrDie(R"(graph g {
+      %x = data : f32[64,64,56,56]
+      %w = weight : f32[64,64,3,3]
+      %y = conv2d(%x, %w) {pad=[1,1]} : f32[64,64,56,56]
+      return %y as "y"
+    })"),
+                     ModelledRule(context));
+}
+
+TEST(WideConvolutionsOnGpus, AreThoseThatTheLibraryLacksIn16Bit) {
+  const NotingLibrary both("nvidia-h200", {ir::DType::kF16, ir::DType::kF32});
+  EXPECT_THAT(WideWith(both), IsEmpty());
+  EXPECT_THAT(both.asked, ElementsAre(ir::DType::kF16));
+  const NotingLibrary wide("nvidia-h200", {ir::DType::kF32});
+  EXPECT_EQ(WideWith(wide).size(), 1u);
+}
+
 // --- The built-in rule on models; golden. ------------------------------------
 
 // Locations of convolutions that stay in f32, and how many of each.
