@@ -108,8 +108,11 @@ class Plan:
 
     def run_python(self, job, script, *flags, accept=(0,)):
         """The last line of a script's stdout, which is JSON."""
+        environment = {"PYTHONUNBUFFERED": "1"}
+        if not self.on_gpu:  # nor may it wait for its threads on shared cores
+            environment["OMP_WAIT_POLICY"] = "passive"
         out = job.run([self.args.python, "-B", HERE / script, *flags],
-                      {"PYTHONUNBUFFERED": "1"}, accept)
+                      environment, accept)
         return json.loads(out.strip().splitlines()[-1])
 
     def model(self, arch=None, batch=None, size=None):
