@@ -43,6 +43,13 @@ bool SamePhysicalOrder(const TensorType& a, const TensorType& b) {
       [&](const auto& p, const auto& q) { return key(p) == key(q); });
 }
 
+// Lies in the order that a flatten or an unflatten names.
+bool IsOrdered(const TensorType& type, const ir::Node& node) {
+  return SamePhysicalOrder(
+      type,
+      {type.dtype, type.shape, ir::ParseLayout(node.attrs().String("order"))});
+}
+
 // A blocked layout of which only one block exists is row-major as well.
 bool IsRowMajor(const TensorType& type) {
   return SamePhysicalOrder(type, {type.dtype, type.shape, {}});
@@ -54,6 +61,12 @@ bool IsView(const ir::Node& node) {
   if (node.op_name() == "reshape") {
     return IsRowMajor(node.input(0)->type()) &&
            IsRowMajor(node.output()->type());
+  }
+  if (node.op_name() == "flatten") {
+    return IsOrdered(node.input(0)->type(), node);
+  }
+  if (node.op_name() == "unflatten") {
+    return IsOrdered(node.output()->type(), node);
   }
   return node.op_name() == "copy" &&
          node.input(0)->type().dtype == node.output()->type().dtype &&

@@ -1,7 +1,9 @@
 #pragma once
 
 // State of which each rank keeps a part: flat, the elements of the whole tensor
-// in row-major order from `rank * ShardElements` on, as far as there are any.
+// from `rank * ShardElements` on, as far as there are any. They are in the
+// physical order of the parameter's layout, so that nothing is copied to cut a
+// parameter or a gradient, or to put one together.
 
 #include <cstdint>
 #include <string>

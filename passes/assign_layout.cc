@@ -14,6 +14,8 @@
 //     it, and fusion is to change none.
 //  4. Values whose layout nobody has fixed yet (results of re-indexing ops,
 //     state, elementwise results of these) take the first one asked of them.
+//  5. Parts of parameters, and of what is theirs, then lie as these do
+//     (StoreParts).
 
 #include <algorithm>
 #include <optional>
@@ -27,6 +29,7 @@
 #include "passes/library_choice.h"
 #include "passes/norm_activation.h"
 #include "passes/passes.h"
+#include "passes/stored_parts.h"
 
 namespace fusor::passes {
 namespace {
@@ -353,7 +356,8 @@ class Assignment {
 }  // namespace
 
 bool AssignLayout(Graph& graph, PassContext& context) {
-  return Assignment(graph, context).Run();
+  const bool assigned = Assignment(graph, context).Run();
+  return StoreParts(graph) || assigned;
 }
 
 }  // namespace fusor::passes

@@ -14,6 +14,9 @@
 //   %narrow = cast(%"shard/w") {dtype="bf16"} : bf16[640]
 //
 // Rounding and gathering may change places: each moves or rounds elements.
+//
+// In both cases state "w" is not written at all where that would copy what was
+// gathered: who reads it between steps gathers it first.
 
 #include <algorithm>
 #include <optional>
@@ -26,6 +29,7 @@
 #include "ir/weight_copy.h"
 #include "passes/collective.h"
 #include "passes/passes.h"
+#include "passes/stored_parts.h"
 #include "passes/training_state.h"
 
 namespace fusor::passes {
@@ -142,7 +146,15 @@ class Rotation {
     for (const int o : gather.outputs) {
       const ir::Output& output = graph_.outputs()[o];
       graph_.ReplaceAllUses(graph_.input(output.alias), output.value);
+      // What is read where it was gathered needs no copy in the state.
+      if (output.alias == gather.parameter && IsAsGathered(*output.value)) {
+        dropped_.insert(o);
+      }
     }
+  }
+
+  static bool IsAsGathered(const Value& value) {
+    return value.producer() != nullptr && IsUnflatten(*value.producer());
   }
 
   // In which all copies are rounded, and nobody reads the parameter itself.
@@ -169,7 +181,7 @@ class Rotation {
     ir::Builder b(graph_);
     b.Inherit(gather.node->location());
     Value* part = b.Cast(graph_.input(gather.shard), dtype);
-    Value* whole = GatherParts(b, part, {dtype, type.shape, {}},
+    Value* whole = GatherParts(b, part, {dtype, type.shape, type.layout},
                                gather.node->attrs().Int("ranks"));
     for (const int o : gather.outputs) {
       ir::Output& output = graph_.mutable_outputs()[o];

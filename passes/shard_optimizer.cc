@@ -3,8 +3,8 @@
 // part of a gradient, and updates that part of the parameter, of which it alone
 // keeps the optimizer state; OptimizerUpdate gathers the parts.
 //
-// Parts are of elements in row-major order, whatever the layouts, so that state
-// can be put together and cut anew for another number of ranks.
+// Parts are of elements in row-major order, as long as layouts are not known;
+// then StoreParts has them as they lie.
 
 #include "ir/builder.h"
 #include "ir/shard.h"

@@ -7,6 +7,7 @@
 #include "ir/shard.h"
 #include "ir/support/error.h"
 #include "ir/training_names.h"
+#include "passes/stored_parts.h"
 
 namespace fusor::passes {
 
@@ -82,7 +83,8 @@ Value* GatherParts(ir::Builder& builder, Value* part,
   if (parts->type().num_elements() > n) {
     parts = builder.Slice(parts, {0}, {n});
   }
-  return builder.Reshape(parts, type.shape);
+  if (type.layout.is_row_major()) return builder.Reshape(parts, type.shape);
+  return UnflattenParts(builder, parts, type);
 }
 
 int64_t UpdateGroup(const OptimizerOptions& options, InputRole role) {

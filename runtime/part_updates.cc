@@ -1,8 +1,10 @@
 #include "runtime/part_updates.h"
 
+#include <algorithm>
 #include <set>
 
 #include "ir/shard.h"
+#include "ir/support/error.h"
 
 namespace fusor::runtime {
 
@@ -24,6 +26,20 @@ PartUpdates PartUpdatesOf(const codegen::Plan& plan) {
     updates.gathered_first |= !gathered.contains(output.buffer);
   }
   return updates;
+}
+
+ir::Layout LayoutOfParts(const codegen::Plan& plan, const std::string& name) {
+  const auto input = [&](const std::string& wanted) {
+    const auto it =
+        std::find_if(plan.inputs.begin(), plan.inputs.end(),
+                     [&](const auto& i) { return i.name == wanted; });
+    FUSOR_ASSERT(it != plan.inputs.end(), "plan {}: input {}", plan.name,
+                 wanted);
+    return *it;
+  };
+  const codegen::PlanInput parameter =
+      input(input(name).attrs.String(ir::kShardOf));
+  return plan.buffers[parameter.buffer].type.layout;
 }
 
 }  // namespace fusor::runtime

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "codegen/plan.h"
 
 namespace fusor::runtime {
@@ -12,5 +14,9 @@ struct PartUpdates {
   bool gathered_first = false;
 };
 PartUpdates PartUpdatesOf(const codegen::Plan& plan);
+
+// In which all ranks' parts, put together, lie: that of the parameter. `name`
+// is of state that is in parts.
+ir::Layout LayoutOfParts(const codegen::Plan& plan, const std::string& name);
 
 }  // namespace fusor::runtime

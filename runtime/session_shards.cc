@@ -8,6 +8,7 @@
 #include "ir/training_names.h"
 #include "ir/weight_copy.h"
 #include "runtime/communicator.h"
+#include "runtime/part_updates.h"
 #include "runtime/session.h"
 
 namespace fusor::runtime {
@@ -68,11 +69,15 @@ void Session::RoundCopies(const std::string& weight,
 void Session::StoreShard(const std::string& name,
                          std::span<const uint8_t> whole) {
   const StateLayout::Entry& entry = FindState(name);
+  ir::TensorType type = LogicalType(name);
+  type.layout = LayoutOfParts(plan(0), name);
+  std::vector<uint8_t> physical(whole.size());
+  ir::FromRowMajor(type, whole, physical);
   std::vector<uint8_t> part(static_cast<size_t>(entry.type.num_bytes()), 0);
   const size_t first =
-      std::min(whole.size(), static_cast<size_t>(rank()) * part.size());
-  const size_t there = std::min(part.size(), whole.size() - first);
-  std::copy_n(whole.begin() + static_cast<ptrdiff_t>(first), there,
+      std::min(physical.size(), static_cast<size_t>(rank()) * part.size());
+  const size_t there = std::min(part.size(), physical.size() - first);
+  std::copy_n(physical.begin() + static_cast<ptrdiff_t>(first), there,
               part.begin());
   stream_->CopyToDevice(static_cast<char*>(state_->data()) + entry.offset,
                         part.data(), part.size());
@@ -142,8 +147,12 @@ std::vector<uint8_t> Session::GatherShard(const std::string& name) const {
                       own.size());
   Synchronize();
   std::vector<uint8_t> whole = GatherBytes(own);
-  whole.resize(static_cast<size_t>(LogicalType(name).num_bytes()));
-  return whole;
+  ir::TensorType type = LogicalType(name);
+  type.layout = LayoutOfParts(plan(0), name);
+  whole.resize(static_cast<size_t>(type.num_bytes()));
+  std::vector<uint8_t> row_major(whole.size());
+  ir::ToRowMajor(type, whole, row_major);
+  return row_major;
 }
 
 std::vector<uint8_t> Session::GatherBytes(std::span<const uint8_t> own) const {

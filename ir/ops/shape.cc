@@ -315,6 +315,38 @@ void EvalConcat(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   }
 }
 
+// Whose physical order is the one that the attributes name.
+TensorType Ordered(DType dtype, const Shape& shape, const Attrs& attrs) {
+  TensorType type{dtype, shape, ParseLayout(attrs.String("order"))};
+  CheckType(type);
+  return type;
+}
+
+std::vector<TensorType> InferFlatten(Types in, const Attrs& attrs) {
+  Ordered(in[0].dtype, in[0].shape, attrs);
+  return {{in[0].dtype, {in[0].num_elements()}, {}}};
+}
+
+std::vector<TensorType> InferUnflatten(Types in, const Attrs& attrs) {
+  TensorType type = Ordered(in[0].dtype, attrs.Ints("shape"), attrs);
+  FUSOR_CHECK(in[0].rank() == 1 && in[0].num_elements() == type.num_elements(),
+              kGraph, "expected {} elements of rank 1, got {}",
+              type.num_elements(), ToString(in[0]));
+  return {type};
+}
+
+void EvalFlatten(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const auto at = PhysicalOffsets(
+      Ordered(in[0]->type.dtype, in[0]->type.shape, node.attrs()));
+  for (size_t i = 0; i < at.size(); ++i) out[0]->data[at[i]] = in[0]->data[i];
+}
+
+void EvalUnflatten(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
+  const auto at = PhysicalOffsets(
+      Ordered(in[0]->type.dtype, out[0]->type.shape, node.attrs()));
+  for (size_t i = 0; i < at.size(); ++i) out[0]->data[i] = in[0]->data[at[i]];
+}
+
 OpDef Row(std::string_view name, std::string_view summary,
           decltype(OpDef::infer) infer, decltype(OpDef::gradient) gradient,
           decltype(OpDef::eval) eval, std::vector<AttrSpec> attrs) {
@@ -358,11 +390,18 @@ std::vector<OpDef> MakeOps() {
       Row("copy", "the same value in another layout, rounded to result_dtype",
           InferCopy, GradCopy, EvalSameData,
           {{"layout", std::string(), true}, {"result_dtype", std::string()}}),
+      Row("flatten", "the elements in the physical order of layout `order`",
+          InferFlatten, nullptr, EvalFlatten, {{"order", std::string(), true}}),
+      Row("unflatten", "the inverse of flatten, in that layout", InferUnflatten,
+          nullptr, EvalUnflatten,
+          {{"shape", ints, true}, {"order", std::string(), true}}),
   };
   // Reshape is defined on the row-major order, so its operands are, too.
   ops[1].layout = LayoutRule::kRowMajor;
   ops[5].max_inputs = -1;
   ops[6].fusion = FusionKind::kLibrary;
+  // Views of what lies so; no loop nest makes them.
+  ops[7].fusion = ops[8].fusion = FusionKind::kOpaque;
   ops[0].operand_map = MapBroadcast;
   ops[1].operand_map = MapReshape;
   ops[2].operand_map = MapTranspose;

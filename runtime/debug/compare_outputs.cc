@@ -4,6 +4,7 @@
 
 #include "ir/shard.h"
 #include "ir/weight_copy.h"
+#include "runtime/part_updates.h"
 
 namespace fusor::runtime {
 namespace {
@@ -55,9 +56,9 @@ class Side {
     const codegen::Buffer& buffer =
         session_.plan(program_).buffers[output.buffer];
     Whole whole{buffer.type, session_.ReadBuffer(program_, output.buffer)};
-    const std::optional<ir::Shape> shape = WholeShape(output);
-    if (!shape.has_value()) return whole;
-    whole.type = {buffer.type.dtype, *shape, {}};
+    const std::optional<ir::TensorType> parts = PartsType(output);
+    if (!parts.has_value()) return whole;
+    whole.type = {buffer.type.dtype, parts->shape, parts->layout};
     whole.bytes = session_.GatherBytes(whole.bytes);
     whole.bytes.resize(static_cast<size_t>(whole.type.num_bytes()));
     return whole;
@@ -72,14 +73,17 @@ class Side {
   }
 
   // Of what each rank has a part of.
-  std::optional<ir::Shape> WholeShape(const PlanOutput& output) const {
-    if (!IsGradient(output)) {
-      if (output.alias < 0 || !session_.IsShard(output.name)) return {};
-      return session_.LogicalType(output.name).shape;
+  std::optional<ir::TensorType> PartsType(const PlanOutput& output) const {
+    std::string part = output.name;
+    if (IsGradient(output)) {
+      part = ir::ShardName(output.name.substr(kGradientPrefix.size()));
+      if (session_.state().Find(part) == nullptr) return {};
+    } else if (output.alias < 0 || !session_.IsShard(part)) {
+      return {};
     }
-    const std::string parameter = output.name.substr(kGradientPrefix.size());
-    if (session_.state().Find(ir::ShardName(parameter)) == nullptr) return {};
-    return session_.LogicalType(parameter).shape;
+    ir::TensorType type = session_.LogicalType(part);
+    type.layout = LayoutOfParts(session_.plan(program_), part);
+    return type;
   }
 
   Session& session_;

@@ -146,6 +146,25 @@ TEST(Interpreter, BroadcastPlacesOperandDimensions) {
               ElementsAre(1, 1, 2, 2, 1, 1, 2, 2));
 }
 
+TEST(Interpreter, FlattenFollowsALayoutWhateverTheOperands) {
+  Fixture f;
+  Value* x = f.In({2, 4}, {0, 1, 2, 3, 4, 5, 6, 7});
+  // Blocks of two columns, each row by row.
+  Value* flat =
+      f.b.Add("flatten", {x}, {{"order", std::string("Ba2b")}})->output();
+  Value* columns = f.b.Add("flatten", {f.b.Copy(x, ir::ParseLayout("ba"))},
+                           {{"order", std::string("ba")}})
+                       ->output();
+  Value* back =
+      f.b.Add("unflatten", {columns},
+              {{"shape", ir::Shape{2, 4}}, {"order", std::string("ba")}})
+          ->output();
+  EXPECT_EQ(back->type().layout, ir::ParseLayout("ba"));
+  EXPECT_THAT(f.Run(flat).data, ElementsAre(0, 1, 4, 5, 2, 3, 6, 7));
+  EXPECT_THAT(f.Run(columns).data, ElementsAre(0, 4, 1, 5, 2, 6, 3, 7));
+  EXPECT_THAT(f.Run(back).data, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
 TEST(Interpreter, TransposePermutesDimensions) {
   Fixture f;
   Value* x = f.In({2, 1, 3}, {1, 2, 3, 4, 5, 6});

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "ir/shard.h"
+#include "ir/verifier.h"
 #include "passes/passes.h"
+#include "passes/stored_parts.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/interpreted_ranks.h"
 #include "tests/testing/numeric.h"
@@ -48,6 +50,66 @@ TEST(ShardOptimizer, ScattersSumsOfLargeGradients) {
     return %dw as "grad/w", %db as "grad/b"
   })",
                         *graph, test::Names::kCompare);
+}
+
+TEST(ShardOptimizer, PartsLieAsTheParameterDoes) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %x = data : f32[8,20]
+    %y = data : f32[8,64]
+    %w = weight : f32[64,20]{ba}
+    %"shard/w" = optimizer_state {init="constant", shard_of="w", value=0.0} : f32[640]
+    %d = matmul(%y, %x) {transpose_a=true} : f32[64,20]
+    %dw = copy(%d) {layout="ba"} : f32[64,20]{ba}
+    %r = copy(%dw) {layout=""} : f32[64,20]
+    %s = reduce_scatter(%r) {parts=2} : f32[640]
+    %h = mul(%s, %s) : f32[640]
+    %p = sub(%"shard/w", %h) : f32[640]
+    %all = all_gather(%p) {ranks=2} : f32[2,640]
+    %flat = reshape(%all) {shape=[1280]} : f32[1280]
+    %rows = reshape(%flat) {shape=[64,20]} : f32[64,20]
+    %n = copy(%rows) {layout="ba"} : f32[64,20]{ba}
+    return %p as "shard/w" -> %"shard/w", %n as "w" -> %w
+  })");
+  EXPECT_TRUE(StoreParts(*graph));
+  ir::Verify(*graph);
+  test::ExpectSameGraph(R"(graph g {
+    %x = data : f32[8,20]
+    %y = data : f32[8,64]
+    %w = weight : f32[64,20]{ba}
+    %"shard/w" = optimizer_state {init="constant", shard_of="w", value=0.0} : f32[640]
+    %d = matmul(%y, %x) {transpose_a=true} : f32[64,20]
+    %dw = copy(%d) {layout="ba"} : f32[64,20]{ba}
+    %f = flatten(%dw) {order="ba"} : f32[1280]
+    %s = reduce_scatter(%f) {parts=2} : f32[640]
+    %h = mul(%s, %s) : f32[640]
+    %p = sub(%"shard/w", %h) : f32[640]
+    %all = all_gather(%p) {ranks=2} : f32[2,640]
+    %flat = reshape(%all) {shape=[1280]} : f32[1280]
+    %n = unflatten(%flat) {order="ba", shape=[64,20]} : f32[64,20]{ba}
+    return %p as "shard/w" -> %"shard/w", %n as "w" -> %w
+  })",
+                        *graph);
+}
+
+// A gradient that does not lie so is copied, and a parameter in row-major order
+// keeps its parts.
+TEST(ShardOptimizer, GradientsAreCopiedToTheOrderOfParts) {
+  const std::string before = R"(
+    %x = data : f32[64,20]
+    %w = weight : f32[64,20])";
+  const std::string after = R"(
+    %"shard/w" = optimizer_state {init="constant", shard_of="w", value=0.0} : f32[640]
+    %s = reduce_scatter(%x) {parts=2} : f32[640]
+    %p = sub(%"shard/w", %s) : f32[640]
+    return %p as "shard/w" -> %"shard/w"
+  })";
+  EXPECT_FALSE(StoreParts(*test::ParseOrDie("graph g {" + before + after)));
+  const auto graph = test::ParseOrDie("graph g {" + before + "{ba}" + after);
+  EXPECT_TRUE(StoreParts(*graph));
+  const ir::Node& flatten = *graph->nodes()[1];
+  ASSERT_EQ(flatten.op_name(), "flatten");
+  EXPECT_EQ(flatten.input(0)->producer()->op_name(), "copy");
+  EXPECT_EQ(ToString(flatten.input(0)->type()), "f32[64,20]{ba}");
 }
 
 TEST(ShardOptimizer, UpdatesPartsAndGathersThem) {

@@ -83,6 +83,11 @@ void AddSourcesAndShape(OpSamples& all) {
         kAll}});
   all.insert({"concat", {{x, x}, {{"dim", int64_t{1}}}, kAll}});
   all.insert({"copy", {{x}, {{"layout", std::string("ba")}}, kAll}});
+  // In other orders they are views of what lies so.
+  all.insert({"flatten", {{x}, {{"order", std::string()}}, kAll}});
+  all.insert(
+      {"unflatten",
+       {{{{6}}}, {{"shape", Ints{2, 3}}, {"order", std::string()}}, kAll}});
 }
 
 void AddTheRest(OpSamples& all) {
