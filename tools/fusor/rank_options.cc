@@ -21,7 +21,7 @@ void AddCompiledRankFlags(CLI::App& app, RankFlags& f) {
   app.add_option("--wire-dtype", f.wire,
                  "What gradients, but for those of normalisations, are sent "
                  "and added up in: fp32, fp16, bf16, or auto, the type of "
-                 "mixed precision")
+                 "mixed precision, fp32 with --deterministic")
       ->capture_default_str()
       ->check(OneOf({"auto", "fp32", "fp16", "bf16"}));
   app.add_flag("--sync-bn", f.sync_bn,
@@ -59,7 +59,11 @@ void SetRankOptions(const RankFlags& flags, int64_t world_size,
   passes.collective_cost = codegen::AllReduceCost(OpenCluster(flags.cluster),
                                                   nodes, world_size / nodes);
   passes.shard_optimizer = flags.sharded;
-  if (flags.wire == "fp32") passes.precision.wire = ir::DType::kF32;
+  // One rank adds micro-batches up in f32, which sums in 16 bit are not.
+  const bool exact = flags.deterministic && !passes.precision.narrow_gradients;
+  if (flags.wire == "fp32" || (flags.wire == "auto" && exact)) {
+    passes.precision.wire = ir::DType::kF32;
+  }
   if (flags.wire == "fp16") passes.precision.wire = ir::DType::kF16;
   if (flags.wire == "bf16") passes.precision.wire = ir::DType::kBF16;
 }
