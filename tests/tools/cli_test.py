@@ -6,6 +6,7 @@ the README lists and leaves nothing behind.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
@@ -476,8 +478,11 @@ class SignalsTest(CliTest):
     def interrupted(self, number):
         """A run that is told to stop once its first step is done."""
         out = self.folder / "out"
-        process = self.start(*TINY, "--iterations", "1000000", "--print-freq",
-                             "1", "--workspace", out, "--json", out / "a.json")
+        # The tests themselves may run under nohup.
+        process = self.start(
+            *TINY, "--iterations", "1000000", "--print-freq", "1",
+            "--workspace", out, "--json", out / "a.json",
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
         self.read_until(process, "iteration")
         process.send_signal(number)
         process.communicate(timeout=100)
@@ -490,9 +495,41 @@ class SignalsTest(CliTest):
         self.assertLess(report["steps"], 1000000)
 
     def test_one_signal_ends_the_run_after_the_step_and_saves(self):
-        for number in signal.SIGINT, signal.SIGTERM, signal.SIGUSR1:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1,
+                       signal.SIGHUP):
             self.interrupted(number)
             shutil.rmtree(self.folder / "out")
+
+    def test_a_terminal_that_goes_away_ends_the_run_and_saves(self):
+        def take_terminal():
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            os.setsid()
+            fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+
+        out = self.folder / "out"
+        leader, follower = pty.openpty()
+        process = self.start(*TINY, "--iterations", "1000000", "--print-freq",
+                             "1", "--workspace", out, stdin=follower,
+                             stdout=follower, stderr=follower,
+                             preexec_fn=take_terminal)
+        self.addCleanup(process.kill)
+        os.close(follower)
+        shown = b""
+        while b"iteration" not in shown:
+            shown += os.read(leader, 1 << 16)
+        os.close(leader)
+        self.assertEqual(process.wait(timeout=100), 128 + signal.SIGHUP)
+        self.assertEqual(sorted(p.name for p in out.iterdir()),
+                         ["checkpoints", "model.safetensors"])
+
+    def test_nohup_goes_on(self):
+        process = self.start(
+            *TINY, "--iterations", "30", "--print-freq", "1",
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.read_until(process, "iteration")
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 0)
 
     def test_a_second_signal_ends_it_at_once(self):
         process = self.start(

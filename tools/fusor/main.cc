@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -27,8 +28,21 @@ namespace {
 
 std::atomic<int> stop_signal{0};
 
+// Of stdin, stdout and stderr, which were terminals when the program began.
+std::array<bool, 3> on_terminal;
+
+// Where the terminal is gone, what is printed yet must not end the run before
+// it has saved. Calls only what a signal handler may.
+void LeaveTerminal() {
+  const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd = 0; fd < 3; ++fd) {
+    if (on_terminal[fd] && nowhere >= 0) dup2(nowhere, fd);
+  }
+}
+
 // The first signal ends the run after the step in progress, the second at once.
 void OnSignal(int signal) {
+  if (signal == SIGHUP) LeaveTerminal();
   if (stop_signal.exchange(signal) != 0) std::_Exit(128 + signal);
 }
 
@@ -143,6 +157,9 @@ int Main(std::vector<std::string> args) {
     return Fail(e.what(), e.code());
   }
   for (int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, OnSignal);
+  for (int fd = 0; fd < 3; ++fd) on_terminal[fd] = isatty(fd) != 0;
+  // nohup has it ignored.
+  if (std::signal(SIGHUP, OnSignal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
   // A file at its limit is to be an error of that file, as a full disk is.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
