@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import time
 import unittest
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
@@ -484,6 +485,8 @@ class SignalsTest(CliTest):
             "--workspace", out, "--json", out / "a.json",
             preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
         self.read_until(process, "iteration")
+        # Twice, as timeout(1) does.
+        process.send_signal(number)
         process.send_signal(number)
         process.communicate(timeout=100)
         self.assertEqual(process.returncode, 128 + number)
@@ -499,6 +502,20 @@ class SignalsTest(CliTest):
                        signal.SIGHUP):
             self.interrupted(number)
             shutil.rmtree(self.folder / "out")
+
+    def test_ranks_that_a_terminal_stops_save(self):
+        """Ctrl-C reaches the launcher and its ranks, and it hands it on."""
+        out = self.folder / "out"
+        process = self.start(
+            "launch", "--nproc-per-node", "2", "--", *TINY, "--iterations",
+            "1000000", "--print-freq", "1", "--workspace", out,
+            start_new_session=True)
+        self.read_until(process, "iteration")
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 130, stderr)
+        self.assertEqual(sorted(p.name for p in out.iterdir()),
+                         ["checkpoints", "model.safetensors"])
 
     def test_a_terminal_that_goes_away_ends_the_run_and_saves(self):
         def take_terminal():
@@ -534,11 +551,13 @@ class SignalsTest(CliTest):
     def test_a_second_signal_ends_it_at_once(self):
         process = self.start(
             "train", "--synthetic", "--arch", "resnet18", "--image-size",
-            "128", "-b", "64", "--threads", "1", "--workspace", self.folder)
-        self.read_until(process, "compile")
+            "224", "-b", "64", "--threads", "1", "--workspace", self.folder,
+            "--print-freq", "1")
+        self.read_until(process, "iteration")
+        time.sleep(0.2)  # into the next step
         process.send_signal(signal.SIGINT)
         with self.assertRaises(subprocess.TimeoutExpired):
-            process.wait(timeout=0.1)  # a step takes seconds
+            process.wait(timeout=0.4)  # a step takes seconds
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=100)
         self.assertEqual(process.returncode, 130)

@@ -7,8 +7,10 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -40,10 +42,23 @@ void LeaveTerminal() {
   }
 }
 
+// Signals within this time are one: timeout(1) signals a program and then its
+// group, and a terminal the ranks of a launcher that hands the signal on.
+constexpr int64_t kOneStopMs = 300;
+std::atomic<int64_t> stop_time{0};
+
 // The first signal ends the run after the step in progress, the second at once.
 void OnSignal(int signal) {
   if (signal == SIGHUP) LeaveTerminal();
-  if (stop_signal.exchange(signal) != 0) std::_Exit(128 + signal);
+  timespec time = {};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const int64_t now = time.tv_sec * 1000 + time.tv_nsec / 1'000'000;
+  int64_t first = 0;
+  if (stop_time.compare_exchange_strong(first, now)) {
+    stop_signal = signal;
+  } else if (now - first >= kOneStopMs) {
+    std::_Exit(128 + signal);
+  }
 }
 
 std::string EnvironmentHelp() {
