@@ -197,6 +197,13 @@ class Measurement:
                 **{kind: self.together(kind, link, spare) for kind in KINDS}}
 
 
+def over_longer_percent(measured, kind):
+    """Of one round: the machine's speed drifts from one to the next."""
+    longer = max(measured["compute_ms"],
+                 measured["one bucket"]["communication_ms"])
+    return 100 * (measured[kind]["step_ms"] / longer - 1)
+
+
 def row(cores, mbit, rounds):
     """A line of the table: medians over the rounds."""
     def median(value):
@@ -216,8 +223,8 @@ def row(cores, mbit, rounds):
                for name in ("exposed_ms", "computing_processor_ms",
                             "other_processor_ms")},
             "collectives": rounds[0][kind]["collectives"],
-            "over_longer_percent":
-                100 * (step / max(compute, communication) - 1)}
+            "over_longer_percent": median(
+                lambda r, kind=kind: over_longer_percent(r, kind))}
     return line
 
 
