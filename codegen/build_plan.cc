@@ -701,7 +701,7 @@ Plan BuildPlan(const Graph& graph, const LoweredNodes& lowered,
                const TargetCompiler& compiler, const PlanOptions& options) {
   Plan plan = PlanBuilder(graph, lowered, compiler, options).Build();
 #ifdef NDEBUG
-  const bool verify = Environment("FUSOR_VERIFY") == "1";
+  const bool verify = EnvironmentFlag("FUSOR_VERIFY");
 #else
   const bool verify = true;
 #endif

@@ -1,17 +1,23 @@
 #include "codegen/cache_origins.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "ir/support/hash.h"
 #include "ir/support/str.h"
 
 namespace fusor::codegen {
@@ -23,10 +29,12 @@ constexpr int64_t kMaxLogBytes = int64_t{4} << 20;
 
 std::string Line(const KernelOrigin& origin) {
   const CodegenFacts& facts = origin.facts;
-  return json{{"kernel", origin.kernel}, {"source", origin.source},
-              {"target", origin.target}, {"compiler", facts.compiler},
-              {"device", facts.device},  {"options", facts.options},
-              {"fusor", facts.fusor},    {"settings", origin.settings}}
+  return json{{"kernel", origin.kernel},   {"source", origin.source},
+              {"target", origin.target},   {"compiler", facts.compiler},
+              {"device", facts.device},    {"options", facts.options},
+              {"fusor", facts.fusor},      {"settings", origin.settings},
+              {"inputs", origin.inputs},   {"skeleton", origin.skeleton},
+              {"extents", origin.extents}, {"constants", origin.constants}}
              .dump(-1, ' ', true, json::error_handler_t::replace) +
          "\n";
 }
@@ -39,6 +47,10 @@ std::optional<KernelOrigin> ParseLine(const std::string& line) {
     origin.facts = {parsed.at("compiler"), parsed.at("device"),
                     parsed.at("options"), parsed.at("fusor")};
     origin.settings = parsed.at("settings");
+    origin.inputs = parsed.at("inputs");
+    origin.skeleton = parsed.at("skeleton");
+    origin.extents = parsed.at("extents");
+    origin.constants = parsed.at("constants");
     return origin;
   } catch (const json::exception&) {
     return std::nullopt;  // torn by another process, or of another version
@@ -66,8 +78,94 @@ struct Change {
   std::string was, is;
 };
 
+// Options whose values are scalars of the kernels that they decide.
+bool IsScalar(const std::string& key) {
+  constexpr std::string_view kScalars[] = {"momentum",  "weight-decay",
+                                           "clip-norm", "lars-coefficient",
+                                           "ema-decay", "loss-scale"};
+  return std::find(std::begin(kScalars), std::end(kScalars), key) !=
+         std::end(kScalars);
+}
+
+std::optional<double> ParseNumber(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || *end != '\0') return std::nullopt;
+  return value;
+}
+
+// Whether the value, its complement, its inverse or its negative is a scalar
+// of `origin` and not of `other`.
+bool IsOwnScalar(double value, const KernelOrigin& origin,
+                 const KernelOrigin& other) {
+  const std::vector<std::string> others = Words(other.constants);
+  for (const std::string& constant : Words(origin.constants)) {
+    if (std::find(others.begin(), others.end(), constant) != others.end()) {
+      continue;
+    }
+    const auto scalar =
+        static_cast<float>(std::strtod(constant.c_str(), nullptr));
+    for (const double form : {value, 1 - value, 1 / value, -value}) {
+      if (form != 0 && scalar == static_cast<float>(form)) return true;
+    }
+  }
+  return false;
+}
+
+std::map<std::string, std::string> ParseSettings(const std::string& text) {
+  std::map<std::string, std::string> settings;
+  for (const std::string& word : Words(text)) {
+    const size_t equals = std::min(word.find('='), word.size());
+    settings[word.substr(0, equals)] = word.substr(equals);
+  }
+  return settings;
+}
+
+// Whether the option, "=VALUE" or nothing before and now, may have made the one
+// source the other.
+bool Explains(const std::string& key, const std::string& before,
+              const std::string& now, const KernelOrigin& was,
+              const KernelOrigin& is) {
+  if (IsScalar(key) && !before.empty() && !now.empty()) {
+    const std::optional<double> a = ParseNumber(before.substr(1));
+    const std::optional<double> b = ParseNumber(now.substr(1));
+    if (a && b) {
+      const bool was_found = IsOwnScalar(*a, was, is);
+      const bool is_found = IsOwnScalar(*b, is, was);
+      // One of them may have been folded away, as a zero is.
+      if (was_found != is_found) return was.skeleton != is.skeleton;
+      return was_found;
+    }
+  }
+  return was.skeleton != is.skeleton;
+}
+
+// The options of the passes that may have made the one source the other, each
+// after a blank.
+struct Settings {
+  std::string was, is;
+};
+
+Settings ExplainingSettings(const KernelOrigin& was, const KernelOrigin& is) {
+  auto before = ParseSettings(was.settings);
+  auto now = ParseSettings(is.settings);
+  std::set<std::string> keys;
+  for (const auto& settings : {before, now}) {
+    for (const auto& [key, value] : settings) keys.insert(key);
+  }
+  Settings changed;
+  for (const std::string& key : keys) {
+    const std::string& a = before[key];
+    const std::string& b = now[key];
+    if (a == b || !Explains(key, a, b, was, is)) continue;
+    if (!a.empty()) changed.was += " " + key + a;
+    if (!b.empty()) changed.is += " " + key + b;
+  }
+  return changed;
+}
+
 // What may explain that a kernel is another one; of two kernels with the same
-// source the options of the passes explain nothing.
+// source neither the inputs nor the options of the passes explain anything.
 std::vector<Change> Changes(const KernelOrigin& was, const KernelOrigin& is) {
   std::vector<Change> changes;
   const auto add = [&](const char* component, const std::string& a,
@@ -78,13 +176,54 @@ std::vector<Change> Changes(const KernelOrigin& was, const KernelOrigin& is) {
   add("compiler", was.facts.compiler, is.facts.compiler);
   add("target", was.target + " " + was.facts.device,
       is.target + " " + is.facts.device);
-  const bool same = was.source == is.source;
-  add("options", was.facts.options + (same ? "" : " " + was.settings),
-      is.facts.options + (same ? "" : " " + is.settings));
+  if (was.source == is.source) {
+    add("options", was.facts.options, is.facts.options);
+    return changes;
+  }
+  Settings settings = ExplainingSettings(was, is);
+  const bool has_settings = settings.was != settings.is;
+  if (was.extents != is.extents || !has_settings) {
+    add("inputs", was.inputs, is.inputs);
+    // The change left no trace in the loops, so all settings are named.
+    if (was.inputs == is.inputs && !has_settings) {
+      settings = {" " + was.settings, " " + is.settings};
+    }
+  }
+  add("options", was.facts.options + settings.was,
+      is.facts.options + settings.is);
   return changes;
 }
 
 }  // namespace
+
+void SetSourceParts(const std::string& source, KernelOrigin& origin) {
+  std::string skeleton, extents;
+  std::set<std::string> constants;
+  std::istringstream lines(source);
+  for (std::string line; std::getline(lines, line);) {
+    const std::vector<std::string> words = Words(line);
+    const auto constant = std::find(words.begin(), words.end(), "constant");
+    if (constant != words.end() && constant + 1 != words.end()) {
+      constants.insert(*(constant + 1));
+    }
+    // "a0 64 vector cd" is an axis.
+    if (words.size() > 1 && words[0][0] == 'a' && std::isdigit(words[1][0])) {
+      extents += words[1] + " ";
+    }
+    // Without what begins with a digit, "0x1p+7" among them.
+    bool in_word = false, in_number = false;
+    for (const char c : line) {
+      const bool part = std::isalnum(c) || c == '.' || c == '+' || c == '-';
+      if (part && !in_word) in_number = std::isdigit(c) || c == '-';
+      in_word = part;
+      if (!part || !in_number) skeleton += c;
+    }
+    skeleton += '\n';
+  }
+  origin.skeleton = HashBytes(skeleton);
+  origin.extents = HashBytes(extents);
+  origin.constants = Join(constants, " ", [](const auto& c) { return c; });
+}
 
 int64_t CacheReport::missed() const {
   int64_t count = 0;

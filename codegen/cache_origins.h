@@ -22,13 +22,23 @@ struct KernelOrigin {
   // Of the passes, KEY=VALUE..; in no key, but they tell why a kernel of the
   // same name has another source.
   std::string settings{};
+  // Types of the program's data inputs, NAME=TYPE..; in no key either.
+  std::string inputs{};
+  // Parts of the source. They tell which of several changes made it another.
+  uint64_t skeleton = 0;    // hash of it without its numbers
+  uint64_t extents = 0;     // hash of the lengths of its loops
+  std::string constants{};  // its scalars, each once, separated by blanks
 };
+
+// Fills in the parts of the source, the text of a kernel's loops.
+void SetSourceParts(const std::string& source, KernelOrigin& origin);
 
 // Kernels that the cache lacked for one and the same reason.
 struct CacheMiss {
-  // "fusor", "compiler", "target", "options" or "source", one or several: what
-  // changed since the most similar kernel that was compiled before. Or "new":
-  // there is none; or "lost": nothing changed, the file was dropped or damaged.
+  // "fusor", "compiler", "target", "options", "inputs" or "source", one or
+  // several: what changed since the most similar kernel that was compiled
+  // before. Or "new": there is none; or "lost": nothing changed, the file was
+  // dropped or damaged.
   std::vector<std::string> changed;
   std::string reason;  // the same for people, "options changed: a=1 -> a=2"
   int64_t kernels = 0;
@@ -36,7 +46,8 @@ struct CacheMiss {
 
 // What a compilation found in the cache.
 struct CacheReport {
-  bool used = false;  // there was a cache
+  bool used = false;    // there was a cache
+  std::string failure;  // why kernels could not be kept; empty: they are
   int64_t hits = 0;
   std::vector<CacheMiss> misses;  // in the order of their first kernels
 

@@ -74,6 +74,18 @@ CodegenFacts FactsOf(const TargetCompiler& compiler, const Plan& plan) {
   return facts;
 }
 
+// "images=u8[2,224,224,3] labels=i32[2]".
+std::string InputsOf(const Plan& plan) {
+  std::string text;
+  for (const PlanInput& input : plan.inputs) {
+    const ir::TensorType& type = plan.buffers[input.buffer].type;
+    if (input.role != ir::InputRole::kData || type.rank() == 0) continue;
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", input.name,
+                        ir::ToString(type));
+  }
+  return text;
+}
+
 // Says why these were missed, and takes note of them.
 void ExplainMisses(const std::string& folder,
                    const std::vector<KernelOrigin>& missed,
@@ -90,9 +102,11 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
   const CodegenFacts facts = FactsOf(compiler, plan);
   std::optional<KernelCache> store;
   if (!options.kernel_cache.empty()) store.emplace(options.kernel_cache);
+  const std::string inputs = InputsOf(plan);
   KernelsReport report;
   report.substituted = FindSubstituted(plan, options);
   std::vector<std::optional<KernelOrigin>> missed(plan.kernels.size());
+  std::vector<std::string> failures(plan.kernels.size());
   ParallelFor(plan.kernels.size(), options.threads, [&](size_t i) {
     CompiledKernel& kernel = plan.kernels[i];
     const Kernel code = WithFault(kernel.kernel, options.fault);
@@ -114,9 +128,14 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
                                             code, edited->text, edited->source)
                                       : compiler.CompileKernel(code);
     if (!store.has_value()) return;
-    store->Store(key, kernel.binary);
-    missed[i] = {plan.name + "/" + kernel.kernel.name, HashBytes(source),
-                 plan.target, facts, options.settings};
+    failures[i] = store->Store(key, kernel.binary);
+    missed[i] = {plan.name + "/" + kernel.kernel.name,
+                 HashBytes(source),
+                 plan.target,
+                 facts,
+                 options.settings,
+                 inputs};
+    SetSourceParts(source, *missed[i]);
   });
   if (!store.has_value()) return report;
   std::vector<KernelOrigin> origins;
@@ -124,6 +143,9 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
     if (origin.has_value()) origins.push_back(std::move(*origin));
   }
   report.cache.used = true;
+  for (const std::string& failure : failures) {
+    if (report.cache.failure.empty()) report.cache.failure = failure;
+  }
   report.cache.hits =
       static_cast<int64_t>(plan.kernels.size() - origins.size());
   if (origins.empty()) return report;

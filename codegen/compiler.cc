@@ -5,6 +5,7 @@
 #include "codegen/build_plan.h"
 #include "codegen/choice_file.h"
 #include "codegen/compile_kernels.h"
+#include "codegen/kernel_races.h"
 #include "codegen/lower_fusion.h"
 #include "codegen/packed_bits.h"
 #include "codegen/parallel_for.h"
@@ -72,6 +73,13 @@ LoweredNodes LowerFusions(const ir::Graph& graph, const ir::Target& target) {
     lowered.emplace(node.get(), LowerFusion(*node, target));
   }
   return lowered;
+}
+
+void VerifyKernels(const LoweredNodes& lowered) {
+  for (const auto& [node, kernel] : lowered) {
+    Verify(kernel.kernel);
+    CheckResults(kernel);
+  }
 }
 
 passes::RunnerOptions MakeRunner(const CompileOptions& options) {
@@ -176,9 +184,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   for (auto& [node, kernel] : lowered) {
     MarkStreamed(compiler.target(), kernel.kernel);
   }
-  if (options.verify) {
-    for (const auto& [node, kernel] : lowered) Verify(kernel.kernel);
-  }
+  VerifyKernels(lowered);
   report.fusions = static_cast<int64_t>(lowered.size());
   report.bytes_saved = BytesSaved(*forward);
   report.seconds.emplace_back("lower", watch.Lap());

@@ -30,6 +30,26 @@ bool IsGraphInput(const Value* value) { return value->producer() == nullptr; }
 
 }  // namespace
 
+bool MustRound(ir::ScalarOp op, ir::DType dtype) {
+  if (dtype != ir::DType::kU8 || ir::IsComparison(op)) return false;
+  switch (op) {
+    case ir::ScalarOp::kAbs:
+    case ir::ScalarOp::kFloor:
+    case ir::ScalarOp::kRelu:
+    case ir::ScalarOp::kNot:
+    case ir::ScalarOp::kIsFinite:
+    case ir::ScalarOp::kDiv:
+    case ir::ScalarOp::kMaximum:
+    case ir::ScalarOp::kMinimum:
+    case ir::ScalarOp::kAnd:
+    case ir::ScalarOp::kOr:
+    case ir::ScalarOp::kSelect:
+      return false;
+    default:
+      return true;
+  }
+}
+
 std::vector<Access> FusionBody::CollectAccesses(
     const ir::Graph& body, const passes::FusionDomain& domain) {
   std::vector<Access> accesses;
@@ -195,8 +215,9 @@ int FusionBody::EvalSource(const Node& node, const IndexMap& map) {
       level = std::max(level, LevelOfRegister(stmt.src[i]));
     }
   }
-  return Emit(std::move(stmt), node.output()->type().dtype, IsVector(index),
-              level);
+  const DType dtype = node.output()->type().dtype;
+  stmt.round = MustRound(stmt.op, dtype);
+  return Emit(std::move(stmt), dtype, IsVector(index), level);
 }
 
 int FusionBody::Constant(const Node& node) {
@@ -218,7 +239,7 @@ int FusionBody::EvalElementwise(const Node& node, const IndexMap& map) {
     vector |= kernel_.registers[reg].vector;
   }
   const DType dtype = node.output()->type().dtype;
-  stmt.round = eager_;
+  stmt.round = eager_ || MustRound(stmt.op, dtype);
   return Emit(std::move(stmt), dtype, vector, level);
 }
 

@@ -11,6 +11,10 @@
 
 namespace fusor::codegen {
 
+// True if a statement must round what it computes in every rounding mode:
+// arithmetic in i32 may leave the range of u8, whose values wrap around.
+bool MustRound(ir::ScalarOp op, ir::DType dtype);
+
 // Turns values of a fusion body into statements, each in the outermost open
 // loop in which its operands are known, and each once per loop iteration.
 class FusionBody {

@@ -1,5 +1,8 @@
 #include "codegen/kernel_cache.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -73,6 +76,12 @@ std::optional<std::string> Decode(std::string_view bytes,
   return std::string(binary);
 }
 
+bool IsPrivate(const std::string& folder) {
+  struct stat status = {};
+  return stat(folder.c_str(), &status) == 0 && status.st_uid == geteuid() &&
+         (status.st_mode & S_IWOTH) == 0;
+}
+
 }  // namespace
 
 KernelCache::KernelCache(std::string folder, int64_t capacity_bytes)
@@ -85,7 +94,9 @@ std::string KernelCache::PathOf(std::string_view key) const {
 std::optional<std::string> KernelCache::Find(std::string_view key) const {
   const std::string path = PathOf(key);
   std::error_code error;
-  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  if (!fs::is_regular_file(path, error) || !IsPrivate(folder_)) {
+    return std::nullopt;
+  }
   std::vector<uint8_t> bytes;
   try {
     ReadFile(path, ErrorCode::kInternal, bytes);
@@ -100,14 +111,19 @@ std::optional<std::string> KernelCache::Find(std::string_view key) const {
   return binary;
 }
 
-void KernelCache::Store(std::string_view key, std::string_view binary) const {
+std::string KernelCache::Store(std::string_view key,
+                               std::string_view binary) const {
   std::error_code error;
   fs::create_directories(folder_, error);
+  if (error) {
+    return fmt::format("cannot create {}: {}", folder_, error.message());
+  }
   try {
     WriteFileAtomically(PathOf(key), Encode(key, binary), ErrorCode::kInternal);
-  } catch (const Error&) {
-    return;  // no room, or a read-only folder: a cache is a convenience
+  } catch (const Error& e) {
+    return e.what();  // no room, or a read-only folder
   }
+  return "";
 }
 
 void KernelCache::Trim() const {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "codegen/print_stmt.h"
 #include "ir/cost.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
@@ -106,12 +107,7 @@ std::string PrintRight(const Stmt& stmt) {
 void PrintBody(const std::vector<Stmt>& body, int depth, std::string& out) {
   for (const Stmt& stmt : body) {
     out.append(static_cast<size_t>(2 * depth), ' ');
-    if (stmt.kind != StmtKind::kLoop && stmt.kind != StmtKind::kStore &&
-        stmt.kind != StmtKind::kStoreTile) {
-      out += fmt::format("r{} = ", stmt.dst);
-    }
-    out += PrintRight(stmt);
-    if (stmt.round) out += " round";
+    out += Print(stmt);
     out += '\n';
     PrintBody(stmt.body, depth + 1, out);
   }
@@ -205,6 +201,14 @@ std::string Print(const Kernel& kernel, bool identity) {
     PrintBody(phase.body, 2, out);
   }
   return out;
+}
+
+std::string Print(const Stmt& stmt) {
+  const bool defines = stmt.kind != StmtKind::kLoop &&
+                       stmt.kind != StmtKind::kStore &&
+                       stmt.kind != StmtKind::kStoreTile;
+  return fmt::format("{}{}{}", defines ? fmt::format("r{} = ", stmt.dst) : "",
+                     PrintRight(stmt), stmt.round ? " round" : "");
 }
 
 std::string KernelStamp(const Kernel& kernel) {

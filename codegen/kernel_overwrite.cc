@@ -1,8 +1,9 @@
 #include "codegen/kernel_overwrite.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
+
+#include "codegen/element_set.h"
 
 namespace fusor::codegen {
 namespace {
@@ -58,13 +59,6 @@ class Collector {
   Touches touches_;
 };
 
-int64_t CoefficientOf(const Index& index, int axis) {
-  for (const Index::Term& term : index.terms) {
-    if (term.axis == axis) return term.coefficient;
-  }
-  return 0;
-}
-
 // Terms of axes that move.
 std::vector<Index::Term> MovingTerms(const Kernel& kernel, const Index& index) {
   std::vector<Index::Term> terms;
@@ -85,50 +79,10 @@ bool SameElement(const Kernel& kernel, const Index& a, const Index& b) {
          });
 }
 
-// Two points of the axes that the index names never share an element, nor do
-// those `apart` further on, if that is not 0: each step is further than all
-// smaller ones together reach.
-bool IsOneToOne(const Kernel& kernel, const Index& index, int64_t apart = 0) {
-  std::vector<std::pair<int64_t, int64_t>> steps;  // step, reach
-  for (const Index::Term& term : MovingTerms(kernel, index)) {
-    const int64_t step = std::abs(term.coefficient);
-    steps.emplace_back(step, step * (kernel.axes[term.axis].extent - 1));
-  }
-  if (apart != 0) steps.emplace_back(std::abs(apart), std::abs(apart));
-  std::sort(steps.begin(), steps.end());
-  int64_t reach = 0;
-  for (const auto& [step, further] : steps) {
-    if (step <= reach) return false;
-    reach += further;
-  }
-  return true;
-}
-
-// First and last element of a load or store.
-std::pair<int64_t, int64_t> Range(const Kernel& kernel, const Index& index) {
-  int64_t low = index.offset;
-  int64_t high = low;
-  for (const Index::Term& term : index.terms) {
-    const int64_t reach =
-        term.coefficient * (kernel.axes[term.axis].extent - 1);
-    (reach < 0 ? low : high) += reach;
-  }
-  return {low, high};
-}
-
-// Whatever the point of the axes of either: in different parts of the buffer,
-// or the same way over the elements, side by side.
+// Whatever the point of the axes of either.
 bool NeverMeet(const Kernel& kernel, const Touch& load, const Touch& store) {
-  if (store.stmt->kind == StmtKind::kStoreTile) return false;
-  const auto [first, last] = Range(kernel, load.stmt->index);
-  const auto [start, end] = Range(kernel, store.stmt->index);
-  if (last < start || end < first) return true;
-  Index beside = load.stmt->index;
-  const int64_t apart = beside.offset - store.stmt->index.offset;
-  beside.offset = store.stmt->index.offset;
-  return apart != 0 && load.phase == store.phase &&
-         SameElement(kernel, beside, store.stmt->index) &&
-         IsOneToOne(kernel, beside, apart);
+  return AreDisjoint(ElementsOf(kernel, *load.stmt),
+                     ElementsOf(kernel, *store.stmt));
 }
 
 // The load has left each element before the store reaches it. Either a phase
@@ -141,7 +95,8 @@ bool LeavesBefore(const Kernel& kernel, const Touch& load, const Touch& store) {
   if (load.phase != store.phase) return load.phase < store.phase;
   if (store.stmt->kind == StmtKind::kStoreTile) return false;
   const Index& index = store.stmt->index;
-  if (load.place > store.place || !IsOneToOne(kernel, index) ||
+  if (load.place > store.place ||
+      !IsOneToOne(ElementsOf(kernel, *store.stmt)) ||
       !SameElement(kernel, load.stmt->index, index)) {
     return false;
   }

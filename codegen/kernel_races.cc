@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
+#include "codegen/element_set.h"
+#include "codegen/lower_fusion.h"
+#include "codegen/plan.h"
+#include "codegen/print_stmt.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -10,216 +15,258 @@ namespace {
 
 constexpr int64_t kMaxEnumerated = int64_t{1} << 22;
 
-// A load or store and the loop axes that are open around it.
+// A load or store of a buffer that the kernel writes.
 struct Access {
   const Stmt* stmt;
-  std::vector<int> loops;
+  int phase;
+  std::vector<int> loops;  // axes that are open around it, besides the grid
+  ElementSet elements;
 
   bool stores() const { return stmt->kind != StmtKind::kLoad; }
   bool is_tile() const { return stmt->kind == StmtKind::kStoreTile; }
 };
 
-void Collect(const std::vector<Stmt>& body, std::vector<int>& loops,
-             std::vector<Access>& out) {
-  for (const Stmt& stmt : body) {
-    if (stmt.kind == StmtKind::kLoop) {
-      loops.push_back(stmt.axis);
-      Collect(stmt.body, loops, out);
-      loops.pop_back();
-    } else if (stmt.kind == StmtKind::kLoad || stmt.kind == StmtKind::kStore ||
-               stmt.kind == StmtKind::kStoreTile) {
-      out.push_back({&stmt, loops});
-    }
-  }
-}
+using Accesses = std::vector<Access>;
 
-int64_t CoefficientOf(const Index& index, int axis) {
-  for (const Index::Term& term : index.terms) {
-    if (term.axis == axis) return term.coefficient;
-  }
-  return 0;
-}
-
-class RaceChecker {
+class Collector {
  public:
-  RaceChecker(const Kernel& kernel, const Phase& phase)
-      : kernel_(kernel), grid_(phase.grid) {
-    // The rows of a task share it.
-    std::vector<int> loops;
-    const int block_axis = BlockAxis(kernel, phase);
-    if (block_axis >= 0) {
-      std::erase(grid_, block_axis);
-      loops.push_back(block_axis);
-    }
-    Collect(phase.body, loops, accesses_);
-  }
+  explicit Collector(const Kernel& kernel)
+      : kernel_(kernel), of_buffer_(kernel.buffers.size()) {}
 
-  void Run() {
-    for (size_t b = 0; b < kernel_.buffers.size(); ++b) {
-      std::vector<const Access*> accesses;
-      bool stored = false;
-      for (const Access& access : accesses_) {
-        if (access.stmt->buffer != static_cast<int>(b)) continue;
-        accesses.push_back(&access);
-        stored |= access.stores();
-      }
-      if (stored && !Proved(accesses)) Enumerate(accesses, b);
+  // Returns the accesses by buffer, in the order of the text.
+  std::vector<Accesses> Collect() {
+    for (; phase_ < static_cast<int>(kernel_.phases.size()); ++phase_) {
+      Visit(kernel_.phases[phase_].body);
     }
+    return std::move(of_buffer_);
   }
 
  private:
-  // One summand of the difference of two accesses' offsets in two tasks: a
-  // multiple of `step`, at most `span` in magnitude; `grid` when it is zero
-  // only if the tasks agree on this axis.
-  struct Summand {
-    int64_t step;
-    int64_t span;
-    bool grid;
-  };
+  void Visit(const std::vector<Stmt>& body) {
+    for (const Stmt& stmt : body) {
+      if (stmt.kind == StmtKind::kLoop) {
+        loops_.push_back(stmt.axis);
+        Visit(stmt.body);
+        loops_.pop_back();
+      } else if ((stmt.kind == StmtKind::kLoad ||
+                  stmt.kind == StmtKind::kStore ||
+                  stmt.kind == StmtKind::kStoreTile) &&
+                 kernel_.buffers[stmt.buffer].written) {
+        of_buffer_[stmt.buffer].push_back(
+            {&stmt, phase_, loops_, ElementsOf(kernel_, stmt)});
+      }
+    }
+  }
 
-  bool Proved(const std::vector<const Access*>& accesses) const {
+  const Kernel& kernel_;
+  std::vector<Accesses> of_buffer_;
+  std::vector<int> loops_;
+  int phase_ = 0;
+};
+
+// Checks the accesses of one buffer.
+class AccessChecker {
+ public:
+  AccessChecker(const Kernel& kernel, size_t buffer, const Accesses& accesses,
+                bool padded)
+      : kernel_(kernel),
+        buffer_(kernel.buffers[buffer]),
+        accesses_(accesses),
+        padded_(padded) {}
+
+  void CheckOwnersAndLoads() const {
+    for (size_t first = 0; first < accesses_.size();) {
+      size_t last = first;
+      std::vector<const Access*> together;
+      while (last < accesses_.size() &&
+             accesses_[last].phase == accesses_[first].phase) {
+        together.push_back(&accesses_[last++]);
+      }
+      if (!HaveOwners(together)) EnumerateOwners(together);
+      first = last;
+    }
+    if (!buffer_.scratch) return;  // others may hold an operand
+    for (size_t i = 0; i < accesses_.size(); ++i) {
+      if (!accesses_[i].stores()) CheckLoad(i);
+    }
+  }
+
+  void CheckResult() const {
+    const int64_t missing = FirstUnstored(accesses_.size());
+    FUSOR_ASSERT(
+        missing < 0, "kernel {}: {}[{}] is never stored{}", kernel_.name,
+        buffer_.name, missing,
+        accesses_.empty() ? "" : ", last store: " + Text(accesses_.back()));
+  }
+
+ private:
+  static std::string Text(const Access& access) { return Print(*access.stmt); }
+
+  // --- Owners ----------------------------------------------------------------
+
+  const std::vector<int>& Grid(const Access& access) const {
+    return kernel_.phases[access.phase].grid;
+  }
+  bool Names(const Access& access, int axis) const {
+    return CoefficientOf(access.stmt->index, axis) != 0;
+  }
+  int VectorAxis(const Access& access) const {
+    for (const std::vector<int>* axes : {&Grid(access), &access.loops}) {
+      for (int axis : *axes) {
+        if (kernel_.axes[axis].vector) return axis;
+      }
+    }
+    return -1;
+  }
+  int64_t Groups(const Axis& axis) const {
+    return axis.vector ? (axis.extent + kernel_.lanes - 1) / kernel_.lanes
+                       : axis.extent;
+  }
+  // Threads per row of a block.
+  int64_t Threads() const { return kernel_.lanes / kernel_.lanes_per_thread(); }
+
+  bool HaveOwners(const std::vector<const Access*>& accesses) const {
     for (size_t i = 0; i < accesses.size(); ++i) {
-      for (size_t j = i; j < accesses.size(); ++j) {
-        const bool stores = accesses[i]->stores() || accesses[j]->stores();
-        if (stores && !Apart(*accesses[i], *accesses[j])) return false;
+      if (accesses[i]->stores() && !HasOwners(*accesses[i])) return false;
+      for (size_t j = 0; j < i; ++j) {
+        if ((accesses[i]->stores() || accesses[j]->stores()) &&
+            !AreDisjoint(accesses[i]->elements, accesses[j]->elements) &&
+            !HaveSameOwners(*accesses[j], *accesses[i])) {
+          return false;
+        }
       }
     }
     return true;
   }
 
-  // True when tasks that differ cannot make the two meet: every grid axis, and
-  // every other summand above a grid axis, steps further than all smaller
-  // summands together reach.
-  bool Apart(const Access& a, const Access& b) const {
-    std::vector<Summand> summands;
-    if (a.is_tile() != b.is_tile()) return false;
-    if (a.is_tile()) {
-      AddTile(a.stmt->tile, summands);
-      if (a.stmt != b.stmt) AddTile(b.stmt->tile, summands);
+  // Every element is stored at one point of the axes that the index names, and
+  // it names those that tell the tasks apart. What does not name the block axis
+  // is stored by row 0.
+  bool HasOwners(const Access& store) const {
+    for (int id : Grid(store)) {
+      const Axis& axis = kernel_.axes[id];
+      if (!axis.block && Groups(axis) > 1 && !Names(store, id)) return false;
     }
-    for (int axis : grid_) {
-      if (kernel_.axes[axis].extent == 1) continue;
-      // A tile takes all lanes of the one group that there is.
-      if (a.is_tile() && kernel_.axes[axis].vector) continue;
-      const int64_t step = CoefficientOf(a.stmt->index, axis);
-      if (step == 0 || step != CoefficientOf(b.stmt->index, axis)) return false;
-      summands.push_back(MakeSummand(axis, step, true));
+    return IsOneToOne(store.elements);
+  }
+
+  // REQUIRES: those that store have owners.
+  bool HaveSameOwners(const Access& a, const Access& b) const {
+    if (!(a.stmt->index == b.stmt->index) || a.is_tile() || b.is_tile()) {
+      return false;
     }
-    for (int axis : a.loops) {
-      const int64_t step = StepOf(a, axis);
-      if (step != 0) summands.push_back(MakeSummand(axis, step, false));
+    if (a.stores() && b.stores()) return true;
+    // All threads load what no index tells apart.
+    const int block = BlockAxis(kernel_, kernel_.phases[a.phase]);
+    if (block >= 0 && kernel_.axes[block].extent > 1 && !Names(a, block)) {
+      return false;
     }
-    for (int axis : b.loops) {
-      const int64_t step = StepOf(b, axis);
-      // An axis of both with one coefficient counts once: both its indices lie
-      // within its extent.
-      const bool shared =
-          std::count(a.loops.begin(), a.loops.end(), axis) > 0 &&
-          CoefficientOf(a.stmt->index, axis) == step;
-      if (step != 0 && !shared) {
-        summands.push_back(MakeSummand(axis, step, false));
+    const auto names_lanes = [&](const Access& access) {
+      const int vector = VectorAxis(access);
+      return vector >= 0 && Names(access, vector);
+    };
+    return Threads() == 1 || (names_lanes(a) && names_lanes(b));
+  }
+
+  // The thread that makes the access at a point of the axes. kSeveral for a
+  // load that several make.
+  static constexpr int64_t kNobody = -1;
+  static constexpr int64_t kSeveral = -2;
+
+  int64_t OwnerOf(const Access& access, const std::vector<int>& axes,
+                  const std::vector<int64_t>& position) const {
+    int64_t owner = 0;
+    const int vector = VectorAxis(access);
+    int64_t thread = 0;
+    const auto at = [&](int axis) -> int64_t {
+      const auto found = std::find(axes.begin(), axes.end(), axis);
+      return found == axes.end() ? 0 : position[found - axes.begin()];
+    };
+    for (int id : Grid(access)) {
+      const Axis& axis = kernel_.axes[id];
+      if (axis.block && axis.extent > 1 && !Names(access, id)) {
+        if (!access.stores()) return kSeveral;
+        owner *= axis.extent;
+        continue;
+      }
+      owner = owner * axis.extent + at(id) / (axis.vector ? kernel_.lanes : 1);
+    }
+    if (Threads() > 1) {
+      if (vector >= 0 && Names(access, vector)) {
+        thread = at(vector) % kernel_.lanes / kernel_.lanes_per_thread();
+      } else if (!access.stores()) {
+        return kSeveral;
       }
     }
-    const int64_t apart = std::abs(a.stmt->index.offset - b.stmt->index.offset);
-    if (apart != 0) summands.push_back({apart, apart, false});
-    std::sort(
-        summands.begin(), summands.end(),
-        [](const Summand& x, const Summand& y) { return x.step < y.step; });
-    int64_t reach = 0;
-    bool above_grid = false;
-    for (const Summand& summand : summands) {
-      above_grid |= summand.grid;
-      if (above_grid && summand.step <= reach) return false;
-      reach += summand.span;
-    }
-    return true;
+    return owner * Threads() + thread;
   }
 
-  // Of a loop's axis; 0 where it never moves, as that of a single row.
-  int64_t StepOf(const Access& access, int axis) const {
-    return kernel_.axes[axis].extent == 1
-               ? 0
-               : CoefficientOf(access.stmt->index, axis);
-  }
-
-  // The difference of two places of one tile.
-  void AddTile(const TileStore& tile, std::vector<Summand>& summands) const {
-    const auto runs = static_cast<int64_t>(tile.order.size()) / tile.run;
-    if (tile.run > 1) summands.push_back({1, tile.run - 1, false});
-    if (runs > 1) {
-      summands.push_back({tile.stride, (runs - 1) * tile.stride, false});
-    }
-  }
-
-  Summand MakeSummand(int axis, int64_t step, bool grid) const {
-    step = std::abs(step);
-    return {step, step * (kernel_.axes[axis].extent - 1), grid};
-  }
-
-  // Which task touches which element, one access after the other.
-  void Enumerate(const std::vector<const Access*>& accesses,
-                 size_t buffer) const {
-    const KernelBuffer& info = kernel_.buffers[buffer];
+  void EnumerateOwners(const std::vector<const Access*>& accesses) const {
     int64_t work = 0;
-    for (const Access* access : accesses) {
-      int64_t points = 1;
-      for (int axis : AxesOf(*access)) points *= kernel_.axes[axis].extent;
-      if (access->is_tile()) {
-        points *= static_cast<int64_t>(access->stmt->tile.order.size());
-      }
-      work += points;
-    }
+    for (const Access* access : accesses) work += NumVisits(*access);
     FUSOR_ASSERT(work <= kMaxEnumerated,
-                 "kernel {}: cannot prove that tasks do not meet in buffer {}",
-                 kernel_.name, info.name);
-    constexpr int64_t kNobody = -1;
-    constexpr int64_t kSeveral = -2;
-    std::vector<int64_t> readers(info.elements, kNobody);
-    std::vector<int64_t> writers(info.elements, kNobody);
+                 "kernel {}: cannot prove that tasks do not meet in {}: {}",
+                 kernel_.name, buffer_.name, Text(*accesses.back()));
+    std::vector<int64_t> readers(buffer_.elements, kNobody);
+    std::vector<int64_t> writers(buffer_.elements, kNobody);
     for (const Access* access : accesses) {
-      auto& owners = access->stores() ? writers : readers;
-      ForEach(*access, [&](int64_t element, int64_t task) {
-        int64_t& owner = owners[element];
-        owner = owner == kNobody || owner == task ? task : kSeveral;
+      ForEach(*access, [&](int64_t element, int64_t owner) {
+        auto& owners = access->stores() ? writers : readers;
+        int64_t& known = owners[element];
+        known = known == kNobody || known == owner ? owner : kSeveral;
+        const int64_t writer = writers[element];
+        const int64_t reader = readers[element];
+        FUSOR_ASSERT(
+            writer == kNobody ||
+                (writer != kSeveral && (reader == kNobody || reader == writer)),
+            "kernel {}: {}: several tasks of a phase meet in {}[{}]",
+            kernel_.name, Text(*access), buffer_.name, element);
       });
     }
-    for (int64_t i = 0; i < info.elements; ++i) {
-      FUSOR_ASSERT(writers[i] == kNobody ||
-                       (writers[i] != kSeveral &&
-                        (readers[i] == kNobody || readers[i] == writers[i])),
-                   "kernel {}: several tasks of a phase meet in {}[{}]",
-                   kernel_.name, info.name, i);
-    }
   }
 
+  // --- Enumeration -----------------------------------------------------------
+
+  // A row that stores for all does so once.
   std::vector<int> AxesOf(const Access& access) const {
-    std::vector<int> axes = grid_;
-    axes.insert(axes.end(), access.loops.begin(), access.loops.end());
+    std::vector<int> axes;
+    for (const std::vector<int>* of : {&Grid(access), &access.loops}) {
+      for (int axis : *of) {
+        const Axis& info = kernel_.axes[axis];
+        if (info.block && !Names(access, axis)) continue;
+        if (info.extent > 1) axes.push_back(axis);
+      }
+    }
     return axes;
+  }
+
+  int64_t NumVisits(const Access& access) const {
+    int64_t visits = access.is_tile()
+                         ? static_cast<int64_t>(access.stmt->tile.order.size())
+                         : 1;
+    for (int axis : AxesOf(access)) {
+      if (kernel_.axes[axis].extent > kMaxEnumerated) return kMaxEnumerated + 1;
+      visits = std::min(visits * kernel_.axes[axis].extent, kMaxEnumerated + 1);
+    }
+    return visits;
   }
 
   template <typename Visit>
   void ForEach(const Access& access, Visit visit) const {
     const std::vector<int> axes = AxesOf(access);
+    const TileStore& tile = access.stmt->tile;
     std::vector<int64_t> position(axes.size(), 0);
     for (;;) {
       int64_t element = access.stmt->index.offset;
-      int64_t task = 0;
       for (size_t i = 0; i < axes.size(); ++i) {
-        const Axis& axis = kernel_.axes[axes[i]];
         element += CoefficientOf(access.stmt->index, axes[i]) * position[i];
-        if (i < grid_.size()) {
-          // Lanes of one group belong to one task.
-          const int64_t lanes = axis.vector ? kernel_.lanes : 1;
-          task = task * axis.extent + position[i] / lanes;
-        }
       }
-      const TileStore& tile = access.stmt->tile;
-      if (!access.is_tile()) visit(element, task);
+      const int64_t owner = OwnerOf(access, axes, position);
+      if (!access.is_tile()) visit(element, owner);
       for (size_t e = 0; e < tile.order.size(); ++e) {
         const auto number = static_cast<int64_t>(e);
         visit(element + number / tile.run * tile.stride + number % tile.run,
-              task);
+              owner);
       }
       size_t i = axes.size();
       while (i > 0 && ++position[i - 1] == kernel_.axes[axes[i - 1]].extent) {
@@ -229,15 +276,130 @@ class RaceChecker {
     }
   }
 
+  // --- What is stored --------------------------------------------------------
+
+  // Stored by earlier phases, or by the thread itself further up.
+  void CheckLoad(size_t load) const {
+    const Access& access = accesses_[load];
+    size_t end = 0;
+    while (accesses_[end].phase < access.phase) ++end;
+    for (size_t i = end; i < load; ++i) {
+      if (accesses_[i].stores() && HaveSameOwners(accesses_[i], access)) return;
+    }
+    const int64_t missing = FirstUnstored(end);
+    FUSOR_ASSERT(missing < 0, "kernel {}: {}: {}[{}] has not been stored yet",
+                 kernel_.name, Text(access), buffer_.name, missing);
+  }
+
+  // Returns an element that none of the stores among the first `end` accesses
+  // stores; -1 if there is none.
+  int64_t FirstUnstored(size_t end) const {
+    std::vector<const Access*> stores;
+    for (size_t i = 0; i < end; ++i) {
+      if (accesses_[i].stores()) stores.push_back(&accesses_[i]);
+    }
+    if (FillRanges(stores) || Partition(stores)) return -1;
+    return Enumerate(stores);
+  }
+
+  // Padding may end only where the next tensor starts.
+  bool IsPadding(int64_t first, int64_t end) const {
+    const int64_t unit = kBufferAlignment / ir::DTypeSize(buffer_.dtype);
+    return padded_ && end % unit == 0 && end - first < unit;
+  }
+
+  // True if those that store contiguous ranges store everything.
+  bool FillRanges(const std::vector<const Access*>& stores) const {
+    std::vector<std::pair<int64_t, int64_t>> ranges;  // first, end
+    for (const Access* store : stores) {
+      const ElementSet& set = store->elements;
+      const int64_t end = set.last() + 1;
+      if (IsOneToOne(set) && set.num_points() == end - set.first) {
+        ranges.emplace_back(set.first, end);
+      }
+    }
+    std::sort(ranges.begin(), ranges.end());
+    ranges.emplace_back(buffer_.elements, buffer_.elements);
+    int64_t filled = 0;
+    for (const auto& [first, end] : ranges) {
+      if (first > filled && !IsPadding(filled, first)) return false;
+      filled = std::max(filled, end);
+    }
+    return true;
+  }
+
+  // True if the stores share no element and are as many as there are elements.
+  bool Partition(const std::vector<const Access*>& stores) const {
+    int64_t points = 0;
+    for (const Access* store : stores) {
+      if (!IsOneToOne(store->elements)) return false;
+      points += store->elements.num_points();
+    }
+    if (points != buffer_.elements) return false;
+    for (size_t i = 0; i < stores.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        if (!AreDisjoint(stores[i]->elements, stores[j]->elements)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  int64_t Enumerate(const std::vector<const Access*>& stores) const {
+    int64_t work = 0;
+    for (const Access* store : stores) work += NumVisits(*store);
+    FUSOR_ASSERT(work <= kMaxEnumerated && buffer_.elements <= kMaxEnumerated,
+                 "kernel {}: cannot prove that all of {} is stored{}",
+                 kernel_.name, buffer_.name,
+                 stores.empty() ? "" : ": " + Text(*stores.back()));
+    std::vector<bool> stored(buffer_.elements, false);
+    for (const Access* store : stores) {
+      ForEach(*store,
+              [&](int64_t element, int64_t) { stored[element] = true; });
+    }
+    for (int64_t i = 0; i < buffer_.elements;) {
+      int64_t end = i;
+      while (end < buffer_.elements && !stored[end]) ++end;
+      if (end > i && !IsPadding(i, end)) return i;
+      i = end + 1;
+    }
+    return -1;
+  }
+
   const Kernel& kernel_;
-  std::vector<int> grid_;  // without the block axis
-  std::vector<Access> accesses_;
+  const KernelBuffer& buffer_;
+  const Accesses& accesses_;
+  const bool padded_;
 };
 
 }  // namespace
 
-void CheckRaces(const Kernel& kernel, const Phase& phase) {
-  RaceChecker(kernel, phase).Run();
+void CheckAccesses(const Kernel& kernel) {
+  const std::vector<Accesses> accesses = Collector(kernel).Collect();
+  for (size_t b = 0; b < accesses.size(); ++b) {
+    AccessChecker(kernel, b, accesses[b], false).CheckOwnersAndLoads();
+  }
+}
+
+void CheckResults(const LoweredKernel& lowered) {
+  std::vector<bool> padded;
+  for (const auto* spans : {&lowered.operand_spans, &lowered.result_spans}) {
+    for (const std::vector<int>& span : *spans) {
+      padded.push_back(span.size() > 1);
+    }
+  }
+  CheckResults(lowered.kernel, padded);
+}
+
+void CheckResults(const Kernel& kernel, const std::vector<bool>& padded) {
+  const std::vector<Accesses> accesses = Collector(kernel).Collect();
+  for (size_t b = 0; b < accesses.size(); ++b) {
+    const KernelBuffer& buffer = kernel.buffers[b];
+    if (!buffer.written || buffer.scratch) continue;
+    AccessChecker(kernel, b, accesses[b], b < padded.size() && padded[b])
+        .CheckResult();
+  }
 }
 
 }  // namespace fusor::codegen

@@ -1,15 +1,28 @@
 #pragma once
 
+#include <vector>
+
 #include "codegen/kernel_ir.h"
 
 namespace fusor::codegen {
 
-// Throws kInternal when two tasks of the phase may touch the same element of a
-// buffer and one of them stores to it. Proves freedom from races by the
-// coefficients of the indices where it can, else by enumerating all accesses
-// (up to 4 Mi of them; a kernel that needs more is refused).
+struct LoweredKernel;
+
+// These throw kInternal, naming kernel, statement and buffer, for what is not
+// proved. A proof looks at the steps of the indices. If these do not suffice,
+// it enumerates the elements, up to 4 Mi per buffer.
 //
 // REQUIRES: indices use only axes that are open and stay inside their buffers.
-void CheckRaces(const Kernel& kernel, const Phase& phase);
+
+// Proves that no two threads of a phase touch one element that one of them
+// stores (threads of a GPU, elsewhere tasks), and that every element that is
+// loaded of scratch memory was stored before.
+void CheckAccesses(const Kernel& kernel);
+
+// Proves that every element of a result is stored. `padded`: which buffers hold
+// several tensors, each padded to kBufferAlignment bytes; only the padding of
+// these may stay as it is.
+void CheckResults(const Kernel& kernel, const std::vector<bool>& padded = {});
+void CheckResults(const LoweredKernel& lowered);
 
 }  // namespace fusor::codegen

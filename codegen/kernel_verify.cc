@@ -11,10 +11,13 @@
 #include <algorithm>
 #include <cctype>
 
+#include "codegen/element_set.h"
 #include "codegen/kernel_ir.h"
 #include "codegen/kernel_races.h"
 #include "codegen/packed_bits.h"
+#include "codegen/print_stmt.h"
 #include "ir/support/error.h"
+#include "ir/tensor_type.h"
 
 namespace fusor::codegen {
 namespace {
@@ -63,6 +66,7 @@ class Verifier {
                    kernel_.name, axis.name, axis.extent);
     }
     for (const Phase& phase : kernel_.phases) VerifyPhase(phase);
+    CheckAccesses(kernel_);
     for (size_t b = 0; b < kernel_.buffers.size(); ++b) CheckPacking(b);
   }
 
@@ -94,7 +98,6 @@ class Verifier {
       block_axis_ = phase.grid[i];
     }
     VerifyBody(phase.body);
-    CheckRaces(kernel_, phase);
   }
 
   void Open(int axis) {
@@ -222,6 +225,8 @@ class Verifier {
                      VectorCoefficient(stmt.index) == 0,
                  "kernel {}: a tile needs a vector axis of {} indices",
                  kernel_.name, kernel_.lanes);
+    FUSOR_ASSERT(tile.stride <= ir::kMaxElements,
+                 "kernel {}: a tile of stride {}", kernel_.name, tile.stride);
     CheckAccess(stmt, (size / tile.run - 1) * tile.stride + tile.run - 1);
     FUSOR_ASSERT(kernel_.buffers[stmt.buffer].written &&
                      !kernel_.buffers[stmt.buffer].packed,
@@ -290,15 +295,19 @@ class Verifier {
     CheckIndex(stmt.index);
     const KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
     int64_t low = stmt.index.offset;
-    int64_t high = low + further;
+    int64_t high = low;
+    bool overflow = __builtin_add_overflow(high, further, &high);
     for (const Index::Term& term : stmt.index.terms) {
-      const int64_t reach =
-          term.coefficient * (kernel_.axes[term.axis].extent - 1);
-      (reach < 0 ? low : high) += reach;
+      int64_t reach = 0;
+      overflow |= __builtin_mul_overflow(
+          term.coefficient, kernel_.axes[term.axis].extent - 1, &reach);
+      int64_t& end = reach < 0 ? low : high;
+      overflow |= __builtin_add_overflow(end, reach, &end);
     }
-    FUSOR_ASSERT(low >= 0 && high < buffer.elements,
-                 "kernel {}: index of {} runs from {} to {} of {} elements",
-                 kernel_.name, buffer.name, low, high, buffer.elements);
+    FUSOR_ASSERT(!overflow && low >= 0 && high < buffer.elements,
+                 "kernel {}: {}: index of {} runs from {} to {} of {} elements",
+                 kernel_.name, Print(stmt), buffer.name, low, high,
+                 buffer.elements);
   }
 
   void CheckIndex(const Index& index) const {
@@ -317,10 +326,7 @@ class Verifier {
   }
 
   int64_t VectorCoefficient(const Index& index) const {
-    for (const Index::Term& term : index.terms) {
-      if (term.axis == vector_axis_) return term.coefficient;
-    }
-    return 0;
+    return CoefficientOf(index, vector_axis_);
   }
 
   // A uniform register cannot hold what differs between lanes.

@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <set>
 
+#include "codegen/element_set.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
 namespace {
-
-int64_t Coefficient(const Index& index, int axis) {
-  for (const Index::Term& term : index.terms) {
-    if (term.axis == axis) return term.coefficient;
-  }
-  return 0;
-}
 
 void AddTerm(Index& index, int axis, int64_t coefficient) {
   if (coefficient == 0) return;
@@ -78,8 +72,8 @@ void LoopNest::MergeAxes(std::span<const Access> accesses, bool merge_folded) {
         i > 0 && raw_[i].folded == raw_[i - 1].folded &&
         (merge_folded || !raw_[i].folded) &&
         std::all_of(offsets.begin(), offsets.end(), [&](const Index& offset) {
-          return Coefficient(offset, static_cast<int>(i - 1)) ==
-                 Coefficient(offset, static_cast<int>(i)) * raw_[i].extent;
+          return CoefficientOf(offset, static_cast<int>(i - 1)) ==
+                 CoefficientOf(offset, static_cast<int>(i)) * raw_[i].extent;
         });
     if (!joins) {
       merged_.push_back({"", 1, raw_[i].folded});
@@ -126,7 +120,7 @@ Index LoopNest::RawOffset(const Access& access) const {
 Index LoopNest::Project(const Index& raw) const {
   Index index{raw.offset, {}};
   for (size_t m = 0; m < merged_.size(); ++m) {
-    AddTerm(index, static_cast<int>(m), Coefficient(raw, innermost_[m]));
+    AddTerm(index, static_cast<int>(m), CoefficientOf(raw, innermost_[m]));
   }
   return index;
 }

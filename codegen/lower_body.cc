@@ -299,7 +299,8 @@ int Lowering::EmitBlockReduction(const Node& reduce, int reg) {
 
 void Lowering::DefineResult(const Node& reduce, int reg) {
   const DType dtype = reduce.output()->type().dtype;
-  if (eager_ && dtype != kernel_.registers[reg].dtype) {
+  const bool rounds = eager_ || MustRound(ir::ScalarOp::kIdentity, dtype);
+  if (rounds && dtype != kernel_.registers[reg].dtype) {
     Stmt stmt{.kind = StmtKind::kCompute};
     stmt.round = true;
     stmt.src[0] = reg;

@@ -162,9 +162,7 @@ class UpdateLowering {
         const Value* first = body_.outputs()[span[0]].value;
         copy_buffers_[span[0]] =
             static_cast<int>(lowered_.kernel.buffers.size());
-        add(first,
-            span.size() == 1 ? first->type().num_elements() : Elements(run),
-            true);
+        add(first, CopyElements(run, first->type()), true);
         copy_spans_.push_back(std::move(span));
       }
     }
@@ -174,6 +172,26 @@ class UpdateLowering {
   int64_t Elements(const Run& run) const {
     return (run.last < tensors_ ? starts_[run.last] : elements_) -
            starts_[run.first];
+  }
+
+  // From the first element of the run's first tensor to the first of its last.
+  int64_t ElementsBeforeLast(const Run& run) const {
+    return starts_[run.last - 1] - starts_[run.first];
+  }
+
+  // From the first element of the run to the last one that is no padding: what
+  // its copies have, whatever their padding.
+  int64_t CopiedElements(const Run& run) const {
+    return ElementsBeforeLast(run) +
+           body_.input(run.last - 1)->type().num_elements();
+  }
+
+  // Elements of a copy of the run's tensors. The first has that type.
+  int64_t CopyElements(const Run& run, const ir::TensorType& type) const {
+    return run.last - run.first == 1
+               ? type.num_elements()
+               : ElementsBeforeLast(run) +
+                     PaddedElements(run.last - 1, type.dtype);
   }
 
   // The chain of tensor `t`, and its copies: of flat tensors of that length, or
@@ -237,8 +255,7 @@ class UpdateLowering {
     if (copies.empty()) {
       return LowerBody(*Chain(first, Elements(run)), target_, eager_);
     }
-    const int64_t elements =
-        run.last - run.first == 1 ? type.num_elements() : Elements(run);
+    const int64_t elements = CopiedElements(run);
     std::vector<ir::TensorType> types;
     for (const Copy& copy : copies) types.push_back(copy.type);
     const auto lanes = target_.vector_bytes / 4;

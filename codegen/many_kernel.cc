@@ -30,7 +30,8 @@ struct Run {
 class ManyLowering {
  public:
   ManyLowering(const ir::Graph& body, const ir::Target& target)
-      : node_(*body.nodes()[0]),
+      : body_(body),
+        node_(*body.nodes()[0]),
         squares_(node_.output()->type().dtype != DType::kBool),
         tasks_(std::max(4 * target.threads, 1)),
         simt_(target.simt) {
@@ -66,14 +67,26 @@ class ManyLowering {
     return static_cast<int>(lowered_.kernel.registers.size()) - 1;
   }
 
+  // A value that is an operand several times counts as often: the fusion reads
+  // it once.
   void AddOperands() {
     std::vector<int64_t> groups = node_.attrs().Ints("groups");
     if (groups.empty()) groups.assign(node_.num_inputs(), 1);
-    int operand = 0;
+    std::map<std::vector<int>, std::vector<Run>> runs;  // of spans so far
+    size_t operand = 0;
     for (int64_t size : groups) {
       std::vector<int> span;
-      for (int64_t i = 0; i < size; ++i) span.push_back(operand++);
+      for (int64_t i = 0; i < size; ++i) {
+        span.push_back(node_.input(operand++)->index());
+      }
+      const auto [known, added] = runs.try_emplace(span);
+      if (!added) {
+        runs_.insert(runs_.end(), known->second.begin(), known->second.end());
+        continue;
+      }
+      const auto first = static_cast<ptrdiff_t>(runs_.size());
       AddSpan(span);
+      known->second.assign(runs_.begin() + first, runs_.end());
       lowered_.operand_spans.push_back(std::move(span));
     }
   }
@@ -81,13 +94,13 @@ class ManyLowering {
   // A tensor that fills its place to the end goes on in the next one, unless
   // that would change a sum.
   void AddSpan(const std::vector<int>& span) {
-    const DType dtype = node_.input(span[0])->type().dtype;
+    const DType dtype = body_.input(span[0])->type().dtype;
     const int64_t unit = kBufferAlignment / ir::DTypeSize(dtype);
     const auto buffer = static_cast<int>(lowered_.kernel.buffers.size());
     int64_t end = 0;
     bool gap = true;
     for (int operand : span) {
-      const ir::TensorType& type = node_.input(operand)->type();
+      const ir::TensorType& type = body_.input(operand)->type();
       FUSOR_ASSERT(type.dtype == dtype, "{}: {} and {} in one group",
                    node_.op_name(), DTypeName(dtype), DTypeName(type.dtype));
       const int64_t elements = type.num_elements();
@@ -96,8 +109,8 @@ class ManyLowering {
       gap = elements % unit != 0;
       end += (elements + unit - 1) / unit * unit;
     }
-    if (span.size() == 1) end = node_.input(span[0])->type().num_elements();
-    AddBuffer(node_.input(span[0])->name(), dtype, end, false);
+    if (span.size() == 1) end = body_.input(span[0])->type().num_elements();
+    AddBuffer(body_.input(span[0])->name(), dtype, end, false);
   }
 
   // Of each task, in whole vectors.
@@ -242,6 +255,7 @@ class ManyLowering {
     return result;
   }
 
+  const ir::Graph& body_;
   const ir::Node& node_;
   const bool squares_;
   const int64_t tasks_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/fusion_body.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/fusion_domain.h"
@@ -163,7 +164,7 @@ int PoolValues::Compute(ScalarOp op, DType dtype, int a, int b, int c,
   Stmt stmt{.kind = StmtKind::kCompute};
   stmt.op = op;
   stmt.src = {a, b, c};
-  stmt.round = round;
+  stmt.round = round || MustRound(op, dtype);
   const bool vector = std::any_of(
       stmt.src.begin(), stmt.src.end(),
       [&](int reg) { return reg >= 0 && kernel_.registers[reg].vector; });

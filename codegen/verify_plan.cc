@@ -1,8 +1,12 @@
 #include "codegen/verify_plan.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "codegen/kernel_overwrite.h"
+#include "codegen/kernel_races.h"
 #include "codegen/plan_replay.h"
 #include "ir/shard.h"
 #include "ir/support/error.h"
@@ -157,6 +161,11 @@ class Structure {
       FUSOR_ASSERT(fits, "plan {}: step {}: {} does not fit {}[{} x {}]",
                    plan_.name, step.name, given.name, wanted.name,
                    DTypeName(wanted.dtype), wanted.elements);
+    }
+    std::vector<bool> padded;
+    for (int arg : step.args) padded.push_back(buffer(arg).members.size() > 1);
+    if (stored_.emplace(step.index, padded).second) {
+      CheckResults(kernel, padded);
     }
   }
 
@@ -361,6 +370,7 @@ class Structure {
   }
 
   const Plan& plan_;
+  std::set<std::pair<int, std::vector<bool>>> stored_;  // checked kernels
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -29,11 +30,18 @@ using StillFails = std::function<bool(const TestCase&)>;
 //   - runs of nodes, long ones first: an operand whose producer is gone becomes
 //     an input with the value that it had, a value whose readers are gone an
 //     output,
+//   - nodes in chains, whose readers read an operand instead,
 //   - rows of tensors: one extent after the other is made smaller wherever it
 //     occurs.
 //
 // Values keep their names, so that a fault that goes by names stays where it
 // is. REQUIRES: fails(original).
 TestCase ReduceCase(const TestCase& original, const StillFails& fails);
+
+// Copies the graph with extents replaced in every tensor. Throws where an op
+// rejects the new ones.
+using ExtentMap = std::map<int64_t, int64_t>;
+std::unique_ptr<ir::Graph> WithExtents(const ir::Graph& graph,
+                                       const ExtentMap& extents);
 
 }  // namespace fusor::codegen

@@ -10,6 +10,7 @@
 #include "codegen/build_plan.h"
 #include "codegen/compile_kernels.h"
 #include "codegen/kernel_cache.h"
+#include "ir/support/hash.h"
 #include "passes/pass_settings.h"
 #include "tests/testing/fake_compiler.h"
 #include "tests/testing/plan_runner.h"
@@ -165,6 +166,69 @@ TEST_F(OriginLogTest, FewerChangedOptionsAreMoreAlike) {
   EXPECT_EQ(miss.reason, "with options changed: b=1 -> b=2");
 }
 
+// A source of one loop, as Print(Kernel) writes it.
+std::string Source(int extent, const std::string& op,
+                   const std::string& constant) {
+  return fmt::format(
+      "lanes=16\n  b0 f32[{0}]\n  a0 {0} vector a\n  phase grid=(a0)\n"
+      "    r0 = constant {2}\n    r1 = load b0[0 + 1*a0]\n    r2 = {1} r1, "
+      "r0\n    store b0[0 + 1*a0], r2\n",
+      extent, op, constant);
+}
+
+class CauseTest : public OriginLogTest {
+ protected:
+  static KernelOrigin Of(const std::string& source, const std::string& settings,
+                         int batch) {
+    KernelOrigin origin = Origin(HashBytes(source), settings);
+    origin.inputs = fmt::format("images=u8[{},8,8,3]", batch);
+    SetSourceParts(source, origin);
+    return origin;
+  }
+  const std::string before_ = "rounding=fast weight-decay=0.0001";
+  const std::string after_ = "rounding=eager weight-decay=5e-05";
+  const KernelOrigin known_ =
+      Of(Source(64, "mul", "0x1.a36e2ep-14"), before_, 2);  // 1e-4
+};
+
+TEST_F(CauseTest, LoopsOfOtherLengthsAreOfOtherInputs) {
+  for (const char* constant : {"0x1.a36e2ep-14", "0x1p-7"}) {
+    const CacheMiss miss =
+        Explain({known_}, Of(Source(96, "mul", constant), after_, 3));
+    EXPECT_THAT(miss.changed, ElementsAre("inputs"));
+    EXPECT_EQ(miss.reason,
+              "with inputs changed: images=u8[2,8,8,3] -> images=u8[3,8,8,3]");
+  }
+}
+
+TEST_F(CauseTest, AnotherScalarIsOfTheOptionThatHasItsValue) {
+  const CacheMiss miss =
+      Explain({known_}, Of(Source(64, "mul", "0x1.a36e2ep-15"), after_, 3));
+  EXPECT_EQ(miss.reason,
+            "with options changed: weight-decay=0.0001 -> weight-decay=5e-05");
+}
+
+TEST_F(CauseTest, OtherOpsAreOfOptionsThatChooseOps) {
+  const CacheMiss miss =
+      Explain({known_}, Of(Source(64, "div", "0x1.a36e2ep-14"), after_, 3));
+  EXPECT_EQ(miss.reason,
+            "with options changed: rounding=fast -> rounding=eager");
+}
+
+TEST_F(CauseTest, NamesInputsAndOptionsWhereBothLeftTraces) {
+  const CacheMiss miss =
+      Explain({known_}, Of(Source(96, "div", "0x1.a36e2ep-15"), after_, 3));
+  EXPECT_THAT(miss.changed, ElementsAre("inputs", "options"));
+}
+
+TEST_F(CauseTest, NamesAllOptionsIfNoneLeftATrace) {
+  const CacheMiss miss =
+      Explain({known_}, Of(Source(64, "mul", "0x1p+3"), after_, 2));
+  EXPECT_EQ(miss.reason,
+            "with options changed: rounding=fast weight-decay=0.0001 -> "
+            "rounding=eager weight-decay=5e-05");
+}
+
 TEST_F(OriginLogTest, TheSameSourceIsMoreAlikeThanTheSameName) {
   KernelOrigin elsewhere = Origin(2, "");
   elsewhere.kernel = "other/k2";
@@ -191,6 +255,10 @@ TEST(PassSettings, NameWhatDiffers) {
   EXPECT_NE(passes::Settings(options).find("rounding=eager"),
             std::string::npos);
   EXPECT_NE(passes::Settings(options).find("fuel-fuse=3"), std::string::npos);
+  options.world_size = 2;
+  options.collective_cost = {{{5.9999999999999995e-05, 5e-10}}};
+  EXPECT_NE(passes::Settings(options).find("collective-cost=60us+2GB/s"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -79,6 +79,16 @@ TEST_F(KernelCacheTest, AnotherKeyUnderTheSameNameIsAMiss) {
   EXPECT_FALSE(cache.Find("b").has_value());
 }
 
+// Its machine code would be run.
+TEST_F(KernelCacheTest, AFolderThatOthersMayWriteIsNotRead) {
+  const KernelCache cache(folder());
+  cache.Store("key", "binary");
+  fs::permissions(folder_, fs::perms::others_write, fs::perm_options::add);
+  EXPECT_FALSE(cache.Find("key").has_value());
+  fs::permissions(folder_, fs::perms::others_write, fs::perm_options::remove);
+  EXPECT_EQ(cache.Find("key"), "binary");
+}
+
 TEST_F(KernelCacheTest, AnUnusableFolderCachesNothing) {
   const KernelCache cache("/dev/null/no/folder");
   cache.Store("key", "binary");

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "codegen/kernel_interpreter.h"
+#include "codegen/kernel_races.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -72,9 +73,11 @@ Kernel RowSums() {
   return k;
 }
 
-std::string Failure(const Kernel& kernel) {
+std::string Failure(const Kernel& kernel,
+                    const std::vector<bool>& padded = {}) {
   try {
     Verify(kernel);
+    CheckResults(kernel, padded);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInternal);
     return error.what();
@@ -298,6 +301,97 @@ TEST(KernelVerifyTest, RefusesToReadWhatAnotherTaskWrites) {
                 k.phases[0].body.insert(k.phases[0].body.begin(), load);
               }),
               HasSubstr("several tasks of a phase meet in scratch"));
+}
+
+TEST(KernelVerifyTest, RefusesResultsThatAreNotStoredWhole) {
+  // One element more than any row stores.
+  EXPECT_THAT(
+      FailureAfter([](Kernel& k) { k.buffers[2].elements = 4; }),
+      HasSubstr("y[3] is never stored, last store: store b2[0 + 1*a1]"));
+  EXPECT_THAT(FailureAfter([](Kernel& k) {
+                k.buffers[2].elements = 5;
+                k.phases[1].body[3].index.terms[0].coefficient = 2;
+              }),
+              HasSubstr("y[1] is never stored"));
+  EXPECT_THAT(FailureAfter([](Kernel& k) { k.phases[1].body.pop_back(); }),
+              HasSubstr("y[0] is never stored"));
+}
+
+TEST(KernelVerifyTest, LeavesPaddingBetweenTensorsAlone) {
+  Kernel k = RowSums();
+  k.buffers[2].elements = 16;  // 64 bytes
+  EXPECT_EQ(Failure(k, {false, false, true}), "");
+  EXPECT_THAT(Failure(k), HasSubstr("y[3] is never stored"));
+  for (const int64_t elements : {8, 32}) {
+    k.buffers[2].elements = elements;
+    EXPECT_THAT(Failure(k, {false, false, true}),
+                HasSubstr("y[3] is never stored"));
+  }
+}
+
+TEST(KernelVerifyTest, RefusesToLoadWhatIsNotStoredYet) {
+  EXPECT_THAT(FailureAfter([](Kernel& k) { k.axes[0].extent = 299; }),
+              HasSubstr("r3 = load b1[0 + 100*a1 + 1*a2]: scratch[299] has not "
+                        "been stored yet"));
+  EXPECT_THAT(
+      FailureAfter([](Kernel& k) { std::swap(k.phases[0], k.phases[1]); }),
+      HasSubstr("scratch[0] has not been stored yet"));
+}
+
+// A GPU's rows and lanes are threads of their own; a CPU's lanes are not.
+TEST(KernelVerifyTest, RefusesThreadsThatMeet) {
+  Kernel k = ColumnSums();
+  k.buffers[1].elements = 240;
+  k.phases[0].body[2].index = {0, {{0, 40}, {1, 1}}};
+  EXPECT_EQ(Failure(k), "");
+  k.buffers[1].elements = 45;
+  k.phases[0].body[2].index = {0, {{0, 1}, {1, 1}}};
+  EXPECT_THAT(Failure(k), HasSubstr("several tasks of a phase meet in y[1]"));
+  // Rows read what row 0 stored, without a barrier.
+  k = ColumnSums();
+  k.phases[0].body.push_back(Load(0, 1, {0, {{1, 1}}}));
+  EXPECT_THAT(Failure(k), HasSubstr("several tasks of a phase meet in y[0]"));
+  k.phases[0].body.back() = Load(0, 0, {0, {{1, 1}}});
+  EXPECT_EQ(Failure(k), "");
+}
+
+TEST(KernelVerifyTest, RefusesIndicesBeyondAllNumbers) {
+  EXPECT_THAT(FailureAfter([](Kernel& k) {
+                k.phases[0].body[0].index.terms[0].coefficient = int64_t{1}
+                                                                 << 61;
+              }),
+              HasSubstr("index of x runs from"));
+}
+
+// Interleaved like the results of a pooling's gradient: more elements than are
+// enumerated.
+TEST(KernelVerifyTest, ProvesLargeResultsOfSeveralStores) {
+  constexpr int64_t kImages = 32, kRows = 112, kChannels = 64;
+  Kernel k;
+  k.name = "gradient";
+  k.buffers = {{"x", DType::kF32, kChannels},
+               {"y", DType::kF32, kImages * kRows * kRows * kChannels, true}};
+  k.axes = {{"n", kImages},
+            {"h", kRows / 2},
+            {"w", kRows / 2},
+            {"c", kChannels, true}};
+  k.registers = {{DType::kF32, true}};
+  std::vector<Stmt> body{Load(0, 0, {0, {{3, 1}}})};
+  for (const int64_t h : {0, 1}) {
+    for (const int64_t w : {0, 1}) {
+      body.push_back(Store(1,
+                           {(h * kRows + w) * kChannels,
+                            {{0, kRows * kRows * kChannels},
+                             {1, 2 * kRows * kChannels},
+                             {2, 2 * kChannels},
+                             {3, 1}}},
+                           0));
+    }
+  }
+  k.phases.push_back({{0, 1, 2, 3}, body});
+  EXPECT_EQ(Failure(k), "");
+  k.phases[0].body.pop_back();
+  EXPECT_THAT(Failure(k), HasSubstr("cannot prove that all of y is stored"));
 }
 
 // Two vectors of each of four rows of 16, stored as eight pairs.

@@ -162,6 +162,34 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values("", "acdb", "aBcd16b"),
                        ::testing::Bool(), ::testing::Values(1, 64)));
 
+// The residual's gradient is what arrives: no result of the kernel, and none of
+// its operands' copies.
+TEST(LowerFusion, ASeparateNormGradientStoresNoCopyOfAnOperand) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+  %dy = data : f32[4,3,2,2]
+  %x = data : f32[4,3,2,2]
+  %gamma = data : f32[3]
+  %beta = data : f32[3]
+  %mean = data : f32[3]
+  %variance = weight : f32[3]
+  %dx, %dgamma, %dbeta, %dr = batch_norm_grad(%dy, %x, %gamma, %beta, %mean, %variance) {epsilon=9.0, residual="add"} : f32[4,3,2,2], f32[3], f32[3], f32[4,3,2,2]
+  return %dx as "dx", %dr as "dr"
+})");
+  const test::BareTarget queries;
+  passes::PassContext context(
+      queries, {.norm_lowering = passes::NormLowering::kSeparate});
+  const auto lowered = graph->Clone();
+  ASSERT_TRUE(passes::LowerBatchNorm(*lowered, context));
+  ir::Verify(*lowered);
+  EXPECT_EQ(lowered->outputs()[1].value, lowered->FindInput("dy"));
+  const auto inputs = test::RandomInputs(*graph, 1);
+  const auto expected = ir::Interpret(*graph, inputs, ir::EvalMode::kTyped);
+  const auto actual = test::RunWithKernels(*lowered, inputs, queries.target());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(test::AllClose(actual[i], expected[i], 2e-5, 2e-5));
+  }
+}
+
 TEST(LowerFusion, ThirtyChainedElementwiseOpsAreOneKernel) {
   ir::Graph graph;
   ir::Builder b(graph);

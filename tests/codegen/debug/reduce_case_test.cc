@@ -75,6 +75,33 @@ TEST(ReduceCaseTest, CutValuesKeepNamesAndValues) {
   EXPECT_EQ(reduced.graph->input(0)->name(), "b");
 }
 
+TEST(ReduceCaseTest, LinksOfAChainThatMustStayAreBypassed) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %x = data : f32[4]
+    %p = data : f32[4]
+    %q = data : f32[4]
+    %a = tanh(%x) : f32[4]
+    %b = add(%a, %p) : f32[4]
+    %c = add(%b, %q) : f32[4]
+    %d = exp(%c) : f32[4]
+    return %d as "loss"
+  })");
+  const TestCase reduced =
+      ReduceCase(CaseOf(graph->Clone()), [](const auto& c) {
+        // The loss depends on x.
+        const int loss = c.graph->FindOutput("loss");
+        if (loss < 0 || c.graph->FindInput("x") == nullptr) return false;
+        const ir::Value* value =
+            c.graph->outputs()[static_cast<size_t>(loss)].value;
+        while (value->producer() != nullptr)
+          value = value->producer()->input(0);
+        return value->name() == "x" && HasOp(*c.graph, "tanh");
+      });
+  EXPECT_EQ(reduced.graph->nodes().size(), 1u) << ir::Print(*reduced.graph);
+  EXPECT_EQ(reduced.graph->inputs().size(), 1u);
+  EXPECT_EQ(reduced.inputs.size(), 1u);
+}
+
 TEST(ReduceCaseTest, RandomGraphsStayValidAndFail) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
