@@ -17,6 +17,8 @@ struct Cluster {
     bool operator==(const Node&) const = default;
   };
   std::string name;
+  // Prefix of the targets of its devices, e.g. nvidia-h200. Empty: any device.
+  std::string device;
   std::vector<Node> node;       // by ranks
   double network_gb_per_s = 0;  // of all links of a node to the others
   // Latency of a collective: base + a time for each hop of a ring.

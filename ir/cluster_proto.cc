@@ -29,6 +29,7 @@ Cluster ParseCluster(std::string_view text, std::string_view source) {
   CheckNotNegative(spec.tree_share(), "tree_share", source);
   CheckNotNegative(spec.jitter(), "jitter", source);
   cluster.name = spec.name();
+  cluster.device = spec.device();
   cluster.network_gb_per_s = spec.network_gb_per_s();
   cluster.base_us = spec.base_us();
   cluster.node_hop_us = spec.node_hop_us();

@@ -1,5 +1,7 @@
 #include "ir/tensor_difference.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -77,8 +79,7 @@ class Meter {
     const bool finite = std::isfinite(a) && std::isfinite(b);
     const double distance = finite ? std::abs(a - b) : kInfinity;
     distance_norm_ += distance * distance;
-    d_.max_ulp = std::max(
-        d_.max_ulp, finite ? distance / UnitInLastPlace(dtype_, a) : kInfinity);
+    d_.max_ulp = std::max(d_.max_ulp, UlpDistance(dtype_, a, b));
     if (d_.worst >= 0 && distance <= d_.max_abs) return;
     d_.max_abs = distance;
     d_.worst = d_.elements + static_cast<int64_t>(i);
@@ -118,6 +119,19 @@ double UnitInLastPlace(DType dtype, double x) {
   const int exponent = std::isfinite(x) ? ExponentOf(x) : format.min_exponent;
   return std::ldexp(
       1, std::max(exponent, format.min_exponent) - format.fraction_bits);
+}
+
+double UlpDistance(DType dtype, double a, double b) {
+  if (SameElement(a, b)) return 0;
+  if (!std::isfinite(a) || !std::isfinite(b)) return kInfinity;
+  const double ulp = std::abs(a - b) / UnitInLastPlace(dtype, a);
+  const bool no_digit =
+      IsFloat(dtype) && ulp >= std::ldexp(1, FormatOf(dtype).fraction_bits);
+  return no_digit ? kInfinity : ulp;
+}
+
+std::string ShowUlp(double ulp) {
+  return std::isfinite(ulp) ? fmt::format("{:.3g}", ulp) : "-";
 }
 
 TensorDifference Difference(const Tensor& first, const Tensor& second) {

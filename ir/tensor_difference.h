@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "ir/interpreter.h"
 
@@ -21,7 +22,9 @@ struct TensorDifference {
   // is not.
   double relative = 0;
   // Greatest distance in units of the last place of the first tensor's element.
-  // Infinity where one of two alone is NaN or infinite.
+  // Infinity where two elements have no digit in common: the distance is as
+  // large as the first element (opposite signs, another magnitude), or one of
+  // the two alone is NaN or infinite.
   double max_ulp = 0;
   int64_t worst = -1;            // row-major index of max_abs; -1 without
   double first = 0, second = 0;  // the elements there
@@ -41,5 +44,10 @@ TensorDifference Difference(const TensorType& first_type, const void* first,
 // Size of the last place of `x` in `dtype`, subnormal numbers included; 1 for
 // integers and bool.
 double UnitInLastPlace(DType dtype, double x);
+
+// Distance of `b` from `a` in units of the last place of `a`; infinity where
+// they have no digit in common, as in TensorDifference::max_ulp.
+double UlpDistance(DType dtype, double a, double b);
+std::string ShowUlp(double ulp);  // "12.5"; "-" for infinity
 
 }  // namespace fusor::ir

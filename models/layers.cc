@@ -209,9 +209,15 @@ void Layers::Classify(Value* logits, ir::Where at) {
   const auto total = [&](Value* per_sample, const char* name) {
     graph.AddOutput(b_.ReduceSum(b_.Times(per_sample, weights), {0}), name);
   };
+  Value* correct1 = b_.TopKCorrect(logits, labels, 1);
+  Value* correct5 = b_.TopKCorrect(logits, labels, 5);
   total(b_.CrossEntropy(logits, labels, {}), "loss_sum");
-  total(b_.TopKCorrect(logits, labels, 1), "top1");
-  total(b_.TopKCorrect(logits, labels, 5), "top5");
+  total(correct1, "top1");
+  total(correct5, "top5");
+  if (!options_.per_image) return;
+  graph.AddOutput(logits, "logits");
+  graph.AddOutput(correct1, "correct1");
+  graph.AddOutput(correct5, "correct5");
 }
 
 }  // namespace fusor::models

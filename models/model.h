@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,12 @@ struct ModelOptions {
   // kTrain: normalisations are over the batches of so many ranks together
   // (synchronised batch normalisation).
   int64_t norm_ranks = 1;
+  // kTrain: regular expressions; parameters in whose name one is found are
+  // frozen (see FreezeParameters).
+  std::vector<std::string> freeze{};
+  // kEval: per-image outputs "logits" f32 [N,C], "correct1" and "correct5" f32
+  // [N], 1 if the label is the first, or among the first five, else 0.
+  bool per_image = false;
 };
 
 // A network with its loss, before differentiation. Inputs: "images", "labels"
@@ -60,10 +67,38 @@ struct Model {
 Model BuildModel(const std::string& arch, Phase phase,
                  const ModelOptions& options);
 
-// All names that BuildModel takes, aliases last.
+// A model that is not of this library.
+struct CustomModel {
+  std::string name;
+  int64_t batch = 0;        // the only one; 0: any
+  bool normalizes = false;  // uses ModelOptions::mean and std
+  bool trains = false;      // which phases it has
+  bool evaluates = false;
+  std::function<std::unique_ptr<ir::Graph>(Phase, const ModelOptions&)> build;
+};
+// Makes BuildModel and CanonicalArch know the model's name until the process
+// ends. Replaces a custom model of that name. Not thread-safe.
+void RegisterModel(CustomModel model);
+// Null unless a model of that name was registered.
+const CustomModel* FindCustomModel(const std::string& name);
+
+// Keeps the parameters in whose name one of the regular expressions is found
+// from being trained, as requires_grad_(False) does in PyTorch: they get no
+// gradient, no optimizer state and no update. Layers work as before: a
+// batch-norm layer normalises by its batch and updates its running statistics.
+// Throws kUsage for an expression that is malformed or in no parameter's name,
+// and unless a parameter is left to train.
+void FreezeParameters(ir::Graph& graph,
+                      const std::vector<std::string>& expressions);
+
+// All names that BuildModel takes, aliases last, without custom models.
 std::vector<std::string> ArchNames();
 // The canonical name behind an alias ("resnet50" -> "resnet50-v1.5").
 std::string CanonicalArch(const std::string& arch);
+
+// Whether two names, canonical or not, stand for networks of the same layers;
+// false for an unknown one.
+bool SameNetwork(const std::string& a, const std::string& b);
 
 struct ParameterCount {
   int64_t parameters = 0;  // elements

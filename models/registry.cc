@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "ir/builder.h"
 #include "ir/support/error.h"
@@ -42,7 +44,68 @@ constexpr Row kRows[] = {
 
 constexpr std::string_view kSuffix = "-v1.5";
 
+// Null for an unknown name.
+const Row* FindRow(std::string_view arch) {
+  const auto* row =
+      std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) {
+        return r.name == arch ||
+               (r.name.ends_with(kSuffix) &&
+                r.name.substr(0, r.name.size() - kSuffix.size()) == arch);
+      });
+  return row == std::end(kRows) ? nullptr : row;
+}
+
+std::map<std::string, CustomModel>& CustomModels() {
+  static std::map<std::string, CustomModel> models;
+  return models;
+}
+
+std::unique_ptr<ir::Graph> BuildCustom(const CustomModel& model, Phase phase,
+                                       const ModelOptions& options) {
+  FUSOR_CHECK(model.batch == 0 || model.batch == options.batch, kGraph,
+              "{}: its batch is {}, expected {}", model.name, model.batch,
+              options.batch);
+  const bool has = phase == Phase::kTrain ? model.trains : model.evaluates;
+  FUSOR_CHECK(has, kGraph, "{}: {}", model.name,
+              phase == Phase::kTrain
+                  ? "expected output \"loss\" of a forward graph, to be "
+                    "trained; got none"
+                  : "expected outputs \"loss_sum\", \"top1\" and \"top5\", to "
+                    "be evaluated; got not all of them");
+  return model.build(phase, options);
+}
+
+std::unique_ptr<ir::Graph> BuildRow(const Row& row, Phase phase,
+                                    const Model& model) {
+  const ModelOptions& options = model.options;
+  FUSOR_CHECK(options.image_size >= row.min_image_size, kGraph,
+              "arch {}: image size {}: expected at least {}", model.arch,
+              options.image_size, row.min_image_size);
+  FUSOR_CHECK(options.batch >= 1 && options.num_classes >= 1, kGraph,
+              "arch {}: batch {}, {} classes: expected at least 1", model.arch,
+              options.batch, options.num_classes);
+  std::string name = model.arch;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; },
+      '_');
+  auto graph = std::make_unique<ir::Graph>(name);
+  ir::Builder builder(*graph);
+  Layers layers(builder, phase, options);
+  row.build(layers);
+  return graph;
+}
+
 }  // namespace
+
+void RegisterModel(CustomModel model) {
+  std::string name = model.name;
+  CustomModels().insert_or_assign(std::move(name), std::move(model));
+}
+
+const CustomModel* FindCustomModel(const std::string& name) {
+  const auto found = CustomModels().find(name);
+  return found == CustomModels().end() ? nullptr : &found->second;
+}
 
 std::vector<std::string> ArchNames() {
   std::vector<std::string> names;
@@ -56,38 +119,32 @@ std::vector<std::string> ArchNames() {
 }
 
 std::string CanonicalArch(const std::string& arch) {
+  if (const Row* row = FindRow(arch)) return std::string(row->name);
+  if (FindCustomModel(arch) != nullptr) return arch;
   const std::vector<std::string> names = ArchNames();
-  const bool known = std::find(names.begin(), names.end(), arch) != names.end();
-  const std::string nearest = known ? "" : NearestName(arch, names);
-  FUSOR_CHECK(known, kUsage, "arch {}: unknown{}; known: {}", arch,
-              nearest.empty() ? "" : ", did you mean " + nearest + "?",
-              Join(names, ", ", [](const std::string& n) { return n; }));
-  const bool exact = std::any_of(std::begin(kRows), std::end(kRows),
-                                 [&](const Row& r) { return r.name == arch; });
-  return exact ? arch : arch + std::string(kSuffix);
+  const std::string nearest = NearestName(arch, names);
+  ThrowError(
+      ErrorCode::kUsage,
+      fmt::format("arch {}: unknown{}; known: {}", arch,
+                  nearest.empty() ? "" : ", did you mean " + nearest + "?",
+                  Join(names, ", ", [](const auto& n) { return n; })));
 }
 
 Model BuildModel(const std::string& arch, Phase phase,
                  const ModelOptions& options) {
   Model model{CanonicalArch(arch), options, nullptr};
-  const Row& row =
-      *std::find_if(std::begin(kRows), std::end(kRows),
-                    [&](const Row& r) { return r.name == model.arch; });
-  FUSOR_CHECK(options.image_size >= row.min_image_size, kGraph,
-              "arch {}: image size {}: expected at least {}", model.arch,
-              options.image_size, row.min_image_size);
-  FUSOR_CHECK(options.batch >= 1 && options.num_classes >= 1, kGraph,
-              "arch {}: batch {}, {} classes: expected at least 1", model.arch,
-              options.batch, options.num_classes);
-  std::string name = model.arch;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; },
-      '_');
-  model.graph = std::make_unique<ir::Graph>(name);
-  ir::Builder builder(*model.graph);
-  Layers layers(builder, phase, model.options);
-  row.build(layers);
+  const CustomModel* custom = FindCustomModel(model.arch);
+  model.graph = custom != nullptr
+                    ? BuildCustom(*custom, phase, options)
+                    : BuildRow(*FindRow(model.arch), phase, model);
+  if (phase == Phase::kTrain) FreezeParameters(*model.graph, options.freeze);
   return model;
+}
+
+bool SameNetwork(const std::string& a, const std::string& b) {
+  const Row* first = FindRow(a);
+  const Row* second = FindRow(b);
+  return first != nullptr && second != nullptr && first->build == second->build;
 }
 
 ParameterCount CountParameters(const ir::Graph& graph) {

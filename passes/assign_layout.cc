@@ -170,6 +170,7 @@ class Assignment {
     }
     if (candidate.has_value() && node.attrs().Has("algorithm")) {
       CountChoice(node);
+      changed_ |= node.attrs().String("algorithm") != candidate->algorithm;
       node.mutable_attrs().Set("algorithm", candidate->algorithm);
       context_.Record(
           {.pass = kPass,
@@ -178,7 +179,6 @@ class Assignment {
            .reason = candidate->algorithm + " " + candidate->implementation,
            .modelled_ns = candidate->modelled_ns,
            .location = node.location()});
-      changed_ = true;
     }
   }
 

@@ -14,6 +14,7 @@
 #include "passes/autodiff.h"
 
 #include <algorithm>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -237,12 +238,17 @@ bool Autodiff(Graph& graph, PassContext& context) {
   }
   FUSOR_CHECK(!parameters.empty(), kGraph, "graph {}: no parameters to train",
               graph.name());
+  const auto sizes = [&] {
+    return std::tuple(graph.inputs().size(), graph.nodes().size(),
+                      graph.outputs().size());
+  };
+  const auto before = sizes();
   const std::vector<Value*> gradients =
       BuildGradients(graph, graph.outputs()[loss].value, parameters,
                      LossScale(graph, context.options().loss_scale));
   AddReducedGradients(graph, parameters, gradients, context);
   EraseStopGradients(graph, [](const Value&) { return true; });
-  return true;
+  return sizes() != before;  // a loss without parameters has no gradients
 }
 
 bool DropStopGradient(Graph& graph, PassContext& context) {

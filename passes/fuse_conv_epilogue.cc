@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ir/cost.h"
+#include "passes/library_choice.h"
 #include "passes/passes.h"
 #include "passes/pattern.h"
 
@@ -18,32 +19,30 @@ using ir::Value;
 
 constexpr char kPass[] = "fuse_conv_epilogue";
 
-// True when the library can apply the ReLU at no cost: whatever it has for the
-// convolution alone it has, by the same kernel, with the ReLU.
-bool HasEpilogue(Node& conv, const ir::TargetQueries& target) {
-  const auto plain = target.Candidates(conv);
+// True if the library can apply the ReLU at no cost: what the convolution runs
+// as alone, it runs as, by the same kernel, with the ReLU.
+bool HasEpilogue(Node& conv, const PassContext& context) {
+  const auto plain = ChooseCandidate(conv, context);
+  if (!plain.has_value()) return false;
   conv.mutable_attrs().Set("relu", true);
-  const auto fused = target.Candidates(conv);
+  const auto fused = context.target().Candidates(conv);
   conv.mutable_attrs().Set("relu", false);
-  const auto has_twin = [&](const ir::LibraryCandidate& candidate) {
-    return std::any_of(fused.begin(), fused.end(),
-                       [&](const ir::LibraryCandidate& twin) {
-                         return twin.algorithm == candidate.algorithm &&
-                                twin.implementation == candidate.implementation;
-                       });
-  };
-  return !plain.empty() && std::all_of(plain.begin(), plain.end(), has_twin);
+  return std::any_of(fused.begin(), fused.end(),
+                     [&](const ir::LibraryCandidate& twin) {
+                       return twin.algorithm == plain->algorithm &&
+                              twin.implementation == plain->implementation;
+                     });
 }
 
 // Why the ReLU cannot join the convolution that it reads; empty when it can.
 std::string Obstacle(Node& conv,
                      const std::unordered_set<const Value*>& outputs,
-                     const ir::TargetQueries& target) {
+                     const PassContext& context) {
   const Value& value = *conv.output();
   if (value.uses().size() > 1 || outputs.contains(&value)) {
     return value.name() + " has other uses";
   }
-  if (!HasEpilogue(conv, target)) {
+  if (!HasEpilogue(conv, context)) {
     return "the library has no such convolution with a ReLU";
   }
   return "";
@@ -62,7 +61,7 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context) {
     Value* value = relu->input(0);
     Node* conv = value->producer();
     if (!IsOp(conv, "conv2d") || conv->attrs().Bool("relu")) continue;
-    std::string obstacle = Obstacle(*conv, outputs, context.target());
+    std::string obstacle = Obstacle(*conv, outputs, context);
     const bool fuse =
         obstacle.empty() && context.ConsumeFuel(kPass, *relu->output());
     context.Record({.pass = kPass,

@@ -296,23 +296,34 @@ bool IsCheck(const Node& node) {
          node.body()->nodes()[0]->op().fusion == ir::FusionKind::kSeparate;
 }
 
-// Lets the check read in one loop what an update reads in one.
+// Takes each of `values` out of `from` once; false, with nothing taken, if one
+// is not there.
+bool TakeAll(const std::vector<Value*>& values, std::vector<Value*>& from) {
+  std::vector<Value*> left = from;
+  for (const Value* value : values) {
+    const auto found = std::find(left.begin(), left.end(), value);
+    if (found == left.end()) return false;
+    left.erase(found);
+  }
+  from = std::move(left);
+  return true;
+}
+
+// Lets the check read in one loop what an update reads in one. A value that the
+// check counts several times is an operand as often.
 void Regroup(Graph& graph, Node* check, const std::vector<Node*>& updates) {
-  std::vector<Value*> left = check->inputs();
+  const Node& old = *check->body()->nodes()[0];
+  std::vector<Value*> left;
+  for (const Value* input : old.inputs()) {
+    left.push_back(check->input(static_cast<size_t>(input->index())));
+  }
   std::vector<Value*> operands;
   std::vector<int64_t> groups;
   for (const Node* update : updates) {
     for (const std::vector<Value*>& stretch : Stretches(*update)) {
-      const auto is_left = [&](const Value* value) {
-        return std::find(left.begin(), left.end(), value) != left.end();
-      };
-      if (!std::all_of(stretch.begin(), stretch.end(), is_left)) continue;
+      if (!TakeAll(stretch, left)) continue;
       operands.insert(operands.end(), stretch.begin(), stretch.end());
       groups.push_back(static_cast<int64_t>(stretch.size()));
-      std::erase_if(left, [&](Value* value) {
-        return std::find(stretch.begin(), stretch.end(), value) !=
-               stretch.end();
-      });
     }
   }
   operands.insert(operands.end(), left.begin(), left.end());
@@ -323,7 +334,6 @@ void Regroup(Graph& graph, Node* check, const std::vector<Node*>& updates) {
     inputs.push_back(
         body->AddInput(operand->type(), ir::InputRole::kData, operand->name()));
   }
-  const Node& old = *check->body()->nodes()[0];
   ir::Attrs attrs = old.attrs();
   attrs.Set("groups", groups);
   body->AddOutput(

@@ -232,18 +232,24 @@ class Analysis {
     return true;
   }
 
-  // The result's map from the operand's, where the op only renames dimensions.
+  // Returns the result's map, given the operand's, for an op that only renames
+  // dimensions. A slice also shortens them: its result has no index for every
+  // index of its operand.
   static std::optional<IndexMap> Invert(const Node& node,
                                         const IndexMap& operand) {
     if (node.op().operand_map == nullptr) return std::nullopt;
     const ir::Shape& shape = node.output()->type().shape;
+    const ir::Shape& from = node.input(0)->type().shape;
     const auto forward = node.op().operand_map(node, IdentityMap(shape));
     if (!forward.has_value()) return std::nullopt;
     IndexMap result(shape.size());
     std::vector<bool> known(shape.size(), false);
     for (size_t i = 0; i < forward->size(); ++i) {
       const DimMap& d = (*forward)[i];
-      if (d.scale != 1 || d.offset != 0) return std::nullopt;
+      const int64_t extent = d.dim < 0 ? 1 : shape[d.dim];
+      if (d.scale != 1 || d.offset != 0 || from[i] != extent) {
+        return std::nullopt;
+      }
       if (d.dim < 0) continue;
       result[d.dim] = operand[i];
       known[d.dim] = true;
@@ -280,21 +286,22 @@ class Analysis {
     return true;
   }
 
-  // A result is stored once per element: it spans all loops, or all that are
-  // kept.
+  // Every element of a result is stored once: the result has the extents of
+  // all loops, or of all parallel ones.
   bool CheckResults() {
     for (const Node* node : nodes_) {
       if (!results_.contains(node->output())) continue;
       const IndexMap& map = domain_.maps.at(node->output());
+      const ir::Shape& shape = node->output()->type().shape;
       std::vector<bool> seen(domain_.extents.size(), false);
-      for (const DimMap& d : map) {
-        if (d.dim < 0) {
-          if (d.offset != 0) return Refuse("result is part of its loop");
-          continue;
-        }
-        if (d.scale != 1 || d.offset != 0 || seen[d.dim]) {
+      for (size_t i = 0; i < map.size(); ++i) {
+        const DimMap& d = map[i];
+        const int64_t extent = d.dim < 0 ? 1 : domain_.extents[d.dim];
+        if (d.scale != 1 || d.offset != 0 || shape[i] != extent) {
           return Refuse("result is part of its loop");
         }
+        if (d.dim < 0) continue;
+        if (seen[d.dim]) return Refuse("result is part of its loop");
         seen[d.dim] = true;
       }
       const bool outer = domain_.has_reduction && domain_.IsOuter(map);
@@ -318,7 +325,9 @@ class Analysis {
         if (!map.has_value()) return Refuse("no common loop nest");
         for (const ir::Layout::Tile& tile : input->type().layout.tiles) {
           const DimMap& d = (*map)[tile.dim];
-          if (d.dim >= 0 && (d.scale != 1 || d.offset != 0)) {
+          if (d.dim >= 0 &&
+              (d.scale != 1 || d.offset != 0 ||
+               input->type().shape[tile.dim] != domain_.extents[d.dim])) {
             return Refuse("part of a tiled dimension");
           }
         }

@@ -69,7 +69,9 @@ class Painter {
     White();
     SpreadWhite();
     for (const auto& node : graph.nodes()) {
-      if (RuleOf(*node) != PrecisionRule::kAllow) continue;
+      if (RuleOf(*node) != PrecisionRule::kAllow || !IsWide(node->input(0))) {
+        continue;
+      }
       const bool narrow = white_.contains(node.get());
       ++context.counters()[narrow ? "allowed_16" : "allowed_f32"];
       Decision decision;
@@ -188,9 +190,10 @@ class Painter {
     });
   }
 
-  // Allowed, and not faster in f32.
+  // Allowed, and not faster in f32. What the graph itself has in another dtype
+  // stays in it.
   bool IsAllowed(const Node& node) const {
-    return RuleOf(node) == PrecisionRule::kAllow &&
+    return RuleOf(node) == PrecisionRule::kAllow && IsWide(node.input(0)) &&
            (wide_.empty() || !wide_.contains(ir::ConvolutionProblem(node)));
   }
 

@@ -77,11 +77,14 @@ std::string Settings(const PassOptions& options) {
     if (precision.wire.has_value()) {
       text += fmt::format(" wire={}", ir::DTypeName(*precision.wire));
     }
-    text += fmt::format(" buckets={},{}", PolicyName(options.buckets),
-                        options.buckets.slack_seconds);
-    for (const AlphaBeta& a : options.collective_cost.algorithms) {
-      text += fmt::format(",{}+{}", a.seconds, a.seconds_per_byte);
-    }
+    text += fmt::format(" buckets={} bucket-slack={:.4g}ms",
+                        PolicyName(options.buckets),
+                        1e3 * options.buckets.slack_seconds);
+    text += " collective-cost=" +
+            Join(options.collective_cost.algorithms, ",", [](const auto& a) {
+              return fmt::format("{:.4g}us+{:.4g}GB/s", 1e6 * a.seconds,
+                                 1e-9 / a.seconds_per_byte);
+            });
   }
   for (const auto& [pass, rewrites] : options.fuel) {
     text += fmt::format(" fuel-{}={}", pass, rewrites);

@@ -116,7 +116,7 @@ class PassRun {
     trace_.name = std::string(entry.name);
     trace_.index = index;
     trace_.nodes_before = graph_.nodes().size();
-    const bool verify = options_.verify || Environment("FUSOR_VERIFY") == "1";
+    const bool verify = options_.verify || EnvironmentFlag("FUSOR_VERIFY");
     before_ = verify ? graph_.Clone() : nullptr;
     try {
       Apply(entry);

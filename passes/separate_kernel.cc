@@ -1,5 +1,6 @@
 #include "passes/separate_kernel.h"
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -15,9 +16,8 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
-Node* SeparateKernel(
-    Graph& graph, Node* node, PassContext& context,
-    const std::function<void(Graph& body, Node* node)>& lower) {
+void SeparateKernel(Graph& graph, Node* node, PassContext& context,
+                    const std::function<void(Graph& body, Node* node)>& lower) {
   auto body = std::make_unique<Graph>("fusion");
   std::unordered_map<const Value*, Value*> inside;
   std::vector<Value*> inputs;
@@ -43,6 +43,20 @@ Node* SeparateKernel(
   lower(*body, alone);
   Simplify(*body, context);
   EraseDeadNodes(*body);
+  // A kernel stores no copy of an operand, as the gradient of an addition is.
+  for (size_t i = results.size(); i-- > 0;) {
+    const Value* value = body->outputs()[i].value;
+    if (value->producer() != nullptr) continue;
+    graph.ReplaceAllUses(results[i],
+                         operands[static_cast<size_t>(value->index())]);
+    const auto at = static_cast<std::ptrdiff_t>(i);
+    body->mutable_outputs().erase(body->mutable_outputs().begin() + at);
+    results.erase(results.begin() + at);
+  }
+  if (results.empty()) {
+    graph.Erase(node);
+    return;
+  }
   DuplicateFreeNodes(*body);
   for (size_t i = operands.size(); i-- > 0;) {
     if (!body->IsUnused(body->input(i))) continue;
@@ -60,7 +74,6 @@ Node* SeparateKernel(
   }
   graph.Erase(node);
   graph.RenameResults(fusion, std::move(names));
-  return fusion;
 }
 
 }  // namespace fusor::passes

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdlib>
 
 #include "ir/support/error.h"
@@ -30,7 +31,8 @@ constexpr std::array kVariables = {
                         "before"},
     EnvironmentVariable{"FUSOR_VERIFY", "0",
                         "1: verify the graph after every pass and every plan, "
-                        "as debug builds do"},
+                        "as debug builds do",
+                        /*is_flag=*/true},
 };
 
 constexpr std::string_view kLauncherVariables[] = {
@@ -68,6 +70,29 @@ std::string Environment(std::string_view name) {
                "environment variable {} is not in the table", name);
   std::string value = Read(variable->name.data());
   return value.empty() ? std::string(variable->default_value) : value;
+}
+
+bool EnvironmentFlag(std::string_view name) {
+  const std::string value = Environment(name);
+  std::string word = value;
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  for (const char* yes : {"1", "yes", "true", "on"}) {
+    if (word == yes) return true;
+  }
+  for (const char* no : {"0", "no", "false", "off"}) {
+    if (word == no) return false;
+  }
+  FUSOR_CHECK(false, kUsage,
+              "environment variable {}: expected 1, yes, true or on, or 0, no, "
+              "false or off, got {}",
+              name, value);
+}
+
+void CheckEnvironment() {
+  for (const EnvironmentVariable& variable : kVariables) {
+    if (variable.is_flag) EnvironmentFlag(variable.name);
+  }
 }
 
 std::string LauncherVariable(std::string_view name) {

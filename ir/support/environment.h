@@ -14,6 +14,7 @@ struct EnvironmentVariable {
   std::string_view name;
   std::string_view default_value;
   std::string_view doc;  // one line, for --help
+  bool is_flag = false;  // boolean: EnvironmentFlag reads it
 };
 
 // All of them, sorted by name.
@@ -23,6 +24,14 @@ std::span<const EnvironmentVariable> EnvironmentVariables();
 // it is unset or empty. `name` must be in the table (kInternal otherwise). Not
 // for use inside a step.
 std::string Environment(std::string_view name);
+
+// Returns the value of a boolean variable: 1, yes, true and on against 0, no,
+// false and off, in any case. Throws kUsage, naming the variable, for anything
+// else. `name` must be in the table.
+bool EnvironmentFlag(std::string_view name);
+
+// Throws kUsage if a variable of the table has a malformed value.
+void CheckEnvironment();
 
 // The value of a variable by which programs that start several ranks (torchrun,
 // mpirun, srun, fusor launch) tell each its place; empty when it is unset.

@@ -18,6 +18,7 @@ enum class ErrorCode : int {
   kCheckpoint = 5,   // a weight or checkpoint file
   kDevice = 6,       // a backend or device is missing or refused
   kOutOfMemory = 7,  // the plan does not fit
+  kDiverged = 8,     // training diverged: the loss is not finite
   kInternal = 70,    // a bug in fusor
   kPeerLost = 75,    // a rank or the network was lost; retrying may help
 };

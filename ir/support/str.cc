@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <compare>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace fusor {
@@ -15,18 +16,23 @@ struct Distance {
   auto operator<=>(const Distance&) const = default;
 };
 
-// Levenshtein's distances of `name` to `candidate` and its beginnings.
+// Computes Damerau's distances (two neighbours swapped are one edit) from
+// `name` to `candidate` and to its prefixes.
 Distance EditDistance(std::string_view name, std::string_view candidate) {
-  std::vector<size_t> row(candidate.size() + 1);
+  std::vector<size_t> before, last, row(candidate.size() + 1);
   for (size_t j = 0; j <= candidate.size(); ++j) row[j] = j;
   for (size_t i = 1; i <= name.size(); ++i) {
-    size_t diagonal = row[0];
+    before = std::move(last);
+    last = row;
     row[0] = i;
     for (size_t j = 1; j <= candidate.size(); ++j) {
-      const size_t substitution =
-          diagonal + (name[i - 1] == candidate[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
+      const bool same = name[i - 1] == candidate[j - 1];
+      row[j] =
+          std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
+      if (i > 1 && j > 1 && name[i - 1] == candidate[j - 2] &&
+          name[i - 2] == candidate[j - 1]) {
+        row[j] = std::min(row[j], before[j - 2] + 1);
+      }
     }
   }
   return {*std::min_element(row.begin(), row.end()), row.back()};
@@ -38,12 +44,13 @@ std::string NearestName(std::string_view name,
                         std::span<const std::string> candidates) {
   const size_t letters =
       std::count_if(name.begin(), name.end(), [](char c) { return c != '-'; });
+  const size_t tolerated = std::max<size_t>(letters / 3, letters > 1 ? 1 : 0);
   std::optional<Distance> least;
   std::string best;
   for (const std::string& candidate : candidates) {
     const Distance distance = EditDistance(name, candidate);
-    const bool near = distance.to_whole <= name.size() / 2 ||
-                      distance.to_beginning <= letters / 3;
+    const bool near =
+        distance.to_whole <= tolerated || distance.to_beginning <= letters / 3;
     if (near && (!least || distance < *least)) {
       least = distance;
       best = candidate;

@@ -23,7 +23,8 @@ std::string Join(const Range& parts, std::string_view separator, Print print) {
 // The candidate nearest to `name`, for "did you mean" messages: the one with
 // the beginning that takes the fewest edits (`--bach` is nearer to
 // `--batch-size` than to `--arch`), then the fewest in all. Empty when none is
-// near: half the name's length, or a third of its letters for a beginning.
+// near: a third of its letters may be wrong. Two neighbours swapped are one
+// edit.
 std::string NearestName(std::string_view name,
                         std::span<const std::string> candidates);
 

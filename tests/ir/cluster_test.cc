@@ -1,5 +1,6 @@
 #include "ir/cluster.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "ir/support/error.h"
@@ -54,10 +55,12 @@ TEST(Cluster, MalformedDescriptionsNameTheField) {
   error(Without("network_gb_per_s"), "network_gb_per_s must be positive");
   error(Without("network_latency_factor"),
         "network_latency_factor must be positive");
-  error(std::string(kTwoNodes) + "jitter: -1", "jitter must not be negative");
-  error(std::string(kTwoNodes) + "tree_share: inf",
-        "tree_share must not be negative");
-  error(std::string(kTwoNodes) + "node { ranks: 4 gb_per_s: 1 }",
+  const auto with = [](const char* field) {
+    return fmt::format("{}{}", kTwoNodes, field);
+  };
+  error(with("jitter: -1"), "jitter must not be negative");
+  error(with("tree_share: inf"), "tree_share must not be negative");
+  error(with("node { ranks: 4 gb_per_s: 1 }"),
         "node.ranks must grow from 2 on, got 4 after 8");
 }
 

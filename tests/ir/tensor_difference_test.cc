@@ -60,6 +60,21 @@ TEST(TensorDifference, CountsUnitsInTheLastPlaceOfTheDtype) {
   EXPECT_EQ(DifferenceOf(DType::kI32, {4}, {7}).max_ulp, 3);
 }
 
+// The number of such units is noise: 1e37 of 0.
+TEST(TensorDifference, ElementsWithoutACommonDigitAreInfinitelyManyUnitsApart) {
+  for (const auto& [a, b] :
+       {std::pair(0.0, 1e-8), {1.0, -1e-7}, {1e-30, 1.0}, {-2.0, 2.0}}) {
+    const TensorDifference d = DifferenceOf(DType::kF32, {3, a}, {3, b});
+    EXPECT_EQ(d.max_ulp, kInfinity) << a << " " << b;
+    EXPECT_LE(d.max_abs, 4);
+    EXPECT_EQ(ShowUlp(d.max_ulp), "-");
+  }
+  EXPECT_EQ(DifferenceOf(DType::kBF16, {1}, {1.5}).max_ulp, 64);
+  EXPECT_EQ(DifferenceOf(DType::kBF16, {1}, {2}).max_ulp, kInfinity);
+  EXPECT_EQ(DifferenceOf(DType::kI32, {1}, {-200}).max_ulp, 201);
+  EXPECT_EQ(ShowUlp(201), "201");
+}
+
 TEST(TensorDifference, ANaNOrInfinityOnOneSideIsInfinitelyFar) {
   for (const auto& [a, b] : {std::pair(NAN, 1.0),
                              {1.0, double{NAN}},

@@ -25,6 +25,8 @@ void Expect(std::string_view before, std::string_view after) {
   EXPECT_TRUE(AssignLayout(*graph, context));
   ir::Verify(*graph);
   test::ExpectSameGraph(after, *graph);
+  PassContext again(target, options);
+  EXPECT_FALSE(AssignLayout(*graph, again));
 }
 
 // The later of two normalisations is the main one, whose layout the sum of both

@@ -129,6 +129,18 @@ TEST_F(AutodiffPassTest, GivesNoGradientToWhatTheLossDoesNotDependOn) {
   }
 }
 
+TEST_F(AutodiffPassTest, SaysWhetherALossWithoutParametersChangedTheGraph) {
+  constexpr char kText[] = R"(graph g {
+    %x = data : f32[3]
+    %unused = weight : f32[3]
+    %loss = reduce(%x) {dims=[0], kind="sum"} : f32[]
+    return %loss as "loss"
+  })";
+  const auto graph = test::ParseOrDie(kText);
+  EXPECT_FALSE(Run(*graph));
+  test::ExpectSameGraph(kText, *graph);
+}
+
 TEST_F(AutodiffPassTest, NamesWhatIsMissing) {
   ExpectError("graph net { %a = weight : f32[] return %a as \"y\" }",
               "graph net: no output named loss");

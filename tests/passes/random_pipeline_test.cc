@@ -149,45 +149,12 @@ TEST_F(RandomPipelineTest, ThePipelineIsDeterministic) {
   }
 }
 
-// Turns a random graph into a model: its weights are its floating-point
-// inputs, its loss the sum of its floating-point outputs.
-std::unique_ptr<Graph> RandomModel(uint64_t seed) {
+std::unique_ptr<Graph> Model(uint64_t seed) {
   test::RandomGraphOptions options;
   options.nodes = 10 + static_cast<int>(seed % 20);
   options.ops =
       test::kElementwise | test::kBroadcast | test::kReduce | test::kMovement;
-  const auto random = test::RandomGraph(seed, options);
-  auto graph = std::make_unique<Graph>("model");
-  std::unordered_map<const ir::Value*, ir::Value*> map;
-  for (const ir::Input& input : random->inputs()) {
-    map[input.value.get()] =
-        graph->AddInput(input.value->type(), ir::InputRole::kWeight,
-                        input.value->name(), input.attrs);
-  }
-  for (const auto& node : random->nodes()) {
-    std::vector<ir::Value*> inputs;
-    for (const ir::Value* value : node->inputs()) {
-      inputs.push_back(map.at(value));
-    }
-    ir::Node* twin = graph->AddNode(node->op_name(), inputs, node->attrs());
-    for (size_t i = 0; i < node->num_outputs(); ++i) {
-      twin->output(i)->set_type(node->output(i)->type());
-      map[node->output(i)] = twin->output(i);
-    }
-  }
-  ir::Builder b(*graph);
-  ir::Value* loss = b.Scalar(ir::DType::kF32, 0);
-  for (const ir::Output& output : random->outputs()) {
-    ir::Value* value = map.at(output.value);
-    if (!ir::IsFloat(value->type().dtype)) continue;
-    std::vector<int64_t> dims;
-    for (size_t i = 0; i < value->type().rank(); ++i) {
-      dims.push_back(static_cast<int64_t>(i));
-    }
-    loss = b.Plus(loss, b.Cast(b.ReduceSum(value, dims), ir::DType::kF32));
-  }
-  graph->AddOutput(loss, "loss");
-  return graph;
+  return test::RandomModel(seed, options);
 }
 
 // Loss, gradients and new state do not depend on which other passes run.
@@ -199,7 +166,7 @@ TEST_F(RandomPipelineTest, SubsetsOfPassesKeepEveryBitOfATrainingStep) {
     options.disabled = RandomSubset(seed);
     options.disabled.erase("autodiff");
     options.disabled.erase("optimizer_update");
-    const auto optimized = RandomModel(seed);
+    const auto optimized = Model(seed);
     PassContext context = Context(options);
     // What is merged before differentiation has its gradients added up in
     // another order, so the two part ways only after it.

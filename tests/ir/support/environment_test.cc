@@ -23,6 +23,30 @@ TEST(Environment, SetValueWins) {
   unsetenv("FUSOR_VERIFY");
 }
 
+TEST(Environment, FlagsAreReadInOneWay) {
+  for (const char* yes : {"1", "yes", "true", "on", "YES", "True"}) {
+    setenv("FUSOR_VERIFY", yes, 1);
+    EXPECT_TRUE(EnvironmentFlag("FUSOR_VERIFY")) << yes;
+  }
+  for (const char* no : {"0", "no", "false", "off", "Off", ""}) {
+    setenv("FUSOR_VERIFY", no, 1);
+    EXPECT_FALSE(EnvironmentFlag("FUSOR_VERIFY")) << no;
+    CheckEnvironment();
+  }
+  for (const char* neither : {"2", "y", "enabled", " 1"}) {
+    setenv("FUSOR_VERIFY", neither, 1);
+    try {
+      CheckEnvironment();
+      ADD_FAILURE() << "expected an Error for " << neither;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUsage);
+      EXPECT_NE(std::string(error.what()).find("FUSOR_VERIFY"),
+                std::string::npos);
+    }
+  }
+  unsetenv("FUSOR_VERIFY");
+}
+
 TEST(Environment, WhatIsSetStaysAsItIs) {
   unsetenv("A_LIBRARYS_SETTING");
   for (const char* value : {"first", "second"}) {

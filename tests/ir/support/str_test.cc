@@ -29,7 +29,8 @@ TEST(NearestName, PutsTheShorterOfEqualBeginningsFirst) {
 TEST(NearestName, IsEmptyWhenNothingIsNear) {
   const std::vector<std::string> known = {"--arch", "--lr", "-b"};
   EXPECT_EQ(NearestName("--x", known), "");
-  EXPECT_EQ(NearestName("-q", known), "-b");
+  EXPECT_EQ(NearestName("-q", known), "");
+  EXPECT_EQ(NearestName("--version", std::vector<std::string>{"--fusion"}), "");
   EXPECT_EQ(NearestName("--frobnicate", known), "");
   EXPECT_EQ(NearestName("anything", {}), "");
 }
