@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <sstream>
 
 namespace fusor::runtime {
 namespace {
@@ -85,12 +86,34 @@ size_t ControlGroupRoom(const std::string& root) {
   return least;
 }
 
+// Bytes between a size in /proc/self/status and its /proc/self/limits.
+size_t LimitRoom(const std::string& root, const std::string& limit,
+                 const std::string& size) {
+  std::ifstream in(root + "/proc/self/limits");
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(limit)) continue;
+    std::istringstream words(line.substr(limit.size()));
+    size_t bytes = 0;
+    if (!(words >> bytes)) return kUnlimited;  // "unlimited"
+    const size_t used =
+        ReadField(root + "/proc/self/status", size).value_or(0) * 1024;
+    return bytes - std::min(bytes, used);
+  }
+  return kUnlimited;
+}
+
 }  // namespace
 
 size_t FreeHostBytes(const std::string& root) {
   const auto available = ReadField(root + "/proc/meminfo", "MemAvailable:");
   const size_t machine = available.has_value() ? *available * 1024 : kUnlimited;
-  return std::min(machine, ControlGroupRoom(root));
+  return std::min({machine, ControlGroupRoom(root),
+                   LimitRoom(root, "Max address space", "VmSize:"),
+                   LimitRoom(root, "Max data size", "VmData:")});
+}
+
+size_t ResidentHostBytes(const std::string& root) {
+  return ReadField(root + "/proc/self/status", "VmRSS:").value_or(0) * 1024;
 }
 
 }  // namespace fusor::runtime

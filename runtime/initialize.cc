@@ -1,6 +1,8 @@
 #include "runtime/initialize.h"
 
+#include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
@@ -14,38 +16,101 @@ double OpenUniform(uint32_t bits) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-32;
 }
 
+// One loop of a physical order, and how far its index is.
+struct Loop {
+  int64_t extent;
+  int64_t step;  // in row-major elements
+  int64_t index = 0;
+};
+
+// The loops of the type's physical order, fastest first, at element `first`.
+std::vector<Loop> LoopsAt(const ir::TensorType& type, int64_t first) {
+  std::vector<int64_t> strides(type.rank(), 1);
+  for (size_t d = type.rank(); d-- > 1;) {
+    strides[d - 1] = strides[d] * type.shape[d];
+  }
+  std::vector<Loop> loops;
+  for (const ir::PhysicalAxis& axis : ir::PhysicalAxes(type)) {
+    loops.push_back({axis.extent, axis.step * strides[axis.dim],
+                     first / axis.stride % axis.extent});
+  }
+  std::reverse(loops.begin(), loops.end());
+  return loops;
+}
+
 }  // namespace
+
+InitialTensor::InitialTensor(const ir::Attrs& init, const std::string& name,
+                             uint64_t seed)
+    : stream_(HashBytes(name)), seed_(seed) {
+  if (!init.Has("init")) return;
+  const std::string& kind = init.String("init");
+  FUSOR_CHECK(kind == "constant" || kind == "normal" || kind == "uniform",
+              kGraph, "{}: init {}: expected constant, normal or uniform", name,
+              kind);
+  if (kind == "normal") kind_ = Kind::kNormal;
+  if (kind == "uniform") kind_ = Kind::kUniform;
+  scale_ = init.Float(kind == "normal"    ? "std"
+                      : kind == "uniform" ? "bound"
+                                          : "value");
+}
+
+std::pair<float, float> InitialTensor::Pair(int64_t pair) const {
+  const auto bits =
+      Philox({static_cast<uint32_t>(pair), 0, static_cast<uint32_t>(stream_),
+              static_cast<uint32_t>(stream_ >> 32)},
+             seed_);
+  double a = 2 * OpenUniform(bits[0]) - 1;
+  double b = 2 * OpenUniform(bits[1]) - 1;
+  if (kind_ == Kind::kNormal) {  // Box and Muller 1958
+    const double radius = std::sqrt(-2 * std::log(OpenUniform(bits[0])));
+    const double angle = 2 * M_PI * OpenUniform(bits[1]);
+    a = radius * std::cos(angle);
+    b = radius * std::sin(angle);
+  }
+  return {static_cast<float>(a * scale_), static_cast<float>(b * scale_)};
+}
+
+float InitialTensor::At(int64_t element) const {
+  const auto [even, odd] = Pair(element / 2);
+  return element % 2 == 0 ? even : odd;
+}
+
+void InitialTensor::Fill(const ir::TensorType& type, int64_t first,
+                         std::span<float> values) const {
+  if (kind_ == Kind::kConstant) {
+    std::fill(values.begin(), values.end(), static_cast<float>(scale_));
+    return;
+  }
+  const auto count = static_cast<int64_t>(values.size());
+  if (type.layout.is_row_major()) {
+    int64_t i = 0;
+    if (first % 2 != 0 && count > 0) values[i++] = At(first);
+    for (; i + 1 < count; i += 2) {
+      std::tie(values[i], values[i + 1]) = Pair((first + i) / 2);
+    }
+    if (i < count) values[i] = At(first + i);
+    return;
+  }
+  std::vector<Loop> loops = LoopsAt(type, first);
+  int64_t element = 0;
+  for (const Loop& loop : loops) element += loop.index * loop.step;
+  for (float& value : values) {
+    value = At(element);
+    for (Loop& loop : loops) {
+      element += loop.step;
+      if (++loop.index < loop.extent) break;
+      element -= loop.step * loop.extent;
+      loop.index = 0;
+    }
+  }
+}
 
 std::vector<float> InitialValues(const ir::Attrs& init, int64_t elements,
                                  const std::string& name, uint64_t seed) {
-  std::vector<float> values(elements, 0);
-  if (!init.Has("init")) return values;
-  const std::string& kind = init.String("init");
-  if (kind == "constant") {
-    values.assign(elements, static_cast<float>(init.Float("value")));
-    return values;
-  }
-  const uint64_t stream = HashBytes(name);
-  const uint32_t low = static_cast<uint32_t>(stream);
-  const uint32_t high = static_cast<uint32_t>(stream >> 32);
-  const bool normal = kind == "normal";
-  FUSOR_CHECK(normal || kind == "uniform", kGraph,
-              "{}: init {}: expected constant, normal or uniform", name, kind);
-  const double scale = init.Float(normal ? "std" : "bound");
-  for (int64_t i = 0; i < elements; i += 2) {
-    const auto bits =
-        Philox({static_cast<uint32_t>(i >> 1), 0, low, high}, seed);
-    double a = 2 * OpenUniform(bits[0]) - 1;
-    double b = 2 * OpenUniform(bits[1]) - 1;
-    if (normal) {  // Box and Muller 1958
-      const double radius = std::sqrt(-2 * std::log(OpenUniform(bits[0])));
-      const double angle = 2 * M_PI * OpenUniform(bits[1]);
-      a = radius * std::cos(angle);
-      b = radius * std::sin(angle);
-    }
-    values[i] = static_cast<float>(a * scale);
-    if (i + 1 < elements) values[i + 1] = static_cast<float>(b * scale);
-  }
+  std::vector<float> values(elements);
+  InitialTensor(init, name, seed)
+      .Fill({ir::DType::kF32, {elements}, {}}, 0, values);
   return values;
 }
 

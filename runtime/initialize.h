@@ -1,16 +1,42 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/attrs.h"
+#include "ir/tensor_type.h"
 
 namespace fusor::runtime {
 
-// Initial values of one state tensor, logical row-major, by its input's
-// attributes (ir::Input::attrs). A pure function of seed and name, so that it
-// depends neither on order nor on which other tensors there are.
+// Initial values of one state tensor by its input's attributes
+// (ir::Input::attrs). A pure function of seed, name and the element's number,
+// so that any part can be computed alone, by any thread.
+class InitialTensor {
+ public:
+  // Throws kGraph for attributes that say no values.
+  InitialTensor(const ir::Attrs& init, const std::string& name, uint64_t seed);
+
+  // Computes the elements from `first` on, in the physical order of `type`.
+  void Fill(const ir::TensorType& type, int64_t first,
+            std::span<float> values) const;
+
+ private:
+  enum class Kind : uint8_t { kConstant, kNormal, kUniform };
+
+  // Elements 2 * pair and 2 * pair + 1, in row-major order.
+  std::pair<float, float> Pair(int64_t pair) const;
+  float At(int64_t element) const;
+
+  Kind kind_ = Kind::kConstant;
+  double scale_ = 0;  // or the constant
+  uint64_t stream_ = 0;
+  uint64_t seed_ = 0;
+};
+
+// All of them, row-major.
 std::vector<float> InitialValues(const ir::Attrs& init, int64_t elements,
                                  const std::string& name, uint64_t seed);
 

@@ -6,9 +6,7 @@
 #include "ir/shard.h"
 #include "ir/support/error.h"
 #include "ir/tensor_bytes.h"
-#include "ir/weight_copy.h"
 #include "runtime/executor.h"
-#include "runtime/initialize.h"
 #include "runtime/part_updates.h"
 
 namespace fusor::runtime {
@@ -148,20 +146,6 @@ const StateLayout::Entry& Session::FindState(const std::string& name) const {
   FUSOR_CHECK(entry != nullptr, kCheckpoint, "the model has no tensor {}",
               name);
   return *entry;
-}
-
-void Session::InitializeState(uint64_t seed) {
-  FUSOR_ASSERT(!programs_.empty(), "no program");
-  shown_ = Shown::kParts;
-  for (const codegen::PlanInput& input : plan(0).inputs) {
-    if (!IsState(input.role) || input.role == ir::InputRole::kWeightCopy ||
-        IsParameterShard(input.name)) {
-      continue;
-    }
-    const int64_t elements = FindState(input.name).type.num_elements();
-    WriteState(input.name,
-               InitialValues(input.attrs, elements, input.name, seed));
-  }
 }
 
 // What the stream has waited for is not there when a collective has failed.

@@ -22,6 +22,7 @@ enum class ProgramKind;
 
 namespace fusor::runtime {
 
+class InitialTensor;
 class Session;
 
 // Watches programs run step by step: for debugging. While a session has an
@@ -155,6 +156,9 @@ class Session {
   void Synchronize() const;
   const codegen::StateLayout::Entry& FindState(const std::string& name) const;
   // Row-major elements, rounded to the entry's dtype.
+  // Writes the tensor's values in the entry's layout, each rounded first.
+  void WriteInitialValues(const codegen::StateLayout::Entry& entry,
+                          const InitialTensor& values, ir::DType rounding);
   void StoreState(const codegen::StateLayout::Entry& entry,
                   std::vector<double> elements);
   const ir::Attrs& StateAttrs(const std::string& name) const;

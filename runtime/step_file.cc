@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "codegen/compile_kernels.h"
 #include "codegen/compiler.h"
 #include "ir/library_choices.h"
 #include "ir/parser.h"
@@ -27,7 +28,7 @@ static_assert(std::endian::native == std::endian::little,
               "numbers are written as they lie in memory");
 
 constexpr std::string_view kMagic = "fusor step ";
-constexpr std::string_view kVersion = "1\n";
+constexpr std::string_view kVersion = "2\n";
 constexpr size_t kStart = kMagic.size() + kVersion.size();
 constexpr size_t kFixedBytes =
     kStart + 2 * sizeof(uint64_t) + sizeof(uint32_t);  // without the header
@@ -119,7 +120,8 @@ json HeaderJson(const StepFile& file) {
           {"target", o.target},      {"device", o.device},
           {"library", o.library},    {"threads", o.threads},
           {"backend", file.backend}, {"world_size", file.world_size},
-          {"options", file.options}, {"programs", programs}};
+          {"options", file.options}, {"module", file.module},
+          {"programs", programs}};
 }
 
 void AppendNumber(std::string& bytes, auto number) {
@@ -138,7 +140,7 @@ uint64_t CheckBytes(std::string_view bytes, const std::string& path) {
   FUSOR_CHECK(bytes.starts_with(kMagic), kGraph, "{}: not a step file", path);
   const size_t end = std::min(bytes.find('\n'), kStart);
   FUSOR_CHECK(bytes.substr(kMagic.size()).starts_with(kVersion), kGraph,
-              "{}: expected version 1 of step files, got {}", path,
+              "{}: expected version 2 of step files, got {}", path,
               bytes.substr(kMagic.size(), end - kMagic.size()));
   const uint64_t size = bytes.size() < kFixedBytes
                             ? kFixedBytes
@@ -180,6 +182,7 @@ StepFile ReadHeader(std::string_view header, std::string_view blobs) {
   file.backend = in.at("backend");
   file.world_size = in.at("world_size");
   file.options = in.at("options").get<std::vector<std::string>>();
+  file.module = in.at("module");
   for (const json& p : in.at("programs")) {
     StepProgram& program = file.programs.emplace_back();
     program.kind = KindOf(p.at("kind"));
@@ -191,6 +194,19 @@ StepFile ReadHeader(std::string_view header, std::string_view blobs) {
               "{} programs, {} bytes behind them", file.programs.size(),
               blobs.size());
   return file;
+}
+
+// Machine code comes from the compiler or the kernel cache alone.
+void DropCode(codegen::Plan& plan) {
+  for (codegen::CompiledKernel& kernel : plan.kernels) {
+    kernel.fingerprint = 0;
+    kernel.binary.clear();
+  }
+}
+
+double Seconds(std::chrono::steady_clock::time_point from,
+               std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
 }
 
 }  // namespace
@@ -228,26 +244,37 @@ std::string Mismatch(const StepOrigin& file, const StepOrigin& here) {
 
 StepProgram PackProgram(ProgramKind kind,
                         const codegen::CompiledProgram& program) {
+  codegen::Plan plan = program.plan;
+  DropCode(plan);
   return {.kind = kind,
           .graph = ir::Print(*program.graph),
-          .plan = codegen::SerializePlan(program.plan),
+          .plan = codegen::SerializePlan(plan),
           .report = ReportText(program.report)};
 }
 
 codegen::CompiledProgram UnpackProgram(const StepProgram& program,
-                                       const std::string& source) {
+                                       const std::string& source,
+                                       const codegen::TargetCompiler& compiler,
+                                       const std::string& kernel_cache) {
   const auto start = std::chrono::steady_clock::now();
+  codegen::CompiledProgram unpacked;
   try {
-    codegen::CompiledProgram unpacked{.graph = ir::Parse(program.graph),
-                                      .plan = codegen::ParsePlan(program.plan),
-                                      .report = ParseReport(program.report)};
-    const std::chrono::duration<double> spent =
-        std::chrono::steady_clock::now() - start;
-    unpacked.report.seconds = {{"load", spent.count()}};
-    return unpacked;
+    unpacked = {.graph = ir::Parse(program.graph),
+                .plan = codegen::ParsePlan(program.plan),
+                .report = ParseReport(program.report)};
   } catch (const std::exception& e) {
     throw Error(ErrorCode::kGraph, fmt::format("{}: {}", source, e.what()));
   }
+  DropCode(unpacked.plan);
+  const auto loaded = std::chrono::steady_clock::now();
+  unpacked.report.cache =
+      codegen::CompileKernels(unpacked.plan, compiler,
+                              {.kernel_cache = kernel_cache})
+          .cache;
+  const auto compiled = std::chrono::steady_clock::now();
+  unpacked.report.seconds = {{"load", Seconds(start, loaded)},
+                             {"generate code", Seconds(loaded, compiled)}};
+  return unpacked;
 }
 
 void WriteStepFile(const std::string& path, const StepFile& file) {

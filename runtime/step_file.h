@@ -1,15 +1,21 @@
 #pragma once
 
 // A compiled training step in a file, which another machine of the same kind
-// runs without compiling anything:
+// runs without passes, planning or library choices:
 //
-//   "fusor step 1\n", size of the file and of the header (64 bits each, little
+//   "fusor step 2\n", size of the file and of the header (64 bits each, little
 //   endian), the header, each program's graph and plan, CRC-32C of all before
 //
 // The header is JSON: what the step was compiled by and for, the options that
 // it was compiled with, the state with names, types, layouts and initialisers,
 // and each program's inputs and outputs. A graph is text (ir/printer.h), a plan
-// codegen::SerializePlan's bytes, with machine code and plans of libraries.
+// codegen::SerializePlan's bytes, with the IR of its kernels and the plans of
+// libraries.
+//
+// A file is not trusted. Its checksum finds accidents, not forgeries, so it
+// holds no machine code, and a reader ignores any: kernels are verified and
+// compiled from their IR. The only machine code that is reused is that of the
+// user's own kernel cache (codegen/kernel_cache.h).
 
 #include <string>
 #include <vector>
@@ -47,6 +53,8 @@ struct StepFile {
   int world_size = 1;   // ranks that train together
   // Options of the command line that decided what was compiled.
   std::vector<std::string> options;
+  // Text of the forward graph, if that is no built-in model; else empty.
+  std::string module{};
   // The first decides where state lies.
   std::vector<StepProgram> programs;
 };
@@ -61,10 +69,12 @@ std::string Mismatch(const StepOrigin& file, const StepOrigin& here);
 
 StepProgram PackProgram(codegen::ProgramKind kind,
                         const codegen::CompiledProgram& program);
-// Back, with the time that takes as the report's only one; throws kGraph, with
-// `source` as the name of the file.
+// Restores a program and compiles its kernels. `source` names the file in
+// errors, `kernel_cache` is as in codegen::CompileOptions. Throws kGraph.
 codegen::CompiledProgram UnpackProgram(const StepProgram& program,
-                                       const std::string& source);
+                                       const std::string& source,
+                                       const codegen::TargetCompiler& compiler,
+                                       const std::string& kernel_cache);
 
 // Throws kUsage with the system's reason; no part of a file is left then.
 void WriteStepFile(const std::string& path, const StepFile& file);

@@ -53,14 +53,15 @@ NamedTensor LogicalTensor(const StateSnapshot& snapshot, size_t index) {
 }
 
 FileSum WriteTensors(const std::string& path, const StateSnapshot& snapshot,
-                     bool model) {
+                     bool model, Metadata metadata = {}) {
   std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < snapshot.roles.size(); ++i) {
     if (IsModelState(snapshot.roles[i]) == model) {
       tensors.push_back(LogicalTensor(snapshot, i));
     }
   }
-  return WriteSafetensors(path, tensors, {{"format", "pt"}});
+  metadata["format"] = "pt";
+  return WriteSafetensors(path, tensors, metadata);
 }
 
 // --- Manifest ----------------------------------------------------------------
@@ -211,8 +212,8 @@ void WriteCheckpointFiles(const std::string& path,
                           const CheckpointHeader& header,
                           const StateSnapshot& snapshot) {
   std::map<std::string, FileSum> files;
-  files[kModelFile] =
-      WriteTensors(path + "/" + kModelFile, snapshot, /*model=*/true);
+  files[kModelFile] = WriteTensors(path + "/" + kModelFile, snapshot,
+                                   /*model=*/true, header.description);
   files[kOptimizerFile] =
       WriteTensors(path + "/" + kOptimizerFile, snapshot, /*model=*/false);
   const std::string manifest = EncodeManifest(header, files);

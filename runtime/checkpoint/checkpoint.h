@@ -40,6 +40,8 @@ struct CheckpointHeader {
   // What a run that resumes must have alike, and what it should.
   std::map<std::string, std::string> identity;
   std::map<std::string, std::string> options;
+  // Metadata of model.safetensors; not in the manifest.
+  Metadata description;
   std::string version;   // of fusor
   int64_t sequence = 0;  // counts the checkpoints of a folder
 };

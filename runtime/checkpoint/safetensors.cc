@@ -55,6 +55,28 @@ std::string Printable(std::string_view text) {
   return out;
 }
 
+// The checksum of the metadata's own part; tensors go on with it.
+uint32_t MetadataSum(const Metadata& metadata) {
+  uint32_t sum = 0;
+  for (const auto& [key, value] : metadata) {
+    if (!key.starts_with(kOwnPrefix) || key == kChecksum) continue;
+    sum = Crc32c(fmt::format("{}={}\n", key, value), sum);
+  }
+  return sum;
+}
+
+std::string SumText(uint32_t sum) { return fmt::format("{:08x}", sum); }
+
+// torch.save writes a zip archive, older versions a bare pickle.
+bool IsPickle(std::span<const uint8_t> file) {
+  constexpr std::string_view kZip = "PK\3\4";
+  constexpr uint8_t kProtocol = 0x80;
+  return (file.size() > kZip.size() &&
+          std::equal(kZip.begin(), kZip.end(), file.begin())) ||
+         (file.size() > 2 && file[0] == kProtocol && file[1] >= 2 &&
+          file[1] <= 5 && file.back() == '.');
+}
+
 // One file being read. Messages begin with its path.
 class Reader {
  public:
@@ -73,6 +95,7 @@ class Reader {
       }
     }
     CheckOffsets(entries);
+    CheckSum(result.metadata);
     for (Entry& entry : entries) {
       const uint8_t* begin = file_.data() + data_begin_ + entry.begin;
       result.tensors.push_back({std::move(entry.name),
@@ -90,6 +113,14 @@ class Reader {
   };
 
   Json ParseHeader() {
+    FUSOR_CHECK(
+        !IsPickle(file_), kCheckpoint,
+        "{}: expected safetensors, got a pickle of PyTorch (.pth, .pt), which "
+        "can run any code: convert it with python3 -c \"import sys, torch, "
+        "safetensors.torch as s; d = torch.load(sys.argv[1], 'cpu', "
+        "weights_only=True); s.save_file({{k: v.contiguous() for k, v in "
+        "d.get('state_dict', d).items()}}, sys.argv[2])\" {} OUT.safetensors",
+        path_, path_);
     uint64_t length = 0;
     FUSOR_CHECK(file_.size() >= sizeof(length), kCheckpoint,
                 "{}: {} bytes are too few for a safetensors file", path_,
@@ -129,8 +160,8 @@ class Reader {
                 "{}: tensor {} appears twice", path_, Printable(name));
   }
 
-  std::map<std::string, std::string> ParseMetadata(const Json& value) const {
-    std::map<std::string, std::string> metadata;
+  Metadata ParseMetadata(const Json& value) const {
+    Metadata metadata;
     FUSOR_CHECK(value.is_object(), kCheckpoint, "{}: {} is no JSON object",
                 path_, kMetadata);
     for (const auto& [key, text] : value.items()) {
@@ -199,6 +230,20 @@ class Reader {
     return size == bytes;
   }
 
+  // Files of other programs have none. Takes it out of the metadata.
+  void CheckSum(Metadata& metadata) const {
+    const auto entry = metadata.extract(kChecksum);
+    if (entry.empty()) return;
+    const auto data = file_.subspan(data_begin_);
+    const std::string sum = SumText(
+        Crc32c({reinterpret_cast<const char*>(data.data()), data.size()},
+               MetadataSum(metadata)));
+    FUSOR_CHECK(sum == entry.mapped(), kCheckpoint,
+                "{}: damaged: expected CRC-32C {}, got {}; a program that "
+                "changed the tensors on purpose must drop {} from the metadata",
+                path_, Printable(entry.mapped()), sum, kChecksum);
+  }
+
   // Sorts by offset. The format allows neither overlaps nor gaps.
   void CheckOffsets(std::vector<Entry>& entries) const {
     std::sort(entries.begin(), entries.end(),
@@ -255,7 +300,7 @@ Safetensors ParseSafetensors(const std::string& path,
 
 FileSum WriteSafetensors(const std::string& path,
                          std::span<const NamedTensor> tensors,
-                         const std::map<std::string, std::string>& metadata) {
+                         const Metadata& metadata) {
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(
@@ -263,7 +308,8 @@ FileSum WriteSafetensors(const std::string& path,
         return ir::DTypeSize(a->type.dtype) > ir::DTypeSize(b->type.dtype);
       });
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
+  header[std::string(kMetadata)] = metadata;
+  uint32_t sum = MetadataSum(metadata);
   std::vector<std::string_view> pieces{{}};
   size_t offset = 0;
   for (const NamedTensor* tensor : order) {
@@ -280,17 +326,19 @@ FileSum WriteSafetensors(const std::string& path,
                             {"data_offsets", {offset, end}}};
     pieces.emplace_back(reinterpret_cast<const char*>(tensor->bytes.data()),
                         tensor->bytes.size());
+    sum = Crc32c(pieces.back(), sum);
     offset = end;
   }
+  header[std::string(kMetadata)][kChecksum] = SumText(sum);
   const std::string encoded = EncodeHeader(header);
   pieces[0] = encoded;
   WriteFileDurably(path, pieces, ErrorCode::kCheckpoint);
-  FileSum sum;
+  FileSum written;
   for (std::string_view piece : pieces) {
-    sum.bytes += static_cast<int64_t>(piece.size());
-    sum.crc32c = Crc32c(piece, sum.crc32c);
+    written.bytes += static_cast<int64_t>(piece.size());
+    written.crc32c = Crc32c(piece, written.crc32c);
   }
-  return sum;
+  return written;
 }
 
 }  // namespace fusor::runtime

@@ -20,9 +20,18 @@ struct NamedTensor {
   std::vector<uint8_t> bytes;  // type.num_bytes(), little-endian
 };
 
+using Metadata = std::map<std::string, std::string>;
+
+// Entry of the metadata: CRC-32C, in hexadecimal, of a line KEY=VALUE for each
+// other entry whose key begins with kOwnPrefix, in order, and then of the
+// tensors' bytes. Every file that is written has it. Files of other programs
+// need not; Safetensors::metadata leaves it out.
+inline constexpr char kOwnPrefix[] = "fusor.";
+inline constexpr char kChecksum[] = "fusor.crc32c";
+
 struct Safetensors {
-  std::vector<NamedTensor> tensors;             // in the order of the file
-  std::map<std::string, std::string> metadata;  // "__metadata__"
+  std::vector<NamedTensor> tensors;  // in the order of the file
+  Metadata metadata;                 // "__metadata__"
 
   // Null when there is none of that name.
   const NamedTensor* Find(std::string_view name) const;
@@ -30,8 +39,10 @@ struct Safetensors {
 
 // Reads and checks a whole file: a header that is no JSON or does not have the
 // fields above, unknown dtypes, duplicate names, sizes that do not match dtype
-// and shape, tensors that overlap, leave a gap or reach beyond the end all
-// throw kCheckpoint with a line that names file, tensor, expected and got.
+// and shape, tensors that overlap, leave a gap or reach beyond the end, another
+// checksum than that of the metadata all throw kCheckpoint with a line that
+// names file, tensor, expected and got. So does a pickle of PyTorch, with the
+// command that converts it.
 Safetensors ReadSafetensors(const std::string& path);
 // The same of a file's bytes; `path` is what messages call it.
 Safetensors ParseSafetensors(const std::string& path,
@@ -46,8 +57,8 @@ struct FileSum {
 // Writes tensors of unique names, those with the largest elements first so
 // that each is aligned, and waits until the file is safely on disk; on failure
 // throws kCheckpoint and leaves an older file of that name untouched.
-FileSum WriteSafetensors(
-    const std::string& path, std::span<const NamedTensor> tensors,
-    const std::map<std::string, std::string>& metadata = {});
+FileSum WriteSafetensors(const std::string& path,
+                         std::span<const NamedTensor> tensors,
+                         const Metadata& metadata = {});
 
 }  // namespace fusor::runtime

@@ -8,6 +8,7 @@
 #include "ir/interpreter.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "runtime/cpu/max_pool_call.h"
 #include "runtime/cpu/onednn_descs.h"
 #include "runtime/cpu/onednn_layout.h"
 #include "runtime/cpu/reference_call.h"
@@ -177,7 +178,9 @@ std::unique_ptr<LibraryExecutable> FinishConv(
       packed.get_size());
 }
 
+// oneDNN's ReLU turns NaN into 0, which the IR forbids.
 std::unique_ptr<LibraryExecutable> MakeConv(const LibraryCall& call) {
+  if (call.attrs.Bool("relu")) return nullptr;
   const int64_t groups = call.attrs.Int("groups");
   ConvDescs d{ToDesc(call.operands[0]),
               ToDesc(GroupedWeight(call.operands[1], groups)),
@@ -188,8 +191,7 @@ std::unique_ptr<LibraryExecutable> MakeConv(const LibraryCall& call) {
   const auto pd = DescribeConv(
       d, call.operands[1], groups,
       [&](const ConvDescs& descs) {
-        return ConvForward(descs, call.attrs, call.attrs.String("algorithm"),
-                           call.attrs.Bool("relu"));
+        return ConvForward(descs, call.attrs, call.attrs.String("algorithm"));
       },
       [](const auto& found) { return found.weights_desc(); });
   if (!pd.has_value()) return nullptr;
@@ -247,27 +249,22 @@ std::unique_ptr<LibraryExecutable> MakeConvGradWeight(const LibraryCall& call) {
                     2, plain);
 }
 
-// max_pool's second result is oneDNN's workspace, when that is a u8 tensor of
-// the result's layout: position in the window, as the IR defines it.
+std::unique_ptr<LibraryExecutable> MakeAvgPool(const LibraryCall& call) {
+  const auto x = ToDesc(call.operands[0]);
+  const auto y = ToDesc(call.results[0]);
+  const auto pd = PoolForward(x, y, call.attrs, /*max=*/false);
+  if (!pd.has_value()) return nullptr;
+  return std::make_unique<DnnlExecutable>(
+      *pd, std::vector<std::pair<int, dnnl::memory::desc>>{{DNNL_ARG_SRC, x},
+                                                           {DNNL_ARG_DST, y}});
+}
+
+// The index of max_pool is oneDNN's workspace if that is a u8 tensor of the
+// result's layout: the position in the window, as the IR defines it.
 bool IndexFits(const dnnl::memory::desc& workspace, const ir::TensorType& y) {
   ir::TensorType index = y;
   index.dtype = ir::DType::kU8;
   return workspace == ToDesc(index);
-}
-
-std::unique_ptr<LibraryExecutable> MakePool(const LibraryCall& call) {
-  const bool max = call.results.size() == 2;
-  const auto x = ToDesc(call.operands[0]);
-  const auto y = ToDesc(call.results[0]);
-  const auto pd = PoolForward(x, y, call.attrs, max);
-  if (!pd.has_value()) return nullptr;
-  std::vector<std::pair<int, dnnl::memory::desc>> args{{DNNL_ARG_SRC, x},
-                                                       {DNNL_ARG_DST, y}};
-  if (max) {
-    if (!IndexFits(pd->workspace_desc(), call.results[0])) return nullptr;
-    args.push_back({DNNL_ARG_WORKSPACE, pd->workspace_desc()});
-  }
-  return std::make_unique<DnnlExecutable>(*pd, args);
 }
 
 std::unique_ptr<LibraryExecutable> MakePoolGrad(const LibraryCall& call) {
@@ -313,9 +310,9 @@ constexpr MakerRow kMakers[] = {
     {"conv2d", MakeConv},
     {"conv2d_grad_input", MakeConvGradInput},
     {"conv2d_grad_weight", MakeConvGradWeight},
-    {"max_pool", MakePool},
+    {"max_pool", MakeMaxPoolExecutable},
     {"max_pool_grad", MakePoolGrad},
-    {"avg_pool", MakePool},
+    {"avg_pool", MakeAvgPool},
     {"avg_pool_grad", MakePoolGrad},
     {"matmul", MakeMatmul},
     {"copy", MakeCopy},

@@ -23,9 +23,10 @@ class LibraryExecutable : public runtime::Executable {
   virtual int64_t workspace_bytes() const = 0;
 };
 
-// By oneDNN where it has the op for these types, or by Winograd in bf16, which
-// is ours (winograd_calls.h), else by the interpreter ("reference": any op, any
-// dtype, slow). Throws kGraph for algorithm "winograd" where there is none.
+// By oneDNN where it has the op for these types, or by loops of ours: Winograd
+// in bf16 (winograd_calls.h) and max_pool, else by the interpreter
+// ("reference": any op, any dtype, slow). Throws kGraph for algorithm
+// "winograd" where there is none.
 std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
     const codegen::LibraryCall& call);
 

@@ -56,7 +56,8 @@ std::optional<Chosen> Query(ConvKind kind, const ConvDescs& d,
                             const std::string& algorithm) {
   switch (kind) {
     case ConvKind::kForward: {
-      const auto pd = ConvForward(d, attrs, algorithm, attrs.Bool("relu"));
+      if (attrs.Bool("relu")) return std::nullopt;  // oneDNN's drops NaN
+      const auto pd = ConvForward(d, attrs, algorithm);
       if (!pd.has_value()) return std::nullopt;
       return FromPd(pd, pd->src_desc(), pd->weights_desc(), pd->dst_desc());
     }

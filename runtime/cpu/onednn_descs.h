@@ -26,7 +26,7 @@ struct ConvDescs {
 // `algorithm`: "winograd", "direct", kFlat or "" for oneDNN's choice.
 std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
     const ConvDescs& descs, const ir::Attrs& attrs,
-    const std::string& algorithm, bool relu);
+    const std::string& algorithm);
 std::optional<dnnl::convolution_backward_data::primitive_desc> ConvGradInput(
     const ConvDescs& descs, const ir::Attrs& attrs,
     const std::string& algorithm);

@@ -81,6 +81,10 @@ struct CudnnType<cudnnPointwiseMode_t> {
   static constexpr auto kType = CUDNN_TYPE_POINTWISE_MODE;
 };
 template <>
+struct CudnnType<cudnnNanPropagation_t> {
+  static constexpr auto kType = CUDNN_TYPE_NAN_PROPOGATION;
+};
+template <>
 struct CudnnType<cudnnGenStatsMode_t> {
   static constexpr auto kType = CUDNN_TYPE_GENSTATS_MODE;
 };

@@ -142,6 +142,10 @@ void CudnnGraph::AddPointwise(cudnnPointwiseMode_t mode,
       descriptions_.emplace_back(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   d.Set(CUDNN_ATTR_POINTWISE_MODE, mode);
   d.Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+  // The IR's ReLU keeps NaN.
+  if (mode == CUDNN_POINTWISE_RELU_FWD) {
+    d.Set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_PROPAGATE_NAN);
+  }
   d.Finalize();
   CudnnDescriptor& op =
       AddOperation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);

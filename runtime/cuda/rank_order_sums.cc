@@ -63,6 +63,7 @@ const RankOrderSums::Sum& RankOrderSums::Find(const Collective& collective) {
     sum.stride = padded / size;
     sum.compiled.kernel = codegen::RankSumKernel(
         collective.dtype, ranks, sum.stride, part, compiler_->target());
+    Verify(sum.compiled.kernel);
     sum.compiled.binary = compiler_->CompileKernel(sum.compiled.kernel);
     sum.kernel = LoadKernelModule(context_, sum.compiled);
   } catch (...) {

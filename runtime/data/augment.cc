@@ -110,6 +110,14 @@ Placement CentreCrop(ImageSize source, const Transform& transform) {
   return placement;
 }
 
+void CheckImageSize(const Transform& transform, ImageSize size,
+                    std::string_view name) {
+  const int side = transform.image_size;
+  FUSOR_CHECK(!TakesOneSize(transform.kind) || size == (ImageSize{side, side}),
+              kData, "image {}: expected {}x{} pixels, got {}x{}", name, side,
+              side, size.width, size.height);
+}
+
 Augmenter::Augmenter(const Transform& transform, uint64_t seed)
     : transform_(transform), seed_(seed) {
   const Transform& t = transform_;
@@ -144,10 +152,7 @@ void Augmenter::Apply(ImageReader& reader, std::string_view name, int64_t epoch,
     case TransformKind::kExact:
       break;
   }
-  const int side = transform_.image_size;
-  FUSOR_CHECK(reader.size() == (ImageSize{side, side}), kData,
-              "image {}: expected {}x{} pixels, got {}x{}", name, side, side,
-              reader.size().width, reader.size().height);
+  CheckImageSize(transform_, reader.size(), name);
   reader.Read(WholeImage(reader.size()), image_);
   if (transform_.kind == TransformKind::kPadCrop) {
     PadCrop(random, out);

@@ -17,6 +17,11 @@ enum class TransformKind {
   kExact,              // the image as it is: CIFAR evaluation
 };
 
+// Whether images must have the size of the result: they are not resized.
+constexpr bool TakesOneSize(TransformKind kind) {
+  return kind == TransformKind::kPadCrop || kind == TransformKind::kExact;
+}
+
 // How an image becomes the square input of a model. Geometry and rounding are
 // torchvision's, so that equal draws give equal pixels.
 struct Transform {
@@ -63,6 +68,11 @@ Placement RandomResizedCrop(ImageSize source, const Transform& transform,
 
 // torchvision's Resize(shorter side) and CenterCrop(image_size).
 Placement CentreCrop(ImageSize source, const Transform& transform);
+
+// Throws kData if the transform does not take images of this size. `name` is
+// what the message calls the image.
+void CheckImageSize(const Transform& transform, ImageSize size,
+                    std::string_view name);
 
 // Applies one Transform to images; keeps its scratch from one to the next. One
 // thread at a time.

@@ -21,6 +21,8 @@ namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 9> kExtensions = {
     ".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"};
 
+}  // namespace
+
 bool HasImageExtension(const std::string& name) {
   const size_t dot = name.rfind('.');
   if (dot == std::string::npos) return false;
@@ -30,6 +32,8 @@ bool HasImageExtension(const std::string& name) {
   }
   return std::binary_search(kExtensions.begin(), kExtensions.end(), extension);
 }
+
+namespace {
 
 // The names in one folder, each list in bytewise order.
 struct Listing {

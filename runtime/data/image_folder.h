@@ -50,6 +50,9 @@ class ImageFolder : public Dataset {
   std::vector<std::string> warnings_;
 };
 
+// Whether the name is that of an image, by its extension.
+bool HasImageExtension(const std::string& name);
+
 // Throws kData when `val` has other classes than `train`: its labels would mean
 // something else.
 void CheckSameClasses(const ImageFolder& train, const ImageFolder& val);

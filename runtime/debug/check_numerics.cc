@@ -178,7 +178,12 @@ void NumericsChecker::Find(const Session& session, int program, size_t step,
   if (!options_.snapshot_folder.empty()) {
     found.snapshot = fmt::format("{}/numerics_{}_{}", options_.snapshot_folder,
                                  plan.name, step);
-    WriteSnapshot(found.snapshot, *graph, operands);
+    const std::vector<size_t> input_of = InputsOfOperands(plan, s, node);
+    std::vector<ir::Tensor> inputs(graph->inputs().size());
+    for (size_t i = 0; i < operands.size(); ++i) {
+      inputs[input_of[i]] = operands[i];
+    }
+    WriteSnapshot(found.snapshot, *graph, inputs);
   }
   Report(std::move(found), At(program));
 }

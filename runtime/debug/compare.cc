@@ -125,8 +125,8 @@ class Comparer {
       VariantRun& run = result_.variants[v];
       Prepare(base, kNumbers);
       Prepare(run, kNumbers);
-      CallDifferences calls =
-          StepTogether(*base.session, *run.session, kNumbers);
+      CallDifferences calls = StepTogether(
+          *base.session, *run.session, kNumbers, LossScale(0) / LossScale(v));
       Add(CompareOutputs(*base.session, *run.session, kNumbers,
                          /*gradients=*/true),
           run);
@@ -136,6 +136,11 @@ class Comparer {
       }
       CountDifferent(run);
     }
+  }
+
+  // Returns the scale of the first step, where a dynamic one starts too.
+  double LossScale(size_t variant) const {
+    return variants_[variant].compile.passes.loss_scale.initial;
   }
 
   static void Add(OutputDifferences outputs, VariantRun& run) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "codegen/report/step_phase.h"
 #include "ir/tensor_bytes.h"
 
 namespace fusor::runtime {
@@ -20,7 +21,12 @@ using codegen::StepKind;
 struct Captured {
   ir::TensorType type;
   std::vector<uint8_t> bytes;
+  bool backward = false;  // computed by the backward pass
 };
+
+ir::DType WiderOf(ir::DType a, ir::DType b) {
+  return ir::DTypeSize(a) > ir::DTypeSize(b) ? a : b;
+}
 
 // A value that mixed precision has narrowed is compared as the wider one's
 // type, which has all its values. None where shapes differ, or f16 meets bf16.
@@ -30,9 +36,7 @@ std::optional<ir::TensorDifference> Between(const Captured& a,
   if (a.type.dtype == b.type.dtype) {
     return ir::Difference(a.type, a.bytes.data(), b.type, b.bytes.data());
   }
-  const ir::DType wide =
-      ir::DTypeSize(a.type.dtype) > ir::DTypeSize(b.type.dtype) ? a.type.dtype
-                                                                : b.type.dtype;
+  const ir::DType wide = WiderOf(a.type.dtype, b.type.dtype);
   if (!IsFloat(a.type.dtype) || !IsFloat(b.type.dtype) ||
       ir::DTypeSize(wide) < ir::DTypeSize(ir::DType::kF32)) {
     return std::nullopt;
@@ -41,6 +45,26 @@ std::optional<ir::TensorDifference> Between(const Captured& a,
   ir::Tensor y = ir::LoadTensor(b.type, b.bytes.data());
   x.type = y.type = {wide, a.type.shape, {}};
   return ir::Difference(x, y);
+}
+
+// Compares with the loss scales of the two undone. Most values of the backward
+// pass are gradients, which carry the scale; the others are forward values that
+// are copied or recomputed. The closer of the two readings counts: the other
+// one is off by the ratio of the scales.
+std::optional<ir::TensorDifference> BetweenScaled(const Captured& a,
+                                                  const Captured& b,
+                                                  double scale) {
+  const auto plain = Between(a, b);
+  if (!plain.has_value() || plain->bit_identical() || scale == 1 ||
+      !a.backward || !b.backward || !IsFloat(a.type.dtype)) {
+    return plain;
+  }
+  ir::Tensor x = ir::LoadTensor(a.type, a.bytes.data());
+  ir::Tensor y = ir::LoadTensor(b.type, b.bytes.data());
+  for (double& element : y.data) element *= scale;
+  x.type = y.type = {WiderOf(a.type.dtype, b.type.dtype), a.type.shape, {}};
+  const ir::TensorDifference unscaled = ir::Difference(x, y);
+  return unscaled.relative < plain->relative ? unscaled : plain;
 }
 
 // Calls by "location op", those that no second call has. Copies come and go
@@ -76,7 +100,17 @@ bool SameWork(const Plan& plan_a, size_t step_a, const Plan& plan_b,
 class Side {
  public:
   Side(Session& session, int program)
-      : session_(session), program_(program), plan_(session.plan(program)) {}
+      : session_(session), program_(program), plan_(session.plan(program)) {
+    const ir::Graph& graph = session.graph(program);
+    const std::vector<codegen::StepPhase> phases = codegen::PhasesOf(graph);
+    for (size_t i = 0; i < phases.size(); ++i) {
+      if (phases[i] == codegen::StepPhase::kForward) continue;
+      const ir::Node& node = *graph.nodes()[i];
+      for (size_t r = 0; r < node.num_outputs(); ++r) {
+        backward_.insert(node.output(r)->name());
+      }
+    }
+  }
 
   // `results`: whether what the call writes is comparable, too.
   void Expect(size_t step, const std::string& name, bool results) {
@@ -110,17 +144,20 @@ class Side {
       const ArenaKind kind = plan_.arenas[plan_.buffers[buffer].arena].kind;
       if (kind != ArenaKind::kTemporary && kind != ArenaKind::kOutput) continue;
       ++captured_;
-      Captured tensor{plan_.buffers[buffer].type, {}};
-      tensor.bytes = session_.ReadBuffer(program_, buffer);
+      const std::string& value = plan_.buffers[buffer].name;
+      Captured tensor{plan_.buffers[buffer].type,
+                      session_.ReadBuffer(program_, buffer),
+                      backward_.contains(value)};
       found(fmt::format("{} {}{}", name, results ? "result" : "operand",
                         count == 1 ? "" : fmt::format(" {}", i)),
-            plan_.buffers[buffer].name, std::move(tensor));
+            value, std::move(tensor));
     }
   }
 
   Session& session_;
   int program_;
   const Plan& plan_;
+  std::set<std::string> backward_;  // values of the backward pass
   struct Call {
     std::string name;
     bool results;
@@ -132,7 +169,8 @@ class Side {
 
 }  // namespace
 
-CallDifferences StepTogether(Session& a, Session& b, int program) {
+CallDifferences StepTogether(Session& a, Session& b, int program,
+                             double scale) {
   const auto calls_a = NamedCalls(a.plan(program));
   const auto calls_b = NamedCalls(b.plan(program));
   CallDifferences result;
@@ -155,7 +193,7 @@ CallDifferences StepTogether(Session& a, Session& b, int program) {
   std::set<std::string> seen;  // values of a
   const auto compare = [&](const std::string& name, const Captured& x,
                            const Captured& y) {
-    const auto difference = Between(x, y);
+    const auto difference = BetweenScaled(x, y, scale);
     if (!difference.has_value()) {
       ++result.unmatched;
       return;

@@ -14,6 +14,9 @@ struct CallDifferences {
 // poolings are what every variant of a model has at the same model location,
 // whatever is fused between them. Parameters and inputs are left out, a value
 // that several calls read counts once, for the first.
-CallDifferences StepTogether(Session& a, Session& b, int program);
+//
+// `scale` is the loss scale of `a` divided by that of `b`. Gradients carry the
+// loss scale until the update, so those of `b` are multiplied by `scale` first.
+CallDifferences StepTogether(Session& a, Session& b, int program, double scale);
 
 }  // namespace fusor::runtime

@@ -78,12 +78,24 @@ class PageWriter {
     return text;
   }
 
+  // Joins what `show` makes of every variant except the first.
+  template <typename Show>
+  std::string EachOther(const Show& show) const {
+    std::string text;
+    for (size_t v = 1; v < facts_.size(); ++v) {
+      text += (text.empty() ? "" : ", ") + show(v);
+    }
+    return text;
+  }
+
   void Tiles() {
     std::vector<codegen::Tile> tiles;
     const bool timed = !comparison_.variants[0].step_ms.empty();
     if (timed) {
-      const StepTime& t = facts_.back().time;
-      tiles.push_back({"speed", fmt::format("\u00d7 {:.2f}", t.ratio),
+      tiles.push_back({"speed", EachOther([&](size_t v) {
+                         return fmt::format("\u00d7 {:.2f}",
+                                            facts_[v].time.ratio);
+                       }),
                        Each([](const VariantFacts& f) {
                          return fmt::format("{:.1f} ms", f.time.median_ms);
                        })});
@@ -94,10 +106,13 @@ class PageWriter {
         return bytes ? ShowBytes(n) : std::to_string(n);
       };
       const auto first = static_cast<double>(facts_.front().counts.at(key));
-      const auto last = static_cast<double>(facts_.back().counts.at(key));
-      tiles.push_back({what,
-                       first > 0 ? fmt::format("\u00d7 {:.2f}", last / first)
-                                 : show(facts_.back()),
+      tiles.push_back({what, EachOther([&](size_t v) {
+                         const auto n =
+                             static_cast<double>(facts_[v].counts.at(key));
+                         return first > 0
+                                    ? fmt::format("\u00d7 {:.2f}", n / first)
+                                    : show(facts_[v]);
+                       }),
                        Each(show)});
     };
     count("kernels a step", "kernels", false);
@@ -108,25 +123,31 @@ class PageWriter {
         return fmt::format("{:.2f} ms", f.exchange.exposed_us / 1e3);
       };
       tiles.push_back({"exposed communication, modelled",
-                       exposed(facts_.back()), Each(exposed)});
+                       EachOther([&](size_t v) { return exposed(facts_[v]); }),
+                       Each(exposed)});
       count("buckets of gradients", "gradient_buckets", false);
     }
-    const KindSummary worst = WorstGradient();
-    if (worst.values > 0) {
-      tiles.push_back({"gradients",
-                       worst.identical == worst.values
-                           ? "bit-identical"
-                           : fmt::format("{:.1e}", worst.relative),
-                       worst.identical == worst.values
-                           ? fmt::format("all {}", worst.values)
-                           : fmt::format("greatest relative difference of {}",
-                                         worst.values)});
-    }
+    AddGradientTile(tiles);
     page_.sections.push_back(codegen::TileSection(tiles));
   }
 
-  KindSummary WorstGradient() const {
-    for (const KindSummary& sum : Summarize(comparison_.variants.back())) {
+  void AddGradientTile(std::vector<codegen::Tile>& tiles) const {
+    if (Gradients(1).values == 0) return;
+    bool same = true;
+    for (size_t v = 1; v < facts_.size(); ++v) {
+      same &= Gradients(v).identical == Gradients(v).values;
+    }
+    const std::string values = EachOther(
+        [&](size_t v) { return std::to_string(Gradients(v).values); });
+    tiles.push_back(
+        {"gradients", same ? "bit-identical" : EachOther([&](size_t v) {
+           return fmt::format("{:.1e}", Gradients(v).relative);
+         }),
+         (same ? "all " : "greatest relative difference of ") + values});
+  }
+
+  KindSummary Gradients(size_t variant) const {
+    for (const KindSummary& sum : Summarize(comparison_.variants[variant])) {
       if (sum.kind == ValueKind::kGradient) return sum;
     }
     return {};
@@ -157,7 +178,8 @@ class PageWriter {
     page_.sections.push_back(codegen::GraphSection(
         "The step, part by part",
         fmt::format("A box is a kernel or library call, as wide as the time it "
-                    "{}; the number in a fusion is how many ops it holds. "
+                    "{}; short steps share one box at the end. The number "
+                    "in a fusion is how many ops it holds. "
                     "Hover for what it reads; click a row to open it, then a "
                     "fusion to see inside.",
                     measured_ ? "took" : "is modelled to take"),
@@ -206,14 +228,15 @@ class PageWriter {
       summary.push_back({std::string(ValueKindName(sum.kind)), sum.values,
                          sum.identical, Scientific(sum.max_abs),
                          Scientific(sum.max_relative), Scientific(sum.relative),
-                         Ulp(sum.max_ulp)});
+                         ir::ShowUlp(sum.max_ulp)});
     }
     page_.sections.push_back(codegen::TableSection(
         fmt::format("Numbers: {} against {}", names_[v], names_[0]),
         "One step from the same weights and inputs. Max rel: greatest "
         "difference by the greatest magnitude in the tensor. Relative: of all "
         "elements together, which one ReLU that falls on its other side does "
-        "not spoil. ULP: units of the last place.",
+        "not spoil. ULP: units of the last place; -: an element has no digit "
+        "in common, by its sign or magnitude.",
         {"kind", "compared", "bit-identical", "max abs", "max rel", "relative",
          "max ULP"},
         std::move(summary)));
@@ -222,7 +245,7 @@ class PageWriter {
       const ir::TensorDifference& d = value.difference;
       rows.push_back({std::string(ValueKindName(value.kind)), value.name,
                       Scientific(d.max_abs), Scientific(d.max_relative),
-                      Scientific(d.relative), Ulp(d.max_ulp),
+                      Scientific(d.relative), ir::ShowUlp(d.max_ulp),
                       fmt::format("{} of {}", d.differing, d.elements)});
     }
     if (rows.empty()) return;
@@ -259,7 +282,6 @@ class PageWriter {
   static std::string Scientific(double value) {
     return value == 0 ? "0" : fmt::format("{:.2e}", value);
   }
-  static std::string Ulp(double value) { return fmt::format("{:.4g}", value); }
 
   void Rewrites(const VariantFacts& f) {
     std::vector<std::vector<json>> rows;

@@ -266,7 +266,7 @@ class TextWriter {
       out_ += fmt::format(kRow, kind, name, fmt::format("{:.2e}", d.max_abs),
                           fmt::format("{:.2e}", d.max_relative),
                           fmt::format("{:.2e}", d.relative),
-                          fmt::format("{:.3g}", d.max_ulp), differing);
+                          ir::ShowUlp(d.max_ulp), differing);
     };
     out_ += fmt::format(kRow, "worst first", "", "max abs", "max rel",
                         "relative", "max ULP", "elements");

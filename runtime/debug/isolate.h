@@ -28,10 +28,12 @@ struct IsolatedStep {
   int64_t launches = 1;  // steps that do
   std::string what;      // kernel name, or "conv2d by IMPLEMENTATION"
   ir::Location location;
-  std::string value;    // the result that is worst
-  double max_abs = 0;   // of that result
-  double max_rel = 0;   // max_abs / largest magnitude of the expected result
-  int64_t max_ulp = 0;  // in units of the expected element's last place
+  std::string value;   // the result that is worst
+  double max_abs = 0;  // of that result
+  double max_rel = 0;  // max_abs / largest magnitude of the expected result
+  // In units of the expected element's last place; infinity: no digit in
+  // common.
+  double max_ulp = 0;
   double tolerance = 0;
   int64_t reduction = 1;  // elements that one element sums up
   // NaN where only one side has it counts as infinitely far.
@@ -46,20 +48,24 @@ std::vector<IsolatedStep> IsolateSteps(const codegen::Plan& plan,
                                        const ir::Graph& graph, Device& device,
                                        const IsolateOptions& options = {});
 
-// One step of the plan on these operands. kCollective steps are refused.
+// Runs one step of the plan on a tensor for each input of GraphOfStep. Rejects
+// kCollective steps.
 std::vector<ir::Tensor> RunStepAlone(const codegen::Plan& plan,
                                      const ir::Graph& graph, size_t step,
-                                     std::span<const ir::Tensor> operands,
+                                     std::span<const ir::Tensor> inputs,
                                      Device& device);
 
-// The comparison that IsolateSteps makes, for given operands.
+// The comparison that IsolateSteps makes, for given inputs.
 IsolatedStep CompareStep(const codegen::Plan& plan, const ir::Graph& graph,
-                         size_t step, std::span<const ir::Tensor> operands,
+                         size_t step, std::span<const ir::Tensor> inputs,
                          Device& device, const IsolateOptions& options = {});
 
-// Operands of a step: floats in [-1, 1), but in [0.25, 1.75) where a result
-// would not be finite otherwise: small vectors first, then everything;
-// positions in pooling windows as ir::DrawPositions has them.
-std::vector<ir::Tensor> RandomOperands(const ir::Graph& step, uint64_t seed);
+// Inputs of a step's graph: floats in [-1, 1), but in [0.25, 1.75) where a
+// result would not be finite otherwise: small vectors first, then everything;
+// positions in pooling windows as ir::DrawPositions has them. Inputs that are
+// views of one buffer hold the same bytes.
+std::vector<ir::Tensor> RandomOperands(const codegen::Plan& plan,
+                                       const ir::Graph& graph, size_t step,
+                                       uint64_t seed);
 
 }  // namespace fusor::runtime

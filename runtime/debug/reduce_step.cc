@@ -38,12 +38,12 @@ std::unique_ptr<ir::Graph> WrapBody(const ir::Graph& body,
 }  // namespace
 
 TestCase ReduceStep(const codegen::Plan& plan, const ir::Graph& graph,
-                    size_t step, std::span<const ir::Tensor> operands,
+                    size_t step, std::span<const ir::Tensor> given,
                     const codegen::TargetCompiler& compiler, Device& device,
                     const IsolateOptions& options) {
   const codegen::Step& s = plan.steps[step];
   const ir::Node* node = NodeOfStep(graph, s);
-  const std::vector<ir::Tensor> inputs(operands.begin(), operands.end());
+  const std::vector<ir::Tensor> inputs(given.begin(), given.end());
   const bool chains = node != nullptr && node->attrs().Has("kind") &&
                       node->attrs().String("kind") == "multi_tensor";
   if (node == nullptr || node->body() == nullptr || chains) {
@@ -61,7 +61,8 @@ TestCase ReduceStep(const codegen::Plan& plan, const ir::Graph& graph,
                         options)
                 .ok();
   };
-  TestCase whole{node->body()->Clone(), inputs};
+  TestCase whole{node->body()->Clone(),
+                 OperandTensors(inputs, InputsOfOperands(plan, s, node))};
   if (!differs(whole)) return {GraphOfStep(plan, s, node), inputs};
   TestCase part = codegen::ReduceCase(whole, differs);
   part.graph = WrapBody(*part.graph, *node);

@@ -45,17 +45,45 @@ const ir::TensorType& ResultType(const Plan& plan, const Step& step,
   return plan.calls[step.index].results[i];
 }
 
+std::vector<size_t> InputsOfOperands(const Plan& plan, const Step& step,
+                                     const ir::Node* node) {
+  const std::vector<int> buffers = ValuesOfStep(plan, step).operands;
+  std::vector<size_t> input_of;
+  size_t inputs = 0;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    size_t same = 0;  // the first operand that is the same value
+    while (buffers[same] != buffers[i] ||
+           OperandType(plan, step, node, same) !=
+               OperandType(plan, step, node, i)) {
+      ++same;
+    }
+    input_of.push_back(same == i ? inputs++ : input_of[same]);
+  }
+  return input_of;
+}
+
+std::vector<ir::Tensor> OperandTensors(std::span<const ir::Tensor> inputs,
+                                       std::span<const size_t> input_of) {
+  std::vector<ir::Tensor> operands;
+  for (size_t input : input_of) operands.push_back(inputs[input]);
+  return operands;
+}
+
 std::unique_ptr<ir::Graph> GraphOfStep(const Plan& plan, const Step& step,
                                        const ir::Node* node) {
   auto graph = std::make_unique<ir::Graph>(step.name);
   const StepValues values = ValuesOfStep(plan, step);
+  const std::vector<size_t> input_of = InputsOfOperands(plan, step, node);
   std::vector<ir::Value*> operands;
   for (size_t i = 0; i < values.operands.size(); ++i) {
-    const std::string& name = node == nullptr
-                                  ? plan.buffers[values.operands[i]].name
-                                  : node->input(i)->name();
-    operands.push_back(graph->AddInput(OperandType(plan, step, node, i),
-                                       ir::InputRole::kData, name));
+    if (input_of[i] == graph->inputs().size()) {
+      const std::string& name = node == nullptr
+                                    ? plan.buffers[values.operands[i]].name
+                                    : node->input(i)->name();
+      graph->AddInput(OperandType(plan, step, node, i), ir::InputRole::kData,
+                      name);
+    }
+    operands.push_back(graph->input(input_of[i]));
   }
   ir::Node* copy =
       node == nullptr

@@ -6,6 +6,7 @@
 
 #include "codegen/plan.h"
 #include "ir/graph.h"
+#include "ir/interpreter.h"
 
 namespace fusor::runtime {
 
@@ -30,11 +31,21 @@ const ir::TensorType& ResultType(const codegen::Plan& plan,
                                  const codegen::Step& step,
                                  const ir::Node* node, size_t i);
 
-// The step alone as a graph: an input for each operand, named after it, and an
-// output for each result.
+// The step alone as a graph: an input for each value that it reads, named after
+// it, and an output for each result. A value that is read by several operands
+// is one input: it has one buffer.
 std::unique_ptr<ir::Graph> GraphOfStep(const codegen::Plan& plan,
                                        const codegen::Step& step,
                                        const ir::Node* node);
+
+// The input of that graph that each operand reads.
+std::vector<size_t> InputsOfOperands(const codegen::Plan& plan,
+                                     const codegen::Step& step,
+                                     const ir::Node* node);
+
+// Returns one tensor per operand, given one per input.
+std::vector<ir::Tensor> OperandTensors(std::span<const ir::Tensor> inputs,
+                                       std::span<const size_t> input_of);
 
 // What a tensor in memory, of `type`, has that is no number.
 int64_t CountNonFinite(const ir::TensorType& type,

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "ir/support/error.h"
@@ -30,16 +31,26 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
+// A name server that does not answer may do so the next time.
+constexpr int kResolveTries = 5;
+constexpr milliseconds kResolveRetry{1'000};
+
 Addresses Resolve(const std::string& host, int port, bool passive) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = passive ? AI_PASSIVE : 0;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(),
-                                std::to_string(port).c_str(), &hints, &found);
-  FUSOR_CHECK(error == 0, kUsage, "host {}: {}", host, gai_strerror(error));
-  return Addresses(found);
+  for (int tries = 1;; ++tries) {
+    const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(),
+                                  std::to_string(port).c_str(), &hints, &found);
+    if (error == 0) return Addresses(found);
+    FUSOR_CHECK(
+        error == EAI_AGAIN && tries < kResolveTries, kUsage,
+        "cannot resolve the host name {}: {}", host,
+        error == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(error));
+    std::this_thread::sleep_for(kResolveRetry);
+  }
 }
 
 // What is left, for poll(2); at least 0.

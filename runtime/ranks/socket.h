@@ -25,7 +25,8 @@ class Socket {
   // is every interface; port 0 one that is free.
   static Socket Listen(const std::string& host, int port);
   // Null (see valid) where nobody listens there, or not before the deadline.
-  // Throws kUsage for a host that does not resolve.
+  // Throws kUsage for a host that does not resolve, after a few tries if the
+  // name server does not answer.
   static Socket Connect(const std::string& host, int port, Deadline deadline);
   // REQUIRES: listening, and poll(2) says that it is readable.
   Socket Accept() const;

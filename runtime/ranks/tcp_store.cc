@@ -14,9 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kRetry{50};  // between two tries to connect
-constexpr milliseconds kResolveTime{60'000};
-constexpr milliseconds kResolveRetry{500};
+constexpr milliseconds kRetry{50};       // between two tries to connect
 constexpr milliseconds kGrace{2'000};    // of an answer that has a deadline
 constexpr milliseconds kPrompt{60'000};  // for an answer that waits for nobody
 constexpr milliseconds kFarewell{5'000};
@@ -90,11 +88,9 @@ std::string TcpStore::server() const {
 void TcpStore::Connect(Deadline deadline) {
   const int ports = options_.rank == 0 ? 1 : options_.more_ports + 1;
   const int first = port_;
-  const Deadline resolved_by =
-      std::min(deadline, steady_clock::now() + kResolveTime);
   for (int i = 0; steady_clock::now() < deadline; i = (i + 1) % ports) {
     port_ = first + i;
-    socket_ = TryConnect(resolved_by, deadline);
+    socket_ = Open(deadline);
     if (socket_.valid() && Greet(deadline)) return;
     std::this_thread::sleep_for(kRetry);
   }
@@ -105,14 +101,15 @@ void TcpStore::Connect(Deadline deadline) {
                   .count());
 }
 
-// A scheduler may make the name of a host known only once that has started.
-Socket TcpStore::TryConnect(Deadline resolved_by, Deadline deadline) const {
+// No rank can find rank 0 by a name that nobody knows: waiting would only hide
+// that.
+Socket TcpStore::Open(Deadline deadline) const {
   try {
     return Socket::Connect(options_.host, port_, deadline);
-  } catch (const Error&) {
-    if (steady_clock::now() + kResolveRetry >= resolved_by) throw;
-    std::this_thread::sleep_for(kResolveRetry);
-    return {};
+  } catch (const Error& e) {
+    ThrowError(e.code(), fmt::format("rendezvous at {}: {}; expected the "
+                                     "address of rank 0's host",
+                                     server(), e.what()));
   }
 }
 

@@ -35,11 +35,10 @@ class StoreServer;
 // and, as far as is known, the ranks that are missing.
 class TcpStore {
  public:
-  // Returns once all ranks are there. Throws kUsage where the host's name means
-  // nothing even after a minute - it may be about to start - and, while the
-  // other ranks go on waiting for the right one, when the token or the world
-  // size is not the same or the rank is there already; kPeerLost, naming who is
-  // missing, when time is over.
+  // Returns once all ranks are there. Throws kUsage if the host's name does not
+  // resolve, and, while the other ranks still wait for the right one, if the
+  // token or the world size differs or the rank is there already; kPeerLost,
+  // naming who is missing, when time is over.
   explicit TcpStore(const StoreOptions& options);
   // Rank 0's waits a while for the others to be done.
   ~TcpStore();
@@ -69,7 +68,7 @@ class TcpStore {
 
  private:
   void Connect(Deadline deadline);
-  Socket TryConnect(Deadline resolved_by, Deadline deadline) const;
+  Socket Open(Deadline deadline) const;
   bool Greet(Deadline deadline);
   std::string Call(const std::string& message, Deadline deadline);
 

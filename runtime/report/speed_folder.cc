@@ -148,8 +148,10 @@ void AddLog(const fs::path& path, const SpeedFolderOptions& options,
   group.precision = name.precision;
   group.format = log.format;
   group.summary = log.summary;
-  group.window = {options.skip.value_or(log.window.skip),
-                  options.average.value_or(log.window.average)};
+  const SpeedWindow window = {options.skip.value_or(log.window.skip),
+                              options.average.value_or(log.window.average)};
+  group.mixed_windows |= !group.cases.empty() && group.window != window;
+  group.window = window;
   auto found = std::find_if(
       group.cases.begin(), group.cases.end(), [&](const SpeedCase& c) {
         return c.nodes == place.nodes && c.gpus == place.gpus;
@@ -239,6 +241,23 @@ std::optional<double> SpeedGroup::Speedup(const SpeedCase& speeds,
   for (const SpeedCase& c : cases) {
     if (c.ranks() != 1) continue;
     return Rounded(speeds.Median(definition) / c.Median(definition));
+  }
+  return std::nullopt;
+}
+
+std::optional<double> FusionSpeedup(const SpeedFolder& folder,
+                                    const SpeedGroup& group,
+                                    const SpeedCase& speeds) {
+  for (const SpeedGroup& other : folder.groups) {
+    if (other.model != group.model || other.batch != group.batch ||
+        other.precision != group.precision + "-unfused") {
+      continue;
+    }
+    for (const SpeedCase& c : other.cases) {
+      if (c.nodes != speeds.nodes || c.gpus != speeds.gpus) continue;
+      return Rounded(speeds.Median(folder.definition) /
+                     c.Median(folder.definition));
+    }
   }
   return std::nullopt;
 }

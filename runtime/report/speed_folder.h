@@ -52,6 +52,7 @@ struct SpeedGroup {
   std::string precision;
   std::string format;  // of the logs
   SpeedWindow window;
+  bool mixed_windows = false;    // `window` is that of one of the logs
   bool summary = false;          // SpeedLog::summary
   std::vector<SpeedCase> cases;  // by ranks, then nodes
 
@@ -65,8 +66,16 @@ struct SpeedFolder {
   SpeedDefinition definition = SpeedDefinition::kElapsed;
 };
 
+// Returns the speed of a case over that of the same case without fusion, whose
+// logs `fusor bench --sweep` names PRECISION-unfused; nothing without it, and
+// for that case itself.
+std::optional<double> FusionSpeedup(const SpeedFolder& folder,
+                                    const SpeedGroup& group,
+                                    const SpeedCase& speeds);
+
 struct SpeedFolderOptions {
-  // In place of the format's own.
+  // In place of the log's own: the steps that `fusor bench` says it measured,
+  // or the format's.
   std::optional<int64_t> skip, average;
   // Nothing: elapsed where all logs allow it, else the mean.
   std::optional<SpeedDefinition> definition;
@@ -84,13 +93,16 @@ SpeedFolder ReadSpeedFolder(const std::string& folder,
 
 // {group: {case: {average_speed, batch_size_per_device, median_speed,
 // speedup}}}, as DLPerf's extract_*_logs.py write it, rounded to 2 decimals;
-// without speedup where 1n1g is missing.
+// without speedup where 1n1g is missing. With speedup_over_unfused if the same
+// was measured without fusion.
 nlohmann::json SpeedJson(const SpeedFolder& folder);
 
 // A table a group, and how its speeds were made.
 std::string SpeedText(const SpeedFolder& folder);
 
-// Speedup over ranks, a line a group that has 1n1g.
-std::string SpeedupSvg(const SpeedFolder& folder, const std::string& title);
+// A picture. Of several numbers of ranks: speedup over ranks, a line per group
+// that has 1n1g. Of one: speed over batch sizes, a line per model, precision
+// and fusion.
+std::string SpeedSvg(const SpeedFolder& folder, const std::string& title);
 
 }  // namespace fusor::runtime

@@ -349,6 +349,18 @@ void ForEachLine(std::string_view text, Handle handle) {
   }
 }
 
+// What `fusor bench` prints before its steps.
+constexpr std::string_view kBenchWindow = " bench_warmup_steps : ";
+
+std::optional<SpeedWindow> ParseBenchWindow(const std::string& line) {
+  static const std::regex kPattern(
+      R"(bench_steps : (\d{1,9}) .*bench_warmup_steps : (\d{1,9}))");
+  std::smatch match;
+  if (!std::regex_search(line, match, kPattern)) return std::nullopt;
+  return SpeedWindow{.skip = std::stoll(match[2]),
+                     .average = std::stoll(match[1])};
+}
+
 }  // namespace
 
 std::vector<std::string> SpeedLogFormats() {
@@ -370,6 +382,7 @@ SpeedLog ParseSpeedLog(std::string_view text, std::string_view source) {
   std::vector<std::vector<Line>> found(formats.size() + 3);
   MindSporeLines mind_spore;
   int64_t overflows = 0;
+  std::optional<SpeedWindow> measured;
   const auto add = [&](size_t format, const std::optional<Line>& line) {
     if (line && IsPlausible(*line)) found[format].push_back(*line);
   };
@@ -378,6 +391,8 @@ SpeedLog ParseSpeedLog(std::string_view text, std::string_view source) {
       add(formats.size(), Tolerant(ParseDllJson, line));
     } else if (line.starts_with("{\"type\"")) {
       add(formats.size() + 1, Tolerant(ParseJsonLine, line));
+    } else if (line.find(kBenchWindow) != std::string::npos) {
+      measured = ParseBenchWindow(line);
     } else if (line.starts_with("Gradient overflow.")) {
       ++overflows;
     } else if (line.find("epoch") != std::string::npos) {
@@ -412,6 +427,7 @@ SpeedLog ParseSpeedLog(std::string_view text, std::string_view source) {
     log.window = kMindSporeWindow;
     MindSporeLines::SetTimes(log.records);
   }
+  if (measured) log.window = *measured;
   return log;
 }
 

@@ -27,11 +27,15 @@ struct SpeedRecord {
 struct SpeedWindow {
   int64_t skip = 20;
   int64_t average = 100;
+
+  bool operator==(const SpeedWindow&) const = default;
 };
 
 struct SpeedLog {
-  std::string format;    // "TensorFlow 2 TimeHistory"
-  SpeedWindow window;    // as published extractors have it for the format
+  std::string format;  // "TensorFlow 2 TimeHistory"
+  // The steps that the log says were measured (`fusor bench`), or as published
+  // extractors have it for the format.
+  SpeedWindow window;
   bool summary = false;  // one line, the framework's own average over a run
   std::vector<SpeedRecord> records;  // by step; lines of several ranks are one
   int64_t overflows = 0;  // updates that NVIDIA's Apex said it skipped

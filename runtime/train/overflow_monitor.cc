@@ -60,10 +60,10 @@ void OverflowMonitor::Stop(int64_t in_row, double scale) {
   session_.Observe(&checker);
   session_.Step(program_);
   session_.Observe(nullptr);
-  FUSOR_CHECK(false, kData,
-              "the last {} updates were skipped because of gradients that are "
-              "not finite, at loss scale {} in the end; the first such value: "
-              "{}",
+  FUSOR_CHECK(false, kDiverged,
+              "training diverged: the last {} updates were skipped because of "
+              "gradients that are not finite, at loss scale {} in the end; the "
+              "first such value: {}",
               in_row, scale, first);
 }
 

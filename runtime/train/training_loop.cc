@@ -202,9 +202,10 @@ class Loop {
     }
     if (observer_.progress) observer_.progress(step + 1, total_);
     // Such a step is skipped with a dynamic loss scale.
-    FUSOR_CHECK(std::isfinite(loss) || overflows_.active(), kData,
-                "loss is {} at iteration {} (learning rate {}): training "
-                "diverged",
+    FUSOR_CHECK(std::isfinite(loss) || overflows_.active(), kDiverged,
+                "training diverged: loss is {} at iteration {} (learning rate "
+                "{}): lower --lr, warm up longer (--warmup) or clip gradients "
+                "(--clip-grad-norm)",
                 loss, step + 1, lr_);
   }
 
@@ -328,9 +329,11 @@ TrainReport Train(Session& session, int program, BatchSource& source,
   return Loop(session, program, source, options, observer).Run(evaluate);
 }
 
-std::optional<EvalReport> Evaluate(Session& session, int program,
-                                   BatchSource& source,
-                                   const std::function<bool()>& stop) {
+std::optional<EvalReport> Evaluate(
+    Session& session, int program, BatchSource& source,
+    const std::function<bool()>& stop,
+    const std::function<void(int64_t, int64_t)>& progress,
+    const std::function<void(const Batch&)>& done) {
   const Feed feed(session, program);
   const int loss = session.FindOutput(program, "loss_sum");
   const int top1 = session.FindOutput(program, "top1");
@@ -348,6 +351,8 @@ std::optional<EvalReport> Evaluate(Session& session, int program,
     report.loss += session.ReadScalar(program, loss);
     report.top1 += session.ReadScalar(program, top1);
     report.top5 += session.ReadScalar(program, top5);
+    if (done) done(batch);
+    if (progress) progress(b + 1, batches);
   }
   std::array<double, 4> sums{images, report.loss, report.top1, report.top5};
   session.SumOverRanks(sums);

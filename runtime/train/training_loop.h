@@ -123,9 +123,13 @@ TrainReport Train(Session& session, int program, BatchSource& source,
 // once, whatever the batch size. `stop` is asked before each batch; where it is
 // true, the rest is left out and nothing is reported, on one rank; several end
 // what they have begun. They all evaluate with rank 0's running statistics.
-// Throws kData for an empty source.
-std::optional<EvalReport> Evaluate(Session& session, int program,
-                                   BatchSource& source,
-                                   const std::function<bool()>& stop = {});
+// `progress` is told after each batch how many of how many are done, `done`
+// gets the batch, while the program's outputs are its. Throws kData for an
+// empty source.
+std::optional<EvalReport> Evaluate(
+    Session& session, int program, BatchSource& source,
+    const std::function<bool()>& stop = {},
+    const std::function<void(int64_t done, int64_t batches)>& progress = {},
+    const std::function<void(const Batch&)>& done = {});
 
 }  // namespace fusor::runtime

@@ -20,6 +20,7 @@ class FakeRoot {
     std::ofstream(file) << text;
   }
   size_t FreeBytes() const { return FreeHostBytes(root_.path()); }
+  size_t ResidentBytes() const { return ResidentHostBytes(root_.path()); }
 
  private:
   const test::TemporaryFolder root_;
@@ -45,6 +46,29 @@ TEST(FreeHostBytesTest, RespectsEveryControlGroupAround) {
   root.Write("/sys/fs/cgroup/outer/inner/memory.max", "600000\n");
   root.Write("/sys/fs/cgroup/outer/inner/memory.current", "590000\n");
   EXPECT_EQ(root.FreeBytes(), 10000);
+}
+
+TEST(FreeHostBytesTest, RespectsTheLimitsOfTheProcess) {
+  FakeRoot root;
+  root.Write("/proc/meminfo", "MemAvailable:  3000000 kB\n");
+  root.Write("/proc/self/status",
+             "Name:\tx y\nVmSize:\t  300 kB\nVmRSS:\t  50 kB\nVmData:\t  100 "
+             "kB\n");
+  const auto limits = [&](const std::string& data, const std::string& address) {
+    root.Write("/proc/self/limits",
+               "Limit                     Soft Limit           Hard Limit\n"
+               "Max data size             " +
+                   data +
+                   "            unlimited            bytes\n"
+                   "Max address space         " +
+                   address + "            unlimited            bytes\n");
+    return root.FreeBytes();
+  };
+  EXPECT_EQ(limits("unlimited", "unlimited"), size_t{3000000} * 1024);
+  EXPECT_EQ(limits("unlimited", "1048576"), (1024 - 300) * 1024);
+  EXPECT_EQ(limits("1048576", "unlimited"), (1024 - 100) * 1024);
+  EXPECT_EQ(limits("unlimited", "1024"), 0);
+  EXPECT_EQ(root.ResidentBytes(), 50 * 1024);
 }
 
 TEST(FreeHostBytesTest, KnowsControlGroupsOfTheFirstVersion) {

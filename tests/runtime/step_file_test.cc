@@ -23,15 +23,18 @@ using ::testing::StartsWith;
 class StepFileTest : public testing::Test {
  protected:
   StepFileTest() {
-    const auto compiler = LoadBackend("cpu").CreateCompiler("", {.threads = 1});
     compiled_ = codegen::Compile(test::SmallResidual(), ProgramKind::kTrain,
-                                 *compiler, {});
-    file_ = {.origin = OriginHere("0.1.0", *compiler),
+                                 *compiler_, {});
+    file_ = {.origin = OriginHere("0.1.0", *compiler_),
              .backend = "cpu",
              .options = {"--arch", "small", "-b", "2"},
              .programs = {PackProgram(ProgramKind::kTrain, compiled_)}};
     WriteStepFile(path_, file_);
     ReadFile(path_, ErrorCode::kUsage, bytes_);
+  }
+
+  codegen::CompiledProgram Unpack(const StepProgram& program) const {
+    return UnpackProgram(program, path_, *compiler_, /*kernel_cache=*/"");
   }
 
   std::string ErrorOf(const std::vector<uint8_t>& bytes) const {
@@ -51,6 +54,8 @@ class StepFileTest : public testing::Test {
 
   const test::TemporaryFolder folder_;
   const std::string path_ = folder_ / "s.fusor";
+  const std::unique_ptr<codegen::TargetCompiler> compiler_ =
+      LoadBackend("cpu").CreateCompiler("", {.threads = 1});
   codegen::CompiledProgram compiled_;
   StepFile file_;
   std::vector<uint8_t> bytes_;
@@ -65,8 +70,7 @@ TEST_F(StepFileTest, HoldsWhatWasCompiled) {
   EXPECT_THAT(file.options, ElementsAre("--arch", "small", "-b", "2"));
   ASSERT_EQ(file.programs.size(), 1);
   EXPECT_EQ(file.programs[0].kind, ProgramKind::kTrain);
-  const codegen::CompiledProgram program =
-      UnpackProgram(file.programs[0], path_);
+  const codegen::CompiledProgram program = Unpack(file.programs[0]);
   EXPECT_EQ(ir::Print(*program.graph), ir::Print(*compiled_.graph));
   EXPECT_EQ(codegen::SerializePlan(program.plan),
             codegen::SerializePlan(compiled_.plan));
@@ -78,7 +82,7 @@ TEST_F(StepFileTest, HoldsWhatWasCompiled) {
 // People can read with what, for what and what for.
 TEST_F(StepFileTest, TheHeaderNamesStateAndSignature) {
   const std::string text(bytes_.begin(), bytes_.end());
-  EXPECT_THAT(text, StartsWith("fusor step 1\n"));
+  EXPECT_THAT(text, StartsWith("fusor step 2\n"));
   for (const char* part :
        {"\"target\":\"cpu-", "\"library\":\"oneDNN ", "\"choices\":\"none\"",
         "\"role\":\"weight\"", "\"init\":", "\"name\":\"loss\""}) {
@@ -90,7 +94,7 @@ TEST_F(StepFileTest, RunsAsIfItHadBeenCompiledHere) {
   Session own(LoadBackend("cpu"), {.threads = 1});
   own.AddProgram(test::SmallResidual(), ProgramKind::kTrain, {});
   Session session(LoadBackend("cpu"), {.threads = 1});
-  session.AddProgram(UnpackProgram(ReadStepFile(path_).programs[0], path_));
+  session.AddProgram(Unpack(ReadStepFile(path_).programs[0]));
   for (Session* s : {&own, &session}) {
     s->InitializeState(3);
     for (int step = 0; step < 2; ++step) s->Step(0);
@@ -104,10 +108,31 @@ TEST_F(StepFileTest, RunsAsIfItHadBeenCompiledHere) {
             own.ReadScalar(0, own.FindOutput(0, "loss")));
 }
 
+// A checksum can be computed by anyone. Code that a file brings along is
+// neither written nor run.
+TEST_F(StepFileTest, MachineCodeOfAFileIsNotRun) {
+  for (const codegen::CompiledKernel& kernel :
+       codegen::ParsePlan(file_.programs[0].plan).kernels) {
+    EXPECT_EQ(kernel.binary, "") << kernel.kernel.name;
+  }
+  codegen::CompiledProgram altered = Unpack(file_.programs[0]);
+  ASSERT_FALSE(altered.plan.kernels.empty());
+  for (codegen::CompiledKernel& kernel : altered.plan.kernels) {
+    kernel.binary.assign(kernel.binary.size(), '\xcc');  // x86: breakpoints
+  }
+  file_.programs[0].plan = codegen::SerializePlan(altered.plan);
+  WriteStepFile(path_, file_);  // with its checksum
+  const codegen::CompiledProgram program =
+      Unpack(ReadStepFile(path_).programs[0]);
+  for (size_t k = 0; k < program.plan.kernels.size(); ++k) {
+    EXPECT_EQ(program.plan.kernels[k].binary, compiled_.plan.kernels[k].binary);
+  }
+}
+
 TEST_F(StepFileTest, StateThatLiesElsewhereIsRefused) {
   Session session(LoadBackend("cpu"), {.threads = 1});
   session.AddProgram(test::SmallResidual(), ProgramKind::kTrain, {});
-  codegen::CompiledProgram other = UnpackProgram(file_.programs[0], path_);
+  codegen::CompiledProgram other = Unpack(file_.programs[0]);
   for (const codegen::PlanInput& input : other.plan.inputs) {
     if (input.role == ir::InputRole::kWeight) {
       other.plan.buffers[input.buffer].offset += 1 << 20;
@@ -127,9 +152,9 @@ TEST_F(StepFileTest, WhatIsNoWholeStepFileIsRefused) {
   EXPECT_THAT(ErrorOf({}), HasSubstr("not a step file"));
   EXPECT_THAT(ErrorOf({'f', 'u', 's', 'o', 'r'}), HasSubstr("not a step file"));
   std::vector<uint8_t> newer = bytes_;
-  newer[11] = '2';
+  newer[11] = '3';
   EXPECT_THAT(ErrorOf(newer),
-              HasSubstr("expected version 1 of step files, got 2"));
+              HasSubstr("expected version 2 of step files, got 3"));
   for (size_t size : {13, 20, 32, 33, 1000}) {
     EXPECT_THAT(
         ErrorOf({bytes_.begin(), bytes_.begin() + static_cast<long>(size)}),

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "codegen/kernel_interpreter.h"
+#include "codegen/kernel_races.h"
 #include "codegen/lower_fusion.h"
 #include "codegen/plan.h"
 #include "ir/tensor_bytes.h"
@@ -30,6 +31,7 @@ std::vector<ir::Tensor> RunFusion(const ir::Node& node,
                                   const ir::Target& target) {
   const codegen::LoweredKernel lowered = codegen::LowerFusion(node, target);
   codegen::Verify(lowered.kernel);
+  codegen::CheckResults(lowered);
   std::vector<Bytes> storage;
   for (const auto& span : lowered.operand_spans) {
     std::vector<ir::TensorType> types;

@@ -10,6 +10,8 @@
 #include "ir/support/philox.h"
 #include "ir/verifier.h"
 #include "tests/testing/numeric.h"
+#include "tests/testing/random_library.h"
+#include "tests/testing/random_values.h"
 
 namespace fusor::test {
 namespace {
@@ -19,76 +21,13 @@ using ir::Shape;
 using ir::TensorType;
 using ir::Value;
 
-constexpr double kInputBound = 4;  // of |x| of every input
-constexpr int64_t kMaxElements = 4096;
-
-class Draw {
+class Generator : public ValuePool {
  public:
-  explicit Draw(uint64_t seed) : seed_(seed) {}
-
-  uint32_t Bits() {
-    const uint64_t i = index_++;
-    return Philox(
-        {static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), 0, 0},
-        seed_)[0];
-  }
-  // In [0, n).
-  int64_t Below(int64_t n) {
-    return static_cast<int64_t>(Bits() % static_cast<uint64_t>(n));
-  }
-  // In [low, high].
-  int64_t Between(int64_t low, int64_t high) {
-    return low + Below(high - low + 1);
-  }
-  bool Chance(double p) { return UniformFloat(Bits()) < p; }
-  template <typename Range>
-  auto Pick(const Range& range) {
-    return *(range.begin() + Below(static_cast<int64_t>(range.size())));
-  }
-  template <typename T>
-  void Shuffle(std::vector<T>& items) {
-    for (size_t i = items.size(); i > 1; --i) {
-      std::swap(items[i - 1], items[static_cast<size_t>(Below(i))]);
-    }
-  }
-
- private:
-  const uint64_t seed_;
-  uint64_t index_ = 0;
-};
-
-// What |x| may reach so that nothing overflows, sums of f16 included.
-double Limit(DType dtype) {
-  switch (dtype) {
-    case DType::kBool:
-      return 1;
-    case DType::kU8:
-      return 255;
-    case DType::kI32:
-    case DType::kI64:
-      return 1e6;
-    default:
-      return 2e4;
-  }
-}
-
-class Generator {
- public:
-  Generator(ir::Graph& graph, Draw& draw, const RandomGraphOptions& options)
-      : graph_(graph), draw_(draw), options_(options), b_(graph) {}
+  using ValuePool::ValuePool;
 
   void AddRandomInputs() {
     for (int i = 0; i < options_.inputs; ++i) {
-      const TensorType type = InputType();
-      const bool state =
-          options_.states && IsFloat(type.dtype) && draw_.Chance(0.5);
-      ir::Attrs attrs;
-      if (state) {
-        attrs = {{"init", std::string("normal")}, {"std", 0.1 * (i + 1)}};
-      }
-      Adopt(graph_.AddInput(
-          type, state ? ir::InputRole::kWeight : ir::InputRole::kData,
-          (state ? "w" : "x") + std::to_string(i), std::move(attrs)));
+      NewInput(InputType(), std::to_string(i));
     }
   }
 
@@ -121,179 +60,23 @@ class Generator {
     for (Value* value : AllValues()) {
       if (!bounds_.contains(value)) continue;  // a constant of one user
       if (!graph_.IsUnused(value) && !draw_.Chance(0.05)) continue;
-      if (value->producer() == nullptr && !graph_.IsUnused(value)) continue;
+      if (value->producer() == nullptr && !graph_.IsUnused(value) &&
+          !options_.inputs_as_outputs) {
+        continue;
+      }
       graph_.AddOutput(value, "y" + std::to_string(count++),
                        options_.states ? Alias(*value, taken) : -1);
     }
   }
 
-  double Bound(const Value* value) const { return bounds_.at(value); }
-
  private:
-  bool Allows(OpClass c) const { return (options_.ops & c) != 0; }
-
-  // --- Values ---------------------------------------------------------------
-  TensorType InputType() {
-    TensorType type{draw_.Pick(options_.dtypes), {}, {}};
-    // Shapes of inputs repeat, so that they meet in one op.
-    if (!pool_.empty() && draw_.Chance(0.6)) {
-      const Shape& shape = draw_.Pick(pool_)->type().shape;
-      const size_t drop = static_cast<size_t>(draw_.Below(3));
-      type.shape.assign(shape.begin() + std::min(drop, shape.size()),
-                        shape.end());
-    } else {
-      const int64_t rank = draw_.Between(0, options_.max_rank);
-      for (int64_t i = 0; i < rank; ++i) {
-        type.shape.push_back(draw_.Between(1, options_.max_extent));
-      }
-    }
-    if (options_.layouts && draw_.Chance(0.5)) type.layout = RandomLayout(type);
-    return type;
-  }
-
-  ir::Layout RandomLayout(const TensorType& type) {
-    ir::Layout layout;
-    for (size_t d = 0; d < type.rank(); ++d) {
-      layout.order.push_back(static_cast<int>(d));
-    }
-    draw_.Shuffle(layout.order);
-    for (size_t d = 0; d < type.rank(); ++d) {
-      if (type.shape[d] > 1 && draw_.Chance(0.3)) {
-        layout.tiles.push_back({static_cast<int>(d), Divisor(type.shape[d])});
-      }
-    }
-    return ir::Canonical(layout);
-  }
-
-  // Greater than 1. REQUIRES: n > 1.
-  int64_t Divisor(int64_t n) {
-    std::vector<int64_t> divisors;
-    for (int64_t d = 2; d <= n; ++d) {
-      if (n % d == 0) divisors.push_back(d);
-    }
-    return draw_.Pick(divisors);
-  }
-
-  Value* Adopt(Value* value, double bound = kInputBound) {
-    if (bounds_.try_emplace(value, bound).second) pool_.push_back(value);
-    return value;
-  }
-
-  std::vector<Value*> AllValues() const {
-    std::vector<Value*> values;
-    for (const ir::Input& input : graph_.inputs()) {
-      values.push_back(input.value.get());
-    }
-    for (const auto& node : graph_.nodes()) {
-      for (size_t i = 0; i < node->num_outputs(); ++i) {
-        values.push_back(node->output(i));
-      }
-    }
-    return values;
-  }
-
-  // Recent values twice as often, so that chains grow long.
-  Value* AnyValue() {
-    const size_t recent = pool_.size() - std::min<size_t>(pool_.size(), 5);
-    if (draw_.Chance(0.5)) return draw_.Pick(pool_);
-    return pool_[recent + static_cast<size_t>(draw_.Below(
-                              static_cast<int64_t>(pool_.size() - recent)))];
-  }
-
-  template <typename Predicate>
-  Value* ValueWith(Predicate predicate) {
-    std::vector<Value*> fit;
-    std::copy_if(pool_.begin(), pool_.end(), std::back_inserter(fit),
-                 predicate);
-    return fit.empty() ? nullptr : draw_.Pick(fit);
-  }
-
-  // A value of this type: one that exists, a broadcast of one, or a constant.
-  Value* Match(const TensorType& type) {
-    Value* same = ValueWith([&](const Value* v) { return v->type() == type; });
-    if (same != nullptr && draw_.Chance(0.7)) return same;
-    if (Allows(kBroadcast)) {
-      for (int attempt = 0; attempt < 4; ++attempt) {
-        Value* wide = BroadcastTo(AnyValue(), type);
-        if (wide != nullptr) return wide;
-      }
-    }
-    if (type.dtype == DType::kBool && Allows(kCompare) && draw_.Chance(0.8)) {
-      Value* x = ValueWith([&](const Value* v) {
-        return v->type().shape == type.shape &&
-               v->type().layout == type.layout && v->type().dtype != type.dtype;
-      });
-      if (x != nullptr) return Compare(x);
-    }
-    return Constant(type);
-  }
-
-  Value* Compare(Value* x) {
-    constexpr std::string_view kDirections[] = {"eq", "ne", "lt",
-                                                "le", "gt", "ge"};
-    const std::string direction(
-        kDirections[static_cast<size_t>(draw_.Below(6))]);
-    return Adopt(b_.Compare(direction, x, Match(x->type())), 1);
-  }
-
-  Value* BroadcastTo(Value* x, const TensorType& type) {
-    if (x->type().dtype != type.dtype || x->type().rank() >= type.rank()) {
-      return nullptr;
-    }
-    std::vector<int64_t> dims;
-    size_t next = 0;
-    for (size_t d = 0; d < type.rank() && next < x->type().rank(); ++d) {
-      if (x->type().shape[next] != type.shape[d]) continue;
-      dims.push_back(static_cast<int64_t>(d));
-      ++next;
-    }
-    if (next < x->type().rank()) return nullptr;
-    Value* wide = b_.Broadcast(x, type.shape, std::move(dims));
-    wide->set_type(type);
-    return Adopt(wide, Bound(x));
-  }
-
-  double Number(DType dtype) {
-    if (dtype == DType::kBool) return static_cast<double>(draw_.Below(2));
-    if (dtype == DType::kU8) return static_cast<double>(draw_.Below(5));
-    if (!IsFloat(dtype)) return static_cast<double>(draw_.Between(-4, 4));
-    return 4.0 * UniformFloat(draw_.Bits()) - 2.0;
-  }
-
-  Value* Constant(const TensorType& type) {
-    Value* value = nullptr;
-    if (type.rank() > 0 && type.dtype != DType::kBool && draw_.Chance(0.2)) {
-      const int64_t dim = draw_.Below(static_cast<int64_t>(type.rank()));
-      value = b_.Iota(type.dtype, type.shape, dim);
-      value->set_type(type);
-      return Adopt(value, static_cast<double>(type.shape[dim]));
-    }
-    const bool splat = type.num_elements() > 64 || draw_.Chance(0.6);
-    std::vector<double> numbers(
-        static_cast<size_t>(splat ? 1 : type.num_elements()));
-    for (double& number : numbers) number = Number(type.dtype);
-    value = b_.Constant(type.dtype, type.shape, std::move(numbers));
-    value->set_type(type);
-    return Adopt(value);
-  }
-
-  // The value itself, or squeezed into a small range.
-  Value* Tame(Value* x, double bound) {
-    const DType dtype = x->type().dtype;
-    if (Bound(x) <= bound || dtype == DType::kBool) return x;
-    if (IsFloat(dtype)) return Adopt(b_.Tanh(x), 1);
-    Value* y = Adopt(b_.Minimum(x, b_.ScalarLike(x, 4)), Bound(x));
-    if (dtype != DType::kU8) {
-      y = Adopt(b_.Maximum(y, b_.ScalarLike(y, -4)), Bound(x));
-    }
-    bounds_[y] = 4;
-    return y;
-  }
-
   // --- Steps ----------------------------------------------------------------
   void Step() {
     Value* x = AnyValue();
     if (options_.fusions && draw_.Chance(0.1)) return Fusion();
+    if ((options_.ops & ~kAllOps) != 0 && draw_.Chance(0.2)) {
+      return AddLibraryOp(*this, x);
+    }
     switch (draw_.Below(10)) {
       case 0:
       case 1:
@@ -321,14 +104,9 @@ class Generator {
     }
   }
 
-  // |x| + 1/2.
-  Value* Positive(Value* x) {
-    return Adopt(b_.Plus(Adopt(b_.Abs(x), Bound(x)), 0.5), Bound(x) + 0.5);
-  }
-
   void Unary(Value* x) {
     const DType dtype = x->type().dtype;
-    if (dtype == DType::kBool || dtype == DType::kU8) return;
+    if ((dtype == DType::kBool || dtype == DType::kU8) && !Wraps(dtype)) return;
     const int64_t choice = draw_.Below(IsFloat(dtype) ? 9 : 3);
     const double bound = Bound(x);
     switch (choice) {
@@ -362,24 +140,32 @@ class Generator {
     }
   }
 
+  // Whether results of the dtype may leave its range.
+  bool Wraps(DType dtype) const {
+    return options_.wrap && (dtype == DType::kU8 || dtype == DType::kBool);
+  }
+
   void Binary(Value* x) {
     const DType dtype = x->type().dtype;
-    if (dtype == DType::kBool) return;
-    Value* y = Match(x->type());
-    const double limit = Limit(dtype);
-    if (Bound(x) * Bound(y) > limit) {
+    if (dtype == DType::kBool && !Wraps(dtype)) return;
+    Value* y = Partner(x);
+    const double limit = MagnitudeLimit(dtype);
+    if (Bound(x) * Bound(y) > limit && !Wraps(dtype)) {
       x = Tame(x, 4);
       y = Tame(y, 4);
     }
-    const double sum = Bound(x) + Bound(y);
+    double sum = Bound(x) + Bound(y);
+    if (Wraps(dtype)) sum = limit;
     if (sum > limit) return;
+    double product = Bound(x) * Bound(y);
+    if (Wraps(dtype)) product = limit;
     const double larger = std::max(Bound(x), Bound(y));
     switch (draw_.Below(IsFloat(dtype) ? 7 : 5)) {
       case 0:
         Adopt(b_.Plus(x, y), sum);
         return;
       case 1:
-        Adopt(b_.Times(x, y), Bound(x) * Bound(y));
+        Adopt(b_.Times(x, y), product);
         return;
       case 2:
         Adopt(b_.Maximum(x, y), larger);
@@ -388,7 +174,7 @@ class Generator {
         Adopt(b_.Minimum(x, y), larger);
         return;
       case 4:
-        if (dtype != DType::kU8) Adopt(b_.Minus(x, y), sum);
+        if (dtype != DType::kU8 || Wraps(dtype)) Adopt(b_.Minus(x, y), sum);
         return;
       case 5:
         Adopt(b_.Divide(x, Positive(y)), 2 * Bound(x));
@@ -432,7 +218,7 @@ class Generator {
     if (dtype == DType::kBool) {
       return reduce(draw_.Chance(0.5) ? "all" : "any", x, 1);
     }
-    const double limit = Limit(dtype);
+    const double limit = MagnitudeLimit(dtype);
     const double n = static_cast<double>(count);
     switch (draw_.Below(4)) {
       case 0:
@@ -444,6 +230,7 @@ class Generator {
         if (std::pow(Bound(x), n) > limit) return;
         return reduce("prod", x, std::max(1.0, std::pow(Bound(x), n)));
       default:
+        if (Wraps(dtype)) return reduce("sum", x, limit);
         if (Bound(x) * n > limit) x = Tame(x, 1);
         if (Bound(x) * n > limit) return;
         return reduce("sum", x, Bound(x) * n);
@@ -545,7 +332,8 @@ class Generator {
     double bound = Bound(x);
     int64_t elements = type.num_elements();
     for (int64_t more = draw_.Between(1, 2); more > 0; --more) {
-      parts.push_back(ValueWith(fits));
+      const bool again = options_.repeat > 0 && draw_.Chance(options_.repeat);
+      parts.push_back(again ? x : ValueWith(fits));
       bound = std::max(bound, Bound(parts.back()));
       elements += parts.back()->type().num_elements();
     }
@@ -564,13 +352,13 @@ class Generator {
         return;
       case 2: {
         Value* p = Match(predicate);
-        Value* y = Match(type);
+        Value* y = Partner(x);
         Adopt(b_.Select(p, x, y), std::max(Bound(x), Bound(y)));
         return;
       }
       default: {
         Value* p = Match(predicate);
-        Value* q = Match(predicate);
+        Value* q = Partner(p);
         Adopt(draw_.Chance(0.3)   ? b_.Not(p)
               : draw_.Chance(0.5) ? b_.And(p, q)
                                   : b_.Or(p, q),
@@ -588,9 +376,13 @@ class Generator {
     if (to_integer && IsFloat(from)) {
       x = Adopt(b_.Times(Adopt(b_.Tanh(x), 1), 8.0), 8);
     }
+    if (Wraps(to) && !IsFloat(from)) {
+      Adopt(b_.Cast(x, to), MagnitudeLimit(to));
+      return;
+    }
     if (to == DType::kU8 && from != DType::kBool)
       x = Adopt(b_.Abs(x), Bound(x));
-    x = Tame(x, Limit(to));
+    x = Tame(x, MagnitudeLimit(to));
     Adopt(b_.Cast(x, to), to == DType::kBool ? 1 : Bound(x));
   }
 
@@ -600,6 +392,7 @@ class Generator {
         draw_.Chance(0.5) ? "graph" : "body" + std::to_string(draw_.Below(9)));
     RandomGraphOptions options = options_;
     options.fusions = options.states = false;
+    options.ops &= kAllOps;
     Generator inner(*body, draw_, options);
     inner.AddInputsLike(operands, *this);
     inner.Grow(static_cast<int>(draw_.Between(1, 4)));
@@ -628,13 +421,6 @@ class Generator {
     }
     return -1;
   }
-
-  ir::Graph& graph_;
-  Draw& draw_;
-  const RandomGraphOptions options_;
-  ir::Builder b_;
-  std::vector<Value*> pool_;
-  std::unordered_map<const Value*, double> bounds_;  // of |x|
 };
 
 }  // namespace
@@ -648,6 +434,42 @@ std::unique_ptr<ir::Graph> RandomGraph(uint64_t seed,
   generator.Grow(options.nodes);
   generator.AddOutputs();
   ir::Verify(*graph);
+  return graph;
+}
+
+std::unique_ptr<ir::Graph> RandomModel(uint64_t seed,
+                                       const RandomGraphOptions& options) {
+  const auto random = RandomGraph(seed, options);
+  auto graph = std::make_unique<ir::Graph>("model");
+  std::unordered_map<const Value*, Value*> map;
+  for (const ir::Input& input : random->inputs()) {
+    const TensorType& type = input.value->type();
+    map[input.value.get()] = graph->AddInput(
+        type,
+        IsFloat(type.dtype) ? ir::InputRole::kWeight : ir::InputRole::kData,
+        input.value->name(), input.attrs);
+  }
+  for (const auto& node : random->nodes()) {
+    std::vector<Value*> inputs;
+    for (const Value* value : node->inputs()) inputs.push_back(map.at(value));
+    ir::Node* twin = graph->AddNode(node->op_name(), inputs, node->attrs());
+    for (size_t i = 0; i < node->num_outputs(); ++i) {
+      twin->output(i)->set_type(node->output(i)->type());
+      map[node->output(i)] = twin->output(i);
+    }
+  }
+  ir::Builder b(*graph);
+  Value* loss = b.Scalar(DType::kF32, 0);
+  for (const ir::Output& output : random->outputs()) {
+    Value* value = map.at(output.value);
+    if (!IsFloat(value->type().dtype)) continue;
+    std::vector<int64_t> dims;
+    for (size_t i = 0; i < value->type().rank(); ++i) {
+      dims.push_back(static_cast<int64_t>(i));
+    }
+    loss = b.Plus(loss, b.Cast(b.ReduceSum(value, dims), DType::kF32));
+  }
+  graph->AddOutput(loss, "loss");
   return graph;
 }
 

@@ -19,6 +19,14 @@ enum OpClass : unsigned {
   kCompare = 16,
   kCast = 32,  // among floats; to and from integers and bool with kCompare
   kAllOps = 63,
+  kLibrary = 64,  // convolution, matmul, pooling, batch normalisation
+  kMisc = 128,    // stop_gradient, is_finite, random
+  // Ops without a gradient: gradients of library ops, all_finite,
+  // sum_of_squares, flatten, collectives of one rank, space_to_depth.
+  kNoGradient = 256,
+  kDifferentiable = kAllOps | kLibrary | kMisc,
+  // With layouts and fusions: every op of the registry.
+  kEveryOp = kDifferentiable | kNoGradient,
 };
 
 struct RandomGraphOptions {
@@ -31,15 +39,25 @@ struct RandomGraphOptions {
   bool layouts = false;  // inputs in permuted and blocked layouts
   bool states = false;   // parameters among the inputs, aliases, locations
   bool fusions = false;  // some nodes are fusions of small random bodies
+  double repeat = 0;     // chance that a second operand is the first one
+  bool wrap = false;     // u8 and bool may leave their range
+  bool inputs_as_outputs = false;  // also of inputs that have other uses
 };
 
 // A verified graph, the same for the same seed and options on every machine.
-// Every value is used or an output. For the inputs of RandomInputs all values
+// Every value is used or an output, except statistics and positions of library
+// ops. For the inputs of RandomInputs all values
 // are finite and far from overflow in every dtype: logarithms, roots, quotients
 // and powers are taken of positive operands, and large values pass through
 // tanh, or a clamp for integers, before they grow further.
 std::unique_ptr<ir::Graph> RandomGraph(uint64_t seed,
                                        const RandomGraphOptions& options = {});
+
+// A random graph as a model: floating inputs are its weights, and output "loss"
+// is the sum of its floating outputs. REQUIRES: the options allow no op of
+// kNoGradient, no fusions, no layouts and no states.
+std::unique_ptr<ir::Graph> RandomModel(uint64_t seed,
+                                       const RandomGraphOptions& options);
 
 // One tensor for each input of any graph: floats in [-2, 2), integers from -4
 // (u8: 0) to 4, bools; exact in their dtype.

@@ -61,6 +61,45 @@ TEST(RandomGraph, ReachesEveryOpOfItsClasses) {
   }
 }
 
+// An op that is new needs a place in the generator.
+TEST(RandomGraph, ReachesEveryOpOfTheRegistry) {
+  std::set<std::string> reached;
+  for (const bool layouts : {false, true}) {
+    reached.merge(
+        OpsOf({.ops = kEveryOp,
+               .dtypes = {std::begin(ir::kAllDTypes), std::end(ir::kAllDTypes)},
+               .layouts = layouts,
+               .fusions = true,
+               .repeat = 0.1,
+               .wrap = true},
+              150));
+  }
+  for (const ir::OpDef* op : ir::AllOps()) {
+    EXPECT_TRUE(reached.contains(std::string(op->name))) << op->name;
+  }
+}
+
+// Share of subtractions of a value from itself.
+double RepeatedShare(double chance) {
+  int64_t all = 0;
+  int64_t repeated = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    const auto graph =
+        RandomGraph(seed, {.ops = kElementwise | kLibrary, .repeat = chance});
+    for (const auto& node : graph->nodes()) {
+      if (node->op_name() != "sub") continue;
+      ++all;
+      repeated += node->input(0) == node->input(1) ? 1 : 0;
+    }
+  }
+  return static_cast<double>(repeated) / static_cast<double>(all);
+}
+
+TEST(RandomGraph, RepeatsOperandsAsOftenAsAsked) {
+  EXPECT_LT(RepeatedShare(0), 0.5);
+  EXPECT_GT(RepeatedShare(0.8), 0.7);
+}
+
 TEST(RandomGraph, KeepsToTheClassesAskedFor) {
   for (const std::string& name :
        OpsOf({.ops = kElementwise | kBroadcast | kReduce}, 100)) {
@@ -81,7 +120,10 @@ TEST_P(RandomGraphValues, AreFinite) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     std::vector<DType> dtypes{GetParam()};
     if (seed % 2 == 1) dtypes.push_back(DType::kF32);
-    const auto graph = RandomGraph(seed, {.nodes = 30, .dtypes = dtypes});
+    RandomGraphOptions options{.nodes = 30, .dtypes = dtypes};
+    if (seed % 4 >= 2) options.ops = kEveryOp;
+    if (seed % 8 >= 4) options.repeat = 0.3;
+    const auto graph = RandomGraph(seed, options);
     const auto inputs = RandomInputs(*graph, seed);
     for (const auto mode : {ir::EvalMode::kTyped, ir::EvalMode::kExact}) {
       for (const ir::Tensor& tensor : Interpret(*graph, inputs, mode)) {

@@ -124,6 +124,41 @@ TEST_F(SafetensorsTest, ReadsFilesOfOthers) {
   EXPECT_EQ(read.metadata.at("format"), "pt");
 }
 
+// The bytes of tensors and the metadata of fusor are summed; the rest of the
+// header has to fit the bytes and the model.
+TEST_F(SafetensorsTest, AChangedTensorOrDescriptionIsRefused) {
+  const NamedTensor tensors[] = {Random("first", ir::DType::kF32, {5}),
+                                 Random("second", ir::DType::kF16, {3})};
+  WriteSafetensors(path_, tensors, {{"fusor.arch", "small"}, {"k", "v"}});
+  const std::string whole = ReadRaw();
+  EXPECT_THAT(whole, HasSubstr(R"("fusor.crc32c":")"));
+  const size_t data = whole.size() - 26;
+  for (size_t at = data; at < whole.size(); ++at) {
+    std::string damaged = whole;
+    damaged[at] ^= 1;
+    WriteRaw(damaged);
+    EXPECT_THAT(Refusal(), HasSubstr("damaged: expected CRC-32C")) << at;
+  }
+  std::string other = whole;
+  other.replace(other.find("small"), 5, "smell");
+  WriteRaw(other);
+  EXPECT_THAT(Refusal(), HasSubstr("damaged: expected CRC-32C"));
+  // What somebody else has added says nothing.
+  other = whole;
+  other.replace(other.find(R"("v")"), 3, R"("w")");
+  WriteRaw(other);
+  EXPECT_EQ(ReadSafetensors(path_).metadata,
+            (Metadata{{"fusor.arch", "small"}, {"k", "w"}}));
+}
+
+TEST_F(SafetensorsTest, APickleIsNamedWithWhatConvertsIt) {
+  for (const char* bytes : {"PK\x03\x04 archive", "\x80\x02}q\x01."}) {
+    WriteRaw(bytes);
+    EXPECT_THAT(Refusal(), HasSubstr("expected safetensors, got a pickle"));
+    EXPECT_THAT(Refusal(), HasSubstr("weights_only=True"));
+  }
+}
+
 TEST_F(SafetensorsTest, AFailedWriteKeepsTheOldFile) {
   const NamedTensor tensor = Random("x", ir::DType::kF32, {4});
   WriteSafetensors(path_, std::span(&tensor, 1));

@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "ir/support/philox.h"
 #include "tests/runtime/cpu/cpu_fixture.h"
 #include "tests/runtime/cpu/one_node.h"
 #include "tests/testing/numeric.h"
@@ -82,7 +85,10 @@ TEST(CpuLibraryTest, ConvolutionsInTheLayoutsOfTheirCandidates) {
     for (const ConvCase& c : kConvCases) {
       for (const auto& one : ConvNodes(c, dtype)) {
         const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
-        ASSERT_THAT(candidates, Not(IsEmpty())) << one->node->op_name();
+        const bool relu =
+            one->node->attrs().Has("relu") && one->node->attrs().Bool("relu");
+        // oneDNN's ReLU drops NaN.
+        ASSERT_EQ(candidates.empty(), relu) << one->node->op_name();
         for (const ir::LibraryCandidate& candidate : candidates) {
           LibraryCall call = one->Call(candidate.operands, candidate.results,
                                        candidate.algorithm);
@@ -101,6 +107,48 @@ TEST(CpuLibraryTest, ConvolutionsInRowMajorLayoutAndEveryDtype) {
     for (const ConvCase& c : kConvCases) {
       for (const auto& one : ConvNodes(c, dtype)) {
         ExpectClose(*one, one->PlainCall());
+      }
+    }
+  }
+}
+
+// Windows larger than the feature map, maps narrower than the stride, padding
+// beyond the kernel: on poisoned memory, so that no call reads or leaves what
+// nothing has written.
+TEST(CpuLibraryTest, ConvolutionsOfOddGeometryUseNoUnwrittenMemory) {
+  uint32_t draws = 0;
+  const auto draw = [&](std::initializer_list<int64_t> choices) {
+    const uint32_t bits = Philox({draws++, 0, 0, 0}, 18)[0];
+    return choices.begin()[bits % choices.size()];
+  };
+  int tried = 0;
+  while (tried < 60) {
+    const int64_t groups = draw({1, 1, 1, 2, 16});
+    ConvCase c{.n = draw({1, 2, 4}),
+               .c = groups * draw({1, 3, 16}),
+               .o = groups * draw({1, 5, 16}),
+               .size = draw({1, 2, 3, 4, 7}),
+               .kernel = draw({1, 2, 3, 5}),
+               .stride = draw({1, 2, 2, 3, 4}),
+               .pad = draw({0, 1, 2, 4}),
+               .dilation = draw({1, 1, 2}),
+               .groups = groups,
+               .bias = draw({0, 1}) != 0,
+               .width = draw({1, 1, 2, 3, 9}),
+               .pad_width = draw({0, 1, 2, 4})};
+    const int64_t span = (c.kernel - 1) * c.dilation + 1;
+    if (c.size + 2 * c.pad < span || *c.width + 2 * *c.pad_width < span) {
+      continue;
+    }
+    ++tried;
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const auto& one : ConvNodes(c, dtype)) {
+        ExpectClose(*one, one->PlainCall());
+        for (const auto& candidate :
+             Cpu::Get().compiler().Candidates(*one->node)) {
+          ExpectClose(*one, one->Call(candidate.operands, candidate.results,
+                                      candidate.algorithm));
+        }
       }
     }
   }
@@ -167,7 +215,7 @@ TEST(CpuLibraryTest, NoCandidateOfAResidualNetworkIsAReferenceKernel) {
 }
 
 TEST(CpuLibraryTest, ForwardAndGradientShareTheWeightLayoutInFp32) {
-  for (size_t i : {0, 1, 3, 4, 5}) {
+  for (size_t i : {0, 3, 4, 5}) {
     const auto nodes = ConvNodes(kConvCases[i], DType::kF32);
     const auto direct = [](const ir::Node& node) {
       const auto candidates = Cpu::Get().compiler().Candidates(node);
@@ -249,7 +297,8 @@ TEST(CpuLibraryTest, AveragePoolingAndItsGradient) {
   }
 }
 
-// Few distinct values, so that windows have several maxima.
+// Few distinct values, so that windows have several maxima; NaN is greater than
+// any number.
 TEST(CpuLibraryTest, MaxPoolingFindsTheFirstMaximum) {
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
     for (const PoolCase& c : kPoolCases) {
@@ -257,11 +306,14 @@ TEST(CpuLibraryTest, MaxPoolingFindsTheFirstMaximum) {
       const OneNode forward("max_pool", {x}, PoolGeometry(c));
       Tensor operand = RandomTensor({DType::kI32, x.shape, {}}, 7, -3, 4);
       operand.type = x;
+      for (size_t i = 3; i < operand.data.size(); i += 29) {
+        operand.data[i] = std::numeric_limits<double>::quiet_NaN();
+      }
       const auto expected = forward.Expected({operand});
       for (const Layout& layout : PoolLayouts(c.c)) {
         LibraryCall call = forward.Call({layout}, {layout, layout});
         const auto actual = RunCall(call, {operand});
-        EXPECT_EQ(actual[0].data, expected[0].data) << call.implementation;
+        EXPECT_TRUE(AllClose(actual[0], expected[0], 0)) << call.implementation;
         EXPECT_EQ(actual[1].data, expected[1].data) << call.implementation;
       }
     }

@@ -2,6 +2,7 @@
 
 #include "ir/op.h"
 #include "ir/tensor_bytes.h"
+#include "runtime/poison.h"
 #include "tests/runtime/cpu/cpu_fixture.h"
 #include "tests/testing/numeric.h"
 
@@ -68,11 +69,15 @@ std::vector<Tensor> RunCall(LibraryCall& call,
   Cpu& cpu = Cpu::Get();
   cpu.compiler().PrepareCall(call);
   const auto executable = cpu.device().LoadCall(call);
+  const auto stream = cpu.device().CreateStream();
   std::vector<std::unique_ptr<runtime::Memory>> memories;
   std::vector<void*> args;
+  // In the middle of poison: the call may not read around its operands either.
   const auto add = [&](size_t bytes) {
-    memories.push_back(cpu.device().Allocate(bytes));
-    args.push_back(memories.back()->data());
+    constexpr size_t kAround = codegen::kBufferAlignment;
+    memories.push_back(cpu.device().Allocate(bytes + 2 * kAround));
+    runtime::Poison(*stream, memories.back()->data(), bytes + 2 * kAround);
+    args.push_back(static_cast<char*>(memories.back()->data()) + kAround);
   };
   for (size_t i = 0; i < operands.size(); ++i) {
     add(call.operands[i].num_bytes());
@@ -80,7 +85,7 @@ std::vector<Tensor> RunCall(LibraryCall& call,
   }
   for (const TensorType& type : call.results) add(type.num_bytes());
   if (call.workspace_bytes > 0) add(call.workspace_bytes);
-  cpu.device().CreateStream()->Launch(*executable, args.data(), args.size());
+  stream->Launch(*executable, args.data(), args.size());
   std::vector<Tensor> results;
   for (size_t i = 0; i < call.results.size(); ++i) {
     results.push_back(

@@ -280,6 +280,41 @@ TEST(Compare, WinogradAgainstDirectComparesMatchingCalls) {
   EXPECT_TRUE(differs);
 }
 
+// Gradients carry the loss scale, a power of two, until the update.
+TEST(Compare, TheLossScaleIsNoDifference) {
+  std::vector<Variant> variants(3, MakeVariant("plain", true, false));
+  variants[1].name = "static";
+  variants[1].compile.passes.loss_scale.initial = 1024;
+  variants[2].name = "dynamic";
+  variants[2].compile.passes.loss_scale = {.initial = 65536, .dynamic = true};
+  const Comparison comparison =
+      Compare(*Cifar(), variants, SyntheticInputs(kCifar), kNumbersOnly);
+  for (size_t v : {1, 2}) {
+    const VariantRun& run = comparison.variants[v];
+    EXPECT_GE(CountOf(run, ValueKind::kIntermediate), 50);
+    for (const ValueDifference& value : run.differences) {
+      EXPECT_LT(value.difference.relative, 1e-3)
+          << run.name << " " << ValueKindName(value.kind) << " " << value.name;
+    }
+  }
+}
+
+TEST(Compare, TilesShowEveryVariant) {
+  std::vector<Variant> variants{MakeVariant("off", false, false),
+                                MakeVariant("on", true, false),
+                                MakeVariant("again", false, false)};
+  const Comparison comparison =
+      Compare(*Cifar(), variants, SyntheticInputs(kCifar),
+              {.warmup = 0, .rounds = 1, .profiles = 1});
+  const std::string page =
+      ComparisonPage(comparison, FactsOf(comparison), "subject");
+  EXPECT_THAT(page, ::testing::ContainsRegex(
+                        "\"value\":\"[^\"]* 0[.][0-9]+, [^\"]* 1[.]00\","
+                        "\"what\":\"kernels a step\""));
+  EXPECT_THAT(page, ::testing::ContainsRegex(
+                        "\"value\":\"[^\"]+, [^\"]+\",\"what\":\"speed\""));
+}
+
 TEST(Compare, NamesTheVariantThatFails) {
   const auto model = Cifar();
   std::vector<Variant> variants{MakeVariant("off", false, false),

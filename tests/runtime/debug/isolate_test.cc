@@ -35,6 +35,11 @@ class IsolateTest : public testing::Test {
                             *compiler_, compile);
   }
 
+  codegen::CompiledProgram CompileEval(const char* text) {
+    return codegen::Compile(test::ParseOrDie(text), codegen::ProgramKind::kEval,
+                            *compiler_, {});
+  }
+
   Backend& backend_;
   std::unique_ptr<codegen::TargetCompiler> compiler_;
   std::unique_ptr<Device> device_;
@@ -136,7 +141,8 @@ TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
       GraphOfStep(broken.plan, step, NodeOfStep(*broken.graph, step));
   const codegen::TestCase reduced =
       ReduceStep(broken.plan, *broken.graph, steps[0].step,
-                 RandomOperands(*alone, 0), *compiler_, *device_, {});
+                 RandomOperands(broken.plan, *broken.graph, steps[0].step, 0),
+                 *compiler_, *device_, {});
   unsetenv("FUSOR_FAULT");
   ASSERT_EQ(reduced.graph->nodes().size(), 1u);
   const ir::Graph* body = reduced.graph->nodes()[0]->body();
@@ -159,12 +165,39 @@ TEST_F(IsolateTest, ToleranceOfTheCallerReplacesTheBuiltIn) {
 }
 
 TEST_F(IsolateTest, OperandsOfRootsAndLogarithmsArePositive) {
-  ir::Graph graph("g");
-  ir::Value* x =
-      graph.AddInput({ir::DType::kF32, {64}, {}}, ir::InputRole::kData, "x");
-  graph.AddOutput(graph.AddNode("log", {x}, {})->output(), "y");
-  const std::vector<ir::Tensor> operands = RandomOperands(graph, 1);
+  const auto program = CompileEval(R"(graph g {
+  %x = data : f32[64]
+  %y = log(%x) : f32[64]
+  return %y as "y"
+})");
+  const std::vector<ir::Tensor> operands =
+      RandomOperands(program.plan, *program.graph, 0, 1);
   for (double v : operands[0].data) EXPECT_GT(v, 0);
+}
+
+// An operand that is read twice, and a view of it, are one buffer.
+TEST_F(IsolateTest, OperandsThatShareABufferHoldTheSameBytes) {
+  const auto program = CompileEval(R"(graph gram {
+  %x = data : f32[8,16]
+  %gram = matmul(%x, %x) {transpose_b=true} : f32[8,8]
+  %view = reshape(%x) {shape=[16,8]} : f32[16,8]
+  %y = matmul(%x, %view) : f32[8,8]
+  return %gram as "gram", %y as "y"
+})");
+  const codegen::Plan& plan = program.plan;
+  size_t inputs = 0;
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    ASSERT_EQ(plan.steps[i].kind, codegen::StepKind::kLibrary);
+    const auto operands = RandomOperands(plan, *program.graph, i, 3);
+    inputs += operands.size();
+    for (const ir::Tensor& operand : operands) {
+      EXPECT_EQ(operand.data, operands[0].data);
+    }
+    const IsolatedStep step =
+        CompareStep(plan, *program.graph, i, operands, *device_);
+    EXPECT_TRUE(step.ok()) << step.value << " error " << step.error;
+  }
+  EXPECT_EQ(inputs, 3u) << "one of the gram matrix, two of which one is a view";
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ TEST_F(SpeedFolderTest, MakesThePublishedShapeOfMediansAndSpeedups) {
   EXPECT_THAT(text, HasSubstr("1020.00     1020.00     10.00      62.5 %"));
   EXPECT_THAT(text, HasSubstr("images over the time from the end of step 20 to "
                               "the end of step 120"));
-  const std::string svg = SpeedupSvg(folder, "a<b");
+  const std::string svg = SpeedSvg(folder, "a<b");
   EXPECT_THAT(svg, AllOf(HasSubstr("a&lt;b"), HasSubstr("1020.00 images/s"),
                          Not(HasSubstr("nan"))));
 }
@@ -150,7 +150,7 @@ TEST_F(SpeedFolderTest, WithoutOneRankThereIsNoSpeedup) {
   EXPECT_FALSE(SpeedJson(folder)["r"]["4n8g"].contains("speedup"));
   EXPECT_THAT(SpeedText(folder),
               HasSubstr("no speedup: there is no case 1n1g"));
-  EXPECT_THAT(SpeedupSvg(folder, "t"), HasSubstr("no case 1n1g"));
+  EXPECT_THAT(SpeedSvg(folder, "t"), HasSubstr("no case 1n1g"));
 }
 
 TEST_F(SpeedFolderTest, RefusesLogsThatAreTooShort) {

@@ -327,12 +327,12 @@ TEST_F(OverflowLoop, StopsAfterTooManyInARowAndNamesTheFirstBadValue) {
     Train(session_, train_, source_, options_, observer_, {});
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kData);
+    EXPECT_EQ(error.code(), ErrorCode::kDiverged);
     EXPECT_STREQ(error.what(),
-                 "the last 4 updates were skipped because of gradients that "
-                 "are not finite, at loss scale 1 in the end; the first such "
-                 "value: input fc.weight: 1 of 128 elements of fc.weight are "
-                 "not finite");
+                 "training diverged: the last 4 updates were skipped because "
+                 "of gradients that are not finite, at loss scale 1 in the "
+                 "end; the first such value: input fc.weight: 1 of 128 "
+                 "elements of fc.weight are not finite");
   }
 }
 

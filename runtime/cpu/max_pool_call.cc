@@ -1,0 +1,277 @@
+#include "runtime/cpu/max_pool_call.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+namespace fusor::cpu {
+namespace {
+
+using codegen::LibraryCall;
+using ir::DType;
+
+// Channels that are adjacent in memory are reduced 16 at a time.
+constexpr int kWide = 16;
+using Floats = float __attribute__((vector_size(4 * kWide)));
+using Words = int32_t __attribute__((vector_size(4 * kWide)));
+using Halves = uint16_t __attribute__((vector_size(2 * kWide)));
+using Bytes = uint8_t __attribute__((vector_size(kWide)));
+
+#define FUSOR_INLINE __attribute__((always_inline)) inline
+
+FUSOR_INLINE void Load(const float* from, Floats& x) {
+  std::memcpy(&x, from, sizeof(x));
+}
+FUSOR_INLINE void Load(const uint16_t* from, Floats& x) {
+  Halves bits;
+  std::memcpy(&bits, from, sizeof(bits));
+  const Words wide = __builtin_convertvector(bits, Words) << 16;
+  std::memcpy(&x, &wide, sizeof(x));
+}
+FUSOR_INLINE void Store(float* to, const Floats& x) {
+  std::memcpy(to, &x, sizeof(x));
+}
+// Exact: x is one of the operand's elements.
+FUSOR_INLINE void Store(uint16_t* to, const Floats& x) {
+  Words wide;
+  std::memcpy(&wide, &x, sizeof(x));
+  const Halves bits = __builtin_convertvector(wide >> 16, Halves);
+  std::memcpy(to, &bits, sizeof(bits));
+}
+FUSOR_INLINE float Widen(float x) { return x; }
+FUSOR_INLINE float Widen(uint16_t x) { return ir::BFloat16ToFloat(x); }
+
+// The part of a window inside the image, and where its elements are.
+struct Window {
+  int64_t rows, columns;          // inside
+  int64_t row_step, column_step;  // elements
+  int64_t position, width;        // of the first in the window, of a row of it
+};
+
+// The first maximum of each channel, and its position; NaN is greater than any
+// number.
+template <typename Element>
+FUSOR_INLINE void MaxOfWindow(const Window& w, int64_t channels,
+                              const Element* x, Element* y, uint8_t* index) {
+  int64_t c = 0;
+  for (; c + kWide <= channels; c += kWide) {
+    Floats best;
+    Load(x + c, best);
+    Words at = {};
+    at += static_cast<int32_t>(w.position);
+    for (int64_t i = 0; i < w.rows; ++i) {
+      for (int64_t j = 0; j < w.columns; ++j) {
+        Floats here;
+        Load(x + c + i * w.row_step + j * w.column_step, here);
+        const Words greater = (here > best) | ((here != here) & (best == best));
+        const Words place =
+            Words{} + static_cast<int32_t>(w.position + i * w.width + j);
+        best = greater ? here : best;
+        at = greater ? place : at;
+      }
+    }
+    Store(y + c, best);
+    const Bytes narrow = __builtin_convertvector(at, Bytes);
+    std::memcpy(index + c, &narrow, sizeof(narrow));
+  }
+  for (; c < channels; ++c) {
+    int64_t from = 0;
+    int64_t at = w.position;
+    for (int64_t i = 0; i < w.rows; ++i) {
+      for (int64_t j = 0; j < w.columns; ++j) {
+        const int64_t offset = i * w.row_step + j * w.column_step;
+        const float here = Widen(x[c + offset]);
+        const float best = Widen(x[c + from]);
+        if (!(here > best || (here != here && best == best))) continue;
+        from = offset;
+        at = w.position + i * w.width + j;
+      }
+    }
+    y[c] = x[c + from];
+    index[c] = static_cast<uint8_t>(at);
+  }
+}
+
+// The windows of a row of results, `channels` adjacent channels each.
+struct Row {
+  int64_t channels;
+  int64_t count;        // results
+  int64_t stride, pad;  // along the row
+  int64_t image_width;
+  int64_t result_step;  // elements
+  Window window;        // of a window's part above and below; columns: all
+};
+
+template <typename Element>
+FUSOR_INLINE void MaxOfRow(const Row& row, const Element* x, Element* y,
+                           uint8_t* index) {
+  for (int64_t i = 0; i < row.count; ++i) {
+    const int64_t left = i * row.stride - row.pad;
+    const int64_t first = std::max<int64_t>(left, 0);
+    Window window = row.window;
+    window.columns =
+        std::min(left + row.window.columns, row.image_width) - first;
+    window.position += first - left;
+    MaxOfWindow(window, row.channels, x + first * window.column_step, y, index);
+    y += row.result_step;
+    index += row.result_step;
+  }
+}
+
+template <typename Element>
+using RowFunction = void (*)(const Row& row, const Element* x, Element* y,
+                             uint8_t* index);
+
+template <typename Element>
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void
+MaxOfRowAvx512(const Row& row, const Element* x, Element* y, uint8_t* index) {
+  MaxOfRow(row, x, y, index);
+}
+template <typename Element>
+__attribute__((target("avx2"))) void MaxOfRowAvx2(const Row& row,
+                                                  const Element* x, Element* y,
+                                                  uint8_t* index) {
+  MaxOfRow(row, x, y, index);
+}
+template <typename Element>
+void MaxOfRowPlain(const Row& row, const Element* x, Element* y,
+                   uint8_t* index) {
+  MaxOfRow(row, x, y, index);
+}
+
+template <typename Element>
+std::pair<RowFunction<Element>, const char*> ChooseRowFunction() {
+  if (__builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    return {MaxOfRowAvx512<Element>, "fusor_max_pool:avx512"};
+  }
+  if (__builtin_cpu_supports("avx2")) {
+    return {MaxOfRowAvx2<Element>, "fusor_max_pool:avx2"};
+  }
+  return {MaxOfRowPlain<Element>, "fusor_max_pool:plain"};
+}
+
+// Where the elements of an activation are: groups of adjacent channels.
+struct Activation {
+  int64_t images, groups, channels, height, width;
+  int64_t image_step, group_step, row_step, column_step;
+};
+
+Activation ActivationOf(const ir::TensorType& type) {
+  Activation a{.images = type.shape[0],
+               .groups = type.shape[1],
+               .channels = 1,
+               .height = type.shape[2],
+               .width = type.shape[3]};
+  std::array<int64_t*, 4> steps{&a.image_step, &a.group_step, &a.row_step,
+                                &a.column_step};
+  for (const ir::PhysicalAxis& axis : PhysicalAxes(type)) {
+    if (axis.dim == 1 && axis.stride == 1 && axis.extent > 1) {
+      a.channels = axis.extent;
+      a.groups /= axis.extent;
+    } else {
+      *steps[axis.dim] = axis.stride;
+    }
+  }
+  return a;
+}
+
+// One pixel per channel makes the channels of a row-major image adjacent, of an
+// operand or of a result alone.
+void TakeChannelsApart(Activation& a) {
+  a.groups *= a.channels;
+  a.channels = 1;
+  a.group_step = 1;
+}
+
+bool IsSupported(const LibraryCall& call) {
+  const ir::TensorType& x = call.operands[0];
+  const auto is_image = [](const ir::Layout::Tile& tile) {
+    return tile.dim == 1;
+  };
+  return (x.dtype == DType::kF32 || x.dtype == DType::kBF16) &&
+         call.results.size() == 2 && call.results[0].layout == x.layout &&
+         call.results[1].layout == x.layout && x.layout.tiles.size() <= 1 &&
+         std::all_of(x.layout.tiles.begin(), x.layout.tiles.end(), is_image);
+}
+
+template <typename Element>
+class MaxPoolExecutable final : public LibraryExecutable {
+ public:
+  explicit MaxPoolExecutable(const LibraryCall& call)
+      : x_(ActivationOf(call.operands[0])),
+        y_(ActivationOf(call.results[0])),
+        window_(call.attrs.Ints("window")),
+        stride_(call.attrs.Ints("stride")),
+        pad_(call.attrs.Ints("pad")) {
+    if (x_.channels != y_.channels) {
+      TakeChannelsApart(x_.channels > 1 ? x_ : y_);
+    }
+    const auto [function, name] = ChooseRowFunction<Element>();
+    function_ = function;
+    implementation_ = name;
+  }
+
+  void Load() override {}
+  const std::string& implementation() const override { return implementation_; }
+  int64_t workspace_bytes() const override { return 0; }
+
+  void Run(void* const* args) override {
+    const auto* x = static_cast<const Element*>(args[0]);
+    auto* y = static_cast<Element*>(args[1]);
+    auto* index = static_cast<uint8_t*>(args[2]);
+    const int64_t rows = y_.images * y_.groups * y_.height;
+#pragma omp parallel for
+    for (int64_t r = 0; r < rows; ++r) RunRow(r, x, y, index);
+  }
+
+ private:
+  void RunRow(int64_t r, const Element* x, Element* y, uint8_t* index) const {
+    const int64_t i = r % y_.height;
+    const int64_t group = r / y_.height % y_.groups;
+    const int64_t image = r / y_.height / y_.groups;
+    const int64_t top = i * stride_[0] - pad_[0];
+    const int64_t first = std::max<int64_t>(top, 0);
+    const Row row{
+        .channels = y_.channels,
+        .count = y_.width,
+        .stride = stride_[1],
+        .pad = pad_[1],
+        .image_width = x_.width,
+        .result_step = y_.column_step,
+        .window = {.rows = std::min(top + window_[0], x_.height) - first,
+                   .columns = window_[1],
+                   .row_step = x_.row_step,
+                   .column_step = x_.column_step,
+                   .position = (first - top) * window_[1],
+                   .width = window_[1]}};
+    const int64_t from =
+        image * x_.image_step + group * x_.group_step + first * x_.row_step;
+    const int64_t to =
+        image * y_.image_step + group * y_.group_step + i * y_.row_step;
+    function_(row, x + from, y + to, index + to);
+  }
+
+  Activation x_, y_;
+  const std::vector<int64_t> window_, stride_, pad_;
+  RowFunction<Element> function_;
+  std::string implementation_;
+};
+
+}  // namespace
+
+std::unique_ptr<LibraryExecutable> MakeMaxPoolExecutable(
+    const LibraryCall& call) {
+  if (!IsSupported(call)) return nullptr;
+  if (call.operands[0].dtype == DType::kF32) {
+    return std::make_unique<MaxPoolExecutable<float>>(call);
+  }
+  return std::make_unique<MaxPoolExecutable<uint16_t>>(call);
+}
+
+}  // namespace fusor::cpu

@@ -1,0 +1,97 @@
+#include "runtime/data/image_check.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/data/decode.h"
+#include "runtime/signals_blocked.h"
+
+namespace fusor::runtime {
+namespace {
+
+// The images to look at.
+std::vector<int64_t> Candidates(const Dataset& dataset, bool all) {
+  std::vector<int64_t> indices;
+  std::vector<bool> seen(static_cast<size_t>(dataset.num_classes()), false);
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    const auto label = static_cast<size_t>(dataset.Label(i));
+    if (!all && seen[label]) continue;
+    seen[label] = true;
+    indices.push_back(i);
+  }
+  return indices;
+}
+
+class Checker {
+ public:
+  Checker(const Dataset& dataset, const Transform& transform,
+          std::vector<int64_t> indices)
+      : dataset_(dataset),
+        transform_(transform),
+        indices_(std::move(indices)),
+        bad_(indices_.size()) {}
+
+  void Run(const ImageCheckOptions& options) {
+    next_ = static_cast<size_t>(options.rank);
+    const auto stride = static_cast<size_t>(options.world_size);
+    const size_t share = indices_.size() / stride + 1;
+    const size_t count =
+        std::min(static_cast<size_t>(std::max(options.threads, 1)), share);
+    std::vector<std::jthread> threads;
+    {
+      const SignalsBlocked blocked;
+      for (size_t i = 1; i < count; ++i) {
+        threads.emplace_back([this, stride] { Work(stride); });
+      }
+    }
+    Work(stride);
+    threads.clear();  // joins
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  // Images after one that is bad need no look.
+  void Work(size_t stride) {
+    std::vector<uint8_t> bytes;
+    for (size_t at = next_.fetch_add(stride); at < bad_;
+         at = next_.fetch_add(stride)) {
+      try {
+        Check(indices_[at], bytes);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (at >= bad_) continue;
+        bad_ = at;
+        error_ = std::current_exception();
+      }
+    }
+  }
+
+  void Check(int64_t index, std::vector<uint8_t>& bytes) const {
+    dataset_.Read(index, bytes);
+    const std::string name = dataset_.Name(index);
+    CheckImageSize(transform_, ReadImageSize(bytes, name), name);
+  }
+
+  const Dataset& dataset_;
+  const Transform& transform_;
+  const std::vector<int64_t> indices_;
+  std::atomic<size_t> next_{0};
+  std::atomic<size_t> bad_;  // position of the first bad image, or the end
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+void CheckImages(const Dataset& dataset, const Transform& transform,
+                 const ImageCheckOptions& options) {
+  Checker(dataset, transform, Candidates(dataset, TakesOneSize(transform.kind)))
+      .Run(options);
+}
+
+}  // namespace fusor::runtime

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/data/augment.h"
+#include "runtime/data/dataset.h"
+
+namespace fusor::runtime {
+
+struct ImageCheckOptions {
+  int threads = 1;
+  // Each rank checks its own share of the images.
+  int rank = 0;
+  int world_size = 1;
+};
+
+// Reads headers of images before a run needs them. A transform that takes
+// images of one size only is checked against all images, another one against
+// the first image of each class. Throws kData for the first image, by index,
+// that cannot be read or has another size.
+void CheckImages(const Dataset& dataset, const Transform& transform,
+                 const ImageCheckOptions& options);
+
+}  // namespace fusor::runtime
