@@ -7,6 +7,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,9 +61,10 @@ class CacheTest(unittest.TestCase):
         self.assertEqual(self.changed(options), {"options"})
         self.assertIn("options changed: rounding=fast -> rounding=eager", line)
 
-        source, line = self.cache(batch=3)
-        self.assertEqual(self.changed(source), {"source"})
-        self.assertIn("source changed", line)
+        inputs, line = self.cache(batch=3)
+        self.assertEqual(self.changed(inputs), {"inputs"})
+        self.assertIn("inputs changed: images=u8[2,8,8,3] labels=i32[2] -> "
+                      "images=u8[3,8,8,3] labels=i32[3]", line)
 
         here = json.loads(self.run_ok("compile", *SMALL, "--json",
                                       "-").stdout)["target"]
@@ -70,6 +72,46 @@ class CacheTest(unittest.TestCase):
         target, line = self.cache("--target", other)
         self.assertIn("target", self.changed(target))
         self.assertIn(f"target changed: {here}", line)
+
+    def test_names_the_option_that_changed(self):
+        """Each that changes kernels instead of making new ones."""
+        self.cache()
+        kernels, before = self.folder / "kernels", self.folder / "before"
+        shutil.copytree(kernels, before)
+        for setting, *flags in (
+                ("fusion", "--fusion", "off"),
+                ("rounding", "--fusion-rounding", "eager"),
+                ("dtype", "--dtype", "bf16"),
+                ("momentum", "--momentum", "0.8"),
+                ("nesterov", "--nesterov"),
+                ("weight-decay", "--weight-decay", "5e-5"),
+                ("optimizer", "--optimizer", "lars"),
+                ("clip-norm", "--clip-grad-norm", "3"),
+                ("ema-decay", "--ema-decay", "0.99"),
+                ("loss-scale", "--static-loss-scale", "128"),
+                ("world-size", "--world-size", "2"),
+                ("fuel-fuse", "--fuel", "fuse=3")):
+            with self.subTest(setting):
+                shutil.rmtree(kernels)
+                shutil.copytree(before, kernels)
+                alone, _ = self.cache(*flags)
+                named = [reason["reason"] for reason in alone["reasons"]
+                         if reason["changed"] == ["options"]]
+                self.assertTrue(named)
+                for reason in named:
+                    self.assertIn(f"{setting}=", reason)
+                    self.assertNotRegex(reason, r"\d{8}", "a raw float")
+
+    def test_names_the_one_of_two_changes_that_made_the_kernel(self):
+        self.cache()
+        both, line = self.cache("--weight-decay", "5e-5", batch=3)
+        kernels = {tuple(reason["changed"]): reason["kernels"]
+                   for reason in both["reasons"]}
+        self.assertEqual(kernels.keys(), {("inputs",), ("options",)}, line)
+        # The update of the weights.
+        self.assertEqual(kernels[("options",)], 1)
+        self.assertIn("; 1 with options changed: weight-decay=0.0001 -> "
+                      "weight-decay=5e-05", line)
 
     def test_names_what_was_dropped(self):
         self.cache()
@@ -90,6 +132,25 @@ class CacheTest(unittest.TestCase):
                 self.assertIn("\ncache     ", result.stderr)
                 self.assertIn("misses", json.loads(result.stdout)
                               ["kernel_cache"])
+
+    def test_a_cache_that_cannot_be_written_is_one_warning(self):
+        (self.folder / "kernels").write_text("a file")
+        for command in (["compile"], ["train", "--synthetic", "--iterations",
+                                      "1"]):
+            result = self.run_ok(*command, *SMALL, "-b", "2", "--json", "-")
+            self.assertEqual(
+                [line for line in result.stderr.splitlines()
+                 if line.startswith("warning")],
+                [f"warning: kernel cache: cannot create {self.folder}/kernels: "
+                 "Not a directory; kernels are compiled in each run; set "
+                 "FUSOR_CACHE_DIR to a folder that can be written"])
+            self.assertIn("cannot create", json.loads(result.stdout)[
+                "kernel_cache"]["failure"])
+        (self.folder / "kernels").unlink()
+        (self.folder / "kernels").symlink_to("/proc")
+        result = self.run_ok("compile", *SMALL, "-b", "2")
+        self.assertRegex(result.stderr, r"\Awarning: kernel cache: cannot write "
+                         rf"{self.folder}/kernels/\w+\.kernel: No such file")
 
     def test_without_a_cache_there_is_nothing_to_tell(self):
         self.assertEqual(self.cache("--kernel-cache", "off"), (None, None))

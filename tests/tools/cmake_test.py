@@ -1,6 +1,8 @@
-"""The semantics of FUSOR_BACKENDS (tools/cmake/FusorBackend.cmake), on a small
-project whose one backend lacks a package."""
+"""CMake's side of the tree: the semantics of FUSOR_BACKENDS
+(tools/cmake/FusorBackend.cmake), on a small project whose one backend lacks a
+package, and a project that adds the tree by add_subdirectory."""
 
+import json
 import pathlib
 import subprocess
 import tempfile
@@ -23,6 +25,52 @@ set(Absent_FOUND FALSE)
 set(Present_FOUND TRUE)
 fusor_backend(lacking SOURCES a.cc REQUIRES Present Absent)
 """
+
+
+CONSUMER = """
+cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES CXX)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+add_custom_target(programs)
+add_subdirectory({root} fusor)
+add_executable(app app.cc)
+target_link_libraries(app PRIVATE fusor)
+if(CMAKE_CXX_STANDARD OR CMAKE_RUNTIME_OUTPUT_DIRECTORY)
+  message(FATAL_ERROR "settings of this project were changed")
+endif()
+"""
+
+APP = """
+#include "ir/graph.h"
+int main(int unused, char**) {
+  return fusor::ir::Graph("consumer").nodes().empty() ? 0 : 1;
+}
+"""
+
+
+class ConsumerTest(unittest.TestCase):
+
+    def test_another_project_adds_the_tree_and_compiles_against_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "CMakeLists.txt").write_text(CONSUMER.format(root=ROOT))
+            (root / "app.cc").write_text(APP)
+            build = root / "build"
+            for command in (
+                    ["cmake", "-G", "Ninja", "-S", root, "-B", build,
+                     "-DFUSOR_BACKENDS=null"],
+                    ["ninja", "-C", build, "CMakeFiles/app.dir/app.cc.o"]):
+                done = subprocess.run(command, capture_output=True, text=True,
+                                      check=False)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            cache = (build / "CMakeCache.txt").read_text()
+            self.assertIn("FUSOR_TESTS:BOOL=OFF", cache)
+            self.assertIn("CMAKE_BUILD_TYPE:STRING=\n", cache)
+            commands = json.loads((build / "compile_commands.json").read_text())
+            app, = (entry["command"] for entry in commands
+                    if entry["file"].endswith("app.cc"))
+            self.assertNotIn("-W", app)
+            self.assertIn("-std=gnu++20", app)
 
 
 class BackendsTest(unittest.TestCase):

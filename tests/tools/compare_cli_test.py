@@ -6,6 +6,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -152,7 +153,17 @@ class CompareTest(CliTest):
         document = self.drawn(page)
         if document is not None:
             self.assertIn("layer3.1", document)
-            self.assertGreater(document.count('class="chip'), 300)
+            self.assertGreater(document.count('class="chip'), 100)
+            # Together the boxes of a variant are as wide as its time.
+            widths = {"off": 0, "on": 0}
+            for strip in document.split('<div class="strip">')[1:]:
+                name = re.search('title="([^"]+)"', strip)[1]
+                chips = strip.split("</div>")[0]
+                widths[name] += sum(map(float, re.findall(
+                    r'class="chip[^>]*width:([\d.]+)px', chips)))
+            scales = [width / v["total"]["measured_us"]
+                      for width, v in zip(widths.values(), data["variants"])]
+            self.assertAlmostEqual(scales[0] / scales[1], 1, delta=0.05)
 
     def test_several_variants_compare_with_the_first(self):
         result = fusor("compare", *SMALL, "--rounds", "0", "--a",

@@ -47,6 +47,14 @@ class DebugCliTest(unittest.TestCase):
                   if line.startswith("fusor: ")]
         self.assertEqual(len(errors), 1, result.stderr)
 
+    def bisects(self, *args, **options):
+        """`fusor bisect` finds a fault: it exits with 1."""
+        result = fusor("bisect", *args, **options)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr,
+                         r"\nfusor: .*: found a fault; its reproducer is in ")
+        return result
+
     def replay(self, fault=""):
         """The exit code of the reproducer's command, run from elsewhere."""
         environment = dict(os.environ, FUSOR_FAULT=fault, FUSOR=str(FUSOR))
@@ -142,8 +150,8 @@ class DebugCliTest(unittest.TestCase):
         name, file = self.dumped_kernel()
         edited = self.folder / "edited.ll"
         edited.write_text(file.read_text().replace("fadd", "fsub"))
-        result = self.run_ok("bisect", *SMALL, "--out", self.folder / "bug",
-                             "--substitute-kernel", f"{name}:{edited}")
+        result = self.bisects(*SMALL, "--out", self.folder / "bug",
+                              "--substitute-kernel", f"{name}:{edited}")
         self.assertIn(f"kernel    {name}", result.stdout)
         edited.unlink()
         self.assertEqual(self.replay().returncode, 1)
@@ -204,8 +212,8 @@ class DebugCliTest(unittest.TestCase):
         fault = f"kernel:{name}:mul"
         self.assert_refused(1, f"worst: {name}", "isolate", *SMALL,
                             fault=fault)
-        result = self.run_ok("bisect", *SMALL, "--out", self.folder / "bug",
-                             fault=fault)
+        result = self.bisects(*SMALL, "--out", self.folder / "bug",
+                              fault=fault)
         self.assertIn(f"kernel    {name}", result.stdout)
         self.assertEqual(self.replay(fault).returncode, 1)
         self.assertEqual(self.replay().returncode, 0, "without the bug")
@@ -216,9 +224,9 @@ class DebugCliTest(unittest.TestCase):
         relu = self.first_relu()
         fault = f"wrong:fuse_norm_activation:{relu}"
         out = self.folder / "out.json"
-        self.run_ok("bisect", *SMALL, "--out", self.folder / "bug",
-                    "--static-loss-scale", "64", "--fusion-rounding", "eager",
-                    "--json", out, fault=fault)
+        self.bisects(*SMALL, "--out", self.folder / "bug",
+                     "--static-loss-scale", "64", "--fusion-rounding", "eager",
+                     "--json", out, fault=fault)
         found = json.loads(out.read_text())
         self.assertEqual(found["pass"], "fuse_norm_activation")
         self.assertEqual(found["subject"], relu)
@@ -247,8 +255,8 @@ class DebugCliTest(unittest.TestCase):
     def test_bisect_survives_a_crash(self):
         relu = self.first_relu()
         fault = f"abort:fuse_norm_activation:{relu}"
-        result = self.run_ok("bisect", *SMALL, "--oracle", "crash",
-                             "--out", self.folder / "bug", fault=fault)
+        result = self.bisects(*SMALL, "--oracle", "crash",
+                              "--out", self.folder / "bug", fault=fault)
         self.assertIn("pass      fuse_norm_activation", result.stdout)
         self.assertIn("SIGABRT", result.stdout)
         self.assertNotEqual(self.replay(fault).returncode, 0)
@@ -260,8 +268,8 @@ class DebugCliTest(unittest.TestCase):
                           '"$@" --pipeline forward | grep -q "relu=true"\n'
                           % FUSOR)
         script.chmod(0o755)
-        result = self.run_ok("bisect", *SMALL, f"--oracle=script:{script}",
-                             "--out", self.folder / "bug")
+        result = self.bisects(*SMALL, f"--oracle=script:{script}",
+                              "--out", self.folder / "bug")
         self.assertIn("pass      fuse_norm_activation", result.stdout)
         self.assertIn("rewrite   number 1,", result.stdout)
         self.assertEqual(self.replay().returncode, 1)
@@ -286,7 +294,8 @@ class DebugCliTest(unittest.TestCase):
             with self.subTest(message):
                 if "--out" not in args:
                     args += ["--out", self.folder / "bug"]
-                self.assert_refused(code, message, "bisect", *SMALL, *args)
+                model = () if "--module" in args else SMALL
+                self.assert_refused(code, message, "bisect", *model, *args)
         self.assert_refused(2, "fault x", "dump", *SMALL, fault="x")
 
 

@@ -4,6 +4,8 @@ Open MPI's mpirun, which is one of the packages that tools/setup.sh installs.
 """
 
 import json
+import os
+import pathlib
 import signal
 import subprocess
 import unittest
@@ -43,6 +45,17 @@ class LaunchersTest(RankCase):
             self.assertEqual(report["parameter_hash"],
                              launched["parameter_hash"])
 
+    def two_nodes(self, *args):
+        """Launchers of one rank each, as on two hosts."""
+        port = free_port()
+        nodes = [self.launch(
+            "--nnodes", 2, "--node-rank", node, "--nproc-per-node", 1,
+            "--master-port", port, "--token", "word", "--", "train", self.data,
+            *SIZE, *args) for node in (0, 1)]
+        for node in nodes:
+            self.addCleanup(end, node)
+        return nodes
+
     def launch(self, *args):
         return subprocess.Popen(
             [FUSOR, "launch", *map(str, args)], stdout=subprocess.PIPE,
@@ -50,14 +63,8 @@ class LaunchersTest(RankCase):
                 FUSOR_CACHE_DIR=str(self.root / "cache")))
 
     def test_launchers_of_two_nodes_make_one_run(self):
-        port = free_port()
         out = self.root / "nodes.json"
-        nodes = [self.launch(
-            "--nnodes", 2, "--node-rank", node, "--nproc-per-node", 1,
-            "--master-port", port, "--token", "word", "--", "train", self.data,
-            *SIZE, *RUN, "--json", out) for node in (0, 1)]
-        for node in nodes:
-            self.addCleanup(end, node)
+        nodes = self.two_nodes(*RUN, "--json", out)
         text, errors = nodes[0].communicate(timeout=300)
         self.assertEqual(nodes[0].returncode, 0, errors)
         self.assertEqual(nodes[1].wait(100), 0)
@@ -77,6 +84,19 @@ class LaunchersTest(RankCase):
         _, errors = run.communicate(timeout=300)
         self.assertEqual(run.returncode, 2, errors)
         self.assertIn("--node-rank: expected a number below 2, got 2", errors)
+
+    def test_a_lost_rank_is_one_exit_code_to_all_launchers(self):
+        nodes = self.two_nodes("--epochs", 1000, "-p", 1, "--training-only")
+        for line in nodes[0].stdout:
+            if "iteration  " in line:
+                break
+        launcher = nodes[1].pid
+        children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children")
+        os.kill(int(children.read_text()), signal.SIGKILL)
+        for node in nodes:
+            _, errors = node.communicate(timeout=100)
+            self.assertEqual(node.returncode, 75, errors)
+        self.assertIn("fusor launch: rank 1 was ended by signal 9\n", errors)
 
     def test_mpirun_hands_on_the_exit_code(self):
         done = self.mpirun(2, "--resume", self.root / "nowhere")

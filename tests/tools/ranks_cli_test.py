@@ -353,17 +353,42 @@ class RanksTest(RankCase):
                 data["train.total_ips"]
                 * (data["train.data_time"] + data["train.compute_time"]), 2 * 4)
 
-    def test_ranks_that_were_told_otherwise_are_named(self):
+    def test_ranks_with_other_settings_are_named_before_the_first_step(self):
+        for words, args in (
+                ("--bucket-policy: cap:0.1 on ranks 0, 2, one on rank 1",
+                 {0: ["--bucket-policy", "cap:0.1"],
+                  1: ["--bucket-policy", "one"],
+                  2: ["--bucket-policy", "cap:0.1"]}),
+                ("--lr: 0.1 on rank 0, 0.2 on rank 1",
+                 {0: ["--lr", "1e-1"], 1: ["--lr", "0.2"]}),
+                ("--lr-schedule: cosine on rank 0, linear on rank 1; "
+                 "--warmup: 0 on rank 0, 1 on rank 1",
+                 {0: [], 1: ["--warmup", 1, "--lr-schedule", "linear"]}),
+                ("--epochs: 90 on rank 0, 3 on rank 1",
+                 {0: [], 1: ["--epochs", 3]}),
+                ("--training-only: off on rank 0, on on rank 1",
+                 {0: ["-j", 1], 1: ["--training-only"]})):
+            with self.subTest(words):
+                port = free_port()
+                runs = [self.start(rank, len(args), port, "--iterations", 2,
+                                   *more) for rank, more in args.items()]
+                for run in runs:
+                    text, errors = run.communicate(timeout=200)
+                    self.assertEqual(run.returncode, 3, errors)
+                    self.assertIn(
+                        f"ranks were given different settings: {words}: "
+                        "expected the same command on all ranks", errors)
+                    self.assertNotIn("compiled", text)
+
+    def test_ranks_with_another_plan_are_named(self):
         port = free_port()
-        runs = [self.start(rank, 3, port, "--iterations", 2,
-                           "--bucket-policy", "one" if rank == 1 else "cap:0.1")
-                for rank in range(3)]
+        runs = [self.start(rank, 2, port, "--iterations", 2, "--threads",
+                           rank + 1) for rank in range(2)]
         for run in runs:
             _, errors = run.communicate(timeout=200)
             self.assertEqual(run.returncode, 3, errors)
-            self.assertRegex(
-                errors, "rank 1 differs from rank 0 in buckets of .*, plan of "
-                ".*: expected the same command")
+            self.assertRegex(errors, "rank 1 differs from rank 0 in .*plan of "
+                                     ".*: expected the same command")
 
     def test_a_missing_rank_is_named(self):
         port = free_port()

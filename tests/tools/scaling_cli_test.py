@@ -6,6 +6,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,8 +39,8 @@ class SweepTest(CliTest):
                      "--warmup", "2", "--iterations", "3", *args)
 
     def report(self, *args):
-        return fusor("report", self.folder / "logs", "--skip", "2",
-                     "--average", "3", *args)
+        """Of the steps that the sweep measured."""
+        return fusor("report", self.folder / "logs", *args)
 
     def test_a_grid_is_measured_kept_and_reported(self):
         grid = ("--batches", "2,4", "--fusions", "on,off", "--runs", "2")
@@ -67,7 +68,26 @@ class SweepTest(CliTest):
         self.assertEqual(case["speedup"], 1)
         self.assertGreater(case["median_speed"], 1)
         self.assertIn("(DLLogger lines)", result.stderr)
-        self.assertTrue(svg.read_text().startswith("<svg "))
+        self.assertIn("end of step 2 to the end of step 5\n", result.stderr)
+        gain = case["speedup_over_unfused"]
+        self.assertAlmostEqual(
+            gain, case["median_speed"] / speeds[
+                "resnet20-cifar_b4_fp32-unfused"]["1n1g"]["median_speed"], 2)
+        self.assertNotIn("speedup_over_unfused",
+                         speeds["resnet20-cifar_b4_fp32-unfused"]["1n1g"])
+        self.assertRegex(
+            result.stderr, r"fused against unfused\n.*\n +resnet20-cifar +2 +"
+            rf"fp32  1n1g .*\n +resnet20-cifar +4 +fp32  1n1g +{gain:.2f}\n")
+        # Speed over batch sizes: two lines of two points each.
+        picture = svg.read_text()
+        for word in (">images/s<", ">images per step and rank<", ">2<", ">4<",
+                     ">resnet20-cifar, fp32<", ">resnet20-cifar, fp32-unfused<",
+                     f">{gain:.2f} x unfused<"):
+            self.assertIn(word, picture)
+        self.assertNotIn("ranks", picture)
+        places = set(re.findall(r'<circle cx="([^"]*)" cy="([^"]*)"', picture))
+        self.assertEqual(len(places), 4)
+        self.assertEqual(len({x for x, _ in places}), 2)
 
     def test_ranks_are_a_dimension_of_the_grid(self):
         result = self.sweep("--ranks", "1,2,3", "--threads", "1", "--runs", "1",
@@ -76,8 +96,14 @@ class SweepTest(CliTest):
         self.assertIn("6 measured, 0 kept", result.stdout)
         log = self.folder / "logs/1n3g/resnet20-cifar_b4_amp_1.log"
         self.assertRegex(log.read_text(), "ranks     3 by fusor bench: 0-2 on ")
-        result = self.report("--json", "-")
+        svg = self.folder / "speeds.svg"
+        result = self.report("--json", "-", "--svg", svg)
         self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(">speedup against 1n1g<", svg.read_text())
+        # There is no quarter of a rank.
+        ticks = re.findall(r'text-anchor="middle"[^>]*>([\d.]+)<',
+                           svg.read_text())
+        self.assertEqual(ticks, ["0", "1", "2", "3"])
         speeds = json.loads(result.stdout)
         self.assertEqual(sorted(speeds), ["resnet20-cifar_b4_amp",
                                           "resnet20-cifar_b4_fp32"])
@@ -178,6 +204,7 @@ class ScaleTest(CliTest):
                        "--cluster", "v100-dlperf", "--json", out, "--svg", svg)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("on 4 x 8 ranks of v100-dlperf", result.stdout)
+        self.assertIn("(modelled for nvidia-h200): forward", result.stdout)
         self.assertIn("sharded optimizer", result.stdout)
         self.assertLessEqual(max(map(len, result.stdout.splitlines())), 130)
         data = json.loads(out.read_text())
@@ -203,6 +230,27 @@ class ScaleTest(CliTest):
                                              "--rank-rate")
         self.assertGreater(len(data["buckets"]), 1)
 
+    def test_says_whose_times_and_whose_links_it_mixes(self):
+        svg = self.folder / "step.svg"
+
+        def warning(*args):
+            out = self.folder / "out.json"
+            result = fusor("scale", *SMALL, *args, "--json", out, "--svg", svg)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            said = json.loads(out.read_text()).get("warning", "")
+            self.assertIn(f"\nwarning   {said}\n" if said else "",
+                          result.stdout)
+            return said
+
+        self.assertRegex(warning(), r"^times of cpu-\S+ on links "
+                         "between devices nvidia-h200: choose ")
+        self.assertIn("times of cpu-", svg.read_text())
+        self.assertIn("times of nvidia-a100 on links", warning(
+            "--backend", "null", "--target", "nvidia-a100"))
+        for args in (("--cluster", "ethernet-10g"), ("--rank-rate", "100"),
+                     ("--backend", "null", "--target", "nvidia-h200")):
+            self.assertEqual(warning(*args), "")
+
     def test_reads_a_cluster_of_ones_own(self):
         mine = self.folder / "mine.textproto"
         mine.write_text('name: "mine" node { ranks: 4 gb_per_s: 10 }\n'
@@ -210,6 +258,7 @@ class ScaleTest(CliTest):
         result = fusor("scale", *SMALL, "--backend", "null", "--cluster", mine)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("ranks of mine", result.stdout)
+        self.assertNotIn("warning", result.stdout)  # it may link any device
         mine.write_text("name: mine")
         self.assert_error(
             fusor("scale", *SMALL, "--backend", "null", "--cluster", mine), 3,

@@ -75,7 +75,10 @@ class StepFileTest(unittest.TestCase):
         self.assertEqual(ran["steps"], 10)
         for key in "top1", "top5", "evaluations", "kernels", "fusions":
             self.assertEqual(ran[key], trained[key], key)
-        self.assertEqual(list(ran["compile_seconds"]), ["load", "total"])
+        self.assertEqual(set(ran["compile_seconds"]),
+                         {"load", "generate code", "total"})
+        # The machine code is that of this user's cache.
+        self.assertEqual(ran["kernel_cache"]["misses"], 0)
 
     def test_takes_flags_of_the_run_alone(self):
         length = ("--synthetic", "--iterations", "2")
@@ -172,6 +175,8 @@ class StepFileTest(unittest.TestCase):
                 ("--phase eval", ("--phase", "eval", "-o", "x")),
                 ("expected a file", ("-o", "-")),
                 ("expected --output", ("--optimizer-batch-size", "8")),
+                ("--output and --substitute-kernel",
+                 ("-o", "x", "--substitute-kernel", "k:/dev/null")),
                 ("none/x", ("-o", self.folder / "none" / "x"))):
             self.fails(USAGE, text, "compile", *MODEL, *args)
 

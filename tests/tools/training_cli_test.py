@@ -76,7 +76,7 @@ class TrainingTest(unittest.TestCase):
 
     def test_a_run_that_overflows_forever_ends_with_the_reason(self):
         self.assert_fails(
-            4, "the last 5 updates were skipped because of gradients that are "
+            8, "the last 5 updates were skipped because of gradients that are "
             "not finite, at loss scale", "--dynamic-loss-scale", "--lr",
             "1e38", "--lr-schedule", "constant", "--overflow-limit", "5",
             "--iterations", "20", "-p", "1")

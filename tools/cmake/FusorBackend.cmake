@@ -68,7 +68,7 @@ function(fusor_backend name)
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/backends
     LINK_DEPENDS ${exports})
   add_dependencies(fusor_${name} fusor_build_id)
-  add_dependencies(programs fusor_${name})
+  add_dependencies(fusor_programs fusor_${name})
   set_property(GLOBAL APPEND PROPERTY FUSOR_BUILT_BACKENDS ${name})
 
   if(FUSOR_TESTS)

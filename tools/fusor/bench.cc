@@ -22,7 +22,12 @@
 #include "tools/fusor/debugging.h"
 #include "tools/fusor/max_batch.h"
 #include "tools/fusor/memory_advice.h"
+#include "tools/fusor/module_model.h"
+#include "tools/fusor/progress.h"
+#include "tools/fusor/rank_options.h"
 #include "tools/fusor/rank_run.h"
+#include "tools/fusor/step_inputs.h"
+#include "tools/fusor/stop_signals.h"
 #include "tools/fusor/sweep.h"
 #include "tools/fusor/tuning.h"
 #include "tools/fusor/validators.h"
@@ -48,7 +53,12 @@ struct BenchFlags {
   SweepFlags sweep;
   MaxBatchFlags max_batch;
   std::string json;
+  std::map<std::string, std::string> settings;  // of all ranks
 };
+
+// Headings of what ranks must have alike.
+constexpr std::array<std::string_view, 6> kOfAllRanks = {
+    "Model", "Compilation", "Training", "Loss scale", "Run", "Ranks"};
 
 struct Measured {
   std::vector<double> step_ms;
@@ -69,6 +79,7 @@ class BenchCommand {
     flags_.compile.threads = ranks_.Threads(flags_.compile.threads);
     if (ranks_.leads()) return;
     flags_.compile.dump = {};
+    flags_.compile.warns = false;
     flags_.debug.stats_trace.clear();
     flags_.debug.timeline.clear();
     flags_.json.clear();
@@ -84,6 +95,7 @@ class BenchCommand {
     noise.path.clear();
     noise.synthetic = true;
     const bool real = !flags_.data.path.empty();
+    if (real) CheckFed(flags_.model, /*labels=*/true);
     const auto dumper = OpenDumper(flags_.compile.dump);
     auto images =
         ListImages(real ? flags_.data : noise, flags_.model, Split::kTrain);
@@ -93,6 +105,7 @@ class BenchCommand {
         MakeModelOptions(model, NumClasses(images.get()));
     model.num_classes = options.num_classes;
     ranks_.Connect(flags_.compile.backend, text_);
+    ranks_.CompareSettings(Settings(real));
     session_ = OpenSession(flags_.compile, ranks_.communicator());
     codegen::CompileOptions compile =
         MakeCompileOptions(flags_.compile, flags_.optimizer, dumper);
@@ -113,11 +126,12 @@ class BenchCommand {
                         models::Phase::kTrain, options, compile,
                         SourceBytes(noise, model) +
                             (real ? SourceBytes(flags_.data, model) : 0));
-    ranks_.Agree(*session_, /*programs=*/1, Protocol(real));
+    ranks_.Agree(*session_, /*programs=*/1);
     session_->InitializeState(flags_.data.seed);
     Debugging debugging(flags_.debug, flags_.compile.dump.to);
     debugging.Watch(*session_, ranks_.communicator());
     fmt::print(text_, "{}", ProgramSummary(*session_, program_));
+    std::fflush(text_);
     const Measured base = Measure(*OpenTraining(nullptr, noise, model));
     json out = ProgramJson(*session_, program_);
     Report("synthetic", base, &out);
@@ -144,10 +158,10 @@ class BenchCommand {
   bool Alone() const { return ranks_.world_size() == 1; }
 
   // What ranks must have alike to take the same steps.
-  std::map<std::string, std::string> Protocol(bool real) const {
-    return {{"--warmup", std::to_string(flags_.warmup)},
-            {"--iterations", std::to_string(flags_.iterations)},
-            {"DATA", real ? "given" : "none"}};
+  std::map<std::string, std::string> Settings(bool real) const {
+    std::map<std::string, std::string> settings = flags_.settings;
+    settings["DATA"] = real ? "given" : "none";
+    return settings;
   }
 
   // Several ranks stop where all know that one is to.
@@ -167,30 +181,42 @@ class BenchCommand {
     return static_cast<double>(flags_.model.batch * ranks_.world_size());
   }
 
+  // -1 if a module has no such input, or another one of that name.
+  int DataInput(const char* name) const {
+    const bool fed = flags_.model.graph == nullptr ||
+                     IsFed(flags_.model, name == std::string_view("labels"));
+    return fed && session_->HasInput(program_, name)
+               ? session_->FindInput(program_, name)
+               : -1;
+  }
+
   // The loss is read after each step, as training does.
   Measured Measure(runtime::BatchSource& source) {
-    const int images = session_->FindInput(program_, "images");
-    const int labels = session_->FindInput(program_, "labels");
-    const int lr = session_->FindInput(program_, "lr");
     const int loss = session_->FindOutput(program_, "loss");
-    const float rate = 1e-3f;
-    session_->SetInput(program_, lr, &rate, sizeof(rate));
-    const int64_t key = 0;
-    if (session_->HasInput(program_, "random_key")) {
-      session_->SetInput(program_, session_->FindInput(program_, "random_key"),
-                         &key, sizeof(key));
-    }
+    const int images = DataInput("images");
+    const int labels = DataInput("labels");
+    runtime::SetInputs(
+        *session_, program_,
+        InputsOf(session_->graph(program_), source.Next(), /*lr=*/1e-3));
     Measured measured;
     measured.step_ms.reserve(flags_.iterations);
+    if (flags_.log_format == "dll") LogWindow();
     runtime::DataStats before = source.stats();
-    for (int64_t i = 0; i < flags_.warmup + flags_.iterations; ++i) {
+    Progress progress("bench");
+    const int64_t steps = flags_.warmup + flags_.iterations;
+    for (int64_t i = 0; i < steps; ++i) {
       if (Stopped()) break;
+      if (ranks_.leads()) progress.Show(i, steps);
       const Clock::time_point start = Clock::now();
       const runtime::Batch& batch = source.Next();
-      session_->SetInput(program_, images, batch.images().data(),
-                         batch.images().size_bytes());
-      session_->SetInput(program_, labels, batch.labels.data(),
-                         batch.labels.size() * sizeof(int32_t));
+      if (images >= 0) {
+        session_->SetInput(program_, images, batch.images().data(),
+                           batch.images().size_bytes());
+      }
+      if (labels >= 0) {
+        session_->SetInput(program_, labels, batch.labels.data(),
+                           batch.labels.size() * sizeof(int32_t));
+      }
       session_->Step(program_);
       measured.loss = OverRanks(session_->ReadScalar(program_, loss));
       const std::chrono::duration<double, std::milli> spent =
@@ -206,7 +232,14 @@ class BenchCommand {
     return measured;
   }
 
-  // A line as NVIDIA's DLLogger prints it, for `fusor report`.
+  // Lines as NVIDIA's DLLogger prints them, for `fusor report`: first which
+  // steps count.
+  void LogWindow() const {
+    const runtime::TrainLogInfo info{
+        .parameters = {{"bench_steps", std::to_string(flags_.iterations)},
+                       {"bench_warmup_steps", std::to_string(flags_.warmup)}}};
+    fmt::print(text_, "{}\n", runtime::DllParameters(info));
+  }
   void LogStep(int64_t step, double loss,
                std::chrono::duration<double> spent) const {
     const runtime::IntervalReport report{
@@ -382,7 +415,10 @@ void AddBench(CLI::App& app, Run* run) {
   AddMaxBatchFlags(*command, flags->max_batch);
   AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
-  command->callback([flags, run] { *run = [flags] { RunBench(*flags); }; });
+  command->callback([flags, command, run] {
+    flags->settings = RankSettings(*command, kOfAllRanks);
+    *run = [flags] { RunBench(*flags); };
+  });
 }
 
 }  // namespace fusor::tools

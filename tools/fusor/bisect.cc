@@ -26,6 +26,7 @@
 #include "tools/fusor/module_file.h"
 #include "tools/fusor/program_source.h"
 #include "tools/fusor/reproducer.h"
+#include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -73,7 +74,7 @@ class BisectCommand {
                 "{}: bisection starts before the passes, at what `fusor dump "
                 "--emit graph` prints; `fusor isolate` looks at optimised "
                 "modules",
-                flags.source.module);
+                flags.source.model.module);
     if (!flags.inputs.empty()) {
       given_ = runtime::ReadInputs(flags.inputs, *program_.graph);
     }
@@ -102,6 +103,9 @@ class BisectCommand {
                  program_.graph->name(), flags_.oracle);
     }
     WriteJson(flags_.json, found_.empty() ? json::object() : found_);
+    FUSOR_CHECK(found_.empty(), kDifference,
+                "{}: found a fault; its reproducer is in {}",
+                program_.graph->name(), found_.value("reproducer", flags_.out));
   }
 
  private:
@@ -216,13 +220,11 @@ class BisectCommand {
         runtime::IsolateSteps(program.plan, *program.graph, *device, options);
     if (steps.empty() || steps[0].ok()) return;
     const runtime::IsolatedStep& worst = steps[0];
-    const codegen::Step& step = program.plan.steps[worst.step];
-    const auto alone = runtime::GraphOfStep(
-        program.plan, step, runtime::NodeOfStep(*program.graph, step));
     const TestCase reduced = runtime::ReduceStep(
         program.plan, *program.graph, worst.step,
-        runtime::RandomOperands(*alone, options.seed + worst.step), *compiler_,
-        *device, options);
+        runtime::RandomOperands(program.plan, *program.graph, worst.step,
+                                options.seed + worst.step),
+        *compiler_, *device, options);
     fmt::print(text_, "pass      none\nkernel    {}{}\n", worst.what,
                ir::AtLocation(worst.location));
     found_ = {{"kernel", worst.what},
@@ -410,13 +412,14 @@ void AddBisect(CLI::App& app, Run* run) {
                    "Greatest difference, as a share of the output's greatest "
                    "element, that counts as equal")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(Number(0));
   command
       ->add_option("--inputs", flags->inputs,
                    "Values of the module's inputs, safetensors (random)")
       ->type_name("FILE");
   command->add_option("--seed", flags->seed, "Of the random inputs")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(0));
   command->add_option("--out", flags->out, "Folder for the reproducer")
       ->capture_default_str()
       ->type_name("DIR");

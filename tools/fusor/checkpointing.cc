@@ -7,8 +7,10 @@
 
 #include "ir/library_choices.h"
 #include "ir/support/error.h"
+#include "ir/support/str.h"
 #include "runtime/checkpoint/weights.h"
 #include "tools/fusor/validators.h"
+#include "tools/fusor/weight_description.h"
 
 namespace fusor::tools {
 namespace {
@@ -68,17 +70,20 @@ void AddCheckpointFlags(CLI::App& app, CheckpointFlags& f) {
   app.add_flag("--no-checkpoints", f.off,
                "Save neither checkpoints nor weights");
   app.add_option("--pretrained-weights", f.weights,
-                 "Start from these weights; safetensors with torchvision's "
-                 "names")
+                 "Start from these weights, safetensors with torchvision's "
+                 "names; the last layer may be missing or of other classes")
       ->type_name("FILE");
+  AddMismatchFlag(app, f.allow_mismatch);
   app.option_defaults()->group("Options");
 }
 
 Checkpointing::Checkpointing(const CheckpointFlags& flags, Options identity,
-                             Options options, uint64_t seed, FILE* text)
+                             Options options, runtime::Metadata description,
+                             uint64_t seed, FILE* text)
     : flags_(flags),
       identity_(std::move(identity)),
       options_(std::move(options)),
+      description_(std::move(description)),
       seed_(seed),
       text_(text) {
   CheckFlags();
@@ -201,7 +206,24 @@ void Checkpointing::Initialize(runtime::Session& session) {
     return;
   }
   session.InitializeState(seed_);
-  if (!flags_.weights.empty()) runtime::LoadWeights(session, flags_.weights);
+  if (!flags_.weights.empty()) LoadPretrained(session);
+}
+
+void Checkpointing::LoadPretrained(runtime::Session& session) const {
+  const std::string& path = flags_.weights;
+  const runtime::Safetensors file = runtime::ReadWeights(path);
+  if (!flags_.allow_mismatch) {
+    CheckDescription(path, file.metadata, description_, ClassCheck::kAny);
+  }
+  const runtime::WeightMatch match =
+      runtime::LoadWeights(session, file, path, runtime::WeightUse::kNewHead);
+  if (!flags_.allow_mismatch) CheckUnused(path, match.unused);
+  fmt::print(text_, "weights   {}", path);
+  if (!match.initialized.empty()) {
+    fmt::print(text_, "; new: {}",
+               Join(match.initialized, ", ", [](const auto& n) { return n; }));
+  }
+  fmt::print(text_, "\n");
 }
 
 void Checkpointing::Save(const runtime::Session& session,
@@ -217,6 +239,7 @@ void Checkpointing::Save(const runtime::Session& session,
   header.loss_hash = position.loss_hash;
   header.identity = identity_;
   header.options = options_;
+  header.description = description_;
   header.version = FUSOR_VERSION;
   writer_->Save(session, header);
   Tell();

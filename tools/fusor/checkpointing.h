@@ -17,8 +17,9 @@ struct CheckpointFlags {
   std::string workspace;
   std::string resume;   // file, folder or "auto"; empty: none
   std::string weights;  // to start from
-  int64_t every = 0;    // steps; 0: an epoch
-  int keep = 3;         // 0: all
+  bool allow_mismatch = false;
+  int64_t every = 0;  // steps; 0: an epoch
+  int keep = 3;       // 0: all
   bool off = false;
 };
 void AddCheckpointFlags(CLI::App& app, CheckpointFlags& flags);
@@ -33,9 +34,10 @@ class Checkpointing {
   // Looks for the checkpoint to resume from and reads it. Throws kUsage for
   // flags that contradict each other and for a workspace with checkpoints of
   // another run; kCheckpoint when there is no sound one, or it is of another
-  // model, data set or batch size.
+  // model, data set or batch size. `description`: of the weights that are
+  // saved.
   Checkpointing(const CheckpointFlags& flags, Options identity, Options options,
-                uint64_t seed, FILE* text);
+                runtime::Metadata description, uint64_t seed, FILE* text);
 
   // Where to start: after the last step of the checkpoint, or at the beginning.
   const runtime::TrainPosition& start() const { return start_; }
@@ -43,6 +45,7 @@ class Checkpointing {
   // --pretrained-weights.
   void Initialize(runtime::Session& session);
 
+  const runtime::Metadata& description() const { return description_; }
   bool saves() const { return writer_ != nullptr; }
   void Save(const runtime::Session& session,
             const runtime::TrainPosition& position, int64_t steps_per_epoch);
@@ -56,11 +59,13 @@ class Checkpointing {
   void ReadNewest(const std::string& folder);
   void CheckIdentity() const;
   void WarnOfChanges() const;
+  void LoadPretrained(runtime::Session& session) const;
   void Tell();
 
   const CheckpointFlags& flags_;
   const Options identity_;
   Options options_;
+  const runtime::Metadata description_;
   const uint64_t seed_;
   FILE* const text_;
   std::optional<runtime::Checkpoint> resumed_;

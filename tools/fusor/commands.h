@@ -15,6 +15,7 @@ void AddPlan(CLI::App& app, Run* run);
 void AddBisect(CLI::App& app, Run* run);
 void AddIsolate(CLI::App& app, Run* run);
 void AddEval(CLI::App& app, Run* run);
+void AddPredict(CLI::App& app, Run* run);
 void AddCompile(CLI::App& app, Run* run);
 void AddRun(CLI::App& app, Run* run);
 void AddOpt(CLI::App& app, Run* run);
@@ -24,10 +25,5 @@ void AddReport(CLI::App& app, Run* run);
 void AddScale(CLI::App& app, Run* run);
 void AddLaunch(CLI::App& app, Run* run);
 void AddDoctor(CLI::App& app, Run* run);
-
-// True once SIGINT, SIGTERM or SIGUSR1 has come in; the handlers are installed
-// by main.
-bool StopRequested();
-int StopSignal();  // 0 when there was none
 
 }  // namespace fusor::tools

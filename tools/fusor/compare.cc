@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "codegen/dump/dump_sink.h"
@@ -23,7 +25,9 @@
 #include "tools/fusor/rank_options.h"
 #include "tools/fusor/rank_run.h"
 #include "tools/fusor/step_inputs.h"
+#include "tools/fusor/stop_signals.h"
 #include "tools/fusor/tuning.h"
+#include "tools/fusor/validators.h"
 #include "tools/fusor/variant_flags.h"
 #include "tools/fusor/workbench.h"
 
@@ -47,7 +51,12 @@ struct CompareFlags {
   std::string html;
   std::vector<std::string> traces;  // two files, or none
   double tolerance = 0;
+  std::map<std::string, std::string> settings;  // of all ranks
 };
+
+// Headings of what ranks must have alike.
+constexpr std::array<std::string_view, 6> kOfAllRanks = {
+    "Model", "Compilation", "Training", "Loss scale", "Variants", "Ranks"};
 
 std::string Describe(const runtime::TraceEntry& entry) {
   const auto number = [](const std::optional<double>& value) {
@@ -229,13 +238,16 @@ class CompareCommand {
     flags_.model.num_classes = options.num_classes;
     BuildModels(options);
     ranks_.Connect(flags_.compile.backend, text_);
+    flags_.settings["DATA"] = flags_.data.path.empty() ? "none" : "given";
+    ranks_.CompareSettings(flags_.settings);
     const auto source =
         OpenTraining(std::move(images), flags_.data, flags_.model);
     SetOptions();
     const ir::Graph& model = *variants_[0].model;
     TuneVariants(flags_.compile, model, variants_, text_);
-    Report(runtime::Compare(
-        model, variants_, InputsOf(source->Next(), flags_.lr), flags_.options));
+    Report(runtime::Compare(model, variants_,
+                            InputsOf(model, source->Next(), flags_.lr),
+                            flags_.options));
   }
 
   // One for each number of ranks that are normalised together.
@@ -271,13 +283,7 @@ class CompareCommand {
     for (const runtime::VariantRun& run : comparison.variants) {
       sessions.push_back(run.session.get());
     }
-    ranks_.Agree(
-        sessions, flags_.options.values ? 2 : 1,
-        {{"--a", flags_.first},
-         {"--b", Join(flags_.others, " ", [](const auto& b) { return b; })},
-         {"--rounds", std::to_string(flags_.options.rounds)},
-         {"--warmup", std::to_string(flags_.options.warmup)},
-         {"DATA", flags_.data.path.empty() ? "none" : "given"}});
+    ranks_.Agree(sessions, flags_.options.values ? 2 : 1);
   }
 
   std::string Subject(const std::string& device) const {
@@ -347,6 +353,7 @@ void AddCompare(CLI::App& app, Run* run) {
   AddWorldFlags(*command, flags->planned);
   AddCompiledRankFlags(*command, flags->planned.flags);
   AddConnectionFlags(*command, flags->planned.flags);
+  command->option_defaults()->group("Variants");
   command
       ->add_option(
           "--a", flags->first,
@@ -360,20 +367,22 @@ void AddCompare(CLI::App& app, Run* run) {
       ->capture_default_str();
   command->add_option("--lr", flags->lr, "Learning rate of the steps")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(Number(0));
   command
       ->add_option("--rounds", flags->options.rounds,
                    "Measured rounds; each runs every variant once (0: none)")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(WholeNumber(0, 1 << 20));
   command
       ->add_option("--warmup", flags->options.warmup, "Rounds before measuring")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(WholeNumber(0, 1 << 20));
+  command->option_defaults()->group("Options");
   command
       ->add_option("--top", flags->top,
                    "Differences and refused fusions to list")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(0));
   command
       ->add_option("--html", flags->html,
                    "Write one self-contained page to FILE")
@@ -389,9 +398,12 @@ void AddCompare(CLI::App& app, Run* run) {
                    "Of --traces, relative to a value's greatest magnitude (0: "
                    "every bit)")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(Number(0));
   AddJsonFlag(*command, flags->json);
-  command->callback([flags, run] { *run = [flags] { RunCompare(*flags); }; });
+  command->callback([flags, command, run] {
+    flags->settings = RankSettings(*command, kOfAllRanks);
+    *run = [flags] { RunCompare(*flags); };
+  });
 }
 
 }  // namespace fusor::tools

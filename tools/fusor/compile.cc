@@ -5,6 +5,8 @@
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/module_model.h"
+#include "tools/fusor/program_source.h"
 #include "tools/fusor/rank_options.h"
 #include "tools/fusor/step_building.h"
 #include "tools/fusor/train_flags.h"
@@ -18,51 +20,25 @@ namespace {
 using nlohmann::json;
 
 struct CompileCommandFlags {
-  ModelFlags model;
+  ProgramSource source;
   CompileFlags compile;
   OptimizerFlags optimizer;
   PlannedRanks ranks;
-  std::string module;
-  std::string phase;
   std::string json;
   std::string output;            // step file; empty: none
   int64_t optimizer_batch = -1;  // images an update
 };
 
-struct Source {
-  std::unique_ptr<ir::Graph> graph;
-  codegen::ProgramKind kind = codegen::ProgramKind::kTrain;
-};
-
-Source OpenSource(const CompileCommandFlags& flags) {
-  Source source;
-  if (flags.module.empty()) {
-    const bool eval = flags.phase == "eval";
-    models::ModelOptions options = MakeModelOptions(flags.model, 0);
-    options.norm_ranks = NormRanks(flags.ranks.flags, flags.ranks.world_size);
-    source.graph =
-        models::BuildModel(flags.model.arch,
-                           eval ? models::Phase::kEval : models::Phase::kTrain,
-                           options)
-            .graph;
-    source.kind =
-        eval ? codegen::ProgramKind::kEval : codegen::ProgramKind::kTrain;
-    return source;
-  }
-  source.graph = ReadModule(flags.module);
-  source.kind = flags.phase.empty()     ? KindOf(*source.graph)
-                : flags.phase == "eval" ? codegen::ProgramKind::kEval
-                                        : codegen::ProgramKind::kTrain;
-  return source;
-}
-
-// A module is what it is.
-void RefuseModelFlags(const CLI::App& command) {
-  for (const CLI::Option* option : command.get_options()) {
-    FUSOR_CHECK(option->get_group() != "Model" || option->count() == 0, kUsage,
-                "--module and --{}: expected one of them",
-                option->get_lnames()[0]);
-  }
+// A step file's model is fed by `fusor run`; else a module stays as it is.
+Program OpenSource(const CompileCommandFlags& flags) {
+  const int64_t norm_ranks =
+      NormRanks(flags.ranks.flags, flags.ranks.world_size);
+  if (flags.output.empty()) return OpenProgram(flags.source, norm_ranks);
+  models::ModelOptions options = MakeModelOptions(flags.source.model, 0);
+  options.norm_ranks = norm_ranks;
+  return {models::BuildModel(flags.source.model.arch, models::Phase::kTrain,
+                             options)
+              .graph};
 }
 
 void PrintPasses(FILE* text, const codegen::CompileReport& report) {
@@ -85,13 +61,13 @@ void PrintArenas(FILE* text, const codegen::Plan& plan) {
 }
 
 // With --tune; it takes the device itself.
-json Tune(const CompileCommandFlags& flags, const Source& source,
+json Tune(const CompileCommandFlags& flags, const Program& source,
           codegen::CompileOptions& options, FILE* text) {
   if (!flags.compile.tune) return nullptr;
   FUSOR_CHECK(options.start == codegen::GraphStage::kForward, kUsage,
               "--tune: expected a model or its forward graph, got {} after "
               "differentiation",
-              flags.module);
+              flags.source.model.module);
   const auto session = OpenSession(flags.compile);
   const std::string& here = session->compiler().target().name;
   FUSOR_CHECK(flags.compile.target.empty() || flags.compile.target == here,
@@ -104,7 +80,7 @@ json Tune(const CompileCommandFlags& flags, const Source& source,
 // Of gradients that are added up before an update.
 bool Accumulates(const CompileCommandFlags& flags) {
   TrainFlags train;
-  train.model = flags.model;
+  train.model = flags.source.model;
   train.data.world_size = flags.ranks.world_size;
   train.optimizer_batch = flags.optimizer_batch;
   return MicroBatches(train) > 1;
@@ -116,10 +92,12 @@ void CheckStepFile(const CompileCommandFlags& flags) {
                 "--optimizer-batch-size: expected --output FILE with it");
     return;
   }
-  FUSOR_CHECK(
-      flags.module.empty() && flags.phase != "eval", kUsage,
-      "--output: expected a model's training step, got {}",
-      flags.module.empty() ? "--phase eval" : "--module " + flags.module);
+  FUSOR_CHECK(flags.source.phase != "eval", kUsage,
+              "--output: expected a training step, got --phase eval");
+  CheckFed(flags.source.model, /*labels=*/true);
+  FUSOR_CHECK(flags.compile.substitutes.empty(), kUsage,
+              "--output and --substitute-kernel: expected one of them: a step "
+              "file holds kernels as IR, not as edited code");
   FUSOR_CHECK(flags.output != "-", kUsage,
               "--output -: expected a file, for a step is not text");
   CheckOutput("--output", flags.output);
@@ -131,11 +109,11 @@ void RunCompile(const CompileCommandFlags& flags, const CLI::App& command) {
   CheckOutput("--json", flags.json);
   const auto dumper = OpenDumper(flags.compile.dump);
   const auto compiler = OpenCompiler(flags.compile);
-  Source source = OpenSource(flags);
+  Program source = OpenSource(flags);
   codegen::CompileOptions options =
       MakeCompileOptions(flags.compile, flags.optimizer, dumper);
   SetRankOptions(flags.ranks, options.passes);
-  options.start = codegen::StageOf(*source.graph);
+  options.start = source.stage;
   const bool accumulates = Accumulates(flags);
   if (accumulates) {
     options.passes.micro_batches = passes::MicroBatches::kFinish;
@@ -159,7 +137,7 @@ void RunCompile(const CompileCommandFlags& flags, const CLI::App& command) {
   if (!flags.output.empty()) {
     runtime::WriteStepFile(
         flags.output, BuildStepFile(program,
-                                    {.model = flags.model,
+                                    {.model = flags.source.model,
                                      .compile = flags.compile,
                                      .ranks = flags.ranks,
                                      .ema_decay = flags.optimizer.ema_decay,
@@ -177,23 +155,13 @@ void AddCompile(CLI::App& app, Run* run) {
   CLI::App* command = app.add_subcommand(
       "compile",
       "Compile a model or a module without running it: passes, counts, memory");
-  AddModelFlags(*command, flags->model);
+  AddProgramSource(*command, flags->source);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   AddPlannedRankFlags(*command, flags->ranks);
   AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);
-  command
-      ->add_option("--module", flags->module,
-                   "Compile this file instead of a model: IR text or protobuf "
-                   "(- = stdin), at any stage")
-      ->type_name("FILE");
-  command
-      ->add_option("--phase", flags->phase,
-                   "train or eval (train; a module without output \"loss\": "
-                   "eval)")
-      ->check(OneOf({"train", "eval"}));
   command
       ->add_option("-o,--output", flags->output,
                    "Write the compiled step, with its evaluation, into this "
@@ -202,10 +170,7 @@ void AddCompile(CLI::App& app, Run* run) {
   AddOptimizerBatchFlag(*command, flags->optimizer_batch);
   AddJsonFlag(*command, flags->json);
   command->callback([flags, command, run] {
-    *run = [flags, command] {
-      if (!flags->module.empty()) RefuseModelFlags(*command);
-      RunCompile(*flags, *command);
-    };
+    *run = [flags, command] { RunCompile(*flags, *command); };
   });
 }
 

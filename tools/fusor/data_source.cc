@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ir/support/error.h"
+#include "runtime/data/image_check.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/synthetic.h"
 #include "runtime/train/training_loop.h"
@@ -24,7 +25,21 @@ runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
   transform.image_size = static_cast<int>(ImageSize(model));
   const bool cifar = IsCifar(model);
   if (!training) {
-    transform.kind = cifar ? Kind::kExact : Kind::kCentreCrop;
+    const bool exact = data.val_transform.empty()
+                           ? cifar && data.val_resize == 0
+                           : data.val_transform == "exact";
+    FUSOR_CHECK(!exact || data.val_resize == 0, kUsage,
+                "--val-transform exact and --val-resize-size: expected one of "
+                "them");
+    transform.kind = exact ? Kind::kExact : Kind::kCentreCrop;
+    transform.image_size = static_cast<int>(EvalImageSize(data, model));
+    transform.shorter_side = static_cast<int>(data.val_resize);
+    FUSOR_CHECK(
+        data.val_resize == 0 || transform.shorter_side >= transform.image_size,
+        kUsage,
+        "--val-resize-size {}: expected at least the crop's {} (see "
+        "--val-crop-size)",
+        data.val_resize, transform.image_size);
     return transform;
   }
   const std::string name = !data.transform.empty() ? data.transform
@@ -94,6 +109,29 @@ std::unique_ptr<runtime::ImageFolder> ListImages(const DataFlags& data,
   return images;
 }
 
+int64_t EvalImageSize(const DataFlags& data, const ModelFlags& model) {
+  return data.val_crop != 0 ? data.val_crop : ImageSize(model);
+}
+
+void CheckTransform(const runtime::ImageFolder* images, const DataFlags& data,
+                    const ModelFlags& model, Split split) {
+  if (images == nullptr || data.bad_record == "skip") return;
+  const bool training = split == Split::kTrain;
+  const runtime::Transform transform = MakeTransform(data, model, training);
+  try {
+    runtime::CheckImages(*images, transform,
+                         {.threads = data.workers,
+                          .rank = data.rank,
+                          .world_size = data.world_size});
+  } catch (const Error& error) {
+    if (!runtime::TakesOneSize(transform.kind)) throw;
+    throw Error(error.code(),
+                fmt::format("{}; {} resizes", error.what(),
+                            training ? "--train-transform random-resized-crop"
+                                     : "--val-transform centre-crop"));
+  }
+}
+
 int NumClasses(const runtime::ImageFolder* images) {
   return images == nullptr ? 0 : images->num_classes();
 }
@@ -127,7 +165,7 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
 }
 
 std::unique_ptr<runtime::BatchSource> OpenEvaluation(
-    std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
+    std::unique_ptr<const runtime::Dataset> images, const DataFlags& data,
     const ModelFlags& model) {
   return std::make_unique<runtime::Loader>(
       std::move(images), MakeLoader(data, model, /*training=*/false));

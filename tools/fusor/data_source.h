@@ -18,6 +18,15 @@ std::unique_ptr<runtime::ImageFolder> ListImages(const DataFlags& data,
                                                  const ModelFlags& model,
                                                  Split split);
 
+// Height and width of the images that evaluation feeds to the model.
+int64_t EvalImageSize(const DataFlags& data, const ModelFlags& model);
+
+// Throws kData, naming the flag that decides, if the transform does not fit the
+// images of a folder: see runtime::CheckImages. `images` may be null. Of images
+// that may be bad by --bad-record nothing is checked.
+void CheckTransform(const runtime::ImageFolder* images, const DataFlags& data,
+                    const ModelFlags& model, Split split);
+
 // Classes of the folder, 0 for null.
 int NumClasses(const runtime::ImageFolder* images);
 
@@ -27,9 +36,9 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
     std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
     const ModelFlags& model, int64_t start = 0, int64_t micro_batches = 1);
 
-// Every image of the folder once, as it is for evaluation.
+// Every image of the set once, as it is for evaluation.
 std::unique_ptr<runtime::BatchSource> OpenEvaluation(
-    std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
+    std::unique_ptr<const runtime::Dataset> images, const DataFlags& data,
     const ModelFlags& model);
 
 // Main memory that the batches of one of these sources take.

@@ -8,6 +8,7 @@
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/program_source.h"
 #include "tools/fusor/rank_options.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
@@ -16,38 +17,32 @@ namespace fusor::tools {
 namespace {
 
 struct DumpCommandFlags {
-  ModelFlags model;
+  ProgramSource source;
   CompileFlags compile;
   OptimizerFlags optimizer;
   PlannedRanks ranks;
   std::string emit = "summary";
-  std::string phase = "train";
   std::string json;
 };
 
 void RunDump(const DumpCommandFlags& flags) {
   FILE* text = TextStream({flags.json, flags.compile.dump.to});
   CheckOutput("--json", flags.json);
-  const bool train = flags.phase == "train";
   const auto dumper = OpenDumper(flags.compile.dump);
   const auto compiler = OpenCompiler(flags.compile);
   std::map<std::string, std::string> stages;
   codegen::CompileOptions options =
       MakeCompileOptions(flags.compile, flags.optimizer, dumper);
   SetRankOptions(flags.ranks, options.passes);
-  models::ModelOptions model = MakeModelOptions(flags.model, 0);
-  model.norm_ranks = NormRanks(flags.ranks.flags, flags.ranks.world_size);
+  Program source = OpenProgram(
+      flags.source, NormRanks(flags.ranks.flags, flags.ranks.world_size));
+  options.start = source.stage;
   options.observers.push_back(
       {.stage = [&](const std::string& stage, const ir::Graph& graph) {
         if (stage == flags.emit) stages[stage] = ir::Print(graph);
       }});
   const codegen::CompiledProgram program = codegen::Compile(
-      models::BuildModel(flags.model.arch,
-                         train ? models::Phase::kTrain : models::Phase::kEval,
-                         model)
-          .graph,
-      train ? codegen::ProgramKind::kTrain : codegen::ProgramKind::kEval,
-      *compiler, options);
+      std::move(source.graph), source.kind, *compiler, options);
   const codegen::Plan& plan = program.plan;
   if (flags.emit == "summary") {
     fmt::print(text, "{}{}", ProgramSummary(plan, program.report),
@@ -59,8 +54,8 @@ void RunDump(const DumpCommandFlags& flags) {
     fmt::print(text, "{}", KernelText(plan));
   } else {
     FUSOR_CHECK(stages.contains(flags.emit), kUsage,
-                "--emit={}: an evaluation program has no such stage",
-                flags.emit);
+                "--emit={}: {} does not go through this stage", flags.emit,
+                plan.name);
     fmt::print(text, "{}", stages[flags.emit]);
   }
   WriteJson(flags.json, ProgramJson(*program.graph, plan, program.report));
@@ -72,7 +67,7 @@ void AddDump(CLI::App& app, Run* run) {
   auto flags = std::make_shared<DumpCommandFlags>();
   CLI::App* command =
       app.add_subcommand("dump", "Print a model at one stage of compilation");
-  AddModelFlags(*command, flags->model);
+  AddProgramSource(*command, flags->source);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   AddPlannedRankFlags(*command, flags->ranks);
@@ -85,9 +80,6 @@ void AddDump(CLI::App& app, Run* run) {
       ->capture_default_str()
       ->check(
           OneOf({"graph", "train", "optimized", "plan", "kernels", "summary"}));
-  command->add_option("--phase", flags->phase, "train or eval")
-      ->capture_default_str()
-      ->check(OneOf({"train", "eval"}));
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunDump(*flags); }; });
 }

@@ -6,6 +6,7 @@
 
 #include "ir/support/str.h"
 #include "runtime/train/lr_schedule.h"
+#include "tools/fusor/module_model.h"
 #include "tools/fusor/validators.h"
 
 namespace fusor::tools {
@@ -50,7 +51,7 @@ std::map<std::string, std::string> GivenOptions(
       continue;
     }
     const std::string value =
-        Join(option->results(), ",", [](const std::string& s) { return s; });
+        Join(option->reduced_results(), ",", [](const auto& s) { return s; });
     if (value == option->get_default_str()) continue;
     given["--" + option->get_lnames()[0]] = value;
   }
@@ -68,10 +69,10 @@ std::map<std::string, std::string> Parameters(
     }
     std::string name = option->get_lnames()[0];
     std::replace(name.begin(), name.end(), '-', '_');
-    std::string value =
-        option->count() == 0
-            ? option->get_default_str()
-            : Join(option->results(), ",", [](const auto& s) { return s; });
+    std::string value = option->count() == 0
+                            ? option->get_default_str()
+                            : Join(option->reduced_results(), ",",
+                                   [](const auto& s) { return s; });
     if (option->get_expected_max() == 0) {
       value = option->count() == 0 ? "False" : "True";
     }
@@ -83,6 +84,11 @@ std::map<std::string, std::string> Parameters(
 
 void AddModelFlags(CLI::App& app, ModelFlags& f) {
   const Heading heading(app, kModel);
+  CLI::Option* module =
+      app.add_option_function<std::string>(
+             "--module", [&f](const std::string& path) { UseModule(path, f); },
+             "Take the model from FILE, IR text or protobuf (- = stdin)")
+          ->type_name("FILE");
   app.add_option("--arch,-a", f.arch, "Model; `fusor doctor` lists them")
       ->capture_default_str();
   app.add_option("-b,--batch-size", f.batch, "Images a step on this rank")
@@ -123,6 +129,17 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
       ->expected(3)
       ->delimiter(',')
       ->check(Number(1, 255));
+  app.add_option("--freeze", f.freeze,
+                 "Do not train parameters whose name matches REGEX "
+                 "(repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("REGEX");
+  // A module is what it is.
+  for (const char* name :
+       {"--arch", "--batch-size", "--image-size", "--fan", "--zero-gamma",
+        "--dropout", "--label-smoothing", "--mixup"}) {
+    module->excludes(app.get_option(name));
+  }
 }
 
 void AddDumpFlags(CLI::App& app, DumpFlags& f) {
@@ -153,6 +170,7 @@ void AddDumpFlags(CLI::App& app, DumpFlags& f) {
     f.command = app.get_name();
     f.options = GivenOptions(app, kDeciding);
     f.options.erase("--dump-to");  // where to is no matter
+    f.options.erase("--module");   // nor where from
   });
 }
 
@@ -252,13 +270,13 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
       ->allow_extra_args(false)
       ->type_name("PASS=N");
   app.add_flag("--verify", f.verify,
-               "Check the graph after each pass, each kernel, and the plan");
+               "Check the graph after each pass, and the plan");
   app.add_flag("--verify-each", f.verify_each,
                "Check the graph after each pass that changes it");
 }
 
 std::vector<std::string> WordsOf(const CLI::Option& option) {
-  const std::vector<std::string>& values = option.results();
+  const std::vector<std::string> values = option.reduced_results();
   if (option.get_lnames().empty()) return values;  // positional
   const std::string name = "--" + option.get_lnames()[0];
   if (option.get_delimiter() != '\0') {
@@ -412,11 +430,8 @@ void AddScheduleFlags(CLI::App& app, OptimizerFlags& f) {
       ->check(Number(0));
 }
 
-void AddReaderFlags(CLI::App& app, DataFlags& f) {
+void AddLoaderFlags(CLI::App& app, DataFlags& f) {
   const Heading heading(app, kData);
-  app.add_option("DATA", f.path,
-                 "Image folder: DATA/train/CLASS/*.jpg, DATA/val/CLASS/*.jpg")
-      ->type_name("DIR");
   app.add_option("-j,--workers", f.workers, "Threads that decode images")
       ->capture_default_str()
       ->check(WholeNumber(1, 1024));
@@ -427,6 +442,16 @@ void AddReaderFlags(CLI::App& app, DataFlags& f) {
                  "Images that cannot be decoded: fail or skip")
       ->capture_default_str()
       ->check(OneOf({"fail", "skip"}));
+}
+
+void AddReaderFlags(CLI::App& app, DataFlags& f) {
+  {
+    const Heading heading(app, kData);
+    app.add_option("DATA", f.path,
+                   "Image folder: DATA/train/CLASS/*.jpg, DATA/val/CLASS/*.jpg")
+        ->type_name("DIR");
+  }
+  AddLoaderFlags(app, f);
 }
 
 void AddDataFlags(CLI::App& app, DataFlags& f) {
@@ -445,6 +470,19 @@ void AddDataFlags(CLI::App& app, DataFlags& f) {
                  "Of initialisation, order, augmentation and dropout")
       ->capture_default_str()
       ->check(WholeNumber(0));
+}
+
+void AddEvaluationFlags(CLI::App& app, DataFlags& f) {
+  const Heading heading(app, kData);
+  app.add_option("--val-transform", f.val_transform,
+                 "Evaluate on centre-crop (CIFAR models: exact)")
+      ->check(OneOf({"centre-crop", "exact"}));
+  app.add_option("--val-resize-size", f.val_resize,
+                 "Resize the shorter side before the crop (crop * 256 / 224)")
+      ->check(WholeNumber(8, 4096));
+  app.add_option("--val-crop-size", f.val_crop,
+                 "Evaluate on crops of this size (--image-size)")
+      ->check(WholeNumber(8, 4096));
 }
 
 void AddJsonFlag(CLI::App& app, std::string& path) {

@@ -3,10 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "ir/graph.h"
 
 namespace fusor::tools {
 
@@ -14,8 +17,7 @@ namespace fusor::tools {
 // command; the struct must outlive it.
 
 // The options under these headings of --help that do not have their default, by
-// their first long name; values of one that was given several times are joined
-// by commas.
+// their first long name; the values of a list are joined by commas.
 std::map<std::string, std::string> GivenOptions(
     const CLI::App& app, std::span<const std::string_view> headings);
 
@@ -25,6 +27,8 @@ std::map<std::string, std::string> Parameters(
     const CLI::App& app, std::span<const std::string_view> headings);
 
 struct ModelFlags {
+  std::string module;                      // file; empty: `arch`
+  std::shared_ptr<const ir::Graph> graph;  // of the file
   std::string arch = "resnet50-v1.5";
   int64_t batch = 32;
   int64_t image_size = 0;   // 0: the model's own (224, CIFAR 32)
@@ -34,8 +38,10 @@ struct ModelFlags {
   double dropout = 0.5;
   double label_smoothing = 0;
   double mixup = 0;
-  std::vector<double> mean, std;  // of 3; empty: ImageNet's, CIFAR's
+  std::vector<double> mean, std;    // of 3; empty: ImageNet's, CIFAR's
+  std::vector<std::string> freeze;  // regular expressions
 };
+// "--arch" and the rest, or "--module FILE" (module_model.h).
 void AddModelFlags(CLI::App& app, ModelFlags& flags);
 
 // What to write of each compilation (codegen/dump/dumper.h).
@@ -72,6 +78,7 @@ struct CompileFlags {
   bool verify = false;
   bool verify_each = false;
   DumpFlags dump;
+  bool warns = true;  // no flag: false on ranks other than the first
 };
 // --cuda-graph alone.
 void AddGraphFlag(CLI::App& app, CompileFlags& flags);
@@ -128,14 +135,22 @@ struct DataFlags {
   int workers = 2;
   int prefetch = 4;
   std::string bad_record = "fail";
-  std::string transform;  // empty: by arch
+  std::string transform;      // of training; empty: by arch
+  std::string val_transform;  // of evaluation; empty: by arch
+  int64_t val_resize = 0;     // shorter side; 0: by the crop
+  int64_t val_crop = 0;       // 0: the image size
   int64_t max_per_class = 0;
   uint64_t seed = 0;
 };
+// How images are read.
+void AddLoaderFlags(CLI::App& app, DataFlags& flags);
 // Which images are read, and how.
 void AddReaderFlags(CLI::App& app, DataFlags& flags);
 // Those, and what training makes of them.
 void AddDataFlags(CLI::App& app, DataFlags& flags);
+
+// What evaluation makes of images.
+void AddEvaluationFlags(CLI::App& app, DataFlags& flags);
 
 // "--json FILE", "-" for stdout.
 void AddJsonFlag(CLI::App& app, std::string& path);

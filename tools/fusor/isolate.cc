@@ -6,12 +6,14 @@
 
 #include "codegen/compiler.h"
 #include "ir/support/error.h"
+#include "ir/tensor_difference.h"
 #include "runtime/backend_loader.h"
 #include "runtime/debug/snapshot.h"
 #include "runtime/debug/step_values.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/module_file.h"
 #include "tools/fusor/program_source.h"
+#include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -53,8 +55,8 @@ void Print(FILE* text, const std::vector<IsolatedStep>& steps, size_t top) {
   for (size_t i = 0; i < std::min(top, steps.size()); ++i) {
     const IsolatedStep& s = steps[i];
     fmt::print(text, "{:>9.2g} {:>9.2g} {:>9.2g} {:>9} {:>8} {:>4}  {}{}{}\n",
-               s.error, s.tolerance, s.max_abs, s.max_ulp, s.reduction,
-               s.launches, s.ok() ? "" : "DIFFERS ", s.what,
+               s.error, s.tolerance, s.max_abs, ir::ShowUlp(s.max_ulp),
+               s.reduction, s.launches, s.ok() ? "" : "DIFFERS ", s.what,
                ir::AtLocation(s.location));
   }
   if (steps.size() > top) {
@@ -136,11 +138,13 @@ void AddIsolate(CLI::App& app, Run* run) {
                    "Greatest error, as a share of the result's greatest "
                    "element (0: by dtype and length of sums)")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(Number(0));
   command->add_option("--seed", flags->seed, "Of the random operands")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(0));
   command->add_option("--top", flags->top, "Lines printed, worst first")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(0));
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunIsolate(*flags); }; });
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,8 @@ class Launcher {
   explicit Launcher(const LaunchFlags& flags) : flags_(flags) {
     sigset_t watched;
     sigemptyset(&watched);
-    for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP,
+                       SIGXCPU, SIGPIPE}) {
       sigaddset(&watched, signal);
     }
     watched_ = watched;
@@ -126,12 +128,23 @@ class Launcher {
       wait = {ms / 1000, ms % 1000 * 1'000'000};
     }
     const int signal = sigtimedwait(&watched_, nullptr, &wait);
-    if (signal > 0 && signal != SIGCHLD) return Send(signal);
+    if (signal > 0 && signal != SIGCHLD) {
+      handed_on_.insert(signal);
+      return Send(signal);
+    }
     if (failed_ && steady_clock::now() >= deadline_) {
       Send(terminated_ ? SIGKILL : SIGTERM);
       terminated_ = true;
       deadline_ = steady_clock::now() + std::chrono::seconds(2);
     }
+  }
+
+  // A rank that a signal ended is lost, as it is to the ranks of other hosts,
+  // unless that signal was meant for all.
+  int CodeOf(int status) const {
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    const int signal = WTERMSIG(status);
+    return handed_on_.contains(signal) ? 128 + signal : kLost;
   }
 
   void Send(int signal) const {
@@ -149,8 +162,9 @@ class Launcher {
       }
       children_[i].running = false;
       --running_;
-      const int code =
-          WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      const int code = CodeOf(status);
+      // The reason rather than its effect on a rank that ended first.
+      if (failed_ && !terminated_ && code_ == kLost && code != 0) code_ = code;
       if (code != 0 && !failed_) {
         failed_ = true;
         code_ = code;
@@ -174,8 +188,11 @@ class Launcher {
     if (failed_) std::_Exit(code_);
   }
 
+  static constexpr int kLost = static_cast<int>(ErrorCode::kPeerLost);
+
   const LaunchFlags& flags_;
   sigset_t watched_, before_;
+  std::set<int> handed_on_;  // signals
   std::vector<Child> children_;
   int running_ = 0;
   bool failed_ = false;

@@ -3,14 +3,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
-#include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -23,43 +19,12 @@
 #include "ir/support/error.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/flags_variable.h"
+#include "tools/fusor/standard_streams.h"
+#include "tools/fusor/stop_signals.h"
 #include "tools/fusor/usage.h"
 
 namespace fusor::tools {
 namespace {
-
-std::atomic<int> stop_signal{0};
-
-// Of stdin, stdout and stderr, which were terminals when the program began.
-std::array<bool, 3> on_terminal;
-
-// Where the terminal is gone, what is printed yet must not end the run before
-// it has saved. Calls only what a signal handler may.
-void LeaveTerminal() {
-  const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (int fd = 0; fd < 3; ++fd) {
-    if (on_terminal[fd] && nowhere >= 0) dup2(nowhere, fd);
-  }
-}
-
-// Signals within this time are one: timeout(1) signals a program and then its
-// group, and a terminal the ranks of a launcher that hands the signal on.
-constexpr int64_t kOneStopMs = 300;
-std::atomic<int64_t> stop_time{0};
-
-// The first signal ends the run after the step in progress, the second at once.
-void OnSignal(int signal) {
-  if (signal == SIGHUP) LeaveTerminal();
-  timespec time = {};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  const int64_t now = time.tv_sec * 1000 + time.tv_nsec / 1'000'000;
-  int64_t first = 0;
-  if (stop_time.compare_exchange_strong(first, now)) {
-    stop_signal = signal;
-  } else if (now - first >= kOneStopMs) {
-    std::_Exit(128 + signal);
-  }
-}
 
 std::string EnvironmentHelp() {
   std::string text = "Environment:\n";
@@ -92,9 +57,12 @@ int FailOnStdout() {
               ErrorCode::kUsage);
 }
 
+// The status of a command that did not fail.
+int ExitStatus() { return StopSignal() == 0 ? 0 : 128 + StopSignal(); }
+
 int Print(const std::string& text) {
   const bool printed = std::fputs(text.c_str(), stdout) >= 0;
-  return printed && std::fflush(stdout) == 0 ? 0 : FailOnStdout();
+  return printed && std::fflush(stdout) == 0 ? ExitStatus() : FailOnStdout();
 }
 
 int Fail(const std::exception& error) {
@@ -117,12 +85,21 @@ int Fail(const std::exception& error) {
               ErrorCode::kInternal);
 }
 
+// Lists it in the help of the program alone; commands take it, too.
+void AddVersionFlag(CLI::App& app) {
+  const bool is_command = app.get_parent() != nullptr;
+  const bool lists = is_command == (std::string_view(FUSOR_PROGRAM) != "fusor");
+  app.set_version_flag("--version", FUSOR_VERSION)
+      ->group(lists ? "Options" : "");
+  for (CLI::App* command : app.get_subcommands({})) AddVersionFlag(*command);
+}
+
 void AddCommands(CLI::App& app, Run* run) {
   app.require_subcommand(1);
   app.footer(EnvironmentHelp());
-  app.set_version_flag("--version", FUSOR_VERSION);
   AddTrain(app, run);
   AddEval(app, run);
+  AddPredict(app, run);
   AddBench(app, run);
   AddCompile(app, run);
   AddRun(app, run);
@@ -137,6 +114,8 @@ void AddCommands(CLI::App& app, Run* run) {
   AddScale(app, run);
   AddLaunch(app, run);
   AddDoctor(app, run);
+  AddVersionFlag(app);
+  TakeLastValues(app);
 }
 
 // A stream that was closed must not become the next file that is opened: what
@@ -151,6 +130,8 @@ void KeepStandardStreams() {
 
 int Main(std::vector<std::string> args) {
   KeepStandardStreams();
+  ReplaceStandardStreams([] { Stop(SIGPIPE); });
+  WatchStopSignals();
   CLI::App app(
       "fusor compiles a whole training step - forward, loss, backward, "
       "optimizer - as one graph and runs it.",
@@ -158,9 +139,10 @@ int Main(std::vector<std::string> args) {
   Run run;
   AddCommands(app, &run);
   try {
+    CheckEnvironment();
     args = WithFlagsVariable(app, std::move(args));
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
-    CheckNoEmptyValue(app);
+    CheckValues(app);
   } catch (const CLI::CallForHelp&) {
     return Print(Help(app));
   } catch (const CLI::CallForVersion&) {
@@ -171,10 +153,6 @@ int Main(std::vector<std::string> args) {
   } catch (const Error& e) {
     return Fail(e.what(), e.code());
   }
-  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, OnSignal);
-  for (int fd = 0; fd < 3; ++fd) on_terminal[fd] = isatty(fd) != 0;
-  // nohup has it ignored.
-  if (std::signal(SIGHUP, OnSignal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
   // A file at its limit is to be an error of that file, as a full disk is.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
@@ -185,14 +163,10 @@ int Main(std::vector<std::string> args) {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     return FailOnStdout();
   }
-  return StopSignal() == 0 ? 0 : 128 + StopSignal();
+  return ExitStatus();
 }
 
 }  // namespace
-
-bool StopRequested() { return stop_signal != 0; }
-int StopSignal() { return stop_signal; }
-
 }  // namespace fusor::tools
 
 // FUSOR_PREFIX: arguments that the rn50 tool stands for.

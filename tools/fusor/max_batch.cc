@@ -4,6 +4,7 @@
 
 #include "ir/support/error.h"
 #include "runtime/backend_loader.h"
+#include "runtime/host_memory.h"
 #include "tools/fusor/memory_advice.h"
 #include "tools/fusor/validators.h"
 
@@ -17,9 +18,13 @@ double Mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 class Search {
  public:
+  // `room`: for all of the process, or of a device.
   Search(const codegen::TargetCompiler& compiler, const SearchedStep& step,
-         int64_t free)
-      : compiler_(compiler), step_(step), free_(free) {}
+         int64_t room)
+      : compiler_(compiler), step_(step), room_(room) {
+    Plan(1);  // loads what planning takes
+    runtime_ = RuntimeBytes(compiler);
+  }
 
   codegen::Plan Plan(int64_t batch) const {
     return PlanOf(compiler_, step_.arch, Phase::kTrain, ModelOf(batch),
@@ -30,15 +35,16 @@ class Search {
     return compiler_.target().simt ? 0 : step_.data_bytes(batch);
   }
   int64_t Needed(int64_t batch) const {
-    return PlannedBytes(Plan(batch)) + DataBytes(batch);
+    return PlannedBytes(Plan(batch)) + DataBytes(batch) + runtime_;
   }
+  int64_t runtime_bytes() const { return runtime_; }
 
   // Why the batch does not fit: the planner's words.
   std::string Refusal(int64_t batch) const {
-    const int64_t left = free_ - DataBytes(batch);
+    const int64_t left = room_ - DataBytes(batch) - runtime_;
     if (left <= 0) {
-      return fmt::format("its images alone need {:.1f} MiB",
-                         Mib(DataBytes(batch)));
+      return fmt::format("its images and the runtime alone need {:.1f} MiB",
+                         Mib(DataBytes(batch) + runtime_));
     }
     codegen::CompileOptions options = step_.compile;
     options.memory_limit_bytes = left;
@@ -64,7 +70,8 @@ class Search {
 
   const codegen::TargetCompiler& compiler_;
   const SearchedStep& step_;
-  const int64_t free_;
+  const int64_t room_;
+  int64_t runtime_ = 0;
 };
 
 }  // namespace
@@ -86,18 +93,21 @@ json FindMaxBatch(const MaxBatchFlags& flags, const CompileFlags& compile,
                   const SearchedStep& step, FILE* text) {
   runtime::Backend& backend = runtime::LoadBackend(compile.backend);
   const runtime::BackendOptions options{.threads = compile.threads};
-  const int64_t free =
-      flags.memory_mib > 0
-          ? flags.memory_mib << 20
-          : static_cast<int64_t>(backend.OpenDevice(0, options)->free_bytes());
   const auto compiler = backend.CreateCompiler("", options);
-  const Search search(*compiler, step, free);
+  int64_t room = flags.memory_mib << 20;
+  if (room == 0) {
+    room = static_cast<int64_t>(backend.OpenDevice(0, options)->free_bytes());
+    // What the process has already is a part of what it will need.
+    const bool shared = !compiler->target().simt;
+    if (shared) room += static_cast<int64_t>(runtime::ResidentHostBytes());
+  }
+  const Search search(*compiler, step, room);
   const int64_t batch = LargestBatch(
-      free, [&](int64_t candidate) { return search.Needed(candidate); });
+      room, [&](int64_t candidate) { return search.Needed(candidate); });
   FUSOR_CHECK(batch > 0, kOutOfMemory, "batch size 1 does not fit: {}",
               search.Refusal(1));
   const codegen::Plan plan = search.Plan(batch);
-  const int64_t needed = PlannedBytes(plan) + search.DataBytes(batch);
+  const int64_t needed = search.Needed(batch);
   const std::string binds =
       fmt::format("batch size {}: {}", batch + 1, search.Refusal(batch + 1));
   std::string parts;
@@ -108,13 +118,19 @@ json FindMaxBatch(const MaxBatchFlags& flags, const CompileFlags& compile,
   }
   fmt::print(text,
              "largest   batch size {} of {} for {}: {:.1f} of {:.1f} MiB\n",
-             batch, step.arch, plan.target, Mib(needed), Mib(free));
-  fmt::print(text, "memory    {}images of the host {:.1f} MiB\n", parts,
-             Mib(search.DataBytes(batch)));
+             batch, step.arch, plan.target, Mib(needed), Mib(room));
+  fmt::print(text,
+             "memory    {}images of the host {:.1f} MiB, runtime {:.1f} "
+             "MiB\n",
+             parts, Mib(search.DataBytes(batch)), Mib(search.runtime_bytes()));
   fmt::print(text, "binds     {}\n", binds);
-  return {{"batch_size", batch},    {"target", plan.target},
-          {"needed_bytes", needed}, {"free_bytes", free},
-          {"arena_bytes", arenas},  {"data_bytes", search.DataBytes(batch)},
+  return {{"batch_size", batch},
+          {"target", plan.target},
+          {"needed_bytes", needed},
+          {"free_bytes", room},
+          {"arena_bytes", arenas},
+          {"data_bytes", search.DataBytes(batch)},
+          {"runtime_bytes", search.runtime_bytes()},
           {"binds", binds}};
 }
 

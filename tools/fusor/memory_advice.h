@@ -31,10 +31,15 @@ codegen::Plan PlanOf(const codegen::TargetCompiler& compiler,
 // Of all arenas.
 int64_t PlannedBytes(const codegen::Plan& plan);
 
+// Main memory that a process takes beside arenas and data: what it has once it
+// has planned, and what compiling and running take on top. 0 for a device with
+// memory of its own.
+int64_t RuntimeBytes(const codegen::TargetCompiler& compiler);
+
 // Adds the model as the session's first program. `data_bytes`: main memory
 // that the batches at hand will take, proportional to the batch size; a GPU has
-// memory of its own. Throws
-// what Session::AddProgram throws; kOutOfMemory names a batch size that fits.
+// memory of its own. Throws what Session::AddProgram throws; kOutOfMemory names
+// a batch size that fits, or what the state needs if none does.
 int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
                     const std::string& arch, models::Phase phase,
                     const models::ModelOptions& model,

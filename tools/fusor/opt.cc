@@ -164,8 +164,8 @@ class OptCommand {
                "max rel", "relative", "max ULP");
     json rows = json::array();
     for (const auto& [name, d] : differences) {
-      fmt::print(out, "{:>10.3g} {:>10.3g} {:>10.3g} {:>10.3g}  {}\n",
-                 d.max_abs, d.max_relative, d.relative, d.max_ulp, name);
+      fmt::print(out, "{:>10.3g} {:>10.3g} {:>10.3g} {:>10}  {}\n", d.max_abs,
+                 d.max_relative, d.relative, ir::ShowUlp(d.max_ulp), name);
       rows.push_back({{"output", name},
                       {"max_abs", d.max_abs},
                       {"max_relative", d.max_relative},
@@ -266,7 +266,8 @@ void AddOpt(CLI::App& app, Run* run) {
                    "Values for the module's inputs, safetensors (random)")
       ->type_name("FILE");
   command->add_option("--seed", flags->seed, "Of the random inputs")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumber(0));
   AddJsonFlag(*command, flags->json);
   command->callback(
       [flags, run] { *run = [flags] { OptCommand(*flags).Run(); }; });

@@ -15,6 +15,7 @@
 #include "tools/fusor/rank_options.h"
 #include "tools/fusor/step_profile.h"
 #include "tools/fusor/tuning.h"
+#include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -161,7 +162,7 @@ void AddPlan(CLI::App& app, Run* run) {
                     "Measure each kernel on synthetic data as well");
   command->add_option("--top", flags->top, "Longest steps to list")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(WholeNumber(0));
   command
       ->add_option("--trace", flags->trace,
                    "Write the step to FILE for Perfetto or chrome://tracing")

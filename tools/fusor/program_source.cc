@@ -2,34 +2,38 @@
 
 #include "models/model.h"
 #include "tools/fusor/module_file.h"
+#include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
 
 void AddProgramSource(CLI::App& app, ProgramSource& source) {
   AddModelFlags(app, source.model);
-  app.add_option("--module", source.module,
-                 "A module in a file, IR text or protobuf, instead of --arch")
-      ->type_name("FILE");
-  app.add_option("--phase", source.phase, "Of --arch: train or eval")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"train", "eval"}));
+  app.add_option("--phase", source.phase,
+                 "train or eval (train; of a module without output \"loss\": "
+                 "eval)")
+      ->check(OneOf({"train", "eval"}));
 }
 
-Program OpenProgram(const ProgramSource& source) {
-  if (!source.module.empty()) {
-    Program program{ReadModule(source.module)};
-    program.kind = KindOf(*program.graph);
+Program OpenProgram(const ProgramSource& source, int64_t norm_ranks) {
+  using codegen::ProgramKind;
+  const bool eval = source.phase == "eval";
+  if (source.model.graph != nullptr) {
+    Program program{source.model.graph->Clone()};
+    models::FreezeParameters(*program.graph, source.model.freeze);
+    program.kind = source.phase.empty() ? KindOf(*program.graph)
+                   : eval               ? ProgramKind::kEval
+                                        : ProgramKind::kTrain;
     program.stage = codegen::StageOf(*program.graph);
     return program;
   }
-  const bool train = source.phase == "train";
-  return {
-      models::BuildModel(source.model.arch,
-                         train ? models::Phase::kTrain : models::Phase::kEval,
-                         MakeModelOptions(source.model, 0))
-          .graph,
-      train ? codegen::ProgramKind::kTrain : codegen::ProgramKind::kEval};
+  models::ModelOptions options = MakeModelOptions(source.model, 0);
+  options.norm_ranks = norm_ranks;
+  return {models::BuildModel(
+              source.model.arch,
+              eval ? models::Phase::kEval : models::Phase::kTrain, options)
+              .graph,
+          eval ? ProgramKind::kEval : ProgramKind::kTrain};
 }
 
 }  // namespace fusor::tools

@@ -13,10 +13,9 @@ namespace fusor::tools {
 // A program to be compiled: a model by name, or a module in a file.
 struct ProgramSource {
   ModelFlags model;
-  std::string module;  // file; empty: the model
-  std::string phase = "train";
+  std::string phase;  // empty: train, of a module without output "loss" eval
 };
-// "--arch" and the flags of models, "--module FILE", "--phase train|eval".
+// The flags of models, "--phase train|eval".
 void AddProgramSource(CLI::App& app, ProgramSource& source);
 
 struct Program {
@@ -24,6 +23,8 @@ struct Program {
   codegen::ProgramKind kind = codegen::ProgramKind::kTrain;
   codegen::GraphStage stage = codegen::GraphStage::kForward;
 };
-Program OpenProgram(const ProgramSource& source);
+// A module comes as it is in its file, whatever its stage. `norm_ranks`: see
+// models::ModelOptions.
+Program OpenProgram(const ProgramSource& source, int64_t norm_ranks = 1);
 
 }  // namespace fusor::tools

@@ -1,12 +1,72 @@
 #include "tools/fusor/rank_options.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 #include "codegen/scale/scale_model.h"
 #include "ir/support/error.h"
+#include "ir/support/str.h"
 #include "tools/fusor/validators.h"
 
 namespace fusor::tools {
+namespace {
+
+// Paths are those of a host, and what is in a file decides the plan, which is
+// compared. So do threads.
+constexpr std::array<std::string_view, 17> kOwn = {"module",
+                                                   "DATA",
+                                                   "threads",
+                                                   "workers",
+                                                   "prefetch",
+                                                   "kernel-cache",
+                                                   "verify",
+                                                   "verify-each",
+                                                   "tune",
+                                                   "choices",
+                                                   "substitute-kernel",
+                                                   "interface",
+                                                   "comm-timeout",
+                                                   "print-freq",
+                                                   "log-format",
+                                                   "sweep",
+                                                   "profile"};
+
+// "1e-1" and "0.1" are the same.
+std::string Canonical(const std::string& value) {
+  if (value.find_first_of(".eE") == std::string::npos) return value;
+  double number = 0;
+  const char* end = value.data() + value.size();
+  const auto parsed = std::from_chars(value.data(), end, number);
+  const bool whole = parsed.ec == std::errc() && parsed.ptr == end;
+  return whole ? fmt::format("{}", number) : value;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> RankSettings(
+    const CLI::App& app, std::span<const std::string_view> headings) {
+  const auto among = [](const auto& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  std::map<std::string, std::string> settings;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty() || among(kOwn, option->get_lnames()[0]) ||
+        !among(headings, option->get_group())) {
+      continue;
+    }
+    std::string& value = settings["--" + option->get_lnames()[0]];
+    if (option->count() == 0) {
+      value =
+          option->get_expected_max() == 0 ? "off" : option->get_default_str();
+    } else {
+      value = Join(option->results(), ",", Canonical);
+      if (option->get_expected_max() == 0) value = "on";
+    }
+    value = Canonical(value);
+  }
+  return settings;
+}
 
 void AddCompiledRankFlags(CLI::App& app, RankFlags& f) {
   app.option_defaults()->group("Ranks");

@@ -2,6 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "passes/passes.h"
 #include "tools/fusor/rank_run.h"
@@ -27,6 +31,12 @@ void SetRankOptions(const RankFlags& flags, int64_t world_size,
                     int64_t local_size, passes::PassOptions& passes);
 // Throws kUsage unless all nodes have as many.
 void SetRankOptions(const PlannedRanks& ranks, passes::PassOptions& passes);
+
+// The options under these headings of --help by their first long name, given
+// or not: what decides a run and must be the same on all ranks. Without those
+// that each rank may have its own of, such as --workers.
+std::map<std::string, std::string> RankSettings(
+    const CLI::App& app, std::span<const std::string_view> headings);
 
 // Of models: the ranks whose batches are normalised together.
 int64_t NormRanks(const RankFlags& flags, int64_t world_size);

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <future>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 #include <string_view>
@@ -109,6 +110,36 @@ std::set<std::string> Lines(const std::string& text) {
     const size_t end = std::min(text.find('\n', at), text.size());
     lines.insert(text.substr(at, end - at));
     at = end + 1;
+  }
+  return lines;
+}
+
+// "--lr: 0.1 on rank 0, 0.2 on ranks 1-3" of each setting whose values differ.
+std::vector<std::string> DifferingSettings(
+    const std::vector<std::map<std::string, std::string>>& ranks) {
+  std::set<std::string> names;
+  for (const auto& settings : ranks) {
+    for (const auto& [name, value] : settings) names.insert(name);
+  }
+  std::vector<std::string> lines;
+  for (const std::string& name : names) {
+    std::vector<std::pair<std::string, std::vector<int>>> values;
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      const auto found = ranks[r].find(name);
+      const std::string value = found == ranks[r].end() || found->second.empty()
+                                    ? "its default"
+                                    : found->second;
+      auto same = std::find_if(values.begin(), values.end(),
+                               [&](const auto& v) { return v.first == value; });
+      if (same == values.end()) same = values.insert(same, {value, {}});
+      same->second.push_back(static_cast<int>(r));
+    }
+    if (values.size() == 1) continue;
+    lines.push_back(name + ": " + Join(values, ", ", [](const auto& v) {
+                      return fmt::format("{} on rank{} {}", v.first,
+                                         v.second.size() > 1 ? "s" : "",
+                                         Ranges(v.second));
+                    }));
   }
   return lines;
 }
@@ -250,25 +281,35 @@ std::string RankRun::Unlike(const std::vector<std::string>& values) const {
                      unlike.size() > 1 ? "" : "s");
 }
 
-void RankRun::Agree(const runtime::Session& session, int programs,
-                    const std::map<std::string, std::string>& options) {
+void RankRun::CompareSettings(std::map<std::string, std::string> settings) {
+  if (world_size() == 1) return;
+  settings["fusor"] = FUSOR_VERSION " build " + std::string(runtime::BuildId());
+  const std::string text = nlohmann::json(settings).dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::vector<std::map<std::string, std::string>> all;
+  for (const std::string& other : store_->Gather("settings", text, timeout())) {
+    all.push_back(nlohmann::json::parse(other));
+  }
+  const std::vector<std::string> differing = DifferingSettings(all);
+  FUSOR_CHECK(differing.empty(), kGraph,
+              "ranks were given different settings: {}: expected the same "
+              "command on all ranks",
+              Join(differing, "; ", [](const auto& line) { return line; }));
+}
+
+void RankRun::Agree(const runtime::Session& session, int programs) {
   const runtime::Session* one = &session;
-  Agree({&one, 1}, programs, options);
+  Agree({&one, 1}, programs);
 }
 
 void RankRun::Agree(std::span<const runtime::Session* const> sessions,
-                    int programs,
-                    const std::map<std::string, std::string>& options) {
+                    int programs) {
   if (world_size() == 1) return;
   const codegen::TargetCompiler& compiler = sessions[0]->compiler();
   Facts facts = {
       {"version", FUSOR_VERSION " " + std::string(runtime::BuildId())},
       {"libraries",
        compiler.LibraryVersion() + "; " + compiler.CodegenVersion()}};
-  for (const auto& [name, value] : options) {
-    facts.emplace_back("option " + name, value);
-  }
-  facts.emplace_back("deterministic", flags_.deterministic ? "yes" : "no");
   for (const runtime::Session* session : sessions) {
     for (int p = 0; p < programs; ++p) {
       const codegen::Plan& plan = session->plan(p);

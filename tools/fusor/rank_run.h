@@ -72,13 +72,15 @@ class RankRun {
   // How gradients are cut into buckets.
   void SetOptions(codegen::CompileOptions& options) const;
 
-  // Throws kGraph, naming the ranks and what they have otherwise, unless all
-  // ranks have the same programs, libraries, versions and `options`.
-  void Agree(const runtime::Session& session, int programs,
-             const std::map<std::string, std::string>& options);
+  // Throws kGraph, naming each setting that differs with its values and their
+  // ranks, unless all ranks have the same settings. To be asked before anything
+  // takes long; once in a run.
+  void CompareSettings(std::map<std::string, std::string> settings);
+  // Throws kGraph, naming the ranks and what differs, unless all ranks have the
+  // same programs, libraries and versions.
+  void Agree(const runtime::Session& session, int programs);
   // The same of several sessions; once in a run.
-  void Agree(std::span<const runtime::Session* const> sessions, int programs,
-             const std::map<std::string, std::string>& options);
+  void Agree(std::span<const runtime::Session* const> sessions, int programs);
   // Rank 0's value, on all ranks.
   std::string Share(const std::string& name, const std::string& value);
   // Throws kInternal, naming the ranks, when their parameters differ.

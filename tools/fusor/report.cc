@@ -39,8 +39,8 @@ void RunReport(const ReportFlags& flags) {
   fmt::print(text, "{}", runtime::SpeedText(folder));
   // The last component, a slash at the end or not.
   const auto path = std::filesystem::path(flags.folder) / "";
-  WriteText(flags.svg, runtime::SpeedupSvg(
-                           folder, path.parent_path().filename().string()));
+  WriteText(flags.svg,
+            runtime::SpeedSvg(folder, path.parent_path().filename().string()));
   WriteJson(flags.json, runtime::SpeedJson(folder));
 }
 
@@ -60,11 +60,13 @@ void AddReport(CLI::App& app, Run* run) {
       ->type_name("");
   command
       ->add_option("--skip", flags->skip,
-                   "Steps to leave out [20; TensorFlow 2's logs 100]")
+                   "Steps to leave out [bench's own; else 20, TensorFlow 2's "
+                   "logs 100]")
       ->check(WholeNumber(0, 1 << 30));
   command
       ->add_option("--average", flags->average,
-                   "Steps after them to average [100; TensorFlow 2's 500]")
+                   "Steps after them to average [bench's own; else 100, "
+                   "TensorFlow 2's 500]")
       ->check(WholeNumber(1, 1 << 30));
   command
       ->add_option("--definition", flags->definition,
@@ -72,7 +74,10 @@ void AddReport(CLI::App& app, Run* run) {
                    "tell; auto: elapsed where all logs have times")
       ->capture_default_str()
       ->check(OneOf({"auto", "elapsed", "mean"}));
-  command->add_option("--svg", flags->svg, "Write the speedups as a picture")
+  command
+      ->add_option(
+          "--svg", flags->svg,
+          "Draw speedup over ranks, or speed over batch sizes of one rank")
       ->type_name("FILE");
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunReport(*flags); }; });

@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "codegen/compiler.h"
+#include "ir/parser.h"
 #include "ir/support/error.h"
 #include "runtime/backend_loader.h"
 #include "runtime/step_file.h"
 #include "tools/fusor/commands.h"
+#include "tools/fusor/module_model.h"
 #include "tools/fusor/train_command.h"
 
 namespace fusor::tools {
@@ -37,10 +39,15 @@ std::vector<std::string> GivenWords(const CLI::App& command) {
 
 // What `fusor train` would have been told with the options of the file and
 // these.
-TrainFlags FlagsFor(const StepFile& file, const CLI::App& command) {
+TrainFlags FlagsFor(const StepFile& file, const std::string& path,
+                    const CLI::App& command) {
   TrainFlags flags;
   CLI::App app("", "train");
   AddTrainFlags(app, flags);
+  if (!file.module.empty()) {
+    flags.model.module = path;
+    UseModule(ir::Parse(file.module, path), flags.model);
+  }
   std::vector<std::string> words = file.options;
   for (std::string& word : GivenWords(command)) {
     words.push_back(std::move(word));
@@ -74,7 +81,7 @@ void RunStepFile(const RunCommandFlags& given, const CLI::App& command) {
   FUSOR_CHECK(file.programs[0].kind == codegen::ProgramKind::kTrain, kUsage,
               "{}: expected a training step, it holds an evaluation",
               given.file);
-  TrainFlags flags = FlagsFor(file, command);
+  TrainFlags flags = FlagsFor(file, given.file, command);
   if (given.recompile) {
     fmt::print(stderr, "compiling {} again for this machine\n", given.file);
     return RunTraining(flags, {});

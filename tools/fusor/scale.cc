@@ -37,20 +37,23 @@ struct ScaleFlags {
 };
 
 codegen::StepTimeline ModelledTimeline(const ScaleFlags& flags,
-                                       models::Model model) {
+                                       models::Model model,
+                                       std::string& target) {
   const auto compiler = OpenCompiler(flags.compile);
   codegen::CompileOptions options =
       MakeCompileOptions(flags.compile, flags.optimizer);
   options.plan_only = true;
   const codegen::CompiledProgram program = codegen::Compile(
       std::move(model.graph), codegen::ProgramKind::kTrain, *compiler, options);
+  target = program.plan.target;
   return codegen::TimelineOf(
       program.plan, *program.graph,
       codegen::ReportPlan(program.plan, *program.graph, *compiler));
 }
 
 codegen::StepTimeline MeasuredTimeline(const ScaleFlags& flags,
-                                       models::Model model) {
+                                       models::Model model,
+                                       std::string& target) {
   FUSOR_CHECK(flags.compile.target.empty(), kUsage,
               "--profile and --target: expected one of them");
   const auto session = OpenSession(flags.compile);
@@ -60,6 +63,7 @@ codegen::StepTimeline MeasuredTimeline(const ScaleFlags& flags,
   const std::vector<double> ms =
       ProfileSynthetic(flags.model, *session, program);
   const codegen::Plan& plan = session->plan(program);
+  target = plan.target;
   return codegen::TimelineOf(plan, session->graph(program),
                              codegen::ReportPlan(plan, session->graph(program),
                                                  session->compiler(), ms));
@@ -90,14 +94,16 @@ void RunScale(const ScaleFlags& flags) {
   models::Model model =
       models::BuildModel(flags.model.arch, models::Phase::kTrain,
                          MakeModelOptions(flags.model, 0));
-  report.timeline = flags.profile ? MeasuredTimeline(flags, std::move(model))
-                                  : ModelledTimeline(flags, std::move(model));
+  report.timeline =
+      flags.profile ? MeasuredTimeline(flags, std::move(model), report.target)
+                    : ModelledTimeline(flags, std::move(model), report.target);
   report.source = flags.profile ? "measured" : "modelled";
   if (flags.rank_rate > 0) {
     report.timeline = codegen::Stretched(
         std::move(report.timeline),
         static_cast<double>(flags.model.batch) / flags.rank_rate);
     report.source += ", stretched to --rank-rate";
+    report.target.clear();  // the speed is that of the cluster
   }
   report.subject =
       fmt::format("{}, batch {}", models::CanonicalArch(flags.model.arch),

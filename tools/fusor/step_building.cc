@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "ir/printer.h"
 #include "ir/shard.h"
 #include "models/model.h"
 #include "passes/averaged_weights.h"
@@ -17,11 +18,14 @@ namespace {
 constexpr std::array<std::string_view, 6> kCompiled = {
     "Model", "Compilation", "Training", "Loss scale", "Ranks", "Run"};
 // but for these: of this compilation alone, or said by the file otherwise.
-constexpr std::array<std::string_view, 12> kNotKept = {
-    "target",       "backend",        "threads",
-    "kernel-cache", "verify",         "choices",
-    "verify-each",  "num-classes",    "substitute-kernel",
-    "world-size",   "nproc-per-node", "cuda-graph"};
+constexpr std::array<std::string_view, 13> kNotKept = {
+    "module",       "target",
+    "backend",      "threads",
+    "kernel-cache", "verify",
+    "choices",      "verify-each",
+    "num-classes",  "substitute-kernel",
+    "world-size",   "nproc-per-node",
+    "cuda-graph"};
 
 std::vector<std::string> KeptOptions(const CLI::App& command,
                                      const ModelFlags& model) {
@@ -61,6 +65,8 @@ runtime::StepFile BuildStepFile(const codegen::CompiledProgram& train,
       .backend = BackendOf(parts.compile),
       .world_size = static_cast<int>(parts.ranks.world_size),
       .options = KeptOptions(command, parts.model),
+      .module =
+          parts.model.graph == nullptr ? "" : ir::Print(*parts.model.graph),
       .programs = {runtime::PackProgram(ProgramKind::kTrain, train)}};
   const auto add = [&](ProgramKind kind, std::unique_ptr<ir::Graph> graph) {
     file.programs.push_back(runtime::PackProgram(
@@ -71,6 +77,7 @@ runtime::StepFile BuildStepFile(const codegen::CompiledProgram& train,
         models::BuildModel(parts.model.arch, models::Phase::kTrain, model)
             .graph);
   }
+  if (parts.model.graph != nullptr) return file;  // without an evaluation
   auto eval =
       models::BuildModel(parts.model.arch, models::Phase::kEval, model).graph;
   if (parts.ema_decay > 0) {

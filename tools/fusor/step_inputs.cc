@@ -1,5 +1,8 @@
 #include "tools/fusor/step_inputs.h"
 
+#include "ir/draw_inputs.h"
+#include "ir/tensor_bytes.h"
+
 namespace fusor::tools {
 namespace {
 
@@ -11,17 +14,28 @@ std::vector<char> BytesOf(const T* data, size_t count) {
 
 }  // namespace
 
-runtime::InputBytes InputsOf(const runtime::Batch& batch, double lr) {
+runtime::InputBytes InputsOf(const ir::Graph& model,
+                             const runtime::Batch& batch, double lr) {
   const auto rate = static_cast<float>(lr);
   const int64_t key = 0;
   const int32_t step = 0;
   const float mixup = 0.5;
-  return {{"images", BytesOf(batch.images().data(), batch.images().size())},
-          {"labels", BytesOf(batch.labels.data(), batch.labels.size())},
-          {"lr", BytesOf(&rate, 1)},
-          {"random_key", BytesOf(&key, 1)},
-          {"step", BytesOf(&step, 1)},
-          {"mixup", BytesOf(&mixup, 1)}};
+  runtime::InputBytes inputs = {
+      {"images", BytesOf(batch.images().data(), batch.images().size())},
+      {"labels", BytesOf(batch.labels.data(), batch.labels.size())},
+      {"lr", BytesOf(&rate, 1)},
+      {"random_key", BytesOf(&key, 1)},
+      {"step", BytesOf(&step, 1)},
+      {"mixup", BytesOf(&mixup, 1)}};
+  for (const ir::Input& input : model.inputs()) {
+    if (IsState(input.role)) continue;
+    const auto bytes = static_cast<size_t>(input.value->type().num_bytes());
+    std::vector<char>& own = inputs[input.value->name()];
+    if (own.size() == bytes) continue;
+    own.resize(bytes);
+    ir::StoreTensor(ir::DrawInput(input, /*seed=*/0), own.data());
+  }
+  return inputs;
 }
 
 }  // namespace fusor::tools

@@ -13,7 +13,8 @@ std::vector<double> ProfileSynthetic(const ModelFlags& model,
   const DataFlags data{.synthetic = true};
   const auto source = OpenTraining(nullptr, data, model);
   session.InitializeState(0);
-  runtime::SetInputs(session, program, InputsOf(source->Next(), 1e-3));
+  runtime::SetInputs(session, program,
+                     InputsOf(session.graph(program), source->Next(), 1e-3));
   for (int i = 0; i < kWarmup; ++i) session.Step(program);
   return runtime::MedianProfile(session, program, kRuns);
 }

@@ -13,7 +13,7 @@
 #include "codegen/debug/forked.h"
 #include "ir/support/error.h"
 #include "runtime/ranks/socket.h"
-#include "tools/fusor/commands.h"
+#include "tools/fusor/stop_signals.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
 

@@ -12,9 +12,11 @@
 
 #include "codegen/compiler.h"
 #include "codegen/dump/dumper.h"
+#include "ir/printer.h"
 #include "ir/shard.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "ir/support/hash.h"
 #include "passes/averaged_weights.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/train/training_loop.h"
@@ -22,11 +24,15 @@
 #include "tools/fusor/data_source.h"
 #include "tools/fusor/debugging.h"
 #include "tools/fusor/memory_advice.h"
+#include "tools/fusor/module_model.h"
+#include "tools/fusor/progress.h"
 #include "tools/fusor/rank_options.h"
 #include "tools/fusor/rank_run.h"
+#include "tools/fusor/stop_signals.h"
 #include "tools/fusor/train_command.h"
 #include "tools/fusor/train_report.h"
 #include "tools/fusor/tuning.h"
+#include "tools/fusor/weight_description.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
@@ -53,6 +59,7 @@ class TrainCommand {
   // What can be wrong is looked at first, what takes long done last.
   void RunRank() {
     MicroBatches(flags_);
+    CheckFed(flags_.model, /*labels=*/true);
     FUSOR_CHECK(!file_.has_value() || file_->world_size == ranks_.world_size(),
                 kUsage, "{}: compiled for a world size of {}, this run has {}",
                 flags_.step_file, file_->world_size, ranks_.world_size());
@@ -65,11 +72,20 @@ class TrainCommand {
     auto train_images = ListImages(flags_.data, flags_.model, Split::kTrain);
     auto val_images = ListValidation(train_images.get());
     CheckOutputs();
-    checkpointing_.emplace(flags_.checkpoint, Identity(train_images.get()),
-                           flags_.deciding, flags_.data.seed, text_);
+    checkpointing_.emplace(
+        flags_.checkpoint, Identity(train_images.get()), flags_.deciding,
+        DescribeWeights(
+            models::CanonicalArch(flags_.model.arch),
+            MakeModelOptions(flags_.model, NumClasses(train_images.get())),
+            train_images.get()),
+        flags_.data.seed, text_);
     ranks_.Connect(flags_.compile.backend, text_);
+    ranks_.CompareSettings(Settings(train_images.get()));
+    CheckTransform(train_images.get(), flags_.data, flags_.model,
+                   Split::kTrain);
+    CheckTransform(val_images.get(), flags_.data, flags_.model, Split::kVal);
     Compile(NumClasses(train_images.get()), val_images != nullptr);
-    ranks_.Agree(*session_, programs_, Identity(train_images.get()));
+    ranks_.Agree(*session_, programs_);
     start_ = ShareStart(checkpointing_->start());
     const auto source =
         OpenTraining(std::move(train_images), flags_.data, flags_.model,
@@ -116,6 +132,7 @@ class TrainCommand {
     flags_.log = {};
     flags_.checkpoint = {};
     flags_.compile.dump = {};
+    flags_.compile.warns = false;
     flags_.debug.stats_trace.clear();
     flags_.debug.timeline.clear();
     flags_.json.clear();
@@ -163,6 +180,13 @@ class TrainCommand {
     if (train == nullptr || flags_.training_only || flags_.eval_every == 0) {
       return nullptr;
     }
+    if (flags_.model.graph != nullptr) {
+      fmt::print(
+          text_,
+          "val       none: a module does not evaluate itself; fusor eval "
+          "--module FILE takes another one\n");
+      return nullptr;
+    }
     auto val = ListImages(flags_.data, flags_.model, Split::kVal);
     if (val != nullptr) runtime::CheckSameClasses(*train, *val);
     return val;
@@ -179,17 +203,31 @@ class TrainCommand {
   Checkpointing::Options Identity(const runtime::ImageFolder* images) const {
     const ModelFlags& model = flags_.model;
     const int classes = NumClasses(images);
-    return {{"--arch", models::CanonicalArch(model.arch)},
-            {"--batch-size", fmt::format("{}", model.batch)},
-            {"--image-size", fmt::format("{}", ImageSize(model))},
-            {"--num-classes",
-             fmt::format("{}", MakeModelOptions(model, classes).num_classes)},
-            {"--optimizer-batch-size", fmt::format("{}", UpdateBatch())},
-            {"--seed", fmt::format("{}", flags_.data.seed)},
-            {"data", images == nullptr
-                         ? "synthetic"
-                         : fmt::format("{} images {:016x}", images->size(),
-                                       images->Fingerprint())}};
+    Checkpointing::Options identity = {
+        {"--arch", models::CanonicalArch(model.arch)},
+        {"--batch-size", fmt::format("{}", model.batch)},
+        {"--image-size", fmt::format("{}", ImageSize(model))},
+        {"--num-classes",
+         fmt::format("{}", MakeModelOptions(model, classes).num_classes)},
+        {"--optimizer-batch-size", fmt::format("{}", UpdateBatch())},
+        {"--seed", fmt::format("{}", flags_.data.seed)},
+        {"data", images == nullptr
+                     ? "synthetic"
+                     : fmt::format("{} images {:016x}", images->size(),
+                                   images->Fingerprint())}};
+    if (model.graph != nullptr) {
+      identity["--module"] =
+          fmt::format("{:016x}", HashBytes(ir::Print(*model.graph)));
+    }
+    return identity;
+  }
+
+  // What ranks must have alike.
+  std::map<std::string, std::string> Settings(
+      const runtime::ImageFolder* images) const {
+    std::map<std::string, std::string> settings = flags_.settings;
+    for (const auto& [name, value] : Identity(images)) settings[name] = value;
+    return settings;
   }
 
   void CheckOutputs() const {
@@ -207,10 +245,11 @@ class TrainCommand {
   void Load(int classes, bool evaluates) {
     MakeModelOptions(flags_.model, classes);  // has room for them
     session_ = OpenSession(flags_.compile, ranks_.communicator());
+    const std::string cache = KernelCacheFolder(flags_.compile);
     for (const runtime::StepProgram& packed : file_->programs) {
       if (packed.kind == codegen::ProgramKind::kEval && !evaluates) continue;
-      const int program = session_->AddProgram(
-          runtime::UnpackProgram(packed, flags_.step_file));
+      const int program = session_->AddProgram(runtime::UnpackProgram(
+          packed, flags_.step_file, session_->compiler(), cache));
       ++programs_;
       switch (packed.kind) {
         case codegen::ProgramKind::kTrain:
@@ -220,6 +259,13 @@ class TrainCommand {
           accumulate_ = program;
           break;
         case codegen::ProgramKind::kEval:
+          FUSOR_CHECK(
+              EvalImageSize(flags_.data, flags_.model) ==
+                  ImageSize(flags_.model),
+              kUsage,
+              "{}: compiled to evaluate --image-size {}, got --val-crop-size "
+              "{}: expected the same, or --recompile",
+              flags_.step_file, ImageSize(flags_.model), flags_.data.val_crop);
           eval_ = program;
           break;
       }
@@ -276,6 +322,7 @@ class TrainCommand {
       ++programs_;
     }
     if (!evaluates) return;
+    options.image_size = EvalImageSize(flags_.data, flags_.model);
     auto graph =
         models::BuildModel(flags_.model.arch, models::Phase::kEval, options)
             .graph;
@@ -312,7 +359,12 @@ class TrainCommand {
     if (val != nullptr) {
       evaluate = [&] {
         Averages() ? session_->ShowAverages() : session_->GatherParameters();
-        auto result = runtime::Evaluate(*session_, eval_, *val, StopRequested);
+        Progress progress("eval");
+        auto result = runtime::Evaluate(*session_, eval_, *val, StopRequested,
+                                        [&](int64_t done, int64_t batches) {
+                                          if (ranks_.leads())
+                                            progress.Show(done, batches);
+                                        });
         session_->GatherParameters();
         for (const std::string& text : val->TakeWarnings()) {
           observer.warning(text);
@@ -328,14 +380,17 @@ class TrainCommand {
 
   void Save() {
     if (checkpointing_->saves()) {
-      runtime::SaveWeights(*session_, WeightsPath());
+      runtime::SaveWeights(*session_, WeightsPath(),
+                           runtime::WeightKind::kParameters,
+                           checkpointing_->description());
       fmt::print(text_, "saved     {}\n", WeightsPath());
     }
     if (!Averages()) return;
     session_->ShowAverages();  // all ranks
     if (checkpointing_->saves()) {
       runtime::SaveWeights(*session_, AveragesPath(),
-                           runtime::WeightKind::kAverages);
+                           runtime::WeightKind::kAverages,
+                           checkpointing_->description());
       fmt::print(text_, "saved     {}\n", AveragesPath());
     }
     session_->GatherParameters();

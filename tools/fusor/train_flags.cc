@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "ir/support/error.h"
+#include "tools/fusor/rank_options.h"
 #include "tools/fusor/tuning.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/workbench.h"
@@ -17,12 +18,17 @@ namespace {
 constexpr std::array<std::string_view, 7> kDeciding = {
     "Model",    "Compilation", "Training", "Loss scale",
     "Schedule", "Data",        "Run"};
-// but for these.
-constexpr std::array<std::string_view, 16> kNotDeciding = {
-    "--overflow-limit", "--workers",       "--prefetch",       "--synthetic",
-    "--kernel-cache",   "--verify",        "--verify-each",    "--bad-record",
-    "--print-freq",     "--training-only", "--evaluate-every", "--run-epochs",
-    "--prof",           "--stop-at-top1",  "--choices",        "--tune"};
+// and the same with those that only several ranks have,
+constexpr std::array<std::string_view, 8> kOfAllRanks = {
+    "Model",    "Compilation", "Training", "Loss scale",
+    "Schedule", "Data",        "Run",      "Ranks"};
+// except these.
+constexpr std::array<std::string_view, 17> kNotDeciding = {
+    "--module",     "--overflow-limit", "--workers",       "--prefetch",
+    "--synthetic",  "--kernel-cache",   "--verify",        "--verify-each",
+    "--bad-record", "--print-freq",     "--training-only", "--evaluate-every",
+    "--run-epochs", "--prof",           "--stop-at-top1",  "--choices",
+    "--tune"};
 
 void AddLengthFlags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->group("Run");
@@ -87,6 +93,7 @@ void AddOptimizerBatchFlag(CLI::App& app, int64_t& images) {
 
 void AddRunFlags(CLI::App& app, TrainFlags& f) {
   AddDataFlags(app, f.data);
+  AddEvaluationFlags(app, f.data);
   AddScheduleFlags(app, f.optimizer);
   AddLengthFlags(app, f);
   AddCheckpointFlags(app, f.checkpoint);
@@ -115,6 +122,7 @@ void SettleTrainFlags(const CLI::App& app, TrainFlags& f) {
   f.deciding = GivenOptions(app, kDeciding);
   for (std::string_view name : kNotDeciding)
     f.deciding.erase(std::string(name));
+  f.settings = RankSettings(app, kOfAllRanks);
   f.parameters = Parameters(app, kDeciding);
   f.parameters["data"] = f.data.synthetic ? "synthetic" : f.data.path;
 }

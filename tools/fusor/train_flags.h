@@ -38,6 +38,7 @@ struct TrainFlags {
   // Filled in by SettleTrainFlags: what was given of what decides the numbers
   // that the run computes, and all that logs should know, by name.
   std::map<std::string, std::string> deciding;
+  std::map<std::string, std::string> settings;  // of all ranks
   std::map<std::string, std::string> parameters;
 };
 void AddTrainFlags(CLI::App& app, TrainFlags& flags);

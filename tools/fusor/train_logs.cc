@@ -1,7 +1,6 @@
 #include "tools/fusor/train_logs.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -15,30 +14,6 @@ namespace fusor::tools {
 using runtime::EvalReport;
 using runtime::IntervalReport;
 using runtime::TrainLog;
-
-// On stderr, when that is a terminal; wiped before lines and at the end.
-class TrainLogs::Bar {
- public:
-  ~Bar() { Clear(); }
-
-  void Show(int64_t step, int64_t steps) {
-    if (!visible_) return;
-    constexpr int kWidth = 40;
-    const int filled =
-        static_cast<int>(step * kWidth / std::max<int64_t>(steps, 1));
-    fmt::print(stderr, "\r[{}{}] {}/{}", std::string(filled, '='),
-               std::string(kWidth - filled, ' '), step, steps);
-    shown_ = true;
-  }
-  void Clear() {
-    if (shown_) fmt::print(stderr, "\r\033[K");
-    shown_ = false;
-  }
-
- private:
-  const bool visible_ = isatty(STDERR_FILENO) != 0;
-  bool shown_ = false;
-};
 
 namespace {
 
@@ -73,10 +48,7 @@ void AddLogFlags(CLI::App& app, LogFlags& f) {
 
 TrainLogs::TrainLogs(const LogFlags& flags, const std::string& workspace,
                      FILE* text)
-    : flags_(flags),
-      raport_(Within(workspace, flags.raport)),
-      text_(text),
-      bar_(std::make_unique<Bar>()) {}
+    : flags_(flags), raport_(Within(workspace, flags.raport)), text_(text) {}
 
 TrainLogs::~TrainLogs() = default;
 
@@ -130,13 +102,14 @@ void TrainLogs::Watch(runtime::TrainObserver& observer) {
     ForEach([&](TrainLog& log) { log.Evaluated(epoch, r); });
   };
   observer.progress = [this](int64_t step, int64_t steps) {
-    bar_->Show(step, steps);
+    if (!training_) training_.emplace("train");
+    training_->Show(step, steps);
   };
   observer.warning = [this](const std::string& text) { Warn(text); };
 }
 
 void TrainLogs::End(const runtime::TrainReport& report) {
-  bar_->Clear();
+  training_.reset();
   if (flags_.format == "dll") Print(runtime::DllSummary(report) + "\n");
   ForEach([&](TrainLog& log) { log.End(report); });
 }
@@ -146,13 +119,11 @@ void TrainLogs::Finish() const {
 }
 
 void TrainLogs::Print(const std::string& line) {
-  bar_->Clear();
   fmt::print(text_, "{}", line);
   std::fflush(text_);
 }
 
 void TrainLogs::Warn(const std::string& text) {
-  bar_->Clear();
   fmt::print(stderr, "warning: {}\n", text);
 }
 

@@ -2,11 +2,13 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/train/train_log.h"
 #include "tools/fusor/flags.h"
+#include "tools/fusor/progress.h"
 
 namespace fusor::tools {
 
@@ -33,14 +35,14 @@ class TrainLogs {
   // Throws kUsage where a file could not be written, before the work.
   void Check() const;
   void Open(const runtime::TrainLogInfo& info);
-  // Sets the callbacks that it has a use for.
+  // Sets the callbacks that it has a use for. On a terminal the run's progress
+  // is shown.
   void Watch(runtime::TrainObserver& observer);
   void End(const runtime::TrainReport& report);
   // Throws the first failure of a log, once what matters more is saved.
   void Finish() const;
 
  private:
-  class Bar;
   void Print(const std::string& line);
   void Warn(const std::string& text);
   template <typename Call>
@@ -52,7 +54,7 @@ class TrainLogs {
   runtime::TrainLogInfo info_;
   std::vector<std::unique_ptr<runtime::TrainLog>> logs_;
   std::string failure_;
-  std::unique_ptr<Bar> bar_;
+  std::optional<Progress> training_;
 };
 
 }  // namespace fusor::tools

@@ -11,7 +11,7 @@
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
-#include "tools/fusor/commands.h"
+#include "tools/fusor/stop_signals.h"
 #include "tools/fusor/workbench.h"
 
 namespace fusor::tools {

@@ -77,6 +77,12 @@ std::string DescribeMissingCommand(const CLI::App& app) {
       Join(Commands(*chosen.app), ", ", [](const auto& c) { return c; }));
 }
 
+// Whether the option takes any number of values.
+bool IsList(const CLI::Option& option) {
+  return option.get_items_expected_max() >=
+         CLI::detail::expected_max_vector_size;
+}
+
 }  // namespace
 
 std::string DescribeUsageError(const CLI::App& app,
@@ -95,6 +101,11 @@ std::string DescribeUsageError(const CLI::App& app,
   static const std::regex kMissing("(.+) is required");
   static const std::regex kValue("Could not convert: (.+) = (.+)");
   static const std::regex kSwitch("(.+) was given a disallowed flag override");
+  static const std::regex kExcludes("(.+) excludes (.+)");
+  if (std::regex_match(text, match, kExcludes)) {
+    return fmt::format("{} and {}: expected one of them", match[1].str(),
+                       match[2].str());
+  }
   if (std::regex_match(text, match, kFew)) {
     return fmt::format("{}: expected {} values, got {}", match[1].str(),
                        match[2].str(), match[3].str());
@@ -119,8 +130,20 @@ std::string DescribeUsageError(const CLI::App& app,
   return text.substr(0, text.find('\n'));
 }
 
-void CheckNoEmptyValue(const CLI::App& app) {
+void TakeLastValues(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->nonpositional() && !IsList(*option)) option->take_last();
+  }
+  for (CLI::App* command : app.get_subcommands({})) TakeLastValues(*command);
+}
+
+void CheckValues(const CLI::App& app) {
   for (const CLI::Option* option : ChosenCommand(app).app->get_options()) {
+    const auto given = static_cast<int>(option->results().size());
+    const int expected = option->get_items_expected_max();
+    FUSOR_CHECK(IsList(*option) || expected == 0 || given % expected == 0,
+                kUsage, "{}: expected {} values, got {}", option->get_name(),
+                expected, given);
     // The words of another program's command line.
     if (option->get_positional() && option->get_items_expected_max() > 1) {
       continue;

@@ -12,9 +12,13 @@ namespace fusor::tools {
 std::string DescribeUsageError(const CLI::App& app,
                                const CLI::ParseError& error);
 
-// Throws kUsage where a flag of the command that was named, or an argument, was
-// given as an empty text: what a script makes of a variable that is not set.
-void CheckNoEmptyValue(const CLI::App& app);
+// Lets the last value of a flag win if it is given several times, in all
+// commands. A list collects the values of all its flags.
+void TakeLastValues(CLI::App& app);
+
+// Throws kUsage if a flag or an argument of the command that was named has an
+// empty value (a script's unset variable) or a wrong number of values.
+void CheckValues(const CLI::App& app);
 
 // `text` in one line: file names may have line breaks and terminals' escapes.
 std::string OneLine(std::string_view text);

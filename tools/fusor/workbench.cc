@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "codegen/choice_file.h"
@@ -57,6 +58,7 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   options.dropout = flags.dropout;
   options.label_smoothing = flags.label_smoothing;
   options.mixup = flags.mixup > 0;
+  options.freeze = flags.freeze;
   if (IsCifar(flags)) {
     options.mean = {125.3, 123.0, 113.9};
     options.std = {63.0, 62.1, 66.7};
@@ -163,6 +165,33 @@ std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
   return {new codegen::Dumper(options, std::move(sink)), CloseDumper};
 }
 
+namespace {
+
+// Warns once: the programs of a run have one cache.
+codegen::CompileObserver WarnOfCache() {
+  codegen::CompileObserver observer;
+  observer.program = [](const codegen::CompiledProgram& program,
+                        const codegen::TargetCompiler&) {
+    static std::once_flag once;
+    const std::string& failure = program.report.cache.failure;
+    if (failure.empty()) return;
+    std::call_once(once, [&] {
+      fmt::print(stderr,
+                 "warning: kernel cache: {}; kernels are compiled in each run; "
+                 "set FUSOR_CACHE_DIR to a folder that can be written\n",
+                 failure);
+    });
+  };
+  return observer;
+}
+
+}  // namespace
+
+std::string KernelCacheFolder(const CompileFlags& flags) {
+  const std::string folder = flags.cache == "on" ? CacheDirectory() : "";
+  return folder.empty() ? "" : folder + "/kernels";
+}
+
 codegen::CompileOptions MakeCompileOptions(
     const CompileFlags& flags, const OptimizerFlags& optimizer,
     const std::shared_ptr<codegen::Dumper>& dumper) {
@@ -188,8 +217,9 @@ codegen::CompileOptions MakeCompileOptions(
   passes::CheckPassNames(options.passes);
   options.passes.optimizer = MakeOptimizer(optimizer);
   options.passes.loss_scale = MakeLossScale(flags, optimizer);
-  if (flags.cache == "on" && !CacheDirectory().empty()) {
-    options.kernel_cache = CacheDirectory() + "/kernels";
+  options.kernel_cache = KernelCacheFolder(flags);
+  if (!options.kernel_cache.empty() && flags.warns) {
+    options.observers.push_back(WarnOfCache());
   }
   options.verify = flags.verify;
   options.verify_passes = flags.verify_each;
@@ -278,8 +308,10 @@ json CacheJson(const codegen::CacheReport& report) {
                       {"reason", miss.reason},
                       {"kernels", miss.kernels}});
   }
-  return {
+  json out = {
       {"hits", report.hits}, {"misses", report.missed()}, {"reasons", misses}};
+  if (!report.failure.empty()) out["failure"] = report.failure;
+  return out;
 }
 
 json PassesJson(const codegen::CompileReport& report) {

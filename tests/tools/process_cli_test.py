@@ -1,0 +1,298 @@
+"""The programs as processes: signals, terminals and memory.
+
+    process_cli_test.py FOLDER
+
+with fusor and rn50 in FOLDER.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import termios
+import time
+import unittest
+
+from cli_case import MEMORY, TINY, CliTest
+
+
+class SignalsTest(CliTest):
+
+    def read_until(self, process, word):
+        self.addCleanup(process.kill)
+        for line in process.stdout:
+            if word in line:
+                return
+        self.fail(process.communicate()[1])
+
+    def interrupted(self, number):
+        """A run that is told to stop once its first step is done."""
+        out = self.folder / "out"
+        # The tests themselves may run under nohup.
+        process = self.start(
+            *TINY, "--iterations", "1000000", "--print-freq", "1",
+            "--workspace", out, "--json", out / "a.json",
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
+        self.read_until(process, "iteration")
+        # Twice, as timeout(1) does.
+        process.send_signal(number)
+        process.send_signal(number)
+        process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 128 + number)
+        self.assertEqual(sorted(p.name for p in out.iterdir()),
+                         ["a.json", "checkpoints", "model.safetensors"])
+        report = json.loads((out / "a.json").read_text())
+        self.assertTrue(report["interrupted"])
+        self.assertEqual(len(report["losses"]), report["steps"])
+        self.assertLess(report["steps"], 1000000)
+
+    def test_one_signal_ends_the_run_after_the_step_and_saves(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1,
+                       signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU,
+                       signal.SIGPIPE):
+            self.interrupted(number)
+            shutil.rmtree(self.folder / "out")
+
+    def test_ranks_that_a_terminal_stops_save(self):
+        """Ctrl-C reaches the launcher and its ranks, and it hands it on."""
+        out = self.folder / "out"
+        process = self.start(
+            "launch", "--nproc-per-node", "2", "--", *TINY, "--iterations",
+            "1000000", "--print-freq", "1", "--workspace", out,
+            start_new_session=True)
+        self.read_until(process, "iteration")
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 130, stderr)
+        self.assertEqual(sorted(p.name for p in out.iterdir()),
+                         ["checkpoints", "model.safetensors"])
+
+    def test_a_terminal_that_goes_away_ends_the_run_and_saves(self):
+        def take_terminal():
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            os.setsid()
+            fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+
+        out = self.folder / "out"
+        leader, follower = pty.openpty()
+        process = self.start(*TINY, "--iterations", "1000000", "--print-freq",
+                             "1", "--workspace", out, stdin=follower,
+                             stdout=follower, stderr=follower,
+                             preexec_fn=take_terminal)
+        self.addCleanup(process.kill)
+        os.close(follower)
+        shown = b""
+        while b"iteration" not in shown:
+            shown += os.read(leader, 1 << 16)
+        os.close(leader)
+        self.assertEqual(process.wait(timeout=100), 128 + signal.SIGHUP)
+        self.assertEqual(sorted(p.name for p in out.iterdir()),
+                         ["checkpoints", "model.safetensors"])
+
+    def test_a_reader_that_goes_away_ends_the_run_and_saves(self):
+        """`fusor train | head`, and Ctrl-C in `fusor train | tee log`."""
+        for interrupts in False, True:
+            out = self.folder / f"out-{interrupts}"
+            process = self.start(*TINY, "--iterations", "1000000",
+                                 "--print-freq", "1", "--workspace", out)
+            self.read_until(process, "iteration")
+            if interrupts:
+                process.send_signal(signal.SIGINT)
+            process.stdout.close()
+            self.assertEqual(process.wait(timeout=100), 128 + (
+                signal.SIGINT if interrupts else signal.SIGPIPE))
+            self.assertEqual(process.stderr.read(), "")
+            self.assertEqual(sorted(p.name for p in out.iterdir()),
+                             ["checkpoints", "model.safetensors"])
+        for args in (["--help"], ["dump", "-a", "resnet50", "-b", "1",
+                                  "--emit", "graph"], ["doctor"]):
+            process = self.start(*args)
+            process.stdout.close()
+            self.assertEqual(process.wait(timeout=100), 128 + signal.SIGPIPE)
+            self.assertEqual(process.stderr.read(), "")
+            process.stderr.close()
+
+    def test_nohup_goes_on(self):
+        process = self.start(
+            *TINY, "--iterations", "30", "--print-freq", "1",
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.read_until(process, "iteration")
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 0)
+
+    def test_a_second_signal_ends_it_at_once(self):
+        process = self.start(
+            "train", "--synthetic", "--arch", "resnet18", "--image-size",
+            "224", "-b", "64", "--threads", "1", "--workspace", self.folder,
+            "--print-freq", "1")
+        self.read_until(process, "iteration")
+        time.sleep(0.2)  # into the next step
+        # The system repeats XCPU until the process ends.
+        for number in signal.SIGXCPU, signal.SIGXCPU, signal.SIGPIPE:
+            process.send_signal(number)
+            with self.assertRaises(subprocess.TimeoutExpired):
+                process.wait(timeout=0.4)  # a step takes seconds
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 130)
+        self.assertEqual(stderr, "")
+        self.assertEqual(self.listing(), [])
+
+
+class TerminalTest(CliTest):
+
+    def on_terminal(self, columns, *args, typed=None, code=0, after=b""):
+        """What the command draws on a terminal that it controls; `typed` is
+        typed once `after` was drawn."""
+        def take_terminal():
+            os.setsid()
+            fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+
+        leader, follower = pty.openpty()
+        fcntl.ioctl(follower, termios.TIOCSWINSZ,
+                    struct.pack("HHHH", 24, columns, 0, 0))
+        process = self.start(*args, stdin=follower, stdout=follower,
+                             stderr=follower, preexec_fn=take_terminal)
+        self.addCleanup(process.kill)
+        os.close(follower)
+        drawn = b""
+        # What was written comes in parts, and then an error.
+        with contextlib.suppress(OSError):
+            while part := os.read(leader, 1 << 16):
+                drawn += part
+                if typed and after in drawn:
+                    os.write(leader, typed)
+                    typed = None
+        os.close(leader)
+        self.assertEqual(process.wait(timeout=100), code, drawn)
+        return drawn.decode()
+
+    def test_a_terminal_shows_progress_and_a_file_does_not(self):
+        run = ("train", self.samples, "--arch", "resnet18", "--image-size",
+               "32", "-b", "5", "--epochs", "1", "--print-freq", "2")
+        for columns in 30, 80:
+            drawn = self.on_terminal(columns, *run)
+            self.assertRegex(drawn, r"\r(train  )?4/4 ")
+            self.assertRegex(drawn, r"\r(eval  )?1/1 ")
+            self.assertRegex(drawn, r" \d+:\d\d left")
+            if columns == 80:
+                self.assertIn("[=====", drawn)
+            self.expect_clean(drawn, columns)
+            self.assertEqual(len(re.findall(
+                r"^epoch   0  iteration +[24]/4", drawn.replace("\x1b[K", "\n"),
+                re.M)), 2)
+        bench = self.on_terminal(80, "bench", *run[2:7], "--warmup", "1",
+                                 "--iterations", "3")
+        self.assertRegex(bench, r"\rbench  0/4 .*\rbench  3/4 .* left")
+        self.expect_clean(bench, 80)
+        plain = self.succeeds(*run)
+        self.assertEqual(plain.stderr, "")
+        self.assertNotIn("\r", plain.stdout)
+
+    def test_ctrl_c_leaves_lines_of_their_own(self):
+        drawn = self.on_terminal(
+            80, *TINY, "--iterations", "1000000", "--workspace",
+            self.folder / "out", typed=b"\x03", after=b" left",
+            code=128 + signal.SIGINT)
+        lines = self.expect_clean(drawn, 80)
+        self.assertTrue([line for line in lines
+                         if re.match(r"saved     .*model.safetensors$", line)])
+
+    def expect_clean(self, drawn, columns):
+        """Status lines fit into a line, and none is left or joined by text.
+        Returns the lines that a user sees in the end."""
+        shown = re.findall(r"\r([^\r\n]+)\x1b\[K", drawn)
+        self.assertTrue(shown)
+        for line in shown:
+            self.assertLess(len(line), columns)
+        lines, column = [""], 0
+        for part in re.split(r"(\r\n|\r|\x1b\[K)", drawn):
+            if part == "\r\n":
+                lines.append("")
+            elif part == "\x1b[K":
+                lines[-1] = lines[-1][:column]
+            elif part != "\r":
+                rest = lines[-1][column + len(part):]
+                lines[-1] = lines[-1][:column] + part + rest
+                column += len(part)
+            if part in ("\r", "\r\n"):
+                column = 0
+        for line in lines:
+            self.assertNotRegex(line, r" left$|\d/\d+ \[|\^C")
+        return lines
+
+
+class MemoryTest(CliTest):
+
+    def peak_bytes(self, *args, **options):
+        process = self.start(*args, stdout=subprocess.DEVNULL, **options)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        errors = process.stderr.read()
+        process.stderr.close()
+        self.assertEqual(process.returncode, 0, errors)
+        return usage.ru_maxrss << 10
+
+    def test_the_largest_batch_needs_what_was_predicted(self):
+        """Of the run's whole life, start-up and runtime included."""
+        for memory, *model in (("250", "-a", "resnet20-cifar"),
+                               ("420", "-a", "resnet18", "--image-size", "32",
+                                "--amp")):
+            found = self.json_of("bench", *model, "--find-max-batch",
+                                 "--memory", memory)
+            peak = self.peak_bytes("bench", *model, "-b", found["batch_size"],
+                                   "--warmup", "1", "--iterations", "2")
+            self.assertAlmostEqual(peak / found["needed_bytes"], 1, delta=0.03,
+                                   msg=f"{model} {found}")
+
+    def test_the_largest_batch_of_a_control_group_is_not_killed(self):
+        limit = 300 << 20
+        group = self.control_group(limit)
+        enter = {"preexec_fn": lambda: (group / "cgroup.procs").write_text(
+            str(os.getpid()))}
+        model = ("bench", "-a", "resnet20-cifar")
+        found = json.loads(self.succeeds(*model, "--find-max-batch", "--json",
+                                         "-", **enter).stdout)
+        self.assertGreater(found["batch_size"], 50)
+        self.assertLess(sum(found["arena_bytes"].values()), limit)
+        self.peak_bytes(*model, "-b", found["batch_size"], "--warmup", "1",
+                        "--iterations", "2", **enter)
+
+    def control_group(self, limit):
+        """A group below this process' own, if it may make one."""
+        for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            top, name = {"0": ("/sys/fs/cgroup", "memory.max")}.get(
+                number, ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"))
+            if number != "0" and controllers != "memory":
+                continue
+            group = pathlib.Path(top + path) / f"fusor_test_{os.getpid()}"
+            with contextlib.suppress(OSError):
+                group.mkdir()
+                self.addCleanup(group.rmdir)
+                (group / name).write_text(str(limit))
+                return group
+        self.skipTest("no control group may be made here")
+
+    def test_no_batch_is_advised_for_a_state_that_does_not_fit(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (1200 << 20, 1200 << 20))
+
+        message = self.fails(MEMORY, ["batch size 4 does not fit, nor would any "
+                                      "other (state 1055."],
+                             "bench", "-a", "vgg16", "--image-size", "32",
+                             "-b", "4", preexec_fn=limit)
+        self.assertNotRegex(message, r"\d would")
+
+
+if __name__ == "__main__":
+    unittest.main()
