@@ -1,13 +1,17 @@
 "use strict";
 // The map of a graph: rows are parts of the model, columns the phases of a
-// step, chips the nodes, in the order in which they run. With times a chip is
-// as wide as it takes long. A row opens into the graph of its nodes.
+// step, chips the nodes, in the order in which they run. With times, the width
+// of a chip is its time, and nodes too short to be seen share one chip at the
+// end of the strip, as wide as their total time. A row opens into the graph of
+// its nodes.
 
 const KINDS = [
   ["matrix", "convolution, matmul"], ["fusion", "fusion"],
   ["kernel", "kernel of one op"], ["library", "other library call"],
-  ["copy", "copy"], ["op", "op"],
+  ["copy", "copy"], ["op", "op"], ["short", "short steps, in total"],
 ];
+
+const NARROW = 3;  // pixels; nodes below share a chip
 
 const PLAIN_WIDTH = {matrix: 26, library: 16, kernel: 9, copy: 9, op: 9};
 
@@ -111,7 +115,7 @@ class GraphMap {
     }
     const present = new Set(this.variants.flatMap(
         ({graph}) => graph.nodes.filter((node) => this.shows(node)).map(
-            (node) => node.kind)));
+            (node) => this.isShort(node) ? "short" : node.kind)));
     const colours = element("div", {class: "legend"}, KINDS.filter(
         ([kind]) => present.has(kind)).map(([kind, text]) => element(
             "span", {}, element("span", {class: "swatch " + kind}), text)));
@@ -145,9 +149,12 @@ class GraphMap {
           strip.append(element("span", {class: "tag", title: name},
                                nodes.length > 0 ? name : ""));
         }
-        for (const node of nodes) {
-          if (this.shows(node)) strip.append(this.drawChip(node, v));
+        const shown = nodes.filter((node) => this.shows(node));
+        const short = shown.filter((node) => this.isShort(node));
+        for (const node of shown) {
+          if (!this.isShort(node)) strip.append(this.drawChip(node, v));
         }
+        if (short.length > 0) strip.append(this.drawShort(short, v));
         cell.append(strip);
       });
       line.append(cell);
@@ -155,11 +162,32 @@ class GraphMap {
     return line;
   }
 
+  isShort(node) {
+    return this.timed && this.weight(node) * this.pixels < NARROW;
+  }
+
+  // One chip for all short nodes of a strip.
+  drawShort(nodes, v) {
+    const total = nodes.reduce((sum, node) => sum + this.weight(node), 0);
+    const width = total * this.pixels;
+    const chip = element("span", {
+      class: "chip short", style: "width:" + width.toFixed(2) + "px",
+    });
+    for (const node of nodes) this.chips[v].set(node.id, chip);
+    const lines = nodes.slice(0, 12).map((node) =>
+        node.op + " %" + node.name + ", " + showMicroseconds(node.us || 0));
+    if (nodes.length > 12) lines.push("\u2026");
+    return hint(chip, () => nodes.length + " short steps, " +
+                            showMicroseconds(total) + " in total\n" +
+                            lines.join("\n"));
+  }
+
   drawChip(node, v) {
     const graph = this.variants[v].graph;
-    const width = Math.max(1.5, this.weight(node) * this.pixels);
+    const scaled = this.weight(node) * this.pixels;
+    const width = this.timed ? scaled : Math.max(1.5, scaled);
     const chip = element("span", {
-      class: "chip " + node.kind, style: "width:" + width.toFixed(1) + "px",
+      class: "chip " + node.kind, style: "width:" + width.toFixed(2) + "px",
     });
     if (node.kind === "fusion" && width > 14) {
       chip.textContent = String(node.body.length);

@@ -22,6 +22,14 @@ std::string WireName(const ScaleOptions& options) {
   return options.policy.element_bytes == 2 ? "16-bit" : "fp32";
 }
 
+// "modelled for cpu-avx512".
+std::string SourceText(const ScaleReport& report) {
+  if (report.target.empty()) return report.source;
+  const size_t end = std::min(report.source.find(','), report.source.size());
+  return fmt::format("{} for {}{}", report.source.substr(0, end), report.target,
+                     report.source.substr(end));
+}
+
 std::string PredictionText(const ScaleReport& report) {
   const ScaleOptions& options = report.alternatives.front().options;
   const ScalePrediction& p = report.alternatives.front().prediction;
@@ -31,7 +39,7 @@ std::string PredictionText(const ScaleReport& report) {
       "step      {:.2f} ms; one rank {:.2f} ms ({}): forward {:.2f}, backward "
       "{:.2f}, update {:.2f}\n",
       report.subject, options.nodes, options.gpus, report.cluster.name,
-      p.step * kMs, report.timeline.step() * kMs, report.source,
+      p.step * kMs, report.timeline.step() * kMs, SourceText(report),
       report.timeline.forward * kMs,
       (report.timeline.backward - report.timeline.forward) * kMs,
       report.timeline.update * kMs);
@@ -45,6 +53,8 @@ std::string PredictionText(const ScaleReport& report) {
       LimitName(p.limit), p.exposed * kMs,
       options.node_rate > 0 ? "as a measured node" : "slowest rank",
       p.waiting * kMs, p.starved * kMs);
+  const std::string warning = ScaleWarning(report);
+  if (!warning.empty()) text += fmt::format("warning   {}\n", warning);
   return text;
 }
 
@@ -139,6 +149,7 @@ class TimelinePicture {
                           report_.cluster.name, prediction_.step * kMs,
                           prediction_.speedup),
               16);
+    svg_.Text(20, 44, "start", ScaleWarning(report_));
     Axis();
     Computation();
     Communication();
@@ -209,6 +220,15 @@ class TimelinePicture {
 
 }  // namespace
 
+std::string ScaleWarning(const ScaleReport& report) {
+  const std::string& device = report.cluster.device;
+  if (report.target.empty() || report.target.starts_with(device)) return "";
+  return fmt::format(
+      "times of {} on links between devices {}: choose --cluster, --target or "
+      "--rank-rate to match",
+      report.target, device);
+}
+
 std::string ScaleText(const ScaleReport& report) {
   return PredictionText(report) + BucketText(report) + AlternativesText(report);
 }
@@ -222,6 +242,9 @@ json ScaleJson(const ScaleReport& report) {
   out["batch_size"] = options.batch;
   out["cluster"] = report.cluster.name;
   out["times_from"] = report.source;
+  if (!report.target.empty()) out["times_of"] = report.target;
+  const std::string warning = ScaleWarning(report);
+  if (!warning.empty()) out["warning"] = warning;
   out["one_rank"] = {{"step_ms", report.timeline.step() * kMs},
                      {"forward_ms", report.timeline.forward * kMs},
                      {"backward_end_ms", report.timeline.backward * kMs},

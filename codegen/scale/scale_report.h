@@ -13,10 +13,15 @@ namespace fusor::codegen {
 struct ScaleReport {
   std::string subject;  // "resnet50-v1.5, batch 128"
   std::string source;   // where the timeline's times come from
+  std::string target;   // the device of these times; empty: that of the cluster
   ir::Cluster cluster;
   StepTimeline timeline;
   std::vector<ScaleAlternative> alternatives;
 };
+
+// Returns a warning if the times are of another kind of device than the cluster
+// links; empty if not.
+std::string ScaleWarning(const ScaleReport& report);
 
 // Tables for people: the prediction, each bucket, the alternatives.
 std::string ScaleText(const ScaleReport& report);

@@ -1,0 +1,337 @@
+// Modules whose fusion, rounding or library calls were once wrong, compiled for
+// the CPU against the typed interpreter.
+
+#include "tests/testing/module_parity.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "tests/testing/block_models.h"
+
+namespace fusor::test {
+namespace {
+
+using ir::DType;
+
+ModuleRun Training() { return {.train = true}; }
+
+// A slice from the start is no renaming: its result is shorter.
+TEST(PrefixSlices, BesideTheirWholeOperand) {
+  ExpectAsInterpreted(R"(graph whole_and_prefix {
+      %a = data : f32[16,256]
+      %s = neg(%a) : f32[16,256]
+      %l = slice(%s) {limit=[16,64], start=[0,0], stride=[1,1]} : f32[16,64]
+      %e = exp(%l) : f32[16,64]
+      return %s as "s", %e as "e"
+    })");
+  // The reduced prefix spans the loops; the whole does not fit into them.
+  ExpectAsInterpreted(R"(graph reduced_prefix {
+      %a = data : f32[16,64]
+      %s = neg(%a) : f32[16,64]
+      %l = slice(%s) {limit=[4,64], start=[0,0], stride=[1,1]} : f32[4,64]
+      %m = reduce(%l) {dims=[0], kind="max"} : f32[64]
+      return %s as "s", %m as "m"
+    })");
+  ExpectAsInterpreted(R"(graph reduced_row {
+      %a = data : f32[16,64]
+      %s = neg(%a) : f32[16,64]
+      %l = slice(%s) {limit=[1,64], start=[0,0], stride=[1,1]} : f32[1,64]
+      %m = reduce(%l) {dims=[1], kind="sum"} : f32[1]
+      return %s as "s", %m as "m"
+    })");
+  ExpectAsInterpreted(R"(graph readers_of_an_input {
+      %a = data : f32[256,64]
+      %n = neg(%a) : f32[256,64]
+      %m = slice(%n) {limit=[16,64], start=[0,0], stride=[1,1]} : f32[16,64]
+      %e = exp(%m) : f32[16,64]
+      %p = slice(%a) {limit=[100,64], start=[0,0], stride=[1,1]} : f32[100,64]
+      %q = tanh(%p) : f32[100,64]
+      %r = reduce(%a) {dims=[0], kind="max"} : f32[64]
+      return %n as "n", %e as "e", %q as "q", %r as "r"
+    })");
+}
+
+TEST(PrefixSlices, ThroughOtherMovement) {
+  ExpectAsInterpreted(R"(graph strided {
+      %a = data : f32[12,10]
+      %s = tanh(%a) : f32[12,10]
+      %l = slice(%s) {limit=[12,9], start=[0,0], stride=[3,2]} : f32[4,5]
+      %t = transpose(%l) {permutation=[1,0]} : f32[5,4]
+      %r = reshape(%t) {shape=[5,1,4]} : f32[5,1,4]
+      %b = broadcast(%r) {dims=[0,1,2], shape=[5,1,4]} : f32[5,1,4]
+      %e = exp(%b) : f32[5,1,4]
+      return %s as "s", %e as "e"
+    })");
+  ExpectAsInterpreted(R"(graph padded {
+      %a = data : f32[4,6]
+      %s = tanh(%a) : f32[4,6]
+      %p = pad(%s) {high=[2,0], interior=[0,1], low=[0,0], value=0.5} : f32[6,11]
+      %l = slice(%p) {limit=[4,6], start=[0,0], stride=[1,1]} : f32[4,6]
+      %e = add(%l, %s) : f32[4,6]
+      return %e as "e", %p as "p"
+    })");
+  ExpectAsInterpreted(R"(graph of_a_row {
+      %a = data : f32[1,6]
+      %s = tanh(%a) : f32[1,6]
+      %v = reshape(%s) {shape=[6]} : f32[6]
+      %b = broadcast(%v) {dims=[1], shape=[5,6]} : f32[5,6]
+      %l = slice(%b) {limit=[1,3], start=[0,0], stride=[1,1]} : f32[1,3]
+      %m = neg(%b) : f32[5,6]
+      return %l as "l", %m as "m"
+    })");
+  ExpectAsInterpreted(R"(graph bools {
+      %a = data : f32[16,64]
+      %b = data : f32[16,64]
+      %g = compare(%a, %b) {direction="gt"} : bool[16,64]
+      %l = slice(%g) {limit=[8,64], start=[0,0], stride=[1,1]} : bool[8,64]
+      %c = cast(%l) {dtype="f32"} : f32[8,64]
+      %d = select(%g, %a, %b) : f32[16,64]
+      %s = reduce(%c) {dims=[0,1], kind="sum"} : f32[]
+      return %s as "s", %d as "d"
+    })");
+}
+
+// Blocked layouts: a part of the channels, by whole blocks and not.
+TEST(PrefixSlices, OfTheChannelsOfAConvolution) {
+  for (const int channels : {16, 24}) {
+    ExpectAsInterpreted(fmt::format(R"(graph channels {{
+        %x = data : f32[2,32,8,8]
+        %w = data : f32[64,32,3,3]
+        %c = conv2d(%x, %w) {{pad=[1,1]}} : f32[2,64,8,8]
+        %l = slice(%c) {{limit=[2,{0},8,8], start=[0,0,0,0], stride=[1,1,1,1]}}
+           : f32[2,{0},8,8]
+        %t = tanh(%l) : f32[2,{0},8,8]
+        %n = neg(%c) : f32[2,64,8,8]
+        return %t as "t", %n as "n"
+      }})",
+                                    channels));
+  }
+}
+
+TEST(PrefixSlices, InTraining) {
+  ExpectAsInterpreted(R"(graph gated {
+      %x = data : f32[64,32]
+      %w = weight {init="normal", std=0.2} : f32[128,32]
+      %b = bias {init="constant", value=0.1} : f32[128]
+      %z = matmul(%x, %w) {transpose_b=true} : f32[64,128]
+      %bb = broadcast(%b) {dims=[1], shape=[64,128]} : f32[64,128]
+      %y = add(%z, %bb) : f32[64,128]
+      %i = slice(%y) {limit=[64,64], start=[0,0], stride=[1,1]} : f32[64,64]
+      %f = slice(%y) {limit=[64,128], start=[0,64], stride=[1,1]} : f32[64,64]
+      %t = tanh(%f) : f32[64,64]
+      %g = mul(%i, %t) : f32[64,64]
+      %q = mul(%g, %g) : f32[64,64]
+      %loss = reduce(%q) {dims=[0,1], kind="sum"} : f32[]
+      return %loss as "loss"
+    })",
+                      Training());
+  ExpectAsInterpreted(R"(graph concat_gradient {
+      %w = weight {init="normal", std=1.0} : f32[3]
+      %c = concat(%w, %w) {dim=0} : f32[6]
+      %t = tanh(%c) : f32[6]
+      %loss = reduce(%t) {dims=[0], kind="sum"} : f32[]
+      return %loss as "loss"
+    })",
+                      Training());
+}
+
+// u8 arithmetic happens in 32 bits and wraps around after each op.
+TEST(Integers, WrapInsideFusions) {
+  ExpectAsInterpreted(R"(graph bytes {
+      %a = data : u8[300]
+      %s = add(%a, %a) : u8[300]
+      %m = mul(%s, %a) : u8[300]
+      %n = neg(%m) : u8[300]
+      %d = sub(%n, %s) : u8[300]
+      %c = cast(%s) {dtype="f32"} : f32[300]
+      %e = cast(%d) {dtype="f32"} : f32[300]
+      %i = iota() {dim=0, dtype="u8", shape=[300]} : u8[300]
+      %g = compare(%i, %s) {direction="lt"} : bool[300]
+      %t = reduce(%s) {dims=[0], kind="sum"} : u8[]
+      %u = cast(%t) {dtype="i32"} : i32[]
+      return %c as "c", %e as "e", %g as "g", %u as "u"
+    })",
+                      {.first = {{"a", 200}}});
+  ExpectAsInterpreted(R"(graph casts {
+      %x = data : i32[40]
+      %u = cast(%x) {dtype="u8"} : u8[40]
+      %r = relu(%u) : u8[40]
+      %w = cast(%u) {dtype="i32"} : i32[40]
+      %l = cast(%x) {dtype="i64"} : i64[40]
+      %k = mul(%l, %l) : i64[40]
+      %m = cast(%k) {dtype="u8"} : u8[40]
+      %f = cast(%m) {dtype="f32"} : f32[40]
+      return %r as "r", %w as "w", %f as "f"
+    })",
+                      {.first = {{"x", -1}}});
+}
+
+class NotANumber : public testing::TestWithParam<const char*> {};
+
+TEST_P(NotANumber, PassesReluAndMaxPool) {
+  const std::string dtype = GetParam();
+  ModuleRun run{.tolerance = 0.02, .first = {{"x", NAN}}};
+  run.options.passes.winograd = false;  // a tile of NaN instead of one
+  const auto with = [&](std::string text) {
+    for (size_t at; (at = text.find("TYPE")) != std::string::npos;) {
+      text.replace(at, 4, dtype);
+    }
+    return text;
+  };
+  for (const char* channels : {"16", "3"}) {
+    SCOPED_TRACE(channels);
+    std::string text = with(R"(graph conv_relu {
+        %x = data : TYPE[1,IN,8,8]
+        %w = data : TYPE[16,IN,3,3]
+        %b = data : TYPE[16]
+        %c = conv2d(%x, %w, %b) {pad=[1,1]} : TYPE[1,16,8,8]
+        %r = relu(%c) : TYPE[1,16,8,8]
+        return %r as "r"
+      })");
+    for (size_t at; (at = text.find("IN,")) != std::string::npos;) {
+      text.replace(at, 2, channels);
+    }
+    ExpectAsInterpreted(text, run);
+  }
+  for (const char* shape : {"2,32", "1,3"}) {
+    ExpectAsInterpreted(with(fmt::format(R"(graph pool {{
+        %x = data : TYPE[{0},9,9]
+        %p, %i = max_pool(%x) {{window=[3,3], stride=[2,2], pad=[1,1]}}
+               : TYPE[{0},5,5], u8[{0},5,5]
+        %y = relu(%x) : TYPE[{0},9,9]
+        %q, %j = max_pool(%y) {{window=[2,2], stride=[2,2]}}
+               : TYPE[{0},4,4], u8[{0},4,4]
+        return %p as "p", %i as "i", %q as "q", %j as "j"
+      }})",
+                                         shape)),
+                        run);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, NotANumber, testing::Values("f32", "bf16"),
+                         [](const auto& param) { return param.param; });
+
+// One value as several operands.
+TEST(RepeatedOperands, OfReductionsOverManyTensors) {
+  ExpectAsInterpreted(R"(graph twice {
+      %a = data : f32[5]
+      %b = tanh(%a) : f32[5]
+      %s = sum_of_squares(%a, %a) : f32[]
+      %t = sum_of_squares(%b, %a, %b) : f32[]
+      %f = all_finite(%a, %b, %a) : bool[]
+      %e = erf(%t) : f32[]
+      return %s as "s", %t as "t", %f as "f", %e as "e"
+    })");
+  ExpectAsInterpreted(R"(graph twice_large {
+      %a = data : f32[20000]
+      %s = sum_of_squares(%a, %a) : f32[]
+      return %s as "s"
+    })");
+}
+
+TEST(RepeatedOperands, OfOtherOps) {
+  ExpectAsInterpreted(R"(graph others {
+      %a = data : f32[6,6]
+      %m = matmul(%a, %a) {transpose_b=true} : f32[6,6]
+      %c = concat(%m, %a, %m) {dim=1} : f32[6,18]
+      %p = compare(%a, %a) {direction="eq"} : bool[6,6]
+      %s = select(%p, %m, %m) : f32[6,6]
+      %x = maximum(%s, %s) : f32[6,6]
+      return %c as "c", %x as "x"
+    })");
+  ExpectAsInterpreted(R"(graph itself {
+      %x = data : f32[16,16,3,3]
+      %y = conv2d(%x, %x) {pad=[1,1]} : f32[16,16,3,3]
+      return %y as "y"
+    })");
+}
+
+// Two parameters of one gradient, and two that are each other's.
+TEST(RepeatedOperands, OfUpdates) {
+  const std::string shared = R"(graph two_biases {
+      %x = data : f32[4,5]
+      %a = bias {init="constant", value=0.1} : f32[5]
+      %b = bias {init="constant", value=0.1} : f32[5]
+      %ab = broadcast(%a) {dims=[1], shape=[4,5]} : f32[4,5]
+      %bb = broadcast(%b) {dims=[1], shape=[4,5]} : f32[4,5]
+      %y = add(%x, %ab) : f32[4,5]
+      %z = add(%y, %bb) : f32[4,5]
+      %q = mul(%z, %z) : f32[4,5]
+      %loss = reduce(%q) {dims=[0,1], kind="sum"} : f32[]
+      return %loss as "loss"
+    })";
+  ExpectAsInterpreted(shared, Training());
+  ModuleRun clipped = Training();
+  clipped.options.passes.optimizer.clip_norm = 0.5;
+  ExpectAsInterpreted(shared, clipped);
+  ExpectAsInterpreted(R"(graph product {
+      %a = weight {init="normal", std=1.0} : f32[40]
+      %b = weight {init="normal", std=1.0} : f32[40]
+      %q = mul(%a, %b) : f32[40]
+      %loss = reduce(%q) {dims=[0], kind="sum"} : f32[]
+      return %loss as "loss"
+    })",
+                      Training());
+}
+
+ModuleRun Mixed(DType dtype) {
+  ModuleRun run = Training();
+  run.options.passes.precision.dtype = dtype;
+  run.tolerance = 0.02;
+  run.only = "loss";
+  return run;
+}
+
+// A depthwise convolution's weight pads otherwise in 16 bit than in 32.
+TEST(MixedPrecision, KeepsCopiesOfWeightsOfAllSizes) {
+  ExpectAsInterpreted(R"(graph depthwise {
+      %x = data : f32[2,48,8,8]
+      %w = weight {init="normal", std=0.1} : f32[48,1,3,3]
+      %v = weight {init="normal", std=0.1} : f32[10,48,1,1]
+      %c = conv2d(%x, %w) {groups=48, pad=[1,1]} : f32[2,48,8,8]
+      %d = conv2d(%c, %v) : f32[2,10,8,8]
+      %q = mul(%d, %d) : f32[2,10,8,8]
+      %loss = reduce(%q) {dims=[0,1,2,3], kind="sum"} : f32[]
+      return %loss as "loss"
+    })",
+                      Mixed(DType::kBF16));
+}
+
+TEST(MixedPrecision, LeavesWhatIs16BitAlready) {
+  for (const char* dtype : {"f16", "bf16"}) {
+    for (const DType mixed : {DType::kF16, DType::kBF16}) {
+      ModuleRun run;
+      run.options.passes.precision.dtype = mixed;
+      run.tolerance = 0.05;
+      ExpectAsInterpreted(fmt::format(R"(graph narrow {{
+          %a = data : {0}[8,16]
+          %b = data : {0}[16,8]
+          %g = data : f32[8,8]
+          %c = matmul(%a, %b) : {0}[8,8]
+          %d = cast(%c) {{dtype="f32"}} : f32[8,8]
+          %e = tanh(%d) : f32[8,8]
+          %f = matmul(%e, %g) : f32[8,8]
+          return %e as "e", %f as "f"
+        }})",
+                                      dtype),
+                          run);
+    }
+  }
+}
+
+class MixedPrecisionBlocks : public testing::TestWithParam<const char*> {};
+
+TEST_P(MixedPrecisionBlocks, TrainVerified) {
+  ExpectAsInterpreted(BlockModel(GetParam()), Mixed(DType::kBF16));
+}
+
+INSTANTIATE_TEST_SUITE_P(Networks, MixedPrecisionBlocks,
+                         testing::Values("mobilenet_v2", "efficientnet",
+                                         "convnext", "densenet"),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace fusor::test

@@ -1,0 +1,213 @@
+// The debugging tools accuse no correct program: isolate, bisect and the
+// numerics check run over every built-in model and over random graphs in which
+// one value feeds several operands.
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "codegen/compiler.h"
+#include "codegen/debug/bisect.h"
+#include "ir/builder.h"
+#include "ir/draw_inputs.h"
+#include "ir/printer.h"
+#include "ir/tensor_bytes.h"
+#include "models/model.h"
+#include "runtime/backend_loader.h"
+#include "runtime/debug/check_numerics.h"
+#include "runtime/debug/isolate.h"
+#include "runtime/session.h"
+#include "tests/testing/random_graph.h"
+
+namespace fusor::runtime {
+namespace {
+
+using codegen::ProgramKind;
+
+class Tools {
+ public:
+  Tools()
+      : backend_(LoadBackend("cpu")),
+        compiler_(backend_.CreateCompiler("", {.threads = 1})),
+        device_(backend_.OpenDevice(0, {.threads = 1})) {}
+
+  using Inputs = std::function<std::vector<ir::Tensor>(const ir::Graph&)>;
+
+  // Runs all three tools. `inputs` gives one tensor per input of a graph at any
+  // stage.
+  void ExpectNoAccusation(const ir::Graph& graph, ProgramKind kind,
+                          const Inputs& inputs) {
+    const std::string accused = Accuse(graph, kind, inputs);
+    EXPECT_EQ(accused, "") << (graph.nodes().size() < 100 ? ir::Print(graph)
+                                                          : graph.name());
+  }
+
+ private:
+  std::string Accuse(const ir::Graph& graph, ProgramKind kind,
+                     const Inputs& inputs) {
+    codegen::BisectOptions bisect;
+    bisect.inputs = inputs;
+    bisect.reduce = false;
+    const auto pass = codegen::BisectPasses(graph, kind, *compiler_, bisect);
+    if (pass.has_value()) {
+      return fmt::format("bisect: pass {}, {}: {}", pass->pass, pass->subject,
+                         pass->symptom);
+    }
+    Session session(backend_, {.threads = 1});
+    const int program = session.AddProgram(graph.Clone(), kind, {});
+    const auto steps =
+        IsolateSteps(session.plan(program), session.graph(program), *device_);
+    if (!steps.empty() && !steps[0].ok()) {
+      return fmt::format(
+          "isolate: {}, result {}: error {:.3g}, tolerance "
+          "{:.3g}",
+          steps[0].what, steps[0].value, steps[0].error, steps[0].tolerance);
+    }
+    return CheckNumerics(session, program, inputs);
+  }
+
+  static std::string CheckNumerics(Session& session, int program,
+                                   const Inputs& inputs) {
+    const ir::Graph& graph = session.graph(program);
+    const std::vector<ir::Tensor> tensors = inputs(graph);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const ir::Input& input = graph.inputs()[i];
+      const std::string& name = input.value->name();
+      if (ir::IsState(input.role)) {
+        session.WriteState(name, std::vector<float>(tensors[i].data.begin(),
+                                                    tensors[i].data.end()));
+        continue;
+      }
+      const std::vector<uint8_t> bytes = ir::TensorBytes(tensors[i]);
+      session.SetInput(program, session.FindInput(program, name), bytes.data(),
+                       bytes.size());
+    }
+    std::string found;
+    NumericsChecker checker(
+        {.fail = false,
+         .snapshot_folder = "",
+         .report = [&](const NonFinite& f) { found = f.Describe(); }});
+    session.Observe(&checker);
+    session.Step(program);
+    session.Observe(nullptr);
+    return found.empty() ? "" : "numerics: " + found;
+  }
+
+  Backend& backend_;
+  std::unique_ptr<codegen::TargetCompiler> compiler_;
+  std::unique_ptr<Device> device_;
+};
+
+// --- Built-in models ---------------------------------------------------------
+
+// The model with an eighth of the channels, for images whose sizes are no
+// channel counts.
+std::unique_ptr<ir::Graph> SmallModel(const std::string& arch) {
+  models::ModelOptions options;
+  options.batch = 2;
+  options.image_size = 48;
+  options.num_classes = 10;
+  auto graph = models::BuildModel(arch, models::Phase::kTrain, options).graph;
+  if (arch == "resnet20-cifar") return graph;
+  // Of the rows of VGG's pooling too, images times channels.
+  codegen::ExtentMap extents;
+  for (const int64_t extent : {64, 128, 256, 512, 1024, 2048, 4096, 25088}) {
+    extents[extent] = extent / 8;
+  }
+  return codegen::WithExtents(*graph, extents);
+}
+
+class EveryModel : public testing::TestWithParam<std::string> {};
+
+TEST_P(EveryModel, IsAccusedByNoTool) {
+  Tools().ExpectNoAccusation(
+      *SmallModel(GetParam()), ProgramKind::kTrain,
+      [](const ir::Graph& graph) { return ir::DrawInputs(graph, 0); });
+}
+
+std::vector<std::string> DistinctModels() {
+  std::vector<std::string> names;
+  for (const std::string& name : models::ArchNames()) {
+    if (models::CanonicalArch(name) == name) names.push_back(name);
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EveryModel,
+                         testing::ValuesIn(DistinctModels()),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::replace_if(
+                               name.begin(), name.end(),
+                               [](char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
+
+// --- Random graphs -----------------------------------------------------------
+
+// Adds products of values with themselves, and with views of themselves, which
+// share a buffer.
+void AddSharedOperands(ir::Graph& graph) {
+  ir::Builder b(graph);
+  std::vector<ir::Value*> matrices;
+  for (const auto& node : graph.nodes()) {
+    ir::Value* value = node->output();
+    if (value->type().dtype == ir::DType::kF32 && value->type().rank() == 2) {
+      matrices.push_back(value);
+    }
+  }
+  int count = 0;
+  for (ir::Value* x : matrices) {
+    const ir::Shape& shape = x->type().shape;
+    x = b.Tanh(x);
+    ir::Value* y = nullptr;
+    switch (count % 4) {
+      case 0:
+        y = b.Matmul(x, x, false, true);
+        break;
+      case 1:
+        y = b.Matmul(x, x, true, false);
+        break;
+      case 2:
+        y = b.Matmul(x, b.Reshape(x, {shape[1], shape[0]}));
+        break;
+      default: {
+        ir::Value* image = b.Reshape(x, {shape[0], shape[1], 1, 1});
+        y = b.Conv2d(image, image, nullptr, {});
+      }
+    }
+    graph.AddOutput(y, "shared" + std::to_string(count++));
+  }
+}
+
+constexpr uint64_t kGraphs = 200;
+constexpr uint64_t kParts = 4;
+
+class RandomGraphs : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(RandomGraphs, AreAccusedByNoTool) {
+  Tools tools;
+  for (uint64_t seed = GetParam(); seed < kGraphs; seed += kParts) {
+    SCOPED_TRACE(seed);
+    test::RandomGraphOptions options;
+    options.nodes = 6 + static_cast<int>(seed % 20);
+    options.ops = test::kDifferentiable;
+    options.repeat = 0.3;
+    if (seed % 4 >= 2) {
+      options.dtypes = {ir::DType::kF32, ir::DType::kF16, ir::DType::kBF16,
+                        ir::DType::kF64, ir::DType::kI32, ir::DType::kU8};
+    }
+    const auto graph = test::RandomGraph(seed, options);
+    AddSharedOperands(*graph);
+    tools.ExpectNoAccusation(
+        *graph, ProgramKind::kEval,
+        [&](const ir::Graph& g) { return test::RandomInputs(g, seed); });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomGraphs,
+                         testing::Range(uint64_t{0}, kParts));
+
+}  // namespace
+}  // namespace fusor::runtime

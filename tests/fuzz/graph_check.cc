@@ -1,0 +1,325 @@
+#include "tests/fuzz/graph_check.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <set>
+
+#include "ir/draw_inputs.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/support/philox.h"
+#include "ir/tensor_bytes.h"
+#include "passes/pipeline.h"
+#include "runtime/backend_loader.h"
+#include "runtime/session.h"
+#include "tests/fuzz/noisy_interpreter.h"
+#include "tests/testing/bare_target.h"
+
+namespace fusor::fuzz {
+namespace {
+
+using codegen::ProgramKind;
+using codegen::TestCase;
+using ir::Graph;
+using ir::Tensor;
+using ir::Value;
+
+// Outputs of a run, by name.
+using Outputs = std::map<std::string, Tensor>;
+
+// --- The reference ----------------------------------------------------------
+
+// The graph whose typed interpretation is right: the model, differentiated and
+// updated where it trains, in the precision that the options ask for.
+std::unique_ptr<Graph> Reference(const Graph& model, const Variant& variant,
+                                 const ir::TargetQueries& target) {
+  auto graph = model.Clone();
+  passes::PassContext context(target, variant.compile.passes);
+  passes::RunPipeline(*graph, context, passes::Stage::kForward);
+  if (variant.kind == ProgramKind::kTrain) {
+    passes::RunPipeline(*graph, context, passes::Stage::kTraining);
+  }
+  if (variant.compile.passes.precision.dtype != ir::DType::kF32) {
+    const std::string names[] = {"drop_stop_gradient", "mask_pooled_gradient",
+                                 "mixed_precision"};
+    passes::RunPasses(*graph, context, names);
+  }
+  return graph;
+}
+
+// Values for the reference's inputs: the case's, and others for those that
+// passes added.
+std::vector<Tensor> ReferenceInputs(const TestCase& test_case,
+                                    const Graph& reference) {
+  std::vector<Tensor> inputs;
+  for (const ir::Input& input : reference.inputs()) {
+    const Value* own = test_case.graph->FindInput(input.value->name());
+    inputs.push_back(own != nullptr ? test_case.inputs[own->index()]
+                                    : ir::DrawInput(input, 1));
+  }
+  return inputs;
+}
+
+// --- Running ----------------------------------------------------------------
+
+// The second of two runs, for the first leaves its values in the arenas.
+Outputs Run(const Graph& model, const Variant& variant, const Graph& reference,
+            const std::vector<Tensor>& inputs) {
+  runtime::Session session(runtime::LoadBackend("cpu"),
+                           {.threads = variant.threads});
+  const int program =
+      session.AddProgram(model.Clone(), variant.kind, variant.compile);
+  for (int run = 0; run < 2; ++run) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const std::string& name = reference.input(i)->name();
+      const auto bytes = ir::TensorBytes(inputs[i]);
+      if (session.state().Find(name) != nullptr) {
+        session.WriteStateBytes(name, bytes);
+      } else if (session.HasInput(program, name)) {
+        session.SetInput(program, session.FindInput(program, name),
+                         bytes.data(), bytes.size());
+      }
+    }
+    session.Step(program);
+  }
+  Outputs outputs;
+  for (const ir::Output& output : reference.outputs()) {
+    if (session.graph(program).FindOutput(output.name) < 0) continue;
+    outputs[output.name] =
+        session.ReadOutput(program, session.FindOutput(program, output.name));
+  }
+  return outputs;
+}
+
+// --- Comparing --------------------------------------------------------------
+
+std::string CompareWithInterpreter(const Graph& reference,
+                                   const std::vector<Tensor>& inputs,
+                                   const Outputs& actual, bool& skipped) {
+  // What a few samples say is wrong, many must say, too.
+  for (const NoiseOptions& noise :
+       {NoiseOptions{1, 6, 2}, NoiseOptions{101, 60, 8}}) {
+    const NoisyOutputs expected = InterpretNoisy(reference, inputs, noise);
+    if (expected.overflow) {
+      skipped = true;
+      return "";
+    }
+    std::string message;
+    for (size_t i = 0; i < reference.outputs().size(); ++i) {
+      const std::string& name = reference.outputs()[i].name;
+      const auto it = actual.find(name);
+      if (it == actual.end()) continue;
+      if (auto mismatch = Mismatch(expected, i, it->second)) {
+        message = fmt::format("interpreter: output {}: {}", name, *mismatch);
+        break;
+      }
+    }
+    if (message.empty() || noise.samples == 60) return message;
+  }
+  return "";
+}
+
+bool SameBits(const Tensor& a, const Tensor& b) {
+  return a.data.size() == b.data.size() &&
+         std::equal(a.data.begin(), a.data.end(), b.data.begin(),
+                    [](double x, double y) {
+                      return std::bit_cast<uint64_t>(x) ==
+                                 std::bit_cast<uint64_t>(y) ||
+                             (std::isnan(x) && std::isnan(y));
+                    });
+}
+
+// Eager rounding promises equal bits with fusion on and off.
+std::string CompareFusion(const TestCase& test_case, const Variant& variant,
+                          const Graph& reference,
+                          const std::vector<Tensor>& inputs) {
+  Variant eager = variant;
+  eager.compile.passes.eager_rounding = true;
+  eager.compile.passes.disabled.clear();
+  eager.compile.passes.fusion = true;
+  const Outputs on = Run(*test_case.graph, eager, reference, inputs);
+  eager.compile.passes.fusion = false;
+  const Outputs off = Run(*test_case.graph, eager, reference, inputs);
+  for (const auto& [name, tensor] : on) {
+    const Tensor& other = off.at(name);
+    if (SameBits(tensor, other)) continue;
+    for (size_t i = 0; i < tensor.data.size(); ++i) {
+      if (tensor.data[i] == other.data[i]) continue;
+      return fmt::format(
+          "eager rounding: output {}: element {} of {}: {} with fusion, {} "
+          "without",
+          name, i, tensor.data.size(), tensor.data[i], other.data[i]);
+    }
+  }
+  return "";
+}
+
+// --- Known defects
+// ------------------------------------------------------------
+
+bool HasRepeats(const ir::Node& node) {
+  const std::set<const Value*> distinct(node.inputs().begin(),
+                                        node.inputs().end());
+  return distinct.size() < node.num_inputs();
+}
+
+bool IsPrefix(const ir::Node& slice) {
+  const auto all = [](const std::vector<int64_t>& numbers, int64_t number) {
+    return std::all_of(numbers.begin(), numbers.end(),
+                       [&](int64_t n) { return n == number; });
+  };
+  return all(slice.attrs().Ints("start"), 0) &&
+         all(slice.attrs().Ints("stride"), 1);
+}
+
+// Whether the loss depends on every weight by ops that have a gradient.
+bool ReachesAllWeights(const Graph& model) {
+  std::set<const Value*> reached{
+      model.outputs()[static_cast<size_t>(model.FindOutput("loss"))].value};
+  for (size_t i = model.nodes().size(); i-- > 0;) {
+    const ir::Node& node = *model.nodes()[i];
+    // A batch normalisation's statistics have no gradient, nor positions.
+    if (node.op().gradient == nullptr || !reached.contains(node.output())) {
+      continue;
+    }
+    for (const Value* input : node.inputs()) {
+      if (ir::IsFloat(input->type().dtype)) reached.insert(input);
+    }
+  }
+  return std::all_of(model.inputs().begin(), model.inputs().end(),
+                     [&](const ir::Input& input) {
+                       return !ir::IsParameter(input.role) ||
+                              reached.contains(input.value.get());
+                     });
+}
+
+// --- Numeric gradients
+// --------------------------------------------------------
+
+bool HasOp(const Graph& graph, std::string_view op) {
+  return std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                     [&](const auto& node) { return node->op_name() == op; });
+}
+
+double Loss(const Graph& graph, std::span<const Tensor> inputs) {
+  return ir::Interpret(graph, inputs,
+                       ir::EvalMode::kExact)[static_cast<size_t>(
+                                                 graph.FindOutput("loss"))]
+      .data[0];
+}
+
+// The derivative of the loss along one random direction in the space of all
+// weights, in fp64, against the central difference. Where two step widths
+// disagree the loss has a kink near by.
+std::string CompareGradients(const TestCase& test_case) {
+  const Graph& model = *test_case.graph;
+  // A constant to differentiation, but not to the difference.
+  if (HasOp(model, "stop_gradient")) return "";
+  Variant plain;
+  plain.kind = ProgramKind::kTrain;
+  plain.compile.passes.keep_gradients = true;
+  const test::BareTarget target;
+  const auto training = Reference(model, plain, target);
+  const auto gradients = ir::Interpret(
+      *training, ReferenceInputs(test_case, *training), ir::EvalMode::kExact);
+  std::vector<Tensor> direction = test_case.inputs;
+  double analytic = 0;
+  double magnitude = 0;
+  for (size_t i = 0; i < direction.size(); ++i) {
+    const int output = training->FindOutput("grad/" + model.input(i)->name());
+    for (size_t k = 0; k < direction[i].data.size(); ++k) {
+      double& v = direction[i].data[k];
+      v = output < 0 ? 0 : 2.0 * RandomUniform(i, 0, 0, 0, k) - 1;
+      if (output < 0) continue;
+      const double term = v * gradients[static_cast<size_t>(output)].data[k];
+      analytic += term;
+      magnitude += std::fabs(term);
+    }
+  }
+  if (!std::isfinite(analytic)) return "";  // of a product with a zero factor
+  const auto difference = [&](double h) {
+    std::vector<Tensor> plus = test_case.inputs;
+    std::vector<Tensor> minus = test_case.inputs;
+    for (size_t i = 0; i < plus.size(); ++i) {
+      for (size_t k = 0; k < plus[i].data.size(); ++k) {
+        plus[i].data[k] += h * direction[i].data[k];
+        minus[i].data[k] -= h * direction[i].data[k];
+      }
+    }
+    return (Loss(model, plus) - Loss(model, minus)) / (2 * h);
+  };
+  const double coarse = difference(1e-5);
+  const double fine = difference(2e-6);
+  const double tolerance = 1e-4 * (magnitude + std::fabs(fine)) + 1e-7;
+  const bool smooth = std::fabs(coarse - fine) <= 0.1 * tolerance;
+  if (!smooth || std::fabs(fine - analytic) <= tolerance) return "";
+  return fmt::format(
+      "gradient: derivative along a direction is {}, by differences {}",
+      analytic, fine);
+}
+
+}  // namespace
+
+const char* KnownDefect(const TestCase& test_case, const Variant& variant) {
+  if (variant.kind == ProgramKind::kTrain &&
+      !ReachesAllWeights(*test_case.graph)) {
+    return "weights without a gradient";
+  }
+  if (variant.kind == ProgramKind::kTrain && variant.compile.verify &&
+      variant.compile.passes.precision.dtype != ir::DType::kF32) {
+    return "verification of the copies of weights";
+  }
+  const bool has_nan = std::any_of(
+      test_case.inputs.begin(), test_case.inputs.end(), [](const Tensor& t) {
+        return std::any_of(t.data.begin(), t.data.end(),
+                           [](double x) { return !std::isfinite(x); });
+      });
+  for (const auto& node : test_case.graph->nodes()) {
+    const std::string_view op = node->op_name();
+    if (op == "reduce_scatter") return "a rank alone has no part of a sum";
+    if ((op == "sum_of_squares" || op == "all_finite") && HasRepeats(*node)) {
+      return "operands of sum_of_squares and all_finite that repeat";
+    }
+    if (has_nan && (op == "conv2d" || op == "max_pool")) {
+      return "NaN in convolution with ReLU, and in max-pool";
+    }
+    if (op == "slice" && IsPrefix(*node)) return "prefix slices";
+    if (op == "pad" && variant.kind == ProgramKind::kTrain) {
+      return "prefix slices, which the gradient of pad makes";
+    }
+    if (op == "concat" && variant.kind == ProgramKind::kTrain) {
+      return "prefix slices, which the gradient of concat makes";
+    }
+    if (node->num_outputs() == 1 &&
+        node->output()->type().dtype == ir::DType::kU8 &&
+        node->op().fusion == ir::FusionKind::kElementwise) {
+      return "arithmetic of u8 in fusions";
+    }
+  }
+  return nullptr;
+}
+
+Finding CheckCase(const TestCase& test_case, const Variant& variant) {
+  Finding finding;
+  runtime::Backend& backend = runtime::LoadBackend("cpu");
+  const auto compiler =
+      backend.CreateCompiler("", {.threads = variant.threads});
+  const Graph& model = *test_case.graph;
+  const auto reference = Reference(model, variant, *compiler);
+  const std::vector<Tensor> inputs = ReferenceInputs(test_case, *reference);
+  const Outputs actual = Run(model, variant, *reference, inputs);
+  finding.message =
+      CompareWithInterpreter(*reference, inputs, actual, finding.skipped);
+  if (finding.message.empty() && variant.rounding) {
+    finding.message = CompareFusion(test_case, variant, *reference, inputs);
+  }
+  if (finding.message.empty() && variant.gradients) {
+    finding.message = CompareGradients(test_case);
+  }
+  return finding;
+}
+
+}  // namespace fusor::fuzz

@@ -1,0 +1,283 @@
+#include "tests/fuzz/noisy_interpreter.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+
+#include "ir/op.h"
+#include "ir/support/philox.h"
+
+namespace fusor::fuzz {
+namespace {
+
+using ir::DType;
+using ir::Tensor;
+using ir::Value;
+
+// Half a unit in the last place, relative.
+double Epsilon(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return 0x1p-53;
+    case DType::kF16:
+      return 0x1p-11;
+    case DType::kBF16:
+      return 0x1p-8;
+    default:
+      return 0x1p-24;
+  }
+}
+
+double SmallestNormal(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return 0x1p-1022;
+    case DType::kF16:
+      return 0x1p-14;
+    default:
+      return 0x1p-126;
+  }
+}
+
+// True of ops whose results are exact: they move or choose elements.
+bool IsExact(const ir::Node& node) {
+  const ir::OpDef& op = node.op();
+  switch (op.fusion) {
+    case ir::FusionKind::kInjective:
+    case ir::FusionKind::kSource:
+      return true;
+    case ir::FusionKind::kReduce:
+      switch (ir::NodeScalar(node)) {
+        case ir::ScalarOp::kAdd:
+        case ir::ScalarOp::kMul:
+          return false;
+        default:
+          return true;
+      }
+    case ir::FusionKind::kElementwise:
+      switch (ir::NodeScalar(node)) {
+        case ir::ScalarOp::kIdentity:
+          return Epsilon(node.output()->type().dtype) <=
+                 Epsilon(node.input(0)->type().dtype);
+        case ir::ScalarOp::kNeg:
+        case ir::ScalarOp::kAbs:
+        case ir::ScalarOp::kFloor:
+        case ir::ScalarOp::kRelu:
+        case ir::ScalarOp::kMaximum:
+        case ir::ScalarOp::kMinimum:
+        case ir::ScalarOp::kSelect:
+          return true;
+        default:
+          return false;
+      }
+    default:
+      return op.precision == ir::PrecisionRule::kFollow &&
+             node.op_name() != "max_pool_grad";
+  }
+}
+
+double Largest(const Tensor& tensor) {
+  double largest = 0;
+  for (const double x : tensor.data) {
+    if (std::isfinite(x)) largest = std::max(largest, std::fabs(x));
+  }
+  return largest;
+}
+
+double Smallest(const Tensor& tensor) {
+  double smallest = std::numeric_limits<double>::infinity();
+  for (const double x : tensor.data)
+    smallest = std::min(smallest, std::fabs(x));
+  return smallest;
+}
+
+// Of dx, dgamma and dbeta before they cancel.
+double NormGradientScale(const ir::Node& node,
+                         std::span<const Tensor* const> in) {
+  const double epsilon = node.attrs().Float("epsilon");
+  const double dy = Largest(*in[0]);
+  const double elements = static_cast<double>(in[1]->data.size());
+  double scale = dy * std::sqrt(elements);
+  for (size_t i = 1; i + 4 < in.size() && i <= 6; i += 5) {
+    const double deviation = std::sqrt(Smallest(*in[i + 4]) + epsilon);
+    scale = std::max(scale, dy * Largest(*in[i + 1]) / deviation *
+                                std::max(1.0, Largest(*in[i]) / deviation));
+  }
+  return 8 * scale;
+}
+
+// Magnitude that the terms of a sum may have before they cancel; 0 of an op
+// that sums up nothing.
+double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
+                 const Tensor& output) {
+  switch (node.op().fusion) {
+    case ir::FusionKind::kReduce:
+    case ir::FusionKind::kLibrary:
+    case ir::FusionKind::kOpaque:
+    case ir::FusionKind::kSeparate:
+      break;
+    default:
+      return 0;
+  }
+  if (node.op_name() == "batch_norm_grad") {
+    return NormGradientScale(node, inputs);
+  }
+  if (node.op_name() == "batch_norm_train") return 8 * Largest(output);
+  double product = 1;
+  double terms = 1;
+  // A third operand is a bias.
+  for (const Tensor* input : inputs.first(std::min<size_t>(inputs.size(), 2))) {
+    if (!ir::IsFloat(input->type.dtype)) continue;
+    product *= std::max(Largest(*input), 1e-30);
+    terms = std::max(terms, static_cast<double>(input->data.size()));
+  }
+  if (node.op_name() == "sum_of_squares") product *= product;
+  return std::max(Largest(output), product * std::sqrt(terms));
+}
+
+class Noise {
+ public:
+  Noise(uint64_t seed, double amplitude) : seed_(seed), amplitude_(amplitude) {}
+
+  void Move(const ir::Node& node, std::span<const Tensor* const> inputs,
+            Tensor& tensor) {
+    const DType dtype = tensor.type.dtype;
+    if (!ir::IsFloat(dtype) || IsExact(node)) return;
+    const double epsilon = Epsilon(dtype);
+    // Sums are accumulated in f32 at least.
+    const double of_sums = Epsilon(dtype == DType::kF64 ? dtype : DType::kF32) *
+                           TermScale(node, inputs, tensor);
+    const double tiny = SmallestNormal(dtype);
+    for (double& x : tensor.data) {
+      if (!std::isfinite(x) || x == 0) {
+        if (x == 0 && of_sums > 0) x = ir::RoundTo(dtype, Signed() * of_sums);
+        continue;
+      }
+      const double u = Signed();
+      if (std::fabs(x) < tiny) {
+        if (u > 0) x = 0;  // subnormal numbers may be flushed
+        continue;
+      }
+      x = ir::RoundTo(dtype, x + amplitude_ * (u * epsilon * std::fabs(x) +
+                                               Signed() * of_sums));
+    }
+  }
+
+ private:
+  // In [-1, 1).
+  double Signed() {
+    return 2 * RandomUniform(static_cast<int64_t>(seed_), 0, 0, 0, index_++) -
+           1;
+  }
+
+  const uint64_t seed_;
+  const double amplitude_;
+  uint64_t index_ = 0;
+};
+
+std::vector<Tensor> Sample(const ir::Graph& graph,
+                           std::span<const Tensor> inputs, Noise& noise) {
+  std::unordered_map<const Value*, Tensor> values;
+  for (size_t i = 0; i < inputs.size(); ++i) values[graph.input(i)] = inputs[i];
+  for (const auto& node : graph.nodes()) {
+    std::vector<const Tensor*> operands;
+    for (const Value* input : node->inputs()) {
+      operands.push_back(&values.at(input));
+    }
+    auto results = ir::InterpretNode(*node, operands, ir::EvalMode::kTyped);
+    for (size_t i = 0; i < results.size(); ++i) {
+      noise.Move(*node, operands, results[i]);
+      values[node->output(i)] = std::move(results[i]);
+    }
+  }
+  std::vector<Tensor> outputs;
+  for (const ir::Output& output : graph.outputs()) {
+    outputs.push_back(values.at(output.value));
+  }
+  return outputs;
+}
+
+// What all samples and the noiseless result agree on.
+struct Allowed {
+  bool anything = false;  // samples disagree by more than a number
+  double center = 0;
+  double tolerance = 0;  // infinite values are equal or not
+};
+
+Allowed AllowedAt(const NoisyOutputs& expected, size_t index, size_t element) {
+  const Tensor& typed = expected.typed[index];
+  Allowed allowed;
+  allowed.center = typed.data[element];
+  double deviation = 0;
+  for (const auto& sample : expected.samples) {
+    const double x = sample[index].data[element];
+    if (std::isnan(x) != std::isnan(allowed.center) ||
+        (std::isinf(x) || std::isinf(allowed.center)) !=
+            (x == allowed.center && std::isinf(x))) {
+      allowed.anything = true;
+      return allowed;
+    }
+    if (std::isfinite(x)) {
+      deviation = std::max(deviation, std::fabs(x - allowed.center));
+    }
+  }
+  const DType dtype = typed.type.dtype;
+  if (!ir::IsFloat(dtype)) {
+    allowed.anything = deviation > 0;
+    return allowed;
+  }
+  if (std::isfinite(allowed.center)) {
+    allowed.tolerance = 8 * deviation +
+                        8 * Epsilon(dtype) * std::fabs(allowed.center) +
+                        2 * SmallestNormal(dtype);
+  }
+  return allowed;
+}
+
+}  // namespace
+
+NoisyOutputs InterpretNoisy(const ir::Graph& graph,
+                            std::span<const Tensor> inputs,
+                            const NoiseOptions& options) {
+  NoisyOutputs outputs;
+  outputs.typed =
+      ir::Interpret(graph, inputs, ir::EvalMode::kTyped,
+                    [&](const Value&, const Tensor& tensor) {
+                      if (tensor.type.dtype != DType::kF16) return;
+                      outputs.overflow |= !std::all_of(
+                          tensor.data.begin(), tensor.data.end(),
+                          [](double x) { return std::isfinite(x); });
+                    });
+  for (int i = 0; i < options.samples; ++i) {
+    Noise noise(options.seed + static_cast<uint64_t>(i), options.amplitude);
+    outputs.samples.push_back(Sample(graph, inputs, noise));
+  }
+  return outputs;
+}
+
+std::optional<std::string> Mismatch(const NoisyOutputs& expected, size_t index,
+                                    const Tensor& actual) {
+  const Tensor& typed = expected.typed[index];
+  if (actual.data.size() != typed.data.size() ||
+      actual.type.dtype != typed.type.dtype) {
+    return fmt::format("got {}, expected {}", ir::ToString(actual.type),
+                       ir::ToString(typed.type));
+  }
+  for (size_t i = 0; i < typed.data.size(); ++i) {
+    const Allowed allowed = AllowedAt(expected, index, i);
+    const double x = actual.data[i];
+    if (allowed.anything || x == allowed.center ||
+        (std::isnan(x) && std::isnan(allowed.center)) ||
+        std::fabs(x - allowed.center) <= allowed.tolerance) {
+      continue;
+    }
+    return fmt::format("element {} of {}: got {}, expected {} within {:.2g}", i,
+                       typed.data.size(), x, allowed.center, allowed.tolerance);
+  }
+  return std::nullopt;
+}
+
+}  // namespace fusor::fuzz
