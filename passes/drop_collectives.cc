@@ -21,10 +21,17 @@ bool DropCollectives(ir::Graph& graph, PassContext& context) {
     for (size_t i = 0; i < node->num_outputs(); ++i) {
       Value* operand = node->input(i);
       const ir::TensorType& type = node->output(i)->type();
-      FUSOR_CHECK(type.num_elements() == operand->type().num_elements(), kGraph,
+      const int64_t elements = operand->type().num_elements();
+      const int64_t filling = type.num_elements() - elements;
+      const bool one_part = node->op_name() == "reduce_scatter" &&
+                            node->attrs().Int("parts") == 1;
+      FUSOR_CHECK(filling == 0 || one_part, kGraph,
                   "{}{}: of several ranks, expected one", node->op_name(),
                   ir::AtLocation(node->location()));
-      if (type.shape != operand->type().shape) {
+      if (filling > 0) {
+        operand = b.Reshape(operand, {elements});
+        operand = b.Pad(operand, {0}, {filling}, {0}, 0);
+      } else if (type.shape != operand->type().shape) {
         operand = b.Reshape(operand, type.shape);
       }
       graph.ReplaceAllUses(node->output(i), operand);

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "ir/support/error.h"
+#include "runtime/poison.h"
 
 namespace fusor::runtime {
 
@@ -10,8 +11,8 @@ using codegen::Step;
 using codegen::StepKind;
 
 Executor::Executor(const codegen::Plan& plan, Device& device,
-                   Communicator* communicator)
-    : plan_(plan), communicator_(communicator) {
+                   Communicator* communicator, bool poison)
+    : plan_(plan), communicator_(communicator), poison_(poison) {
   for (const codegen::CompiledKernel& kernel : plan.kernels) {
     kernels_.push_back(device.LoadKernel(kernel));
   }
@@ -32,9 +33,37 @@ Executor::Executor(const codegen::Plan& plan, Device& device,
     const auto& executables =
         step.kind == StepKind::kLaunch ? kernels_ : calls_;
     launches_.push_back({executables[step.index].get(), {}, {}});
+    if (poison_) launches_.back().poisoned = OverwrittenBuffers(step);
     for (int event : step.waits) launches_.back().awaited = slots.at(event);
     if (launches_.back().awaited >= trailing_) trailing_ = -1;
   }
+}
+
+// Results and workspaces of a kernel or call, except those in place of an
+// operand.
+std::vector<int> Executor::OverwrittenBuffers(const Step& step) const {
+  const auto is_read = [&](size_t arg) {
+    return step.kind == StepKind::kLaunch
+               ? !plan_.kernels[step.index].kernel.buffers[arg].written
+               : arg < plan_.calls[step.index].operands.size();
+  };
+  const auto overlap = [&](int a, int b) {
+    const codegen::Buffer& x = plan_.buffers[a];
+    const codegen::Buffer& y = plan_.buffers[b];
+    return x.arena == y.arena && x.offset < y.offset + y.bytes &&
+           y.offset < x.offset + x.bytes;
+  };
+  std::vector<int> overwritten;
+  for (size_t result = 0; result < step.args.size(); ++result) {
+    if (is_read(result)) continue;
+    bool in_place = false;
+    for (size_t operand = 0; operand < step.args.size(); ++operand) {
+      in_place |=
+          is_read(operand) && overlap(step.args[operand], step.args[result]);
+    }
+    if (!in_place) overwritten.push_back(step.args[result]);
+  }
+  return overwritten;
 }
 
 // It waits for steps that have been given to the stream by the time it starts.
@@ -98,6 +127,7 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
   }
   stream.Synchronize();
   captured_.reset();
+  if (poison_) return;  // a captured step has no room for more copies
   const auto work = [&] {
     for (size_t i = 0; i < launches_.size(); ++i) RunStep(i, stream);
   };
@@ -124,6 +154,10 @@ void Executor::RunStep(size_t step, Stream& stream) {
   } else {
     if (launch.awaited >= 0) {
       communicator_->Wait(numbers_[launch.awaited], stream);
+    }
+    for (const int buffer : launch.poisoned) {
+      Poison(stream, addresses_[buffer],
+             static_cast<size_t>(plan_.buffers[buffer].bytes));
     }
     stream.Launch(*launch.executable, launch.args.data(), launch.args.size());
   }

@@ -22,9 +22,11 @@ using ArenaBases = std::vector<void*>;
 class Executor {
  public:
   // Loads the plan's kernels and calls; throws what the device throws, and
-  // kGraph when the plan has collectives and there is no communicator.
+  // kGraph when the plan has collectives and there is no communicator. With
+  // `poison`, each step's results and workspace are poisoned before it runs
+  // (runtime/poison.h), so that what it leaves unwritten shows.
   Executor(const codegen::Plan& plan, Device& device,
-           Communicator* communicator = nullptr);
+           Communicator* communicator = nullptr, bool poison = false);
 
   // Resolves all arguments and copies the plan's constants into place. To be
   // called once, and again when an arena has moved.
@@ -51,12 +53,14 @@ class Executor {
     std::vector<void*> args;
     Collective collective;
     std::vector<Collective::Tensor> tensors;  // of a collective apart
+    std::vector<int> poisoned;                // buffers
     int slot = -1;     // of a collective: its place in numbers_
     int awaited = -1;  // slot of the collective that has to end before
   };
   void AddCollective(const codegen::Step& step);
   void AddTensors(const codegen::LibraryCall& call, Launch& launch);
   static void BindCollective(Launch& launch);
+  std::vector<int> OverwrittenBuffers(const codegen::Step& step) const;
 
   const codegen::Plan& plan_;
   std::vector<std::unique_ptr<Executable>> kernels_;
@@ -64,6 +68,7 @@ class Executor {
   std::vector<void*> addresses_;
   std::vector<Launch> launches_;
   Communicator* const communicator_;
+  const bool poison_;
   std::vector<int64_t> numbers_;  // of this run's collectives
   int trailing_ = -1;  // slot of the last collective that no step waits for
   std::unique_ptr<Executable> captured_;  // all steps

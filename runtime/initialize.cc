@@ -23,6 +23,28 @@ struct Loop {
   int64_t index = 0;
 };
 
+// Pairs that were computed lately, by number: in a blocked layout the second
+// element of a pair comes some elements after the first, at most a block's.
+class RecentPairs {
+ public:
+  template <typename Compute>
+  std::pair<float, float> Find(int64_t pair, const Compute& compute) {
+    // Consecutive rows of a block are a power of two apart: spread them.
+    const uint64_t hash = static_cast<uint64_t>(pair) * 0x9e3779b97f4a7c15;
+    Entry& entry = entries_[hash >> (64 - kBits)];
+    if (entry.pair != pair) entry = {pair, compute(pair)};
+    return entry.values;
+  }
+
+ private:
+  struct Entry {
+    int64_t pair = -1;
+    std::pair<float, float> values;
+  };
+  static constexpr int kBits = 13;
+  std::vector<Entry> entries_ = std::vector<Entry>(size_t{1} << kBits);
+};
+
 // The loops of the type's physical order, fastest first, at element `first`.
 std::vector<Loop> LoopsAt(const ir::TensorType& type, int64_t first) {
   std::vector<int64_t> strides(type.rank(), 1);
@@ -95,8 +117,11 @@ void InitialTensor::Fill(const ir::TensorType& type, int64_t first,
   std::vector<Loop> loops = LoopsAt(type, first);
   int64_t element = 0;
   for (const Loop& loop : loops) element += loop.index * loop.step;
+  RecentPairs recent;
   for (float& value : values) {
-    value = At(element);
+    const auto [even, odd] =
+        recent.Find(element / 2, [this](int64_t pair) { return Pair(pair); });
+    value = element % 2 == 0 ? even : odd;
     for (Loop& loop : loops) {
       element += loop.step;
       if (++loop.index < loop.extent) break;

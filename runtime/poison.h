@@ -2,7 +2,7 @@
 
 // Poisoned memory: what nothing has written yet holds NaNs, so that a kernel or
 // library call that reads it, or leaves a part of its result unwritten, shows
-// in the results. For tests.
+// in the results. For --verify, FUSOR_VERIFY, isolate and tests.
 
 #include <cstddef>
 

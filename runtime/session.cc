@@ -4,6 +4,7 @@
 
 #include "codegen/compiler.h"
 #include "ir/shard.h"
+#include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/tensor_bytes.h"
 #include "runtime/executor.h"
@@ -46,16 +47,21 @@ int Session::AddProgram(std::unique_ptr<ir::Graph> forward,
         (state_ == nullptr ? 0 : state_layout_.bytes) +
         (temporary_ == nullptr ? 0 : static_cast<int64_t>(temporary_->bytes()));
   }
-  return AddProgram(Compile(std::move(forward), kind, *compiler_, with_state));
+  return AddCompiled(Compile(std::move(forward), kind, *compiler_, with_state),
+                     options.verify || EnvironmentFlag("FUSOR_VERIFY"));
 }
 
 int Session::AddProgram(codegen::CompiledProgram compiled) {
+  return AddCompiled(std::move(compiled), EnvironmentFlag("FUSOR_VERIFY"));
+}
+
+int Session::AddCompiled(codegen::CompiledProgram compiled, bool poison) {
   if (programs_.empty()) state_layout_ = StateOf(compiled.plan);
   CheckState(compiled.plan);
   programs_.push_back(std::make_unique<Program>());
   programs_.back()->compiled = std::move(compiled);
   programs_.back()->parts = PartUpdatesOf(programs_.back()->compiled.plan);
-  PlaceArenas(*programs_.back());
+  PlaceArenas(*programs_.back(), poison);
   return static_cast<int>(programs_.size()) - 1;
 }
 
@@ -82,7 +88,7 @@ TuneResult Session::Tune(const ir::Graph& forward, codegen::ProgramKind kind,
 
 // State is allocated with the first program. The temporary arena grows to the
 // largest program's; then the earlier ones are bound anew.
-void Session::PlaceArenas(Program& program) {
+void Session::PlaceArenas(Program& program, bool poison) {
   const Plan& plan = program.compiled.plan;
   bool moved = false;
   for (const codegen::Arena& arena : plan.arenas) {
@@ -103,7 +109,8 @@ void Session::PlaceArenas(Program& program) {
       program.arenas.back() = device_->Allocate(bytes);
     }
   }
-  program.executor = std::make_unique<Executor>(plan, *device_, communicator_);
+  program.executor =
+      std::make_unique<Executor>(plan, *device_, communicator_, poison);
   for (const auto& other : programs_) {
     if (!moved && other.get() != &program) continue;
     BindProgram(*other);

@@ -57,7 +57,9 @@ class Session {
 
   // Compiles a model's forward graph and makes it ready to run. Returns the
   // program's number. Throws what Compile throws, and kOutOfMemory when the
-  // device has less memory than the plan needs.
+  // device has less memory than the plan needs. Where the options or
+  // FUSOR_VERIFY ask for verification, results and workspaces are poisoned
+  // before they are written (runtime/poison.h).
   int AddProgram(std::unique_ptr<ir::Graph> forward, codegen::ProgramKind kind,
                  const codegen::CompileOptions& options);
 
@@ -171,7 +173,8 @@ class Session {
   void Begin(const Program& program);
   void Broadcast(int64_t offset, int64_t bytes);
   void CheckState(const codegen::Plan& plan) const;
-  void PlaceArenas(Program& program);
+  int AddCompiled(codegen::CompiledProgram compiled, bool poison);
+  void PlaceArenas(Program& program, bool poison);
   std::unique_ptr<Memory> AllocateShared(size_t bytes);
   void BindProgram(Program& program);
 

@@ -1,8 +1,10 @@
 // How state gets its first values.
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
+#include "codegen/parallel_for.h"
 #include "ir/support/error.h"
 #include "ir/tensor_bytes.h"
 #include "ir/weight_copy.h"
@@ -13,25 +15,40 @@ namespace fusor::runtime {
 
 using codegen::StateLayout;
 
-// By chunks: a copy of a whole tensor on the host, let alone in f64, would
-// double what a large model needs.
+// By chunks, several at a time: a copy of a whole tensor on the host, let alone
+// in f64, would double what a large model needs.
 void Session::WriteInitialValues(const StateLayout::Entry& entry,
                                  const InitialTensor& values,
                                  ir::DType rounding) {
-  constexpr int64_t kChunk = int64_t{1} << 18;  // elements
+  constexpr int64_t kChunk = int64_t{1} << 17;  // elements
+  constexpr int64_t kChunksAtATime = 8;
   const ir::DType dtype = entry.type.dtype;
   const int64_t elements = entry.type.num_elements();
   const int64_t size = ir::DTypeSize(dtype);
-  std::vector<float> drawn;
-  std::vector<uint8_t> bytes;
-  for (int64_t first = 0; first < elements; first += kChunk) {
-    const int64_t count = std::min(kChunk, elements - first);
-    drawn.resize(count);
+  const auto draw = [&](int64_t first, std::span<uint8_t> bytes) {
+    std::vector<float> drawn(bytes.size() / size);
     values.Fill(entry.type, first, drawn);
-    ir::Tensor tensor{{dtype, {count}, {}}, {drawn.begin(), drawn.end()}};
+    if (dtype == ir::DType::kF32 && rounding == ir::DType::kF32) {
+      std::memcpy(bytes.data(), drawn.data(), bytes.size());
+      return;
+    }
+    ir::Tensor tensor{{dtype, {static_cast<int64_t>(drawn.size())}, {}},
+                      {drawn.begin(), drawn.end()}};
     for (double& x : tensor.data) x = ir::RoundTo(rounding, x);
-    bytes.resize(count * size);
     ir::StoreTensor(tensor, bytes);
+  };
+  std::vector<uint8_t> bytes;
+  for (int64_t first = 0; first < elements; first += kChunksAtATime * kChunk) {
+    const int64_t count = std::min(kChunksAtATime * kChunk, elements - first);
+    bytes.resize(count * size);
+    codegen::ParallelFor(
+        (count + kChunk - 1) / kChunk, backend_options_.threads,
+        [&](size_t chunk) {
+          const int64_t begin = static_cast<int64_t>(chunk) * kChunk;
+          const int64_t end = std::min(begin + kChunk, count);
+          draw(first + begin,
+               std::span(bytes).subspan(begin * size, (end - begin) * size));
+        });
     stream_->CopyToDevice(
         static_cast<char*>(state_->data()) + entry.offset + first * size,
         bytes.data(), bytes.size());

@@ -31,7 +31,8 @@ constexpr std::array kVariables = {
                         "before"},
     EnvironmentVariable{"FUSOR_VERIFY", "0",
                         "1: verify the graph after every pass and every plan, "
-                        "as debug builds do",
+                        "and fill memory with NaN before each kernel that "
+                        "writes it",
                         /*is_flag=*/true},
 };
 

@@ -14,6 +14,7 @@
 #include "ir/tensor_bytes.h"
 #include "ir/tensor_difference.h"
 #include "runtime/debug/step_values.h"
+#include "runtime/poison.h"
 
 namespace fusor::runtime {
 namespace {
@@ -59,6 +60,9 @@ class StepMemory {
            (buffer.offset - range->begin);
   }
   const std::vector<void*>& args() const { return args_; }
+  void Poison(Stream& stream) {
+    runtime::Poison(stream, memory_->data(), memory_->bytes());
+  }
 
  private:
   // Bytes of an arena of the plan, and where they start in this memory.
@@ -344,23 +348,15 @@ std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
   const std::vector<Tensor> operands =
       OperandTensors(inputs, InputsOfOperands(plan, s, node));
   StepMemory memory(plan, s, device);
+  // What the step forgets to write is NaN, and so is what it reads beside its
+  // operands.
+  memory.Poison(*stream);
   for (size_t i = 0; i < values.operands.size(); ++i) {
     const auto bytes = codegen::Packed(
         plan.buffers[values.operands[i]],
         ir::TensorBytes({OperandType(plan, s, node, i), operands[i].data}));
     stream->CopyToDevice(memory.OfBuffer(values.operands[i]), bytes.data(),
                          bytes.size());
-  }
-  for (size_t i = 0; i < values.results.size(); ++i) {
-    // What the step forgets to write is NaN.
-    void* place = memory.OfBuffer(values.results[i]);
-    const bool added_to = std::any_of(
-        values.operands.begin(), values.operands.end(),
-        [&](int operand) { return memory.OfBuffer(operand) == place; });
-    if (added_to) continue;
-    const std::vector<uint8_t> poison(
-        static_cast<size_t>(plan.buffers[values.results[i]].bytes), 0xff);
-    stream->CopyToDevice(place, poison.data(), poison.size());
   }
   stream->Launch(*executable, memory.args().data(), memory.args().size());
   stream->Synchronize();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <set>
 
 #include "ir/draw_inputs.h"
 #include "ir/op.h"
@@ -157,47 +156,7 @@ std::string CompareFusion(const TestCase& test_case, const Variant& variant,
   return "";
 }
 
-// --- Known defects
-// ------------------------------------------------------------
-
-bool HasRepeats(const ir::Node& node) {
-  const std::set<const Value*> distinct(node.inputs().begin(),
-                                        node.inputs().end());
-  return distinct.size() < node.num_inputs();
-}
-
-bool IsPrefix(const ir::Node& slice) {
-  const auto all = [](const std::vector<int64_t>& numbers, int64_t number) {
-    return std::all_of(numbers.begin(), numbers.end(),
-                       [&](int64_t n) { return n == number; });
-  };
-  return all(slice.attrs().Ints("start"), 0) &&
-         all(slice.attrs().Ints("stride"), 1);
-}
-
-// Whether the loss depends on every weight by ops that have a gradient.
-bool ReachesAllWeights(const Graph& model) {
-  std::set<const Value*> reached{
-      model.outputs()[static_cast<size_t>(model.FindOutput("loss"))].value};
-  for (size_t i = model.nodes().size(); i-- > 0;) {
-    const ir::Node& node = *model.nodes()[i];
-    // A batch normalisation's statistics have no gradient, nor positions.
-    if (node.op().gradient == nullptr || !reached.contains(node.output())) {
-      continue;
-    }
-    for (const Value* input : node.inputs()) {
-      if (ir::IsFloat(input->type().dtype)) reached.insert(input);
-    }
-  }
-  return std::all_of(model.inputs().begin(), model.inputs().end(),
-                     [&](const ir::Input& input) {
-                       return !ir::IsParameter(input.role) ||
-                              reached.contains(input.value.get());
-                     });
-}
-
-// --- Numeric gradients
-// --------------------------------------------------------
+// --- Numeric gradients ------------------------------------------------------
 
 bool HasOp(const Graph& graph, std::string_view op) {
   return std::any_of(graph.nodes().begin(), graph.nodes().end(),
@@ -262,45 +221,6 @@ std::string CompareGradients(const TestCase& test_case) {
 }
 
 }  // namespace
-
-const char* KnownDefect(const TestCase& test_case, const Variant& variant) {
-  if (variant.kind == ProgramKind::kTrain &&
-      !ReachesAllWeights(*test_case.graph)) {
-    return "weights without a gradient";
-  }
-  if (variant.kind == ProgramKind::kTrain && variant.compile.verify &&
-      variant.compile.passes.precision.dtype != ir::DType::kF32) {
-    return "verification of the copies of weights";
-  }
-  const bool has_nan = std::any_of(
-      test_case.inputs.begin(), test_case.inputs.end(), [](const Tensor& t) {
-        return std::any_of(t.data.begin(), t.data.end(),
-                           [](double x) { return !std::isfinite(x); });
-      });
-  for (const auto& node : test_case.graph->nodes()) {
-    const std::string_view op = node->op_name();
-    if (op == "reduce_scatter") return "a rank alone has no part of a sum";
-    if ((op == "sum_of_squares" || op == "all_finite") && HasRepeats(*node)) {
-      return "operands of sum_of_squares and all_finite that repeat";
-    }
-    if (has_nan && (op == "conv2d" || op == "max_pool")) {
-      return "NaN in convolution with ReLU, and in max-pool";
-    }
-    if (op == "slice" && IsPrefix(*node)) return "prefix slices";
-    if (op == "pad" && variant.kind == ProgramKind::kTrain) {
-      return "prefix slices, which the gradient of pad makes";
-    }
-    if (op == "concat" && variant.kind == ProgramKind::kTrain) {
-      return "prefix slices, which the gradient of concat makes";
-    }
-    if (node->num_outputs() == 1 &&
-        node->output()->type().dtype == ir::DType::kU8 &&
-        node->op().fusion == ir::FusionKind::kElementwise) {
-      return "arithmetic of u8 in fusions";
-    }
-  }
-  return nullptr;
-}
 
 Finding CheckCase(const TestCase& test_case, const Variant& variant) {
   Finding finding;

@@ -22,9 +22,4 @@ struct Finding {
 // throw.
 Finding CheckCase(const codegen::TestCase& test_case, const Variant& variant);
 
-// The shapes of known defects, which are not reported; null where there is
-// none. The list goes as they are mended.
-const char* KnownDefect(const codegen::TestCase& test_case,
-                        const Variant& variant);
-
 }  // namespace fusor::fuzz

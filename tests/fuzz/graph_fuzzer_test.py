@@ -55,8 +55,10 @@ class GraphFuzzerTest(unittest.TestCase):
 
     def test_a_wrong_gradient_is_found(self):
         # The interpreter runs the wrong gradient, too: differences tell.
-        self.assertIn("FAILED seed 5: gradient: derivative",
-                      self.find("wrong:simplify:", 5))
+        run = fuzz(self.folder, "--seed", 1, "--count", 30, "--jobs", 2,
+                   "--reduce-seconds", 0, fault="wrong:simplify:")
+        self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
+        self.assertIn(": gradient: derivative", run.stdout)
 
 
 if __name__ == "__main__":

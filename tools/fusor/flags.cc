@@ -270,7 +270,8 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
       ->allow_extra_args(false)
       ->type_name("PASS=N");
   app.add_flag("--verify", f.verify,
-               "Check the graph after each pass, and the plan");
+               "Check the graph after each pass, and the plan, and fill memory "
+               "with NaN before each kernel that writes it");
   app.add_flag("--verify-each", f.verify_each,
                "Check the graph after each pass that changes it");
 }

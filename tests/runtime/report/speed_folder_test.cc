@@ -150,7 +150,9 @@ TEST_F(SpeedFolderTest, WithoutOneRankThereIsNoSpeedup) {
   EXPECT_FALSE(SpeedJson(folder)["r"]["4n8g"].contains("speedup"));
   EXPECT_THAT(SpeedText(folder),
               HasSubstr("no speedup: there is no case 1n1g"));
-  EXPECT_THAT(SpeedSvg(folder, "t"), HasSubstr("no case 1n1g"));
+  EXPECT_THAT(SpeedSvg(folder, "t"), HasSubstr("images/s"));
+  Write("2n8g/r_b4_fp32_1.log", TextLines(120, 30));
+  EXPECT_THAT(SpeedSvg(Read(), "t"), HasSubstr("no case 1n1g"));
 }
 
 TEST_F(SpeedFolderTest, RefusesLogsThatAreTooShort) {
