@@ -8,7 +8,6 @@
 
 #include "codegen/flops.h"
 #include "codegen/packed_bits.h"
-#include "codegen/parallel_for.h"
 #include "codegen/plan_draft.h"
 #include "codegen/schedule.h"
 #include "codegen/state_claims.h"
@@ -19,6 +18,7 @@
 #include "ir/op.h"
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
+#include "ir/support/parallel_for.h"
 
 namespace fusor::codegen {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "codegen/kernel_cache.h"
 #include "codegen/kernel_fault.h"
-#include "codegen/parallel_for.h"
 #include "ir/library_choices.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
+#include "ir/support/parallel_for.h"
 #include "ir/support/str.h"
 
 namespace fusor::codegen {

@@ -23,8 +23,8 @@ bool DropCollectives(ir::Graph& graph, PassContext& context) {
       const ir::TensorType& type = node->output(i)->type();
       const int64_t elements = operand->type().num_elements();
       const int64_t filling = type.num_elements() - elements;
-      const bool one_part = node->op_name() == "reduce_scatter" &&
-                            node->attrs().Int("parts") == 1;
+      const bool one_part =
+          node->attrs().Has("parts") && node->attrs().Int("parts") == 1;
       FUSOR_CHECK(filling == 0 || one_part, kGraph,
                   "{}{}: of several ranks, expected one", node->op_name(),
                   ir::AtLocation(node->location()));

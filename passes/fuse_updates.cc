@@ -12,6 +12,10 @@
 // Where a program is compiled against existing state, only what lies there one
 // after the other is joined.
 //
+// A joined update keeps all gradients that it reads alive until it runs. So it
+// takes no more tensors than it needs to hide what a launch costs; then the
+// next one begins.
+//
 // With several ranks the updates of one bucket of gradients are joined, so that
 // they can run while other buckets are still summed; and the bucket's gradients
 // lie as those launches read them.
@@ -138,6 +142,26 @@ std::vector<std::vector<Node*>> LyingTogether(
       runs.emplace_back();
     }
     runs.back().push_back(node);
+  }
+  return runs;
+}
+
+// The updates in runs of neighbours, each run just long enough that its launch
+// takes at most 1 / kWorkOfLaunch of its time.
+std::vector<std::vector<Node*>> CutByWork(const std::vector<Node*>& updates,
+                                          const ir::Target& target) {
+  constexpr int64_t kWorkOfLaunch = 20;
+  std::vector<std::vector<Node*>> runs;
+  int64_t bytes = 0;
+  for (Node* node : updates) {
+    const bool full = ir::KernelNs(bytes, target) - target.launch_overhead_ns >=
+                      kWorkOfLaunch * target.launch_overhead_ns;
+    if (runs.empty() || full) {
+      runs.emplace_back();
+      bytes = 0;
+    }
+    runs.back().push_back(node);
+    bytes += ir::NodeBytes(*node);
   }
   return runs;
 }
@@ -355,6 +379,27 @@ void RegroupChecks(Graph& graph, const std::vector<Node*>& updates) {
   for (Node* check : checks) Regroup(graph, check, updates);
 }
 
+// What is joined of equal updates: all that lies together, or, where they do
+// not belong to a bucket of gradients that come together, parts of it.
+std::vector<std::vector<Node*>> RunsOf(const Graph& graph,
+                                       const std::vector<Node*>& equal,
+                                       bool bucket,
+                                       const PassContext& context) {
+  std::vector<std::vector<Node*>> runs;
+  for (const std::vector<Node*>& together :
+       LyingTogether(graph, equal, context.options().state_places)) {
+    if (bucket) {
+      runs.push_back(together);
+      continue;
+    }
+    for (std::vector<Node*>& run :
+         CutByWork(together, context.target().target())) {
+      runs.push_back(std::move(run));
+    }
+  }
+  return runs;
+}
+
 // The same collective with its operands in the order of `results`, which are
 // all of its results.
 void ReorderBucket(Graph& graph, Node* bucket,
@@ -448,7 +493,7 @@ bool FuseUpdates(Graph& graph, PassContext& context) {
   std::vector<Node*> joined;
   for (const auto& [group, equal] : groups) {
     for (const std::vector<Node*>& members :
-         LyingTogether(graph, equal, options.state_places)) {
+         RunsOf(graph, equal, group.first != 0, context)) {
       size_t made = 0;
       for (const Node* node : members) made += copies.Of(*node).size();
       if (members.size() + made < 2) continue;

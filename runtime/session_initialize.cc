@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "codegen/parallel_for.h"
 #include "ir/support/error.h"
+#include "ir/support/parallel_for.h"
 #include "ir/tensor_bytes.h"
 #include "ir/weight_copy.h"
 #include "runtime/initialize.h"
@@ -41,14 +41,13 @@ void Session::WriteInitialValues(const StateLayout::Entry& entry,
   for (int64_t first = 0; first < elements; first += kChunksAtATime * kChunk) {
     const int64_t count = std::min(kChunksAtATime * kChunk, elements - first);
     bytes.resize(count * size);
-    codegen::ParallelFor(
-        (count + kChunk - 1) / kChunk, backend_options_.threads,
-        [&](size_t chunk) {
-          const int64_t begin = static_cast<int64_t>(chunk) * kChunk;
-          const int64_t end = std::min(begin + kChunk, count);
-          draw(first + begin,
-               std::span(bytes).subspan(begin * size, (end - begin) * size));
-        });
+    ParallelFor((count + kChunk - 1) / kChunk, backend_options_.threads,
+                [&](size_t chunk) {
+                  const int64_t begin = static_cast<int64_t>(chunk) * kChunk;
+                  const int64_t end = std::min(begin + kChunk, count);
+                  draw(first + begin, std::span(bytes).subspan(
+                                          begin * size, (end - begin) * size));
+                });
     stream_->CopyToDevice(
         static_cast<char*>(state_->data()) + entry.offset + first * size,
         bytes.data(), bytes.size());

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "codegen/dump/dump_sink.h"
-#include "codegen/parallel_for.h"
 #include "codegen/report/decision_table.h"
+#include "ir/support/parallel_for.h"
 #include "ir/support/str.h"
 
 namespace fusor::codegen {

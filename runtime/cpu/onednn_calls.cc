@@ -8,6 +8,7 @@
 #include "ir/interpreter.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "runtime/cpu/im2col_call.h"
 #include "runtime/cpu/max_pool_call.h"
 #include "runtime/cpu/onednn_descs.h"
 #include "runtime/cpu/onednn_layout.h"
@@ -324,6 +325,8 @@ std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
     const LibraryCall& call) {
   auto winograd = MakeWinogradExecutable(call);
   if (winograd != nullptr) return winograd;
+  auto im2col = MakeIm2colExecutable(call);
+  if (im2col != nullptr) return im2col;
   const auto row =
       std::find_if(std::begin(kMakers), std::end(kMakers),
                    [&](const MakerRow& r) { return r.op == call.op; });

@@ -24,7 +24,8 @@ class LibraryExecutable : public runtime::Executable {
 };
 
 // By oneDNN where it has the op for these types, or by loops of ours: Winograd
-// in bf16 (winograd_calls.h) and max_pool, else by the interpreter
+// in bf16 (winograd_calls.h), im2col (im2col_call.h) and max_pool, else by the
+// interpreter
 // ("reference": any op, any dtype, slow). Throws kGraph for algorithm
 // "winograd" where there is none.
 std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(

@@ -4,6 +4,7 @@
 #include "ir/convolution.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "runtime/cpu/im2col_call.h"
 #include "runtime/cpu/onednn_calls.h"
 #include "runtime/cpu/onednn_descs.h"
 #include "runtime/cpu/onednn_layout.h"
@@ -30,6 +31,10 @@ struct Chosen {
 
 bool IsReference(const Chosen& chosen) {
   return chosen.implementation.find("ref") != std::string::npos;
+}
+
+bool IsGemm(const Chosen& chosen) {
+  return chosen.implementation.find("gemm") != std::string::npos;
 }
 
 template <typename Pd>
@@ -218,6 +223,11 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
   const auto flat = ChooseFlat(t, node, target.channel_block());
   if (flat.has_value() && !IsReference(*flat)) add(kFlat, kFlat, flat);
   const auto direct = Choose(t, node, "direct", target.channel_block());
+  const auto im2col = Im2colCandidate(node, target);
+  if (im2col.has_value() && direct.has_value() && IsGemm(*direct) &&
+      im2col->workspace_bytes < direct->workspace) {
+    candidates.push_back(*im2col);
+  }
   add("direct", "direct", direct);
   // In f32 oneDNN's Winograd, which stands first already; in bf16 ours.
   const auto winograd = WinogradCandidate(node, target);

@@ -1,7 +1,7 @@
 // Fusion needs no more memory than its absence. Two of its choices hold bytes
 // that the unfused step does not: a forward kernel writes the mask of its ReLU,
 // a bit an element, where the unfused step compares again, and gradients wait
-// for the one kernel that updates all parameters. Others hold less.
+// for the kernel that updates several parameters. Others hold less.
 
 #include <gtest/gtest.h>
 
@@ -21,10 +21,11 @@ namespace {
 
 class FusionMemory : public ::testing::TestWithParam<std::string> {};
 
-codegen::Plan PlanOf(const std::string& arch, bool fusion, int64_t batch = 16) {
+codegen::Plan PlanOf(const std::string& arch, bool fusion, int64_t batch = 16,
+                     int64_t size = 224) {
   const models::ModelOptions model{
       .batch = batch,
-      .image_size = arch == "resnet20-cifar" ? 32 : 224,
+      .image_size = arch == "resnet20-cifar" ? 32 : size,
       .num_classes = 10};
   codegen::CompileOptions options;
   options.plan_only = true;
@@ -41,6 +42,23 @@ TEST_P(FusionMemory, PeakIsNotAboveTheUnfusedOne) {
   const codegen::Plan fused = PlanOf(GetParam(), true);
   const codegen::Plan unfused = PlanOf(GetParam(), false);
   EXPECT_LE(fused.peak_bytes, unfused.peak_bytes);
+}
+
+// With small images gradients and workspaces outweigh activations.
+TEST_P(FusionMemory, PeakIsNotAboveTheUnfusedOneWithSmallImages) {
+  const codegen::Plan fused = PlanOf(GetParam(), true, 4, 64);
+  const codegen::Plan unfused = PlanOf(GetParam(), false, 4, 64);
+  EXPECT_LE(fused.peak_bytes, unfused.peak_bytes);
+}
+
+// No workspace of a weight gradient is several times the weight: 36 MB would be
+// for four images.
+TEST(FusionMemorySmall, WorkspacesOfSmallFeatureMapsAreSmall) {
+  const codegen::Plan plan = PlanOf("resnet18", true, 4, 64);
+  for (const codegen::LibraryCall& call : plan.calls) {
+    EXPECT_LE(call.workspace_bytes, 10 << 20)
+        << call.op << " " << call.implementation;
+  }
 }
 
 // Its masks lie beside ReLUs that are kept anyway, and there is no pool whose

@@ -17,6 +17,7 @@
 
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
+#include "runtime/host_load.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/flags_variable.h"
 #include "tools/fusor/standard_streams.h"
@@ -128,10 +129,21 @@ void KeepStandardStreams() {
   }
 }
 
+// Threads that spin keep those that they wait for off their cores where other
+// processes use these, too: a step can take twenty times as long. To be called
+// before a backend loads OpenMP, which reads the variable once.
+void WaitPassivelyUnderLoad() {
+  constexpr double kLoaded = 0.2;
+  if (runtime::CpuPressure() > kLoaded) {
+    SetUnlessSet("OMP_WAIT_POLICY", "passive");
+  }
+}
+
 int Main(std::vector<std::string> args) {
   KeepStandardStreams();
   ReplaceStandardStreams([] { Stop(SIGPIPE); });
   WatchStopSignals();
+  WaitPassivelyUnderLoad();
   CLI::App app(
       "fusor compiles a whole training step - forward, loss, backward, "
       "optimizer - as one graph and runs it.",

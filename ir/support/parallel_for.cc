@@ -1,4 +1,4 @@
-#include "codegen/parallel_for.h"
+#include "ir/support/parallel_for.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace fusor::codegen {
+namespace fusor {
 
 void ParallelFor(size_t count, int threads,
                  const std::function<void(size_t)>& body) {
@@ -34,4 +34,4 @@ void ParallelFor(size_t count, int threads,
   }
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor

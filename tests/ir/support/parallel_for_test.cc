@@ -1,4 +1,4 @@
-#include "codegen/parallel_for.h"
+#include "ir/support/parallel_for.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace fusor::codegen {
+namespace fusor {
 namespace {
 
 TEST(ParallelFor, CallsEveryIndexOnce) {
@@ -34,4 +34,4 @@ TEST(ParallelFor, RethrowsTheFirstIndexAfterAllHaveRun) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor
