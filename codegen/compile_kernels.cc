@@ -1,6 +1,7 @@
 #include "codegen/compile_kernels.h"
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 
 #include "codegen/kernel_cache.h"
@@ -86,15 +87,6 @@ std::string InputsOf(const Plan& plan) {
   return text;
 }
 
-// Says why these were missed, and takes note of them.
-void ExplainMisses(const std::string& folder,
-                   const std::vector<KernelOrigin>& missed,
-                   CacheReport& report) {
-  const OriginLog log(folder);
-  for (const KernelOrigin& origin : missed) report.Add(log.Explain(origin));
-  log.Append(missed);
-}
-
 }  // namespace
 
 KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
@@ -107,6 +99,10 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
   report.substituted = FindSubstituted(plan, options);
   std::vector<std::optional<KernelOrigin>> missed(plan.kernels.size());
   std::vector<std::string> failures(plan.kernels.size());
+  // Opened at the first miss: another process that compiles the same kernels
+  // now adds them to the log before this one is done.
+  std::optional<OriginLog> log;
+  std::once_flag log_opened;
   ParallelFor(plan.kernels.size(), options.threads, [&](size_t i) {
     CompiledKernel& kernel = plan.kernels[i];
     const Kernel code = WithFault(kernel.kernel, options.fault);
@@ -123,6 +119,7 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
         kernel.binary = std::move(*found);
         return;
       }
+      std::call_once(log_opened, [&] { log.emplace(options.kernel_cache); });
     }
     kernel.binary = edited != nullptr ? compiler.CompileArtifact(
                                             code, edited->text, edited->source)
@@ -149,7 +146,10 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
   report.cache.hits =
       static_cast<int64_t>(plan.kernels.size() - origins.size());
   if (origins.empty()) return report;
-  ExplainMisses(options.kernel_cache, origins, report.cache);
+  for (const KernelOrigin& origin : origins) {
+    report.cache.Add(log->Explain(origin));
+  }
+  log->Append(origins);
   store->Trim();
   return report;
 }

@@ -76,7 +76,9 @@ class UpdateLowering {
     for (size_t t = 0; t < tensors_; ++t) {
       const ir::TensorType& type = body_.input(t)->type();
       starts_.push_back(elements_);
-      elements_ += PaddedElements(t, type.dtype);
+      // A tensor alone has no padding in its buffer.
+      elements_ +=
+          tensors_ == 1 ? type.num_elements() : PaddedElements(t, type.dtype);
     }
   }
 

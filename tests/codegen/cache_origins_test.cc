@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <mutex>
 
 #include "codegen/build_plan.h"
 #include "codegen/compile_kernels.h"
@@ -122,6 +124,38 @@ TEST_F(CacheOriginsTest, SaysWhatWasLost) {
     if (file.path().extension() == ".kernel") fs::remove(file);
   }
   ExpectAllMissed({"lost"}, "dropped from the cache or damaged");
+}
+
+// Another process compiles the same kernels while the first one is compiled.
+class BesideAnother : public test::FakeCompiler {
+ public:
+  explicit BesideAnother(std::function<void()> meanwhile)
+      : meanwhile_(std::move(meanwhile)) {}
+  std::string CompileKernel(const Kernel& kernel) const override {
+    std::call_once(once_, meanwhile_);
+    return FakeCompiler::CompileKernel(kernel);
+  }
+
+ private:
+  const std::function<void()> meanwhile_;
+  mutable std::once_flag once_;
+};
+
+TEST_F(CacheOriginsTest, KernelsThatAnotherProcessCompilesNowAreNew) {
+  const auto graph = test::RandomGraph(6, {.nodes = 40});
+  Plan plan = test::FuseAndPlan(*graph, compiler_).plan;
+  plan.name = "other program";
+  const PlanOptions options{
+      .threads = 1, .kernel_cache = folder_.string(), .settings = settings_};
+  const BesideAnother compiler([&] {
+    Plan same = plan;
+    CompileKernels(same, compiler_, options);
+  });
+  const CacheReport report = CompileKernels(plan, compiler, options).cache;
+  ASSERT_GT(report.missed(), 0);
+  for (const CacheMiss& miss : report.misses) {
+    EXPECT_THAT(miss.changed, testing::Not(testing::Contains("lost")));
+  }
 }
 
 TEST_F(CacheOriginsTest, ADamagedLogCostsExplanationsAlone) {

@@ -7,6 +7,7 @@
 
 #include <map>
 
+#include "codegen/kernel_races.h"
 #include "codegen/tile_stores.h"
 #include "ir/builder.h"
 #include "ir/printer.h"
@@ -218,6 +219,16 @@ TEST(LowerUpdates, OneLoopWritesCopiesThatKeepStep) {
   const LoweredKernel apart = Lowered(*graph);
   EXPECT_EQ(apart.kernel.phases.size(), 4u);
   EXPECT_EQ(apart.result_spans.size(), 2u + 4u);
+}
+
+// In a buffer of its own, nothing pads it.
+TEST(LowerUpdates, ATensorAloneHasNoPadding) {
+  const LoweredKernel lowered =
+      Lowered(*Joined(DType::kBF16, DType::kF32, {{{7}, "", {""}}}));
+  for (const KernelBuffer& buffer : lowered.kernel.buffers) {
+    EXPECT_LE(buffer.elements, 7) << buffer.name;
+  }
+  EXPECT_NO_THROW(CheckResults(lowered));
 }
 
 // Behind 7 elements, padded to 16 in f32 and to 32 in bf16; behind a tensor

@@ -196,7 +196,7 @@ std::string StopMessage(StepParity& steps, int program) {
   try {
     runtime::OverflowMonitor(steps.session(), program, 1).Read();
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kData);
+    EXPECT_EQ(error.code(), ErrorCode::kDiverged);
     return error.what();
   }
   return "";

@@ -86,7 +86,7 @@ TEST(DropCollectivesTest, AGatherOfSeveralRanksIsAnErrorOnOne) {
   })");
   EXPECT_THAT([&] { RunDropCollectives(*graph); },
               testing::ThrowsMessage<Error>(testing::HasSubstr(
-                  "all_gather @fc: of several ranks, expected one")));
+                  "all_gather at fc: of several ranks, expected one")));
 }
 
 }  // namespace
