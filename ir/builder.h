@@ -257,7 +257,8 @@ class Builder {
   // torch's windows: floor(i*H/h) to ceil((i+1)*H/h).
   Value* AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
                            Where at = {});
-  // logits [N,C], labels i32 [N] -> loss of each sample [N].
+  // logits [N,C], labels i32 [N] -> loss of each sample [N]. A label outside of
+  // [0, C) makes the sample's loss and gradient NaN.
   Value* CrossEntropy(Value* logits, Value* labels,
                       const CrossEntropyOptions& options, Where at = {});
   // 1 where fewer than k classes have a greater logit than the label's (of

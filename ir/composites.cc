@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "ir/builder.h"
@@ -280,14 +281,26 @@ Value* Builder::CrossEntropy(Value* logits, Value* labels,
               kGraph, "cross entropy of {} and {}{}: expected [N,C] and i32[N]",
               ToString(logits->type()), ToString(labels->type()),
               AtLocation(Here(at)));
-  Value* log_p = LogSoftmax(logits);
+  // log_sum - z[label] rather than -log_p[label]: the gradient of log_sum is
+  // there even if no class is the label.
+  Value* z = Shifted(logits, 1);
+  Value* log_sum = Log(ReduceSum(Exp(z), {1}));
   Value* hit =
       Compare("eq", Iota(DType::kI32, shape, 1), Broadcast(labels, shape, {0}));
-  Value* picked = Select(hit, log_p, Zeros(log_p->type()));
-  Value* loss = Neg(ReduceSum(picked, {1}));
-  if (smoothing == 0) return loss;
-  Value* uniform = Neg(ReduceMean(log_p, {1}));
-  return Plus(Times(loss, 1 - smoothing), Times(uniform, smoothing));
+  Value* own = ReduceSum(Select(hit, z, Zeros(z->type())), {1});
+  if (smoothing > 0) {
+    own = Plus(Times(own, 1 - smoothing), Times(ReduceMean(z, {1}), smoothing));
+  }
+  // 1, or NaN for a label out of range. A factor, so that it reaches the
+  // gradient.
+  Value* known =
+      Add("reduce", {hit},
+          {{"kind", std::string("any")}, {"dims", std::vector<int64_t>{1}}})
+          ->output();
+  Value* factor =
+      Select(known, ScalarLike(own, 1),
+             ScalarLike(own, std::numeric_limits<double>::quiet_NaN()));
+  return Times(Minus(log_sum, own), factor);
 }
 
 Value* Builder::TopKCorrect(Value* logits, Value* labels, int64_t k, Where at) {

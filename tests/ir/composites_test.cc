@@ -287,6 +287,29 @@ TEST(Composite, CrossEntropyPicksTheLabelAndSmooths) {
   }
 }
 
+TEST(Composite, CrossEntropyOfALabelOutOfRangeIsNan) {
+  for (const double smoothing : {0.0, 0.1}) {
+    Program p;
+    Value* logits = p.Random({4, 3}, 1);
+    Value* labels = p.In(MakeTensor({DType::kI32, {4}, {}}, {-1, 1, 3, 2}));
+    Value* losses =
+        p.b.CrossEntropy(logits, labels, {.label_smoothing = smoothing});
+    const std::vector<Value*> wrt{logits};
+    p.graph.AddOutput(losses, "losses");
+    p.graph.AddOutput(
+        passes::BuildGradients(p.graph, p.b.ReduceSum(losses, {0}), wrt)[0],
+        "gradient");
+    const auto results = Interpret(p.graph, p.inputs, EvalMode::kExact);
+    for (int n = 0; n < 4; ++n) {
+      const bool bad = n == 0 || n == 2;
+      EXPECT_EQ(std::isnan(results[0].data[n]), bad) << n;
+      for (int c = 0; c < 3; ++c) {
+        EXPECT_EQ(std::isnan(results[1].data[n * 3 + c]), bad) << n;
+      }
+    }
+  }
+}
+
 // A class that is masked by -infinity has probability 0.
 TEST(Composite, CrossEntropyTakesMaskedClasses) {
   Program p;
