@@ -137,6 +137,8 @@ double CompileReport::total_seconds() const {
 CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
                         const TargetCompiler& compiler,
                         const CompileOptions& options) {
+  FUSOR_CHECK(forward != nullptr, kGraph,
+              "compile: expected a graph, got null");
   CompiledProgram program;
   CompileReport& report = program.report;
   const auto observe = [&](const char* stage) {

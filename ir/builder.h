@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,7 +36,9 @@ struct CrossEntropyOptions {
 
 // Appends ops to a graph: the primitives, with numpy's broadcasting of
 // operands written out as `broadcast` nodes, and the composites built from
-// them. All results belong to the graph. Shape errors throw kGraph.
+// them. All results belong to the graph. Wherever a dimension is taken, a
+// negative one counts from the end. Null values and shapes that do not fit
+// throw kGraph.
 class Builder {
  public:
   // Appends at the end, or before `insertion_point`.
@@ -134,9 +137,10 @@ class Builder {
   }
   // direction: eq ne lt le gt ge; result bool.
   Value* Compare(std::string direction, Value* a, Value* b, Where at = {});
+  // Broadcasts all three operands.
   Value* Select(Value* predicate, Value* if_true, Value* if_false,
                 Where at = {});
-  // The same with a scalar of the other operand's dtype.
+  // The same with a scalar of the other operand's dtype, which must hold it.
   Value* Plus(Value* a, double b, Where at = {}) {
     return Plus(a, ScalarLike(a, b, at), at);
   }
@@ -149,6 +153,15 @@ class Builder {
   Value* Divide(Value* a, double b, Where at = {}) {
     return Divide(a, ScalarLike(a, b, at), at);
   }
+  Value* Maximum(Value* a, double b, Where at = {}) {
+    return Maximum(a, ScalarLike(a, b, at), at);
+  }
+  Value* Minimum(Value* a, double b, Where at = {}) {
+    return Minimum(a, ScalarLike(a, b, at), at);
+  }
+  Value* Pow(Value* a, double b, Where at = {}) {
+    return Pow(a, ScalarLike(a, b, at), at);
+  }
   Value* Compare(std::string direction, Value* a, double b, Where at = {}) {
     return Compare(std::move(direction), a, ScalarLike(a, b, at), at);
   }
@@ -160,6 +173,7 @@ class Builder {
   Value* Constant(DType dtype, Shape shape, std::vector<double> values,
                   Where at = {});
   Value* Scalar(DType dtype, double value, Where at = {});
+  // Throws kGraph if `like` has an integer dtype that cannot hold the value.
   Value* ScalarLike(Value* like, double value, Where at = {});
   Value* Zeros(const TensorType& type, Where at = {});  // keeps the layout
   // Index along `dim`.
@@ -187,15 +201,22 @@ class Builder {
   // The same value in another layout.
   Value* Copy(Value* x, Layout layout, Where at = {});
 
-  // --- Reductions; dims are dropped ------------------------------------------
-  Value* ReduceSum(Value* x, std::vector<int64_t> dims, Where at = {});
-  Value* ReduceMax(Value* x, std::vector<int64_t> dims, Where at = {});
-  Value* ReduceMin(Value* x, std::vector<int64_t> dims, Where at = {});
-  Value* ReduceMean(Value* x, std::vector<int64_t> dims, Where at = {});
+  // --- Reductions; dims in any order, dropped or kept with extent 1 ----------
+  Value* ReduceSum(Value* x, std::vector<int64_t> dims, bool keepdim = false,
+                   Where at = {});
+  Value* ReduceMax(Value* x, std::vector<int64_t> dims, bool keepdim = false,
+                   Where at = {});
+  Value* ReduceMin(Value* x, std::vector<int64_t> dims, bool keepdim = false,
+                   Where at = {});
+  // Floating dtypes only: an integer has no exact mean.
+  Value* ReduceMean(Value* x, std::vector<int64_t> dims, bool keepdim = false,
+                    Where at = {});
 
   // --- Linear algebra, convolution, pooling ----------------------------------
   // [.., M, K] x [.., K, N] -> [.., M, N]; transpose_* swaps the last two dims
-  // of that operand first.
+  // of that operand first. PyTorch's rules: batch dimensions broadcast, and an
+  // operand of rank 1 is a row (a) or a column (b) whose extent 1 is dropped
+  // from the result.
   Value* Matmul(Value* a, Value* b, bool transpose_a = false,
                 bool transpose_b = false, Where at = {});
   // x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O] or null.
@@ -205,16 +226,26 @@ class Builder {
   Value* AvgPool2d(Value* x, const Pool2dOptions& options, Where at = {});
 
   // --- Composites ------------------------------------------------------------
-  // x W^T + b, W [O,I].
+  // x [.., I], weight [O,I], bias [O] or null -> x W^T + b, [.., O].
   Value* Linear(Value* x, Value* weight, Value* bias, Where at = {});
+  // Limits x to [low, high]. As in PyTorch, the gradient passes at the limits.
+  Value* Clamp(Value* x, double low, double high, Where at = {});
+  // Limits x to [0, 6]. As in PyTorch, the gradient at the limits is 0.
+  Value* Relu6(Value* x, Where at = {});
   Value* Sigmoid(Value* x, Where at = {});
-  Value* Gelu(Value* x, Where at = {});        // exact, by erf
-  Value* GeluTanh(Value* x, Where at = {});    // its approximation by tanh
-  Value* Softmax(Value* x, Where at = {});     // over the last dim
-  Value* LogSoftmax(Value* x, Where at = {});  // over the last dim
-  // Over the last dim, of which gamma and beta are.
+  Value* Silu(Value* x, Where at = {});  // x sigmoid(x)
+  // log(1 + exp(beta x)) / beta, without overflow.
+  Value* Softplus(Value* x, double beta = 1, Where at = {});
+  Value* Gelu(Value* x, Where at = {});      // exact, by erf
+  Value* GeluTanh(Value* x, Where at = {});  // its approximation by tanh
+  Value* Softmax(Value* x, int64_t dim = -1, Where at = {});
+  Value* LogSoftmax(Value* x, int64_t dim = -1, Where at = {});
+  // Over the last dims, whose shape gamma and beta have.
   Value* LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
                    Where at = {});
+  // Over one dim, such as the channels of [N,C,H,W]; gamma and beta [C].
+  Value* LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
+                   int64_t dim, Where at = {});
   BatchNormResult BatchNormTrain(Value* x, Value* gamma, Value* beta,
                                  double epsilon, Where at = {});
   // With running statistics; elementwise.
@@ -226,7 +257,8 @@ class Builder {
   // torch's windows: floor(i*H/h) to ceil((i+1)*H/h).
   Value* AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
                            Where at = {});
-  // logits [N,C], labels i32 [N] -> loss of each sample [N].
+  // logits [N,C], labels i32 [N] -> loss of each sample [N]. A label outside of
+  // [0, C) makes the sample's loss and gradient NaN.
   Value* CrossEntropy(Value* logits, Value* labels,
                       const CrossEntropyOptions& options, Where at = {});
   // 1 where fewer than k classes have a greater logit than the label's (of
@@ -236,6 +268,30 @@ class Builder {
  private:
   // Of a node that is built by a call at `at`.
   Location Here(Where at) const;
+
+  // Checks of arguments; messages name the function `call`. Throw kGraph.
+  void CheckValues(std::string_view call,
+                   std::initializer_list<const Value*> values, Where at) const;
+  // Returns the dimension, or those, counted from the front.
+  int64_t CheckDim(std::string_view call, int64_t dim, size_t rank,
+                   Where at) const;
+  std::vector<int64_t> CheckDims(std::string_view call,
+                                 std::vector<int64_t> dims, size_t rank,
+                                 Where at) const;
+  void CheckRank(std::string_view call, const Value* x, size_t rank,
+                 Where at) const;
+
+  // Broadcasts the operands to their common shape, in one layout.
+  void BroadcastTogether(std::string_view call, std::vector<Value*>& operands);
+  Value* Reduce(std::string kind, Value* x, std::vector<int64_t> dims,
+                bool keepdim, Where at);
+  // Undoes a reduction of `like` over `dims`, which increase.
+  Value* Spread(Value* reduced, const Value* like,
+                const std::vector<int64_t>& dims);
+  // x less its maximum along `dim`.
+  Value* Shifted(Value* x, int64_t dim);
+  // Zero mean and unit variance over `dims`, which increase.
+  Value* Normalize(Value* x, const std::vector<int64_t>& dims, double epsilon);
 
   Graph& graph_;
   Node* insertion_point_;

@@ -1,6 +1,9 @@
 // Builder's composites: layers and losses made of primitives.
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "ir/builder.h"
 #include "ir/support/error.h"
@@ -8,35 +11,98 @@
 namespace fusor::ir {
 namespace {
 
-int64_t LastDim(const Value* x) {
-  return static_cast<int64_t>(x->type().rank()) - 1;
-}
-
-// Undoes a reduction over the last dimension.
-Value* SpreadLast(Builder& b, Value* reduced, const Value* like) {
-  std::vector<int64_t> dims;
-  for (int64_t i = 0; i < LastDim(like); ++i) dims.push_back(i);
-  return b.Broadcast(reduced, like->type().shape, dims);
-}
-
-// x minus its row maximum, which is a constant to differentiation: it cancels.
-Value* Shifted(Builder& b, Value* x) {
-  Value* peak = b.StopGradient(b.ReduceMax(x, {LastDim(x)}));
-  return b.Minus(x, SpreadLast(b, peak, x));
+// All of the first `rank` dimensions except `dims`, which increase.
+std::vector<int64_t> Remaining(size_t rank, const std::vector<int64_t>& dims) {
+  std::vector<int64_t> remaining;
+  for (int64_t i = 0; i < static_cast<int64_t>(rank); ++i) {
+    if (!std::binary_search(dims.begin(), dims.end(), i)) {
+      remaining.push_back(i);
+    }
+  }
+  return remaining;
 }
 
 }  // namespace
 
-Value* Builder::Linear(Value* x, Value* weight, Value* bias, Where at) {
-  const Layer layer(*this, at);
-  Value* y = Matmul(x, weight, false, true);
-  return bias == nullptr ? y : Plus(y, bias);
+Value* Builder::Spread(Value* reduced, const Value* like,
+                       const std::vector<int64_t>& dims) {
+  return Broadcast(reduced, like->type().shape,
+                   Remaining(like->type().rank(), dims));
 }
 
+// The maximum is a constant to differentiation: it cancels.
+Value* Builder::Shifted(Value* x, int64_t dim) {
+  Value* peak = StopGradient(ReduceMax(x, {dim}));
+  return Minus(x, Spread(peak, x, {dim}));
+}
+
+Value* Builder::Linear(Value* x, Value* weight, Value* bias, Where at) {
+  const Layer layer(*this, at);
+  CheckValues("linear", {x, weight}, at);
+  CheckRank("linear weight", weight, 2, at);
+  FUSOR_CHECK(x->type().rank() >= 1, kGraph,
+              "linear({}, {}){}: expected [.., {}], got a scalar",
+              ToString(x->type()), ToString(weight->type()),
+              AtLocation(Here(at)), weight->type().shape[1]);
+  Shape shape = x->type().shape;
+  const int64_t features = shape.back();
+  if (shape.size() != 2) {
+    x = Reshape(x, {x->type().num_elements() / features, features});
+  }
+  Value* y = Matmul(x, weight, false, true);
+  if (bias != nullptr) y = Plus(y, bias);
+  shape.back() = weight->type().shape[0];
+  return Reshape(y, std::move(shape));
+}
+
+Value* Builder::Clamp(Value* x, double low, double high, Where at) {
+  const Layer layer(*this, at);
+  FUSOR_CHECK(low <= high, kGraph, "clamp{}: expected low <= high, got {}, {}",
+              AtLocation(Here(at)), low, high);
+  return Minimum(Maximum(x, low), high);
+}
+
+// Of equal operands, minimum gives the gradient to the first.
+Value* Builder::Relu6(Value* x, Where at) {
+  const Layer layer(*this, at);
+  Value* y = Relu(x);
+  return Minimum(ScalarLike(y, 6), y);
+}
+
+// Only powers of e below 1, so that neither overflows nor makes a gradient of 0
+// times infinity. -|x| as a minimum: at 0, where both are equal, the derivative
+// is that of -x, which fits the choice of x >= 0.
 Value* Builder::Sigmoid(Value* x, Where at) {
   const Layer layer(*this, at);
-  Value* one = ScalarLike(x, 1);
-  return Divide(one, Plus(one, Exp(Neg(x))));
+  CheckValues("sigmoid", {x}, at);
+  Value* e = Exp(Minimum(Neg(x), x));
+  Value* numerator = Select(Compare("ge", x, 0.0), ScalarLike(x, 1), e);
+  return Divide(numerator, Plus(e, 1.0));
+}
+
+Value* Builder::Silu(Value* x, Where at) {
+  const Layer layer(*this, at);
+  return Times(x, Sigmoid(x));
+}
+
+// max(z, 0) + log(1 + e), e = exp(-|z|). log(1 + e) loses small e: the rest is
+// added from log(u) e / (u - 1), u = 1 + e rounded (Kahan), which is accurate
+// but has no accurate derivative, so that it is a constant to differentiation.
+Value* Builder::Softplus(Value* x, double beta, Where at) {
+  const Layer layer(*this, at);
+  CheckValues("softplus", {x}, at);
+  FUSOR_CHECK(std::isfinite(beta) && beta != 0, kGraph,
+              "softplus{}: beta {}: expected a finite number other than 0",
+              AtLocation(Here(at)), beta);
+  Value* z = beta == 1 ? x : Times(x, beta);
+  Value* e = Exp(Minimum(Neg(z), z));
+  Value* u = Plus(e, 1.0);
+  Value* log = Log(u);
+  Value* accurate =
+      Select(Compare("eq", u, 1.0), e, Divide(Times(log, e), Minus(u, 1.0)));
+  Value* tail = Plus(log, StopGradient(Minus(accurate, log)));
+  Value* y = Plus(Maximum(z, 0.0), tail);
+  return beta == 1 ? y : Times(y, 1 / beta);
 }
 
 Value* Builder::Gelu(Value* x, Where at) {
@@ -53,27 +119,61 @@ Value* Builder::GeluTanh(Value* x, Where at) {
   return Times(Times(x, 0.5), Plus(Tanh(inner), 1.0));
 }
 
-Value* Builder::Softmax(Value* x, Where at) {
+Value* Builder::Softmax(Value* x, int64_t dim, Where at) {
   const Layer layer(*this, at);
-  Value* e = Exp(Shifted(*this, x));
-  return Divide(e, SpreadLast(*this, ReduceSum(e, {LastDim(x)}), x));
+  CheckValues("softmax", {x}, at);
+  dim = CheckDim("softmax", dim, x->type().rank(), at);
+  Value* e = Exp(Shifted(x, dim));
+  return Divide(e, Spread(ReduceSum(e, {dim}), x, {dim}));
 }
 
-Value* Builder::LogSoftmax(Value* x, Where at) {
+Value* Builder::LogSoftmax(Value* x, int64_t dim, Where at) {
   const Layer layer(*this, at);
-  Value* z = Shifted(*this, x);
-  Value* log_sum = Log(ReduceSum(Exp(z), {LastDim(x)}));
-  return Minus(z, SpreadLast(*this, log_sum, x));
+  CheckValues("log_softmax", {x}, at);
+  dim = CheckDim("log_softmax", dim, x->type().rank(), at);
+  Value* z = Shifted(x, dim);
+  Value* log_sum = Log(ReduceSum(Exp(z), {dim}));
+  return Minus(z, Spread(log_sum, x, {dim}));
+}
+
+Value* Builder::Normalize(Value* x, const std::vector<int64_t>& dims,
+                          double epsilon) {
+  Value* centered = Minus(x, Spread(ReduceMean(x, dims), x, dims));
+  Value* variance = ReduceMean(Times(centered, centered), dims);
+  return Times(centered, Spread(Rsqrt(Plus(variance, epsilon)), x, dims));
 }
 
 Value* Builder::LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
                           Where at) {
   const Layer layer(*this, at);
-  const std::vector<int64_t> last{LastDim(x)};
-  Value* centered = Minus(x, SpreadLast(*this, ReduceMean(x, last), x));
-  Value* variance = ReduceMean(Times(centered, centered), last);
-  Value* scale = SpreadLast(*this, Rsqrt(Plus(variance, epsilon)), x);
-  return Plus(Times(Times(centered, scale), gamma), beta);
+  CheckValues("layer_norm", {x, gamma, beta}, at);
+  const Shape& shape = x->type().shape;
+  const Shape& normalized = gamma->type().shape;
+  FUSOR_CHECK(
+      !normalized.empty() && normalized.size() <= shape.size() &&
+          std::equal(normalized.rbegin(), normalized.rend(), shape.rbegin()) &&
+          beta->type().shape == normalized,
+      kGraph,
+      "layer_norm({}, {}, {}){}: expected gamma and beta of the shape "
+      "of the last dims",
+      ToString(x->type()), ToString(gamma->type()), ToString(beta->type()),
+      AtLocation(Here(at)));
+  std::vector<int64_t> dims(normalized.size());
+  std::iota(dims.begin(), dims.end(), shape.size() - normalized.size());
+  return Plus(Times(Normalize(x, dims, epsilon), gamma), beta);
+}
+
+Value* Builder::LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
+                          int64_t dim, Where at) {
+  const Layer layer(*this, at);
+  CheckValues("layer_norm", {x, gamma, beta}, at);
+  dim = CheckDim("layer_norm", dim, x->type().rank(), at);
+  CheckRank("layer_norm gamma", gamma, 1, at);
+  CheckRank("layer_norm beta", beta, 1, at);
+  const TensorType& type = x->type();
+  return Plus(
+      Times(Normalize(x, {dim}, epsilon), BroadcastAlong(gamma, type, dim)),
+      BroadcastAlong(beta, type, dim));
 }
 
 BatchNormResult Builder::BatchNormTrain(Value* x, Value* gamma, Value* beta,
@@ -88,6 +188,7 @@ Value* Builder::BatchNormInference(Value* x, Value* gamma, Value* beta,
                                    Value* mean, Value* variance, double epsilon,
                                    Where at) {
   const Layer layer(*this, at);
+  CheckValues("batch_norm_inference", {x, gamma, beta, mean, variance}, at);
   Value* scale = Times(gamma, Rsqrt(Plus(variance, epsilon)));
   Value* shift = Minus(beta, Times(mean, scale));
   return Plus(Times(x, BroadcastAlong(scale, x->type(), 1)),
@@ -96,6 +197,7 @@ Value* Builder::BatchNormInference(Value* x, Value* gamma, Value* beta,
 
 Value* Builder::Dropout(Value* x, double p, Value* key, Value* step, Where at) {
   const Layer layer(*this, at);
+  CheckValues("dropout", {x, key, step}, at);
   FUSOR_CHECK(p >= 0 && p < 1, kGraph, "dropout {}{}: expected 0 <= p < 1", p,
               AtLocation(Here(at)));
   if (p == 0) return x;
@@ -105,6 +207,8 @@ Value* Builder::Dropout(Value* x, double p, Value* key, Value* step, Where at) {
 
 Value* Builder::GlobalAvgPool(Value* x, Where at) {
   const Layer layer(*this, at);
+  CheckValues("global_avg_pool", {x}, at);
+  CheckRank("global_avg_pool", x, 4, at);
   return ReduceMean(x, {2, 3});
 }
 
@@ -140,6 +244,12 @@ std::vector<double> AdaptiveMatrix(int64_t in_h, int64_t in_w, int64_t out_h,
 Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
                                   Where at) {
   const Layer layer(*this, at);
+  CheckValues("adaptive_avg_pool", {x}, at);
+  CheckRank("adaptive_avg_pool", x, 4, at);
+  FUSOR_CHECK(out_h >= 1 && out_w >= 1, kGraph,
+              "adaptive_avg_pool({}){}: expected a result of 1 or more pixels "
+              "each way, got {} x {}",
+              ToString(x->type()), AtLocation(Here(at)), out_h, out_w);
   const Shape& s = x->type().shape;
   if (s[2] == out_h && s[3] == out_w) return x;
   if (Divides(s[2], out_h) && Divides(s[3], out_w)) {
@@ -148,8 +258,9 @@ Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
     return AvgPool2d(
         x, {.window_h = h, .window_w = w, .stride_h = h, .stride_w = w});
   }
-  const int64_t in = s[2] * s[3];
-  const int64_t out = out_h * out_w;
+  const int64_t in = NumElements({s[2], s[3]});
+  const int64_t out = NumElements({out_h, out_w});
+  NumElements({in, out});  // throws before the matrix is made
   Value* matrix = Constant(x->type().dtype, {in, out},
                            AdaptiveMatrix(s[2], s[3], out_h, out_w));
   Value* y = Matmul(Reshape(x, {s[0] * s[1], in}), matrix);
@@ -159,6 +270,7 @@ Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
 Value* Builder::CrossEntropy(Value* logits, Value* labels,
                              const CrossEntropyOptions& options, Where at) {
   const Layer layer(*this, at);
+  CheckValues("cross_entropy", {logits, labels}, at);
   const double smoothing = options.label_smoothing;
   FUSOR_CHECK(smoothing >= 0 && smoothing < 1, kGraph,
               "label smoothing {}{}: expected 0 <= smoothing < 1", smoothing,
@@ -169,18 +281,32 @@ Value* Builder::CrossEntropy(Value* logits, Value* labels,
               kGraph, "cross entropy of {} and {}{}: expected [N,C] and i32[N]",
               ToString(logits->type()), ToString(labels->type()),
               AtLocation(Here(at)));
-  Value* log_p = LogSoftmax(logits);
+  // log_sum - z[label] rather than -log_p[label]: the gradient of log_sum is
+  // there even if no class is the label.
+  Value* z = Shifted(logits, 1);
+  Value* log_sum = Log(ReduceSum(Exp(z), {1}));
   Value* hit =
       Compare("eq", Iota(DType::kI32, shape, 1), Broadcast(labels, shape, {0}));
-  Value* picked = Select(hit, log_p, Zeros(log_p->type()));
-  Value* loss = Neg(ReduceSum(picked, {1}));
-  if (smoothing == 0) return loss;
-  Value* uniform = Neg(ReduceMean(log_p, {1}));
-  return Plus(Times(loss, 1 - smoothing), Times(uniform, smoothing));
+  Value* own = ReduceSum(Select(hit, z, Zeros(z->type())), {1});
+  if (smoothing > 0) {
+    own = Plus(Times(own, 1 - smoothing), Times(ReduceMean(z, {1}), smoothing));
+  }
+  // 1, or NaN for a label out of range. A factor, so that it reaches the
+  // gradient.
+  Value* known =
+      Add("reduce", {hit},
+          {{"kind", std::string("any")}, {"dims", std::vector<int64_t>{1}}})
+          ->output();
+  Value* factor =
+      Select(known, ScalarLike(own, 1),
+             ScalarLike(own, std::numeric_limits<double>::quiet_NaN()));
+  return Times(Minus(log_sum, own), factor);
 }
 
 Value* Builder::TopKCorrect(Value* logits, Value* labels, int64_t k, Where at) {
   const Layer layer(*this, at);
+  CheckValues("top_k_correct", {logits, labels}, at);
+  CheckRank("top_k_correct", logits, 2, at);
   const Shape& shape = logits->type().shape;
   Value* index = Iota(DType::kI32, shape, 1);
   Value* label = Broadcast(labels, shape, {0});

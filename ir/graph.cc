@@ -54,6 +54,10 @@ Location LocationOf(const Value& value) {
 }
 
 void Node::SetInput(size_t i, Value* value) {
+  FUSOR_CHECK(value != nullptr && i < inputs_.size(), kGraph,
+              "{}{}: operand {} of {}: expected a value, got {}", op_name(),
+              AtLocation(location_), i, inputs_.size(),
+              value == nullptr ? "null" : value->name());
   const Use use{this, static_cast<int>(i)};
   std::erase(inputs_[i]->uses_, use);
   inputs_[i] = value;
@@ -102,6 +106,21 @@ namespace {
                   AtLocation(location), error.what()));
 }
 
+// Returns the op of that name. Throws if there is none or an operand is null.
+const OpDef& CheckedOp(std::string_view name, const std::vector<Value*>& inputs,
+                       const Location& location) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    FUSOR_CHECK(inputs[i] != nullptr, kGraph,
+                "{}{}: operand {}: expected a value, got null", name,
+                AtLocation(location), i);
+  }
+  try {
+    return GetOp(name);
+  } catch (const Error& error) {
+    ThrowError(ErrorCode::kGraph, error.what() + AtLocation(location));
+  }
+}
+
 std::vector<TensorType> ResultTypes(const OpDef& op,
                                     const std::vector<Value*>& inputs,
                                     Attrs& attrs, const Graph* body,
@@ -130,7 +149,7 @@ std::string ResultName(std::string_view op, const std::string& location) {
 Node* Graph::AddNode(std::string_view op_name, std::vector<Value*> inputs,
                      Attrs attrs, Location location, Node* before,
                      std::unique_ptr<Graph> body) {
-  const OpDef& op = GetOp(op_name);
+  const OpDef& op = CheckedOp(op_name, inputs, location);
   std::vector<TensorType> types =
       ResultTypes(op, inputs, attrs, body.get(), location);
   auto node = std::make_unique<Node>();
@@ -162,7 +181,9 @@ Node* Graph::AddNode(std::string_view op_name, std::vector<Value*> inputs,
 }
 
 void Graph::AddOutput(Value* value, std::string name, int alias) {
-  FUSOR_CHECK(alias < static_cast<int>(inputs_.size()), kGraph,
+  FUSOR_CHECK(value != nullptr, kGraph,
+              "graph {}: output {}: expected a value, got null", name_, name);
+  FUSOR_CHECK(-1 <= alias && alias < static_cast<int>(inputs_.size()), kGraph,
               "output {}: alias {} of {} inputs", name, alias, inputs_.size());
   outputs_.push_back({value, std::move(name), alias});
 }
@@ -191,6 +212,9 @@ bool Graph::IsUnused(const Value* value) const {
 }
 
 void Graph::Rename(Value* value, std::string name) {
+  FUSOR_CHECK(value != nullptr, kGraph,
+              "graph {}: rename to {}: expected a value, got null", name_,
+              name);
   if (value->name_ == name) return;
   names_->taken.erase(value->name_);
   value->name_ = UniqueName(std::move(name));
@@ -206,6 +230,8 @@ void Graph::RenameResults(Node* node, std::vector<std::string> names) {
 }
 
 void Graph::ReplaceAllUses(Value* from, Value* to) {
+  FUSOR_CHECK(from != nullptr && to != nullptr, kGraph,
+              "graph {}: replace uses: expected two values, got null", name_);
   if (from == to) return;
   for (const Use& use : from->uses_) {
     use.node->inputs_[use.operand] = to;

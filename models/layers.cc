@@ -1,6 +1,9 @@
 #include "models/layers.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include "ir/support/error.h"
 
 namespace fusor::models {
 
@@ -23,6 +26,17 @@ Attrs UniformInit(double bound) {
   return {{"init", std::string("uniform")}, {"bound", bound}};
 }
 
+// The extent of dimension `dim`, or of the last one for -1.
+int64_t ExtentOf(const Value* x, int dim, const std::string& layer) {
+  FUSOR_CHECK(x != nullptr, kGraph, "layer {}: expected a value, got null",
+              layer);
+  const Shape& shape = x->type().shape;
+  FUSOR_CHECK(static_cast<int>(shape.size()) > std::max(dim, 0), kGraph,
+              "layer {}: expected rank {} or more, got {}", layer,
+              std::max(dim, 0) + 1, ToString(x->type()));
+  return dim < 0 ? shape.back() : shape[dim];
+}
+
 }  // namespace
 
 Value* Layers::Parameter(const std::string& name, Shape shape, InputRole role,
@@ -36,7 +50,7 @@ Value* Layers::Conv(Value* x, const std::string& name, int64_t channels,
   const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, name);
   const int64_t k = options.kernel;
-  const int64_t in = x->type().shape[1];
+  const int64_t in = ExtentOf(x, 1, name);
   const int64_t fan =
       k * k * (options_.fan == FanMode::kFanOut ? channels : in);
   Value* weight =
@@ -56,7 +70,7 @@ Value* Layers::BatchNorm(Value* x, const std::string& name, double gamma,
                          ir::Where at) {
   const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, name);
-  const Shape shape{x->type().shape[1]};
+  const Shape shape{ExtentOf(x, 1, name)};
   Value* scale = Parameter(name + ".weight", shape, InputRole::kNormScale,
                            ConstantInit(gamma));
   Value* shift =
@@ -87,7 +101,7 @@ Value* Layers::BatchNorm(Value* x, const std::string& name, double gamma,
 Value* Layers::Dense(Value* x, const std::string& name, int64_t features,
                      Attrs weight_init, Attrs bias_init) {
   Builder::Scope scope(b_, name);
-  Value* weight = Parameter(name + ".weight", {features, x->type().shape[1]},
+  Value* weight = Parameter(name + ".weight", {features, ExtentOf(x, -1, name)},
                             InputRole::kWeight, std::move(weight_init));
   Value* bias = Parameter(name + ".bias", {features}, InputRole::kBias,
                           std::move(bias_init));
@@ -97,7 +111,8 @@ Value* Layers::Dense(Value* x, const std::string& name, int64_t features,
 Value* Layers::Linear(Value* x, const std::string& name, int64_t features,
                       ir::Where at) {
   const Builder::Layer layer(b_, at);
-  const double bound = 1 / std::sqrt(static_cast<double>(x->type().shape[1]));
+  const double bound =
+      1 / std::sqrt(static_cast<double>(ExtentOf(x, -1, name)));
   return Dense(x, name, features, UniformInit(bound), UniformInit(bound));
 }
 

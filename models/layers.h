@@ -32,7 +32,7 @@ class Layers {
   // `gamma`: initial scale.
   ir::Value* BatchNorm(ir::Value* x, const std::string& name, double gamma = 1,
                        ir::Where at = {});
-  // x [N,I] -> [N,features]; torch's default initialisation.
+  // x [..,I] -> [..,features]; torch's default initialisation.
   ir::Value* Linear(ir::Value* x, const std::string& name, int64_t features,
                     ir::Where at = {});
   // The same with weights from N(0, std) and zero bias.

@@ -72,7 +72,10 @@ std::unique_ptr<ir::Graph> BuildCustom(const CustomModel& model, Phase phase,
                     "trained; got none"
                   : "expected outputs \"loss_sum\", \"top1\" and \"top5\", to "
                     "be evaluated; got not all of them");
-  return model.build(phase, options);
+  auto graph = model.build == nullptr ? nullptr : model.build(phase, options);
+  FUSOR_CHECK(graph != nullptr, kGraph,
+              "custom model {}: expected a graph, got null", model.name);
+  return graph;
 }
 
 std::unique_ptr<ir::Graph> BuildRow(const Row& row, Phase phase,

@@ -143,6 +143,10 @@ class Differentiation {
 
 std::vector<Value*> BuildGradients(Graph& graph, Value* loss,
                                    std::span<Value* const> wrt, Value* scale) {
+  FUSOR_CHECK(loss != nullptr &&
+                  std::find(wrt.begin(), wrt.end(), nullptr) == wrt.end(),
+              kGraph, "gradients in graph {}: expected values, got null",
+              graph.name());
   FUSOR_CHECK(loss->type().rank() == 0 && ir::IsFloat(loss->type().dtype),
               kGraph, "loss {}: expected a floating-point scalar, got {}",
               loss->name(), ToString(loss->type()));

@@ -65,7 +65,10 @@ std::vector<Loop> LoopsAt(const ir::TensorType& type, int64_t first) {
 InitialTensor::InitialTensor(const ir::Attrs& init, const std::string& name,
                              uint64_t seed)
     : stream_(HashBytes(name)), seed_(seed) {
-  if (!init.Has("init")) return;
+  FUSOR_CHECK(init.Has("init"), kGraph,
+              "state {}: expected an initialiser such as {{init=\"normal\", "
+              "std=0.1}}, got none",
+              name);
   const std::string& kind = init.String("init");
   FUSOR_CHECK(kind == "constant" || kind == "normal" || kind == "uniform",
               kGraph, "{}: init {}: expected constant, normal or uniform", name,

@@ -16,7 +16,7 @@ namespace fusor::runtime {
 // so that any part can be computed alone, by any thread.
 class InitialTensor {
  public:
-  // Throws kGraph for attributes that say no values.
+  // Throws kGraph unless the attributes hold an initialiser.
   InitialTensor(const ir::Attrs& init, const std::string& name, uint64_t seed);
 
   // Computes the elements from `first` on, in the physical order of `type`.

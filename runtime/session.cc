@@ -25,6 +25,29 @@ struct Session::Program {
   PartUpdates parts;
 };
 
+namespace {
+
+// Throws unless `number` is that of one of the plan's `size` inputs, or the
+// like. Builds no string otherwise: steps must not allocate.
+void CheckNumber(const Plan& plan, const char* what, int64_t number,
+                 size_t size) {
+  FUSOR_CHECK(0 <= number && number < static_cast<int64_t>(size), kUsage,
+              "program {}: {} {}: expected a number from 0, below {}",
+              plan.name, what, number, size);
+}
+
+const codegen::PlanInput& InputAt(const Plan& plan, int input) {
+  CheckNumber(plan, "input", input, plan.inputs.size());
+  return plan.inputs[input];
+}
+
+const codegen::PlanOutput& OutputAt(const Plan& plan, int output) {
+  CheckNumber(plan, "output", output, plan.outputs.size());
+  return plan.outputs[output];
+}
+
+}  // namespace
+
 Session::Session(Backend& backend, const BackendOptions& options,
                  Communicator* communicator)
     : backend_(backend),
@@ -56,6 +79,9 @@ int Session::AddProgram(codegen::CompiledProgram compiled) {
 }
 
 int Session::AddCompiled(codegen::CompiledProgram compiled, bool poison) {
+  FUSOR_CHECK(compiled.graph != nullptr, kUsage,
+              "session: program {}: expected a compiled graph, got null",
+              compiled.plan.name);
   if (programs_.empty()) state_layout_ = StateOf(compiled.plan);
   CheckState(compiled.plan);
   programs_.push_back(std::make_unique<Program>());
@@ -136,16 +162,23 @@ void Session::BindProgram(Program& program) {
   program.executor->Bind(program.bases, *stream_);
 }
 
+Session::Program& Session::ProgramAt(int program) const {
+  FUSOR_CHECK(0 <= program && program < static_cast<int>(programs_.size()),
+              kUsage, "session: program {}: expected a number from 0, below {}",
+              program, programs_.size());
+  return *programs_[program];
+}
+
 const Plan& Session::plan(int program) const {
-  return programs_[program]->compiled.plan;
+  return ProgramAt(program).compiled.plan;
 }
 
 const codegen::CompileReport& Session::report(int program) const {
-  return programs_[program]->compiled.report;
+  return ProgramAt(program).compiled.report;
 }
 
 const ir::Graph& Session::graph(int program) const {
-  return *programs_[program]->compiled.graph;
+  return *ProgramAt(program).compiled.graph;
 }
 
 const StateLayout::Entry& Session::FindState(const std::string& name) const {
@@ -304,12 +337,14 @@ int Session::FindOutput(int program, const std::string& name) const {
 }
 
 void Session::SetInput(int program, int input, const void* data, size_t bytes) {
-  const Program& p = *programs_[program];
-  const codegen::PlanInput& target = p.compiled.plan.inputs[input];
+  const Program& p = ProgramAt(program);
+  const codegen::PlanInput& target = InputAt(p.compiled.plan, input);
   const codegen::Buffer& buffer = p.compiled.plan.buffers[target.buffer];
   FUSOR_CHECK(static_cast<int64_t>(bytes) == buffer.type.num_bytes(), kData,
               "input {}: expected {} bytes ({}), got {}", target.name,
               buffer.type.num_bytes(), ToString(buffer.type), bytes);
+  FUSOR_CHECK(data != nullptr, kData, "input {}: expected data, got null",
+              target.name);
   FUSOR_ASSERT(!buffer.packed, "input {} is packed", target.name);
   stream_->CopyToDevice(p.executor->address(target.buffer), data, bytes);
 }
@@ -317,8 +352,9 @@ void Session::SetInput(int program, int input, const void* data, size_t bytes) {
 StepObserver::~StepObserver() = default;
 
 void Session::Step(int program) {
-  Executor& executor = *programs_[program]->executor;
-  Begin(*programs_[program]);
+  const Program& p = ProgramAt(program);
+  Executor& executor = *p.executor;
+  Begin(p);
   if (observer_ == nullptr) return executor.Run(*stream_);
   for (size_t i = 0; i < executor.num_steps(); ++i) {
     observer_->Before(*this, program, i);
@@ -338,7 +374,9 @@ void Session::Begin(const Program& program) {
 }
 
 std::vector<uint8_t> Session::ReadBuffer(int program, int buffer) const {
-  const Program& p = *programs_[program];
+  const Program& p = ProgramAt(program);
+  CheckNumber(p.compiled.plan, "buffer", buffer,
+              p.compiled.plan.buffers.size());
   const codegen::Buffer& b = p.compiled.plan.buffers[buffer];
   std::vector<uint8_t> bytes(static_cast<size_t>(b.bytes));
   stream_->CopyToHost(bytes.data(), p.executor->address(buffer), bytes.size());
@@ -347,8 +385,8 @@ std::vector<uint8_t> Session::ReadBuffer(int program, int buffer) const {
 }
 
 double Session::ReadScalar(int program, int output) {
-  const Program& p = *programs_[program];
-  const int buffer = p.compiled.plan.outputs[output].buffer;
+  const Program& p = ProgramAt(program);
+  const int buffer = OutputAt(p.compiled.plan, output).buffer;
   const ir::DType dtype = p.compiled.plan.buffers[buffer].type.dtype;
   FUSOR_ASSERT(p.compiled.plan.buffers[buffer].type.num_elements() == 1 &&
                    (dtype == ir::DType::kF32 || dtype == ir::DType::kF64),
@@ -366,7 +404,7 @@ double Session::ReadScalar(int program, int output) {
 }
 
 ir::Tensor Session::ReadOutput(int program, int output) {
-  const int buffer = plan(program).outputs[output].buffer;
+  const int buffer = OutputAt(plan(program), output).buffer;
   ir::Tensor tensor = ir::LoadTensor(plan(program).buffers[buffer].type,
                                      ReadBuffer(program, buffer).data());
   // Through a view the buffer has another shape, with its elements in order.
@@ -375,13 +413,17 @@ ir::Tensor Session::ReadOutput(int program, int output) {
 }
 
 void Session::RunStep(int program, size_t step) {
-  Begin(*programs_[program]);
-  programs_[program]->executor->RunStep(step, *stream_);
+  const Program& p = ProgramAt(program);
+  CheckNumber(p.compiled.plan, "step", static_cast<int64_t>(step),
+              p.executor->num_steps());
+  Begin(p);
+  p.executor->RunStep(step, *stream_);
 }
 
 std::vector<double> Session::ProfileStep(int program) {
-  Executor& executor = *programs_[program]->executor;
-  Begin(*programs_[program]);
+  const Program& p = ProgramAt(program);
+  Executor& executor = *p.executor;
+  Begin(p);
   std::vector<std::unique_ptr<Event>> events;
   for (size_t i = 0; i <= executor.num_steps(); ++i) {
     events.push_back(device_->CreateEvent());

@@ -74,6 +74,8 @@ class Session {
                   const codegen::CompileOptions& compile,
                   const TuneOptions& options);
 
+  // These and all functions below throw kUsage for a program, input, output,
+  // buffer or step that does not exist.
   const codegen::Plan& plan(int program) const;
   const codegen::CompileReport& report(int program) const;
   const ir::Graph& graph(int program) const;
@@ -81,6 +83,7 @@ class Session {
   // --- State; logical row-major f32 ------------------------------------------
   const codegen::StateLayout& state() const { return state_layout_; }
   // Copies of weights follow whatever writes these.
+  // Throws kGraph, naming the tensor, for state without an initialiser.
   void InitializeState(uint64_t seed);
   std::vector<float> ReadState(const std::string& name) const;
   // Throws kCheckpoint when the name is unknown or the count differs.
@@ -155,6 +158,7 @@ class Session {
 
  private:
   struct Program;
+  Program& ProgramAt(int program) const;
   void Synchronize() const;
   const codegen::StateLayout::Entry& FindState(const std::string& name) const;
   // Row-major elements, rounded to the entry's dtype.

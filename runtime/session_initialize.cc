@@ -56,7 +56,8 @@ void Session::WriteInitialValues(const StateLayout::Entry& entry,
 }
 
 void Session::InitializeState(uint64_t seed) {
-  FUSOR_ASSERT(!programs_.empty(), "no program");
+  FUSOR_CHECK(!programs_.empty(), kUsage,
+              "session: initial state: expected a program, there is none");
   shown_ = Shown::kParts;
   for (const codegen::PlanInput& input : plan(0).inputs) {
     if (!IsState(input.role) || input.role == ir::InputRole::kWeightCopy ||

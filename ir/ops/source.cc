@@ -24,6 +24,13 @@ std::vector<TensorType> InferConstant(Types, const Attrs& attrs) {
   const int64_t count = static_cast<int64_t>(attrs.Floats("value").size());
   FUSOR_CHECK(count == 1 || count == type.num_elements(), kGraph,
               "expected 1 or {} values, got {}", type.num_elements(), count);
+  if (!IsFloat(type.dtype)) {
+    for (const double value : attrs.Floats("value")) {
+      FUSOR_CHECK(RoundTo(type.dtype, value) == value, kGraph,
+                  "value {}: expected a value of {}", value,
+                  DTypeName(type.dtype));
+    }
+  }
   return {type};
 }
 
@@ -77,7 +84,8 @@ std::vector<OpDef> MakeOps() {
   OpDef constant;
   constant.name = "constant";
   constant.summary =
-      "the given values rounded to the dtype: one, splat, or one an element";
+      "the given values rounded to the dtype: one, splat, or one per element; "
+      "integers and bools must be exact";
   constant.min_inputs = constant.max_inputs = 0;
   constant.fusion = FusionKind::kSource;
   constant.precision = PrecisionRule::kFollow;

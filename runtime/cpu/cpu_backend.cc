@@ -16,9 +16,14 @@
 namespace fusor::cpu {
 namespace {
 
+// More than any machine has cores. The OpenMP runtime ends the process if it
+// cannot start a thread.
+constexpr int kMaxThreads = 1024;
+
 int Threads(const runtime::BackendOptions& options) {
-  FUSOR_CHECK(options.threads >= 0, kUsage, "CPU backend: {} threads",
-              options.threads);
+  FUSOR_CHECK(options.threads >= 0 && options.threads <= kMaxThreads, kUsage,
+              "CPU backend: {} threads: expected 0 (all cores) to {}",
+              options.threads, kMaxThreads);
   return options.threads > 0 ? options.threads : ir::DefaultCpuTarget().threads;
 }
 

@@ -323,6 +323,11 @@ constexpr MakerRow kMakers[] = {
 
 std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
     const LibraryCall& call) {
+  if (call.attrs.Has("pad")) {  // a convolution or a pooling
+    std::vector<ir::TensorType> types = call.operands;
+    types.insert(types.end(), call.results.begin(), call.results.end());
+    CheckImageSizes(call.op, types);
+  }
   auto winograd = MakeWinogradExecutable(call);
   if (winograd != nullptr) return winograd;
   auto im2col = MakeIm2colExecutable(call);

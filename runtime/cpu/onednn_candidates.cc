@@ -290,6 +290,8 @@ std::vector<LibraryCandidate> LibraryCandidates(const Node& node,
                                                 const ir::Target& target) {
   if (ir::ConvolutionOf(node).has_value()) {
     if (!ir::IsPlainConvolution(node)) return {};
+    const Convolution t = *ir::ConvolutionOf(node);
+    CheckImageSizes(node.op_name(), {t.x, t.weight, t.y}, node.location());
     static std::mutex mutex;
     static std::map<std::string, std::vector<LibraryCandidate>> cache;
     const std::string key = ProblemKey(node, target);

@@ -1,7 +1,10 @@
 #include "runtime/cpu/onednn_descs.h"
 
+#include <limits>
 #include <string_view>
 
+#include "ir/support/error.h"
+#include "ir/support/str.h"
 #include "runtime/cpu/onednn_layout.h"
 
 namespace fusor::cpu {
@@ -197,6 +200,21 @@ std::optional<dnnl::matmul::primitive_desc> Matmul(const ir::TensorType& a,
          desc(c, false)},
         UserScratchpad(), Engine());
   });
+}
+
+void CheckImageSizes(std::string_view op,
+                     const std::vector<ir::TensorType>& types,
+                     const ir::Location& location) {
+  constexpr int64_t kMaxPixels = std::numeric_limits<int32_t>::max();
+  for (const ir::TensorType& type : types) {
+    if (type.rank() != 4) continue;
+    const int64_t pixels = ir::NumElements({type.shape[2], type.shape[3]});
+    FUSOR_CHECK(
+        pixels <= kMaxPixels, kGraph,
+        "CPU backend: {}({}){}: expected images of at most {} pixels, got {}",
+        op, Join(types, ", ", [](const auto& t) { return ToString(t); }),
+        AtLocation(location), kMaxPixels, pixels);
+  }
 }
 
 ir::TensorType GroupedWeight(const ir::TensorType& weight, int64_t groups) {

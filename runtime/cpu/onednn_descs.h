@@ -2,8 +2,11 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "ir/attrs.h"
+#include "ir/location.h"
 #include "ir/tensor_type.h"
 
 namespace fusor::cpu {
@@ -45,6 +48,13 @@ std::optional<dnnl::matmul::primitive_desc> Matmul(const ir::TensorType& a,
                                                    const ir::TensorType& b,
                                                    const ir::TensorType& c,
                                                    const ir::Attrs& attrs);
+
+// Throws kGraph, naming the op and its types, if an image of the types has more
+// pixels than oneDNN can count: it divides by numbers of pixels that are ints.
+// Types of another rank than 4 are no images.
+void CheckImageSizes(std::string_view op,
+                     const std::vector<ir::TensorType>& types,
+                     const ir::Location& location = {});
 
 // [O,I,KH,KW] with groups as oneDNN wants it: [G,O/G,I,KH,KW].
 ir::TensorType GroupedWeight(const ir::TensorType& weight, int64_t groups);

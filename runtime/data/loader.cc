@@ -21,6 +21,16 @@ double SecondsSince(Clock::time_point begin) {
 // through.
 constexpr int kMaxReplacements = 100;
 
+// More than any machine has cores.
+constexpr int kMaxThreads = 1024;
+
+std::unique_ptr<const Dataset> CheckDataset(
+    std::unique_ptr<const Dataset> dataset) {
+  FUSOR_CHECK(dataset != nullptr, kUsage,
+              "data loader: expected a data set, got null");
+  return dataset;
+}
+
 }  // namespace
 
 int64_t LoaderBytes(const LoaderOptions& options) {
@@ -36,7 +46,7 @@ struct Loader::Worker {
 
 Loader::Loader(std::unique_ptr<const Dataset> dataset,
                const LoaderOptions& options)
-    : dataset_(std::move(dataset)),
+    : dataset_(CheckDataset(std::move(dataset))),
       options_(options),
       sampler_({.samples = dataset_->size(),
                 .batch_size = options.batch_size,
@@ -46,10 +56,12 @@ Loader::Loader(std::unique_ptr<const Dataset> dataset,
                 .seed = options.seed}),
       epoch_(options.start_epoch),
       index_(options.start_batch) {
-  FUSOR_CHECK(options.threads > 0 && options.prefetch > 0, kUsage,
-              "data loader: expected 1 or more threads and prefetched batches, "
-              "got {} and {}",
-              options.threads, options.prefetch);
+  FUSOR_CHECK(options.threads > 0 && options.threads <= kMaxThreads &&
+                  options.prefetch > 0,
+              kUsage,
+              "data loader: expected 1 to {} threads and 1 or more prefetched "
+              "batches, got {} and {}",
+              kMaxThreads, options.threads, options.prefetch);
   FUSOR_CHECK(options.start_epoch >= 0 && options.start_batch >= 0 &&
                   options.start_batch < batches_per_epoch(),
               kUsage,

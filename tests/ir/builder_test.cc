@@ -3,48 +3,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
+#include <functional>
 #include <set>
 
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "tests/ir/builder_program.h"
 #include "tests/testing/numeric.h"
 
 namespace fusor::ir {
 namespace {
 
 using test::AllClose;
+using test::CountOps;
+using test::ErrorOf;
+using test::F64;
 using test::MakeTensor;
-using test::RandomTensor;
+using test::Program;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-TensorType F64(Shape shape) { return {DType::kF64, std::move(shape), {}}; }
-
-// A graph whose inputs have values.
-struct Program {
-  Graph graph;
-  Builder b{graph};
-  std::vector<Tensor> inputs;
-
-  Value* In(Tensor tensor) {
-    inputs.push_back(std::move(tensor));
-    return graph.AddInput(inputs.back().type, InputRole::kData, "x");
-  }
-  Value* Random(Shape shape, uint64_t seed, double low = -1, double high = 1) {
-    return In(RandomTensor(F64(std::move(shape)), seed, low, high));
-  }
-  Tensor Run(Value* value) {
-    graph.AddOutput(value, "y");
-    return Interpret(graph, inputs, EvalMode::kExact).back();
-  }
-};
-
-int64_t CountOps(const Graph& graph, std::string_view op) {
-  return std::count_if(graph.nodes().begin(), graph.nodes().end(),
-                       [&](const auto& n) { return n->op_name() == op; });
-}
 
 // --- Locations, insertion ----------------------------------------------------
 
@@ -121,6 +99,234 @@ TEST(Builder, ScalarsTakeTheOperandsLayout) {
   EXPECT_EQ(p.b.BroadcastAlong(bias, x->type(), 1)->type(), x->type());
 }
 
+TEST(Builder, SelectBroadcastsAllOperands) {
+  Program p;
+  Value* column = p.In(MakeTensor({DType::kBool, {2, 1}, {}}, {1, 0}));
+  Value* row = p.In(MakeTensor(F64({3}), {1, 2, 3}));
+  Value* scalar = p.In(MakeTensor(F64({}), {9}));
+  const Tensor y = p.Run(p.b.Select(column, row, scalar));
+  EXPECT_EQ(y.type.shape, (Shape{2, 3}));
+  EXPECT_THAT(y.data, ElementsAre(1, 2, 3, 9, 9, 9));
+  EXPECT_THAT(p.Run(p.b.Select(column, scalar, row)).data,
+              ElementsAre(9, 9, 9, 1, 2, 3));
+  Value* x = p.Random({2, 3}, 1);
+  Value* mask = p.b.Compare("gt", x, 0.0);
+  const size_t before = p.graph.nodes().size();
+  p.b.Select(mask, x, x);
+  EXPECT_EQ(p.graph.nodes().size(), before + 1);
+}
+
+// The matrices of the batch of `t` that element `i` of `batch` reads.
+const double* MatrixOf(const Tensor& t, const Shape& batch, int64_t i) {
+  const Shape& shape = t.type.shape;
+  int64_t offset = 0;
+  int64_t stride = shape[shape.size() - 2] * shape[shape.size() - 1];
+  const double* data = t.data.data();
+  for (size_t d = 0; d < batch.size(); ++d) {
+    const int64_t extent = batch[batch.size() - 1 - d];
+    const int64_t index = i % extent;
+    i /= extent;
+    if (d + 2 >= shape.size()) continue;
+    const int64_t own = shape[shape.size() - 3 - d];
+    if (own > 1) offset += index * stride;
+    stride *= own;
+  }
+  return data + offset;
+}
+
+TEST(Builder, MatmulBroadcastsTheBatch) {
+  struct Case {
+    Shape a, b, batch;
+    int64_t broadcasts;
+  };
+  for (const Case& c :
+       {Case{{2, 1, 2, 3}, {4, 3, 5}, {2, 4}, 2},
+        Case{{4, 2, 3}, {3, 5}, {4}, 0},
+        Case{{4, 6, 2, 3}, {1, 3, 5}, {4, 6}, 0},
+        Case{{2, 3}, {1, 1, 3, 5}, {1, 1}, 0}, Case{{2, 3}, {4, 3, 5}, {4}, 1},
+        Case{{2, 4, 2, 3}, {2, 4, 3, 5}, {2, 4}, 0}}) {
+    Program p;
+    Value* a = p.Random(c.a, 1);
+    Value* b = p.Random(c.b, 2);
+    const Tensor y = p.Run(p.b.Matmul(a, b));
+    Shape shape = c.batch;
+    shape.insert(shape.end(), {2, 5});
+    ASSERT_EQ(y.type.shape, shape);
+    EXPECT_EQ(CountOps(p.graph, "broadcast"), c.broadcasts);
+    for (size_t i = 0; i < y.data.size(); ++i) {
+      const int64_t matrix = static_cast<int64_t>(i) / 10;
+      const double* left = MatrixOf(p.inputs[0], c.batch, matrix);
+      const double* right = MatrixOf(p.inputs[1], c.batch, matrix);
+      double sum = 0;
+      for (int64_t k = 0; k < 3; ++k) {
+        sum += left[i / 5 % 2 * 3 + k] * right[k * 5 + i % 5];
+      }
+      EXPECT_NEAR(y.data[i], sum, 1e-14);
+    }
+  }
+}
+
+TEST(Builder, MatmulTransposesBeforeItBroadcasts) {
+  Program p;
+  Value* a = p.Random({4, 3, 2}, 1);
+  Value* b = p.Random({5, 3}, 2);
+  Value* plain =
+      p.b.Matmul(p.b.Transpose(a, {0, 2, 1}), p.b.Transpose(b, {1, 0}));
+  EXPECT_TRUE(
+      AllClose(p.Run(p.b.Matmul(a, b, true, true)), p.Run(plain), 1e-14));
+  Value* c = p.Random({4, 2, 3}, 3);
+  Value* folded = p.b.Matmul(c, p.b.Transpose(b, {1, 0}));
+  EXPECT_TRUE(
+      AllClose(p.Run(p.b.Matmul(c, b, false, true)), p.Run(folded), 1e-14));
+}
+
+TEST(Builder, MatmulTakesVectorsAsTorchDoes) {
+  Program p;
+  Value* v = p.In(MakeTensor(F64({2}), {1, 2}));
+  Value* m = p.In(MakeTensor(F64({2, 2}), {1, 2, 3, 4}));
+  const Tensor dot = p.Run(p.b.Matmul(v, v));
+  EXPECT_EQ(dot.type.shape, Shape{});
+  EXPECT_THAT(dot.data, ElementsAre(5));
+  EXPECT_THAT(p.Run(p.b.Matmul(v, m)).data, ElementsAre(7, 10));
+  EXPECT_THAT(p.Run(p.b.Matmul(m, v)).data, ElementsAre(5, 11));
+  Value* batch = p.Random({3, 4, 2}, 1);
+  EXPECT_EQ(p.b.Matmul(batch, v)->type().shape, (Shape{3, 4}));
+  EXPECT_THROW(p.b.Matmul(v, m, true), Error);
+}
+
+// --- Dimensions --------------------------------------------------------------
+
+TEST(Builder, NegativeDimsCountFromTheEnd) {
+  Program p;
+  Value* x = p.Random({2, 3, 4}, 1);
+  EXPECT_EQ(p.b.ReduceSum(x, {-1})->type().shape, (Shape{2, 3}));
+  EXPECT_EQ(p.b.ReduceMax(x, {-1, -3})->type().shape, Shape{3});
+  EXPECT_EQ(p.b.ReduceMin(x, {2, 0})->type().shape, Shape{3});
+  EXPECT_EQ(p.b.ReduceMean(x, {-2})->type().shape, (Shape{2, 4}));
+  EXPECT_EQ(p.b.Transpose(x, {-1, 0, 1})->type().shape, (Shape{4, 2, 3}));
+  EXPECT_EQ(p.b.Concat({x, x}, -2)->type().shape, (Shape{2, 6, 4}));
+  Value* v = p.Random({3}, 2);
+  EXPECT_EQ(p.b.Broadcast(v, {2, 3, 4}, {-2})->type().shape, (Shape{2, 3, 4}));
+  EXPECT_EQ(p.b.BroadcastAlong(v, x->type(), -2)->type().shape,
+            (Shape{2, 3, 4}));
+  EXPECT_THAT(p.Run(p.b.Iota(DType::kI32, {2, 2}, -1)).data,
+              ElementsAre(0, 1, 0, 1));
+  EXPECT_TRUE(AllClose(p.Run(p.b.Softmax(x, -2)), p.Run(p.b.Softmax(x, 1)), 0));
+  EXPECT_TRUE(
+      AllClose(p.Run(p.b.LogSoftmax(x, -3)), p.Run(p.b.LogSoftmax(x, 0)), 0));
+}
+
+TEST(Builder, DimsOutOfRangeAndGivenTwiceAreNamed) {
+  Program p;
+  Value* x = p.Random({2, 3}, 1);
+  EXPECT_THAT(ErrorOf([&] { p.b.ReduceSum(x, {2}); }),
+              HasSubstr("dim 2: expected -2 to 1 for rank 2"));
+  EXPECT_THAT(ErrorOf([&] { p.b.ReduceMean(x, {-3}); }),
+              HasSubstr("dim -3: expected -2 to 1 for rank 2"));
+  EXPECT_THAT(ErrorOf([&] {
+                p.b.ReduceMax(x, {1, -1});
+              }),
+              HasSubstr("dim 1 is given twice"));
+  EXPECT_THAT(ErrorOf([&] { p.b.Softmax(p.b.Scalar(DType::kF64, 1)); }),
+              HasSubstr("a scalar has no dimension"));
+  EXPECT_THAT(ErrorOf([&] { p.b.Concat({x, x}, 5); }), HasSubstr("dim 5"));
+  EXPECT_THAT(ErrorOf([&] { p.b.GlobalAvgPool(x); }),
+              HasSubstr("expected rank 4, got 2"));
+}
+
+TEST(Builder, ReductionsKeepTheirDimsIfAsked) {
+  Program p;
+  Value* x = p.In(MakeTensor(F64({2, 3}), {1, 2, 3, 4, 5, 6}));
+  const Tensor mean = p.Run(p.b.ReduceMean(x, {-1}, true));
+  EXPECT_EQ(mean.type.shape, (Shape{2, 1}));
+  EXPECT_THAT(mean.data, ElementsAre(2, 5));
+  const Tensor sum = p.Run(p.b.ReduceSum(x, {0}, /*keepdim=*/true));
+  EXPECT_EQ(sum.type.shape, (Shape{1, 3}));
+  EXPECT_THAT(sum.data, ElementsAre(5, 7, 9));
+  EXPECT_THAT(p.Run(p.b.ReduceMax(x, {0, 1}, true)).type.shape,
+              ElementsAre(1, 1));
+  EXPECT_THAT(p.Run(p.b.ReduceMin(x, {1}, true)).data, ElementsAre(1, 4));
+}
+
+// --- Scalars, integers -------------------------------------------------------
+
+TEST(Builder, ScalarOperandsOfMinimumMaximumAndPow) {
+  Program p;
+  Value* x = p.In(MakeTensor(F64({3}), {-2, 1, 5}));
+  EXPECT_THAT(p.Run(p.b.Maximum(x, 1.5)).data, ElementsAre(1.5, 1.5, 5));
+  EXPECT_THAT(p.Run(p.b.Minimum(x, 1.5)).data, ElementsAre(-2, 1, 1.5));
+  EXPECT_THAT(p.Run(p.b.Pow(x, 3.0)).data, ElementsAre(-8, 1, 125));
+}
+
+TEST(Builder, IntegersHaveNoMeanAndNoFractionalScalar) {
+  Program p;
+  Value* i = p.In(MakeTensor({DType::kI32, {4}, {}}, {1, 2, 3, 4}));
+  EXPECT_THAT(ErrorOf([&] { p.b.ReduceMean(i, {0}); }),
+              AllOf(HasSubstr("mean(i32[4]) at "),
+                    HasSubstr("expected a floating dtype, got i32")));
+  EXPECT_THAT(ErrorOf([&] { p.b.Times(i, 0.25); }), HasSubstr("scalar 0.25"));
+  EXPECT_THAT(p.Run(p.b.Times(i, 2.0)).data, ElementsAre(2, 4, 6, 8));
+  EXPECT_THAT(p.Run(p.b.ReduceMean(p.b.Cast(i, DType::kF64), {0})).data,
+              ElementsAre(2.5));
+}
+
+// --- Null values -------------------------------------------------------------
+
+TEST(Builder, NullValuesAreNamed) {
+  Program p;
+  Builder& b = p.b;
+  Value* x = p.Random({2, 3}, 1);
+  Value* const null = nullptr;
+  EXPECT_THAT(ErrorOf([&] { b.Relu(null); }),
+              HasSubstr("relu at tests/ir/builder_test.cc:"));
+  EXPECT_THAT(ErrorOf([&] { b.Plus(x, null); }),
+              AllOf(HasSubstr("add(f64[2,3], null) at "),
+                    HasSubstr("operand 1: expected a value, got null")));
+  const std::vector<std::function<void()>> calls = {
+      [&] { b.Plus(null, 1.0); },
+      [&] { b.Cast(null, DType::kF32); },
+      [&] { b.Select(null, x, x); },
+      [&] { b.Reshape(null, {6}); },
+      [&] { b.Broadcast(null, {6}, {}); },
+      [&] { b.BroadcastTo(null, {6}); },
+      [&] { b.BroadcastAlong(null, x->type(), 0); },
+      [&] { b.Transpose(null, {0}); },
+      [&] { b.Slice(null, {0}, {1}); },
+      [&] {
+        b.Concat({x, null}, 0);
+      },
+      [&] { b.Copy(null, {}); },
+      [&] { b.ReduceSum(null, {0}); },
+      [&] { b.ReduceMean(null, {0}); },
+      [&] { b.Matmul(x, null); },
+      [&] { b.Conv2d(null, x, nullptr, {}); },
+      [&] { b.MaxPool2d(null, {}); },
+      [&] { b.Linear(x, null, nullptr); },
+      [&] { b.Sigmoid(null); },
+      [&] { b.Silu(null); },
+      [&] { b.Softplus(null); },
+      [&] { b.Relu6(null); },
+      [&] { b.Clamp(null, 0, 1); },
+      [&] { b.Gelu(null); },
+      [&] { b.GeluTanh(null); },
+      [&] { b.Softmax(null); },
+      [&] { b.LogSoftmax(null); },
+      [&] { b.LayerNorm(x, null, null, 1e-5); },
+      [&] { b.LayerNorm(null, x, x, 1e-5, 1); },
+      [&] { b.BatchNormTrain(null, x, x, 1e-5); },
+      [&] { b.BatchNormInference(x, x, x, x, null, 1e-5); },
+      [&] { b.Dropout(x, 0.5, null, null); },
+      [&] { b.GlobalAvgPool(null); },
+      [&] { b.AdaptiveAvgPool2d(null, 1, 1); },
+      [&] { b.CrossEntropy(x, null, {}); },
+      [&] { b.TopKCorrect(null, x, 1); },
+  };
+  for (size_t i = 0; i < calls.size(); ++i) {
+    EXPECT_THAT(ErrorOf(calls[i]), HasSubstr("expected a value, got null"))
+        << "call " << i;
+  }
+}
+
 // --- Shortcuts ---------------------------------------------------------------
 
 TEST(Builder, NothingIsBuiltForIdentities) {
@@ -162,172 +368,6 @@ TEST(Builder, RandomSitesAreUnique) {
       p.graph.Erase(dead);
     }
   }
-}
-
-// --- Composites --------------------------------------------------------------
-
-TEST(Composite, LinearMultipliesByTheTransposedWeight) {
-  Program p;
-  Value* x = p.In(MakeTensor(F64({1, 2}), {1, 2}));
-  Value* w = p.In(MakeTensor(F64({3, 2}), {1, 0, 0, 1, 1, 1}));
-  Value* bias = p.In(MakeTensor(F64({3}), {10, 20, 30}));
-  EXPECT_THAT(p.Run(p.b.Linear(x, w, bias)).data, ElementsAre(11, 22, 33));
-  EXPECT_THAT(p.Run(p.b.Linear(x, w, nullptr)).data, ElementsAre(1, 2, 3));
-}
-
-TEST(Composite, SoftmaxSurvivesLargeLogits) {
-  Program p;
-  Value* x = p.In(MakeTensor(F64({2, 2}), {1000, 1000, -2000, 0}));
-  EXPECT_THAT(p.Run(p.b.Softmax(x)).data, ElementsAre(0.5, 0.5, 0, 1));
-  EXPECT_THAT(p.Run(p.b.LogSoftmax(x)).data,
-              ElementsAre(-std::log(2), -std::log(2), -2000, 0));
-}
-
-TEST(Composite, ActivationsFollowTheirFormulas) {
-  Program p;
-  Value* x = p.Random({20}, 1, -4, 4);
-  const Tensor sigmoid = p.Run(p.b.Sigmoid(x));
-  const Tensor gelu = p.Run(p.b.Gelu(x));
-  for (size_t i = 0; i < 20; ++i) {
-    const double v = p.inputs[0].data[i];
-    EXPECT_NEAR(sigmoid.data[i], 1 / (1 + std::exp(-v)), 1e-15);
-    EXPECT_NEAR(gelu.data[i], v / 2 * std::erfc(-v * M_SQRT1_2), 1e-15);
-  }
-}
-
-TEST(Composite, LayerNormGivesZeroMeanAndUnitVariance) {
-  Program p;
-  Value* x = p.Random({3, 50}, 1, 2, 7);
-  Value* gamma = p.b.Constant(DType::kF64, {50}, {1});
-  Value* beta = p.b.Constant(DType::kF64, {50}, {0});
-  const Tensor y = p.Run(p.b.LayerNorm(x, gamma, beta, 0));
-  for (int row = 0; row < 3; ++row) {
-    double sum = 0, squares = 0;
-    for (int i = 0; i < 50; ++i) {
-      const double v = y.data[row * 50 + i];
-      sum += v;
-      squares += v * v;
-    }
-    EXPECT_NEAR(sum, 0, 1e-12);
-    EXPECT_NEAR(squares / 50, 1, 1e-12);
-  }
-}
-
-TEST(Composite, BatchNormInferenceAgreesWithTrainingOnItsStatistics) {
-  Program p;
-  Value* x = p.Random({4, 3, 2, 2}, 1);
-  Value* gamma = p.Random({3}, 2);
-  Value* beta = p.Random({3}, 3);
-  const auto bn = p.b.BatchNormTrain(x, gamma, beta, 1e-3);
-  Value* again =
-      p.b.BatchNormInference(x, gamma, beta, bn.mean, bn.variance, 1e-3);
-  EXPECT_TRUE(AllClose(p.Run(again), p.Run(bn.y), 1e-12, 1e-13));
-}
-
-TEST(Composite, DropoutKeepsTheExpectationAndZeroesTheRest) {
-  Program p;
-  Value* x = p.b.Constant(DType::kF32, {10000}, {1});
-  Value* key = p.In(MakeTensor({DType::kI64, {}, {}}, {5}));
-  Value* step = p.In(MakeTensor({DType::kI32, {}, {}}, {0}));
-  const Tensor y = p.Run(p.b.Dropout(x, 0.25, key, step));
-  int64_t dropped = 0;
-  for (double v : y.data) {
-    if (v == 0) {
-      ++dropped;
-    } else {
-      EXPECT_NEAR(v, 4.0 / 3, 1e-7);
-    }
-  }
-  // Four standard deviations of a binomial count.
-  EXPECT_NEAR(static_cast<double>(dropped), 2500, 4 * std::sqrt(1875));
-  EXPECT_EQ(p.b.Dropout(x, 0, key, step), x);
-  EXPECT_THROW(p.b.Dropout(x, 1, key, step), Error);
-  EXPECT_THROW(p.b.Dropout(x, -0.1, key, step), Error);
-}
-
-TEST(Composite, AdaptivePoolUsesTheWindowsOfTorch) {
-  for (const auto& [out_h, out_w] : std::vector<std::pair<int64_t, int64_t>>{
-           {1, 1}, {7, 7}, {3, 2}, {9, 5}}) {
-    Program p;
-    constexpr int64_t kH = 6, kW = 5;
-    Value* x = p.Random({2, 2, kH, kW}, 1);
-    const Tensor y = p.Run(p.b.AdaptiveAvgPool2d(x, out_h, out_w));
-    ASSERT_EQ(y.type.shape, (Shape{2, 2, out_h, out_w}));
-    size_t at = 0;
-    for (int64_t plane = 0; plane < 4; ++plane) {
-      for (int64_t i = 0; i < out_h; ++i) {
-        for (int64_t j = 0; j < out_w; ++j) {
-          const auto end = [](int64_t n, int64_t in, int64_t out) {
-            return (n * in + out - 1) / out;
-          };
-          double sum = 0;
-          int64_t count = 0;
-          for (int64_t h = i * kH / out_h; h < end(i + 1, kH, out_h); ++h) {
-            for (int64_t w = j * kW / out_w; w < end(j + 1, kW, out_w); ++w) {
-              sum += p.inputs[0].data[(plane * kH + h) * kW + w];
-              ++count;
-            }
-          }
-          EXPECT_NEAR(y.data[at++], sum / static_cast<double>(count), 1e-14);
-        }
-      }
-    }
-  }
-}
-
-TEST(Composite, AdaptivePoolOfEqualWindowsIsAnAveragePool) {
-  Program p;
-  Value* x = p.Random({1, 2, 14, 14}, 1);
-  p.b.AdaptiveAvgPool2d(x, 7, 7);
-  EXPECT_EQ(CountOps(p.graph, "avg_pool"), 1);
-  EXPECT_EQ(CountOps(p.graph, "matmul"), 0);
-  EXPECT_EQ(p.b.AdaptiveAvgPool2d(x, 14, 14), x);
-}
-
-TEST(Composite, CrossEntropyPicksTheLabelAndSmooths) {
-  Program p;
-  Value* logits = p.Random({3, 4}, 1, -3, 3);
-  Value* labels = p.In(MakeTensor({DType::kI32, {3}, {}}, {2, 0, 3}));
-  const Tensor plain = p.Run(p.b.CrossEntropy(logits, labels, {}));
-  const Tensor smooth =
-      p.Run(p.b.CrossEntropy(logits, labels, {.label_smoothing = 0.1}));
-  for (int n = 0; n < 3; ++n) {
-    const double* row = &p.inputs[0].data[n * 4];
-    double sum = 0, mean = 0;
-    for (int c = 0; c < 4; ++c) sum += std::exp(row[c]);
-    for (int c = 0; c < 4; ++c) mean += (std::log(sum) - row[c]) / 4;
-    const double own =
-        std::log(sum) - row[static_cast<int>(p.inputs[1].data[n])];
-    EXPECT_NEAR(plain.data[n], own, 1e-14);
-    EXPECT_NEAR(smooth.data[n], 0.9 * own + 0.1 * mean, 1e-14);
-  }
-}
-
-TEST(Composite, CrossEntropyRefusesWrongOperands) {
-  Program p;
-  Value* logits = p.Random({3, 4}, 1);
-  Value* few = p.In(MakeTensor({DType::kI32, {2}, {}}, {0, 1}));
-  EXPECT_THROW(p.b.CrossEntropy(logits, few, {}), Error);
-  EXPECT_THROW(p.b.CrossEntropy(logits, logits, {}), Error);
-  Value* labels = p.In(MakeTensor({DType::kI32, {3}, {}}, {0, 1, 2}));
-  EXPECT_THROW(p.b.CrossEntropy(logits, labels, {.label_smoothing = 1}), Error);
-}
-
-TEST(Composite, TopKBreaksTiesByIndexAndNeverFindsNan) {
-  Program p;
-  Value* logits =
-      p.In(MakeTensor(F64({4, 3}), {1, 2, 3, 5, 5, 5, NAN, 1, 0, 0, NAN, 1}));
-  Value* labels = p.In(MakeTensor({DType::kI32, {4}, {}}, {1, 1, 0, 2}));
-  EXPECT_THAT(p.Run(p.b.TopKCorrect(logits, labels, 1)).data,
-              ElementsAre(0, 0, 0, 1));
-  EXPECT_THAT(p.Run(p.b.TopKCorrect(logits, labels, 2)).data,
-              ElementsAre(1, 1, 0, 1));
-}
-
-TEST(Composite, GlobalAvgPoolIsTheMeanOfThePlane) {
-  Program p;
-  Value* x = p.In(MakeTensor(F64({1, 2, 1, 2}), {1, 3, 10, 30}));
-  EXPECT_THAT(p.Run(p.b.GlobalAvgPool(x)).data, ElementsAre(2, 20));
 }
 
 }  // namespace

@@ -239,6 +239,65 @@ TEST(CompositeGradient, Linear) {
       linear, {Random({3, 4}, 1), Random({2, 4}, 2), Random({2}, 3)}));
 }
 
+TEST(CompositeGradient, LinearOfRankThree) {
+  const auto linear = [](Builder& b, const Values& x) {
+    return Values{b.Linear(x[0], x[1], x[2])};
+  };
+  EXPECT_TRUE(GradCheck(
+      linear, {Random({2, 3, 4}, 1), Random({2, 4}, 2), Random({2}, 3)}));
+}
+
+TEST(CompositeGradient, BroadcastMatmul) {
+  const auto matmul = [](Builder& b, const Values& x) {
+    return Values{b.Matmul(x[0], x[1])};
+  };
+  for (const auto& [a, c] :
+       std::vector<std::pair<Shape, Shape>>{{{2, 1, 2, 3}, {2, 3, 2}},
+                                            {{3, 2, 3}, {3, 2}},
+                                            {{2, 3}, {2, 3, 2}},
+                                            {{3}, {2, 3, 2}},
+                                            {{2, 2, 3}, {3}}}) {
+    EXPECT_TRUE(GradCheck(matmul, {Random(a, 1), Random(c, 2)}));
+  }
+}
+
+TEST(CompositeGradient, BroadcastSelect) {
+  const auto select = [](Builder& b, const Values& x) {
+    return Values{b.Select(x[0], x[1], x[2])};
+  };
+  EXPECT_TRUE(GradCheck(
+      select, {Coins({3, 1}, 1), Random({4}, 2), Random({2, 1, 1}, 3)}));
+}
+
+TEST(CompositeGradient, ReductionsThatKeepDims) {
+  const auto reduce = [](Builder& b, const Values& x) {
+    Value* centered = b.Minus(x[0], b.ReduceMean(x[0], {-1, 0}, true));
+    return Values{b.Divide(centered, b.ReduceMax(x[0], {1}, true))};
+  };
+  Tensor x = Distinct({2, 3, 2});
+  for (double& v : x.data) v += 3;
+  EXPECT_TRUE(GradCheck(reduce, {x}));
+}
+
+TEST(CompositeGradient, ActivationsAndScalarOperands) {
+  const Tensor x = Distinct({4, 10});
+  Tensor wide = x;
+  for (double& v : wide.data) v = 5 * v + 0.1;
+  const auto check = [](auto build, const Tensor& at) {
+    EXPECT_TRUE(GradCheck(
+        [&](Builder& b, const Values& v) { return Values{build(b, v[0])}; },
+        {at}));
+  };
+  check([](Builder& b, Value* v) { return b.Silu(v); }, wide);
+  check([](Builder& b, Value* v) { return b.Relu6(v); }, wide);
+  check([](Builder& b, Value* v) { return b.Clamp(v, -1, 1.2); }, x);
+  check([](Builder& b, Value* v) { return b.Softplus(v); }, wide);
+  check([](Builder& b, Value* v) { return b.Softplus(v, 0.5); }, wide);
+  check([](Builder& b, Value* v) { return b.Maximum(v, 0.2); }, x);
+  check([](Builder& b, Value* v) { return b.Minimum(v, 0.2); }, x);
+  check([](Builder& b, Value* v) { return b.Pow(v, 3.0); }, x);
+}
+
 TEST(CompositeGradient, Sigmoid) {
   const auto sigmoid = [](Builder& b, const Values& x) {
     return Values{b.Sigmoid(x[0])};
@@ -277,6 +336,19 @@ TEST(CompositeGradient, LayerNorm) {
   };
   EXPECT_TRUE(GradCheck(layer_norm,
                         {Random({3, 6}, 1), Positive({6}, 2), Random({6}, 3)}));
+}
+
+TEST(CompositeGradient, LayerNormOverChannelsAndOverTwoDims) {
+  const auto channels = [](Builder& b, const Values& x) {
+    return Values{b.LayerNorm(x[0], x[1], x[2], 1e-5, 1)};
+  };
+  EXPECT_TRUE(GradCheck(
+      channels, {Random({2, 6, 3}, 1), Positive({6}, 2), Random({6}, 3)}));
+  const auto two = [](Builder& b, const Values& x) {
+    return Values{b.LayerNorm(x[0], x[1], x[2], 1e-5)};
+  };
+  EXPECT_TRUE(GradCheck(
+      two, {Random({3, 2, 4}, 1), Positive({2, 4}, 2), Random({2, 4}, 3)}));
 }
 
 TEST(CompositeGradient, CrossEntropyWithAndWithoutSmoothing) {

@@ -35,6 +35,33 @@ std::vector<std::string> Names(const Graph& graph) {
   return names;
 }
 
+TEST(Graph, NullValuesAndUnknownOpsAreNamed) {
+  Graph graph("g");
+  Value* x = graph.AddInput(kType, InputRole::kData, "x");
+  const Location at("fc", SourceLine("models/mine.cc", 7));
+  EXPECT_STREQ(ErrorOf([&] {
+                 graph.AddNode("add", {x, nullptr}, {}, at);
+               }).what(),
+               "add at fc (models/mine.cc:7): operand 1: expected a value, got "
+               "null");
+  EXPECT_STREQ(ErrorOf([&] { graph.AddNode("sigmoid", {x}, {}, at); }).what(),
+               "unknown op sigmoid at fc (models/mine.cc:7)");
+  EXPECT_STREQ(ErrorOf([&] { graph.AddNode("rely", {x}, {}, at); }).what(),
+               "unknown op rely; did you mean relu? at fc (models/mine.cc:7)");
+  EXPECT_STREQ(ErrorOf([&] { graph.AddOutput(nullptr, "y"); }).what(),
+               "graph g: output y: expected a value, got null");
+  EXPECT_EQ(ErrorOf([&] { graph.AddOutput(x, "y", -2); }).code(),
+            ErrorCode::kGraph);
+  EXPECT_EQ(ErrorOf([&] { graph.Rename(nullptr, "y"); }).code(),
+            ErrorCode::kGraph);
+  EXPECT_EQ(ErrorOf([&] { graph.ReplaceAllUses(x, nullptr); }).code(),
+            ErrorCode::kGraph);
+  Node* node = graph.AddNode("neg", {x}, {}, at);
+  EXPECT_EQ(ErrorOf([&] { node->SetInput(0, nullptr); }).code(),
+            ErrorCode::kGraph);
+  EXPECT_EQ(ErrorOf([&] { node->SetInput(1, x); }).code(), ErrorCode::kGraph);
+}
+
 // x -> neg -> abs -> exp -> output
 struct Chain {
   Graph graph{"chain"};

@@ -256,6 +256,8 @@ TEST(ParserErrors, NameLineAndColumnExpectedAndGot) {
 TEST(ParserErrors, UnknownThings) {
   EXPECT_THAT(StatementError("%y = rely(%x) : f32[2]"),
               StartsWith("f:3:6: unknown op rely; did you mean relu?"));
+  EXPECT_EQ(StatementError("%y = sigmoid(%x) : f32[2]"),
+            "f:3:6: unknown op sigmoid");
   EXPECT_EQ(StatementError("%y = parameter : f32[2]"),
             "f:3:6: expected an op and '(', or the role of an input, got "
             "'parameter'");
@@ -265,6 +267,12 @@ TEST(ParserErrors, UnknownThings) {
             "f:3:13: unknown dtype 'f31'");
   EXPECT_THAT(StatementError("%y = relu(%x) {alpha=1} : f32[2]"),
               HasSubstr("relu(f32[2]): no attribute alpha"));
+}
+
+TEST(ParserErrors, IntegerConstantsAreExact) {
+  EXPECT_EQ(StatementError("%y = constant() {dtype=\"i32\", shape=[], "
+                           "value=[0.25]} : i32[]"),
+            "f:3:6: constant(): value 0.25: expected a value of i32");
 }
 
 TEST(ParserErrors, TypesThatAreNotInferred) {

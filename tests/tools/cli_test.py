@@ -221,7 +221,7 @@ class ArgumentsTest(CliTest):
         # The command line goes before, by any name.
         self.assertIn("1 threads",
                       succeeds("--threads 2", *compile_small, "--threads=1"))
-        self.assertIn(" 735 nodes", succeeds(
+        self.assertIn(" 738 nodes", succeeds(
             "--arch resnet20-cifar", "compile", "-aresnet50", "-b", "1"))
         self.assertIn("trained   1 steps", succeeds(
             "--iterations 1 --training-only", "--synthetic", "-b", "1",

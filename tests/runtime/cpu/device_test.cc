@@ -52,6 +52,12 @@ TEST(CpuDeviceTest, RefusesOtherDevicesTargetsAndThreadCounts) {
               HasSubstr("cpu-avx512"));
   EXPECT_THAT(Failure(ErrorCode::kUsage, [&] { backend.OpenDevice(0, {-1}); }),
               HasSubstr("-1 threads"));
+  EXPECT_THAT(
+      Failure(ErrorCode::kUsage, [&] { backend.OpenDevice(0, {100000}); }),
+      HasSubstr("100000 threads: expected 0 (all cores) to 1024"));
+  EXPECT_THAT(
+      Failure(ErrorCode::kUsage, [&] { backend.CreateCompiler("", {100000}); }),
+      HasSubstr("100000 threads"));
 }
 
 TEST(CpuDeviceTest, CompilersHaveTheThreadsAskedFor) {

@@ -21,6 +21,7 @@ using ir::DType;
 using ir::Layout;
 using ir::Tensor;
 using ir::TensorType;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -79,6 +80,31 @@ const ConvCase kConvCases[] = {
     {1, 1, 1, 5, 5, 1, 0, 1, 1},
     {3, 16, 16, 1, 1, 1, 0, 1, 1},
 };
+
+// oneDNN divides by a number of pixels that wraps around to 0.
+TEST(CpuLibraryTest, ImagesTooLargeForOneDnnAreNamed) {
+  const ConvCase huge{1, 1, 1, 65536, 3, 1, 1, 1, 1};
+  for (const auto& one : ConvNodes(huge, DType::kF32)) {
+    const auto message = [&](auto call) -> std::string {
+      try {
+        call();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kGraph);
+        return error.what();
+      }
+      return "nothing was thrown";
+    };
+    const auto names_it =
+        AllOf(HasSubstr("CPU backend: " + std::string(one->node->op_name())),
+              HasSubstr("f32[1,1,65536,65536]"),
+              HasSubstr("at most 2147483647 pixels, got 4294967296"));
+    EXPECT_THAT(message([&] { Cpu::Get().compiler().Candidates(*one->node); }),
+                names_it);
+    LibraryCall call = one->PlainCall();
+    EXPECT_THAT(message([&] { Cpu::Get().compiler().PrepareCall(call); }),
+                names_it);
+  }
+}
 
 TEST(CpuLibraryTest, ConvolutionsInTheLayoutsOfTheirCandidates) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {

@@ -330,6 +330,10 @@ TEST(Loader, SenselessOptionsAreRefused) {
   LoaderOptions options = Options(4);
   options.threads = 0;
   refuse(options, "threads");
+  options.threads = 100000;
+  refuse(options, "expected 1 to 1024 threads");
+  EXPECT_THAT([&] { Loader(nullptr, Options(4)); },
+              ThrowsMessage<Error>(HasSubstr("expected a data set, got null")));
   options = Options(4);
   options.start_batch = 2;
   refuse(options, "start batch below 2");
