@@ -638,6 +638,10 @@ class OutputTest(CliTest):
                               "learning rate 1e+30", "lower --lr"],
                    *TINY, "--iterations", "20", "--lr", "1e30",
                    "--lr-schedule", "constant")
+        # Skipped updates keep the weights, but the loss is no better for it.
+        self.fails(DIVERGED, ["training diverged: the last loss is nan"],
+                   *TINY, "--iterations", "4", "--lr", "1e30", "--dtype",
+                   "fp16", "--dynamic-loss-scale")
 
     def test_the_accuracy_to_stop_at_needs_evaluations(self):
         self.fails(USAGE, ["--stop-at-top1: expected evaluations"], *TINY,

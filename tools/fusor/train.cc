@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -118,6 +119,11 @@ class TrainCommand {
       Report(report);
     }
     logs_.Finish();
+    // With a dynamic loss scale these updates were skipped.
+    FUSOR_CHECK(report.steps == 0 || std::isfinite(report.last_loss), kDiverged,
+                "training diverged: the last loss is {}: lower --lr, warm up "
+                "longer (--warmup) or clip gradients (--clip-grad-norm)",
+                report.last_loss);
   }
 
   // Logs, checkpoints and reports are rank 0's; the others only compute.

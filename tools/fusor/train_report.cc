@@ -18,10 +18,11 @@ namespace {
 // Of a dynamic loss scale.
 std::string OverflowText(const IntervalReport& r) {
   if (!r.overflow) return "";
-  std::string text = fmt::format("  loss scale {:g}", r.overflow->scale);
+  std::string text = fmt::format("  loss scale {}", r.overflow->scale);
   if (r.overflow->skipped > 0) {
-    text += fmt::format(", {} updates skipped: gradients overflowed",
-                        r.overflow->skipped);
+    text +=
+        fmt::format(", {} update{} skipped: gradients overflowed",
+                    r.overflow->skipped, r.overflow->skipped == 1 ? "" : "s");
   }
   return text;
 }
@@ -64,10 +65,10 @@ std::string SummaryLines(const TrainReport& report,
   const double wait = WaitShare(report);
   const double compute = 1 - wait;
   return fmt::format(
-             "trained   {} steps in {:.1f} s, {:.2f} images/s, loss {:.4f} -> "
+             "trained   {} step{} in {:.1f} s, {:.2f} images/s, loss {:.4f} -> "
              "{:.4f}{}\n",
-             report.steps, report.seconds, report.images_per_second,
-             report.first_loss, report.last_loss,
+             report.steps, report.steps == 1 ? "" : "s", report.seconds,
+             report.images_per_second, report.first_loss, report.last_loss,
              report.reached_top1 ? ", top-1 reached" : "") +
          fmt::format(
              "time      {:.0f} % convolutions and matmul, {:.0f} % fused "
