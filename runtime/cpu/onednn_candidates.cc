@@ -204,6 +204,16 @@ bool CanBeWinograd(const Convolution& t, const Node& node,
          t.y.shape[1] % 16 == 0;
 }
 
+// oneDNN's in f32, ours in bf16.
+std::optional<LibraryCandidate> AnyWinograd(const Convolution& t,
+                                            const Node& node,
+                                            const ir::Target& target) {
+  if (!CanBeWinograd(t, node, target)) return WinogradCandidate(node, target);
+  const auto chosen = Choose(t, node, "winograd", target.channel_block());
+  if (!chosen.has_value()) return std::nullopt;
+  return MakeCandidate("winograd", "winograd", *chosen, t.kind, node, target);
+}
+
 std::vector<LibraryCandidate> ConvCandidates(const Node& node,
                                              const ir::Target& target) {
   Convolution t = *ir::ConvolutionOf(node);
@@ -216,10 +226,6 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
     candidates.push_back(
         MakeCandidate(name, algorithm, *chosen, t.kind, node, target));
   };
-  if (CanBeWinograd(t, node, target)) {
-    add("winograd", "winograd",
-        Choose(t, node, "winograd", target.channel_block()));
-  }
   const auto flat = ChooseFlat(t, node, target.channel_block());
   if (flat.has_value() && !IsReference(*flat)) add(kFlat, kFlat, flat);
   const auto direct = Choose(t, node, "direct", target.channel_block());
@@ -229,8 +235,8 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
     candidates.push_back(*im2col);
   }
   add("direct", "direct", direct);
-  // In f32 oneDNN's Winograd, which stands first already; in bf16 ours.
-  const auto winograd = WinogradCandidate(node, target);
+  // Its transformed tensors can take longer than what they save.
+  const auto winograd = AnyWinograd(t, node, target);
   if (winograd.has_value()) {
     const bool first = !direct.has_value() ||
                        winograd->modelled_ns <= candidates.back().modelled_ns;

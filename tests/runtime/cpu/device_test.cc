@@ -68,7 +68,10 @@ TEST(CpuDeviceTest, CompilersHaveTheThreadsAskedFor) {
 
 TEST(CpuDeviceTest, CodeForTheOlderTargetRunsToo) {
   const auto compiler = Cpu::Get().backend().CreateCompiler("cpu-avx2", {1});
-  EXPECT_THAT(compiler->CodegenVersion(), HasSubstr("x86-64-v3"));
+  // Where it is this machine's own target, code is for this very CPU.
+  if (ir::DefaultCpuTarget().name != "cpu-avx2") {
+    EXPECT_THAT(compiler->CodegenVersion(), HasSubstr("x86-64-v3"));
+  }
   codegen::CompiledKernel compiled;
   codegen::Kernel& k = compiled.kernel;
   k.name = "negate";
