@@ -301,8 +301,11 @@ void WriteStepFile(const std::string& path, const StepFile& file) {
 StepFile ReadStepFile(const std::string& path) {
   std::vector<uint8_t> read;
   ReadFile(path, ErrorCode::kUsage, read);
-  const std::string_view bytes(reinterpret_cast<const char*>(read.data()),
-                               read.size());
+  return ParseStepFile(
+      path, {reinterpret_cast<const char*>(read.data()), read.size()});
+}
+
+StepFile ParseStepFile(const std::string& path, std::string_view bytes) {
   const uint64_t header = CheckBytes(bytes, path);
   const size_t begin = kStart + 2 * sizeof(uint64_t);
   const size_t blobs = begin + header;

@@ -18,6 +18,7 @@
 // user's own kernel cache (codegen/kernel_cache.h).
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "codegen/target_compiler.h"
@@ -82,5 +83,7 @@ void WriteStepFile(const std::string& path, const StepFile& file);
 // Throws kUsage when the file cannot be read, kGraph, in one line, when it is
 // no step file, of another version of the format, cut or damaged.
 StepFile ReadStepFile(const std::string& path);
+// Reads the bytes of a step file; `path` names it in errors. Throws kGraph.
+StepFile ParseStepFile(const std::string& path, std::string_view bytes);
 
 }  // namespace fusor::runtime

@@ -22,11 +22,13 @@ fi
 
 packages=(
   ccache
+  clang-19
   clang-format
   cmake
   g++
   iproute2
   libbenchmark-dev
+  libclang-rt-19-dev
   libcli11-dev
   libdnnl-dev
   libfmt-dev

@@ -1,9 +1,11 @@
 #include "ir/support/error.h"
 
+#include "ir/support/str.h"
+
 namespace fusor {
 
 Error::Error(ErrorCode code, const std::string& message)
-    : std::runtime_error(message), code_(code) {}
+    : std::runtime_error(OneLine(message)), code_(code) {}
 
 // Out of line: anchors the type information in libfusor, so that an Error
 // thrown by a plug-in is caught by type in the tool.

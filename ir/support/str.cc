@@ -1,5 +1,7 @@
 #include "ir/support/str.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <compare>
 #include <optional>
@@ -65,6 +67,16 @@ std::string NameHint(std::string_view name,
   if (!nearest.empty()) return "; did you mean " + nearest + "?";
   return "; there are " +
          Join(candidates, ", ", [](const auto& n) { return n; });
+}
+
+std::string OneLine(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool control = byte < 0x20 || byte == 0x7f;
+    line += control ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return line;
 }
 
 }  // namespace fusor

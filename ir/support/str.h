@@ -33,4 +33,8 @@ std::string NearestName(std::string_view name,
 std::string NameHint(std::string_view name,
                      std::span<const std::string> candidates);
 
+// `text` in one line: names in files may have line breaks and terminals'
+// escapes.
+std::string OneLine(std::string_view text);
+
 }  // namespace fusor

@@ -27,10 +27,11 @@ std::string LinesUpTo(const std::string& path, int64_t start) {
        begin = end + 1, end = text.find('\n', begin)) {
     const std::string line = text.substr(begin, end - begin + 1);
     const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    FUSOR_CHECK(json.is_object(), kUsage,
+    const Json step = json.is_object() ? json.value("step", Json(0)) : Json();
+    FUSOR_CHECK(step.is_number_integer(), kUsage,
                 "{}: expected a log of this run to append to, got {}", path,
                 line.substr(0, std::min<size_t>(line.find('\n'), 40)));
-    if (json.value("step", int64_t{0}) <= start) kept += line;
+    if (step.get<int64_t>() <= start) kept += line;
   }
   return kept;  // without a line that was cut off
 }

@@ -17,8 +17,9 @@
 
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
+#include "ir/support/str.h"
 #include "runtime/host_load.h"
-#include "tools/fusor/commands.h"
+#include "tools/fusor/command_line.h"
 #include "tools/fusor/flags_variable.h"
 #include "tools/fusor/standard_streams.h"
 #include "tools/fusor/stop_signals.h"
@@ -26,14 +27,6 @@
 
 namespace fusor::tools {
 namespace {
-
-std::string EnvironmentHelp() {
-  std::string text = "Environment:\n";
-  for (const EnvironmentVariable& v : EnvironmentVariables()) {
-    text += fmt::format("  {:<22} {}\n", v.name, v.doc);
-  }
-  return text;
-}
 
 // The help of the command that was named. For rn50, which stands for a command
 // with options, that command's help under its own name.
@@ -86,39 +79,6 @@ int Fail(const std::exception& error) {
               ErrorCode::kInternal);
 }
 
-// Lists it in the help of the program alone; commands take it, too.
-void AddVersionFlag(CLI::App& app) {
-  const bool is_command = app.get_parent() != nullptr;
-  const bool lists = is_command == (std::string_view(FUSOR_PROGRAM) != "fusor");
-  app.set_version_flag("--version", FUSOR_VERSION)
-      ->group(lists ? "Options" : "");
-  for (CLI::App* command : app.get_subcommands({})) AddVersionFlag(*command);
-}
-
-void AddCommands(CLI::App& app, Run* run) {
-  app.require_subcommand(1);
-  app.footer(EnvironmentHelp());
-  AddTrain(app, run);
-  AddEval(app, run);
-  AddPredict(app, run);
-  AddBench(app, run);
-  AddCompile(app, run);
-  AddRun(app, run);
-  AddOpt(app, run);
-  AddCompare(app, run);
-  AddPlan(app, run);
-  AddDump(app, run);
-  AddData(app, run);
-  AddIsolate(app, run);
-  AddBisect(app, run);
-  AddReport(app, run);
-  AddScale(app, run);
-  AddLaunch(app, run);
-  AddDoctor(app, run);
-  AddVersionFlag(app);
-  TakeLastValues(app);
-}
-
 // A stream that was closed must not become the next file that is opened: what
 // is printed would stand in a checkpoint. Printing to stdout fails as before.
 void KeepStandardStreams() {
@@ -149,12 +109,9 @@ int Main(std::vector<std::string> args) {
       "optimizer - as one graph and runs it.",
       "fusor");
   Run run;
-  AddCommands(app, &run);
+  AddCommands(app, FUSOR_PROGRAM, &run);
   try {
-    CheckEnvironment();
-    args = WithFlagsVariable(app, std::move(args));
-    app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
-    CheckValues(app);
+    ParseArguments(app, std::move(args));
   } catch (const CLI::CallForHelp&) {
     return Print(Help(app));
   } catch (const CLI::CallForVersion&) {

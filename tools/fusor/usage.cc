@@ -155,14 +155,4 @@ void CheckValues(const CLI::App& app) {
   }
 }
 
-std::string OneLine(std::string_view text) {
-  std::string line;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool control = byte < 0x20 || byte == 0x7f;
-    line += control ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-  }
-  return line;
-}
-
 }  // namespace fusor::tools

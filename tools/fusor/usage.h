@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
-#include <string_view>
 
 namespace fusor::tools {
 
@@ -19,8 +18,5 @@ void TakeLastValues(CLI::App& app);
 // Throws kUsage if a flag or an argument of the command that was named has an
 // empty value (a script's unset variable) or a wrong number of values.
 void CheckValues(const CLI::App& app);
-
-// `text` in one line: file names may have line breaks and terminals' escapes.
-std::string OneLine(std::string_view text);
 
 }  // namespace fusor::tools

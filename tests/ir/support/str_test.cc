@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "ir/support/error.h"
+
 namespace fusor {
 namespace {
 
@@ -39,6 +41,16 @@ TEST(NameHint, IsTheNearestNameOrAll) {
   const std::vector<std::string> known = {"fuse", "simplify"};
   EXPECT_EQ(NameHint("fuze", known), "; did you mean fuse?");
   EXPECT_EQ(NameHint("nothing", known), "; there are fuse, simplify");
+}
+
+TEST(OneLine, EscapesControlCharacters) {
+  EXPECT_EQ(OneLine("a\nb\x1b[31m\x7f c"), "a\\x0ab\\x1b[31m\\x7f c");
+}
+
+// Found by the fuzzer of plans: names of a file stand in messages.
+TEST(Error, ItsMessageIsOneLine) {
+  const Error error(ErrorCode::kGraph, "source line \"te\nc\": expected");
+  EXPECT_STREQ(error.what(), "source line \"te\\x0ac\": expected");
 }
 
 }  // namespace

@@ -1,0 +1,49 @@
+#pragma once
+
+// What the coverage-guided fuzzers read: formats of files and messages that
+// come from outside.
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ir/support/error.h"
+
+namespace fusor::fuzz {
+
+struct Format {
+  std::string_view name;  // "graph-text"
+  ErrorCode code;         // of errors about malformed input
+  // Reads the bytes with the public reader. Throws Error for malformed input.
+  // Calls Require for what must hold of accepted input: written and read again
+  // it is the same.
+  void (*read)(std::string_view bytes);
+};
+
+// The formats of this executable: each has its own list.
+std::span<const Format> Formats();
+
+// Ends the process, so that libFuzzer keeps the input, unless `condition`.
+void Require(bool condition, std::string_view what);
+
+// A folder of this process in memory, for readers that take paths.
+const std::string& ScratchFolder();
+
+// --- Readers, by source file. ------------------------------------------------
+
+void ReadGraphText(std::string_view bytes);  // graph_formats.cc
+void ReadGraphProto(std::string_view bytes);
+void ReadTarget(std::string_view bytes);
+void ReadCluster(std::string_view bytes);
+void ReadPlan(std::string_view bytes);  // plan_formats.cc
+void ReadStep(std::string_view bytes);
+void ReadChoiceText(std::string_view bytes);
+void ReadTensors(std::string_view bytes);  // file_formats.cc
+void ReadManifest(std::string_view bytes);
+void ReadImage(std::string_view bytes);
+void ReadSpeedLog(std::string_view bytes);
+void ReadStatsTrace(std::string_view bytes);
+void ReadRunLog(std::string_view bytes);
+void ReadStore(std::string_view bytes);  // store_format.cc
+
+}  // namespace fusor::fuzz

@@ -1,0 +1,38 @@
+// Graphs, as text and in binary form, and descriptions of devices and clusters.
+
+#include "ir/cluster.h"
+#include "ir/parser.h"
+#include "ir/printer.h"
+#include "ir/serialize.h"
+#include "ir/target.h"
+#include "tests/fuzz/formats/format.h"
+
+namespace fusor::fuzz {
+namespace {
+
+// A graph that was read is printed, written and read again.
+void CheckRoundTrips(const ir::Graph& graph) {
+  const std::string text = ir::Print(graph);
+  const std::string bytes = ir::Serialize(graph);
+  Require(ir::SameGraph(graph, *ir::Parse(text)), "text differs: " + text);
+  Require(ir::SameGraph(graph, *ir::Deserialize(bytes)), "bytes differ");
+}
+
+}  // namespace
+
+void ReadGraphText(std::string_view bytes) {
+  CheckRoundTrips(*ir::Parse(bytes));
+}
+
+void ReadGraphProto(std::string_view bytes) {
+  CheckRoundTrips(*ir::Deserialize(bytes));
+}
+
+void ReadTarget(std::string_view bytes) { ir::ParseTarget(bytes); }
+
+void ReadCluster(std::string_view bytes) {
+  const ir::Cluster cluster = ir::ParseCluster(bytes);
+  for (const int ranks : {1, 2, 8, 1024}) cluster.NodeGbPerS(ranks);
+}
+
+}  // namespace fusor::fuzz

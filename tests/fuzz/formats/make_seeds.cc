@@ -1,0 +1,343 @@
+// Writes the seed corpora of the fuzzers, OUT/FORMAT/NAME, by the writers of
+// each format: small files, so that edits of them are likely to hit something.
+//
+//   make_seeds OUT
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/choice_file.h"
+#include "codegen/compiler.h"
+#include "ir/descriptions.h"
+#include "ir/printer.h"
+#include "ir/serialize.h"
+#include "ir/support/file.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/debug/stats_trace.h"
+#include "runtime/ranks/store_server.h"
+#include "runtime/step_file.h"
+#include "tests/testing/fake_compiler.h"
+#include "tests/testing/image_files.h"
+#include "tests/testing/plan_runner.h"
+#include "tests/testing/random_graph.h"
+#include "tests/testing/speed_lines.h"
+#include "tests/testing/state_snapshots.h"
+#include "tests/testing/temporary_folder.h"
+
+namespace fusor::fuzz {
+namespace {
+
+std::string root;
+
+void Write(std::string_view format, std::string_view name,
+           std::string_view bytes) {
+  const std::string folder = fmt::format("{}/{}", root, format);
+  std::filesystem::create_directories(folder);
+  WriteFileAtomically(fmt::format("{}/{}", folder, name), bytes,
+                      ErrorCode::kUsage);
+}
+
+std::string Read(const std::string& path) {
+  std::vector<uint8_t> bytes;
+  ReadFile(path, ErrorCode::kUsage, bytes);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::unique_ptr<ir::Graph> AnyGraph(uint64_t seed, int nodes) {
+  return test::RandomGraph(
+      seed, {.inputs = 2,
+             .nodes = nodes,
+             .ops = test::kEveryOp,
+             .dtypes = {std::begin(ir::kAllDTypes), std::end(ir::kAllDTypes)},
+             .layouts = true,
+             .states = true,
+             .fusions = true});
+}
+
+void WriteGraphs() {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const auto graph = AnyGraph(seed, 1 + static_cast<int>(seed) % 6);
+    Write("graph-text", fmt::format("{}", seed), ir::Print(*graph));
+    Write("graph-proto", fmt::format("{}", seed), ir::Serialize(*graph));
+  }
+  Write("graph-text", "comment",
+        "// a graph\ngraph \"a b\" {\n  return\n}  // its end\n");
+}
+
+void WriteDescriptions() {
+  for (const ir::Description& d : ir::TargetDescriptions()) {
+    Write("target", d.name, d.text);
+  }
+  for (const ir::Description& d : ir::ClusterDescriptions()) {
+    Write("cluster", d.name, d.text);
+  }
+}
+
+void WritePlans() {
+  const test::FakeCompiler compiler;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const auto graph =
+        test::RandomGraph(seed, {.inputs = 1 + static_cast<int>(seed) % 3,
+                                 .nodes = 1 + static_cast<int>(seed) % 5,
+                                 .ops = test::kAllOps | test::kLibrary,
+                                 .layouts = seed % 2 == 0,
+                                 .states = seed % 3 == 0});
+    Write("plan", fmt::format("{}", seed),
+          codegen::SerializePlan(test::FuseAndPlan(*graph, compiler).plan));
+  }
+}
+
+void WriteStepFiles() {
+  const test::FakeCompiler compiler;
+  const auto write = [&](std::string_view name,
+                         std::unique_ptr<ir::Graph> graph,
+                         codegen::ProgramKind kind) {
+    const codegen::CompiledProgram program =
+        codegen::Compile(std::move(graph), kind, compiler, {});
+    const test::TemporaryFolder folder;
+    runtime::WriteStepFile(folder / "s",
+                           {.origin = runtime::OriginHere("0.1.0", compiler),
+                            .backend = "cpu",
+                            .options = {"--arch", "small"},
+                            .programs = {runtime::PackProgram(kind, program)}});
+    Write("step-file", name, Read(folder / "s"));
+  };
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    write(fmt::format("eval{}", seed),
+          test::RandomGraph(seed, {.inputs = 1, .nodes = 2}),
+          codegen::ProgramKind::kEval);
+    write(fmt::format("train{}", seed),
+          test::RandomModel(seed, {.inputs = 1, .nodes = 1}),
+          codegen::ProgramKind::kTrain);
+  }
+}
+
+void WriteChoices() {
+  Write("choices", "empty", codegen::PrintChoices({}));
+  Write("choices", "some",
+        "fusor choices 1\n"
+        "target cpu-avx512\n"
+        "device AMD EPYC 9654, AVX-512 with bf16, 2 threads\n"
+        "threads 2\n"
+        "library oneDNN 2.6.3\n"
+        "candidate conv2d x=16x64x56x56 w=64x64x3x3 groups=1 f32 = winograd  "
+        "# 3.62 ms\n"
+        "precision conv2d x=16x64x56x56 w=64x64x3x3 groups=1 bf16 = f32\n"
+        "end 2\n");
+}
+
+void WriteWeights() {
+  using runtime::NamedTensor;
+  const test::TemporaryFolder folder;
+  const auto write = [&](std::string_view name,
+                         const std::vector<NamedTensor>& tensors,
+                         const runtime::Metadata& metadata) {
+    runtime::WriteSafetensors(folder / "w", tensors, metadata);
+    Write("safetensors", name, Read(folder / "w"));
+  };
+  std::vector<NamedTensor> all;
+  for (const ir::DType dtype : ir::kAllDTypes) {
+    NamedTensor tensor{
+        fmt::format("t.{}", ir::DTypeName(dtype)), {dtype, {2, 1, 3}, {}}, {}};
+    tensor.bytes.resize(static_cast<size_t>(tensor.type.num_bytes()), 1);
+    all.push_back(tensor);
+    write(ir::DTypeName(dtype), {tensor}, {});
+  }
+  write("all", all, {{"format", "pt"}, {"fusor.arch", "resnet18"}});
+  write("none", {}, {});
+  // As another program writes it: without a checksum.
+  const std::string header =
+      R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  Write("safetensors", "foreign",
+        std::string({static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0}) +
+            header + "12345678");
+}
+
+// Manifests without the checksum at their end, of files without tensors.
+void WriteManifests() {
+  const test::TemporaryFolder folder;
+  for (int64_t step = 1; step < 5; ++step) {
+    runtime::WriteCheckpointFiles(folder.path(), test::MakeHeader(step), {});
+    const std::string text = Read(folder / "manifest.json");
+    Write("checkpoint", fmt::format("{}", step),
+          text.substr(0, text.rfind(",\n  \"crc32c\"")));
+  }
+}
+
+std::string_view Text(const testing::Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void WriteImages() {
+  const runtime::Image picture = testing::MakePicture(19, 13, 1);
+  const testing::JpegOptions jpegs[] = {{},
+                                        {.luma_h = 1, .luma_v = 1},
+                                        {.luma_h = 2, .luma_v = 1},
+                                        {.grey = true},
+                                        {.progressive = true},
+                                        {.grey = true, .progressive = true},
+                                        {.restart_rows = 1}};
+  int number = 0;
+  for (const testing::JpegOptions& options : jpegs) {
+    Write("image", fmt::format("{}.jpg", number++),
+          Text(testing::EncodeJpeg(picture, options)));
+  }
+  const testing::Bytes cmyk(size_t{4} * 9 * 7, 100);
+  Write("image", "cmyk.jpg", Text(testing::EncodeCmykJpeg(cmyk, 9, 7)));
+  const testing::Bytes palette = {0, 0, 0, 255, 0, 0, 0, 255, 0};
+  // Colour type, bits of a sample, bytes of a row of 8 pixels.
+  const struct {
+    int colour, bits;
+    size_t row;
+  } pngs[] = {{0, 1, 1}, {0, 8, 8},   {0, 16, 16}, {2, 8, 24},
+              {3, 2, 2}, {2, 16, 48}, {4, 8, 16},  {6, 8, 32}};
+  for (const auto& png : pngs) {
+    for (const bool interlaced : {false, true}) {
+      const testing::Bytes rows(png.row * 5, 0x24);
+      Write("image", fmt::format("{}.png", number++),
+            Text(testing::EncodePng(
+                rows, 8, 5,
+                {.colour_type = png.colour,
+                 .bits = png.bits,
+                 .interlaced = interlaced,
+                 .palette = png.colour == 3 ? palette : testing::Bytes{}})));
+    }
+  }
+}
+
+void WriteLogs() {
+  int number = 0;
+  for (const std::string line : test::kSpeedLines) {
+    Write("speed-log", fmt::format("{}", number++), line + line);
+  }
+  std::string trace = runtime::TraceHeader("train", "cpu-avx2") + "\n";
+  for (int64_t step = -1; step < 2; ++step) {
+    trace += runtime::TraceLine({.run = 0,
+                                 .step = step,
+                                 .name = "x",
+                                 .op = "fusion",
+                                 .location = {"layer1", {"a.cc", 3}},
+                                 .stats = {4, 1, -0.5, 1.5, 0.25, 77}}) +
+             "\n";
+  }
+  Write("stats-trace", "trace", trace);
+  Write("run-log", "log",
+        R"({"type":"start","step":0,"parameters":{"--lr":"0.1"}})"
+        "\n"
+        R"({"type":"step","step":1,"loss":2.5,"lr":0.1})"
+        "\n"
+        R"({"type":"evaluation","step":6,"top1":0.5})"
+        "\n");
+}
+
+// A byte for the kind, then pieces: which connection, how many bytes, bytes.
+void WriteMessages() {
+  using runtime::MessageWriter;
+  using runtime::StoreCall;
+  const auto call = [](StoreCall what) {
+    return std::move(MessageWriter().Add(static_cast<int64_t>(what)));
+  };
+  const auto hello = [&](int64_t rank) {
+    return call(StoreCall::kHello)
+        .Add(runtime::kStoreMagic)
+        .Add("run")
+        .Add(rank)
+        .Add(int64_t{3})
+        .Take();
+  };
+  const auto piece = [](int client, const std::string& bytes) {
+    return std::string(
+               {static_cast<char>(client), static_cast<char>(bytes.size())}) +
+           bytes;
+  };
+  const std::string serve = "\x02";
+  std::string all = serve;
+  for (int rank = 0; rank < 3; ++rank) all += piece(rank, hello(rank));
+  Write("store", "hello", all);
+  for (int rank = 0; rank < 3; ++rank) {
+    all += piece(rank, call(StoreCall::kMeet).Add(int64_t{9}).Take());
+  }
+  Write("store", "meet", all);
+  const std::string calls[] = {
+      call(StoreCall::kSet).Add("key").Add("value").Take(),
+      call(StoreCall::kGet).Add("key").Add(int64_t{5}).Take(),
+      call(StoreCall::kAdd).Add("number").Add(int64_t{1}).Take(),
+      call(StoreCall::kBye).Take()};
+  std::string session = serve + piece(0, hello(0));
+  for (const std::string& message : calls) {
+    session += piece(0, message);
+    Write("store", "message", std::string(1, '\0') + message);
+  }
+  Write("store", "session", session);
+  std::string answers = "\x01";
+  for (const char* value : {"", "", "value", "12345678", "", ""}) {
+    answers += MessageWriter()
+                   .Add(static_cast<int64_t>(runtime::StoreAnswer::kOk))
+                   .Add(value)
+                   .Take();
+  }
+  Write("store", "answers", answers);
+  Write("store", "refused",
+        "\x01" + MessageWriter()
+                     .Add(static_cast<int64_t>(runtime::StoreAnswer::kRefused))
+                     .Add("why")
+                     .Take());
+}
+
+// The value of FUSOR_FLAGS in the first line, then a word a line.
+void WriteCommandLines() {
+  int number = 0;
+  for (const std::string_view text : {
+           "\ntrain\nDATA\n-b\n32\n--epochs\n90\n--lr\n0.1\n--workspace\nout",
+           "--amp --lr 0.2\ntrain\n--synthetic\n--arch=resnet18\n--iterations\n"
+           "5\n--milestones\n30,60\n--freeze\nlayer.*",
+           "\nbench\n-b\n16\n--json\n-\n--sweep\nlogs\n--batches\n8,16",
+           "\ncompile\n--target\nnvidia-h200\n--dump-to\n/tmp/d\n--amp",
+           "\ncompare\n--a\nfusion=off\n--b\nfusion=on,amp=on\n-b\n8",
+           "\nlaunch\n--nproc-per-node\n2\n--\ntrain\nDATA\n-b\n16",
+           "\nscale\n--nodes\n4\n--gpus\n8\n--json\n-",
+           "\nopt\nm.txt\n--pass\nsimplify\n--reference\ninterpreter",
+           "\nreport\nlogs\n--skip\n20",
+           "\neval\nDATA\n--weights\nw.safetensors\n--mean\n1,2,3",
+           "\ndata\ndecode\na.jpg",
+           "\n--version",
+           "\ntrain\n--help",
+           "--a=fusion=off,amp=on,disable-pass=fuse+simplify",
+           "--a=bucket-policy=cap:25,dtype=bf16,fuel=fuse:3",
+       }) {
+    Write("flags", fmt::format("{}", number++), text);
+  }
+}
+
+}  // namespace
+}  // namespace fusor::fuzz
+
+int main(int argc, char** argv) {
+  using namespace fusor::fuzz;
+  if (argc != 2) {
+    fmt::print(stderr, "usage: make_seeds OUT\n");
+    return 2;
+  }
+  try {
+    root = argv[1];
+    WriteGraphs();
+    WriteDescriptions();
+    WritePlans();
+    WriteStepFiles();
+    WriteChoices();
+    WriteWeights();
+    WriteManifests();
+    WriteImages();
+    WriteLogs();
+    WriteMessages();
+    WriteCommandLines();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "make_seeds: {}\n", error.what());
+    return 1;
+  }
+}

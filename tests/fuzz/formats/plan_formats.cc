@@ -1,0 +1,55 @@
+// Plans, compiled steps in files, measured choices.
+
+#include <cstring>
+
+#include "codegen/choice_file.h"
+#include "codegen/compiler.h"
+#include "codegen/plan.h"
+#include "runtime/crc32c.h"
+#include "runtime/step_file.h"
+#include "tests/fuzz/formats/format.h"
+#include "tests/testing/fake_compiler.h"
+
+namespace fusor::fuzz {
+namespace {
+
+template <typename T>
+void Put(std::string& bytes, size_t at, T number) {
+  std::memcpy(bytes.data() + at, &number, sizeof(number));
+}
+
+}  // namespace
+
+void ReadPlan(std::string_view bytes) {
+  const codegen::Plan plan = codegen::ParsePlan(bytes);
+  const std::string written = codegen::SerializePlan(plan);
+  const codegen::Plan again = codegen::ParsePlan(written);
+  Require(codegen::SerializePlan(again) == written, "bytes differ");
+  Require(codegen::Print(again) == codegen::Print(plan), "text differs");
+}
+
+// The file with its size and checksum made right, so that what they protect is
+// reached; an attacker would do the same.
+void ReadStep(std::string_view bytes) {
+  constexpr size_t kSizeAt = std::string_view("fusor step 2\n").size();
+  std::string file(bytes);
+  if (file.size() >= kSizeAt + 2 * sizeof(uint64_t) + sizeof(uint32_t)) {
+    Put(file, kSizeAt, uint64_t{file.size()});
+    const size_t end = file.size() - sizeof(uint32_t);
+    Put(file, end, runtime::Crc32c(std::string_view(file).substr(0, end)));
+  }
+  static const test::FakeCompiler kCompiler;
+  for (const runtime::StepProgram& program :
+       runtime::ParseStepFile("step", file).programs) {
+    runtime::UnpackProgram(program, "step", kCompiler, /*kernel_cache=*/"");
+  }
+}
+
+void ReadChoiceText(std::string_view bytes) {
+  const ir::LibraryChoices choices = codegen::ParseChoices(bytes, "choices");
+  const std::string text = codegen::PrintChoices(choices);
+  Require(codegen::PrintChoices(codegen::ParseChoices(text, "again")) == text,
+          "text differs: " + text);
+}
+
+}  // namespace fusor::fuzz

@@ -1,0 +1,25 @@
+#include "tests/fuzz/formats/format.h"
+
+namespace fusor::fuzz {
+
+std::span<const Format> Formats() {
+  static constexpr Format kFormats[] = {
+      {"graph-text", ErrorCode::kGraph, ReadGraphText},
+      {"graph-proto", ErrorCode::kGraph, ReadGraphProto},
+      {"target", ErrorCode::kGraph, ReadTarget},
+      {"cluster", ErrorCode::kGraph, ReadCluster},
+      {"plan", ErrorCode::kGraph, ReadPlan},
+      {"step-file", ErrorCode::kGraph, ReadStep},
+      {"choices", ErrorCode::kGraph, ReadChoiceText},
+      {"safetensors", ErrorCode::kCheckpoint, ReadTensors},
+      {"checkpoint", ErrorCode::kCheckpoint, ReadManifest},
+      {"image", ErrorCode::kData, ReadImage},
+      {"speed-log", ErrorCode::kData, ReadSpeedLog},
+      {"stats-trace", ErrorCode::kUsage, ReadStatsTrace},
+      {"run-log", ErrorCode::kUsage, ReadRunLog},
+      {"store", ErrorCode::kPeerLost, ReadStore},
+  };
+  return kFormats;
+}
+
+}  // namespace fusor::fuzz
