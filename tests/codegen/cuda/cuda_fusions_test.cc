@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <regex>
 #include <set>
@@ -114,9 +115,8 @@ class CudaFusions : public ::testing::TestWithParam<Case> {};
 // Whether it updates parameters.
 bool IsUpdate(const CompiledKernel& kernel) {
   const std::vector<KernelBuffer>& buffers = kernel.kernel.buffers;
-  return std::any_of(buffers.begin(), buffers.end(), [](const auto& buffer) {
-    return buffer.name == "lr";
-  });
+  return std::any_of(buffers.begin(), buffers.end(),
+                     [](const auto& buffer) { return buffer.name == "lr"; });
 }
 
 // What works on many parameters at once is too large; smaller networks' kernels
