@@ -20,6 +20,9 @@ using ir::LibraryCandidate;
 using ir::Node;
 using ir::TensorType;
 
+// Bytes of workspace that are worth copies into another layout.
+constexpr int64_t kWorthCopies = int64_t{1} << 20;
+
 // Of oneDNN's plain loops, relative to its kernels.
 constexpr int64_t kReferenceSlowness = 100;
 
@@ -231,7 +234,7 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
   const auto direct = Choose(t, node, "direct", target.channel_block());
   const auto im2col = Im2colCandidate(node, target);
   if (im2col.has_value() && direct.has_value() && IsGemm(*direct) &&
-      im2col->workspace_bytes < direct->workspace) {
+      im2col->workspace_bytes + kWorthCopies < direct->workspace) {
     candidates.push_back(*im2col);
   }
   add("direct", "direct", direct);

@@ -81,7 +81,7 @@ class BundleTest(unittest.TestCase):
         text = self.run_packed(
             "rn50", "--synthetic", "-b", "1", "--image-size", "32",
             "--iterations", "1", "--workspace", self.folder / "w")
-        self.assertIn("trained   1 steps", text)
+        self.assertIn("trained   1 step in", text)
 
     # A few of the tests, to be quick.
     FEW = "--gtest_filter=*KernelTest.*:RealGpu.*"

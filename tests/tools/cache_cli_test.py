@@ -108,10 +108,10 @@ class CacheTest(unittest.TestCase):
         kernels = {tuple(reason["changed"]): reason["kernels"]
                    for reason in both["reasons"]}
         self.assertEqual(kernels.keys(), {("inputs",), ("options",)}, line)
-        # The update of the weights.
-        self.assertEqual(kernels[("options",)], 1)
-        self.assertIn("; 1 with options changed: weight-decay=0.0001 -> "
-                      "weight-decay=5e-05", line)
+        # The updates of the weights.
+        updates = kernels[("options",)]
+        self.assertIn(f"; {updates} with options changed: weight-decay=0.0001 "
+                      "-> weight-decay=5e-05", line)
 
     def test_names_what_was_dropped(self):
         self.cache()

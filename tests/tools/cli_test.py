@@ -223,7 +223,7 @@ class ArgumentsTest(CliTest):
                       succeeds("--threads 2", *compile_small, "--threads=1"))
         self.assertIn(" 738 nodes", succeeds(
             "--arch resnet20-cifar", "compile", "-aresnet50", "-b", "1"))
-        self.assertIn("trained   1 steps", succeeds(
+        self.assertIn("trained   1 step in", succeeds(
             "--iterations 1 --training-only", "--synthetic", "-b", "1",
             "--image-size", "32", program="rn50"))
         self.assertRegex(succeeds("--verify", "--version"), r"\A\d+\.\d+")

@@ -114,7 +114,7 @@ class CudaFusions : public ::testing::TestWithParam<Case> {};
 
 // Whether it updates parameters.
 bool IsUpdate(const CompiledKernel& kernel) {
-  const std::vector<KernelBuffer>& buffers = kernel.kernel.buffers;
+  const auto& buffers = kernel.kernel.buffers;
   return std::any_of(buffers.begin(), buffers.end(),
                      [](const auto& buffer) { return buffer.name == "lr"; });
 }

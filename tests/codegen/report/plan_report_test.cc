@@ -70,7 +70,7 @@ TEST_F(PlanReportTest, FusionsAreToldApartByPhase) {
   }
   EXPECT_GT(steps["fusion, forward"], 15);
   EXPECT_GT(steps["fusion, backward"], 15);
-  EXPECT_EQ(steps["fusion, update"], 2);
+  EXPECT_GE(steps["fusion, update"], 2);
   EXPECT_EQ(steps["conv2d"], 21);
 }
 

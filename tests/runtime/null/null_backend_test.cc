@@ -67,7 +67,7 @@ TEST(NullBackend, ASessionRunsThePlansStepsInTheirOrder) {
   NullLog& log = Log();
   Session session(LoadBackend("null"), {});
   const int program =
-      session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, Verified());
+      session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, {});
   const codegen::Plan& plan = session.plan(program);
   ASSERT_GT(plan.steps.size(), 5);
   log.Take();
