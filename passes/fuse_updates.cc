@@ -150,7 +150,7 @@ std::vector<std::vector<Node*>> LyingTogether(
 // takes at most 1 / kWorkOfLaunch of its time.
 std::vector<std::vector<Node*>> CutByWork(const std::vector<Node*>& updates,
                                           const ir::Target& target) {
-  constexpr int64_t kWorkOfLaunch = 20;
+  constexpr int64_t kWorkOfLaunch = 200;
   std::vector<std::vector<Node*>> runs;
   int64_t bytes = 0;
   for (Node* node : updates) {

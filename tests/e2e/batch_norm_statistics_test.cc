@@ -81,7 +81,8 @@ std::unique_ptr<ir::Graph> BuildNet(const ir::Shape& shape,
   ir::Builder b(*graph);
   const int64_t channels = shape[1];
   const auto state = [&](const char* name, InputRole role, ir::Shape s) {
-    return graph->AddInput({ir::DType::kF32, std::move(s), {}}, role, name);
+    return graph->AddInput({ir::DType::kF32, std::move(s), {}}, role, name,
+                           {{"init", std::string("constant")}, {"value", 0.0}});
   };
   Value* x =
       graph->AddInput({ir::DType::kF32, shape, {}}, InputRole::kData, "images");
