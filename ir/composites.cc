@@ -62,7 +62,7 @@ Value* Builder::Clamp(Value* x, double low, double high, Where at) {
   return Minimum(Maximum(x, low), high);
 }
 
-// Of equal operands, minimum gives the gradient to the first.
+// Minimum gives the gradient to its first operand where both are equal.
 Value* Builder::Relu6(Value* x, Where at) {
   const Layer layer(*this, at);
   Value* y = Relu(x);

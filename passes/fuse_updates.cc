@@ -379,8 +379,8 @@ void RegroupChecks(Graph& graph, const std::vector<Node*>& updates) {
   for (Node* check : checks) Regroup(graph, check, updates);
 }
 
-// What is joined of equal updates: all that lies together, or, where they do
-// not belong to a bucket of gradients that come together, parts of it.
+// Divides equal updates into those that are joined. The gradients of a bucket
+// arrive together, so all of its updates are joined; others are cut by work.
 std::vector<std::vector<Node*>> RunsOf(const Graph& graph,
                                        const std::vector<Node*>& equal,
                                        bool bucket,

@@ -71,8 +71,8 @@ class Im2colExecutable final : public LibraryExecutable {
   }
 
  private:
-  // What the pixel `row` of the result is computed from; zeros outside the
-  // image.
+  // Copies the part of the input under the filter at pixel `row` of the result,
+  // with zeros outside the image.
   void GatherPatch(const float* x, int64_t row, float* patch) const {
     const int64_t image = row / (out_height_ * out_width_);
     const int64_t top = row / out_width_ % out_height_ * stride_[0] - pad_[0];

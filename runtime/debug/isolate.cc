@@ -348,8 +348,8 @@ std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
   const std::vector<Tensor> operands =
       OperandTensors(inputs, InputsOfOperands(plan, s, node));
   StepMemory memory(plan, s, device);
-  // What the step forgets to write is NaN, and so is what it reads beside its
-  // operands.
+  // A result that the step leaves unwritten is NaN then, and so is memory that
+  // it reads outside its operands.
   memory.Poison(*stream);
   for (size_t i = 0; i < values.operands.size(); ++i) {
     const auto bytes = codegen::Packed(

@@ -119,7 +119,7 @@ bool IsUpdate(const CompiledKernel& kernel) {
                      [](const auto& buffer) { return buffer.name == "lr"; });
 }
 
-// What works on many parameters at once is too large; smaller networks' kernels
+// Kernels over many parameters at once are too large; smaller networks' kernels
 // of that kind stand in for it.
 TEST_P(CudaFusions, OfTrainingStepsAgreeWithTheInterpreter) {
   constexpr int64_t kMostElements = 3'000'000;

@@ -174,6 +174,16 @@ TEST(CpuLibraryTest, ConvolutionsOfOddGeometryUseNoUnwrittenMemory) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       for (const auto& one : ConvNodes(c, dtype)) {
         ExpectClose(*one, one->PlainCall());
+        // A candidate only for workspaces larger than these.
+        if (one->node->op_name() == "conv2d_grad_weight" && groups == 1 &&
+            dtype == DType::kF32) {
+          const Layout channels_last{{0, 2, 3, 1}, {}};
+          LibraryCall call = one->Call({channels_last, channels_last},
+                                       {channels_last}, "im2col");
+          Cpu::Get().compiler().PrepareCall(call);
+          EXPECT_EQ(call.implementation, "im2col:gemm");
+          ExpectClose(*one, call);
+        }
         for (const auto& candidate :
              Cpu::Get().compiler().Candidates(*one->node)) {
           ExpectClose(*one, one->Call(candidate.operands, candidate.results,
