@@ -38,6 +38,10 @@ double RoundMantissa(double x, int mantissa, int min_exponent, double max) {
 template <typename T>
 double Wrap(double x) {
   if (!std::isfinite(x)) return 0;
+  // The remainder is exact and keeps the low 64 bits; the cast needs |x| <
+  // 2^63.
+  x = std::remainder(std::trunc(x), 0x1p64);
+  if (x == 0x1p63) x = -x;
   return static_cast<double>(static_cast<T>(static_cast<int64_t>(x)));
 }
 

@@ -22,7 +22,8 @@ bool IsFloat(DType dtype);
 
 // The value of `dtype` nearest to `x`: round to nearest even for floats
 // (overflow gives infinity, NaN stays NaN), truncation and wrap-around for
-// integers, x != 0 for bool. Exact for values that `dtype` can represent.
+// integers (0 for NaN and infinities), x != 0 for bool. Exact for values that
+// `dtype` can represent.
 double RoundTo(DType dtype, double x);
 
 // IEEE binary16 and bfloat16, bit patterns to and from float; round to nearest

@@ -15,6 +15,7 @@
 #include "ir/printer.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "ir/support/json.h"
 #include "runtime/backend.h"
 #include "runtime/crc32c.h"
 
@@ -70,9 +71,12 @@ std::string ReportText(const codegen::CompileReport& report) {
 codegen::CompileReport ParseReport(const std::string& text) {
   const json in = json::parse(text);
   codegen::CompileReport report;
-  report.counters = in.at("counters");
-  VisitCounts(report,
-              [&](const char* name, int64_t& value) { value = in.at(name); });
+  for (const auto& [name, value] : in.at("counters").items()) {
+    report.counters[name] = JsonInteger<int64_t>(value);
+  }
+  VisitCounts(report, [&](const char* name, int64_t& value) {
+    value = JsonInteger<int64_t>(in.at(name));
+  });
   return report;
 }
 
@@ -178,17 +182,17 @@ StepFile ReadHeader(std::string_view header, std::string_view blobs) {
                  .target = in.at("target"),
                  .device = in.at("device"),
                  .library = in.at("library"),
-                 .threads = in.at("threads")};
+                 .threads = JsonInteger<int>(in.at("threads"))};
   file.backend = in.at("backend");
-  file.world_size = in.at("world_size");
+  file.world_size = JsonInteger<int>(in.at("world_size"));
   file.options = in.at("options").get<std::vector<std::string>>();
   file.module = in.at("module");
   for (const json& p : in.at("programs")) {
     StepProgram& program = file.programs.emplace_back();
     program.kind = KindOf(p.at("kind"));
     program.report = p.at("report").dump();
-    program.graph = Take(blobs, p.at("graph_bytes"));
-    program.plan = Take(blobs, p.at("plan_bytes"));
+    program.graph = Take(blobs, JsonInteger<uint64_t>(p.at("graph_bytes")));
+    program.plan = Take(blobs, JsonInteger<uint64_t>(p.at("plan_bytes")));
   }
   FUSOR_CHECK(!file.programs.empty() && blobs.empty(), kGraph,
               "{} programs, {} bytes behind them", file.programs.size(),

@@ -10,6 +10,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
+#include "ir/support/json.h"
 #include "ir/tensor_bytes.h"
 #include "ir/training_names.h"
 #include "runtime/checkpoint/weights.h"
@@ -101,20 +102,21 @@ Manifest DecodeManifest(const Json& json) {
   Manifest manifest;
   CheckpointHeader& h = manifest.header;
   json.at("version").get_to(h.version);
-  json.at("sequence").get_to(h.sequence);
-  json.at("step").get_to(h.step);
-  json.at("data_order").at("epoch").get_to(h.epoch);
-  json.at("data_order").at("batch").get_to(h.batch);
-  json.at("generator").at("seed").get_to(h.seed);
+  h.sequence = JsonInteger<int64_t>(json.at("sequence"));
+  h.step = JsonInteger<int64_t>(json.at("step"));
+  const Json& order = json.at("data_order");
+  h.epoch = JsonInteger<int64_t>(order.at("epoch"));
+  h.batch = JsonInteger<int64_t>(order.at("batch"));
+  h.seed = JsonInteger<uint64_t>(json.at("generator").at("seed"));
   json.at("evaluation_due").get_to(h.evaluation_due);
   json.at("best_top1").get_to(h.best_top1);
-  json.at("loss_hash").get_to(h.loss_hash);
+  h.loss_hash = JsonInteger<uint64_t>(json.at("loss_hash"));
   json.at("identity").get_to(h.identity);
   json.at("options").get_to(h.options);
   for (const char* name : {kModelFile, kOptimizerFile}) {
     const Json& sum = json.at("files").at(name);
-    manifest.files[name] = {sum.at("bytes").get<int64_t>(),
-                            sum.at("crc32c").get<uint32_t>()};
+    manifest.files[name] = {JsonInteger<int64_t>(sum.at("bytes")),
+                            JsonInteger<uint32_t>(sum.at("crc32c"))};
   }
   return manifest;
 }

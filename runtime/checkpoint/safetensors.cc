@@ -147,6 +147,11 @@ class Reader {
       ThrowError(
           ErrorCode::kCheckpoint,
           fmt::format("{}: the header is no JSON at byte {}", path_, e.byte));
+    } catch (const Json::out_of_range&) {
+      ThrowError(
+          ErrorCode::kCheckpoint,
+          fmt::format("{}: the header has a number beyond double's range",
+                      path_));
     }
   }
 

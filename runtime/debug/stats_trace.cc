@@ -8,6 +8,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
+#include "ir/support/json.h"
 #include "ir/tensor_bytes.h"
 #include "runtime/debug/step_values.h"
 
@@ -74,17 +75,17 @@ TraceEntry ParseEntry(const json& line) {
                                   : std::optional(line.at(key).get<double>());
   };
   TraceEntry entry;
-  entry.run = line.at("run");
-  entry.step = line.at("step");
+  entry.run = JsonInteger<int64_t>(line.at("run"));
+  entry.step = JsonInteger<int64_t>(line.at("step"));
   entry.name = line.at("name");
   entry.op = line.at("op");
   entry.location = {line.at("location"),
                     ir::ParseSourceLine(line.value("source", ""))};
-  entry.stats.count = line.at("count");
+  entry.stats.count = JsonInteger<int64_t>(line.at("count"));
   entry.stats.min = number("min");
   entry.stats.max = number("max");
   entry.stats.mean = number("mean");
-  entry.stats.non_finite = line.at("non_finite");
+  entry.stats.non_finite = JsonInteger<int64_t>(line.at("non_finite"));
   entry.stats.checksum =
       std::stoull(line.at("checksum").get<std::string>(), nullptr, 16);
   return entry;

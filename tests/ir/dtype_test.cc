@@ -112,6 +112,16 @@ TEST(DType, IntegersTruncateAndWrapAround) {
   EXPECT_EQ(RoundTo(DType::kI64, -7.5), -7);
 }
 
+TEST(DType, IntegersKeepTheLowBitsOfNumbersBeyond64Bits) {
+  EXPECT_EQ(RoundTo(DType::kI64, 0x1p63), -0x1p63);
+  EXPECT_EQ(RoundTo(DType::kI64, -0x1p63), -0x1p63);
+  EXPECT_EQ(RoundTo(DType::kI64, 0x1p64), 0);
+  EXPECT_EQ(RoundTo(DType::kI64, 0x1p64 + 0x1p12), 0x1p12);
+  EXPECT_EQ(RoundTo(DType::kI64, -0x1p63 - 0x1p11), 0x1p63 - 0x1p11);
+  EXPECT_EQ(RoundTo(DType::kI32, 1e300), 0);
+  EXPECT_EQ(RoundTo(DType::kI32, INFINITY), 0);
+}
+
 TEST(DType, BoolIsWhateverIsNotZero) {
   EXPECT_EQ(RoundTo(DType::kBool, 0), 0);
   EXPECT_EQ(RoundTo(DType::kBool, -0.0), 0);

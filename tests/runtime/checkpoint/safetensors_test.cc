@@ -182,6 +182,7 @@ const Damage kDamages[] = {
     {"[]", 0, "no JSON object"},
     {"{", 0, "no JSON at byte"},
     {"{} x", 0, "no JSON at byte"},
+    {R"({"a":1e999})", 0, "a number beyond double's range"},
     {"\xff\xfe", 0, "no JSON"},
     {R"({"a":1})", 0, "tensor a: no field dtype"},
     {R"({"a":{}})", 0, "no field dtype"},

@@ -64,9 +64,12 @@ TEST(StatsTraceTest, MalformedTracesGetOneLineWithTheirPlace) {
   bad_sum.replace(bad_sum.find("\"checksum\":\"") + 12, 4, "wxyz");
   std::string bad_source = good;
   bad_source.insert(bad_source.rfind('}'), ",\"source\":\"model.cc\"");
+  std::string huge_count = good;
+  huge_count.insert(huge_count.find("\"count\":") + 8, "1e300, \"c\":");
   for (const auto& [text, expected] :
        std::vector<std::pair<std::string, std::string>>{
            {"", "t: an empty trace"},
+           {huge_count, "t:2: expected"},
            {bad_source, "t:2: expected"},
            {"{}\n", "t:1: expected a line of --stats-trace"},
            {"no json\n", "t:1: expected a line of --stats-trace"},

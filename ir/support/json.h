@@ -1,0 +1,26 @@
+#pragma once
+
+#include <concepts>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
+
+namespace fusor {
+
+// An integer in a JSON document that may be damaged. Throws std::out_of_range
+// for a value of another type or beyond the range of T; nlohmann::json itself
+// converts any number, so that 1e30 as int64_t is undefined and -1 as uint64_t
+// wraps around.
+template <std::integral T>
+T JsonInteger(const nlohmann::json& value) {
+  if (value.is_number_unsigned() && std::in_range<T>(value.get<uint64_t>())) {
+    return static_cast<T>(value.get<uint64_t>());
+  }
+  if (value.is_number_integer() && !value.is_number_unsigned() &&
+      std::in_range<T>(value.get<int64_t>())) {
+    return static_cast<T>(value.get<int64_t>());
+  }
+  throw std::out_of_range("expected an integer in range, got " + value.dump());
+}
+
+}  // namespace fusor
