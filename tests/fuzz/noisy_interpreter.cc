@@ -138,6 +138,28 @@ double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
   return std::max(Largest(output), product * std::sqrt(terms));
 }
 
+// True of a convolution whose padding may meet an operand that is not finite:
+// 0 * NaN is NaN, and a library is free to multiply the padding or to skip it.
+// Input gradients are padded by the filter's extent.
+bool PadsNonFinite(const ir::Node& node, std::span<const Tensor* const> in) {
+  if (!node.op_name().starts_with("conv2d")) return false;
+  const std::vector<int64_t>& pad = node.attrs().Ints("pad");
+  const bool padded =
+      node.op_name() == "conv2d_grad_input" ||
+      std::any_of(pad.begin(), pad.end(), [](int64_t p) { return p != 0; });
+  return padded && !std::all_of(in[1]->data.begin(), in[1]->data.end(),
+                                [](double x) { return std::isfinite(x); });
+}
+
+// What is added to a normalised value in the same op; null if nothing is. With
+// eager rounding the normalised value is rounded first.
+const Tensor* ResidualOf(const ir::Node& node,
+                         std::span<const Tensor* const> in) {
+  const bool adds =
+      node.attrs().Has("residual") && node.attrs().String("residual") == "add";
+  return adds ? in.back() : nullptr;
+}
+
 class Noise {
  public:
   Noise(uint64_t seed, double amplitude) : seed_(seed), amplitude_(amplitude) {}
@@ -151,18 +173,26 @@ class Noise {
     const double of_sums = Epsilon(dtype == DType::kF64 ? dtype : DType::kF32) *
                            TermScale(node, inputs, tensor);
     const double tiny = SmallestNormal(dtype);
-    for (double& x : tensor.data) {
-      if (!std::isfinite(x) || x == 0) {
+    const Tensor* residual = ResidualOf(node, inputs);
+    if (residual != nullptr && !(residual->type == tensor.type)) {
+      residual = nullptr;  // another result: a statistic or the mask
+    }
+    for (size_t i = 0; i < tensor.data.size(); ++i) {
+      double& x = tensor.data[i];
+      if (!std::isfinite(x) || (x == 0 && residual == nullptr)) {
         if (x == 0 && of_sums > 0) x = ir::RoundTo(dtype, Signed() * of_sums);
         continue;
       }
       const double u = Signed();
-      if (std::fabs(x) < tiny) {
+      const double summand =
+          residual == nullptr ? 0 : std::fabs(residual->data[i]);
+      if (std::fabs(x) < tiny && summand == 0) {
         if (u > 0) x = 0;  // subnormal numbers may be flushed
         continue;
       }
-      x = ir::RoundTo(dtype, x + amplitude_ * (u * epsilon * std::fabs(x) +
-                                               Signed() * of_sums));
+      x = ir::RoundTo(dtype,
+                      x + amplitude_ * (u * epsilon * (std::fabs(x) + summand) +
+                                        Signed() * of_sums));
     }
   }
 
@@ -179,7 +209,8 @@ class Noise {
 };
 
 std::vector<Tensor> Sample(const ir::Graph& graph,
-                           std::span<const Tensor> inputs, Noise& noise) {
+                           std::span<const Tensor> inputs, Noise& noise,
+                           bool pads_with_nan) {
   std::unordered_map<const Value*, Tensor> values;
   for (size_t i = 0; i < inputs.size(); ++i) values[graph.input(i)] = inputs[i];
   for (const auto& node : graph.nodes()) {
@@ -188,8 +219,12 @@ std::vector<Tensor> Sample(const ir::Graph& graph,
       operands.push_back(&values.at(input));
     }
     auto results = ir::InterpretNode(*node, operands, ir::EvalMode::kTyped);
+    const bool undefined = pads_with_nan && PadsNonFinite(*node, operands);
     for (size_t i = 0; i < results.size(); ++i) {
       noise.Move(*node, operands, results[i]);
+      if (undefined) {
+        std::fill(results[i].data.begin(), results[i].data.end(), std::nan(""));
+      }
       values[node->output(i)] = std::move(results[i]);
     }
   }
@@ -253,7 +288,7 @@ NoisyOutputs InterpretNoisy(const ir::Graph& graph,
                     });
   for (int i = 0; i < options.samples; ++i) {
     Noise noise(options.seed + static_cast<uint64_t>(i), options.amplitude);
-    outputs.samples.push_back(Sample(graph, inputs, noise));
+    outputs.samples.push_back(Sample(graph, inputs, noise, i % 2 == 1));
   }
   return outputs;
 }
