@@ -23,7 +23,7 @@ readonly glibc=2.36
 # Tests that need neither the tree nor a compiler and say something about the
 # machine: its GPU, CUDA's libraries, its CPU.
 readonly tests=(gpu_test nvrtc_test conv_plan_test matmul_plan_test
-  every_op_test kernel_test library_test device_test own_model_test)
+  cpu_backend_test own_model_test)
 # What a system with glibc has.
 readonly of_glibc='^(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libresolv|libutil)\.so'
 

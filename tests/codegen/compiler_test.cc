@@ -20,7 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::unique_ptr<ir::Graph> Model() {
+std::unique_ptr<ir::Graph> Network() {
   models::ModelOptions options;
   options.batch = 2;
   options.image_size = 32;
@@ -44,7 +44,7 @@ TEST_F(CompilerTest, TextOfEveryStageCompilesToTheSamePlan) {
         stages[stage] = ir::Print(graph);
       }});
   const CompiledProgram whole =
-      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+      Compile(Network(), ProgramKind::kTrain, compiler_, options_);
   options_.observers.clear();
   const std::pair<const char*, GraphStage> expected[] = {
       {"graph", GraphStage::kForward},
@@ -73,7 +73,7 @@ TEST_F(CompilerTest, ObserversSeeStagesPassesAndTheProgram) {
                       const auto&) { program = compiled.graph.get(); }});
   options_.observers.emplace_back();  // sees nothing
   const CompiledProgram compiled =
-      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+      Compile(Network(), ProgramKind::kTrain, compiler_, options_);
   EXPECT_THAT(stages, ElementsAre("graph", "train", "optimized"));
   EXPECT_EQ(passes, compiled.report.passes.size());
   EXPECT_EQ(program, compiled.graph.get());
@@ -84,7 +84,8 @@ TEST_F(CompilerTest, ObserversSeeStagesPassesAndTheProgram) {
 class SubstituteTest : public CompilerTest {
  protected:
   SubstituteTest()
-      : program_(Compile(Model(), ProgramKind::kTrain, compiler_, options_)) {}
+      : program_(Compile(Network(), ProgramKind::kTrain, compiler_, options_)) {
+  }
 
   const Kernel& kernel(size_t i) const {
     return program_.plan.kernels[i].kernel;
@@ -96,7 +97,7 @@ class SubstituteTest : public CompilerTest {
   std::string Refusal(const std::string& text) {
     options_.substitutes = {{kernel(0).name, {"edited.ll", text}}};
     try {
-      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+      Compile(Network(), ProgramKind::kTrain, compiler_, options_);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUsage);
       return error.what();
@@ -110,7 +111,7 @@ class SubstituteTest : public CompilerTest {
 TEST_F(SubstituteTest, RunsInPlaceOfItsKernelAlone) {
   options_.substitutes = {{kernel(0).name, {"edited.ll", Edited(0)}}};
   const CompiledProgram program =
-      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+      Compile(Network(), ProgramKind::kTrain, compiler_, options_);
   EXPECT_THAT(program.report.substituted, ElementsAre(kernel(0).name));
   EXPECT_EQ(program.plan.kernels[0].binary, Edited(0));
   EXPECT_EQ(program.plan.kernels[1].binary, program_.plan.kernels[1].binary);
@@ -132,7 +133,7 @@ TEST_F(SubstituteTest, IsPassedOverWhereToldSo) {
   options_.substitutes = {{kernel(0).name, {"edited.ll", Edited(1)}},
                           {"no_such_kernel", {"edited.ll", Edited(1)}}};
   const CompiledProgram program =
-      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+      Compile(Network(), ProgramKind::kTrain, compiler_, options_);
   EXPECT_TRUE(program.report.substituted.empty());
   EXPECT_EQ(program.plan.kernels[0].binary, program_.plan.kernels[0].binary);
 }
@@ -140,14 +141,14 @@ TEST_F(SubstituteTest, IsPassedOverWhereToldSo) {
 // Moving a line of the model's code is no other program: kernels, names, plan
 // and what CSE merges stay.
 TEST_F(CompilerTest, NothingDependsOnTheLinesOfTheModel) {
-  auto moved = Model();
+  auto moved = Network();
   int line = 0;
   for (const auto& node : moved->nodes()) {
     node->set_location(
         {node->location().path, ir::SourceLine("elsewhere.cc", ++line)});
   }
   const CompiledProgram a =
-      Compile(Model(), ProgramKind::kTrain, compiler_, options_);
+      Compile(Network(), ProgramKind::kTrain, compiler_, options_);
   const CompiledProgram b =
       Compile(std::move(moved), ProgramKind::kTrain, compiler_, options_);
   EXPECT_EQ(ir::Print(*a.graph, {.locations = false}),
@@ -177,7 +178,7 @@ TEST_F(CompilerTest, AnEditInOneLayerRenamesNothingInTheOthers) {
     }
     return found;
   };
-  auto edited = Model();
+  auto edited = Network();
   ir::Value* images = edited->FindInput("images");
   ir::Node* cast = images->uses()[0].node;
   ir::Builder builder(*edited, cast->output()->uses()[0].node);
@@ -187,7 +188,7 @@ TEST_F(CompilerTest, AnEditInOneLayerRenamesNothingInTheOthers) {
   for (const ir::Use& use : std::vector<ir::Use>(cast->output()->uses())) {
     if (use.node->op_name() == "sub") use.node->SetInput(use.operand, twice);
   }
-  const std::set<std::string> before = names(Model());
+  const std::set<std::string> before = names(Network());
   EXPECT_GT(before.size(), 100);
   EXPECT_EQ(names(std::move(edited)), before);
 }

@@ -7,36 +7,22 @@
 #include "codegen/kernel_interpreter.h"
 #include "codegen/kernel_races.h"
 #include "ir/support/error.h"
+#include "tests/testing/kernel_statements.h"
 
 namespace fusor::codegen {
 namespace {
 
 using ir::DType;
 using ir::ScalarOp;
+using test::Load;
+using test::Loop;
+using test::Store;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-Stmt Load(int dst, int buffer, Index index) {
-  return {.kind = StmtKind::kLoad,
-          .dst = dst,
-          .buffer = buffer,
-          .index = std::move(index)};
-}
-
-Stmt Store(int buffer, Index index, int src) {
-  return {.kind = StmtKind::kStore,
-          .src = {src, -1, -1},
-          .buffer = buffer,
-          .index = std::move(index)};
-}
 
 Stmt Unary(ScalarOp op, int dst, int src) {
   return {
       .kind = StmtKind::kCompute, .dst = dst, .op = op, .src = {src, -1, -1}};
-}
-
-Stmt Loop(int axis, std::vector<Stmt> body) {
-  return {.kind = StmtKind::kLoop, .axis = axis, .body = std::move(body)};
 }
 
 // y[r] = sum over c of |x[r, c]| for x of 3 x 100, in two phases over a scratch

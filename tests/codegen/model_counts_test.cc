@@ -17,7 +17,7 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr char kGolden[] = FUSOR_GOLDEN_DIR "/model_counts.txt";
+constexpr char kModelCounts[] = FUSOR_GOLDEN_DIR "/model_counts.txt";
 
 using Counts = std::map<std::string, int64_t>;
 
@@ -41,9 +41,9 @@ void Count(const std::string& arch, ir::DType dtype, Counts& counts) {
   counts[prefix + "library calls"] = program.report.library_calls;
 }
 
-Counts Stored() {
+Counts StoredModelCounts() {
   Counts counts;
-  std::ifstream file(kGolden);
+  std::ifstream file(kModelCounts);
   std::string line;
   while (std::getline(file, line)) {
     const size_t colon = line.find(": ");
@@ -59,7 +59,7 @@ TEST(ModelCounts, AreThoseStored) {
       Count(arch, dtype, counts);
     }
   }
-  EXPECT_EQ(counts, Stored());
+  EXPECT_EQ(counts, StoredModelCounts());
   if (!HasFailure()) return;
   const std::string path = testing::TempDir() + "model_counts.txt";
   std::ofstream file(path);
@@ -67,7 +67,7 @@ TEST(ModelCounts, AreThoseStored) {
     file << name << ": " << count << "\n";
   }
   ADD_FAILURE() << "the counts of this build are in " << path << "; copy it to "
-                << kGolden << " if they are right";
+                << kModelCounts << " if they are right";
 }
 
 }  // namespace

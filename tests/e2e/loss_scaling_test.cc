@@ -28,15 +28,15 @@ using runtime::LoadBackend;
 using runtime::Session;
 using ::testing::HasSubstr;
 
-constexpr int64_t kBatch = 4;
+constexpr int64_t kImages = 4;
 
 Tensor Rate(double lr) { return MakeTensor({DType::kF32, {}, {}}, {lr}); }
 
 void FeedResidual(StepParity& steps, uint64_t seed) {
   steps.Feed("images",
-             RandomTensor({DType::kF32, {kBatch, 3, 8, 8}, {}}, seed));
+             RandomTensor({DType::kF32, {kImages, 3, 8, 8}, {}}, seed));
   steps.Feed("labels",
-             RandomTensor({DType::kI32, {kBatch}, {}}, seed + 1, 0, 4));
+             RandomTensor({DType::kI32, {kImages}, {}}, seed + 1, 0, 4));
   steps.Feed("lr", Rate(0.1));
 }
 
@@ -53,7 +53,7 @@ TEST(LossScale, CompiledStepsAreTheInterpreters) {
     passes::PassOptions options = Dynamic(1024);
     options.fusion = fusion;
     StepParity steps(
-        LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, options);
+        LoadBackend("cpu"), [] { return SmallResidual(kImages); }, options);
     const int train = steps.AddProgram(ProgramKind::kTrain);
     steps.InitializeState(1);
     FeedResidual(steps, 2);
@@ -77,7 +77,7 @@ TEST(LossScale, AStaticScaleChangesNothingInF32) {
     options.eager_rounding = true;
     options.loss_scale.initial = scale;
     StepParity steps(
-        LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, options);
+        LoadBackend("cpu"), [] { return SmallResidual(kImages); }, options);
     const int train = steps.AddProgram(ProgramKind::kTrain);
     steps.InitializeState(1);
     FeedResidual(steps, 2);
@@ -98,7 +98,7 @@ std::unique_ptr<ir::Graph> TinyGradients() {
                            ir::InputRole::kWeight, name,
                            {{"init", std::string("normal")}, {"std", 0.5}});
   };
-  ir::Value* x = graph->AddInput({DType::kF32, {kBatch, 16}, {}},
+  ir::Value* x = graph->AddInput({DType::kF32, {kImages, 16}, {}},
                                  ir::InputRole::kData, "x");
   b.set_location("fc1");
   ir::Value* hidden = b.Relu(b.Linear(x, weight(16, 16, "w1"), nullptr));
@@ -120,7 +120,7 @@ std::vector<double> GradientOf(const char* weight, DType dtype, double scale) {
   const int program =
       session.AddProgram(TinyGradients(), ProgramKind::kTrain, options);
   session.InitializeState(1);
-  const Tensor x = RandomTensor({DType::kF32, {kBatch, 16}, {}}, 5);
+  const Tensor x = RandomTensor({DType::kF32, {kImages, 16}, {}}, 5);
   std::vector<float> values(x.data.begin(), x.data.end());
   session.SetInput(program, session.FindInput(program, "x"), values.data(),
                    values.size() * sizeof(float));
@@ -160,7 +160,7 @@ void ExpectSkipped(const std::map<std::string, std::vector<float>>& before,
 
 TEST(LossScale, AnOverflowInAnyLayerSkipsTheWholeUpdate) {
   StepParity steps(
-      LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, Dynamic(1024));
+      LoadBackend("cpu"), [] { return SmallResidual(kImages); }, Dynamic(1024));
   const int train = steps.AddProgram(ProgramKind::kTrain);
   steps.InitializeState(1);
   FeedResidual(steps, 2);
@@ -206,14 +206,14 @@ TEST(LossScale, TooManyOverflowsNameAValueOfAnyMicroBatch) {
   passes::PassOptions options = Dynamic(1024);
   options.micro_batches = passes::MicroBatches::kFinish;
   StepParity steps(
-      LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, options);
+      LoadBackend("cpu"), [] { return SmallResidual(kImages); }, options);
   const int finish = steps.AddProgram(ProgramKind::kTrain);
   const int add = steps.AddProgram(ProgramKind::kAccumulate);
   steps.InitializeState(1);
   Session& session = steps.session();
   const auto run = [&](int program, bool bad) {
     FeedResidual(steps, 2);
-    Tensor images = RandomTensor({DType::kF32, {kBatch, 3, 8, 8}, {}}, 2);
+    Tensor images = RandomTensor({DType::kF32, {kImages, 3, 8, 8}, {}}, 2);
     if (bad) images.data[7] = std::numeric_limits<double>::infinity();
     steps.Feed("images", images);
     session.Step(program);
@@ -236,7 +236,7 @@ TEST(LossScale, ShrinksUntilF16GradientsFit) {
   options.precision.dtype = DType::kF16;
   options.loss_scale.growth_interval = 1000;
   StepParity steps(
-      LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, options);
+      LoadBackend("cpu"), [] { return SmallResidual(kImages); }, options);
   const int train = steps.AddProgram(ProgramKind::kTrain);
   steps.InitializeState(1);
   FeedResidual(steps, 2);

@@ -22,7 +22,7 @@ using ir::Tensor;
 using runtime::LoadBackend;
 using runtime::Session;
 
-constexpr int64_t kBatch = 4;
+constexpr int64_t kBatchSize = 4;
 
 // Convolution, pooling, two linear layers with biases; no normalisation.
 std::unique_ptr<ir::Graph> Plain(int64_t batch) {
@@ -76,8 +76,8 @@ Tensor Part(const Tensor& whole, int64_t batch, int64_t i) {
 }
 
 void FeedPart(StepParity& steps, int64_t parts, int64_t i) {
-  steps.Feed("images", Part(Images(parts * kBatch), kBatch, i));
-  steps.Feed("labels", Part(Labels(parts * kBatch), kBatch, i));
+  steps.Feed("images", Part(Images(parts * kBatchSize), kBatchSize, i));
+  steps.Feed("labels", Part(Labels(parts * kBatchSize), kBatchSize, i));
   steps.Feed("lr", Rate());
 }
 
@@ -88,15 +88,16 @@ passes::PassOptions Finishing() {
 }
 
 TEST(MicroBatches, EqualOneLargeBatch) {
-  StepParity large(LoadBackend("cpu"), [] { return Plain(3 * kBatch); }, {});
+  StepParity large(LoadBackend("cpu"), [] { return Plain(3 * kBatchSize); },
+                   {});
   const int once = large.AddProgram(ProgramKind::kTrain);
   large.InitializeState(1);
-  large.Feed("images", Images(3 * kBatch));
-  large.Feed("labels", Labels(3 * kBatch));
+  large.Feed("images", Images(3 * kBatchSize));
+  large.Feed("labels", Labels(3 * kBatchSize));
   large.Feed("lr", Rate());
 
   StepParity small(
-      LoadBackend("cpu"), [] { return Plain(kBatch); }, Finishing());
+      LoadBackend("cpu"), [] { return Plain(kBatchSize); }, Finishing());
   const int finish = small.AddProgram(ProgramKind::kTrain);
   const int add = small.AddProgram(ProgramKind::kAccumulate);
   small.InitializeState(1);
@@ -134,7 +135,7 @@ TEST(MicroBatches, FinishingAloneIsAnOrdinaryStep) {
     if (finishing) options = Finishing();
     options.eager_rounding = true;
     StepParity steps(
-        LoadBackend("cpu"), [] { return Plain(kBatch); }, options);
+        LoadBackend("cpu"), [] { return Plain(kBatchSize); }, options);
     const int train = steps.AddProgram(ProgramKind::kTrain);
     steps.InitializeState(1);
     FeedPart(steps, 1, 0);
@@ -152,7 +153,7 @@ TEST(MicroBatches, AdvanceRunningStatisticsAsPyTorchDoes) {
     options.loss_scale.initial = scale;
     options.loss_scale.dynamic = scale != 1;
     StepParity steps(
-        LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, options);
+        LoadBackend("cpu"), [] { return SmallResidual(kBatchSize); }, options);
     const int finish = steps.AddProgram(ProgramKind::kTrain);
     const int add = steps.AddProgram(ProgramKind::kAccumulate);
     steps.InitializeState(1);
@@ -172,7 +173,7 @@ TEST(MicroBatches, AnOverflowInOneSkipsTheUpdateOfAll) {
   passes::PassOptions options = Finishing();
   options.loss_scale = {.initial = 1024, .dynamic = true};
   StepParity steps(
-      LoadBackend("cpu"), [] { return SmallResidual(kBatch); }, options);
+      LoadBackend("cpu"), [] { return SmallResidual(kBatchSize); }, options);
   const int finish = steps.AddProgram(ProgramKind::kTrain);
   const int add = steps.AddProgram(ProgramKind::kAccumulate);
   steps.InitializeState(1);
@@ -183,7 +184,7 @@ TEST(MicroBatches, AnOverflowInOneSkipsTheUpdateOfAll) {
     for (const int i : {0, 1, 2}) {
       FeedPart(steps, 3, i);
       if (i == bad) {
-        Tensor images = Images(kBatch);
+        Tensor images = Images(kBatchSize);
         images.data[7] = std::numeric_limits<double>::infinity();
         steps.Feed("images", images);
       }
@@ -223,7 +224,7 @@ TEST(TrainingOptions, CompiledStepsAreTheInterpreters) {
       SCOPED_TRACE(name + (fusion ? "" : ", not fused"));
       options.fusion = fusion;
       StepParity steps(
-          LoadBackend("cpu"), [] { return Plain(kBatch); }, options);
+          LoadBackend("cpu"), [] { return Plain(kBatchSize); }, options);
       const int train = steps.AddProgram(ProgramKind::kTrain);
       steps.InitializeState(1);
       FeedPart(steps, 1, 0);
@@ -254,7 +255,7 @@ TEST(TrainingOptions, FusionChangesNoBitWithEagerRounding) {
     for (const bool fusion : {true, false}) {
       options.fusion = fusion;
       StepParity steps(
-          LoadBackend("cpu"), [] { return SmallResNet(kBatch); }, options);
+          LoadBackend("cpu"), [] { return SmallResNet(kBatchSize); }, options);
       const int finish = steps.AddProgram(ProgramKind::kTrain);
       const int add = steps.AddProgram(ProgramKind::kAccumulate);
       steps.InitializeState(1);
@@ -279,20 +280,21 @@ TEST(TrainingOptions, AveragesAreWhatAnEvaluationReads) {
   passes::PassOptions options;
   options.optimizer.ema_decay = 0.5;
   StepParity steps(
-      LoadBackend("cpu"), [] { return Plain(kBatch); }, options);
+      LoadBackend("cpu"), [] { return Plain(kBatchSize); }, options);
   const int train = steps.AddProgram(ProgramKind::kTrain);
   Session& session = steps.session();
-  auto averages = Plain(kBatch);
+  auto averages = Plain(kBatchSize);
   passes::ReadAverages(*averages);
   const int evaluation =
       session.AddProgram(std::move(averages), ProgramKind::kEval, {});
-  const int plain = session.AddProgram(Plain(kBatch), ProgramKind::kEval, {});
+  const int plain =
+      session.AddProgram(Plain(kBatchSize), ProgramKind::kEval, {});
   steps.InitializeState(1);
   FeedPart(steps, 1, 0);
   for (int step = 0; step < 3; ++step) steps.Step(train);
   const auto loss = [&](int program) {
-    for (const auto& [name, tensor] :
-         {std::pair("images", Images(kBatch)), {"labels", Labels(kBatch)}}) {
+    for (const auto& [name, tensor] : {std::pair("images", Images(kBatchSize)),
+                                       {"labels", Labels(kBatchSize)}}) {
       std::vector<char> bytes;
       for (double x : tensor.data) {
         const auto f = static_cast<float>(x);
@@ -324,7 +326,7 @@ TEST(TrainingOptions, GradientsIn16BitAgreeWithTheInterpreter) {
   options.precision = {.dtype = DType::kBF16, .narrow_gradients = true};
   options.loss_scale = {.initial = 1024, .dynamic = true};
   StepParity steps(
-      LoadBackend("cpu"), [] { return Plain(kBatch); }, options);
+      LoadBackend("cpu"), [] { return Plain(kBatchSize); }, options);
   const int train = steps.AddProgram(ProgramKind::kTrain);
   steps.InitializeState(1);
   FeedPart(steps, 1, 0);

@@ -31,9 +31,9 @@ using runtime::Session;
 constexpr int64_t kBatch = 4;
 
 // Programs of one model, their sessions alike but for the pass.
-class Training {
+class TrainingSession {
  public:
-  Training(passes::PassOptions options, bool copies)
+  TrainingSession(passes::PassOptions options, bool copies)
       : session_(runtime::LoadBackend("cpu"), {}) {
     if (!copies) options.disabled.insert("keep_weight_copies");
     options_.passes = std::move(options);
@@ -163,8 +163,8 @@ passes::PassOptions OptionsOf(const Recipe& recipe) {
 class WeightCopies : public testing::TestWithParam<Recipe> {};
 
 TEST_P(WeightCopies, ChangeNoBitOfAStep) {
-  Training with(OptionsOf(GetParam()), true);
-  Training without(OptionsOf(GetParam()), false);
+  TrainingSession with(OptionsOf(GetParam()), true);
+  TrainingSession without(OptionsOf(GetParam()), false);
   ASSERT_GT(with.CountCopies(with.train()), 0);
   ASSERT_EQ(without.CountCopies(without.train()), 0);
   EXPECT_EQ(with.Hash(), without.Hash());
@@ -206,13 +206,13 @@ TEST(WeightCopiesOfAStep, LeaveNoPackingToTheForwardAndBackward) {
   if (!ir::DefaultCpuTarget().bf16_matmul) {
     GTEST_SKIP() << "the interpreter, which runs bf16 here, packs nothing";
   }
-  Training training(OptionsOf(kRecipes[0]), true);
-  const auto counted = [](Training& t) {
+  TrainingSession training(OptionsOf(kRecipes[0]), true);
+  const auto counted = [](TrainingSession& t) {
     return t.session().report(t.train()).counters.at("weight_repacks");
   };
   EXPECT_EQ(counted(training), 0);
   EXPECT_EQ(CountRepacks(training.session().plan(training.train())), 0);
-  Training packing(OptionsOf(kRecipes[0]), false);
+  TrainingSession packing(OptionsOf(kRecipes[0]), false);
   EXPECT_GT(counted(packing), 0);
   EXPECT_EQ(CountRepacks(packing.session().plan(packing.train())),
             counted(packing));
@@ -221,7 +221,7 @@ TEST(WeightCopiesOfAStep, LeaveNoPackingToTheForwardAndBackward) {
 TEST(WeightCopiesOfAStep, OverflowsLeaveThemAsTheyAre) {
   passes::PassOptions options = OptionsOf(kRecipes[0]);
   options.loss_scale = {.initial = 1024, .dynamic = true};
-  Training training(options, true);
+  TrainingSession training(options, true);
   training.Step(1);
   const std::vector<float> before = training.session().ReadState("fc.weight");
   Session& session = training.session();
@@ -235,7 +235,7 @@ TEST(WeightCopiesOfAStep, OverflowsLeaveThemAsTheyAre) {
 
 TEST(WeightCopiesOfAStep, AreInNoCheckpointAndFollowOneThatIsLoaded) {
   TemporaryFolder folder;
-  Training first(OptionsOf(kRecipes[0]), true);
+  TrainingSession first(OptionsOf(kRecipes[0]), true);
   first.Step(1);
   runtime::StateSnapshot snapshot;
   runtime::TakeSnapshot(first.session(), snapshot);
@@ -244,14 +244,14 @@ TEST(WeightCopiesOfAStep, AreInNoCheckpointAndFollowOneThatIsLoaded) {
   for (const runtime::NamedTensor& tensor : checkpoint.tensors) {
     EXPECT_FALSE(ir::ParseWeightCopyName(tensor.name)) << tensor.name;
   }
-  Training second(OptionsOf(kRecipes[0]), true);
+  TrainingSession second(OptionsOf(kRecipes[0]), true);
   runtime::RestoreState(second.session(), checkpoint);
   second.ExpectFresh();
   EXPECT_EQ(second.Hash(), first.Hash());
   EXPECT_EQ(second.Step(2), first.Step(2));
   EXPECT_EQ(second.Hash(), first.Hash());
   // A run that keeps no copies goes on from it as well.
-  Training third(OptionsOf(kRecipes[0]), false);
+  TrainingSession third(OptionsOf(kRecipes[0]), false);
   runtime::RestoreState(third.session(), checkpoint);
   third.Step(2);
   EXPECT_EQ(third.Hash(), first.Hash());
@@ -261,8 +261,8 @@ TEST(WeightCopiesOfAStep, AreInNoCheckpointAndFollowOneThatIsLoaded) {
 TEST(SumsOfMicroBatches, AreStoredUntilTheUpdate) {
   passes::PassOptions options;
   options.micro_batches = passes::MicroBatches::kFinish;
-  Training first(options, true);
-  const auto stored = [&](Training& training) {
+  TrainingSession first(options, true);
+  const auto stored = [&](TrainingSession& training) {
     TemporaryFolder folder;
     runtime::StateSnapshot snapshot;
     runtime::TakeSnapshot(training.session(), snapshot);
@@ -282,7 +282,7 @@ TEST(SumsOfMicroBatches, AreStoredUntilTheUpdate) {
   const runtime::Checkpoint after = stored(first);
   EXPECT_FALSE(has_sum(after));
   const uint64_t hash = first.Hash();
-  Training second(options, true);
+  TrainingSession second(options, true);
   runtime::RestoreState(second.session(), between);
   second.Step(2);
   EXPECT_EQ(second.Hash(), hash);
@@ -303,11 +303,11 @@ TEST(SumsOfMicroBatches, AreStoredUntilTheUpdate) {
 
 TEST(WeightCopiesOfAStep, FollowWeightsThatAreLoaded) {
   TemporaryFolder folder;
-  Training first(OptionsOf(kRecipes[0]), true);
+  TrainingSession first(OptionsOf(kRecipes[0]), true);
   first.Step(1);
   const std::string path = folder.path() + "/w.safetensors";
   runtime::SaveWeights(first.session(), path);
-  Training second(OptionsOf(kRecipes[0]), true);
+  TrainingSession second(OptionsOf(kRecipes[0]), true);
   runtime::LoadWeights(second.session(), path);
   second.ExpectFresh();
   EXPECT_EQ(second.session().ReadState("fc.weight"),

@@ -20,8 +20,6 @@ using test::MakeTensor;
 using test::RandomTensor;
 using Ints = std::vector<int64_t>;
 
-TensorType F64(Shape shape) { return {DType::kF64, std::move(shape), {}}; }
-
 // In [-1, 1), or as given.
 Tensor Random(Shape shape, uint64_t seed, double low = -1, double high = 1) {
   return RandomTensor(F64(std::move(shape)), seed, low, high);

@@ -18,7 +18,7 @@ using ::testing::UnorderedElementsAre;
 const TensorType kType{DType::kF32, {4}, {}};
 
 template <typename Call>
-Error ErrorOf(Call call) {
+Error CaughtError(Call call) {
   try {
     call();
   } catch (const Error& e) {
@@ -39,27 +39,29 @@ TEST(Graph, NullValuesAndUnknownOpsAreNamed) {
   Graph graph("g");
   Value* x = graph.AddInput(kType, InputRole::kData, "x");
   const Location at("fc", SourceLine("models/mine.cc", 7));
-  EXPECT_STREQ(ErrorOf([&] {
+  EXPECT_STREQ(CaughtError([&] {
                  graph.AddNode("add", {x, nullptr}, {}, at);
                }).what(),
                "add at fc (models/mine.cc:7): operand 1: expected a value, got "
                "null");
-  EXPECT_STREQ(ErrorOf([&] { graph.AddNode("sigmoid", {x}, {}, at); }).what(),
-               "unknown op sigmoid at fc (models/mine.cc:7)");
-  EXPECT_STREQ(ErrorOf([&] { graph.AddNode("rely", {x}, {}, at); }).what(),
+  EXPECT_STREQ(
+      CaughtError([&] { graph.AddNode("sigmoid", {x}, {}, at); }).what(),
+      "unknown op sigmoid at fc (models/mine.cc:7)");
+  EXPECT_STREQ(CaughtError([&] { graph.AddNode("rely", {x}, {}, at); }).what(),
                "unknown op rely; did you mean relu? at fc (models/mine.cc:7)");
-  EXPECT_STREQ(ErrorOf([&] { graph.AddOutput(nullptr, "y"); }).what(),
+  EXPECT_STREQ(CaughtError([&] { graph.AddOutput(nullptr, "y"); }).what(),
                "graph g: output y: expected a value, got null");
-  EXPECT_EQ(ErrorOf([&] { graph.AddOutput(x, "y", -2); }).code(),
+  EXPECT_EQ(CaughtError([&] { graph.AddOutput(x, "y", -2); }).code(),
             ErrorCode::kGraph);
-  EXPECT_EQ(ErrorOf([&] { graph.Rename(nullptr, "y"); }).code(),
+  EXPECT_EQ(CaughtError([&] { graph.Rename(nullptr, "y"); }).code(),
             ErrorCode::kGraph);
-  EXPECT_EQ(ErrorOf([&] { graph.ReplaceAllUses(x, nullptr); }).code(),
+  EXPECT_EQ(CaughtError([&] { graph.ReplaceAllUses(x, nullptr); }).code(),
             ErrorCode::kGraph);
   Node* node = graph.AddNode("neg", {x}, {}, at);
-  EXPECT_EQ(ErrorOf([&] { node->SetInput(0, nullptr); }).code(),
+  EXPECT_EQ(CaughtError([&] { node->SetInput(0, nullptr); }).code(),
             ErrorCode::kGraph);
-  EXPECT_EQ(ErrorOf([&] { node->SetInput(1, x); }).code(), ErrorCode::kGraph);
+  EXPECT_EQ(CaughtError([&] { node->SetInput(1, x); }).code(),
+            ErrorCode::kGraph);
 }
 
 // x -> neg -> abs -> exp -> output
@@ -102,7 +104,7 @@ TEST(Graph, AddNodeFillsInDefaultAttributes) {
 TEST(Graph, AddNodeRefusesBadAttributes) {
   Chain c;
   const auto add = [&](Attrs attrs) {
-    return ErrorOf([&] { c.graph.AddNode("cast", {c.x}, attrs); });
+    return CaughtError([&] { c.graph.AddNode("cast", {c.x}, attrs); });
   };
   EXPECT_THAT(add({}).what(), HasSubstr("attribute dtype is missing"));
   EXPECT_THAT(add({{"dtype", 3.0}}).what(),
@@ -117,25 +119,24 @@ TEST(Graph, AddNodeErrorsNameOpTypesAndLocation) {
   Chain c;
   Value* other =
       c.graph.AddInput({DType::kF32, {5}, {}}, InputRole::kData, "z");
-  const Error e = ErrorOf([&] {
+  const Error e = CaughtError([&] {
     c.graph.AddNode("add", {c.x, other}, {}, "layer1");
   });
   EXPECT_EQ(e.code(), ErrorCode::kGraph);
   EXPECT_THAT(e.what(), HasSubstr("add(f32[4], f32[5]) at layer1"));
-  EXPECT_THAT(ErrorOf([&] { c.graph.AddNode("add", {c.x}, {}); }).what(),
+  EXPECT_THAT(CaughtError([&] { c.graph.AddNode("add", {c.x}, {}); }).what(),
               HasSubstr("operands"));
-  EXPECT_THAT(ErrorOf([&] { c.graph.AddNode("addd", {c.x}, {}); }).what(),
+  EXPECT_THAT(CaughtError([&] { c.graph.AddNode("addd", {c.x}, {}); }).what(),
               HasSubstr("did you mean add?"));
 }
 
 TEST(Graph, AddNodeRefusesResultsWithoutElements) {
   Chain c;
-  using Ints = std::vector<int64_t>;
   const Ints negative{-2, -2};
   EXPECT_THROW(c.graph.AddNode("reshape", {c.x}, {{"shape", negative}}), Error);
   const Attrs empty{{"shape", Ints{4, 0}}, {"dims", Ints{0}}};
   EXPECT_THAT(
-      ErrorOf([&] { c.graph.AddNode("broadcast", {c.x}, empty); }).what(),
+      CaughtError([&] { c.graph.AddNode("broadcast", {c.x}, empty); }).what(),
       HasSubstr("[4,0]: expected extents of at least 1"));
 }
 
@@ -223,9 +224,9 @@ TEST(Graph, EraseAllTakesWholeChainsInAnyOrder) {
 
 TEST(Graph, EraseRefusesWhatIsStillUsed) {
   Chain c;
-  EXPECT_EQ(ErrorOf([&] { c.graph.Erase(c.neg->producer()); }).code(),
+  EXPECT_EQ(CaughtError([&] { c.graph.Erase(c.neg->producer()); }).code(),
             ErrorCode::kInternal);
-  EXPECT_EQ(ErrorOf([&] { c.graph.Erase(c.exp->producer()); }).code(),
+  EXPECT_EQ(CaughtError([&] { c.graph.Erase(c.exp->producer()); }).code(),
             ErrorCode::kInternal);
 }
 
@@ -234,9 +235,9 @@ TEST(Graph, EraseInputShiftsIndicesAndAliases) {
   Value* y = c.graph.AddInput(kType, InputRole::kWeight, "y");
   Value* z = c.graph.AddInput(kType, InputRole::kWeight, "z");
   c.graph.AddOutput(c.neg, "next", 2);
-  EXPECT_EQ(ErrorOf([&] { c.graph.EraseInput(2); }).code(),
+  EXPECT_EQ(CaughtError([&] { c.graph.EraseInput(2); }).code(),
             ErrorCode::kInternal);
-  EXPECT_EQ(ErrorOf([&] { c.graph.EraseInput(0); }).code(),
+  EXPECT_EQ(CaughtError([&] { c.graph.EraseInput(0); }).code(),
             ErrorCode::kInternal);
   EXPECT_EQ(y->index(), 1);
   c.graph.EraseInput(1);
@@ -258,7 +259,7 @@ TEST(Graph, ReorderMovesNodesAndChecksTheOrder) {
   c.graph.Reorder({t, n, a, e});
   EXPECT_THAT(Names(c.graph), ElementsAre("tanh", "neg", "abs", "exp"));
   EXPECT_EQ(t->position(), 0);
-  EXPECT_EQ(ErrorOf([&] {
+  EXPECT_EQ(CaughtError([&] {
               c.graph.Reorder({t, n, a});
             }).code(),
             ErrorCode::kInternal);
@@ -269,7 +270,7 @@ TEST(Graph, ReorderRefusesAnOrderThatIsNotTopological) {
   Node* n = c.neg->producer();
   Node* a = c.abs->producer();
   Node* e = c.exp->producer();
-  EXPECT_EQ(ErrorOf([&] {
+  EXPECT_EQ(CaughtError([&] {
               c.graph.Reorder({a, n, e});
             }).code(),
             ErrorCode::kInternal);
@@ -291,7 +292,7 @@ TEST(Graph, SortMovesOnlyWhatMustMove) {
 TEST(Graph, SortNamesTheGraphOnACycle) {
   Chain c;
   c.neg->producer()->SetInput(0, c.exp);
-  const Error e = ErrorOf([&] { c.graph.SortTopologically(); });
+  const Error e = CaughtError([&] { c.graph.SortTopologically(); });
   EXPECT_EQ(e.code(), ErrorCode::kGraph);
   EXPECT_THAT(e.what(), HasSubstr("graph chain: cycle"));
 }
@@ -423,9 +424,9 @@ TEST(Attrs, EqualityIsBitForBit) {
 TEST(Attrs, GettersNameTheMissingOrMistypedAttribute) {
   const Attrs attrs{{"size", int64_t{3}}};
   EXPECT_EQ(attrs.Int("size"), 3);
-  EXPECT_THAT(ErrorOf([&] { attrs.Float("size"); }).what(),
+  EXPECT_THAT(CaughtError([&] { attrs.Float("size"); }).what(),
               HasSubstr("size is not a float"));
-  EXPECT_THAT(ErrorOf([&] { attrs.Bool("flag"); }).what(),
+  EXPECT_THAT(CaughtError([&] { attrs.Bool("flag"); }).what(),
               HasSubstr("flag is missing"));
 }
 

@@ -24,7 +24,7 @@ using test::ParseOrDie;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string ErrorOf(std::string_view text) {
+std::string ParseError(std::string_view text) {
   try {
     Parse(text, "f");
   } catch (const Error& error) {
@@ -37,8 +37,8 @@ std::string ErrorOf(std::string_view text) {
 
 // The error of a statement on line 3, after %x : f32[2] and %b : bool[2].
 std::string StatementError(const std::string& statement) {
-  return ErrorOf("graph g { %x = data : f32[2]\n%b = data : bool[2]\n" +
-                 statement + "\nreturn %x }");
+  return ParseError("graph g { %x = data : f32[2]\n%b = data : bool[2]\n" +
+                    statement + "\nreturn %x }");
 }
 
 TEST(Parser, ReadsWhatTheBuilderBuilds) {
@@ -241,15 +241,15 @@ TEST(Parser, SurvivesEveryPrefix) {
 }
 
 TEST(ParserErrors, NameLineAndColumnExpectedAndGot) {
-  EXPECT_EQ(ErrorOf("graph g {\n  %x = data f32[2]\n}"),
+  EXPECT_EQ(ParseError("graph g {\n  %x = data f32[2]\n}"),
             "f:2:13: expected ':', got 'f32'");
-  EXPECT_EQ(ErrorOf("graph g {\n  %x = data : f32[2]\n"),
+  EXPECT_EQ(ParseError("graph g {\n  %x = data : f32[2]\n"),
             "f:3:1: expected %name or 'return', got the end");
-  EXPECT_EQ(ErrorOf(""), "f:1:1: expected 'graph', got the end");
-  EXPECT_EQ(ErrorOf("graph g { return } graph"),
+  EXPECT_EQ(ParseError(""), "f:1:1: expected 'graph', got the end");
+  EXPECT_EQ(ParseError("graph g { return } graph"),
             "f:1:20: expected the end, got 'graph'");
-  EXPECT_EQ(ErrorOf("graph g { # }"), "f:1:11: unexpected '#'");
-  EXPECT_EQ(ErrorOf("graph \"g\n\" {}"),
+  EXPECT_EQ(ParseError("graph g { # }"), "f:1:11: unexpected '#'");
+  EXPECT_EQ(ParseError("graph \"g\n\" {}"),
             "f:1:7: expected a closing '\"' on this line");
 }
 
@@ -308,7 +308,7 @@ TEST(ParserErrors, WrongAttributes) {
 TEST(ParserErrors, ElidedValuesAreRefusedWithAHint) {
   Graph graph;
   graph.AddOutput(Builder(graph).Constant(DType::kF32, {3}, {1, 2, 3}), "c");
-  EXPECT_THAT(ErrorOf(Print(graph, {.max_list = 2})),
+  EXPECT_THAT(ParseError(Print(graph, {.max_list = 2})),
               HasSubstr("3 values are left out here; print the graph in full"));
 }
 
@@ -328,41 +328,41 @@ TEST(ParserErrors, HugeShapesDoNotOverflow) {
 TEST(ParserErrors, DeepNestingIsRefused) {
   std::string text = "graph g { ";
   for (int i = 0; i < 100000; ++i) text += "%f = fusion() : f32[] { ";
-  EXPECT_THAT(ErrorOf(text), HasSubstr("nesting"));
+  EXPECT_THAT(ParseError(text), HasSubstr("nesting"));
 }
 
 TEST(ParserErrors, NamesAndOutputs) {
   EXPECT_EQ(StatementError("%x = relu(%x) : f32[2]"),
             "f:3:1: %x is defined twice");
-  EXPECT_EQ(ErrorOf("graph g { %x = data : f32[2] %y = relu(%x) : f32[2] "
-                    "return %y as \"y\" -> %y }"),
+  EXPECT_EQ(ParseError("graph g { %x = data : f32[2] %y = relu(%x) : f32[2] "
+                       "return %y as \"y\" -> %y }"),
             "f:1:73: %y is not an input of the graph");
-  EXPECT_EQ(ErrorOf("graph g { %x = data : f32[2] return %x as x }"),
+  EXPECT_EQ(ParseError("graph g { %x = data : f32[2] return %x as x }"),
             "f:1:43: expected the output's name, got 'x'");
 }
 
 TEST(ParserErrors, TheGraphIsVerified) {
   EXPECT_THAT(
-      ErrorOf("graph g { %x = data : f32[2] return %x -> %x, %x -> %x }"),
+      ParseError("graph g { %x = data : f32[2] return %x -> %x, %x -> %x }"),
       StartsWith("f:1:47: graph g: input %x is the alias of two outputs"));
 }
 
 // What is found when the text has been read is told where it stands, too.
 TEST(ParserErrors, VerificationNamesThePlace) {
-  EXPECT_THAT(ErrorOf("graph g {\n"
-                      "  %k = hyper_parameter : i64[]\n"
-                      "  %s = hyper_parameter : i32[]\n"
-                      "  %a = random(%k, %s) {shape=[2], site=1} : f32[2]\n"
-                      "  %b = random(%k, %s) {shape=[2], site=1} : f32[2]\n"
-                      "  return %a\n}"),
+  EXPECT_THAT(ParseError("graph g {\n"
+                         "  %k = hyper_parameter : i64[]\n"
+                         "  %s = hyper_parameter : i32[]\n"
+                         "  %a = random(%k, %s) {shape=[2], site=1} : f32[2]\n"
+                         "  %b = random(%k, %s) {shape=[2], site=1} : f32[2]\n"
+                         "  return %a\n}"),
               StartsWith("f:5:8: graph g: %b = random: random site 1 is used"));
   EXPECT_THAT(
-      ErrorOf("graph g {\n"
-              "  %x = data : f32[2]\n"
-              "  %f = fusion(%x) : f32[2] {\n"
-              "    %p = weight : f32[2]\n"
-              "    return %p\n  }\n"
-              "  return %f\n}"),
+      ParseError("graph g {\n"
+                 "  %x = data : f32[2]\n"
+                 "  %f = fusion(%x) : f32[2] {\n"
+                 "    %p = weight : f32[2]\n"
+                 "    return %p\n  }\n"
+                 "  return %f\n}"),
       StartsWith("f:3:8: graph g: %f = fusion: the body's input %p is"));
 }
 

@@ -30,7 +30,7 @@ std::unique_ptr<Graph> AnyGraph(uint64_t seed, int nodes) {
              .fusions = true});
 }
 
-std::string ErrorOf(std::string_view bytes) {
+std::string DecodeError(std::string_view bytes) {
   try {
     Deserialize(bytes, "step.fusor");
   } catch (const Error& error) {
@@ -101,9 +101,9 @@ TEST(Deserialize, SurvivesMutatedBytes) {
 }
 
 TEST(Deserialize, RefusesWhatIsNoGraph) {
-  EXPECT_EQ(ErrorOf("not a graph"),
+  EXPECT_EQ(DecodeError("not a graph"),
             "step.fusor: not a serialised graph, or damaged");
-  EXPECT_EQ(ErrorOf(""), "step.fusor: expected format version 1, got 0");
+  EXPECT_EQ(DecodeError(""), "step.fusor: expected format version 1, got 0");
 }
 
 TEST(Deserialize, NamesTheNodeThatIsWrong) {
@@ -114,10 +114,11 @@ TEST(Deserialize, NamesTheNodeThatIsWrong) {
   std::string bytes = Serialize(graph);
   const std::string good = bytes;
   bytes.replace(bytes.find("neg"), 3, "nag");
-  EXPECT_THAT(ErrorOf(bytes), StartsWith("step.fusor: node 1: unknown op nag"));
+  EXPECT_THAT(DecodeError(bytes),
+              StartsWith("step.fusor: node 1: unknown op nag"));
   bytes = good;
   bytes.replace(bytes.rfind("f64"), 3, "f16");
-  EXPECT_EQ(ErrorOf(bytes),
+  EXPECT_EQ(DecodeError(bytes),
             "step.fusor: node 1: neg: result 0 is declared f16[2], the op "
             "infers f64[2]");
 }
@@ -127,7 +128,7 @@ TEST(Deserialize, VerifiesTheGraph) {
   Value* x = graph.AddInput({DType::kF32, {2}, {}}, InputRole::kWeight, "x");
   graph.AddOutput(x, "", 0);
   graph.AddOutput(x, "", 0);
-  EXPECT_EQ(ErrorOf(Serialize(graph)),
+  EXPECT_EQ(DecodeError(Serialize(graph)),
             "step.fusor: graph g: input %x is the alias of two outputs");
 }
 
@@ -143,7 +144,8 @@ TEST(Deserialize, DeepNestingIsRefused) {
       outer->AddOutput(node->output(), "");
       graph = std::move(outer);
     }
-    EXPECT_THAT(ErrorOf(Serialize(*graph)), HasSubstr("step.fusor: ")) << depth;
+    EXPECT_THAT(DecodeError(Serialize(*graph)), HasSubstr("step.fusor: "))
+        << depth;
   }
 }
 

@@ -27,7 +27,7 @@ constexpr std::string_view kTiny = R"(
   launch_overhead_ns: 500
 )";
 
-std::string ErrorOf(std::string_view text) {
+std::string TargetError(std::string_view text) {
   try {
     ParseTarget(text, "tiny.textproto");
   } catch (const Error& e) {
@@ -84,9 +84,9 @@ TEST(Target, UnknownNameIsAnsweredWithTheNearest) {
 }
 
 TEST(ParseTarget, NamesFileLineAndColumnOfASyntaxError) {
-  EXPECT_THAT(ErrorOf("name: \"x\"\nthreads: many\n"),
+  EXPECT_THAT(TargetError("name: \"x\"\nthreads: many\n"),
               HasSubstr("tiny.textproto:2:10: "));
-  EXPECT_THAT(ErrorOf("cores: 3"), HasSubstr("tiny.textproto:1:6: "));
+  EXPECT_THAT(TargetError("cores: 3"), HasSubstr("tiny.textproto:1:6: "));
 }
 
 TEST(ParseTarget, WinogradEfficiencyIsAShare) {
@@ -94,14 +94,14 @@ TEST(ParseTarget, WinogradEfficiencyIsAShare) {
   EXPECT_EQ(ParseTarget(text).winograd_efficiency, 0);
   EXPECT_EQ(ParseTarget(text + "winograd_efficiency: 0.5").winograd_efficiency,
             0.5);
-  EXPECT_THAT(ErrorOf(text + "winograd_efficiency: 1.5"),
+  EXPECT_THAT(TargetError(text + "winograd_efficiency: 1.5"),
               HasSubstr("winograd_efficiency: expected a number from 0 to 1, "
                         "got 1.5"));
 }
 
 TEST(ParseTarget, RefusesWhatIsMissingOrNotPositive) {
-  EXPECT_THAT(ErrorOf(""), HasSubstr("name is missing"));
-  EXPECT_THAT(ErrorOf("name: \"x\" threads: -2"),
+  EXPECT_THAT(TargetError(""), HasSubstr("name is missing"));
+  EXPECT_THAT(TargetError("name: \"x\" threads: -2"),
               HasSubstr("threads must be positive, got -2"));
   for (const char* field : {"threads: 2", "vector_bytes: 32", "l1_bytes: 1024",
                             "l2_bytes: 4096", "memory_gb_per_s: 10",
@@ -109,7 +109,8 @@ TEST(ParseTarget, RefusesWhatIsMissingOrNotPositive) {
                             "peak_gflops_16: 200", "launch_overhead_ns: 500"}) {
     std::string text(kTiny);
     text.erase(text.find(field), std::string_view(field).size());
-    EXPECT_THAT(ErrorOf(text), HasSubstr("must be positive, got 0")) << field;
+    EXPECT_THAT(TargetError(text), HasSubstr("must be positive, got 0"))
+        << field;
   }
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string ErrorOf(const Graph& graph) {
+std::string VerifyError(const Graph& graph) {
   try {
     Verify(graph);
   } catch (const Error& error) {
@@ -28,7 +28,7 @@ std::string ErrorOf(const Graph& graph) {
   return "no error";
 }
 
-std::string ErrorOf(std::string_view text) {
+std::string VerifyError(std::string_view text) {
   try {
     Parse(text);
   } catch (const Error& error) {
@@ -51,22 +51,22 @@ struct Chain {
 
 TEST(Verifier, AcceptsWhatTheBuilderBuilds) {
   Chain chain;
-  EXPECT_EQ(ErrorOf(chain.graph), "no error");
-  EXPECT_EQ(ErrorOf(Graph()), "no error");
+  EXPECT_EQ(VerifyError(chain.graph), "no error");
+  EXPECT_EQ(VerifyError(Graph()), "no error");
 }
 
 TEST(Verifier, AcceptsRandomGraphsAndTheirClones) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const auto graph = test::RandomGraph(
         seed, {.layouts = true, .states = true, .fusions = true});
-    EXPECT_EQ(ErrorOf(*graph->Clone()), "no error");
+    EXPECT_EQ(VerifyError(*graph->Clone()), "no error");
   }
 }
 
 TEST(Verifier, NamesGraphNodeAndLocation) {
   Chain chain;
   chain.relu->output()->set_type(Floats({3, 2}));
-  EXPECT_EQ(ErrorOf(chain.graph),
+  EXPECT_EQ(VerifyError(chain.graph),
             "graph chain: %block.act.relu = relu at block.act: result 0: "
             "expected f32[2,3], got f32[3,2]");
 }
@@ -75,7 +75,7 @@ TEST(Verifier, RefusesAnOperandDefinedLater) {
   Chain chain;
   Node* late = chain.graph.AddNode("neg", {chain.x}, {});
   chain.relu->SetInput(0, late->output());
-  EXPECT_THAT(ErrorOf(chain.graph),
+  EXPECT_THAT(VerifyError(chain.graph),
               HasSubstr("operand 0 is not defined before its use"));
 }
 
@@ -84,9 +84,9 @@ TEST(Verifier, RefusesAnOperandOfAnotherGraph) {
   Graph other;
   Value* foreign = other.AddInput(Floats({2, 3}), InputRole::kData, "z");
   chain.relu->SetInput(0, foreign);
-  EXPECT_THAT(ErrorOf(chain.graph),
+  EXPECT_THAT(VerifyError(chain.graph),
               HasSubstr("operand 0 is not defined before its use"));
-  EXPECT_THAT(ErrorOf(other), HasSubstr("%z lists a use that is none"));
+  EXPECT_THAT(VerifyError(other), HasSubstr("%z lists a use that is none"));
 }
 
 TEST(Verifier, RefusesAnOutputOfAnotherGraph) {
@@ -94,14 +94,15 @@ TEST(Verifier, RefusesAnOutputOfAnotherGraph) {
   Graph other;
   chain.graph.mutable_outputs()[0].value =
       other.AddInput(Floats({2, 3}), InputRole::kData, "z");
-  EXPECT_THAT(ErrorOf(chain.graph),
+  EXPECT_THAT(VerifyError(chain.graph),
               HasSubstr("output \"y\" is not a value of the graph"));
 }
 
 TEST(Verifier, RefusesAttributesThatTheOpDoesNotHave) {
   Chain chain;
   chain.relu->mutable_attrs().Set("alpha", 0.5);
-  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("relu at block.act: no attri"));
+  EXPECT_THAT(VerifyError(chain.graph),
+              HasSubstr("relu at block.act: no attri"));
 }
 
 TEST(Verifier, RefusesMissingAndMistypedAttributes) {
@@ -109,10 +110,10 @@ TEST(Verifier, RefusesMissingAndMistypedAttributes) {
   Value* x = graph.AddInput(Floats({2}), InputRole::kData, "x");
   Node* cast = graph.AddNode("cast", {x}, {{"dtype", std::string("f16")}});
   cast->mutable_attrs().Set("dtype", int64_t{3});
-  EXPECT_THAT(ErrorOf(graph),
+  EXPECT_THAT(VerifyError(graph),
               HasSubstr("attribute dtype: expected a string, got an integer"));
   cast->mutable_attrs().Erase("dtype");
-  EXPECT_THAT(ErrorOf(graph), HasSubstr("attribute dtype is missing"));
+  EXPECT_THAT(VerifyError(graph), HasSubstr("attribute dtype is missing"));
 }
 
 TEST(Verifier, RefusesADtypeThatIsNotInferred) {
@@ -120,34 +121,35 @@ TEST(Verifier, RefusesADtypeThatIsNotInferred) {
   Value* x = graph.AddInput(Floats({2}), InputRole::kData, "x");
   Node* cast = graph.AddNode("cast", {x}, {{"dtype", std::string("f16")}});
   cast->output()->set_type(Floats({2}));
-  EXPECT_THAT(ErrorOf(graph),
+  EXPECT_THAT(VerifyError(graph),
               HasSubstr("result 0: expected f16[2], got f32[2]"));
 }
 
 TEST(Verifier, RefusesInvalidTypes) {
   Chain chain;
   chain.x->set_type(Floats({2, 0}));
-  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("extents of at least 1"));
+  EXPECT_THAT(VerifyError(chain.graph), HasSubstr("extents of at least 1"));
   chain.x->set_type({DType::kF32, {2, 3}, ParseLayout("aB2b")});
-  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("do not divide dimension 1"));
+  EXPECT_THAT(VerifyError(chain.graph), HasSubstr("do not divide dimension 1"));
   chain.x->set_type({DType::kF32, {2, 3}, ParseLayout("acb")});
-  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("layout of 3 dimensions"));
+  EXPECT_THAT(VerifyError(chain.graph), HasSubstr("layout of 3 dimensions"));
   chain.x->set_type({DType::kF32, {2, 3}, {{0, 1}, {}}});
-  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("row-major layout spelled out"));
+  EXPECT_THAT(VerifyError(chain.graph),
+              HasSubstr("row-major layout spelled out"));
   chain.x->set_type({DType::kF32, {2, 3}, {{1, 1}, {}}});
-  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("layout"));
+  EXPECT_THAT(VerifyError(chain.graph), HasSubstr("layout"));
 }
 
 TEST(Verifier, ElementwiseOpsKeepTheLayout) {
   Chain chain;
   const TensorType transposed{DType::kF32, {2, 3}, ParseLayout("ba")};
   chain.relu->output()->set_type(transposed);
-  EXPECT_THAT(ErrorOf(chain.graph),
+  EXPECT_THAT(VerifyError(chain.graph),
               HasSubstr("expected f32[2,3], got f32[2,3]{ba}"));
   chain.x->set_type(transposed);
-  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("%block.act.exp = exp"));
+  EXPECT_THAT(VerifyError(chain.graph), HasSubstr("%block.act.exp = exp"));
   chain.exp->output()->set_type(transposed);
-  EXPECT_EQ(ErrorOf(chain.graph), "no error");
+  EXPECT_EQ(VerifyError(chain.graph), "no error");
 }
 
 TEST(Verifier, BatchNormOperandsOfEqualRankShareALayout) {
@@ -159,68 +161,70 @@ TEST(Verifier, BatchNormOperandsOfEqualRankShareALayout) {
            "residual=\"add\"} : f32[2,16,4,4]{acdb}, f32[16], f32[16], "
            "bool[2,16,4,4]{acdb} return %y as \"y\" }";
   };
-  EXPECT_EQ(ErrorOf(text("f32[2,16,4,4]{acdb}")), "no error");
-  EXPECT_THAT(ErrorOf(text("f32[2,16,4,4]")),
+  EXPECT_EQ(VerifyError(text("f32[2,16,4,4]{acdb}")), "no error");
+  EXPECT_THAT(VerifyError(text("f32[2,16,4,4]")),
               HasSubstr("expected operands of one layout"));
 }
 
 TEST(Verifier, AllReduceOperandsAreIndependent) {
-  EXPECT_EQ(ErrorOf("graph g { %a = data : f32[2,4]{ba} %b = data : f32[2,4] "
-                    "%x, %y = all_reduce(%a, %b) : f32[2,4]{ba}, f32[2,4] "
-                    "return %x, %y }"),
-            "no error");
-  EXPECT_THAT(ErrorOf("graph g { %a = data : f32[2,4]{ba} "
-                      "%x = all_reduce(%a) : f32[2,4] return %x }"),
+  EXPECT_EQ(
+      VerifyError("graph g { %a = data : f32[2,4]{ba} %b = data : f32[2,4] "
+                  "%x, %y = all_reduce(%a, %b) : f32[2,4]{ba}, f32[2,4] "
+                  "return %x, %y }"),
+      "no error");
+  EXPECT_THAT(VerifyError("graph g { %a = data : f32[2,4]{ba} "
+                          "%x = all_reduce(%a) : f32[2,4] return %x }"),
               HasSubstr("expected f32[2,4]{ba}, got f32[2,4]"));
 }
 
 TEST(Verifier, RowMajorOpsAreRowMajor) {
-  EXPECT_THAT(ErrorOf("graph g { %a = data : f32[2,4]{ba} "
-                      "%x = reshape(%a) {shape=[8]} : f32[8] return %x }"),
+  EXPECT_THAT(VerifyError("graph g { %a = data : f32[2,4]{ba} "
+                          "%x = reshape(%a) {shape=[8]} : f32[8] return %x }"),
               HasSubstr("expected row-major operands and results, got "
                         "f32[2,4]{ba}"));
-  EXPECT_THAT(ErrorOf("graph g { %a = data : f32[8] %x = reshape(%a) "
-                      "{shape=[2,4]} : f32[2,4]{ba} return %x }"),
+  EXPECT_THAT(VerifyError("graph g { %a = data : f32[8] %x = reshape(%a) "
+                          "{shape=[2,4]} : f32[2,4]{ba} return %x }"),
               HasSubstr("expected row-major operands and results"));
 }
 
 TEST(Verifier, CopyObeysItsLayoutAttribute) {
-  EXPECT_EQ(ErrorOf("graph g { %a = data : f32[2,4] %x = copy(%a) "
-                    "{layout=\"ba\"} : f32[2,4]{ba} return %x }"),
+  EXPECT_EQ(VerifyError("graph g { %a = data : f32[2,4] %x = copy(%a) "
+                        "{layout=\"ba\"} : f32[2,4]{ba} return %x }"),
             "no error");
-  EXPECT_THAT(ErrorOf("graph g { %a = data : f32[2,4] %x = copy(%a) "
-                      "{layout=\"ba\"} : f32[2,4] return %x }"),
+  EXPECT_THAT(VerifyError("graph g { %a = data : f32[2,4] %x = copy(%a) "
+                          "{layout=\"ba\"} : f32[2,4] return %x }"),
               HasSubstr("expected f32[2,4]{ba}, got f32[2,4]"));
 }
 
 TEST(Verifier, ConvolutionsAndBroadcastsTakeAnyLayout) {
-  EXPECT_EQ(ErrorOf("graph g { %x = data : f32[1,16,4,4]{aBcd16b} %w = weight "
-                    ": f32[16,16,1,1]{ABcd16b16a} %v = data : f32[16] "
-                    "%y = conv2d(%x, %w) : f32[1,16,4,4]{aBcd16b} "
-                    "%b = broadcast(%v) {dims=[1], shape=[1,16,4,4]} : "
-                    "f32[1,16,4,4]{acdb} return %y, %b }"),
-            "no error");
+  EXPECT_EQ(
+      VerifyError("graph g { %x = data : f32[1,16,4,4]{aBcd16b} %w = weight "
+                  ": f32[16,16,1,1]{ABcd16b16a} %v = data : f32[16] "
+                  "%y = conv2d(%x, %w) : f32[1,16,4,4]{aBcd16b} "
+                  "%b = broadcast(%v) {dims=[1], shape=[1,16,4,4]} : "
+                  "f32[1,16,4,4]{acdb} return %y, %b }"),
+      "no error");
 }
 
 TEST(Verifier, AnAliasHasTheTypeOfItsInput) {
   Chain chain;
   chain.graph.mutable_outputs()[0].alias = 0;
-  EXPECT_EQ(ErrorOf(chain.graph), "no error");
+  EXPECT_EQ(VerifyError(chain.graph), "no error");
   chain.graph.mutable_outputs()[0].alias = 1;
-  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("alias of input 1 of 1"));
+  EXPECT_THAT(VerifyError(chain.graph), HasSubstr("alias of input 1 of 1"));
   Value* w = chain.graph.AddInput(Floats({3}), InputRole::kWeight, "w");
-  EXPECT_THAT(ErrorOf(chain.graph),
+  EXPECT_THAT(VerifyError(chain.graph),
               HasSubstr("output \"y\" is f32[2,3], its alias %w is f32[3]"));
   w->set_type(Floats({2, 3}));
   chain.graph.AddOutput(chain.relu->output(), "z", 1);
-  EXPECT_THAT(ErrorOf(chain.graph),
+  EXPECT_THAT(VerifyError(chain.graph),
               HasSubstr("input %w is the alias of two outputs"));
 }
 
 TEST(Verifier, OutputNamesAreUnique) {
   Chain chain;
   chain.graph.AddOutput(chain.relu->output(), "y");
-  EXPECT_THAT(ErrorOf(chain.graph), HasSubstr("two outputs \"y\""));
+  EXPECT_THAT(VerifyError(chain.graph), HasSubstr("two outputs \"y\""));
 }
 
 constexpr std::string_view kRandoms = R"(graph g {
@@ -239,15 +243,15 @@ constexpr std::string_view kRandoms = R"(graph g {
 TEST(Verifier, RandomSitesAreUniqueAcrossBodies) {
   std::string text(kRandoms);
   text.replace(text.find("SITE"), 4, "1");
-  EXPECT_EQ(ErrorOf(text), "no error");
+  EXPECT_EQ(VerifyError(text), "no error");
   text = kRandoms;
   text.replace(text.find("SITE"), 4, "0");
-  EXPECT_THAT(ErrorOf(text), HasSubstr("random site 0 is used twice"));
+  EXPECT_THAT(VerifyError(text), HasSubstr("random site 0 is used twice"));
 }
 
 // A fusion of %x : f32[2] with this body.
 std::string FusionError(std::string_view body) {
-  return ErrorOf(
+  return VerifyError(
       "graph g { %x = data : f32[2] %f = fusion(%x) : f32[2] @\"m\""
       " { " +
       std::string(body) + " } return %f }");
@@ -287,9 +291,9 @@ TEST(Verifier, BodiesAreVerified) {
   graph.AddOutput(
       graph.AddNode("fusion", {x}, {}, "m", nullptr, std::move(body))->output(),
       "y");
-  EXPECT_EQ(ErrorOf(graph), "no error");
+  EXPECT_EQ(VerifyError(graph), "no error");
   inner->mutable_attrs().Set("alpha", 0.5);
-  EXPECT_EQ(ErrorOf(graph),
+  EXPECT_EQ(VerifyError(graph),
             "graph g: body of %m.fusion = fusion at m: %deep.relu = relu at "
             "deep: no attribute alpha");
 }
@@ -297,7 +301,7 @@ TEST(Verifier, BodiesAreVerified) {
 TEST(Verifier, AFusionWithoutResultsIsRefused) {
   Graph graph("g");
   graph.AddNode("fusion", {}, {}, "", nullptr, std::make_unique<Graph>());
-  EXPECT_THAT(ErrorOf(graph), HasSubstr("a node without results"));
+  EXPECT_THAT(VerifyError(graph), HasSubstr("a node without results"));
 }
 
 }  // namespace

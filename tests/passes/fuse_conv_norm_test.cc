@@ -51,7 +51,7 @@ class NormTarget final : public ir::TargetQueries {
   ir::Target target_ = ir::FindTarget("nvidia-h200");
 };
 
-constexpr std::string_view kInputs = R"(graph g {
+constexpr std::string_view kConvInputs = R"(graph g {
   %x = data : f16[2,4,6,6]
   %r = data : f16[2,4,6,6]
   %dy = data : f16[2,4,6,6]
@@ -63,8 +63,8 @@ constexpr std::string_view kInputs = R"(graph g {
   %variance = statistic : f32[4]
 )";
 
-std::string Text(std::string_view statements) {
-  return std::string(kInputs) + std::string(statements) + "\n}";
+std::string WithInputs(std::string_view statements) {
+  return std::string(kConvInputs) + std::string(statements) + "\n}";
 }
 
 // Of mean %m and variance %v.
@@ -91,13 +91,13 @@ class FuseConvNormTest : public testing::Test {
 
   void ExpectBecomes(NormLowering lowering, std::string_view before,
                      std::string_view after) {
-    const auto graph = test::ParseOrDie(Text(before));
+    const auto graph = test::ParseOrDie(WithInputs(before));
     EXPECT_TRUE(Run(*graph, lowering));
-    test::ExpectSameGraph(Text(after), *graph, test::Names::kCompare);
+    test::ExpectSameGraph(WithInputs(after), *graph, test::Names::kCompare);
   }
 
   std::string Refusal(NormLowering lowering, std::string_view text) {
-    const auto graph = test::ParseOrDie(Text(text));
+    const auto graph = test::ParseOrDie(WithInputs(text));
     try {
       Run(*graph, lowering);
     } catch (const Error& e) {
@@ -150,23 +150,23 @@ TEST_F(FuseConvNormTest, SumsUpStatistics) {
 TEST_F(FuseConvNormTest, KeepsWhatKernelsAreToDo) {
   for (const NormLowering lowering :
        {NormLowering::kSeparate, NormLowering::kKernels}) {
-    const auto graph = test::ParseOrDie(Text(kNorm));
+    const auto graph = test::ParseOrDie(WithInputs(kNorm));
     EXPECT_FALSE(Run(*graph, lowering));
-    test::ExpectSameGraph(Text(kNorm), *graph);
+    test::ExpectSameGraph(WithInputs(kNorm), *graph);
   }
 }
 
 TEST_F(FuseConvNormTest, AppliesANormalisationInItsReaders) {
-  const auto graph = test::ParseOrDie(Text(kNorm));
+  const auto graph = test::ParseOrDie(WithInputs(kNorm));
   EXPECT_TRUE(Run(*graph, NormLowering::kPrologues));
-  test::ExpectSameGraph(Text(R"(
+  test::ExpectSameGraph(WithInputs(R"(
   %c, %conv.conv2d_1, %conv.conv2d_2 = conv2d(%x, %w)
       {algorithm="fused", statistics=true}
       : f16[2,4,6,6], f32[4], f32[4] @"conv"
   %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
       : f16[2,4,6,6], f32[4], f32[4] @"bn"
 )" + std::string(kAffine) +
-                             R"(
+                                   R"(
   %z = conv2d(%c, %w2, %scale16, %shift16) {algorithm="fused", pad=[1,1],
       prologue="norm"} : f16[2,4,6,6] @"conv2"
   %dw = conv2d_grad_weight(%c, %dy, %scale16, %shift16) {algorithm="fused",
@@ -210,9 +210,9 @@ const std::string kJoined = R"(
 )";
 
 TEST_F(FuseConvNormTest, AppliesAJoinInTheConvolutionThatStoresIt) {
-  const auto graph = test::ParseOrDie(Text(kJoin));
+  const auto graph = test::ParseOrDie(WithInputs(kJoin));
   EXPECT_TRUE(Run(*graph, NormLowering::kJoins));
-  test::ExpectSameGraph(Text(kJoined + R"(
+  test::ExpectSameGraph(WithInputs(kJoined + R"(
   %s = mul(%z, %y) : f16[2,4,6,6] @"shortcut"
   %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain",
       weight_shape=[4,4,1,1]} : f16[4,4,1,1] @"conv"
@@ -224,7 +224,7 @@ TEST_F(FuseConvNormTest, AppliesAJoinInTheConvolutionThatStoresIt) {
   EXPECT_EQ(context_->decisions()[0].subject, "y");
   EXPECT_EQ(context_->decisions()[0].reason, "applied and stored by fused");
   EXPECT_EQ(context_->decisions()[0].location.path, "bn");
-  const auto less = test::ParseOrDie(Text(kJoin));
+  const auto less = test::ParseOrDie(WithInputs(kJoin));
   EXPECT_FALSE(Run(*less, NormLowering::kPrologues));
 }
 
@@ -232,9 +232,9 @@ TEST_F(FuseConvNormTest, AppliesAJoinInTheConvolutionThatStoresIt) {
 TEST_F(FuseConvNormTest, MasksByWhatAJoinStores) {
   std::string text(kJoin);
   text += R"(, %mask as "mask")";
-  const auto graph = test::ParseOrDie(Text(text));
+  const auto graph = test::ParseOrDie(WithInputs(text));
   EXPECT_TRUE(Run(*graph, NormLowering::kJoins));
-  test::ExpectSameGraph(Text(kJoined + R"(
+  test::ExpectSameGraph(WithInputs(kJoined + R"(
   %zero = constant() {dtype="f16", shape=[2,4,6,6], value=[0]}
       : f16[2,4,6,6] @"bn"
   %positive = compare(%y, %zero) {direction="gt"} : bool[2,4,6,6] @"bn"
@@ -247,7 +247,7 @@ TEST_F(FuseConvNormTest, MasksByWhatAJoinStores) {
 }
 
 TEST_F(FuseConvNormTest, AppliesTwoNormalisationsInOneConvolution) {
-  const auto graph = test::ParseOrDie(Text(R"(
+  const auto graph = test::ParseOrDie(WithInputs(R"(
   %y, %m, %v, %m2, %v2, %mask = batch_norm_train(%x, %gamma, %beta, %r, %mean,
       %variance) {relu=true, residual="norm"} : f16[2,4,6,6], f32[4], f32[4],
       f32[4], f32[4], bool[2,4,6,6] @"bn"
@@ -269,7 +269,7 @@ TEST_F(FuseConvNormTest, AppliesTwoNormalisationsInOneConvolution) {
 
 // The activation is there for all that read it, or the convolution is none.
 TEST_F(FuseConvNormTest, JoinsInNoConvolutionThatWaitsForAReader) {
-  const auto graph = test::ParseOrDie(Text(R"(
+  const auto graph = test::ParseOrDie(WithInputs(R"(
   %y, %m, %v, %mask = batch_norm_train(%x, %gamma, %beta, %r)
       {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
       bool[2,4,6,6] @"bn"
@@ -289,9 +289,9 @@ constexpr std::string_view kGradient = R"(
   return %dx as "dx", %dgamma as "dgamma", %dbeta as "dbeta")";
 
 TEST_F(FuseConvNormTest, MasksAndSumsUpADataGradient) {
-  const auto graph = test::ParseOrDie(Text(kGradient));
+  const auto graph = test::ParseOrDie(WithInputs(kGradient));
   EXPECT_TRUE(Run(*graph, NormLowering::kGradients));
-  test::ExpectSameGraph(Text(R"(
+  test::ExpectSameGraph(WithInputs(R"(
   %e = constant() {dtype="f32", shape=[4], value=[1e-05]} : f32[4] @"bn"
   %ve = add(%variance, %e) : f32[4] @"bn"
   %rstd = rsqrt(%ve) : f32[4] @"bn"
@@ -334,15 +334,15 @@ TEST_F(FuseConvNormTest, AddsADataGradientToAnotherInItsPlace) {
 TEST_F(FuseConvNormTest, AddsToNothingThatIsNeeded) {
   std::string text(kSum);
   text += R"(, %other as "other")";
-  auto graph = test::ParseOrDie(Text(text));
+  auto graph = test::ParseOrDie(WithInputs(text));
   EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
   // An input's place is not the step's.
   text = kSum;
   text.replace(text.find("%other, %d"), 10, "%x, %d");
-  graph = test::ParseOrDie(Text(text));
+  graph = test::ParseOrDie(WithInputs(text));
   EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
   target_.lacking = "accumulate";
-  graph = test::ParseOrDie(Text(kSum));
+  graph = test::ParseOrDie(WithInputs(kSum));
   EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
 }
 
@@ -369,7 +369,7 @@ constexpr char kStatisticsProblem[] =
 
 TEST_F(FuseConvNormTest, TakesWhatChoicesNameAndNothingElse) {
   Choose(kStatisticsProblem, "fused");
-  const auto graph = test::ParseOrDie(Text(kNorm));
+  const auto graph = test::ParseOrDie(WithInputs(kNorm));
   EXPECT_TRUE(Run(*graph, NormLowering::kKernels));
   EXPECT_EQ(context_->counters().at("conv_statistics"), 1);
   EXPECT_EQ(context_->counters().at("conv_norm_prologue"), 0);
@@ -379,9 +379,9 @@ TEST_F(FuseConvNormTest, TakesWhatChoicesNameAndNothingElse) {
 
 TEST_F(FuseConvNormTest, LeavesWhatChoicesDecline) {
   Choose(kStatisticsProblem, "none");
-  const auto graph = test::ParseOrDie(Text(kNorm));
+  const auto graph = test::ParseOrDie(WithInputs(kNorm));
   EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
-  test::ExpectSameGraph(Text(kNorm), *graph);
+  test::ExpectSameGraph(WithInputs(kNorm), *graph);
   ASSERT_EQ(context_->decisions().size(), 1u);
   EXPECT_FALSE(context_->decisions()[0].accepted);
   EXPECT_EQ(context_->decisions()[0].reason, "declined by choices c.txt");
@@ -392,14 +392,14 @@ TEST_F(FuseConvNormTest, ChoicesDecideAboutJoins) {
       "conv2d x=2x4x6x6 w=4x4x1x1 stride=1,1 pad=0,0 dilation=1,1 groups=1 "
       "prologue=join";
   Choose(kProblem, "fused");
-  auto graph = test::ParseOrDie(Text(kJoin));
+  auto graph = test::ParseOrDie(WithInputs(kJoin));
   EXPECT_TRUE(Run(*graph, NormLowering::kKernels));
   EXPECT_EQ(context_->counters().at("chosen_forms"), 1);
   choices_ = {};
   Choose(kProblem, "none");
-  graph = test::ParseOrDie(Text(kJoin));
+  graph = test::ParseOrDie(WithInputs(kJoin));
   EXPECT_FALSE(Run(*graph, NormLowering::kJoins));
-  test::ExpectSameGraph(Text(kJoin), *graph);
+  test::ExpectSameGraph(WithInputs(kJoin), *graph);
 }
 
 TEST_F(FuseConvNormTest, RefusesAnEngineThatTheLibraryHasNot) {
@@ -450,7 +450,7 @@ TEST_F(FuseConvNormTest, KeepsABiasThatOthersRead) {
 // Where it has some, kernels do the others.
 TEST_F(FuseConvNormTest, LeavesWhatTheLibraryLacksToKernels) {
   target_.lacking = "w=4x4x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1 stat";
-  const auto graph = test::ParseOrDie(Text(R"(
+  const auto graph = test::ParseOrDie(WithInputs(R"(
   %c = conv2d(%x, %w) : f16[2,4,6,6] @"conv"
   %y, %m, %v, %mask = batch_norm_train(%c, %gamma, %beta, %r)
       {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
@@ -468,7 +468,7 @@ TEST_F(FuseConvNormTest, LeavesWhatTheLibraryLacksToKernels) {
 }
 
 TEST_F(FuseConvNormTest, LeavesAGradientThatOthersRead) {
-  const auto graph = test::ParseOrDie(Text(R"(
+  const auto graph = test::ParseOrDie(WithInputs(R"(
   %d = conv2d_grad_input(%dy, %w2) {algorithm="plain", pad=[1,1],
       input_shape=[2,4,6,6]} : f16[2,4,6,6] @"conv2"
   %dx, %dgamma, %dbeta = batch_norm_grad(%d, %x, %gamma, %beta, %mean,

@@ -11,7 +11,7 @@ namespace {
 
 // A library of products in 16 bit and f32; with a bias of the result's dtype,
 // and with a ReLU where the product has a bias.
-class EpilogueTarget final : public ir::TargetQueries {
+class MatmulTarget final : public ir::TargetQueries {
  public:
   const ir::Target& target() const override { return target_; }
   std::vector<ir::LibraryCandidate> Candidates(
@@ -61,7 +61,7 @@ class FuseMatmulEpilogueTest : public testing::Test {
     EXPECT_EQ(context.counters().at("matmul_relu"), 0);
   }
 
-  EpilogueTarget target_;
+  MatmulTarget target_;
   PassOptions options_;
   PassContext context_{target_, {}};
 };

@@ -23,7 +23,7 @@ using ir::InputRole;
 using ir::Layout;
 using ir::Value;
 
-constexpr uint64_t kSeeds = 60;
+constexpr uint64_t kNetworks = 60;
 
 class Draw {
  public:
@@ -197,7 +197,7 @@ ir::Tensor InputTensor(const ir::Input& input, uint64_t seed) {
 
 TEST(RandomNetworkTest, SubsetsOfPassesKeepLossGradientsAndState) {
   std::map<std::string, int64_t> counters;
-  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (uint64_t seed = 0; seed < kNetworks; ++seed) {
     SCOPED_TRACE(seed);
     Network network(seed);
     const MoodyTarget target(seed);

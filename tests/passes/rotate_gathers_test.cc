@@ -38,7 +38,7 @@ Rotated Rotate(std::string_view text, const PassOptions& options) {
 }
 
 // A weight that lies in another layout than its parts.
-constexpr char kStep[] = R"(graph g {
+constexpr char kShardedStep[] = R"(graph g {
   %x = data : f32[8,20]
   %w = weight : f32[64,20]{ba}
   %"shard/w" = optimizer_state {init="constant", shard_of="w", value=0.0} : f32[640]
@@ -56,7 +56,7 @@ constexpr char kStep[] = R"(graph g {
 })";
 
 TEST(RotateGathers, GathersWhatTheStepBeforeHasLeft) {
-  const Rotated rotated = Rotate(kStep, Sharded());
+  const Rotated rotated = Rotate(kShardedStep, Sharded());
   EXPECT_TRUE(rotated.changed);
   EXPECT_EQ(rotated.counters.at("rotated_gathers"), 1);
   EXPECT_EQ(rotated.counters.at("narrow_gathers"), 0);
@@ -144,7 +144,7 @@ TEST(RotateGathers, GathersAllBitsWhereOneReaderNeedsThem) {
 }
 
 TEST(RotateGathers, LeavesAGatherThatOthersRead) {
-  std::string text = kStep;
+  std::string text = kShardedStep;
   text.replace(text.find("  return"), 8, "  return %flat as \"flat\",");
   const Rotated rotated = Rotate(text, Sharded());
   EXPECT_FALSE(rotated.changed);
@@ -159,7 +159,7 @@ TEST(RotateGathers, LeavesStepsOfMicroBatchesAndOfOneRank) {
   PassOptions whole = Sharded();
   whole.shard_optimizer = false;
   for (const PassOptions& options : {batches, alone, whole}) {
-    EXPECT_FALSE(Rotate(kStep, options).changed);
+    EXPECT_FALSE(Rotate(kShardedStep, options).changed);
   }
 }
 
@@ -205,7 +205,7 @@ std::vector<std::vector<Tensor>> Steps(const ir::Graph& graph, int steps) {
 }
 
 TEST(RotateGathers, StepsHaveTheSameBits) {
-  for (const char* text : {kStep, kNarrow}) {
+  for (const char* text : {kShardedStep, kNarrow}) {
     const auto expected = Steps(*test::ParseOrDie(text), 3);
     const auto actual = Steps(*Rotate(text, Sharded()).graph, 3);
     ASSERT_EQ(actual.size(), expected.size());

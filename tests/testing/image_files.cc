@@ -2,6 +2,7 @@
 
 #include <png.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -131,6 +132,16 @@ Bytes EncodePng(std::span<const uint8_t> rows, int width, int height,
 
 Bytes EncodePng(const Image& image) {
   return EncodePng(image.pixels, image.width, image.height, {});
+}
+
+runtime::Image Cut(const runtime::Image& image, const runtime::Region& region) {
+  runtime::Image out;
+  out.SetSize(region.width, region.height);
+  for (int y = 0; y < region.height; ++y) {
+    std::copy_n(image.Row(region.y + y) + 3 * region.x, out.row_bytes(),
+                out.Row(y));
+  }
+  return out;
 }
 
 void WriteTestFile(const std::string& path, std::span<const uint8_t> bytes) {

@@ -16,6 +16,9 @@ using Bytes = std::vector<uint8_t>;
 // arguments.
 runtime::Image MakePicture(int width, int height, uint64_t seed);
 
+// The pixels of a region that lies within the image.
+runtime::Image Cut(const runtime::Image& image, const runtime::Region& region);
+
 struct JpegOptions {
   int quality = 90;
   int luma_h = 2;  // sampling factors of luma against chroma: 2, 2 is 4:2:0

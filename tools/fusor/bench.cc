@@ -57,7 +57,7 @@ struct BenchFlags {
 };
 
 // Headings of what ranks must have alike.
-constexpr std::array<std::string_view, 6> kOfAllRanks = {
+constexpr std::array<std::string_view, 6> kBenchSettings = {
     "Model", "Compilation", "Training", "Loss scale", "Run", "Ranks"};
 
 struct Measured {
@@ -416,7 +416,7 @@ void AddBench(CLI::App& app, Run* run) {
   AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
   command->callback([flags, command, run] {
-    flags->settings = RankSettings(*command, kOfAllRanks);
+    flags->settings = RankSettings(*command, kBenchSettings);
     *run = [flags] { RunBench(*flags); };
   });
 }

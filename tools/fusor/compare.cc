@@ -55,7 +55,7 @@ struct CompareFlags {
 };
 
 // Headings of what ranks must have alike.
-constexpr std::array<std::string_view, 6> kOfAllRanks = {
+constexpr std::array<std::string_view, 6> kCompareSettings = {
     "Model", "Compilation", "Training", "Loss scale", "Variants", "Ranks"};
 
 std::string Describe(const runtime::TraceEntry& entry) {
@@ -401,7 +401,7 @@ void AddCompare(CLI::App& app, Run* run) {
       ->check(Number(0));
   AddJsonFlag(*command, flags->json);
   command->callback([flags, command, run] {
-    flags->settings = RankSettings(*command, kOfAllRanks);
+    flags->settings = RankSettings(*command, kCompareSettings);
     *run = [flags] { RunCompare(*flags); };
   });
 }

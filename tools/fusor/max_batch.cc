@@ -14,8 +14,6 @@ namespace {
 using models::Phase;
 using nlohmann::json;
 
-double Mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
-
 class Search {
  public:
   // `room`: for all of the process, or of a device.

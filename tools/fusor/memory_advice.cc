@@ -16,7 +16,7 @@ struct Point {
   int64_t bytes;
 };
 
-codegen::ProgramKind KindOf(models::Phase phase) {
+codegen::ProgramKind ProgramKindOf(models::Phase phase) {
   return phase == models::Phase::kTrain ? codegen::ProgramKind::kTrain
                                         : codegen::ProgramKind::kEval;
 }
@@ -25,8 +25,6 @@ codegen::ProgramKind KindOf(models::Phase phase) {
 // code, oneDNN's primitives and scratchpads, stacks of threads. resnet20-cifar
 // in f32 takes 23 MiB, resnet18 in bf16 33 MiB.
 constexpr int64_t kRunningBytes = int64_t{28} << 20;
-
-double Mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 // Where the line through the two reaches `free`.
 int64_t Secant(const Point& a, const Point& b, int64_t free, int64_t fits,
@@ -41,6 +39,8 @@ int64_t Secant(const Point& a, const Point& b, int64_t free, int64_t fits,
 }
 
 }  // namespace
+
+double Mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 // What a plan needs is nearly a straight line over the batch size, hence the
 // secant method.
@@ -91,8 +91,8 @@ codegen::Plan PlanOf(const codegen::TargetCompiler& compiler,
   options.memory_limit_bytes = 0;
   options.plan_only = true;
   options.observers.clear();
-  return Compile(models::BuildModel(arch, phase, model).graph, KindOf(phase),
-                 compiler, options)
+  return Compile(models::BuildModel(arch, phase, model).graph,
+                 ProgramKindOf(phase), compiler, options)
       .plan;
 }
 
@@ -147,7 +147,7 @@ int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
                 "its images alone need {:.1f} MiB, {:.1f} MiB are free",
                 Mib(data_bytes), Mib(free));
     return session.AddProgram(models::BuildModel(arch, phase, model).graph,
-                              KindOf(phase), options);
+                              ProgramKindOf(phase), options);
   } catch (const Error& error) {
     const models::CustomModel* custom = models::FindCustomModel(arch);
     const bool one_batch = custom != nullptr && custom->batch != 0;

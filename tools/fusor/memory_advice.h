@@ -10,6 +10,9 @@
 
 namespace fusor::tools {
 
+// Bytes in MiB.
+double Mib(int64_t bytes);
+
 // A batch size below `batch` for which `needed`, which must not decrease,
 // stays within `free`; near the largest one. 0 when there is none. Calls
 // `needed` a few times, for the sizes 1, 2 and where it expects the limit.

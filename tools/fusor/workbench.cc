@@ -380,7 +380,7 @@ json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
 
 namespace {
 
-std::string Mib(int64_t bytes) {
+std::string MibText(int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
@@ -422,8 +422,8 @@ std::string ProgramSummary(const codegen::Plan& plan,
   text += fmt::format(
       "step      {} kernels ({} distinct), {} library calls, {} of "
       "operands and results, {} saved by fusion\n",
-      r.kernels, r.distinct_kernels, r.library_calls, Mib(r.bytes_moved),
-      Mib(r.bytes_saved));
+      r.kernels, r.distinct_kernels, r.library_calls, MibText(r.bytes_moved),
+      MibText(r.bytes_saved));
   if (counter("conv_statistics") > 0) {
     text += fmt::format(
         "norms     statistics of {} by convolutions, gradients of {} begun by "
@@ -431,8 +431,9 @@ std::string ProgramSummary(const codegen::Plan& plan,
         counter("conv_statistics"), counter("conv_norm_grad"),
         counter("conv_norm_prologue"), counter("conv_norm_join"));
   }
-  text += fmt::format("memory    {} planned for activations; lower bound {}\n",
-                      Mib(plan.peak_bytes), Mib(plan.lower_bound_bytes));
+  text +=
+      fmt::format("memory    {} planned for activations; lower bound {}\n",
+                  MibText(plan.peak_bytes), MibText(plan.lower_bound_bytes));
   text += fmt::format("compile   {:.2f} s:", r.total_seconds());
   for (const auto& [phase, seconds] : r.seconds) {
     text += fmt::format(" {} {:.2f}", phase, seconds);

@@ -16,7 +16,7 @@ using ::testing::Not;
 
 // Three kernels, for reductions of different dimensions do not fuse: %a lives
 // while two of them run.
-constexpr char kModel[] = R"(graph net {
+constexpr char kNetwork[] = R"(graph net {
   %x = data : f32[64,32]
   %w = weight : f32[64,32]
   %a = matmul(%x, %w) {transpose_b=true} : f32[64,64] @"first"
@@ -45,7 +45,7 @@ class MemoryMapTest : public ::testing::Test {
 };
 
 TEST_F(MemoryMapTest, SaysWhereEachBufferLiesAndHowLong) {
-  const std::string text = MemoryMap(PlanOf(kModel));
+  const std::string text = MemoryMap(PlanOf(kNetwork));
   const size_t buffers = text.find("buffers:");
   EXPECT_THAT(LineWith(text, "%x", buffers),
               MatchesRegex(" *b[0-9]+ +8192 bytes at +0 of input +always +%x "
@@ -57,7 +57,7 @@ TEST_F(MemoryMapTest, SaysWhereEachBufferLiesAndHowLong) {
 }
 
 TEST_F(MemoryMapTest, ListsWhatIsLiveAtThePeak) {
-  const Plan plan = PlanOf(kModel);
+  const Plan plan = PlanOf(kNetwork);
   const std::string text = MemoryMap(plan);
   const std::string peak = text.substr(
       text.find("peak:"), text.find("buffers:") - text.find("peak:"));
@@ -70,7 +70,7 @@ TEST_F(MemoryMapTest, ListsWhatIsLiveAtThePeak) {
 }
 
 TEST_F(MemoryMapTest, ScheduleShowsStepsInOrder) {
-  const std::string text = ScheduleText(PlanOf(kModel));
+  const std::string text = ScheduleText(PlanOf(kNetwork));
   EXPECT_THAT(LineWith(text, "%a"),
               MatchesRegex("s0 .* 262144 matmul fake_matmul %a @\"first\""));
   EXPECT_LT(text.find("%a"), text.find("%b"));

@@ -29,7 +29,7 @@ using ::testing::Not;
 using Ints = std::vector<int64_t>;
 
 // Of the largest element: rounding to the dtype, a few of its units.
-double Tolerance(DType dtype) {
+double LibraryTolerance(DType dtype) {
   switch (dtype) {
     case DType::kF64:
       return 1e-14;
@@ -56,7 +56,7 @@ void ExpectClose(const OneNode& one, LibraryCall call) {
   const std::vector<Tensor> actual = RunCall(call, operands);
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_LE(MaxRelativeError(actual[i], expected[i]),
-              Tolerance(RoundedTo(call, call.results[i])))
+              LibraryTolerance(RoundedTo(call, call.results[i])))
         << call.op << " result " << i << " by " << call.implementation << " "
         << call.attrs.Has("algorithm") << " " << ToString(call.operands[0])
         << " -> " << ToString(call.results[0]);
@@ -379,7 +379,8 @@ TEST(CpuLibraryTest, MaxPoolingGradientFollowsTheIndex) {
       for (const Layout& layout : PoolLayouts(c.c)) {
         LibraryCall call = grad.Call({layout, layout}, {layout});
         const auto actual = RunCall(call, {dy, index});
-        EXPECT_LE(MaxRelativeError(actual[0], expected[0]), Tolerance(dtype))
+        EXPECT_LE(MaxRelativeError(actual[0], expected[0]),
+                  LibraryTolerance(dtype))
             << call.implementation;
       }
     }

@@ -80,7 +80,7 @@ bool IsPredicate(ScalarOp op) {
 }
 
 // Units in the last place that an op may be off, in its own dtype.
-double Tolerance(ScalarOp op, DType dtype) {
+double ToleranceOf(ScalarOp op, DType dtype) {
   switch (op) {
     case ScalarOp::kExp:
     case ScalarOp::kLog:
@@ -166,13 +166,13 @@ TEST_P(CpuScalarTest, AgreesWithItsDefinition) {
         const double exact =
             ir::EvalScalar(op, {x, static_cast<size_t>(arity)});
         // A float function's integer result is unspecified out of range.
-        const double range = Tolerance(op, DType::kF32) > 0 ? 0x1p31 : 0x1p53;
+        const double range = ToleranceOf(op, DType::kF32) > 0 ? 0x1p31 : 0x1p53;
         if (!ir::IsFloat(types.back()) && !(std::fabs(exact) < range)) {
           continue;
         }
         const double expected = ir::RoundTo(types.back(), exact);
         ASSERT_TRUE(Agrees(types.back(), actual[i], expected,
-                           Tolerance(op, types.back())))
+                           ToleranceOf(op, types.back())))
             << ScalarOpName(op) << " " << DTypeName(dtype) << " of " << x[0]
             << ", " << (arity > 1 ? x[1] : 0) << ", " << (arity > 2 ? x[2] : 0)
             << ": " << actual[i] << ", expected " << expected

@@ -19,6 +19,7 @@ namespace fusor::runtime {
 namespace {
 
 using ::fusor::testing::Bytes;
+using ::fusor::testing::Cut;
 using ::fusor::testing::EncodeCmykJpeg;
 using ::fusor::testing::EncodeJpeg;
 using ::fusor::testing::EncodePng;
@@ -62,16 +63,6 @@ Image DecodePlainly(const Bytes& bytes) {
   }
   jpeg_destroy_decompress(&cinfo);
   return image;
-}
-
-Image Cut(const Image& image, const Region& region) {
-  Image out;
-  out.SetSize(region.width, region.height);
-  for (int y = 0; y < region.height; ++y) {
-    std::copy_n(image.Row(region.y + y) + 3 * region.x, out.row_bytes(),
-                out.Row(y));
-  }
-  return out;
 }
 
 Region RandomRegion(ImageSize size, uint32_t index) {

@@ -12,21 +12,12 @@
 namespace fusor::runtime {
 namespace {
 
+using ::fusor::testing::Cut;
 using ::fusor::testing::LargestDifference;
 using ::fusor::testing::MakePicture;
 using ::fusor::testing::PillowCase;
 using ::fusor::testing::PillowSource;
 using ::fusor::testing::ReadPillowCases;
-
-Image Cut(const Image& image, const Region& region) {
-  Image out;
-  out.SetSize(region.width, region.height);
-  for (int y = 0; y < region.height; ++y) {
-    std::copy_n(image.Row(region.y + y) + 3 * region.x, out.row_bytes(),
-                out.Row(y));
-  }
-  return out;
-}
 
 std::vector<uint8_t> Resize(const Image& source, const ResizeSpec& spec) {
   Resizer resizer;

@@ -18,8 +18,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-std::vector<int64_t> Batch(const SamplerOptions& options, int64_t epoch,
-                           int64_t index) {
+std::vector<int64_t> SamplesOf(const SamplerOptions& options, int64_t epoch,
+                               int64_t index) {
   Sampler sampler(options);
   std::vector<int64_t> samples(options.batch_size);
   sampler.Batch(epoch, index, samples);
@@ -63,7 +63,7 @@ TEST(Sampler, TrainingCoversTheOrderWithoutTheIncompleteBatch) {
     for (int rank = 0; rank < 2; ++rank) {
       SamplerOptions mine = options;
       mine.rank = rank;
-      for (const int64_t sample : Batch(mine, 5, index)) {
+      for (const int64_t sample : SamplesOf(mine, 5, index)) {
         together.insert(sample);
       }
     }
@@ -76,12 +76,12 @@ TEST(Sampler, GlobalBatchesDoNotDependOnTheNumberOfRanks) {
   const auto global = [](int world_size) {
     std::multiset<int64_t> samples;
     for (int rank = 0; rank < world_size; ++rank) {
-      for (const int64_t sample : Batch({.samples = 100,
+      for (const int64_t sample : SamplesOf({.samples = 100,
                                   .batch_size = 12 / world_size,
                                   .rank = rank,
                                   .world_size = world_size,
                                   .training = true},
-                                        3, 4)) {
+                                            3, 4)) {
         samples.insert(sample);
       }
     }
@@ -94,10 +94,10 @@ TEST(Sampler, GlobalBatchesDoNotDependOnTheNumberOfRanks) {
 TEST(Sampler, EvaluationKeepsTheOrderAndFillsUp) {
   SamplerOptions options = {.samples = 7, .batch_size = 2, .world_size = 2};
   EXPECT_EQ(Sampler(options).batches_per_epoch(), 2);
-  EXPECT_THAT(Batch(options, 0, 0), ElementsAre(0, 1));
-  EXPECT_THAT(Batch(options, 9, 1), ElementsAre(4, 5));
+  EXPECT_THAT(SamplesOf(options, 0, 0), ElementsAre(0, 1));
+  EXPECT_THAT(SamplesOf(options, 9, 1), ElementsAre(4, 5));
   options.rank = 1;
-  EXPECT_THAT(Batch(options, 0, 1), ElementsAre(6, -1));
+  EXPECT_THAT(SamplesOf(options, 0, 1), ElementsAre(6, -1));
 }
 
 TEST(Sampler, TooFewTrainingSamplesAreAnError) {

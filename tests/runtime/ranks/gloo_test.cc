@@ -18,13 +18,15 @@
 #include "ir/tensor_bytes.h"
 #include "runtime/backend_loader.h"
 #include "runtime/ranks/tcp_store.h"
+#include "tests/testing/free_port.h"
 
 namespace fusor::runtime {
 namespace {
 
 using ir::DType;
 using std::chrono::milliseconds;
-using testing::HasSubstr;
+using test::FreePort;
+using ::testing::HasSubstr;
 
 class GlooTest : public testing::Test {
  protected:
@@ -38,7 +40,7 @@ class GlooTest : public testing::Test {
   using Owner = std::function<void(std::unique_ptr<Communicator>)>;
   void GiveToRanks(int world_size, const CommunicatorOptions& options,
                    const Owner& run) {
-    const int port = Socket::Listen("127.0.0.1", 0).port();
+    const int port = FreePort();
     std::vector<std::thread> threads;
     for (int rank = 0; rank < world_size; ++rank) {
       threads.emplace_back([&, rank] {
@@ -392,7 +394,7 @@ TEST_F(GlooAbortTest, EndsAReceptionAtAnyMoment) {
 // Of which the receiver, which is frozen, has taken a part.
 TEST_F(GlooAbortTest, EndsWhatIsHalfSent) {
   constexpr int64_t kElements = 16 << 20;
-  const int port = Socket::Listen("127.0.0.1", 0).port();
+  const int port = FreePort();
   StoreOptions options{.host = "127.0.0.1", .port = port, .world_size = 2};
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -420,7 +422,7 @@ TEST_F(GlooAbortTest, EndsWhatIsHalfSent) {
 }
 
 TEST_F(GlooTest, RefusesAnInterfaceThatIsNotThere) {
-  const int port = Socket::Listen("127.0.0.1", 0).port();
+  const int port = FreePort();
   TcpStore store({.host = "127.0.0.1", .port = port});
   try {
     backend_.Connect(store, {.interface = "nosuch0"});

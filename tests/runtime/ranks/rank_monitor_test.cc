@@ -12,13 +12,15 @@
 #include <thread>
 
 #include "ir/support/error.h"
+#include "tests/testing/free_port.h"
 
 namespace fusor::runtime {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::HasSubstr;
-using testing::StartsWith;
+using test::FreePort;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr milliseconds kLong{60'000};
 
@@ -50,8 +52,6 @@ class Rank {
   std::promise<std::string> lost_;
   std::unique_ptr<RankMonitor> monitor_;
 };
-
-int FreePort() { return Socket::Listen("127.0.0.1", 0).port(); }
 
 // Each rank is a thread.
 void OnRanks(int world_size, milliseconds timeout,

@@ -10,7 +10,7 @@
 namespace fusor::runtime {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 using Environment = std::map<std::string, std::string>;
 

@@ -13,17 +13,17 @@
 #include <thread>
 
 #include "ir/support/error.h"
+#include "tests/testing/free_port.h"
 
 namespace fusor::runtime {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::AllOf;
-using testing::HasSubstr;
+using test::FreePort;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-constexpr milliseconds kLong{60'000};
-
-int FreePort() { return Socket::Listen("127.0.0.1", 0).port(); }
+constexpr milliseconds kPatience{60'000};
 
 StoreOptions Options(int port, int rank, int world_size) {
   return {.host = "127.0.0.1",
@@ -31,7 +31,7 @@ StoreOptions Options(int port, int rank, int world_size) {
           .token = "run 1",
           .rank = rank,
           .world_size = world_size,
-          .timeout = kLong};
+          .timeout = kPatience};
 }
 
 // What a rank's connection is refused with.
@@ -60,9 +60,9 @@ void OnRanks(int world_size, const std::function<void(TcpStore&)>& run) {
 TEST(TcpStore, KeepsValuesAndNumbers) {
   OnRanks(3, [](TcpStore& store) {
     if (store.rank() == 1) store.Set("who", std::string("me\0too", 6));
-    EXPECT_EQ(store.Get("who", kLong), std::string("me\0too", 6));
+    EXPECT_EQ(store.Get("who", kPatience), std::string("me\0too", 6));
     store.Add("sum", 1 << store.rank());
-    store.Gather("added", "", kLong);
+    store.Gather("added", "", kPatience);
     EXPECT_EQ(store.Add("sum", 0), 7);
     EXPECT_EQ(store.address(), "127.0.0.1");
   });
@@ -71,7 +71,7 @@ TEST(TcpStore, KeepsValuesAndNumbers) {
 TEST(TcpStore, GathersInTheOrderOfRanks) {
   OnRanks(4, [](TcpStore& store) {
     const std::string own(static_cast<size_t>(store.rank()) * 100'000, 'x');
-    const auto all = store.Gather("g", own, kLong);
+    const auto all = store.Gather("g", own, kPatience);
     ASSERT_EQ(all.size(), 4U);
     for (size_t r = 0; r < 4; ++r) EXPECT_EQ(all[r].size(), r * 100'000);
   });
@@ -114,14 +114,14 @@ TEST(TcpStore, NamesRankZeroWhenNobodyServes) {
 TEST(TcpStore, NamesAHostThatMeansNothing) {
   StoreOptions options = Options(FreePort(), 1, 2);
   options.host = "no-such-host.invalid";
-  options.timeout = kLong;
+  options.timeout = kPatience;
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT(Refusal(options),
               AllOf(HasSubstr("2: rendezvous at no-such-host.invalid:"),
                     testing::ContainsRegex(
                         "cannot resolve the host name no-such-host.invalid: "
                         "(Name or service not known|Temporary failure)")));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, kLong / 2)
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kPatience / 2)
       << "waiting cannot help";
 }
 
@@ -136,7 +136,7 @@ TEST(TcpStore, RefusesWhoDoesNotBelongAndWaitsForWhoDoes) {
   const int port = FreePort();
   std::thread zero([port] {
     TcpStore store(Options(port, 0, 2));
-    EXPECT_EQ(store.Gather("g", "zero", kLong)[1], "one");
+    EXPECT_EQ(store.Gather("g", "zero", kPatience)[1], "one");
   });
   StoreOptions wrong = Options(port, 1, 2);
   wrong.token = "run 2";
@@ -146,13 +146,13 @@ TEST(TcpStore, RefusesWhoDoesNotBelongAndWaitsForWhoDoes) {
   EXPECT_THAT(Refusal(wrong), HasSubstr("rank 0 expects 2 ranks, this one 3"));
   // Rank 0's own place, through another address than its server's.
   const Socket stranger = Socket::Connect(
-      "127.0.0.1", port, std::chrono::steady_clock::now() + kLong);
+      "127.0.0.1", port, std::chrono::steady_clock::now() + kPatience);
   stranger.Send("GET / HTTP/1.0\r\n\r\n",
-                std::chrono::steady_clock::now() + kLong);
+                std::chrono::steady_clock::now() + kPatience);
   TcpStore store(Options(port, 1, 2));
   EXPECT_THAT(Refusal(Options(port, 1, 2)),
               HasSubstr("rank 1 is there already"));
-  EXPECT_EQ(store.Gather("g", "one", kLong)[0], "zero");
+  EXPECT_EQ(store.Gather("g", "one", kPatience)[0], "zero");
   zero.join();
 }
 
@@ -164,7 +164,7 @@ TEST(TcpStore, PassesOverPortsThatOthersHave) {
       StoreOptions options = Options(taken.port(), rank, 3);
       options.more_ports = 16;
       TcpStore store(options);
-      EXPECT_EQ(store.Gather("g", "x", kLong).size(), 3U);
+      EXPECT_EQ(store.Gather("g", "x", kPatience).size(), 3U);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -180,7 +180,7 @@ TEST(TcpStore, SaysWhenItsPortIsTaken) {
 int MeetOnce(int port, int rank, int world_size) {
   try {
     TcpStore store(Options(port, rank, world_size));
-    const auto all = store.Gather("g", std::to_string(rank), kLong);
+    const auto all = store.Gather("g", std::to_string(rank), kPatience);
     for (int r = 0; r < world_size; ++r) {
       if (all[r] != std::to_string(r)) return 2;
     }

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "runtime/ranks/socket.h"
+
+namespace fusor::test {
+
+// A TCP port of this host that nothing listens on.
+inline int FreePort() { return runtime::Socket::Listen("127.0.0.1", 0).port(); }
+
+}  // namespace fusor::test
