@@ -142,9 +142,33 @@ TEST(CpuLibraryTest, ConvolutionsInRowMajorLayoutAndEveryDtype) {
   }
 }
 
+// Every call of the case's convolutions, on poisoned memory: none reads or
+// leaves what nothing has written.
+void ExpectNoUnwrittenMemory(const ConvCase& c) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& one : ConvNodes(c, dtype)) {
+      ExpectClose(*one, one->PlainCall());
+      // A candidate only for workspaces larger than these.
+      if (one->node->op_name() == "conv2d_grad_weight" && c.groups == 1 &&
+          dtype == DType::kF32) {
+        const Layout channels_last{{0, 2, 3, 1}, {}};
+        LibraryCall call = one->Call({channels_last, channels_last},
+                                     {channels_last}, "im2col");
+        Cpu::Get().compiler().PrepareCall(call);
+        EXPECT_EQ(call.implementation, "im2col:gemm");
+        ExpectClose(*one, call);
+      }
+      for (const auto& candidate :
+           Cpu::Get().compiler().Candidates(*one->node)) {
+        ExpectClose(*one, one->Call(candidate.operands, candidate.results,
+                                    candidate.algorithm));
+      }
+    }
+  }
+}
+
 // Windows larger than the feature map, maps narrower than the stride, padding
-// beyond the kernel: on poisoned memory, so that no call reads or leaves what
-// nothing has written.
+// beyond the kernel.
 TEST(CpuLibraryTest, ConvolutionsOfOddGeometryUseNoUnwrittenMemory) {
   uint32_t draws = 0;
   const auto draw = [&](std::initializer_list<int64_t> choices) {
@@ -154,42 +178,42 @@ TEST(CpuLibraryTest, ConvolutionsOfOddGeometryUseNoUnwrittenMemory) {
   int tried = 0;
   while (tried < 60) {
     const int64_t groups = draw({1, 1, 1, 2, 16});
-    ConvCase c{.n = draw({1, 2, 4}),
-               .c = groups * draw({1, 3, 16}),
-               .o = groups * draw({1, 5, 16}),
-               .size = draw({1, 2, 3, 4, 7}),
-               .kernel = draw({1, 2, 3, 5}),
-               .stride = draw({1, 2, 2, 3, 4}),
-               .pad = draw({0, 1, 2, 4}),
-               .dilation = draw({1, 1, 2}),
-               .groups = groups,
-               .bias = draw({0, 1}) != 0,
-               .width = draw({1, 1, 2, 3, 9}),
-               .pad_width = draw({0, 1, 2, 4})};
+    const ConvCase c{.n = draw({1, 2, 5}),
+                     .c = groups * draw({1, 2, 3, 8, 16}),
+                     .o = groups * draw({1, 5, 16, 24}),
+                     .size = draw({1, 2, 3, 4, 7, 10}),
+                     .kernel = draw({1, 1, 2, 3, 5}),
+                     .stride = draw({1, 2, 2, 3, 4}),
+                     .pad = draw({0, 0, 1, 2, 4}),
+                     .dilation = draw({1, 1, 2}),
+                     .groups = groups,
+                     .bias = draw({0, 1}) != 0,
+                     .width = draw({1, 2, 3, 6, 9}),
+                     .pad_width = draw({0, 0, 1, 2, 4})};
     const int64_t span = (c.kernel - 1) * c.dilation + 1;
     if (c.size + 2 * c.pad < span || *c.width + 2 * *c.pad_width < span) {
       continue;
     }
     ++tried;
-    for (DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const auto& one : ConvNodes(c, dtype)) {
-        ExpectClose(*one, one->PlainCall());
-        // A candidate only for workspaces larger than these.
-        if (one->node->op_name() == "conv2d_grad_weight" && groups == 1 &&
-            dtype == DType::kF32) {
-          const Layout channels_last{{0, 2, 3, 1}, {}};
-          LibraryCall call = one->Call({channels_last, channels_last},
-                                       {channels_last}, "im2col");
-          Cpu::Get().compiler().PrepareCall(call);
-          EXPECT_EQ(call.implementation, "im2col:gemm");
-          ExpectClose(*one, call);
-        }
-        for (const auto& candidate :
-             Cpu::Get().compiler().Candidates(*one->node)) {
-          ExpectClose(*one, one->Call(candidate.operands, candidate.results,
-                                      candidate.algorithm));
-        }
-      }
+    ExpectNoUnwrittenMemory(c);
+  }
+}
+
+// oneDNN's gradient of 1x1 weights reads beyond x where channels do not fill a
+// block.
+TEST(CpuLibraryTest, StridedConvolutionsOfFewChannelsUseNoUnwrittenMemory) {
+  for (const int64_t channels : {1, 2, 3, 12, 20}) {
+    for (const int64_t width : {2, 6}) {
+      ExpectNoUnwrittenMemory({.n = 5,
+                               .c = channels,
+                               .o = 24,
+                               .size = 10,
+                               .kernel = 1,
+                               .stride = 2,
+                               .pad = 0,
+                               .dilation = 1,
+                               .groups = 1,
+                               .width = width});
     }
   }
 }
