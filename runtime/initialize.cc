@@ -7,14 +7,10 @@
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/philox.h"
+#include "runtime/normal_pairs.h"
 
 namespace fusor::runtime {
 namespace {
-
-// In (0, 1): the logarithm of Box and Muller needs a positive argument.
-double OpenUniform(uint32_t bits) {
-  return (static_cast<double>(bits) + 0.5) * 0x1p-32;
-}
 
 // One loop of a physical order, and how far its index is.
 struct Loop {
@@ -81,17 +77,17 @@ InitialTensor::InitialTensor(const ir::Attrs& init, const std::string& name,
 }
 
 std::pair<float, float> InitialTensor::Pair(int64_t pair) const {
-  const auto bits =
-      Philox({static_cast<uint32_t>(pair), 0, static_cast<uint32_t>(stream_),
-              static_cast<uint32_t>(stream_ >> 32)},
-             seed_);
-  double a = 2 * OpenUniform(bits[0]) - 1;
-  double b = 2 * OpenUniform(bits[1]) - 1;
-  if (kind_ == Kind::kNormal) {  // Box and Muller 1958
-    const double radius = std::sqrt(-2 * std::log(OpenUniform(bits[0])));
-    const double angle = 2 * M_PI * OpenUniform(bits[1]);
-    a = radius * std::cos(angle);
-    b = radius * std::sin(angle);
+  const auto number = static_cast<uint32_t>(pair);
+  double a = 0;
+  double b = 0;
+  if (kind_ == Kind::kNormal) {
+    std::tie(a, b) = NormalPair(seed_, stream_, number);
+  } else {
+    const auto bits = Philox({number, 0, static_cast<uint32_t>(stream_),
+                              static_cast<uint32_t>(stream_ >> 32)},
+                             seed_);
+    a = 2 * OpenUniform(bits[0]) - 1;
+    b = 2 * OpenUniform(bits[1]) - 1;
   }
   return {static_cast<float>(a * scale_), static_cast<float>(b * scale_)};
 }
@@ -111,6 +107,17 @@ void InitialTensor::Fill(const ir::TensorType& type, int64_t first,
   if (type.layout.is_row_major()) {
     int64_t i = 0;
     if (first % 2 != 0 && count > 0) values[i++] = At(first);
+    if (kind_ == Kind::kNormal) {
+      double even[kNormalPairs], odd[kNormalPairs];
+      for (; i + 2 * kNormalPairs <= count; i += 2 * kNormalPairs) {
+        const auto pair = static_cast<uint32_t>((first + i) / 2);
+        NormalPairs(seed_, stream_, pair, even, odd);
+        for (int k = 0; k < kNormalPairs; ++k) {
+          values[i + 2 * k] = static_cast<float>(even[k] * scale_);
+          values[i + 2 * k + 1] = static_cast<float>(odd[k] * scale_);
+        }
+      }
+    }
     for (; i + 1 < count; i += 2) {
       std::tie(values[i], values[i + 1]) = Pair((first + i) / 2);
     }

@@ -122,12 +122,15 @@ Attrs GeometryOf(const Node& n) {
 }
 
 Grads GradConv(Builder& b, const Node& n, DOutputs d) {
-  FUSOR_ASSERT(!n.attrs().Bool("relu") && !n.attrs().Bool("statistics") &&
-                   !HasPrologue(n.attrs()),
-               "convolution epilogues are fused after differentiation");
+  FUSOR_CHECK(
+      !n.attrs().Bool("statistics") && !HasPrologue(n.attrs()), kGraph,
+      "{}: expected a convolution to differentiate, got one that passes "
+      "have joined with a normalisation",
+      n.output(0)->name());
   Value* x = n.input(0);
   Value* w = n.input(1);
-  Value* dy = b.Cast(d[0], x->type().dtype);
+  Value* dz = n.attrs().Bool("relu") ? ReluGradient(b, n.output(), d[0]) : d[0];
+  Value* dy = b.Cast(dz, x->type().dtype);
   Attrs attrs = GeometryOf(n);
   attrs.Set("input_shape", x->type().shape);
   Value* dx = b.Add("conv2d_grad_input", {dy, w}, attrs)->output();
@@ -137,7 +140,7 @@ Grads GradConv(Builder& b, const Node& n, DOutputs d) {
   Grads grads{dx, dw};
   if (n.num_inputs() == 3) {
     grads.push_back(
-        b.Cast(b.ReduceSum(d[0], {0, 2, 3}), n.input(2)->type().dtype));
+        b.Cast(b.ReduceSum(dz, {0, 2, 3}), n.input(2)->type().dtype));
   }
   return grads;
 }

@@ -112,8 +112,7 @@ Grads GradErf(Builder& b, const Node& n, DOutputs d) {
 }
 Grads GradRelu(Builder& b, const Node& n, DOutputs d) {
   // By the result, so that the operand need not be kept.
-  return {
-      b.Select(b.Compare("gt", n.output(), 0.0), d[0], b.Zeros(d[0]->type()))};
+  return {ReluGradient(b, n.output(), d[0])};
 }
 Grads GradCast(Builder& b, const Node& n, DOutputs d) {
   const DType dtype = n.input(0)->type().dtype;
@@ -225,6 +224,10 @@ std::vector<OpDef> MakeOps() {
 }
 
 }  // namespace
+
+Value* ReluGradient(Builder& b, Value* y, Value* dy) {
+  return b.Select(b.Compare("gt", y, 0.0), dy, b.Zeros(dy->type()));
+}
 
 std::span<const OpDef> ElementwiseOps() {
   static const std::vector<OpDef> ops = MakeOps();

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "ir/builder.h"
 #include "ir/op.h"
 
 namespace fusor::ir {
@@ -17,5 +18,9 @@ std::span<const OpDef> PoolOps();
 std::span<const OpDef> NormOps();
 std::span<const OpDef> ImageOps();
 std::span<const OpDef> ControlOps();  // collectives, fusion
+
+// What ops with a ReLU of their own share: `dy` where their result `y` is
+// positive, zero elsewhere.
+Value* ReluGradient(Builder& b, Value* y, Value* dy);
 
 }  // namespace fusor::ir

@@ -50,20 +50,19 @@ std::vector<TensorType> InferMatmul(Types in, const Attrs& attrs) {
 }
 
 Grads GradMatmul(Builder& b, const Node& n, DOutputs d) {
-  FUSOR_ASSERT(!n.attrs().Bool("relu"),
-               "the ReLU of a matmul is fused after differentiation");
   const bool ta = n.attrs().Bool("transpose_a");
   const bool tb = n.attrs().Bool("transpose_b");
   Value* x = n.input(0);
   Value* w = n.input(1);
-  Value* dy = b.Cast(d[0], x->type().dtype);
+  Value* dz = n.attrs().Bool("relu") ? ReluGradient(b, n.output(), d[0]) : d[0];
+  Value* dy = b.Cast(dz, x->type().dtype);
   Value* dx = ta ? b.Matmul(w, dy, tb, true) : b.Matmul(dy, w, false, !tb);
   Value* dw = tb ? b.Matmul(dy, x, true, ta) : b.Matmul(x, dy, !ta, false);
   Grads grads{dx, dw};
   if (n.num_inputs() == 3) {
-    std::vector<int64_t> rows(d[0]->type().rank() - 1);
+    std::vector<int64_t> rows(dz->type().rank() - 1);
     std::iota(rows.begin(), rows.end(), 0);
-    grads.push_back(b.Cast(b.ReduceSum(d[0], rows), n.input(2)->type().dtype));
+    grads.push_back(b.Cast(b.ReduceSum(dz, rows), n.input(2)->type().dtype));
   }
   return grads;
 }

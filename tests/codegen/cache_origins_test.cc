@@ -273,8 +273,8 @@ TEST_F(OriginLogTest, TheSameSourceIsMoreAlikeThanTheSameName) {
 }
 
 TEST_F(OriginLogTest, ForgetsTheOldestHalfWhenItGrows) {
-  const std::vector<KernelOrigin> first{Origin(1, std::string(40000, 'x'))};
-  for (int i = 0; i < 200; ++i) OriginLog(folder_.path()).Append(first);
+  const std::vector<KernelOrigin> first{Origin(1, std::string(400'000, 'x'))};
+  for (int i = 0; i < 20; ++i) OriginLog(folder_.path()).Append(first);
   EXPECT_LT(fs::file_size(folder_ / "origins.jsonl"), 5 << 20);
   EXPECT_THAT(Explain({Origin(7, "a=1")}, Origin(7, "a=1")).changed,
               ElementsAre("lost"));

@@ -138,7 +138,12 @@ Examples LibraryExamples() {
       {{Random({2, 2, 3, 4}, 1), Random({2, 2, 4, 2}, 2)}, {}});
   examples["matmul"].push_back(
       {{Random({2, 3, 4}, 1), Random({2, 4, 5}, 2), Random({5}, 3)}, {}});
+  examples["matmul"].push_back(
+      {{Random({3, 4}, 1), Random({4, 5}, 2), Random({5}, 3)},
+       {{"relu", true}}});
   examples["conv2d"] = {
+      {{Random({2, 3, 4, 5}, 1), Random({2, 3, 3, 3}, 2), Random({2}, 3)},
+       {{"relu", true}}},
       {{Random({2, 3, 4, 5}, 1), Random({2, 3, 3, 3}, 2), Random({2}, 3)},
        {{"pad", Ints{1, 1}}}},
       // The last row and column are read by no window.

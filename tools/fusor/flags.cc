@@ -219,7 +219,7 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
       ->capture_default_str();
   app.add_option("--threads", f.threads, "Compute threads (0: all cores)")
       ->capture_default_str()
-      ->check(WholeNumber(0, 4096));
+      ->check(WholeNumber(0, 1024));
   AddGraphFlag(app, f);
   AddLoweringFlags(app, f);
   app.add_option("--dtype", f.dtype,
