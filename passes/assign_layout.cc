@@ -141,7 +141,9 @@ class Assignment {
       case LayoutRule::kSame:
         return VisitAlike(node);
       case LayoutRule::kRowMajor:
-        for (size_t i = 0; i < node.num_inputs(); ++i) Demand(node, i, {});
+        for (size_t i = 0; i < node.num_inputs(); ++i) {
+          DemandExactly(node, i, {});
+        }
         for (size_t i = 0; i < node.num_outputs(); ++i) {
           fixed_.insert(node.output(i));
         }
@@ -161,8 +163,8 @@ class Assignment {
   void VisitChosen(Node& node) {
     const auto candidate = ChooseCandidate(node, context_);
     for (size_t i = 0; i < node.num_inputs(); ++i) {
-      Demand(node, i,
-             candidate.has_value() ? candidate->operands[i] : Layout{});
+      DemandExactly(node, i,
+                    candidate.has_value() ? candidate->operands[i] : Layout{});
     }
     for (size_t i = 0; i < node.num_outputs(); ++i) {
       Fix(node.output(i),
@@ -251,9 +253,16 @@ class Assignment {
     return layout != nullptr ? std::optional(*layout) : std::nullopt;
   }
 
-  // To all operands and results of the first result's rank.
-  void Apply(Node& node, const Layout& layout) {
+  // To all operands and results of the first result's rank; the results' own
+  // layout where a reader relies on it.
+  void Apply(Node& node, Layout layout) {
     const size_t rank = node.output()->type().rank();
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      if (demanded_.contains(node.output(i)) &&
+          node.output(i)->type().rank() == rank) {
+        layout = node.output(i)->type().layout;
+      }
+    }
     for (size_t i = 0; i < node.num_inputs(); ++i) {
       if (node.input(i)->type().rank() == rank) Demand(node, i, layout);
     }
@@ -272,7 +281,7 @@ class Assignment {
     for (const Layout::Tile& tile : operand->type().layout.tiles) {
       if (node.output()->type().shape[tile.dim] !=
           operand->type().shape[tile.dim]) {
-        return Demand(node, 0, {});  // part of a tiled dimension
+        return DemandExactly(node, 0, {});  // part of a tiled dimension
       }
     }
   }
@@ -344,12 +353,19 @@ class Assignment {
     changed_ = true;
   }
 
+  // For a reader that can read no other.
+  void DemandExactly(Node& node, size_t operand, const Layout& layout) {
+    Demand(node, operand, layout);
+    demanded_.insert(node.input(operand));
+  }
+
   void Count(const std::string& counter) { ++context_.counters()[counter]; }
 
   Graph& graph_;
   PassContext& context_;
   std::unordered_map<const Node*, NormActivation> sums_;
   std::unordered_set<const Value*> fixed_;
+  std::unordered_set<const Value*> demanded_;  // exactly the layout they have
   bool changed_ = false;
 };
 

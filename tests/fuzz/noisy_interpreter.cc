@@ -151,13 +151,17 @@ bool PadsNonFinite(const ir::Node& node, std::span<const Tensor* const> in) {
                                 [](double x) { return std::isfinite(x); });
 }
 
-// What is added to a normalised value in the same op; null if nothing is. With
-// eager rounding the normalised value is rounded first.
-const Tensor* ResidualOf(const ir::Node& node,
-                         std::span<const Tensor* const> in) {
-  const bool adds =
-      node.attrs().Has("residual") && node.attrs().String("residual") == "add";
-  return adds ? in.back() : nullptr;
+// Greatest magnitude of what a batch normalisation adds to element `i` of its
+// normalised value: with eager rounding both are rounded before they are added.
+double SummandAt(const ir::Node& node, std::span<const Tensor* const> in,
+                 size_t i) {
+  if (!node.attrs().Has("residual")) return 0;
+  const std::string& residual = node.attrs().String("residual");
+  if (residual == "add") return std::fabs(in.back()->data[i]);
+  if (residual != "norm") return 0;
+  // Normalised itself, by the last two operands: few elements are five standard
+  // deviations off.
+  return 5 * Largest(*in[in.size() - 2]) + Largest(*in.back());
 }
 
 class Noise {
@@ -173,19 +177,16 @@ class Noise {
     const double of_sums = Epsilon(dtype == DType::kF64 ? dtype : DType::kF32) *
                            TermScale(node, inputs, tensor);
     const double tiny = SmallestNormal(dtype);
-    const Tensor* residual = ResidualOf(node, inputs);
-    if (residual != nullptr && !(residual->type == tensor.type)) {
-      residual = nullptr;  // another result: a statistic or the mask
-    }
+    const bool adds = node.op_name() == "batch_norm_train" &&
+                      tensor.type == node.output(0)->type();
     for (size_t i = 0; i < tensor.data.size(); ++i) {
       double& x = tensor.data[i];
-      if (!std::isfinite(x) || (x == 0 && residual == nullptr)) {
+      const double summand = adds ? SummandAt(node, inputs, i) : 0;
+      if (!std::isfinite(x) || (x == 0 && summand == 0)) {
         if (x == 0 && of_sums > 0) x = ir::RoundTo(dtype, Signed() * of_sums);
         continue;
       }
       const double u = Signed();
-      const double summand =
-          residual == nullptr ? 0 : std::fabs(residual->data[i]);
       if (std::fabs(x) < tiny && summand == 0) {
         if (u > 0) x = 0;  // subnormal numbers may be flushed
         continue;

@@ -76,6 +76,36 @@ TEST(AssignLayoutTest, ASumOfNormalisationsHasTheLayoutThatOneOpWouldHave) {
   })");
 }
 
+// A matrix product has fixed the result before its source is fixed otherwise.
+TEST(AssignLayoutTest, WhatAReaderReliesOnStaysAsItIs) {
+  Expect(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %m = data : f32[1,2,4,3]
+    %v = weight : f32[2,2,1,1]
+    %b = conv2d(%x, %v) : f32[1,2,4,4] @"b"
+    %i = iota() {dim=1, dtype="f32", shape=[1,2,4,4]} : f32[1,2,4,4]
+    %n = neg(%i) : f32[1,2,4,4] @"n"
+    %a = abs(%n) : f32[1,2,4,4] @"a"
+    %y = mul(%b, %i) : f32[1,2,4,4]
+    %z = matmul(%a, %m) : f32[1,2,4,3] @"z"
+    return %y as "y", %z as "z"
+  })",
+         R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %m = data : f32[1,2,4,3]
+    %v = weight : f32[2,2,1,1]
+    %copy = copy(%x) {layout="acdb"} : f32[1,2,4,4]{acdb} @"b"
+    %b = conv2d(%copy, %v) {algorithm="direct"} : f32[1,2,4,4]{acdb} @"b"
+    %i = iota() {dim=1, dtype="f32", shape=[1,2,4,4]} : f32[1,2,4,4]{acdb}
+    %n = neg(%i) : f32[1,2,4,4]{acdb} @"n"
+    %copy_1 = copy(%n) {layout=""} : f32[1,2,4,4] @"a"
+    %a = abs(%copy_1) : f32[1,2,4,4] @"a"
+    %y = mul(%b, %i) : f32[1,2,4,4]{acdb}
+    %z = matmul(%a, %m) : f32[1,2,4,3] @"z"
+    return %y as "y", %z as "z"
+  })");
+}
+
 // What comes back is in row-major order, what was normalised has channels last.
 TEST(AssignLayoutTest, TheGradientOfANormalisationHasTheLayoutOfItsOperand) {
   Expect(R"(graph g {
