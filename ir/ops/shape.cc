@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "ir/builder.h"
 #include "ir/ops/eval.h"
@@ -54,15 +55,14 @@ Grads GradReshape(Builder& b, const Node& n, DOutputs d) {
 
 std::vector<TensorType> InferTranspose(Types in, const Attrs& attrs) {
   const Ints& permutation = attrs.Ints("permutation");
-  Ints sorted = permutation;
-  std::sort(sorted.begin(), sorted.end());
-  FUSOR_CHECK(sorted.size() == in[0].rank(), kGraph,
-              "expected a permutation of {} dimensions", in[0].rank());
+  Ints dims(in[0].rank());
+  std::iota(dims.begin(), dims.end(), 0);
+  FUSOR_CHECK(std::is_permutation(permutation.begin(), permutation.end(),
+                                  dims.begin(), dims.end()),
+              kGraph, "expected a permutation of {} dimensions", dims.size());
   TensorType type{in[0].dtype, {}, {}};
-  for (size_t i = 0; i < sorted.size(); ++i) {
-    FUSOR_CHECK(sorted[i] == static_cast<int64_t>(i), kGraph,
-                "expected a permutation of {} dimensions", in[0].rank());
-    type.shape.push_back(in[0].shape[permutation[i]]);
+  for (const int64_t dim : permutation) {
+    type.shape.push_back(in[0].shape[dim]);
   }
   return {type};
 }

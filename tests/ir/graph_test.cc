@@ -115,6 +115,19 @@ TEST(Graph, AddNodeRefusesBadAttributes) {
   EXPECT_EQ(c.graph.nodes().size(), 3u);
 }
 
+TEST(Graph, TransposeRefusesWhatIsNoPermutation) {
+  Graph graph("g");
+  Value* x = graph.AddInput({DType::kF32, {2, 3}, {}}, InputRole::kData, "x");
+  for (const std::vector<int64_t>& dims : std::vector<std::vector<int64_t>>{
+           {}, {0}, {0, 0}, {1, 2}, {6, 1}, {-1, 0}, {0, 1, 2}}) {
+    const Attrs attrs{{"permutation", dims}};
+    const Error e =
+        CaughtError([&] { graph.AddNode("transpose", {x}, attrs); });
+    EXPECT_EQ(e.code(), ErrorCode::kGraph);
+    EXPECT_THAT(e.what(), HasSubstr("expected a permutation of 2 dimensions"));
+  }
+}
+
 TEST(Graph, AddNodeErrorsNameOpTypesAndLocation) {
   Chain c;
   Value* other =
