@@ -188,8 +188,9 @@ std::set<int64_t, std::greater<>> Extents(const Graph& graph) {
 
 class Reducer {
  public:
-  Reducer(const TestCase& original, const StillFails& fails)
-      : best_(original.Clone()), fails_(fails) {}
+  Reducer(const TestCase& original, const StillFails& fails,
+          const std::function<bool()>& stop)
+      : best_(original.Clone()), fails_(fails), stop_(stop) {}
 
   TestCase Run() {
     LeaveOut();
@@ -215,10 +216,11 @@ class Reducer {
   // Removes runs of `items`, long ones first, while `attempt` of what is left
   // succeeds.
   template <typename Attempt>
-  static void Minimize(std::vector<size_t>& items, const Attempt& attempt) {
+  void Minimize(std::vector<size_t>& items, const Attempt& attempt) const {
     for (size_t run = (items.size() + 1) / 2; run > 0;
          run = run == 1 ? 0 : (run + 1) / 2) {
       for (size_t i = 0; i < items.size();) {
+        if (stop_()) return;
         std::vector<size_t> rest(items.begin(), items.begin() + i);
         rest.insert(rest.end(), items.begin() + std::min(i + run, items.size()),
                     items.end());
@@ -246,6 +248,7 @@ class Reducer {
     for (size_t before = 0; before != nodes.size();) {
       before = nodes.size();
       for (size_t i = nodes.size(); i-- > 0 && nodes.size() > 1;) {
+        if (stop_()) return;
         std::vector<size_t> rest = nodes;
         rest.erase(rest.begin() + static_cast<int64_t>(i));
         if (Try(selection.Take(rest, outputs))) nodes = std::move(rest);
@@ -257,6 +260,7 @@ class Reducer {
   // of a chain that must stay, a loss for one, cannot be left out otherwise.
   void Bypass() {
     for (size_t i = best_.graph->nodes().size(); i-- > 0;) {
+      if (stop_()) return;
       if (i >= best_.graph->nodes().size()) continue;
       const size_t operands = best_.graph->nodes()[i]->num_inputs();
       for (size_t k = 0; k < operands; ++k) {
@@ -290,6 +294,7 @@ class Reducer {
   void ShrinkExtents() {
     for (int64_t extent : Extents(*best_.graph)) {
       for (const int64_t to : {int64_t{1}, int64_t{2}, extent / 2}) {
+        if (stop_()) return;
         if (to > 0 && to < extent && TryExtent(extent, to)) break;
       }
     }
@@ -311,6 +316,7 @@ class Reducer {
 
   TestCase best_;
   const StillFails& fails_;
+  const std::function<bool()>& stop_;
 };
 
 }  // namespace
@@ -349,8 +355,9 @@ std::unique_ptr<Graph> WithExtents(const Graph& graph,
   return made;
 }
 
-TestCase ReduceCase(const TestCase& original, const StillFails& fails) {
-  return Reducer(original, fails).Run();
+TestCase ReduceCase(const TestCase& original, const StillFails& fails,
+                    const std::function<bool()>& stop) {
+  return Reducer(original, fails, stop).Run();
 }
 
 }  // namespace fusor::codegen

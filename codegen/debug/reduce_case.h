@@ -35,8 +35,11 @@ using StillFails = std::function<bool(const TestCase&)>;
 //     occurs.
 //
 // Values keep their names, so that a fault that goes by names stays where it
-// is. REQUIRES: fails(original).
-TestCase ReduceCase(const TestCase& original, const StillFails& fails);
+// is. REQUIRES: fails(original). `stop`, asked before each attempt, ends the
+// search with the least that was found until then.
+TestCase ReduceCase(
+    const TestCase& original, const StillFails& fails,
+    const std::function<bool()>& stop = [] { return false; });
 
 // Copies the graph with extents replaced in every tensor. Throws where an op
 // rejects the new ones.

@@ -85,15 +85,16 @@ TestCase Reduce(const TestCase& original, const Variant& variant,
                 const std::string& message, double seconds) {
   const std::string wanted = ClassOf(message);
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  return codegen::ReduceCase(original, [&](const TestCase& smaller) {
-    if (Clock::now() > end) return false;
+  const auto fails = [&](const TestCase& smaller) {
     if (variant.kind == codegen::ProgramKind::kTrain &&
         smaller.graph->FindOutput("loss") < 0) {
       return false;
     }
     const std::string found = Check(smaller, variant, nullptr);
     return !found.empty() && ClassOf(found) == wanted;
-  });
+  };
+  return codegen::ReduceCase(original, fails,
+                             [&] { return Clock::now() > end; });
 }
 
 // One failure, in one write, for other processes report as well.

@@ -39,6 +39,18 @@ TEST(ReduceCaseTest, OneOpIsLeftOfANetworkAndItsTensorsShrink) {
   EXPECT_LE(reduced.graph->input(0)->type().num_elements(), 16);
 }
 
+TEST(ReduceCaseTest, StopsWithWhatItHas) {
+  const auto has_relu = [](const TestCase& c) {
+    return HasOp(*c.graph, "relu");
+  };
+  int asked = 0;
+  const TestCase reduced = ReduceCase(CaseOf(test::SmallResNet()), has_relu,
+                                      [&] { return ++asked > 2; });
+  EXPECT_LE(asked, 20);
+  EXPECT_TRUE(has_relu(reduced));
+  EXPECT_GT(reduced.graph->nodes().size(), 1u);
+}
+
 TEST(ReduceCaseTest, NodesThatAreNeededTogetherStay) {
   const auto pair = [](const TestCase& c) {
     for (const auto& node : c.graph->nodes()) {
