@@ -1,5 +1,6 @@
 #include "ir/ops/conv_eval.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ir/ops/conv_pattern.h"
@@ -140,7 +141,8 @@ void EvalConvGradInput(const Node& node, EvalInputs in, EvalOutputs out,
 }
 
 // dW[tap] = x^T dy over the pixels: rows are channels of x, shifted by the tap
-// and with zeros where it reaches into the padding.
+// and with zeros where it reaches into the padding. What dy is there does not
+// count, as in the other two: 0 * NaN would be NaN.
 void EvalConvGradWeight(const Node& node, EvalInputs in, EvalOutputs out,
                         EvalMode mode) {
   Tensor held;
@@ -150,6 +152,8 @@ void EvalConvGradWeight(const Node& node, EvalInputs in, EvalOutputs out,
   const std::vector<double> dy = ToChannelsLast(*in[1]);
   const int64_t pixels = g.y_pixels();
   const int64_t x_plane = g.x[2] * g.x[3];
+  const bool finite = std::all_of(dy.begin(), dy.end(),
+                                  [](double y) { return std::isfinite(y); });
   std::vector<double> rows(g.group_in() * pixels);
   std::vector<double> result(g.group_in() * g.group_out());
   std::vector<const double*> from;
@@ -159,10 +163,15 @@ void EvalConvGradWeight(const Node& node, EvalInputs in, EvalOutputs out,
     to.push_back(&result[c * g.group_out()]);
   }
   for (int64_t group = 0; group < g.groups; ++group) {
-    const PackedMatrix packed(&dy[group * g.group_out()], pixels, g.group_out(),
-                              g.w[0], 1);
+    const auto pack = [&](const std::vector<double>& gradient) {
+      return PackedMatrix(&gradient[group * g.group_out()], pixels,
+                          g.group_out(), g.w[0], 1);
+    };
+    const PackedMatrix packed = pack(dy);
     for (int64_t tap = 0; tap < g.taps(); ++tap) {
       std::fill(rows.begin(), rows.end(), 0);
+      std::vector<double> within;
+      if (!finite) within.resize(dy.size());
       ForEachPair(g, tap, [&](int64_t x_pixel, int64_t y_pixel) {
         const int64_t image = x_pixel / x_plane * g.x[1] * x_plane;
         const int64_t first = group * g.group_in() * x_plane;
@@ -170,9 +179,11 @@ void EvalConvGradWeight(const Node& node, EvalInputs in, EvalOutputs out,
         for (int64_t c = 0; c < g.group_in(); ++c) {
           rows[c * pixels + y_pixel] = pixel[c * x_plane];
         }
+        if (finite) return;
+        std::copy_n(&dy[y_pixel * g.w[0]], g.w[0], &within[y_pixel * g.w[0]]);
       });
       std::fill(result.begin(), result.end(), 0);
-      AddProduct(from, packed, to);
+      AddProduct(from, finite ? packed : pack(within), to);
       ScatterStrided(result.data(), {g.group_in(), g.group_out()},
                      {g.taps(), g.group_in() * g.taps()},
                      dw.data.data() + g.WeightOffset(group, tap));

@@ -362,6 +362,21 @@ INSTANTIATE_TEST_SUITE_P(Geometries, Convolution,
 
 // --- Pooling -----------------------------------------------------------------
 
+TEST(Interpreter, PaddingDoesNotMeetTheGradient) {
+  Fixture f;
+  Value* x = f.In({1, 1, 1, 2}, {2, 3});
+  Value* dy = f.In({1, 1, 1, 2}, {5, std::nan("")});
+  Attrs attrs;
+  attrs.Set("pad", std::vector<int64_t>{0, 1});
+  attrs.Set("weight_shape", Shape{1, 1, 1, 3});
+  // The last tap reaches into the padding where the gradient is NaN.
+  const Tensor dw =
+      f.Run(f.b.Add("conv2d_grad_weight", {x, dy}, attrs)->output());
+  EXPECT_TRUE(std::isnan(dw.data[0]));
+  EXPECT_TRUE(std::isnan(dw.data[1]));
+  EXPECT_EQ(dw.data[2], 5 * 3);
+}
+
 TEST(Interpreter, MaxPoolIndexIsTheFirstMaximumInThePaddedWindow) {
   Fixture f;
   Value* x = f.In({1, 1, 3, 3}, {5, 5, 1, 5, 5, 1, 0, 2, 2});
