@@ -109,10 +109,27 @@ double NormGradientScale(const ir::Node& node,
   return 8 * scale;
 }
 
-// Magnitude that the terms of a sum may have before they cancel; 0 of an op
-// that sums up nothing.
+// Of the normalised result of training, which a kernel may compute as
+// x * scale + shift, before the two cancel: they do where a channel has one
+// element, which is its mean.
+double NormScale(const ir::Node& node, std::span<const Tensor* const> in,
+                 std::span<const Tensor> results) {
+  const double epsilon = node.attrs().Float("epsilon");
+  const bool two = node.attrs().String("residual") == "norm";
+  double scale = Largest(results[0]);
+  for (size_t i = 0; i < (two ? 2 : 1); ++i) {
+    const double deviation = std::sqrt(Smallest(results[2 + 2 * i]) + epsilon);
+    scale = std::max(scale,
+                     Largest(*in[3 * i]) * Largest(*in[3 * i + 1]) / deviation);
+  }
+  return 8 * scale;
+}
+
+// Magnitude that the terms of result `index` may have before they cancel; 0 of
+// an op that sums up nothing.
 double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
-                 const Tensor& output) {
+                 std::span<const Tensor> results, size_t index) {
+  const Tensor& output = results[index];
   switch (node.op().fusion) {
     case ir::FusionKind::kReduce:
     case ir::FusionKind::kLibrary:
@@ -125,7 +142,9 @@ double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
   if (node.op_name() == "batch_norm_grad") {
     return NormGradientScale(node, inputs);
   }
-  if (node.op_name() == "batch_norm_train") return 8 * Largest(output);
+  if (node.op_name() == "batch_norm_train") {
+    return index == 0 ? NormScale(node, inputs, results) : 8 * Largest(output);
+  }
   double product = 1;
   double terms = 1;
   // A third operand is a bias.
@@ -169,13 +188,26 @@ class Noise {
   Noise(uint64_t seed, double amplitude) : seed_(seed), amplitude_(amplitude) {}
 
   void Move(const ir::Node& node, std::span<const Tensor* const> inputs,
-            Tensor& tensor) {
+            std::span<Tensor> results) {
+    // Scales are those of what has not been moved.
+    std::vector<double> scales;
+    for (size_t i = 0; i < results.size(); ++i) {
+      scales.push_back(TermScale(node, inputs, results, i));
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      Move(node, inputs, scales[i], results[i]);
+    }
+  }
+
+ private:
+  void Move(const ir::Node& node, std::span<const Tensor* const> inputs,
+            double scale, Tensor& tensor) {
     const DType dtype = tensor.type.dtype;
     if (!ir::IsFloat(dtype) || IsExact(node)) return;
     const double epsilon = Epsilon(dtype);
     // Sums are accumulated in f32 at least.
-    const double of_sums = Epsilon(dtype == DType::kF64 ? dtype : DType::kF32) *
-                           TermScale(node, inputs, tensor);
+    const double of_sums =
+        Epsilon(dtype == DType::kF64 ? dtype : DType::kF32) * scale;
     const double tiny = SmallestNormal(dtype);
     const bool adds = node.op_name() == "batch_norm_train" &&
                       tensor.type == node.output(0)->type();
@@ -197,7 +229,6 @@ class Noise {
     }
   }
 
- private:
   // In [-1, 1).
   double Signed() {
     return 2 * RandomUniform(static_cast<int64_t>(seed_), 0, 0, 0, index_++) -
@@ -221,8 +252,8 @@ std::vector<Tensor> Sample(const ir::Graph& graph,
     }
     auto results = ir::InterpretNode(*node, operands, ir::EvalMode::kTyped);
     const bool undefined = pads_with_nan && PadsNonFinite(*node, operands);
+    noise.Move(*node, operands, results);
     for (size_t i = 0; i < results.size(); ++i) {
-      noise.Move(*node, operands, results[i]);
       if (undefined) {
         std::fill(results[i].data.begin(), results[i].data.end(), std::nan(""));
       }
