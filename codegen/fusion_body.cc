@@ -165,6 +165,11 @@ int FusionBody::Eval(const Value* value) {
   FUSOR_ASSERT(value->producer() != nullptr, "{} has no map", value->name());
   const Node& node = *value->producer();
   const IndexMap& map = domain_.maps.at(value);
+  if (const auto held = held_.find(value); held != held_.end()) {
+    const int reg = Load(held->second, {value->type(), map});
+    levels_[LevelOfRegister(reg)].values[value] = reg;
+    return reg;
+  }
   int reg = -1;
   switch (node.op().fusion) {
     case FusionKind::kElementwise:

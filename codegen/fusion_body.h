@@ -52,6 +52,9 @@ class FusionBody {
   int Eval(const ir::Value* value);
   // Operand of a reduction, at the domain's indices.
   int EvalReduced(const ir::Node& reduce);
+  // From here on the value is loaded from the buffer that it was stored into,
+  // by an earlier sweep, and not computed again.
+  void Hold(const ir::Value* value, int buffer) { held_[value] = buffer; }
   // Makes a reduction's result known from here on, as if loaded.
   void Define(const ir::Value* value, int reg);
 
@@ -99,6 +102,7 @@ class FusionBody {
   std::vector<Level> levels_;
   std::vector<size_t> register_level_;
   std::vector<Touch> loads_, stores_;
+  std::map<const ir::Value*, int> held_;  // and their buffers
   int time_ = 0;
 };
 

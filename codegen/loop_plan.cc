@@ -17,14 +17,19 @@ constexpr int64_t kSplitElements = 16384;
 constexpr int64_t kMaxChunks = 64;
 // Of a GPU, which has more threads to wait for, and combines them in parallel.
 constexpr int64_t kMaxBlockChunks = 1024;
-// Threads of a block that combines chunks. There are few such blocks, so that
-// the time that a block waits for its loads is what the combination takes.
+// Threads of a block that combines chunks, where one block combines those of a
+// single kept element and where it combines those of all its lanes. Of the
+// latter there are few, so that the time that a block waits for its loads is
+// what the combination takes, and one block shall read no more than so many
+// partial results.
+constexpr int64_t kElementThreads = 128;
 constexpr int64_t kCombiningThreads = 512;
+constexpr int64_t kCombinedByOne = 16384;
 // Elements that a GPU's thread adds up, at least, before a chunk ends.
 constexpr int64_t kMinRun = 4;
 
 // Smallest divisor of n that is at least `wanted`, at most `limit`; else the
-// largest that is at most `limit`.
+// largest that is at most both.
 int64_t DivisorNear(int64_t n, int64_t wanted, int64_t limit) {
   for (int64_t d = wanted; d <= std::min(n, limit); ++d) {
     if (n % d == 0) return d;
@@ -213,15 +218,40 @@ void LoopPlanner::PlanReduction() {
 }
 
 // Partial results of chunks are combined one after the other, those of all
-// reductions side by side, on a GPU by each row of a block its share of them.
+// reductions side by side. On a GPU a block's rows share them; where many
+// chunks meet a kept vector axis, each kept element gets a block of its own.
 void LoopPlanner::PlanCombination() {
   const int64_t chunks = kernel_.axes[plan_.chunk_axis].extent;
   plan_.combined_loop = plan_.chunk_axis;
   if (!target_.simt || kept_rows_ > 1) return;
   const int64_t across = plan_.vector_grid ? kernel_.lanes / kernel_.width : 1;
-  const int64_t rows = LargestDivisor(chunks, kCombiningThreads / across);
-  plan_.combined_loop = AddAxis("chunk", chunks / rows);
+  const bool single =
+      plan_.vector_grid && chunks * kernel_.lanes > kCombinedByOne;
+  const int64_t most =
+      single ? std::min(kElementThreads / across, chunks / kernel_.lanes)
+             : kCombiningThreads / across;
+  const int64_t rows = LargestDivisor(chunks, std::max<int64_t>(most, 1));
+  plan_.combined_loop = AddAxis("chunk", chunks / rows, single);
   plan_.combined_rows = AddAxis("chunk_row", rows, false, true);
+  if (!single) return;
+  plan_.combined_parts = plan_.parts;
+  for (Parts& parts : plan_.combined_parts) {
+    for (AxisPart& part : parts) {
+      const auto kept =
+          std::find(plan_.grid.begin(), plan_.grid.end(), part.axis);
+      if (kept == plan_.grid.end()) continue;
+      const Axis axis = kernel_.axes[part.axis];
+      part.axis = AddAxis(axis.name + "_element", axis.extent);
+    }
+  }
+  for (const int axis : plan_.grid) {
+    for (size_t i = 0; i < plan_.parts.size(); ++i) {
+      for (size_t j = 0; j < plan_.parts[i].size(); ++j) {
+        if (plan_.parts[i][j].axis != axis) continue;
+        plan_.combined_grid.push_back(plan_.combined_parts[i][j].axis);
+      }
+    }
+  }
 }
 
 // Into how many chunks the first folded axis may be cut.
@@ -254,8 +284,9 @@ void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
   }
   int64_t rows = 1;
   if (target_.simt && last && plan_.vector_grid) {
-    rows = LargestDivisor(
-        extent, std::min(kBlockThreads, kBlockElements / kernel_.lanes));
+    const int64_t wanted =
+        std::min(kBlockThreads, kBlockElements / kernel_.lanes);
+    rows = DivisorNear(extent, wanted, 2 * wanted);
     extent /= rows;
   }
   const int64_t group = vector ? kernel_.lanes : 1;

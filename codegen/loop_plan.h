@@ -30,6 +30,12 @@ struct LoopPlan {
   int row_axis = -1;       // a block's rows that are reduced
   int combined_loop = -1;  // over partial results of chunks
   int combined_rows = -1;  // the same, a block's rows
+  // Where a GPU's blocks combine the chunks of one kept element each: the
+  // combination's own grid, and `parts` by its axes. Partial results of an
+  // element are then neighbours, and combined_loop is a vector axis. Empty
+  // elsewhere.
+  std::vector<int> combined_grid;
+  std::vector<std::vector<AxisPart>> combined_parts;
 };
 
 // Without a reduction. Both add the axes to the kernel, whose buffers are

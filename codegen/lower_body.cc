@@ -1,6 +1,7 @@
 #include "codegen/lower_body.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 
 #include "codegen/fusion_body.h"
@@ -45,6 +46,7 @@ class Lowering {
   void EmitCombination(int sweep, const std::vector<const Node*>& reductions,
                        const std::vector<int>& partials);
   void KeepResult(const Node& reduce);
+  int EmitLaneReduction(const Node& reduce, int reg);
   int EmitBlockReduction(const Node& reduce, int reg);
   std::vector<int> WithAxes(std::initializer_list<int> axes) const;
   void EmitLoops(int sweep, const std::vector<const Node*>& reductions,
@@ -60,7 +62,12 @@ class Lowering {
   bool HasInnerResults(int sweep) const;
   bool HasOuterResults(int sweep) const;
   bool IsOuterResult(const Value* value) const;
+  void HoldResults(int sweep);
+  int64_t BytesRead(int sweep, const std::set<const Value*>& held) const;
   Index KeptIndex() const;
+  Index PartialIndex(int axis) const;
+  std::vector<int> EnterCombination();
+  void LeaveCombination();
   void LoadEarlierResults(int sweep);
   std::vector<LoweredKernel::Alias> FindAliases() const;
 
@@ -72,6 +79,7 @@ class Lowering {
   std::unique_ptr<LoopNest> nest_;
   std::unique_ptr<FusionBody> body_;
   LoopPlan plan_;
+  bool combining_ = false;  // in a phase with the combination's own grid
   std::unordered_map<const Value*, int> result_scratch_;
 };
 
@@ -278,13 +286,18 @@ void Lowering::EmitLoops(int sweep, const std::vector<const Node*>& reductions,
   }
   if (!plan_.vector_loop) return;
   for (size_t r = 0; r < reductions.size(); ++r) {
-    Stmt stmt{.kind = StmtKind::kReduceLanes};
-    stmt.op = ir::NodeScalar(*reductions[r]);
-    stmt.src[0] = (*totals)[r];
-    stmt.dst = body_->NewRegister(kernel_.registers[(*totals)[r]].dtype, false);
-    (*totals)[r] = stmt.dst;
-    body_->Append(std::move(stmt));
+    (*totals)[r] = EmitLaneReduction(*reductions[r], (*totals)[r]);
   }
+}
+
+int Lowering::EmitLaneReduction(const Node& reduce, int reg) {
+  Stmt stmt{.kind = StmtKind::kReduceLanes};
+  stmt.op = ir::NodeScalar(reduce);
+  stmt.src[0] = reg;
+  const int result = stmt.dst =
+      body_->NewRegister(kernel_.registers[reg].dtype, false);
+  body_->Append(std::move(stmt));
+  return result;
 }
 
 int Lowering::EmitBlockReduction(const Node& reduce, int reg) {
@@ -311,7 +324,57 @@ void Lowering::DefineResult(const Node& reduce, int reg) {
   body_->Define(reduce.output(), reg);
 }
 
+// Bytes of the tensors that a sweep reads, where `held` are read and not
+// computed again.
+int64_t Lowering::BytesRead(int sweep,
+                            const std::set<const Value*>& held) const {
+  std::vector<const Value*> open;
+  for (const Node* reduce : ReductionsOf(sweep))
+    open.push_back(reduce->input(0));
+  for (const ir::Output& output : body_graph_.outputs()) {
+    if (!IsOuterResult(output.value) &&
+        domain_.sweep.at(output.value) == sweep) {
+      open.push_back(output.value);
+    }
+  }
+  std::set<const Value*> seen;
+  int64_t bytes = 0;
+  while (!open.empty()) {
+    const Value* value = open.back();
+    open.pop_back();
+    if (!seen.insert(value).second) continue;
+    const Node* node = value->producer();
+    if (node == nullptr || held.contains(value)) {
+      bytes += value->type().num_bytes();
+    } else if (node->op().fusion != FusionKind::kReduce) {
+      for (const Value* input : node->inputs()) open.push_back(input);
+    }
+  }
+  return bytes;
+}
+
+// What an earlier sweep has stored is read again where that takes fewer bytes
+// than its operands: a GPU's caches do not hold these until then.
+void Lowering::HoldResults(int sweep) {
+  if (!target_.simt) return;
+  std::set<const Value*> held;
+  for (size_t i = 0; i < body_graph_.outputs().size(); ++i) {
+    const Value* value = body_graph_.outputs()[i].value;
+    if (value->producer() == nullptr || IsOuterResult(value) ||
+        domain_.sweep.at(value) >= sweep ||
+        value->type().dtype == DType::kBool) {
+      continue;
+    }
+    std::set<const Value*> more = held;
+    more.insert(value);
+    if (BytesRead(sweep, more) >= BytesRead(sweep, held)) continue;
+    held = std::move(more);
+    body_->Hold(value, static_cast<int>(body_graph_.inputs().size() + i));
+  }
+}
+
 void Lowering::EmitSweep(int sweep) {
+  HoldResults(sweep);
   const std::vector<const Node*> reductions = ReductionsOf(sweep);
   if (!reductions.empty() || HasInnerResults(sweep)) {
     std::vector<int> totals;
@@ -335,13 +398,51 @@ std::vector<int> Lowering::WithAxes(std::initializer_list<int> axes) const {
 
 // Position among the kept elements, row-major over the grid axes.
 Index Lowering::KeptIndex() const {
+  const std::vector<int>& grid = combining_ ? plan_.combined_grid : plan_.grid;
   Index index;
   int64_t stride = 1;
-  for (size_t i = plan_.grid.size(); i-- > 0;) {
-    index.terms.push_back({plan_.grid[i], stride});
-    stride *= kernel_.axes[plan_.grid[i]].extent;
+  for (size_t i = grid.size(); i-- > 0;) {
+    index.terms.push_back({grid[i], stride});
+    stride *= kernel_.axes[grid[i]].extent;
   }
   return index;
+}
+
+// Of the partial result of chunk `axis`: one element's side by side where a
+// block combines them, else one chunk's.
+Index Lowering::PartialIndex(int axis) const {
+  Index index = KeptIndex();
+  int64_t stride = plan_.kept_elements;
+  if (!plan_.combined_grid.empty()) {
+    const int64_t chunks = kernel_.axes[plan_.chunk_axis].extent;
+    for (Index::Term& term : index.terms) term.coefficient *= chunks;
+    stride = 1;
+  }
+  if (axis == plan_.combined_loop && plan_.combined_rows >= 0) {
+    const Axis& rows = kernel_.axes[plan_.combined_rows];
+    // Each row takes a run of the vector axis, or rows take turns.
+    const bool runs = kernel_.axes[axis].vector;
+    index.terms.push_back(
+        {plan_.combined_rows, stride * (runs ? kernel_.axes[axis].extent : 1)});
+    if (!runs) stride *= rows.extent;
+  }
+  index.terms.push_back({axis, stride});
+  return index;
+}
+
+// The grid of the phase that combines chunks.
+std::vector<int> Lowering::EnterCombination() {
+  if (plan_.combined_grid.empty()) return WithAxes({plan_.combined_rows});
+  combining_ = true;
+  body_->SetParts(plan_.combined_parts);
+  std::vector<int> grid = plan_.combined_grid;
+  grid.push_back(plan_.combined_rows);
+  return grid;
+}
+
+void Lowering::LeaveCombination() {
+  combining_ = false;
+  body_->SetParts(plan_.parts);
 }
 
 void Lowering::LoadEarlierResults(int sweep) {
@@ -356,6 +457,7 @@ void Lowering::LoadEarlierResults(int sweep) {
 }
 
 void Lowering::EmitChunkedSweep(int sweep) {
+  HoldResults(sweep);
   const std::vector<const Node*> reductions = ReductionsOf(sweep);
   std::vector<int> partials;
   const int64_t chunks = kernel_.axes[plan_.chunk_axis].extent;
@@ -369,33 +471,26 @@ void Lowering::EmitChunkedSweep(int sweep) {
                                     chunks * plan_.kept_elements));
       Stmt store{.kind = StmtKind::kStore};
       store.buffer = partials.back();
-      store.index = KeptIndex();
-      store.index.terms.push_back({plan_.chunk_axis, plan_.kept_elements});
+      store.index = PartialIndex(plan_.chunk_axis);
       store.src[0] = total;
       body_->Append(std::move(store));
     }
     body_->EndPhase();
   }
   if (reductions.empty() && !HasOuterResults(sweep)) return;
-  body_->BeginPhase(reductions.empty() ? plan_.grid
-                                       : WithAxes({plan_.combined_rows}));
+  body_->BeginPhase(reductions.empty() ? plan_.grid : EnterCombination());
   LoadEarlierResults(sweep);
   if (!reductions.empty()) EmitCombination(sweep, reductions, partials);
   EmitOuterResults(sweep);
   body_->EndPhase();
+  LeaveCombination();
 }
 
 // Combines what the chunks left and, but for the last sweep, keeps it.
 void Lowering::EmitCombination(int sweep,
                                const std::vector<const Node*>& reductions,
                                const std::vector<int>& partials) {
-  Index part_index = KeptIndex();
-  int64_t rows = 1;
-  if (plan_.combined_rows >= 0) {
-    rows = kernel_.axes[plan_.combined_rows].extent;
-    part_index.terms.push_back({plan_.combined_rows, plan_.kept_elements});
-  }
-  part_index.terms.push_back({plan_.combined_loop, rows * plan_.kept_elements});
+  const Index part_index = PartialIndex(plan_.combined_loop);
   std::vector<int> totals;
   for (const Node* reduce : reductions) {
     totals.push_back(InitAccumulator(*reduce, plan_.vector_grid));
@@ -409,6 +504,7 @@ void Lowering::EmitCombination(int sweep,
   body_->CloseLoop();
   for (size_t i = 0; i < reductions.size(); ++i) {
     int total = totals[i];
+    if (combining_) total = EmitLaneReduction(*reductions[i], total);
     if (plan_.combined_rows >= 0) {
       total = EmitBlockReduction(*reductions[i], total);
     }

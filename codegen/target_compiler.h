@@ -15,6 +15,14 @@ struct KernelArtifact {
   std::string text;
 };
 
+// What a phase of a GPU's kernel takes of each thread.
+struct EntryResources {
+  std::string entry;  // CudaLaunch::entry
+  int registers = 0;
+  int stack_bytes = 0;  // local memory: spilled registers and indexed arrays
+  bool operator==(const EntryResources&) const = default;
+};
+
 // All that machine code depends on besides the kernel, part by part, so that
 // the kernel cache can say which part changed.
 struct CodegenFacts {
@@ -34,6 +42,11 @@ class TargetCompiler : public ir::TargetQueries {
   // Machine code of all phases. Deterministic; throws kInternal with the
   // kernel's name when code generation fails.
   virtual std::string CompileKernel(const Kernel& kernel) const = 0;
+
+  // Of each phase of a kernel, by CompileKernel's bytes; empty of a CPU's.
+  virtual std::vector<EntryResources> Resources(const std::string&) const {
+    return {};
+  }
 
   // Part of every cache key.
   virtual CodegenFacts Codegen() const = 0;

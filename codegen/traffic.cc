@@ -19,14 +19,15 @@ class PhaseTraffic {
     Visit(phase.body);
   }
 
-  int64_t Bytes() const {
-    int64_t bytes = 0;
+  std::vector<int64_t> Bytes() const {
+    std::vector<int64_t> bytes(kernel_.buffers.size());
     for (const auto& [place, elements] : elements_) {
-      const KernelBuffer& buffer = kernel_.buffers[std::get<1>(place)];
+      const int b = std::get<1>(place);
+      const KernelBuffer& buffer = kernel_.buffers[b];
       const int64_t moved = std::min(elements, buffer.elements);
-      bytes += buffer.packed
-                   ? ir::PackedBytes(moved)
-                   : ir::TensorType{buffer.dtype, {moved}, {}}.num_bytes();
+      bytes[b] += buffer.packed
+                      ? ir::PackedBytes(moved)
+                      : ir::TensorType{buffer.dtype, {moved}, {}}.num_bytes();
     }
     return bytes;
   }
@@ -91,9 +92,13 @@ int64_t Touched(int64_t extent, int64_t windows, int64_t kernel,
 int64_t TrafficBytes(const Kernel& kernel) {
   int64_t bytes = 0;
   for (const Phase& phase : kernel.phases) {
-    bytes += PhaseTraffic(kernel, phase).Bytes();
+    for (const int64_t part : TrafficByBuffer(kernel, phase)) bytes += part;
   }
   return bytes;
+}
+
+std::vector<int64_t> TrafficByBuffer(const Kernel& kernel, const Phase& phase) {
+  return PhaseTraffic(kernel, phase).Bytes();
 }
 
 int64_t TrafficBytes(const LibraryCall& call) {

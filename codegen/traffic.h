@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "codegen/plan.h"
 
@@ -13,6 +14,8 @@ namespace fusor::codegen {
 // writes what it stores once, so that a normalisation, which reads its operand
 // for the statistics and again to apply them, reads it twice.
 int64_t TrafficBytes(const Kernel& kernel);
+// The same of one of its phases, of each of the kernel's buffers.
+std::vector<int64_t> TrafficByBuffer(const Kernel& kernel, const Phase& phase);
 
 // Of a call: its operands and results, each once. Of the images that a
 // convolution strides over, such rows and columns as it touches.

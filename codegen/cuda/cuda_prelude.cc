@@ -348,7 +348,8 @@ FUSOR_DEVICE bool FromFirst(u32 warp, bool x, int width) {
 
 // Over the N lanes of each of a row's X threads, the upper half onto the lower
 // until one is left; every thread of the row gets it. `warp`: threads of the
-// warp that exist. `shared` has room for X * N of each row y.
+// warp that exist. `shared` has room for X * N of each row y; what neighbouring
+// threads access at once lies side by side there, in banks of its own.
 template <class Op, int X, class T, int N>
 FUSOR_DEVICE T ReduceLanes(const T (&lanes)[N], T* shared, int x, int y,
                            u32 warp) {
@@ -358,14 +359,14 @@ FUSOR_DEVICE T ReduceLanes(const T (&lanes)[N], T* shared, int x, int y,
   T* row = shared + y * (X * N);
   if constexpr (X > 32) {
 #pragma unroll
-    for (int l = 0; l < N; ++l) PutShared(row + x * N + l, v[l]);
+    for (int l = 0; l < N; ++l) PutShared(row + l * X + x, v[l]);
     __syncthreads();
     for (int half = X / 2; half >= 32; half /= 2) {
       if (x < half) {
 #pragma unroll
         for (int l = 0; l < N; ++l) {
-          v[l] = Op::Of(v[l], GetShared(row + (x + half) * N + l));
-          PutShared(row + x * N + l, v[l]);
+          v[l] = Op::Of(v[l], GetShared(row + l * X + x + half));
+          PutShared(row + l * X + x, v[l]);
         }
       }
       __syncthreads();
@@ -401,11 +402,11 @@ FUSOR_DEVICE T ReduceLanes(const T (&lanes)[N], T* shared, int x, int y,
 template <class Op, int X, int Y, class T, int N>
 FUSOR_DEVICE void ReduceBlock(T (&to)[N], const T (&from)[N], T* shared, int x,
                               int y) {
-  T* column = shared + x * N;
+  T* column = shared + x;
 #pragma unroll
   for (int l = 0; l < N; ++l) {
     to[l] = from[l];
-    PutShared(column + y * (X * N) + l, from[l]);
+    PutShared(column + y * (X * N) + l * X, from[l]);
   }
   __syncthreads();
   int half = 1;
@@ -414,14 +415,14 @@ FUSOR_DEVICE void ReduceBlock(T (&to)[N], const T (&from)[N], T* shared, int x,
     if (y < half && y + half < Y) {
 #pragma unroll
       for (int l = 0; l < N; ++l) {
-        to[l] = Op::Of(to[l], GetShared(column + (y + half) * (X * N) + l));
-        PutShared(column + y * (X * N) + l, to[l]);
+        to[l] = Op::Of(to[l], GetShared(column + (y + half) * (X * N) + l * X));
+        PutShared(column + y * (X * N) + l * X, to[l]);
       }
     }
     __syncthreads();
   }
 #pragma unroll
-  for (int l = 0; l < N; ++l) to[l] = GetShared(column + l);
+  for (int l = 0; l < N; ++l) to[l] = GetShared(column + l * X);
   __syncthreads();
 }
 template <class Op, int X, int Y, class T>

@@ -1,18 +1,13 @@
 #pragma once
 
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "codegen/target_compiler.h"
+
 namespace fusor::cuda {
 
-// What an entry of a cubin takes of each thread.
-struct EntryResources {
-  std::string entry;
-  int registers = 0;
-  int stack_bytes = 0;  // local memory: spilled registers and indexed arrays
-  bool operator==(const EntryResources&) const = default;
-};
+using codegen::EntryResources;
 
 // Of all entries, by name, from the attributes in the ELF file's .nv.info
 // section (EIATTR_REGCOUNT and EIATTR_FRAME_SIZE, as cuobjdump -elf shows

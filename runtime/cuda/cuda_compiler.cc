@@ -122,6 +122,11 @@ std::string CudaCompiler::CompileKernel(const codegen::Kernel& kernel) const {
       .cubin;
 }
 
+std::vector<EntryResources> CudaCompiler::Resources(
+    const std::string& code) const {
+  return ReadResources(code);
+}
+
 codegen::CodegenFacts CudaCompiler::Codegen() const {
   return {.compiler = nvrtc_.version(),
           .device = nvrtc_.architecture(),

@@ -251,9 +251,9 @@ TEST(LowerFusion, SplitsAReductionThatHasTooFewTasks) {
   EXPECT_GE(NumTasks(lowered.kernel, lowered.kernel.phases[0]), 16);
 }
 
-// Few blocks combine what many have left: each with as many threads as it may
-// have, and all sums in one loop, for what they wait for is memory.
-TEST(LowerFusion, ManyThreadsOfAGpuCombineChunks) {
+// One block a channel combines what many have left, all sums in one loop: as
+// many blocks as there are channels, where those of all lanes would be one.
+TEST(LowerFusion, ABlockOfAGpuCombinesTheChunksOfOneChannel) {
   ir::Graph graph;
   ir::Builder b(graph);
   ir::Value* x = graph.AddInput(
@@ -269,17 +269,68 @@ TEST(LowerFusion, ManyThreadsOfAGpuCombineChunks) {
       LowerFusion(*graph.nodes()[0], ir::FindTarget("nvidia-h200")).kernel;
   ASSERT_EQ(kernel.phases.size(), 2u) << Print(kernel);
   const Phase& combining = kernel.phases[1];
-  EXPECT_EQ(NumTasks(kernel, combining), 1);
-  const int64_t threads_along = kernel.lanes / kernel.width;
-  EXPECT_EQ(NumRows(kernel, combining) * threads_along, 512);
+  EXPECT_EQ(NumTasks(kernel, combining), 256);
   int loops = 0;
   for (const Stmt& stmt : combining.body) {
     if (stmt.kind != StmtKind::kLoop) continue;
     ++loops;
+    EXPECT_TRUE(kernel.axes[stmt.axis].vector);
     EXPECT_EQ(kernel.axes[stmt.axis].extent * NumRows(kernel, combining),
               NumTasks(kernel, kernel.phases[0]));
+    for (const Stmt& load : stmt.body) {
+      if (load.kind != StmtKind::kLoad) continue;
+      for (const Index::Term& term : load.index.terms) {
+        if (term.axis == stmt.axis) {
+          EXPECT_EQ(term.coefficient, 1);
+        }
+      }
+    }
   }
   EXPECT_EQ(loops, 1) << Print(kernel);
+}
+
+// 49 pixels have no divisor near the usual number of rows.
+TEST(LowerFusion, ABlockOfAGpuHasSeveralWarpsWhateverTheImagesSize) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  const ir::TensorType type{ir::DType::kF16, {256, 7, 7, 2048}, {}};
+  ir::Value* x = graph.AddInput(type, ir::InputRole::kData, "x");
+  ir::Value* y = graph.AddInput({ir::DType::kF16, {256, 2048}, {}},
+                                ir::InputRole::kData, "y");
+  ir::Value* both = b.Plus(x, b.Broadcast(y, type.shape, {0, 3}));
+  graph.AddOutput(b.ReduceSum(both, {0, 1, 2}), "sum");
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  const Kernel kernel =
+      LowerFusion(*graph.nodes()[0], ir::FindTarget("nvidia-h200")).kernel;
+  EXPECT_EQ(NumRows(kernel, kernel.phases[0]), 7) << Print(kernel);
+}
+
+// The second pass reads the sum that the first has stored, and none of its
+// operands.
+TEST(LowerFusion, WhatAGpuHasStoredItDoesNotComputeAgain) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  const ir::TensorType type{
+      ir::DType::kF16, {256, 64, 28, 28}, ir::ParseLayout("acdb")};
+  ir::Value* x = graph.AddInput(type, ir::InputRole::kData, "x");
+  ir::Value* y = graph.AddInput(type, ir::InputRole::kData, "y");
+  ir::Value* sum = b.Plus(x, y);
+  ir::Value* mean = b.BroadcastAlong(b.ReduceMean(sum, {0, 2, 3}), type, 1);
+  graph.AddOutput(sum, "sum");
+  graph.AddOutput(b.Minus(sum, mean), "centred");
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  ASSERT_EQ(graph.nodes().size(), 1u);
+  const Kernel kernel =
+      LowerFusion(*graph.nodes()[0], ir::FindTarget("nvidia-h200")).kernel;
+  ASSERT_EQ(kernel.phases.size(), 3u) << Print(kernel);
+  const std::string text = Print(kernel);
+  const std::string last = text.substr(text.rfind("phase"));
+  EXPECT_EQ(last.find("load b0"), std::string::npos) << text;
+  EXPECT_EQ(last.find("load b1"), std::string::npos) << text;
 }
 
 TEST(LowerFusion, UpdatesOfOneGroupAreOneLaunch) {

@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "codegen/report/chrome_trace.h"
+#include "codegen/report/gpu_model.h"
 #include "codegen/report/plan_report.h"
 #include "codegen/report/plan_view.h"
 #include "codegen/report/roofline.h"
@@ -76,7 +78,8 @@ void AddProgram(const PlanFlags& flags, std::unique_ptr<ir::Graph> forward,
   FUSOR_CHECK(!flags.profile, kUsage,
               "--profile: expected one rank, got --world-size {}",
               flags.ranks.world_size);
-  options.plan_only = true;
+  // The model of a GPU's step reads registers from the machine code.
+  options.plan_only = !planned.compiler().target().simt;
   planned.apart =
       codegen::Compile(std::move(forward), codegen::ProgramKind::kTrain,
                        planned.compiler(), options);
@@ -131,6 +134,11 @@ void RunPlan(const PlanFlags& flags) {
   fmt::print(text, "{}\n{}", subject,
              codegen::PlanReportText(plan, report, target,
                                      static_cast<size_t>(flags.top)));
+  std::optional<codegen::GpuModel> launches;
+  if (target.simt) {
+    launches = codegen::ModelGpuStep(plan, compiler);
+    fmt::print(text, "{}", codegen::GpuModelText(*launches, flags.model.batch));
+  }
   WriteJson(flags.trace, codegen::ChromeTrace(plan, report));
   WriteText(flags.roofline, codegen::RooflineSvg(report, target, subject));
   if (!flags.html.empty()) {
@@ -142,6 +150,10 @@ void RunPlan(const PlanFlags& flags) {
   out["batch_size"] = flags.model.batch;
   out["ranks"] = flags.ranks.world_size;
   if (!tuning.is_null()) out["tuning"] = tuning;
+  if (launches.has_value()) {
+    out["gpu_model"] =
+        codegen::GpuModelJson(*launches, plan, flags.model.batch);
+  }
   WriteJson(flags.json, out);
 }
 

@@ -11,6 +11,7 @@
 #include "codegen/compiler.h"
 #include "codegen/cuda/print_cuda.h"
 #include "codegen/streamed_access.h"
+#include "ir/builder.h"
 #include "ir/verifier.h"
 #include "models/model.h"
 #include "passes/passes.h"
@@ -196,6 +197,41 @@ TEST(CudaRandomFusions, AgreeWithTheInterpreter) {
   }
   EXPECT_GT(kernels.size(), 100);
   for (const std::string& problem : CompareWithInterpreter(kernels, 7)) {
+    ADD_FAILURE() << problem;
+  }
+}
+
+// Sums of so many chunks that each channel's get a block of their own, in two
+// sweeps, of which the second reads what the first has stored.
+TEST(CudaChunkedFusions, AgreeWithTheInterpreter) {
+  const ir::Target target = ir::FindTarget("nvidia-h200");
+  std::vector<CompiledKernel> kernels;
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    ir::Graph graph;
+    ir::Builder b(graph);
+    const ir::TensorType type{dtype, {2, 256, 24, 32}, ir::ParseLayout("acdb")};
+    ir::Value* sum = b.Plus(graph.AddInput(type, ir::InputRole::kData, "x"),
+                            graph.AddInput(type, ir::InputRole::kData, "y"));
+    ir::Value* mean = b.ReduceMean(sum, {0, 2, 3});
+    ir::Value* centred = b.Minus(sum, b.BroadcastAlong(mean, type, 1));
+    ir::Value* variance = b.ReduceMean(b.Times(centred, centred), {0, 2, 3});
+    graph.AddOutput(sum, "sum");
+    graph.AddOutput(b.Times(mean, 2.0), "mean");
+    graph.AddOutput(
+        b.Times(centred, b.BroadcastAlong(b.Plus(variance, 1.0), type, 1)),
+        "result");
+    const FakeCompiler compiler("nvidia-h200");
+    passes::PassContext context(compiler, {});
+    passes::Fuse(graph, context);
+    ASSERT_EQ(graph.nodes().size(), 1u);
+    codegen::LoweredKernel lowered =
+        codegen::LowerFusion(*graph.nodes()[0], target);
+    Verify(lowered.kernel);
+    ASSERT_EQ(lowered.kernel.phases.size(), 5u) << Print(lowered.kernel);
+    EXPECT_EQ(NumTasks(lowered.kernel, lowered.kernel.phases[1]), 256);
+    kernels.push_back({std::move(lowered.kernel)});
+  }
+  for (const std::string& problem : CompareWithInterpreter(kernels, 3)) {
     ADD_FAILURE() << problem;
   }
 }
