@@ -81,9 +81,13 @@ class Device {
       const codegen::LibraryCall& call) = 0;
 };
 
+// Told in a line what is done otherwise than asked for, and why; by any thread.
+using TellWarning = std::function<void(const std::string&)>;
+
 struct BackendOptions {
   int threads = 0;    // compute threads of a CPU device; 0: cores / local ranks
   bool graph = true;  // a GPU launches a whole step as one graph
+  TellWarning warning{};  // null: nobody is told
 };
 
 // One plug-in. Lives as long as the process.
