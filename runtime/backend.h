@@ -52,8 +52,12 @@ class Stream {
   virtual void Synchronize() = 0;
   // Remembers the launches that `work` gives to this stream, instead of running
   // them, as one executable without arguments: cheaper to launch. Addresses
-  // stay as they are. Null, and `work` is not called, where the device has no
-  // such thing or was opened without.
+  // stay as they are. Null where the device has no such thing or was opened
+  // without, or where it refuses: then BackendOptions::warning is told why.
+  // `work` may be called several times, or not at all. What it needs memory for
+  // at first should have run before. Where a launch of the executable throws
+  // kDevice or kOutOfMemory, the device has refused it: the stream was given
+  // nothing, and the warning is told.
   virtual std::unique_ptr<Executable> Capture(
       const std::function<void()>& work);
 };
