@@ -52,8 +52,12 @@ class Stream {
   virtual void Synchronize() = 0;
   // Remembers the launches that `work` gives to this stream, instead of running
   // them, as one executable without arguments: cheaper to launch. Addresses
-  // stay as they are. Null, and `work` is not called, where the device has no
-  // such thing or was opened without.
+  // stay as they are. Null where the device has no such thing or was opened
+  // without, or where it refuses: then BackendOptions::warning is told why.
+  // `work` may be called several times, or not at all. What it needs memory for
+  // at first should have run before. Where a launch of the executable throws
+  // kDevice or kOutOfMemory, the device has refused it: the stream was given
+  // nothing, and the warning is told.
   virtual std::unique_ptr<Executable> Capture(
       const std::function<void()>& work);
 };
@@ -81,9 +85,13 @@ class Device {
       const codegen::LibraryCall& call) = 0;
 };
 
+// Told in a line what is done otherwise than asked for, and why; by any thread.
+using TellWarning = std::function<void(const std::string&)>;
+
 struct BackendOptions {
   int threads = 0;    // compute threads of a CPU device; 0: cores / local ranks
   bool graph = true;  // a GPU launches a whole step as one graph
+  TellWarning warning{};  // null: nobody is told
 };
 
 // One plug-in. Lives as long as the process.

@@ -108,8 +108,9 @@ class Communicator {
   virtual void Wait(int64_t number, Stream& stream) = 0;
   // As Stream::Capture, of work that starts collectives and waits for all of
   // them: to be launched on the same stream, by all ranks in the same order of
-  // collectives. Null, and `work` is not called, where the transport or the
-  // stream has no such thing. The communicator must outlive it.
+  // collectives. To be called by all ranks; null on all of them where the
+  // transport or the stream of one has no such thing. The communicator must
+  // outlive it.
   virtual std::unique_ptr<Executable> Capture(
       Stream& stream, const std::function<void()>& work);
 

@@ -127,12 +127,7 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
   }
   stream.Synchronize();
   captured_.reset();
-  if (poison_) return;  // a captured step has no room for more copies
-  const auto work = [&] {
-    for (size_t i = 0; i < launches_.size(); ++i) RunStep(i, stream);
-  };
-  captured_ = numbers_.empty() ? stream.Capture(work)
-                               : communicator_->Capture(stream, work);
+  captures_ = !poison_;  // a captured step has no room for more copies
 }
 
 void Executor::BindCollective(Launch& launch) {
@@ -167,7 +162,27 @@ void Executor::RunStep(size_t step, Stream& stream) {
 }
 
 void Executor::Run(Stream& stream) {
-  if (captured_ != nullptr) return stream.Launch(*captured_, nullptr, 0);
+  if (captured_ != nullptr) {
+    try {
+      return stream.Launch(*captured_, nullptr, 0);
+    } catch (const Error& e) {
+      // The stream has told. What other ranks launch has their collectives in a
+      // graph, which this rank's must be in as well.
+      const bool refused =
+          e.code() == ErrorCode::kDevice || e.code() == ErrorCode::kOutOfMemory;
+      if (!refused || !numbers_.empty()) throw;
+      captured_.reset();
+    }
+  }
+  RunSteps(stream);
+  if (!captures_) return;
+  captures_ = false;
+  const auto work = [&] { RunSteps(stream); };
+  captured_ = numbers_.empty() ? stream.Capture(work)
+                               : communicator_->Capture(stream, work);
+}
+
+void Executor::RunSteps(Stream& stream) {
   for (size_t i = 0; i < launches_.size(); ++i) RunStep(i, stream);
 }
 

@@ -32,15 +32,17 @@ class Executor {
   // called once, and again when an arena has moved.
   void Bind(const ArenaBases& bases, Stream& stream);
 
-  // Forgets what Bind has captured: before an arena goes away.
+  // Forgets what Run has captured: before an arena goes away.
   void Unbind() { captured_.reset(); }
 
   // Address of one of the plan's buffers. REQUIRES: bound.
   void* address(int buffer) const { return addresses_[buffer]; }
 
-  // Enqueues every step of the plan, as what Bind has captured of them where
-  // the stream does that and, if there are collectives, the communicator, too.
-  // REQUIRES: bound, to the same stream.
+  // Enqueues every step of the plan. The first run after Bind enqueues them one
+  // by one, so that libraries make ready what they allocate at first use, and
+  // captures them where the stream does that and, if there are collectives, the
+  // communicator, too; later runs launch that. REQUIRES: bound, to the same
+  // stream.
   void Run(Stream& stream);
   // Enqueues one step, for profiles. A run is all of them, in order.
   void RunStep(size_t step, Stream& stream);
@@ -48,6 +50,8 @@ class Executor {
   size_t num_steps() const { return launches_.size(); }
 
  private:
+  void RunSteps(Stream& stream);
+
   struct Launch {
     const Executable* executable = nullptr;  // null: a collective
     std::vector<void*> args;
@@ -70,7 +74,8 @@ class Executor {
   Communicator* const communicator_;
   const bool poison_;
   std::vector<int64_t> numbers_;  // of this run's collectives
-  int trailing_ = -1;  // slot of the last collective that no step waits for
+  int trailing_ = -1;      // slot of the last collective that no step waits for
+  bool captures_ = false;  // at the end of the next run
   std::unique_ptr<Executable> captured_;  // all steps
 };
 

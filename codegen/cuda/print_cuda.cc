@@ -119,7 +119,10 @@ class PhasePrinter {
   }
 
   void PrintThread() {
-    Line("const int x = threadIdx.x % {}, y = threadIdx.x / {};", x_, x_);
+    Line(
+        "[[maybe_unused]] const int x = threadIdx.x % {}, y = threadIdx.x / "
+        "{};",
+        x_, x_);
     int64_t bytes = 0;
     bool lanes = false;
     VisitStatements(phase_.body, [&](const Stmt& stmt) {
@@ -157,7 +160,7 @@ class PhasePrinter {
         Line("{} r{};", type, reg);
       }
     }
-    Line("{} task = blockIdx.x;", int_);
+    Line("[[maybe_unused]] {} task = blockIdx.x;", int_);
   }
 
   // The last axis is the fastest.

@@ -112,14 +112,54 @@ ParsedName ParseName(std::string_view name) {
   return parsed;
 }
 
+CudnnDescriptor DeviceFrom(const std::string& properties) {
+  CudnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  device.Set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, properties);
+  device.Finalize();
+  return device;
+}
+
+// Of JSON text that is to be loaded; not finalized.
+CudnnDescriptor PlanFrom(const std::string& text, cudnnHandle_t handle,
+                         const std::string& properties) {
+  CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  plan.Set(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, text);
+  if (handle != nullptr) {
+    plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
+  } else {
+    plan.Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, DeviceFrom(properties));
+  }
+  return plan;
+}
+
+constexpr std::string_view kImplementation = "cudnn ";
+
 }  // namespace
 
-ConvPlanner::ConvPlanner(const ir::Target& target)
-    : device_(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR) {
-  device_.Set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
-              DevicePropertiesJson(target));
-  device_.Finalize();
+LoadedPlan LoadPlan(const LibraryCall& call, cudnnHandle_t handle,
+                    const std::string& properties) {
+  CudnnDescriptor plan = PlanFrom(call.plan, handle, properties);
+  if (plan.FinalizeUnless(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH)) {
+    return {std::move(plan), ""};
+  }
+  std::string mismatch = CudnnReason(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH);
+  std::string_view name = call.implementation;
+  FUSOR_CHECK(ReadPrefix(name, kImplementation), kGraph,
+              "cuDNN: a plan for another device ({}): implementation \"{}\": "
+              "expected an engine to build it anew",
+              mismatch, call.implementation);
+  LibraryCall again = call;
+  again.attrs.Set("algorithm", std::string(name));
+  const ConvPlanner planner(handle != nullptr ? DevicePropertiesJson(handle)
+                                              : properties);
+  planner.Prepare(again);
+  CudnnDescriptor rebuilt = PlanFrom(again.plan, handle, properties);
+  rebuilt.Finalize();
+  return {std::move(rebuilt), std::move(mismatch)};
 }
+
+ConvPlanner::ConvPlanner(const std::string& device)
+    : device_(DeviceFrom(device)) {}
 
 std::vector<CudnnDescriptor> ConvPlanner::Heuristic(
     const CudnnDescriptor& graph, cudnnBackendHeurMode_t mode) const {
@@ -225,7 +265,7 @@ void ConvPlanner::Prepare(LibraryCall& call) const {
   CudnnGraph operations = GraphOf(call);
   const CudnnDescriptor graph = operations.Finish();
   const CudnnDescriptor plan = MakePlan(MakeConfig(graph, name));
-  call.implementation = "cudnn " + name;
+  call.implementation = std::string(kImplementation) + name;
   call.workspace_bytes = WorkspaceOf(plan);
   call.plan = plan.GetText(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
 }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "codegen/plan.h"
-#include "ir/target.h"
 #include "runtime/cuda/cudnn_descriptor.h"
 
 namespace fusor::cuda {
@@ -23,13 +22,27 @@ struct EngineConfig {
   int64_t workspace_bytes = 0;  // padded
 };
 
+// A call's plan, ready to run on a device.
+struct LoadedPlan {
+  CudnnDescriptor plan;
+  // Where cuDNN finds that the call's plan is one for another device, why: then
+  // this is a new one, of the same engine with the same knobs.
+  std::string mismatch;
+};
+
+// Loads LibraryCall::plan for the handle's device or, without a handle, for the
+// one that `properties` describe. Throws kGraph where cuDNN refuses it.
+LoadedPlan LoadPlan(const codegen::LibraryCall& call, cudnnHandle_t handle,
+                    const std::string& properties = "");
+
 // Which engines cuDNN has for a convolution on a device that need not be there,
 // and their execution plans. May be used by several threads at once. REQUIRES:
 // LoadedCudnn().usable.
 class ConvPlanner {
  public:
-  // Throws kGraph when cuDNN does not accept the device.
-  explicit ConvPlanner(const ir::Target& target);
+  // `device`: its properties as JSON (device_properties.h). Throws kGraph when
+  // cuDNN does not accept them.
+  explicit ConvPlanner(const std::string& device);
 
   // Engines whose plans can be built, best first: what heuristics A, B and the
   // fallback say, united in this order, without duplicates; those with

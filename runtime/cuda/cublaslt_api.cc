@@ -28,8 +28,9 @@ std::string Cublaslt::Version() const {
 }
 
 void Cublaslt::Check(cublasStatus_t status, const char* call) const {
-  FUSOR_CHECK(status == CUBLAS_STATUS_SUCCESS, kDevice, "{}: {}: {}", Version(),
-              call, cublasLtGetStatusName(status));
+  FUSOR_CHECK(status == CUBLAS_STATUS_SUCCESS, kDevice, "{}: {}: {} ({})",
+              Version(), call, cublasLtGetStatusName(status),
+              cublasLtGetStatusString(status));
 }
 
 const Cublaslt& LoadCublaslt() {

@@ -12,6 +12,7 @@ namespace fusor::cuda {
 #define FUSOR_CUBLASLT_FUNCTIONS(F)       \
   F(cublasLtGetVersion)                   \
   F(cublasLtGetStatusName)                \
+  F(cublasLtGetStatusString)              \
   F(cublasLtCreate)                       \
   F(cublasLtDestroy)                      \
   F(cublasLtMatmulDescCreate)             \

@@ -1,8 +1,11 @@
 // The CUDA plug-in's entry.
 
+#include <optional>
+
 #include "ir/support/error.h"
 #include "runtime/backend.h"
 #include "runtime/build_id.h"
+#include "runtime/cuda/context.h"
 #include "runtime/cuda/cuda_compiler.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/cuda_libraries.h"
@@ -37,17 +40,21 @@ class CudaBackend : public runtime::Backend {
 
   std::unique_ptr<runtime::Device> OpenDevice(
       int ordinal, const runtime::BackendOptions& options) override {
-    return OpenCudaDevice(ordinal, options, DeviceCalls());
+    return OpenCudaDevice(ordinal, options, DeviceCalls(options.warning));
   }
 
   std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
-      const std::string& target, const runtime::BackendOptions&) override {
+      const std::string& target,
+      const runtime::BackendOptions& options) override {
     std::string name = target.empty() ? TargetOfDevice() : target;
+    std::optional<int> device;
+    if (target.empty() && !name.empty()) device = DeviceOfRank();
     if (name.empty()) name = kDefaultTarget;
     ir::Target description = ir::FindTarget(name);
     FUSOR_CHECK(description.simt && description.compute_capability > 0, kUsage,
                 "CUDA backend: target {} is not an NVIDIA GPU", name);
-    return std::make_unique<CudaCompiler>(std::move(description));
+    return std::make_unique<CudaCompiler>(std::move(description), device,
+                                          options.warning);
   }
 
 #ifdef FUSOR_NCCL

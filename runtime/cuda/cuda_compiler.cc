@@ -8,6 +8,7 @@
 #include "ir/convolution.h"
 #include "ir/support/error.h"
 #include "runtime/cuda/cubin.h"
+#include "runtime/cuda/device_properties.h"
 #include "runtime/cuda/disassembler.h"
 #include "runtime/cuda/matmul_plan.h"
 #include "runtime/cuda/memory_copy.h"
@@ -78,11 +79,39 @@ ir::LibraryCandidate AsTheyLie(const ir::Node& node,
   return candidate;
 }
 
+// Plans fit a device whose properties cuDNN has asked for itself. Where it
+// cannot ask, those of the target do until a plan is loaded, which tells.
+std::string PropertiesOf(const ir::Target& target, std::optional<int> device) {
+  if (device.has_value()) {
+    try {
+      return DevicePropertiesJson(*device);
+    } catch (const Error&) {
+      // The device says why when it is opened.
+    }
+  }
+  return DevicePropertiesJson(target);
+}
+
 }  // namespace
 
-CudaCompiler::CudaCompiler(ir::Target target)
-    : target_(std::move(target)), nvrtc_(target_.compute_capability) {
-  if (LoadedCudnn().usable) planner_ = std::make_unique<ConvPlanner>(target_);
+CudaCompiler::CudaCompiler(ir::Target target, std::optional<int> device,
+                           runtime::TellWarning warning)
+    : target_(std::move(target)),
+      nvrtc_(target_.compute_capability),
+      warning_(std::move(warning)) {
+  if (!LoadedCudnn().usable) return;
+  planner_ = std::make_unique<ConvPlanner>(PropertiesOf(target_, device));
+}
+
+NvrtcCompiler::Output CudaCompiler::CompileText(const std::string& name,
+                                                const std::string& text,
+                                                const std::string& source,
+                                                ErrorCode code) const {
+  NvrtcCompiler::Output output = nvrtc_.Compile(text, source, code);
+  if (!output.warning.empty() && warning_) {
+    warning_(fmt::format("kernel {}: NVRTC: {}", name, output.warning));
+  }
+  return output;
 }
 
 std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
@@ -118,7 +147,8 @@ std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
 }
 
 std::string CudaCompiler::CompileKernel(const codegen::Kernel& kernel) const {
-  return nvrtc_.Compile(PrintCuda(kernel), "kernel.cu", ErrorCode::kInternal)
+  return CompileText(kernel.name, PrintCuda(kernel), "kernel.cu",
+                     ErrorCode::kInternal)
       .cubin;
 }
 
@@ -144,7 +174,7 @@ std::vector<codegen::KernelArtifact> CudaCompiler::KernelArtifacts(
     const codegen::Kernel& kernel) const {
   std::string text = PrintCuda(kernel);
   NvrtcCompiler::Output output =
-      nvrtc_.Compile(text, "kernel.cu", ErrorCode::kInternal);
+      CompileText(kernel.name, text, "kernel.cu", ErrorCode::kInternal);
   std::string resources;
   for (const EntryResources& entry : ReadResources(output.cubin)) {
     resources += fmt::format("{}: {} registers, {} bytes of stack\n",
@@ -162,7 +192,8 @@ std::vector<codegen::KernelArtifact> CudaCompiler::KernelArtifacts(
 std::string CudaCompiler::CompileArtifact(const codegen::Kernel& kernel,
                                           const std::string& text,
                                           const std::string& source) const {
-  std::string cubin = nvrtc_.Compile(text, source, ErrorCode::kUsage).cubin;
+  std::string cubin =
+      CompileText(kernel.name, text, source, ErrorCode::kUsage).cubin;
   const std::vector<EntryResources> entries = ReadResources(cubin);
   for (const codegen::CudaLaunch& launch : CudaLaunches(kernel)) {
     const bool there = std::any_of(

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "codegen/target_compiler.h"
+#include "runtime/backend.h"
 #include "runtime/cuda/conv_planner.h"
 #include "runtime/cuda/nvrtc_compiler.h"
 
@@ -15,8 +18,12 @@ namespace fusor::cuda {
 // where there is no cuDNN, and other library ops, are "unchosen".
 class CudaCompiler : public codegen::TargetCompiler {
  public:
-  // REQUIRES: target.simt. Throws what NvrtcCompiler throws.
-  explicit CudaCompiler(ir::Target target);
+  // `device`: the number of the GPU that convolutions are planned for, of this
+  // target; none where it is not there, which the target describes then.
+  // `warning` is told of warnings of NVRTC's. REQUIRES: target.simt. Throws
+  // what NvrtcCompiler throws.
+  CudaCompiler(ir::Target target, std::optional<int> device,
+               runtime::TellWarning warning);
 
   const ir::Target& target() const override { return target_; }
   std::vector<ir::LibraryCandidate> Candidates(
@@ -36,8 +43,15 @@ class CudaCompiler : public codegen::TargetCompiler {
   std::string LibraryVersion() const override;
 
  private:
+  // `name` of the kernel.
+  NvrtcCompiler::Output CompileText(const std::string& name,
+                                    const std::string& text,
+                                    const std::string& source,
+                                    ErrorCode code) const;
+
   ir::Target target_;
   NvrtcCompiler nvrtc_;
+  runtime::TellWarning warning_;
   std::unique_ptr<ConvPlanner> planner_;  // null without cuDNN
 };
 

@@ -1,6 +1,7 @@
 #include "runtime/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ir/support/error.h"
 #include "ir/target.h"
@@ -75,10 +76,34 @@ class CudaEvent : public runtime::Event {
   DriverEvent event_;
 };
 
+// How the streams of a device capture: first in thread-local mode; where the
+// driver or a library refuses that, in relaxed mode; where that is refused, not
+// at all.
+struct Graphs {
+  bool enabled = true;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+  runtime::TellWarning warning;
+
+  void Tell(const std::string& refusals, const char* instead) const {
+    if (warning) {
+      warning(fmt::format("CUDA graph of a step: {}; {}", refusals, instead));
+    }
+  }
+};
+
+constexpr char kOneByOne[] = "kernels and calls are launched one by one";
+
+// Of the device's, not of a peer's, nor a mistake here.
+bool IsRefusal(const Error& e) {
+  return e.code() == ErrorCode::kDevice || e.code() == ErrorCode::kOutOfMemory;
+}
+
 class CudaStream : public runtime::Stream {
  public:
-  CudaStream(ContextPtr context, bool graphs)
-      : context_(std::move(context)), graphs_(graphs), copies_(*context_) {
+  CudaStream(ContextPtr context, std::shared_ptr<Graphs> graphs)
+      : context_(std::move(context)),
+        graphs_(std::move(graphs)),
+        copies_(*context_) {
     const Driver& driver = context_->Enter();
     driver.Check(driver.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
                  "cuStreamCreate");
@@ -98,7 +123,12 @@ class CudaStream : public runtime::Stream {
     FUSOR_ASSERT(num_args == work.num_args(), "{}: {} arguments, expected {}",
                  work.name(), num_args, work.num_args());
     const NvtxRange range(work.name().c_str());
-    work.Enqueue(context_->Enter(), stream_, args);
+    try {
+      work.Enqueue(context_->Enter(), stream_, args);
+    } catch (const Error& e) {
+      if (work.is_graph() && IsRefusal(e)) RefuseLaunch(e);
+      throw;
+    }
   }
   void CopyToDevice(void* device, const void* host, size_t bytes) override {
     const NvtxRange range("copy to device");
@@ -129,10 +159,35 @@ class CudaStream : public runtime::Stream {
 
   std::unique_ptr<runtime::Executable> Capture(
       const std::function<void()>& work) override {
-    if (!graphs_) return nullptr;
+    std::string refusals;
+    while (graphs_->enabled) {
+      try {
+        auto graph = CaptureOnce(work);
+        if (!refusals.empty()) {
+          graphs_->Tell(refusals, "it is captured in relaxed mode");
+        }
+        return graph;
+      } catch (const Error& e) {
+        if (!IsRefusal(e)) throw;
+        const bool relaxed = graphs_->mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+        refusals +=
+            fmt::format("{}{} capture: {}", refusals.empty() ? "" : "; ",
+                        relaxed ? "relaxed" : "thread-local", e.what());
+        graphs_->enabled = !relaxed;
+        graphs_->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        if (relaxed) graphs_->Tell(refusals, kOneByOne);
+      }
+    }
+    return nullptr;
+  }
+
+  CUstream get() const { return stream_; }
+
+ private:
+  std::unique_ptr<runtime::Executable> CaptureOnce(
+      const std::function<void()>& work) {
     const Driver& driver = context_->Enter();
-    driver.Check(driver.cuStreamBeginCapture(
-                     stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+    driver.Check(driver.cuStreamBeginCapture(stream_, graphs_->mode),
                  "cuStreamBeginCapture");
     CUgraph graph = nullptr;
     try {
@@ -144,23 +199,28 @@ class CudaStream : public runtime::Stream {
     }
     driver.Check(driver.cuStreamEndCapture(stream_, &graph),
                  "cuStreamEndCapture");
-    return InstantiateGraph(*context_, graph);
+    return InstantiateGraph(*context_, graph, stream_);
   }
 
-  CUstream get() const { return stream_; }
+  void RefuseLaunch(const Error& e) {
+    if (std::exchange(graphs_->enabled, false)) {
+      graphs_->Tell(e.what(), kOneByOne);
+    }
+  }
 
- private:
   ContextPtr context_;
-  const bool graphs_;
+  const std::shared_ptr<Graphs> graphs_;
   HostCopies copies_;
   CUstream stream_ = nullptr;
 };
 
 class CudaDevice : public runtime::Device {
  public:
-  CudaDevice(int ordinal, bool graphs, MakeDeviceCall make_call)
+  CudaDevice(int ordinal, const runtime::BackendOptions& options,
+             MakeDeviceCall make_call)
       : context_(std::make_shared<const Context>(ordinal)),
-        graphs_(graphs),
+        graphs_(std::make_shared<Graphs>(
+            Graphs{.enabled = options.graph, .warning = options.warning})),
         make_call_(std::move(make_call)) {}
 
   std::string description() const override {
@@ -197,7 +257,7 @@ class CudaDevice : public runtime::Device {
 
  private:
   ContextPtr context_;
-  const bool graphs_;
+  const std::shared_ptr<Graphs> graphs_;
   MakeDeviceCall make_call_;
 };
 
@@ -212,7 +272,7 @@ std::unique_ptr<runtime::Device> OpenCudaDevice(
     int ordinal, const runtime::BackendOptions& options,
     MakeDeviceCall make_call) {
   return std::make_unique<CudaDevice>(ordinal == 0 ? DeviceOfRank() : ordinal,
-                                      options.graph, std::move(make_call));
+                                      options, std::move(make_call));
 }
 
 CUstream DriverStreamOf(const runtime::Stream& stream) {

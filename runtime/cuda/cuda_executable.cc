@@ -85,12 +85,18 @@ class CallExecutable : public CudaExecutable {
 
 class GraphExecutable : public CudaExecutable {
  public:
-  GraphExecutable(const Context& context, CUgraph graph)
+  GraphExecutable(const Context& context, CUgraph graph, CUstream stream)
       : CudaExecutable("step", 0), context_(context) {
     const Driver& driver = context.Enter();
     const CUresult made = driver.cuGraphInstantiate(&graph_, graph, 0);
     Driver::Ignore(driver.cuGraphDestroy(graph));
     driver.Check(made, "cuGraphInstantiate");
+    // Else the first launch does it, and what is refused would show there.
+    const CUresult uploaded = driver.cuGraphUpload(graph_, stream);
+    if (uploaded != CUDA_SUCCESS) {
+      Driver::Ignore(driver.cuGraphExecDestroy(graph_));
+    }
+    driver.Check(uploaded, "cuGraphUpload");
   }
   ~GraphExecutable() override {
     Driver::Ignore(context_.EnterNoThrow().cuGraphExecDestroy(graph_));
@@ -98,6 +104,7 @@ class GraphExecutable : public CudaExecutable {
   GraphExecutable(const GraphExecutable&) = delete;
   GraphExecutable& operator=(const GraphExecutable&) = delete;
 
+  bool is_graph() const override { return true; }
   void Enqueue(const Driver& driver, CUstream stream,
                void* const*) const override {
     driver.Check(driver.cuGraphLaunch(graph_, stream), "cuGraphLaunch");
@@ -121,8 +128,9 @@ std::unique_ptr<CudaExecutable> WrapCall(const codegen::LibraryCall& call,
 }
 
 std::unique_ptr<CudaExecutable> InstantiateGraph(const Context& context,
-                                                 CUgraph graph) {
-  return std::make_unique<GraphExecutable>(context, graph);
+                                                 CUgraph graph,
+                                                 CUstream stream) {
+  return std::make_unique<GraphExecutable>(context, graph, stream);
 }
 
 }  // namespace fusor::cuda

@@ -22,6 +22,8 @@ class CudaExecutable : public runtime::Executable {
       : name_(std::move(name)), num_args_(num_args) {}
   const std::string& name() const { return name_; }
   size_t num_args() const { return num_args_; }
+  // What a stream has captured, whose launches may be enqueued one by one.
+  virtual bool is_graph() const { return false; }
   // The context is current.
   virtual void Enqueue(const Driver& driver, CUstream stream,
                        void* const* args) const = 0;
@@ -38,8 +40,9 @@ std::unique_ptr<CudaExecutable> LoadKernelModule(
 std::unique_ptr<CudaExecutable> WrapCall(const codegen::LibraryCall& call,
                                          std::unique_ptr<DeviceCall> ready);
 
-// Takes `graph`.
+// Takes `graph`, and uploads it in the stream's turn.
 std::unique_ptr<CudaExecutable> InstantiateGraph(const Context& context,
-                                                 CUgraph graph);
+                                                 CUgraph graph,
+                                                 CUstream stream);
 
 }  // namespace fusor::cuda

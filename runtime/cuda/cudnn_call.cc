@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ir/support/error.h"
@@ -20,8 +21,7 @@ using codegen::LibraryCall;
 constexpr std::string_view kPlanStart = "{\"cudnnVersion\":";
 
 void Check(cudnnStatus_t status, const char* call) {
-  FUSOR_CHECK(status == CUDNN_STATUS_SUCCESS, kDevice, "cuDNN: {}: status {}",
-              call, static_cast<int>(status));
+  CheckCudnn(status, call, ErrorCode::kDevice);
 }
 
 // For the device of the context that is current when it is made.
@@ -58,17 +58,15 @@ void* Aligned(void* workspace) {
 
 class CudnnCall : public DeviceCall {
  public:
-  CudnnCall(const LibraryCall& call, std::shared_ptr<const Handle> handle)
+  CudnnCall(const LibraryCall& call, std::shared_ptr<const Handle> handle,
+            CudnnDescriptor plan)
       : handle_(std::move(handle)),
-        plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR),
+        plan_(std::move(plan)),
         has_workspace_(call.workspace_bytes > 0),
         arguments_(call.operands.size() + call.results.size()) {
     for (size_t i = 0; i < arguments_; ++i) {
       if (IsBound(call, i)) ids_.push_back(static_cast<int64_t>(i) + 1);
     }
-    plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, call.plan);
-    plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle_->get());
-    plan_.Finalize();
     const auto workspace =
         plan_.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
     FUSOR_CHECK(workspace <= UsableBytes(call), kGraph,
@@ -113,8 +111,9 @@ bool IsCudnnCall(const LibraryCall& call) {
   return call.plan.starts_with(kPlanStart);
 }
 
-MakeDeviceCall CudnnCalls() {
-  return [handle = std::shared_ptr<const Handle>()](
+MakeDeviceCall CudnnCalls(runtime::TellWarning warning) {
+  return [handle = std::shared_ptr<const Handle>(),
+          warning = std::move(warning)](
              const LibraryCall& call) mutable -> std::unique_ptr<DeviceCall> {
     if (!IsCudnnCall(call)) return nullptr;
     const Cudnn& cudnn = LoadedCudnn();
@@ -125,7 +124,16 @@ MakeDeviceCall CudnnCalls() {
                 VersionOf(call.plan), cudnn.version());
     if (handle == nullptr) handle = std::make_shared<const Handle>();
     try {
-      return std::make_unique<CudnnCall>(call, handle);
+      LoadedPlan loaded = LoadPlan(call, handle->get());
+      if (!loaded.mismatch.empty() && warning) {
+        // The reason is the device's, so it is that of the other plans, too.
+        std::exchange(warning, nullptr)(fmt::format(
+            "{} by {}: its plan is one for another device or driver ({}); such "
+            "plans are built anew for this one, with the same engines and "
+            "knobs",
+            call.op, call.implementation, loaded.mismatch));
+      }
+      return std::make_unique<CudnnCall>(call, handle, std::move(loaded.plan));
     } catch (const Error& e) {
       throw Error(
           ErrorCode::kDevice,

@@ -12,6 +12,9 @@ bool IsCudnnCall(const codegen::LibraryCall& call);
 // thread. Null for calls without such a plan. Throws kDevice where there is no
 // cuDNN, another version than the plan's, or it refuses the plan for the device
 // of the current context. No GPU has run what it makes.
-MakeDeviceCall CudnnCalls();
+//
+// A plan for another device is built anew for this one, of the same engine with
+// the same knobs; the first time, `warning` is told.
+MakeDeviceCall CudnnCalls(runtime::TellWarning warning = nullptr);
 
 }  // namespace fusor::cuda

@@ -2,18 +2,19 @@
 
 #include <fmt/format.h>
 
-#include "ir/support/error.h"
+#include <algorithm>
 
 namespace fusor::cuda {
 namespace {
 
-void Check(cudnnStatus_t status, const char* call, int what) {
+void Check(cudnnStatus_t status, const char* call) {
+  CheckCudnn(status, call, ErrorCode::kGraph);
+}
+
+// The number is the attribute's in cudnn_graph.h.
+void CheckAttribute(cudnnStatus_t status, const char* call, int attribute) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  std::string words(512, '\0');
-  LoadedCudnn().last_error(words.data(), words.size());
-  words.resize(words.find('\0'));
-  FUSOR_CHECK(false, kGraph, "cuDNN: {} of {}: status {}{}{}", call, what,
-              static_cast<int>(status), words.empty() ? "" : ": ", words);
+  Check(status, fmt::format("{} {}", call, attribute).c_str());
 }
 
 }  // namespace
@@ -29,6 +30,7 @@ Cudnn::Cudnn() : library({"libcudnn.so.9"}) {
     all &= function != nullptr;
   };
   find(version, "cudnnGetVersion");
+  find(error_string, "cudnnGetErrorString");
   find(last_error, "cudnnGetLastErrorString");
   find(create, "cudnnBackendCreateDescriptor");
   find(destroy, "cudnnBackendDestroyDescriptor");
@@ -49,6 +51,23 @@ const Cudnn& LoadedCudnn() {
   return cudnn;
 }
 
+std::string CudnnReason(cudnnStatus_t status) {
+  constexpr size_t kMost = 512;
+  std::string words(kMost, '\0');
+  LoadedCudnn().last_error(words.data(), words.size());
+  words.resize(std::min(words.find('\0'), kMost));
+  // One line for each error.
+  std::replace(words.begin(), words.end(), '\n', ' ');
+  return fmt::format("{} ({}){}{}", LoadedCudnn().error_string(status),
+                     static_cast<int>(status), words.empty() ? "" : ": ",
+                     words);
+}
+
+void CheckCudnn(cudnnStatus_t status, const char* call, ErrorCode code) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  throw Error(code, fmt::format("cuDNN: {}: {}", call, CudnnReason(status)));
+}
+
 std::string CudnnVersion() {
   const Cudnn& cudnn = LoadedCudnn();
   if (!cudnn.usable) return "none";
@@ -58,7 +77,8 @@ std::string CudnnVersion() {
 }
 
 CudnnDescriptor::CudnnDescriptor(cudnnBackendDescriptorType_t type) {
-  Check(LoadedCudnn().create(type, &descriptor_), "descriptor", type);
+  CheckAttribute(LoadedCudnn().create(type, &descriptor_),
+                 "cudnnBackendCreateDescriptor", type);
 }
 
 CudnnDescriptor::~CudnnDescriptor() {
@@ -84,14 +104,21 @@ void CudnnDescriptor::Set(cudnnBackendAttributeName_t name,
 }
 
 void CudnnDescriptor::Finalize() {
-  Check(LoadedCudnn().finalize(descriptor_), "finalize", 0);
+  Check(LoadedCudnn().finalize(descriptor_), "cudnnBackendFinalize");
+}
+
+bool CudnnDescriptor::FinalizeUnless(cudnnStatus_t status) {
+  const cudnnStatus_t result = LoadedCudnn().finalize(descriptor_);
+  if (result == status) return false;
+  Check(result, "cudnnBackendFinalize");
+  return true;
 }
 
 std::string CudnnDescriptor::GetText(cudnnBackendAttributeName_t name) const {
   int64_t bytes = 0;
-  Check(
+  CheckAttribute(
       LoadedCudnn().get(descriptor_, name, CUDNN_TYPE_CHAR, 0, &bytes, nullptr),
-      "attribute", name);
+      "cudnnBackendGetAttribute", name);
   std::string text(static_cast<size_t>(bytes), '\0');
   text.resize(GetRaw(name, CUDNN_TYPE_CHAR, bytes, text.data()));
   while (!text.empty() && text.back() == '\0') text.pop_back();
@@ -121,16 +148,17 @@ std::vector<CudnnDescriptor> CudnnDescriptor::GetDescriptors(
 void CudnnDescriptor::SetRaw(cudnnBackendAttributeName_t name,
                              cudnnBackendAttributeType_t type, int64_t count,
                              const void* values) {
-  Check(LoadedCudnn().set(descriptor_, name, type, count, values), "attribute",
-        name);
+  CheckAttribute(LoadedCudnn().set(descriptor_, name, type, count, values),
+                 "cudnnBackendSetAttribute", name);
 }
 
 size_t CudnnDescriptor::GetRaw(cudnnBackendAttributeName_t name,
                                cudnnBackendAttributeType_t type, int64_t limit,
                                void* values) const {
   int64_t count = 0;
-  Check(LoadedCudnn().get(descriptor_, name, type, limit, &count, values),
-        "attribute", name);
+  CheckAttribute(
+      LoadedCudnn().get(descriptor_, name, type, limit, &count, values),
+      "cudnnBackendGetAttribute", name);
   return static_cast<size_t>(count);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/support/error.h"
 #include "runtime/cuda/cuda_libraries.h"
 
 namespace fusor::cuda {
@@ -22,6 +23,7 @@ struct Cudnn {
   bool usable = false;
   std::string problem;  // why not
   decltype(&cudnnGetVersion) version = nullptr;
+  decltype(&cudnnGetErrorString) error_string = nullptr;
   decltype(&cudnnGetLastErrorString) last_error = nullptr;
   decltype(&cudnnBackendCreateDescriptor) create = nullptr;
   decltype(&cudnnBackendDestroyDescriptor) destroy = nullptr;
@@ -37,6 +39,11 @@ struct Cudnn {
 
 // Opened at the first call.
 const Cudnn& LoadedCudnn();
+// "CUDNN_STATUS_BAD_PARAM (2000): null pointer", with cuDNN's reason for the
+// last error of this thread.
+std::string CudnnReason(cudnnStatus_t status);
+// Throws `code` unless the call has succeeded.
+void CheckCudnn(cudnnStatus_t status, const char* call, ErrorCode code);
 // "cuDNN 9.19.0", or "none".
 std::string CudnnVersion();
 
@@ -44,6 +51,10 @@ std::string CudnnVersion();
 // is one alone.
 template <typename T>
 struct CudnnType;
+template <>
+struct CudnnType<int32_t> {
+  static constexpr auto kType = CUDNN_TYPE_INT32;
+};
 template <>
 struct CudnnType<int64_t> {
   static constexpr auto kType = CUDNN_TYPE_INT64;
@@ -130,6 +141,9 @@ class CudnnDescriptor {
            std::span<const CudnnDescriptor> values);
 
   void Finalize();
+  // Returns false where cuDNN refuses it with that status: then it is of no
+  // further use.
+  [[nodiscard]] bool FinalizeUnless(cudnnStatus_t status);
   cudnnBackendDescriptor_t get() const { return descriptor_; }
 
   // At most `limit` values.

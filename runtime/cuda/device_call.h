@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "codegen/plan.h"
+#include "runtime/backend.h"
 
 namespace fusor::cuda {
 

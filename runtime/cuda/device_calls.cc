@@ -15,8 +15,8 @@ std::string_view LibraryOf(const LibraryCall& call) {
   return IsMemoryCopy(call) ? "driver" : "";
 }
 
-MakeDeviceCall DeviceCalls() {
-  return [cudnn = CudnnCalls(), cublaslt = CublasltCalls()](
+MakeDeviceCall DeviceCalls(const runtime::TellWarning& warning) {
+  return [cudnn = CudnnCalls(warning), cublaslt = CublasltCalls()](
              const LibraryCall& call) -> std::unique_ptr<DeviceCall> {
     const std::string_view library = LibraryOf(call);
     if (library == "cudnn") return cudnn(call);

@@ -13,6 +13,6 @@ namespace fusor::cuda {
 std::string_view LibraryOf(const codegen::LibraryCall& call);
 
 // Makes the calls of which LibraryOf knows the library; null for others.
-MakeDeviceCall DeviceCalls();
+MakeDeviceCall DeviceCalls(const runtime::TellWarning& warning = nullptr);
 
 }  // namespace fusor::cuda

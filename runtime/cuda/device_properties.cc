@@ -52,7 +52,23 @@ const Specification& Find(const ir::Target& target) {
   return *row;
 }
 
+template <typename Value>
+std::string Ask(cudnnBackendAttributeName_t name, const Value& value) {
+  CudnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  device.Set(name, value);
+  device.Finalize();
+  return device.GetText(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION);
+}
+
 }  // namespace
+
+std::string DevicePropertiesJson(int ordinal) {
+  return Ask(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, int32_t{ordinal});
+}
+
+std::string DevicePropertiesJson(cudnnHandle_t handle) {
+  return Ask(CUDNN_ATTR_DEVICEPROP_HANDLE, handle);
+}
 
 std::string DevicePropertiesJson(const ir::Target& target) {
   const Specification& s = Find(target);

@@ -43,6 +43,7 @@ inline constexpr int kLeastDriverVersion = 13000;
   F(cuStreamBeginCapture)         \
   F(cuStreamEndCapture)           \
   F(cuGraphInstantiate)           \
+  F(cuGraphUpload)                \
   F(cuGraphLaunch)                \
   F(cuGraphExecDestroy)           \
   F(cuGraphDestroy)               \

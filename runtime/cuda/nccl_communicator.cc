@@ -133,7 +133,10 @@ class NcclCommunicator : public runtime::Communicator {
     try {
       transfers_->Enqueue(collective, stream_.get());
     } catch (const Error& error) {
-      connection_.Fail(error.what());
+      // A capture that the device refuses has given no rank anything.
+      if (!capturing_ || error.code() == ErrorCode::kPeerLost) {
+        connection_.Fail(error.what());
+      }
       throw;
     }
     driver.Check(driver.cuEventRecord(EndOf(number), stream_.get()),
@@ -161,16 +164,25 @@ class NcclCommunicator : public runtime::Communicator {
   std::unique_ptr<Executable> Capture(
       Stream& stream, const std::function<void()>& work) override {
     connection_.ThrowFailure();
-    captured_bytes_.clear();
-    auto graph = stream.Capture([&] {
-      capturing_ = true;
-      work();
-      // All streams of a capture end in its first.
-      if (!captured_bytes_.empty()) Order(DriverStreamOf(stream), notes_.get());
+    std::unique_ptr<Executable> graph;
+    try {
+      graph = stream.Capture([&] {
+        captured_bytes_.clear();
+        capturing_ = true;
+        work();
+        // All streams of a capture end in its first.
+        if (!captured_bytes_.empty()) {
+          Order(DriverStreamOf(stream), notes_.get());
+        }
+        capturing_ = false;
+      });
+    } catch (...) {
       capturing_ = false;
-    });
+      throw;
+    }
     capturing_ = false;
-    if (graph == nullptr) return nullptr;
+    // NCCL requires that a collective is in a graph on all ranks, or on none.
+    if (!AllRanksHave(graph != nullptr, stream)) return nullptr;
     return std::make_unique<Graph>(*this, std::move(graph), captured_bytes_);
   }
 
@@ -233,6 +245,29 @@ class NcclCommunicator : public runtime::Communicator {
     driver.Check(driver.cuEventRecord(before_.get(), sooner), "cuEventRecord");
     driver.Check(driver.cuStreamWaitEvent(later, before_.get(), 0),
                  "cuStreamWaitEvent");
+  }
+
+  // Waits for all ranks to say whether they have it.
+  bool AllRanksHave(bool has, Stream& stream) {
+    const auto ranks = static_cast<size_t>(world_size());
+    if (ranks == 1) return has;
+    const Driver& driver = context_.Enter();
+    const CUstream on = DriverStreamOf(stream);
+    const CUdeviceptr votes = transfers_->votes();
+    driver.Check(driver.cuMemsetD8Async(
+                     votes + static_cast<CUdeviceptr>(rank()), has, 1, on),
+                 "cuMemsetD8Async");
+    Run({.kind = runtime::CollectiveKind::kAllGather,
+         .data = reinterpret_cast<void*>(votes),
+         .elements = world_size(),
+         .dtype = ir::DType::kU8},
+        stream);
+    std::vector<char> all(ranks);
+    driver.Check(driver.cuMemcpyDtoHAsync(all.data(), votes, ranks, on),
+                 "cuMemcpyDtoHAsync");
+    stream.Synchronize();
+    connection_.ThrowFailure();
+    return std::find(all.begin(), all.end(), '\0') == all.end();
   }
 
   // The number of the next collective to be captured.

@@ -106,7 +106,8 @@ void NcclConnection::Check(ncclResult_t result, const char* call) const {
 
 std::string NcclConnection::Why(ncclResult_t result) const {
   const char* text = nccl_.ncclGetErrorString(result);
-  const char* last = comm_ == nullptr ? "" : nccl_.ncclGetLastError(comm_);
+  // It takes no communicator, too: of errors before there is one.
+  const char* last = nccl_.ncclGetLastError(comm_);
   return last == nullptr || *last == '\0' ? std::string(text)
                                           : fmt::format("{}: {}", text, last);
 }

@@ -46,7 +46,12 @@ NcclTransfers::NcclTransfers(const NcclConnection& connection,
                                             std::move(compiler));
   }
   const Driver& driver = context.Enter();
-  driver.Check(driver.cuMemAlloc(&barrier_, sizeof(float)), "cuMemAlloc");
+  // One allocation: what follows the float is the votes.
+  driver.Check(driver.cuMemAlloc(
+                   &barrier_, sizeof(float) +
+                                  static_cast<size_t>(connection.world_size())),
+               "cuMemAlloc");
+  votes_ = barrier_ + sizeof(float);
 }
 
 NcclTransfers::~NcclTransfers() {

@@ -30,6 +30,8 @@ class NcclTransfers {
   // Gives all of it to the stream, which may be capturing if the collective is
   // prepared. Throws kPeerLost.
   void Enqueue(const runtime::Collective& collective, CUstream stream);
+  // Device memory of a byte per rank, for an all-gather.
+  CUdeviceptr votes() const { return votes_; }
 
  private:
   void Barrier(CUstream stream) const;
@@ -48,6 +50,7 @@ class NcclTransfers {
   const NcclConnection& connection_;
   const Context& context_;
   CUdeviceptr barrier_ = 0;
+  CUdeviceptr votes_ = 0;
   std::unique_ptr<RankOrderSums> sums_;  // null: NCCL's
 };
 

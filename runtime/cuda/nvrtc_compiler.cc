@@ -129,15 +129,16 @@ class Program {
     return true;
   }
 
-  std::string Log() { return Get(Loaded().log_size, Loaded().log); }
+  std::string Log() { return Text(Get(Loaded().log_size, Loaded().log)); }
   std::string Cubin() { return Get(Loaded().cubin_size, Loaded().cubin); }
-  std::string Ptx() {
-    std::string ptx = Get(Loaded().ptx_size, Loaded().ptx);
-    while (!ptx.empty() && ptx.back() == '\0') ptx.pop_back();
-    return ptx;
-  }
+  std::string Ptx() { return Text(Get(Loaded().ptx_size, Loaded().ptx)); }
 
  private:
+  // Without the zeros at its end.
+  static std::string Text(std::string bytes) {
+    while (!bytes.empty() && bytes.back() == '\0') bytes.pop_back();
+    return bytes;
+  }
   static void Check(nvrtcResult result, const char* call) {
     FUSOR_ASSERT(result == NVRTC_SUCCESS, "{}: {}", call,
                  Loaded().error_string(result));
@@ -155,9 +156,10 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
-// "kernel.cu(12): error: .." as "kernel.cu:12: ..": the first error of a log.
-std::string FirstError(const std::string& log) {
-  const size_t at = log.find(": error");
+// "kernel.cu(12): error: .." as "kernel.cu:12: ..": the first line of a log
+// with that mark, else its first line.
+std::string FirstOf(const std::string& log, std::string_view mark) {
+  const size_t at = log.find(mark);
   if (at == std::string::npos) return log.substr(0, log.find('\n'));
   const size_t begin = log.rfind('\n', at) + 1;
   const size_t colon = log.find(": ", at + 2);
@@ -202,9 +204,9 @@ NvrtcCompiler::Output NvrtcCompiler::Compile(const std::string& text,
                                              ErrorCode code) const {
   Program program(text, source);
   if (!program.Compile(architecture_)) {
-    throw Error(code, FirstError(program.Log()));
+    throw Error(code, FirstOf(program.Log(), ": error"));
   }
-  return {program.Cubin(), program.Ptx()};
+  return {program.Cubin(), program.Ptx(), FirstOf(program.Log(), ": warning")};
 }
 
 std::string DescribeNvrtc() {

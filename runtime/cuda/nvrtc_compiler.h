@@ -22,6 +22,7 @@ class NvrtcCompiler {
   struct Output {
     std::string cubin;
     std::string ptx;
+    std::string warning;  // the first of its log, "kernel.cu:12: .."
   };
   // `source` names the text in errors; throws `code` with NVRTC's first error.
   Output Compile(const std::string& text, const std::string& source,

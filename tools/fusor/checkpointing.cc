@@ -11,6 +11,7 @@
 #include "runtime/checkpoint/weights.h"
 #include "tools/fusor/validators.h"
 #include "tools/fusor/weight_description.h"
+#include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
 namespace {
@@ -20,10 +21,6 @@ namespace fs = std::filesystem;
 constexpr char kManifest[] = "manifest.json";
 // Hash of the measured choices; where there are none it is left out.
 constexpr char kChoices[] = "choices";
-
-void Warn(const std::string& text) {
-  fmt::print(stderr, "warning: {}\n", text);
-}
 
 std::string ValueOf(const Checkpointing::Options& options,
                     const std::string& name) {

@@ -88,7 +88,8 @@ void RunIsolate(const IsolateFlags& flags) {
   CheckOutput("--json", flags.json);
   const auto dumper = OpenDumper(flags.compile.dump);
   runtime::Backend& backend = runtime::LoadBackend(flags.compile.backend);
-  const runtime::BackendOptions options{.threads = flags.compile.threads};
+  const runtime::BackendOptions options{.threads = flags.compile.threads,
+                                        .warning = Warn};
   const auto compiler = backend.CreateCompiler("", options);
   Program source = OpenProgram(flags.source);
   codegen::CompileOptions compile =

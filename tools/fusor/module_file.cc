@@ -12,6 +12,7 @@
 #include "ir/support/file.h"
 #include "runtime/backend_loader.h"
 #include "tools/fusor/training_options.h"
+#include "tools/fusor/workbench.h"
 
 namespace fusor::tools {
 namespace {
@@ -48,8 +49,9 @@ codegen::ProgramKind KindOf(const ir::Graph& graph) {
 std::unique_ptr<codegen::TargetCompiler> OpenCompiler(
     const CompileFlags& flags) {
   return runtime::LoadBackend(BackendOf(flags))
-      .CreateCompiler(flags.target,
-                      runtime::BackendOptions{.threads = flags.threads});
+      .CreateCompiler(
+          flags.target,
+          runtime::BackendOptions{.threads = flags.threads, .warning = Warn});
 }
 
 }  // namespace fusor::tools

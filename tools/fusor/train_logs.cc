@@ -123,8 +123,6 @@ void TrainLogs::Print(const std::string& line) {
   std::fflush(text_);
 }
 
-void TrainLogs::Warn(const std::string& text) {
-  fmt::print(stderr, "warning: {}\n", text);
-}
+void TrainLogs::Warn(const std::string& text) { tools::Warn(text); }
 
 }  // namespace fusor::tools

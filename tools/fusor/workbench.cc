@@ -176,16 +176,20 @@ codegen::CompileObserver WarnOfCache() {
     const std::string& failure = program.report.cache.failure;
     if (failure.empty()) return;
     std::call_once(once, [&] {
-      fmt::print(stderr,
-                 "warning: kernel cache: {}; kernels are compiled in each run; "
-                 "set FUSOR_CACHE_DIR to a folder that can be written\n",
-                 failure);
+      Warn(
+          fmt::format("kernel cache: {}; kernels are compiled in each run; set "
+                      "FUSOR_CACHE_DIR to a folder that can be written",
+                      failure));
     });
   };
   return observer;
 }
 
 }  // namespace
+
+void Warn(const std::string& text) {
+  fmt::print(stderr, "warning: {}\n", text);
+}
 
 std::string KernelCacheFolder(const CompileFlags& flags) {
   const std::string folder = flags.cache == "on" ? CacheDirectory() : "";
@@ -270,7 +274,8 @@ std::unique_ptr<runtime::Session> OpenSession(
   return std::make_unique<runtime::Session>(
       runtime::LoadBackend(flags.backend),
       runtime::BackendOptions{.threads = flags.threads,
-                              .graph = flags.cuda_graph == "on"},
+                              .graph = flags.cuda_graph == "on",
+                              .warning = Warn},
       communicator);
 }
 

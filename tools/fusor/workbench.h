@@ -37,6 +37,9 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes);
 std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
                                             const std::string& part = "");
 
+// Prints "warning: .." to stderr.
+void Warn(const std::string& text);
+
 // Folder of compiled kernels; empty with --kernel-cache off.
 std::string KernelCacheFolder(const CompileFlags& flags);
 

@@ -193,7 +193,8 @@ TEST_F(CublasltCallTest, NamesVersionAndFunctionOfARefusal) {
     EXPECT_EQ(RefusalOf(call),
               fmt::format("matmul by cublaslt NN f16 -> f32, f32 arithmetic, "
                           "algorithm at load: cuBLASLt 13.1.0: {}: "
-                          "CUBLAS_STATUS_NOT_SUPPORTED",
+                          "CUBLAS_STATUS_NOT_SUPPORTED (the stand-in was told "
+                          "to)",
                           function));
   }
   cublaslt_.fails.clear();
@@ -212,7 +213,7 @@ TEST_F(CublasltCallTest, NamesVersionAndFunctionOfARefusal) {
     EXPECT_EQ(e.code(), ErrorCode::kDevice);
     EXPECT_STREQ(e.what(),
                  "cuBLASLt 13.1.0: cublasLtMatmul: "
-                 "CUBLAS_STATUS_NOT_SUPPORTED");
+                 "CUBLAS_STATUS_NOT_SUPPORTED (the stand-in was told to)");
   }
 }
 

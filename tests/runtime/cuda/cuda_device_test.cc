@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <functional>
 #include <numeric>
+#include <set>
 
 #include "codegen/compiler.h"
 #include "codegen/cuda/print_cuda.h"
@@ -62,12 +63,14 @@ struct Setting {
   bool graph = true;
   BuildGraph build = SmallVgg;
   bool train_alone = false;  // no accumulation, no evaluation
+  runtime::TellWarning warning{};
 };
 
 class Training {
  public:
   Training(runtime::Backend& backend, const Setting& setting)
-      : session_(backend, {.graph = setting.graph}), build_(setting.build) {
+      : session_(backend, {.graph = setting.graph, .warning = setting.warning}),
+        build_(setting.build) {
     options_.passes.precision.dtype = setting.dtype;
     options_.passes.loss_scale.dynamic = setting.dtype == DType::kF16;
     if (!setting.train_alone) {
@@ -181,16 +184,14 @@ TEST(CudaDevice, TrainsResNet18AsTheEmulatedGpuDoes) {
 TEST(CudaDevice, AStepIsOneLaunch) {
   StandInBackend backend;
   Training training(backend, {});
+  training.session().Step(0);
   backend.driver().TakeCalls();
   training.session().Step(0);
   EXPECT_THAT(backend.driver().TakeCalls(), ElementsAre("cuGraphLaunch"));
 }
 
-TEST(CudaDevice, AStepWithoutGraphIsItsKernelsAndCalls) {
-  StandInBackend backend;
-  Training training(backend, {.graph = false});
-  backend.driver().TakeCalls();
-  training.session().Step(0);
+// What the driver is asked for by a step whose launches are given one by one.
+std::vector<std::string> CallsOneByOne(Training& training) {
   std::vector<std::string> expected;
   const codegen::Plan& plan = training.session().plan(0);
   for (const codegen::Step& step : plan.steps) {
@@ -201,7 +202,119 @@ TEST(CudaDevice, AStepWithoutGraphIsItsKernelsAndCalls) {
       expected.insert(expected.end(), kernel.phases.size(), "cuLaunchKernel");
     }
   }
+  return expected;
+}
+
+TEST(CudaDevice, AStepWithoutGraphIsItsKernelsAndCalls) {
+  StandInBackend backend;
+  Training training(backend, {.graph = false});
+  backend.driver().TakeCalls();
+  for (int step = 0; step < 2; ++step) {
+    training.session().Step(0);
+    EXPECT_EQ(backend.driver().TakeCalls(), CallsOneByOne(training));
+  }
+}
+
+// Libraries may allocate at their first call, which a capture forbids.
+TEST(CudaDevice, TheFirstStepRunsBeforeItIsCaptured) {
+  StandInBackend backend;
+  Training training(backend, {});
+  backend.driver().TakeCalls();
+  training.session().Step(0);
+  const std::vector<std::string> launches = CallsOneByOne(training);
+  std::vector<std::string> expected = launches;
+  expected.emplace_back("cuStreamBeginCapture");
+  expected.insert(expected.end(), launches.begin(), launches.end());
+  for (const char* call : {"cuStreamEndCapture", "cuGraphInstantiate",
+                           "cuGraphDestroy", "cuGraphUpload"}) {
+    expected.emplace_back(call);
+  }
   EXPECT_EQ(backend.driver().TakeCalls(), expected);
+}
+
+// Three steps of training: what they make of the state, and what is told.
+struct ThreeSteps {
+  std::map<std::string, std::vector<float>> state;
+  std::vector<std::string> warnings;
+  std::set<std::string> calls;
+};
+
+ThreeSteps TrainThreeSteps(const std::string& refused, int times) {
+  ThreeSteps result;
+  StandInBackend backend;
+  {
+    Training training(
+        backend, {.train_alone = true, .warning = [&](const std::string& text) {
+                    result.warnings.push_back(text);
+                  }});
+    backend.driver().TakeCalls();
+    backend.driver().Refuse(refused, times);
+    for (uint64_t seed = 1; seed <= 3; ++seed) training.Step(0, seed);
+    const auto calls = backend.driver().TakeCalls();
+    result.calls = {calls.begin(), calls.end()};
+    result.state = AllState(training.session());
+  }
+  EXPECT_EQ(backend.driver().problem(), "");
+  EXPECT_EQ(backend.driver().used_bytes(), 0);
+  return result;
+}
+
+// Whatever a driver or a library refuses while a step becomes a graph, it runs,
+// with the same results: captured in relaxed mode, or launch by launch.
+TEST(CudaDevice, AStepRunsWhateverItsCaptureIsRefused) {
+  const ThreeSteps reference = TrainThreeSteps("", 0);
+  EXPECT_THAT(reference.warnings, ::testing::IsEmpty());
+  EXPECT_THAT(reference.calls, Contains("cuGraphLaunch"));
+  // Those of a capture, and what becomes of it.
+  for (const char* call :
+       {"cuStreamBeginCapture", "cuLaunchKernel", "cuLaunchHostFunc",
+        "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphUpload"}) {
+    ASSERT_THAT(reference.calls, Contains(call));
+    for (const int times : {1, 2}) {
+      const ThreeSteps result = TrainThreeSteps(call, times);
+      EXPECT_EQ(result.state, reference.state) << call;
+      const bool relaxed = times == 1;
+      EXPECT_EQ(result.calls.contains("cuGraphLaunch"), relaxed) << call;
+      ASSERT_EQ(result.warnings.size(), 1u) << call;
+      EXPECT_THAT(
+          result.warnings[0],
+          AllOf(StartsWith("CUDA graph of a step: thread-local capture: "),
+                HasSubstr(relaxed ? "; it is captured in relaxed mode"
+                                  : "; relaxed capture: ")));
+      EXPECT_EQ(result.warnings[0].find('\n'), std::string::npos);
+      // A call of another library has its own words.
+      if (call != std::string("cuLaunchHostFunc")) {
+        EXPECT_THAT(result.warnings[0],
+                    HasSubstr(call + std::string(": CUDA_ERROR_NOT_SUPPORTED "
+                                                 "(operation not supported)")));
+      }
+    }
+  }
+}
+
+TEST(CudaDevice, AStepRunsWhereItsGraphCannotBeLaunched) {
+  const ThreeSteps reference = TrainThreeSteps("", 0);
+  const ThreeSteps result = TrainThreeSteps("cuGraphLaunch", 1);
+  EXPECT_EQ(result.state, reference.state);
+  EXPECT_THAT(
+      result.warnings,
+      ElementsAre("CUDA graph of a step: CUDA: cuGraphLaunch: "
+                  "CUDA_ERROR_NOT_SUPPORTED (operation not supported); kernels "
+                  "and calls are launched one by one"));
+}
+
+// Nor do the other programs of a session try, or tell, again.
+TEST(CudaDevice, ProgramsShareWhatIsKnownOfCaptures) {
+  StandInBackend backend;
+  std::vector<std::string> warnings;
+  Training training(backend, {.warning = [&](const std::string& text) {
+                      warnings.push_back(text);
+                    }});
+  backend.driver().Refuse("cuGraphInstantiate", 1000);
+  training.Train();
+  EXPECT_EQ(warnings.size(), 1u);
+  const auto calls = backend.driver().TakeCalls();
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "cuStreamBeginCapture"), 2);
 }
 
 // From the third batch on the host may wait for the copy of the one before the
@@ -403,15 +516,26 @@ TEST(CudaDevice, SaysWhichCallFailed) {
 
 TEST(CudaDevice, AFailedCaptureLeavesTheStreamUsable) {
   StandInBackend backend;
-  const auto device = backend.OpenDevice(0, {});
+  std::vector<std::string> warnings;
+  const auto device = backend.OpenDevice(
+      0,
+      {.warning = [&](const std::string& text) { warnings.push_back(text); }});
   const auto stream = device->CreateStream();
-  EXPECT_THAT(
-      FailureOf([&] { stream->Capture([&] { stream->Synchronize(); }); },
-                ErrorCode::kDevice),
-      HasSubstr("while a stream captures"));
+  // Not for the device to run otherwise.
+  EXPECT_EQ(
+      FailureOf(
+          [&] {
+            stream->Capture([] { ThrowError(ErrorCode::kPeerLost, "gone"); });
+          },
+          ErrorCode::kPeerLost),
+      "gone");
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
   const auto graph = stream->Capture([] {});
   ASSERT_NE(graph, nullptr);
   stream->Launch(*graph, nullptr, 0);
+  stream->Synchronize();
+  EXPECT_EQ(stream->Capture([&] { stream->Synchronize(); }), nullptr);
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("while a stream captures")));
   stream->Synchronize();
 }
 

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "ir/support/error.h"
+#include "runtime/cuda/device_properties.h"
 #include "tests/runtime/cuda/stand_in_cudnn.h"
 
 namespace fusor::test {
@@ -33,6 +34,7 @@ namespace {
 using codegen::LibraryCall;
 using cuda::CudnnCalls;
 using ir::DType;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr char kPlan[] = R"({"cudnnVersion":91900,"engine":{"engineId":62}})";
@@ -137,14 +139,56 @@ TEST_F(CudnnCallTest, LeavesOtherCallsAlone) {
 
 TEST_F(CudnnCallTest, SaysWhyAPlanCannotBeRun) {
   cudnn_.refuses_plans = true;
-  EXPECT_THAT(RefusalOf(), HasSubstr("conv2d by cudnn eng62: cuDNN: finalize"));
-  EXPECT_THAT(RefusalOf(), HasSubstr("the stand-in was told to"));
+  EXPECT_EQ(RefusalOf(),
+            "conv2d by cudnn eng62: cuDNN: cudnnBackendFinalize: "
+            "CUDNN_STATUS_NOT_SUPPORTED (3000): the stand-in was told to");
   cudnn_.refuses_plans = false;
   cudnn_.workspace_bytes = 64;
   EXPECT_THAT(RefusalOf(),
               HasSubstr("expected a workspace of 0 bytes, here it takes 64"));
   call_.plan = R"({"cudnnVersion":91000})";
   EXPECT_THAT(RefusalOf(), HasSubstr("planned by cuDNN 91000, here is 91900"));
+}
+
+// A program file's plans, on a machine with another driver.
+TEST_F(CudnnCallTest, PlansForAnotherDeviceAreBuiltAnew) {
+  cudnn_.planned_for = "\"device\":\"here\"";
+  call_.implementation = "cudnn eng62_k2=7_k13=1";
+  call_.attrs.Set("stride", std::vector<int64_t>{1, 1});
+  call_.attrs.Set("pad", std::vector<int64_t>{0, 0});
+  call_.attrs.Set("dilation", std::vector<int64_t>{1, 1});
+  call_.attrs.Set("groups", int64_t{1});
+  std::vector<std::string> warnings;
+  {
+    const cuda::MakeDeviceCall make =
+        CudnnCalls([&](const std::string& text) { warnings.push_back(text); });
+    const auto first = make(call_);
+    const auto second = make(call_);
+    second->Enqueue(stream_, Addresses(3).data());
+  }
+  EXPECT_EQ(cudnn_.executions.at(0).plan,
+            R"({"cudnnVersion":91900,"engine":"eng62_k2=7_k13=1",)"
+            R"("device":"here"})");
+  EXPECT_EQ(cudnn_.executions[0].pointers.size(), 3);
+  EXPECT_EQ(cudnn_.descriptors, 0);
+  EXPECT_THAT(
+      warnings,
+      ElementsAre(
+          "conv2d by cudnn eng62_k2=7_k13=1: its plan is one for another "
+          "device or driver (CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH (3007): "
+          "the stand-in was told to); such plans are built anew for this one, "
+          "with the same engines and knobs"));
+  // Even so it does not fit: an error, and no second attempt.
+  cudnn_.planned_for = "another device";
+  EXPECT_EQ(RefusalOf(),
+            "conv2d by cudnn eng62_k2=7_k13=1: cuDNN: cudnnBackendFinalize: "
+            "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH (3007): the stand-in was "
+            "told to");
+}
+
+TEST_F(CudnnCallTest, PropertiesOfADeviceAreWhatCudnnSays) {
+  cudnn_.device = R"({"multiProcessorCount":78})";
+  EXPECT_EQ(cuda::DevicePropertiesJson(3), cudnn_.device);
 }
 
 TEST_F(CudnnCallTest, AFailureToExecuteIsTheDevices) {
@@ -155,7 +199,9 @@ TEST_F(CudnnCallTest, AFailureToExecuteIsTheDevices) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kDevice);
-    EXPECT_THAT(e.what(), HasSubstr("cudnnBackendExecute"));
+    EXPECT_STREQ(e.what(),
+                 "cuDNN: cudnnBackendExecute: CUDNN_STATUS_EXECUTION_FAILED "
+                 "(5000): the stand-in was told to");
   }
 }
 

@@ -21,8 +21,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
+// NVRTC's warnings about what is printed here fail the test.
 std::unique_ptr<codegen::TargetCompiler> Compiler(const std::string& target) {
-  return runtime::LoadBackend("cuda").CreateCompiler(target, {});
+  return runtime::LoadBackend("cuda").CreateCompiler(
+      target,
+      {.warning = [](const std::string& text) { ADD_FAILURE() << text; }});
 }
 
 // Maxima of rows of x f16[8,1024] by 128 threads each.
@@ -126,6 +129,23 @@ TEST(NvrtcTest, EditedTextStandsInForItsKernel) {
                   },
                   ErrorCode::kUsage),
               StartsWith("mine.cu:2: "));
+}
+
+TEST(NvrtcTest, TellsWhatNvrtcWarnsOf) {
+  std::vector<std::string> warnings;
+  const auto compiler = runtime::LoadBackend("cuda").CreateCompiler(
+      "nvidia-h200",
+      {.warning = [&](const std::string& text) { warnings.push_back(text); }});
+  const Kernel kernel = RowMaxima();
+  std::string text = compiler->KernelArtifacts(kernel)[0].text;
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
+  text += "\n__device__ int Nothing(unsigned x) {\n  int y;\n  return y;\n}\n";
+  compiler->CompileArtifact(kernel, text, "mine.cu");
+  EXPECT_THAT(
+      warnings,
+      ::testing::ElementsAre(AllOf(
+          ContainsRegex("^kernel row_maxima: NVRTC: mine.cu:[0-9]+: "),
+          HasSubstr("used before its value is set"), Not(HasSubstr("\n")))));
 }
 
 TEST(NvrtcTest, RefusesTargetsThatAreNoGpu) {

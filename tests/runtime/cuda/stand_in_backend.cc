@@ -36,7 +36,8 @@ class HostCall : public cuda::DeviceCall {
       RunLibraryCall(job.call, job.args.data());
     };
     const CUresult result = driver_.LaunchHost(stream, run, &jobs_.back());
-    FUSOR_ASSERT(result == CUDA_SUCCESS, "{}", driver_.problem());
+    FUSOR_CHECK(result == CUDA_SUCCESS, kDevice, "stand-in: {}: error {}: {}",
+                call_.op, static_cast<int>(result), driver_.problem());
   }
 
  private:

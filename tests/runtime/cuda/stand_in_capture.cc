@@ -28,8 +28,21 @@ StandInCapture::Op& StandInCapture::AddOp(CUstream_st* stream) {
   return ops_.emplace_back(Op{branch});
 }
 
-void StandInCapture::Add(CUstream_st* stream, Work work) {
-  AddOp(stream).work = std::move(work);
+void StandInCapture::Add(CUstream_st* stream, Work work, bool of_host) {
+  Op& op = AddOp(stream);
+  op.work = std::move(work);
+  const Clock& clock = clocks_[op.branch];
+  if (of_host) {
+    host_functions_.emplace_back(op.branch, clock[op.branch]);
+    return;
+  }
+  const auto precedes = [&](const auto& function) {
+    const auto& [branch, number] = function;
+    return branch < clock.size() && number <= clock[branch];
+  };
+  behind_ +=
+      std::any_of(host_functions_.begin(), host_functions_.end(), precedes) ? 1
+                                                                            : 0;
 }
 
 int StandInCapture::Record(CUstream_st* stream) {

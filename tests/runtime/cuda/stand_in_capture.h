@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/emulated_machine.h"
@@ -30,13 +31,21 @@ class StandInCapture {
   // Streams that capture for it.
   std::vector<const CUstream_st*> streams() const;
 
-  void Add(CUstream_st* stream, Work work);
+  // `of_host`: a function of cuLaunchHostFunc.
+  void Add(CUstream_st* stream, Work work, bool of_host = false);
   // The number of the record.
   int Record(CUstream_st* stream);
   // A stream that is not part of it becomes one.
   void Wait(CUstream_st* stream, int record);
   // Whether the origin has waited for all that other streams were given.
   bool Joined() const;
+
+  // Pieces of work that wait for a function of the host, such functions
+  // excepted.
+  int64_t work_behind_host_functions() const { return behind_; }
+  int64_t host_functions() const {
+    return static_cast<int64_t>(host_functions_.size());
+  }
 
   int num_branches() const { return static_cast<int>(num_ops_.size()); }
   // Gives all of it to the queues, one a branch; the first is the stream's that
@@ -60,6 +69,9 @@ class StandInCapture {
   std::vector<int64_t> num_ops_;  // of each branch
   std::vector<Clock> clocks_;     // of each branch
   std::vector<Clock> records_;    // when each record is
+  // Branch of each function of the host, and its number there.
+  std::vector<std::pair<size_t, int64_t>> host_functions_;
+  int64_t behind_ = 0;
 };
 
 }  // namespace fusor::test

@@ -45,6 +45,27 @@ class StandInCaptures : public ::testing::Test {
   CUgraph graph_ = nullptr;
 };
 
+// A function of the host holds up what waits for its stream, and that alone.
+TEST_F(StandInCaptures, CountWorkBehindFunctionsOfTheHost) {
+  const int64_t behind = stand_in_.work_behind_host_functions();
+  const int64_t captured = stand_in_.captured_host_functions();
+  ASSERT_EQ(Begin(), CUDA_SUCCESS);
+  Fill(first_, 1);
+  ASSERT_EQ(Order(second_, first_), CUDA_SUCCESS);
+  driver_.cuLaunchHostFunc(
+      second_, [](void*) {}, nullptr);
+  driver_.cuLaunchHostFunc(
+      second_, [](void*) {}, nullptr);
+  Fill(first_, 2);
+  EXPECT_EQ(Order(first_, second_), CUDA_SUCCESS);
+  Fill(first_, 3);
+  Fill(first_, 4);
+  ASSERT_EQ(End(), CUDA_SUCCESS);
+  EXPECT_EQ(stand_in_.captured_host_functions() - captured, 2);
+  EXPECT_EQ(stand_in_.work_behind_host_functions() - behind, 2);
+  EXPECT_EQ(driver_.cuGraphDestroy(graph_), CUDA_SUCCESS);
+}
+
 TEST_F(StandInCaptures, RunBranchesInTheOrderOfEvents) {
   ASSERT_EQ(Begin(), CUDA_SUCCESS);
   Fill(first_, 1);

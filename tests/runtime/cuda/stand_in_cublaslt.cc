@@ -199,6 +199,11 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
                                                : "CUBLAS_STATUS_INVALID_VALUE";
 }
 
+const char* cublasLtGetStatusString(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED ? "the stand-in was told to"
+                                               : "the stand-in does not";
+}
+
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (Fails("cublasLtCreate")) return CUBLAS_STATUS_NOT_SUPPORTED;
   *handle = new cublasLtContext;

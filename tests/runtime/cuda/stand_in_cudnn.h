@@ -12,7 +12,7 @@ namespace fusor::test {
 
 struct StandInCudnn {
   struct Execution {
-    std::string plan;
+    std::string plan;  // its JSON
     const void* stream = nullptr;
     std::map<int64_t, const void*> pointers;  // by unique id
     const void* workspace = nullptr;
@@ -22,6 +22,8 @@ struct StandInCudnn {
   int descriptors = 0;          // that live
   int64_t workspace_bytes = 0;  // that plans say they take
   bool refuses_plans = false;
+  std::string device = "here";  // its properties
+  std::string planned_for;      // that JSON of plans is for; empty: any
   bool fails_to_execute = false;
 };
 

@@ -67,6 +67,17 @@ class Driver : public StandIn {
     calls_.clear();
     problem_.clear();
     capture_ = nullptr;
+    refused_.clear();
+    behind_ = host_functions_ = 0;
+  }
+  int64_t work_behind_host_functions() const override { return behind_; }
+  int64_t captured_host_functions() const override { return host_functions_; }
+  void Count(const StandInCapture& capture) {
+    behind_ += capture.work_behind_host_functions();
+    host_functions_ += capture.host_functions();
+  }
+  void Refuse(const std::string& name, int times) override {
+    refused_[name] = times;
   }
   std::vector<std::string> TakeCalls() override {
     return std::exchange(calls_, {});
@@ -92,6 +103,13 @@ class Driver : public StandIn {
   // A call named `name` that does `act`: its result, or an error.
   template <typename Act>
   CUresult Call(const char* name, Act act) {
+    return CallUnrefused(name, [&] {
+      return IsRefused(name) ? CUDA_ERROR_NOT_SUPPORTED : act();
+    });
+  }
+  // What `act` may refuse itself.
+  template <typename Act>
+  CUresult CallUnrefused(const char* name, Act act) {
     calls_.emplace_back(name);
     if (current_context == nullptr) {
       return Break(CUDA_ERROR_INVALID_CONTEXT,
@@ -114,6 +132,18 @@ class Driver : public StandIn {
     });
   }
 
+  bool IsRefused(const std::string& name) {
+    const auto it = refused_.find(name);
+    if (it == refused_.end() || it->second == 0) return false;
+    const bool of_captures =
+        name == "cuStreamBeginCapture" || name.starts_with("cuGraph");
+    if (capture_ == nullptr && !of_captures) return false;
+    --it->second;
+    return invalid_ = true;
+  }
+  // Whether a call of the capture was refused, since this was last asked.
+  bool TakeInvalid() { return std::exchange(invalid_, false); }
+
   CUresult Break(CUresult result, const std::string& what) {
     if (problem_.empty()) problem_ = what;
     return result;
@@ -123,10 +153,10 @@ class Driver : public StandIn {
     return stream == nullptr ? default_stream_ : *stream;
   }
 
-  CUresult Enqueue(CUstream to, Work work) {
+  CUresult Enqueue(CUstream to, Work work, bool of_host = false) {
     CUstream_st& stream = Stream(to);
     if (stream.capture != nullptr) {
-      stream.capture->Add(&stream, std::move(work));
+      stream.capture->Add(&stream, std::move(work), of_host);
     } else {
       machine_->Add(stream.queue, std::move(work));
     }
@@ -177,6 +207,10 @@ class Driver : public StandIn {
   std::vector<std::string> calls_;
   std::string problem_;
   std::shared_ptr<const StandInCapture> capture_;
+  std::map<std::string, int> refused_;
+  bool invalid_ = false;
+  int64_t behind_ = 0;
+  int64_t host_functions_ = 0;
 };
 
 Driver& The() {
@@ -238,6 +272,9 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
       {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
       {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
       {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
+      {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
+      {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+       "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
       {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
        "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
       {CUDA_ERROR_STREAM_CAPTURE_MERGE, "CUDA_ERROR_STREAM_CAPTURE_MERGE"},
@@ -254,9 +291,10 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuGetErrorString(CUresult, const char** text) {
+CUresult cuGetErrorString(CUresult error, const char** text) {
   static std::string problem;
-  problem = The().problem();
+  problem = error == CUDA_ERROR_NOT_SUPPORTED ? "operation not supported"
+                                              : The().problem();
   *text = problem.c_str();
   return CUDA_SUCCESS;
 }
@@ -616,24 +654,31 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
-  return The().LaunchHost(stream, function, data);
+  return The().Call("cuLaunchHostFunc", [&] {
+    return The().Enqueue(
+        stream, [function, data](int, const QueueClock&) { function(data); },
+        true);
+  });
 }
 
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
   return The().CallUncaptured("cuStreamBeginCapture", [&] {
     // NCCL's and other threads go on meanwhile.
-    if (stream == nullptr || mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) {
+    if (stream == nullptr || mode == CU_STREAM_CAPTURE_MODE_GLOBAL) {
       return The().Break(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                          "a capture of the default stream, or of all threads");
     }
     stream->capture = std::make_shared<fusor::test::StandInCapture>(stream);
+    The().TakeInvalid();
     The().Open(stream->capture);
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  return The().Call("cuStreamEndCapture", [&] {
+  // Whatever is refused, the capture ends.
+  return The().CallUnrefused("cuStreamEndCapture", [&] {
+    const bool refused = The().IsRefused("cuStreamEndCapture");
     *graph = nullptr;
     const auto capture = stream->capture;
     if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
@@ -645,10 +690,13 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
       const_cast<CUstream_st*>(joined)->capture = nullptr;
     }
     The().Close();
+    if (refused) return CUDA_ERROR_NOT_SUPPORTED;
+    if (The().TakeInvalid()) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!capture->Joined()) {
       return The().Break(CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
                          "a capture ended before a stream that it forked");
     }
+    The().Count(*capture);
     *graph = new CUgraph_st{capture};
     return CUDA_SUCCESS;
   });
@@ -664,6 +712,10 @@ CUresult cuGraphInstantiate(CUgraphExec* executable, CUgraph graph,
     *executable = made;
     return CUDA_SUCCESS;
   });
+}
+
+CUresult cuGraphUpload(CUgraphExec, CUstream) {
+  return The().CallUncaptured("cuGraphUpload", [] { return CUDA_SUCCESS; });
 }
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {

@@ -40,10 +40,19 @@ class StandIn {
   virtual std::vector<std::string> TakeCalls() = 0;
   // What was wrong first: the emulator's words, or a rule that was broken.
   virtual std::string problem() const = 0;
-  // Gives host code to a stream, or to the graph that it captures; `data` must
-  // live as long as that.
+  // Gives host code to a stream, or to the graph that it captures, which stands
+  // for a kernel; `data` must live as long as that.
   virtual CUresult LaunchHost(CUstream stream, CUhostFn function,
                               void* data) = 0;
+  // The next `times` calls of that function fail with CUDA_ERROR_NOT_SUPPORTED,
+  // those that give work to streams only while one captures: the capture is
+  // then invalid.
+  virtual void Refuse(const std::string& name, int times) = 0;
+  // Pieces of captured work that wait for a function of cuLaunchHostFunc, other
+  // such functions excepted; of all captures since Reset.
+  virtual int64_t work_behind_host_functions() const = 0;
+  // How many such functions were captured.
+  virtual int64_t captured_host_functions() const = 0;
   // Of all modules that are loaded, which else waits for the first launch.
   virtual void CompileTexts() = 0;
   virtual int64_t used_bytes() const = 0;  // of device memory
