@@ -18,7 +18,8 @@ function(fusor_protos target)
       DEPENDS ${file} protobuf::protoc
       COMMENT "Generating C++ from ${path}"
       VERBATIM)
-    set_source_files_properties(${stem}.pb.cc PROPERTIES COMPILE_OPTIONS -w)
+    set_source_files_properties(${stem}.pb.cc PROPERTIES
+      COMPILE_OPTIONS -w SKIP_PRECOMPILE_HEADERS ON)
     target_sources(${target} PRIVATE ${stem}.pb.cc ${stem}.pb.h)
     list(APPEND generated ${stem}.pb.cc ${stem}.pb.h)
   endforeach()
