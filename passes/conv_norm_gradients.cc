@@ -78,15 +78,18 @@ class NormGradients {
     r_.Record(places_, *norm->output(), false, "", 0);
   }
 
-  // Kernels without it read gradient and x for the sums - of two branches that
-  // they add, both - and the mask twice; they write what else gets the
-  // gradient.
+  // What kernels move for the sums if no convolution computes them. They read
+  // x and the gradient, or both branches that add up to it, and with a residual
+  // the mask. A residual "add" wants the masked gradient itself: it is stored,
+  // and whatever comes later reads that. Else all of it is read again later.
   static int64_t SavedBytes(const Node& norm, bool added) {
     const ir::TensorType& type = norm.output()->type();
+    const int64_t tensors = ForwardOf(norm) == nullptr ? 2 : 3;
+    const int64_t again = GradientOf(norm).residual == "add" ? 0 : 1;
     const int64_t masks =
         ForwardOf(norm) == nullptr ? 0 : ir::PackedBytes(type.num_elements());
-    const int64_t passes = 2 + (masks > 0 ? 1 : 0) + (added ? 2 : 0);
-    return passes * type.num_bytes() + 2 * masks;
+    return (tensors + (added ? 1 + again : 0)) * type.num_bytes() +
+           (1 + again) * masks;
   }
 
   Node* SumUp(Node& norm, Node* conv, Value* added) {
