@@ -44,7 +44,14 @@ class Stream {
   // call. No allocation, no host synchronisation.
   virtual void Launch(const Executable& executable, void* const* args,
                       size_t num_args) = 0;
+  // The host may change its bytes as soon as this returns.
   virtual void CopyToDevice(void* device, const void* host, size_t bytes) = 0;
+  // The host leaves its bytes as they are until `copied` has happened, which
+  // may be long before the stream comes to the copy. From memory of
+  // Device::AllocateHost the device takes them without the host's help.
+  virtual void CopyToDevice(void* device, const void* host, size_t bytes,
+                            Event& copied);
+  // Returns at once if `host` is memory of Device::AllocateHost.
   virtual void CopyToHost(void* host, const void* device, size_t bytes) = 0;
   virtual void Record(Event& event) = 0;
   virtual void Wait(const Event& event) = 0;
@@ -77,6 +84,13 @@ class Device {
   // Throws kOutOfMemory, saying asked and free bytes.
   virtual std::unique_ptr<Memory> Allocate(size_t bytes) = 0;
   virtual size_t free_bytes() const = 0;
+  // Memory of the host that streams copy from and to beside the host's own
+  // work: pinned, where the device reads and writes it itself. 64-byte aligned.
+  // Throws kOutOfMemory.
+  virtual std::unique_ptr<Memory> AllocateHost(size_t bytes);
+  // Whether streams work beside the host; else each of their calls returns when
+  // its work has ended.
+  virtual bool is_asynchronous() const { return false; }
   virtual std::unique_ptr<Stream> CreateStream() = 0;
   virtual std::unique_ptr<Event> CreateEvent() = 0;
   virtual std::unique_ptr<Executable> LoadKernel(
@@ -122,7 +136,7 @@ struct BackendEntry {
   const char* build_id;  // kBuildId of the generated runtime/build_id.h
   std::unique_ptr<Backend> (*create)();
 };
-inline constexpr int kBackendAbiVersion = 4;
+inline constexpr int kBackendAbiVersion = 5;
 inline constexpr char kBackendEntry[] = "FusorBackendEntry";
 const char* BuildId();
 

@@ -1,6 +1,7 @@
 #include "runtime/session.h"
 
 #include <algorithm>
+#include <array>
 
 #include "codegen/compiler.h"
 #include "ir/shard.h"
@@ -300,6 +301,12 @@ void Session::BroadcastStatistics() {
 
 void Session::SumOverRanks(std::span<double> numbers) {
   if (world_size() == 1) return;
+  EnqueueSumOverRanks(numbers);
+  Synchronize();
+}
+
+void Session::EnqueueSumOverRanks(std::span<double> numbers) {
+  if (world_size() == 1) return;
   if (numbers_ == nullptr || numbers_->bytes() < numbers.size_bytes()) {
     numbers_ = device_->Allocate(numbers.size_bytes());
   }
@@ -309,7 +316,6 @@ void Session::SumOverRanks(std::span<double> numbers) {
                       .dtype = ir::DType::kF64},
                      *stream_);
   stream_->CopyToHost(numbers.data(), numbers_->data(), numbers.size_bytes());
-  Synchronize();
 }
 
 bool Session::HasInput(int program, const std::string& name) const {
@@ -337,6 +343,17 @@ int Session::FindOutput(int program, const std::string& name) const {
 }
 
 void Session::SetInput(int program, int input, const void* data, size_t bytes) {
+  stream_->CopyToDevice(InputAddress(program, input, data, bytes), data, bytes);
+}
+
+void Session::SetInput(int program, int input, const void* data, size_t bytes,
+                       Event& copied) {
+  stream_->CopyToDevice(InputAddress(program, input, data, bytes), data, bytes,
+                        copied);
+}
+
+void* Session::InputAddress(int program, int input, const void* data,
+                            size_t bytes) const {
   const Program& p = ProgramAt(program);
   const codegen::PlanInput& target = InputAt(p.compiled.plan, input);
   const codegen::Buffer& buffer = p.compiled.plan.buffers[target.buffer];
@@ -346,7 +363,7 @@ void Session::SetInput(int program, int input, const void* data, size_t bytes) {
   FUSOR_CHECK(data != nullptr, kData, "input {}: expected data, got null",
               target.name);
   FUSOR_ASSERT(!buffer.packed, "input {} is packed", target.name);
-  stream_->CopyToDevice(p.executor->address(target.buffer), data, bytes);
+  return p.executor->address(target.buffer);
 }
 
 StepObserver::~StepObserver() = default;
@@ -385,22 +402,43 @@ std::vector<uint8_t> Session::ReadBuffer(int program, int buffer) const {
 }
 
 double Session::ReadScalar(int program, int output) {
+  std::array<char, sizeof(double)> bytes{};
+  const ir::DType dtype = EnqueueScalar(program, output, bytes.data());
+  FUSOR_ASSERT(dtype == ir::DType::kF32 || dtype == ir::DType::kF64,
+               "output {} is no floating scalar", output);
+  Synchronize();
+  return ir::LoadTensor({dtype, {}, {}}, bytes.data()).data[0];
+}
+
+std::unique_ptr<Memory> Session::AllocateHost(size_t bytes) {
+  return device_->AllocateHost(bytes);
+}
+
+std::unique_ptr<Event> Session::CreateEvent() { return device_->CreateEvent(); }
+
+ir::DType Session::EnqueueScalar(int program, int output, void* to) {
   const Program& p = ProgramAt(program);
   const int buffer = OutputAt(p.compiled.plan, output).buffer;
-  const ir::DType dtype = p.compiled.plan.buffers[buffer].type.dtype;
-  FUSOR_ASSERT(p.compiled.plan.buffers[buffer].type.num_elements() == 1 &&
-                   (dtype == ir::DType::kF32 || dtype == ir::DType::kF64),
-               "output {} is no floating scalar", output);
-  const void* address = p.executor->address(buffer);
-  double wide = 0;
-  float narrow = 0;
-  if (dtype == ir::DType::kF64) {
-    stream_->CopyToHost(&wide, address, sizeof(wide));
-  } else {
-    stream_->CopyToHost(&narrow, address, sizeof(narrow));
-  }
-  Synchronize();
-  return dtype == ir::DType::kF64 ? wide : narrow;
+  const ir::TensorType& type = p.compiled.plan.buffers[buffer].type;
+  FUSOR_ASSERT(type.num_elements() == 1, "output {} is no scalar", output);
+  stream_->CopyToHost(to, p.executor->address(buffer),
+                      static_cast<size_t>(type.num_bytes()));
+  return type.dtype;
+}
+
+ir::DType Session::EnqueueScalarState(const std::string& name, void* to) {
+  const StateLayout::Entry& entry = FindState(name);
+  FUSOR_ASSERT(entry.type.num_elements() == 1, "{} is no scalar", name);
+  stream_->CopyToHost(to, static_cast<char*>(state_->data()) + entry.offset,
+                      static_cast<size_t>(entry.type.num_bytes()));
+  return entry.type.dtype;
+}
+
+void Session::Record(Event& event) { stream_->Record(event); }
+
+void Session::Await(Event& event) const {
+  event.Synchronize();
+  if (communicator_ != nullptr) communicator_->Check();
 }
 
 ir::Tensor Session::ReadOutput(int program, int output) {

@@ -138,6 +138,11 @@ class Session {
 
   // REQUIRES: `bytes` is the input's size; row-major layout.
   void SetInput(int program, int input, const void* data, size_t bytes);
+  // The same, but `data` stays as it is until `copied` has happened, which is
+  // long before the next step ends. In memory of AllocateHost it takes none of
+  // the host's time.
+  void SetInput(int program, int input, const void* data, size_t bytes,
+                Event& copied);
   // Runs the program once. No allocation of ours, no look-ups.
   void Step(int program);
   // From now on `observer`, null for none, sees every step; it must outlive the
@@ -148,6 +153,22 @@ class Session {
   // Blocks until the last step has ended. A scalar output as double.
   double ReadScalar(int program, int output);
   ir::Tensor ReadOutput(int program, int output);
+
+  // --- Reading while later steps run -----------------------------------------
+  // For a host that runs ahead of the device. What is enqueued here comes after
+  // the steps so far; the host reads it once an event that is recorded later
+  // has been awaited. `to` and `numbers` lie in memory of AllocateHost.
+
+  std::unique_ptr<Memory> AllocateHost(size_t bytes);
+  std::unique_ptr<Event> CreateEvent();
+  // Copies a scalar in its dtype, which is returned.
+  ir::DType EnqueueScalar(int program, int output, void* to);
+  ir::DType EnqueueScalarState(const std::string& name, void* to);
+  // As SumOverRanks. Two at a time have as many numbers as each other.
+  void EnqueueSumOverRanks(std::span<double> numbers);
+  void Record(Event& event);
+  // Blocks until it has happened; throws what went wrong by then.
+  void Await(Event& event) const;
 
   // For debugging: enqueues one step of the plan. A run is all steps in order.
   void RunStep(int program, size_t step);
@@ -160,6 +181,8 @@ class Session {
   struct Program;
   Program& ProgramAt(int program) const;
   void Synchronize() const;
+  void* InputAddress(int program, int input, const void* data,
+                     size_t bytes) const;
   const codegen::StateLayout::Entry& FindState(const std::string& name) const;
   // Row-major elements, rounded to the entry's dtype.
   // Writes the tensor's values in the entry's layout, each rounded first.

@@ -1,6 +1,8 @@
 #include "runtime/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "ir/support/error.h"
@@ -76,6 +78,63 @@ class CudaEvent : public runtime::Event {
   DriverEvent event_;
 };
 
+// The pinned memory of a device's AllocateHost.
+class PinnedRanges {
+ public:
+  void Add(const void* data, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    ranges_[static_cast<const char*>(data)] = bytes;
+  }
+  void Remove(const void* data) {
+    const std::lock_guard lock(mutex_);
+    ranges_.erase(static_cast<const char*>(data));
+  }
+  bool Contain(const void* data, size_t bytes) const {
+    const auto* begin = static_cast<const char*>(data);
+    const std::lock_guard lock(mutex_);
+    auto range = ranges_.upper_bound(begin);
+    if (range == ranges_.begin()) return false;
+    --range;
+    return begin + bytes <= range->first + range->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<const char*, size_t> ranges_;
+};
+
+class PinnedMemory : public runtime::Memory {
+ public:
+  PinnedMemory(ContextPtr context, std::shared_ptr<PinnedRanges> ranges,
+               size_t bytes)
+      : context_(std::move(context)),
+        ranges_(std::move(ranges)),
+        bytes_(bytes) {
+    const Driver& driver = context_->Enter();
+    driver.Check(driver.cuMemHostAlloc(&data_, std::max<size_t>(bytes, 1), 0),
+                 "cuMemHostAlloc");
+    ranges_->Add(data_, bytes);
+  }
+  // Copies may be under way.
+  ~PinnedMemory() override {
+    ranges_->Remove(data_);
+    const Driver& driver = context_->EnterNoThrow();
+    Driver::Ignore(driver.cuCtxSynchronize());
+    Driver::Ignore(driver.cuMemFreeHost(data_));
+  }
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  void* data() override { return data_; }
+  size_t bytes() const override { return bytes_; }
+
+ private:
+  ContextPtr context_;
+  std::shared_ptr<PinnedRanges> ranges_;
+  void* data_ = nullptr;
+  size_t bytes_;
+};
+
 // How the streams of a device capture: first in thread-local mode; where the
 // driver or a library refuses that, in relaxed mode; where that is refused, not
 // at all.
@@ -100,9 +159,11 @@ bool IsRefusal(const Error& e) {
 
 class CudaStream : public runtime::Stream {
  public:
-  CudaStream(ContextPtr context, std::shared_ptr<Graphs> graphs)
+  CudaStream(ContextPtr context, std::shared_ptr<Graphs> graphs,
+             std::shared_ptr<const PinnedRanges> pinned)
       : context_(std::move(context)),
         graphs_(std::move(graphs)),
+        pinned_(std::move(pinned)),
         copies_(*context_) {
     const Driver& driver = context_->Enter();
     driver.Check(driver.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
@@ -133,6 +194,15 @@ class CudaStream : public runtime::Stream {
   void CopyToDevice(void* device, const void* host, size_t bytes) override {
     const NvtxRange range("copy to device");
     copies_.Copy(Address(device), host, bytes, stream_);
+  }
+  void CopyToDevice(void* device, const void* host, size_t bytes,
+                    runtime::Event& copied) override {
+    if (!pinned_->Contain(host, bytes)) {
+      return Stream::CopyToDevice(device, host, bytes, copied);
+    }
+    const NvtxRange range("copy to device");
+    copies_.CopyPinned(Address(device), host, bytes, stream_,
+                       static_cast<CudaEvent&>(copied).get());
   }
   void CopyToHost(void* host, const void* device, size_t bytes) override {
     const Driver& driver = context_->Enter();
@@ -210,6 +280,7 @@ class CudaStream : public runtime::Stream {
 
   ContextPtr context_;
   const std::shared_ptr<Graphs> graphs_;
+  const std::shared_ptr<const PinnedRanges> pinned_;
   HostCopies copies_;
   CUstream stream_ = nullptr;
 };
@@ -231,12 +302,16 @@ class CudaDevice : public runtime::Device {
   std::unique_ptr<runtime::Memory> Allocate(size_t bytes) override {
     return std::make_unique<CudaMemory>(context_, bytes);
   }
+  std::unique_ptr<runtime::Memory> AllocateHost(size_t bytes) override {
+    return std::make_unique<PinnedMemory>(context_, pinned_, bytes);
+  }
+  bool is_asynchronous() const override { return true; }
   size_t free_bytes() const override {
     const size_t free = context_->free_bytes();
     return free - std::min(free, kReservedBytes);
   }
   std::unique_ptr<runtime::Stream> CreateStream() override {
-    return std::make_unique<CudaStream>(context_, graphs_);
+    return std::make_unique<CudaStream>(context_, graphs_, pinned_);
   }
   std::unique_ptr<runtime::Event> CreateEvent() override {
     return std::make_unique<CudaEvent>(context_);
@@ -258,6 +333,8 @@ class CudaDevice : public runtime::Device {
  private:
   ContextPtr context_;
   const std::shared_ptr<Graphs> graphs_;
+  const std::shared_ptr<PinnedRanges> pinned_ =
+      std::make_shared<PinnedRanges>();
   MakeDeviceCall make_call_;
 };
 

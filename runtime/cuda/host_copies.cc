@@ -19,7 +19,9 @@ HostCopies::~HostCopies() {
     if (slot == nullptr) return;
     if (slot->used)
       Driver::Ignore(driver.cuEventSynchronize(slot->taken.get()));
-    Driver::Ignore(driver.cuMemFreeHost(slot->pinned));
+    if (slot->pinned != nullptr) {
+      Driver::Ignore(driver.cuMemFreeHost(slot->pinned));
+    }
     Driver::Ignore(driver.cuMemFree(slot->device));
   };
   for (const auto& slot : small_) free_slot(slot);
@@ -29,10 +31,22 @@ HostCopies::~HostCopies() {
 
 void HostCopies::Copy(CUdeviceptr to, const void* host, size_t bytes,
                       CUstream stream) {
+  CopyPieces(to, host, bytes, stream, /*pinned=*/false);
+}
+
+void HostCopies::CopyPinned(CUdeviceptr to, const void* host, size_t bytes,
+                            CUstream stream, CUevent copied) {
+  CopyPieces(to, host, bytes, stream, /*pinned=*/true);
+  const Driver& driver = context_.Enter();
+  driver.Check(driver.cuEventRecord(copied, stream_), "cuEventRecord");
+}
+
+void HostCopies::CopyPieces(CUdeviceptr to, const void* host, size_t bytes,
+                            CUstream stream, bool pinned) {
   const auto* from = static_cast<const char*>(host);
   for (size_t done = 0; done < bytes; done += kLargeBytes) {
     CopyPiece(to + done, from + done, std::min(bytes - done, kLargeBytes),
-              stream);
+              stream, pinned);
   }
 }
 
@@ -51,31 +65,40 @@ void HostCopies::Grow(Slot& slot, size_t bytes) {
     driver.Check(driver.cuEventSynchronize(slot.taken.get()),
                  "cuEventSynchronize");
   }
-  if (slot.bytes > 0) {
-    slot.bytes = 0;
+  if (slot.pinned != nullptr) {
     driver.Check(driver.cuMemFreeHost(std::exchange(slot.pinned, nullptr)),
                  "cuMemFreeHost");
+  }
+  if (slot.bytes > 0) {
+    slot.bytes = 0;
     driver.Check(driver.cuMemFree(std::exchange(slot.device, 0)), "cuMemFree");
   }
-  driver.Check(driver.cuMemHostAlloc(&slot.pinned, bytes, 0), "cuMemHostAlloc");
   driver.Check(driver.cuMemAlloc(&slot.device, bytes), "cuMemAlloc");
   slot.bytes = bytes;
 }
 
 void HostCopies::CopyPiece(CUdeviceptr to, const void* host, size_t bytes,
-                           CUstream stream) {
+                           CUstream stream, bool pinned) {
   const Driver& driver = context_.Enter();
   Slot& slot = NextSlot(bytes);
   if (slot.used) {
-    driver.Check(driver.cuEventSynchronize(slot.copied.get()),
-                 "cuEventSynchronize");
+    if (!pinned) {
+      driver.Check(driver.cuEventSynchronize(slot.copied.get()),
+                   "cuEventSynchronize");
+    }
     driver.Check(driver.cuStreamWaitEvent(stream_, slot.taken.get(), 0),
                  "cuStreamWaitEvent");
   }
-  std::memcpy(slot.pinned, host, bytes);
-  driver.Check(
-      driver.cuMemcpyHtoDAsync(slot.device, slot.pinned, bytes, stream_),
-      "cuMemcpyHtoDAsync");
+  if (!pinned) {
+    if (slot.pinned == nullptr) {
+      driver.Check(driver.cuMemHostAlloc(&slot.pinned, slot.bytes, 0),
+                   "cuMemHostAlloc");
+    }
+    std::memcpy(slot.pinned, host, bytes);
+    host = slot.pinned;
+  }
+  driver.Check(driver.cuMemcpyHtoDAsync(slot.device, host, bytes, stream_),
+               "cuMemcpyHtoDAsync");
   driver.Check(driver.cuEventRecord(slot.copied.get(), stream_),
                "cuEventRecord");
   driver.Check(driver.cuStreamWaitEvent(stream, slot.copied.get(), 0),

@@ -13,7 +13,8 @@ namespace fusor::cuda {
 // to do before them. Each goes through one of a few slots of pinned memory and
 // of device memory:
 //
-//   the host's bytes -> pinned slot    by the host, before Copy returns
+//   the host's bytes -> pinned slot    by the host, before Copy returns,
+//                                      unless they are pinned themselves
 //   pinned slot -> device slot         on a stream of their own
 //   device slot -> its place           on the stream itself
 //
@@ -29,6 +30,10 @@ class HostCopies {
 
   // The host may change its bytes as soon as this returns.
   void Copy(CUdeviceptr to, const void* host, size_t bytes, CUstream stream);
+  // Without the first step: `host` is pinned, and the host leaves its bytes as
+  // they are until `copied` has happened.
+  void CopyPinned(CUdeviceptr to, const void* host, size_t bytes,
+                  CUstream stream, CUevent copied);
 
  private:
   static constexpr size_t kSmallSlots = 32;
@@ -39,9 +44,9 @@ class HostCopies {
   struct Slot {
     explicit Slot(const Context& context)
         : copied(context, false), taken(context, false) {}
-    void* pinned = nullptr;
+    void* pinned = nullptr;  // null where no copy has needed it
     CUdeviceptr device = 0;
-    size_t bytes = 0;
+    size_t bytes = 0;  // of each
     bool used = false;
     DriverEvent copied;  // from pinned to device memory
     DriverEvent taken;   // from there to its place
@@ -49,8 +54,11 @@ class HostCopies {
 
   Slot& NextSlot(size_t bytes);
   void Grow(Slot& slot, size_t bytes);
+  // `pinned`: whether `host` is.
+  void CopyPieces(CUdeviceptr to, const void* host, size_t bytes,
+                  CUstream stream, bool pinned);
   void CopyPiece(CUdeviceptr to, const void* host, size_t bytes,
-                 CUstream stream);
+                 CUstream stream, bool pinned);
 
   const Context& context_;
   CUstream stream_ = nullptr;

@@ -5,22 +5,23 @@
 namespace fusor::runtime {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};
+std::shared_ptr<uint8_t> AllocateOnHeap(size_t bytes) {
+  constexpr std::align_val_t kAlignment{64};
+  return {static_cast<uint8_t*>(::operator new(bytes, kAlignment)),
+          [](uint8_t* data) { ::operator delete(data, kAlignment); }};
+}
 
 }  // namespace
 
-void Batch::Free::operator()(uint8_t* memory) const {
-  operator delete[](memory, kAlignment);
-}
-
-Batch::Batch(int size, int image_size)
+Batch::Batch(int size, int image_size, const AllocateImages& allocate)
     : labels(static_cast<size_t>(size)),
       weights(static_cast<size_t>(size)),
       samples(static_cast<size_t>(size)),
       size_(size),
       image_size_(image_size),
       images_bytes_(size_t{3} * size * image_size * image_size),
-      images_(new (kAlignment) uint8_t[images_bytes_]) {}
+      images_(allocate ? allocate(images_bytes_)
+                       : AllocateOnHeap(images_bytes_)) {}
 
 ReadRate ReadRateOf(const DataStats& stats, double seconds) {
   if (seconds <= 0) return {};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -8,10 +9,15 @@
 
 namespace fusor::runtime {
 
+// Gives the images of a batch their memory, 64-byte aligned: of
+// Session::AllocateHost, where they go to a device.
+using AllocateImages = std::function<std::shared_ptr<uint8_t>(size_t bytes)>;
+
 // One rank's input of one step. The buffers are allocated once and reused.
 class Batch {
  public:
-  Batch(int size, int image_size);
+  // Null: memory of the heap.
+  Batch(int size, int image_size, const AllocateImages& allocate = nullptr);
 
   int size() const { return size_; }
   int image_size() const { return image_size_; }
@@ -34,14 +40,10 @@ class Batch {
   int64_t index = 0;  // in the epoch
 
  private:
-  struct Free {
-    void operator()(uint8_t* memory) const;
-  };
-
   int size_;
   int image_size_;
   size_t images_bytes_;
-  std::unique_ptr<uint8_t[], Free> images_;
+  std::shared_ptr<uint8_t> images_;
 };
 
 // Running totals since the source was made.

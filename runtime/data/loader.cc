@@ -78,8 +78,7 @@ Loader::Loader(std::unique_ptr<const Dataset> dataset,
               options.prefetch + 1, options.batch_size, bytes >> 20,
               free >> 20);
   for (int i = 0; i <= options.prefetch; ++i) {
-    slots_.push_back(std::make_unique<Slot>(options.batch_size,
-                                            options.transform.image_size));
+    slots_.push_back(std::make_unique<Slot>(options));
   }
   const SignalsBlocked blocked;
   try {

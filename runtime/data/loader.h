@@ -36,6 +36,7 @@ struct LoaderOptions {
   int prefetch = 4;  // finished batches kept ready
   BadRecord bad_record = BadRecord::kFail;
   DecodeLimits limits;
+  AllocateImages allocate{};
   // Where to begin, to resume a run: the first batch that Next returns.
   int64_t start_epoch = 0;
   int64_t start_batch = 0;
@@ -66,7 +67,9 @@ class Loader : public BatchSource {
  private:
   // A batch being filled or waiting for the caller.
   struct Slot {
-    Slot(int size, int image_size) : batch(size, image_size) {}
+    explicit Slot(const LoaderOptions& options)
+        : batch(options.batch_size, options.transform.image_size,
+                options.allocate) {}
     Batch batch;
     int missing = 0;  // samples not yet there
     // The failure of the sample with the lowest number, so that which of

@@ -46,7 +46,8 @@ SyntheticSource::SyntheticSource(const SyntheticOptions& options)
   const uint64_t key = HashCombine(HashBytes("synthetic"), o.seed);
   batches_.reserve(static_cast<size_t>(o.distinct_batches));
   for (int b = 0; b < o.distinct_batches; ++b) {
-    Batch& batch = batches_.emplace_back(o.batch_size, o.image_size);
+    Batch& batch =
+        batches_.emplace_back(o.batch_size, o.image_size, o.allocate);
     for (int i = 0; i < o.batch_size; ++i) {
       const int64_t position = int64_t{b} * o.batch_size + i;
       batch.samples[i] = position * o.world_size + o.rank;

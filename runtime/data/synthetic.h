@@ -19,6 +19,7 @@ struct SyntheticOptions {
   int rank = 0;
   int world_size = 1;
   int64_t start = 0;  // batches to begin after, to resume a run
+  AllocateImages allocate{};
 };
 
 // Noise and random labels, for measurements without a data set: Next costs

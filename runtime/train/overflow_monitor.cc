@@ -10,29 +10,29 @@
 #include "runtime/debug/check_numerics.h"
 
 namespace fusor::runtime {
-namespace {
-
-int64_t ReadCounter(const Session& session, const char* name) {
-  return static_cast<int64_t>(session.ReadState(name)[0]);
-}
-
-}  // namespace
-
 OverflowMonitor::OverflowMonitor(Session& session, int program, int64_t limit)
     : session_(session),
       program_(program),
       limit_(limit),
       active_(session.HasInput(program, ir::kOverflows)) {
-  if (active_) seen_ = ReadCounter(session, ir::kOverflows);
+  if (active_) {
+    seen_ = static_cast<int64_t>(session.ReadState(ir::kOverflows)[0]);
+  }
 }
 
-OverflowMonitor::Reading OverflowMonitor::Read() {
+void OverflowMonitor::Add(StepResults& results) const {
   FUSOR_ASSERT(active_, "program {} has no dynamic loss scale", program_);
-  const int64_t overflows = ReadCounter(session_, ir::kOverflows);
-  const Reading reading{session_.ReadState(ir::kLossScale)[0],
-                        overflows - seen_};
+  results.AddState(ir::kLossScale);
+  results.AddState(ir::kOverflows);
+  results.AddState(ir::kOverflowsInRow);
+}
+
+OverflowMonitor::Reading OverflowMonitor::Read(std::span<const double> state) {
+  FUSOR_ASSERT(state.size() == 3, "{} numbers", state.size());
+  const auto overflows = static_cast<int64_t>(state[1]);
+  const Reading reading{state[0], overflows - seen_};
   seen_ = overflows;
-  const int64_t in_row = ReadCounter(session_, ir::kOverflowsInRow);
+  const auto in_row = static_cast<int64_t>(state[2]);
   if (limit_ > 0 && in_row >= limit_) Stop(in_row, reading.scale);
   return reading;
 }

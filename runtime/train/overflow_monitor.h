@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "runtime/session.h"
+#include "runtime/train/step_results.h"
 
 namespace fusor::runtime {
 
@@ -22,13 +24,15 @@ class OverflowMonitor {
     double scale = 0;     // now
     int64_t skipped = 0;  // updates since the last reading
   };
-  // Waits for the last step. Throws kData when too many updates in a row have
-  // been skipped, naming the first value of the last step that is not finite:
-  // it is run again, which changes nothing but the scale and its counters. If
-  // it is finite now, earlier micro-batches were not: then the first sum of
-  // theirs that shows it.
-  // REQUIRES: active().
-  Reading Read();
+  // Adds what a reading needs to the results of the step that was enqueued
+  // last. REQUIRES: active().
+  void Add(StepResults& results) const;
+  // `state`: what these results then have. Throws kDiverged when too many
+  // updates in a row have been skipped, naming the first value of the last step
+  // that is not finite: it is run again, which changes nothing but the scale
+  // and its counters. If it is finite now, earlier micro-batches were not: then
+  // the first sum of theirs that shows it.
+  Reading Read(std::span<const double> state);
 
  private:
   std::string FindBadSum() const;

@@ -5,10 +5,14 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <deque>
+#include <memory>
+#include <span>
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "runtime/train/mixup.h"
+#include "runtime/train/step_results.h"
 
 namespace fusor::runtime {
 namespace {
@@ -43,9 +47,11 @@ struct Feed {
     mixup = find("mixup");
   }
 
-  void SetBatch(Session& session, int program, const Batch& batch) const {
+  // The images stay as they are until `copied` has happened.
+  void SetBatch(Session& session, int program, const Batch& batch,
+                Event& copied) const {
     session.SetInput(program, images, batch.images().data(),
-                     batch.images().size_bytes());
+                     batch.images().size_bytes(), copied);
     session.SetInput(program, labels, batch.labels.data(),
                      batch.labels.size() * sizeof(int32_t));
     if (weights >= 0) {
@@ -69,7 +75,9 @@ class Loop {
             UpdatesPerEpoch(source.batches_per_epoch(), options.micro_batches)),
         position_(options.start),
         loss_output_(session.FindOutput(program, "loss")),
-        overflows_(session, program, options.overflow_limit) {
+        overflows_(session, program, options.overflow_limit),
+        results_(session),
+        copied_(session.CreateEvent()) {
     FUSOR_ASSERT(options.micro_batches == 1 || options.accumulate >= 0,
                  "no program for the first {} of {} micro-batches",
                  options.micro_batches - 1, options.micro_batches);
@@ -101,24 +109,23 @@ class Loop {
         report_.interrupted = true;
         break;
       }
-      const int64_t step = position_.step;
-      Step(step);
+      Enqueue(position_.step);
       const int64_t per_epoch = updates_per_epoch_;
       const int64_t done = ++position_.step;
       const bool epoch_ends = done % per_epoch == 0;
       const bool last = done == total_;
-      if (done % options_.print_every == 0 || epoch_ends || last) {
-        ReportInterval(step);
-      }
       position_.evaluation_due =
           evaluate && options_.eval_every > 0 &&
           (last || (epoch_ends && done / per_epoch % options_.eval_every == 0));
-      if (position_.evaluation_due) Evaluate(evaluate);
       const bool save = options_.save_every > 0
                             ? done % options_.save_every == 0
                             : epoch_ends;
+      const bool waits = position_.evaluation_due || save || last;
+      Complete(waits ? 0 : results_.lag());
+      if (position_.evaluation_due) Evaluate(evaluate);
       if (save) Save();
     }
+    Complete(0);
     if (saved_ != position_.step) Save();
     Finish();
     return std::move(report_);
@@ -145,10 +152,10 @@ class Loop {
   }
 
   // `number`: of the batch among those of all ranks, for random numbers.
-  void RunBatch(int program, const Feed& feed, const Batch& batch,
+  void RunBatch(int program, const Feed& feed, const Batch& batch, double lr,
                 int64_t number) {
-    feed.SetBatch(session_, program, batch);
-    SetScalar(program, feed.lr, static_cast<float>(lr_));
+    feed.SetBatch(session_, program, batch, *copied_);
+    SetScalar(program, feed.lr, static_cast<float>(lr));
     SetScalar(program, feed.step, static_cast<int32_t>(number));
     if (feed.mixup >= 0) {
       SetScalar(program, feed.mixup,
@@ -158,65 +165,89 @@ class Loop {
     session_.Step(program);
   }
 
-  void Step(int64_t step) {
-    const Clock::time_point start = Clock::now();
-    lr_ = LearningRate(options_.lr, step);
+  // What the host knows of a step whose results are to come.
+  struct Enqueued {
+    int64_t step = 0;
+    double lr = 0;
     double waited = 0;
-    double loss = 0;
+    int64_t images = 0;
+    bool overflow = false;  // read after it
+  };
+
+  bool EndsInterval(int64_t step) const {
+    const int64_t done = step + 1;
+    return done % options_.print_every == 0 || done % updates_per_epoch_ == 0 ||
+           done == total_;
+  }
+
+  void Enqueue(int64_t step) {
+    Enqueued e{.step = step,
+               .lr = LearningRate(options_.lr, step),
+               .overflow = overflows_.active() && EndsInterval(step)};
+    results_.Begin();
     const int64_t batches = BatchesOf(step);
     for (int64_t i = 0; i < batches; ++i) {
       const bool last = i + 1 == batches;
       const Clock::time_point asked = Clock::now();
+      if (feeding_) session_.Await(*copied_);
+      feeding_ = true;
       const Batch& batch = source_.Next();
-      waited += Seconds(asked, Clock::now());
+      e.waited += Seconds(asked, Clock::now());
       RunBatch(last ? program_ : options_.accumulate,
-               last ? feed_ : *accumulating_, batch,
+               last ? feed_ : *accumulating_, batch, e.lr,
                (step * options_.micro_batches + i) * session_.world_size() +
                    session_.rank());
-      images_ += batch.size() * session_.world_size();
-      interval_images_ += batch.size() * session_.world_size();
-      loss += last
-                  ? session_.ReadScalar(program_, loss_output_)
-                  : session_.ReadScalar(options_.accumulate, accumulated_loss_);
+      e.images += batch.size() * session_.world_size();
+      results_.AddLoss(last ? program_ : options_.accumulate,
+                       last ? loss_output_ : accumulated_loss_);
     }
-    loss = OverRanks(loss / static_cast<double>(batches));
-    const Clock::time_point end = Clock::now();
+    if (e.overflow) overflows_.Add(results_);
+    results_.End(session_.world_size() > 1 && observer_.stop &&
+                 observer_.stop());
+    enqueued_.push_back(e);
+  }
+
+  // Until no more than so many steps are pending.
+  void Complete(int64_t pending) {
+    while (results_.pending() > pending) {
+      const Enqueued e = enqueued_.front();
+      enqueued_.pop_front();
+      CompleteStep(e, results_.Take());
+    }
+  }
+
+  void CompleteStep(const Enqueued& e, const StepResults::Result& result) {
+    stop_agreed_ = result.stop;
+    const double loss = result.loss;
     report_.losses.push_back(loss);
     position_.loss_hash = LossHash(position_.loss_hash, loss);
-    report_.step_ms.push_back(1e3 * Seconds(start, end));
+    report_.step_ms.push_back(1e3 * result.seconds);
     ++report_.steps;
-    interval_wait_ += waited;
+    images_ += e.images;
+    interval_images_ += e.images;
+    interval_wait_ += e.waited;
     ++interval_steps_;
     if (observer_.step) {
-      observer_.step({.step = step + 1,
-                      .epoch = step / updates_per_epoch_,
+      observer_.step({.step = e.step + 1,
+                      .epoch = e.step / updates_per_epoch_,
                       .loss = loss,
-                      .lr = lr_,
-                      .seconds = Seconds(start, end),
-                      .data_wait_seconds = waited});
+                      .lr = e.lr,
+                      .seconds = result.seconds,
+                      .data_wait_seconds = e.waited});
     }
     if (observer_.warning) {
       for (const std::string& text : source_.TakeWarnings()) {
         observer_.warning(text);
       }
     }
-    if (observer_.progress) observer_.progress(step + 1, total_);
+    if (observer_.progress) observer_.progress(e.step + 1, total_);
     // Such a step is skipped with a dynamic loss scale.
     FUSOR_CHECK(std::isfinite(loss) || overflows_.active(), kDiverged,
                 "training diverged: loss is {} at iteration {} (learning rate "
                 "{}): lower --lr, warm up longer (--warmup) or clip gradients "
                 "(--clip-grad-norm)",
-                loss, step + 1, lr_);
-  }
-
-  // The mean of all ranks' losses.
-  double OverRanks(double loss) {
-    if (session_.world_size() == 1) return loss;
-    const bool stop = observer_.stop && observer_.stop();
-    std::array<double, 2> sums{loss, stop ? 1.0 : 0.0};
-    session_.SumOverRanks(sums);
-    stop_agreed_ = sums[1] > 0;
-    return sums[0] / session_.world_size();
+                loss, e.step + 1, e.lr);
+    if (EndsInterval(e.step)) ReportInterval(e, result.state);
   }
 
   void Evaluate(const std::function<std::optional<EvalReport>()>& evaluate) {
@@ -238,13 +269,13 @@ class Loop {
     saved_ = position_.step;
   }
 
-  void ReportInterval(int64_t step) {
+  void ReportInterval(const Enqueued& e, std::span<const double> state) {
     const Clock::time_point now = Clock::now();
     const double seconds = Seconds(interval_start_, now);
     const DataStats stats = source_.stats();
     std::optional<OverflowMonitor::Reading> overflow;
-    if (overflows_.active()) {
-      overflow = overflows_.Read();
+    if (e.overflow) {
+      overflow = overflows_.Read(state);
       if (!report_.overflow) report_.overflow.emplace();
       report_.overflow->scale = overflow->scale;
       report_.overflow->skipped += overflow->skipped;
@@ -252,14 +283,14 @@ class Loop {
     if (observer_.interval) {
       IntervalReport interval;
       interval.steps = interval_steps_;
-      interval.epoch = step / updates_per_epoch_;
-      interval.iteration = step + 1;
+      interval.epoch = e.step / updates_per_epoch_;
+      interval.iteration = e.step + 1;
       interval.iterations = total_;
       interval.seconds = seconds;
       interval.loss = report_.losses.back();
       interval.images_per_second =
           static_cast<double>(interval_images_) / seconds;
-      interval.lr = lr_;
+      interval.lr = e.lr;
       interval.data_wait_share = interval_wait_ / seconds;
       interval.data = stats - interval_stats_;
       interval.overflow = overflow;
@@ -307,7 +338,10 @@ class Loop {
   int64_t saved_ = 0;  // step of the last save
   int64_t images_ = 0;
   bool stop_agreed_ = false;  // by all of several ranks
-  double lr_ = 0;
+  StepResults results_;
+  std::unique_ptr<Event> copied_;  // the images of the last batch
+  bool feeding_ = false;           // there has been a batch
+  std::deque<Enqueued> enqueued_;  // the steps that are pending there
   Clock::time_point interval_start_;
   int64_t interval_steps_ = 0;
   int64_t interval_images_ = 0;
@@ -342,10 +376,11 @@ std::optional<EvalReport> Evaluate(
   double images = 0;
   session.BroadcastStatistics();
   const int64_t batches = source.batches_per_epoch();
+  const std::unique_ptr<Event> copied = session.CreateEvent();
   for (int64_t b = 0; b < batches; ++b) {
     if (session.world_size() == 1 && stop && stop()) return std::nullopt;
     const Batch& batch = source.Next();
-    feed.SetBatch(session, program, batch);
+    feed.SetBatch(session, program, batch, *copied);
     session.Step(program);
     for (float weight : batch.weights) images += weight;
     report.loss += session.ReadScalar(program, loss);

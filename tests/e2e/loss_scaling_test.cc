@@ -194,7 +194,13 @@ TEST(LossScale, AnOverflowInAnyLayerSkipsTheWholeUpdate) {
 // What the message of an overflow that ends the run says.
 std::string StopMessage(StepParity& steps, int program) {
   try {
-    runtime::OverflowMonitor(steps.session(), program, 1).Read();
+    runtime::Session& session = steps.session();
+    std::vector<double> state;
+    for (const char* name :
+         {ir::kLossScale, ir::kOverflows, ir::kOverflowsInRow}) {
+      state.push_back(session.ReadState(name)[0]);
+    }
+    runtime::OverflowMonitor(session, program, 1).Read(state);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kDiverged);
     return error.what();

@@ -160,6 +160,7 @@ class EmulatedGpu : public runtime::Device {
                 free_bytes());
     return std::make_unique<EmulatedMemory>(machine_, bytes);
   }
+  bool is_asynchronous() const override { return true; }
   size_t free_bytes() const override {
     return static_cast<size_t>(memory_bytes_ - machine_->used_bytes());
   }

@@ -1,8 +1,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -16,6 +14,7 @@
 #include "runtime/data/batch_source.h"
 #include "runtime/debug/profile.h"
 #include "runtime/ranks/rank_place.h"
+#include "runtime/train/step_results.h"
 #include "runtime/train/train_log.h"
 #include "tools/fusor/commands.h"
 #include "tools/fusor/data_source.h"
@@ -36,7 +35,6 @@
 namespace fusor::tools {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
 struct BenchFlags {
@@ -132,12 +130,16 @@ class BenchCommand {
     debugging.Watch(*session_, ranks_.communicator());
     fmt::print(text_, "{}", ProgramSummary(*session_, program_));
     std::fflush(text_);
-    const Measured base = Measure(*OpenTraining(nullptr, noise, model));
+    const auto open = [&](std::unique_ptr<runtime::ImageFolder> folder,
+                          const DataFlags& data) {
+      return OpenTraining(std::move(folder), data, model, /*start=*/0,
+                          /*micro_batches=*/1, ImagesFor(*session_));
+    };
+    const Measured base = Measure(*open(nullptr, noise));
     json out = ProgramJson(*session_, program_);
     Report("synthetic", base, &out);
     if (real && !Stopped()) {
-      const Measured measured =
-          Measure(*OpenTraining(std::move(images), flags_.data, model));
+      const Measured measured = Measure(*open(std::move(images), flags_.data));
       json with_data = json::object();
       Report("real data", measured, &with_data);
       with_data["ratio_to_synthetic"] =
@@ -167,15 +169,6 @@ class BenchCommand {
   // Several ranks stop where all know that one is to.
   bool Stopped() const { return Alone() ? StopRequested() : stop_agreed_; }
 
-  // The loss of all ranks' images.
-  double OverRanks(double loss) {
-    if (Alone()) return loss;
-    std::array<double, 2> sums{loss, StopRequested() ? 1.0 : 0.0};
-    session_->SumOverRanks(sums);
-    stop_agreed_ = sums[1] > 0;
-    return sums[0] / ranks_.world_size();
-  }
-
   // Of all ranks.
   double ImagesPerStep() const {
     return static_cast<double>(flags_.model.batch * ranks_.world_size());
@@ -190,7 +183,7 @@ class BenchCommand {
                : -1;
   }
 
-  // The loss is read after each step, as training does.
+  // The loss of each step is read, as training does.
   Measured Measure(runtime::BatchSource& source) {
     const int loss = session_->FindOutput(program_, "loss");
     const int images = DataInput("images");
@@ -204,30 +197,43 @@ class BenchCommand {
     runtime::DataStats before = source.stats();
     Progress progress("bench");
     const int64_t steps = flags_.warmup + flags_.iterations;
+    runtime::StepResults results(*session_);
+    const std::unique_ptr<runtime::Event> copied = session_->CreateEvent();
+    int64_t done = 0;
+    const auto complete = [&](int64_t pending) {
+      while (results.pending() > pending) {
+        const runtime::StepResults::Result result = results.Take();
+        stop_agreed_ = result.stop;
+        measured.loss = result.loss;
+        ++done;
+        if (flags_.log_format == "dll") LogStep(done, result);
+        if (done <= flags_.warmup) {
+          before = source.stats();
+        } else {
+          measured.step_ms.push_back(1e3 * result.seconds);
+        }
+      }
+    };
     for (int64_t i = 0; i < steps; ++i) {
       if (Stopped()) break;
       if (ranks_.leads()) progress.Show(i, steps);
-      const Clock::time_point start = Clock::now();
+      results.Begin();
+      if (i > 0 && images >= 0) session_->Await(*copied);
       const runtime::Batch& batch = source.Next();
       if (images >= 0) {
         session_->SetInput(program_, images, batch.images().data(),
-                           batch.images().size_bytes());
+                           batch.images().size_bytes(), *copied);
       }
       if (labels >= 0) {
         session_->SetInput(program_, labels, batch.labels.data(),
                            batch.labels.size() * sizeof(int32_t));
       }
       session_->Step(program_);
-      measured.loss = OverRanks(session_->ReadScalar(program_, loss));
-      const std::chrono::duration<double, std::milli> spent =
-          Clock::now() - start;
-      if (flags_.log_format == "dll") LogStep(i + 1, measured.loss, spent);
-      if (i < flags_.warmup) {
-        before = source.stats();
-      } else {
-        measured.step_ms.push_back(spent.count());
-      }
+      results.AddLoss(program_, loss);
+      results.End(!Alone() && StopRequested());
+      complete(results.lag());
     }
+    complete(0);
     measured.data = source.stats() - before;
     return measured;
   }
@@ -240,13 +246,12 @@ class BenchCommand {
                        {"bench_warmup_steps", std::to_string(flags_.warmup)}}};
     fmt::print(text_, "{}\n", runtime::DllParameters(info));
   }
-  void LogStep(int64_t step, double loss,
-               std::chrono::duration<double> spent) const {
+  void LogStep(int64_t step, const runtime::StepResults::Result& result) const {
     const runtime::IntervalReport report{
         .steps = 1,
         .iteration = step,
-        .loss = loss,
-        .images_per_second = ImagesPerStep() / spent.count()};
+        .loss = result.loss,
+        .images_per_second = ImagesPerStep() / result.seconds};
     fmt::print(text_, "{}\n", runtime::DllInterval({}, report));
   }
 

@@ -136,9 +136,18 @@ int NumClasses(const runtime::ImageFolder* images) {
   return images == nullptr ? 0 : images->num_classes();
 }
 
+runtime::AllocateImages ImagesFor(runtime::Session& session) {
+  return [&session](size_t bytes) {
+    const std::shared_ptr<runtime::Memory> memory = session.AllocateHost(bytes);
+    return std::shared_ptr<uint8_t>(memory,
+                                    static_cast<uint8_t*>(memory->data()));
+  };
+}
+
 std::unique_ptr<runtime::BatchSource> OpenTraining(
     std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
-    const ModelFlags& model, int64_t start, int64_t micro_batches) {
+    const ModelFlags& model, int64_t start, int64_t micro_batches,
+    const runtime::AllocateImages& allocate) {
   if (images != nullptr) {
     runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/true);
     const int64_t per_epoch =
@@ -150,6 +159,7 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
     const int64_t updates = runtime::UpdatesPerEpoch(per_epoch, micro_batches);
     options.start_epoch = start / updates;
     options.start_batch = start % updates * micro_batches;
+    options.allocate = allocate;
     return std::make_unique<runtime::Loader>(std::move(images), options);
   }
   runtime::SyntheticOptions options;
@@ -161,14 +171,16 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
   options.rank = data.rank;
   options.world_size = data.world_size;
   options.start = start * micro_batches;
+  options.allocate = allocate;
   return std::make_unique<runtime::SyntheticSource>(options);
 }
 
 std::unique_ptr<runtime::BatchSource> OpenEvaluation(
     std::unique_ptr<const runtime::Dataset> images, const DataFlags& data,
-    const ModelFlags& model) {
-  return std::make_unique<runtime::Loader>(
-      std::move(images), MakeLoader(data, model, /*training=*/false));
+    const ModelFlags& model, const runtime::AllocateImages& allocate) {
+  runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/false);
+  options.allocate = allocate;
+  return std::make_unique<runtime::Loader>(std::move(images), options);
 }
 
 int64_t SourceBytes(const DataFlags& data, const ModelFlags& model) {

@@ -4,6 +4,7 @@
 
 #include "runtime/data/batch_source.h"
 #include "runtime/data/image_folder.h"
+#include "runtime/session.h"
 #include "tools/fusor/flags.h"
 
 namespace fusor::tools {
@@ -30,16 +31,21 @@ void CheckTransform(const runtime::ImageFolder* images, const DataFlags& data,
 // Classes of the folder, 0 for null.
 int NumClasses(const runtime::ImageFolder* images);
 
+// Images from where the session's device takes them. It may outlive the
+// session.
+runtime::AllocateImages ImagesFor(runtime::Session& session);
+
 // Shuffled and augmented batches of a folder, or of noise for null; without
 // those of the first `start` updates, which take `micro_batches` each.
 std::unique_ptr<runtime::BatchSource> OpenTraining(
     std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
-    const ModelFlags& model, int64_t start = 0, int64_t micro_batches = 1);
+    const ModelFlags& model, int64_t start = 0, int64_t micro_batches = 1,
+    const runtime::AllocateImages& allocate = nullptr);
 
 // Every image of the set once, as it is for evaluation.
 std::unique_ptr<runtime::BatchSource> OpenEvaluation(
     std::unique_ptr<const runtime::Dataset> images, const DataFlags& data,
-    const ModelFlags& model);
+    const ModelFlags& model, const runtime::AllocateImages& allocate = nullptr);
 
 // Main memory that the batches of one of these sources take.
 int64_t SourceBytes(const DataFlags& data, const ModelFlags& model);

@@ -90,11 +90,11 @@ class TrainCommand {
     start_ = ShareStart(checkpointing_->start());
     const auto source =
         OpenTraining(std::move(train_images), flags_.data, flags_.model,
-                     start_.step, MicroBatches(flags_));
-    const auto val =
-        val_images == nullptr
-            ? nullptr
-            : OpenEvaluation(std::move(val_images), flags_.data, flags_.model);
+                     start_.step, MicroBatches(flags_), ImagesFor(*session_));
+    const auto val = val_images == nullptr
+                         ? nullptr
+                         : OpenEvaluation(std::move(val_images), flags_.data,
+                                          flags_.model, ImagesFor(*session_));
     checkpointing_->Initialize(*session_);
     session_->BroadcastState();
     ShareSaves();

@@ -19,7 +19,9 @@
 #include "ir/training_names.h"
 #include "models/model.h"
 #include "runtime/backend_loader.h"
+#include "runtime/data/synthetic.h"
 #include "runtime/session.h"
+#include "runtime/train/training_loop.h"
 #include "tests/runtime/cuda/stand_in_backend.h"
 #include "tests/testing/emulated_device.h"
 #include "tests/testing/numeric.h"
@@ -332,6 +334,45 @@ TEST(CudaDevice, BatchesDoNotWaitForSteps) {
   EXPECT_EQ(calls.back(), "cuGraphLaunch");
   EXPECT_EQ(std::count(calls.begin(), calls.end(), "cuMemcpyHtoDAsync"),
             std::count(calls.begin(), calls.end(), "cuMemcpyDtoDAsync"));
+}
+
+// The loop reads what step n says once it has enqueued step n + 1.
+TEST(CudaDevice, ATrainingLoopNeverWaitsForTheStepThatItHasEnqueued) {
+  constexpr int kSteps = 6;
+  StandInBackend backend({.seed = 5});
+  Training training(backend, {.train_alone = true});
+  runtime::SyntheticSource source({.batch_size = kBatch,
+                                   .image_size = 32,
+                                   .num_classes = 10,
+                                   .distinct_batches = 2});
+  backend.driver().TakeCalls();
+  const runtime::TrainReport report = runtime::Train(
+      training.session(), 0, source,
+      {.iterations = kSteps, .print_every = 2, .lr = {.base = 1e-3}}, {},
+      nullptr);
+  EXPECT_EQ(report.losses.size(), kSteps);
+  const auto calls = backend.driver().TakeCalls();
+  // Between two steps of which the second is a graph: the loss of the first
+  // starts its way, that of the one before is awaited, and the next batch
+  // comes.
+  const auto launch = [&](auto from) {
+    return std::find(from, calls.end(), "cuGraphLaunch");
+  };
+  int steps = 0;
+  auto from = launch(calls.begin());
+  for (auto to = launch(from + 1); to != calls.end();
+       from = to, to = launch(from + 1)) {
+    const std::vector<std::string> between(from + 1, to);
+    EXPECT_THAT(between, Not(Contains("cuStreamSynchronize")));
+    EXPECT_THAT(between, Not(Contains("cuMemHostAlloc")));
+    EXPECT_THAT(std::vector(between.begin(), between.begin() + 3),
+                ElementsAre("cuMemcpyDtoHAsync", "cuEventRecord",
+                            "cuEventSynchronize"));
+    EXPECT_THAT(between, Contains("cuMemcpyHtoDAsync"));
+    ++steps;
+  }
+  EXPECT_GE(steps, kSteps - 3);
+  EXPECT_EQ(backend.driver().problem(), "");
 }
 
 TEST(CudaDevice, LargeCopiesGoPieceByPiece) {

@@ -1,0 +1,138 @@
+#include "runtime/train/step_results.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "ir/support/error.h"
+#include "ir/tensor_bytes.h"
+
+namespace fusor::runtime {
+namespace {
+
+constexpr size_t kScalarBytes = 8;
+constexpr size_t kFirstScalars = 8;  // of a step; more where it has them
+constexpr size_t kSums = 2;          // loss, ranks that want to stop
+
+}  // namespace
+
+StepResults::StepResults(Session& session)
+    : session_(session),
+      lag_(!session.device().is_asynchronous() ? 0
+           : session.world_size() == 1         ? 1
+                                               : 2),
+      slots_(kSteps) {
+  for (Slot& slot : slots_) {
+    slot.scalars = session.AllocateHost(kFirstScalars * kScalarBytes);
+    slot.sums = session.AllocateHost(kSums * sizeof(double));
+    slot.copied = session.CreateEvent();
+    slot.summed = session.CreateEvent();
+  }
+}
+
+// What is enqueued writes to the slots.
+StepResults::~StepResults() {
+  if (pending() == 0) return;
+  try {
+    session_.Await(*SlotOf(ended_ - 1).copied);
+    if (summed_ > taken_) session_.Await(*SlotOf(summed_ - 1).summed);
+  } catch (const Error&) {
+    // It has been thrown to those who want results.
+  }
+}
+
+void StepResults::Begin() {
+  FUSOR_ASSERT(pending() <= lag_, "{} steps are pending", pending());
+  Slot& slot = SlotOf(ended_);
+  slot.dtypes.clear();
+  slot.losses = 0;
+  slot.begun = Clock::now();
+}
+
+// Nothing is enqueued that writes to the slot when it grows, but for what the
+// step that is added has enqueued itself.
+void* StepResults::NextScalar(Slot& slot) {
+  const size_t offset = slot.dtypes.size() * kScalarBytes;
+  if (slot.scalars->bytes() <= offset) {
+    auto larger = session_.AllocateHost(2 * offset);
+    session_.Record(*slot.copied);
+    session_.Await(*slot.copied);
+    std::memcpy(larger->data(), slot.scalars->data(), offset);
+    slot.scalars = std::move(larger);
+  }
+  return static_cast<char*>(slot.scalars->data()) + offset;
+}
+
+void StepResults::AddLoss(int program, int output) {
+  Slot& slot = SlotOf(ended_);
+  FUSOR_ASSERT(slot.losses == slot.dtypes.size(), "a loss after state");
+  slot.dtypes.push_back(
+      session_.EnqueueScalar(program, output, NextScalar(slot)));
+  ++slot.losses;
+}
+
+void StepResults::AddState(const std::string& name) {
+  Slot& slot = SlotOf(ended_);
+  slot.dtypes.push_back(session_.EnqueueScalarState(name, NextScalar(slot)));
+}
+
+void StepResults::End(bool stop) {
+  Slot& slot = SlotOf(ended_);
+  FUSOR_ASSERT(slot.losses > 0, "a step without a loss");
+  slot.stop = stop;
+  session_.Record(*slot.copied);
+  ++ended_;
+  if (session_.world_size() == 1) return;
+  // Its loss is there while the step that has just been enqueued runs.
+  while (summed_ < ended_ - (lag_ > 0 ? 1 : 0)) SumOverRanks(SlotOf(summed_++));
+}
+
+double StepResults::Scalar(Slot& slot, size_t i) {
+  const char* at =
+      static_cast<const char*>(slot.scalars->data()) + i * kScalarBytes;
+  return ir::LoadTensor({slot.dtypes[i], {}, {}}, at).data[0];
+}
+
+double StepResults::MeanLoss(Slot& slot) {
+  double sum = 0;
+  for (size_t i = 0; i < slot.losses; ++i) sum += Scalar(slot, i);
+  return sum / static_cast<double>(slot.losses);
+}
+
+void StepResults::SumOverRanks(Slot& slot) {
+  session_.Await(*slot.copied);
+  auto* numbers = static_cast<double*>(slot.sums->data());
+  numbers[0] = MeanLoss(slot);
+  numbers[1] = slot.stop ? 1 : 0;
+  session_.EnqueueSumOverRanks({numbers, kSums});
+  session_.Record(*slot.summed);
+}
+
+StepResults::Result StepResults::Take() {
+  FUSOR_ASSERT(pending() > 0, "no step is pending");
+  Slot& slot = SlotOf(taken_);
+  Result result;
+  if (session_.world_size() == 1) {
+    session_.Await(*slot.copied);
+    result.loss = MeanLoss(slot);
+    result.stop = slot.stop;
+  } else {
+    while (summed_ <= taken_) SumOverRanks(SlotOf(summed_++));
+    session_.Await(*slot.summed);
+    const auto* numbers = static_cast<const double*>(slot.sums->data());
+    result.loss = numbers[0] / session_.world_size();
+    result.stop = numbers[1] > 0;
+  }
+  for (size_t i = slot.losses; i < slot.dtypes.size(); ++i) {
+    result.state.push_back(Scalar(slot, i));
+  }
+  ++taken_;
+  const Clock::time_point now = Clock::now();
+  result.seconds =
+      std::chrono::duration<double>(now - std::max(slot.begun, taken_at_))
+          .count();
+  taken_at_ = now;
+  return result;
+}
+
+}  // namespace fusor::runtime

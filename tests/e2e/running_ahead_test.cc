@@ -1,0 +1,115 @@
+// Training whose host prepares batches while the device runs: on the emulated
+// GPU, whose streams do work when they must, or earlier.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "ir/training_names.h"
+#include "runtime/data/synthetic.h"
+#include "runtime/train/step_results.h"
+#include "runtime/train/training_loop.h"
+#include "tests/testing/cuda_planner.h"
+#include "tests/testing/emulated_device.h"
+#include "tests/testing/small_models.h"
+
+namespace fusor::test {
+namespace {
+
+using models::Phase;
+using runtime::Batch;
+using runtime::TrainReport;
+
+constexpr int kBatch = 2;
+
+// Tells what happens before each batch.
+class WatchedSource : public runtime::SyntheticSource {
+ public:
+  explicit WatchedSource(std::function<void()> asked)
+      : SyntheticSource({.batch_size = kBatch,
+                         .image_size = 32,
+                         .num_classes = 10,
+                         .samples = 64,
+                         .distinct_batches = 3}),
+        asked_(std::move(asked)) {}
+  const Batch& Next() override {
+    asked_();
+    return SyntheticSource::Next();
+  }
+
+ private:
+  std::function<void()> asked_;
+};
+
+struct Outcome {
+  TrainReport report;
+  std::vector<int64_t> completed;    // steps, when each batch was asked for
+  std::map<int64_t, double> scales;  // by the last iteration of an interval
+};
+
+class RunningAhead : public ::testing::Test {
+ protected:
+  Outcome Train(int world_size, uint64_t seed, int64_t save_every = 0) {
+    EmulatedBackend backend(
+        {.compiler = [] { return CudaPlanner("nvidia-h200"); },
+         .seed = seed,
+         .world_size = world_size});
+    const auto communicator = world_size > 1 ? backend.Connect() : nullptr;
+    runtime::Session session(backend, {}, communicator.get());
+    codegen::CompileOptions options;
+    options.passes.world_size = world_size;
+    options.passes.precision.dtype = ir::DType::kF16;
+    options.passes.loss_scale.dynamic = true;
+    const int program =
+        session.AddProgram(NarrowVgg16Bn(Phase::kTrain, kBatch, 32),
+                           codegen::ProgramKind::kTrain, options);
+    session.InitializeState(1);
+    Outcome run;
+    int64_t completed = 0;
+    WatchedSource source([&] { run.completed.push_back(completed); });
+    runtime::TrainObserver observer;
+    observer.step = [&](const runtime::StepReport& r) {
+      EXPECT_EQ(r.step, ++completed);
+    };
+    observer.interval = [&](const runtime::IntervalReport& r) {
+      run.scales[r.iteration] = r.overflow->scale;
+    };
+    observer.save = [&](const runtime::TrainPosition& position) {
+      EXPECT_EQ(position.step, completed);
+    };
+    run.report = runtime::Train(session, program, source,
+                                {.iterations = 7,
+                                 .print_every = 2,
+                                 .save_every = save_every,
+                                 .lr = {.base = 1e-3}},
+                                observer, nullptr);
+    EXPECT_EQ(session.ReadState(ir::kLossScale)[0], run.scales.at(7));
+    return run;
+  }
+};
+
+TEST_F(RunningAhead, ABatchIsAskedForWhileTheStepBeforeRuns) {
+  const Outcome run = Train(1, 1);
+  EXPECT_EQ(run.completed, (std::vector<int64_t>{0, 0, 1, 2, 3, 4, 5}));
+  ASSERT_EQ(run.report.losses.size(), 7u);
+  // Each is the loss of its own step.
+  const Outcome waiting = Train(1, 2, /*save_every=*/1);
+  EXPECT_EQ(waiting.completed, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(run.report.losses, waiting.report.losses);
+  EXPECT_EQ(run.report.end.loss_hash, waiting.report.end.loss_hash);
+  EXPECT_EQ(run.scales, waiting.scales);
+  EXPECT_EQ(run.scales.size(), 4u);
+}
+
+TEST_F(RunningAhead, LossesOfRanksAreSummedBehindTheStepAfter) {
+  const Outcome run = Train(2, 3);
+  EXPECT_EQ(run.completed, (std::vector<int64_t>{0, 0, 0, 1, 2, 3, 4}));
+  const Outcome waiting = Train(2, 4, /*save_every=*/1);
+  EXPECT_EQ(waiting.completed, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(run.report.losses, waiting.report.losses);
+}
+
+}  // namespace
+}  // namespace fusor::test
