@@ -3,12 +3,12 @@
 #include <chrono>
 
 #include "codegen/build_plan.h"
+#include "codegen/cache_hints.h"
 #include "codegen/choice_file.h"
 #include "codegen/compile_kernels.h"
 #include "codegen/kernel_races.h"
 #include "codegen/lower_fusion.h"
 #include "codegen/packed_bits.h"
-#include "codegen/streamed_access.h"
 #include "codegen/verify_plan.h"
 #include "ir/cost.h"
 #include "ir/op.h"
@@ -184,7 +184,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   LoweredNodes lowered = LowerFusions(*forward, compiler.target());
   PackMasks(*forward, lowered, options.pack_interface);
   for (auto& [node, kernel] : lowered) {
-    MarkStreamed(compiler.target(), kernel.kernel);
+    SetCacheHints(compiler.target(), kernel.kernel);
   }
   VerifyKernels(lowered);
   report.fusions = static_cast<int64_t>(lowered.size());

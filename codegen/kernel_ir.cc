@@ -71,7 +71,8 @@ std::string PrintTile(const Stmt& stmt) {
 std::string PrintRight(const Stmt& stmt) {
   switch (stmt.kind) {
     case StmtKind::kLoop:
-      return fmt::format("loop a{}:", stmt.axis);
+      return fmt::format("loop a{}{}:", stmt.axis,
+                         stmt.descending ? " descending" : "");
     case StmtKind::kConstant:
       // Hexadecimal: exact, and tells -0.0 from 0.0.
       return fmt::format("constant {:a}", stmt.constant);

@@ -129,6 +129,9 @@ struct Stmt {
   int64_t site = 0;       // kRandom
   int64_t rank = 0;       // kRandom
   int axis = -1;          // kLoop
+  // kLoop: from the last index to the first; a hint for a GPU's caches. No turn
+  // needs what another has done.
+  bool descending = false;
   std::vector<Stmt> body{};
   TileStore tile{};  // kStoreTile
 };
@@ -150,6 +153,15 @@ struct Kernel {
 
   int lanes_per_thread() const { return width == 0 ? lanes : width; }
 };
+
+// Calls `visit` for each statement, those of loops included, in their order.
+template <typename Visit>
+void VisitStatements(const std::vector<Stmt>& body, const Visit& visit) {
+  for (const Stmt& stmt : body) {
+    visit(stmt);
+    VisitStatements(stmt.body, visit);
+  }
+}
 
 // The block axis of the phase; -1 when it has none.
 int BlockAxis(const Kernel& kernel, const Phase& phase);

@@ -38,6 +38,7 @@ void WriteStmt(const Stmt& stmt, proto::StmtProto& out) {
     out.mutable_index()->add_coefficients(term.coefficient);
   }
   out.set_streamed(stmt.streamed);
+  out.set_descending(stmt.descending);
   out.set_site(stmt.site);
   out.set_rank(stmt.rank);
   out.set_axis(PlusOne(stmt.axis));
@@ -68,6 +69,7 @@ Stmt ReadStmt(const proto::StmtProto& in) {
         {in.index().axes(i), in.index().coefficients(i)});
   }
   stmt.streamed = in.streamed();
+  stmt.descending = in.descending();
   stmt.site = in.site();
   stmt.rank = in.rank();
   stmt.axis = MinusOne(in.axis());

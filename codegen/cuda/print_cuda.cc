@@ -27,14 +27,6 @@ constexpr int kWarp = 32;
 // delivers is what threads have asked for by the time that it takes to answer.
 constexpr int kUnroll = 4;
 
-template <typename Visit>
-void VisitStatements(const std::vector<Stmt>& body, const Visit& visit) {
-  for (const Stmt& stmt : body) {
-    visit(stmt);
-    VisitStatements(stmt.body, visit);
-  }
-}
-
 bool UsesVectorAxis(const Kernel& kernel, const Phase& phase) {
   bool uses = std::any_of(phase.grid.begin(), phase.grid.end(),
                           [&](int axis) { return kernel.axes[axis].vector; });
@@ -139,25 +131,32 @@ class PhasePrinter {
     Line("__shared__ __align__(16) unsigned char shared[{}];", bytes);
     Line("FUSOR_ON_SHARED(shared, {});", bytes);
     if (!lanes) return;
-    const int rest = x_ * y_ % kWarp;
+    // The threads of this one's warp.
+    const int full = x_ * y_ / kWarp * kWarp;
+    const int rest = x_ * y_ - full;
+    const std::string last = fmt::format("0x{:x}u", (1U << rest) - 1);
     Line("const u32 warp = {};",
          rest == 0 ? "0xffffffffu"
-                   : fmt::format("threadIdx.x < {} ? 0xffffffffu : 0x{:x}u",
-                                 x_ * y_ - rest, (1U << rest) - 1));
+         : full == 0
+             ? last
+             : fmt::format("threadIdx.x < {} ? 0xffffffffu : {}", full, last));
   }
 
   void PrintRegisters() {
-    std::set<int> used;
+    std::set<int> set;
+    std::set<int> read;
     VisitStatements(phase_.body, [&](const Stmt& stmt) {
-      if (stmt.dst >= 0) used.insert(stmt.dst);
+      if (stmt.dst >= 0) set.insert(stmt.dst);
+      read.insert(stmt.src.begin(), stmt.src.end());
     });
-    for (int reg : used) {
+    for (int reg : set) {
       const Register& info = kernel_.registers[reg];
       const std::string_view type = CudaType(ArithOf(info.dtype));
+      const char* unused = read.contains(reg) ? "" : "[[maybe_unused]] ";
       if (info.vector) {
-        Line("{} r{}[{}];", type, reg, width_);
+        Line("{}{} r{}[{}];", unused, type, reg, width_);
       } else {
-        Line("{} r{};", type, reg);
+        Line("{}{} r{};", unused, type, reg);
       }
     }
     Line("[[maybe_unused]] {} task = blockIdx.x;", int_);
@@ -254,21 +253,34 @@ class PhasePrinter {
     if (ahead != nullptr && turns > 1) {
       PrintAhead(stmt, *ahead, static_cast<int>(turns));
     } else if (axis.vector) {
-      Line("for ({} g{} = 0; g{} < {}; g{} += {}) {{", int_, stmt.axis,
-           stmt.axis, axis.extent, stmt.axis, kernel_.lanes);
-      ++depth_;
+      OpenLoop(stmt, "g", kernel_.lanes);
       Line("const {} a{} = g{} + x * {};", int_, stmt.axis, stmt.axis, width_);
       OpenVectorAxis(stmt.axis);
       LoopBody(stmt.body);
       vector_axis_ = -1;
       masked_ = partly_ = false;
     } else {
-      Line("for ({} a{} = 0; a{} < {}; ++a{}) {{", int_, stmt.axis, stmt.axis,
-           axis.extent, stmt.axis);
-      ++depth_;
+      OpenLoop(stmt, "a", 1);
       LoopBody(stmt.body);
     }
     all_read_ = false;
+  }
+
+  // Over every step-th index of the axis.
+  void OpenLoop(const Stmt& loop, const char* prefix, int64_t step) {
+    const std::string index = fmt::format("{}{}", prefix, loop.axis);
+    const int64_t extent = kernel_.axes[loop.axis].extent;
+    const std::string next =
+        step == 1 ? fmt::format("{}{}", loop.descending ? "--" : "++", index)
+                  : fmt::format("{} {}= {}", index, loop.descending ? '-' : '+',
+                                step);
+    if (loop.descending) {
+      Line("for ({} {} = {}; {} >= 0; {}) {{", int_, index,
+           (extent - 1) / step * step, index, next);
+    } else {
+      Line("for ({} {} = 0; {} < {}; {}) {{", int_, index, index, extent, next);
+    }
+    ++depth_;
   }
 
   void LoopBody(const std::vector<Stmt>& body) {
@@ -313,9 +325,7 @@ class PhasePrinter {
   }
 
   void PrintAhead(const Stmt& loop, const Stmt& load, int turns) {
-    Line("for ({} g{} = 0; g{} < {}; g{} += {}) {{", int_, loop.axis, loop.axis,
-         kernel_.axes[loop.axis].extent, loop.axis, turns);
-    ++depth_;
+    OpenLoop(loop, "g", turns);
     all_read_ = false;
     Line("{} ahead[{}][{}];", CudaType(ArithOf(Info(load.dst).dtype)), turns,
          width_);

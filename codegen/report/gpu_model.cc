@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "codegen/cuda/print_cuda.h"
 #include "codegen/traffic.h"
@@ -33,8 +34,13 @@ constexpr double kFillUs = 2;
 // Of convolutions and matrix products.
 constexpr double kLibraryMemoryShare = 0.8;
 constexpr double kMatmulTensorShare = 0.4;
-// A tensor of at most this share of the L2 cache is read from there.
-constexpr int64_t kCachedShare = 16;
+// A tensor of at most this part of the L2 cache is read from there.
+constexpr int64_t kCachedPart = 16;
+// This part of the L2 cache keeps what a phase read or stored last: both of its
+// halves hold what multiprocessors of both read.
+constexpr int64_t kKeptPart = 2;
+// What the L2 cache moves, from and to memory included.
+constexpr double kCacheBytesPerNs = 5500;
 // Turns of a loop whose loads are under way at once (print_cuda.cc).
 constexpr int64_t kTurnsAhead = 4;
 
@@ -127,11 +133,14 @@ class Modeller {
   void CountBytes(const Kernel& kernel, GpuLaunch& launch) const {
     const Phase& phase = kernel.phases[launch.phase];
     const std::vector<int64_t> bytes = TrafficByBuffer(kernel, phase);
+    const std::vector<int64_t> kept = KeptBytes(kernel, launch.phase);
     for (size_t b = 0; b < bytes.size(); ++b) {
       const KernelBuffer& buffer = kernel.buffers[b];
       const bool cached = buffer.scratch ||
-                          buffer.num_bytes() <= target_.l2_bytes / kCachedShare;
-      (cached ? launch.cached_bytes : launch.memory_bytes) += bytes[b];
+                          buffer.num_bytes() <= target_.l2_bytes / kCachedPart;
+      const int64_t hits = cached ? bytes[b] : std::min(bytes[b], kept[b]);
+      launch.cached_bytes += hits;
+      launch.memory_bytes += bytes[b] - hits;
     }
     const double resident =
         std::min<double>(launch.blocks_at_once,
@@ -140,10 +149,42 @@ class Modeller {
                              BytesAhead(kernel, phase.body, /*loop=*/false);
   }
 
+  // Of each buffer that the phase loads, what the L2 cache has of it since an
+  // earlier phase: all, where all that phase's bytes fit; else its part of what
+  // fits, but only if loops run from where that phase ended.
+  std::vector<int64_t> KeptBytes(const Kernel& kernel, int phase) const {
+    std::vector<int64_t> kept(kernel.buffers.size());
+    std::vector<bool> descending(kernel.buffers.size());
+    std::vector<bool> loaded(kernel.buffers.size());
+    VisitStatements(kernel.phases[phase].body, [&](const Stmt& stmt) {
+      if (stmt.kind == StmtKind::kLoad) loaded[stmt.buffer] = true;
+      if (!stmt.descending) return;
+      for (const Stmt& inner : stmt.body) {
+        if (inner.kind == StmtKind::kLoad) descending[inner.buffer] = true;
+      }
+    });
+    for (int p = 0; p < phase; ++p) {
+      const std::vector<int64_t> bytes =
+          TrafficByBuffer(kernel, kernel.phases[p]);
+      const auto all = static_cast<double>(
+          std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
+      const auto room = static_cast<double>(target_.l2_bytes / kKeptPart);
+      for (size_t b = 0; b < bytes.size(); ++b) {
+        if (!loaded[b] || (all > room && !descending[b])) continue;
+        const double share = std::min(1.0, room / std::max(all, 1.0));
+        kept[b] = std::max(kept[b], static_cast<int64_t>(
+                                        share * static_cast<double>(bytes[b])));
+      }
+    }
+    return kept;
+  }
+
   // Full waves of blocks run at the bandwidth that their bytes under way allow,
   // the last one at that of fewer blocks. Fewer blocks than multiprocessors
   // are limited by what one of these moves.
   void Time(GpuLaunch& launch) const {
+    const auto moved =
+        static_cast<double>(launch.memory_bytes + launch.cached_bytes);
     const double gap = static_cast<double>(target_.launch_overhead_ns) / 1e3;
     const auto bytes = static_cast<double>(launch.memory_bytes);
     launch.us = kFillUs + gap;
@@ -155,16 +196,19 @@ class Modeller {
     const int64_t at_once = int64_t{launch.blocks_at_once} * target_.threads;
     const int64_t first = launch.blocks / at_once * at_once;
     const double block = bytes / static_cast<double>(launch.blocks);
+    double ns = 0;
     for (const int64_t blocks : {first, launch.blocks - first}) {
       if (blocks == 0) continue;
-      launch.us += static_cast<double>(blocks) * block /
-                   Bandwidth(launch, std::min(blocks, at_once)) / 1e3;
+      ns += static_cast<double>(blocks) * block /
+            Bandwidth(launch, std::min(blocks, at_once));
     }
+    launch.us += std::max(ns, moved / kCacheBytesPerNs) / 1e3;
   }
 
   // In bytes a nanosecond, of `blocks` at once.
   double Bandwidth(const GpuLaunch& launch, int64_t blocks) const {
     const double full = kMemoryShare * target_.memory_gb_per_s;
+    if (launch.bytes_in_flight == 0) return full;  // nobody waits for stores
     const double resident =
         std::min<double>(launch.blocks_at_once,
                          static_cast<double>(launch.blocks) / target_.threads);

@@ -28,8 +28,8 @@ struct GpuLaunch {
   int stack_bytes = 0;          // of a thread: spilled registers
   int blocks_at_once = 0;       // on a multiprocessor
   double waves = 0;             // blocks / (blocks_at_once * multiprocessors)
-  int64_t memory_bytes = 0;     // of tensors that the L2 cache does not keep
-  int64_t cached_bytes = 0;     // of others
+  int64_t memory_bytes = 0;     // that cross memory
+  int64_t cached_bytes = 0;     // that the L2 cache has
   int64_t bytes_in_flight = 0;  // that a multiprocessor's threads ask for
   double us = 0;                // with the gap to the next launch
 };

@@ -8,9 +8,9 @@
 #include <regex>
 #include <set>
 
+#include "codegen/cache_hints.h"
 #include "codegen/compiler.h"
 #include "codegen/cuda/print_cuda.h"
-#include "codegen/streamed_access.h"
 #include "ir/builder.h"
 #include "ir/verifier.h"
 #include "models/model.h"
@@ -63,7 +63,7 @@ std::vector<CompiledKernel> StepKernels(
   if (c.no_l2) {
     ir::Target target = compiler->target();
     target.l2_bytes = 0;
-    for (CompiledKernel& kernel : kernels) MarkStreamed(target, kernel.kernel);
+    for (CompiledKernel& kernel : kernels) SetCacheHints(target, kernel.kernel);
   }
   return kernels;
 }

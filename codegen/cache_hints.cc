@@ -1,4 +1,4 @@
-#include "codegen/streamed_access.h"
+#include "codegen/cache_hints.h"
 
 #include <algorithm>
 #include <map>
@@ -46,14 +46,51 @@ bool TouchesEachOnce(const Kernel& kernel, const Access& access) {
   return touched == kernel.buffers[access.stmt->buffer].elements;
 }
 
-}  // namespace
+// Whether the turns of the loop may run in any order.
+bool HasIndependentTurns(const Stmt& loop) {
+  bool independent = true;
+  VisitStatements(loop.body, [&](const Stmt& stmt) {
+    switch (stmt.kind) {
+      case StmtKind::kAccumulate:
+      case StmtKind::kReduceBlock:
+      case StmtKind::kStoreTile:
+        independent = false;
+        break;
+      case StmtKind::kStore:
+        independent &= Names(stmt.index, loop.axis);
+        break;
+      default:
+        break;
+    }
+  });
+  return independent;
+}
 
-void MarkStreamed(const ir::Target& target, Kernel& kernel) {
-  if (!target.simt) return;
-  Accesses accesses;
-  for (Phase& phase : kernel.phases) {
-    Collect(phase.body, phase.grid, accesses);
+// Whether an earlier phase has walked along the axis through what the loop
+// loads.
+bool ReadsAgain(const Stmt& loop, const Accesses& earlier) {
+  bool found = false;
+  VisitStatements(loop.body, [&](const Stmt& stmt) {
+    if (stmt.kind != StmtKind::kLoad || !Names(stmt.index, loop.axis)) return;
+    const auto accesses = earlier.find(stmt.buffer);
+    if (accesses == earlier.end()) return;
+    for (const Access& access : accesses->second) {
+      found |= access.stmt->index == stmt.index;
+    }
+  });
+  return found;
+}
+
+void SetDescending(std::vector<Stmt>& body, const Accesses& earlier) {
+  for (Stmt& stmt : body) {
+    if (stmt.kind != StmtKind::kLoop) continue;
+    stmt.descending = HasIndependentTurns(stmt) && ReadsAgain(stmt, earlier);
+    SetDescending(stmt.body, earlier);
   }
+}
+
+void SetStreamed(const ir::Target& target, const Kernel& kernel,
+                 Accesses& accesses) {
   for (auto& [id, all] : accesses) {
     const KernelBuffer& buffer = kernel.buffers[id];
     Access& last = all.back();
@@ -64,6 +101,21 @@ void MarkStreamed(const ir::Target& target, Kernel& kernel) {
         (loads && (buffer.packed || buffer.num_bytes() > target.l2_bytes)) ||
         (stores && buffer.packed);
   }
+}
+
+}  // namespace
+
+void SetCacheHints(const ir::Target& target, Kernel& kernel) {
+  if (!target.simt) return;
+  Accesses accesses;
+  for (size_t p = 0; p < kernel.phases.size(); ++p) {
+    Phase& phase = kernel.phases[p];
+    if (p > 0 && p + 1 == kernel.phases.size()) {
+      SetDescending(phase.body, accesses);
+    }
+    Collect(phase.body, phase.grid, accesses);
+  }
+  SetStreamed(target, kernel, accesses);
 }
 
 }  // namespace fusor::codegen

@@ -1,9 +1,10 @@
-#include "codegen/streamed_access.h"
+#include "codegen/cache_hints.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "codegen/cuda/print_cuda.h"
+#include "ir/support/error.h"
 #include "tests/testing/kernel_statements.h"
 
 namespace fusor::codegen {
@@ -62,7 +63,7 @@ Kernel Normalise(int64_t rows, DType dtype = DType::kF16) {
 
 // "load b0", ..: what is streamed, in order.
 std::vector<std::string> Streamed(const ir::Target& target, Kernel kernel) {
-  MarkStreamed(target, kernel);
+  SetCacheHints(target, kernel);
   std::vector<std::string> found;
   const auto walk = [&](const auto& self,
                         const std::vector<Stmt>& body) -> void {
@@ -115,12 +116,70 @@ TEST(StreamedAccess, IsOfGpusAlone) {
               ElementsAre("end 0", "end 1"));
 }
 
+// "p0", ..: phases of which a loop descends.
+std::vector<std::string> Descending(const ir::Target& target, Kernel kernel) {
+  SetCacheHints(target, kernel);
+  Verify(kernel);
+  std::vector<std::string> found;
+  for (size_t p = 0; p < kernel.phases.size(); ++p) {
+    VisitStatements(kernel.phases[p].body, [&](const Stmt& stmt) {
+      if (stmt.descending) found.push_back(fmt::format("p{}", p));
+    });
+  }
+  return found;
+}
+
+TEST(DescendingLoop, IsThatWhichReadsATensorAgain) {
+  EXPECT_THAT(Descending(SmallGpu(), Normalise(8)), ElementsAre("p1"));
+  EXPECT_THAT(Descending(ir::FindTarget("cpu-avx512"), Normalise(8)),
+              ElementsAre());
+  // In another order.
+  Kernel other = Normalise(8);
+  other.phases[1].body[1].body[0].index = {64, {{0, 64}, {1, 1}}};
+  EXPECT_THAT(Descending(SmallGpu(), other), ElementsAre());
+  // A tensor that nobody has read before.
+  Kernel first = Normalise(8);
+  first.phases[0].body[1].body[0].buffer = 1;
+  EXPECT_THAT(Descending(SmallGpu(), first), ElementsAre());
+}
+
+TEST(DescendingLoop, HasTurnsThatDoNotNeedEachOther) {
+  // All turns store one element: the last one's counts.
+  Kernel last = Normalise(8);
+  last.phases[1].body[1].body[3].index.terms.pop_back();
+  SetCacheHints(SmallGpu(), last);
+  EXPECT_FALSE(last.phases[1].body[1].descending);
+  // A sum in another order has other bits.
+  Kernel sums = Normalise(8);
+  sums.phases.push_back(sums.phases[0]);
+  EXPECT_THAT(Descending(SmallGpu(), sums), ElementsAre());
+  sums.phases[2].body[1].descending = true;
+  EXPECT_THROW(Verify(sums), Error);
+}
+
+TEST(DescendingLoop, RunsFromTheLastIndexToTheFirst) {
+  Kernel kernel = Normalise(16);
+  const std::string stamp = KernelStamp(kernel);
+  SetCacheHints(SmallGpu(), kernel);
+  EXPECT_THAT(PrintCuda(kernel),
+              HasSubstr("for (int g2 = 0; g2 >= 0; g2 -= 4)"));
+  EXPECT_NE(KernelStamp(kernel), stamp);
+  kernel = Normalise(24);
+  SetCacheHints(SmallGpu(), kernel);
+  EXPECT_THAT(PrintCuda(kernel),
+              HasSubstr("for (int g2 = 3; g2 >= 0; g2 -= 3)"));
+  // Two loads a turn: one turn after the other.
+  kernel.phases[1].body[1].body.insert(kernel.phases[1].body[1].body.begin(),
+                                       kernel.phases[1].body[1].body.front());
+  EXPECT_THAT(PrintCuda(kernel), HasSubstr("for (int a2 = 5; a2 >= 0; --a2)"));
+}
+
 TEST(StreamedAccess, IsInTheTextAndTheIdentity) {
   Kernel kernel = Normalise(8);
   const std::string plain = PrintCuda(kernel);
   EXPECT_THAT(plain, Not(HasSubstr("true>(")));
   const std::string stamp = KernelStamp(kernel);
-  MarkStreamed(SmallGpu(), kernel);
+  SetCacheHints(SmallGpu(), kernel);
   const std::string text = PrintCuda(kernel);
   EXPECT_THAT(text, HasSubstr("Load<F16, 8, true>("));
   EXPECT_THAT(text, HasSubstr("StoreBits<true>(b2 + (("));
