@@ -71,6 +71,7 @@ class LoopPlanner {
   void PlanReduction();
   void PlanCombination();
   int64_t MaxChunks(const LoopAxis& axis, bool last) const;
+  int64_t Chunks(int64_t extent, int64_t wanted, int64_t limit) const;
   void PlanFolded(size_t nest_axis, bool first, bool last, Parts* parts);
 
   const LoopNest& nest_;
@@ -262,6 +263,20 @@ int64_t LoopPlanner::MaxChunks(const LoopAxis& axis, bool last) const {
   return std::min(kMaxBlockChunks, axis.extent / (kMinRun * turn));
 }
 
+// How many there are. A GPU's blocks all run at once, or those of a second wave
+// run nearly alone: threads that read many tensors have registers for fewer.
+int64_t LoopPlanner::Chunks(int64_t extent, int64_t wanted,
+                            int64_t limit) const {
+  constexpr int64_t kManyTensors = 6;
+  const int64_t tensors = std::count_if(
+      kernel_.buffers.begin(), kernel_.buffers.end(), [](const auto& buffer) {
+        return !buffer.written && buffer.elements >= kSplitElements;
+      });
+  return target_.simt && tensors >= kManyTensors
+             ? LargestDivisor(extent, std::min(wanted, limit))
+             : DivisorNear(extent, wanted, limit);
+}
+
 // A folded axis: its chunk part when the grid needs one (first axis), then an
 // outer and an inner part when its run would be too long, and a GPU's rows
 // (last axis).
@@ -275,7 +290,7 @@ void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
   const int64_t tasks = KeptTasks();
   if (first && tasks < 2 * target_.threads && elements >= kSplitElements) {
     const int64_t wanted = (4 * target_.threads + tasks - 1) / tasks;
-    const int64_t chunks = DivisorNear(extent, wanted, MaxChunks(axis, last));
+    const int64_t chunks = Chunks(extent, wanted, MaxChunks(axis, last));
     if (chunks > 1) {
       plan_.chunk_axis = AddAxis(axis.name + "_chunk", chunks);
       extent /= chunks;

@@ -113,10 +113,11 @@ class ManyLowering {
     AddBuffer(body_.input(span[0])->name(), dtype, end, false);
   }
 
-  // Of each task, in whole vectors.
+  // Of each task, in whole vectors; on a GPU, in what a thread loads at once: a
+  // block's threads may be idle, but what is left is for one block alone.
   int64_t Share(const Run& run) const {
-    const int64_t lanes = lowered_.kernel.lanes;
-    return run.length / (tasks_ * lanes) * lanes;
+    const int64_t unit = lowered_.kernel.lanes_per_thread();
+    return run.length / (tasks_ * unit) * unit;
   }
 
   // A phase in which task t looks at its share of every run.

@@ -170,36 +170,6 @@ TEST(NvrtcTest, DoctorNamesEveryLibrary) {
 }
 
 // The headline step, whole: no kernel keeps registers in local memory.
-TEST(NvrtcTest, ResNet50StepCompilesWithoutSpills) {
-  const auto compiler = Compiler("nvidia-h200");
-  codegen::CompileOptions options;
-  options.plan_only = true;
-  options.passes.precision.dtype = DType::kF16;
-  options.passes.loss_scale.initial = 128;
-  const codegen::CompiledProgram program = codegen::Compile(
-      models::BuildModel("resnet50-v1.5", models::Phase::kTrain, {.batch = 256})
-          .graph,
-      codegen::ProgramKind::kTrain, *compiler, options);
-  EXPECT_GT(program.plan.kernels.size(), 20);
-  int entries = 0;
-  for (const codegen::CompiledKernel& kernel : program.plan.kernels) {
-    const std::string resources =
-        compiler->KernelArtifacts(kernel.kernel).back().text;
-    entries +=
-        static_cast<int>(std::count(resources.begin(), resources.end(), '\n'));
-    size_t spilled = 0;
-    for (size_t at = 0; at < resources.size();
-         at = resources.find('\n', at) + 1) {
-      const size_t end = resources.find('\n', at);
-      spilled +=
-          resources.substr(at, end - at).find(", 0 bytes") == std::string::npos
-              ? 1
-              : 0;
-    }
-    EXPECT_EQ(spilled, 0) << kernel.kernel.name << "\n" << resources;
-  }
-  EXPECT_GE(entries, static_cast<int>(program.plan.kernels.size()));
-}
 
 }  // namespace
 }  // namespace fusor::test

@@ -26,7 +26,9 @@ constexpr int64_t kBatch = 256;
 // and sums of its gradient in data gradients; normalisations applied in the
 // convolutions that read them; those at block ends in the one that follows. The
 // model has the stem's normalisation, ReLU and max-pool in one from the third
-// on; here they are from the second on.
+// on; here they are from the second on. In the second, the model's 347.0 are
+// less 7.8: the eleven kernels that store the sum of two gradients read it
+// afterwards instead of both.
 struct Row {
   const char* name;
   bool fusion;
@@ -111,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
     ResNet50, StepTraffic,
     ::testing::Values(
         Row{"Unfused", false, NormLowering::kSeparate, 477.1, 1444, 235, 161},
-        Row{"Kernels", true, NormLowering::kKernels, 347.0, 109, 48, 165},
+        Row{"Kernels", true, NormLowering::kKernels, 339.2, 109, 48, 165},
         Row{"Statistics", true, NormLowering::kStatistics, 309.7, 168, 62, 165},
         Row{"Gradients", true, NormLowering::kGradients, 277.3, 168, 63, 161},
         Row{"Prologues", true, NormLowering::kPrologues, 264.2, 136, 56, 161},
