@@ -2,28 +2,40 @@
 # Packs fusor for machines without a compiler or a package manager: one archive
 # that runs, wherever it is unpacked, on x86-64 Linux with glibc 2.36 or newer.
 #
-#   bash tools/bundle.sh [ARCHIVE [BUILD]]
+#   bash tools/bundle.sh [--gpu] [ARCHIVE [BUILD]]
 #
-# ARCHIVE: build/fusor-VERSION-x86_64.tar.xz. BUILD: the folder it was built in,
-# build/.
+# ARCHIVE: build/fusor-VERSION-x86_64.tar.xz, with --gpu build/fusor-gpu-...
+# BUILD: the folder it was built in, build/.
 #
 # It holds the programs, libfusor, the backends that were built, those of the
 # tests below that were built (run_tests.sh runs them), the scripts that check
-# and measure fusor on a GPU, and all that they link to but glibc. CUDA's libraries are not in it: they are found at run
-# time (fusor doctor says where). XZ_OPT is passed on to xz (default -9 -T0;
-# -0 is quick, and larger than the limit that is checked for the default).
+# and measure fusor on a GPU, and all that they link to but glibc. With --gpu it
+# holds the CUDA backend alone, without LLVM and oneDNN: a tenth of the bytes.
+#
+# CUDA's libraries are not in it: they are found at run time (fusor doctor says
+# where). XZ_OPT is passed on to xz (default -9 -T0; -0 is quick, and larger than
+# the limit that is checked for the default).
 #
 # Makes the same bytes of the same build.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-build=$(realpath -m -- "${2:-$root/build}")
-readonly limit_mib=60
 readonly glibc=2.36
 # Tests that need neither the tree nor a compiler and say something about the
 # machine: its GPU, CUDA's libraries, its CPU.
-readonly tests=(gpu_test nvrtc_test conv_plan_test matmul_plan_test
-  cpu_backend_test own_model_test)
+tests=(gpu_test nvrtc_test conv_plan_test matmul_plan_test)
+if [[ ${1:-} == --gpu ]]; then
+  shift
+  kind=fusor-gpu
+  backends=(fusor_cuda.so)
+  limit_mib=8
+else
+  kind=fusor
+  backends=()
+  tests+=(cpu_backend_test own_model_test)
+  limit_mib=60
+fi
+build=$(realpath -m -- "${2:-$root/build}")
 # What a system with glibc has.
 readonly of_glibc='^(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libresolv|libutil)\.so'
 
@@ -38,8 +50,17 @@ done
 [[ -x $build/bin/fusor && -x $build/bin/rn50 ]] ||
   fail "$build has no bin/fusor and bin/rn50; run bash tools/setup.sh"
 
+if ((${#backends[@]} == 0)); then
+  backends=("$build"/lib/backends/*.so)
+  backends=("${backends[@]##*/}")
+fi
+for backend in "${backends[@]}"; do
+  [[ -f $build/lib/backends/$backend ]] ||
+    fail "$build has no lib/backends/$backend; run bash tools/setup.sh --cuda"
+done
+
 version=$("$build/bin/fusor" --version)
-name=fusor-$version-x86_64
+name=$kind-$version-x86_64
 archive=$(realpath -m -- "${1:-$build/$name.tar.xz}")
 [[ -d $(dirname -- "$archive") ]] || fail "no folder $(dirname -- "$archive")"
 staging=$(mktemp -d)
@@ -50,7 +71,9 @@ mkdir -p "$bundle/bin" "$bundle/lib/backends" "$bundle/tests"
 
 cp "$build/bin/fusor" "$build/bin/rn50" "$bundle/bin"
 cp "$build/lib/libfusor.so" "$bundle/lib"
-cp "$build"/lib/backends/*.so "$bundle/lib/backends"
+for backend in "${backends[@]}"; do
+  cp "$build/lib/backends/$backend" "$bundle/lib/backends"
+done
 for test in "${tests[@]}"; do
   [[ ! -x $build/bin/$test ]] || cp "$build/bin/$test" "$bundle/tests"
 done

@@ -119,6 +119,38 @@ class BundleTest(unittest.TestCase):
         self.assertIn(f"$ {self.top.resolve()}/bin/fusor",
                       (out / "log.txt").read_text())
 
+    def test_one_for_gpus_alone_plans_and_compiles(self):
+        if not (BUILD / "lib/backends/fusor_cuda.so").exists():
+            self.skipTest("built without the CUDA backend")
+        folder = self.folder / "gpu-alone"
+        folder.mkdir()
+        archive = folder / "gpu.tar.xz"
+        result = bundle("--gpu", archive, BUILD)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        subprocess.run(["tar", "-C", folder, "-xf", archive], check=True)
+        self.assertLess(archive.stat().st_size,
+                        self.archive.stat().st_size / 4)
+        top, = folder.glob("fusor-gpu-*-x86_64")
+        self.assertEqual([p.name for p in top.glob("lib/backends/*")],
+                         ["fusor_cuda.so"])
+        self.assertEqual(list(top.glob("lib/*LLVM*")), [])
+
+        def fusor(*arguments):
+            done = subprocess.run(
+                [top / "bin/fusor", *arguments], cwd=folder, text=True,
+                capture_output=True, check=False,
+                env={"FUSOR_CACHE_DIR": str(folder / "cache")})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout
+
+        if "cuda: NVRTC" not in fusor("doctor"):
+            self.skipTest("NVRTC is missing")
+        model = ["--backend", "cuda", "--target", "nvidia-h200", "--arch",
+                 "resnet20-cifar", "-b", "64", "--amp"]
+        self.assertIn("modelled for nvidia-h200", fusor("plan", *model))
+        self.assertIn("wrote ", fusor("compile", *model, "-o", "step"))
+        self.assertGreater((folder / "step").stat().st_size, 10000)
+
     def test_a_failing_test_is_named(self):
         top = self.folder / "broken"
         (top / "tests").mkdir(parents=True)

@@ -69,8 +69,8 @@ class Plan:
         speed, classes = self.speed(), self.classes()
         curves = self.curves()
         top = self.scale.dtypes[0]
-        units = [*self.smoke(), *isolated[:1], *speed["headline"],
-                 *speed["variants"], *classes[:1],
+        units = [*self.smoke(), *self.ladder(), *isolated[:1],
+                 *speed["headline"], *speed["variants"], self.agree(), *classes[:1],
                  *(u for u in [*steps, *isolated] if u.name.endswith(top)),
                  *self.tests(), *self.same_bits(), *speed["tuned"],
                  *speed["rounds"], *curves[top], *self.memory()[:1],
@@ -132,13 +132,14 @@ class Plan:
 
     # --- correctness --------------------------------------------------------
 
+    def few_steps(self, dtype):
+        return ["train", "--synthetic", "--arch", self.scale.small_arch, "-b",
+                4, "--image-size", 32, "--num-classes", 10, "--iterations", 3,
+                "--training-only", "--no-checkpoints", "--dtype", dtype]
+
     def smoke(self):
         def act(job, dtype):
-            report = self.run_fusor(
-                job, "train", "--synthetic", "--arch", self.scale.small_arch,
-                "-b", 4, "--image-size", 32, "--num-classes", 10,
-                "--iterations", 3, "--training-only", "--no-checkpoints",
-                "--dtype", dtype)
+            report = self.run_fusor(job, *self.few_steps(dtype))
             losses = report["losses"]
             if len(losses) != 3 or not all(0 < x < 100 for x in losses):
                 raise Failed(f"losses {losses}")
@@ -146,6 +147,43 @@ class Plan:
         return [Unit(f"smoke/{dtype}", "smoke", 20,
                      lambda job, d=dtype: act(job, d), ("backend",))
                 for dtype in self.scale.dtypes]
+
+    def ladder(self):
+        """From the whole down to a part, to mend from afar what smoke shows:
+        whole outputs go into the log."""
+        dtype = self.scale.dtypes[0]
+        place = ["--backend", self.args.backend]
+        steps = [*self.fusor, *self.few_steps(dtype), *place]
+        isolate = [*self.fusor, "isolate", *place, "--arch", "resnet20-cifar",
+                   "-b", 2, "--dtype", dtype]
+
+        def act(job, command, environment=None):
+            job.run(command, {"FUSOR_CACHE_DIR": str(self.scratch / "cache"),
+                              **(environment or {})}, whole=True)
+            return {}
+
+        def libraries(job):
+            place = self.folder().with_suffix(".log")
+            try:
+                return act(job, steps, {
+                    "CUDNN_LOGLEVEL_DBG": "3", "CUDNN_LOGDEST_DBG": str(place),
+                    "CUBLASLT_LOG_LEVEL": "2", "NCCL_DEBUG": "WARN"})
+            finally:
+                if place.exists():
+                    job.run(["tail", "-c", 200_000, place], whole=True)
+
+        rungs = [("doctor", lambda job: act(job, [*self.fusor, "doctor"]), ()),
+                 ("without CUDA graph",
+                  lambda job: act(job, [*steps, "--cuda-graph", "off"]),
+                  ("gpu",)),
+                 ("each kernel and call", lambda job: act(job, isolate), ()),
+                 ("the libraries' logs", libraries, ()),
+                 ("compute-sanitizer", lambda job: act(
+                     job, ["compute-sanitizer", "--tool", "memcheck",
+                           "--error-exitcode", "99", *isolate]),
+                  ("gpu", "sanitizer"))]
+        return [Unit(f"ladder/{name}", "ladder", 60, do, ("backend", *needs),
+                     if_failed="smoke") for name, do, needs in rungs]
 
     def isolated(self):
         """Every kernel and library call against the interpreter."""
@@ -423,6 +461,24 @@ class Plan:
                  [] if name in own else ["gpu"])
                 for name in self.args.lowerings
                 if name in own or dtype == "fp16" or not self.on_gpu]
+
+    def agree(self):
+        """After the same steps every lowering has nearly the same loss."""
+        cell = (f"speed/{self.scale.arch} {self.scale.dtypes[0]} "
+                f"{self.scale.batches[0]}/")
+
+        def act(job):
+            losses = {name.split("/")[2]: record["data"]["loss"]
+                      for name, record in job.machine["state"]["units"].items()
+                      if name.startswith(cell + "fusor")
+                      and "loss" in record.get("data", {})}
+            if len(losses) < 2:
+                raise NotRun("fewer than two were measured")
+            low, high = min(losses.values()), max(losses.values())
+            if not high <= 1.05 * low:
+                raise Failed(f"losses from {low} to {high}", losses)
+            return losses
+        return Unit(f"agree/losses of {self.scale.dtypes[0]}", "agree", 0, act)
 
     def tuned(self, dtype):
         """The tuner measures some thousand candidates in fp16, each for some

@@ -61,7 +61,7 @@ class RunGpuTest(unittest.TestCase):
         self.assertIn("nothing here says anything about a GPU", text)
 
     def test_speed(self):
-        report, status = self.rehearse("speed", "classes")
+        report, status = self.rehearse("speed", "agree", "classes")
         arch = report["speeds"][0]["arch"]
         self.assertEqual(status[f"speed/{arch} bf16 4/fusor/0"], "passed")
         self.assertEqual(status[f"speed/{arch} bf16 4/torch graph/0"],
@@ -70,6 +70,7 @@ class RunGpuTest(unittest.TestCase):
                 for r in report["speeds"]}
         self.assertEqual(rows["bf16", 4, "fusor"]["rounds"], 2)
         self.assertGreater(rows["bf16", 4, "fusor"]["of_roofline"], 0)
+        self.assertEqual(status["agree/losses of bf16"], "passed")
         self.assertGreater(rows["bf16", 4, "fusor fusion=off"][
             "images_per_second"], 0)
 
@@ -94,6 +95,31 @@ class RunGpuTest(unittest.TestCase):
         done, _, _ = self.call("more", "--state", state)
         self.assertEqual(done.returncode, 2)
         self.assertIn("backend: expected cuda, got cpu", done.stderr)
+
+    def test_where_smoke_fails_a_ladder_tells_why_and_no_more_is_run(self):
+        broken = self.folder / "broken"
+        broken.write_text(f"""#!/bin/sh
+if [ "$1" = train ]; then
+  seq 100
+  echo 'error: no step' >&2
+  exit 6
+fi
+exec {FUSOR} "$@"
+""")
+        broken.chmod(0o755)
+        done, _, report = self.call("ladder", "--backend", "cpu", "--limit",
+                                    "3000", "--fusor", broken)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        status = {name: unit["status"]
+                  for name, unit in report["state"]["units"].items()}
+        self.assertEqual(status, {
+            "smoke/bf16": "failed", "smoke/fp32": "failed",
+            "ladder/doctor": "passed", "ladder/without CUDA graph": "not run",
+            "ladder/each kernel and call": "passed",
+            "ladder/the libraries' logs": "failed",
+            "ladder/compute-sanitizer": "not run"})
+        log = (self.folder / "ladder/log.txt").read_text()
+        self.assertIn("\n  1\n", log.split("== ladder/the libraries")[1])
 
     def test_without_a_gpu_nothing_passes(self):
         doctor = subprocess.run([FUSOR, "doctor"], capture_output=True,

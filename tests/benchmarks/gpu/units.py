@@ -45,6 +45,9 @@ class Unit:
     action: typing.Callable  # Job -> numbers for the state, or an exception
     needs: tuple = ()  # of the machine, as Job.machine["has"] names it
     most: float = 0  # seconds after which it has failed; 0: four times seconds
+    # Of a phase: run only if a unit of it has failed, and then instead of
+    # everything that comes later.
+    if_failed: str = ""
 
 
 class Job:
@@ -57,9 +60,10 @@ class Job:
         self._deadline = deadline
         self._end = time.monotonic() + self.most
 
-    def run(self, command, environment=None, accept=(0,)):
-        """The program's stdout. Its command and the end of its output go into
-        the log. Fails unless its exit code is one of `accept`."""
+    def run(self, command, environment=None, accept=(0,), whole=False):
+        """The program's stdout. Its command and its output, the end of it or
+        the whole, go into the log. Fails unless its exit code is one of
+        `accept`."""
         command = [str(word) for word in command]
         end = min(self._end, self._deadline)
         self._log.add(f"$ {shlex.join(command)}")
@@ -78,7 +82,7 @@ class Job:
         except BaseException:
             kill_group(process)
             raise
-        self._log.add_tail(out, err)
+        self._log.add_tail(out, err, lines=None if whole else TAIL_LINES)
         self._log.add(f"(exit code {process.returncode})")
         if process.returncode not in accept:
             last = (err.strip() or out.strip()).splitlines()
@@ -109,9 +113,10 @@ class Log:
     def close(self):
         self._file.close()
 
-    def add_tail(self, *texts):
+    def add_tail(self, *texts, lines=TAIL_LINES):
+        """The last so many lines of each; None: all."""
         for text in texts:
-            for line in text.splitlines()[-TAIL_LINES:]:
+            for line in text.splitlines()[-lines if lines else None:]:
                 self.add("  " + line[:500])
 
 
@@ -129,9 +134,16 @@ def run_units(units, state, machine, log, deadline, save, progress=print,
     many seconds of a call a unit can have at the most (what is left of this
     one). Returns the names of those that are still to be run."""
     pending, ran = [], False
+    units = list(units)
+    gates = {unit.if_failed for unit in units} - {""}
     whole = whole or deadline - time.monotonic()
     for unit in units:
         if is_done(state["units"].get(unit.name), whole):
+            continue
+        failed = failed_phases(state, gates)
+        wanted = (unit.if_failed in failed if unit.if_failed
+                  else not failed or unit.phase in failed)
+        if not wanted:
             continue
         missing = [n for n in unit.needs if machine["has"].get(n) is not True]
         if missing:
@@ -155,6 +167,12 @@ def run_units(units, state, machine, log, deadline, save, progress=print,
                  f"{': ' + record['why'] if record.get('why') else ''}"
                  f"{' (%.0f s)' % record['seconds'] if 'seconds' in record else ''}")
     return pending
+
+
+def failed_phases(state, phases):
+    """Those of which a unit has failed."""
+    return {record["phase"] for record in state["units"].values()
+            if record["status"] == FAILED} & phases
 
 
 def is_done(record, whole):

@@ -46,6 +46,32 @@ class UnitsTest(unittest.TestCase):
     def unit(self, name, action, seconds=0.0, **more):
         return units.Unit(name, name.split("/")[0], seconds, action, **more)
 
+    def test_units_that_tell_why_run_in_place_of_what_follows(self):
+        def all_units(first):
+            return (self.unit("smoke/a", first),
+                    self.unit("smoke/b", lambda job: {}),
+                    self.unit("ladder/a", lambda job: {}, if_failed="smoke"),
+                    self.unit("speed/a", lambda job: {}))
+        self.assertEqual(self.run_units(*all_units(lambda job: {})), [])
+        self.assertEqual(list(self.state["units"]),
+                         ["smoke/a", "smoke/b", "speed/a"])
+        self.state = units.load_state(None, {})
+        broken = all_units(lambda job: job.run(["false"]))
+        self.assertEqual(self.run_units(*broken), [])
+        self.assertEqual(list(self.state["units"]),
+                         ["smoke/a", "smoke/b", "ladder/a"])
+
+    def test_outputs_are_logged_to_their_end_or_whole(self):
+        command = ["seq", "100"]
+        self.run_units(
+            self.unit("a", lambda job: job.run(command)),
+            self.unit("b", lambda job: job.run(command, whole=True)))
+        _, a, b = (self.folder / "log.txt").read_text().split("$ seq")
+        self.assertNotIn("\n  85\n", a)
+        self.assertIn("\n  86\n", a)
+        self.assertIn("\n  1\n", b)
+        self.assertIn("\n  100\n", b)
+
     def test_a_failure_is_named_and_stops_nothing(self):
         pending = self.run_units(
             self.unit("a", lambda job: job.run(
