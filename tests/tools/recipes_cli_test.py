@@ -28,6 +28,8 @@ def small(words, samples):
             words[words.index(flag) + 1] = value
         else:
             words += [flag, value]
+    if "vgg16" in words:  # checkpoints of gigabytes
+        words.append("--no-checkpoints")
     return words
 
 
