@@ -244,6 +244,8 @@ class ArgumentsTest(CliTest):
                    "train")
         self.fails(USAGE, ["an image folder or --synthetic, got both"],
                    *TINY, self.samples)
+        self.fails(USAGE, ["--weihgts: unknown flag of eval, did you mean "
+                           "--weights?"], "eval", "data", "--weihgts", "w")
         self.fails(USAGE, ["eval: expected --weights, got none"], "eval",
                    self.samples)
         self.fails(USAGE, ["--synthetic: unknown flag of eval"], "eval",

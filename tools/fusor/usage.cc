@@ -118,6 +118,11 @@ std::string DescribeUsageError(const CLI::App& app,
     return fmt::format("{}: expected a value, got none", match[1].str());
   }
   if (std::regex_match(text, match, kMissing)) {
+    // What is wrong goes before what is missing.
+    const std::vector<std::string> left = app.remaining(/*recurse=*/true);
+    if (!left.empty() && left.front().starts_with("-")) {
+      return DescribeUnknown(app);
+    }
     return fmt::format("{}: expected {}, got none", ChosenCommand(app).name,
                        match[1].str());
   }
