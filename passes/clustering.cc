@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 #include "ir/cost.h"
@@ -42,15 +42,26 @@ const ir::Shape& LoopShape(const Node& node) {
   return (folds ? node.input(0) : node.output())->type().shape;
 }
 
-// Positions from the first to the last that is not free; copies of free nodes
-// stand where the original was, far from their only reader. `nodes` in order.
-int Extent(const std::vector<const Node*>& nodes) {
-  const auto fixed = [](const Node* node) { return !IsFree(*node); };
-  const auto first = std::find_if(nodes.begin(), nodes.end(), fixed);
-  if (first == nodes.end()) return 0;
-  const auto last = std::find_if(nodes.rbegin(), nodes.rend(), fixed);
-  return (*last)->position() - (*first)->position();
-}
+// Positions from the first to the last of the nodes that are not free: copies
+// of free nodes stand where the original was, far from their only reader.
+struct Extent {
+  int first = -1;  // no node that is not free
+  int last = -1;
+
+  void Add(const Node& node) {
+    if (IsFree(node)) return;
+    if (first < 0 || node.position() < first) first = node.position();
+    last = std::max(last, node.position());
+  }
+  Extent With(const Node& node) const {
+    Extent extent = *this;
+    extent.Add(node);
+    return extent;
+  }
+  bool IsTooLongForSiblings() const {
+    return last - first > kMaxSiblingDistance;
+  }
+};
 
 }  // namespace
 
@@ -75,8 +86,9 @@ void Clustering::Merge(bool only_free) {
   for (const auto& node : graph_.nodes()) {
     const int cluster = ClusterOf(*node);
     if (cluster < 0) continue;
+    const ValueSet operands = Operands(cluster);
     for (int other : Neighbours(cluster)) {
-      if (other > cluster) PushCandidate(cluster, other);
+      if (other > cluster) PushCandidate(cluster, operands, other);
     }
   }
   while (!queue_.empty()) {
@@ -108,6 +120,10 @@ std::string Clustering::Describe(int cluster) const {
 
 std::vector<int> Clustering::Neighbours(int cluster) const {
   std::vector<int> neighbours;
+  // Of operands, the loops of nodes whose fellow readers are there already.
+  std::unordered_map<const Value*, std::vector<const ir::Shape*>> seen;
+  Extent extent;
+  for (const Node* node : Nodes(cluster)) extent.Add(*node);
   for (const Node* node : Nodes(cluster)) {
     for (const Value* input : node->inputs()) {
       if (input->producer() != nullptr) {
@@ -118,7 +134,17 @@ std::vector<int> Clustering::Neighbours(int cluster) const {
       if (!large && scalar && node->output()->type().num_elements() > 1) {
         continue;
       }
+      std::vector<const ir::Shape*>& loops = seen[input];
+      if (std::any_of(loops.begin(), loops.end(), [&](const ir::Shape* loop) {
+            return large || *loop == LoopShape(*node);
+          })) {
+        continue;
+      }
+      loops.push_back(&LoopShape(*node));
+      // Half of a graph may read a value: those too far away are not looked at.
+      if (extent.IsTooLongForSiblings()) continue;
       for (const Use& use : input->uses()) {
+        if (extent.With(*use.node).IsTooLongForSiblings()) continue;
         if (large || LoopShape(*use.node) == LoopShape(*node)) {
           neighbours.push_back(ClusterOf(*use.node));
         }
@@ -135,10 +161,11 @@ std::vector<int> Clustering::Neighbours(int cluster) const {
   return neighbours;
 }
 
-void Clustering::PushCandidate(int a, int b) {
-  if (a > b) std::swap(a, b);
+void Clustering::PushCandidate(int a, const ValueSet& of_a, int b) {
   if (only_free_ && !FreeBeforeConsumer(a, b)) return;
-  queue_.push({SavedNs(a, b), a, b, version_[a], version_[b]});
+  const int64_t saved = SavedNs(a, of_a, b);
+  if (a > b) std::swap(a, b);
+  queue_.push({saved, a, b, version_[a], version_[b]});
 }
 
 void Clustering::Try(const Candidate& candidate) {
@@ -166,7 +193,8 @@ void Clustering::Try(const Candidate& candidate) {
   units_.Merge(a, b);
   ++version_[a];
   ++version_[b];
-  for (int other : Neighbours(a)) PushCandidate(a, other);
+  const ValueSet operands = Operands(a);
+  for (int other : Neighbours(a)) PushCandidate(a, operands, other);
 }
 
 // One of them is free nodes that only the other reads.
@@ -195,42 +223,52 @@ bool Clustering::IsReadOutside(const Node& node, int a, int b) const {
                      });
 }
 
-// Reads that the second no longer makes, and writes that nobody needs.
-int64_t Clustering::SharedBytes(int a, int b) const {
+Clustering::ValueSet Clustering::Operands(int cluster) const {
+  ValueSet operands;
+  for (const Node* node : Nodes(cluster)) {
+    operands.insert(node->inputs().begin(), node->inputs().end());
+  }
+  return operands;
+}
+
+// Reads that the second no longer makes, and writes that nobody needs. Looks at
+// the nodes of b alone, for a may have hundreds of neighbours like it.
+int64_t Clustering::SharedBytes(int a, const ValueSet& of_a, int b) const {
   int64_t bytes = 0;
-  for (const auto& [cluster, other] : {std::pair(a, b), {b, a}}) {
-    for (const Node* node : Nodes(cluster)) {
-      const std::vector<Use>& uses = node->output()->uses();
-      const bool read_by_other = std::any_of(
-          uses.begin(), uses.end(),
-          [&, o = other](const Use& use) { return ClusterOf(*use.node) == o; });
-      if (!read_by_other) continue;
-      const int64_t size = ir::KernelBytes(node->output()->type());
-      bytes += IsReadOutside(*node, a, b) ? size : 2 * size;
-    }
-  }
-  std::unordered_set<const Value*> of_a;
-  for (const Node* node : Nodes(a)) {
-    of_a.insert(node->inputs().begin(), node->inputs().end());
-  }
+  const auto add_passed_on = [&](const Node& node) {
+    const int64_t size = ir::KernelBytes(node.output()->type());
+    bytes += IsReadOutside(node, a, b) ? size : 2 * size;
+  };
+  ValueSet seen;
   for (const Node* node : Nodes(b)) {
+    const std::vector<Use>& uses = node->output()->uses();
+    if (std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+          return ClusterOf(*use.node) == a;
+        })) {
+      add_passed_on(*node);
+    }
     for (const Value* input : node->inputs()) {
+      if (!of_a.contains(input) && input->producer() == nullptr) continue;
       const int c =
           input->producer() == nullptr ? -1 : ClusterOf(*input->producer());
-      if (c == a || c == b) continue;
       // Once a value, whoever else of b reads it.
-      if (of_a.erase(input) > 0) bytes += ir::KernelBytes(input->type());
+      if (c == b || !seen.insert(input).second) continue;
+      if (c == a) {
+        add_passed_on(*input->producer());
+      } else if (of_a.contains(input)) {
+        bytes += ir::KernelBytes(input->type());
+      }
     }
   }
   return bytes;
 }
 
-int64_t Clustering::SavedNs(int a, int b) const {
-  return ir::KernelNs(SharedBytes(a, b), context_.target().target());
+int64_t Clustering::SavedNs(int a, const ValueSet& of_a, int b) const {
+  return ir::KernelNs(SharedBytes(a, of_a, b), context_.target().target());
 }
 
 int64_t Clustering::ModelledNs(int cluster) const {
-  std::unordered_set<const Value*> moved;
+  ValueSet moved;
   for (const Node* node : Nodes(cluster)) {
     for (const Value* input : node->inputs()) {
       if (input->producer() == nullptr ||
@@ -258,10 +296,12 @@ std::string Clustering::WhyNot(int a, int b) {
              std::back_inserter(nodes), [](const Node* x, const Node* y) {
                return x->position() < y->position();
              });
-  if (!Connected(a, b) && Extent(nodes) > kMaxSiblingDistance) {
+  Extent extent;
+  for (const Node* node : nodes) extent.Add(*node);
+  if (!Connected(a, b) && extent.IsTooLongForSiblings()) {
     return "siblings too far apart";
   }
-  std::unordered_set<const Value*> results, operands;
+  ValueSet results, operands;
   size_t reductions = 0;
   for (const Node* node : nodes) {
     reductions += node->op().fusion == ir::FusionKind::kReduce ? 1 : 0;

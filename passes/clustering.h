@@ -16,6 +16,7 @@
 
 #include <queue>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "passes/contraction.h"
@@ -58,18 +59,23 @@ class Clustering {
     return is_output_[node.position()];
   }
 
+  using ValueSet = std::unordered_set<const ir::Value*>;
+
   std::vector<int> Neighbours(int cluster) const;
-  void PushCandidate(int a, int b);
+  // What its nodes read, each other's results included.
+  ValueSet Operands(int cluster) const;
+  // `of_a`: Operands(a).
+  void PushCandidate(int a, const ValueSet& of_a, int b);
   // The pair's merge, or the record of why not.
   void Try(const Candidate& candidate);
 
   bool FreeBeforeConsumer(int a, int b) const;
   bool IsReadOutside(const ir::Node& node, int a, int b) const;
-  int64_t SavedNs(int a, int b) const;
+  int64_t SavedNs(int a, const ValueSet& of_a, int b) const;
   // Of the cluster as one kernel: operands are read and results written once.
   int64_t ModelledNs(int cluster) const;
   // Bytes that cross memory between the two, or that both read.
-  int64_t SharedBytes(int a, int b) const;
+  int64_t SharedBytes(int a, const ValueSet& of_a, int b) const;
   // Empty when the clusters may be merged.
   std::string WhyNot(int a, int b);
   bool Connected(int a, int b) const;
