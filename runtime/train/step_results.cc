@@ -16,10 +16,11 @@ constexpr size_t kSums = 2;          // loss, ranks that want to stop
 
 }  // namespace
 
-StepResults::StepResults(Session& session)
+StepResults::StepResults(Session& session, bool over_ranks)
     : session_(session),
+      ranks_(over_ranks ? session.world_size() : 1),
       lag_(!session.device().is_asynchronous() ? 0
-           : session.world_size() == 1         ? 1
+           : ranks_ == 1                       ? 1
                                                : 2),
       slots_(kSteps) {
   for (Slot& slot : slots_) {
@@ -65,10 +66,16 @@ void* StepResults::NextScalar(Slot& slot) {
 
 void StepResults::AddLoss(int program, int output) {
   Slot& slot = SlotOf(ended_);
-  FUSOR_ASSERT(slot.losses == slot.dtypes.size(), "a loss after state");
+  FUSOR_ASSERT(slot.losses == slot.dtypes.size(), "a loss after other results");
   slot.dtypes.push_back(
       session_.EnqueueScalar(program, output, NextScalar(slot)));
   ++slot.losses;
+}
+
+void StepResults::AddOutput(int program, int output) {
+  Slot& slot = SlotOf(ended_);
+  slot.dtypes.push_back(
+      session_.EnqueueScalar(program, output, NextScalar(slot)));
 }
 
 void StepResults::AddState(const std::string& name) {
@@ -82,7 +89,7 @@ void StepResults::End(bool stop) {
   slot.stop = stop;
   session_.Record(*slot.copied);
   ++ended_;
-  if (session_.world_size() == 1) return;
+  if (ranks_ == 1) return;
   // Its loss is there while the step that has just been enqueued runs.
   while (summed_ < ended_ - (lag_ > 0 ? 1 : 0)) SumOverRanks(SlotOf(summed_++));
 }
@@ -112,7 +119,7 @@ StepResults::Result StepResults::Take() {
   FUSOR_ASSERT(pending() > 0, "no step is pending");
   Slot& slot = SlotOf(taken_);
   Result result;
-  if (session_.world_size() == 1) {
+  if (ranks_ == 1) {
     session_.Await(*slot.copied);
     result.loss = MeanLoss(slot);
     result.stop = slot.stop;
@@ -120,11 +127,11 @@ StepResults::Result StepResults::Take() {
     while (summed_ <= taken_) SumOverRanks(SlotOf(summed_++));
     session_.Await(*slot.summed);
     const auto* numbers = static_cast<const double*>(slot.sums->data());
-    result.loss = numbers[0] / session_.world_size();
+    result.loss = numbers[0] / ranks_;
     result.stop = numbers[1] > 0;
   }
   for (size_t i = slot.losses; i < slot.dtypes.size(); ++i) {
-    result.state.push_back(Scalar(slot, i));
+    result.others.push_back(Scalar(slot, i));
   }
   ++taken_;
   const Clock::time_point now = Clock::now();

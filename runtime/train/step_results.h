@@ -14,11 +14,12 @@ namespace fusor::runtime {
 // The scalars that the host wants of each step, read while the device runs
 // later steps: the host prepares the next batch meanwhile. Results of step n
 // are taken once step n + lag() has been enqueued, or earlier, which waits. In
-// the order of the steps. All ranks make the same calls.
+// the order of the steps.
 class StepResults {
  public:
-  // The session must outlive it.
-  explicit StepResults(Session& session);
+  // The session must outlive it. `over_ranks`: losses are means over all ranks,
+  // which make the same calls; else over this one's micro-batches.
+  explicit StepResults(Session& session, bool over_ranks = true);
   ~StepResults();
   StepResults(const StepResults&) = delete;
   StepResults& operator=(const StepResults&) = delete;
@@ -30,10 +31,11 @@ class StepResults {
   int64_t pending() const { return ended_ - taken_; }
 
   // One step: Begin, for each of its micro-batches its program and AddLoss,
-  // AddState for what is wanted of the state after it, End. REQUIRES:
+  // AddOutput and AddState for what else is wanted after it, End. REQUIRES:
   // pending() <= lag().
   void Begin();
   void AddLoss(int program, int output);
+  void AddOutput(int program, int output);
   void AddState(const std::string& name);
   // Whether this rank wants to stop.
   void End(bool stop = false);
@@ -42,7 +44,7 @@ class StepResults {
     double loss = 0;     // mean over micro-batches and ranks
     bool stop = false;   // a rank wants to stop
     double seconds = 0;  // since Begin, or since the step before was taken
-    std::vector<double> state;
+    std::vector<double> others;  // of AddOutput and AddState, in their order
   };
   // Of the oldest pending step. Blocks until it is there; throws what went
   // wrong on the device by then.
@@ -72,6 +74,7 @@ class StepResults {
   void SumOverRanks(Slot& slot);
 
   Session& session_;
+  const int ranks_;  // over which losses are summed
   const int64_t lag_;
   std::vector<Slot> slots_;
   int64_t ended_ = 0;   // steps

@@ -247,7 +247,7 @@ class Loop {
                 "{}): lower --lr, warm up longer (--warmup) or clip gradients "
                 "(--clip-grad-norm)",
                 loss, e.step + 1, e.lr);
-    if (EndsInterval(e.step)) ReportInterval(e, result.state);
+    if (EndsInterval(e.step)) ReportInterval(e, result.others);
   }
 
   void Evaluate(const std::function<std::optional<EvalReport>()>& evaluate) {
@@ -377,15 +377,29 @@ std::optional<EvalReport> Evaluate(
   session.BroadcastStatistics();
   const int64_t batches = source.batches_per_epoch();
   const std::unique_ptr<Event> copied = session.CreateEvent();
+  StepResults results(session, /*over_ranks=*/false);
+  const auto take = [&](int64_t pending) {
+    while (results.pending() > pending) {
+      const StepResults::Result result = results.Take();
+      report.loss += result.loss;
+      report.top1 += result.others[0];
+      report.top5 += result.others[1];
+    }
+  };
   for (int64_t b = 0; b < batches; ++b) {
     if (session.world_size() == 1 && stop && stop()) return std::nullopt;
+    results.Begin();
+    if (b > 0) session.Await(*copied);
     const Batch& batch = source.Next();
     feed.SetBatch(session, program, batch, *copied);
     session.Step(program);
     for (float weight : batch.weights) images += weight;
-    report.loss += session.ReadScalar(program, loss);
-    report.top1 += session.ReadScalar(program, top1);
-    report.top5 += session.ReadScalar(program, top5);
+    results.AddLoss(program, loss);
+    results.AddOutput(program, top1);
+    results.AddOutput(program, top5);
+    results.End();
+    // Outputs are the batch's until the next one runs.
+    take(done || b + 1 == batches ? 0 : results.lag());
     if (done) done(batch);
     if (progress) progress(b + 1, batches);
   }

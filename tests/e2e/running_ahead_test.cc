@@ -31,7 +31,7 @@ class WatchedSource : public runtime::SyntheticSource {
       : SyntheticSource({.batch_size = kBatch,
                          .image_size = 32,
                          .num_classes = 10,
-                         .samples = 64,
+                         .samples = 16,
                          .distinct_batches = 3}),
         asked_(std::move(asked)) {}
   const Batch& Next() override {
@@ -109,6 +109,32 @@ TEST_F(RunningAhead, LossesOfRanksAreSummedBehindTheStepAfter) {
   const Outcome waiting = Train(2, 4, /*save_every=*/1);
   EXPECT_EQ(waiting.completed, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(run.report.losses, waiting.report.losses);
+}
+
+TEST_F(RunningAhead, AnEvaluationSumsUpEachOfItsBatches) {
+  EmulatedBackend backend(
+      {.compiler = [] { return CudaPlanner("nvidia-h200"); }, .seed = 5});
+  runtime::Session session(backend, {});
+  const int program = session.AddProgram(
+      NarrowVgg16Bn(Phase::kEval, kBatch, 32), codegen::ProgramKind::kEval, {});
+  session.InitializeState(1);
+  const auto evaluate = [&](const std::function<void(const Batch&)>& done) {
+    int64_t batches = 0;
+    WatchedSource source([&] { ++batches; });
+    const auto report =
+        runtime::Evaluate(session, program, source, {}, {}, done);
+    EXPECT_EQ(batches, source.batches_per_epoch());
+    return *report;
+  };
+  const runtime::EvalReport ahead = evaluate({});
+  int64_t seen = 0;
+  const runtime::EvalReport waiting = evaluate([&](const Batch&) { ++seen; });
+  EXPECT_EQ(seen, 8);
+  EXPECT_EQ(ahead.images, 16);
+  EXPECT_EQ(ahead.loss, waiting.loss);
+  EXPECT_EQ(ahead.top1, waiting.top1);
+  EXPECT_EQ(ahead.top5, waiting.top5);
+  EXPECT_GT(ahead.top5, ahead.top1);
 }
 
 }  // namespace
