@@ -445,7 +445,9 @@ CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes,
     const CUresult result = The().CopyWithin(from, bytes, "cuMemcpyDtoHAsync");
     if (result != CUDA_SUCCESS) return result;
     return The().Enqueue(stream, [=](int, const QueueClock&) {
-      std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+      if (bytes > 0) {  // `to` may be null
+        std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+      }
     });
   });
 }
