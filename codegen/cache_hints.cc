@@ -28,13 +28,6 @@ void Collect(std::vector<Stmt>& body, const std::vector<int>& axes,
   }
 }
 
-bool Names(const Index& index, int axis) {
-  return std::any_of(index.terms.begin(), index.terms.end(),
-                     [&](const Index::Term& term) {
-                       return term.axis == axis && term.coefficient != 0;
-                     });
-}
-
 // Every index of the axes around it is another element, and all are there.
 bool TouchesEachOnce(const Kernel& kernel, const Access& access) {
   int64_t touched = 1;
@@ -44,26 +37,6 @@ bool TouchesEachOnce(const Kernel& kernel, const Access& access) {
     touched *= extent;
   }
   return touched == kernel.buffers[access.stmt->buffer].elements;
-}
-
-// Whether the turns of the loop may run in any order.
-bool HasIndependentTurns(const Stmt& loop) {
-  bool independent = true;
-  VisitStatements(loop.body, [&](const Stmt& stmt) {
-    switch (stmt.kind) {
-      case StmtKind::kAccumulate:
-      case StmtKind::kReduceBlock:
-      case StmtKind::kStoreTile:
-        independent = false;
-        break;
-      case StmtKind::kStore:
-        independent &= Names(stmt.index, loop.axis);
-        break;
-      default:
-        break;
-    }
-  });
-  return independent;
 }
 
 // Whether an earlier phase has walked along the axis through what the loop
@@ -84,7 +57,8 @@ bool ReadsAgain(const Stmt& loop, const Accesses& earlier) {
 void SetDescending(std::vector<Stmt>& body, const Accesses& earlier) {
   for (Stmt& stmt : body) {
     if (stmt.kind != StmtKind::kLoop) continue;
-    stmt.descending = HasIndependentTurns(stmt) && ReadsAgain(stmt, earlier);
+    stmt.descending =
+        HasIndependentIterations(stmt) && ReadsAgain(stmt, earlier);
     SetDescending(stmt.body, earlier);
   }
 }

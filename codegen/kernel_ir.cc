@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "codegen/print_stmt.h"
 #include "ir/cost.h"
 #include "ir/support/error.h"
@@ -168,6 +170,32 @@ bool IsFloat(Arith arith) {
 
 int64_t KernelBuffer::num_bytes() const {
   return packed ? ir::PackedBytes(elements) : elements * ir::DTypeSize(dtype);
+}
+
+bool Names(const Index& index, int axis) {
+  return std::any_of(index.terms.begin(), index.terms.end(),
+                     [&](const Index::Term& term) {
+                       return term.axis == axis && term.coefficient != 0;
+                     });
+}
+
+bool HasIndependentIterations(const Stmt& loop) {
+  bool independent = true;
+  VisitStatements(loop.body, [&](const Stmt& stmt) {
+    switch (stmt.kind) {
+      case StmtKind::kAccumulate:
+      case StmtKind::kReduceBlock:
+      case StmtKind::kStoreTile:
+        independent = false;
+        break;
+      case StmtKind::kStore:
+        independent &= Names(stmt.index, loop.axis);
+        break;
+      default:
+        break;
+    }
+  });
+  return independent;
 }
 
 int BlockAxis(const Kernel& kernel, const Phase& phase) {

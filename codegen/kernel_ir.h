@@ -129,8 +129,8 @@ struct Stmt {
   int64_t site = 0;       // kRandom
   int64_t rank = 0;       // kRandom
   int axis = -1;          // kLoop
-  // kLoop: from the last index to the first; a hint for a GPU's caches. No turn
-  // needs what another has done.
+  // kLoop: from the last index to the first; a hint for a GPU's caches. Only
+  // where HasIndependentIterations.
   bool descending = false;
   std::vector<Stmt> body{};
   TileStore tile{};  // kStoreTile
@@ -162,6 +162,11 @@ void VisitStatements(const std::vector<Stmt>& body, const Visit& visit) {
     VisitStatements(stmt.body, visit);
   }
 }
+
+// Whether the index changes along the axis.
+bool Names(const Index& index, int axis);
+// Whether the iterations of the loop may run in any order.
+bool HasIndependentIterations(const Stmt& loop);
 
 // The block axis of the phase; -1 when it has none.
 int BlockAxis(const Kernel& kernel, const Phase& phase);

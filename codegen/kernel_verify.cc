@@ -130,11 +130,10 @@ class Verifier {
     FUSOR_ASSERT(!kernel_.axes[stmt.axis].block,
                  "kernel {}: a loop over block axis a{}", kernel_.name,
                  stmt.axis);
-    VisitStatements(stmt.body, [&](const Stmt& inner) {
-      FUSOR_ASSERT(!stmt.descending || inner.kind != StmtKind::kAccumulate,
-                   "kernel {}: a descending loop over a{} accumulates",
-                   kernel_.name, stmt.axis);
-    });
+    FUSOR_ASSERT(!stmt.descending || HasIndependentIterations(stmt),
+                 "kernel {}: iterations of the descending loop over a{} depend "
+                 "on their order",
+                 kernel_.name, stmt.axis);
     VerifyBody(stmt.body);
     open_[stmt.axis] = false;
     vector_axis_ = outer_vector_axis;

@@ -263,8 +263,10 @@ int64_t LoopPlanner::MaxChunks(const LoopAxis& axis, bool last) const {
   return std::min(kMaxBlockChunks, axis.extent / (kMinRun * turn));
 }
 
-// How many there are. A GPU's blocks all run at once, or those of a second wave
-// run nearly alone: threads that read many tensors have registers for fewer.
+// The number of chunks. Threads that read many tensors need many registers, so
+// that fewer of a GPU's blocks run at once. Those get no more chunks than
+// wanted: a few blocks that run after all others would leave most of the GPU
+// idle.
 int64_t LoopPlanner::Chunks(int64_t extent, int64_t wanted,
                             int64_t limit) const {
   constexpr int64_t kManyTensors = 6;

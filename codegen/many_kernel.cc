@@ -113,8 +113,9 @@ class ManyLowering {
     AddBuffer(body_.input(span[0])->name(), dtype, end, false);
   }
 
-  // Of each task, in whole vectors; on a GPU, in what a thread loads at once: a
-  // block's threads may be idle, but what is left is for one block alone.
+  // Elements of the run that each task reduces. A multiple of what one thread
+  // loads at once, so that little is left for the last phase, which has a
+  // single task. Threads of a GPU's block may be idle for it.
   int64_t Share(const Run& run) const {
     const int64_t unit = lowered_.kernel.lanes_per_thread();
     return run.length / (tasks_ * unit) * unit;

@@ -120,7 +120,7 @@ std::string Clustering::Describe(int cluster) const {
 
 std::vector<int> Clustering::Neighbours(int cluster) const {
   std::vector<int> neighbours;
-  // Of operands, the loops of nodes whose fellow readers are there already.
+  // Operands whose other readers have been added, and for which loop shapes.
   std::unordered_map<const Value*, std::vector<const ir::Shape*>> seen;
   Extent extent;
   for (const Node* node : Nodes(cluster)) extent.Add(*node);
@@ -141,7 +141,7 @@ std::vector<int> Clustering::Neighbours(int cluster) const {
         continue;
       }
       loops.push_back(&LoopShape(*node));
-      // Half of a graph may read a value: those too far away are not looked at.
+      // Half of a graph may read a value: distant readers are left out.
       if (extent.IsTooLongForSiblings()) continue;
       for (const Use& use : input->uses()) {
         if (extent.With(*use.node).IsTooLongForSiblings()) continue;
@@ -248,7 +248,6 @@ int64_t Clustering::SharedBytes(int a, const ValueSet& of_a, int b) const {
       add_passed_on(*node);
     }
     for (const Value* input : node->inputs()) {
-      if (!of_a.contains(input) && input->producer() == nullptr) continue;
       const int c =
           input->producer() == nullptr ? -1 : ClusterOf(*input->producer());
       // Once a value, whoever else of b reads it.

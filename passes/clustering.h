@@ -62,7 +62,7 @@ class Clustering {
   using ValueSet = std::unordered_set<const ir::Value*>;
 
   std::vector<int> Neighbours(int cluster) const;
-  // What its nodes read, each other's results included.
+  // All inputs of its nodes, results of other nodes of the cluster included.
   ValueSet Operands(int cluster) const;
   // `of_a`: Operands(a).
   void PushCandidate(int a, const ValueSet& of_a, int b);

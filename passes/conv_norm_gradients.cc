@@ -78,18 +78,19 @@ class NormGradients {
     r_.Record(places_, *norm->output(), false, "", 0);
   }
 
-  // What kernels move for the sums if no convolution computes them. They read
-  // x and the gradient, or both branches that add up to it, and with a residual
-  // the mask. A residual "add" wants the masked gradient itself: it is stored,
-  // and whatever comes later reads that. Else all of it is read again later.
+  // Bytes that kernels move where no convolution computes the sums. They read x
+  // and the gradient, or both branches that add up to it; with a residual they
+  // also read the mask and write the masked gradient. Later they read all of it
+  // again, but for residual "add": there they have stored the masked gradient.
   static int64_t SavedBytes(const Node& norm, bool added) {
     const ir::TensorType& type = norm.output()->type();
-    const int64_t tensors = ForwardOf(norm) == nullptr ? 2 : 3;
-    const int64_t again = GradientOf(norm).residual == "add" ? 0 : 1;
-    const int64_t masks =
-        ForwardOf(norm) == nullptr ? 0 : ir::PackedBytes(type.num_elements());
-    return (tensors + (added ? 1 + again : 0)) * type.num_bytes() +
-           (1 + again) * masks;
+    const std::string residual = norm.attrs().String("residual");
+    const int64_t passes = residual == "add" ? 1 : 2;
+    int64_t tensors = 2 + (added ? passes : 0);
+    if (residual == "none") return tensors * type.num_bytes();
+    ++tensors;
+    return tensors * type.num_bytes() +
+           passes * ir::PackedBytes(type.num_elements());
   }
 
   Node* SumUp(Node& norm, Node* conv, Value* added) {

@@ -11,7 +11,9 @@ namespace {
 class PageableMemory : public Memory {
  public:
   explicit PageableMemory(size_t bytes)
-      : data_(::operator new(bytes, kAlignment)), bytes_(bytes) {}
+      : data_(::operator new(bytes, kAlignment, std::nothrow)), bytes_(bytes) {
+    FUSOR_CHECK(data_ != nullptr, kOutOfMemory, "no room for {} bytes", bytes);
+  }
   ~PageableMemory() override { ::operator delete(data_, kAlignment); }
   PageableMemory(const PageableMemory&) = delete;
   PageableMemory& operator=(const PageableMemory&) = delete;

@@ -164,7 +164,8 @@ class Session {
   // Copies a scalar in its dtype, which is returned.
   ir::DType EnqueueScalar(int program, int output, void* to);
   ir::DType EnqueueScalarState(const std::string& name, void* to);
-  // As SumOverRanks. Two at a time have as many numbers as each other.
+  // As SumOverRanks. All sums that have not been awaited have the same number
+  // of elements.
   void EnqueueSumOverRanks(std::span<double> numbers);
   void Record(Event& event);
   // Blocks until it has happened; throws what went wrong by then.

@@ -210,8 +210,8 @@ class Tuner {
   Bench TheBench() const { return {*memory_, *stream_, *start_, *end_}; }
 
   // With numbers of either sign, small in f32 and in each 16-bit dtype, whose
-  // mantissas are random: a GPU takes less power, and runs faster, where bits
-  // do not change.
+  // mantissas are random: a GPU takes less power, and may run faster, where
+  // bits do not change.
   void Fill() {
     std::vector<uint16_t> pattern(size_t{1} << 20);
     for (size_t i = 0; i < pattern.size(); ++i) {

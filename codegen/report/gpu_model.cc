@@ -39,7 +39,7 @@ constexpr int64_t kCachedPart = 16;
 // This part of the L2 cache keeps what a phase read or stored last: both of its
 // halves hold what multiprocessors of both read.
 constexpr int64_t kKeptPart = 2;
-// What the L2 cache moves, from and to memory included.
+// Bandwidth of the L2 cache. All bytes cross it, those of memory too.
 constexpr double kCacheBytesPerNs = 5500;
 // Turns of a loop whose loads are under way at once (print_cuda.cc).
 constexpr int64_t kTurnsAhead = 4;
@@ -149,9 +149,10 @@ class Modeller {
                              BytesAhead(kernel, phase.body, /*loop=*/false);
   }
 
-  // Of each buffer that the phase loads, what the L2 cache has of it since an
-  // earlier phase: all, where all that phase's bytes fit; else its part of what
-  // fits, but only if loops run from where that phase ended.
+  // Bytes of each buffer that the L2 cache still has when the phase loads it.
+  // The phases before have left them there, the last one first, until the cache
+  // is full. Of a phase that does not fit, its last bytes are kept; they are of
+  // use only to loops that begin where it ended.
   std::vector<int64_t> KeptBytes(const Kernel& kernel, int phase) const {
     std::vector<int64_t> kept(kernel.buffers.size());
     std::vector<bool> descending(kernel.buffers.size());
@@ -163,18 +164,19 @@ class Modeller {
         if (inner.kind == StmtKind::kLoad) descending[inner.buffer] = true;
       }
     });
-    for (int p = 0; p < phase; ++p) {
+    auto room = static_cast<double>(target_.l2_bytes / kKeptPart);
+    for (int p = phase - 1; p >= 0 && room > 0; --p) {
       const std::vector<int64_t> bytes =
           TrafficByBuffer(kernel, kernel.phases[p]);
       const auto all = static_cast<double>(
           std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
-      const auto room = static_cast<double>(target_.l2_bytes / kKeptPart);
+      const double share = std::min(1.0, room / std::max(all, 1.0));
       for (size_t b = 0; b < bytes.size(); ++b) {
-        if (!loaded[b] || (all > room && !descending[b])) continue;
-        const double share = std::min(1.0, room / std::max(all, 1.0));
+        if (!loaded[b] || (share < 1 && !descending[b])) continue;
         kept[b] = std::max(kept[b], static_cast<int64_t>(
                                         share * static_cast<double>(bytes[b])));
       }
+      room -= all;
     }
     return kept;
   }
@@ -188,9 +190,13 @@ class Modeller {
     const double gap = static_cast<double>(target_.launch_overhead_ns) / 1e3;
     const auto bytes = static_cast<double>(launch.memory_bytes);
     launch.us = kFillUs + gap;
+    launch.least_us =
+        launch.us + std::max(bytes / (kMemoryShare * target_.memory_gb_per_s),
+                             moved / kCacheBytesPerNs) /
+                        1e3;
     if (launch.blocks < target_.threads) {
-      launch.us += (bytes + static_cast<double>(launch.cached_bytes)) /
-                   (static_cast<double>(launch.blocks) * kBytesPerNs) / 1e3;
+      launch.us +=
+          moved / (static_cast<double>(launch.blocks) * kBytesPerNs) / 1e3;
       return;
     }
     const int64_t at_once = int64_t{launch.blocks_at_once} * target_.threads;

@@ -32,6 +32,8 @@ struct GpuLaunch {
   int64_t cached_bytes = 0;     // that the L2 cache has
   int64_t bytes_in_flight = 0;  // that a multiprocessor's threads ask for
   double us = 0;                // with the gap to the next launch
+  // What a launch of enough blocks, threads and bytes in flight would take.
+  double least_us = 0;
 };
 
 struct GpuModel {

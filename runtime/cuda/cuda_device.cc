@@ -197,12 +197,10 @@ class CudaStream : public runtime::Stream {
   }
   void CopyToDevice(void* device, const void* host, size_t bytes,
                     runtime::Event& copied) override {
-    if (!pinned_->Contain(host, bytes)) {
-      return Stream::CopyToDevice(device, host, bytes, copied);
-    }
     const NvtxRange range("copy to device");
-    copies_.CopyPinned(Address(device), host, bytes, stream_,
-                       static_cast<CudaEvent&>(copied).get());
+    copies_.Copy(Address(device), host, bytes, stream_,
+                 pinned_->Contain(host, bytes),
+                 static_cast<CudaEvent&>(copied).get());
   }
   void CopyToHost(void* host, const void* device, size_t bytes) override {
     const Driver& driver = context_->Enter();

@@ -34,9 +34,9 @@ void HostCopies::Copy(CUdeviceptr to, const void* host, size_t bytes,
   CopyPieces(to, host, bytes, stream, /*pinned=*/false);
 }
 
-void HostCopies::CopyPinned(CUdeviceptr to, const void* host, size_t bytes,
-                            CUstream stream, CUevent copied) {
-  CopyPieces(to, host, bytes, stream, /*pinned=*/true);
+void HostCopies::Copy(CUdeviceptr to, const void* host, size_t bytes,
+                      CUstream stream, bool pinned, CUevent copied) {
+  CopyPieces(to, host, bytes, stream, pinned);
   const Driver& driver = context_.Enter();
   driver.Check(driver.cuEventRecord(copied, stream_), "cuEventRecord");
 }

@@ -30,10 +30,10 @@ class HostCopies {
 
   // The host may change its bytes as soon as this returns.
   void Copy(CUdeviceptr to, const void* host, size_t bytes, CUstream stream);
-  // Without the first step: `host` is pinned, and the host leaves its bytes as
-  // they are until `copied` has happened.
-  void CopyPinned(CUdeviceptr to, const void* host, size_t bytes,
-                  CUstream stream, CUevent copied);
+  // The host leaves its bytes as they are until `copied` has happened. Without
+  // the first step if they are pinned.
+  void Copy(CUdeviceptr to, const void* host, size_t bytes, CUstream stream,
+            bool pinned, CUevent copied);
 
  private:
   static constexpr size_t kSmallSlots = 32;

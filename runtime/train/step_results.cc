@@ -31,7 +31,7 @@ StepResults::StepResults(Session& session, bool over_ranks)
   }
 }
 
-// What is enqueued writes to the slots.
+// Copies that are still under way write to the slots.
 StepResults::~StepResults() {
   if (pending() == 0) return;
   try {

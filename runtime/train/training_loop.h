@@ -115,6 +115,10 @@ int64_t UpdatesPerEpoch(int64_t batches, int64_t micro_batches);
 // Trains: the source's batches, the first of which is that of the start,
 // through `program`, evaluating with `evaluate` after each eval_every-th epoch
 // and after the last; an evaluation without a result is not reported.
+//
+// Where the device works beside the host (Device::is_asynchronous), a step is
+// reported once the next one has been enqueued, on several ranks once the one
+// after that has. Before an evaluation or a save all steps are reported.
 TrainReport Train(Session& session, int program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,
                   const std::function<std::optional<EvalReport>()>& evaluate);

@@ -143,12 +143,14 @@ TEST(DescendingLoop, IsThatWhichReadsATensorAgain) {
   EXPECT_THAT(Descending(SmallGpu(), first), ElementsAre());
 }
 
-TEST(DescendingLoop, HasTurnsThatDoNotNeedEachOther) {
-  // All turns store one element: the last one's counts.
+TEST(DescendingLoop, HasIndependentIterations) {
+  // All iterations store one element: the last one's counts.
   Kernel last = Normalise(8);
   last.phases[1].body[1].body[3].index.terms.pop_back();
   SetCacheHints(SmallGpu(), last);
   EXPECT_FALSE(last.phases[1].body[1].descending);
+  last.phases[1].body[1].descending = true;
+  EXPECT_THROW(Verify(last), Error);
   // A sum in another order has other bits.
   Kernel sums = Normalise(8);
   sums.phases.push_back(sums.phases[0]);
@@ -168,7 +170,7 @@ TEST(DescendingLoop, RunsFromTheLastIndexToTheFirst) {
   SetCacheHints(SmallGpu(), kernel);
   EXPECT_THAT(PrintCuda(kernel),
               HasSubstr("for (int g2 = 3; g2 >= 0; g2 -= 3)"));
-  // Two loads a turn: one turn after the other.
+  // Two loads an iteration: nothing is loaded ahead.
   kernel.phases[1].body[1].body.insert(kernel.phases[1].body[1].body.begin(),
                                        kernel.phases[1].body[1].body.front());
   EXPECT_THAT(PrintCuda(kernel), HasSubstr("for (int a2 = 5; a2 >= 0; --a2)"));

@@ -31,8 +31,8 @@ void CheckTransform(const runtime::ImageFolder* images, const DataFlags& data,
 // Classes of the folder, 0 for null.
 int NumClasses(const runtime::ImageFolder* images);
 
-// Images from where the session's device takes them. It may outlive the
-// session.
+// Memory from which the session's device takes images. It may outlive the
+// session; the function may not.
 runtime::AllocateImages ImagesFor(runtime::Session& session);
 
 // Shuffled and augmented batches of a folder, or of noise for null; without
