@@ -6,11 +6,11 @@
 
 #include "codegen/kernel_cache.h"
 #include "codegen/kernel_fault.h"
-#include "ir/library_choices.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/parallel_for.h"
 #include "ir/support/str.h"
+#include "ir/target/autotune_results.h"
 
 namespace fusor::codegen {
 

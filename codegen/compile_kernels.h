@@ -3,9 +3,9 @@
 #include <set>
 #include <string>
 
-#include "codegen/build_plan.h"
-#include "codegen/cache_origins.h"
-#include "codegen/plan.h"
+#include "codegen/cache_log.h"
+#include "codegen/plan/plan.h"
+#include "codegen/plan/plan_builder.h"
 #include "codegen/target_compiler.h"
 
 namespace fusor::codegen {

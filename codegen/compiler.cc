@@ -2,25 +2,49 @@
 
 #include <chrono>
 
-#include "codegen/build_plan.h"
-#include "codegen/cache_hints.h"
-#include "codegen/choice_file.h"
 #include "codegen/compile_kernels.h"
-#include "codegen/kernel_races.h"
-#include "codegen/lower_fusion.h"
-#include "codegen/packed_bits.h"
-#include "codegen/verify_plan.h"
-#include "ir/cost.h"
+#include "codegen/kernel/cache_hints.h"
+#include "codegen/kernel/race_detector.h"
+#include "codegen/lower/lower_fusion.h"
+#include "codegen/lower/pack_bitmasks.h"
+#include "codegen/plan/plan_builder.h"
+#include "codegen/plan/verify_plan.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/parallel_for.h"
+#include "ir/target/autotune_results.h"
+#include "ir/target/cost.h"
 #include "ir/verifier.h"
-#include "passes/fusion_domain.h"
+#include "passes/fusion/iteration_domain.h"
 #include "passes/pass_settings.h"
 #include "passes/pipeline.h"
 
 namespace fusor::codegen {
 namespace {
+
+// Throws kGraph unless the choices were measured for this target, with as many
+// threads, by this version of the library. Empty ones hold for all.
+void CheckOrigin(const ir::LibraryChoices& choices,
+                 const TargetCompiler& compiler) {
+  if (choices.empty()) return;
+  const ir::LibraryChoices::Origin& origin = choices.origin;
+  const ir::Target& target = compiler.target();
+  const std::string threads = std::to_string(target.threads);
+  const std::string of_origin = std::to_string(origin.threads);
+  const std::string library = compiler.LibraryVersion();
+  struct Fact {
+    std::string_view what, expected, got;
+  };
+  const std::array<Fact, 3> facts = {{{"target", target.name, origin.target},
+                                      {"number of threads", threads, of_origin},
+                                      {"library", library, origin.library}}};
+  for (const auto& [what, expected, got] : facts) {
+    FUSOR_CHECK(expected == got, kGraph,
+                "choices {}: of another {}: expected {}, got {}; "
+                "measure again with --tune",
+                origin.file, what, expected, got);
+  }
+}
 
 class Stopwatch {
  public:

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/build_plan.h"
-#include "codegen/cache_origins.h"
-#include "codegen/plan.h"
+#include "codegen/cache_log.h"
+#include "codegen/plan/plan.h"
+#include "codegen/plan/plan_builder.h"
 #include "codegen/target_compiler.h"
 #include "ir/graph.h"
 #include "passes/passes.h"
@@ -103,8 +103,9 @@ struct CompiledProgram {
 };
 
 // From a model's forward graph, or what options.start says, to a plan. Throws
-// kGraph for what the target cannot do and for choices that were measured
-// elsewhere (CheckOrigin), kOutOfMemory above the limit.
+// kGraph for what the target cannot do and for choices that were measured on
+// another target, with other threads or another library version, kOutOfMemory
+// above the limit.
 CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
                         const TargetCompiler& compiler,
                         const CompileOptions& options);

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/kernel_ir.h"
+#include "codegen/kernel/kernel_ir.h"
 #include "passes/fault.h"
 
 namespace fusor::codegen {

@@ -1,13 +1,18 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "codegen/kernel_ir.h"
-#include "codegen/plan.h"
-#include "ir/target.h"
+#include "codegen/kernel/kernel_ir.h"
+#include "codegen/plan/plan.h"
+#include "ir/target/target.h"
 
 namespace fusor::codegen {
+
+// Receives one line that names what is done differently from what was asked
+// for, and why. Any thread may call it.
+using WarningHandler = std::function<void(const std::string&)>;
 
 // One form of a kernel, as text.
 struct KernelArtifact {

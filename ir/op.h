@@ -5,13 +5,17 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/graph.h"
+#include "ir/attrs.h"
 #include "ir/index_map.h"
-#include "ir/scalar.h"
+#include "ir/scalar_op.h"
+#include "ir/tensor_type.h"
 
 namespace fusor::ir {
 
 class Builder;
+class Graph;
+class Node;
+class Value;
 struct Tensor;
 enum class EvalMode;
 

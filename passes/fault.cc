@@ -8,7 +8,7 @@
 #include "ir/builder.h"
 #include "ir/support/error.h"
 #include "ir/weight_copy.h"
-#include "passes/splat.h"
+#include "passes/simplify/constant_folding.h"
 
 namespace fusor::passes {
 namespace {

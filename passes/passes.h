@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ir/library_choices.h"
-#include "ir/target.h"
-#include "passes/bucket_partition.h"
+#include "ir/target/autotune_results.h"
+#include "ir/target/target.h"
+#include "passes/collectives/bucket_partition.h"
 #include "passes/fault.h"
 
 namespace fusor::passes {
@@ -252,7 +252,7 @@ bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
 // With a dynamic loss scale: where a gradient is not finite every state output,
 // running statistics too, is the old value, and the scale shrinks; else the
 // scale grows after growth_interval such steps. Counts both: see
-// ir/training_names.h for the state's names.
+// ir/state_names.h for the state's names.
 bool SkipOverflow(ir::Graph& graph, PassContext& context);
 
 // Masks the gradient of relu -> max_pool at the size after pooling: select(y >

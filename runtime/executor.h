@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "codegen/plan.h"
-#include "runtime/backend.h"
-#include "runtime/communicator.h"
+#include "codegen/plan/plan.h"
+#include "runtime/backend/backend.h"
+#include "runtime/backend/communicator.h"
 
 namespace fusor::runtime {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "codegen/plan.h"
+#include "codegen/plan/plan.h"
 
 namespace fusor::runtime {
 

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 
 namespace fusor::runtime {
 

@@ -4,10 +4,10 @@
 #include <array>
 
 #include "codegen/compiler.h"
+#include "ir/interpreter/host_tensor.h"
 #include "ir/shard.h"
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
-#include "ir/tensor_bytes.h"
 #include "runtime/executor.h"
 #include "runtime/part_updates.h"
 

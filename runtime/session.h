@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "codegen/plan.h"
+#include "codegen/plan/plan.h"
 #include "ir/graph.h"
-#include "ir/interpreter.h"
-#include "runtime/backend.h"
-#include "runtime/tune.h"
+#include "ir/interpreter/interpreter.h"
+#include "runtime/autotuner.h"
+#include "runtime/backend/backend.h"
 
 namespace fusor::codegen {
 struct CompileOptions;
@@ -69,7 +69,7 @@ class Session {
   int AddProgram(codegen::CompiledProgram compiled);
 
   // Measures the library's candidates for the convolutions of a model's step on
-  // this session's device, before there is a program: see runtime/tune.h.
+  // this session's device, before there is a program: see runtime/autotuner.h.
   TuneResult Tune(const ir::Graph& forward, codegen::ProgramKind kind,
                   const codegen::CompileOptions& compile,
                   const TuneOptions& options);

@@ -4,11 +4,11 @@
 #include <cstring>
 #include <vector>
 
+#include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
 #include "ir/support/parallel_for.h"
-#include "ir/tensor_bytes.h"
 #include "ir/weight_copy.h"
-#include "runtime/initialize.h"
+#include "runtime/initial_values.h"
 #include "runtime/session.h"
 
 namespace fusor::runtime {

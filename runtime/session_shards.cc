@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "ir/interpreter/host_tensor.h"
 #include "ir/shard.h"
+#include "ir/state_names.h"
 #include "ir/support/error.h"
-#include "ir/tensor_bytes.h"
-#include "ir/training_names.h"
 #include "ir/weight_copy.h"
-#include "runtime/communicator.h"
+#include "runtime/backend/communicator.h"
 #include "runtime/part_updates.h"
 #include "runtime/session.h"
 

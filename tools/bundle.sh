@@ -23,7 +23,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly glibc=2.36
 # Tests that need neither the tree nor a compiler and say something about the
 # machine: its GPU, CUDA's libraries, its CPU.
-tests=(gpu_test nvrtc_test conv_plan_test matmul_plan_test)
+tests=(gpu_test nvrtc_test conv_plan_test matmul_problem_test)
 if [[ ${1:-} == --gpu ]]; then
   shift
   kind=fusor-gpu

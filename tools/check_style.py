@@ -31,36 +31,77 @@ LIBRARY = ("ir", "passes", "codegen", "models", "runtime")
 ROOT_ENTRIES = frozenset(
     FOLDERS + ("CMakeLists.txt", "CMakePresets.json", "LICENSE", "README.md"))
 
-# Which folders a folder may include.
-LAYERS = {
-    "ir": {"ir"},
-    "passes": {"ir", "passes"},
-    "codegen": {"ir", "passes", "codegen"},
-    "models": {"ir", "models"},
-    "runtime": {"ir", "codegen", "runtime"},
-    "tools": set(FOLDERS) - {"tests"},
-    "tests": set(FOLDERS),
+# Which folders the files of a folder may include, besides the folder itself and
+# ir/. The longest prefix of a path wins; "x/" stands for x and all folders below.
+COMPILE_HALF = ("codegen", "codegen/kernel", "codegen/plan")
+INCLUDES = {
+    "ir": ("ir/support",),
+    "ir/support": (),
+    "ir/interpreter": ("ir", "ir/support"),
+    "ir/target": ("ir", "ir/support"),
+    "ir/io": ("ir", "ir/support"),
+    "ir/ops": ("ir", "ir/support", "ir/interpreter"),
+    "passes": ("passes/",),
+    "passes/simplify": ("passes",),
+    "passes/library": ("passes",),
+    "passes/collectives": ("passes",),
+    "passes/training": ("passes", "passes/simplify", "passes/library",
+                        "passes/collectives"),
+    "passes/fusion": ("passes", "passes/simplify", "passes/library",
+                      "passes/collectives"),
+    "passes/patterns": ("passes", "passes/simplify", "passes/library",
+                        "passes/collectives", "passes/fusion"),
+    "passes/precision": ("passes", "passes/simplify", "passes/library",
+                         "passes/collectives", "passes/fusion",
+                         "passes/patterns"),
+    "passes/layout": ("passes", "passes/simplify", "passes/library",
+                      "passes/collectives", "passes/fusion",
+                      "passes/patterns"),
+    "codegen/kernel": (),
+    "codegen/lower": ("codegen/kernel", "passes/fusion"),
+    "codegen/plan": ("codegen", "codegen/kernel", "codegen/lower"),
+    "codegen": ("passes/", "codegen/kernel", "codegen/lower", "codegen/plan"),
+    "codegen/autotune": ("passes/", "codegen", "codegen/kernel",
+                         "codegen/lower", "codegen/plan"),
+    "codegen/cpu": COMPILE_HALF,
+    "codegen/cuda": COMPILE_HALF,
+    "codegen/null": COMPILE_HALF,
+    "runtime/backend": ("codegen", "codegen/kernel", "codegen/plan"),
+    "runtime/distributed": ("codegen", "codegen/kernel", "codegen/plan",
+                            "runtime/backend"),
+    "runtime": ("codegen", "codegen/kernel", "codegen/plan",
+                "codegen/autotune", "passes/", "runtime/backend",
+                "runtime/distributed"),
+    "runtime/checkpoint": ("codegen", "codegen/plan", "runtime",
+                           "runtime/backend", "runtime/distributed",
+                           "runtime/data"),
+    "runtime/train": ("codegen", "codegen/plan", "runtime", "runtime/backend",
+                      "runtime/distributed", "runtime/data"),
+    "runtime/cpu": COMPILE_HALF + ("codegen/cpu", "runtime/backend",
+                                   "runtime/distributed"),
+    "runtime/cuda": COMPILE_HALF + ("codegen/cuda", "runtime/backend",
+                                    "runtime/distributed",
+                                    "runtime/cuda/nccl"),
+    "runtime/cuda/nccl": COMPILE_HALF + ("codegen/cuda", "runtime/backend",
+                                         "runtime/distributed",
+                                         "runtime/cuda"),
+    "runtime/null": COMPILE_HALF + ("codegen/null", "runtime/backend",
+                                    "runtime/distributed"),
+    "runtime/data": ("runtime/data/image",),
+    "runtime/data/image": (),
+    "runtime/data/datasets": ("runtime/data", "runtime/data/image"),
+    "models": (),
+    "tools/inspect": ("passes/", "codegen/", "runtime/", "tools/inspect/"),
+    "tools": ("passes/", "codegen/", "models/", "runtime/", "tools/"),
+    "tests": tuple(folder + "/" for folder in FOLDERS),
 }
 
-# All that runtime may see of codegen; session.cc is the one that compiles, tune.cc
-# measures what it then compiles with, step_file.cc keeps what was compiled,
-# rank_order_sums.cc has a kernel of its own, and debug/ explains what the compiler
-# did.
-CODEGEN_DATA = {"codegen/plan.h", "codegen/kernel_ir.h",
-                "codegen/cuda/print_cuda.h",
-                "codegen/target_compiler.h"}
-CODEGEN_EXTRA = {"runtime/cuda/rank_order_sums.cc":
-                     {"codegen/rank_sum_kernel.h"},
-                 "runtime/session.cc": {"codegen/compiler.h"},
-                 "runtime/step_file.cc": {"codegen/compile_kernels.h",
-                                          "codegen/compiler.h"},
-                 "runtime/tune.cc": {"codegen/compiler.h",
-                                     "codegen/tune_study.h"}}
-CODEGEN_EXPLAINED = "runtime/debug/"
-
-# Folders of runtime/ that are backends: these, and each whose CMakeLists.txt
-# calls fusor_backend().
+# A backend has a folder of this name under codegen/, for what compiles, and one
+# under runtime/, for what runs. These, and each folder under runtime/ whose
+# CMakeLists.txt calls fusor_backend().
 BACKENDS = frozenset(("cpu", "cuda", "null"))
+# What of a backend others may include: needs no toolkit and no device.
+BACKEND_DATA = frozenset(("codegen/cuda/cuda_printer.h",))
 
 # Third-party headers that stay inside one backend.
 VENDOR_HEADERS = {
@@ -72,6 +113,7 @@ VENDOR_HEADERS = {
 
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 80
+MAX_FOLDER_UNITS = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,9 +190,10 @@ class Tree:
 
 
 def backend_of(tree, path):
-    """`cpu` for runtime/cpu/x.cc and tests/runtime/cpu/x.cc, else None."""
+    """`cpu` for files of {,tests/}{codegen,runtime}/cpu, else None."""
     parts = path.removeprefix("tests/").split("/")
-    if len(parts) > 2 and parts[0] == "runtime" and parts[1] in tree.backends:
+    if (len(parts) > 2 and parts[0] in ("codegen", "runtime")
+            and parts[1] in tree.backends):
         return parts[1]
     return None
 
@@ -172,29 +215,82 @@ def check_layering(tree):
                 yield Finding("layering", path, line, problem, header)
 
 
+def rule_of(path):
+    """The key of INCLUDES that holds for the file."""
+    folder = path.rsplit("/", 1)[0]
+    while folder not in INCLUDES:
+        folder = folder.rpartition("/")[0]
+    return folder
+
+
 def layering_problem(tree, path, header):
     """Why `path` must not include `header`; None if it may."""
-    source, target = path.split("/")[0], header.split("/")[0]
-    if target not in FOLDERS:
+    if header.split("/")[0] not in FOLDERS:
         return f'"{header}" is not a path from the root of the tree'
-    if target not in LAYERS[source]:
-        allowed = ", ".join(sorted(LAYERS[source]))
-        return f"{source}/ may include {allowed}, not {header}"
     backend = backend_of(tree, header)
-    if backend and backend != backend_of(tree, path):
-        return f"nobody outside runtime/{backend}/ may include {header}"
-    if source == "runtime" and target == "codegen":
-        allowed = CODEGEN_DATA | CODEGEN_EXTRA.get(path, set())
-        if (header not in allowed and
-                not path.startswith(CODEGEN_EXPLAINED)):
-            return (f"{path} may include {', '.join(sorted(allowed))} of "
-                    f"codegen, not {header}")
-    return None
+    if (backend and backend != backend_of(tree, path)
+            and header not in BACKEND_DATA):
+        return f"nobody outside backend {backend} may include {header}"
+    rule = rule_of(path)
+    folder = header.rsplit("/", 1)[0]
+    core = () if rule.split("/")[0] == "ir" else ("ir/",)
+    allowed = (rule, *core, *INCLUDES[rule])
+    for entry in allowed:
+        if folder == entry or (entry.endswith("/") and
+                               (folder + "/").startswith(entry)):
+            return None
+    return (f"{rule}/ may include {', '.join(allowed)}, not {header}")
+
+
+def unit_of(path):
+    """A unit is a header with its source: x.h and x.cc."""
+    return path.rsplit(".", 1)[0]
+
+
+def check_include_cycles(tree):
+    """Units do not include each other in a circle."""
+    arrows = {}
+    for path in tree.cpp(LIBRARY + ("tools",)):
+        own = unit_of(path)
+        arrows.setdefault(own, {})
+        for line, header, quoted in includes(tree, path):
+            target = unit_of(header)
+            if quoted and target != own:
+                arrows[own].setdefault(target, (path, line))
+    done = set()
+
+    def visit(unit, trail):
+        trail.append(unit)
+        for target, (path, line) in sorted(arrows[unit].items()):
+            if target in trail:
+                circle = trail[trail.index(target):] + [target]
+                yield Finding("include-cycles", path, line,
+                              " -> ".join(circle), target)
+            elif target in arrows and target not in done:
+                yield from visit(target, trail)
+        trail.pop()
+        done.add(unit)
+
+    for unit in sorted(arrows):
+        if unit not in done:
+            yield from visit(unit, [])
+
+
+def check_folder_size(tree):
+    """No folder of the library or the tools has more than 20 units."""
+    folders = {}
+    for path in tree.cpp(LIBRARY + ("tools",)):
+        folders.setdefault(path.rsplit("/", 1)[0], set()).add(unit_of(path))
+    for folder, units in sorted(folders.items()):
+        if len(units) > MAX_FOLDER_UNITS:
+            yield Finding("folder-size", folder, 1,
+                          f"{len(units)} units, the limit is "
+                          f"{MAX_FOLDER_UNITS}")
 
 
 def check_vendor_headers(tree):
-    """CUDA's headers stay in runtime/cuda, LLVM's, oneDNN's and Gloo's in
-    runtime/cpu; generated protobuf headers in sources named serialize*.cc or
+    """CUDA's headers stay in the folders of backend cuda, LLVM's, oneDNN's and
+    Gloo's in those of cpu; generated protobuf headers in sources named serialize*.cc or
     *_proto.cc."""
     for path in tree.cpp():
         for line, header, _ in includes(tree, path):
@@ -203,7 +299,7 @@ def check_vendor_headers(tree):
                         backend_of(tree, path) != backend):
                     yield Finding(
                         "vendor-headers", path, line,
-                        f"{header} belongs in runtime/{backend}/", header)
+                        f"{header} belongs in backend {backend}", header)
             if (header.endswith(".pb.h") or
                     header.startswith("google/protobuf/")):
                 name = path.split("/")[-1]
@@ -417,8 +513,10 @@ RULES = {
     "environment": check_environment,
     "file-length": check_file_length,
     "file-names": check_file_names,
+    "folder-size": check_folder_size,
     "function-length": check_function_length,
     "header-guards": check_header_guards,
+    "include-cycles": check_include_cycles,
     "layering": check_layering,
     "library-output": check_library_output,
     "marks": check_marks,

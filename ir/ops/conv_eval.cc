@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ir/interpreter/matrix_product.h"
 #include "ir/ops/conv_pattern.h"
-#include "ir/ops/matrix_product.h"
 
 namespace fusor::ir {
 namespace {

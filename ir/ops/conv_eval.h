@@ -3,7 +3,7 @@
 // The interpreter's convolutions: plain direct sums in fp64, arranged as one
 // matrix product a kernel position.
 
-#include "ir/ops/eval.h"
+#include "ir/interpreter/strided_loops.h"
 
 namespace fusor::ir {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "ir/ops/eval.h"
+#include "ir/interpreter/strided_loops.h"
 #include "ir/tensor_type.h"
 
 namespace fusor::ir {

@@ -1,4 +1,4 @@
-#include "ir/ops/eval.h"
+#include "ir/interpreter/strided_loops.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 

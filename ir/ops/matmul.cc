@@ -2,9 +2,9 @@
 #include <numeric>
 
 #include "ir/builder.h"
-#include "ir/ops/eval.h"
+#include "ir/interpreter/matrix_product.h"
+#include "ir/interpreter/strided_loops.h"
 #include "ir/ops/families.h"
-#include "ir/ops/matrix_product.h"
 #include "ir/support/error.h"
 
 namespace fusor::ir {

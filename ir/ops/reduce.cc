@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ir/builder.h"
-#include "ir/ops/eval.h"
+#include "ir/interpreter/strided_loops.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "ir/ops/eval.h"
+#include "ir/interpreter/strided_loops.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 #include "ir/support/philox.h"

@@ -7,14 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "ir/interpreter/host_tensor.h"
+#include "ir/state_names.h"
+#include "ir/support/crc32c.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
 #include "ir/support/json.h"
-#include "ir/tensor_bytes.h"
-#include "ir/training_names.h"
 #include "runtime/checkpoint/weights.h"
-#include "runtime/crc32c.h"
 
 namespace fusor::runtime {
 namespace {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/plan.h"
+#include "codegen/plan/plan.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/session.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ir/support/error.h"
-#include "runtime/signals_blocked.h"
+#include "ir/support/signals_blocked.h"
 
 namespace fusor::runtime {
 namespace {

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <utility>
 
+#include "ir/interpreter/host_tensor.h"
+#include "ir/state_names.h"
 #include "ir/support/error.h"
-#include "ir/tensor_bytes.h"
-#include "ir/training_names.h"
 
 namespace fusor::runtime {
 namespace {

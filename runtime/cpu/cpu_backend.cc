@@ -4,14 +4,14 @@
 
 #include <fstream>
 
+#include "codegen/cpu/cpu_compiler.h"
 #include "ir/support/error.h"
-#include "runtime/backend.h"
-#include "runtime/build_id.h"
-#include "runtime/cpu/cpu_compiler.h"
+#include "ir/support/host_memory.h"
+#include "runtime/backend/backend.h"
+#include "runtime/backend/build_id.h"
 #include "runtime/cpu/cpu_device.h"
 #include "runtime/cpu/gloo_collectives.h"
 #include "runtime/cpu/onednn_calls.h"
-#include "runtime/host_memory.h"
 
 namespace fusor::cpu {
 namespace {

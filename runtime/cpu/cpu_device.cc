@@ -5,10 +5,10 @@
 #include <fstream>
 
 #include "ir/support/error.h"
+#include "ir/support/host_memory.h"
 #include "runtime/cpu/cpu_executable.h"
 #include "runtime/cpu/cpu_memory.h"
 #include "runtime/cpu/thread_team.h"
-#include "runtime/host_memory.h"
 
 namespace fusor::cpu {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 
 namespace fusor::cpu {
 

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 #include "ir/support/error.h"
-#include "runtime/host_memory.h"
+#include "ir/support/host_memory.h"
 
 namespace fusor::cpu {
 namespace {

@@ -16,8 +16,8 @@
 #include "ir/support/error.h"
 #include "runtime/cpu/gloo_context.h"
 #include "runtime/cpu/gloo_exchange.h"
+#include "runtime/cpu/reduce_kernels.h"
 #include "runtime/cpu/thread_team.h"
-#include "runtime/cpu/wire_sums.h"
 
 namespace fusor::cpu {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "runtime/ranks/host_communicator.h"
-#include "runtime/ranks/tcp_store.h"
+#include "runtime/distributed/tcp_store.h"
+#include "runtime/distributed/threaded_communicator.h"
 
 namespace fusor::cpu {
 

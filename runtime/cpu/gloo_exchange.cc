@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/cpu/wire_sums.h"
+#include "runtime/cpu/reduce_kernels.h"
 
 namespace fusor::cpu {
 namespace {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/communicator.h"
+#include "runtime/backend/communicator.h"
 #include "runtime/cpu/gloo_context.h"
 
 namespace fusor::cpu {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "ir/convolution.h"
 #include "ir/support/error.h"
+#include "ir/target/conv_problem.h"
 
 namespace fusor::cpu {
 namespace {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <optional>
 
-#include "ir/target.h"
-#include "runtime/cpu/onednn_calls.h"
+#include "ir/target/target.h"
+#include "runtime/cpu/library_executable.h"
 
 namespace fusor::cpu {
 

@@ -9,8 +9,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "codegen/cpu/kernel_emitter.h"
 #include "ir/support/error.h"
-#include "runtime/cpu/llvm_emitter.h"
 
 namespace fusor::cpu {
 namespace {

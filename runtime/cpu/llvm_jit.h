@@ -7,7 +7,7 @@
 
 namespace fusor::cpu {
 
-// A phase of a loaded kernel; see llvm_emitter.h.
+// A phase of a loaded kernel; see kernel_emitter.h.
 using PhaseFunction = void (*)(void* const* buffers, int64_t begin,
                                int64_t end);
 

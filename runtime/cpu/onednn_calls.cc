@@ -5,13 +5,13 @@
 #include <cstring>
 #include <functional>
 
-#include "ir/interpreter.h"
+#include "codegen/cpu/onednn_layout.h"
+#include "codegen/cpu/onednn_primitives.h"
+#include "ir/interpreter/interpreter.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "runtime/cpu/im2col_call.h"
 #include "runtime/cpu/max_pool_call.h"
-#include "runtime/cpu/onednn_descs.h"
-#include "runtime/cpu/onednn_layout.h"
 #include "runtime/cpu/reference_call.h"
 #include "runtime/cpu/winograd_calls.h"
 

@@ -4,24 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "codegen/plan.h"
+#include "codegen/plan/plan.h"
 #include "ir/graph.h"
-#include "ir/target.h"
-#include "runtime/backend.h"
+#include "ir/target/target.h"
+#include "runtime/cpu/library_executable.h"
 
 namespace fusor::cpu {
-
-// A library op of the IR, ready to run on the calling thread's OpenMP team.
-// Arguments as codegen::Step describes: operands, results, workspace.
-class LibraryExecutable : public runtime::Executable {
- public:
-  // Makes it ready to run: the expensive part of its creation.
-  virtual void Load() = 0;
-  // One launch at a time, after Load. No allocation of ours.
-  virtual void Run(void* const* args) = 0;
-  virtual const std::string& implementation() const = 0;
-  virtual int64_t workspace_bytes() const = 0;
-};
 
 // By oneDNN where it has the op for these types, or by loops of ours: Winograd
 // in bf16 (winograd_calls.h), im2col (im2col_call.h) and max_pool, else by the

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ir/interpreter.h"
-#include "ir/tensor_bytes.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/interpreter/interpreter.h"
 
 namespace fusor::cpu {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "codegen/plan.h"
-#include "runtime/cpu/onednn_calls.h"
+#include "codegen/plan/plan.h"
+#include "runtime/cpu/library_executable.h"
 
 namespace fusor::cpu {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ir/convolution.h"
+#include "ir/target/conv_problem.h"
 #include "runtime/cpu/winograd_transforms.h"
 
 namespace fusor::cpu {

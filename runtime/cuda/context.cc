@@ -4,8 +4,8 @@
 
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
-#include "runtime/cuda/cuda_libraries.h"
-#include "runtime/ranks/rank_place.h"
+#include "runtime/cuda/diagnose.h"
+#include "runtime/distributed/rank_environment.h"
 
 namespace fusor::cuda {
 

@@ -6,9 +6,9 @@
 #include <memory>
 #include <utility>
 
+#include "codegen/cuda/cublaslt_api.h"
+#include "codegen/cuda/matmul_problem.h"
 #include "ir/support/error.h"
-#include "runtime/cuda/cublaslt_api.h"
-#include "runtime/cuda/matmul_plan.h"
 
 namespace fusor::cuda {
 namespace {

@@ -2,19 +2,19 @@
 
 #include <optional>
 
+#include "codegen/cuda/cuda_compiler.h"
+#include "codegen/cuda/disassembler.h"
 #include "ir/support/error.h"
-#include "runtime/backend.h"
-#include "runtime/build_id.h"
+#include "runtime/backend/backend.h"
+#include "runtime/backend/build_id.h"
 #include "runtime/cuda/context.h"
-#include "runtime/cuda/cuda_compiler.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/cuda/cuda_libraries.h"
-#include "runtime/cuda/device_calls.h"
-#include "runtime/cuda/disassembler.h"
+#include "runtime/cuda/diagnose.h"
+#include "runtime/cuda/library_calls.h"
 #ifdef FUSOR_NCCL
-#include "runtime/cuda/nccl_communicator.h"
+#include "runtime/cuda/nccl/nccl_communicator.h"
 #endif
-#include "runtime/cuda/nvrtc_compiler.h"
+#include "codegen/cuda/nvrtc.h"
 
 namespace fusor::cuda {
 namespace {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "ir/support/error.h"
-#include "ir/target.h"
+#include "ir/target/target.h"
 #include "runtime/cuda/context.h"
 #include "runtime/cuda/cuda_executable.h"
-#include "runtime/cuda/cuda_libraries.h"
+#include "runtime/cuda/diagnose.h"
 #include "runtime/cuda/host_copies.h"
 #include "runtime/cuda/nvtx_range.h"
 
@@ -141,7 +141,7 @@ class PinnedMemory : public runtime::Memory {
 struct Graphs {
   bool enabled = true;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-  runtime::TellWarning warning;
+  codegen::WarningHandler warning;
 
   void Tell(const std::string& refusals, const char* instead) const {
     if (warning) {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/cuda/device_call.h"
 
 namespace fusor::cuda {

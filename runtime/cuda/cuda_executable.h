@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda/print_cuda.h"
-#include "codegen/plan.h"
-#include "runtime/backend.h"
+#include "codegen/cuda/cuda_printer.h"
+#include "codegen/plan/plan.h"
+#include "runtime/backend/backend.h"
 #include "runtime/cuda/context.h"
 #include "runtime/cuda/device_call.h"
 

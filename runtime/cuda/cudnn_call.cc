@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/cuda/conv_planner.h"
+#include "codegen/cuda/cudnn_descriptor.h"
 #include "ir/support/error.h"
-#include "runtime/cuda/conv_planner.h"
-#include "runtime/cuda/cudnn_descriptor.h"
 
 namespace fusor::cuda {
 namespace {
@@ -111,7 +111,7 @@ bool IsCudnnCall(const LibraryCall& call) {
   return call.plan.starts_with(kPlanStart);
 }
 
-MakeDeviceCall CudnnCalls(runtime::TellWarning warning) {
+MakeDeviceCall CudnnCalls(codegen::WarningHandler warning) {
   return [handle = std::shared_ptr<const Handle>(),
           warning = std::move(warning)](
              const LibraryCall& call) mutable -> std::unique_ptr<DeviceCall> {

@@ -15,6 +15,6 @@ bool IsCudnnCall(const codegen::LibraryCall& call);
 //
 // A plan for another device is built anew for this one, of the same engine with
 // the same knobs; the first time, `warning` is told.
-MakeDeviceCall CudnnCalls(runtime::TellWarning warning = nullptr);
+MakeDeviceCall CudnnCalls(codegen::WarningHandler warning = nullptr);
 
 }  // namespace fusor::cuda

@@ -7,8 +7,8 @@
 #include <functional>
 #include <memory>
 
-#include "codegen/plan.h"
-#include "runtime/backend.h"
+#include "codegen/plan/plan.h"
+#include "runtime/backend/backend.h"
 
 namespace fusor::cuda {
 

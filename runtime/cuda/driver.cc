@@ -1,7 +1,7 @@
 #include "runtime/cuda/driver.h"
 
+#include "codegen/cuda/dynamic_library.h"
 #include "ir/support/error.h"
-#include "runtime/cuda/cuda_libraries.h"
 
 // Of a name that cuda.h may have defined as another: cuMemAlloc_v2.
 #define FUSOR_TEXT(name) #name

@@ -1,5 +1,6 @@
 #include "runtime/cuda/memory_copy.h"
 
+#include "codegen/cuda/planned_call.h"
 #include "runtime/cuda/driver.h"
 
 namespace fusor::cuda {
@@ -25,16 +26,6 @@ class MemoryCopy : public DeviceCall {
 };
 
 }  // namespace
-
-bool IsMemoryCopy(const LibraryCall& call) {
-  return call.op == "copy" && call.operands[0] == call.results[0];
-}
-
-bool PrepareMemoryCopy(LibraryCall& call) {
-  if (!IsMemoryCopy(call)) return false;
-  call.implementation = "memcpy";
-  return true;
-}
 
 std::unique_ptr<DeviceCall> MakeMemoryCopy(const LibraryCall& call) {
   if (!IsMemoryCopy(call)) return nullptr;

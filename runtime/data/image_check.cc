@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/data/decode.h"
-#include "runtime/signals_blocked.h"
+#include "ir/support/signals_blocked.h"
+#include "runtime/data/image/decode.h"
 
 namespace fusor::runtime {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "ir/support/error.h"
-#include "runtime/host_memory.h"
-#include "runtime/signals_blocked.h"
+#include "ir/support/host_memory.h"
+#include "ir/support/signals_blocked.h"
 
 namespace fusor::runtime {
 namespace {

@@ -10,10 +10,10 @@
 #include <unordered_set>
 #include <vector>
 
-#include "runtime/data/augment.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/data/dataset.h"
-#include "runtime/data/decode.h"
+#include "runtime/data/image/augment.h"
+#include "runtime/data/image/decode.h"
 #include "runtime/data/sampler.h"
 
 namespace fusor::runtime {

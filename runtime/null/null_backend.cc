@@ -1,12 +1,12 @@
 // The null plug-in's entry.
 
+#include "codegen/null/null_compiler.h"
 #include "ir/support/error.h"
-#include "runtime/backend.h"
-#include "runtime/build_id.h"
+#include "runtime/backend/backend.h"
+#include "runtime/backend/build_id.h"
+#include "runtime/distributed/tcp_store.h"
 #include "runtime/null/null_communicator.h"
-#include "runtime/null/null_compiler.h"
 #include "runtime/null/null_device.h"
-#include "runtime/ranks/tcp_store.h"
 
 namespace fusor::null {
 namespace {

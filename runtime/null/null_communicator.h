@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/communicator.h"
+#include "runtime/backend/communicator.h"
 #include "runtime/null/null_log.h"
 
 namespace fusor::null {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/null/null_log.h"
 
 namespace fusor::null {

@@ -5,15 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "ir/state_names.h"
 #include "ir/support/error.h"
-#include "ir/training_names.h"
-#include "runtime/debug/check_numerics.h"
 
 namespace fusor::runtime {
-OverflowMonitor::OverflowMonitor(Session& session, int program, int64_t limit)
+OverflowMonitor::OverflowMonitor(Session& session, int program, int64_t limit,
+                                 Diagnosis diagnosis)
     : session_(session),
       program_(program),
       limit_(limit),
+      diagnosis_(std::move(diagnosis)),
       active_(session.HasInput(program, ir::kOverflows)) {
   if (active_) {
     seen_ = static_cast<int64_t>(session.ReadState(ir::kOverflows)[0]);
@@ -52,14 +53,12 @@ std::string OverflowMonitor::FindBadSum() const {
 }
 
 void OverflowMonitor::Stop(int64_t in_row, double scale) {
-  // Run again, the step starts sums anew.
+  // First: a step that runs again resets the sums.
   std::string first = FindBadSum();
-  NumericsOptions options;
-  options.report = [&](const NonFinite& found) { first = found.Finding(); };
-  NumericsChecker checker(std::move(options));
-  session_.Observe(&checker);
-  session_.Step(program_);
-  session_.Observe(nullptr);
+  if (diagnosis_) {
+    const std::string found = diagnosis_(session_, program_);
+    if (!found.empty()) first = found;
+  }
   FUSOR_CHECK(false, kDiverged,
               "training diverged: the last {} updates were skipped because of "
               "gradients that are not finite, at loss scale {} in the end; the "

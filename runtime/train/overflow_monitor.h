@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -11,11 +12,17 @@ namespace fusor::runtime {
 
 // What became of the dynamic loss scale of a training program. The device
 // counts the updates that it skips because a gradient is not finite
-// (passes/skip_overflow.cc); the host looks now and then.
+// (passes/training/skip_overflow.cc); the host looks now and then.
 class OverflowMonitor {
  public:
+  // Runs the last step of a program again and returns its first value that is
+  // not finite; empty if there is none.
+  using Diagnosis = std::function<std::string(Session& session, int program)>;
+
   // `limit` skipped updates in a row end the run; 0: any number may be.
-  OverflowMonitor(Session& session, int program, int64_t limit);
+  // `diagnosis` may be empty.
+  OverflowMonitor(Session& session, int program, int64_t limit,
+                  Diagnosis diagnosis = {});
 
   // False without a dynamic loss scale.
   bool active() const { return active_; }
@@ -29,9 +36,8 @@ class OverflowMonitor {
   void Add(StepResults& results) const;
   // `state`: what these results then have. Throws kDiverged when too many
   // updates in a row have been skipped, naming the first value of the last step
-  // that is not finite: it is run again, which changes nothing but the scale
-  // and its counters. If it is finite now, earlier micro-batches were not: then
-  // the first sum of theirs that shows it.
+  // that is not finite (`diagnosis`). If the step is finite now, earlier
+  // micro-batches were not: then the first sum of theirs that shows it.
   Reading Read(std::span<const double> state);
 
  private:
@@ -41,6 +47,7 @@ class OverflowMonitor {
   Session& session_;
   const int program_;
   const int64_t limit_;
+  const Diagnosis diagnosis_;
   const bool active_;
   int64_t seen_ = 0;
 };

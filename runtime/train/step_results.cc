@@ -4,8 +4,8 @@
 #include <cstring>
 #include <span>
 
+#include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
-#include "ir/tensor_bytes.h"
 
 namespace fusor::runtime {
 namespace {

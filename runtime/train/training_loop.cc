@@ -75,7 +75,8 @@ class Loop {
             UpdatesPerEpoch(source.batches_per_epoch(), options.micro_batches)),
         position_(options.start),
         loss_output_(session.FindOutput(program, "loss")),
-        overflows_(session, program, options.overflow_limit),
+        overflows_(session, program, options.overflow_limit,
+                   observer.diagnosis),
         results_(session),
         copied_(session.CreateEvent()) {
     FUSOR_ASSERT(options.micro_batches == 1 || options.accumulate >= 0,

@@ -101,6 +101,8 @@ struct TrainObserver {
   // When the state is to be saved: see save_every, and at the end, however the
   // run ends. After the evaluation of that step.
   std::function<void(const TrainPosition&)> save;
+  // Names the value that ends the run when too many updates were skipped.
+  OverflowMonitor::Diagnosis diagnosis;
   // Asked before each step; true ends the run there.
   std::function<bool()> stop;
 };

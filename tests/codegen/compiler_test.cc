@@ -7,8 +7,8 @@
 #include <set>
 
 #include "ir/builder.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
+#include "ir/io/parser.h"
+#include "ir/io/printer.h"
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "tests/testing/fake_compiler.h"

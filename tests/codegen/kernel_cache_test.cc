@@ -7,8 +7,8 @@
 #include <fstream>
 #include <thread>
 
-#include "codegen/build_plan.h"
 #include "codegen/compile_kernels.h"
+#include "codegen/plan/plan_builder.h"
 #include "tests/testing/fake_compiler.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"

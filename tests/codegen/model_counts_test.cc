@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "codegen/compiler.h"
-#include "codegen/report/kernel_kinds.h"
 #include "models/model.h"
 #include "tests/testing/fake_compiler.h"
+#include "tools/inspect/report/kernel_kinds.h"
 
 namespace fusor::codegen {
 namespace {

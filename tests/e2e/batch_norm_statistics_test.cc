@@ -11,9 +11,9 @@
 
 #include "codegen/compiler.h"
 #include "ir/builder.h"
-#include "ir/interpreter.h"
-#include "ir/tensor_bytes.h"
-#include "runtime/backend_loader.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/interpreter/interpreter.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 #include "tests/testing/numeric.h"
 

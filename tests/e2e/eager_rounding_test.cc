@@ -8,12 +8,12 @@
 #include <random>
 
 #include "ir/builder.h"
-#include "ir/draw_inputs.h"
-#include "ir/printer.h"
-#include "ir/tensor_bytes.h"
-#include "runtime/backend_loader.h"
-#include "runtime/debug/compare.h"
-#include "runtime/debug/compare_report.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/io/printer.h"
+#include "runtime/backend/backend_loader.h"
+#include "tools/inspect/bisect/draw_inputs.h"
+#include "tools/inspect/compare/compare.h"
+#include "tools/inspect/compare/compare_report.h"
 
 namespace fusor {
 namespace {

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "codegen/buffer_life.h"
 #include "codegen/compiler.h"
+#include "codegen/plan/live_ranges.h"
 #include "models/model.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 #include "tests/testing/fake_compiler.h"
 
 namespace fusor {

@@ -9,14 +9,15 @@
 #include <limits>
 
 #include "ir/builder.h"
+#include "ir/state_names.h"
 #include "ir/support/error.h"
-#include "ir/training_names.h"
 #include "models/model.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/train/overflow_monitor.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/step_parity.h"
+#include "tools/inspect/observers/check_numerics.h"
 
 namespace fusor::test {
 namespace {
@@ -200,7 +201,8 @@ std::string StopMessage(StepParity& steps, int program) {
          {ir::kLossScale, ir::kOverflows, ir::kOverflowsInRow}) {
       state.push_back(session.ReadState(name)[0]);
     }
-    runtime::OverflowMonitor(session, program, 1).Read(state);
+    runtime::OverflowMonitor(session, program, 1, runtime::FindNonFinite)
+        .Read(state);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kDiverged);
     return error.what();

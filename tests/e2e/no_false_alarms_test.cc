@@ -8,17 +8,17 @@
 #include <optional>
 
 #include "codegen/compiler.h"
-#include "codegen/debug/bisect.h"
 #include "ir/builder.h"
-#include "ir/draw_inputs.h"
-#include "ir/printer.h"
-#include "ir/tensor_bytes.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/io/printer.h"
 #include "models/model.h"
-#include "runtime/backend_loader.h"
-#include "runtime/debug/check_numerics.h"
-#include "runtime/debug/isolate.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 #include "tests/testing/random_graph.h"
+#include "tools/inspect/bisect/bisect.h"
+#include "tools/inspect/bisect/draw_inputs.h"
+#include "tools/inspect/bisect/isolate.h"
+#include "tools/inspect/observers/check_numerics.h"
 
 namespace fusor::runtime {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "codegen/compiler.h"
 #include "ir/builder.h"
-#include "ir/tensor_bytes.h"
-#include "passes/autodiff.h"
-#include "runtime/backend_loader.h"
+#include "ir/interpreter/host_tensor.h"
+#include "passes/training/autodiff.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/emulated_device.h"

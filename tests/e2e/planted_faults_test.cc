@@ -7,20 +7,20 @@
 #include <set>
 
 #include "codegen/compiler.h"
-#include "codegen/debug/bisect.h"
 #include "codegen/kernel_fault.h"
-#include "ir/draw_inputs.h"
-#include "ir/printer.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/io/printer.h"
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
-#include "ir/tensor_bytes.h"
-#include "ir/tensor_difference.h"
-#include "runtime/backend_loader.h"
-#include "runtime/debug/check_numerics.h"
-#include "runtime/debug/isolate.h"
+#include "runtime/backend/backend_loader.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/temporary_folder.h"
+#include "tools/inspect/bisect/bisect.h"
+#include "tools/inspect/bisect/draw_inputs.h"
+#include "tools/inspect/bisect/isolate.h"
+#include "tools/inspect/compare/tensor_difference.h"
+#include "tools/inspect/observers/check_numerics.h"
 
 namespace fusor {
 namespace {

@@ -7,8 +7,8 @@
 #include <map>
 #include <vector>
 
-#include "ir/training_names.h"
-#include "runtime/data/synthetic.h"
+#include "ir/state_names.h"
+#include "runtime/data/datasets/synthetic.h"
 #include "runtime/train/step_results.h"
 #include "runtime/train/training_loop.h"
 #include "tests/testing/cuda_planner.h"

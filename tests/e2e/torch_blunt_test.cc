@@ -16,9 +16,10 @@
 #include <vector>
 
 #include "codegen/compiler.h"
-#include "ir/tensor_bytes.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/support/statistics.h"
 #include "models/model.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 #include "tests/testing/torch_golden.h"
 #include "tests/testing/torch_step.h"
@@ -34,11 +35,6 @@ constexpr double kAllFactor = 2;
 constexpr double kTensorFactor = 4;
 constexpr double kTensorFloor = 1e-5;  // of PyTorch's own error
 constexpr size_t kSummary = 9;         // norm and projections
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.at(values.size() / 2);
-}
 
 // `at(seed, layout)`; the larger of the layouts' medians.
 template <typename At>

@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "ir/builder.h"
-#include "ir/training_names.h"
-#include "passes/averaged_weights.h"
-#include "runtime/backend_loader.h"
+#include "ir/state_names.h"
+#include "passes/training/averaged_weights.h"
+#include "runtime/backend/backend_loader.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/step_parity.h"

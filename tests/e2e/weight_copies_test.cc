@@ -8,12 +8,12 @@
 #include <limits>
 
 #include "codegen/compiler.h"
+#include "ir/state_names.h"
 #include "ir/support/error.h"
-#include "ir/target.h"
-#include "ir/training_names.h"
+#include "ir/target/target.h"
 #include "ir/weight_copy.h"
-#include "passes/averaged_weights.h"
-#include "runtime/backend_loader.h"
+#include "passes/training/averaged_weights.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/weights.h"
 #include "tests/testing/numeric.h"

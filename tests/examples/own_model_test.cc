@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "codegen/compiler.h"
-#include "ir/interpreter.h"
-#include "ir/tensor_bytes.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/interpreter/interpreter.h"
 #include "passes/pipeline.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 #include "tests/examples/mlp.h"
 #include "tests/examples/small_cnn.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "codegen/compiler.h"
-#include "codegen/debug/reduce_case.h"
+#include "tools/inspect/bisect/reduce_case.h"
 
 namespace fusor::fuzz {
 

@@ -6,16 +6,16 @@
 #include <bit>
 #include <cmath>
 
-#include "ir/draw_inputs.h"
+#include "ir/interpreter/host_tensor.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
-#include "ir/tensor_bytes.h"
 #include "passes/pipeline.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 #include "tests/fuzz/noisy_interpreter.h"
 #include "tests/testing/bare_target.h"
+#include "tools/inspect/bisect/draw_inputs.h"
 
 namespace fusor::fuzz {
 namespace {

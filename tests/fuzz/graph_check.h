@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "codegen/debug/reduce_case.h"
 #include "tests/fuzz/graph_case.h"
+#include "tools/inspect/bisect/reduce_case.h"
 
 namespace fusor::fuzz {
 

@@ -14,14 +14,14 @@
 #include <random>
 #include <sstream>
 
-#include "codegen/debug/forked.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
+#include "ir/io/parser.h"
+#include "ir/io/printer.h"
 #include "ir/support/error.h"
-#include "runtime/backend_loader.h"
-#include "runtime/debug/snapshot.h"
+#include "runtime/backend/backend_loader.h"
 #include "tests/fuzz/graph_case.h"
 #include "tests/fuzz/graph_check.h"
+#include "tools/inspect/bisect/run_forked.h"
+#include "tools/inspect/observers/snapshot.h"
 
 namespace fusor::fuzz {
 namespace {

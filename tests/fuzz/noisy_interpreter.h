@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 
 namespace fusor::fuzz {
 

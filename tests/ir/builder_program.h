@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ir/builder.h"
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 #include "ir/support/error.h"
 #include "tests/testing/numeric.h"
 

@@ -10,6 +10,7 @@
 namespace fusor::ir {
 namespace {
 
+using Ints = std::vector<int64_t>;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

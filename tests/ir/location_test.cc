@@ -77,7 +77,7 @@ TEST(Where, ForgetsTheMachine) {
 
 // --- What the builder makes of them ------------------------------------------
 
-struct Program {
+struct Snippet {
   Graph graph;
   Builder b{graph};
   Value* x = graph.AddInput({DType::kF32, {2, 3}, {}}, InputRole::kData, "x");
@@ -106,7 +106,7 @@ Value* Quadruple(Builder& b, Value* x, Where at = {}) {
 
 #line 200 "models/sample.cc"
 TEST(Builder, NodesHaveTheLineOfTheCall) {
-  Program p;
+  Snippet p;
   p.b.set_location("block");
   Value* y = p.b.Relu(p.x);
   y = p.b.Times(y, 2.0);  // with its constant
@@ -119,7 +119,7 @@ TEST(Builder, NodesHaveTheLineOfTheCall) {
 
 #line 300 "models/sample.cc"
 TEST(Builder, CompositesHaveTheLineOfTheirCaller) {
-  Program p;
+  Snippet p;
   Value* w =
       p.graph.AddInput({DType::kF32, {4, 3}, {}}, InputRole::kWeight, "");
   Value* v = p.graph.AddInput({DType::kF32, {4}, {}}, InputRole::kBias, "");
@@ -136,7 +136,7 @@ TEST(Builder, CompositesHaveTheLineOfTheirCaller) {
 }
 
 TEST(Builder, InheritedLocationsHoldWhereverCallsStand) {
-  Program p;
+  Snippet p;
   p.b.Inherit({"fc", SourceLine("models/vgg.cc", 9)});
   Quadruple(p.b, p.b.Exp(p.x));
   EXPECT_THAT(p.Lines(), ElementsAre("models/vgg.cc:9"));
@@ -146,7 +146,7 @@ TEST(Builder, InheritedLocationsHoldWhereverCallsStand) {
 
 #line 400 "models/sample.cc"
 TEST(Builder, ShapeErrorsNameTheLine) {
-  Program p;
+  Snippet p;
   p.b.set_location("head");
   Value* y = p.graph.AddInput({DType::kF32, {7}, {}}, InputRole::kData, "y");
   const auto error = [](auto build) -> std::string {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "ir/builder.h"
+#include "ir/io/parser.h"
 #include "ir/op.h"
-#include "ir/parser.h"
 #include "ir/support/error.h"
 #include "tests/testing/random_graph.h"
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 #include "models/model.h"
-#include "runtime/initialize.h"
+#include "runtime/initial_values.h"
 #include "tests/testing/numeric.h"
 
 namespace fusor::models {

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "ir/cost.h"
 #include "ir/support/error.h"
+#include "ir/target/cost.h"
 
 namespace fusor::models {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/serialize.h"
+#include "ir/io/parser.h"
+#include "ir/io/printer.h"
+#include "ir/io/serialize_graph.h"
 #include "models/model.h"
 #include "passes/pipeline.h"
 #include "tests/testing/bare_target.h"

@@ -11,7 +11,7 @@
 
 #include "ir/support/error.h"
 #include "models/model.h"
-#include "passes/autodiff.h"
+#include "passes/training/autodiff.h"
 #include "tests/testing/torch_golden.h"
 
 namespace fusor::models {

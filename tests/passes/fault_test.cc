@@ -6,13 +6,13 @@
 #include <map>
 #include <set>
 
-#include "ir/draw_inputs.h"
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 #include "ir/support/error.h"
 #include "ir/verifier.h"
 #include "passes/pipeline.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/small_models.h"
+#include "tools/inspect/bisect/draw_inputs.h"
 
 namespace fusor::passes {
 namespace {

@@ -6,9 +6,9 @@
 #include <set>
 
 #include "ir/builder.h"
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
+#include "ir/io/printer.h"
 #include "ir/op.h"
-#include "ir/printer.h"
 #include "ir/support/hash.h"
 #include "ir/support/philox.h"
 #include "passes/pipeline.h"

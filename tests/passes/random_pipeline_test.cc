@@ -7,9 +7,9 @@
 #include <unordered_map>
 
 #include "ir/builder.h"
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
+#include "ir/io/printer.h"
 #include "ir/op.h"
-#include "ir/printer.h"
 #include "ir/support/philox.h"
 #include "passes/pipeline.h"
 #include "tests/testing/bare_target.h"

@@ -11,7 +11,7 @@
 #include "codegen/compiler.h"
 #include "ir/builder.h"
 #include "ir/support/error.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 
 namespace fusor::runtime {

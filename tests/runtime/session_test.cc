@@ -6,12 +6,12 @@
 #include <map>
 
 #include "codegen/compiler.h"
-#include "ir/interpreter.h"
-#include "ir/tensor_bytes.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/interpreter/interpreter.h"
 #include "models/model.h"
 #include "passes/pipeline.h"
-#include "runtime/backend_loader.h"
-#include "runtime/initialize.h"
+#include "runtime/backend/backend_loader.h"
+#include "runtime/initial_values.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/random_graph.h"

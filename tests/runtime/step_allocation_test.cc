@@ -19,7 +19,7 @@
 
 #include "codegen/compiler.h"
 #include "models/model.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 
 namespace {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ir/target.h"
+#include "ir/target/target.h"
 
 namespace fusor::test {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "codegen/storage.h"
-#include "ir/convolution.h"
-#include "runtime/backend_loader.h"
+#include "codegen/plan/views.h"
+#include "ir/target/conv_problem.h"
+#include "runtime/backend/backend_loader.h"
 
 namespace fusor::test {
 

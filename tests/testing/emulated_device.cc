@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "codegen/cuda/print_cuda.h"
+#include "codegen/cuda/cuda_printer.h"
+#include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
-#include "ir/tensor_bytes.h"
 #include "tests/testing/emulated_machine.h"
 #include "tests/testing/library_call.h"
 

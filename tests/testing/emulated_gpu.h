@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda/print_cuda.h"
+#include "codegen/cuda/cuda_printer.h"
 
 namespace fusor::test {
 

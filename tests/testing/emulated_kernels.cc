@@ -6,9 +6,9 @@
 #include <cstring>
 #include <random>
 
-#include "codegen/cuda/print_cuda.h"
-#include "codegen/kernel_interpreter.h"
-#include "ir/tensor_bytes.h"
+#include "codegen/cuda/cuda_printer.h"
+#include "codegen/kernel/kernel_interpreter.h"
+#include "ir/interpreter/host_tensor.h"
 #include "tests/testing/emulated_gpu.h"
 
 namespace fusor::test {

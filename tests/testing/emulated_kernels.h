@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/kernel_ir.h"
-#include "codegen/plan.h"
+#include "codegen/kernel/kernel_ir.h"
+#include "codegen/plan/plan.h"
 
 namespace fusor::test {
 

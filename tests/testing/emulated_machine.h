@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda/print_cuda.h"
-#include "codegen/kernel_ir.h"
-#include "codegen/plan.h"
+#include "codegen/cuda/cuda_printer.h"
+#include "codegen/kernel/kernel_ir.h"
+#include "codegen/plan/plan.h"
 #include "tests/testing/emulated_gpu.h"
 #include "tests/testing/plan_watch.h"
 

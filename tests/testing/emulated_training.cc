@@ -7,9 +7,9 @@
 #include <bit>
 #include <cmath>
 
+#include "ir/interpreter/host_tensor.h"
 #include "ir/op.h"
-#include "ir/tensor_bytes.h"
-#include "ir/training_names.h"
+#include "ir/state_names.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/kernel_runner.h"
 #include "tests/testing/library_call.h"

@@ -7,7 +7,7 @@
 
 #include "codegen/compiler.h"
 #include "ir/graph.h"
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 #include "passes/passes.h"
 #include "runtime/session.h"
 #include "tests/testing/emulated_device.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/ranks/socket.h"
+#include "runtime/distributed/socket.h"
 
 namespace fusor::test {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "ir/support/error.h"
-#include "passes/autodiff.h"
+#include "passes/training/autodiff.h"
 
 namespace fusor::test {
 namespace {

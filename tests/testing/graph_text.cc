@@ -5,8 +5,8 @@
 #include <sstream>
 #include <string>
 
-#include "ir/parser.h"
-#include "ir/printer.h"
+#include "ir/io/parser.h"
+#include "ir/io/printer.h"
 #include "ir/support/error.h"
 
 namespace fusor::test {

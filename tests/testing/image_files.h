@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/image.h"
+#include "runtime/data/image/image.h"
 
 // Images and their files, for tests.
 namespace fusor::testing {

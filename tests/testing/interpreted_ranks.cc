@@ -4,7 +4,7 @@
 
 #include "ir/dtype.h"
 #include "ir/op.h"
-#include "ir/scalar.h"
+#include "ir/scalar_op.h"
 #include "ir/support/error.h"
 
 namespace fusor::test {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 
 namespace fusor::test {
 

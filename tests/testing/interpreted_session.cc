@@ -4,7 +4,7 @@
 
 #include "ir/support/error.h"
 #include "passes/pipeline.h"
-#include "runtime/initialize.h"
+#include "runtime/initial_values.h"
 #include "tests/testing/bare_target.h"
 
 namespace fusor::test {

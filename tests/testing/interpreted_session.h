@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "codegen/compiler.h"
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 #include "passes/passes.h"
 
 namespace fusor::test {

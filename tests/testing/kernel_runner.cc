@@ -2,11 +2,11 @@
 
 #include <unordered_map>
 
-#include "codegen/kernel_interpreter.h"
-#include "codegen/kernel_races.h"
-#include "codegen/lower_fusion.h"
-#include "codegen/plan.h"
-#include "ir/tensor_bytes.h"
+#include "codegen/kernel/kernel_interpreter.h"
+#include "codegen/kernel/race_detector.h"
+#include "codegen/lower/lower_fusion.h"
+#include "codegen/plan/plan.h"
+#include "ir/interpreter/host_tensor.h"
 #include "tests/testing/library_call.h"
 
 namespace fusor::test {

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "ir/interpreter.h"
-#include "ir/target.h"
+#include "ir/interpreter/interpreter.h"
+#include "ir/target/target.h"
 
 namespace fusor::test {
 

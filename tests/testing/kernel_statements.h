@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/kernel_ir.h"
+#include "codegen/kernel/kernel_ir.h"
 
 namespace fusor::test {
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "ir/convolution.h"
-#include "ir/target.h"
+#include "ir/target/conv_problem.h"
+#include "ir/target/target.h"
 
 namespace fusor::test {
 

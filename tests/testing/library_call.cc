@@ -3,10 +3,10 @@
 #include <bit>
 #include <cstring>
 
+#include "ir/interpreter/host_tensor.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
-#include "ir/tensor_bytes.h"
 
 namespace fusor::test {
 namespace {

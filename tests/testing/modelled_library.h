@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "ir/convolution.h"
-#include "ir/target.h"
+#include "ir/target/conv_problem.h"
+#include "ir/target/target.h"
 
 namespace fusor::test {
 

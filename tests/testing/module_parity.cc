@@ -4,14 +4,14 @@
 
 #include <set>
 
-#include "ir/draw_inputs.h"
-#include "ir/tensor_bytes.h"
+#include "ir/interpreter/host_tensor.h"
 #include "passes/pipeline.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/numeric.h"
+#include "tools/inspect/bisect/draw_inputs.h"
 
 namespace fusor::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 
 namespace fusor::test {
 

@@ -2,7 +2,7 @@
 
 // For every op of the registry, ways to apply it and the dtypes that it
 // accepts: what tests of all ops run through. An op without a sample fails
-// tests/ir/op_registry_test.cc.
+// tests/ir/ops/registry_test.cc.
 
 #include <functional>
 #include <map>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 
 namespace fusor::test {
 

@@ -2,9 +2,10 @@
 
 #include <cstring>
 
-#include "codegen/kernel_interpreter.h"
-#include "codegen/packed_bits.h"
-#include "ir/tensor_bytes.h"
+#include "codegen/kernel/kernel_interpreter.h"
+#include "codegen/lower/lower_fusion.h"
+#include "codegen/lower/pack_bitmasks.h"
+#include "ir/interpreter/host_tensor.h"
 #include "passes/passes.h"
 #include "tests/testing/library_call.h"
 

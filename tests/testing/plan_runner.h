@@ -4,10 +4,10 @@
 #include <span>
 #include <vector>
 
-#include "codegen/build_plan.h"
-#include "codegen/plan.h"
+#include "codegen/plan/plan.h"
+#include "codegen/plan/plan_builder.h"
 #include "ir/graph.h"
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 
 namespace fusor::test {
 

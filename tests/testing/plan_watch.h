@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/plan.h"
-#include "runtime/communicator.h"
+#include "codegen/plan/plan.h"
+#include "runtime/backend/communicator.h"
 
 namespace fusor::test {
 

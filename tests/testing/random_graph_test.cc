@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
+#include "ir/io/printer.h"
 #include "ir/op.h"
-#include "ir/printer.h"
 #include "ir/verifier.h"
 
 namespace fusor::test {

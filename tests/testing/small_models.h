@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 #include "models/model.h"
 
 namespace fusor::test {

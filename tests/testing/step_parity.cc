@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "ir/tensor_bytes.h"
+#include "ir/interpreter/host_tensor.h"
 #include "tests/testing/numeric.h"
 
 namespace fusor::test {

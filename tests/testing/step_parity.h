@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "codegen/compiler.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/session.h"
 #include "tests/testing/interpreted_session.h"
 

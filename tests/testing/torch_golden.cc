@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
-#include "ir/tensor_bytes.h"
 
 namespace fusor::test {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace fusor::test {

@@ -43,28 +43,63 @@ class RuleTest(unittest.TestCase):
 
     def test_layering(self):
         self.assertEqual(self.findings("layering", {
-            "ir/a.cc": '#include "passes/passes.h"\n#include "ir/a.h"\n',
-            "passes/a.cc": '#include "codegen/plan.h"\n',
+            "ir/a.cc": '#include "passes/passes.h"\n#include "ir/a.h"\n'
+                       '#include "ir/io/parser.h"\n',
+            "ir/io/a.cc": '#include "ir/a.h"\n#include "ir/support/str.h"\n',
+            "passes/fusion/a.cc": '#include "codegen/plan/plan.h"\n'
+                                  '#include "passes/patterns/a.h"\n'
+                                  '#include "passes/passes.h"\n'
+                                  '#include "ir/target/cost.h"\n',
             "codegen/a.cc": '#include "passes/pipeline.h"\n',
+            "codegen/kernel/a.cc": '#include "codegen/lower/a.h"\n',
             "models/a.cc": '#include "passes/passes.h"\n',
-            "runtime/a.cc": '#include "passes/passes.h"\n'
-                            '#include "codegen/plan.h"\n'
-                            '#include "codegen/compiler.h"\n',
-            "runtime/session.cc": '#include "codegen/compiler.h"\n',
-            "tools/a.cc": '#include "runtime/session.h"\n'
-                          '#include "runtime/cpu/jit.h"\n',
+            "runtime/a.cc": '#include "codegen/plan/plan.h"\n'
+                            '#include "codegen/lower/a.h"\n'
+                            '#include "tools/inspect/dump/dumper.h"\n',
+            "tools/inspect/dump/a.cc": '#include "runtime/session.h"\n'
+                                       '#include "tools/fusor/main.h"\n',
+            "tools/fusor/a.cc": '#include "runtime/session.h"\n'
+                                '#include "runtime/cpu/jit.h"\n'
+                                '#include "codegen/cuda/cuda_printer.h"\n'
+                                '#include "codegen/cuda/nvrtc.h"\n',
             "runtime/new/CMakeLists.txt": "fusor_backend(new SOURCES a.cc)\n",
             "runtime/b.cc": '#include "runtime/new/new.h"\n',
             "runtime/cpu/a.cc": '#include "runtime/cpu/jit.h"\n'
+                                '#include "codegen/cpu/llvm.h"\n'
                                 '#include "runtime/null/record.h"\n'
                                 '#include "runtime/data/loader.h"\n',
+            "codegen/cpu/a.cc": '#include "runtime/cpu/jit.h"\n',
             "tests/runtime/cpu/a_test.cc": '#include "runtime/cpu/jit.h"\n',
             "tests/runtime/a_test.cc": '#include "runtime/cpu/jit.h"\n',
             "ir/b.cc": '#include "b.h"\n',
-        }), {"ir/a.cc": 1, "passes/a.cc": 1, "models/a.cc": 1,
-             "runtime/a.cc": 2, "runtime/b.cc": 1, "tools/a.cc": 1,
-             "runtime/cpu/a.cc": 1,
-             "tests/runtime/a_test.cc": 1, "ir/b.cc": 1})
+        }), {"ir/a.cc": 2, "passes/fusion/a.cc": 2, "codegen/kernel/a.cc": 1,
+             "models/a.cc": 1, "runtime/a.cc": 2, "tools/inspect/dump/a.cc": 1,
+             "tools/fusor/a.cc": 2, "runtime/b.cc": 1, "runtime/cpu/a.cc": 2,
+             "codegen/cpu/a.cc": 1, "tests/runtime/a_test.cc": 1,
+             "ir/b.cc": 1})
+
+    def test_include_cycles(self):
+        self.assertEqual(self.findings("include-cycles", {
+            "ir/a.h": '#include "ir/b.h"\n',
+            "ir/a.cc": '#include "ir/a.h"\n#include "ir/c.h"\n',
+            "ir/b.h": '#include "ir/c.h"\n',
+            "ir/c.h": "",
+            "ir/c.cc": '#include "ir/c.h"\n#include "ir/a.h"\n',
+            "ir/d.h": '#include "ir/c.h"\n',
+        }), {"ir/c.cc": 1})
+        self.assertEqual(self.findings("include-cycles", {
+            "ir/a.h": '#include "ir/b.h"\n',
+            "ir/a.cc": '#include "ir/a.h"\n#include "ir/c.h"\n',
+            "ir/b.h": '#include "ir/c.h"\n', "ir/c.h": "",
+        }), {})
+
+    def test_folder_size(self):
+        units = {f"ir/u{i}.{suffix}": "" for i in range(20)
+                 for suffix in ("h", "cc")}
+        self.assertEqual(self.findings("folder-size", units), {})
+        units["ir/u20.h"] = ""
+        units["ir/ops/u21.cc"] = ""
+        self.assertEqual(self.findings("folder-size", units), {"ir": 1})
 
     def test_vendor_headers(self):
         self.assertEqual(self.findings("vendor-headers", {
@@ -76,13 +111,13 @@ class RuleTest(unittest.TestCase):
                                 "#include <gloo/context.h>\n",
             "tests/runtime/cpu/a.cc": "#include <llvm/IR/Module.h>\n",
             "passes/a.cc": "#include <llvm/IR/Module.h>\n",
-            "ir/graph.cc": '#include "ir/graph.pb.h"\n',
-            "ir/serialize.cc": '#include "ir/graph.pb.h"\n'
+            "ir/graph.cc": '#include "ir/io/graph.pb.h"\n',
+            "ir/io/serialize_graph.cc": '#include "ir/io/graph.pb.h"\n'
                                "#include <google/protobuf/text_format.h>\n",
-            "ir/target_proto.cc": '#include "ir/target.pb.h"\n',
-            "ir/serialize.h": '#include "ir/graph.pb.h"\n',
+            "ir/target/target_proto.cc": '#include "ir/target/target.pb.h"\n',
+            "ir/io/serialize_graph.h": '#include "ir/io/graph.pb.h"\n',
         }), {"codegen/a.cc": 2, "runtime/a.h": 2, "runtime/cuda/a.cc": 1,
-             "passes/a.cc": 1, "ir/graph.cc": 1, "ir/serialize.h": 1})
+             "passes/a.cc": 1, "ir/graph.cc": 1, "ir/io/serialize_graph.h": 1})
 
     def test_root_entries(self):
         self.assertEqual(self.findings("root-entries", {

@@ -1,4 +1,4 @@
-# runtime/build_id.h, generated: a hash of what a plug-in and libfusor must have
+# runtime/backend/build_id.h, generated: a hash of what a plug-in and libfusor must have
 # in common - the headers between them, the compiler and its options - so that a
 # plug-in of another build is refused instead of crashing.
 #
@@ -35,7 +35,7 @@ file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/headers.txt
   CONTENT "${lines}\n")
 string(CONCAT salt "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} "
   "${CMAKE_BUILD_TYPE} ${CMAKE_CXX_FLAGS} ${FUSOR_SANITIZE}")
-set(build_id ${PROJECT_BINARY_DIR}/generated/runtime/build_id.h)
+set(build_id ${PROJECT_BINARY_DIR}/generated/runtime/backend/build_id.h)
 add_custom_command(OUTPUT ${build_id}.stamp
   BYPRODUCTS ${build_id}
   COMMAND ${CMAKE_COMMAND} -D OUT=${build_id} -D "SALT=${salt}"

@@ -2,7 +2,7 @@
 # folder of its library for plug-ins to look in. The library itself is opened at
 # run time.
 #   cudnn_FOUND, cudnn_LIBRARY_DIR, target cudnn::cudnn (headers only)
-find_path(cudnn_INCLUDE_DIR cudnn_graph.h
+find_path(cudnn_INCLUDE_DIR cudnn_op_graph.h
   HINTS ENV CUDNN_HOME ENV CUDA_HOME ENV CUDA_PATH
   PATHS /usr/local/cuda
   PATH_SUFFIXES include)

@@ -17,8 +17,9 @@ function(fusor_add_backends)
       list(APPEND folders ${folder})
     endif()
   endforeach()
-  list(TRANSFORM folders PREPEND runtime/ OUTPUT_VARIABLE paths)
-  set_property(GLOBAL PROPERTY FUSOR_BACKEND_FOLDERS ${paths})
+  list(TRANSFORM folders PREPEND codegen/ OUTPUT_VARIABLE compilers)
+  list(TRANSFORM folders PREPEND runtime/ OUTPUT_VARIABLE devices)
+  set_property(GLOBAL PROPERTY FUSOR_BACKEND_FOLDERS ${compilers} ${devices})
   if(NOT FUSOR_BACKENDS STREQUAL "auto")
     foreach(name IN LISTS FUSOR_BACKENDS)
       if(NOT name IN_LIST folders)
@@ -34,14 +35,16 @@ function(fusor_add_backends)
   endforeach()
 endfunction()
 
-# fusor_backend(NAME SOURCES ... LIBS ... REQUIRES ...): the plug-in
-# fusor_NAME.so. REQUIRES names the packages that the folder has looked for with
-# find_package(... QUIET); they count as found when <package>_FOUND is true.
+# fusor_backend(NAME COMPILER ... SOURCES ... LIBS ... REQUIRES ...): the plug-in
+# fusor_NAME.so, of what compiles for a target (COMPILER, in codegen/NAME) and
+# what runs on it (SOURCES, in runtime/NAME). REQUIRES names the packages that the
+# folder has looked for with find_package(... QUIET); they count as found when
+# <package>_FOUND is true.
 # Only C functions named Fusor.. leave the library (backend_exports.map). The
 # global property FUSOR_BUILT_BACKENDS lists the backends that are built,
 # FUSOR_BACKEND_FOLDERS the folders of all, built or not.
 function(fusor_backend name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS;REQUIRES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "COMPILER;SOURCES;LIBS;REQUIRES" ${ARGN})
   set(missing "")
   foreach(package IN LISTS ARG_REQUIRES)
     if(NOT ${package}_FOUND)
@@ -59,7 +62,8 @@ function(fusor_backend name)
   message(STATUS "Backend ${name}: built")
 
   set(exports ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/backend_exports.map)
-  add_library(fusor_${name} MODULE ${ARG_SOURCES})
+  list(TRANSFORM ARG_COMPILER PREPEND ${PROJECT_SOURCE_DIR}/codegen/${name}/)
+  add_library(fusor_${name} MODULE ${ARG_SOURCES} ${ARG_COMPILER})
   target_link_libraries(fusor_${name} PRIVATE fusor ${ARG_LIBS})
   target_link_options(fusor_${name} PRIVATE
     -Wl,--version-script=${exports})
@@ -73,8 +77,7 @@ function(fusor_backend name)
 
   if(FUSOR_TESTS)
     # Here, where the packages' imported targets are visible.
-    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
     fusor_header_check(header_check_${name}
-      FOLDERS ${folder} LIBS fusor ${ARG_LIBS})
+      FOLDERS codegen/${name} runtime/${name} LIBS fusor ${ARG_LIBS})
   endif()
 endfunction()

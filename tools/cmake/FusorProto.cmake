@@ -1,7 +1,7 @@
 # fusor_protos(TARGET file.proto...): generates C++ from the files, which are
 # relative to the calling folder, and adds it to the target. Files import each
 # other, and sources include the headers, by path from the root:
-# "ir/graph.pb.h". protobuf_generate() would register the files without their
+# "ir/io/graph.pb.h". protobuf_generate() would register the files without their
 # folder, so that equal names in two folders would collide at run time. A target
 # that includes another's headers depends on TARGET_protos.
 function(fusor_protos target)

@@ -19,11 +19,11 @@
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "runtime/host_load.h"
-#include "tools/fusor/command_line.h"
-#include "tools/fusor/flags_variable.h"
-#include "tools/fusor/standard_streams.h"
-#include "tools/fusor/stop_signals.h"
-#include "tools/fusor/usage.h"
+#include "tools/fusor/commands/command_line.h"
+#include "tools/fusor/flags/flags_variable.h"
+#include "tools/fusor/flags/usage.h"
+#include "tools/fusor/output/standard_streams.h"
+#include "tools/fusor/setup/stop_signals.h"
 
 namespace fusor::tools {
 namespace {

@@ -8,9 +8,10 @@
 #include <regex>
 #include <set>
 
-#include "codegen/cache_hints.h"
 #include "codegen/compiler.h"
-#include "codegen/cuda/print_cuda.h"
+#include "codegen/cuda/cuda_printer.h"
+#include "codegen/kernel/cache_hints.h"
+#include "codegen/lower/lower_fusion.h"
 #include "ir/builder.h"
 #include "ir/verifier.h"
 #include "models/model.h"

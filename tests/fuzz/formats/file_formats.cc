@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <vector>
 
+#include "ir/support/crc32c.h"
 #include "ir/support/file.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/crc32c.h"
-#include "runtime/data/decode.h"
-#include "runtime/debug/stats_trace.h"
-#include "runtime/report/speed_log.h"
+#include "runtime/data/image/decode.h"
 #include "runtime/train/train_log.h"
 #include "tests/fuzz/formats/format.h"
+#include "tools/inspect/logs/speed_log.h"
+#include "tools/inspect/observers/stats_trace.h"
 
 namespace fusor::fuzz {
 namespace {

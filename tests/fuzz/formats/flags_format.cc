@@ -5,9 +5,9 @@
 
 #include "ir/support/environment.h"
 #include "tests/fuzz/formats/format.h"
-#include "tools/fusor/command_line.h"
-#include "tools/fusor/usage.h"
-#include "tools/fusor/variant_flags.h"
+#include "tools/fusor/commands/command_line.h"
+#include "tools/fusor/flags/usage.h"
+#include "tools/fusor/flags/variant_flags.h"
 
 namespace fusor::fuzz {
 namespace {

@@ -1,10 +1,10 @@
 // Graphs, as text and in binary form, and descriptions of devices and clusters.
 
-#include "ir/cluster.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/serialize.h"
-#include "ir/target.h"
+#include "ir/io/parser.h"
+#include "ir/io/printer.h"
+#include "ir/io/serialize_graph.h"
+#include "ir/target/cluster.h"
+#include "ir/target/target.h"
 #include "tests/fuzz/formats/format.h"
 
 namespace fusor::fuzz {

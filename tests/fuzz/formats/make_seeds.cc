@@ -10,17 +10,16 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/choice_file.h"
 #include "codegen/compiler.h"
-#include "ir/descriptions.h"
-#include "ir/printer.h"
-#include "ir/serialize.h"
+#include "ir/io/printer.h"
+#include "ir/io/serialize_graph.h"
 #include "ir/support/file.h"
+#include "ir/target/autotune_results.h"
+#include "ir/target/descriptions.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/debug/stats_trace.h"
-#include "runtime/ranks/store_server.h"
-#include "runtime/step_file.h"
+#include "runtime/distributed/store_server.h"
+#include "runtime/program_file.h"
 #include "tests/testing/fake_compiler.h"
 #include "tests/testing/image_files.h"
 #include "tests/testing/plan_runner.h"
@@ -28,6 +27,7 @@
 #include "tests/testing/speed_lines.h"
 #include "tests/testing/state_snapshots.h"
 #include "tests/testing/temporary_folder.h"
+#include "tools/inspect/observers/stats_trace.h"
 
 namespace fusor::fuzz {
 namespace {
@@ -118,7 +118,7 @@ void WriteStepFiles() {
 }
 
 void WriteChoices() {
-  Write("choices", "empty", codegen::PrintChoices({}));
+  Write("choices", "empty", ir::PrintChoices({}));
   Write("choices", "some",
         "fusor choices 1\n"
         "target cpu-avx512\n"

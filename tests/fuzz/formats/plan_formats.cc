@@ -2,11 +2,11 @@
 
 #include <cstring>
 
-#include "codegen/choice_file.h"
 #include "codegen/compiler.h"
-#include "codegen/plan.h"
-#include "runtime/crc32c.h"
-#include "runtime/step_file.h"
+#include "codegen/plan/plan.h"
+#include "ir/support/crc32c.h"
+#include "ir/target/autotune_results.h"
+#include "runtime/program_file.h"
 #include "tests/fuzz/formats/format.h"
 #include "tests/testing/fake_compiler.h"
 
@@ -46,9 +46,9 @@ void ReadStep(std::string_view bytes) {
 }
 
 void ReadChoiceText(std::string_view bytes) {
-  const ir::LibraryChoices choices = codegen::ParseChoices(bytes, "choices");
-  const std::string text = codegen::PrintChoices(choices);
-  Require(codegen::PrintChoices(codegen::ParseChoices(text, "again")) == text,
+  const ir::LibraryChoices choices = ir::ParseChoices(bytes, "choices");
+  const std::string text = ir::PrintChoices(choices);
+  Require(ir::PrintChoices(ir::ParseChoices(text, "again")) == text,
           "text differs: " + text);
 }
 

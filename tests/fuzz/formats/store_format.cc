@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/ranks/store_server.h"
-#include "runtime/ranks/tcp_store.h"
+#include "runtime/distributed/store_server.h"
+#include "runtime/distributed/tcp_store.h"
 #include "tests/fuzz/formats/format.h"
 
 namespace fusor::fuzz {

@@ -8,10 +8,10 @@
 #include <fstream>
 #include <set>
 
+#include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/philox.h"
-#include "ir/tensor_bytes.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/weights.h"
 #include "tests/testing/state_snapshots.h"

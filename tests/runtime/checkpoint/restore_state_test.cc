@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "codegen/compiler.h"
+#include "ir/state_names.h"
 #include "ir/support/error.h"
-#include "ir/training_names.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/session.h"
 #include "tests/testing/small_models.h"

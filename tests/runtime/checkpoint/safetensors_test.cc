@@ -6,10 +6,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/philox.h"
-#include "ir/tensor_bytes.h"
 #include "tests/testing/numeric.h"
 
 namespace fusor::runtime {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "codegen/kernel_interpreter.h"
-#include "ir/tensor_bytes.h"
+#include "codegen/kernel/kernel_interpreter.h"
+#include "ir/interpreter/host_tensor.h"
 
 namespace fusor::test {
 namespace {

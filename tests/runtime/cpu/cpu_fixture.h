@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 
 namespace fusor::test {
 

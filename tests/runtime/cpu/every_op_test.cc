@@ -7,9 +7,9 @@
 #include <algorithm>
 
 #include "codegen/compiler.h"
+#include "ir/interpreter/host_tensor.h"
 #include "ir/op.h"
-#include "ir/tensor_bytes.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/op_samples.h"

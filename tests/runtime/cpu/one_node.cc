@@ -1,7 +1,7 @@
 #include "tests/runtime/cpu/one_node.h"
 
+#include "ir/interpreter/host_tensor.h"
 #include "ir/op.h"
-#include "ir/tensor_bytes.h"
 #include "runtime/poison.h"
 #include "tests/runtime/cpu/cpu_fixture.h"
 #include "tests/testing/numeric.h"

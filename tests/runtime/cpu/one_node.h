@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "codegen/plan.h"
+#include "codegen/plan/plan.h"
 #include "ir/graph.h"
-#include "ir/interpreter.h"
+#include "ir/interpreter/interpreter.h"
 
 namespace fusor::test {
 

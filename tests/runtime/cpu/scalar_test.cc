@@ -1,12 +1,11 @@
 // Every scalar op in every dtype, and conversions, against ir::EvalScalar.
 
-#include "ir/scalar.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
+#include "ir/scalar_op.h"
 #include "tests/runtime/cpu/cpu_fixture.h"
 #include "tests/testing/kernel_statements.h"
 

@@ -5,11 +5,11 @@
 
 #include <gmock/gmock.h>
 
-#include "ir/interpreter.h"
+#include "codegen/cuda/matmul_problem.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/interpreter/interpreter.h"
 #include "ir/support/error.h"
-#include "ir/tensor_bytes.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/cuda/matmul_plan.h"
 #include "tests/runtime/cuda/stand_in_cublaslt.h"
 #include "tests/runtime/cuda/stand_in_driver.h"
 #include "tests/testing/library_call.h"

@@ -13,13 +13,13 @@
 #include <set>
 
 #include "codegen/compiler.h"
-#include "codegen/cuda/print_cuda.h"
+#include "codegen/cuda/cuda_printer.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/state_names.h"
 #include "ir/support/error.h"
-#include "ir/tensor_bytes.h"
-#include "ir/training_names.h"
 #include "models/model.h"
-#include "runtime/backend_loader.h"
-#include "runtime/data/synthetic.h"
+#include "runtime/backend/backend_loader.h"
+#include "runtime/data/datasets/synthetic.h"
 #include "runtime/session.h"
 #include "runtime/train/training_loop.h"
 #include "tests/runtime/cuda/stand_in_backend.h"
@@ -65,7 +65,7 @@ struct Setting {
   bool graph = true;
   BuildGraph build = SmallVgg;
   bool train_alone = false;  // no accumulation, no evaluation
-  runtime::TellWarning warning{};
+  codegen::WarningHandler warning{};
 };
 
 class Training {

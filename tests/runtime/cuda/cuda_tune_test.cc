@@ -9,12 +9,13 @@
 #include <map>
 #include <set>
 
-#include "codegen/choice_file.h"
 #include "codegen/compiler.h"
+#include "codegen/cuda/planned_call.h"
 #include "ir/builder.h"
+#include "ir/target/autotune_results.h"
+#include "runtime/autotuner.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/memory_copy.h"
-#include "runtime/tune.h"
 #include "tests/runtime/cuda/stand_in_driver.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/small_models.h"
@@ -194,8 +195,8 @@ class CudaTuneTest : public testing::Test {
     const std::string& comment = result.comments.at(key);
     codegen::CompileOptions options = compile_;
     options.plan_only = true;
-    options.passes.choices = codegen::ParseChoices(
-        codegen::PrintChoices(result.choices, result.comments), "choices");
+    options.passes.choices = ir::ParseChoices(
+        ir::PrintChoices(result.choices, result.comments), "choices");
     auto counters = codegen::Compile(Stem(), codegen::ProgramKind::kTrain,
                                      compiler, options)
                         .report.counters;
@@ -310,8 +311,8 @@ TEST_F(CudaTuneTest, TakesConvolutionsWithNormalisationsWhereTheyAreFaster) {
 
   codegen::CompileOptions options;
   options.plan_only = true;
-  options.passes.choices = codegen::ParseChoices(
-      codegen::PrintChoices(result.choices, result.comments), "choices");
+  options.passes.choices = ir::ParseChoices(
+      ir::PrintChoices(result.choices, result.comments), "choices");
   const auto counters =
       codegen::Compile(SmallResidual(), codegen::ProgramKind::kTrain, compiler,
                        options)

@@ -9,8 +9,8 @@
 #include <functional>
 #include <stdexcept>
 
+#include "codegen/cuda/device_properties.h"
 #include "ir/support/error.h"
-#include "runtime/cuda/device_properties.h"
 #include "tests/runtime/cuda/stand_in_cudnn.h"
 
 namespace fusor::test {

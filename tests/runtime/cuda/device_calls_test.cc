@@ -1,8 +1,6 @@
 // Every library call of the steps that GPUs are to run has a library that runs
 // it there.
 
-#include "runtime/cuda/device_calls.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +12,8 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "passes/pass_settings.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
+#include "runtime/cuda/library_calls.h"
 
 namespace fusor::test {
 namespace {

@@ -11,15 +11,15 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "passes/pass_settings.h"
-#include "runtime/backend_loader.h"
-#include "runtime/debug/isolate.h"
-#include "runtime/ranks/tcp_store.h"
+#include "runtime/backend/backend_loader.h"
+#include "runtime/distributed/tcp_store.h"
 #include "tests/runtime/cuda/trained_model.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/emulated_device.h"
 #include "tests/testing/op_samples.h"
 #include "tests/testing/random_graph.h"
 #include "tests/testing/small_models.h"
+#include "tools/inspect/bisect/isolate.h"
 
 namespace fusor::test {
 namespace {

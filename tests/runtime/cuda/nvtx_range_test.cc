@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
 
-#include "codegen/cuda/print_cuda.h"
+#include "codegen/cuda/cuda_printer.h"
 #include "runtime/cuda/cuda_device.h"
 #include "tests/runtime/cuda/stand_in_driver.h"
 

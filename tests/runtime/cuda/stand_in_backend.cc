@@ -2,10 +2,11 @@
 
 #include <deque>
 
+#include "codegen/cuda/matmul_problem.h"
+#include "codegen/cuda/planned_call.h"
 #include "ir/support/error.h"
 #include "runtime/cuda/cublaslt_call.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/cuda/matmul_plan.h"
 #include "runtime/cuda/memory_copy.h"
 #include "tests/runtime/cuda/stand_in_cublaslt.h"
 #include "tests/testing/library_call.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "tests/runtime/cuda/stand_in_driver.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/emulated_device.h"

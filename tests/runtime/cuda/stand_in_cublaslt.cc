@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "ir/tensor_bytes.h"
+#include "ir/interpreter/host_tensor.h"
 #include "tests/runtime/cuda/stand_in_driver.h"
 
 extern "C" fusor::test::StandIn* FusorStandIn();

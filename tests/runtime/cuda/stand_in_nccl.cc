@@ -41,7 +41,7 @@
 #include <vector>
 
 #include "ir/dtype.h"
-#include "ir/tensor_bytes.h"
+#include "ir/interpreter/host_tensor.h"
 #include "tests/runtime/cuda/stand_in_driver.h"
 
 extern "C" fusor::test::StandIn* FusorStandIn();

@@ -1,8 +1,8 @@
 #include "tests/runtime/cuda/trained_model.h"
 
+#include "ir/interpreter/host_tensor.h"
+#include "ir/state_names.h"
 #include "ir/support/hash.h"
-#include "ir/tensor_bytes.h"
-#include "ir/training_names.h"
 #include "models/model.h"
 #include "runtime/session.h"
 #include "tests/testing/numeric.h"

@@ -11,8 +11,8 @@
 
 #include "codegen/compiler.h"
 #include "ir/graph.h"
-#include "runtime/backend.h"
-#include "runtime/communicator.h"
+#include "runtime/backend/backend.h"
+#include "runtime/backend/communicator.h"
 
 namespace fusor::test {
 

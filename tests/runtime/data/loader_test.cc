@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "ir/support/error.h"
-#include "runtime/data/image_folder.h"
+#include "runtime/data/datasets/image_folder.h"
 #include "tests/testing/image_files.h"
 #include "tests/testing/temporary_folder.h"
 

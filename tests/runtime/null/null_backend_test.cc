@@ -7,9 +7,9 @@
 #include "codegen/compiler.h"
 #include "ir/builder.h"
 #include "ir/support/error.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
+#include "runtime/distributed/tcp_store.h"
 #include "runtime/null/null_log.h"
-#include "runtime/ranks/tcp_store.h"
 #include "runtime/session.h"
 
 namespace fusor::null {

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "codegen/compiler.h"
+#include "ir/state_names.h"
 #include "ir/support/error.h"
-#include "ir/training_names.h"
 #include "models/model.h"
-#include "runtime/backend_loader.h"
+#include "runtime/backend/backend_loader.h"
 
 namespace fusor::runtime {
 namespace {

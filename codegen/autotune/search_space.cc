@@ -1,0 +1,319 @@
+#include "codegen/autotune/search_space.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "ir/target/conv_problem.h"
+#include "passes/library/conv_extension.h"
+#include "passes/patterns/space_to_depth.h"
+#include "passes/pipeline.h"
+#include "passes/precision/conv_precision.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::DType;
+using ir::LibraryChoices;
+using ir::Node;
+
+constexpr double kMeasureMargin = 0.97;  // what medians may be wrong by
+
+LibraryCall CallOf(const Node& node, const ir::LibraryCandidate& candidate) {
+  LibraryCall call{.op = std::string(node.op_name()), .attrs = node.attrs()};
+  call.attrs.Set("algorithm", candidate.algorithm);
+  for (size_t i = 0; i < node.num_inputs(); ++i) {
+    call.operands.push_back(node.input(i)->type());
+    call.operands.back().layout = candidate.operands[i];
+  }
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    call.results.push_back(node.output(i)->type());
+    call.results.back().layout = candidate.results[i];
+  }
+  return call;
+}
+
+constexpr std::string_view kBlocksPass = "space_to_depth";
+constexpr std::string_view kRewritingPass = "fuse_conv_norm";
+
+bool Runs(std::string_view pass, const passes::PassOptions& options) {
+  const auto entries = passes::Pipeline();
+  return std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
+    return entry.name == pass && passes::IsEnabled(entry, options);
+  });
+}
+
+// The passes of the last stage from `first` on, empty for all, up to `end`,
+// both left out.
+std::vector<std::string> PassesBetween(std::string_view first,
+                                       std::string_view end) {
+  std::vector<std::string> names;
+  bool inside = first.empty();
+  for (const passes::PassEntry& entry : passes::Pipeline()) {
+    if (entry.stage != passes::Stage::kOptimize) continue;
+    if (entry.name == end) break;
+    if (inside) names.emplace_back(entry.name);
+    inside |= entry.name == first;
+  }
+  return names;
+}
+
+// The fastest of each problem, ns.
+std::map<LibraryChoices::Key, double> BestTimes(
+    const std::vector<StudiedCandidate>& measured, double ns_per_byte,
+    LibraryChoices* choices) {
+  std::map<LibraryChoices::Key, double> best;
+  for (const StudiedCandidate& c : measured) {
+    const double ns = c.ms * 1e6 + c.copied_bytes * ns_per_byte;
+    const LibraryChoices::Key key{c.problem, c.dtype};
+    const auto [it, first] = best.emplace(key, ns);
+    if (!first && ns >= it->second) continue;
+    it->second = ns;
+    if (choices != nullptr) choices->candidates[key] = c.name;
+  }
+  return best;
+}
+
+double TimeIn(const std::map<LibraryChoices::Key, double>& times,
+              const std::string& problem, DType dtype) {
+  const auto it = times.find({problem, dtype});
+  return it == times.end() ? 0 : it->second;
+}
+
+bool AreSame(const passes::ConvRewrite& a, const passes::ConvRewrite& b) {
+  return a.place == b.place && a.dtype == b.dtype &&
+         std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(),
+                    b.parts.end(), [](const auto& p, const auto& q) {
+                      return p.before == q.before && p.after == q.after;
+                    });
+}
+
+bool BuildsOn(const passes::ConvRewrite& rewrite,
+              const passes::ConvRewrite& base) {
+  return std::any_of(
+      rewrite.parts.begin(), rewrite.parts.end(), [&](const auto& part) {
+        return std::any_of(
+            base.parts.begin(), base.parts.end(),
+            [&](const auto& b) { return b.after == part.before; });
+      });
+}
+
+double CopiedBytes(const Node& node, const ir::LibraryCandidate& candidate,
+                   const ir::LibraryCandidate& usual) {
+  double bytes = 0;
+  const auto add = [&](const ir::TensorType& type, const ir::Layout& a,
+                       const ir::Layout& b) {
+    if (a != b) bytes += 2 * static_cast<double>(type.num_bytes());
+  };
+  add(node.input(0)->type(), candidate.operands[0], usual.operands[0]);
+  if (ir::ConvolutionOf(node)->kind == ir::ConvKind::kGradWeight) {
+    add(node.input(1)->type(), candidate.operands[1], usual.operands[1]);
+  } else {
+    add(node.output()->type(), candidate.results[0], usual.results[0]);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TuneStudy::TuneStudy(const ir::Graph& forward, ProgramKind kind,
+                     const TargetCompiler& compiler,
+                     const CompileOptions& options)
+    : compiler_(compiler), graph_(forward.Clone()) {
+  passes::PassOptions pass_options = options.passes;
+  pass_options.choices = {};
+  context_ =
+      std::make_unique<passes::PassContext>(compiler, std::move(pass_options));
+  RunPipeline(*graph_, *context_, passes::Stage::kForward);
+  if (kind != ProgramKind::kEval) {
+    RunPipeline(*graph_, *context_, passes::Stage::kTraining);
+  }
+  const DType dtype = context_->options().precision.dtype;
+  if (dtype != DType::kF32 && passes::HasMatmul(compiler.target(), dtype)) {
+    mixed_ = dtype;
+  }
+  if (kind == ProgramKind::kEval) return;
+  // Gradients are added to others where they begin no normalisation's.
+  Survey(passes::NormLowering::kStatistics);
+  Survey(passes::NormLowering::kJoins);
+  SurveyBlocks();
+}
+
+void TuneStudy::Survey(passes::NormLowering level) {
+  if (!Runs(kRewritingPass, context_->options())) return;
+  std::unique_ptr<ir::Graph> graph = graph_->Clone();
+  passes::PassContext context(compiler_, context_->options());
+  RunPasses(*graph, context, PassesBetween("", kBlocksPass));
+  RunPasses(*graph, context, PassesBetween(kBlocksPass, kRewritingPass));
+  for (passes::ConvRewrite& rewrite :
+       passes::SurveyConvNorm(*graph, context, level)) {
+    const bool known =
+        std::any_of(rewrites_.begin(), rewrites_.end(),
+                    [&](const auto& r) { return AreSame(r, rewrite); });
+    if (!known) rewrites_.push_back(std::move(rewrite));
+  }
+  surveyed_.push_back(std::move(graph));
+}
+
+// Convolutions of blocks of pixels, and their statistics. Last: they count what
+// they save over statistics of the convolutions that they replace.
+void TuneStudy::SurveyBlocks() {
+  const passes::PassOptions& options = context_->options();
+  if (!Runs(kBlocksPass, options) || !Runs(kRewritingPass, options)) return;
+  std::unique_ptr<ir::Graph> graph = graph_->Clone();
+  passes::PassContext context(compiler_, options);
+  RunPasses(*graph, context, PassesBetween("", kBlocksPass));
+  const std::vector<passes::ConvRewrite> made =
+      SurveySpaceToDepth(*graph, context);
+  if (made.empty()) return;
+  rewrites_.insert(rewrites_.end(), made.begin(), made.end());
+  RunPasses(*graph, context, PassesBetween(kBlocksPass, kRewritingPass));
+  surveyed_.push_back(graph->Clone());
+  for (passes::ConvRewrite& rewrite : passes::SurveyConvNorm(
+           *graph, context, passes::NormLowering::kStatistics)) {
+    const bool builds =
+        std::any_of(made.begin(), made.end(),
+                    [&](const auto& base) { return BuildsOn(rewrite, base); });
+    if (!builds) continue;
+    rewrite.place += " of blocks";  // does not exclude what it builds on
+    rewrites_.push_back(std::move(rewrite));
+  }
+  surveyed_.push_back(std::move(graph));
+}
+
+TuneStudy::~TuneStudy() = default;
+
+bool TuneStudy::IsMixed(const Node& node) const {
+  return mixed_ != DType::kF32 && RuleOf(node, context_->options().precision) ==
+                                      ir::PrecisionRule::kAllow;
+}
+
+bool TuneStudy::DecidesPrecision() const {
+  return mixed_ != DType::kF32 && !compiler_.target().simt;
+}
+
+std::vector<StudiedCandidate> TuneStudy::Candidates() const {
+  std::map<std::string, int> layers;
+  std::vector<const Node*> firsts;
+  for (const auto& node : graph_->nodes()) {
+    const std::string problem = ir::ConvolutionProblem(*node);
+    if (problem.empty() || node->input(0)->type().dtype != DType::kF32) {
+      continue;
+    }
+    if (++layers[problem] == 1) firsts.push_back(node.get());
+  }
+  std::vector<StudiedCandidate> all;
+  for (const Node* node : firsts) {
+    const int count = layers[ir::ConvolutionProblem(*node)];
+    const bool mixed = IsMixed(*node);
+    if (!mixed || DecidesPrecision()) {
+      AddCandidates(*node, DType::kF32, count, all);
+    }
+    if (mixed) AddCandidates(*node, mixed_, count, all);
+  }
+  AddRewritten(all);
+  return all;
+}
+
+// Whether the time of a plain convolution decides about rewrites of it.
+bool TuneStudy::IsCompared(const std::string& problem, DType dtype) const {
+  return std::any_of(
+      rewrites_.begin(), rewrites_.end(), [&](const auto& rewrite) {
+        return rewrite.dtype == dtype &&
+               std::any_of(
+                   rewrite.parts.begin(), rewrite.parts.end(),
+                   [&](const auto& part) { return part.before == problem; });
+      });
+}
+
+void TuneStudy::AddRewritten(std::vector<StudiedCandidate>& all) const {
+  std::map<LibraryChoices::Key, int> layers;
+  for (const passes::ConvRewrite& rewrite : rewrites_) {
+    for (const auto& part : rewrite.parts) {
+      ++layers[{part.after, rewrite.dtype}];
+    }
+  }
+  std::set<LibraryChoices::Key> seen;
+  for (const auto& graph : surveyed_) {
+    for (const auto& node : graph->nodes()) {
+      if (!ir::ConvolutionOf(*node).has_value()) continue;
+      const LibraryChoices::Key key{ir::ConvolutionProblem(*node),
+                                    node->input(0)->type().dtype};
+      const auto it = layers.find(key);
+      if (it == layers.end() || !seen.insert(key).second) continue;
+      for (const auto& candidate : compiler_.Candidates(*node)) {
+        all.push_back({.problem = key.first,
+                       .layers = it->second,
+                       .dtype = key.second,
+                       .name = candidate.name,
+                       .call = CallOf(*node, candidate)});
+      }
+    }
+  }
+}
+
+void TuneStudy::AddCandidates(const Node& node, DType dtype, int layers,
+                              std::vector<StudiedCandidate>& all) const {
+  ir::Graph scratch("scratch");
+  const Node& retyped = passes::AddRetyped(scratch, node, dtype, compiler_);
+  auto candidates = compiler_.Candidates(retyped);
+  if (!context_->options().winograd) {
+    std::erase_if(candidates,
+                  [](const auto& c) { return c.algorithm == "winograd"; });
+  }
+  if (candidates.empty()) return;
+  const bool decides = DecidesPrecision() && IsMixed(node);
+  if (candidates.size() == 1 && !decides &&
+      !IsCompared(ir::ConvolutionProblem(node), dtype)) {
+    return;
+  }
+  for (const ir::LibraryCandidate& candidate : candidates) {
+    all.push_back(
+        {.problem = ir::ConvolutionProblem(node),
+         .layers = layers,
+         .dtype = dtype,
+         .name = candidate.name,
+         .call = CallOf(retyped, candidate),
+         .copied_bytes = CopiedBytes(retyped, candidate, candidates.front())});
+  }
+}
+
+RewriteVerdicts TuneStudy::Judge(const std::vector<StudiedCandidate>& measured,
+                                 double ns_per_byte) const {
+  const auto best = BestTimes(measured, ns_per_byte, nullptr);
+  const ProblemTimes times = [&](const std::string& problem, DType dtype) {
+    return TimeIn(best, problem, dtype);
+  };
+  return JudgeRewrites(rewrites_, times, ns_per_byte);
+}
+
+LibraryChoices TuneStudy::Choose(const std::vector<StudiedCandidate>& measured,
+                                 const RewriteVerdicts& verdicts,
+                                 double ns_per_byte) const {
+  LibraryChoices choices;
+  const auto best = BestTimes(measured, ns_per_byte, &choices);
+  for (const auto& [key, verdict] : verdicts) {
+    if (verdict.choice.empty()) {
+      if (!verdict.taken) choices.candidates[key] = passes::kDeclined;
+    } else if (verdict.taken) {
+      choices.candidates[key] = verdict.choice;
+    }
+  }
+  if (!DecidesPrecision()) return choices;
+  passes::WideRule rule = passes::ModelledRule(*context_);
+  rule.times = [&](const Node& node) {
+    const std::string problem = ir::ConvolutionProblem(node);
+    return passes::PrecisionTimes{TimeIn(best, problem, DType::kF32),
+                                  TimeIn(best, problem, mixed_)};
+  };
+  rule.ns_per_byte = ns_per_byte;
+  rule.margin = kMeasureMargin;
+  const std::set<std::string> wide = FasterInF32(*graph_, rule);
+  for (const auto& [key, ns] : best) {
+    if (key.second != mixed_ || verdicts.contains(key)) continue;
+    choices.precisions[key] = wide.contains(key.first) ? DType::kF32 : mixed_;
+  }
+  return choices;
+}
+
+}  // namespace fusor::codegen

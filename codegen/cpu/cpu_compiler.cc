@@ -1,0 +1,44 @@
+#include "codegen/cpu/cpu_compiler.h"
+
+#include "runtime/cpu/onednn_calls.h"
+#include "runtime/cpu/thread_team.h"
+
+namespace fusor::cpu {
+
+CpuCompiler::CpuCompiler(ir::Target target)
+    : target_(std::move(target)), codegen_(target_.name) {}
+
+// oneDNN's choices and workspaces depend on the number of threads that the
+// calling thread could use.
+std::vector<ir::LibraryCandidate> CpuCompiler::Candidates(
+    const ir::Node& node) const {
+  const ThreadCount count(target_.threads);
+  return LibraryCandidates(node, target_);
+}
+
+std::string CpuCompiler::CompileKernel(const codegen::Kernel& kernel) const {
+  return codegen_.CompileObject(kernel);
+}
+
+void CpuCompiler::PrepareCall(codegen::LibraryCall& call) const {
+  const ThreadCount count(target_.threads);
+  const auto executable = MakeLibraryExecutable(call);
+  call.implementation = executable->implementation();
+  call.workspace_bytes = executable->workspace_bytes();
+}
+
+std::vector<codegen::KernelArtifact> CpuCompiler::KernelArtifacts(
+    const codegen::Kernel& kernel) const {
+  LlvmText text = codegen_.CompileText(kernel);
+  return {{".ll", std::move(text.ir)}, {".s", std::move(text.assembly)}};
+}
+
+std::string CpuCompiler::CompileArtifact(const codegen::Kernel& kernel,
+                                         const std::string& text,
+                                         const std::string& source) const {
+  return codegen_.CompileEdited(kernel, text, source);
+}
+
+std::string CpuCompiler::LibraryVersion() const { return OneDnnVersion(); }
+
+}  // namespace fusor::cpu

@@ -1,0 +1,387 @@
+#include "codegen/cpu/kernel_emitter.h"
+
+#include <llvm/IR/Verifier.h>
+#include <llvm/Support/raw_ostream.h>
+
+#include <algorithm>
+
+#include "codegen/cpu/loop_emitter.h"
+#include "codegen/cpu/random_emitter.h"
+#include "codegen/cpu/scalar_emitter.h"
+#include "ir/support/error.h"
+
+namespace fusor::cpu {
+namespace {
+
+using codegen::Index;
+using codegen::Kernel;
+using codegen::Phase;
+using codegen::Stmt;
+using codegen::StmtKind;
+using llvm::BasicBlock;
+using llvm::Value;
+
+class PhaseEmitter {
+ public:
+  PhaseEmitter(const Kernel& kernel, const Phase& phase, bool native_bf16,
+               llvm::Module& module, const std::string& name)
+      : kernel_(kernel),
+        phase_(phase),
+        b_(module.getContext(), kernel.lanes, native_bf16),
+        ir_(b_.ir()),
+        function_(Declare(name, module)),
+        loops_(kernel, function_, ir_),
+        registers_(kernel.registers.size(), nullptr) {
+    llvm::FastMathFlags flags;
+    flags.setAllowContract(kernel.contract);
+    ir_.setFastMathFlags(flags);
+  }
+
+  void Emit() {
+    entry_ = BasicBlock::Create(ir_.getContext(), "entry", function_);
+    ir_.SetInsertPoint(entry_);
+    for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
+      Value* slot =
+          ir_.CreateConstGEP1_64(ir_.getPtrTy(), function_->getArg(0), i);
+      buffers_.push_back(ir_.CreateLoad(ir_.getPtrTy(), slot));
+    }
+    auto* body = BasicBlock::Create(ir_.getContext(), "tasks", function_);
+    ir_.SetInsertPoint(body);
+    loops_.EmitTasks(phase_.grid, function_->getArg(1), function_->getArg(2),
+                     [&] { EmitBody(phase_.body); });
+    ir_.CreateRetVoid();
+    // Allocas of registers were added to the entry block meanwhile.
+    ir_.SetInsertPoint(entry_);
+    ir_.CreateBr(body);
+  }
+
+ private:
+  llvm::Function* Declare(const std::string& name, llvm::Module& module) {
+    llvm::Type* i64 = ir_.getInt64Ty();
+    auto* type = llvm::FunctionType::get(ir_.getVoidTy(),
+                                         {ir_.getPtrTy(), i64, i64}, false);
+    auto* function = llvm::Function::Create(
+        type, llvm::Function::ExternalLinkage, name, module);
+    function->addFnAttr(llvm::Attribute::NoUnwind);
+    return function;
+  }
+
+  Value* I64(int64_t value) { return ir_.getInt64(value); }
+
+  void EmitBody(const std::vector<Stmt>& body) {
+    for (const Stmt& stmt : body) EmitStmt(stmt);
+  }
+
+  void EmitLoop(const Stmt& stmt) {
+    const bool leaf = std::none_of(
+        stmt.body.begin(), stmt.body.end(),
+        [](const Stmt& inner) { return inner.kind == StmtKind::kLoop; });
+    loops_.EmitLoop(stmt.axis, leaf, [&] { EmitBody(stmt.body); });
+  }
+
+  // --- Registers ------------------------------------------------------------
+
+  const codegen::Register& Info(int reg) const {
+    return kernel_.registers[reg];
+  }
+
+  // Registers are stack slots; mem2reg turns them into values.
+  llvm::AllocaInst* Slot(int reg) {
+    if (registers_[reg] == nullptr) {
+      const llvm::IRBuilder<>::InsertPointGuard guard(ir_);
+      ir_.SetInsertPoint(entry_);
+      registers_[reg] = ir_.CreateAlloca(
+          b_.TypeOf(ArithOf(Info(reg).dtype), Info(reg).vector));
+    }
+    return registers_[reg];
+  }
+
+  TypedValue Get(int reg) {
+    llvm::AllocaInst* slot = Slot(reg);
+    return {ir_.CreateLoad(slot->getAllocatedType(), slot),
+            ArithOf(Info(reg).dtype)};
+  }
+
+  void Set(const Stmt& stmt, Value* value) {
+    const codegen::Register& info = Info(stmt.dst);
+    if (stmt.round) value = b_.Round(value, info.dtype);
+    if (info.vector) value = b_.Splat(value);
+    ir_.CreateStore(value, Slot(stmt.dst));
+  }
+
+  // --- Statements -----------------------------------------------------------
+
+  void EmitStmt(const Stmt& stmt) {
+    switch (stmt.kind) {
+      case StmtKind::kLoop:
+        return EmitLoop(stmt);
+      case StmtKind::kConstant:
+        return Set(stmt, b_.Constant(Info(stmt.dst).dtype,
+                                     Info(stmt.dst).vector, stmt.constant));
+      case StmtKind::kLoad:
+        return EmitLoad(stmt);
+      case StmtKind::kStore:
+        return EmitStore(stmt);
+      case StmtKind::kIndexValue:
+        return Set(stmt,
+                   b_.Convert(IndexValue(stmt.index, Info(stmt.dst).vector),
+                              Arith::kI64, ArithOf(Info(stmt.dst).dtype)));
+      case StmtKind::kRandom:
+        return EmitRandom(stmt);
+      case StmtKind::kCompute: {
+        std::vector<TypedValue> operands;
+        for (int i = 0; i < ir::ScalarArity(stmt.op); ++i) {
+          operands.push_back(Get(stmt.src[i]));
+        }
+        const codegen::Register& info = Info(stmt.dst);
+        return Set(stmt,
+                   EmitScalar(b_, stmt.op, operands, info.dtype, info.vector));
+      }
+      case StmtKind::kInit:
+        return Set(stmt,
+                   b_.Constant(Info(stmt.dst).dtype, Info(stmt.dst).vector,
+                               ir::ReductionIdentity(stmt.op)));
+      case StmtKind::kAccumulate:
+        return EmitAccumulate(stmt);
+      case StmtKind::kReduceLanes:
+        return EmitReduceLanes(stmt);
+      case StmtKind::kStoreTile:
+        return EmitStoreTile(stmt);
+      case StmtKind::kReduceBlock:
+        FUSOR_ASSERT(false, "kernel {}: a block axis on a CPU", kernel_.name);
+    }
+  }
+
+  void EmitAccumulate(const Stmt& stmt) {
+    const codegen::Register& info = Info(stmt.dst);
+    const TypedValue operands[] = {Get(stmt.dst), Get(stmt.src[0])};
+    Value* sum = EmitScalar(b_, stmt.op, operands, info.dtype, info.vector);
+    if (loops_.mask() != nullptr && info.vector) {
+      sum = ir_.CreateSelect(loops_.mask(), sum, operands[0].value);
+    }
+    Set(stmt, sum);
+  }
+
+  // The upper half of the lanes onto the lower, until one is left.
+  void EmitReduceLanes(const Stmt& stmt) {
+    TypedValue lanes = Get(stmt.src[0]);
+    const ir::DType dtype = Info(stmt.dst).dtype;
+    int half = kernel_.lanes / 2;
+    for (; half >= 1; half /= 2) {
+      std::vector<int> low, high;
+      for (int i = 0; i < half; ++i) {
+        low.push_back(i);
+        high.push_back(half + i);
+      }
+      const TypedValue pair[] = {
+          {ir_.CreateShuffleVector(lanes.value, low), lanes.arith},
+          {ir_.CreateShuffleVector(lanes.value, high), lanes.arith}};
+      // Not splat to the kernel's lanes: a vector of `half` lanes.
+      lanes = {EmitScalar(b_, stmt.op, pair, dtype, false), ArithOf(dtype)};
+    }
+    Set(stmt, b_.Convert(ir_.CreateExtractElement(lanes.value, uint64_t{0}),
+                         lanes.arith, ArithOf(dtype)));
+  }
+
+  void EmitRandom(const Stmt& stmt) {
+    const auto as_i64 = [&](int reg) {
+      const TypedValue value = Get(reg);
+      return b_.Convert(value.value, value.arith, Arith::kI64);
+    };
+    const codegen::Register& info = Info(stmt.dst);
+    Value* uniform =
+        EmitUniform(b_, as_i64(stmt.src[0]), as_i64(stmt.src[1]), stmt.site,
+                    stmt.rank, IndexValue(stmt.index, info.vector));
+    Set(stmt, b_.Convert(uniform, Arith::kF32, ArithOf(info.dtype)));
+  }
+
+  // --- Memory ---------------------------------------------------------------
+
+  int64_t LaneStride(const Index& index) const {
+    for (const Index::Term& term : index.terms) {
+      if (term.axis == loops_.vector_axis()) return term.coefficient;
+    }
+    return 0;
+  }
+
+  // Of the first lane.
+  Value* ScalarIndex(const Index& index) {
+    Value* sum = I64(index.offset);
+    for (const Index::Term& term : index.terms) {
+      if (term.coefficient == 0) continue;
+      sum = ir_.CreateNSWAdd(sum, ir_.CreateNSWMul(loops_.index(term.axis),
+                                                   I64(term.coefficient)));
+    }
+    return sum;
+  }
+
+  // 0, stride, 2 * stride, ...
+  Value* LaneOffsets(int64_t stride) {
+    std::vector<llvm::Constant*> offsets;
+    for (int lane = 0; lane < kernel_.lanes; ++lane) {
+      offsets.push_back(ir_.getInt64(lane * stride));
+    }
+    return llvm::ConstantVector::get(offsets);
+  }
+
+  Value* IndexValue(const Index& index, bool vector) {
+    Value* first = ScalarIndex(index);
+    if (!vector) return first;
+    const int64_t stride = LaneStride(index);
+    return stride == 0 ? b_.Splat(first)
+                       : ir_.CreateAdd(b_.Splat(first), LaneOffsets(stride));
+  }
+
+  // How a statement reaches its buffer: one element (lane stride 0), adjacent
+  // ones, or each lane its own.
+  struct Place {
+    Value* pointer;   // of the first lane
+    Value* pointers;  // of all lanes; null unless the stride is beyond 1
+    int64_t stride;
+    llvm::Type* element;
+    llvm::Align align;
+  };
+
+  Place PlaceOf(const Stmt& stmt) {
+    const ir::DType dtype = kernel_.buffers[stmt.buffer].dtype;
+    Place place{};
+    place.element = b_.MemoryType(dtype);
+    place.align = llvm::Align(static_cast<uint64_t>(ir::DTypeSize(dtype)));
+    place.stride = loops_.vector_axis() < 0 ? 0 : LaneStride(stmt.index);
+    place.pointer = ir_.CreateInBoundsGEP(place.element, buffers_[stmt.buffer],
+                                          ScalarIndex(stmt.index));
+    if (place.stride != 0 && place.stride != 1) {
+      place.pointers = ir_.CreateInBoundsGEP(place.element, place.pointer,
+                                             LaneOffsets(place.stride));
+    }
+    return place;
+  }
+
+  // Packed bools: the lanes' bits are one integer, first lane lowest.
+  struct Bits {
+    llvm::Type* integer;
+    Value* pointer;
+    llvm::Align align;
+  };
+
+  Bits BitsOf(const Stmt& stmt) {
+    Value* byte = ir_.CreateLShr(ScalarIndex(stmt.index), I64(3), "", true);
+    return {ir_.getIntNTy(kernel_.lanes),
+            ir_.CreateInBoundsGEP(ir_.getInt8Ty(), buffers_[stmt.buffer], byte),
+            llvm::Align(static_cast<uint64_t>(kernel_.lanes) / 8)};
+  }
+
+  void EmitLoadBits(const Stmt& stmt) {
+    const Bits bits = BitsOf(stmt);
+    Value* integer =
+        ir_.CreateAlignedLoad(bits.integer, bits.pointer, bits.align);
+    Value* bools = ir_.CreateBitCast(integer, b_.TypeOf(Arith::kBool, true));
+    Set(stmt, b_.Convert(bools, Arith::kBool, ArithOf(Info(stmt.dst).dtype)));
+  }
+
+  void EmitStoreBits(const Stmt& stmt) {
+    const Bits bits = BitsOf(stmt);
+    const TypedValue source = Get(stmt.src[0]);
+    Value* bools =
+        b_.Splat(b_.Convert(source.value, source.arith, Arith::kBool));
+    ir_.CreateAlignedStore(ir_.CreateBitCast(bools, bits.integer), bits.pointer,
+                           bits.align);
+  }
+
+  void EmitLoad(const Stmt& stmt) {
+    if (kernel_.buffers[stmt.buffer].packed) return EmitLoadBits(stmt);
+    const Place place = PlaceOf(stmt);
+    Value* value = nullptr;
+    auto* vector = llvm::FixedVectorType::get(place.element, kernel_.lanes);
+    if (place.stride == 0) {
+      value = ir_.CreateAlignedLoad(place.element, place.pointer, place.align);
+    } else if (place.pointers != nullptr) {
+      value = ir_.CreateMaskedGather(vector, place.pointers, place.align,
+                                     loops_.mask(), ZeroWhereMasked(vector));
+    } else if (loops_.mask() != nullptr) {
+      value = ir_.CreateMaskedLoad(vector, place.pointer, place.align,
+                                   loops_.mask(), ZeroWhereMasked(vector));
+    } else {
+      value = ir_.CreateAlignedLoad(vector, place.pointer, place.align);
+    }
+    const ir::DType from = kernel_.buffers[stmt.buffer].dtype;
+    Set(stmt, b_.ConvertFor(b_.FromMemory(value, from), ArithOf(from),
+                            Info(stmt.dst).dtype));
+  }
+
+  Value* ZeroWhereMasked(llvm::Type* type) {
+    return loops_.mask() == nullptr ? llvm::PoisonValue::get(type)
+                                    : llvm::Constant::getNullValue(type);
+  }
+
+  void EmitStore(const Stmt& stmt) {
+    if (kernel_.buffers[stmt.buffer].packed) return EmitStoreBits(stmt);
+    const Place place = PlaceOf(stmt);
+    const TypedValue source = Get(stmt.src[0]);
+    Value* value = b_.ToMemory(source.value, source.arith,
+                               kernel_.buffers[stmt.buffer].dtype);
+    if (place.stride == 0) {
+      ir_.CreateAlignedStore(value, place.pointer, place.align);
+      return;
+    }
+    value = b_.Splat(value);
+    if (place.pointers != nullptr) {
+      ir_.CreateMaskedScatter(value, place.pointers, place.align,
+                              loops_.mask());
+    } else if (loops_.mask() != nullptr) {
+      ir_.CreateMaskedStore(value, place.pointer, place.align, loops_.mask());
+    } else {
+      ir_.CreateAlignedStore(value, place.pointer, place.align);
+    }
+  }
+
+  // Run by run: each picks its elements out of the sources, two at a time.
+  void EmitStoreTile(const Stmt& stmt) {
+    const codegen::TileStore& tile = stmt.tile;
+    const ir::DType dtype = kernel_.buffers[stmt.buffer].dtype;
+    std::vector<Value*> sources;
+    for (int reg : tile.sources) {
+      const TypedValue source = Get(reg);
+      sources.push_back(b_.ToMemory(source.value, source.arith, dtype));
+    }
+    llvm::Type* element = b_.MemoryType(dtype);
+    const llvm::Align align(static_cast<uint64_t>(ir::DTypeSize(dtype)));
+    for (size_t at = 0; at < tile.order.size(); at += tile.run) {
+      const std::span<const int> lanes(&tile.order[at], tile.run);
+      const int64_t place = static_cast<int64_t>(at) / tile.run * tile.stride;
+      Value* pointer = ir_.CreateInBoundsGEP(
+          element, buffers_[stmt.buffer],
+          ir_.CreateNSWAdd(ScalarIndex(stmt.index), I64(place)));
+      ir_.CreateAlignedStore(b_.Pick(sources, lanes), pointer, align);
+    }
+  }
+
+  const Kernel& kernel_;
+  const Phase& phase_;
+  ValueBuilder b_;
+  llvm::IRBuilder<>& ir_;
+  llvm::Function* const function_;
+  LoopBuilder loops_;
+  BasicBlock* entry_ = nullptr;
+  std::vector<Value*> buffers_;
+  std::vector<llvm::AllocaInst*> registers_;
+};
+
+}  // namespace
+
+std::string PhaseSymbol(size_t phase) {
+  return fmt::format("fusor_p{}", phase);
+}
+
+void EmitKernel(const Kernel& kernel, bool native_bf16, llvm::Module& module) {
+  for (size_t k = 0; k < kernel.phases.size(); ++k) {
+    PhaseEmitter(kernel, kernel.phases[k], native_bf16, module, PhaseSymbol(k))
+        .Emit();
+  }
+  std::string problem;
+  llvm::raw_string_ostream stream(problem);
+  FUSOR_ASSERT(!llvm::verifyModule(module, &stream), "kernel {}: {}",
+               kernel.name, problem);
+}
+
+}  // namespace fusor::cpu

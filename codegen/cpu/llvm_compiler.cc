@@ -1,0 +1,219 @@
+#include "codegen/cpu/llvm_compiler.h"
+
+#include <llvm/Analysis/CGSCCPassManager.h>
+#include <llvm/Analysis/LoopAnalysisManager.h>
+#include <llvm/AsmParser/Parser.h>
+#include <llvm/Config/llvm-config.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/IR/PassManager.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Passes/PassBuilder.h>
+#include <llvm/Support/SourceMgr.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Target/TargetMachine.h>
+#include <llvm/TargetParser/Host.h>
+#include <llvm/Transforms/InstCombine/InstCombine.h>
+#include <llvm/Transforms/Scalar/EarlyCSE.h>
+#include <llvm/Transforms/Scalar/LICM.h>
+#include <llvm/Transforms/Scalar/LoopPassManager.h>
+#include <llvm/Transforms/Scalar/SROA.h>
+#include <llvm/Transforms/Scalar/SimplifyCFG.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "codegen/cpu/kernel_emitter.h"
+#include "ir/support/error.h"
+#include "ir/support/hash.h"
+#include "ir/support/str.h"
+#include "ir/target/target.h"
+
+namespace fusor::cpu {
+namespace {
+
+using codegen::Kernel;
+
+// To be raised whenever the same kernel IR gives other machine code.
+constexpr int kRevision = 1;
+
+// Some CPU models would split 512-bit vectors to keep their clock.
+constexpr char kVectorWidth[] = "512";
+// Threads run with subnormals flushed.
+constexpr char kDenormals[] = "preserve-sign,preserve-sign";
+
+void InitializeLlvm() {
+  static const bool once = [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+std::unique_ptr<llvm::TargetMachine> MakeMachine(const std::string& cpu,
+                                                 const std::string& features) {
+  InitializeLlvm();
+  const std::string triple = llvm::sys::getProcessTriple();
+  std::string problem;
+  const llvm::Target* target =
+      llvm::TargetRegistry::lookupTarget(triple, problem);
+  FUSOR_ASSERT(target != nullptr, "LLVM target {}: {}", triple, problem);
+  llvm::TargetOptions options;
+  options.NoTrappingFPMath = true;
+  std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(
+      triple, cpu, features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small,
+      llvm::CodeGenOptLevel::Default));
+  FUSOR_ASSERT(machine != nullptr, "LLVM makes no code for {} {}", triple, cpu);
+  return machine;
+}
+
+// Kernels come vectorised and hoisted: what is left is to turn stack slots
+// into values and to clean up.
+void Optimize(llvm::Module& module, llvm::TargetMachine& machine) {
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager components;
+  llvm::ModuleAnalysisManager modules;
+  llvm::PassBuilder builder(&machine);
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(components);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, components, modules);
+  llvm::FunctionPassManager passes;
+  passes.addPass(llvm::SROAPass(llvm::SROAOptions::ModifyCFG));
+  passes.addPass(llvm::EarlyCSEPass());
+  passes.addPass(llvm::InstCombinePass());
+  passes.addPass(llvm::createFunctionToLoopPassAdaptor(
+      llvm::LICMPass(llvm::LICMOptions()), /*UseMemorySSA=*/true));
+  passes.addPass(llvm::EarlyCSEPass());
+  passes.addPass(llvm::SimplifyCFGPass());
+  for (llvm::Function& function : module) {
+    if (!function.isDeclaration()) passes.run(function, functions);
+  }
+}
+
+std::string WriteModule(llvm::Module& module, llvm::TargetMachine& machine,
+                        llvm::CodeGenFileType type) {
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream stream(bytes);
+  llvm::legacy::PassManager passes;
+  const bool refused =
+      machine.addPassesToEmitFile(passes, stream, nullptr, type);
+  FUSOR_ASSERT(!refused, "LLVM cannot write this kind of file");
+  passes.run(module);
+  return {bytes.begin(), bytes.end()};
+}
+
+// The module of a kernel and what owns it.
+struct Compilation {
+  Compilation(const Kernel& kernel, const std::string& cpu,
+              const std::string& features, bool native_bf16)
+      : machine(MakeMachine(cpu, features)), module("kernel", context) {
+    module.setTargetTriple(machine->getTargetTriple().str());
+    module.setDataLayout(machine->createDataLayout());
+    EmitKernel(kernel, native_bf16, module);
+    for (llvm::Function& function : module) {
+      if (function.isDeclaration()) continue;
+      function.addFnAttr("target-cpu", cpu);
+      function.addFnAttr("target-features", features);
+      function.addFnAttr("prefer-vector-width", kVectorWidth);
+      function.addFnAttr("denormal-fp-math", kDenormals);
+    }
+    Optimize(module, *machine);
+  }
+
+  std::string Write(llvm::CodeGenFileType type) {
+    return WriteModule(module, *machine, type);
+  }
+
+  std::unique_ptr<llvm::TargetMachine> machine;
+  llvm::LLVMContext context;
+  llvm::Module module;
+};
+
+std::string TypeText(const llvm::FunctionType& type) {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  type.print(stream);
+  return text;
+}
+
+// Throws kUsage for what the module lacks of a kernel of so many phases.
+void CheckFunctions(llvm::Module& module, size_t phases,
+                    const std::string& source) {
+  llvm::Type* index = llvm::Type::getInt64Ty(module.getContext());
+  const llvm::FunctionType* type = llvm::FunctionType::get(
+      llvm::Type::getVoidTy(module.getContext()),
+      {llvm::PointerType::getUnqual(module.getContext()), index, index}, false);
+  for (size_t k = 0; k < phases; ++k) {
+    const std::string name = PhaseSymbol(k);
+    const llvm::Function* function = module.getFunction(name);
+    FUSOR_CHECK(function != nullptr && !function->isDeclaration(), kUsage,
+                "{}: expected function {}, got none", source, name);
+    FUSOR_CHECK(function->getFunctionType() == type, kUsage,
+                "{}: function {}: expected {}, got {}", source, name,
+                TypeText(*type), TypeText(*function->getFunctionType()));
+  }
+}
+
+std::string HostFeatures() {
+  std::vector<std::string> features;
+  for (const auto& feature : llvm::sys::getHostCPUFeatures()) {
+    features.push_back((feature.second ? "+" : "-") + feature.first().str());
+  }
+  std::sort(features.begin(), features.end());
+  return Join(features, ",", [](const std::string& f) { return f; });
+}
+
+}  // namespace
+
+LlvmCodegen::LlvmCodegen(const std::string& target) {
+  if (ir::DefaultCpuTarget().name == target) {
+    cpu_ = llvm::sys::getHostCPUName().str();
+    features_ = HostFeatures();
+  } else {
+    cpu_ = target == "cpu-avx512" ? "x86-64-v4" : "x86-64-v3";
+  }
+  native_bf16_ = features_.find("+avx512bf16") != std::string::npos;
+  facts_.compiler = "llvm " LLVM_VERSION_STRING;
+  facts_.device = fmt::format("{} {:016x}", cpu_, HashBytes(features_));
+  facts_.options =
+      fmt::format("vector-width={} denormals={}", kVectorWidth, kDenormals);
+  facts_.fusor = fmt::format("r{}", kRevision);
+}
+
+std::string LlvmCodegen::CompileObject(const Kernel& kernel) const {
+  return Compilation(kernel, cpu_, features_, native_bf16_)
+      .Write(llvm::CodeGenFileType::ObjectFile);
+}
+
+std::string LlvmCodegen::CompileEdited(const Kernel& kernel,
+                                       const std::string& text,
+                                       const std::string& source) const {
+  llvm::LLVMContext context;
+  llvm::SMDiagnostic problem;
+  const std::unique_ptr<llvm::Module> module =
+      llvm::parseAssemblyString(text, problem, context);
+  FUSOR_CHECK(module != nullptr, kUsage, "{}:{}:{}: {}", source,
+              problem.getLineNo(), problem.getColumnNo() + 1,
+              problem.getMessage().str());
+  CheckFunctions(*module, kernel.phases.size(), source);
+  const auto machine = MakeMachine(cpu_, features_);
+  module->setTargetTriple(machine->getTargetTriple().str());
+  module->setDataLayout(machine->createDataLayout());
+  return WriteModule(*module, *machine, llvm::CodeGenFileType::ObjectFile);
+}
+
+LlvmText LlvmCodegen::CompileText(const Kernel& kernel) const {
+  Compilation compilation(kernel, cpu_, features_, native_bf16_);
+  LlvmText text;
+  llvm::raw_string_ostream stream(text.ir);
+  stream << "; " << codegen::KernelStamp(kernel) << "\n";
+  compilation.module.print(stream, nullptr);
+  text.assembly = compilation.Write(llvm::CodeGenFileType::AssemblyFile);
+  return text;
+}
+
+}  // namespace fusor::cpu

@@ -1,0 +1,318 @@
+#include <map>
+#include <mutex>
+
+#include "codegen/cpu/onednn_layout.h"
+#include "codegen/cpu/onednn_primitives.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/target/conv_problem.h"
+#include "runtime/cpu/im2col_call.h"
+#include "runtime/cpu/onednn_calls.h"
+#include "runtime/cpu/winograd_calls.h"
+
+namespace fusor::cpu {
+namespace {
+
+using ir::ConvKind;
+using ir::Convolution;
+using ir::Layout;
+using ir::LibraryCandidate;
+using ir::Node;
+using ir::TensorType;
+
+// Bytes of workspace that are worth copies into another layout.
+constexpr int64_t kWorthCopies = int64_t{1} << 20;
+
+// Of oneDNN's plain loops, relative to its kernels.
+constexpr int64_t kReferenceSlowness = 100;
+
+struct Chosen {
+  Layout x, weight, y;
+  std::string implementation;
+  int64_t workspace = 0;
+};
+
+bool IsReference(const Chosen& chosen) {
+  return chosen.implementation.find("ref") != std::string::npos;
+}
+
+bool IsGemm(const Chosen& chosen) {
+  return chosen.implementation.find("gemm") != std::string::npos;
+}
+
+template <typename Pd>
+std::optional<Chosen> FromPd(const std::optional<Pd>& pd,
+                             const dnnl::memory::desc& x,
+                             const dnnl::memory::desc& weight,
+                             const dnnl::memory::desc& y) {
+  const auto lx = ToLayout(x);
+  const auto ly = ToLayout(y);
+  if (!lx.has_value() || !ly.has_value()) return std::nullopt;
+  const auto lw = ToLayout(weight);
+  auto workspace = static_cast<int64_t>(pd->scratchpad_desc().get_size());
+  if (!lw.has_value()) {
+    // Padded, which no layout of ours describes: the call packs a plain one.
+    workspace = codegen::PadToAlignment(workspace) +
+                static_cast<int64_t>(weight.get_size());
+  }
+  return Chosen{*lx, lw.value_or(Layout{}), *ly, pd->impl_info_str(),
+                workspace};
+}
+
+std::optional<Chosen> Query(ConvKind kind, const ConvDescs& d,
+                            const ir::Attrs& attrs,
+                            const std::string& algorithm) {
+  switch (kind) {
+    case ConvKind::kForward: {
+      if (attrs.Bool("relu")) return std::nullopt;  // oneDNN's drops NaN
+      const auto pd = ConvForward(d, attrs, algorithm);
+      if (!pd.has_value()) return std::nullopt;
+      return FromPd(pd, pd->src_desc(), pd->weights_desc(), pd->dst_desc());
+    }
+    case ConvKind::kGradInput: {
+      const auto pd = ConvGradInput(d, attrs, algorithm);
+      if (!pd.has_value()) return std::nullopt;
+      return FromPd(pd, pd->diff_src_desc(), pd->weights_desc(),
+                    pd->diff_dst_desc());
+    }
+    case ConvKind::kGradWeight: {
+      const auto pd = ConvGradWeight(d, attrs, algorithm);
+      if (!pd.has_value()) return std::nullopt;
+      return FromPd(pd, pd->src_desc(), pd->diff_weights_desc(),
+                    pd->diff_dst_desc());
+    }
+  }
+  return std::nullopt;
+}
+
+bool HasBias(const Convolution& t, const Node& node) {
+  return t.kind == ConvKind::kForward && node.num_inputs() == 3;
+}
+
+// Activations in NHWC, the weight as the library likes it.
+std::optional<Chosen> ChooseChannelsLast(const Convolution& t, const Node& node,
+                                         const std::string& algorithm) {
+  const int64_t groups = node.attrs().Int("groups");
+  TensorType x = t.x, y = t.y;
+  x.layout = y.layout = Layout{{0, 2, 3, 1}, {}};
+  const TensorType weight = GroupedWeight(t.weight, groups);
+  return Query(
+      t.kind,
+      {ToDesc(x), groups > 1 ? ToDesc(weight) : AnyDesc(weight),
+       HasBias(t, node) ? ToDesc(node.input(2)->type()) : dnnl::memory::desc(),
+       ToDesc(y)},
+      node.attrs(), algorithm);
+}
+
+// Blocked activations where the block divides the channels. With few channels
+// oneDNN decides about source and result together: fixing one of the two alone
+// leads to its reference kernel. What it would pad stays plain.
+std::optional<Chosen> Choose(const Convolution& t, const Node& node,
+                             const std::string& algorithm, int64_t block) {
+  const ConvKind kind = t.kind;
+  const ir::Attrs& attrs = node.attrs();
+  const int64_t groups = attrs.Int("groups");
+  const auto with = [&](const Layout& layout, TensorType type) {
+    type.layout = layout;
+    return ToDesc(type);
+  };
+  const Layout bx = BlockedLayout(t.x.shape, block);
+  const Layout by = BlockedLayout(t.y.shape, block);
+  const TensorType weight = GroupedWeight(t.weight, groups);
+  ConvDescs d{
+      with(bx, t.x), AnyDesc(weight),
+      HasBias(t, node) ? ToDesc(node.input(2)->type()) : dnnl::memory::desc(),
+      with(by, t.y)};
+  if (groups > 1) d.weight = ToDesc(weight);
+  auto chosen = Query(kind, d, attrs, algorithm);
+  const bool plain_x = bx.is_row_major();
+  const auto is_ref = [&] {
+    return !chosen.has_value() || IsReference(*chosen);
+  };
+  if (is_ref() && plain_x) {
+    d.x = AnyDesc(t.x);
+    chosen = Query(kind, d, attrs, algorithm);
+  }
+  if (is_ref()) {
+    auto last = ChooseChannelsLast(t, node, algorithm);
+    if (last.has_value()) chosen = last;
+  }
+  if (is_ref()) {
+    TensorType x = t.x, y = t.y;
+    x.layout = y.layout = {};
+    d = {ToDesc(x), ToDesc(weight), d.bias, ToDesc(y)};
+    auto plain = Query(kind, d, attrs, algorithm);
+    if (plain.has_value()) chosen = plain;
+  }
+  if (chosen.has_value() && groups > 1) chosen->weight = {};
+  return chosen;
+}
+
+// A bf16 weight gradient in blocked layout over images of one row.
+std::optional<Chosen> ChooseFlat(const Convolution& t, const Node& node,
+                                 int64_t block) {
+  TensorType x = t.x, y = t.y;
+  x.layout = BlockedLayout(x.shape, block);
+  y.layout = BlockedLayout(y.shape, block);
+  if (t.kind != ConvKind::kGradWeight || x.dtype != ir::DType::kBF16 ||
+      !CanBeFlat(t.weight, node.attrs()) || x.layout.is_row_major() ||
+      y.layout.is_row_major()) {
+    return std::nullopt;
+  }
+  auto chosen =
+      Query(t.kind,
+            {ToDesc(Flattened(x)), AnyDesc(t.weight), {}, ToDesc(Flattened(y))},
+            node.attrs(), kFlat);
+  if (chosen.has_value()) {
+    chosen->x = x.layout;
+    chosen->y = y.layout;
+  }
+  return chosen;
+}
+
+LibraryCandidate MakeCandidate(const std::string& name,
+                               const std::string& algorithm,
+                               const Chosen& chosen, ConvKind kind,
+                               const Node& node, const ir::Target& target) {
+  LibraryCandidate c;
+  c.name = name;
+  c.algorithm = algorithm;
+  c.implementation = chosen.implementation;
+  c.workspace_bytes = chosen.workspace;
+  c.modelled_ns = algorithm == "winograd" ? ir::WinogradNs(node, target)
+                                          : ir::DirectNs(node, target);
+  if (IsReference(chosen)) c.modelled_ns *= kReferenceSlowness;
+  switch (kind) {
+    case ConvKind::kForward:
+      c.operands = {chosen.x, chosen.weight};
+      if (node.num_inputs() == 3) c.operands.emplace_back();
+      c.results = {chosen.y};
+      break;
+    case ConvKind::kGradInput:
+      c.operands = {chosen.y, chosen.weight};
+      c.results = {chosen.x};
+      break;
+    case ConvKind::kGradWeight:
+      c.operands = {chosen.x, chosen.y};
+      c.results = {chosen.weight};
+      break;
+  }
+  return c;
+}
+
+bool CanBeWinograd(const Convolution& t, const Node& node,
+                   const ir::Target& target) {
+  return target.winograd_efficiency > 0 && t.x.dtype == ir::DType::kF32 &&
+         ir::HasWinogradGeometry(node) && t.x.shape[1] % 16 == 0 &&
+         t.y.shape[1] % 16 == 0;
+}
+
+// oneDNN's in f32, ours in bf16.
+std::optional<LibraryCandidate> AnyWinograd(const Convolution& t,
+                                            const Node& node,
+                                            const ir::Target& target) {
+  if (!CanBeWinograd(t, node, target)) return WinogradCandidate(node, target);
+  const auto chosen = Choose(t, node, "winograd", target.channel_block());
+  if (!chosen.has_value()) return std::nullopt;
+  return MakeCandidate("winograd", "winograd", *chosen, t.kind, node, target);
+}
+
+std::vector<LibraryCandidate> ConvCandidates(const Node& node,
+                                             const ir::Target& target) {
+  Convolution t = *ir::ConvolutionOf(node);
+  if (!ToDnnl(t.x.dtype).has_value()) return {};
+  t.x.layout = t.weight.layout = t.y.layout = {};
+  std::vector<LibraryCandidate> candidates;
+  const auto add = [&](const std::string& name, const std::string& algorithm,
+                       const std::optional<Chosen>& chosen) {
+    if (!chosen.has_value()) return;
+    candidates.push_back(
+        MakeCandidate(name, algorithm, *chosen, t.kind, node, target));
+  };
+  const auto flat = ChooseFlat(t, node, target.channel_block());
+  if (flat.has_value() && !IsReference(*flat)) add(kFlat, kFlat, flat);
+  const auto direct = Choose(t, node, "direct", target.channel_block());
+  const auto im2col = Im2colCandidate(node, target);
+  if (im2col.has_value() && direct.has_value() && IsGemm(*direct) &&
+      im2col->workspace_bytes + kWorthCopies < direct->workspace) {
+    candidates.push_back(*im2col);
+  }
+  add("direct", "direct", direct);
+  // Its transformed tensors can take longer than what they save.
+  const auto winograd = AnyWinograd(t, node, target);
+  if (winograd.has_value()) {
+    const bool first = !direct.has_value() ||
+                       winograd->modelled_ns <= candidates.back().modelled_ns;
+    candidates.insert(first ? candidates.begin() : candidates.end(), *winograd);
+  }
+  if (node.attrs().Int("groups") > 1) return candidates;
+  const auto last = ChooseChannelsLast(t, node, "direct");
+  if (last.has_value() && !IsReference(*last) &&
+      (!direct.has_value() || last->x != direct->x)) {
+    add("direct-nhwc", "direct", last);
+  }
+  return candidates;
+}
+
+// Pooling keeps the layout that its operand has; its gradient the blocked one
+// where possible, which is what the forward operand had.
+std::vector<LibraryCandidate> PoolCandidates(const Node& node,
+                                             const ir::Target& target) {
+  if (!ToDnnl(node.input(0)->type().dtype).has_value() ||
+      node.op_name() == "max_pool_gather") {
+    return {};
+  }
+  const TensorType& type = node.input(0)->type();
+  Layout layout = type.layout;
+  if (layout.is_row_major()) {
+    layout = BlockedLayout(type.shape, target.channel_block());
+  }
+  LibraryCandidate c;
+  c.name = c.algorithm = "pooling";
+  c.operands.assign(node.num_inputs(), layout);
+  c.results.assign(node.num_outputs(), layout);
+  return {c};
+}
+
+// Primitive descriptors take up to a millisecond: one per distinct problem.
+std::string ProblemKey(const Node& node, const ir::Target& target) {
+  std::string key =
+      fmt::format("{} {} {} ", node.op_name(), target.name, target.threads);
+  for (const ir::Value* input : node.inputs()) {
+    key += ToString(TensorType{input->type().dtype, input->type().shape, {}});
+  }
+  key += ToString(
+      TensorType{node.output()->type().dtype, node.output()->type().shape, {}});
+  for (const char* name : {"stride", "pad", "dilation"}) {
+    for (int64_t v : node.attrs().Ints(name)) key += fmt::format(" {}", v);
+  }
+  key += fmt::format(" {}", node.attrs().Int("groups"));
+  if (node.attrs().Has("relu")) {
+    key += fmt::format(" {}", node.attrs().Bool("relu"));
+  }
+  return key;
+}
+
+}  // namespace
+
+std::vector<LibraryCandidate> LibraryCandidates(const Node& node,
+                                                const ir::Target& target) {
+  if (ir::ConvolutionOf(node).has_value()) {
+    if (!ir::IsPlainConvolution(node)) return {};
+    const Convolution t = *ir::ConvolutionOf(node);
+    CheckImageSizes(node.op_name(), {t.x, t.weight, t.y}, node.location());
+    static std::mutex mutex;
+    static std::map<std::string, std::vector<LibraryCandidate>> cache;
+    const std::string key = ProblemKey(node, target);
+    const std::lock_guard lock(mutex);
+    auto it = cache.find(key);
+    if (it == cache.end()) {
+      it = cache.emplace(key, ConvCandidates(node, target)).first;
+    }
+    return it->second;
+  }
+  if (node.attrs().Has("window")) return PoolCandidates(node, target);
+  return {};
+}
+
+}  // namespace fusor::cpu

@@ -1,0 +1,245 @@
+#include "codegen/cpu/onednn_primitives.h"
+
+#include <limits>
+#include <string_view>
+
+#include "codegen/cpu/onednn_layout.h"
+#include "ir/support/error.h"
+#include "ir/support/str.h"
+
+namespace fusor::cpu {
+namespace {
+
+using Ints = std::vector<int64_t>;
+using dnnl::algorithm;
+using dnnl::prop_kind;
+
+dnnl::primitive_attr UserScratchpad() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+algorithm ConvAlgorithm(const std::string& name) {
+  if (name == "winograd") return algorithm::convolution_winograd;
+  if (name == "direct" || name == kFlat) return algorithm::convolution_direct;
+  return algorithm::convolution_auto;
+}
+
+struct Geometry {
+  Ints stride, pad, dilation;
+  explicit Geometry(const ir::Attrs& attrs)
+      : stride(attrs.Ints("stride")),
+        pad(attrs.Ints("pad")),
+        dilation(attrs.Ints("dilation")) {
+    for (int64_t& d : dilation) --d;  // oneDNN counts the gaps
+  }
+};
+
+// Runs `make`, which throws dnnl_unimplemented where there is nothing.
+template <typename Desc, typename Make>
+std::optional<Desc> Try(Make make) {
+  try {
+    return make();
+  } catch (const dnnl::error& e) {
+    if (e.status == dnnl_unimplemented || e.status == dnnl_invalid_arguments) {
+      return std::nullopt;
+    }
+    throw;
+  }
+}
+
+}  // namespace
+
+bool CanBeFlat(const ir::TensorType& weight, const ir::Attrs& attrs) {
+  return weight.shape[2] == 1 && weight.shape[3] == 1 &&
+         attrs.Int("groups") == 1 && attrs.Ints("stride") == Ints{1, 1} &&
+         attrs.Ints("pad") == Ints{0, 0};
+}
+
+ir::TensorType Flattened(ir::TensorType activation) {
+  ir::Shape& shape = activation.shape;
+  shape = {shape[0], shape[1], 1, shape[2] * shape[3]};
+  return activation;
+}
+
+std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
+    const ConvDescs& d, const ir::Attrs& attrs, const std::string& algorithm) {
+  using Desc = dnnl::convolution_forward;
+  const Geometry g(attrs);
+  return Try<Desc::primitive_desc>([&] {
+    const auto alg = ConvAlgorithm(algorithm);
+    const auto kind = prop_kind::forward_training;
+    const Desc::desc desc =
+        d.bias.is_zero() ? Desc::desc(kind, alg, d.x, d.weight, d.y, g.stride,
+                                      g.dilation, g.pad, g.pad)
+                         : Desc::desc(kind, alg, d.x, d.weight, d.bias, d.y,
+                                      g.stride, g.dilation, g.pad, g.pad);
+    return Desc::primitive_desc(desc, UserScratchpad(), Engine());
+  });
+}
+
+// The backward descriptors need a forward one as a hint, whose operands have
+// one dtype: that of the operands that backward reads.
+ConvDescs HintFor(ConvDescs d, const dnnl::memory::desc& read) {
+  for (dnnl::memory::desc* desc : {&d.x, &d.weight, &d.y}) {
+    if (desc->data_type() == read.data_type()) continue;
+    *desc = {desc->dims(), read.data_type(), dnnl::memory::format_tag::any};
+  }
+  return d;
+}
+
+std::optional<dnnl::convolution_backward_data::primitive_desc> ConvGradInput(
+    const ConvDescs& d, const ir::Attrs& attrs, const std::string& algorithm) {
+  using Desc = dnnl::convolution_backward_data;
+  const Geometry g(attrs);
+  const auto hint = ConvForward(HintFor(d, d.y), attrs, algorithm);
+  if (!hint.has_value()) return std::nullopt;
+  return Try<Desc::primitive_desc>([&] {
+    return Desc::primitive_desc(
+        Desc::desc(ConvAlgorithm(algorithm), d.x, d.weight, d.y, g.stride,
+                   g.dilation, g.pad, g.pad),
+        UserScratchpad(), Engine(), *hint);
+  });
+}
+
+namespace {
+
+// True of what oneDNN 2.6 gets wrong: some of its weight gradients read what
+// nothing has written, in their scratchpads and beyond x.
+bool ReadsUnwritten(
+    const dnnl::convolution_backward_weights::primitive_desc& found,
+    const ConvDescs& d, const Geometry& g) {
+  const std::string_view implementation = found.impl_info_str();
+  // Those of 1x1 filters with a stride gather x into blocks of channels.
+  constexpr int64_t kLargestBlock = 16;
+  const bool gathers = implementation.find("1x1") != std::string_view::npos &&
+                       (g.stride[0] > 1 || g.stride[1] > 1);
+  if (gathers && d.x.dims()[1] % kLargestBlock != 0) return true;
+  // Of AVX-512 for bf16, where a row of x is shorter than the stride.
+  return implementation.starts_with("jit_bf16") && d.x.dims()[3] < g.stride[1];
+}
+
+}  // namespace
+
+std::optional<dnnl::convolution_backward_weights::primitive_desc>
+ConvGradWeight(const ConvDescs& d, const ir::Attrs& attrs,
+               const std::string& algorithm) {
+  using Desc = dnnl::convolution_backward_weights;
+  const Geometry g(attrs);
+  const auto hint = ConvForward(HintFor(d, d.x), attrs, algorithm);
+  if (!hint.has_value()) return std::nullopt;
+  auto found = Try<Desc::primitive_desc>([&] {
+    return Desc::primitive_desc(
+        Desc::desc(ConvAlgorithm(algorithm), d.x, d.weight, d.y, g.stride,
+                   g.dilation, g.pad, g.pad),
+        UserScratchpad(), Engine(), *hint);
+  });
+  while (found.has_value() && ReadsUnwritten(*found, d, g)) {
+    if (!found->next_impl()) return std::nullopt;
+  }
+  return found;
+}
+
+namespace {
+
+algorithm PoolAlgorithm(const ir::Attrs& attrs, bool max) {
+  if (max) return algorithm::pooling_max;
+  return attrs.Bool("count_include_pad")
+             ? algorithm::pooling_avg_include_padding
+             : algorithm::pooling_avg_exclude_padding;
+}
+
+// PyTorch drops input that no whole window covers; oneDNN wants the padding on
+// the far side to fit exactly, negative where input is dropped.
+Ints FarPad(const dnnl::memory::desc& x, const dnnl::memory::desc& y,
+            const ir::Attrs& attrs) {
+  Ints far;
+  for (int i = 0; i < 2; ++i) {
+    const int64_t span = (y.dims()[2 + i] - 1) * attrs.Ints("stride")[i] +
+                         attrs.Ints("window")[i];
+    far.push_back(span - x.dims()[2 + i] - attrs.Ints("pad")[i]);
+  }
+  return far;
+}
+
+}  // namespace
+
+std::optional<dnnl::pooling_forward::primitive_desc> PoolForward(
+    const dnnl::memory::desc& x, const dnnl::memory::desc& y,
+    const ir::Attrs& attrs, bool max) {
+  using Desc = dnnl::pooling_forward;
+  return Try<Desc::primitive_desc>([&] {
+    return Desc::primitive_desc(
+        Desc::desc(prop_kind::forward_training, PoolAlgorithm(attrs, max), x, y,
+                   attrs.Ints("stride"), attrs.Ints("window"),
+                   attrs.Ints("pad"), FarPad(x, y, attrs)),
+        UserScratchpad(), Engine());
+  });
+}
+
+std::optional<dnnl::pooling_backward::primitive_desc> PoolBackward(
+    const dnnl::memory::desc& dx, const dnnl::memory::desc& dy,
+    const ir::Attrs& attrs, bool max) {
+  using Desc = dnnl::pooling_backward;
+  const auto hint = PoolForward(dx, dy, attrs, max);
+  if (!hint.has_value()) return std::nullopt;
+  return Try<Desc::primitive_desc>([&] {
+    return Desc::primitive_desc(
+        Desc::desc(PoolAlgorithm(attrs, max), dx, dy, attrs.Ints("stride"),
+                   attrs.Ints("window"), attrs.Ints("pad"),
+                   FarPad(dx, dy, attrs)),
+        UserScratchpad(), Engine(), *hint);
+  });
+}
+
+std::optional<dnnl::matmul::primitive_desc> Matmul(const ir::TensorType& a,
+                                                   const ir::TensorType& b,
+                                                   const ir::TensorType& c,
+                                                   const ir::Attrs& attrs) {
+  // A transposed operand is the same memory with its last strides swapped.
+  const auto desc = [](const ir::TensorType& type, bool transposed) {
+    ir::TensorType view = type;
+    const size_t rank = type.rank();
+    if (transposed) {
+      std::swap(view.shape[rank - 1], view.shape[rank - 2]);
+      for (size_t d = 0; d < rank; ++d) {
+        view.layout.order.push_back(static_cast<int>(d));
+      }
+      std::swap(view.layout.order[rank - 1], view.layout.order[rank - 2]);
+    }
+    return ToDesc(view);
+  };
+  return Try<dnnl::matmul::primitive_desc>([&] {
+    return dnnl::matmul::primitive_desc(
+        {desc(a, attrs.Bool("transpose_a")), desc(b, attrs.Bool("transpose_b")),
+         desc(c, false)},
+        UserScratchpad(), Engine());
+  });
+}
+
+void CheckImageSizes(std::string_view op,
+                     const std::vector<ir::TensorType>& types,
+                     const ir::Location& location) {
+  constexpr int64_t kMaxPixels = std::numeric_limits<int32_t>::max();
+  for (const ir::TensorType& type : types) {
+    if (type.rank() != 4) continue;
+    const int64_t pixels = ir::NumElements({type.shape[2], type.shape[3]});
+    FUSOR_CHECK(
+        pixels <= kMaxPixels, kGraph,
+        "CPU backend: {}({}){}: expected images of at most {} pixels, got {}",
+        op, Join(types, ", ", [](const auto& t) { return ToString(t); }),
+        AtLocation(location), kMaxPixels, pixels);
+  }
+}
+
+ir::TensorType GroupedWeight(const ir::TensorType& weight, int64_t groups) {
+  if (groups == 1) return weight;
+  ir::TensorType grouped{weight.dtype,
+                         {groups, weight.shape[0] / groups, weight.shape[1],
+                          weight.shape[2], weight.shape[3]},
+                         {}};
+  return grouped;
+}
+
+}  // namespace fusor::cpu

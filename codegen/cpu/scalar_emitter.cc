@@ -1,0 +1,264 @@
+#include "codegen/cpu/scalar_emitter.h"
+
+#include <llvm/IR/Intrinsics.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "codegen/cpu/math_emitter.h"
+#include "ir/support/error.h"
+
+namespace fusor::cpu {
+namespace {
+
+using ir::ScalarOp;
+using llvm::Value;
+
+// Only floats have it: integers are computed in f64.
+bool IsTranscendental(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kExp:
+    case ScalarOp::kLog:
+    case ScalarOp::kSqrt:
+    case ScalarOp::kRsqrt:
+    case ScalarOp::kTanh:
+    case ScalarOp::kErf:
+    case ScalarOp::kPow:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsLogical(ScalarOp op) {
+  return op == ScalarOp::kNot || op == ScalarOp::kAnd || op == ScalarOp::kOr;
+}
+
+// f64 functions are libm's.
+Value* Transcendental(ValueBuilder& b, ScalarOp op, Value* x, Value* y,
+                      bool wide) {
+  llvm::IRBuilder<>& ir = b.ir();
+  switch (op) {
+    case ScalarOp::kExp:
+      return wide ? EmitLibmCall(b, "exp", {x}) : EmitExp(b, x);
+    case ScalarOp::kLog:
+      return wide ? EmitLibmCall(b, "log", {x}) : EmitLog(b, x);
+    case ScalarOp::kTanh:
+      return wide ? EmitLibmCall(b, "tanh", {x}) : EmitTanh(b, x);
+    case ScalarOp::kErf:
+      return wide ? EmitLibmCall(b, "erf", {x}) : EmitErf(b, x);
+    case ScalarOp::kPow:
+      return wide ? EmitLibmCall(b, "pow", {x, y}) : EmitPow(b, x, y);
+    case ScalarOp::kSqrt:
+      return b.Call(llvm::Intrinsic::sqrt, x);
+    case ScalarOp::kRsqrt:
+      return ir.CreateFDiv(b.Float(x, 1), b.Call(llvm::Intrinsic::sqrt, x));
+    default:
+      FUSOR_ASSERT(false, "{} is not transcendental", ScalarOpName(op));
+  }
+}
+
+// x where it compares, else y; NaN when either is.
+Value* FloatExtremum(ValueBuilder& b, bool maximum, Value* x, Value* y) {
+  llvm::IRBuilder<>& ir = b.ir();
+  Value* chosen = ir.CreateSelect(
+      maximum ? ir.CreateFCmpOGT(x, y) : ir.CreateFCmpOLT(x, y), x, y);
+  // With y NaN the comparison already chose it.
+  return ir.CreateSelect(ir.CreateFCmpUNO(x, x), x, chosen);
+}
+
+Value* FloatArithmetic(ValueBuilder& b, ScalarOp op, Value* x, Value* y) {
+  llvm::IRBuilder<>& ir = b.ir();
+  switch (op) {
+    case ScalarOp::kIdentity:
+      return x;
+    case ScalarOp::kNeg:
+      return ir.CreateFNeg(x);
+    case ScalarOp::kAbs:
+      return b.Call(llvm::Intrinsic::fabs, x);
+    case ScalarOp::kFloor:
+      return b.Call(llvm::Intrinsic::floor, x);
+    case ScalarOp::kRelu:
+      // NaN stays; -0 becomes 0.
+      return ir.CreateSelect(ir.CreateFCmpOLE(x, b.Float(x, 0)), b.Float(x, 0),
+                             x);
+    case ScalarOp::kAdd:
+      return ir.CreateFAdd(x, y);
+    case ScalarOp::kSub:
+      return ir.CreateFSub(x, y);
+    case ScalarOp::kMul:
+      return ir.CreateFMul(x, y);
+    case ScalarOp::kDiv:
+      return ir.CreateFDiv(x, y);
+    case ScalarOp::kMaximum:
+    case ScalarOp::kMinimum:
+      return FloatExtremum(b, op == ScalarOp::kMaximum, x, y);
+    default:
+      FUSOR_ASSERT(false, "{} of floats", ScalarOpName(op));
+  }
+}
+
+// Truncating; division by zero gives zero, and the least integer over -1
+// wraps around: neither may trap.
+Value* IntegerQuotient(ValueBuilder& b, Value* x, Value* y) {
+  llvm::IRBuilder<>& ir = b.ir();
+  Value* zero = ir.CreateICmpEQ(y, b.Int(y, 0));
+  Value* minus_one = ir.CreateICmpEQ(y, b.Int(y, -1));
+  Value* safe = ir.CreateSelect(ir.CreateOr(zero, minus_one), b.Int(y, 1), y);
+  Value* quotient = ir.CreateSDiv(x, safe);
+  quotient = ir.CreateSelect(minus_one, ir.CreateNeg(x), quotient);
+  return ir.CreateSelect(zero, b.Int(x, 0), quotient);
+}
+
+Value* IntegerArithmetic(ValueBuilder& b, ScalarOp op, Value* x, Value* y) {
+  llvm::IRBuilder<>& ir = b.ir();
+  switch (op) {
+    case ScalarOp::kIdentity:
+    case ScalarOp::kFloor:
+      return x;
+    case ScalarOp::kNeg:
+      return ir.CreateNeg(x);
+    case ScalarOp::kAbs:
+      return ir.CreateSelect(ir.CreateICmpSLT(x, b.Int(x, 0)), ir.CreateNeg(x),
+                             x);
+    case ScalarOp::kRelu:
+      return ir.CreateSelect(ir.CreateICmpSLT(x, b.Int(x, 0)), b.Int(x, 0), x);
+    case ScalarOp::kAdd:
+      return ir.CreateAdd(x, y);
+    case ScalarOp::kSub:
+      return ir.CreateSub(x, y);
+    case ScalarOp::kMul:
+      return ir.CreateMul(x, y);
+    case ScalarOp::kDiv:
+      return IntegerQuotient(b, x, y);
+    case ScalarOp::kMaximum:
+      return ir.CreateSelect(ir.CreateICmpSGT(x, y), x, y);
+    case ScalarOp::kMinimum:
+      return ir.CreateSelect(ir.CreateICmpSLT(x, y), x, y);
+    default:
+      FUSOR_ASSERT(false, "{} of integers", ScalarOpName(op));
+  }
+}
+
+Value* Compare(ValueBuilder& b, ScalarOp op, Value* x, Value* y, bool floats) {
+  using Predicate = llvm::CmpInst::Predicate;
+  struct Row {
+    ScalarOp op;
+    Predicate of_floats, of_integers;
+  };
+  static constexpr Row kRows[] = {
+      {ScalarOp::kEq, Predicate::FCMP_OEQ, Predicate::ICMP_EQ},
+      {ScalarOp::kNe, Predicate::FCMP_UNE, Predicate::ICMP_NE},
+      {ScalarOp::kLt, Predicate::FCMP_OLT, Predicate::ICMP_SLT},
+      {ScalarOp::kLe, Predicate::FCMP_OLE, Predicate::ICMP_SLE},
+      {ScalarOp::kGt, Predicate::FCMP_OGT, Predicate::ICMP_SGT},
+      {ScalarOp::kGe, Predicate::FCMP_OGE, Predicate::ICMP_SGE},
+  };
+  const Row* row = std::find_if(std::begin(kRows), std::end(kRows),
+                                [op](const Row& r) { return r.op == op; });
+  FUSOR_ASSERT(row != std::end(kRows), "{} is not a comparison",
+               ScalarOpName(op));
+  return floats ? b.ir().CreateFCmp(row->of_floats, x, y)
+                : b.ir().CreateICmp(row->of_integers, x, y);
+}
+
+Value* Logical(ValueBuilder& b, ScalarOp op, Value* x, Value* y) {
+  llvm::IRBuilder<>& ir = b.ir();
+  if (op == ScalarOp::kNot) return ir.CreateNot(x);
+  return op == ScalarOp::kAnd ? ir.CreateAnd(x, y) : ir.CreateOr(x, y);
+}
+
+// Neither infinite nor NaN: |x| below infinity.
+Value* IsFinite(ValueBuilder& b, Value* x) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  return b.ir().CreateFCmpOLT(b.Call(llvm::Intrinsic::fabs, x),
+                              b.Float(x, infinity));
+}
+
+class ScalarEmitter {
+ public:
+  ScalarEmitter(ValueBuilder& b, std::span<const TypedValue> operands,
+                ir::DType dtype, bool vector)
+      : b_(b),
+        operands_(operands),
+        dtype_(dtype),
+        result_(ArithOf(dtype)),
+        vector_(vector) {}
+
+  Value* Emit(ScalarOp op) {
+    if (IsLogical(op)) {
+      return ToResult(
+          Logical(b_, op, Operand(0, Arith::kBool), Operand(1, Arith::kBool)),
+          Arith::kBool);
+    }
+    if (op == ScalarOp::kSelect) {
+      return b_.ir().CreateSelect(Operand(0, Arith::kBool), Operand(1, result_),
+                                  Operand(2, result_));
+    }
+    if (op == ScalarOp::kIdentity) {
+      return ToResult(Operand(0, operands_[0].arith), operands_[0].arith);
+    }
+    if (IsComparison(op)) {
+      const Arith arith = Widest(Arith::kI32);
+      return ToResult(
+          Compare(b_, op, Operand(0, arith), Operand(1, arith), IsFloat(arith)),
+          Arith::kBool);
+    }
+    if (op == ScalarOp::kIsFinite) return EmitIsFinite();
+    Arith arith = std::max(result_, Widest(Arith::kI32));
+    if (IsTranscendental(op)) {
+      if (!IsFloat(arith)) arith = Arith::kF64;
+      return ToResult(Transcendental(b_, op, Operand(0, arith),
+                                     Operand(1, arith), arith == Arith::kF64),
+                      arith);
+    }
+    Value* x = Operand(0, arith);
+    Value* y = Operand(1, arith);
+    return ToResult(IsFloat(arith) ? FloatArithmetic(b_, op, x, y)
+                                   : IntegerArithmetic(b_, op, x, y),
+                    arith);
+  }
+
+ private:
+  Value* EmitIsFinite() {
+    const Arith arith = operands_[0].arith;
+    if (IsFloat(arith)) {
+      return ToResult(IsFinite(b_, Operand(0, arith)), Arith::kBool);
+    }
+    return b_.Constant(dtype_, vector_, 1);
+  }
+
+  // Operand i in that arithmetic; null when there is none.
+  Value* Operand(size_t i, Arith arith) {
+    if (i >= operands_.size()) return nullptr;
+    Value* value = b_.Convert(operands_[i].value, operands_[i].arith, arith);
+    return vector_ ? b_.Splat(value) : value;
+  }
+
+  Arith Widest(Arith least) const {
+    for (const TypedValue& operand : operands_) {
+      least = std::max(least, operand.arith);
+    }
+    return least;
+  }
+
+  Value* ToResult(Value* value, Arith arith) {
+    return b_.ConvertFor(value, arith, dtype_);
+  }
+
+  ValueBuilder& b_;
+  std::span<const TypedValue> operands_;
+  ir::DType dtype_;
+  Arith result_;
+  bool vector_;
+};
+
+}  // namespace
+
+Value* EmitScalar(ValueBuilder& b, ScalarOp op,
+                  std::span<const TypedValue> operands, ir::DType dtype,
+                  bool vector) {
+  return ScalarEmitter(b, operands, dtype, vector).Emit(op);
+}
+
+}  // namespace fusor::cpu

@@ -1,0 +1,273 @@
+#include "codegen/cuda/conv_planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "codegen/cuda/cudnn_op_graph.h"
+#include "codegen/cuda/device_properties.h"
+#include "ir/support/error.h"
+
+namespace fusor::cuda {
+namespace {
+
+using codegen::LibraryCall;
+
+constexpr size_t kMaxKnobs = CUDNN_KNOB_TYPE_COUNTS;
+
+constexpr cudnnBackendHeurMode_t kModes[] = {
+    CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK};
+
+CudnnDescriptor EngineOf(const CudnnDescriptor& config) {
+  auto engines = config.GetDescriptors(CUDNN_ATTR_ENGINECFG_ENGINE,
+                                       CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
+  FUSOR_ASSERT(engines.size() == 1, "a configuration without engine");
+  return std::move(engines[0]);
+}
+
+std::string NameOf(const CudnnDescriptor& config,
+                   const CudnnDescriptor& engine) {
+  std::string name =
+      fmt::format("eng{}", engine.Get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
+  for (const CudnnDescriptor& knob :
+       config.GetDescriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                             CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMaxKnobs)) {
+    name += fmt::format("_k{}={}",
+                        static_cast<int>(knob.Get<cudnnBackendKnobType_t>(
+                            CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)),
+                        knob.Get<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
+  }
+  return name;
+}
+
+template <typename Note>
+bool HasOneOf(const std::vector<Note>& notes,
+              std::initializer_list<Note> wanted) {
+  return std::any_of(notes.begin(), notes.end(), [&](Note note) {
+    return std::find(wanted.begin(), wanted.end(), note) != wanted.end();
+  });
+}
+
+bool IsWanted(const CudnnDescriptor& engine) {
+  return !HasOneOf(engine.Get<cudnnBackendNumericalNote_t>(
+                       CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                       CUDNN_NUMERICAL_NOTE_TYPE_COUNT),
+                   {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
+                    CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_FFT}) &&
+         !HasOneOf(engine.Get<cudnnBackendBehaviorNote_t>(
+                       CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE,
+                       CUDNN_BEHAVIOR_NOTE_TYPE_COUNT),
+                   {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION,
+                    CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY});
+}
+
+// Padded.
+int64_t WorkspaceOf(const CudnnDescriptor& plan) {
+  const auto bytes =
+      plan.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  return bytes == 0 ? 0 : bytes + kConvWorkspaceAlignment;
+}
+
+// All that the engines depend on, the device excepted.
+std::string ProblemOf(LibraryCall call) {
+  call.attrs.Erase("algorithm");
+  return codegen::Print(call);
+}
+
+// Reads "NUMBER" off the front; false when there is none.
+bool ReadNumber(std::string_view& text, int64_t& number) {
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return false;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return true;
+}
+
+bool ReadPrefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+struct ParsedName {
+  int64_t engine = 0;
+  std::vector<std::pair<int64_t, int64_t>> knobs;  // type, value
+};
+
+ParsedName ParseName(std::string_view name) {
+  ParsedName parsed;
+  std::string_view rest = name;
+  bool good = ReadPrefix(rest, "eng") && ReadNumber(rest, parsed.engine);
+  while (good && !rest.empty()) {
+    auto& [type, value] = parsed.knobs.emplace_back();
+    good = ReadPrefix(rest, "_k") && ReadNumber(rest, type) &&
+           ReadPrefix(rest, "=") && ReadNumber(rest, value);
+  }
+  FUSOR_CHECK(good, kGraph,
+              "cuDNN: algorithm \"{}\": expected an engine with knobs, like "
+              "eng62_k2=1_k13=0",
+              name);
+  return parsed;
+}
+
+CudnnDescriptor DeviceFrom(const std::string& properties) {
+  CudnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  device.Set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, properties);
+  device.Finalize();
+  return device;
+}
+
+// Of JSON text that is to be loaded; not finalized.
+CudnnDescriptor PlanFrom(const std::string& text, cudnnHandle_t handle,
+                         const std::string& properties) {
+  CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  plan.Set(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, text);
+  if (handle != nullptr) {
+    plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
+  } else {
+    plan.Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, DeviceFrom(properties));
+  }
+  return plan;
+}
+
+constexpr std::string_view kImplementation = "cudnn ";
+
+}  // namespace
+
+LoadedPlan LoadPlan(const LibraryCall& call, cudnnHandle_t handle,
+                    const std::string& properties) {
+  CudnnDescriptor plan = PlanFrom(call.plan, handle, properties);
+  if (plan.FinalizeUnless(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH)) {
+    return {std::move(plan), ""};
+  }
+  std::string mismatch = CudnnReason(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH);
+  std::string_view name = call.implementation;
+  FUSOR_CHECK(ReadPrefix(name, kImplementation), kGraph,
+              "cuDNN: a plan for another device ({}): implementation \"{}\": "
+              "expected an engine to build it anew",
+              mismatch, call.implementation);
+  LibraryCall again = call;
+  again.attrs.Set("algorithm", std::string(name));
+  const ConvPlanner planner(handle != nullptr ? DevicePropertiesJson(handle)
+                                              : properties);
+  planner.Prepare(again);
+  CudnnDescriptor rebuilt = PlanFrom(again.plan, handle, properties);
+  rebuilt.Finalize();
+  return {std::move(rebuilt), std::move(mismatch)};
+}
+
+ConvPlanner::ConvPlanner(const std::string& device)
+    : device_(DeviceFrom(device)) {}
+
+std::vector<CudnnDescriptor> ConvPlanner::Heuristic(
+    const CudnnDescriptor& graph, cudnnBackendHeurMode_t mode) const {
+  CudnnDescriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristic.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  heuristic.Set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
+  heuristic.Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device_);
+  heuristic.Finalize();
+  return heuristic.GetDescriptors(
+      CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
+      heuristic.Count(CUDNN_ATTR_ENGINEHEUR_RESULTS));
+}
+
+CudnnDescriptor ConvPlanner::MakePlan(const CudnnDescriptor& config) const {
+  CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+  plan.Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device_);
+  plan.Finalize();
+  return plan;
+}
+
+CudnnDescriptor ConvPlanner::MakeConfig(const CudnnDescriptor& graph,
+                                        const std::string& name) const {
+  const ParsedName parsed = ParseName(name);
+  CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  engine.Set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
+  engine.Set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, parsed.engine);
+  engine.Set(CUDNN_ATTR_ENGINE_DEVICEPROP, device_);
+  engine.Finalize();
+  std::vector<CudnnDescriptor> knobs;
+  for (const auto& [type, value] : parsed.knobs) {
+    CudnnDescriptor& knob =
+        knobs.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    knob.Set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+             static_cast<cudnnBackendKnobType_t>(type));
+    knob.Set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, value);
+    knob.Finalize();
+  }
+  CudnnDescriptor config(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  config.Set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+  if (!knobs.empty()) {
+    config.Set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+               std::span<const CudnnDescriptor>(knobs));
+  }
+  config.Finalize();
+  return config;
+}
+
+ConvPlanner::Known ConvPlanner::Query(const LibraryCall& call) const {
+  Known known;
+  try {
+    CudnnGraph operations = GraphOf(call);
+    const CudnnDescriptor graph = operations.Finish();
+    std::set<std::string> seen;
+    for (const cudnnBackendHeurMode_t mode : kModes) {
+      for (const CudnnDescriptor& config : Heuristic(graph, mode)) {
+        const CudnnDescriptor engine = EngineOf(config);
+        const std::string name = NameOf(config, engine);
+        if (!seen.insert(name).second || !IsWanted(engine)) continue;
+        try {
+          known.configs.push_back({name, WorkspaceOf(MakePlan(config))});
+        } catch (const Error&) {
+          // Not for this problem after all.
+        }
+      }
+    }
+  } catch (const Error& e) {
+    known.refusal = e.what();
+  }
+  if (known.configs.empty() && known.refusal.empty()) {
+    known.refusal = "cuDNN: no engine";
+  }
+  std::stable_partition(
+      known.configs.begin(), known.configs.end(),
+      [](const auto& c) { return c.workspace_bytes <= kUsualWorkspace; });
+  return known;
+}
+
+const ConvPlanner::Known& ConvPlanner::Ask(const LibraryCall& call) const {
+  const std::string problem = ProblemOf(call);
+  const std::lock_guard lock(mutex_);
+  auto it = known_.find(problem);
+  if (it == known_.end()) it = known_.emplace(problem, Query(call)).first;
+  return it->second;
+}
+
+std::vector<EngineConfig> ConvPlanner::Configs(const LibraryCall& call,
+                                               std::string* refusal) const {
+  const Known& known = Ask(call);
+  if (refusal != nullptr) *refusal = known.refusal;
+  return known.configs;
+}
+
+void ConvPlanner::Prepare(LibraryCall& call) const {
+  std::string name =
+      call.attrs.Has("algorithm") ? call.attrs.String("algorithm") : "";
+  if (name.empty()) {
+    const Known& known = Ask(call);
+    FUSOR_CHECK(!known.configs.empty(), kGraph, "{}: {}", call.op,
+                known.refusal);
+    name = known.configs.front().name;
+  }
+  CudnnGraph operations = GraphOf(call);
+  const CudnnDescriptor graph = operations.Finish();
+  const CudnnDescriptor plan = MakePlan(MakeConfig(graph, name));
+  call.implementation = std::string(kImplementation) + name;
+  call.workspace_bytes = WorkspaceOf(plan);
+  call.plan = plan.GetText(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+}
+
+}  // namespace fusor::cuda

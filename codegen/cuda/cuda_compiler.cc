@@ -1,0 +1,210 @@
+#include "codegen/cuda/cuda_compiler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "codegen/cuda/cubin.h"
+#include "codegen/cuda/cuda_printer.h"
+#include "codegen/cuda/device_properties.h"
+#include "codegen/cuda/disassembler.h"
+#include "codegen/cuda/matmul_problem.h"
+#include "codegen/cuda/planned_call.h"
+#include "ir/support/error.h"
+#include "ir/target/conv_problem.h"
+
+namespace fusor::cuda {
+namespace {
+
+// NHWC of activations, KRSC of filters.
+ir::Layout LayoutFor(const ir::TensorType& type) {
+  return type.rank() == 4 ? ir::ParseLayout("acdb") : ir::Layout{};
+}
+
+codegen::LibraryCall ChannelsLast(const ir::Node& node) {
+  codegen::LibraryCall call{.op = std::string(node.op_name()),
+                            .attrs = node.attrs()};
+  const auto add = [](const ir::Value& value,
+                      std::vector<ir::TensorType>& types) {
+    types.push_back(value.type());
+    types.back().layout = LayoutFor(value.type());
+  };
+  for (const ir::Value* input : node.inputs()) add(*input, call.operands);
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    add(*node.output(i), call.results);
+  }
+  return call;
+}
+
+// A product, with tensors as they lie, that cuBLASLt can be asked for.
+bool IsKnownMatmul(const ir::Node& node) {
+  codegen::LibraryCall call{.op = std::string(node.op_name()),
+                            .attrs = node.attrs()};
+  for (const ir::Value* input : node.inputs()) {
+    call.operands.push_back(input->type());
+  }
+  call.results.push_back(node.output()->type());
+  return DescribeMatmul(call).has_value();
+}
+
+bool IsConvolution(const ir::Attrs& attrs) { return attrs.Has("groups"); }
+bool IsPooling(const ir::Attrs& attrs) { return attrs.Has("window"); }
+
+// Dimensions from the slowest to the fastest, with the distance of their steps.
+std::vector<std::pair<int, int64_t>> OrderOf(const ir::TensorType& type) {
+  std::vector<std::pair<int, int64_t>> order;
+  for (const ir::PhysicalAxis& axis : ir::PhysicalAxes(type)) {
+    if (axis.extent > 1) order.emplace_back(axis.dim, axis.stride);
+  }
+  return order;
+}
+
+// Into another order in memory, or another dtype: what stays as it is, is a
+// view or copied by the driver (IsMemoryCopy).
+bool IsRearranged(const ir::Node& node) {
+  if (node.op_name() != "copy") return false;
+  const ir::TensorType& from = node.input(0)->type();
+  const ir::TensorType& to = node.output()->type();
+  return from.dtype != to.dtype || OrderOf(from) != OrderOf(to);
+}
+
+ir::LibraryCandidate AsTheyLie(const ir::Node& node,
+                               std::string_view algorithm) {
+  ir::LibraryCandidate candidate;
+  candidate.name = candidate.algorithm = algorithm;
+  for (const ir::Value* input : node.inputs()) {
+    candidate.operands.push_back(input->type().layout);
+  }
+  candidate.results.push_back(node.output()->type().layout);
+  return candidate;
+}
+
+// Plans fit a device whose properties cuDNN has asked for itself. Where it
+// cannot ask, those of the target do until a plan is loaded, which tells.
+std::string PropertiesOf(const ir::Target& target, std::optional<int> device) {
+  if (device.has_value()) {
+    try {
+      return DevicePropertiesJson(*device);
+    } catch (const Error&) {
+      // The device says why when it is opened.
+    }
+  }
+  return DevicePropertiesJson(target);
+}
+
+}  // namespace
+
+CudaCompiler::CudaCompiler(ir::Target target, std::optional<int> device,
+                           codegen::WarningHandler warning)
+    : target_(std::move(target)),
+      nvrtc_(target_.compute_capability),
+      warning_(std::move(warning)) {
+  if (!LoadedCudnn().usable) return;
+  planner_ = std::make_unique<ConvPlanner>(PropertiesOf(target_, device));
+}
+
+NvrtcCompiler::Output CudaCompiler::CompileText(const std::string& name,
+                                                const std::string& text,
+                                                const std::string& source,
+                                                ErrorCode code) const {
+  NvrtcCompiler::Output output = nvrtc_.Compile(text, source, code);
+  if (!output.warning.empty() && warning_) {
+    warning_(fmt::format("kernel {}: NVRTC: {}", name, output.warning));
+  }
+  return output;
+}
+
+std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
+    const ir::Node& node) const {
+  if (node.op_name() == "space_to_depth") {
+    ir::LibraryCandidate candidate = AsTheyLie(node, ir::kGeneratedAlgorithm);
+    candidate.results = {LayoutFor(node.output()->type())};
+    return {candidate};
+  }
+  if (IsRearranged(node)) return {AsTheyLie(node, ir::kGeneratedAlgorithm)};
+  if (IsKnownMatmul(node)) return {AsTheyLie(node, "cublaslt")};
+  if (!IsConvolution(node.attrs()) && !IsPooling(node.attrs())) return {};
+  const codegen::LibraryCall call = ChannelsLast(node);
+  ir::LibraryCandidate candidate;
+  candidate.name = candidate.algorithm =
+      IsPooling(node.attrs()) ? ir::kGeneratedAlgorithm : "channels_last";
+  for (const auto& type : call.operands) {
+    candidate.operands.push_back(type.layout);
+  }
+  for (const auto& type : call.results) {
+    candidate.results.push_back(type.layout);
+  }
+  if (!IsConvolution(node.attrs()) || planner_ == nullptr) return {candidate};
+  candidate.modelled_ns = ir::DirectNs(node, target_);
+  std::vector<ir::LibraryCandidate> candidates;
+  for (const EngineConfig& config : planner_->Configs(call)) {
+    candidate.name = candidate.algorithm = config.name;
+    candidate.implementation = "cudnn " + config.name;
+    candidate.workspace_bytes = config.workspace_bytes;
+    candidates.push_back(candidate);
+  }
+  return candidates;
+}
+
+std::string CudaCompiler::CompileKernel(const codegen::Kernel& kernel) const {
+  return CompileText(kernel.name, PrintCuda(kernel), "kernel.cu",
+                     ErrorCode::kInternal)
+      .cubin;
+}
+
+std::vector<EntryResources> CudaCompiler::Resources(
+    const std::string& code) const {
+  return ReadResources(code);
+}
+
+codegen::CodegenFacts CudaCompiler::Codegen() const {
+  return {.compiler = nvrtc_.version(),
+          .device = nvrtc_.architecture(),
+          .options = nvrtc_.options(),
+          .fusor = codegen::CudaTextRevision()};
+}
+
+void CudaCompiler::PrepareCall(codegen::LibraryCall& call) const {
+  call.implementation = "unchosen";
+  if (PrepareMatmul(call) || PrepareMemoryCopy(call)) return;
+  if (planner_ != nullptr && IsConvolution(call.attrs)) planner_->Prepare(call);
+}
+
+std::vector<codegen::KernelArtifact> CudaCompiler::KernelArtifacts(
+    const codegen::Kernel& kernel) const {
+  std::string text = PrintCuda(kernel);
+  NvrtcCompiler::Output output =
+      CompileText(kernel.name, text, "kernel.cu", ErrorCode::kInternal);
+  std::string resources;
+  for (const EntryResources& entry : ReadResources(output.cubin)) {
+    resources += fmt::format("{}: {} registers, {} bytes of stack\n",
+                             entry.entry, entry.registers, entry.stack_bytes);
+  }
+  std::vector<codegen::KernelArtifact> artifacts{
+      {".cu", std::move(text)}, {".ptx", std::move(output.ptx)}};
+  if (std::string sass = Disassemble(output.cubin); !sass.empty()) {
+    artifacts.push_back({".sass", std::move(sass)});
+  }
+  artifacts.push_back({".resources", std::move(resources)});
+  return artifacts;
+}
+
+std::string CudaCompiler::CompileArtifact(const codegen::Kernel& kernel,
+                                          const std::string& text,
+                                          const std::string& source) const {
+  std::string cubin =
+      CompileText(kernel.name, text, source, ErrorCode::kUsage).cubin;
+  const std::vector<EntryResources> entries = ReadResources(cubin);
+  for (const codegen::CudaLaunch& launch : CudaLaunches(kernel)) {
+    const bool there = std::any_of(
+        entries.begin(), entries.end(),
+        [&](const EntryResources& e) { return e.entry == launch.entry; });
+    FUSOR_CHECK(there, kUsage, "{}: no extern \"C\" __global__ function {}",
+                source, launch.entry);
+  }
+  return cubin;
+}
+
+std::string CudaCompiler::LibraryVersion() const { return CudnnVersion(); }
+
+}  // namespace fusor::cuda

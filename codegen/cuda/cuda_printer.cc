@@ -1,0 +1,656 @@
+#include "codegen/cuda/cuda_printer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "codegen/cuda/cuda_expressions.h"
+#include "codegen/cuda/cuda_prelude.h"
+#include "codegen/kernel/launch_config.h"
+#include "ir/support/error.h"
+#include "ir/support/hash.h"
+#include "ir/support/str.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::DType;
+
+// To be raised whenever the same kernel IR gives other text after the prelude.
+constexpr int kRevision = 2;
+
+constexpr int kWarp = 32;
+// Loads of so many turns of a loop may be under way at once: what memory
+// delivers is what threads have asked for by the time that it takes to answer.
+constexpr int kUnroll = 4;
+
+bool UsesVectorAxis(const Kernel& kernel, const Phase& phase) {
+  bool uses = std::any_of(phase.grid.begin(), phase.grid.end(),
+                          [&](int axis) { return kernel.axes[axis].vector; });
+  VisitStatements(phase.body, [&](const Stmt& stmt) {
+    uses |= stmt.kind == StmtKind::kLoop && kernel.axes[stmt.axis].vector;
+  });
+  return uses;
+}
+
+// Threads along the lanes.
+int ThreadsAlong(const Kernel& kernel, const Phase& phase) {
+  return UsesVectorAxis(kernel, phase)
+             ? kernel.lanes / kernel.lanes_per_thread()
+             : 1;
+}
+
+// The integer type in which all indices of the kernel fit, those of masked
+// lanes included.
+std::string_view IndexType(const Kernel& kernel) {
+  int64_t reach = 0;
+  for (const Phase& phase : kernel.phases) {
+    reach = std::max(reach, NumTasks(kernel, phase));
+    VisitStatements(phase.body, [&](const Stmt& stmt) {
+      int64_t sum = std::abs(stmt.index.offset);
+      for (const Index::Term& term : stmt.index.terms) {
+        const Axis& axis = kernel.axes[term.axis];
+        const int64_t group = axis.vector ? kernel.lanes : 1;
+        const int64_t end = (axis.extent + group - 1) / group * group;
+        sum += std::abs(term.coefficient) * (end - 1);
+      }
+      reach = std::max(reach, sum);
+    });
+  }
+  return reach < std::numeric_limits<int32_t>::max() ? "int" : "i64";
+}
+
+class PhasePrinter {
+ public:
+  PhasePrinter(const Kernel& kernel, const Phase& phase,
+               std::string_view index_type)
+      : kernel_(kernel),
+        phase_(phase),
+        int_(index_type),
+        width_(kernel.lanes_per_thread()),
+        x_(ThreadsAlong(kernel, phase)),
+        y_(static_cast<int>(NumRows(kernel, phase))),
+        block_axis_(BlockAxis(kernel, phase)) {}
+
+  std::string Print(const std::string& entry) {
+    Line("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{",
+         x_ * y_, entry, Parameters());
+    depth_ = 1;
+    PrintThread();
+    PrintRegisters();
+    OpenGrid();
+    Body(phase_.body);
+    depth_ = 0;
+    Line("}}");
+    return std::move(out_);
+  }
+
+ private:
+  template <typename... Args>
+  void Line(fmt::format_string<Args...> format, Args&&... args) {
+    out_.append(static_cast<size_t>(2 * depth_), ' ');
+    fmt::format_to(std::back_inserter(out_), format,
+                   std::forward<Args>(args)...);
+    out_ += '\n';
+  }
+
+  // --- The head of the function ----------------------------------------------
+
+  std::string Parameters() const {
+    std::string out;
+    for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
+      const KernelBuffer& buffer = kernel_.buffers[i];
+      out +=
+          fmt::format("{}{}{}::Memory* b{}", i == 0 ? "" : ", ",
+                      buffer.written ? "" : "const ", CudaTag(buffer.dtype), i);
+    }
+    return out;
+  }
+
+  void PrintThread() {
+    Line(
+        "[[maybe_unused]] const int x = threadIdx.x % {}, y = threadIdx.x / "
+        "{};",
+        x_, x_);
+    int64_t bytes = 0;
+    bool lanes = false;
+    VisitStatements(phase_.body, [&](const Stmt& stmt) {
+      if (stmt.kind != StmtKind::kReduceLanes &&
+          stmt.kind != StmtKind::kReduceBlock) {
+        return;
+      }
+      lanes |= stmt.kind == StmtKind::kReduceLanes;
+      const bool wide = DTypeSize(kernel_.registers[stmt.dst].dtype) == 8;
+      bytes =
+          std::max<int64_t>(bytes, int64_t{x_} * y_ * width_ * (wide ? 8 : 4));
+    });
+    if (bytes == 0) return;
+    Line("__shared__ __align__(16) unsigned char shared[{}];", bytes);
+    Line("FUSOR_ON_SHARED(shared, {});", bytes);
+    if (!lanes) return;
+    // The threads of this one's warp.
+    const int full = x_ * y_ / kWarp * kWarp;
+    const int rest = x_ * y_ - full;
+    const std::string last = fmt::format("0x{:x}u", (1U << rest) - 1);
+    Line("const u32 warp = {};",
+         rest == 0 ? "0xffffffffu"
+         : full == 0
+             ? last
+             : fmt::format("threadIdx.x < {} ? 0xffffffffu : {}", full, last));
+  }
+
+  void PrintRegisters() {
+    std::set<int> set;
+    std::set<int> read;
+    VisitStatements(phase_.body, [&](const Stmt& stmt) {
+      if (stmt.dst >= 0) set.insert(stmt.dst);
+      read.insert(stmt.src.begin(), stmt.src.end());
+    });
+    for (int reg : set) {
+      const Register& info = kernel_.registers[reg];
+      const std::string_view type = CudaType(ArithOf(info.dtype));
+      const char* unused = read.contains(reg) ? "" : "[[maybe_unused]] ";
+      if (info.vector) {
+        Line("{}{} r{}[{}];", unused, type, reg, width_);
+      } else {
+        Line("{}{} r{};", unused, type, reg);
+      }
+    }
+    Line("[[maybe_unused]] {} task = blockIdx.x;", int_);
+  }
+
+  // The last axis is the fastest.
+  void OpenGrid() {
+    for (size_t i = phase_.grid.size(); i-- > 0;) {
+      const int id = phase_.grid[i];
+      const Axis& axis = kernel_.axes[id];
+      if (axis.block) {
+        Line("const {} a{} = y;", int_, id);
+      } else if (axis.vector) {
+        const int64_t groups = Groups(axis);
+        Line("const {} a{} = task % {} * {} + x * {};", int_, id, groups,
+             kernel_.lanes, width_);
+        Line("task /= {};", groups);
+        OpenVectorAxis(id);
+      } else {
+        Line("const {} a{} = task % {};", int_, id, axis.extent);
+        Line("task /= {};", axis.extent);
+      }
+    }
+  }
+
+  int64_t Groups(const Axis& axis) const {
+    return (axis.extent + kernel_.lanes - 1) / kernel_.lanes;
+  }
+
+  void OpenVectorAxis(int id) {
+    vector_axis_ = id;
+    const int64_t extent = kernel_.axes[id].extent;
+    masked_ = extent % kernel_.lanes != 0;
+    partly_ = extent % width_ != 0;
+    // Of this thread, as far as it is not beyond them all.
+    if (masked_) Line("const {} active{} = {} - a{};", int_, id, extent, id);
+  }
+
+  // --- Statements ------------------------------------------------------------
+
+  void Body(const std::vector<Stmt>& body) {
+    for (const Stmt& stmt : body) Print(stmt);
+    CloseLanes();
+  }
+
+  void Print(const Stmt& stmt) {
+    switch (stmt.kind) {
+      case StmtKind::kLoop:
+        return PrintLoop(stmt);
+      case StmtKind::kLoad:
+        return PrintLoad(stmt);
+      case StmtKind::kStore:
+        return PrintStore(stmt);
+      case StmtKind::kReduceLanes:
+      case StmtKind::kReduceBlock:
+        return PrintReduction(stmt);
+      case StmtKind::kStoreTile:
+        FUSOR_ASSERT(false, "kernel {}: blocked layouts on a GPU",
+                     kernel_.name);
+      case StmtKind::kConstant:
+        return Set(stmt, CudaConstant(Info(stmt.dst).dtype, stmt.constant));
+      case StmtKind::kInit:
+        return Set(stmt, CudaConstant(Info(stmt.dst).dtype,
+                                      ir::ReductionIdentity(stmt.op)));
+      case StmtKind::kIndexValue:
+        return Set(stmt, CudaConvert({LaneIndex(stmt, "(i64)"), Arith::kI64},
+                                     Info(stmt.dst).dtype));
+      case StmtKind::kRandom:
+        return PrintRandom(stmt);
+      case StmtKind::kCompute: {
+        std::vector<CudaExpression> operands;
+        for (int i = 0; i < ir::ScalarArity(stmt.op); ++i) {
+          operands.push_back(Get(stmt.src[i]));
+        }
+        return Set(stmt, CudaScalar(stmt.op, operands, Info(stmt.dst).dtype,
+                                    kernel_.contract));
+      }
+      case StmtKind::kAccumulate:
+        return PrintAccumulate(stmt);
+    }
+  }
+
+  void PrintLoop(const Stmt& stmt) {
+    CloseLanes();
+    const Axis& axis = kernel_.axes[stmt.axis];
+    bool overlaps = true;
+    VisitStatements(stmt.body, [&](const Stmt& inner) {
+      overlaps &=
+          inner.kind != StmtKind::kLoop && inner.kind != StmtKind::kStore;
+    });
+    if (overlaps) Line("#pragma unroll {}", kUnroll);
+    const Stmt* ahead = overlaps ? nullptr : LoadAhead(stmt);
+    const int64_t turns = LargestDivisor(axis.extent, kUnroll);
+    if (ahead != nullptr && turns > 1) {
+      PrintAhead(stmt, *ahead, static_cast<int>(turns));
+    } else if (axis.vector) {
+      OpenLoop(stmt, "g", kernel_.lanes);
+      Line("const {} a{} = g{} + x * {};", int_, stmt.axis, stmt.axis, width_);
+      OpenVectorAxis(stmt.axis);
+      LoopBody(stmt.body);
+      vector_axis_ = -1;
+      masked_ = partly_ = false;
+    } else {
+      OpenLoop(stmt, "a", 1);
+      LoopBody(stmt.body);
+    }
+    all_read_ = false;
+  }
+
+  // Over every step-th index of the axis.
+  void OpenLoop(const Stmt& loop, const char* prefix, int64_t step) {
+    const std::string index = fmt::format("{}{}", prefix, loop.axis);
+    const int64_t extent = kernel_.axes[loop.axis].extent;
+    const std::string next =
+        step == 1 ? fmt::format("{}{}", loop.descending ? "--" : "++", index)
+                  : fmt::format("{} {}= {}", index, loop.descending ? '-' : '+',
+                                step);
+    if (loop.descending) {
+      Line("for ({} {} = {}; {} >= 0; {}) {{", int_, index,
+           (extent - 1) / step * step, index, next);
+    } else {
+      Line("for ({} {} = 0; {} < {}; {}) {{", int_, index, index, extent, next);
+    }
+    ++depth_;
+  }
+
+  void LoopBody(const std::vector<Stmt>& body) {
+    all_read_ = false;
+    Body(body);
+    --depth_;
+    Line("}}");
+  }
+
+  // --- Loops that store ------------------------------------------------------
+  //
+  // A compiler cannot know that what is stored is not what the next turn loads,
+  // so that a thread would wait for memory in each turn. But operands may
+  // always be loaded earlier, even one that a result lies over: what is wanted
+  // is what it held before.
+
+  // The only load of a loop in which a thread has nothing else to wait for;
+  // null where there is none. Of two loads a turn enough is under way.
+  const Stmt* LoadAhead(const Stmt& loop) const {
+    const Stmt* found = nullptr;
+    for (const Stmt& stmt : loop.body) {
+      if (stmt.kind == StmtKind::kLoop || stmt.kind == StmtKind::kReduceLanes ||
+          stmt.kind == StmtKind::kReduceBlock) {
+        return nullptr;
+      }
+      if (stmt.kind != StmtKind::kLoad) continue;
+      if (found != nullptr) return nullptr;
+      found = &stmt;
+    }
+    if (found == nullptr || kernel_.axes[loop.axis].vector) return nullptr;
+    const KernelBuffer& buffer = kernel_.buffers[found->buffer];
+    const bool plain = !buffer.written && LaneStride(found->index) == 1 &&
+                       ArithOf(Info(found->dst).dtype) == ArithOf(buffer.dtype);
+    return plain ? found : nullptr;
+  }
+
+  void OpenTurns(int axis, int turns) {
+    Line("#pragma unroll");
+    Line("for (int u = 0; u < {}; ++u) {{", turns);
+    ++depth_;
+    Line("const {} a{} = g{} + u;", int_, axis, axis);
+  }
+
+  void PrintAhead(const Stmt& loop, const Stmt& load, int turns) {
+    OpenLoop(loop, "g", turns);
+    all_read_ = false;
+    Line("{} ahead[{}][{}];", CudaType(ArithOf(Info(load.dst).dtype)), turns,
+         width_);
+    OpenTurns(loop.axis, turns);
+    LoadInto(load, "ahead[u]");
+    --depth_;
+    Line("}}");
+    OpenTurns(loop.axis, turns);
+    for (const Stmt& stmt : loop.body) {
+      if (&stmt == &load) {
+        OpenLanes();
+        Line("r{}[l] = ahead[u][l];", load.dst);
+      } else {
+        Print(stmt);
+      }
+    }
+    CloseLanes();
+    for (int braces = 0; braces < 2; ++braces) {
+      --depth_;
+      Line("}}");
+    }
+  }
+
+  // --- Registers -------------------------------------------------------------
+
+  const Register& Info(int reg) const { return kernel_.registers[reg]; }
+
+  CudaExpression Get(int reg) const {
+    return {fmt::format("r{}{}", reg, Info(reg).vector ? "[l]" : ""),
+            ArithOf(Info(reg).dtype)};
+  }
+
+  std::string Rounded(const Stmt& stmt, std::string text) const {
+    if (!stmt.round) return text;
+    const std::string_view tag = CudaTag(Info(stmt.dst).dtype);
+    return fmt::format("{}::From({}::To({}))", tag, tag, text);
+  }
+
+  // In each lane, where the register has several.
+  void Set(const Stmt& stmt, std::string text) {
+    Info(stmt.dst).vector ? OpenLanes() : CloseLanes();
+    Line("{} = {};", Get(stmt.dst).text, Rounded(stmt, std::move(text)));
+  }
+
+  // Statements on lanes share a loop over them.
+  void OpenLanes() {
+    if (in_lanes_) return;
+    Line("#pragma unroll");
+    Line("for (int l = 0; l < {}; ++l) {{", width_);
+    ++depth_;
+    in_lanes_ = true;
+  }
+
+  void CloseLanes() {
+    if (!in_lanes_) return;
+    --depth_;
+    Line("}}");
+    in_lanes_ = false;
+  }
+
+  void PrintAccumulate(const Stmt& stmt) {
+    const CudaExpression operands[] = {Get(stmt.dst), Get(stmt.src[0])};
+    std::string text = Rounded(
+        stmt,
+        CudaScalar(stmt.op, operands, Info(stmt.dst).dtype, kernel_.contract));
+    const bool vector = Info(stmt.dst).vector;
+    vector ? OpenLanes() : CloseLanes();
+    const std::string guard =
+        vector && masked_ ? fmt::format("if (l < active{}) ", vector_axis_)
+                          : "";
+    Line("{}{} = {};", guard, operands[0].text, text);
+  }
+
+  void PrintRandom(const Stmt& stmt) {
+    const auto integer = [&](int reg, const char* type) {
+      return fmt::format("({}){}", type, Get(reg).text);
+    };
+    const std::string uniform = fmt::format(
+        "Uniform({}, {}, {}u, {}u, {})", integer(stmt.src[0], "u64"),
+        integer(stmt.src[1], "u32"), static_cast<uint32_t>(stmt.site),
+        static_cast<uint32_t>(stmt.rank), LaneIndex(stmt, "(u64)(i64)"));
+    Set(stmt, CudaConvert({uniform, Arith::kF32}, Info(stmt.dst).dtype));
+  }
+
+  void PrintReduction(const Stmt& stmt) {
+    CloseLanes();
+    const Register& from = Info(stmt.src[0]);
+    const std::string type(CudaType(ArithOf(from.dtype)));
+    const std::string_view op = CudaReduction(stmt.op);
+    const std::string shared = fmt::format("({}*)shared", type);
+    if (stmt.kind == StmtKind::kReduceLanes) {
+      const CudaExpression sum{
+          fmt::format("ReduceLanes<{}, {}>(r{}, {}, x, y, warp)", op, x_,
+                      stmt.src[0], shared),
+          ArithOf(from.dtype)};
+      Line("r{} = {};", stmt.dst,
+           Rounded(stmt, CudaConvert(sum, Info(stmt.dst).dtype)));
+    } else if (from.vector) {
+      Line("ReduceBlock<{}, {}, {}>(r{}, r{}, {}, x, y);", op, x_, y_, stmt.dst,
+           stmt.src[0], shared);
+    } else {
+      Line("r{} = ReduceBlock<{}, {}, {}>(r{}, {}, x, y);", stmt.dst, op, x_,
+           y_, stmt.src[0], shared);
+    }
+    // Barriers lie behind all that was read.
+    all_read_ = stmt.kind == StmtKind::kReduceBlock || x_ > kWarp;
+  }
+
+  // --- Memory ----------------------------------------------------------------
+
+  static std::string IndexText(const Index& index) {
+    std::string out;
+    for (const Index::Term& term : index.terms) {
+      if (term.coefficient == 0) continue;
+      if (!out.empty()) out += " + ";
+      out += fmt::format("a{}", term.axis);
+      if (term.coefficient != 1) out += fmt::format(" * {}", term.coefficient);
+    }
+    if (out.empty()) return std::to_string(index.offset);
+    return index.offset == 0 ? out : fmt::format("{} + {}", index.offset, out);
+  }
+
+  int64_t Coefficient(const Index& index, int axis) const {
+    for (const Index::Term& term : index.terms) {
+      if (term.axis == axis) return term.coefficient;
+    }
+    return 0;
+  }
+
+  int64_t LaneStride(const Index& index) const {
+    return vector_axis_ < 0 ? 0 : Coefficient(index, vector_axis_);
+  }
+
+  // The value of the index, of lane l where the lanes differ.
+  std::string LaneIndex(const Stmt& stmt, std::string_view cast) const {
+    std::string text = fmt::format("{}({})", cast, IndexText(stmt.index));
+    const int64_t stride = LaneStride(stmt.index);
+    if (stride == 0 || !Info(stmt.dst).vector) return text;
+    return fmt::format("{} + l * {}", text, stride);
+  }
+
+  // Of how many elements the addresses of a thread's lanes are multiples.
+  int64_t Aligned(const Index& index) const {
+    int64_t all = std::gcd(int64_t{width_}, std::abs(index.offset));
+    for (const Index::Term& term : index.terms) {
+      if (term.axis == vector_axis_) continue;  // a multiple of width
+      all = std::gcd(all, std::abs(term.coefficient));
+    }
+    return all;
+  }
+
+  std::string Place(const Stmt& stmt) const {
+    return fmt::format("b{} + ({})", stmt.buffer, IndexText(stmt.index));
+  }
+  std::string BytePlace(const Stmt& stmt) const {
+    return fmt::format("b{} + (({}) >> 3)", stmt.buffer, IndexText(stmt.index));
+  }
+
+  void PrintLoad(const Stmt& stmt) {
+    CloseLanes();
+    all_read_ = false;
+    const KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
+    const Register& info = Info(stmt.dst);
+    if (ArithOf(info.dtype) == ArithOf(buffer.dtype)) {
+      return LoadInto(stmt, fmt::format("r{}", stmt.dst));
+    }
+    // By way of the arithmetic of what lies in memory.
+    Line("{{");
+    ++depth_;
+    Line("{} loaded{};", CudaType(ArithOf(buffer.dtype)),
+         info.vector ? fmt::format("[{}]", width_) : "");
+    LoadInto(stmt, "loaded");
+    Set(stmt, CudaConvert(
+                  {info.vector ? "loaded[l]" : "loaded", ArithOf(buffer.dtype)},
+                  info.dtype));
+    CloseLanes();
+    --depth_;
+    Line("}}");
+  }
+
+  void LoadInto(const Stmt& stmt, const std::string& to) {
+    const KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
+    const std::string_view tag = CudaTag(buffer.dtype);
+    const int64_t stride = LaneStride(stmt.index);
+    if (buffer.packed) {
+      Guarded(fmt::format("LoadBits{}({}, {});", stmt.streamed ? "<true>" : "",
+                          to, BytePlace(stmt)),
+              fmt::format("Zero({});", to));
+    } else if (stride == 1) {
+      Guarded(fmt::format("Load<{}, {}{}>({}, {});", tag, Aligned(stmt.index),
+                          stmt.streamed ? ", true" : "", to, Place(stmt)),
+              partly_ ? fmt::format("LoadSome<{}>({}, {}, ({})1, active{});",
+                                    tag, to, Place(stmt), int_, vector_axis_)
+                      : fmt::format("Zero({});", to));
+    } else if (stride != 0) {
+      Line("LoadSome<{}>({}, {}, ({}){}, {});", tag, to, Place(stmt), int_,
+           stride, Active());
+    } else if (Info(stmt.dst).vector) {
+      const std::string one =
+          fmt::format("{}::From(Get({}))", tag, Place(stmt));
+      Line("{}[0] = {};", to, one);
+      Line("for (int l = 1; l < {}; ++l) {}[l] = {}[0];", width_, to, to);
+    } else {
+      Line("{} = {}::From(Get({}));", to, tag, Place(stmt));
+    }
+  }
+
+  // Lanes of this thread that are active, or more than there are.
+  std::string Active() const {
+    return masked_ ? fmt::format("active{}", vector_axis_)
+                   : fmt::format("({}){}", int_, width_);
+  }
+
+  // `all` where every lane is active, else `some`.
+  void Guarded(const std::string& all, const std::string& some) {
+    if (!masked_) return Line("{}", all);
+    Line("if (active{} >= {}) {}", vector_axis_, width_, all);
+    if (!some.empty()) Line("else {}", some);
+  }
+
+  // Which threads store, as a condition; empty where all do.
+  std::string Storing(const Stmt& stmt) const {
+    std::string out;
+    if (x_ > 1 && LaneStride(stmt.index) == 0) out = "x == 0";
+    if (y_ > 1 && Coefficient(stmt.index, block_axis_) == 0) {
+      out += out.empty() ? "y == 0" : " && y == 0";
+    }
+    return out;
+  }
+
+  void PrintStore(const Stmt& stmt) {
+    CloseLanes();
+    const std::string storing = Storing(stmt);
+    if (!storing.empty()) {
+      if (!all_read_) Line("__syncthreads();");
+      all_read_ = true;
+      Line("if ({}) {{", storing);
+      ++depth_;
+    }
+    PrintStoreAll(stmt);
+    if (!storing.empty()) {
+      --depth_;
+      Line("}}");
+    }
+  }
+
+  void PrintStoreAll(const Stmt& stmt) {
+    const KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
+    const std::string_view tag = CudaTag(buffer.dtype);
+    const int64_t stride = LaneStride(stmt.index);
+    const Register& info = Info(stmt.src[0]);
+    if (stride == 0) {
+      Line("Put({}, {}::To({}::As(r{})));", Place(stmt), tag, tag, stmt.src[0]);
+      return;
+    }
+    std::string from = fmt::format("r{}", stmt.src[0]);
+    if (!info.vector) {
+      Line("{} all{}[{}];", CudaType(ArithOf(info.dtype)), stmt.src[0], width_);
+      Line("for (int l = 0; l < {}; ++l) all{}[l] = r{};", width_, stmt.src[0],
+           stmt.src[0]);
+      from = fmt::format("all{}", stmt.src[0]);
+    }
+    if (buffer.packed) {
+      Guarded(fmt::format("StoreBits{}({}, {});", stmt.streamed ? "<true>" : "",
+                          BytePlace(stmt), from),
+              "");
+    } else if (stride == 1) {
+      Guarded(fmt::format("Store<{}, {}>({}, {});", tag, Aligned(stmt.index),
+                          Place(stmt), from),
+              partly_ ? fmt::format("StoreSome<{}>({}, {}, ({})1, active{});",
+                                    tag, Place(stmt), from, int_, vector_axis_)
+                      : "");
+    } else {
+      Line("StoreSome<{}>({}, {}, ({}){}, {});", tag, Place(stmt), from, int_,
+           stride, Active());
+    }
+  }
+
+  const Kernel& kernel_;
+  const Phase& phase_;
+  const std::string_view int_;  // of indices
+  const int width_;
+  const int x_, y_;  // threads
+  const int block_axis_;
+  std::string out_;
+  int depth_ = 0;
+  int vector_axis_ = -1;
+  bool masked_ = false;    // some thread has lanes that are not active
+  bool partly_ = false;    // and others that are
+  bool in_lanes_ = false;  // in a loop over lanes
+  bool all_read_ = false;  // a barrier lies between the last load and here
+};
+
+}  // namespace
+
+std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel) {
+  std::vector<CudaLaunch> launches;
+  for (size_t p = 0; p < kernel.phases.size(); ++p) {
+    const Phase& phase = kernel.phases[p];
+    const int64_t threads =
+        ThreadsAlong(kernel, phase) * NumRows(kernel, phase);
+    const int64_t blocks = NumTasks(kernel, phase);
+    FUSOR_ASSERT(
+        threads <= 1024 && blocks <= std::numeric_limits<int32_t>::max(),
+        "kernel {}: {} blocks of {} threads", kernel.name, blocks, threads);
+    launches.push_back(
+        {fmt::format("fusor_p{}", p), blocks, static_cast<int>(threads)});
+  }
+  return launches;
+}
+
+std::string CudaTextRevision() {
+  return fmt::format("r{} {:016x}", kRevision, HashBytes(CudaPrelude()));
+}
+
+std::string PrintCuda(const Kernel& kernel) {
+  std::string out = fmt::format("// {}\n", KernelStamp(kernel));
+  out += CudaPrelude();
+  const std::string_view index_type = IndexType(kernel);
+  const std::vector<CudaLaunch> launches = CudaLaunches(kernel);
+  for (size_t p = 0; p < kernel.phases.size(); ++p) {
+    out += "\n" + PhasePrinter(kernel, kernel.phases[p], index_type)
+                      .Print(launches[p].entry);
+  }
+  return out;
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,392 @@
+#include "codegen/kernel/race_detector.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "codegen/kernel/element_set.h"
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+constexpr int64_t kMaxEnumerated = int64_t{1} << 22;
+
+// A load or store of a buffer that the kernel writes.
+struct Access {
+  const Stmt* stmt;
+  int phase;
+  std::vector<int> loops;  // axes that are open around it, besides the grid
+  ElementSet elements;
+
+  bool stores() const { return stmt->kind != StmtKind::kLoad; }
+  bool is_tile() const { return stmt->kind == StmtKind::kStoreTile; }
+};
+
+using Accesses = std::vector<Access>;
+
+class Collector {
+ public:
+  explicit Collector(const Kernel& kernel)
+      : kernel_(kernel), of_buffer_(kernel.buffers.size()) {}
+
+  // Returns the accesses by buffer, in the order of the text.
+  std::vector<Accesses> Collect() {
+    for (; phase_ < static_cast<int>(kernel_.phases.size()); ++phase_) {
+      Visit(kernel_.phases[phase_].body);
+    }
+    return std::move(of_buffer_);
+  }
+
+ private:
+  void Visit(const std::vector<Stmt>& body) {
+    for (const Stmt& stmt : body) {
+      if (stmt.kind == StmtKind::kLoop) {
+        loops_.push_back(stmt.axis);
+        Visit(stmt.body);
+        loops_.pop_back();
+      } else if ((stmt.kind == StmtKind::kLoad ||
+                  stmt.kind == StmtKind::kStore ||
+                  stmt.kind == StmtKind::kStoreTile) &&
+                 kernel_.buffers[stmt.buffer].written) {
+        of_buffer_[stmt.buffer].push_back(
+            {&stmt, phase_, loops_, ElementsOf(kernel_, stmt)});
+      }
+    }
+  }
+
+  const Kernel& kernel_;
+  std::vector<Accesses> of_buffer_;
+  std::vector<int> loops_;
+  int phase_ = 0;
+};
+
+// Checks the accesses of one buffer.
+class AccessChecker {
+ public:
+  AccessChecker(const Kernel& kernel, size_t buffer, const Accesses& accesses,
+                bool padded)
+      : kernel_(kernel),
+        buffer_(kernel.buffers[buffer]),
+        accesses_(accesses),
+        padded_(padded) {}
+
+  void CheckOwnersAndLoads() const {
+    for (size_t first = 0; first < accesses_.size();) {
+      size_t last = first;
+      std::vector<const Access*> together;
+      while (last < accesses_.size() &&
+             accesses_[last].phase == accesses_[first].phase) {
+        together.push_back(&accesses_[last++]);
+      }
+      if (!HaveOwners(together)) EnumerateOwners(together);
+      first = last;
+    }
+    if (!buffer_.scratch) return;  // others may hold an operand
+    for (size_t i = 0; i < accesses_.size(); ++i) {
+      if (!accesses_[i].stores()) CheckLoad(i);
+    }
+  }
+
+  void CheckResult() const {
+    const int64_t missing = FirstUnstored(accesses_.size());
+    FUSOR_ASSERT(
+        missing < 0, "kernel {}: {}[{}] is never stored{}", kernel_.name,
+        buffer_.name, missing,
+        accesses_.empty() ? "" : ", last store: " + Text(accesses_.back()));
+  }
+
+ private:
+  static std::string Text(const Access& access) { return Print(*access.stmt); }
+
+  // --- Owners ----------------------------------------------------------------
+
+  const std::vector<int>& Grid(const Access& access) const {
+    return kernel_.phases[access.phase].grid;
+  }
+  bool Names(const Access& access, int axis) const {
+    return CoefficientOf(access.stmt->index, axis) != 0;
+  }
+  int VectorAxis(const Access& access) const {
+    for (const std::vector<int>* axes : {&Grid(access), &access.loops}) {
+      for (int axis : *axes) {
+        if (kernel_.axes[axis].vector) return axis;
+      }
+    }
+    return -1;
+  }
+  int64_t Groups(const Axis& axis) const {
+    return axis.vector ? (axis.extent + kernel_.lanes - 1) / kernel_.lanes
+                       : axis.extent;
+  }
+  // Threads per row of a block.
+  int64_t Threads() const { return kernel_.lanes / kernel_.lanes_per_thread(); }
+
+  bool HaveOwners(const std::vector<const Access*>& accesses) const {
+    for (size_t i = 0; i < accesses.size(); ++i) {
+      if (accesses[i]->stores() && !HasOwners(*accesses[i])) return false;
+      for (size_t j = 0; j < i; ++j) {
+        if ((accesses[i]->stores() || accesses[j]->stores()) &&
+            !AreDisjoint(accesses[i]->elements, accesses[j]->elements) &&
+            !HaveSameOwners(*accesses[j], *accesses[i])) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  // Every element is stored at one point of the axes that the index names, and
+  // it names those that tell the tasks apart. What does not name the block axis
+  // is stored by row 0.
+  bool HasOwners(const Access& store) const {
+    for (int id : Grid(store)) {
+      const Axis& axis = kernel_.axes[id];
+      if (!axis.block && Groups(axis) > 1 && !Names(store, id)) return false;
+    }
+    return IsOneToOne(store.elements);
+  }
+
+  // REQUIRES: those that store have owners.
+  bool HaveSameOwners(const Access& a, const Access& b) const {
+    if (!(a.stmt->index == b.stmt->index) || a.is_tile() || b.is_tile()) {
+      return false;
+    }
+    if (a.stores() && b.stores()) return true;
+    // All threads load what no index tells apart.
+    const int block = BlockAxis(kernel_, kernel_.phases[a.phase]);
+    if (block >= 0 && kernel_.axes[block].extent > 1 && !Names(a, block)) {
+      return false;
+    }
+    const auto names_lanes = [&](const Access& access) {
+      const int vector = VectorAxis(access);
+      return vector >= 0 && Names(access, vector);
+    };
+    return Threads() == 1 || (names_lanes(a) && names_lanes(b));
+  }
+
+  // The thread that makes the access at a point of the axes. kSeveral for a
+  // load that several make.
+  static constexpr int64_t kNobody = -1;
+  static constexpr int64_t kSeveral = -2;
+
+  int64_t OwnerOf(const Access& access, const std::vector<int>& axes,
+                  const std::vector<int64_t>& position) const {
+    int64_t owner = 0;
+    const int vector = VectorAxis(access);
+    int64_t thread = 0;
+    const auto at = [&](int axis) -> int64_t {
+      const auto found = std::find(axes.begin(), axes.end(), axis);
+      return found == axes.end() ? 0 : position[found - axes.begin()];
+    };
+    for (int id : Grid(access)) {
+      const Axis& axis = kernel_.axes[id];
+      if (axis.block && axis.extent > 1 && !Names(access, id)) {
+        if (!access.stores()) return kSeveral;
+        owner *= axis.extent;
+        continue;
+      }
+      owner = owner * axis.extent + at(id) / (axis.vector ? kernel_.lanes : 1);
+    }
+    if (Threads() > 1) {
+      if (vector >= 0 && Names(access, vector)) {
+        thread = at(vector) % kernel_.lanes / kernel_.lanes_per_thread();
+      } else if (!access.stores()) {
+        return kSeveral;
+      }
+    }
+    return owner * Threads() + thread;
+  }
+
+  void EnumerateOwners(const std::vector<const Access*>& accesses) const {
+    int64_t work = 0;
+    for (const Access* access : accesses) work += NumVisits(*access);
+    FUSOR_ASSERT(work <= kMaxEnumerated,
+                 "kernel {}: cannot prove that tasks do not meet in {}: {}",
+                 kernel_.name, buffer_.name, Text(*accesses.back()));
+    std::vector<int64_t> readers(buffer_.elements, kNobody);
+    std::vector<int64_t> writers(buffer_.elements, kNobody);
+    for (const Access* access : accesses) {
+      ForEach(*access, [&](int64_t element, int64_t owner) {
+        auto& owners = access->stores() ? writers : readers;
+        int64_t& known = owners[element];
+        known = known == kNobody || known == owner ? owner : kSeveral;
+        const int64_t writer = writers[element];
+        const int64_t reader = readers[element];
+        FUSOR_ASSERT(
+            writer == kNobody ||
+                (writer != kSeveral && (reader == kNobody || reader == writer)),
+            "kernel {}: {}: several tasks of a phase meet in {}[{}]",
+            kernel_.name, Text(*access), buffer_.name, element);
+      });
+    }
+  }
+
+  // --- Enumeration -----------------------------------------------------------
+
+  // A row that stores for all does so once.
+  std::vector<int> AxesOf(const Access& access) const {
+    std::vector<int> axes;
+    for (const std::vector<int>* of : {&Grid(access), &access.loops}) {
+      for (int axis : *of) {
+        const Axis& info = kernel_.axes[axis];
+        if (info.block && !Names(access, axis)) continue;
+        if (info.extent > 1) axes.push_back(axis);
+      }
+    }
+    return axes;
+  }
+
+  int64_t NumVisits(const Access& access) const {
+    int64_t visits = access.is_tile()
+                         ? static_cast<int64_t>(access.stmt->tile.order.size())
+                         : 1;
+    for (int axis : AxesOf(access)) {
+      if (kernel_.axes[axis].extent > kMaxEnumerated) return kMaxEnumerated + 1;
+      visits = std::min(visits * kernel_.axes[axis].extent, kMaxEnumerated + 1);
+    }
+    return visits;
+  }
+
+  template <typename Visit>
+  void ForEach(const Access& access, Visit visit) const {
+    const std::vector<int> axes = AxesOf(access);
+    const TileStore& tile = access.stmt->tile;
+    std::vector<int64_t> position(axes.size(), 0);
+    for (;;) {
+      int64_t element = access.stmt->index.offset;
+      for (size_t i = 0; i < axes.size(); ++i) {
+        element += CoefficientOf(access.stmt->index, axes[i]) * position[i];
+      }
+      const int64_t owner = OwnerOf(access, axes, position);
+      if (!access.is_tile()) visit(element, owner);
+      for (size_t e = 0; e < tile.order.size(); ++e) {
+        const auto number = static_cast<int64_t>(e);
+        visit(element + number / tile.run * tile.stride + number % tile.run,
+              owner);
+      }
+      size_t i = axes.size();
+      while (i > 0 && ++position[i - 1] == kernel_.axes[axes[i - 1]].extent) {
+        position[--i] = 0;
+      }
+      if (i == 0) return;
+    }
+  }
+
+  // --- What is stored --------------------------------------------------------
+
+  // Stored by earlier phases, or by the thread itself further up.
+  void CheckLoad(size_t load) const {
+    const Access& access = accesses_[load];
+    size_t end = 0;
+    while (accesses_[end].phase < access.phase) ++end;
+    for (size_t i = end; i < load; ++i) {
+      if (accesses_[i].stores() && HaveSameOwners(accesses_[i], access)) return;
+    }
+    const int64_t missing = FirstUnstored(end);
+    FUSOR_ASSERT(missing < 0, "kernel {}: {}: {}[{}] has not been stored yet",
+                 kernel_.name, Text(access), buffer_.name, missing);
+  }
+
+  // Returns an element that none of the stores among the first `end` accesses
+  // stores; -1 if there is none.
+  int64_t FirstUnstored(size_t end) const {
+    std::vector<const Access*> stores;
+    for (size_t i = 0; i < end; ++i) {
+      if (accesses_[i].stores()) stores.push_back(&accesses_[i]);
+    }
+    if (FillRanges(stores) || Partition(stores)) return -1;
+    return Enumerate(stores);
+  }
+
+  // Padding may end only where the next tensor starts.
+  bool IsPadding(int64_t first, int64_t end) const {
+    const int64_t unit = kBufferAlignment / ir::DTypeSize(buffer_.dtype);
+    return padded_ && end % unit == 0 && end - first < unit;
+  }
+
+  // True if those that store contiguous ranges store everything.
+  bool FillRanges(const std::vector<const Access*>& stores) const {
+    std::vector<std::pair<int64_t, int64_t>> ranges;  // first, end
+    for (const Access* store : stores) {
+      const ElementSet& set = store->elements;
+      const int64_t end = set.last() + 1;
+      if (IsOneToOne(set) && set.num_points() == end - set.first) {
+        ranges.emplace_back(set.first, end);
+      }
+    }
+    std::sort(ranges.begin(), ranges.end());
+    ranges.emplace_back(buffer_.elements, buffer_.elements);
+    int64_t filled = 0;
+    for (const auto& [first, end] : ranges) {
+      if (first > filled && !IsPadding(filled, first)) return false;
+      filled = std::max(filled, end);
+    }
+    return true;
+  }
+
+  // True if the stores share no element and are as many as there are elements.
+  bool Partition(const std::vector<const Access*>& stores) const {
+    int64_t points = 0;
+    for (const Access* store : stores) {
+      if (!IsOneToOne(store->elements)) return false;
+      points += store->elements.num_points();
+    }
+    if (points != buffer_.elements) return false;
+    for (size_t i = 0; i < stores.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        if (!AreDisjoint(stores[i]->elements, stores[j]->elements)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  int64_t Enumerate(const std::vector<const Access*>& stores) const {
+    int64_t work = 0;
+    for (const Access* store : stores) work += NumVisits(*store);
+    FUSOR_ASSERT(work <= kMaxEnumerated && buffer_.elements <= kMaxEnumerated,
+                 "kernel {}: cannot prove that all of {} is stored{}",
+                 kernel_.name, buffer_.name,
+                 stores.empty() ? "" : ": " + Text(*stores.back()));
+    std::vector<bool> stored(buffer_.elements, false);
+    for (const Access* store : stores) {
+      ForEach(*store,
+              [&](int64_t element, int64_t) { stored[element] = true; });
+    }
+    for (int64_t i = 0; i < buffer_.elements;) {
+      int64_t end = i;
+      while (end < buffer_.elements && !stored[end]) ++end;
+      if (end > i && !IsPadding(i, end)) return i;
+      i = end + 1;
+    }
+    return -1;
+  }
+
+  const Kernel& kernel_;
+  const KernelBuffer& buffer_;
+  const Accesses& accesses_;
+  const bool padded_;
+};
+
+}  // namespace
+
+void CheckAccesses(const Kernel& kernel) {
+  const std::vector<Accesses> accesses = Collector(kernel).Collect();
+  for (size_t b = 0; b < accesses.size(); ++b) {
+    AccessChecker(kernel, b, accesses[b], false).CheckOwnersAndLoads();
+  }
+}
+
+void CheckResults(const Kernel& kernel, const std::vector<bool>& padded) {
+  const std::vector<Accesses> accesses = Collector(kernel).Collect();
+  for (size_t b = 0; b < accesses.size(); ++b) {
+    const KernelBuffer& buffer = kernel.buffers[b];
+    if (!buffer.written || buffer.scratch) continue;
+    AccessChecker(kernel, b, accesses[b], b < padded.size() && padded[b])
+        .CheckResult();
+  }
+}
+
+}  // namespace fusor::codegen

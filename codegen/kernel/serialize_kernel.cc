@@ -1,0 +1,152 @@
+#include "codegen/kernel/serialize_kernel.h"
+
+#include "codegen/kernel/kernel.pb.h"
+#include "ir/support/error.h"
+#include "ir/tensor_type.h"
+
+namespace fusor::codegen {
+namespace {
+
+constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kReduceBlock) + 1;
+
+// Of indices that may be -1.
+uint32_t PlusOne(int index) { return static_cast<uint32_t>(index + 1); }
+int MinusOne(uint32_t stored) { return static_cast<int>(stored - 1); }
+
+template <typename Enum>
+Enum ReadEnum(uint32_t number, int count, const char* what) {
+  FUSOR_CHECK(number < static_cast<uint32_t>(count), kGraph, "{} {}, of {}",
+              what, number, count);
+  return static_cast<Enum>(number);
+}
+
+ir::DType ReadDType(uint32_t number) {
+  return ReadEnum<ir::DType>(number, std::size(ir::kAllDTypes), "dtype");
+}
+
+void WriteStmt(const Stmt& stmt, proto::StmtProto& out) {
+  out.set_kind(static_cast<uint32_t>(stmt.kind));
+  out.set_dst(PlusOne(stmt.dst));
+  out.set_op(static_cast<uint32_t>(stmt.op));
+  for (int src : stmt.src) out.add_src(PlusOne(src));
+  out.set_round(stmt.round);
+  out.set_constant(stmt.constant);
+  out.set_buffer(PlusOne(stmt.buffer));
+  out.mutable_index()->set_offset(stmt.index.offset);
+  for (const Index::Term& term : stmt.index.terms) {
+    out.mutable_index()->add_axes(term.axis);
+    out.mutable_index()->add_coefficients(term.coefficient);
+  }
+  out.set_streamed(stmt.streamed);
+  out.set_descending(stmt.descending);
+  out.set_site(stmt.site);
+  out.set_rank(stmt.rank);
+  out.set_axis(PlusOne(stmt.axis));
+  for (const Stmt& inner : stmt.body) WriteStmt(inner, *out.add_body());
+  const TileStore& tile = stmt.tile;
+  out.mutable_tile_sources()->Assign(tile.sources.begin(), tile.sources.end());
+  out.mutable_tile_order()->Assign(tile.order.begin(), tile.order.end());
+  out.set_tile_run(tile.run);
+  out.set_tile_stride(tile.stride);
+}
+
+Stmt ReadStmt(const proto::StmtProto& in) {
+  Stmt stmt{.kind = ReadEnum<StmtKind>(in.kind(), kNumStmtKinds, "statement")};
+  stmt.dst = MinusOne(in.dst());
+  stmt.op = ReadEnum<ir::ScalarOp>(in.op(), ir::kNumScalarOps, "scalar op");
+  FUSOR_CHECK(in.src_size() == static_cast<int>(stmt.src.size()), kGraph,
+              "a statement with {} operands", in.src_size());
+  for (int i = 0; i < in.src_size(); ++i) stmt.src[i] = MinusOne(in.src(i));
+  stmt.round = in.round();
+  stmt.constant = in.constant();
+  stmt.buffer = MinusOne(in.buffer());
+  stmt.index.offset = in.index().offset();
+  FUSOR_CHECK(in.index().axes_size() == in.index().coefficients_size(), kGraph,
+              "an index of {} axes and {} coefficients", in.index().axes_size(),
+              in.index().coefficients_size());
+  for (int i = 0; i < in.index().axes_size(); ++i) {
+    stmt.index.terms.push_back(
+        {in.index().axes(i), in.index().coefficients(i)});
+  }
+  stmt.streamed = in.streamed();
+  stmt.descending = in.descending();
+  stmt.site = in.site();
+  stmt.rank = in.rank();
+  stmt.axis = MinusOne(in.axis());
+  for (const proto::StmtProto& inner : in.body()) {
+    stmt.body.push_back(ReadStmt(inner));
+  }
+  stmt.tile.sources.assign(in.tile_sources().begin(), in.tile_sources().end());
+  stmt.tile.order.assign(in.tile_order().begin(), in.tile_order().end());
+  stmt.tile.run = in.tile_run();
+  stmt.tile.stride = in.tile_stride();
+  return stmt;
+}
+
+}  // namespace
+
+void WriteKernel(const Kernel& kernel, proto::KernelProto& out) {
+  out.set_name(kernel.name);
+  out.set_lanes(kernel.lanes);
+  out.set_width(kernel.width);
+  out.set_contract(kernel.contract);
+  for (const KernelBuffer& buffer : kernel.buffers) {
+    proto::KernelProto::Buffer& b = *out.add_buffers();
+    b.set_name(buffer.name);
+    b.set_dtype(static_cast<uint32_t>(buffer.dtype));
+    b.set_elements(buffer.elements);
+    b.set_written(buffer.written);
+    b.set_scratch(buffer.scratch);
+    b.set_packed(buffer.packed);
+  }
+  for (const Axis& axis : kernel.axes) {
+    proto::KernelProto::Axis& a = *out.add_axes();
+    a.set_name(axis.name);
+    a.set_extent(axis.extent);
+    a.set_vector(axis.vector);
+    a.set_block(axis.block);
+  }
+  for (const Register& reg : kernel.registers) {
+    proto::KernelProto::Register& r = *out.add_registers();
+    r.set_dtype(static_cast<uint32_t>(reg.dtype));
+    r.set_vector(reg.vector);
+  }
+  for (const Phase& phase : kernel.phases) {
+    proto::KernelProto::Phase& p = *out.add_phases();
+    p.mutable_grid()->Assign(phase.grid.begin(), phase.grid.end());
+    for (const Stmt& stmt : phase.body) WriteStmt(stmt, *p.add_body());
+  }
+}
+
+Kernel ReadKernel(const proto::KernelProto& in) {
+  Kernel kernel;
+  kernel.name = in.name();
+  kernel.lanes = in.lanes();
+  kernel.width = in.width();
+  kernel.contract = in.contract();
+  for (const proto::KernelProto::Buffer& b : in.buffers()) {
+    FUSOR_CHECK(b.elements() >= 1 && b.elements() <= ir::kMaxElements, kGraph,
+                "a kernel buffer of {} elements", b.elements());
+    kernel.buffers.push_back({b.name(), ReadDType(b.dtype()), b.elements(),
+                              b.written(), b.scratch(), b.packed()});
+  }
+  for (const proto::KernelProto::Axis& a : in.axes()) {
+    FUSOR_CHECK(a.extent() >= 1 && a.extent() <= ir::kMaxElements, kGraph,
+                "an axis of extent {}", a.extent());
+    kernel.axes.push_back({a.name(), a.extent(), a.vector(), a.block()});
+  }
+  for (const proto::KernelProto::Register& r : in.registers()) {
+    kernel.registers.push_back({ReadDType(r.dtype()), r.vector()});
+  }
+  for (const proto::KernelProto::Phase& p : in.phases()) {
+    Phase phase;
+    phase.grid.assign(p.grid().begin(), p.grid().end());
+    for (const proto::StmtProto& stmt : p.body()) {
+      phase.body.push_back(ReadStmt(stmt));
+    }
+    kernel.phases.push_back(std::move(phase));
+  }
+  return kernel;
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,379 @@
+// Verify() of kernel_ir.h. Rules that its text leaves open:
+//   - a register written in a loop's body and not before the loop is undefined
+//     after it; registers do not survive a phase;
+//   - outside a vector axis, vector registers may be initialised, combined with
+//     each other and reduced, lane by lane, but not loaded or stored;
+//   - inside a vector axis, kReduceLanes takes only a register that kInit
+//     started: the masked lanes of any other are undefined;
+//   - a phase has at most one block axis, no loop has one, and kReduceBlock
+//     stands only where one is open.
+
+#include <algorithm>
+#include <cctype>
+
+#include "codegen/kernel/bitmask.h"
+#include "codegen/kernel/element_set.h"
+#include "codegen/kernel/kernel_ir.h"
+#include "codegen/kernel/race_detector.h"
+#include "ir/support/error.h"
+#include "ir/tensor_type.h"
+
+namespace fusor::codegen {
+namespace {
+
+constexpr int kMaxLanes = 64;         // of one thread
+constexpr int kMaxBlockLanes = 8192;  // of all threads together
+
+bool IsReduction(ir::ScalarOp op) {
+  switch (op) {
+    case ir::ScalarOp::kAdd:
+    case ir::ScalarOp::kMul:
+    case ir::ScalarOp::kMaximum:
+    case ir::ScalarOp::kMinimum:
+    case ir::ScalarOp::kAnd:
+    case ir::ScalarOp::kOr:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsIdentifier(const std::string& name) {
+  return !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0])) &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return std::isalnum(c) || c == '_';
+         });
+}
+
+class Verifier {
+ public:
+  explicit Verifier(const Kernel& kernel) : kernel_(kernel) {}
+
+  void Run() {
+    FUSOR_ASSERT(IsIdentifier(kernel_.name), "kernel \"{}\": not an identifier",
+                 kernel_.name);
+    const int width = kernel_.lanes_per_thread();
+    FUSOR_ASSERT(width >= 1 && width <= kMaxLanes && width <= kernel_.lanes &&
+                     kernel_.lanes <= kMaxBlockLanes &&
+                     (kernel_.lanes & (kernel_.lanes - 1)) == 0 &&
+                     (width & (width - 1)) == 0,
+                 "kernel {}: {} lanes, {} a thread", kernel_.name,
+                 kernel_.lanes, width);
+    FUSOR_ASSERT(!kernel_.phases.empty(), "kernel {}: no phases", kernel_.name);
+    for (const Axis& axis : kernel_.axes) {
+      FUSOR_ASSERT(axis.extent >= 1, "kernel {}: axis {} of extent {}",
+                   kernel_.name, axis.name, axis.extent);
+    }
+    for (const Phase& phase : kernel_.phases) VerifyPhase(phase);
+    CheckAccesses(kernel_);
+    for (size_t b = 0; b < kernel_.buffers.size(); ++b) CheckPacking(b);
+  }
+
+ private:
+  void CheckPacking(size_t b) const {
+    const KernelBuffer& buffer = kernel_.buffers[b];
+    FUSOR_ASSERT(
+        !buffer.packed || (buffer.dtype == ir::DType::kBool &&
+                           AccessedByWholeBytes(kernel_, static_cast<int>(b))),
+        "kernel {}: {} of {} is packed, but not accessed by whole "
+        "bytes of bits",
+        kernel_.name, buffer.name, ir::DTypeName(buffer.dtype));
+  }
+
+  void VerifyPhase(const Phase& phase) {
+    open_.assign(kernel_.axes.size(), false);
+    defined_.assign(kernel_.registers.size(), false);
+    started_.assign(kernel_.registers.size(), false);
+    vector_axis_ = -1;
+    block_axis_ = -1;
+    for (size_t i = 0; i < phase.grid.size(); ++i) {
+      Open(phase.grid[i]);
+      FUSOR_ASSERT(vector_axis_ < 0 || i + 1 == phase.grid.size(),
+                   "kernel {}: vector axis a{} is not the last of its grid",
+                   kernel_.name, phase.grid[i]);
+      if (!kernel_.axes[phase.grid[i]].block) continue;
+      FUSOR_ASSERT(block_axis_ < 0, "kernel {}: block axes a{} and a{}",
+                   kernel_.name, block_axis_, phase.grid[i]);
+      block_axis_ = phase.grid[i];
+    }
+    VerifyBody(phase.body);
+  }
+
+  void Open(int axis) {
+    FUSOR_ASSERT(axis >= 0 && axis < static_cast<int>(kernel_.axes.size()) &&
+                     !open_[axis],
+                 "kernel {}: axis a{} is unknown or already open", kernel_.name,
+                 axis);
+    open_[axis] = true;
+    if (!kernel_.axes[axis].vector) return;
+    FUSOR_ASSERT(vector_axis_ < 0,
+                 "kernel {}: vector axis a{} inside vector axis a{}",
+                 kernel_.name, axis, vector_axis_);
+    vector_axis_ = axis;
+  }
+
+  void VerifyBody(const std::vector<Stmt>& body) {
+    for (const Stmt& stmt : body) {
+      if (stmt.kind == StmtKind::kLoop) {
+        VerifyLoop(stmt);
+      } else {
+        VerifyStmt(stmt);
+      }
+    }
+  }
+
+  void VerifyLoop(const Stmt& stmt) {
+    const int outer_vector_axis = vector_axis_;
+    const std::vector<bool> outer_defined = defined_;
+    Open(stmt.axis);
+    FUSOR_ASSERT(!kernel_.axes[stmt.axis].block,
+                 "kernel {}: a loop over block axis a{}", kernel_.name,
+                 stmt.axis);
+    FUSOR_ASSERT(!stmt.descending || HasIndependentIterations(stmt),
+                 "kernel {}: iterations of the descending loop over a{} depend "
+                 "on their order",
+                 kernel_.name, stmt.axis);
+    VerifyBody(stmt.body);
+    open_[stmt.axis] = false;
+    vector_axis_ = outer_vector_axis;
+    defined_ = outer_defined;
+  }
+
+  void VerifyStmt(const Stmt& stmt) {
+    FUSOR_ASSERT(stmt.body.empty(), "kernel {}: a body outside a loop",
+                 kernel_.name);
+    switch (stmt.kind) {
+      case StmtKind::kLoop:
+        break;
+      case StmtKind::kConstant:
+        Define(stmt);
+        break;
+      case StmtKind::kLoad:
+        CheckAccess(stmt);
+        CheckVectorIndex(stmt, IsVector(stmt.dst));
+        Define(stmt);
+        break;
+      case StmtKind::kStore:
+        CheckStore(stmt);
+        break;
+      case StmtKind::kIndexValue:
+        CheckIndex(stmt.index);
+        CheckVectorIndex(stmt, IsVector(stmt.dst));
+        Define(stmt);
+        break;
+      case StmtKind::kRandom:
+        CheckRandom(stmt);
+        break;
+      case StmtKind::kCompute:
+        CheckCompute(stmt);
+        break;
+      case StmtKind::kInit:
+        CheckReduction(stmt);
+        Define(stmt);
+        started_[stmt.dst] = true;
+        break;
+      case StmtKind::kAccumulate:
+        CheckReduction(stmt);
+        Read(stmt.dst);
+        Read(stmt.src[0]);
+        FUSOR_ASSERT(IsVector(stmt.dst) || !IsVector(stmt.src[0]),
+                     "kernel {}: r{} accumulates the vector r{}", kernel_.name,
+                     stmt.dst, stmt.src[0]);
+        break;
+      case StmtKind::kReduceLanes:
+        CheckReduceLanes(stmt);
+        break;
+      case StmtKind::kStoreTile:
+        CheckStoreTile(stmt);
+        break;
+      case StmtKind::kReduceBlock:
+        CheckReduceBlock(stmt);
+        break;
+    }
+  }
+
+  void CheckStore(const Stmt& stmt) {
+    CheckAccess(stmt);
+    Read(stmt.src[0]);
+    FUSOR_ASSERT(kernel_.buffers[stmt.buffer].written,
+                 "kernel {}: store to {}, which is not written", kernel_.name,
+                 kernel_.buffers[stmt.buffer].name);
+    FUSOR_ASSERT(!IsVector(stmt.src[0]) || VectorCoefficient(stmt.index) != 0,
+                 "kernel {}: all lanes of r{} go to one element of {}",
+                 kernel_.name, stmt.src[0], kernel_.buffers[stmt.buffer].name);
+  }
+
+  void CheckStoreTile(const Stmt& stmt) const {
+    const TileStore& tile = stmt.tile;
+    const size_t elements = tile.sources.size() * kernel_.lanes;
+    for (int reg : tile.sources) {
+      Read(reg);
+      FUSOR_ASSERT(IsVector(reg), "kernel {}: a tile of the uniform r{}",
+                   kernel_.name, reg);
+    }
+    std::vector<int> sorted = tile.order;
+    std::sort(sorted.begin(), sorted.end());
+    bool permutes = elements > 0 && sorted.size() == elements;
+    for (size_t i = 0; permutes && i < elements; ++i) {
+      permutes = sorted[i] == static_cast<int>(i);
+    }
+    const auto size = static_cast<int64_t>(elements);
+    FUSOR_ASSERT(permutes && tile.run >= 1 && size % tile.run == 0 &&
+                     tile.stride >= tile.run,
+                 "kernel {}: a tile of {} elements in runs of {} at {} has no "
+                 "order",
+                 kernel_.name, elements, tile.run, tile.stride);
+    FUSOR_ASSERT(vector_axis_ >= 0 &&
+                     kernel_.axes[vector_axis_].extent == kernel_.lanes &&
+                     VectorCoefficient(stmt.index) == 0,
+                 "kernel {}: a tile needs a vector axis of {} indices",
+                 kernel_.name, kernel_.lanes);
+    FUSOR_ASSERT(tile.stride <= ir::kMaxElements,
+                 "kernel {}: a tile of stride {}", kernel_.name, tile.stride);
+    CheckAccess(stmt, (size / tile.run - 1) * tile.stride + tile.run - 1);
+    FUSOR_ASSERT(kernel_.buffers[stmt.buffer].written &&
+                     !kernel_.buffers[stmt.buffer].packed,
+                 "kernel {}: a tile in {}, which is not written", kernel_.name,
+                 kernel_.buffers[stmt.buffer].name);
+  }
+
+  void CheckRandom(const Stmt& stmt) {
+    for (int i = 0; i < 2; ++i) {
+      Read(stmt.src[i]);
+      FUSOR_ASSERT(!IsVector(stmt.src[i]) &&
+                       !ir::IsFloat(kernel_.registers[stmt.src[i]].dtype),
+                   "kernel {}: random needs a uniform integer key and step",
+                   kernel_.name);
+    }
+    CheckIndex(stmt.index);
+    CheckVectorIndex(stmt, IsVector(stmt.dst));
+    Define(stmt);
+  }
+
+  void CheckCompute(const Stmt& stmt) {
+    for (int i = 0; i < ir::ScalarArity(stmt.op); ++i) {
+      Read(stmt.src[i]);
+      FUSOR_ASSERT(IsVector(stmt.dst) || !IsVector(stmt.src[i]),
+                   "kernel {}: uniform r{} computed from the vector r{}",
+                   kernel_.name, stmt.dst, stmt.src[i]);
+    }
+    Define(stmt);
+  }
+
+  void CheckReduceLanes(const Stmt& stmt) {
+    CheckReduction(stmt);
+    Read(stmt.src[0]);
+    FUSOR_ASSERT(IsVector(stmt.src[0]) && !IsVector(stmt.dst),
+                 "kernel {}: reduce_lanes of r{} into r{}", kernel_.name,
+                 stmt.src[0], stmt.dst);
+    FUSOR_ASSERT(vector_axis_ < 0 || started_[stmt.src[0]],
+                 "kernel {}: reduce_lanes of r{}, whose masked lanes are "
+                 "undefined",
+                 kernel_.name, stmt.src[0]);
+    Define(stmt);
+  }
+
+  void CheckReduceBlock(const Stmt& stmt) {
+    CheckReduction(stmt);
+    Read(stmt.src[0]);
+    FUSOR_ASSERT(
+        block_axis_ >= 0 && IsVector(stmt.src[0]) == IsVector(stmt.dst),
+        "kernel {}: reduce_block of r{} into r{}{}", kernel_.name, stmt.src[0],
+        stmt.dst, block_axis_ < 0 ? " without a block axis" : "");
+    const bool started = started_[stmt.src[0]];
+    Define(stmt);
+    started_[stmt.dst] = started;
+  }
+
+  void CheckReduction(const Stmt& stmt) const {
+    FUSOR_ASSERT(IsReduction(stmt.op), "kernel {}: {} is not a reduction",
+                 kernel_.name, ir::ScalarOpName(stmt.op));
+  }
+
+  // Of what lies up to `further` elements behind the index, too.
+  void CheckAccess(const Stmt& stmt, int64_t further = 0) const {
+    FUSOR_ASSERT(stmt.buffer >= 0 &&
+                     stmt.buffer < static_cast<int>(kernel_.buffers.size()),
+                 "kernel {}: buffer b{}", kernel_.name, stmt.buffer);
+    CheckIndex(stmt.index);
+    const KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
+    int64_t low = stmt.index.offset;
+    int64_t high = low;
+    bool overflow = __builtin_add_overflow(high, further, &high);
+    for (const Index::Term& term : stmt.index.terms) {
+      int64_t reach = 0;
+      overflow |= __builtin_mul_overflow(
+          term.coefficient, kernel_.axes[term.axis].extent - 1, &reach);
+      int64_t& end = reach < 0 ? low : high;
+      overflow |= __builtin_add_overflow(end, reach, &end);
+    }
+    FUSOR_ASSERT(!overflow && low >= 0 && high < buffer.elements,
+                 "kernel {}: {}: index of {} runs from {} to {} of {} elements",
+                 kernel_.name, Print(stmt), buffer.name, low, high,
+                 buffer.elements);
+  }
+
+  void CheckIndex(const Index& index) const {
+    std::vector<int> seen;
+    for (const Index::Term& term : index.terms) {
+      FUSOR_ASSERT(term.axis >= 0 &&
+                       term.axis < static_cast<int>(kernel_.axes.size()) &&
+                       open_[term.axis],
+                   "kernel {}: index uses axis a{}, which is not open",
+                   kernel_.name, term.axis);
+      FUSOR_ASSERT(std::count(seen.begin(), seen.end(), term.axis) == 0,
+                   "kernel {}: index names axis a{} twice", kernel_.name,
+                   term.axis);
+      seen.push_back(term.axis);
+    }
+  }
+
+  int64_t VectorCoefficient(const Index& index) const {
+    return CoefficientOf(index, vector_axis_);
+  }
+
+  // A uniform register cannot hold what differs between lanes.
+  void CheckVectorIndex(const Stmt& stmt, bool vector) const {
+    FUSOR_ASSERT(vector || VectorCoefficient(stmt.index) == 0,
+                 "kernel {}: uniform r{} depends on vector axis a{}",
+                 kernel_.name, stmt.dst, vector_axis_);
+    FUSOR_ASSERT(!vector || vector_axis_ >= 0,
+                 "kernel {}: vector r{} outside a vector axis", kernel_.name,
+                 stmt.dst);
+  }
+
+  bool IsVector(int reg) const {
+    CheckRegister(reg);
+    return kernel_.registers[reg].vector;
+  }
+
+  void CheckRegister(int reg) const {
+    FUSOR_ASSERT(reg >= 0 && reg < static_cast<int>(kernel_.registers.size()),
+                 "kernel {}: register r{}", kernel_.name, reg);
+  }
+
+  void Read(int reg) const {
+    CheckRegister(reg);
+    FUSOR_ASSERT(defined_[reg], "kernel {}: r{} is read before it is written",
+                 kernel_.name, reg);
+  }
+
+  void Define(const Stmt& stmt) {
+    CheckRegister(stmt.dst);
+    defined_[stmt.dst] = true;
+    started_[stmt.dst] = false;
+  }
+
+  const Kernel& kernel_;
+  std::vector<bool> open_;     // by axis
+  std::vector<bool> defined_;  // by register
+  std::vector<bool> started_;  // by register: last written by kInit
+  int vector_axis_ = -1;
+  int block_axis_ = -1;
+};
+
+}  // namespace
+
+void Verify(const Kernel& kernel) { Verifier(kernel).Run(); }
+
+}  // namespace fusor::codegen

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "codegen/kernel/kernel_ir.h"
+#include "codegen/lower/loop_nest.h"
+#include "codegen/lower/loop_schedule.h"
+#include "passes/fusion/iteration_domain.h"
+
+namespace fusor::codegen {
+
+// True if a statement must round what it computes in every rounding mode:
+// arithmetic in i32 may leave the range of u8, whose values wrap around.
+bool MustRound(ir::ScalarOp op, ir::DType dtype);
+
+// Turns values of a fusion body into statements, each in the outermost open
+// loop in which its operands are known, and each once per loop iteration.
+class FusionBody {
+ public:
+  FusionBody(const ir::Graph& body, const passes::FusionDomain& domain,
+             const LoopNest& nest, Kernel& kernel, bool eager)
+      : body_(body),
+        domain_(domain),
+        nest_(nest),
+        kernel_(kernel),
+        eager_(eager) {}
+
+  // How nest axes appear in the kernel; before the first phase.
+  void SetParts(std::vector<std::vector<AxisPart>> parts) {
+    parts_ = std::move(parts);
+  }
+
+  // Everything that the body loads and stores, for LoopNest.
+  static std::vector<Access> CollectAccesses(
+      const ir::Graph& body, const passes::FusionDomain& domain);
+
+  // --- Loops -----------------------------------------------------------------
+
+  void BeginPhase(std::vector<int> grid);
+  void EndPhase();
+  void OpenLoop(int kernel_axis);
+  void CloseLoop();  // drops what was known only inside
+
+  // Time of loads and stores, for in-place decisions: see LowerFusion.
+  void set_time(int time) { time_ = time; }
+
+  // --- Values ----------------------------------------------------------------
+
+  // The register that holds the value at the current indices.
+  int Eval(const ir::Value* value);
+  // Operand of a reduction, at the domain's indices.
+  int EvalReduced(const ir::Node& reduce);
+  // From here on the value is loaded from the buffer that it was stored into,
+  // by an earlier sweep, and not computed again.
+  void Hold(const ir::Value* value, int buffer) { held_[value] = buffer; }
+  // Makes a reduction's result known from here on, as if loaded.
+  void Define(const ir::Value* value, int reg);
+
+  void Store(int buffer, const Access& access, int reg);
+  // Statements without a value of the graph behind them.
+  int NewRegister(ir::DType dtype, bool vector);
+  void Append(Stmt stmt);  // to the innermost open loop
+  Index KernelIndex(const Index& nest_index) const;
+  int LoadScratch(int buffer, Index index, ir::DType dtype);
+
+  // --- What was accessed ---------------------------------------------------
+  struct Touch {
+    int buffer;
+    Index index;
+    int time;
+  };
+  const std::vector<Touch>& loads() const { return loads_; }
+  const std::vector<Touch>& stores() const { return stores_; }
+
+ private:
+  struct Level {
+    int axis = -1;  // kernel axis; -1 for the phase itself
+    std::vector<Stmt> statements;
+    std::map<const ir::Value*, int> values;
+    std::vector<std::pair<Touch, int>> loaded;  // index -> register
+  };
+
+  int EvalOperand(const ir::Node& node, size_t i, const ir::IndexMap& map);
+  int EvalSource(const ir::Node& node, const ir::IndexMap& map);
+  int EvalElementwise(const ir::Node& node, const ir::IndexMap& map);
+  int Load(int buffer, const Access& access);
+  int Constant(const ir::Node& node);
+  int Emit(Stmt stmt, ir::DType dtype, bool vector, size_t level);
+  size_t LevelOf(const Index& index) const;
+  bool IsVector(const Index& index) const;
+  size_t LevelOfRegister(int reg) const { return register_level_[reg]; }
+
+  const ir::Graph& body_;
+  const passes::FusionDomain& domain_;
+  const LoopNest& nest_;
+  Kernel& kernel_;
+  bool eager_;
+  std::vector<std::vector<AxisPart>> parts_;
+  std::vector<int> grid_;
+  std::vector<Level> levels_;
+  std::vector<size_t> register_level_;
+  std::vector<Touch> loads_, stores_;
+  std::map<const ir::Value*, int> held_;  // and their buffers
+  int time_ = 0;
+};
+
+}  // namespace fusor::codegen

@@ -1,0 +1,132 @@
+#include "codegen/lower/loop_nest.h"
+
+#include <algorithm>
+#include <set>
+
+#include "codegen/kernel/element_set.h"
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+void AddTerm(Index& index, int axis, int64_t coefficient) {
+  if (coefficient == 0) return;
+  for (Index::Term& term : index.terms) {
+    if (term.axis == axis) {
+      term.coefficient += coefficient;
+      return;
+    }
+  }
+  index.terms.push_back({axis, coefficient});
+}
+
+}  // namespace
+
+LoopNest::LoopNest(const passes::FusionDomain& domain,
+                   std::span<const Access> accesses, bool merge_folded) {
+  // 1. Where the extent of each dimension is cut by somebody's tiles.
+  std::vector<std::set<int64_t>> cuts(domain.extents.size());
+  for (const Access& access : accesses) {
+    for (const ir::PhysicalAxis& axis : PhysicalAxes(access.type)) {
+      const ir::DimMap& map = access.map[axis.dim];
+      if (map.dim >= 0 && axis.step > 1) cuts[map.dim].insert(axis.step);
+    }
+  }
+  // 2. The main tensor's physical axes, cut, kept ones first.
+  const ir::TensorType main{ir::DType::kF32, domain.extents, domain.layout};
+  const std::vector<ir::PhysicalAxis> physical = PhysicalAxes(main);
+  for (const bool folded : {false, true}) {
+    for (const ir::PhysicalAxis& axis : physical) {
+      if (domain.folded[axis.dim] != folded) continue;
+      int64_t limit = axis.step * axis.extent;
+      for (auto cut = cuts[axis.dim].rbegin(); cut != cuts[axis.dim].rend();
+           ++cut) {
+        if (*cut <= axis.step || *cut >= limit) continue;
+        FUSOR_ASSERT(limit % *cut == 0 && *cut % axis.step == 0,
+                     "tiles of {} and {} do not nest", *cut, axis.step);
+        raw_.push_back({axis.dim, *cut, limit / *cut, folded});
+        limit = *cut;
+      }
+      raw_.push_back({axis.dim, axis.step, limit / axis.step, folded});
+    }
+  }
+  std::erase_if(raw_, [](const RawAxis& axis) { return axis.extent == 1; });
+  // 3. Merge.
+  MergeAxes(accesses, merge_folded);
+  for (size_t i = physical.size(); i-- > 0;) {
+    if (physical[i].extent == 1) continue;
+    for (size_t r = 0; r < raw_.size(); ++r) {
+      if (raw_[r].dim == physical[i].dim && raw_[r].step == physical[i].step) {
+        fastest_ = raw_[r].merged;
+      }
+    }
+    break;
+  }
+}
+
+void LoopNest::MergeAxes(std::span<const Access> accesses, bool merge_folded) {
+  std::vector<Index> offsets;
+  for (const Access& access : accesses) offsets.push_back(RawOffset(access));
+  for (size_t i = 0; i < raw_.size(); ++i) {
+    const bool joins =
+        i > 0 && raw_[i].folded == raw_[i - 1].folded &&
+        (merge_folded || !raw_[i].folded) &&
+        std::all_of(offsets.begin(), offsets.end(), [&](const Index& offset) {
+          return CoefficientOf(offset, static_cast<int>(i - 1)) ==
+                 CoefficientOf(offset, static_cast<int>(i)) * raw_[i].extent;
+        });
+    if (!joins) {
+      merged_.push_back({"", 1, raw_[i].folded});
+      innermost_.push_back(0);
+    }
+    raw_[i].merged = static_cast<int>(merged_.size()) - 1;
+    LoopAxis& axis = merged_.back();
+    axis.extent *= raw_[i].extent;
+    axis.name += static_cast<char>('a' + raw_[i].dim);
+    if (raw_[i].step > 1) axis.name += std::to_string(raw_[i].step);
+    innermost_.back() = static_cast<int>(i);
+  }
+}
+
+Index LoopNest::RawOffset(const Access& access) const {
+  Index offset;
+  for (const ir::PhysicalAxis& axis : PhysicalAxes(access.type)) {
+    const ir::DimMap& map = access.map[axis.dim];
+    if (map.dim < 0) {
+      offset.offset += map.offset / axis.step % axis.extent * axis.stride;
+      continue;
+    }
+    // A tile sees the part of the index within [step, step * extent); a whole
+    // dimension sees all of it, scaled and shifted.
+    const bool whole =
+        axis.step == 1 && axis.extent == access.type.shape[axis.dim];
+    if (whole) offset.offset += map.offset * axis.stride;
+    for (size_t i = 0; i < raw_.size(); ++i) {
+      const RawAxis& raw = raw_[i];
+      if (raw.dim != map.dim) continue;
+      if (whole) {
+        AddTerm(offset, static_cast<int>(i),
+                axis.stride * map.scale * raw.step);
+      } else if (raw.step >= axis.step && raw.step < axis.step * axis.extent) {
+        AddTerm(offset, static_cast<int>(i),
+                axis.stride * (raw.step / axis.step));
+      }
+    }
+  }
+  return offset;
+}
+
+// Within a merged axis the coefficient of the fastest member is the stride.
+Index LoopNest::Project(const Index& raw) const {
+  Index index{raw.offset, {}};
+  for (size_t m = 0; m < merged_.size(); ++m) {
+    AddTerm(index, static_cast<int>(m), CoefficientOf(raw, innermost_[m]));
+  }
+  return index;
+}
+
+Index LoopNest::Offset(const Access& access) const {
+  return Project(RawOffset(access));
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "codegen/lower/lowered_kernel.h"
+#include "ir/target/target.h"
+
+namespace fusor::codegen {
+
+// The kernel of one loop fusion body; `eager` rounds at every op.
+// REQUIRES: passes::AnalyzeDomain accepts the body.
+LoweredKernel LowerBody(const ir::Graph& body, const ir::Target& target,
+                        bool eager);
+
+}  // namespace fusor::codegen

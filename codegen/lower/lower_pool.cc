@@ -1,0 +1,334 @@
+#include "codegen/lower/lower_pool.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "codegen/kernel/launch_config.h"
+#include "codegen/lower/pool_emitter.h"
+#include "codegen/lower/pool_windows.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::DType;
+using ir::ScalarOp;
+using ir::Value;
+
+class PoolLowering {
+ public:
+  PoolLowering(const ir::Graph& body, const ir::Target& target, bool eager)
+      : graph_(body),
+        target_(target),
+        eager_(eager),
+        node_(*PoolingOf(body)),
+        backward_(node_.attrs().Has("input_shape")),
+        width_(node_.attrs().Ints("window")[1]),
+        values_(body, kernel_, eager) {
+    kernel_.name = std::string(node_.op_name());
+    kernel_.contract = !eager;
+    for (const auto& node : body.nodes()) {
+      if (IsPooling(*node) && node.get() != &node_) {
+        gathers_.push_back(node.get());
+      }
+    }
+    const bool wide = node_.input(0)->type().dtype == DType::kF64;
+    sum_dtype_ = wide ? DType::kF64 : DType::kF32;
+    shape_ = node_.output()->type().shape;
+    kernel_.lanes = static_cast<int>(target.vector_bytes / 4);
+    if (!target.simt) return;
+    kernel_.width = ThreadWidth(kernel_.buffers);
+    kernel_.lanes = static_cast<int>(
+        LanesFor(shape_[1], kernel_.width, kernel_.width * kBlockThreads));
+  }
+
+  LoweredKernel Lower() {
+    const WindowDim rows = MakeDim(0);
+    const WindowDim columns = MakeDim(1);
+    for (const WindowRun& row : rows.runs) {
+      for (const WindowRun& column : columns.runs) {
+        AddPhase({&rows, &columns}, {&row, &column});
+      }
+    }
+    LoweredKernel lowered;
+    for (size_t i = 0; i < graph_.inputs().size(); ++i) {
+      lowered.operand_spans.push_back({static_cast<int>(i)});
+    }
+    for (size_t i = 0; i < graph_.outputs().size(); ++i) {
+      lowered.result_spans.push_back({static_cast<int>(i)});
+    }
+    lowered.kernel = std::move(kernel_);
+    return lowered;
+  }
+
+ private:
+  WindowDim MakeDim(size_t i) const {
+    const ir::Shape& source = node_.input(0)->type().shape;
+    const ir::Shape& image = backward_ ? shape_ : source;
+    const ir::Shape& pooled = backward_ ? source : shape_;
+    const WindowGeometry geometry{
+        image[2 + i], pooled[2 + i], node_.attrs().Ints("window")[i],
+        node_.attrs().Ints("stride")[i], node_.attrs().Ints("pad")[i]};
+    return backward_ ? BackwardWindows(geometry) : ForwardWindows(geometry);
+  }
+
+  // --- Phases ----------------------------------------------------------------
+
+  int AddAxis(const char* name, int64_t extent, bool vector, bool block) {
+    kernel_.axes.push_back({name, extent, vector, block});
+    return static_cast<int>(kernel_.axes.size()) - 1;
+  }
+
+  // Images, rows and columns of a run; a GPU's block has rows of the one that
+  // fills it best, of columns if others are no better. A task does so many
+  // images one after the other as leaves enough of them to fill the device,
+  // where it has vectors to read that are the same for all.
+  PoolAxes AddAxes(const std::array<const WindowRun*, 2>& runs, Phase& phase) {
+    const std::array<int64_t, 3> extents{shape_[0], runs[0]->blocks,
+                                         runs[1]->blocks};
+    constexpr std::array<const char*, 3> kNames{"n", "h", "w"};
+    const int64_t limit =
+        kernel_.width > 0 ? kBlockThreads * kernel_.width / kernel_.lanes : 1;
+    size_t blocked = 2;
+    for (const size_t d : {1, 0}) {
+      if (LargestDivisor(extents[d], limit) >
+          LargestDivisor(extents[blocked], limit)) {
+        blocked = d;
+      }
+    }
+    const int64_t block_rows = LargestDivisor(extents[blocked], limit);
+    const int64_t tasks = extents[0] * extents[1] * extents[2] / block_rows *
+                          ((shape_[1] + kernel_.lanes - 1) / kernel_.lanes);
+    turn_ = -1;
+    PoolAxes axes{.first = {runs[0]->first, runs[1]->first}};
+    for (size_t d = 0; d < 3; ++d) {
+      const int64_t rows = d == blocked ? block_rows : 1;
+      int64_t outer = extents[d] / rows;
+      if (const int64_t turns = d == 0 ? Turns(outer, tasks) : 1; turns > 1) {
+        outer /= turns;
+        turn_ = AddAxis("n_turn", turns, false, false);
+        axes.parts[d].push_back({turn_, outer * rows});
+      }
+      phase.grid.push_back(AddAxis(kNames[d], outer, false, false));
+      axes.parts[d].push_back({phase.grid.back(), rows});
+      if (rows == 1) continue;
+      phase.grid.push_back(AddAxis("row", rows, false, true));
+      axes.parts[d].push_back({phase.grid.back(), 1});
+    }
+    axes.channel = AddAxis("c", shape_[1], true, false);
+    phase.grid.push_back(axes.channel);
+    return axes;
+  }
+
+  int64_t Turns(int64_t images, int64_t tasks) const {
+    const bool vectors = std::any_of(
+        graph_.inputs().begin(), graph_.inputs().end(),
+        [](const ir::Input& input) { return input.value->type().rank() < 4; });
+    if (!target_.simt || !vectors) return 1;
+    return LargestDivisor(
+        images, std::max<int64_t>(
+                    tasks / (kBlocksPerMultiprocessor * target_.threads), 1));
+  }
+
+  void AddPhase(const std::array<const WindowDim*, 2>& dims,
+                const std::array<const WindowRun*, 2>& runs) {
+    Phase phase;
+    PoolAxes axes = AddAxes(runs, phase);
+    dims_ = dims;
+    std::vector<Stmt> turn;
+    values_.BeginPhase(std::move(axes), &phase.body,
+                       turn_ < 0 ? &phase.body : &turn);
+    for (const Cell& row : runs[0]->cells) {
+      for (const Cell& column : runs[1]->cells) AddCell(row, column);
+    }
+    if (turn_ >= 0) {
+      Stmt loop{.kind = StmtKind::kLoop};
+      loop.axis = turn_;
+      loop.body = std::move(turn);
+      phase.body.push_back(std::move(loop));
+    }
+    kernel_.phases.push_back(std::move(phase));
+  }
+
+  void AddCell(const Cell& row, const Cell& column) {
+    values_.BeginCell();
+    if (node_.op_name() == "max_pool") {
+      AddMaximum(row, column);
+    } else if (node_.op_name() == "max_pool_gather") {
+      values_.Define(node_.output(), Gathered(row, column));
+    } else if (backward_) {
+      values_.Define(node_.output(), SumOfGradients(row, column));
+    } else {
+      values_.Define(node_.output(), Mean(row, column));
+    }
+    const PoolPlace here = At(row, column);
+    std::vector<int> registers;
+    for (const ir::Output& output : graph_.outputs()) {
+      registers.push_back(values_.Eval(output.value, here));
+    }
+    for (size_t i = 0; i < registers.size(); ++i) {
+      values_.StoreResult(i, registers[i], here);
+    }
+  }
+
+  PoolPlace At(const Cell& row, const Cell& column) const {
+    return {false,
+            {dims_[0]->result_scale, dims_[1]->result_scale},
+            {row.offset, column.offset}};
+  }
+
+  // What the pooling's operand has there.
+  int Read(const Value* operand, const Tap& row, const Tap& column) {
+    return values_.Eval(operand,
+                        {true,
+                         {dims_[0]->source_scale, dims_[1]->source_scale},
+                         {row.offset, column.offset}});
+  }
+
+  // The first of equal ones; NaN is greater than any number. With it, what the
+  // gathers find there.
+  void AddMaximum(const Cell& row, const Cell& column) {
+    std::vector<int> best;  // the value, its position, what is gathered
+    for (const Tap& r : row.taps) {
+      for (const Tap& c : column.taps) {
+        std::vector<int> here{
+            Read(node_.input(0), r, c),
+            values_.Constant(DType::kU8,
+                             static_cast<double>(PositionOf(r, c)))};
+        for (const ir::Node* gather : gathers_) {
+          here.push_back(Read(gather->input(0), r, c));
+        }
+        if (best.empty()) {
+          best = std::move(here);
+          continue;
+        }
+        const int first_nan = values_.Compute(
+            ScalarOp::kAnd, DType::kBool,
+            values_.Compute(ScalarOp::kNe, DType::kBool, here[0], here[0]),
+            values_.Compute(ScalarOp::kEq, DType::kBool, best[0], best[0]));
+        const int greater = values_.Compute(
+            ScalarOp::kOr, DType::kBool,
+            values_.Compute(ScalarOp::kGt, DType::kBool, here[0], best[0]),
+            first_nan);
+        for (size_t i = 0; i < best.size(); ++i) {
+          best[i] = values_.Compute(ScalarOp::kSelect,
+                                    kernel_.registers[here[i]].dtype, greater,
+                                    here[i], best[i]);
+        }
+      }
+    }
+    values_.Define(node_.output(0), best[0]);
+    values_.Define(node_.output(1), best[1]);
+    for (size_t i = 0; i < gathers_.size(); ++i) {
+      values_.Define(gathers_[i]->output(), best[2 + i]);
+    }
+  }
+
+  // The element of the window whose position the index names.
+  int Gathered(const Cell& row, const Cell& column) {
+    const int index = values_.Eval(node_.input(1), At(row, column));
+    int found = -1;
+    for (const Tap& r : row.taps) {
+      for (const Tap& c : column.taps) {
+        const int value = Read(node_.input(0), r, c);
+        found = found < 0
+                    ? value
+                    : values_.Compute(ScalarOp::kSelect,
+                                      kernel_.registers[value].dtype,
+                                      IsPosition(index, r, c), value, found);
+      }
+    }
+    return found;
+  }
+
+  int IsPosition(int index, const Tap& row, const Tap& column) {
+    return values_.Compute(
+        ScalarOp::kEq, DType::kBool, index,
+        values_.Constant(DType::kU8,
+                         static_cast<double>(PositionOf(row, column))));
+  }
+
+  int Mean(const Cell& row, const Cell& column) {
+    const int sum = values_.BeginSum(sum_dtype_);
+    for (const Tap& r : row.taps) {
+      for (const Tap& c : column.taps) {
+        values_.Add(sum, Read(node_.input(0), r, c));
+      }
+    }
+    return Finish(values_.Compute(ScalarOp::kDiv, sum_dtype_, sum,
+                                  Count(row.taps[0], column.taps[0])));
+  }
+
+  // Of all windows that the element lies in: whose maximum it is, or to whose
+  // mean it contributes.
+  int SumOfGradients(const Cell& row, const Cell& column) {
+    const int sum = values_.BeginSum(sum_dtype_);
+    for (const Tap& r : row.taps) {
+      for (const Tap& c : column.taps) {
+        const int gradient = Read(node_.input(0), r, c);
+        if (node_.num_inputs() == 2) {
+          const int is_maximum = IsPosition(Read(node_.input(1), r, c), r, c);
+          values_.Add(
+              sum, values_.Compute(ScalarOp::kSelect, sum_dtype_, is_maximum,
+                                   gradient, values_.Constant(sum_dtype_, 0)));
+        } else {
+          values_.Add(sum, values_.Compute(ScalarOp::kDiv, sum_dtype_, gradient,
+                                           Count(r, c)));
+        }
+      }
+    }
+    return Finish(sum);
+  }
+
+  int64_t PositionOf(const Tap& row, const Tap& column) const {
+    return row.position * width_ + column.position;
+  }
+
+  // What the mean over a window divides by.
+  int Count(const Tap& row, const Tap& column) {
+    const std::vector<int64_t>& window = node_.attrs().Ints("window");
+    const int64_t count = node_.attrs().Bool("count_include_pad")
+                              ? window[0] * window[1]
+                              : row.inside * column.inside;
+    return values_.Constant(sum_dtype_, static_cast<double>(count));
+  }
+
+  // The register of the pooling's result, rounded where every node's is.
+  int Finish(int reg) {
+    if (!eager_) return reg;
+    return values_.Compute(ScalarOp::kIdentity, node_.output()->type().dtype,
+                           reg, -1, -1, true);
+  }
+
+  const ir::Graph& graph_;
+  const ir::Target& target_;
+  const bool eager_;
+  const ir::Node& node_;
+  const bool backward_;
+  const int64_t width_;  // of a window
+  DType sum_dtype_{};
+  ir::Shape shape_;                       // of the result
+  std::vector<const ir::Node*> gathers_;  // beside the pooling
+  Kernel kernel_;
+  PoolValues values_;  // of the kernel
+
+  // Of the phase at hand.
+  std::array<const WindowDim*, 2> dims_{};
+  int turn_ = -1;  // kernel axis of the task's loop
+};
+
+}  // namespace
+
+const ir::Node* PoolingOf(const ir::Graph& body) {
+  const auto found =
+      std::find_if(body.nodes().begin(), body.nodes().end(),
+                   [](const auto& node) { return IsPooling(*node); });
+  return found == body.nodes().end() ? nullptr : found->get();
+}
+
+LoweredKernel LowerPool(const ir::Graph& body, const ir::Target& target,
+                        bool eager) {
+  return PoolLowering(body, target, eager).Lower();
+}
+
+}  // namespace fusor::codegen

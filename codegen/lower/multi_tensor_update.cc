@@ -1,0 +1,450 @@
+#include "codegen/lower/multi_tensor_update.h"
+
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+
+#include "codegen/lower/layout_stores.h"
+#include "codegen/lower/lower_loops.h"
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+// A copy of a result: which output of the body it is, and what it is rounded to
+// on the way to it, last its own dtype.
+struct Copy {
+  int output = 0;
+  const Value* source = nullptr;  // of the chain
+  std::vector<ir::DType> dtypes{};
+  ir::TensorType type{};
+
+  bool rounds() const { return dtypes.size() > 1; }
+};
+
+class UpdateLowering {
+ public:
+  UpdateLowering(const Node& fusion, const ir::Target& target)
+      : body_(*fusion.body()),
+        target_(target),
+        eager_(fusion.attrs().String("rounding") == "eager"),
+        copies_together_(fusion.attrs().Bool("copies_together")),
+        tensors_(static_cast<size_t>(fusion.attrs().Int("tensors"))) {}
+
+  LoweredKernel Lower() {
+    CountClasses();
+    CollectCopies();
+    for (size_t first = 0; first < tensors_;) {
+      runs_.push_back({first, EndOfRun(first)});
+      first = runs_.back().last;
+    }
+    AddBuffers();
+    for (const Run& run : runs_) Append(Segment(run), run);
+    NameSpans();
+    return std::move(lowered_);
+  }
+
+ private:
+  // Tensors first to last - 1, which one phase goes over.
+  struct Run {
+    size_t first = 0;
+    size_t last = 0;
+  };
+
+  static bool IsCopy(const Node* node) {
+    return node != nullptr && node->op_name() == "copy";
+  }
+
+  void CountClasses() {
+    while ((classes_ + 1) * tensors_ <= body_.inputs().size() &&
+           body_.input(classes_ * tensors_)->type().shape ==
+               body_.input(0)->type().shape) {
+      ++classes_;
+    }
+    size_t nodes = 0;
+    for (const auto& node : body_.nodes()) nodes += IsCopy(node.get()) ? 0 : 1;
+    chain_ = nodes / tensors_;
+    size_t results = 0;
+    for (const ir::Output& output : body_.outputs()) {
+      results += IsCopy(output.value->producer()) ? 0 : 1;
+    }
+    results_ = results / tensors_;
+    for (size_t t = 0; t < tensors_; ++t) {
+      const ir::TensorType& type = body_.input(t)->type();
+      starts_.push_back(elements_);
+      // A tensor alone has no padding in its buffer.
+      elements_ +=
+          tensors_ == 1 ? type.num_elements() : PaddedElements(t, type.dtype);
+    }
+  }
+
+  void CollectCopies() {
+    copies_.resize(tensors_);
+    for (size_t o = results_ * tensors_; o < body_.outputs().size(); ++o) {
+      Copy copy{.output = static_cast<int>(o),
+                .source = body_.outputs()[o].value,
+                .type = body_.outputs()[o].value->type()};
+      for (; IsCopy(copy.source->producer());
+           copy.source = copy.source->producer()->input(0)) {
+        copy.dtypes.insert(copy.dtypes.begin(), copy.source->type().dtype);
+      }
+      const auto node =
+          static_cast<size_t>(copy.source->producer()->position());
+      copies_[node / chain_].push_back(std::move(copy));
+    }
+  }
+
+  // Elements of the tensor with what pads them, in its dtype or in another.
+  int64_t PaddedElements(size_t t, ir::DType dtype) const {
+    const int64_t unit = kBufferAlignment / DTypeSize(dtype);
+    return (body_.input(t)->type().num_elements() + unit - 1) / unit * unit;
+  }
+
+  // Whether a loop that runs on from the tensor's elements, and what pads them,
+  // into the next tensor's does so in the copies, too.
+  bool KeepsStep(size_t t) const {
+    const ir::TensorType& type = body_.input(t)->type();
+    return std::all_of(copies_[t].begin(), copies_[t].end(),
+                       [&](const Copy& copy) {
+                         return copy.type.layout == type.layout &&
+                                PaddedElements(t, copy.type.dtype) ==
+                                    PaddedElements(t, type.dtype);
+                       });
+  }
+
+  bool HaveAlikeCopies(size_t a, size_t b) const {
+    return std::equal(copies_[a].begin(), copies_[a].end(), copies_[b].begin(),
+                      copies_[b].end(), [](const Copy& x, const Copy& y) {
+                        return x.dtypes == y.dtypes;
+                      });
+  }
+
+  // Behind the tensors that have no copies, or such as lie like those of the
+  // first: in the order of their tensors, and one after the other.
+  size_t EndOfRun(size_t first) const {
+    size_t last = first + 1;
+    while (last < tensors_ && KeepsStep(last - 1) &&
+           HaveAlikeCopies(first, last) &&
+           (copies_[first].empty() || (copies_together_ && InOrder(last)))) {
+      ++last;
+    }
+    return last;
+  }
+
+  bool InOrder(size_t t) const {
+    std::vector<ir::TensorType> types;
+    for (const Copy& copy : copies_[t]) types.push_back(copy.type);
+    return SameOrder(body_.input(t)->type(), types);
+  }
+
+  void AddBuffers() {
+    const auto add = [&](const Value* value, int64_t elements, bool written) {
+      lowered_.kernel.buffers.push_back(
+          {value->name(), value->type().dtype, elements, written});
+    };
+    for (size_t c = 0; c < classes_; ++c) {
+      add(body_.input(c * tensors_), elements_, false);
+    }
+    for (size_t i = classes_ * tensors_; i < body_.inputs().size(); ++i) {
+      add(body_.input(i), body_.input(i)->type().num_elements(), false);
+    }
+    for (size_t r = 0; r < results_; ++r) {
+      add(body_.outputs()[r * tensors_].value, elements_, true);
+    }
+    for (const Run& run : runs_) {
+      for (size_t c = 0; c < copies_[run.first].size(); ++c) {
+        std::vector<int> span;
+        for (size_t t = run.first; t < run.last; ++t) {
+          span.push_back(copies_[t][c].output);
+        }
+        const Value* first = body_.outputs()[span[0]].value;
+        copy_buffers_[span[0]] =
+            static_cast<int>(lowered_.kernel.buffers.size());
+        add(first, CopyElements(run, first->type()), true);
+        copy_spans_.push_back(std::move(span));
+      }
+    }
+  }
+
+  // From the first of the run to what follows its last.
+  int64_t Elements(const Run& run) const {
+    return (run.last < tensors_ ? starts_[run.last] : elements_) -
+           starts_[run.first];
+  }
+
+  // From the first element of the run's first tensor to the first of its last.
+  int64_t ElementsBeforeLast(const Run& run) const {
+    return starts_[run.last - 1] - starts_[run.first];
+  }
+
+  // From the first element of the run to the last one that is no padding: what
+  // its copies have, whatever their padding.
+  int64_t CopiedElements(const Run& run) const {
+    return ElementsBeforeLast(run) +
+           body_.input(run.last - 1)->type().num_elements();
+  }
+
+  // Elements of a copy of the run's tensors. The first has that type.
+  int64_t CopyElements(const Run& run, const ir::TensorType& type) const {
+    return run.last - run.first == 1
+               ? type.num_elements()
+               : ElementsBeforeLast(run) +
+                     PaddedElements(run.last - 1, type.dtype);
+  }
+
+  // The chain of tensor `t`, and its copies: of flat tensors of that length, or
+  // of tensors as they are where it is 0.
+  std::unique_ptr<ir::Graph> Chain(size_t t, int64_t flat) const {
+    auto graph = std::make_unique<ir::Graph>("chain");
+    std::unordered_map<const Value*, Value*> map;
+    const auto add_input = [&](const Value* input, ir::TensorType type) {
+      map[input] =
+          graph->AddInput(std::move(type), ir::InputRole::kData, input->name());
+    };
+    const auto laid = [&](ir::TensorType type) {
+      if (flat > 0) type = {type.dtype, {flat}, {}};
+      return type;
+    };
+    for (size_t c = 0; c < classes_; ++c) {
+      const Value* input = body_.input(c * tensors_ + t);
+      add_input(input, laid(input->type()));
+    }
+    for (size_t i = classes_ * tensors_; i < body_.inputs().size(); ++i) {
+      add_input(body_.input(i), body_.input(i)->type());
+    }
+    const ir::Shape& shape = body_.input(t)->type().shape;
+    for (size_t n = t * chain_; n < (t + 1) * chain_; ++n) {
+      const Node& node = *body_.nodes()[n];
+      ir::Attrs attrs = node.attrs();
+      if (flat > 0 && attrs.Has("shape") && attrs.Ints("shape") == shape) {
+        attrs.Set("shape", std::vector<int64_t>{flat});
+      }
+      std::vector<Value*> inputs;
+      for (const Value* input : node.inputs()) inputs.push_back(map.at(input));
+      Value* result = graph->AddNode(node.op_name(), inputs, attrs)->output();
+      if (flat == 0) result->set_type(node.output()->type());
+      map[node.output()] = result;
+    }
+    for (size_t r = 0; r < results_; ++r) {
+      const ir::Output& output = body_.outputs()[r * tensors_ + t];
+      graph->AddOutput(map.at(output.value), output.name);
+    }
+    for (const Copy& copy : copies_[t]) {
+      Value* value = map.at(copy.source);
+      for (const ir::DType dtype : copy.dtypes) {
+        value = graph
+                    ->AddNode("cast", {value},
+                              {{"dtype", std::string(DTypeName(dtype))}})
+                    ->output();
+        ir::TensorType type = laid(copy.type);
+        type.dtype = dtype;
+        value->set_type(type);
+      }
+      graph->AddOutput(value, body_.outputs()[copy.output].name);
+    }
+    return graph;
+  }
+
+  // The kernel of a run, as of one tensor.
+  LoweredKernel Segment(const Run& run) const {
+    const size_t first = run.first;
+    const ir::TensorType& type = body_.input(first)->type();
+    const std::vector<Copy>& copies = copies_[first];
+    if (copies.empty()) {
+      return LowerBody(*Chain(first, Elements(run)), target_, eager_);
+    }
+    const int64_t elements = CopiedElements(run);
+    std::vector<ir::TensorType> types;
+    for (const Copy& copy : copies) types.push_back(copy.type);
+    const auto lanes = target_.vector_bytes / 4;
+    LoweredKernel segment;
+    if (SameOrder(type, types)) {
+      segment = LowerBody(*Chain(first, elements), target_, eager_);
+    } else if (const auto tiles = PlanTiles(type, types, lanes)) {
+      segment = LowerBody(*Chain(first, elements), target_, eager_);
+      StoreTiles(
+          *tiles,
+          static_cast<int>(segment.kernel.buffers.size() - copies.size()),
+          segment.kernel);
+    } else {
+      segment = LowerBody(*Chain(first, 0), target_, eager_);
+    }
+    RoundCopies(copies, segment.kernel);
+    return segment;
+  }
+
+  static bool SameOrder(const ir::TensorType& type,
+                        const std::vector<ir::TensorType>& copies) {
+    return std::all_of(copies.begin(), copies.end(), [&](const auto& copy) {
+      return copy.layout == type.layout;
+    });
+  }
+
+  // What passes through a narrow dtype on its way to a wider one is rounded to
+  // it, whatever else of the kernel is not.
+  static void RoundCopies(const std::vector<Copy>& copies, Kernel& kernel) {
+    for (const Copy& copy : copies) {
+      if (!copy.rounds()) continue;
+      for (Phase& phase : kernel.phases) {
+        RoundIn(phase.body, copy.dtypes[0], kernel);
+      }
+    }
+  }
+
+  static void RoundIn(std::vector<Stmt>& body, ir::DType dtype,
+                      const Kernel& kernel) {
+    for (Stmt& stmt : body) {
+      RoundIn(stmt.body, dtype, kernel);
+      stmt.round |= stmt.kind == StmtKind::kCompute &&
+                    stmt.op == ir::ScalarOp::kIdentity &&
+                    kernel.registers[stmt.dst].dtype == dtype;
+    }
+  }
+
+  // Puts a segment's phases behind those that there are.
+  void Append(LoweredKernel segment, const Run& run) {
+    const size_t first = run.first;
+    Kernel& kernel = lowered_.kernel;
+    Kernel& part = segment.kernel;
+    if (kernel.phases.empty()) {
+      kernel.name = part.name;
+      kernel.lanes = part.lanes;
+      kernel.contract = part.contract;
+    }
+    if (target_.simt) {
+      // One shape of blocks for all segments, which are maps: more lanes than
+      // one needs are masked, and its rows are tasks as well.
+      kernel.lanes = std::max(kernel.lanes, part.lanes);
+      kernel.width = std::max(kernel.width, part.width);
+      for (Axis& axis : part.axes) axis.block = false;
+    }
+    Moves moves{static_cast<int>(kernel.axes.size()),
+                static_cast<int>(kernel.registers.size()),
+                {}};
+    const size_t scalars = body_.inputs().size() - classes_ * tensors_;
+    const size_t spans = classes_ + scalars + results_;
+    for (size_t b = 0; b < spans; ++b) {
+      const bool scalar = b >= classes_ && b < classes_ + scalars;
+      moves.buffers.push_back(
+          {static_cast<int>(b), scalar ? 0 : starts_[first]});
+    }
+    for (const Copy& copy : copies_[first]) {
+      moves.buffers.push_back({copy_buffers_.at(copy.output), 0});
+    }
+    kernel.axes.insert(kernel.axes.end(), part.axes.begin(), part.axes.end());
+    kernel.registers.insert(kernel.registers.end(), part.registers.begin(),
+                            part.registers.end());
+    for (Phase& phase : part.phases) {
+      for (int& axis : phase.grid) axis += moves.axes;
+      Move(phase.body, moves);
+      kernel.phases.push_back(std::move(phase));
+    }
+    Intersect(segment.in_place, first == 0);
+  }
+
+  // Where a segment's axes, registers and buffers go.
+  struct Moves {
+    int axes;
+    int registers;
+    struct Buffer {
+      int buffer;
+      int64_t offset;
+    };
+    std::vector<Buffer> buffers;
+  };
+
+  static void Move(std::vector<Stmt>& body, const Moves& moves) {
+    const auto shift = [](int& number, int by) {
+      if (number >= 0) number += by;
+    };
+    for (Stmt& stmt : body) {
+      shift(stmt.dst, moves.registers);
+      for (int& src : stmt.src) shift(src, moves.registers);
+      for (int& src : stmt.tile.sources) shift(src, moves.registers);
+      shift(stmt.axis, moves.axes);
+      for (Index::Term& term : stmt.index.terms) shift(term.axis, moves.axes);
+      if (stmt.buffer >= 0) {
+        const Moves::Buffer& to = moves.buffers[stmt.buffer];
+        stmt.buffer = to.buffer;
+        stmt.index.offset += to.offset;
+      }
+      Move(stmt.body, moves);
+    }
+  }
+
+  // What all segments may write over: classes of operands and of results.
+  void Intersect(const std::vector<LoweredKernel::Alias>& segment, bool first) {
+    if (first) {
+      for (const LoweredKernel::Alias& alias : segment) {
+        if (static_cast<size_t>(alias.result) < results_) {
+          in_place_.push_back(alias);
+        }
+      }
+      return;
+    }
+    std::erase_if(in_place_, [&](const LoweredKernel::Alias& alias) {
+      return std::none_of(segment.begin(), segment.end(),
+                          [&](const LoweredKernel::Alias& other) {
+                            return other.operand == alias.operand &&
+                                   other.result == alias.result;
+                          });
+    });
+  }
+
+  void NameSpans() {
+    const auto span = [&](size_t first, size_t size) {
+      std::vector<int> members;
+      for (size_t i = 0; i < size; ++i) {
+        members.push_back(static_cast<int>(first + i));
+      }
+      return members;
+    };
+    for (size_t c = 0; c < classes_; ++c) {
+      lowered_.operand_spans.push_back(span(c * tensors_, tensors_));
+    }
+    for (size_t i = classes_ * tensors_; i < body_.inputs().size(); ++i) {
+      lowered_.operand_spans.push_back(span(i, 1));
+    }
+    for (size_t r = 0; r < results_; ++r) {
+      lowered_.result_spans.push_back(span(r * tensors_, tensors_));
+    }
+    lowered_.result_spans.insert(lowered_.result_spans.end(),
+                                 copy_spans_.begin(), copy_spans_.end());
+    // Whole spans alias: tensor for tensor.
+    const auto tensors = static_cast<int>(tensors_);
+    for (const LoweredKernel::Alias& alias : in_place_) {
+      for (int t = 0; t < tensors; ++t) {
+        lowered_.in_place.push_back(
+            {alias.operand * tensors + t, alias.result * tensors + t});
+      }
+    }
+  }
+
+  const ir::Graph& body_;
+  const ir::Target& target_;
+  const bool eager_;
+  const bool copies_together_;
+  const size_t tensors_;
+  size_t classes_ = 0;           // of tensor operands; scalars follow
+  size_t chain_ = 0;             // nodes of one tensor, without copies
+  size_t results_ = 0;           // of one tensor, without copies
+  int64_t elements_ = 0;         // of all tensors, with what pads them
+  std::vector<int64_t> starts_;  // tensor -> its first element
+  std::vector<std::vector<Copy>> copies_;  // of each tensor
+  std::vector<Run> runs_;
+  std::vector<std::vector<int>> copy_spans_;    // outputs of the body
+  std::unordered_map<int, int> copy_buffers_;   // of the first output of a span
+  std::vector<LoweredKernel::Alias> in_place_;  // classes, not tensors
+  LoweredKernel lowered_;
+};
+
+}  // namespace
+
+LoweredKernel LowerUpdates(const Node& fusion, const ir::Target& target) {
+  return UpdateLowering(fusion, target).Lower();
+}
+
+}  // namespace fusor::codegen

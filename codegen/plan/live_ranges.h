@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+#include "codegen/plan/plan.h"
+
+namespace fusor::codegen {
+
+// First and last step that touches a buffer, -1 when none does.
+struct BufferLife {
+  int first = -1;
+  int last = -1;
+};
+
+// Of each buffer of the plan; members of spans through their spans.
+std::vector<BufferLife> BufferLives(const Plan& plan);
+
+}  // namespace fusor::codegen

@@ -1,0 +1,89 @@
+#include "codegen/plan/views.h"
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "ir/interpreter/host_tensor.h"
+#include "ir/interpreter/interpreter.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::PhysicalAxis;
+using ir::TensorType;
+
+// The loops of the physical order, without those of extent 1 and with loops
+// joined that walk one dimension contiguously: equal for equal orders.
+std::vector<PhysicalAxis> NormalAxes(const TensorType& type) {
+  std::vector<PhysicalAxis> axes;
+  for (const PhysicalAxis& axis : ir::PhysicalAxes(type)) {
+    if (axis.extent == 1) continue;
+    if (!axes.empty()) {
+      PhysicalAxis& outer = axes.back();
+      if (outer.dim == axis.dim && outer.step == axis.step * axis.extent &&
+          outer.stride == axis.stride * axis.extent) {
+        outer = {axis.dim, axis.step, outer.extent * axis.extent, axis.stride};
+        continue;
+      }
+    }
+    axes.push_back(axis);
+  }
+  return axes;
+}
+
+bool SamePhysicalOrder(const TensorType& a, const TensorType& b) {
+  const auto key = [](const PhysicalAxis& axis) {
+    return std::tuple(axis.dim, axis.step, axis.extent, axis.stride);
+  };
+  const std::vector<PhysicalAxis> x = NormalAxes(a);
+  const std::vector<PhysicalAxis> y = NormalAxes(b);
+  return std::equal(
+      x.begin(), x.end(), y.begin(), y.end(),
+      [&](const auto& p, const auto& q) { return key(p) == key(q); });
+}
+
+// Lies in the order that a flatten or an unflatten names.
+bool IsOrdered(const TensorType& type, const ir::Node& node) {
+  return SamePhysicalOrder(
+      type,
+      {type.dtype, type.shape, ir::ParseLayout(node.attrs().String("order"))});
+}
+
+// A blocked layout of which only one block exists is row-major as well.
+bool IsRowMajor(const TensorType& type) {
+  return SamePhysicalOrder(type, {type.dtype, type.shape, {}});
+}
+
+}  // namespace
+
+bool IsView(const ir::Node& node) {
+  if (node.op_name() == "reshape") {
+    return IsRowMajor(node.input(0)->type()) &&
+           IsRowMajor(node.output()->type());
+  }
+  if (node.op_name() == "flatten") {
+    return IsOrdered(node.input(0)->type(), node);
+  }
+  if (node.op_name() == "unflatten") {
+    return IsOrdered(node.output()->type(), node);
+  }
+  return node.op_name() == "copy" &&
+         node.input(0)->type().dtype == node.output()->type().dtype &&
+         SamePhysicalOrder(node.input(0)->type(), node.output()->type());
+}
+
+const ir::Value* StorageOf(const ir::Value* value) {
+  while (value->producer() != nullptr && IsView(*value->producer())) {
+    value = value->producer()->input(0);
+  }
+  return value;
+}
+
+std::string ConstantBytes(const ir::Node& constant) {
+  const std::vector<uint8_t> bytes =
+      ir::TensorBytes(ir::InterpretNode(constant, {}, ir::EvalMode::kTyped)[0]);
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,180 @@
+#include "ir/interpreter/host_tensor.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+template <typename T>
+double Widen(T x) {
+  return static_cast<double>(x);
+}
+template <typename T>
+T Narrow(double x) {
+  return static_cast<T>(x);
+}
+
+// Where each element lies; empty where that is its number.
+std::vector<int64_t> OffsetsOf(const TensorType& type) {
+  if (type.layout.is_row_major()) return {};
+  return PhysicalOffsets(type);
+}
+
+template <typename T, typename ToDouble>
+void LoadElements(std::span<const uint8_t> bytes,
+                  const std::vector<int64_t>& offsets,
+                  std::vector<double>& data, ToDouble to_double) {
+  for (size_t i = 0; i < data.size(); ++i) {
+    const size_t at = offsets.empty() ? i : offsets[i];
+    T element;
+    std::memcpy(&element, bytes.data() + at * sizeof(T), sizeof(T));
+    data[i] = to_double(element);
+  }
+}
+
+template <typename T, typename FromDouble>
+void StoreElements(const Tensor& tensor, const std::vector<int64_t>& offsets,
+                   std::span<uint8_t> bytes, FromDouble from_double) {
+  for (size_t i = 0; i < tensor.data.size(); ++i) {
+    const size_t at = offsets.empty() ? i : offsets[i];
+    const T element = from_double(RoundTo(tensor.type.dtype, tensor.data[i]));
+    std::memcpy(bytes.data() + at * sizeof(T), &element, sizeof(T));
+  }
+}
+
+uint16_t HalfBits(double x) { return FloatToHalf(static_cast<float>(x)); }
+uint16_t BFloat16Bits(double x) {
+  return FloatToBFloat16(static_cast<float>(x));
+}
+
+}  // namespace
+
+Tensor LoadTensor(TensorType type, std::span<const uint8_t> bytes) {
+  FUSOR_ASSERT(static_cast<int64_t>(bytes.size()) == type.num_bytes(),
+               "{} of {} bytes", ToString(type), bytes.size());
+  Tensor t{std::move(type), {}};
+  t.data.resize(t.type.num_elements());
+  const std::vector<int64_t> at = OffsetsOf(t.type);
+  switch (t.type.dtype) {
+    case DType::kF64:
+      LoadElements<double>(bytes, at, t.data, Widen<double>);
+      break;
+    case DType::kF32:
+      LoadElements<float>(bytes, at, t.data, Widen<float>);
+      break;
+    case DType::kF16:
+      LoadElements<uint16_t>(bytes, at, t.data, HalfToFloat);
+      break;
+    case DType::kBF16:
+      LoadElements<uint16_t>(bytes, at, t.data, BFloat16ToFloat);
+      break;
+    case DType::kI32:
+      LoadElements<int32_t>(bytes, at, t.data, Widen<int32_t>);
+      break;
+    case DType::kI64:
+      LoadElements<int64_t>(bytes, at, t.data, Widen<int64_t>);
+      break;
+    case DType::kU8:
+    case DType::kBool:
+      LoadElements<uint8_t>(bytes, at, t.data, Widen<uint8_t>);
+      break;
+  }
+  return t;
+}
+
+Tensor LoadTensor(const TensorType& type, const void* memory) {
+  return LoadTensor(type, {static_cast<const uint8_t*>(memory),
+                           static_cast<size_t>(type.num_bytes())});
+}
+
+void StoreTensor(const Tensor& t, std::span<uint8_t> bytes) {
+  FUSOR_ASSERT(static_cast<int64_t>(bytes.size()) == t.type.num_bytes(),
+               "{} into {} bytes", ToString(t.type), bytes.size());
+  const std::vector<int64_t> at = OffsetsOf(t.type);
+  switch (t.type.dtype) {
+    case DType::kF64:
+      return StoreElements<double>(t, at, bytes, Narrow<double>);
+    case DType::kF32:
+      return StoreElements<float>(t, at, bytes, Narrow<float>);
+    case DType::kF16:
+      return StoreElements<uint16_t>(t, at, bytes, HalfBits);
+    case DType::kBF16:
+      return StoreElements<uint16_t>(t, at, bytes, BFloat16Bits);
+    case DType::kI32:
+      return StoreElements<int32_t>(t, at, bytes, Narrow<int32_t>);
+    case DType::kI64:
+      return StoreElements<int64_t>(t, at, bytes, Narrow<int64_t>);
+    case DType::kU8:
+    case DType::kBool:
+      return StoreElements<uint8_t>(t, at, bytes, Narrow<uint8_t>);
+  }
+}
+
+void StoreTensor(const Tensor& tensor, void* memory) {
+  StoreTensor(tensor, {static_cast<uint8_t*>(memory),
+                       static_cast<size_t>(tensor.type.num_bytes())});
+}
+
+std::vector<uint8_t> TensorBytes(const Tensor& tensor) {
+  std::vector<uint8_t> bytes(tensor.type.num_bytes());
+  StoreTensor(tensor, bytes);
+  return bytes;
+}
+
+namespace {
+
+// Calls `move(physical, row_major)` with the offset in elements of each element
+// in both orders. There is no table of all of them: it would be twice the size
+// of the tensor.
+template <typename Move>
+void ForEachElement(const TensorType& type, Move move) {
+  const size_t split = std::min<size_t>(1, type.rank());
+  const std::vector<int64_t> outer = PhysicalOffsets(type, 0, split);
+  const std::vector<int64_t> inner = PhysicalOffsets(type, split, type.rank());
+  int64_t row_major = 0;
+  for (int64_t base : outer) {
+    for (int64_t offset : inner) move(base + offset, row_major++);
+  }
+}
+
+void CheckSizes(const TensorType& type, size_t physical, size_t row_major) {
+  const auto bytes = static_cast<size_t>(type.num_bytes());
+  FUSOR_ASSERT(physical == bytes && row_major == bytes, "{} of {} and {} bytes",
+               ToString(type), physical, row_major);
+}
+
+}  // namespace
+
+void ToRowMajor(const TensorType& type, std::span<const uint8_t> physical,
+                std::span<uint8_t> row_major) {
+  CheckSizes(type, physical.size(), row_major.size());
+  if (type.layout.is_row_major()) {
+    std::memcpy(row_major.data(), physical.data(), physical.size());
+    return;
+  }
+  const int64_t size = DTypeSize(type.dtype);
+  ForEachElement(type, [&](int64_t from, int64_t to) {
+    std::memcpy(&row_major[to * size], &physical[from * size], size);
+  });
+}
+
+void FromRowMajor(const TensorType& type, std::span<const uint8_t> row_major,
+                  std::span<uint8_t> physical) {
+  CheckSizes(type, physical.size(), row_major.size());
+  if (type.layout.is_row_major()) {
+    std::memcpy(physical.data(), row_major.data(), row_major.size());
+    return;
+  }
+  const int64_t size = DTypeSize(type.dtype);
+  ForEachElement(type, [&](int64_t to, int64_t from) {
+    std::memcpy(&physical[to * size], &row_major[from * size], size);
+  });
+}
+
+}  // namespace fusor::ir

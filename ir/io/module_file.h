@@ -1,0 +1,15 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ir/graph.h"
+
+namespace fusor::ir {
+
+// Reads a module, IR text or protobuf bytes, from a file or, for "-", stdin.
+// Throws kUsage if it cannot be read, kGraph with the place in the text if it
+// is malformed.
+std::unique_ptr<Graph> ReadModule(const std::string& path);
+
+}  // namespace fusor::ir

@@ -1,0 +1,122 @@
+#include "ir/scalar_op.h"
+
+#include <cmath>
+#include <limits>
+
+#include "ir/support/error.h"
+
+namespace fusor::ir {
+namespace {
+
+struct Row {
+  ScalarOp op;
+  std::string_view name;
+  int arity;
+  ScalarFunction eval;
+};
+
+double NanMaximum(double a, double b) {
+  return std::isnan(a) || std::isnan(b) ? NAN : (a > b ? a : b);
+}
+double NanMinimum(double a, double b) {
+  return std::isnan(a) || std::isnan(b) ? NAN : (a < b ? a : b);
+}
+
+constexpr Row kRows[] = {
+    {ScalarOp::kIdentity, "identity", 1, [](const double* x) { return x[0]; }},
+    {ScalarOp::kNeg, "neg", 1, [](const double* x) { return -x[0]; }},
+    {ScalarOp::kAbs, "abs", 1, [](const double* x) { return std::fabs(x[0]); }},
+    {ScalarOp::kExp, "exp", 1, [](const double* x) { return std::exp(x[0]); }},
+    {ScalarOp::kLog, "log", 1, [](const double* x) { return std::log(x[0]); }},
+    {ScalarOp::kSqrt, "sqrt", 1,
+     [](const double* x) { return std::sqrt(x[0]); }},
+    {ScalarOp::kRsqrt, "rsqrt", 1,
+     [](const double* x) { return 1 / std::sqrt(x[0]); }},
+    {ScalarOp::kTanh, "tanh", 1,
+     [](const double* x) { return std::tanh(x[0]); }},
+    {ScalarOp::kErf, "erf", 1, [](const double* x) { return std::erf(x[0]); }},
+    {ScalarOp::kFloor, "floor", 1,
+     [](const double* x) { return std::floor(x[0]); }},
+    {ScalarOp::kRelu, "relu", 1,
+     [](const double* x) { return x[0] < 0 ? 0 : x[0] + 0.0; }},
+    {ScalarOp::kNot, "not", 1, [](const double* x) { return double(!x[0]); }},
+    {ScalarOp::kIsFinite, "is_finite", 1,
+     [](const double* x) { return double(std::isfinite(x[0])); }},
+    {ScalarOp::kAdd, "add", 2, [](const double* x) { return x[0] + x[1]; }},
+    {ScalarOp::kSub, "sub", 2, [](const double* x) { return x[0] - x[1]; }},
+    {ScalarOp::kMul, "mul", 2, [](const double* x) { return x[0] * x[1]; }},
+    {ScalarOp::kDiv, "div", 2, [](const double* x) { return x[0] / x[1]; }},
+    {ScalarOp::kMaximum, "maximum", 2,
+     [](const double* x) { return NanMaximum(x[0], x[1]); }},
+    {ScalarOp::kMinimum, "minimum", 2,
+     [](const double* x) { return NanMinimum(x[0], x[1]); }},
+    {ScalarOp::kPow, "pow", 2,
+     [](const double* x) { return std::pow(x[0], x[1]); }},
+    {ScalarOp::kAnd, "and", 2,
+     [](const double* x) { return double(x[0] && x[1]); }},
+    {ScalarOp::kOr, "or", 2,
+     [](const double* x) { return double(x[0] || x[1]); }},
+    {ScalarOp::kEq, "eq", 2,
+     [](const double* x) { return double(x[0] == x[1]); }},
+    {ScalarOp::kNe, "ne", 2,
+     [](const double* x) { return double(x[0] != x[1]); }},
+    {ScalarOp::kLt, "lt", 2,
+     [](const double* x) { return double(x[0] < x[1]); }},
+    {ScalarOp::kLe, "le", 2,
+     [](const double* x) { return double(x[0] <= x[1]); }},
+    {ScalarOp::kGt, "gt", 2,
+     [](const double* x) { return double(x[0] > x[1]); }},
+    {ScalarOp::kGe, "ge", 2,
+     [](const double* x) { return double(x[0] >= x[1]); }},
+    {ScalarOp::kSelect, "select", 3,
+     [](const double* x) { return x[0] != 0 ? x[1] : x[2]; }},
+};
+static_assert(std::size(kRows) == kNumScalarOps);
+
+const Row& RowOf(ScalarOp op) {
+  const Row& row = kRows[static_cast<int>(op)];
+  FUSOR_ASSERT(row.op == op, "scalar table out of order at {}", row.name);
+  return row;
+}
+
+}  // namespace
+
+std::string_view ScalarOpName(ScalarOp op) { return RowOf(op).name; }
+
+std::optional<ScalarOp> ParseScalarOp(std::string_view name) {
+  for (const Row& row : kRows) {
+    if (row.name == name) return row.op;
+  }
+  return std::nullopt;
+}
+
+int ScalarArity(ScalarOp op) { return RowOf(op).arity; }
+
+bool IsComparison(ScalarOp op) {
+  return op >= ScalarOp::kEq && op <= ScalarOp::kGe;
+}
+
+double EvalScalar(ScalarOp op, std::span<const double> operands) {
+  return RowOf(op).eval(operands.data());
+}
+
+ScalarFunction ScalarEvaluator(ScalarOp op) { return RowOf(op).eval; }
+
+double ReductionIdentity(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kAdd:
+    case ScalarOp::kOr:
+      return 0;
+    case ScalarOp::kMul:
+    case ScalarOp::kAnd:
+      return 1;
+    case ScalarOp::kMaximum:
+      return -std::numeric_limits<double>::infinity();
+    case ScalarOp::kMinimum:
+      return std::numeric_limits<double>::infinity();
+    default:
+      FUSOR_ASSERT(false, "{} is not a reduction", ScalarOpName(op));
+  }
+}
+
+}  // namespace fusor::ir

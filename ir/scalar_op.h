@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace fusor::ir {
+
+// The element functions: what an elementwise op computes for one element, what
+// a kernel's body is made of, and what a reduction combines with. One row per
+// entry in scalar_op.cc; code generators tabulate the same enumerators.
+enum class ScalarOp : uint8_t {
+  // one operand
+  kIdentity,  // also cast: the result's dtype does the work
+  kNeg,
+  kAbs,
+  kExp,
+  kLog,
+  kSqrt,
+  kRsqrt,
+  kTanh,
+  kErf,
+  kFloor,
+  kRelu,
+  kNot,
+  kIsFinite,
+  // two operands
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMaximum,
+  kMinimum,
+  kPow,
+  kAnd,
+  kOr,
+  kEq,
+  kNe,
+  kLt,
+  kLe,
+  kGt,
+  kGe,
+  // three operands
+  kSelect,  // predicate, if true, if false
+};
+
+inline constexpr int kNumScalarOps = static_cast<int>(ScalarOp::kSelect) + 1;
+
+std::string_view ScalarOpName(ScalarOp op);
+std::optional<ScalarOp> ParseScalarOp(std::string_view name);
+int ScalarArity(ScalarOp op);
+bool IsComparison(ScalarOp op);
+
+// The reference semantics, in double precision. REQUIRES: operands.size() ==
+// ScalarArity(op). Integers are exact up to 2^53.
+double EvalScalar(ScalarOp op, std::span<const double> operands);
+
+// The same as a function of ScalarArity(op) contiguous operands, for loops.
+using ScalarFunction = double (*)(const double* operands);
+ScalarFunction ScalarEvaluator(ScalarOp op);
+
+// The neutral element of a reduction by `op`: 0 for add, -infinity for
+// maximum, ... REQUIRES: op is kAdd, kMul, kMaximum, kMinimum, kAnd or kOr.
+double ReductionIdentity(ScalarOp op);
+
+}  // namespace fusor::ir

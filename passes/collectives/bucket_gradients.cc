@@ -1,0 +1,316 @@
+// Sums over ranks cost a latency each, and run beside the backward pass:
+//
+// 1. What only a sum waits for - a weight's gradient - runs as soon as it can,
+//    before the pass goes on to the layers below; what needs sums runs last.
+// 2. The modelled time of that order says when each gradient is ready.
+// 3. PartitionGradients cuts them into buckets, each of which is one all_reduce
+//    of several operands, or two where gradients differ in dtype, or only some
+//    are kept in parts. The few that differ - those of normalisations - join
+//    those of later buckets, but not of the last, for which the step waits. The
+//    model may be off by a factor of two: of the best partitions for other
+//    paces of the computation that is taken which is nowhere far from the best.
+//
+// Statistics that ranks exchange within the pass are waited for at once. What
+// leads to the next exchange goes first, then what needs none of those under
+// way: a layer's weight gradient is computed while the sums of the
+// normalisation below travel.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ir/target/node_time.h"
+#include "passes/collectives/bucket_gathers.h"
+#include "passes/collectives/collective.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+
+constexpr char kPass[] = "bucket_gradients";
+
+// Of values that the pass itself goes on with.
+bool IsExchange(const Graph& graph, const Node& node) {
+  return IsCollective(node) && !IsSumOverRanks(node) &&
+         !GathersParameters(graph, node);
+}
+
+// When a node is to run, among those that can.
+enum class Urgency : uint8_t {
+  kCollective,  // starts it, and goes on
+  kExchange,    // the next exchange waits for it
+  kGradient,    // only collectives wait for it, and soon
+  kOther,
+  kAfter,  // needs the sum of a gradient
+};
+
+// Kernels from a node to the next collective, itself included.
+constexpr int kSoon = 2;
+
+// What is at most one part of so many of a bucket is few.
+constexpr int64_t kFew = 16;
+
+struct Priority {
+  bool after = false;  // of urgency kAfter
+  int exchanges = 0;   // that it waits for
+  Urgency urgency = Urgency::kOther;
+  int distance = 0;  // of a gradient: see kSoon
+  auto operator<=>(const Priority&) const = default;
+};
+
+// Urgency by what a node needs, and how many exchanges that includes.
+void FollowOperands(const Graph& graph, std::vector<Priority>& priorities) {
+  int exchanges = 0;
+  std::vector<int> number(graph.nodes().size(), 0);
+  for (const auto& node : graph.nodes()) {
+    Priority& own = priorities[node->position()];
+    for (const Value* operand : node->inputs()) {
+      const Node* producer = operand->producer();
+      if (producer == nullptr) continue;
+      const Priority& other = priorities[producer->position()];
+      if (IsSumOverRanks(*producer) || other.after) own.after = true;
+      own.exchanges = std::max(
+          {own.exchanges, other.exchanges, number[producer->position()]});
+    }
+    if (IsExchange(graph, *node)) number[node->position()] = ++exchanges;
+    if (IsSumOverRanks(*node) || GathersParameters(graph, *node)) {
+      own = {.urgency = Urgency::kCollective};
+    } else if (IsExchange(graph, *node)) {
+      own = {.after = own.after, .urgency = Urgency::kCollective};
+    } else if (own.after) {
+      own.urgency = Urgency::kAfter;
+    }
+  }
+}
+
+std::vector<Priority> Priorities(const Graph& graph) {
+  const size_t n = graph.nodes().size();
+  std::vector<Priority> priorities(n);
+  FollowOperands(graph, priorities);
+  std::set<const Value*> outputs;
+  for (const ir::Output& output : graph.outputs()) outputs.insert(output.value);
+  for (size_t i = n; i-- > 0;) {
+    const Node& node = *graph.nodes()[i];
+    if (priorities[i].urgency != Urgency::kOther) continue;
+    bool gradient = true;
+    bool exchanged = false;
+    int distance = kSoon;
+    for (size_t r = 0; r < node.num_outputs(); ++r) {
+      const Value* value = node.output(r);
+      gradient = gradient && !outputs.contains(value);
+      for (const ir::Use& use : value->uses()) {
+        const Priority& user = priorities[use.node->position()];
+        gradient = gradient && (user.urgency == Urgency::kCollective ||
+                                user.urgency == Urgency::kGradient);
+        exchanged = exchanged || IsExchange(graph, *use.node) ||
+                    user.urgency == Urgency::kExchange;
+        distance = std::min(distance, user.distance);
+      }
+    }
+    distance += IsCostly(node) ? 1 : 0;
+    if (exchanged) {
+      priorities[i].urgency = Urgency::kExchange;
+    } else if (gradient && distance <= kSoon) {
+      priorities[i].urgency = Urgency::kGradient;
+      priorities[i].distance = distance;
+    }
+  }
+  return priorities;
+}
+
+// By priority among nodes whose operands are there, and by place. True when
+// that moved one.
+bool OrderByPriority(Graph& graph) {
+  const std::vector<Priority> priorities = Priorities(graph);
+  const size_t n = graph.nodes().size();
+  std::vector<size_t> waiting(n, 0);
+  std::vector<std::vector<size_t>> readers(n);
+  std::set<std::pair<Priority, size_t>> ready;
+  for (const auto& node : graph.nodes()) {
+    const size_t at = node->position();
+    for (const Value* operand : node->inputs()) {
+      if (operand->producer() == nullptr) continue;
+      readers[operand->producer()->position()].push_back(at);
+      ++waiting[at];
+    }
+    if (waiting[at] == 0) ready.emplace(priorities[at], at);
+  }
+  std::vector<Node*> order;
+  bool moved = false;
+  while (!ready.empty()) {
+    const size_t at = ready.begin()->second;
+    ready.erase(ready.begin());
+    moved = moved || at != order.size();
+    order.push_back(graph.nodes()[at].get());
+    for (size_t reader : readers[at]) {
+      if (--waiting[reader] == 0) ready.emplace(priorities[reader], reader);
+    }
+  }
+  if (moved) graph.Reorder(order);
+  return moved;
+}
+
+bool AreAlike(const Node& a, const Node& b) {
+  return &a.op() == &b.op() &&
+         a.input(0)->type().dtype == b.input(0)->type().dtype;
+}
+
+class Buckets {
+ public:
+  Buckets(Graph& graph, PassContext& context)
+      : graph_(graph), context_(context) {
+    double now = 0;
+    for (const auto& node : graph.nodes()) {
+      if (IsSumOverRanks(*node)) {
+        sums_.push_back(node.get());
+        ready_.push_back({now, node->input(0)->type().num_bytes()});
+      }
+      now += NodeSeconds(*node, context.target().target());
+    }
+  }
+
+  bool Join() {
+    if (sums_.empty()) return false;
+    const PassOptions& options = context_.options();
+    BucketPolicy policy = options.buckets;
+    for (const Node* sum : sums_) {
+      policy.element_bytes = std::min(
+          policy.element_bytes, ir::DTypeSize(sum->input(0)->type().dtype));
+    }
+    int64_t collectives = 0;
+    bool joined = false;
+    const CollectiveCost cost = options.shard_optimizer
+                                    ? options.collective_cost.Half()
+                                    : options.collective_cost;
+    const std::vector<GradientBucket> buckets =
+        SturdyPartition(ready_, cost, policy);
+    std::vector<Node*> late;
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      const GradientBucket& bucket = buckets[b];
+      Record(bucket);
+      std::vector<Node*> sums = std::exchange(late, {});
+      sums.insert(sums.end(), sums_.begin() + bucket.first,
+                  sums_.begin() + bucket.last);
+      const int64_t bytes = Bytes(sums);
+      for (const std::vector<Node*>& part : Parts(sums)) {
+        if (b + 2 < buckets.size() && Bytes(part) * kFew <= bytes) {
+          late.insert(late.end(), part.begin(), part.end());
+          continue;
+        }
+        if (part.size() > 1) JoinCollectives(graph_, part);
+        joined = joined || part.size() > 1;
+        ++collectives;
+      }
+    }
+    context_.counters()["gradient_buckets"] = collectives;
+    return joined;
+  }
+
+ private:
+  // By op and dtype.
+  static std::vector<std::vector<Node*>> Parts(const std::vector<Node*>& sums) {
+    std::vector<std::vector<Node*>> parts;
+    for (Node* sum : sums) {
+      auto part = std::find_if(parts.begin(), parts.end(),
+                               [&](auto& p) { return AreAlike(*p[0], *sum); });
+      if (part == parts.end()) part = parts.insert(part, {{}});
+      part->push_back(sum);
+    }
+    return parts;
+  }
+
+  static int64_t Bytes(const std::vector<Node*>& sums) {
+    int64_t bytes = 0;
+    for (const Node* sum : sums) bytes += sum->input(0)->type().num_bytes();
+    return bytes;
+  }
+
+  void Record(const GradientBucket& bucket) {
+    context_.Record(
+        {.pass = kPass,
+         .subject = sums_[bucket.first]->output()->name(),
+         .accepted = true,
+         .reason = fmt::format(
+             "{} gradient{}, {} bytes, ready at {:.3f} ms, summed at {:.3f} "
+             "ms",
+             bucket.last - bucket.first,
+             bucket.last - bucket.first == 1 ? "" : "s", bucket.bytes,
+             bucket.ready * 1e3, bucket.end * 1e3)});
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  std::vector<Node*> sums_;  // of one gradient each, in the order of time
+  std::vector<ReadyGradient> ready_;
+};
+
+// By position, the bucket whose tensors a node reads, itself or by way of other
+// kernels; null for none.
+std::vector<const Node*> BucketsRead(const Graph& graph) {
+  std::vector<const Node*> buckets(graph.nodes().size(), nullptr);
+  for (const auto& node : graph.nodes()) {
+    if (IsCollective(*node)) continue;
+    const Node*& bucket = buckets[node->position()];
+    for (const Value* operand : node->inputs()) {
+      const Node* producer = operand->producer();
+      if (bucket != nullptr || producer == nullptr ||
+          operand->type().num_elements() == 1) {
+        continue;
+      }
+      bucket =
+          IsSumOverRanks(*producer) ? producer : buckets[producer->position()];
+    }
+  }
+  return buckets;
+}
+
+// The parts that updates of one bucket leave are gathered together, and so are,
+// before them, the norms that each rank has of its parts.
+bool JoinGathers(Graph& graph) {
+  const std::vector<const Node*> buckets = BucketsRead(graph);
+  // By the bucket's position; numbers apart from parts, which wait for them.
+  std::map<std::pair<int, bool>, std::vector<Node*>> groups;
+  for (const auto& node : graph.nodes()) {
+    if (!IsExchange(graph, *node)) continue;
+    const Node* producer = node->input(0)->producer();
+    if (producer == nullptr) continue;
+    const Node* bucket = buckets[producer->position()];
+    if (bucket == nullptr) continue;
+    const bool number = node->input(0)->type().num_elements() == 1;
+    groups[{bucket->position(), number}].push_back(node.get());
+  }
+  bool joined = false;
+  for (const auto& [group, gathers] : groups) {
+    if (gathers.size() < 2) continue;
+    JoinCollectives(graph, gathers);
+    joined = true;
+  }
+  if (joined) graph.SortTopologically();
+  return joined;
+}
+
+}  // namespace
+
+bool BucketGradients(Graph& graph, PassContext& context) {
+  if (context.options().world_size <= 1) return false;
+  const bool collectives =
+      std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                  [](const auto& node) { return IsCollective(*node); });
+  if (!collectives) return false;
+  bool changed = OrderByPriority(graph);
+  changed |= Buckets(graph, context).Join();
+  changed |= JoinGathers(graph);
+  changed |= BucketGathers(graph, context);
+  return changed;
+}
+
+}  // namespace fusor::passes

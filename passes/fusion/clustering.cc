@@ -1,0 +1,336 @@
+#include "passes/fusion/clustering.h"
+
+#include <algorithm>
+#include <iterator>
+#include <unordered_map>
+#include <utility>
+
+#include "ir/op.h"
+#include "ir/target/cost.h"
+#include "passes/fusion/iteration_domain.h"
+
+namespace fusor::passes {
+
+using ir::Node;
+using ir::Use;
+using ir::Value;
+
+namespace {
+
+constexpr char kPass[] = "fuse";
+constexpr size_t kMaxOperands = 96;
+constexpr size_t kMaxNodes = 400;
+constexpr size_t kMaxReductions = 16;
+// Siblings far apart would keep what they share, and what they make, alive.
+constexpr int kMaxSiblingDistance = 64;
+// What two readers share joins them when it is this large, or when their loops
+// are alike and it is no scalar that both broadcast: half of a graph reads the
+// learning rate.
+constexpr int64_t kMinSharedBytes = 1024;
+
+bool IsScatter(const Node& node) {
+  return node.op().fusion == ir::FusionKind::kInjective &&
+         node.op().operand_map == nullptr;
+}
+
+bool IsSeparate(const Node& node) {
+  return node.op().fusion == ir::FusionKind::kSeparate;
+}
+
+const ir::Shape& LoopShape(const Node& node) {
+  const bool folds = node.op().fusion == ir::FusionKind::kReduce;
+  return (folds ? node.input(0) : node.output())->type().shape;
+}
+
+// Positions from the first to the last of the nodes that are not free: copies
+// of free nodes stand where the original was, far from their only reader.
+struct Extent {
+  int first = -1;  // no node that is not free
+  int last = -1;
+
+  void Add(const Node& node) {
+    if (IsFree(node)) return;
+    if (first < 0 || node.position() < first) first = node.position();
+    last = std::max(last, node.position());
+  }
+  Extent With(const Node& node) const {
+    Extent extent = *this;
+    extent.Add(node);
+    return extent;
+  }
+  bool IsTooLongForSiblings() const {
+    return last - first > kMaxSiblingDistance;
+  }
+};
+
+}  // namespace
+
+Clustering::Clustering(const ir::Graph& graph, PassContext& context)
+    : graph_(graph),
+      context_(context),
+      units_(graph),
+      is_output_(graph.nodes().size(), false),
+      version_(graph.nodes().size(), 0) {
+  for (const auto& node : graph.nodes()) {
+    is_candidate_.push_back(IsFusible(*node) || IsScatter(*node) ||
+                            IsSeparate(*node));
+  }
+  for (const ir::Output& output : graph.outputs()) {
+    const Node* producer = output.value->producer();
+    if (producer != nullptr) is_output_[producer->position()] = true;
+  }
+}
+
+void Clustering::Merge(bool only_free) {
+  only_free_ = only_free;
+  for (const auto& node : graph_.nodes()) {
+    const int cluster = ClusterOf(*node);
+    if (cluster < 0) continue;
+    const ValueSet operands = Operands(cluster);
+    for (int other : Neighbours(cluster)) {
+      if (other > cluster) PushCandidate(cluster, operands, other);
+    }
+  }
+  while (!queue_.empty()) {
+    const Candidate candidate = queue_.top();
+    queue_.pop();
+    if (version_[candidate.first] == candidate.first_version &&
+        version_[candidate.second] == candidate.second_version) {
+      Try(candidate);
+    }
+  }
+}
+
+std::vector<std::vector<Node*>> Clustering::Clusters() const {
+  std::vector<std::vector<Node*>> clusters;
+  for (const auto& node : graph_.nodes()) {
+    const int cluster = ClusterOf(*node);
+    if (cluster == node->position()) clusters.push_back(Nodes(cluster));
+  }
+  return clusters;
+}
+
+int Clustering::ClusterOf(const Node& node) const {
+  return is_candidate_[node.position()] ? units_.UnitOf(node) : -1;
+}
+
+std::string Clustering::Describe(int cluster) const {
+  return Nodes(cluster).back()->output()->name();
+}
+
+std::vector<int> Clustering::Neighbours(int cluster) const {
+  std::vector<int> neighbours;
+  // Operands whose other readers have been added, and for which loop shapes.
+  std::unordered_map<const Value*, std::vector<const ir::Shape*>> seen;
+  Extent extent;
+  for (const Node* node : Nodes(cluster)) extent.Add(*node);
+  for (const Node* node : Nodes(cluster)) {
+    for (const Value* input : node->inputs()) {
+      if (input->producer() != nullptr) {
+        neighbours.push_back(ClusterOf(*input->producer()));
+      }
+      const bool large = input->type().num_bytes() >= kMinSharedBytes;
+      const bool scalar = input->type().num_elements() == 1;
+      if (!large && scalar && node->output()->type().num_elements() > 1) {
+        continue;
+      }
+      std::vector<const ir::Shape*>& loops = seen[input];
+      if (std::any_of(loops.begin(), loops.end(), [&](const ir::Shape* loop) {
+            return large || *loop == LoopShape(*node);
+          })) {
+        continue;
+      }
+      loops.push_back(&LoopShape(*node));
+      // Half of a graph may read a value: distant readers are left out.
+      if (extent.IsTooLongForSiblings()) continue;
+      for (const Use& use : input->uses()) {
+        if (extent.With(*use.node).IsTooLongForSiblings()) continue;
+        if (large || LoopShape(*use.node) == LoopShape(*node)) {
+          neighbours.push_back(ClusterOf(*use.node));
+        }
+      }
+    }
+    for (const Use& use : node->output()->uses()) {
+      neighbours.push_back(ClusterOf(*use.node));
+    }
+  }
+  std::sort(neighbours.begin(), neighbours.end());
+  neighbours.erase(std::unique(neighbours.begin(), neighbours.end()),
+                   neighbours.end());
+  std::erase_if(neighbours, [&](int c) { return c < 0 || c == cluster; });
+  return neighbours;
+}
+
+void Clustering::PushCandidate(int a, const ValueSet& of_a, int b) {
+  if (only_free_ && !FreeBeforeConsumer(a, b)) return;
+  const int64_t saved = SavedNs(a, of_a, b);
+  if (a > b) std::swap(a, b);
+  queue_.push({saved, a, b, version_[a], version_[b]});
+}
+
+void Clustering::Try(const Candidate& candidate) {
+  const int a = candidate.first;
+  const int b = candidate.second;
+  if (only_free_ && !FreeBeforeConsumer(a, b)) return;
+  const std::string reason = WhyNot(a, b);
+  const bool accepted = reason.empty();
+  if (accepted && !only_free_ &&
+      !context_.ConsumeFuel(kPass, *Nodes(b).back()->output())) {
+    only_free_ = true;  // what is left is no rewrite worth counting
+    if (!FreeBeforeConsumer(a, b)) return;
+  }
+  const std::string what =
+      Connected(a, b) ? "producer and consumer" : "readers of one value";
+  context_.Record(
+      {.pass = kPass,
+       .subject = Describe(a) + " + " + Describe(b),
+       .accepted = accepted,
+       .reason = accepted ? what : reason,
+       .saved_ns = candidate.saved_ns,
+       .modelled_ns = ModelledNs(a) + ModelledNs(b) - candidate.saved_ns,
+       .location = Nodes(b).back()->location()});
+  if (!accepted) return;
+  units_.Merge(a, b);
+  ++version_[a];
+  ++version_[b];
+  const ValueSet operands = Operands(a);
+  for (int other : Neighbours(a)) PushCandidate(a, operands, other);
+}
+
+// One of them is free nodes that only the other reads.
+bool Clustering::FreeBeforeConsumer(int a, int b) const {
+  for (const auto& [producer, consumer] : {std::pair(a, b), {b, a}}) {
+    const auto feeds = [&, c = consumer, p = producer](const Node* node) {
+      return IsFree(*node) && !IsOutput(*node) &&
+             std::all_of(node->output()->uses().begin(),
+                         node->output()->uses().end(), [&](const Use& use) {
+                           const int user = ClusterOf(*use.node);
+                           return user == c || user == p;
+                         });
+    };
+    const std::vector<Node*>& nodes = Nodes(producer);
+    if (std::all_of(nodes.begin(), nodes.end(), feeds)) return true;
+  }
+  return false;
+}
+
+bool Clustering::IsReadOutside(const Node& node, int a, int b) const {
+  if (IsOutput(node)) return true;
+  return std::any_of(node.output()->uses().begin(), node.output()->uses().end(),
+                     [&](const Use& use) {
+                       const int c = ClusterOf(*use.node);
+                       return c != a && c != b;
+                     });
+}
+
+Clustering::ValueSet Clustering::Operands(int cluster) const {
+  ValueSet operands;
+  for (const Node* node : Nodes(cluster)) {
+    operands.insert(node->inputs().begin(), node->inputs().end());
+  }
+  return operands;
+}
+
+// Reads that the second no longer makes, and writes that nobody needs. Looks at
+// the nodes of b alone, for a may have hundreds of neighbours like it.
+int64_t Clustering::SharedBytes(int a, const ValueSet& of_a, int b) const {
+  int64_t bytes = 0;
+  const auto add_passed_on = [&](const Node& node) {
+    const int64_t size = ir::KernelBytes(node.output()->type());
+    bytes += IsReadOutside(node, a, b) ? size : 2 * size;
+  };
+  ValueSet seen;
+  for (const Node* node : Nodes(b)) {
+    const std::vector<Use>& uses = node->output()->uses();
+    if (std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+          return ClusterOf(*use.node) == a;
+        })) {
+      add_passed_on(*node);
+    }
+    for (const Value* input : node->inputs()) {
+      const int c =
+          input->producer() == nullptr ? -1 : ClusterOf(*input->producer());
+      // Once a value, whoever else of b reads it.
+      if (c == b || !seen.insert(input).second) continue;
+      if (c == a) {
+        add_passed_on(*input->producer());
+      } else if (of_a.contains(input)) {
+        bytes += ir::KernelBytes(input->type());
+      }
+    }
+  }
+  return bytes;
+}
+
+int64_t Clustering::SavedNs(int a, const ValueSet& of_a, int b) const {
+  return ir::KernelNs(SharedBytes(a, of_a, b), context_.target().target());
+}
+
+int64_t Clustering::ModelledNs(int cluster) const {
+  ValueSet moved;
+  for (const Node* node : Nodes(cluster)) {
+    for (const Value* input : node->inputs()) {
+      if (input->producer() == nullptr ||
+          ClusterOf(*input->producer()) != cluster) {
+        moved.insert(input);
+      }
+    }
+    if (IsReadOutside(*node, cluster, cluster)) moved.insert(node->output());
+  }
+  int64_t bytes = 0;
+  for (const Value* value : moved) bytes += ir::KernelBytes(value->type());
+  return ir::KernelNs(bytes, context_.target().target());
+}
+
+std::string Clustering::WhyNot(int a, int b) {
+  if (IsScatter(*Nodes(a)[0]) || IsScatter(*Nodes(b)[0])) {
+    return "places operands in parts of its result";
+  }
+  if (IsSeparate(*Nodes(a)[0]) || IsSeparate(*Nodes(b)[0])) {
+    return "a kernel of its own";
+  }
+  if (Nodes(a).size() + Nodes(b).size() > kMaxNodes) return "too many nodes";
+  std::vector<const Node*> nodes;
+  std::merge(Nodes(a).begin(), Nodes(a).end(), Nodes(b).begin(), Nodes(b).end(),
+             std::back_inserter(nodes), [](const Node* x, const Node* y) {
+               return x->position() < y->position();
+             });
+  Extent extent;
+  for (const Node* node : nodes) extent.Add(*node);
+  if (!Connected(a, b) && extent.IsTooLongForSiblings()) {
+    return "siblings too far apart";
+  }
+  ValueSet results, operands;
+  size_t reductions = 0;
+  for (const Node* node : nodes) {
+    reductions += node->op().fusion == ir::FusionKind::kReduce ? 1 : 0;
+    for (const Value* input : node->inputs()) {
+      const int c =
+          input->producer() == nullptr ? -1 : ClusterOf(*input->producer());
+      if (c != a && c != b) operands.insert(input);
+    }
+    if (IsReadOutside(*node, a, b)) results.insert(node->output());
+  }
+  if (operands.size() + results.size() > kMaxOperands) {
+    return "too many operands";
+  }
+  if (reductions > kMaxReductions) return "too many reductions";
+  FusionDomain domain;
+  std::string reason;
+  if (!AnalyzeDomain(nodes, results, &domain, &reason)) return reason;
+  if (units_.MergeMakesCycle(a, b)) return "would make a cycle";
+  return "";
+}
+
+bool Clustering::Connected(int a, int b) const {
+  for (const auto& [cluster, other] : {std::pair(a, b), {b, a}}) {
+    for (const Node* node : Nodes(cluster)) {
+      for (const Use& use : node->output()->uses()) {
+        if (ClusterOf(*use.node) == other) return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace fusor::passes

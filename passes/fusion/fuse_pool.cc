@@ -1,0 +1,351 @@
+// A pooling whose kernel is generated, with what is elementwise around it: one
+// kernel, where library calls would have kept them apart.
+//
+//   y -> normalise, ReLU -> z -> max_pool -> p, index
+//
+// reads y and writes p and the index; z is stored nowhere. It is computed again
+// for each window that an element lies in, from what caches hold. The
+// max_pool_gathers of what z is made of find their elements on the way.
+//
+//   dp, index -> max_pool_grad -> dz -> mask, a dz + b y + c -> dy
+//
+// reads dp, the index and y, and writes dy. Every node goes with its results'
+// reader only: what others read, too, is stored, and both read that.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "ir/op.h"
+#include "ir/support/str.h"
+#include "ir/target/cost.h"
+#include "passes/fusion/iteration_domain.h"
+#include "passes/library/generated_kernel.h"
+#include "passes/passes.h"
+#include "passes/pattern.h"
+#include "passes/simplify/dead_code.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Use;
+using ir::Value;
+
+constexpr char kPass[] = "fuse_pool";
+// Of a body: more would be recomputed for every window.
+constexpr size_t kMaxNodes = 64;
+
+bool IsPooling(const Node& node) { return node.attrs().Has("window"); }
+
+// A scalar, or a vector along the channels, in every place of an image.
+bool IsSpread(const Node& node) {
+  if (!IsOp(&node, "broadcast")) return false;
+  const std::vector<int64_t>& dims = node.attrs().Ints("dims");
+  return node.output()->type().rank() == 4 &&
+         (dims.empty() || dims == std::vector<int64_t>{1});
+}
+
+// What a kernel of windows can compute element by element.
+bool MayJoin(const Node* node) {
+  return node != nullptr &&
+         (node->op().fusion == ir::FusionKind::kElementwise || IsSplat(*node) ||
+          IsSpread(*node));
+}
+
+// A pooling and what joins it.
+class Region {
+ public:
+  Region(Graph& graph, Node& pool) : graph_(graph), pool_(pool) {
+    nodes_.insert(&pool);
+    heads_.push_back(&pool);
+    AddGathers();
+    AddPrologues();
+    if (pool.attrs().Has("input_shape")) AddEpilogue();
+  }
+
+  bool IsAlone() const { return nodes_.size() == 1; }
+  const std::vector<Node*>& heads() const { return heads_; }
+  // What joins the pooling, in words; else why something does not, or nothing.
+  std::string Reason() const {
+    if (IsAlone()) return refused_;
+    std::vector<std::string> parts;
+    if (has_prologue_) parts.push_back("what leads to it");
+    if (heads_.size() > 1) parts.push_back("gathers");
+    if (end_ != nullptr) parts.push_back("what reads it");
+    return "one kernel with " +
+           Join(parts, ", ", [](const std::string& part) { return part; });
+  }
+  bool has_prologue() const { return has_prologue_; }
+  bool has_epilogue() const { return end_ != nullptr; }
+  // Of what is neither written nor read any more.
+  int64_t saved_bytes() const { return saved_; }
+
+  // Puts the fusion in the place of the pooling.
+  Node* Outline(bool eager) {
+    auto body = std::make_unique<Graph>("fusion");
+    std::unordered_map<const Value*, Value*> inside;
+    std::vector<Value*> operands, results;
+    std::vector<const Node*> order(nodes_.begin(), nodes_.end());
+    std::sort(order.begin(), order.end(), [](const Node* a, const Node* b) {
+      return a->position() < b->position();
+    });
+    for (const Node* node : order) {
+      std::vector<Value*> inputs;
+      for (Value* input : node->inputs()) {
+        auto [at, added] = inside.try_emplace(input, nullptr);
+        if (added) {
+          at->second = body->AddInput(input->type(), ir::InputRole::kData,
+                                      input->name());
+          operands.push_back(input);
+        }
+        inputs.push_back(at->second);
+      }
+      Node* copy = body->AddNode(node->op_name(), inputs, node->attrs(),
+                                 node->location());
+      for (size_t i = 0; i < node->num_outputs(); ++i) {
+        copy->output(i)->set_type(node->output(i)->type());
+        body->Rename(copy->output(i), node->output(i)->name());
+        inside[node->output(i)] = copy->output(i);
+      }
+    }
+    for (Value* result : Results()) {
+      body->AddOutput(inside.at(result), result->name());
+      results.push_back(result);
+    }
+    return Replace(std::move(body), operands, results, eager);
+  }
+
+ private:
+  // Of the same windows, by the index that the pooling finds.
+  void AddGathers() {
+    if (!IsOp(&pool_, "max_pool")) return;
+    for (const Use& use : pool_.output(1)->uses()) {
+      const Value* x = use.node->input(0);
+      if (IsOp(use.node, "max_pool_gather") && use.operand == 1 &&
+          use.node->attrs() == pool_.attrs() &&
+          x->type().shape == pool_.input(0)->type().shape &&
+          IsBefore(x, pool_)) {
+        nodes_.insert(use.node);
+        heads_.push_back(use.node);
+      }
+    }
+  }
+
+  static bool IsBefore(const Value* value, const Node& node) {
+    return value->producer() == nullptr ||
+           value->producer()->position() < node.position();
+  }
+
+  bool IsReadByHeadsAlone(const Value& value) const {
+    return !graph_.IsOutput(&value) &&
+           std::all_of(
+               value.uses().begin(), value.uses().end(), [&](const Use& use) {
+                 return std::find(heads_.begin(), heads_.end(), use.node) !=
+                        heads_.end();
+               });
+  }
+
+  void AddPrologues() {
+    for (const Node* head :
+         std::vector<const Node*>(heads_.begin(), heads_.end())) {
+      const Value* operand = head->input(0);
+      if (!MayJoin(operand->producer()) ||
+          nodes_.contains(operand->producer())) {
+        continue;
+      }
+      if (!IsReadByHeadsAlone(*operand)) {
+        refused_ = "%" + operand->name() + " is read elsewhere, too";
+      } else if (Take(*operand)) {
+        has_prologue_ = true;
+        saved_ += 2 * ir::KernelBytes(operand->type());
+      }
+    }
+  }
+
+  // Takes what the value is computed from, up to what must be read.
+  bool Take(const Value& value) {
+    std::unordered_set<const Node*> nodes = nodes_;
+    const std::string reason = Collect(value, nodes);
+    if (!reason.empty()) {
+      refused_ = reason;
+      return false;
+    }
+    nodes_ = std::move(nodes);
+    return true;
+  }
+
+  std::string Collect(const Value& value,
+                      std::unordered_set<const Node*>& nodes) const {
+    const Node* node = value.producer();
+    if (!MayJoin(node)) {
+      if (value.type().dtype == ir::DType::kBool) {
+        return "%" + value.name() + " has a bit an element";
+      }
+      if (node != nullptr && IsFree(*node)) {
+        return "%" + value.name() + " would be stored for it";
+      }
+      return "";
+    }
+    if (!nodes.insert(node).second) return "";
+    if (nodes.size() > kMaxNodes) return "too many nodes";
+    if (IsSpread(*node)) return "";
+    for (const Value* input : node->inputs()) {
+      std::string reason = Collect(*input, nodes);
+      if (!reason.empty()) return reason;
+    }
+    return "";
+  }
+
+  // The only node that reads the value, if it is elementwise.
+  Node* OnlyReader(const Value& value) const {
+    if (graph_.IsOutput(&value) || value.uses().empty()) return nullptr;
+    Node* reader = value.uses()[0].node;
+    const bool only =
+        std::all_of(value.uses().begin(), value.uses().end(),
+                    [&](const Use& use) { return use.node == reader; });
+    return only && reader->op().fusion == ir::FusionKind::kElementwise
+               ? reader
+               : nullptr;
+  }
+
+  // Follows the gradient as long as one node reads it, to the last value that
+  // is no wider than it.
+  void AddEpilogue() {
+    std::unordered_set<const Node*> nodes = nodes_;
+    const Value* value = pool_.output();
+    const int64_t bytes = ir::KernelBytes(value->type());
+    while (Node* reader = OnlyReader(*value)) {
+      nodes.insert(reader);
+      for (const Value* input : reader->inputs()) {
+        if (input == value) continue;
+        std::string reason = Collect(*input, nodes);
+        if (reason.empty() && DependsOnPool(*input)) {
+          reason = "%" + input->name() + " depends on it";
+        }
+        if (reason.empty()) continue;
+        refused_ = reason;
+        return;
+      }
+      value = reader->output();
+      if (value->type().dtype == ir::DType::kBool ||
+          ir::KernelBytes(value->type()) > bytes) {
+        continue;
+      }
+      end_ = reader;
+      nodes_ = nodes;
+    }
+    if (end_ != nullptr) saved_ += 2 * bytes;
+  }
+
+  bool DependsOnPool(const Value& value) const {
+    std::vector<const Node*> open{value.producer()};
+    std::unordered_set<const Node*> seen;
+    while (!open.empty()) {
+      const Node* node = open.back();
+      open.pop_back();
+      if (node == nullptr || node->position() < pool_.position() ||
+          !seen.insert(node).second) {
+        continue;
+      }
+      if (node == &pool_) return true;
+      for (const Value* input : node->inputs()) {
+        open.push_back(input->producer());
+      }
+    }
+    return false;
+  }
+
+  // What is read of it, in order.
+  std::vector<Value*> Results() const {
+    if (end_ != nullptr) return {end_->output()};
+    std::vector<Value*> results;
+    for (const Node* head : heads_) {
+      for (size_t i = 0; i < head->num_outputs(); ++i) {
+        const Value* value = head->output(i);
+        const bool inside =
+            !graph_.IsOutput(value) &&
+            std::all_of(
+                value->uses().begin(), value->uses().end(),
+                [&](const Use& use) { return nodes_.contains(use.node); });
+        if (!inside) results.push_back(head->output(i));
+      }
+    }
+    return results;
+  }
+
+  Node* Replace(std::unique_ptr<Graph> body, std::vector<Value*> operands,
+                const std::vector<Value*>& results, bool eager) {
+    Node* last = end_ != nullptr ? end_ : heads_.back();
+    Node* fusion =
+        graph_.AddNode("fusion", std::move(operands),
+                       {{"rounding", std::string(eager ? "eager" : "fast")}},
+                       pool_.location(), last, std::move(body));
+    std::vector<std::string> names;
+    for (size_t i = 0; i < results.size(); ++i) {
+      names.push_back(results[i]->name());
+      graph_.ReplaceAllUses(results[i], fusion->output(i));
+    }
+    EraseDeadNodes(graph_);
+    graph_.RenameResults(fusion, std::move(names));
+    graph_.SortTopologically();
+    return fusion;
+  }
+
+  Graph& graph_;
+  Node& pool_;
+  std::unordered_set<const Node*> nodes_;
+  std::vector<Node*> heads_;  // the pooling and the gathers
+  Node* end_ = nullptr;       // of an epilogue
+  bool has_prologue_ = false;
+  std::string refused_;
+  int64_t saved_ = 0;
+};
+
+}  // namespace
+
+bool FusePool(Graph& graph, PassContext& context) {
+  std::vector<Node*> pools;
+  for (const auto& node : graph.nodes()) {
+    if (IsPooling(*node) && IsGenerated(*node, context.target())) {
+      pools.push_back(node.get());
+    }
+  }
+  if (pools.empty()) return false;
+  bool changed = EraseDeadNodes(graph);  // which read what others could join
+  std::unordered_set<const Node*> joined;
+  for (Node* pool : pools) {
+    if (joined.contains(pool)) continue;
+    Region region(graph, *pool);
+    if (region.Reason().empty()) continue;
+    if (!region.IsAlone() && !context.ConsumeFuel(kPass, *pool->output())) {
+      break;
+    }
+    const ir::Target& target = context.target().target();
+    Decision decision{.pass = kPass,
+                      .subject = pool->output()->name(),
+                      .accepted = !region.IsAlone(),
+                      .reason = region.Reason(),
+                      .saved_ns = ir::KernelNs(region.saved_bytes(), target) -
+                                  ir::KernelNs(0, target),
+                      .location = pool->location()};
+    if (decision.accepted) {
+      joined.insert(region.heads().begin(), region.heads().end());
+      const Node* fusion = region.Outline(context.options().eager_rounding);
+      decision.modelled_ns = ir::KernelNs(ir::NodeBytes(*fusion), target);
+      auto& counters = context.counters();
+      counters["pool_prologues"] += region.has_prologue() ? 1 : 0;
+      counters["pool_epilogues"] += region.has_epilogue() ? 1 : 0;
+    }
+    changed |= decision.accepted;
+    context.Record(std::move(decision));
+  }
+  return changed;
+}
+
+}  // namespace fusor::passes

@@ -1,0 +1,516 @@
+// Joins the parameter updates of one hyper-parameter group into one launch.
+//
+// After Fuse each parameter has a fusion of its own: elementwise, all results
+// aliased to state, and equal but for the shape to the others of its group.
+// Those with equal signature become one `multi_tensor` fusion whose body holds
+// the chains side by side; its operands stand class by class: all parameters,
+// all gradients, all momenta, then the scalars, which all chains share. Copies
+// of weights (keep_weight_copies) that are made of the results come into the
+// body behind the chains, results of their own behind the others. The check of
+// all gradients for finiteness reads what lies together in one loop.
+//
+// Where a program is compiled against existing state, only what lies there one
+// after the other is joined.
+//
+// A joined update keeps all gradients that it reads alive until it runs. So it
+// takes no more tensors than it needs to hide what a launch costs; then the
+// next one begins.
+//
+// With several ranks the updates of one bucket of gradients are joined, so that
+// they can run while other buckets are still summed; and the bucket's gradients
+// lie as those launches read them.
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "ir/builder.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/target/cost.h"
+#include "passes/collectives/collective.h"
+#include "passes/fusion/iteration_domain.h"
+#include "passes/fusion/update_copies.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+
+constexpr char kPass[] = "fuse_updates";
+
+// Bytes by which tensors that lie one after the other are padded. Those of
+// different dtypes keep step only where none has padding.
+constexpr int64_t kPlaceBytes = 64;
+
+bool KeepsStep(const ir::TensorType& a, const ir::TensorType& b) {
+  if (a == b) return true;
+  const auto full = [](const ir::TensorType& type) {
+    return type.num_bytes() % kPlaceBytes == 0;
+  };
+  return a.shape == b.shape && a.layout == b.layout && full(a) && full(b);
+}
+
+bool AliasesState(const Graph& graph, const Value* value) {
+  return std::any_of(graph.outputs().begin(), graph.outputs().end(),
+                     [&](const ir::Output& o) {
+                       return o.value == value && o.alias >= 0 &&
+                              IsState(graph.inputs()[o.alias].role);
+                     });
+}
+
+// All results are new state of one type, all operands of that type, if need be
+// in another dtype, or scalars.
+bool IsUpdate(const Graph& graph, const Node& node) {
+  if (node.body() == nullptr || node.attrs().String("kind") != "loop") {
+    return false;
+  }
+  const ir::TensorType& type = node.output()->type();
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    if (node.output(i)->type() != type ||
+        !AliasesState(graph, node.output(i))) {
+      return false;
+    }
+  }
+  for (const Value* input : node.inputs()) {
+    if (input->type().rank() != 0 && !KeepsStep(input->type(), type)) {
+      return false;
+    }
+  }
+  for (const auto& inner : node.body()->nodes()) {
+    const ir::TensorType& t = inner->output()->type();
+    const bool elementwise =
+        inner->op().fusion == ir::FusionKind::kElementwise || IsSplat(*inner) ||
+        (inner->op().fusion == ir::FusionKind::kInjective &&
+         inner->input(0)->type().rank() == 0);
+    if (!elementwise || (t.rank() != 0 && t.shape != type.shape)) return false;
+  }
+  return true;
+}
+
+// Of the state that the results are, where it says.
+std::string GroupsOf(const Graph& graph, const Node& node) {
+  std::string text;
+  for (const ir::Output& output : graph.outputs()) {
+    if (output.value->producer() != &node || output.alias < 0) continue;
+    const ir::Attrs& attrs = graph.inputs()[output.alias].attrs;
+    if (attrs.Has("group")) text += fmt::format("{};", attrs.Int("group"));
+  }
+  return text;
+}
+
+// Where the state is that a result replaces.
+int64_t OffsetOf(const Graph& graph, const Value* result,
+                 const std::map<std::string, StatePlace>& places) {
+  for (const ir::Output& output : graph.outputs()) {
+    if (output.value != result || output.alias < 0) continue;
+    const auto place = places.find(graph.input(output.alias)->name());
+    if (place != places.end()) return place->second.offset;
+  }
+  return -1;
+}
+
+// Whether the state that `b` replaces lies right behind that of `a`.
+bool Follows(const Graph& graph, const Value* a, const Value* b,
+             const std::map<std::string, StatePlace>& places) {
+  const int64_t bytes = a->type().num_bytes();
+  const int64_t padded = (bytes + kPlaceBytes - 1) / kPlaceBytes * kPlaceBytes;
+  return OffsetOf(graph, b, places) == OffsetOf(graph, a, places) + padded;
+}
+
+// The updates in the order of their state, cut where it has gaps.
+std::vector<std::vector<Node*>> LyingTogether(
+    const Graph& graph, const std::vector<Node*>& updates,
+    const std::map<std::string, StatePlace>& places) {
+  if (places.empty()) return {updates};
+  std::map<int64_t, Node*> sorted;
+  for (Node* node : updates) {
+    sorted[OffsetOf(graph, node->output(), places)] = node;
+  }
+  const auto follows = [&](const Node& a, const Node& b) {
+    for (size_t r = 0; r < a.num_outputs(); ++r) {
+      if (!Follows(graph, a.output(r), b.output(r), places)) return false;
+    }
+    return true;
+  };
+  std::vector<std::vector<Node*>> runs;
+  for (const auto& [offset, node] : sorted) {
+    if (runs.empty() || !follows(*runs.back().back(), *node)) {
+      runs.emplace_back();
+    }
+    runs.back().push_back(node);
+  }
+  return runs;
+}
+
+// The updates in runs of neighbours, each run just long enough that its launch
+// takes at most 1 / kWorkOfLaunch of its time.
+std::vector<std::vector<Node*>> CutByWork(const std::vector<Node*>& updates,
+                                          const ir::Target& target) {
+  constexpr int64_t kWorkOfLaunch = 200;
+  std::vector<std::vector<Node*>> runs;
+  int64_t bytes = 0;
+  for (Node* node : updates) {
+    const bool full = ir::KernelNs(bytes, target) - target.launch_overhead_ns >=
+                      kWorkOfLaunch * target.launch_overhead_ns;
+    if (runs.empty() || full) {
+      runs.emplace_back();
+      bytes = 0;
+    }
+    runs.back().push_back(node);
+    bytes += ir::NodeBytes(*node);
+  }
+  return runs;
+}
+
+// Whether the copies of the members' results lie as the members do: the first
+// copies one after the other, the second ones, ..
+bool CopiesLieTogether(const Graph& graph, const std::vector<Node*>& members,
+                       const WeightCopies& copies,
+                       const std::map<std::string, StatePlace>& places) {
+  if (places.empty()) return true;
+  std::vector<const Value*> before;
+  for (const Node* member : members) {
+    std::vector<const Value*> kept;
+    for (const Node* copy : copies.Of(*member)) {
+      if (copies.IsKept(copy->output())) kept.push_back(copy->output());
+    }
+    for (size_t c = 0; c < std::min(before.size(), kept.size()); ++c) {
+      if (!Follows(graph, before[c], kept[c], places)) return false;
+    }
+    before = std::move(kept);
+  }
+  return true;
+}
+
+// The chain without shapes; scalars by name, since they must be the same ones.
+std::string Signature(const Graph& graph, const Node& node) {
+  std::string text = GroupsOf(graph, node);
+  std::unordered_map<const Value*, int> number;
+  for (size_t i = 0; i < node.num_inputs(); ++i) {
+    const ir::TensorType& type = node.input(i)->type();
+    number[node.body()->input(i)] = static_cast<int>(number.size());
+    text += std::string(DTypeName(type.dtype));
+    text += type.rank() == 0 ? "[]" + node.input(i)->name() + ";" : ";";
+  }
+  for (const auto& inner : node.body()->nodes()) {
+    text += std::string(inner->op_name()) + "(";
+    for (const Value* input : inner->inputs()) {
+      text += std::to_string(number.at(input)) + ",";
+    }
+    text += ")" + std::string(DTypeName(inner->output()->type().dtype));
+    for (const char* name : {"direction", "dtype"}) {
+      if (inner->attrs().Has(name)) text += inner->attrs().String(name);
+    }
+    if (IsSplat(*inner)) {
+      text += fmt::format("{:a}", inner->attrs().Floats("value")[0]);
+    }
+    if (inner->output()->type().rank() == 0) text += "[]";
+    number[inner->output()] = static_cast<int>(number.size());
+    text += ";";
+  }
+  for (const ir::Output& output : node.body()->outputs()) {
+    text += std::to_string(number.at(output.value)) + ">";
+  }
+  return text;
+}
+
+// Number of the collective that made one of its operands, from 1; 0 for none.
+int BucketOf(const Node& node,
+             const std::unordered_map<const Node*, int>& buckets) {
+  for (const Value* input : node.inputs()) {
+    const auto found = buckets.find(input->producer());
+    if (found != buckets.end()) return found->second;
+  }
+  return 0;
+}
+
+std::unordered_map<const Node*, int> NumberBuckets(const Graph& graph) {
+  std::unordered_map<const Node*, int> buckets;
+  for (const auto& node : graph.nodes()) {
+    if (!IsSumOverRanks(*node)) continue;
+    buckets.emplace(node.get(), static_cast<int>(buckets.size()) + 1);
+  }
+  return buckets;
+}
+
+Node* Join(Graph& graph, const std::vector<Node*>& members,
+           const WeightCopies& copies,
+           const std::map<std::string, StatePlace>& places) {
+  const Node& first = *members[0];
+  auto body = std::make_unique<Graph>("updates");
+  std::vector<Value*> operands;
+  std::vector<std::unordered_map<const Value*, Value*>> maps(members.size());
+  for (const bool scalars : {false, true}) {
+    for (size_t i = 0; i < first.num_inputs(); ++i) {
+      if ((first.input(i)->type().rank() == 0) != scalars) continue;
+      Value* shared = nullptr;
+      for (size_t m = 0; m < members.size(); ++m) {
+        Value* operand = members[m]->input(i);
+        if (!scalars || shared == nullptr) {
+          shared = body->AddInput(operand->type(), ir::InputRole::kData,
+                                  operand->name());
+          operands.push_back(operand);
+        }
+        maps[m][members[m]->body()->input(i)] = shared;
+      }
+    }
+  }
+  for (size_t m = 0; m < members.size(); ++m) {
+    for (const auto& inner : members[m]->body()->nodes()) {
+      std::vector<Value*> inputs;
+      for (const Value* input : inner->inputs()) {
+        inputs.push_back(maps[m].at(input));
+      }
+      Node* copy = body->AddNode(inner->op_name(), inputs, inner->attrs(),
+                                 inner->location());
+      copy->output()->set_type(inner->output()->type());
+      maps[m][inner->output()] = copy->output();
+    }
+  }
+  std::vector<Value*> results;
+  for (size_t r = 0; r < first.num_outputs(); ++r) {
+    for (size_t m = 0; m < members.size(); ++m) {
+      const ir::Output& output = members[m]->body()->outputs()[r];
+      body->AddOutput(maps[m].at(output.value), output.name);
+      results.push_back(members[m]->output(r));
+    }
+  }
+  const bool together = CopiesLieTogether(graph, members, copies, places);
+  UpdateCopies copied = AddCopies(copies, members, maps, *body);
+  results.insert(results.end(), copied.kept.begin(), copied.kept.end());
+  Node* joined = graph.AddNode(
+      "fusion", operands,
+      {{"kind", std::string("multi_tensor")},
+       {"rounding", first.attrs().String("rounding")},
+       {"tensors", static_cast<int64_t>(members.size())},
+       {"copies_together", together && !copied.kept.empty()}},
+      {"optimizer", first.location().source}, nullptr, std::move(body));
+  std::vector<std::string> names;
+  for (size_t i = 0; i < results.size(); ++i) {
+    names.push_back(results[i]->name());
+    graph.ReplaceAllUses(results[i], joined->output(i));
+  }
+  copied.nodes.insert(copied.nodes.end(), members.begin(), members.end());
+  graph.EraseAll(copied.nodes);
+  for (size_t i = 0; i < names.size(); ++i) {
+    graph.Rename(joined->output(i), names[i]);
+  }
+  return joined;
+}
+
+// What a joined update reads as one stretch of memory, class by class.
+std::vector<std::vector<Value*>> Stretches(const Node& joined) {
+  const auto tensors = static_cast<size_t>(joined.attrs().Int("tensors"));
+  std::vector<std::vector<Value*>> stretches;
+  for (size_t i = 0; i + tensors <= joined.num_inputs(); i += tensors) {
+    if (joined.input(i)->type().rank() == 0) break;
+    const auto first = joined.inputs().begin() + static_cast<ptrdiff_t>(i);
+    stretches.emplace_back(first, first + static_cast<ptrdiff_t>(tensors));
+  }
+  return stretches;
+}
+
+// True for a kernel that looks at all gradients in any order.
+bool IsCheck(const Node& node) {
+  return node.body() != nullptr && node.body()->nodes().size() == 1 &&
+         node.body()->nodes()[0]->op().fusion == ir::FusionKind::kSeparate;
+}
+
+// Takes each of `values` out of `from` once; false, with nothing taken, if one
+// is not there.
+bool TakeAll(const std::vector<Value*>& values, std::vector<Value*>& from) {
+  std::vector<Value*> left = from;
+  for (const Value* value : values) {
+    const auto found = std::find(left.begin(), left.end(), value);
+    if (found == left.end()) return false;
+    left.erase(found);
+  }
+  from = std::move(left);
+  return true;
+}
+
+// Lets the check read in one loop what an update reads in one. A value that the
+// check counts several times is an operand as often.
+void Regroup(Graph& graph, Node* check, const std::vector<Node*>& updates) {
+  const Node& old = *check->body()->nodes()[0];
+  std::vector<Value*> left;
+  for (const Value* input : old.inputs()) {
+    left.push_back(check->input(static_cast<size_t>(input->index())));
+  }
+  std::vector<Value*> operands;
+  std::vector<int64_t> groups;
+  for (const Node* update : updates) {
+    for (const std::vector<Value*>& stretch : Stretches(*update)) {
+      if (!TakeAll(stretch, left)) continue;
+      operands.insert(operands.end(), stretch.begin(), stretch.end());
+      groups.push_back(static_cast<int64_t>(stretch.size()));
+    }
+  }
+  operands.insert(operands.end(), left.begin(), left.end());
+  groups.insert(groups.end(), left.size(), 1);
+  auto body = std::make_unique<Graph>("check");
+  std::vector<Value*> inputs;
+  for (const Value* operand : operands) {
+    inputs.push_back(
+        body->AddInput(operand->type(), ir::InputRole::kData, operand->name()));
+  }
+  ir::Attrs attrs = old.attrs();
+  attrs.Set("groups", groups);
+  body->AddOutput(
+      body->AddNode(old.op_name(), inputs, attrs, old.location())->output(),
+      old.output()->name());
+  const std::string name = check->output()->name();
+  Node* grouped = graph.AddNode("fusion", operands, check->attrs(),
+                                check->location(), check, std::move(body));
+  graph.ReplaceAllUses(check->output(), grouped->output());
+  graph.Erase(check);
+  graph.Rename(grouped->output(), name);
+}
+
+void RegroupChecks(Graph& graph, const std::vector<Node*>& updates) {
+  std::vector<Node*> checks;
+  for (const auto& node : graph.nodes()) {
+    if (IsCheck(*node)) checks.push_back(node.get());
+  }
+  for (Node* check : checks) Regroup(graph, check, updates);
+}
+
+// Divides equal updates into those that are joined. The gradients of a bucket
+// arrive together, so all of its updates are joined; others are cut by work.
+std::vector<std::vector<Node*>> RunsOf(const Graph& graph,
+                                       const std::vector<Node*>& equal,
+                                       bool bucket,
+                                       const PassContext& context) {
+  std::vector<std::vector<Node*>> runs;
+  for (const std::vector<Node*>& together :
+       LyingTogether(graph, equal, context.options().state_places)) {
+    if (bucket) {
+      runs.push_back(together);
+      continue;
+    }
+    for (std::vector<Node*>& run :
+         CutByWork(together, context.target().target())) {
+      runs.push_back(std::move(run));
+    }
+  }
+  return runs;
+}
+
+// The same collective with its operands in the order of `results`, which are
+// all of its results.
+void ReorderBucket(Graph& graph, Node* bucket,
+                   const std::vector<Value*>& results) {
+  std::vector<Value*> operands;
+  std::vector<std::string> names;
+  for (const Value* result : results) {
+    operands.push_back(bucket->input(static_cast<size_t>(result->index())));
+    names.push_back(result->name());
+  }
+  Node* ordered = graph.AddNode(bucket->op_name(), operands, bucket->attrs(),
+                                bucket->location(), bucket);
+  for (size_t i = 0; i < results.size(); ++i) {
+    graph.ReplaceAllUses(results[i], ordered->output(i));
+  }
+  graph.Erase(bucket);
+  graph.RenameResults(ordered, std::move(names));
+}
+
+// Puts what an update reads as one stretch one after the other in its bucket.
+void OrderBuckets(Graph& graph, const std::vector<Node*>& updates) {
+  std::vector<Node*> buckets;
+  for (const auto& node : graph.nodes()) {
+    if (IsSumOverRanks(*node) && node->num_outputs() > 1) {
+      buckets.push_back(node.get());
+    }
+  }
+  for (Node* bucket : buckets) {
+    std::vector<Value*> order;
+    const auto append = [&](Value* value) {
+      const bool there =
+          std::find(order.begin(), order.end(), value) != order.end();
+      if (value->producer() == bucket && !there) order.push_back(value);
+    };
+    for (const Node* update : updates) {
+      for (const std::vector<Value*>& stretch : Stretches(*update)) {
+        for (Value* value : stretch) append(value);
+      }
+    }
+    for (size_t i = 0; i < bucket->num_outputs(); ++i) {
+      append(bucket->output(i));
+    }
+    ReorderBucket(graph, bucket, order);
+  }
+}
+
+// Joining moves the same bytes with one launch, less what copies would read.
+void RecordJoin(const std::vector<Node*>& members, const WeightCopies& copies,
+                bool accepted, PassContext& context) {
+  const ir::Target& target = context.target().target();
+  int64_t bytes = 0;
+  int64_t made = 0;
+  for (const Node* node : members) {
+    bytes += ir::NodeBytes(*node);
+    for (const Node* copy : copies.Of(*node)) {
+      bytes += copy->output()->type().num_bytes();
+      ++made;
+    }
+  }
+  const auto saved = static_cast<int64_t>(members.size()) + made - 1;
+  const std::string with =
+      made == 0 ? "" : fmt::format(", with {} copies of weights", made);
+  context.Record(
+      {.pass = kPass,
+       .subject = fmt::format("{} .. {}", members.front()->output()->name(),
+                              members.back()->output()->name()),
+       .accepted = accepted,
+       .reason = accepted ? fmt::format("{} equal updates in one launch{}",
+                                        members.size(), with)
+                          : "out of fuel",
+       .saved_ns = saved * target.launch_overhead_ns,
+       .modelled_ns = ir::KernelNs(bytes, target),
+       .location = members.front()->location()});
+}
+
+}  // namespace
+
+bool FuseUpdates(Graph& graph, PassContext& context) {
+  const PassOptions& options = context.options();
+  if (!options.fusion) return false;
+  const bool ranks = options.world_size > 1;
+  std::unordered_map<const Node*, int> buckets;
+  if (ranks) buckets = NumberBuckets(graph);
+  std::map<std::pair<int, std::string>, std::vector<Node*>> groups;
+  for (const auto& node : graph.nodes()) {
+    if (!IsUpdate(graph, *node)) continue;
+    groups[{BucketOf(*node, buckets), Signature(graph, *node)}].push_back(
+        node.get());
+  }
+  const WeightCopies copies(graph);
+  std::vector<Node*> joined;
+  for (const auto& [group, equal] : groups) {
+    for (const std::vector<Node*>& members :
+         RunsOf(graph, equal, group.first != 0, context)) {
+      size_t made = 0;
+      for (const Node* node : members) made += copies.Of(*node).size();
+      if (members.size() + made < 2) continue;
+      const bool fuel = context.ConsumeFuel(kPass, *members[0]->output());
+      RecordJoin(members, copies, fuel, context);
+      if (!fuel) continue;
+      if (made > 0) {
+        context.counters()["weight_repacks"] -= static_cast<int64_t>(made);
+      }
+      joined.push_back(Join(graph, members, copies, options.state_places));
+    }
+  }
+  if (joined.empty()) return false;
+  RegroupChecks(graph, joined);
+  if (!buckets.empty()) OrderBuckets(graph, joined);
+  graph.SortTopologically();
+  return true;
+}
+
+}  // namespace fusor::passes

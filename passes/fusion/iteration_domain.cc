@@ -1,0 +1,374 @@
+#include "passes/fusion/iteration_domain.h"
+
+#include <algorithm>
+
+#include "ir/op.h"
+#include "ir/support/error.h"
+
+namespace fusor::passes {
+
+using ir::DimMap;
+using ir::FusionKind;
+using ir::IndexMap;
+using ir::Node;
+using ir::Value;
+
+bool FusionDomain::IsOuter(const IndexMap& map) const {
+  return std::none_of(map.begin(), map.end(), [&](const DimMap& d) {
+    return d.dim >= 0 && folded[d.dim];
+  });
+}
+
+namespace {
+
+IndexMap IdentityMap(const ir::Shape& shape) {
+  IndexMap map(shape.size());
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] != 1) map[i].dim = static_cast<int>(i);
+  }
+  return map;
+}
+
+bool SameMapKind(const Node& node) {
+  return node.op().fusion == FusionKind::kElementwise;
+}
+
+}  // namespace
+
+bool IsSplat(const Node& node) {
+  return node.num_inputs() == 0 && node.attrs().Has("value") &&
+         node.attrs().Floats("value").size() == 1;
+}
+
+bool IsFusible(const Node& node) {
+  switch (node.op().fusion) {
+    case FusionKind::kElementwise:
+    case FusionKind::kReduce:
+      return true;
+    case FusionKind::kSource:
+      return IsSplat(node) || !node.attrs().Has("value");
+    case FusionKind::kInjective:
+      return node.op().operand_map != nullptr &&
+             node.op()
+                 .operand_map(node, IdentityMap(node.output()->type().shape))
+                 .has_value();
+    case FusionKind::kLibrary:
+    case FusionKind::kSeparate:
+    case FusionKind::kOpaque:
+      return false;
+  }
+  return false;
+}
+
+namespace {
+
+// Its operand, which is smaller, is what should be kept and moved.
+bool IsWideningCast(const Node& node) {
+  return node.op().fusion == FusionKind::kElementwise &&
+         node.op().gradient != nullptr &&
+         ir::NodeScalar(node) == ir::ScalarOp::kIdentity &&
+         node.output()->type().num_bytes() > node.input(0)->type().num_bytes();
+}
+
+}  // namespace
+
+bool IsFree(const Node& node) {
+  if (!IsFusible(node)) return false;
+  if (node.op().fusion == FusionKind::kSource) return node.num_inputs() == 0;
+  return node.op().fusion == FusionKind::kInjective || IsWideningCast(node);
+}
+
+std::optional<IndexMap> OperandMap(const Node& node, size_t i,
+                                   const IndexMap& result) {
+  FUSOR_ASSERT(i < node.num_inputs(), "operand {}", i);
+  if (SameMapKind(node)) return result;
+  if (node.op().fusion == FusionKind::kSource) return IndexMap{};
+  if (node.op().operand_map == nullptr) return std::nullopt;
+  return node.op().operand_map(node, result);
+}
+
+namespace {
+
+// Builds the maps by propagation from the hero value, see Run.
+class Analysis {
+ public:
+  Analysis(std::span<const Node* const> nodes,
+           const std::unordered_set<const Value*>& results,
+           FusionDomain* domain, std::string* reason)
+      : nodes_(nodes), results_(results), domain_(*domain), reason_(*reason) {}
+
+  // 1. The hero spans the domain: the first reduction's operand, else the
+  //    largest result.
+  // 2. Maps flow along the nodes, both ways, until nothing changes; a value of
+  //    the hero's shape that is still unreached is assumed to be aligned.
+  // 3. Rules are checked, sweeps counted.
+  bool Run() {
+    const Value* hero = FindHero();
+    if (hero == nullptr) return Refuse("no result to store");
+    domain_.extents = hero->type().shape;
+    domain_.layout = hero->type().layout;
+    domain_.folded.assign(domain_.extents.size(), false);
+    domain_.maps[hero] = IdentityMap(domain_.extents);
+    if (!FoldDims()) return false;
+    do {
+      if (!Propagate()) return false;
+    } while (AssumeAligned());
+    for (const Node* node : nodes_) {
+      if (!domain_.maps.contains(node->output())) {
+        return Refuse("no common loop nest");
+      }
+    }
+    if (!CheckReductions() || !CheckResults() || !CheckTiles()) return false;
+    CountSweeps();
+    return true;
+  }
+
+ private:
+  bool Refuse(const char* why) {
+    reason_ = why;
+    return false;
+  }
+
+  const Value* FindHero() const {
+    const Value* hero = nullptr;
+    for (const Node* node : nodes_) {
+      if (node->op().fusion == FusionKind::kReduce) return node->input(0);
+      if (results_.contains(node->output()) &&
+          (hero == nullptr || node->output()->type().num_elements() >
+                                  hero->type().num_elements())) {
+        hero = node->output();
+      }
+    }
+    return hero;
+  }
+
+  bool FoldDims() {
+    for (const Node* node : nodes_) {
+      if (node->op().fusion != FusionKind::kReduce) continue;
+      if (node->input(0)->type().shape != domain_.extents) {
+        return Refuse("reductions of different shapes");
+      }
+      std::vector<bool> folded(domain_.extents.size(), false);
+      for (int64_t dim : node->attrs().Ints("dims")) {
+        folded[dim] = domain_.extents[dim] != 1;
+      }
+      if (domain_.has_reduction && folded != domain_.folded) {
+        return Refuse("reductions over different dimensions");
+      }
+      domain_.folded = folded;
+      domain_.has_reduction = true;
+    }
+    return true;
+  }
+
+  // False on a conflict. Values outside the fusion, the hero excepted, take no
+  // map: they may be read at several indices.
+  bool Assign(const Value* value, const IndexMap& map) {
+    const auto [it, added] = domain_.maps.emplace(value, map);
+    changed_ |= added;
+    return added || it->second == map || Refuse("one value at two indices");
+  }
+
+  const IndexMap* Find(const Value* value) const {
+    const auto it = domain_.maps.find(value);
+    return it == domain_.maps.end() ? nullptr : &it->second;
+  }
+
+  bool Inside(const Value* value) const { return inside_.contains(value); }
+
+  bool Propagate() {
+    if (inside_.empty()) {
+      for (const Node* node : nodes_) inside_.insert(node->output());
+    }
+    do {
+      changed_ = false;
+      for (size_t i = nodes_.size(); i-- > 0;) {
+        if (!ToOperands(*nodes_[i])) return false;
+      }
+      for (const Node* node : nodes_) {
+        if (!ToResult(*node)) return false;
+      }
+    } while (changed_);
+    return true;
+  }
+
+  bool ToOperands(const Node& node) {
+    const IndexMap* result = Find(node.output());
+    if (result == nullptr) return true;
+    const IndexMap map = *result;
+    if (node.op().fusion == FusionKind::kReduce) return true;
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      if (!Inside(node.input(i))) continue;
+      const auto operand = OperandMap(node, i, map);
+      if (!operand.has_value()) return Refuse("no common loop nest");
+      if (!Assign(node.input(i), *operand)) return false;
+    }
+    return true;
+  }
+
+  bool ToResult(const Node& node) {
+    if (node.op().fusion == FusionKind::kReduce) {
+      const IndexMap identity = IdentityMap(domain_.extents);
+      if (Inside(node.input(0)) && !Assign(node.input(0), identity)) {
+        return false;
+      }
+      IndexMap kept;
+      const auto& dims = node.attrs().Ints("dims");
+      for (size_t i = 0; i < identity.size(); ++i) {
+        if (std::find(dims.begin(), dims.end(), i) == dims.end()) {
+          kept.push_back(identity[i]);
+        }
+      }
+      return Assign(node.output(), kept);
+    }
+    if (Find(node.output()) != nullptr) return true;
+    for (const Value* input : node.inputs()) {
+      const IndexMap* operand = Find(input);
+      if (operand == nullptr) continue;
+      if (SameMapKind(node)) return Assign(node.output(), *operand);
+      const auto inverse = Invert(node, *operand);
+      if (inverse.has_value()) return Assign(node.output(), *inverse);
+    }
+    return true;
+  }
+
+  // Returns the result's map, given the operand's, for an op that only renames
+  // dimensions. A slice also shortens them: its result has no index for every
+  // index of its operand.
+  static std::optional<IndexMap> Invert(const Node& node,
+                                        const IndexMap& operand) {
+    if (node.op().operand_map == nullptr) return std::nullopt;
+    const ir::Shape& shape = node.output()->type().shape;
+    const ir::Shape& from = node.input(0)->type().shape;
+    const auto forward = node.op().operand_map(node, IdentityMap(shape));
+    if (!forward.has_value()) return std::nullopt;
+    IndexMap result(shape.size());
+    std::vector<bool> known(shape.size(), false);
+    for (size_t i = 0; i < forward->size(); ++i) {
+      const DimMap& d = (*forward)[i];
+      const int64_t extent = d.dim < 0 ? 1 : shape[d.dim];
+      if (d.scale != 1 || d.offset != 0 || from[i] != extent) {
+        return std::nullopt;
+      }
+      if (d.dim < 0) continue;
+      result[d.dim] = operand[i];
+      known[d.dim] = true;
+    }
+    for (size_t i = 0; i < shape.size(); ++i) {
+      if (shape[i] != 1 && !known[i]) return std::nullopt;
+    }
+    return result;
+  }
+
+  bool AssumeAligned() {
+    for (const Node* node : nodes_) {
+      const Value* value = node->output();
+      if (Find(value) == nullptr && value->type().shape == domain_.extents) {
+        domain_.maps[value] = IdentityMap(domain_.extents);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool CheckReductions() {
+    const IndexMap identity = IdentityMap(domain_.extents);
+    for (const Node* node : nodes_) {
+      if (node->op().fusion != FusionKind::kReduce) continue;
+      const IndexMap* map = Find(node->input(0));
+      if (map != nullptr && *map != identity) {
+        return Refuse("reduction of a re-indexed value");
+      }
+      if (node->input(0)->type().layout != domain_.layout) {
+        return Refuse("reductions of different layouts");
+      }
+    }
+    return true;
+  }
+
+  // Every element of a result is stored once: the result has the extents of
+  // all loops, or of all parallel ones.
+  bool CheckResults() {
+    for (const Node* node : nodes_) {
+      if (!results_.contains(node->output())) continue;
+      const IndexMap& map = domain_.maps.at(node->output());
+      const ir::Shape& shape = node->output()->type().shape;
+      std::vector<bool> seen(domain_.extents.size(), false);
+      for (size_t i = 0; i < map.size(); ++i) {
+        const DimMap& d = map[i];
+        const int64_t extent = d.dim < 0 ? 1 : domain_.extents[d.dim];
+        if (d.scale != 1 || d.offset != 0 || shape[i] != extent) {
+          return Refuse("result is part of its loop");
+        }
+        if (d.dim < 0) continue;
+        if (seen[d.dim]) return Refuse("result is part of its loop");
+        seen[d.dim] = true;
+      }
+      const bool outer = domain_.has_reduction && domain_.IsOuter(map);
+      for (size_t i = 0; i < seen.size(); ++i) {
+        const bool needed =
+            domain_.extents[i] != 1 && !(outer && domain_.folded[i]);
+        if (needed && !seen[i]) return Refuse("result does not span the loops");
+      }
+    }
+    return true;
+  }
+
+  // Tiled dimensions are read whole, or at one index.
+  bool CheckTiles() {
+    for (const Node* node : nodes_) {
+      for (size_t i = 0; i < node->num_inputs(); ++i) {
+        const Value* input = node->input(i);
+        if (Inside(input) || input->type().layout.tiles.empty()) continue;
+        if (node->op().fusion == FusionKind::kReduce) continue;
+        const auto map = OperandMap(*node, i, domain_.maps.at(node->output()));
+        if (!map.has_value()) return Refuse("no common loop nest");
+        for (const ir::Layout::Tile& tile : input->type().layout.tiles) {
+          const DimMap& d = (*map)[tile.dim];
+          if (d.dim >= 0 &&
+              (d.scale != 1 || d.offset != 0 ||
+               input->type().shape[tile.dim] != domain_.extents[d.dim])) {
+            return Refuse("part of a tiled dimension");
+          }
+        }
+      }
+    }
+    return true;
+  }
+
+  void CountSweeps() {
+    for (const Node* node : nodes_) {
+      const bool outer = domain_.IsOuter(domain_.maps.at(node->output()));
+      const bool reduces = node->op().fusion == FusionKind::kReduce;
+      int sweep = outer && !reduces ? -1 : 0;
+      for (const Value* input : node->inputs()) {
+        if (!Inside(input)) continue;
+        const bool input_outer = domain_.IsOuter(domain_.maps.at(input));
+        const int s = domain_.sweep.at(input);
+        // What a reduction folds is needed within the sweep, even where all
+        // folded dimensions have one element and nothing is inner.
+        sweep = std::max(sweep, input_outer && (!outer || reduces) ? s + 1 : s);
+      }
+      domain_.sweep[node->output()] = sweep;
+      domain_.num_sweeps = std::max(domain_.num_sweeps, sweep + 1);
+    }
+  }
+
+  std::span<const Node* const> nodes_;
+  const std::unordered_set<const Value*>& results_;
+  FusionDomain& domain_;
+  std::string& reason_;
+  std::unordered_set<const Value*> inside_;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+bool AnalyzeDomain(std::span<const Node* const> nodes,
+                   const std::unordered_set<const Value*>& results,
+                   FusionDomain* domain, std::string* reason) {
+  *domain = FusionDomain{};
+  return Analysis(nodes, results, domain, reason).Run();
+}
+
+}  // namespace fusor::passes

@@ -1,0 +1,379 @@
+// Layouts and library algorithms, decided once for the whole step.
+//
+//  1. A convolution's weight is stored in the layout in which the library
+//     writes its gradient, so that gradient, momentum, weight and update agree
+//     and the update is one flat loop. Forward and data gradient repack when
+//     they want another one.
+//  2. In graph order, library ops take a candidate of the target
+//     (ChooseCandidate); ops with the kSame rule take their operands' layout, a
+//     blocked one if any. Where a value already has another layout, a `copy` is
+//     put in between. A normalisation's gradient takes the layout in which the
+//     normalisation read its operand.
+//  3. What FuseNormActivation would have made one op has the layout that this
+//     would have: the order in which an image's places are added up depends on
+//     it, and fusion is to change none.
+//  4. Values whose layout nobody has fixed yet (results of re-indexing ops,
+//     state, elementwise results of these) take the first one asked of them.
+//  5. Parts of parameters, and of what is theirs, then lie as these do
+//     (StoreParts).
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/builder.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/target/conv_problem.h"
+#include "passes/collectives/shard_layout.h"
+#include "passes/library/library_choice.h"
+#include "passes/passes.h"
+#include "passes/patterns/norm_activation.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Graph;
+using ir::Layout;
+using ir::LayoutRule;
+using ir::Node;
+using ir::Value;
+
+constexpr char kPass[] = "assign_layout";
+
+class Assignment {
+ public:
+  Assignment(Graph& graph, PassContext& context)
+      : graph_(graph), context_(context) {}
+
+  bool Run() {
+    FindSums();
+    FixState();
+    std::vector<Node*> nodes;
+    for (const auto& node : graph_.nodes()) nodes.push_back(node.get());
+    for (Node* node : nodes) Visit(*node);
+    // A value may have been fixed after some of its users were visited.
+    for (Node* node : nodes) {
+      if (node->op().pure && node->op().layout == LayoutRule::kSame) {
+        VisitAlike(*node);
+      }
+    }
+    MatchAliases();
+    return changed_;
+  }
+
+ private:
+  // --- State
+  // ------------------------------------------------------------------
+
+  void FixState() {
+    const auto& given = context_.options().state_places;
+    for (const ir::Input& input : graph_.inputs()) {
+      if (!ir::IsState(input.role)) {
+        fixed_.insert(input.value.get());
+        continue;
+      }
+      const auto it = given.find(input.value->name());
+      if (it != given.end()) Fix(input.value.get(), it->second.layout);
+    }
+    for (const auto& node : graph_.nodes()) {
+      if (!node->attrs().Has("weight_shape")) continue;
+      Value* weight = WeightOf(*node);
+      const auto candidate = ChooseCandidate(*node, context_);
+      if (weight == nullptr || !candidate.has_value() ||
+          fixed_.contains(weight)) {
+        continue;
+      }
+      Fix(weight, candidate->results[0]);
+    }
+  }
+
+  // The parameter whose gradient the node computes: the weight that the layer
+  // of the same location reads.
+  Value* WeightOf(const Node& gradient) const {
+    const ir::Shape& shape = gradient.attrs().Ints("weight_shape");
+    for (const ir::Input& input : graph_.inputs()) {
+      if (input.role != ir::InputRole::kWeight ||
+          input.value->type().shape != shape) {
+        continue;
+      }
+      if (IsReadBeside(*input.value, gradient)) return input.value.get();
+    }
+    return nullptr;
+  }
+
+  // Directly, or in another dtype.
+  static bool IsReadBeside(const Value& weight, const Node& gradient) {
+    return std::any_of(
+        weight.uses().begin(), weight.uses().end(), [&](const ir::Use& use) {
+          const Node& reader = *use.node;
+          const bool cast = reader.num_inputs() == 1 &&
+                            reader.op().fusion == ir::FusionKind::kElementwise;
+          return cast ? IsReadBeside(*reader.output(), gradient)
+                      : reader.location().path == gradient.location().path &&
+                            reader.input(0) == gradient.input(0);
+        });
+  }
+
+  void MatchAliases() {
+    ir::Builder builder(graph_);
+    for (ir::Output& output : graph_.mutable_outputs()) {
+      if (output.alias < 0) continue;
+      const Layout& wanted = graph_.input(output.alias)->type().layout;
+      if (output.value->type().layout == wanted) continue;
+      builder.Inherit(ir::LocationOf(*output.value));
+      output.value = builder.Copy(output.value, wanted);
+      Count("state_copies");
+    }
+  }
+
+  // --- Nodes
+  // ------------------------------------------------------------------
+
+  void Visit(Node& node) {
+    if (!node.op().pure && node.op().layout == LayoutRule::kSame) {
+      return VisitPairwise(node);
+    }
+    switch (node.op().layout) {
+      case LayoutRule::kChosen:
+        return VisitChosen(node);
+      case LayoutRule::kSame:
+        return VisitAlike(node);
+      case LayoutRule::kRowMajor:
+        for (size_t i = 0; i < node.num_inputs(); ++i) {
+          DemandExactly(node, i, {});
+        }
+        for (size_t i = 0; i < node.num_outputs(); ++i) {
+          fixed_.insert(node.output(i));
+        }
+        return;
+      case LayoutRule::kMapped:
+        return VisitMapped(node);
+    }
+  }
+
+  // Result i has operand i's layout: sums over ranks.
+  void VisitPairwise(Node& node) {
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      Fix(node.output(i), node.input(i)->type().layout);
+    }
+  }
+
+  void VisitChosen(Node& node) {
+    const auto candidate = ChooseCandidate(node, context_);
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      DemandExactly(node, i,
+                    candidate.has_value() ? candidate->operands[i] : Layout{});
+    }
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      Fix(node.output(i),
+          candidate.has_value() ? candidate->results[i] : Layout{});
+    }
+    if (candidate.has_value() && node.attrs().Has("algorithm")) {
+      CountChoice(node);
+      changed_ |= node.attrs().String("algorithm") != candidate->algorithm;
+      node.mutable_attrs().Set("algorithm", candidate->algorithm);
+      context_.Record(
+          {.pass = kPass,
+           .subject = node.output()->name(),
+           .accepted = true,
+           .reason = candidate->algorithm + " " + candidate->implementation,
+           .modelled_ns = candidate->modelled_ns,
+           .location = node.location()});
+    }
+  }
+
+  // Whether the choices at hand are for this step can be seen by these.
+  void CountChoice(const Node& node) {
+    const ir::LibraryChoices& choices = context_.options().choices;
+    if (choices.empty()) return;
+    const std::string problem = ir::ConvolutionProblem(node);
+    if (problem.empty()) return;
+    Count("convolutions");
+    const ir::DType dtype = node.input(0)->type().dtype;
+    const bool chosen =
+        choices.FindCandidate(problem, dtype) != nullptr ||
+        choices.FindPrecision(problem, context_.options().precision.dtype) !=
+            nullptr;
+    context_.counters()["chosen_convolutions"] += chosen ? 1 : 0;
+  }
+
+  // Sums of normalisations, by each normalisation and the sum itself.
+  void FindSums() {
+    const NormActivations matches(graph_);
+    for (const auto& node : graph_.nodes()) {
+      const NormActivation match = matches.Of(node.get());
+      if (match.norm == nullptr || match.add == nullptr) continue;
+      for (const Node* part : {match.norm, match.norm2, match.add}) {
+        if (part != nullptr) sums_[part] = match;
+      }
+    }
+  }
+
+  void VisitAlike(Node& node) {
+    const auto sum = sums_.find(&node);
+    if (sum == sums_.end()) return VisitSame(node);
+    // Nothing of rank 4 reads a normalised operand before.
+    if (&node == sum->second.add) VisitSum(sum->second);
+  }
+
+  void VisitSum(const NormActivation& sum) {
+    const std::optional<Layout> layout =
+        LayoutOf(sum.Operands(), sum.add->output()->type().rank());
+    if (!layout.has_value()) return;
+    for (Node* part : {sum.norm, sum.norm2, sum.add}) {
+      if (part != nullptr) Apply(*part, *layout);
+    }
+  }
+
+  void VisitSame(Node& node) {
+    const size_t rank = node.output()->type().rank();
+    const Node* norm = NormOfGradient(node);
+    const auto sum = sums_.find(norm);
+    if (sum != sums_.end()) norm = sum->second.norm;
+    std::optional<Layout> layout;
+    if (norm != nullptr) layout = LayoutOf({norm->input(0)}, rank);
+    if (!layout.has_value()) layout = LayoutOf(node.inputs(), rank);
+    if (layout.has_value()) Apply(node, *layout);
+  }
+
+  // The first operand's that has one, or a blocked one.
+  std::optional<Layout> LayoutOf(const std::vector<Value*>& operands,
+                                 size_t rank) const {
+    const Layout* layout = nullptr;
+    for (const Value* operand : operands) {
+      const ir::TensorType& type = operand->type();
+      if (type.rank() != rank || IsFlexible(operand)) continue;
+      if (layout == nullptr ||
+          (layout->tiles.empty() && !type.layout.tiles.empty())) {
+        layout = &type.layout;
+      }
+    }
+    return layout != nullptr ? std::optional(*layout) : std::nullopt;
+  }
+
+  // To all operands and results of the first result's rank; the results' own
+  // layout where a reader relies on it.
+  void Apply(Node& node, Layout layout) {
+    const size_t rank = node.output()->type().rank();
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      if (demanded_.contains(node.output(i)) &&
+          node.output(i)->type().rank() == rank) {
+        layout = node.output(i)->type().layout;
+      }
+    }
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      if (node.input(i)->type().rank() == rank) Demand(node, i, layout);
+    }
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      if (node.output(i)->type().rank() == rank) Fix(node.output(i), layout);
+    }
+  }
+
+  void VisitMapped(Node& node) {
+    if (node.op().operand_map == nullptr && node.num_inputs() > 0 &&
+        node.op().fusion == ir::FusionKind::kInjective) {
+      fixed_.insert(node.output());  // concat, pad: row-major results
+    }
+    if (!node.attrs().Has("start")) return;
+    const Value* operand = node.input(0);
+    for (const Layout::Tile& tile : operand->type().layout.tiles) {
+      if (node.output()->type().shape[tile.dim] !=
+          operand->type().shape[tile.dim]) {
+        return DemandExactly(node, 0, {});  // part of a tiled dimension
+      }
+    }
+  }
+
+  // --- Values
+  // -----------------------------------------------------------------
+
+  // Nobody has chosen its layout, and its producer can write any.
+  bool IsFlexible(const Value* value) const {
+    if (fixed_.contains(value)) return false;
+    const Node* producer = value->producer();
+    if (producer == nullptr) return true;  // state
+    if (producer->op().layout == LayoutRule::kMapped) {
+      return !producer->attrs().Has("layout");
+    }
+    return producer->op().layout == LayoutRule::kSame && producer->op().pure &&
+           std::all_of(producer->inputs().begin(), producer->inputs().end(),
+                       [&](const Value* input) {
+                         return input->type().rank() != value->type().rank() ||
+                                IsFlexible(input);
+                       });
+  }
+
+  // With everything that flexibly led to it.
+  void Fix(Value* value, const Layout& layout) {
+    const Node* producer = value->producer();
+    if (producer != nullptr && producer->op().layout == LayoutRule::kSame &&
+        producer->op().pure && IsFlexible(value)) {
+      for (Value* input : producer->inputs()) {
+        if (input->type().rank() == value->type().rank()) Fix(input, layout);
+      }
+    }
+    fixed_.insert(value);
+    if (value->type().layout == layout) return;
+    ir::TensorType type = value->type();
+    type.layout = layout;
+    value->set_type(type);
+    changed_ = true;
+  }
+
+  // In any dtype.
+  static bool IsState(const Value& value) {
+    const Node* producer = value.producer();
+    return producer == nullptr ||
+           (producer->num_inputs() == 1 &&
+            producer->op().fusion == ir::FusionKind::kElementwise &&
+            IsState(*producer->input(0)));
+  }
+
+  void Demand(Node& node, size_t operand, const Layout& layout) {
+    Value* value = node.input(operand);
+    if (value->type().layout == layout || IsFlexible(value)) {
+      return Fix(value, layout);
+    }
+    Count(IsState(*value) ? "weight_repacks" : "activation_copies");
+    ir::Builder builder(graph_, &node);
+    builder.Inherit(node.location());
+    Value* copy = builder.Copy(value, layout);
+    const Node* cast = value->producer();
+    if (cast != nullptr && IsState(*value) &&
+        ir::NodeScalar(*cast) == ir::ScalarOp::kIdentity) {
+      // Cast and packed in one pass over the weight.
+      copy->producer()->SetInput(0, cast->input(0));
+      copy->producer()->mutable_attrs().Set(
+          "result_dtype", std::string(DTypeName(value->type().dtype)));
+    }
+    fixed_.insert(copy);
+    node.SetInput(operand, copy);
+    changed_ = true;
+  }
+
+  // For a reader that can read no other.
+  void DemandExactly(Node& node, size_t operand, const Layout& layout) {
+    Demand(node, operand, layout);
+    demanded_.insert(node.input(operand));
+  }
+
+  void Count(const std::string& counter) { ++context_.counters()[counter]; }
+
+  Graph& graph_;
+  PassContext& context_;
+  std::unordered_map<const Node*, NormActivation> sums_;
+  std::unordered_set<const Value*> fixed_;
+  std::unordered_set<const Value*> demanded_;  // exactly the layout they have
+  bool changed_ = false;
+};
+
+}  // namespace
+
+bool AssignLayout(Graph& graph, PassContext& context) {
+  const bool assigned = Assignment(graph, context).Run();
+  return StoreParts(graph) || assigned;
+}
+
+}  // namespace fusor::passes

@@ -1,0 +1,126 @@
+#include "passes/library/conv_rewriter.h"
+
+#include "ir/support/error.h"
+#include "ir/target/conv_problem.h"
+#include "ir/target/cost.h"
+#include "passes/pass_settings.h"
+#include "passes/pattern.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+constexpr char kPass[] = "fuse_conv_norm";
+
+}  // namespace
+
+void Draft::Discard() {
+  while (graph_.nodes().size() > nodes_) {
+    graph_.Erase(graph_.nodes()[before_->position() - 1].get());
+  }
+}
+
+ConvRewriter::ConvRewriter(ir::Graph& graph, PassContext& context,
+                           NormLowering level, std::vector<ConvRewrite>* survey)
+    : graph_(graph), context_(context), level_(level), survey_(survey) {}
+
+bool ConvRewriter::MayBe(NormLowering level) const {
+  return level_ >= level || ChooseExtensions(context_.options().choices);
+}
+
+std::vector<Node*> ConvRewriter::NodesOf(std::string_view op) const {
+  std::vector<Node*> nodes;
+  for (const auto& node : graph_.nodes()) {
+    if (IsOp(node.get(), op)) nodes.push_back(node.get());
+  }
+  return nodes;
+}
+
+bool ConvRewriter::IsPrivate(const Value* value) const {
+  return value->uses().size() == 1 && !graph_.IsOutput(value);
+}
+
+Node* ConvRewriter::DataGradient(const Value* value) const {
+  Node* conv = value->producer();
+  const bool plain = IsOp(conv, "conv2d_grad_input") && IsPrivate(value) &&
+                     ir::IsPlainConvolution(*conv);
+  return plain ? conv : nullptr;
+}
+
+bool ConvRewriter::ConsumeFuel(const Value& subject) {
+  return context_.ConsumeFuel(kPass, subject);
+}
+
+Node* ConvRewriter::Extend(const ConvExtension& extension, Node* before,
+                           NormLowering level) {
+  std::string plain = ir::ConvolutionProblem(*extension.conv);
+  dtype_ = extension.conv->input(0)->type().dtype;
+  ExtendedConv extended =
+      ExtendConvolution(graph_, context_, extension, before, level_ >= level);
+  wanted_ = extended.wanted;
+  refusal_ = std::move(extended.refusal);
+  if (extended.node != nullptr) {
+    parts_.push_back(
+        {std::move(plain), ir::ConvolutionProblem(*extended.node)});
+  }
+  return extended.node;
+}
+
+void ConvRewriter::Record(Places& places, const Value& subject, bool accepted,
+                          std::string reason, int64_t saved_bytes,
+                          const Value* place) {
+  std::vector<ConvRewrite::Part> parts = std::move(parts_);
+  parts_.clear();
+  if (!accepted && !wanted_ && refusal_.empty()) return;
+  places.found += wanted_ ? 1 : 0;
+  places.taken += accepted ? 1 : 0;
+  if (!accepted) reason = refusal_;
+  if (accepted && survey_ == nullptr) {
+    const ir::LibraryChoices& choices = context_.options().choices;
+    for (const ConvRewrite::Part& part : parts) {
+      if (choices.FindCandidate(part.after, dtype_) != nullptr) {
+        ++context_.counters()["chosen_forms"];
+      }
+    }
+  }
+  if (accepted && survey_ != nullptr) {
+    survey_->push_back({(place != nullptr ? *place : subject).name(),
+                        std::move(parts), dtype_, saved_bytes});
+  }
+  const ir::Target& target = context_.target().target();
+  const int64_t saved = saved_bytes > 0 ? ir::KernelNs(saved_bytes, target) -
+                                              target.launch_overhead_ns
+                                        : 0;
+  context_.Record({.pass = kPass,
+                   .subject = subject.name(),
+                   .accepted = accepted,
+                   .reason = std::move(reason),
+                   .saved_ns = accepted ? saved : 0,
+                   .location = ir::LocationOf(subject)});
+}
+
+void ConvRewriter::Replace(Value* old, Value* now) {
+  names_.emplace_back(now, old->name());
+  graph_.ReplaceAllUses(old, now);
+}
+
+void ConvRewriter::Finish(const std::vector<Node*>& old) {
+  graph_.EraseAll(old);
+  for (auto& [value, name] : names_) graph_.Rename(value, std::move(name));
+  names_.clear();
+  changed_ = true;
+}
+
+void ConvRewriter::Check(const Places& places, const char* what,
+                         const char* counter) {
+  context_.counters()[counter] += places.taken;
+  FUSOR_CHECK(places.taken > 0 || places.found == 0 || survey_ != nullptr,
+              kGraph,
+              "bn-lowering {}: {} has no convolutions of this step with {}: {}",
+              NormLoweringName(level_), context_.target().target().name, what,
+              refusal_);
+}
+
+}  // namespace fusor::passes

@@ -1,0 +1,225 @@
+// Normalisations that convolutions apply to what they read: see
+// fuse_conv_norm.cc.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/target/cost.h"
+#include "passes/library/conv_rewriter.h"
+#include "passes/pattern.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Builder;
+using ir::Node;
+using ir::Value;
+
+// What reads the value, once each, in the graph's order.
+std::vector<Node*> ReadersOf(const Value* y) {
+  std::vector<Node*> readers;
+  for (const ir::Use& use : y->uses()) {
+    const bool known =
+        std::find(readers.begin(), readers.end(), use.node) != readers.end();
+    if (!known) readers.push_back(use.node);
+  }
+  std::sort(readers.begin(), readers.end(), [](const Node* a, const Node* c) {
+    return a->position() < c->position();
+  });
+  return readers;
+}
+
+// One of a batch_norm_train's normalisations: gamma and beta among its
+// operands, mean and variance among its results.
+struct NormAt {
+  size_t gamma, mean;
+};
+constexpr NormAt kFirst{1, 1};
+constexpr NormAt kSecond{4, 3};  // of residual "norm"
+
+// Scale and shift.
+std::vector<Value*> AffineOf(Builder& b, const Node& norm, NormAt at) {
+  Value* rstd =
+      b.Rsqrt(b.Plus(norm.output(at.mean + 1), norm.attrs().Float("epsilon")));
+  Value* scale = b.Times(norm.input(at.gamma), rstd);
+  Value* shift =
+      b.Minus(norm.input(at.gamma + 1), b.Times(norm.output(at.mean), scale));
+  const ir::DType dtype = norm.input(0)->type().dtype;
+  scale = b.Cast(scale, dtype);
+  return {scale, b.Cast(shift, dtype)};
+}
+
+// By all that read it, so that it is stored nowhere.
+class InReaders {
+ public:
+  explicit InReaders(ConvRewriter& rewriter) : r_(rewriter) {}
+
+  void Run() {
+    for (Node* norm : r_.NodesOf("batch_norm_train")) Apply(*norm);
+    r_.Check(places_, "a normalisation of what they read",
+             "conv_norm_prologue");
+  }
+
+ private:
+  // Convolutions and weight gradients.
+  bool MayApply(const Value* y) const {
+    return !y->uses().empty() && !r_.graph().IsOutput(y) &&
+           std::all_of(
+               y->uses().begin(), y->uses().end(), [](const ir::Use& use) {
+                 return use.operand == 0 && use.node->num_inputs() == 2 &&
+                        (IsOp(use.node, "conv2d") ||
+                         IsOp(use.node, "conv2d_grad_weight"));
+               });
+  }
+
+  void Apply(Node& norm) {
+    const Value* y = norm.output();
+    if (!norm.attrs().Bool("relu") ||
+        norm.attrs().String("residual") != "none" || !MayApply(y)) {
+      return;
+    }
+    if (!r_.ConsumeFuel(*y)) return;
+    const std::vector<Node*> readers = ReadersOf(y);
+    Draft draft(r_.graph(), readers.front());
+    Builder b(r_.graph(), readers.front());
+    b.Inherit(norm.location());
+    const std::vector<Value*> affine = AffineOf(b, norm, kFirst);
+    std::vector<Node*> extended;
+    for (Node* reader : readers) {
+      ConvExtension e{reader,
+                      reader->attrs(),
+                      {norm.input(0), reader->input(1), affine[0], affine[1]}};
+      e.attrs.Set("prologue", std::string("norm"));
+      Node* node = r_.Extend(e, reader, NormLowering::kPrologues);
+      if (node == nullptr) break;
+      extended.push_back(node);
+    }
+    const bool all = extended.size() == readers.size();
+    r_.Record(places_, *y, all, "applied by all that read it",
+              2 * y->type().num_bytes());
+    if (!all) {
+      r_.graph().EraseAll(extended);
+      return draft.Discard();
+    }
+    for (size_t r = 0; r < readers.size(); ++r) {
+      for (size_t i = 0; i < readers[r]->num_outputs(); ++i) {
+        r_.Replace(readers[r]->output(i), extended[r]->output(i));
+      }
+    }
+    r_.Finish(readers);
+  }
+
+  ConvRewriter& r_;
+  Places places_;
+};
+
+// With what is added to it, by one convolution that reads it, and stores it for
+// the others.
+class AtJoins {
+ public:
+  explicit AtJoins(ConvRewriter& rewriter) : r_(rewriter) {}
+
+  void Run() {
+    for (Node* norm : r_.NodesOf("batch_norm_train")) {
+      if (IsJoin(*norm)) Apply(*norm);
+    }
+    r_.Check(places_, "a join of what they read", "conv_norm_join");
+  }
+
+ private:
+  static bool IsJoin(const Node& norm) {
+    return norm.attrs().Bool("relu") &&
+           norm.attrs().String("residual") != "none";
+  }
+
+  // A convolution that may stand before all that read `y`, of which
+  // `first` is the first, and does nothing but, at most, sum up statistics.
+  static bool MayApply(const Node& reader, const Value* y, const Node& first) {
+    if (!IsOp(&reader, "conv2d") || reader.num_inputs() != 2 ||
+        reader.input(0) != y || reader.attrs().Bool("relu")) {
+      return false;
+    }
+    const Node* weight = reader.input(1)->producer();
+    return weight == nullptr || weight->position() < first.position();
+  }
+
+  void Apply(Node& norm) {
+    Value* y = norm.output();
+    const std::vector<Node*> readers = ReadersOf(y);
+    std::vector<Node*> ways;
+    for (Node* reader : readers) {
+      if (MayApply(*reader, y, *readers.front())) ways.push_back(reader);
+    }
+    if (ways.empty() || !r_.ConsumeFuel(*y)) return;
+    for (Node* conv : ways) {
+      if (Node* node = Extend(norm, conv, readers.front())) {
+        r_.Record(places_, *y, true,
+                  "applied and stored by " + node->attrs().String("algorithm"),
+                  SavedBytes(norm));
+        return Store(norm, conv, node, readers.front());
+      }
+    }
+    r_.Record(places_, *y, false, "", 0);
+  }
+
+  Node* Extend(Node& norm, Node* conv, Node* before) {
+    Draft draft(r_.graph(), before);
+    Builder b(r_.graph(), before);
+    b.Inherit(norm.location());
+    const bool dual = norm.attrs().String("residual") == "norm";
+    ConvExtension e{conv, conv->attrs(), {norm.input(0), conv->input(1)}};
+    e.attrs.Set("prologue", std::string(dual ? "dual" : "join"));
+    const auto append = [&](const std::vector<Value*>& values) {
+      e.operands.insert(e.operands.end(), values.begin(), values.end());
+    };
+    append(AffineOf(b, norm, kFirst));
+    append({norm.input(3)});
+    if (dual) append(AffineOf(b, norm, kSecond));
+    Node* node = r_.Extend(e, before, NormLowering::kJoins);
+    if (node == nullptr) draft.Discard();
+    return node;
+  }
+
+  // Kernels without it read both sides and write the result. A mask that is
+  // wanted they write, too, and later read, each time the sums and the gradient
+  // are computed, in place of the result.
+  int64_t SavedBytes(const Node& norm) const {
+    const ir::TensorType& type = norm.output()->type();
+    const Value* mask = norm.output(norm.num_outputs() - 1);
+    const int64_t wanted = r_.graph().IsUnused(mask) ? 0 : 1;
+    return (3 - 2 * wanted) * type.num_bytes() +
+           3 * wanted * ir::PackedBytes(type.num_elements());
+  }
+
+  void Store(Node& norm, Node* conv, Node* node, Node* before) {
+    Value* y = norm.output();
+    Value* stored = node->output(node->num_outputs() - 1);
+    Value* mask = norm.output(norm.num_outputs() - 1);
+    for (size_t i = 0; i < conv->num_outputs(); ++i) {
+      r_.Replace(conv->output(i), node->output(i));
+    }
+    r_.Replace(y, stored);
+    r_.graph().Rename(y, stored->name());  // the other name is needed
+    if (!r_.graph().IsUnused(mask)) {
+      Builder b(r_.graph(), before);
+      b.Inherit(norm.location());
+      Value* positive = b.Compare("gt", stored, 0.0);
+      r_.Replace(mask, positive);
+      r_.graph().Rename(mask, positive->name());
+    }
+    r_.Finish({conv});
+  }
+
+  ConvRewriter& r_;
+  Places places_;
+};
+
+}  // namespace
+
+void ApplyNormsInReaders(ConvRewriter& rewriter) { InReaders(rewriter).Run(); }
+
+void ApplyNormsAtJoins(ConvRewriter& rewriter) { AtJoins(rewriter).Run(); }
+
+}  // namespace fusor::passes

@@ -1,0 +1,366 @@
+// Batch normalisation as reductions and elementwise ops.
+//
+// With scale = gamma * rstd and shift = beta - mean * scale per channel:
+//
+//   forward   y  = relu?(x * scale + shift [+ r | + x2 * scale2 + shift2])
+//   backward  g  = dy where y > 0
+//             dx = gamma * rstd * (g - sum(g)/M - (x-mean) rstd^2 sum(g
+//             (x-mean))/M)
+//
+// The variance comes from sums of x - s and (x - s)^2, s being the channel's
+// first element: E[x^2] - mean^2 would cancel when |mean| >> std, while x - s
+// is of the size of the spread. Convolutions that sum up their own results
+// (fuse_conv_norm) have nothing but E[x] and E[x^2], in f32: from those the
+// variance is off by some 2^-24 (1 + mean^2 / variance) of itself, and more by
+// how they add up.
+//
+// With eager rounding what is added and what the mask is taken of are rounded
+// to y's dtype, as they are where addition and ReLU are nodes of their own.
+//
+// Over several ranks (synchronised batch normalisation) each node exchanges
+// once: forward the statistics of each rank's batch, backward the two sums,
+// where dx is wanted. dgamma and dbeta stay this rank's share, which is summed
+// with all other gradients.
+
+#include "ir/builder.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "passes/collectives/cross_rank_reduce.h"
+#include "passes/fusion/separate_kernel.h"
+#include "passes/passes.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Builder;
+using ir::DType;
+using ir::Node;
+using ir::Value;
+
+constexpr char kPass[] = "lower_batch_norm";
+
+std::vector<int64_t> ReducedDims(const Value* x) {
+  return x->type().rank() == 4 ? std::vector<int64_t>{0, 2, 3}
+                               : std::vector<int64_t>{0};
+}
+
+double ReducedCount(const Value* x) {
+  return static_cast<double>(x->type().num_elements() / x->type().shape[1]);
+}
+
+// A [C] vector in x's shape and layout.
+Value* Spread(Builder& b, Value* vector, const Value* x) {
+  return b.BroadcastAlong(vector, x->type(), 1);
+}
+
+using Statistics = ChannelStatistics;
+
+// From the sums that the convolution has computed with `x`.
+Statistics FromSums(Builder& b, const Node& conv, const Value* x) {
+  const double count = ReducedCount(x);
+  Value* mean = b.Divide(conv.output(1), count);
+  Value* squares = b.Divide(conv.output(2), count);
+  Value* variance = b.Minus(squares, b.Times(mean, mean));
+  return {mean, b.Maximum(variance, b.Zeros(variance->type()))};
+}
+
+// Of the node's operand `source`, which is x but for its dtype: x in the
+// statistics' dtype.
+Statistics Measure(Builder& b, Value* x, const Value* source) {
+  const Node* conv = source->producer();
+  if (conv != nullptr && conv->attrs().Has("statistics") &&
+      conv->attrs().Bool("statistics") && source->index() == 0) {
+    return FromSums(b, *conv, x);
+  }
+  ir::Shape limit = x->type().shape;
+  for (int64_t dim : ReducedDims(x)) limit[dim] = 1;
+  Value* first = b.Slice(x, std::vector<int64_t>(limit.size(), 0), limit);
+  Value* s = b.Reshape(first, {x->type().shape[1]});
+  Value* d = b.Minus(x, Spread(b, s, x));
+  const double count = ReducedCount(x);
+  Value* m1 = b.Divide(b.ReduceSum(d, ReducedDims(x)), count);
+  Value* m2 = b.Divide(b.ReduceSum(b.Times(d, d), ReducedDims(x)), count);
+  Value* variance = b.Minus(m2, b.Times(m1, m1));
+  return {b.Plus(s, m1), b.Maximum(variance, b.Zeros(variance->type()))};
+}
+
+struct Affine {
+  Value* rstd;
+  Value* scale;
+  Value* shift;
+};
+
+Affine MakeAffine(Builder& b, Value* gamma, Value* beta, Value* mean,
+                  Value* variance, double epsilon) {
+  Value* rstd = b.Rsqrt(b.Plus(variance, epsilon));
+  Value* scale = b.Times(gamma, rstd);
+  return {rstd, scale, b.Minus(beta, b.Times(mean, scale))};
+}
+
+Value* Apply(Builder& b, Value* x, const Affine& a) {
+  return b.Plus(b.Times(x, Spread(b, a.scale, x)), Spread(b, a.shift, x));
+}
+
+// x as a tensor of the dtype has it where rounding is eager; else x.
+Value* Rounded(Builder& b, Value* x, DType narrow, bool eager) {
+  return eager ? b.Cast(b.Cast(x, narrow), x->type().dtype) : x;
+}
+
+// What is computed in the place of a node, result by result.
+using Results = std::vector<Value*>;
+
+Results LowerTrain(Builder& b, const Node& node, bool eager) {
+  const double epsilon = node.attrs().Float("epsilon");
+  const std::string& residual = node.attrs().String("residual");
+  const DType wide = node.input(1)->type().dtype;
+  const DType narrow = node.input(0)->type().dtype;
+  Value* x = b.Cast(node.input(0), wide);
+  std::vector<Statistics> statistics{Measure(b, x, node.input(0))};
+  Value* x2 = nullptr;
+  if (residual == "norm") {
+    x2 = b.Cast(node.input(3), wide);
+    statistics.push_back(Measure(b, x2, node.input(3)));
+  }
+  statistics = MergeOverRanks(b, statistics, node.attrs().Int("ranks"));
+  const Statistics& s = statistics[0];
+  const auto round = [&](Value* value) {
+    return Rounded(b, value, narrow, eager);
+  };
+  Value* z = round(Apply(b, x,
+                         MakeAffine(b, node.input(1), node.input(2), s.mean,
+                                    s.variance, epsilon)));
+  Results results{nullptr, s.mean, s.variance};
+  if (residual == "add") {
+    z = round(b.Plus(z, b.Cast(node.input(3), wide)));
+  } else if (residual == "norm") {
+    const Statistics& s2 = statistics[1];
+    Value* z2 = Apply(b, x2,
+                      MakeAffine(b, node.input(4), node.input(5), s2.mean,
+                                 s2.variance, epsilon));
+    z = round(b.Plus(z, round(z2)));
+    results.insert(results.end(), {s2.mean, s2.variance});
+  }
+  if (node.attrs().Bool("relu")) {
+    if (residual != "none") results.push_back(b.Compare("gt", z, 0.0));
+    z = b.Relu(z);
+  }
+  results[0] = b.Cast(z, narrow);
+  return results;
+}
+
+// What arrives at a node: g is dy where y > 0.
+struct Arriving {
+  Value* dy;
+  Value* mask;  // null without ReLU
+  Value* g;
+};
+
+// One of a node's normalisations on the way back.
+struct Branch {
+  Value* x;
+  Value* mean;
+  Affine affine;
+  Value* centered;  // x - mean
+  Value* sum_gx;    // of g * centered, of this rank's batch
+  Value* dgamma;
+};
+
+Branch MakeBranch(Builder& b, const Arriving& in, Value* x, Value* mean,
+                  const Affine& affine) {
+  Value* centered = b.Minus(x, Spread(b, mean, x));
+  Value* sum_gx = b.ReduceSum(b.Times(in.g, centered), ReducedDims(x));
+  return {x, mean, affine, centered, sum_gx, b.Times(sum_gx, affine.rstd)};
+}
+
+// dx = g k1 + centered k2 + k3.
+struct Slopes {
+  Value* k1;
+  Value* minus_k2;
+  Value* k3;
+};
+
+Slopes MakeSlopes(Builder& b, const Affine& a, Value* sum_g, Value* dgamma,
+                  double count) {
+  Value* k1 = a.scale;
+  Value* minus_k2 = b.Divide(b.Times(b.Times(k1, a.rstd), dgamma), count);
+  return {k1, minus_k2, b.Neg(b.Divide(b.Times(k1, sum_g), count))};
+}
+
+Value* InputGradient(Builder& b, const Arriving& in, const Branch& branch,
+                     Value* sum_g) {
+  Value* x = branch.x;
+  const Slopes s =
+      MakeSlopes(b, branch.affine, sum_g, branch.dgamma, ReducedCount(x));
+  Value* k2 = b.Neg(s.minus_k2);
+  return b.Plus(
+      b.Times(in.g, Spread(b, s.k1, x)),
+      b.Plus(b.Times(branch.centered, Spread(b, k2, x)), Spread(b, s.k3, x)));
+}
+
+// Behind an exchange another kernel computes dx. It reads again what that of
+// the sums has read: masked and centered in forms of its own, of the same bits,
+// so that nothing as large as x is kept for it.
+Value* InputGradientApart(Builder& b, const Arriving& in, const Branch& branch,
+                          Value* sum_g, Value* sum_gx, int64_t ranks) {
+  Value* x = branch.x;
+  const Affine& a = branch.affine;
+  const Slopes s = MakeSlopes(b, a, sum_g, b.Times(sum_gx, a.rstd),
+                              static_cast<double>(ranks) * ReducedCount(x));
+  Value* scaled = b.Times(in.dy, Spread(b, s.k1, x));
+  if (in.mask != nullptr) {
+    scaled = b.Select(in.mask, scaled, b.Zeros(scaled->type()));
+  }
+  Value* reversed = b.Minus(Spread(b, branch.mean, x), x);
+  return b.Plus(scaled, b.Plus(b.Times(reversed, Spread(b, s.minus_k2, x)),
+                               Spread(b, s.k3, x)));
+}
+
+// Of all branches.
+std::vector<Value*> InputGradients(Builder& b, const Node& node,
+                                   const Arriving& in, Value* sum_g,
+                                   const std::vector<Branch>& branches) {
+  const int64_t ranks = node.attrs().Int("ranks");
+  const auto wanted = [&](size_t result) {
+    return !b.graph().IsUnused(node.output(result));
+  };
+  std::vector<Value*> gradients;
+  // Nothing is sent for the gradients of images.
+  if (ranks == 1 || (!wanted(0) && (branches.size() == 1 || !wanted(3)))) {
+    for (const Branch& branch : branches) {
+      gradients.push_back(InputGradient(b, in, branch, sum_g));
+    }
+    return gradients;
+  }
+  std::vector<Value*> sums{sum_g};
+  for (const Branch& branch : branches) sums.push_back(branch.sum_gx);
+  sums = SumOverRanks(b, sums, ranks);
+  for (size_t i = 0; i < branches.size(); ++i) {
+    gradients.push_back(
+        InputGradientApart(b, in, branches[i], sums[0], sums[i + 1], ranks));
+  }
+  return gradients;
+}
+
+Arriving MakeArriving(Builder& b, const Node& node, Value* x,
+                      const Affine& affine, bool eager) {
+  Value* dy = b.Cast(node.input(0), x->type().dtype);
+  if (!node.attrs().Bool("relu")) return {dy, nullptr, dy};
+  // The mask as forward computed it: by the same operations on the same
+  // values, or as it was kept.
+  Value* mask = node.input(node.num_inputs() - 1);
+  if (node.attrs().String("residual") == "none") {
+    const DType narrow = node.input(1)->type().dtype;
+    mask = b.Compare("gt", Rounded(b, Apply(b, x, affine), narrow, eager), 0.0);
+  }
+  return {dy, mask, b.Select(mask, dy, b.Zeros(dy->type()))};
+}
+
+// g in `dtype`. Selected in dy's own it is the very same number, and kernels
+// exchange nothing wider.
+Value* Narrowed(Builder& b, const Arriving& in, Value* dy, DType dtype) {
+  Value* g =
+      in.mask == nullptr ? dy : b.Select(in.mask, dy, b.Zeros(dy->type()));
+  return b.Cast(g, dtype);
+}
+
+Results LowerGrad(Builder& b, const Node& node, bool eager) {
+  const double epsilon = node.attrs().Float("epsilon");
+  const std::string& residual = node.attrs().String("residual");
+  const DType wide = node.input(2)->type().dtype;
+  const DType narrow = node.input(1)->type().dtype;
+  Value* x = b.Cast(node.input(1), wide);
+  Value* mean = node.input(4);
+  const Affine affine =
+      MakeAffine(b, node.input(2), node.input(3), mean, node.input(5), epsilon);
+  const Arriving in = MakeArriving(b, node, x, affine, eager);
+  Value* sum_g = b.ReduceSum(in.g, ReducedDims(x));
+  std::vector<Branch> branches{MakeBranch(b, in, x, mean, affine)};
+  if (residual == "norm") {
+    Value* x2 = b.Cast(node.input(6), wide);
+    Value* mean2 = node.input(9);
+    const Affine affine2 = MakeAffine(b, node.input(7), node.input(8), mean2,
+                                      node.input(10), epsilon);
+    branches.push_back(MakeBranch(b, in, x2, mean2, affine2));
+  }
+  const std::vector<Value*> dx = InputGradients(b, node, in, sum_g, branches);
+  Results results{b.Cast(dx[0], narrow), branches[0].dgamma, sum_g};
+  if (residual == "add") {
+    results.push_back(Narrowed(b, in, node.input(0), narrow));
+  } else if (residual == "norm") {
+    results.insert(results.end(),
+                   {b.Cast(dx[1], narrow), branches[1].dgamma, sum_g});
+  }
+  return results;
+}
+
+// Gradients of what fuse_norm_activation has fused.
+void CountGradient(const Node& node, PassContext& context) {
+  if (!node.attrs().Bool("relu")) return;
+  const std::string& residual = node.attrs().String("residual");
+  auto& counters = context.counters();
+  ++counters[residual == "none" ? "bn_relu_grad" : "bn_add_relu_grad"];
+  if (residual == "norm") ++counters["dual_bn_add_relu_grad"];
+}
+
+void CheckRanks(const Node& node, const PassContext& context) {
+  const int64_t ranks = node.attrs().Int("ranks");
+  const int world = context.options().world_size;
+  FUSOR_CHECK(ranks == 1 || ranks == world, kGraph,
+              "{}{}: statistics over {} ranks, expected those of {}",
+              node.op_name(), ir::AtLocation(node.location()), ranks, world);
+}
+
+// The new values take over uses and names.
+void Replace(ir::Graph& graph, Node* node, const Results& results) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < results.size(); ++i) {
+    graph.ReplaceAllUses(node->output(i), results[i]);
+    names.push_back(node->output(i)->name());
+  }
+  graph.Erase(node);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i]->producer() != nullptr) graph.Rename(results[i], names[i]);
+  }
+}
+
+void Expand(ir::Graph& graph, Node* node, bool eager) {
+  Builder builder(graph, node);
+  builder.Inherit(node->location());
+  Replace(graph, node,
+          node->op_name() == "batch_norm_train"
+              ? LowerTrain(builder, *node, eager)
+              : LowerGrad(builder, *node, eager));
+}
+
+// What ranks exchange no kernel can hold.
+bool IsSeparate(const Node& node, const PassOptions& options) {
+  return options.norm_lowering == NormLowering::kSeparate &&
+         node.attrs().Int("ranks") == 1;
+}
+
+}  // namespace
+
+bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
+  bool changed = false;
+  std::vector<Node*> nodes;
+  for (const auto& node : graph.nodes()) nodes.push_back(node.get());
+  const auto expand = [&](ir::Graph& into, Node* node) {
+    Expand(into, node, context.options().eager_rounding);
+  };
+  for (Node* node : nodes) {
+    const bool train = node->op_name() == "batch_norm_train";
+    if (!train && node->op_name() != "batch_norm_grad") continue;
+    if (!context.ConsumeFuel(kPass, *node->output())) break;
+    CheckRanks(*node, context);
+    if (!train) CountGradient(*node, context);
+    if (IsSeparate(*node, context.options())) {
+      SeparateKernel(graph, node, context, expand);
+    } else {
+      expand(graph, node);
+    }
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace fusor::passes

@@ -1,0 +1,165 @@
+#include "passes/patterns/norm_activation.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "passes/pattern.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+constexpr size_t kMean = 1;      // result of batch_norm_train
+constexpr size_t kGradMean = 4;  // operand of batch_norm_grad
+
+// The y of a batch normalisation with neither residual nor ReLU.
+Node* PlainNorm(const Value* value) {
+  Node* node = value->producer();
+  const bool plain = IsOp(node, "batch_norm_train") && value->index() == 0 &&
+                     !node->attrs().Bool("relu") &&
+                     node->attrs().String("residual") == "none";
+  return plain ? node : nullptr;
+}
+
+// True when one of `values` is computed from a result of one of `nodes`.
+bool DependsOnAny(const std::vector<Value*>& values,
+                  const std::vector<const Node*>& nodes) {
+  int first = nodes[0]->position();
+  for (const Node* node : nodes) first = std::min(first, node->position());
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> stack;
+  const auto push = [&](const Value* value) {
+    const Node* node = value->producer();
+    if (node == nullptr || node->position() < first) return;
+    if (seen.insert(node).second) stack.push_back(node);
+  };
+  for (const Value* value : values) push(value);
+  while (!stack.empty()) {
+    const Node* node = stack.back();
+    stack.pop_back();
+    if (std::find(nodes.begin(), nodes.end(), node) != nodes.end()) {
+      return true;
+    }
+    for (const Value* value : node->inputs()) push(value);
+  }
+  return false;
+}
+
+// One node can only take the place of several if nothing it reads comes from
+// one of them: the statistics of a batch may feed the other branch.
+bool IsAcyclic(const NormActivation& match) {
+  std::vector<const Node*> nodes{match.norm};
+  if (match.norm2 != nullptr) nodes.push_back(match.norm2);
+  return !DependsOnAny(match.Operands(), nodes);
+}
+
+bool SameAttrs(const Node* norm, const Value* other) {
+  return norm->attrs() == other->producer()->attrs();
+}
+
+}  // namespace
+
+std::vector<Value*> NormActivation::Operands() const {
+  std::vector<Value*> operands = norm->inputs();
+  if (norm2 != nullptr) {
+    operands.insert(operands.end(), norm2->inputs().begin(),
+                    norm2->inputs().end());
+  } else if (residual != nullptr) {
+    operands.push_back(residual);
+  }
+  return operands;
+}
+
+std::vector<Node*> NormActivation::Nodes() const {
+  std::vector<Node*> nodes;
+  for (Node* node : {relu, add, norm, norm2}) {
+    if (node != nullptr) nodes.push_back(node);
+  }
+  return nodes;
+}
+
+std::vector<Node*> NormActivation::Gradients() const {
+  std::vector<Node*> gradients;
+  for (const Node* part : {norm, norm2}) {
+    if (part == nullptr) continue;
+    for (const ir::Use& use : part->output(kMean)->uses()) {
+      if (NormOfGradient(*use.node) != part) continue;
+      gradients.push_back(use.node);
+      Node* masked = use.node->input(0)->producer();
+      if (IsOp(masked, "select") && gradients.size() == 1) {
+        gradients.push_back(masked);
+      }
+    }
+  }
+  return gradients;
+}
+
+bool NormActivations::IsPrivate(const Value* value) const {
+  return value->uses().size() == 1 &&
+         std::none_of(graph_.outputs().begin(), graph_.outputs().end(),
+                      [&](const ir::Output& o) { return o.value == value; });
+}
+
+bool NormActivations::IsPlainAndPrivate(const Value* value) const {
+  return PlainNorm(value) != nullptr && IsPrivate(value);
+}
+
+NormActivation NormActivations::Of(Node* relu) const {
+  NormActivation match;
+  match.relu = relu;
+  if (!IsOp(relu, "relu")) return match;
+  Value* x = relu->input(0);
+  if (Node* norm = PlainNorm(x)) {
+    if (IsPrivate(x)) {
+      match.norm = norm;
+    } else {
+      match.refusal = x->name() + " has other uses";
+    }
+    return match;
+  }
+  if (!IsOp(x->producer(), "add")) return match;
+  match.add = x->producer();
+  FindResidual(match);
+  return match;
+}
+
+// Fills in the normalisations, or why they stay.
+void NormActivations::FindResidual(NormActivation& match) const {
+  Value* later = match.add->input(0);
+  Value* earlier = match.add->input(1);
+  if (!IsPlainAndPrivate(later) ||
+      (IsPlainAndPrivate(earlier) &&
+       earlier->producer()->position() > later->producer()->position())) {
+    std::swap(later, earlier);
+  }
+  if (PlainNorm(later) == nullptr && PlainNorm(earlier) == nullptr) return;
+  if (!IsPlainAndPrivate(later)) {
+    match.refusal = "the normalised operand of the sum has other uses";
+    return;
+  }
+  if (!IsPrivate(match.add->output())) {
+    match.refusal = match.add->output()->name() + " has other uses";
+    return;
+  }
+  match.norm = PlainNorm(later);
+  if (IsPlainAndPrivate(earlier) && SameAttrs(match.norm, earlier)) {
+    match.norm2 = PlainNorm(earlier);
+    if (IsAcyclic(match)) return;
+    match.norm2 = nullptr;
+  }
+  match.residual = earlier;
+  if (IsAcyclic(match)) return;
+  match.norm = nullptr;
+  match.refusal = earlier->name() + " depends on the statistics";
+}
+
+const Node* NormOfGradient(const Node& node) {
+  if (!IsOp(&node, "batch_norm_grad")) return nullptr;
+  const Node* norm = node.input(kGradMean)->producer();
+  return IsOp(norm, "batch_norm_train") ? norm : nullptr;
+}
+
+}  // namespace fusor::passes

@@ -1,0 +1,319 @@
+// Sums of a max-pool's gradient are taken before it is spread over the image:
+//
+//   reduce_sum(f(max_pool_grad(dp, index), y))  over rows and columns
+//
+// where (p, index) = max_pool(z), and f is linear in the gradient, element by
+// element. The gradient is zero but at the maxima, where it is the sum of dp of
+// the windows whose maximum that is. So this is
+//
+//   reduce_sum(f(dp, max_pool_gather(y, index)))
+//
+// and of z itself the maxima are p. This is the adjoint of the gather. The sum
+// of the gradient alone, which a convolution's bias has, reads one tensor of
+// the pooled size in place of one of the image's; the sums of a normalisation's
+// gradient read two. The gather is made right behind the max-pool, whose
+// generated kernel finds y where it finds the maximum; no library has it.
+//
+// Sums of what these sums lead to, a bias's gradient before the normalisation,
+// stay as they are.
+//
+// It is another order of the sum, and the gradient is not rounded to 16 bit
+// where windows overlap: eager rounding leaves it.
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "ir/op.h"
+#include "ir/target/cost.h"
+#include "passes/fusion/iteration_domain.h"
+#include "passes/library/generated_kernel.h"
+#include "passes/passes.h"
+#include "passes/pattern.h"
+#include "passes/simplify/constant_folding.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+
+constexpr char kPass[] = "sum_pooled_gradient";
+
+bool IsElementwise(const Node* node) {
+  return node != nullptr && node->op().fusion == ir::FusionKind::kElementwise;
+}
+
+bool IsFloatCast(const Node& node) {
+  return IsOp(&node, "cast") && ir::IsFloat(node.output()->type().dtype);
+}
+
+bool IsZero(const Value& value) {
+  const auto x = SplatOf(value);
+  return x.has_value() && *x == 0 && !std::signbit(*x);
+}
+
+// Over an image's rows and columns, and perhaps more.
+bool SumsImages(const Node& node) {
+  if (!IsOp(&node, "reduce") || node.attrs().String("kind") != "sum") {
+    return false;
+  }
+  const std::vector<int64_t>& dims = node.attrs().Ints("dims");
+  return std::count_if(dims.begin(), dims.end(),
+                       [](int64_t dim) { return dim >= 2; }) == 2 &&
+         node.input(0)->type().rank() == 4;
+}
+
+// One max_pool_grad, and the sums that read it.
+class PooledSums {
+ public:
+  // `gathers`: the target's max-pool can gather what its maxima belong to.
+  PooledSums(Graph& graph, Node& grad, bool gathers)
+      : graph_(graph),
+        grad_(grad),
+        pool_(*grad.input(1)->producer()),
+        gathers_(gathers) {}
+
+  // Empty when the sums can be taken before it; else why not.
+  std::string WhyNot() {
+    FindLinear();
+    std::unordered_set<const Value*> later;  // what the sums lead to
+    for (const auto& node : graph_.nodes()) {
+      const bool sums = node->op().fusion == ir::FusionKind::kReduce &&
+                        reached_.contains(node->input(0));
+      const bool linear =
+          sums && SumsImages(*node) && linear_.contains(node->input(0));
+      const auto is_later = [&](const Value* x) { return later.contains(x); };
+      if (linear) {
+        sums_.push_back(node.get());
+      } else if (std::none_of(node->inputs().begin(), node->inputs().end(),
+                              is_later)) {
+        if (sums) return "%" + node->output()->name() + " is not linear in it";
+        continue;
+      }
+      for (size_t i = 0; i < node->num_outputs(); ++i) {
+        later.insert(node->output(i));
+      }
+    }
+    for (const Node* sum : sums_) {
+      std::string reason = WhyNotPooled(sum->input(0));
+      if (!reason.empty()) return reason;
+    }
+    return SavedBytes() > 0 ? "" : "would move no fewer bytes";
+  }
+
+  const std::vector<Node*>& sums() const { return sums_; }
+
+  // Of the kernel of the sums and of that of the max-pool.
+  int64_t SavedBytes() const {
+    int64_t saved = ir::KernelBytes(grad_.output()->type()) -
+                    ir::KernelBytes(grad_.input(0)->type());
+    for (const Value* value : gathered_) {
+      saved += ir::KernelBytes(value->type());
+      if (value == pool_.input(0)) {
+        saved -= ir::KernelBytes(pool_.output()->type());
+      } else {  // written and read
+        saved -= 2 * ir::KernelBytes(PooledType(*value));
+      }
+    }
+    return saved;
+  }
+
+  void Rewrite() {
+    for (Node* sum : sums_) {
+      before_ = sum;
+      Value* pooled = graph_
+                          .AddNode("reduce", {Pooled(sum->input(0))},
+                                   sum->attrs(), sum->location(), sum)
+                          ->output();
+      pooled->set_type(sum->output()->type());
+      const std::string name = sum->output()->name();
+      graph_.ReplaceAllUses(sum->output(), pooled);
+      graph_.Erase(sum);
+      graph_.Rename(pooled, name);
+    }
+  }
+
+ private:
+  // The gradient, what is computed of it element by element, and what of that
+  // is linear in it.
+  void FindLinear() {
+    linear_.insert(grad_.output());
+    reached_.insert(grad_.output());
+    for (size_t i = grad_.position() + 1; i < graph_.nodes().size(); ++i) {
+      const Node& node = *graph_.nodes()[i];
+      if (!IsElementwise(&node)) continue;
+      const auto reached = [&](const Value* x) { return reached_.contains(x); };
+      if (std::any_of(node.inputs().begin(), node.inputs().end(), reached)) {
+        reached_.insert(node.output());
+      }
+      if (IsLinear(node)) linear_.insert(node.output());
+    }
+  }
+
+  bool IsLinear(const Node& node) const {
+    const auto linear = [&](size_t i) {
+      return linear_.contains(node.input(i));
+    };
+    const auto apart = [&](size_t i) {
+      return !reached_.contains(node.input(i));
+    };
+    if (IsOp(&node, "mul")) {
+      return (linear(0) && apart(1)) || (apart(0) && linear(1));
+    }
+    if (IsOp(&node, "div")) return linear(0) && apart(1);
+    if (IsOp(&node, "select")) {
+      return apart(0) && linear(1) && IsZero(*node.input(2));
+    }
+    return (IsOp(&node, "neg") || IsFloatCast(node)) && linear(0);
+  }
+
+  // Whether `value`, of the image's size, can be had of the pooled size. Notes
+  // what must be gathered for it.
+  std::string WhyNotPooled(const Value* value) {
+    if (!seen_.insert(value).second || value == grad_.output()) return "";
+    const Node* node = value->producer();
+    if (node != nullptr && (IsSplat(*node) || IsSpread(*node))) return "";
+    if (value == pool_.input(0)) {
+      gathered_.push_back(value);
+      return "";
+    }
+    if (IsElementwise(node)) {
+      for (const Value* input : node->inputs()) {
+        std::string reason = WhyNotPooled(input);
+        if (!reason.empty()) return reason;
+      }
+      return "";
+    }
+    if (!gathers_ || (node != nullptr && (node->position() > pool_.position() ||
+                                          IsFusible(*node)))) {
+      return "%" + value->name() + " cannot be gathered by the max-pool";
+    }
+    if (!ir::IsFloat(value->type().dtype)) {
+      return "%" + value->name() + " is no floating-point image";
+    }
+    gathered_.push_back(value);
+    return "";
+  }
+
+  // The same in all rows and columns.
+  static bool IsSpread(const Node& node) {
+    if (!IsOp(&node, "broadcast")) return false;
+    const std::vector<int64_t>& dims = node.attrs().Ints("dims");
+    return std::none_of(dims.begin(), dims.end(),
+                        [](int64_t dim) { return dim >= 2; });
+  }
+
+  ir::TensorType PooledType(const Value& value) const {
+    ir::TensorType type = grad_.input(0)->type();
+    type.dtype = value.type().dtype;
+    return type;
+  }
+
+  Value* Pooled(Value* value) {
+    if (value == grad_.output()) return grad_.input(0);
+    if (value == pool_.input(0)) return pool_.output();
+    const auto found = pooled_.find(value);
+    if (found != pooled_.end()) return found->second;
+    const Node* node = value->producer();
+    Value* result = nullptr;
+    if (node != nullptr && IsSplat(*node)) {
+      result =
+          graph_
+              .AddNode("constant", {},
+                       SplatAttrs(PooledType(*value), *SplatAttribute(*value)),
+                       node->location(), before_)
+              ->output();
+    } else if (node != nullptr && IsSpread(*node)) {
+      ir::Attrs attrs = node->attrs();
+      attrs.Set("shape", PooledType(*value).shape);
+      result = graph_
+                   .AddNode("broadcast", node->inputs(), std::move(attrs),
+                            node->location(), before_)
+                   ->output();
+    } else if (IsElementwise(node)) {
+      std::vector<Value*> inputs;
+      for (Value* input : node->inputs()) inputs.push_back(Pooled(input));
+      result = graph_
+                   .AddNode(node->op_name(), std::move(inputs), node->attrs(),
+                            node->location(), before_)
+                   ->output();
+    } else {
+      result = Gather(value);
+    }
+    result->set_type(PooledType(*value));
+    return pooled_[value] = result;
+  }
+
+  Value* Gather(Value* value) {
+    const size_t next = pool_.position() + 1;
+    return graph_
+        .AddNode("max_pool_gather", {value, pool_.output(1)}, pool_.attrs(),
+                 pool_.location(), graph_.nodes()[next].get())
+        ->output();
+  }
+
+  Graph& graph_;
+  const Node& grad_;
+  const Node& pool_;
+  const bool gathers_;
+  std::unordered_set<const Value*> reached_, linear_;
+  std::vector<Node*> sums_;
+  std::unordered_set<const Value*> seen_;
+  std::vector<const Value*> gathered_;  // of the image's size
+  std::unordered_map<const Value*, Value*> pooled_;
+  Node* before_ = nullptr;  // where new nodes go
+};
+
+// With the maxima whose gradient it is.
+bool HasPool(const Node& grad) {
+  const Node* pool = grad.input(1)->producer();
+  return IsOp(pool, "max_pool") && grad.input(1) == pool->output(1) &&
+         pool->input(0)->type().shape == grad.output()->type().shape &&
+         pool->attrs().Ints("window") == grad.attrs().Ints("window") &&
+         pool->attrs().Ints("stride") == grad.attrs().Ints("stride") &&
+         pool->attrs().Ints("pad") == grad.attrs().Ints("pad");
+}
+
+}  // namespace
+
+bool SumPooledGradient(Graph& graph, PassContext& context) {
+  if (context.options().eager_rounding) return false;
+  std::vector<Node*> gradients;
+  for (const auto& node : graph.nodes()) {
+    if (IsOp(node.get(), "max_pool_grad") && HasPool(*node)) {
+      gradients.push_back(node.get());
+    }
+  }
+  bool changed = false;
+  for (Node* grad : gradients) {
+    PooledSums sums(graph, *grad, IsGenerated(*grad, context.target()));
+    const std::string reason = sums.WhyNot();
+    if (sums.sums().empty()) continue;
+    const bool accepted = reason.empty();
+    if (accepted && !context.ConsumeFuel(kPass, *grad->output())) break;
+    const ir::Target& target = context.target().target();
+    context.Record(
+        {.pass = kPass,
+         .subject = grad->output()->name(),
+         .accepted = accepted,
+         .reason = accepted ? "its sums are of the pooled size" : reason,
+         .saved_ns = accepted ? ir::KernelNs(sums.SavedBytes(), target) -
+                                    ir::KernelNs(0, target)
+                              : 0,
+         .location = grad->location()});
+    if (!accepted) continue;
+    context.counters()["pooled_sums"] +=
+        static_cast<int64_t>(sums.sums().size());
+    sums.Rewrite();
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace fusor::passes

@@ -1,0 +1,273 @@
+#include "passes/precision/conv_precision.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/op.h"
+#include "ir/target/conv_problem.h"
+#include "passes/library/library_choice.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::DType;
+using ir::Node;
+using ir::PrecisionRule;
+using ir::Value;
+
+// What a model of time may be wrong by: a smaller gain is not worth a cast.
+constexpr double kModelMargin = 0.8;
+
+// Enough for graphs of any use; a rule that swings back and forth must end.
+constexpr int kSweeps = 8;
+
+// The target's time for a node whose f32 operands have `dtype` instead; 0 when
+// no library does it.
+double ModelledNs(const Node& node, DType dtype, const PassContext& context) {
+  ir::Graph scratch("scratch");
+  const auto candidate = ChooseCandidate(
+      AddRetyped(scratch, node, dtype, context.target()), context);
+  return candidate.has_value() ? static_cast<double>(candidate->modelled_ns)
+                               : 0;
+}
+
+class Choice {
+ public:
+  Choice(const ir::Graph& graph, const WideRule& rule) : rule_(rule) {
+    for (const auto& node : graph.nodes()) {
+      if (!rule.allowed(*node)) continue;
+      const std::string problem = ir::ConvolutionProblem(*node);
+      if (problem.empty() || node->input(0)->type().dtype != DType::kF32) {
+        continue;
+      }
+      problems_[problem].push_back(node.get());
+      problem_of_[node.get()] = problem;
+    }
+  }
+
+  std::set<std::string> Run() {
+    for (const auto& [problem, nodes] : problems_) {
+      if (Wins(problem, nodes, false)) wide_.insert(problem);
+    }
+    for (int sweep = 0; sweep < kSweeps; ++sweep) {
+      const std::set<std::string> before = wide_;
+      for (const auto& [problem, nodes] : problems_) {
+        if (Wins(problem, nodes, true)) {
+          wide_.insert(problem);
+        } else {
+          wide_.erase(problem);
+        }
+      }
+      if (wide_ == before) break;
+    }
+    return wide_;
+  }
+
+ private:
+  bool Wins(const std::string& problem, const std::vector<const Node*>& nodes,
+            bool with_casts) const {
+    const auto given = rule_.given.find(problem);
+    if (given != rule_.given.end()) return given->second;
+    const PrecisionTimes times = rule_.times(*nodes.front());
+    if (times.wide_ns == 0) return false;
+    if (times.narrow_ns == 0) return true;
+    const auto count = static_cast<double>(nodes.size());
+    double wide = count * times.wide_ns;
+    double narrow = rule_.margin * count * times.narrow_ns;
+    for (const Node* node : nodes) {
+      if (!with_casts) break;
+      wide += CastNs(*node, problem, true);
+      narrow += CastNs(*node, problem, false);
+    }
+    return wide <= narrow;
+  }
+
+  // Of the node's activations, were its problem computed in f32, or in 16 bit:
+  // those with neighbours in 16 bit, or with such in f32 alone.
+  double CastNs(const Node& node, const std::string& problem, bool wide) const {
+    double elements = 0;
+    const auto add = [&](const Value& value, bool upstream) {
+      const bool meets_narrow = Meets(node, value, {upstream, false, problem});
+      if (wide ? meets_narrow
+               : !meets_narrow &&
+                     Meets(node, value, {upstream, true, problem})) {
+        elements += static_cast<double>(value.type().num_elements());
+      }
+    };
+    add(*node.input(0), true);
+    if (ir::ConvolutionOf(node)->kind == ir::ConvKind::kGradWeight) {
+      add(*node.input(1), true);
+    } else {
+      add(*node.output(), false);
+    }
+    return rule_.ns_per_byte * (sizeof(float) + 2) * elements;
+  }
+
+  // For nodes that are computed in f32, or in 16 bit, other than those of a
+  // problem: they will be what it will be.
+  struct Search {
+    bool upstream;
+    bool wide;
+    const std::string& problem;
+  };
+
+  bool IsSought(const Node& node, const Search& search) const {
+    const auto it = problem_of_.find(&node);
+    if (it == problem_of_.end()) return !search.wide;
+    return it->second != search.problem &&
+           wide_.contains(it->second) == search.wide;
+  }
+
+  bool Meets(const Node& node, const Value& value, const Search& search) const {
+    std::unordered_set<const Node*> seen{&node};
+    return Meets(value, search, seen);
+  }
+
+  // Whether the value is computed from, or read by, such a node.
+  bool Meets(const Value& value, const Search& search,
+             std::unordered_set<const Node*>& seen) const {
+    if (search.upstream) {
+      const Node* producer = value.producer();
+      return producer != nullptr && Leads(*producer, search, seen);
+    }
+    return std::any_of(
+        value.uses().begin(), value.uses().end(),
+        [&](const ir::Use& use) { return Leads(*use.node, search, seen); });
+  }
+
+  bool Leads(const Node& node, const Search& search,
+             std::unordered_set<const Node*>& seen) const {
+    if (!seen.insert(&node).second) return false;
+    if (rule_.allowed(node)) return IsSought(node, search);
+    if (!rule_.passes_on(node)) return false;
+    if (search.upstream) {
+      return std::any_of(
+          node.inputs().begin(), node.inputs().end(),
+          [&](const Value* input) { return Meets(*input, search, seen); });
+    }
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      if (Meets(*node.output(i), search, seen)) return true;
+    }
+    return false;
+  }
+
+  const WideRule& rule_;
+  std::map<std::string, std::vector<const Node*>> problems_;
+  std::unordered_map<const Node*, std::string> problem_of_;
+  std::set<std::string> wide_;
+};
+
+}  // namespace
+
+PrecisionRule RuleOf(const Node& node, const PrecisionOptions& options) {
+  const std::string name(node.op_name());
+  if (options.deny.contains(name)) return PrecisionRule::kDeny;
+  if (options.allow.contains(name)) return PrecisionRule::kAllow;
+  return node.op().precision;
+}
+
+bool IsCast(const Node& node) {
+  return node.num_inputs() == 1 && node.attrs().Has("dtype");
+}
+
+bool HasWideResult(const Node& node, const ir::TargetQueries& target) {
+  ir::Graph scratch("scratch");
+  std::vector<Value*> inputs;
+  for (const Value* input : node.inputs()) {
+    inputs.push_back(
+        scratch.AddInput(input->type(), ir::InputRole::kData, "operand"));
+  }
+  const auto has = [&](const std::string& result_dtype) {
+    ir::Attrs attrs = node.attrs();
+    attrs.Set("result_dtype", result_dtype);
+    return !target.Candidates(*scratch.AddNode(node.op_name(), inputs, attrs))
+                .empty();
+  };
+  return has("f32") || !has("");
+}
+
+namespace {
+
+const Node& AddWith(ir::Graph& scratch, const Node& node, DType dtype,
+                    bool wide_vectors) {
+  std::vector<Value*> inputs;
+  for (const Value* input : node.inputs()) {
+    ir::TensorType type = input->type();
+    const bool vector = wide_vectors && type.rank() == 1;
+    if (type.dtype == DType::kF32 && !vector) type.dtype = dtype;
+    inputs.push_back(scratch.AddInput(type, ir::InputRole::kData, "operand"));
+  }
+  return *scratch.AddNode(node.op_name(), inputs, node.attrs());
+}
+
+}  // namespace
+
+bool KeepsVectorsWide(const Node& node, DType dtype,
+                      const ir::TargetQueries& target) {
+  const auto vector = [](const Value* v) { return v->type().rank() == 1; };
+  if (!node.op().wide_vectors) return false;
+  if (node.op().precision != PrecisionRule::kAllow ||
+      std::none_of(node.inputs().begin(), node.inputs().end(), vector)) {
+    return true;
+  }
+  ir::Graph scratch("scratch");
+  return !target.Candidates(AddWith(scratch, node, dtype, true)).empty() ||
+         target.Candidates(AddWith(scratch, node, dtype, false)).empty();
+}
+
+const Node& AddRetyped(ir::Graph& scratch, const Node& node, DType dtype,
+                       const ir::TargetQueries& target) {
+  const Node& retyped =
+      AddWith(scratch, node, dtype,
+              dtype == DType::kF32 || KeepsVectorsWide(node, dtype, target));
+  if (!node.attrs().Has("weight_shape") || dtype == DType::kF32 ||
+      !HasWideResult(retyped, target)) {
+    return retyped;
+  }
+  ir::Attrs attrs = node.attrs();
+  attrs.Set("result_dtype", std::string("f32"));
+  return *scratch.AddNode(node.op_name(), retyped.inputs(), attrs);
+}
+
+bool HasMatmul(const ir::Target& target, DType dtype) {
+  return dtype == DType::kBF16 ? target.bf16_matmul : target.f16_matmul;
+}
+
+WideRule ModelledRule(const PassContext& context) {
+  const PrecisionOptions& options = context.options().precision;
+  WideRule rule;
+  rule.times = [&context, dtype = options.dtype](const Node& node) {
+    const double narrow = ModelledNs(node, dtype, context);
+    // Tensor cores have no Winograd to make up for half their speed.
+    if (narrow > 0 && context.target().target().simt) {
+      return PrecisionTimes{0, narrow};
+    }
+    return PrecisionTimes{ModelledNs(node, DType::kF32, context), narrow};
+  };
+  for (const auto& [key, dtype] : context.options().choices.precisions) {
+    if (key.second == options.dtype) {
+      rule.given[key.first] = dtype == DType::kF32;
+    }
+  }
+  rule.passes_on = [&options](const Node& node) {
+    const PrecisionRule kind = RuleOf(node, options);
+    return kind == PrecisionRule::kInfer || kind == PrecisionRule::kFollow;
+  };
+  rule.allowed = [&options](const Node& node) {
+    return RuleOf(node, options) == PrecisionRule::kAllow;
+  };
+  rule.ns_per_byte =
+      1 / std::max(context.target().target().memory_gb_per_s, 1.0);
+  rule.margin = kModelMargin;
+  return rule;
+}
+
+std::set<std::string> FasterInF32(const ir::Graph& graph,
+                                  const WideRule& rule) {
+  return Choice(graph, rule).Run();
+}
+
+}  // namespace fusor::passes

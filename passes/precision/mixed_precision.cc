@@ -1,0 +1,433 @@
+// Mixed precision by painting (OneFlow's auto_mixed_precision, TensorFlow's
+// grappler auto_mixed_precision): nodes are joined to 16-bit regions, and casts
+// stand where regions end.
+//
+//  1. Black, which stays f32, starts at denied ops and flows forward through
+//     infer and follow ops, as long as these lead to a denied or infer op.
+//  2. White, 16-bit, starts at allowed ops and flows forward through infer and
+//     follow ops that are not black and lead to an allowed op: what lies
+//     between two convolutions, not what comes before the first.
+//  3. White spreads both ways over follow ops, so that the narrow dtype is the
+//     one that is moved; not from one reader of a constant to another.
+//
+// A normalisation, the sum and the ReLU that FuseNormActivation makes one op of
+// have one colour where they are several ops, too, and so have their gradients:
+// fusion rounds nothing else.
+//
+// Colour flows along f32 values only: a mask has no precision. An allowed op
+// whose readers are all wide rounds its accumulator to f32 itself: weight
+// gradients and logits lose nothing. Where the library has no such op
+// (HasWideResult), a weight gradient is narrow, and widened behind the sum over
+// one rank, or in front of that over several.
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/builder.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "ir/support/str.h"
+#include "ir/target/conv_problem.h"
+#include "passes/passes.h"
+#include "passes/patterns/norm_activation.h"
+#include "passes/precision/conv_precision.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::DType;
+using ir::Graph;
+using ir::Node;
+using ir::PrecisionRule;
+using ir::Value;
+
+constexpr char kPass[] = "mixed_precision";
+
+bool IsWide(const Value* value) { return value->type().dtype == DType::kF32; }
+
+void CheckOpNames(const std::set<std::string>& ops, const char* list) {
+  std::vector<std::string> names;
+  for (const ir::OpDef* op : ir::AllOps()) names.emplace_back(op->name);
+  for (const std::string& op : ops) {
+    const std::string nearest = NearestName(op, names);
+    FUSOR_CHECK(ir::FindOp(op) != nullptr, kUsage,
+                "mixed precision, {} list: unknown op {}{}", list, op,
+                nearest.empty() ? "" : "; did you mean " + nearest + "?");
+  }
+}
+
+class Painter {
+ public:
+  Painter(const Graph& graph, PassContext& context)
+      : graph_(graph), options_(context.options().precision) {
+    Tie();
+    if (HasMatmul(context.target().target(), options_.dtype)) {
+      wide_ = FasterInF32(graph, ModelledRule(context));
+    }
+    Black();
+    White();
+    SpreadWhite();
+    for (const auto& node : graph.nodes()) {
+      if (RuleOf(*node) != PrecisionRule::kAllow || !IsWide(node->input(0))) {
+        continue;
+      }
+      const bool narrow = white_.contains(node.get());
+      ++context.counters()[narrow ? "allowed_16" : "allowed_f32"];
+      Decision decision;
+      decision.pass = kPass;
+      decision.subject = node->output()->name();
+      decision.accepted = narrow;
+      decision.reason =
+          narrow ? fmt::format("computed in {}", DTypeName(options_.dtype))
+                 : "faster in f32";
+      decision.location = node->location();
+      context.Record(std::move(decision));
+    }
+  }
+
+  bool IsWhite(const Node& node) const { return white_.contains(&node); }
+
+ private:
+  PrecisionRule RuleOf(const Node& node) const {
+    return passes::RuleOf(node, options_);
+  }
+
+  // Of what is tied, the normalisation's rule is that of all.
+  bool Follows(const Node& node) const {
+    return RuleOf(node) == PrecisionRule::kFollow && !IsCast(node) &&
+           !tied_.contains(&node);
+  }
+
+  bool IsPassage(const Node& node) const {
+    return RuleOf(node) == PrecisionRule::kInfer || Follows(node) ||
+           tied_.contains(&node);
+  }
+
+  void Tie() {
+    const NormActivations matches(graph_);
+    const auto goes_along = [&](const Node* node) {
+      const PrecisionRule rule = RuleOf(*node);
+      return rule == PrecisionRule::kInfer || rule == PrecisionRule::kFollow;
+    };
+    for (const auto& node : graph_.nodes()) {
+      const NormActivation match = matches.Of(node.get());
+      if (match.norm == nullptr) continue;
+      const std::vector<Node*> forward = match.Nodes();
+      const std::vector<Node*> gradients = match.Gradients();
+      if (!std::all_of(forward.begin(), forward.end(), goes_along) ||
+          !std::all_of(gradients.begin(), gradients.end(), goes_along)) {
+        continue;
+      }
+      for (const Node* tied : forward) tied_[tied] = forward;
+      for (const Node* tied : gradients) tied_[tied] = gradients;
+    }
+  }
+
+  using Set = std::unordered_set<const Node*>;
+
+  void Join(Set& set, const Node& node) const {
+    const auto tied = tied_.find(&node);
+    if (tied == tied_.end()) {
+      set.insert(&node);
+    } else {
+      set.insert(tied->second.begin(), tied->second.end());
+    }
+  }
+
+  // One of the f32 operands comes from a node of the set.
+  static bool ReadsFrom(const Node& node, const Set& set) {
+    return std::any_of(node.inputs().begin(), node.inputs().end(),
+                       [&](const Value* v) {
+                         return IsWide(v) && set.contains(v->producer());
+                       });
+  }
+
+  // One of the f32 results goes to a node of the set.
+  static bool LeadsTo(const Node& node, const Set& set) {
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      if (!IsWide(node.output(i))) continue;
+      for (const ir::Use& use : node.output(i)->uses()) {
+        if (set.contains(use.node)) return true;
+      }
+    }
+    return false;
+  }
+
+  // Joins to the set what belongs there, node after node, until no node does:
+  // one sweep is enough but for nodes that are tied to earlier ones.
+  template <typename Belongs>
+  void Forward(Set& set, Belongs belongs) {
+    for (size_t before = set.size() + 1; before != set.size();) {
+      before = set.size();
+      for (const auto& node : graph_.nodes()) {
+        if (!set.contains(node.get()) && belongs(*node)) Join(set, *node);
+      }
+    }
+  }
+  template <typename Belongs>
+  void Backward(Set& set, Belongs belongs) {
+    for (size_t before = set.size() + 1; before != set.size();) {
+      before = set.size();
+      for (size_t i = graph_.nodes().size(); i-- > 0;) {
+        const Node& node = *graph_.nodes()[i];
+        if (!set.contains(&node) && belongs(node)) Join(set, node);
+      }
+    }
+  }
+
+  void Black() {
+    Set upstream;
+    Backward(upstream, [&](const Node& node) {
+      const PrecisionRule rule = RuleOf(node);
+      return rule == PrecisionRule::kDeny || rule == PrecisionRule::kInfer ||
+             (IsPassage(node) && LeadsTo(node, upstream));
+    });
+    Forward(black_, [&](const Node& node) {
+      return RuleOf(node) == PrecisionRule::kDeny ||
+             (IsPassage(node) && upstream.contains(&node) &&
+              ReadsFrom(node, black_));
+    });
+  }
+
+  // Allowed, and not faster in f32. What the graph itself has in another dtype
+  // stays in it.
+  bool IsAllowed(const Node& node) const {
+    return RuleOf(node) == PrecisionRule::kAllow && IsWide(node.input(0)) &&
+           (wide_.empty() || !wide_.contains(ir::ConvolutionProblem(node)));
+  }
+
+  void White() {
+    Set upstream;
+    for (const auto& node : graph_.nodes()) {
+      if (IsAllowed(*node)) white_.insert(node.get());
+    }
+    Backward(upstream, [&](const Node& node) {
+      return white_.contains(&node) ||
+             (IsPassage(node) && !black_.contains(&node) &&
+              LeadsTo(node, upstream));
+    });
+    Forward(white_, [&](const Node& node) {
+      return upstream.contains(&node) && ReadsFrom(node, white_);
+    });
+  }
+
+  void SpreadWhite() {
+    const auto follows = [&](const Node& node) {
+      return Follows(node) && !black_.contains(&node);
+    };
+    // A constant is narrow beside what is, but spreads no colour: all that
+    // compare with the same zero have nothing else in common.
+    Set computed = white_;
+    const auto join = [&](const Node& node) {
+      white_.insert(&node);
+      if (node.num_inputs() > 0) computed.insert(&node);
+    };
+    const auto& nodes = graph_.nodes();
+    for (size_t before = 0; before != white_.size();) {
+      before = white_.size();
+      for (const auto& node : nodes) {
+        if (follows(*node) && ReadsFrom(*node, computed)) join(*node);
+      }
+      for (size_t i = nodes.size(); i-- > 0;) {
+        if (follows(*nodes[i]) && LeadsTo(*nodes[i], white_)) join(*nodes[i]);
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const PrecisionOptions& options_;
+  std::set<std::string> wide_;  // problems
+  std::unordered_map<const Node*, std::vector<Node*>> tied_;
+  Set black_, white_;
+};
+
+// Retypes the white nodes and puts casts at the borders.
+class Rewriter {
+ public:
+  Rewriter(Graph& graph, PassContext& context, const Painter& painter)
+      : graph_(graph),
+        context_(context),
+        painter_(painter),
+        narrow_(context.options().precision.dtype),
+        has_matmul_(HasMatmul(context.target().target(), narrow_)) {}
+
+  bool Run() {
+    std::vector<Node*> nodes;
+    for (const auto& node : graph_.nodes()) nodes.push_back(node.get());
+    for (Node* node : nodes) Visit(*node);
+    for (ir::Output& output : graph_.mutable_outputs()) {
+      if (IsNarrowed(output.value)) output.value = Widened(output.value);
+    }
+    return changed_;
+  }
+
+ private:
+  bool IsNarrowed(const Value* value) const {
+    return narrowed_.contains(value);
+  }
+
+  // `value` in the other dtype: cast once, right after it is there.
+  Value* Converted(Value* value, DType dtype) {
+    Value*& cast = casts_[value];
+    if (cast != nullptr) return cast;
+    ir::Builder builder(graph_, After(*value));
+    builder.Inherit(PlaceOf(*value));
+    cast = builder.Cast(value, dtype);
+    const bool narrows = dtype == narrow_;
+    ++context_.counters()[narrows ? "casts_narrow" : "casts_wide"];
+    Decision decision;
+    decision.pass = kPass;
+    decision.subject = value->name();
+    decision.accepted = true;
+    decision.reason = fmt::format("cast to {}", DTypeName(dtype));
+    decision.location = cast->producer()->location();
+    context_.Record(std::move(decision));
+    changed_ = true;
+    return cast;
+  }
+
+  Value* Narrowed(Value* value) { return Converted(value, narrow_); }
+  Value* Widened(Value* value) { return Converted(value, DType::kF32); }
+
+  Node* After(const Value& value) const {
+    const auto& nodes = graph_.nodes();
+    const size_t next =
+        value.producer() == nullptr
+            ? 0
+            : static_cast<size_t>(value.producer()->position()) + 1;
+    return next < nodes.size() ? nodes[next].get() : nullptr;
+  }
+
+  // An input has no location: the first reader's.
+  static ir::Location PlaceOf(const Value& value) {
+    if (value.producer() != nullptr) return value.producer()->location();
+    if (value.uses().empty()) return {};
+    return value.uses()[0].node->location();
+  }
+
+  // Operand i of a white node is to be narrow.
+  bool TakesNarrow(const Node& node, size_t i) const {
+    return !node.op().wide_vectors || node.input(i)->type().rank() != 1 ||
+           !KeepsVectorsWide(node, narrow_, context_.target());
+  }
+
+  // A pass before this one has put it there.
+  bool IsWidening(const Value* value) const {
+    const Node* node = value->producer();
+    return node != nullptr && IsCast(*node) &&
+           node->input(0)->type().dtype == narrow_;
+  }
+
+  // A sum over one rank, which goes once nothing needs it to keep gradients and
+  // updates apart: a cast in front of it would be a kernel of its own.
+  bool IsIdentity(const Node& node) const {
+    return !node.op().pure && node.num_inputs() == 1 &&
+           context_.options().world_size == 1;
+  }
+
+  void Visit(Node& node) {
+    const bool white =
+        painter_.IsWhite(node) && context_.ConsumeFuel(kPass, *node.output());
+    if (IsIdentity(node)) {
+      if (IsNarrowed(node.input(0))) Retype(node);
+      return;
+    }
+    const bool converts =
+        white && node.op().precision == PrecisionRule::kAllow && !has_matmul_;
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      Value* value = node.input(i);
+      const bool narrow = white && TakesNarrow(node, i);
+      if (narrow && IsWide(value) && !(converts && IsWidening(value))) {
+        node.SetInput(i, Narrowed(value));
+      } else if (!narrow && IsNarrowed(value)) {
+        node.SetInput(i, Widened(value));
+      }
+    }
+    if (converts) return Surround(node);
+    if (white) Retype(node);
+  }
+
+  // The target cannot multiply in the narrow dtype: f32 on operands, and of
+  // results, that are rounded to it.
+  void Surround(Node& node) {
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      if (!IsWide(node.input(i))) node.SetInput(i, Widened(node.input(i)));
+    }
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      Value* wide = node.output(i);
+      if (!IsWide(wide) || AllReadersWide(*wide)) continue;
+      const std::vector<ir::Use> uses = wide->uses();
+      Value* narrow = Narrowed(wide);
+      narrowed_.insert(narrow);
+      for (const ir::Use& use : uses) use.node->SetInput(use.operand, narrow);
+    }
+  }
+
+  bool AllReadersWide(const Value& value) const {
+    return std::all_of(
+        value.uses().begin(), value.uses().end(), [&](const ir::Use& use) {
+          return !painter_.IsWhite(*use.node) ||
+                 !TakesNarrow(*use.node, static_cast<size_t>(use.operand));
+        });
+  }
+
+  // A pass before this one wants it so.
+  bool IsCastToNarrow(const Value& value) const {
+    return std::any_of(value.uses().begin(), value.uses().end(),
+                       [&](const ir::Use& use) {
+                         return IsCast(*use.node) &&
+                                use.node->output()->type().dtype == narrow_;
+                       });
+  }
+
+  void Retype(Node& node) {
+    if (node.attrs().Has("result_dtype") &&
+        node.attrs().String("result_dtype").empty() && IsWide(node.output()) &&
+        AllReadersWide(*node.output()) && !IsCastToNarrow(*node.output()) &&
+        HasWideResult(node, context_.target())) {
+      node.mutable_attrs().Set("result_dtype", std::string("f32"));
+      changed_ = true;
+    }
+    std::vector<ir::TensorType> operands;
+    for (const Value* input : node.inputs()) operands.push_back(input->type());
+    const auto results =
+        ir::InferResults(node.op(), operands, node.attrs(), node.body());
+    for (size_t i = 0; i < results.size(); ++i) {
+      Value* value = node.output(i);
+      if (value->type() == results[i]) continue;
+      value->set_type(results[i]);
+      narrowed_.insert(value);
+      changed_ = true;
+    }
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  const Painter& painter_;
+  const DType narrow_;
+  const bool has_matmul_;
+  bool changed_ = false;
+  std::unordered_set<const Value*> narrowed_;
+  std::unordered_map<const Value*, Value*> casts_;
+};
+
+}  // namespace
+
+bool MixedPrecision(Graph& graph, PassContext& context) {
+  const PrecisionOptions& options = context.options().precision;
+  CheckOpNames(options.allow, "allow");
+  CheckOpNames(options.deny, "deny");
+  if (options.dtype == DType::kF32) return false;
+  FUSOR_CHECK(options.dtype == DType::kF16 || options.dtype == DType::kBF16,
+              kUsage, "mixed precision: expected f16 or bf16, got {}",
+              ir::DTypeName(options.dtype));
+  for (const char* counter :
+       {"casts_narrow", "casts_wide", "allowed_16", "allowed_f32"}) {
+    context.counters()[counter] += 0;
+  }
+  const Painter painter(graph, context);
+  return Rewriter(graph, context, painter).Run();
+}
+
+}  // namespace fusor::passes

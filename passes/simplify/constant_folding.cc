@@ -1,0 +1,138 @@
+#include "passes/simplify/constant_folding.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "ir/op.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::Node;
+using ir::ScalarOp;
+
+// Integers above this are not exact in the interpreter's arithmetic.
+constexpr double kExactIntegers = 0x1p53;
+
+bool SameBits(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
+
+// The one number in `values`, bit for bit; none for NaN.
+std::optional<double> CommonValue(const std::vector<double>& values) {
+  const bool same = std::all_of(values.begin(), values.end(), [&](double x) {
+    return SameBits(x, values[0]) && !std::isnan(x);
+  });
+  return same ? std::optional(values[0]) : std::nullopt;
+}
+
+std::optional<double> Representable(ir::DType dtype, double x) {
+  if (std::isnan(x)) return std::nullopt;
+  const double rounded = ir::RoundTo(dtype, x);
+  if (!ir::IsFloat(dtype)) {
+    return std::fabs(x) <= kExactIntegers ? std::optional(rounded)
+                                          : std::nullopt;
+  }
+  return SameBits(rounded, x) ? std::optional(x) : std::nullopt;
+}
+
+std::optional<double> FoldElementwise(const Node& node) {
+  std::vector<double> operands;
+  for (const ir::Value* input : node.inputs()) {
+    const auto splat = SplatOf(*input);
+    if (!splat) return std::nullopt;
+    operands.push_back(*splat);
+  }
+  return Representable(node.output()->type().dtype,
+                       ir::EvalScalar(ir::NodeScalar(node), operands));
+}
+
+// Every element of the result is one of an operand, or of the `value` that a
+// pad fills in.
+std::optional<double> FoldInjective(const Node& node) {
+  std::vector<double> values;
+  for (const ir::Value* input : node.inputs()) {
+    const auto splat = SplatAttribute(*input);
+    if (!splat) return std::nullopt;
+    values.push_back(*splat);
+  }
+  if (node.attrs().Has("value")) {
+    values.push_back(node.attrs().Float("value"));
+  }
+  return CommonValue(values);
+}
+
+// Sums only of integers that stay exact in any order and accumulator; products
+// only of ones.
+std::optional<double> FoldReduce(const Node& node) {
+  const auto x = SplatOf(*node.input(0));
+  if (!x) return std::nullopt;
+  const ir::TensorType& type = node.output()->type();
+  const int64_t count =
+      node.input(0)->type().num_elements() / type.num_elements();
+  switch (ir::NodeScalar(node)) {
+    case ScalarOp::kAdd: {
+      const double sum = *x * static_cast<double>(count);
+      if (std::trunc(*x) != *x || std::fabs(sum) > 0x1p24) return std::nullopt;
+      return Representable(type.dtype, sum + 0.0);  // the sum of -0 is 0
+    }
+    case ScalarOp::kMul:
+      return *x == 1 ? x : std::nullopt;
+    case ScalarOp::kMaximum:
+    case ScalarOp::kMinimum:
+    case ScalarOp::kAnd:
+    case ScalarOp::kOr:
+      return x;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::optional<double> SplatAttribute(const ir::Value& value) {
+  const Node* node = value.producer();
+  if (node == nullptr || node->op().fusion != ir::FusionKind::kSource ||
+      !node->attrs().Has("value")) {
+    return std::nullopt;
+  }
+  const std::vector<double>& values = node->attrs().Floats("value");
+  if (values.size() != 1) return std::nullopt;
+  return CommonValue(values);
+}
+
+std::optional<double> SplatOf(const ir::Value& value) {
+  const auto x = SplatAttribute(value);
+  return x ? Representable(value.type().dtype, *x) : std::nullopt;
+}
+
+ir::Attrs SplatAttrs(const ir::TensorType& type, double x) {
+  return {{"dtype", std::string(ir::DTypeName(type.dtype))},
+          {"shape", type.shape},
+          {"value", std::vector<double>{x}}};
+}
+
+std::optional<double> FoldToSplat(const Node& node) {
+  switch (node.op().fusion) {
+    case ir::FusionKind::kElementwise:
+      return FoldElementwise(node);
+    case ir::FusionKind::kInjective:
+      return FoldInjective(node);
+    case ir::FusionKind::kReduce:
+      return FoldReduce(node);
+    case ir::FusionKind::kSource:
+      if (node.attrs().Has("value") &&
+          node.attrs().Floats("value").size() > 1) {
+        return CommonValue(node.attrs().Floats("value"));
+      }
+      return std::nullopt;
+    case ir::FusionKind::kLibrary:
+    case ir::FusionKind::kSeparate:
+    case ir::FusionKind::kOpaque:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace fusor::passes

@@ -1,0 +1,332 @@
+#include "runtime/autotuner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "codegen/autotune/search_space.h"
+#include "codegen/compiler.h"
+#include "ir/support/philox.h"
+#include "ir/support/statistics.h"
+
+namespace fusor::runtime {
+namespace {
+
+using codegen::LibraryCall;
+using ir::DType;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kTooSlow = 1.5;   // over the problem's best
+constexpr double kMeasuredMs = 4;  // a measurement lasts at least so long,
+constexpr int kMostLaunches = 16;  // or takes so many launches,
+constexpr int kMostReplayed = 64;  // or so many in a graph
+constexpr int64_t kCastElements = int64_t{1} << 24;
+constexpr int64_t kLeastBytes = int64_t{64} << 20;
+
+// Where calls are measured.
+struct Bench {
+  Memory& memory;
+  Stream& stream;
+  Event& start;
+  Event& end;
+};
+
+// A call of the library, ready to be launched on any of several sets of
+// buffers.
+class Work {
+ public:
+  Work(LibraryCall call, const codegen::TargetCompiler& compiler,
+       Device& device) {
+    compiler.PrepareCall(call);
+    executable_ = device.LoadCall(call);
+    implementation_ = call.implementation;
+    for (const auto* types : {&call.operands, &call.results}) {
+      for (const ir::TensorType& type : *types) Place(type.num_bytes());
+    }
+    if (call.workspace_bytes > 0) Place(call.workspace_bytes);
+  }
+
+  // Of one set of buffers.
+  int64_t bytes() const { return bytes_; }
+  const std::string& implementation() const { return implementation_; }
+  double median() const { return Median(ms_); }
+
+  bool alive = true;  // still measured
+
+  // A launch whose time does not count, then a measurement by which the number
+  // of launches of others is set. On a device with graphs those are one graph,
+  // and this is not among them: a single launch is over before the next one is
+  // given, and the host's time counts.
+  void Begin(const Bench& bench) {
+    Launch(bench);
+    bench.stream.Synchronize();
+    MeasureByClock(bench);
+    const auto launches = [this](int most) {
+      return static_cast<int>(std::clamp(kMeasuredMs / std::max(median(), 1e-3),
+                                         1.0, static_cast<double>(most)));
+    };
+    graph_ = bench.stream.Capture([&] {
+      launches_ = launches(kMostReplayed);
+      for (int i = 0; i < launches_; ++i) Launch(bench);
+    });
+    if (graph_ == nullptr) {
+      launches_ = launches(kMostLaunches);
+      return;
+    }
+    ms_.clear();
+    Measure(bench);
+  }
+  void Measure(const Bench& bench) {
+    if (graph_ == nullptr) return MeasureByClock(bench);
+    bench.stream.Record(bench.start);
+    bench.stream.Launch(*graph_, nullptr, 0);
+    bench.stream.Record(bench.end);
+    bench.end.Synchronize();
+    ms_.push_back(bench.end.ElapsedMs(bench.start) / launches_);
+  }
+
+ private:
+  void Place(int64_t bytes) {
+    offsets_.push_back(bytes_);
+    bytes_ += codegen::PadToAlignment(bytes);
+  }
+
+  void MeasureByClock(const Bench& bench) {
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < launches_; ++i) Launch(bench);
+    bench.stream.Synchronize();
+    const std::chrono::duration<double, std::milli> spent =
+        Clock::now() - start;
+    ms_.push_back(spent.count() / launches_);
+  }
+
+  void Launch(const Bench& bench) {
+    const auto sets =
+        std::max<int64_t>(static_cast<int64_t>(bench.memory.bytes()) /
+                              std::max<int64_t>(bytes_, 1),
+                          1);
+    char* base =
+        static_cast<char*>(bench.memory.data()) + next_++ % sets * bytes_;
+    std::vector<void*> args;
+    for (int64_t offset : offsets_) args.push_back(base + offset);
+    bench.stream.Launch(*executable_, args.data(), args.size());
+  }
+
+  std::unique_ptr<Executable> executable_;
+  std::unique_ptr<Executable> graph_;  // of launches_; null without graphs
+  std::string implementation_;
+  std::vector<int64_t> offsets_;
+  int64_t bytes_ = 0;
+  int64_t next_ = 0;
+  int launches_ = 1;
+  std::vector<double> ms_;
+};
+
+class Tuner {
+ public:
+  Tuner(const codegen::TuneStudy& study,
+        const codegen::TargetCompiler& compiler, Device& device,
+        const TuneOptions& options)
+      : study_(study),
+        compiler_(compiler),
+        device_(device),
+        options_(options),
+        stream_(device.CreateStream()),
+        start_(device.CreateEvent()),
+        end_(device.CreateEvent()) {}
+
+  TuneResult Run() {
+    const Clock::time_point start = Clock::now();
+    candidates_ = study_.Candidates();
+    AddWork();
+    for (int round = 0; round <= options_.rounds && !work_.empty(); ++round) {
+      Tell(round);
+      for (const auto& [problem, indices] : of_problem_) {
+        if (!MeasureProblem(indices, round == 0)) {
+          result_.complete = false;
+          return std::move(result_);
+        }
+      }
+    }
+    if (!work_.empty()) Choose();
+    const std::chrono::duration<double> spent = Clock::now() - start;
+    result_.seconds = spent.count();
+    return std::move(result_);
+  }
+
+ private:
+  void AddWork() {
+    if (candidates_.empty()) return;
+    const ir::Target& target = compiler_.target();
+    const ir::TensorType from{DType::kF32, {kCastElements}, {}};
+    ir::TensorType to = from;
+    // Casts are no calls on a GPU; by bytes, a copy takes as long.
+    if (!target.simt) to.dtype = study_.mixed();
+    cast_ = std::make_unique<Work>(
+        LibraryCall{.op = "copy", .operands = {from}, .results = {to}},
+        compiler_, device_);
+    int64_t bytes =
+        std::max({kLeastBytes, 2 * std::max(target.l2_bytes, target.l3_bytes),
+                  cast_->bytes()});
+    for (const codegen::StudiedCandidate& c : candidates_) {
+      work_.emplace_back(c.call, compiler_, device_);
+    }
+    LeaveOut(static_cast<int64_t>(device_.free_bytes()));
+    for (size_t i = 0; i < work_.size(); ++i) {
+      of_problem_[candidates_[i].problem].push_back(i);
+      bytes = std::max(bytes, work_[i].bytes());
+    }
+    memory_ = device_.Allocate(static_cast<size_t>(bytes));
+    Fill();
+    cast_->Begin(TheBench());
+  }
+
+  // What does not fit into `free` bytes.
+  void LeaveOut(int64_t free) {
+    size_t kept = 0;
+    for (size_t i = 0; i < work_.size(); ++i) {
+      const codegen::StudiedCandidate& c = candidates_[i];
+      if (work_[i].bytes() > free) {
+        result_.left_out.push_back(
+            fmt::format("{} of {} in {}: needs {} bytes, {} are free", c.name,
+                        c.problem, DTypeName(c.dtype), work_[i].bytes(), free));
+        continue;
+      }
+      if (kept != i) {
+        candidates_[kept] = std::move(candidates_[i]);
+        work_[kept] = std::move(work_[i]);
+      }
+      ++kept;
+    }
+    candidates_.resize(kept);
+    work_.erase(work_.begin() + static_cast<std::ptrdiff_t>(kept), work_.end());
+  }
+
+  Bench TheBench() const { return {*memory_, *stream_, *start_, *end_}; }
+
+  // With numbers of either sign, small in f32 and in each 16-bit dtype, whose
+  // mantissas are random: a GPU takes less power, and may run faster, where
+  // bits do not change.
+  void Fill() {
+    std::vector<uint16_t> pattern(size_t{1} << 20);
+    for (size_t i = 0; i < pattern.size(); ++i) {
+      const uint32_t bits = Philox({static_cast<uint32_t>(i), 0, 0, 0}, 0)[0];
+      pattern[i] = static_cast<uint16_t>((bits & 0x80ff) | 0x3c00);
+    }
+    const size_t chunk = pattern.size() * sizeof(uint16_t);
+    for (size_t at = 0; at < memory_->bytes(); at += chunk) {
+      stream_->CopyToDevice(static_cast<char*>(memory_->data()) + at,
+                            pattern.data(),
+                            std::min(chunk, memory_->bytes() - at));
+    }
+    stream_->Synchronize();
+  }
+
+  void Tell(int round) const {
+    if (!options_.progress) return;
+    const auto alive =
+        std::count_if(work_.begin(), work_.end(),
+                      [](const Work& work) { return work.alive; });
+    options_.progress(
+        fmt::format("round {} of {}: {} candidates of {} convolution problems",
+                    round, options_.rounds, alive, of_problem_.size()));
+  }
+
+  // False when it was stopped.
+  bool MeasureProblem(const std::vector<size_t>& indices, bool first) {
+    for (size_t i : indices) {
+      if (options_.stop && options_.stop()) return false;
+      Work& work = work_[i];
+      if (!work.alive) continue;
+      first ? work.Begin(TheBench()) : work.Measure(TheBench());
+    }
+    cast_->Measure(TheBench());
+    if (!first) return true;
+    double best = work_[indices[0]].median();
+    for (size_t i : indices) best = std::min(best, work_[i].median());
+    for (size_t i : indices) {
+      work_[i].alive = work_[i].median() <= kTooSlow * best;
+    }
+    return true;
+  }
+
+  void Choose() {
+    const double ns_per_byte =
+        cast_->median() * 1e6 / static_cast<double>(cast_->bytes());
+    for (size_t i = 0; i < work_.size(); ++i) {
+      candidates_[i].ms = work_[i].median();
+    }
+    const codegen::RewriteVerdicts verdicts =
+        study_.Judge(candidates_, ns_per_byte);
+    result_.choices = study_.Choose(candidates_, verdicts, ns_per_byte);
+    result_.choices.origin = {.target = compiler_.target().name,
+                              .device = device_.description(),
+                              .library = compiler_.LibraryVersion(),
+                              .threads = compiler_.target().threads};
+    for (size_t i = 0; i < work_.size(); ++i) {
+      const codegen::StudiedCandidate& c = candidates_[i];
+      result_.measured.push_back({c.problem, c.layers, c.dtype, c.name,
+                                  work_[i].implementation(), c.ms,
+                                  c.copied_bytes * ns_per_byte * 1e-6});
+      AddComment(result_.measured.back());
+    }
+    for (const auto& [key, verdict] : verdicts) AddVerdict(key, verdict);
+  }
+
+  // "direct 20.1 ms, winograd 12.3 ms".
+  void AddComment(const TunedCandidate& c) {
+    std::string& comment = result_.comments[{c.problem, c.dtype}];
+    if (!comment.empty()) comment += ", ";
+    comment += fmt::format("{} {:.3f} ms", c.name, c.ms);
+    if (c.copies_ms > 0) comment += fmt::format(" + {:.3f}", c.copies_ms);
+  }
+
+  // "..; saves 0.120 ms a step", or "..; space_to_depth saves ..".
+  void AddVerdict(const ir::LibraryChoices::Key& key,
+                  const codegen::RewriteVerdict& verdict) {
+    if (verdict.choice.empty()) {
+      ++result_.rewrites;
+      result_.rewrites_taken += verdict.taken ? 1 : 0;
+    }
+    std::string& comment = result_.comments[key];
+    if (!comment.empty()) comment += "; ";
+    if (!verdict.choice.empty()) comment += verdict.choice + " ";
+    if (!verdict.saved_ns.has_value()) {
+      comment += "not compared";
+      return;
+    }
+    const double ms = *verdict.saved_ns * 1e-6;
+    comment += fmt::format("{} {:.3f} ms a step", ms > 0 ? "saves" : "costs",
+                           std::abs(ms));
+  }
+
+  const codegen::TuneStudy& study_;
+  const codegen::TargetCompiler& compiler_;
+  Device& device_;
+  const TuneOptions& options_;
+  const std::unique_ptr<Stream> stream_;
+  const std::unique_ptr<Event> start_, end_;
+  std::vector<codegen::StudiedCandidate> candidates_;
+  std::vector<Work> work_;                                 // of each
+  std::map<std::string, std::vector<size_t>> of_problem_;  // into them
+  std::unique_ptr<Work> cast_;
+  std::unique_ptr<Memory> memory_;
+  TuneResult result_;
+};
+
+}  // namespace
+
+TuneResult Tune(const ir::Graph& forward, codegen::ProgramKind kind,
+                const codegen::TargetCompiler& compiler, Device& device,
+                const codegen::CompileOptions& compile,
+                const TuneOptions& options) {
+  const codegen::TuneStudy study(forward, kind, compiler, compile);
+  return Tuner(study, compiler, device, options).Run();
+}
+
+}  // namespace fusor::runtime

@@ -1,0 +1,115 @@
+#include "runtime/cuda/diagnose.h"
+
+#include <fmt/format.h>
+
+#include "codegen/cuda/dynamic_library.h"
+#include "runtime/cuda/driver.h"
+
+namespace fusor::cuda {
+namespace {
+
+constexpr int kSuccess = 0;
+
+const Library& DriverLibrary() {
+  static const Library library({"libcuda.so.1"});
+  return library;
+}
+
+std::string DriverLine() {
+  const Library& driver = DriverLibrary();
+  if (!driver.found()) {
+    return fmt::format(
+        "driver: none ({}): kernels compile here and run elsewhere",
+        driver.problem());
+  }
+  int version = 0;
+  const auto get = driver.Find<int (*)(int*)>("cuDriverGetVersion");
+  if (get == nullptr || get(&version) != kSuccess) {
+    return fmt::format("driver: {} does not say its version", driver.name());
+  }
+  std::string line =
+      fmt::format("driver: CUDA {}.{}, {} devices", version / 1000,
+                  version % 1000 / 10, CountDevices());
+  if (version < kLeastDriverVersion) {
+    line += fmt::format(": too old, expected CUDA {}.{} or newer",
+                        kLeastDriverVersion / 1000,
+                        kLeastDriverVersion % 1000 / 10);
+  } else if (CountDevices() == 0) {
+    const auto init = driver.Find<int (*)(unsigned)>("cuInit");
+    const int result = init == nullptr ? kSuccess : init(0);
+    if (result != kSuccess) line += fmt::format(" (cuInit: error {})", result);
+  }
+  return line;
+}
+
+// Of libraries whose version is a number: major, minor and patch by `scale`.
+struct Versioned {
+  const char* title;
+  std::vector<std::string> names;
+  const char* symbol;
+  bool by_pointer;  // the version comes through an argument
+  int major, minor;
+  const char* without;  // what that means
+};
+
+std::string VersionLine(const Versioned& v) {
+  const Library library(v.names);
+  if (!library.found()) {
+    return fmt::format("{}: missing ({}): {}", v.title, library.problem(),
+                       v.without);
+  }
+  size_t version = 0;
+  if (v.by_pointer) {
+    int number = 0;
+    const auto get = library.Find<int (*)(int*)>(v.symbol);
+    if (get != nullptr && get(&number) == kSuccess) {
+      version = static_cast<size_t>(number);
+    }
+  } else if (const auto get = library.Find<size_t (*)()>(v.symbol)) {
+    version = get();
+  }
+  if (version == 0) {
+    return fmt::format("{}: {} does not say its version", v.title,
+                       library.name());
+  }
+  return fmt::format("{} {}.{}.{} ({})", v.title, version / v.major,
+                     version % v.major / v.minor, version % v.minor,
+                     library.name());
+}
+
+}  // namespace
+
+int CountDevices() {
+  const auto init = DriverLibrary().Find<int (*)(unsigned)>("cuInit");
+  const auto count = DriverLibrary().Find<int (*)(int*)>("cuDeviceGetCount");
+  int devices = 0;
+  if (init == nullptr || count == nullptr || init(0) != kSuccess ||
+      count(&devices) != kSuccess) {
+    return 0;
+  }
+  return devices;
+}
+
+std::vector<std::string> DescribeLibraries() {
+  const Versioned cudnn{"cuDNN",
+                        {"libcudnn.so.9"},
+                        "cudnnGetVersion",
+                        false,
+                        10000,
+                        100,
+                        "convolutions are not planned and do not run"};
+  const Versioned cublaslt{"cuBLASLt",
+                           {"libcublasLt.so.13"},
+                           "cublasLtGetVersion",
+                           false,
+                           10000,
+                           100,
+                           "matrix products do not run"};
+  const Versioned nccl{
+      "NCCL", {"libnccl.so.2"},     "ncclGetVersion", true, 10000,
+      100,    "one rank runs alone"};
+  return {DriverLine(), VersionLine(cudnn), VersionLine(cublaslt),
+          VersionLine(nccl)};
+}
+
+}  // namespace fusor::cuda

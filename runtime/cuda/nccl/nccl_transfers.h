@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+
+#include "codegen/target_compiler.h"
+#include "runtime/backend/communicator.h"
+#include "runtime/cuda/context.h"
+#include "runtime/cuda/nccl/nccl_connection.h"
+#include "runtime/cuda/nccl/ordered_reduce.h"
+
+namespace fusor::cuda {
+
+// The calls of NCCL, and what else the device has to do, for each collective.
+class NcclTransfers {
+ public:
+  // `compiler` for sums in the order of ranks; null for sums in whatever order
+  // NCCL has. The connection and the context must outlive it.
+  NcclTransfers(const NcclConnection& connection, const Context& context,
+                std::unique_ptr<codegen::TargetCompiler> compiler);
+  ~NcclTransfers();
+  NcclTransfers(const NcclTransfers&) = delete;
+  NcclTransfers& operator=(const NcclTransfers&) = delete;
+
+  void Prepare(const runtime::Collective& collective);
+  // Gives all of it to the stream, which may be capturing if the collective is
+  // prepared. Throws kPeerLost.
+  void Enqueue(const runtime::Collective& collective, CUstream stream);
+  // Device memory of a byte per rank, for an all-gather.
+  CUdeviceptr votes() const { return votes_; }
+
+ private:
+  void Barrier(CUstream stream) const;
+  void AllReduce(const runtime::Collective& c, CUstream stream);
+  void ReduceScatter(const runtime::Collective& c, CUstream stream);
+  void AllGather(const runtime::Collective& c, const void* own,
+                 CUstream stream) const;
+  void GatherTensors(const runtime::Collective& c, CUstream stream) const;
+  void ReduceTensors(const runtime::Collective& c, CUstream stream);
+  void ScatterSum(const runtime::Collective::Tensor& t, ir::DType dtype,
+                  CUstream stream) const;
+  void ClearTail(const runtime::Collective::Tensor& t, ir::DType dtype,
+                 CUstream stream) const;
+  void Copy(void* to, CUdeviceptr from, int64_t bytes, CUstream stream) const;
+
+  const NcclConnection& connection_;
+  const Context& context_;
+  CUdeviceptr barrier_ = 0;
+  CUdeviceptr votes_ = 0;
+  std::unique_ptr<RankOrderSums> sums_;  // null: NCCL's
+};
+
+}  // namespace fusor::cuda

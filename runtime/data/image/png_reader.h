@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "runtime/data/image/image_reader.h"
+
+namespace fusor::runtime {
+
+// OpenImage for bytes that begin with a PNG signature.
+std::unique_ptr<ImageReader> OpenPng(std::span<const uint8_t> bytes,
+                                     std::string_view name,
+                                     const DecodeLimits& limits);
+
+}  // namespace fusor::runtime

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/data/image/image.h"
+
+namespace fusor::runtime {
+
+// Writes a binary PPM (P6), which most viewers and Pillow read, under a
+// temporary name that is then renamed. Throws kData with the system's reason.
+void WritePpm(const std::string& path, const Image& image);
+
+}  // namespace fusor::runtime

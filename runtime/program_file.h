@@ -1,0 +1,89 @@
+#pragma once
+
+// A compiled training step in a file, which another machine of the same kind
+// runs without passes, planning or library choices:
+//
+//   "fusor step 2\n", size of the file and of the header (64 bits each, little
+//   endian), the header, each program's graph and plan, CRC-32C of all before
+//
+// The header is JSON: what the step was compiled by and for, the options that
+// it was compiled with, the state with names, types, layouts and initialisers,
+// and each program's inputs and outputs. A graph is text (ir/io/printer.h), a
+// plan codegen::SerializePlan's bytes, with the IR of its kernels and the plans
+// of libraries.
+//
+// A file is not trusted. Its checksum finds accidents, not forgeries, so it
+// holds no machine code, and a reader ignores any: kernels are verified and
+// compiled from their IR. The only machine code that is reused is that of the
+// user's own kernel cache (codegen/kernel_cache.h).
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/target_compiler.h"
+
+namespace fusor::codegen {
+struct CompiledProgram;
+enum class ProgramKind;
+}  // namespace fusor::codegen
+
+namespace fusor::runtime {
+
+struct StepProgram {
+  codegen::ProgramKind kind{};
+  std::string graph;  // after all passes
+  std::string plan;
+  // What CompileReport counts, as JSON; no times, passes, decisions.
+  std::string report;
+};
+
+// What a file and the machine that is to run it must have alike.
+struct StepOrigin {
+  std::string version;  // of fusor
+  std::string build;    // runtime::BuildId of libfusor
+  std::string target;   // "cpu-avx512", "nvidia-h200"
+  std::string device;   // codegen::CodegenFacts::device
+  std::string library;  // "oneDNN 2.6.3"
+  int threads = 0;      // of the target
+};
+
+struct StepFile {
+  StepOrigin origin;
+  std::string backend;  // plug-in that runs it
+  int world_size = 1;   // ranks that train together
+  // Options of the command line that decided what was compiled.
+  std::vector<std::string> options;
+  // Text of the forward graph, if that is no built-in model; else empty.
+  std::string module{};
+  // The first decides where state lies.
+  std::vector<StepProgram> programs;
+};
+
+StepOrigin OriginHere(const std::string& version,
+                      const codegen::TargetCompiler& compiler);
+
+// Why a step made by `file` cannot run where there is `here`, naming what was
+// expected and what there is; empty when it can. Fewer threads than the target
+// has are no reason, for they are the caller's to choose.
+std::string Mismatch(const StepOrigin& file, const StepOrigin& here);
+
+StepProgram PackProgram(codegen::ProgramKind kind,
+                        const codegen::CompiledProgram& program);
+// Restores a program and compiles its kernels. `source` names the file in
+// errors, `kernel_cache` is as in codegen::CompileOptions. Throws kGraph.
+codegen::CompiledProgram UnpackProgram(const StepProgram& program,
+                                       const std::string& source,
+                                       const codegen::TargetCompiler& compiler,
+                                       const std::string& kernel_cache);
+
+// Throws kUsage with the system's reason; no part of a file is left then.
+void WriteStepFile(const std::string& path, const StepFile& file);
+
+// Throws kUsage when the file cannot be read, kGraph, in one line, when it is
+// no step file, of another version of the format, cut or damaged.
+StepFile ReadStepFile(const std::string& path);
+// Reads the bytes of a step file; `path` names it in errors. Throws kGraph.
+StepFile ParseStepFile(const std::string& path, std::string_view bytes);
+
+}  // namespace fusor::runtime

@@ -1,0 +1,489 @@
+// cuDNN's plans for the convolutions of training steps, built for GPUs that
+// need not be there.
+
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <map>
+#include <set>
+
+#include "codegen/compiler.h"
+#include "ir/support/error.h"
+#include "ir/target/autotune_results.h"
+#include "ir/target/conv_problem.h"
+#include "models/model.h"
+#include "passes/passes.h"
+#include "runtime/backend/backend_loader.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::LibraryCall;
+using ir::DType;
+using ir::TensorType;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
+
+std::unique_ptr<codegen::TargetCompiler> Compiler(
+    const std::string& target = "nvidia-h200") {
+  return runtime::LoadBackend("cuda").CreateCompiler(target, {});
+}
+
+// Skips where cuDNN is missing: then no library is asked.
+class ConvPlanTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (Compiler()->LibraryVersion() == "none") {
+      GTEST_SKIP() << "libcudnn.so.9 cannot be opened: no plans to be built";
+    }
+  }
+};
+
+codegen::Plan StepPlan(
+    const codegen::TargetCompiler& compiler, DType dtype,
+    const std::string& model = "resnet50-v1.5",
+    const ir::LibraryChoices& choices = {},
+    passes::NormLowering lowering = passes::NormLowering::kKernels) {
+  codegen::CompileOptions options;
+  options.plan_only = true;
+  options.passes.precision.dtype = dtype;
+  options.passes.norm_lowering = lowering;
+  options.passes.choices = choices;
+  return codegen::Compile(
+             models::BuildModel(model, models::Phase::kTrain, {.batch = 256})
+                 .graph,
+             codegen::ProgramKind::kTrain, compiler, options)
+      .plan;
+}
+
+bool IsConvolution(const LibraryCall& call) { return call.attrs.Has("groups"); }
+
+// The distinct convolutions of the ResNet-50 step in f16.
+const std::vector<LibraryCall>& ResNetConvolutions() {
+  static const std::vector<LibraryCall> calls = [] {
+    std::vector<LibraryCall> all = StepPlan(*Compiler(), DType::kF16).calls;
+    std::erase_if(all, [](const auto& call) { return !IsConvolution(call); });
+    return all;
+  }();
+  return calls;
+}
+
+bool IsStrided(const LibraryCall& call) {
+  return call.attrs.Ints("stride")[0] > 1;
+}
+
+TensorType PerChannel(const TensorType& like, DType dtype) {
+  return {dtype, {like.shape[1]}, {}};
+}
+
+TEST_F(ConvPlanTest, EveryConvolutionOfTheStepHasAPlan) {
+  std::map<std::string, int> problems;
+  for (const LibraryCall& call : ResNetConvolutions()) {
+    ++problems[call.op];
+    EXPECT_THAT(call.implementation, MatchesRegex("cudnn eng[0-9]+(_k.*)?"));
+    EXPECT_EQ(call.implementation, "cudnn " + call.attrs.String("algorithm"));
+    EXPECT_THAT(call.plan, StartsWith("{\"cudnnVersion\":"));
+    EXPECT_THAT(call.plan, HasSubstr("\"smVersion\":900"));
+    EXPECT_EQ(call.operands[0].dtype, DType::kF16);
+    EXPECT_EQ(call.results[0].dtype, DType::kF16) << call.op;
+    EXPECT_LE(call.workspace_bytes, int64_t{256} << 20);
+  }
+  EXPECT_EQ(problems, (std::map<std::string, int>{{"conv2d", 23},
+                                                  {"conv2d_grad_input", 22},
+                                                  {"conv2d_grad_weight", 23}}));
+}
+
+TEST_F(ConvPlanTest, ThePlanIsTheSameEveryTime) {
+  std::vector<LibraryCall> again = StepPlan(*Compiler(), DType::kF16).calls;
+  std::erase_if(again, [](const auto& call) { return !IsConvolution(call); });
+  ASSERT_EQ(again.size(), ResNetConvolutions().size());
+  for (size_t i = 0; i < again.size(); ++i) {
+    EXPECT_EQ(codegen::Print(again[i]),
+              codegen::Print(ResNetConvolutions()[i]));
+    EXPECT_EQ(again[i].plan, ResNetConvolutions()[i].plan);
+  }
+}
+
+TEST_F(ConvPlanTest, EveryDTypeAndGpuHasPlansForTheStep) {
+  const std::pair<const char*, DType> cells[] = {
+      {"nvidia-h200", DType::kBF16},
+      {"nvidia-h200", DType::kF32},
+      {"nvidia-a100", DType::kF16},
+      {"nvidia-b200", DType::kF16},
+  };
+  for (const auto& [target, dtype] : cells) {
+    int planned = 0;
+    for (const LibraryCall& call : StepPlan(*Compiler(target), dtype).calls) {
+      if (!IsConvolution(call)) continue;
+      EXPECT_THAT(call.implementation, StartsWith("cudnn eng")) << target;
+      ++planned;
+    }
+    EXPECT_EQ(planned, 68) << target << " " << ir::DTypeName(dtype);
+  }
+}
+
+// Forward convolutions of VGG16 have a bias and a ReLU: cuDNN applies both, of
+// operands in one dtype.
+TEST_F(ConvPlanTest, BiasAndReluAreApplied) {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    int forward = 0;
+    for (const LibraryCall& call :
+         StepPlan(*Compiler(), dtype, "vgg16").calls) {
+      if (call.op != "conv2d") continue;
+      ++forward;
+      ASSERT_EQ(call.operands.size(), 3);
+      EXPECT_EQ(call.operands[2].dtype, dtype);
+      EXPECT_TRUE(call.attrs.Bool("relu"));
+      EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
+    }
+    EXPECT_EQ(forward, 9) << ir::DTypeName(dtype);
+  }
+}
+
+// The workspace is a buffer of the plan, as large as the call says.
+TEST_F(ConvPlanTest, WorkspacesAreInTheMemoryPlan) {
+  const codegen::Plan plan = StepPlan(*Compiler(), DType::kF16);
+  int workspaces = 0;
+  for (const codegen::Step& step : plan.steps) {
+    if (step.kind != codegen::StepKind::kLibrary) continue;
+    const LibraryCall& call = plan.calls[step.index];
+    if (call.workspace_bytes == 0) continue;
+    ++workspaces;
+    EXPECT_EQ(plan.buffers[step.args.back()].bytes, call.workspace_bytes);
+  }
+  EXPECT_GT(workspaces, 50);
+}
+
+// A convolution of the step as a node, with what the target offers for it.
+struct Offer {
+  std::unique_ptr<ir::Graph> graph = std::make_unique<ir::Graph>("g");
+  const ir::Node* node = nullptr;
+  std::vector<ir::LibraryCandidate> candidates;
+};
+
+Offer OfferFor(const codegen::TargetCompiler& compiler,
+               const LibraryCall& call) {
+  Offer offer;
+  std::vector<ir::Value*> inputs;
+  for (const TensorType& type : call.operands) {
+    inputs.push_back(
+        offer.graph->AddInput(type, ir::InputRole::kData, "operand"));
+  }
+  offer.node = offer.graph->AddNode(call.op, inputs, call.attrs);
+  offer.candidates = compiler.Candidates(*offer.node);
+  return offer;
+}
+
+TEST_F(ConvPlanTest, CandidatesAreDistinctAndCanAllBePrepared) {
+  const auto compiler = Compiler();
+  for (LibraryCall call : ResNetConvolutions()) {
+    const Offer offer = OfferFor(*compiler, call);
+    EXPECT_GE(offer.candidates.size(), 20) << codegen::Print(call);
+    EXPECT_LE(offer.candidates.size(), 45) << codegen::Print(call);
+    std::set<std::string> names;
+    for (const ir::LibraryCandidate& c : offer.candidates) {
+      EXPECT_TRUE(names.insert(c.name).second) << c.name;
+      call.attrs.Set("algorithm", c.algorithm);
+      compiler->PrepareCall(call);
+      EXPECT_EQ(call.implementation, c.implementation);
+      EXPECT_EQ(call.workspace_bytes, c.workspace_bytes);
+    }
+  }
+}
+
+// As a file says that has one candidate for one problem.
+ir::LibraryChoices ChoicesFile(const codegen::TargetCompiler& compiler,
+                               const std::string& problem,
+                               const std::string& candidate) {
+  ir::LibraryChoices choices;
+  choices.candidates[{problem, DType::kF16}] = candidate;
+  choices.origin = {.target = "nvidia-h200",
+                    .device = "a GPU",
+                    .library = compiler.LibraryVersion(),
+                    .threads = compiler.target().threads};
+  return ir::ParseChoices(ir::PrintChoices(choices), "c.txt");
+}
+
+TEST_F(ConvPlanTest, AFileOfChoicesGoesBeforeTheRule) {
+  const auto compiler = Compiler();
+  const LibraryCall& call = ResNetConvolutions()[3];
+  const Offer offer = OfferFor(*compiler, call);
+  const std::string problem = ir::ConvolutionProblem(*offer.node);
+  const ir::LibraryChoices choices =
+      ChoicesFile(*compiler, problem, offer.candidates[5].name);
+  const codegen::Plan plan =
+      StepPlan(*compiler, DType::kF16, "resnet50-v1.5", choices);
+  EXPECT_EQ(plan.choices, choices.Hash());
+  int chosen = 0;
+  for (const LibraryCall& c : plan.calls) {
+    if (c.op != call.op || c.operands != call.operands) continue;
+    EXPECT_EQ(c.implementation, offer.candidates[5].implementation);
+    EXPECT_NE(c.implementation, call.implementation);
+    ++chosen;
+  }
+  EXPECT_EQ(chosen, 1);
+}
+
+// One layer's statistics by an engine that the file names, and those of another
+// not, though all are asked for.
+TEST_F(ConvPlanTest, AFileOfChoicesDecidesAboutStatistics) {
+  const auto compiler = Compiler();
+  LibraryCall call = ResNetConvolutions()[3];
+  ASSERT_EQ(call.op, "conv2d");
+  call.attrs.Set("statistics", true);
+  call.attrs.Set("algorithm", std::string());
+  const Offer offer = OfferFor(*compiler, call);
+  ASSERT_GE(offer.candidates.size(), 3u);
+  const auto statistics = [&](const std::string& choice,
+                              passes::NormLowering lowering) {
+    const codegen::Plan plan = StepPlan(
+        *compiler, DType::kF16, "resnet50-v1.5",
+        ChoicesFile(*compiler, ir::ConvolutionProblem(*offer.node), choice),
+        lowering);
+    std::set<std::string> found;
+    for (const LibraryCall& c : plan.calls) {
+      if (c.op == "conv2d" && c.attrs.Bool("statistics")) {
+        found.insert(c.operands == call.operands ? c.implementation
+                                                 : "another");
+      }
+    }
+    return found;
+  };
+  const ir::LibraryCandidate& third = offer.candidates[2];
+  EXPECT_EQ(statistics(third.name, passes::NormLowering::kKernels),
+            std::set<std::string>{third.implementation});
+  EXPECT_EQ(statistics("none", passes::NormLowering::kStatistics),
+            std::set<std::string>{"another"});
+}
+
+std::string RefusalOf(LibraryCall call) {
+  try {
+    Compiler()->PrepareCall(call);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kGraph);
+    EXPECT_EQ(call.plan, "");
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST_F(ConvPlanTest, RefusesWhatCudnnLacks) {
+  LibraryCall call = ResNetConvolutions()[3];
+  call.plan.clear();
+  call.attrs.Set("algorithm", std::string("winograd"));
+  EXPECT_THAT(
+      RefusalOf(call),
+      HasSubstr("algorithm \"winograd\": expected an engine with knobs"));
+  call.attrs.Set("algorithm", std::string("eng62_k2="));
+  EXPECT_THAT(RefusalOf(call), HasSubstr("expected an engine with knobs"));
+  call.attrs.Set("algorithm", std::string("eng99999"));
+  EXPECT_THAT(RefusalOf(call), HasSubstr("cuDNN: "));
+  call.attrs.Set("algorithm", std::string());
+  for (TensorType* type : {&call.operands[0], &call.operands[1]}) {
+    type->dtype = DType::kI32;
+  }
+  EXPECT_THAT(RefusalOf(call), HasSubstr("no convolutions of i32"));
+  call = ResNetConvolutions()[3];
+  call.plan.clear();
+  call.attrs.Set("prologue", std::string("norm"));
+  EXPECT_THAT(RefusalOf(call), HasSubstr("conv2d: 2 operands"));
+}
+
+TEST_F(ConvPlanTest, DataGradientsAccumulateInEveryDType) {
+  const auto compiler = Compiler();
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    for (LibraryCall call : ResNetConvolutions()) {
+      if (call.op != "conv2d_grad_input") continue;
+      call.attrs.Erase("algorithm");
+      call.attrs.Set("accumulate", true);
+      call.operands.push_back(call.results[0]);
+      for (auto* types : {&call.operands, &call.results}) {
+        for (TensorType& type : *types) type.dtype = dtype;
+      }
+      compiler->PrepareCall(call);
+      EXPECT_THAT(call.plan, HasSubstr("\"beta\":1.0"));
+    }
+  }
+}
+
+// What is computed with a convolution of the step, and how often cuDNN has it.
+struct PatternRow {
+  const char* name;
+  const char* op;
+  std::function<bool(const LibraryCall&)> applies;
+  std::function<void(LibraryCall&)> extend;
+  int plans;
+};
+
+void PrintTo(const PatternRow& row, std::ostream* out) { *out << row.name; }
+
+bool Always(const LibraryCall&) { return true; }
+bool IsPointwise(const LibraryCall& call) {
+  const ir::Shape& weight = call.operands[1].shape;
+  return weight[2] == 1 && !IsStrided(call);
+}
+bool IsStem(const LibraryCall& call) { return call.operands[0].shape[1] == 3; }
+bool IsNoStem(const LibraryCall& call) { return !IsStem(call); }
+
+void Statistics(LibraryCall& call) {
+  call.attrs.Set("statistics", true);
+  for (int i = 0; i < 2; ++i) {
+    call.results.push_back(PerChannel(call.results[0], DType::kF32));
+  }
+}
+
+void ScaleAndBias(LibraryCall& call) {
+  for (int i = 0; i < 2; ++i) {
+    call.operands.push_back(PerChannel(call.operands[0], DType::kF16));
+  }
+}
+
+void Prologue(LibraryCall& call) {
+  call.attrs.Set("prologue", std::string("norm"));
+  ScaleAndBias(call);
+}
+
+void JoinPrologue(LibraryCall& call) {
+  Statistics(call);
+  call.attrs.Set("prologue", std::string("join"));
+  ScaleAndBias(call);
+  call.operands.push_back(call.operands[0]);
+  call.results.push_back(call.operands[0]);
+}
+
+void DualPrologue(LibraryCall& call) {
+  JoinPrologue(call);
+  call.attrs.Set("prologue", std::string("dual"));
+  ScaleAndBias(call);
+}
+
+// x, mean, 1 / deviation, scale and bias of a normalisation, and its five sums.
+void NormArguments(LibraryCall& call) {
+  const TensorType x = call.results[0];
+  call.operands.push_back(x);
+  for (int i = 0; i < 4; ++i) {
+    call.operands.push_back(PerChannel(x, DType::kF32));
+  }
+  for (int i = 0; i < 5; ++i) {
+    call.results.push_back(PerChannel(x, DType::kF32));
+  }
+}
+
+void NormGradient(LibraryCall& call) {
+  call.attrs.Set("norm", std::string("relu"));
+  NormArguments(call);
+}
+
+void AddGradient(LibraryCall& call) {
+  call.attrs.Set("add", true);
+  call.operands.push_back(call.results[0]);
+}
+
+void JoinGradient(LibraryCall& call) {
+  AddGradient(call);
+  NormArguments(call);
+  call.attrs.Set("norm", std::string("join"));
+  call.operands.push_back(call.results[0]);
+}
+
+void DualGradient(LibraryCall& call) {
+  AddGradient(call);
+  NormArguments(call);
+  NormArguments(call);
+  call.attrs.Set("norm", std::string("dual"));
+}
+
+// 2x2 blocks of pixels as 16 channels, behind a row and a column of zeros.
+LibraryCall AfterSpaceToDepth(LibraryCall call) {
+  call.attrs.Erase("algorithm");
+  call.attrs.Set("stride", std::vector<int64_t>{1, 1});
+  call.attrs.Set("pad", std::vector<int64_t>{1, 1});
+  call.operands[0].shape = {256, 16, 113, 113};
+  if (call.op == "conv2d") {
+    call.operands[1].shape = {64, 16, 4, 4};
+  } else {
+    call.attrs.Set("weight_shape", std::vector<int64_t>{64, 16, 4, 4});
+    call.results[0].shape = {64, 16, 4, 4};
+  }
+  return call;
+}
+
+// Which the 7x7 convolution has not: see the patterns.
+TEST_F(ConvPlanTest, TheStemHasStatisticsAfterSpaceToDepth) {
+  const auto compiler = Compiler();
+  std::set<std::string> planned;
+  for (const LibraryCall& stem : ResNetConvolutions()) {
+    if (!IsStem(stem)) continue;
+    LibraryCall call = AfterSpaceToDepth(stem);
+    compiler->PrepareCall(call);
+    EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
+    planned.insert(call.op);
+    if (call.op != "conv2d") continue;
+    Statistics(call);
+    compiler->PrepareCall(call);
+    EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
+    planned.insert("statistics");
+  }
+  EXPECT_EQ(planned, (std::set<std::string>{"conv2d", "conv2d_grad_weight",
+                                            "statistics"}));
+}
+
+class PatternTest : public ConvPlanTest,
+                    public ::testing::WithParamInterface<PatternRow> {};
+
+TEST_P(PatternTest, HasPlansForF16) {
+  const auto compiler = Compiler();
+  int plans = 0;
+  std::string refused;
+  for (LibraryCall call : ResNetConvolutions()) {
+    if (call.op != GetParam().op || !GetParam().applies(call)) continue;
+    call.attrs.Erase("algorithm");
+    GetParam().extend(call);
+    try {
+      compiler->PrepareCall(call);
+      EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
+      ++plans;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kGraph);
+      refused += codegen::Print(call) + "\n  " + e.what() + "\n";
+    }
+  }
+  EXPECT_EQ(plans, GetParam().plans) << refused;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Patterns, PatternTest,
+    ::testing::Values(
+        PatternRow{"statistics", "conv2d", Always, Statistics, 22},
+        PatternRow{"prologue and statistics", "conv2d", IsNoStem,
+                   [](LibraryCall& call) {
+                     Statistics(call);
+                     Prologue(call);
+                   },
+                   22},
+        PatternRow{"block end", "conv2d", IsPointwise, JoinPrologue, 12},
+        PatternRow{"block end of two normalisations", "conv2d", IsPointwise,
+                   DualPrologue, 12},
+        PatternRow{"gradient of a normalisation", "conv2d_grad_input", Always,
+                   NormGradient, 22},
+        PatternRow{"gradient of a block end", "conv2d_grad_input", Always,
+                   JoinGradient, 16},
+        PatternRow{"gradient of a block end of two", "conv2d_grad_input",
+                   Always, DualGradient, 16},
+        PatternRow{"prologue of weight gradient", "conv2d_grad_weight",
+                   IsNoStem, Prologue, 22},
+        // Why ranks send gradients in 16 bit: in f32 each needs a cast.
+        PatternRow{
+            "wide weight gradient", "conv2d_grad_weight", Always,
+            [](LibraryCall& call) { call.results[0].dtype = DType::kF32; }, 0}),
+    [](const auto& row) {
+      std::string name;
+      for (const char c : std::string(row.param.name)) {
+        if (c != ' ') name += c;
+      }
+      return name;
+    });
+
+}  // namespace
+}  // namespace fusor::test

@@ -1,0 +1,175 @@
+// Kernels compiled by NVRTC, for GPUs that need not be there.
+
+#include <gmock/gmock.h>
+
+#include "codegen/compiler.h"
+#include "ir/support/error.h"
+#include "models/model.h"
+#include "runtime/backend/backend_loader.h"
+#include "tests/testing/kernel_statements.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::Kernel;
+using ir::DType;
+using ir::ScalarOp;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// NVRTC's warnings about what is printed here fail the test.
+std::unique_ptr<codegen::TargetCompiler> Compiler(const std::string& target) {
+  return runtime::LoadBackend("cuda").CreateCompiler(
+      target,
+      {.warning = [](const std::string& text) { ADD_FAILURE() << text; }});
+}
+
+// Maxima of rows of x f16[8,1024] by 128 threads each.
+Kernel RowMaxima() {
+  Kernel k;
+  k.name = "row_maxima";
+  k.lanes = 1024;
+  k.width = 8;
+  k.buffers = {{"x", DType::kF16, 8192}, {"y", DType::kF32, 8, true}};
+  k.axes = {{"r", 8}, {"c", 1024, true}};
+  k.registers = {{DType::kF32, true}, {DType::kF16, true}, {DType::kF32}};
+  k.phases.push_back(
+      {{0},
+       {Init(ScalarOp::kMaximum, 0),
+        Loop(1, {Load(1, 0, {0, {{0, 1024}, {1, 1}}}),
+                 Accumulate(ScalarOp::kMaximum, 0, 1)}),
+        ReduceLanes(ScalarOp::kMaximum, 2, 0), Store(1, {0, {{0, 1}}}, 2)}});
+  return k;
+}
+
+std::string FailureOf(const std::function<void()>& act, ErrorCode code) {
+  try {
+    act();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), code);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(NvrtcTest, MakesCubinsForEveryGpu) {
+  for (const std::string& name : ir::TargetNames()) {
+    if (!ir::FindTarget(name).simt) continue;
+    const auto compiler = Compiler(name);
+    const std::string cubin = compiler->CompileKernel(RowMaxima());
+    EXPECT_THAT(cubin, StartsWith("\177ELF")) << name;
+    Kernel renamed = RowMaxima();
+    renamed.name = "another_name";
+    EXPECT_EQ(compiler->CompileKernel(renamed), cubin) << name;
+  }
+}
+
+TEST(NvrtcTest, FactsNameWhatTheCodeDependsOn) {
+  const codegen::CodegenFacts h200 = Compiler("nvidia-h200")->Codegen();
+  EXPECT_THAT(h200.compiler, StartsWith("nvrtc 1"));
+  EXPECT_EQ(h200.device, "sm_90a");
+  EXPECT_THAT(h200.options, HasSubstr("--prec-div=true"));
+  EXPECT_EQ(Compiler("nvidia-a100")->Codegen().device, "sm_80");
+  EXPECT_EQ(Compiler("nvidia-b200")->Codegen().device, "sm_100");
+}
+
+TEST(NvrtcTest, ShowsTextPtxAndResources) {
+  const auto artifacts = Compiler("nvidia-h200")->KernelArtifacts(RowMaxima());
+  ASSERT_GE(artifacts.size(), 3);
+  EXPECT_EQ(artifacts[0].suffix, ".cu");
+  EXPECT_THAT(artifacts[0].text,
+              StartsWith("// " + KernelStamp(RowMaxima()) + "\n"));
+  EXPECT_EQ(artifacts[1].suffix, ".ptx");
+  EXPECT_THAT(artifacts[1].text, HasSubstr(".entry fusor_p0("));
+  // Eight halves at once.
+  EXPECT_THAT(artifacts[1].text, HasSubstr("ld.global.v4"));
+  EXPECT_EQ(artifacts.back().suffix, ".resources");
+  EXPECT_THAT(artifacts.back().text,
+              ContainsRegex("fusor_p0: [1-9][0-9]* registers, 0 bytes of "
+                            "stack\n"));
+}
+
+TEST(NvrtcTest, ShowsSassWhereThereIsADisassembler) {
+  const auto artifacts = Compiler("nvidia-h200")->KernelArtifacts(RowMaxima());
+  const std::vector<std::string> lines =
+      runtime::LoadBackend("cuda").Diagnose();
+  if (artifacts.size() == 3) {
+    EXPECT_THAT(lines, Contains(StartsWith("nvdisasm: missing")));
+    GTEST_SKIP() << "no nvdisasm";
+  }
+  EXPECT_THAT(lines, Contains(AllOf(StartsWith("nvdisasm: "),
+                                    Not(HasSubstr("missing")))));
+  EXPECT_EQ(artifacts[2].suffix, ".sass");
+  EXPECT_THAT(artifacts[2].text,
+              AllOf(HasSubstr(".text.fusor_p0"), HasSubstr("LDG.E.128"),
+                    HasSubstr("EXIT")));
+}
+
+TEST(NvrtcTest, EditedTextStandsInForItsKernel) {
+  const auto compiler = Compiler("nvidia-h200");
+  const Kernel kernel = RowMaxima();
+  std::string text = compiler->KernelArtifacts(kernel)[0].text;
+  EXPECT_EQ(compiler->CompileArtifact(kernel, text, "mine.cu"),
+            compiler->CompileKernel(kernel));
+  text.replace(text.find("MaxOp, 128"), 5, "MinOp");
+  EXPECT_NE(compiler->CompileArtifact(kernel, text, "mine.cu"),
+            compiler->CompileKernel(kernel));
+  EXPECT_THAT(
+      FailureOf([&] { compiler->CompileArtifact(kernel, "", "mine.cu"); },
+                ErrorCode::kUsage),
+      HasSubstr("mine.cu: no extern \"C\" __global__ function fusor_p0"));
+  EXPECT_THAT(FailureOf(
+                  [&] {
+                    compiler->CompileArtifact(
+                        kernel, "typedef int x;\nnonsense y;\n", "mine.cu");
+                  },
+                  ErrorCode::kUsage),
+              StartsWith("mine.cu:2: "));
+}
+
+TEST(NvrtcTest, TellsWhatNvrtcWarnsOf) {
+  std::vector<std::string> warnings;
+  const auto compiler = runtime::LoadBackend("cuda").CreateCompiler(
+      "nvidia-h200",
+      {.warning = [&](const std::string& text) { warnings.push_back(text); }});
+  const Kernel kernel = RowMaxima();
+  std::string text = compiler->KernelArtifacts(kernel)[0].text;
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
+  text += "\n__device__ int Nothing(unsigned x) {\n  int y;\n  return y;\n}\n";
+  compiler->CompileArtifact(kernel, text, "mine.cu");
+  EXPECT_THAT(
+      warnings,
+      ::testing::ElementsAre(AllOf(
+          ContainsRegex("^kernel row_maxima: NVRTC: mine.cu:[0-9]+: "),
+          HasSubstr("used before its value is set"), Not(HasSubstr("\n")))));
+}
+
+TEST(NvrtcTest, RefusesTargetsThatAreNoGpu) {
+  EXPECT_THAT(FailureOf([] { Compiler("cpu-avx2"); }, ErrorCode::kUsage),
+              HasSubstr("target cpu-avx2 is not an NVIDIA GPU"));
+}
+
+TEST(NvrtcTest, OpensNoDeviceWithoutDriver) {
+  runtime::Backend& cuda = runtime::LoadBackend("cuda");
+  if (cuda.device_count() > 0) GTEST_SKIP() << "there is a GPU";
+  EXPECT_THAT(FailureOf([&] { cuda.OpenDevice(0, {}); }, ErrorCode::kDevice),
+              HasSubstr("CUDA d"));
+}
+
+TEST(NvrtcTest, DoctorNamesEveryLibrary) {
+  const std::vector<std::string> lines =
+      runtime::LoadBackend("cuda").Diagnose();
+  for (const char* library :
+       {"NVRTC", "nvdisasm", "driver", "cuDNN", "cuBLASLt", "NCCL"}) {
+    EXPECT_THAT(lines, Contains(StartsWith(library)));
+  }
+}
+
+// The headline step, whole: no kernel keeps registers in local memory.
+
+}  // namespace
+}  // namespace fusor::test

@@ -1,0 +1,131 @@
+// Plans of cuDNN's are for one device. Those of ResNet-50's step for an H200
+// are loaded by cuDNN itself for devices that differ from it in one property:
+// no GPU takes part.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "codegen/compiler.h"
+#include "codegen/cuda/conv_planner.h"
+#include "codegen/cuda/device_properties.h"
+#include "models/model.h"
+#include "runtime/backend/backend_loader.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::LibraryCall;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// The convolutions of the step; empty without cuDNN.
+const std::vector<LibraryCall>& Calls() {
+  static const std::vector<LibraryCall> calls = [] {
+    const auto compiler =
+        runtime::LoadBackend("cuda").CreateCompiler("nvidia-h200", {});
+    if (compiler->LibraryVersion() == "none") return std::vector<LibraryCall>();
+    codegen::CompileOptions options;
+    options.plan_only = true;
+    options.passes.precision.dtype = ir::DType::kF16;
+    auto all = codegen::Compile(
+                   models::BuildModel("resnet50-v1.5", models::Phase::kTrain,
+                                      {.batch = 256})
+                       .graph,
+                   codegen::ProgramKind::kTrain, *compiler, options)
+                   .plan.calls;
+    std::erase_if(all, [](const auto& c) { return !c.attrs.Has("groups"); });
+    return all;
+  }();
+  return calls;
+}
+
+// `json` with another value of a property.
+std::string With(std::string json, const std::string& property,
+                 const std::string& value) {
+  const std::string key = "\"" + property + "\":";
+  const size_t at = json.find(key);
+  EXPECT_NE(at, std::string::npos) << property;
+  const size_t begin = at + key.size();
+  const size_t end = json[begin] == '[' ? json.find(']', begin) + 1
+                                        : json.find_first_of(",}", begin);
+  return json.replace(begin, end - begin, value);
+}
+
+struct Variant {
+  const char* property;
+  const char* value;
+  bool fits;  // plans for an H200
+};
+
+void PrintTo(const Variant& v, std::ostream* out) {
+  *out << v.property << " " << v.value;
+}
+
+class PlanDevice : public ::testing::TestWithParam<Variant> {};
+
+// Plans that do not fit come back as ones of the same engine and knobs, which
+// fit that device, with the same workspace.
+TEST_P(PlanDevice, PlansLoadOrAreBuiltAnew) {
+  if (Calls().empty()) GTEST_SKIP() << "libcudnn.so.9 cannot be opened";
+  const Variant& v = GetParam();
+  ASSERT_EQ(Calls().size(), 68u);
+  const std::string device =
+      With(cuda::DevicePropertiesJson(ir::FindTarget("nvidia-h200")),
+           v.property, v.value);
+  for (const LibraryCall& call : Calls()) {
+    const cuda::LoadedPlan loaded = cuda::LoadPlan(call, nullptr, device);
+    EXPECT_EQ(loaded.mismatch.empty(), v.fits) << loaded.mismatch;
+    const std::string text =
+        loaded.plan.GetText(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+    if (v.fits) {
+      EXPECT_EQ(text, call.plan);
+      continue;
+    }
+    EXPECT_THAT(loaded.mismatch,
+                StartsWith("CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH (3007)"));
+    EXPECT_NE(text, call.plan);
+    LibraryCall again = call;
+    again.plan = text;
+    EXPECT_EQ(cuda::LoadPlan(again, nullptr, device).mismatch, "");
+    const auto choice = [](const std::string& plan) {
+      return plan.substr(plan.find("\"engine\":{\"engineId\""));  // the end
+    };
+    EXPECT_EQ(choice(text), choice(call.plan));
+    const auto workspace =
+        loaded.plan.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+    EXPECT_EQ(workspace == 0 ? 0 : workspace + cuda::kConvWorkspaceAlignment,
+              call.workspace_bytes);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Properties, PlanDevice,
+    ::testing::Values(Variant{"cudaDeviceId", "0", true},
+                      Variant{"cudaDeviceId", "3", true},
+                      Variant{"driverVer", "12080", false},
+                      Variant{"driverVer", "12090", false},
+                      Variant{"driverVer", "13000", true},
+                      Variant{"driverVer", "13001", false},
+                      Variant{"driverVer", "13020", false},
+                      Variant{"totalGlobalMem", "80000000000", true},
+                      Variant{"maxGridSize", "[2147483647,65535,1]", false},
+                      Variant{"regsPerBlock", "32768", false},
+                      Variant{"maxSharedMemoryPerBlock", "65536", false},
+                      Variant{"maxSharedMemoryPerBlockOptin", "233472", false},
+                      Variant{"reservedSharedMemoryPerBlock", "0", false},
+                      Variant{"maxRegistersPerSM", "131072", false},
+                      Variant{"maxCtasPerSM", "16", true},
+                      Variant{"maxThreadsPerSM", "1024", false},
+                      Variant{"pciDeviceId", "27", true},
+                      Variant{"isTccDriver", "1", true},
+                      Variant{"supportCoopLaunch", "0", true},
+                      Variant{"smClockRateKHz", "1785000", true},
+                      Variant{"multiProcessorCount", "131", false},
+                      Variant{"multiProcessorCount", "16", false},
+                      Variant{"deviceName", "\"Foo\"", true}));
+
+}  // namespace
+}  // namespace fusor::test

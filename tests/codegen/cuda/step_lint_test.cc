@@ -1,0 +1,167 @@
+// What can be told of a step's generated kernels without a GPU: their machine
+// code, and how many bytes, blocks, threads and registers a launch has. Each
+// rule has been broken once, and cost time by the model of the step
+// (tools/inspect/report/gpu_model.h).
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "codegen/compiler.h"
+#include "models/model.h"
+#include "passes/pass_settings.h"
+#include "runtime/backend/backend_loader.h"
+#include "tools/inspect/report/gpu_model.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::GpuLaunch;
+using codegen::GpuModel;
+using codegen::Kernel;
+using codegen::Stmt;
+using codegen::StmtKind;
+using passes::NormLowering;
+
+// Launches that move less are over before the next one begins.
+constexpr int64_t kHeavyBytes = 16'000'000;
+constexpr int kThreads = 64;     // of a block
+constexpr double kExcessUs = 4;  // of a launch
+
+struct Case {
+  const char* name;
+  const char* target;
+  const char* arch;
+  int64_t batch;
+  NormLowering lowering;
+  int64_t bytes_in_flight;     // that a multiprocessor needs
+  double excess_share = 0.12;  // of the least that a launch takes
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+// Launches of kernels of that name that break a rule for a reason.
+struct Exception {
+  const char* kernel;
+  const char* rule;
+  const char* reason;
+};
+constexpr Exception kExceptions[] = {
+    {"layer4_2_conv1_add", "excess us",
+     "seven rows of a block walk through images of 49 pixels"},
+};
+
+bool IsExcused(const std::string& kernel, const std::string& rule) {
+  return std::any_of(
+      std::begin(kExceptions), std::end(kExceptions), [&](const Exception& e) {
+        return rule == e.rule && kernel.find(e.kernel) != std::string::npos;
+      });
+}
+
+// What a thread loads or stores at once, in bytes, of tensors that are walked
+// through; the least of all.
+int64_t LeastAccess(const Kernel& kernel, const codegen::Phase& phase) {
+  int64_t least = 16;
+  codegen::VisitStatements(phase.body, [&](const Stmt& stmt) {
+    if (stmt.kind != StmtKind::kLoad && stmt.kind != StmtKind::kStore) return;
+    const codegen::KernelBuffer& buffer = kernel.buffers[stmt.buffer];
+    if (buffer.packed || buffer.num_bytes() < kHeavyBytes) return;
+    if (buffer.dtype == ir::DType::kU8) return;  // 8 lanes a thread
+    const int reg = stmt.kind == StmtKind::kLoad ? stmt.dst : stmt.src[0];
+    const int64_t lanes =
+        kernel.registers[reg].vector ? kernel.lanes_per_thread() : 1;
+    least = std::min<int64_t>(
+        least, lanes * static_cast<int64_t>(ir::DTypeSize(buffer.dtype)));
+  });
+  return least;
+}
+
+bool DividesInLoops(const codegen::Phase& phase) {
+  bool divides = false;
+  codegen::VisitStatements(phase.body, [&](const Stmt& loop) {
+    for (const Stmt& stmt : loop.body) {
+      divides |=
+          stmt.kind == StmtKind::kCompute && stmt.op == ir::ScalarOp::kDiv;
+    }
+  });
+  return divides;
+}
+
+class StepLint : public ::testing::TestWithParam<Case> {
+ protected:
+  void Expect(bool holds, const Kernel& kernel, const GpuLaunch& launch,
+              const char* rule, double got) {
+    if (holds || IsExcused(kernel.name, rule)) return;
+    ADD_FAILURE() << kernel.name << " phase " << launch.phase << ": " << rule
+                  << ": " << got << " (" << launch.blocks << " blocks of "
+                  << launch.threads << " threads, " << launch.registers
+                  << " registers, " << launch.memory_bytes
+                  << " bytes of memory, " << launch.us << " us)";
+  }
+};
+
+TEST_P(StepLint, HeavyLaunchesKeepMemoryBusy) {
+  const Case& c = GetParam();
+  const auto compiler = runtime::LoadBackend("cuda").CreateCompiler(
+      c.target,
+      {.warning = [](const std::string& text) { ADD_FAILURE() << text; }});
+  if (compiler->LibraryVersion() == "none") {
+    GTEST_SKIP() << "libcudnn.so.9 cannot be opened: no plans to be built";
+  }
+  codegen::CompileOptions options;
+  options.passes.precision.dtype = ir::DType::kF16;
+  options.passes.loss_scale.dynamic = true;
+  options.passes.norm_lowering = c.lowering;
+  const codegen::CompiledProgram program = codegen::Compile(
+      models::BuildModel(c.arch, models::Phase::kTrain, {.batch = c.batch})
+          .graph,
+      codegen::ProgramKind::kTrain, *compiler, options);
+  const GpuModel model = codegen::ModelGpuStep(program.plan, *compiler);
+  ASSERT_GT(model.launches.size(), 40u);
+  std::set<std::pair<int, int>> seen;
+  for (const GpuLaunch& launch : model.launches) {
+    if (!seen.emplace(launch.kernel, launch.phase).second) continue;
+    const Kernel& kernel = program.plan.kernels[launch.kernel].kernel;
+    const codegen::Phase& phase = kernel.phases[launch.phase];
+    Expect(launch.registers > 0, kernel, launch, "no machine code", 0);
+    Expect(launch.stack_bytes == 0, kernel, launch, "spilled bytes",
+           launch.stack_bytes);
+    // Too few blocks or threads, or too little in flight.
+    const double excess = launch.us - launch.least_us;
+    Expect(excess <= std::max(kExcessUs, c.excess_share * launch.least_us),
+           kernel, launch, "excess us", excess);
+    if (launch.memory_bytes < kHeavyBytes) continue;
+    Expect(launch.threads >= kThreads, kernel, launch, "threads",
+           launch.threads);
+    Expect(launch.bytes_in_flight >= c.bytes_in_flight ||
+               launch.bytes_in_flight == 0,
+           kernel, launch, "bytes in flight",
+           static_cast<double>(launch.bytes_in_flight));
+    const auto least = static_cast<double>(LeastAccess(kernel, phase));
+    Expect(least >= 16, kernel, launch, "bytes of an access", least);
+    Expect(!DividesInLoops(phase), kernel, launch, "divisions in a loop", 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Steps, StepLint,
+    ::testing::Values(Case{"ResNet50", "nvidia-h200", "resnet50-v1.5", 256,
+                           NormLowering::kKernels, 20 << 10},
+                      Case{"ResNet50Joins", "nvidia-h200", "resnet50-v1.5", 256,
+                           NormLowering::kJoins, 20 << 10},
+                      Case{"ResNet50A100", "nvidia-a100", "resnet50-v1.5", 256,
+                           NormLowering::kKernels, 10 << 10},
+                      // It would need 37 KB; how many loads ahead that takes is
+                      // to be measured.
+                      Case{"ResNet50B200", "nvidia-b200", "resnet50-v1.5", 256,
+                           NormLowering::kKernels, 20 << 10, 0.35},
+                      Case{"Vgg16", "nvidia-h200", "vgg16", 64,
+                           NormLowering::kKernels, 20 << 10}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace fusor::test

@@ -1,0 +1,370 @@
+#include "codegen/lower/lower_fusion.h"
+
+#include <gtest/gtest.h>
+
+#include "ir/builder.h"
+#include "ir/io/printer.h"
+#include "ir/verifier.h"
+#include "passes/passes.h"
+#include "tests/testing/bare_target.h"
+#include "tests/testing/graph_text.h"
+#include "tests/testing/kernel_runner.h"
+#include "tests/testing/numeric.h"
+#include "tests/testing/random_graph.h"
+
+namespace fusor::codegen {
+namespace {
+
+using test::RandomGraphOptions;
+
+// Fuses a copy of the graph and compares its kernels with the interpreter.
+// Returns the number of fusions.
+int ExpectKernelsAgree(const ir::Graph& graph,
+                       const passes::PassOptions& options, uint64_t seed,
+                       int threads = 2, double tolerance = 2e-5) {
+  const test::BareTarget queries;
+  const auto fused = graph.Clone();
+  passes::PassContext context(queries, options);
+  passes::Fuse(*fused, context);
+  ir::Verify(*fused);
+  const auto inputs = test::RandomInputs(graph, seed);
+  const auto expected = ir::Interpret(graph, inputs, ir::EvalMode::kTyped);
+  for (const ir::Target& target :
+       {queries.target(), ir::FindTarget("nvidia-h200")}) {
+    const auto actual =
+        test::RunWithKernels(*fused, inputs, ir::WithThreads(target, threads));
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(test::AllClose(actual[i], expected[i], tolerance, tolerance))
+          << target.name << " output " << i << "\n"
+          << ir::Print(graph) << "\n"
+          << ir::Print(*fused);
+    }
+  }
+  int fusions = 0;
+  for (const auto& node : fused->nodes()) {
+    fusions += node->body() != nullptr ? 1 : 0;
+  }
+  return fusions;
+}
+
+TEST(LowerFusion, RandomGraphsAgreeWithTheInterpreter) {
+  RandomGraphOptions options;
+  options.nodes = 25;
+  options.ops = test::kElementwise | test::kBroadcast | test::kReduce;
+  for (uint64_t seed = 0; seed < 150 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    ExpectKernelsAgree(*test::RandomGraph(seed, options), {}, seed);
+  }
+}
+
+TEST(LowerFusion, RandomGraphsWithMovementAndLayoutsAgree) {
+  RandomGraphOptions options;
+  options.nodes = 25;
+  options.layouts = true;
+  options.ops =
+      test::kElementwise | test::kBroadcast | test::kReduce | test::kMovement;
+  for (uint64_t seed = 0; seed < 150 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    ExpectKernelsAgree(*test::RandomGraph(seed, options), {}, seed);
+  }
+}
+
+TEST(LowerFusion, UnfusedRandomGraphsAgree) {
+  RandomGraphOptions options;
+  options.nodes = 25;
+  options.layouts = true;
+  for (uint64_t seed = 0; seed < 60 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    ExpectKernelsAgree(*test::RandomGraph(seed, options), {.fusion = false},
+                       seed);
+  }
+}
+
+// Batch normalisation of x f32[8,32,6,5] in the layout, with ReLU and residual.
+std::unique_ptr<ir::Graph> BatchNormGraph(const std::string& residual,
+                                          const std::string& layout,
+                                          bool backward) {
+  auto graph = std::make_unique<ir::Graph>("bn");
+  ir::Builder b(*graph);
+  const ir::TensorType x{
+      ir::DType::kF32, {8, 32, 6, 5}, ir::ParseLayout(layout)};
+  const ir::TensorType c{ir::DType::kF32, {32}, {}};
+  const auto input = [&](const ir::TensorType& type, const char* name) {
+    return graph->AddInput(type, ir::InputRole::kData, name);
+  };
+  std::vector<ir::Value*> operands;
+  if (backward) operands.push_back(input(x, "dy"));
+  operands.push_back(input(x, "x"));
+  const auto vectors = [&](bool statistics) {
+    for (const char* name : {"gamma", "beta"}) {
+      operands.push_back(input(c, name));
+    }
+    if (!statistics) return;
+    operands.push_back(input(c, "mean"));
+    operands.push_back(b.Plus(b.Abs(input(c, "variance")), 0.5));
+  };
+  vectors(backward);
+  if (residual == "norm") {
+    operands.push_back(input(x, "x2"));
+    vectors(backward);
+  } else if (residual == "add" && !backward) {
+    operands.push_back(input(x, "r"));
+  }
+  if (backward && residual != "none") {
+    operands.push_back(b.Compare("gt", input(x, "z"), 0.0));
+  }
+  ir::Node* node = b.Add(backward ? "batch_norm_grad" : "batch_norm_train",
+                         operands, {{"relu", true}, {"residual", residual}});
+  for (size_t i = 0; i < node->num_outputs(); ++i) {
+    graph->AddOutput(node->output(i), "y" + std::to_string(i));
+  }
+  return graph;
+}
+
+class LoweredBatchNorm : public ::testing::TestWithParam<
+                             std::tuple<const char*, const char*, bool, int>> {
+};
+
+TEST_P(LoweredBatchNorm, AgreesWithTheInterpreterInOneKernel) {
+  const auto& [residual, layout, backward, threads] = GetParam();
+  const auto graph = BatchNormGraph(residual, layout, backward);
+  const test::BareTarget queries;
+  const auto lowered = graph->Clone();
+  passes::PassContext context(queries, {});
+  ASSERT_TRUE(passes::LowerBatchNorm(*lowered, context));
+  ir::Verify(*lowered);
+  passes::Fuse(*lowered, context);
+  ir::Verify(*lowered);
+  const auto inputs = test::RandomInputs(*graph, 1);
+  const auto expected = ir::Interpret(*graph, inputs, ir::EvalMode::kTyped);
+  std::vector<ir::Target> targets{queries.target()};
+  // A GPU has no blocked layouts, but its kernels take them as well.
+  targets.push_back(ir::FindTarget("nvidia-h200"));
+  for (const ir::Target& target : targets) {
+    const auto actual = test::RunWithKernels(*lowered, inputs,
+                                             ir::WithThreads(target, threads));
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(test::AllClose(actual[i], expected[i], 2e-5, 2e-5))
+          << target.name << " output " << i << "\n"
+          << ir::Print(*lowered);
+    }
+  }
+  int fusions = 0;
+  for (const auto& node : lowered->nodes()) {
+    fusions += node->body() != nullptr ? 1 : 0;
+  }
+  EXPECT_EQ(fusions, 1) << ir::Print(*lowered);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, LoweredBatchNorm,
+    ::testing::Combine(::testing::Values("none", "add", "norm"),
+                       ::testing::Values("", "acdb", "aBcd16b"),
+                       ::testing::Bool(), ::testing::Values(1, 64)));
+
+// The residual's gradient is what arrives: no result of the kernel, and none of
+// its operands' copies.
+TEST(LowerFusion, ASeparateNormGradientStoresNoCopyOfAnOperand) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+  %dy = data : f32[4,3,2,2]
+  %x = data : f32[4,3,2,2]
+  %gamma = data : f32[3]
+  %beta = data : f32[3]
+  %mean = data : f32[3]
+  %variance = weight : f32[3]
+  %dx, %dgamma, %dbeta, %dr = batch_norm_grad(%dy, %x, %gamma, %beta, %mean, %variance) {epsilon=9.0, residual="add"} : f32[4,3,2,2], f32[3], f32[3], f32[4,3,2,2]
+  return %dx as "dx", %dr as "dr"
+})");
+  const test::BareTarget queries;
+  passes::PassContext context(
+      queries, {.norm_lowering = passes::NormLowering::kSeparate});
+  const auto lowered = graph->Clone();
+  ASSERT_TRUE(passes::LowerBatchNorm(*lowered, context));
+  ir::Verify(*lowered);
+  EXPECT_EQ(lowered->outputs()[1].value, lowered->FindInput("dy"));
+  const auto inputs = test::RandomInputs(*graph, 1);
+  const auto expected = ir::Interpret(*graph, inputs, ir::EvalMode::kTyped);
+  const auto actual = test::RunWithKernels(*lowered, inputs, queries.target());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(test::AllClose(actual[i], expected[i], 2e-5, 2e-5));
+  }
+}
+
+TEST(LowerFusion, ThirtyChainedElementwiseOpsAreOneKernel) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  ir::Value* x = graph.AddInput({ir::DType::kF32, {33, 17}, {}},
+                                ir::InputRole::kData, "x");
+  for (int i = 0; i < 10; ++i) x = b.Tanh(b.Plus(b.Times(x, 1.5), 0.25));
+  graph.AddOutput(x, "y");
+  EXPECT_EQ(ExpectKernelsAgree(graph, {}, 1), 1);
+}
+
+TEST(LowerFusion, SoftmaxIsOneKernel) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  ir::Value* x =
+      graph.AddInput({ir::DType::kF32, {5, 37}, {}}, ir::InputRole::kData, "x");
+  graph.AddOutput(b.Softmax(x), "y");
+  EXPECT_EQ(ExpectKernelsAgree(graph, {}, 1), 1);
+}
+
+TEST(LowerFusion, LayerNormIsOneKernel) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  const auto input = [&](ir::Shape shape) {
+    return graph.AddInput({ir::DType::kF32, std::move(shape), {}},
+                          ir::InputRole::kData, "x");
+  };
+  graph.AddOutput(b.LayerNorm(input({6, 50}), input({50}), input({50}), 1e-5),
+                  "y");
+  EXPECT_EQ(ExpectKernelsAgree(graph, {}, 1), 1);
+}
+
+// Nothing is folded then, yet the second sum needs the first.
+TEST(LowerFusion, SumsOfSingleElementsFollowEachOther) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  ir::Value* x = graph.AddInput({ir::DType::kF32, {1, 24, 1, 1}, {}},
+                                ir::InputRole::kData, "x");
+  ir::Value* mean = b.BroadcastAlong(b.ReduceMean(x, {0, 2, 3}), x->type(), 1);
+  ir::Value* centred = b.Minus(x, b.Times(mean, 0.5));
+  ir::Value* square = b.ReduceSum(b.Times(centred, centred), {0, 2, 3});
+  graph.AddOutput(square, "square");
+  graph.AddOutput(b.Times(centred, b.BroadcastAlong(square, x->type(), 1)),
+                  "y");
+  EXPECT_EQ(ExpectKernelsAgree(graph, {}, 1), 1);
+}
+
+TEST(LowerFusion, SplitsAReductionThatHasTooFewTasks) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  ir::Value* x = graph.AddInput({ir::DType::kF32, {64, 16, 8, 8}, {}},
+                                ir::InputRole::kData, "x");
+  graph.AddOutput(b.ReduceSum(x, {0, 1, 2, 3}), "y");
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  const LoweredKernel lowered =
+      LowerFusion(*graph.nodes()[0], ir::WithThreads(queries.target(), 4));
+  EXPECT_EQ(lowered.kernel.phases.size(), 2u) << Print(lowered.kernel);
+  EXPECT_GE(NumTasks(lowered.kernel, lowered.kernel.phases[0]), 16);
+}
+
+// One block a channel combines what many have left, all sums in one loop: as
+// many blocks as there are channels, where those of all lanes would be one.
+TEST(LowerFusion, ABlockOfAGpuCombinesTheChunksOfOneChannel) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  ir::Value* x = graph.AddInput(
+      {ir::DType::kF16, {256, 256, 56, 56}, ir::ParseLayout("acdb")},
+      ir::InputRole::kData, "x");
+  for (ir::Value* summed : {x, b.Times(x, x)}) {
+    graph.AddOutput(b.ReduceSum(summed, {0, 2, 3}), "y");
+  }
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  const Kernel kernel =
+      LowerFusion(*graph.nodes()[0], ir::FindTarget("nvidia-h200")).kernel;
+  ASSERT_EQ(kernel.phases.size(), 2u) << Print(kernel);
+  const Phase& combining = kernel.phases[1];
+  EXPECT_EQ(NumTasks(kernel, combining), 256);
+  int loops = 0;
+  for (const Stmt& stmt : combining.body) {
+    if (stmt.kind != StmtKind::kLoop) continue;
+    ++loops;
+    EXPECT_TRUE(kernel.axes[stmt.axis].vector);
+    EXPECT_EQ(kernel.axes[stmt.axis].extent * NumRows(kernel, combining),
+              NumTasks(kernel, kernel.phases[0]));
+    for (const Stmt& load : stmt.body) {
+      if (load.kind != StmtKind::kLoad) continue;
+      for (const Index::Term& term : load.index.terms) {
+        if (term.axis == stmt.axis) {
+          EXPECT_EQ(term.coefficient, 1);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(loops, 1) << Print(kernel);
+}
+
+// 49 pixels have no divisor near the usual number of rows.
+TEST(LowerFusion, ABlockOfAGpuHasSeveralWarpsWhateverTheImagesSize) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  const ir::TensorType type{ir::DType::kF16, {256, 7, 7, 2048}, {}};
+  ir::Value* x = graph.AddInput(type, ir::InputRole::kData, "x");
+  ir::Value* y = graph.AddInput({ir::DType::kF16, {256, 2048}, {}},
+                                ir::InputRole::kData, "y");
+  ir::Value* both = b.Plus(x, b.Broadcast(y, type.shape, {0, 3}));
+  graph.AddOutput(b.ReduceSum(both, {0, 1, 2}), "sum");
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  const Kernel kernel =
+      LowerFusion(*graph.nodes()[0], ir::FindTarget("nvidia-h200")).kernel;
+  EXPECT_EQ(NumRows(kernel, kernel.phases[0]), 7) << Print(kernel);
+}
+
+// The second pass reads the sum that the first has stored, and none of its
+// operands.
+TEST(LowerFusion, WhatAGpuHasStoredItDoesNotComputeAgain) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  const ir::TensorType type{
+      ir::DType::kF16, {256, 64, 28, 28}, ir::ParseLayout("acdb")};
+  ir::Value* x = graph.AddInput(type, ir::InputRole::kData, "x");
+  ir::Value* y = graph.AddInput(type, ir::InputRole::kData, "y");
+  ir::Value* sum = b.Plus(x, y);
+  ir::Value* mean = b.BroadcastAlong(b.ReduceMean(sum, {0, 2, 3}), type, 1);
+  graph.AddOutput(sum, "sum");
+  graph.AddOutput(b.Minus(sum, mean), "centred");
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  ASSERT_EQ(graph.nodes().size(), 1u);
+  const Kernel kernel =
+      LowerFusion(*graph.nodes()[0], ir::FindTarget("nvidia-h200")).kernel;
+  ASSERT_EQ(kernel.phases.size(), 3u) << Print(kernel);
+  const std::string text = Print(kernel);
+  const std::string last = text.substr(text.rfind("phase"));
+  EXPECT_EQ(last.find("load b0"), std::string::npos) << text;
+  EXPECT_EQ(last.find("load b1"), std::string::npos) << text;
+}
+
+TEST(LowerFusion, UpdatesOfOneGroupAreOneLaunch) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  ir::Value* lr = graph.AddInput({ir::DType::kF32, {}, {}},
+                                 ir::InputRole::kHyperParameter, "lr");
+  for (const ir::Shape& shape :
+       {ir::Shape{7, 3}, ir::Shape{100}, ir::Shape{2, 5, 5}}) {
+    const ir::TensorType type{ir::DType::kF32, shape, {}};
+    ir::Value* p = graph.AddInput(type, ir::InputRole::kWeight, "p");
+    ir::Value* m = graph.AddInput(type, ir::InputRole::kOptimizerState, "m");
+    ir::Value* g = graph.AddInput(type, ir::InputRole::kData, "g");
+    ir::Value* m2 = b.Plus(b.Times(m, 0.9), b.Plus(g, b.Times(p, 1e-4)));
+    graph.AddOutput(b.Minus(p, b.Times(m2, lr)), p->name(), p->index());
+    graph.AddOutput(m2, m->name(), m->index());
+  }
+  const auto inputs = test::RandomInputs(graph, 1);
+  const auto expected = ir::Interpret(graph, inputs, ir::EvalMode::kTyped);
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  EXPECT_TRUE(passes::FuseUpdates(graph, context));
+  ir::Verify(graph);
+  EXPECT_EQ(graph.nodes().size(), 1u) << ir::Print(graph);
+  const auto actual = test::RunWithKernels(graph, inputs, queries.target());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(test::AllClose(actual[i], expected[i], 1e-6, 1e-6));
+  }
+  const LoweredKernel lowered =
+      LowerFusion(*graph.nodes()[0], queries.target());
+  // Each of the three operands may take either result.
+  EXPECT_EQ(lowered.in_place.size(), 3u * 3u * 2u);
+}
+
+}  // namespace
+}  // namespace fusor::codegen

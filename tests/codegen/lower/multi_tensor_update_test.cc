@@ -1,0 +1,270 @@
+// Updates that write copies of their weights, and the tiles by which blocked
+// copies are stored.
+
+#include "codegen/lower/multi_tensor_update.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "codegen/kernel/race_detector.h"
+#include "codegen/lower/layout_stores.h"
+#include "codegen/lower/lower_fusion.h"
+#include "ir/builder.h"
+#include "ir/io/printer.h"
+#include "ir/weight_copy.h"
+#include "passes/passes.h"
+#include "tests/testing/bare_target.h"
+#include "tests/testing/kernel_runner.h"
+#include "tests/testing/numeric.h"
+#include "tests/testing/random_graph.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::DType;
+using ir::ParseLayout;
+
+ir::TensorType Type(DType dtype, const ir::Shape& shape, const char* layout) {
+  return {dtype, shape, ParseLayout(layout)};
+}
+
+// Every element of the tensor, by the loops of the plan, is in each copy where
+// the copy's layout has it.
+void ExpectExact(const ir::TensorType& type,
+                 const std::vector<ir::TensorType>& copies,
+                 const TilePlan& plan, int64_t lanes) {
+  std::map<int64_t, int64_t> logical;  // offset in the tensor -> element
+  const std::vector<int64_t> offsets = PhysicalOffsets(type);
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    logical[offsets[i]] = static_cast<int64_t>(i);
+  }
+  const int64_t size = plan.vectors * lanes;
+  int64_t blocks = 1;
+  for (const TilePlan::Loop& loop : plan.loops) blocks *= loop.extent;
+  ASSERT_EQ(blocks * plan.groups * size, type.num_elements());
+  for (size_t c = 0; c < copies.size(); ++c) {
+    const std::vector<int64_t> places = PhysicalOffsets(copies[c]);
+    const TilePlan::Copy& copy = plan.copies[c];
+    for (int64_t block = 0; block < blocks; ++block) {
+      int64_t from = 0;
+      int64_t to = copy.start;
+      int64_t rest = block;
+      for (size_t l = plan.loops.size(); l-- > 0;) {
+        const int64_t i = rest % plan.loops[l].extent;
+        rest /= plan.loops[l].extent;
+        from += i * plan.loops[l].stride;
+        to += i * plan.loops[l].copy_strides[c];
+      }
+      for (int64_t e = 0; e < plan.groups * size; ++e) {
+        const int64_t group = e / size;
+        const int64_t in = e % size;
+        const int64_t at = to + group * copy.stride +
+                           in / copy.tile.run * copy.tile.stride +
+                           in % copy.tile.run;
+        const int64_t source = from + group * size + copy.tile.order[in];
+        ASSERT_EQ(places[logical.at(source)], at) << "copy " << c;
+      }
+    }
+  }
+}
+
+TEST(PlanTiles, PairsOfRowsForTheLayoutsOfBf16) {
+  for (const ir::Shape& shape :
+       {ir::Shape{32, 48, 3, 3}, ir::Shape{64, 16, 1, 1}}) {
+    const ir::TensorType type = Type(DType::kF32, shape, "ABcd16b16a");
+    const std::vector<ir::TensorType> copies = {
+        Type(DType::kBF16, shape, "ABcd8b16a2b"),
+        Type(DType::kBF16, shape, "ABcd8a16b2a"),
+        Type(DType::kBF16, shape, "BAcd8a16b2a")};
+    const auto plan = PlanTiles(type, copies, 16);
+    ASSERT_TRUE(plan.has_value());
+    EXPECT_EQ(plan->vectors, 2);
+    EXPECT_EQ(plan->groups, 8);
+    EXPECT_EQ(plan->copies[0].tile.run, 32);
+    EXPECT_EQ(plan->copies[1].tile.run, 4);
+    ExpectExact(type, copies, *plan, 16);
+  }
+}
+
+TEST(PlanTiles, TransposedBlocks) {
+  const ir::TensorType type = Type(DType::kF32, {16, 24}, "AB8b8a");
+  const std::vector<ir::TensorType> copies = {
+      Type(DType::kF32, {16, 24}, "BA8a8b")};
+  const auto plan = PlanTiles(type, copies, 8);
+  ASSERT_TRUE(plan.has_value());
+  ExpectExact(type, copies, *plan, 8);
+}
+
+TEST(PlanTiles, NoneWithoutBlocksInCommon) {
+  const ir::TensorType type = Type(DType::kF32, {32, 32}, "AB16b16a");
+  EXPECT_FALSE(PlanTiles(type, {Type(DType::kBF16, {32, 32}, "")}, 16));
+  EXPECT_FALSE(PlanTiles(type, {Type(DType::kBF16, {32, 32}, "Ab16a")}, 16));
+  EXPECT_FALSE(PlanTiles(type, {}, 16));
+  EXPECT_FALSE(PlanTiles(Type(DType::kF32, {32, 32}, ""),
+                         {Type(DType::kBF16, {32, 32}, "ba")}, 16));
+}
+
+// A weight, and the layouts of its copies.
+struct Row {
+  ir::Shape shape;
+  const char* layout;
+  std::vector<const char*> copies;
+};
+
+// Copies that lie in the order of the weight, in tiles, in tiles of transposed
+// blocks, and otherwise; and weights without.
+const std::vector<Row> kMixed = {
+    {{5, 7}, "", {""}},
+    {{32, 32, 3, 3}, "ABcd16b16a", {"ABcd8b16a2b", "ABcd8a16b2a"}},
+    {{3, 5}, "", {}},
+    {{9, 11}, "", {}},
+    {{16, 48, 1, 1}, "ABcd16b16a", {"ABcd16b16a", "BAcd8a16b2a"}},
+    {{16, 3, 3, 3}, "Acdb16a", {"", "Acdb16a"}},
+};
+
+// Momentum updates.
+std::unique_ptr<ir::Graph> Updates(DType rounding, DType copy,
+                                   const std::vector<Row>& rows = kMixed) {
+  auto graph = std::make_unique<ir::Graph>("updates");
+  ir::Builder b(*graph);
+  ir::Value* lr = graph->AddInput({DType::kF32, {}, {}},
+                                  ir::InputRole::kHyperParameter, "lr");
+  for (const Row& row : rows) {
+    const auto type = Type(DType::kF32, row.shape, row.layout);
+    ir::Value* p = graph->AddInput(type, ir::InputRole::kWeight, "p");
+    ir::Value* m = graph->AddInput(type, ir::InputRole::kOptimizerState, "m");
+    ir::Value* g = graph->AddInput(type, ir::InputRole::kData, "g");
+    ir::Value* m2 = b.Plus(b.Times(m, 0.9), b.Plus(g, b.Times(p, 1e-4)));
+    ir::Value* rate = b.BroadcastTo(lr, row.shape);
+    ir::TensorType laid = rate->type();
+    laid.layout = type.layout;
+    rate->set_type(laid);
+    ir::Value* p2 = b.Minus(p, b.Times(m2, rate));
+    graph->AddOutput(p2, p->name(), p->index());
+    graph->AddOutput(m2, m->name(), m->index());
+    for (const char* layout : row.copies) {
+      ir::Value* next = p2;
+      for (const DType dtype : {rounding, copy}) {
+        if (next->type().dtype == dtype && next != p2) continue;
+        next = b.Add("copy", {next},
+                     {{"layout", std::string(layout)},
+                      {"result_dtype", std::string(DTypeName(dtype))}})
+                   ->output();
+      }
+      ir::Value* state =
+          graph->AddInput(next->type(), ir::InputRole::kWeightCopy, "c",
+                          ir::WeightCopyAttrs(p->name(), rounding));
+      graph->AddOutput(next, state->name(), state->index());
+    }
+  }
+  return graph;
+}
+
+// Joins the updates, and compares with the interpreter.
+std::unique_ptr<ir::Graph> Joined(DType rounding, DType copy,
+                                  const std::vector<Row>& rows = kMixed) {
+  auto graph = Updates(rounding, copy, rows);
+  const auto inputs = test::RandomInputs(*graph, 1);
+  const auto expected = ir::Interpret(*graph, inputs, ir::EvalMode::kTyped);
+  const test::BareTarget queries;
+  passes::PassOptions options;
+  options.eager_rounding = true;
+  passes::PassContext context(queries, options);
+  passes::Fuse(*graph, context);
+  EXPECT_TRUE(passes::FuseUpdates(*graph, context));
+  EXPECT_EQ(graph->nodes().size(), 1u) << ir::Print(*graph);
+  const auto actual = test::RunWithKernels(*graph, inputs, queries.target());
+  EXPECT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_EQ(actual[i].data, expected.at(i).data) << graph->outputs()[i].name;
+  }
+  return graph;
+}
+
+LoweredKernel Lowered(const ir::Graph& graph) {
+  return LowerFusion(*graph.nodes()[0], test::BareTarget().target());
+}
+
+void ExpectCopies(DType rounding, DType copy) {
+  const LoweredKernel lowered = Lowered(*Joined(rounding, copy));
+  // Tensors without copies that lie together share a phase.
+  EXPECT_EQ(lowered.kernel.phases.size(), 5u);
+  // Each of the three operands of six tensors may take either result.
+  EXPECT_EQ(lowered.in_place.size(), 3u * 6u * 2u);
+}
+
+TEST(LowerUpdates, WritesCopiesInTheirLayouts) {
+  ExpectCopies(DType::kBF16, DType::kBF16);
+}
+
+TEST(LowerUpdates, RoundsCopiesThatAreWider) {
+  ExpectCopies(DType::kF16, DType::kF32);
+}
+
+// Neighbours whose copies lie as they do, in the order of the tensors and
+// padded to as many elements.
+TEST(LowerUpdates, OneLoopWritesCopiesThatKeepStep) {
+  const std::vector<Row> rows = {{{32, 3}, "", {""}},
+                                 {{8, 4, 1, 1}, "acdb", {"acdb"}},
+                                 {{20}, "", {""}},
+                                 {{7}, "", {""}}};
+  const auto graph = Joined(DType::kBF16, DType::kBF16, rows);
+  const LoweredKernel together = Lowered(*graph);
+  EXPECT_EQ(together.kernel.phases.size(), 1u);
+  ASSERT_EQ(together.result_spans.size(), 3u);
+  EXPECT_EQ(together.result_spans.back(), (std::vector<int>{8, 9, 10, 11}));
+  // 96, 32, 32 and 32: the last one as bf16 is padded, too.
+  EXPECT_EQ(together.kernel.buffers.back().elements, 192);
+  graph->nodes()[0]->mutable_attrs().Set("copies_together", false);
+  const LoweredKernel apart = Lowered(*graph);
+  EXPECT_EQ(apart.kernel.phases.size(), 4u);
+  EXPECT_EQ(apart.result_spans.size(), 2u + 4u);
+}
+
+// In a buffer of its own, nothing pads it.
+TEST(LowerUpdates, ATensorAloneHasNoPadding) {
+  const LoweredKernel lowered =
+      Lowered(*Joined(DType::kBF16, DType::kF32, {{{7}, "", {""}}}));
+  for (const KernelBuffer& buffer : lowered.kernel.buffers) {
+    EXPECT_LE(buffer.elements, 7) << buffer.name;
+  }
+  EXPECT_NO_THROW(CheckResults(lowered));
+}
+
+// Behind 7 elements, padded to 16 in f32 and to 32 in bf16; behind a tensor
+// without a copy; before one with two.
+TEST(LowerUpdates, ALoopEndsWhereCopiesFallOutOfStep) {
+  const std::vector<Row> rows = {{{32}, "", {""}}, {{7}, "", {""}},
+                                 {{32}, "", {""}}, {{32}, "", {}},
+                                 {{32}, "", {""}}, {{32, 2}, "", {"", "ba"}}};
+  const LoweredKernel lowered =
+      Lowered(*Joined(DType::kBF16, DType::kBF16, rows));
+  EXPECT_EQ(lowered.kernel.phases.size(), 5u);
+  // Copies that are rounded to 16 bit but f32 are padded as the tensors are.
+  EXPECT_EQ(
+      Lowered(*Joined(DType::kF16, DType::kF32, {rows[0], rows[1], rows[2]}))
+          .kernel.phases.size(),
+      1u);
+}
+
+// Fast rounding does not undo the rounding that a wide copy is there for.
+TEST(LowerUpdates, RoundsWideCopiesInFastModeToo) {
+  const auto graph = Updates(DType::kF16, DType::kF32);
+  const auto inputs = test::RandomInputs(*graph, 1);
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(*graph, context);
+  passes::FuseUpdates(*graph, context);
+  const auto actual = test::RunWithKernels(*graph, inputs, queries.target());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const int alias = graph->outputs()[i].alias;
+    if (graph->inputs()[alias].role != ir::InputRole::kWeightCopy) continue;
+    for (const double x : actual[i].data) {
+      ASSERT_EQ(x, ir::RoundTo(DType::kF16, x));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fusor::codegen

@@ -1,0 +1,229 @@
+#include "ir/target/autotune_results.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "codegen/compiler.h"
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+#include "ir/target/conv_problem.h"
+#include "tests/testing/damage.h"
+#include "tests/testing/fake_compiler.h"
+#include "tests/testing/small_models.h"
+#include "tests/testing/temporary_folder.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::DType;
+using ir::LibraryChoices;
+using ir::ParseChoices;
+using ir::PrintChoices;
+using ir::ReadChoices;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kProblem[] =
+    "conv2d x=2x16x8x8 w=16x16x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1";
+
+constexpr char kText[] = R"(fusor choices 1
+target cpu-avx2
+device Some CPU, 2 threads
+threads 2
+library none
+candidate conv2d x=2x16x8x8 w=16x16x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1 f32 = winograd  # 0.5 ms
+candidate conv2d x=2x16x8x8 w=16x16x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1 bf16 = direct
+precision conv2d x=2x16x8x8 w=16x16x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1 bf16 = f32
+end 3
+)";
+
+// With `part` of the text above replaced.
+std::string With(const std::string& part, const std::string& by) {
+  std::string text = kText;
+  const size_t at = text.find(part);
+  EXPECT_NE(at, std::string::npos) << part;
+  return text.replace(at, part.size(), by);
+}
+
+std::string ErrorOf(const std::string& text) {
+  try {
+    ParseChoices(text, "c.txt");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kGraph);
+    EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ChoiceFile, ReadsWhatItWrites) {
+  const LibraryChoices choices = ParseChoices(kText, "c.txt");
+  EXPECT_EQ(choices.origin.file, "c.txt");
+  EXPECT_EQ(choices.origin.device, "Some CPU, 2 threads");
+  EXPECT_EQ(choices.origin.threads, 2);
+  ASSERT_NE(choices.FindCandidate(kProblem, DType::kF32), nullptr);
+  EXPECT_EQ(*choices.FindCandidate(kProblem, DType::kF32), "winograd");
+  EXPECT_EQ(*choices.FindCandidate(kProblem, DType::kBF16), "direct");
+  EXPECT_EQ(*choices.FindPrecision(kProblem, DType::kBF16), DType::kF32);
+  EXPECT_EQ(choices.FindPrecision(kProblem, DType::kF16), nullptr);
+  EXPECT_EQ(PrintChoices(choices, {{{kProblem, DType::kF32}, "0.5 ms"}}),
+            kText);
+
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "c.txt";
+  WriteFileAtomically(path, PrintChoices(choices), ErrorCode::kUsage);
+  const LibraryChoices again = ReadChoices(path);
+  EXPECT_EQ(PrintChoices(again), PrintChoices(choices));
+  EXPECT_EQ(again.Hash(), choices.Hash());
+  EXPECT_THROW(ReadChoices(folder / "other.txt"), Error);
+}
+
+TEST(ChoiceFile, TheHashIsThatOfTheChoicesAlone) {
+  const uint64_t hash = ParseChoices(kText, "c.txt").Hash();
+  const auto of = [](const std::string& text) {
+    return ParseChoices(text, "d.txt").Hash();
+  };
+  EXPECT_NE(hash, 0);
+  EXPECT_EQ(of(With("0.5 ms", "0.7 ms")), hash);
+  EXPECT_EQ(of(With("Some CPU", "Another")), hash);
+  EXPECT_NE(of(With("= winograd", "= direct")), hash);
+  EXPECT_NE(of(With("bf16 = f32", "bf16 = bf16")), hash);
+  EXPECT_NE(of(With("x=2x16", "x=3x16")), hash);
+  EXPECT_EQ(LibraryChoices().Hash(), 0);
+  EXPECT_EQ(ir::ChoicesText(0), "none");
+}
+
+TEST(ChoiceFile, WhatIsDamagedIsNamedByItsLine) {
+  EXPECT_THAT(ErrorOf(""), HasSubstr("choices c.txt:0: not a file of choices"));
+  EXPECT_THAT(ErrorOf("{}"), HasSubstr("c.txt:1: not a file of choices"));
+  EXPECT_THAT(ErrorOf(With("choices 1", "choices 0")),
+              HasSubstr("c.txt:1: expected version 1, got 0; measure again "
+                        "with --tune"));
+  EXPECT_THAT(ErrorOf(With("threads 2\n", "threads two\n")),
+              HasSubstr("c.txt:4: expected a number of threads, got two"));
+  EXPECT_THAT(ErrorOf(With("candidate", "candidat")),
+              HasSubstr("c.txt:6: unknown line \"candidat conv2d"));
+  EXPECT_THAT(ErrorOf(With("f32 = winograd", "f31 = winograd")),
+              HasSubstr("c.txt:6: expected PROBLEM DTYPE = CHOICE, got"));
+  EXPECT_THAT(ErrorOf(With("bf16 = f32", "bf16 = f16")),
+              HasSubstr("c.txt:8: expected f32 or bf16, got f16"));
+  EXPECT_THAT(ErrorOf(With("groups=1 bf16 = direct", "groups=1 f32 = direct")),
+              HasSubstr("c.txt:7: a second choice for one problem"));
+  EXPECT_THAT(ErrorOf(With("end 3", "end 4")),
+              HasSubstr("c.txt:9: expected 4 choices, as \"end\" says, got 3"));
+  EXPECT_THAT(ErrorOf(With("end 3\n", "end 3\nend 3\n")),
+              HasSubstr("c.txt:10: expected nothing after"));
+  EXPECT_THAT(ErrorOf(With("library none\n", "")),
+              HasSubstr("target, threads or library is missing"));
+}
+
+TEST(ChoiceFile, AFileThatWasCutIsRefusedWhereverThatWas) {
+  const std::string text = kText;
+  // But for the line's end.
+  for (size_t size = 0; size + 1 < text.size(); ++size) {
+    EXPECT_NE(ErrorOf(text.substr(0, size)), "") << size;
+  }
+}
+
+TEST(ChoiceFile, DamagedFilesAreReadOrRefused) {
+  const auto counts = test::ReadDamaged(
+      kText, 2000, ErrorCode::kGraph, [](const std::string& text) {
+        const LibraryChoices choices = ParseChoices(text, "c.txt");
+        EXPECT_EQ(PrintChoices(ParseChoices(PrintChoices(choices), "c.txt")),
+                  PrintChoices(choices));
+      });
+  EXPECT_GT(counts.accepted, 100);
+  EXPECT_GT(counts.refused, 1000);
+}
+
+// --- In a compilation. -------------------------------------------------------
+
+class ChosenCompilation : public testing::Test {
+ protected:
+  ChosenCompilation() {
+    const auto graph = test::SmallResidual();
+    for (const auto& node : graph->nodes()) {
+      const std::string problem = ir::ConvolutionProblem(*node);
+      if (problem.empty()) continue;
+      choices_.candidates[{problem, DType::kF32}] = "plain";
+    }
+    choices_.origin = {"c.txt", "cpu-avx2", "any", "none",
+                       compiler_.target().threads};
+  }
+
+  CompiledProgram Compile() {
+    CompileOptions options;
+    options.passes.choices = choices_;
+    return codegen::Compile(test::SmallResidual(), ProgramKind::kEval,
+                            compiler_, options);
+  }
+  std::string Refusal() {
+    try {
+      Compile();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kGraph);
+      return error.what();
+    }
+    return "";
+  }
+
+  test::FakeCompiler compiler_;
+  LibraryChoices choices_;
+};
+
+TEST_F(ChosenCompilation, TheHashIsInThePlanAndInEveryKernelsKey) {
+  const CompiledProgram chosen = Compile();
+  EXPECT_EQ(chosen.plan.choices, choices_.Hash());
+  const std::string line = "choices " + ir::ChoicesText(choices_.Hash()) + "\n";
+  EXPECT_THAT(Print(chosen.plan), HasSubstr(line));
+  EXPECT_EQ(ParsePlan(SerializePlan(chosen.plan)).choices, choices_.Hash());
+
+  choices_ = {};
+  const CompiledProgram plain = Compile();
+  EXPECT_EQ(plain.plan.choices, 0);
+  EXPECT_THAT(Print(plain.plan), Not(HasSubstr("choices")));
+  ASSERT_EQ(plain.plan.kernels.size(), chosen.plan.kernels.size());
+  for (size_t i = 0; i < plain.plan.kernels.size(); ++i) {
+    EXPECT_NE(plain.plan.kernels[i].fingerprint,
+              chosen.plan.kernels[i].fingerprint);
+    EXPECT_EQ(plain.plan.kernels[i].binary, chosen.plan.kernels[i].binary);
+  }
+}
+
+TEST_F(ChosenCompilation, CountsConvolutionsWithAChoice) {
+  auto counters = Compile().report.counters;
+  EXPECT_GT(counters["convolutions"], 1);
+  EXPECT_EQ(counters["chosen_convolutions"], counters["convolutions"]);
+  const LibraryChoices::Key key = choices_.candidates.begin()->first;
+  choices_.candidates.erase(key);
+  counters = Compile().report.counters;
+  EXPECT_LT(counters["chosen_convolutions"], counters["convolutions"]);
+  // In which precision is a choice, too.
+  choices_.precisions[key] = DType::kF32;
+  counters = Compile().report.counters;
+  EXPECT_EQ(counters["chosen_convolutions"], counters["convolutions"]);
+}
+
+TEST_F(ChosenCompilation, WhatWasMeasuredElsewhereIsRefused) {
+  EXPECT_EQ(Refusal(), "");
+  const LibraryChoices::Origin origin = choices_.origin;
+  choices_.origin.target = "cpu-avx512";
+  EXPECT_EQ(Refusal(),
+            "choices c.txt: of another target: expected cpu-avx2, "
+            "got cpu-avx512; measure again with --tune");
+  choices_.origin = origin;
+  choices_.origin.threads = 7;
+  EXPECT_THAT(Refusal(),
+              HasSubstr("of another number of threads: expected 2, got 7"));
+  choices_.origin = origin;
+  choices_.origin.library = "oneDNN 1.0";
+  EXPECT_THAT(Refusal(), HasSubstr("expected none, got oneDNN 1.0"));
+}
+
+TEST_F(ChosenCompilation, ACandidateThatTheTargetLacksIsRefused) {
+  choices_.candidates.begin()->second = "fancy";
+  EXPECT_THAT(Refusal(), HasSubstr("in f32: expected plain, got fancy"));
+}
+
+}  // namespace
+}  // namespace fusor::codegen

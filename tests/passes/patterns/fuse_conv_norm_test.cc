@@ -1,0 +1,585 @@
+// What convolutions take over from normalisations, as graphs, and that steps
+// with it compute what steps without it do.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "codegen/compiler.h"
+#include "ir/interpreter/interpreter.h"
+#include "ir/support/error.h"
+#include "ir/target/conv_problem.h"
+#include "passes/pass_settings.h"
+#include "passes/passes.h"
+#include "tests/testing/cuda_planner.h"
+#include "tests/testing/graph_text.h"
+#include "tests/testing/numeric.h"
+#include "tests/testing/small_models.h"
+#include "tools/inspect/bisect/draw_inputs.h"
+
+namespace fusor::passes {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A library with every convolution but those whose problem contains `lacking`.
+class NormTarget final : public ir::TargetQueries {
+ public:
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    const std::string problem = ir::ConvolutionProblem(node);
+    if (!lacking.empty() && problem.find(lacking) != std::string::npos) {
+      return {};
+    }
+    const bool plain = ir::IsPlainConvolution(node);
+    if (lacks_biases && !plain && node.num_inputs() == 3) return {};
+    const char* name = plain ? "plain" : "fused";
+    ir::LibraryCandidate c{.name = name, .algorithm = name};
+    c.operands.resize(node.num_inputs());
+    c.results.resize(node.num_outputs(), results);
+    return {c};
+  }
+
+  std::string lacking;
+  bool lacks_biases = false;  // beside anything else
+  ir::Layout results;         // of all results
+
+ private:
+  ir::Target target_ = ir::FindTarget("nvidia-h200");
+};
+
+constexpr std::string_view kConvInputs = R"(graph g {
+  %x = data : f16[2,4,6,6]
+  %r = data : f16[2,4,6,6]
+  %dy = data : f16[2,4,6,6]
+  %w = weight : f16[4,4,1,1]
+  %w2 = weight : f16[4,4,3,3]
+  %gamma = norm_scale : f32[4]
+  %beta = norm_shift : f32[4]
+  %mean = statistic : f32[4]
+  %variance = statistic : f32[4]
+)";
+
+std::string WithInputs(std::string_view statements) {
+  return std::string(kConvInputs) + std::string(statements) + "\n}";
+}
+
+// Of mean %m and variance %v.
+constexpr char kAffine[] = R"(
+  %e = constant() {dtype="f32", shape=[4], value=[1e-05]} : f32[4] @"bn"
+  %ve = add(%v, %e) : f32[4] @"bn"
+  %rstd = rsqrt(%ve) : f32[4] @"bn"
+  %scale = mul(%gamma, %rstd) : f32[4] @"bn"
+  %ms = mul(%m, %scale) : f32[4] @"bn"
+  %shift = sub(%beta, %ms) : f32[4] @"bn"
+  %scale16 = cast(%scale) {dtype="f16"} : f16[4] @"bn"
+  %shift16 = cast(%shift) {dtype="f16"} : f16[4] @"bn"
+)";
+
+class FuseConvNormTest : public testing::Test {
+ protected:
+  bool Run(ir::Graph& graph, NormLowering lowering) {
+    PassOptions options;
+    options.norm_lowering = lowering;
+    options.choices = choices_;
+    context_ = std::make_unique<PassContext>(target_, options);
+    return FuseConvNorm(graph, *context_);
+  }
+
+  void ExpectBecomes(NormLowering lowering, std::string_view before,
+                     std::string_view after) {
+    const auto graph = test::ParseOrDie(WithInputs(before));
+    EXPECT_TRUE(Run(*graph, lowering));
+    test::ExpectSameGraph(WithInputs(after), *graph, test::Names::kCompare);
+  }
+
+  std::string Refusal(NormLowering lowering, std::string_view text) {
+    const auto graph = test::ParseOrDie(WithInputs(text));
+    try {
+      Run(*graph, lowering);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kGraph);
+      return e.what();
+    }
+    return "accepted";
+  }
+
+  void Choose(std::string problem, std::string name) {
+    choices_.candidates[{std::move(problem), ir::DType::kF16}] =
+        std::move(name);
+    choices_.origin.file = "c.txt";
+  }
+
+  NormTarget target_;
+  ir::LibraryChoices choices_;
+  std::unique_ptr<PassContext> context_;
+};
+
+constexpr std::string_view kNorm = R"(
+  %c = conv2d(%x, %w) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %z = conv2d(%y, %w2) {algorithm="plain", pad=[1,1]} : f16[2,4,6,6] @"conv2"
+  %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain", pad=[1,1],
+      weight_shape=[4,4,3,3]} : f16[4,4,3,3] @"conv2"
+  return %z as "z", %dw as "dw", %m as "m", %v as "v")";
+
+TEST_F(FuseConvNormTest, SumsUpStatistics) {
+  ExpectBecomes(NormLowering::kStatistics, kNorm, R"(
+  %c, %conv.conv2d_1, %conv.conv2d_2 = conv2d(%x, %w)
+      {algorithm="fused", statistics=true}
+      : f16[2,4,6,6], f32[4], f32[4] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %z = conv2d(%y, %w2) {algorithm="plain", pad=[1,1]} : f16[2,4,6,6] @"conv2"
+  %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain", pad=[1,1],
+      weight_shape=[4,4,3,3]} : f16[4,4,3,3] @"conv2"
+  return %z as "z", %dw as "dw", %m as "m", %v as "v")");
+  EXPECT_EQ(context_->counters().at("conv_statistics"), 1);
+  ASSERT_EQ(context_->decisions().size(), 1u);
+  const Decision& decision = context_->decisions()[0];
+  EXPECT_TRUE(decision.accepted);
+  EXPECT_EQ(decision.subject, "c");
+  EXPECT_EQ(decision.reason, "statistics by fused");
+  EXPECT_EQ(decision.location.path, "conv");
+}
+
+TEST_F(FuseConvNormTest, KeepsWhatKernelsAreToDo) {
+  for (const NormLowering lowering :
+       {NormLowering::kSeparate, NormLowering::kKernels}) {
+    const auto graph = test::ParseOrDie(WithInputs(kNorm));
+    EXPECT_FALSE(Run(*graph, lowering));
+    test::ExpectSameGraph(WithInputs(kNorm), *graph);
+  }
+}
+
+TEST_F(FuseConvNormTest, AppliesANormalisationInItsReaders) {
+  const auto graph = test::ParseOrDie(WithInputs(kNorm));
+  EXPECT_TRUE(Run(*graph, NormLowering::kPrologues));
+  test::ExpectSameGraph(WithInputs(R"(
+  %c, %conv.conv2d_1, %conv.conv2d_2 = conv2d(%x, %w)
+      {algorithm="fused", statistics=true}
+      : f16[2,4,6,6], f32[4], f32[4] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+)" + std::string(kAffine) +
+                                   R"(
+  %z = conv2d(%c, %w2, %scale16, %shift16) {algorithm="fused", pad=[1,1],
+      prologue="norm"} : f16[2,4,6,6] @"conv2"
+  %dw = conv2d_grad_weight(%c, %dy, %scale16, %shift16) {algorithm="fused",
+      pad=[1,1], prologue="norm", weight_shape=[4,4,3,3]}
+      : f16[4,4,3,3] @"conv2"
+  return %z as "z", %dw as "dw", %m as "m", %v as "v")"),
+                        *graph);
+  EXPECT_EQ(context_->counters().at("conv_norm_prologue"), 1);
+}
+
+// The activation is stored for one reader in any case.
+TEST_F(FuseConvNormTest, AppliesNothingThatOneReaderCannot) {
+  target_.lacking =
+      "conv2d_grad_weight x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
+      "dilation=1,1 groups=1 prologue=norm";
+  EXPECT_EQ(Refusal(NormLowering::kPrologues, kNorm),
+            "bn-lowering prologues: nvidia-h200 has no convolutions of this "
+            "step with a normalisation of what they read: the library has no " +
+                target_.lacking + " in f16");
+}
+
+// The next block's shortcut and its weight gradient read what one convolution
+// stores.
+constexpr std::string_view kJoin = R"(
+  %y, %m, %v, %mask = batch_norm_train(%x, %gamma, %beta, %r)
+      {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
+      bool[2,4,6,6] @"bn"
+  %z = conv2d(%y, %w) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  %s = mul(%z, %y) : f16[2,4,6,6] @"shortcut"
+  %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain",
+      weight_shape=[4,4,1,1]} : f16[4,4,1,1] @"conv"
+  return %s as "s", %dw as "dw", %m as "m", %v as "v")";
+
+const std::string kJoined = R"(
+  %y.unread, %m, %v, %mask = batch_norm_train(%x, %gamma, %beta, %r)
+      {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
+      bool[2,4,6,6] @"bn"
+)" + std::string(kAffine) + R"(
+  %z, %y = conv2d(%x, %w, %scale16, %shift16, %r) {algorithm="fused",
+      prologue="join"} : f16[2,4,6,6], f16[2,4,6,6] @"conv"
+)";
+
+TEST_F(FuseConvNormTest, AppliesAJoinInTheConvolutionThatStoresIt) {
+  const auto graph = test::ParseOrDie(WithInputs(kJoin));
+  EXPECT_TRUE(Run(*graph, NormLowering::kJoins));
+  test::ExpectSameGraph(WithInputs(kJoined + R"(
+  %s = mul(%z, %y) : f16[2,4,6,6] @"shortcut"
+  %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain",
+      weight_shape=[4,4,1,1]} : f16[4,4,1,1] @"conv"
+  return %s as "s", %dw as "dw", %m as "m", %v as "v")"),
+                        *graph);
+  EXPECT_EQ(context_->counters().at("conv_norm_join"), 1);
+  EXPECT_EQ(graph->outputs()[0].value->producer()->input(1)->name(), "y");
+  ASSERT_EQ(context_->decisions().size(), 1u);
+  EXPECT_EQ(context_->decisions()[0].subject, "y");
+  EXPECT_EQ(context_->decisions()[0].reason, "applied and stored by fused");
+  EXPECT_EQ(context_->decisions()[0].location.path, "bn");
+  const auto less = test::ParseOrDie(WithInputs(kJoin));
+  EXPECT_FALSE(Run(*less, NormLowering::kPrologues));
+}
+
+// A mask that a gradient reads is that of what is stored.
+TEST_F(FuseConvNormTest, MasksByWhatAJoinStores) {
+  std::string text(kJoin);
+  text += R"(, %mask as "mask")";
+  const auto graph = test::ParseOrDie(WithInputs(text));
+  EXPECT_TRUE(Run(*graph, NormLowering::kJoins));
+  test::ExpectSameGraph(WithInputs(kJoined + R"(
+  %zero = constant() {dtype="f16", shape=[2,4,6,6], value=[0]}
+      : f16[2,4,6,6] @"bn"
+  %positive = compare(%y, %zero) {direction="gt"} : bool[2,4,6,6] @"bn"
+  %s = mul(%z, %y) : f16[2,4,6,6] @"shortcut"
+  %dw = conv2d_grad_weight(%y, %dy) {algorithm="plain",
+      weight_shape=[4,4,1,1]} : f16[4,4,1,1] @"conv"
+  return %s as "s", %dw as "dw", %m as "m", %v as "v",
+      %positive as "mask")"),
+                        *graph);
+}
+
+TEST_F(FuseConvNormTest, AppliesTwoNormalisationsInOneConvolution) {
+  const auto graph = test::ParseOrDie(WithInputs(R"(
+  %y, %m, %v, %m2, %v2, %mask = batch_norm_train(%x, %gamma, %beta, %r, %mean,
+      %variance) {relu=true, residual="norm"} : f16[2,4,6,6], f32[4], f32[4],
+      f32[4], f32[4], bool[2,4,6,6] @"bn"
+  %z = conv2d(%y, %w) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  return %z as "z", %y as "y")"));
+  EXPECT_TRUE(Run(*graph, NormLowering::kJoins));
+  const ir::Node& conv = *graph->outputs()[0].value->producer();
+  EXPECT_EQ(conv.attrs().String("prologue"), "dual");
+  ASSERT_EQ(conv.num_inputs(), 7u);
+  EXPECT_EQ(conv.input(0)->name(), "x");
+  EXPECT_EQ(conv.input(4)->name(), "r");
+  EXPECT_EQ(graph->outputs()[1].value, conv.output(1));
+  // The second scale is of the second normalisation's gamma and variance.
+  const ir::Node* scale = conv.input(5)->producer()->input(0)->producer();
+  EXPECT_EQ(scale->input(0)->name(), "mean");
+  EXPECT_EQ(scale->input(1)->producer()->input(0)->producer()->input(0)->name(),
+            "v2");
+}
+
+// The activation is there for all that read it, or the convolution is none.
+TEST_F(FuseConvNormTest, JoinsInNoConvolutionThatWaitsForAReader) {
+  const auto graph = test::ParseOrDie(WithInputs(R"(
+  %y, %m, %v, %mask = batch_norm_train(%x, %gamma, %beta, %r)
+      {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
+      bool[2,4,6,6] @"bn"
+  %early = relu(%y) : f16[2,4,6,6]
+  %late = cast(%gamma) {dtype="f16"} : f16[4]
+  %spread = broadcast(%late) {dims=[0], shape=[4,4,1,1]} : f16[4,4,1,1]
+  %z = conv2d(%y, %spread) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  return %z as "z", %early as "early")"));
+  EXPECT_FALSE(Run(*graph, NormLowering::kJoins));
+}
+
+constexpr std::string_view kGradient = R"(
+  %d = conv2d_grad_input(%dy, %w2) {algorithm="plain", pad=[1,1],
+      input_shape=[2,4,6,6]} : f16[2,4,6,6] @"conv2"
+  %dx, %dgamma, %dbeta = batch_norm_grad(%d, %x, %gamma, %beta, %mean,
+      %variance) {relu=true} : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  return %dx as "dx", %dgamma as "dgamma", %dbeta as "dbeta")";
+
+TEST_F(FuseConvNormTest, MasksAndSumsUpADataGradient) {
+  const auto graph = test::ParseOrDie(WithInputs(kGradient));
+  EXPECT_TRUE(Run(*graph, NormLowering::kGradients));
+  test::ExpectSameGraph(WithInputs(R"(
+  %e = constant() {dtype="f32", shape=[4], value=[1e-05]} : f32[4] @"bn"
+  %ve = add(%variance, %e) : f32[4] @"bn"
+  %rstd = rsqrt(%ve) : f32[4] @"bn"
+  %dz, %dgamma, %dbeta, %a, %b, %c = conv2d_grad_input(%dy, %w2, %x, %mean,
+      %rstd, %gamma, %beta) {algorithm="fused", pad=[1,1],
+      input_shape=[2,4,6,6], norm="relu"}
+      : f16[2,4,6,6], f32[4], f32[4], f32[4], f32[4], f32[4] @"conv2"
+  %cs = broadcast(%c) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6] @"bn"
+  %bs = broadcast(%b) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6] @"bn"
+  %xw = cast(%x) {dtype="f32"} : f32[2,4,6,6] @"bn"
+  %bx = mul(%xw, %bs) : f32[2,4,6,6] @"bn"
+  %bxc = add(%bx, %cs) : f32[2,4,6,6] @"bn"
+  %as = broadcast(%a) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6] @"bn"
+  %dzw = cast(%dz) {dtype="f32"} : f32[2,4,6,6] @"bn"
+  %adz = mul(%dzw, %as) : f32[2,4,6,6] @"bn"
+  %dxw = add(%adz, %bxc) : f32[2,4,6,6] @"bn"
+  %dx = cast(%dxw) {dtype="f16"} : f16[2,4,6,6] @"bn"
+  return %dx as "dx", %dgamma as "dgamma", %dbeta as "dbeta")"),
+                        *graph);
+  EXPECT_EQ(context_->counters().at("conv_norm_grad"), 1);
+}
+
+constexpr std::string_view kSum = R"(
+  %d = conv2d_grad_input(%dy, %w2) {algorithm="plain", pad=[1,1],
+      input_shape=[2,4,6,6]} : f16[2,4,6,6] @"conv2"
+  %other = mul(%x, %r) : f16[2,4,6,6] @"other"
+  %sum = add(%other, %d) : f16[2,4,6,6] @"conv2"
+  return %sum as "sum")";
+
+TEST_F(FuseConvNormTest, AddsADataGradientToAnotherInItsPlace) {
+  ExpectBecomes(NormLowering::kStatistics, kSum, R"(
+  %other = mul(%x, %r) : f16[2,4,6,6] @"other"
+  %sum = conv2d_grad_input(%dy, %w2, %other) {accumulate=true,
+      algorithm="fused", pad=[1,1], input_shape=[2,4,6,6]}
+      : f16[2,4,6,6] @"conv2"
+  return %sum as "sum")");
+  EXPECT_EQ(context_->counters().at("conv_accumulate"), 1);
+}
+
+TEST_F(FuseConvNormTest, AddsToNothingThatIsNeeded) {
+  std::string text(kSum);
+  text += R"(, %other as "other")";
+  auto graph = test::ParseOrDie(WithInputs(text));
+  EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
+  // An input's place is not the step's.
+  text = kSum;
+  text.replace(text.find("%other, %d"), 10, "%x, %d");
+  graph = test::ParseOrDie(WithInputs(text));
+  EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
+  target_.lacking = "accumulate";
+  graph = test::ParseOrDie(WithInputs(kSum));
+  EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
+}
+
+TEST_F(FuseConvNormTest, RefusesWhatTheLibraryLacks) {
+  target_.lacking = "norm=";
+  EXPECT_EQ(Refusal(NormLowering::kGradients, kGradient),
+            "bn-lowering gradients: nvidia-h200 has no convolutions of this "
+            "step with the gradient of a normalisation: the library has no "
+            "conv2d_grad_input x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
+            "dilation=1,1 groups=1 norm=relu in f16");
+  target_.lacking = "statistics";
+  EXPECT_THAT(Refusal(NormLowering::kStatistics, kNorm),
+              HasSubstr("nvidia-h200 has no convolutions of this step with "
+                        "statistics of their results"));
+  target_.lacking = "";
+  target_.results = ir::ParseLayout("acdb");
+  EXPECT_THAT(Refusal(NormLowering::kStatistics, kNorm),
+              HasSubstr("in other layouts only: conv2d x=2x4x6x6"));
+}
+
+constexpr char kStatisticsProblem[] =
+    "conv2d x=2x4x6x6 w=4x4x1x1 stride=1,1 pad=0,0 dilation=1,1 groups=1 "
+    "statistics";
+
+TEST_F(FuseConvNormTest, TakesWhatChoicesNameAndNothingElse) {
+  Choose(kStatisticsProblem, "fused");
+  const auto graph = test::ParseOrDie(WithInputs(kNorm));
+  EXPECT_TRUE(Run(*graph, NormLowering::kKernels));
+  EXPECT_EQ(context_->counters().at("conv_statistics"), 1);
+  EXPECT_EQ(context_->counters().at("conv_norm_prologue"), 0);
+  ASSERT_EQ(context_->decisions().size(), 1u);
+  EXPECT_TRUE(context_->decisions()[0].accepted);
+}
+
+TEST_F(FuseConvNormTest, LeavesWhatChoicesDecline) {
+  Choose(kStatisticsProblem, "none");
+  const auto graph = test::ParseOrDie(WithInputs(kNorm));
+  EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
+  test::ExpectSameGraph(WithInputs(kNorm), *graph);
+  ASSERT_EQ(context_->decisions().size(), 1u);
+  EXPECT_FALSE(context_->decisions()[0].accepted);
+  EXPECT_EQ(context_->decisions()[0].reason, "declined by choices c.txt");
+}
+
+TEST_F(FuseConvNormTest, ChoicesDecideAboutJoins) {
+  constexpr char kProblem[] =
+      "conv2d x=2x4x6x6 w=4x4x1x1 stride=1,1 pad=0,0 dilation=1,1 groups=1 "
+      "prologue=join";
+  Choose(kProblem, "fused");
+  auto graph = test::ParseOrDie(WithInputs(kJoin));
+  EXPECT_TRUE(Run(*graph, NormLowering::kKernels));
+  EXPECT_EQ(context_->counters().at("chosen_forms"), 1);
+  choices_ = {};
+  Choose(kProblem, "none");
+  graph = test::ParseOrDie(WithInputs(kJoin));
+  EXPECT_FALSE(Run(*graph, NormLowering::kJoins));
+  test::ExpectSameGraph(WithInputs(kJoin), *graph);
+}
+
+TEST_F(FuseConvNormTest, RefusesAnEngineThatTheLibraryHasNot) {
+  Choose(kStatisticsProblem, "eng7");
+  EXPECT_EQ(Refusal(NormLowering::kKernels, kNorm),
+            std::string("choices c.txt: ") + kStatisticsProblem +
+                " in f16: expected fused, got eng7");
+}
+
+// As cuDNN: no bias beside statistics. It is left away, but for the mean that
+// is remembered.
+TEST_F(FuseConvNormTest, MovesABiasToTheMean) {
+  target_.lacks_biases = true;
+  ExpectBecomes(NormLowering::kStatistics, R"(
+  %bias = bias : f16[4]
+  %c = conv2d(%x, %w, %bias) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta)
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %dx, %dgamma, %dbeta = batch_norm_grad(%dy, %c, %gamma, %beta, %m, %v)
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %running = mul(%m, %m) : f32[4]
+  return %y as "y", %dx as "dx", %running as "running", %m as "m")",
+                R"(
+  %bias = bias : f16[4]
+  %c, %conv.conv2d_3, %conv.conv2d_4 = conv2d(%x, %w) {algorithm="fused",
+      statistics=true} : f16[2,4,6,6], f32[4], f32[4] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta)
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %bn.cast = cast(%bias) {dtype="f32"} : f32[4] @"bn"
+  %bn.add = add(%m, %bn.cast) : f32[4] @"bn"
+  %dx, %dgamma, %dbeta = batch_norm_grad(%dy, %c, %gamma, %beta, %m, %v)
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  %running = mul(%bn.add, %bn.add) : f32[4]
+  return %y as "y", %dx as "dx", %running as "running", %bn.add as "m")");
+}
+
+TEST_F(FuseConvNormTest, KeepsABiasThatOthersRead) {
+  target_.lacks_biases = true;
+  EXPECT_THAT(Refusal(NormLowering::kStatistics, R"(
+  %bias = bias : f16[4]
+  %c = conv2d(%x, %w, %bias) {algorithm="plain"} : f16[2,4,6,6] @"conv"
+  %y, %m, %v = batch_norm_train(%c, %gamma, %beta)
+      : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  return %y as "y", %c as "c")"),
+              HasSubstr("groups=1 statistics with a bias in f16"));
+}
+
+// Where it has some, kernels do the others.
+TEST_F(FuseConvNormTest, LeavesWhatTheLibraryLacksToKernels) {
+  target_.lacking = "w=4x4x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1 stat";
+  const auto graph = test::ParseOrDie(WithInputs(R"(
+  %c = conv2d(%x, %w) : f16[2,4,6,6] @"conv"
+  %y, %m, %v, %mask = batch_norm_train(%c, %gamma, %beta, %r)
+      {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
+      bool[2,4,6,6] @"bn"
+  %z = conv2d(%y, %w2) {pad=[1,1]} : f16[2,4,6,6] @"conv2"
+  %y2, %m2, %v2 = batch_norm_train(%z, %gamma, %beta) : f16[2,4,6,6], f32[4],
+      f32[4] @"bn2"
+  return %y2 as "y2")"));
+  EXPECT_TRUE(Run(*graph, NormLowering::kStatistics));
+  ASSERT_EQ(context_->decisions().size(), 2u);
+  EXPECT_TRUE(context_->decisions()[0].accepted);
+  EXPECT_FALSE(context_->decisions()[1].accepted);
+  EXPECT_EQ(context_->decisions()[1].subject, "z");
+  EXPECT_EQ(context_->counters().at("conv_statistics"), 1);
+}
+
+TEST_F(FuseConvNormTest, LeavesAGradientThatOthersRead) {
+  const auto graph = test::ParseOrDie(WithInputs(R"(
+  %d = conv2d_grad_input(%dy, %w2) {algorithm="plain", pad=[1,1],
+      input_shape=[2,4,6,6]} : f16[2,4,6,6] @"conv2"
+  %dx, %dgamma, %dbeta = batch_norm_grad(%d, %x, %gamma, %beta, %mean,
+      %variance) {relu=true} : f16[2,4,6,6], f32[4], f32[4] @"bn"
+  return %dx as "dx", %d as "d")"));
+  EXPECT_FALSE(Run(*graph, NormLowering::kGradients));
+}
+
+// --- Whole steps -------------------------------------------------------------
+
+// Fails the test unless a step computes the same with `lowering` as with
+// kernels: loss, gradients, statistics and updates, without rounding. Returns
+// the former.
+codegen::CompiledProgram ExpectSameStep(
+    const std::function<std::unique_ptr<ir::Graph>()>& build,
+    NormLowering lowering) {
+  const test::ChannelsLastCompiler compiler("nvidia-h200");
+  const auto optimized = [&](NormLowering l) {
+    codegen::CompileOptions options;
+    options.passes.norm_lowering = l;
+    options.passes.keep_gradients = true;
+    options.verify = true;
+    options.plan_only = true;
+    return codegen::Compile(build(), codegen::ProgramKind::kTrain, compiler,
+                            options);
+  };
+  const auto plain = optimized(NormLowering::kKernels);
+  auto other = optimized(lowering);
+  const std::vector<ir::Tensor> inputs = ir::DrawInputs(*plain.graph, 3);
+  const auto expected =
+      ir::Interpret(*plain.graph, inputs, ir::EvalMode::kExact);
+  const auto actual = ir::Interpret(*other.graph, inputs, ir::EvalMode::kExact);
+  EXPECT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const std::string& name = plain.graph->outputs()[i].name;
+    EXPECT_TRUE(test::AllClose(actual.at(other.graph->FindOutput(name)),
+                               expected[i], 1e-8, 1e-10))
+        << name;
+  }
+  return other;
+}
+
+class NormLoweringTest : public testing::TestWithParam<NormLowering> {};
+
+TEST_P(NormLoweringTest, ComputesTheSameStep) {
+  const auto other =
+      ExpectSameStep([] { return test::SmallResidual(); }, GetParam());
+  const auto& counters = other.report.counters;
+  const auto count = [&](const char* name) {
+    return counters.contains(name) ? counters.at(name) : 0;
+  };
+  const bool sums = GetParam() >= NormLowering::kGradients;
+  EXPECT_EQ(count("conv_statistics"),
+            GetParam() == NormLowering::kSeparate ? 0 : 6);
+  EXPECT_EQ(count("conv_norm_grad"), sums ? 4 : 0);
+  EXPECT_EQ(count("conv_norm_prologue"),
+            GetParam() >= NormLowering::kPrologues ? 2 : 0);
+  EXPECT_EQ(count("conv_norm_join"),
+            GetParam() == NormLowering::kJoins ? 1 : 0);
+  const bool adds = GetParam() == NormLowering::kStatistics;
+  EXPECT_EQ(count("conv_accumulate"), adds ? 2 : 0);
+  int in_place = 0;
+  for (const codegen::Step& step : other.plan.steps) {
+    if (step.op_class != "conv2d_grad_input") continue;
+    const codegen::LibraryCall& call = other.plan.calls[step.index];
+    if (!call.attrs.Bool("accumulate")) continue;
+    EXPECT_EQ(other.plan.buffers[step.args[3]].offset,
+              other.plan.buffers[step.args[2]].offset);
+    ++in_place;
+  }
+  EXPECT_EQ(in_place, count("conv_accumulate"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Lowerings, NormLoweringTest,
+                         ::testing::Values(NormLowering::kSeparate,
+                                           NormLowering::kStatistics,
+                                           NormLowering::kGradients,
+                                           NormLowering::kPrologues,
+                                           NormLowering::kJoins),
+                         [](const auto& lowering) {
+                           return std::string(NormLoweringName(lowering.param));
+                         });
+
+// Its convolutions have biases.
+TEST(NormLoweringOfVgg, ComputesTheSameStep) {
+  const auto other = ExpectSameStep(
+      [] { return test::NarrowVgg16Bn(models::Phase::kTrain, 2); },
+      NormLowering::kPrologues);
+  EXPECT_EQ(other.report.counters.at("conv_statistics"), 13);
+  EXPECT_EQ(other.report.counters.at("conv_norm_prologue"), 8);
+}
+
+// Whose block ends are one of two normalisations, and one of a shortcut.
+TEST(NormLoweringOfBottlenecks, ComputesTheSameStep) {
+  const auto other = ExpectSameStep([] { return test::SmallBottlenecks(); },
+                                    NormLowering::kJoins);
+  EXPECT_EQ(other.report.counters.at("conv_norm_join"), 2);
+  std::set<std::string> kinds;
+  for (const codegen::LibraryCall& call : other.plan.calls) {
+    if (call.op == "conv2d") kinds.insert(call.attrs.String("prologue"));
+  }
+  EXPECT_THAT(kinds, testing::ElementsAre("", "dual", "join", "norm"));
+}
+
+TEST(NormLoweringName, RoundTripsAndRefusesOtherWords) {
+  for (const char* name : {"separate", "kernels", "statistics", "gradients",
+                           "prologues", "joins"}) {
+    EXPECT_EQ(NormLoweringName(ParseNormLowering(name)), name);
+  }
+  EXPECT_THROW(ParseNormLowering("vendor"), Error);
+}
+
+}  // namespace
+}  // namespace fusor::passes

@@ -1,0 +1,203 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "ir/interpreter/interpreter.h"
+#include "passes/passes.h"
+#include "tests/testing/graph_text.h"
+#include "tests/testing/random_graph.h"
+
+namespace fusor::passes {
+namespace {
+
+// A library of products in 16 bit and f32; with a bias of the result's dtype,
+// and with a ReLU where the product has a bias.
+class MatmulTarget final : public ir::TargetQueries {
+ public:
+  const ir::Target& target() const override { return target_; }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    const ir::DType result = node.output()->type().dtype;
+    const bool biased = node.num_inputs() == 3;
+    if (result == ir::DType::kF64 ||
+        (biased && node.input(2)->type().dtype != result) ||
+        (!biased && node.attrs().Bool("relu"))) {
+      return {};
+    }
+    return {{.name = "products", .algorithm = "products"}};
+  }
+
+ private:
+  ir::Target target_ = ir::FindTarget("nvidia-h200");
+};
+
+class FuseMatmulEpilogueTest : public testing::Test {
+ protected:
+  // From `before` to `after`, which says the same but for roundings.
+  void Expect(std::string_view before, std::string_view after) {
+    const auto graph = test::ParseOrDie(before);
+    EXPECT_TRUE(FuseMatmulEpilogue(*graph, context_));
+    test::ExpectSameGraph(after, *graph, test::Names::kCompare);
+    const auto inputs = test::RandomInputs(*graph, 1);
+    const auto expected =
+        ir::Interpret(*test::ParseOrDie(before), inputs, ir::EvalMode::kExact);
+    const auto actual = ir::Interpret(*graph, inputs, ir::EvalMode::kExact);
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(actual[i].data, expected[i].data);
+    }
+    PassContext again(target_, options_);
+    EXPECT_FALSE(FuseMatmulEpilogue(*graph, again));
+  }
+
+  void ExpectKept(std::string_view text, std::string_view reason) {
+    PassContext context(target_, options_);
+    const auto graph = test::ParseOrDie(text);
+    EXPECT_FALSE(FuseMatmulEpilogue(*graph, context));
+    test::ExpectSameGraph(text, *graph);
+    ASSERT_FALSE(context.decisions().empty());
+    EXPECT_FALSE(context.decisions()[0].accepted);
+    EXPECT_EQ(context.decisions()[0].reason, reason);
+    EXPECT_EQ(context.counters().at("matmul_bias"), 0);
+    EXPECT_EQ(context.counters().at("matmul_relu"), 0);
+  }
+
+  MatmulTarget target_;
+  PassOptions options_;
+  PassContext context_{target_, {}};
+};
+
+TEST_F(FuseMatmulEpilogueTest, TakesABiasAndAReluWithItsGradient) {
+  Expect(R"(graph g {
+      %x = data : f16[2,3]
+      %w = data : f16[4,3]
+      %bias = bias : f32[4]
+      %dy = data : f16[2,4]
+      %b = cast(%bias) {dtype="f16"} : f16[4] @"fc"
+      %p = matmul(%x, %w) {transpose_b=true} : f16[2,4] @"fc"
+      %rows = broadcast(%b) {dims=[1], shape=[2,4]} : f16[2,4] @"fc"
+      %s = add(%p, %rows) : f16[2,4] @"fc"
+      %y = relu(%s) : f16[2,4] @"act"
+      %zero = constant() {dtype="f16", shape=[2,4], value=[0.0]} : f16[2,4]
+      %on = compare(%y, %zero) {direction="gt"} : bool[2,4]
+      %dx = select(%on, %dy, %zero) : f16[2,4]
+      return %y as "y", %dx as "dx"
+    })",
+         R"(graph g {
+      %x = data : f16[2,3]
+      %w = data : f16[4,3]
+      %bias = bias : f32[4]
+      %dy = data : f16[2,4]
+      %b = cast(%bias) {dtype="f16"} : f16[4] @"fc"
+      %y = matmul(%x, %w, %b) {relu=true, transpose_b=true} : f16[2,4] @"fc"
+      %zero = constant() {dtype="f16", shape=[2,4], value=[0.0]} : f16[2,4]
+      %on = compare(%y, %zero) {direction="gt"} : bool[2,4]
+      %dx = select(%on, %dy, %zero) : f16[2,4]
+      return %y as "y", %dx as "dx"
+    })");
+  EXPECT_EQ(context_.counters().at("matmul_bias"), 1);
+  EXPECT_EQ(context_.counters().at("matmul_relu"), 1);
+}
+
+// Whichever side of the addition it is on, in every matrix of a batch.
+TEST_F(FuseMatmulEpilogueTest, TakesAWideBiasOfABatchOfProducts) {
+  Expect(R"(graph g {
+      %x = data : f16[5,2,3]
+      %w = data : f16[5,3,4]
+      %bias = bias : f32[4]
+      %rows = broadcast(%bias) {dims=[2], shape=[5,2,4]} : f32[5,2,4]
+      %p = matmul(%x, %w) {result_dtype="f32"} : f32[5,2,4]
+      %s = add(%rows, %p) : f32[5,2,4]
+      %more = neg(%rows) : f32[5,2,4]
+      return %s as "s", %more as "more"
+    })",
+         R"(graph g {
+      %x = data : f16[5,2,3]
+      %w = data : f16[5,3,4]
+      %bias = bias : f32[4]
+      %rows = broadcast(%bias) {dims=[2], shape=[5,2,4]} : f32[5,2,4]
+      %s = matmul(%x, %w, %bias) {result_dtype="f32"} : f32[5,2,4]
+      %more = neg(%rows) : f32[5,2,4]
+      return %s as "s", %more as "more"
+    })");
+}
+
+constexpr char kBiased[] = R"(graph g {
+      %x = data : f32[2,3]
+      %w = data : f32[3,4]
+      %bias = bias : f32[4]
+      %p = matmul(%x, %w) : f32[2,4]
+      %rows = broadcast(%bias) {dims=[1], shape=[2,4]} : f32[2,4]
+      %s = add(%p, %rows) : f32[2,4]
+      %y = relu(%s) : f32[2,4]
+      return %y as "y"
+    })";
+
+TEST_F(FuseMatmulEpilogueTest, LeavesABiasWhereEveryOpRounds) {
+  options_.eager_rounding = true;
+  ExpectKept(kBiased,
+             "with eager rounding it is rounded before the bias is added");
+}
+
+TEST_F(FuseMatmulEpilogueTest, StopsWhenOutOfFuel) {
+  options_.fuel["fuse_matmul_epilogue"] = 0;
+  ExpectKept(kBiased, "out of fuel");
+}
+
+TEST_F(FuseMatmulEpilogueTest, LeavesAProductWithOtherReaders) {
+  ExpectKept(R"(graph g {
+      %x = data : f32[2,3]
+      %w = data : f32[3,4]
+      %bias = bias : f32[4]
+      %p = matmul(%x, %w) : f32[2,4]
+      %rows = broadcast(%bias) {dims=[1], shape=[2,4]} : f32[2,4]
+      %s = add(%p, %rows) : f32[2,4]
+      return %s as "s", %p as "p"
+    })",
+             "p has other uses");
+}
+
+TEST_F(FuseMatmulEpilogueTest, LeavesWhatTheLibraryLacks) {
+  ExpectKept(R"(graph g {
+      %x = data : f64[2,3]
+      %w = data : f64[3,4]
+      %bias = bias : f64[4]
+      %p = matmul(%x, %w) : f64[2,4]
+      %rows = broadcast(%bias) {dims=[1], shape=[2,4]} : f64[2,4]
+      %s = add(%p, %rows) : f64[2,4]
+      return %s as "s"
+    })",
+             "the target names no library product with a bias");
+  ExpectKept(R"(graph g {
+      %x = data : f32[2,3]
+      %w = data : f32[3,4]
+      %p = matmul(%x, %w) : f32[2,4]
+      %y = relu(%p) : f32[2,4]
+      return %y as "y"
+    })",
+             "the target names no library product with a ReLU");
+}
+
+// One number a row, and another matrix.
+TEST_F(FuseMatmulEpilogueTest, KnowsABiasFromOtherAddends) {
+  for (const char* addend : {
+           "%v = data : f32[4]\n"
+           "%m = broadcast(%v) {dims=[0], shape=[4,4]} : f32[4,4]",
+           "%v = data : f32[4,4]\n"
+           "%m = neg(%v) : f32[4,4]",
+       }) {
+    const auto graph = test::ParseOrDie(fmt::format(R"(graph g {{
+      %x = data : f32[4,3]
+      %w = data : f32[3,4]
+      {}
+      %p = matmul(%x, %w) : f32[4,4]
+      %s = add(%p, %m) : f32[4,4]
+      return %s as "s"
+    }})",
+                                                    addend));
+    EXPECT_FALSE(FuseMatmulEpilogue(*graph, context_));
+    EXPECT_TRUE(context_.decisions().empty());
+  }
+}
+
+}  // namespace
+}  // namespace fusor::passes

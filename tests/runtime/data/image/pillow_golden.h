@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/data/image/image.h"
+
+namespace fusor::testing {
+
+// One case of tests/golden/pillow, described in make_pillow_reference.py.
+struct PillowCase {
+  std::string kind;
+  uint64_t key = 0;
+  runtime::ImageSize source;
+  float numbers[4] = {};
+  runtime::ImageSize result;
+  std::vector<uint8_t> pixels;  // [result height, result width, 3]
+};
+
+std::vector<PillowCase> ReadPillowCases(const std::string& kind);
+
+// The noise that a case starts from.
+runtime::Image PillowSource(const PillowCase& c);
+
+// The largest difference between two images.
+int LargestDifference(const std::vector<uint8_t>& a,
+                      const std::vector<uint8_t>& b);
+
+}  // namespace fusor::testing

@@ -1,0 +1,30 @@
+#include "tools/inspect/html/svg.h"
+
+#include <gmock/gmock.h>
+
+namespace fusor {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Svg, HoldsWhatWasDrawnAndNoMarkupOfTheTexts) {
+  Svg svg(100, 50);
+  svg.Line(0, 1, 2, 3, "stroke=\"#000\"");
+  const std::pair<double, double> points[] = {{1, 2}, {3, 4}};
+  svg.Lines(points, "stroke=\"red\"");
+  svg.Rect(1, 2, 3, 4, "fill=\"red\"");
+  svg.Circle(5, 6, 7, "fill=\"blue\"", "a & b");
+  svg.Text(1, 2, "end", "<script>");
+  const std::string text = svg.Finish();
+  EXPECT_TRUE(text.starts_with("<svg "));
+  EXPECT_TRUE(text.ends_with("</svg>\n"));
+  EXPECT_THAT(text, HasSubstr("viewBox=\"0 0 100 50\""));
+  EXPECT_THAT(text, HasSubstr("<line x1=\"0.0\" y1=\"1.0\" x2=\"2.0\""));
+  EXPECT_THAT(text, HasSubstr("points=\"1.0,2.0 3.0,4.0 \""));
+  EXPECT_THAT(text, HasSubstr("height=\"4.0\" fill=\"red\"/>"));
+  EXPECT_THAT(text, HasSubstr("<title>a &amp; b</title></circle>"));
+  EXPECT_THAT(text, HasSubstr("&lt;script&gt;"));
+}
+
+}  // namespace
+}  // namespace fusor

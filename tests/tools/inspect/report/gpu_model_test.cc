@@ -1,0 +1,114 @@
+#include "tools/inspect/report/gpu_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "codegen/compiler.h"
+#include "codegen/cuda/cuda_printer.h"
+#include "models/model.h"
+#include "tests/testing/fake_compiler.h"
+#include "tools/inspect/report/traffic.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Machine code whose threads take `registers` each.
+class GpuCompiler : public test::FakeCompiler {
+ public:
+  explicit GpuCompiler(int registers)
+      : FakeCompiler("nvidia-h200"), registers_(registers) {}
+
+  std::vector<EntryResources> Resources(const std::string&) const override {
+    std::vector<EntryResources> entries;
+    for (int p = 0; p < 16; ++p) {
+      entries.push_back({"fusor_p" + std::to_string(p), registers_, 8});
+    }
+    return entries;
+  }
+
+ private:
+  int registers_;
+};
+
+class GpuModelTest : public ::testing::Test {
+ protected:
+  GpuModel Model(int registers) const {
+    return ModelGpuStep(plan_, GpuCompiler(registers));
+  }
+
+  const Plan plan_ =
+      Compile(models::BuildModel(
+                  "resnet20-cifar", models::Phase::kTrain,
+                  {.batch = 256, .image_size = 32, .num_classes = 10})
+                  .graph,
+              ProgramKind::kTrain, GpuCompiler(32), {})
+          .plan;
+};
+
+TEST_F(GpuModelTest, EveryPhaseOfEveryLaunchIsThereWithItsBytes) {
+  const GpuModel model = Model(32);
+  size_t at = 0;
+  double us = 0;
+  for (size_t s = 0; s < plan_.steps.size(); ++s) {
+    const Step& step = plan_.steps[s];
+    if (step.kind != StepKind::kLaunch) continue;
+    const Kernel& kernel = plan_.kernels[step.index].kernel;
+    int64_t bytes = 0;
+    for (size_t p = 0; p < kernel.phases.size(); ++p, ++at) {
+      ASSERT_LT(at, model.launches.size());
+      const GpuLaunch& launch = model.launches[at];
+      EXPECT_EQ(launch.step, static_cast<int>(s));
+      EXPECT_EQ(launch.phase, static_cast<int>(p));
+      EXPECT_EQ(launch.blocks, CudaLaunches(kernel)[p].blocks);
+      EXPECT_EQ(launch.registers, 32);
+      EXPECT_EQ(launch.stack_bytes, 8);
+      bytes += launch.memory_bytes + launch.cached_bytes;
+      us += launch.us;
+    }
+    EXPECT_EQ(bytes, TrafficBytes(kernel)) << kernel.name;
+  }
+  EXPECT_EQ(at, model.launches.size());
+  EXPECT_NEAR(model.kernels_ms, us / 1e3, 1e-9);
+}
+
+TEST_F(GpuModelTest, NoLaunchIsFasterThanMemoryAllows) {
+  const ir::Target target = ir::FindTarget("nvidia-h200");
+  for (const GpuLaunch& launch : Model(32).launches) {
+    EXPECT_GE(launch.us * 1e3 * target.memory_gb_per_s, launch.memory_bytes);
+  }
+}
+
+TEST_F(GpuModelTest, RegistersBoundTheBlocksAtOnce) {
+  const GpuModel few = Model(32);
+  const GpuModel many = Model(250);
+  EXPECT_GT(many.kernels_ms, few.kernels_ms);
+  for (size_t i = 0; i < few.launches.size(); ++i) {
+    const GpuLaunch& launch = many.launches[i];
+    EXPECT_TRUE(launch.blocks_at_once == 1 ||
+                launch.blocks_at_once * launch.threads * 256 <= 65536);
+    EXPECT_GE(launch.waves, few.launches[i].waves);
+    EXPECT_GE(launch.us, 0.999 * few.launches[i].us);
+  }
+}
+
+TEST_F(GpuModelTest, SmallGridsAndConvolutionsAreTold) {
+  const GpuModel model = Model(32);
+  int64_t small = 0;
+  for (const GpuLaunch& launch : model.launches) small += launch.blocks < 132;
+  EXPECT_EQ(model.small_grids, small);
+  EXPECT_LT(model.small_grids_ms, model.kernels_ms);
+  EXPECT_GT(model.convolutions_ms[0], model.convolutions_ms[2]);
+  EXPECT_THAT(GpuModelText(model, 256), HasSubstr("images/s"));
+  const nlohmann::json json = GpuModelJson(model, plan_, 256);
+  EXPECT_EQ(json.at("launches").size(), model.launches.size());
+  const auto& share = json.at("convolutions").at(1);
+  EXPECT_DOUBLE_EQ(share.at("step_ms"), model.step_ms(1));
+  EXPECT_DOUBLE_EQ(share.at("images_per_s"), 256e3 / model.step_ms(1));
+}
+
+}  // namespace
+}  // namespace fusor::codegen

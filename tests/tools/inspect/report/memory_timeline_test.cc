@@ -1,0 +1,92 @@
+#include "tools/inspect/report/memory_timeline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace fusor::codegen {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+Buffer Temporary(int64_t offset, int64_t bytes, const std::string& name) {
+  return {.arena = 1,
+          .offset = offset,
+          .bytes = bytes,
+          .type = {ir::DType::kU8, {bytes}, {}},
+          .name = name,
+          .location = "at " + name};
+}
+
+Step Using(std::vector<int> args) {
+  return {.args = std::move(args), .location = "here", .op_class = "op"};
+}
+
+// w (state) -> a -> b, in the place of a -> c, which takes another 128 bytes.
+Plan ThreeSteps() {
+  Plan plan;
+  plan.arenas = {{"state", ArenaKind::kState, 64},
+                 {"temporary", ArenaKind::kTemporary, 256}};
+  plan.buffers = {{.arena = 0, .bytes = 64, .name = "w"},
+                  Temporary(0, 64, "a"),
+                  Temporary(0, 64, "b"),
+                  Temporary(64, 100, "c"),
+                  Temporary(192, 64, "unused")};
+  plan.steps = {Using({0, 1}), Using({1, 2}), Using({2, 3})};
+  plan.peak_bytes = 192;
+  plan.lower_bound_bytes = 192;
+  return plan;
+}
+
+TEST(MemoryTimeline, CountsStorageThatIsTakenOverOnce) {
+  const MemoryTimeline timeline = TimelineOf(ThreeSteps());
+  EXPECT_THAT(timeline.live, ElementsAre(64, 64, 64 + 128));
+  EXPECT_EQ(timeline.peak_step, 2);
+}
+
+TEST(MemoryTimeline, ListsTheLiveBuffersGreatestFirst) {
+  const Plan plan = ThreeSteps();
+  const MemoryTimeline timeline = TimelineOf(plan);
+  std::vector<std::string> names;
+  for (size_t i : timeline.LiveAt(plan, 2)) {
+    names.push_back(plan.buffers[timeline.entries[i].buffer].name);
+  }
+  EXPECT_THAT(names, ElementsAre("c", "b"));
+}
+
+TEST(MemoryTimeline, ASpanIsItsMembers) {
+  Plan plan = ThreeSteps();
+  Buffer span = Temporary(0, 192, "span");
+  span.members = {2, 3};
+  plan.buffers.push_back(span);
+  plan.steps.push_back(Using({5}));
+  const MemoryTimeline timeline = TimelineOf(plan);
+  EXPECT_THAT(timeline.live, ElementsAre(64, 64, 192, 192));
+  EXPECT_EQ(timeline.entries.size(), 3);
+}
+
+TEST(MemoryTimeline, APlanWithoutStepsHasNoPeak) {
+  const MemoryTimeline timeline = TimelineOf({});
+  EXPECT_THAT(timeline.live, IsEmpty());
+  EXPECT_EQ(timeline.peak_step, -1);
+}
+
+TEST(MemoryTimeline, TheViewHoldsEveryBufferWithItsLife) {
+  const nlohmann::json view = TimelineView(ThreeSteps(), "v");
+  EXPECT_EQ(view["name"], "v");
+  EXPECT_EQ(view["peak"], 192);
+  EXPECT_EQ(view["steps"][0], "op here");
+  ASSERT_EQ(view["buffers"].size(), 3);
+  EXPECT_EQ(view["buffers"][1], (nlohmann::json{{"name", "b"},
+                                                {"loc", "at b"},
+                                                {"bytes", 64},
+                                                {"first", 1},
+                                                {"last", 2},
+                                                {"offset", 0},
+                                                {"source", ""}}));
+}
+
+}  // namespace
+}  // namespace fusor::codegen

@@ -1,0 +1,429 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/support/environment.h"
+#include "ir/support/error.h"
+#include "ir/support/statistics.h"
+#include "runtime/data/batch_source.h"
+#include "runtime/distributed/rank_environment.h"
+#include "runtime/train/step_results.h"
+#include "runtime/train/train_log.h"
+#include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/module_model.h"
+#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/output/progress.h"
+#include "tools/fusor/setup/data_source.h"
+#include "tools/fusor/setup/debugging.h"
+#include "tools/fusor/setup/max_batch.h"
+#include "tools/fusor/setup/memory_advice.h"
+#include "tools/fusor/setup/rank_options.h"
+#include "tools/fusor/setup/rank_run.h"
+#include "tools/fusor/setup/step_profile.h"
+#include "tools/fusor/setup/stop_signals.h"
+#include "tools/fusor/setup/sweep.h"
+#include "tools/fusor/setup/tuning.h"
+#include "tools/fusor/setup/workbench.h"
+
+namespace fusor::tools {
+namespace {
+
+using nlohmann::json;
+
+struct BenchFlags {
+  ModelFlags model;
+  CompileFlags compile;
+  OptimizerFlags optimizer;
+  DataFlags data;
+  DebugFlags debug;
+  RankFlags ranks;
+  int64_t warmup = 20;
+  int64_t iterations = 100;
+  bool profile = false;
+  std::string log_format = "text";
+  SweepFlags sweep;
+  MaxBatchFlags max_batch;
+  std::string json;
+  std::map<std::string, std::string> settings;  // of all ranks
+};
+
+// Headings of what ranks must have alike.
+constexpr std::array<std::string_view, 6> kBenchSettings = {
+    "Model", "Compilation", "Training", "Loss scale", "Run", "Ranks"};
+
+struct Measured {
+  std::vector<double> step_ms;
+  runtime::DataStats data;
+  double loss = 0;
+};
+
+class BenchCommand {
+ public:
+  // Text for people goes to `text`, if this is rank 0.
+  BenchCommand(const BenchFlags& flags, const runtime::RankPlace& place,
+               FILE* text)
+      : flags_(flags),
+        ranks_(flags_.ranks, place),
+        text_(ranks_.leads() ? text : OpenNothing()) {
+    flags_.data.rank = ranks_.rank();
+    flags_.data.world_size = ranks_.world_size();
+    flags_.compile.threads = ranks_.Threads(flags_.compile.threads);
+    if (ranks_.leads()) return;
+    flags_.compile.dump = {};
+    flags_.compile.warns = false;
+    flags_.debug.stats_trace.clear();
+    flags_.debug.timeline.clear();
+    flags_.json.clear();
+  }
+
+  void Run() {
+    ranks_.Run([this] { RunRank(); });
+  }
+
+ private:
+  void RunRank() {
+    DataFlags noise = flags_.data;
+    noise.path.clear();
+    noise.synthetic = true;
+    const bool real = !flags_.data.path.empty();
+    if (real) CheckFed(flags_.model, /*labels=*/true);
+    const auto dumper = OpenDumper(flags_.compile.dump);
+    auto images =
+        ListImages(real ? flags_.data : noise, flags_.model, Split::kTrain);
+    CheckOutput("--json", flags_.json);
+    ModelFlags model = flags_.model;
+    const models::ModelOptions options =
+        MakeModelOptions(model, NumClasses(images.get()));
+    model.num_classes = options.num_classes;
+    ranks_.Connect(flags_.compile.backend, text_);
+    ranks_.CompareSettings(Settings(real));
+    session_ = OpenSession(flags_.compile, ranks_.communicator());
+    codegen::CompileOptions compile =
+        MakeCompileOptions(flags_.compile, flags_.optimizer, dumper);
+    if (!Alone()) ranks_.SetOptions(compile);
+    json tuning;
+    if (flags_.compile.tune) {
+      FUSOR_CHECK(Alone(), kUsage,
+                  "--tune measures on one rank, expected a world size of 1, "
+                  "got {}",
+                  ranks_.world_size());
+      tuning = TuneIfAsked(
+          flags_.compile,
+          *models::BuildModel(model.arch, models::Phase::kTrain, options).graph,
+          codegen::ProgramKind::kTrain, *session_, compile, text_);
+    }
+    program_ =
+        AddFirstProgram(*session_, flags_.compile, model.arch,
+                        models::Phase::kTrain, options, compile,
+                        SourceBytes(noise, model) +
+                            (real ? SourceBytes(flags_.data, model) : 0));
+    ranks_.Agree(*session_, /*programs=*/1);
+    session_->InitializeState(flags_.data.seed);
+    Debugging debugging(flags_.debug, flags_.compile.dump.to);
+    debugging.Watch(*session_, ranks_.communicator());
+    fmt::print(text_, "{}", ProgramSummary(*session_, program_));
+    std::fflush(text_);
+    const auto open = [&](std::unique_ptr<runtime::ImageFolder> folder,
+                          const DataFlags& data) {
+      return OpenTraining(std::move(folder), data, model, /*start=*/0,
+                          /*micro_batches=*/1, ImagesFor(*session_));
+    };
+    const Measured base = Measure(*open(nullptr, noise));
+    json out = ProgramJson(*session_, program_);
+    Report("synthetic", base, &out);
+    if (real && !Stopped()) {
+      const Measured measured = Measure(*open(std::move(images), flags_.data));
+      json with_data = json::object();
+      Report("real data", measured, &with_data);
+      with_data["ratio_to_synthetic"] =
+          Median(base.step_ms) / Median(measured.step_ms);
+      out["data"] = with_data;
+    }
+    debugging.Finish();
+    if (Stopped()) return;
+    if (flags_.profile) Profile(&out);
+    out["arch"] = models::CanonicalArch(model.arch);
+    out["batch_size"] = model.batch;
+    out["ranks"] = ranks_.world_size();
+    out["fusion"] = flags_.compile.fusion;
+    if (!tuning.is_null()) out["tuning"] = tuning;
+    WriteJson(flags_.json, out);
+  }
+
+  bool Alone() const { return ranks_.world_size() == 1; }
+
+  // What ranks must have alike to take the same steps.
+  std::map<std::string, std::string> Settings(bool real) const {
+    std::map<std::string, std::string> settings = flags_.settings;
+    settings["DATA"] = real ? "given" : "none";
+    return settings;
+  }
+
+  // Several ranks stop where all know that one is to.
+  bool Stopped() const { return Alone() ? StopRequested() : stop_agreed_; }
+
+  // Of all ranks.
+  double ImagesPerStep() const {
+    return static_cast<double>(flags_.model.batch * ranks_.world_size());
+  }
+
+  // -1 if a module has no such input, or another one of that name.
+  int DataInput(const char* name) const {
+    const bool fed = flags_.model.graph == nullptr ||
+                     IsFed(flags_.model, name == std::string_view("labels"));
+    return fed && session_->HasInput(program_, name)
+               ? session_->FindInput(program_, name)
+               : -1;
+  }
+
+  // The loss of each step is read, as training does.
+  Measured Measure(runtime::BatchSource& source) {
+    const int loss = session_->FindOutput(program_, "loss");
+    const int images = DataInput("images");
+    const int labels = DataInput("labels");
+    runtime::SetInputs(
+        *session_, program_,
+        InputsOf(session_->graph(program_), source.Next(), /*lr=*/1e-3));
+    Measured measured;
+    measured.step_ms.reserve(flags_.iterations);
+    if (flags_.log_format == "dll") LogWindow();
+    runtime::DataStats before = source.stats();
+    Progress progress("bench");
+    const int64_t steps = flags_.warmup + flags_.iterations;
+    runtime::StepResults results(*session_);
+    const std::unique_ptr<runtime::Event> copied = session_->CreateEvent();
+    int64_t done = 0;
+    const auto complete = [&](int64_t pending) {
+      while (results.pending() > pending) {
+        const runtime::StepResults::Result result = results.Take();
+        stop_agreed_ = result.stop;
+        measured.loss = result.loss;
+        ++done;
+        if (flags_.log_format == "dll") LogStep(done, result);
+        if (done <= flags_.warmup) {
+          before = source.stats();
+        } else {
+          measured.step_ms.push_back(1e3 * result.seconds);
+        }
+      }
+    };
+    for (int64_t i = 0; i < steps; ++i) {
+      if (Stopped()) break;
+      if (ranks_.leads()) progress.Show(i, steps);
+      results.Begin();
+      if (i > 0 && images >= 0) session_->Await(*copied);
+      const runtime::Batch& batch = source.Next();
+      if (images >= 0) {
+        session_->SetInput(program_, images, batch.images().data(),
+                           batch.images().size_bytes(), *copied);
+      }
+      if (labels >= 0) {
+        session_->SetInput(program_, labels, batch.labels.data(),
+                           batch.labels.size() * sizeof(int32_t));
+      }
+      session_->Step(program_);
+      results.AddLoss(program_, loss);
+      results.End(!Alone() && StopRequested());
+      complete(results.lag());
+    }
+    complete(0);
+    measured.data = source.stats() - before;
+    return measured;
+  }
+
+  // Lines as NVIDIA's DLLogger prints them, for `fusor report`: first which
+  // steps count.
+  void LogWindow() const {
+    const runtime::TrainLogInfo info{
+        .parameters = {{"bench_steps", std::to_string(flags_.iterations)},
+                       {"bench_warmup_steps", std::to_string(flags_.warmup)}}};
+    fmt::print(text_, "{}\n", runtime::DllParameters(info));
+  }
+  void LogStep(int64_t step, const runtime::StepResults::Result& result) const {
+    const runtime::IntervalReport report{
+        .steps = 1,
+        .iteration = step,
+        .loss = result.loss,
+        .images_per_second = ImagesPerStep() / result.seconds};
+    fmt::print(text_, "{}\n", runtime::DllInterval({}, report));
+  }
+
+  void Report(const char* what, const Measured& measured, json* out) {
+    if (measured.step_ms.empty()) return;
+    const double median = Median(measured.step_ms);
+    const double rate = ImagesPerStep() / median * 1e3;
+    double total = 0;
+    for (double ms : measured.step_ms) total += ms / 1e3;
+    const json data = DataJson(measured.data, total);
+    fmt::print(text_, "{}: {:.2f} images/s, step {:.2f} ms (median of {})",
+               what, rate, median, measured.step_ms.size());
+    if (measured.data.files_read > 0) {
+      fmt::print(text_,
+                 ", data wait {:.1f} %, read {:.2f} MB/s, {:.0f} files/s{}",
+                 100 * data["data_wait_share"].get<double>(),
+                 data["read_megabytes_per_second"].get<double>(),
+                 data["files_per_second"].get<double>(),
+                 data["input_bound"] ? ", input-bound" : "");
+    }
+    fmt::print(text_, "\n");
+    (*out)["images_per_second"] = rate;
+    (*out)["step_ms"] = StepJson(measured.step_ms);
+    (*out)["loss"] = measured.loss;
+    out->update(data);
+  }
+
+  // Time by class of op, from single steps of the plan.
+  void Profile(json* out) {
+    std::map<std::string, std::pair<double, int>> by_class;
+    std::vector<std::pair<double, size_t>> by_step;
+    const std::vector<double> ms = session_->ProfileStep(program_);
+    const codegen::Plan& plan = session_->plan(program_);
+    for (size_t i = 0; i < ms.size(); ++i) {
+      auto& [time, count] = by_class[plan.steps[i].op_class];
+      time += ms[i];
+      ++count;
+      by_step.emplace_back(ms[i], i);
+    }
+    json classes = json::object();
+    for (const auto& [name, entry] : by_class) {
+      fmt::print(text_, "  {:<22} {:9.2f} ms  {:4} steps\n", name, entry.first,
+                 entry.second);
+      classes[name] = entry.first;
+    }
+    (*out)["profile_ms"] = classes;
+    std::sort(by_step.rbegin(), by_step.rend());
+    for (size_t i = 0; i < std::min<size_t>(25, by_step.size()); ++i) {
+      const codegen::Step& step = plan.steps[by_step[i].second];
+      fmt::print(text_,
+                 "  {:9.3f} ms  {:<20} {:<28} {:8.1f} MB {:8.2f} GFLOP\n",
+                 by_step[i].first, step.op_class, step.location.path,
+                 static_cast<double>(step.bytes) / 1e6,
+                 static_cast<double>(step.flops) / 1e9);
+    }
+  }
+
+  BenchFlags flags_;
+  RankRun ranks_;
+  FILE* const text_;
+  std::unique_ptr<runtime::Session> session_;
+  int program_ = -1;
+  bool stop_agreed_ = false;  // by all of several ranks
+};
+
+void Sweep(const BenchFlags& flags) {
+  FUSOR_CHECK(flags.data.path.empty() && flags.json.empty() &&
+                  flags.compile.dump.to.empty() &&
+                  flags.compile.opt_level.empty() &&
+                  flags.compile.choices.empty(),
+              kUsage, "--sweep and {}: expected one of them",
+              !flags.data.path.empty()         ? "DATA"
+              : !flags.json.empty()            ? "--json"
+              : !flags.compile.dump.to.empty() ? "--dump-to"
+              : !flags.compile.choices.empty() ? "--choices"
+                                               : "--opt-level");
+  FUSOR_CHECK(runtime::FindRankPlace(LauncherVariable).world_size == 1, kUsage,
+              "--sweep starts ranks itself: expected no launcher");
+  const SweepCell base{1, flags.model.batch,
+                       flags.compile.amp ? "amp" : flags.compile.dtype,
+                       flags.compile.fusion};
+  RunSweep(
+      flags.sweep, models::CanonicalArch(flags.model.arch), base,
+      [&](const SweepCell& cell, const runtime::RankPlace& place, FILE* log) {
+        BenchFlags own = flags;
+        own.log_format = "dll";
+        own.model.batch = cell.batch;
+        own.compile.fusion = cell.fusion;
+        own.compile.amp = cell.precision == "amp";
+        own.compile.dtype = own.compile.amp ? "fp32" : cell.precision;
+        BenchCommand(own, place, log).Run();
+      });
+}
+
+void SearchMaxBatch(const BenchFlags& flags) {
+  FUSOR_CHECK(flags.data.path.empty() && !flags.compile.tune, kUsage,
+              "--find-max-batch and {}: expected one of them",
+              flags.compile.tune ? "--tune" : "DATA");
+  FUSOR_CHECK(runtime::FindRankPlace(LauncherVariable).world_size == 1, kUsage,
+              "--find-max-batch plans for one rank: expected no launcher");
+  CheckOutput("--json", flags.json);
+  DataFlags noise = flags.data;
+  noise.synthetic = true;
+  const auto images = ListImages(noise, flags.model, Split::kTrain);
+  ModelFlags model = flags.model;
+  const models::ModelOptions options =
+      MakeModelOptions(model, NumClasses(images.get()));
+  const SearchedStep step{
+      .arch = models::CanonicalArch(model.arch),
+      .model = options,
+      .compile = MakeCompileOptions(flags.compile, flags.optimizer,
+                                    OpenDumper(flags.compile.dump)),
+      .data_bytes = [&](int64_t batch) {
+        ModelFlags other = model;
+        other.batch = batch;
+        return SourceBytes(noise, other);
+      }};
+  json out = FindMaxBatch(flags.max_batch, flags.compile, step,
+                          TextStream({flags.json}));
+  out["arch"] = step.arch;
+  WriteJson(flags.json, out);
+}
+
+void RunBench(const BenchFlags& flags) {
+  if (flags.max_batch.find) {
+    SearchMaxBatch(flags);
+    return;
+  }
+  if (!flags.sweep.folder.empty()) {
+    Sweep(flags);
+    return;
+  }
+  BenchCommand(flags, runtime::FindRankPlace(LauncherVariable),
+               TextStream({flags.json, flags.compile.dump.to}))
+      .Run();
+}
+
+}  // namespace
+
+void AddBench(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* command = app.add_subcommand(
+      "bench",
+      "Measure the training step on synthetic data, or DATA against it");
+  AddDataFlags(*command, flags->data);
+  AddModelFlags(*command, flags->model);
+  AddOptimizerFlags(*command, flags->optimizer);
+  AddCompileFlags(*command, flags->compile);
+  AddTuneFlag(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
+  command->option_defaults()->group("Run");
+  command->add_option("--warmup", flags->warmup, "Steps before measuring")
+      ->capture_default_str()
+      ->check(WholeNumber(0, 1 << 30));
+  command->add_option("--iterations", flags->iterations, "Steps measured")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1 << 30));
+  command->add_flag("--profile", flags->profile, "Time by op class and step");
+  command
+      ->add_option("--log-format", flags->log_format,
+                   "dll: also print each step as NVIDIA's DLLogger does")
+      ->capture_default_str()
+      ->check(OneOf({"text", "dll"}));
+  AddRankFlags(*command, flags->ranks);
+  AddSweepFlags(*command, flags->sweep);
+  AddMaxBatchFlags(*command, flags->max_batch);
+  AddDebugFlags(*command, flags->debug);
+  AddJsonFlag(*command, flags->json);
+  command->callback([flags, command, run] {
+    flags->settings = RankSettings(*command, kBenchSettings);
+    *run = [flags] { RunBench(*flags); };
+  });
+}
+
+}  // namespace fusor::tools

@@ -1,0 +1,153 @@
+#include "tools/inspect/bisect/isolate.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "codegen/compiler.h"
+#include "ir/support/error.h"
+#include "runtime/backend/backend_loader.h"
+#include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/output/standard_streams.h"
+#include "tools/fusor/setup/program_source.h"
+#include "tools/fusor/setup/workbench.h"
+#include "tools/inspect/compare/tensor_difference.h"
+#include "tools/inspect/observers/snapshot.h"
+#include "tools/inspect/observers/step_values.h"
+
+namespace fusor::tools {
+namespace {
+
+using nlohmann::json;
+using runtime::IsolatedStep;
+
+struct IsolateFlags {
+  ProgramSource source;
+  CompileFlags compile;
+  OptimizerFlags optimizer;
+  std::string inputs;
+  double tolerance = 0;
+  uint64_t seed = 0;
+  size_t top = 20;
+  std::string json;
+};
+
+// One step on given operands: what a reproducer of `fusor bisect` holds.
+std::vector<IsolatedStep> RunOnInputs(const codegen::CompiledProgram& program,
+                                      runtime::Device& device,
+                                      const IsolateFlags& flags) {
+  const auto& steps = program.plan.steps;
+  FUSOR_CHECK(steps.size() == 1, kUsage,
+              "--inputs: expected a module of one fusion or library op, got {} "
+              "steps",
+              steps.size());
+  const auto alone = runtime::GraphOfStep(
+      program.plan, steps[0], runtime::NodeOfStep(*program.graph, steps[0]));
+  return {runtime::CompareStep(program.plan, *program.graph, 0,
+                               runtime::ReadInputs(flags.inputs, *alone),
+                               device, {.tolerance = flags.tolerance})};
+}
+
+void Print(FILE* text, const std::vector<IsolatedStep>& steps, size_t top) {
+  fmt::print(text, "{:>9} {:>9} {:>9} {:>9} {:>8} {:>4}  {}\n", "error",
+             "tolerance", "max abs", "max ulp", "sum of", "runs", "step");
+  for (size_t i = 0; i < std::min(top, steps.size()); ++i) {
+    const IsolatedStep& s = steps[i];
+    fmt::print(text, "{:>9.2g} {:>9.2g} {:>9.2g} {:>9} {:>8} {:>4}  {}{}{}\n",
+               s.error, s.tolerance, s.max_abs, ir::ShowUlp(s.max_ulp),
+               s.reduction, s.launches, s.ok() ? "" : "DIFFERS ", s.what,
+               ir::AtLocation(s.location));
+  }
+  if (steps.size() > top) {
+    fmt::print(text, "({} more; --top shows them)\n", steps.size() - top);
+  }
+}
+
+json ToJson(const std::vector<IsolatedStep>& steps) {
+  json rows = json::array();
+  for (const IsolatedStep& s : steps) {
+    rows.push_back({{"step", s.what},
+                    {"location", s.location.path},
+                    {"source", ToString(s.location.source)},
+                    {"launches", s.launches},
+                    {"result", s.value},
+                    {"error", s.error},
+                    {"tolerance", s.tolerance},
+                    {"max_abs", s.max_abs},
+                    {"max_relative", s.max_rel},
+                    {"max_ulp", s.max_ulp},
+                    {"reduction", s.reduction},
+                    {"ok", s.ok()}});
+  }
+  return rows;
+}
+
+void RunIsolate(const IsolateFlags& flags) {
+  FILE* text = TextStream({flags.json, flags.compile.dump.to});
+  CheckOutput("--json", flags.json);
+  const auto dumper = OpenDumper(flags.compile.dump);
+  runtime::Backend& backend = runtime::LoadBackend(flags.compile.backend);
+  const runtime::BackendOptions options{.threads = flags.compile.threads,
+                                        .warning = Warn};
+  const auto compiler = backend.CreateCompiler("", options);
+  Program source = OpenProgram(flags.source);
+  codegen::CompileOptions compile =
+      MakeCompileOptions(flags.compile, flags.optimizer, dumper);
+  compile.start = source.stage;
+  compile.pack_interface = !flags.inputs.empty();
+  const codegen::CompiledProgram program = codegen::Compile(
+      std::move(source.graph), source.kind, *compiler, compile);
+  const auto device = backend.OpenDevice(0, options);
+  const std::vector<IsolatedStep> steps =
+      flags.inputs.empty()
+          ? runtime::IsolateSteps(
+                program.plan, *program.graph, *device,
+                {.seed = flags.seed, .tolerance = flags.tolerance})
+          : RunOnInputs(program, *device, flags);
+  Print(text, steps, flags.top);
+  WriteJson(flags.json, {{"program", program.plan.name},
+                         {"target", program.plan.target},
+                         {"steps", ToJson(steps)}});
+  const auto bad = std::count_if(steps.begin(), steps.end(),
+                                 [](const IsolatedStep& s) { return !s.ok(); });
+  FUSOR_CHECK(bad == 0, kDifference,
+              "{} of {} steps differ from the interpreter; worst: {}, result "
+              "{}, error {:.2g} of its largest element",
+              bad, steps.size(), steps[0].what, steps[0].value, steps[0].error);
+}
+
+}  // namespace
+
+void AddIsolate(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<IsolateFlags>();
+  CLI::App* command = app.add_subcommand(
+      "isolate",
+      "Run every kernel and library call of a step alone on random operands, "
+      "against the interpreter");
+  AddProgramSource(*command, flags->source);
+  AddOptimizerFlags(*command, flags->optimizer);
+  AddCompileFlags(*command, flags->compile);
+  AddDumpFlags(*command, flags->compile.dump);
+  command
+      ->add_option("--inputs", flags->inputs,
+                   "Operands of a module of one step, as `fusor bisect` and "
+                   "--check-numerics=dump write them")
+      ->type_name("FILE");
+  command
+      ->add_option("--tolerance", flags->tolerance,
+                   "Greatest error, as a share of the result's greatest "
+                   "element (0: by dtype and length of sums)")
+      ->capture_default_str()
+      ->check(Number(0));
+  command->add_option("--seed", flags->seed, "Of the random operands")
+      ->capture_default_str()
+      ->check(WholeNumber(0));
+  command->add_option("--top", flags->top, "Lines printed, worst first")
+      ->capture_default_str()
+      ->check(WholeNumber(0));
+  AddJsonFlag(*command, flags->json);
+  command->callback([flags, run] { *run = [flags] { RunIsolate(*flags); }; });
+}
+
+}  // namespace fusor::tools

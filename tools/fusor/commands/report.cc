@@ -1,0 +1,86 @@
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/flag_groups.h"
+#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/setup/workbench.h"
+#include "tools/inspect/logs/speed_folder.h"
+
+namespace fusor::tools {
+namespace {
+
+struct ReportFlags {
+  std::string folder;
+  int64_t skip = -1;
+  int64_t average = -1;
+  std::string definition = "auto";
+  std::string svg;
+  std::string json;
+};
+
+void RunReport(const ReportFlags& flags) {
+  FILE* text = TextStream({flags.svg, flags.json});
+  CheckOutput("--svg", flags.svg);
+  CheckOutput("--json", flags.json);
+  runtime::SpeedFolderOptions options;
+  if (flags.skip >= 0) options.skip = flags.skip;
+  if (flags.average >= 0) options.average = flags.average;
+  if (flags.definition != "auto") {
+    options.definition = flags.definition == "elapsed"
+                             ? runtime::SpeedDefinition::kElapsed
+                             : runtime::SpeedDefinition::kMean;
+  }
+  const runtime::SpeedFolder folder =
+      runtime::ReadSpeedFolder(flags.folder, options);
+  fmt::print(text, "{}", runtime::SpeedText(folder));
+  // The last component, a slash at the end or not.
+  const auto path = std::filesystem::path(flags.folder) / "";
+  WriteText(flags.svg,
+            runtime::SpeedSvg(folder, path.parent_path().filename().string()));
+  WriteJson(flags.json, runtime::SpeedJson(folder));
+}
+
+}  // namespace
+
+void AddReport(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<ReportFlags>();
+  CLI::App* command =
+      app.add_subcommand("report",
+                         "Speeds and speedups from training logs, NODESnGPUSg/"
+                         "MODEL_bBATCH_PRECISION_RUN.log");
+  command
+      ->add_option("LOG_DIR", flags->folder,
+                   "Logs of fusor, NVIDIA DLLogger, MXNet, Paddle, FleetX, "
+                   "TensorFlow 2, OneFlow")
+      ->required()
+      ->type_name("");
+  command
+      ->add_option("--skip", flags->skip,
+                   "Steps to leave out [bench's own; else 20, TensorFlow 2's "
+                   "logs 100]")
+      ->check(WholeNumber(0, 1 << 30));
+  command
+      ->add_option("--average", flags->average,
+                   "Steps after them to average [bench's own; else 100, "
+                   "TensorFlow 2's 500]")
+      ->check(WholeNumber(1, 1 << 30));
+  command
+      ->add_option("--definition", flags->definition,
+                   "Speed by elapsed time, or as mean of the speeds that lines "
+                   "tell; auto: elapsed where all logs have times")
+      ->capture_default_str()
+      ->check(OneOf({"auto", "elapsed", "mean"}));
+  command
+      ->add_option(
+          "--svg", flags->svg,
+          "Draw speedup over ranks, or speed over batch sizes of one rank")
+      ->type_name("FILE");
+  AddJsonFlag(*command, flags->json);
+  command->callback([flags, run] { *run = [flags] { RunReport(*flags); }; });
+}
+
+}  // namespace fusor::tools

@@ -1,0 +1,119 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "codegen/compiler.h"
+#include "ir/io/parser.h"
+#include "ir/support/error.h"
+#include "runtime/backend/backend_loader.h"
+#include "runtime/program_file.h"
+#include "tools/fusor/commands/commands.h"
+#include "tools/fusor/commands/train_command.h"
+#include "tools/fusor/flags/module_model.h"
+
+namespace fusor::tools {
+namespace {
+
+using runtime::StepFile;
+
+struct RunCommandFlags {
+  TrainFlags train;
+  std::string file;
+  bool recompile = false;
+};
+
+// Options given to this command, as words of a command line.
+std::vector<std::string> GivenWords(const CLI::App& command) {
+  std::vector<std::string> words;
+  for (const CLI::Option* option : command.get_options()) {
+    const bool own =
+        option->get_name() == "FILE" || option->get_name() == "--recompile";
+    if (option->count() == 0 || own) continue;
+    for (std::string& word : WordsOf(*option)) words.push_back(std::move(word));
+  }
+  return words;
+}
+
+// What `fusor train` would have been told with the options of the file and
+// these.
+TrainFlags FlagsFor(const StepFile& file, const std::string& path,
+                    const CLI::App& command) {
+  TrainFlags flags;
+  CLI::App app("", "train");
+  AddTrainFlags(app, flags);
+  if (!file.module.empty()) {
+    flags.model.module = path;
+    UseModule(ir::Parse(file.module, path), flags.model);
+  }
+  std::vector<std::string> words = file.options;
+  for (std::string& word : GivenWords(command)) {
+    words.push_back(std::move(word));
+  }
+  app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  SettleTrainFlags(app, flags);
+  return flags;
+}
+
+// Why the step cannot run here; empty when it can. Throws kDevice where there
+// is no device for it at all.
+std::string Obstacle(const StepFile& file, const std::string& path) {
+  runtime::Backend& backend = runtime::LoadBackend(file.backend);
+  FUSOR_CHECK(backend.device_count() > 0, kDevice,
+              "{}: compiled for {}, and backend {} finds no device here", path,
+              file.origin.target, file.backend);
+  // A device of its own kind is what a compiler without a target is for.
+  const auto compiler =
+      backend.CreateCompiler("", {.threads = file.origin.threads});
+  const int threads = backend.CreateCompiler("", {})->target().threads;
+  if (compiler->target().threads > threads) {
+    return fmt::format("compiled for {} threads, here are {}",
+                       file.origin.threads, threads);
+  }
+  return runtime::Mismatch(file.origin,
+                           runtime::OriginHere(FUSOR_VERSION, *compiler));
+}
+
+void RunStepFile(const RunCommandFlags& given, const CLI::App& command) {
+  StepFile file = runtime::ReadStepFile(given.file);
+  FUSOR_CHECK(file.programs[0].kind == codegen::ProgramKind::kTrain, kUsage,
+              "{}: expected a training step, it holds an evaluation",
+              given.file);
+  TrainFlags flags = FlagsFor(file, given.file, command);
+  if (given.recompile) {
+    fmt::print(stderr, "compiling {} again for this machine\n", given.file);
+    return RunTraining(flags, {});
+  }
+  const std::string obstacle = Obstacle(file, given.file);
+  FUSOR_CHECK(obstacle.empty(), kDevice,
+              "{}: {}; --recompile compiles it again for this machine",
+              given.file, obstacle);
+  flags.compile.backend = file.backend;
+  flags.compile.threads = file.origin.threads;
+  flags.step_file = given.file;
+  RunTraining(flags, std::move(file));
+}
+
+}  // namespace
+
+void AddRun(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<RunCommandFlags>();
+  CLI::App* command = app.add_subcommand(
+      "run", "Train with a step that `fusor compile -o FILE` has compiled");
+  command->add_option("FILE", flags->file, "Step file")
+      ->required()
+      ->type_name("FILE");
+  AddGraphFlag(*command, flags->train.compile);
+  AddConnectionFlags(*command, flags->train.ranks);
+  AddRunFlags(*command, flags->train);
+  command->add_flag("--recompile", flags->recompile,
+                    "Compile the same step again for this machine, whatever "
+                    "the file was compiled for");
+  command->callback([flags, command, run] {
+    *run = [flags, command] { RunStepFile(*flags, *command); };
+  });
+}
+
+}  // namespace fusor::tools

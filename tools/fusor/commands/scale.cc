@@ -1,0 +1,190 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "codegen/compiler.h"
+#include "ir/support/error.h"
+#include "models/model.h"
+#include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/setup/compile_setup.h"
+#include "tools/fusor/setup/rank_run.h"
+#include "tools/fusor/setup/step_profile.h"
+#include "tools/fusor/setup/workbench.h"
+#include "tools/inspect/scaling/scale_report.h"
+
+namespace fusor::tools {
+namespace {
+
+struct ScaleFlags {
+  ModelFlags model;
+  CompileFlags compile;
+  OptimizerFlags optimizer;
+  int64_t nodes = 2;
+  int64_t gpus = 8;
+  std::string cluster = "dgx-h200";
+  std::string policy = "exact";
+  std::string wire = "auto";
+  bool sharded = false;
+  double slack_ms = 0.3;
+  double input_rate = 0;
+  bool profile = false;
+  double rank_rate = 0;
+  double node_rate = 0;
+  std::string svg;
+  std::string json;
+};
+
+codegen::StepTimeline ModelledTimeline(const ScaleFlags& flags,
+                                       models::Model model,
+                                       std::string& target) {
+  const auto compiler = OpenCompiler(flags.compile);
+  codegen::CompileOptions options =
+      MakeCompileOptions(flags.compile, flags.optimizer);
+  options.plan_only = true;
+  const codegen::CompiledProgram program = codegen::Compile(
+      std::move(model.graph), codegen::ProgramKind::kTrain, *compiler, options);
+  target = program.plan.target;
+  return codegen::TimelineOf(
+      program.plan, *program.graph,
+      codegen::ReportPlan(program.plan, *program.graph, *compiler));
+}
+
+codegen::StepTimeline MeasuredTimeline(const ScaleFlags& flags,
+                                       models::Model model,
+                                       std::string& target) {
+  FUSOR_CHECK(flags.compile.target.empty(), kUsage,
+              "--profile and --target: expected one of them");
+  const auto session = OpenSession(flags.compile);
+  const int program =
+      session->AddProgram(std::move(model.graph), codegen::ProgramKind::kTrain,
+                          MakeCompileOptions(flags.compile, flags.optimizer));
+  const std::vector<double> ms =
+      ProfileSynthetic(flags.model, *session, program);
+  const codegen::Plan& plan = session->plan(program);
+  target = plan.target;
+  return codegen::TimelineOf(plan, session->graph(program),
+                             codegen::ReportPlan(plan, session->graph(program),
+                                                 session->compiler(), ms));
+}
+
+// Gradients of mixed precision may go over the wire in 16 bit; in fp32, where
+// nobody asks for it, they are what they are.
+int64_t WireBytes(const ScaleFlags& flags) {
+  if (flags.wire != "auto") return flags.wire == "16" ? 2 : 4;
+  return flags.compile.amp || flags.compile.dtype != "fp32" ? 2 : 4;
+}
+
+void RunScale(const ScaleFlags& flags) {
+  FILE* text = TextStream({flags.svg, flags.json});
+  CheckOutput("--svg", flags.svg);
+  CheckOutput("--json", flags.json);
+  codegen::ScaleReport report;
+  report.cluster = OpenCluster(flags.cluster);
+  codegen::ScaleOptions options{.nodes = flags.nodes,
+                                .gpus = flags.gpus,
+                                .batch = flags.model.batch,
+                                .sharded = flags.sharded,
+                                .input_rate = flags.input_rate,
+                                .node_rate = flags.node_rate};
+  options.policy = passes::ParseBucketPolicy("--bucket-policy", flags.policy);
+  options.policy.element_bytes = WireBytes(flags);
+  options.policy.slack_seconds = flags.slack_ms * 1e-3;
+  models::Model model =
+      models::BuildModel(flags.model.arch, models::Phase::kTrain,
+                         MakeModelOptions(flags.model, 0));
+  report.timeline =
+      flags.profile ? MeasuredTimeline(flags, std::move(model), report.target)
+                    : ModelledTimeline(flags, std::move(model), report.target);
+  report.source = flags.profile ? "measured" : "modelled";
+  if (flags.rank_rate > 0) {
+    report.timeline = codegen::Stretched(
+        std::move(report.timeline),
+        static_cast<double>(flags.model.batch) / flags.rank_rate);
+    report.source += ", stretched to --rank-rate";
+    report.target.clear();  // the speed is that of the cluster
+  }
+  report.subject =
+      fmt::format("{}, batch {}", models::CanonicalArch(flags.model.arch),
+                  flags.model.batch);
+  report.alternatives =
+      codegen::Alternatives(report.timeline, report.cluster, options);
+  fmt::print(text, "{}", codegen::ScaleText(report));
+  WriteText(flags.svg, codegen::ScaleSvg(report));
+  nlohmann::json out = codegen::ScaleJson(report);
+  out["arch"] = models::CanonicalArch(flags.model.arch);
+  WriteJson(flags.json, out);
+}
+
+void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
+  command.option_defaults()->group("Prediction");
+  command.add_option("--nodes", flags.nodes, "Nodes")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1 << 16));
+  command.add_option("--gpus", flags.gpus, "Ranks of a node")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1 << 10));
+  command
+      .add_option(
+          "--cluster", flags.cluster,
+          "Links: a description of ir/target/clusters/ by name, or a file of "
+          "that form")
+      ->type_name("NAME|FILE")
+      ->capture_default_str();
+  command
+      .add_option("--bucket-policy", flags.policy,
+                  "How gradients are put together: exact, cap:MB, apex, "
+                  "horovod or one")
+      ->capture_default_str();
+  command
+      .add_option("--bucket-slack", flags.slack_ms,
+                  "What exact may lose for fewer buckets, ms")
+      ->capture_default_str()
+      ->check(Number(0, 1e6));
+  command
+      .add_option("--wire", flags.wire,
+                  "Bits of a gradient on the wire; auto: 16 of mixed precision")
+      ->capture_default_str()
+      ->check(OneOf({"auto", "32", "16"}));
+  command.add_flag("--sharded-optimizer", flags.sharded,
+                   "Reduce-scatter, update a share, all-gather under the next "
+                   "forward pass");
+  command
+      .add_option("--input-rate", flags.input_rate,
+                  "Images/s that a node can be fed")
+      ->check(Number(1e-6, 1e12));
+  command.add_flag("--profile", flags.profile,
+                   "Measure the step here, instead of modelling it");
+  command
+      .add_option("--rank-rate", flags.rank_rate,
+                  "Images/s of one rank as measured; the timeline is stretched "
+                  "to it")
+      ->check(Number(1e-6, 1e12));
+  command
+      .add_option(
+          "--node-rate", flags.node_rate,
+          "Images/s of one node as measured; its losses are taken to be "
+          "those of every node")
+      ->check(Number(1e-6, 1e12));
+  command.option_defaults()->group("Options");
+}
+
+}  // namespace
+
+void AddScale(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<ScaleFlags>();
+  CLI::App* command = app.add_subcommand(
+      "scale", "Predict step time and speedup on several ranks and nodes");
+  AddModelFlags(*command, flags->model);
+  AddPredictionFlags(*command, *flags);
+  AddOptimizerFlags(*command, flags->optimizer);
+  AddCompileFlags(*command, flags->compile);
+  AddTargetFlag(*command, flags->compile);
+  command->add_option("--svg", flags->svg, "Write the step as a picture")
+      ->type_name("FILE");
+  AddJsonFlag(*command, flags->json);
+  command->callback([flags, run] { *run = [flags] { RunScale(*flags); }; });
+}
+
+}  // namespace fusor::tools

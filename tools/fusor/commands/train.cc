@@ -1,0 +1,467 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "codegen/compiler.h"
+#include "ir/io/printer.h"
+#include "ir/shard.h"
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+#include "ir/support/hash.h"
+#include "passes/training/averaged_weights.h"
+#include "runtime/checkpoint/weights.h"
+#include "runtime/train/training_loop.h"
+#include "tools/fusor/commands/commands.h"
+#include "tools/fusor/commands/train_command.h"
+#include "tools/fusor/flags/module_model.h"
+#include "tools/fusor/output/progress.h"
+#include "tools/fusor/output/train_report.h"
+#include "tools/fusor/setup/data_source.h"
+#include "tools/fusor/setup/debugging.h"
+#include "tools/fusor/setup/memory_advice.h"
+#include "tools/fusor/setup/rank_options.h"
+#include "tools/fusor/setup/rank_run.h"
+#include "tools/fusor/setup/stop_signals.h"
+#include "tools/fusor/setup/tuning.h"
+#include "tools/fusor/setup/weight_description.h"
+#include "tools/fusor/setup/workbench.h"
+#include "tools/inspect/dump/dumper.h"
+#include "tools/inspect/observers/check_numerics.h"
+
+namespace fusor::tools {
+namespace {
+
+using nlohmann::json;
+using runtime::EvalReport;
+using runtime::TrainReport;
+
+class TrainCommand {
+ public:
+  TrainCommand(const TrainFlags& flags, std::optional<runtime::StepFile> file)
+      : flags_(flags),
+        file_(std::move(file)),
+        ranks_(flags_.ranks),
+        text_(TakePlace()),
+        logs_(flags_.log, flags_.checkpoint.workspace, text_) {}
+
+  void Run() {
+    ranks_.Run([this] { RunRank(); });
+  }
+
+ private:
+  // What can be wrong is looked at first, what takes long done last.
+  void RunRank() {
+    MicroBatches(flags_);
+    CheckFed(flags_.model, /*labels=*/true);
+    FUSOR_CHECK(!file_.has_value() || file_->world_size == ranks_.world_size(),
+                kUsage, "{}: compiled for a world size of {}, this run has {}",
+                flags_.step_file, file_->world_size, ranks_.world_size());
+    fmt::print(text_, "{}", IgnoredLine(flags_.ignored));
+    FUSOR_CHECK(flags_.stop_at_top1 == 0 || !flags_.training_only, kUsage,
+                "--stop-at-top1: expected evaluations, not --training-only");
+    // Refuses a schedule that contradicts itself.
+    MakeTrainOptions(flags_, {}, /*steps_per_epoch=*/1);
+    dumper_ = OpenDumper(flags_.compile.dump);
+    auto train_images = ListImages(flags_.data, flags_.model, Split::kTrain);
+    auto val_images = ListValidation(train_images.get());
+    CheckOutputs();
+    checkpointing_.emplace(
+        flags_.checkpoint, Identity(train_images.get()), flags_.deciding,
+        DescribeWeights(
+            models::CanonicalArch(flags_.model.arch),
+            MakeModelOptions(flags_.model, NumClasses(train_images.get())),
+            train_images.get()),
+        flags_.data.seed, text_);
+    ranks_.Connect(flags_.compile.backend, text_);
+    ranks_.CompareSettings(Settings(train_images.get()));
+    CheckTransform(train_images.get(), flags_.data, flags_.model,
+                   Split::kTrain);
+    CheckTransform(val_images.get(), flags_.data, flags_.model, Split::kVal);
+    Compile(NumClasses(train_images.get()), val_images != nullptr);
+    ranks_.Agree(*session_, programs_);
+    start_ = ShareStart(checkpointing_->start());
+    const auto source =
+        OpenTraining(std::move(train_images), flags_.data, flags_.model,
+                     start_.step, MicroBatches(flags_), ImagesFor(*session_));
+    const auto val = val_images == nullptr
+                         ? nullptr
+                         : OpenEvaluation(std::move(val_images), flags_.data,
+                                          flags_.model, ImagesFor(*session_));
+    checkpointing_->Initialize(*session_);
+    session_->BroadcastState();
+    ShareSaves();
+    Debugging debugging(flags_.debug, flags_.compile.dump.to.empty()
+                                          ? flags_.checkpoint.workspace
+                                          : flags_.compile.dump.to);
+    debugging.Watch(*session_, ranks_.communicator());
+    logs_.Open({.parameters = flags_.parameters,
+                .steps_per_epoch = runtime::UpdatesPerEpoch(
+                    source->batches_per_epoch(), MicroBatches(flags_)),
+                .batch_size = UpdateBatch(),
+                .start = start_.step});
+    const TrainReport report = Train(*source, val.get());
+    debugging.Finish();
+    checkpointing_->Finish();
+    logs_.End(report);
+    session_->GatherParameters();
+    ranks_.CheckParameters(
+        ranks_.world_size() > 1 ? ParameterHash(*session_) : "", text_);
+    if (report.steps > 0) {
+      Save();
+      Report(report);
+    }
+    logs_.Finish();
+    // With a dynamic loss scale these updates were skipped.
+    FUSOR_CHECK(report.steps == 0 || std::isfinite(report.last_loss), kDiverged,
+                "training diverged: the last loss is {}: lower --lr, warm up "
+                "longer (--warmup) or clip gradients (--clip-grad-norm)",
+                report.last_loss);
+  }
+
+  // Logs, checkpoints and reports are rank 0's; the others only compute.
+  // Returns where text for people goes.
+  FILE* TakePlace() {
+    flags_.data.rank = ranks_.rank();
+    flags_.data.world_size = ranks_.world_size();
+    flags_.compile.threads = ranks_.Threads(flags_.compile.threads);
+    if (ranks_.leads()) {
+      return TextStream({flags_.json, flags_.compile.dump.to});
+    }
+    flags_.log = {};
+    flags_.checkpoint = {};
+    flags_.compile.dump = {};
+    flags_.compile.warns = false;
+    flags_.debug.stats_trace.clear();
+    flags_.debug.timeline.clear();
+    flags_.json.clear();
+    return OpenNothing();
+  }
+
+  // Images of an update, of all ranks.
+  int64_t UpdateBatch() const {
+    return flags_.model.batch * MicroBatches(flags_) * ranks_.world_size();
+  }
+
+  // Rank 0's, which alone reads checkpoints.
+  runtime::TrainPosition ShareStart(const runtime::TrainPosition& own) {
+    const json shared =
+        json::parse(ranks_.Share("start", json{own.step, own.evaluation_due,
+                                               own.best_top1, own.loss_hash}
+                                              .dump()));
+    return {shared[0], shared[1], shared[2], shared[3]};
+  }
+
+  // With a sharded optimizer all ranks give their parts of what rank 0 saves.
+  void ShareSaves() {
+    const json shared = json::parse(ranks_.Share(
+        "saves", json{checkpointing_->saves(), flags_.checkpoint.every,
+                      !flags_.json.empty()}
+                     .dump()));
+    saves_ = shared[0];
+    flags_.checkpoint.every = shared[1];
+    hashes_ = shared[2];
+  }
+
+  void SaveCheckpoint(const runtime::TrainPosition& position,
+                      int64_t per_epoch) {
+    session_->GatherParameters();
+    if (ranks_.leads()) {
+      checkpointing_->Save(*session_, position, per_epoch);
+    } else if (flags_.ranks.sharded) {
+      runtime::StateSnapshot state;
+      runtime::TakeSnapshot(*session_, state);
+    }
+  }
+
+  std::unique_ptr<runtime::ImageFolder> ListValidation(
+      const runtime::ImageFolder* train) {
+    if (train == nullptr || flags_.training_only || flags_.eval_every == 0) {
+      return nullptr;
+    }
+    if (flags_.model.graph != nullptr) {
+      fmt::print(
+          text_,
+          "val       none: a module does not evaluate itself; fusor eval "
+          "--module FILE takes another one\n");
+      return nullptr;
+    }
+    auto val = ListImages(flags_.data, flags_.model, Split::kVal);
+    if (val != nullptr) runtime::CheckSameClasses(*train, *val);
+    return val;
+  }
+
+  std::string WeightsPath() const {
+    return flags_.checkpoint.workspace + "/model.safetensors";
+  }
+  std::string AveragesPath() const {
+    return flags_.checkpoint.workspace + "/model-ema.safetensors";
+  }
+
+  // What a run that resumes must have alike.
+  Checkpointing::Options Identity(const runtime::ImageFolder* images) const {
+    const ModelFlags& model = flags_.model;
+    const int classes = NumClasses(images);
+    Checkpointing::Options identity = {
+        {"--arch", models::CanonicalArch(model.arch)},
+        {"--batch-size", fmt::format("{}", model.batch)},
+        {"--image-size", fmt::format("{}", ImageSize(model))},
+        {"--num-classes",
+         fmt::format("{}", MakeModelOptions(model, classes).num_classes)},
+        {"--optimizer-batch-size", fmt::format("{}", UpdateBatch())},
+        {"--seed", fmt::format("{}", flags_.data.seed)},
+        {"data", images == nullptr
+                     ? "synthetic"
+                     : fmt::format("{} images {:016x}", images->size(),
+                                   images->Fingerprint())}};
+    if (model.graph != nullptr) {
+      identity["--module"] =
+          fmt::format("{:016x}", HashBytes(ir::Print(*model.graph)));
+    }
+    return identity;
+  }
+
+  // What ranks must have alike.
+  std::map<std::string, std::string> Settings(
+      const runtime::ImageFolder* images) const {
+    std::map<std::string, std::string> settings = flags_.settings;
+    for (const auto& [name, value] : Identity(images)) settings[name] = value;
+    return settings;
+  }
+
+  void CheckOutputs() const {
+    const std::string& workspace = flags_.checkpoint.workspace;
+    if (!workspace.empty()) {
+      MakeFolder("--workspace", workspace);
+      CheckWritable(WeightsPath(), ErrorCode::kUsage);
+    }
+    // These may be to go into the workspace.
+    CheckOutput("--json", flags_.json);
+    logs_.Check();
+  }
+
+  // In place of Compile: what the file has.
+  void Load(int classes, bool evaluates) {
+    MakeModelOptions(flags_.model, classes);  // has room for them
+    session_ = OpenSession(flags_.compile, ranks_.communicator());
+    const std::string cache = KernelCacheFolder(flags_.compile);
+    for (const runtime::StepProgram& packed : file_->programs) {
+      if (packed.kind == codegen::ProgramKind::kEval && !evaluates) continue;
+      const int program = session_->AddProgram(runtime::UnpackProgram(
+          packed, flags_.step_file, session_->compiler(), cache));
+      ++programs_;
+      switch (packed.kind) {
+        case codegen::ProgramKind::kTrain:
+          train_ = program;
+          break;
+        case codegen::ProgramKind::kAccumulate:
+          accumulate_ = program;
+          break;
+        case codegen::ProgramKind::kEval:
+          FUSOR_CHECK(
+              EvalImageSize(flags_.data, flags_.model) ==
+                  ImageSize(flags_.model),
+              kUsage,
+              "{}: compiled to evaluate --image-size {}, got --val-crop-size "
+              "{}: expected the same, or --recompile",
+              flags_.step_file, ImageSize(flags_.model), flags_.data.val_crop);
+          eval_ = program;
+          break;
+      }
+    }
+    file_.reset();
+    PrintProgram();
+  }
+
+  void PrintProgram() {
+    fmt::print(text_, "{} on {}\n", models::CanonicalArch(flags_.model.arch),
+               session_->device().description());
+    fmt::print(text_, "{}", ProgramSummary(*session_, train_));
+    std::fflush(text_);
+  }
+
+  void Compile(int classes, bool evaluates) {
+    if (file_.has_value()) return Load(classes, evaluates);
+    models::ModelOptions options = MakeModelOptions(flags_.model, classes);
+    options.norm_ranks = NormRanks(flags_.ranks, ranks_.world_size());
+    codegen::CompileOptions compile =
+        MakeCompileOptions(flags_.compile, flags_.optimizer, dumper_);
+    ranks_.SetOptions(compile);
+    const bool accumulates = MicroBatches(flags_) > 1;
+    if (accumulates) {
+      compile.passes.micro_batches = passes::MicroBatches::kFinish;
+    }
+    session_ = OpenSession(flags_.compile, ranks_.communicator());
+    if (flags_.compile.tune) {
+      FUSOR_CHECK(
+          ranks_.world_size() == 1, kUsage,
+          "--tune measures on one rank, expected a world size of 1, got "
+          "{}: run fusor bench --tune first and give the file to all "
+          "ranks with --choices",
+          ranks_.world_size());
+      const auto model =
+          models::BuildModel(flags_.model.arch, models::Phase::kTrain, options);
+      tuning_ =
+          TuneIfAsked(flags_.compile, *model.graph,
+                      codegen::ProgramKind::kTrain, *session_, compile, text_);
+    }
+    const int64_t data_bytes =
+        SourceBytes(flags_.data, flags_.model) * (evaluates ? 2 : 1);
+    train_ =
+        AddFirstProgram(*session_, flags_.compile, flags_.model.arch,
+                        models::Phase::kTrain, options, compile, data_bytes);
+    PrintProgram();
+    compile.substitutes.clear();  // they are of the training program
+    programs_ = 1;
+    if (accumulates) {
+      accumulate_ = session_->AddProgram(
+          models::BuildModel(flags_.model.arch, models::Phase::kTrain, options)
+              .graph,
+          codegen::ProgramKind::kAccumulate, compile);
+      ++programs_;
+    }
+    if (!evaluates) return;
+    options.image_size = EvalImageSize(flags_.data, flags_.model);
+    auto graph =
+        models::BuildModel(flags_.model.arch, models::Phase::kEval, options)
+            .graph;
+    if (Averages()) {
+      passes::ReadAverages(*graph, [&](const std::string& parameter) {
+        return session_->state().Find(ir::ShardName(parameter)) != nullptr;
+      });
+    }
+    eval_ = session_->AddProgram(std::move(graph), codegen::ProgramKind::kEval,
+                                 compile);
+    ++programs_;
+  }
+
+  TrainReport Train(runtime::BatchSource& source, runtime::BatchSource* val) {
+    const int64_t per_epoch = runtime::UpdatesPerEpoch(
+        source.batches_per_epoch(), MicroBatches(flags_));
+    runtime::TrainOptions options = MakeTrainOptions(flags_, start_, per_epoch);
+    options.accumulate = accumulate_;
+    runtime::TrainObserver observer;
+    logs_.Watch(observer);
+    if (!ranks_.leads()) observer.progress = {};
+    const auto log = observer.evaluated;
+    observer.evaluated = [&](int64_t epoch, const EvalReport& r) {
+      log(epoch, r);
+      evals_.push_back(EvaluationJson(r));
+    };
+    if (saves_) {
+      observer.save = [&](const runtime::TrainPosition& position) {
+        SaveCheckpoint(position, per_epoch);
+      };
+    }
+    observer.diagnosis = runtime::FindNonFinite;
+    observer.stop = StopRequested;
+    std::function<std::optional<EvalReport>()> evaluate;
+    if (val != nullptr) {
+      evaluate = [&] {
+        Averages() ? session_->ShowAverages() : session_->GatherParameters();
+        Progress progress("eval");
+        auto result = runtime::Evaluate(*session_, eval_, *val, StopRequested,
+                                        [&](int64_t done, int64_t batches) {
+                                          if (ranks_.leads())
+                                            progress.Show(done, batches);
+                                        });
+        session_->GatherParameters();
+        for (const std::string& text : val->TakeWarnings()) {
+          observer.warning(text);
+        }
+        return result;
+      };
+    }
+    return runtime::Train(*session_, train_, source, options, observer,
+                          evaluate);
+  }
+
+  bool Averages() const { return flags_.optimizer.ema_decay > 0; }
+
+  void Save() {
+    if (checkpointing_->saves()) {
+      runtime::SaveWeights(*session_, WeightsPath(),
+                           runtime::WeightKind::kParameters,
+                           checkpointing_->description());
+      fmt::print(text_, "saved     {}\n", WeightsPath());
+    }
+    if (!Averages()) return;
+    session_->ShowAverages();  // all ranks
+    if (checkpointing_->saves()) {
+      runtime::SaveWeights(*session_, AveragesPath(),
+                           runtime::WeightKind::kAverages,
+                           checkpointing_->description());
+      fmt::print(text_, "saved     {}\n", AveragesPath());
+    }
+    session_->GatherParameters();
+  }
+
+  void Report(const TrainReport& report) {
+    json out = ProgramJson(*session_, train_);
+    out.update(TrainingJson(report));
+    out["arch"] = models::CanonicalArch(flags_.model.arch);
+    out["batch_size"] = flags_.model.batch;
+    if (!tuning_.is_null()) out["tuning"] = tuning_;
+    out["ranks"] = ranks_.world_size();
+    if (!evals_.empty()) {
+      out["top1"] = evals_.back()["top1"];
+      out["top5"] = evals_.back()["top5"];
+      out["evaluations"] = evals_;
+    }
+    if (hashes_) {
+      runtime::StateSnapshot state;
+      runtime::TakeSnapshot(*session_, state);
+      out["parameter_hash"] = ParameterHash(*session_);
+      out["state_hash"] = fmt::format("{:016x}", runtime::StateHash(state));
+    }
+    // Measuring steps on: the last that is done.
+    const ProfileShares shares = MeasureShares(*session_, train_);
+    fmt::print(text_, "{}", SummaryLines(report, shares));
+    WriteJson(flags_.json, out);
+  }
+
+  TrainFlags flags_;
+  std::optional<runtime::StepFile> file_;  // until it is loaded
+  RankRun ranks_;
+  FILE* const text_;
+  TrainLogs logs_;
+  std::shared_ptr<codegen::Dumper> dumper_;
+  std::optional<Checkpointing> checkpointing_;
+  std::unique_ptr<runtime::Session> session_;
+  runtime::TrainPosition start_;
+  bool saves_ = false;   // rank 0 does
+  bool hashes_ = false;  // it tells the state's hash
+  int programs_ = 0;
+  int train_ = -1;
+  int accumulate_ = -1;
+  int eval_ = -1;
+  std::vector<json> evals_;
+  json tuning_;  // null without --tune
+};
+
+}  // namespace
+
+void RunTraining(const TrainFlags& flags,
+                 std::optional<runtime::StepFile> file) {
+  TrainCommand(flags, std::move(file)).Run();
+}
+
+void AddTrain(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<TrainFlags>();
+  CLI::App* command = app.add_subcommand("train", "Train a model");
+  AddTrainFlags(*command, *flags);
+  command->callback([flags, run, command] {
+    SettleTrainFlags(*command, *flags);
+    *run = [flags] { RunTraining(*flags, {}); };
+  });
+}
+
+}  // namespace fusor::tools

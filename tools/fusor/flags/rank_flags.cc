@@ -1,0 +1,136 @@
+#include "tools/fusor/flags/rank_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "ir/support/str.h"
+#include "tools/fusor/flags/validators.h"
+
+namespace fusor::tools {
+namespace {
+
+// Paths are those of a host, and what is in a file decides the plan, which is
+// compared. So do threads.
+constexpr std::array<std::string_view, 17> kOwn = {"module",
+                                                   "DATA",
+                                                   "threads",
+                                                   "workers",
+                                                   "prefetch",
+                                                   "kernel-cache",
+                                                   "verify",
+                                                   "verify-each",
+                                                   "tune",
+                                                   "choices",
+                                                   "substitute-kernel",
+                                                   "interface",
+                                                   "comm-timeout",
+                                                   "print-freq",
+                                                   "log-format",
+                                                   "sweep",
+                                                   "profile"};
+
+// "1e-1" and "0.1" are the same.
+std::string Canonical(const std::string& value) {
+  if (value.find_first_of(".eE") == std::string::npos) return value;
+  double number = 0;
+  const char* end = value.data() + value.size();
+  const auto parsed = std::from_chars(value.data(), end, number);
+  const bool whole = parsed.ec == std::errc() && parsed.ptr == end;
+  return whole ? fmt::format("{}", number) : value;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> RankSettings(
+    const CLI::App& app, std::span<const std::string_view> headings) {
+  const auto among = [](const auto& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  std::map<std::string, std::string> settings;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty() || among(kOwn, option->get_lnames()[0]) ||
+        !among(headings, option->get_group())) {
+      continue;
+    }
+    std::string& value = settings["--" + option->get_lnames()[0]];
+    if (option->count() == 0) {
+      value =
+          option->get_expected_max() == 0 ? "off" : option->get_default_str();
+    } else {
+      value = Join(option->results(), ",", Canonical);
+      if (option->get_expected_max() == 0) value = "on";
+    }
+    value = Canonical(value);
+  }
+  return settings;
+}
+
+void AddCompiledRankFlags(CLI::App& app, RankFlags& f) {
+  app.option_defaults()->group("Ranks");
+  app.add_option("--bucket-policy", f.buckets,
+                 "How gradients are put together for their sums: exact, "
+                 "cap:MB, apex, horovod, one")
+      ->capture_default_str();
+  app.add_option("--cluster", f.cluster,
+                 "Links that the exact policy reckons with: a name or a file, "
+                 "as in fusor scale")
+      ->capture_default_str();
+  app.add_option("--wire-dtype", f.wire,
+                 "What gradients, but for those of normalisations, are sent "
+                 "and added up in: fp32, fp16, bf16, or auto, the type of "
+                 "mixed precision, fp32 with --deterministic")
+      ->capture_default_str()
+      ->check(OneOf({"auto", "fp32", "fp16", "bf16"}));
+  app.add_flag("--sync-bn", f.sync_bn,
+               "Synchronised batch normalisation: by the statistics of the "
+               "batches of all ranks together");
+  app.add_flag("--sharded-optimizer", f.sharded,
+               "Each rank updates a part of the parameters and keeps that of "
+               "the momentum (ZeRO, stage 1)");
+  app.option_defaults()->group("Options");
+}
+
+void AddPlannedRankFlags(CLI::App& app, PlannedRanks& ranks) {
+  AddWorldFlags(app, ranks);
+  AddCompiledRankFlags(app, ranks.flags);
+}
+
+void AddWorldFlags(CLI::App& app, PlannedRanks& ranks) {
+  app.option_defaults()->group("Ranks");
+  app.add_option("--world-size", ranks.world_size,
+                 "Compile what each of so many ranks runs")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1 << 20));
+  app.add_option("--nproc-per-node", ranks.local_size,
+                 "Ranks of a node (0: all are on one)")
+      ->capture_default_str()
+      ->check(WholeNumber(0, 1 << 10));
+  app.option_defaults()->group("Options");
+}
+
+void AddRankFlags(CLI::App& app, RankFlags& f) {
+  AddCompiledRankFlags(app, f);
+  AddConnectionFlags(app, f);
+}
+
+void AddConnectionFlags(CLI::App& app, RankFlags& f) {
+  app.option_defaults()->group("Ranks");
+  app.add_flag("--deterministic", f.deterministic,
+               "Add gradients up in the order of ranks: W ranks get the bits "
+               "of one with W micro-batches");
+  app.add_option("--comm-timeout", f.timeout,
+                 "Seconds after which a rank that does not answer is lost")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(Number(0.1, 86400));
+  app.add_option("--interface", f.interface,
+                 "Network interface to the other ranks; default: that by which "
+                 "rank 0 is reached")
+      ->type_name("NAME");
+  app.option_defaults()->group("Options");
+}
+
+}  // namespace fusor::tools

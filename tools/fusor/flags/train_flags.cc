@@ -1,0 +1,167 @@
+#include "tools/fusor/flags/train_flags.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "ir/support/error.h"
+#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/setup/tuning.h"
+#include "tools/fusor/setup/workbench.h"
+
+namespace fusor::tools {
+namespace {
+
+// What decides the numbers that a run computes: the options under these
+// headings,
+constexpr std::array<std::string_view, 7> kTrainHeadings = {
+    "Model",    "Compilation", "Training", "Loss scale",
+    "Schedule", "Data",        "Run"};
+// and the same with those that only several ranks have,
+constexpr std::array<std::string_view, 8> kOfAllRanks = {
+    "Model",    "Compilation", "Training", "Loss scale",
+    "Schedule", "Data",        "Run",      "Ranks"};
+// except these.
+constexpr std::array<std::string_view, 17> kNotDeciding = {
+    "--module",     "--overflow-limit", "--workers",       "--prefetch",
+    "--synthetic",  "--kernel-cache",   "--verify",        "--verify-each",
+    "--bad-record", "--print-freq",     "--training-only", "--evaluate-every",
+    "--run-epochs", "--prof",           "--stop-at-top1",  "--choices",
+    "--tune"};
+
+void AddLengthFlags(CLI::App& app, TrainFlags& f) {
+  app.option_defaults()->group("Run");
+  app.add_option("--epochs", f.epochs, "Passes over the data")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1 << 30));
+  app.add_option("--iterations", f.iterations,
+                 "Stop after so many steps; the schedule ends there too (-1: "
+                 "no limit)")
+      ->capture_default_str()
+      ->check(WholeNumber(-1));
+  app.add_option("--run-epochs", f.run_epochs,
+                 "Stop after so many epochs of this run; the schedule stays "
+                 "that of --epochs (-1: no limit)")
+      ->capture_default_str()
+      ->check(WholeNumber(-1, 1 << 30));
+  app.add_option("--prof", f.prof,
+                 "Stop after N steps of this run; the schedule stays that of "
+                 "--epochs (-1: no limit)")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(WholeNumber(-1));
+  app.add_option("-p,--print-freq", f.print_every, "Steps a line")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1 << 30));
+  app.add_option("--evaluate-every", f.eval_every,
+                 "Epochs between evaluations (0: never)")
+      ->capture_default_str()
+      ->check(WholeNumber(0));
+  app.add_option("--stop-at-top1", f.stop_at_top1,
+                 "End once an evaluation reaches this accuracy (0: do not)")
+      ->capture_default_str()
+      ->type_name("PERCENT")
+      ->check(Number(0, 100));
+  app.add_option("--overflow-limit", f.optimizer.overflow_limit,
+                 "Stop when overflow has skipped so many updates in a row (0: "
+                 "never)")
+      ->capture_default_str()
+      ->check(WholeNumber(0));
+  app.add_flag("--training-only", f.training_only, "Do not evaluate");
+  app.option_defaults()->group("Options");
+}
+
+// What --prof and --run-epochs leave of this run; -1: all.
+int64_t RunSteps(const TrainFlags& flags, int64_t steps_per_epoch) {
+  if (flags.run_epochs < 0) return flags.prof;
+  const int64_t steps = flags.run_epochs * steps_per_epoch;
+  return flags.prof < 0 ? steps : std::min(steps, flags.prof);
+}
+
+}  // namespace
+
+void AddOptimizerBatchFlag(CLI::App& app, int64_t& images) {
+  app.add_option("--optimizer-batch-size", images,
+                 "Images an update, over all ranks: gradients of so many are "
+                 "added up, in fp32, before it; a multiple of --batch-size "
+                 "(-1: those of one step)")
+      ->group("Run")
+      ->capture_default_str()
+      ->check(WholeNumber(-1));
+}
+
+void AddRunFlags(CLI::App& app, TrainFlags& f) {
+  AddDataFlags(app, f.data);
+  AddEvaluationFlags(app, f.data);
+  AddScheduleFlags(app, f.optimizer);
+  AddLengthFlags(app, f);
+  AddCheckpointFlags(app, f.checkpoint);
+  AddLogFlags(app, f.log);
+  AddDebugFlags(app, f.debug);
+  AddJsonFlag(app, f.json);
+}
+
+void AddTrainFlags(CLI::App& app, TrainFlags& f) {
+  AddModelFlags(app, f.model);
+  AddOptimizerFlags(app, f.optimizer);
+  AddCompileFlags(app, f.compile);
+  AddTuneFlag(app, f.compile);
+  AddDumpFlags(app, f.compile.dump);
+  AddOptimizerBatchFlag(app, f.optimizer_batch);
+  AddRankFlags(app, f.ranks);
+  AddRunFlags(app, f);
+  AddIgnoredFlags(app, f.ignored);
+}
+
+void SettleTrainFlags(const CLI::App& app, TrainFlags& f) {
+  if (f.ignored.synthetic) {
+    f.data.synthetic = true;
+    f.data.path.clear();
+  }
+  f.deciding = GivenOptions(app, kTrainHeadings);
+  for (std::string_view name : kNotDeciding)
+    f.deciding.erase(std::string(name));
+  f.settings = RankSettings(app, kOfAllRanks);
+  f.parameters = Parameters(app, kTrainHeadings);
+  f.parameters["data"] = f.data.synthetic ? "synthetic" : f.data.path;
+}
+
+int64_t MicroBatches(const TrainFlags& flags) {
+  const int64_t ranks = flags.data.world_size;
+  const int64_t batch = flags.model.batch * ranks;
+  const int64_t wanted = flags.optimizer_batch;
+  if (wanted < 0) return 1;
+  FUSOR_CHECK(wanted > 0 && wanted % batch == 0, kUsage,
+              "--optimizer-batch-size {}: expected a multiple of the {} images "
+              "of a step (-b {}, {})",
+              wanted, batch, flags.model.batch,
+              ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks));
+  return wanted / batch;
+}
+
+runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,
+                                       const runtime::TrainPosition& start,
+                                       int64_t steps_per_epoch) {
+  runtime::TrainOptions options;
+  options.epochs = flags.epochs;
+  options.iterations = flags.iterations;
+  options.run_steps = RunSteps(flags, steps_per_epoch);
+  options.print_every = flags.print_every;
+  options.start = start;
+  options.save_every = flags.checkpoint.every;
+  options.eval_every = flags.eval_every;
+  if (flags.stop_at_top1 > 0) options.stop_at_top1 = flags.stop_at_top1 / 100;
+  options.seed = flags.data.seed;
+  options.mixup = flags.model.mixup;
+  options.micro_batches = MicroBatches(flags);
+  options.overflow_limit = flags.optimizer.overflow_limit;
+  const int64_t total =
+      flags.iterations >= 0 ? flags.iterations : flags.epochs * steps_per_epoch;
+  options.lr = MakeSchedule(
+      flags.optimizer,
+      flags.model.batch * options.micro_batches * flags.data.world_size,
+      flags.epochs, steps_per_epoch, total);
+  return options;
+}
+
+}  // namespace fusor::tools

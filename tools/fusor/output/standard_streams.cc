@@ -1,0 +1,109 @@
+#include "tools/fusor/output/standard_streams.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <ext/stdio_sync_filebuf.h>
+#include <iostream>
+#include <string>
+#include <string_view>
+
+namespace fusor::tools {
+namespace {
+
+// Of stdin, stdout and stderr, which were terminals when the program began.
+std::array<bool, 3> on_terminal;
+std::atomic<bool> has_status_line{false};
+void (*on_reader_gone)() = nullptr;
+
+// Calls only what a signal handler may.
+void Discard(int fd) {
+  const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (nowhere < 0) return;
+  dup2(nowhere, fd);
+  close(nowhere);
+}
+
+// Writes for a stream of stdio. The cookie is the file descriptor.
+ssize_t Write(void* cookie, const char* bytes, size_t size) {
+  const int fd = static_cast<int>(reinterpret_cast<intptr_t>(cookie));
+  if (on_terminal[fd]) ClearStatusLine();
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t written = write(fd, bytes + done, size - done);
+    if (written >= 0) {
+      done += static_cast<size_t>(written);
+    } else if (errno == EPIPE) {
+      Discard(fd);
+      on_reader_gone();
+    } else if (errno != EINTR) {
+      break;
+    }
+  }
+  return static_cast<ssize_t>(done);
+}
+
+// `stream` stays as it is if there is no memory for another.
+void Replace(FILE*& stream, int fd, int buffering) {
+  FILE* const other = fopencookie(
+      reinterpret_cast<void*>(intptr_t{fd}), "w",
+      {.read = nullptr, .write = Write, .seek = nullptr, .close = nullptr});
+  if (other == nullptr) return;
+  std::setvbuf(other, nullptr, buffering, BUFSIZ);
+  stream = other;
+}
+
+}  // namespace
+
+void ReplaceStandardStreams(void (*reader_gone)()) {
+  on_reader_gone = reader_gone;
+  for (int fd = 0; fd < 3; ++fd) on_terminal[fd] = isatty(fd) != 0;
+  Replace(stdout, STDOUT_FILENO, on_terminal[STDOUT_FILENO] ? _IOLBF : _IOFBF);
+  Replace(stderr, STDERR_FILENO, _IONBF);
+  // Leaked on purpose: std::cout is flushed after everything else is gone.
+  std::cout.rdbuf(new __gnu_cxx::stdio_sync_filebuf<char>(stdout));
+}
+
+void LeaveTerminals() {
+  for (int fd = 0; fd < 3; ++fd) {
+    if (on_terminal[fd]) Discard(fd);
+  }
+}
+
+void ShowStatusLine(std::string_view text) {
+  if (!on_terminal[STDERR_FILENO]) return;
+  const std::string line = "\r" + std::string(text) + "\033[K";
+  has_status_line = true;
+  // A terminal that is gone has no status line to lose.
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, line.data(), line.size());
+}
+
+void ClearStatusLine() {
+  if (!has_status_line.exchange(false)) return;
+  constexpr std::string_view kClear = "\r\033[K";
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, kClear.data(), kClear.size());
+}
+
+int TerminalColumns() {
+  if (!on_terminal[STDERR_FILENO]) return 0;
+  winsize size = {};
+  constexpr int kUsual = 80;
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0;
+  return known && size.ws_col > 0 ? size.ws_col : kUsual;
+}
+
+void Warn(const std::string& text) {
+  fmt::print(stderr, "warning: {}\n", text);
+}
+
+}  // namespace fusor::tools

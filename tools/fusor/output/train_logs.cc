@@ -1,0 +1,129 @@
+#include "tools/fusor/output/train_logs.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "ir/support/error.h"
+#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/output/standard_streams.h"
+#include "tools/fusor/output/train_report.h"
+#include "tools/fusor/setup/workbench.h"
+
+namespace fusor::tools {
+
+using runtime::EvalReport;
+using runtime::IntervalReport;
+using runtime::TrainLog;
+
+namespace {
+
+std::string Within(const std::string& folder, const std::string& path) {
+  const bool relative = !path.empty() && path[0] != '/';
+  return relative && !folder.empty() ? folder + "/" + path : path;
+}
+
+}  // namespace
+
+void AddLogFlags(CLI::App& app, LogFlags& f) {
+  app.option_defaults()->group("Logs");
+  app.add_option("--log-format", f.format,
+                 "Lines on stdout: text, or dll as NVIDIA's DLLogger has them")
+      ->capture_default_str()
+      ->check(OneOf({"text", "dll"}));
+  app.add_option("--raport-file", f.raport,
+                 "Write DLLogger's JSON form; below --workspace, if given")
+      ->type_name("FILE");
+  app.add_option("--log-jsonl", f.json_lines,
+                 "Write each step as a line of JSON; a resumed run goes on "
+                 "where its checkpoint was")
+      ->type_name("FILE");
+  app.add_option("--tensorboard", f.tensorboard,
+                 "Write TensorBoard's event files into this folder")
+      ->type_name("DIR");
+  app.add_option("--prometheus", f.prometheus,
+                 "Keep FILE up to date in Prometheus' text form")
+      ->type_name("FILE");
+  app.option_defaults()->group("Options");
+}
+
+TrainLogs::TrainLogs(const LogFlags& flags, const std::string& workspace,
+                     FILE* text)
+    : flags_(flags), raport_(Within(workspace, flags.raport)), text_(text) {}
+
+TrainLogs::~TrainLogs() = default;
+
+void TrainLogs::Check() const {
+  if (!flags_.tensorboard.empty()) {
+    MakeFolder("--tensorboard", flags_.tensorboard);
+  }
+  CheckOutput("--raport-file", raport_);
+  CheckOutput("--log-jsonl", flags_.json_lines);
+  CheckOutput("--prometheus", flags_.prometheus);
+}
+
+void TrainLogs::Open(const runtime::TrainLogInfo& info) {
+  info_ = info;
+  const auto add = [&](const std::string& path, auto open) {
+    if (!path.empty()) logs_.push_back(open(path, info));
+  };
+  add(raport_, runtime::OpenRaport);
+  add(flags_.json_lines, runtime::OpenJsonLines);
+  add(flags_.tensorboard, runtime::OpenTensorBoard);
+  add(flags_.prometheus, runtime::OpenPrometheus);
+  if (flags_.format == "dll") Print(runtime::DllParameters(info) + "\n");
+}
+
+template <typename Call>
+void TrainLogs::ForEach(Call call) {
+  for (size_t i = 0; i < logs_.size();) {
+    try {
+      call(*logs_[i]);
+      ++i;
+    } catch (const Error& e) {
+      Warn(fmt::format("{}; this log ends here", e.what()));
+      if (failure_.empty()) failure_ = e.what();
+      logs_.erase(logs_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
+void TrainLogs::Watch(runtime::TrainObserver& observer) {
+  const bool dll = flags_.format == "dll";
+  observer.step = [this](const runtime::StepReport& r) {
+    ForEach([&](TrainLog& log) { log.Step(r); });
+  };
+  observer.interval = [this, dll](const IntervalReport& r) {
+    Print(dll ? runtime::DllInterval(info_, r) + "\n" : IntervalLine(r));
+    ForEach([&](TrainLog& log) { log.Interval(r); });
+  };
+  observer.evaluated = [this, dll](int64_t epoch, const EvalReport& r) {
+    Print(dll ? runtime::DllEvaluation(epoch, r) + "\n"
+              : EvaluationLine(epoch, r));
+    ForEach([&](TrainLog& log) { log.Evaluated(epoch, r); });
+  };
+  observer.progress = [this](int64_t step, int64_t steps) {
+    if (!training_) training_.emplace("train");
+    training_->Show(step, steps);
+  };
+  observer.warning = [this](const std::string& text) { Warn(text); };
+}
+
+void TrainLogs::End(const runtime::TrainReport& report) {
+  training_.reset();
+  if (flags_.format == "dll") Print(runtime::DllSummary(report) + "\n");
+  ForEach([&](TrainLog& log) { log.End(report); });
+}
+
+void TrainLogs::Finish() const {
+  FUSOR_CHECK(failure_.empty(), kUsage, "{}", failure_);
+}
+
+void TrainLogs::Print(const std::string& line) {
+  fmt::print(text_, "{}", line);
+  std::fflush(text_);
+}
+
+void TrainLogs::Warn(const std::string& text) { tools::Warn(text); }
+
+}  // namespace fusor::tools

@@ -1,0 +1,260 @@
+#include "tools/fusor/setup/checkpointing.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "ir/support/error.h"
+#include "ir/support/str.h"
+#include "ir/target/autotune_results.h"
+#include "runtime/checkpoint/weights.h"
+#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/output/standard_streams.h"
+#include "tools/fusor/setup/weight_description.h"
+#include "tools/fusor/setup/workbench.h"
+
+namespace fusor::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kManifest[] = "manifest.json";
+// Hash of the measured choices; where there are none it is left out.
+constexpr char kChoices[] = "choices";
+
+std::string ValueOf(const Checkpointing::Options& options,
+                    const std::string& name) {
+  const auto it = options.find(name);
+  return it == options.end() ? "its default" : it->second;
+}
+
+std::string ChoicesOf(const Checkpointing::Options& options) {
+  const auto it = options.find(kChoices);
+  return it == options.end() ? ir::ChoicesText(0) : it->second;
+}
+
+// Names of what differs.
+std::vector<std::string> Differences(const Checkpointing::Options& a,
+                                     const Checkpointing::Options& b) {
+  Checkpointing::Options all = a;
+  all.insert(b.begin(), b.end());
+  std::vector<std::string> names;
+  for (const auto& [name, value] : all) {
+    if (ValueOf(a, name) != ValueOf(b, name)) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+void AddCheckpointFlags(CLI::App& app, CheckpointFlags& f) {
+  app.option_defaults()->group("Checkpoints");
+  app.add_option("--workspace", f.workspace,
+                 "Folder for checkpoints and, at the end, model.safetensors")
+      ->type_name("DIR");
+  app.add_option("--resume", f.resume,
+                 "Go on from a checkpoint, from the newest sound one of a "
+                 "folder, or with auto from that of the workspace, if any")
+      ->type_name("FILE|DIR|auto");
+  app.add_option("--checkpoint-every", f.every,
+                 "Steps between checkpoints (0: an epoch); one more at the end")
+      ->capture_default_str()
+      ->check(WholeNumber(0));
+  app.add_option("--keep-checkpoints", f.keep,
+                 "Remove all but the newest so many (0: keep all)")
+      ->capture_default_str()
+      ->check(WholeNumber(0, 1 << 30));
+  app.add_flag("--no-checkpoints", f.off,
+               "Save neither checkpoints nor weights");
+  app.add_option("--pretrained-weights", f.weights,
+                 "Start from these weights, safetensors with torchvision's "
+                 "names; the last layer may be missing or of other classes")
+      ->type_name("FILE");
+  AddMismatchFlag(app, f.allow_mismatch);
+  app.option_defaults()->group("Options");
+}
+
+Checkpointing::Checkpointing(const CheckpointFlags& flags, Options identity,
+                             Options options, runtime::Metadata description,
+                             uint64_t seed, FILE* text)
+    : flags_(flags),
+      identity_(std::move(identity)),
+      options_(std::move(options)),
+      description_(std::move(description)),
+      seed_(seed),
+      text_(text) {
+  CheckFlags();
+  if (!flags.resume.empty()) FindResume();
+  if (resumed_) {
+    CheckIdentity();
+    const runtime::CheckpointHeader& header = resumed_->header;
+    start_ = {header.step, header.evaluation_due, header.best_top1,
+              header.loss_hash};
+    fmt::print(text_, "resumed   {} after step {} (epoch {}, batch {})\n",
+               resumed_->path, header.step, header.epoch, header.batch);
+  }
+  if (!flags.workspace.empty() && !flags.off) {
+    writer_ = std::make_unique<runtime::CheckpointWriter>(Folder(), flags.keep);
+  }
+}
+
+std::string Checkpointing::Folder() const {
+  return flags_.workspace + "/checkpoints";
+}
+
+void Checkpointing::CheckFlags() const {
+  FUSOR_CHECK(!flags_.workspace.empty() || flags_.resume != "auto", kUsage,
+              "--resume auto: expected --workspace, where it looks");
+  FUSOR_CHECK(!flags_.workspace.empty() || flags_.every == 0, kUsage,
+              "--checkpoint-every: expected --workspace, where they go");
+  if (flags_.workspace.empty() || flags_.off || !flags_.resume.empty()) return;
+  const auto there = runtime::ListCheckpoints(Folder());
+  FUSOR_CHECK(there.empty(), kUsage,
+              "--workspace {}: it holds checkpoints of another run ({}): "
+              "expected --resume auto to go on with it, --no-checkpoints, or "
+              "another folder",
+              flags_.workspace, there.back());
+}
+
+void Checkpointing::FindResume() {
+  if (flags_.resume == "auto") {
+    if (runtime::ListCheckpoints(Folder()).empty()) {
+      fmt::print(text_, "resumed   nothing: no checkpoint in {}\n", Folder());
+      return;
+    }
+    return ReadNewest(Folder());
+  }
+  const fs::path path = flags_.resume;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  FUSOR_CHECK(fs::status_known(status), kCheckpoint, "--resume {}: {}",
+              flags_.resume, error.message());
+  FUSOR_CHECK(fs::exists(status), kCheckpoint,
+              "--resume {}: no such file or folder", flags_.resume);
+  if (!fs::is_directory(status)) {
+    FUSOR_CHECK(fs::exists(path.parent_path() / kManifest), kCheckpoint,
+                "--resume {}: not in a checkpoint of fusor; weights alone are "
+                "loaded by --pretrained-weights",
+                flags_.resume);
+    const std::string folder = path.parent_path();
+    resumed_ = runtime::ReadCheckpoint(folder.empty() ? "." : folder);
+    return;
+  }
+  if (fs::exists(path / kManifest)) {
+    resumed_ = runtime::ReadCheckpoint(flags_.resume);
+    return;
+  }
+  const bool workspace = fs::is_directory(path / "checkpoints");
+  const std::string folder =
+      workspace ? (path / "checkpoints").string() : flags_.resume;
+  FUSOR_CHECK(!runtime::ListCheckpoints(folder).empty(), kCheckpoint,
+              "--resume {}: no checkpoint there", flags_.resume);
+  ReadNewest(folder);
+}
+
+void Checkpointing::ReadNewest(const std::string& folder) {
+  auto newest = runtime::ReadNewestCheckpoint(folder);
+  FUSOR_CHECK(newest.checkpoint, kCheckpoint,
+              "--resume: none of the {} checkpoints in {} is sound; {}",
+              newest.skipped.size(), folder, newest.skipped.front());
+  for (const std::string& why : newest.skipped) Warn("skipped: " + why);
+  resumed_ = std::move(newest.checkpoint);
+}
+
+void Checkpointing::CheckIdentity() const {
+  const runtime::CheckpointHeader& header = resumed_->header;
+  for (const std::string& name : Differences(header.identity, identity_)) {
+    ThrowError(ErrorCode::kCheckpoint,
+               fmt::format("{}: a checkpoint of another run: {} was {}, is {}",
+                           resumed_->path, name, ValueOf(header.identity, name),
+                           ValueOf(identity_, name)));
+  }
+}
+
+// What may change the bits that the run computes, and be meant.
+void Checkpointing::WarnOfChanges() const {
+  const runtime::CheckpointHeader& header = resumed_->header;
+  for (const std::string& name : Differences(header.options, options_)) {
+    if (name == kChoices) {
+      Warn(
+          fmt::format("resume: choices of convolutions were {}, are {}: from "
+                      "here on the bits are not those of a run that was not "
+                      "interrupted",
+                      ChoicesOf(header.options), ChoicesOf(options_)));
+      continue;
+    }
+    Warn(fmt::format("resume: {} was {}, is {}", name,
+                     ValueOf(header.options, name), ValueOf(options_, name)));
+  }
+  if (header.version != FUSOR_VERSION) {
+    Warn(fmt::format("resume: the checkpoint is of fusor {}, this is {}",
+                     header.version, FUSOR_VERSION));
+  }
+}
+
+void Checkpointing::Initialize(runtime::Session& session) {
+  options_["device"] = session.device().description();
+  const uint64_t choices = session.plan(0).choices;
+  if (choices != 0) options_[kChoices] = ir::ChoicesText(choices);
+  if (resumed_) {
+    WarnOfChanges();
+    runtime::RestoreState(session, *resumed_);
+    resumed_->tensors.clear();
+    return;
+  }
+  session.InitializeState(seed_);
+  if (!flags_.weights.empty()) LoadPretrained(session);
+}
+
+void Checkpointing::LoadPretrained(runtime::Session& session) const {
+  const std::string& path = flags_.weights;
+  const runtime::Safetensors file = runtime::ReadWeights(path);
+  if (!flags_.allow_mismatch) {
+    CheckDescription(path, file.metadata, description_, ClassCheck::kAny);
+  }
+  const runtime::WeightMatch match =
+      runtime::LoadWeights(session, file, path, runtime::WeightUse::kNewHead);
+  if (!flags_.allow_mismatch) CheckUnused(path, match.unused);
+  fmt::print(text_, "weights   {}", path);
+  if (!match.initialized.empty()) {
+    fmt::print(text_, "; new: {}",
+               Join(match.initialized, ", ", [](const auto& n) { return n; }));
+  }
+  fmt::print(text_, "\n");
+}
+
+void Checkpointing::Save(const runtime::Session& session,
+                         const runtime::TrainPosition& position,
+                         int64_t steps_per_epoch) {
+  runtime::CheckpointHeader header;
+  header.step = position.step;
+  header.epoch = position.step / steps_per_epoch;
+  header.batch = position.step % steps_per_epoch;
+  header.seed = seed_;
+  header.evaluation_due = position.evaluation_due;
+  header.best_top1 = position.best_top1;
+  header.loss_hash = position.loss_hash;
+  header.identity = identity_;
+  header.options = options_;
+  header.description = description_;
+  header.version = FUSOR_VERSION;
+  writer_->Save(session, header);
+  Tell();
+}
+
+void Checkpointing::Finish() {
+  if (writer_ == nullptr) return;
+  writer_->Finish();
+  Tell();
+}
+
+void Checkpointing::Tell() {
+  for (const std::string& warning : writer_->TakeWarnings()) Warn(warning);
+  for (const std::string& path : writer_->TakeSaved()) {
+    fmt::print(text_, "saved     {}\n", path);
+  }
+  std::fflush(text_);
+}
+
+}  // namespace fusor::tools

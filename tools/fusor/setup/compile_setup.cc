@@ -1,0 +1,92 @@
+#include "tools/fusor/setup/compile_setup.h"
+
+#include "ir/support/error.h"
+#include "ir/target/target.h"
+#include "runtime/backend/backend_loader.h"
+#include "tools/fusor/output/standard_streams.h"
+
+namespace fusor::tools {
+
+std::string BackendOf(const CompileFlags& flags) {
+  const bool gpu = flags.backend == CompileFlags{}.backend &&
+                   !flags.target.empty() && ir::FindTarget(flags.target).simt;
+  return gpu ? "cuda" : flags.backend;
+}
+
+// --amp takes the device's type unless --dtype names one.
+passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
+  passes::PrecisionOptions options;
+  std::string dtype = flags.dtype;
+  const bool level = !flags.opt_level.empty();
+  FUSOR_CHECK(flags.opt_level != "O0" || (!flags.amp && dtype == "fp32"),
+              kUsage, "--opt-level O0 is fp32: expected no {}",
+              flags.amp ? "--amp" : "--dtype " + dtype);
+  const bool amp = level ? flags.opt_level != "O0" : flags.amp;
+  if (amp && dtype == "fp32") {
+    dtype = BackendOf(flags) == "cuda" ? "fp16" : "bf16";
+  }
+  if (dtype == "bf16") options.dtype = ir::DType::kBF16;
+  if (dtype == "fp16") options.dtype = ir::DType::kF16;
+  const bool mixed = options.dtype != ir::DType::kF32;
+  FUSOR_CHECK(mixed || (flags.amp_allow.empty() && flags.amp_deny.empty()),
+              kUsage, "--amp-allow, --amp-deny: expected --amp with them");
+  options.allow = {flags.amp_allow.begin(), flags.amp_allow.end()};
+  options.deny = {flags.amp_deny.begin(), flags.amp_deny.end()};
+  options.narrow_gradients = flags.opt_level == "O2" || flags.opt_level == "O3";
+  return options;
+}
+
+passes::OptimizerOptions MakeOptimizer(const OptimizerFlags& flags) {
+  const bool lars = flags.optimizer == "lars";
+  FUSOR_CHECK(!lars || !flags.decoupled, kUsage,
+              "--optimizer lars decays through the gradient: expected no "
+              "--decoupled-weight-decay");
+  return {
+      .kind = lars ? passes::OptimizerKind::kLars : passes::OptimizerKind::kSgd,
+      .momentum = flags.momentum,
+      .nesterov = flags.nesterov,
+      .weight_decay = flags.weight_decay,
+      .norm_weight_decay = flags.norm_weight_decay ? flags.weight_decay : 0,
+      .decoupled_weight_decay = flags.decoupled,
+      .lars_coefficient = flags.lars_coefficient,
+      .clip_norm = flags.clip_norm,
+      .ema_decay = flags.ema_decay};
+}
+
+passes::LossScaleOptions MakeLossScale(const CompileFlags& compile,
+                                       const OptimizerFlags& flags) {
+  const bool fixed = flags.static_loss_scale != 0;
+  if (!flags.dynamic_loss_scale && (compile.opt_level != "O2" || fixed)) {
+    return {.initial = fixed ? flags.static_loss_scale : 1};
+  }
+  FUSOR_CHECK(flags.min_loss_scale <= flags.initial_loss_scale &&
+                  flags.initial_loss_scale <= flags.max_loss_scale,
+              kUsage,
+              "--initial-loss-scale {}: expected {} to {}, the limits of "
+              "--min-loss-scale and --max-loss-scale",
+              flags.initial_loss_scale, flags.min_loss_scale,
+              flags.max_loss_scale);
+  return {.initial = flags.initial_loss_scale,
+          .dynamic = true,
+          .growth_interval = flags.loss_scale_window,
+          .growth_factor = flags.loss_scale_growth,
+          .backoff_factor = flags.loss_scale_backoff,
+          .floor = flags.min_loss_scale,
+          .ceiling = flags.max_loss_scale};
+}
+
+codegen::ProgramKind KindOf(const ir::Graph& graph) {
+  const bool train = codegen::StageOf(graph) == codegen::GraphStage::kForward &&
+                     graph.FindOutput("loss") >= 0;
+  return train ? codegen::ProgramKind::kTrain : codegen::ProgramKind::kEval;
+}
+
+std::unique_ptr<codegen::TargetCompiler> OpenCompiler(
+    const CompileFlags& flags) {
+  return runtime::LoadBackend(BackendOf(flags))
+      .CreateCompiler(
+          flags.target,
+          runtime::BackendOptions{.threads = flags.threads, .warning = Warn});
+}
+
+}  // namespace fusor::tools

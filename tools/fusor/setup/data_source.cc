@@ -1,0 +1,192 @@
+#include "tools/fusor/setup/data_source.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "ir/support/error.h"
+#include "runtime/data/datasets/synthetic.h"
+#include "runtime/data/image_check.h"
+#include "runtime/data/loader.h"
+#include "runtime/train/training_loop.h"
+#include "tools/fusor/setup/workbench.h"
+
+namespace fusor::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
+                                 bool training) {
+  using Kind = runtime::TransformKind;
+  runtime::Transform transform;
+  transform.image_size = static_cast<int>(ImageSize(model));
+  const bool cifar = IsCifar(model);
+  if (!training) {
+    const bool exact = data.val_transform.empty()
+                           ? cifar && data.val_resize == 0
+                           : data.val_transform == "exact";
+    FUSOR_CHECK(!exact || data.val_resize == 0, kUsage,
+                "--val-transform exact and --val-resize-size: expected one of "
+                "them");
+    transform.kind = exact ? Kind::kExact : Kind::kCentreCrop;
+    transform.image_size = static_cast<int>(EvalImageSize(data, model));
+    transform.shorter_side = static_cast<int>(data.val_resize);
+    FUSOR_CHECK(
+        data.val_resize == 0 || transform.shorter_side >= transform.image_size,
+        kUsage,
+        "--val-resize-size {}: expected at least the crop's {} (see "
+        "--val-crop-size)",
+        data.val_resize, transform.image_size);
+    return transform;
+  }
+  const std::string name = !data.transform.empty() ? data.transform
+                           : cifar                 ? "pad-crop"
+                                                   : "random-resized-crop";
+  transform.kind = name == "random-resized-crop" ? Kind::kRandomResizedCrop
+                   : name == "centre-crop"       ? Kind::kCentreCrop
+                   : name == "pad-crop"          ? Kind::kPadCrop
+                                                 : Kind::kExact;
+  return transform;
+}
+
+runtime::LoaderOptions MakeLoader(const DataFlags& data,
+                                  const ModelFlags& model, bool training) {
+  runtime::LoaderOptions options;
+  options.batch_size = static_cast<int>(model.batch);
+  options.transform = MakeTransform(data, model, training);
+  options.training = training;
+  options.seed = data.seed;
+  options.rank = data.rank;
+  options.world_size = data.world_size;
+  options.threads = data.workers;
+  options.prefetch = data.prefetch;
+  options.bad_record = data.bad_record == "skip" ? runtime::BadRecord::kSkip
+                                                 : runtime::BadRecord::kFail;
+  return options;
+}
+
+// Empty where there is no such folder.
+std::string SplitFolder(const std::string& path, Split split) {
+  const fs::path root(path);
+  std::error_code ignored;  // what cannot be seen is not there
+  FUSOR_CHECK(fs::exists(root, ignored), kData, "{}: no such folder", path);
+  FUSOR_CHECK(fs::is_directory(root, ignored), kData,
+              "{}: expected a folder, got a file", path);
+  const bool has_train = fs::is_directory(root / "train", ignored);
+  const bool has_val = fs::is_directory(root / "val", ignored);
+  if (split == Split::kTrain) {
+    FUSOR_CHECK(has_train || !has_val, kData,
+                "{}: expected the folders train and val, got val alone", path);
+    return has_train ? (root / "train").string() : path;
+  }
+  if (has_val) return (root / "val").string();
+  return has_train ? "" : path;
+}
+
+}  // namespace
+
+std::unique_ptr<runtime::ImageFolder> ListImages(const DataFlags& data,
+                                                 const ModelFlags& model,
+                                                 Split split) {
+  FUSOR_CHECK(data.synthetic == data.path.empty(), kUsage,
+              "expected an image folder or --synthetic, got {}",
+              data.synthetic ? "both" : "neither");
+  if (data.synthetic) return nullptr;
+  const std::string folder = SplitFolder(data.path, split);
+  if (folder.empty()) return nullptr;
+  auto images = std::make_unique<runtime::ImageFolder>(
+      folder, split == Split::kTrain ? data.max_per_class : 0);
+  FUSOR_CHECK(images->num_classes() > 1 || model.num_classes > 1, kData,
+              "image folder {}: expected one folder for each of 2 or more "
+              "classes, got only '{}'",
+              folder, images->class_names()[0]);
+  for (const std::string& warning : images->warnings()) {
+    fmt::print(stderr, "warning: {}\n", warning);
+  }
+  return images;
+}
+
+int64_t EvalImageSize(const DataFlags& data, const ModelFlags& model) {
+  return data.val_crop != 0 ? data.val_crop : ImageSize(model);
+}
+
+void CheckTransform(const runtime::ImageFolder* images, const DataFlags& data,
+                    const ModelFlags& model, Split split) {
+  if (images == nullptr || data.bad_record == "skip") return;
+  const bool training = split == Split::kTrain;
+  const runtime::Transform transform = MakeTransform(data, model, training);
+  try {
+    runtime::CheckImages(*images, transform,
+                         {.threads = data.workers,
+                          .rank = data.rank,
+                          .world_size = data.world_size});
+  } catch (const Error& error) {
+    if (!runtime::TakesOneSize(transform.kind)) throw;
+    throw Error(error.code(),
+                fmt::format("{}; {} resizes", error.what(),
+                            training ? "--train-transform random-resized-crop"
+                                     : "--val-transform centre-crop"));
+  }
+}
+
+int NumClasses(const runtime::ImageFolder* images) {
+  return images == nullptr ? 0 : images->num_classes();
+}
+
+runtime::AllocateImages ImagesFor(runtime::Session& session) {
+  return [&session](size_t bytes) {
+    const std::shared_ptr<runtime::Memory> memory = session.AllocateHost(bytes);
+    return std::shared_ptr<uint8_t>(memory,
+                                    static_cast<uint8_t*>(memory->data()));
+  };
+}
+
+std::unique_ptr<runtime::BatchSource> OpenTraining(
+    std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
+    const ModelFlags& model, int64_t start, int64_t micro_batches,
+    const runtime::AllocateImages& allocate) {
+  if (images != nullptr) {
+    runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/true);
+    const int64_t per_epoch =
+        runtime::Sampler({.samples = images->size(),
+                          .batch_size = options.batch_size,
+                          .world_size = options.world_size,
+                          .training = true})
+            .batches_per_epoch();
+    const int64_t updates = runtime::UpdatesPerEpoch(per_epoch, micro_batches);
+    options.start_epoch = start / updates;
+    options.start_batch = start % updates * micro_batches;
+    options.allocate = allocate;
+    return std::make_unique<runtime::Loader>(std::move(images), options);
+  }
+  runtime::SyntheticOptions options;
+  options.batch_size = static_cast<int>(model.batch);
+  options.image_size = static_cast<int>(ImageSize(model));
+  options.num_classes = static_cast<int>(
+      model.num_classes != 0 ? model.num_classes : kDefaultClasses);
+  options.seed = data.seed;
+  options.rank = data.rank;
+  options.world_size = data.world_size;
+  options.start = start * micro_batches;
+  options.allocate = allocate;
+  return std::make_unique<runtime::SyntheticSource>(options);
+}
+
+std::unique_ptr<runtime::BatchSource> OpenEvaluation(
+    std::unique_ptr<const runtime::Dataset> images, const DataFlags& data,
+    const ModelFlags& model, const runtime::AllocateImages& allocate) {
+  runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/false);
+  options.allocate = allocate;
+  return std::make_unique<runtime::Loader>(std::move(images), options);
+}
+
+int64_t SourceBytes(const DataFlags& data, const ModelFlags& model) {
+  runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/false);
+  if (data.synthetic) options.prefetch = 0;
+  return runtime::LoaderBytes(options);
+}
+
+}  // namespace fusor::tools

@@ -1,0 +1,349 @@
+#include "tools/fusor/setup/rank_run.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "ir/support/environment.h"
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+#include "ir/support/hash.h"
+#include "ir/support/str.h"
+#include "ir/target/target.h"
+#include "runtime/backend/backend_loader.h"
+#include "runtime/distributed/counted_communicator.h"
+#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/setup/rank_options.h"
+
+namespace fusor::tools {
+namespace {
+
+// Ranks compile at their own speed before they agree.
+constexpr std::chrono::milliseconds kCompileTime{30 * 60'000};
+
+// What the monitor is a moment later to know than collectives: the time of a
+// beat, and of what a rank that failed says.
+constexpr std::chrono::milliseconds kVerdictTime{4'000};
+constexpr std::chrono::milliseconds kFlushTime{300};
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
+}
+
+std::string Hash(std::string_view text) {
+  return fmt::format("{:016x}", HashBytes(text));
+}
+
+// What is buffered reaches its files, unless one of them hangs.
+void FlushAll() {
+  const auto done = std::make_shared<std::promise<void>>();
+  std::thread([done] {
+    std::fflush(nullptr);
+    done->set_value();
+  }).detach();
+  done->get_future().wait_for(kFlushTime);
+}
+
+// In the monitor's thread: this rank's own may be anywhere.
+[[noreturn]] void EndBecause(int rank, const std::string& why) {
+  FlushAll();
+  fmt::print(stderr,
+             "fusor: {}; rank {} ends, too: start the run again with --resume "
+             "auto\n",
+             why, rank);
+  std::_Exit(static_cast<int>(ErrorCode::kPeerLost));
+}
+
+// "0-3, 6".
+std::string Ranges(const std::vector<int>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t last = i;
+    while (last + 1 < numbers.size() &&
+           numbers[last + 1] == numbers[last] + 1) {
+      ++last;
+    }
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", numbers[i]);
+    if (last > i) text += fmt::format("-{}", numbers[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+// Size and place of each bucket.
+std::string BucketsText(const codegen::Plan& plan) {
+  std::string text;
+  for (const codegen::Step& step : plan.steps) {
+    if (step.kind != codegen::StepKind::kCollective) continue;
+    for (int b : step.args) {
+      const codegen::Buffer& buffer = plan.buffers[b];
+      text += fmt::format("{} {} {} {},", buffer.name, buffer.offset,
+                          buffer.bytes, ir::DTypeName(buffer.type.dtype));
+    }
+    text += ";";
+  }
+  return text;
+}
+
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+// "name=hash" a line.
+std::string FactsText(const Facts& facts) {
+  return Join(facts, "\n",
+              [](const auto& fact) { return fact.first + "=" + fact.second; });
+}
+
+std::set<std::string> Lines(const std::string& text) {
+  std::set<std::string> lines;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    lines.insert(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+// "--lr: 0.1 on rank 0, 0.2 on ranks 1-3" of each setting whose values differ.
+std::vector<std::string> DifferingSettings(
+    const std::vector<std::map<std::string, std::string>>& ranks) {
+  std::set<std::string> names;
+  for (const auto& settings : ranks) {
+    for (const auto& [name, value] : settings) names.insert(name);
+  }
+  std::vector<std::string> lines;
+  for (const std::string& name : names) {
+    std::vector<std::pair<std::string, std::vector<int>>> values;
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      const auto found = ranks[r].find(name);
+      const std::string value = found == ranks[r].end() || found->second.empty()
+                                    ? "its default"
+                                    : found->second;
+      auto same = std::find_if(values.begin(), values.end(),
+                               [&](const auto& v) { return v.first == value; });
+      if (same == values.end()) same = values.insert(same, {value, {}});
+      same->second.push_back(static_cast<int>(r));
+    }
+    if (values.size() == 1) continue;
+    lines.push_back(name + ": " + Join(values, ", ", [](const auto& v) {
+                      return fmt::format("{} on rank{} {}", v.first,
+                                         v.second.size() > 1 ? "s" : "",
+                                         Ranges(v.second));
+                    }));
+  }
+  return lines;
+}
+
+}  // namespace
+
+RankRun::RankRun(const RankFlags& flags)
+    : RankRun(flags, runtime::FindRankPlace(LauncherVariable)) {}
+
+RankRun::RankRun(const RankFlags& flags, runtime::RankPlace place)
+    : flags_(flags), place_(std::move(place)) {}
+
+RankRun::~RankRun() = default;
+
+std::chrono::milliseconds RankRun::timeout() const {
+  return std::chrono::milliseconds(static_cast<int64_t>(flags_.timeout * 1e3));
+}
+
+void RankRun::Connect(const std::string& backend, FILE* text) {
+  if (world_size() == 1) return;
+  store_ = std::make_unique<runtime::TcpStore>(
+      runtime::StoreOptions{.host = place_.host,
+                            .port = place_.port,
+                            .more_ports = place_.more_ports,
+                            .token = place_.token,
+                            .rank = place_.rank,
+                            .world_size = place_.world_size,
+                            .timeout = timeout()});
+  monitor_ = std::make_unique<runtime::RankMonitor>(
+      *store_, runtime::RankMonitorOptions{
+                   .timeout = timeout(),
+                   .host = HostName(),
+                   .lost = [rank = rank()](const std::string& why) {
+                     EndBecause(rank, why);
+                   }});
+  communicator_ = runtime::CountCollectives(
+      runtime::LoadBackend(backend).Connect(
+          *store_,
+          {.timeout = timeout(),
+           .deterministic = flags_.deterministic,
+           .interface = flags_.interface,
+           .hangs = [rank = rank()](
+                        const std::string& why) { EndBecause(rank, why); }}),
+      [this] { monitor_->BeganCollective(); });
+  fmt::print(text, "ranks     {} by {}: {}; {}, rank 0 at {}\n", world_size(),
+             place_.launcher, Hosts(), communicator_->description(),
+             store_->server());
+  std::fflush(text);
+}
+
+int RankRun::Threads(int asked) const {
+  if (place_.local_size == 1) return asked;
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int share =
+      std::clamp(cores / place_.local_size, 1, ir::DefaultCpuTarget().threads);
+  // A thread that spins may keep the one that it waits for off its core.
+  if (asked > share) SetUnlessSet("OMP_WAIT_POLICY", "passive");
+  return asked != 0 ? asked : share;
+}
+
+void RankRun::Run(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    Fail(error);
+    throw;
+  }
+  if (monitor_ != nullptr) monitor_->Leave();
+}
+
+void RankRun::Fail(const std::exception& error) {
+  if (monitor_ == nullptr) return;
+  const auto* known = dynamic_cast<const Error*>(&error);
+  if (known != nullptr && known->code() == ErrorCode::kPeerLost) {
+    std::this_thread::sleep_for(kVerdictTime);
+  }
+  monitor_->Fail(error.what());
+}
+
+// "0-3 on a, 4-7 on b".
+std::string RankRun::Hosts() {
+  const auto names = store_->Gather("host", HostName(), timeout());
+  std::vector<std::pair<std::string, std::vector<int>>> hosts;
+  for (int r = 0; r < world_size(); ++r) {
+    auto host = std::find_if(hosts.begin(), hosts.end(), [&](const auto& h) {
+      return h.first == names[r];
+    });
+    if (host == hosts.end()) host = hosts.insert(host, {names[r], {}});
+    host->second.push_back(r);
+  }
+  return Join(hosts, ", ", [](const auto& host) {
+    return Ranges(host.second) + " on " + host.first;
+  });
+}
+
+void RankRun::SetOptions(codegen::CompileOptions& options) const {
+  SetRankOptions(flags_, world_size(), place_.local_size, options.passes);
+}
+
+// The ranks whose value is not rank 0's; empty when all are.
+std::string RankRun::Unlike(const std::vector<std::string>& values) const {
+  std::vector<int> unlike;
+  for (int r = 1; r < world_size(); ++r) {
+    if (values[r] != values[0]) unlike.push_back(r);
+  }
+  if (unlike.empty()) return "";
+  return fmt::format("rank{} {} differ{} from rank 0",
+                     unlike.size() > 1 ? "s" : "", Ranges(unlike),
+                     unlike.size() > 1 ? "" : "s");
+}
+
+void RankRun::CompareSettings(std::map<std::string, std::string> settings) {
+  if (world_size() == 1) return;
+  settings["fusor"] = FUSOR_VERSION " build " + std::string(runtime::BuildId());
+  const std::string text = nlohmann::json(settings).dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::vector<std::map<std::string, std::string>> all;
+  for (const std::string& other : store_->Gather("settings", text, timeout())) {
+    all.push_back(nlohmann::json::parse(other));
+  }
+  const std::vector<std::string> differing = DifferingSettings(all);
+  FUSOR_CHECK(differing.empty(), kGraph,
+              "ranks were given different settings: {}: expected the same "
+              "command on all ranks",
+              Join(differing, "; ", [](const auto& line) { return line; }));
+}
+
+void RankRun::Agree(const runtime::Session& session, int programs) {
+  const runtime::Session* one = &session;
+  Agree({&one, 1}, programs);
+}
+
+void RankRun::Agree(std::span<const runtime::Session* const> sessions,
+                    int programs) {
+  if (world_size() == 1) return;
+  const codegen::TargetCompiler& compiler = sessions[0]->compiler();
+  Facts facts = {
+      {"version", FUSOR_VERSION " " + std::string(runtime::BuildId())},
+      {"libraries",
+       compiler.LibraryVersion() + "; " + compiler.CodegenVersion()}};
+  for (const runtime::Session* session : sessions) {
+    for (int p = 0; p < programs; ++p) {
+      const codegen::Plan& plan = session->plan(p);
+      facts.emplace_back("buckets of " + plan.name, Hash(BucketsText(plan)));
+      facts.emplace_back("plan of " + plan.name, Hash(Print(plan)));
+    }
+  }
+  const auto all = store_->Gather("facts", FactsText(facts), kCompileTime);
+  const std::string unlike = Unlike(all);
+  if (unlike.empty()) return;
+  const std::set<std::string> first = Lines(all[0]);
+  std::set<std::string> names;
+  for (const std::string& other : all) {
+    const std::set<std::string> lines = Lines(other);
+    std::vector<std::string> differing;
+    std::set_symmetric_difference(first.begin(), first.end(), lines.begin(),
+                                  lines.end(), std::back_inserter(differing));
+    for (const std::string& line : differing) {
+      names.insert(line.substr(0, line.find('=')));
+    }
+  }
+  FUSOR_CHECK(false, kGraph,
+              "{} in {}: expected the same command, fusor and kind of machine "
+              "everywhere",
+              unlike, Join(names, ", ", [](const auto& name) { return name; }));
+}
+
+std::string RankRun::Share(const std::string& name, const std::string& value) {
+  if (world_size() == 1) return value;
+  if (leads()) store_->Set("share/" + name, value);
+  return store_->Get("share/" + name, timeout());
+}
+
+void RankRun::CheckParameters(const std::string& hash, FILE* text) {
+  if (world_size() == 1) return;
+  const std::string unlike =
+      Unlike(store_->Gather("parameters", hash, timeout()));
+  FUSOR_ASSERT(unlike.empty(), "{} in their parameters after training", unlike);
+  fmt::print(text, "ranks     parameters are the same on all {}\n",
+             world_size());
+}
+
+FILE* OpenNothing() {
+  FILE* file = std::fopen("/dev/null", "w");
+  FUSOR_CHECK(file != nullptr, kDevice, "cannot open /dev/null");
+  return file;
+}
+
+std::string ParameterHash(const runtime::Session& session) {
+  uint64_t hash = kHashSeed;
+  std::set<std::string> names;
+  for (const codegen::StateLayout::Entry& entry : session.state().entries) {
+    if (ir::IsParameter(session.StateRole(entry.name))) {
+      names.insert(entry.name);
+    }
+  }
+  for (const std::string& name : names) {
+    const std::vector<float> values = session.ReadState(name);
+    hash = HashBytes(name, hash);
+    hash = HashBytes({reinterpret_cast<const char*>(values.data()),
+                      values.size() * sizeof(float)},
+                     hash);
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace fusor::tools

@@ -1,0 +1,56 @@
+#include "tools/fusor/setup/step_profile.h"
+
+#include "ir/interpreter/host_tensor.h"
+#include "runtime/data/batch_source.h"
+#include "tools/fusor/setup/data_source.h"
+#include "tools/inspect/bisect/draw_inputs.h"
+#include "tools/inspect/observers/profile.h"
+
+namespace fusor::tools {
+namespace {
+
+template <typename T>
+std::vector<char> BytesOf(const T* data, size_t count) {
+  const auto* bytes = reinterpret_cast<const char*>(data);
+  return {bytes, bytes + count * sizeof(T)};
+}
+
+}  // namespace
+
+runtime::InputBytes InputsOf(const ir::Graph& model,
+                             const runtime::Batch& batch, double lr) {
+  const auto rate = static_cast<float>(lr);
+  const int64_t key = 0;
+  const int32_t step = 0;
+  const float mixup = 0.5;
+  runtime::InputBytes inputs = {
+      {"images", BytesOf(batch.images().data(), batch.images().size())},
+      {"labels", BytesOf(batch.labels.data(), batch.labels.size())},
+      {"lr", BytesOf(&rate, 1)},
+      {"random_key", BytesOf(&key, 1)},
+      {"step", BytesOf(&step, 1)},
+      {"mixup", BytesOf(&mixup, 1)}};
+  for (const ir::Input& input : model.inputs()) {
+    if (IsState(input.role)) continue;
+    const auto bytes = static_cast<size_t>(input.value->type().num_bytes());
+    std::vector<char>& own = inputs[input.value->name()];
+    if (own.size() == bytes) continue;
+    own.resize(bytes);
+    ir::StoreTensor(ir::DrawInput(input, /*seed=*/0), own.data());
+  }
+  return inputs;
+}
+
+std::vector<double> ProfileSynthetic(const ModelFlags& model,
+                                     runtime::Session& session, int program) {
+  constexpr int kWarmup = 3, kRuns = 5;
+  const DataFlags data{.synthetic = true};
+  const auto source = OpenTraining(nullptr, data, model);
+  session.InitializeState(0);
+  runtime::SetInputs(session, program,
+                     InputsOf(session.graph(program), source->Next(), 1e-3));
+  for (int i = 0; i < kWarmup; ++i) session.Step(program);
+  return runtime::MedianProfile(session, program, kRuns);
+}
+
+}  // namespace fusor::tools

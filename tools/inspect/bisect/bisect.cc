@@ -1,0 +1,426 @@
+#include "tools/inspect/bisect/bisect.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ir/support/error.h"
+#include "tools/inspect/bisect/run_forked.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::Graph;
+using ir::Tensor;
+using passes::PassContext;
+using passes::PassEntry;
+using passes::Stage;
+
+// Below, a tensor may be nothing but rounding errors of an exact zero: so is
+// the gradient of a bias before a normalisation.
+constexpr double kLeastScale = 1e-6;
+
+// The largest error, relative to the largest magnitude; infinite where only one
+// side is finite.
+double Distance(const Tensor& right, const Tensor& other) {
+  double error = 0;
+  double largest = 0;
+  for (size_t i = 0; i < right.data.size(); ++i) {
+    const double x = right.data[i], y = other.data[i];
+    if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+    if (x == y || (x != x && y != y)) continue;
+    if (!std::isfinite(x) || !std::isfinite(y)) {
+      return std::numeric_limits<double>::infinity();
+    }
+    error = std::max(error, std::abs(x - y));
+  }
+  return error / std::max(largest, kLeastScale);
+}
+
+int64_t NonFinite(const Tensor& tensor) {
+  return std::count_if(tensor.data.begin(), tensor.data.end(),
+                       [](double x) { return !std::isfinite(x); });
+}
+
+std::string DescribeNonFinite(const Graph& a, const std::vector<Tensor>& of_a,
+                              const Graph& b, const std::vector<Tensor>& of_b) {
+  for (size_t i = 0; i < of_b.size(); ++i) {
+    const std::string& name = b.outputs()[i].name;
+    const int other = a.FindOutput(name);
+    if (other < 0 || NonFinite(of_a[other]) > 0) continue;
+    const int64_t bad = NonFinite(of_b[i]);
+    if (bad > 0) {
+      return fmt::format("output {}: {} of {} elements are not finite", name,
+                         bad, of_b[i].data.size());
+    }
+  }
+  return "";
+}
+
+ir::EvalMode ModeOf(Symptom symptom) {
+  return symptom == Symptom::kNonFinite ? ir::EvalMode::kTyped
+                                        : ir::EvalMode::kExact;
+}
+
+std::string Judge(const Graph& right, const std::vector<Tensor>& expected,
+                  const Graph& graph, const std::vector<Tensor>& actual,
+                  const BisectOptions& options) {
+  return options.symptom == Symptom::kNonFinite
+             ? DescribeNonFinite(right, expected, graph, actual)
+             : DescribeDifference(right, expected, graph, actual,
+                                  options.tolerance);
+}
+
+// One pass of the pipeline on a graph.
+void RunEntry(const PassEntry& entry, Graph& graph, PassContext& context) {
+  entry.run(graph, context);
+  context.FinishFault(std::string(entry.name), graph);
+}
+
+// Appends gradients and updates, as a training step has them.
+void Complete(Graph& graph, const ir::TargetQueries& target,
+              const passes::PassOptions& options) {
+  PassContext context(target, options);
+  passes::Autodiff(graph, context);
+  passes::OptimizerUpdate(graph, context);
+}
+
+// What one pass of the pipeline does to graphs.
+class Probe {
+ public:
+  Probe(int index, const ir::TargetQueries& target,
+        const BisectOptions& options)
+      : entry_(passes::Pipeline()[index]), target_(target), options_(options) {}
+
+  // Gradients and updates are looked at as well; before Prepare.
+  void set_complete() { complete_ = true; }
+
+  // The graph that symptoms are asked of, from now on.
+  void Prepare(const TestCase& before) {
+    before_ = &before;
+    if (options_.symptom == Symptom::kCrash) return;
+    right_ = before.graph->Clone();
+    if (complete_) Complete(*right_, target_, options_.passes);
+    expected_ = Values(*right_, before);
+  }
+
+  // When the pass may make `fuel` rewrites, -1: all; empty: none.
+  std::string SymptomWith(int64_t fuel) const {
+    const auto graph = before_->graph->Clone();
+    PassContext context = Context(fuel);
+    if (options_.symptom == Symptom::kCrash) {
+      return RunForked([&] { RunEntry(entry_, *graph, context); });
+    }
+    RunEntry(entry_, *graph, context);
+    if (complete_) Complete(*graph, target_, options_.passes);
+    return Judge(*right_, expected_, *graph, Values(*graph, *before_),
+                 options_);
+  }
+
+  // The first rewrite, from 1, that brings a symptom; 0 when none is needed.
+  int64_t FirstApplication() const {
+    if (!passes::TakesFuel(entry_.name) || !SymptomWith(0).empty()) return 0;
+    int64_t low = 1;
+    int64_t high = 16;
+    while (SymptomWith(high).empty()) {
+      FUSOR_ASSERT(high < int64_t{1} << 40, "pass {} fails only at times",
+                   entry_.name);
+      low = high + 1;
+      high *= 16;
+    }
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (SymptomWith(middle).empty()) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return high;
+  }
+
+  // The rewrite that the pass would have made next.
+  std::optional<passes::Application> AfterFuel(int64_t fuel) const {
+    const auto graph = before_->graph->Clone();
+    PassContext context = Context(fuel);
+    entry_.run(*graph, context);
+    return context.refused();
+  }
+
+ private:
+  PassContext Context(int64_t fuel) const {
+    passes::PassOptions options = options_.passes;
+    if (fuel >= 0) options.fuel[std::string(entry_.name)] = fuel;
+    return PassContext(target_, options);
+  }
+
+  // The case's values where it has them: completing adds inputs.
+  std::vector<Tensor> Values(const Graph& graph, const TestCase& before) const {
+    std::vector<Tensor> inputs = before.inputs;
+    if (graph.inputs().size() > inputs.size()) {
+      const std::vector<Tensor> all = options_.inputs(graph);
+      inputs.insert(inputs.end(), all.begin() + inputs.size(), all.end());
+    }
+    return ir::Interpret(graph, inputs, ModeOf(options_.symptom));
+  }
+
+  const PassEntry& entry_;
+  const ir::TargetQueries& target_;
+  const BisectOptions& options_;
+  bool complete_ = false;
+  const TestCase* before_ = nullptr;
+  std::unique_ptr<Graph> right_;  // without the pass
+  std::vector<Tensor> expected_;
+};
+
+class Bisection {
+ public:
+  Bisection(const Graph& forward, ProgramKind kind,
+            const ir::TargetQueries& target, const BisectOptions& options)
+      : forward_(forward), kind_(kind), target_(target), options_(options) {
+    options_.passes.keep_gradients = true;
+    options_.passes.fuel.clear();
+    for (size_t i = 0; i < passes::Pipeline().size(); ++i) {
+      const PassEntry& entry = passes::Pipeline()[i];
+      const bool training = entry.stage == Stage::kTraining;
+      if (training && kind == ProgramKind::kEval) continue;
+      if (!IsEnabled(entry, options_.passes)) continue;
+      entries_.push_back(static_cast<int>(i));
+    }
+  }
+
+  std::optional<BisectResult> Run() {
+    const auto bad =
+        options_.symptom == Symptom::kCrash ? FirstCrash() : FirstBad();
+    if (!bad.has_value()) return std::nullopt;
+    return Explain(*bad);
+  }
+
+ private:
+  // After one pass.
+  struct Snapshot {
+    std::unique_ptr<Graph> graph;
+    size_t applications;  // of all passes so far
+  };
+
+  const PassEntry& Entry(size_t i) const {
+    return passes::Pipeline()[entries_[i]];
+  }
+
+  // Runs the first passes of those that the options enable.
+  std::vector<passes::Application> RunFirst(
+      size_t passes, std::vector<Snapshot>* snapshots) const {
+    const auto graph = forward_.Clone();
+    PassContext context(target_, options_.passes);
+    for (size_t i = 0; i < passes; ++i) {
+      RunEntry(Entry(i), *graph, context);
+      if (snapshots == nullptr) continue;
+      snapshots->push_back({graph->Clone(), context.applications().size()});
+    }
+    return context.applications();
+  }
+
+  // The program with nothing done to it but what makes it a program.
+  void MakeReference() {
+    reference_ = forward_.Clone();
+    if (kind_ == ProgramKind::kTrain) {
+      Complete(*reference_, target_, options_.passes);
+    }
+    expected_ = ir::Interpret(*reference_, options_.inputs(*reference_),
+                              ModeOf(options_.symptom));
+  }
+
+  std::string SymptomAfter(size_t snapshot) const {
+    const auto graph = snapshots_[snapshot].graph->Clone();
+    if (kind_ == ProgramKind::kTrain &&
+        Entry(snapshot).stage == Stage::kForward) {
+      Complete(*graph, target_, options_.passes);
+    }
+    return Judge(*reference_, expected_, *graph,
+                 ir::Interpret(*graph, options_.inputs(*graph),
+                               ModeOf(options_.symptom)),
+                 options_);
+  }
+
+  // The first in [0, size) for which `bad` holds, given that it holds from
+  // there on; nullopt when it does not hold for the last.
+  template <typename Bad>
+  static std::optional<size_t> FirstOf(size_t size, const Bad& bad) {
+    if (size == 0 || !bad(size - 1)) return std::nullopt;
+    size_t low = 0, high = size - 1;
+    while (low < high) {
+      const size_t middle = (low + high) / 2;
+      if (bad(middle)) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return high;
+  }
+
+  std::optional<size_t> FirstBad() {
+    applications_ = RunFirst(entries_.size(), &snapshots_);
+    MakeReference();
+    Say(fmt::format("{} passes, {} rewrites", snapshots_.size(),
+                    applications_.size()));
+    return FirstOf(snapshots_.size(),
+                   [&](size_t i) { return !SymptomAfter(i).empty(); });
+  }
+
+  // Children run the pipeline up to a pass; what the passes before the one that
+  // crashes leave is then made here.
+  std::optional<size_t> FirstCrash() {
+    const auto first = FirstOf(entries_.size(), [&](size_t i) {
+      return !RunForked([&] { RunFirst(i + 1, nullptr); }).empty();
+    });
+    if (first.has_value()) applications_ = RunFirst(*first, &snapshots_);
+    return first;
+  }
+
+  BisectResult Explain(size_t bad);
+  void NameApplication(const Probe& probe, size_t bad, BisectResult& result);
+
+  void Say(const std::string& line) const {
+    if (options_.progress) options_.progress(line);
+  }
+
+  const Graph& forward_;
+  ProgramKind kind_;
+  const ir::TargetQueries& target_;
+  BisectOptions options_;
+  std::vector<int> entries_;  // that run, of the pipeline
+  std::vector<Snapshot> snapshots_;
+  std::vector<passes::Application> applications_;
+  std::unique_ptr<Graph> reference_;
+  std::vector<Tensor> expected_;
+};
+
+BisectResult Bisection::Explain(size_t bad) {
+  BisectResult result;
+  result.index = entries_[bad];
+  result.pass = std::string(Entry(bad).name);
+  Say(fmt::format("pass {} breaks it", result.pass));
+  const Graph& before = bad == 0 ? forward_ : *snapshots_[bad - 1].graph;
+  result.reduced = {before.Clone(), options_.inputs(before)};
+  Probe probe(result.index, target_, options_);
+  probe.Prepare(result.reduced);
+  result.symptom = probe.SymptomWith(-1);
+  if (result.symptom.empty() && kind_ == ProgramKind::kTrain &&
+      Entry(bad).stage == Stage::kForward) {
+    probe.set_complete();
+    probe.Prepare(result.reduced);
+    result.symptom = probe.SymptomWith(-1);
+  }
+  if (result.symptom.empty()) {  // in what the pass has added
+    result.symptom = SymptomAfter(bad);
+    return result;
+  }
+  NameApplication(probe, bad, result);
+  if (options_.reduce) {
+    result.reduced = ReduceCase(result.reduced, [&](const TestCase& smaller) {
+      probe.Prepare(smaller);
+      return !probe.SymptomWith(-1).empty();
+    });
+    Say(fmt::format("{} nodes left", result.reduced.graph->nodes().size()));
+    probe.Prepare(result.reduced);
+    result.symptom = probe.SymptomWith(-1);
+  }
+  result.reduced_application = probe.FirstApplication();
+  return result;
+}
+
+void Bisection::NameApplication(const Probe& probe, size_t bad,
+                                BisectResult& result) {
+  const int64_t n = probe.FirstApplication();
+  if (n == 0) return;
+  const size_t done = bad == 0 ? 0 : snapshots_[bad - 1].applications;
+  result.application =
+      n + std::count_if(applications_.begin(),
+                        applications_.begin() + static_cast<int64_t>(done),
+                        [&](const auto& a) { return a.pass == result.pass; });
+  const auto next = probe.AfterFuel(n - 1);
+  FUSOR_ASSERT(next.has_value(), "pass {} made fewer than {} rewrites",
+               result.pass, n);
+  result.subject = next->subject;
+  result.location = next->location;
+  Say(fmt::format("by its rewrite {}, of {}", result.application,
+                  result.subject));
+}
+
+}  // namespace
+
+std::string DescribeDifference(const Graph& a, const std::vector<Tensor>& of_a,
+                               const Graph& b, const std::vector<Tensor>& of_b,
+                               double tolerance) {
+  double worst = tolerance;
+  std::string text;
+  for (size_t i = 0; i < of_b.size(); ++i) {
+    const std::string& name = b.outputs()[i].name;
+    const int other = a.FindOutput(name);
+    if (other < 0) continue;
+    if (of_a[other].data.size() != of_b[i].data.size()) {
+      return fmt::format("output {}: {} instead of {} elements", name,
+                         of_b[i].data.size(), of_a[other].data.size());
+    }
+    const double distance = Distance(of_a[other], of_b[i]);
+    if (distance <= worst) continue;
+    worst = distance;
+    text = fmt::format("output {}: error {:.3g} of its largest element", name,
+                       distance);
+  }
+  return text;
+}
+
+std::optional<FuelResult> BisectFuel(
+    const std::vector<passes::Application>& rewrites,
+    const std::function<bool(const Fuel&)>& bad) {
+  const auto first = [&](size_t count) {
+    Fuel fuel;
+    for (const PassEntry& entry : passes::Pipeline()) {
+      if (passes::TakesFuel(entry.name)) fuel[std::string(entry.name)] = 0;
+    }
+    for (size_t i = 0; i < count; ++i) ++fuel[rewrites[i].pass];
+    return fuel;
+  };
+  if (!bad(first(rewrites.size()))) return std::nullopt;
+  FuelResult result;
+  if (bad(first(0))) {
+    result.fuel = first(0);
+    return result;
+  }
+  size_t low = 1, high = rewrites.size();
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    if (bad(first(middle))) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  result.rewrite = rewrites[high - 1];
+  result.fuel = first(high);
+  result.application = result.fuel.at(result.rewrite.pass);
+  return result;
+}
+
+std::vector<passes::Application> RewritesOf(
+    const Graph& forward, ProgramKind kind, const ir::TargetQueries& target,
+    const passes::PassOptions& options) {
+  const auto graph = forward.Clone();
+  PassContext context(target, options);
+  RunPipeline(*graph, context, Stage::kForward);
+  if (kind == ProgramKind::kTrain) {
+    RunPipeline(*graph, context, Stage::kTraining);
+  }
+  RunPipeline(*graph, context, Stage::kOptimize);
+  return context.applications();
+}
+
+std::optional<BisectResult> BisectPasses(const Graph& forward, ProgramKind kind,
+                                         const ir::TargetQueries& target,
+                                         const BisectOptions& options) {
+  return Bisection(forward, kind, target, options).Run();
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,244 @@
+#include "tools/inspect/compare/compare_calls.h"
+
+#include <fmt/core.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include "ir/interpreter/host_tensor.h"
+#include "tools/inspect/report/step_phase.h"
+
+namespace fusor::runtime {
+namespace {
+
+using codegen::ArenaKind;
+using codegen::Plan;
+using codegen::Step;
+using codegen::StepKind;
+
+struct Captured {
+  ir::TensorType type;
+  std::vector<uint8_t> bytes;
+  bool backward = false;  // computed by the backward pass
+};
+
+ir::DType WiderOf(ir::DType a, ir::DType b) {
+  return ir::DTypeSize(a) > ir::DTypeSize(b) ? a : b;
+}
+
+// A value that mixed precision has narrowed is compared as the wider one's
+// type, which has all its values. None where shapes differ, or f16 meets bf16.
+std::optional<ir::TensorDifference> Between(const Captured& a,
+                                            const Captured& b) {
+  if (a.type.shape != b.type.shape) return std::nullopt;
+  if (a.type.dtype == b.type.dtype) {
+    return ir::Difference(a.type, a.bytes.data(), b.type, b.bytes.data());
+  }
+  const ir::DType wide = WiderOf(a.type.dtype, b.type.dtype);
+  if (!IsFloat(a.type.dtype) || !IsFloat(b.type.dtype) ||
+      ir::DTypeSize(wide) < ir::DTypeSize(ir::DType::kF32)) {
+    return std::nullopt;
+  }
+  ir::Tensor x = ir::LoadTensor(a.type, a.bytes.data());
+  ir::Tensor y = ir::LoadTensor(b.type, b.bytes.data());
+  x.type = y.type = {wide, a.type.shape, {}};
+  return ir::Difference(x, y);
+}
+
+// Compares with the loss scales of the two undone. Most values of the backward
+// pass are gradients, which carry the scale; the others are forward values that
+// are copied or recomputed. The closer of the two readings counts: the other
+// one is off by the ratio of the scales.
+std::optional<ir::TensorDifference> BetweenScaled(const Captured& a,
+                                                  const Captured& b,
+                                                  double scale) {
+  const auto plain = Between(a, b);
+  if (!plain.has_value() || plain->bit_identical() || scale == 1 ||
+      !a.backward || !b.backward || !IsFloat(a.type.dtype)) {
+    return plain;
+  }
+  ir::Tensor x = ir::LoadTensor(a.type, a.bytes.data());
+  ir::Tensor y = ir::LoadTensor(b.type, b.bytes.data());
+  for (double& element : y.data) element *= scale;
+  x.type = y.type = {WiderOf(a.type.dtype, b.type.dtype), a.type.shape, {}};
+  const ir::TensorDifference unscaled = ir::Difference(x, y);
+  return unscaled.relative < plain->relative ? unscaled : plain;
+}
+
+// Calls by "location op", those that no second call has. Copies come and go
+// with the layouts that a variant chooses.
+std::map<std::string, size_t> NamedCalls(const Plan& plan) {
+  std::map<std::string, size_t> calls;
+  std::set<std::string> repeated;
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const Step& step = plan.steps[s];
+    if (step.kind != StepKind::kLibrary || step.location.path.empty()) continue;
+    const std::string& op = plan.calls[step.index].op;
+    if (op == "copy") continue;
+    const std::string name = fmt::format("{} {}", step.location.path, op);
+    if (!calls.emplace(name, s).second) repeated.insert(name);
+  }
+  for (const std::string& name : repeated) calls.erase(name);
+  return calls;
+}
+
+// Whether two calls compute the same of the same operands: by whatever
+// algorithm, but not one with a ReLU and one without.
+bool SameWork(const Plan& plan_a, size_t step_a, const Plan& plan_b,
+              size_t step_b) {
+  ir::Attrs a = plan_a.calls[plan_a.steps[step_a].index].attrs;
+  ir::Attrs b = plan_b.calls[plan_b.steps[step_b].index].attrs;
+  for (ir::Attrs* attrs : {&a, &b}) {
+    if (attrs->Has("algorithm")) attrs->Set("algorithm", std::string());
+  }
+  return a == b;
+}
+
+// One of the two programs, and what of it waits for the other to get there.
+class Side {
+ public:
+  Side(Session& session, int program)
+      : session_(session), program_(program), plan_(session.plan(program)) {
+    const ir::Graph& graph = session.graph(program);
+    const std::vector<codegen::StepPhase> phases = codegen::PhasesOf(graph);
+    for (size_t i = 0; i < phases.size(); ++i) {
+      if (phases[i] == codegen::StepPhase::kForward) continue;
+      const ir::Node& node = *graph.nodes()[i];
+      for (size_t r = 0; r < node.num_outputs(); ++r) {
+        backward_.insert(node.output(r)->name());
+      }
+    }
+  }
+
+  // `results`: whether what the call writes is comparable, too.
+  void Expect(size_t step, const std::string& name, bool results) {
+    calls_[step] = {name, results};
+  }
+
+  bool done() const { return next_ == plan_.steps.size(); }
+  size_t captured() const { return captured_; }
+
+  // Runs the next step; `found(name, tensor)` for what it reads and writes.
+  template <typename Found>
+  void Advance(const Found& found) {
+    const auto call = calls_.find(next_);
+    if (call != calls_.end()) Capture(call->second.name, false, found);
+    session_.RunStep(program_, next_);
+    if (call != calls_.end() && call->second.results) {
+      Capture(call->second.name, true, found);
+    }
+    ++next_;
+  }
+
+ private:
+  template <typename Found>
+  void Capture(const std::string& name, bool results, const Found& found) {
+    const Step& step = plan_.steps[next_];
+    const codegen::LibraryCall& call = plan_.calls[step.index];
+    const size_t first = results ? call.operands.size() : 0;
+    const size_t count = results ? call.results.size() : call.operands.size();
+    for (size_t i = 0; i < count; ++i) {
+      const int buffer = step.args[first + i];
+      const ArenaKind kind = plan_.arenas[plan_.buffers[buffer].arena].kind;
+      if (kind != ArenaKind::kTemporary && kind != ArenaKind::kOutput) continue;
+      ++captured_;
+      const std::string& value = plan_.buffers[buffer].name;
+      Captured tensor{plan_.buffers[buffer].type,
+                      session_.ReadBuffer(program_, buffer),
+                      backward_.contains(value)};
+      found(fmt::format("{} {}{}", name, results ? "result" : "operand",
+                        count == 1 ? "" : fmt::format(" {}", i)),
+            value, std::move(tensor));
+    }
+  }
+
+  Session& session_;
+  int program_;
+  const Plan& plan_;
+  std::set<std::string> backward_;  // values of the backward pass
+  struct Call {
+    std::string name;
+    bool results;
+  };
+  std::unordered_map<size_t, Call> calls_;
+  size_t next_ = 0;
+  size_t captured_ = 0;
+};
+
+}  // namespace
+
+CallDifferences StepTogether(Session& a, Session& b, int program,
+                             double scale) {
+  const auto calls_a = NamedCalls(a.plan(program));
+  const auto calls_b = NamedCalls(b.plan(program));
+  CallDifferences result;
+  Side side_a(a, program), side_b(b, program);
+  for (const auto& [name, step] : calls_a) {
+    const auto other = calls_b.find(name);
+    if (other == calls_b.end()) {
+      ++result.unmatched;
+      continue;
+    }
+    const bool same =
+        SameWork(a.plan(program), step, b.plan(program), other->second);
+    side_a.Expect(step, name, same);
+    side_b.Expect(other->second, name, same);
+  }
+  for (const auto& [name, step] : calls_b) {
+    result.unmatched += calls_a.contains(name) ? 0 : 1;
+  }
+  std::map<std::string, Captured> waiting_a, waiting_b;
+  std::set<std::string> seen;  // values of a
+  const auto compare = [&](const std::string& name, const Captured& x,
+                           const Captured& y) {
+    const auto difference = BetweenScaled(x, y, scale);
+    if (!difference.has_value()) {
+      ++result.unmatched;
+      return;
+    }
+    result.values.push_back({ValueKind::kIntermediate, name, *difference});
+  };
+  std::set<std::string> skipped;
+  const auto from_a = [&](const std::string& name, const std::string& value,
+                          Captured tensor) {
+    if (!seen.insert(value).second) {
+      skipped.insert(name);
+      waiting_b.erase(name);
+      return;
+    }
+    const auto it = waiting_b.find(name);
+    if (it == waiting_b.end()) {
+      waiting_a.emplace(name, std::move(tensor));
+      return;
+    }
+    compare(name, tensor, it->second);
+    waiting_b.erase(it);
+  };
+  const auto from_b = [&](const std::string& name, const std::string&,
+                          Captured tensor) {
+    if (skipped.contains(name)) return;
+    const auto it = waiting_a.find(name);
+    if (it == waiting_a.end()) {
+      waiting_b.emplace(name, std::move(tensor));
+      return;
+    }
+    compare(name, it->second, tensor);
+    waiting_a.erase(it);
+  };
+  // The one that has come less far goes on, so that little has to wait.
+  while (!side_a.done() || !side_b.done()) {
+    const bool a_next =
+        side_b.done() ||
+        (!side_a.done() && side_a.captured() <= side_b.captured());
+    if (a_next) {
+      side_a.Advance(from_a);
+    } else {
+      side_b.Advance(from_b);
+    }
+  }
+  return result;
+}
+
+}  // namespace fusor::runtime

@@ -1,0 +1,129 @@
+#include "tools/inspect/compare/compare_outputs.h"
+
+#include <optional>
+
+#include "ir/shard.h"
+#include "ir/weight_copy.h"
+#include "runtime/part_updates.h"
+
+namespace fusor::runtime {
+namespace {
+
+using codegen::PlanOutput;
+
+constexpr std::string_view kGradientPrefix = "grad/";
+
+bool IsGradient(const PlanOutput& output) {
+  return output.name.starts_with(kGradientPrefix);
+}
+
+// One program's side of the comparison.
+class Side {
+ public:
+  Side(Session& session, int program) : session_(session), program_(program) {}
+
+  // Outputs that are compared, in the plan's order.
+  std::vector<const PlanOutput*> Outputs(bool gradients) const {
+    std::vector<const PlanOutput*> outputs;
+    for (const PlanOutput& output : session_.plan(program_).outputs) {
+      if (IsGradient(output) == gradients && IsCompared(output)) {
+        outputs.push_back(&output);
+      }
+    }
+    return outputs;
+  }
+
+  // What the output is of: a part of a parameter is of the parameter.
+  std::string NameOf(const PlanOutput& output) const {
+    const bool part =
+        output.alias >= 0 && session_.IsParameterShard(output.name);
+    return part ? output.name.substr(ir::ShardName("").size()) : output.name;
+  }
+
+  const PlanOutput* Find(const std::string& name) const {
+    for (const PlanOutput& output : session_.plan(program_).outputs) {
+      if (IsCompared(output) && NameOf(output) == name) return &output;
+    }
+    return nullptr;
+  }
+
+  // The tensor, put together from all ranks' parts where they have parts.
+  struct Whole {
+    ir::TensorType type;
+    std::vector<uint8_t> bytes;
+  };
+  Whole Read(const PlanOutput& output) const {
+    const codegen::Buffer& buffer =
+        session_.plan(program_).buffers[output.buffer];
+    Whole whole{buffer.type, session_.ReadBuffer(program_, output.buffer)};
+    const std::optional<ir::TensorType> parts = PartsType(output);
+    if (!parts.has_value()) return whole;
+    whole.type = {buffer.type.dtype, parts->shape, parts->layout};
+    whole.bytes = session_.GatherBytes(whole.bytes);
+    whole.bytes.resize(static_cast<size_t>(whole.type.num_bytes()));
+    return whole;
+  }
+
+ private:
+  // A parameter is what its parts are, and what its copies say.
+  bool IsCompared(const PlanOutput& output) const {
+    if (ir::ParseWeightCopyName(output.name).has_value()) return false;
+    return output.alias < 0 ||
+           session_.state().Find(ir::ShardName(output.name)) == nullptr;
+  }
+
+  // Of what each rank has a part of.
+  std::optional<ir::TensorType> PartsType(const PlanOutput& output) const {
+    std::string part = output.name;
+    if (IsGradient(output)) {
+      part = ir::ShardName(output.name.substr(kGradientPrefix.size()));
+      if (session_.state().Find(part) == nullptr) return {};
+    } else if (output.alias < 0 || !session_.IsShard(part)) {
+      return {};
+    }
+    ir::TensorType type = session_.LogicalType(part);
+    type.layout = LayoutOfParts(session_.plan(program_), part);
+    return type;
+  }
+
+  Session& session_;
+  const int program_;
+};
+
+}  // namespace
+
+OutputDifferences CompareOutputs(Session& a, Session& b, int program,
+                                 bool gradients) {
+  const Side side_a(a, program), side_b(b, program);
+  OutputDifferences result;
+  std::vector<ValueDifference> states;
+  for (const PlanOutput* output : side_a.Outputs(gradients)) {
+    const std::string name = side_a.NameOf(*output);
+    const PlanOutput* other = side_b.Find(name);
+    if (other == nullptr) {
+      ++result.unmatched;
+      continue;
+    }
+    const Side::Whole x = side_a.Read(*output);
+    const Side::Whole y = side_b.Read(*other);
+    if (x.type.dtype != y.type.dtype || x.type.shape != y.type.shape) {
+      ++result.unmatched;
+      continue;
+    }
+    const ValueKind kind = gradients            ? ValueKind::kGradient
+                           : output->alias >= 0 ? ValueKind::kState
+                                                : ValueKind::kOutput;
+    ValueDifference value{
+        kind, gradients ? name.substr(kGradientPrefix.size()) : name,
+        ir::Difference(x.type, x.bytes.data(), y.type, y.bytes.data())};
+    (kind == ValueKind::kState ? states : result.values)
+        .push_back(std::move(value));
+  }
+  for (const PlanOutput* output : side_b.Outputs(gradients)) {
+    result.unmatched += side_a.Find(side_b.NameOf(*output)) == nullptr ? 1 : 0;
+  }
+  result.values.insert(result.values.end(), states.begin(), states.end());
+  return result;
+}
+
+}  // namespace fusor::runtime

@@ -1,0 +1,351 @@
+#include "tools/inspect/compare/compare_page.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "codegen/compiler.h"
+#include "tools/inspect/html/html_page.h"
+#include "tools/inspect/html/quantities.h"
+#include "tools/inspect/report/graph_view.h"
+#include "tools/inspect/report/memory_timeline.h"
+
+namespace fusor::runtime {
+namespace {
+
+using codegen::ClassCost;
+using codegen::ShowBytes;
+using codegen::ShowCount;
+using nlohmann::json;
+
+std::vector<std::string> ClassNames(const std::vector<VariantFacts>& facts) {
+  std::vector<std::string> names;
+  for (const VariantFacts& f : facts) {
+    for (const ClassCost& c : f.costs.classes) {
+      if (std::find(names.begin(), names.end(), c.op_class) == names.end()) {
+        names.push_back(c.op_class);
+      }
+    }
+  }
+  return names;
+}
+
+class PageWriter {
+ public:
+  PageWriter(const Comparison& comparison,
+             const std::vector<VariantFacts>& facts)
+      : comparison_(comparison), facts_(facts) {
+    for (const VariantFacts& f : facts_) names_.push_back(f.name);
+    measured_ = facts_[0].costs.total.measured_us >= 0;
+  }
+
+  std::string Write(const std::string& subject) {
+    page_.title = names_[0];
+    for (size_t v = 1; v < names_.size(); ++v) {
+      page_.title += " against " + names_[v];
+    }
+    page_.lead = subject;
+    for (size_t v = 1; v < facts_.size(); ++v) {
+      const std::string line = IdentityLine(comparison_.variants[v]);
+      if (line.empty()) continue;
+      page_.lead += "\n" + names_[v] + ": " + line;
+      const std::string ranks = RanksLine(comparison_.variants[v]);
+      page_.lead += (ranks.empty() ? "" : ", " + ranks) + ".";
+    }
+    Tiles();
+    Map();
+    Bars("Time by class of op", "us",
+         [](const ClassCost& c) { return c.us(); });
+    Bars("Bytes moved by class of op", "bytes",
+         [](const ClassCost& c) { return static_cast<double>(c.bytes); });
+    Memory();
+    for (size_t v = 1; v < facts_.size(); ++v) Differences(v);
+    if (comparison_.ranks > 1) Exchanges();
+    for (const VariantFacts& f : facts_) Rewrites(f);
+    Counts();
+    return codegen::Render(page_);
+  }
+
+ private:
+  // "1035 -> 829", in the order of the variants.
+  template <typename Show>
+  std::string Each(const Show& show) const {
+    std::string text;
+    for (const VariantFacts& f : facts_) {
+      text += (text.empty() ? "" : " \u2192 ") + show(f);
+    }
+    return text;
+  }
+
+  // Joins what `show` makes of every variant except the first.
+  template <typename Show>
+  std::string EachOther(const Show& show) const {
+    std::string text;
+    for (size_t v = 1; v < facts_.size(); ++v) {
+      text += (text.empty() ? "" : ", ") + show(v);
+    }
+    return text;
+  }
+
+  void Tiles() {
+    std::vector<codegen::Tile> tiles;
+    const bool timed = !comparison_.variants[0].step_ms.empty();
+    if (timed) {
+      tiles.push_back({"speed", EachOther([&](size_t v) {
+                         return fmt::format("\u00d7 {:.2f}",
+                                            facts_[v].time.ratio);
+                       }),
+                       Each([](const VariantFacts& f) {
+                         return fmt::format("{:.1f} ms", f.time.median_ms);
+                       })});
+    }
+    const auto count = [&](const char* what, const char* key, bool bytes) {
+      const auto show = [&](const VariantFacts& f) {
+        const int64_t n = f.counts.at(key);
+        return bytes ? ShowBytes(n) : std::to_string(n);
+      };
+      const auto first = static_cast<double>(facts_.front().counts.at(key));
+      tiles.push_back({what, EachOther([&](size_t v) {
+                         const auto n =
+                             static_cast<double>(facts_[v].counts.at(key));
+                         return first > 0
+                                    ? fmt::format("\u00d7 {:.2f}", n / first)
+                                    : show(facts_[v]);
+                       }),
+                       Each(show)});
+    };
+    count("kernels a step", "kernels", false);
+    count("bytes moved a step", "bytes_moved", true);
+    count("planned memory", "planned_peak_bytes", true);
+    if (comparison_.ranks > 1) {
+      const auto exposed = [](const VariantFacts& f) {
+        return fmt::format("{:.2f} ms", f.exchange.exposed_us / 1e3);
+      };
+      tiles.push_back({"exposed communication, modelled",
+                       EachOther([&](size_t v) { return exposed(facts_[v]); }),
+                       Each(exposed)});
+      count("buckets of gradients", "gradient_buckets", false);
+    }
+    AddGradientTile(tiles);
+    page_.sections.push_back(codegen::TileSection(tiles));
+  }
+
+  void AddGradientTile(std::vector<codegen::Tile>& tiles) const {
+    if (Gradients(1).values == 0) return;
+    bool same = true;
+    for (size_t v = 1; v < facts_.size(); ++v) {
+      same &= Gradients(v).identical == Gradients(v).values;
+    }
+    const std::string values = EachOther(
+        [&](size_t v) { return std::to_string(Gradients(v).values); });
+    tiles.push_back(
+        {"gradients", same ? "bit-identical" : EachOther([&](size_t v) {
+           return fmt::format("{:.1e}", Gradients(v).relative);
+         }),
+         (same ? "all " : "greatest relative difference of ") + values});
+  }
+
+  KindSummary Gradients(size_t variant) const {
+    for (const KindSummary& sum : Summarize(comparison_.variants[variant])) {
+      if (sum.kind == ValueKind::kGradient) return sum;
+    }
+    return {};
+  }
+
+  // Characters of "KEY=" that all names begin with, where that is all that
+  // they say: labels are short.
+  size_t SharedKey() const {
+    const size_t equals = names_[0].find('=');
+    if (equals == std::string::npos) return 0;
+    const std::string key = names_[0].substr(0, equals + 1);
+    const bool shared =
+        std::all_of(names_.begin(), names_.end(), [&](const std::string& name) {
+          return name.starts_with(key) && name.rfind('=') == equals;
+        });
+    return shared ? equals + 1 : 0;
+  }
+
+  void Map() {
+    std::vector<std::pair<std::string, json>> graphs;
+    for (size_t v = 0; v < facts_.size(); ++v) {
+      const VariantRun& run = comparison_.variants[v];
+      graphs.emplace_back(
+          names_[v].substr(SharedKey()),
+          codegen::GraphView(run.graph(),
+                             codegen::TimesOf(run.plan(), facts_[v].costs)));
+    }
+    page_.sections.push_back(codegen::GraphSection(
+        "The step, part by part",
+        fmt::format("A box is a kernel or library call, as wide as the time it "
+                    "{}; short steps share one box at the end. The number "
+                    "in a fusion is how many ops it holds. "
+                    "Hover for what it reads; click a row to open it, then a "
+                    "fusion to see inside.",
+                    measured_ ? "took" : "is modelled to take"),
+        std::move(graphs)));
+  }
+
+  template <typename Value>
+  void Bars(const std::string& title, const std::string& unit,
+            const Value& value) {
+    std::vector<std::vector<double>> values;
+    std::vector<std::string> names = ClassNames(facts_);
+    for (const std::string& name : names) {
+      values.emplace_back();
+      for (const VariantFacts& f : facts_) {
+        const auto found = std::find_if(
+            f.costs.classes.begin(), f.costs.classes.end(),
+            [&](const ClassCost& c) { return c.op_class == name; });
+        values.back().push_back(found == f.costs.classes.end() ? 0
+                                                               : value(*found));
+      }
+    }
+    page_.sections.push_back(codegen::BarSection(
+        unit == "us" ? title + (measured_ ? ", measured" : ", modelled")
+                     : title,
+        unit, names_, std::move(names), std::move(values)));
+  }
+
+  void Memory() {
+    std::vector<json> variants;
+    for (size_t v = 0; v < facts_.size(); ++v) {
+      variants.push_back(
+          codegen::TimelineView(comparison_.variants[v].plan(), names_[v]));
+    }
+    page_.sections.push_back(codegen::MemorySection(
+        "Memory over the step",
+        "Activations, gradients and workspaces that are live while each kernel "
+        "runs. Hover over the dots for the buffers at the peak.",
+        std::move(variants)));
+  }
+
+  void Differences(size_t v) {
+    const VariantRun& run = comparison_.variants[v];
+    if (run.differences.empty()) return;
+    std::vector<std::vector<json>> summary;
+    for (const KindSummary& sum : Summarize(run)) {
+      summary.push_back({std::string(ValueKindName(sum.kind)), sum.values,
+                         sum.identical, Scientific(sum.max_abs),
+                         Scientific(sum.max_relative), Scientific(sum.relative),
+                         ir::ShowUlp(sum.max_ulp)});
+    }
+    page_.sections.push_back(codegen::TableSection(
+        fmt::format("Numbers: {} against {}", names_[v], names_[0]),
+        "One step from the same weights and inputs. Max rel: greatest "
+        "difference by the greatest magnitude in the tensor. Relative: of all "
+        "elements together, which one ReLU that falls on its other side does "
+        "not spoil. ULP: units of the last place; -: an element has no digit "
+        "in common, by its sign or magnitude.",
+        {"kind", "compared", "bit-identical", "max abs", "max rel", "relative",
+         "max ULP"},
+        std::move(summary)));
+    std::vector<std::vector<json>> rows;
+    for (const ValueDifference& value : WorstFirst(run)) {
+      const ir::TensorDifference& d = value.difference;
+      rows.push_back({std::string(ValueKindName(value.kind)), value.name,
+                      Scientific(d.max_abs), Scientific(d.max_relative),
+                      Scientific(d.relative), ir::ShowUlp(d.max_ulp),
+                      fmt::format("{} of {}", d.differing, d.elements)});
+    }
+    if (rows.empty()) return;
+    page_.sections.push_back(
+        codegen::TableSection("", "Worst first.",
+                              {"kind", "value", "max abs", "max rel",
+                               "relative", "max ULP", "elements that differ"},
+                              std::move(rows), 15));
+  }
+
+  // What ranks exchange, collective by collective.
+  void Exchanges() {
+    for (size_t v = 0; v < facts_.size(); ++v) {
+      const codegen::Exchange& exchange = facts_[v].exchange;
+      const codegen::Plan& plan = comparison_.variants[v].plan();
+      std::vector<std::vector<json>> rows;
+      for (const codegen::CollectiveSpan& span : exchange.collectives) {
+        const codegen::Step& step = plan.steps[span.step];
+        rows.push_back({step.op_class, step.location.path, span.tensors,
+                        ShowBytes(span.bytes),
+                        fmt::format("{:.3f}", span.start_us / 1e3),
+                        fmt::format("{:.3f}", span.end_us / 1e3)});
+      }
+      page_.sections.push_back(codegen::TableSection(
+          "What ranks exchange: " + names_[v],
+          fmt::format("As modelled: {:.3f} ms of the step's {:.3f} ms are "
+                      "communication that nothing hides.",
+                      exchange.exposed_us / 1e3, exchange.end_us / 1e3),
+          {"collective", "at", "tensors", "bytes", "start, ms", "end, ms"},
+          std::move(rows), 15));
+    }
+  }
+
+  static std::string Scientific(double value) {
+    return value == 0 ? "0" : fmt::format("{:.2e}", value);
+  }
+
+  void Rewrites(const VariantFacts& f) {
+    std::vector<std::vector<json>> rows;
+    const auto add = [&](const char* what, const RewriteCount& r) {
+      std::string places;
+      for (size_t i = 0; i < std::min<size_t>(6, r.places.size()); ++i) {
+        places += (i == 0 ? "" : ", ") + r.places[i];
+      }
+      if (r.places.size() > 6) places += ", \u2026";
+      rows.push_back(
+          {what, r.pass, r.reason, r.count,
+           r.saved_ns == 0
+               ? ""
+               : fmt::format("{:.1f}", static_cast<double>(r.saved_ns) / 1e3),
+           places});
+    };
+    for (const RewriteCount& r : f.made) add("fused", r);
+    for (const RewriteCount& r : f.refused) add("refused", r);
+    if (rows.empty()) return;
+    page_.sections.push_back(codegen::TableSection(
+        "Fusion decisions: " + f.name,
+        "Places that a pass looked at; what the best refused one was modelled "
+        "to save.",
+        {"", "pass", "what, or why not", "places", "\u00b5s", "where"},
+        std::move(rows), 12));
+  }
+
+  void Counts() {
+    std::vector<std::string> head{""};
+    head.insert(head.end(), names_.begin(), names_.end());
+    std::vector<std::vector<json>> rows;
+    for (const CountName& count : CountNames()) {
+      rows.push_back({count.label});
+      for (const VariantFacts& f : facts_) {
+        const int64_t n = f.counts.at(count.key);
+        rows.back().push_back(count.bytes ? json(ShowBytes(n))
+                                          : json(ShowCount(n)));
+      }
+    }
+    const auto& phases = comparison_.variants[0].report().seconds;
+    for (size_t p = 0; p < phases.size(); ++p) {
+      rows.push_back({"compile: " + phases[p].first});
+      for (const VariantRun& run : comparison_.variants) {
+        rows.back().push_back(
+            fmt::format("{:.0f} ms", 1e3 * run.report().seconds[p].second));
+      }
+    }
+    page_.sections.push_back(
+        codegen::TableSection("Counts", "", std::move(head), std::move(rows)));
+  }
+
+  const Comparison& comparison_;
+  const std::vector<VariantFacts>& facts_;
+  std::vector<std::string> names_;
+  bool measured_ = false;
+  codegen::HtmlPage page_;
+};
+
+}  // namespace
+
+std::string ComparisonPage(const Comparison& comparison,
+                           const std::vector<VariantFacts>& facts,
+                           const std::string& subject) {
+  return PageWriter(comparison, facts).Write(subject);
+}
+
+}  // namespace fusor::runtime

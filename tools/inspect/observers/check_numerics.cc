@@ -1,0 +1,208 @@
+#include "tools/inspect/observers/check_numerics.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ir/interpreter/host_tensor.h"
+#include "ir/op.h"
+#include "ir/support/error.h"
+#include "tools/inspect/observers/snapshot.h"
+#include "tools/inspect/observers/step_values.h"
+
+namespace fusor::runtime {
+namespace {
+
+using codegen::Plan;
+using codegen::Step;
+using codegen::StepKind;
+
+bool AllFinite(const ir::Tensor& tensor) {
+  return std::all_of(tensor.data.begin(), tensor.data.end(),
+                     [](double x) { return std::isfinite(x); });
+}
+
+bool Overlap(const codegen::Buffer& a, const codegen::Buffer& b) {
+  return a.arena == b.arena && a.offset < b.offset + b.bytes &&
+         b.offset < a.offset + a.bytes;
+}
+
+// The first op of `body` that makes something that is not finite of operands
+// that are; null when there is none. Constants are what they are meant to be.
+const ir::Node* FirstCulprit(const ir::Graph& body,
+                             std::span<const ir::Tensor> operands) {
+  const ir::Node* culprit = nullptr;
+  std::vector<const ir::Value*> bad;
+  ir::Interpret(
+      body, operands, ir::EvalMode::kTyped,
+      [&](const ir::Value& value, const ir::Tensor& tensor) {
+        if (AllFinite(tensor)) return;
+        bad.push_back(&value);
+        const ir::Node* node = value.producer();
+        if (culprit != nullptr || node == nullptr || node->num_inputs() == 0) {
+          return;
+        }
+        const bool inherited = std::any_of(
+            node->inputs().begin(), node->inputs().end(),
+            [&](const ir::Value* input) {
+              return std::find(bad.begin(), bad.end(), input) != bad.end();
+            });
+        if (!inherited) culprit = node;
+      });
+  return culprit;
+}
+
+std::string DescribeStep(const Plan& plan, const Step& step) {
+  if (step.kind == StepKind::kLaunch) {
+    return "kernel " + plan.kernels[step.index].kernel.name;
+  }
+  const codegen::LibraryCall& call = plan.calls[step.index];
+  return call.op + " by " + call.implementation;
+}
+
+}  // namespace
+
+std::string NonFinite::Describe() const {
+  return fmt::format("run {}, {}", run, Finding());
+}
+
+std::string NonFinite::Finding() const {
+  std::string text =
+      fmt::format("{}{}: {} of {} elements of {} are not finite", what,
+                  ir::AtLocation(location), elements, of, value);
+  if (step >= 0) {
+    text += op.empty() ? "; the interpreter gives finite ones for the same "
+                         "operands: the code is at fault"
+                       : fmt::format("; first by {} of {}{}", op, op_value,
+                                     ir::AtLocation(op_location));
+  }
+  return snapshot.empty() ? text : text + "; see " + snapshot;
+}
+
+NumericsChecker::Program& NumericsChecker::At(int program) {
+  const auto index = static_cast<size_t>(program);
+  if (programs_.size() <= index) programs_.resize(index + 1);
+  return programs_[index];
+}
+
+void NumericsChecker::Before(const Session& session, int program, size_t step) {
+  Program& state = At(program);
+  if (step == 0) {
+    ++state.run;
+    if (!state.found) CheckInputs(session, program);
+  }
+  saved_.clear();
+  if (state.found) return;
+  // What the step writes over is gone when it has ended.
+  const Plan& plan = session.plan(program);
+  const StepValues values = ValuesOfStep(plan, plan.steps[step]);
+  for (int operand : values.operands) {
+    const bool lost = std::any_of(
+        values.results.begin(), values.results.end(), [&](int result) {
+          return Overlap(plan.buffers[operand], plan.buffers[result]);
+        });
+    saved_.push_back(lost ? session.ReadBuffer(program, operand) : Bytes{});
+  }
+}
+
+void NumericsChecker::CheckInputs(const Session& session, int program) {
+  const Plan& plan = session.plan(program);
+  for (const codegen::PlanInput& input : plan.inputs) {
+    // What earlier micro-batches left may be of no use.
+    if (input.role == ir::InputRole::kAccumulator) continue;
+    const ir::TensorType& type = plan.buffers[input.buffer].type;
+    const int64_t bad =
+        CountNonFinite(type, session.ReadBuffer(program, input.buffer));
+    if (bad == 0) continue;
+    NonFinite found{.run = At(program).run,
+                    .step = -1,
+                    .what = "input " + input.name,
+                    .value = input.name,
+                    .elements = bad,
+                    .of = type.num_elements()};
+    return Report(std::move(found), At(program));
+  }
+}
+
+void NumericsChecker::After(const Session& session, int program, size_t step) {
+  if (At(program).found) return;
+  const Plan& plan = session.plan(program);
+  const Step& s = plan.steps[step];
+  for (int result : ValuesOfStep(plan, s).results) {
+    const codegen::Buffer& buffer = plan.buffers[result];
+    const int64_t bad =
+        CountNonFinite(buffer.type, session.ReadBuffer(program, result));
+    if (bad == 0) continue;
+    return Find(session, program, step,
+                {.run = At(program).run,
+                 .step = static_cast<int64_t>(step),
+                 .what = DescribeStep(plan, s),
+                 .location = s.location,
+                 .value = buffer.name,
+                 .elements = bad,
+                 .of = buffer.type.num_elements()});
+  }
+}
+
+std::vector<ir::Tensor> NumericsChecker::Operands(const Session& session,
+                                                  int program,
+                                                  size_t step) const {
+  const Plan& plan = session.plan(program);
+  const Step& s = plan.steps[step];
+  const ir::Node* node = NodeOfStep(session.graph(program), s);
+  const std::vector<int> buffers = ValuesOfStep(plan, s).operands;
+  std::vector<ir::Tensor> tensors;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const Bytes bytes =
+        saved_[i].empty() ? session.ReadBuffer(program, buffers[i]) : saved_[i];
+    tensors.push_back(ir::LoadTensor(OperandType(plan, s, node, i), bytes));
+  }
+  return tensors;
+}
+
+void NumericsChecker::Find(const Session& session, int program, size_t step,
+                           NonFinite found) {
+  const Plan& plan = session.plan(program);
+  const Step& s = plan.steps[step];
+  const ir::Node* node = NodeOfStep(session.graph(program), s);
+  const std::vector<ir::Tensor> operands = Operands(session, program, step);
+  const auto graph = GraphOfStep(plan, s, node);
+  const ir::Graph* body = graph->nodes()[0]->body();
+  // A library call is one op: there is nothing to descend into.
+  const ir::Node* culprit =
+      body == nullptr ? graph->nodes()[0].get() : FirstCulprit(*body, operands);
+  if (culprit != nullptr) {
+    found.op = std::string(culprit->op_name());
+    found.op_value = culprit->output()->name();
+    found.op_location = culprit->location();
+  }
+  if (!options_.snapshot_folder.empty()) {
+    found.snapshot = fmt::format("{}/numerics_{}_{}", options_.snapshot_folder,
+                                 plan.name, step);
+    const std::vector<size_t> input_of = InputsOfOperands(plan, s, node);
+    std::vector<ir::Tensor> inputs(graph->inputs().size());
+    for (size_t i = 0; i < operands.size(); ++i) {
+      inputs[input_of[i]] = operands[i];
+    }
+    WriteSnapshot(found.snapshot, *graph, inputs);
+  }
+  Report(std::move(found), At(program));
+}
+
+void NumericsChecker::Report(NonFinite found, Program& program) {
+  program.found = true;
+  if (options_.report) options_.report(found);
+  FUSOR_CHECK(!options_.fail, kGraph, "{}", found.Describe());
+}
+
+std::string FindNonFinite(Session& session, int program) {
+  std::string found;
+  NumericsOptions options;
+  options.report = [&](const NonFinite& first) { found = first.Finding(); };
+  NumericsChecker checker(std::move(options));
+  session.Observe(&checker);
+  session.Step(program);
+  session.Observe(nullptr);
+  return found;
+}
+
+}  // namespace fusor::runtime

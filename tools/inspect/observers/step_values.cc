@@ -1,0 +1,136 @@
+#include "tools/inspect/observers/step_values.h"
+
+#include <cstring>
+
+namespace fusor::runtime {
+
+using codegen::ArgUse;
+using codegen::Plan;
+using codegen::Step;
+using codegen::StepKind;
+
+StepValues ValuesOfStep(const Plan& plan, const Step& step) {
+  StepValues values;
+  for (size_t i = 0; i < step.args.size(); ++i) {
+    const ArgUse use = UseOfArg(plan, step, i);
+    if (use == ArgUse::kScratch) continue;
+    std::vector<int>& list =
+        use == ArgUse::kRead ? values.operands : values.results;
+    const std::vector<int>& members = plan.buffers[step.args[i]].members;
+    if (members.empty()) {
+      list.push_back(step.args[i]);
+    } else {
+      list.insert(list.end(), members.begin(), members.end());
+    }
+  }
+  return values;
+}
+
+const ir::Node* NodeOfStep(const ir::Graph& graph, const Step& step) {
+  for (const auto& node : graph.nodes()) {
+    if (node->output()->name() == step.name) return node.get();
+  }
+  return nullptr;
+}
+
+const ir::TensorType& OperandType(const Plan& plan, const Step& step,
+                                  const ir::Node* node, size_t i) {
+  if (node != nullptr) return node->input(i)->type();
+  return plan.calls[step.index].operands[i];
+}
+
+const ir::TensorType& ResultType(const Plan& plan, const Step& step,
+                                 const ir::Node* node, size_t i) {
+  if (node != nullptr) return node->output(i)->type();
+  return plan.calls[step.index].results[i];
+}
+
+std::vector<size_t> InputsOfOperands(const Plan& plan, const Step& step,
+                                     const ir::Node* node) {
+  const std::vector<int> buffers = ValuesOfStep(plan, step).operands;
+  std::vector<size_t> input_of;
+  size_t inputs = 0;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    size_t same = 0;  // the first operand that is the same value
+    while (buffers[same] != buffers[i] ||
+           OperandType(plan, step, node, same) !=
+               OperandType(plan, step, node, i)) {
+      ++same;
+    }
+    input_of.push_back(same == i ? inputs++ : input_of[same]);
+  }
+  return input_of;
+}
+
+std::vector<ir::Tensor> OperandTensors(std::span<const ir::Tensor> inputs,
+                                       std::span<const size_t> input_of) {
+  std::vector<ir::Tensor> operands;
+  for (size_t input : input_of) operands.push_back(inputs[input]);
+  return operands;
+}
+
+std::unique_ptr<ir::Graph> GraphOfStep(const Plan& plan, const Step& step,
+                                       const ir::Node* node) {
+  auto graph = std::make_unique<ir::Graph>(step.name);
+  const StepValues values = ValuesOfStep(plan, step);
+  const std::vector<size_t> input_of = InputsOfOperands(plan, step, node);
+  std::vector<ir::Value*> operands;
+  for (size_t i = 0; i < values.operands.size(); ++i) {
+    if (input_of[i] == graph->inputs().size()) {
+      const std::string& name = node == nullptr
+                                    ? plan.buffers[values.operands[i]].name
+                                    : node->input(i)->name();
+      graph->AddInput(OperandType(plan, step, node, i), ir::InputRole::kData,
+                      name);
+    }
+    operands.push_back(graph->input(input_of[i]));
+  }
+  ir::Node* copy =
+      node == nullptr
+          ? graph->AddNode(plan.calls[step.index].op, operands,
+                           plan.calls[step.index].attrs, step.location)
+          : graph->AddNode(node->op_name(), operands, node->attrs(),
+                           node->location(), nullptr,
+                           node->body() ? node->body()->Clone() : nullptr);
+  for (size_t i = 0; i < copy->num_outputs(); ++i) {
+    const std::string& name = plan.buffers[values.results[i]].name;
+    copy->output(i)->set_type(ResultType(plan, step, node, i));
+    graph->Rename(copy->output(i), name);
+    graph->AddOutput(copy->output(i), name);
+  }
+  return graph;
+}
+
+namespace {
+
+// Of elements whose exponent is the bits of `mask`, all of them set.
+template <typename Bits>
+int64_t CountFullExponents(std::span<const uint8_t> bytes, Bits mask) {
+  int64_t count = 0;
+  for (size_t i = 0; i + sizeof(Bits) <= bytes.size(); i += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, bytes.data() + i, sizeof(bits));
+    count += (bits & mask) == mask;
+  }
+  return count;
+}
+
+}  // namespace
+
+int64_t CountNonFinite(const ir::TensorType& type,
+                       std::span<const uint8_t> bytes) {
+  switch (type.dtype) {
+    case ir::DType::kF64:
+      return CountFullExponents<uint64_t>(bytes, 0x7ff0000000000000);
+    case ir::DType::kF32:
+      return CountFullExponents<uint32_t>(bytes, 0x7f800000);
+    case ir::DType::kF16:
+      return CountFullExponents<uint16_t>(bytes, 0x7c00);
+    case ir::DType::kBF16:
+      return CountFullExponents<uint16_t>(bytes, 0x7f80);
+    default:
+      return 0;
+  }
+}
+
+}  // namespace fusor::runtime

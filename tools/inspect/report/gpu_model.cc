@@ -1,0 +1,329 @@
+#include "tools/inspect/report/gpu_model.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "codegen/cuda/cuda_printer.h"
+#include "ir/support/error.h"
+#include "tools/inspect/report/traffic.h"
+
+namespace fusor::codegen {
+namespace {
+
+using nlohmann::json;
+
+// Of every architecture since compute capability 8.0: CUDA C++ Programming
+// Guide, "Technical Specifications per Compute Capability".
+constexpr int kThreadsAtOnce = 2048;  // on a multiprocessor
+constexpr int kBlocksAtOnce = 32;
+constexpr int kRegisters = 65536;
+constexpr int kRegisterUnit = 8;  // in which a thread gets them
+
+// Assumed. Of the bandwidth in the target's description, what a kernel with
+// enough bytes under way reaches; how long memory takes to answer; what one
+// multiprocessor moves at most; how long the first and last blocks of a launch
+// take that do not overlap with others.
+constexpr double kMemoryShare = 0.9;
+constexpr double kLatencyNs = 680;
+constexpr double kBytesPerNs = 80;
+constexpr double kFillUs = 2;
+// Of convolutions and matrix products.
+constexpr double kLibraryMemoryShare = 0.8;
+constexpr double kMatmulTensorShare = 0.4;
+// A tensor of at most this part of the L2 cache is read from there.
+constexpr int64_t kCachedPart = 16;
+// This part of the L2 cache keeps what a phase read or stored last: both of its
+// halves hold what multiprocessors of both read.
+constexpr int64_t kKeptPart = 2;
+// Bandwidth of the L2 cache. All bytes cross it, those of memory too.
+constexpr double kCacheBytesPerNs = 5500;
+// Turns of a loop whose loads are under way at once (cuda_printer.cc).
+constexpr int64_t kTurnsAhead = 4;
+
+// Bytes that one thread asks for before it waits: of the innermost loop, or of
+// the body, that loads most.
+int64_t BytesAhead(const Kernel& kernel, const std::vector<Stmt>& body,
+                   bool loop) {
+  int64_t bytes = 0;
+  int64_t inner = 0;
+  int loads = 0;
+  for (const Stmt& stmt : body) {
+    if (stmt.kind == StmtKind::kLoop) {
+      inner = std::max(inner, BytesAhead(kernel, stmt.body, true));
+    }
+    if (stmt.kind != StmtKind::kLoad) continue;
+    const KernelBuffer& buffer = kernel.buffers[stmt.buffer];
+    if (buffer.packed) continue;
+    const bool vector = kernel.registers[stmt.dst].vector;
+    bytes += (vector ? kernel.lanes_per_thread() : 1) *
+             static_cast<int64_t>(ir::DTypeSize(buffer.dtype));
+    ++loads;
+  }
+  if (loop && loads == 1) bytes *= kTurnsAhead;
+  return std::max(bytes, inner);
+}
+
+class Modeller {
+ public:
+  Modeller(const Plan& plan, const TargetCompiler& compiler)
+      : plan_(plan), compiler_(compiler), target_(compiler.target()) {
+    for (size_t i = 0; i < plan.kernels.size(); ++i) {
+      AddKernel(static_cast<int>(i));
+    }
+  }
+
+  GpuModel Run() const {
+    GpuModel model;
+    for (size_t s = 0; s < plan_.steps.size(); ++s) {
+      const Step& step = plan_.steps[s];
+      if (step.kind == StepKind::kLaunch) {
+        for (GpuLaunch launch : launches_[step.index]) {
+          launch.step = static_cast<int>(s);
+          Add(launch, model);
+        }
+      } else if (step.kind == StepKind::kLibrary) {
+        AddCall(step, model);
+      }
+    }
+    return model;
+  }
+
+ private:
+  void AddKernel(int index) {
+    const CompiledKernel& compiled = plan_.kernels[index];
+    const Kernel& kernel = compiled.kernel;
+    const std::vector<CudaLaunch> shapes = CudaLaunches(kernel);
+    std::vector<EntryResources> resources;
+    if (!compiled.binary.empty()) {
+      resources = compiler_.Resources(compiled.binary);
+    }
+    launches_.emplace_back();
+    for (size_t p = 0; p < kernel.phases.size(); ++p) {
+      GpuLaunch launch{.kernel = index,
+                       .phase = static_cast<int>(p),
+                       .blocks = shapes[p].blocks,
+                       .threads = shapes[p].threads};
+      for (const EntryResources& entry : resources) {
+        if (entry.entry != shapes[p].entry) continue;
+        launch.registers = entry.registers;
+        launch.stack_bytes = entry.stack_bytes;
+      }
+      Occupy(launch);
+      CountBytes(kernel, launch);
+      Time(launch);
+      launches_.back().push_back(launch);
+    }
+  }
+
+  void Occupy(GpuLaunch& launch) const {
+    const int threads = std::max(launch.threads, 1);
+    const int registers = (launch.registers + kRegisterUnit - 1) /
+                          kRegisterUnit * kRegisterUnit * threads;
+    launch.blocks_at_once = std::max(
+        1, std::min({kBlocksAtOnce, kThreadsAtOnce / threads,
+                     registers > 0 ? kRegisters / registers : kBlocksAtOnce}));
+    launch.waves = static_cast<double>(launch.blocks) /
+                   (launch.blocks_at_once * target_.threads);
+  }
+
+  void CountBytes(const Kernel& kernel, GpuLaunch& launch) const {
+    const Phase& phase = kernel.phases[launch.phase];
+    const std::vector<int64_t> bytes = TrafficByBuffer(kernel, phase);
+    const std::vector<int64_t> kept = KeptBytes(kernel, launch.phase);
+    for (size_t b = 0; b < bytes.size(); ++b) {
+      const KernelBuffer& buffer = kernel.buffers[b];
+      const bool cached = buffer.scratch ||
+                          buffer.num_bytes() <= target_.l2_bytes / kCachedPart;
+      const int64_t hits = cached ? bytes[b] : std::min(bytes[b], kept[b]);
+      launch.cached_bytes += hits;
+      launch.memory_bytes += bytes[b] - hits;
+    }
+    const double resident =
+        std::min<double>(launch.blocks_at_once,
+                         static_cast<double>(launch.blocks) / target_.threads);
+    launch.bytes_in_flight = static_cast<int64_t>(resident * launch.threads) *
+                             BytesAhead(kernel, phase.body, /*loop=*/false);
+  }
+
+  // Bytes of each buffer that the L2 cache still has when the phase loads it.
+  // The phases before have left them there, the last one first, until the cache
+  // is full. Of a phase that does not fit, its last bytes are kept; they are of
+  // use only to loops that begin where it ended.
+  std::vector<int64_t> KeptBytes(const Kernel& kernel, int phase) const {
+    std::vector<int64_t> kept(kernel.buffers.size());
+    std::vector<bool> descending(kernel.buffers.size());
+    std::vector<bool> loaded(kernel.buffers.size());
+    VisitStatements(kernel.phases[phase].body, [&](const Stmt& stmt) {
+      if (stmt.kind == StmtKind::kLoad) loaded[stmt.buffer] = true;
+      if (!stmt.descending) return;
+      for (const Stmt& inner : stmt.body) {
+        if (inner.kind == StmtKind::kLoad) descending[inner.buffer] = true;
+      }
+    });
+    auto room = static_cast<double>(target_.l2_bytes / kKeptPart);
+    for (int p = phase - 1; p >= 0 && room > 0; --p) {
+      const std::vector<int64_t> bytes =
+          TrafficByBuffer(kernel, kernel.phases[p]);
+      const auto all = static_cast<double>(
+          std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
+      const double share = std::min(1.0, room / std::max(all, 1.0));
+      for (size_t b = 0; b < bytes.size(); ++b) {
+        if (!loaded[b] || (share < 1 && !descending[b])) continue;
+        kept[b] = std::max(kept[b], static_cast<int64_t>(
+                                        share * static_cast<double>(bytes[b])));
+      }
+      room -= all;
+    }
+    return kept;
+  }
+
+  // Full waves of blocks run at the bandwidth that their bytes under way allow,
+  // the last one at that of fewer blocks. Fewer blocks than multiprocessors
+  // are limited by what one of these moves.
+  void Time(GpuLaunch& launch) const {
+    const auto moved =
+        static_cast<double>(launch.memory_bytes + launch.cached_bytes);
+    const double gap = static_cast<double>(target_.launch_overhead_ns) / 1e3;
+    const auto bytes = static_cast<double>(launch.memory_bytes);
+    launch.us = kFillUs + gap;
+    launch.least_us =
+        launch.us + std::max(bytes / (kMemoryShare * target_.memory_gb_per_s),
+                             moved / kCacheBytesPerNs) /
+                        1e3;
+    if (launch.blocks < target_.threads) {
+      launch.us +=
+          moved / (static_cast<double>(launch.blocks) * kBytesPerNs) / 1e3;
+      return;
+    }
+    const int64_t at_once = int64_t{launch.blocks_at_once} * target_.threads;
+    const int64_t first = launch.blocks / at_once * at_once;
+    const double block = bytes / static_cast<double>(launch.blocks);
+    double ns = 0;
+    for (const int64_t blocks : {first, launch.blocks - first}) {
+      if (blocks == 0) continue;
+      ns += static_cast<double>(blocks) * block /
+            Bandwidth(launch, std::min(blocks, at_once));
+    }
+    launch.us += std::max(ns, moved / kCacheBytesPerNs) / 1e3;
+  }
+
+  // In bytes a nanosecond, of `blocks` at once.
+  double Bandwidth(const GpuLaunch& launch, int64_t blocks) const {
+    const double full = kMemoryShare * target_.memory_gb_per_s;
+    if (launch.bytes_in_flight == 0) return full;  // nobody waits for stores
+    const double resident =
+        std::min<double>(launch.blocks_at_once,
+                         static_cast<double>(launch.blocks) / target_.threads);
+    const double needed =
+        target_.memory_gb_per_s * kLatencyNs / target_.threads;
+    const double share = static_cast<double>(launch.bytes_in_flight) *
+                         (static_cast<double>(blocks) / target_.threads) /
+                         resident / needed;
+    return full * std::clamp(share, 1e-3, 1.0);
+  }
+
+  void Add(const GpuLaunch& launch, GpuModel& model) const {
+    model.kernels_ms += launch.us / 1e3;
+    if (launch.blocks < target_.threads) {
+      ++model.small_grids;
+      model.small_grids_ms += launch.us / 1e3;
+    }
+    model.launches.push_back(launch);
+  }
+
+  void AddCall(const Step& step, GpuModel& model) const {
+    const LibraryCall& call = plan_.calls[step.index];
+    const bool wide =
+        !call.operands.empty() && ir::DTypeSize(call.operands[0].dtype) > 2;
+    const double peak = wide ? target_.peak_gflops_f32 : target_.peak_gflops_16;
+    const double memory = static_cast<double>(step.bytes) /
+                          (kLibraryMemoryShare * target_.memory_gb_per_s);
+    const double fixed =
+        kFillUs + static_cast<double>(target_.launch_overhead_ns) / 1e3;
+    const auto ms = [&](double share) {
+      const double arithmetic =
+          static_cast<double>(step.flops) / (share * peak);
+      return (std::max(memory, arithmetic) / 1e3 + fixed) / 1e3;
+    };
+    if (!call.op.starts_with("conv2d")) {
+      model.others_ms += ms(kMatmulTensorShare);
+      return;
+    }
+    for (size_t i = 0; i < GpuModel::kTensorShares.size(); ++i) {
+      model.convolutions_ms[i] += ms(GpuModel::kTensorShares[i]);
+    }
+  }
+
+  const Plan& plan_;
+  const TargetCompiler& compiler_;
+  const ir::Target& target_;
+  std::vector<std::vector<GpuLaunch>> launches_;  // of each kernel
+};
+
+double PerSecond(int64_t images, double ms) {
+  return ms > 0 ? static_cast<double>(images) / ms * 1e3 : 0;
+}
+
+}  // namespace
+
+GpuModel ModelGpuStep(const Plan& plan, const TargetCompiler& compiler) {
+  FUSOR_ASSERT(compiler.target().simt, "{}: expected a GPU",
+               compiler.target().name);
+  return Modeller(plan, compiler).Run();
+}
+
+std::string GpuModelText(const GpuModel& model, int64_t images) {
+  std::string out = fmt::format(
+      "\nlaunch by launch, modelled: {} launches of generated kernels {:.2f} "
+      "ms; {} of them, {:.2f} ms, have fewer blocks than there are "
+      "multiprocessors\n{:<40}",
+      model.launches.size(), model.kernels_ms, model.small_grids,
+      model.small_grids_ms, "convolutions at % of tensor peak");
+  std::string calls, steps, speeds;
+  for (size_t i = 0; i < GpuModel::kTensorShares.size(); ++i) {
+    out += fmt::format("{:>9.0f}", 100 * GpuModel::kTensorShares[i]);
+    calls += fmt::format("{:>9.2f}", model.convolutions_ms[i]);
+    steps += fmt::format("{:>9.2f}", model.step_ms(i));
+    speeds += fmt::format("{:>9.0f}", PerSecond(images, model.step_ms(i)));
+  }
+  return out + fmt::format("\n{:<40}{}\n{:<40}{}\n{:<40}{}\n",
+                           "  convolutions, ms", calls, "  step, ms", steps,
+                           "  images/s", speeds);
+}
+
+json GpuModelJson(const GpuModel& model, const Plan& plan, int64_t images) {
+  json shares = json::array();
+  for (size_t i = 0; i < GpuModel::kTensorShares.size(); ++i) {
+    shares.push_back({{"tensor_share", GpuModel::kTensorShares[i]},
+                      {"convolutions_ms", model.convolutions_ms[i]},
+                      {"step_ms", model.step_ms(i)},
+                      {"images_per_s", PerSecond(images, model.step_ms(i))}});
+  }
+  json launches = json::array();
+  for (const GpuLaunch& launch : model.launches) {
+    launches.push_back({{"kernel", plan.kernels[launch.kernel].kernel.name},
+                        {"name", plan.steps[launch.step].name},
+                        {"phase", launch.phase},
+                        {"blocks", launch.blocks},
+                        {"threads", launch.threads},
+                        {"registers", launch.registers},
+                        {"stack_bytes", launch.stack_bytes},
+                        {"waves", launch.waves},
+                        {"memory_bytes", launch.memory_bytes},
+                        {"cached_bytes", launch.cached_bytes},
+                        {"bytes_in_flight", launch.bytes_in_flight},
+                        {"us", launch.us}});
+  }
+  return {{"kernels_ms", model.kernels_ms},
+          {"small_grids_ms", model.small_grids_ms},
+          {"small_grids", model.small_grids},
+          {"other_calls_ms", model.others_ms},
+          {"convolutions", std::move(shares)},
+          {"launches", std::move(launches)}};
+}
+
+}  // namespace fusor::codegen

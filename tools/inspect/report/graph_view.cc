@@ -1,0 +1,163 @@
+#include "tools/inspect/report/graph_view.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/op.h"
+#include "ir/target/cost.h"
+#include "ir/target/flops.h"
+#include "passes/fusion/iteration_domain.h"
+#include "tools/inspect/report/step_phase.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using nlohmann::json;
+
+size_t CostlyNodes(const Graph& body) {
+  return static_cast<size_t>(
+      std::count_if(body.nodes().begin(), body.nodes().end(),
+                    [](const auto& node) { return IsCostly(*node); }));
+}
+
+class Viewer {
+ public:
+  explicit Viewer(const NodeTimes& times) : times_(times) {}
+
+  json View(const Graph& graph) {
+    const std::vector<StepPhase> phases = PhasesOf(graph);
+    json columns = json::array();
+    std::map<StepPhase, int> column_of;
+    for (StepPhase phase :
+         {StepPhase::kForward, StepPhase::kBackward, StepPhase::kUpdate}) {
+      if (std::find(phases.begin(), phases.end(), phase) == phases.end()) {
+        continue;
+      }
+      column_of[phase] = static_cast<int>(columns.size());
+      columns.push_back(PhaseName(phase));
+    }
+    json nodes = Nodes(graph);
+    json rows = json::array();
+    std::map<std::string, int> row_of;
+    for (size_t i = 0; i < phases.size(); ++i) {
+      const std::string block =
+          LocationBlock(graph.nodes()[i]->location().path);
+      const auto [it, added] =
+          row_of.emplace(block, static_cast<int>(rows.size()));
+      if (added) rows.push_back(block);
+      nodes[i]["row"] = it->second;
+      nodes[i]["col"] = column_of.at(phases[i]);
+    }
+    json inputs = json::array();
+    for (const ir::Input& input : graph.inputs()) {
+      inputs.push_back({{"name", input.value->name()},
+                        {"type", ToString(input.value->type())},
+                        {"role", InputRoleName(input.role)}});
+    }
+    return {{"name", graph.name()},
+            {"rows", std::move(rows)},
+            {"columns", std::move(columns)},
+            {"inputs", std::move(inputs)},
+            {"nodes", std::move(nodes)}};
+  }
+
+ private:
+  json Nodes(const Graph& graph) {
+    std::unordered_map<const ir::Value*, int> source;
+    for (size_t i = 0; i < graph.inputs().size(); ++i) {
+      source[graph.input(i)] = -1 - static_cast<int>(i);
+    }
+    json nodes = json::array();
+    for (const auto& node : graph.nodes()) {
+      json in = json::array();
+      for (const ir::Value* operand : node->inputs()) {
+        in.push_back(source.at(operand));
+      }
+      for (size_t i = 0; i < node->num_outputs(); ++i) {
+        source[node->output(i)] = node->position();
+      }
+      nodes.push_back(Describe(*node, std::move(in)));
+    }
+    return nodes;
+  }
+
+  json Describe(const Node& node, json in) {
+    json types = json::array();
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      types.push_back(ToString(node.output(i)->type()));
+    }
+    json view = {{"id", node.position()},
+                 {"op", node.op_name()},
+                 {"name", node.num_outputs() > 0 ? node.output()->name() : ""},
+                 {"loc", node.location().path},
+                 {"source", ToString(node.location().source)},
+                 {"kind", NodeKind(node)},
+                 {"in", std::move(in)},
+                 {"types", std::move(types)},
+                 {"bytes", ir::NodeBytes(node)},
+                 {"flops", NodeFlops(node)}};
+    const auto time = times_.find(view["name"]);
+    if (time != times_.end()) view["us"] = time->second.us;
+    if (node.body() != nullptr) {
+      view["label"] = BodySummary(node);
+      view["body"] = Nodes(*node.body());
+    } else {
+      view["label"] = std::string(node.op_name());
+    }
+    return view;
+  }
+
+  const NodeTimes& times_;
+};
+
+}  // namespace
+
+json GraphView(const Graph& graph, const NodeTimes& times) {
+  return Viewer(times).View(graph);
+}
+
+std::string LocationBlock(const std::string& location) {
+  const size_t dot = location.find('.');
+  if (dot == std::string::npos) return location;
+  size_t end = dot + 1;
+  while (end < location.size() && location[end] >= '0' &&
+         location[end] <= '9') {
+    ++end;
+  }
+  const bool numbered =
+      end > dot + 1 && (end == location.size() || location[end] == '.');
+  return location.substr(0, numbered ? end : dot);
+}
+
+std::string NodeKind(const Node& node) {
+  if (node.body() != nullptr) {
+    return CostlyNodes(*node.body()) > 1 ? "fusion" : "kernel";
+  }
+  if (ir::NodeMacs(node) > 0) return "matrix";
+  if (node.op_name() == "copy") return "copy";
+  return node.op().fusion == ir::FusionKind::kLibrary ? "library" : "op";
+}
+
+bool IsCostly(const Node& node) { return !passes::IsFree(node); }
+
+std::string BodySummary(const Node& fusion) {
+  std::map<std::string, int> counts;
+  for (const auto& node : fusion.body()->nodes()) {
+    if (IsCostly(*node)) ++counts[std::string(node->op_name())];
+  }
+  std::vector<std::pair<int, std::string>> order;
+  for (const auto& [op, count] : counts) order.emplace_back(-count, op);
+  std::sort(order.begin(), order.end());
+  std::string text;
+  for (const auto& [count, op] : order) {
+    if (!text.empty()) text += ", ";
+    text += count == -1 ? op : std::to_string(-count) + " " + op;
+  }
+  return text;
+}
+
+}  // namespace fusor::codegen

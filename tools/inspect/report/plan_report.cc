@@ -1,0 +1,191 @@
+#include "tools/inspect/report/plan_report.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "ir/support/error.h"
+#include "tools/inspect/report/graph_view.h"
+
+namespace fusor::codegen {
+namespace {
+
+// Seconds' units: gigabytes a second are bytes a nanosecond.
+double UsPerBytes(int64_t bytes, double gb_per_s) {
+  return static_cast<double>(bytes) / std::max(gb_per_s, 1e-9) / 1e3;
+}
+
+bool IsSixteenBit(const ir::Node& node) {
+  return node.num_inputs() > 0 &&
+         ir::DTypeSize(node.input(0)->type().dtype) == 2;
+}
+
+// The library's own estimate of the algorithm that was chosen; 0 without.
+double LibraryUs(const ir::Node& node, const ir::TargetQueries& target) {
+  if (node.body() != nullptr || !node.attrs().Has("algorithm")) return 0;
+  for (const ir::LibraryCandidate& candidate : target.Candidates(node)) {
+    if (candidate.algorithm == node.attrs().String("algorithm")) {
+      return static_cast<double>(candidate.modelled_ns) / 1e3;
+    }
+  }
+  return 0;
+}
+
+class Reporter {
+ public:
+  Reporter(const Plan& plan, const ir::Graph& graph,
+           const ir::TargetQueries& target,
+           const passes::CollectiveCost& network)
+      : plan_(plan),
+        target_(target),
+        network_(network),
+        phases_(PhasesOf(graph)) {
+    for (const auto& node : graph.nodes()) {
+      if (node->num_outputs() > 0) nodes_[node->output()->name()] = node.get();
+    }
+  }
+
+  StepCost Cost(int s) const {
+    const Step& step = plan_.steps[s];
+    const auto found = nodes_.find(step.name);
+    const ir::Node* node = found == nodes_.end() ? nullptr : found->second;
+    StepCost cost{.step = s, .op_class = step.op_class, .kind = "copy"};
+    cost.bytes = step.bytes;
+    cost.flops = step.flops;
+    if (node != nullptr) {
+      cost.kind = NodeKind(*node);
+      cost.phase = phases_[node->position()];
+      if (node->body() != nullptr) {
+        cost.op_class += ", " + std::string(PhaseName(cost.phase));
+      }
+    }
+    if (step.kind == StepKind::kCollective) {
+      ModelCollective(plan_.calls[step.index], cost);
+    } else {
+      Model(node, cost);
+    }
+    return cost;
+  }
+
+ private:
+  // A reduce_scatter and an all_gather are the halves of a sum (a ring).
+  void ModelCollective(const LibraryCall& call, StepCost& cost) const {
+    const double share = call.op == "all_reduce" ? 1 : 0.5;
+    cost.modelled_us = cost.limit_us =
+        share * network_.Seconds(CollectiveBytes(call)) * 1e6;
+    cost.bound = Bound::kNetwork;
+  }
+
+  void Model(const ir::Node* node, StepCost& cost) const {
+    const ir::Target& target = target_.target();
+    const double peak = node != nullptr && IsSixteenBit(*node)
+                            ? target.peak_gflops_16
+                            : target.peak_gflops_f32;
+    const double memory = UsPerBytes(cost.bytes, target.memory_gb_per_s);
+    const double arithmetic = UsPerBytes(cost.flops, peak);
+    const double launch = static_cast<double>(target.launch_overhead_ns) / 1e3;
+    const double library = node == nullptr ? 0 : LibraryUs(*node, target_);
+    cost.limit_us = std::max(memory, arithmetic);
+    cost.bound = cost.limit_us < launch ? Bound::kLaunch
+                 : arithmetic > memory  ? Bound::kArithmetic
+                                        : Bound::kMemory;
+    cost.modelled_us =
+        std::max(memory, library > 0 ? library : arithmetic) + launch;
+  }
+
+  const Plan& plan_;
+  const ir::TargetQueries& target_;
+  const passes::CollectiveCost& network_;
+  std::vector<StepPhase> phases_;
+  std::unordered_map<std::string, const ir::Node*> nodes_;
+};
+
+void Accumulate(const StepCost& step, ClassCost& sum) {
+  ++sum.steps;
+  sum.bytes += step.bytes;
+  sum.flops += step.flops;
+  sum.modelled_us += step.modelled_us;
+  sum.limit_us += step.limit_us;
+  if (step.measured_us >= 0) {
+    sum.measured_us = std::max(sum.measured_us, 0.0) + step.measured_us;
+  }
+}
+
+}  // namespace
+
+std::string_view BoundName(Bound bound) {
+  switch (bound) {
+    case Bound::kArithmetic:
+      return "arithmetic";
+    case Bound::kMemory:
+      return "memory";
+    case Bound::kLaunch:
+      return "launch";
+    case Bound::kNetwork:
+      return "network";
+  }
+  return "";
+}
+
+PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
+                      const ir::TargetQueries& target,
+                      std::span<const double> measured_ms,
+                      const passes::CollectiveCost& network) {
+  FUSOR_ASSERT(measured_ms.empty() || measured_ms.size() == plan.steps.size(),
+               "plan {}: {} times for {} steps", plan.name, measured_ms.size(),
+               plan.steps.size());
+  const Reporter reporter(plan, graph, target, network);
+  PlanReport report;
+  std::map<std::string, ClassCost> classes;
+  report.total.op_class = "total";
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    StepCost cost = reporter.Cost(static_cast<int>(s));
+    if (!measured_ms.empty()) cost.measured_us = measured_ms[s] * 1e3;
+    ClassCost& of_class = classes[cost.op_class];
+    of_class.op_class = cost.op_class;
+    Accumulate(cost, of_class);
+    if (cost.bound != Bound::kNetwork) Accumulate(cost, report.total);
+    report.steps.push_back(std::move(cost));
+  }
+  for (auto& [name, cost] : classes) report.classes.push_back(std::move(cost));
+  std::stable_sort(
+      report.classes.begin(), report.classes.end(),
+      [](const ClassCost& a, const ClassCost& b) { return a.us() > b.us(); });
+  return report;
+}
+
+int64_t CollectiveBytes(const LibraryCall& call) {
+  int64_t bytes = 0;
+  const bool scatters = call.op == "reduce_scatter";
+  for (const ir::TensorType& type : scatters ? call.operands : call.results) {
+    bytes += type.num_bytes();
+  }
+  return bytes;
+}
+
+std::vector<double> StartTimes(const Plan& plan, const PlanReport& report) {
+  std::vector<double> happened(plan.num_events, 0);  // of each event
+  std::vector<double> now;                           // of each stream
+  std::vector<double> starts;
+  for (const StepCost& cost : report.steps) {
+    const Step& step = plan.steps[cost.step];
+    if (static_cast<int>(now.size()) <= step.stream)
+      now.resize(step.stream + 1);
+    double& clock = now[step.stream];
+    for (int event : step.waits) clock = std::max(clock, happened[event]);
+    starts.push_back(clock);
+    clock += cost.us();
+    if (step.records >= 0) happened[step.records] = clock;
+  }
+  return starts;
+}
+
+NodeTimes TimesOf(const Plan& plan, const PlanReport& report) {
+  NodeTimes times;
+  for (const StepCost& cost : report.steps) {
+    times[plan.steps[cost.step].name] = {cost.us()};
+  }
+  return times;
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,31 @@
+#pragma once
+
+// What `fusor plan` shows.
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "codegen/plan/plan.h"
+#include "ir/graph.h"
+#include "ir/target/target.h"
+#include "tools/inspect/report/plan_report.h"
+
+namespace fusor::codegen {
+
+// Tables for a terminal: by class of op, then the `top` steps that take
+// longest.
+std::string PlanReportText(const Plan& plan, const PlanReport& report,
+                           const ir::Target& target, size_t top);
+
+// Stable keys: target {name, threads, peak_gflops_f32, memory_gb_per_s},
+// total, op_classes, steps, collectives [{op, name, tensors, dtype, bytes,
+// start_ms, end_ms}]; planned_peak_bytes, planned_lower_bound_bytes.
+nlohmann::json PlanReportJson(const Plan& plan, const PlanReport& report,
+                              const ir::Target& target);
+
+// One self-contained HTML page; `graph` is the one that the plan was made of.
+std::string PlanPage(const Plan& plan, const ir::Graph& graph,
+                     const PlanReport& report, const ir::Target& target,
+                     const std::string& subject);
+
+}  // namespace fusor::codegen

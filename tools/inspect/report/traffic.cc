@@ -1,0 +1,144 @@
+#include "tools/inspect/report/traffic.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "ir/target/cost.h"
+
+namespace fusor::codegen {
+namespace {
+
+// Follows one phase's loops and adds up what is loaded and stored in each.
+class PhaseTraffic {
+ public:
+  PhaseTraffic(const Kernel& kernel, const Phase& phase) : kernel_(kernel) {
+    open_ = phase.grid;
+    Visit(phase.body);
+  }
+
+  std::vector<int64_t> Bytes() const {
+    std::vector<int64_t> bytes(kernel_.buffers.size());
+    for (const auto& [place, elements] : elements_) {
+      const int b = std::get<1>(place);
+      const KernelBuffer& buffer = kernel_.buffers[b];
+      const int64_t moved = std::min(elements, buffer.elements);
+      bytes[b] += buffer.packed
+                      ? ir::PackedBytes(moved)
+                      : ir::TensorType{buffer.dtype, {moved}, {}}.num_bytes();
+    }
+    return bytes;
+  }
+
+ private:
+  void Visit(const std::vector<Stmt>& body) {
+    const int loop = loops_++;
+    for (const Stmt& stmt : body) {
+      switch (stmt.kind) {
+        case StmtKind::kLoop:
+          open_.push_back(stmt.axis);
+          Visit(stmt.body);
+          open_.pop_back();
+          break;
+        case StmtKind::kLoad:
+          Add(loop, stmt, false, 1);
+          break;
+        case StmtKind::kStore:
+          Add(loop, stmt, true, 1);
+          break;
+        case StmtKind::kStoreTile:
+          Add(loop, stmt, true, static_cast<int64_t>(stmt.tile.order.size()));
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  // Accesses of one loop by the same index are one.
+  void Add(int loop, const Stmt& stmt, bool store, int64_t elements) {
+    for (const Index::Term& term : stmt.index.terms) {
+      if (term.coefficient == 0) continue;
+      if (std::find(open_.begin(), open_.end(), term.axis) != open_.end()) {
+        elements *= kernel_.axes[term.axis].extent;
+      }
+    }
+    const Place place{loop, stmt.buffer, store};
+    auto& seen = indices_[place];
+    if (std::find(seen.begin(), seen.end(), stmt.index) != seen.end()) return;
+    seen.push_back(stmt.index);
+    elements_[place] += elements;
+  }
+
+  using Place = std::tuple<int, int, bool>;  // loop, buffer, whether stored
+
+  const Kernel& kernel_;
+  std::vector<int> open_;  // axes
+  int loops_ = 0;
+  std::map<Place, std::vector<Index>> indices_;
+  std::map<Place, int64_t> elements_;
+};
+
+// The share of an image's rows, or columns, that windows of `kernel` touch.
+int64_t Touched(int64_t extent, int64_t windows, int64_t kernel,
+                int64_t stride) {
+  return kernel >= stride ? extent : std::min(extent, windows * kernel);
+}
+
+}  // namespace
+
+int64_t TrafficBytes(const Kernel& kernel) {
+  int64_t bytes = 0;
+  for (const Phase& phase : kernel.phases) {
+    for (const int64_t part : TrafficByBuffer(kernel, phase)) bytes += part;
+  }
+  return bytes;
+}
+
+std::vector<int64_t> TrafficByBuffer(const Kernel& kernel, const Phase& phase) {
+  return PhaseTraffic(kernel, phase).Bytes();
+}
+
+int64_t TrafficBytes(const LibraryCall& call) {
+  int64_t bytes = 0;
+  for (const auto* types : {&call.operands, &call.results}) {
+    for (const ir::TensorType& type : *types) bytes += type.num_bytes();
+  }
+  const bool grad_weight = call.attrs.Has("weight_shape");
+  // A data gradient is written in full.
+  if (!call.attrs.Has("groups") || call.attrs.Has("input_shape")) return bytes;
+  const ir::TensorType& x = call.operands[0];
+  const ir::Shape& windows =
+      (grad_weight ? call.operands[1] : call.results[0]).shape;
+  const ir::Shape& weight =
+      (grad_weight ? call.results[0] : call.operands[1]).shape;
+  int64_t touched = x.shape[0] * x.shape[1];
+  for (size_t d = 0; d < 2; ++d) {
+    touched *= Touched(x.shape[2 + d], windows[2 + d], weight[2 + d],
+                       call.attrs.Ints("stride")[d]);
+  }
+  return bytes - x.num_bytes() +
+         ir::TensorType{x.dtype, {touched}, {}}.num_bytes();
+}
+
+int64_t TrafficBytes(const Plan& plan, const Step& step) {
+  switch (step.kind) {
+    case StepKind::kLaunch:
+      return TrafficBytes(plan.kernels[step.index].kernel);
+    case StepKind::kLibrary:
+      return TrafficBytes(plan.calls[step.index]);
+    case StepKind::kCollective:
+      return 0;
+  }
+  return 0;
+}
+
+int64_t TrafficBytes(const Plan& plan) {
+  int64_t bytes = 0;
+  for (const Step& step : plan.steps) bytes += TrafficBytes(plan, step);
+  return bytes;
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,216 @@
+#include "tools/inspect/scaling/scale_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+using passes::BucketPolicy;
+using passes::CollectiveCost;
+using passes::GradientBucket;
+using passes::ReadyGradient;
+
+// A tree's hop inside a node, in NCCL's model.
+constexpr double kTreeNodeHopUs = 4;
+
+// The expected greatest of n standard normal numbers: Blom's quantile, by
+// Abramowitz and Stegun's formula 26.2.23.
+double ExpectedGreatest(int64_t n) {
+  if (n <= 1) return 0;
+  const double p =
+      (static_cast<double>(n) - 0.375) / (static_cast<double>(n) + 0.25);
+  const double q = std::sqrt(-2 * std::log(1 - p));
+  return q - (2.515517 + 0.802853 * q + 0.010328 * q * q) /
+                 (1 + 1.432788 * q + 0.189269 * q * q + 0.001308 * q * q * q);
+}
+
+std::vector<ReadyGradient> WireGradients(const StepTimeline& timeline,
+                                         int64_t element_bytes) {
+  std::vector<ReadyGradient> gradients;
+  for (const StepTimeline::Gradient& g : timeline.gradients) {
+    gradients.push_back({g.ready, g.elements * element_bytes});
+  }
+  return gradients;
+}
+
+// When each gradient's parameter is gathered, from the start of the forward
+// pass; raises `delay` to what the pass waits for them. It needs a parameter
+// where the backward pass made its gradient, mirrored in time, and so they are
+// put together as gradients are.
+std::vector<double> GatherEnds(const StepTimeline& timeline,
+                               const CollectiveCost& half,
+                               const BucketPolicy& policy, double& delay) {
+  const double length = timeline.backward - timeline.forward;
+  std::vector<ReadyGradient> mirrored =
+      WireGradients(timeline, policy.element_bytes);
+  for (ReadyGradient& g : mirrored) {
+    const double needed =
+        length > 0 ? timeline.forward * (timeline.backward - g.ready) / length
+                   : 0;
+    g.ready = std::max(0.0, timeline.forward - needed);
+  }
+  const auto buckets = passes::PartitionGradients(mirrored, half, policy);
+  std::vector<double> ends(mirrored.size());
+  double end = 0;
+  for (size_t b = buckets.size(); b-- > 0;) {
+    end += half.Seconds(buckets[b].bytes);
+    std::fill(ends.begin() + buckets[b].first, ends.begin() + buckets[b].last,
+              end);
+    delay = std::max(delay, end - (timeline.forward - buckets[b].ready));
+  }
+  return ends;
+}
+
+// Buckets of a policy, and the seconds of communication that the step cannot
+// hide.
+ScalePrediction Communicate(const StepTimeline& timeline,
+                            const CollectiveCost& cost,
+                            const BucketPolicy& policy, bool sharded) {
+  ScalePrediction result;
+  result.buckets = passes::PartitionGradients(
+      WireGradients(timeline, policy.element_bytes), cost, policy);
+  result.exposed = std::max(0.0, result.buckets.back().end - timeline.backward);
+  if (sharded) {
+    double delay = 0;
+    const std::vector<double> ends = GatherEnds(timeline, cost, policy, delay);
+    for (const GradientBucket& bucket : result.buckets) {
+      result.gathered.push_back(ends[bucket.first]);
+    }
+    result.exposed += delay;
+  }
+  return result;
+}
+
+ScalePrediction Communicate(const StepTimeline& timeline,
+                            const ir::Cluster& cluster,
+                            const ScaleOptions& options) {
+  if (options.nodes * options.gpus == 1) return {};
+  CollectiveCost cost = AllReduceCost(cluster, options.nodes, options.gpus);
+  if (options.sharded) cost = cost.Half();
+  return Communicate(timeline, cost, options.policy, options.sharded);
+}
+
+double UpdateSeconds(const StepTimeline& timeline,
+                     const ScaleOptions& options) {
+  return options.sharded ? timeline.update /
+                               static_cast<double>(options.nodes * options.gpus)
+                         : timeline.update;
+}
+
+// Seconds by which the step is longer than its parts: by the measured node, or
+// by waiting for the slowest rank.
+double WaitingSeconds(const StepTimeline& timeline, const ir::Cluster& cluster,
+                      const ScaleOptions& options, double step) {
+  const int64_t ranks = options.nodes * options.gpus;
+  if (options.node_rate <= 0) {
+    return step * cluster.jitter * ExpectedGreatest(ranks);
+  }
+  ScaleOptions node = options;
+  node.nodes = 1;
+  const double model = timeline.backward +
+                       Communicate(timeline, cluster, node).exposed +
+                       UpdateSeconds(timeline, node);
+  const double measured =
+      static_cast<double>(options.gpus * options.batch) / options.node_rate;
+  return step * (measured / model - 1);
+}
+
+}  // namespace
+
+CollectiveCost AllReduceCost(const ir::Cluster& cluster, int64_t nodes,
+                             int64_t gpus) {
+  const auto n = static_cast<double>(nodes * gpus);
+  const auto hops = 2 * (n - 1);
+  const bool network = nodes > 1;
+  const double bytes_per_second =
+      1e9 * (network ? cluster.network_gb_per_s
+                     : cluster.NodeGbPerS(static_cast<int>(gpus)));
+  const double network_hops =
+      network ? 2.0 * static_cast<double>(nodes - 1) : 0;
+  double latency_us = cluster.base_us +
+                      (hops - network_hops) * cluster.node_hop_us +
+                      network_hops * cluster.network_hop_us;
+  if (network) latency_us *= cluster.network_latency_factor;
+  CollectiveCost cost{{{latency_us * 1e-6, hops / n / bytes_per_second}}};
+  if (network && cluster.tree_share > 0) {
+    const double depth = std::floor(std::log2(static_cast<double>(nodes)));
+    const double tree_us =
+        cluster.base_us + 2 * (static_cast<double>(gpus - 1) * kTreeNodeHopUs +
+                               depth * cluster.network_hop_us);
+    cost.algorithms.push_back(
+        {tree_us * 1e-6, 2 / (bytes_per_second * cluster.tree_share)});
+  }
+  return cost;
+}
+
+std::string_view LimitName(ScaleLimit limit) {
+  switch (limit) {
+    case ScaleLimit::kCompute:
+      return "compute";
+    case ScaleLimit::kCommunication:
+      return "communication";
+    case ScaleLimit::kInput:
+      return "input";
+  }
+  return "";
+}
+
+ScalePrediction PredictScale(const StepTimeline& timeline,
+                             const ir::Cluster& cluster,
+                             const ScaleOptions& options) {
+  FUSOR_ASSERT(options.nodes >= 1 && options.gpus >= 1 && options.batch >= 1,
+               "{} x {} ranks of batch {}", options.nodes, options.gpus,
+               options.batch);
+  ScalePrediction result = Communicate(timeline, cluster, options);
+  const double parts =
+      timeline.backward + result.exposed + UpdateSeconds(timeline, options);
+  result.waiting = WaitingSeconds(timeline, cluster, options, parts);
+  result.step = parts + result.waiting;
+  if (options.input_rate > 0) {
+    const double fed =
+        static_cast<double>(options.batch * options.gpus) / options.input_rate;
+    result.starved = std::max(0.0, fed - result.step);
+    result.step += result.starved;
+  }
+  const auto ranks = static_cast<double>(options.nodes * options.gpus);
+  result.images_per_second =
+      ranks * static_cast<double>(options.batch) / result.step;
+  result.speedup = ranks * timeline.step() / result.step;
+  const double most = std::max(result.exposed, result.starved);
+  if (most > 0.01 * result.step) {
+    result.limit = result.starved > result.exposed ? ScaleLimit::kInput
+                                                   : ScaleLimit::kCommunication;
+  }
+  return result;
+}
+
+std::vector<ScaleAlternative> Alternatives(const StepTimeline& timeline,
+                                           const ir::Cluster& cluster,
+                                           const ScaleOptions& options) {
+  std::vector<ScaleAlternative> all;
+  const auto add = [&](std::string name, const ScaleOptions& changed) {
+    all.push_back(
+        {std::move(name), changed, PredictScale(timeline, cluster, changed)});
+  };
+  add("chosen", options);
+  for (const char* name : {"exact", "cap:25", "apex", "horovod", "one"}) {
+    ScaleOptions changed = options;
+    changed.policy = passes::ParseBucketPolicy("policy", name);
+    changed.policy.element_bytes = options.policy.element_bytes;
+    changed.policy.slack_seconds = options.policy.slack_seconds;
+    if (passes::PolicyName(options.policy) == name) continue;
+    add(fmt::format("buckets {}", name), changed);
+  }
+  ScaleOptions wire = options;
+  wire.policy.element_bytes = 6 - options.policy.element_bytes;
+  add(wire.policy.element_bytes == 2 ? "16-bit wire" : "fp32 wire", wire);
+  ScaleOptions sharded = options;
+  sharded.sharded = !options.sharded;
+  add(sharded.sharded ? "sharded optimizer" : "no sharded optimizer", sharded);
+  return all;
+}
+
+}  // namespace fusor::codegen
