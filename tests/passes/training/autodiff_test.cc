@@ -220,9 +220,9 @@ TEST(Autodiff, RefusesOpsThatCannotBeDifferentiated) {
   Value* penalty = b.ReduceSum(b.Times(first[0], first[0]), {0, 1, 2, 3});
   EXPECT_THAT(
       ErrorOf([&] { BuildGradients(graph, penalty, std::vector<Value*>{x}); }),
-      testing::MatchesRegex(
-          "avg_pool_grad at pool .tests/passes/training/autodiff_test.cc:[0-9]+. "
-          "cannot be differentiated"));
+      testing::MatchesRegex("avg_pool_grad at pool "
+                            ".tests/passes/training/autodiff_test.cc:[0-9]+. "
+                            "cannot be differentiated"));
 }
 
 TEST(Autodiff, RefusesGradientsOfBatchStatistics) {
