@@ -14,7 +14,7 @@
 #include "codegen/plan/plan_builder.h"
 #include "ir/support/hash.h"
 #include "passes/pass_settings.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"
 #include "tests/testing/temporary_folder.h"

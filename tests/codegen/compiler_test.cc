@@ -11,7 +11,7 @@
 #include "ir/io/printer.h"
 #include "ir/support/error.h"
 #include "models/model.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/graph_text.h"
 
 namespace fusor::codegen {

@@ -11,7 +11,7 @@
 
 #include "codegen/compiler.h"
 #include "ir/builder.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/random_graph.h"
 
 namespace fusor::codegen {

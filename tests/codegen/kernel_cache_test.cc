@@ -9,7 +9,7 @@
 
 #include "codegen/compile_kernels.h"
 #include "codegen/plan/plan_builder.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"
 

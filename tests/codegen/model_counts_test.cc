@@ -11,7 +11,7 @@
 
 #include "codegen/compiler.h"
 #include "models/model.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tools/inspect/report/kernel_kinds.h"
 
 namespace fusor::codegen {

@@ -1,7 +1,7 @@
 // Whole training steps of the plans that nvidia-h200 gets, on the emulated GPU:
 // their kernels' very text, at planned places, against the interpreter.
 
-#include "tests/testing/emulated_training.h"
+#include "tests/fakes/emulated_training.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,7 +15,7 @@
 #include "codegen/plan/live_ranges.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 
 namespace fusor {
 namespace {

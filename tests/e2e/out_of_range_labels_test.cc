@@ -13,8 +13,8 @@
 #include "passes/training/autodiff.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "tests/fakes/emulated_device.h"
 #include "tests/testing/cuda_planner.h"
-#include "tests/testing/emulated_device.h"
 #include "tests/testing/numeric.h"
 
 namespace fusor::test {

@@ -11,8 +11,8 @@
 #include "runtime/data/datasets/synthetic.h"
 #include "runtime/train/step_results.h"
 #include "runtime/train/training_loop.h"
+#include "tests/fakes/emulated_device.h"
 #include "tests/testing/cuda_planner.h"
-#include "tests/testing/emulated_device.h"
 #include "tests/testing/small_models.h"
 
 namespace fusor::test {

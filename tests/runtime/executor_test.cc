@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "ir/support/error.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/counted_new.h"
-#include "tests/testing/fake_compiler.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"

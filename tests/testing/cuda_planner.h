@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 
 namespace fusor::test {
 

@@ -1,4 +1,4 @@
-"""tools/install_cuda.sh against a recorded stand-in for pip: what is installed,
+"""tools/install_cuda.sh against a recorded fake for pip: what is installed,
 what is not installed twice, and the one line of every failure."""
 
 import os
@@ -36,10 +36,10 @@ class InstallCudaTest(unittest.TestCase):
         self.prefix = self.root / "cuda"
         self.calls = self.root / "calls"
         (self.root / "bin").mkdir()
-        self.stand_in("python3", PYTHON)
-        self.stand_in("df", "#!/bin/bash\necho Avail\necho 99999M\n")
+        self.fake("python3", PYTHON)
+        self.fake("df", "#!/bin/bash\necho Avail\necho 99999M\n")
 
-    def stand_in(self, name, text):
+    def fake(self, name, text):
         file = self.root / "bin" / name
         file.write_text(text)
         file.chmod(0o755)
@@ -103,12 +103,12 @@ class InstallCudaTest(unittest.TestCase):
             "wheels: the package index cannot be reached: no network")
 
     def test_no_space(self):
-        self.stand_in("df", "#!/bin/bash\necho Avail\necho 4095M\n")
+        self.fake("df", "#!/bin/bash\necho Avail\necho 4095M\n")
         self.assert_fails(
             self.install(), f"error: cuda: {self.prefix}: 4095 MiB free, "
             "expected at least 4096 for the wheels")
         self.assertNotIn("install", self.calls.read_text())
-        self.stand_in("df", "#!/bin/bash\necho Avail\necho 4096M\n")
+        self.fake("df", "#!/bin/bash\necho Avail\necho 4096M\n")
         self.assert_fails(
             self.install("full"), "error: cuda: pip could not install the "
             "wheels: ERROR: Could not install: [Errno 28] No space left on "

@@ -1,4 +1,4 @@
-"""tools/quickstart.sh against stand-ins for set-up and the programs: what is
+"""tools/quickstart.sh against fakes for set-up and the programs: what is
 trained on, with which options."""
 
 import os
@@ -21,13 +21,13 @@ class QuickstartTest(unittest.TestCase):
         (self.root / "tools").mkdir()
         (self.root / "build/bin").mkdir(parents=True)
         shutil.copy(ROOT / "tools/quickstart.sh", self.root / "tools")
-        self.stand_in("tools/setup.sh", "")
-        self.stand_in("build/bin/fusor", f"mkdir -p {self.samples}\n")
-        self.stand_in("build/bin/rn50", "")
+        self.fake("tools/setup.sh", "")
+        self.fake("build/bin/fusor", f"mkdir -p {self.samples}\n")
+        self.fake("build/bin/rn50", "")
         (self.root / "bin").mkdir()
-        self.stand_in("bin/nvidia-smi", "exit 9")  # what it says without a GPU
+        self.fake("bin/nvidia-smi", "exit 9")  # what it says without a GPU
 
-    def stand_in(self, path, body):
+    def fake(self, path, body):
         file = self.root / path
         file.write_text(
             f'#!/bin/bash\necho "{file.name} $*" >>"$CALLS"\n{body}')
@@ -78,7 +78,7 @@ class QuickstartTest(unittest.TestCase):
         self.assertIn("no GPU here: the CPU trains", self.stderr)
 
     def test_a_gpu_trains_unasked(self):
-        self.stand_in("bin/nvidia-smi", "echo 'GPU 0: NVIDIA H200 (UUID: ..)'")
+        self.fake("bin/nvidia-smi", "echo 'GPU 0: NVIDIA H200 (UUID: ..)'")
         self.assertEqual(self.quickstart("pictures"), 0)
         self.assertEqual(self.calls[0], "setup.sh --cuda programs")
         self.assertIn(" --backend cuda ", self.calls[1])
@@ -89,7 +89,7 @@ class QuickstartTest(unittest.TestCase):
         self.assertNotIn("--backend", self.calls[1])
 
     def test_failing_setup_stops_everything(self):
-        self.stand_in("tools/setup.sh", "exit 1")
+        self.fake("tools/setup.sh", "exit 1")
         self.assertEqual(self.quickstart(), 1)
         self.assertEqual(self.calls, ["setup.sh programs"])
 

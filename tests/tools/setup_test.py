@@ -1,4 +1,4 @@
-"""tools/setup.sh against recorded stand-ins for the package manager and
+"""tools/setup.sh against recorded fakes for the package manager and
 CMake: what is called, what is not called twice, what a failure says."""
 
 import os
@@ -32,12 +32,12 @@ class SetupTest(unittest.TestCase):
         (self.root / "tools").mkdir()
         (self.root / "bin").mkdir()
         shutil.copy(ROOT / "tools/setup.sh", self.root / "tools")
-        self.stand_in("dpkg-query", DPKG_QUERY)
-        self.stand_in("apt-get", "")
-        self.stand_in("sudo", 'exec "$@"')
-        self.stand_in("cmake", CMAKE)
+        self.fake("dpkg-query", DPKG_QUERY)
+        self.fake("apt-get", "")
+        self.fake("sudo", 'exec "$@"')
+        self.fake("cmake", CMAKE)
 
-    def stand_in(self, name, body):
+    def fake(self, name, body):
         """Puts a program in the path that records its call, then does body."""
         file = self.root / "bin" / name
         file.write_text(f'#!/bin/bash\necho "{name} $*" >>"$CALLS"\n{body}')
@@ -113,7 +113,7 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(self.called("cmake"), [])
 
     def test_failing_install_shows_the_log_and_the_reason_last(self):
-        self.stand_in("apt-get",
+        self.fake("apt-get",
                       "echo E: no such package\n[[ $* != *install* ]]")
         result = self.setup(absent="lld")
         self.assertEqual(result.returncode, 1)
@@ -123,7 +123,7 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(self.called("cmake"), [])
 
     def test_failing_configuration_stops_before_the_build(self):
-        self.stand_in("cmake", "echo CMake Error: broken; exit 1")
+        self.fake("cmake", "echo CMake Error: broken; exit 1")
         result = self.setup()
         self.assertEqual(result.returncode, 1)
         self.assertIn("CMake Error: broken", result.stderr)

@@ -1,4 +1,4 @@
-"""compare.py with stand-ins for every program it runs."""
+"""compare.py with fakes for every program it runs."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ class CompareTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def stand_in(self, name, body):
+    def fake(self, name, body):
         path = self.folder / name
         path.write_text("#!/bin/sh\n" + body)
         path.chmod(0o755)
@@ -28,7 +28,7 @@ class CompareTest(unittest.TestCase):
 
     def answers(self, name, speed):
         """A program that logs its arguments and reports `speed`."""
-        return self.stand_in(name, f"""
+        return self.fake(name, f"""
             echo "{name} $*" >> {self.folder}/log
             echo 'a line of progress'
             echo '{{"images_per_second": {speed}, "versions": {{"{name}": "7"}}}}'
@@ -42,7 +42,7 @@ class CompareTest(unittest.TestCase):
         return done, json.loads((self.folder / "out.json").read_text())
 
     def test_reports_ratios_to_the_best_peer_the_floor_and_the_skeleton(self):
-        skeleton = self.stand_in(
+        skeleton = self.fake(
             "skeleton", "echo 'SKEL B8: median 0.1 s => 12.50 img/s ; RSS'")
         done, report = self.compare(
             "--fusor", self.answers("fusor", 10), "--python",
@@ -69,7 +69,7 @@ class CompareTest(unittest.TestCase):
 
     def test_a_failing_program_is_named_and_the_rest_still_measured(self):
         done, report = self.compare(
-            "--fusor", self.stand_in("fusor", "echo 'no plan' >&2; exit 7"),
+            "--fusor", self.fake("fusor", "echo 'no plan' >&2; exit 7"),
             "--floor", self.answers("floor", 3), "--batches", "8", "--pairs",
             "1")
         self.assertEqual(done.returncode, 1)

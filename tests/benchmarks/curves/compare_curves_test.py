@@ -1,4 +1,4 @@
-"""compare_curves.py with stand-ins for both programs."""
+"""compare_curves.py with fakes for both programs."""
 
 import json
 import math

@@ -16,9 +16,9 @@
 #include "ir/verifier.h"
 #include "models/model.h"
 #include "passes/passes.h"
+#include "tests/fakes/emulated_kernels.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/cuda_planner.h"
-#include "tests/testing/emulated_kernels.h"
-#include "tests/testing/fake_compiler.h"
 #include "tests/testing/random_graph.h"
 #include "tests/testing/small_models.h"
 

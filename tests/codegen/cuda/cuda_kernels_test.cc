@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/testing/emulated_kernels.h"
+#include "tests/fakes/emulated_kernels.h"
 #include "tests/testing/kernel_statements.h"
 
 namespace fusor::test {

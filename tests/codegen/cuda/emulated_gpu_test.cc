@@ -1,6 +1,6 @@
 // The emulator finds the faults that are planted in kernels' text.
 
-#include "tests/testing/emulated_gpu.h"
+#include "tests/fakes/emulated_gpu.h"
 
 #include <gmock/gmock.h>
 

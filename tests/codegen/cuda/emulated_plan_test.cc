@@ -6,8 +6,8 @@
 #include "codegen/compiler.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "tests/fakes/emulated_device.h"
 #include "tests/testing/cuda_planner.h"
-#include "tests/testing/emulated_device.h"
 
 namespace fusor::test {
 namespace {

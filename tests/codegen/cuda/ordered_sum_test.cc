@@ -6,8 +6,8 @@
 
 #include "codegen/kernel/kernel_interpreter.h"
 #include "ir/interpreter/host_tensor.h"
+#include "tests/fakes/emulated_kernels.h"
 #include "tests/testing/bare_target.h"
-#include "tests/testing/emulated_kernels.h"
 #include "tests/testing/numeric.h"
 
 namespace fusor::codegen {

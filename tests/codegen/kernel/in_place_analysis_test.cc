@@ -8,7 +8,7 @@
 #include "codegen/plan/verify_plan.h"
 #include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/kernel_statements.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/plan_runner.h"

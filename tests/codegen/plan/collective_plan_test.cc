@@ -10,7 +10,7 @@
 #include "codegen/plan/verify_plan.h"
 #include "ir/support/error.h"
 #include "models/model.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tools/inspect/report/collectives_report.h"
 
 namespace fusor::codegen {

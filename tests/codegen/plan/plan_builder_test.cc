@@ -9,7 +9,7 @@
 #include "codegen/plan/views.h"
 #include "ir/builder.h"
 #include "ir/support/error.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"

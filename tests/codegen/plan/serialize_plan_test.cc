@@ -7,7 +7,7 @@
 #include "codegen/plan/plan.h"
 #include "codegen/plan/verify_plan.h"
 #include "ir/support/error.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"
 #include "tests/testing/update_graph.h"

@@ -10,7 +10,7 @@
 
 #include "ir/support/error.h"
 #include "tests/codegen/plan/plan_simulator.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"

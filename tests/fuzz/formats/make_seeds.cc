@@ -20,7 +20,7 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/distributed/store_server.h"
 #include "runtime/program_file.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/image_files.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"

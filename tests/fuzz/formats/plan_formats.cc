@@ -7,8 +7,8 @@
 #include "ir/support/crc32c.h"
 #include "ir/target/autotune_results.h"
 #include "runtime/program_file.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/fuzz/formats/format.h"
-#include "tests/testing/fake_compiler.h"
 
 namespace fusor::fuzz {
 namespace {

@@ -7,8 +7,8 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/target/conv_problem.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/damage.h"
-#include "tests/testing/fake_compiler.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/temporary_folder.h"
 

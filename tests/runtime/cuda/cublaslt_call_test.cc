@@ -1,4 +1,4 @@
-// How matrix products are run on a device by cuBLASLt, with stand-ins for it
+// How matrix products are run on a device by cuBLASLt, with fakes for it
 // and for the driver: what it is told, and that it comes to the IR's product.
 
 #include "runtime/cuda/cublaslt_call.h"
@@ -10,8 +10,8 @@
 #include "ir/interpreter/interpreter.h"
 #include "ir/support/error.h"
 #include "runtime/cuda/cuda_device.h"
-#include "tests/runtime/cuda/stand_in_cublaslt.h"
-#include "tests/runtime/cuda/stand_in_driver.h"
+#include "tests/fakes/fake_cublaslt.h"
+#include "tests/fakes/fake_driver.h"
 #include "tests/testing/library_call.h"
 #include "tests/testing/numeric.h"
 
@@ -55,8 +55,8 @@ LibraryCall Call(DType operands, DType result, bool transpose_a = false,
 
 class CublasltCallTest : public testing::Test {
  protected:
-  CublasltCallTest() : cublaslt_(LoadStandInCublaslt()) {
-    LoadStandIn();
+  CublasltCallTest() : cublaslt_(LoadFakeCublaslt()) {
+    LoadFakeDriver();
     device_ = cuda::OpenCudaDevice(0, {}, CublasltCalls());
     stream_ = device_->CreateStream();
   }
@@ -106,7 +106,7 @@ class CublasltCallTest : public testing::Test {
     return "accepted";
   }
 
-  StandInCublaslt& cublaslt_;
+  FakeCublaslt& cublaslt_;
   std::unique_ptr<runtime::Device> device_;
   std::unique_ptr<runtime::Stream> stream_;
   std::vector<std::unique_ptr<runtime::Memory>> memory_;
@@ -193,7 +193,7 @@ TEST_F(CublasltCallTest, NamesVersionAndFunctionOfARefusal) {
     EXPECT_EQ(RefusalOf(call),
               fmt::format("matmul by cublaslt NN f16 -> f32, f32 arithmetic, "
                           "algorithm at load: cuBLASLt 13.1.0: {}: "
-                          "CUBLAS_STATUS_NOT_SUPPORTED (the stand-in was told "
+                          "CUBLAS_STATUS_NOT_SUPPORTED (the fake was told "
                           "to)",
                           function));
   }
@@ -213,7 +213,7 @@ TEST_F(CublasltCallTest, NamesVersionAndFunctionOfARefusal) {
     EXPECT_EQ(e.code(), ErrorCode::kDevice);
     EXPECT_STREQ(e.what(),
                  "cuBLASLt 13.1.0: cublasLtMatmul: "
-                 "CUBLAS_STATUS_NOT_SUPPORTED (the stand-in was told to)");
+                 "CUBLAS_STATUS_NOT_SUPPORTED (the fake was told to)");
   }
 }
 

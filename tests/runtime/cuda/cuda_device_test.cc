@@ -22,8 +22,8 @@
 #include "runtime/data/datasets/synthetic.h"
 #include "runtime/session.h"
 #include "runtime/train/training_loop.h"
-#include "tests/runtime/cuda/stand_in_backend.h"
-#include "tests/testing/emulated_device.h"
+#include "tests/fakes/emulated_device.h"
+#include "tests/fakes/fake_cuda_backend.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/step_parity.h"
@@ -150,10 +150,10 @@ std::string FailureOf(const std::function<void()>& act, ErrorCode code) {
 // The emulated GPU has no graphs, no pinned memory and one stream.
 TEST(CudaDevice, TrainsAsTheEmulatedGpuDoes) {
   for (const DType dtype : {DType::kF32, DType::kF16}) {
-    EmulatedBackend emulated({.compiler = StandInPlanner});
+    EmulatedBackend emulated({.compiler = FakePlanner});
     const auto expected = Training(emulated, {.dtype = dtype}).Train();
     for (const bool graph : {true, false}) {
-      StandInBackend backend({.seed = graph ? 3u : 4u});
+      FakeCudaBackend backend({.seed = graph ? 3u : 4u});
       EXPECT_EQ(Training(backend, {dtype, graph}).Train(), expected)
           << DTypeName(dtype) << (graph ? " with graphs" : " without");
       EXPECT_EQ(backend.driver().problem(), "");
@@ -172,9 +172,9 @@ TEST(CudaDevice, TrainsResNet18AsTheEmulatedGpuDoes) {
     training.Step(0, 2);
     return AllState(training.session());
   };
-  EmulatedBackend emulated({.compiler = StandInPlanner});
+  EmulatedBackend emulated({.compiler = FakePlanner});
   Training reference(emulated, setting);
-  StandInBackend backend({.seed = 8});
+  FakeCudaBackend backend({.seed = 8});
   Training training(backend, setting);
   EXPECT_EQ(two_steps(training), two_steps(reference));
   EXPECT_EQ(backend.driver().problem(), "");
@@ -184,7 +184,7 @@ TEST(CudaDevice, TrainsResNet18AsTheEmulatedGpuDoes) {
 }
 
 TEST(CudaDevice, AStepIsOneLaunch) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   Training training(backend, {});
   training.session().Step(0);
   backend.driver().TakeCalls();
@@ -208,7 +208,7 @@ std::vector<std::string> CallsOneByOne(Training& training) {
 }
 
 TEST(CudaDevice, AStepWithoutGraphIsItsKernelsAndCalls) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   Training training(backend, {.graph = false});
   backend.driver().TakeCalls();
   for (int step = 0; step < 2; ++step) {
@@ -219,7 +219,7 @@ TEST(CudaDevice, AStepWithoutGraphIsItsKernelsAndCalls) {
 
 // Libraries may allocate at their first call, which a capture forbids.
 TEST(CudaDevice, TheFirstStepRunsBeforeItIsCaptured) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   Training training(backend, {});
   backend.driver().TakeCalls();
   training.session().Step(0);
@@ -243,7 +243,7 @@ struct ThreeSteps {
 
 ThreeSteps TrainThreeSteps(const std::string& refused, int times) {
   ThreeSteps result;
-  StandInBackend backend;
+  FakeCudaBackend backend;
   {
     Training training(
         backend, {.train_alone = true, .warning = [&](const std::string& text) {
@@ -307,7 +307,7 @@ TEST(CudaDevice, AStepRunsWhereItsGraphCannotBeLaunched) {
 
 // Nor do the other programs of a session try, or tell, again.
 TEST(CudaDevice, ProgramsShareWhatIsKnownOfCaptures) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   std::vector<std::string> warnings;
   Training training(backend, {.warning = [&](const std::string& text) {
                       warnings.push_back(text);
@@ -322,7 +322,7 @@ TEST(CudaDevice, ProgramsShareWhatIsKnownOfCaptures) {
 // From the third batch on the host may wait for the copy of the one before the
 // last, but never for a step.
 TEST(CudaDevice, BatchesDoNotWaitForSteps) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   Training training(backend, {});
   training.Step(1, 1);
   backend.driver().TakeCalls();
@@ -339,7 +339,7 @@ TEST(CudaDevice, BatchesDoNotWaitForSteps) {
 // The loop reads what step n says once it has enqueued step n + 1.
 TEST(CudaDevice, ATrainingLoopNeverWaitsForTheStepThatItHasEnqueued) {
   constexpr int kSteps = 6;
-  StandInBackend backend({.seed = 5});
+  FakeCudaBackend backend({.seed = 5});
   Training training(backend, {.train_alone = true});
   runtime::SyntheticSource source({.batch_size = kBatch,
                                    .image_size = 32,
@@ -377,7 +377,7 @@ TEST(CudaDevice, ATrainingLoopNeverWaitsForTheStepThatItHasEnqueued) {
 
 TEST(CudaDevice, LargeCopiesGoPieceByPiece) {
   constexpr size_t kBytes = (size_t{130} << 20) + 12345;
-  StandInBackend backend;
+  FakeCudaBackend backend;
   const auto device = backend.OpenDevice(0, {});
   const auto stream = device->CreateStream();
   const auto memory = device->Allocate(kBytes);
@@ -396,7 +396,7 @@ TEST(CudaDevice, LargeCopiesGoPieceByPiece) {
 
 // A slot that is too small is replaced when what it held has been taken.
 TEST(CudaDevice, LargerCopiesWaitForThoseWhosePlaceTheyTake) {
-  StandInBackend backend({.seed = 5});
+  FakeCudaBackend backend({.seed = 5});
   const auto device = backend.OpenDevice(0, {});
   const auto stream = device->CreateStream();
   constexpr size_t kBytes = 300'000;
@@ -432,7 +432,7 @@ TEST(CudaDevice, LargerCopiesWaitForThoseWhosePlaceTheyTake) {
 }
 
 TEST(CudaDevice, MemoryIsZeroAtFirst) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   const auto device = backend.OpenDevice(0, {});
   const auto stream = device->CreateStream();
   const auto memory = device->Allocate(1000);
@@ -443,7 +443,7 @@ TEST(CudaDevice, MemoryIsZeroAtFirst) {
 }
 
 TEST(CudaDevice, EventsTellTheTimeOfEachStep) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   Training training(backend, {});
   const codegen::Plan& plan = training.session().plan(0);
   const std::vector<double> ms = training.session().ProfileStep(0);
@@ -458,7 +458,7 @@ TEST(CudaDevice, EventsTellTheTimeOfEachStep) {
 }
 
 TEST(CudaDevice, SaysAtPlanTimeWhatDoesNotFit) {
-  StandInBackend backend(
+  FakeCudaBackend backend(
       {.memory_bytes = static_cast<int64_t>(cuda::kReservedBytes) + 100'000});
   EXPECT_THAT(
       FailureOf([&] { Training(backend, {}); }, ErrorCode::kOutOfMemory),
@@ -468,7 +468,7 @@ TEST(CudaDevice, SaysAtPlanTimeWhatDoesNotFit) {
 }
 
 TEST(CudaDevice, SaysWhatIsFreeWhereMemoryIsAskedFor) {
-  StandInBackend backend({.memory_bytes = 1'000'000});
+  FakeCudaBackend backend({.memory_bytes = 1'000'000});
   const auto device = backend.OpenDevice(0, {});
   const auto memory = device->Allocate(600'000);
   EXPECT_THAT(
@@ -478,7 +478,7 @@ TEST(CudaDevice, SaysWhatIsFreeWhereMemoryIsAskedFor) {
 }
 
 TEST(CudaDevice, SaysWhichDevicesThereAre) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   EXPECT_THAT(FailureOf([&] { backend.OpenDevice(3, {}); }, ErrorCode::kDevice),
               HasSubstr("CUDA device 3: the driver offers 1 devices"));
   EXPECT_EQ(backend.OpenDevice(0, {})->description(),
@@ -495,7 +495,7 @@ TEST(CudaDevice, IsTheOneOfTheRank) {
     setenv("LOCAL_WORLD_SIZE", "4", 1);
     setenv("MASTER_ADDR", "localhost", 1);
     setenv("MASTER_PORT", "12345", 1);
-    StandInBackend backend({.devices = devices});
+    FakeCudaBackend backend({.devices = devices});
     try {
       return backend.OpenDevice(0, {})->description();
     } catch (const Error& error) {
@@ -513,13 +513,13 @@ TEST(CudaDevice, IsTheOneOfTheRank) {
                            "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     unsetenv(name);
   }
-  StandInBackend alone({.devices = 2});
+  FakeCudaBackend alone({.devices = 2});
   EXPECT_THAT(alone.OpenDevice(0, {})->description(),
               StartsWith("NVIDIA H200 0, sm_90"));
 }
 
 TEST(CudaDevice, RefusesLibraryCallsThatNobodyRuns) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   const auto device = cuda::OpenCudaDevice(0, {}, nullptr);
   codegen::LibraryCall call;
   call.op = "conv2d";
@@ -529,7 +529,7 @@ TEST(CudaDevice, RefusesLibraryCallsThatNobodyRuns) {
 
 // A kernel's fault is told by the next call that waits.
 TEST(CudaDevice, SaysWhichCallFailed) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   codegen::CompiledKernel compiled;
   codegen::Kernel& k = compiled.kernel;
   k.name = "store";
@@ -556,7 +556,7 @@ TEST(CudaDevice, SaysWhichCallFailed) {
 }
 
 TEST(CudaDevice, AFailedCaptureLeavesTheStreamUsable) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   std::vector<std::string> warnings;
   const auto device = backend.OpenDevice(
       0,
@@ -581,8 +581,8 @@ TEST(CudaDevice, AFailedCaptureLeavesTheStreamUsable) {
 }
 
 TEST(CudaDevice, ChoosesTheTargetOfTheGpu) {
-  const auto target = [](const StandInOptions& options) {
-    LoadStandIn().Reset(options);
+  const auto target = [](const FakeBackendOptions& options) {
+    LoadFakeDriver().Reset(options);
     return cuda::TargetOfDevice();
   };
   EXPECT_EQ(target({.name = "NVIDIA H200"}), "nvidia-h200");
@@ -599,7 +599,7 @@ TEST(CudaDevice, ChoosesTheTargetOfTheGpu) {
 
 TEST(CudaDeviceDeathTest, RefusesOldDrivers) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  LoadStandIn().Reset({.version = 12080});
+  LoadFakeDriver().Reset({.version = 12080});
   EXPECT_EXIT(
       {
         try {
@@ -616,7 +616,7 @@ TEST(CudaDeviceDeathTest, RefusesOldDrivers) {
 
 // The plug-in itself: its cubins are for a GPU.
 TEST(CudaPlugIn, OpensTheDevice) {
-  LoadStandIn();
+  LoadFakeDriver();
   runtime::Backend& cuda = runtime::LoadBackend("cuda");
   EXPECT_EQ(cuda.device_count(), 1);
   EXPECT_THAT(cuda.Diagnose(), Contains("driver: CUDA 13.0, 1 devices"));

@@ -1,5 +1,5 @@
 // How candidates are measured on a GPU: launches that are replayed as a graph,
-// on memory beyond its cache, by the time of the device. The stand-in driver
+// on memory beyond its cache, by the time of the device. The fake driver
 // takes a millisecond for each piece of work.
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@
 #include "runtime/autotuner.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/memory_copy.h"
-#include "tests/runtime/cuda/stand_in_driver.h"
+#include "tests/fakes/fake_driver.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/small_models.h"
 
@@ -146,7 +146,7 @@ int EnginePieces(const codegen::LibraryCall& call) {
 // Only takes time, and notes where its first operand lies.
 class IdleCall : public cuda::DeviceCall {
  public:
-  IdleCall(StandIn& driver, int pieces, std::set<void*>& operands)
+  IdleCall(FakeDriver& driver, int pieces, std::set<void*>& operands)
       : driver_(driver), pieces_(pieces), operands_(operands) {}
   void Enqueue(CUstream stream, void* const* args) const override {
     operands_.insert(args[0]);
@@ -158,7 +158,7 @@ class IdleCall : public cuda::DeviceCall {
   }
 
  private:
-  StandIn& driver_;
+  FakeDriver& driver_;
   const int pieces_;
   std::set<void*>& operands_;
 };
@@ -206,7 +206,7 @@ class CudaTuneTest : public testing::Test {
     return choice + " # " + comment;
   }
 
-  StandIn& driver_ = LoadStandIn();
+  FakeDriver& driver_ = LoadFakeDriver();
   ThreeEngines engines_{"nvidia-h200"};
   codegen::CompileOptions compile_;
   std::unique_ptr<ir::Graph> model_ = SmallResidual();

@@ -1,4 +1,4 @@
-// How convolutions that cuDNN has planned are run on a device, with a stand-in
+// How convolutions that cuDNN has planned are run on a device, with a fake
 // for cuDNN: which plan, stream and memory it is given.
 
 #include "runtime/cuda/cudnn_call.h"
@@ -11,22 +11,22 @@
 
 #include "codegen/cuda/device_properties.h"
 #include "ir/support/error.h"
-#include "tests/runtime/cuda/stand_in_cudnn.h"
+#include "tests/fakes/fake_cudnn.h"
 
 namespace fusor::test {
 
 // A library that is open already is what dlopen finds under its name.
-StandInCudnn& LoadStandInCudnn() {
-  static StandInCudnn* const stand_in = [] {
-    void* library = dlopen(FUSOR_STAND_IN, RTLD_NOW | RTLD_LOCAL);
+FakeCudnn& LoadFakeCudnn() {
+  static FakeCudnn* const fake = [] {
+    void* library = dlopen(FUSOR_FAKE_CUDNN, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
-    const auto get = reinterpret_cast<StandInCudnn* (*)()>(
-        dlsym(library, "FusorStandInCudnn"));
+    const auto get =
+        reinterpret_cast<FakeCudnn* (*)()>(dlsym(library, "FusorFakeCudnn"));
     if (get == nullptr) throw std::runtime_error(dlerror());
     return get();
   }();
-  *stand_in = {};
-  return *stand_in;
+  *fake = {};
+  return *fake;
 }
 
 namespace {
@@ -41,7 +41,7 @@ constexpr char kPlan[] = R"({"cudnnVersion":91900,"engine":{"engineId":62}})";
 
 class CudnnCallTest : public testing::Test {
  protected:
-  CudnnCallTest() : cudnn_(LoadStandInCudnn()) {
+  CudnnCallTest() : cudnn_(LoadFakeCudnn()) {
     call_.op = "conv2d";
     call_.operands = {{DType::kF16, {2, 8, 4, 4}, {}},
                       {DType::kF16, {8, 8, 1, 1}, {}}};
@@ -67,7 +67,7 @@ class CudnnCallTest : public testing::Test {
     return "accepted";
   }
 
-  StandInCudnn& cudnn_;
+  FakeCudnn& cudnn_;
   LibraryCall call_;
   std::array<char, 16> memory_{};
   char stream_place_ = 0;
@@ -141,7 +141,7 @@ TEST_F(CudnnCallTest, SaysWhyAPlanCannotBeRun) {
   cudnn_.refuses_plans = true;
   EXPECT_EQ(RefusalOf(),
             "conv2d by cudnn eng62: cuDNN: cudnnBackendFinalize: "
-            "CUDNN_STATUS_NOT_SUPPORTED (3000): the stand-in was told to");
+            "CUDNN_STATUS_NOT_SUPPORTED (3000): the fake was told to");
   cudnn_.refuses_plans = false;
   cudnn_.workspace_bytes = 64;
   EXPECT_THAT(RefusalOf(),
@@ -176,13 +176,13 @@ TEST_F(CudnnCallTest, PlansForAnotherDeviceAreBuiltAnew) {
       ElementsAre(
           "conv2d by cudnn eng62_k2=7_k13=1: its plan is one for another "
           "device or driver (CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH (3007): "
-          "the stand-in was told to); such plans are built anew for this one, "
+          "the fake was told to); such plans are built anew for this one, "
           "with the same engines and knobs"));
   // Even so it does not fit: an error, and no second attempt.
   cudnn_.planned_for = "another device";
   EXPECT_EQ(RefusalOf(),
             "conv2d by cudnn eng62_k2=7_k13=1: cuDNN: cudnnBackendFinalize: "
-            "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH (3007): the stand-in was "
+            "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH (3007): the fake was "
             "told to");
 }
 
@@ -201,7 +201,7 @@ TEST_F(CudnnCallTest, AFailureToExecuteIsTheDevices) {
     EXPECT_EQ(e.code(), ErrorCode::kDevice);
     EXPECT_STREQ(e.what(),
                  "cuDNN: cudnnBackendExecute: CUDNN_STATUS_EXECUTION_FAILED "
-                 "(5000): the stand-in was told to");
+                 "(5000): the fake was told to");
   }
 }
 

@@ -13,9 +13,9 @@
 #include "passes/pass_settings.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/distributed/tcp_store.h"
+#include "tests/fakes/emulated_device.h"
 #include "tests/runtime/cuda/trained_model.h"
 #include "tests/testing/cuda_planner.h"
-#include "tests/testing/emulated_device.h"
 #include "tests/testing/op_samples.h"
 #include "tests/testing/random_graph.h"
 #include "tests/testing/small_models.h"
@@ -211,7 +211,7 @@ TEST_F(RealGpu, RandomFusionsAreAsInterpreted) {
 }
 
 // A plan of two ranks on one: its collectives are in the graph of the step. The
-// same on the stand-in driver: NcclTraining.CapturesOneRankAlone.
+// same on the fake driver: NcclTraining.CapturesOneRankAlone.
 TEST_F(RealGpu, OneRankOfNcclTrainsInAGraph) {
   runtime::Backend& backend = runtime::LoadBackend("cuda");
   runtime::TcpStore store(

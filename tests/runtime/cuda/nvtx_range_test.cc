@@ -1,4 +1,4 @@
-// What profilers see of the CUDA device, on the stand-in driver.
+// What profilers see of the CUDA device, on the fake driver.
 
 #define NVTX_NO_IMPL  // this is a profiler
 #include <gmock/gmock.h>
@@ -7,7 +7,7 @@
 
 #include "codegen/cuda/cuda_printer.h"
 #include "runtime/cuda/cuda_device.h"
-#include "tests/runtime/cuda/stand_in_driver.h"
+#include "tests/fakes/fake_driver.h"
 
 namespace {
 
@@ -50,7 +50,7 @@ namespace fusor::test {
 namespace {
 
 TEST(NvtxRange, NamesKernelsCopiesAndSteps) {
-  LoadStandIn();
+  LoadFakeDriver();
   const auto device = cuda::OpenCudaDevice(0, {}, nullptr);
   const auto stream = device->CreateStream();
   const auto memory = device->Allocate(16);

@@ -1,5 +1,5 @@
-// What goes wrong with NCCL, on a stand-in that plants it: each rank a process
-// on a stand-in driver. No GPU takes part.
+// What goes wrong with NCCL, on a fake that plants it: each rank a process
+// on a fake driver. No GPU takes part.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -61,7 +61,7 @@ TEST(NcclFaults, ARankThatCannotJoin) {
     EXPECT_THAT(LossOf([&] { rank.Connect(milliseconds(300)); }),
                 HasSubstr(rank.store->rank() == 1
                               ? "ncclCommInitRankConfig: some error: "
-                                "the stand-in refuses"
+                                "the fake refuses"
                               : "not done after 300 ms"));
   });
 }
@@ -181,7 +181,7 @@ TEST(NcclFaults, ARefusalWhileAStepIsCaptured) {
     EXPECT_THAT(
         LossOf([&] { Train(rank.backend, *rank.communicator, NarrowVgg(1)); }),
         HasSubstr(rank.store->rank() == 1
-                      ? "ncclAllReduce: invalid usage: the stand-in refuses"
+                      ? "ncclAllReduce: invalid usage: the fake refuses"
                       : "a peer is missing"));
   });
 }

@@ -14,7 +14,7 @@ namespace {
 
 int RunRank(const runtime::StoreOptions& options,
             const std::function<void(Rank&)>& run) {
-  void* nccl = dlopen(FUSOR_STAND_IN_NCCL, RTLD_NOW | RTLD_LOCAL);
+  void* nccl = dlopen(FUSOR_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
   if (nccl == nullptr) {
     fprintf(stderr, "%s\n", dlerror());
     return 2;
@@ -73,7 +73,7 @@ void OnRanks(int world_size, const std::function<void(Rank&)>& run,
 }
 
 int CompileAhead(const TrainedModel& model, int world_size) {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   const auto compiled = Compile(model.build(), codegen::ProgramKind::kTrain,
                                 *backend.CreateCompiler("", {}),
                                 CompileOptionsOf(model, world_size));

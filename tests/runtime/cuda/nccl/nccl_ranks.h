@@ -1,6 +1,6 @@
 #pragma once
 
-// Ranks of the CUDA backend on a stand-in NCCL and a stand-in driver, each a
+// Ranks of the CUDA backend on a fake NCCL and a fake driver, each a
 // process. No GPU takes part.
 
 #include <chrono>
@@ -9,17 +9,17 @@
 
 #include "runtime/backend/communicator.h"
 #include "runtime/distributed/tcp_store.h"
-#include "tests/runtime/cuda/stand_in_backend.h"
+#include "tests/fakes/fake_cuda_backend.h"
 #include "tests/runtime/cuda/trained_model.h"
 
 namespace fusor::test {
 
 // One rank, in a process of its own.
 struct Rank {
-  StandInBackend backend;
+  FakeCudaBackend backend;
   std::unique_ptr<runtime::TcpStore> store;
   std::unique_ptr<runtime::Communicator> communicator;
-  // Of stand_in_nccl.cc.
+  // Of fake_nccl.cc.
   void (*plant)(const char* fault) = nullptr;
   int (*allocated)() = nullptr;   // pieces of memory that NCCL has given
   int (*registered)() = nullptr;  // those of them that are registered

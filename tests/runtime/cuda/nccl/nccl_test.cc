@@ -1,4 +1,4 @@
-// The CUDA backend's communicator on a stand-in NCCL and a stand-in driver:
+// The CUDA backend's communicator on a fake NCCL and a fake driver:
 // each rank a process. No GPU takes part.
 
 #include <gmock/gmock.h>
@@ -250,7 +250,7 @@ TEST(NcclInOrder, SumsEveryTypeAtEverySize) {
   }
 }
 
-// The stand-in's own sums begin with the last rank.
+// The fake's own sums begin with the last rank.
 TEST(NcclInOrder, IsNotTheLibrarysOrder) {
   OnRanks(3, [](Rank& rank) {
     rank.Connect();

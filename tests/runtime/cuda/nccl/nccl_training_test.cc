@@ -1,5 +1,5 @@
-// Training of several ranks on the CUDA device by a stand-in NCCL, each rank a
-// process on a stand-in driver. No GPU takes part.
+// Training of several ranks on the CUDA device by a fake NCCL, each rank a
+// process on a fake driver. No GPU takes part.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "tests/fakes/emulated_device.h"
 #include "tests/runtime/cuda/nccl/nccl_ranks.h"
-#include "tests/testing/emulated_device.h"
 
 namespace fusor::test {
 namespace {
@@ -26,7 +26,7 @@ const runtime::CommunicatorOptions kInOrder{.timeout = milliseconds(300'000),
 // Ranks with one batch do what the test device's ranks do, which all have it.
 TEST(NcclTraining, IsAsOnTheEmulatedGpu) {
   for (const int world : {2, 4}) {
-    EmulatedBackend emulated({.compiler = StandInPlanner, .world_size = world});
+    EmulatedBackend emulated({.compiler = FakePlanner, .world_size = world});
     const auto communicator = emulated.Connect();
     const uint64_t expected =
         HashOf(Train(emulated, *communicator, NarrowVgg(1)));

@@ -12,7 +12,7 @@
 #include "ir/io/parser.h"
 #include "ir/io/serialize_graph.h"
 #include "ir/support/error.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/graph_text.h"
 
 namespace fusor::codegen {

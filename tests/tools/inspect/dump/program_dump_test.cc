@@ -7,7 +7,7 @@
 
 #include "codegen/plan/plan_builder.h"
 #include "models/model.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 
 namespace fusor::codegen {
 namespace {

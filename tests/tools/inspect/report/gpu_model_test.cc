@@ -8,7 +8,7 @@
 #include "codegen/compiler.h"
 #include "codegen/cuda/cuda_printer.h"
 #include "models/model.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tools/inspect/report/traffic.h"
 
 namespace fusor::codegen {

@@ -8,7 +8,7 @@
 
 #include "codegen/compiler.h"
 #include "models/model.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tools/inspect/report/chrome_trace.h"
 #include "tools/inspect/report/collectives_report.h"
 #include "tools/inspect/report/plan_view.h"

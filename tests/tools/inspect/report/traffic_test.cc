@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "codegen/compiler.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tests/testing/graph_text.h"
 
 namespace fusor::codegen {

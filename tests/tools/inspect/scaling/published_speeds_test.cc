@@ -13,7 +13,7 @@
 
 #include "codegen/compiler.h"
 #include "models/model.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tools/inspect/scaling/scale_model.h"
 
 namespace fusor::codegen {

@@ -8,7 +8,7 @@
 #include "codegen/compiler.h"
 #include "ir/support/error.h"
 #include "models/model.h"
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 #include "tools/inspect/scaling/scale_report.h"
 
 namespace fusor::codegen {

@@ -1,6 +1,6 @@
 // NCCL without GPUs, for processes of one machine: a shared object under NCCL's
 // own name. Ranks meet in a file that all of them map; collectives are
-// functions of the host in the stream of the stand-in driver, and block there,
+// functions of the host in the stream of the fake driver, and block there,
 // as kernels do, until all ranks have come. Sums add the last rank's elements
 // first.
 //
@@ -42,9 +42,9 @@
 
 #include "ir/dtype.h"
 #include "ir/interpreter/host_tensor.h"
-#include "tests/runtime/cuda/stand_in_driver.h"
+#include "tests/fakes/fake_driver.h"
 
-extern "C" fusor::test::StandIn* FusorStandIn();
+extern "C" fusor::test::FakeDriver* FusorFakeDriver();
 
 namespace fusor::test {
 namespace {
@@ -283,7 +283,7 @@ void Enqueue(const Job& job, CUstream stream) {
   static std::deque<Job> jobs;
   jobs.push_back(job);
   const auto run = [](void* data) { Run(*static_cast<const Job*>(data)); };
-  FusorStandIn()->LaunchHost(stream, run, &jobs.back());
+  FusorFakeDriver()->LaunchHost(stream, run, &jobs.back());
 }
 
 // A call is done at once, or when it is asked about.
@@ -365,8 +365,7 @@ ncclResult_t ncclGetVersion(int* version) {
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const std::string name =
-      (std::filesystem::temp_directory_path() / "stand_in_nccl.XXXXXX")
-          .string();
+      (std::filesystem::temp_directory_path() / "fake_nccl.XXXXXX").string();
   if (name.size() >= sizeof(id->internal)) return ncclSystemError;
   std::memset(id->internal, 0, sizeof(id->internal));
   std::memcpy(id->internal, name.data(), name.size());
@@ -439,7 +438,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
                                       : "some error";
 }
 // Of no communicator, as NCCL has it: null will do.
-const char* ncclGetLastError(ncclComm_t) { return "the stand-in refuses"; }
+const char* ncclGetLastError(ncclComm_t) { return "the fake refuses"; }
 
 // Memory of its own alone can be registered, and is until it is told.
 ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {

@@ -1,4 +1,4 @@
-#include "tests/runtime/cuda/stand_in_cublaslt.h"
+#include "tests/fakes/fake_cublaslt.h"
 
 #include <cublasLt.h>
 
@@ -9,16 +9,16 @@
 #include <utility>
 
 #include "ir/interpreter/host_tensor.h"
-#include "tests/runtime/cuda/stand_in_driver.h"
+#include "tests/fakes/fake_driver.h"
 
-extern "C" fusor::test::StandIn* FusorStandIn();
+extern "C" fusor::test::FakeDriver* FusorFakeDriver();
 
 namespace {
 
-using fusor::test::StandInCublaslt;
+using fusor::test::FakeCublaslt;
 
-StandInCublaslt& State() {
-  static StandInCublaslt state;
+FakeCublaslt& State() {
+  static FakeCublaslt state;
   return state;
 }
 
@@ -96,7 +96,7 @@ struct Matrix {
 
 struct Job {
   Matrix a, b, c;
-  StandInCublaslt::Product product;
+  FakeCublaslt::Product product;
   size_t workspace_bytes;
 
   Job(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a_layout,
@@ -190,7 +190,7 @@ struct cublasLtContext {};
 
 extern "C" {
 
-StandInCublaslt* FusorStandInCublaslt() { return &State(); }
+FakeCublaslt* FusorFakeCublaslt() { return &State(); }
 
 size_t cublasLtGetVersion() { return 130100; }
 
@@ -200,8 +200,8 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
 }
 
 const char* cublasLtGetStatusString(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_NOT_SUPPORTED ? "the stand-in was told to"
-                                               : "the stand-in does not";
+  return status == CUBLAS_STATUS_NOT_SUPPORTED ? "the fake was told to"
+                                               : "the fake does not";
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
@@ -282,7 +282,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   const auto bias =
       reinterpret_cast<uintptr_t>(Job(operation, a, b, c).product.bias);
   const Descriptor& wanted = Of(preference);
-  StandInCublaslt& state = State();
+  FakeCublaslt& state = State();
   state.workspace_limit =
       wanted.Get(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 0);
   state.alignment = wanted.Get(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 256);
@@ -327,7 +327,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
   job.workspace_bytes = workspace_bytes;
   State().products.push_back(job.product);
   Jobs().push_back(job);
-  const CUresult given = FusorStandIn()->LaunchHost(
+  const CUresult given = FusorFakeDriver()->LaunchHost(
       reinterpret_cast<CUstream>(stream),
       [](void* data) { static_cast<const Job*>(data)->Run(); }, &Jobs().back());
   return given == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS

@@ -5,25 +5,25 @@
 #include <vector>
 
 #include "runtime/backend/backend.h"
-#include "tests/runtime/cuda/stand_in_driver.h"
+#include "tests/fakes/emulated_device.h"
+#include "tests/fakes/fake_driver.h"
 #include "tests/testing/cuda_planner.h"
-#include "tests/testing/emulated_device.h"
 
 namespace fusor::test {
 
 // What plans are made with: matrix products as the CUDA backend describes them;
-// cuDNN must not meet the stand-in driver.
-std::unique_ptr<codegen::TargetCompiler> StandInPlanner();
+// cuDNN must not meet the fake driver.
+std::unique_ptr<codegen::TargetCompiler> FakePlanner();
 
-// The CUDA device on the stand-in driver, with kernels' text as machine code,
-// matrix products by the stand-in for cuBLASLt, and other library calls by the
+// The CUDA device on the fake driver, with kernels' text as machine code,
+// matrix products by the fake cuBLASLt, and other library calls by the
 // interpreter, as functions of the host in the stream.
-class StandInBackend : public runtime::Backend {
+class FakeCudaBackend : public runtime::Backend {
  public:
-  explicit StandInBackend(const StandInOptions& options = {});
-  StandIn& driver() { return driver_; }
+  explicit FakeCudaBackend(const FakeBackendOptions& options = {});
+  FakeDriver& driver() { return driver_; }
 
-  std::string name() const override { return "stand-in"; }
+  std::string name() const override { return "fake"; }
   int device_count() const override { return 1; }
   std::vector<std::string> Diagnose() const override { return {}; }
   std::unique_ptr<runtime::Device> OpenDevice(
@@ -35,8 +35,8 @@ class StandInBackend : public runtime::Backend {
   }
 
  private:
-  StandIn& driver_;
-  EmulatedBackend texts_{{.compiler = StandInPlanner}};
+  FakeDriver& driver_;
+  EmulatedBackend texts_{{.compiler = FakePlanner}};
 };
 
 }  // namespace fusor::test

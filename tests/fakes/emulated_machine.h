@@ -14,7 +14,7 @@
 #include "codegen/cuda/cuda_printer.h"
 #include "codegen/kernel/kernel_ir.h"
 #include "codegen/plan/plan.h"
-#include "tests/testing/emulated_gpu.h"
+#include "tests/fakes/emulated_gpu.h"
 #include "tests/testing/plan_watch.h"
 
 namespace fusor::test {

@@ -1,4 +1,4 @@
-#include "tests/testing/fake_compiler.h"
+#include "tests/fakes/fake_compiler.h"
 
 #include "ir/op.h"
 #include "ir/support/hash.h"

@@ -1,4 +1,4 @@
-#include "tests/runtime/cuda/stand_in_driver.h"
+#include "tests/fakes/fake_driver.h"
 
 #include <fmt/format.h>
 
@@ -11,19 +11,19 @@
 #include <numeric>
 #include <set>
 
-#include "tests/runtime/cuda/stand_in_capture.h"
-#include "tests/testing/emulated_machine.h"
+#include "tests/fakes/emulated_machine.h"
+#include "tests/fakes/fake_capture.h"
 
 // What the driver's handles point to.
 struct CUstream_st {
   int queue = 0;
-  std::shared_ptr<fusor::test::StandInCapture> capture{};  // it is part of
+  std::shared_ptr<fusor::test::FakeCapture> capture{};  // it is part of
 };
 struct CUevent_st {
   bool timing = false;
   fusor::test::HappeningPtr last{};
   // Of an event that was last recorded while its stream captured.
-  std::shared_ptr<fusor::test::StandInCapture> capture{};
+  std::shared_ptr<fusor::test::FakeCapture> capture{};
   int record = -1;
 };
 struct CUmod_st {
@@ -36,10 +36,10 @@ struct CUfunc_st {
   size_t num_params = 0;
 };
 struct CUgraph_st {
-  std::shared_ptr<const fusor::test::StandInCapture> work{};
+  std::shared_ptr<const fusor::test::FakeCapture> work{};
 };
 struct CUgraphExec_st {
-  std::shared_ptr<const fusor::test::StandInCapture> work{};
+  std::shared_ptr<const fusor::test::FakeCapture> work{};
   std::vector<int> queues{};  // of its branches but the first
 };
 
@@ -54,11 +54,11 @@ CUcontext Primary(CUdevice device) {
 
 thread_local CUcontext current_context = nullptr;
 
-class Driver : public StandIn {
+class Driver : public FakeDriver {
  public:
   using Work = EmulatedMachine::Work;
 
-  void Reset(const StandInOptions& options) override {
+  void Reset(const FakeBackendOptions& options) override {
     options_ = options;
     machine_ = std::make_unique<EmulatedMachine>(options.seed);
     free_queues_.clear();
@@ -72,7 +72,7 @@ class Driver : public StandIn {
   }
   int64_t work_behind_host_functions() const override { return behind_; }
   int64_t captured_host_functions() const override { return host_functions_; }
-  void Count(const StandInCapture& capture) {
+  void Count(const FakeCapture& capture) {
     behind_ += capture.work_behind_host_functions();
     host_functions_ += capture.host_functions();
   }
@@ -97,7 +97,7 @@ class Driver : public StandIn {
         [](int64_t sum, const auto& block) { return sum + block.second; });
   }
 
-  const StandInOptions& options() const { return options_; }
+  const FakeBackendOptions& options() const { return options_; }
   EmulatedMachine& machine() { return *machine_; }
 
   // A call named `name` that does `act`: its result, or an error.
@@ -190,23 +190,23 @@ class Driver : public StandIn {
   }
   void FreeQueue(int queue) { free_queues_.push_back(queue); }
   // One capture at a time.
-  void Open(std::shared_ptr<const StandInCapture> capture) {
+  void Open(std::shared_ptr<const FakeCapture> capture) {
     capture_ = std::move(capture);
   }
   void Close() { capture_ = nullptr; }
-  bool IsOpen(const StandInCapture& capture) const {
+  bool IsOpen(const FakeCapture& capture) const {
     return capture_.get() == &capture;
   }
 
  private:
-  StandInOptions options_;
+  FakeBackendOptions options_;
   std::unique_ptr<EmulatedMachine> machine_;
   CUstream_st default_stream_;
   std::vector<int> free_queues_;
   std::map<const char*, int64_t> pinned_;
   std::vector<std::string> calls_;
   std::string problem_;
-  std::shared_ptr<const StandInCapture> capture_;
+  std::shared_ptr<const FakeCapture> capture_;
   std::map<std::string, int> refused_;
   bool invalid_ = false;
   int64_t behind_ = 0;
@@ -248,7 +248,7 @@ using fusor::test::The;
 
 extern "C" {
 
-fusor::test::StandIn* FusorStandIn() { return &The(); }
+fusor::test::FakeDriver* FusorFakeDriver() { return &The(); }
 
 // --- Questions ---------------------------------------------------------------
 
@@ -670,7 +670,7 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
       return The().Break(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                          "a capture of the default stream, or of all threads");
     }
-    stream->capture = std::make_shared<fusor::test::StandInCapture>(stream);
+    stream->capture = std::make_shared<fusor::test::FakeCapture>(stream);
     The().TakeInvalid();
     The().Open(stream->capture);
     return CUDA_SUCCESS;

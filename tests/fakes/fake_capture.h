@@ -13,17 +13,17 @@
 #include <utility>
 #include <vector>
 
-#include "tests/testing/emulated_machine.h"
+#include "tests/fakes/emulated_machine.h"
 
 struct CUstream_st;
 
 namespace fusor::test {
 
-class StandInCapture {
+class FakeCapture {
  public:
   using Work = EmulatedMachine::Work;
 
-  explicit StandInCapture(CUstream_st* origin) { BranchOf(origin); }
+  explicit FakeCapture(CUstream_st* origin) { BranchOf(origin); }
 
   bool IsOrigin(const CUstream_st* stream) const {
     return branches_.at(stream) == 0;

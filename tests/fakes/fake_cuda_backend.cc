@@ -1,4 +1,4 @@
-#include "tests/runtime/cuda/stand_in_backend.h"
+#include "tests/fakes/fake_cuda_backend.h"
 
 #include <deque>
 
@@ -8,13 +8,13 @@
 #include "runtime/cuda/cublaslt_call.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/memory_copy.h"
-#include "tests/runtime/cuda/stand_in_cublaslt.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "tests/testing/library_call.h"
 
 namespace fusor::test {
 namespace {
 
-class StandInCompiler : public ChannelsLastCompiler {
+class FakeCudaCompiler : public ChannelsLastCompiler {
  public:
   using ChannelsLastCompiler::ChannelsLastCompiler;
   void PrepareCall(codegen::LibraryCall& call) const override {
@@ -25,7 +25,7 @@ class StandInCompiler : public ChannelsLastCompiler {
 
 class HostCall : public cuda::DeviceCall {
  public:
-  HostCall(StandIn& driver, const codegen::LibraryCall& call)
+  HostCall(FakeDriver& driver, const codegen::LibraryCall& call)
       : driver_(driver), call_(call) {}
   void Enqueue(CUstream stream, void* const* args) const override {
     const size_t workspaces = call_.workspace_bytes > 0 ? 1 : 0;
@@ -37,7 +37,7 @@ class HostCall : public cuda::DeviceCall {
       RunLibraryCall(job.call, job.args.data());
     };
     const CUresult result = driver_.LaunchHost(stream, run, &jobs_.back());
-    FUSOR_CHECK(result == CUDA_SUCCESS, kDevice, "stand-in: {}: error {}: {}",
+    FUSOR_CHECK(result == CUDA_SUCCESS, kDevice, "fake: {}: error {}: {}",
                 call_.op, static_cast<int>(result), driver_.problem());
   }
 
@@ -46,24 +46,24 @@ class HostCall : public cuda::DeviceCall {
     const codegen::LibraryCall& call;
     std::vector<void*> args;
   };
-  StandIn& driver_;
+  FakeDriver& driver_;
   const codegen::LibraryCall call_;
   mutable std::deque<Job> jobs_;
 };
 
 }  // namespace
 
-std::unique_ptr<codegen::TargetCompiler> StandInPlanner() {
-  return std::make_unique<StandInCompiler>("nvidia-h200");
+std::unique_ptr<codegen::TargetCompiler> FakePlanner() {
+  return std::make_unique<FakeCudaCompiler>("nvidia-h200");
 }
 
-StandInBackend::StandInBackend(const StandInOptions& options)
-    : driver_(LoadStandIn()) {
-  LoadStandInCublaslt();
+FakeCudaBackend::FakeCudaBackend(const FakeBackendOptions& options)
+    : driver_(LoadFakeDriver()) {
+  LoadFakeCublaslt();
   driver_.Reset(options);
 }
 
-std::unique_ptr<runtime::Device> StandInBackend::OpenDevice(
+std::unique_ptr<runtime::Device> FakeCudaBackend::OpenDevice(
     int ordinal, const runtime::BackendOptions& options) {
   return cuda::OpenCudaDevice(
       ordinal, options,

@@ -10,7 +10,7 @@
 #include "ir/interpreter/interpreter.h"
 #include "passes/passes.h"
 #include "runtime/session.h"
-#include "tests/testing/emulated_device.h"
+#include "tests/fakes/emulated_device.h"
 
 namespace fusor::test {
 

@@ -10,7 +10,7 @@
 
 namespace fusor::test {
 
-struct StandInCudnn {
+struct FakeCudnn {
   struct Execution {
     std::string plan;  // its JSON
     const void* stream = nullptr;
@@ -28,6 +28,6 @@ struct StandInCudnn {
 };
 
 // Of the process; as new at each call.
-StandInCudnn& LoadStandInCudnn();
+FakeCudnn& LoadFakeCudnn();
 
 }  // namespace fusor::test

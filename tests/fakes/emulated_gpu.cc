@@ -1,4 +1,4 @@
-#include "tests/testing/emulated_gpu.h"
+#include "tests/fakes/emulated_gpu.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 #include <unordered_map>
 
 #include "ir/support/error.h"
-#include "tests/testing/emulated_compile.h"
-#include "tests/testing/emulated_cuda.h"
+#include "tests/fakes/emulated_compile.h"
+#include "tests/fakes/emulated_cuda.h"
 
 namespace fusor::test {
 namespace {
@@ -377,7 +377,7 @@ Launcher* Launcher::current_ = nullptr;
 // The translation unit of all texts; entries get the text's number.
 std::string ModuleSource(std::span<const std::string> texts) {
   std::string out = "#define FUSOR_EMULATED\n";
-  out += "#include \"tests/testing/emulated_cuda.h\"\n";
+  out += "#include \"tests/fakes/emulated_cuda.h\"\n";
   out += "FUSOR_EMULATED_MODULE\n";
   for (size_t i = 0; i < texts.size(); ++i) {
     std::vector<std::string> entries;

@@ -1,22 +1,22 @@
-// What the stand-in driver makes of a capture over several streams: a driver's
+// What the fake driver makes of a capture over several streams: a driver's
 // rules, which plans with collectives have to keep.
 
 #include <gtest/gtest.h>
 
 #include "runtime/cuda/context.h"
-#include "tests/runtime/cuda/stand_in_driver.h"
+#include "tests/fakes/fake_driver.h"
 
 namespace fusor::test {
 namespace {
 
-class StandInCaptures : public ::testing::Test {
+class FakeCaptures : public ::testing::Test {
  protected:
-  StandInCaptures() : stand_in_(LoadStandIn()), context_(0) {
+  FakeCaptures() : driver_(LoadFakeDriver()), context_(0) {
     driver_.cuStreamCreate(&first_, CU_STREAM_NON_BLOCKING);
     driver_.cuStreamCreate(&second_, CU_STREAM_NON_BLOCKING);
     driver_.cuMemAlloc(&memory_, sizeof(int));
   }
-  ~StandInCaptures() override {
+  ~FakeCaptures() override {
     driver_.cuMemFree(memory_);
     driver_.cuStreamDestroy(second_);
     driver_.cuStreamDestroy(first_);
@@ -36,7 +36,7 @@ class StandInCaptures : public ::testing::Test {
   }
   CUresult End() { return driver_.cuStreamEndCapture(first_, &graph_); }
 
-  StandIn& stand_in_;
+  FakeDriver& driver_;
   const cuda::Context context_;
   const cuda::Driver& driver_ = context_.Enter();
   cuda::DriverEvent event_{context_, false};
@@ -46,9 +46,9 @@ class StandInCaptures : public ::testing::Test {
 };
 
 // A function of the host holds up what waits for its stream, and that alone.
-TEST_F(StandInCaptures, CountWorkBehindFunctionsOfTheHost) {
-  const int64_t behind = stand_in_.work_behind_host_functions();
-  const int64_t captured = stand_in_.captured_host_functions();
+TEST_F(FakeCaptures, CountWorkBehindFunctionsOfTheHost) {
+  const int64_t behind = driver_.work_behind_host_functions();
+  const int64_t captured = driver_.captured_host_functions();
   ASSERT_EQ(Begin(), CUDA_SUCCESS);
   Fill(first_, 1);
   ASSERT_EQ(Order(second_, first_), CUDA_SUCCESS);
@@ -61,12 +61,12 @@ TEST_F(StandInCaptures, CountWorkBehindFunctionsOfTheHost) {
   Fill(first_, 3);
   Fill(first_, 4);
   ASSERT_EQ(End(), CUDA_SUCCESS);
-  EXPECT_EQ(stand_in_.captured_host_functions() - captured, 2);
-  EXPECT_EQ(stand_in_.work_behind_host_functions() - behind, 2);
+  EXPECT_EQ(driver_.captured_host_functions() - captured, 2);
+  EXPECT_EQ(driver_.work_behind_host_functions() - behind, 2);
   EXPECT_EQ(driver_.cuGraphDestroy(graph_), CUDA_SUCCESS);
 }
 
-TEST_F(StandInCaptures, RunBranchesInTheOrderOfEvents) {
+TEST_F(FakeCaptures, RunBranchesInTheOrderOfEvents) {
   ASSERT_EQ(Begin(), CUDA_SUCCESS);
   Fill(first_, 1);
   ASSERT_EQ(Order(second_, first_), CUDA_SUCCESS);
@@ -87,7 +87,7 @@ TEST_F(StandInCaptures, RunBranchesInTheOrderOfEvents) {
   driver_.cuGraphDestroy(graph_);
 }
 
-TEST_F(StandInCaptures, EndOnlyWhenAllStreamsAreJoined) {
+TEST_F(FakeCaptures, EndOnlyWhenAllStreamsAreJoined) {
   Begin();
   Order(second_, first_);
   Fill(second_, 1);
@@ -97,7 +97,7 @@ TEST_F(StandInCaptures, EndOnlyWhenAllStreamsAreJoined) {
   EXPECT_EQ(driver_.cuStreamSynchronize(second_), CUDA_SUCCESS);
 }
 
-TEST_F(StandInCaptures, EndWhereTheyBegan) {
+TEST_F(FakeCaptures, EndWhereTheyBegan) {
   Begin();
   Order(second_, first_);
   EXPECT_EQ(driver_.cuStreamEndCapture(second_, &graph_),
@@ -106,7 +106,7 @@ TEST_F(StandInCaptures, EndWhereTheyBegan) {
   driver_.cuGraphDestroy(graph_);
 }
 
-TEST_F(StandInCaptures, WaitForNothingOutside) {
+TEST_F(FakeCaptures, WaitForNothingOutside) {
   driver_.cuEventRecord(event_.get(), second_);
   Begin();
   EXPECT_EQ(driver_.cuStreamWaitEvent(first_, event_.get(), 0),
@@ -115,7 +115,7 @@ TEST_F(StandInCaptures, WaitForNothingOutside) {
   driver_.cuGraphDestroy(graph_);
 }
 
-TEST_F(StandInCaptures, HaveEventsThatNobodyOutsideMayUse) {
+TEST_F(FakeCaptures, HaveEventsThatNobodyOutsideMayUse) {
   Begin();
   driver_.cuEventRecord(event_.get(), first_);
   EXPECT_EQ(driver_.cuEventQuery(event_.get()), CUDA_ERROR_CAPTURED_EVENT);
@@ -130,7 +130,7 @@ TEST_F(StandInCaptures, HaveEventsThatNobodyOutsideMayUse) {
   EXPECT_EQ(driver_.cuEventSynchronize(event_.get()), CUDA_SUCCESS);
 }
 
-TEST_F(StandInCaptures, AllocateAndAwaitNothing) {
+TEST_F(FakeCaptures, AllocateAndAwaitNothing) {
   Begin();
   CUdeviceptr more = 0;
   EXPECT_EQ(driver_.cuMemAlloc(&more, 4),

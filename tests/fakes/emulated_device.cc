@@ -1,4 +1,4 @@
-#include "tests/testing/emulated_device.h"
+#include "tests/fakes/emulated_device.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 #include "codegen/cuda/cuda_printer.h"
 #include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
-#include "tests/testing/emulated_machine.h"
+#include "tests/fakes/emulated_machine.h"
 #include "tests/testing/library_call.h"
 
 namespace fusor::test {

@@ -1,4 +1,4 @@
-#include "tests/testing/emulated_kernels.h"
+#include "tests/fakes/emulated_kernels.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "codegen/cuda/cuda_printer.h"
 #include "codegen/kernel/kernel_interpreter.h"
 #include "ir/interpreter/host_tensor.h"
-#include "tests/testing/emulated_gpu.h"
+#include "tests/fakes/emulated_gpu.h"
 
 namespace fusor::test {
 namespace {

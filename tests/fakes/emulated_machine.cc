@@ -1,4 +1,4 @@
-#include "tests/testing/emulated_machine.h"
+#include "tests/fakes/emulated_machine.h"
 
 #include <algorithm>
 #include <unordered_map>

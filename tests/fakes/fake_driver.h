@@ -9,7 +9,7 @@
 // It is stricter than a driver need be: a call needs a current context, an
 // asynchronous copy from the host pinned memory, and nothing may be awaited,
 // allocated or freed while a stream captures. Other streams join a capture by
-// its events, and must be joined again, as a driver has it: stand_in_capture.h.
+// its events, and must be joined again, as a driver has it: fake_capture.h.
 // Memory is full of garbage.
 
 #include <cuda.h>
@@ -20,7 +20,7 @@
 
 namespace fusor::test {
 
-struct StandInOptions {
+struct FakeBackendOptions {
   uint64_t seed = 1;
   int64_t memory_bytes = int64_t{4} << 30;
   int version = 13000;  // of the driver
@@ -30,11 +30,11 @@ struct StandInOptions {
 };
 
 // What tests see of it.
-class StandIn {
+class FakeDriver {
  public:
-  virtual ~StandIn() = default;
+  virtual ~FakeDriver() = default;
   // Forgets everything; nothing of the driver may be in use.
-  virtual void Reset(const StandInOptions& options) = 0;
+  virtual void Reset(const FakeBackendOptions& options) = 0;
   // Names of the functions called since Reset or the last call of this, but for
   // cuCtxSetCurrent, and those that only ask.
   virtual std::vector<std::string> TakeCalls() = 0;
@@ -60,6 +60,6 @@ class StandIn {
 };
 
 // Makes the object the driver of this process, before anything asks for one.
-StandIn& LoadStandIn();
+FakeDriver& LoadFakeDriver();
 
 }  // namespace fusor::test

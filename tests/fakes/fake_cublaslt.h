@@ -2,7 +2,7 @@
 
 // A cuBLASLt for machines without a GPU, under the name libcublasLt.so.13: it
 // computes what it is told, column-major, with sums in f64, as a function of
-// the host in the stream of the stand-in driver, and fills the workspace that
+// the host in the stream of the fake driver, and fills the workspace that
 // it asked for with garbage. Problems that are not described in full, or not
 // consistently, are not supported.
 
@@ -12,7 +12,7 @@
 
 namespace fusor::test {
 
-struct StandInCublaslt {
+struct FakeCublaslt {
   struct Product {
     int64_t m = 0, n = 0, k = 0, batch = 0;
     bool transpose_a = false, transpose_b = false;
@@ -38,7 +38,7 @@ struct StandInCublaslt {
   int64_t bias_alignment = 0;  // that the address told; 0: no bias
 };
 
-// Of the process; as new at each call. Loads the stand-in driver too.
-StandInCublaslt& LoadStandInCublaslt();
+// Of the process; as new at each call. Loads the fake driver too.
+FakeCublaslt& LoadFakeCublaslt();
 
 }  // namespace fusor::test

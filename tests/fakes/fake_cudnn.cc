@@ -1,4 +1,4 @@
-#include "tests/runtime/cuda/stand_in_cudnn.h"
+#include "tests/fakes/fake_cudnn.h"
 
 #include <cudnn_graph.h>
 
@@ -6,10 +6,10 @@
 
 namespace {
 
-using fusor::test::StandInCudnn;
+using fusor::test::FakeCudnn;
 
-StandInCudnn& State() {
-  static StandInCudnn state;
+FakeCudnn& State() {
+  static FakeCudnn state;
   return state;
 }
 
@@ -111,7 +111,7 @@ std::string TextOf(const Descriptor& d) {
 
 extern "C" {
 
-StandInCudnn* FusorStandInCudnn() { return &State(); }
+FakeCudnn* FusorFakeCudnn() { return &State(); }
 
 size_t cudnnGetVersion() { return 91900; }
 
@@ -129,7 +129,7 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
 }
 
 void cudnnGetLastErrorString(char* message, size_t max_size) {
-  std::strncpy(message, "the stand-in\nwas told to", max_size);
+  std::strncpy(message, "the fake\nwas told to", max_size);
 }
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
@@ -220,7 +220,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle,
       Values<int64_t>(attributes.at(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS));
   const auto pointers =
       Values<void*>(attributes.at(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS));
-  StandInCudnn::Execution& e = State().executions.emplace_back();
+  FakeCudnn::Execution& e = State().executions.emplace_back();
   e.plan = Of(plan).text;
   e.stream = handle->stream;
   for (size_t i = 0; i < ids.size(); ++i) e.pointers[ids[i]] = pointers.at(i);

@@ -1,6 +1,6 @@
 // The emulated GPU finds faults that are planted in plans and in kernels' text.
 
-#include "tests/testing/emulated_device.h"
+#include "tests/fakes/emulated_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,17 +1,17 @@
-#include "tests/runtime/cuda/stand_in_capture.h"
+#include "tests/fakes/fake_capture.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace fusor::test {
 
-std::vector<const CUstream_st*> StandInCapture::streams() const {
+std::vector<const CUstream_st*> FakeCapture::streams() const {
   std::vector<const CUstream_st*> streams;
   for (const auto& [stream, branch] : branches_) streams.push_back(stream);
   return streams;
 }
 
-int StandInCapture::BranchOf(CUstream_st* stream) {
+int FakeCapture::BranchOf(CUstream_st* stream) {
   const auto [it, added] = branches_.try_emplace(stream, num_branches());
   if (added) {
     num_ops_.push_back(0);
@@ -20,7 +20,7 @@ int StandInCapture::BranchOf(CUstream_st* stream) {
   return it->second;
 }
 
-StandInCapture::Op& StandInCapture::AddOp(CUstream_st* stream) {
+FakeCapture::Op& FakeCapture::AddOp(CUstream_st* stream) {
   const int branch = BranchOf(stream);
   Clock& clock = clocks_[branch];
   clock.resize(num_ops_.size(), 0);
@@ -28,7 +28,7 @@ StandInCapture::Op& StandInCapture::AddOp(CUstream_st* stream) {
   return ops_.emplace_back(Op{branch});
 }
 
-void StandInCapture::Add(CUstream_st* stream, Work work, bool of_host) {
+void FakeCapture::Add(CUstream_st* stream, Work work, bool of_host) {
   Op& op = AddOp(stream);
   op.work = std::move(work);
   const Clock& clock = clocks_[op.branch];
@@ -45,14 +45,14 @@ void StandInCapture::Add(CUstream_st* stream, Work work, bool of_host) {
                                                                             : 0;
 }
 
-int StandInCapture::Record(CUstream_st* stream) {
+int FakeCapture::Record(CUstream_st* stream) {
   Op& op = AddOp(stream);
   records_.push_back(clocks_[op.branch]);
   op.records = static_cast<int>(records_.size()) - 1;
   return op.records;
 }
 
-void StandInCapture::Wait(CUstream_st* stream, int record) {
+void FakeCapture::Wait(CUstream_st* stream, int record) {
   Op& op = AddOp(stream);
   op.waits = record;
   Clock& clock = clocks_[op.branch];
@@ -62,7 +62,7 @@ void StandInCapture::Wait(CUstream_st* stream, int record) {
 }
 
 // Waits and records are nothing to be waited for.
-bool StandInCapture::Joined() const {
+bool FakeCapture::Joined() const {
   std::vector<int64_t> seen(num_ops_.size(), 0);
   const Clock& origin = clocks_[0];
   for (const Op& op : ops_) {
@@ -74,8 +74,8 @@ bool StandInCapture::Joined() const {
   return true;
 }
 
-void StandInCapture::Replay(EmulatedMachine& machine,
-                            const std::vector<int>& queues) const {
+void FakeCapture::Replay(EmulatedMachine& machine,
+                         const std::vector<int>& queues) const {
   const HappeningPtr begun = machine.Record(queues[0]);
   for (size_t b = 1; b < queues.size(); ++b) machine.Wait(queues[b], begun);
   std::map<int, HappeningPtr> records;

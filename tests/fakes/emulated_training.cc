@@ -1,4 +1,4 @@
-#include "tests/testing/emulated_training.h"
+#include "tests/fakes/emulated_training.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

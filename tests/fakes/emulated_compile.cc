@@ -1,4 +1,4 @@
-#include "tests/testing/emulated_compile.h"
+#include "tests/fakes/emulated_compile.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,0 +1,25 @@
+#include <dlfcn.h>
+
+#include <stdexcept>
+
+#include "tests/fakes/fake_cublaslt.h"
+#include "tests/fakes/fake_driver.h"
+
+namespace fusor::test {
+
+// A library that is open already is what dlopen finds under its name.
+FakeCublaslt& LoadFakeCublaslt() {
+  static FakeCublaslt* const fake = [] {
+    LoadFakeDriver();
+    void* library = dlopen(FUSOR_FAKE_CUBLASLT, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) throw std::runtime_error(dlerror());
+    const auto get = reinterpret_cast<FakeCublaslt* (*)()>(
+        dlsym(library, "FusorFakeCublaslt"));
+    if (get == nullptr) throw std::runtime_error(dlerror());
+    return get();
+  }();
+  *fake = {};
+  return *fake;
+}
+
+}  // namespace fusor::test
