@@ -70,13 +70,15 @@ class RuleTest(unittest.TestCase):
                                 '#include "runtime/data/loader.h"\n',
             "codegen/cpu/a.cc": '#include "runtime/cpu/jit.h"\n',
             "tests/runtime/cpu/a_test.cc": '#include "runtime/cpu/jit.h"\n',
+            "tests/fakes/a.cc": '#include "runtime/cuda/context.h"\n'
+                                '#include "runtime/cpu/jit.h"\n',
             "tests/runtime/a_test.cc": '#include "runtime/cpu/jit.h"\n',
             "ir/b.cc": '#include "b.h"\n',
         }), {"ir/a.cc": 2, "passes/fusion/a.cc": 2, "codegen/kernel/a.cc": 1,
              "models/a.cc": 1, "runtime/a.cc": 2, "tools/inspect/dump/a.cc": 1,
              "tools/fusor/a.cc": 2, "runtime/b.cc": 1, "runtime/cpu/a.cc": 2,
-             "codegen/cpu/a.cc": 1, "tests/runtime/a_test.cc": 1,
-             "ir/b.cc": 1})
+             "codegen/cpu/a.cc": 1, "tests/fakes/a.cc": 1,
+             "tests/runtime/a_test.cc": 1, "ir/b.cc": 1})
 
     def test_include_cycles(self):
         self.assertEqual(self.findings("include-cycles", {
