@@ -126,6 +126,7 @@ TEST_F(HostCommunicatorTest, TheNextBeginsOnceAllIsPosted) {
   Start(30);
   gate_.Allow(1);
   communicator_->Wait(0, stream_);
+  gate_.AwaitRunning(1);  // the second, which has not posted
   {
     const std::lock_guard lock(gate_.mutex);
     gate_.posts = true;

@@ -13,6 +13,7 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "tools/inspect/observers/check_numerics.h"
 
 namespace fusor::runtime {
 namespace {
@@ -323,6 +324,7 @@ TEST_F(OverflowLoop, ReportsTheScaleAndWhatWasSkipped) {
 TEST_F(OverflowLoop, StopsAfterTooManyInARowAndNamesTheFirstBadValue) {
   Spoil();
   options_.overflow_limit = 4;
+  observer_.diagnosis = FindNonFinite;
   try {
     Train(session_, train_, source_, options_, observer_, {});
     FAIL() << "no error";
