@@ -10,7 +10,7 @@ namespace fusor::ir {
 
 struct PrintOptions {
   bool locations = true;
-  // Longer lists of floats print as <1000 values>, which Parse refuses.
+  // Longer lists of floats print as <1000 values>, which Parse rejects.
   size_t max_list = std::numeric_limits<size_t>::max();
 };
 
@@ -41,10 +41,10 @@ struct PrintOptions {
 // of the line.
 std::string Print(const Graph& graph, const PrintOptions& options = {});
 
-// One node as Print writes it, without its body.
+// Prints one node without its body.
 std::string Print(const Node& node, const PrintOptions& options = {});
 
-// A location as it stands after a node, with the blank before it; "" for none.
+// Prints a location as after a node, with a leading blank; "" if empty.
 std::string Print(const Location& location);
 
 }  // namespace fusor::ir
