@@ -47,14 +47,13 @@ class Builder {
   Graph& graph() { return graph_; }
   void set_insertion_point(Node* node) { insertion_point_ = node; }
 
-  // Model location (layer path) of the nodes built from here on. Each node also
-  // records the source line of the call that built it, which is the last
-  // argument of every function below.
+  // Layer path of the nodes built from here on. Each node also records the
+  // source line of the call that built it, the last argument of every function
+  // below.
   const std::string& location() const { return location_; }
   void set_location(std::string location) { location_ = std::move(location); }
-  // For passes: copies the layer path and the source line of `origin` to all
-  // nodes built from here on, whatever `at` their calls pass. A rewrite thus
-  // attributes its nodes to the model code that it replaces.
+  // For passes: gives all nodes built from here on the layer path and source
+  // line of `origin`, the model code that a rewrite replaces.
   void Inherit(const Location& origin);
   // Appends ".name" to the location while alive.
   class Scope {
@@ -136,8 +135,7 @@ class Builder {
   Value* Or(Value* a, Value* b, Where at = {}) {
     return Binary("or", a, b, {}, at);
   }
-  // Compares elementwise; the result is bool. direction: eq, ne, lt, le, gt or
-  // ge.
+  // Returns a bool. direction: eq, ne, lt, le, gt or ge.
   Value* Compare(std::string direction, Value* a, Value* b, Where at = {});
   // Broadcasts all three operands.
   Value* Select(Value* predicate, Value* if_true, Value* if_false,
@@ -170,10 +168,9 @@ class Builder {
   }
 
   // --- Sources --------------------------------------------------------------
-  // `values` holds one value, broadcast to the shape, or one per element in
-  // row-major order. Integers are rounded to the dtype here. Floats are stored
-  // as given and rounded on evaluation, so that exact interpretation stays
-  // exact.
+  // `values`: one for all elements, or one per element, row-major. Integers are
+  // rounded to the dtype here; floats are stored as given and rounded on
+  // evaluation, so that exact interpretation stays exact.
   Value* Constant(DType dtype, Shape shape, std::vector<double> values,
                   Where at = {});
   Value* Scalar(DType dtype, double value, Where at = {});
@@ -184,16 +181,14 @@ class Builder {
   // Returns each element's index along `dim`.
   Value* Iota(DType dtype, Shape shape, int64_t dim, Where at = {});
   // Returns uniform f32 in [0, 1). `key` is an i64 scalar, `step` an i32
-  // scalar. Picks an RNG stream id (attribute `site`) that is unused in the
-  // graph.
+  // scalar. The RNG stream id (`site`) is unique in the graph.
   Value* Random(Value* key, Value* step, Shape shape, Where at = {});
 
   // --- Shape ----------------------------------------------------------------
   // Operand dimension i becomes result dimension dims[i]; dims must increase.
   Value* Broadcast(Value* x, Shape shape, std::vector<int64_t> dims,
                    Where at = {});
-  // Broadcasts a vector along dimension `dim` to the shape and layout of
-  // `like`.
+  // Broadcasts a vector along `dim` to the shape and layout of `like`.
   Value* BroadcastAlong(Value* vector, const TensorType& like, int64_t dim,
                         Where at = {});
   // Broadcasts by numpy's rule.
@@ -220,10 +215,10 @@ class Builder {
                     Where at = {});
 
   // --- Linear algebra, convolution, pooling ----------------------------------
-  // Multiplies [.., M, K] x [.., K, N] -> [.., M, N]; transpose_* first swaps
-  // the last two dimensions of that operand. As in PyTorch, batch dimensions
-  // broadcast. An operand of rank 1 is a row (a) or a column (b), and the
-  // result drops that dimension of extent 1.
+  // [.., M, K] x [.., K, N] -> [.., M, N]; transpose_* first swaps the last two
+  // dims of that operand. As in PyTorch, batch dimensions broadcast, and an
+  // operand of rank 1 is a row (a) or a column (b) whose extent 1 the result
+  // drops.
   Value* Matmul(Value* a, Value* b, bool transpose_a = false,
                 bool transpose_b = false, Where at = {});
   // x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O] or null.
@@ -250,8 +245,7 @@ class Builder {
   // Normalises over the last dimensions, whose shape is that of gamma and beta.
   Value* LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
                    Where at = {});
-  // Normalises over one dimension, e.g. the channels of [N,C,H,W]; gamma and
-  // beta are [C].
+  // Normalises over one dim, e.g. the channels of [N,C,H,W]; gamma, beta [C].
   Value* LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
                    int64_t dim, Where at = {});
   BatchNormResult BatchNormTrain(Value* x, Value* gamma, Value* beta,
@@ -269,9 +263,9 @@ class Builder {
   // makes the sample's loss and gradient NaN.
   Value* CrossEntropy(Value* logits, Value* labels,
                       const CrossEntropyOptions& options, Where at = {});
-  // Returns f32 [N]: 1 if fewer than k classes rank above the label, else 0. A
-  // class ranks above if its logit is greater, or equal with a lower index. A
-  // NaN logit at the label gives 0.
+  // Returns f32 [N]: 1 if fewer than k classes rank above the label, by a
+  // greater logit or an equal one with a lower index. A NaN at the label gives
+  // 0.
   Value* TopKCorrect(Value* logits, Value* labels, int64_t k, Where at = {});
 
  private:
@@ -290,13 +284,12 @@ class Builder {
   void CheckRank(std::string_view call, const Value* x, size_t rank,
                  Where at) const;
 
-  // Broadcasts the operands to their common shape. New broadcasts take the
-  // layout of an operand that already has that shape.
+  // Broadcasts the operands to their common shape, in the layout of one of that
+  // shape.
   void BroadcastTogether(std::string_view call, std::vector<Value*>& operands);
   Value* Reduce(std::string kind, Value* x, std::vector<int64_t> dims,
                 bool keepdim, Where at);
-  // Broadcasts the result of a reduction over `dims` (increasing) back to the
-  // shape of `like`.
+  // Broadcasts a reduction of `like` over `dims` (increasing) to its shape.
   Value* Spread(Value* reduced, const Value* like,
                 const std::vector<int64_t>& dims);
   // Subtracts the maximum along `dim` from x.

@@ -11,7 +11,7 @@
 namespace fusor::ir {
 namespace {
 
-// Returns the first `rank` dimensions without `dims`, which increase.
+// Returns the first `rank` dimensions without `dims` (increasing).
 std::vector<int64_t> Remaining(size_t rank, const std::vector<int64_t>& dims) {
   std::vector<int64_t> remaining;
   for (int64_t i = 0; i < static_cast<int64_t>(rank); ++i) {
@@ -294,8 +294,8 @@ Value* Builder::CrossEntropy(Value* logits, Value* labels,
   if (smoothing > 0) {
     own = Plus(Times(own, 1 - smoothing), Times(ReduceMean(z, {1}), smoothing));
   }
-  // 1, or NaN if the label is out of range. A factor, so that the gradient is
-  // NaN too.
+  // 1, or NaN for a label out of range. A factor, so that it reaches the
+  // gradient.
   Value* known =
       Add("reduce", {hit},
           {{"kind", std::string("any")}, {"dims", std::vector<int64_t>{1}}})

@@ -7,8 +7,8 @@
 
 namespace fusor::ir {
 
-// A line of the code that built a graph. Stored as one pointer to an interned
-// entry, which lives as long as the process. Thread-safe.
+// A line of the code that built a graph: one pointer to an interned entry that
+// is never freed. Thread-safe.
 class SourceLine {
  public:
   SourceLine() = default;  // unknown
@@ -29,12 +29,11 @@ class SourceLine {
 
 // "models/resnet.cc:52"; "" when unknown.
 std::string ToString(SourceLine line);
-// Parses the output of ToString; "" gives an unknown line. Throws kGraph on
-// anything else.
+// Parses ToString's output; "" is unknown. Throws kGraph on anything else.
 SourceLine ParseSourceLine(std::string_view text);
 
-// Source position of a call. As a function's last parameter, `Where at = {}`,
-// it is the position of the call to that function.
+// Source position of a call. As the last parameter, `Where at = {}`, it is the
+// position of the call to that function.
 class Where {
  public:
   Where(std::source_location place = std::source_location::current())
@@ -63,8 +62,7 @@ struct Location {
   bool operator==(const Location&) const = default;
 };
 
-// Formats for messages: "layer3.1.bn2 (models/resnet.cc:52)", either part
-// alone, or "".
+// For messages: "layer3.1.bn2 (models/resnet.cc:52)", either part alone, or "".
 std::string ToString(const Location& location);
 // Returns " at " and ToString(location); "" for an empty location.
 std::string AtLocation(const Location& location);

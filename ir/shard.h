@@ -1,9 +1,9 @@
 #pragma once
 
 // Sharded state. Each rank stores a flat shard: the elements of the whole
-// tensor from `rank * ShardElements` on, padded at the end. Elements are
-// in the physical order of the parameter's layout, so that splitting or
-// gathering a parameter or gradient copies nothing.
+// tensor from `rank * ShardElements` on, padded at the end. Elements are in the
+// physical order of the parameter's layout, so that splitting or gathering
+// copies nothing.
 
 #include <cstdint>
 #include <string>
@@ -13,8 +13,7 @@
 
 namespace fusor::ir {
 
-// Returns the elements per shard, a multiple of 64 and thus of 64 bytes for
-// every dtype.
+// Returns the elements per shard, a multiple of 64 (and of 64 bytes).
 constexpr int64_t ShardElements(int64_t elements, int64_t ranks) {
   const int64_t part = (elements + ranks - 1) / ranks;
   return (part + 63) / 64 * 64;

@@ -190,8 +190,7 @@ class Verifier {
     }
   }
 
-  // Checks that each operand slot is in its value's use list once, and that use
-  // lists contain nothing else.
+  // Checks that use lists contain each operand slot once, and nothing else.
   void CheckUses() const {
     std::unordered_map<const Node*, std::vector<bool>> seen;
     size_t slots = 0;

@@ -41,8 +41,7 @@ void ForEachRow(const Shape& shape, const std::vector<int64_t>& strides,
   }
 }
 
-// Gathers out = in[sum of i[d] * strides[d]] over the indices i of `shape`,
-// row-major.
+// out = in[sum of i[d] * strides[d]] for the indices i of `shape`, row-major.
 void GatherStrided(const double* in, const Shape& shape,
                    const std::vector<int64_t>& strides, double* out);
 // Scatters out[sum of i[d] * strides[d]] = in, the reverse.

@@ -314,7 +314,7 @@ class Parser {
     });
   }
 
-  // Parses @"layer3.1.bn2" "models/resnet.cc:52"; both parts are optional.
+  // Parses @"layer3.1.bn2" "models/resnet.cc:52", without the line, or nothing.
   Location NodeLocation() {
     if (!Accept("@")) return {};
     Location location(Take(Kind::kString, "a location"));

@@ -29,8 +29,7 @@ struct Cluster {
   // Fraction of the network's bandwidth that tree algorithms reach; 0: no
   // trees.
   double tree_share = 0;
-  // Variation of a rank's step time as a fraction of the step; all ranks wait
-  // for the slowest.
+  // Variation of a rank's step time, as a fraction: all wait for the slowest.
   double jitter = 0;
 
   // Returns the bandwidth in GB/s between `ranks` ranks of a node.
@@ -44,11 +43,10 @@ struct Cluster {
 Cluster ParseCluster(std::string_view text,
                      std::string_view source = "cluster");
 
-// Returns the names of the built-in descriptions,
-// ir/target/clusters/*.textproto; sorted.
+// Names of the built-in descriptions, ir/target/clusters/*.textproto; sorted.
 std::vector<std::string> ClusterNames();
-// Returns the built-in description of that name. Throws kUsage with the nearest
-// name if unknown.
+// Returns a built-in description. Throws kUsage with the nearest name if
+// unknown.
 Cluster FindCluster(std::string_view name);
 
 }  // namespace fusor::ir

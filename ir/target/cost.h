@@ -7,7 +7,7 @@
 
 namespace fusor::ir {
 
-// Return multiply-accumulates (OpDef::macs) of a node, or of all nodes outside
+// Multiply-accumulates (OpDef::macs) of a node, or of all nodes outside
 // fusions.
 int64_t NodeMacs(const Node& node);
 int64_t GraphMacs(const Graph& graph);
@@ -15,8 +15,7 @@ int64_t GraphMacs(const Graph& graph);
 // Returns the bytes of a bitmask of `elements` bits.
 constexpr int64_t PackedBytes(int64_t elements) { return (elements + 7) / 8; }
 
-// Returns the bytes of a value passed between kernels, which store bools as
-// bitmasks.
+// Bytes of a value passed between kernels, which store bools as bitmasks.
 int64_t KernelBytes(const TensorType& type);
 
 // Returns the minimum bytes that the node moves as a kernel: its distinct

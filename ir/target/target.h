@@ -69,11 +69,10 @@ class TargetQueries {
 // `source` names it in errors; throws kGraph with line and column.
 Target ParseTarget(std::string_view text, std::string_view source = "target");
 
-// Returns the names of the built-in descriptions,
-// ir/target/targets/*.textproto; sorted.
+// Names of the built-in descriptions, ir/target/targets/*.textproto; sorted.
 std::vector<std::string> TargetNames();
-// Returns the built-in description of that name. Throws kUsage with the nearest
-// name if unknown.
+// Returns a built-in description. Throws kUsage with the nearest name if
+// unknown.
 Target FindTarget(std::string_view name);
 
 // Returns the device with another number of threads: arithmetic scales

@@ -13,8 +13,7 @@ namespace fusor::ir {
 void ParseTextFormat(std::string_view text, std::string_view source,
                      google::protobuf::Message* message);
 
-// Throw kGraph unless `value` of `field` is finite and positive, or finite and
-// at least 0.
+// Throw kGraph unless `value` of `field` is finite and positive (at least 0).
 void CheckPositive(double value, std::string_view field,
                    std::string_view source);
 void CheckNotNegative(double value, std::string_view field,
