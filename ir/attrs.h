@@ -33,7 +33,7 @@ class Attrs {
   void Erase(std::string_view name);
 
   // Throw kGraph if the attribute is missing or has another type. The op
-  // registry fills in defaults, so a verified node has every attribute of its
+  // registry fills in defaults, so a verified node has all attributes of its
   // op.
   bool Bool(std::string_view name) const;
   int64_t Int(std::string_view name) const;

@@ -402,7 +402,7 @@ Value* Builder::Matmul(Value* a, Value* b, bool transpose_a, bool transpose_b,
   FUSOR_CHECK(batch, kGraph,
               "matmul({}, {}){}: the batch dimensions do not broadcast",
               ToString(a->type()), ToString(b->type()), AtLocation(Here(at)));
-  // With one matrix b for the whole batch, fold the batch into rows; nothing is
+  // Folds the batch into rows if b is one matrix for all of it; nothing is
   // copied.
   const bool fold =
       batch_a != batch_b && NumElements(batch_b) == 1 && !transpose_a;

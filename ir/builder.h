@@ -48,7 +48,7 @@ class Builder {
   void set_insertion_point(Node* node) { insertion_point_ = node; }
 
   // Layer path of the nodes built from here on. Each node also records the
-  // source line of the call that built it, the last argument of every function
+  // source line of the call that built it: the last argument of the functions
   // below.
   const std::string& location() const { return location_; }
   void set_location(std::string location) { location_ = std::move(location); }
@@ -216,9 +216,8 @@ class Builder {
 
   // --- Linear algebra, convolution, pooling ----------------------------------
   // [.., M, K] x [.., K, N] -> [.., M, N]; transpose_* first swaps the last two
-  // dims of that operand. As in PyTorch, batch dimensions broadcast, and an
-  // operand of rank 1 is a row (a) or a column (b) whose extent 1 the result
-  // drops.
+  // dims of that operand. As in PyTorch, batch dimensions broadcast; a rank-1
+  // operand is a row (a) or a column (b), and the result drops its extent 1.
   Value* Matmul(Value* a, Value* b, bool transpose_a = false,
                 bool transpose_b = false, Where at = {});
   // x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O] or null.
@@ -264,8 +263,7 @@ class Builder {
   Value* CrossEntropy(Value* logits, Value* labels,
                       const CrossEntropyOptions& options, Where at = {});
   // Returns f32 [N]: 1 if fewer than k classes rank above the label, by a
-  // greater logit or an equal one with a lower index. A NaN at the label gives
-  // 0.
+  // greater logit or an equal one of lower index. A NaN at the label gives 0.
   Value* TopKCorrect(Value* logits, Value* labels, int64_t k, Where at = {});
 
  private:
@@ -284,8 +282,8 @@ class Builder {
   void CheckRank(std::string_view call, const Value* x, size_t rank,
                  Where at) const;
 
-  // Broadcasts the operands to their common shape, in the layout of one of that
-  // shape.
+  // Broadcasts the operands to their common shape. New broadcasts take the
+  // layout of an operand that already has it.
   void BroadcastTogether(std::string_view call, std::vector<Value*>& operands);
   Value* Reduce(std::string kind, Value* x, std::vector<int64_t> dims,
                 bool keepdim, Where at);

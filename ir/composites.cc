@@ -70,9 +70,8 @@ Value* Builder::Relu6(Value* x, Where at) {
 }
 
 // Uses only exp(-|x|) <= 1, so that neither the value overflows nor the
-// gradient becomes 0 * infinity. -|x| is written as a minimum: at 0, where its
-// operands are equal, the derivative is that of -x, which matches the choice of
-// x >= 0.
+// gradient becomes 0 * infinity. -|x| is a minimum: at 0, where its operands
+// are equal, the derivative is that of -x, which matches the choice of x >= 0.
 Value* Builder::Sigmoid(Value* x, Where at) {
   const Layer layer(*this, at);
   CheckValues("sigmoid", {x}, at);
@@ -86,10 +85,9 @@ Value* Builder::Silu(Value* x, Where at) {
   return Times(x, Sigmoid(x));
 }
 
-// Computes max(z, 0) + log(1 + e) with e = exp(-|z|). log(1 + e) is inaccurate
-// for small e. The correction uses log(u) e / (u - 1), where u is 1 + e rounded
-// (Kahan): accurate, but its derivative is not, so the correction is a constant
-// to differentiation.
+// Computes max(z, 0) + log(1 + e), e = exp(-|z|). log(1 + e) is inaccurate for
+// small e. The correction uses log(u) e / (u - 1), u = 1 + e rounded (Kahan).
+// It is a constant to differentiation, because its derivative is inaccurate.
 Value* Builder::Softplus(Value* x, double beta, Where at) {
   const Layer layer(*this, at);
   CheckValues("softplus", {x}, at);
@@ -242,8 +240,7 @@ std::vector<double> AdaptiveMatrix(int64_t in_h, int64_t in_w, int64_t out_h,
 }  // namespace
 
 // Equal windows become an average pool. Overlapping windows become a matmul
-// with a constant matrix over the pixels, which is small in the networks that
-// use it.
+// with a constant matrix over the pixels, which is small in practice.
 Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
                                   Where at) {
   const Layer layer(*this, at);
@@ -320,8 +317,7 @@ Value* Builder::TopKCorrect(Value* logits, Value* labels, int64_t k, Where at) {
       Or(Compare("gt", logits, bar),
          And(Compare("eq", logits, bar), Compare("lt", index, label)));
   Value* rank = ReduceSum(Cast(ahead, DType::kF32), {1});
-  // No logit ranks above a NaN at the label, but the label does not count as
-  // found.
+  // No logit ranks above a NaN label logit, which still counts as not found.
   Value* found =
       And(Compare("lt", rank, static_cast<double>(k)), Compare("eq", own, own));
   return Cast(found, DType::kF32);

@@ -25,8 +25,8 @@ bool IsFloat(DType dtype);
 // bool: x != 0. Exact for values that `dtype` can represent.
 double RoundTo(DType dtype, double x);
 
-// Convert between float and the bit patterns of IEEE binary16 and bfloat16;
-// round to nearest even.
+// Convert float to and from bits of IEEE binary16 and bfloat16; round to
+// nearest even.
 float HalfToFloat(uint16_t bits);
 uint16_t FloatToHalf(float x);
 float BFloat16ToFloat(uint16_t bits);

@@ -136,8 +136,8 @@ std::vector<TensorType> ResultTypes(const OpDef& op,
   }
 }
 
-// Names a result after model location and op, so that changes elsewhere in the
-// model do not rename it.
+// Derives names from location and op only, so changes elsewhere do not rename
+// it.
 std::string ResultName(std::string_view op, const std::string& location) {
   if (location.empty()) return std::string(op);
   const size_t dot = location.rfind('.');

@@ -171,8 +171,7 @@ class Graph {
   void set_name(std::string name) { name_ = std::move(name); }
 
   // --- Building -----------------------------------------------------------
-  // Adds an input. A taken name gets a numeric suffix; an empty name becomes
-  // "in".
+  // Adds an input. A taken name gets a numeric suffix; an empty one is "in".
   Value* AddInput(TensorType type, InputRole role, std::string name,
                   Attrs attrs = {});
   // Appends a node, or inserts it before `before`. Fills in attribute defaults,
@@ -216,13 +215,11 @@ class Graph {
   // Restores a topological order after rewiring. Keeps the present order where
   // it is legal. Throws kGraph on a cycle.
   void SortTopologically();
-  // The same, but keeps the order `wanted`, a permutation of nodes(), where
-  // legal.
+  // The same, but keeps the order `wanted`, a permutation of nodes().
   void SortTopologically(const std::vector<Node*>& wanted);
 
-  // Returns a deep copy. Names are equal, later generated names too, and use
-  // lists have the same order, so that a rewrite has the same effect on both
-  // graphs.
+  // Returns a deep copy: equal names, also of later nodes, and use lists in the
+  // same order, so that a rewrite has the same effect on both graphs.
   std::unique_ptr<Graph> Clone() const;
 
  private:

@@ -39,9 +39,8 @@ class Where {
   Where(std::source_location place = std::source_location::current())
       : place_(place) {}
 
-  // Returns the position without machine-specific paths: relative to the root
-  // of fusor's tree, "models/resnet.cc", otherwise the last two path
-  // components.
+  // Returns the path relative to the root of fusor's tree, "models/resnet.cc",
+  // or else its last two components, since the rest depends on the machine.
   SourceLine line() const;
 
  private:

@@ -71,8 +71,7 @@ struct OpDef {
   std::vector<AttrSpec> attrs;
 
   // Infers the result types: row-major, unless the op keeps its operand's
-  // layout. Throws kGraph with a reason on invalid operands. Null with
-  // `has_body`.
+  // layout. Throws kGraph on invalid operands. Null with `has_body`.
   std::vector<TensorType> (*infer)(std::span<const TensorType> inputs,
                                    const Attrs& attrs) = nullptr;
 
@@ -95,8 +94,7 @@ struct OpDef {
   std::vector<Value*> (*gradient)(Builder& builder, const Node& node,
                                   std::span<Value* const> d_outputs) = nullptr;
 
-  // The interpreter's implementation; null for kElementwise, which uses
-  // `scalar`.
+  // Interprets the op; null for kElementwise, which uses `scalar`.
   void (*eval)(const Node& node, std::span<const Tensor* const> inputs,
                std::span<Tensor* const> outputs, EvalMode mode) = nullptr;
 };

@@ -56,8 +56,7 @@ bool IsComparison(ScalarOp op);
 // == ScalarArity(op). Integers are exact up to 2^53.
 double EvalScalar(ScalarOp op, std::span<const double> operands);
 
-// Returns EvalScalar as a function of ScalarArity(op) contiguous operands, for
-// loops.
+// Returns `op` as a function of ScalarArity(op) contiguous operands.
 using ScalarFunction = double (*)(const double* operands);
 ScalarFunction ScalarEvaluator(ScalarOp op);
 

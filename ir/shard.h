@@ -19,8 +19,7 @@ constexpr int64_t ShardElements(int64_t elements, int64_t ranks) {
   return (part + 63) / 64 * 64;
 }
 
-// Input attribute: the parameter that this shard, or the shard of its state,
-// belongs to.
+// Input attribute: the parameter of this shard or of this shard's state.
 inline constexpr char kShardOf[] = "shard_of";
 
 inline bool IsShard(const Attrs& attrs) { return attrs.Has(kShardOf); }

@@ -170,8 +170,7 @@ std::vector<int64_t> PhysicalOffsets(const TensorType& type) {
 
 std::vector<int64_t> PhysicalOffsets(const TensorType& type, size_t first,
                                      size_t last) {
-  // The offset is a sum of one term per dimension: tabulate the terms, then
-  // add.
+  // Offsets are sums of one term per dimension: tabulate the terms, then add.
   std::vector<std::vector<int64_t>> term(type.rank());
   for (size_t d = 0; d < type.rank(); ++d) term[d].assign(type.shape[d], 0);
   for (const PhysicalAxis& axis : PhysicalAxes(type)) {

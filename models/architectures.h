@@ -21,8 +21,7 @@ void BuildResNet(Layers& layers, const ResNetSpec& spec);
 // The network of He et al. section 4.2 for 32x32 images, with 1x1 projections.
 void BuildResNet20Cifar(Layers& layers);
 
-// Configuration D of Simonyan and Zisserman 2014, with torchvision's layer
-// names.
+// Simonyan and Zisserman 2014, configuration D, with torchvision's layer names.
 void BuildVgg16(Layers& layers, bool batch_norm);
 
 }  // namespace fusor::models

@@ -91,8 +91,7 @@ const CustomModel* FindCustomModel(const std::string& name);
 void FreezeParameters(ir::Graph& graph,
                       const std::vector<std::string>& expressions);
 
-// Returns all names that BuildModel accepts, aliases last, without custom
-// models.
+// Returns all names BuildModel accepts, aliases last, without custom models.
 std::vector<std::string> ArchNames();
 // Returns the canonical name of an alias ("resnet50" -> "resnet50-v1.5").
 std::string CanonicalArch(const std::string& arch);

@@ -44,7 +44,6 @@ constexpr Row kRows[] = {
 
 constexpr std::string_view kSuffix = "-v1.5";
 
-// Returns null for an unknown name.
 const Row* FindRow(std::string_view arch) {
   const auto* row =
       std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) {

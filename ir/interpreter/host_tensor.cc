@@ -130,8 +130,7 @@ std::vector<uint8_t> TensorBytes(const Tensor& tensor) {
 namespace {
 
 // Calls `move(physical, row_major)` with each element's offsets, in elements,
-// in both orders. Avoids a table of all offsets, which would be twice the
-// tensor's size.
+// in both orders. A table of all offsets would be twice the size of the tensor.
 template <typename Move>
 void ForEachElement(const TensorType& type, Move move) {
   const size_t split = std::min<size_t>(1, type.rank());

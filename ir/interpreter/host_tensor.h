@@ -1,8 +1,7 @@
 #pragma once
 
-// Converts between the interpreter's tensors and tensors in memory, whose
-// elements are stored in their dtype, little-endian, in the layout's physical
-// order.
+// Converts between the interpreter's tensors and tensors in memory: elements in
+// their dtype, little-endian, in the layout's physical order.
 
 #include <cstdint>
 #include <span>

@@ -21,8 +21,7 @@ class PackedMatrix {
 
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
-  // Returns panel i: rows() rows of kPanel elements. The last panel is padded
-  // with zeros.
+  // Returns panel i: rows() rows of kPanel elements. Zeros pad the last panel.
   const double* panel(int64_t i) const {
     return data_.data() + i * rows_ * kPanel;
   }

@@ -18,7 +18,7 @@ using EvalOutputs = std::span<Tensor* const>;
 std::vector<int64_t> RowMajorStrides(const Shape& shape);
 
 // Calls row(offset, length, step) for each innermost row of `shape`, in
-// row-major order. The row's elements have the strided positions offset + i *
+// row-major order. Element i of the row is at the strided position offset + i *
 // step.
 template <typename Row>
 void ForEachRow(const Shape& shape, const std::vector<int64_t>& strides,

@@ -63,8 +63,7 @@ void Lexer::Fail(const Token& at, const std::string& message) const {
              fmt::format("{}:{}:{}: {}", source_, at.line, at.column, message));
 }
 
-// Returns the character `ahead` positions from the current one; NUL past the
-// end.
+// Returns the character `ahead` positions further; NUL past the end.
 char Lexer::Look(size_t ahead) const {
   return offset_ + ahead < text_.size() ? text_[offset_ + ahead] : '\0';
 }

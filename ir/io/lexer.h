@@ -23,8 +23,8 @@ struct Token {
 // Formats the token for error messages.
 std::string ToString(const Token& token);
 
-// Splits the text form of graphs (ir/io/printer.h) into tokens, with one token
-// of lookahead. Throws kGraph, "source:line:column: ...", on invalid
+// Splits the text form of graphs (ir/io/printer.h) into tokens, with a
+// lookahead of one. Throws kGraph, "source:line:column: ...", on invalid
 // characters.
 class Lexer {
  public:

@@ -8,7 +8,7 @@
 namespace fusor::ir {
 
 // Reads a module, IR text or protobuf bytes, from a file, or from stdin for
-// "-". Throws kUsage if it cannot be read, kGraph with the position if it is
+// "-". Throws kUsage if it is unreadable, kGraph with the position if
 // malformed.
 std::unique_ptr<Graph> ReadModule(const std::string& path);
 

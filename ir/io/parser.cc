@@ -66,8 +66,7 @@ class Parser {
  private:
   using Scope = std::unordered_map<std::string, Value*>;
 
-  // Returns the token of the violation's node or output, or the graph's first
-  // line.
+  // Returns the token of the node or output, or the graph's first line.
   const Token& PlaceOf(const Violation& violation) const {
     const auto node = nodes_.find(violation.node);
     if (node != nodes_.end()) return node->second;

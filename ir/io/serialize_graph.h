@@ -8,8 +8,7 @@
 
 namespace fusor::ir {
 
-// Returns the binary protobuf form (ir/io/graph.proto). Equal graphs give equal
-// bytes.
+// Returns the protobuf form (ir/io/graph.proto). Equal graphs give equal bytes.
 std::string Serialize(const Graph& graph);
 
 // Reads the output of Serialize and verifies it. The graph is equal bit for

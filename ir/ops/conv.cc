@@ -15,8 +15,7 @@ using Ints = std::vector<int64_t>;
 // Prevents overflow of the arithmetic on extents.
 constexpr int64_t kMaxPad = 1 << 20;
 
-// Checks stride, pad and dilation and returns the spatial extents of the
-// result.
+// Checks stride, pad and dilation. Returns the result's spatial extents.
 Ints SpatialExtents(const Shape& x, const Shape& w, const Attrs& attrs) {
   const Ints& stride = attrs.Ints("stride");
   const Ints& pad = attrs.Ints("pad");
@@ -64,8 +63,8 @@ void CheckFloats(Types in) {
   }
 }
 
-// Returns the accumulator's rounding dtype: result_dtype, or the operands'
-// dtype if that is empty.
+// Returns result_dtype, which the accumulator is rounded to; default: the
+// operands' dtype.
 DType ResultDType(const TensorType& operand, const Attrs& attrs) {
   const std::string& name = attrs.String("result_dtype");
   if (name.empty()) return operand.dtype;

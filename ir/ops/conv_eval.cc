@@ -28,8 +28,7 @@ struct Geometry {
   int64_t taps() const { return w[2] * w[3]; }
   int64_t group_in() const { return w[1]; }            // channels of x
   int64_t group_out() const { return w[0] / groups; }  // channels of y
-  // Returns the offset of the group's first output channel at kernel position
-  // `tap`.
+  // Returns the offset of the group's first output channel at position `tap`.
   int64_t WeightOffset(int64_t group, int64_t tap) const {
     return group * group_out() * group_in() * taps() + tap;
   }

@@ -52,9 +52,8 @@ void AddNormalized(EvalInputs in, std::vector<double>& y) {
   });
 }
 
-// Computes the gradients of scale and bias and the vectors a, b, c of a
-// normalisation of `in` whose result has gradient dz. The gradient of x is dx =
-// a * dz + b * x + c.
+// Computes the gradients of scale and bias of a normalisation of `in` whose
+// result has gradient dz, and a, b, c of the gradient of x: a * dz + b * x + c.
 void EvalSums(EvalInputs in, const Tensor& dz, EvalOutputs out) {
   Tensor& scale_grad = *out[0];
   Tensor& bias_grad = *out[1];

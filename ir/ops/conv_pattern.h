@@ -26,19 +26,18 @@ bool StoresPrologue(const Attrs& attrs);
 // gradient supports "norm" only.
 void CheckPrologue(std::span<const TensorType> in, const Attrs& attrs,
                    bool gradient);
-// Returns the tensor that the convolution reads; `held` owns it if it is
-// computed.
+// Returns the tensor that the convolution reads, computed into `held` if
+// needed.
 const Tensor& EvalPrologue(const Node& node, EvalInputs in, EvalMode mode,
                            Tensor& held);
 
-// `statistics` adds two f32 [C] results: the sums of the rounded result and of
-// its squares.
+// `statistics` adds two f32 [C] results: sums of the rounded result and its
+// square.
 void AddStatistics(std::vector<TensorType>& results);
 void EvalStatistics(EvalOutputs out, EvalMode mode);
 
-// Operands of a data gradient after dy and weight: with `accumulate` or `add` a
-// tensor to add, then those of the attribute `norm`: "", "relu", "join" or
-// "dual".
+// Operands of a data gradient after dy and weight: with `accumulate` or `add`
+// an addend, then those of the attribute `norm`: "", "relu", "join" or "dual".
 void CheckGradientOperands(std::span<const TensorType> in,
                            const TensorType& result, const Attrs& attrs);
 void AddGradientSums(std::vector<TensorType>& results, const Attrs& attrs);

@@ -67,7 +67,6 @@ Grads GradMatmul(Builder& b, const Node& n, DOutputs d) {
   return grads;
 }
 
-// Adds the bias and applies the ReLU if the op has them.
 void EvalEpilogue(const Node& node, EvalInputs in, Tensor& y) {
   const bool relu = node.attrs().Bool("relu");
   const auto columns = static_cast<size_t>(y.type.shape.back());

@@ -21,8 +21,8 @@ struct EnvironmentVariable {
 std::span<const EnvironmentVariable> EnvironmentVariables();
 
 // Returns the value of `name` in the process environment, or its default if
-// unset or empty. Throws kInternal if `name` is not in the table. Not for use
-// inside a training step.
+// unset or empty. `name` must be in the table (kInternal otherwise). Do not
+// call it inside a training step.
 std::string Environment(std::string_view name);
 
 // Returns the value of a boolean variable: 1, yes, true, on or 0, no, false,

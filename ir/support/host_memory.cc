@@ -34,7 +34,7 @@ std::optional<size_t> ReadNumber(const fs::path& file) {
   return std::nullopt;
 }
 
-// Returns the bytes that one control group leaves. Its file cache is
+// Returns the bytes that one control group leaves; its file cache is
 // reclaimable.
 size_t GroupRoom(const fs::path& group, const char* limit_file,
                  const char* usage_file, const char* cache_field) {

@@ -7,8 +7,7 @@
 
 namespace fusor {
 
-// Formats each element of `parts` with `print(part)` and joins them with
-// `separator`.
+// Joins the elements of `parts`, formatted by `print(part)`, with `separator`.
 template <typename Range, typename Print>
 std::string Join(const Range& parts, std::string_view separator, Print print) {
   std::string out;

@@ -8,8 +8,7 @@
 namespace fusor::ir {
 
 // The interconnect of a cluster. Plain data from a description file, so that a
-// prediction needs no cluster. Bandwidths are those reached during a collective
-// (NCCL's bus bandwidth).
+// prediction needs no cluster. Bandwidths are NCCL's bus bandwidths.
 struct Cluster {
   struct Node {
     int ranks = 0;        // maximum participating ranks of one node
@@ -26,8 +25,7 @@ struct Cluster {
   double node_hop_us = 0;
   double network_hop_us = 0;
   double network_latency_factor = 1;  // for rings over several nodes
-  // Fraction of the network's bandwidth that tree algorithms reach; 0: no
-  // trees.
+  // Fraction of the network's bandwidth that trees reach; 0: no trees.
   double tree_share = 0;
   // Variation of a rank's step time, as a fraction: all wait for the slowest.
   double jitter = 0;
@@ -45,8 +43,7 @@ Cluster ParseCluster(std::string_view text,
 
 // Names of the built-in descriptions, ir/target/clusters/*.textproto; sorted.
 std::vector<std::string> ClusterNames();
-// Returns a built-in description. Throws kUsage with the nearest name if
-// unknown.
+// Throws kUsage with the nearest name if unknown.
 Cluster FindCluster(std::string_view name);
 
 }  // namespace fusor::ir

@@ -7,7 +7,7 @@
 
 namespace fusor::ir {
 
-// Multiply-accumulates (OpDef::macs) of a node, or of all nodes outside
+// Multiply-accumulates (OpDef::macs) of a node, or of all nodes except in
 // fusions.
 int64_t NodeMacs(const Node& node);
 int64_t GraphMacs(const Graph& graph);
@@ -18,8 +18,8 @@ constexpr int64_t PackedBytes(int64_t elements) { return (elements + 7) / 8; }
 // Bytes of a value passed between kernels, which store bools as bitmasks.
 int64_t KernelBytes(const TensorType& type);
 
-// Returns the minimum bytes that the node moves as a kernel: its distinct
-// operands and results.
+// Returns the bytes of the node's distinct operands and results, which it moves
+// at least as a kernel.
 int64_t NodeBytes(const Node& node);
 
 // Estimates the nanoseconds of a memory-bound kernel that moves `bytes` bytes.

@@ -26,8 +26,7 @@ struct Target {
   double memory_gb_per_s_limit = 0;
   double peak_gflops_f32 = 0;
   double peak_gflops_16 = 0;  // f16 or bf16, accumulated in f32
-  // Fraction of the dtype's peak at which Winograd convolutions multiply; 0: no
-  // Winograd.
+  // Fraction of the dtype's peak that Winograd convolutions reach; 0: none.
   double winograd_efficiency = 0;
   // Whether convolutions and matmuls run in that dtype. Otherwise mixed
   // precision only stores it and converts their operands to f32.
@@ -35,8 +34,8 @@ struct Target {
   bool f16_matmul = false;
   int64_t launch_overhead_ns = 0;  // between consecutive kernels
 
-  // Returns the floats per vector, the channel block of blocked layouts: 16 or
-  // 8. REQUIRES: !simt.
+  // Returns the floats per vector, 16 or 8: the channel block of blocked
+  // layouts. REQUIRES: !simt.
   int64_t channel_block() const;
 
   bool operator==(const Target&) const = default;
@@ -71,8 +70,7 @@ Target ParseTarget(std::string_view text, std::string_view source = "target");
 
 // Names of the built-in descriptions, ir/target/targets/*.textproto; sorted.
 std::vector<std::string> TargetNames();
-// Returns a built-in description. Throws kUsage with the nearest name if
-// unknown.
+// Throws kUsage with the nearest name if unknown.
 Target FindTarget(std::string_view name);
 
 // Returns the device with another number of threads: arithmetic scales
