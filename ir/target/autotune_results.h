@@ -28,7 +28,7 @@ namespace fusor::ir {
 
 // The fastest choices measured on one machine. Plain data. Takes precedence
 // over the target's heuristics. Problems are those of ConvolutionProblem.
-struct LibraryChoices {
+struct AutotuneResults {
   using Key = std::pair<std::string, DType>;  // problem, dtype of its operands
 
   // The target's candidate to use (LibraryCandidate::name).
@@ -57,19 +57,20 @@ struct LibraryChoices {
 };
 
 // Returns "none" for 0, else sixteen hexadecimal digits.
-std::string ChoicesText(uint64_t hash);
+std::string AutotuneHashText(uint64_t hash);
 
 // Comments of candidate lines, by key.
-using ChoiceComments = std::map<LibraryChoices::Key, std::string>;
+using AutotuneComments = std::map<AutotuneResults::Key, std::string>;
 
-std::string PrintChoices(const LibraryChoices& choices,
-                         const ChoiceComments& comments = {});
+std::string PrintAutotuneResults(const AutotuneResults& choices,
+                                 const AutotuneComments& comments = {});
 
 // Parses the format above. `source` becomes origin.file. Throws kGraph with
 // source and line if the text is malformed.
-LibraryChoices ParseChoices(std::string_view text, const std::string& source);
+AutotuneResults ParseAutotuneResults(std::string_view text,
+                                     const std::string& source);
 
 // Throws kUsage if the file cannot be read, kGraph if it is malformed.
-LibraryChoices ReadChoices(const std::string& path);
+AutotuneResults ReadAutotuneResults(const std::string& path);
 
 }  // namespace fusor::ir
