@@ -12,14 +12,14 @@ namespace fusor::ir {
 using AttrValue = std::variant<bool, int64_t, double, std::string,
                                std::vector<int64_t>, std::vector<double>>;
 
-// "a bool", "an integer", "a list of floats", ..., for messages.
+// Returns the type's name for error messages: "a bool", "a list of floats", ...
 std::string_view AttrTypeName(const AttrValue& value);
 
-// Equal type and equal bits: NaN equals itself and 0.0 differs from -0.0.
+// Compares types and bits: NaN equals itself, and 0.0 differs from -0.0.
 bool SameBits(const AttrValue& a, const AttrValue& b);
 
-// The compile-time properties of a node, by name; ordered, so that printing,
-// hashing and comparing are deterministic.
+// The compile-time attributes of a node, ordered by name, so that printing,
+// hashing and comparison are deterministic.
 class Attrs {
  public:
   Attrs() = default;
@@ -32,8 +32,9 @@ class Attrs {
   }
   void Erase(std::string_view name);
 
-  // REQUIRES: present and of that type (kGraph otherwise). The op registry
-  // fills in defaults, so a verified node has every attribute of its op.
+  // Throw kGraph if the attribute is missing or has another type. The op
+  // registry fills in defaults, so a verified node has all attributes of its
+  // op.
   bool Bool(std::string_view name) const;
   int64_t Int(std::string_view name) const;
   double Float(std::string_view name) const;
@@ -44,8 +45,7 @@ class Attrs {
   const std::map<std::string, AttrValue, std::less<>>& values() const {
     return values_;
   }
-  // Equality is by SameBits, so that merging equal nodes never changes a
-  // result.
+  // Compares by SameBits, so that merging equal nodes never changes a result.
   bool operator==(const Attrs& other) const;
 
  private:

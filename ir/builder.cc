@@ -43,7 +43,7 @@ Node* Builder::Add(std::string_view op, std::vector<Value*> inputs, Attrs attrs,
 
 namespace {
 
-// "add(f32[2], null)", for messages.
+// Formats "add(f32[2], null)" for messages.
 std::string Describe(std::string_view call,
                      std::span<const Value* const> values) {
   return fmt::format("{}({})", call, Join(values, ", ", [](const Value* value) {
@@ -52,7 +52,7 @@ std::string Describe(std::string_view call,
                      }));
 }
 
-// numpy's; nothing where the shapes do not fit.
+// Broadcasts by numpy's rule; nullopt if the shapes do not fit.
 std::optional<Shape> CommonShape(const Shape& a, const Shape& b) {
   Shape common(std::max(a.size(), b.size()), 1);
   for (size_t i = 0; i < common.size(); ++i) {
@@ -118,7 +118,7 @@ void Builder::BroadcastTogether(std::string_view call,
                 Describe(call, operands), AtLocation(Here({})));
     common = *wider;
   }
-  // Fresh broadcasts take the layout of an operand that needs none.
+  // New broadcasts take the layout of an operand that needs no broadcast.
   const auto whole =
       std::find_if(operands.begin(), operands.end(),
                    [&](const Value* v) { return v->type().shape == common; });
@@ -184,8 +184,8 @@ Value* Builder::Scalar(DType dtype, double value, Where at) {
   return Constant(dtype, {}, {value});
 }
 
-// A splat of the operand's own shape and layout, so that no broadcast node is
-// needed; it costs nothing in a kernel.
+// Returns a constant of the operand's shape and layout, so that no broadcast
+// node is needed. It is free inside a kernel.
 Value* Builder::ScalarLike(Value* like, double value, Where at) {
   const Layer layer(*this, at);
   CheckValues("constant", {like}, at);
@@ -248,7 +248,7 @@ Value* Builder::BroadcastAlong(Value* vector, const TensorType& like,
   return result;
 }
 
-// Dimensions of extent 1 that grow are dropped first; the rest map in order.
+// First drops dimensions of extent 1 that grow; the others map in order.
 Value* Builder::BroadcastTo(Value* x, const Shape& shape, Where at) {
   const Layer layer(*this, at);
   CheckValues("broadcast", {x}, at);
@@ -308,7 +308,7 @@ Value* Builder::Pad(Value* x, std::vector<int64_t> low,
 }
 
 Value* Builder::Concat(std::vector<Value*> parts, int64_t dim, Where at) {
-  if (!parts.empty()) {  // else the op says that there is no operand
+  if (!parts.empty()) {  // otherwise the op reports the missing operand
     CheckValues("concat", {parts.front()}, at);
     dim = CheckDim("concat", dim, parts.front()->type().rank(), at);
   }
@@ -402,7 +402,8 @@ Value* Builder::Matmul(Value* a, Value* b, bool transpose_a, bool transpose_b,
   FUSOR_CHECK(batch, kGraph,
               "matmul({}, {}){}: the batch dimensions do not broadcast",
               ToString(a->type()), ToString(b->type()), AtLocation(Here(at)));
-  // One matrix b for all of a: the batch becomes rows, and nothing is copied.
+  // Folds the batch into rows if b is one matrix for all of it; nothing is
+  // copied.
   const bool fold =
       batch_a != batch_b && NumElements(batch_b) == 1 && !transpose_a;
   if (fold) {

@@ -9,7 +9,7 @@
 
 namespace fusor::ir {
 
-// Stride, padding, dilation and groups of a 2-D convolution; heights first.
+// Geometry of a 2-D convolution.
 struct Conv2dOptions {
   int64_t stride_h = 1, stride_w = 1;
   int64_t pad_h = 0, pad_w = 0;  // on both sides
@@ -34,11 +34,10 @@ struct CrossEntropyOptions {
   double label_smoothing = 0;  // in [0, 1)
 };
 
-// Appends ops to a graph: the primitives, with numpy's broadcasting of
-// operands written out as `broadcast` nodes, and the composites built from
-// them. All results belong to the graph. Wherever a dimension is taken, a
-// negative one counts from the end. Null values and shapes that do not fit
-// throw kGraph.
+// Appends ops to a graph: primitives, and composites built from primitives.
+// Elementwise operands are broadcast by numpy's rule with `broadcast` nodes.
+// The graph owns all results. Negative dimensions count from the end. Null
+// values and mismatched shapes throw kGraph.
 class Builder {
  public:
   // Appends at the end, or before `insertion_point`.
@@ -48,12 +47,13 @@ class Builder {
   Graph& graph() { return graph_; }
   void set_insertion_point(Node* node) { insertion_point_ = node; }
 
-  // Location of the nodes built from here on. Each also has the line of the
-  // call that built it: every function below takes it as its last argument.
+  // Layer path of the nodes built from here on. Each node also records the
+  // source line of the call that built it: the last argument of the functions
+  // below.
   const std::string& location() const { return location_; }
   void set_location(std::string location) { location_ = std::move(location); }
-  // For passes: location and line of nodes from here on, wherever the calls
-  // stand. What a rewrite makes comes from where the model made its cause.
+  // For passes: gives all nodes built from here on the layer path and source
+  // line of `origin`, the model code that a rewrite replaces.
   void Inherit(const Location& origin);
   // Appends ".name" to the location while alive.
   class Scope {
@@ -67,9 +67,9 @@ class Builder {
     Builder& builder_;
     std::string saved_;
   };
-  // Nodes built while alive have the line `at`, unless an outer one is alive. A
-  // function that builds a layer takes `Where at = {}` and opens one, so that
-  // its nodes name the line of the model and not its own.
+  // Nodes built while this is alive get the source line `at`, unless an outer
+  // Layer is alive. A function that builds a layer takes `Where at = {}` and
+  // creates a Layer, so that its nodes name the caller's line.
   class Layer {
    public:
     Layer(Builder& builder, Where at);
@@ -106,7 +106,7 @@ class Builder {
   Value* StopGradient(Value* x, Where at = {}) {
     return Unary("stop_gradient", x, at);
   }
-  // x itself when it has that dtype.
+  // Returns x itself if it already has that dtype.
   Value* Cast(Value* x, DType dtype, Where at = {});
   Value* Plus(Value* a, Value* b, Where at = {}) {
     return Binary("add", a, b, {}, at);
@@ -135,12 +135,13 @@ class Builder {
   Value* Or(Value* a, Value* b, Where at = {}) {
     return Binary("or", a, b, {}, at);
   }
-  // direction: eq ne lt le gt ge; result bool.
+  // Returns a bool. direction: eq, ne, lt, le, gt or ge.
   Value* Compare(std::string direction, Value* a, Value* b, Where at = {});
   // Broadcasts all three operands.
   Value* Select(Value* predicate, Value* if_true, Value* if_false,
                 Where at = {});
-  // The same with a scalar of the other operand's dtype, which must hold it.
+  // Overloads with a scalar of the operand's dtype. Throw kGraph if an integer
+  // dtype cannot represent the scalar.
   Value* Plus(Value* a, double b, Where at = {}) {
     return Plus(a, ScalarLike(a, b, at), at);
   }
@@ -167,29 +168,30 @@ class Builder {
   }
 
   // --- Sources --------------------------------------------------------------
-  // One value: splat to the shape; else one per element, row-major. Floating
-  // values are kept as given and rounded where the constant is evaluated, so
-  // that exact interpretation is exact.
+  // `values`: one for all elements, or one per element, row-major. Integers are
+  // rounded to the dtype here; floats are stored as given and rounded on
+  // evaluation, so that exact interpretation stays exact.
   Value* Constant(DType dtype, Shape shape, std::vector<double> values,
                   Where at = {});
   Value* Scalar(DType dtype, double value, Where at = {});
-  // Throws kGraph if `like` has an integer dtype that cannot hold the value.
+  // Returns a constant of the type of `like`. Throws kGraph if `like` has an
+  // integer dtype that cannot represent the value.
   Value* ScalarLike(Value* like, double value, Where at = {});
   Value* Zeros(const TensorType& type, Where at = {});  // keeps the layout
-  // Index along `dim`.
+  // Returns each element's index along `dim`.
   Value* Iota(DType dtype, Shape shape, int64_t dim, Where at = {});
-  // Uniform f32 in [0, 1); `key` i64 and `step` i32 scalars. The site is
-  // unique in the graph.
+  // Returns uniform f32 in [0, 1). `key` is an i64 scalar, `step` an i32
+  // scalar. The RNG stream id (`site`) is unique in the graph.
   Value* Random(Value* key, Value* step, Shape shape, Where at = {});
 
   // --- Shape ----------------------------------------------------------------
-  // dims[i] is the result dimension of operand dimension i, increasing.
+  // Operand dimension i becomes result dimension dims[i]; dims must increase.
   Value* Broadcast(Value* x, Shape shape, std::vector<int64_t> dims,
                    Where at = {});
-  // To the shape and layout of `like`, a vector along dimension `dim`.
+  // Broadcasts a vector along `dim` to the shape and layout of `like`.
   Value* BroadcastAlong(Value* vector, const TensorType& like, int64_t dim,
                         Where at = {});
-  // By numpy's rule.
+  // Broadcasts by numpy's rule.
   Value* BroadcastTo(Value* x, const Shape& shape, Where at = {});
   Value* Reshape(Value* x, Shape shape, Where at = {});
   Value* Transpose(Value* x, std::vector<int64_t> permutation, Where at = {});
@@ -198,7 +200,7 @@ class Builder {
   Value* Pad(Value* x, std::vector<int64_t> low, std::vector<int64_t> high,
              std::vector<int64_t> interior, double value, Where at = {});
   Value* Concat(std::vector<Value*> parts, int64_t dim, Where at = {});
-  // The same value in another layout.
+  // Returns the same value in another layout; x itself if it has that layout.
   Value* Copy(Value* x, Layout layout, Where at = {});
 
   // --- Reductions; dims in any order, dropped or kept with extent 1 ----------
@@ -208,15 +210,14 @@ class Builder {
                    Where at = {});
   Value* ReduceMin(Value* x, std::vector<int64_t> dims, bool keepdim = false,
                    Where at = {});
-  // Floating dtypes only: an integer has no exact mean.
+  // Throws kGraph for integers, whose mean is not exact.
   Value* ReduceMean(Value* x, std::vector<int64_t> dims, bool keepdim = false,
                     Where at = {});
 
   // --- Linear algebra, convolution, pooling ----------------------------------
-  // [.., M, K] x [.., K, N] -> [.., M, N]; transpose_* swaps the last two dims
-  // of that operand first. PyTorch's rules: batch dimensions broadcast, and an
-  // operand of rank 1 is a row (a) or a column (b) whose extent 1 is dropped
-  // from the result.
+  // [.., M, K] x [.., K, N] -> [.., M, N]; transpose_* first swaps the last two
+  // dims of that operand. As in PyTorch, batch dimensions broadcast; a rank-1
+  // operand is a row (a) or a column (b), and the result drops its extent 1.
   Value* Matmul(Value* a, Value* b, bool transpose_a = false,
                 bool transpose_b = false, Where at = {});
   // x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O] or null.
@@ -228,51 +229,51 @@ class Builder {
   // --- Composites ------------------------------------------------------------
   // x [.., I], weight [O,I], bias [O] or null -> x W^T + b, [.., O].
   Value* Linear(Value* x, Value* weight, Value* bias, Where at = {});
-  // Limits x to [low, high]. As in PyTorch, the gradient passes at the limits.
+  // Clamps x to [low, high]. As in PyTorch, the gradient passes at the limits.
   Value* Clamp(Value* x, double low, double high, Where at = {});
-  // Limits x to [0, 6]. As in PyTorch, the gradient at the limits is 0.
+  // Clamps x to [0, 6]. As in PyTorch, the gradient at the limits is 0.
   Value* Relu6(Value* x, Where at = {});
   Value* Sigmoid(Value* x, Where at = {});
   Value* Silu(Value* x, Where at = {});  // x sigmoid(x)
-  // log(1 + exp(beta x)) / beta, without overflow.
+  // Computes log(1 + exp(beta x)) / beta without overflow.
   Value* Softplus(Value* x, double beta = 1, Where at = {});
-  Value* Gelu(Value* x, Where at = {});      // exact, by erf
-  Value* GeluTanh(Value* x, Where at = {});  // its approximation by tanh
+  Value* Gelu(Value* x, Where at = {});      // exact, uses erf
+  Value* GeluTanh(Value* x, Where at = {});  // tanh approximation
   Value* Softmax(Value* x, int64_t dim = -1, Where at = {});
   Value* LogSoftmax(Value* x, int64_t dim = -1, Where at = {});
-  // Over the last dims, whose shape gamma and beta have.
+  // Normalises over the last dimensions, whose shape is that of gamma and beta.
   Value* LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
                    Where at = {});
-  // Over one dim, such as the channels of [N,C,H,W]; gamma and beta [C].
+  // Normalises over one dim, e.g. the channels of [N,C,H,W]; gamma, beta [C].
   Value* LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
                    int64_t dim, Where at = {});
   BatchNormResult BatchNormTrain(Value* x, Value* gamma, Value* beta,
                                  double epsilon, Where at = {});
-  // With running statistics; elementwise.
+  // Normalises by the given running statistics; elementwise ops only.
   Value* BatchNormInference(Value* x, Value* gamma, Value* beta, Value* mean,
                             Value* variance, double epsilon, Where at = {});
-  // Zeroes with probability p and scales the rest by 1/(1-p).
+  // Zeroes elements with probability p and scales the others by 1/(1-p).
   Value* Dropout(Value* x, double p, Value* key, Value* step, Where at = {});
   Value* GlobalAvgPool(Value* x, Where at = {});  // [N,C,H,W] -> [N,C]
-  // torch's windows: floor(i*H/h) to ceil((i+1)*H/h).
+  // Averages over PyTorch's windows, from floor(i*H/h) to ceil((i+1)*H/h).
   Value* AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
                            Where at = {});
-  // logits [N,C], labels i32 [N] -> loss of each sample [N]. A label outside of
-  // [0, C) makes the sample's loss and gradient NaN.
+  // logits [N,C], labels i32 [N] -> loss per sample [N]. A label outside [0, C)
+  // makes the sample's loss and gradient NaN.
   Value* CrossEntropy(Value* logits, Value* labels,
                       const CrossEntropyOptions& options, Where at = {});
-  // 1 where fewer than k classes have a greater logit than the label's (of
-  // equal ones the lower index counts as greater); f32 [N].
+  // Returns f32 [N]: 1 if fewer than k classes rank above the label, by a
+  // greater logit or an equal one of lower index. A NaN at the label gives 0.
   Value* TopKCorrect(Value* logits, Value* labels, int64_t k, Where at = {});
 
  private:
-  // Of a node that is built by a call at `at`.
+  // Returns the location of a node built by a call at `at`.
   Location Here(Where at) const;
 
-  // Checks of arguments; messages name the function `call`. Throw kGraph.
+  // Check arguments and throw kGraph; messages name the function `call`.
   void CheckValues(std::string_view call,
                    std::initializer_list<const Value*> values, Where at) const;
-  // Returns the dimension, or those, counted from the front.
+  // Return the dimension(s) counted from the front.
   int64_t CheckDim(std::string_view call, int64_t dim, size_t rank,
                    Where at) const;
   std::vector<int64_t> CheckDims(std::string_view call,
@@ -281,22 +282,23 @@ class Builder {
   void CheckRank(std::string_view call, const Value* x, size_t rank,
                  Where at) const;
 
-  // Broadcasts the operands to their common shape, in one layout.
+  // Broadcasts the operands to their common shape. New broadcasts take the
+  // layout of an operand that already has it.
   void BroadcastTogether(std::string_view call, std::vector<Value*>& operands);
   Value* Reduce(std::string kind, Value* x, std::vector<int64_t> dims,
                 bool keepdim, Where at);
-  // Undoes a reduction of `like` over `dims`, which increase.
+  // Broadcasts a reduction of `like` over `dims` (increasing) to its shape.
   Value* Spread(Value* reduced, const Value* like,
                 const std::vector<int64_t>& dims);
-  // x less its maximum along `dim`.
+  // Subtracts the maximum along `dim` from x.
   Value* Shifted(Value* x, int64_t dim);
-  // Zero mean and unit variance over `dims`, which increase.
+  // Scales x to zero mean and unit variance over `dims` (increasing).
   Value* Normalize(Value* x, const std::vector<int64_t>& dims, double epsilon);
 
   Graph& graph_;
   Node* insertion_point_;
   std::string location_;
-  std::optional<SourceLine> source_;  // of all nodes; else each call's own
+  std::optional<SourceLine> source_;  // of all nodes; unset: each call's line
 };
 
 }  // namespace fusor::ir

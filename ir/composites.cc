@@ -1,4 +1,4 @@
-// Builder's composites: layers and losses made of primitives.
+// Builder's composites: layers and losses built from primitives.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace fusor::ir {
 namespace {
 
-// All of the first `rank` dimensions except `dims`, which increase.
+// Returns the first `rank` dimensions without `dims` (increasing).
 std::vector<int64_t> Remaining(size_t rank, const std::vector<int64_t>& dims) {
   std::vector<int64_t> remaining;
   for (int64_t i = 0; i < static_cast<int64_t>(rank); ++i) {
@@ -30,7 +30,7 @@ Value* Builder::Spread(Value* reduced, const Value* like,
                    Remaining(like->type().rank(), dims));
 }
 
-// The maximum is a constant to differentiation: it cancels.
+// The maximum is a constant to differentiation, because it cancels.
 Value* Builder::Shifted(Value* x, int64_t dim) {
   Value* peak = StopGradient(ReduceMax(x, {dim}));
   return Minus(x, Spread(peak, x, {dim}));
@@ -62,16 +62,16 @@ Value* Builder::Clamp(Value* x, double low, double high, Where at) {
   return Minimum(Maximum(x, low), high);
 }
 
-// Minimum gives the gradient to its first operand where both are equal.
+// Minimum passes the gradient to its first operand if both are equal.
 Value* Builder::Relu6(Value* x, Where at) {
   const Layer layer(*this, at);
   Value* y = Relu(x);
   return Minimum(ScalarLike(y, 6), y);
 }
 
-// Only powers of e below 1, so that neither overflows nor makes a gradient of 0
-// times infinity. -|x| as a minimum: at 0, where both are equal, the derivative
-// is that of -x, which fits the choice of x >= 0.
+// Uses only exp(-|x|) <= 1, so that neither the value overflows nor the
+// gradient becomes 0 * infinity. -|x| is a minimum: at 0, where its operands
+// are equal, the derivative is that of -x, which matches the choice of x >= 0.
 Value* Builder::Sigmoid(Value* x, Where at) {
   const Layer layer(*this, at);
   CheckValues("sigmoid", {x}, at);
@@ -85,9 +85,9 @@ Value* Builder::Silu(Value* x, Where at) {
   return Times(x, Sigmoid(x));
 }
 
-// max(z, 0) + log(1 + e), e = exp(-|z|). log(1 + e) loses small e: the rest is
-// added from log(u) e / (u - 1), u = 1 + e rounded (Kahan), which is accurate
-// but has no accurate derivative, so that it is a constant to differentiation.
+// Computes max(z, 0) + log(1 + e), e = exp(-|z|). log(1 + e) is inaccurate for
+// small e. The correction uses log(u) e / (u - 1), u = 1 + e rounded (Kahan).
+// It is a constant to differentiation, because its derivative is inaccurate.
 Value* Builder::Softplus(Value* x, double beta, Where at) {
   const Layer layer(*this, at);
   CheckValues("softplus", {x}, at);
@@ -111,7 +111,7 @@ Value* Builder::Gelu(Value* x, Where at) {
   return Times(Times(x, 0.5), phi);
 }
 
-// Hendrycks and Gimpel, "Gaussian error linear units", section 2.
+// Source: Hendrycks and Gimpel, "Gaussian error linear units", section 2.
 Value* Builder::GeluTanh(Value* x, Where at) {
   const Layer layer(*this, at);
   Value* cube = Times(x, Times(x, x));
@@ -216,7 +216,7 @@ namespace {
 
 bool Divides(int64_t in, int64_t out) { return in % out == 0; }
 
-// The [in_h*in_w, out_h*out_w] matrix of torch's adaptive windows.
+// Returns the [in_h*in_w, out_h*out_w] matrix of PyTorch's adaptive windows.
 std::vector<double> AdaptiveMatrix(int64_t in_h, int64_t in_w, int64_t out_h,
                                    int64_t out_w) {
   std::vector<double> matrix(in_h * in_w * out_h * out_w, 0);
@@ -239,8 +239,8 @@ std::vector<double> AdaptiveMatrix(int64_t in_h, int64_t in_w, int64_t out_h,
 
 }  // namespace
 
-// Equal windows are an ordinary average pool; overlapping ones a constant
-// matrix over the pixels, which is small wherever this layer is used.
+// Equal windows become an average pool. Overlapping windows become a matmul
+// with a constant matrix over the pixels, which is small in practice.
 Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
                                   Where at) {
   const Layer layer(*this, at);
@@ -281,8 +281,8 @@ Value* Builder::CrossEntropy(Value* logits, Value* labels,
               kGraph, "cross entropy of {} and {}{}: expected [N,C] and i32[N]",
               ToString(logits->type()), ToString(labels->type()),
               AtLocation(Here(at)));
-  // log_sum - z[label] rather than -log_p[label]: the gradient of log_sum is
-  // there even if no class is the label.
+  // Uses log_sum - z[label] instead of -log_p[label], so that log_sum has a
+  // gradient even if no class is the label.
   Value* z = Shifted(logits, 1);
   Value* log_sum = Log(ReduceSum(Exp(z), {1}));
   Value* hit =
@@ -317,7 +317,7 @@ Value* Builder::TopKCorrect(Value* logits, Value* labels, int64_t k, Where at) {
       Or(Compare("gt", logits, bar),
          And(Compare("eq", logits, bar), Compare("lt", index, label)));
   Value* rank = ReduceSum(Cast(ahead, DType::kF32), {1});
-  // A label whose logit is NaN is ahead of nothing, yet not found either.
+  // No logit ranks above a NaN label logit, which still counts as not found.
   Value* found =
       And(Compare("lt", rank, static_cast<double>(k)), Compare("eq", own, own));
   return Cast(found, DType::kF32);

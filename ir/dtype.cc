@@ -20,9 +20,9 @@ constexpr DTypeRow kRows[] = {
 
 const DTypeRow& Row(DType dtype) { return kRows[static_cast<int>(dtype)]; }
 
-// Nearest value with `mantissa` fraction bits and minimum exponent
-// `min_exponent`, from double in one rounding: adding and subtracting 1.5 *
-// 2^52 units in the last place lets the adder round to such units, to even.
+// Rounds a double once to `mantissa` fraction bits and a minimum exponent of
+// `min_exponent`. Adding and subtracting 1.5 * 2^52 units in the last place
+// makes the addition round to such units, to nearest even.
 double RoundMantissa(double x, int mantissa, int min_exponent, double max) {
   const int exponent =
       static_cast<int>(std::bit_cast<uint64_t>(x) >> 52 & 0x7ff) - 1023;
@@ -38,7 +38,7 @@ double RoundMantissa(double x, int mantissa, int min_exponent, double max) {
 template <typename T>
 double Wrap(double x) {
   if (!std::isfinite(x)) return 0;
-  // The remainder is exact and keeps the low 64 bits; the cast needs |x| <
+  // The remainder is exact and keeps the low 64 bits. The cast needs |x| <
   // 2^63.
   x = std::remainder(std::trunc(x), 0x1p64);
   if (x == 0x1p63) x = -x;

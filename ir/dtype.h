@@ -6,7 +6,7 @@
 
 namespace fusor::ir {
 
-// Element types. bool is one byte (0 or 1) in memory.
+// Element types. A bool occupies one byte (0 or 1) in memory.
 enum class DType : uint8_t { kF64, kF32, kF16, kBF16, kI32, kI64, kU8, kBool };
 
 inline constexpr DType kAllDTypes[] = {DType::kF64,  DType::kF32, DType::kF16,
@@ -17,17 +17,16 @@ inline constexpr DType kAllDTypes[] = {DType::kF64,  DType::kF32, DType::kF16,
 std::string_view DTypeName(DType dtype);
 std::optional<DType> ParseDType(std::string_view name);
 
-int64_t DTypeSize(DType dtype);  // bytes an element
+int64_t DTypeSize(DType dtype);  // bytes per element
 bool IsFloat(DType dtype);
 
-// The value of `dtype` nearest to `x`: round to nearest even for floats
-// (overflow gives infinity, NaN stays NaN), truncation and wrap-around for
-// integers (0 for NaN and infinities), x != 0 for bool. Exact for values that
-// `dtype` can represent.
+// Rounds `x` to `dtype`. Floats: to nearest even; overflow gives infinity, NaN
+// stays NaN. Integers: truncation and wrap-around; NaN and infinities give 0.
+// bool: x != 0. Exact for values that `dtype` can represent.
 double RoundTo(DType dtype, double x);
 
-// IEEE binary16 and bfloat16, bit patterns to and from float; round to nearest
-// even.
+// Convert float to and from bits of IEEE binary16 and bfloat16; round to
+// nearest even.
 float HalfToFloat(uint16_t bits);
 uint16_t FloatToHalf(float x);
 float BFloat16ToFloat(uint16_t bits);

@@ -73,7 +73,7 @@ Graph::Graph(std::string name)
     : name_(std::move(name)), names_(std::make_unique<Names>()) {}
 Graph::~Graph() = default;
 
-// "x" stays "x" while free; then "x_1", "x_2", ...
+// Returns "x" if it is free, then "x_1", "x_2", ...
 std::string Graph::UniqueName(std::string wanted) {
   if (names_->taken.insert(wanted).second) return wanted;
   int& suffix = names_->next_suffix[wanted];
@@ -95,7 +95,7 @@ Value* Graph::AddInput(TensorType type, InputRole role, std::string name,
 
 namespace {
 
-// Says which node an error is about.
+// Rethrows an error with the node that it is about.
 [[noreturn]] void Refuse(std::string_view op, const std::vector<Value*>& inputs,
                          const Location& location, const Error& error) {
   ThrowError(
@@ -136,7 +136,8 @@ std::vector<TensorType> ResultTypes(const OpDef& op,
   }
 }
 
-// After model location and op: what happens elsewhere does not rename it.
+// Derives names from location and op only, so changes elsewhere do not rename
+// it.
 std::string ResultName(std::string_view op, const std::string& location) {
   if (location.empty()) return std::string(op);
   const size_t dot = location.rfind('.');
@@ -264,7 +265,7 @@ void Graph::EraseAll(const std::vector<Node*>& dead) {
     operands.insert(node->inputs_.begin(), node->inputs_.end());
     node->inputs_.clear();
   }
-  // Once a value, not once a use: a constant may have thousands.
+  // Once per value, not per use: a constant may have thousands of uses.
   for (Value* value : operands) {
     std::erase_if(value->uses_,
                   [&](const Use& use) { return set.contains(use.node); });
@@ -328,8 +329,8 @@ void Graph::SortTopologically() {
   SortTopologically(present);
 }
 
-// Depth-first from each node in the wanted order, so that a node moves only
-// when an operand of it would come later.
+// Visits depth-first from each node in the wanted order, so that a node moves
+// only if one of its operands would come later.
 void Graph::SortTopologically(const std::vector<Node*>& wanted) {
   enum class Mark : uint8_t { kNew, kOpen, kDone };
   std::vector<Mark> mark(nodes_.size(), Mark::kNew);

@@ -5,8 +5,8 @@
 
 namespace fusor::ir {
 
-// How one dimension of a value is indexed inside a loop nest: offset + scale *
-// (index of loop dimension `dim`), or the constant offset where dim is -1.
+// Index of one dimension of a value inside a loop nest: offset + scale * (index
+// of loop dimension `dim`), or the constant offset if dim is -1.
 struct DimMap {
   int dim = -1;
   int64_t scale = 1;

@@ -9,8 +9,8 @@
 namespace fusor::ir {
 namespace {
 
-// What stands before this file's own name where the compiler was given it: the
-// root of the tree, as all files of one build have it.
+// Returns the root of the tree: the prefix of this file's path as the compiler
+// got it. All files of one build have the same prefix.
 std::string_view TreeRoot() {
   const std::string_view self = std::source_location::current().file_name();
   return self.substr(0,
@@ -35,7 +35,7 @@ SourceLine::SourceLine(std::string_view file, int line) {
   FUSOR_CHECK(!file.empty() && line > 0, kGraph,
               "source line {}:{}: expected a file and a number from 1", file,
               line);
-  // Never freed: nodes, plans and errors point into it until the very end.
+  // Never freed: nodes, plans and errors point into it until the process ends.
   static std::mutex mutex;
   static auto& entries = *new std::set<Entry>;
   const std::lock_guard lock(mutex);

@@ -7,8 +7,8 @@
 
 namespace fusor::ir {
 
-// A line of the code that built a graph. One pointer, to a copy that is kept
-// for the life of the process; equal lines are one copy. Thread-safe.
+// A line of the code that built a graph: one pointer to an interned entry that
+// is never freed. Thread-safe.
 class SourceLine {
  public:
   SourceLine() = default;  // unknown
@@ -29,40 +29,40 @@ class SourceLine {
 
 // "models/resnet.cc:52"; "" when unknown.
 std::string ToString(SourceLine line);
-// Reads it back; empty for "". Throws kGraph on anything else.
+// Parses ToString's output; "" is unknown. Throws kGraph on anything else.
 SourceLine ParseSourceLine(std::string_view text);
 
-// The place of a call. As a function's last parameter, `Where at = {}`, it is
-// the place where that function is called.
+// Source position of a call. As the last parameter, `Where at = {}`, it is the
+// position of the call to that function.
 class Where {
  public:
   Where(std::source_location place = std::source_location::current())
       : place_(place) {}
 
-  // Without what belongs to the machine: below the root of fusor's tree the
-  // path from there, "models/resnet.cc", else the last two names of the path.
+  // Returns the path relative to the root of fusor's tree, "models/resnet.cc",
+  // or else its last two components, since the rest depends on the machine.
   SourceLine line() const;
 
  private:
   std::source_location place_;
 };
 
-// Where in the model a node comes from.
+// A node's origin in the model.
 struct Location {
   Location() = default;
   Location(std::string path_, SourceLine source_ = {})
       : path(std::move(path_)), source(source_) {}
   Location(const char* path_) : path(path_) {}
 
-  std::string path;   // of the layer, "layer3.1.bn2"; may be empty
-  SourceLine source;  // the line of the model's code that made it, where known
+  std::string path;   // layer path, "layer3.1.bn2"; may be empty
+  SourceLine source;  // line of the model's code; may be unknown
 
   bool empty() const { return path.empty() && source.empty(); }
   bool operator==(const Location&) const = default;
 };
 
-// For people: "layer3.1.bn2 (models/resnet.cc:52)", either part alone, or "".
+// For messages: "layer3.1.bn2 (models/resnet.cc:52)", either part alone, or "".
 std::string ToString(const Location& location);
-// The same after " at "; "" for none.
+// Returns " at " and ToString(location); "" for an empty location.
 std::string AtLocation(const Location& location);
 }  // namespace fusor::ir

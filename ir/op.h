@@ -19,26 +19,26 @@ class Value;
 struct Tensor;
 enum class EvalMode;
 
-// What fusion may do with an op.
+// How fusion treats an op.
 enum class FusionKind : uint8_t {
   kElementwise,  // one scalar function per element, operands of equal shape
-  kInjective,    // each result element is one operand element: broadcast, ...
-  kReduce,       // folds dimensions away
+  kInjective,    // copies one operand element per result element
+  kReduce,       // reduces dimensions
   kSource,       // no operands: constant, iota, random
-  kLibrary,      // a vendor call may do it: convolution, matmul, pooling
-  kSeparate,     // a generated kernel that shares its loops with no other op
+  kLibrary,      // may be a library call: convolution, matmul, pooling
+  kSeparate,     // unfused generated kernel
   kOpaque,       // anything else
 };
 
-// What mixed precision does with an op (compiler practice: four lists).
+// How mixed precision treats an op: the usual four lists.
 enum class PrecisionRule : uint8_t {
   kAllow,   // runs in 16 bit with wide accumulation
   kInfer,   // 16 bit between allowed ops
-  kFollow,  // no arithmetic: takes the neighbours' precision
+  kFollow,  // no arithmetic: precision of its neighbours
   kDeny,    // stays in fp32
 };
 
-// What the layout pass does with an op.
+// How the layout pass treats an op.
 enum class LayoutRule : uint8_t {
   kSame,      // operands and results of equal rank share a layout
   kChosen,    // the target's candidates decide
@@ -53,7 +53,7 @@ struct AttrSpec {
   bool required = false;
 };
 
-// One row of the registry: everything the system knows about an op.
+// One row of the op registry.
 struct OpDef {
   std::string_view name;
   std::string_view summary;  // one line of documentation with shapes
@@ -62,65 +62,63 @@ struct OpDef {
   FusionKind fusion = FusionKind::kOpaque;
   PrecisionRule precision = PrecisionRule::kDeny;
   LayoutRule layout = LayoutRule::kRowMajor;
-  // Rank-1 operands - bias, scale, shift, statistics - keep their precision
-  // where mixed precision narrows the others.
+  // Rank-1 operands (bias, scale, shift, statistics) keep their precision when
+  // mixed precision narrows the other operands.
   bool wide_vectors = false;
   // False when equal nodes may not be merged or unused ones dropped.
   bool pure = true;
   bool has_body = false;  // a fusion: the results are the body's outputs
   std::vector<AttrSpec> attrs;
 
-  // Result types; throws kGraph with a reason on operands that do not fit. Null
-  // with `has_body`. Row-major results unless the op keeps its operand's
-  // layout.
+  // Infers the result types: row-major, unless the op keeps its operand's
+  // layout. Throws kGraph on invalid operands. Null with `has_body`.
   std::vector<TensorType> (*infer)(std::span<const TensorType> inputs,
                                    const Attrs& attrs) = nullptr;
 
   // The element function of a kElementwise op.
   ScalarOp (*scalar)(const Attrs& attrs) = nullptr;
 
-  // How a kInjective op's operand is indexed where its result is indexed by
-  // `result`; nullopt when it is not by one affine term a dimension. Null: a
-  // loop nest cannot absorb the op.
+  // Maps a kInjective op's result index to its operand's index. nullopt if some
+  // dimension is not one affine term. Null: no loop nest can absorb the op.
   std::optional<IndexMap> (*operand_map)(const Node& node,
                                          const IndexMap& result) = nullptr;
 
-  // Multiply-accumulates; padding counts, as is customary. Null: none.
+  // Counts multiply-accumulates, including those on padding, as is customary.
+  // Null: none.
   int64_t (*macs)(const Node& node) = nullptr;
 
-  // Builds the gradient of `node` with respect to its operands. d_outputs[i]
-  // is the gradient of result i, or null where none arrives; the result holds
-  // one value an operand, null where the operand has no gradient. Null rule:
-  // an elementwise op is a constant to differentiation, any other op cannot be
-  // differentiated.
+  // Builds the gradients of `node`'s operands. d_outputs[i] is the gradient of
+  // result i, or null if it has none. Returns one value per operand, null for
+  // an operand without gradient. Null rule: an elementwise op is a constant to
+  // differentiation, any other op cannot be differentiated.
   std::vector<Value*> (*gradient)(Builder& builder, const Node& node,
                                   std::span<Value* const> d_outputs) = nullptr;
 
-  // The interpreter's rule; null for kElementwise, which uses `scalar`.
+  // Interprets the op; null for kElementwise, which uses `scalar`.
   void (*eval)(const Node& node, std::span<const Tensor* const> inputs,
                std::span<Tensor* const> outputs, EvalMode mode) = nullptr;
 };
 
-// All ops, grouped by family; about 45.
+// Returns all ops, grouped by family.
 std::span<const OpDef* const> AllOps();
-// Null when there is none of that name.
+// Returns null if the name is unknown.
 const OpDef* FindOp(std::string_view name);
-// Throws kGraph with the nearest name.
+// Throws kGraph with the nearest name if the name is unknown.
 const OpDef& GetOp(std::string_view name);
 
-// Sets the optional attributes that are missing to their defaults.
+// Sets missing optional attributes to their defaults.
 void FillDefaults(const OpDef& op, Attrs& attrs);
 // Throws kGraph unless `attrs` has exactly the op's attributes, each of its
 // type.
 void CheckAttrs(const OpDef& op, const Attrs& attrs);
-// The result types for these operands, valid ones; throws kGraph with a reason
-// when the op refuses. `body` for a fusion, null for every other op.
+// Returns the result types, checked by CheckType. Throws kGraph with a reason
+// if the op rejects the operands. `body` is for a fusion, null for other ops.
 std::vector<TensorType> InferResults(const OpDef& op,
                                      std::span<const TensorType> operands,
                                      const Attrs& attrs, const Graph* body);
 
-// Scalar op that a node applies: of an elementwise op, or the combiner of a
-// reduce. REQUIRES: the node is one of these.
+// Returns the scalar op of an elementwise node, or the combiner of a reduce.
+// REQUIRES: the node is one of these.
 ScalarOp NodeScalar(const Node& node);
 
 }  // namespace fusor::ir

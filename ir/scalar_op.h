@@ -7,12 +7,12 @@
 
 namespace fusor::ir {
 
-// The element functions: what an elementwise op computes for one element, what
-// a kernel's body is made of, and what a reduction combines with. One row per
-// entry in scalar_op.cc; code generators tabulate the same enumerators.
+// Scalar functions: the element functions of elementwise ops, the instructions
+// of kernel bodies and the combiners of reductions. scalar_op.cc has one row
+// per entry; code generators have tables over the same enumerators.
 enum class ScalarOp : uint8_t {
   // one operand
-  kIdentity,  // also cast: the result's dtype does the work
+  kIdentity,  // also cast: the result's dtype converts
   kNeg,
   kAbs,
   kExp,
@@ -52,15 +52,15 @@ std::optional<ScalarOp> ParseScalarOp(std::string_view name);
 int ScalarArity(ScalarOp op);
 bool IsComparison(ScalarOp op);
 
-// The reference semantics, in double precision. REQUIRES: operands.size() ==
-// ScalarArity(op). Integers are exact up to 2^53.
+// Computes the reference result in double precision. REQUIRES: operands.size()
+// == ScalarArity(op). Integers are exact up to 2^53.
 double EvalScalar(ScalarOp op, std::span<const double> operands);
 
-// The same as a function of ScalarArity(op) contiguous operands, for loops.
+// Returns `op` as a function of ScalarArity(op) contiguous operands.
 using ScalarFunction = double (*)(const double* operands);
 ScalarFunction ScalarEvaluator(ScalarOp op);
 
-// The neutral element of a reduction by `op`: 0 for add, -infinity for
+// Returns the identity element of a reduction by `op`: 0 for add, -infinity for
 // maximum, ... REQUIRES: op is kAdd, kMul, kMaximum, kMinimum, kAnd or kOr.
 double ReductionIdentity(ScalarOp op);
 

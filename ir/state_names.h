@@ -1,8 +1,7 @@
 #pragma once
 
-// Inputs and outputs of a training graph by which passes, programs and the
-// training loop know each other's values. What belongs to a parameter is named
-// after it: kind, slash, parameter.
+// Names of a training graph's inputs and outputs, shared by passes, programs
+// and the training loop. Names of per-parameter values are KIND/PARAMETER.
 
 #include <string>
 #include <string_view>
@@ -12,23 +11,23 @@ namespace fusor::ir {
 // Inputs that the host writes before a step.
 inline constexpr char kLearningRate[] = "lr";
 
-// State of the loss scale, scalars: f32, then i32.
+// Loss-scale state: an f32 scalar, then three i32 scalars.
 inline constexpr char kLossScale[] = "loss_scale";
-// Steps without overflow since the scale changed.
+// Steps without overflow since the scale last changed.
 inline constexpr char kGoodSteps[] = "loss_scale/good_steps";
-// Skipped steps in all, and since the last one that was not.
+// Skipped steps: in total, and in a row up to now.
 inline constexpr char kOverflows[] = "loss_scale/overflows";
 inline constexpr char kOverflowsInRow[] = "loss_scale/overflows_in_row";
 
-// Outputs: bool scalar, whether this step updates; f32 scalar, the norm of all
-// gradients before clipping.
+// Outputs: a bool scalar, true if this step updates, and an f32 scalar, the
+// global gradient norm before clipping.
 inline constexpr char kFinite[] = "gradients_finite";
 inline constexpr char kGradientNorm[] = "gradient_norm";
 
-// State, i32 scalar: updates that moving averages have seen.
+// State, i32 scalar: updates included in the moving averages.
 inline constexpr char kAverages[] = "ema_updates";
 
-// State of micro-batches: i32 scalar, how many have been added up.
+// Gradient-accumulation state, i32 scalar: micro-batches accumulated so far.
 inline constexpr char kBatches[] = "accumulated/batches";
 
 inline std::string GradientName(std::string_view parameter) {
@@ -37,7 +36,7 @@ inline std::string GradientName(std::string_view parameter) {
 inline std::string MomentumName(std::string_view parameter) {
   return "momentum/" + std::string(parameter);
 }
-// The sum of gradients, or the running statistic, of micro-batches.
+// The sum over micro-batches of a gradient or a running statistic.
 inline std::string AccumulatedName(std::string_view state) {
   return "accumulated/" + std::string(state);
 }

@@ -142,7 +142,7 @@ std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type) {
   }
   FUSOR_ASSERT(order.size() == rank, "layout rank {} of {}", order.size(),
                ToString(type));
-  std::vector<int64_t> step(rank, 1);  // of the next tile outwards
+  std::vector<int64_t> step(rank, 1);  // of the next outer tile
   std::vector<PhysicalAxis> axes;      // built fastest first
   int64_t stride = 1;
   const auto push = [&](int dim, int64_t extent) {
@@ -170,7 +170,7 @@ std::vector<int64_t> PhysicalOffsets(const TensorType& type) {
 
 std::vector<int64_t> PhysicalOffsets(const TensorType& type, size_t first,
                                      size_t last) {
-  // Offset is a sum of one term per dimension: tabulate each, then add up.
+  // Offsets are sums of one term per dimension: tabulate the terms, then add.
   std::vector<std::vector<int64_t>> term(type.rank());
   for (size_t d = 0; d < type.rank(); ++d) term[d].assign(type.shape[d], 0);
   for (const PhysicalAxis& axis : PhysicalAxes(type)) {

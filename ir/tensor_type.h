@@ -12,11 +12,11 @@ namespace fusor::ir {
 // Extents of a tensor, outermost first; empty for a scalar. All are >= 1.
 using Shape = std::vector<int64_t>;
 
-// More than any device holds; keeps sizes in bytes far from overflow.
+// Above any device's capacity; sizes in bytes stay far from overflow.
 inline constexpr int64_t kMaxElements = int64_t{1} << 40;
 inline constexpr size_t kMaxRank = 12;
 
-// Throws kGraph above kMaxElements.
+// Returns the product of the extents. Throws kGraph above kMaxElements.
 int64_t NumElements(const Shape& shape);
 
 // The physical order of a tensor's elements, as oneDNN writes it: outer
@@ -42,13 +42,13 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// oneDNN's letters ("acdb", "aBcd16b"); empty for row-major. FormatLayout of a
-// canonical layout and ParseLayout are inverse; ParseLayout throws kGraph.
+// Convert to and from oneDNN's notation ("acdb", "aBcd16b"; empty for
+// row-major). They are inverse on canonical layouts. ParseLayout throws kGraph.
 std::string FormatLayout(const Layout& layout, size_t rank);
 Layout ParseLayout(std::string_view text);
 
-// Drops an identity order when there are no tiles, so that equal physical
-// orders compare equal.
+// Drops an identity order if there are no tiles, so that equal physical orders
+// compare equal.
 Layout Canonical(Layout layout);
 
 struct TensorType {
@@ -67,11 +67,11 @@ struct TensorType {
 // with tiles that divide.
 void CheckType(const TensorType& type);
 
-// "f32[8,64,56,56]{aBcd16b}"; the braces are left out for row-major.
+// Formats as "f32[8,64,56,56]{aBcd16b}"; without braces if row-major.
 std::string ToString(const TensorType& type);
 
-// One loop of a tensor's physical order: along it the logical index of `dim`
-// advances by `step` and the element offset by `stride`.
+// One loop over a tensor in physical order. Each iteration advances the logical
+// index of `dim` by `step` and the element offset by `stride`.
 struct PhysicalAxis {
   int dim;
   int64_t step;
@@ -79,15 +79,16 @@ struct PhysicalAxis {
   int64_t stride;  // in elements
 };
 
-// The loops that visit the tensor in memory order, slowest first. Offset of a
-// logical index i = sum over axes of (i[dim] / step % extent) * stride.
+// Returns the loops that visit the tensor in memory order, slowest first.
+// Offset of a logical index i = sum over axes of (i[dim] / step % extent) *
+// stride.
 std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type);
 
-// Offset in elements of each logical row-major index, for converting whole
-// tensors between layouts: physical[offsets[i]] = logical[i].
+// Returns the offset in elements of each logical row-major index, to convert
+// whole tensors between layouts: physical[offsets[i]] = logical[i].
 std::vector<int64_t> PhysicalOffsets(const TensorType& type);
-// The same of the dimensions first to last - 1 alone, the others' index being
-// 0: an element's offset is the sum of those of its parts.
+// The same over dimensions [first, last) only, with the other indices 0.
+// Offsets of disjoint dimension ranges add up to an element's offset.
 std::vector<int64_t> PhysicalOffsets(const TensorType& type, size_t first,
                                      size_t last);
 

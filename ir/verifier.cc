@@ -22,7 +22,7 @@ std::string Describe(const Node& node) {
                      node.op_name(), AtLocation(node.location()));
 }
 
-// The sites of `random` nodes met so far; bodies share them with their graph.
+// Sites of the `random` nodes visited so far, shared by a graph and its bodies.
 using Sites = std::unordered_set<int64_t>;
 
 class Verifier {
@@ -65,7 +65,7 @@ class Verifier {
         node_, output_};
   }
 
-  // Turns what the op or the type says into an error about this node.
+  // Rethrows an error of an op or a type as an error about this node.
   template <typename Function>
   void Attempt(Function function) const {
     try {
@@ -105,7 +105,7 @@ class Verifier {
     Require(node.position() == position_, "position {} is recorded as {}",
             position_, node.position());
     for (size_t i = 0; i < node.num_inputs(); ++i) {
-      // Only compared: what is not defined here may not exist any more.
+      // Only compares pointers: an undefined operand may be freed already.
       Require(defined_.contains(node.input(i)),
               "operand {} is not defined before its use", i);
     }
@@ -190,7 +190,7 @@ class Verifier {
     }
   }
 
-  // Every operand slot is in its value's use list once, and nothing else is.
+  // Checks that use lists contain each operand slot once, and nothing else.
   void CheckUses() const {
     std::unordered_map<const Node*, std::vector<bool>> seen;
     size_t slots = 0;
@@ -244,8 +244,8 @@ class Verifier {
   const Graph& graph_;
   const std::string where_;
   Sites& sites_;
-  const Node* node_ = nullptr;  // at hand, for messages
-  int output_ = -1;             // likewise
+  const Node* node_ = nullptr;  // being checked, for messages
+  int output_ = -1;             // being checked, for messages
   int position_ = 0;
   std::unordered_set<const Value*> defined_;
   std::unordered_set<std::string> names_;

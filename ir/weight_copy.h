@@ -1,13 +1,13 @@
 #pragma once
 
-// Weight copies: state that holds a weight a second time, rounded to a narrower
-// dtype, in the layout in which a library op reads it.
+// Cached cast weights (weight copies): state that stores a weight a second
+// time, rounded to a narrower dtype, in the layout that a library op reads.
 //
 //   %c = weight_copy {init="copy", of="w", rounding="bf16"} : bf16[64,64]{..}
 //
-// A copy is what its weight says: whoever writes the one writes the other, and
-// no checkpoint stores it. Its own dtype is that of the rounding, or a wider
-// one where the target multiplies in no dtype as narrow.
+// Every writer of the weight also writes its copy, and checkpoints store no
+// copies. The copy's dtype is the rounding dtype, or a wider one if the target
+// cannot multiply in a dtype that narrow.
 
 #include <optional>
 #include <string>
@@ -17,12 +17,12 @@
 
 namespace fusor::ir {
 
-// "copy.bf16.ABcd8b16a2b/conv1.weight": programs that share state know the copy
-// by what it holds.
+// Returns e.g. "copy.bf16.ABcd8b16a2b/conv1.weight". The name identifies the
+// contents to programs that share state.
 std::string WeightCopyName(std::string_view weight, DType rounding,
                            const TensorType& type);
 
-// What the name says; nullopt for one that is no copy's.
+// Parses such a name; nullopt if it is not a copy's name.
 struct WeightCopyKind {
   std::string weight;
   DType rounding;
@@ -32,11 +32,11 @@ std::optional<WeightCopyKind> ParseWeightCopyName(std::string_view name);
 
 Attrs WeightCopyAttrs(std::string_view weight, DType rounding);
 
-// True for a node that puts its operand into another layout, or dtype: what
-// copies are made by.
+// True for a `copy`, which changes its operand's layout or dtype.
 bool IsCopy(const Node& node);
 
-// Of an input of role weight_copy; throw kGraph for other attributes.
+// Return the weight's name and the rounding dtype of a weight_copy input. Throw
+// kGraph for other attributes.
 const std::string& CopiedWeight(const Attrs& attrs);
 DType CopyRounding(const Attrs& attrs);
 

@@ -26,7 +26,7 @@ Attrs UniformInit(double bound) {
   return {{"init", std::string("uniform")}, {"bound", bound}};
 }
 
-// The extent of dimension `dim`, or of the last one for -1.
+// Returns the extent of dimension `dim`, or of the last one for -1.
 int64_t ExtentOf(const Value* x, int dim, const std::string& layer) {
   FUSOR_CHECK(x != nullptr, kGraph, "layer {}: expected a value, got null",
               layer);
@@ -171,7 +171,7 @@ Value* Layers::Mix(Value* x, const std::function<Value*(Value*)>& of) {
   second[0] = 1;
   Shape first = shape;
   first[0] = 1;
-  Value* next = x;  // of a batch of one
+  Value* next = x;  // for a batch of one
   if (shape[0] > 1) {
     next = b_.Concat({b_.Slice(x, second, shape), b_.Slice(x, zeros, first)},
                      /*dim=*/0);
@@ -211,7 +211,7 @@ void Layers::Classify(Value* logits, ir::Where at) {
   Value* labels =
       graph.AddInput({DType::kI32, {n}, {}}, InputRole::kData, "labels");
   if (training()) {
-    // Of mixed one-hot labels it is the mix of the two losses.
+    // The loss of mixed one-hot labels is the mix of the two losses.
     Value* loss = Mix(labels, [&](Value* part) {
       return b_.CrossEntropy(logits, part,
                              {.label_smoothing = options_.label_smoothing});

@@ -9,8 +9,8 @@
 namespace fusor::models {
 
 // Layers with parameters, on top of ir::Builder. `name` is the layer's name in
-// torchvision: parameters are "<name>.weight" and so on, and nodes carry it as
-// their location, with the line of the model that asks for the layer.
+// torchvision. Parameters are "<name>.weight" and so on; nodes have the name as
+// their location and the source line of the model that builds the layer.
 class Layers {
  public:
   Layers(ir::Builder& builder, Phase phase, const ModelOptions& options)
@@ -29,13 +29,13 @@ class Layers {
   // x [N,C,H,W] -> [N,channels,H',W']
   ir::Value* Conv(ir::Value* x, const std::string& name, int64_t channels,
                   const ConvOptions& options, ir::Where at = {});
-  // `gamma`: initial scale.
+  // `gamma` is the initial scale.
   ir::Value* BatchNorm(ir::Value* x, const std::string& name, double gamma = 1,
                        ir::Where at = {});
-  // x [..,I] -> [..,features]; torch's default initialisation.
+  // x [..,I] -> [..,features], with PyTorch's default initialisation.
   ir::Value* Linear(ir::Value* x, const std::string& name, int64_t features,
                     ir::Where at = {});
-  // The same with weights from N(0, std) and zero bias.
+  // The same with weights drawn from N(0, std) and zero bias.
   ir::Value* LinearNormal(ir::Value* x, const std::string& name,
                           int64_t features, double std, ir::Where at = {});
   ir::Value* Relu(ir::Value* x, const std::string& name, ir::Where at = {});
@@ -43,15 +43,15 @@ class Layers {
                      int64_t stride, int64_t pad, ir::Where at = {});
   ir::Value* Dropout(ir::Value* x, const std::string& name, ir::Where at = {});
 
-  // Input "images" as f32 [N,3,S,S].
+  // Adds input "images" and returns it as f32 [N,3,S,S].
   ir::Value* Images(ir::Where at = {});
-  // Input "labels", the loss and its outputs, see Model.
+  // Adds input "labels", the loss and the outputs, see Model.
   void Classify(ir::Value* logits, ir::Where at = {});
 
  private:
   bool mixes() const { return training() && options_.mixup; }
-  // x where there is no mixup. Else x and, for each sample, that of the next
-  // one of the batch, weighted; `of` makes what is weighted, f32 [N,..].
+  // Returns of(x) without mixup. With mixup, returns the weighted mean of of(x)
+  // and of(x of the batch's next sample) per sample. `of` returns f32 [N,..].
   ir::Value* Mix(ir::Value* x, const std::function<ir::Value*(ir::Value*)>& of);
   ir::Value* Parameter(const std::string& name, ir::Shape shape,
                        ir::InputRole role, ir::Attrs init);

@@ -15,12 +15,12 @@ enum class Phase {
   kEval,   // running statistics; outputs "loss_sum", "top1", "top5"
 };
 
-// Which side of a convolution its initial weights are scaled by (He et al.).
+// The fan that scales a convolution's initial weights (He et al.).
 enum class FanMode { kFanOut, kFanIn };
 
 enum class InputFormat {
   kU8Nhwc,   // "images" u8 [N,S,S,3], normalised by mean and std in the graph
-  kF32Nchw,  // "images" f32 [N,3,S,S], as they are
+  kF32Nchw,  // "images" f32 [N,3,S,S], used unchanged
 };
 
 struct ModelOptions {
@@ -28,76 +28,76 @@ struct ModelOptions {
   int64_t image_size = 224;  // height and width
   int64_t num_classes = 1000;
   InputFormat input = InputFormat::kU8Nhwc;
-  // Per channel, on the 0..255 scale; ImageNet's.
+  // Per channel, on the 0..255 scale; defaults are ImageNet's.
   std::array<double, 3> mean{123.675, 116.28, 103.53};
   std::array<double, 3> std{58.395, 57.12, 57.375};
   FanMode fan = FanMode::kFanOut;
-  bool zero_gamma = false;  // last normalisation of each residual block
-  double dropout = 0.5;     // of VGG's classifier
+  bool zero_gamma = false;  // zero-init each residual block's last gamma
+  double dropout = 0.5;     // VGG's classifier
   double label_smoothing = 0;
-  // kTrain: each sample is mixed with the next one of the batch, by input
-  // "mixup", the sample's own share.
+  // kTrain: mixes each sample with the next one of the batch. Input "mixup" is
+  // the sample's own weight.
   bool mixup = false;
-  double norm_momentum = 0.1;  // weight of the new batch, as in torch
+  double norm_momentum = 0.1;  // weight of the new batch, as in PyTorch
   double norm_epsilon = 1e-5;
-  // kTrain: normalisations are over the batches of so many ranks together
+  // kTrain: batch normalisation over the batches of this many ranks together
   // (synchronised batch normalisation).
   int64_t norm_ranks = 1;
-  // kTrain: regular expressions; parameters in whose name one is found are
+  // kTrain: regular expressions; parameters whose name contains a match are
   // frozen (see FreezeParameters).
   std::vector<std::string> freeze{};
-  // kEval: per-image outputs "logits" f32 [N,C], "correct1" and "correct5" f32
-  // [N], 1 if the label is the first, or among the first five, else 0.
+  // kEval: adds per-image outputs "logits" f32 [N,C], and "correct1",
+  // "correct5" f32 [N]: 1 if the label is the top class, or among the top five,
+  // else 0.
   bool per_image = false;
 };
 
 // A network with its loss, before differentiation. Inputs: "images", "labels"
-// i32 [N]; in kEval "weights" f32 [N], 0 for padding of the last batch; where
-// dropout is used "random_key" i64 and "step" i32; with mixup "mixup" f32.
-// Parameters and running statistics have torchvision's names. Running
-// statistics are aliased outputs in kTrain, with torch's unbiased variance.
+// i32 [N]; in kEval "weights" f32 [N], 0 for padding of the last batch; with
+// dropout "random_key" i64 and "step" i32; with mixup "mixup" f32. Parameters
+// and running statistics have torchvision's names. In kTrain running statistics
+// are aliased outputs, with PyTorch's unbiased variance.
 struct Model {
   std::string arch;
   ModelOptions options;
   std::unique_ptr<ir::Graph> graph;
 };
 
-// Throws kUsage with the nearest name for an unknown arch, kGraph when the
-// options do not fit it (image too small, ...).
+// Builds a model. Throws kUsage with the nearest name for an unknown arch,
+// kGraph if the options do not fit it (image too small, ...).
 Model BuildModel(const std::string& arch, Phase phase,
                  const ModelOptions& options);
 
-// A model that is not of this library.
+// A model from outside this library.
 struct CustomModel {
   std::string name;
-  int64_t batch = 0;        // the only one; 0: any
+  int64_t batch = 0;        // the only supported batch; 0: any
   bool normalizes = false;  // uses ModelOptions::mean and std
-  bool trains = false;      // which phases it has
+  bool trains = false;      // supports kTrain
   bool evaluates = false;
   std::function<std::unique_ptr<ir::Graph>(Phase, const ModelOptions&)> build;
 };
-// Makes BuildModel and CanonicalArch know the model's name until the process
-// ends. Replaces a custom model of that name. Not thread-safe.
+// Registers a model for BuildModel and CanonicalArch until the process ends.
+// Replaces a custom model of that name. Not thread-safe.
 void RegisterModel(CustomModel model);
-// Null unless a model of that name was registered.
+// Returns null if no model of that name was registered.
 const CustomModel* FindCustomModel(const std::string& name);
 
-// Keeps the parameters in whose name one of the regular expressions is found
-// from being trained, as requires_grad_(False) does in PyTorch: they get no
-// gradient, no optimizer state and no update. Layers work as before: a
-// batch-norm layer normalises by its batch and updates its running statistics.
-// Throws kUsage for an expression that is malformed or in no parameter's name,
-// and unless a parameter is left to train.
+// Freezes parameters whose name contains a match of a regular expression, like
+// requires_grad_(False) in PyTorch: they get no gradient, no optimizer state
+// and no update. Layers are unchanged: a batch-norm layer still normalises by
+// its batch and updates its running statistics. Throws kUsage if an expression
+// is malformed or matches no parameter, or if no parameter is left to train.
 void FreezeParameters(ir::Graph& graph,
                       const std::vector<std::string>& expressions);
 
-// All names that BuildModel takes, aliases last, without custom models.
+// Returns all names BuildModel accepts, aliases last, without custom models.
 std::vector<std::string> ArchNames();
-// The canonical name behind an alias ("resnet50" -> "resnet50-v1.5").
+// Returns the canonical name of an alias ("resnet50" -> "resnet50-v1.5").
 std::string CanonicalArch(const std::string& arch);
 
-// Whether two names, canonical or not, stand for networks of the same layers;
-// false for an unknown one.
+// True if two names, canonical or not, denote networks of the same layers;
+// false if either is unknown.
 bool SameNetwork(const std::string& a, const std::string& b);
 
 struct ParameterCount {

@@ -28,7 +28,7 @@ constexpr Row kRows[] = {
     {"resnet50-v1.5", 32, ResNet<3, 4, 6, 3, true>},
     {"resnet101-v1.5", 32, ResNet<3, 4, 23, 3, true>},
     {"resnet152-v1.5", 32, ResNet<3, 8, 36, 3, true>},
-    // gluon's v1b: the same network as torchvision's under gluon's name.
+    // gluon's v1b is torchvision's network under gluon's name.
     {"resnet50-v1b", 32, ResNet<3, 4, 6, 3, true>},
     {"resnet50-v1", 32,
      [](Layers& layers) {
@@ -44,7 +44,6 @@ constexpr Row kRows[] = {
 
 constexpr std::string_view kSuffix = "-v1.5";
 
-// Null for an unknown name.
 const Row* FindRow(std::string_view arch) {
   const auto* row =
       std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) {

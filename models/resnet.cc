@@ -13,7 +13,7 @@ struct BlockShape {
   int64_t stride;
 };
 
-// conv -> bn of the main branch's last layer starts at zero where asked.
+// Returns the initial gamma of a block's last normalisation: 0 if requested.
 double LastGamma(const Layers& layers) {
   return layers.options().zero_gamma ? 0 : 1;
 }

@@ -20,7 +20,7 @@ T Narrow(double x) {
   return static_cast<T>(x);
 }
 
-// Where each element lies; empty where that is its number.
+// Returns each element's physical offset; empty if row-major.
 std::vector<int64_t> OffsetsOf(const TensorType& type) {
   if (type.layout.is_row_major()) return {};
   return PhysicalOffsets(type);
@@ -129,9 +129,8 @@ std::vector<uint8_t> TensorBytes(const Tensor& tensor) {
 
 namespace {
 
-// Calls `move(physical, row_major)` with the offset in elements of each element
-// in both orders. There is no table of all of them: it would be twice the size
-// of the tensor.
+// Calls `move(physical, row_major)` with each element's offsets, in elements,
+// in both orders. A table of all offsets would be twice the size of the tensor.
 template <typename Move>
 void ForEachElement(const TensorType& type, Move move) {
   const size_t split = std::min<size_t>(1, type.rank());

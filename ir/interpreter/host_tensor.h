@@ -1,7 +1,7 @@
 #pragma once
 
-// Between the interpreter's tensors and tensors in memory: elements in their
-// dtype, little-endian, in the physical order of the type's layout.
+// Converts between the interpreter's tensors and tensors in memory: elements in
+// their dtype, little-endian, in the layout's physical order.
 
 #include <cstdint>
 #include <span>
@@ -11,27 +11,25 @@
 
 namespace fusor::ir {
 
-// REQUIRES: bytes.size() == type.num_bytes().
+// Loads a tensor. REQUIRES: bytes.size() == type.num_bytes().
 Tensor LoadTensor(TensorType type, std::span<const uint8_t> bytes);
-// Of the type.num_bytes() bytes at `memory`.
+// Loads type.num_bytes() bytes from `memory`.
 Tensor LoadTensor(const TensorType& type, const void* memory);
 
-// Rounds each element to the dtype. REQUIRES: bytes.size() ==
-// tensor.type.num_bytes().
+// Stores a tensor and rounds each element to its dtype. REQUIRES: bytes.size()
+// == tensor.type.num_bytes().
 void StoreTensor(const Tensor& tensor, std::span<uint8_t> bytes);
-// Into the tensor.type.num_bytes() bytes at `memory`.
+// Stores tensor.type.num_bytes() bytes to `memory`.
 void StoreTensor(const Tensor& tensor, void* memory);
 std::vector<uint8_t> TensorBytes(const Tensor& tensor);
 
-// Between the physical order of the type's layout and row-major, bit for bit.
+// Convert between the layout's physical order and row-major, bit for bit.
 // REQUIRES: both spans have type.num_bytes().
 void ToRowMajor(const TensorType& type, std::span<const uint8_t> physical,
                 std::span<uint8_t> row_major);
 void FromRowMajor(const TensorType& type, std::span<const uint8_t> row_major,
                   std::span<uint8_t> physical);
 
-// Between the physical order of the type's layout and row-major, bit for bit.
-// REQUIRES: both spans have type.num_bytes().
 void ToRowMajor(const TensorType& type, std::span<const uint8_t> physical,
                 std::span<uint8_t> row_major);
 void FromRowMajor(const TensorType& type, std::span<const uint8_t> row_major,

@@ -82,7 +82,7 @@ std::vector<Tensor> RunNode(const Node& node, Operands in, EvalMode mode) {
   return results;
 }
 
-// Position of the last node that reads each value; outputs are read at the end.
+// Returns each value's last reader's position; outputs are read at the end.
 std::unordered_map<const Value*, int> LastReaders(const Graph& graph) {
   std::unordered_map<const Value*, int> last;
   for (const auto& node : graph.nodes()) {

@@ -6,12 +6,12 @@ namespace fusor::ir {
 namespace {
 
 constexpr int64_t kPanel = PackedMatrix::kPanel;
-// Rows of a panel that stay in the first-level cache: 16 KiB.
+// Panel rows per pass, 16 KiB: they stay in the L1 cache.
 constexpr int64_t kDepth = 256;
-// Rows of `out` whose sums live in registers together.
+// Rows of `out` accumulated in registers together.
 constexpr int64_t kRows = 2;
 
-// One [kRows, kPanel] tile of the result over `depth` terms.
+// Computes one [kRows, kPanel] tile of the result over `depth` terms.
 void AddTile(const double* a0, const double* a1, const double* panel,
              int64_t depth, double* out0, double* out1, int64_t width) {
   double sum0[kPanel] = {};

@@ -1,7 +1,7 @@
 #pragma once
 
-// The fp64 matrix product under the interpreter's matmul and convolutions.
-// Plain C++, one thread; its order of summation depends on the extents alone.
+// The fp64 matmul of the interpreter's matmul and convolutions. Plain C++, one
+// thread. The summation order depends only on the extents.
 
 #include <cstdint>
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace fusor::ir {
 
-// A [rows, columns] matrix in panels of a few columns, so that the product
-// reads it contiguously.
+// A [rows, columns] matrix packed into panels of kPanel columns, so that
+// AddProduct reads it contiguously.
 class PackedMatrix {
  public:
   static constexpr int64_t kPanel = 8;
@@ -21,7 +21,7 @@ class PackedMatrix {
 
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
-  // Rows of kPanel elements; the last panel is filled up with zeros.
+  // Returns panel i: rows() rows of kPanel elements. Zeros pad the last panel.
   const double* panel(int64_t i) const {
     return data_.data() + i * rows_ * kPanel;
   }
@@ -32,8 +32,8 @@ class PackedMatrix {
   std::vector<double> data_;
 };
 
-// out[i][j] += sum over k of a[i][k] * b(k, j). a[i] holds b.rows() elements,
-// out[i] b.columns(); the rows of `out` are distinct.
+// Computes out[i][j] += sum over k of a[i][k] * b(k, j). a[i] holds b.rows()
+// elements, out[i] b.columns(). The rows of `out` are distinct.
 void AddProduct(std::span<const double* const> a, const PackedMatrix& b,
                 std::span<double* const> out);
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// What the interpreter rules of several op families share. A rule finds its
-// result tensors allocated and filled with zeros; the interpreter rounds them
-// to their dtypes afterwards.
+// Helpers shared by the interpreter rules of several op families. Result
+// tensors are allocated and zero-filled before a rule runs; the interpreter
+// rounds them to their dtypes afterwards.
 
 #include <span>
 #include <vector>
@@ -14,11 +14,12 @@ namespace fusor::ir {
 using EvalInputs = std::span<const Tensor* const>;
 using EvalOutputs = std::span<Tensor* const>;
 
-// Elements between neighbours along each dimension of a dense tensor.
+// Returns the row-major strides, in elements.
 std::vector<int64_t> RowMajorStrides(const Shape& shape);
 
 // Calls row(offset, length, step) for each innermost row of `shape`, in
-// row-major order: its elements have the strided positions offset + i * step.
+// row-major order. Element i of the row is at the strided position offset + i *
+// step.
 template <typename Row>
 void ForEachRow(const Shape& shape, const std::vector<int64_t>& strides,
                 Row row) {
@@ -43,7 +44,7 @@ void ForEachRow(const Shape& shape, const std::vector<int64_t>& strides,
 // out = in[sum of i[d] * strides[d]] for the indices i of `shape`, row-major.
 void GatherStrided(const double* in, const Shape& shape,
                    const std::vector<int64_t>& strides, double* out);
-// out[sum of i[d] * strides[d]] = in, the reverse.
+// Scatters out[sum of i[d] * strides[d]] = in, the reverse.
 void ScatterStrided(const double* in, const Shape& shape,
                     const std::vector<int64_t>& strides, double* out);
 

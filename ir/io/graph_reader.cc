@@ -16,7 +16,7 @@ Value* DeclareInput(Graph& graph, Declaration declared, InputRole role,
   CheckType(declared.type);
   Value* value = graph.AddInput(std::move(declared.type), role, declared.name,
                                 std::move(attrs));
-  graph.Rename(value, declared.name);  // the empty name, too
+  graph.Rename(value, declared.name);  // also if the name is empty
   CheckName(*value, declared.name);
   return value;
 }

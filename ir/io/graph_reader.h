@@ -9,16 +9,16 @@
 
 namespace fusor::ir {
 
-// For readers of stored graphs, which say what the graph would otherwise choose
-// or infer: names and result types.
+// The name and type of a value as a stored graph declares them, instead of
+// generated names and inferred types.
 struct Declaration {
   std::string name;
   TensorType type;
 };
 
-// Graph::AddInput and Graph::AddNode with the names and types as declared.
-// Throw kGraph when a name is taken, a type is invalid, or a dtype or shape is
-// not what the op infers. Layouts are taken as declared; Verify judges them.
+// Like Graph::AddInput and Graph::AddNode, with declared names and types. Throw
+// kGraph if a name is taken, a type is invalid, or a dtype or shape differs
+// from what the op infers. Layouts are taken as declared; Verify checks them.
 Value* DeclareInput(Graph& graph, Declaration declared, InputRole role,
                     Attrs attrs);
 Node* DeclareNode(Graph& graph, std::string_view op, std::vector<Value*> inputs,

@@ -20,7 +20,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// A byte of the input in a one-line message.
+// Formats a byte of the input for a one-line message.
 std::string Printable(char c) {
   if (c > ' ' && c <= '~') return fmt::format("'{}'", c);
   return fmt::format("byte 0x{:02x}", static_cast<unsigned char>(c));
@@ -63,7 +63,7 @@ void Lexer::Fail(const Token& at, const std::string& message) const {
              fmt::format("{}:{}:{}: {}", source_, at.line, at.column, message));
 }
 
-// The character at hand; NUL at the end.
+// Returns the character `ahead` positions further; NUL past the end.
 char Lexer::Look(size_t ahead) const {
   return offset_ + ahead < text_.size() ? text_[offset_ + ahead] : '\0';
 }
@@ -155,7 +155,7 @@ char Lexer::ScanEscape(const Token& token) {
   return static_cast<char>(high * 16 + low);
 }
 
-// Takes all that looks like a number; the parser finds out whether it is one.
+// Reads everything that looks like a number; the parser validates it.
 void Lexer::ScanNumber(Token& token) {
   if (Look() == '-') token.text += Take();
   for (;;) {

@@ -20,11 +20,12 @@ struct Token {
   int column = 1;
 };
 
-// The token as an error message shows it.
+// Formats the token for error messages.
 std::string ToString(const Token& token);
 
-// Cuts the text form of graphs (ir/io/printer.h) into tokens, one token ahead.
-// Throws kGraph, "source:line:column: ...", on what no token starts with.
+// Splits the text form of graphs (ir/io/printer.h) into tokens, with a
+// lookahead of one. Throws kGraph, "source:line:column: ...", on invalid
+// characters.
 class Lexer {
  public:
   Lexer(std::string_view text, std::string_view source);

@@ -14,7 +14,7 @@
 namespace fusor::ir {
 namespace {
 
-// Protobuf bytes of a graph begin with tags that no text holds.
+// Protobuf graphs begin with tags: control characters that no text contains.
 bool IsText(std::string_view bytes) {
   return std::none_of(bytes.begin(), bytes.end(), [](unsigned char c) {
     return c < ' ' && c != '\n' && c != '\t' && c != '\r';

@@ -7,9 +7,9 @@
 
 namespace fusor::ir {
 
-// Reads a module, IR text or protobuf bytes, from a file or, for "-", stdin.
-// Throws kUsage if it cannot be read, kGraph with the place in the text if it
-// is malformed.
+// Reads a module, IR text or protobuf bytes, from a file, or from stdin for
+// "-". Throws kUsage if it is unreadable, kGraph with the position if
+// malformed.
 std::unique_ptr<Graph> ReadModule(const std::string& path);
 
 }  // namespace fusor::ir

@@ -19,7 +19,7 @@ namespace {
 
 using Kind = Token::Kind;
 
-// A verified graph nests once; this bounds the recursion.
+// Bounds the recursion; a verified graph nests only once.
 constexpr int kMaxNesting = 8;
 
 template <typename T>
@@ -34,7 +34,7 @@ bool ParseNumber(const std::string& text, T& value, int base = 10) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
-// An integer where a float belongs is that float.
+// Converts integers to floats if the attribute `like` is a float.
 void Coerce(const AttrValue& like, AttrValue& value) {
   if (std::holds_alternative<double>(like)) {
     if (const auto* i = std::get_if<int64_t>(&value)) {
@@ -66,7 +66,7 @@ class Parser {
  private:
   using Scope = std::unordered_map<std::string, Value*>;
 
-  // Of the node, the output, or else the graph's first line.
+  // Returns the token of the node or output, or the graph's first line.
   const Token& PlaceOf(const Violation& violation) const {
     const auto node = nodes_.find(violation.node);
     if (node != nodes_.end()) return node->second;
@@ -100,13 +100,13 @@ class Parser {
     lexer_.Advance();
     return text;
   }
-  // A word, or a string where it is not one.
+  // Reads a word or a quoted string.
   std::string Word(std::string_view what) {
     const bool quoted = lexer_.current().kind == Kind::kString;
     return Take(quoted ? Kind::kString : Kind::kWord, what);
   }
 
-  // What the graph or an op says about the statement at `token`.
+  // Rethrows an error of the graph or an op with the position of `token`.
   template <typename Function>
   decltype(auto) Attempt(const Token& token, Function function) {
     try {
@@ -127,7 +127,7 @@ class Parser {
     return value;
   }
 
-  // After `nan` of nan(0x7ff8000000000001): the bits.
+  // Parses the bits after `nan`, as in nan(0x7ff8000000000001).
   double NanBits() {
     Expect("(");
     const std::string text = lexer_.current().text;
@@ -141,7 +141,7 @@ class Parser {
     return std::bit_cast<double>(bits);
   }
 
-  // An int64_t or a double.
+  // Parses an int64_t or a double.
   AttrValue Number() {
     if (Accept("inf")) return std::numeric_limits<double>::infinity();
     if (Accept("nan")) {
@@ -168,7 +168,7 @@ class Parser {
     return value;
   }
 
-  // Of integers, unless there is a float among them.
+  // Parses a list of integers, or of floats if it contains one.
   AttrValue List() {
     Expect("[");
     std::vector<AttrValue> items;
@@ -208,7 +208,7 @@ class Parser {
     return Number();
   }
 
-  // {name=value, ..} or nothing. `op` is null for the inputs of a graph.
+  // Parses {name=value, ..} or nothing. `op` is null for graph inputs.
   Attrs AttrList(const OpDef* op) {
     Attrs attrs;
     if (!Accept("{")) return attrs;
@@ -243,7 +243,7 @@ class Parser {
       } while (Accept(","));
     }
     Expect("]");
-    // The brace of a body stands before %name or return.
+    // A body's brace is followed by %name or return.
     if (At("{") && lexer_.next().kind == Kind::kWord &&
         lexer_.next().text != "return") {
       Expect("{");
@@ -313,7 +313,7 @@ class Parser {
     });
   }
 
-  // @"layer3.1.bn2" "models/resnet.cc:52" or less of it.
+  // Parses @"layer3.1.bn2" "models/resnet.cc:52", without the line, or nothing.
   Location NodeLocation() {
     if (!Accept("@")) return {};
     Location location(Take(Kind::kString, "a location"));
@@ -384,7 +384,7 @@ class Parser {
 
   void Returns(Graph& graph, const Scope& scope) {
     Expect("return");
-    outputs_.clear();  // the outermost graph's are the last
+    outputs_.clear();  // the outermost graph's outputs come last
     if (At("}")) return;
     do {
       outputs_.push_back(lexer_.current());
@@ -406,7 +406,7 @@ class Parser {
 
   Lexer lexer_;
   const Token start_ = lexer_.current();
-  // Where they stand in the text.
+  // Positions in the text.
   std::unordered_map<const Node*, Token> nodes_;
   std::vector<Token> outputs_;
 };

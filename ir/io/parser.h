@@ -7,9 +7,9 @@
 
 namespace fusor::ir {
 
-// Reads the text form of one graph (ir/io/printer.h) and verifies it. Throws
-// kGraph with one line, "source:line:column: expected .., got ..", on anything
-// else; never crashes, whatever the text.
+// Parses and verifies the text form of one graph (ir/io/printer.h). Throws
+// kGraph with one line, "source:line:column: expected .., got ..", on any other
+// text; never crashes.
 std::unique_ptr<Graph> Parse(std::string_view text,
                              std::string_view source = "graph text");
 

@@ -35,7 +35,7 @@ std::string Quote(std::string_view text) {
   return out + "\"";
 }
 
-// An identifier starts with a letter; a value's name need not.
+// Quotes the name if needed. An identifier must start with a letter.
 std::string Name(std::string_view name, bool identifier) {
   bool plain = !name.empty();
   for (const char c : name) plain = plain && IsPlain(c);
@@ -47,7 +47,7 @@ std::string Name(const Value* value) {
   return value == nullptr ? "%<null>" : "%" + Name(value->name(), false);
 }
 
-// Shortest text that reads back to the same bits and is not an integer.
+// Returns the shortest text that reads back to the same bits and is no integer.
 std::string Float(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   if (std::isnan(x)) {
@@ -130,7 +130,7 @@ class Printer {
     return "[" + Join(list, ",", Float) + "]";
   }
 
-  // " {name=value, ..}" of those that differ from their default; or nothing.
+  // Returns " {name=value, ..}" without default values, or "".
   std::string AttrList(const Attrs& attrs,
                        const std::vector<AttrSpec>& specs) const {
     std::vector<std::string> items;
@@ -148,7 +148,7 @@ class Printer {
            "}";
   }
 
-  // On one line where they fit, else one a line.
+  // Prints outputs on one line if they fit, else one per line.
   void Outputs(const Graph& graph) {
     std::vector<std::string> items;
     for (const Output& output : graph.outputs()) {

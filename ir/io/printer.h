@@ -10,12 +10,12 @@ namespace fusor::ir {
 
 struct PrintOptions {
   bool locations = true;
-  // Longer lists of floats print as <1000 values>, which Parse refuses.
+  // Longer lists of floats print as <1000 values>, which Parse rejects.
   size_t max_list = std::numeric_limits<size_t>::max();
 };
 
-// The text form, one node a line. With the default options Parse
-// (ir/io/parser.h) gives back an equal graph:
+// Prints the text form, one node per line. With the default options Parse
+// (ir/io/parser.h) returns an equal graph:
 //
 //   graph example {
 //     %x = data : f32[8,64]
@@ -30,21 +30,21 @@ struct PrintOptions {
 //     return %f as "loss", %w as "w" -> %w
 //   }
 //
-// Inputs name their role, nodes their op; attributes that have their default
-// are left out. After @ stand the location of a node in the model and, where it
-// is known, the line of the model's code; @"" where only that is. `-> %w` says
-// that the output is the next value of input %w. A body's name, `graph
-// softplus`, is left out when it is "graph". Names that are not made of
-// letters, digits, '_', '.' and '$' are quoted: %"a b". Floats have a point, an
-// exponent or a name (inf, nan) and are as short as they can be read back bit
-// for bit; an empty list of floats is floats[]. Comments run from // to the end
-// of the line.
+// Inputs print their role, nodes their op; attributes with default values are
+// omitted. @ is followed by the node's location in the model and, if known, the
+// source line of the model's code; the location is "" if only the line is
+// known. `-> %w` marks the output as the next value of input %w. The body's
+// name, `graph softplus`, is omitted if it is "graph". Names with characters
+// other than letters, digits, '_', '.' and '$' are quoted: %"a b". Floats have
+// a point, an exponent or a name (inf, nan) and are the shortest text that
+// reads back bit for bit. An empty list of floats is floats[]. Comments run
+// from // to the end of the line.
 std::string Print(const Graph& graph, const PrintOptions& options = {});
 
-// One node as Print writes it, without its body.
+// Prints one node without its body.
 std::string Print(const Node& node, const PrintOptions& options = {});
 
-// A location as it stands after a node, with the blank before it; "" for none.
+// Prints a location as after a node, with a leading blank; "" if empty.
 std::string Print(const Location& location);
 
 }  // namespace fusor::ir

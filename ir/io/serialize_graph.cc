@@ -15,7 +15,7 @@ namespace fusor::ir {
 namespace {
 
 constexpr uint32_t kVersion = 1;
-// A verified graph nests once; this bounds the recursion.
+// Bounds the recursion; a verified graph nests only once.
 constexpr int kMaxNesting = 8;
 
 // --- Writing -----------------------------------------------------------------
@@ -108,7 +108,7 @@ class Reader {
     return graph;
   }
 
-  // What was being read, "node 17"; empty between things.
+  // Returns what is being read, "node 17"; empty in between.
   const std::string& place() const { return place_; }
 
  private:

@@ -8,12 +8,12 @@
 
 namespace fusor::ir {
 
-// The binary protobuf form (ir/io/graph.proto). Equal graphs give equal bytes.
+// Returns the protobuf form (ir/io/graph.proto). Equal graphs give equal bytes.
 std::string Serialize(const Graph& graph);
 
-// Reads what Serialize wrote: an equal graph, bit for bit, names included, and
-// verified. Throws kGraph with one line that begins with `source` on anything
-// else; never crashes, whatever the bytes.
+// Reads the output of Serialize and verifies it. The graph is equal bit for
+// bit, including names. Throws kGraph with one line that starts with `source`
+// on any other bytes; never crashes.
 std::unique_ptr<Graph> Deserialize(std::string_view bytes,
                                    std::string_view source = "graph file");
 

@@ -12,14 +12,14 @@ class AttrProto;
 class TensorTypeProto;
 }  // namespace proto
 
-// What graphs and plans have in common in their protobuf forms. Reading throws
-// kGraph on what Write never writes; CheckType is up to the caller.
+// Shared by the protobuf forms of graphs and plans. Reading throws kGraph on
+// malformed messages; callers run CheckType themselves.
 void WriteType(const TensorType& type, proto::TensorTypeProto& out);
 TensorType ReadType(const proto::TensorTypeProto& in);
 
 void WriteAttr(const std::string& name, const AttrValue& value,
                proto::AttrProto& out);
-// Adds the attribute, which must be a new one.
+// Adds the attribute. Throws kGraph if it is already present.
 void ReadAttr(const proto::AttrProto& in, Attrs& attrs);
 
 }  // namespace fusor::ir

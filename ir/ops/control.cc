@@ -21,7 +21,7 @@ int64_t PositiveAttr(const Attrs& attrs, const char* name) {
   return ranks;
 }
 
-// Operand i of rank r is part r of result i.
+// Infers [ranks, ..]: index r of result i is operand i of rank r.
 std::vector<TensorType> InferAllGather(Types in, const Attrs& attrs) {
   std::vector<TensorType> out;
   for (const TensorType& part : in) {
@@ -34,7 +34,7 @@ std::vector<TensorType> InferAllGather(Types in, const Attrs& attrs) {
   return out;
 }
 
-// Ranks that all have the same.
+// Simulates ranks that all have the same operands.
 void EvalAllGather(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   for (size_t i = 0; i < in.size(); ++i) {
     std::vector<double>& parts = out[i]->data;
@@ -45,7 +45,7 @@ void EvalAllGather(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   }
 }
 
-// Result i is this rank's part of the sum of operand i: see ir/shard.h.
+// Result i is this rank's shard of the sum of operand i, see ir/shard.h.
 std::vector<TensorType> InferReduceScatter(Types in, const Attrs& attrs) {
   const int64_t parts = PositiveAttr(attrs, "parts");
   std::vector<TensorType> out;
@@ -58,7 +58,7 @@ std::vector<TensorType> InferReduceScatter(Types in, const Attrs& attrs) {
   return out;
 }
 
-// The first part, with zeros behind what there is.
+// Returns the first shard, padded with zeros.
 void EvalReduceScatter(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
   for (size_t i = 0; i < in.size(); ++i) {
     const size_t n = std::min(in[i]->data.size(), out[i]->data.size());
@@ -66,7 +66,7 @@ void EvalReduceScatter(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
   }
 }
 
-// A world of one rank.
+// Simulates one rank.
 void EvalAllReduce(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
   for (size_t i = 0; i < in.size(); ++i) out[i]->data = in[i]->data;
 }
@@ -107,9 +107,9 @@ std::vector<OpDef> MakeOps() {
   fusion.max_inputs = -1;
   fusion.layout = LayoutRule::kSame;
   // kind: "loop", or "multi_tensor" for equal chains over `tensors` tensors.
-  // copies_together: copies of their results may lie in memory as they do, the
-  // first copy of each, the second, ..
-  // rounding: "fast", or "eager" for rounding at every op of the body.
+  // copies_together: copies of the tensors' results may be stored contiguously
+  // and in the tensors' order: the first copy of each tensor, then the second,
+  // ... rounding: "fast", or "eager" for rounding at every op of the body.
   fusion.attrs = {{"kind", std::string("loop")},
                   {"rounding", std::string("fast")},
                   {"tensors", int64_t{1}},

@@ -12,10 +12,10 @@ using Grads = std::vector<Value*>;
 using DOutputs = std::span<Value* const>;
 using Ints = std::vector<int64_t>;
 
-// Keeps the arithmetic on extents from overflow.
+// Prevents overflow of the arithmetic on extents.
 constexpr int64_t kMaxPad = 1 << 20;
 
-// Checks stride, pad, dilation and returns the spatial result extents.
+// Checks stride, pad and dilation. Returns the result's spatial extents.
 Ints SpatialExtents(const Shape& x, const Shape& w, const Attrs& attrs) {
   const Ints& stride = attrs.Ints("stride");
   const Ints& pad = attrs.Ints("pad");
@@ -63,8 +63,8 @@ void CheckFloats(Types in) {
   }
 }
 
-// result_dtype, or the operands' where that is empty: what the accumulator is
-// rounded to.
+// Returns result_dtype, which the accumulator is rounded to; default: the
+// operands' dtype.
 DType ResultDType(const TensorType& operand, const Attrs& attrs) {
   const std::string& name = attrs.String("result_dtype");
   if (name.empty()) return operand.dtype;
@@ -145,7 +145,7 @@ Grads GradConv(Builder& b, const Node& n, DOutputs d) {
   return grads;
 }
 
-// Elements of the forward result times the window, per group.
+// Returns the elements of the forward result times the window, per group.
 int64_t Macs(const Value& result, const Shape& weight) {
   return result.type().num_elements() * weight[1] * weight[2] * weight[3];
 }

@@ -28,7 +28,7 @@ struct Geometry {
   int64_t taps() const { return w[2] * w[3]; }
   int64_t group_in() const { return w[1]; }            // channels of x
   int64_t group_out() const { return w[0] / groups; }  // channels of y
-  // Weights of the group's first output channel at kernel position `tap`.
+  // Returns the offset of the group's first output channel at position `tap`.
   int64_t WeightOffset(int64_t group, int64_t tap) const {
     return group * group_out() * group_in() * taps() + tap;
   }
@@ -42,7 +42,7 @@ struct Geometry {
   int64_t groups;
 };
 
-// [N,C,H,W] -> [N,H,W,C], where a pixel's channels are contiguous.
+// Transposes [N,C,H,W] to [N,H,W,C]: a pixel's channels become contiguous.
 std::vector<double> ToChannelsLast(const Tensor& tensor) {
   const Shape& s = tensor.type.shape;
   const Ints strides = RowMajorStrides(s);
@@ -61,7 +61,7 @@ void FromChannelsLast(const std::vector<double>& data, Tensor& tensor) {
 }
 
 // Calls visit(x pixel, y pixel) for the pairs that kernel position `tap`
-// connects, in the order of y; pixels are numbered row-major over [N,H,W].
+// connects, in the order of y. Pixels are numbered row-major over [N,H,W].
 template <typename Visit>
 void ForEachPair(const Geometry& g, int64_t tap, Visit visit) {
   const int64_t dh = tap / g.w[3] * g.dilation[0] - g.pad[0];
@@ -81,7 +81,7 @@ void ForEachPair(const Geometry& g, int64_t tap, Visit visit) {
 
 }  // namespace
 
-// y[pixel'] += x[pixel] W[tap] for each tap.
+// Computes y[pixel'] += x[pixel] W[tap] for each tap.
 void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode) {
   const Tensor& weight = *in[1];
   const Geometry g(node, in[0]->type.shape, weight.type.shape,
@@ -114,7 +114,7 @@ void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode) {
   if (StoresPrologue(node.attrs())) out.back()->data = std::move(held.data);
 }
 
-// dx[pixel] += dy[pixel'] W[tap]^T for each tap.
+// Computes dx[pixel] += dy[pixel'] W[tap]^T for each tap.
 void EvalConvGradInput(const Node& node, EvalInputs in, EvalOutputs out,
                        EvalMode mode) {
   const Tensor& weight = *in[1];
@@ -140,9 +140,9 @@ void EvalConvGradInput(const Node& node, EvalInputs in, EvalOutputs out,
   FinishGradInput(node, in, out, mode);
 }
 
-// dW[tap] = x^T dy over the pixels: rows are channels of x, shifted by the tap
-// and with zeros where it reaches into the padding. What dy is there does not
-// count, as in the other two: 0 * NaN would be NaN.
+// Computes dW[tap] = x^T dy over the pixels. Rows are channels of x, shifted by
+// the tap, with zeros in the padding. As in the other two, dy does not count
+// there, so non-finite dy is masked: 0 * NaN would be NaN.
 void EvalConvGradWeight(const Node& node, EvalInputs in, EvalOutputs out,
                         EvalMode mode) {
   Tensor held;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The interpreter's convolutions: plain direct sums in fp64, arranged as one
-// matrix product a kernel position.
+// The interpreter's convolutions: direct sums in fp64, one matmul per kernel
+// position.
 
 #include "ir/interpreter/strided_loops.h"
 

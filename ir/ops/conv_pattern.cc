@@ -43,7 +43,8 @@ bool HasAddend(const Attrs& attrs) {
   return attrs.Bool("accumulate") || attrs.Bool("add");
 }
 
-// y += (x - mean) * inverse deviation * scale + bias, of `in` in that order.
+// Adds (x - mean) / deviation * scale + bias to y; `in` holds x, mean, 1 /
+// deviation, scale and bias.
 void AddNormalized(EvalInputs in, std::vector<double>& y) {
   ForEachElement(*in[0], [&](size_t i, size_t c) {
     const double centered = in[0]->data[i] - in[1]->data[c];
@@ -51,8 +52,8 @@ void AddNormalized(EvalInputs in, std::vector<double>& y) {
   });
 }
 
-// Of the normalisation of `in`, whose result's gradient is dz:
-// dx = a * dz + b * x + c is that of x.
+// Computes the gradients of scale and bias of a normalisation of `in` whose
+// result has gradient dz, and a, b, c of the gradient of x: a * dz + b * x + c.
 void EvalSums(EvalInputs in, const Tensor& dz, EvalOutputs out) {
   Tensor& scale_grad = *out[0];
   Tensor& bias_grad = *out[1];

@@ -1,7 +1,7 @@
 #pragma once
 
-// What libraries compute together with a convolution, as attributes of the
-// three ops say (ir/ops/conv.cc): types and the interpreter's rules.
+// Operations fused into a convolution, selected by attributes of the three ops
+// (ir/ops/conv.cc): their types and interpreter rules.
 
 #include <span>
 #include <vector>
@@ -11,32 +11,37 @@
 
 namespace fusor::ir {
 
-// prologue "norm": two operands, scale and bias of x's channels, after x and
-// the other tensor: the convolution reads relu(x * scale + bias), rounded to
-// x's dtype, in place of x. "join": and a tensor like x, which is added before
-// the ReLU; "dual": and another x with scale and bias, whose x * scale + bias
-// is added. With these two what the convolution reads is its last result.
+// The `prologue` attribute replaces the convolution's input x by an expression,
+// rounded to x's dtype. Its operands follow x and the other tensor; s and b are
+// floating vectors, one element per channel of x.
+//
+//   "norm"  relu(x * s + b)                  operands s, b
+//   "join"  relu(x * s + b + r)              operands s, b, r like x
+//   "dual"  relu(x * s + b + x2 * s2 + b2)   operands s, b, x2 like x, s2, b2
+//
+// "join" and "dual" also return the expression as the last result.
 bool HasPrologue(const Attrs& attrs);
 bool StoresPrologue(const Attrs& attrs);
-// Throws kGraph where operands or prologue are none of these; of a gradient
-// "norm" alone.
+// Throws kGraph if the prologue is unknown or its operands do not fit. A
+// gradient supports "norm" only.
 void CheckPrologue(std::span<const TensorType> in, const Attrs& attrs,
                    bool gradient);
-// What the convolution reads; `held` keeps it.
+// Returns the tensor that the convolution reads, computed into `held` if
+// needed.
 const Tensor& EvalPrologue(const Node& node, EvalInputs in, EvalMode mode,
                            Tensor& held);
 
-// statistics: two results more, f32 [C]: the sums of the result, rounded as it
-// is, and of its squares.
+// `statistics` adds two f32 [C] results: sums of the rounded result and its
+// square.
 void AddStatistics(std::vector<TensorType>& results);
 void EvalStatistics(EvalOutputs out, EvalMode mode);
 
-// Of a data gradient, after dy and weight: accumulate or add, a tensor that is
-// added, then what its norm says, "", "relu", "join" or "dual".
+// Operands of a data gradient after dy and weight: with `accumulate` or `add`
+// an addend, then those of the attribute `norm`: "", "relu", "join" or "dual".
 void CheckGradientOperands(std::span<const TensorType> in,
                            const TensorType& result, const Attrs& attrs);
 void AddGradientSums(std::vector<TensorType>& results, const Attrs& attrs);
-// out[0] holds the data gradient alone.
+// Applies the fused operations. REQUIRES: out[0] holds the plain data gradient.
 void FinishGradInput(const Node& node, EvalInputs in, EvalOutputs out,
                      EvalMode mode);
 

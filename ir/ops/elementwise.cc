@@ -82,7 +82,7 @@ std::vector<TensorType> InferCompare(Types in, const Attrs& attrs) {
 
 Grads GradNeg(Builder& b, const Node&, DOutputs d) { return {b.Neg(d[0])}; }
 Grads GradAbs(Builder& b, const Node& n, DOutputs d) {
-  // The sign, with 0 at 0 as PyTorch has it.
+  // The sign; 0 at 0 as in PyTorch.
   Value* zero = b.Zeros(d[0]->type());
   Value* negative = b.Compare("lt", n.input(0), 0.0);
   Value* positive = b.Compare("gt", n.input(0), 0.0);
@@ -111,7 +111,7 @@ Grads GradErf(Builder& b, const Node& n, DOutputs d) {
       b.Times(b.Times(d[0], 2 / std::sqrt(M_PI)), b.Exp(b.Neg(b.Times(x, x))))};
 }
 Grads GradRelu(Builder& b, const Node& n, DOutputs d) {
-  // By the result, so that the operand need not be kept.
+  // Uses the result, so that the operand need not be kept.
   return {ReluGradient(b, n.output(), d[0])};
 }
 Grads GradCast(Builder& b, const Node& n, DOutputs d) {
@@ -130,7 +130,7 @@ Grads GradDiv(Builder& b, const Node& n, DOutputs d) {
   Value* quotient = b.Divide(d[0], n.input(1));
   return {quotient, b.Neg(b.Times(quotient, n.output()))};
 }
-// Where both are equal the first operand takes it all.
+// If both are equal, the first operand gets the whole gradient.
 Grads GradExtremum(Builder& b, const Node& n, DOutputs d) {
   Value* first = b.Compare("eq", n.input(0), n.output());
   Value* zero = b.Zeros(d[0]->type());
@@ -142,7 +142,7 @@ Grads GradPow(Builder& b, const Node& n, DOutputs d) {
   Value* zero = b.Zeros(d[0]->type());
   Value* dx = b.Times(b.Times(d[0], p), b.Pow(x, b.Minus(p, 1.0)));
   Value* dp = b.Times(b.Times(d[0], n.output()), b.Log(x));
-  // x^0 is constant and so is 0^p, where the formulas have 0 * infinity.
+  // x^0 and 0^p are constant, where the formulas give 0 * infinity.
   Value* flat = b.And(b.Compare("eq", x, 0.0), b.Compare("ge", p, 0.0));
   return {b.Select(b.Compare("eq", p, 0.0), zero, dx),
           b.Select(flat, zero, dp)};

@@ -19,8 +19,8 @@ std::span<const OpDef> NormOps();
 std::span<const OpDef> ImageOps();
 std::span<const OpDef> ControlOps();  // collectives, fusion
 
-// What ops with a ReLU of their own share: `dy` where their result `y` is
-// positive, zero elsewhere.
+// Returns `dy` where `y` is positive, zero elsewhere: the gradient of a ReLU
+// with result `y`. Used by ops with a fused ReLU too.
 Value* ReluGradient(Builder& b, Value* y, Value* dy);
 
 }  // namespace fusor::ir

@@ -7,7 +7,7 @@ namespace {
 
 using Types = std::span<const TensorType>;
 
-// Channels of a row of a block: 2 C, filled up to this.
+// Channels per row of a block: 2 C, padded to a multiple of this.
 constexpr int64_t kRowMultiple = 8;
 
 int64_t RowChannels(int64_t channels) {
@@ -40,7 +40,7 @@ void EvalSpaceToDepth(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
     for (int64_t h = 0; h < x[1]; ++h) {
       for (int64_t w = 0; w < x[2]; ++w) {
         for (int64_t c = 0; c < x[3]; ++c, ++from) {
-          const int64_t i = w % 2 * x[3] + c;  // of the block's row
+          const int64_t i = w % 2 * x[3] + c;  // in the block's row
           const int64_t channel = h % 2 * row + i;
           out[0]->data[((n * y[1] + channel) * y[2] + h / 2 + 1) * y[3] +
                        w / 2 + 1] = (*from - in[1]->data[i]) * in[2]->data[i];

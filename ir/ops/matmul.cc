@@ -67,7 +67,6 @@ Grads GradMatmul(Builder& b, const Node& n, DOutputs d) {
   return grads;
 }
 
-// Adds the bias and applies the ReLU, as the op does, where there are such.
 void EvalEpilogue(const Node& node, EvalInputs in, Tensor& y) {
   const bool relu = node.attrs().Bool("relu");
   const auto columns = static_cast<size_t>(y.type.shape.back());
@@ -101,7 +100,7 @@ void EvalMatmul(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
       to[i] = out[0]->data.data() + (batch * m + i) * n;
     }
     const double* b = in[1]->data.data() + batch * k * n;
-    // In strips, so that large weights are not held twice.
+    // Packs b in strips, so that large weights are not stored twice.
     for (int64_t j = 0; j < n; j += kStrip) {
       const int64_t width = std::min(kStrip, n - j);
       AddProduct(

@@ -6,19 +6,19 @@
 #include "ir/support/error.h"
 
 // Batch normalisation over dimensions 0, 2, 3 of [N,C,H,W] (or 0 of [N,C]),
-// kept whole until late (DESIGN.md section 3). The residual attribute says what
-// is added before the ReLU:
+// lowered late (DESIGN.md section 3). The attribute `residual` selects what is
+// added before the ReLU:
 //
 //   "none"  y = relu?(bn(x))
 //   "add"   y = relu?(bn(x) + r)            operand r [N,C,H,W]
 //   "norm"  y = relu?(bn(x) + bn(x2))       operands x2, gamma2, beta2
 //
-// With relu and a residual, result `mask` says where y > 0, so that backward
-// need not read r; without residual backward recomputes it from x.
+// With relu and a residual, result `mask` is y > 0, so that the backward pass
+// need not read r. Without a residual the backward pass recomputes y from x.
 //
-// With ranks = W the statistics, and the sums that dx needs, are those of the
-// batches of W ranks together; dgamma and dbeta are this rank's share. The
-// interpreter, which knows one rank, takes all of them to have the same batch.
+// With ranks = W, the statistics and the sums for dx cover the batches of W
+// ranks; dgamma and dbeta are this rank's share. The interpreter simulates one
+// rank and assumes that all ranks have the same batch.
 
 namespace fusor::ir {
 namespace {
@@ -152,8 +152,8 @@ double ElementsPerChannel(const TensorType& type) {
   return static_cast<double>(type.num_elements() / type.shape[1]);
 }
 
-// In two passes, the mean first. The statistics are rounded as results are
-// before anything reads them.
+// Computes mean and variance in two passes, the mean first. Statistics are
+// rounded like results before they are read.
 void BatchStatistics(const Tensor& x, EvalMode mode, Tensor& mean,
                      Tensor& variance) {
   const double count = ElementsPerChannel(x.type);
@@ -168,7 +168,7 @@ void BatchStatistics(const Tensor& x, EvalMode mode, Tensor& mean,
   for (double& m : mean.data) m = Round(mean.type, mode, m);
 }
 
-// y += (x - mean) / sqrt(variance + epsilon) * gamma + beta
+// Adds (x - mean) / sqrt(variance + epsilon) * gamma + beta to y.
 void AddNormalized(const Tensor& x, const Tensor& gamma, const Tensor& beta,
                    const Tensor& mean, const Tensor& variance, double epsilon,
                    std::vector<double>& y) {
@@ -202,7 +202,7 @@ void EvalTrain(const Node& node, EvalInputs in, EvalOutputs out,
   }
 }
 
-// dy where y > 0, else 0. Without a residual y is computed anew.
+// Returns dy where y > 0, else 0. Recomputes y if there is no residual.
 std::vector<double> MaskedGradient(const Node& node, EvalInputs in,
                                    EvalMode mode) {
   std::vector<double> dy = in[0]->data;
@@ -220,7 +220,8 @@ std::vector<double> MaskedGradient(const Node& node, EvalInputs in,
   return dy;
 }
 
-// The gradient of one normalisation; `in` is x, gamma, beta, mean, variance.
+// Computes the gradient of one normalisation; `in` is x, gamma, beta, mean,
+// variance.
 //   dx = gamma / sigma * (dy - mean(dy) - xhat * mean(dy * xhat))
 void NormalizationGradient(const std::vector<double>& dy, EvalInputs in,
                            double epsilon, Tensor& dx, Tensor& dgamma,

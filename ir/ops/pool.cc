@@ -100,7 +100,7 @@ Grads GradAvgPool(Builder& b, const Node& n, DOutputs d) {
   return {b.Add("avg_pool_grad", {d[0]}, GradAttrs(n))->output()};
 }
 
-// Calls window(x plane offset, y element, top, left) for each window; top and
+// Calls window(x plane offset, y element, top, left) for each window. top and
 // left are its origin in the plane, negative in the padding.
 template <typename Window>
 void ForEachWindow(const Shape& x, const Shape& y, const Attrs& attrs,
@@ -118,8 +118,8 @@ void ForEachWindow(const Shape& x, const Shape& y, const Attrs& attrs,
   }
 }
 
-// Calls visit(x element, position in the window) for the elements of a window
-// that lie inside the plane, row-major.
+// Calls visit(x element, position in the window) for a window's elements inside
+// the plane, row-major.
 template <typename Visit>
 void ForEachElement(const Shape& x, const Ints& window, int64_t plane,
                     int64_t top, int64_t left, Visit visit) {
@@ -132,7 +132,7 @@ void ForEachElement(const Shape& x, const Ints& window, int64_t plane,
   }
 }
 
-// The first maximum; a NaN counts as greater than any number.
+// Picks the first maximum; a NaN counts as greater than any number.
 void EvalMaxPool(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   const Shape& shape = in[0]->type.shape;
   const Ints& window = node.attrs().Ints("window");
@@ -155,8 +155,7 @@ void EvalMaxPool(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
                 });
 }
 
-// Calls visit(x element, y element) for the element of each window that `index`
-// names.
+// Calls visit(x element, y element) for the element of each window at `index`.
 template <typename Visit>
 void ForEachChosen(const Shape& x, const Shape& y, const Attrs& attrs,
                    const std::vector<double>& index, Visit visit) {
@@ -189,7 +188,7 @@ void EvalMaxPoolGather(const Node& node, EvalInputs in, EvalOutputs out,
       [&](int64_t from, int64_t to) { out[0]->data[to] = in[0]->data[from]; });
 }
 
-// Elements an average divides by.
+// Returns the number of elements that an average divides by.
 double AverageCount(const Attrs& attrs, const Shape& x, int64_t top,
                     int64_t left) {
   const Ints& window = attrs.Ints("window");

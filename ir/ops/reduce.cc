@@ -57,7 +57,7 @@ Ints KeptDims(const Node& node) {
   return kept;
 }
 
-// sum: the same gradient everywhere. prod: dy * y / x, so no zeros in x.
+// sum: the same gradient everywhere. prod: dy * y / x, so x must have no zeros.
 // max, min: shared equally among the elements that attain it.
 Grads GradReduce(Builder& b, const Node& n, DOutputs d) {
   Value* x = n.input(0);
@@ -77,7 +77,7 @@ Grads GradReduce(Builder& b, const Node& n, DOutputs d) {
   return {b.Select(hit, share, b.Zeros(share->type()))};
 }
 
-// Visits the operand in its order; each result element is folded in that order.
+// Visits the operand in row-major order and accumulates in that order.
 void EvalReduce(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   const ScalarOp op = NodeScalar(node);
   const ScalarFunction combine = ScalarEvaluator(op);
@@ -141,7 +141,7 @@ void EvalSumOfSquares(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
   out[0]->data[0] = sum;
 }
 
-// Of all elements of any number of operands, a scalar.
+// Returns a reduction of all elements of any number of operands to a scalar.
 OpDef OfMany() {
   OpDef op;
   op.max_inputs = -1;
@@ -149,8 +149,8 @@ OpDef OfMany() {
   op.precision = PrecisionRule::kFollow;
   op.layout = LayoutRule::kMapped;
   op.wide_vectors = true;
-  // Numbers of consecutive operands that lie one after the other in memory;
-  // empty: each on its own.
+  // Numbers of consecutive operands that are stored contiguously; empty: each
+  // operand is separate.
   op.attrs = {{"groups", Ints{}}};
   return op;
 }

@@ -194,10 +194,9 @@ Grads GradCopy(Builder& b, const Node& n, DOutputs d) {
   return {b.Cast(b.Copy(d[0], type.layout), type.dtype)};
 }
 
-// --- Index maps
-// ---------------------------------------------------------------
+// --- Index maps --------------------------------------------------------------
 
-// The constant 0 for dimensions of extent 1, see ir/index_map.h.
+// Maps dimensions of extent 1 to the constant 0, see ir/index_map.h.
 IndexMap Normalised(IndexMap map, const Shape& shape) {
   for (size_t i = 0; i < map.size(); ++i) {
     if (shape[i] == 1) map[i] = DimMap{};
@@ -227,14 +226,14 @@ std::optional<IndexMap> MapSlice(const Node& n, const IndexMap& result) {
     map[i].scale *= stride;
     map[i].offset = n.attrs().Ints("start")[i] + map[i].offset * stride;
   }
-  // A constant index may be other than 0 here: the operand is longer.
+  // A constant index may differ from 0 here, because the operand is longer.
   for (DimMap& dim : map) {
     if (dim.dim == -1) dim.scale = 1;
   }
   return Normalised(std::move(map), n.input(0)->type().shape);
 }
 
-// Only where dimensions of extent 1 come and go.
+// Supports only adding and removing dimensions of extent 1.
 std::optional<IndexMap> MapReshape(const Node& n, const IndexMap& result) {
   const Shape& from = n.input(0)->type().shape;
   const Shape& to = n.output()->type().shape;
@@ -315,7 +314,7 @@ void EvalConcat(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   }
 }
 
-// Whose physical order is the one that the attributes name.
+// Returns the type in the physical order of attribute `order`.
 TensorType Ordered(DType dtype, const Shape& shape, const Attrs& attrs) {
   TensorType type{dtype, shape, ParseLayout(attrs.String("order"))};
   CheckType(type);
@@ -396,11 +395,11 @@ std::vector<OpDef> MakeOps() {
           nullptr, EvalUnflatten,
           {{"shape", ints, true}, {"order", std::string(), true}}),
   };
-  // Reshape is defined on the row-major order, so its operands are, too.
+  // Reshape is defined on row-major order, so its operands must be row-major.
   ops[1].layout = LayoutRule::kRowMajor;
   ops[5].max_inputs = -1;
   ops[6].fusion = FusionKind::kLibrary;
-  // Views of what lies so; no loop nest makes them.
+  // Views of the physical order; no loop nest generates them.
   ops[7].fusion = ops[8].fusion = FusionKind::kOpaque;
   ops[0].operand_map = MapBroadcast;
   ops[1].operand_map = MapReshape;

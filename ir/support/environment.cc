@@ -51,7 +51,6 @@ constexpr std::string_view kLauncherVariables[] = {
     "SLURM_JOB_ID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST",
     "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"};
 
-// Empty when unset.
 std::string Read(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;

@@ -8,8 +8,8 @@
 
 namespace fusor {
 
-// One environment variable that fusor reads. Settings are flags and option
-// structs; a variable exists only where neither can be passed.
+// An environment variable that fusor reads. Settings are flags and option
+// structs; a variable exists only if neither can be passed.
 struct EnvironmentVariable {
   std::string_view name;
   std::string_view default_value;
@@ -17,39 +17,39 @@ struct EnvironmentVariable {
   bool is_flag = false;  // boolean: EnvironmentFlag reads it
 };
 
-// All of them, sorted by name.
+// Returns all variables, sorted by name.
 std::span<const EnvironmentVariable> EnvironmentVariables();
 
-// The value of `name` in the environment of the process, or its default when
-// it is unset or empty. `name` must be in the table (kInternal otherwise). Not
-// for use inside a step.
+// Returns the value of `name` in the process environment, or its default if
+// unset or empty. `name` must be in the table (kInternal otherwise). Do not
+// call it inside a training step.
 std::string Environment(std::string_view name);
 
-// Returns the value of a boolean variable: 1, yes, true and on against 0, no,
-// false and off, in any case. Throws kUsage, naming the variable, for anything
-// else. `name` must be in the table.
+// Returns the value of a boolean variable: 1, yes, true, on or 0, no, false,
+// off, in any case. Throws kUsage, naming the variable, for anything else.
+// `name` must be in the table.
 bool EnvironmentFlag(std::string_view name);
 
 // Throws kUsage if a variable of the table has a malformed value.
 void CheckEnvironment();
 
-// The value of a variable by which programs that start several ranks (torchrun,
-// mpirun, srun, fusor launch) tell each its place; empty when it is unset.
-// kInternal for a name that is none of these.
+// Returns the value of a variable by which launchers (torchrun, mpirun, srun,
+// fusor launch) tell a rank its place in the job; empty if unset or if `name`
+// is empty. Throws kInternal for a name that is not in the list.
 std::string LauncherVariable(std::string_view name);
 
-// The environment of the process, "NAME=value" each, with these instead of
-// what it had under their names.
+// Returns the process environment, one "NAME=value" per entry, with `variables`
+// replacing or extending it.
 std::vector<std::string> EnvironmentWith(
     const std::map<std::string, std::string>& variables);
 
-// For a library that reads a setting where it is loaded: sets a variable of the
-// process that is not set. Before there are threads that read any.
+// Sets a variable of the process if it is unset, for libraries that read
+// settings at load time. Call it before any thread reads the environment.
 void SetUnlessSet(const std::string& name, const std::string& value);
 
-// Folder for what may be deleted at any time (compiled kernels):
-// FUSOR_CACHE_DIR, else fusor/ in $XDG_CACHE_HOME or $HOME/.cache. Empty when
-// none of them is set: then nothing can be cached. Not created here.
+// Returns the folder for disposable files (compiled kernels): FUSOR_CACHE_DIR,
+// else fusor/ in $XDG_CACHE_HOME or $HOME/.cache. Does not create it. Returns
+// "" if none of them is set; nothing can be cached then.
 std::string CacheDirectory();
 
 }  // namespace fusor

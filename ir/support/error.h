@@ -11,20 +11,20 @@ namespace fusor {
 // What kind of failure an Error reports. The values are the process exit codes
 // that `fusor` returns for them (see README, "Exit codes").
 enum class ErrorCode : int {
-  kDifference = 1,   // a comparison found what should be equal to differ
+  kDifference = 1,   // a comparison found a difference
   kUsage = 2,        // a flag or an argument is wrong
   kGraph = 3,        // a graph, model or configuration is malformed
   kData = 4,         // the data set: missing, empty, corrupt
   kCheckpoint = 5,   // a weight or checkpoint file
-  kDevice = 6,       // a backend or device is missing or refused
+  kDevice = 6,       // a backend or device is missing or rejected
   kOutOfMemory = 7,  // the plan does not fit
   kDiverged = 8,     // training diverged: the loss is not finite
   kInternal = 70,    // a bug in fusor
   kPeerLost = 75,    // a rank or the network was lost; retrying may help
 };
 
-// The one exception type of the library. what() is a single line that names
-// the component, the place, what was expected and what was found.
+// The library's only exception type. what() is a single line that names the
+// component, the location, and what was expected and found.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message);
@@ -43,7 +43,8 @@ class Error : public std::runtime_error {
 
 }  // namespace fusor
 
-// The user's or the machine's fault. `code` is an ErrorCode without its scope:
+// Checks for errors of the user or the machine. `code` is an ErrorCode without
+// its scope:
 //   FUSOR_CHECK(n > 0, kData, "image folder {}: no images", path);
 #define FUSOR_CHECK(condition, code, ...)              \
   do {                                                 \
@@ -53,7 +54,7 @@ class Error : public std::runtime_error {
     }                                                  \
   } while (false)
 
-// Our fault: a broken invariant. Throws kInternal, so that tests can see it.
+// Checks an invariant of fusor. Throws kInternal, so that tests can catch it.
 #define FUSOR_ASSERT(condition, ...)                         \
   do {                                                       \
     if (!(condition)) [[unlikely]] {                         \

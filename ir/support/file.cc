@@ -58,7 +58,7 @@ void SyncFolder(const std::string& folder, ErrorCode code) {
 
 void ReadFile(const std::string& path, ErrorCode code,
               std::vector<uint8_t>& bytes) {
-  // O_NONBLOCK: a FIFO in place of the file is refused instead of waited for.
+  // O_NONBLOCK: rejects a FIFO instead of waiting for it.
   const FileDescriptor file(
       open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status = {};
@@ -95,7 +95,7 @@ std::string TemporaryName(const std::string& path) {
   return fmt::format("{}.tmp-{}-{}", path, getpid(), counter++);
 }
 
-// A device, a pipe: nothing that a rename may put a file in the place of.
+// True for a device or a pipe, which a rename must not replace.
 bool IsStream(const std::string& path) {
   struct stat status = {};
   return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) &&
@@ -115,9 +115,9 @@ void WriteStream(const std::string& path,
   }
 }
 
-// The file that a name means: links stay, what they lead to is written.
+// Resolves symbolic links, so that the link stays and its target is written.
 std::string FollowLinks(const std::string& path, ErrorCode code) {
-  constexpr int kMaxLinks = 40;  // as many as the system follows
+  constexpr int kMaxLinks = 40;  // the system's limit
   std::string name = path;
   for (int links = 0; links <= kMaxLinks; ++links) {
     char to[PATH_MAX];
@@ -129,7 +129,7 @@ std::string FollowLinks(const std::string& path, ErrorCode code) {
   Throw(code, "write", path, std::strerror(ELOOP));
 }
 
-// Throws where `path` is a folder: renaming would fail at the very end.
+// Throws if `path` is a folder, because the final rename would fail.
 int CreateTemporary(const std::string& temporary, const std::string& path,
                     ErrorCode code) {
   struct stat status = {};

@@ -6,7 +6,7 @@
 
 namespace fusor {
 
-// FNV-1a, 64 bit: stable across processes and machines, so it may stand in
+// FNV-1a, 64 bit. Stable across processes and machines, so it may be used in
 // file names, plans and dumps. Not for untrusted input.
 constexpr uint64_t kHashSeed = 0xcbf29ce484222325ULL;
 

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 
-// The number after `key` at the start of a line.
+// Returns the number after `key` at the start of a line.
 std::optional<size_t> ReadField(const fs::path& file, const std::string& key) {
   std::ifstream in(file);
   std::string word;
@@ -26,7 +26,7 @@ std::optional<size_t> ReadField(const fs::path& file, const std::string& key) {
   return std::nullopt;
 }
 
-// A file of one number; nullopt when it says "max" or is not there.
+// Reads a file of one number; nullopt if it is absent or contains "max".
 std::optional<size_t> ReadNumber(const fs::path& file) {
   std::ifstream in(file);
   size_t value = 0;
@@ -34,7 +34,8 @@ std::optional<size_t> ReadNumber(const fs::path& file) {
   return std::nullopt;
 }
 
-// What one control group leaves: its file cache can be taken back.
+// Returns the bytes that one control group leaves; its file cache is
+// reclaimable.
 size_t GroupRoom(const fs::path& group, const char* limit_file,
                  const char* usage_file, const char* cache_field) {
   const auto limit = ReadNumber(group / limit_file);
@@ -46,7 +47,7 @@ size_t GroupRoom(const fs::path& group, const char* limit_file,
   return *limit - std::min(*limit, held);
 }
 
-// The group at `path` below `top` and all groups around it.
+// Returns the minimum over the group at `path` below `top` and its ancestors.
 template <typename Room>
 size_t LeastRoom(const fs::path& top, const std::string& path, Room room) {
   size_t least = room(top);
@@ -86,7 +87,7 @@ size_t ControlGroupRoom(const std::string& root) {
   return least;
 }
 
-// Bytes between a size in /proc/self/status and its /proc/self/limits.
+// Returns a limit of /proc/self/limits minus a size of /proc/self/status.
 size_t LimitRoom(const std::string& root, const std::string& limit,
                  const std::string& size) {
   std::ifstream in(root + "/proc/self/limits");

@@ -5,13 +5,13 @@
 
 namespace fusor::runtime {
 
-// Bytes of main memory that this process may still allocate without swapping or
-// being killed: what the kernel calls available, and what the control groups
-// and the limits (ulimit -v, ulimit -d) of this process leave. `root` stands
-// before /proc and /sys, for tests.
+// Returns the bytes of main memory that this process can still allocate without
+// swapping or being killed: the minimum of MemAvailable and of what the control
+// groups and limits (ulimit -v, ulimit -d) leave. `root` is a prefix of /proc
+// and /sys, for tests.
 size_t FreeHostBytes(const std::string& root = "");
 
-// Bytes of main memory that this process has now.
+// Returns the resident set size of this process in bytes.
 size_t ResidentHostBytes(const std::string& root = "");
 
 }  // namespace fusor::runtime

@@ -7,10 +7,10 @@
 
 namespace fusor {
 
-// An integer in a JSON document that may be damaged. Throws std::out_of_range
-// for a value of another type or beyond the range of T; nlohmann::json itself
-// converts any number, so that 1e30 as int64_t is undefined and -1 as uint64_t
-// wraps around.
+// Returns an integer of a JSON document that may be corrupt. Throws
+// std::out_of_range for other types and for values outside the range of T.
+// nlohmann::json itself converts any number: 1e30 as int64_t is undefined, and
+// -1 as uint64_t wraps around.
 template <std::integral T>
 T JsonInteger(const nlohmann::json& value) {
   if (value.is_number_unsigned() && std::in_range<T>(value.get<uint64_t>())) {

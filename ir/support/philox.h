@@ -7,8 +7,8 @@ namespace fusor {
 
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 // SC 2011): a pure function from a 128-bit counter and a 64-bit key to 128
-// random bits. All randomness in fusor - dropout, initialisation, augmentation,
-// shuffling - comes from it, so that no result depends on threads or order.
+// random bits. All randomness in fusor (dropout, initialisation, augmentation,
+// shuffling) uses it, so that no result depends on threads or order.
 constexpr std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter,
                                          uint64_t key) {
   uint32_t k0 = static_cast<uint32_t>(key);
@@ -26,13 +26,13 @@ constexpr std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter,
   return counter;
 }
 
-// 24 random bits as a float in [0, 1): exact in every floating dtype down to
-// fp32, hence the same value in every backend and language.
+// Converts 24 random bits to a float in [0, 1). Exact in f32 and f64, hence the
+// same value in every backend and language.
 constexpr float UniformFloat(uint32_t bits) {
   return static_cast<float>(bits >> 8) * 0x1p-24f;
 }
 
-// Element `index` of the stream (key, step, site, rank): the definition of the
+// Returns element `index` of the stream (key, step, site, rank); defines the
 // `random` op. Four consecutive elements share one Philox block.
 constexpr float RandomUniform(uint64_t key, uint32_t step, uint32_t site,
                               uint32_t rank, uint64_t index) {

@@ -5,8 +5,8 @@
 
 namespace fusor::runtime {
 
-// While alive, blocks all signals in this thread and the threads it starts, so
-// that they reach the thread that handles them.
+// While alive, blocks all signals in this thread and in threads that it starts,
+// so that they are delivered to the thread that handles them.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -12,13 +12,13 @@ namespace fusor {
 namespace {
 
 struct Distance {
-  size_t to_beginning;  // of the candidate: the least of all its beginnings
+  size_t to_beginning;  // minimum over the candidate's prefixes
   size_t to_whole;
 
   auto operator<=>(const Distance&) const = default;
 };
 
-// Computes Damerau's distances (two neighbours swapped are one edit) from
+// Computes Damerau's distances (swapping two adjacent letters is one edit) from
 // `name` to `candidate` and to its prefixes.
 Distance EditDistance(std::string_view name, std::string_view candidate) {
   std::vector<size_t> before, last, row(candidate.size() + 1);

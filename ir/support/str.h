@@ -7,7 +7,7 @@
 
 namespace fusor {
 
-// The elements of `parts`, printed by `print(part)`, with `separator` between.
+// Joins the elements of `parts`, formatted by `print(part)`, with `separator`.
 template <typename Range, typename Print>
 std::string Join(const Range& parts, std::string_view separator, Print print) {
   std::string out;
@@ -20,21 +20,21 @@ std::string Join(const Range& parts, std::string_view separator, Print print) {
   return out;
 }
 
-// The candidate nearest to `name`, for "did you mean" messages: the one with
-// the beginning that takes the fewest edits (`--bach` is nearer to
-// `--batch-size` than to `--arch`), then the fewest in all. Empty when none is
-// near: a third of its letters may be wrong. Two neighbours swapped are one
-// edit.
+// Returns the candidate nearest to `name`, for "did you mean" messages. Ranks
+// candidates by the edit distance to their best prefix (`--bach` is nearer to
+// `--batch-size` than to `--arch`), then by the distance to the whole
+// candidate. Swapping two adjacent letters is one edit. Returns "" if no
+// candidate is within a third of the letters of `name`.
 std::string NearestName(std::string_view name,
                         std::span<const std::string> candidates);
 
-// For the end of a message that refuses `name`: "; did you mean X?", or all
-// candidates when none is near: "; there are A, B, C".
+// Returns the end of a message that rejects `name`: "; did you mean X?", or all
+// candidates if none is near: "; there are A, B, C".
 std::string NameHint(std::string_view name,
                      std::span<const std::string> candidates);
 
-// `text` in one line: names in files may have line breaks and terminals'
-// escapes.
+// Escapes control characters, e.g. line breaks and terminal escapes in file
+// names, so that `text` fits on one line.
 std::string OneLine(std::string_view text);
 
 }  // namespace fusor

@@ -32,7 +32,7 @@ std::string_view Trimmed(std::string_view text) {
   return text;
 }
 
-// What stands before the last blank, and behind it.
+// Splits at the last blank.
 std::pair<std::string_view, std::string_view> SplitLast(std::string_view text) {
   const size_t blank = text.rfind(' ');
   if (blank == std::string_view::npos) return {"", text};
@@ -74,7 +74,7 @@ class Parser {
                fmt::format("choices {}:{}: {}", source_, number_, message));
   }
 
-  // The next line, without its comment. False at the end.
+  // Reads the next line without its comment. False at the end.
   bool Next() {
     if (rest_.empty()) return false;
     const size_t end = std::min(rest_.find('\n'), rest_.size());

@@ -1,6 +1,6 @@
 #pragma once
 
-// Measured choices, and their file: text that people read and edit.
+// Autotune results and their file format: text that people can read and edit.
 //
 //   fusor choices 1
 //   target cpu-avx512
@@ -11,10 +11,10 @@
 //   precision conv2d x=16x64x56x56 w=... groups=1 bf16 = f32
 //   end 2
 //
-// "candidate PROBLEM DTYPE = NAME": operands in that dtype, take that one of
-// the target's candidates. "precision PROBLEM DTYPE = DTYPE": what mixed
-// precision in the first dtype computes the problem in. The last line counts
-// them, so that a file that was cut is noticed. '#' begins a comment.
+// "candidate PROBLEM DTYPE = NAME": use this candidate of the target if the
+// operands have that dtype. "precision PROBLEM DTYPE = DTYPE": the precision of
+// the problem under mixed precision in the first dtype. The last line is the
+// number of results, so that truncation is detected. '#' starts a comment.
 
 #include <cstdint>
 #include <map>
@@ -26,52 +26,51 @@
 
 namespace fusor::ir {
 
-// What was measured to be fastest on one machine: plain data that goes before
-// the target's own rule. Problems are those of ConvolutionProblem.
+// The fastest choices measured on one machine. Plain data. Takes precedence
+// over the target's heuristics. Problems are those of ConvolutionProblem.
 struct AutotuneResults {
   using Key = std::pair<std::string, DType>;  // problem, dtype of its operands
 
-  // Which of the target's candidates to take (LibraryCandidate::name).
+  // The target's candidate to use (LibraryCandidate::name).
   std::map<Key, std::string> candidates;
-  // In what mixed precision, where it uses the key's dtype, is to compute the
-  // problem: that, or f32.
+  // Precision of the problem under mixed precision: the key's dtype or f32.
   std::map<Key, DType> precisions;
 
-  // Where and for what they were measured; no part of the hash.
+  // Where the results were measured; not part of the hash.
   struct Origin {
     std::string file;     // for messages
     std::string target;   // "cpu-avx512"
-    std::string device;   // what the backend calls it
+    std::string device;   // the backend's name of the device
     std::string library;  // "oneDNN 2.6.3"
     int threads = 0;
   };
   Origin origin;
 
   bool empty() const { return candidates.empty() && precisions.empty(); }
-  // Null where nothing was chosen.
+  // Return null if there is no result.
   const std::string* FindCandidate(const std::string& problem,
                                    DType dtype) const;
   const DType* FindPrecision(const std::string& problem, DType mixed) const;
 
-  // Of what is chosen; 0 when that is nothing.
+  // Returns the hash of the choices; 0 if there are none.
   uint64_t Hash() const;
 };
 
-// "none", or sixteen hexadecimal digits.
+// Returns "none" for 0, else sixteen hexadecimal digits.
 std::string AutotuneHashText(uint64_t hash);
 
-// Comments of candidate lines, by the key of the choice.
+// Comments of candidate lines, by key.
 using AutotuneComments = std::map<AutotuneResults::Key, std::string>;
 
 std::string PrintAutotuneResults(const AutotuneResults& choices,
                                  const AutotuneComments& comments = {});
 
-// `source` becomes origin.file. Throws kGraph with source and line where the
-// text is none of the above.
+// Parses the format above. `source` becomes origin.file. Throws kGraph with
+// source and line if the text is malformed.
 AutotuneResults ParseAutotuneResults(std::string_view text,
                                      const std::string& source);
 
-// Throws kUsage when the file cannot be read, kGraph when it is malformed.
+// Throws kUsage if the file cannot be read, kGraph if it is malformed.
 AutotuneResults ReadAutotuneResults(const std::string& path);
 
 }  // namespace fusor::ir

@@ -7,31 +7,30 @@
 
 namespace fusor::ir {
 
-// The links between the devices of a cluster: plain data, from a description
-// file, so that a prediction needs no cluster. Bandwidths are what NCCL calls
-// bus bandwidth: what a link carries while a collective runs.
+// The interconnect of a cluster. Plain data from a description file, so that a
+// prediction needs no cluster. Bandwidths are NCCL's bus bandwidths.
 struct Cluster {
   struct Node {
-    int ranks = 0;        // of one node that take part, up to so many
+    int ranks = 0;        // maximum participating ranks of one node
     double gb_per_s = 0;  // between them
     bool operator==(const Node&) const = default;
   };
   std::string name;
-  // Prefix of the targets of its devices, e.g. nvidia-h200. Empty: any device.
+  // Prefix of its devices' target names, e.g. nvidia-h200. Empty: any device.
   std::string device;
   std::vector<Node> node;       // by ranks
-  double network_gb_per_s = 0;  // of all links of a node to the others
-  // Latency of a collective: base + a time for each hop of a ring.
+  double network_gb_per_s = 0;  // all links between a node and the others
+  // Latency of a collective: base plus a time per hop of a ring.
   double base_us = 0;
   double node_hop_us = 0;
   double network_hop_us = 0;
-  double network_latency_factor = 1;  // of rings over several nodes
-  // What trees reach of the network's bandwidth; 0: there are none.
+  double network_latency_factor = 1;  // for rings over several nodes
+  // Fraction of the network's bandwidth that trees reach; 0: no trees.
   double tree_share = 0;
-  // How much a rank's step varies, as a share of it: all wait for the slowest.
+  // Variation of a rank's step time, as a fraction: all wait for the slowest.
   double jitter = 0;
 
-  // Between that many ranks of a node.
+  // Returns the bandwidth in GB/s between `ranks` ranks of a node.
   double NodeGbPerS(int ranks) const;
 
   bool operator==(const Cluster&) const = default;
@@ -44,7 +43,7 @@ Cluster ParseCluster(std::string_view text,
 
 // Names of the built-in descriptions, ir/target/clusters/*.textproto; sorted.
 std::vector<std::string> ClusterNames();
-// The built-in description of that name; throws kUsage with the nearest name.
+// Throws kUsage with the nearest name if unknown.
 Cluster FindCluster(std::string_view name);
 
 }  // namespace fusor::ir

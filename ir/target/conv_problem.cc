@@ -20,8 +20,8 @@ bool AreOnes(const std::vector<int64_t>& numbers) {
                      [](int64_t number) { return number == 1; });
 }
 
-// What is computed with the convolution: " norm=relu statistics"; empty for
-// nothing. A bias and a ReLU at the end cost nothing.
+// Returns the fused operations, " norm=relu statistics"; "" if there are none.
+// A final bias and ReLU cost nothing and are not listed.
 std::string PatternText(const Attrs& attrs) {
   std::string text;
   for (const char* name : {"prologue", "norm"}) {
@@ -37,9 +37,9 @@ std::string PatternText(const Attrs& attrs) {
 // F(tile x tile, 3x3).
 struct Winograd {
   int64_t tile;
-  int64_t points;        // multiplications a tile and pair of channels
+  int64_t points;        // multiplications per tile and channel pair
   int64_t element_size;  // bytes
-  bool fused;            // a transformed activation stays in a cache
+  bool fused;            // transformed activations stay in a cache
 };
 
 Winograd WinogradOf(DType dtype) {
@@ -47,7 +47,7 @@ Winograd WinogradOf(DType dtype) {
                               : Winograd{2, 16, 2, true};
 }
 
-// That cover the two last dimensions.
+// Returns the tiles that cover the last two dimensions.
 int64_t Tiles(const Shape& shape, int64_t tile) {
   return (shape[2] + tile - 1) / tile * ((shape[3] + tile - 1) / tile);
 }
@@ -112,9 +112,9 @@ int64_t WinogradNs(const Node& node, const Target& target) {
   const int64_t channels = conv.weight.shape[0] * conv.weight.shape[1];
   const double multiplications =
       points * static_cast<double>(tiles) * static_cast<double>(channels);
-  // A transformed tensor is written and read again. Of x and y one is in the
-  // cache meanwhile, tile by tile; a weight gradient needs all of both before
-  // it can begin.
+  // A transformed tensor is written and read back. Forward and data gradient
+  // stream one of x and y through the cache, tile by tile; a weight gradient
+  // needs both transformed completely before it starts.
   double passes = points / static_cast<double>(winograd.tile * winograd.tile);
   if (conv.kind == ConvKind::kGradWeight) passes *= 2;
   if (winograd.fused) passes = 0;

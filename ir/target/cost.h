@@ -7,21 +7,22 @@
 
 namespace fusor::ir {
 
-// Multiply-accumulates: OpDef::macs of a node, of all nodes outside of fusions.
+// Multiply-accumulates (OpDef::macs) of a node, or of all nodes except in
+// fusions.
 int64_t NodeMacs(const Node& node);
 int64_t GraphMacs(const Graph& graph);
 
-// Bytes of `elements` bits.
+// Returns the bytes of a bitmask of `elements` bits.
 constexpr int64_t PackedBytes(int64_t elements) { return (elements + 7) / 8; }
 
-// Bytes of a value between kernels, which keep bools at one bit an element.
+// Bytes of a value passed between kernels, which store bools as bitmasks.
 int64_t KernelBytes(const TensorType& type);
 
-// Bytes that the node must move at least as a kernel: its distinct operands and
-// results.
+// Returns the bytes of the node's distinct operands and results, which it moves
+// at least as a kernel.
 int64_t NodeBytes(const Node& node);
 
-// Modelled time of a kernel that moves so many bytes and computes little.
+// Estimates the nanoseconds of a memory-bound kernel that moves `bytes` bytes.
 int64_t KernelNs(int64_t bytes, const Target& target);
 
 }  // namespace fusor::ir

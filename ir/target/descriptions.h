@@ -7,20 +7,20 @@
 
 namespace fusor::ir {
 
-// A file of ir/target/targets or ir/target/clusters, embedded by the build.
+// A file of ir/target/targets or ir/target/clusters, embedded at build time.
 struct Description {
   std::string_view name;  // the file's name without .textproto
   std::string_view text;
 };
 
-// Sorted by name.
+// Return the embedded files, sorted by name.
 std::span<const Description> TargetDescriptions();
 std::span<const Description> ClusterDescriptions();
 
 std::vector<std::string> NamesOf(std::span<const Description> descriptions);
 
-// The one of that name; throws kUsage with the nearest name. `kind`: what they
-// are, "target".
+// Returns the description of that name. Throws kUsage with the nearest name if
+// unknown. `kind` is for the message, e.g. "target".
 const Description& FindDescription(std::span<const Description> descriptions,
                                    std::string_view kind,
                                    std::string_view name);

@@ -6,9 +6,10 @@
 
 namespace fusor::codegen {
 
-// Arithmetic operations of a node, for profiles: a multiply-add is two; each
-// element of an elementwise result and each operand element of a reduction or
-// pooling is one; a fusion is the sum of its body; moving data is none.
+// Returns the arithmetic operations of a node, for profiles. A multiply-add
+// counts as two. Elementwise ops count one per result element; reductions and
+// library ops without multiply-adds (pooling, copies) one per operand element.
+// A fusion counts the sum of its body. Other data movement counts none.
 int64_t NodeFlops(const ir::Node& node);
 
 }  // namespace fusor::codegen

@@ -5,10 +5,10 @@
 
 namespace fusor::passes {
 
-// Kernels and library calls; the rest takes no time.
+// True for fusions and library ops; NodeSeconds is 0 for all other nodes.
 bool IsCostly(const ir::Node& node);
 
-// How long a node of an optimised graph takes by the target's limits.
+// Estimates the seconds of an optimised graph's node by a roofline model.
 double NodeSeconds(const ir::Node& node, const ir::Target& target);
 
 }  // namespace fusor::passes

@@ -13,7 +13,7 @@ namespace {
 int AvailableThreads() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  // Fails on machines of more than 1,024 logical CPUs: then one thread.
+  // Fails on machines with more than 1,024 logical CPUs; then use one thread.
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
   return std::max(1, CPU_COUNT(&set));
 }

@@ -8,12 +8,12 @@ class Message;
 
 namespace fusor::ir {
 
-// Reads protobuf text format. `source` names it in errors; throws kGraph with
+// Parses protobuf text format. `source` names it in errors. Throws kGraph with
 // line and column.
 void ParseTextFormat(std::string_view text, std::string_view source,
                      google::protobuf::Message* message);
 
-// Throws kGraph unless `value` of `field` is positive (at least 0) and finite.
+// Throw kGraph unless `value` of `field` is finite and positive (at least 0).
 void CheckPositive(double value, std::string_view field,
                    std::string_view source);
 void CheckNotNegative(double value, std::string_view field,
