@@ -21,7 +21,7 @@ enum class ProgramKind;
 namespace fusor::runtime {
 
 struct TuneOptions {
-  // measured rounds, after a first round that drops slow candidates
+  // Measured rounds, after a first round that drops slow candidates.
   int rounds = 5;
   // Called before each round with one line of progress text.
   std::function<void(const std::string&)> progress;

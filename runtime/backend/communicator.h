@@ -36,9 +36,9 @@ std::string_view CollectiveName(CollectiveKind kind);  // "all_reduce"
 struct Collective {
   // One tensor of a bucketed collective.
   struct Tensor {
-    // all-gather: this rank's shard; reduce-scatter: input
+    // All-gather: this rank's shard; reduce-scatter: whole input.
     const void* source = nullptr;
-    // all-gather: all shards; reduce-scatter: own shard
+    // All-gather: all shards; reduce-scatter: this rank's shard.
     void* target = nullptr;
     int64_t elements = 0;  // elements of source
     int64_t part = 0;      // elements per shard
@@ -70,7 +70,7 @@ struct CommunicatorOptions {
   // fastest, identical on all ranks and in each run with the same number of
   // ranks.
   bool deterministic = false;
-  // network interface; empty: the one that reaches rank 0
+  // Network interface; empty: the one that reaches rank 0.
   std::string interface;
   // Called on a separate thread if the transport does not return even after an
   // abort. Any wait for the device may then block forever, including in

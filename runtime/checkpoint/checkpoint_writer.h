@@ -44,7 +44,7 @@ class CheckpointWriter {
 
   const std::string path_;
   const int keep_;
-  // owned by the thread once it runs
+  // Owned by the thread once it runs.
   std::unique_ptr<CheckpointFolder> folder_;
 
   std::mutex mutex_;

@@ -25,11 +25,11 @@ struct RankPlace {
 using Variables = std::function<std::string(std::string_view name)>;
 
 // Reads the rank environment from the variables of, in this order: fusor launch
-// and torchrun, Open MPI, PMIx and PMI, a Slurm step, or RANK and WORLD_SIZE
-// alone, as set by Kubernetes operators. If neither the launcher nor
-// MASTER_ADDR gives the address of rank 0, it is this host if all ranks are
-// local, or the first host of a Slurm step. Throws kUsage for inconsistent
-// values, naming the variable.
+// and torchrun, Open MPI, PMI outside Slurm, a Slurm step, PMIx, or RANK and
+// WORLD_SIZE alone, as set by Kubernetes operators. The address of rank 0 is
+// MASTER_ADDR, otherwise this host if all ranks are local, otherwise the first
+// host of a Slurm step. Throws kUsage for inconsistent values, naming the
+// variable.
 RankPlace FindRankPlace(const Variables& variables);
 
 // Returns the first host of a Slurm list: "node[07-09,12],other" -> "node07".

@@ -75,7 +75,7 @@ class StoreServer {
   Socket listener_;
   const std::string token_;
   const int world_size_;
-  Socket wake_[2];  // socket pair; a write wakes poll(2)
+  Socket wake_[2];  // socket pair; shutdown wakes poll(2)
 
   // Owned by the thread.
   std::list<Client> clients_;

@@ -24,13 +24,13 @@ struct TrainPosition {
 struct TrainOptions {
   int64_t epochs = 1;
   int64_t iterations = -1;  // stop after this many steps in total; -1: no limit
-  // stop after this many steps of this run; -1: no limit
+  // Stop after this many steps of this run; -1: no limit.
   int64_t run_steps = -1;
   int64_t print_every = 10;
   TrainPosition start;  // position of a resumed run
   // Steps between calls of TrainObserver::save; 0: after each epoch.
   int64_t save_every = 0;
-  // stop when an evaluation reaches this top-1 accuracy, in [0, 1]
+  // Stop when an evaluation reaches this top-1 accuracy, in [0, 1].
   double stop_at_top1 = 2;
   int64_t eval_every = 1;  // epochs between evaluations; 0: never
   LrScheduleOptions lr;
