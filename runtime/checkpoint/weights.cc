@@ -27,7 +27,8 @@ std::string_view WithoutWrappers(std::string_view name) {
   return name;
 }
 
-// "fc." of the layer that has the last weight; empty if there is no layer.
+// Returns the prefix of the layer with the last weight, e.g. "fc."; empty if
+// there is none.
 std::string HeadPrefix(const Session& session) {
   std::string head;
   for (const ir::Input& input : session.graph(0).inputs()) {
