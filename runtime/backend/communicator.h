@@ -31,8 +31,8 @@ enum class CollectiveKind : uint8_t {
 };
 std::string_view CollectiveName(CollectiveKind kind);  // "all_reduce"
 
-// Shard r of n elements on W ranks is [r * c, (r + 1) * c) with c = ceil(n /
-// W), clipped to n.
+// Shard r of n elements on W ranks is [r * c, (r + 1) * c), clipped to n, with
+// c = ceil(n / W).
 struct Collective {
   // One tensor of a bucketed collective.
   struct Tensor {

@@ -51,7 +51,7 @@ std::unique_ptr<TrainLog> OpenTensorBoard(const std::string& folder,
 std::unique_ptr<TrainLog> OpenPrometheus(const std::string& path,
                                          const TrainLogInfo& info);
 
-// Return lines of NVIDIA DLLogger's stdout format, without line ends.
+// Formats lines as NVIDIA DLLogger does on stdout, without line ends.
 std::string DllParameters(const TrainLogInfo& info);
 std::string DllInterval(const TrainLogInfo& info, const IntervalReport& report);
 std::string DllEvaluation(int64_t epoch, const EvalReport& report);
