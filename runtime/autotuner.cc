@@ -117,8 +117,7 @@ class Work {
   }
 
   std::unique_ptr<Executable> executable_;
-  // Graph of launches_ launches; null if unsupported.
-  std::unique_ptr<Executable> graph_;
+  std::unique_ptr<Executable> graph_;  // of launches_ launches, or null
   std::string implementation_;
   std::vector<int64_t> offsets_;
   int64_t bytes_ = 0;
@@ -165,8 +164,7 @@ class Tuner {
     const ir::Target& target = compiler_.target();
     const ir::TensorType from{DType::kF32, {kCastElements}, {}};
     ir::TensorType to = from;
-    // A GPU casts with a kernel, not a call; a copy of equal bytes takes as
-    // long.
+    // A GPU has no call for casts; a copy of equal bytes takes as long.
     if (!target.simt) to.dtype = study_.mixed();
     cast_ = std::make_unique<Work>(
         LibraryCall{.op = "copy", .operands = {from}, .results = {to}},
@@ -313,9 +311,8 @@ class Tuner {
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<Event> start_, end_;
   std::vector<codegen::StudiedCandidate> candidates_;
-  std::vector<Work> work_;  // one per candidate
-  // Indices into candidates_ by problem.
-  std::map<std::string, std::vector<size_t>> of_problem_;
+  std::vector<Work> work_;                                 // one per candidate
+  std::map<std::string, std::vector<size_t>> of_problem_;  // indices
   std::unique_ptr<Work> cast_;
   std::unique_ptr<Memory> memory_;
   TuneResult result_;

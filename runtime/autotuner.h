@@ -1,7 +1,6 @@
 #pragma once
 
-// Measures the fastest implementation of each convolution of a model on a
-// device.
+// Finds the fastest implementation of each convolution of a model.
 
 #include <functional>
 #include <map>
@@ -21,8 +20,7 @@ enum class ProgramKind;
 namespace fusor::runtime {
 
 struct TuneOptions {
-  // Measured rounds, after a first round that drops slow candidates.
-  int rounds = 5;
+  int rounds = 5;  // measured, after one that drops slow candidates
   // Called before each round with one line of progress text.
   std::function<void(const std::string&)> progress;
   std::function<bool()> stop;  // polled between measurements
@@ -48,8 +46,7 @@ struct TuneResult {
   // Measured times, one line per choice.
   std::map<ir::LibraryChoices::Key, std::string> comments;
   std::vector<TunedCandidate> measured;
-  // One line per candidate left out for lack of memory.
-  std::vector<std::string> left_out;
+  std::vector<std::string> left_out;  // by lack of memory, one line each
   // Fused convolution rewrites that were considered, and those accepted.
   int rewrites = 0, rewrites_taken = 0;
   double seconds = 0;
@@ -57,9 +54,8 @@ struct TuneResult {
 };
 
 // Measures every candidate of the target for each distinct convolution problem
-// of the step: forward, data gradient and weight gradient. An evaluation
-// program has forward problems only. Measures in f32 and, under mixed
-// precision, also in its dtype.
+// of the step: forward, data gradient, weight gradient; in an evaluation
+// forward only. Measures in f32 and, under mixed precision, also in its dtype.
 //
 // Each round launches every candidate once, or several times if a launch takes
 // less than a few milliseconds. All candidates run in each round, so a

@@ -66,8 +66,7 @@ std::vector<int> Executor::OverwrittenBuffers(const Step& step) const {
   return overwritten;
 }
 
-// Adds a collective. It waits for all steps enqueued on the stream before it
-// starts.
+// Adds a collective, which waits for all steps enqueued on the stream.
 void Executor::AddCollective(const Step& step) {
   FUSOR_CHECK(communicator_ != nullptr, kGraph,
               "plan {}: step {} needs several ranks", plan_.name, step.name);
@@ -167,9 +166,8 @@ void Executor::Run(Stream& stream) {
     try {
       return stream.Launch(*captured_, nullptr, 0);
     } catch (const Error& e) {
-      // The stream has reported the failure. Other ranks launch their
-      // collectives in a graph, so this rank must do the same and cannot fall
-      // back.
+      // The stream has reported it. Other ranks launch their collectives in a
+      // graph, so this rank cannot fall back.
       const bool refused =
           e.code() == ErrorCode::kDevice || e.code() == ErrorCode::kOutOfMemory;
       if (!refused || !numbers_.empty()) throw;

@@ -73,10 +73,9 @@ class Executor {
   std::vector<Launch> launches_;
   Communicator* const communicator_;
   const bool poison_;
-  // Communicator numbers of this run's collectives.
-  std::vector<int64_t> numbers_;
-  int trailing_ = -1;  // Slot of the last collective that no step waits for.
-  bool captures_ = false;                 // capture after the next run
+  std::vector<int64_t> numbers_;  // of this run's collectives
+  int trailing_ = -1;      // slot of the last collective that no step waits for
+  bool captures_ = false;  // capture after the next run
   std::unique_ptr<Executable> captured_;  // all steps
 };
 

@@ -41,8 +41,7 @@ class RecentPairs {
   std::vector<Entry> entries_ = std::vector<Entry>(size_t{1} << kBits);
 };
 
-// Returns the loops of the type's physical order at element `first`, fastest
-// first.
+// Returns the loops of a physical order at element `first`, fastest first.
 std::vector<Loop> LoopsAt(const ir::TensorType& type, int64_t first) {
   std::vector<int64_t> strides(type.rank(), 1);
   for (size_t d = type.rank(); d-- > 1;) {

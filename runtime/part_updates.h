@@ -9,9 +9,8 @@ namespace fusor::runtime {
 // How a plan updates parameter shards (ir/shard.h).
 struct PartUpdates {
   bool any = false;  // it updates shards
-  // It all-gathers shards at the start of a step, not after the update
-  // (passes::RotateGathers), so whole parameters are one update old after a
-  // run.
+  // It all-gathers shards at its start, not after the update
+  // (passes::RotateGathers), so parameters are one update old after a run.
   bool gathered_first = false;
 };
 PartUpdates PartUpdatesOf(const codegen::Plan& plan);

@@ -32,8 +32,7 @@ constexpr std::string_view kMagic = "fusor step ";
 constexpr std::string_view kVersion = "2\n";
 constexpr size_t kStart = kMagic.size() + kVersion.size();
 constexpr size_t kFixedBytes =
-    // Size without the header.
-    kStart + 2 * sizeof(uint64_t) + sizeof(uint32_t);
+    kStart + 2 * sizeof(uint64_t) + sizeof(uint32_t);  // without header
 
 constexpr std::string_view kKinds[] = {"train", "eval", "accumulate"};
 

@@ -79,9 +79,8 @@ codegen::CompiledProgram UnpackProgram(const StepProgram& program,
 // Writes the file atomically. Throws kUsage with the system's reason.
 void WriteStepFile(const std::string& path, const StepFile& file);
 
-// Reads a program file. Throws kUsage if the file cannot be read. Throws
-// kGraph, in one line, if it is not a program file, has another format version,
-// or is truncated or corrupt.
+// Throws kUsage if the file cannot be read; kGraph, in one line, if it is no
+// program file, has another format version, or is truncated or corrupt.
 StepFile ReadStepFile(const std::string& path);
 // Parses a program file's bytes; `path` names it in errors. Throws kGraph.
 StepFile ParseStepFile(const std::string& path, std::string_view bytes);

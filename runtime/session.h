@@ -108,9 +108,8 @@ class Session {
 
   int rank() const;        // 0 without a communicator
   int world_size() const;  // 1 without a communicator
-  // Copies rank 0's state, or only its statistics, to every rank.
-  // BroadcastState also gives each rank its shard of tensors that were set
-  // whole.
+  // Copies rank 0's state, or only its statistics, to every rank. Tensors set
+  // whole are sharded by BroadcastState.
   void BroadcastState();
   void BroadcastStatistics();
   // All-gathers sharded parameters and updates their cached cast weights. No-op
@@ -156,10 +155,9 @@ class Session {
   ir::Tensor ReadOutput(int program, int output);
 
   // --- Reading while later steps run -----------------------------------------
-  // For a host that runs ahead of the device. Operations enqueued here run
-  // after the steps enqueued so far. The host may read the result once it has
-  // awaited an event recorded later. `to` and `numbers` must be memory from
-  // AllocateHost.
+  // For a host that runs ahead of the device. Operations enqueued here follow
+  // the steps so far; the host may read results once an event recorded later
+  // has been awaited. `to` and `numbers` must be memory from AllocateHost.
 
   std::unique_ptr<Memory> AllocateHost(size_t bytes);
   std::unique_ptr<Event> CreateEvent();

@@ -110,13 +110,11 @@ class Backend {
   virtual ~Backend();
   virtual std::string name() const = 0;
   virtual int device_count() const = 0;
-  // Returns one line per item on what is usable, or why not, for `fusor
-  // doctor`.
+  // Returns lines on what is usable, or why not, for `fusor doctor`.
   virtual std::vector<std::string> Diagnose() const = 0;
   virtual std::unique_ptr<Device> OpenDevice(int ordinal,
                                              const BackendOptions& options) = 0;
-  // Compiles for this machine's device if `target` is empty, otherwise for the
-  // named target.
+  // Targets this machine's device if `target` is empty.
   virtual std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
       const std::string& target, const BackendOptions& options) = 0;
   // Connects this rank to all others of the store, for collectives on the

@@ -67,8 +67,7 @@ struct CommunicatorOptions {
   std::chrono::milliseconds timeout{300'000};
   // If true, sums add elements in rank order, starting from zero; 16-bit
   // elements accumulate in f32 and are rounded once. Otherwise the order is the
-  // fastest, identical on all ranks and in each run with the same number of
-  // ranks.
+  // fastest, equal on all ranks and in runs with equally many ranks.
   bool deterministic = false;
   // Network interface; empty: the one that reaches rank 0.
   std::string interface;

@@ -38,8 +38,7 @@ bool IsZero(std::span<const uint8_t> bytes) {
 
 constexpr std::string_view kAccumulated = "accumulated/";
 
-// Whether the state is a gradient accumulator, which is redundant while no
-// micro-batch has been added.
+// Whether it is a gradient accumulator, which is unused between updates.
 bool IsSum(std::string_view name, ir::InputRole role) {
   return role == ir::InputRole::kAccumulator && name != ir::kBatches;
 }
@@ -161,8 +160,7 @@ std::vector<NamedTensor> ReadTensors(const std::string& path,
   return ParseSafetensors(path, bytes).tensors;
 }
 
-// Appends a sharded tensor, gathered, after the state, and points its entry
-// there.
+// Appends a gathered tensor to the state and points its entry there.
 void AppendWhole(const Session& session, StateSnapshot& snapshot,
                  codegen::StateLayout::Entry& entry) {
   const std::vector<uint8_t> whole = session.GatherShard(entry.name);
@@ -253,9 +251,8 @@ CheckpointHeader ReadCheckpointHeader(const std::string& path) {
 
 void RestoreState(Session& session, const Checkpoint& checkpoint) {
   const codegen::StateLayout& layout = session.state();
-  // Whether the checkpoint was taken between two updates. Accumulators are then
-  // unused, and this run, with another number of ranks and micro-batches, may
-  // have none or others.
+  // Whether this is between two updates. Accumulators are then unused, and a
+  // run with other ranks and micro-batches may have none or others.
   const bool updated =
       std::all_of(checkpoint.tensors.begin(), checkpoint.tensors.end(),
                   [](const NamedTensor& tensor) {

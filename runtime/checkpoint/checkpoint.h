@@ -7,8 +7,7 @@
 //                          load_state_dict accept
 //   optimizer.safetensors  the rest of the session's state under its own names,
 //                          each in its dtype
-//   manifest.json          position and settings of the run, size and CRC-32C
-//   of
+//   manifest.json          the run's position and settings, size and CRC-32C of
 //                          the files above; written last
 //
 // Tensors are logical and row-major, independent of layouts and arena order.

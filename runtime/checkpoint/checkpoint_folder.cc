@@ -29,8 +29,7 @@ struct Found {
   std::string damage;
 };
 
-// Returns checkpoints, newest first, preceded by those with a corrupt manifest,
-// whose age is unknown.
+// Returns the newest first, preceded by those of unknown age (corrupt).
 std::vector<Found> FindCheckpoints(const std::string& path) {
   std::vector<Found> found;
   for (const std::string& name : ListCheckpoints(path)) {

@@ -44,8 +44,7 @@ class CheckpointWriter {
 
   const std::string path_;
   const int keep_;
-  // Owned by the thread once it runs.
-  std::unique_ptr<CheckpointFolder> folder_;
+  std::unique_ptr<CheckpointFolder> folder_;  // the thread's, once it runs
 
   std::mutex mutex_;
   std::condition_variable changed_;

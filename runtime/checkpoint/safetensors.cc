@@ -67,8 +67,7 @@ uint32_t MetadataSum(const Metadata& metadata) {
 
 std::string SumText(uint32_t sum) { return fmt::format("{:08x}", sum); }
 
-// Detects the output of torch.save: a zip archive, or a bare pickle in older
-// versions.
+// torch.save writes a zip archive; older versions write a bare pickle.
 bool IsPickle(std::span<const uint8_t> file) {
   constexpr std::string_view kZip = "PK\3\4";
   constexpr uint8_t kProtocol = 0x80;

@@ -27,8 +27,7 @@ std::string_view WithoutWrappers(std::string_view name) {
   return name;
 }
 
-// Returns the prefix of the layer with the last weight, e.g. "fc."; empty if
-// there is none.
+// Returns the last weight's layer prefix, e.g. "fc."; empty if there is none.
 std::string HeadPrefix(const Session& session) {
   std::string head;
   for (const ir::Input& input : session.graph(0).inputs()) {

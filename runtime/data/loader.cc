@@ -127,8 +127,7 @@ void Loader::Work() {
   }
 }
 
-// Returns the next sample to fill; waits for a free slot. Returns false when
-// stopping.
+// Takes the next sample; waits for a free slot. Returns false when stopping.
 bool Loader::Take(Ticket& ticket) {
   std::unique_lock lock(mutex_);
   const auto slots = static_cast<int64_t>(slots_.size());

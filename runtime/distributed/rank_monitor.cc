@@ -117,8 +117,7 @@ void RankMonitor::AcceptAll(TcpStore& store, Deadline deadline) {
   }
 }
 
-// Returns false for a process of another run, and for a rank that has since
-// disconnected.
+// Returns false for a process of another run, and for a disconnected rank.
 bool RankMonitor::Admit(Socket socket, std::string_view secret,
                         Deadline deadline) {
   deadline = std::min(deadline, steady_clock::now() + kGreetingTime);

@@ -35,9 +35,8 @@ struct RankMonitorOptions {
 // any length of time.
 class RankMonitor {
  public:
-  // Returns once all ranks are connected. Every rank must call this with the
-  // same timeout. Throws kPeerLost, naming the missing ranks, after the
-  // timeout.
+  // Returns once all ranks are connected; all must call it, with equal
+  // timeouts. Throws kPeerLost, naming the missing ranks, after the timeout.
   RankMonitor(TcpStore& store, RankMonitorOptions options);
   // Without an earlier Leave or Fail, this rank counts as killed.
   ~RankMonitor();

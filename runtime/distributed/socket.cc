@@ -67,8 +67,7 @@ bool WaitFor(int fd, short events, Deadline deadline) {
     pollfd entry{fd, events, 0};
     const int ready = poll(&entry, 1, Milliseconds(deadline));
     if (ready > 0) return true;
-    // The following call reports the error.
-    if (ready < 0 && errno != EINTR) return true;
+    if (ready < 0 && errno != EINTR) return true;  // the next call will fail
   }
   return false;
 }

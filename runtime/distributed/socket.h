@@ -91,8 +91,7 @@ inline constexpr uint32_t kMaxMessageBytes = 16 << 20;
 // length; null if incomplete. Throws kPeerLost if it exceeds `max_bytes`.
 std::optional<std::string> TakeMessage(std::string& received,
                                        uint32_t max_bytes);
-// Waits for one message and returns it without its length. Throws kPeerLost as
-// Socket::Receive does.
+// Receives one message, without its length. Throws as Socket::Receive does.
 std::string ReceiveMessage(const Socket& socket, Deadline deadline);
 
 }  // namespace fusor::runtime

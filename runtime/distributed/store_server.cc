@@ -212,9 +212,8 @@ void StoreServer::Hello(Client& client, MessageReader& message) {
   Answer(client, StoreAnswer::kOk, "");
 }
 
-// Answers pending requests that are fulfilled or have timed out. If one rank
-// abandons the rendezvous, it fails for all, because rank 0 ends the store when
-// it exits.
+// Answers pending requests that are fulfilled or timed out. If one rank gives
+// up the rendezvous, it fails for all: rank 0 ends the store when it exits.
 void StoreServer::Settle() {
   const auto now = steady_clock::now();
   const bool over =

@@ -41,8 +41,7 @@ class StoreServer {
   StoreServer& operator=(const StoreServer&) = delete;
 
   int port() const { return listener_.port(); }
-  // Waits until all admitted ranks have shut down or disconnected, at most this
-  // long.
+  // Waits until all admitted ranks have left, but at most this long.
   void Drain(std::chrono::milliseconds at_most);
 
  private:

@@ -14,11 +14,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kRetry{50};  // between connection attempts
-// Extra time for an answer that has a deadline.
-constexpr milliseconds kGrace{2'000};
-// For an answer that waits for no other rank.
-constexpr milliseconds kPrompt{60'000};
+constexpr milliseconds kRetry{50};       // between connection attempts
+constexpr milliseconds kGrace{2'000};    // beyond the deadline of a request
+constexpr milliseconds kPrompt{60'000};  // if no other rank is waited for
 constexpr milliseconds kFarewell{5'000};
 
 MessageWriter Message(StoreCall call) {

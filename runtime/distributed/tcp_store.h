@@ -47,10 +47,9 @@ class TcpStore {
 
   int rank() const { return options_.rank; }
   int world_size() const { return options_.world_size; }
-  // Returns an address of this rank that other ranks can reach: the local
-  // address of its connection to rank 0. If that is a local connection but
-  // another host has a rank, it is the address at which that rank reached rank
-  // 0.
+  // Returns an address at which other ranks reach this one: the local address
+  // of its connection to rank 0. If that is a loopback address but another host
+  // has a rank, it is the address at which that rank reached rank 0.
   const std::string& address() const { return address_; }
   const std::string& host() const { return options_.host; }  // rank 0's
   // Returns rank 0's address and port, "10.0.0.1:29500".

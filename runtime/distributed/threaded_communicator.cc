@@ -165,9 +165,8 @@ class HostCommunicator : public Communicator {
   int64_t started_ = 0;
   int64_t begun_ = 0;
   int64_t ended_ = 0;
-  int64_t taken_ = 0;  // of times_
-  // The last started one has not posted; the next one waits.
-  bool posting_ = false;
+  int64_t taken_ = 0;     // of times_
+  bool posting_ = false;  // the newest has not posted; the next one waits
   bool stop_ = false;
   std::optional<std::string> failure_;
   std::array<std::thread, kThreads> threads_;

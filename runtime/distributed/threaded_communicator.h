@@ -16,9 +16,9 @@ class HostCollectives {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
   virtual std::string description() const = 0;
-  // Calls `posted` at most once, as soon as the next collective may start.
-  // Until then, or else until this returns, no other thread may call Run.
-  // Throws kPeerLost.
+  // Calls `posted` at most once, when the next collective may start. No other
+  // thread may call Run before that, or else before this returns. Throws
+  // kPeerLost.
   virtual void Run(const Collective& collective,
                    const std::function<void()>& posted) = 0;
   // Makes current and later calls of Run fail soon. Callable from another

@@ -33,8 +33,7 @@ struct LrScheduleOptions {
 //   end + (base - end) (1 - t)                 linear
 //   end + (base - end) (1 + cos(pi t)) / 2     cosine
 //   end + (base - end) (1 - t)^power           polynomial
-// With one update per epoch these are the policies of NVIDIA's ResNet-50
-// script.
+// With one update per epoch these are the rules of NVIDIA's ResNet-50 script.
 double LearningRate(const LrScheduleOptions& options, int64_t step);
 
 }  // namespace fusor::runtime

@@ -38,8 +38,7 @@ OverflowMonitor::Reading OverflowMonitor::Read(std::span<const double> state) {
   return reading;
 }
 
-// Describes the first gradient accumulator with non-finite elements, in the
-// order in which gradients become ready.
+// Describes the first non-finite accumulator, in order of gradient readiness.
 std::string OverflowMonitor::FindBadSum() const {
   for (const codegen::PlanInput& input : session_.plan(program_).inputs) {
     if (input.role != ir::InputRole::kAccumulator) continue;

@@ -10,10 +10,9 @@
 
 namespace fusor::runtime {
 
-// Monitors the dynamic loss scale of a training program. The device counts the
+// Monitors the dynamic loss scale of a training program. The device counts
 // updates skipped because of a non-finite gradient
-// (passes/training/skip_overflow.cc); the host reads the counters from time to
-// time.
+// (passes/training/skip_overflow.cc); the host reads the counters periodically.
 class OverflowMonitor {
  public:
   // Reruns the last step of a program and names its first non-finite value;

@@ -24,8 +24,7 @@ std::string Bytes(T value) {
   return bytes;
 }
 
-// Returns TFRecord's masked checksum: rotated, so that checksums of data that
-// contain checksums stay effective.
+// Returns TFRecord's masked CRC, fit for data that contains CRCs itself.
 std::string MaskedCrc(std::string_view bytes) {
   const uint32_t crc = Crc32c(bytes);
   return Bytes(((crc >> 15) | (crc << 17)) + 0xa282ead8u);

@@ -90,8 +90,7 @@ void StepResults::End(bool stop) {
   session_.Record(*slot.copied);
   ++ended_;
   if (ranks_ == 1) return;
-  // Sums the previous step, whose loss is ready while the step just enqueued
-  // runs.
+  // The previous step's loss is ready while the step just enqueued runs.
   while (summed_ < ended_ - (lag_ > 0 ? 1 : 0)) SumOverRanks(SlotOf(summed_++));
 }
 

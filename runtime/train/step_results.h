@@ -18,8 +18,7 @@ namespace fusor::runtime {
 class StepResults {
  public:
   // The session must outlive it. `over_ranks`: losses are means over all ranks,
-  // which must make the same calls; otherwise over this rank's micro-batches
-  // only.
+  // which must make the same calls; otherwise over own micro-batches only.
   explicit StepResults(Session& session, bool over_ranks = true);
   ~StepResults();
   StepResults(const StepResults&) = delete;

@@ -26,7 +26,7 @@ class TrainLog {
   virtual void Step(const StepReport&) {}
   virtual void Interval(const IntervalReport&) {}
   virtual void Evaluated(int64_t epoch, const EvalReport&) { (void)epoch; }
-  // Called at the end of a run, whatever the reason.
+  // Called at the end of a run, unless an error ends it.
   virtual void End(const TrainReport&) {}
 };
 

@@ -24,8 +24,7 @@ struct TrainPosition {
 struct TrainOptions {
   int64_t epochs = 1;
   int64_t iterations = -1;  // stop after this many steps in total; -1: no limit
-  // Stop after this many steps of this run; -1: no limit.
-  int64_t run_steps = -1;
+  int64_t run_steps = -1;   // stop after this many of this run; -1: no limit
   int64_t print_every = 10;
   TrainPosition start;  // position of a resumed run
   // Steps between calls of TrainObserver::save; 0: after each epoch.
@@ -66,8 +65,7 @@ struct IntervalReport {
   double lr = 0;
   double data_wait_share = 0;  // share of the interval's time
   DataStats data;              // of the interval
-  // Current loss scale and updates skipped in the interval, if the loss scale
-  // is dynamic.
+  // Dynamic loss scale: current value, and updates skipped in the interval.
   std::optional<OverflowMonitor::Reading> overflow;
 };
 
@@ -88,7 +86,7 @@ struct TrainReport {
   std::vector<double> step_ms;
   std::vector<double> losses;
   DataStats data;
-  // Final loss scale and all skipped updates, if the loss scale is dynamic.
+  // Dynamic loss scale: final value, and all skipped updates.
   std::optional<OverflowMonitor::Reading> overflow;
   bool interrupted = false;
   bool reached_top1 = false;  // TrainOptions::stop_at_top1 was reached

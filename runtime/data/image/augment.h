@@ -81,8 +81,7 @@ class Augmenter {
 
   // Decodes the needed part of the sample and writes the result to `out`,
   // [image_size, image_size, 3]. `name` names the image in messages. Throws
-  // kData if the image cannot be decoded or its size does not suit kPadCrop or
-  // kExact.
+  // kData if decoding fails or the size does not suit kPadCrop or kExact.
   void Apply(ImageReader& reader, std::string_view name, int64_t epoch,
              int64_t sample, uint8_t* out);
 
