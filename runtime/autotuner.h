@@ -42,9 +42,9 @@ struct TunedCandidate {
 
 struct TuneResult {
   // Includes origin, except its file.
-  ir::LibraryChoices choices;
+  ir::AutotuneResults choices;
   // Measured times, one line per choice.
-  std::map<ir::LibraryChoices::Key, std::string> comments;
+  std::map<ir::AutotuneResults::Key, std::string> comments;
   std::vector<TunedCandidate> measured;
   std::vector<std::string> left_out;  // by lack of memory, one line each
   // Fused convolution rewrites that were considered, and those accepted.
@@ -64,11 +64,11 @@ struct TuneResult {
 // the best time after round one.
 //
 // Chooses the fastest candidate per dtype, copies included, and then the
-// precision (codegen::TuneStudy). Convolutions that also compute normalisations
-// are measured likewise. They are rejected if they take longer than what they
-// replace: separate convolutions plus the extra bytes moved by kernels, costed
-// at the measured copy speed. The same holds for convolutions on blocks of
-// pixels (passes::SpaceToDepth).
+// precision (codegen::SearchSpace). Convolutions that also compute
+// normalisations are measured likewise. They are rejected if they take longer
+// than what they replace: separate convolutions plus the extra bytes moved by
+// kernels, costed at the measured copy speed. The same holds for convolutions
+// on blocks of pixels (passes::SpaceToDepth).
 //
 // Allocates device memory for the largest problem and frees it. A candidate
 // that needs more than the free memory is left out. Throws kOutOfMemory if not

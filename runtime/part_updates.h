@@ -10,7 +10,7 @@ namespace fusor::runtime {
 struct PartUpdates {
   bool any = false;  // it updates shards
   // It all-gathers shards at its start, not after the update
-  // (passes::RotateGathers), so parameters are one update old after a run.
+  // (passes::PrefetchParameters), so parameters are one update old after a run.
   bool gathered_first = false;
 };
 PartUpdates PartUpdatesOf(const codegen::Plan& plan);

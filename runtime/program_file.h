@@ -38,17 +38,17 @@ struct StepProgram {
 };
 
 // Must match between a program file and the machine that runs it.
-struct StepOrigin {
+struct ProgramOrigin {
   std::string version;  // fusor version
   std::string build;    // runtime::BuildId of libfusor
   std::string target;   // "cpu-avx512", "nvidia-h200"
-  std::string device;   // codegen::CodegenFacts::device
+  std::string device;   // codegen::CodegenFingerprint::device
   std::string library;  // "oneDNN 2.6.3"
   int threads = 0;      // threads of the target
 };
 
-struct StepFile {
-  StepOrigin origin;
+struct ProgramFile {
+  ProgramOrigin origin;
   std::string backend;  // plug-in that runs the program
   int world_size = 1;   // number of ranks
   // Command-line options that affected compilation.
@@ -59,13 +59,13 @@ struct StepFile {
   std::vector<StepProgram> programs;
 };
 
-StepOrigin OriginHere(const std::string& version,
-                      const codegen::TargetCompiler& compiler);
+ProgramOrigin OriginHere(const std::string& version,
+                         const codegen::TargetCompiler& compiler);
 
 // Returns why a step compiled for `file` cannot run on `here`, with the
 // expected and actual values; empty if it can. A smaller thread count is not a
 // mismatch, because the caller chooses it.
-std::string Mismatch(const StepOrigin& file, const StepOrigin& here);
+std::string Mismatch(const ProgramOrigin& file, const ProgramOrigin& here);
 
 StepProgram PackProgram(codegen::ProgramKind kind,
                         const codegen::CompiledProgram& program);
@@ -77,12 +77,12 @@ codegen::CompiledProgram UnpackProgram(const StepProgram& program,
                                        const std::string& kernel_cache);
 
 // Writes the file atomically. Throws kUsage with the system's reason.
-void WriteStepFile(const std::string& path, const StepFile& file);
+void WriteProgramFile(const std::string& path, const ProgramFile& file);
 
 // Throws kUsage if the file cannot be read; kGraph, in one line, if it is no
 // program file, has another format version, or is truncated or corrupt.
-StepFile ReadStepFile(const std::string& path);
+ProgramFile ReadProgramFile(const std::string& path);
 // Parses a program file's bytes; `path` names it in errors. Throws kGraph.
-StepFile ParseStepFile(const std::string& path, std::string_view bytes);
+ProgramFile ParseProgramFile(const std::string& path, std::string_view bytes);
 
 }  // namespace fusor::runtime

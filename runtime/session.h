@@ -114,8 +114,8 @@ class Session {
   void BroadcastStatistics();
   // All-gathers sharded parameters and updates their cached cast weights. No-op
   // if they are up to date. A step that all-gathers at its start
-  // (passes::RotateGathers) leaves parameters one update old; until this is
-  // called, nothing may read them, including other programs.
+  // (passes::PrefetchParameters) leaves parameters one update old; until this
+  // is called, nothing may read them, including other programs.
   void GatherParameters();
   // Replaces sharded parameters with their moving averages, for evaluation or
   // saving, until GatherParameters. Applies to parameters whose averages are

@@ -8,7 +8,7 @@
 namespace fusor::runtime {
 
 // This process's rank and its peers, as set by the launcher.
-struct RankPlace {
+struct RankEnvironment {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;  // among the ranks of this host
@@ -30,7 +30,7 @@ using Variables = std::function<std::string(std::string_view name)>;
 // MASTER_ADDR, otherwise this host if all ranks are local, otherwise the first
 // host of a Slurm step. Throws kUsage for inconsistent values, naming the
 // variable.
-RankPlace FindRankPlace(const Variables& variables);
+RankEnvironment FindRankEnvironment(const Variables& variables);
 
 // Returns the first host of a Slurm list: "node[07-09,12],other" -> "node07".
 std::string FirstHost(std::string_view list);

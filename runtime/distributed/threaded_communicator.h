@@ -10,9 +10,9 @@ namespace fusor::runtime {
 
 // Blocking collectives on host memory, as offered by a transport without
 // streams.
-class HostCollectives {
+class ThreadedCollectives {
  public:
-  virtual ~HostCollectives();
+  virtual ~ThreadedCollectives();
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
   virtual std::string description() const = 0;
@@ -31,6 +31,6 @@ class HostCollectives {
 // the order given. With two threads, data of one collective directly follow
 // those of the one before.
 std::unique_ptr<Communicator> RunInThread(
-    std::unique_ptr<HostCollectives> collectives);
+    std::unique_ptr<ThreadedCollectives> collectives);
 
 }  // namespace fusor::runtime
