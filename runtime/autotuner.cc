@@ -21,14 +21,14 @@ using codegen::LibraryCall;
 using ir::DType;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kTooSlow = 1.5;   // over the problem's best
-constexpr double kMeasuredMs = 4;  // a measurement lasts at least so long,
-constexpr int kMostLaunches = 16;  // or takes so many launches,
-constexpr int kMostReplayed = 64;  // or so many in a graph
+constexpr double kTooSlow = 1.5;   // relative to the problem's best time
+constexpr double kMeasuredMs = 4;  // minimum duration of a measurement,
+constexpr int kMostLaunches = 16;  // unless it would exceed this many launches,
+constexpr int kMostReplayed = 64;  // or this many in a graph
 constexpr int64_t kCastElements = int64_t{1} << 24;
 constexpr int64_t kLeastBytes = int64_t{64} << 20;
 
-// Where calls are measured.
+// Buffers, stream and events of measurements.
 struct Bench {
   Memory& memory;
   Stream& stream;
@@ -36,8 +36,7 @@ struct Bench {
   Event& end;
 };
 
-// A call of the library, ready to be launched on any of several sets of
-// buffers.
+// A library call that can be launched on any of several buffer sets.
 class Work {
  public:
   Work(LibraryCall call, const codegen::TargetCompiler& compiler,
@@ -51,17 +50,17 @@ class Work {
     if (call.workspace_bytes > 0) Place(call.workspace_bytes);
   }
 
-  // Of one set of buffers.
+  // Returns the size of one buffer set.
   int64_t bytes() const { return bytes_; }
   const std::string& implementation() const { return implementation_; }
   double median() const { return Median(ms_); }
 
   bool alive = true;  // still measured
 
-  // A launch whose time does not count, then a measurement by which the number
-  // of launches of others is set. On a device with graphs those are one graph,
-  // and this is not among them: a single launch is over before the next one is
-  // given, and the host's time counts.
+  // Runs an untimed launch, then a measurement that sets the number of launches
+  // of later ones. On a device with graphs, later measurements launch one graph
+  // and this one is discarded. A single launch would end before the host
+  // enqueues the next one, so host time would count.
   void Begin(const Bench& bench) {
     Launch(bench);
     bench.stream.Synchronize();
@@ -118,7 +117,7 @@ class Work {
   }
 
   std::unique_ptr<Executable> executable_;
-  std::unique_ptr<Executable> graph_;  // of launches_; null without graphs
+  std::unique_ptr<Executable> graph_;  // of launches_ launches, or null
   std::string implementation_;
   std::vector<int64_t> offsets_;
   int64_t bytes_ = 0;
@@ -165,7 +164,7 @@ class Tuner {
     const ir::Target& target = compiler_.target();
     const ir::TensorType from{DType::kF32, {kCastElements}, {}};
     ir::TensorType to = from;
-    // Casts are no calls on a GPU; by bytes, a copy takes as long.
+    // A GPU has no call for casts; a copy of equal bytes takes as long.
     if (!target.simt) to.dtype = study_.mixed();
     cast_ = std::make_unique<Work>(
         LibraryCall{.op = "copy", .operands = {from}, .results = {to}},
@@ -186,7 +185,7 @@ class Tuner {
     cast_->Begin(TheBench());
   }
 
-  // What does not fit into `free` bytes.
+  // Leaves out candidates that need more than `free` bytes.
   void LeaveOut(int64_t free) {
     size_t kept = 0;
     for (size_t i = 0; i < work_.size(); ++i) {
@@ -209,9 +208,9 @@ class Tuner {
 
   Bench TheBench() const { return {*memory_, *stream_, *start_, *end_}; }
 
-  // With numbers of either sign, small in f32 and in each 16-bit dtype, whose
-  // mantissas are random: a GPU takes less power, and may run faster, where
-  // bits do not change.
+  // Fills the buffers with numbers of both signs and random mantissas, small in
+  // f32 and in each 16-bit dtype. A GPU draws less power on constant bits and
+  // may run faster.
   void Fill() {
     std::vector<uint16_t> pattern(size_t{1} << 20);
     for (size_t i = 0; i < pattern.size(); ++i) {
@@ -237,7 +236,7 @@ class Tuner {
                     round, options_.rounds, alive, of_problem_.size()));
   }
 
-  // False when it was stopped.
+  // Returns false if stopped.
   bool MeasureProblem(const std::vector<size_t>& indices, bool first) {
     for (size_t i : indices) {
       if (options_.stop && options_.stop()) return false;
@@ -278,7 +277,7 @@ class Tuner {
     for (const auto& [key, verdict] : verdicts) AddVerdict(key, verdict);
   }
 
-  // "direct 20.1 ms, winograd 12.3 ms".
+  // Appends "direct 20.1 ms, winograd 12.3 ms".
   void AddComment(const TunedCandidate& c) {
     std::string& comment = result_.comments[{c.problem, c.dtype}];
     if (!comment.empty()) comment += ", ";
@@ -286,7 +285,7 @@ class Tuner {
     if (c.copies_ms > 0) comment += fmt::format(" + {:.3f}", c.copies_ms);
   }
 
-  // "..; saves 0.120 ms a step", or "..; space_to_depth saves ..".
+  // Appends "..; saves 0.120 ms a step" or "..; space_to_depth saves ..".
   void AddVerdict(const ir::AutotuneResults::Key& key,
                   const codegen::RewriteDecision& verdict) {
     if (verdict.choice.empty()) {
@@ -312,8 +311,8 @@ class Tuner {
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<Event> start_, end_;
   std::vector<codegen::SearchCandidate> candidates_;
-  std::vector<Work> work_;                                 // of each
-  std::map<std::string, std::vector<size_t>> of_problem_;  // into them
+  std::vector<Work> work_;                                 // one per candidate
+  std::map<std::string, std::vector<size_t>> of_problem_;  // indices
   std::unique_ptr<Work> cast_;
   std::unique_ptr<Memory> memory_;
   TuneResult result_;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Measures what a model's convolutions run fastest as on a device.
+// Finds the fastest implementation of each convolution of a model.
 
 #include <functional>
 #include <map>
@@ -20,59 +20,59 @@ enum class ProgramKind;
 namespace fusor::runtime {
 
 struct TuneOptions {
-  int rounds = 5;  // measured ones, after one that finds out what is too slow
-  // Told before each round, a line for people.
+  int rounds = 5;  // measured, after one that drops slow candidates
+  // Called before each round with one line of progress text.
   std::function<void(const std::string&)> progress;
-  std::function<bool()> stop;  // asked between measurements
+  std::function<bool()> stop;  // polled between measurements
 };
 
-// One way to run a convolution problem, measured.
+// One measured implementation of a convolution problem.
 struct TunedCandidate {
   std::string problem;  // ir::ConvolutionProblem
-  int layers = 0;       // convolutions of the step that are this problem
-  ir::DType dtype = ir::DType::kF32;  // of its operands
+  int layers = 0;       // convolutions of the step with this problem
+  ir::DType dtype = ir::DType::kF32;  // of the operands
   std::string name;                   // ir::LibraryCandidate::name
   std::string implementation;
-  // Median over the rounds; of the first alone where that was too slow.
+  // Median over the rounds; if dropped after the first round, its time.
   double ms = 0;
-  // Of copies into the layouts that the problem's first candidate has; modelled
-  // by bytes at the speed of a cast that was measured.
+  // Time of copies into the layouts of the problem's first candidate. Estimated
+  // as bytes times the measured time per byte of a cast.
   double copies_ms = 0;
 };
 
 struct TuneResult {
-  // With origin, but for its file.
+  // Includes origin, except its file.
   ir::AutotuneResults choices;
-  // What was measured, a line for each choice.
+  // Measured times, one line per choice.
   std::map<ir::AutotuneResults::Key, std::string> comments;
   std::vector<TunedCandidate> measured;
-  std::vector<std::string> left_out;  // for lack of memory, a line for each
-  // Convolutions that do more than a plain one, and those that were chosen.
+  std::vector<std::string> left_out;  // by lack of memory, one line each
+  // Fused convolution rewrites that were considered, and those accepted.
   int rewrites = 0, rewrites_taken = 0;
   double seconds = 0;
-  bool complete = true;  // false when it was stopped; nothing is chosen then
+  bool complete = true;  // false if stopped; then nothing is chosen
 };
 
-// Measures each distinct convolution problem of the step - forward, data
-// gradient, weight gradient; of an evaluation forward alone - by every
-// candidate of the target, in f32 and under mixed precision in its dtype too.
+// Measures every candidate of the target for each distinct convolution problem
+// of the step: forward, data gradient, weight gradient; in an evaluation
+// forward only. Measures in f32 and, under mixed precision, also in its dtype.
 //
-// One launch, or several where it takes less than a few milliseconds, per
-// candidate and round, all candidates one round after the other, so that what
-// disturbs the machine for a while disturbs them alike. Operands are taken in
-// turn from more memory than the last cache holds. A candidate that takes half
-// as long again as the problem's best in the first round is not measured again.
+// Each round launches every candidate once, or several times if a launch takes
+// less than a few milliseconds. All candidates run in each round, so a
+// temporary disturbance of the machine affects them alike. Launches cycle
+// through buffers larger than the last-level cache. Drops candidates over 1.5x
+// the best time after round one.
 //
-// The fastest candidate of each dtype is chosen, copies included; then the
-// precision (codegen::SearchSpace). Convolutions that compute more than that,
-// for normalisations beside them, are measured likewise, and declined where
-// they take longer than what they replace: other convolutions, and the kernels
-// that move more bytes for it, at the speed of the copy that was measured. So
-// are those on blocks of pixels (passes::SpaceToDepth).
+// Chooses the fastest candidate per dtype, copies included, and then the
+// precision (codegen::SearchSpace). Convolutions that also compute
+// normalisations are measured likewise. They are rejected if they take longer
+// than what they replace: separate convolutions plus the extra bytes moved by
+// kernels, costed at the measured copy speed. The same holds for convolutions
+// on blocks of pixels (passes::SpaceToDepth).
 //
-// Takes device memory for the largest problem, and frees it. A candidate that
-// needs more than is free is left out. Throws kOutOfMemory when there is not
-// that much for the copy either.
+// Allocates device memory for the largest problem and frees it. A candidate
+// that needs more than the free memory is left out. Throws kOutOfMemory if not
+// even the buffers of the copy fit.
 TuneResult Tune(const ir::Graph& forward, codegen::ProgramKind kind,
                 const codegen::TargetCompiler& compiler, Device& device,
                 const codegen::CompileOptions& compile,

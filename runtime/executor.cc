@@ -19,7 +19,7 @@ Executor::Executor(const codegen::Plan& plan, Device& device,
   for (const codegen::LibraryCall& call : plan.calls) {
     calls_.push_back(IsCollective(call) ? nullptr : device.LoadCall(call));
   }
-  std::unordered_map<int, int> slots;  // event -> collective
+  std::unordered_map<int, int> slots;  // event -> slot of its collective
   for (const Step& step : plan.steps) {
     if (step.kind == StepKind::kCollective) {
       AddCollective(step);
@@ -39,8 +39,8 @@ Executor::Executor(const codegen::Plan& plan, Device& device,
   }
 }
 
-// Results and workspaces of a kernel or call, except those in place of an
-// operand.
+// Returns the results and workspaces of a kernel or call, except results that
+// alias an operand.
 std::vector<int> Executor::OverwrittenBuffers(const Step& step) const {
   const auto is_read = [&](size_t arg) {
     return step.kind == StepKind::kLaunch
@@ -66,7 +66,7 @@ std::vector<int> Executor::OverwrittenBuffers(const Step& step) const {
   return overwritten;
 }
 
-// It waits for steps that have been given to the stream by the time it starts.
+// Adds a collective, which waits for all steps enqueued on the stream.
 void Executor::AddCollective(const Step& step) {
   FUSOR_CHECK(communicator_ != nullptr, kGraph,
               "plan {}: step {} needs several ranks", plan_.name, step.name);
@@ -127,7 +127,7 @@ void Executor::Bind(const ArenaBases& bases, Stream& stream) {
   }
   stream.Synchronize();
   captured_.reset();
-  captures_ = !poison_;  // a captured step has no room for more copies
+  captures_ = !poison_;  // host copies, as of poison, are not captured
 }
 
 void Executor::BindCollective(Launch& launch) {
@@ -166,8 +166,8 @@ void Executor::Run(Stream& stream) {
     try {
       return stream.Launch(*captured_, nullptr, 0);
     } catch (const Error& e) {
-      // The stream has told. What other ranks launch has their collectives in a
-      // graph, which this rank's must be in as well.
+      // The stream has reported it. Other ranks launch their collectives in a
+      // graph, so this rank cannot fall back.
       const bool refused =
           e.code() == ErrorCode::kDevice || e.code() == ErrorCode::kOutOfMemory;
       if (!refused || !numbers_.empty()) throw;

@@ -12,20 +12,20 @@
 namespace fusor::runtime {
 namespace {
 
-// One loop of a physical order, and how far its index is.
+// One loop of a physical order, and its current index.
 struct Loop {
   int64_t extent;
   int64_t step;  // in row-major elements
   int64_t index = 0;
 };
 
-// Pairs that were computed lately, by number: in a blocked layout the second
-// element of a pair comes some elements after the first, at most a block's.
+// Cache of recently computed pairs, by index. In a blocked layout the second
+// element of a pair follows the first within one block.
 class RecentPairs {
  public:
   template <typename Compute>
   std::pair<float, float> Find(int64_t pair, const Compute& compute) {
-    // Consecutive rows of a block are a power of two apart: spread them.
+    // Multiplicative hash: rows of a block are a power of two apart.
     const uint64_t hash = static_cast<uint64_t>(pair) * 0x9e3779b97f4a7c15;
     Entry& entry = entries_[hash >> (64 - kBits)];
     if (entry.pair != pair) entry = {pair, compute(pair)};
@@ -41,7 +41,7 @@ class RecentPairs {
   std::vector<Entry> entries_ = std::vector<Entry>(size_t{1} << kBits);
 };
 
-// The loops of the type's physical order, fastest first, at element `first`.
+// Returns the loops of a physical order at element `first`, fastest first.
 std::vector<Loop> LoopsAt(const ir::TensorType& type, int64_t first) {
   std::vector<int64_t> strides(type.rank(), 1);
   for (size_t d = type.rank(); d-- > 1;) {

@@ -11,9 +11,9 @@
 
 namespace fusor::runtime {
 
-// Initial values of one state tensor by its input's attributes
-// (ir::Input::attrs). A pure function of seed, name and the element's number,
-// so that any part can be computed alone, by any thread.
+// Initial values of one state tensor, from its input's attributes
+// (ir::Input::attrs). A pure function of seed, name and element index, so any
+// thread can compute any range independently.
 class InitialTensor {
  public:
   // Throws kGraph unless the attributes hold an initialiser.
@@ -26,17 +26,17 @@ class InitialTensor {
  private:
   enum class Kind : uint8_t { kConstant, kNormal, kUniform };
 
-  // Elements 2 * pair and 2 * pair + 1, in row-major order.
+  // Returns elements 2 * pair and 2 * pair + 1, in row-major order.
   std::pair<float, float> Pair(int64_t pair) const;
   float At(int64_t element) const;
 
   Kind kind_ = Kind::kConstant;
-  double scale_ = 0;  // or the constant
+  double scale_ = 0;  // scale, or the value if constant
   uint64_t stream_ = 0;
   uint64_t seed_ = 0;
 };
 
-// All of them, row-major.
+// Returns all elements, row-major.
 std::vector<float> InitialValues(const ir::Attrs& init, int64_t elements,
                                  const std::string& name, uint64_t seed);
 

@@ -5,13 +5,13 @@
 
 #include "ir/support/philox.h"
 
-// Compiled without contraction to fused multiply-add, which processors that
-// lack it would round in another way.
+// Compiled without FMA contraction, because processors without FMA would round
+// differently.
 namespace fusor::runtime {
 namespace {
 
-// ln x for a normal positive x. Polynomial and constants of fdlibm's e_log.c
-// (Sun Microsystems 1993): x = 2^k m with m in [sqrt(1/2), sqrt(2)).
+// Returns ln x for a normal positive x. Polynomial and constants of fdlibm's
+// e_log.c (Sun Microsystems 1993): x = 2^k m with m in [sqrt(1/2), sqrt(2)).
 [[gnu::always_inline]] inline double Log(double x) {
   constexpr uint64_t kSqrtHalf = 0x3fe6a09e00000000;
   constexpr uint64_t kOne = 0x3ff0000000000000;
@@ -41,8 +41,8 @@ struct Point {
   double cosine, sine;
 };
 
-// cos and sin of 2 pi v for v in (0, 1). Polynomials of fdlibm's k_sin.c and
-// k_cos.c on the quarter turn around the nearest multiple of pi / 2.
+// Returns cos and sin of 2 pi v for v in (0, 1). Polynomials of fdlibm's
+// k_sin.c and k_cos.c, around the nearest multiple of pi / 2.
 [[gnu::always_inline]] inline Point Turn(double v) {
   constexpr double kRound = 0x1.8p52;  // leaves integers in the low bits
   const double quarters = 4 * v;
@@ -91,7 +91,7 @@ struct Point {
   return {radius * point.cosine, radius * point.sine};
 }
 
-// Loops of a fixed length, which compilers turn into vector code.
+// Loops of fixed length, so that compilers vectorise them.
 [[gnu::always_inline]] inline void AllPairs(uint64_t seed, uint64_t stream,
                                             uint32_t first, double* even,
                                             double* odd) {

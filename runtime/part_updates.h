@@ -6,17 +6,17 @@
 
 namespace fusor::runtime {
 
-// What a plan does with parts of parameters (ir/shard.h).
+// How a plan updates parameter shards (ir/shard.h).
 struct PartUpdates {
-  bool any = false;  // it updates some
-  // It does not gather what it has updated: it has gathered the parts before
-  // (passes::PrefetchParameters), and the next run of it will.
+  bool any = false;  // it updates shards
+  // It all-gathers shards at its start, not after the update
+  // (passes::PrefetchParameters), so parameters are one update old after a run.
   bool gathered_first = false;
 };
 PartUpdates PartUpdatesOf(const codegen::Plan& plan);
 
-// In which all ranks' parts, put together, lie: that of the parameter. `name`
-// is of state that is in parts.
+// Returns the layout of all ranks' shards concatenated, which is the
+// parameter's. `name` must be sharded state.
 ir::Layout LayoutOfParts(const codegen::Plan& plan, const std::string& name);
 
 }  // namespace fusor::runtime

@@ -7,10 +7,10 @@
 namespace fusor::runtime {
 
 void Poison(Stream& stream, void* data, size_t bytes) {
-  // From the last bits: three signalling bf16 and a quiet one, a signalling f32
-  // and a quiet one, a signalling f64; as f16 all are quiet.
+  // From the low bits: as bf16 three signalling NaNs and a quiet one; as f32 a
+  // signalling and a quiet one; as f64 a signalling one; as f16 all quiet.
   constexpr uint64_t kPattern = 0x7ff17fa17fa17fa1;
-  // Outlives every stream that still copies it.
+  // Never freed: a stream may still copy it at exit.
   static const auto& block =
       *new std::vector<uint64_t>(size_t{1} << 17, kPattern);
   const size_t chunk = block.size() * sizeof(kPattern);

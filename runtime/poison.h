@@ -1,8 +1,8 @@
 #pragma once
 
-// Poisoned memory: what nothing has written yet holds NaNs, so that a kernel or
-// library call that reads it, or leaves a part of its result unwritten, shows
-// in the results. For --verify, FUSOR_VERIFY, isolate and tests.
+// Poisoned memory: unwritten memory holds NaNs. A kernel or library call that
+// reads it, or leaves part of its result unwritten, is then visible in the
+// results. Used by --verify, FUSOR_VERIFY, isolate and tests.
 
 #include <cstddef>
 
@@ -11,7 +11,7 @@
 namespace fusor::runtime {
 
 // Fills device memory with a pattern that is NaN in every floating dtype, a
-// signalling one in most, and neither 0 nor 1 as an integer or bool.
+// signalling NaN in most. As an integer or bool it is neither 0 nor 1.
 void Poison(Stream& stream, void* data, size_t bytes);
 
 }  // namespace fusor::runtime

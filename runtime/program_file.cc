@@ -32,7 +32,7 @@ constexpr std::string_view kMagic = "fusor step ";
 constexpr std::string_view kVersion = "2\n";
 constexpr size_t kStart = kMagic.size() + kVersion.size();
 constexpr size_t kFixedBytes =
-    kStart + 2 * sizeof(uint64_t) + sizeof(uint32_t);  // without the header
+    kStart + 2 * sizeof(uint64_t) + sizeof(uint32_t);  // without header
 
 constexpr std::string_view kKinds[] = {"train", "eval", "accumulate"};
 
@@ -46,7 +46,7 @@ ProgramKind KindOf(const std::string& name) {
   return static_cast<ProgramKind>(it - std::begin(kKinds));
 }
 
-// The counts of a report under their names.
+// Visits a report's counters with their names.
 template <typename Report, typename Visit>
 void VisitCounts(Report& report, Visit visit) {
   visit("nodes_forward", report.nodes_forward);
@@ -80,7 +80,7 @@ codegen::CompileReport ParseReport(const std::string& text) {
   return report;
 }
 
-// For people: state and signature stand in the plan already.
+// For readers only: the plan already contains state and signature.
 json SignatureJson(const codegen::Plan& plan) {
   json state = json::array();
   json inputs = json::array();
@@ -139,7 +139,7 @@ T NumberAt(std::string_view bytes, size_t at) {
   return number;
 }
 
-// Whole and undamaged; returns the size of the header.
+// Checks that the file is complete and intact. Returns the header's size.
 uint64_t CheckBytes(std::string_view bytes, const std::string& path) {
   FUSOR_CHECK(bytes.starts_with(kMagic), kGraph, "{}: not a step file", path);
   const size_t end = std::min(bytes.find('\n'), kStart);
@@ -165,7 +165,7 @@ uint64_t CheckBytes(std::string_view bytes, const std::string& path) {
   return header;
 }
 
-// Takes the next `size` bytes off the front.
+// Removes and returns the first `size` bytes.
 std::string Take(std::string_view& bytes, uint64_t size) {
   FUSOR_CHECK(size <= bytes.size(), kGraph, "{} bytes missing",
               size - bytes.size());
@@ -200,7 +200,7 @@ ProgramFile ReadHeader(std::string_view header, std::string_view blobs) {
   return file;
 }
 
-// Machine code comes from the compiler or the kernel cache alone.
+// Machine code may come only from the compiler or the kernel cache.
 void DropCode(codegen::Plan& plan) {
   for (codegen::CompiledKernel& kernel : plan.kernels) {
     kernel.fingerprint = 0;

@@ -1,21 +1,20 @@
 #pragma once
 
-// A compiled training step in a file, which another machine of the same kind
-// runs without passes, planning or library choices:
+// A program file stores a compiled training step. Another machine of the same
+// kind runs it without passes, planning or library choices:
 //
 //   "fusor step 2\n", size of the file and of the header (64 bits each, little
 //   endian), the header, each program's graph and plan, CRC-32C of all before
 //
-// The header is JSON: what the step was compiled by and for, the options that
-// it was compiled with, the state with names, types, layouts and initialisers,
-// and each program's inputs and outputs. A graph is text (ir/io/printer.h), a
-// plan codegen::SerializePlan's bytes, with the IR of its kernels and the plans
-// of libraries.
+// The JSON header holds what the step was compiled by and for, the compile
+// options, the state (names, types, layouts, initialisers), and each program's
+// inputs and outputs. A graph is text (ir/io/printer.h). A plan is the output
+// of codegen::SerializePlan, including kernel IR and library plans.
 //
-// A file is not trusted. Its checksum finds accidents, not forgeries, so it
-// holds no machine code, and a reader ignores any: kernels are verified and
-// compiled from their IR. The only machine code that is reused is that of the
-// user's own kernel cache (codegen/kernel_cache.h).
+// Files are not trusted. The checksum detects accidental damage, not forgery.
+// Files therefore hold no machine code, and readers ignore any: kernels are
+// verified and compiled from their IR. Only machine code in the user's own
+// kernel cache is reused (codegen/kernel_cache.h).
 
 #include <string>
 #include <string_view>
@@ -34,56 +33,56 @@ struct StepProgram {
   codegen::ProgramKind kind{};
   std::string graph;  // after all passes
   std::string plan;
-  // What CompileReport counts, as JSON; no times, passes, decisions.
+  // Counters of CompileReport as JSON, without times, passes or decisions.
   std::string report;
 };
 
-// What a file and the machine that is to run it must have alike.
+// Must match between a program file and the machine that runs it.
 struct ProgramOrigin {
-  std::string version;  // of fusor
+  std::string version;  // fusor version
   std::string build;    // runtime::BuildId of libfusor
   std::string target;   // "cpu-avx512", "nvidia-h200"
   std::string device;   // codegen::CodegenFingerprint::device
   std::string library;  // "oneDNN 2.6.3"
-  int threads = 0;      // of the target
+  int threads = 0;      // threads of the target
 };
 
 struct ProgramFile {
   ProgramOrigin origin;
-  std::string backend;  // plug-in that runs it
-  int world_size = 1;   // ranks that train together
-  // Options of the command line that decided what was compiled.
+  std::string backend;  // plug-in that runs the program
+  int world_size = 1;   // number of ranks
+  // Command-line options that affected compilation.
   std::vector<std::string> options;
-  // Text of the forward graph, if that is no built-in model; else empty.
+  // Text of the forward graph; empty for a built-in model.
   std::string module{};
-  // The first decides where state lies.
+  // The first program fixes the state layout.
   std::vector<StepProgram> programs;
 };
 
 ProgramOrigin OriginHere(const std::string& version,
                          const codegen::TargetCompiler& compiler);
 
-// Why a step made by `file` cannot run where there is `here`, naming what was
-// expected and what there is; empty when it can. Fewer threads than the target
-// has are no reason, for they are the caller's to choose.
+// Returns why a step compiled for `file` cannot run on `here`, with the
+// expected and actual values; empty if it can. A smaller thread count is not a
+// mismatch, because the caller chooses it.
 std::string Mismatch(const ProgramOrigin& file, const ProgramOrigin& here);
 
 StepProgram PackProgram(codegen::ProgramKind kind,
                         const codegen::CompiledProgram& program);
 // Restores a program and compiles its kernels. `source` names the file in
-// errors, `kernel_cache` is as in codegen::CompileOptions. Throws kGraph.
+// errors; `kernel_cache` is as in codegen::CompileOptions. Throws kGraph.
 codegen::CompiledProgram UnpackProgram(const StepProgram& program,
                                        const std::string& source,
                                        const codegen::TargetCompiler& compiler,
                                        const std::string& kernel_cache);
 
-// Throws kUsage with the system's reason; no part of a file is left then.
+// Writes the file atomically. Throws kUsage with the system's reason.
 void WriteProgramFile(const std::string& path, const ProgramFile& file);
 
-// Throws kUsage when the file cannot be read, kGraph, in one line, when it is
-// no step file, of another version of the format, cut or damaged.
+// Throws kUsage if the file cannot be read; kGraph, in one line, if it is no
+// program file, has another format version, or is truncated or corrupt.
 ProgramFile ReadProgramFile(const std::string& path);
-// Reads the bytes of a step file; `path` names it in errors. Throws kGraph.
+// Parses a program file's bytes; `path` names it in errors. Throws kGraph.
 ProgramFile ParseProgramFile(const std::string& path, std::string_view bytes);
 
 }  // namespace fusor::runtime

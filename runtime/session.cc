@@ -17,7 +17,7 @@ using codegen::ArenaKind;
 using codegen::Plan;
 using codegen::StateLayout;
 
-// One compiled graph, its own input and output arenas.
+// A compiled graph with its own input and output arenas.
 struct Session::Program {
   codegen::CompiledProgram compiled;
   std::unique_ptr<Executor> executor;
@@ -28,8 +28,8 @@ struct Session::Program {
 
 namespace {
 
-// Throws unless `number` is that of one of the plan's `size` inputs, or the
-// like. Builds no string otherwise: steps must not allocate.
+// Throws unless `number` indexes one of the plan's `size` inputs, outputs, etc.
+// Builds no string otherwise, because steps must not allocate.
 void CheckNumber(const Plan& plan, const char* what, int64_t number,
                  size_t size) {
   FUSOR_CHECK(0 <= number && number < static_cast<int64_t>(size), kUsage,
@@ -113,8 +113,8 @@ TuneResult Session::Tune(const ir::Graph& forward, codegen::ProgramKind kind,
   return runtime::Tune(forward, kind, *compiler_, *device_, compile, options);
 }
 
-// State is allocated with the first program. The temporary arena grows to the
-// largest program's; then the earlier ones are bound anew.
+// Allocates the state with the first program. Grows the temporary arena to the
+// largest program's; earlier programs are then bound again.
 void Session::PlaceArenas(Program& program, bool poison) {
   const Plan& plan = program.compiled.plan;
   bool moved = false;
@@ -144,7 +144,7 @@ void Session::PlaceArenas(Program& program, bool poison) {
   }
 }
 
-// Where collectives find their data.
+// Allocates memory on which collectives operate.
 std::unique_ptr<Memory> Session::AllocateShared(size_t bytes) {
   return communicator_ == nullptr ? device_->Allocate(bytes)
                                   : communicator_->Allocate(*device_, bytes);
@@ -189,7 +189,7 @@ const StateLayout::Entry& Session::FindState(const std::string& name) const {
   return *entry;
 }
 
-// What the stream has waited for is not there when a collective has failed.
+// Throws if a collective has failed, because awaited results are then invalid.
 void Session::Synchronize() const {
   stream_->Synchronize();
   if (communicator_ != nullptr) communicator_->Check();
@@ -287,7 +287,7 @@ void Session::BroadcastState() {
   if (world_size() > 1) ScatterShards();
 }
 
-// They lie together.
+// Statistics are stored contiguously.
 void Session::BroadcastStatistics() {
   int64_t begin = state_layout_.bytes;
   int64_t end = 0;
@@ -445,7 +445,7 @@ ir::Tensor Session::ReadOutput(int program, int output) {
   const int buffer = OutputAt(plan(program), output).buffer;
   ir::Tensor tensor = ir::LoadTensor(plan(program).buffers[buffer].type,
                                      ReadBuffer(program, buffer).data());
-  // Through a view the buffer has another shape, with its elements in order.
+  // The buffer may be of a view: another shape, same element order.
   tensor.type.shape = graph(program).outputs()[output].value->type().shape;
   return tensor;
 }

@@ -25,8 +25,8 @@ namespace fusor::runtime {
 class InitialTensor;
 class Session;
 
-// Watches programs run step by step: for debugging. While a session has an
-// observer, it waits for each step of the plan to end.
+// Observes each plan step of a running program, for debugging. With an
+// observer, the session waits for each plan step to finish.
 class StepObserver {
  public:
   virtual ~StepObserver();
@@ -34,16 +34,16 @@ class StepObserver {
   virtual void After(const Session& session, int program, size_t step) = 0;
 };
 
-// The programs of one model on one device, over one state store: parameters,
-// optimizer state and running statistics. The first program that is added
-// fixes where state lies; later ones are compiled against that. Programs share
-// the memory of their activations, for only one runs at a time.
+// Runs the programs of one model on one device over shared state: parameters,
+// optimizer state and running statistics. The first program added fixes the
+// state layout; later ones are compiled against it. Programs share activation
+// memory, because only one runs at a time.
 //
-// Not thread-safe: one thread adds, feeds and steps.
+// Not thread-safe: use one thread to add, feed and step programs.
 class Session {
  public:
-  // `backend` must outlive the session, and so must `communicator`, null for
-  // one rank alone: programs that train with several ranks exchange their
+  // `backend` and `communicator` must outlive the session. `communicator` is
+  // null for a single rank; programs trained by several ranks exchange
   // gradients through it.
   Session(Backend& backend, const BackendOptions& options,
           Communicator* communicator = nullptr);
@@ -52,86 +52,85 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   const Device& device() const { return *device_; }
-  // What programs are compiled with.
+  // The compiler of this session's programs.
   const codegen::TargetCompiler& compiler() const { return *compiler_; }
 
-  // Compiles a model's forward graph and makes it ready to run. Returns the
-  // program's number. Throws what Compile throws, and kOutOfMemory when the
-  // device has less memory than the plan needs. Where the options or
-  // FUSOR_VERIFY ask for verification, results and workspaces are poisoned
-  // before they are written (runtime/poison.h).
+  // Compiles a model's forward graph and prepares it to run. Returns the
+  // program's index. Throws what Compile throws, and kOutOfMemory if the device
+  // has less memory than the plan needs. If the options or FUSOR_VERIFY request
+  // verification, results and workspaces are poisoned before they are written
+  // (runtime/poison.h).
   int AddProgram(std::unique_ptr<ir::Graph> forward, codegen::ProgramKind kind,
                  const codegen::CompileOptions& options);
 
-  // Makes ready a program that was compiled elsewhere for the same device.
-  // Throws kGraph, naming the tensor, unless the state that it shares with the
-  // first program lies where that has it.
+  // Prepares a program that was compiled elsewhere for the same device. Throws
+  // kGraph, naming the tensor, if state shared with the first program has
+  // another type or offset.
   int AddProgram(codegen::CompiledProgram compiled);
 
-  // Measures the library's candidates for the convolutions of a model's step on
-  // this session's device, before there is a program: see runtime/autotuner.h.
+  // Measures library candidates for a model's convolutions on this session's
+  // device, before any program exists. See runtime/autotuner.h.
   TuneResult Tune(const ir::Graph& forward, codegen::ProgramKind kind,
                   const codegen::CompileOptions& compile,
                   const TuneOptions& options);
 
-  // These and all functions below throw kUsage for a program, input, output,
-  // buffer or step that does not exist.
+  // These and all functions below throw kUsage if a program, input, output,
+  // buffer or step does not exist.
   const codegen::Plan& plan(int program) const;
   const codegen::CompileReport& report(int program) const;
   const ir::Graph& graph(int program) const;
 
   // --- State; logical row-major f32 ------------------------------------------
   const codegen::StateLayout& state() const { return state_layout_; }
-  // Copies of weights follow whatever writes these.
-  // Throws kGraph, naming the tensor, for state without an initialiser.
+  // Functions that write state also update cached cast weights. Throws kGraph,
+  // naming the tensor, for state without an initialiser.
   void InitializeState(uint64_t seed);
   std::vector<float> ReadState(const std::string& name) const;
-  // Throws kCheckpoint when the name is unknown or the count differs.
+  // Throws kCheckpoint if the name is unknown or the count differs.
   void WriteState(const std::string& name, std::span<const float> values);
-  // What the tensor of that name is for.
+  // Returns the role of the tensor of that name.
   ir::InputRole StateRole(const std::string& name) const;
-  // Whether this rank has but a part of it; whether that is a part of a
-  // parameter, which says nothing of its own.
+  // Whether this rank stores only a shard; whether it is a shard of a
+  // parameter.
   bool IsShard(const std::string& name) const;
   bool IsParameterShard(const std::string& name) const;
-  // Row-major; of a part, that of the whole.
+  // Row-major type; for a shard, the type of the whole tensor.
   ir::TensorType LogicalType(const std::string& name) const;
-  // Copies all of state as it lies: state().bytes, each entry at its offset, in
-  // the order of its type's layout (ir::ToRowMajor).
+  // Copies the whole state in its physical layout: state().bytes, each entry at
+  // its offset in the order of its type's layout (ir::ToRowMajor).
   void CopyState(std::span<uint8_t> bytes) const;
-  // Sets one tensor, bit for bit; row-major elements of its LogicalType. Parts
-  // are cut of it here, and by BroadcastState.
+  // Sets one tensor bit-exactly from row-major elements of its LogicalType.
+  // Shards are cut from it here and by BroadcastState.
   void WriteStateBytes(const std::string& name,
                        std::span<const uint8_t> row_major);
 
-  // --- Ranks: to be called by all of them ------------------------------------
+  // --- Collectives: every rank must call these -------------------------------
 
   int rank() const;        // 0 without a communicator
   int world_size() const;  // 1 without a communicator
-  // Rank 0's state, or its statistics alone, become every rank's; each gets its
-  // part of what was set whole.
+  // Copies rank 0's state, or only its statistics, to every rank. Tensors set
+  // whole are sharded by BroadcastState.
   void BroadcastState();
   void BroadcastStatistics();
-  // Parameters of which each rank updates a part become, with their copies,
-  // all ranks' parts. Nothing where they are that: a step that gathers at its
-  // beginning (passes::PrefetchParameters) leaves them as old as that, and
-  // until this has been called they must not be read, by other programs
-  // neither.
+  // All-gathers sharded parameters and updates their cached cast weights. No-op
+  // if they are up to date. A step that all-gathers at its start
+  // (passes::PrefetchParameters) leaves parameters one update old; until this
+  // is called, nothing may read them, including other programs.
   void GatherParameters();
-  // Where each rank has a part of their moving averages, those parameters
-  // become all ranks' parts of the averages, until GatherParameters: to
-  // evaluate them, or to save them.
+  // Replaces sharded parameters with their moving averages, for evaluation or
+  // saving, until GatherParameters. Applies to parameters whose averages are
+  // sharded too.
   void ShowAverages();
-  // All ranks' parts of a tensor of which each has one: bytes of LogicalType.
+  // Returns the whole of a sharded tensor: bytes of LogicalType.
   std::vector<uint8_t> GatherShard(const std::string& name) const;
-  // All ranks' bytes, as many from each, one after the other.
+  // Concatenates all ranks' bytes in rank order; sizes must be equal.
   std::vector<uint8_t> GatherBytes(std::span<const uint8_t> own) const;
-  // Each number becomes the sum over all ranks of what they have there.
+  // All-reduces each number to its sum over ranks.
   void SumOverRanks(std::span<double> numbers);
 
   // --- Running ---------------------------------------------------------------
 
-  // Position of the input or output of that name; throws kGraph.
+  // Returns the index of the input or output of that name; throws kGraph.
   int FindInput(int program, const std::string& name) const;
   int FindOutput(int program, const std::string& name) const;
   // False when the program has no such input.
@@ -139,44 +138,43 @@ class Session {
 
   // REQUIRES: `bytes` is the input's size; row-major layout.
   void SetInput(int program, int input, const void* data, size_t bytes);
-  // The same, but `data` stays as it is until `copied` has happened, which is
-  // long before the next step ends. In memory of AllocateHost it takes none of
-  // the host's time.
+  // The same, but the caller keeps `data` unchanged until `copied` has
+  // occurred, long before the next step ends. If `data` was allocated by
+  // AllocateHost, the copy takes no host time.
   void SetInput(int program, int input, const void* data, size_t bytes,
                 Event& copied);
-  // Runs the program once. No allocation of ours, no look-ups.
+  // Runs the program once. The session allocates nothing and looks up no name.
   void Step(int program);
-  // From now on `observer`, null for none, sees every step; it must outlive the
-  // session or be replaced.
+  // Calls `observer` around every plan step from now on; null: none. It must
+  // outlive the session or be replaced.
   void Observe(StepObserver* observer) { observer_ = observer; }
-  // What one of the plan's buffers holds now; packed bools a byte each.
+  // Returns a plan buffer's present contents; bitmasks as one byte per bool.
   std::vector<uint8_t> ReadBuffer(int program, int buffer) const;
-  // Blocks until the last step has ended. A scalar output as double.
+  // Blocks until the last step has ended. Returns a scalar output as double.
   double ReadScalar(int program, int output);
   ir::Tensor ReadOutput(int program, int output);
 
   // --- Reading while later steps run -----------------------------------------
-  // For a host that runs ahead of the device. What is enqueued here comes after
-  // the steps so far; the host reads it once an event that is recorded later
-  // has been awaited. `to` and `numbers` lie in memory of AllocateHost.
+  // For a host that runs ahead of the device. Operations enqueued here follow
+  // the steps so far; the host may read results once an event recorded later
+  // has been awaited. `to` and `numbers` must be memory from AllocateHost.
 
   std::unique_ptr<Memory> AllocateHost(size_t bytes);
   std::unique_ptr<Event> CreateEvent();
-  // Copies a scalar in its dtype, which is returned.
+  // Copies a scalar in its own dtype; returns the dtype.
   ir::DType EnqueueScalar(int program, int output, void* to);
   ir::DType EnqueueScalarState(const std::string& name, void* to);
-  // As SumOverRanks. All sums that have not been awaited have the same number
-  // of elements.
+  // As SumOverRanks. All sums not yet awaited must have equal element counts.
   void EnqueueSumOverRanks(std::span<double> numbers);
   void Record(Event& event);
-  // Blocks until it has happened; throws what went wrong by then.
+  // Blocks until the event has occurred; throws errors raised by then.
   void Await(Event& event) const;
 
-  // For debugging: enqueues one step of the plan. A run is all steps in order.
+  // For debugging: enqueues one plan step. A run is all steps in order.
   void RunStep(int program, size_t step);
 
-  // For profiles: milliseconds of each step of the plan in one run of the
-  // program, between events of the device.
+  // For profiles: runs the program once and returns milliseconds per plan step,
+  // measured between device events.
   std::vector<double> ProfileStep(int program);
 
  private:
@@ -186,10 +184,10 @@ class Session {
   void* InputAddress(int program, int input, const void* data,
                      size_t bytes) const;
   const codegen::StateLayout::Entry& FindState(const std::string& name) const;
-  // Row-major elements, rounded to the entry's dtype.
   // Writes the tensor's values in the entry's layout, each rounded first.
   void WriteInitialValues(const codegen::StateLayout::Entry& entry,
                           const InitialTensor& values, ir::DType rounding);
+  // Writes row-major elements, rounded to the entry's dtype.
   void StoreState(const codegen::StateLayout::Entry& entry,
                   std::vector<double> elements);
   const ir::Attrs& StateAttrs(const std::string& name) const;
@@ -213,8 +211,8 @@ class Session {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<codegen::TargetCompiler> compiler_;
   StepObserver* observer_ = nullptr;
-  // What there is where a parameter lies of which each rank updates a part: all
-  // of them, what they were before the last step, or their moving averages.
+  // Contents of the storage of sharded parameters: the gathered shards, their
+  // values before the last step, or their moving averages.
   enum class Shown : uint8_t { kParts, kOld, kAverages };
   Shown shown_ = Shown::kParts;
   codegen::StateLayout state_layout_;
@@ -222,7 +220,7 @@ class Session {
   std::unique_ptr<Memory> temporary_;
   Communicator* const communicator_;
   std::unique_ptr<Memory> numbers_;  // for SumOverRanks
-  // What was set of tensors of which each rank has a part.
+  // Whole values that were set for sharded tensors.
   std::map<std::string, std::vector<uint8_t>> wholes_;
   std::vector<std::unique_ptr<Program>> programs_;
 };

@@ -1,4 +1,4 @@
-// How state gets its first values.
+// State initialisation.
 
 #include <algorithm>
 #include <cstring>
@@ -15,8 +15,8 @@ namespace fusor::runtime {
 
 using codegen::StateLayout;
 
-// By chunks, several at a time: a copy of a whole tensor on the host, let alone
-// in f64, would double what a large model needs.
+// Writes chunks, several at a time. A host copy of a whole tensor, especially
+// in f64, would double the memory that a large model needs.
 void Session::WriteInitialValues(const StateLayout::Entry& entry,
                                  const InitialTensor& values,
                                  ir::DType rounding) {

@@ -1,4 +1,4 @@
-// State of which each rank keeps a part: see ir/shard.h.
+// Sharded state: see ir/shard.h.
 
 #include <algorithm>
 
@@ -65,7 +65,7 @@ void Session::RoundCopies(const std::string& weight,
   }
 }
 
-// Zeros where the whole has no more elements.
+// Pads the last shard with zeros.
 void Session::StoreShard(const std::string& name,
                          std::span<const uint8_t> whole) {
   const StateLayout::Entry& entry = FindState(name);
@@ -108,7 +108,7 @@ void Session::ScatterShards() {
   }
 }
 
-// Whether each rank updates a part of the parameter, or of what it copies.
+// Whether the parameter, or the one that this caches, is sharded.
 bool Session::IsInParts(const std::string& name) const {
   const auto copy = ir::ParseWeightCopyName(name);
   return state_layout_.Find(

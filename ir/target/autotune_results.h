@@ -26,8 +26,8 @@
 
 namespace fusor::ir {
 
-// The fastest choices measured on one machine. Plain data. Takes precedence
-// over the target's heuristics. Problems are those of ConvolutionProblem.
+// What was measured to be fastest on one machine: plain data that goes before
+// the target's own rule. Problems are those of ConvolutionProblem.
 struct AutotuneResults {
   using Key = std::pair<std::string, DType>;  // problem, dtype of its operands
 
@@ -56,21 +56,21 @@ struct AutotuneResults {
   uint64_t Hash() const;
 };
 
-// Returns "none" for 0, else sixteen hexadecimal digits.
+// "none", or sixteen hexadecimal digits.
 std::string AutotuneHashText(uint64_t hash);
 
-// Comments of candidate lines, by key.
+// Comments of candidate lines, by the key of the choice.
 using AutotuneComments = std::map<AutotuneResults::Key, std::string>;
 
 std::string PrintAutotuneResults(const AutotuneResults& choices,
                                  const AutotuneComments& comments = {});
 
-// Parses the format above. `source` becomes origin.file. Throws kGraph with
-// source and line if the text is malformed.
+// `source` becomes origin.file. Throws kGraph with source and line where the
+// text is none of the above.
 AutotuneResults ParseAutotuneResults(std::string_view text,
                                      const std::string& source);
 
-// Throws kUsage if the file cannot be read, kGraph if it is malformed.
+// Throws kUsage when the file cannot be read, kGraph when it is malformed.
 AutotuneResults ReadAutotuneResults(const std::string& path);
 
 }  // namespace fusor::ir

@@ -1,8 +1,8 @@
 #pragma once
 
-// The interface between the runtime and a backend plug-in. It speaks of
-// memory, kernels, library calls, streams and events only; it does not grow
-// when ops are added.
+// The interface between the runtime and a backend plug-in. It covers only
+// memory, kernels, library calls, streams and events, and does not grow when
+// ops are added.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace fusor::runtime {
 
 class TcpStore;
 
-// A kernel or library call that is ready to run. Immutable; may be launched
-// concurrently on different streams only with different buffers.
+// A kernel or library call that is ready to run. Immutable. Concurrent launches
+// on different streams must use different buffers.
 class Executable {
  public:
   virtual ~Executable();
@@ -29,47 +29,47 @@ class Executable {
 class Event {
  public:
   virtual ~Event();
-  // Blocks the host until the event has happened.
+  // Blocks the host until the event has occurred.
   virtual void Synchronize() = 0;
-  // Milliseconds from `start` to this event; both must have happened.
+  // Returns milliseconds from `start` to this event; both must have occurred.
   virtual double ElapsedMs(const Event& start) const = 0;
 };
 
-// An in-order queue of work. Calls return at once; errors of earlier work may
-// surface at any later call.
+// An in-order queue of work. Calls return immediately; any later call may throw
+// errors of earlier work.
 class Stream {
  public:
   virtual ~Stream();
-  // Arguments as codegen::Step::args describes; `args` need not outlive the
-  // call. No allocation, no host synchronisation.
+  // Launches with arguments as codegen::Step::args describes. `args` need not
+  // outlive the call. Does not allocate or synchronise the host.
   virtual void Launch(const Executable& executable, void* const* args,
                       size_t num_args) = 0;
-  // The host may change its bytes as soon as this returns.
+  // The host may modify its bytes as soon as this returns.
   virtual void CopyToDevice(void* device, const void* host, size_t bytes) = 0;
-  // The host leaves its bytes as they are until `copied` has happened, which
-  // may be long before the stream comes to the copy. From memory of
-  // Device::AllocateHost the device takes them without the host's help.
+  // The host must keep its bytes unchanged until `copied` has occurred, which
+  // may be long before the stream reaches the copy. Memory of
+  // Device::AllocateHost is copied without host work.
   virtual void CopyToDevice(void* device, const void* host, size_t bytes,
                             Event& copied);
-  // Returns at once if `host` is memory of Device::AllocateHost.
+  // Returns immediately if `host` is memory of Device::AllocateHost.
   virtual void CopyToHost(void* host, const void* device, size_t bytes) = 0;
   virtual void Record(Event& event) = 0;
   virtual void Wait(const Event& event) = 0;
   // Blocks the host until all work has ended; throws its first error.
   virtual void Synchronize() = 0;
-  // Remembers the launches that `work` gives to this stream, instead of running
-  // them, as one executable without arguments: cheaper to launch. Addresses
-  // stay as they are. Null where the device has no such thing or was opened
-  // without, or where it refuses: then BackendOptions::warning is told why.
-  // `work` may be called several times, or not at all. What it needs memory for
-  // at first should have run before. Where a launch of the executable throws
-  // kDevice or kOutOfMemory, the device has refused it: the stream was given
-  // nothing, and the warning is told.
+  // Captures the launches that `work` enqueues on this stream, instead of
+  // running them, as one executable without arguments that is cheaper to
+  // launch. Addresses are fixed. Returns null if the device does not support
+  // capture or was opened without it, or if capture fails; a failure is
+  // reported to BackendOptions::warning. `work` may run several times or not at
+  // all. Its first-use allocations must happen before. If a launch of the
+  // executable throws kDevice or kOutOfMemory, the device rejected it: nothing
+  // was enqueued, and the warning handler is called.
   virtual std::unique_ptr<Executable> Capture(
       const std::function<void()>& work);
 };
 
-// Device memory, zero-filled at first. Freed on destruction.
+// Device memory, initially zero-filled. Freed on destruction.
 class Memory {
  public:
   virtual ~Memory();
@@ -81,15 +81,14 @@ class Device {
  public:
   virtual ~Device();
   virtual std::string description() const = 0;
-  // Throws kOutOfMemory, saying asked and free bytes.
+  // Throws kOutOfMemory with the requested and free bytes.
   virtual std::unique_ptr<Memory> Allocate(size_t bytes) = 0;
   virtual size_t free_bytes() const = 0;
-  // Memory of the host that streams copy from and to beside the host's own
-  // work: pinned, where the device reads and writes it itself. 64-byte aligned.
-  // Throws kOutOfMemory.
+  // Allocates host memory for copies that overlap with host work: pinned, if
+  // the device accesses it directly. 64-byte aligned. Throws kOutOfMemory.
   virtual std::unique_ptr<Memory> AllocateHost(size_t bytes);
-  // Whether streams work beside the host; else each of their calls returns when
-  // its work has ended.
+  // Whether streams run asynchronously to the host. If not, each stream call
+  // returns when its work has ended.
   virtual bool is_asynchronous() const { return false; }
   virtual std::unique_ptr<Stream> CreateStream() = 0;
   virtual std::unique_ptr<Event> CreateEvent() = 0;
@@ -101,32 +100,32 @@ class Device {
 
 struct BackendOptions {
   int threads = 0;    // compute threads of a CPU device; 0: cores / local ranks
-  bool graph = true;  // a GPU launches a whole step as one graph
+  bool graph = true;  // launch a whole step as one GPU graph
   codegen::WarningHandler warning{};  // may be null
 };
 
-// One plug-in. Lives as long as the process.
+// A backend plug-in. Lives as long as the process.
 class Backend {
  public:
   virtual ~Backend();
   virtual std::string name() const = 0;
   virtual int device_count() const = 0;
-  // One line each about what is usable and why not, for `fusor doctor`.
+  // Returns lines on what is usable, or why not, for `fusor doctor`.
   virtual std::vector<std::string> Diagnose() const = 0;
   virtual std::unique_ptr<Device> OpenDevice(int ordinal,
                                              const BackendOptions& options) = 0;
-  // For this machine's device, or for the named target.
+  // Targets this machine's device if `target` is empty.
   virtual std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
       const std::string& target, const BackendOptions& options) = 0;
   // Connects this rank to all others of the store, for collectives on the
-  // backend's memory; to be called by all of them. Throws kPeerLost, kUsage for
-  // a network interface that is not there, or kDevice: this backend knows one
-  // rank alone.
+  // backend's memory. Every rank must call this. Throws kPeerLost, kUsage if
+  // the network interface does not exist, or kDevice if this backend supports
+  // only one rank.
   virtual std::unique_ptr<Communicator> Connect(
       TcpStore& store, const CommunicatorOptions& options);
 };
 
-// What a plug-in exports, under the name kBackendEntry:
+// A plug-in exports this function, named kBackendEntry:
 //   extern "C" fusor::runtime::BackendEntry FusorBackendEntry() noexcept;
 struct BackendEntry {
   int abi_version;

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "fusor_";
 constexpr std::string_view kSuffix = ".so";
 
-// The loader's last message, without line breaks.
+// Returns the dynamic loader's last message, without line breaks.
 std::string LoaderMessage() {
   const char* message = dlerror();
   std::string text = message == nullptr ? "unknown error" : message;
@@ -46,7 +46,7 @@ std::unique_ptr<Backend> Open(const std::string& name) {
   const fs::path file =
       fs::path(BackendFolder()) / fmt::format("{}{}{}", kPrefix, name, kSuffix);
   CheckExists(name, file);
-  // Never closed: vendor libraries do not survive it.
+  // Never closed: vendor libraries do not support unloading.
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   FUSOR_CHECK(library != nullptr, kDevice, "backend {}: {}", name,
               LoaderMessage());
@@ -91,8 +91,8 @@ std::vector<std::string> AvailableBackends() {
 }
 
 Backend& LoadBackend(const std::string& name) {
-  // Leaked on purpose: backends live as long as the process, and their
-  // libraries' static objects must not be destroyed under them.
+  // Deliberately leaked: backends live as long as the process, and static
+  // objects of their libraries must not be destroyed first.
   static auto& mutex = *new std::mutex;
   static auto& backends = *new std::map<std::string, Backend*>;
   const std::lock_guard lock(mutex);

@@ -7,17 +7,17 @@
 
 namespace fusor::runtime {
 
-// Folder of the plug-ins: FUSOR_BACKEND_DIR, else backends/ beside libfusor.
+// Returns FUSOR_BACKEND_DIR, otherwise backends/ next to libfusor.
 std::string BackendFolder();
 
-// Names of the plug-ins in BackendFolder(), sorted: those for which a file
-// fusor_<name>.so is there, usable or not. Empty when there is no folder.
+// Returns the sorted names of all plug-ins in BackendFolder(), i.e. of files
+// fusor_<name>.so, usable or not. Empty if the folder does not exist.
 std::vector<std::string> AvailableBackends();
 
-// The plug-in of that name, loaded at the first call and kept for the rest of
-// the process. Throws kDevice, naming the file, when it is missing, cannot be
-// opened, has no entry, or was built for another abi or from another build;
-// what the plug-in itself throws on creation passes through. Thread-safe.
+// Returns the named plug-in. It is loaded at the first call and kept for the
+// rest of the process. Throws kDevice, naming the file, if it is missing,
+// cannot be opened, has no entry, or has another ABI version or build. Also
+// throws what the plug-in throws on creation. Thread-safe.
 Backend& LoadBackend(const std::string& name);
 
 }  // namespace fusor::runtime

@@ -1,8 +1,8 @@
 #pragma once
 
-// Collectives: what all ranks do together to the memory of each. One
-// communicator a process; all ranks start the same collectives in the same
-// order, and they run one after the other beside the work of other streams.
+// Collectives on the ranks' memory. There is one communicator per process. All
+// ranks start the same collectives in the same order. Collectives run one after
+// the other, overlapped with the work of other streams.
 
 #include <algorithm>
 #include <chrono>
@@ -24,24 +24,26 @@ class Stream;
 
 enum class CollectiveKind : uint8_t {
   kAllReduce,      // every rank gets the sum of all ranks' elements
-  kReduceScatter,  // rank r gets the sum of part r; the other parts are lost
-  kAllGather,      // part r of every rank becomes rank r's
+  kReduceScatter,  // rank r gets the sum of shard r; other shards are undefined
+  kAllGather,      // every rank gets shard r of each rank r
   kBroadcast,      // every rank gets the root's elements
-  kBarrier,        // no data: ends nowhere before it has started everywhere
+  kBarrier,        // no data: ends on no rank before all have started it
 };
 std::string_view CollectiveName(CollectiveKind kind);  // "all_reduce"
 
-// Part r of n elements on W ranks is [r * c, (r + 1) * c) for c = ceil(n / W),
-// as far as it lies within n.
+// Shard r of n elements on W ranks is [r * c, (r + 1) * c), clipped to n, with
+// c = ceil(n / W).
 struct Collective {
-  // Of a collective whose tensors lie apart: one of them.
+  // One tensor of a bucketed collective.
   struct Tensor {
-    const void* source = nullptr;  // this rank's part, or what is to be summed
-    void* target = nullptr;        // all ranks' parts, or this rank's
-    int64_t elements = 0;          // of source
-    int64_t part = 0;              // of each rank
+    // All-gather: this rank's shard; reduce-scatter: whole input.
+    const void* source = nullptr;
+    // All-gather: all shards; reduce-scatter: this rank's shard.
+    void* target = nullptr;
+    int64_t elements = 0;  // elements of source
+    int64_t part = 0;      // elements per shard
 
-    // What the source has of part `rank`.
+    // Returns how many elements of the source are in shard `rank`.
     int64_t PartElements(int rank) const {
       return std::clamp<int64_t>(elements - rank * part, 0, part);
     }
@@ -50,41 +52,41 @@ struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   void* data = nullptr;  // device memory, changed in place
   int64_t elements = 0;
-  // Of sums: f16, bf16, f32 or f64; of the others, any.
+  // Sums: f16, bf16, f32 or f64. Other kinds: any dtype.
   ir::DType dtype = ir::DType::kF32;
-  int root = 0;  // of a broadcast
-  // Of an all_gather or a reduce_scatter in place of `data`, where there are
-  // any: `elements` is what all ranks' parts of them have. What lies beyond the
-  // elements of a source that is summed is 0. They stay as long as the
-  // collective runs.
+  int root = 0;  // root rank of a broadcast
+  // Tensors of a bucketed all-gather or reduce-scatter; if any, they replace
+  // `data`, and `elements` counts all ranks' shards of all tensors. A
+  // reduce-scatter pads sources with 0. The array must outlive the collective.
   const Tensor* tensors = nullptr;
   int num_tensors = 0;
 };
 
 struct CommunicatorOptions {
-  // Of each collective: a peer that has not done its part by then is lost.
+  // Per collective: a peer that has not taken part by then is lost.
   std::chrono::milliseconds timeout{300'000};
-  // Sums add rank 0's elements to zero, then rank 1's, and so on; those of 16
-  // bit are added up in f32 and rounded once. Otherwise the order is whatever
-  // is fastest, the same on all ranks and in each run of as many ranks.
+  // If true, sums add elements in rank order, starting from zero; 16-bit
+  // elements accumulate in f32 and are rounded once. Otherwise the order is the
+  // fastest, equal on all ranks and in runs with equally many ranks.
   bool deterministic = false;
-  std::string interface;  // of the network; empty: by which rank 0 is reached
-  // Called by a thread of its own where the transport does not come back even
-  // when it is aborted: what waits for the device then may wait for ever, a
-  // destructor too. The process had better end.
+  // Network interface; empty: the one that reaches rank 0.
+  std::string interface;
+  // Called on a separate thread if the transport does not return even after an
+  // abort. Any wait for the device may then block forever, including in
+  // destructors. The process should exit.
   std::function<void(const std::string& why)> hangs{};
 };
 
-// What a collective took, for profiles: seconds on the steady clock.
+// Times of one collective, for profiles: seconds on the steady clock.
 struct CollectiveTime {
-  double started = 0;  // by Start
-  double begun = 0;    // once those before it had ended
+  double started = 0;  // when Start was called
+  double begun = 0;    // when all earlier collectives had ended
   double ended = 0;
   int64_t bytes = 0;
 };
 
-// Calls come from one thread at a time. What goes wrong is thrown, as
-// kPeerLost, by the next call; after that no collective runs any more.
+// Call from one thread at a time. The next call throws an earlier error, as
+// kPeerLost; after an error no collective runs.
 class Communicator {
  public:
   virtual ~Communicator();
@@ -92,41 +94,41 @@ class Communicator {
   virtual int world_size() const = 0;
   virtual std::string description() const = 0;  // "gloo over 10.0.0.1"
 
-  // Device memory for collectives, as Device::Allocate's; registered where the
-  // transport gains by it. All ranks allocate the same, in the same order. The
-  // communicator must outlive it.
+  // Allocates device memory for collectives, as Device::Allocate does. The
+  // memory is registered if the transport benefits. All ranks must make the
+  // same allocations in the same order. The communicator must outlive it.
   virtual std::unique_ptr<Memory> Allocate(Device& device, size_t bytes);
 
-  // Makes ready what a collective of this kind, size and type needs besides its
-  // data, so that Start allocates nothing; where nobody has, Start does it.
+  // Allocates what a collective of this kind, size and dtype needs besides its
+  // data, so that Start does not allocate. Without this, Start allocates it.
   virtual void Prepare(const Collective& collective);
 
-  // Runs it once the work that `stream` has been given has ended; returns at
-  // once, without allocation. Returns its number, from 0.
+  // Starts the collective once the work enqueued on `stream` has ended. Returns
+  // immediately, without allocation. Returns the collective's number, from 0.
   virtual int64_t Start(const Collective& collective, Stream& stream) = 0;
-  // What `stream` is given from now on runs once the collective has ended.
+  // Makes work enqueued on `stream` from now on wait for the collective.
   virtual void Wait(int64_t number, Stream& stream) = 0;
-  // As Stream::Capture, of work that starts collectives and waits for all of
-  // them: to be launched on the same stream, by all ranks in the same order of
-  // collectives. To be called by all ranks; null on all of them where the
-  // transport or the stream of one has no such thing. The communicator must
-  // outlive it.
+  // As Stream::Capture, for work that starts collectives and waits for all of
+  // them. Launch the result on the same stream, with the same order of
+  // collectives on all ranks. Every rank must call this. Returns null on all
+  // ranks if the transport or any rank's stream does not support capture. The
+  // communicator must outlive the result.
   virtual std::unique_ptr<Executable> Capture(
       Stream& stream, const std::function<void()>& work);
 
-  // Throws what has gone wrong so far. A stream that waits for a collective
-  // that fails goes on all the same: when all that it was given has ended and
-  // this does not throw, the results are sound.
+  // Throws the first error so far. A failed collective does not stop its
+  // stream. Results are valid only if this does not throw once the stream is
+  // idle.
   virtual void Check();
 
-  // From any thread: ends all that runs, and is to come, with an error. Returns
-  // at once.
+  // Fails all running and future collectives. Returns immediately. Callable
+  // from any thread.
   virtual void Abort(const std::string& why) noexcept = 0;
 
-  // Of the collectives since the last call, at most the last 4096.
+  // Returns times of the collectives since the last call, at most 4096.
   virtual std::vector<CollectiveTime> TakeTimes() = 0;
 
-  // Starts it and waits.
+  // Starts a collective and makes `stream` wait for it.
   void Run(const Collective& collective, Stream& stream) {
     Wait(Start(collective, stream), stream);
   }

@@ -38,7 +38,7 @@ bool IsZero(std::span<const uint8_t> bytes) {
 
 constexpr std::string_view kAccumulated = "accumulated/";
 
-// Of micro-batches: worth nothing while none has been added up.
+// Whether it is a gradient accumulator, which is unused between updates.
 bool IsSum(std::string_view name, ir::InputRole role) {
   return role == ir::InputRole::kAccumulator && name != ir::kBatches;
 }
@@ -130,7 +130,7 @@ Manifest ReadManifest(const std::string& path) {
   const size_t body = text.size() - std::min(text.size(), seal_size);
   FUSOR_CHECK(text.substr(body) == SealOf(text.substr(0, body)), kCheckpoint,
               "{}: damaged: its checksum is not that of its text", file);
-  // What follows can only go wrong where somebody else has written the file.
+  // Beyond this point, errors occur only if another program wrote the file.
   try {
     const Json json = Json::parse(text);
     FUSOR_CHECK(json.at("format") == kFormat &&
@@ -160,7 +160,7 @@ std::vector<NamedTensor> ReadTensors(const std::string& path,
   return ParseSafetensors(path, bytes).tensors;
 }
 
-// Behind the state, in the place of a part.
+// Appends a gathered tensor to the state and points its entry there.
 void AppendWhole(const Session& session, StateSnapshot& snapshot,
                  codegen::StateLayout::Entry& entry) {
   const std::vector<uint8_t> whole = session.GatherShard(entry.name);
@@ -251,8 +251,8 @@ CheckpointHeader ReadCheckpointHeader(const std::string& path) {
 
 void RestoreState(Session& session, const Checkpoint& checkpoint) {
   const codegen::StateLayout& layout = session.state();
-  // Whether it lies between two updates: then sums say nothing, and this run,
-  // with other ranks and micro-batches, may have none, or others.
+  // Whether this is between two updates. Accumulators are then unused, and a
+  // run with other ranks and micro-batches may have none or others.
   const bool updated =
       std::all_of(checkpoint.tensors.begin(), checkpoint.tensors.end(),
                   [](const NamedTensor& tensor) {

@@ -25,11 +25,11 @@ constexpr std::string_view kTemporary = ".tmp-";
 
 struct Found {
   std::string path;
-  int64_t sequence = -1;  // -1: the manifest is damaged
+  int64_t sequence = -1;  // -1: corrupt manifest
   std::string damage;
 };
 
-// Newest first; damaged ones, of which that is unknown, by name before all.
+// Returns the newest first, preceded by those of unknown age (corrupt).
 std::vector<Found> FindCheckpoints(const std::string& path) {
   std::vector<Found> found;
   for (const std::string& name : ListCheckpoints(path)) {
@@ -62,7 +62,7 @@ CheckpointFolder::CheckpointFolder(const std::string& path) : path_(path) {
   lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   FUSOR_CHECK(lock_ >= 0, kCheckpoint, "cannot write {}: {}", lock,
               std::strerror(errno));
-  // Some network file systems have no locks; then nobody is kept out.
+  // Without locks, as on some network file systems, no run is excluded.
   if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     close(lock_);
     ThrowError(ErrorCode::kUsage,
@@ -78,7 +78,7 @@ CheckpointFolder::~CheckpointFolder() { close(lock_); }
 
 void CheckpointFolder::RemoveLeftovers() const {
   std::vector<fs::path> leftovers;
-  std::error_code ignored;  // what cannot be removed does no harm
+  std::error_code ignored;  // leftovers are harmless
   for (const auto& entry : fs::directory_iterator(path_, ignored)) {
     const std::string name = entry.path().filename();
     if (name.starts_with(kPrefix) &&
@@ -95,7 +95,7 @@ std::string CheckpointFolder::Save(CheckpointHeader header,
                                    const StateSnapshot& snapshot) {
   header.sequence = next_sequence_++;
   std::string path = fmt::format("{}/{}{:08}", path_, kPrefix, header.step);
-  // Nothing is ever replaced: there is no moment without the older one.
+  // Never replaces a checkpoint, so that the older one always exists.
   if (fs::exists(path)) path += fmt::format("-{}", header.sequence);
   const std::string temporary =
       fmt::format("{}{}{}-{}", path, kTemporary, getpid(), header.sequence);
@@ -123,7 +123,7 @@ void CheckpointFolder::Prune(int keep) {
   if (found.size() <= static_cast<size_t>(keep)) return;
   ReadCheckpoint(found.front().path);
   for (size_t i = keep; i < found.size(); ++i) {
-    // Out of sight first: a folder that is half removed would look damaged.
+    // Renames first, because a half-removed folder would look corrupt.
     const std::string going =
         fmt::format("{}{}{}-old", found[i].path, kTemporary, getpid());
     std::error_code ignored;

@@ -2,15 +2,14 @@
 
 // The folder of a run's checkpoints:
 //
-//   step-00000120/              a checkpoint; appears whole, by renaming, and
-//                               is never replaced: a second one of that step
-//                               gets a number behind its name
-//   step-00000140.tmp-77-0/     one being written, or left by a run that was
-//                               killed
+//   step-00000120/              a complete checkpoint, created by renaming and
+//                               never replaced; a second one of the same step
+//                               gets a number appended
+//   step-00000140.tmp-77-0/     one being written, or left by a killed run
 //   .lock                       held by the run that saves here
 //
-// The newest is the one that was written last (its manifest's sequence number),
-// which after going back to an older one need not be that of the last step.
+// The newest is the one written last (the manifest's sequence number). After
+// resuming from an older checkpoint it may not have the highest step.
 
 #include <cstdint>
 #include <optional>
@@ -23,21 +22,21 @@ namespace fusor::runtime {
 
 class CheckpointFolder {
  public:
-  // Makes the folder, takes its lock, and removes what killed runs left. Throws
-  // kCheckpoint where that is impossible, kUsage while another run has it.
+  // Creates the folder, locks it, and removes leftovers of killed runs. Throws
+  // kCheckpoint if that fails, kUsage if another run holds the lock.
   explicit CheckpointFolder(const std::string& path);
   ~CheckpointFolder();
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Writes a checkpoint under a temporary name and renames it; returns its
-  // path. After a crash at any moment, of the machine too, what was saved
-  // before is still there. Sets header.sequence. Throws kCheckpoint and leaves
+  // Writes a checkpoint under a temporary name, renames it and returns its
+  // path. Earlier checkpoints survive a crash at any time, including of the
+  // machine. Sets header.sequence. On failure throws kCheckpoint and leaves
   // nothing behind.
   std::string Save(CheckpointHeader header, const StateSnapshot& snapshot);
 
-  // Removes all but the `keep` newest, once the newest has been read back; 0
-  // keeps all. Those with a damaged manifest stay.
+  // Removes all except the `keep` newest, after reading back the newest; 0
+  // keeps all. Checkpoints with a corrupt manifest are kept.
   void Prune(int keep);
 
  private:
@@ -48,17 +47,17 @@ class CheckpointFolder {
   int64_t next_sequence_ = 0;
 };
 
-// Names of the checkpoints in a folder, sound or not; empty where there is no
-// such folder.
+// Returns the names of the checkpoints in a folder, intact or not; empty if the
+// folder does not exist.
 std::vector<std::string> ListCheckpoints(const std::string& path);
 
 struct NewestCheckpoint {
   std::optional<Checkpoint> checkpoint;
-  std::vector<std::string> skipped;  // what was wrong with newer ones, a line
-                                     // each
+  // Defects of the skipped checkpoints, one line each.
+  std::vector<std::string> skipped;
 };
 
-// The newest that is sound in every byte.
+// Reads the newest checkpoint that is fully intact.
 NewestCheckpoint ReadNewestCheckpoint(const std::string& path);
 
 }  // namespace fusor::runtime

@@ -9,7 +9,7 @@
 namespace fusor::runtime {
 namespace {
 
-// A full disk may be emptied in time for the next save.
+// Tolerates failures, because a full disk may be freed before the next save.
 constexpr int kMaxFailures = 3;
 
 }  // namespace

@@ -13,27 +13,27 @@
 
 namespace fusor::runtime {
 
-// Saves checkpoints of a running session in a thread of its own: the session
-// waits only while its state is copied. At most one is being written; a save
-// that comes before the last has ended waits for it.
+// Saves checkpoints of a running session on a separate thread. The session
+// waits only while its state is copied. One checkpoint is written at a time;
+// another save waits for it.
 class CheckpointWriter {
  public:
-  // Where the folder is there already, what CheckpointFolder throws; else it is
-  // made with the first checkpoint. `keep`: see CheckpointFolder::Prune.
+  // If the folder exists, throws what CheckpointFolder throws; otherwise the
+  // first save creates it. `keep`: see CheckpointFolder::Prune.
   CheckpointWriter(std::string folder, int keep);
   // Waits for the last save.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Copies the state and returns. A save that fails is a warning; the third in
-  // a row is thrown from the next call here or of Finish.
+  // Copies the state and returns. A failed save is a warning; the third
+  // consecutive failure is thrown by the next Save or Finish.
   void Save(const Session& session, const CheckpointHeader& header);
-  // Waits for the last save; throws when it failed.
+  // Waits for the last save; throws if it failed.
   void Finish();
 
-  // Since the last call: paths of what is safely on disk, and why saves failed
-  // that another one has followed.
+  // Since the last call: paths of checkpoints that are safely on disk, and
+  // reasons of failed saves that a later save has followed.
   std::vector<std::string> TakeSaved();
   std::vector<std::string> TakeWarnings();
 
@@ -52,7 +52,7 @@ class CheckpointWriter {
   bool busy_ = false;  // header_ and snapshot_ are being written
   CheckpointHeader header_;
   StateSnapshot snapshot_;
-  int failures_ = 0;          // in a row
+  int failures_ = 0;          // consecutive
   std::exception_ptr error_;  // of the last save
   std::string reason_;        // its message
   std::vector<std::string> saved_;

@@ -45,7 +45,7 @@ std::string_view TextOf(DType dtype) {
   FUSOR_ASSERT(false, "dtype {}", static_cast<int>(dtype));
 }
 
-// Text of a damaged file, fit for a line of an error message.
+// Returns text of a corrupt file in printable form, for error messages.
 std::string Printable(std::string_view text) {
   std::string out;
   for (char c : text.substr(0, 80)) {
@@ -55,7 +55,7 @@ std::string Printable(std::string_view text) {
   return out;
 }
 
-// The checksum of the metadata's own part; tensors go on with it.
+// Returns the checksum of the metadata, which the tensors' bytes continue.
 uint32_t MetadataSum(const Metadata& metadata) {
   uint32_t sum = 0;
   for (const auto& [key, value] : metadata) {
@@ -67,7 +67,7 @@ uint32_t MetadataSum(const Metadata& metadata) {
 
 std::string SumText(uint32_t sum) { return fmt::format("{:08x}", sum); }
 
-// torch.save writes a zip archive, older versions a bare pickle.
+// torch.save writes a zip archive; older versions write a bare pickle.
 bool IsPickle(std::span<const uint8_t> file) {
   constexpr std::string_view kZip = "PK\3\4";
   constexpr uint8_t kProtocol = 0x80;
@@ -77,7 +77,7 @@ bool IsPickle(std::span<const uint8_t> file) {
           file[1] <= 5 && file.back() == '.');
 }
 
-// One file being read. Messages begin with its path.
+// Reads one file. Messages start with its path.
 class Reader {
  public:
   Reader(const std::string& path, std::span<const uint8_t> file)
@@ -109,7 +109,7 @@ class Reader {
   struct Entry {
     std::string name;
     ir::TensorType type;
-    uint64_t begin, end;  // in the data
+    uint64_t begin, end;  // offsets in the data
   };
 
   Json ParseHeader() {
@@ -155,7 +155,7 @@ class Reader {
     }
   }
 
-  // What the parsed document no longer shows, or must not be built at all.
+  // Checks what the parsed document does not show, or must not be built at all.
   void CheckEvent(int depth, Json::parse_event_t event, const Json& parsed) {
     FUSOR_CHECK(depth <= 3, kCheckpoint, "{}: the header is nested too deep",
                 path_);
@@ -224,7 +224,7 @@ class Reader {
     return integers;
   }
 
-  // Whether a tensor of the type has `bytes`; safe for absurd shapes.
+  // Whether a tensor of the type has `bytes`, checking for overflow.
   static bool HasSize(const ir::TensorType& type, uint64_t bytes) {
     uint64_t size = static_cast<uint64_t>(ir::DTypeSize(type.dtype));
     for (int64_t extent : type.shape) {
@@ -235,7 +235,7 @@ class Reader {
     return size == bytes;
   }
 
-  // Files of other programs have none. Takes it out of the metadata.
+  // Verifies the checksum, if present, and removes it from the metadata.
   void CheckSum(Metadata& metadata) const {
     const auto entry = metadata.extract(kChecksum);
     if (entry.empty()) return;
@@ -249,7 +249,7 @@ class Reader {
                 path_, Printable(entry.mapped()), sum, kChecksum);
   }
 
-  // Sorts by offset. The format allows neither overlaps nor gaps.
+  // Sorts by offset and rejects overlaps and gaps, as the format requires.
   void CheckOffsets(std::vector<Entry>& entries) const {
     std::sort(entries.begin(), entries.end(),
               [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
@@ -273,7 +273,7 @@ class Reader {
   std::set<std::string> names_;
 };
 
-// The length field and the header, padded so that the data is aligned.
+// Returns the length field and the header, padded to align the data.
 std::string EncodeHeader(const nlohmann::ordered_json& header) {
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');

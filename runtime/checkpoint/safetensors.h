@@ -1,7 +1,7 @@
 #pragma once
 
-// Hugging Face's safetensors format: eight bytes with the header's length, a
-// JSON header {name: {dtype, shape, data_offsets}}, the tensors' bytes. See
+// Hugging Face's safetensors format: header length (8 bytes), JSON header
+// {name: {dtype, shape, data_offsets}}, tensor data. See
 // https://github.com/huggingface/safetensors#format.
 
 #include <cstdint>
@@ -22,41 +22,40 @@ struct NamedTensor {
 
 using Metadata = std::map<std::string, std::string>;
 
-// Entry of the metadata: CRC-32C, in hexadecimal, of a line KEY=VALUE for each
-// other entry whose key begins with kOwnPrefix, in order, and then of the
-// tensors' bytes. Every file that is written has it. Files of other programs
-// need not; Safetensors::metadata leaves it out.
+// Metadata entry kChecksum: hexadecimal CRC-32C of one line KEY=VALUE for each
+// other entry whose key starts with kOwnPrefix, in order, followed by the
+// tensors' bytes. All files written here have it; files of other programs may
+// not. Safetensors::metadata omits it.
 inline constexpr char kOwnPrefix[] = "fusor.";
 inline constexpr char kChecksum[] = "fusor.crc32c";
 
 struct Safetensors {
-  std::vector<NamedTensor> tensors;  // in the order of the file
+  std::vector<NamedTensor> tensors;  // in file order
   Metadata metadata;                 // "__metadata__"
 
-  // Null when there is none of that name.
+  // Returns null if there is no tensor of that name.
   const NamedTensor* Find(std::string_view name) const;
 };
 
-// Reads and checks a whole file: a header that is no JSON or does not have the
-// fields above, unknown dtypes, duplicate names, sizes that do not match dtype
-// and shape, tensors that overlap, leave a gap or reach beyond the end, another
-// checksum than that of the metadata all throw kCheckpoint with a line that
-// names file, tensor, expected and got. So does a pickle of PyTorch, with the
-// command that converts it.
+// Reads and validates a whole file. Throws kCheckpoint, with a line that names
+// file, tensor, expected and actual values, for: malformed headers, unknown
+// dtypes, duplicate names, sizes inconsistent with dtype and shape, tensors
+// that overlap, leave gaps or exceed the file, and wrong checksums. Also throws
+// for a PyTorch pickle, with the command that converts it.
 Safetensors ReadSafetensors(const std::string& path);
-// The same of a file's bytes; `path` is what messages call it.
+// Parses a file's bytes likewise; `path` names the file in messages.
 Safetensors ParseSafetensors(const std::string& path,
                              std::span<const uint8_t> file);
 
-// What a file must be found to be when it is read again.
+// Expected size and checksum of a file when it is read back.
 struct FileSum {
   int64_t bytes = 0;
   uint32_t crc32c = 0;
 };
 
-// Writes tensors of unique names, those with the largest elements first so
-// that each is aligned, and waits until the file is safely on disk; on failure
-// throws kCheckpoint and leaves an older file of that name untouched.
+// Writes tensors with unique names, largest element sizes first so that all are
+// aligned, and flushes the file to disk. On failure throws kCheckpoint and
+// leaves an existing file of that name unchanged.
 FileSum WriteSafetensors(const std::string& path,
                          std::span<const NamedTensor> tensors,
                          const Metadata& metadata = {});

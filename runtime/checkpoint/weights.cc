@@ -27,7 +27,7 @@ std::string_view WithoutWrappers(std::string_view name) {
   return name;
 }
 
-// "fc." of the layer that has the last weight; empty if there is no layer.
+// Returns the last weight's layer prefix, e.g. "fc."; empty if there is none.
 std::string HeadPrefix(const Session& session) {
   std::string head;
   for (const ir::Input& input : session.graph(0).inputs()) {

@@ -9,14 +9,14 @@
 
 namespace fusor::runtime {
 
-// Gives the images of a batch their memory, 64-byte aligned: of
-// Session::AllocateHost, where they go to a device.
+// Allocates 64-byte aligned memory for a batch's images; use
+// Session::AllocateHost for images copied to a device.
 using AllocateImages = std::function<std::shared_ptr<uint8_t>(size_t bytes)>;
 
-// One rank's input of one step. The buffers are allocated once and reused.
+// One rank's input for one step. Buffers are allocated once and reused.
 class Batch {
  public:
-  // Null: memory of the heap.
+  // `allocate` null: heap memory.
   Batch(int size, int image_size, const AllocateImages& allocate = nullptr);
 
   int size() const { return size_; }
@@ -27,7 +27,7 @@ class Batch {
   std::span<const uint8_t> images() const {
     return {images_.get(), images_bytes_};
   }
-  // The part of images() that belongs to sample i.
+  // Returns the part of images() that belongs to sample i.
   std::span<uint8_t> image(int i) {
     const size_t bytes = images_bytes_ / static_cast<size_t>(size_);
     return images().subspan(bytes * static_cast<size_t>(i), bytes);
@@ -35,9 +35,9 @@ class Batch {
 
   std::vector<int32_t> labels;   // [size]
   std::vector<float> weights;    // [size], 1 for a sample, 0 for padding
-  std::vector<int64_t> samples;  // [size], index in the data set, -1 padding
+  std::vector<int64_t> samples;  // [size], data set index, -1 for padding
   int64_t epoch = 0;
-  int64_t index = 0;  // in the epoch
+  int64_t index = 0;  // within the epoch
 
  private:
   int size_;
@@ -46,31 +46,31 @@ class Batch {
   std::shared_ptr<uint8_t> images_;
 };
 
-// Running totals since the source was made.
+// Running totals since the source was created.
 struct DataStats {
-  double wait_seconds = 0;    // the caller spent in Next
-  double read_seconds = 0;    // all workers together spent reading files
-  double decode_seconds = 0;  // ... decoding and augmenting
+  double wait_seconds = 0;    // time the caller spent in Next
+  double read_seconds = 0;    // reading files, summed over workers
+  double decode_seconds = 0;  // decoding and augmenting, likewise
   int64_t bytes_read = 0;
   int64_t files_read = 0;
-  int64_t bad_records = 0;  // samples left out under BadRecord::kSkip
+  int64_t bad_records = 0;  // samples skipped under BadRecord::kSkip
 };
 
-// What happened between two readings of stats().
+// Returns the difference of two readings of stats().
 DataStats operator-(const DataStats& later, const DataStats& earlier);
 
-// What is read in so many seconds, a second.
+// Read throughput per second.
 struct ReadRate {
   double megabytes = 0;  // 1e6 bytes
   double files = 0;
 };
 ReadRate ReadRateOf(const DataStats& stats, double seconds);
 
-// A run is called input-bound when it waits for data for more than this share
-// of its time.
+// A run is input-bound if it waits for data for more than this share of its
+// time.
 constexpr double kInputBoundShare = 0.02;
 
-// An endless stream of batches; epoch follows epoch. One thread at a time.
+// An endless stream of batches over consecutive epochs. Not thread-safe.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
@@ -78,13 +78,13 @@ class BatchSource {
   virtual int64_t batches_per_epoch() const = 0;
   virtual int num_classes() const = 0;
 
-  // Blocks until the next batch is there. It is valid until the next call.
-  // Throws what went wrong with it, and again when called again.
+  // Blocks until the next batch is ready. It is valid until the next call.
+  // Throws the batch's error, and throws it again if called again.
   virtual const Batch& Next() = 0;
 
   virtual DataStats stats() const = 0;
 
-  // Messages for the log since the last call, one line each.
+  // Returns log messages since the last call, one line each.
   virtual std::vector<std::string> TakeWarnings() = 0;
 };
 

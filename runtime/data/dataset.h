@@ -6,8 +6,8 @@
 
 namespace fusor::runtime {
 
-// A numbered set of encoded images with labels. Const calls may come from
-// several threads at once.
+// An indexed set of encoded images with labels. Const member functions are
+// thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -15,14 +15,13 @@ class Dataset {
   virtual int64_t size() const = 0;
   virtual int num_classes() const = 0;
 
-  // In [0, num_classes()).
+  // Returns a label in [0, num_classes()).
   virtual int32_t Label(int64_t index) const = 0;
 
-  // What messages call the sample, usually its path.
+  // Returns the sample's name in messages, usually its path.
   virtual std::string Name(int64_t index) const = 0;
 
-  // Reads the encoded image into `bytes`, whose storage is reused. Throws
-  // kData.
+  // Reads the encoded image into `bytes`, reusing its storage. Throws kData.
   virtual void Read(int64_t index, std::vector<uint8_t>& bytes) const = 0;
 };
 

@@ -14,7 +14,7 @@
 namespace fusor::runtime {
 namespace {
 
-// The images to look at.
+// Returns the indices of the images to check.
 std::vector<int64_t> Candidates(const Dataset& dataset, bool all) {
   std::vector<int64_t> indices;
   std::vector<bool> seen(static_cast<size_t>(dataset.num_classes()), false);
@@ -55,7 +55,7 @@ class Checker {
   }
 
  private:
-  // Images after one that is bad need no look.
+  // Skips images after the first known bad one.
   void Work(size_t stride) {
     std::vector<uint8_t> bytes;
     for (size_t at = next_.fetch_add(stride); at < bad_;

@@ -9,15 +9,15 @@ namespace fusor::runtime {
 
 struct ImageCheckOptions {
   int threads = 1;
-  // Each rank checks its own share of the images.
+  // Each rank checks a share of the images.
   int rank = 0;
   int world_size = 1;
 };
 
-// Reads headers of images before a run needs them. A transform that takes
-// images of one size only is checked against all images, another one against
-// the first image of each class. Throws kData for the first image, by index,
-// that cannot be read or has another size.
+// Validates image headers before a run needs them. If the transform accepts
+// only one image size, checks all images; otherwise checks the first image of
+// each class. Throws kData for the first image, by index, that cannot be read
+// or has another size.
 void CheckImages(const Dataset& dataset, const Transform& transform,
                  const ImageCheckOptions& options);
 

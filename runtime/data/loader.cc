@@ -17,11 +17,10 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// A data set in which so many neighbours are unreadable is not worth skipping
-// through.
+// Limit on consecutive unreadable samples; beyond it, skipping is pointless.
 constexpr int kMaxReplacements = 100;
 
-// More than any machine has cores.
+// More than the number of cores of any machine.
 constexpr int kMaxThreads = 1024;
 
 std::unique_ptr<const Dataset> CheckDataset(
@@ -41,7 +40,7 @@ int64_t LoaderBytes(const LoaderOptions& options) {
 struct Loader::Worker {
   Augmenter augmenter;
   std::vector<uint8_t> bytes;
-  DataStats stats;  // of the sample at hand
+  DataStats stats;  // of the current sample
 };
 
 Loader::Loader(std::unique_ptr<const Dataset> dataset,
@@ -68,7 +67,7 @@ Loader::Loader(std::unique_ptr<const Dataset> dataset,
               "data loader: expected a start batch below {}, got epoch {} "
               "batch {}",
               batches_per_epoch(), options.start_epoch, options.start_batch);
-  // Refuses a bad transform here instead of in the workers.
+  // Rejects an invalid transform here rather than in the workers.
   const Augmenter check(options.transform, options.seed);
   const int64_t bytes = LoaderBytes(options);
   const auto free = static_cast<int64_t>(FreeHostBytes());
@@ -128,7 +127,7 @@ void Loader::Work() {
   }
 }
 
-// The next sample to work on; waits for a free slot. False when stopping.
+// Takes the next sample; waits for a free slot. Returns false when stopping.
 bool Loader::Take(Ticket& ticket) {
   std::unique_lock lock(mutex_);
   const auto slots = static_cast<int64_t>(slots_.size());
@@ -147,7 +146,7 @@ bool Loader::Take(Ticket& ticket) {
   return true;
 }
 
-// Gives a free slot the next batch of the run.
+// Assigns the next batch of the run to a free slot.
 void Loader::Open(Slot& slot) {
   Batch& batch = slot.batch;
   batch.epoch = epoch_;
@@ -167,7 +166,7 @@ void Loader::Open(Slot& slot) {
   slot.missing = batch.size();
 }
 
-// Writes one sample of a batch. Only this worker touches that part of it.
+// Fills one sample of a batch. No other worker accesses that part of it.
 void Loader::Fill(const Ticket& ticket, Worker& worker) {
   Batch& batch = ticket.slot->batch;
   const std::span<uint8_t> image = batch.image(ticket.sample);
@@ -187,7 +186,7 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
       }
       NoteBadRecord(sample, error.what());
     }
-    // Neighbours mostly have the same class, so the balance stays.
+    // Neighbours usually have the same class, so classes stay balanced.
     sample = options_.training ? (sample + 1) % dataset_->size() : -1;
   }
   FUSOR_CHECK(sample < 0, kData,

@@ -18,42 +18,43 @@
 
 namespace fusor::runtime {
 
-// What to do with a sample that cannot be read or decoded.
+// How to handle a sample that cannot be read or decoded.
 enum class BadRecord {
-  kFail,  // the batch that needs it throws
-  kSkip,  // it is counted, named once, and in training replaced by the next
-          // readable sample of the data set, in evaluation given weight 0
+  kFail,  // Next throws for its batch
+  // It is counted and reported once. Training replaces it with the next
+  // readable sample of the data set; evaluation gives it weight 0.
+  kSkip,
 };
 
 struct LoaderOptions {
   int batch_size = 0;  // of this rank
   Transform transform;
   bool training = false;  // see SamplerOptions
-  uint64_t seed = 0;      // of order and augmentation
+  uint64_t seed = 0;      // seed of order and augmentation
   int rank = 0;
   int world_size = 1;
   int threads = 2;
-  int prefetch = 4;  // finished batches kept ready
+  int prefetch = 4;  // finished batches to keep ready
   BadRecord bad_record = BadRecord::kFail;
   DecodeLimits limits;
   AllocateImages allocate{};
-  // Where to begin, to resume a run: the first batch that Next returns.
+  // Position of the first batch that Next returns, to resume a run.
   int64_t start_epoch = 0;
   int64_t start_batch = 0;
 };
 
-// Memory of a Loader's batches.
+// Returns the memory of a Loader's batches.
 int64_t LoaderBytes(const LoaderOptions& options);
 
-// Reads, decodes and augments the samples of a data set in worker threads that
-// run ahead of the caller, by at most `prefetch` batches. What a batch holds
-// depends on data set, options and position alone, never on the threads.
+// Reads, decodes and augments samples in worker threads, which prefetch at most
+// `prefetch` batches. A batch's contents depend only on data set, options and
+// position, never on thread timing.
 class Loader : public BatchSource {
  public:
-  // Throws kUsage or kData for options that make no sense (see Sampler,
-  // Augmenter), kOutOfMemory when LoaderBytes(options) are not free.
+  // Throws kUsage or kData for invalid options (see Sampler, Augmenter),
+  // kOutOfMemory if LoaderBytes(options) are not available.
   Loader(std::unique_ptr<const Dataset> dataset, const LoaderOptions& options);
-  // Stops the workers after the sample each is at. Never blocks for longer.
+  // Stops each worker after its current sample, without blocking longer.
   ~Loader() override;
 
   int64_t batches_per_epoch() const override {
@@ -65,21 +66,21 @@ class Loader : public BatchSource {
   std::vector<std::string> TakeWarnings() override;
 
  private:
-  // A batch being filled or waiting for the caller.
+  // A batch being filled or waiting to be returned.
   struct Slot {
     explicit Slot(const LoaderOptions& options)
         : batch(options.batch_size, options.transform.image_size,
                 options.allocate) {}
     Batch batch;
-    int missing = 0;  // samples not yet there
-    // The failure of the sample with the lowest number, so that which of
-    // several is reported does not depend on the threads.
+    int missing = 0;  // samples not yet filled
+    // Error of the failed sample with the lowest index, so that the reported
+    // error does not depend on thread timing.
     std::exception_ptr error;
     int error_sample = 0;
   };
-  // What one worker keeps from sample to sample.
+  // State that a worker keeps between samples.
   struct Worker;
-  // The place of one sample: slot and number in it.
+  // A sample to be filled: slot and index in the batch.
   struct Ticket {
     Slot* slot = nullptr;
     int sample = 0;
@@ -98,19 +99,19 @@ class Loader : public BatchSource {
   Sampler sampler_;  // guarded by mutex_
 
   mutable std::mutex mutex_;
-  std::condition_variable work_;   // a slot became free, or stop_
+  std::condition_variable work_;   // a slot became free, or stop_ is set
   std::condition_variable ready_;  // a batch is complete
   bool stop_ = false;
   // Batches are numbered from the start; batch b is in slot b % slots_.size().
   std::vector<std::unique_ptr<Slot>> slots_;
-  int64_t taken_batch_ = 0;  // the next ticket
+  int64_t taken_batch_ = 0;  // position of the next ticket
   int taken_sample_ = 0;
-  int64_t next_batch_ = 0;  // what Next returns next
-  bool holding_ = false;    // the caller has batch next_batch_ - 1
-  int64_t epoch_ = 0;       // of the next batch to be opened
+  int64_t next_batch_ = 0;  // batch that Next returns next
+  bool holding_ = false;    // the caller holds batch next_batch_ - 1
+  int64_t epoch_ = 0;       // position of the next batch to be opened
   int64_t index_ = 0;
   DataStats stats_;
-  std::unordered_set<int64_t> named_;  // bad samples already warned of
+  std::unordered_set<int64_t> named_;  // bad samples already reported
   std::vector<std::string> warnings_;
 
   std::vector<std::thread> threads_;

@@ -60,7 +60,7 @@ std::vector<int64_t> ShuffledOrder(int64_t count, uint64_t seed,
     const auto bits = Philox(
         {static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), 0, 0}, key);
     const uint64_t wide = uint64_t{bits[1]} << 32 | bits[0];
-    // 64 bits for i + 1 choices: the bias is below 2^-30 for any data set.
+    // 64 bits for i + 1 choices: the modulo bias is negligible, below 2^-30.
     const auto j = static_cast<int64_t>(wide % static_cast<uint64_t>(i + 1));
     std::swap(order[i], order[j]);
   }

@@ -7,8 +7,8 @@
 
 namespace fusor::runtime {
 
-// The same communicator, which calls `begins` when a collective is started.
-// Those of a captured graph count when they are captured, and not again.
+// Wraps a communicator to call `begins` whenever a collective is started.
+// Collectives of a captured graph count once, at capture.
 std::unique_ptr<Communicator> CountCollectives(
     std::unique_ptr<Communicator> communicator, std::function<void()> begins);
 

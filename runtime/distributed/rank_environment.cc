@@ -10,7 +10,7 @@ namespace fusor::runtime {
 namespace {
 
 constexpr int kDefaultPort = 29500;
-// Where an agent of torchrun or another job may have the port.
+// Further ports, if a torchrun agent or another job has taken that one.
 constexpr int kMorePorts = 15;
 
 class PlaceFinder {
@@ -52,7 +52,7 @@ class PlaceFinder {
     return number;
   }
 
-  // Names of variables; the local ones may be unset.
+  // Takes names of variables; the local ones may be unset.
   void Ranks(std::string_view rank, std::string_view size,
              std::string_view local_rank, std::string_view local_size) {
     place_.rank = Number(rank);
@@ -69,7 +69,7 @@ class PlaceFinder {
     if (!torch) return;
     place_.token = Value("TORCHELASTIC_RUN_ID") + "." +
                    Value("TORCHELASTIC_RESTART_COUNT");
-    // Its agent listens at MASTER_PORT itself.
+    // torchrun's agent itself listens on MASTER_PORT.
     agent_ = Value("TORCHELASTIC_USE_AGENT_STORE") == "True";
   }
 
@@ -87,7 +87,7 @@ class PlaceFinder {
     place_.token = Value("PMI_ID");
   }
 
-  // The library behind PMIx would know; its environment has the rank alone.
+  // PMIx's library knows the size, but its environment has only the rank.
   void Pmix() {
     place_.launcher = "PMIx";
     FUSOR_CHECK(Has("WORLD_SIZE"), kUsage,
@@ -113,7 +113,7 @@ class PlaceFinder {
     }
   }
 
-  // Of the node of that number: "4(x2),3" is 4, 4, 3.
+  // Returns the tasks of node number `node`: "4(x2),3" means 4, 4, 3.
   static int TasksOfNode(std::string_view list, int node) {
     while (!list.empty()) {
       int tasks = 0;
@@ -154,7 +154,7 @@ class PlaceFinder {
       place_.more_ports = agent_ ? kMorePorts : 0;
       return;
     }
-    // The same on all ranks, another for another job.
+    // Equal on all ranks of a job, usually different between jobs.
     place_.port = kDefaultPort;
     if (place_.token.empty()) return;
     place_.port += static_cast<int>(HashBytes(place_.token) % 2000) * 16;

@@ -17,13 +17,13 @@
 
 namespace fusor::runtime {
 
-// The first field of what peers say; the second is a text, empty or why, but
-// for the first.
+// First field of a message between peers. The second is a text, empty or a
+// reason, except for kAlive.
 enum class RankMonitor::Word : int64_t {
-  kAlive,  // how many collectives it has begun
+  kAlive,  // number of collectives started
   kDone,
-  kFailed,  // why: the receiver may have a moment to find out for itself
-  kLost,    // why: the receiver is to end
+  kFailed,  // reason; the receiver gets time to detect it itself
+  kLost,    // reason; the receiver must end
 };
 
 namespace {
@@ -49,7 +49,7 @@ std::string RandomSecret() {
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
-// "rank 1 on a, rank 5 on b".
+// Returns "rank 1 on a, rank 5 on b are".
 std::string NamesText(std::vector<std::string> names) {
   constexpr size_t kNamed = 8;
   const size_t more = names.size() - std::min(names.size(), kNamed);
@@ -90,8 +90,8 @@ RankMonitor::Peer RankMonitor::MakePeer(int rank, std::string host,
           .abreast = steady_clock::now()};
 }
 
-// Where it listens, and a word that only ranks of this run know, go through
-// the store.
+// Publishes its port and a secret, known only to ranks of this run, through the
+// store.
 void RankMonitor::AcceptAll(TcpStore& store, Deadline deadline) {
   const Socket listener = Socket::Listen("", 0);
   const std::string secret = RandomSecret();
@@ -117,7 +117,7 @@ void RankMonitor::AcceptAll(TcpStore& store, Deadline deadline) {
   }
 }
 
-// False for a stranger, and for a rank that went away meanwhile.
+// Returns false for a process of another run, and for a disconnected rank.
 bool RankMonitor::Admit(Socket socket, std::string_view secret,
                         Deadline deadline) {
   deadline = std::min(deadline, steady_clock::now() + kGreetingTime);
@@ -159,7 +159,7 @@ void RankMonitor::Watch() {
   while (!stop_) {
     Await(patience_ ? std::min(beat, *patience_) : beat);
     const Deadline now = steady_clock::now();
-    // While this thread did not run, it could hear nobody.
+    // While this thread was not running, it could not receive.
     const auto slept = now - beat;
     if (slept > interval_) own_.abreast += slept;
     for (Peer& peer : peers_) {
@@ -185,7 +185,7 @@ void RankMonitor::Watch() {
   }
 }
 
-// Until then, or until somebody says something.
+// Waits until the deadline or until a message arrives.
 void RankMonitor::Await(Deadline deadline) {
   std::vector<pollfd> entries{{wake_.fd(), POLLIN, 0}};
   for (const Peer& peer : peers_) {
@@ -212,7 +212,7 @@ void RankMonitor::Read(Peer& peer) {
       Hear(peer, *message);
     }
   } catch (const Error&) {
-    peer.closed = true;  // malformed
+    peer.closed = true;  // malformed message
   }
   if (!peer.out.empty()) Write(peer);
 }
@@ -231,7 +231,7 @@ void RankMonitor::Hear(Peer& peer, std::string_view message) {
     peer.done = true;
     return;
   }
-  // The first reason is the one that counts.
+  // Keep the first reason only.
   if (patience_) return;
   told_ = text;
   patience_ = steady_clock::now();
@@ -241,7 +241,7 @@ void RankMonitor::Hear(Peer& peer, std::string_view message) {
   Forward(peer, text);
 }
 
-// Rank 0 hands on what it is told.
+// Forwards to the other ranks an error reported to rank 0.
 void RankMonitor::Forward(const Peer& from, std::string_view why) {
   for (Peer& peer : peers_) {
     if (&peer == &from) continue;
@@ -250,7 +250,7 @@ void RankMonitor::Forward(const Peer& from, std::string_view why) {
   }
 }
 
-// As much as the connection takes now.
+// Sends as much as the connection accepts now.
 void RankMonitor::Write(Peer& peer) {
   const ssize_t sent = send(peer.socket.fd(), peer.out.data(), peer.out.size(),
                             MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -259,7 +259,7 @@ void RankMonitor::Write(Peer& peer) {
 
 void RankMonitor::Beat() {
   for (Peer& peer : peers_) {
-    // Who does not read need not be told again.
+    // Do not queue heartbeats for a peer that is not reading.
     if (!peer.out.empty()) continue;
     peer.out = MessageWriter()
                    .Add(static_cast<int64_t>(Word::kAlive))
@@ -269,7 +269,7 @@ void RankMonitor::Beat() {
   }
 }
 
-// Why the run is over, if it is.
+// Returns why the run is over; null if it is not.
 std::optional<std::string> RankMonitor::Verdict(Deadline now) const {
   if (patience_) return now >= *patience_ ? std::optional(told_) : std::nullopt;
   std::vector<std::string> gone, silent;
@@ -280,7 +280,7 @@ std::optional<std::string> RankMonitor::Verdict(Deadline now) const {
         std::chrono::duration_cast<milliseconds>(now - peer.heard);
     longest = std::max(longest, silence);
     if (peer.closed) gone.push_back(name);
-    // Those of one host stop together; each has its own beat.
+    // Ranks of one host fail together, but their heartbeats are not in phase.
     if (silence > options_.timeout - 2 * interval_) silent.push_back(name);
   }
   if (!gone.empty()) {
@@ -292,7 +292,7 @@ std::optional<std::string> RankMonitor::Verdict(Deadline now) const {
                      std::chrono::duration<double>(longest).count());
 }
 
-// Which ranks are behind others.
+// Updates which ranks lag behind the others.
 void RankMonitor::Compare(Deadline now) {
   const int64_t begun = begun_;
   own_.heard = now;
@@ -306,7 +306,8 @@ void RankMonitor::Compare(Deadline now) {
   }
 }
 
-// Whoever began least, and nothing for a timeout while others were ahead.
+// Returns the ranks that started the fewest collectives, and none for a timeout
+// while others were ahead.
 std::optional<std::string> RankMonitor::Stuck(Deadline now) const {
   int64_t least = own_.begun;
   int64_t most = own_.begun;
@@ -317,7 +318,7 @@ std::optional<std::string> RankMonitor::Stuck(Deadline now) const {
   std::vector<std::string> names;
   const auto add = [&](const Peer& peer) {
     if (peer.begun > least || now - peer.abreast <= options_.timeout) return;
-    // Of one that is silent the number is old: it may be frozen.
+    // A silent rank's count is stale; it may be unresponsive.
     if (now - peer.heard > 2 * interval_) return;
     names.push_back(fmt::format("rank {} on {}", peer.rank, peer.host));
   };
@@ -330,8 +331,8 @@ std::optional<std::string> RankMonitor::Stuck(Deadline now) const {
       std::chrono::duration<double>(options_.timeout).count());
 }
 
-// Says it to all and waits until they have closed their end, so that nothing
-// is lost with this one.
+// Sends the message to all peers and waits until they have closed their end, so
+// that no data is lost when this process ends.
 void RankMonitor::Part(Word word, std::string_view text,
                        milliseconds patience) {
   const Deadline deadline = steady_clock::now() + patience;
@@ -341,7 +342,7 @@ void RankMonitor::Part(Word word, std::string_view text,
                        deadline);
       shutdown(peer.socket.fd(), SHUT_WR);
     } catch (const Error&) {
-      // It is gone.
+      // The peer has disconnected.
     }
   }
   for (Peer& peer : peers_) {
@@ -349,7 +350,7 @@ void RankMonitor::Part(Word word, std::string_view text,
       char byte[1];
       while (true) peer.socket.Receive(byte, deadline);
     } catch (const Error&) {
-      // It has closed, or does not listen.
+      // The peer has closed the connection, or is unresponsive.
     }
   }
   peers_.clear();
@@ -358,7 +359,7 @@ void RankMonitor::Part(Word word, std::string_view text,
 void RankMonitor::Stop() {
   stop_ = true;
   const uint64_t one = 1;
-  // Fails only where it has been written to before.
+  // Fails only if the counter would overflow.
   (void)!write(wake_.fd(), &one, sizeof(one));
   if (thread_.joinable()) thread_.join();
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Whether the other ranks of a run are alive.
+// Detects ranks that have died, become unresponsive or are stuck.
 
 #include <atomic>
 #include <chrono>
@@ -16,40 +16,40 @@
 namespace fusor::runtime {
 
 struct RankMonitorOptions {
-  // A rank that has not been heard of for so long is taken for frozen.
+  // A rank that has sent nothing for this long is considered unresponsive.
   std::chrono::milliseconds timeout{300'000};
-  std::string host;  // this rank's, as messages name it
-  // Called at most once, by the monitor's thread, with one line that names the
-  // ranks that are lost, their hosts and what happened to them.
+  std::string host;  // this rank's host, as messages name it
+  // Called at most once, on the monitor thread, with one line that names the
+  // lost ranks, their hosts and what happened to them.
   std::function<void(const std::string& why)> lost;
 };
 
-// Each rank has a connection to rank 0, over which both say several times a
-// timeout, and at least once a second, that they are alive. A connection that
-// ends without a farewell is a rank that was killed; silence is one that is
-// frozen, or whose host is unreachable. They also say how many collectives they
-// have begun: a rank that is behind others for a timeout is stuck, though its
-// process lives. Rank 0 tells all others.
+// Each rank has a connection to rank 0. Both ends send heartbeats several times
+// per timeout, at least once per second. A connection closed without a shutdown
+// message means that the rank was killed. Silence means that it is unresponsive
+// or its host is unreachable. Heartbeats carry the number of collectives
+// started: a rank that lags behind others for a timeout is stuck, although its
+// process is alive. Rank 0 notifies all others.
 //
-// All of it happens in a thread that does nothing else, so that a rank may
-// compile, read or save for as long as it likes.
+// A dedicated thread does all of this, so a rank may compile, read or save for
+// any length of time.
 class RankMonitor {
  public:
-  // Returns once all ranks are connected; to be called by all, with the same
-  // timeout. Throws kPeerLost, naming who is missing, after the timeout.
+  // Returns once all ranks are connected; all must call it, with equal
+  // timeouts. Throws kPeerLost, naming the missing ranks, after the timeout.
   RankMonitor(TcpStore& store, RankMonitorOptions options);
-  // Without Leave or Fail before, this rank counts as killed.
+  // Without an earlier Leave or Fail, this rank counts as killed.
   ~RankMonitor();
   RankMonitor(const RankMonitor&) = delete;
   RankMonitor& operator=(const RankMonitor&) = delete;
 
-  // This rank begins a collective; all ranks begin as many. From any thread.
+  // Counts a started collective; all ranks start equally many. Thread-safe.
   void BeganCollective() { ++begun_; }
 
-  // This rank is done, and watches no longer.
+  // Reports that this rank has finished, and stops monitoring.
   void Leave();
-  // This rank has found an error, and watches no longer. The others have a
-  // moment to find it for themselves; then it is what `lost` is told.
+  // Reports this rank's error, and stops monitoring. The others get a short
+  // time to detect the error themselves; then `lost` is called with it.
   void Fail(const std::string& why);
 
  private:
@@ -57,12 +57,12 @@ class RankMonitor {
     int rank;
     std::string host;
     Socket socket;
-    Deadline heard;     // when, the last time
-    int64_t begun = 0;  // collectives, as it says
-    Deadline abreast;   // when none had begun more, or it began one
+    Deadline heard;     // time of its last message
+    int64_t begun = 0;  // collectives it has reported
+    Deadline abreast;  // last time it was level with the others, or started one
     std::string in, out;
     bool closed = false;
-    bool done = false;  // said farewell
+    bool done = false;  // sent a shutdown message
   };
   enum class Word : int64_t;
 
@@ -89,14 +89,14 @@ class RankMonitor {
   const int rank_;
   const int world_size_;
   const std::chrono::milliseconds interval_;
-  std::vector<Peer> peers_;  // the thread's while it runs
-  Socket wake_;              // an eventfd: written to, so that poll(2) returns
-  // The thread's: what another rank said is wrong, and until when this one may
-  // find it, too.
+  std::vector<Peer> peers_;  // owned by the thread while it runs
+  Socket wake_;              // eventfd; a write wakes poll(2)
+  // Owned by the thread: an error reported by another rank, and until when this
+  // rank may detect it itself.
   std::string told_;
   std::optional<Deadline> patience_;
   std::atomic<int64_t> begun_ = 0;
-  Peer own_{};  // this rank among its peers, of which it needs no connection
+  Peer own_{};  // this rank as a peer, without a connection
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

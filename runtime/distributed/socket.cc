@@ -31,7 +31,7 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-// A name server that does not answer may do so the next time.
+// A name server may answer a retry.
 constexpr int kResolveTries = 5;
 constexpr milliseconds kResolveRetry{1'000};
 
@@ -53,7 +53,7 @@ Addresses Resolve(const std::string& host, int port, bool passive) {
   }
 }
 
-// What is left, for poll(2); at least 0.
+// Returns the remaining time for poll(2); at least 0.
 int Milliseconds(Deadline deadline) {
   const auto left =
       std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
@@ -61,13 +61,13 @@ int Milliseconds(Deadline deadline) {
       std::clamp<int64_t>(left.count() + 1, 0, 1000 * 3600));
 }
 
-// False when time is over.
+// Returns false on timeout.
 bool WaitFor(int fd, short events, Deadline deadline) {
   while (steady_clock::now() < deadline) {
     pollfd entry{fd, events, 0};
     const int ready = poll(&entry, 1, Milliseconds(deadline));
     if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return true;  // the call itself will tell
+    if (ready < 0 && errno != EINTR) return true;  // the next call will fail
   }
   return false;
 }
@@ -84,7 +84,7 @@ std::string Numeric(const sockaddr_storage& address, socklen_t size) {
     return "?";
   }
   const std::string_view text = host;
-  // An IPv4 peer of a socket that listens for both.
+  // An IPv4 peer of a dual-stack socket.
   constexpr std::string_view kMapped = "::ffff:";
   return std::string(text.starts_with(kMapped) ? text.substr(kMapped.size())
                                                : text);
@@ -106,7 +106,7 @@ Socket& Socket::operator=(Socket&& other) noexcept {
 Socket Socket::Listen(const std::string& host, int port) {
   const Addresses addresses = Resolve(host, port, /*passive=*/true);
   int error = 0;
-  // IPv6 first: such a socket listens for IPv4, too.
+  // IPv6 first, because an IPv6 socket also accepts IPv4.
   for (const int family : {AF_INET6, AF_INET}) {
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
       if (a->ai_family != family) continue;

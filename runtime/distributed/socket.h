@@ -11,8 +11,8 @@ namespace fusor::runtime {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// A TCP connection or a listening socket; closed on destruction. Failures throw
-// kPeerLost unless said otherwise, naming the address.
+// A TCP connection or listening socket; closed on destruction. Failures throw
+// kPeerLost, naming the address, unless stated otherwise.
 class Socket {
  public:
   Socket() = default;
@@ -21,47 +21,47 @@ class Socket {
   Socket(Socket&& other) noexcept;
   Socket& operator=(Socket&& other) noexcept;
 
-  // Throws kUsage where the address or the port is not to be had. An empty host
-  // is every interface; port 0 one that is free.
+  // Throws kUsage if the address or port is unavailable. An empty host means
+  // every interface; port 0 means any free port.
   static Socket Listen(const std::string& host, int port);
-  // Null (see valid) where nobody listens there, or not before the deadline.
-  // Throws kUsage for a host that does not resolve, after a few tries if the
-  // name server does not answer.
+  // Returns an invalid socket (see valid) if nothing listens there or the
+  // deadline passes. Throws kUsage if the host does not resolve; retries a few
+  // times if the name server does not answer.
   static Socket Connect(const std::string& host, int port, Deadline deadline);
-  // REQUIRES: listening, and poll(2) says that it is readable.
+  // REQUIRES: listening, and poll(2) reports it readable.
   Socket Accept() const;
 
   bool valid() const { return fd_ >= 0; }
   int fd() const { return fd_; }
-  int port() const;                  // own
-  std::string address() const;       // own, numeric
-  std::string peer_address() const;  // of the other end, numeric
+  int port() const;                  // local port
+  std::string address() const;       // local address, numeric
+  std::string peer_address() const;  // remote address, numeric
 
   void Send(std::string_view bytes, Deadline deadline) const;
-  // All of `bytes`. Throws when the other end closes before, or time is over.
+  // Fills `bytes`. Throws if the peer closes first or the deadline passes.
   void Receive(std::span<char> bytes, Deadline deadline) const;
-  // From another thread: lets what waits there fail at once.
+  // Callable from another thread: makes calls that block here fail at once.
   void Shutdown() const;
 
  private:
   int fd_ = -1;
 };
 
-// A network interface of this machine that is up, and one of its addresses,
-// numeric, IPv4 where it has one.
+// A network interface of this machine that is up, and one of its numeric
+// addresses, IPv4 if it has one.
 struct NetworkInterface {
   std::string name;  // "eth0"
   std::string address;
 };
-// The one of that name or numeric address; its other field is empty where there
-// is none.
+// Finds the interface of that name or numeric address. Both fields are empty if
+// there is none.
 NetworkInterface FindInterface(const std::string& name_or_address);
 
-// Whether a numeric address is one that only this machine reaches.
+// Whether a numeric address is a loopback address.
 bool IsLoopback(const std::string& address);
 
-// Bytes of a message: a length of 4 bytes and the fields, each a length and its
-// bytes. Little-endian, as all machines that fusor runs on are.
+// Serialises a message: a length of 4 bytes, then the fields, each a length and
+// its bytes. Little-endian, as are all machines that fusor supports.
 class MessageWriter {
  public:
   MessageWriter& Add(std::string_view field);
@@ -72,7 +72,7 @@ class MessageWriter {
   std::string fields_;
 };
 
-// The fields of a message without its length. Throws kPeerLost where it is
+// Reads the fields of a message without its length. Throws kPeerLost if
 // malformed.
 class MessageReader {
  public:
@@ -87,11 +87,11 @@ class MessageReader {
 
 inline constexpr uint32_t kMaxMessageBytes = 16 << 20;
 
-// Takes the first message, without its length, off the bytes that came in;
-// null while it is not whole. Throws kPeerLost where it is longer than that.
+// Removes the first message from the received bytes and returns it without its
+// length; null if incomplete. Throws kPeerLost if it exceeds `max_bytes`.
 std::optional<std::string> TakeMessage(std::string& received,
                                        uint32_t max_bytes);
-// Waits for one, without its length. Throws kPeerLost as Socket::Receive does.
+// Receives one message, without its length. Throws as Socket::Receive does.
 std::string ReceiveMessage(const Socket& socket, Deadline deadline);
 
 }  // namespace fusor::runtime

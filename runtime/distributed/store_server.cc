@@ -19,7 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Who connects must say who he is within this time, and in so many bytes.
+// A client must send its greeting within this time and this many bytes.
 constexpr milliseconds kGreetingTime{10'000};
 constexpr uint32_t kMaxGreeting = 4096;
 
@@ -28,7 +28,7 @@ Socket ListenFrom(int port, int more_ports) {
     try {
       return Socket::Listen("", port + i);
     } catch (const Error&) {
-      // Taken; the last one's failure is told.
+      // Taken; only the last port's failure is reported.
     }
   }
   return Socket::Listen("", port + more_ports);
@@ -97,7 +97,7 @@ void StoreServer::Serve() {
   }
 }
 
-// Until the next deadline, for poll(2).
+// Returns milliseconds until the next deadline, for poll(2).
 int StoreServer::Timeout() const {
   Deadline next = steady_clock::now() + milliseconds(60'000);
   for (const Client& client : clients_) {
@@ -117,7 +117,7 @@ void StoreServer::Accept() {
   client.greeting = steady_clock::now() + kGreetingTime;
 }
 
-// False when the connection is over.
+// Returns false if the connection has ended.
 bool StoreServer::Read(Client& client) {
   char bytes[16384];
   const ssize_t got =
@@ -134,7 +134,7 @@ bool StoreServer::Read(Client& client) {
       Handle(client, *message);
     }
   } catch (const Error&) {
-    return false;  // malformed
+    return false;  // malformed message
   }
 }
 
@@ -212,8 +212,8 @@ void StoreServer::Hello(Client& client, MessageReader& message) {
   Answer(client, StoreAnswer::kOk, "");
 }
 
-// Answers what has waited long enough. Once a rank gives up the meeting it is
-// over for all: rank 0 takes the store along when it goes.
+// Answers pending requests that are fulfilled or timed out. If one rank gives
+// up the rendezvous, it fails for all: rank 0 ends the store when it exits.
 void StoreServer::Settle() {
   const auto now = steady_clock::now();
   const bool over =
@@ -238,7 +238,7 @@ void StoreServer::Settle() {
   }
 }
 
-// "rank 1 is missing", "ranks 1, 2, 5 are missing".
+// Returns "rank 1 is missing" or "ranks 1, 2, 5 are missing".
 std::string StoreServer::Missing() const {
   std::vector<int> missing;
   for (int rank = 0; rank < world_size_; ++rank) {

@@ -13,49 +13,50 @@
 
 namespace fusor::runtime {
 
-// What a rank asks of the store: the first field of its message. Answers are
-// kOk and a value, or kRefused and why.
+// Requests of a rank to the store: the first field of its message. The answer
+// is kOk and a value, or kRefused and a reason.
 enum class StoreCall : int64_t {
-  kHello,  // magic, token, rank, world size; ok once this rank is let in
-  kMeet,   // milliseconds; ok once all ranks were let in, and at which address
-           // those of other hosts have reached rank 0, empty if there are none
-  kSet,    // key, value
-  kGet,    // key, milliseconds; ok once it is there
-  kAdd,    // key, amount
-  kBye,    // this rank is done
+  kHello,  // magic, token, rank, world size; ok once admitted
+  // Rendezvous. Milliseconds; ok once all ranks are admitted, with the address
+  // at which other hosts reached rank 0, empty if there are none.
+  kMeet,
+  kSet,  // key, value
+  kGet,  // key, milliseconds; ok once the key is set
+  kAdd,  // key, amount
+  kBye,  // shutdown of this rank
 };
 enum class StoreAnswer : int64_t { kOk, kRefused };
 
 inline constexpr char kStoreMagic[] = "fusor store 1";
 
-// The store itself: a thread that owns names and values and serves one
-// connection a rank.
+// The store's server: a thread that owns keys and values and serves one
+// connection per rank.
 class StoreServer {
  public:
-  // Listens at the first of the ports from `port` that is free, one in all if
-  // `more_ports` is 0. Throws kUsage when there is none.
+  // Listens on the first free port among `port` to `port` + `more_ports`.
+  // Throws kUsage if none is free.
   StoreServer(int port, int more_ports, std::string token, int world_size);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
   int port() const { return listener_.port(); }
-  // Waits until all ranks that were let in are done or gone, or for so long.
+  // Waits until all admitted ranks have left, but at most this long.
   void Drain(std::chrono::milliseconds at_most);
 
  private:
-  // A question whose answer has to wait.
+  // A request whose answer is deferred.
   struct Pending {
-    std::string key;  // empty: for all ranks
+    std::string key;  // empty: wait for all ranks
     Deadline deadline;
   };
   struct Client {
     Socket socket;
-    int rank = -1;  // -1: not let in yet
+    int rank = -1;  // -1: not admitted yet
     Deadline greeting;
     std::string in, out;
     std::optional<Pending> pending;
-    bool closing = false;  // once `out` is sent
+    bool closing = false;  // close once `out` is sent
   };
 
   void Serve();
@@ -73,18 +74,18 @@ class StoreServer {
   Socket listener_;
   const std::string token_;
   const int world_size_;
-  Socket wake_[2];  // a pair: written to, so that poll(2) returns
+  Socket wake_[2];  // socket pair; shutdown wakes poll(2)
 
-  // The thread's.
+  // Owned by the thread.
   std::list<Client> clients_;
   std::map<std::string, std::string> values_;
   std::map<std::string, int64_t> numbers_;
-  std::string outward_;    // own address of a connection from another host
-  std::set<int> met_;      // ranks that were let in, ever
-  std::set<int> present_;  // and are not done or gone
+  std::string outward_;    // local address of a connection from another host
+  std::set<int> met_;      // all ranks ever admitted
+  std::set<int> present_;  // admitted ranks that are still connected
 
   std::atomic<bool> stop_ = false;
-  std::atomic<int> open_ = 0;  // clients that were let in and are there
+  std::atomic<int> open_ = 0;  // number of clients in present_
   std::thread thread_;
 };
 

@@ -14,9 +14,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kRetry{50};       // between two tries to connect
-constexpr milliseconds kGrace{2'000};    // of an answer that has a deadline
-constexpr milliseconds kPrompt{60'000};  // for an answer that waits for nobody
+constexpr milliseconds kRetry{50};       // between connection attempts
+constexpr milliseconds kGrace{2'000};    // beyond the deadline of a request
+constexpr milliseconds kPrompt{60'000};  // if no other rank is waited for
 constexpr milliseconds kFarewell{5'000};
 
 MessageWriter Message(StoreCall call) {
@@ -27,7 +27,7 @@ MessageWriter Message(StoreCall call) {
 
 struct Answer {
   bool ok;
-  std::string value;  // or why not
+  std::string value;  // value, or reason if not ok
 };
 
 Answer Ask(const Socket& socket, const std::string& message,
@@ -65,7 +65,7 @@ TcpStore::TcpStore(const StoreOptions& options) : options_(options) {
               std::chrono::duration_cast<std::chrono::seconds>(options.timeout)
                   .count());
   address_ = socket_.address();
-  // A host may call itself by a name that means loopback there alone.
+  // A host name may resolve to loopback on that host only.
   if (IsLoopback(address_) && !all.value.empty()) address_ = all.value;
 }
 
@@ -73,7 +73,7 @@ TcpStore::~TcpStore() {
   try {
     Ask(socket_, Message(StoreCall::kBye).Take(), steady_clock::now() + kGrace);
   } catch (const Error&) {
-    // Rank 0 is gone; nobody is left to be told.
+    // Rank 0 is gone; there is no one to notify.
   }
   if (server_ != nullptr) server_->Drain(kFarewell);
 }
@@ -84,7 +84,7 @@ std::string TcpStore::server() const {
                      ipv6 ? "]" : "", port_);
 }
 
-// Rank 0 may be late, or another program may have its first ports.
+// Rank 0 may start later, or its first ports may be taken.
 void TcpStore::Connect(Deadline deadline) {
   const int ports = options_.rank == 0 ? 1 : options_.more_ports + 1;
   const int first = port_;
@@ -101,8 +101,7 @@ void TcpStore::Connect(Deadline deadline) {
                   .count());
 }
 
-// No rank can find rank 0 by a name that nobody knows: waiting would only hide
-// that.
+// A host name that does not resolve will not help any rank, so fail at once.
 Socket TcpStore::Open(Deadline deadline) const {
   try {
     return Socket::Connect(options_.host, port_, deadline);
@@ -113,7 +112,7 @@ Socket TcpStore::Open(Deadline deadline) const {
   }
 }
 
-// False when whoever is there is not a store.
+// Returns false if the peer is not a store.
 bool TcpStore::Greet(Deadline deadline) {
   Answer answer;
   try {

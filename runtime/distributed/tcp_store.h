@@ -1,8 +1,8 @@
 #pragma once
 
-// Where the ranks of a run meet: names and values that rank 0 keeps and all
-// reach over TCP, before there is any other connection between them. Its token
-// keeps strangers' mistakes out, not attackers: for trusted networks.
+// Rendezvous store of the ranks of a run: keys and values that rank 0 holds and
+// all ranks reach over TCP before any other connection exists. The token
+// prevents accidental connections, not attacks. Use trusted networks.
 
 #include <chrono>
 #include <cstdint>
@@ -16,52 +16,52 @@
 namespace fusor::runtime {
 
 struct StoreOptions {
-  std::string host;  // of rank 0, as the others reach it
+  std::string host;  // of rank 0, as other ranks reach it
   int port = 0;
-  // Ports above `port` where rank 0 may be instead, if something else has it.
+  // Further ports that rank 0 may use if `port` is taken.
   int more_ports = 0;
-  std::string token;  // of the run
+  std::string token;  // identifies the run
   int rank = 0;
   int world_size = 1;
-  // Until all ranks have met.
+  // Time limit for the rendezvous of all ranks.
   std::chrono::milliseconds timeout{300'000};
 };
 
 class StoreServer;
 
-// One rank's connection to the store; rank 0's also holds the server. A value
-// is set once or added up. Thread-safe: calls take turns, so what waits for a
-// value keeps other threads waiting. Errors are kPeerLost; they name the key
-// and, as far as is known, the ranks that are missing.
+// One rank's connection to the store; rank 0's also owns the server. A key is
+// either set once or added to. Thread-safe: calls are serialised, so a call
+// that waits for a value blocks other threads. Errors are kPeerLost; they name
+// the key and, if known, the missing ranks.
 class TcpStore {
  public:
-  // Returns once all ranks are there. Throws kUsage if the host's name does not
-  // resolve, and, while the other ranks still wait for the right one, if the
-  // token or the world size differs or the rank is there already; kPeerLost,
-  // naming who is missing, when time is over.
+  // Returns once all ranks are connected. Throws kUsage if the host name does
+  // not resolve. Also throws kUsage, while the other ranks still wait for the
+  // right one, if the token or world size differs or the rank is already
+  // connected. Throws kPeerLost, naming the missing ranks, on timeout.
   explicit TcpStore(const StoreOptions& options);
-  // Rank 0's waits a while for the others to be done.
+  // On rank 0, waits a limited time for the others to finish.
   ~TcpStore();
   TcpStore(const TcpStore&) = delete;
   TcpStore& operator=(const TcpStore&) = delete;
 
   int rank() const { return options_.rank; }
   int world_size() const { return options_.world_size; }
-  // Of this rank: one that the other ranks reach. It is that of its end of the
-  // connection to rank 0; where that does not leave the host, but a rank on
-  // another host is there, the one at which that one reaches rank 0.
+  // Returns an address at which other ranks reach this one: the local address
+  // of its connection to rank 0. If that is a loopback address but another host
+  // has a rank, it is the address at which that rank reached rank 0.
   const std::string& address() const { return address_; }
   const std::string& host() const { return options_.host; }  // rank 0's
-  // Where rank 0 is, "10.0.0.1:29500".
+  // Returns rank 0's address and port, "10.0.0.1:29500".
   std::string server() const;
 
   void Set(const std::string& key, const std::string& value);
-  // Waits until somebody has set it.
+  // Waits until some rank has set the key.
   std::string Get(const std::string& key, std::chrono::milliseconds timeout);
-  // What the number of that name, at first 0, is then.
+  // Adds to the number of that key, initially 0, and returns the sum.
   int64_t Add(const std::string& key, int64_t amount);
 
-  // The value of each rank, in their order, once all have given theirs.
+  // Returns the values of all ranks in rank order, once all are set.
   std::vector<std::string> Gather(const std::string& key,
                                   const std::string& value,
                                   std::chrono::milliseconds timeout);

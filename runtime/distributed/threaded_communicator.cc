@@ -15,8 +15,8 @@
 namespace fusor::runtime {
 namespace {
 
-constexpr size_t kQueue = 4096;  // collectives, and times that are kept
-constexpr size_t kThreads = 2;   // collectives that run side by side
+constexpr size_t kQueue = 4096;  // capacity for collectives and for times
+constexpr size_t kThreads = 2;   // collectives in flight
 
 double Now() {
   return std::chrono::duration<double>(
@@ -42,7 +42,7 @@ class ThreadedCommunicator : public Communicator {
       stop_ = true;
       busy = ended_ < started_;
     }
-    // Nobody will use what is still to come.
+    // Nothing will use the remaining results.
     if (busy) collectives_->Abort();
     changed_.notify_all();
     for (std::thread& thread : threads_) thread.join();
@@ -98,7 +98,7 @@ class ThreadedCommunicator : public Communicator {
  private:
   CollectiveTime& Time(int64_t number) { return times_[number % kQueue]; }
 
-  // The first reason is the one that counts.
+  // Keeps the first reason only.
   void Fail(const std::string& why) noexcept {
     if (!failure_) failure_ = why;
   }
@@ -118,7 +118,7 @@ class ThreadedCommunicator : public Communicator {
       Time(number).begun = Now();
       RunOne(number, lock);
       if (failure_) {
-        // What was started after it has no end.
+        // Later collectives never end.
         changed_.notify_all();
         changed_.wait(lock, [&] { return stop_; });
         return;
@@ -126,7 +126,7 @@ class ThreadedCommunicator : public Communicator {
     }
   }
 
-  // Unlocks meanwhile. It has ended once those before it have.
+  // Runs one collective, unlocked. It ends only after all earlier ones.
   void RunOne(int64_t number, std::unique_lock<std::mutex>& lock) {
     const Collective collective = queue_[number % kQueue];
     const bool failed = failure_.has_value();
@@ -167,7 +167,7 @@ class ThreadedCommunicator : public Communicator {
   int64_t begun_ = 0;
   int64_t ended_ = 0;
   int64_t taken_ = 0;     // of times_
-  bool posting_ = false;  // the last that has begun: the next one waits
+  bool posting_ = false;  // the newest has not posted; the next one waits
   bool stop_ = false;
   std::optional<std::string> failure_;
   std::array<std::thread, kThreads> threads_;

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// One metric: what the log calls it, its unit, and how stdout formats it.
+// A metric: its name in the log, its unit, and its stdout format.
 struct Metric {
   const char* name;
   const char* unit;
@@ -33,7 +33,7 @@ constexpr Metric kMetrics[] = {
     {"val.loss", "", ":.5f"},
 };
 
-// " name : value unit" of each; a metric without unit leaves the space.
+// Formats " name : value unit" per metric. Without a unit the space remains.
 std::string Values(const Json& data) {
   std::string text;
   for (const auto& [name, value] : data.items()) {
@@ -55,7 +55,7 @@ Json IntervalData(const IntervalReport& r) {
   return {{"train.loss", r.loss}, {"train.total_ips", r.images_per_second}};
 }
 
-// DLLogger's "verbose" metrics stand in the file alone.
+// DLLogger's "verbose" metrics, which appear only in the file.
 Json VerboseData(const IntervalReport& r) {
   Json data = IntervalData(r);
   const double steps = static_cast<double>(std::max<int64_t>(r.steps, 1));
@@ -74,7 +74,7 @@ Json EvaluationData(const EvalReport& r) {
           {"val.loss", r.loss}};
 }
 
-// NVIDIA's script calls the greatest loss of the run its train.loss.
+// NVIDIA's script reports the greatest loss of the run as train.loss.
 Json SummaryData(const TrainReport& r) {
   Json data = Json::object();
   if (r.losses.empty()) return data;
@@ -83,8 +83,8 @@ Json SummaryData(const TrainReport& r) {
   return data;
 }
 
-// Of a step, both counted as DLLogger does: epochs from 0, iterations of the
-// epoch from 1.
+// Returns the iteration within the epoch. As in DLLogger, epochs count from 0,
+// iterations from 1.
 int64_t IterationOf(const TrainLogInfo& info, const IntervalReport& r) {
   return r.iteration - r.epoch * info.steps_per_epoch;
 }

@@ -6,11 +6,11 @@
 
 namespace fusor::runtime {
 
-// A file that grows line by line and is up to date after each. Failures throw
+// A file written line by line and flushed after each write. Failures throw
 // kUsage with the system's reason.
 class LogFile {
  public:
-  // Empties the file, unless it is to be appended to.
+  // Truncates the file unless `append` is set.
   LogFile(const std::string& path, bool append);
   ~LogFile();
   LogFile(const LogFile&) = delete;
@@ -23,9 +23,9 @@ class LogFile {
   std::FILE* file_;
 };
 
-// Seconds since 1970.
+// Returns seconds since 1970.
 double WallSeconds();
-// "2020-09-15 14:29:13.473765", local time.
+// Formats local time as "2020-09-15 14:29:13.473765".
 std::string Timestamp(double wall_seconds);
 
 }  // namespace fusor::runtime

@@ -9,7 +9,7 @@
 namespace fusor::runtime {
 namespace {
 
-// Of what lies between `end` and `base`, by the share of the time that is over.
+// Returns the remaining share of `base - end` at time share t.
 double Remaining(const LrScheduleOptions& options, double t) {
   switch (options.kind) {
     case LrScheduleKind::kLinear:

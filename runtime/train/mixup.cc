@@ -8,7 +8,7 @@
 namespace fusor::runtime {
 namespace {
 
-// A stream of numbers in (0, 1).
+// A stream of uniform numbers in (0, 1).
 class Uniforms {
  public:
   Uniforms(uint64_t seed, int64_t step)
@@ -26,15 +26,15 @@ class Uniforms {
   uint32_t count_ = 0;
 };
 
-// Box and Muller.
+// Draws a standard normal number by Box and Muller's method.
 double Normal(Uniforms& uniforms) {
   const double radius = std::sqrt(-2 * std::log(uniforms.Next()));
   return radius * std::cos(2 * M_PI * uniforms.Next());
 }
 
-// The logarithm of a sample of Gamma(shape, 1): Marsaglia and Tsang, "A simple
-// method for generating gamma variables", 2000. Of a small shape the sample
-// itself would underflow.
+// Returns the logarithm of a sample of Gamma(shape, 1): Marsaglia and Tsang, "A
+// simple method for generating gamma variables", 2000. For a small shape the
+// sample itself would underflow.
 double LogGamma(double shape, Uniforms& uniforms) {
   if (shape < 1) {
     const double boost = std::log(uniforms.Next()) / shape;

@@ -4,13 +4,13 @@
 
 namespace fusor::runtime {
 
-// Mixup (Zhang et al., ICLR 2018) as NVIDIA's script has it: one coefficient a
-// batch. Each sample becomes c x + (1 - c) x', its loss c L(y) + (1 - c) L(y'),
-// where the partner is the next sample of the batch; in a shuffled batch that
-// is as random as any permutation. The mixing itself is in the graph.
+// Returns the mixup coefficient of a step, drawn from Beta(alpha, alpha): a
+// pure function of its arguments.
 //
-// The coefficient of a step: from Beta(alpha, alpha), a pure function of its
-// arguments.
+// Mixup (Zhang et al., ICLR 2018) as in NVIDIA's script: one coefficient c per
+// batch. Each sample becomes c x + (1 - c) x', its loss c L(y) + (1 - c) L(y').
+// The partner is the next sample of the batch; in a shuffled batch that is as
+// random as any permutation. The graph does the mixing.
 double MixupCoefficient(double alpha, uint64_t seed, int64_t step);
 
 }  // namespace fusor::runtime

@@ -38,7 +38,7 @@ OverflowMonitor::Reading OverflowMonitor::Read(std::span<const double> state) {
   return reading;
 }
 
-// Of sums over micro-batches, in the order in which gradients become ready.
+// Describes the first non-finite accumulator, in order of gradient readiness.
 std::string OverflowMonitor::FindBadSum() const {
   for (const codegen::PlanInput& input : session_.plan(program_).inputs) {
     if (input.role != ir::InputRole::kAccumulator) continue;
@@ -53,7 +53,7 @@ std::string OverflowMonitor::FindBadSum() const {
 }
 
 void OverflowMonitor::Stop(int64_t in_row, double scale) {
-  // First: a step that runs again resets the sums.
+  // Must run first, because rerunning the step resets the accumulators.
   std::string first = FindBadSum();
   if (diagnosis_) {
     const std::string found = diagnosis_(session_, program_);

@@ -10,34 +10,34 @@
 
 namespace fusor::runtime {
 
-// What became of the dynamic loss scale of a training program. The device
-// counts the updates that it skips because a gradient is not finite
-// (passes/training/skip_overflow.cc); the host looks now and then.
+// Monitors the dynamic loss scale of a training program. The device counts
+// updates skipped because of a non-finite gradient
+// (passes/training/skip_overflow.cc); the host reads the counters periodically.
 class OverflowMonitor {
  public:
-  // Runs the last step of a program again and returns its first value that is
-  // not finite; empty if there is none.
+  // Reruns the last step of a program and names its first non-finite value;
+  // empty if there is none.
   using Diagnosis = std::function<std::string(Session& session, int program)>;
 
-  // `limit` skipped updates in a row end the run; 0: any number may be.
-  // `diagnosis` may be empty.
+  // `limit` consecutive skipped updates end the run; 0: no limit. `diagnosis`
+  // may be empty.
   OverflowMonitor(Session& session, int program, int64_t limit,
                   Diagnosis diagnosis = {});
 
-  // False without a dynamic loss scale.
+  // Returns false without a dynamic loss scale.
   bool active() const { return active_; }
 
   struct Reading {
-    double scale = 0;     // now
+    double scale = 0;     // current loss scale
     int64_t skipped = 0;  // updates since the last reading
   };
-  // Adds what a reading needs to the results of the step that was enqueued
+  // Adds the state that a reading needs to the results of the step enqueued
   // last. REQUIRES: active().
   void Add(StepResults& results) const;
-  // `state`: what these results then have. Throws kDiverged when too many
-  // updates in a row have been skipped, naming the first value of the last step
-  // that is not finite (`diagnosis`). If the step is finite now, earlier
-  // micro-batches were not: then the first sum of theirs that shows it.
+  // Evaluates `state`, the values of those results. Throws kDiverged after too
+  // many consecutive skipped updates, naming the first non-finite value of the
+  // last step (`diagnosis`). If that step is now finite, an earlier micro-batch
+  // was not; then names the first accumulator that is not finite.
   Reading Read(std::span<const double> state);
 
  private:

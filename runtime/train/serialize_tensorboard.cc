@@ -24,7 +24,7 @@ std::string Bytes(T value) {
   return bytes;
 }
 
-// TFRecord's checksum: rotated, so that sums of sums do no harm.
+// Returns TFRecord's masked CRC, fit for data that contains CRCs itself.
 std::string MaskedCrc(std::string_view bytes) {
   const uint32_t crc = Crc32c(bytes);
   return Bytes(((crc >> 15) | (crc << 17)) + 0xa282ead8u);
@@ -38,7 +38,7 @@ std::string Record(const std::string& data) {
 std::string FileName() {
   char host[256] = "host";
   gethostname(host, sizeof(host) - 1);
-  static int files = 0;  // of this process
+  static int files = 0;  // count of this process
   return fmt::format("events.out.tfevents.{}.{}.{}.{}",
                      static_cast<int64_t>(WallSeconds()), host, getpid(),
                      files++);

@@ -11,8 +11,8 @@ namespace fusor::runtime {
 namespace {
 
 constexpr size_t kScalarBytes = 8;
-constexpr size_t kFirstScalars = 8;  // of a step; more where it has them
-constexpr size_t kSums = 2;          // loss, ranks that want to stop
+constexpr size_t kFirstScalars = 8;  // initial capacity per step
+constexpr size_t kSums = 2;  // loss, number of ranks that request a stop
 
 }  // namespace
 
@@ -31,14 +31,14 @@ StepResults::StepResults(Session& session, bool over_ranks)
   }
 }
 
-// Copies that are still under way write to the slots.
+// Pending copies write to the slots.
 StepResults::~StepResults() {
   if (pending() == 0) return;
   try {
     session_.Await(*SlotOf(ended_ - 1).copied);
     if (summed_ > taken_) session_.Await(*SlotOf(summed_ - 1).summed);
   } catch (const Error&) {
-    // It has been thrown to those who want results.
+    // Take reports errors; a destructor must not throw.
   }
 }
 
@@ -50,8 +50,8 @@ void StepResults::Begin() {
   slot.begun = Clock::now();
 }
 
-// Nothing is enqueued that writes to the slot when it grows, but for what the
-// step that is added has enqueued itself.
+// Returns memory for the next scalar. Growing waits for the step's own copies;
+// no other enqueued work writes to this slot.
 void* StepResults::NextScalar(Slot& slot) {
   const size_t offset = slot.dtypes.size() * kScalarBytes;
   if (slot.scalars->bytes() <= offset) {
@@ -90,7 +90,7 @@ void StepResults::End(bool stop) {
   session_.Record(*slot.copied);
   ++ended_;
   if (ranks_ == 1) return;
-  // Its loss is there while the step that has just been enqueued runs.
+  // The previous step's loss is ready while the step just enqueued runs.
   while (summed_ < ended_ - (lag_ > 0 ? 1 : 0)) SumOverRanks(SlotOf(summed_++));
 }
 

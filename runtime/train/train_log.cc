@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The lines of a log that a run which starts after `start` steps leaves as they
-// are: a run that was killed has logged steps after its last checkpoint.
+// Returns the lines of a log to keep for a run that starts after `start` steps.
+// A killed run may have logged steps after its last checkpoint.
 std::string LinesUpTo(const std::string& path, int64_t start) {
   std::vector<uint8_t> bytes;
   ReadFile(path, ErrorCode::kUsage, bytes);
@@ -33,7 +33,7 @@ std::string LinesUpTo(const std::string& path, int64_t start) {
                 line.substr(0, std::min<size_t>(line.find('\n'), 40)));
     if (step.get<int64_t>() <= start) kept += line;
   }
-  return kept;  // without a line that was cut off
+  return kept;  // without a truncated last line
 }
 
 class JsonLines : public TrainLog {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Logs of a training run, in the forms that other tools read.
+// Training logs in formats that other tools read.
 
 #include <cstdint>
 #include <map>
@@ -15,43 +15,43 @@ namespace fusor::runtime {
 struct TrainLogInfo {
   std::map<std::string, std::string> parameters;  // of the run, by name
   int64_t steps_per_epoch = 1;
-  int64_t batch_size = 1;  // images a step, all ranks
+  int64_t batch_size = 1;  // images per step, all ranks
   int64_t start = 0;       // steps done before this run
 };
 
-// One log. What cannot be written throws kUsage with the file's name.
+// A log. Throws kUsage with the file's name if it cannot be written.
 class TrainLog {
  public:
   virtual ~TrainLog();
   virtual void Step(const StepReport&) {}
   virtual void Interval(const IntervalReport&) {}
   virtual void Evaluated(int64_t epoch, const EvalReport&) { (void)epoch; }
-  // At the end of a run, however it ends.
+  // Called at the end of a run, unless an error ends it.
   virtual void End(const TrainReport&) {}
 };
 
-// NVIDIA DLLogger's JSON form ("DLLL {...}" lines), with the keys of its
-// ResNet-50 script. A run that is resumed is appended.
+// NVIDIA DLLogger's JSON format ("DLLL {...}" lines), with the keys of its
+// ResNet-50 script. A resumed run is appended.
 std::unique_ptr<TrainLog> OpenRaport(const std::string& path,
                                      const TrainLogInfo& info);
 
-// One JSON object a line: "start", each "step", "evaluation", "end". Losses
-// have all their digits. A run that is resumed is appended, after the lines of
-// steps that it will do again have been dropped.
+// One JSON object per line: "start", each "step", "evaluation", "end". Losses
+// have full precision. A resumed run is appended, after removing the lines of
+// steps that it repeats.
 std::unique_ptr<TrainLog> OpenJsonLines(const std::string& path,
                                         const TrainLogInfo& info);
 
-// A TensorBoard event file of its own in the folder: scalars of each interval
-// and evaluation.
+// A new TensorBoard event file in the folder: scalars of each interval and
+// evaluation.
 std::unique_ptr<TrainLog> OpenTensorBoard(const std::string& folder,
                                           const TrainLogInfo& info);
 
-// Gauges in Prometheus' text form, for its node exporter's textfile collector;
-// the file is replaced at each interval.
+// Gauges in Prometheus text format, for node exporter's textfile collector. The
+// file is replaced at each interval.
 std::unique_ptr<TrainLog> OpenPrometheus(const std::string& path,
                                          const TrainLogInfo& info);
 
-// Lines of NVIDIA DLLogger's stdout form, without their ends.
+// Formats lines as NVIDIA DLLogger does on stdout, without line ends.
 std::string DllParameters(const TrainLogInfo& info);
 std::string DllInterval(const TrainLogInfo& info, const IntervalReport& report);
 std::string DllEvaluation(int64_t epoch, const EvalReport& report);

@@ -23,13 +23,13 @@ double Seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Adds one more step's loss to the hash of those before (0: none).
+// Adds a step's loss to the hash of the previous ones (0: none).
 uint64_t LossHash(uint64_t before, double loss) {
   return HashCombine(before == 0 ? kHashSeed : before,
                      std::bit_cast<uint64_t>(loss));
 }
 
-// The inputs of a program that the loop feeds; -1 where it has none.
+// Indices of a program's inputs that the loop feeds; -1 if absent.
 struct Feed {
   int images, labels, weights, lr, key, step, mixup;
 
@@ -47,7 +47,7 @@ struct Feed {
     mixup = find("mixup");
   }
 
-  // The images stay as they are until `copied` has happened.
+  // The images must not change until `copied` has occurred.
   void SetBatch(Session& session, int program, const Batch& batch,
                 Event& copied) const {
     session.SetInput(program, images, batch.images().data(),
@@ -138,13 +138,13 @@ class Loop {
     if (input >= 0) session_.SetInput(program, input, &value, sizeof(value));
   }
 
-  // Several ranks stop where all know that one is to.
+  // Several ranks stop once all of them know of a request.
   bool StopRequested() const {
     if (session_.world_size() > 1) return stop_agreed_;
     return observer_.stop && observer_.stop();
   }
 
-  // Micro-batches of an update.
+  // Returns the number of micro-batches of an update.
   int64_t BatchesOf(int64_t step) const {
     const int64_t in_epoch = step % updates_per_epoch_;
     return std::min(
@@ -152,7 +152,7 @@ class Loop {
         source_.batches_per_epoch() - in_epoch * options_.micro_batches);
   }
 
-  // `number`: of the batch among those of all ranks, for random numbers.
+  // `number`: index of the batch over all ranks, for random numbers.
   void RunBatch(int program, const Feed& feed, const Batch& batch, double lr,
                 int64_t number) {
     feed.SetBatch(session_, program, batch, *copied_);
@@ -166,13 +166,13 @@ class Loop {
     session_.Step(program);
   }
 
-  // What the host knows of a step whose results are to come.
+  // Host data of a step whose results are pending.
   struct Enqueued {
     int64_t step = 0;
     double lr = 0;
     double waited = 0;
     int64_t images = 0;
-    bool overflow = false;  // read after it
+    bool overflow = false;  // its results include the overflow state
   };
 
   bool EndsInterval(int64_t step) const {
@@ -208,7 +208,7 @@ class Loop {
     enqueued_.push_back(e);
   }
 
-  // Until no more than so many steps are pending.
+  // Completes steps until at most `pending` are pending.
   void Complete(int64_t pending) {
     while (results_.pending() > pending) {
       const Enqueued e = enqueued_.front();
@@ -242,7 +242,7 @@ class Loop {
       }
     }
     if (observer_.progress) observer_.progress(e.step + 1, total_);
-    // Such a step is skipped with a dynamic loss scale.
+    // With a dynamic loss scale, the update of this step is skipped.
     FUSOR_CHECK(std::isfinite(loss) || overflows_.active(), kDiverged,
                 "training diverged: loss is {} at iteration {} (learning rate "
                 "{}): lower --lr, warm up longer (--warmup) or clip gradients "
@@ -312,7 +312,7 @@ class Loop {
     double ms = 0;
     for (double step : report_.step_ms) ms += step;
     report_.seconds = ms / 1e3;
-    // The first step touches memory and fills caches.
+    // Excludes the first step, which touches memory and fills caches.
     const double warm = report_.steps > 1 ? ms - report_.step_ms.front() : ms;
     const double images =
         static_cast<double>(images_) *
@@ -331,24 +331,24 @@ class Loop {
   const Feed feed_;
   const int64_t updates_per_epoch_;
   TrainPosition position_;
-  std::optional<Feed> accumulating_;  // of the program for micro-batches
+  std::optional<Feed> accumulating_;  // of the accumulating program
   int accumulated_loss_ = -1;
   const int loss_output_;
   OverflowMonitor overflows_;
   int64_t total_ = 0;
   int64_t saved_ = 0;  // step of the last save
   int64_t images_ = 0;
-  bool stop_agreed_ = false;  // by all of several ranks
+  bool stop_agreed_ = false;  // several ranks have agreed to stop
   StepResults results_;
-  std::unique_ptr<Event> copied_;  // the images of the last batch
-  bool feeding_ = false;           // there has been a batch
-  std::deque<Enqueued> enqueued_;  // the steps that are pending there
+  std::unique_ptr<Event> copied_;  // images of the last batch are copied
+  bool feeding_ = false;           // a batch has been fed
+  std::deque<Enqueued> enqueued_;  // steps pending in results_
   Clock::time_point interval_start_;
   int64_t interval_steps_ = 0;
   int64_t interval_images_ = 0;
   double interval_wait_ = 0;
   DataStats start_stats_;
-  DataStats interval_stats_;  // at the interval's start
+  DataStats interval_stats_;  // at the start of the interval
   TrainReport report_;
 };
 
@@ -399,7 +399,7 @@ std::optional<EvalReport> Evaluate(
     results.AddOutput(program, top1);
     results.AddOutput(program, top5);
     results.End();
-    // Outputs are the batch's until the next one runs.
+    // `done` reads outputs before the next batch overwrites them.
     take(done || b + 1 == batches ? 0 : results.lag());
     if (done) done(batch);
     if (progress) progress(b + 1, batches);

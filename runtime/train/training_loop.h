@@ -13,33 +13,34 @@
 
 namespace fusor::runtime {
 
-// Where a run stands between two steps.
+// Position of a run between two steps.
 struct TrainPosition {
   int64_t step = 0;             // steps done
-  bool evaluation_due = false;  // after them, and not done
+  bool evaluation_due = false;  // an evaluation after these steps is pending
   double best_top1 = 0;         // in [0, 1]
-  uint64_t loss_hash = 0;       // of all losses so far, 0: none
+  uint64_t loss_hash = 0;       // hash of all losses so far; 0: none
 };
 
 struct TrainOptions {
   int64_t epochs = 1;
-  int64_t iterations = -1;  // stop after so many steps in all; -1: no limit
-  int64_t run_steps = -1;   // stop after so many of this run; -1: no limit
+  int64_t iterations = -1;  // stop after this many steps in total; -1: no limit
+  int64_t run_steps = -1;   // stop after this many of this run; -1: no limit
   int64_t print_every = 10;
-  TrainPosition start;  // of a run that is resumed
-  // Steps between two calls of TrainObserver::save; 0: after each epoch.
+  TrainPosition start;  // position of a resumed run
+  // Steps between calls of TrainObserver::save; 0: after each epoch.
   int64_t save_every = 0;
-  double stop_at_top1 = 2;  // end once an evaluation reaches it, in [0, 1]
-  int64_t eval_every = 1;   // epochs; 0: never
+  // Stop when an evaluation reaches this top-1 accuracy, in [0, 1].
+  double stop_at_top1 = 2;
+  int64_t eval_every = 1;  // epochs between evaluations; 0: never
   LrScheduleOptions lr;
-  uint64_t seed = 0;  // of dropout and mixup
-  double mixup = 0;   // alpha; of a program that has the input
-  // Batches of one update, all but the last of them through program
-  // `accumulate` (ProgramKind::kAccumulate). A step is an update; the last one
-  // of an epoch has what batches are left.
+  uint64_t seed = 0;  // seed of dropout and mixup
+  double mixup = 0;   // mixup alpha, if the program has the input
+  // Micro-batches per update. All except the last run program `accumulate`
+  // (ProgramKind::kAccumulate). A step is one update; the last step of an epoch
+  // uses the remaining batches.
   int64_t micro_batches = 1;
   int accumulate = -1;
-  // Updates in a row that overflow may skip; 0: any number.
+  // Limit on consecutive updates skipped for overflow; 0: no limit.
   int64_t overflow_limit = 50;
 };
 
@@ -48,11 +49,11 @@ struct StepReport {
   int64_t epoch = 0;
   double loss = 0;
   double lr = 0;
-  double seconds = 0;  // data included
+  double seconds = 0;  // data loading included
   double data_wait_seconds = 0;
 };
 
-// One line of the log: the steps since the one before.
+// Report on the steps since the previous interval.
 struct IntervalReport {
   int64_t steps = 0;
   int64_t epoch = 0;
@@ -62,9 +63,9 @@ struct IntervalReport {
   double loss = 0;  // of the last step
   double images_per_second = 0;
   double lr = 0;
-  double data_wait_share = 0;  // of the interval's time
+  double data_wait_share = 0;  // share of the interval's time
   DataStats data;              // of the interval
-  // With a dynamic loss scale: now, and updates skipped in the interval.
+  // Dynamic loss scale: current value, and updates skipped in the interval.
   std::optional<OverflowMonitor::Reading> overflow;
 };
 
@@ -76,62 +77,61 @@ struct EvalReport {
 };
 
 struct TrainReport {
-  int64_t steps = 0;  // of this run: without those before its start
+  int64_t steps = 0;  // steps of this run, without those before its start
   double first_loss = 0;
   double last_loss = 0;
   TrainPosition end;
-  double images_per_second = 0;  // over all steps but the first
-  double seconds = 0;            // in steps, data included
+  double images_per_second = 0;  // over all steps except the first
+  double seconds = 0;            // time in steps, data loading included
   std::vector<double> step_ms;
   std::vector<double> losses;
   DataStats data;
-  // With a dynamic loss scale: at the end, and updates skipped in all.
+  // Dynamic loss scale: final value, and all skipped updates.
   std::optional<OverflowMonitor::Reading> overflow;
   bool interrupted = false;
-  bool reached_top1 = false;  // TrainOptions::stop_at_top1
+  bool reached_top1 = false;  // TrainOptions::stop_at_top1 was reached
 };
 
-// What the loop tells its caller; any may be empty.
+// Callbacks of the loop; any may be empty.
 struct TrainObserver {
   std::function<void(const StepReport&)> step;
   std::function<void(const IntervalReport&)> interval;
   std::function<void(int64_t step, int64_t steps)> progress;
   std::function<void(int64_t epoch, const EvalReport&)> evaluated;
   std::function<void(const std::string&)> warning;
-  // When the state is to be saved: see save_every, and at the end, however the
-  // run ends. After the evaluation of that step.
+  // Called to save the state: see save_every. Also called when the run ends
+  // normally or by request, if needed. Runs after the evaluation of that step.
   std::function<void(const TrainPosition&)> save;
-  // Names the value that ends the run when too many updates were skipped.
+  // Names the value that ends the run after too many skipped updates.
   OverflowMonitor::Diagnosis diagnosis;
-  // Asked before each step; true ends the run there.
+  // Polled before each step; true stops the run.
   std::function<bool()> stop;
 };
 
-// Steps that an epoch of so many batches takes.
+// Returns the steps per epoch for this many batches per epoch.
 int64_t UpdatesPerEpoch(int64_t batches, int64_t micro_batches);
 
-// On several ranks, each with its own part of the data, all ranks call the same
-// functions: losses and evaluations are those of all ranks' images, speeds
-// those of all ranks together, and a rank's wish to stop ends the run on all.
+// With several ranks, each has its own part of the data, and every rank must
+// call the same functions. Losses and evaluations cover all ranks' images;
+// throughput is the total. A stop request on one rank stops all.
 
-// Trains: the source's batches, the first of which is that of the start,
-// through `program`, evaluating with `evaluate` after each eval_every-th epoch
-// and after the last; an evaluation without a result is not reported.
+// Trains `program` on the source's batches; the source must start at
+// options.start. Evaluates with `evaluate` after every eval_every-th epoch and
+// after the last step. An evaluation without a result is not reported.
 //
-// Where the device works beside the host (Device::is_asynchronous), a step is
-// reported once the next one has been enqueued, on several ranks once the one
-// after that has. Before an evaluation or a save all steps are reported.
+// If the device is asynchronous (Device::is_asynchronous), a step is reported
+// once the next one has been enqueued, or with several ranks the one after
+// that. All steps are reported before an evaluation or a save.
 TrainReport Train(Session& session, int program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,
                   const std::function<std::optional<EvalReport>()>& evaluate);
 
-// One epoch of the source through an evaluation program: every image counts
-// once, whatever the batch size. `stop` is asked before each batch; where it is
-// true, the rest is left out and nothing is reported, on one rank; several end
-// what they have begun. They all evaluate with rank 0's running statistics.
-// `progress` is told after each batch how many of how many are done, `done`
-// gets the batch, while the program's outputs are its. Throws kData for an
-// empty source.
+// Evaluates one epoch of the source; every image counts once, whatever the
+// batch size. A single rank polls `stop` before each batch; if true, it ends
+// and returns null. Several ranks ignore `stop`. All ranks use rank 0's running
+// statistics. `progress` is called after each batch with the number done and
+// the total. `done` is called with each batch while the program's outputs are
+// that batch's. Throws kData for an empty source.
 std::optional<EvalReport> Evaluate(
     Session& session, int program, BatchSource& source,
     const std::function<bool()>& stop = {},

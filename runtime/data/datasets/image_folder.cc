@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// torchvision's list. Formats that cannot be decoded are kept, so that they
-// are reported instead of silently missing.
+// torchvision's list. It includes formats that cannot be decoded, so that such
+// files are reported instead of silently ignored.
 constexpr std::array<std::string_view, 9> kExtensions = {
     ".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"};
 
@@ -35,7 +35,7 @@ bool HasImageExtension(const std::string& name) {
 
 namespace {
 
-// The names in one folder, each list in bytewise order.
+// Names in a folder, each list in bytewise order.
 struct Listing {
   std::vector<std::string> folders;
   std::vector<std::string> images;
@@ -63,14 +63,14 @@ Listing List(const fs::path& folder) {
   return listing;
 }
 
-// The images of one folder of a class.
+// Images of one folder of a class.
 struct Group {
-  std::string folder;  // relative to the class, empty for itself
+  std::string folder;  // relative to the class; empty: the class folder
   std::vector<std::string> images;
 };
 
-// Adds the groups at and below `relative`. `above` holds the real paths on the
-// way down: a link back to one of them would never end.
+// Appends the groups at and below `relative`. `above` holds the real paths of
+// all parent folders, to detect cyclic links.
 void AddGroups(const fs::path& root, const std::string& relative,
                std::vector<fs::path>& above, std::vector<Group>& groups) {
   const fs::path folder = relative.empty() ? root : root / relative;
@@ -126,7 +126,7 @@ void ImageFolder::AddClass(const std::string& name, int64_t max_per_class) {
   std::vector<fs::path> above;
   std::vector<Group> groups;
   AddGroups(fs::path(root_) / name, "", above, groups);
-  // torchvision's order: by path, not as the descent meets the folders.
+  // torchvision's order: by path, not by order of traversal.
   std::sort(groups.begin(), groups.end(),
             [](const Group& a, const Group& b) { return a.folder < b.folder; });
   for (const Group& group : groups) {

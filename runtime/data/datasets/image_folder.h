@@ -9,16 +9,17 @@
 
 namespace fusor::runtime {
 
-// A folder with one folder of images a class, as torchvision's ImageFolder:
-// class i is the i-th folder name in bytewise order; its samples are all files
-// below it with an image's extension (jpg, jpeg, png, ppm, bmp, pgm, tif, tiff,
-// webp in any case), by folder and then by name. Links are followed; names that
-// begin with a dot are left out. Files are listed once and read when asked for.
+// A folder with one subfolder per class, as torchvision's ImageFolder. Class i
+// is the i-th subfolder in bytewise name order. Its samples are all files below
+// it with an image extension (jpg, jpeg, png, ppm, bmp, pgm, tif, tiff, webp in
+// any case), sorted by folder and then by name. Symbolic links are followed;
+// names that begin with a dot are ignored. Files are listed once and read on
+// demand.
 class ImageFolder : public Dataset {
  public:
-  // Lists `root`, keeping the first `max_per_class` samples of each class (0
-  // keeps all). Throws kData: it cannot be read, has no class folder, or a
-  // class has no image.
+  // Lists `root`, keeping the first `max_per_class` samples of each class (0:
+  // all). Throws kData if it cannot be read, has no class folder, or has a
+  // class without images.
   explicit ImageFolder(const std::string& root, int64_t max_per_class = 0);
 
   int64_t size() const override;
@@ -27,14 +28,14 @@ class ImageFolder : public Dataset {
   std::string Name(int64_t index) const override;
   void Read(int64_t index, std::vector<uint8_t>& bytes) const override;
 
-  // Of the names of classes and samples and their order, wherever the folder
-  // lies; not of what is in the files.
+  // Hashes class and sample names and their order. Independent of the folder's
+  // path and of file contents.
   uint64_t Fingerprint() const;
 
   const std::string& root() const { return root_; }
   const std::vector<std::string>& class_names() const { return class_names_; }
 
-  // Things that are allowed but seldom meant, one line each: a single class.
+  // Valid but suspicious findings, one line each: a single class.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
@@ -42,19 +43,19 @@ class ImageFolder : public Dataset {
 
   std::string root_;
   std::vector<std::string> class_names_;
-  std::vector<int64_t> class_begin_;  // the first sample of each class
-  // Paths below the class folders, one after the other: a million strings
-  // would cost several times as much.
+  std::vector<int64_t> class_begin_;  // index of the first sample of each class
+  // Paths below the class folders, concatenated: a million strings would cost
+  // several times as much.
   std::string paths_;
   std::vector<size_t> path_begin_;  // of each sample in paths_
   std::vector<std::string> warnings_;
 };
 
-// Whether the name is that of an image, by its extension.
+// Whether the name has an image extension.
 bool HasImageExtension(const std::string& name);
 
-// Throws kData when `val` has other classes than `train`: its labels would mean
-// something else.
+// Throws kData if `val` has other classes than `train`, since labels would not
+// correspond.
 void CheckSameClasses(const ImageFolder& train, const ImageFolder& val);
 
 }  // namespace fusor::runtime

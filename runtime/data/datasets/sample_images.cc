@@ -19,15 +19,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kQuality = 90;
-constexpr float kNoise = 24;  // grey levels to either side
+constexpr float kNoise = 24;  // amplitude in grey levels
 
-// The random numbers of one picture.
+// Random numbers of one picture.
 class Draws {
  public:
   Draws(uint64_t seed, uint32_t split, uint32_t kind, uint32_t image)
       : seed_(seed), split_(split), kind_(kind), image_(image) {}
 
-  // In [low, high).
+  // Returns a number in [low, high).
   float Uniform(float low, float high) {
     if (used_ == block_.size()) {
       block_ = Philox({counter_++, split_, kind_, image_}, seed_);
@@ -36,7 +36,7 @@ class Draws {
     return low + (high - low) * UniformFloat(block_[used_++]);
   }
 
-  // In [low, high].
+  // Returns an integer in [low, high].
   int Integer(int low, int high) {
     const float draw =
         Uniform(static_cast<float>(low), static_cast<float>(high) + 1);
@@ -53,8 +53,8 @@ class Draws {
 
 float Fraction(float x) { return x - std::floor(x); }
 
-// A pattern is a blend in [0, 1] between two colours at a point in units of
-// the pattern's period; the centre of the picture is near the origin.
+// A pattern maps a point, in periods of the pattern, to a blend weight in [0,
+// 1] between two colours. The origin is near the picture's centre.
 float Checkers(float u, float v) {
   return (static_cast<int>(std::floor(u) + std::floor(v)) & 1) != 0 ? 1 : 0;
 }
@@ -88,7 +88,7 @@ void Draw(const Kind& kind, const SampleImagesOptions& options, Draws& draws,
           Image& image) {
   image.SetSize(draws.Integer(options.min_side, options.max_side),
                 draws.Integer(options.min_side, options.max_side));
-  // One dark and one light colour, in either role.
+  // Draws one dark and one light colour, in random roles.
   std::array<std::array<float, 3>, 2> colours;
   const size_t dark = draws.Uniform(0, 1) < 0.5f ? 0 : 1;
   for (float& channel : colours[dark]) channel = draws.Uniform(0, 110);
@@ -144,12 +144,12 @@ void DrawAll(const fs::path& folder, const SampleImagesOptions& options) {
   }
 }
 
-// Removes the folder it names unless released.
+// Removes its folder unless released.
 class FolderGuard {
  public:
   explicit FolderGuard(fs::path folder) : folder_(std::move(folder)) {}
   ~FolderGuard() {
-    std::error_code ignored;  // nothing better can be done while unwinding
+    std::error_code ignored;  // errors cannot be handled while unwinding
     if (!folder_.empty()) fs::remove_all(folder_, ignored);
   }
   void Release() { folder_.clear(); }

@@ -10,7 +10,7 @@
 namespace fusor::runtime {
 namespace {
 
-// One sample: the label from block 0, the image from the blocks after it.
+// Generates one sample: label from block 0, image from the next blocks.
 void MakeSample(int64_t sample, uint64_t key, int num_classes, int32_t& label,
                 std::span<uint8_t> image) {
   const auto block = [&](size_t index) {

@@ -12,21 +12,21 @@ struct SyntheticOptions {
   int batch_size = 0;  // of this rank
   int image_size = 224;
   int num_classes = 1000;
-  int64_t samples = 1'281'167;  // of one epoch, all ranks together
-  // Batches made at the start and returned in turn; their memory stays.
+  int64_t samples = 1'281'167;  // per epoch, over all ranks
+  // Batches generated at the start and returned cyclically; kept in memory.
   int distinct_batches = 1;
   uint64_t seed = 0;
   int rank = 0;
   int world_size = 1;
-  int64_t start = 0;  // batches to begin after, to resume a run
+  int64_t start = 0;  // batches to skip, to resume a run
   AllocateImages allocate{};
 };
 
-// Noise and random labels, for measurements without a data set: Next costs
-// nothing. Ranks get different samples.
+// Noise and random labels, for benchmarks without a data set: Next costs
+// nothing. Each rank gets different samples.
 class SyntheticSource : public BatchSource {
  public:
-  // Throws kUsage for options that make no sense.
+  // Throws kUsage for invalid options.
   explicit SyntheticSource(const SyntheticOptions& options);
 
   int64_t batches_per_epoch() const override { return batches_per_epoch_; }

@@ -12,7 +12,7 @@ namespace fusor::runtime {
 namespace {
 
 constexpr int kTries = 10;
-// Each try of RandomResizedCrop has the block of its number.
+// Try n of RandomResizedCrop uses block n.
 constexpr uint32_t kFlipBlock = 1 << 16;
 constexpr uint32_t kPadCropBlock = kFlipBlock + 1;
 
@@ -20,19 +20,19 @@ double Uniform(uint32_t bits, double low, double high) {
   return low + (high - low) * (bits * 0x1p-32);
 }
 
-// In [0, count).
+// Returns an integer in [0, count).
 int UniformInt(uint32_t bits, int count) {
   return static_cast<int>(uint64_t{bits} * static_cast<uint64_t>(count) >> 32);
 }
 
-// Python's round(): half to even, in the default rounding mode.
+// Rounds half to even like Python's round(), in the default rounding mode.
 int Round(double x) { return static_cast<int>(std::nearbyint(x)); }
 
 bool Flipped(const Transform& transform, const SampleRandom& random) {
   return transform.flip && (random.Block(kFlipBlock)[0] >> 31) != 0;
 }
 
-// The largest centred part whose aspect is permitted.
+// Returns the largest centred crop of a permitted aspect.
 Region CentredPart(ImageSize source, const Transform& transform) {
   const double aspect = static_cast<double>(source.width) / source.height;
   int width = source.width;
@@ -175,7 +175,7 @@ void Augmenter::PadCrop(const SampleRandom& random, uint8_t* out) const {
   const int side = transform_.image_size;
   const int pad = transform_.padding;
   const auto bits = random.Block(kPadCropBlock);
-  // Where the image's corner lies in the result.
+  // Position of the image's corner in the result.
   const int left = pad - UniformInt(bits[1], 2 * pad + 1);
   const int top = pad - UniformInt(bits[0], 2 * pad + 1);
   const bool flip = Flipped(transform_, random);

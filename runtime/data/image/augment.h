@@ -11,28 +11,28 @@
 namespace fusor::runtime {
 
 enum class TransformKind {
-  kRandomResizedCrop,  // a random part, resized: training
-  kCentreCrop,         // shorter side resized, middle cut out: evaluation
-  kPadCrop,            // zeros around, a random part cut out: CIFAR training
-  kExact,              // the image as it is: CIFAR evaluation
+  kRandomResizedCrop,  // random crop, resized: training
+  kCentreCrop,         // resize shorter side, crop the centre: evaluation
+  kPadCrop,            // zero padding, random crop: CIFAR training
+  kExact,              // unchanged image: CIFAR evaluation
 };
 
-// Whether images must have the size of the result: they are not resized.
+// Whether images must already have the result's size, as there is no resize.
 constexpr bool TakesOneSize(TransformKind kind) {
   return kind == TransformKind::kPadCrop || kind == TransformKind::kExact;
 }
 
-// How an image becomes the square input of a model. Geometry and rounding are
-// torchvision's, so that equal draws give equal pixels.
+// Transforms an image to the square input of a model. Geometry and rounding
+// follow torchvision, so equal random draws give equal pixels.
 struct Transform {
   TransformKind kind = TransformKind::kCentreCrop;
   int image_size = 224;  // side of the result
-  // kRandomResizedCrop: share of the source's area, width over height.
+  // kRandomResizedCrop: share of the source's area; width / height.
   double min_area = 0.08;
   double max_area = 1.0;
   double min_aspect = 3.0 / 4.0;
   double max_aspect = 4.0 / 3.0;
-  // kCentreCrop: what the shorter side is resized to; 0 is
+  // kCentreCrop: size of the shorter side after resizing; 0 means
   // round(image_size * 256 / 224).
   int shorter_side = 0;
   // kPadCrop: pixels on each side.
@@ -41,8 +41,8 @@ struct Transform {
   bool flip = true;
 };
 
-// The random bits of one sample in one epoch: a pure function of its arguments
-// and of the block asked for.
+// Random bits of one sample in one epoch: a pure function of the constructor's
+// arguments and the block index.
 class SampleRandom {
  public:
   SampleRandom(uint64_t seed, int64_t epoch, int64_t sample);
@@ -54,36 +54,34 @@ class SampleRandom {
   int64_t sample_;
 };
 
-// A part of the source and what it is resized to. The resize sees nothing
-// outside of the part.
+// A source crop and its resize. The resize reads nothing outside the crop.
 struct Placement {
   Region crop;
   ResizeSpec resize;  // its source is the crop
 };
 
-// torchvision's RandomResizedCrop: ten tries for a part of the wanted area and
-// aspect, else the largest centred part of a permitted aspect.
+// Draws torchvision's RandomResizedCrop: tries ten crops of random area and
+// aspect, then falls back to the largest centred crop of a permitted aspect.
 Placement RandomResizedCrop(ImageSize source, const Transform& transform,
                             const SampleRandom& random);
 
-// torchvision's Resize(shorter side) and CenterCrop(image_size).
+// Computes torchvision's Resize(shorter side) and CenterCrop(image_size).
 Placement CentreCrop(ImageSize source, const Transform& transform);
 
-// Throws kData if the transform does not take images of this size. `name` is
-// what the message calls the image.
+// Throws kData if the transform does not accept images of this size. `name`
+// names the image in the message.
 void CheckImageSize(const Transform& transform, ImageSize size,
                     std::string_view name);
 
-// Applies one Transform to images; keeps its scratch from one to the next. One
-// thread at a time.
+// Applies one Transform to images, reusing scratch memory. Not thread-safe.
 class Augmenter {
  public:
-  // Throws kUsage for a transform that makes no sense.
+  // Throws kUsage for an invalid transform.
   Augmenter(const Transform& transform, uint64_t seed);
 
-  // Decodes what the sample needs and writes it to `out`, [image_size,
-  // image_size, 3]. `name` is what messages call the image. Throws kData: the
-  // image cannot be decoded, or has another size than kPadCrop or kExact want.
+  // Decodes the needed part of the sample and writes the result to `out`,
+  // [image_size, image_size, 3]. `name` names the image in messages. Throws
+  // kData if decoding fails or the size does not suit kPadCrop or kExact.
   void Apply(ImageReader& reader, std::string_view name, int64_t epoch,
              int64_t sample, uint8_t* out);
 

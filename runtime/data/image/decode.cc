@@ -16,7 +16,7 @@ struct Signature {
   std::string_view bytes;
 };
 
-// The two formats that are read, then those worth naming in a message.
+// The two supported formats, then unsupported ones to name in messages.
 constexpr Signature kJpeg = {"JPEG", 0, "\xff\xd8\xff"};
 constexpr Signature kPng = {"PNG", 0, "\x89PNG\r\n\x1a\n"};
 constexpr std::array<Signature, 6> kUnsupported = {{

@@ -10,18 +10,18 @@
 
 namespace fusor::runtime {
 
-// Reads the header of an encoded image. `bytes` must outlive the reader;
-// `name` is what messages call the image, usually its path. Throws kData: not
-// a JPEG or PNG, a broken header, or a limit exceeded.
+// Reads the header of an encoded image. `bytes` must outlive the reader. `name`
+// names the image in messages, usually its path. Throws kData if it is not a
+// JPEG or PNG, its header is corrupt, or a limit is exceeded.
 std::unique_ptr<ImageReader> OpenImage(std::span<const uint8_t> bytes,
                                        std::string_view name,
                                        const DecodeLimits& limits = {});
 
-// OpenImage and size(), without decoding.
+// Returns the image's size from its header, without decoding.
 ImageSize ReadImageSize(std::span<const uint8_t> bytes, std::string_view name,
                         const DecodeLimits& limits = {});
 
-// OpenImage and Read of everything.
+// Decodes the whole image.
 Image DecodeImage(std::span<const uint8_t> bytes, std::string_view name,
                   const DecodeLimits& limits = {});
 

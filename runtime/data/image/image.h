@@ -28,13 +28,13 @@ constexpr Region WholeImage(ImageSize size) {
 }
 
 // An 8-bit RGB image: pixels are [height, width, 3], rows top to bottom,
-// without gaps. Meant to be reused: SetSize keeps the storage.
+// contiguous. Reusable: SetSize keeps the storage.
 struct Image {
   int width = 0;
   int height = 0;
   std::vector<uint8_t> pixels;
 
-  // Gives the image a size; the pixels are unspecified afterwards.
+  // Resizes the image; the pixels are unspecified afterwards.
   void SetSize(int new_width, int new_height) {
     width = new_width;
     height = new_height;

@@ -6,19 +6,19 @@
 
 namespace fusor::runtime {
 
-// Bounds that stop a small file from costing much memory or time.
+// Limits on the memory and time that a small file can cost.
 struct DecodeLimits {
-  // Width x height of the file; the default is where Pillow sees a bomb.
+  // Width x height of the file; default: Pillow's decompression bomb limit.
   int64_t max_pixels = 178'956'970;
-  // Scans of a progressive JPEG: each costs a pass over the whole image.
+  // Scans of a progressive JPEG; each one passes over the whole image.
   int max_scans = 500;
 };
 
-// One encoded image, its header read. JPEG and PNG are told apart by their
-// first bytes, never by the file name. EXIF orientation is ignored, as by
-// torchvision. The result is always RGB: grey is replicated, CMYK goes through
-// Pillow's formula (Adobe polarity), alpha is dropped, 16 bits keep the high
-// byte. JPEG pixels are those of libjpeg-turbo's defaults (islow DCT, fancy
+// An encoded image whose header has been read. The format is detected by the
+// first bytes, never by the file name. EXIF orientation is ignored, as in
+// torchvision. The result is always RGB: grey is replicated, CMYK is converted
+// by Pillow's formula (Adobe polarity), alpha is dropped, 16-bit samples keep
+// the high byte. JPEG decoding uses libjpeg-turbo's defaults (islow DCT, fancy
 // upsampling).
 class ImageReader {
  public:
@@ -26,13 +26,13 @@ class ImageReader {
 
   ImageSize size() const { return size_; }
 
-  // Decodes `region`, which lies within the image, into `image`: exactly the
-  // pixels a full decode has there. For a JPEG of one scan only the part that
-  // is needed is computed. May be called again.
+  // Decodes `region`, which must be within the image, into `image`. The pixels
+  // equal those of a full decode. For a single-scan JPEG, decodes only the
+  // needed part. May be called repeatedly.
   //
-  // Throws kData when the data is corrupt or ends early. A file that is cut
-  // anywhere is refused even when `region` lies before the cut; other damage
-  // is only noticed where decoding meets it.
+  // Throws kData if the data is corrupt or truncated. A truncated file is
+  // rejected even if `region` precedes the cut; other damage is detected only
+  // where it is decoded.
   void Read(const Region& region, Image& image);
 
  protected:

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-// jpeglib.h needs the declarations of <cstdio>.
+// jpeglib.h requires <cstdio>.
 #include <jpeglib.h>
-// jerror.h needs those of jpeglib.h.
+// jerror.h requires jpeglib.h.
 #include <jerror.h>
 
 #include "ir/support/error.h"
@@ -17,13 +17,13 @@
 namespace fusor::runtime {
 namespace {
 
-// Rows handed to libjpeg at once.
+// Rows per call of libjpeg.
 constexpr int kRowBatch = 8;
 
 enum class Failure { kNone, kBroken, kTruncated, kTooManyScans };
 
-// The C side: libjpeg's structures and the place its errors jump to. Functions
-// that call setjmp keep to plain data, so that no destructor is jumped over.
+// libjpeg's structures and the setjmp target of its errors. Functions that call
+// setjmp use only plain data, so that longjmp skips no destructor.
 struct JpegState {
   jpeg_decompress_struct cinfo = {};
   jpeg_error_mgr errors = {};
@@ -48,8 +48,8 @@ struct JpegState {
 
 [[noreturn]] void OnError(j_common_ptr cinfo) { Fail(cinfo, Failure::kBroken); }
 
-// libjpeg reports damaged data as a warning and invents pixels. Such warnings
-// are errors here; only those that leave every pixel intact are not.
+// libjpeg reports corrupt data as a warning and makes up pixels. Treats
+// warnings as errors, except those that leave every pixel intact.
 void OnMessage(j_common_ptr cinfo, int level) {
   if (level >= 0) return;  // trace output
   switch (cinfo->err->msg_code) {
@@ -94,15 +94,15 @@ bool ReadHeader(JpegState& state, std::span<const uint8_t> bytes) {
   return true;
 }
 
-// The columns that the rows of a started decompressor hold.
+// Columns in the rows of a started decompressor.
 struct Columns {
   int x = 0;
   int width = 0;
 };
 
-// Starts decoding. In a file of one scan, restricts libjpeg to the columns and
-// rows that `region` needs. Multi-scan files have been entropy-decoded by then,
-// and smoothing may reach across any border: they are decoded whole.
+// Starts decoding. For a single-scan file, restricts libjpeg to the columns and
+// rows that `region` needs. A multi-scan file is decoded whole: it is already
+// entropy-decoded, and smoothing may cross any border.
 bool Start(JpegState& state, const Region& region, Columns& columns) {
   if (setjmp(state.jump) != 0) return false;
   jpeg_decompress_struct& cinfo = state.cinfo;
@@ -110,8 +110,8 @@ bool Start(JpegState& state, const Region& region, Columns& columns) {
   columns = {0, static_cast<int>(cinfo.output_width)};
   if (jpeg_has_multiple_scans(&cinfo)) return true;
 
-  // Fancy upsampling reads the next chroma sample on either side, and narrow
-  // images get another upsampler: hence a margin and a least width.
+  // Fancy upsampling reads one chroma sample on either side, and narrow images
+  // use another upsampler. Hence the margin and the minimum width.
   const int margin = std::max(2, cinfo.max_h_samp_factor);
   const int least = 8 * margin;
   const int left = std::max(0, region.x - margin);
@@ -121,14 +121,14 @@ bool Start(JpegState& state, const Region& region, Columns& columns) {
   JDIMENSION width = static_cast<JDIMENSION>(right - left);
   jpeg_crop_scanline(&cinfo, &x, &width);
   columns = {static_cast<int>(x), static_cast<int>(cinfo.output_width)};
-  // One skip from row 0 is the case of jpeg_skip_scanlines that is sound in
-  // every release (libjpeg-turbo issue 915).
+  // Only a single skip from row 0 is correct in every release of
+  // jpeg_skip_scanlines (libjpeg-turbo issue 915).
   jpeg_skip_scanlines(&cinfo, static_cast<JDIMENSION>(region.y));
   return true;
 }
 
-// Pillow's formula for a CMYK file in Adobe polarity, where a stored value v
-// stands for 255 - v of ink.
+// Converts CMYK by Pillow's formula, in Adobe polarity: a stored value v means
+// 255 - v of ink.
 void CmykToRgb(const uint8_t* in, int pixels, uint8_t* out) {
   for (int i = 0; i < pixels; ++i, in += 4, out += 3) {
     const int light = in[3];  // 255 - K
@@ -140,9 +140,9 @@ void CmykToRgb(const uint8_t* in, int pixels, uint8_t* out) {
   }
 }
 
-// Decodes the rows up to the end of `region` and stores those within it.
-// `out`: [region.height, region.width, 3]; `scratch`: kRowBatch rows as
-// libjpeg makes them.
+// Decodes the rows up to the end of `region` and stores those within it. `out`:
+// [region.height, region.width, 3]; `scratch`: kRowBatch rows in libjpeg's
+// format.
 bool ReadRows(JpegState& state, const Region& region, const Columns& columns,
               uint8_t* scratch, uint8_t* out) {
   if (setjmp(state.jump) != 0) return false;
@@ -179,8 +179,8 @@ bool ReadRows(JpegState& state, const Region& region, const Columns& columns,
   return true;
 }
 
-// Whether the end-of-image marker is where decoding stopped or later. Entropy
-// coded data cannot hold its two bytes.
+// Whether an end-of-image marker follows. Entropy-coded data cannot contain its
+// two bytes.
 bool EndIsPresent(const jpeg_decompress_struct& cinfo) {
   if (cinfo.unread_marker == JPEG_EOI) return true;
   const JOCTET* begin = cinfo.src->next_input_byte;

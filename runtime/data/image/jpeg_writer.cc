@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// jpeglib.h needs the declarations of <cstdio>.
+// jpeglib.h requires <cstdio>.
 #include <jpeglib.h>
 
 #include "ir/support/error.h"
@@ -12,14 +12,13 @@
 namespace fusor::runtime {
 namespace {
 
-// The C side: libjpeg's structures and the place its errors jump to. The
-// function that calls setjmp keeps to plain data, so that no destructor is
-// jumped over.
+// libjpeg's structures and the setjmp target of its errors. The function that
+// calls setjmp uses only plain data, so that longjmp skips no destructor.
 struct WriterState {
   jpeg_compress_struct cinfo = {};
   jpeg_error_mgr errors = {};
   std::jmp_buf jump = {};
-  unsigned char* bytes = nullptr;  // malloc'ed by libjpeg
+  unsigned char* bytes = nullptr;  // allocated by libjpeg with malloc
   unsigned long size = 0;
   char message[JMSG_LENGTH_MAX] = {};
 
@@ -54,7 +53,7 @@ bool Encode(WriterState& state, const Image& image, int quality) {
   jpeg_set_quality(&cinfo, quality, TRUE);
   jpeg_start_compress(&cinfo, TRUE);
   while (cinfo.next_scanline < cinfo.image_height) {
-    // libjpeg takes rows it only reads as pointers to non-const.
+    // libjpeg takes read-only rows as pointers to non-const.
     auto* row =
         const_cast<JSAMPLE*>(image.Row(static_cast<int>(cinfo.next_scanline)));
     jpeg_write_scanlines(&cinfo, &row, 1);

@@ -14,8 +14,8 @@
 namespace fusor::runtime {
 namespace {
 
-// The C side: libpng's structures and the bytes still to be read. Functions
-// that call setjmp keep to plain data, so that no destructor is jumped over.
+// libpng's structures and the unread bytes. Functions that call setjmp use only
+// plain data, so that longjmp skips no destructor.
 struct PngState {
   png_structp png = nullptr;
   png_infop info = nullptr;
@@ -36,7 +36,7 @@ struct PngState {
   png_longjmp(png, 1);
 }
 
-// libpng warns of things beside the pixels only: chunks it does not need.
+// libpng's warnings concern only chunks that do not affect the pixels.
 void OnWarning(png_structp, png_const_charp) {}
 
 void ReadBytes(png_structp png, png_bytep to, size_t count) {
@@ -65,7 +65,7 @@ bool ReadHeader(PngState& state, std::span<const uint8_t> bytes) {
   return true;
 }
 
-// Decodes everything into `rows`, one pointer to [width, 3] bytes a row.
+// Decodes the whole image into `rows`, one pointer to [width, 3] bytes per row.
 bool ReadRows(PngState& state, png_bytepp rows) {
   if (setjmp(png_jmpbuf(state.png)) != 0) return false;
   png_set_palette_to_rgb(state.png);

@@ -12,8 +12,8 @@ namespace {
 constexpr int kPrecisionBits = 22;
 constexpr int32_t kHalf = 1 << (kPrecisionBits - 1);
 
-// The loops below are compiled into each of the functions that call them, for
-// the instruction set of that function. All compute the same integers.
+// The loops below are inlined into each calling function and compiled for its
+// instruction set. All variants compute the same integers.
 #define FUSOR_LOOP inline __attribute__((always_inline))
 
 using Int4 = int32_t __attribute__((vector_size(16)));
@@ -22,8 +22,8 @@ FUSOR_LOOP void Widen(const uint8_t* in, int count, int32_t* __restrict out) {
   for (int i = 0; i < count; ++i) out[i] = in[i];
 }
 
-// The sums of one row: `in` and `out` have 3 values a pixel. Works on 4 lanes,
-// so it reads and writes one value behind the last pixel.
+// Filters one row horizontally; `in` and `out` have 3 values per pixel. Uses 4
+// lanes, so it reads and writes one value past the last pixel.
 FUSOR_LOOP void SumColumns(const int32_t* in, const int* first,
                            const int32_t* weights, int taps, int width,
                            int32_t* __restrict out) {
@@ -40,14 +40,14 @@ FUSOR_LOOP void SumColumns(const int32_t* in, const int* first,
   }
 }
 
-// Weights are not negative and add up to one, so sums need no clamping.
+// Weights are non-negative and sum to one, so no clamping is needed.
 FUSOR_LOOP void Narrow(const int32_t* in, int count, uint8_t* __restrict out) {
   for (int i = 0; i < count; ++i) {
     out[i] = static_cast<uint8_t>(in[i] >> kPrecisionBits);
   }
 }
 
-// The sums of `taps` rows of bytes that lie `stride` apart.
+// Sums `taps` weighted rows of bytes, `stride` bytes apart.
 FUSOR_LOOP void SumRows(const uint8_t* in, size_t stride,
                         const int32_t* weights, int taps, int count,
                         int32_t* __restrict out) {
@@ -59,12 +59,12 @@ FUSOR_LOOP void SumRows(const uint8_t* in, size_t stride,
   }
 }
 
-// Everything that one resize reads and writes.
+// Inputs and outputs of one resize.
 struct Passes {
   const Image& source;
   const ResizeAxis& columns;
   const ResizeAxis& rows;
-  int values;       // of one row of the window
+  int values;       // per row of the window
   int height;       // of the window
   int32_t* wide;    // one source row
   int32_t* sums;    // one row of the window
@@ -82,7 +82,7 @@ FUSOR_LOOP void RunPasses(const Passes& p) {
   }
   for (int y = 0; y < p.height; ++y) {
     const int first = p.rows.first[y];
-    // Taps without weight may lie past the last row.
+    // Taps of zero weight may be past the last row.
     const int taps = std::min(p.rows.taps, p.source.height - first);
     SumRows(p.narrow + stride * first, stride,
             &p.rows.weights[static_cast<size_t>(y) * p.rows.taps], taps,
@@ -153,7 +153,7 @@ void Resizer::PlanAxis(int source, float low, float high, int result, int begin,
   }
 }
 
-// Mirrors the result: the order of positions, not of the taps in each.
+// Mirrors the result by reversing positions, not the taps of each.
 void Resizer::FlipColumns() {
   std::reverse(columns_.first.begin(), columns_.first.end());
   const auto weights = columns_.weights.begin();
@@ -198,7 +198,7 @@ void Resizer::Run(const Image& source, uint8_t* out) {
                "source {}x{}, planned for {}x{}", source.width, source.height,
                region.width, region.height);
   const int values = width_ * 3;
-  // Taps without weight may lie past the row.
+  // Taps of zero weight may be past the end of the row.
   wide_.resize(size_t{3} * (region.width + columns_.taps) + 1);
   sums_.resize(static_cast<size_t>(values) + 1);
   narrow_.resize(static_cast<size_t>(values) * region.height);

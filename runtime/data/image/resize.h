@@ -8,28 +8,28 @@
 
 namespace fusor::runtime {
 
-// A resize as Pillow's Image.resize(result, BILINEAR, box) defines it, of
-// which only a part may be wanted.
+// A resize as defined by Pillow's Image.resize(result, BILINEAR, box),
+// optionally restricted to a window of the result.
 struct ResizeSpec {
   ImageSize source;
-  // The source rectangle that becomes the result: edges in pixels, within the
-  // source. Filter taps may lie outside of it, as in Pillow.
+  // Source rectangle that maps to the result: edges in pixels, within the
+  // source. As in Pillow, filter taps may be outside it.
   float left = 0;
   float top = 0;
   float right = 0;
   float bottom = 0;
   ImageSize result;
-  Region window;      // the part of the result that is computed
+  Region window;      // part of the result to compute
   bool flip = false;  // mirror the window left to right
 };
 
-// All of a `source` image resized to `result`.
+// Resizes all of a `source` image to `result`.
 ResizeSpec ResizeWhole(ImageSize source, ImageSize result);
 
-// The filter of one axis of a resize. Result position i is the sum over t of
-// weights[i * taps + t] * source[begin + first[i] + t], scaled by 2^22.
+// Filter of one axis of a resize. Result i is the sum over t of weights[i *
+// taps + t] * source[begin + first[i] + t], scaled by 2^22.
 struct ResizeAxis {
-  int begin = 0;  // the source positions that any weight touches
+  int begin = 0;  // range of source positions with any weight
   int end = 0;
   int taps = 0;
   std::vector<int> first;
@@ -37,21 +37,21 @@ struct ResizeAxis {
 };
 
 // Antialiased bilinear resampling in the arithmetic of Pillow's Resample.c:
-// triangle filter, 22-bit fixed point, columns first, 8 bits in between. The
-// bytes equal Pillow's, except where Pillow 13 and later take rows first (the
-// height shrinks by more than twice what the width does): there they are within
-// 1 level. Keeps its tables and scratch from image to image; one thread at a
-// time.
+// triangle filter, 22-bit fixed point, horizontal pass first, 8-bit
+// intermediate. Bit-identical to Pillow, except where Pillow 13 and later run
+// the vertical pass first (the height shrinks by more than twice as much as the
+// width); there the difference is at most 1 level. Keeps tables and scratch
+// between images. Not thread-safe.
 class Resizer {
  public:
   // Computes the tables for `spec`.
   void Plan(const ResizeSpec& spec);
 
-  // The part of the source that Run reads.
+  // Returns the part of the source that Run reads.
   Region source_region() const;
 
-  // Resizes `source`, the pixels of source_region(), into the window at `out`,
-  // [window height, window width, 3] without gaps.
+  // Resizes `source`, the pixels of source_region(), into the window at `out`:
+  // [window height, window width, 3], contiguous.
   void Run(const Image& source, uint8_t* out);
 
  private:
