@@ -3,7 +3,7 @@
 namespace fusor::cpu {
 namespace {
 
-// Loops of at most this many iterations are written out.
+// Loops of at most this many iterations are fully unrolled.
 constexpr int64_t kMaxUnrolled = 4;
 
 }  // namespace
