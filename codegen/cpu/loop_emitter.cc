@@ -110,7 +110,7 @@ void LoopBuilder::EmitTasks(const std::vector<int>& grid, Value* begin,
       index_[axis] = I64(0);
     }
   }
-  // A vector axis of one group is opened inside.
+  // `task` opens a vector axis of one group.
   const int last = grid.empty() ? -1 : grid.back();
   const bool one_group =
       last >= 0 && kernel_.axes[last].vector && Groups(last) == 1;

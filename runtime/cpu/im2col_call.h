@@ -8,7 +8,7 @@
 
 namespace fusor::cpu {
 
-inline constexpr char kIm2col[] = "im2col";  // the algorithm
+inline constexpr char kIm2col[] = "im2col";  // the algorithm's name
 
 // f32 weight gradients as one matmul (Chellapilla et al., "High Performance
 // Convolutional Neural Networks for Document Processing", 2006): the result's

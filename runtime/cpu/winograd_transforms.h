@@ -65,9 +65,9 @@ void TransformInput(const WinogradShape& shape, const uint16_t* x,
 void TransformWeight(const WinogradShape& shape, const uint16_t* weight,
                      bool turned, IndexRange pairs, uint16_t* u);
 
-// Stores A^T m A of the group's tiles, plus bias and with ReLU if requested,
-// rounded to bf16, in y. m is [point][tile][channel of the group], with
-// `stride` elements between points.
+// Stores A^T m A of the tiles for one group of result channels, plus bias and
+// with ReLU if requested, rounded to bf16, in y. m is [point][tile][channel of
+// the group], with `stride` elements between points.
 struct WinogradEpilogue {
   const float* bias = nullptr;  // [out_channels]
   bool relu = false;

@@ -12,7 +12,8 @@ namespace fusor::cuda {
 // library runs the call. Needs no device and none of these libraries.
 std::string_view LibraryOf(const codegen::LibraryCall& call);
 
-// Returns a function that makes the calls with a LibraryOf; null for others.
+// Returns a function that makes the calls for which LibraryOf names a library;
+// null for others.
 MakeDeviceCall DeviceCalls(const codegen::WarningHandler& warning = nullptr);
 
 }  // namespace fusor::cuda
