@@ -13,11 +13,11 @@ struct LlvmText {
 };
 
 // Compiles kernels to machine code for one instruction set. Thread-safe.
-class LlvmCodegen {
+class LlvmCompiler {
  public:
   // `target`: "cpu-avx512" or "cpu-avx2". If it is this machine's own target,
   // all instructions of the host may be used, also those beyond the target's.
-  explicit LlvmCodegen(const std::string& target);
+  explicit LlvmCompiler(const std::string& target);
 
   // Returns an ELF object with one function per phase (kernel_emitter.h). It
   // depends only on the kernel's identity and facts().
@@ -34,13 +34,13 @@ class LlvmCodegen {
                             const std::string& text,
                             const std::string& source) const;
 
-  const codegen::CodegenFacts& facts() const { return facts_; }
+  const codegen::CodegenFingerprint& facts() const { return facts_; }
 
  private:
   std::string cpu_;
   std::string features_;  // "+avx512f,-amx-tile,..."
   bool native_bf16_ = false;
-  codegen::CodegenFacts facts_;
+  codegen::CodegenFingerprint facts_;
 };
 
 }  // namespace fusor::cpu

@@ -17,7 +17,7 @@ namespace fusor::cuda {
 //
 // A run binds a call's arguments to the non-virtual tensors: argument i has the
 // unique id i + 1. All other tensors are virtual.
-class CudnnGraph {
+class CudnnOpGraph {
  public:
   using Tensor = size_t;
 
@@ -87,6 +87,6 @@ class CudnnGraph {
 //                         and as many results again
 //
 // Throws kGraph for any other call.
-CudnnGraph GraphOf(const codegen::LibraryCall& call);
+CudnnOpGraph GraphOf(const codegen::LibraryCall& call);
 
 }  // namespace fusor::cuda

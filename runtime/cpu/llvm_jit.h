@@ -21,7 +21,7 @@ class LoadedObject {
   std::vector<PhaseFunction> phases_;
 };
 
-// Links the bytes of LlvmCodegen::CompileObject. Throws kInternal, naming
+// Links the bytes of LlvmCompiler::CompileObject. Throws kInternal, naming
 // `kernel`, if they are not such an object. Thread-safe. The process's single
 // linker is never destroyed.
 std::unique_ptr<LoadedObject> LoadObject(const std::string& kernel,

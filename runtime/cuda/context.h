@@ -13,7 +13,8 @@ namespace fusor::cuda {
 
 // Returns the ordinal of the GPU that this process trains on: 0 if at most one
 // is visible, else the rank's number on this host (LOCAL_RANK and the like, see
-// runtime::FindRankPlace). Throws kDevice if there is no GPU of that number.
+// runtime::FindRankEnvironment). Throws kDevice if there is no GPU of that
+// number.
 int DeviceOfRank();
 
 // The primary context of a GPU, retained while this lives.

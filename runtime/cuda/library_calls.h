@@ -14,6 +14,7 @@ std::string_view LibraryOf(const codegen::LibraryCall& call);
 
 // Returns a function that makes the calls for which LibraryOf names a library;
 // null for others.
-MakeDeviceCall DeviceCalls(const codegen::WarningHandler& warning = nullptr);
+MakeDeviceCall CudaLibraryCalls(
+    const codegen::WarningHandler& warning = nullptr);
 
 }  // namespace fusor::cuda

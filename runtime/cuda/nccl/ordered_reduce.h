@@ -20,14 +20,14 @@ namespace fusor::cuda {
 // on, which no NCCL collective does. Each rank receives all ranks' elements of
 // its shard and sums them with a generated kernel. Traffic is that of a ring;
 // device memory is one shard per rank plus one.
-class RankOrderSums {
+class OrderedReduce {
  public:
   // The connection and the context must outlive it.
-  RankOrderSums(const NcclConnection& connection, const Context& context,
+  OrderedReduce(const NcclConnection& connection, const Context& context,
                 std::unique_ptr<codegen::TargetCompiler> compiler);
-  ~RankOrderSums();
-  RankOrderSums(const RankOrderSums&) = delete;
-  RankOrderSums& operator=(const RankOrderSums&) = delete;
+  ~OrderedReduce();
+  OrderedReduce(const OrderedReduce&) = delete;
+  OrderedReduce& operator=(const OrderedReduce&) = delete;
 
   // Compiles the kernel and allocates the memory for an all_reduce or a
   // reduce_scatter. Throws kOutOfMemory.
