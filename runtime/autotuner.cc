@@ -285,7 +285,7 @@ class Tuner {
     if (c.copies_ms > 0) comment += fmt::format(" + {:.3f}", c.copies_ms);
   }
 
-  // Appends "..; saves 0.120 ms a step" or "..; space_to_depth saves ..".
+  // "..; saves 0.120 ms a step", or "..; space_to_depth saves ..".
   void AddVerdict(const ir::AutotuneResults::Key& key,
                   const codegen::RewriteDecision& verdict) {
     if (verdict.choice.empty()) {
@@ -311,8 +311,8 @@ class Tuner {
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<Event> start_, end_;
   std::vector<codegen::SearchCandidate> candidates_;
-  std::vector<Work> work_;                                 // one per candidate
-  std::map<std::string, std::vector<size_t>> of_problem_;  // indices
+  std::vector<Work> work_;                                 // of each
+  std::map<std::string, std::vector<size_t>> of_problem_;  // into them
   std::unique_ptr<Work> cast_;
   std::unique_ptr<Memory> memory_;
   TuneResult result_;

@@ -41,9 +41,9 @@ struct TunedCandidate {
 };
 
 struct TuneResult {
-  // Includes origin, except its file.
+  // With origin, but for its file.
   ir::AutotuneResults choices;
-  // Measured times, one line per choice.
+  // What was measured, a line for each choice.
   std::map<ir::AutotuneResults::Key, std::string> comments;
   std::vector<TunedCandidate> measured;
   std::vector<std::string> left_out;  // by lack of memory, one line each
@@ -63,12 +63,12 @@ struct TuneResult {
 // through buffers larger than the last-level cache. Drops candidates over 1.5x
 // the best time after round one.
 //
-// Chooses the fastest candidate per dtype, copies included, and then the
-// precision (codegen::SearchSpace). Convolutions that also compute
-// normalisations are measured likewise. They are rejected if they take longer
-// than what they replace: separate convolutions plus the extra bytes moved by
-// kernels, costed at the measured copy speed. The same holds for convolutions
-// on blocks of pixels (passes::SpaceToDepth).
+// The fastest candidate of each dtype is chosen, copies included; then the
+// precision (codegen::SearchSpace). Convolutions that compute more than that,
+// for normalisations beside them, are measured likewise, and declined where
+// they take longer than what they replace: other convolutions, and the kernels
+// that move more bytes for it, at the speed of the copy that was measured. So
+// are those on blocks of pixels (passes::SpaceToDepth).
 //
 // Allocates device memory for the largest problem and frees it. A candidate
 // that needs more than the free memory is left out. Throws kOutOfMemory if not

@@ -8,9 +8,9 @@ namespace fusor::runtime {
 
 // How a plan updates parameter shards (ir/shard.h).
 struct PartUpdates {
-  bool any = false;  // it updates shards
-  // It all-gathers shards at its start, not after the update
-  // (passes::PrefetchParameters), so parameters are one update old after a run.
+  bool any = false;  // it updates some
+  // It does not gather what it has updated: it has gathered the parts before
+  // (passes::PrefetchParameters), and the next run of it will.
   bool gathered_first = false;
 };
 PartUpdates PartUpdatesOf(const codegen::Plan& plan);

@@ -37,9 +37,9 @@ struct StepProgram {
   std::string report;
 };
 
-// Must match between a program file and the machine that runs it.
+// What a file and the machine that is to run it must have alike.
 struct ProgramOrigin {
-  std::string version;  // fusor version
+  std::string version;  // of fusor
   std::string build;    // runtime::BuildId of libfusor
   std::string target;   // "cpu-avx512", "nvidia-h200"
   std::string device;   // codegen::CodegenFingerprint::device
@@ -49,9 +49,9 @@ struct ProgramOrigin {
 
 struct ProgramFile {
   ProgramOrigin origin;
-  std::string backend;  // plug-in that runs the program
-  int world_size = 1;   // number of ranks
-  // Command-line options that affected compilation.
+  std::string backend;  // plug-in that runs it
+  int world_size = 1;   // ranks that train together
+  // Options of the command line that decided what was compiled.
   std::vector<std::string> options;
   // Text of the forward graph; empty for a built-in model.
   std::string module{};
@@ -62,9 +62,9 @@ struct ProgramFile {
 ProgramOrigin OriginHere(const std::string& version,
                          const codegen::TargetCompiler& compiler);
 
-// Returns why a step compiled for `file` cannot run on `here`, with the
-// expected and actual values; empty if it can. A smaller thread count is not a
-// mismatch, because the caller chooses it.
+// Why a step made by `file` cannot run where there is `here`, naming what was
+// expected and what there is; empty when it can. Fewer threads than the target
+// has are no reason, for they are the caller's to choose.
 std::string Mismatch(const ProgramOrigin& file, const ProgramOrigin& here);
 
 StepProgram PackProgram(codegen::ProgramKind kind,
@@ -76,13 +76,13 @@ codegen::CompiledProgram UnpackProgram(const StepProgram& program,
                                        const codegen::TargetCompiler& compiler,
                                        const std::string& kernel_cache);
 
-// Writes the file atomically. Throws kUsage with the system's reason.
+// Throws kUsage with the system's reason; no part of a file is left then.
 void WriteProgramFile(const std::string& path, const ProgramFile& file);
 
-// Throws kUsage if the file cannot be read; kGraph, in one line, if it is no
-// program file, has another format version, or is truncated or corrupt.
+// Throws kUsage when the file cannot be read, kGraph, in one line, when it is
+// no step file, of another version of the format, cut or damaged.
 ProgramFile ReadProgramFile(const std::string& path);
-// Parses a program file's bytes; `path` names it in errors. Throws kGraph.
+// Reads the bytes of a step file; `path` names it in errors. Throws kGraph.
 ProgramFile ParseProgramFile(const std::string& path, std::string_view bytes);
 
 }  // namespace fusor::runtime

@@ -112,10 +112,11 @@ class Session {
   // whole are sharded by BroadcastState.
   void BroadcastState();
   void BroadcastStatistics();
-  // All-gathers sharded parameters and updates their cached cast weights. No-op
-  // if they are up to date. A step that all-gathers at its start
-  // (passes::PrefetchParameters) leaves parameters one update old; until this
-  // is called, nothing may read them, including other programs.
+  // Parameters of which each rank updates a part become, with their copies,
+  // all ranks' parts. Nothing where they are that: a step that gathers at its
+  // beginning (passes::PrefetchParameters) leaves them as old as that, and
+  // until this has been called they must not be read, by other programs
+  // neither.
   void GatherParameters();
   // Replaces sharded parameters with their moving averages, for evaluation or
   // saving, until GatherParameters. Applies to parameters whose averages are

@@ -8,8 +8,8 @@ namespace fusor::cpu {
 CpuCompiler::CpuCompiler(ir::Target target)
     : target_(std::move(target)), codegen_(target_.name) {}
 
-// oneDNN's choices and workspaces depend on the number of threads that the
-// calling thread could use.
+// oneDNN's choices and workspaces depend on the number of threads available to
+// the calling thread.
 std::vector<ir::LibraryCandidate> CpuCompiler::Candidates(
     const ir::Node& node) const {
   const ThreadCount count(target_.threads);

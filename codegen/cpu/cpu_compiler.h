@@ -5,8 +5,9 @@
 
 namespace fusor::cpu {
 
-// The CPU as a compile target: LLVM for kernels, oneDNN for library ops. oneDNN
-// answers for the instruction set of this machine, whatever the target's.
+// The CPU as a compile target: LLVM compiles kernels, oneDNN runs library ops.
+// oneDNN's candidates depend on the instruction set of this machine, not on
+// that of the target.
 class CpuCompiler : public codegen::TargetCompiler {
  public:
   // REQUIRES: !target.simt.

@@ -50,7 +50,7 @@ class PhaseEmitter {
     loops_.EmitTasks(phase_.grid, function_->getArg(1), function_->getArg(2),
                      [&] { EmitBody(phase_.body); });
     ir_.CreateRetVoid();
-    // Allocas of registers were added to the entry block meanwhile.
+    // Emitting the body added the registers' allocas to the entry block.
     ir_.SetInsertPoint(entry_);
     ir_.CreateBr(body);
   }
@@ -85,7 +85,7 @@ class PhaseEmitter {
     return kernel_.registers[reg];
   }
 
-  // Registers are stack slots; mem2reg turns them into values.
+  // Registers are stack slots, which SROA promotes to SSA values.
   llvm::AllocaInst* Slot(int reg) {
     if (registers_[reg] == nullptr) {
       const llvm::IRBuilder<>::InsertPointGuard guard(ir_);
@@ -162,7 +162,7 @@ class PhaseEmitter {
     Set(stmt, sum);
   }
 
-  // The upper half of the lanes onto the lower, until one is left.
+  // Combines the upper half of the lanes with the lower until one is left.
   void EmitReduceLanes(const Stmt& stmt) {
     TypedValue lanes = Get(stmt.src[0]);
     const ir::DType dtype = Info(stmt.dst).dtype;
@@ -176,7 +176,7 @@ class PhaseEmitter {
       const TypedValue pair[] = {
           {ir_.CreateShuffleVector(lanes.value, low), lanes.arith},
           {ir_.CreateShuffleVector(lanes.value, high), lanes.arith}};
-      // Not splat to the kernel's lanes: a vector of `half` lanes.
+      // A vector of `half` lanes, not broadcast to the kernel's lanes.
       lanes = {EmitScalar(b_, stmt.op, pair, dtype, false), ArithOf(dtype)};
     }
     Set(stmt, b_.Convert(ir_.CreateExtractElement(lanes.value, uint64_t{0}),
@@ -204,7 +204,7 @@ class PhaseEmitter {
     return 0;
   }
 
-  // Of the first lane.
+  // Returns the index of the first lane.
   Value* ScalarIndex(const Index& index) {
     Value* sum = I64(index.offset);
     for (const Index::Term& term : index.terms) {
@@ -215,7 +215,7 @@ class PhaseEmitter {
     return sum;
   }
 
-  // 0, stride, 2 * stride, ...
+  // Returns the vector 0, stride, 2 * stride, ...
   Value* LaneOffsets(int64_t stride) {
     std::vector<llvm::Constant*> offsets;
     for (int lane = 0; lane < kernel_.lanes; ++lane) {
@@ -232,11 +232,11 @@ class PhaseEmitter {
                        : ir_.CreateAdd(b_.Splat(first), LaneOffsets(stride));
   }
 
-  // How a statement reaches its buffer: one element (lane stride 0), adjacent
-  // ones, or each lane its own.
+  // How a statement accesses its buffer: one element for all lanes (stride 0),
+  // adjacent elements (stride 1), or one pointer per lane.
   struct Place {
     Value* pointer;   // of the first lane
-    Value* pointers;  // of all lanes; null unless the stride is beyond 1
+    Value* pointers;  // of all lanes; null if the stride is 0 or 1
     int64_t stride;
     llvm::Type* element;
     llvm::Align align;
@@ -257,7 +257,7 @@ class PhaseEmitter {
     return place;
   }
 
-  // Packed bools: the lanes' bits are one integer, first lane lowest.
+  // Bitmask: the lanes' bits form one integer, the first lane's bit lowest.
   struct Bits {
     llvm::Type* integer;
     Value* pointer;
@@ -335,7 +335,7 @@ class PhaseEmitter {
     }
   }
 
-  // Run by run: each picks its elements out of the sources, two at a time.
+  // Stores one run at a time. Pick() gathers its elements from the sources.
   void EmitStoreTile(const Stmt& stmt) {
     const codegen::TileStore& tile = stmt.tile;
     const ir::DType dtype = kernel_.buffers[stmt.buffer].dtype;

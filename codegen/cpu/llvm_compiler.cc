@@ -34,12 +34,12 @@ namespace {
 
 using codegen::Kernel;
 
-// To be raised whenever the same kernel IR gives other machine code.
+// Increment when the same kernel IR gives different machine code.
 constexpr int kRevision = 1;
 
-// Some CPU models would split 512-bit vectors to keep their clock.
+// For some CPU models LLVM would split 512-bit vectors, to keep clocks high.
 constexpr char kVectorWidth[] = "512";
-// Threads run with subnormals flushed.
+// Compute threads flush subnormals.
 constexpr char kDenormals[] = "preserve-sign,preserve-sign";
 
 void InitializeLlvm() {
@@ -68,8 +68,8 @@ std::unique_ptr<llvm::TargetMachine> MakeMachine(const std::string& cpu,
   return machine;
 }
 
-// Kernels come vectorised and hoisted: what is left is to turn stack slots
-// into values and to clean up.
+// Promotes stack slots to SSA values and cleans up. Kernels are already
+// vectorised and hoisted.
 void Optimize(llvm::Module& module, llvm::TargetMachine& machine) {
   llvm::LoopAnalysisManager loops;
   llvm::FunctionAnalysisManager functions;
@@ -106,7 +106,7 @@ std::string WriteModule(llvm::Module& module, llvm::TargetMachine& machine,
   return {bytes.begin(), bytes.end()};
 }
 
-// The module of a kernel and what owns it.
+// The module of a kernel and its owners.
 struct Compilation {
   Compilation(const Kernel& kernel, const std::string& cpu,
               const std::string& features, bool native_bf16)
@@ -140,7 +140,7 @@ std::string TypeText(const llvm::FunctionType& type) {
   return text;
 }
 
-// Throws kUsage for what the module lacks of a kernel of so many phases.
+// Throws kUsage unless the module defines each phase's function with its type.
 void CheckFunctions(llvm::Module& module, size_t phases,
                     const std::string& source) {
   llvm::Type* index = llvm::Type::getInt64Ty(module.getContext());

@@ -12,23 +12,24 @@ struct LlvmText {
   std::string assembly;
 };
 
-// Kernels to machine code for one instruction set. Thread-safe.
+// Compiles kernels to machine code for one instruction set. Thread-safe.
 class LlvmCompiler {
  public:
-  // `target`: "cpu-avx512" or "cpu-avx2". When it is what this machine has, the
-  // host's own instructions are used beyond the target's.
+  // `target`: "cpu-avx512" or "cpu-avx2". If it is this machine's own target,
+  // all instructions of the host may be used, also those beyond the target's.
   explicit LlvmCompiler(const std::string& target);
 
-  // An ELF object with one function a phase (kernel_emitter.h). Depends only on
-  // the kernel's identity and facts().
+  // Returns an ELF object with one function per phase (kernel_emitter.h). It
+  // depends only on the kernel's identity and facts().
   std::string CompileObject(const codegen::Kernel& kernel) const;
 
-  // The same code as text.
+  // Returns the same code as text.
   LlvmText CompileText(const codegen::Kernel& kernel) const;
 
-  // The object of LLVM IR that somebody made of CompileText(kernel).ir, which
-  // is not optimised again. Throws kUsage: `source`, line and column where it
-  // does not parse, or what it lacks of the kernel's functions.
+  // Compiles `text`, LLVM IR that a user edited from CompileText(kernel).ir, to
+  // an object, without optimising it again. Throws kUsage with `source`, line
+  // and column if it does not parse, and kUsage naming the function if one of
+  // the kernel's functions is missing or has another type.
   std::string CompileEdited(const codegen::Kernel& kernel,
                             const std::string& text,
                             const std::string& source) const;

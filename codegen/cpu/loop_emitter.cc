@@ -3,7 +3,7 @@
 namespace fusor::cpu {
 namespace {
 
-// Loops of at most this many iterations are written out.
+// Loops of at most this many iterations are fully unrolled.
 constexpr int64_t kMaxUnrolled = 4;
 
 }  // namespace
@@ -110,7 +110,7 @@ void LoopBuilder::EmitTasks(const std::vector<int>& grid, Value* begin,
       index_[axis] = I64(0);
     }
   }
-  // A vector axis of one group is opened inside.
+  // `task` opens a vector axis of one group.
   const int last = grid.empty() ? -1 : grid.back();
   const bool one_group =
       last >= 0 && kernel_.axes[last].vector && Groups(last) == 1;

@@ -9,9 +9,9 @@
 
 namespace fusor::cpu {
 
-// The control flow of one phase's function: its tasks and loops, with the last,
-// partial group of a vector axis apart. Code for what happens inside is added
-// by the bodies, which ask where they are.
+// Emits the control flow of one phase's function: its tasks and loops. The last
+// group of a vector axis, if partial, is peeled and masked. The bodies emit the
+// code inside and query the current index and mask.
 class LoopBuilder {
  public:
   using Body = std::function<void()>;
@@ -19,19 +19,19 @@ class LoopBuilder {
   LoopBuilder(const codegen::Kernel& kernel, llvm::Function* function,
               llvm::IRBuilder<>& ir);
 
-  // Tasks begin .. end-1 of the grid. A grid without a vector axis, or with
-  // one, last.
+  // Emits tasks begin .. end-1 of the grid. Only the grid's last axis may be a
+  // vector axis.
   void EmitTasks(const std::vector<int>& grid, llvm::Value* begin,
                  llvm::Value* end, const Body& body);
-  // All indices of the axis, or groups of its lanes; written out when they are
-  // few and `leaf`: no other loop inside.
+  // Emits a loop over all indices of the axis, or over its groups of lanes. A
+  // short loop is fully unrolled if `leaf`: if it contains no other loop.
   void EmitLoop(int axis, bool leaf, const Body& body);
 
-  // --- Where the code that is being added stands -----------------------------
-  // Index of an open axis, i64; of a vector axis that of the first lane.
+  // --- State at the insertion point ------------------------------------------
+  // Index of an open axis, i64. For a vector axis: index of the first lane.
   llvm::Value* index(int axis) const { return index_[axis]; }
   int vector_axis() const { return vector_axis_; }  // -1 when none is open
-  // Of the lanes; null when all of them are active.
+  // Mask of the active lanes; null if all are active.
   llvm::Value* mask() const { return mask_; }
 
  private:
@@ -41,19 +41,20 @@ class LoopBuilder {
   llvm::Value* I64(int64_t value) { return ir_.getInt64(value); }
   int64_t Groups(int axis) const;
 
-  // for (i = begin; i < end; ++i) body(i), REQUIRES begin < end.
+  // Emits for (i = begin; i < end; ++i) body(i). REQUIRES: begin < end.
   void CountedLoop(llvm::Value* begin, llvm::Value* end,
                    const CountedBody& body);
   void If(llvm::Value* condition, const Body& body);
-  // Runs `body` with the vector axis at a group: its index is group * lanes.
+  // Emits `body` for one group of the vector axis, whose index is group *
+  // lanes.
   void AtGroup(int axis, llvm::Value* group, bool masked, const Body& body);
   void AtIndex(int axis, llvm::Value* i, const Body& body);
-  // All points or groups of `axis` from begin to end-1; the last group, when it
-  // is not full, apart. REQUIRES begin < end.
+  // Emits a loop over indices or groups begin .. end-1 of `axis`; a partial
+  // last group is peeled. REQUIRES: begin < end.
   void AlongAxis(int axis, llvm::Value* begin, llvm::Value* end,
                  const Body& body);
-  // A loop along the last axis for each point of the others, which advance like
-  // an odometer.
+  // Emits tasks begin .. end-1 of several axes: an inner loop along the last
+  // axis for each point of the others, which advance like an odometer.
   void EmitOdometer(const std::vector<int>& moving, llvm::Value* begin,
                     llvm::Value* end, const Body& body);
 

@@ -15,7 +15,7 @@ using llvm::Value;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Flags such as contraction must not reach into these functions.
+// Clears fast-math flags such as contraction while it lives.
 class ExactMath {
  public:
   explicit ExactMath(ValueBuilder& b) : guard_(b.ir()) {
@@ -26,7 +26,7 @@ class ExactMath {
   llvm::IRBuilderBase::FastMathFlagGuard guard_;
 };
 
-// coefficients[0] + x * (coefficients[1] + x * ...).
+// Returns coefficients[0] + x * (coefficients[1] + x * ...).
 Value* Polynomial(ValueBuilder& b, Value* x,
                   std::initializer_list<double> coefficients) {
   const double* c = std::data(coefficients);
@@ -45,7 +45,7 @@ Value* CopySign(ValueBuilder& b, Value* magnitude, Value* sign) {
                                       sign);
 }
 
-// NaN passes through: it is neither above nor below.
+// Clamps x to [low, high]. NaN stays NaN.
 Value* Clamp(ValueBuilder& b, Value* x, double low, double high) {
   llvm::IRBuilder<>& ir = b.ir();
   x = ir.CreateSelect(ir.CreateFCmpOGT(x, b.Float(x, high)), b.Float(x, high),
@@ -59,20 +59,21 @@ Value* ToInt32(ValueBuilder& b, Value* x) {
   return b.ir().CreateFreeze(b.ir().CreateFPToSI(x, i32));
 }
 
-// 2^n of an i32 within f32's normal exponents.
+// Returns 2^n as f32 for an i32 n within f32's normal exponents.
 Value* PowerOfTwo(ValueBuilder& b, Value* n) {
   Value* bits =
       b.ir().CreateShl(b.ir().CreateAdd(n, b.Int(n, 127)), b.Int(n, 23));
   return b.ir().CreateBitCast(bits, b.Like(b.ir().getFloatTy(), n));
 }
 
-// x = 2^e * m with m in [sqrt(1/2), sqrt(2)); e as an i32. For normal x.
+// x = 2^e * m with m in [sqrt(1/2), sqrt(2)) and e an i32, for normal x.
 struct Split {
   Value* exponent;
   Value* mantissa;
 };
 
-// Subtracting sqrt(1/2) moves the exponent field's step from 1 to there.
+// Subtracting the bits of sqrt(1/2) makes the exponent field increment at
+// sqrt(1/2) instead of 1.
 Split SplitFloat(ValueBuilder& b, Value* x) {
   llvm::IRBuilder<>& ir = b.ir();
   constexpr int64_t kSqrtHalf = 0x3f3504f3;
@@ -83,7 +84,7 @@ Split SplitFloat(ValueBuilder& b, Value* x) {
   return {exponent, ir.CreateBitCast(mantissa, x->getType())};
 }
 
-// log2(x) for positive normal f32 x in f64, to about 1e-15 relative:
+// Computes log2(x) of a positive normal f32 x in f64, to about 1e-15 relative:
 // log2(m) = 2/ln 2 * atanh(s) with s = (m-1)/(m+1), |s| < 0.172.
 Value* Log2InDouble(ValueBuilder& b, Value* x) {
   llvm::IRBuilder<>& ir = b.ir();
@@ -100,7 +101,8 @@ Value* Log2InDouble(ValueBuilder& b, Value* x) {
   return ir.CreateFAdd(ir.CreateSIToFP(split.exponent, f64), log2_m);
 }
 
-// 2^z of f64 as f32, to nearest but for about 1e-11 relative.
+// Returns 2^z of an f64 z as f32. Before it is rounded to nearest, the result
+// has a relative error of about 1e-11.
 Value* Exp2ToFloat(ValueBuilder& b, Value* z) {
   llvm::IRBuilder<>& ir = b.ir();
   z = Clamp(b, z, -200, 200);  // beyond all floats, within all doubles
@@ -121,7 +123,7 @@ Value* Exp2ToFloat(ValueBuilder& b, Value* z) {
 }  // namespace
 
 // Cephes' expf: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial in r, then
-// 2^n in two factors, so that n = 128 and subnormal results come out right.
+// 2^n in two factors, so that n = 128 and subnormal results are correct.
 Value* EmitExp(ValueBuilder& b, Value* x) {
   const ExactMath exact(b);
   llvm::IRBuilder<>& ir = b.ir();
@@ -160,7 +162,7 @@ Value* EmitLog(ValueBuilder& b, Value* x) {
   y = b.Fma(e, b.Float(e, -2.12194440e-4), y);
   y = b.Fma(f2, b.Float(f, -0.5), y);
   y = b.Fma(e, b.Float(e, 0.693359375), ir.CreateFAdd(f, y));
-  // Zero, infinity, and what is negative or NaN.
+  // Special cases: zero, infinity, negative numbers and NaN.
   Value* tiny = ir.CreateFCmpOLT(x, b.Float(x, 0x1p-126));
   y = ir.CreateSelect(tiny, b.Float(x, -kInf), y);
   y = ir.CreateSelect(ir.CreateFCmpOEQ(x, b.Float(x, kInf)), x, y);
@@ -206,12 +208,12 @@ Value* EmitErf(ValueBuilder& b, Value* x) {
   Value* small = b.Fma(series, x, x);
   Value* is_large = ir.CreateFCmpOGT(a, b.Float(x, 0.927734375));
   Value* y = ir.CreateSelect(is_large, CopySign(b, large, x), small);
-  // Far out the polynomial turns around.
+  // The polynomial is not usable for large |x|.
   Value* is_one = ir.CreateFCmpOGT(a, b.Float(x, 4));
   return ir.CreateSelect(is_one, CopySign(b, b.Float(x, 1), x), y);
 }
 
-// 2^(y log2 |x|) in f64; then C's table of exceptions.
+// Computes 2^(y log2 |x|) in f64, then applies the special cases of C's pow.
 Value* EmitPow(ValueBuilder& b, Value* x, Value* y) {
   const ExactMath exact(b);
   llvm::IRBuilder<>& ir = b.ir();
@@ -221,8 +223,8 @@ Value* EmitPow(ValueBuilder& b, Value* x, Value* y) {
   };
   Value* a = Abs(b, x);
   Value* exponent = ir.CreateFPExt(y, f64);
-  // Infinite and zero bases have logarithms that are infinite with the right
-  // sign; an exponent of zero is handled below.
+  // The logarithms of infinite and zero bases are infinite with the right sign.
+  // An exponent of zero is handled below.
   Value* log2 = Log2InDouble(b, a);
   Value* tiny = ir.CreateFCmpOLT(a, b.Float(a, 0x1p-126));
   log2 = ir.CreateSelect(tiny, b.Float(log2, -kInf), log2);
@@ -238,7 +240,7 @@ Value* EmitPow(ValueBuilder& b, Value* x, Value* y) {
                                  ir.CreateFCmpONE(x, b.Float(x, -kInf)));
   Value* bad = ir.CreateAnd(negative, ir.CreateNot(is_integer));
   power = ir.CreateSelect(bad, b.Float(x, kNan), power);
-  // |x| = 1 and y infinite: 0 * inf above.
+  // |x| = 1 and infinite y gave 0 * inf above.
   Value* unit = ir.CreateAnd(is(a, 1), is(Abs(b, y), kInf));
   power = ir.CreateSelect(unit, b.Float(x, 1), power);
   Value* nan = ir.CreateFCmpUNO(x, y);

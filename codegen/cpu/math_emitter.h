@@ -4,18 +4,18 @@
 
 namespace fusor::cpu {
 
-// Elementary functions of f32 values, emitted inline, lane by lane. Errors
-// against the exact value, measured over all arguments by
-// tests/runtime/cpu/math_test.cc: within 2 units in the last place, pow within
-// 1. Infinities, NaN and signs as in C. Subnormal arguments of log count as
-// zero, subnormal results may be flushed. No result depends on contraction.
+// Emit elementary functions of f32 values inline, lane by lane. The error is at
+// most 2 units in the last place, for pow 1, measured over all arguments by
+// tests/runtime/cpu/math_test.cc. Infinities, NaN and signs are as in C. Log
+// treats subnormal arguments as zero; subnormal results may be flushed. No
+// result depends on FMA contraction.
 llvm::Value* EmitExp(ValueBuilder& b, llvm::Value* x);
 llvm::Value* EmitLog(ValueBuilder& b, llvm::Value* x);
 llvm::Value* EmitTanh(ValueBuilder& b, llvm::Value* x);
 llvm::Value* EmitErf(ValueBuilder& b, llvm::Value* x);
 llvm::Value* EmitPow(ValueBuilder& b, llvm::Value* x, llvm::Value* y);
 
-// A function of libm on f64 values: one call a lane.
+// Emits one call per lane of a libm function on f64 values.
 llvm::Value* EmitLibmCall(ValueBuilder& b, const char* name,
                           std::initializer_list<llvm::Value*> operands);
 

@@ -20,10 +20,10 @@ using ir::LibraryCandidate;
 using ir::Node;
 using ir::TensorType;
 
-// Bytes of workspace that are worth copies into another layout.
+// Workspace in bytes that im2col must save to outweigh its layout copies.
 constexpr int64_t kWorthCopies = int64_t{1} << 20;
 
-// Of oneDNN's plain loops, relative to its kernels.
+// Slowdown of oneDNN's reference loops relative to its optimised kernels.
 constexpr int64_t kReferenceSlowness = 100;
 
 struct Chosen {
@@ -51,7 +51,8 @@ std::optional<Chosen> FromPd(const std::optional<Pd>& pd,
   const auto lw = ToLayout(weight);
   auto workspace = static_cast<int64_t>(pd->scratchpad_desc().get_size());
   if (!lw.has_value()) {
-    // Padded, which no layout of ours describes: the call packs a plain one.
+    // The weight is padded, which ir::Layout cannot describe. The call packs a
+    // plain weight into the workspace.
     workspace = codegen::PadToAlignment(workspace) +
                 static_cast<int64_t>(weight.get_size());
   }
@@ -64,7 +65,7 @@ std::optional<Chosen> Query(ConvKind kind, const ConvDescs& d,
                             const std::string& algorithm) {
   switch (kind) {
     case ConvKind::kForward: {
-      if (attrs.Bool("relu")) return std::nullopt;  // oneDNN's drops NaN
+      if (attrs.Bool("relu")) return std::nullopt;  // oneDNN's ReLU drops NaN
       const auto pd = ConvForward(d, attrs, algorithm);
       if (!pd.has_value()) return std::nullopt;
       return FromPd(pd, pd->src_desc(), pd->weights_desc(), pd->dst_desc());
@@ -89,7 +90,7 @@ bool HasBias(const Convolution& t, const Node& node) {
   return t.kind == ConvKind::kForward && node.num_inputs() == 3;
 }
 
-// Activations in NHWC, the weight as the library likes it.
+// Chooses NHWC for activations and oneDNN's preferred layout for the weight.
 std::optional<Chosen> ChooseChannelsLast(const Convolution& t, const Node& node,
                                          const std::string& algorithm) {
   const int64_t groups = node.attrs().Int("groups");
@@ -104,9 +105,9 @@ std::optional<Chosen> ChooseChannelsLast(const Convolution& t, const Node& node,
       node.attrs(), algorithm);
 }
 
-// Blocked activations where the block divides the channels. With few channels
-// oneDNN decides about source and result together: fixing one of the two alone
-// leads to its reference kernel. What it would pad stays plain.
+// Chooses blocked activations if the block divides the channels. With few
+// channels oneDNN chooses the layouts of source and result together: fixing
+// only one selects its reference kernel. Layouts that need padding stay plain.
 std::optional<Chosen> Choose(const Convolution& t, const Node& node,
                              const std::string& algorithm, int64_t block) {
   const ConvKind kind = t.kind;
@@ -148,7 +149,8 @@ std::optional<Chosen> Choose(const Convolution& t, const Node& node,
   return chosen;
 }
 
-// A bf16 weight gradient in blocked layout over images of one row.
+// Chooses kFlat for a bf16 weight gradient in blocked layout; nullopt if it
+// does not apply.
 std::optional<Chosen> ChooseFlat(const Convolution& t, const Node& node,
                                  int64_t block) {
   TensorType x = t.x, y = t.y;
@@ -207,7 +209,7 @@ bool CanBeWinograd(const Convolution& t, const Node& node,
          t.y.shape[1] % 16 == 0;
 }
 
-// oneDNN's in f32, ours in bf16.
+// Returns oneDNN's Winograd in f32, fusor's own in bf16 (winograd_calls.h).
 std::optional<LibraryCandidate> AnyWinograd(const Convolution& t,
                                             const Node& node,
                                             const ir::Target& target) {
@@ -238,7 +240,7 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
     candidates.push_back(*im2col);
   }
   add("direct", "direct", direct);
-  // Its transformed tensors can take longer than what they save.
+  // Winograd's transforms can cost more time than its products save.
   const auto winograd = AnyWinograd(t, node, target);
   if (winograd.has_value()) {
     const bool first = !direct.has_value() ||
@@ -254,8 +256,8 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
   return candidates;
 }
 
-// Pooling keeps the layout that its operand has; its gradient the blocked one
-// where possible, which is what the forward operand had.
+// Pooling keeps its operand's layout. A row-major operand is blocked if
+// possible: for a gradient, this is the layout that the forward operand had.
 std::vector<LibraryCandidate> PoolCandidates(const Node& node,
                                              const ir::Target& target) {
   if (!ToDnnl(node.input(0)->type().dtype).has_value() ||
@@ -274,7 +276,8 @@ std::vector<LibraryCandidate> PoolCandidates(const Node& node,
   return {c};
 }
 
-// Primitive descriptors take up to a millisecond: one per distinct problem.
+// Returns the key under which a node's candidates are cached. Creating a
+// primitive descriptor takes up to a millisecond.
 std::string ProblemKey(const Node& node, const ir::Target& target) {
   std::string key =
       fmt::format("{} {} {} ", node.op_name(), target.name, target.threads);

@@ -9,9 +9,9 @@ namespace fusor::cpu {
 
 const dnnl::engine& Engine() {
   static const dnnl::engine engine = [] {
-    // The cache of primitives mistakes descriptors that differ in strides of
-    // dimensions of extent 1 only for each other (2.6.3): the primitive may
-    // then be another than the descriptor says and want more workspace.
+    // oneDNN 2.6.3's primitive cache confuses descriptors that differ only in
+    // strides of dimensions of extent 1. It may then return a primitive other
+    // than described, which needs more workspace.
     dnnl::set_primitive_cache_capacity(0);
     return dnnl::engine(dnnl::engine::kind::cpu, 0);
   }();
@@ -36,7 +36,7 @@ std::optional<dnnl::memory::data_type> ToDnnl(ir::DType dtype) {
   }
 }
 
-// The outer axes of PhysicalAxes, one a dimension, hold oneDNN's strides.
+// The outer axes of PhysicalAxes, one per dimension, hold oneDNN's strides.
 dnnl::memory::desc ToDesc(const ir::TensorType& type) {
   const auto dtype = ToDnnl(type.dtype);
   FUSOR_ASSERT(dtype.has_value(), "oneDNN has no {}", ToString(type));
@@ -86,15 +86,15 @@ std::optional<ir::Layout> ToLayout(const dnnl::memory::desc& desc) {
   }
   std::vector<int> order(rank);
   std::iota(order.begin(), order.end(), 0);
-  // Dimensions of extent 1 have arbitrary strides: they keep their place
-  // before the next slower one.
+  // Dimensions of extent 1 have arbitrary strides. They stay before the next
+  // slower one.
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return blocking.strides[a] > blocking.strides[b] ||
            (blocking.strides[a] == blocking.strides[b] && outer[a] > outer[b]);
   });
   type.layout.order = order;
   type.layout = Canonical(std::move(type.layout));
-  // What is left (gaps, overlaps) shows when the layout is turned back.
+  // Gaps and overlaps show up as different strides of the resulting layout.
   for (const ir::PhysicalAxis& axis : PhysicalAxes(type)) {
     const bool is_outer = axis.extent == outer[axis.dim] &&
                           axis.step * axis.extent == type.shape[axis.dim];

@@ -7,25 +7,25 @@
 
 namespace fusor::cpu {
 
-// The process's oneDNN CPU engine.
+// Returns the process's oneDNN CPU engine.
 const dnnl::engine& Engine();
 
-// nullopt for dtypes that oneDNN lacks (f64, i64) on the CPU.
+// Returns oneDNN's dtype; nullopt if oneDNN's CPU engine lacks it (f64, i64).
 std::optional<dnnl::memory::data_type> ToDnnl(ir::DType dtype);
 
-// The same bytes as oneDNN describes them. REQUIRES: ToDnnl(type.dtype), rank
-// 1 to 12.
+// Returns oneDNN's description of a tensor of this type. REQUIRES:
+// ToDnnl(type.dtype), rank 1 to 12.
 dnnl::memory::desc ToDesc(const ir::TensorType& type);
 
-// A desc whose layout oneDNN shall choose.
+// Returns a desc whose layout oneDNN chooses.
 dnnl::memory::desc AnyDesc(const ir::TensorType& type);
 
-// nullopt where an ir::Layout cannot say it: padding, compensation, or no
-// blocked format at all.
+// Returns the desc's layout; nullopt if an ir::Layout cannot describe it
+// (padding, compensation, or not a blocked format).
 std::optional<ir::Layout> ToLayout(const dnnl::memory::desc& desc);
 
-// nChw16c for block 16, for tensors of rank 4 whose channels the block divides;
-// else row-major.
+// Returns the channel-blocked layout (nChw16c for block 16) if the rank is 4
+// and the block divides the channels, else row-major.
 ir::Layout BlockedLayout(const ir::Shape& shape, int64_t block);
 
 }  // namespace fusor::cpu

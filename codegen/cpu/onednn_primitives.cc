@@ -32,11 +32,11 @@ struct Geometry {
       : stride(attrs.Ints("stride")),
         pad(attrs.Ints("pad")),
         dilation(attrs.Ints("dilation")) {
-    for (int64_t& d : dilation) --d;  // oneDNN counts the gaps
+    for (int64_t& d : dilation) --d;  // oneDNN counts the gaps: 0 is dense
   }
 };
 
-// Runs `make`, which throws dnnl_unimplemented where there is nothing.
+// Runs `make`; returns nullopt if oneDNN does not implement the primitive.
 template <typename Desc, typename Make>
 std::optional<Desc> Try(Make make) {
   try {
@@ -79,8 +79,8 @@ std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
   });
 }
 
-// The backward descriptors need a forward one as a hint, whose operands have
-// one dtype: that of the operands that backward reads.
+// Returns the descs of the forward hint that backward descriptors need. All its
+// operands have the dtype of the operands that backward reads.
 ConvDescs HintFor(ConvDescs d, const dnnl::memory::desc& read) {
   for (dnnl::memory::desc* desc : {&d.x, &d.weight, &d.y}) {
     if (desc->data_type() == read.data_type()) continue;
@@ -105,18 +105,18 @@ std::optional<dnnl::convolution_backward_data::primitive_desc> ConvGradInput(
 
 namespace {
 
-// True of what oneDNN 2.6 gets wrong: some of its weight gradients read what
-// nothing has written, in their scratchpads and beyond x.
+// Returns whether the weight gradient has a bug of oneDNN 2.6: some read
+// uninitialised memory, in their scratchpads and beyond x.
 bool ReadsUnwritten(
     const dnnl::convolution_backward_weights::primitive_desc& found,
     const ConvDescs& d, const Geometry& g) {
   const std::string_view implementation = found.impl_info_str();
-  // Those of 1x1 filters with a stride gather x into blocks of channels.
+  // Bug 1: strided 1x1 kernels gather x into blocks of channels.
   constexpr int64_t kLargestBlock = 16;
   const bool gathers = implementation.find("1x1") != std::string_view::npos &&
                        (g.stride[0] > 1 || g.stride[1] > 1);
   if (gathers && d.x.dims()[1] % kLargestBlock != 0) return true;
-  // Of AVX-512 for bf16, where a row of x is shorter than the stride.
+  // Bug 2: AVX-512 bf16 kernels, if a row of x is shorter than the stride.
   return implementation.starts_with("jit_bf16") && d.x.dims()[3] < g.stride[1];
 }
 
@@ -150,8 +150,9 @@ algorithm PoolAlgorithm(const ir::Attrs& attrs, bool max) {
              : algorithm::pooling_avg_exclude_padding;
 }
 
-// PyTorch drops input that no whole window covers; oneDNN wants the padding on
-// the far side to fit exactly, negative where input is dropped.
+// Returns the padding of the far side, per dimension. PyTorch drops input that
+// no whole window covers. oneDNN requires exact padding, which is then
+// negative.
 Ints FarPad(const dnnl::memory::desc& x, const dnnl::memory::desc& y,
             const ir::Attrs& attrs) {
   Ints far;
@@ -197,7 +198,7 @@ std::optional<dnnl::matmul::primitive_desc> Matmul(const ir::TensorType& a,
                                                    const ir::TensorType& b,
                                                    const ir::TensorType& c,
                                                    const ir::Attrs& attrs) {
-  // A transposed operand is the same memory with its last strides swapped.
+  // A transposed operand is the same memory with the last two strides swapped.
   const auto desc = [](const ir::TensorType& type, bool transposed) {
     ir::TensorType view = type;
     const size_t rank = type.rank();

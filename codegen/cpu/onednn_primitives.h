@@ -11,19 +11,19 @@
 
 namespace fusor::cpu {
 
-// oneDNN primitive descriptors of the IR's library ops. Memory descs may be
-// `any`. nullopt where oneDNN has no implementation.
+// Create oneDNN primitive descriptors for the IR's library ops. Memory descs
+// may be `any`. The result is nullopt if oneDNN has no implementation.
 
-// The algorithm of a 1x1 convolution of stride 1 without padding that is
-// described to oneDNN with each image as one row of pixels: the same memory.
-// Its bf16 weight gradient transposes row by row and has far less to do so.
+// Algorithm of a 1x1 convolution of stride 1 without padding that describes
+// each image to oneDNN as one row of pixels, which is the same memory. oneDNN's
+// bf16 weight gradient transposes row by row, so one long row is much cheaper.
 inline constexpr char kFlat[] = "direct-flat";
 bool CanBeFlat(const ir::TensorType& weight, const ir::Attrs& attrs);
-// [N,C,H,W] as [N,C,1,H*W], in the same layout.
+// Returns [N,C,H,W] as [N,C,1,H*W], in the same layout.
 ir::TensorType Flattened(ir::TensorType activation);
 
 struct ConvDescs {
-  dnnl::memory::desc x, weight, bias, y;  // bias: zero desc where there is none
+  dnnl::memory::desc x, weight, bias, y;  // bias: zero desc if there is none
 };
 
 // `algorithm`: "winograd", "direct", kFlat or "" for oneDNN's choice.
@@ -49,14 +49,14 @@ std::optional<dnnl::matmul::primitive_desc> Matmul(const ir::TensorType& a,
                                                    const ir::TensorType& c,
                                                    const ir::Attrs& attrs);
 
-// Throws kGraph, naming the op and its types, if an image of the types has more
-// pixels than oneDNN can count: it divides by numbers of pixels that are ints.
-// Types of another rank than 4 are no images.
+// Throws kGraph, naming the op and its types, if an image has more pixels than
+// an int holds, which oneDNN counts them in. Only types of rank 4 are images.
 void CheckImageSizes(std::string_view op,
                      const std::vector<ir::TensorType>& types,
                      const ir::Location& location = {});
 
-// [O,I,KH,KW] with groups as oneDNN wants it: [G,O/G,I,KH,KW].
+// Returns the [O,I,KH,KW] weight in the shape that oneDNN requires for groups,
+// [G,O/G,I,KH,KW]; unchanged for one group.
 ir::TensorType GroupedWeight(const ir::TensorType& weight, int64_t groups);
 
 }  // namespace fusor::cpu

@@ -7,7 +7,7 @@ namespace {
 
 using llvm::Value;
 
-// A word of the counter or key lies in the lower half of an i64.
+// Each word of the counter or key is stored in the lower half of an i64.
 using Words = std::array<Value*, 4>;
 
 struct Product {
@@ -50,7 +50,7 @@ Value* EmitUniform(ValueBuilder& b, Value* key, Value* step, int64_t site,
   const auto spread = [&](Value* v) {
     return index->getType()->isVectorTy() ? b.Splat(v) : v;
   };
-  // Four consecutive elements share a block.
+  // Four consecutive elements share one Philox block.
   const Words words = Philox(
       b,
       {low_word(ir.CreateLShr(index, b.Int(index, 2))), spread(low_word(step)),

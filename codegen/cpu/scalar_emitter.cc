@@ -14,7 +14,7 @@ namespace {
 using ir::ScalarOp;
 using llvm::Value;
 
-// Only floats have it: integers are computed in f64.
+// Returns whether the op is defined on floats only; integers use f64.
 bool IsTranscendental(ScalarOp op) {
   switch (op) {
     case ScalarOp::kExp:
@@ -34,7 +34,7 @@ bool IsLogical(ScalarOp op) {
   return op == ScalarOp::kNot || op == ScalarOp::kAnd || op == ScalarOp::kOr;
 }
 
-// f64 functions are libm's.
+// Emits the op on f64 (`wide`, by libm) or f32 values.
 Value* Transcendental(ValueBuilder& b, ScalarOp op, Value* x, Value* y,
                       bool wide) {
   llvm::IRBuilder<>& ir = b.ir();
@@ -58,12 +58,12 @@ Value* Transcendental(ValueBuilder& b, ScalarOp op, Value* x, Value* y,
   }
 }
 
-// x where it compares, else y; NaN when either is.
+// Returns x if it is strictly greater (less), else y; NaN if either is NaN.
 Value* FloatExtremum(ValueBuilder& b, bool maximum, Value* x, Value* y) {
   llvm::IRBuilder<>& ir = b.ir();
   Value* chosen = ir.CreateSelect(
       maximum ? ir.CreateFCmpOGT(x, y) : ir.CreateFCmpOLT(x, y), x, y);
-  // With y NaN the comparison already chose it.
+  // If y is NaN, the comparison has already selected it.
   return ir.CreateSelect(ir.CreateFCmpUNO(x, x), x, chosen);
 }
 
@@ -98,8 +98,8 @@ Value* FloatArithmetic(ValueBuilder& b, ScalarOp op, Value* x, Value* y) {
   }
 }
 
-// Truncating; division by zero gives zero, and the least integer over -1
-// wraps around: neither may trap.
+// Divides with truncation. Division by zero gives zero and the least integer
+// divided by -1 wraps around: neither may trap.
 Value* IntegerQuotient(ValueBuilder& b, Value* x, Value* y) {
   llvm::IRBuilder<>& ir = b.ir();
   Value* zero = ir.CreateICmpEQ(y, b.Int(y, 0));
@@ -168,7 +168,7 @@ Value* Logical(ValueBuilder& b, ScalarOp op, Value* x, Value* y) {
   return op == ScalarOp::kAnd ? ir.CreateAnd(x, y) : ir.CreateOr(x, y);
 }
 
-// Neither infinite nor NaN: |x| below infinity.
+// Returns |x| < infinity, which is false for infinities and NaN.
 Value* IsFinite(ValueBuilder& b, Value* x) {
   const double infinity = std::numeric_limits<double>::infinity();
   return b.ir().CreateFCmpOLT(b.Call(llvm::Intrinsic::fabs, x),
@@ -228,7 +228,7 @@ class ScalarEmitter {
     return b_.Constant(dtype_, vector_, 1);
   }
 
-  // Operand i in that arithmetic; null when there is none.
+  // Returns operand i in this arithmetic; null if there is none.
   Value* Operand(size_t i, Arith arith) {
     if (i >= operands_.size()) return nullptr;
     Value* value = b_.Convert(operands_[i].value, operands_[i].arith, arith);

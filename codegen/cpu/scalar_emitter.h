@@ -12,10 +12,10 @@ struct TypedValue {
   Arith arith;
 };
 
-// `op` of the operands, lane by lane, as ir::EvalScalar defines it, in the
-// arithmetic of `dtype`. Computed in the widest arithmetic among operands and
-// result; exp and its like of integers in f64. Scalar operands are splat when
-// `vector` is set.
+// Emits `op` of the operands, lane by lane, as ir::EvalScalar defines it, and
+// returns the result in the arithmetic of `dtype`. Computes in the widest
+// arithmetic among operands and result, and transcendental functions of
+// integers in f64. Broadcasts scalar operands if `vector` is set.
 llvm::Value* EmitScalar(ValueBuilder& b, ir::ScalarOp op,
                         std::span<const TypedValue> operands, ir::DType dtype,
                         bool vector);

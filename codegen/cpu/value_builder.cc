@@ -126,7 +126,7 @@ Value* ValueBuilder::Convert(Value* value, Arith from, Arith to) {
   }
   if (IsFloat(to)) return builder_.CreateSIToFP(value, type);
   if (IsFloat(from)) {
-    // Out of range is unspecified, but must be some value.
+    // The result of values out of range is unspecified, but must not be poison.
     return builder_.CreateFreeze(builder_.CreateFPToSI(value, type));
   }
   return builder_.CreateSExtOrTrunc(value, type);
@@ -141,7 +141,7 @@ Value* ValueBuilder::Fma(Value* a, Value* b, Value* c) {
                                   {a, b, c});
 }
 
-// f32 to bf16, to nearest even; NaN stays NaN.
+// Rounds f32 to bf16, to nearest even; NaN stays NaN.
 Value* ValueBuilder::FloatToBFloat16(Value* value) {
   llvm::Type* i16 = Like(builder_.getInt16Ty(), value);
   // The vector instruction needs a whole register of lanes.
@@ -166,7 +166,7 @@ Value* ValueBuilder::Pick(std::span<Value* const> sources,
                           std::span<const int> lanes) {
   const auto size = static_cast<int>(lanes.size());
   Value* picked = nullptr;
-  // Two sources at a time: what one shuffle instruction reads.
+  // One shuffle instruction reads two sources.
   for (size_t s = 0; s < sources.size(); s += 2) {
     const int first = static_cast<int>(s) * lanes_;
     std::vector<int> from(lanes.size(), llvm::PoisonMaskElem);
@@ -188,8 +188,8 @@ Value* ValueBuilder::Pick(std::span<Value* const> sources,
   return picked;
 }
 
-// f64 to f32, rounded to odd: a later rounding to a 16-bit float is then as if
-// it were the only one.
+// Rounds f64 to f32 to odd. A later rounding to a 16-bit float then gives the
+// same result as a single rounding.
 Value* ValueBuilder::NarrowToOdd(Value* value) {
   llvm::Type* f32 = Like(builder_.getFloatTy(), value);
   llvm::Type* i32 = Like(builder_.getInt32Ty(), value);

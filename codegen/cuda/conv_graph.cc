@@ -1,5 +1,5 @@
-// The cuDNN graphs of library calls on convolutions: the patterns that its
-// engines know for training (developer guide, "Generic Runtime Fusion Engines",
+// The cuDNN graphs of convolution calls: the training patterns that cuDNN's
+// engines support (developer guide, "Generic Runtime Fusion Engines",
 // "Specialized Pre-Compiled Engines").
 
 #include "codegen/cuda/cudnn_op_graph.h"
@@ -20,7 +20,7 @@ bool IsSet(const LibraryCall& call, const char* name) {
   return call.attrs.Has(name) && call.attrs.Bool(name);
 }
 
-// A call's graph in the making: its arguments by position.
+// Builds a call's graph and assigns its arguments by position.
 class Pattern {
  public:
   explicit Pattern(const LibraryCall& call) : call_(call) {
@@ -77,13 +77,13 @@ class Pattern {
     return Op(CUDNN_POINTWISE_ADD, scaled, bias, type);
   }
 
-  // Whether what the convolution reads instead of x is the last result.
+  // Returns whether the prologue's result is also the call's last result.
   bool StoresInput() const {
     const std::string kind = TextOf(call_, "prologue");
     return kind == "join" || kind == "dual";
   }
 
-  // What the convolution reads instead of x.
+  // Adds the prologue and returns what the convolution reads instead of x.
   Tensor Prologue(Tensor x, const ir::TensorType& type) {
     const std::string kind = TextOf(call_, "prologue");
     if (kind.empty()) return x;
@@ -144,7 +144,7 @@ class Pattern {
     Tensor x, mean, inverse_deviation, scale, y;
   };
 
-  // What the normalisation had as its result, from what it has kept.
+  // Recomputes the normalisation's result y from its saved tensors.
   Norm Recomputed(const ir::TensorType& type) {
     Norm n{};
     n.x = Operand();
@@ -177,7 +177,7 @@ class Pattern {
     FUSOR_CHECK(!accumulate || plain, kGraph,
                 "cuDNN: {}: accumulate: expected no add and no norm", call_.op);
     const Tensor dx = Result();
-    if (accumulate) Operand();  // where the result is
+    if (accumulate) Operand();  // stored in place of the result
     Tensor value = plain ? dx : graph_.Virtual(type);
     graph_.Convolve(ConvKind::kGradInput, call_.attrs, value, w, dy,
                     accumulate ? 1 : 0);

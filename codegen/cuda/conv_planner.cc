@@ -63,20 +63,20 @@ bool IsWanted(const CudnnDescriptor& engine) {
                     CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY});
 }
 
-// Padded.
+// Returns the padded size of the workspace, bytes.
 int64_t WorkspaceOf(const CudnnDescriptor& plan) {
   const auto bytes =
       plan.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
   return bytes == 0 ? 0 : bytes + kConvWorkspaceAlignment;
 }
 
-// All that the engines depend on, the device excepted.
+// Returns everything that the engines depend on, except the device.
 std::string ProblemOf(LibraryCall call) {
   call.attrs.Erase("algorithm");
   return codegen::Print(call);
 }
 
-// Reads "NUMBER" off the front; false when there is none.
+// Removes a number from the front of `text`; false if there is none.
 bool ReadNumber(std::string_view& text, int64_t& number) {
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), number);
@@ -119,7 +119,7 @@ CudnnDescriptor DeviceFrom(const std::string& properties) {
   return device;
 }
 
-// Of JSON text that is to be loaded; not finalized.
+// Returns a plan descriptor that loads JSON text; not finalized.
 CudnnDescriptor PlanFrom(const std::string& text, cudnnHandle_t handle,
                          const std::string& properties) {
   CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -222,7 +222,7 @@ ConvPlanner::Known ConvPlanner::Query(const LibraryCall& call) const {
         try {
           known.configs.push_back({name, WorkspaceOf(MakePlan(config))});
         } catch (const Error&) {
-          // Not for this problem after all.
+          // The heuristic listed an engine that rejects this problem.
         }
       }
     }

@@ -10,8 +10,8 @@
 namespace fusor::cuda {
 namespace {
 
-// Attributes of .nv.info: format, number, then as the format says.
-constexpr uint8_t kFormatSized = 4;  // 16-bit size and so many bytes
+// An attribute of .nv.info: format, number, and data that depend on the format.
+constexpr uint8_t kFormatSized = 4;  // a 16-bit size, then that many bytes
 constexpr uint8_t kFrameSize = 0x11;
 constexpr uint8_t kRegisterCount = 0x2f;
 

@@ -9,9 +9,9 @@ namespace fusor::cuda {
 
 using codegen::EntryResources;
 
-// Of all entries, by name, from the attributes in the ELF file's .nv.info
-// section (EIATTR_REGCOUNT and EIATTR_FRAME_SIZE, as cuobjdump -elf shows
-// them). Throws kInternal for what is no cubin.
+// Returns the resources of all entries, sorted by name, from the attributes
+// EIATTR_REGCOUNT and EIATTR_FRAME_SIZE of the ELF file's .nv.info section (see
+// cuobjdump -elf). Throws kInternal if the bytes are not a cubin.
 std::vector<EntryResources> ReadResources(std::string_view cubin);
 
 }  // namespace fusor::cuda

@@ -1,7 +1,6 @@
 #pragma once
 
-// cuBLASLt, opened at run time. Its functions are members under their own
-// names.
+// cuBLASLt, opened at run time. Its functions are members of the same names.
 
 #include <cublasLt.h>
 
@@ -33,12 +32,12 @@ struct Cublaslt {
 #undef FUSOR_CUBLASLT_MEMBER
 
   std::string Version() const;  // "cuBLASLt 13.1.0"
-  // Throws kDevice with version, call and status unless that is success.
+  // Throws kDevice with version, call and status unless `status` is success.
   void Check(cublasStatus_t status, const char* call) const;
 };
 
-// Opens cuBLASLt, at the first call. Throws kDevice where there is none or it
-// lacks a function.
+// Opens cuBLASLt at the first call. Throws kDevice if it is missing or lacks a
+// function.
 const Cublaslt& LoadCublaslt();
 
 }  // namespace fusor::cuda

@@ -16,7 +16,7 @@
 namespace fusor::cuda {
 namespace {
 
-// NHWC of activations, KRSC of filters.
+// Returns NHWC for activations and KRSC for filters.
 ir::Layout LayoutFor(const ir::TensorType& type) {
   return type.rank() == 4 ? ir::ParseLayout("acdb") : ir::Layout{};
 }
@@ -36,7 +36,7 @@ codegen::LibraryCall ChannelsLast(const ir::Node& node) {
   return call;
 }
 
-// A product, with tensors as they lie, that cuBLASLt can be asked for.
+// Returns whether cuBLASLt supports the matmul in its tensors' layouts.
 bool IsKnownMatmul(const ir::Node& node) {
   codegen::LibraryCall call{.op = std::string(node.op_name()),
                             .attrs = node.attrs()};
@@ -50,7 +50,7 @@ bool IsKnownMatmul(const ir::Node& node) {
 bool IsConvolution(const ir::Attrs& attrs) { return attrs.Has("groups"); }
 bool IsPooling(const ir::Attrs& attrs) { return attrs.Has("window"); }
 
-// Dimensions from the slowest to the fastest, with the distance of their steps.
+// Returns dimensions of extent > 1, slowest first, with their strides.
 std::vector<std::pair<int, int64_t>> OrderOf(const ir::TensorType& type) {
   std::vector<std::pair<int, int64_t>> order;
   for (const ir::PhysicalAxis& axis : ir::PhysicalAxes(type)) {
@@ -59,8 +59,8 @@ std::vector<std::pair<int, int64_t>> OrderOf(const ir::TensorType& type) {
   return order;
 }
 
-// Into another order in memory, or another dtype: what stays as it is, is a
-// view or copied by the driver (IsMemoryCopy).
+// Returns whether the node is a copy to another physical order or dtype. Other
+// copies are views, or the driver makes them (IsMemoryCopy).
 bool IsRearranged(const ir::Node& node) {
   if (node.op_name() != "copy") return false;
   const ir::TensorType& from = node.input(0)->type();
@@ -79,14 +79,15 @@ ir::LibraryCandidate AsTheyLie(const ir::Node& node,
   return candidate;
 }
 
-// Plans fit a device whose properties cuDNN has asked for itself. Where it
-// cannot ask, those of the target do until a plan is loaded, which tells.
+// Returns the device's properties as cuDNN queries them, so that plans match
+// it. If cuDNN cannot query it, returns the target's; LoadPlan detects a
+// mismatch.
 std::string PropertiesOf(const ir::Target& target, std::optional<int> device) {
   if (device.has_value()) {
     try {
       return DevicePropertiesJson(*device);
     } catch (const Error&) {
-      // The device says why when it is opened.
+      // OpenCudaDevice reports the reason.
     }
   }
   return DevicePropertiesJson(target);

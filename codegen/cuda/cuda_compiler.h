@@ -10,17 +10,17 @@
 
 namespace fusor::cuda {
 
-// A GPU as a compile target, without one: NVRTC makes a cubin of the text that
-// codegen prints of a kernel, cuDNN chooses and plans convolutions, and matrix
-// products are described for cuBLASLt; pooling and copies between layouts are
+// A GPU as a compile target; no GPU need be present. NVRTC compiles the CUDA
+// C++ printed for a kernel to a cubin. cuDNN chooses and plans convolutions.
+// Matmuls are described for cuBLASLt. Pooling and copies between layouts are
 // generated kernels. Activations and filters are channels-last. Convolutions
-// where there is no cuDNN, and other library ops, are "unchosen".
+// without cuDNN, and other library ops, get the implementation "unchosen".
 class CudaCompiler : public codegen::TargetCompiler {
  public:
-  // `device`: the number of the GPU that convolutions are planned for, of this
-  // target; none where it is not there, which the target describes then.
-  // `warning` is told of warnings of NVRTC's. REQUIRES: target.simt. Throws
-  // what NvrtcCompiler throws.
+  // `device`: ordinal of the GPU, of this target, that convolutions are planned
+  // for. Without it, they are planned for the GPU that `target` describes.
+  // `warning` receives NVRTC's warnings. REQUIRES: target.simt. Throws what
+  // NvrtcCompiler throws.
   CudaCompiler(ir::Target target, std::optional<int> device,
                codegen::WarningHandler warning);
 
@@ -32,8 +32,8 @@ class CudaCompiler : public codegen::TargetCompiler {
       const std::string& code) const override;
   codegen::CodegenFingerprint Codegen() const override;
   void PrepareCall(codegen::LibraryCall& call) const override;
-  // ".cu", ".ptx", and ".resources" with the registers and bytes of stack that
-  // each entry takes.
+  // Returns ".cu", ".ptx", ".sass" if there is an nvdisasm, and ".resources"
+  // with the registers and bytes of stack of each entry.
   std::vector<codegen::KernelArtifact> KernelArtifacts(
       const codegen::Kernel& kernel) const override;
   std::string CompileArtifact(const codegen::Kernel& kernel,
@@ -42,7 +42,7 @@ class CudaCompiler : public codegen::TargetCompiler {
   std::string LibraryVersion() const override;
 
  private:
-  // `name` of the kernel.
+  // `name`: of the kernel, for warnings.
   NvrtcCompiler::Output CompileText(const std::string& name,
                                     const std::string& text,
                                     const std::string& source,

@@ -15,15 +15,14 @@ namespace {
 using ir::DType;
 using ir::ScalarOp;
 
-// How an op is written: a function of the prelude or an operator, and what it
-// computes in.
+// How an op is printed.
 enum class Form : uint8_t { kFunction, kOperator, kOther };
 
 struct Row {
   ScalarOp op;
   Form form;
   std::string_view text;
-  std::string_view exact = {};  // where contraction is not allowed
+  std::string_view exact = {};  // the function without contraction, if another
   bool of_floats = false;       // integers are computed in f64
 };
 
@@ -173,7 +172,7 @@ std::string CudaConstant(DType dtype, double value) {
     case Arith::kBool:
       return Integer(dtype, value) != 0 ? "true" : "false";
     case Arith::kI32:
-      // The least one has no literal of its own.
+      // The least i32 has no literal.
       return fmt::format("(int)({}ll)", Integer(dtype, value));
     case Arith::kI64:
       return fmt::format("(i64)0x{:x}ull",

@@ -8,28 +8,29 @@
 
 namespace fusor::codegen {
 
-// A C++ expression of the arithmetic's type: bool, int, i64, float or double.
+// A C++ expression whose type is CudaType(arith).
 struct CudaExpression {
   std::string text;
   Arith arith;
 };
 
-// "float", ...
+// Returns bool, int, i64, float or double.
 std::string_view CudaType(Arith arith);
-// The prelude's struct of the dtype: "F16", ...
+// Returns the prelude's struct for the dtype: "F16", ...
 std::string_view CudaTag(ir::DType dtype);
-// The prelude's struct of a reduction: "AddOp", ...
+// Returns the prelude's struct for a reduction: "AddOp", ...
 std::string_view CudaReduction(ir::ScalarOp op);
 
-// `value` as a literal in the arithmetic of `dtype`; integers truncate,
-// infinities are the least and greatest integer of `dtype`.
+// Returns `value` as a literal in the arithmetic of `dtype`. Integers truncate;
+// infinities become the least and greatest integer of `dtype`.
 std::string CudaConstant(ir::DType dtype, double value);
 
-// To the arithmetic of `dtype`, such that rounding to it afterwards is right.
+// Converts to the arithmetic of `dtype` such that a later rounding to `dtype`
+// is correct: f64 to a 16-bit float is not rounded twice.
 std::string CudaConvert(const CudaExpression& value, ir::DType dtype);
 
-// op(operands) in the arithmetic of `dtype`, by functions of the prelude.
-// `contract`: a*b+c may be computed with one rounding.
+// Returns op(operands) in the arithmetic of `dtype`, using prelude functions.
+// `contract`: allows FMA contraction.
 std::string CudaScalar(ir::ScalarOp op,
                        std::span<const CudaExpression> operands,
                        ir::DType dtype, bool contract);

@@ -19,12 +19,12 @@ namespace {
 
 using ir::DType;
 
-// To be raised whenever the same kernel IR gives other text after the prelude.
+// Increment when the same kernel IR gives different text after the prelude.
 constexpr int kRevision = 2;
 
 constexpr int kWarp = 32;
-// Loads of so many turns of a loop may be under way at once: what memory
-// delivers is what threads have asked for by the time that it takes to answer.
+// Iterations of a loop whose loads may be in flight at once: throughput is the
+// bytes in flight divided by the memory latency (Little's law).
 constexpr int kUnroll = 4;
 
 bool UsesVectorAxis(const Kernel& kernel, const Phase& phase) {
@@ -36,15 +36,15 @@ bool UsesVectorAxis(const Kernel& kernel, const Phase& phase) {
   return uses;
 }
 
-// Threads along the lanes.
+// Returns the number of threads along the lanes.
 int ThreadsAlong(const Kernel& kernel, const Phase& phase) {
   return UsesVectorAxis(kernel, phase)
              ? kernel.lanes / kernel.lanes_per_thread()
              : 1;
 }
 
-// The integer type in which all indices of the kernel fit, those of masked
-// lanes included.
+// Returns the integer type that holds all indices of the kernel, including
+// those of masked lanes.
 std::string_view IndexType(const Kernel& kernel) {
   int64_t reach = 0;
   for (const Phase& phase : kernel.phases) {
@@ -97,7 +97,7 @@ class PhasePrinter {
     out_ += '\n';
   }
 
-  // --- The head of the function ----------------------------------------------
+  // --- Function prologue -----------------------------------------------------
 
   std::string Parameters() const {
     std::string out;
@@ -131,7 +131,7 @@ class PhasePrinter {
     Line("__shared__ __align__(16) unsigned char shared[{}];", bytes);
     Line("FUSOR_ON_SHARED(shared, {});", bytes);
     if (!lanes) return;
-    // The threads of this one's warp.
+    // Mask of the threads in this thread's warp.
     const int full = x_ * y_ / kWarp * kWarp;
     const int rest = x_ * y_ - full;
     const std::string last = fmt::format("0x{:x}u", (1U << rest) - 1);
@@ -162,7 +162,7 @@ class PhasePrinter {
     Line("[[maybe_unused]] {} task = blockIdx.x;", int_);
   }
 
-  // The last axis is the fastest.
+  // Computes the grid axes' indices from the task; the last axis is fastest.
   void OpenGrid() {
     for (size_t i = phase_.grid.size(); i-- > 0;) {
       const int id = phase_.grid[i];
@@ -191,7 +191,7 @@ class PhasePrinter {
     const int64_t extent = kernel_.axes[id].extent;
     masked_ = extent % kernel_.lanes != 0;
     partly_ = extent % width_ != 0;
-    // Of this thread, as far as it is not beyond them all.
+    // This thread's active lanes: none if <= 0, all if >= width.
     if (masked_) Line("const {} active{} = {} - a{};", int_, id, extent, id);
   }
 
@@ -266,7 +266,7 @@ class PhasePrinter {
     all_read_ = false;
   }
 
-  // Over every step-th index of the axis.
+  // Opens a loop over every step-th index of the axis.
   void OpenLoop(const Stmt& loop, const char* prefix, int64_t step) {
     const std::string index = fmt::format("{}{}", prefix, loop.axis);
     const int64_t extent = kernel_.axes[loop.axis].extent;
@@ -292,13 +292,14 @@ class PhasePrinter {
 
   // --- Loops that store ------------------------------------------------------
   //
-  // A compiler cannot know that what is stored is not what the next turn loads,
-  // so that a thread would wait for memory in each turn. But operands may
-  // always be loaded earlier, even one that a result lies over: what is wanted
-  // is what it held before.
+  // The compiler cannot prove that a store does not alias the next iteration's
+  // load, so a thread would wait for memory in each iteration. Loading operands
+  // earlier is always valid, even an operand that the result aliases: the loop
+  // needs its old value.
 
-  // The only load of a loop in which a thread has nothing else to wait for;
-  // null where there is none. Of two loads a turn enough is under way.
+  // Returns the loop's only load if it can be prefetched and a thread waits for
+  // nothing else; null otherwise. Two loads per iteration keep enough in
+  // flight.
   const Stmt* LoadAhead(const Stmt& loop) const {
     const Stmt* found = nullptr;
     for (const Stmt& stmt : loop.body) {
@@ -364,13 +365,13 @@ class PhasePrinter {
     return fmt::format("{}::From({}::To({}))", tag, tag, text);
   }
 
-  // In each lane, where the register has several.
+  // Assigns to the register, in each lane if it is a vector.
   void Set(const Stmt& stmt, std::string text) {
     Info(stmt.dst).vector ? OpenLanes() : CloseLanes();
     Line("{} = {};", Get(stmt.dst).text, Rounded(stmt, std::move(text)));
   }
 
-  // Statements on lanes share a loop over them.
+  // Opens a loop over lanes, which consecutive statements on lanes share.
   void OpenLanes() {
     if (in_lanes_) return;
     Line("#pragma unroll");
@@ -430,7 +431,7 @@ class PhasePrinter {
       Line("r{} = ReduceBlock<{}, {}, {}>(r{}, {}, x, y);", stmt.dst, op, x_,
            y_, stmt.src[0], shared);
     }
-    // Barriers lie behind all that was read.
+    // These reductions contain a barrier after all earlier loads.
     all_read_ = stmt.kind == StmtKind::kReduceBlock || x_ > kWarp;
   }
 
@@ -459,7 +460,7 @@ class PhasePrinter {
     return vector_axis_ < 0 ? 0 : Coefficient(index, vector_axis_);
   }
 
-  // The value of the index, of lane l where the lanes differ.
+  // Returns the value of the index; for lane l if it differs between lanes.
   std::string LaneIndex(const Stmt& stmt, std::string_view cast) const {
     std::string text = fmt::format("{}({})", cast, IndexText(stmt.index));
     const int64_t stride = LaneStride(stmt.index);
@@ -467,7 +468,7 @@ class PhasePrinter {
     return fmt::format("{} + l * {}", text, stride);
   }
 
-  // Of how many elements the addresses of a thread's lanes are multiples.
+  // Returns the alignment, in elements, of the addresses of a thread's lanes.
   int64_t Aligned(const Index& index) const {
     int64_t all = std::gcd(int64_t{width_}, std::abs(index.offset));
     for (const Index::Term& term : index.terms) {
@@ -492,7 +493,7 @@ class PhasePrinter {
     if (ArithOf(info.dtype) == ArithOf(buffer.dtype)) {
       return LoadInto(stmt, fmt::format("r{}", stmt.dst));
     }
-    // By way of the arithmetic of what lies in memory.
+    // Load in the buffer's arithmetic, then convert.
     Line("{{");
     ++depth_;
     Line("{} loaded{};", CudaType(ArithOf(buffer.dtype)),
@@ -533,20 +534,20 @@ class PhasePrinter {
     }
   }
 
-  // Lanes of this thread that are active, or more than there are.
+  // Returns the active lanes of this thread; may exceed the width.
   std::string Active() const {
     return masked_ ? fmt::format("active{}", vector_axis_)
                    : fmt::format("({}){}", int_, width_);
   }
 
-  // `all` where every lane is active, else `some`.
+  // Prints `all` for threads whose lanes are all active, `some` for the others.
   void Guarded(const std::string& all, const std::string& some) {
     if (!masked_) return Line("{}", all);
     Line("if (active{} >= {}) {}", vector_axis_, width_, all);
     if (!some.empty()) Line("else {}", some);
   }
 
-  // Which threads store, as a condition; empty where all do.
+  // Returns the condition under which a thread stores; empty if all do.
   std::string Storing(const Stmt& stmt) const {
     std::string out;
     if (x_ > 1 && LaneStride(stmt.index) == 0) out = "x == 0";
@@ -606,17 +607,17 @@ class PhasePrinter {
 
   const Kernel& kernel_;
   const Phase& phase_;
-  const std::string_view int_;  // of indices
+  const std::string_view int_;  // type of indices
   const int width_;
   const int x_, y_;  // threads
   const int block_axis_;
   std::string out_;
   int depth_ = 0;
   int vector_axis_ = -1;
-  bool masked_ = false;    // some thread has lanes that are not active
-  bool partly_ = false;    // and others that are
+  bool masked_ = false;    // some threads have inactive lanes
+  bool partly_ = false;    // some thread has both active and inactive lanes
   bool in_lanes_ = false;  // in a loop over lanes
-  bool all_read_ = false;  // a barrier lies between the last load and here
+  bool all_read_ = false;  // there was a barrier since the last load
 };
 
 }  // namespace

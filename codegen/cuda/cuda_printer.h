@@ -1,13 +1,13 @@
 #pragma once
 
-// Kernel IR as CUDA C++: text alone, no toolkit. A task is a block of threads,
-// a phase a launch. Threads of a block, x fastest:
-//   x  the lanes of the vector axis, Kernel::width of them each
-//   y  the rows of the block axis
-// All threads take every turn of every loop, masked where the vector axis ends
-// early: barriers are met by all. What one thread alone stores is stored behind
-// a barrier, so that the result may lie over an operand that all have read.
-// Reductions are the trees that kernel_ir.h tells, without atomics.
+// Prints kernel IR as CUDA C++ text; needs no toolkit. A task is a thread
+// block, a phase is a launch. Threads of a block, x fastest:
+//   x  the lanes of the vector axis, Kernel::width lanes per thread
+//   y  the indices of the block axis
+// All threads execute every iteration of every loop, masked at the end of the
+// vector axis, so that all reach each barrier. A store by one thread follows a
+// barrier, because the result may alias an operand that all threads read.
+// Reductions are the fixed trees of kernel_ir.h, without atomics.
 
 #include <string>
 #include <vector>
@@ -16,8 +16,8 @@
 
 namespace fusor::codegen {
 
-// How a phase is launched. Its arguments are pointers to Kernel::buffers, each
-// aligned to 16 bytes.
+// Launch configuration of a phase. Its arguments are pointers to
+// Kernel::buffers, each aligned to 16 bytes.
 struct CudaLaunch {
   std::string entry;  // "fusor_p0"
   int64_t blocks = 1;
@@ -25,16 +25,16 @@ struct CudaLaunch {
   bool operator==(const CudaLaunch&) const = default;
 };
 
-// One a phase.
+// Returns one launch per phase.
 std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel);
 
-// A translation unit with the entries of all phases as extern "C" functions;
-// deterministic, the same for kernels of one identity. It begins with a comment
-// with KernelStamp.
-// REQUIRES: Verify accepts the kernel.
+// Returns a translation unit with all phases' entries as extern "C" functions.
+// It starts with a comment that holds KernelStamp. Deterministic: kernels of
+// the same identity have the same text. REQUIRES: Verify accepts the kernel.
 std::string PrintCuda(const Kernel& kernel);
 
-// Another one whenever the same kernel IR may give other text: for cache keys.
+// Returns a revision for cache keys. It changes whenever the same kernel IR may
+// give different text.
 std::string CudaTextRevision();
 
 }  // namespace fusor::codegen

@@ -11,7 +11,7 @@ void Check(cudnnStatus_t status, const char* call) {
   CheckCudnn(status, call, ErrorCode::kGraph);
 }
 
-// The number is the attribute's in cudnn_op_graph.h.
+// `attribute`: its number in cudnn_graph.h, for the error.
 void CheckAttribute(cudnnStatus_t status, const char* call, int attribute) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   Check(status, fmt::format("{} {}", call, attribute).c_str());
@@ -41,7 +41,7 @@ Cudnn::Cudnn() : library({"libcudnn.so.9"}) {
   find(destroy_handle, "cudnnDestroy");
   find(set_stream, "cudnnSetStream");
   find(execute, "cudnnBackendExecute");
-  // Descriptions of devices that are not there came with 9.8.
+  // cuDNN 9.8 introduced descriptions of devices that are not present.
   usable = all && version() >= 90800;
   if (!usable) problem = library.name() + " is older than cuDNN 9.8";
 }
@@ -56,7 +56,7 @@ std::string CudnnReason(cudnnStatus_t status) {
   std::string words(kMost, '\0');
   LoadedCudnn().last_error(words.data(), words.size());
   words.resize(std::min(words.find('\0'), kMost));
-  // One line for each error.
+  // Errors are one line.
   std::replace(words.begin(), words.end(), '\n', ' ');
   return fmt::format("{} ({}){}{}", LoadedCudnn().error_string(status),
                      static_cast<int>(status), words.empty() ? "" : ": ",

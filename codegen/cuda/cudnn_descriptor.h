@@ -1,7 +1,7 @@
 #pragma once
 
-// cuDNN's backend interface: descriptors with attributes. The library is opened
-// at run time; descriptors need neither a device nor a driver.
+// cuDNN's backend API: descriptors with attributes. The library is opened at
+// run time. Descriptors need neither a device nor a driver.
 
 #include <cudnn_graph.h>
 
@@ -15,13 +15,13 @@
 
 namespace fusor::cuda {
 
-// The functions of libcudnn.so.9 that take descriptors, or run them.
+// The functions of libcudnn.so.9 that create, access and run descriptors.
 struct Cudnn {
   Cudnn();
 
   Library library;
   bool usable = false;
-  std::string problem;  // why not
+  std::string problem;  // why it is not usable
   decltype(&cudnnGetVersion) version = nullptr;
   decltype(&cudnnGetErrorString) error_string = nullptr;
   decltype(&cudnnGetLastErrorString) last_error = nullptr;
@@ -37,18 +37,17 @@ struct Cudnn {
   decltype(&cudnnBackendExecute) execute = nullptr;
 };
 
-// Opened at the first call.
+// Opens cuDNN at the first call.
 const Cudnn& LoadedCudnn();
-// "CUDNN_STATUS_BAD_PARAM (2000): null pointer", with cuDNN's reason for the
-// last error of this thread.
+// Returns the status and cuDNN's reason for the last error of this thread, like
+// "CUDNN_STATUS_BAD_PARAM (2000): null pointer".
 std::string CudnnReason(cudnnStatus_t status);
-// Throws `code` unless the call has succeeded.
+// Throws `code` unless the call succeeded.
 void CheckCudnn(cudnnStatus_t status, const char* call, ErrorCode code);
-// "cuDNN 9.19.0", or "none".
+// Returns "cuDNN 9.19.0", or "none".
 std::string CudnnVersion();
 
-// The attribute type under which values of a C++ type are passed, where there
-// is one alone.
+// Maps a C++ type to its attribute type, if there is exactly one.
 template <typename T>
 struct CudnnType;
 template <>
@@ -116,8 +115,8 @@ struct CudnnType<cudnnBackendBehaviorNote_t> {
   static constexpr auto kType = CUDNN_TYPE_BEHAVIOR_NOTE;
 };
 
-// One descriptor. REQUIRES: LoadedCudnn().usable. What cuDNN refuses throws
-// kGraph with its own words.
+// Owns one descriptor. REQUIRES: LoadedCudnn().usable. Methods throw kGraph
+// with cuDNN's reason if a call fails.
 class CudnnDescriptor {
  public:
   explicit CudnnDescriptor(cudnnBackendDescriptorType_t type);
@@ -141,12 +140,12 @@ class CudnnDescriptor {
            std::span<const CudnnDescriptor> values);
 
   void Finalize();
-  // Returns false where cuDNN refuses it with that status: then it is of no
-  // further use.
+  // Returns false if cuDNN rejects it with this status. The descriptor must
+  // not be used then.
   [[nodiscard]] bool FinalizeUnless(cudnnStatus_t status);
   cudnnBackendDescriptor_t get() const { return descriptor_; }
 
-  // At most `limit` values.
+  // Returns at most `limit` values.
   template <typename T>
   std::vector<T> Get(cudnnBackendAttributeName_t name, size_t limit) const {
     std::vector<T> values(limit);
@@ -159,11 +158,12 @@ class CudnnDescriptor {
     return Get<T>(name, 1).at(0);
   }
   std::string GetText(cudnnBackendAttributeName_t name) const;
-  // Descriptors of that type, at most `limit`, as many as there are.
+  // Returns at most `limit` descriptors of this type.
   std::vector<CudnnDescriptor> GetDescriptors(cudnnBackendAttributeName_t name,
                                               cudnnBackendDescriptorType_t type,
                                               size_t limit) const;
-  size_t Count(cudnnBackendAttributeName_t name) const;  // of descriptors
+  // Returns the number of descriptors that the attribute holds.
+  size_t Count(cudnnBackendAttributeName_t name) const;
 
  private:
   void SetRaw(cudnnBackendAttributeName_t name,

@@ -11,42 +11,42 @@
 
 namespace fusor::cuda {
 
-// Operations on tensors, as cuDNN plans them together: [N,C,H,W] in any layout
-// without tiles, or per channel, [C]. Arithmetic is in f32: of f32 operands,
-// tensor cores take TF32.
+// A graph of operations that cuDNN plans together. Tensors are [N,C,H,W] in any
+// layout without tiles, or [C], per channel. Arithmetic is in f32; tensor cores
+// read f32 operands as TF32.
 //
-// What a run binds to the tensors of memory are a call's arguments: the unique
-// id of argument i is i + 1. All others are virtual.
+// A run binds a call's arguments to the non-virtual tensors: argument i has the
+// unique id i + 1. All other tensors are virtual.
 class CudnnOpGraph {
  public:
   using Tensor = size_t;
 
-  // The call's next operand or result.
+  // Adds the call's next operand or result.
   Tensor Argument(const ir::TensorType& type);
-  // A value that stays inside, f32, in the layout of `type`.
+  // Adds an intermediate tensor: f32, with the shape and layout of `type`.
   Tensor Virtual(ir::TensorType type);
 
-  // y = x * w + beta * y, or the same of the gradients: whichever of the three
-  // `kind` says is the result. `geometry`: stride, pad, dilation.
+  // Adds y = x * w + beta * y, or the gradient of x or w by `kind`, likewise
+  // with beta times the old result. `geometry`: stride, pad, dilation.
   void Convolve(ir::ConvKind kind, const ir::Attrs& geometry, Tensor x,
                 Tensor w, Tensor y, double beta = 0);
   void Pointwise(cudnnPointwiseMode_t mode, Tensor a, Tensor b, Tensor y);
   void Relu(Tensor x, Tensor y);
   void ReluGrad(Tensor dy, Tensor x, Tensor dx);
-  // Sums of x and of its squares over all but the channels.
+  // Adds the sums of x and of its squares over all dimensions except channels.
   void Statistics(Tensor x, Tensor sum, Tensor squares);
 
-  // What batch normalisation's gradient needs, per channel: its statistics and
-  // scale in, gradients of scale and bias and the coefficients of
-  // dx = a * dy + b * x + c out.
+  // Tensors of batch normalisation's gradient; all but x are per channel.
+  // Inputs are x, statistics and scale. Results are the gradients of scale and
+  // bias and the coefficients of dx = a * dy + b * x + c.
   struct NormSums {
     Tensor x, mean, inverse_deviation, scale;
     Tensor scale_grad, bias_grad, a, b, c;
   };
   void SumForNorm(Tensor dy, const NormSums& sums);
 
-  // The graph that cuDNN can be asked about; throws kGraph where it refuses it.
-  // Call once, at the end.
+  // Returns the finished graph. Throws kGraph if cuDNN rejects it. Call once,
+  // last.
   CudnnDescriptor Finish();
 
  private:
@@ -62,9 +62,9 @@ class CudnnOpGraph {
   std::vector<CudnnDescriptor> operations_;
 };
 
-// The graph of a library call on convolutions. Operands, then results, in
-// the order of the IR's op; attributes that no op of the IR has say what is
-// computed with the convolution, and add arguments:
+// Returns the graph of a convolution call. Arguments are the operands, then the
+// results, of the IR's op. Attributes that no op of the IR has fuse further
+// operations and append arguments:
 //
 //   conv2d              prologue "norm": + scale, bias: x is relu(x * scale +
 //                         bias)
@@ -84,9 +84,9 @@ class CudnnOpGraph {
 //                         bias_grad, a, b, c of NormSums at the end
 //                       norm "join": + shortcut, which is added to y
 //                       norm "dual": + x2, .., bias2, whose y2 is added to y,
-//                         and so many results
+//                         and as many results again
 //
-// Throws kGraph for what is no convolution, or not one of these.
+// Throws kGraph for any other call.
 CudnnOpGraph GraphOf(const codegen::LibraryCall& call);
 
 }  // namespace fusor::cuda

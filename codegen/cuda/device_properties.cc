@@ -10,8 +10,8 @@
 namespace fusor::cuda {
 namespace {
 
-// What descriptions of targets do not say, from NVIDIA's data sheets. Targets
-// of the user's own take the row of their compute capability's first.
+// What target descriptions lack, from NVIDIA's data sheets. A user-defined
+// target uses the first row of its compute capability.
 struct Specification {
   std::string_view target;
   std::string_view name;
@@ -19,7 +19,7 @@ struct Specification {
   int64_t memory_bytes;
   int64_t clock_khz;
   int64_t memory_clock_khz;
-  int64_t shared_bytes;  // that a block may ask for
+  int64_t shared_bytes;  // that a block may request
 };
 
 constexpr Specification kSpecifications[] = {

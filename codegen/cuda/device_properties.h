@@ -8,17 +8,17 @@
 
 namespace fusor::cuda {
 
-// A GPU as cuDNN describes devices that it chooses plans for, JSON text
-// (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION), made of the target's description
-// and of published specifications: no device has printed it. Throws kUsage for
-// a compute capability that nothing is known of.
+// Returns cuDNN's JSON description of a GPU to plan for
+// (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION), built from the target's
+// description and published specifications, not printed by a device. Throws
+// kUsage for an unknown compute capability.
 std::string DevicePropertiesJson(const ir::Target& target);
 
-// The same of a GPU that is there, by the CUDA runtime's number, as cuDNN
-// itself prints it: plans that are built for it fit it. Throws kGraph with
-// cuDNN's reason where it cannot ask the driver.
+// Returns the description that cuDNN itself prints of a present GPU, given by
+// its ordinal in the CUDA runtime. Plans built for it match the GPU. Throws
+// kGraph with cuDNN's reason if it cannot query the driver.
 std::string DevicePropertiesJson(int ordinal);
-// That of the device of a handle.
+// Returns the description of the handle's device.
 std::string DevicePropertiesJson(cudnnHandle_t handle);
 
 }  // namespace fusor::cuda

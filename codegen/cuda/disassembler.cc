@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kName[] = "nvdisasm";
 
-// As a shell takes it; empty where there is none.
+// Returns nvdisasm as a shell command; empty if there is none.
 std::string Find() {
   if (!ShellOutput(fmt::format("command -v {} 2>/dev/null", kName)).empty()) {
     return kName;
@@ -42,8 +42,8 @@ const std::string& Program() {
 
 std::string Disassemble(const std::string& cubin) {
   if (Program().empty()) return "";
-  // Open in the child as well, which finds it under the same number: no file of
-  // ours stays behind whatever happens.
+  // The child inherits the descriptor under the same number. A memfd leaves no
+  // file behind.
   const int file = memfd_create("cubin", 0);
   if (file < 0) return "";
   std::string text;

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr char kToolkit[] = "/usr/local/cuda";
 
-// The parts between separators that are not empty.
+// Returns the nonempty parts between separators.
 std::vector<std::string> Split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::istringstream stream(text);
@@ -27,8 +27,8 @@ std::vector<std::string> Split(const std::string& text, char separator) {
   return parts;
 }
 
-// Each wheel installs into a folder of its own or of its CUDA version below
-// site-packages/nvidia: cu13/lib, cudnn/lib, nccl/lib.
+// Appends the wheels' folders in site-packages/nvidia, named after the library
+// or the CUDA version: cu13/lib, cudnn/lib, nccl/lib.
 void AddWheels(const fs::path& packages, std::vector<fs::path>& folders) {
   std::error_code error;
   std::vector<fs::path> found;
@@ -78,7 +78,7 @@ Library::Library(std::vector<std::string> names) {
   for (const std::string& name : names) {
     if (Open(name)) return;
   }
-  // Not that it is nowhere, but what is wrong with one that there is.
+  // Only existing files: `problem_` is to name what is wrong with one of them.
   for (const auto& folder : LibraryFolders()) {
     for (const std::string& name : names) {
       const std::filesystem::path file = folder / name;
@@ -93,7 +93,7 @@ bool Library::Open(const std::string& name) {
   handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle_ == nullptr) {
     problem_ = dlerror();
-    // The loader's words for what is nowhere.
+    // The loader's message for a missing file.
     if (problem_.ends_with("No such file or directory")) {
       problem_ = name + " not found";
     }

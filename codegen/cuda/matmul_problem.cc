@@ -16,7 +16,7 @@ using ir::TensorType;
 
 constexpr std::string_view kPlanStart = R"({"library":"cublaslt",)";
 
-// What NVIDIA recommends for Hopper and later (cuBLAS, "cublasSetWorkspace").
+// NVIDIA's recommendation for Hopper and later (cuBLAS, "cublasSetWorkspace").
 constexpr int64_t kWorkspace = int64_t{32} << 20;
 
 bool IsPlain(const TensorType& type) {
@@ -25,7 +25,7 @@ bool IsPlain(const TensorType& type) {
          type.rank() >= 2 && type.layout.is_row_major();
 }
 
-// cuBLASLt has no other bias: CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE.
+// A bias must have the result's dtype: CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE.
 bool HasKnownBias(const LibraryCall& call) {
   return call.operands.size() == 2 ||
          call.operands[2].dtype == call.results[0].dtype;
@@ -36,7 +36,7 @@ std::string_view EpilogueName(const MatmulProblem& p) {
   return p.relu ? "relu" : "default";
 }
 
-// Rows or columns, the last two extents.
+// Returns the number of columns, the last extent, or of rows, the one before.
 int64_t Extent(const TensorType& type, bool columns) {
   return type.shape[type.rank() - (columns ? 1 : 2)];
 }

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Division and roots are IEEE's unless the text asks for less.
+// Division and square root are IEEE-correct unless the text uses intrinsics.
 constexpr const char* kOptions[] = {"--std=c++17", "--fmad=true",
                                     "--prec-div=true", "--prec-sqrt=true"};
 
@@ -43,8 +43,8 @@ struct Nvrtc {
       problem = fmt::format("{} lacks functions of CUDA 13", library.name());
       return;
     }
-    // It opens this one by its bare name, where the loader does not look for
-    // libraries of pip's wheels; but it takes one that is open already.
+    // NVRTC opens its builtins by bare name, which the loader does not find in
+    // pip's wheels. A library that is already open is found.
     int major = 0;
     int minor = 0;
     version(&major, &minor);
@@ -55,7 +55,7 @@ struct Nvrtc {
       problem = fmt::format("{} needs {}, which cannot be opened",
                             library.name(), name);
     }
-    // Where there is a driver it asks that for this, and calls what it gets.
+    // If there is a driver, NVRTC calls this function of it unchecked.
     constexpr char kAsked[] = "cuGetExportTable";
     const Library driver({"libcuda.so.1"});
     if (driver.found() && driver.Find<void (*)()>(kAsked) == nullptr) {
@@ -65,12 +65,12 @@ struct Nvrtc {
   }
 
   bool usable() const { return library.found() && problem.empty(); }
-  // What stands against it: that it was not found, or `problem`.
+  // Why it is not usable: it was not found, or `problem`.
   const std::string& reason() const {
     return library.found() ? problem : library.problem();
   }
 
-  // Of the library, where it was found.
+  // Returns the folder that the library was opened from.
   std::string Folder() const {
     Dl_info info{};
     if (dladdr(reinterpret_cast<void*>(version), &info) == 0) return "";
@@ -117,7 +117,7 @@ class Program {
   Program& operator=(const Program&) = delete;
   ~Program() { Loaded().destroy(&program_); }
 
-  // False when there are errors, which Log has.
+  // Returns false if there are errors, which Log contains.
   bool Compile(const std::string& architecture) {
     const std::string arch = "--gpu-architecture=" + architecture;
     std::vector<const char*> options(std::begin(kOptions), std::end(kOptions));
@@ -134,7 +134,7 @@ class Program {
   std::string Ptx() { return Text(Get(Loaded().ptx_size, Loaded().ptx)); }
 
  private:
-  // Without the zeros at its end.
+  // Removes trailing zeros.
   static std::string Text(std::string bytes) {
     while (!bytes.empty() && bytes.back() == '\0') bytes.pop_back();
     return bytes;
@@ -156,8 +156,8 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
-// "kernel.cu(12): error: .." as "kernel.cu:12: ..": the first line of a log
-// with that mark, else its first line.
+// Returns the first line of a log with this mark, else its first line.
+// Rewrites "kernel.cu(12): error: .." as "kernel.cu:12: ..".
 std::string FirstOf(const std::string& log, std::string_view mark) {
   const size_t at = log.find(mark);
   if (at == std::string::npos) return log.substr(0, log.find('\n'));
@@ -187,8 +187,8 @@ NvrtcCompiler::NvrtcCompiler(int compute_capability) {
       std::find(known.begin(), known.end(), compute_capability) != known.end(),
       kUsage, "CUDA backend: NVRTC {} makes no code for sm_{}", Version(),
       compute_capability);
-  // Of compute capability 9.0 there is one family, and its instructions for
-  // warp groups have an architecture name of their own.
+  // Warp group instructions of compute capability 9.0 need the name sm_90a,
+  // which all its GPUs support.
   architecture_ = fmt::format("sm_{}{}", compute_capability,
                               compute_capability == 90 ? "a" : "");
 }

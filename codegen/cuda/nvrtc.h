@@ -8,23 +8,23 @@
 
 namespace fusor::cuda {
 
-// NVRTC for one architecture. May be used by several threads at once.
+// NVRTC for one architecture. Thread-safe.
 class NvrtcCompiler {
  public:
-  // `compute_capability`: 80, 90, 100. Throws kDevice when NVRTC cannot be
-  // opened, kUsage when it knows no such architecture.
+  // `compute_capability`: 80, 90, 100. Throws kDevice if NVRTC cannot be
+  // opened, kUsage if it does not support the architecture.
   explicit NvrtcCompiler(int compute_capability);
 
   std::string version() const;  // "nvrtc 13.0"
   const std::string& architecture() const { return architecture_; }  // "sm_90a"
-  std::string options() const;  // what changes machine code, in a line
+  std::string options() const;  // that affect machine code, in one line
 
   struct Output {
     std::string cubin;
     std::string ptx;
-    std::string warning;  // the first of its log, "kernel.cu:12: .."
+    std::string warning;  // the first in the log, "kernel.cu:12: .."
   };
-  // `source` names the text in errors; throws `code` with NVRTC's first error.
+  // Throws `code` with NVRTC's first error, which names the text `source`.
   Output Compile(const std::string& text, const std::string& source,
                  ErrorCode code) const;
 
@@ -32,10 +32,10 @@ class NvrtcCompiler {
   std::string architecture_;
 };
 
-// "NVRTC 13.0 (libnvrtc.so.13)", or what is missing.
+// Returns "NVRTC 13.0 (libnvrtc.so.13)", or what is missing.
 std::string DescribeNvrtc();
 
-// The folder that NVRTC was opened from; empty without it.
+// Returns the folder that NVRTC was opened from; empty without NVRTC.
 std::string NvrtcFolder();
 
 }  // namespace fusor::cuda

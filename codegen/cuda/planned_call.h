@@ -4,10 +4,10 @@
 
 namespace fusor::cuda {
 
-// Whether the call is a copy that leaves every byte in its order.
+// Returns whether the call is a copy between equal types and layouts.
 bool IsMemoryCopy(const codegen::LibraryCall& call);
 
-// Names the implementation of such a copy; false for any other call.
+// Fills in the implementation of such a copy; false for any other call.
 bool PrepareMemoryCopy(codegen::LibraryCall& call);
 
 }  // namespace fusor::cuda

@@ -7,8 +7,8 @@
 
 namespace fusor::null {
 
-// Compiles for any target to the kernel's own text; every library op has one
-// row-major candidate and needs no workspace.
+// Compiles kernels of any target to their own text. Every library op has one
+// row-major candidate, without workspace.
 class NullCompiler : public codegen::TargetCompiler {
  public:
   explicit NullCompiler(ir::Target target) : target_(std::move(target)) {}

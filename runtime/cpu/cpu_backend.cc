@@ -38,7 +38,7 @@ std::string OneDnnLine() {
                      "expect slower training");
 }
 
-// The chosen one stands in brackets: "always [madvise] never".
+// Reads the active mode, which is in brackets: "always [madvise] never".
 std::string HugePageLine() {
   std::ifstream in("/sys/kernel/mm/transparent_hugepage/enabled");
   std::string line;

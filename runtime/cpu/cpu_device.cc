@@ -83,7 +83,7 @@ class CpuDevice : public runtime::Device {
   }
   std::unique_ptr<runtime::Executable> LoadCall(
       const codegen::LibraryCall& call) override {
-    // oneDNN divides the work among the threads it sees now.
+    // oneDNN partitions the work for the number of threads at creation.
     const ThreadCount count(threads_);
     return MakeCallExecutable(call);
   }

@@ -6,13 +6,13 @@
 
 namespace fusor::cpu {
 
-// The machine's CPU with that many compute threads. Its stream runs everything
-// at once on the calling thread and its OpenMP team, so one thread of the
-// process makes all calls to the device and to what it creates. The memory of a
-// launch's arguments is not checked.
+// Opens the machine's CPU with this number of compute threads. Its stream runs
+// work synchronously on the calling thread and its OpenMP team. So one thread
+// of the process must make all calls to the device and to objects it creates.
+// Launches do not check the memory of their arguments.
 std::unique_ptr<runtime::Device> OpenCpuDevice(int threads);
 
-// "AMD EPYC, avx512 with bf16".
+// Returns the model and instruction set: "AMD EPYC, AVX-512 with bf16".
 std::string DescribeCpu();
 
 }  // namespace fusor::cpu

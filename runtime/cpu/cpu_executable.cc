@@ -13,8 +13,8 @@ using codegen::Kernel;
 using codegen::Stmt;
 using codegen::StmtKind;
 
-// Elements loaded and stored below which waking the team costs more than it
-// saves.
+// Kernels with fewer element accesses run on one thread: waking the team would
+// cost more than it saves.
 constexpr int64_t kParallelElements = 8192;
 
 int64_t CountAccesses(const Kernel& kernel, const std::vector<Stmt>& body,
@@ -74,7 +74,7 @@ class KernelExecutable : public CpuExecutable {
     int64_t tasks;
   };
 
-  // The team is the whole one always, so that OpenMP keeps its workers.
+  // Always uses the whole team, so that OpenMP keeps its workers.
   void RunShare(void* const* args) const {
     const int64_t thread = omp_get_thread_num();
     const int64_t team = std::min(threads_, omp_get_num_threads());

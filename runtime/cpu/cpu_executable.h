@@ -7,14 +7,14 @@
 
 namespace fusor::cpu {
 
-// What a CPU stream can launch.
+// A kernel or library call that a CPU stream can launch.
 class CpuExecutable : public runtime::Executable {
  public:
   CpuExecutable(std::string name, size_t num_args)
       : name_(std::move(name)), num_args_(num_args) {}
 
-  // Runs to completion on the calling thread and its OpenMP team; no
-  // allocation. Not to be run by two threads at once.
+  // Runs to completion on the calling thread and its OpenMP team, without
+  // allocation. Two threads must not run it at once.
   virtual void Run(void* const* args) const = 0;
 
   const std::string& name() const { return name_; }
@@ -25,12 +25,13 @@ class CpuExecutable : public runtime::Executable {
   size_t num_args_;
 };
 
-// A generated kernel on a team of `threads`, alone on the calling thread when
-// it is small. Which thread runs which tasks depends on nothing else.
+// Loads a generated kernel for a team of `threads`. Small kernels run on the
+// calling thread alone. The assignment of tasks to threads depends only on the
+// kernel and `threads`.
 std::unique_ptr<CpuExecutable> MakeKernelExecutable(
     const codegen::CompiledKernel& kernel, int threads);
 
-// A library call. Throws kDevice when it needs a larger workspace here than
+// Loads a library call. Throws kDevice if it needs a larger workspace here than
 // where it was compiled.
 std::unique_ptr<CpuExecutable> MakeCallExecutable(
     const codegen::LibraryCall& call);

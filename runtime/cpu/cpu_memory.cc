@@ -37,7 +37,7 @@ void TouchPages(char* data, size_t bytes, int threads) {
 }  // namespace
 
 std::unique_ptr<runtime::Memory> AllocateMemory(size_t bytes, int threads) {
-  // Asked before it is touched: else the kernel would kill the process.
+  // Checked before touching pages: the OOM killer would end the process.
   const size_t free = runtime::FreeHostBytes();
   FUSOR_CHECK(bytes <= free, kOutOfMemory,
               "CPU memory: asked for {} bytes ({} MiB), {} ({} MiB) are free",

@@ -27,7 +27,7 @@ using runtime::CollectiveKind;
 using runtime::TcpStore;
 using std::chrono::milliseconds;
 
-// Gloo's view of the store.
+// Adapts the store to Gloo's interface.
 class GlooStore : public gloo::rendezvous::Store {
  public:
   GlooStore(TcpStore& store, milliseconds timeout)
@@ -110,7 +110,7 @@ class GlooCollectives : public runtime::ThreadedCollectives {
     if (c.elements == 0 && c.kind != CollectiveKind::kBarrier) return;
     switch (c.kind) {
       case CollectiveKind::kAllReduce:
-        // Of two, each has one neighbour: a ring would save no messages.
+        // With two ranks a ring would save no messages.
         if (deterministic_ || world_size() == 2) {
           return exchange_->AllReduce(c, posted);
         }
@@ -130,7 +130,7 @@ class GlooCollectives : public runtime::ThreadedCollectives {
     }
   }
 
-  // A ring. Its elements are opaque to Gloo but for their size.
+  // Runs a ring all-reduce. Gloo only needs the elements' size.
   void AllReduce(const Collective& c) {
     gloo::AllreduceOptions options(context_);
     const auto n = static_cast<size_t>(c.elements);

@@ -15,7 +15,7 @@ namespace fusor::cpu {
 using gloo::transport::UnboundBuffer;
 using std::chrono::milliseconds;
 
-// Those of Gloo that exist.
+// All existing Gloo buffers of the context.
 class GlooContext::Buffers {
  public:
   void Check() const {
@@ -50,9 +50,9 @@ class GlooContext::Buffers {
   std::set<UnboundBuffer*> all_;
 };
 
-// Gloo's buffer, whose waits throw once they are aborted. An abort that comes
-// between the check and the wait is kept by the buffer: the wait returns false
-// at once.
+// Wraps a Gloo buffer; its waits throw once aborted. If the abort comes between
+// the check and the wait, Gloo's buffer remembers it, and the wait returns
+// false at once.
 class GlooContext::KnownBuffer : public UnboundBuffer {
  public:
   KnownBuffer(std::shared_ptr<Buffers> all,
@@ -100,7 +100,7 @@ class GlooContext::KnownBuffer : public UnboundBuffer {
   const std::unique_ptr<UnboundBuffer> buffer_;
 };
 
-// Gloo's transport, of which it gets known buffers.
+// Wraps Gloo's transport; creates KnownBuffers.
 class GlooContext::Transport : public gloo::transport::Context {
  public:
   Transport(std::shared_ptr<Buffers> buffers,
@@ -141,9 +141,9 @@ void GlooContext::Connect(gloo::rendezvous::Store& store,
 void GlooContext::Abort() noexcept {
   buffers_->Abort();
   try {
-    closeConnections();  // so that the other ranks find out
+    closeConnections();  // notifies the other ranks
   } catch (const std::exception&) {
-    // They are gone.
+    // The other ranks are gone.
   }
 }
 

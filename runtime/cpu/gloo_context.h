@@ -8,21 +8,21 @@
 
 namespace fusor::cpu {
 
-// A Gloo context whose collectives another thread can end. Gloo's
-// closeConnections() ends none: a buffer is not told that its pair is closed,
-// and waits for its timeout. Nor does an error of a pair reach a buffer of
-// which a part is sent or received. So this context knows all buffers that
-// there are, and ends their waits itself.
+// A Gloo context whose collectives another thread can abort. Gloo's
+// closeConnections() aborts none: buffers are not notified that their pair is
+// closed and wait for their timeout. A pair's error does not reach a buffer of
+// which only a part is sent or received either. So this context tracks all
+// existing buffers and aborts their waits itself.
 class GlooContext : public gloo::rendezvous::Context {
  public:
   GlooContext(int own_rank, int world_size);
 
-  // As connectFullMesh, in place of which it is called, once.
+  // Connects all ranks. Call it once, instead of connectFullMesh.
   void Connect(gloo::rendezvous::Store& store,
                std::shared_ptr<gloo::transport::Device>& device);
 
-  // From any thread, once connected; the connections are closed, too. Whatever
-  // sends, receives or waits now or later throws gloo::Exception.
+  // Closes the connections. Sends, receives and waits, current or later, throw
+  // gloo::Exception. Any thread may call it after Connect.
   void Abort() noexcept;
 
  private:

@@ -14,8 +14,8 @@ namespace {
 
 using runtime::Collective;
 
-// Elements a message of `elements`, which are sent to or come from one rank: a
-// quarter, so that sums overlap with the rest, within bounds.
+// Returns the elements per message when `elements` are exchanged with one rank:
+// a quarter, within bounds, so that summation overlaps with communication.
 int64_t MessageElements(int64_t elements, int64_t element_bytes) {
   constexpr int64_t kLeast = 64 << 10;
   constexpr int64_t kMost = 2 << 20;
@@ -24,7 +24,7 @@ int64_t MessageElements(int64_t elements, int64_t element_bytes) {
   return bytes / element_bytes / kAligned * kAligned;
 }
 
-// `call(first, count)` for each message.
+// Calls `call(first, count)` for each message.
 template <typename Call>
 void ForMessages(int64_t elements, int64_t element_bytes, Call call) {
   const int64_t most = MessageElements(elements, element_bytes);
@@ -33,8 +33,8 @@ void ForMessages(int64_t elements, int64_t element_bytes, Call call) {
   }
 }
 
-// Whether tensors go over the network from and to where they are; several small
-// ones are packed, to save messages.
+// Returns whether tensors are sent and received in place. Several small ones
+// are packed instead, to save messages.
 bool AreLarge(const Collective& c) {
   constexpr int64_t kLeastBytes = 64 << 10;
   return c.num_tensors == 1 ||
@@ -43,7 +43,7 @@ bool AreLarge(const Collective& c) {
 
 }  // namespace
 
-// Memory for as long as a collective runs.
+// Memory that a collective uses while it runs.
 class GlooExchange::Scratch {
  public:
   Scratch(GlooExchange& owner, size_t bytes)
@@ -59,14 +59,15 @@ class GlooExchange::Scratch {
   std::vector<char> memory_;
 };
 
-// What one kind of messages, all of one slot, carries between this rank and the
-// others. Those between two ranks arrive in the order in which they are sent.
+// The messages of one kind, which share a slot, between this rank and the
+// others. Messages between two ranks arrive in the order in which they are
+// sent.
 class GlooExchange::Messages {
  public:
   Messages(GlooExchange& owner, uint8_t prefix)
       : owner_(owner), slot_(gloo::Slot::build(prefix, 0)) {}
 
-  // In which messages are received: returns its number.
+  // Adds memory to receive messages into and returns its number.
   size_t AddMemory(void* to, int64_t bytes) {
     received_.push_back({Buffer(to, bytes)});
     return received_.size() - 1;
@@ -77,7 +78,7 @@ class GlooExchange::Messages {
                       static_cast<size_t>(bytes));
     ++into.messages;
   }
-  // Until all messages of that memory have come.
+  // Waits until all messages into this memory have arrived.
   void Await(size_t memory) {
     Received& into = received_[memory];
     for (; into.messages > 0; --into.messages) {
@@ -94,7 +95,7 @@ class GlooExchange::Messages {
     sent_.clear();
   }
 
-  // `call(rank)` for the others, first the next one.
+  // Calls `call(rank)` for the other ranks, from the next one on.
   template <typename Call>
   void ForOthers(Call call) const {
     const int ranks = owner_.world_size();
@@ -105,7 +106,7 @@ class GlooExchange::Messages {
   using UnboundBuffer = gloo::transport::UnboundBuffer;
   struct Received {
     std::unique_ptr<UnboundBuffer> buffer;
-    int messages = 0;  // that are awaited
+    int messages = 0;  // still to arrive
   };
 
   std::unique_ptr<UnboundBuffer> Buffer(void* data, int64_t bytes) const {
@@ -119,11 +120,11 @@ class GlooExchange::Messages {
   std::vector<std::unique_ptr<UnboundBuffer>> sent_;
 };
 
-// What the others have of this rank's parts of tensors. It goes to memory of
-// its own, message by message, rank after rank from the next one on.
+// The other ranks' elements of this rank's shards. They are received into
+// scratch memory, by message and then by rank, from the next rank on.
 class GlooExchange::Contributions {
  public:
-  // Receives them, and sends the others theirs.
+  // Posts the receives, and sends the other ranks theirs.
   Contributions(GlooExchange& owner, ir::DType dtype, Tensors tensors)
       : owner_(owner),
         dtype_(dtype),
@@ -143,7 +144,7 @@ class GlooExchange::Contributions {
     }
   }
 
-  // Calls `added(sums, elements)` with each piece of sums once it is there.
+  // Calls `added(sums, elements)` for each piece once it is summed.
   template <typename Added>
   void AddUp(Added added) {
     std::vector<const void*> parts(static_cast<size_t>(owner_.world_size()));
@@ -202,11 +203,11 @@ class GlooExchange::Contributions {
 
   GlooExchange& owner_;
   const ir::DType dtype_;
-  const int64_t size_;  // bytes an element
+  const int64_t size_;  // bytes per element
   const Tensors tensors_;
   Messages messages_;
   Scratch scratch_;
-  std::vector<Piece> pieces_;  // each in the memory of that number
+  std::vector<Piece> pieces_;  // piece i is received into memory i
 };
 
 GlooExchange::GlooExchange(std::shared_ptr<GlooContext> context,
@@ -225,7 +226,7 @@ std::vector<char> GlooExchange::Take(size_t bytes) {
       free_.erase(largest);
     }
   }
-  // Gloo takes no empty memory.
+  // Gloo rejects empty memory.
   const size_t needed = std::max<size_t>(bytes, 1);
   if (memory.size() < needed) memory = std::vector<char>(needed);
   return memory;
@@ -236,8 +237,8 @@ void GlooExchange::Give(std::vector<char> memory) {
   free_.push_back(std::move(memory));
 }
 
-// Each rank adds up its part, and sends it to all others as it gets on. What
-// arrives takes the place of what has been sent for that very sum.
+// Each rank sums its shard and sends pieces to all others as they are done. The
+// received sums overwrite the elements that were sent for them.
 void GlooExchange::AllReduce(const Collective& c, const Posted& posted) {
   const int64_t size = ir::DTypeSize(c.dtype);
   auto* data = static_cast<char*>(c.data);
@@ -260,7 +261,8 @@ void GlooExchange::AllReduce(const Collective& c, const Posted& posted) {
   sums.AwaitSent();
 }
 
-// Its sum lies where this rank's part does.
+// Returns `c.data` as a tensor whose sum is stored in place of this rank's
+// shard.
 GlooExchange::Tensor GlooExchange::InPlace(const Collective& c) const {
   const int64_t part = (c.elements + world_size() - 1) / world_size();
   const int64_t begin = std::min(c.elements, rank() * part);
@@ -331,7 +333,7 @@ void GlooExchange::Gather(int64_t element_bytes, Tensors tensors,
   messages.AwaitSent();
 }
 
-// Rank by rank: what goes to one, or comes from it, is one piece.
+// Packs tensors rank by rank, so that each pair of ranks exchanges one piece.
 void GlooExchange::ReducePacked(const Collective& c, const Posted& posted) {
   const int64_t size = ir::DTypeSize(c.dtype);
   const Tensors tensors(c.tensors, static_cast<size_t>(c.num_tensors));
@@ -382,7 +384,7 @@ void GlooExchange::GatherPacked(const Collective& c, const Posted& posted) {
   }
 }
 
-// Zeros behind the first `there` elements of a part.
+// Zeroes a shard beyond its first `there` elements.
 void GlooExchange::ClearEnd(const Collective& c, const Tensor& t, char* part,
                             int64_t there) {
   const int64_t size = ir::DTypeSize(c.dtype);

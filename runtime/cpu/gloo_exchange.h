@@ -14,28 +14,29 @@
 
 namespace fusor::cpu {
 
-// Collectives in which each rank sends each other what that one needs, and
-// nothing twice: sums are added up where they belong, in the order of ranks,
-// out of what has come and the rank's own elements where they are. Messages are
-// of at most 2 MiB, so that what has come is added up while the rest travels.
+// Direct collectives: each rank sends every other rank exactly what it needs.
+// The owner of a shard sums it, in rank order, from received elements and its
+// own, which are read in place. Messages have at most 2 MiB, so that summation
+// overlaps with communication.
 //
-// Calls of several threads may run side by side, if all ranks begin them in the
-// same order. Each calls `posted` once, when all that it sends and receives is
-// with Gloo: until then, no other may begin. They throw what Gloo throws.
+// Several threads may run collectives concurrently if all ranks start them in
+// the same order. Each call invokes `posted` once, when all its sends and
+// receives are posted to Gloo; no other collective may start before. Throws
+// what Gloo throws.
 class GlooExchange {
  public:
   using Collective = runtime::Collective;
   using Posted = std::function<void()>;
 
-  // Waits of more than `timeout` fail.
+  // Waits longer than `timeout` fail.
   GlooExchange(std::shared_ptr<GlooContext> context,
                std::chrono::milliseconds timeout);
 
-  // Of all elements in one piece.
+  // Reduces `c.data`, one contiguous range.
   void AllReduce(const Collective& c, const Posted& posted);
-  // Of one piece or of tensors that lie apart.
+  // Reduces `c.data` or separate tensors.
   void ReduceScatter(const Collective& c, const Posted& posted);
-  // Of tensors that lie apart.
+  // Gathers separate tensors.
   void AllGather(const Collective& c, const Posted& posted);
 
  private:
@@ -62,7 +63,7 @@ class GlooExchange {
   const std::shared_ptr<GlooContext> context_;
   const std::chrono::milliseconds timeout_;
   std::mutex mutex_;
-  std::vector<std::vector<char>> free_;  // memory of collectives that ended
+  std::vector<std::vector<char>> free_;  // memory of finished collectives
 };
 
 }  // namespace fusor::cpu

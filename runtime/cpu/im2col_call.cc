@@ -17,7 +17,7 @@ using ir::DType;
 using ir::Layout;
 using ir::TensorType;
 
-// [N, H, W, C] and [O, KH, KW, C] in memory.
+// Returns the physical layout [N, H, W, C] or [O, KH, KW, C].
 const Layout& ChannelsLast() {
   static const auto& layout = *new Layout{{0, 2, 3, 1}, {}};
   return layout;
@@ -54,7 +54,7 @@ class Im2colExecutable final : public LibraryExecutable {
     return rows_ * patch_ * static_cast<int64_t>(sizeof(float));
   }
 
-  // Args: input, gradient of the result, gradient of the weight, workspace.
+  // args: input, result's gradient, weight's gradient, workspace.
   void Run(void* const* args) override {
     const auto* x = static_cast<const float*>(args[0]);
     auto* patches = static_cast<float*>(args[3]);

@@ -8,20 +8,20 @@
 
 namespace fusor::cpu {
 
-inline constexpr char kIm2col[] = "im2col";  // the algorithm
+inline constexpr char kIm2col[] = "im2col";  // the algorithm's name
 
-// Weight gradients in f32 as one matrix product (Chellapilla et al., "High
-// Performance Convolutional Neural Networks for Document Processing", 2006):
-// the gradient of the result, [O, rows], by the patches of the input, [rows,
-// KH * KW * C], with a row for each pixel of the result. The workspace holds
-// the patches. It is small for small feature maps, where oneDNN has only its
-// own matrix products, which need the weight's size several times.
+// f32 weight gradients as one matmul (Chellapilla et al., "High Performance
+// Convolutional Neural Networks for Document Processing", 2006): the result's
+// gradient, [O, rows], times the input's patches, [rows, KH * KW * C], with one
+// row per pixel of the result. The workspace holds the patches. It is small for
+// small feature maps, for which oneDNN has only GEMM implementations whose
+// workspace is several times the weight's size.
 
-// The candidate for a node; nullopt where it does not apply.
+// Returns the candidate for a node; nullopt if it does not apply.
 std::optional<ir::LibraryCandidate> Im2colCandidate(const ir::Node& node,
                                                     const ir::Target& target);
 
-// A call of that candidate; null for others.
+// Returns an executable for a call of that candidate; null for other calls.
 std::unique_ptr<LibraryExecutable> MakeIm2colExecutable(
     const codegen::LibraryCall& call);
 

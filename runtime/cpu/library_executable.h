@@ -7,13 +7,13 @@
 
 namespace fusor::cpu {
 
-// A library op of the IR, ready to run on the calling thread's OpenMP team.
-// Arguments as codegen::Step describes: operands, results, workspace.
+// Runs a library op of the IR on the calling thread's OpenMP team. Arguments as
+// in codegen::Step: operands, results, workspace.
 class LibraryExecutable : public runtime::Executable {
  public:
-  // Makes it ready to run: the expensive part of its creation.
+  // Prepares it to run: the expensive part of creation.
   virtual void Load() = 0;
-  // One launch at a time, after Load. No allocation of ours.
+  // Runs it, after Load. One launch at a time; fusor itself allocates nothing.
   virtual void Run(void* const* args) = 0;
   virtual const std::string& implementation() const = 0;
   virtual int64_t workspace_bytes() const = 0;

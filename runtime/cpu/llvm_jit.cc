@@ -18,7 +18,7 @@ namespace {
 using llvm::orc::JITDylib;
 using llvm::orc::LLJIT;
 
-// The value, or kInternal with LLVM's message.
+// Returns the value, or throws kInternal with LLVM's message.
 template <typename T>
 T Take(llvm::Expected<T> value, const std::string& what) {
   if (value) return static_cast<T&&>(*value);
@@ -34,7 +34,8 @@ void Check(llvm::Error error, const std::string& what) {
   FUSOR_ASSERT(false, "{}: {}", what, message);
 }
 
-// What generated code may call: f64 functions, and what LLVM makes of copies.
+// Defines what generated code may call: f64 functions, and memcpy and memset,
+// which LLVM generates for copies.
 void DefineLibrary(LLJIT& jit, JITDylib& library) {
   using llvm::orc::ExecutorAddr;
   using llvm::orc::ExecutorSymbolDef;
@@ -64,7 +65,7 @@ struct Linker {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
     jit = Take(llvm::orc::LLJITBuilder().create(), "LLVM linker");
-    // Every failure also comes back as an error: nothing is to be printed.
+    // Failures are also returned as errors, so print nothing.
     jit->getExecutionSession().setErrorReporter(
         [](llvm::Error error) { llvm::consumeError(std::move(error)); });
     library = &Take(jit->createJITDylib("library"), "LLVM linker");

@@ -11,7 +11,7 @@ namespace fusor::cpu {
 using PhaseFunction = void (*)(void* const* buffers, int64_t begin,
                                int64_t end);
 
-// Object files linked into this process. Freed on destruction.
+// A kernel's object file linked into this process. Freed on destruction.
 class LoadedObject {
  public:
   virtual ~LoadedObject();
@@ -22,8 +22,8 @@ class LoadedObject {
 };
 
 // Links the bytes of LlvmCompiler::CompileObject. Throws kInternal, naming
-// `kernel`, for bytes that are none. Thread-safe; the process's one linker
-// lives as long as the process.
+// `kernel`, if they are not such an object. Thread-safe. The process's single
+// linker is never destroyed.
 std::unique_ptr<LoadedObject> LoadObject(const std::string& kernel,
                                          const std::string& bytes,
                                          size_t num_phases);

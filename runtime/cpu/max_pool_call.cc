@@ -14,7 +14,7 @@ namespace {
 using codegen::LibraryCall;
 using ir::DType;
 
-// Channels that are adjacent in memory are reduced 16 at a time.
+// Channels that are contiguous in memory are reduced 16 at a time.
 constexpr int kWide = 16;
 using Floats = float __attribute__((vector_size(4 * kWide)));
 using Words = int32_t __attribute__((vector_size(4 * kWide)));
@@ -35,7 +35,7 @@ FUSOR_INLINE void Load(const uint16_t* from, Floats& x) {
 FUSOR_INLINE void Store(float* to, const Floats& x) {
   std::memcpy(to, &x, sizeof(x));
 }
-// Exact: x is one of the operand's elements.
+// Truncation is exact, because x is one of the operand's elements.
 FUSOR_INLINE void Store(uint16_t* to, const Floats& x) {
   Words wide;
   std::memcpy(&wide, &x, sizeof(x));
@@ -45,15 +45,15 @@ FUSOR_INLINE void Store(uint16_t* to, const Floats& x) {
 FUSOR_INLINE float Widen(float x) { return x; }
 FUSOR_INLINE float Widen(uint16_t x) { return ir::BFloat16ToFloat(x); }
 
-// The part of a window inside the image, and where its elements are.
+// The part of a window inside the image, and its strides.
 struct Window {
-  int64_t rows, columns;          // inside
-  int64_t row_step, column_step;  // elements
-  int64_t position, width;        // of the first in the window, of a row of it
+  int64_t rows, columns;          // inside the image
+  int64_t row_step, column_step;  // strides, elements
+  int64_t position, width;        // of the part's first element; of the window
 };
 
-// The first maximum of each channel, and its position; NaN is greater than any
-// number.
+// Computes the first maximum of each channel and its position in the window.
+// NaN is greater than any number.
 template <typename Element>
 FUSOR_INLINE void MaxOfWindow(const Window& w, int64_t channels,
                               const Element* x, Element* y, uint8_t* index) {
@@ -96,14 +96,14 @@ FUSOR_INLINE void MaxOfWindow(const Window& w, int64_t channels,
   }
 }
 
-// The windows of a row of results, `channels` adjacent channels each.
+// The windows of a row of results, with `channels` contiguous channels each.
 struct Row {
   int64_t channels;
   int64_t count;        // results
   int64_t stride, pad;  // along the row
   int64_t image_width;
   int64_t result_step;  // elements
-  Window window;        // of a window's part above and below; columns: all
+  Window window;        // rows are clipped to the image, columns are not
 };
 
 template <typename Element>
@@ -156,7 +156,7 @@ std::pair<RowFunction<Element>, const char*> ChooseRowFunction() {
   return {MaxOfRowPlain<Element>, "fusor_max_pool:plain"};
 }
 
-// Where the elements of an activation are: groups of adjacent channels.
+// The extents and strides of an activation, as groups of contiguous channels.
 struct Activation {
   int64_t images, groups, channels, height, width;
   int64_t image_step, group_step, row_step, column_step;
@@ -181,8 +181,8 @@ Activation ActivationOf(const ir::TensorType& type) {
   return a;
 }
 
-// One pixel per channel makes the channels of a row-major image adjacent, of an
-// operand or of a result alone.
+// Splits channels into groups of one. The channels of a row-major 1x1 image are
+// contiguous, which may be true of only the operand or only the result.
 void TakeChannelsApart(Activation& a) {
   a.groups *= a.channels;
   a.channels = 1;

@@ -7,9 +7,9 @@
 
 namespace fusor::cpu {
 
-// Makes max_pool of f32 or bf16 run by loops of ours: oneDNN's drops NaN, which
-// the IR counts as greater than any number. Null for other dtypes, and where
-// operand and results differ in layout.
+// Returns fusor's own max_pool for f32 or bf16. oneDNN's drops NaN, which the
+// IR orders above any number. Null for other dtypes, or if the layouts of
+// operand and results differ.
 std::unique_ptr<LibraryExecutable> MakeMaxPoolExecutable(
     const codegen::LibraryCall& call);
 

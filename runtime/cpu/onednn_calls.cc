@@ -21,10 +21,12 @@ namespace {
 using codegen::LibraryCall;
 
 // A oneDNN primitive with one memory object per argument, whose pointers are
-// set before each run. The C interface takes the arguments as a plain array.
+// set before each run. Uses the C API, which takes the arguments as a plain
+// array.
 class DnnlExecutable : public LibraryExecutable {
  public:
-  // `dnnl_args[i]`: what argument i of the step is to the primitive.
+  // `args[i]`: the primitive's argument number and desc of the step's argument
+  // i.
   DnnlExecutable(const dnnl::primitive_desc_base& desc,
                  const std::vector<std::pair<int, dnnl::memory::desc>>& args)
       : desc_(desc),
@@ -69,13 +71,13 @@ class DnnlExecutable : public LibraryExecutable {
   std::vector<dnnl_exec_arg_t> args_;
 };
 
-// A convolution whose kernel wants its weight padded, in a form that no layout
-// of the IR describes (three channels in bf16): the weight is packed into the
-// workspace before the convolution, or unpacked from there after it.
+// A convolution whose kernel requires a padded weight, which no layout of the
+// IR describes (e.g. three channels in bf16). Packs the weight into the
+// workspace before the convolution, or unpacks it from there afterwards.
 class PackedConvExecutable : public LibraryExecutable {
  public:
-  // `weight`: which argument of the step it is, the result if `unpacks`;
-  // `reorder` takes the plain and the packed one in the order of copying.
+  // `weight`: the step's argument, a result if `unpacks`. `reorder` copies
+  // plain to packed, or packed to plain if `unpacks`.
   PackedConvExecutable(std::unique_ptr<DnnlExecutable> conv,
                        std::unique_ptr<DnnlExecutable> reorder, size_t num_args,
                        size_t weight, bool unpacks, size_t packed_bytes)
@@ -144,9 +146,9 @@ bool DnnlTypes(const LibraryCall& call) {
          std::all_of(call.results.begin(), call.results.end(), has);
 }
 
-// The descriptor that `make` has for `d`. Where oneDNN's kernel would like the
-// weight in a form that no layout of the IR describes, the step keeps it row-
-// major, and the descriptor is the one for that form, which `d` then says.
+// Returns `make`'s primitive descriptor for `d`. If oneDNN prefers a weight
+// format that no layout of the IR describes, the step keeps the weight
+// row-major and the result is for that format, which is stored in `d.weight`.
 template <typename Make, typename WeightOf>
 auto DescribeConv(ConvDescs& d, const ir::TensorType& weight, int64_t groups,
                   Make make, WeightOf weight_of) {
@@ -163,7 +165,7 @@ auto DescribeConv(ConvDescs& d, const ir::TensorType& weight, int64_t groups,
   return make(d);
 }
 
-// `plain`: the weight, argument `weight` of the step, as the step keeps it.
+// `plain`: the desc of the step's argument `weight`, in the step's layout.
 std::unique_ptr<LibraryExecutable> FinishConv(
     const dnnl::primitive_desc_base& pd,
     const std::vector<std::pair<int, dnnl::memory::desc>>& args, size_t weight,
@@ -260,8 +262,8 @@ std::unique_ptr<LibraryExecutable> MakeAvgPool(const LibraryCall& call) {
                                                            {DNNL_ARG_DST, y}});
 }
 
-// The index of max_pool is oneDNN's workspace if that is a u8 tensor of the
-// result's layout: the position in the window, as the IR defines it.
+// Returns whether max_pool's index can be oneDNN's workspace: a u8 tensor in
+// the result's layout. Both hold the position in the window.
 bool IndexFits(const dnnl::memory::desc& workspace, const ir::TensorType& y) {
   ir::TensorType index = y;
   index.dtype = ir::DType::kU8;
@@ -284,7 +286,7 @@ std::unique_ptr<LibraryExecutable> MakePoolGrad(const LibraryCall& call) {
 }
 
 std::unique_ptr<LibraryExecutable> MakeMatmul(const LibraryCall& call) {
-  // No pass makes such a call for a CPU.
+  // No pass creates such a call for a CPU.
   if (call.operands.size() > 2 || call.attrs.Bool("relu")) return nullptr;
   const auto pd =
       Matmul(call.operands[0], call.operands[1], call.results[0], call.attrs);

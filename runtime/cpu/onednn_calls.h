@@ -11,18 +11,17 @@
 
 namespace fusor::cpu {
 
-// By oneDNN where it has the op for these types, or by loops of ours: Winograd
-// in bf16 (winograd_calls.h), im2col (im2col_call.h) and max_pool, else by the
-// interpreter
-// ("reference": any op, any dtype, slow). Throws kGraph for algorithm
-// "winograd" where there is none, and for images too large for oneDNN.
+// Returns an executable for the call: fusor's own Winograd in bf16
+// (winograd_calls.h), im2col (im2col_call.h) and max_pool, else oneDNN if it
+// supports the op and types, else the interpreter ("reference": any op, any
+// dtype, slow). Throws kGraph if algorithm "winograd" does not exist for the
+// call, or if images are too large for oneDNN.
 std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
     const codegen::LibraryCall& call);
 
-// The ways in which these can run a convolution or pooling node, best first;
-// empty for other ops and types that it lacks. Throws kGraph for images too
-// large for oneDNN. `target.channel_block()` decides
-// how activations are blocked.
+// Returns the candidates for a convolution or pooling node, best first; empty
+// for other ops and unsupported types. Throws kGraph if images are too large
+// for oneDNN. `target.channel_block()` is the block size of activations.
 std::vector<ir::LibraryCandidate> LibraryCandidates(const ir::Node& node,
                                                     const ir::Target& target);
 

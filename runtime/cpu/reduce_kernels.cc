@@ -16,7 +16,8 @@ using ir::DType;
 
 constexpr size_t kLanes = 8;
 
-// Eight elements of 16 bit as floats, and back, rounded to nearest even.
+// Loads eight 16-bit elements as floats, and stores them rounded to nearest
+// even.
 struct F16 {
   FUSOR_AVX2 static __m256 Load(const uint16_t* from) {
     return _mm256_cvtph_ps(
@@ -42,7 +43,7 @@ struct BF16 {
         _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i rounded = _mm256_add_epi32(
         bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-    // Rounding could make an infinity of a NaN: those get the quiet bit.
+    // Rounding could turn a NaN into an infinity, so NaNs get the quiet bit.
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
     const __m256i high =
@@ -102,7 +103,7 @@ template <typename T>
 FUSOR_AVX2 void FloatsInOrder(void* out, std::span<const void* const> parts,
                               int64_t n) {
   auto* to = static_cast<T*>(out);
-  constexpr int64_t kBlock = 1024;  // stays in the first cache
+  constexpr int64_t kBlock = 1024;  // fits the L1 cache
   for (int64_t start = 0; start < n; start += kBlock) {
     const int64_t size = std::min(kBlock, n - start);
     std::array<T, kBlock> sum{};

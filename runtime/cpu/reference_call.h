@@ -7,8 +7,8 @@
 
 namespace fusor::cpu {
 
-// Runs any op in any dtype by the interpreter, typed mode. Slow, and it
-// allocates: for what the library lacks.
+// Returns an executable that interprets any op in any dtype, in typed mode.
+// Slow and allocates: only for what the libraries lack.
 std::unique_ptr<LibraryExecutable> MakeReferenceExecutable(
     const codegen::LibraryCall& call);
 

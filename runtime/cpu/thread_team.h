@@ -2,7 +2,7 @@
 
 namespace fusor::cpu {
 
-// While it lives, the calling thread's OpenMP regions - ours and oneDNN's -
+// While it lives, OpenMP regions of the calling thread, including oneDNN's,
 // have `threads` threads. Enters no region itself.
 class ThreadCount {
  public:
@@ -15,8 +15,8 @@ class ThreadCount {
   int saved_;
 };
 
-// While it lives, the calling thread treats subnormals as zero, as results and
-// as operands: they cost up to a hundred times a normal number's time.
+// While it lives, the calling thread flushes subnormal results and operands to
+// zero. They take up to a hundred times as long as normal numbers.
 class FlushSubnormals {
  public:
   FlushSubnormals();
@@ -28,8 +28,8 @@ class FlushSubnormals {
   unsigned saved_;
 };
 
-// Starts the team's workers and has them flush subnormals for good. Exactly one
-// thread of a process may own a team: the one that launches work.
+// Starts the team's workers and makes them flush subnormals permanently. Only
+// one thread of a process may own a team: the one that launches work.
 void StartTeam(int threads);
 
 }  // namespace fusor::cpu

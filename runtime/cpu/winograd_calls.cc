@@ -17,11 +17,11 @@ using ir::DType;
 
 constexpr char kImplementation[] = "fusor_wino_2x3:avx512_bf16";
 
-// Between points, beside what they hold: powers of two would put all points of
-// a tile into one set of the caches.
+// Padding between points: strides of a power of two would map all points of a
+// tile to the same cache set.
 constexpr int64_t kStridePad = 96;  // elements, of bf16
 
-// All parts of some work, on the threads that there are.
+// Runs all parts on the available threads.
 template <typename Body>
 void ForParts(int64_t parts, const Body& body) {
 #pragma omp parallel
@@ -51,7 +51,7 @@ class WinogradExecutable : public LibraryExecutable {
   std::string implementation_ = kImplementation;
 };
 
-// Forward and data gradient: args are input, weight, bias if any, result,
+// Forward and data gradient. args: input, weight, bias if any, result,
 // workspace.
 class ConvolveExecutable final : public WinogradExecutable {
  public:
@@ -100,9 +100,10 @@ class ConvolveExecutable final : public WinogradExecutable {
   }
 
  private:
-  // As many tiles as let their transformed input and a group of their results
-  // stay in the second cache, shared out evenly, and rows enough to load each
-  // weight for. Multiples of the 6 rows that are multiplied together.
+  // Returns the tiles per block. Their transformed input and a group of their
+  // results fit the L2 cache, blocks are of equal size, and there are enough
+  // rows to amortise loading the weights. A multiple of the 6 rows that are
+  // multiplied together.
   int64_t BlockTiles() const {
     const int64_t most =
         std::clamp<int64_t>(16384 / shape_.padded_in_channels(), 30, 96);
@@ -150,9 +151,10 @@ class ConvolveExecutable final : public WinogradExecutable {
   std::vector<float> wide_bias_;
 };
 
-// Args are x, dy, dw, workspace. Parts of the work have their own range of
-// tiles, whose sums are added up at the end, or their own groups of result
-// channels, where there are many: that many sums would not stay in a cache.
+// args: x, dy, dw, workspace. Each part of the work has a range of tiles and of
+// groups of result channels. The sums of the tile ranges are added at the end.
+// Channels are divided too if there are many, because their sums would not stay
+// in a cache.
 class GradWeightExecutable final : public WinogradExecutable {
  public:
   GradWeightExecutable(const WinogradShape& shape, DType result)
@@ -182,7 +184,7 @@ class GradWeightExecutable final : public WinogradExecutable {
       auto* v = reinterpret_cast<uint16_t*>(static_cast<char*>(args[3]) +
                                             tile_parts_ * sums_ * 4 +
                                             part * own_bytes_);
-      // Once at least, so that a part without tiles has sums, too.
+      // Runs at least once, so that a part without tiles stores zero sums.
       int64_t t = all.begin;
       do {
         const IndexRange tiles{t, std::min(t + block_, all.end)};
@@ -206,8 +208,8 @@ class GradWeightExecutable final : public WinogradExecutable {
   }
 
  private:
-  // So many that a part's groups still dwarf the transforms of the input, which
-  // each of them does for itself.
+  // Returns the number of parts along channels. Each part repeats the input
+  // transforms, which must stay cheap relative to its groups.
   int64_t GroupParts() const {
     int64_t parts = 1;
     while (parts_ % (2 * parts) == 0 && shape_.out_channels >= 512 * parts) {
@@ -216,8 +218,8 @@ class GradWeightExecutable final : public WinogradExecutable {
     return parts;
   }
 
-  // At most 256, which pays for loading and storing the sums each time; no
-  // short one at the end. Even: tiles go in pairs.
+  // Returns the tiles per block: at most 256, which amortises loading and
+  // storing the sums, in blocks of equal size. Even, because tiles are paired.
   int64_t BlockTiles() const {
     const int64_t share = (shape_.tiles() + tile_parts_ - 1) / tile_parts_;
     const int64_t blocks = (share + 255) / 256;
@@ -264,21 +266,22 @@ class GradWeightExecutable final : public WinogradExecutable {
     }
   }
 
-  // Result channels before the group.
+  // Returns the number of result channels before the group.
   static int64_t GroupOffset(int64_t group) {
     return group * kWinogradGroup * kWinogradBlock;
   }
 
   const DType result_;  // f32 or bf16
   const int64_t group_parts_, tile_parts_;
-  const int64_t part_groups_;  // the most that a part has
+  const int64_t part_groups_;  // at most, per part
   const int64_t block_;        // tiles
   const int64_t v_stride_, w_stride_;
   const int64_t sums_;  // elements
   const int64_t own_bytes_;
 };
 
-// Layouts of x, weight and y. A data gradient reads the weight by its results.
+// Layouts of x, weight and y. A data gradient reads the weight with the input
+// and output channels of its blocks swapped.
 struct Layouts {
   ir::Layout x, weight, y;
 };
@@ -333,7 +336,7 @@ WinogradShape ShapeOf(const ir::Convolution& conv, const ir::Attrs& attrs) {
           .pad_width = turned ? 2 - pad[1] : pad[1]};
 }
 
-// `bias`: its dtype where there is one.
+// `bias`: its dtype, if any.
 std::unique_ptr<LibraryExecutable> Make(const ir::Convolution& conv,
                                         const ir::Attrs& attrs,
                                         std::optional<DType> bias) {

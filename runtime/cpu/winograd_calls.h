@@ -8,22 +8,23 @@
 
 namespace fusor::cpu {
 
-// Winograd's F(2x2, 3x3) in bf16 (winograd_transforms.h), which oneDNN does not
-// have: 3x3 convolutions of stride 1 with up to 2 of padding, their data
-// gradients and their weight gradients, in f32 or bf16, on channels that are
-// multiples of 16. A block of tiles is transformed, multiplied and transformed
-// back while it is in one core's caches. Its error against exact arithmetic is
-// about 2.5 times that of a direct convolution, whose bf16 result is rounded
-// too; an f32 weight gradient's is that of its operands' rounding, not of f32.
+// Winograd's F(2x2, 3x3) in bf16 (winograd_transforms.h), which oneDNN lacks.
+// It supports 3x3 convolutions of stride 1 with padding of at most 2, and their
+// gradients. Tensors are bf16; the weight gradient may also be f32. Channels
+// are multiples of 16. Each block of tiles is transformed, multiplied and
+// transformed back in one core's caches. The error against exact arithmetic is
+// about 2.5 times that of a direct convolution, whose bf16 result is also
+// rounded. An f32 weight gradient has the error of bf16 operands, not of f32.
 
-// The candidate for a node; nullopt where it does not apply, or where the
+// Returns the candidate for a node; nullopt if it does not apply, or if the
 // target or this machine's CPU lacks the instructions.
 std::optional<ir::LibraryCandidate> WinogradCandidate(const ir::Node& node,
                                                       const ir::Target& target);
 
-// A call of that candidate; null for others. The work is divided among as many
-// threads as the calling thread's OpenMP regions have now, whichever run it:
-// weight gradients depend on that number.
+// Returns an executable for a call of that candidate; null for other calls. The
+// work is partitioned for the current number of threads of the calling thread's
+// OpenMP regions, even if others run it later. Values of weight gradients
+// depend on that number.
 std::unique_ptr<LibraryExecutable> MakeWinogradExecutable(
     const codegen::LibraryCall& call);
 

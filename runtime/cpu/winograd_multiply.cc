@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kBlock = kWinogradBlock;
 
-// The results of kRows rows stay in registers: 6 by 4 vectors of 32.
+// The results of kRows rows stay in registers: 6 by 4 of the 32 vectors.
 constexpr int kMaxRows = 6;
 
 template <int kRows, int kVectors>

@@ -26,12 +26,12 @@ FUSOR_AVX512_INLINE void Store(uint16_t* to, __m512 x) {
 
 FUSOR_AVX512_INLINE void Store(float* to, __m512 x) { _mm512_storeu_ps(to, x); }
 
-// Sixteen elements of `low`, then those of `high`.
+// Returns the sixteen elements of `low`, then those of `high`, as bf16.
 FUSOR_AVX512_INLINE __m512i Narrow(__m512 low, __m512 high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
-// The same, by turns.
+// Returns the elements of `low` and `high` interleaved, as bf16.
 FUSOR_AVX512_INLINE __m512i NarrowPairs(__m512 low, __m512 high) {
   alignas(64) static constexpr uint16_t kByTurns[] = {
       0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -40,7 +40,7 @@ FUSOR_AVX512_INLINE __m512i NarrowPairs(__m512 low, __m512 high) {
                                   Narrow(low, high));
 }
 
-// One tile after the other.
+// Iterates over tiles.
 struct TileWalk {
   int64_t image, row, column;
 
@@ -58,11 +58,11 @@ struct TileWalk {
   }
 };
 
-// The elements of a tile that one block of channels has in one image.
+// A tile's elements of one block of channels in one image.
 struct Window {
   const uint16_t* plane;  // [height][width][16]
   int64_t height, width;
-  int64_t row, column;  // of the first element; outside are zeros
+  int64_t row, column;  // of the first element; zeros outside the image
 };
 
 template <int kSize, bool kInside>
@@ -81,7 +81,7 @@ FUSOR_AVX512_INLINE void LoadWindow(const Window& w,
   }
 }
 
-// B^T d B of a tile of the input.
+// Computes B^T d B of an input tile.
 struct InputTile {
   static Window At(const WinogradShape& shape, const uint16_t* x, int64_t block,
                    const TileWalk& tile) {
@@ -112,7 +112,8 @@ struct InputTile {
   }
 };
 
-// A r A^T of a tile of the result, the sign of its last row and column apart.
+// Computes A r A^T of a result tile, without the sign of the last row and
+// column.
 struct ResultTile {
   static Window At(const WinogradShape& shape, const uint16_t* y, int64_t block,
                    const TileWalk& tile) {
@@ -184,7 +185,7 @@ FUSOR_AVX512 void PairTiles(const WinogradShape& shape, const uint16_t* data,
   }
 }
 
-// G of three vectors.
+// Multiplies G by three vectors.
 FUSOR_AVX512_INLINE void ToPoints(__m512 a, __m512 b, __m512 c,
                                   __m512 (&points)[4]) {
   const __m512 half = _mm512_set1_ps(0.5F);
@@ -195,8 +196,8 @@ FUSOR_AVX512_INLINE void ToPoints(__m512 a, __m512 b, __m512 c,
   points[3] = c;
 }
 
-// G k G^T of the weights of one input channel with 16 of the result.
-// `channel`: their first tap, of nine that are a block of 16x16 apart.
+// Computes G k G^T of one input channel's weights for 16 result channels.
+// `channel`: their first tap; the nine taps are 16x16 elements apart.
 FUSOR_AVX512_INLINE void LoadKernel(const uint16_t* channel, bool turned,
                                     __m512* points) {
   __m512 t[3][4];
@@ -337,7 +338,7 @@ void PairResultTiles(const WinogradShape& shape, const uint16_t* dy,
 
 namespace {
 
-// G^T of four points, the last one negated.
+// Multiplies G^T by four points, the last one negated.
 FUSOR_AVX512_INLINE void FromPoints(const __m512 (&points)[4],
                                     __m512 (&taps)[3]) {
   const __m512 half = _mm512_set1_ps(0.5F);

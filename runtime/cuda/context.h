@@ -1,6 +1,6 @@
 #pragma once
 
-// What everything on one GPU shares.
+// The state that everything on one GPU shares.
 
 #include <cuda.h>
 
@@ -11,25 +11,24 @@
 
 namespace fusor::cuda {
 
-// The GPU that this process trains on: the first, where there is one alone, as
-// for ranks of which each is shown its own, or no rank at all; else that of the
-// rank's number on this host (LOCAL_RANK and the like:
-// runtime::FindRankEnvironment). Throws kDevice where the host has fewer GPUs
-// than ranks, 0 where it has none.
+// Returns the ordinal of the GPU that this process trains on: 0 if at most one
+// is visible, else the rank's number on this host (LOCAL_RANK and the like, see
+// runtime::FindRankEnvironment). Throws kDevice if there is no GPU of that
+// number.
 int DeviceOfRank();
 
-// The primary context of a GPU, kept while this lives.
+// The primary context of a GPU, retained while this lives.
 class Context {
  public:
-  // Throws kDevice when there is no such GPU.
+  // Throws kDevice if there is no such GPU.
   explicit Context(int ordinal);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  // The driver, with this context current on the calling thread.
+  // Makes this context current on the calling thread and returns the driver.
   const Driver& Enter() const;
-  // For destructors: the driver alone when the context cannot be made current.
+  // The same for destructors: returns the driver even if that fails.
   const Driver& EnterNoThrow() const noexcept;
 
   const std::string& name() const { return name_; }  // "NVIDIA H200"
@@ -48,10 +47,10 @@ class Context {
   int multiprocessors_ = 0;
 };
 
-// An event of the driver. The context must outlive it.
+// A driver event. The context must outlive it.
 class DriverEvent {
  public:
-  // Timing costs a little with each record.
+  // `timing` slightly increases the cost of each record.
   DriverEvent(const Context& context, bool timing);
   ~DriverEvent();
   DriverEvent(const DriverEvent&) = delete;

@@ -16,7 +16,7 @@ namespace {
 using codegen::LibraryCall;
 using ir::DType;
 
-// Algorithms that the heuristic is asked for.
+// Algorithms requested from the heuristic.
 constexpr int kAsked = 16;
 
 cudaDataType_t DataType(DType dtype) {
@@ -32,7 +32,7 @@ cudaDataType_t DataType(DType dtype) {
   }
 }
 
-// For the device of the context that is current when it is made.
+// A handle for the device of the context that is current at construction.
 class Handle {
  public:
   Handle() : lt(LoadCublaslt()) {
@@ -56,7 +56,7 @@ cublasLtEpilogue_t EpilogueOf(const MatmulProblem& p) {
   return p.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// What is multiplied, and how.
+// The matmul descriptor: types, transpositions and epilogue.
 class Operation {
  public:
   explicit Operation(const MatmulProblem& p) : lt_(LoadCublaslt()) {
@@ -70,14 +70,14 @@ class Operation {
     Set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t{EpilogueOf(p)});
     if (!p.bias) return;
     Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t{DataType(p.result)});
-    // The heuristic takes the alignment that it may expect from the address.
+    // The heuristic derives the bias's alignment from this address.
     SetBias(reinterpret_cast<const void*>(codegen::kBufferAlignment));
   }
   ~Operation() { lt_.cublasLtMatmulDescDestroy(operation_); }
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
   cublasLtMatmulDesc_t get() const { return operation_; }
-  // Where the bias of the next product lies.
+  // Sets the device address of the next matmul's bias.
   void SetBias(const void* bias) const {
     Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
@@ -97,7 +97,7 @@ class Operation {
   cublasLtMatmulDesc_t operation_ = nullptr;
 };
 
-// One matrix, or several of a batch, in memory.
+// The layout of a matrix, or of a batch of matrices.
 class Matrix {
  public:
   Matrix(DType dtype, int64_t rows, int64_t columns, int64_t leading,
@@ -128,7 +128,7 @@ class Matrix {
   cublasLtMatrixLayout_t layout_ = nullptr;
 };
 
-// What an algorithm must keep to.
+// Constraints on the algorithm.
 class Preference {
  public:
   explicit Preference(int64_t workspace) : lt_(LoadCublaslt()) {
@@ -136,7 +136,7 @@ class Preference {
               "cublasLtMatmulPreferenceCreate");
     Set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
         static_cast<uint64_t>(workspace));
-    // Sums are rounded once.
+    // Partial sums stay in the compute type, so that sums are rounded once.
     Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     for (const auto name : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,

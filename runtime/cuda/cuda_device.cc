@@ -33,7 +33,7 @@ class CudaMemory : public runtime::Memory {
                 "{}: {} bytes asked for, {} free", context_->name(), bytes,
                 context_->free_bytes());
     driver.Check(result, "cuMemAlloc");
-    // Work of later streams finds it done.
+    // Synchronises, so that work on any stream finds the memory zeroed.
     const CUresult zeroed = driver.cuMemsetD8Async(data_, 0, bytes, nullptr);
     const CUresult ended =
         zeroed == CUDA_SUCCESS ? driver.cuStreamSynchronize(nullptr) : zeroed;
@@ -78,7 +78,7 @@ class CudaEvent : public runtime::Event {
   DriverEvent event_;
 };
 
-// The pinned memory of a device's AllocateHost.
+// The ranges of pinned memory that a device's AllocateHost has allocated.
 class PinnedRanges {
  public:
   void Add(const void* data, size_t bytes) {
@@ -115,7 +115,7 @@ class PinnedMemory : public runtime::Memory {
                  "cuMemHostAlloc");
     ranges_->Add(data_, bytes);
   }
-  // Copies may be under way.
+  // Waits for copies in flight.
   ~PinnedMemory() override {
     ranges_->Remove(data_);
     const Driver& driver = context_->EnterNoThrow();
@@ -135,9 +135,8 @@ class PinnedMemory : public runtime::Memory {
   size_t bytes_;
 };
 
-// How the streams of a device capture: first in thread-local mode; where the
-// driver or a library refuses that, in relaxed mode; where that is refused, not
-// at all.
+// How a device's streams capture graphs: in thread-local mode; if the driver or
+// a library rejects that, in relaxed mode; if that is rejected too, not at all.
 struct Graphs {
   bool enabled = true;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -152,7 +151,8 @@ struct Graphs {
 
 constexpr char kOneByOne[] = "kernels and calls are launched one by one";
 
-// Of the device's, not of a peer's, nor a mistake here.
+// Returns whether the device rejected the work. A lost peer or a bug does not
+// count.
 bool IsRefusal(const Error& e) {
   return e.code() == ErrorCode::kDevice || e.code() == ErrorCode::kOutOfMemory;
 }
@@ -169,7 +169,7 @@ class CudaStream : public runtime::Stream {
     driver.Check(driver.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
                  "cuStreamCreate");
   }
-  // Whatever it still has to do touches memory that lives no longer.
+  // Waits for pending work, whose memory may be freed next.
   ~CudaStream() override {
     const Driver& driver = context_->EnterNoThrow();
     Driver::Ignore(driver.cuStreamSynchronize(stream_));
@@ -361,7 +361,7 @@ std::string TargetOfDevice() {
   for (const std::string& name : ir::TargetNames()) {
     const ir::Target target = ir::FindTarget(name);
     if (target.compute_capability != context.compute_capability()) continue;
-    // "nvidia-h200" of "NVIDIA H200 NVL".
+    // "nvidia-h200" matches "NVIDIA H200 NVL".
     const std::string model = Upper(name.substr(name.find('-') + 1));
     if (Upper(context.name()).find(model) != std::string::npos) return name;
     if (fits.empty()) fits = name;

@@ -1,7 +1,7 @@
 #pragma once
 
-// A GPU as a runtime::Device, by the driver alone. No GPU has run this code;
-// tests run it on a driver of their own that emulates one.
+// A GPU as a runtime::Device; uses only the driver. Not yet run on a GPU; tests
+// run it on a fake driver.
 
 #include <cuda.h>
 
@@ -13,25 +13,24 @@
 
 namespace fusor::cuda {
 
-// Device memory that plans leave free: for copies from the host, kernels' code,
-// the driver's own needs.
+// Device memory in bytes that plans leave free for copies from the host, kernel
+// code and the driver.
 inline constexpr size_t kReservedBytes = size_t{384} << 20;
 
-// Device 0 is this rank's own (DeviceOfRank), the others those that the driver
-// has under these numbers. Throws kDevice when there is no such GPU, or no
-// driver. `make_call` makes the
-// library calls of plans; what it does not know is refused with kDevice when a
-// plan is loaded.
+// Opens a GPU: ordinal 0 is this rank's own (DeviceOfRank), others are the
+// driver's ordinals. Throws kDevice if there is no such GPU or no driver.
+// `make_call` makes the library calls of plans. Loading a call for which it
+// returns null throws kDevice.
 std::unique_ptr<runtime::Device> OpenCudaDevice(
     int ordinal, const runtime::BackendOptions& options,
     MakeDeviceCall make_call);
 
-// The driver's stream behind one that such a device has made.
+// Returns the driver's stream of a stream created by such a device.
 CUstream DriverStreamOf(const runtime::Stream& stream);
 
-// The built-in description that fits this rank's GPU best (DeviceOfRank): of
-// its name, else of its compute capability. Empty where there is no driver or
-// no GPU. Throws kDevice for a GPU that none describes.
+// Returns the name of the built-in target that best matches this rank's GPU
+// (DeviceOfRank), by name, else by compute capability. Empty without a driver
+// or a GPU. Throws kDevice if no target matches.
 std::string TargetOfDevice();
 
 }  // namespace fusor::cuda

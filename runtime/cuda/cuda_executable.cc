@@ -7,7 +7,7 @@
 namespace fusor::cuda {
 namespace {
 
-// Of a kernel: 8 bytes each of the 32,764 that sm_70 and later take.
+// Kernel arguments: 8 bytes each of the 32,764 bytes that sm_70 and later take.
 constexpr size_t kMaxArgs = 4095;
 
 class KernelModule : public CudaExecutable {
@@ -91,7 +91,7 @@ class GraphExecutable : public CudaExecutable {
     const CUresult made = driver.cuGraphInstantiate(&graph_, graph, 0);
     Driver::Ignore(driver.cuGraphDestroy(graph));
     driver.Check(made, "cuGraphInstantiate");
-    // Else the first launch does it, and what is refused would show there.
+    // Otherwise the first launch would upload it, and report any rejection.
     const CUresult uploaded = driver.cuGraphUpload(graph_, stream);
     if (uploaded != CUDA_SUCCESS) {
       Driver::Ignore(driver.cuGraphExecDestroy(graph_));

@@ -14,7 +14,7 @@
 
 namespace fusor::cuda {
 
-// What a CudaStream launches: a kernel, a library call or a graph. The context
+// A kernel, a library call or a graph that a CudaStream can launch. The context
 // must outlive it.
 class CudaExecutable : public runtime::Executable {
  public:
@@ -22,9 +22,10 @@ class CudaExecutable : public runtime::Executable {
       : name_(std::move(name)), num_args_(num_args) {}
   const std::string& name() const { return name_; }
   size_t num_args() const { return num_args_; }
-  // What a stream has captured, whose launches may be enqueued one by one.
+  // Returns whether this is a captured graph. The caller may enqueue the
+  // launches one by one instead.
   virtual bool is_graph() const { return false; }
-  // The context is current.
+  // Enqueues the work. REQUIRES: the context is current.
   virtual void Enqueue(const Driver& driver, CUstream stream,
                        void* const* args) const = 0;
 
@@ -33,14 +34,14 @@ class CudaExecutable : public runtime::Executable {
   size_t num_args_;
 };
 
-// Throws kDevice when the driver refuses the code.
+// Loads a kernel's cubin. Throws kDevice if the driver rejects it.
 std::unique_ptr<CudaExecutable> LoadKernelModule(
     const Context& context, const codegen::CompiledKernel& kernel);
 
 std::unique_ptr<CudaExecutable> WrapCall(const codegen::LibraryCall& call,
                                          std::unique_ptr<DeviceCall> ready);
 
-// Takes `graph`, and uploads it in the stream's turn.
+// Instantiates and destroys `graph`, and enqueues its upload on the stream.
 std::unique_ptr<CudaExecutable> InstantiateGraph(const Context& context,
                                                  CUgraph graph,
                                                  CUstream stream);

@@ -24,7 +24,7 @@ void Check(cudnnStatus_t status, const char* call) {
   CheckCudnn(status, call, ErrorCode::kDevice);
 }
 
-// For the device of the context that is current when it is made.
+// A handle for the device of the context that is current at construction.
 class Handle {
  public:
   Handle() { Check(LoadedCudnn().create_handle(&handle_), "cudnnCreate"); }
@@ -37,15 +37,15 @@ class Handle {
   cudnnHandle_t handle_ = nullptr;
 };
 
-// Arguments that the plan's graph has no tensor for: an operand in whose place
-// the result lies.
+// Returns false if the plan's graph has no tensor for the argument, because the
+// result is stored in place of that operand.
 bool IsBound(const LibraryCall& call, size_t argument) {
   const bool accumulates =
       call.attrs.Has("accumulate") && call.attrs.Bool("accumulate");
   return !accumulates || argument != 2;
 }
 
-// What is left of a padded workspace.
+// Returns the size of the workspace without its padding.
 int64_t UsableBytes(const LibraryCall& call) {
   return std::max<int64_t>(call.workspace_bytes - kConvWorkspaceAlignment, 0);
 }
@@ -126,7 +126,7 @@ MakeDeviceCall CudnnCalls(codegen::WarningHandler warning) {
     try {
       LoadedPlan loaded = LoadPlan(call, handle->get());
       if (!loaded.mismatch.empty() && warning) {
-        // The reason is the device's, so it is that of the other plans, too.
+        // The reason depends on the device, so it also holds for later plans.
         std::exchange(warning, nullptr)(fmt::format(
             "{} by {}: its plan is one for another device or driver ({}); such "
             "plans are built anew for this one, with the same engines and "

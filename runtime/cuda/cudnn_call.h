@@ -4,17 +4,17 @@
 
 namespace fusor::cuda {
 
-// Whether cuDNN has planned the call.
+// Returns whether cuDNN has planned the call.
 bool IsCudnnCall(const codegen::LibraryCall& call);
 
-// Makes calls that run cuDNN's execution plans (LibraryCall::plan), argument i
-// under the unique id i + 1, all with one handle: for the streams of one
-// thread. Null for calls without such a plan. Throws kDevice where there is no
-// cuDNN, another version than the plan's, or it refuses the plan for the device
-// of the current context. No GPU has run what it makes.
+// Returns a function that makes the calls with a cuDNN execution plan
+// (LibraryCall::plan), and null for others. Argument i has the unique id i + 1.
+// The calls share one handle: for the streams of one thread. Throws kDevice if
+// there is no cuDNN, its version is not the plan's, or it rejects the plan for
+// the current context's device. Not yet run on a GPU.
 //
-// A plan for another device is built anew for this one, of the same engine with
-// the same knobs; the first time, `warning` is told.
+// A plan for another device is rebuilt for this one, with the same engine and
+// knobs. The first time, `warning` is called.
 MakeDeviceCall CudnnCalls(codegen::WarningHandler warning = nullptr);
 
 }  // namespace fusor::cuda

@@ -1,6 +1,6 @@
 #pragma once
 
-// Where the vendor libraries plug into the device.
+// The interface through which vendor libraries plug into the device.
 
 #include <cuda.h>
 
@@ -12,18 +12,17 @@
 
 namespace fusor::cuda {
 
-// A library call that is ready to run. Immutable.
+// A loaded library call. Immutable.
 class DeviceCall {
  public:
   virtual ~DeviceCall() = default;
-  // Gives its work to the stream, which may be capturing a graph: no
-  // allocation, no synchronisation, no other stream. `args`: device addresses
-  // of operands, results and the workspace, where there is one.
+  // Enqueues the call on the stream, which may be capturing a graph: it must
+  // not allocate, synchronise or use another stream. `args`: device addresses
+  // of operands, results and the workspace, if any.
   virtual void Enqueue(CUstream stream, void* const* args) const = 0;
 };
 
-// Makes the call ready on the current context; null where it is none that it
-// knows.
+// Loads the call on the current context; null if it does not support the call.
 using MakeDeviceCall =
     std::function<std::unique_ptr<DeviceCall>(const codegen::LibraryCall&)>;
 

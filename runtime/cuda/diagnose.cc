@@ -42,14 +42,14 @@ std::string DriverLine() {
   return line;
 }
 
-// Of libraries whose version is a number: major, minor and patch by `scale`.
+// A library whose version is one number, divided by `major` and `minor`.
 struct Versioned {
   const char* title;
   std::vector<std::string> names;
   const char* symbol;
   bool by_pointer;  // the version comes through an argument
   int major, minor;
-  const char* without;  // what that means
+  const char* without;  // the effect if it is missing
 };
 
 std::string VersionLine(const Versioned& v) {

@@ -3,7 +3,8 @@
 #include "codegen/cuda/dynamic_library.h"
 #include "ir/support/error.h"
 
-// Of a name that cuda.h may have defined as another: cuMemAlloc_v2.
+// Expands names that cuda.h defines as macros, e.g. cuMemAlloc as
+// cuMemAlloc_v2.
 #define FUSOR_TEXT(name) #name
 #define FUSOR_SYMBOL(name) FUSOR_TEXT(name)
 

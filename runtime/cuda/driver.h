@@ -1,7 +1,7 @@
 #pragma once
 
-// The CUDA driver, opened at run time. Its functions are members under the
-// names that cuda.h gives them.
+// The CUDA driver, opened at run time. Its functions are members with the names
+// of cuda.h.
 
 #include <cuda.h>
 
@@ -9,7 +9,7 @@
 
 namespace fusor::cuda {
 
-// Oldest driver that runs what NVRTC 13 compiles: as cuDriverGetVersion says.
+// Oldest driver that runs NVRTC 13's code, in cuDriverGetVersion's numbers.
 inline constexpr int kLeastDriverVersion = 13000;
 
 #define FUSOR_DRIVER_FUNCTIONS(F) \
@@ -64,16 +64,16 @@ struct Driver {
   FUSOR_DRIVER_FUNCTIONS(FUSOR_DRIVER_MEMBER)
 #undef FUSOR_DRIVER_MEMBER
 
-  // Throws kOutOfMemory, or else kDevice, naming the call and the driver's
-  // reason.
+  // Throws kOutOfMemory or kDevice, with the call and the driver's reason,
+  // unless `result` is success.
   void Check(CUresult result, const char* call) const;
-  // For destructors, which cannot throw: the process ends soon, or the next
-  // call says the same.
+  // Ignores an error in a destructor, which cannot throw. The next call returns
+  // the same error, or the process ends soon.
   static void Ignore(CUresult) noexcept {}
 };
 
-// Opens and initialises the driver, at the first call. Throws kDevice where
-// there is none, or one that lacks a function or is too old.
+// Opens and initialises the driver at the first call. Throws kDevice if it is
+// missing, lacks a function or is too old.
 const Driver& LoadDriver();
 
 }  // namespace fusor::cuda

@@ -9,17 +9,17 @@
 
 namespace fusor::cuda {
 
-// Copies of the host's data into device memory that overlap what a stream has
-// to do before them. Each goes through one of a few slots of pinned memory and
-// of device memory:
+// Copies host data into device memory, overlapped with earlier work on the
+// stream. Each copy passes through one of a few slots, which have pinned and
+// device memory:
 //
-//   the host's bytes -> pinned slot    by the host, before Copy returns,
-//                                      unless they are pinned themselves
-//   pinned slot -> device slot         on a stream of their own
-//   device slot -> its place           on the stream itself
+//   host bytes -> pinned slot      by the host, before Copy returns; skipped if
+//                                  the bytes are pinned
+//   pinned slot -> device slot     on a separate stream
+//   device slot -> destination     on the stream itself
 //
-// so that the next batch is on the device when the stream comes to it. The host
-// waits only for a slot whose last copy is not over.
+// So the next batch is on the device before the stream needs it. The host waits
+// only for a slot whose last copy has not finished.
 class HostCopies {
  public:
   // The context must outlive it.
@@ -28,10 +28,10 @@ class HostCopies {
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
-  // The host may change its bytes as soon as this returns.
+  // Enqueues a copy. The host may change its bytes as soon as this returns.
   void Copy(CUdeviceptr to, const void* host, size_t bytes, CUstream stream);
-  // The host leaves its bytes as they are until `copied` has happened. Without
-  // the first step if they are pinned.
+  // Enqueues a copy and records `copied`. The host must not change its bytes
+  // before that event. `pinned`: the bytes are pinned.
   void Copy(CUdeviceptr to, const void* host, size_t bytes, CUstream stream,
             bool pinned, CUevent copied);
 
@@ -44,17 +44,17 @@ class HostCopies {
   struct Slot {
     explicit Slot(const Context& context)
         : copied(context, false), taken(context, false) {}
-    void* pinned = nullptr;  // null where no copy has needed it
+    void* pinned = nullptr;  // null until a copy needs it
     CUdeviceptr device = 0;
-    size_t bytes = 0;  // of each
+    size_t bytes = 0;  // size of each
     bool used = false;
-    DriverEvent copied;  // from pinned to device memory
-    DriverEvent taken;   // from there to its place
+    DriverEvent copied;  // copied from pinned to device memory
+    DriverEvent taken;   // copied from the device slot to the destination
   };
 
   Slot& NextSlot(size_t bytes);
   void Grow(Slot& slot, size_t bytes);
-  // `pinned`: whether `host` is.
+  // Copies in pieces of at most kLargeBytes. `pinned`: whether `host` is.
   void CopyPieces(CUdeviceptr to, const void* host, size_t bytes,
                   CUstream stream, bool pinned);
   void CopyPiece(CUdeviceptr to, const void* host, size_t bytes,

@@ -1,6 +1,6 @@
 #pragma once
 
-// All library calls that a GPU runs, by the library that each belongs to.
+// All library calls that a GPU runs, by library.
 
 #include <string_view>
 
@@ -8,11 +8,12 @@
 
 namespace fusor::cuda {
 
-// "cudnn", "cublaslt", or "driver" for copies of memory; empty for a call that
-// nothing here runs. Needs no device and none of these libraries.
+// Returns "cudnn", "cublaslt", or "driver" for memory copies; empty if no
+// library runs the call. Needs no device and none of these libraries.
 std::string_view LibraryOf(const codegen::LibraryCall& call);
 
-// Makes the calls of which LibraryOf knows the library; null for others.
+// Returns a function that makes the calls for which LibraryOf names a library;
+// null for others.
 MakeDeviceCall CudaLibraryCalls(
     const codegen::WarningHandler& warning = nullptr);
 

@@ -4,8 +4,8 @@
 
 namespace fusor::cuda {
 
-// Makes copies that leave every byte in its order (IsMemoryCopy) ready, by the
-// driver; null for any other call.
+// Loads a copy between equal layouts (IsMemoryCopy), which the driver runs;
+// null for any other call.
 std::unique_ptr<DeviceCall> MakeMemoryCopy(const codegen::LibraryCall& call);
 
 }  // namespace fusor::cuda

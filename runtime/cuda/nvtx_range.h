@@ -1,7 +1,7 @@
 #pragma once
 
-// Names what the host does for profilers, where the build has NVTX's header.
-// Costs nothing but a branch when no profiler looks.
+// Marks a host range for profilers, if the build has NVTX's header. Costs only
+// a branch if no profiler is attached.
 
 #ifdef FUSOR_NVTX
 #include <nvtx3/nvToolsExt.h>

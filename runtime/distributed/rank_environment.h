@@ -7,7 +7,7 @@
 
 namespace fusor::runtime {
 
-// This process's rank and its peers, as set by the launcher.
+// This process among those that train together, as who started it says.
 struct RankEnvironment {
   int rank = 0;
   int world_size = 1;
@@ -24,12 +24,11 @@ struct RankEnvironment {
 // Returns an environment variable's value, empty if unset.
 using Variables = std::function<std::string(std::string_view name)>;
 
-// Reads the rank environment from the variables of, in this order: fusor launch
-// and torchrun, Open MPI, PMI outside Slurm, a Slurm step, PMIx, or RANK and
-// WORLD_SIZE alone, as set by Kubernetes operators. The address of rank 0 is
-// MASTER_ADDR, otherwise this host if all ranks are local, otherwise the first
-// host of a Slurm step. Throws kUsage for inconsistent values, naming the
-// variable.
+// By the variables of, in this order: fusor launch and torchrun, Open MPI, PMIx
+// and PMI, a Slurm step, or RANK and WORLD_SIZE alone, as Kubernetes operators
+// set them. Where the launcher does not say where rank 0 is, and MASTER_ADDR
+// does not, it is on this host if all ranks are, or on the first of a Slurm
+// step. Throws kUsage for what does not make sense, naming the variable.
 RankEnvironment FindRankEnvironment(const Variables& variables);
 
 // Returns the first host of a Slurm list: "node[07-09,12],other" -> "node07".

@@ -8,8 +8,8 @@
 
 namespace fusor::runtime {
 
-// Blocking collectives on host memory, as offered by a transport without
-// streams.
+// Collectives on host memory that block: what a transport without streams of
+// its own offers.
 class ThreadedCollectives {
  public:
   virtual ~ThreadedCollectives();

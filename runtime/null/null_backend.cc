@@ -31,7 +31,7 @@ class NullBackend : public runtime::Backend {
   }
   std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
       const std::string& target, const runtime::BackendOptions&) override {
-    // The same everywhere, so that what tests expect is.
+    // The default is fixed, so that tests do not depend on the machine.
     return std::make_unique<NullCompiler>(
         ir::FindTarget(target.empty() ? "cpu-avx2" : target));
   }

@@ -20,7 +20,7 @@ void NullCommunicator::Abort(const std::string& why) noexcept {
   try {
     log_.Add("collectives end: " + why);
   } catch (const std::exception&) {
-    // No memory for a line.
+    // Out of memory: no line.
   }
 }
 

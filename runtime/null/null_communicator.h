@@ -8,8 +8,8 @@
 
 namespace fusor::null {
 
-// A rank without peers: writes to `log`, which must outlive it, what it is
-// asked to do, and leaves all data as it is:
+// A rank without peers. It logs each call to `log`, which must outlive it, and
+// leaves all data unchanged:
 //
 //   collective 0 starts all_reduce f32 4096
 //   collective 0 is waited for

@@ -9,11 +9,11 @@
 namespace fusor::null {
 namespace {
 
-// What a device's streams, events and memory have in common.
+// The state that a device's streams, events and memory share.
 struct State {
   explicit State(NullLog& l) : log(l) {}
 
-  // "m2+640". Throws kInternal for an address that is not the device's.
+  // Returns "m2+640". Throws kInternal if the address is not the device's.
   std::string Name(const void* address) {
     const auto* byte = static_cast<const char*>(address);
     const std::lock_guard lock(mutex);

@@ -7,9 +7,9 @@
 
 namespace fusor::null {
 
-// A device that computes nothing. Memory is the host's and copies do happen, so
-// that what was written can be read back; launches only write to `log`, which
-// must outlive the device, and check that their arguments are its memory.
+// Opens a device that computes nothing. Its memory is host memory and copies
+// are performed, so that written data can be read back. Launches only check
+// that their arguments are its memory and log to `log`, which must outlive it.
 std::unique_ptr<runtime::Device> OpenNullDevice(NullLog& log);
 
 }  // namespace fusor::null

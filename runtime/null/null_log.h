@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-// What the null backend was asked to do, a line each, in order:
+// A log of the calls to the null backend, one line each, in order:
 //
 //   allocate m0 4096 bytes
 //   load kernel fusion_0
@@ -17,7 +17,7 @@
 //   stream 1 to host m1+0 4 bytes
 //   stream 1 synchronize
 //
-// Memory, streams and events are numbered as they are made, for each device.
+// Memory, streams and events are numbered per device, in order of creation.
 
 namespace fusor::null {
 
@@ -29,7 +29,7 @@ struct NullLog {
     const std::lock_guard lock(mutex);
     lines.push_back(std::move(line));
   }
-  // The lines so far, which are forgotten.
+  // Returns the lines so far and clears the log.
   std::vector<std::string> Take() {
     const std::lock_guard lock(mutex);
     return std::move(lines);

@@ -1,7 +1,7 @@
 #pragma once
 
-// NCCL, opened at run time. Its functions are members under their own names.
-// Only where the build has NCCL's header.
+// NCCL, opened at run time, if the build has NCCL's header. Its functions are
+// members of the same names.
 
 #ifdef FUSOR_NCCL
 #include <nccl.h>
@@ -38,8 +38,8 @@ struct Nccl {
 #undef FUSOR_NCCL_MEMBER
 };
 
-// Opens NCCL, at the first call. Throws kDevice where there is none or it lacks
-// a function.
+// Opens NCCL at the first call. Throws kDevice if it is missing or lacks a
+// function.
 const Nccl& LoadNccl();
 
 }  // namespace fusor::cuda

@@ -25,7 +25,7 @@ using runtime::Executable;
 using runtime::Stream;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kKept = 4096;  // collectives whose events and times are kept
+constexpr int64_t kKept = 4096;  // latest collectives with events and times
 
 double Now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -44,7 +44,7 @@ class DriverStream {
                                           urgent ? greatest : least),
         "cuStreamCreateWithPriority");
   }
-  // Leaves alone what may never end.
+  // Leaks an abandoned stream, whose work may never end.
   ~DriverStream() {
     if (abandoned_) return;
     const Driver& driver = context_.EnterNoThrow();
@@ -63,9 +63,9 @@ class DriverStream {
   bool abandoned_ = false;
 };
 
-// Collectives run on one stream. Another one, behind it, runs functions of the
-// host that note when each begins and ends: nothing waits for them, and what
-// they note can be read without asking the driver.
+// Collectives run on one stream. A second stream, which waits for the first,
+// runs host functions that record when each begins and ends. Nothing waits for
+// them, and their records can be read without driver calls.
 class NcclCommunicator : public runtime::Communicator {
  public:
   NcclCommunicator(runtime::TcpStore& store,
@@ -85,7 +85,7 @@ class NcclCommunicator : public runtime::Communicator {
 
   ~NcclCommunicator() override {
     const Driver& driver = context_.EnterNoThrow();
-    // What has ended may not have been noted yet.
+    // The end of the last collective may not have been recorded yet.
     if (noted_apart_ && !connection_.failed() &&
         driver.cuEventQuery(EndOf(connection_.num_started() - 1)) ==
             CUDA_SUCCESS) {
@@ -133,7 +133,7 @@ class NcclCommunicator : public runtime::Communicator {
     try {
       transfers_->Enqueue(collective, stream_.get());
     } catch (const Error& error) {
-      // A capture that the device refuses has given no rank anything.
+      // A capture that the device rejects has started nothing on any rank.
       if (!capturing_ || error.code() == ErrorCode::kPeerLost) {
         connection_.Fail(error.what());
       }
@@ -170,7 +170,7 @@ class NcclCommunicator : public runtime::Communicator {
         captured_bytes_.clear();
         capturing_ = true;
         work();
-        // All streams of a capture end in its first.
+        // All streams of a capture must join its first stream.
         if (!captured_bytes_.empty()) {
           Order(DriverStreamOf(stream), notes_.get());
         }
@@ -201,7 +201,7 @@ class NcclCommunicator : public runtime::Communicator {
   }
 
  private:
-  // A graph with collectives, whose ends are counted like others'.
+  // A graph with collectives, whose ends are counted as those outside a graph.
   class Graph : public CudaExecutable {
    public:
     Graph(NcclCommunicator& communicator, std::unique_ptr<Executable> graph,
@@ -223,7 +223,7 @@ class NcclCommunicator : public runtime::Communicator {
     const std::vector<int64_t> bytes_;  // of each collective
   };
 
-  // In the order of collectives, on a thread of the driver.
+  // Run in the order of collectives, on a driver thread.
   static void OnBegin(void* self) {
     auto* c = static_cast<NcclCommunicator*>(self);
     c->times_[c->num_begun_++ % kKept].begun = Now();
@@ -239,7 +239,7 @@ class NcclCommunicator : public runtime::Communicator {
                       : ends_[number % kKept]->get();
   }
 
-  // What `later` is given from now on runs after what `sooner` has.
+  // Makes work enqueued on `later` from now on wait for the work on `sooner`.
   void Order(CUstream later, CUstream sooner) {
     const Driver& driver = context_.Enter();
     driver.Check(driver.cuEventRecord(before_.get(), sooner), "cuEventRecord");
@@ -247,7 +247,7 @@ class NcclCommunicator : public runtime::Communicator {
                  "cuStreamWaitEvent");
   }
 
-  // Waits for all ranks to say whether they have it.
+  // Returns whether `has` is true on all ranks. Waits for all of them.
   bool AllRanksHave(bool has, Stream& stream) {
     const auto ranks = static_cast<size_t>(world_size());
     if (ranks == 1) return has;
@@ -270,7 +270,7 @@ class NcclCommunicator : public runtime::Communicator {
     return std::find(all.begin(), all.end(), '\0') == all.end();
   }
 
-  // The number of the next collective to be captured.
+  // Registers a collective that is captured next and returns its number.
   int64_t ExpectCaptured(int64_t bytes) {
     const size_t number = captured_bytes_.size();
     FUSOR_ASSERT(number < kKept, "more than {} collectives in a step", kKept);
@@ -281,8 +281,8 @@ class NcclCommunicator : public runtime::Communicator {
     return static_cast<int64_t>(number);
   }
 
-  // Collectives of so many bytes are about to be given to the device; returns
-  // the number of the first.
+  // Registers collectives of these sizes that are enqueued next, and returns
+  // the number of the first. Waits while more than kKept would be pending.
   int64_t Expect(std::span<const int64_t> bytes) {
     const auto count = static_cast<int64_t>(bytes.size());
     while (connection_.num_started() + count - connection_.num_ended() >
@@ -300,7 +300,7 @@ class NcclCommunicator : public runtime::Communicator {
 
   void ExpectGraph(std::span<const int64_t> bytes, CUstream stream) {
     Expect(bytes);
-    // Those before it are noted before it.
+    // Earlier collectives are recorded before the graph's.
     if (std::exchange(noted_apart_, false)) Order(stream, notes_.get());
   }
 
@@ -313,12 +313,12 @@ class NcclCommunicator : public runtime::Communicator {
   std::array<std::unique_ptr<DriverEvent>, kKept> ends_;
   std::array<CollectiveTime, kKept> times_;
   int64_t num_begun_ = 0;
-  int64_t taken_ = 0;  // of times
+  int64_t taken_ = 0;  // collectives whose times were taken or dropped
   bool capturing_ = false;
-  // Of each collective of the last capture.
+  // Per collective of the last capture:
   std::vector<int64_t> captured_bytes_;
   std::vector<std::unique_ptr<DriverEvent>> captured_ends_;
-  bool noted_apart_ = false;  // collectives since the last graph
+  bool noted_apart_ = false;  // collectives ran outside since the last graph
 };
 
 }  // namespace

@@ -8,17 +8,17 @@
 
 namespace fusor::cuda {
 
-// Collectives on this rank's GPU (DeviceOfRank) by NCCL, on a stream of their
-// own, of high priority; they can be captured in the graph of a step. Neither
-// its beginning nor its end can keep the process: both are polled, and what
-// takes longer than options.timeout ends with kPeerLost, as does what a peer or
-// the network breaks. No GPU has run this code.
+// Connects to all ranks for NCCL collectives on this rank's GPU (DeviceOfRank).
+// They run on a separate stream of high priority and can be captured in a
+// step's graph. Startup and shutdown cannot block the process, because both
+// poll. Timeouts (options.timeout) and failures of a peer or the network throw
+// kPeerLost. Not yet run on a GPU.
 //
-// `compiler`, for that GPU, makes the kernels of sums in the order of ranks
-// (ordered_reduce.h): REQUIRED if options.deterministic.
+// `compiler`, for that GPU, compiles the kernels of reductions in rank order
+// (ordered_reduce.h). REQUIRED if options.deterministic.
 //
-// Throws kDevice without NCCL, and kUsage for a network interface, which NCCL
-// takes from NCCL_SOCKET_IFNAME.
+// Throws kDevice without NCCL, and kUsage if options.interface is set: NCCL
+// reads NCCL_SOCKET_IFNAME instead.
 std::unique_ptr<runtime::Communicator> ConnectNccl(
     runtime::TcpStore& store, const runtime::CommunicatorOptions& options,
     std::unique_ptr<codegen::TargetCompiler> compiler = nullptr);

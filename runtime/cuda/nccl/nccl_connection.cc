@@ -15,14 +15,15 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kPoll{5};
-// A call that goes on is done soon, or waits for another rank.
+// A call in progress finishes within this time, or it waits for another rank.
 constexpr milliseconds kSoon{1};
-// Calls return at once.
+// Timeout for calls that hold the lock, which should return at once.
 constexpr milliseconds kCall{1'000};
-// For what should be immediate: giving up, and saying goodbye.
+// Timeout for abort and shutdown, which should be immediate.
 constexpr milliseconds kGoodbye{5'000};
 
-// False when `act` is not done by then; it goes on, in a thread of its own.
+// Runs `act` in a separate thread. Returns false if it takes longer than
+// `time`; it then continues.
 template <typename Act>
 bool Within(milliseconds time, Act act) noexcept {
   struct State {
@@ -46,7 +47,8 @@ bool Within(milliseconds time, Act act) noexcept {
   }
 }
 
-// Whoever waits for the device then, in a destructor even, may wait for ever.
+// Calls `tell` after 2 * kGoodbye. Threads that still wait for the device then,
+// even in a destructor, may wait forever.
 void TellLater(const std::function<void(const std::string&)>& tell,
                int rank) noexcept {
   if (!tell) return;
@@ -57,7 +59,7 @@ void TellLater(const std::function<void(const std::string&)>& tell,
       tell(fmt::format("rank {}: ncclCommAbort does not return", rank));
     }).detach();
   } catch (const std::exception&) {
-    // No thread is left to wait in.
+    // No thread could be started.
   }
 }
 
@@ -106,7 +108,7 @@ void NcclConnection::Check(ncclResult_t result, const char* call) const {
 
 std::string NcclConnection::Why(ncclResult_t result) const {
   const char* text = nccl_.ncclGetErrorString(result);
-  // It takes no communicator, too: of errors before there is one.
+  // It accepts a null communicator, for errors before there is one.
   const char* last = nccl_.ncclGetLastError(comm_);
   return last == nullptr || *last == '\0' ? std::string(text)
                                           : fmt::format("{}: {}", text, last);
@@ -132,7 +134,7 @@ void NcclConnection::Settle(ncclResult_t result, const char* call) const {
 }
 
 std::unique_lock<std::timed_mutex> NcclConnection::Hold() const {
-  // An abort that does not return keeps it.
+  // An abort that does not return keeps the lock.
   std::unique_lock lock(*calls_, std::defer_lock);
   while (!lock.try_lock_for(kPoll)) ThrowFailure();
   ThrowFailure();
@@ -152,7 +154,7 @@ void NcclConnection::Fail(const std::string& why) noexcept {
     try {
       failure_ = why;
     } catch (const std::exception&) {
-      // No memory for words.
+      // Out of memory: no reason is stored.
     }
     failed_ = true;
   }
@@ -196,7 +198,7 @@ bool NcclConnection::End() noexcept {
     }
     changed_.notify_all();
     watch_.join();
-    // Nobody will use what is still to come.
+    // Nobody uses the results of pending collectives.
     if (failed_ || num_ended_ < num_started_) {
       GiveUp();
     } else {
@@ -206,7 +208,7 @@ bool NcclConnection::End() noexcept {
   return !hangs_;
 }
 
-// Ends what runs. The call itself may hang: then it is left alone, with all
+// Aborts running collectives. If ncclCommAbort hangs, leaks it and everything
 // that it uses.
 void NcclConnection::GiveUp() noexcept {
   if (comm_ == nullptr || given_up_.exchange(true)) return;

@@ -17,15 +17,15 @@
 
 namespace fusor::cuda {
 
-// Returns NCCL's name of the dtype. REQUIRES: a float.
+// Returns NCCL's dtype. REQUIRES: a float.
 ncclDataType_t NcclTypeOf(ir::DType dtype);
 
-// This process's place among the ranks of a store, as NCCL has it. Neither its
-// beginning nor its end can keep the process: both are polled, and what takes
-// longer than the timeout ends with kPeerLost, as does what a peer or the
-// network breaks. While it lives, a thread looks for errors that no call
-// returns and for collectives without an end. Where not even ncclCommAbort
-// returns, CommunicatorOptions::hangs is called ten seconds later.
+// Owns the NCCL communicator of this rank among the ranks of a store. Startup
+// and shutdown cannot block the process, because both poll. Timeouts and
+// failures of a peer or the network throw kPeerLost. A thread watches for
+// asynchronous errors and for collectives that do not end. If ncclCommAbort
+// does not return either, CommunicatorOptions::hangs is called ten seconds
+// later.
 class NcclConnection {
  public:
   NcclConnection(const Context& context, runtime::TcpStore& store,
@@ -41,43 +41,44 @@ class NcclConnection {
 
   // --- Calls -----------------------------------------------------------------
 
-  // Throws kPeerLost, naming the call and NCCL's reason.
+  // Throws kPeerLost, with the call and NCCL's reason, unless `result` is
+  // success.
   void Check(ncclResult_t result, const char* call) const;
-  // Of a call within a group, which is done when the group is.
+  // Checks a call within a group. It may complete with the group.
   void CheckGrouped(ncclResult_t result, const char* call) const {
     if (result != ncclInProgress) Check(result, call);
   }
-  // Until the call is done: it may go on after it has returned.
+  // Waits until the call is done, which may be after it has returned.
   void Settle(ncclResult_t result, const char* call) const;
-  // For calls with comm(), which an abort by another thread would free under
-  // them: while it is held there is none, but for a call that does not return.
-  // Throws what has failed.
+  // Returns a lock for calls with comm(). While it is held, no other thread
+  // aborts comm(), which would free it, unless a call does not return. Throws
+  // the failure, if any.
   std::unique_lock<std::timed_mutex> Hold() const;
 
-  // --- Collectives, counted --------------------------------------------------
+  // --- Counts of collectives -------------------------------------------------
 
-  // That the device has been given, and that have ended there.
+  // Collectives that were enqueued on the device, and that have ended there.
   int64_t num_started() const { return num_started_; }
   int64_t num_ended() const { return num_ended_; }
   void Started(int64_t count) { num_started_ += count; }
-  // From a thread of the driver.
+  // Called by a driver thread.
   void Ended() { ++num_ended_; }
 
   // --- Failure ---------------------------------------------------------------
 
   bool failed() const { return failed_; }
   void ThrowFailure() const;
-  // From any thread: all that runs, and is to come, ends with an error. The
-  // first reason is the one that counts.
+  // Ends running and later collectives with an error. Any thread may call it;
+  // the first reason is kept.
   void Fail(const std::string& why) noexcept;
 
-  // Of what has failed: until NCCL has let go of all memory. False when it does
-  // not.
+  // Waits, after a failure, until NCCL has released all memory. Returns false
+  // if it does not.
   bool AwaitAbort() const noexcept;
 
-  // Says goodbye to the other ranks, or gives up what has failed or goes on.
-  // False when NCCL does not come back: then nothing that it may use can be
-  // freed, and its stream must not be waited for.
+  // Shuts down with the other ranks, or aborts if something failed or is still
+  // running. Returns false if NCCL does not return: then nothing that it may
+  // use can be freed, and nobody may wait for its stream.
   bool End() noexcept;
 
  private:
@@ -90,7 +91,7 @@ class NcclConnection {
   const Nccl& nccl_;
   const std::chrono::milliseconds timeout_;
   const std::function<void(const std::string&)> tell_;
-  // Outlives this where NCCL does not come back.
+  // Outlives this if NCCL does not return.
   const std::shared_ptr<std::timed_mutex> calls_ =
       std::make_shared<std::timed_mutex>();
   const int rank_;
@@ -105,7 +106,7 @@ class NcclConnection {
   std::string failure_;
   std::atomic<bool> given_up_ = false;
   std::atomic<bool> aborted_ = false;
-  std::atomic<bool> hangs_ = false;  // NCCL does not come back
+  std::atomic<bool> hangs_ = false;  // NCCL does not return
   std::thread watch_;
 };
 

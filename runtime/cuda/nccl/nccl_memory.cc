@@ -20,7 +20,7 @@ class NcclMemory : public runtime::Memory {
                 "{}: {} bytes asked for, {} free", context.name(), bytes, free);
     connection.Check(made, "ncclMemAlloc");
     try {
-      // Work of later streams finds it done.
+      // Synchronises below, so that work on any stream finds it zeroed.
       driver.Check(driver.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(data_),
                                           0, asked, nullptr),
                    "cuMemsetD8Async");
@@ -34,10 +34,11 @@ class NcclMemory : public runtime::Memory {
       throw;
     }
   }
-  // What NCCL does not let go of is left to it.
+  // Leaks memory that NCCL does not release.
   ~NcclMemory() override {
     const Driver& driver = context_.EnterNoThrow();
-    // Unlike cuMemFree, ncclMemFree does not wait for what uses it.
+    // Unlike cuMemFree, ncclMemFree does not wait for work that uses the
+    // memory.
     if (!connection_.failed()) Driver::Ignore(driver.cuCtxSynchronize());
     if (!Deregister() && !connection_.AwaitAbort()) return;
     connection_.nccl().ncclMemFree(data_);
@@ -49,7 +50,7 @@ class NcclMemory : public runtime::Memory {
   size_t bytes() const override { return bytes_; }
 
  private:
-  // False where NCCL is given up.
+  // Returns false if the connection has failed.
   bool Deregister() noexcept {
     try {
       const auto hold = connection_.Hold();

@@ -8,10 +8,11 @@
 
 namespace fusor::cuda {
 
-// Zero-filled memory of NCCL's own kind, which it can register, and has: other
-// GPUs' or the network's accesses need no copy to buffers of NCCL's. Its end is
-// its registration's end. All ranks allocate the same, in the same order. The
-// connection and the context must outlive it. Throws kOutOfMemory, kPeerLost.
+// Allocates zeroed memory with ncclMemAlloc and registers it with NCCL, so that
+// other GPUs and the network access it without copies to NCCL's buffers. Its
+// destructor deregisters it. All ranks must allocate the same sizes in the same
+// order. The connection and the context must outlive it. Throws kOutOfMemory,
+// kPeerLost.
 std::unique_ptr<runtime::Memory> AllocateRegistered(
     const NcclConnection& connection, const Context& context, size_t bytes);
 

@@ -31,7 +31,7 @@ NcclTransfers::NcclTransfers(const NcclConnection& connection,
                                             std::move(compiler));
   }
   const Driver& driver = context.Enter();
-  // One allocation: what follows the float is the votes.
+  // One allocation: the barrier's float, then the votes.
   driver.Check(driver.cuMemAlloc(
                    &barrier_, sizeof(float) +
                                   static_cast<size_t>(connection.world_size())),
@@ -103,7 +103,7 @@ void NcclTransfers::ReduceScatter(const Collective& c, CUstream stream) {
     const int64_t there = std::min(part, c.elements - first);
     return Copy(own, sums_->SumOfPart(c, stream), there * size, stream);
   }
-  // NCCL's parts are equal: the sum of all has this rank's, too.
+  // NCCL requires equal shards. An all-reduce includes this rank's shard.
   if (c.elements != ranks * part) return AllReduce(c, stream);
   connection_.Settle(
       connection_.nccl().ncclReduceScatter(
@@ -112,7 +112,7 @@ void NcclTransfers::ReduceScatter(const Collective& c, CUstream stream) {
       "ncclReduceScatter");
 }
 
-// `own`: this rank's part; null where it is in place.
+// `own`: this rank's shard; null if it is in place.
 void NcclTransfers::AllGather(const Collective& c, const void* own,
                               CUstream stream) const {
   const Nccl& nccl = connection_.nccl();
@@ -142,7 +142,7 @@ void NcclTransfers::AllGather(const Collective& c, const void* own,
   connection_.Settle(nccl.ncclGroupEnd(), "ncclGroupEnd");
 }
 
-// What lies apart goes in one group, each tensor by itself.
+// Gathers each tensor separately, all in one NCCL group.
 void NcclTransfers::GatherTensors(const Collective& c, CUstream stream) const {
   const Nccl& nccl = connection_.nccl();
   connection_.Check(nccl.ncclGroupStart(), "ncclGroupStart");
@@ -177,7 +177,8 @@ void NcclTransfers::ReduceTensors(const Collective& c, CUstream stream) {
   connection_.Settle(nccl.ncclGroupEnd(), "ncclGroupEnd");
 }
 
-// NCCL's parts are equal; what a tensor is short of is not there to be read.
+// Reduces a tensor to its shards. NCCL's reduce-scatter requires equal shards
+// and would read beyond a shorter tensor, which is reduced shard by shard.
 void NcclTransfers::ScatterSum(const Collective::Tensor& t, ir::DType dtype,
                                CUstream stream) const {
   const Nccl& nccl = connection_.nccl();
@@ -200,7 +201,7 @@ void NcclTransfers::ScatterSum(const Collective::Tensor& t, ir::DType dtype,
   }
 }
 
-// Zeros behind what this rank's part has.
+// Zeroes the padding after the elements of this rank's shard.
 void NcclTransfers::ClearTail(const Collective::Tensor& t, ir::DType dtype,
                               CUstream stream) const {
   const int64_t size = ir::DTypeSize(dtype);

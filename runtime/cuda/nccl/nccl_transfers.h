@@ -12,11 +12,11 @@
 
 namespace fusor::cuda {
 
-// The calls of NCCL, and what else the device has to do, for each collective.
+// Enqueues the NCCL calls and other device work of each collective.
 class NcclTransfers {
  public:
-  // `compiler` for sums in the order of ranks; null for sums in whatever order
-  // NCCL has. The connection and the context must outlive it.
+  // `compiler`: for reductions in rank order; null for NCCL's order. The
+  // connection and the context must outlive it.
   NcclTransfers(const NcclConnection& connection, const Context& context,
                 std::unique_ptr<codegen::TargetCompiler> compiler);
   ~NcclTransfers();
@@ -24,10 +24,10 @@ class NcclTransfers {
   NcclTransfers& operator=(const NcclTransfers&) = delete;
 
   void Prepare(const runtime::Collective& collective);
-  // Gives all of it to the stream, which may be capturing if the collective is
-  // prepared. Throws kPeerLost.
+  // Enqueues the collective on the stream, which may be capturing if the
+  // collective is prepared. Throws kPeerLost.
   void Enqueue(const runtime::Collective& collective, CUstream stream);
-  // Device memory of a byte per rank, for an all-gather.
+  // Returns device memory of one byte per rank, for an all-gather.
   CUdeviceptr votes() const { return votes_; }
 
  private:
@@ -48,7 +48,7 @@ class NcclTransfers {
   const Context& context_;
   CUdeviceptr barrier_ = 0;
   CUdeviceptr votes_ = 0;
-  std::unique_ptr<OrderedReduce> sums_;  // null: NCCL's
+  std::unique_ptr<OrderedReduce> sums_;  // null: NCCL's order
 };
 
 }  // namespace fusor::cuda

@@ -12,7 +12,7 @@ namespace {
 
 using runtime::Collective;
 
-// Elements of a rank's part, all tensors' together.
+// Returns the number of elements of a rank's shard, over all tensors.
 int64_t PartOf(const Collective& c, int ranks) {
   if (c.num_tensors == 0) return (c.elements + ranks - 1) / ranks;
   return c.elements / ranks;
@@ -84,7 +84,8 @@ CUdeviceptr OrderedReduce::SumOfPart(const Collective& collective,
   return result;
 }
 
-// Every rank's elements of this rank's part come to its place among the parts.
+// Receives every rank's elements of this rank's shard into sum.parts, and sends
+// the other ranks theirs.
 void OrderedReduce::Exchange(const Collective& c, const Sum& sum,
                              CUstream stream) const {
   const Nccl& nccl = connection_.nccl();
@@ -97,7 +98,7 @@ void OrderedReduce::Exchange(const Collective& c, const Sum& sum,
           ? std::span(&whole, 1)
           : std::span(c.tensors, static_cast<size_t>(c.num_tensors));
   connection_.Check(nccl.ncclGroupStart(), "ncclGroupStart");
-  int64_t offset = 0;  // of a tensor's part
+  int64_t offset = 0;  // of the tensor's shard
   for (const Collective::Tensor& t : tensors) {
     const auto own = static_cast<size_t>(t.PartElements(connection_.rank()));
     for (int r = 0; r < ranks; ++r) {

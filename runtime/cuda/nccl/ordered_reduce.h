@@ -16,10 +16,10 @@
 
 namespace fusor::cuda {
 
-// Sums that add rank 0's elements to zero, then rank 1's, and so on, which no
-// collective of NCCL's does: each rank gets all ranks' elements of its part,
-// adds them up by a kernel of ours, and hands out the sum. What is sent is what
-// a ring sends; device memory is a part for each rank and one more.
+// Reduces in rank order: adds rank 0's elements to zero, then rank 1's, and so
+// on, which no NCCL collective does. Each rank receives all ranks' elements of
+// its shard and sums them with a generated kernel. Traffic is that of a ring;
+// device memory is one shard per rank plus one.
 class OrderedReduce {
  public:
   // The connection and the context must outlive it.
@@ -29,22 +29,22 @@ class OrderedReduce {
   OrderedReduce(const OrderedReduce&) = delete;
   OrderedReduce& operator=(const OrderedReduce&) = delete;
 
-  // The kernel and the memory for an all_reduce or a reduce_scatter. Throws
-  // kOutOfMemory.
+  // Compiles the kernel and allocates the memory for an all_reduce or a
+  // reduce_scatter. Throws kOutOfMemory.
   void Prepare(const runtime::Collective& collective);
 
-  // The sum of this rank's part, on the device: of `data`, or of tensors one
-  // part after the other. What lies beyond the elements of a part is undefined.
-  // Gives its work to the stream, which may be capturing if the collective is
-  // prepared; the next sum comes to the same place.
+  // Enqueues the sum of this rank's shard and returns its device address. The
+  // shard is that of `data`, or the tensors' shards, concatenated. Values
+  // beyond a shard's elements are undefined. The stream may be capturing if the
+  // collective is prepared. The next sum overwrites this one.
   CUdeviceptr SumOfPart(const runtime::Collective& collective, CUstream stream);
 
  private:
   struct Sum {
     codegen::CompiledKernel compiled;
     std::unique_ptr<CudaExecutable> kernel;
-    int64_t stride = 0;     // elements from rank to rank
-    CUdeviceptr parts = 0;  // of all ranks, then their sum
+    int64_t stride = 0;     // elements between ranks' shards
+    CUdeviceptr parts = 0;  // shards of all ranks, then their sum
   };
 
   const Sum& Find(const runtime::Collective& collective);
@@ -55,10 +55,10 @@ class OrderedReduce {
   const Context& context_;
   const std::unique_ptr<codegen::TargetCompiler> compiler_;
   std::map<std::pair<ir::DType, int64_t>, Sum> sums_;
-  // One sum at a time needs it. What was too small stays: a captured graph may
-  // have its address.
+  // Shared by all sums, which run one at a time. Outgrown memory is kept,
+  // because a captured graph may hold its address.
   std::vector<CUdeviceptr> scratch_;
-  int64_t scratch_bytes_ = 0;  // of the last
+  int64_t scratch_bytes_ = 0;  // size of the last one
 };
 
 }  // namespace fusor::cuda
