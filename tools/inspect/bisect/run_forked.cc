@@ -14,8 +14,8 @@
 namespace fusor::codegen {
 namespace {
 
-// What the child writes: the code of an Error, 0 for another exception, then
-// the message.
+// Writes the code of an Error (0 for another exception) and the message to the
+// parent, and exits.
 [[noreturn]] void Report(int pipe, int code, const char* message) {
   std::string text(1, static_cast<char>(code));
   text += message;
@@ -28,7 +28,7 @@ namespace {
 }
 
 [[noreturn]] void RunChild(int pipe, const std::function<void()>& work) {
-  // A crash is expected: it leaves no core file behind and no handler runs.
+  // A crash is expected: run no handlers.
   for (int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
     std::signal(signal, SIG_DFL);
   }
