@@ -11,8 +11,8 @@ namespace fusor::codegen {
 
 // Live buffers of the temporary arena over the schedule.
 struct MemoryTimeline {
-  // A temporary buffer that some step uses. Excludes spans, whose members are
-  // buffers themselves.
+  // A temporary buffer that some step uses. Excludes buffers with
+  // members; these are buffers themselves.
   struct Entry {
     int buffer;
     BufferLife life;
