@@ -73,11 +73,9 @@ std::optional<BisectResult> BisectPasses(const ir::Graph& forward,
 // rewrites among them.
 using Fuel = std::map<std::string, int64_t>;
 struct FuelResult {
-  int64_t application = 0;  // number among the rewrites of its pass, from 1; 0:
-                            // fails without rewrites
+  int64_t application = 0;  // in its pass, from 1; 0: fails without rewrites
   passes::Application rewrite;
-  Fuel
-      fuel;  // fails with this fuel, passes with one unit less for rewrite.pass
+  Fuel fuel;  // fails; passes with one unit less for rewrite.pass
 };
 
 // Returns nullopt if the program is not bad with all of `rewrites`, which are

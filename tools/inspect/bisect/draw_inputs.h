@@ -15,8 +15,8 @@ namespace fusor::ir {
 // dtype.
 //
 // A pure function of seed, name and type. A graph before and after a rewrite
-// therefore gets the same values, whatever its other inputs are. The exception
-// are weight copies: DrawInputs computes them from their weights.
+// therefore gets the same values, whatever its other inputs are. Exception:
+// DrawInputs computes weight copies from their weights.
 Tensor DrawInput(const Input& input, uint64_t seed);
 std::vector<Tensor> DrawInputs(const Graph& graph, uint64_t seed);
 

@@ -167,7 +167,7 @@ void VisitNodes(const ir::Graph& graph,
 struct Exactness {
   double epsilon = 0;     // of its least precise dtype
   bool narrow = false;    // epsilon is that of a 16-bit dtype
-  int64_t reduction = 1;  // input elements per output element
+  int64_t reduction = 1;  // terms summed per output element
   bool compares = false;  // small operand errors can flip a comparison
   bool winograd = false;
 };

@@ -19,8 +19,7 @@ namespace fusor::runtime {
 
 struct IsolateOptions {
   uint64_t seed = 0;
-  double tolerance =
-      0;  // for every step; 0: derived from dtype and reduction length
+  double tolerance = 0;     // 0: from dtype and reduction length
   bool calls_only = false;  // skip kernels
 };
 
@@ -37,7 +36,7 @@ struct IsolatedStep {
   // Infinity: no digit in common.
   double max_ulp = 0;
   double tolerance = 0;
-  int64_t reduction = 1;  // input elements per output element
+  int64_t reduction = 1;  // terms summed per output element
   // Compared with the tolerance. A NaN on one side only counts as infinity.
   double error = 0;
 

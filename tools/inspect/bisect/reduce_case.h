@@ -29,9 +29,8 @@ using StillFails = std::function<bool(const TestCase&)>;
 //
 //   - outputs,
 //   - runs of nodes, long runs first: an operand whose producer is removed
-//   becomes
-//     an input with its recorded value, and a value that lost its readers an
-//     output,
+//     becomes an input with its recorded value, a value that lost its readers
+//     an output,
 //   - nodes in chains: their readers read an operand instead,
 //   - tensor extents: one after the other, each wherever it occurs.
 //

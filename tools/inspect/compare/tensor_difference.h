@@ -10,9 +10,8 @@ namespace fusor::ir {
 // Difference of two tensors of equal shape and dtype.
 struct TensorDifference {
   int64_t elements = 0;
-  int64_t differing =
-      0;               // elements with different bits; all NaNs count as equal
-  double max_abs = 0;  // infinity if only one of two elements is finite
+  int64_t differing = 0;  // elements with other bits; NaNs are all equal
+  double max_abs = 0;     // infinity if only one of two elements is finite
   // max_abs / largest finite magnitude of the first tensor, or max_abs if that
   // is 0. Suited to tolerances: single small elements of a sum may have no
   // correct digits.

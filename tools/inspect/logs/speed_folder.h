@@ -47,8 +47,7 @@ struct SpeedCase {
 // The cases of one model, batch and precision. Speeds of different groups are
 // not comparable.
 struct SpeedGroup {
-  std::string
-      name;  // the model; with batch and precision if several groups share it
+  std::string name;  // model, plus batch and precision if ambiguous
   std::string model;
   int64_t batch = 0;  // per rank
   std::string precision;

@@ -33,8 +33,7 @@ enum class Field : uint8_t {
 
 struct LineFormat {
   const char* name;
-  const char*
-      mark;  // text that every matching line has; faster than the pattern
+  const char* mark;  // text of every matching line; a fast prefilter
   std::string pattern;
   std::vector<Field> fields;
   bool from_zero = false;  // steps are numbered from 0

@@ -37,8 +37,7 @@ struct SpeedLog {
   // that DLPerf's extractors use for the format.
   SpeedWindow window;
   bool summary = false;  // one line with the framework's own average over a run
-  std::vector<SpeedRecord>
-      records;            // by step; lines of several ranks are merged
+  std::vector<SpeedRecord> records;  // by step; ranks are merged
   int64_t overflows = 0;  // updates that NVIDIA Apex reported as skipped
 };
 

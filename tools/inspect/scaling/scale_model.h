@@ -48,10 +48,9 @@ struct ScalePrediction {
   // from the start of the next forward pass. Gathers have separate buckets.
   std::vector<double> gathered;
   double exposed = 0;  // seconds of communication that is not overlapped
-  double waiting =
-      0;  // seconds for the slowest rank, or the deficit by the node rate
-  double starved = 0;            // seconds of waiting for input
-  double step = 0;               // seconds, including all of these
+  double waiting = 0;  // seconds for the slowest rank, or by the node rate
+  double starved = 0;  // seconds of waiting for input
+  double step = 0;     // seconds, including all of these
   double images_per_second = 0;  // of all ranks
   double speedup = 0;            // over one rank's step
   // The largest cause of less than perfect speedup: communication or input.

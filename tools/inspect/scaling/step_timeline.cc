@@ -104,8 +104,7 @@ class TimelineBuilder {
   const ir::Graph& graph_;
   const std::vector<StepPhase> phases_;
   StepTimeline timeline_;
-  std::unordered_map<std::string, double>
-      ended_;  // by name of the node's first result
+  std::unordered_map<std::string, double> ended_;  // by the node's first result
   std::unordered_set<const ir::Value*> seen_;
 };
 
