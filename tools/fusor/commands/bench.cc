@@ -159,8 +159,7 @@ class BenchCommand {
 
   bool Alone() const { return ranks_.world_size() == 1; }
 
-  // Returns the settings that must be equal on all ranks so that they run the
-  // same steps.
+  // Returns the settings that must be equal on all ranks.
   std::map<std::string, std::string> Settings(bool real) const {
     std::map<std::string, std::string> settings = flags_.settings;
     settings["DATA"] = real ? "given" : "none";
@@ -175,8 +174,7 @@ class BenchCommand {
     return static_cast<double>(flags_.model.batch * ranks_.world_size());
   }
 
-  // Returns -1 if a module has no such input, or an input of that name with
-  // another meaning.
+  // Returns -1 if a module has no such input, or uses the name otherwise.
   int DataInput(const char* name) const {
     const bool fed = flags_.model.graph == nullptr ||
                      IsFed(flags_.model, name == std::string_view("labels"));

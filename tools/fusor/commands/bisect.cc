@@ -119,8 +119,7 @@ class BisectCommand {
     });
   }
 
-  // Returns the values of --inputs where present, otherwise random ones by
-  // name.
+  // Returns the values of --inputs where present, else random values.
   std::vector<ir::Tensor> Inputs(const ir::Graph& graph) const {
     std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, flags_.seed);
     for (size_t i = 0; i < inputs.size(); ++i) {

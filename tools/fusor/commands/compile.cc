@@ -29,8 +29,7 @@ struct CompileCommandFlags {
   int64_t optimizer_batch = -1;  // images per update
 };
 
-// A program file's model is fed by `fusor run`; other modules are compiled
-// unchanged.
+// A program file's model is fed by `fusor run`; others stay unchanged.
 Program OpenSource(const CompileCommandFlags& flags) {
   const int64_t norm_ranks =
       NormRanks(flags.ranks.flags, flags.ranks.world_size);

@@ -35,8 +35,7 @@ struct LaunchFlags {
   std::vector<std::string> command;
 };
 
-// Runs the ranks of this host: starts them, forwards signals, and stops all of
-// them when one fails.
+// Starts the ranks of this host, forwards signals, stops all when one fails.
 class Launcher {
  public:
   explicit Launcher(const LaunchFlags& flags) : flags_(flags) {
@@ -86,8 +85,7 @@ class Launcher {
     return runtime::Socket::Listen("", 0).port();
   }
 
-  // Nodes started separately share only the command line, so no token is
-  // generated for them.
+  // Separately started nodes share only the command line: generate no token.
   std::string Token() const {
     if (!flags_.token.empty() || flags_.nodes > 1) return flags_.token;
     std::random_device random;

@@ -184,8 +184,7 @@ class OptCommand {
                 name, before.name(), worst.worst, worst.first, worst.second);
   }
 
-  // Compares the outputs that both graphs have, by name, on the same random
-  // inputs.
+  // Compares the graphs' common outputs, by name, on equal random inputs.
   std::vector<OutputDifference> Differences(const ir::Graph& before,
                                             const ir::Graph& after) const {
     std::vector<ir::Tensor> given;

@@ -45,8 +45,7 @@ struct PredictFlags {
 // Image files without labels.
 class ImageList : public runtime::Dataset {
  public:
-  // `paths`: files as given, and folders with all images below them, sorted by
-  // path.
+  // `paths`: files as given, and folders with all images below, sorted.
   explicit ImageList(const std::vector<std::string>& paths) {
     for (const std::string& path : paths) {
       std::error_code error;

@@ -160,8 +160,7 @@ class TrainCommand {
     return {shared[0], shared[1], shared[2], shared[3]};
   }
 
-  // With a sharded optimizer, all ranks contribute their shards to rank 0's
-  // checkpoints.
+  // With a sharded optimizer, all ranks send their shards to rank 0.
   void ShareSaves() {
     const json shared = json::parse(ranks_.Share(
         "saves", json{checkpointing_->saves(), flags_.checkpoint.every,

@@ -20,8 +20,8 @@ namespace fusor::tools {
 std::map<std::string, std::string> GivenOptions(
     const CLI::App& app, std::span<const std::string_view> headings);
 
-// Returns all options under these headings, given or not, named as in NVIDIA's
-// logs: "batch_size".
+// Returns all options under these headings, named as in NVIDIA's logs:
+// "batch_size".
 std::map<std::string, std::string> Parameters(
     const CLI::App& app, std::span<const std::string_view> headings);
 

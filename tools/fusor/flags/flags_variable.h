@@ -13,8 +13,7 @@ namespace fusor::tools {
 std::vector<std::string> WithFlagsVariable(const CLI::App& app,
                                            std::vector<std::string> args);
 
-// Returns a note to append to usage errors: the variable's value, or "" if it
-// is not set.
+// Returns a note for usage errors with the variable's value; "" if unset.
 std::string FlagsVariableNote();
 
 }  // namespace fusor::tools

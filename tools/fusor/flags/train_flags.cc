@@ -70,8 +70,7 @@ void AddLengthFlags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->group("Options");
 }
 
-// Returns the steps of this run limited by --prof and --run-epochs; -1:
-// unlimited.
+// Returns the limit on steps by --prof and --run-epochs; -1: none.
 int64_t RunSteps(const TrainFlags& flags, int64_t steps_per_epoch) {
   if (flags.run_epochs < 0) return flags.prof;
   const int64_t steps = flags.run_epochs * steps_per_epoch;

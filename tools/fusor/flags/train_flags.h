@@ -35,16 +35,14 @@ struct TrainFlags {
   bool training_only = false;
   std::string json;
   std::string step_file;  // program file to run; empty: compile the step
-  // Filled in by SettleTrainFlags, by name: the given options that affect the
-  // computed numbers; the settings that all ranks must share; all options for
-  // the logs.
+  // Set by SettleTrainFlags, by name: given options that affect the numbers;
+  // settings that all ranks must share; all options, for logs.
   std::map<std::string, std::string> deciding;
   std::map<std::string, std::string> settings;
   std::map<std::string, std::string> parameters;
 };
 void AddTrainFlags(CLI::App& app, TrainFlags& flags);
-// Declares the subset that does not affect compilation: data, schedule, length,
-// checkpoints, logs.
+// Declares those that do not affect compilation, e.g. data and checkpoints.
 void AddRunFlags(CLI::App& app, TrainFlags& flags);
 void AddOptimizerBatchFlag(CLI::App& app, int64_t& images);
 // Call after parsing.

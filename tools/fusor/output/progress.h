@@ -7,8 +7,8 @@
 namespace fusor::tools {
 
 // Returns "train  12/90 [=====      ] 13 %  0:41 left" in at most `columns`
-// columns. Omits what does not fit, the bar first. `seconds`: remaining time;
-// negative if unknown.
+// columns. Omits what does not fit, the bar first. `seconds` left; negative:
+// unknown.
 std::string ProgressLine(const std::string& task, int64_t done, int64_t total,
                          double seconds, int columns);
 

@@ -25,8 +25,7 @@ void AddLogFlags(CLI::App& app, LogFlags& flags);
 // be written, warns and closes that log; the run continues.
 class TrainLogs {
  public:
-  // `workspace`: base of a relative --raport-file, as in NVIDIA's script; may
-  // be empty.
+  // `workspace`: base of a relative --raport-file, as in NVIDIA's script.
   TrainLogs(const LogFlags& flags, const std::string& workspace, FILE* text);
   ~TrainLogs();
   TrainLogs(const TrainLogs&) = delete;

@@ -33,13 +33,11 @@ class Checkpointing {
   // Finds and reads the checkpoint to resume from. Throws kUsage for
   // conflicting flags and for a workspace with checkpoints of another run.
   // Throws kCheckpoint if there is no intact checkpoint, or it is of another
-  // model, data set or batch size. `description`: metadata of the saved
-  // weights.
+  // model, data set or batch size. `description`: of the saved weights.
   Checkpointing(const CheckpointFlags& flags, Options identity, Options options,
                 runtime::Metadata description, uint64_t seed, FILE* text);
 
-  // Returns the position after the last step of the checkpoint, or the start of
-  // training.
+  // Returns the position after the checkpoint's last step, or the start.
   const runtime::TrainPosition& start() const { return start_; }
   // Initialises the session's state from the checkpoint, or from the seed and
   // --pretrained-weights.

@@ -14,8 +14,8 @@ enum class Split { kTrain, kVal };
 // Lists the images in DATA/train or DATA/val, or in DATA itself if it has
 // neither. Returns null with --synthetic, and for kVal if there is no such
 // folder. Prints warnings to stderr. Throws kUsage unless exactly one of DATA
-// and --synthetic is given. Throws kData if there is only one class, unless
-// `model` sets more.
+// and --synthetic is given. Throws kData for a single class unless `model` sets
+// more.
 std::unique_ptr<runtime::ImageFolder> ListImages(const DataFlags& data,
                                                  const ModelFlags& model,
                                                  Split split);

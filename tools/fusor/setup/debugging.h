@@ -21,9 +21,8 @@ void AddDebugFlags(CLI::App& app, DebugFlags& flags);
 // Observes a session as the flags request.
 class Debugging {
  public:
-  // `folder`: output folder of --check-numerics=dump; empty: the working
-  // directory. Throws kUsage if a trace cannot be written or --timeline-steps
-  // is not two numbers.
+  // `folder`: for --check-numerics=dump; empty: the working directory. Throws
+  // kUsage if a trace cannot be written or --timeline-steps is not two numbers.
   Debugging(const DebugFlags& flags, const std::string& folder);
   ~Debugging();
 

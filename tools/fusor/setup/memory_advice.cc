@@ -110,8 +110,7 @@ int64_t RuntimeBytes(const codegen::TargetCompiler& compiler) {
 
 namespace {
 
-// Returns a hint about other batch sizes that fit `room`, the memory for arenas
-// and data.
+// Suggests a batch size that fits `room`, the memory for arenas and data.
 std::string Advice(const std::function<codegen::Plan(int64_t)>& plan,
                    const std::function<int64_t(int64_t)>& data_bytes,
                    int64_t batch, int64_t room) {

@@ -40,9 +40,8 @@ int64_t RuntimeBytes(const codegen::TargetCompiler& compiler);
 
 // Adds the model as the session's first program. `data_bytes`: host memory that
 // the current batches will need, proportional to the batch size; ignored on a
-// GPU, which has separate memory. Throws what Session::AddProgram throws. The
-// kOutOfMemory message names a batch size that fits, or the size of the state
-// if none does.
+// GPU, which has separate memory. Throws what Session::AddProgram throws.
+// kOutOfMemory names a batch size that fits, or else the size of the state.
 int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
                     const std::string& arch, models::Phase phase,
                     const models::ModelOptions& model,

@@ -19,8 +19,7 @@ void SetRankOptions(const RankFlags& flags, int64_t world_size,
 // As above. Throws kUsage unless all nodes have equally many ranks.
 void SetRankOptions(const PlannedRanks& ranks, passes::PassOptions& passes);
 
-// Returns ModelOptions::norm_ranks: the ranks whose batches are normalised
-// together.
+// Returns ModelOptions::norm_ranks, the ranks normalised together.
 int64_t NormRanks(const RankFlags& flags, int64_t world_size);
 
 }  // namespace fusor::tools

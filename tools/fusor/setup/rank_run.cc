@@ -114,8 +114,7 @@ std::set<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// Returns "--lr: 0.1 on rank 0, 0.2 on ranks 1-3" for each setting whose values
-// differ.
+// Returns "--lr: 0.1 on rank 0, 0.2 on ranks 1-3" per differing setting.
 std::vector<std::string> DifferingSettings(
     const std::vector<std::map<std::string, std::string>>& ranks) {
   std::set<std::string> names;
@@ -196,8 +195,7 @@ int RankRun::Threads(int asked) const {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   const int share =
       std::clamp(cores / place_.local_size, 1, ir::DefaultCpuTarget().threads);
-  // More threads than cores: a spinning thread could block the one it waits
-  // for.
+  // A spinning thread could block the one that it waits for.
   if (asked > share) SetUnlessSet("OMP_WAIT_POLICY", "passive");
   return asked != 0 ? asked : share;
 }

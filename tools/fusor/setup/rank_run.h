@@ -36,8 +36,7 @@ class RankRun {
   bool leads() const { return place_.rank == 0; }
   // Returns the number of threads: `asked`, or if that is 0 and several ranks
   // share this host, the rank's share of the cores that it may use. If `asked`
-  // exceeds this share, threads of backends loaded later do not spin while they
-  // wait.
+  // exceeds this share, waiting threads of backends loaded later do not spin.
   int Threads(int asked) const;
   // Null with one rank.
   runtime::Communicator* communicator() const { return communicator_.get(); }
@@ -54,9 +53,8 @@ class RankRun {
   // Sets the bucketing of gradients and the other rank options.
   void SetOptions(codegen::CompileOptions& options) const;
 
-  // Throws kGraph unless all ranks have the same settings. The message has each
-  // differing setting with its values and their ranks. Call before long work,
-  // once per run.
+  // Throws kGraph unless all ranks have the same settings. Names each differing
+  // setting with its values and ranks. Call once, before long work.
   void CompareSettings(std::map<std::string, std::string> settings);
   // Throws kGraph, naming ranks and differences, unless all ranks have the same
   // programs, libraries and versions.

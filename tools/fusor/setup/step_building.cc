@@ -17,8 +17,7 @@ namespace {
 // Options under these headings affect compilation,
 constexpr std::array<std::string_view, 6> kCompiled = {
     "Model", "Compilation", "Training", "Loss scale", "Ranks", "Run"};
-// except these: they are specific to this compilation or stored elsewhere in
-// the file.
+// except these: specific to one compilation, or stored elsewhere in the file.
 constexpr std::array<std::string_view, 13> kNotKept = {
     "module",       "target",
     "backend",      "threads",

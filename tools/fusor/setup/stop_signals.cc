@@ -16,8 +16,7 @@ namespace {
 std::atomic<int> stop_signal{0};
 
 // Signals within this time count as one. timeout(1) signals a program and then
-// its group; a terminal signals the ranks of a launcher that also forwards the
-// signal.
+// its group; a terminal signals ranks, and so does their launcher.
 constexpr int64_t kOneStopMs = 300;
 std::atomic<int64_t> stop_time{0};
 

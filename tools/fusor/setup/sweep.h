@@ -30,8 +30,7 @@ struct SweepCell {
   std::string fusion;     // on, off
 };
 
-// Measures a cell as rank `place`. Rank 0 prints to `log`, which is null for
-// the other ranks.
+// Measures a cell as rank `place`. `log`: output of rank 0, null for others.
 using MeasureCell = std::function<void(
     const SweepCell& cell, const runtime::RankPlace& place, FILE* log)>;
 

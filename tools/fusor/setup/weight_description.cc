@@ -27,8 +27,7 @@ constexpr Setting kSettings[] = {{"fusor.arch", "--arch"},
                                  {"fusor.std", "--std"},
                                  kNumClasses};
 
-// A module may be a dump of a built-in architecture. Then only tensor names are
-// compared.
+// A module may be a dumped built-in model, so only its tensor names count.
 bool SameModel(const std::string& was, const std::string& is) {
   constexpr std::string_view kModule = "module:";
   return was == is || models::SameNetwork(was, is) ||

@@ -28,8 +28,7 @@ bool IsCifar(const ModelFlags& flags);
 // Returns --image-size, or the model's default.
 int64_t ImageSize(const ModelFlags& flags);
 
-// Returns the model's options. `classes`: number of classes in the data; 0: no
-// data.
+// Returns the model's options. `classes`: of the data; 0: no data.
 models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes);
 
 // Returns null without --dump-to. Throws kUsage if the output is not writable

@@ -20,8 +20,7 @@ using passes::Stage;
 // an exact zero, e.g. the gradient of a bias before a normalisation.
 constexpr double kLeastScale = 1e-6;
 
-// Returns max abs error / max magnitude; infinity if an element is finite on
-// one side only.
+// Returns max abs error / max magnitude; infinity if only one side is finite.
 double Distance(const Tensor& right, const Tensor& other) {
   double error = 0;
   double largest = 0;
@@ -104,8 +103,7 @@ class Probe {
     expected_ = Values(*right_, before);
   }
 
-  // Returns the symptom if the pass may make `fuel` rewrites (-1: all); "" if
-  // there is none.
+  // Returns the symptom after `fuel` rewrites (-1: all); "" if there is none.
   std::string SymptomWith(int64_t fuel) const {
     const auto graph = before_->graph->Clone();
     PassContext context = Context(fuel);

@@ -38,8 +38,7 @@ struct BisectOptions {
   double tolerance = 1e-6;  // on max abs error / max magnitude
   passes::PassOptions passes;
   bool reduce = true;
-  // Returns values for the inputs of the graph at any stage. Equal names must
-  // get equal values.
+  // Returns input values for the graph at any stage, equal for equal names.
   std::function<std::vector<ir::Tensor>(const ir::Graph&)> inputs;
   // Called with one line per search phase.
   std::function<void(const std::string&)> progress;
@@ -48,9 +47,8 @@ struct BisectOptions {
 struct BisectResult {
   std::string pass;
   int index = -1;  // in passes::Pipeline()
-  // Number of the rewrite, from 1, counted like fuel: over all rewrites of
-  // passes with this name in the whole pipeline. 0: no counted rewrite causes
-  // the symptom.
+  // Number of the rewrite, from 1, counted like fuel: over all runs of passes
+  // with this name in the pipeline. 0: no counted rewrite is the cause.
   int64_t application = 0;
   std::string subject;  // the rewritten value
   ir::Location location;
@@ -68,9 +66,9 @@ std::optional<BisectResult> BisectPasses(const ir::Graph& forward,
                                          const ir::TargetQueries& target,
                                          const BisectOptions& options);
 
-// Fuel per pass name, for oracles that can only run whole compilations. To run
-// the first n rewrites of the pipeline, each pass gets as much fuel as it has
-// rewrites among them.
+// Fuel per pass name, for oracles that only run whole compilations. For the
+// first n rewrites of the pipeline, each pass gets as much as it has among
+// them.
 using Fuel = std::map<std::string, int64_t>;
 struct FuelResult {
   int64_t application = 0;  // in its pass, from 1; 0: fails without rewrites
@@ -90,9 +88,8 @@ std::vector<passes::Application> RewritesOf(const ir::Graph& forward,
                                             const ir::TargetQueries& target,
                                             const passes::PassOptions& options);
 
-// Compares the outputs that both graphs have, with `a` as the reference.
-// Returns the worst difference as "output NAME: ...", or "" if it is within the
-// tolerance.
+// Compares the common outputs of both graphs; `a` is the reference. Returns the
+// worst as "output NAME: ...", or "" if it is within the tolerance.
 std::string DescribeDifference(const ir::Graph& a,
                                const std::vector<ir::Tensor>& of_a,
                                const ir::Graph& b,

@@ -172,8 +172,7 @@ struct Exactness {
   bool winograd = false;
 };
 
-// Epsilon of TF32, to which GPU tensor cores round f32 operands of convolutions
-// and matmuls.
+// TF32: tensor cores round f32 operands of convolutions and matmuls to it.
 constexpr double kTf32Epsilon = 0x1p-10;
 
 bool TakesTf32(const Plan& plan, const ir::Graph& graph) {

@@ -2,8 +2,7 @@
 
 // Runs every kernel and library call of a plan alone on random operands and
 // compares it with the interpreter. This tests generated code and vendor
-// libraries against the graph, independently of what the passes did to the
-// model.
+// libraries, independently of the passes.
 
 #include <cstdint>
 #include <span>
@@ -44,8 +43,7 @@ struct IsolatedStep {
 };
 
 // Returns one entry per distinct kernel and call of the plan, ordered by
-// descending error / tolerance. `graph`: the graph that the plan was built
-// from.
+// descending error / tolerance. `graph`: the plan's.
 std::vector<IsolatedStep> IsolateSteps(const codegen::Plan& plan,
                                        const ir::Graph& graph, Device& device,
                                        const IsolateOptions& options = {});
@@ -62,11 +60,10 @@ IsolatedStep CompareStep(const codegen::Plan& plan, const ir::Graph& graph,
                          size_t step, std::span<const ir::Tensor> inputs,
                          Device& device, const IsolateOptions& options = {});
 
-// Returns random inputs for a step's graph. Floats are in [-1, 1). If that
-// makes a result non-finite, tensors of rank 0 and 1 are drawn from [0.25,
-// 1.75) instead, and if that is not enough, all tensors. Pooling positions come
-// from ir::DrawPositions. Inputs that are views of one buffer hold the same
-// bytes.
+// Returns random inputs for a step's graph. Floats are in [-1, 1). If a result
+// is then not finite, tensors of rank 0 and 1 are drawn from [0.25, 1.75), and
+// if need be all tensors. Pooling positions come from ir::DrawPositions. Inputs
+// that are views of one buffer hold the same bytes.
 std::vector<ir::Tensor> RandomOperands(const codegen::Plan& plan,
                                        const ir::Graph& graph, size_t step,
                                        uint64_t seed);

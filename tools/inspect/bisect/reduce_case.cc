@@ -65,8 +65,7 @@ void Selection::Need(const Value* value, Copy& copy) const {
   copy.made.inputs.push_back(values_.at(value));
 }
 
-// Adds the chosen outputs that are still computed, and values that lost all
-// readers.
+// Adds the chosen outputs still computed, and values that lost all readers.
 void Selection::AddOutputs(const std::unordered_set<const Node*>& kept,
                            const std::vector<size_t>& outputs,
                            Copy& copy) const {
@@ -215,8 +214,8 @@ class Reducer {
     return true;
   }
 
-  // Removes runs of `items`, long runs first, while `attempt` succeeds on the
-  // rest.
+  // Removes runs of `items`, long ones first, if `attempt` of the rest
+  // succeeds.
   template <typename Attempt>
   void Minimize(std::vector<size_t>& items, const Attempt& attempt) const {
     for (size_t run = (items.size() + 1) / 2; run > 0;

@@ -14,8 +14,7 @@
 namespace fusor::codegen {
 namespace {
 
-// Writes the code of an Error (0 for another exception) and the message to the
-// parent, and exits.
+// Sends the parent an Error's code (0: other exception) and message. Exits.
 [[noreturn]] void Report(int pipe, int code, const char* message) {
   std::string text(1, static_cast<char>(code));
   text += message;

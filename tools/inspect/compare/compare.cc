@@ -138,8 +138,7 @@ class Comparer {
     }
   }
 
-  // Returns the loss scale of the first step, also the initial value of a
-  // dynamic one.
+  // Returns the loss scale of the first step, also of a dynamic one.
   double LossScale(size_t variant) const {
     return variants_[variant].compile.passes.loss_scale.initial;
   }
@@ -196,8 +195,7 @@ class Comparer {
     return stops > 0;
   }
 
-  // Synchronises the ranks, so that no step time includes waiting for a late
-  // rank.
+  // Synchronises the ranks, so that no step time includes a rank's delay.
   void Meet() const {
     double nothing = 0;
     result_.variants[0].session->SumOverRanks({&nothing, 1});

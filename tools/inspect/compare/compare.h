@@ -36,8 +36,7 @@ struct CompareOptions {
   bool values = true;  // compare numbers
   // Called after each round. If it returns true on any rank, measuring ends.
   std::function<bool()> stop;
-  // With several ranks, all ranks call Compare with the same variants. Null:
-  // one rank.
+  // All its ranks call Compare with the same variants. Null: one rank.
   Communicator* communicator = nullptr;
   // Only compiles, for the number of ranks in the variants. Runs nothing.
   bool plans_only = false;
@@ -52,8 +51,7 @@ void SetInputs(Session& session, int program, const InputBytes& inputs);
 
 // Compiles and runs the variants. `model` is the forward graph with output
 // "loss". Throws what Session throws, with the variant's name, and kUsage for
-// fewer than two variants. Sharded values (ir/shard.h) are gathered and
-// compared whole.
+// less than two variants. Gathers sharded values (ir/shard.h).
 Comparison Compare(const ir::Graph& model, const std::vector<Variant>& variants,
                    const InputBytes& inputs, const CompareOptions& options);
 

@@ -121,8 +121,7 @@ class Side {
   bool done() const { return next_ == plan_.steps.size(); }
   size_t captured() const { return captured_; }
 
-  // Runs the next step. Calls `found(name, value, tensor)` for the values that
-  // it reads and writes.
+  // Runs the next step. Calls `found(name, value, tensor)` per captured value.
   template <typename Found>
   void Advance(const Found& found) {
     const auto call = calls_.find(next_);
@@ -229,8 +228,7 @@ CallDifferences StepTogether(Session& a, Session& b, int program,
     compare(name, it->second, tensor);
     waiting_a.erase(it);
   };
-  // Advances the program with fewer captured values, which keeps few values
-  // waiting.
+  // Advance the program with fewer captured values, so that few values wait.
   while (!side_a.done() || !side_b.done()) {
     const bool a_next =
         side_b.done() ||

@@ -19,8 +19,7 @@ struct RewriteCount {
   std::string reason;    // kind of rewrite, or rejection reason
   int64_t count = 0;     // distinct subjects
   int64_t saved_ns = 0;  // largest estimated saving of one rewrite
-  // Model locations: by descending estimated saving, then in the order of the
-  // decisions.
+  // Model locations by descending estimated saving, then decision order.
   std::vector<std::string> places;
 };
 

@@ -153,8 +153,7 @@ class PageWriter {
     return {};
   }
 
-  // Returns the length of "KEY=" if every name is this prefix plus a value, to
-  // shorten labels.
+  // Returns the length of "KEY=" if all names are it plus a value, else 0.
   size_t SharedKey() const {
     const size_t equals = names_[0].find('=');
     if (equals == std::string::npos) return 0;

@@ -38,18 +38,15 @@ struct VariantRun {
   std::vector<double> step_ms;     // per round
   std::vector<double> profile_ms;  // per step of program 0's plan
   double loss = 0;                 // of the first step, mean over all ranks
-  // Against the first variant, ordered by kind, then by model order. Empty for
-  // the first variant.
+  // Against the first variant, by kind, then model order. Empty for the first.
   std::vector<ValueDifference> differences;
   // Kernels with substituted code in program 0 but not in program 1.
   std::vector<std::string> unedited;
-  // Library calls or their values without a counterpart in the other variant;
-  // not compared.
+  // Library calls, or their values, without a counterpart; not compared.
   int64_t unmatched_calls = 0;
   // Outputs and state without a counterpart in the other program.
   int64_t unmatched_outputs = 0;
-  // Number of differing values per rank; this rank's are `differences`. Empty
-  // with one rank.
+  // Differing values per rank, as in `differences`. Empty with one rank.
   std::vector<int64_t> different_on;
 
   // Accessors for the timed program.

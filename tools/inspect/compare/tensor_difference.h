@@ -13,12 +13,12 @@ struct TensorDifference {
   int64_t differing = 0;  // elements with other bits; NaNs are all equal
   double max_abs = 0;     // infinity if only one of two elements is finite
   // max_abs / largest finite magnitude of the first tensor, or max_abs if that
-  // is 0. Suited to tolerances: single small elements of a sum may have no
-  // correct digits.
+  // is 0. Suited to tolerances: small elements of a sum may have no correct
+  // digits.
   double max_relative = 0;
   // L2 norm of the difference / L2 norm of the first tensor, or the former if
-  // the latter is 0. Stays small if one ReLU in a million flips, which makes
-  // max_abs large.
+  // the latter is 0. Stays small if one ReLU in a million flips, unlike
+  // max_abs.
   double relative = 0;
   // Greatest distance in units of the last place of the first tensor's element.
   // Infinity if two elements have no digit in common: the distance is as large
@@ -32,8 +32,7 @@ struct TensorDifference {
 };
 
 // Compares `second` with `first`. REQUIRES: equal dtypes and shapes. Elements
-// need not be representable in the dtype; exact interpretation yields such
-// elements.
+// need not be representable in the dtype, e.g. after exact interpretation.
 TensorDifference Difference(const Tensor& first, const Tensor& second);
 
 // Compares tensors in memory, in possibly different layouts. `first` and

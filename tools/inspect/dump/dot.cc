@@ -109,8 +109,7 @@ class DotWriter {
   std::string NewId() { return fmt::format("n{}", next_id_++); }
 
   std::string out_;
-  // Stored separately, because an edge inside a cluster would pull both its
-  // ends into it.
+  // Separate: an edge inside a cluster would pull both ends into it.
   std::string edges_;
   int next_id_ = 0;
   std::unordered_map<const Value*, std::string> source_;  // vertex of a value

@@ -10,8 +10,7 @@ namespace fusor::codegen {
 class DumpSink {
  public:
   virtual ~DumpSink();
-  // `path`: relative, components separated by '/', each a FileName. Called once
-  // per path.
+  // `path`: relative, '/' between FileNames. Called once per path.
   virtual void Write(const std::string& path, std::string_view bytes) = 0;
 };
 

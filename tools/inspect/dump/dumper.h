@@ -80,8 +80,7 @@ class Dumper {
 
  private:
   bool Selects(const std::string& pipeline, const std::string& pass) const;
-  // Whether to write text, or a page, of that name, for output after the
-  // passes.
+  // Whether to write text, or a page, of that name, after the passes.
   bool SelectsText(const std::string& name) const;
   bool SelectsPage(const std::string& name) const;
   // Returns a page title, e.g. "m0000.resnet18: memory".

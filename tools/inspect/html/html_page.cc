@@ -12,8 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Serialises JSON for a script element. Escapes '<', because "</script>" would
-// end the element.
+// Serialises JSON for a script element: escapes the '<' of "</script>".
 std::string Embed(const json& value) {
   const std::string text =
       value.dump(-1, ' ', true, json::error_handler_t::replace);

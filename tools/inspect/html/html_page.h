@@ -31,19 +31,16 @@ nlohmann::json BarSection(std::string title, std::string unit,
                           std::vector<std::string> labels,
                           std::vector<std::vector<double>> values);
 
-// Returns graphs by model location and phase, one above the other. `variants`:
-// (name, GraphView).
+// Returns stacked graphs by model location and phase, of (name, GraphView).
 nlohmann::json GraphSection(
     std::string title, std::string note,
     std::vector<std::pair<std::string, nlohmann::json>> variants);
 
-// Returns the plans' memory over their schedules in one chart. `variants`:
-// TimelineView.
+// Returns a chart of the plans' memory over their schedules, of TimelineView.
 nlohmann::json MemorySection(std::string title, std::string note,
                              std::vector<nlohmann::json> variants);
 
-// Returns the buffers' offsets in one plan over its schedule. `view`:
-// TimelineView.
+// Returns a plan's buffer offsets over its schedule, of TimelineView.
 nlohmann::json MemoryMapSection(std::string title, std::string note,
                                 nlohmann::json view);
 

@@ -38,8 +38,7 @@ struct SpeedCase {
 
   int64_t ranks() const { return nodes * gpus; }
   std::string name() const;  // "4n8g"
-  // Median and mean speed over the runs. 0 for a run without a speed of this
-  // definition.
+  // Over the runs. A run without a speed of this definition counts as 0.
   double Median(SpeedDefinition definition) const;
   double Average(SpeedDefinition definition) const;
 };

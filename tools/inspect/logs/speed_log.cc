@@ -149,8 +149,7 @@ struct Line {
 // More steps than any run has; sums do not overflow.
 constexpr int64_t kMostSteps = 1'000'000'000;
 
-// Parses digits. Returns a number above kMostSteps if there are too many
-// digits.
+// Parses digits; too many give a number above kMostSteps.
 int64_t WholeNumber(const std::string& digits) {
   const long long number = std::strtoll(digits.c_str(), nullptr, 10);
   return std::min<int64_t>(number, kMostSteps + 1);
@@ -283,8 +282,7 @@ std::optional<Line> Tolerant(Parse parse, const std::string& text) {
   }
 }
 
-// Sorts the lines, merges the lines of several ranks per step, and counts steps
-// across epochs.
+// Sorts lines, merges those of a step's ranks, counts steps across epochs.
 std::vector<SpeedRecord> Records(const std::vector<Line>& lines) {
   std::map<std::pair<int64_t, int64_t>, std::vector<const Line*>> by_step;
   std::map<int64_t, int64_t> length;  // steps per epoch
@@ -326,8 +324,7 @@ std::vector<SpeedRecord> Records(const std::vector<Line>& lines) {
     }
     records.push_back(record);
   }
-  // A line covers the steps since the previous line. The first line covers as
-  // many as the second.
+  // A line covers the steps since the previous one, the first as many.
   for (size_t i = records.size(); i-- > 0;) {
     SpeedRecord& record = records[i];
     if (record.begin >= 0) continue;

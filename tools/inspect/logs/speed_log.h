@@ -1,7 +1,6 @@
 #pragma once
 
-// Parses training speeds from the logs of fusor and of the frameworks it is
-// compared with.
+// Parses training speeds from logs of fusor and other frameworks.
 
 #include <cstdint>
 #include <string>

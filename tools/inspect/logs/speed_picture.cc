@@ -23,8 +23,7 @@ std::string Colour(size_t series) {
   return kColours[series % std::size(kColours)];
 }
 
-// Returns a round tick distance that divides a scale up to `most` into 4 to 10
-// parts.
+// Returns a round tick distance for 4 to 10 ticks up to `most`.
 double TickOf(double most) {
   const double unit = std::pow(10, std::floor(std::log10(most)) - 1);
   for (const double tick : {unit, 2 * unit, 5 * unit}) {
@@ -179,8 +178,7 @@ std::string BatchesPicture(const SpeedFolder& folder,
   return chart.Finish();
 }
 
-// Returns whether all groups have the same single case. Then there is no
-// speedup to plot.
+// Returns whether all groups have the same single case, hence no speedup.
 bool HasOneCase(const SpeedFolder& folder) {
   std::set<std::string> names;
   for (const SpeedGroup& group : folder.groups) {

@@ -1,8 +1,7 @@
 #pragma once
 
 // Records the start and end of each step of a program and of each collective.
-// Shows which communication overlaps with computation and which steps wait for
-// it.
+// Shows which communication overlaps and which steps wait for it.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>

@@ -51,8 +51,7 @@ struct Trace {
   std::vector<TraceEntry> entries;
 };
 
-// Passes the header and then one line per value to `write`, for one program of
-// the session.
+// Passes the header, then a line per value of one program, to `write`.
 class StatsTracer : public StepObserver {
  public:
   explicit StatsTracer(std::function<void(const std::string& line)> write)
@@ -72,15 +71,13 @@ class StatsTracer : public StepObserver {
 std::string TraceHeader(const std::string& program, const std::string& target);
 std::string TraceLine(const TraceEntry& entry);
 
-// Parses a trace. Throws kUsage, naming `source` and the line, if it is
-// malformed.
+// Parses a trace. Throws kUsage with `source` and line if malformed.
 Trace ParseTrace(const std::string& text, const std::string& source);
 // Reads a trace file. Throws kUsage if it cannot be read or parsed.
 Trace ReadTrace(const std::string& path);
 
 struct Divergence {
-  // The first value that differs, in the order of the first trace; empty if
-  // none differs.
+  // The first differing value, in the first trace's order; empty: none.
   std::optional<TraceEntry> a, b;
   std::string what;       // "mean 0.5 and 0.7"
   int64_t values = 0;     // common to both traces

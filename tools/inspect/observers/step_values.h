@@ -11,8 +11,7 @@
 namespace fusor::runtime {
 
 // The buffers of a step's tensors, one per operand and result of the step's
-// node, in the node's order. Buffers that span several values are split into
-// these.
+// node, in the node's order. Splits buffers that span several values.
 struct StepValues {
   std::vector<int> operands;
   std::vector<int> results;

@@ -19,8 +19,7 @@ struct CollectiveSpan {
   int64_t bytes = 0;  // of unsharded tensors
   double start_us = 0;
   double end_us = 0;
-  // Whether it reduces a bucket of gradients. Otherwise it gathers statistics
-  // or parameter shards.
+  // Reduces a gradient bucket; otherwise gathers statistics or shards.
   bool sums = false;
   // Whether it gathers parameter shards for this step's forward pass.
   bool gathers_ahead = false;
@@ -29,8 +28,7 @@ struct CollectiveSpan {
 struct Exchange {
   std::vector<CollectiveSpan> collectives;  // in issue order
   double end_us = 0;                        // of the step
-  // Length of the step minus its computation: communication that is not
-  // overlapped.
+  // Step time minus computation: communication that is not overlapped.
   double exposed_us = 0;
 
   int64_t buckets() const;  // gradient buckets

@@ -35,8 +35,7 @@ struct Group {
 };
 
 // Orders by pass, accepted before rejected, then most frequent reason first.
-// Rejected pairs overlap, so their savings cannot be added up; only the best
-// one is shown.
+// Rejected pairs overlap, so only the best one's saving is shown.
 json Summary(const std::vector<Decision>& decisions) {
   std::map<std::tuple<std::string, bool, std::string>, Group> groups;
   for (const Decision& d : decisions) {

@@ -2,9 +2,8 @@
 
 // Estimates the time of a step on a GPU, launch by launch, from the bytes that
 // each kernel phase moves, its blocks and threads, and the registers of its
-// machine code. Ranks changes of generated code without a GPU. It does not
-// model convolutions; these are given at several shares of the tensor cores'
-// peak.
+// machine code. Ranks changes of generated code without a GPU. Convolutions are
+// assumed to reach several shares of the tensor cores' peak.
 
 #include <array>
 #include <cstdint>

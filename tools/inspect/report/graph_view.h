@@ -38,8 +38,7 @@ std::string LocationBlock(const std::string& location);
 // Returns a node's kind for tables and colours; see GraphView.
 std::string NodeKind(const ir::Node& node);
 
-// Returns false for ops that are free inside a kernel, e.g. broadcasts and
-// constants.
+// Returns false for ops that are free inside a kernel, e.g. broadcasts.
 bool IsCostly(const ir::Node& node);
 
 // Returns the costly ops of a fusion, most frequent first: "3 mul, 2 add".

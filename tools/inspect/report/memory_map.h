@@ -11,8 +11,7 @@ namespace fusor::codegen {
 // size, live range, value name and model location.
 std::string MemoryMap(const Plan& plan);
 
-// Returns the steps in order with what they run, the live bytes, and the bytes
-// moved and flops.
+// Returns the steps in order: what they run, live bytes, bytes moved, flops.
 std::string ScheduleText(const Plan& plan);
 
 }  // namespace fusor::codegen

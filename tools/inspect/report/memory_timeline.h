@@ -18,13 +18,11 @@ struct MemoryTimeline {
     BufferLife life;
   };
   std::vector<Entry> entries;  // by buffer
-  // Live bytes during each step. Overlapping buffers, such as in-place aliases,
-  // count once.
+  // Live bytes during each step. In-place aliases count once.
   std::vector<int64_t> live;
   int peak_step = -1;  // first step with the most live bytes; -1 without steps
 
-  // Returns the indices in `entries` of the buffers live at a step, largest
-  // first.
+  // Returns indices in `entries` of the buffers live at a step, largest first.
   std::vector<size_t> LiveAt(const Plan& plan, int step) const;
 };
 

@@ -68,8 +68,7 @@ class Reporter {
   }
 
  private:
-  // On a ring, reduce_scatter and all_gather each take half as long as
-  // all_reduce.
+  // A ring's reduce_scatter and all_gather each take half of all_reduce.
   void ModelCollective(const LibraryCall& call, StepCost& cost) const {
     const double share = call.op == "all_reduce" ? 1 : 0.5;
     cost.modelled_us = cost.limit_us =

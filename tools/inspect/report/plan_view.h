@@ -24,8 +24,7 @@ std::string PlanReportText(const Plan& plan, const PlanReport& report,
 nlohmann::json PlanReportJson(const Plan& plan, const PlanReport& report,
                               const ir::Target& target);
 
-// Returns one self-contained HTML page. `graph`: the graph that the plan was
-// built from.
+// Returns one self-contained HTML page. `graph`: the plan's.
 std::string PlanPage(const Plan& plan, const ir::Graph& graph,
                      const PlanReport& report, const ir::Target& target,
                      const std::string& subject);

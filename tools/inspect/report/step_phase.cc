@@ -56,8 +56,7 @@ bool IsWholeUpdate(const Node& node, const Values& next) {
   return true;
 }
 
-// Returns whether a node only casts or copies a weight for a cached 16-bit copy
-// in the state.
+// Returns whether a node only makes a cached 16-bit weight in the state.
 bool IsWeightCopy(const Node& node, const Values& next) {
   const std::vector<ir::Use>& uses = node.output()->uses();
   return ir::IsCopy(node) &&
@@ -68,8 +67,7 @@ bool IsWeightCopy(const Node& node, const Values& next) {
            })));
 }
 
-// Returns the next parameters, optimizer state and weight copies: outputs that
-// alias such inputs.
+// Returns the outputs that alias parameters, optimizer state or weight copies.
 Values NextParameters(const Graph& graph) {
   Values next;
   for (const ir::Output& output : graph.outputs()) {

@@ -18,8 +18,7 @@ enum class StepPhase : uint8_t {
 std::string_view PhaseName(StepPhase phase);  // "forward"
 
 // Returns the phase of each node, by position. All are forward in a graph
-// without output "loss". A fusion with ops of two phases belongs to the earlier
-// phase.
+// without output "loss". A fusion of two phases belongs to the earlier one.
 std::vector<StepPhase> PhasesOf(const ir::Graph& graph);
 
 }  // namespace fusor::codegen

@@ -18,8 +18,8 @@ namespace fusor::codegen {
 
 // Returns the cost of an all-reduce by NCCL's model (src/graph/tuning.cc). A
 // ring sends the bytes 2 (n-1) / n times over each link and adds the latency of
-// 2 (n-1) hops. A tree, used with several nodes if the cluster supports one,
-// sends them twice.
+// 2 (n-1) hops. A tree, for several nodes if the cluster has one, sends them
+// twice.
 passes::CollectiveCost AllReduceCost(const ir::Cluster& cluster, int64_t nodes,
                                      int64_t gpus);
 
@@ -63,8 +63,7 @@ ScalePrediction PredictScale(const StepTimeline& timeline,
                              const ScaleOptions& options);
 
 // Variations of the options: each bucket policy, the other communication dtype
-// (fp32 or 16 bit), with or without the sharded optimizer. The chosen options
-// come first.
+// (fp32 or 16 bit), the sharded optimizer. The chosen options come first.
 struct ScaleAlternative {
   std::string name;
   ScaleOptions options;

@@ -52,8 +52,7 @@ class TimelineBuilder {
   }
 
  private:
-  // Returns the costs in node order. A step without a node follows its
-  // predecessor.
+  // Returns the costs in node order. Steps without a node keep their place.
   std::vector<const StepCost*> InGraphOrder(const Plan& plan,
                                             const PlanReport& report) const {
     std::unordered_map<std::string, size_t> position;
@@ -75,8 +74,7 @@ class TimelineBuilder {
     return costs;
   }
 
-  // Adds a value that the backward pass computes, except scalars of loss
-  // scaling.
+  // Adds a value of the backward pass, except scalars of loss scaling.
   void AddGradient(const ir::Value* value) {
     const ir::Node* node = value->producer();
     if (node == nullptr || value->type().num_elements() == 1 ||
@@ -88,8 +86,7 @@ class TimelineBuilder {
         {node->location().path, value->type().num_elements(), EndOf(*node)});
   }
 
-  // Returns when the node's result is ready. A view has no step and is ready
-  // with its operand.
+  // Returns when the node's result is ready; a view is ready with its operand.
   double EndOf(const ir::Node& node) const {
     const auto found = ended_.find(node.output()->name());
     if (found != ended_.end()) return found->second;
