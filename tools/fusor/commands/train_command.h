@@ -11,6 +11,6 @@ namespace fusor::tools {
 // on the number of ranks that they were compiled for. `flags` must then include
 // the flags that they were compiled with.
 void RunTraining(const TrainFlags& flags,
-                 std::optional<runtime::StepFile> file);
+                 std::optional<runtime::ProgramFile> file);
 
 }  // namespace fusor::tools

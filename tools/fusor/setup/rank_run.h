@@ -28,7 +28,7 @@ class RankRun {
   // Reads the rank from the environment. Throws kUsage if it is inconsistent.
   explicit RankRun(const RankFlags& flags);
   // For ranks that the caller started.
-  RankRun(const RankFlags& flags, runtime::RankPlace place);
+  RankRun(const RankFlags& flags, runtime::RankEnvironment place);
   ~RankRun();
 
   int rank() const { return place_.rank; }
@@ -73,14 +73,14 @@ class RankRun {
   std::chrono::milliseconds timeout() const;
 
   const RankFlags& flags_;
-  const runtime::RankPlace place_;
+  const runtime::RankEnvironment place_;
   std::unique_ptr<runtime::TcpStore> store_;
   std::unique_ptr<runtime::RankMonitor> monitor_;
   std::unique_ptr<runtime::Communicator> communicator_;
 };
 
 // Opens a stream that discards the text of ranks other than 0. Throws kDevice.
-FILE* OpenNothing();
+FILE* OpenNullStream();
 
 // Returns a hash of all parameters by name, independent of layout and order.
 std::string ParameterHash(const runtime::Session& session);

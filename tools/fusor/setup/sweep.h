@@ -32,7 +32,7 @@ struct SweepCell {
 
 // Measures a cell as rank `place`. `log`: output of rank 0, null for others.
 using MeasureCell = std::function<void(
-    const SweepCell& cell, const runtime::RankPlace& place, FILE* log)>;
+    const SweepCell& cell, const runtime::RankEnvironment& place, FILE* log)>;
 
 // Calls `measure` for each cell and run of the grid, in one forked process per
 // rank. `base` provides the values of empty lists. A log is created only once

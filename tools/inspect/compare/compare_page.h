@@ -12,7 +12,7 @@ namespace fusor::runtime {
 // bytes per op class, kernels per model part, memory over the schedule,
 // differences. `subject`: what was compared, on which device.
 std::string ComparisonPage(const Comparison& comparison,
-                           const std::vector<VariantFacts>& facts,
+                           const std::vector<VariantMetrics>& facts,
                            const std::string& subject);
 
 }  // namespace fusor::runtime

@@ -13,10 +13,11 @@ namespace fusor::runtime {
 // names are too long. `top`: number of worst differences, and of rejected
 // fusions, listed per variant.
 std::string ComparisonText(const Comparison& comparison,
-                           const std::vector<VariantFacts>& facts, size_t top);
+                           const std::vector<VariantMetrics>& facts,
+                           size_t top);
 
 // Returns stable keys; see README "JSON".
 nlohmann::json ComparisonJson(const Comparison& comparison,
-                              const std::vector<VariantFacts>& facts);
+                              const std::vector<VariantMetrics>& facts);
 
 }  // namespace fusor::runtime

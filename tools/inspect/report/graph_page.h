@@ -10,6 +10,6 @@ namespace fusor::codegen {
 // location, a column per phase (forward, backward, update), a box per node.
 // Rows expand to the graph of their nodes, fusions to their bodies. Works
 // without a network. Equal graphs and titles give equal bytes.
-std::string GraphHtml(const ir::Graph& graph, const std::string& title);
+std::string GraphPage(const ir::Graph& graph, const std::string& title);
 
 }  // namespace fusor::codegen

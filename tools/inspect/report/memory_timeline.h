@@ -15,7 +15,7 @@ struct MemoryTimeline {
   // members; these are buffers themselves.
   struct Entry {
     int buffer;
-    BufferLife life;
+    LiveRange life;
   };
   std::vector<Entry> entries;  // by buffer
   // Live bytes during each step. In-place aliases count once.
