@@ -1,28 +1,29 @@
 #!/usr/bin/env bash
-# Packs fusor for machines without a compiler or a package manager: one archive
-# that runs, wherever it is unpacked, on x86-64 Linux with glibc 2.36 or newer.
+# Packs fusor for machines without a compiler or a package manager: one
+# relocatable archive for x86-64 Linux with glibc 2.36 or newer.
 #
 #   bash tools/bundle.sh [--gpu] [ARCHIVE [BUILD]]
 #
 # ARCHIVE: build/fusor-VERSION-x86_64.tar.xz, with --gpu build/fusor-gpu-...
-# BUILD: the folder it was built in, build/.
+# BUILD: the build folder, default build/.
 #
-# It holds the programs, libfusor, the backends that were built, those of the
-# tests below that were built (run_tests.sh runs them), the scripts that check
-# and measure fusor on a GPU, and all that they link to but glibc. With --gpu it
-# holds the CUDA backend alone, without LLVM and oneDNN: a tenth of the bytes.
+# The archive contains the programs, libfusor, the backends that were built,
+# those of the tests below that were built (run_tests.sh runs them), the scripts
+# that check and measure fusor on a GPU, and all linked libraries except glibc.
+# With --gpu it contains only the CUDA backend, without LLVM and oneDNN, and is
+# a tenth of the size.
 #
-# CUDA's libraries are not in it: they are found at run time (fusor doctor says
-# where). XZ_OPT is passed on to xz (default -9 -T0; -0 is quick, and larger than
-# the limit that is checked for the default).
+# CUDA's libraries are not included. They are found at run time (fusor doctor
+# prints where). XZ_OPT is passed to xz (default -9 -T0). The size limit is
+# checked only for the default; -0 is fast but larger.
 #
-# Makes the same bytes of the same build.
+# Equal builds give equal archives.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly glibc=2.36
-# Tests that need neither the tree nor a compiler and say something about the
-# machine: its GPU, CUDA's libraries, its CPU.
+# Tests of the machine's GPU, CUDA libraries and CPU that need neither the tree
+# nor a compiler.
 tests=(gpu_test nvrtc_test conv_plan_test matmul_problem_test)
 if [[ ${1:-} == --gpu ]]; then
   shift
@@ -36,7 +37,7 @@ else
   limit_mib=60
 fi
 build=$(realpath -m -- "${2:-$root/build}")
-# What a system with glibc has.
+# glibc's libraries.
 readonly of_glibc='^(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libresolv|libutil)\.so'
 
 fail() {
@@ -86,7 +87,7 @@ for text in README.md tools/fusor/*.md runtime/cuda/README.md; do
   (cd "$root" && cp --parents $text "$bundle")
 done
 
-# The libraries of which libraries, as the loader finds them here.
+# Copies linked libraries, transitively, as the loader finds them here.
 objects() {
   find "$bundle"/{bin,lib,tests} -type f ! -path '*/benchmarks/*'
 }
@@ -107,7 +108,7 @@ while read -r object; do
   esac
 done < <(objects)
 
-# Nothing is to be missing there, nor newer than glibc is there.
+# Checks that no library is missing and none needs a newer glibc.
 while read -r object; do
   for needed in $(patchelf --print-needed "$object"); do
     [[ $needed =~ $of_glibc || -e $bundle/lib/$needed ]] ||

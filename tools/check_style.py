@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Checks the rules that every file of the tree must keep.
+"""Checks the style rules of the tree.
 
     tools/check_style.py [--root DIR] [--list] [RULE...]
 
-Prints one line per finding, `path:line: rule: message`, and exits with 1 if
-there is any, with 77 if a rule could not run (clang-format is not installed).
-The rules are the functions in RULES; their documentation is the rule.
+Prints one line per finding, `path:line: rule: message`. Exits with 1 if there
+are findings, with 77 if a rule could not run (clang-format is not installed).
+Each rule is a function in RULES with the rule as its docstring.
 
-tools/style_exceptions.txt lists what may stay: `rule path[:key] reason`, where
-key narrows the exception to one function or name. An exception that excuses
-nothing is a finding itself, so the list can only shrink.
+tools/style_exceptions.txt lists exceptions: `rule path[:key] reason`. key
+limits the exception to one function or name. An exception without a finding is
+itself a finding, so the list can only shrink.
 """
 
 import argparse
@@ -31,8 +31,9 @@ LIBRARY = ("ir", "passes", "codegen", "models", "runtime")
 ROOT_ENTRIES = frozenset(
     FOLDERS + ("CMakeLists.txt", "CMakePresets.json", "LICENSE", "README.md"))
 
-# Which folders the files of a folder may include, besides the folder itself and
-# ir/. The longest prefix of a path wins; "x/" stands for x and all folders below.
+# The folders that the files of a folder may include, besides the folder itself
+# and ir/. The longest prefix of a path applies. "x/" stands for x and all
+# folders in it.
 COMPILE_HALF = ("codegen", "codegen/kernel", "codegen/plan")
 INCLUDES = {
     "ir": ("ir/support",),
@@ -96,11 +97,11 @@ INCLUDES = {
     "tests": tuple(folder + "/" for folder in FOLDERS),
 }
 
-# A backend has a folder of this name under codegen/, for what compiles, and one
-# under runtime/, for what runs. These, and each folder under runtime/ whose
-# CMakeLists.txt calls fusor_backend().
+# A backend has its compiler in codegen/NAME and its runtime in runtime/NAME.
+# Backends are these and each folder in runtime/ whose CMakeLists.txt calls
+# fusor_backend().
 BACKENDS = frozenset(("cpu", "cuda", "null"))
-# What of a backend others may include: needs no toolkit and no device.
+# Backend headers that other folders may include; need no toolkit and no device.
 BACKEND_DATA = frozenset(("codegen/cuda/cuda_printer.h",))
 
 # Third-party headers that stay inside one backend.
@@ -133,7 +134,7 @@ class SkipRule(Exception):
 
 
 class Tree:
-    """The files of a checkout, by path relative to the root, and their text."""
+    """The files of a checkout: paths relative to the root, and texts."""
 
     def __init__(self, root):
         self.root = pathlib.Path(root)
@@ -145,7 +146,7 @@ class Tree:
         self._scans = {}
 
     def _list(self):
-        """What git tracks or would track; every file where git cannot say."""
+        """Returns tracked and unignored files; without git, all files."""
         listed = self._list_by_git()
         if listed is not None:
             return [p for p in listed if (self.root / p).is_file()]
@@ -160,7 +161,7 @@ class Tree:
         return found
 
     def _list_by_git(self):
-        """None without git, outside a checkout, or in another's checkout."""
+        """Returns git's list; None without git or outside a checkout."""
         try:
             git = subprocess.run(
                 ["git", "-C", str(self.root), "ls-files", "-z", "--cached",
@@ -183,14 +184,14 @@ class Tree:
         return self.select(".cc", ".h", folders=folders)
 
     def scan(self, path):
-        """The C++ file without comments and literals (see cpp_scan)."""
+        """Returns the C++ file without comments and literals (see cpp_scan)."""
         if path not in self._scans:
             self._scans[path] = cpp_scan.Scan(self.text(path))
         return self._scans[path]
 
 
 def backend_of(tree, path):
-    """`cpu` for files of {,tests/}{codegen,runtime}/cpu, else None."""
+    """Returns `cpu` for files in {,tests/}{codegen,runtime}/cpu, else None."""
     parts = path.removeprefix("tests/").split("/")
     if (len(parts) > 2 and parts[0] in ("codegen", "runtime")
             and parts[1] in tree.backends):
@@ -205,7 +206,7 @@ def may_see_backend(tree, path, backend):
 
 
 def includes(tree, path):
-    """(line, header, quoted) of every #include in the file."""
+    """Yields (line, header, quoted) for every #include in the file."""
     for number, line in enumerate(tree.text(path).splitlines(), 1):
         match = re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', line)
         if match:
@@ -213,7 +214,7 @@ def includes(tree, path):
 
 
 def check_layering(tree):
-    """Own headers are included by root-relative path, along the layers."""
+    """Own headers are included by path from the root, as INCLUDES allows."""
     for path in tree.cpp():
         for line, header, quoted in includes(tree, path):
             problem = quoted and layering_problem(tree, path, header)
@@ -222,7 +223,7 @@ def check_layering(tree):
 
 
 def rule_of(path):
-    """The key of INCLUDES that holds for the file."""
+    """Returns the key of INCLUDES that applies to the file."""
     folder = path.rsplit("/", 1)[0]
     while folder not in INCLUDES:
         folder = folder.rpartition("/")[0]
@@ -230,7 +231,7 @@ def rule_of(path):
 
 
 def layering_problem(tree, path, header):
-    """Why `path` must not include `header`; None if it may."""
+    """Returns why `path` must not include `header`; None if it may."""
     if header.split("/")[0] not in FOLDERS:
         return f'"{header}" is not a path from the root of the tree'
     backend = backend_of(tree, header)
@@ -249,12 +250,12 @@ def layering_problem(tree, path, header):
 
 
 def unit_of(path):
-    """A unit is a header with its source: x.h and x.cc."""
+    """Returns the unit of a file: a header with its source, x.h and x.cc."""
     return path.rsplit(".", 1)[0]
 
 
 def check_include_cycles(tree):
-    """Units do not include each other in a circle."""
+    """Includes between units are acyclic."""
     arrows = {}
     for path in tree.cpp(LIBRARY + ("tools",)):
         own = unit_of(path)
@@ -295,9 +296,9 @@ def check_folder_size(tree):
 
 
 def check_vendor_headers(tree):
-    """CUDA's headers stay in the folders of backend cuda, LLVM's, oneDNN's and
-    Gloo's in those of cpu; generated protobuf headers in sources named serialize*.cc or
-    *_proto.cc."""
+    """Only backend cuda includes CUDA's headers, and only backend cpu those of
+    LLVM, oneDNN and Gloo. Only serialize*.cc and *_proto.cc include generated
+    protobuf headers."""
     for path in tree.cpp():
         for line, header, _ in includes(tree, path):
             for backend, pattern in VENDOR_HEADERS.items():
@@ -317,7 +318,7 @@ def check_vendor_headers(tree):
 
 
 def check_root_entries(tree):
-    """The root of the tree holds the agreed entries and dot-files only."""
+    """The root of the tree has only ROOT_ENTRIES and dot-files."""
     for entry in sorted({p.split("/")[0] for p in tree.paths}):
         if entry not in ROOT_ENTRIES and not entry.startswith("."):
             yield Finding("root-entries", entry, 1,
@@ -341,7 +342,7 @@ def python_functions(text):
 
 def check_function_length(tree):
     """No function is longer than 80 lines, from its first line to its closing
-    brace; the lines of raw string literals do not count."""
+    brace, without the lines of raw string literals."""
     for path in tree.select(".cc", ".h", ".py"):
         if path.endswith(".py"):
             functions = python_functions(tree.text(path))
@@ -356,7 +357,7 @@ def check_function_length(tree):
 
 
 def matches(tree, rule, paths, pattern, message):
-    """A finding for each match of `pattern` in the code of the C++ files."""
+    """Yields a finding per match of `pattern` in the code of the C++ files."""
     for path in paths:
         code = tree.scan(path).code
         for match in re.finditer(pattern, code):
@@ -369,8 +370,8 @@ ENVIRONMENT = "ir/support/environment.cc"
 
 
 def check_environment(tree):
-    """The environment is read in ir/support/environment.cc only; each variable
-    of its table has a reader and stands in the README."""
+    """Only ir/support/environment.cc reads the environment. Each variable of
+    its table has a reader and is listed in the README."""
     paths = [p for p in tree.cpp(LIBRARY + ("tools",)) if p != ENVIRONMENT]
     yield from matches(tree, "environment", paths,
                        r"\b(secure_)?getenv\b|\benviron\b",
@@ -401,8 +402,8 @@ def check_library_output(tree):
 
 
 def check_op_names(tree):
-    """Passes ask the traits of an op, never its name; the pattern passes are
-    listed as exceptions."""
+    """Passes query an op's traits, not its name. Pattern passes are listed as
+    exceptions."""
     name = r"\b(\w+_)?(op|name)(_\w+)?(\(\))?"
     compared = r"\s*[!=]=\s*"
     literal = f'{name}{compared}""|""{compared}[\\w.>()-]*{name}'
@@ -414,8 +415,8 @@ def check_op_names(tree):
 
 
 def check_own_header(tree):
-    """x.cc includes its x.h first, which proves that x.h compiles alone; the
-    build compiles the headers without a source (target header_check)."""
+    """x.cc includes x.h first, which proves that x.h compiles alone. The build
+    compiles headers without a source (target header_check)."""
     present = set(tree.paths)
     for path in tree.select(".cc"):
         header = path.removesuffix(".cc") + ".h"
@@ -439,7 +440,7 @@ def check_header_guards(tree):
 
 
 def check_file_names(tree):
-    """snake_case names that say what the file holds; no .cu, .cpp, .hpp."""
+    """File names are snake_case and name the contents. No .cu, .cpp, .hpp."""
     for path in tree.paths:
         name = path.split("/")[-1]
         stem = name.split(".")[0]
@@ -454,7 +455,7 @@ def check_file_names(tree):
 
 
 def check_marks(tree):
-    """No marks of unfinished work and no paths of one machine."""
+    """No marks of unfinished work and no machine-specific paths."""
     pattern = re.compile(r"\b(TOD[O]|FIXM[E]|XX[X])\b|(?<![\w.])/(home|root|work)/")
     suffixes = (".cc", ".h", ".py", ".sh", ".cmake", ".txt", ".md", ".proto")
     for path in tree.select(*suffixes, folders=FOLDERS + ("README.md",)):
@@ -465,7 +466,7 @@ def check_marks(tree):
 
 
 def source_lists(text):
-    """(line, [file...]) of each SOURCES list of a CMake file."""
+    """Yields (line, [file...]) for each SOURCES list of a CMake file."""
     for match in re.finditer(r"\bSOURCES\b([^)]*)", text):
         body = re.sub(r"#[^\n]*", "", match[1])
         words = re.split(r"\s+[A-Z_]{3,}\s", body + " ")[0].split()
@@ -491,8 +492,7 @@ def check_cmake_sources(tree):
 
 
 def check_clang_format(tree):
-    """The C++ files are as clang-format with the root's .clang-format leaves
-    them."""
+    """C++ files are formatted by clang-format with the root's .clang-format."""
     tool = shutil.which("clang-format")
     if tool is None:
         raise SkipRule("clang-format is not installed")
@@ -536,7 +536,7 @@ EXCEPTIONS = "tools/style_exceptions.txt"
 
 
 def read_exceptions(tree):
-    """{(rule, path, key): line}, and the findings about malformed lines."""
+    """Returns {(rule, path, key): line}, and findings for malformed lines."""
     exceptions, findings = {}, []
     if EXCEPTIONS not in tree.paths:
         return exceptions, findings
@@ -554,8 +554,8 @@ def read_exceptions(tree):
 
 
 def run(tree, rules):
-    """The findings of `rules` that no exception excuses, and the reasons of
-    the rules that were skipped."""
+    """Returns the findings of `rules` without exceptions, and why rules were
+    skipped."""
     exceptions, findings = read_exceptions(tree)
     used, skipped = set(), []
     for rule in rules:

@@ -1,7 +1,7 @@
-"""Reads C++ just well enough to find code and function bodies in it.
+"""Finds code and function bodies in C++ files without parsing.
 
-No parser: comments and literals are blanked out, then braces are matched.
-Written for the formatting that clang-format leaves.
+Blanks comments and literals, then matches braces. Expects files formatted by
+clang-format.
 """
 
 import re
@@ -25,7 +25,7 @@ class Scan:
     """
 
     def __init__(self, text):
-        self._raw_lines = set()  # lines that lie inside raw strings
+        self._raw_lines = set()  # lines inside raw strings
         text = _INCLUDE.sub(lambda m: " " * len(m[0]), text)
         self._text = text
         self.code = _TOKEN.sub(self._blank, text)
@@ -41,18 +41,18 @@ class Scan:
         blank = re.sub(r"[^\n]", " ", token)
         if token.startswith("'"):
             return "'" + blank[1:-1] + "'"
-        # Quotes side by side, so that patterns can ask for a literal as "".
+        # Adjacent quotes, so that patterns can match a literal as "".
         return '""' + blank[2:]
 
     def _line(self, position):
         return self._text.count("\n", 0, position) + 1
 
     def functions(self):
-        """(name, first line, lines) of every function body.
+        """Returns (name, first line, number of lines) of every function body.
 
-        Functions of namespaces and classes and lambdas in tables are found;
-        what is inside a function (lambdas, local classes) belongs to it.
-        Lines inside raw strings are data and not counted.
+        Finds functions of namespaces and classes, and lambdas in tables.
+        Lambdas and local classes inside a function are part of it. Does not
+        count lines inside raw strings.
         """
         code = _blank_directives(self.code)
         line_of = _line_index(code)
@@ -86,7 +86,7 @@ class Scan:
 
 
 def _blank_directives(code):
-    """Preprocessor lines, with their continuations, made blank."""
+    """Blanks preprocessor lines with their continuations."""
     return re.sub(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*",
                   lambda m: re.sub(r"[^\n]", " ", m[0]), code, flags=re.M)
 
@@ -120,10 +120,10 @@ def _matching_brace(code, position):
 
 
 def _kind(declaration):
-    """What the brace after `declaration` opens.
+    """Returns what the brace after `declaration` opens.
 
-    function; member: the initializer of a member in a constructor's list;
-    scope: a namespace, a class or a table, which is entered.
+    function: a body; member: a member initializer in a constructor's list;
+    scope: a namespace, class or table, whose contents are scanned.
     """
     text = re.sub(r"\b(alignas|__attribute__|decltype)\s*\([^()]*\)", " ",
                   declaration)
@@ -131,7 +131,7 @@ def _kind(declaration):
     if "(" not in text and re.search(
             r"\b(namespace|class|struct|union|enum|extern)\b", text):
         return "scope"
-    # `Foo() : a_{1}`, with no space before the brace as a body would have.
+    # `Foo() : a_{1}`: a body would have a space before the brace.
     if re.search(r"[\w>\]]$", declaration) and re.search(r"\)\s*:\s", text):
         return "member"
     if ")" not in text or re.search(r"[=,({]$|\breturn$", text):
@@ -140,7 +140,7 @@ def _kind(declaration):
 
 
 def _name(declaration):
-    """The declared function's name, for messages and exceptions."""
+    """Returns the declared function's name, for messages and exceptions."""
     test = re.search(r"\bTEST(?:_[FP])?\s*\(\s*(\w+)\s*,\s*(\w+)",
                      declaration)
     if test:

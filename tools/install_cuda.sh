@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Finds what the CUDA backend is built against, or installs pip's wheels of it.
+# Finds the CUDA toolkit to build the CUDA backend with, or installs pip's
+# wheels.
 #
 #   bash tools/install_cuda.sh PREFIX [LOG [TOOLKIT]]
 #
-# Where a toolkit is found ($CUDA_HOME, $CUDA_PATH, TOOLKIT: /usr/local/cuda) that
-# has NVRTC's and cuDNN's headers, nothing is done. Otherwise the wheels below go
-# into PREFIX, some 2 GiB, which CMake finds by CMAKE_PREFIX_PATH. stdout is that
-# path's value, empty with a toolkit; one line about it goes to stderr. pip's
-# output goes to LOG.
+# Does nothing if a toolkit ($CUDA_HOME, $CUDA_PATH, TOOLKIT, default
+# /usr/local/cuda) has NVRTC's and cuDNN's headers. Otherwise installs the
+# wheels below into PREFIX, about 2 GiB, for CMake's CMAKE_PREFIX_PATH. Prints
+# the value of that variable to stdout, empty with a toolkit, and one line of
+# information to stderr. Writes pip's output to LOG.
 set -euo pipefail
 
 prefix=$(realpath -m -- "$1")
 log=$(realpath -m -- "${2:-/dev/null}")
 usual=${3:-/usr/local/cuda}
-# Of one release: cuDNN 9.19 for CUDA 13.0. The backend calls cuDNN's own
-# interface, so nvidia-cudnn-frontend is not among them.
+# Matching versions: cuDNN 9.19 for CUDA 13.0. nvidia-cudnn-frontend is not
+# needed, because the backend calls cuDNN directly.
 wheels=(
   nvidia-cublas==13.1.0.3
   nvidia-cuda-cccl==13.0.85
@@ -25,7 +26,7 @@ wheels=(
   nvidia-nccl-cu13==2.28.9
   nvidia-nvtx==13.0.85
 )
-# While they are unpacked, a wheel and its contents lie side by side.
+# During installation, disk space is needed for the wheels and their contents.
 readonly needed_mib=4096
 
 fail() {

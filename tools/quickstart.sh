@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Sets up what is missing, makes a small data set of real JPEG files when none
-# is given, and trains ResNet-50 on it for some steps.
+# Builds fusor if necessary, creates a small data set of real JPEG files unless
+# one is given, and trains ResNet-50 on it for some steps.
 #
 #   bash tools/quickstart.sh [--cuda | --no-cuda] [DATA] [OPTION...]
 #
-# --cuda builds the CUDA backend as well, against pip's wheels where there is no
-# CUDA toolkit. Where there is a GPU (nvidia-smi lists one), this is done unasked,
-# and the GPU trains; --no-cuda leaves it alone.
+# --cuda also builds the CUDA backend, with pip's wheels if there is no CUDA
+# toolkit. It is the default if nvidia-smi lists a GPU, which then trains.
+# --no-cuda disables it.
 # DATA is an image folder: DATA/train/CLASS/*.jpg (and DATA/val/CLASS/*.jpg).
-# Options go to `rn50`; those given here replace the defaults below, as in
+# Options are passed to `rn50` and override the defaults below, for example
 #   bash tools/quickstart.sh ~/pictures -b 16 --iterations 200
 set -euo pipefail
 
@@ -48,7 +48,7 @@ if [[ -z $data ]]; then
   fi
 fi
 
-# Defaults of this script, unless the option is given.
+# Appends a default unless the option is given.
 options=("$@")
 default_option() {
   local given
@@ -61,7 +61,7 @@ default_option -b 8
 default_option --iterations 60
 default_option --image-size 128
 [[ -z $gpu ]] || default_option --backend cuda
-# A small batch wants a small learning rate, and momentum a gentle start.
+# A small batch needs a small learning rate, and momentum needs a warm-up.
 default_option --lr 0.005
 default_option --warmup-steps 5
 options+=(--zero-gamma)

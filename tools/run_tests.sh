@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the tests that a bundle holds (tools/bundle.sh packs this beside them).
+# Runs the tests of a bundle (tools/bundle.sh packs this script into it).
 #
 #   bash run_tests.sh [GOOGLETEST OPTION...]
 #
-# A line for each program, the names of what failed, and as the last line all
-# together: passed, failed, skipped (what needs a GPU, where there is none). The
-# exit code is 1 if anything failed. Needs nothing but bash and coreutils.
+# Prints a line per program, the names of failed tests, and the totals as the
+# last line: passed, failed, skipped (tests that need a GPU, if there is none).
+# Exits with 1 if a test failed. Requires only bash and coreutils.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,7 +14,8 @@ mkdir "$scratch" || exit 1
 trap 'rm -rf "$scratch"' EXIT
 export FUSOR_CACHE_DIR=${FUSOR_CACHE_DIR:-$scratch/cache}
 
-# count TEXT WORD: the number in GoogleTest's summary line of that word, or 0.
+# count TEXT WORD: prints the number in GoogleTest's summary line with WORD, or
+# 0.
 count() {
   local pattern="\[ +$2 +\] ([0-9]+) tests?[.,]"
   if [[ $1 =~ $pattern ]]; then
@@ -36,7 +37,7 @@ for program in "$here"/tests/*_test; do
     ((++skipped))
     continue
   fi
-  # What compiles kernels for the emulated GPU needs a compiler.
+  # Tests on the emulated GPU compile kernels and need a compiler.
   "$program" --gtest_brief=0 --gtest_color=no --gtest_filter=-Emulated* "$@" \
     >"$scratch/out" 2>&1
   code=$?

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Set-up behind quickstart.sh and test.sh: installs the Debian packages that are
-# missing, configures build/ and builds. Whatever is done already is skipped, so
-# a second run needs no network and no privileges.
+# Set-up for quickstart.sh and test.sh: installs missing Debian packages,
+# configures build/ and builds. Skips completed stages, so a second run needs
+# neither network nor privileges.
 #
 #   bash tools/setup.sh [--cuda] [TARGET...]
 #
-# TARGET: what is built; default: all. --cuda: with the CUDA backend; where there
-# is no CUDA toolkit, pip's wheels are installed into build/cuda and used.
+# TARGET: what to build, default all. --cuda: build the CUDA backend; without a
+# CUDA toolkit, pip's wheels are installed into build/cuda and used.
 #
 # The log of all stages is build/setup.log.
 set -euo pipefail
@@ -51,14 +51,15 @@ packages=(
   xz-utils
 )
 
-# report STAGE TEXT: one line a stage, with the seconds since the last one.
+# report STAGE TEXT: prints one line per stage, with the seconds it took.
 stage_start=$SECONDS
 report() {
   printf '%-10s %s (%d s)\n' "$1" "$2" $((SECONDS - stage_start)) >&2
   stage_start=$SECONDS
 }
 
-# fail STAGE REASON: the end of the log, then the reason as the last line.
+# fail STAGE REASON: prints the end of the log, then the reason as the last
+# line.
 fail() {
   if [[ -s $log ]]; then
     echo "----- last lines of $log" >&2
@@ -106,15 +107,16 @@ install_packages() {
   report packages "installed ${#missing[@]} of ${#packages[@]}"
 }
 
-# Where CMake finds CUDA, if not in a toolkit. install_cuda.sh says what fails.
+# The CMake prefix of CUDA if there is no toolkit. install_cuda.sh prints
+# errors.
 cuda_path=
 install_cuda() {
   cuda_path=$(bash "$root/tools/install_cuda.sh" "$build/cuda" "$log") || exit 1
   stage_start=$SECONDS
 }
 
-# Ninja runs CMake again by itself when a CMakeLists.txt changes, so that only
-# the first configuration is ours, and the first with CUDA.
+# Configures only the first time, and the first time with CUDA. Ninja reruns
+# CMake when a CMakeLists.txt changes.
 configure() {
   local options=()
   if [[ -n $cuda ]]; then

@@ -12,11 +12,11 @@ struct LlvmText {
   std::string assembly;
 };
 
-// Compiles kernels to machine code for one instruction set. Thread-safe.
+// Kernels to machine code for one instruction set. Thread-safe.
 class LlvmCompiler {
  public:
-  // `target`: "cpu-avx512" or "cpu-avx2". If it is this machine's own target,
-  // all instructions of the host may be used, also those beyond the target's.
+  // `target`: "cpu-avx512" or "cpu-avx2". When it is what this machine has, the
+  // host's own instructions are used beyond the target's.
   explicit LlvmCompiler(const std::string& target);
 
   // Returns an ELF object with one function per phase (kernel_emitter.h). It

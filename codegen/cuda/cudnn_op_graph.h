@@ -15,8 +15,8 @@ namespace fusor::cuda {
 // layout without tiles, or [C], per channel. Arithmetic is in f32; tensor cores
 // read f32 operands as TF32.
 //
-// A run binds a call's arguments to the non-virtual tensors: argument i has the
-// unique id i + 1. All other tensors are virtual.
+// What a run binds to the tensors of memory are a call's arguments: the unique
+// id of argument i is i + 1. All others are virtual.
 class CudnnOpGraph {
  public:
   using Tensor = size_t;
@@ -86,7 +86,7 @@ class CudnnOpGraph {
 //                       norm "dual": + x2, .., bias2, whose y2 is added to y,
 //                         and as many results again
 //
-// Throws kGraph for any other call.
+// Throws kGraph for what is no convolution, or not one of these.
 CudnnOpGraph GraphOf(const codegen::LibraryCall& call);
 
 }  // namespace fusor::cuda

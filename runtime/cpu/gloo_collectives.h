@@ -7,8 +7,9 @@
 
 namespace fusor::cpu {
 
-// Connects each pair of the store's ranks through Gloo's TCP transport. Throws
-// kPeerLost on timeout, kUsage if the network interface does not exist.
+// Connects all ranks of the store through Gloo's TCP transport, each with each.
+// Throws kPeerLost when they do not find each other in time, kUsage for an
+// interface that is not there.
 std::unique_ptr<runtime::ThreadedCollectives> ConnectGloo(
     runtime::TcpStore& store, const runtime::CommunicatorOptions& options);
 

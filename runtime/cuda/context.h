@@ -11,10 +11,11 @@
 
 namespace fusor::cuda {
 
-// Returns the ordinal of the GPU that this process trains on: 0 if at most one
-// is visible, else the rank's number on this host (LOCAL_RANK and the like, see
-// runtime::FindRankEnvironment). Throws kDevice if there is no GPU of that
-// number.
+// The GPU that this process trains on: the first, where there is one alone, as
+// for ranks of which each is shown its own, or no rank at all; else that of the
+// rank's number on this host (LOCAL_RANK and the like:
+// runtime::FindRankEnvironment). Throws kDevice where the host has fewer GPUs
+// than ranks, 0 where it has none.
 int DeviceOfRank();
 
 // The primary context of a GPU, retained while this lives.

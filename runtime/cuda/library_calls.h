@@ -12,8 +12,7 @@ namespace fusor::cuda {
 // library runs the call. Needs no device and none of these libraries.
 std::string_view LibraryOf(const codegen::LibraryCall& call);
 
-// Returns a function that makes the calls for which LibraryOf names a library;
-// null for others.
+// Makes the calls of which LibraryOf knows the library; null for others.
 MakeDeviceCall CudaLibraryCalls(
     const codegen::WarningHandler& warning = nullptr);
 

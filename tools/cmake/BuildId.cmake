@@ -1,9 +1,9 @@
-# runtime/backend/build_id.h, generated: a hash of what a plug-in and libfusor must have
-# in common - the headers between them, the compiler and its options - so that a
-# plug-in of another build is refused instead of crashing.
+# Generates runtime/backend/build_id.h with a hash of what a plug-in and
+# libfusor must share: headers, compiler and options. A plug-in of another build
+# is rejected instead of crashing.
 #
-# Included by the build it defines the target fusor_build_id; run as a script
-# (cmake -P) it writes OUT from SALT and HEADERS_FILE, a list of headers.
+# When included, defines the target fusor_build_id. When run as a script
+# (cmake -P), writes OUT from SALT and HEADERS_FILE, a list of headers.
 if(CMAKE_SCRIPT_MODE_FILE)
   cmake_policy(VERSION 3.25)
   file(STRINGS ${HEADERS_FILE} headers)
@@ -14,7 +14,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
   endforeach()
   string(SHA256 id "${all}")
   string(SUBSTRING ${id} 0 16 id)
-  # Leaves the file alone when nothing has changed.
+  # Does not touch an unchanged file.
   file(CONFIGURE OUTPUT ${OUT} @ONLY CONTENT "#pragma once
 
 namespace fusor::runtime {

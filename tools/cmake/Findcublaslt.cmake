@@ -1,5 +1,5 @@
-# cuBLASLt's header, with those of the CUDA runtime that it includes. The library
-# itself is opened at run time.
+# Finds cuBLASLt's header and the CUDA runtime headers that it includes. The
+# library itself is opened at run time.
 #   cublaslt_FOUND, cublaslt_INCLUDE_DIR
 find_path(cublaslt_INCLUDE_DIR cublasLt.h
   HINTS ENV CUDA_HOME ENV CUDA_PATH

@@ -1,4 +1,4 @@
-# isa-l by its header and library; Debian ships no CMake configuration.
+# Finds isa-l by header and library; Debian ships no CMake configuration.
 #
 # Defines isal_FOUND and the target isal::isal.
 find_path(isal_INCLUDE_DIR NAMES isa-l/crc.h)

@@ -1,5 +1,5 @@
-# NVRTC's header, and the folder of its library for plug-ins to look in. The
-# library itself is opened at run time.
+# Finds NVRTC's header and the library folder that plug-ins search. The library
+# itself is opened at run time.
 #   nvrtc_FOUND, nvrtc_LIBRARY_DIR, target nvrtc::nvrtc (headers only)
 find_path(nvrtc_INCLUDE_DIR nvrtc.h
   HINTS ENV CUDA_HOME ENV CUDA_PATH

@@ -1,5 +1,5 @@
-# oneDNN by its header and library. Debian's dnnl-config.cmake is not used: it
-# demands OpenCL's development files, which nothing here needs.
+# Finds oneDNN by header and library. Debian's dnnl-config.cmake requires OpenCL
+# development files, which fusor does not need.
 #
 # Defines oneDNN_FOUND, oneDNN_VERSION and the target oneDNN::oneDNN.
 find_path(oneDNN_INCLUDE_DIR NAMES dnnl.hpp)

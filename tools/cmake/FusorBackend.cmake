@@ -2,10 +2,10 @@
 # opens at run time.
 include(HeaderCheck)
 
-# fusor_add_backends(NOT_BACKENDS folder...): enters every folder of the current
-# source directory that has a CMakeLists.txt and is not named. FUSOR_BACKENDS is
-# `auto` - a backend whose packages are missing drops out with a STATUS line -
-# or a list of folders, each of which must build.
+# fusor_add_backends(NOT_BACKENDS folder...): adds every subdirectory of the
+# current source directory with a CMakeLists.txt, except the listed ones.
+# FUSOR_BACKENDS is `auto` (skip backends with missing packages, with a STATUS
+# line) or a list of folders, each of which must build.
 function(fusor_add_backends)
   cmake_parse_arguments(ARG "" "" "NOT_BACKENDS" ${ARGN})
   file(GLOB lists CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
@@ -35,14 +35,13 @@ function(fusor_add_backends)
   endforeach()
 endfunction()
 
-# fusor_backend(NAME COMPILER ... SOURCES ... LIBS ... REQUIRES ...): the plug-in
-# fusor_NAME.so, of what compiles for a target (COMPILER, in codegen/NAME) and
-# what runs on it (SOURCES, in runtime/NAME). REQUIRES names the packages that the
-# folder has looked for with find_package(... QUIET); they count as found when
-# <package>_FOUND is true.
-# Only C functions named Fusor.. leave the library (backend_exports.map). The
+# fusor_backend(NAME COMPILER ... SOURCES ... LIBS ... REQUIRES ...): adds the
+# plug-in fusor_NAME.so with the target's compiler (COMPILER, in codegen/NAME)
+# and runtime (SOURCES, in runtime/NAME). REQUIRES: the packages that the folder
+# searched with find_package(... QUIET); found if <package>_FOUND is true.
+# The library exports only C functions named Fusor* (backend_exports.map). The
 # global property FUSOR_BUILT_BACKENDS lists the backends that are built,
-# FUSOR_BACKEND_FOLDERS the folders of all, built or not.
+# FUSOR_BACKEND_FOLDERS the folders of all backends, built or not.
 function(fusor_backend name)
   cmake_parse_arguments(ARG "" "" "COMPILER;SOURCES;LIBS;REQUIRES" ${ARGN})
   set(missing "")
@@ -76,7 +75,7 @@ function(fusor_backend name)
   set_property(GLOBAL APPEND PROPERTY FUSOR_BUILT_BACKENDS ${name})
 
   if(FUSOR_TESTS)
-    # Here, where the packages' imported targets are visible.
+    # The packages' imported targets are visible only here.
     fusor_header_check(header_check_${name}
       FOLDERS codegen/${name} runtime/${name} LIBS fusor ${ARG_LIBS})
   endif()

@@ -1,9 +1,9 @@
-# fusor_protos(TARGET file.proto...): generates C++ from the files, which are
-# relative to the calling folder, and adds it to the target. Files import each
-# other, and sources include the headers, by path from the root:
-# "ir/io/graph.pb.h". protobuf_generate() would register the files without their
-# folder, so that equal names in two folders would collide at run time. A target
-# that includes another's headers depends on TARGET_protos.
+# fusor_protos(TARGET file.proto...): generates C++ from the files, relative to
+# the calling folder, and adds it to the target. Imports and includes use paths
+# from the root: "ir/io/graph.pb.h". protobuf_generate() would register files
+# without their folder, and equal names in two folders would collide at run
+# time. A target that includes another target's headers must depend on
+# TARGET_protos.
 function(fusor_protos target)
   set(root ${PROJECT_BINARY_DIR}/proto)
   set(generated "")

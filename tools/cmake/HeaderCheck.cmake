@@ -1,13 +1,14 @@
-# Every header compiles alone. A source that includes its own header first
-# proves it for that one (check_style.py, rule own-header); the headers without
-# a source are compiled here, one generated file each.
+# Checks that every header compiles alone. Headers with a source are checked by
+# that source, which includes its own header first (check_style.py, rule
+# own-header). Headers without a source are compiled here, one generated file
+# each.
 
 # fusor_header_check(TARGET FOLDERS folder... [EXCLUDE folder...] LIBS lib...):
-# the OBJECT library TARGET of all headers under the folders, which are relative
-# to the root, that have no source of the same name.
+# adds the OBJECT library TARGET of all headers in the folders, relative to the
+# root, that have no source of the same name.
 function(fusor_header_check target)
   cmake_parse_arguments(ARG "" "" "FOLDERS;EXCLUDE;LIBS" ${ARGN})
-  if(FUSOR_SANITIZE)  # says nothing about headers that the default build does not
+  if(FUSOR_SANITIZE)  # the default build checks the same
     return()
   endif()
   set(generated "")

@@ -28,8 +28,8 @@
 namespace fusor::tools {
 namespace {
 
-// The help of the command that was named. For rn50, which stands for a command
-// with options, that command's help under its own name.
+// Returns the help of the chosen command. rn50 is one command with options, so
+// it shows that command's help under its own name.
 std::string Help(const CLI::App& app) {
   if (std::string_view(FUSOR_PROGRAM) == "fusor") return app.help();
   return app.get_formatter()->make_help(
@@ -37,21 +37,21 @@ std::string Help(const CLI::App& app) {
 }
 
 int Fail(std::string_view message, ErrorCode code) {
-  // So that in a log of both the line stands after what came before it.
+  // Keeps the order of lines in a log with both streams.
   std::fflush(stdout);
   const std::string line =
       fmt::format(FUSOR_PROGRAM ": {}\n", OneLine(message));
-  std::fputs(line.c_str(), stderr);  // which may be closed
+  std::fputs(line.c_str(), stderr);  // stderr may be closed
   return static_cast<int>(code);
 }
 
-// The reason why a result did not get out.
+// Reports why output could not be written.
 int FailOnStdout() {
   return Fail(fmt::format("cannot write to stdout: {}", std::strerror(errno)),
               ErrorCode::kUsage);
 }
 
-// The status of a command that did not fail.
+// Exit status of a successful command.
 int ExitStatus() { return StopSignal() == 0 ? 0 : 128 + StopSignal(); }
 
 int Print(const std::string& text) {
@@ -60,12 +60,12 @@ int Print(const std::string& text) {
 }
 
 int Fail(const std::exception& error) {
-  // Printing into it throws what has no name of the file.
+  // A failed print throws without the file's name.
   if (std::ferror(stdout) != 0) return FailOnStdout();
   if (const auto* known = dynamic_cast<const Error*>(&error)) {
     return Fail(known->what(), known->code());
   }
-  // Of a path that the system refuses to look up: too long, or in a circle.
+  // For a path that cannot be resolved: too long, or a symlink loop.
   if (const auto* file =
           dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
     return Fail(
@@ -79,19 +79,20 @@ int Fail(const std::exception& error) {
               ErrorCode::kInternal);
 }
 
-// A stream that was closed must not become the next file that is opened: what
-// is printed would stand in a checkpoint. Printing to stdout fails as before.
+// A closed standard stream's descriptor must not be reused by the next opened
+// file, e.g. a checkpoint, which would then receive prints. Printing to stdout
+// still fails.
 void KeepStandardStreams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) != -1) continue;
-    // Takes the lowest number that is free.
+    // open() returns the lowest free descriptor.
     open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
 
-// Threads that spin keep those that they wait for off their cores where other
-// processes use these, too: a step can take twenty times as long. To be called
-// before a backend loads OpenMP, which reads the variable once.
+// Makes waiting threads sleep on a loaded machine. Spinning threads can keep
+// those that they wait for off their cores, and a step can take 20 times as
+// long. Call before a backend loads OpenMP, which reads the variable once.
 void WaitPassivelyUnderLoad() {
   constexpr double kLoaded = 0.2;
   if (runtime::CpuPressure() > kLoaded) {
@@ -122,7 +123,7 @@ int Main(std::vector<std::string> args) {
   } catch (const Error& e) {
     return Fail(e.what(), e.code());
   }
-  // A file at its limit is to be an error of that file, as a full disk is.
+  // Report exceeding a file size limit as an error, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     run();
@@ -138,7 +139,7 @@ int Main(std::vector<std::string> args) {
 }  // namespace
 }  // namespace fusor::tools
 
-// FUSOR_PREFIX: arguments that the rn50 tool stands for.
+// FUSOR_PREFIX: arguments that the rn50 program adds.
 int main(int argc, char** argv) {
   std::vector<std::string> args{FUSOR_PREFIX};
   args.insert(args.end(), argv + 1, argv + argc);

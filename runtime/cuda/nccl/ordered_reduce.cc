@@ -84,8 +84,7 @@ CUdeviceptr OrderedReduce::SumOfPart(const Collective& collective,
   return result;
 }
 
-// Receives every rank's elements of this rank's shard into sum.parts, and sends
-// the other ranks theirs.
+// Every rank's elements of this rank's part come to its place among the parts.
 void OrderedReduce::Exchange(const Collective& c, const Sum& sum,
                              CUstream stream) const {
   const Nccl& nccl = connection_.nccl();

@@ -16,10 +16,10 @@
 
 namespace fusor::cuda {
 
-// Reduces in rank order: adds rank 0's elements to zero, then rank 1's, and so
-// on, which no NCCL collective does. Each rank receives all ranks' elements of
-// its shard and sums them with a generated kernel. Traffic is that of a ring;
-// device memory is one shard per rank plus one.
+// Sums that add rank 0's elements to zero, then rank 1's, and so on, which no
+// collective of NCCL's does: each rank gets all ranks' elements of its part,
+// adds them up by a kernel of ours, and hands out the sum. What is sent is what
+// a ring sends; device memory is a part for each rank and one more.
 class OrderedReduce {
  public:
   // The connection and the context must outlive it.

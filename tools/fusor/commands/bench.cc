@@ -51,10 +51,10 @@ struct BenchFlags {
   SweepFlags sweep;
   MaxBatchFlags max_batch;
   std::string json;
-  std::map<std::string, std::string> settings;  // of all ranks
+  std::map<std::string, std::string> settings;  // must be equal on all ranks
 };
 
-// Headings of what ranks must have alike.
+// Headings of the options that must be equal on all ranks.
 constexpr std::array<std::string_view, 6> kBenchSettings = {
     "Model", "Compilation", "Training", "Loss scale", "Run", "Ranks"};
 
@@ -66,7 +66,7 @@ struct Measured {
 
 class BenchCommand {
  public:
-  // Text for people goes to `text`, if this is rank 0.
+  // On rank 0, prints text to `text`.
   BenchCommand(const BenchFlags& flags, const runtime::RankEnvironment& place,
                FILE* text)
       : flags_(flags),
@@ -159,22 +159,22 @@ class BenchCommand {
 
   bool Alone() const { return ranks_.world_size() == 1; }
 
-  // What ranks must have alike to take the same steps.
+  // Returns the settings that must be equal on all ranks.
   std::map<std::string, std::string> Settings(bool real) const {
     std::map<std::string, std::string> settings = flags_.settings;
     settings["DATA"] = real ? "given" : "none";
     return settings;
   }
 
-  // Several ranks stop where all know that one is to.
+  // With several ranks, returns true only once all ranks know about the stop.
   bool Stopped() const { return Alone() ? StopRequested() : stop_agreed_; }
 
-  // Of all ranks.
+  // Over all ranks.
   double ImagesPerStep() const {
     return static_cast<double>(flags_.model.batch * ranks_.world_size());
   }
 
-  // -1 if a module has no such input, or another one of that name.
+  // Returns -1 if a module has no such input, or uses the name otherwise.
   int DataInput(const char* name) const {
     const bool fed = flags_.model.graph == nullptr ||
                      IsFed(flags_.model, name == std::string_view("labels"));
@@ -183,7 +183,7 @@ class BenchCommand {
                : -1;
   }
 
-  // The loss of each step is read, as training does.
+  // Reads the loss of each step, as training does.
   Measured Measure(runtime::BatchSource& source) {
     const int loss = session_->FindOutput(program_, "loss");
     const int images = DataInput("images");
@@ -238,8 +238,8 @@ class BenchCommand {
     return measured;
   }
 
-  // Lines as NVIDIA's DLLogger prints them, for `fusor report`: first which
-  // steps count.
+  // Prints lines in the format of NVIDIA's DLLogger, for `fusor report`. The
+  // first one has the measured steps.
   void LogWindow() const {
     const runtime::TrainLogInfo info{
         .parameters = {{"bench_steps", std::to_string(flags_.iterations)},
@@ -279,7 +279,7 @@ class BenchCommand {
     out->update(data);
   }
 
-  // Time by class of op, from single steps of the plan.
+  // Prints the time per op class, from single steps of the plan.
   void Profile(json* out) {
     std::map<std::string, std::pair<double, int>> by_class;
     std::vector<std::pair<double, size_t>> by_step;
@@ -314,7 +314,7 @@ class BenchCommand {
   FILE* const text_;
   std::unique_ptr<runtime::Session> session_;
   int program_ = -1;
-  bool stop_agreed_ = false;  // by all of several ranks
+  bool stop_agreed_ = false;  // by all ranks
 };
 
 void Sweep(const BenchFlags& flags) {

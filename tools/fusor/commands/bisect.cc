@@ -46,7 +46,7 @@ struct BisectFlags {
   double tolerance = 1e-6;
   uint64_t seed = 0;
   std::string json;
-  std::vector<std::string> compile_words;  // to be said again in a replay
+  std::vector<std::string> compile_words;  // repeated in the replay command
 };
 
 constexpr std::string_view kScript = "script:";
@@ -78,7 +78,7 @@ class BisectCommand {
     if (!flags.inputs.empty()) {
       given_ = runtime::ReadInputs(flags.inputs, *program_.graph);
     }
-    // Found out now rather than at the end.
+    // Fail now rather than at the end.
     CheckOutput("--json", flags.json);
     std::error_code failure;
     std::filesystem::create_directories(flags.out, failure);
@@ -109,7 +109,7 @@ class BisectCommand {
   }
 
  private:
-  // Of the whole program, or as far as it gets: the bug may be a crash.
+  // Dumps the compilation as far as it gets; the bug may be a crash.
   void DumpCompilation() const {
     codegen::CompileOptions options = options_;
     options.observers.push_back(codegen::Dumper::Observe(dumper_));
@@ -119,7 +119,7 @@ class BisectCommand {
     });
   }
 
-  // The values of --inputs where it has them; else random ones, by name.
+  // Returns the values of --inputs where present, else random values.
   std::vector<ir::Tensor> Inputs(const ir::Graph& graph) const {
     std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, flags_.seed);
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -173,7 +173,7 @@ class BisectCommand {
     Finish(found.symptom, std::move(command), found.reduced);
   }
 
-  // Prints the rest and writes the reproducer.
+  // Prints the result and writes the reproducer.
   void Finish(const std::string& symptom, std::vector<std::string> command,
               const TestCase& reduced) {
     fmt::print(text_, "symptom   {}\n", symptom);
@@ -202,7 +202,8 @@ class BisectCommand {
         reduced.graph->nodes().size(), flags_.out, flags_.out);
   }
 
-  // --- No pass is at fault: what about the code? -----------------------------
+  // --- No pass is faulty: check the code
+  // --------------------------------------
 
   codegen::CompiledProgram Compile() const {
     return codegen::Compile(program_.graph->Clone(), program_.kind, *compiler_,
@@ -240,7 +241,7 @@ class BisectCommand {
            std::move(command), reduced);
   }
 
-  // A kernel at fault may be one that was edited.
+  // The faulty kernel may be a substituted one.
   void KeepSubstitute(const std::string& kernel,
                       std::vector<std::string>& command) const {
     const auto edited = options_.substitutes.find(kernel);
@@ -304,9 +305,10 @@ class BisectCommand {
            {program_.graph->Clone(), Inputs(*program_.graph)});
   }
 
-  // --- A script judges -------------------------------------------------------
+  // --- The oracle is a script
+  // -------------------------------------------------
 
-  // Exit status 0: good, 125 and above: the script itself failed.
+  // Exit status 0: good; 125 and above: the script itself failed.
   bool ScriptSaysBad(const std::string& script, const ir::Graph& graph,
                      const codegen::Fuel& fuel) const {
     const std::string folder = flags_.out + "/candidate";
@@ -347,8 +349,7 @@ class BisectCommand {
       fmt::print(text_, "rewrite   none of those that fuel counts\n");
       found_ = json::object({{"rewrite", 0}});
     }
-    // With as much fuel as passes want: in what is left rewrites have other
-    // numbers.
+    // With unlimited fuel: rewrites of the reduced graph have other numbers.
     const TestCase reduced =
         codegen::ReduceCase({program_.graph->Clone(), Inputs(*program_.graph)},
                             [&](const TestCase& smaller) {
@@ -369,9 +370,9 @@ class BisectCommand {
   json found_;
 };
 
-// A pass or a kernel that is wrong is wrong for few and small images too, and
-// the oracle interprets the model many times over. Smaller ones would leave one
-// pixel of the last layers: a normalisation of two values tells nothing.
+// The oracle interprets the model many times, and a faulty pass or kernel is
+// also faulty for few, small images. Even smaller images would leave one pixel
+// in the last layers, and the normalisation of two values tests nothing.
 void AddSmallModel(CLI::App& command, ProgramSource& source) {
   source.model.batch = 2;
   source.model.image_size = 64;

@@ -19,7 +19,7 @@ std::string EnvironmentHelp() {
   return text;
 }
 
-// Lists it in the help of the program alone; commands take it, too.
+// Listed only in the help of the program. Commands accept it, too.
 void AddVersionFlag(CLI::App& app, std::string_view program) {
   const bool is_command = app.get_parent() != nullptr;
   const bool lists = is_command == (program != "fusor");

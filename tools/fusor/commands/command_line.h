@@ -13,8 +13,8 @@ namespace fusor::tools {
 // one command.
 void AddCommands(CLI::App& app, std::string_view program, Run* run);
 
-// Parses the arguments, and those of the environment, and checks their values.
-// Throws what CLI11 throws, and Error for what it does not check.
+// Parses and checks the arguments and the flags from the environment. Throws
+// what CLI11 throws, and Error for checks beyond CLI11's.
 void ParseArguments(CLI::App& app, std::vector<std::string> args);
 
 }  // namespace fusor::tools

@@ -5,8 +5,8 @@
 
 namespace fusor::tools {
 
-// Each declares a sub-command; when the user asks for it, `*run` is set to what
-// does it. Failures are thrown as fusor::Error.
+// Each function declares a sub-command. Parsing that sub-command sets `*run` to
+// its implementation, which throws fusor::Error on failure.
 using Run = std::function<void()>;
 void AddTrain(CLI::App& app, Run* run);
 void AddBench(CLI::App& app, Run* run);

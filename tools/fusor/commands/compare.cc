@@ -51,10 +51,10 @@ struct CompareFlags {
   std::string html;
   std::vector<std::string> traces;  // two files, or none
   double tolerance = 0;
-  std::map<std::string, std::string> settings;  // of all ranks
+  std::map<std::string, std::string> settings;  // must be equal on all ranks
 };
 
-// Headings of what ranks must have alike.
+// Headings of the options that must be equal on all ranks.
 constexpr std::array<std::string_view, 6> kCompareSettings = {
     "Model", "Compilation", "Training", "Loss scale", "Variants", "Ranks"};
 
@@ -70,7 +70,7 @@ std::string Describe(const runtime::TraceEntry& entry) {
       entry.stats.count);
 }
 
-// Where two traces part; kDifference when they do.
+// Prints where two traces diverge. Throws kDifference if they do.
 void CompareTraces(const CompareFlags& flags, FILE* text) {
   const runtime::Trace a = runtime::ReadTrace(flags.traces[0]);
   const runtime::Trace b = runtime::ReadTrace(flags.traces[1]);
@@ -101,7 +101,7 @@ void CompareTraces(const CompareFlags& flags, FILE* text) {
               "compare: the traces part at %{}", found.a->name);
 }
 
-// Equal names would not tell the variants apart.
+// Appends numbers to equal names.
 void MakeNamesUnique(std::vector<runtime::Variant>& variants) {
   for (size_t i = 1; i < variants.size(); ++i) {
     int same = 1;
@@ -112,7 +112,7 @@ void MakeNamesUnique(std::vector<runtime::Variant>& variants) {
   }
 }
 
-// Those of one variant in a folder of their own.
+// Dumps each variant into its own subfolder.
 void DumpVariants(const DumpFlags& flags,
                   std::vector<runtime::Variant>& variants) {
   for (size_t v = 0; v < variants.size(); ++v) {
@@ -125,8 +125,8 @@ void DumpVariants(const DumpFlags& flags,
   }
 }
 
-// With --tune: those that do not say which choices they want. In mixed
-// precision if one of them is, which measures fp32 as well.
+// With --tune: tunes the variants that do not set their own autotune results.
+// Tunes in mixed precision if any variant uses it; this measures fp32 as well.
 void TuneVariants(const CompileFlags& flags, const ir::Graph& graph,
                   std::vector<runtime::Variant>& variants, FILE* text) {
   if (!flags.tune) return;
@@ -150,7 +150,7 @@ void TuneVariants(const CompileFlags& flags, const ir::Graph& graph,
 // Compares in this process, which may be one of several ranks.
 class CompareCommand {
  public:
-  // Text for people goes to `text`, if this is rank 0.
+  // On rank 0, prints text to `text`.
   CompareCommand(CompareFlags flags, runtime::RankEnvironment place, FILE* text)
       : flags_(std::move(flags)),
         place_(std::move(place)),
@@ -250,7 +250,7 @@ class CompareCommand {
                             flags_.options));
   }
 
-  // One for each number of ranks that are normalised together.
+  // Builds one model per number of ranks that are normalised together.
   void BuildModels(models::ModelOptions options) {
     std::map<int64_t, std::shared_ptr<const ir::Graph>> built;
     for (size_t v = 0; v < variants_.size(); ++v) {
@@ -322,7 +322,7 @@ class CompareCommand {
   RankRun ranks_;
   FILE* const text_;
   std::vector<runtime::Variant> variants_;
-  std::vector<int64_t> norm_ranks_;  // of each variant
+  std::vector<int64_t> norm_ranks_;  // per variant
 };
 
 void RunCompare(const CompareFlags& flags) {

@@ -25,11 +25,11 @@ struct CompileCommandFlags {
   OptimizerFlags optimizer;
   PlannedRanks ranks;
   std::string json;
-  std::string output;            // step file; empty: none
-  int64_t optimizer_batch = -1;  // images an update
+  std::string output;            // program file; empty: none
+  int64_t optimizer_batch = -1;  // images per update
 };
 
-// A step file's model is fed by `fusor run`; else a module stays as it is.
+// A program file's model is fed by `fusor run`; others stay unchanged.
 Program OpenSource(const CompileCommandFlags& flags) {
   const int64_t norm_ranks =
       NormRanks(flags.ranks.flags, flags.ranks.world_size);
@@ -60,7 +60,7 @@ void PrintArenas(FILE* text, const codegen::Plan& plan) {
   fmt::print(text, "\n");
 }
 
-// With --tune; it takes the device itself.
+// With --tune. Opens the device itself.
 json Tune(const CompileCommandFlags& flags, const Program& source,
           codegen::CompileOptions& options, FILE* text) {
   if (!flags.compile.tune) return nullptr;
@@ -77,7 +77,7 @@ json Tune(const CompileCommandFlags& flags, const Program& source,
                      options, text);
 }
 
-// Of gradients that are added up before an update.
+// Returns whether gradients are accumulated before an update.
 bool Accumulates(const CompileCommandFlags& flags) {
   TrainFlags train;
   train.model = flags.source.model;

@@ -24,7 +24,7 @@ struct DecodeFlags {
   std::string out;
 };
 
-// The file that each image goes to; two of one name would meet.
+// Returns the output path of each image. Throws if two paths are equal.
 std::vector<std::string> PpmPaths(const DecodeFlags& flags) {
   std::vector<std::string> paths;
   std::map<std::string, std::string> sources;

@@ -35,11 +35,11 @@ struct EvalFlags {
 
 struct ClassReport {
   int64_t images = 0;
-  double top1 = 0;  // images, then their share
+  double top1 = 0;  // number of images, then their share
   double top5 = 0;
 };
 
-// Counts by class what a program says of each image.
+// Counts per-image results by class.
 class ClassCounter {
  public:
   ClassCounter(TrainedModel& model, int64_t classes)
@@ -51,7 +51,7 @@ class ClassCounter {
     }
   }
 
-  // A module may not tell.
+  // A module may lack these outputs.
   bool counts() const { return first_ >= 0 && among_five_ >= 0; }
 
   void Add(const runtime::Batch& batch) {
@@ -90,7 +90,7 @@ class ClassCounter {
   std::vector<ClassReport> classes_;
 };
 
-// Prints the classes that have images, if asked; returns them as JSON.
+// Prints the classes that have images, if requested. Returns them as JSON.
 nlohmann::json ReportClasses(const ClassCounter& counter,
                              const std::vector<std::string>& names,
                              FILE* text) {

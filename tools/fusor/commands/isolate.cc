@@ -33,7 +33,7 @@ struct IsolateFlags {
   std::string json;
 };
 
-// One step on given operands: what a reproducer of `fusor bisect` holds.
+// Runs one step on given operands, as in a reproducer of `fusor bisect`.
 std::vector<IsolatedStep> RunOnInputs(const codegen::CompiledProgram& program,
                                       runtime::Device& device,
                                       const IsolateFlags& flags) {

@@ -27,16 +27,15 @@ using std::chrono::steady_clock;
 struct LaunchFlags {
   int nodes = 1;
   int node_rank = 0;
-  int ranks = 1;  // of this node
+  int ranks = 1;  // on this node
   std::string address = "127.0.0.1";
-  int port = 0;  // 0: one that is free, on one node
+  int port = 0;  // 0: a free port; one node only
   std::string token;
   double grace = 10;  // seconds
   std::vector<std::string> command;
 };
 
-// The ranks of this host: starts them, hands on signals, and ends all when one
-// has failed.
+// Starts the ranks of this host, forwards signals, stops all when one fails.
 class Launcher {
  public:
   explicit Launcher(const LaunchFlags& flags) : flags_(flags) {
@@ -63,7 +62,7 @@ class Launcher {
            {"MASTER_ADDR", flags_.address},
            {"MASTER_PORT", port},
            {"FUSOR_RUN_TOKEN", token},
-           // Of a torchrun around this.
+           // Unset a surrounding torchrun's variable.
            {"TORCHELASTIC_RUN_ID", ""}}));
     }
     while (running_ > 0) {
@@ -86,7 +85,7 @@ class Launcher {
     return runtime::Socket::Listen("", 0).port();
   }
 
-  // Nodes that are started one by one know the command alone.
+  // Separately started nodes share only the command line: generate no token.
   std::string Token() const {
     if (!flags_.token.empty() || flags_.nodes > 1) return flags_.token;
     std::random_device random;
@@ -109,7 +108,7 @@ class Launcher {
     FUSOR_CHECK(pid >= 0, kDevice, "cannot start rank {}: {}", children_.size(),
                 std::strerror(errno));
     if (pid == 0) {
-      // A launcher that is killed leaves nobody behind.
+      // End with the launcher, even if it is killed.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       sigprocmask(SIG_SETMASK, &before_, nullptr);
       execve(self.c_str(), args.data(), variables.data());
@@ -139,8 +138,8 @@ class Launcher {
     }
   }
 
-  // A rank that a signal ended is lost, as it is to the ranks of other hosts,
-  // unless that signal was meant for all.
+  // A rank that was killed by a signal counts as lost, as on other hosts,
+  // unless the launcher forwarded this signal to all ranks.
   int CodeOf(int status) const {
     if (WIFEXITED(status)) return WEXITSTATUS(status);
     const int signal = WTERMSIG(status);
@@ -163,12 +162,12 @@ class Launcher {
       children_[i].running = false;
       --running_;
       const int code = CodeOf(status);
-      // The reason rather than its effect on a rank that ended first.
+      // Prefer the cause over kPeerLost of a rank that ended first.
       if (failed_ && !terminated_ && code_ == kLost && code != 0) code_ = code;
       if (code != 0 && !failed_) {
         failed_ = true;
         code_ = code;
-        // They find out for themselves, and say so.
+        // The other ranks detect the failure themselves and report it.
         deadline_ =
             steady_clock::now() +
             std::chrono::milliseconds(static_cast<int64_t>(flags_.grace * 1e3));
@@ -182,7 +181,7 @@ class Launcher {
     }
   }
 
-  // The ranks have told what went wrong.
+  // The ranks have printed the errors already.
   void Report() const {
     std::fflush(stdout);
     if (failed_) std::_Exit(code_);
@@ -192,7 +191,7 @@ class Launcher {
 
   const LaunchFlags& flags_;
   sigset_t watched_, before_;
-  std::set<int> handed_on_;  // signals
+  std::set<int> handed_on_;  // forwarded signals
   std::vector<Child> children_;
   int running_ = 0;
   bool failed_ = false;

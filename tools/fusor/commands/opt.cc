@@ -34,7 +34,7 @@ struct OptFlags {
   OptimizerFlags optimizer;
   PlannedRanks ranks;
   std::string module;
-  std::vector<std::string> steps;  // passes and pipelines
+  std::vector<std::string> steps;  // pass and pipeline names
   std::string emit;
   std::string reference;
   double tolerance = 1e-9;
@@ -55,7 +55,7 @@ codegen::CompileOptions MakeOptions(const OptFlags& flags) {
   return options;
 }
 
-// One after the other over one graph.
+// Runs passes on one graph in sequence.
 class OptCommand {
  public:
   explicit OptCommand(const OptFlags& flags)
@@ -91,7 +91,7 @@ class OptCommand {
   }
 
  private:
-  // Before anything runs.
+  // Called before anything runs.
   void CheckSteps() const {
     std::vector<std::string> known{"all"};
     for (const Stage stage : kStages) known.emplace_back(StageName(stage));
@@ -117,7 +117,7 @@ class OptCommand {
     }
   }
 
-  // Through the pipelines between the graph and what is to be printed.
+  // Runs the pipelines between the graph's stage and the requested output.
   void TakeOn() {
     if (flags_.emit.empty() || flags_.emit == "graph") return;
     const codegen::GraphStage stage = codegen::StageOf(*graph_);
@@ -184,14 +184,14 @@ class OptCommand {
                 name, before.name(), worst.worst, worst.first, worst.second);
   }
 
-  // Of the outputs that both have, by name, on the same random inputs.
+  // Compares the graphs' common outputs, by name, on equal random inputs.
   std::vector<OutputDifference> Differences(const ir::Graph& before,
                                             const ir::Graph& after) const {
     std::vector<ir::Tensor> given;
     if (!flags_.inputs.empty()) {
       given = runtime::ReadInputs(flags_.inputs, before);
     }
-    // Passes may append inputs, but keep those that there are.
+    // Passes may append inputs but keep existing ones.
     const auto run = [&](const ir::Graph& graph) {
       std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, flags_.seed);
       for (size_t i = 0; i < given.size(); ++i) inputs[i].data = given[i].data;

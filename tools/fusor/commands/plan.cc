@@ -36,13 +36,13 @@ struct PlanFlags {
   std::string json;
 };
 
-// One rank's step is ready to run here; that of several, or of another device,
-// is only to be looked at.
+// A compiled step. The step of one rank for this machine can run here; for
+// several ranks or another target it can only be inspected.
 struct Planned {
-  std::unique_ptr<runtime::Session> session;           // of this machine
-  std::unique_ptr<codegen::TargetCompiler> elsewhere;  // or of --target
+  std::unique_ptr<runtime::Session> session;           // for this machine
+  std::unique_ptr<codegen::TargetCompiler> elsewhere;  // for --target
   int program = -1;                                    // of the session
-  codegen::CompiledProgram apart{};  // where the session has none
+  codegen::CompiledProgram apart{};                    // without a session
 
   const codegen::TargetCompiler& compiler() const {
     return elsewhere != nullptr ? *elsewhere : session->compiler();
@@ -78,7 +78,7 @@ void AddProgram(const PlanFlags& flags, std::unique_ptr<ir::Graph> forward,
   FUSOR_CHECK(!flags.profile, kUsage,
               "--profile: expected one rank, got --world-size {}",
               flags.ranks.world_size);
-  // The model of a GPU's step reads registers from the machine code.
+  // The GPU time model reads registers from the machine code.
   options.plan_only = !planned.compiler().target().simt;
   planned.apart =
       codegen::Compile(std::move(forward), codegen::ProgramKind::kTrain,

@@ -45,7 +45,7 @@ struct PredictFlags {
 // Image files without labels.
 class ImageList : public runtime::Dataset {
  public:
-  // Files as they are, folders with all images below them, by path.
+  // `paths`: files as given, and folders with all images below, sorted.
   explicit ImageList(const std::vector<std::string>& paths) {
     for (const std::string& path : paths) {
       std::error_code error;
@@ -87,7 +87,7 @@ struct Guess {
   double probability;
 };
 
-// The most probable classes, the best first; the lower label of equal ones.
+// Returns the most probable classes, best first. The lower label wins ties.
 std::vector<Guess> Best(std::span<const float> logits) {
   const float most = *std::max_element(logits.begin(), logits.end());
   double total = 0;
@@ -203,7 +203,7 @@ Predictions Predict(TrainedModel& model, runtime::BatchSource& source,
   return predictions;
 }
 
-// Prints a line for each image; returns the same as JSON.
+// Prints one line per image. Returns the same as JSON.
 json Report(const Predictions& predictions, FILE* text) {
   json rows = json::array();
   for (size_t i = 0; i < predictions.paths.size(); ++i) {

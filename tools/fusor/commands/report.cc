@@ -37,7 +37,7 @@ void RunReport(const ReportFlags& flags) {
   const runtime::SpeedFolder folder =
       runtime::ReadSpeedFolder(flags.folder, options);
   fmt::print(text, "{}", runtime::SpeedText(folder));
-  // The last component, a slash at the end or not.
+  // The last path component, with or without a trailing slash.
   const auto path = std::filesystem::path(flags.folder) / "";
   WriteText(flags.svg,
             runtime::SpeedSvg(folder, path.parent_path().filename().string()));

@@ -25,7 +25,7 @@ struct RunCommandFlags {
   bool recompile = false;
 };
 
-// Options given to this command, as words of a command line.
+// Returns the options given to this command as words.
 std::vector<std::string> GivenWords(const CLI::App& command) {
   std::vector<std::string> words;
   for (const CLI::Option* option : command.get_options()) {
@@ -37,8 +37,8 @@ std::vector<std::string> GivenWords(const CLI::App& command) {
   return words;
 }
 
-// What `fusor train` would have been told with the options of the file and
-// these.
+// Returns the flags of an equivalent `fusor train`, from the options of the
+// file and of this command.
 TrainFlags FlagsFor(const ProgramFile& file, const std::string& path,
                     const CLI::App& command) {
   TrainFlags flags;
@@ -57,14 +57,14 @@ TrainFlags FlagsFor(const ProgramFile& file, const std::string& path,
   return flags;
 }
 
-// Why the step cannot run here; empty when it can. Throws kDevice where there
-// is no device for it at all.
+// Returns the reason why the step cannot run here; empty if it can. Throws
+// kDevice if there is no suitable device.
 std::string Obstacle(const ProgramFile& file, const std::string& path) {
   runtime::Backend& backend = runtime::LoadBackend(file.backend);
   FUSOR_CHECK(backend.device_count() > 0, kDevice,
               "{}: compiled for {}, and backend {} finds no device here", path,
               file.origin.target, file.backend);
-  // A device of its own kind is what a compiler without a target is for.
+  // A compiler without a target compiles for the local device.
   const auto compiler =
       backend.CreateCompiler("", {.threads = file.origin.threads});
   const int threads = backend.CreateCompiler("", {})->target().threads;

@@ -69,8 +69,8 @@ codegen::StepTimeline MeasuredTimeline(const ScaleFlags& flags,
                                                  session->compiler(), ms));
 }
 
-// Gradients of mixed precision may go over the wire in 16 bit; in fp32, where
-// nobody asks for it, they are what they are.
+// With mixed precision, gradients can be sent in 16 bit. In fp32 they are sent
+// unchanged unless requested otherwise.
 int64_t WireBytes(const ScaleFlags& flags) {
   if (flags.wire != "auto") return flags.wire == "16" ? 2 : 4;
   return flags.compile.amp || flags.compile.dtype != "fp32" ? 2 : 4;
@@ -103,7 +103,7 @@ void RunScale(const ScaleFlags& flags) {
         std::move(report.timeline),
         static_cast<double>(flags.model.batch) / flags.rank_rate);
     report.source += ", stretched to --rank-rate";
-    report.target.clear();  // the speed is that of the cluster
+    report.target.clear();  // the speed is the cluster's own
   }
   report.subject =
       fmt::format("{}, batch {}", models::CanonicalArch(flags.model.arch),

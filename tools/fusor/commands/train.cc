@@ -59,7 +59,7 @@ class TrainCommand {
   }
 
  private:
-  // What can be wrong is looked at first, what takes long done last.
+  // Checks for errors first; slow work comes last.
   void RunRank() {
     MicroBatches(flags_);
     CheckFed(flags_.model, /*labels=*/true);
@@ -69,7 +69,7 @@ class TrainCommand {
     fmt::print(text_, "{}", IgnoredLine(flags_.ignored));
     FUSOR_CHECK(flags_.stop_at_top1 == 0 || !flags_.training_only, kUsage,
                 "--stop-at-top1: expected evaluations, not --training-only");
-    // Refuses a schedule that contradicts itself.
+    // Rejects a contradictory schedule.
     MakeTrainOptions(flags_, {}, /*steps_per_epoch=*/1);
     dumper_ = OpenDumper(flags_.compile.dump);
     auto train_images = ListImages(flags_.data, flags_.model, Split::kTrain);
@@ -121,15 +121,15 @@ class TrainCommand {
       Report(report);
     }
     logs_.Finish();
-    // With a dynamic loss scale these updates were skipped.
+    // With a dynamic loss scale, such updates were skipped.
     FUSOR_CHECK(report.steps == 0 || std::isfinite(report.last_loss), kDiverged,
                 "training diverged: the last loss is {}: lower --lr, warm up "
                 "longer (--warmup) or clip gradients (--clip-grad-norm)",
                 report.last_loss);
   }
 
-  // Logs, checkpoints and reports are rank 0's; the others only compute.
-  // Returns where text for people goes.
+  // Only rank 0 writes logs, checkpoints and reports; other ranks only compute.
+  // Returns the stream for text.
   FILE* TakePlace() {
     flags_.data.rank = ranks_.rank();
     flags_.data.world_size = ranks_.world_size();
@@ -147,12 +147,12 @@ class TrainCommand {
     return OpenNullStream();
   }
 
-  // Images of an update, of all ranks.
+  // Images per update, over all ranks.
   int64_t UpdateBatch() const {
     return flags_.model.batch * MicroBatches(flags_) * ranks_.world_size();
   }
 
-  // Rank 0's, which alone reads checkpoints.
+  // Returns rank 0's position; only rank 0 reads checkpoints.
   runtime::TrainPosition ShareStart(const runtime::TrainPosition& own) {
     const json shared =
         json::parse(ranks_.Share("start", json{own.step, own.evaluation_due,
@@ -161,7 +161,7 @@ class TrainCommand {
     return {shared[0], shared[1], shared[2], shared[3]};
   }
 
-  // With a sharded optimizer all ranks give their parts of what rank 0 saves.
+  // With a sharded optimizer, all ranks send their shards to rank 0.
   void ShareSaves() {
     const json shared = json::parse(ranks_.Share(
         "saves", json{checkpointing_->saves(), flags_.checkpoint.every,
@@ -207,7 +207,7 @@ class TrainCommand {
     return flags_.checkpoint.workspace + "/model-ema.safetensors";
   }
 
-  // What a run that resumes must have alike.
+  // Returns what must be unchanged when a run is resumed.
   Checkpointing::Options Identity(const runtime::ImageFolder* images) const {
     const ModelFlags& model = flags_.model;
     const int classes = NumClasses(images);
@@ -230,7 +230,7 @@ class TrainCommand {
     return identity;
   }
 
-  // What ranks must have alike.
+  // Returns the settings that must be equal on all ranks.
   std::map<std::string, std::string> Settings(
       const runtime::ImageFolder* images) const {
     std::map<std::string, std::string> settings = flags_.settings;
@@ -244,14 +244,14 @@ class TrainCommand {
       MakeFolder("--workspace", workspace);
       CheckWritable(WeightsPath(), ErrorCode::kUsage);
     }
-    // These may be to go into the workspace.
+    // These files may be inside the workspace.
     CheckOutput("--json", flags_.json);
     logs_.Check();
   }
 
-  // In place of Compile: what the file has.
+  // Loads the file's programs instead of compiling.
   void Load(int classes, bool evaluates) {
-    MakeModelOptions(flags_.model, classes);  // has room for them
+    MakeModelOptions(flags_.model, classes);  // checks that they fit
     session_ = OpenSession(flags_.compile, ranks_.communicator());
     const std::string cache = KernelCacheFolder(flags_.compile);
     for (const runtime::StepProgram& packed : file_->programs) {
@@ -320,7 +320,7 @@ class TrainCommand {
         AddFirstProgram(*session_, flags_.compile, flags_.model.arch,
                         models::Phase::kTrain, options, compile, data_bytes);
     PrintProgram();
-    compile.substitutes.clear();  // they are of the training program
+    compile.substitutes.clear();  // they belong to the training program
     programs_ = 1;
     if (accumulates) {
       accumulate_ = session_->AddProgram(
@@ -395,7 +395,7 @@ class TrainCommand {
       fmt::print(text_, "saved     {}\n", WeightsPath());
     }
     if (!Averages()) return;
-    session_->ShowAverages();  // all ranks
+    session_->ShowAverages();  // called on all ranks
     if (checkpointing_->saves()) {
       runtime::SaveWeights(*session_, AveragesPath(),
                            runtime::WeightKind::kAverages,
@@ -423,14 +423,14 @@ class TrainCommand {
       out["parameter_hash"] = ParameterHash(*session_);
       out["state_hash"] = fmt::format("{:016x}", runtime::StateHash(state));
     }
-    // Measuring steps on: the last that is done.
+    // The measurement changes the state, so it comes last.
     const ProfileShares shares = MeasureShares(*session_, train_);
     fmt::print(text_, "{}", SummaryLines(report, shares));
     WriteJson(flags_.json, out);
   }
 
   TrainFlags flags_;
-  std::optional<runtime::ProgramFile> file_;  // until it is loaded
+  std::optional<runtime::ProgramFile> file_;  // until loaded
   RankRun ranks_;
   FILE* const text_;
   TrainLogs logs_;
@@ -438,8 +438,8 @@ class TrainCommand {
   std::optional<Checkpointing> checkpointing_;
   std::unique_ptr<runtime::Session> session_;
   runtime::TrainPosition start_;
-  bool saves_ = false;   // rank 0 does
-  bool hashes_ = false;  // it tells the state's hash
+  bool saves_ = false;   // on rank 0
+  bool hashes_ = false;  // prints the hash of the state
   int programs_ = 0;
   int train_ = -1;
   int accumulate_ = -1;

@@ -7,8 +7,9 @@
 
 namespace fusor::tools {
 
-// `fusor train`; with a step file nothing is compiled: its programs are run, on
-// as many ranks, with the flags that they were compiled with among `flags`.
+// Runs `fusor train`. With a program file, compiles nothing: runs its programs
+// on the number of ranks that they were compiled for. `flags` must then include
+// the flags that they were compiled with.
 void RunTraining(const TrainFlags& flags,
                  std::optional<runtime::ProgramFile> file);
 

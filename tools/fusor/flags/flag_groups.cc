@@ -19,11 +19,11 @@ constexpr char kDumps[] = "Dumps";
 constexpr char kTraining[] = "Training";
 constexpr char kData[] = "Data";
 constexpr char kLossScale[] = "Loss scale";
-// Headings of what decides what is compiled, and what is dumped of it.
+// Headings of the options that affect compilation, and of dumps.
 constexpr std::array<std::string_view, 5> kCompileHeadings = {
     kModel, kCompilation, kDumps, kTraining, kLossScale};
 
-// Declares options under a heading of --help while alive.
+// RAII: declares options under a heading of --help.
 class Heading {
  public:
   Heading(CLI::App& app, const std::string& name) : app_(app) {
@@ -123,7 +123,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
       ->expected(3)
       ->delimiter(',')
       ->check(Number(0, 255));
-  // Below 1 can only be meant for the scale 0 to 1.
+  // A value below 1 must be on the scale 0 to 1.
   app.add_option("--std", f.std,
                  "Standard deviations of them on the scale 0 to 255")
       ->expected(3)
@@ -134,7 +134,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
                  "(repeatable)")
       ->allow_extra_args(false)
       ->type_name("REGEX");
-  // A module is what it is.
+  // A module fixes these.
   for (const char* name :
        {"--arch", "--batch-size", "--image-size", "--fan", "--zero-gamma",
         "--dropout", "--label-smoothing", "--mixup"}) {
@@ -169,14 +169,14 @@ void AddDumpFlags(CLI::App& app, DumpFlags& f) {
   app.parse_complete_callback([&app, &f] {
     f.command = app.get_name();
     f.options = GivenOptions(app, kCompileHeadings);
-    f.options.erase("--dump-to");  // where to is no matter
-    f.options.erase("--module");   // nor where from
+    f.options.erase("--dump-to");  // the dump location is irrelevant
+    f.options.erase("--module");   // so is the module's location
   });
 }
 
 namespace {
 
-// What kernels are made of, and what convolutions are.
+// Options for kernel generation and convolutions.
 void AddLoweringFlags(CLI::App& app, CompileFlags& f) {
   const CLI::Validator on_off = OneOf({"on", "off"});
   app.add_option("--fusion", f.fusion, "Fuse kernels: on or off")

@@ -12,29 +12,29 @@
 
 namespace fusor::tools {
 
-// Flags that several commands share. Each Add function declares them on a
-// command; the struct must outlive it.
+// Flags shared by several commands. Each Add function declares them on a
+// command. The flags struct must outlive the command.
 
-// The options under these headings of --help that do not have their default, by
-// their first long name; the values of a list are joined by commas.
+// Returns the options under these --help headings that differ from their
+// default, by first long name. List values are joined by commas.
 std::map<std::string, std::string> GivenOptions(
     const CLI::App& app, std::span<const std::string_view> headings);
 
-// All options under these headings, given or not, named and written as NVIDIA's
-// logs do: "batch_size".
+// Returns all options under these headings, named as in NVIDIA's logs:
+// "batch_size".
 std::map<std::string, std::string> Parameters(
     const CLI::App& app, std::span<const std::string_view> headings);
 
-// "--arch" and the rest, or "--module FILE" (module_model.h).
+// Declares "--arch" etc., and "--module FILE" (module_model.h).
 void AddModelFlags(CLI::App& app, ModelFlags& flags);
 
-// What to write of each compilation (tools/inspect/dump/dumper.h).
+// What to dump of each compilation (tools/inspect/dump/dumper.h).
 struct DumpFlags {
   std::string to;  // folder, "-" for stdout; empty: nothing
   std::string pass, module, pipeline;
   std::vector<std::string> formats;
-  // Filled in by the parser: the command, and those of its options that decide
-  // what is compiled and do not have their default.
+  // Filled in by the parser: the command, and those of its non-default options
+  // that affect compilation.
   std::string command;
   std::map<std::string, std::string> options;
 };
@@ -51,34 +51,34 @@ struct CompileFlags {
   std::string bn_lowering = "kernels";
   std::string dtype = "fp32";
   bool amp = false;
-  std::string opt_level;  // empty: as --amp says
+  std::string opt_level;  // empty: set by --amp
   std::vector<std::string> amp_allow, amp_deny;
   std::vector<std::string> substitutes;  // NAME:FILE
   std::string cache = "on";
-  std::string choices;  // file; empty: the built-in rule, or a default place
+  std::string choices;  // file; empty: built-in heuristics, or the default file
   bool tune = false;
   std::vector<std::string> disabled, only;
   std::vector<std::string> fuel;  // "PASS=N"
   bool verify = false;
   bool verify_each = false;
   DumpFlags dump;
-  bool warns = true;  // no flag: false on ranks other than the first
+  bool warns = true;  // not a flag: false on ranks other than 0
 };
-// --cuda-graph alone.
+// Declares only --cuda-graph.
 void AddGraphFlag(CLI::App& app, CompileFlags& flags);
-// Without those of the dump, which a command declares when it opens a dumper.
+// Excludes the dump flags; commands that open a dumper declare them.
 void AddCompileFlags(CLI::App& app, CompileFlags& flags);
-// A given option as words of a command line.
+// Returns a given option as command-line words.
 std::vector<std::string> WordsOf(const CLI::Option& option);
-// Those of them and of the optimizer's that were given, loss scale included, as
-// words of a command line; not the edited kernels.
+// Returns the given compile and optimizer flags, including loss scale, as
+// command-line words. Excludes kernel substitutes.
 std::vector<std::string> CompileWords(const CLI::App& app);
-// For commands that compile and do not run.
+// For commands that compile but do not run.
 void AddTargetFlag(CLI::App& app, CompileFlags& flags);
 
 struct OptimizerFlags {
   double lr = 0.1;
-  int64_t lr_images = 0;  // that it is for; 0: as it is
+  int64_t lr_images = 0;  // batch size that `lr` is for; 0: do not scale
   std::string schedule = "cosine";
   std::string lr_update = "step";
   double end_lr = 0;
@@ -92,7 +92,7 @@ struct OptimizerFlags {
   double lars_coefficient = 0.001;
   double clip_norm = 0;
   double ema_decay = 0;
-  double static_loss_scale = 0;  // not given: 1, or as the level says
+  double static_loss_scale = 0;  // not given: 1, or set by the opt level
   bool dynamic_loss_scale = false;
   double initial_loss_scale = 65536;
   int64_t loss_scale_window = 2000;
@@ -106,37 +106,37 @@ struct OptimizerFlags {
   std::vector<int64_t> milestones;  // epochs
   double gamma = 0.1;
 };
-// What is compiled in: momentum, decay, loss scale.
+// Declares the flags that are compiled in: momentum, decay, loss scale.
 void AddOptimizerFlags(CLI::App& app, OptimizerFlags& flags);
-// The learning rate over time.
+// Declares the learning rate schedule.
 void AddScheduleFlags(CLI::App& app, OptimizerFlags& flags);
 
 struct DataFlags {
-  int rank = 0;  // no flags: which part of the data is this process'
+  int rank = 0;  // not flags: this process's shard of the data
   int world_size = 1;
   std::string path;
   bool synthetic = false;
   int workers = 2;
   int prefetch = 4;
   std::string bad_record = "fail";
-  std::string transform;      // of training; empty: by arch
-  std::string val_transform;  // of evaluation; empty: by arch
-  int64_t val_resize = 0;     // shorter side; 0: by the crop
+  std::string transform;      // for training; empty: by arch
+  std::string val_transform;  // for evaluation; empty: by arch
+  int64_t val_resize = 0;     // shorter side; 0: from the crop
   int64_t val_crop = 0;       // 0: the image size
   int64_t max_per_class = 0;
   uint64_t seed = 0;
 };
-// How images are read.
+// How images are loaded.
 void AddLoaderFlags(CLI::App& app, DataFlags& flags);
 // Which images are read, and how.
 void AddReaderFlags(CLI::App& app, DataFlags& flags);
-// Those, and what training makes of them.
+// Reader flags, and the training transform.
 void AddDataFlags(CLI::App& app, DataFlags& flags);
 
-// What evaluation makes of images.
+// The evaluation transform.
 void AddEvaluationFlags(CLI::App& app, DataFlags& flags);
 
-// "--json FILE", "-" for stdout.
+// Declares "--json FILE", "-" for stdout.
 void AddJsonFlag(CLI::App& app, std::string& path);
 
 }  // namespace fusor::tools

@@ -9,7 +9,7 @@ namespace {
 
 struct IgnoredFlag {
   const char* name;
-  const char* value;  // what --help calls it; null: a switch
+  const char* value;  // value name in --help; null: a switch
   const char* why;
 };
 

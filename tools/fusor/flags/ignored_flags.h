@@ -6,14 +6,14 @@
 
 namespace fusor::tools {
 
-// Flags of the published command lines that have no meaning here.
+// Flags of NVIDIA's published command lines that have no effect here.
 struct IgnoredFlags {
   std::vector<std::string> given;  // "--memory-format nhwc"
-  bool synthetic = false;          // --data-backend syntetic, as it is spelt
+  bool synthetic = false;          // --data-backend syntetic (sic)
 };
 void AddIgnoredFlags(CLI::App& app, IgnoredFlags& flags);
 
-// One line for people; empty when none was given.
+// Returns one line of text; empty if none was given.
 std::string IgnoredLine(const IgnoredFlags& flags);
 
 }  // namespace fusor::tools

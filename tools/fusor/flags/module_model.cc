@@ -44,8 +44,8 @@ bool IsWeights(const TensorType& type) {
   return type.rank() == 1 && ir::IsFloat(type.dtype);
 }
 
-// The data input of that name, or else the only one of the type; null if there
-// is none, or several.
+// Returns the data input of that name, otherwise the only one of the type; null
+// if there is none or several.
 Value* FindData(const Graph& graph, const char* name,
                 bool (*fits)(const TensorType&)) {
   std::vector<Value*> found;
@@ -57,7 +57,7 @@ Value* FindData(const Graph& graph, const char* name,
   return found.size() == 1 ? found[0] : nullptr;
 }
 
-// Puts a new data input in the place of `old`, which `convert` computes of it.
+// Replaces the data input `old` by a new one, from which `convert` computes it.
 void ReplaceInput(Graph& graph, Value* old, const char* name, TensorType type,
                   const std::function<Value*(ir::Builder&, Value*)>& convert) {
   graph.Rename(old, std::string("given_") + name);
@@ -102,7 +102,7 @@ void FeedLabels(Graph& graph) {
                [](ir::Builder& b, Value* x) { return b.Cast(x, DType::kI64); });
 }
 
-// Outputs of each image, of one that predicts.
+// Adds per-image correctness outputs to a prediction module.
 void AddPerImage(Graph& graph) {
   const int logits = graph.FindOutput("logits");
   const Value* labels = FindData(graph, "labels", IsLabels);
@@ -122,14 +122,14 @@ bool HasOutputs(const Graph& graph, std::initializer_list<const char*> names) {
   });
 }
 
-// A training graph gives running statistics their next values.
+// Training graphs update running statistics.
 bool KeepsState(const Graph& graph) {
   return std::none_of(
       graph.outputs().begin(), graph.outputs().end(),
       [](const ir::Output& output) { return output.alias >= 0; });
 }
 
-// Classes that labels are compared with; 0 if no node tells.
+// Returns the number of classes; 0 if no node determines it.
 int64_t ClassesOf(const Graph& graph) {
   const int logits = graph.FindOutput("logits");
   const Value* scores =
@@ -184,7 +184,7 @@ void UseModule(std::shared_ptr<const Graph> graph, ModelFlags& flags) {
   };
   flags.arch = model.name;
   flags.batch = model.batch;
-  // Even without images there is a size, of noise that nothing reads.
+  // Images have a size even if the model reads none.
   constexpr int64_t kNoImage = 8;
   flags.image_size = images == nullptr ? kNoImage : images->type().shape[2];
   flags.num_classes = ClassesOf(*graph);

@@ -12,8 +12,8 @@
 namespace fusor::tools {
 namespace {
 
-// Paths are those of a host, and what is in a file decides the plan, which is
-// compared. So do threads.
+// Options that may differ per rank. Paths are those of a host. File contents
+// and threads affect the plan, which is compared.
 constexpr std::array<std::string_view, 17> kOwn = {"module",
                                                    "DATA",
                                                    "threads",
@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, 17> kOwn = {"module",
                                                    "sweep",
                                                    "profile"};
 
-// "1e-1" and "0.1" are the same.
+// Gives "1e-1" and "0.1" the same text.
 std::string Canonical(const std::string& value) {
   if (value.find_first_of(".eE") == std::string::npos) return value;
   double number = 0;

@@ -20,25 +20,25 @@ struct RankFlags {
   std::string interface;
 };
 void AddRankFlags(CLI::App& app, RankFlags& flags);
-// Those of them that change nothing of what is compiled.
+// Declares the flags that do not affect compilation.
 void AddConnectionFlags(CLI::App& app, RankFlags& flags);
 
-// The flags of ranks that change what is compiled.
+// Declares the flags that affect compilation.
 void AddCompiledRankFlags(CLI::App& app, RankFlags& flags);
 
-// For commands that compile for ranks and do not run.
+// For commands that compile for several ranks but do not run.
 struct PlannedRanks {
   RankFlags flags;
   int64_t world_size = 1;
   int64_t local_size = 0;  // 0: all on one node
 };
 void AddPlannedRankFlags(CLI::App& app, PlannedRanks& ranks);
-// Without those that change what is compiled.
+// Excludes the flags of AddCompiledRankFlags.
 void AddWorldFlags(CLI::App& app, PlannedRanks& ranks);
 
-// The options under these headings of --help by their first long name, given
-// or not: what decides a run and must be the same on all ranks. Without those
-// that each rank may have its own of, such as --workers.
+// Returns the options under these --help headings, given or not, by first long
+// name. They must be the same on all ranks. Excludes those that may differ per
+// rank, such as --workers.
 std::map<std::string, std::string> RankSettings(
     const CLI::App& app, std::span<const std::string_view> headings);
 

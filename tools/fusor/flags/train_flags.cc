@@ -12,16 +12,15 @@
 namespace fusor::tools {
 namespace {
 
-// What decides the numbers that a run computes: the options under these
-// headings,
+// Options under these headings affect the computed numbers,
 constexpr std::array<std::string_view, 7> kTrainHeadings = {
     "Model",    "Compilation", "Training", "Loss scale",
     "Schedule", "Data",        "Run"};
-// and the same with those that only several ranks have,
+// those under these must be equal on all ranks,
 constexpr std::array<std::string_view, 8> kOfAllRanks = {
     "Model",    "Compilation", "Training", "Loss scale",
     "Schedule", "Data",        "Run",      "Ranks"};
-// except these.
+// and these do not affect the numbers.
 constexpr std::array<std::string_view, 17> kNotDeciding = {
     "--module",     "--overflow-limit", "--workers",       "--prefetch",
     "--synthetic",  "--kernel-cache",   "--verify",        "--verify-each",
@@ -71,7 +70,7 @@ void AddLengthFlags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->group("Options");
 }
 
-// What --prof and --run-epochs leave of this run; -1: all.
+// Returns the limit on steps by --prof and --run-epochs; -1: none.
 int64_t RunSteps(const TrainFlags& flags, int64_t steps_per_epoch) {
   if (flags.run_epochs < 0) return flags.prof;
   const int64_t steps = flags.run_epochs * steps_per_epoch;

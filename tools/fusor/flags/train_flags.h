@@ -31,30 +31,28 @@ struct TrainFlags {
   int64_t print_every = 10;
   int64_t eval_every = 1;
   int64_t optimizer_batch = -1;
-  double stop_at_top1 = 0;  // percent; 0: do not
+  double stop_at_top1 = 0;  // percent; 0: off
   bool training_only = false;
   std::string json;
-  std::string step_file;  // that is run; empty: the step is compiled
-  // Filled in by SettleTrainFlags: what was given of what decides the numbers
-  // that the run computes, and all that logs should know, by name.
+  std::string step_file;  // program file to run; empty: compile the step
+  // Set by SettleTrainFlags, by name: given options that affect the numbers;
+  // settings that all ranks must share; all options, for logs.
   std::map<std::string, std::string> deciding;
-  std::map<std::string, std::string> settings;  // of all ranks
+  std::map<std::string, std::string> settings;
   std::map<std::string, std::string> parameters;
 };
 void AddTrainFlags(CLI::App& app, TrainFlags& flags);
-// Of them those that decide nothing about what is compiled: data, schedule,
-// length, checkpoints, logs.
+// Declares those that do not affect compilation, e.g. data and checkpoints.
 void AddRunFlags(CLI::App& app, TrainFlags& flags);
-// --optimizer-batch-size
 void AddOptimizerBatchFlag(CLI::App& app, int64_t& images);
-// After parsing.
+// Call after parsing.
 void SettleTrainFlags(const CLI::App& app, TrainFlags& flags);
 
-// Batches of one update on each rank. Throws kUsage when --optimizer-batch-size
-// is no multiple of a batch.
+// Returns the batches per update on each rank. Throws kUsage unless
+// --optimizer-batch-size is a multiple of the images per step of all ranks.
 int64_t MicroBatches(const TrainFlags& flags);
 
-// How to train with `steps_per_epoch` from `start` on.
+// Returns the options to train from `start` on.
 runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,
                                        const runtime::TrainPosition& start,
                                        int64_t steps_per_epoch);

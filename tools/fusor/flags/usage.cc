@@ -13,7 +13,7 @@
 namespace fusor::tools {
 namespace {
 
-// The last command that was named, and "train" or "data decode".
+// The innermost command given, with its name "train" or "data decode".
 struct Chosen {
   const CLI::App* app;
   std::string name;
@@ -77,7 +77,7 @@ std::string DescribeMissingCommand(const CLI::App& app) {
       Join(Commands(*chosen.app), ", ", [](const auto& c) { return c; }));
 }
 
-// Whether the option takes any number of values.
+// Returns whether the option takes any number of values.
 bool IsList(const CLI::Option& option) {
   return option.get_items_expected_max() >=
          CLI::detail::expected_max_vector_size;
@@ -118,7 +118,7 @@ std::string DescribeUsageError(const CLI::App& app,
     return fmt::format("{}: expected a value, got none", match[1].str());
   }
   if (std::regex_match(text, match, kMissing)) {
-    // What is wrong goes before what is missing.
+    // Unknown arguments are reported before missing ones.
     const std::vector<std::string> left = app.remaining(/*recurse=*/true);
     if (!left.empty() && left.front().starts_with("-")) {
       return DescribeUnknown(app);
@@ -149,7 +149,7 @@ void CheckValues(const CLI::App& app) {
     FUSOR_CHECK(IsList(*option) || expected == 0 || given % expected == 0,
                 kUsage, "{}: expected {} values, got {}", option->get_name(),
                 expected, given);
-    // The words of another program's command line.
+    // Words of another program's command line; not checked.
     if (option->get_positional() && option->get_items_expected_max() > 1) {
       continue;
     }

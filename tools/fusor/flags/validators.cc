@@ -23,7 +23,7 @@ template <typename T>
 CLI::Validator InRange(const std::string& range, T low, T high) {
   const auto check = [=](std::string& text) {
     T value = 0;
-    // A NaN is in no range.
+    // NaN compares false and is rejected.
     if (Parse(text, value) && value >= low && value <= high) {
       return std::string();
     }

@@ -34,13 +34,13 @@ std::vector<std::string> PartsOf(const std::string& text, char separator) {
   return parts;
 }
 
-// What is shared, then what is the variant's own.
+// Inserts the shared values before the variant's.
 void Prepend(const std::vector<std::string>& shared, bool given,
              std::vector<std::string>& list) {
   if (given) list.insert(list.begin(), shared.begin(), shared.end());
 }
 
-// The flags of one variant as those of a command line.
+// Parses the flags of one variant like a command line.
 class VariantParser {
  public:
   VariantParser(const std::string& flag, const VariantFlags& shared)
@@ -59,7 +59,7 @@ class VariantParser {
       flags_.compile.amp = none.amp;
       flags_.compile.opt_level = none.opt_level;
     }
-    std::reverse(words_.begin(), words_.end());  // as CLI11 wants them
+    std::reverse(words_.begin(), words_.end());  // CLI11 expects reverse order
     try {
       app_.parse(words_);
     } catch (const CLI::ParseError& error) {

@@ -7,7 +7,7 @@
 
 namespace fusor::tools {
 
-// Flags that decide what is compiled.
+// Flags that affect compilation.
 struct VariantFlags {
   CompileFlags compile;
   OptimizerFlags optimizer;
@@ -15,18 +15,17 @@ struct VariantFlags {
 };
 
 struct ParsedVariant {
-  std::string name;  // as it was written
+  std::string name;  // the text of the variant
   VariantFlags flags;
-  bool of_ranks = false;  // it names an option that several ranks alone have
+  bool of_ranks = false;  // sets an option that only applies to several ranks
 };
 
-// The variant that `text` makes of the options that all variants share:
-// comma-separated KEY=VALUE, where KEY is the long name of a flag of
-// VariantFlags and on or off is the value of one that takes none. Passes, ops
-// and fuel of one key are separated by "+", and come on top of those that are
-// shared; dtype, amp and opt-level go in place of all three. `flag`, "--a",
-// names it in errors; throws kUsage, with the nearest key, on what it does not
-// know.
+// Parses a variant: comma-separated KEY=VALUE, which override the `shared`
+// options. KEY is the long name of a flag of VariantFlags. Flags without a
+// value take on or off. List values (passes, ops, fuel) are separated by "+"
+// and are appended to the shared ones. dtype, amp or opt-level replaces all
+// three. `flag`, e.g. "--a", names the variant in errors. Throws kUsage for
+// unknown keys, with the closest known one.
 ParsedVariant ParseVariant(const std::string& flag, const std::string& text,
                            const VariantFlags& shared);
 

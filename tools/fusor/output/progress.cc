@@ -11,7 +11,7 @@
 namespace fusor::tools {
 namespace {
 
-// "0:41", "2:03:00".
+// Returns e.g. "0:41", "2:03:00".
 std::string Duration(double seconds) {
   const auto whole = static_cast<int64_t>(std::ceil(seconds));
   const int64_t minutes = whole / 60;
@@ -41,7 +41,7 @@ std::string ProgressLine(const std::string& task, int64_t done, int64_t total,
       seconds < 0 ? "" : fmt::format("  {} left", Duration(seconds));
   const std::string head = fmt::format("{}  {}", task, count);
   const std::string tail = percent + left;
-  // In the last column some terminals begin a new line.
+  // Some terminals wrap the line at the last column.
   const auto room = static_cast<size_t>(std::max(columns - 1, 0));
   constexpr size_t kLeast = 8, kMost = 40;
   const size_t taken = head.size() + tail.size() + 4;

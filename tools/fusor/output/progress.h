@@ -6,14 +6,13 @@
 
 namespace fusor::tools {
 
-// "train  12/90 [=====      ] 13 %  0:41 left" in at most `columns` columns;
-// what does not fit is left out, the bar first. `seconds`: what the rest takes,
-// negative if that is unknown.
+// Returns "train  12/90 [=====      ] 13 %  0:41 left" in at most `columns`
+// columns. Omits what does not fit, the bar first. `seconds` left; negative:
+// unknown.
 std::string ProgressLine(const std::string& task, int64_t done, int64_t total,
                          double seconds, int columns);
 
-// Shows on the terminal at stderr how far a task is and how long the rest will
-// take. Shows nothing elsewhere.
+// Shows progress and remaining time on stderr if it is a terminal.
 class Progress {
  public:
   explicit Progress(std::string task);

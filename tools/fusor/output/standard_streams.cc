@@ -19,12 +19,12 @@
 namespace fusor::tools {
 namespace {
 
-// Of stdin, stdout and stderr, which were terminals when the program began.
+// Whether stdin, stdout and stderr were terminals at program start.
 std::array<bool, 3> on_terminal;
 std::atomic<bool> has_status_line{false};
 void (*on_reader_gone)() = nullptr;
 
-// Calls only what a signal handler may.
+// Async-signal-safe.
 void Discard(int fd) {
   const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (nowhere < 0) return;
@@ -32,7 +32,7 @@ void Discard(int fd) {
   close(nowhere);
 }
 
-// Writes for a stream of stdio. The cookie is the file descriptor.
+// Write callback of a stdio stream. The cookie is the file descriptor.
 ssize_t Write(void* cookie, const char* bytes, size_t size) {
   const int fd = static_cast<int>(reinterpret_cast<intptr_t>(cookie));
   if (on_terminal[fd]) ClearStatusLine();
@@ -51,7 +51,7 @@ ssize_t Write(void* cookie, const char* bytes, size_t size) {
   return static_cast<ssize_t>(done);
 }
 
-// `stream` stays as it is if there is no memory for another.
+// Keeps `stream` if no other stream can be allocated.
 void Replace(FILE*& stream, int fd, int buffering) {
   FILE* const other = fopencookie(
       reinterpret_cast<void*>(intptr_t{fd}), "w",
@@ -68,7 +68,7 @@ void ReplaceStandardStreams(void (*reader_gone)()) {
   for (int fd = 0; fd < 3; ++fd) on_terminal[fd] = isatty(fd) != 0;
   Replace(stdout, STDOUT_FILENO, on_terminal[STDOUT_FILENO] ? _IOLBF : _IOFBF);
   Replace(stderr, STDERR_FILENO, _IONBF);
-  // Leaked on purpose: std::cout is flushed after everything else is gone.
+  // Leaked on purpose: std::cout is flushed after static destruction.
   std::cout.rdbuf(new __gnu_cxx::stdio_sync_filebuf<char>(stdout));
 }
 
@@ -82,7 +82,7 @@ void ShowStatusLine(std::string_view text) {
   if (!on_terminal[STDERR_FILENO]) return;
   const std::string line = "\r" + std::string(text) + "\033[K";
   has_status_line = true;
-  // A terminal that is gone has no status line to lose.
+  // Ignore errors: the terminal may be gone.
   [[maybe_unused]] const ssize_t written =
       write(STDERR_FILENO, line.data(), line.size());
 }

@@ -5,26 +5,25 @@
 
 namespace fusor::tools {
 
-// Replaces stdout and stderr, std::cout too, with streams that share the
-// terminal with a status line and that discard their text once nobody reads it;
-// `reader_gone` is then called, once per stream. To be called first in main.
+// Replaces stdout, stderr and std::cout by streams that cooperate with a status
+// line on the terminal. When the reader of a stream is gone, the stream
+// discards its text and calls `reader_gone` once. Call first in main.
 void ReplaceStandardStreams(void (*reader_gone)());
 
-// Discards what is printed to terminals from now on. A signal handler may call
-// it.
+// Discards what is printed to terminals from now on. Async-signal-safe.
 void LeaveTerminals();
 
-// Shows the text as the last line of the terminal at stderr, in place of the
-// status line before it. Nothing if stderr is no terminal. What the streams
-// print next removes the status line first.
+// Shows the text as the last line of the terminal at stderr, replacing the
+// previous status line. Does nothing if stderr is not a terminal. The next
+// output of the streams removes the status line first.
 void ShowStatusLine(std::string_view text);
-// Removes it. A signal handler may call it.
+// Removes the status line. Async-signal-safe.
 void ClearStatusLine();
 
-// Returns the columns of the terminal at stderr, 0 if it is none.
+// Returns the columns of the terminal at stderr; 0 if it is not a terminal.
 int TerminalColumns();
 
-// Prints "warning: .." to stderr.
+// Prints "warning: ..." to stderr.
 void Warn(const std::string& text);
 
 }  // namespace fusor::tools

@@ -21,25 +21,23 @@ struct LogFlags {
 };
 void AddLogFlags(CLI::App& app, LogFlags& flags);
 
-// All logs of a training run, and the lines on `text`. A log that cannot be
-// written is a warning and the end of that log; the run goes on.
+// Writes all logs of a training run, and text lines to `text`. If a log cannot
+// be written, warns and closes that log; the run continues.
 class TrainLogs {
  public:
-  // `workspace`: where a relative --raport-file goes, as in NVIDIA's script;
-  // may be empty.
+  // `workspace`: base of a relative --raport-file, as in NVIDIA's script.
   TrainLogs(const LogFlags& flags, const std::string& workspace, FILE* text);
   ~TrainLogs();
   TrainLogs(const TrainLogs&) = delete;
   TrainLogs& operator=(const TrainLogs&) = delete;
 
-  // Throws kUsage where a file could not be written, before the work.
+  // Throws kUsage if a log file cannot be written. Call before training.
   void Check() const;
   void Open(const runtime::TrainLogInfo& info);
-  // Sets the callbacks that it has a use for. On a terminal the run's progress
-  // is shown.
+  // Sets the callbacks that the logs need. Shows progress on a terminal.
   void Watch(runtime::TrainObserver& observer);
   void End(const runtime::TrainReport& report);
-  // Throws the first failure of a log, once what matters more is saved.
+  // Throws the first failure of a log. Call after results are saved.
   void Finish() const;
 
  private:

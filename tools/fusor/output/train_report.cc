@@ -15,7 +15,7 @@ using runtime::TrainReport;
 
 namespace {
 
-// Of a dynamic loss scale.
+// For a dynamic loss scale.
 std::string OverflowText(const IntervalReport& r) {
   if (!r.overflow) return "";
   std::string text = fmt::format("  loss scale {}", r.overflow->scale);

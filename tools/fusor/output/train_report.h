@@ -1,6 +1,6 @@
 #pragma once
 
-// What `fusor train` says.
+// The output of `fusor train`.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -12,13 +12,13 @@
 
 namespace fusor::tools {
 
-// Lines with their ends.
+// Return lines including their newlines.
 std::string IntervalLine(const runtime::IntervalReport& report);
 std::string EvaluationLine(int64_t epoch, const runtime::EvalReport& report);
 std::string SummaryLines(const runtime::TrainReport& report,
                          const ProfileShares& shares);
 
-// Keys of the README's table, without those of the program.
+// Return the keys of the README's table, without those of the program.
 nlohmann::json EvaluationJson(const runtime::EvalReport& report);
 nlohmann::json TrainingJson(const runtime::TrainReport& report);
 

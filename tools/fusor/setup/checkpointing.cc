@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kManifest[] = "manifest.json";
-// Hash of the measured choices; where there are none it is left out.
+// Hash of the autotune results; omitted if there are none.
 constexpr char kChoices[] = "choices";
 
 std::string ValueOf(const Checkpointing::Options& options,
@@ -34,7 +34,7 @@ std::string ChoicesOf(const Checkpointing::Options& options) {
   return it == options.end() ? ir::AutotuneHashText(0) : it->second;
 }
 
-// Names of what differs.
+// Returns the names of differing options.
 std::vector<std::string> Differences(const Checkpointing::Options& a,
                                      const Checkpointing::Options& b) {
   Checkpointing::Options all = a;
@@ -172,7 +172,7 @@ void Checkpointing::CheckIdentity() const {
   }
 }
 
-// What may change the bits that the run computes, and be meant.
+// Warns about changes that may alter the numbers but may be intended.
 void Checkpointing::WarnOfChanges() const {
   const runtime::CheckpointHeader& header = resumed_->header;
   for (const std::string& name : Differences(header.options, options_)) {

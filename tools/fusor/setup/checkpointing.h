@@ -16,32 +16,30 @@ namespace fusor::tools {
 struct CheckpointFlags {
   std::string workspace;
   std::string resume;   // file, folder or "auto"; empty: none
-  std::string weights;  // to start from
+  std::string weights;  // initial weights; empty: none
   bool allow_mismatch = false;
-  int64_t every = 0;  // steps; 0: an epoch
+  int64_t every = 0;  // steps; 0: one epoch
   int keep = 3;       // 0: all
   bool off = false;
 };
 void AddCheckpointFlags(CLI::App& app, CheckpointFlags& flags);
 
-// Saves a training run and goes on with one. Lines for people go to `text`,
-// warnings to stderr.
+// Saves and resumes a training run. Prints text to `text`, warnings to stderr.
 class Checkpointing {
  public:
-  // What identifies a run (RunIdentity) and what else it was given.
+  // What identifies a run (RunIdentity), and the other options given.
   using Options = std::map<std::string, std::string>;
 
-  // Looks for the checkpoint to resume from and reads it. Throws kUsage for
-  // flags that contradict each other and for a workspace with checkpoints of
-  // another run; kCheckpoint when there is no sound one, or it is of another
-  // model, data set or batch size. `description`: of the weights that are
-  // saved.
+  // Finds and reads the checkpoint to resume from. Throws kUsage for
+  // conflicting flags and for a workspace with checkpoints of another run.
+  // Throws kCheckpoint if there is no intact checkpoint, or it is of another
+  // model, data set or batch size. `description`: of the saved weights.
   Checkpointing(const CheckpointFlags& flags, Options identity, Options options,
                 runtime::Metadata description, uint64_t seed, FILE* text);
 
-  // Where to start: after the last step of the checkpoint, or at the beginning.
+  // Returns the position after the checkpoint's last step, or the start.
   const runtime::TrainPosition& start() const { return start_; }
-  // Sets the session's state: of the checkpoint, or from the seed and
+  // Initialises the session's state from the checkpoint, or from the seed and
   // --pretrained-weights.
   void Initialize(runtime::Session& session);
 
@@ -49,7 +47,7 @@ class Checkpointing {
   bool saves() const { return writer_ != nullptr; }
   void Save(const runtime::Session& session,
             const runtime::TrainPosition& position, int64_t steps_per_epoch);
-  // Waits until everything is on disk.
+  // Waits until all checkpoints are on disk.
   void Finish();
 
  private:

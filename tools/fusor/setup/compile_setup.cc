@@ -13,7 +13,7 @@ std::string BackendOf(const CompileFlags& flags) {
   return gpu ? "cuda" : flags.backend;
 }
 
-// --amp takes the device's type unless --dtype names one.
+// --amp uses the device's 16-bit dtype unless --dtype sets one.
 passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
   passes::PrecisionOptions options;
   std::string dtype = flags.dtype;

@@ -11,22 +11,21 @@
 
 namespace fusor::tools {
 
-// The plug-in that compiles for flags.target: that for GPUs where the target is
-// one and no other plug-in was asked for.
+// Returns the backend plug-in for flags.target: the GPU backend if the target
+// is a GPU and no other backend was requested.
 std::string BackendOf(const CompileFlags& flags);
 
-// What flags mean to the compiler. Each throws kUsage for flags that do not go
-// together.
+// Convert flags to compiler options. Throw kUsage for conflicting flags.
 passes::PrecisionOptions MakePrecision(const CompileFlags& flags);
 passes::OptimizerOptions MakeOptimizer(const OptimizerFlags& flags);
 passes::LossScaleOptions MakeLossScale(const CompileFlags& compile,
                                        const OptimizerFlags& flags);
 
-// Returns what the module is compiled as: for training if it has the output
-// "loss" and has not been differentiated, else for evaluation.
+// Returns kTrain if the graph has the output "loss" and has not been
+// differentiated, otherwise kEval.
 codegen::ProgramKind KindOf(const ir::Graph& graph);
 
-// Returns the compiler of --backend for --target, without a device.
+// Returns the compiler of --backend for --target. Requires no device.
 std::unique_ptr<codegen::TargetCompiler> OpenCompiler(
     const CompileFlags& flags);
 

@@ -68,10 +68,10 @@ runtime::LoaderOptions MakeLoader(const DataFlags& data,
   return options;
 }
 
-// Empty where there is no such folder.
+// Returns "" if the split has no folder.
 std::string SplitFolder(const std::string& path, Split split) {
   const fs::path root(path);
-  std::error_code ignored;  // what cannot be seen is not there
+  std::error_code ignored;  // treat inaccessible paths as missing
   FUSOR_CHECK(fs::exists(root, ignored), kData, "{}: no such folder", path);
   FUSOR_CHECK(fs::is_directory(root, ignored), kData,
               "{}: expected a folder, got a file", path);

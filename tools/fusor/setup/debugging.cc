@@ -44,7 +44,7 @@ void AddDebugFlags(CLI::App& app, DebugFlags& f) {
 
 namespace {
 
-// "3:7".
+// Parses e.g. "3:7".
 std::pair<int64_t, int64_t> ParseSteps(const std::string& text) {
   int64_t first = 0;
   int64_t last = 0;

@@ -9,7 +9,7 @@
 
 namespace fusor::tools {
 
-// Flags of the commands that run steps.
+// Debug flags of commands that run steps.
 struct DebugFlags {
   std::string check_numerics = "off";
   std::string stats_trace;  // file; empty: none
@@ -18,25 +18,24 @@ struct DebugFlags {
 };
 void AddDebugFlags(CLI::App& app, DebugFlags& flags);
 
-// What the flags ask for, watching a session.
+// Observes a session as the flags request.
 class Debugging {
  public:
-  // `folder`: where --check-numerics=dump writes; empty: the working folder.
-  // Throws kUsage when a trace cannot be written, or its steps are not two
-  // numbers.
+  // `folder`: for --check-numerics=dump; empty: the working directory. Throws
+  // kUsage if a trace cannot be written or --timeline-steps is not two numbers.
   Debugging(const DebugFlags& flags, const std::string& folder);
   ~Debugging();
 
-  // Does nothing when no flag asks for anything. The session must not step
-  // after this object is gone. `communicator`: the session's, null for none.
+  // Attaches the requested observers, if any. The session must not step after
+  // this object is destroyed. `communicator`: the session's, or null.
   void Watch(runtime::Session& session,
              runtime::Communicator* communicator = nullptr);
-  // After the last step: writes what needs all of them.
+  // Writes results that cover the whole run. Call after the last step.
   void Finish();
 
  private:
   class Observers;
-  std::unique_ptr<Observers> observers_;  // null: nothing to do
+  std::unique_ptr<Observers> observers_;  // null: nothing requested
 };
 
 }  // namespace fusor::tools

@@ -30,7 +30,7 @@ void Keep(const DumpFlags& flags, const passes::PassTrace& trace,
     dumper.Begin(before);
     dumper.Pass(trace, after);
   } catch (const Error&) {
-    return;  // no room: the pass's own error says more
+    return;  // not writable; the pass's own error matters more
   }
   fmt::print(stderr, "fusor: the graph before and after pass {}: {}\n",
              trace.name, folder);

@@ -5,9 +5,9 @@
 
 namespace fusor::tools {
 
-// Where no --dump-to was given: writes both sides of a pass that fails while
-// graphs are verified into a new folder for temporary files, and names that on
-// stderr.
+// Returns an observer for runs without --dump-to: if a pass fails while graphs
+// are verified, writes the graphs before and after it into a new temporary
+// folder and prints its name to stderr.
 codegen::CompileObserver KeepFailedPass(const DumpFlags& flags);
 
 }  // namespace fusor::tools

@@ -16,11 +16,11 @@ using nlohmann::json;
 
 class Search {
  public:
-  // `room`: for all of the process, or of a device.
+  // `room`: memory of the whole process, or of the device.
   Search(const codegen::TargetCompiler& compiler, const SearchedStep& step,
          int64_t room)
       : compiler_(compiler), step_(step), room_(room) {
-    Plan(1);  // loads what planning takes
+    Plan(1);  // loads what planning needs
     runtime_ = RuntimeBytes(compiler);
   }
 
@@ -28,7 +28,7 @@ class Search {
     return PlanOf(compiler_, step_.arch, Phase::kTrain, ModelOf(batch),
                   step_.compile);
   }
-  // A GPU has memory of its own.
+  // 0 for a GPU, which has separate memory.
   int64_t DataBytes(int64_t batch) const {
     return compiler_.target().simt ? 0 : step_.data_bytes(batch);
   }
@@ -37,7 +37,7 @@ class Search {
   }
   int64_t runtime_bytes() const { return runtime_; }
 
-  // Why the batch does not fit: the planner's words.
+  // Returns why the batch does not fit, from the planner's error.
   std::string Refusal(int64_t batch) const {
     const int64_t left = room_ - DataBytes(batch) - runtime_;
     if (left <= 0) {
@@ -95,7 +95,7 @@ json FindMaxBatch(const MaxBatchFlags& flags, const CompileFlags& compile,
   int64_t room = flags.memory_mib << 20;
   if (room == 0) {
     room = static_cast<int64_t>(backend.OpenDevice(0, options)->free_bytes());
-    // What the process has already is a part of what it will need.
+    // The memory that the process already uses counts as available.
     const bool shared = !compiler->target().simt;
     if (shared) room += static_cast<int64_t>(runtime::ResidentHostBytes());
   }

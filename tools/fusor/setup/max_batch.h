@@ -15,23 +15,23 @@ namespace fusor::tools {
 
 struct MaxBatchFlags {
   bool find = false;
-  int64_t memory_mib = 0;  // 0: what is free on the device
+  int64_t memory_mib = 0;  // 0: the device's free memory
 };
 void AddMaxBatchFlags(CLI::App& app, MaxBatchFlags& flags);
 
-// The training step whose batch size is searched for.
+// The training step whose largest batch size is searched.
 struct SearchedStep {
   std::string arch;
   models::ModelOptions model;
   codegen::CompileOptions compile;
-  // Main memory that the data of a batch of that size take.
+  // Returns the bytes of host memory for the data of a batch size.
   std::function<int64_t(int64_t batch)> data_bytes;
 };
 
-// Plans the step for more and more images, until it needs more memory than
-// there is; nothing runs, and with MaxBatchFlags::memory_mib there need not be
-// a device. Tells `text` the largest batch size, its memory, and what one image
-// more would need it for. Throws kOutOfMemory when not even one image fits.
+// Finds the largest batch size that fits by planning the step repeatedly. Runs
+// nothing; with MaxBatchFlags::memory_mib no device is needed. Prints to `text`
+// the batch size, its memory, and why one image more does not fit. Throws
+// kOutOfMemory if not even one image fits.
 nlohmann::json FindMaxBatch(const MaxBatchFlags& flags,
                             const CompileFlags& compile,
                             const SearchedStep& step, FILE* text);

@@ -21,12 +21,13 @@ codegen::ProgramKind ProgramKindOf(models::Phase phase) {
                                         : codegen::ProgramKind::kEval;
 }
 
-// What running a step takes beside arenas and data, after planning it: machine
-// code, oneDNN's primitives and scratchpads, stacks of threads. resnet20-cifar
-// in f32 takes 23 MiB, resnet18 in bf16 33 MiB.
+// Memory that running needs besides arenas and data, beyond that of planning:
+// machine code, oneDNN's primitives and scratchpads, thread stacks.
+// resnet20-cifar in f32 takes 23 MiB, resnet18 in bf16 33 MiB.
 constexpr int64_t kRunningBytes = int64_t{28} << 20;
 
-// Where the line through the two reaches `free`.
+// Returns the batch size at which the line through both points reaches `free`,
+// clamped to the open interval (fits, too_large).
 int64_t Secant(const Point& a, const Point& b, int64_t free, int64_t fits,
                int64_t too_large) {
   const double slope = static_cast<double>(b.bytes - a.bytes) /
@@ -42,8 +43,7 @@ int64_t Secant(const Point& a, const Point& b, int64_t free, int64_t fits,
 
 double Mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-// What a plan needs is nearly a straight line over the batch size, hence the
-// secant method.
+// Secant method: the memory of a plan is nearly linear in the batch size.
 int64_t FittingBatch(int64_t batch, int64_t free,
                      const std::function<int64_t(int64_t)>& needed) {
   if (batch <= 1) return 0;
@@ -63,7 +63,8 @@ int64_t FittingBatch(int64_t batch, int64_t free,
   return fits;
 }
 
-// Halves what is left every other time, in case the line is no good.
+// After kStraight secant steps, bisects in every other iteration, in case the
+// secants converge slowly.
 int64_t LargestBatch(int64_t free,
                      const std::function<int64_t(int64_t)>& needed) {
   Point a{1, needed(1)};
@@ -109,8 +110,7 @@ int64_t RuntimeBytes(const codegen::TargetCompiler& compiler) {
 
 namespace {
 
-// What to say of other batch sizes after `refused`. `room`: for arenas and
-// data.
+// Suggests a batch size that fits `room`, the memory for arenas and data.
 std::string Advice(const std::function<codegen::Plan(int64_t)>& plan,
                    const std::function<int64_t(int64_t)>& data_bytes,
                    int64_t batch, int64_t room) {
@@ -164,7 +164,7 @@ int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
     const auto data = [&](int64_t batch) {
       return data_bytes / model.batch * batch;
     };
-    // The system may have refused less than it says is free.
+    // The system may refuse less than it reports as free.
     const std::string advice =
         PlannedBytes(plan(model.batch)) + data(model.batch) <= free
             ? fmt::format("the state needs {:.1f} MiB of it",

@@ -10,12 +10,12 @@
 
 namespace fusor::tools {
 
-// A program to be compiled: a model by name, or a module in a file.
+// A program to compile: a built-in model or a module file.
 struct ProgramSource {
   ModelFlags model;
-  std::string phase;  // empty: train, of a module without output "loss" eval
+  std::string phase;  // empty: train; eval for a module without output "loss"
 };
-// The flags of models, "--phase train|eval".
+// Declares the model flags and "--phase train|eval".
 void AddProgramSource(CLI::App& app, ProgramSource& source);
 
 struct Program {
@@ -23,8 +23,8 @@ struct Program {
   codegen::ProgramKind kind = codegen::ProgramKind::kTrain;
   codegen::GraphStage stage = codegen::GraphStage::kForward;
 };
-// A module comes as it is in its file, whatever its stage. `norm_ranks`: see
-// models::ModelOptions.
+// Opens the program. A module is returned as in its file, at any stage.
+// `norm_ranks`: see models::ModelOptions.
 Program OpenProgram(const ProgramSource& source, int64_t norm_ranks = 1);
 
 }  // namespace fusor::tools

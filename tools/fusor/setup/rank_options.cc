@@ -26,7 +26,8 @@ void SetRankOptions(const RankFlags& flags, int64_t world_size,
   passes.collective_cost = codegen::AllReduceCost(OpenCluster(flags.cluster),
                                                   nodes, world_size / nodes);
   passes.shard_optimizer = flags.sharded;
-  // One rank adds micro-batches up in f32, which sums in 16 bit are not.
+  // One rank accumulates micro-batches in f32; 16-bit all-reduces would not be
+  // bit-identical to it.
   const bool exact = flags.deterministic && !passes.precision.narrow_gradients;
   if (flags.wire == "fp32" || (flags.wire == "auto" && exact)) {
     passes.precision.wire = ir::DType::kF32;

@@ -9,17 +9,17 @@
 
 namespace fusor::tools {
 
-// A built-in cluster, or a file that describes one.
+// Returns the built-in cluster of that name, or reads the file `name`.
 ir::Cluster OpenCluster(const std::string& name);
 
-// What `world_size` ranks, `local_size` of them on a node, compile: wire,
-// buckets, and what a sum costs by --cluster.
+// Sets the options for `world_size` ranks with `local_size` ranks per node:
+// communication dtype, buckets, and all-reduce cost by --cluster.
 void SetRankOptions(const RankFlags& flags, int64_t world_size,
                     int64_t local_size, passes::PassOptions& passes);
-// Throws kUsage unless all nodes have as many.
+// As above. Throws kUsage unless all nodes have equally many ranks.
 void SetRankOptions(const PlannedRanks& ranks, passes::PassOptions& passes);
 
-// Of models: the ranks whose batches are normalised together.
+// Returns ModelOptions::norm_ranks, the ranks normalised together.
 int64_t NormRanks(const RankFlags& flags, int64_t world_size);
 
 }  // namespace fusor::tools

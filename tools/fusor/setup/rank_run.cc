@@ -28,11 +28,11 @@
 namespace fusor::tools {
 namespace {
 
-// Ranks compile at their own speed before they agree.
+// Allows for different compile times of the ranks.
 constexpr std::chrono::milliseconds kCompileTime{30 * 60'000};
 
-// What the monitor is a moment later to know than collectives: the time of a
-// beat, and of what a rank that failed says.
+// Time by which the monitor may learn of a failure later than a collective: a
+// heartbeat, plus the failed rank's message.
 constexpr std::chrono::milliseconds kVerdictTime{4'000};
 constexpr std::chrono::milliseconds kFlushTime{300};
 
@@ -45,7 +45,7 @@ std::string Hash(std::string_view text) {
   return fmt::format("{:016x}", HashBytes(text));
 }
 
-// What is buffered reaches its files, unless one of them hangs.
+// Flushes all streams. Gives up on a file that hangs.
 void FlushAll() {
   const auto done = std::make_shared<std::promise<void>>();
   std::thread([done] {
@@ -55,7 +55,7 @@ void FlushAll() {
   done->get_future().wait_for(kFlushTime);
 }
 
-// In the monitor's thread: this rank's own may be anywhere.
+// Called on the monitor's thread; this rank's main thread may be anywhere.
 [[noreturn]] void EndBecause(int rank, const std::string& why) {
   FlushAll();
   fmt::print(stderr,
@@ -65,7 +65,7 @@ void FlushAll() {
   std::_Exit(static_cast<int>(ErrorCode::kPeerLost));
 }
 
-// "0-3, 6".
+// Returns e.g. "0-3, 6".
 std::string Ranges(const std::vector<int>& numbers) {
   std::string text;
   for (size_t i = 0; i < numbers.size();) {
@@ -81,7 +81,7 @@ std::string Ranges(const std::vector<int>& numbers) {
   return text;
 }
 
-// Size and place of each bucket.
+// Returns sizes and offsets of all bucket members.
 std::string BucketsText(const codegen::Plan& plan) {
   std::string text;
   for (const codegen::Step& step : plan.steps) {
@@ -98,7 +98,7 @@ std::string BucketsText(const codegen::Plan& plan) {
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-// "name=hash" a line.
+// Returns one "name=hash" per line.
 std::string FactsText(const Facts& facts) {
   return Join(facts, "\n",
               [](const auto& fact) { return fact.first + "=" + fact.second; });
@@ -114,7 +114,7 @@ std::set<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// "--lr: 0.1 on rank 0, 0.2 on ranks 1-3" of each setting whose values differ.
+// Returns "--lr: 0.1 on rank 0, 0.2 on ranks 1-3" per differing setting.
 std::vector<std::string> DifferingSettings(
     const std::vector<std::map<std::string, std::string>>& ranks) {
   std::set<std::string> names;
@@ -195,7 +195,7 @@ int RankRun::Threads(int asked) const {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   const int share =
       std::clamp(cores / place_.local_size, 1, ir::DefaultCpuTarget().threads);
-  // A thread that spins may keep the one that it waits for off its core.
+  // A spinning thread could block the one that it waits for.
   if (asked > share) SetUnlessSet("OMP_WAIT_POLICY", "passive");
   return asked != 0 ? asked : share;
 }
@@ -219,7 +219,7 @@ void RankRun::Fail(const std::exception& error) {
   monitor_->Fail(error.what());
 }
 
-// "0-3 on a, 4-7 on b".
+// Returns e.g. "0-3 on a, 4-7 on b".
 std::string RankRun::Hosts() {
   const auto names = store_->Gather("host", HostName(), timeout());
   std::vector<std::pair<std::string, std::vector<int>>> hosts;
@@ -239,7 +239,7 @@ void RankRun::SetOptions(codegen::CompileOptions& options) const {
   SetRankOptions(flags_, world_size(), place_.local_size, options.passes);
 }
 
-// The ranks whose value is not rank 0's; empty when all are.
+// Names the ranks whose value differs from rank 0's; empty if none does.
 std::string RankRun::Unlike(const std::vector<std::string>& values) const {
   std::vector<int> unlike;
   for (int r = 1; r < world_size(); ++r) {

@@ -21,51 +21,49 @@
 
 namespace fusor::tools {
 
-// This process among the ranks of a run; the only one unless a launcher says
-// otherwise. What goes wrong between ranks is kPeerLost.
+// This process's rank in a run, the only one unless a launcher sets others.
+// Failures between ranks throw kPeerLost.
 class RankRun {
  public:
-  // Asks the environment. Throws kUsage where it makes no sense.
+  // Reads the rank from the environment. Throws kUsage if it is inconsistent.
   explicit RankRun(const RankFlags& flags);
-  // Where the caller has started the ranks.
+  // For ranks that the caller started.
   RankRun(const RankFlags& flags, runtime::RankEnvironment place);
   ~RankRun();
 
   int rank() const { return place_.rank; }
   int world_size() const { return place_.world_size; }
   bool leads() const { return place_.rank == 0; }
-  // Of this rank: as many as were asked for, or, for 0 and several ranks on
-  // this host, its share of the cores, of those that it may run on. Of more
-  // than its share, a backend that is loaded later lets none spin while it
-  // waits.
+  // Returns the number of threads: `asked`, or if that is 0 and several ranks
+  // share this host, the rank's share of the cores that it may use. If `asked`
+  // exceeds this share, waiting threads of backends loaded later do not spin.
   int Threads(int asked) const;
   // Null with one rank.
   runtime::Communicator* communicator() const { return communicator_.get(); }
 
-  // Does what a rank does, and tells the others how it ended: that this one is
-  // done, or the error that it throws. Where that is the loss of a peer the
-  // process may end here, once it is known whose.
+  // Runs `work` and reports the outcome to the other ranks: success, or the
+  // error that it throws. After the loss of a peer, the process may end here
+  // once the lost rank is known.
   void Run(const std::function<void()>& work);
 
-  // Meets the other ranks and connects to them; nothing with one rank. A line
-  // to `text` tells who they are. From then on the loss of a rank ends this
-  // process, whatever it does, with a line that names it and exit code 75.
+  // Connects to the other ranks; does nothing with one rank. Prints a line
+  // about the ranks to `text`. From then on, the loss of a rank ends this
+  // process at any point, with a message that names the rank and exit code 75.
   void Connect(const std::string& backend, FILE* text);
-  // How gradients are cut into buckets.
+  // Sets the bucketing of gradients and the other rank options.
   void SetOptions(codegen::CompileOptions& options) const;
 
-  // Throws kGraph, naming each setting that differs with its values and their
-  // ranks, unless all ranks have the same settings. To be asked before anything
-  // takes long; once in a run.
+  // Throws kGraph unless all ranks have the same settings. Names each differing
+  // setting with its values and ranks. Call once, before long work.
   void CompareSettings(std::map<std::string, std::string> settings);
-  // Throws kGraph, naming the ranks and what differs, unless all ranks have the
-  // same programs, libraries and versions.
+  // Throws kGraph, naming ranks and differences, unless all ranks have the same
+  // programs, libraries and versions.
   void Agree(const runtime::Session& session, int programs);
-  // The same of several sessions; once in a run.
+  // As above, for several sessions. Call once per run.
   void Agree(std::span<const runtime::Session* const> sessions, int programs);
-  // Rank 0's value, on all ranks.
+  // Returns rank 0's value on all ranks.
   std::string Share(const std::string& name, const std::string& value);
-  // Throws kInternal, naming the ranks, when their parameters differ.
+  // Throws kInternal, naming the ranks, if parameters differ between ranks.
   void CheckParameters(const std::string& hash, FILE* text);
 
  private:
@@ -81,10 +79,10 @@ class RankRun {
   std::unique_ptr<runtime::Communicator> communicator_;
 };
 
-// For what ranks other than the first have to say. Throws kDevice.
+// Opens a stream that discards the text of ranks other than 0. Throws kDevice.
 FILE* OpenNullStream();
 
-// Of all parameters, by name: whatever their layout and order.
+// Returns a hash of all parameters by name, independent of layout and order.
 std::string ParameterHash(const runtime::Session& session);
 
 }  // namespace fusor::tools

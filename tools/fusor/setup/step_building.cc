@@ -14,10 +14,10 @@
 namespace fusor::tools {
 namespace {
 
-// Options under these headings decide what is compiled,
+// Options under these headings affect compilation,
 constexpr std::array<std::string_view, 6> kCompiled = {
     "Model", "Compilation", "Training", "Loss scale", "Ranks", "Run"};
-// but for these: of this compilation alone, or said by the file otherwise.
+// except these: specific to one compilation, or stored elsewhere in the file.
 constexpr std::array<std::string_view, 13> kNotKept = {
     "module",       "target",
     "backend",      "threads",
@@ -32,7 +32,7 @@ std::vector<std::string> KeptOptions(const CLI::App& command,
   const auto among = [](const auto& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  // The data's classes must not decide.
+  // Independent of the data's number of classes.
   std::vector<std::string> words{
       "--num-classes", std::to_string(MakeModelOptions(model, 0).num_classes)};
   for (const CLI::Option* option : command.get_options()) {
@@ -59,7 +59,7 @@ runtime::ProgramFile BuildStepFile(const codegen::CompiledProgram& train,
   const codegen::StateLayout state = codegen::StateOf(train.plan);
   codegen::CompileOptions with_state = options;
   with_state.state = &state;
-  with_state.substitutes.clear();  // they are of the training program
+  with_state.substitutes.clear();  // they belong to the training program
   runtime::ProgramFile file{
       .origin = runtime::OriginHere(FUSOR_VERSION, compiler),
       .backend = BackendOf(parts.compile),
@@ -77,7 +77,7 @@ runtime::ProgramFile BuildStepFile(const codegen::CompiledProgram& train,
         models::BuildModel(parts.model.arch, models::Phase::kTrain, model)
             .graph);
   }
-  if (parts.model.graph != nullptr) return file;  // without an evaluation
+  if (parts.model.graph != nullptr) return file;  // has no evaluation program
   auto eval =
       models::BuildModel(parts.model.arch, models::Phase::kEval, model).graph;
   if (parts.ema_decay > 0) {

@@ -12,7 +12,7 @@
 
 namespace fusor::tools {
 
-// What a step file is made of besides the training program.
+// What a program file contains besides the training program.
 struct StepParts {
   ModelFlags model;
   CompileFlags compile;
@@ -21,9 +21,9 @@ struct StepParts {
   bool accumulates = false;
 };
 
-// The file of a training step that has been compiled with `options`: with it
-// the programs that evaluate and, where gradients are added up, that do that,
-// compiled against its state. `command` tells which options were given. Throws
+// Builds the file of a training step that was compiled with `options`. Adds the
+// evaluation program and, for gradient accumulation, the accumulation program,
+// compiled against its state. `command`: provides the given options. Throws
 // what codegen::Compile throws.
 runtime::ProgramFile BuildStepFile(const codegen::CompiledProgram& train,
                                    const StepParts& parts,

@@ -9,13 +9,13 @@
 
 namespace fusor::tools {
 
-// What a training step of the model reads besides its state, by input name.
-// Data inputs of a module that are no images and labels get random values.
+// Returns the inputs of a training step except state, by name. Data inputs of a
+// module other than images and labels get random values.
 runtime::InputBytes InputsOf(const ir::Graph& model,
                              const runtime::Batch& batch, double lr);
 
-// Milliseconds of each step of the plan, on synthetic data. They are real
-// steps of the program, whose state is initialized first.
+// Returns the time of each step of the plan in ms, on synthetic data.
+// Initialises the state, then runs real steps of the program.
 std::vector<double> ProfileSynthetic(const ModelFlags& model,
                                      runtime::Session& session, int program);
 

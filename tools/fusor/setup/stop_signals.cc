@@ -15,26 +15,26 @@ namespace {
 
 std::atomic<int> stop_signal{0};
 
-// Signals within this time are one: timeout(1) signals a program and then its
-// group, and a terminal the ranks of a launcher that forwards the signal.
+// Signals within this time count as one. timeout(1) signals a program and then
+// its group; a terminal signals ranks, and so does their launcher.
 constexpr int64_t kOneStopMs = 300;
 std::atomic<int64_t> stop_time{0};
 
 void OnSignal(int signal) {
-  // What is still printed must not end the run before it has saved.
+  // Failing prints must not end the run before it has saved its state.
   if (signal == SIGHUP) LeaveTerminals();
   Stop(signal);
 }
 
-// A write of this process fails with EPIPE as well, and whoever made it deals
-// with that: a standard stream, or the owner of a socket.
+// Ignores a SIGPIPE raised by a write of this process. That write fails with
+// EPIPE, which its caller handles: a standard stream or the owner of a socket.
 void OnPipe(int signal, siginfo_t* info, void*) {
   if (info->si_pid != getpid()) Stop(signal);
 }
 
 }  // namespace
 
-// Calls only what a signal handler may.
+// Async-signal-safe.
 void Stop(int signal) {
   timespec time = {};
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -44,8 +44,8 @@ void Stop(int signal) {
     stop_signal = signal;
     return;
   }
-  // The reader of a pipe often ends by the same Ctrl-C, and the kernel sends
-  // XCPU every second: neither asks for more.
+  // Not a second request: the reader of a pipe often ends by the same Ctrl-C,
+  // and the kernel sends XCPU every second.
   if (signal == SIGPIPE || signal == SIGXCPU) return;
   if (now - first < kOneStopMs) return;
   ClearStatusLine();

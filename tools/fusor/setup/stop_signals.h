@@ -2,20 +2,20 @@
 
 namespace fusor::tools {
 
-// Signals that end a run in order: INT, TERM, HUP, USR1, USR2, XCPU, and PIPE,
-// which is also what a reader that closes stdout or stderr causes. The first
-// one lets the step in progress finish and the run save; the program exits with
-// 128 + signal. Another INT, TERM, HUP, USR1 or USR2, at least 0.3 s later,
-// ends it at once. HUP stays ignored if it was (nohup).
+// Graceful stop on INT, TERM, HUP, USR1, USR2, XCPU and PIPE; the latter is
+// also raised if a reader closes stdout or stderr. The first signal lets the
+// current step finish and the run save its state; the program then exits with
+// 128 + signal. A second INT, TERM, HUP, USR1 or USR2, at least 0.3 s later,
+// exits at once. HUP stays ignored if it was ignored (nohup).
 //
-// Installs the handlers. To be called before anything is printed.
+// Installs the handlers. Call before anything is printed.
 void WatchStopSignals();
-// As if the signal had come in.
+// Acts as if the signal was received.
 void Stop(int signal);
 
-// Returns whether one of them came in.
+// Returns whether a stop signal was received.
 bool StopRequested();
-// Returns the first of them, 0 if there was none.
+// Returns the first stop signal; 0 if there was none.
 int StopSignal();
 
 }  // namespace fusor::tools

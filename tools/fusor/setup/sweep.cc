@@ -27,7 +27,7 @@ std::vector<T> OrBase(const std::vector<T>& list, const T& base) {
   return list.empty() ? std::vector<T>{base} : list;
 }
 
-// Whether the log is whole afterwards: not when a signal came.
+// Returns whether the log is complete; false after a stop signal.
 bool RunCell(const fs::path& log, const std::function<void(FILE*)>& measure) {
   const fs::path part = log.string() + ".part";
   const auto remove_part = [&] {
@@ -81,7 +81,7 @@ runtime::RankEnvironment PlaceHere(int rank, int64_t ranks, int port) {
   return place;
 }
 
-// A rank other than the first, in a process of its own that ends with it.
+// Runs a rank other than 0 in a child process that ends with its parent.
 [[noreturn]] void RunOther(const SweepCell& cell, const MeasureCell& measure,
                            const runtime::RankEnvironment& place) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -97,7 +97,7 @@ runtime::RankEnvironment PlaceHere(int rank, int64_t ranks, int port) {
   _exit(0);
 }
 
-// This process is rank 0.
+// Runs rank 0 in this process and the other ranks in children.
 void RunRanks(const SweepCell& cell, const MeasureCell& measure, FILE* log) {
   if (cell.ranks == 1) return measure(cell, {}, log);
   const int port = runtime::Socket::Listen("", 0).port();

@@ -13,7 +13,7 @@
 namespace fusor::tools {
 namespace {
 
-// 0 if the description does not tell, or not a sensible number.
+// Returns the number of classes; 0 if the description has no valid one.
 int64_t TrainedClasses(const runtime::Metadata& description) {
   const auto entry = description.find("fusor.num_classes");
   if (entry == description.end()) return 0;

@@ -18,16 +18,16 @@ struct TrainedFlags {
 };
 void AddTrainedFlags(CLI::App& app, TrainedFlags& flags);
 
-// An evaluation program with weights, ready to run.
+// An evaluation program with loaded weights.
 struct TrainedModel {
   std::unique_ptr<runtime::Session> session;
   int program = -1;
   int64_t classes = 0;
   std::vector<std::string> class_names;  // empty: unknown
 };
-// Its classes are those of the flags, of `images`, which may be null, or else
-// those that the weights were trained for. Throws kCheckpoint if the weights do
-// not fit the model or were trained as something else.
+// Opens the model. The number of classes is that of the flags, of `images` (may
+// be null), or the one that the weights were trained for. Throws kCheckpoint if
+// the weights do not fit the model or their description differs from it.
 TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
                          const CompileFlags& compile, const DataFlags& data,
                          const runtime::ImageFolder* images,

@@ -19,8 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-// "NVIDIA-H200-NVL" of "NVIDIA H200 NVL, sm_90, 132 multiprocessors": one
-// target may describe several GPUs.
+// Returns "NVIDIA-H200-NVL" for "NVIDIA H200 NVL, sm_90, 132 multiprocessors".
+// One target may describe several GPUs.
 std::string GpuName(const std::string& description) {
   std::string name = description.substr(0, description.find(','));
   for (char& c : name) {
@@ -29,8 +29,8 @@ std::string GpuName(const std::string& description) {
   return name;
 }
 
-// One a model, batch size, precision and device - of CPUs, target and threads
-// -: measuring one does not overwrite another.
+// Returns one file per model, batch size, precision and device (CPUs: target
+// and threads), so that one measurement does not overwrite another.
 std::string DefaultFile(const ir::Graph& forward,
                         const runtime::Session& session, ir::DType mixed) {
   const ir::Target& target = session.compiler().target();

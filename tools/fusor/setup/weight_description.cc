@@ -18,7 +18,7 @@ constexpr char kClassNames[] = "fusor.class_names";
 
 struct Setting {
   const char* key;
-  const char* flag;  // that decides it
+  const char* flag;  // sets the value
 };
 constexpr Setting kNumClasses = {"fusor.num_classes", "--num-classes"};
 constexpr Setting kSettings[] = {{"fusor.arch", "--arch"},
@@ -27,14 +27,14 @@ constexpr Setting kSettings[] = {{"fusor.arch", "--arch"},
                                  {"fusor.std", "--std"},
                                  kNumClasses};
 
-// A module may be dumped of an architecture. Then the names of tensors tell.
+// A module may be a dumped built-in model, so only its tensor names count.
 bool SameModel(const std::string& was, const std::string& is) {
   constexpr std::string_view kModule = "module:";
   return was == is || models::SameNetwork(was, is) ||
          was.starts_with(kModule) != is.starts_with(kModule);
 }
 
-// Null unless both have the entry, and differ.
+// Returns the file's value if both have the entry and differ, otherwise null.
 const std::string* Differing(const Metadata& file, const Metadata& expected,
                              const char* key) {
   const auto was = file.find(key);
@@ -82,7 +82,7 @@ Metadata DescribeWeights(const std::string& arch,
     description.erase("fusor.std");
   }
   if (images != nullptr) {
-    // Folders may have names that are not UTF-8.
+    // Folder names may not be UTF-8.
     description[kClassNames] = json(images->class_names())
                                    .dump(-1, ' ', /*ensure_ascii=*/false,
                                          json::error_handler_t::replace);

@@ -10,31 +10,29 @@
 
 namespace fusor::tools {
 
-// What a model is trained as: metadata of its weights. Architecture, image
-// size, number of classes, normalisation and, if `images` is not null, the
-// names of the classes.
+// Returns metadata for weights: architecture, image size, number of classes,
+// normalisation and, if `images` is not null, class names.
 runtime::Metadata DescribeWeights(const std::string& arch,
                                   const models::ModelOptions& model,
                                   const runtime::ImageFolder* images);
 
-// Whether weights are for the classes of this run, or for any.
+// Whether the weights' classes must be those of this run.
 enum class ClassCheck { kSame, kAny };
 
-// Throws kCheckpoint, naming the flag and both values, if weights described by
-// `file` were trained as something else than `expected`. Weights of other
-// programs have no description and are taken as they are. `path` names the file
-// in errors.
+// Throws kCheckpoint, naming the flag and both values, if the description in
+// `file` differs from `expected`. Weights without a description, from other
+// programs, are accepted. `path` names the file in errors.
 void CheckDescription(const std::string& path, const runtime::Metadata& file,
                       const runtime::Metadata& expected, ClassCheck classes);
 
-// Throws kCheckpoint if the file has tensors that the model does not have.
+// Throws kCheckpoint if the file has tensors that the model lacks.
 void CheckUnused(const std::string& path,
                  const std::vector<std::string>& unused);
 
-// "--allow-mismatch": do without the two checks above.
+// Declares "--allow-mismatch", which disables the two checks above.
 void AddMismatchFlag(CLI::App& app, bool& allow);
 
-// Names of the classes, by label; empty if the description has none.
+// Returns the class names by label; empty if the description has none.
 std::vector<std::string> ClassNames(const runtime::Metadata& description);
 
 }  // namespace fusor::tools

@@ -75,7 +75,7 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
 
 namespace {
 
-// Of "PASS=N" each.
+// Parses "PASS=N" entries.
 std::map<std::string, int64_t> ParseFuel(const std::vector<std::string>& list) {
   std::map<std::string, int64_t> fuel;
   for (const std::string& text : list) {
@@ -93,7 +93,7 @@ std::map<std::string, int64_t> ParseFuel(const std::vector<std::string>& list) {
   return fuel;
 }
 
-// Of "KERNEL:FILE" each.
+// Parses "KERNEL:FILE" entries.
 std::map<std::string, codegen::KernelSubstitute> ReadSubstitutes(
     const std::vector<std::string>& list) {
   std::map<std::string, codegen::KernelSubstitute> substitutes;
@@ -109,13 +109,13 @@ std::map<std::string, codegen::KernelSubstitute> ReadSubstitutes(
   return substitutes;
 }
 
-// 0 for what no pass has counted.
+// Returns 0 for a missing counter.
 int64_t Counter(const codegen::CompileReport& report, const char* name) {
   const auto it = report.counters.find(name);
   return it == report.counters.end() ? 0 : it->second;
 }
 
-// Says so where a filter of modules has left nothing to dump.
+// Warns if the module filter matched nothing.
 void CloseDumper(codegen::Dumper* dumper) {
   const std::vector<std::string> left_out = dumper->ModulesLeftOut();
   if (!left_out.empty()) {
@@ -168,7 +168,7 @@ std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
 
 namespace {
 
-// Warns once: the programs of a run have one cache.
+// Warns once, because all programs of a run share one cache.
 codegen::CompileObserver WarnOfCache() {
   codegen::CompileObserver observer;
   observer.program = [](const codegen::CompiledProgram& program,
@@ -301,7 +301,7 @@ json DataJson(const runtime::DataStats& stats, double seconds) {
 
 namespace {
 
-// Null without a cache.
+// Returns null without a cache.
 json CacheJson(const codegen::CacheReport& report) {
   if (!report.used) return nullptr;
   json misses = json::array();

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the commands make out of their flags.
+// Creates compiler, session and output objects from flags.
 
 #include <cstdio>
 #include <memory>
@@ -21,23 +21,23 @@ class Dumper;
 
 namespace fusor::tools {
 
-// Classes where neither the flags nor the data say.
+// Number of classes if neither flags nor data set it.
 inline constexpr int kDefaultClasses = 1000;
 
 bool IsCifar(const ModelFlags& flags);
-// Of --image-size, or the model's own.
+// Returns --image-size, or the model's default.
 int64_t ImageSize(const ModelFlags& flags);
 
-// Options of the model; `classes` of the data, 0 when there is none.
+// Returns the model's options. `classes`: of the data; 0: no data.
 models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes);
 
-// Null without --dump-to. Throws kUsage where nothing can be written or a
-// filter is malformed: to be called before anything that takes long. `part`:
-// a folder inside, for one of several compilations that stand side by side.
+// Returns null without --dump-to. Throws kUsage if the output is not writable
+// or a filter is malformed; call before long work. `part`: a subfolder for one
+// of several compilations.
 std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
                                             const std::string& part = "");
 
-// Folder of compiled kernels; empty with --kernel-cache off.
+// Returns the folder of compiled kernels; empty with --kernel-cache off.
 std::string KernelCacheFolder(const CompileFlags& flags);
 
 // `dumper` may be null.
@@ -45,7 +45,7 @@ codegen::CompileOptions MakeCompileOptions(
     const CompileFlags& flags, const OptimizerFlags& optimizer,
     const std::shared_ptr<codegen::Dumper>& dumper = nullptr);
 
-// `batch`: images an update, on all ranks.
+// `batch`: images per update, over all ranks.
 runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
                                         int64_t batch, int64_t epochs,
                                         int64_t steps_per_epoch,
@@ -55,38 +55,38 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
 std::unique_ptr<runtime::Session> OpenSession(
     const CompileFlags& flags, runtime::Communicator* communicator = nullptr);
 
-// Stable keys of a compiled program, see README "JSON".
+// Return stable keys of a compiled program; see README "JSON".
 nlohmann::json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
                            const codegen::CompileReport& report);
 nlohmann::json ProgramJson(const runtime::Session& session, int program);
 
-std::string KernelText(const codegen::Plan& plan);  // the IR of each kernel
+std::string KernelText(const codegen::Plan& plan);  // IR of each kernel
 
-// {"median", "min", "max"} of step times.
+// Returns {"median", "min", "max"} of step times.
 nlohmann::json StepJson(std::vector<double> step_ms);
 
-// Keys of what was read in so many seconds, waiting included: data_wait_share,
-// input_bound, read_megabytes_per_second, files_per_second.
+// Returns keys about reading data for `seconds`, waiting included:
+// data_wait_share, input_bound, read_megabytes_per_second, files_per_second.
 nlohmann::json DataJson(const runtime::DataStats& stats, double seconds);
 
-// What was compiled, in a few lines for people.
+// Summarises a compiled program in a few lines of text.
 std::string ProgramSummary(const codegen::Plan& plan,
                            const codegen::CompileReport& report);
 std::string ProgramSummary(const runtime::Session& session, int program);
 
-// Where text for people goes: stdout, unless one of the outputs goes there
-// ("-"). Throws kUsage when several do.
+// Returns the stream for text: stderr if one of the outputs is stdout ("-"),
+// otherwise stdout. Throws kUsage if several are.
 FILE* TextStream(const std::vector<std::string>& outputs);
 
-// Throws kUsage when the file that `flag` names could not be written: to be
-// asked before minutes of work. Empty and "-" always can.
+// Throws kUsage if the file that `flag` names cannot be written. Call before
+// long work. Accepts "" and "-".
 void CheckOutput(const std::string& flag, const std::string& path);
 
-// Makes the folder that `flag` names, and those around it. Throws kUsage.
+// Creates the folder that `flag` names, and its parents. Throws kUsage.
 void MakeFolder(const std::string& flag, const std::string& path);
 
-// Writes to FILE (temporary name, then renamed) or stdout for "-"; nothing for
-// an empty path.
+// Write to a file (temporary name, then renamed), or to stdout for "-". Do
+// nothing for an empty path.
 void WriteText(const std::string& path, const std::string& text);
 void WriteJson(const std::string& path, const nlohmann::json& json);
 

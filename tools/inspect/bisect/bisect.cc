@@ -16,12 +16,11 @@ using passes::PassContext;
 using passes::PassEntry;
 using passes::Stage;
 
-// Below, a tensor may be nothing but rounding errors of an exact zero: so is
-// the gradient of a bias before a normalisation.
+// Lower bound of the scale. A smaller tensor may consist of rounding errors of
+// an exact zero, e.g. the gradient of a bias before a normalisation.
 constexpr double kLeastScale = 1e-6;
 
-// The largest error, relative to the largest magnitude; infinite where only one
-// side is finite.
+// Returns max abs error / max magnitude; infinity if only one side is finite.
 double Distance(const Tensor& right, const Tensor& other) {
   double error = 0;
   double largest = 0;
@@ -71,13 +70,13 @@ std::string Judge(const Graph& right, const std::vector<Tensor>& expected,
                                   options.tolerance);
 }
 
-// One pass of the pipeline on a graph.
+// Runs one pass of the pipeline.
 void RunEntry(const PassEntry& entry, Graph& graph, PassContext& context) {
   entry.run(graph, context);
   context.FinishFault(std::string(entry.name), graph);
 }
 
-// Appends gradients and updates, as a training step has them.
+// Appends gradients and updates, as in a training step.
 void Complete(Graph& graph, const ir::TargetQueries& target,
               const passes::PassOptions& options) {
   PassContext context(target, options);
@@ -85,17 +84,17 @@ void Complete(Graph& graph, const ir::TargetQueries& target,
   passes::OptimizerUpdate(graph, context);
 }
 
-// What one pass of the pipeline does to graphs.
+// Tests one pass of the pipeline on graphs.
 class Probe {
  public:
   Probe(int index, const ir::TargetQueries& target,
         const BisectOptions& options)
       : entry_(passes::Pipeline()[index]), target_(target), options_(options) {}
 
-  // Gradients and updates are looked at as well; before Prepare.
+  // Appends gradients and updates before comparing. Call before Prepare.
   void set_complete() { complete_ = true; }
 
-  // The graph that symptoms are asked of, from now on.
+  // Sets the input graph of the pass for the following calls.
   void Prepare(const TestCase& before) {
     before_ = &before;
     if (options_.symptom == Symptom::kCrash) return;
@@ -104,7 +103,7 @@ class Probe {
     expected_ = Values(*right_, before);
   }
 
-  // When the pass may make `fuel` rewrites, -1: all; empty: none.
+  // Returns the symptom after `fuel` rewrites (-1: all); "" if there is none.
   std::string SymptomWith(int64_t fuel) const {
     const auto graph = before_->graph->Clone();
     PassContext context = Context(fuel);
@@ -117,7 +116,8 @@ class Probe {
                  options_);
   }
 
-  // The first rewrite, from 1, that brings a symptom; 0 when none is needed.
+  // Returns the number, from 1, of the first rewrite that causes a symptom; 0
+  // if the pass takes no fuel or fails without a rewrite.
   int64_t FirstApplication() const {
     if (!passes::TakesFuel(entry_.name) || !SymptomWith(0).empty()) return 0;
     int64_t low = 1;
@@ -139,7 +139,7 @@ class Probe {
     return high;
   }
 
-  // The rewrite that the pass would have made next.
+  // Returns the first rewrite beyond `fuel`.
   std::optional<passes::Application> AfterFuel(int64_t fuel) const {
     const auto graph = before_->graph->Clone();
     PassContext context = Context(fuel);
@@ -154,7 +154,8 @@ class Probe {
     return PassContext(target_, options);
   }
 
-  // The case's values where it has them: completing adds inputs.
+  // Interprets the graph on the case's inputs. Inputs that Complete added come
+  // from BisectOptions::inputs.
   std::vector<Tensor> Values(const Graph& graph, const TestCase& before) const {
     std::vector<Tensor> inputs = before.inputs;
     if (graph.inputs().size() > inputs.size()) {
@@ -169,7 +170,7 @@ class Probe {
   const BisectOptions& options_;
   bool complete_ = false;
   const TestCase* before_ = nullptr;
-  std::unique_ptr<Graph> right_;  // without the pass
+  std::unique_ptr<Graph> right_;  // graph without the pass
   std::vector<Tensor> expected_;
 };
 
@@ -197,7 +198,7 @@ class Bisection {
   }
 
  private:
-  // After one pass.
+  // State after one pass.
   struct Snapshot {
     std::unique_ptr<Graph> graph;
     size_t applications;  // of all passes so far
@@ -207,7 +208,7 @@ class Bisection {
     return passes::Pipeline()[entries_[i]];
   }
 
-  // Runs the first passes of those that the options enable.
+  // Runs the first `passes` enabled passes and returns their rewrites.
   std::vector<passes::Application> RunFirst(
       size_t passes, std::vector<Snapshot>* snapshots) const {
     const auto graph = forward_.Clone();
@@ -220,7 +221,7 @@ class Bisection {
     return context.applications();
   }
 
-  // The program with nothing done to it but what makes it a program.
+  // Builds and interprets the unoptimised program.
   void MakeReference() {
     reference_ = forward_.Clone();
     if (kind_ == ProgramKind::kTrain) {
@@ -242,8 +243,8 @@ class Bisection {
                  options_);
   }
 
-  // The first in [0, size) for which `bad` holds, given that it holds from
-  // there on; nullopt when it does not hold for the last.
+  // Returns the first index in [0, size) for which `bad` holds, assuming that
+  // it holds for all later ones; nullopt if it does not hold for the last.
   template <typename Bad>
   static std::optional<size_t> FirstOf(size_t size, const Bad& bad) {
     if (size == 0 || !bad(size - 1)) return std::nullopt;
@@ -268,8 +269,8 @@ class Bisection {
                    [&](size_t i) { return !SymptomAfter(i).empty(); });
   }
 
-  // Children run the pipeline up to a pass; what the passes before the one that
-  // crashes leave is then made here.
+  // Runs prefixes of the pipeline in forked children. Then runs the passes
+  // before the crashing one in this process.
   std::optional<size_t> FirstCrash() {
     const auto first = FirstOf(entries_.size(), [&](size_t i) {
       return !RunForked([&] { RunFirst(i + 1, nullptr); }).empty();
@@ -289,7 +290,7 @@ class Bisection {
   ProgramKind kind_;
   const ir::TargetQueries& target_;
   BisectOptions options_;
-  std::vector<int> entries_;  // that run, of the pipeline
+  std::vector<int> entries_;  // indices of the enabled passes in the pipeline
   std::vector<Snapshot> snapshots_;
   std::vector<passes::Application> applications_;
   std::unique_ptr<Graph> reference_;
@@ -312,7 +313,7 @@ BisectResult Bisection::Explain(size_t bad) {
     probe.Prepare(result.reduced);
     result.symptom = probe.SymptomWith(-1);
   }
-  if (result.symptom.empty()) {  // in what the pass has added
+  if (result.symptom.empty()) {  // it is in nodes that the pass added
     result.symptom = SymptomAfter(bad);
     return result;
   }

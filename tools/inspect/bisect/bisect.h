@@ -1,13 +1,12 @@
 #pragma once
 
-// Which pass, and which of its rewrites, breaks a program; and the least graph
-// on which it still does.
+// Finds the failing pass and rewrite of a program, and a minimal reproducer.
 //
-// The pipeline runs once, with a copy of the graph kept after each pass. A
-// binary search over these copies finds the first that an oracle calls bad, a
-// second one, over the fuel of that pass alone, the rewrite; then the graph
-// that the pass was given is reduced for as long as the rewrites still break
-// it. So passes that cannot be left out are found as well.
+// The pipeline runs once and saves a copy of the graph after each pass. A
+// binary search over these copies finds the first one with the symptom. A
+// second binary search, over the fuel of that pass, finds the rewrite. The
+// input graph of the pass is then reduced while the rewrites still cause the
+// symptom. Passes that cannot be disabled are therefore found too.
 
 #include <cstdint>
 #include <functional>
@@ -24,74 +23,73 @@
 
 namespace fusor::codegen {
 
-// What makes a graph bad.
+// The symptom to search for.
 enum class Symptom {
-  kDifference,  // an output differs from the unoptimised graph's, exactly
-                // interpreted, by more than the tolerance
-  kNonFinite,   // an output is not finite, interpreted with rounding, though
-                // the unoptimised graph's is
-  kCrash,       // a pass ends the process, or throws kInternal; each candidate
-                // runs in a forked child
+  kDifference,  // an output differs from the unoptimised graph's, interpreted
+                // exactly, by more than the tolerance
+  kNonFinite,   // an output is not finite, interpreted with rounding, but the
+                // unoptimised graph's is
+  kCrash,  // a pass ends the process, or throws kInternal; each candidate runs
+           // in a forked child
 };
 
 struct BisectOptions {
   Symptom symptom = Symptom::kDifference;
-  double tolerance = 1e-6;  // of the largest error over the largest magnitude
+  double tolerance = 1e-6;  // on max abs error / max magnitude
   passes::PassOptions passes;
   bool reduce = true;
-  // Values for the inputs of the graph at any stage, the same ones by name.
+  // Returns input values for the graph at any stage, equal for equal names.
   std::function<std::vector<ir::Tensor>(const ir::Graph&)> inputs;
-  // Told, in a line, what is being done.
+  // Called with one line per search phase.
   std::function<void(const std::string&)> progress;
 };
 
 struct BisectResult {
   std::string pass;
   int index = -1;  // in passes::Pipeline()
-  // The rewrite, from 1, among those that passes of this name make in the whole
-  // pipeline, as fuel counts them; 0: none of those that are counted.
+  // Number of the rewrite, from 1, counted like fuel: over all runs of passes
+  // with this name in the pipeline. 0: no counted rewrite is the cause.
   int64_t application = 0;
-  std::string subject;  // the value that the rewrite is about
+  std::string subject;  // the rewritten value
   ir::Location location;
-  std::string symptom;  // what is wrong, in one line
-  // What the pass was given, reduced, and the first of its rewrites there that
-  // breaks it (0 as above).
+  std::string symptom;  // one line
+  // The reduced input of the pass, and the first rewrite on it that causes the
+  // symptom (0 as above).
   TestCase reduced;
   int64_t reduced_application = 0;
 };
 
-// Nullopt when no pass shows the symptom. `forward` as for Compile. Throws what
-// the passes throw but, with kCrash, for kInternal.
+// Returns nullopt if no pass shows the symptom. `forward` as for Compile.
+// Throws what the passes throw, except kInternal with kCrash.
 std::optional<BisectResult> BisectPasses(const ir::Graph& forward,
                                          ProgramKind kind,
                                          const ir::TargetQueries& target,
                                          const BisectOptions& options);
 
-// For an oracle that only runs whole compilations: how much fuel each pass may
-// have. The first rewrites of the pipeline, however many, are what passes make
-// with as much fuel as there are rewrites of each among them.
+// Fuel per pass name, for oracles that only run whole compilations. For the
+// first n rewrites of the pipeline, each pass gets as much as it has among
+// them.
 using Fuel = std::map<std::string, int64_t>;
 struct FuelResult {
-  int64_t application =
-      0;  // among those of its pass, from 1; 0: none is needed
+  int64_t application = 0;  // in its pass, from 1; 0: fails without rewrites
   passes::Application rewrite;
-  Fuel fuel;  // with which it is bad; one unit less of rewrite.pass: not
+  Fuel fuel;  // fails; passes with one unit less for rewrite.pass
 };
 
-// Nullopt when the program is not bad with all of `rewrites`, those that the
-// passes make, in order. Every other pass that takes fuel gets none.
+// Returns nullopt if the program is not bad with all of `rewrites`, which are
+// in pipeline order. Passes without a rewrite in the list get fuel 0.
 std::optional<FuelResult> BisectFuel(
     const std::vector<passes::Application>& rewrites,
     const std::function<bool(const Fuel&)>& bad);
 
-// The rewrites that passes make on the way to the optimised program.
+// Returns the rewrites of a whole compilation, in order.
 std::vector<passes::Application> RewritesOf(const ir::Graph& forward,
                                             ProgramKind kind,
                                             const ir::TargetQueries& target,
                                             const passes::PassOptions& options);
 
-// The difference between the outputs that both graphs have: the worst, when it
-// is above the tolerance, as "output NAME: ..."; else empty. `a` is right.
+// Compares the common outputs of both graphs; `a` is the reference. Returns the
+// worst as "output NAME: ...", or "" if it is within the tolerance.
 std::string DescribeDifference(const ir::Graph& a,
                                const std::vector<ir::Tensor>& of_a,
                                const ir::Graph& b,

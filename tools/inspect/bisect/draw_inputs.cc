@@ -11,7 +11,7 @@
 namespace fusor::ir {
 namespace {
 
-// Maps a uniform number in [0, 1) to a value of the input.
+// Returns a map from a uniform number in [0, 1) to a value of the input.
 std::function<double(double)> Distribution(const Input& input) {
   const DType dtype = input.value->type().dtype;
   if (dtype == DType::kBool)

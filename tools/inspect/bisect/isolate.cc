@@ -28,7 +28,7 @@ using ir::Tensor;
 // --- Running ----------------------------------------------------------------
 
 // A step's arguments in separate memory. Arguments that overlap in the plan
-// overlap here too: an operand that is passed twice, or written in place.
+// overlap here too, e.g. an operand passed twice or updated in place.
 class StepMemory {
  public:
   StepMemory(const Plan& plan, const Step& step, Device& device) : plan_(plan) {
@@ -65,7 +65,7 @@ class StepMemory {
   }
 
  private:
-  // Bytes of an arena of the plan, and where they start in this memory.
+  // A byte range of a plan arena and its offset in this memory.
   struct Range {
     int arena;
     int64_t begin, end;
@@ -116,8 +116,8 @@ Tensor RandomOperand(const ir::TensorType& type, uint64_t key, Range range) {
   return tensor;
 }
 
-// For each input of the step's graph: an earlier one that reads the same buffer
-// by another type, as a view does; -1: there is none.
+// Returns, per input of the step's graph, an earlier input that reads the same
+// buffer with another type, as a view does; -1 if there is none.
 std::vector<int> FirstOfBuffer(const Plan& plan, const Step& step,
                                const ir::Node* node) {
   const std::vector<int> buffers = ValuesOfStep(plan, step).operands;
@@ -141,7 +141,7 @@ bool AllFinite(const std::vector<Tensor>& tensors) {
 
 // --- Comparing --------------------------------------------------------------
 
-// Relative, of one rounding.
+// Returns the relative error of one rounding.
 double Epsilon(DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -163,17 +163,16 @@ void VisitNodes(const ir::Graph& graph,
   }
 }
 
-// What decides how exact the step's results can be.
+// Properties that limit the accuracy of a step's results.
 struct Exactness {
-  double epsilon = 0;     // of the least exact dtype in it
-  bool narrow = false;    // that is a 16-bit one
-  int64_t reduction = 1;  // elements that one element sums up
-  bool compares = false;  // a result may jump where operands barely differ
+  double epsilon = 0;     // of its least precise dtype
+  bool narrow = false;    // epsilon is that of a 16-bit dtype
+  int64_t reduction = 1;  // terms summed per output element
+  bool compares = false;  // small operand errors can flip a comparison
   bool winograd = false;
 };
 
-// What tensor cores of GPUs make of the f32 operands of convolutions and matrix
-// products.
+// TF32: tensor cores round f32 operands of convolutions and matmuls to it.
 constexpr double kTf32Epsilon = 0x1p-10;
 
 bool TakesTf32(const Plan& plan, const ir::Graph& graph) {
@@ -221,32 +220,32 @@ Exactness ExactnessOf(const Plan& plan, const Step& step,
   return e;
 }
 
-// Errors of sums grow like the square root of their length, as measured in
-// NVIDIA/Fuser csrc/validator_utils.h for fp32: 1.7e-6 for 4 elements, 3.3e-5
-// for 1024, 4.1e-4 for 65536. Results in 16 bit are rounded once, whatever the
-// length; their sums are fp32's. Winograd trades exactness for speed: in 16 bit
-// by less than the rounding is allowed anyway.
+// Errors of sums grow with the square root of their length, as measured for
+// fp32 in NVIDIA/Fuser csrc/validator_utils.h: 1.7e-6 for 4 elements, 3.3e-5
+// for 1024, 4.1e-4 for 65536. 16-bit results are rounded once, whatever the
+// length, because their sums are fp32. Winograd is less accurate; in 16 bit its
+// extra error is below the rounding allowance.
 double ToleranceOf(const Exactness& e) {
   const double sums = std::sqrt(static_cast<double>(e.reduction));
   if (e.narrow) return 16 * (e.epsilon + Epsilon(DType::kF32) * sums);
   return 16 * e.epsilon * sums * (e.winograd ? 16 : 1);
 }
 
-// Elements that may be on the other side of a comparison, as a share of all: as
-// many as lie within a rounding of it. Random 16-bit operands are often equal.
+// Share of elements for which a comparison may flip, i.e. that are within one
+// rounding of it. Random 16-bit operands are often equal.
 double JumpsPerElement(const Exactness& e) {
   return e.narrow ? e.epsilon : 1e-5;
 }
 
-// Results of a step by the interpreter, in both modes. Fusions do not round
-// between ops, so a kernel may be closer to the exact result: behind a floor, a
-// cast or a comparison the two can be far apart.
+// The interpreter's results for a step in both modes. Fusions do not round
+// between ops, so a kernel may be closer to the exact result. After a floor,
+// cast or comparison the two can differ widely.
 struct References {
   std::vector<Tensor> typed;
   std::vector<Tensor> exact;  // empty: not needed
 };
 
-// Kernels take numbers below the least normal one for zero.
+// Kernels flush subnormals to zero.
 bool IsFlushed(DType dtype, double x) {
   return (dtype == DType::kF32 || dtype == DType::kBF16) &&
          std::abs(x) < 0x1p-126;
@@ -262,7 +261,7 @@ double ElementError(DType dtype, double actual, double expected) {
              : std::numeric_limits<double>::infinity();
 }
 
-// Fills in the errors of result `r` if it is worse than what is there.
+// Stores the errors of result `r` in `worst` if they exceed those there.
 void Compare(const Tensor& actual, const References& references, size_t r,
              const Exactness& exactness, const std::string& name,
              IsolatedStep& worst) {
@@ -348,8 +347,8 @@ std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
   const std::vector<Tensor> operands =
       OperandTensors(inputs, InputsOfOperands(plan, s, node));
   StepMemory memory(plan, s, device);
-  // A result that the step leaves unwritten is NaN then, and so is memory that
-  // it reads outside its operands.
+  // Poisons the memory: results that the step does not write, and memory that
+  // it reads outside its operands, are NaN.
   memory.Poison(*stream);
   for (size_t i = 0; i < values.operands.size(); ++i) {
     const auto bytes = codegen::Packed(

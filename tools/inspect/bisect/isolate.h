@@ -1,8 +1,8 @@
 #pragma once
 
-// Every kernel and library call of a plan run alone on random operands and
-// compared with the interpreter: says whether generated code and the vendor
-// library compute what the graph says, whatever the passes made of the model.
+// Runs every kernel and library call of a plan alone on random operands and
+// compares it with the interpreter. This tests generated code and vendor
+// libraries, independently of the passes.
 
 #include <cstdint>
 #include <span>
@@ -18,52 +18,52 @@ namespace fusor::runtime {
 
 struct IsolateOptions {
   uint64_t seed = 0;
-  double tolerance = 0;     // of every step; 0: by dtype and reduction length
-  bool calls_only = false;  // no kernels
+  double tolerance = 0;     // 0: from dtype and reduction length
+  bool calls_only = false;  // skip kernels
 };
 
-// How far the results of a step are from the interpreter's.
+// The error of a step's results against the interpreter.
 struct IsolatedStep {
-  size_t step = 0;       // the first of the plan that runs this kernel or call
-  int64_t launches = 1;  // steps that do
+  size_t step = 0;       // the first in the plan that runs this kernel or call
+  int64_t launches = 1;  // number of steps that run it
   std::string what;      // kernel name, or "conv2d by IMPLEMENTATION"
   ir::Location location;
-  std::string value;   // the result that is worst
+  std::string value;   // the worst result
   double max_abs = 0;  // of that result
   double max_rel = 0;  // max_abs / largest magnitude of the expected result
-  // In units of the expected element's last place; infinity: no digit in
-  // common.
+  // Greatest error in units of the last place of the expected element.
+  // Infinity: no digit in common.
   double max_ulp = 0;
   double tolerance = 0;
-  int64_t reduction = 1;  // elements that one element sums up
-  // NaN where only one side has it counts as infinitely far.
-  double error = 0;  // what is held against the tolerance
+  int64_t reduction = 1;  // terms summed per output element
+  // Compared with the tolerance. A NaN on one side only counts as infinity.
+  double error = 0;
 
   bool ok() const { return error <= tolerance; }
 };
 
-// One entry for each distinct kernel and call of the plan, worst ratio of error
-// to tolerance first. `graph` is what the plan was made of.
+// Returns one entry per distinct kernel and call of the plan, ordered by
+// descending error / tolerance. `graph`: the plan's.
 std::vector<IsolatedStep> IsolateSteps(const codegen::Plan& plan,
                                        const ir::Graph& graph, Device& device,
                                        const IsolateOptions& options = {});
 
-// Runs one step of the plan on a tensor for each input of GraphOfStep. Rejects
-// kCollective steps.
+// Runs one step of the plan, given one tensor per input of GraphOfStep, and
+// returns its results. Throws kGraph for kCollective steps.
 std::vector<ir::Tensor> RunStepAlone(const codegen::Plan& plan,
                                      const ir::Graph& graph, size_t step,
                                      std::span<const ir::Tensor> inputs,
                                      Device& device);
 
-// The comparison that IsolateSteps makes, for given inputs.
+// Compares one step as IsolateSteps does, for given inputs.
 IsolatedStep CompareStep(const codegen::Plan& plan, const ir::Graph& graph,
                          size_t step, std::span<const ir::Tensor> inputs,
                          Device& device, const IsolateOptions& options = {});
 
-// Inputs of a step's graph: floats in [-1, 1), but in [0.25, 1.75) where a
-// result would not be finite otherwise: small vectors first, then everything;
-// positions in pooling windows as ir::DrawPositions has them. Inputs that are
-// views of one buffer hold the same bytes.
+// Returns random inputs for a step's graph. Floats are in [-1, 1). If a result
+// is then not finite, tensors of rank 0 and 1 are drawn from [0.25, 1.75), and
+// if need be all tensors. Pooling positions come from ir::DrawPositions. Inputs
+// that are views of one buffer hold the same bytes.
 std::vector<ir::Tensor> RandomOperands(const codegen::Plan& plan,
                                        const ir::Graph& graph, size_t step,
                                        uint64_t seed);

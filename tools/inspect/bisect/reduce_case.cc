@@ -24,7 +24,7 @@ std::vector<size_t> UpTo(size_t n) {
   return all;
 }
 
-// Some nodes and outputs of a graph, as a case of its own.
+// Builds a case from some nodes and outputs of a graph.
 class Selection {
  public:
   explicit Selection(const TestCase& original) : graph_(*original.graph) {
@@ -34,7 +34,7 @@ class Selection {
                   });
   }
 
-  // Empty where nothing would be left to look at.
+  // Returns nullopt if the selection has no outputs.
   std::optional<TestCase> Take(const std::vector<size_t>& nodes,
                                const std::vector<size_t>& outputs) const;
 
@@ -65,7 +65,7 @@ void Selection::Need(const Value* value, Copy& copy) const {
   copy.made.inputs.push_back(values_.at(value));
 }
 
-// The chosen outputs that are still computed, and what nobody reads any longer.
+// Adds the chosen outputs still computed, and values that lost all readers.
 void Selection::AddOutputs(const std::unordered_set<const Node*>& kept,
                            const std::vector<size_t>& outputs,
                            Copy& copy) const {
@@ -82,7 +82,8 @@ void Selection::AddOutputs(const std::unordered_set<const Node*>& kept,
     graph.AddOutput(copy.map.at(output.value), output.name, alias);
     named.insert(output.value);
   }
-  // What lost its readers; what never had any only where there is nothing else.
+  // Adds values that lost their readers. Adds values that never had readers
+  // only if there are no other outputs.
   for (const bool unread : {false, true}) {
     if (unread && !graph.outputs().empty()) break;
     for (const auto& node : graph_.nodes()) {
@@ -131,7 +132,7 @@ std::optional<TestCase> Selection::Take(
 
 // --- Smaller tensors --------------------------------------------------------
 
-// The first `shape` elements of each dimension.
+// Returns the leading elements of each dimension, up to the shape of `type`.
 Tensor Crop(const Tensor& tensor, const ir::TensorType& type) {
   Tensor cropped{type, std::vector<double>(type.num_elements())};
   const ir::Shape& from = tensor.type.shape;
@@ -157,7 +158,7 @@ void Replace(ir::Shape& shape, const ExtentMap& extents) {
   }
 }
 
-// Attributes that speak of extents.
+// Replaces extents in attributes that hold shapes.
 ir::Attrs AttrsWithExtents(const ir::Attrs& attrs, const ExtentMap& extents) {
   ir::Attrs changed = attrs;
   for (const char* name : {"shape", "limit", "input_shape", "weight_shape"}) {
@@ -200,7 +201,7 @@ class Reducer {
   }
 
  private:
-  // Keeps the case if it fails as well.
+  // Keeps the case if it still fails.
   bool Try(std::optional<TestCase> candidate) {
     if (!candidate.has_value()) return false;
     try {
@@ -213,7 +214,7 @@ class Reducer {
     return true;
   }
 
-  // Removes runs of `items`, long ones first, while `attempt` of what is left
+  // Removes runs of `items`, long ones first, if `attempt` of the rest
   // succeeds.
   template <typename Attempt>
   void Minimize(std::vector<size_t>& items, const Attempt& attempt) const {
@@ -244,7 +245,7 @@ class Reducer {
     Minimize(nodes, [&](const std::vector<size_t>& rest) {
       return Try(selection.Take(rest, outputs));
     });
-    // What long runs could not lose together, single nodes now may.
+    // Single nodes may be removable now even if no run was.
     for (size_t before = 0; before != nodes.size();) {
       before = nodes.size();
       for (size_t i = nodes.size(); i-- > 0 && nodes.size() > 1;) {
@@ -256,8 +257,8 @@ class Reducer {
     }
   }
 
-  // Puts an operand of a node's type in the place of the node's result: links
-  // of a chain that must stay, a loss for one, cannot be left out otherwise.
+  // Replaces a node's result by an operand of the same type. Removes links of a
+  // chain whose ends must stay, e.g. before a loss, which cannot be left out.
   void Bypass() {
     for (size_t i = best_.graph->nodes().size(); i-- > 0;) {
       if (stop_()) return;

@@ -11,7 +11,7 @@
 
 namespace fusor::codegen {
 
-// A graph and a value for each of its inputs.
+// A graph and one value per input.
 struct TestCase {
   std::unique_ptr<ir::Graph> graph;
   std::vector<ir::Tensor> inputs;
@@ -19,30 +19,30 @@ struct TestCase {
   TestCase Clone() const;
 };
 
-// True when a case still shows what is looked for. Called with verified graphs;
-// an Error it throws counts as no.
+// Returns whether a case still shows the symptom. Called with verified graphs;
+// throwing Error counts as false.
 using StillFails = std::function<bool(const TestCase&)>;
 
-// The least that `fails` that was found by leaving out, as in delta debugging
-// (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input"),
+// Reduces a case to a small one that still `fails`, by delta debugging (Zeller
+// and Hildebrandt, "Simplifying and isolating failure-inducing input"). Removes
+// or shrinks
 //
 //   - outputs,
-//   - runs of nodes, long ones first: an operand whose producer is gone becomes
-//     an input with the value that it had, a value whose readers are gone an
-//     output,
-//   - nodes in chains, whose readers read an operand instead,
-//   - rows of tensors: one extent after the other is made smaller wherever it
-//     occurs.
+//   - runs of nodes, long runs first: an operand whose producer is removed
+//     becomes an input with its recorded value, a value that lost its readers
+//     an output,
+//   - nodes in chains: their readers read an operand instead,
+//   - tensor extents: one after the other, each wherever it occurs.
 //
-// Values keep their names, so that a fault that goes by names stays where it
-// is. REQUIRES: fails(original). `stop`, asked before each attempt, ends the
-// search with the least that was found until then.
+// Values keep their names, so a fault that depends on names persists. REQUIRES:
+// fails(original). `stop` is called before each attempt; if it returns true,
+// the smallest case so far is returned.
 TestCase ReduceCase(
     const TestCase& original, const StillFails& fails,
     const std::function<bool()>& stop = [] { return false; });
 
-// Copies the graph with extents replaced in every tensor. Throws where an op
-// rejects the new ones.
+// Copies the graph with extents replaced in every tensor. Throws if an op
+// rejects the new extents.
 using ExtentMap = std::map<int64_t, int64_t>;
 std::unique_ptr<ir::Graph> WithExtents(const ir::Graph& graph,
                                        const ExtentMap& extents);

@@ -8,8 +8,8 @@ namespace {
 
 using codegen::TestCase;
 
-// `body` as a fusion. Its first result has the step's name, after which the
-// kernel is called.
+// Wraps `body` in a fusion. The kernel is named after its first result, which
+// gets the step's name.
 std::unique_ptr<ir::Graph> WrapBody(const ir::Graph& body,
                                     const ir::Node& original) {
   auto graph = std::make_unique<ir::Graph>(original.output()->name());

@@ -10,10 +10,11 @@
 
 namespace fusor::runtime {
 
-// The least part of a fusion whose kernel, compiled again by itself, still
-// differs from the interpreter by more than its tolerance: a graph of one
-// fusion, and inputs for it. The whole step where it is a library call.
-// REQUIRES: CompareStep of the step and these inputs is not ok().
+// Reduces a fusion to a small part whose kernel, compiled separately, still
+// differs from the interpreter by more than its tolerance. Returns a graph of
+// one fusion with its inputs, or the whole step if it is a library call or the
+// separately compiled fusion passes. REQUIRES: CompareStep with the same step
+// and inputs is not ok().
 codegen::TestCase ReduceStep(const codegen::Plan& plan, const ir::Graph& graph,
                              size_t step, std::span<const ir::Tensor> inputs,
                              const codegen::TargetCompiler& compiler,

@@ -26,7 +26,7 @@ std::string Quote(const std::string& word) {
   return quoted + "'";
 }
 
-// `command` may be fusor, or a program of the user's own.
+// `command` may be fusor or a user's program.
 std::string Script(const std::vector<std::string>& command) {
   std::string text = "#!/bin/sh\ncd \"$(dirname \"$0\")\" || exit\n";
   if (command.front() != "fusor") {

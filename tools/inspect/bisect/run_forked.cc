@@ -14,8 +14,7 @@
 namespace fusor::codegen {
 namespace {
 
-// What the child writes: the code of an Error, 0 for another exception, then
-// the message.
+// Sends the parent an Error's code (0: other exception) and message. Exits.
 [[noreturn]] void Report(int pipe, int code, const char* message) {
   std::string text(1, static_cast<char>(code));
   text += message;
@@ -28,7 +27,7 @@ namespace {
 }
 
 [[noreturn]] void RunChild(int pipe, const std::function<void()>& work) {
-  // A crash is expected: it leaves no core file behind and no handler runs.
+  // A crash is expected: run no handlers.
   for (int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
     std::signal(signal, SIG_DFL);
   }

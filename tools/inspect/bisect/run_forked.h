@@ -6,13 +6,12 @@
 namespace fusor::codegen {
 
 // Calls `work` in a forked child, which may crash, and waits for it. Returns
-// what the child reported: empty when `work` returned; the message of the
-// Error it threw with kInternal, or of any other exception; "SIGABRT" and the
-// like when it was killed, "exit code 75" when `work` ended the process. An
-// Error of another kind is thrown here again.
+// the failure: "" if `work` returned; the message of a kInternal Error or of
+// any other exception; "SIGABRT" etc. if a signal killed the child; "exit code
+// 75" etc. if `work` ended the process. Rethrows Errors of other kinds.
 //
-// REQUIRES: the calling process has started no OpenMP team, for a child cannot
-// use its threads; other threads must hold no lock that `work` needs.
+// REQUIRES: this process has started no OpenMP team, because a child cannot use
+// its threads. Other threads must hold no lock that `work` needs.
 std::string RunForked(const std::function<void()>& work);
 
 }  // namespace fusor::codegen

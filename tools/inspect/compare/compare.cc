@@ -12,8 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTimed = 0;    // program of a session
-constexpr int kNumbers = 1;  // the same with gradients as outputs
+constexpr int kTimed = 0;    // program 0 of a session
+constexpr int kNumbers = 1;  // program 1: the same with gradients as outputs
 
 class Comparer {
  public:
@@ -37,8 +37,8 @@ class Comparer {
   }
 
  private:
-  // Libraries and the code generator do work once a process; without this it
-  // would all be counted as the first variant's compile time.
+  // Compiles the first variant once, unmeasured. Otherwise its compile time
+  // would include the one-time initialisation of libraries and code generator.
   void Warm() const {
     const Variant& variant = variants_[0];
     const auto compiler = variant.backend->CreateCompiler("", variant.device);
@@ -138,7 +138,7 @@ class Comparer {
     }
   }
 
-  // Returns the scale of the first step, where a dynamic one starts too.
+  // Returns the loss scale of the first step, also of a dynamic one.
   double LossScale(size_t variant) const {
     return variants_[variant].compile.passes.loss_scale.initial;
   }
@@ -188,14 +188,14 @@ class Comparer {
     }
   }
 
-  // On any rank.
+  // Returns whether `stop` returned true on any rank.
   bool Stopped() const {
     double stops = options_.stop && options_.stop() ? 1 : 0;
     result_.variants[0].session->SumOverRanks({&stops, 1});
     return stops > 0;
   }
 
-  // Ranks start a step together: none is charged with another's lateness.
+  // Synchronises the ranks, so that no step time includes a rank's delay.
   void Meet() const {
     double nothing = 0;
     result_.variants[0].session->SumOverRanks({&nothing, 1});

@@ -1,8 +1,8 @@
 #pragma once
 
-// Several compiled variants of one model on the same weights and inputs, side
-// by side in one process: how long each takes, and how far apart their numbers
-// are. Several ranks compare alike, each with sessions of its own.
+// Compares compiled variants of one model with equal weights and inputs in one
+// process: step times and numerical differences. With several ranks, each rank
+// has its own sessions.
 
 #include <functional>
 #include <map>
@@ -24,7 +24,7 @@ struct Variant {
   Backend* backend = nullptr;
   BackendOptions device;
   codegen::CompileOptions compile;
-  // The forward graph where it is not that of the others; null: it is.
+  // The forward graph of this variant; null: the one passed to Compare.
   std::shared_ptr<const ir::Graph> model;
 };
 
@@ -32,27 +32,26 @@ struct CompareOptions {
   uint64_t seed = 0;   // of the initial weights
   int warmup = 3;      // rounds before the measured ones
   int rounds = 20;     // each runs every variant once, in rotating order
-  int profiles = 3;    // runs step by step, of which the median counts
+  int profiles = 3;    // step-by-step runs; the median counts
   bool values = true;  // compare numbers
-  // Asked after each round; true, on any rank, ends the measuring.
+  // Called after each round. If it returns true on any rank, measuring ends.
   std::function<bool()> stop;
-  // Of several ranks, all of which call Compare with the same variants; null:
-  // there is one.
+  // All its ranks call Compare with the same variants. Null: one rank.
   Communicator* communicator = nullptr;
-  // Compiles, for as many ranks as the variants say, and runs nothing.
+  // Only compiles, for the number of ranks in the variants. Runs nothing.
   bool plans_only = false;
-  // Called when all variants are compiled, before anything runs.
+  // Called once all variants are compiled, before anything runs.
   std::function<void(const Comparison&)> compiled;
 };
 
-// What a program reads besides its state, by input name: as Session::SetInput
-// takes it. Inputs that a program does not have are ignored.
+// Program inputs except state, by name, in the format of Session::SetInput.
+// SetInputs ignores names that the program does not have.
 using InputBytes = std::map<std::string, std::vector<char>>;
 void SetInputs(Session& session, int program, const InputBytes& inputs);
 
-// `model` is the forward graph with output "loss". Throws what Session throws,
-// naming the variant. Values of which each rank has a part (ir/shard.h) are put
-// together and compared whole.
+// Compiles and runs the variants. `model` is the forward graph with output
+// "loss". Throws what Session throws, with the variant's name, and kUsage for
+// less than two variants. Gathers sharded values (ir/shard.h).
 Comparison Compare(const ir::Graph& model, const std::vector<Variant>& variants,
                    const InputBytes& inputs, const CompareOptions& options);
 

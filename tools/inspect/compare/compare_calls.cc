@@ -28,8 +28,9 @@ ir::DType WiderOf(ir::DType a, ir::DType b) {
   return ir::DTypeSize(a) > ir::DTypeSize(b) ? a : b;
 }
 
-// A value that mixed precision has narrowed is compared as the wider one's
-// type, which has all its values. None where shapes differ, or f16 meets bf16.
+// Compares two values. A value narrowed by mixed precision is compared in the
+// wider dtype, which represents all its values. Returns nullopt if shapes
+// differ, or for f16 against bf16.
 std::optional<ir::TensorDifference> Between(const Captured& a,
                                             const Captured& b) {
   if (a.type.shape != b.type.shape) return std::nullopt;
@@ -47,10 +48,10 @@ std::optional<ir::TensorDifference> Between(const Captured& a,
   return ir::Difference(x, y);
 }
 
-// Compares with the loss scales of the two undone. Most values of the backward
-// pass are gradients, which carry the scale; the others are forward values that
-// are copied or recomputed. The closer of the two readings counts: the other
-// one is off by the ratio of the scales.
+// Compares with the loss scales undone. Most values of the backward pass are
+// gradients, which carry the loss scale. The others are copied or recomputed
+// forward values. Tries both and keeps the smaller difference; the other one is
+// off by the ratio of the scales.
 std::optional<ir::TensorDifference> BetweenScaled(const Captured& a,
                                                   const Captured& b,
                                                   double scale) {
@@ -67,8 +68,8 @@ std::optional<ir::TensorDifference> BetweenScaled(const Captured& a,
   return unscaled.relative < plain->relative ? unscaled : plain;
 }
 
-// Calls by "location op", those that no second call has. Copies come and go
-// with the layouts that a variant chooses.
+// Returns the steps of library calls by "location op", without names that occur
+// twice. Skips copies, which depend on the layouts of a variant.
 std::map<std::string, size_t> NamedCalls(const Plan& plan) {
   std::map<std::string, size_t> calls;
   std::set<std::string> repeated;
@@ -84,8 +85,8 @@ std::map<std::string, size_t> NamedCalls(const Plan& plan) {
   return calls;
 }
 
-// Whether two calls compute the same of the same operands: by whatever
-// algorithm, but not one with a ReLU and one without.
+// Returns whether two calls compute the same result from the same operands. The
+// algorithm may differ, but not e.g. a fused ReLU.
 bool SameWork(const Plan& plan_a, size_t step_a, const Plan& plan_b,
               size_t step_b) {
   ir::Attrs a = plan_a.calls[plan_a.steps[step_a].index].attrs;
@@ -96,7 +97,7 @@ bool SameWork(const Plan& plan_a, size_t step_a, const Plan& plan_b,
   return a == b;
 }
 
-// One of the two programs, and what of it waits for the other to get there.
+// Runs one of the two programs step by step and captures the values to compare.
 class Side {
  public:
   Side(Session& session, int program)
@@ -112,7 +113,7 @@ class Side {
     }
   }
 
-  // `results`: whether what the call writes is comparable, too.
+  // `results`: whether the call's results are comparable as well.
   void Expect(size_t step, const std::string& name, bool results) {
     calls_[step] = {name, results};
   }
@@ -120,7 +121,7 @@ class Side {
   bool done() const { return next_ == plan_.steps.size(); }
   size_t captured() const { return captured_; }
 
-  // Runs the next step; `found(name, tensor)` for what it reads and writes.
+  // Runs the next step. Calls `found(name, value, tensor)` per captured value.
   template <typename Found>
   void Advance(const Found& found) {
     const auto call = calls_.find(next_);
@@ -190,7 +191,7 @@ CallDifferences StepTogether(Session& a, Session& b, int program,
     result.unmatched += calls_a.contains(name) ? 0 : 1;
   }
   std::map<std::string, Captured> waiting_a, waiting_b;
-  std::set<std::string> seen;  // values of a
+  std::set<std::string> seen;  // value names of `a`
   const auto compare = [&](const std::string& name, const Captured& x,
                            const Captured& y) {
     const auto difference = BetweenScaled(x, y, scale);
@@ -227,7 +228,7 @@ CallDifferences StepTogether(Session& a, Session& b, int program,
     compare(name, it->second, tensor);
     waiting_a.erase(it);
   };
-  // The one that has come less far goes on, so that little has to wait.
+  // Advance the program with fewer captured values, so that few values wait.
   while (!side_a.done() || !side_b.done()) {
     const bool a_next =
         side_b.done() ||

@@ -6,17 +6,17 @@ namespace fusor::runtime {
 
 struct CallDifferences {
   std::vector<ValueDifference> values;
-  int64_t unmatched = 0;  // calls that one of the programs alone has
+  int64_t unmatched = 0;  // calls without a counterpart, values of unlike types
 };
 
-// Runs program `program` of both sessions once, step by step side by side, and
-// compares what the library calls read and write: convolutions, products and
-// poolings are what every variant of a model has at the same model location,
-// whatever is fused between them. Parameters and inputs are left out, a value
-// that several calls read counts once, for the first.
+// Runs program `program` of both sessions once, interleaved step by step, and
+// compares the operands and results of library calls. Convolutions, matmuls and
+// poolings occur in every variant at the same model location, whatever is fused
+// between them. Skips parameters and inputs. A value that several calls read is
+// compared once, at its first reader.
 //
-// `scale` is the loss scale of `a` divided by that of `b`. Gradients carry the
-// loss scale until the update, so those of `b` are multiplied by `scale` first.
+// `scale`: loss scale of `a` / loss scale of `b`. Gradients carry the loss
+// scale until the update, so those of `b` are multiplied by `scale` first.
 CallDifferences StepTogether(Session& a, Session& b, int program, double scale);
 
 }  // namespace fusor::runtime

@@ -44,13 +44,13 @@ StepTime TimeOf(const VariantRun& base, const VariantRun& run) {
   return time;
 }
 
-// Locations of values by name, those inside fusions too.
+// Maps value names to model locations, including values inside fusions.
 class Locations {
  public:
   explicit Locations(const ir::Graph& graph) { Add(graph); }
 
-  // Of a decision's subject, "%a + %b" or one name; the names themselves where
-  // the values are gone.
+  // Returns the locations of a decision's subject, "%a + %b" or one name.
+  // Returns the names of values that no longer exist.
   std::string Of(const std::string& subject) const {
     const size_t plus = subject.find(" + ");
     if (plus == std::string::npos) return One(subject);
@@ -77,10 +77,10 @@ class Locations {
   std::unordered_map<std::string, std::string> of_;
 };
 
-// Other passes choose layouts and libraries, which fusion does not change.
+// Other passes choose layouts and libraries, which do not depend on fusion.
 bool IsFusionPass(const std::string& pass) { return pass.starts_with("fuse"); }
 
-// Decisions by pass and reason; each subject counts once.
+// Counts decisions by pass and reason, each subject once.
 std::vector<RewriteCount> CountRewrites(const VariantRun& run, bool accepted) {
   const Locations locations(run.graph());
   std::map<std::pair<std::string, std::string>, RewriteCount> counts;
@@ -92,7 +92,7 @@ std::vector<RewriteCount> CountRewrites(const VariantRun& run, bool accepted) {
   for (size_t i = 0; i < decisions.size(); ++i) {
     const passes::Decision& decision = decisions[i];
     if (decision.accepted != accepted || !IsFusionPass(decision.pass)) continue;
-    // What the general pass merges is told by the kernels that came of it.
+    // The kernel counts already show what the general fusion pass merged.
     if (accepted && decision.pass == "fuse") continue;
     if (!seen.emplace(decision.pass, decision.reason, decision.subject)
              .second) {

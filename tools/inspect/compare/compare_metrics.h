@@ -1,7 +1,6 @@
 #pragma once
 
-// What a comparison found, counted and sorted for people: the source of the
-// table, the JSON and the page.
+// Metrics of a comparison: the data behind its table, JSON and HTML page.
 
 #include <map>
 #include <string>
@@ -14,14 +13,13 @@
 
 namespace fusor::runtime {
 
-// Rewrites of one kind that a pass made, or refused for one reason.
+// The rewrites of one kind that a pass made, or rejected for one reason.
 struct RewriteCount {
   std::string pass;
-  std::string reason;    // what was made, or why it was refused
-  int64_t count = 0;     // different places
-  int64_t saved_ns = 0;  // modelled, of the best that was refused
-  // Model locations, in the order of the model; of refused rewrites the one
-  // that would have saved most first.
+  std::string reason;    // kind of rewrite, or rejection reason
+  int64_t count = 0;     // distinct subjects
+  int64_t saved_ns = 0;  // largest estimated saving of one rewrite
+  // Model locations by descending estimated saving, then decision order.
   std::vector<std::string> places;
 };
 
@@ -29,8 +27,8 @@ struct StepTime {
   double median_ms = 0;
   double low_ms = 0;  // first and third quartile
   double high_ms = 0;
-  // First variant's time by this one's, median of the rounds' ratios: above 1
-  // this one is faster. With quartiles.
+  // Time of the first variant / time of this one: median and quartiles over
+  // rounds. Above 1: this one is faster.
   double ratio = 1, ratio_low = 1, ratio_high = 1;
 };
 
@@ -38,7 +36,7 @@ struct VariantMetrics {
   std::string name;
   std::map<std::string, int64_t> counts;  // see CountNames
   codegen::PlanReport costs;
-  codegen::Exchange exchange;  // of several ranks, as modelled
+  codegen::Exchange exchange;  // estimated; for several ranks
   StepTime time;
   std::vector<codegen::KernelCount> kernels;
   std::vector<RewriteCount> made;     // by pattern passes
@@ -47,34 +45,34 @@ struct VariantMetrics {
 
 struct CountName {
   std::string key;    // of JSON
-  std::string label;  // for people
+  std::string label;  // for text output
   bool bytes = false;
 };
-// The rows of the comparison, in order.
+// Returns the rows of the comparison, in order.
 const std::vector<CountName>& CountNames();
 
-// Over all values of one kind, against the first variant.
+// Differences of all values of one kind against the first variant.
 struct KindSummary {
   ValueKind kind = ValueKind::kOutput;
   int64_t values = 0;
-  int64_t identical = 0;  // bit for bit
+  int64_t identical = 0;  // bitwise
   double max_abs = 0, max_relative = 0, relative = 0, max_ulp = 0;
 };
 
 std::vector<VariantMetrics> MetricsOf(const Comparison& comparison);
 
-// By kind, those that occur.
+// Returns one summary per kind that occurs, in order of kind.
 std::vector<KindSummary> Summarize(const VariantRun& run);
-// "bit-identical: loss, 161 gradients, 267 state outputs, 312 intermediates",
-// or which of them are and how many of the others differ. Empty when no
-// numbers were compared.
+// Returns "bit-identical: loss, 161 gradients, 267 state outputs, 312
+// intermediates", or which kinds are identical and how many values of the
+// others differ. Empty if no numbers were compared.
 std::string IdentityLine(const VariantRun& run);
 
-// "the same on all 4 ranks", or "values that differ, by rank: 31, 31, 29, 30".
-// Empty with one rank.
+// Returns "the same on all 4 ranks", or "values that differ, by rank: 31, 31,
+// 29, 30". Empty with one rank.
 std::string RanksLine(const VariantRun& run);
 
-// Greatest relative difference first; values that are identical are left out.
+// Returns the values that differ, by descending TensorDifference::relative.
 std::vector<ValueDifference> WorstFirst(const VariantRun& run);
 
 }  // namespace fusor::runtime

@@ -17,12 +17,12 @@ bool IsGradient(const PlanOutput& output) {
   return output.name.starts_with(kGradientPrefix);
 }
 
-// One program's side of the comparison.
+// Reads the outputs of one program.
 class Side {
  public:
   Side(Session& session, int program) : session_(session), program_(program) {}
 
-  // Outputs that are compared, in the plan's order.
+  // Returns the outputs to compare, in the plan's order.
   std::vector<const PlanOutput*> Outputs(bool gradients) const {
     std::vector<const PlanOutput*> outputs;
     for (const PlanOutput& output : session_.plan(program_).outputs) {
@@ -33,7 +33,7 @@ class Side {
     return outputs;
   }
 
-  // What the output is of: a part of a parameter is of the parameter.
+  // Returns the output's name; for a shard, the parameter's name.
   std::string NameOf(const PlanOutput& output) const {
     const bool part =
         output.alias >= 0 && session_.IsParameterShard(output.name);
@@ -47,7 +47,7 @@ class Side {
     return nullptr;
   }
 
-  // The tensor, put together from all ranks' parts where they have parts.
+  // A tensor, gathered from all ranks if it is sharded.
   struct Whole {
     ir::TensorType type;
     std::vector<uint8_t> bytes;
@@ -65,14 +65,14 @@ class Side {
   }
 
  private:
-  // A parameter is what its parts are, and what its copies say.
+  // Skips weight copies, and parameters that have shards.
   bool IsCompared(const PlanOutput& output) const {
     if (ir::ParseWeightCopyName(output.name).has_value()) return false;
     return output.alias < 0 ||
            session_.state().Find(ir::ShardName(output.name)) == nullptr;
   }
 
-  // Of what each rank has a part of.
+  // Returns the type of a sharded tensor; nullopt if it is not sharded.
   std::optional<ir::TensorType> PartsType(const PlanOutput& output) const {
     std::string part = output.name;
     if (IsGradient(output)) {

@@ -6,13 +6,13 @@ namespace fusor::runtime {
 
 struct OutputDifferences {
   std::vector<ValueDifference> values;  // outputs first, then state
-  int64_t unmatched = 0;                // of one of the two alone
+  int64_t unmatched = 0;  // without a counterpart of the same type
 };
 
-// Program `program` of both sessions after a step: its outputs and next state,
-// or the gradients among its outputs; but copies of weights and parts of
-// parameters, which say what the parameters do. Where each rank has a part all
-// ranks must call this.
+// Compares the outputs and next state of program `program` of both sessions
+// after a step, or, with `gradients`, the gradients among the outputs. Skips
+// cached weight copies. Compares sharded parameters as whole parameters, under
+// the parameter's name. With shards, all ranks must call this.
 OutputDifferences CompareOutputs(Session& a, Session& b, int program,
                                  bool gradients);
 

@@ -68,7 +68,7 @@ class PageWriter {
   }
 
  private:
-  // "1035 -> 829", in the order of the variants.
+  // Returns e.g. "1035 -> 829", in the order of the variants.
   template <typename Show>
   std::string Each(const Show& show) const {
     std::string text;
@@ -78,7 +78,7 @@ class PageWriter {
     return text;
   }
 
-  // Joins what `show` makes of every variant except the first.
+  // Joins what `show` returns for every variant except the first.
   template <typename Show>
   std::string EachOther(const Show& show) const {
     std::string text;
@@ -153,8 +153,7 @@ class PageWriter {
     return {};
   }
 
-  // Characters of "KEY=" that all names begin with, where that is all that
-  // they say: labels are short.
+  // Returns the length of "KEY=" if all names are it plus a value, else 0.
   size_t SharedKey() const {
     const size_t equals = names_[0].find('=');
     if (equals == std::string::npos) return 0;
@@ -256,7 +255,7 @@ class PageWriter {
                               std::move(rows), 15));
   }
 
-  // What ranks exchange, collective by collective.
+  // Adds a table of the collectives per variant.
   void Exchanges() {
     for (size_t v = 0; v < facts_.size(); ++v) {
       const codegen::Exchange& exchange = facts_[v].exchange;

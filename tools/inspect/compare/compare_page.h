@@ -8,9 +8,9 @@
 
 namespace fusor::runtime {
 
-// The comparison as one self-contained HTML page: key numbers, time and bytes
-// by class of op, the kernels of each part of the model, memory over the
-// schedule, differences. `subject` says what was compared, on what.
+// Returns the comparison as one self-contained HTML page: key numbers, time and
+// bytes per op class, kernels per model part, memory over the schedule,
+// differences. `subject`: what was compared, on which device.
 std::string ComparisonPage(const Comparison& comparison,
                            const std::vector<VariantMetrics>& facts,
                            const std::string& subject);

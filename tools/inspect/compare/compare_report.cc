@@ -17,7 +17,7 @@ using codegen::ShowBytes;
 using codegen::ShowCount;
 using nlohmann::json;
 
-constexpr size_t kColumn = 18;  // characters of a variant, at least
+constexpr size_t kColumn = 18;  // minimum characters per variant
 constexpr size_t kWidest = 26;
 constexpr size_t kLabel = 30;
 
@@ -66,7 +66,7 @@ class TextWriter {
 
   void Title(const std::string& title) { out_ += "\n" + title + "\n"; }
 
-  // How the second of two variants compares with the first.
+  // Compares the second of two variants with the first.
   std::string Ratio(double first, double second) const {
     if (facts_.size() != 2 || first == second || first == 0) return "";
     return fmt::format("x {:.2f}", second / first);
@@ -89,7 +89,7 @@ class TextWriter {
     }
   }
 
-  // Of gradients and whatever else ranks exchange.
+  // Appends gradients and other collectives.
   void Exchanges() {
     const auto ms = [](double us) {
       return fmt::format("{:.3f} ms", us / 1e3);
@@ -158,7 +158,7 @@ class TextWriter {
                : "; what waits for a collective is charged with the wait";
   }
 
-  // Time, steps and bytes by class of op.
+  // Appends time, steps and bytes per op class.
   void Classes() {
     Title(facts_[0].costs.total.measured_us >= 0
               ? "measured, by class of op: ms (steps, moved)" + WaitsOfRanks()
@@ -287,7 +287,7 @@ class TextWriter {
   std::string out_;
 };
 
-// JSON has no infinity: absent, as null.
+// JSON has no infinity: returns null for it.
 json Finite(double value) {
   return std::isfinite(value) ? json(value) : json(nullptr);
 }
@@ -365,7 +365,7 @@ json NumbersJson(const VariantRun& run) {
           {"values", std::move(values)}};
 }
 
-// Null with one rank.
+// Returns null with one rank.
 json ExchangeJson(const Comparison& comparison, const VariantRun& run,
                   const codegen::Exchange& exchange) {
   if (comparison.ranks == 1) return nullptr;

@@ -9,14 +9,14 @@
 
 namespace fusor::runtime {
 
-// A table for a terminal: aligned, at most 100 columns where names allow it.
-// `top`: how many of the worst differences, and of the refused fusions, are
-// listed for each variant.
+// Returns an aligned table for a terminal, at most 100 columns wide unless
+// names are too long. `top`: number of worst differences, and of rejected
+// fusions, listed per variant.
 std::string ComparisonText(const Comparison& comparison,
                            const std::vector<VariantMetrics>& facts,
                            size_t top);
 
-// Stable keys, see README "JSON".
+// Returns stable keys; see README "JSON".
 nlohmann::json ComparisonJson(const Comparison& comparison,
                               const std::vector<VariantMetrics>& facts);
 

@@ -14,9 +14,9 @@
 namespace fusor::runtime {
 
 enum class ValueKind {
-  kOutput,        // loss and other results of the timed program
-  kState,         // next parameters, optimizer state, statistics, of the same
-  kGradient,      // of each parameter
+  kOutput,  // loss and other results of the timed program
+  kState,   // next parameters, optimizer state, statistics of the timed program
+  kGradient,      // per parameter
   kIntermediate,  // operands and results of library calls
 };
 
@@ -28,31 +28,28 @@ struct ValueDifference {
 
 struct VariantRun {
   std::string name;
-  // Program 0 is the timed one; program 1, where numbers are compared, has its
-  // gradients as outputs. Null where plans are all that there is.
+  // Program 0 is timed. Program 1 exists if numbers are compared, and has the
+  // gradients as outputs. Null if nothing runs (plans_only).
   std::unique_ptr<Session> session;
-  std::unique_ptr<codegen::TargetCompiler> planner;  // where there is none
-  codegen::CompiledProgram planned;                  // by it
-  // What a sum over ranks takes, as the variant's policy reckons.
+  std::unique_ptr<codegen::TargetCompiler> planner;  // if `session` is null
+  codegen::CompiledProgram planned;                  // by `planner`
+  // Estimated cost of an all-reduce under the variant's policy.
   passes::CollectiveCost network;
-  std::vector<double> step_ms;     // by round
-  std::vector<double> profile_ms;  // by step of program 0
-  double loss = 0;                 // of the first step, over all ranks
-  // Against the first variant, in order of kind, then of the model; empty for
-  // the first.
+  std::vector<double> step_ms;     // per round
+  std::vector<double> profile_ms;  // per step of program 0's plan
+  double loss = 0;                 // of the first step, mean over all ranks
+  // Against the first variant, by kind, then model order. Empty for the first.
   std::vector<ValueDifference> differences;
-  // Kernels that run edited code in program 0 and their own in program 1.
+  // Kernels with substituted code in program 0 but not in program 1.
   std::vector<std::string> unedited;
-  // Library calls of the first variant that this one has none for, and of
-  // this one that the first has none for: not compared.
+  // Library calls, or their values, without a counterpart; not compared.
   int64_t unmatched_calls = 0;
-  // Outputs and state that one of the two programs alone has.
+  // Outputs and state without a counterpart in the other program.
   int64_t unmatched_outputs = 0;
-  // Of several ranks: how many of the values differ on each, this one's as in
-  // `differences`.
+  // Differing values per rank, as in `differences`. Empty with one rank.
   std::vector<int64_t> different_on;
 
-  // Of the timed program.
+  // Accessors for the timed program.
   const codegen::Plan& plan() const;
   const ir::Graph& graph() const;
   const codegen::CompileReport& report() const;
@@ -60,7 +57,7 @@ struct VariantRun {
 };
 
 struct Comparison {
-  int ranks = 1;  // that ran, or were planned for
+  int ranks = 1;  // that ran, or that were planned for
   std::vector<VariantRun> variants;
 };
 

@@ -36,8 +36,8 @@ FloatFormat FormatOf(DType dtype) {
   }
 }
 
-// Bits of a normal double's exponent, less the bias; below all others for zero
-// and what is subnormal even in fp64.
+// Returns the unbiased exponent of a double; for zero and fp64 subnormals a
+// value below all others.
 int ExponentOf(double x) {
   return static_cast<int>(std::bit_cast<uint64_t>(x) >> 52 & 0x7ff) - 1023;
 }
@@ -47,7 +47,7 @@ bool SameElement(double a, double b) {
          (std::isnan(a) && std::isnan(b));
 }
 
-// Goes over the elements of two tensors, in any number of parts.
+// Accumulates the differences of two tensors, given in any number of pieces.
 class Meter {
  public:
   explicit Meter(DType dtype) : dtype_(dtype) {}
@@ -92,7 +92,7 @@ class Meter {
   double scale_ = 0, norm_ = 0, distance_norm_ = 0;
 };
 
-// Part of a tensor in memory, in the order in which it lies there.
+// Returns a range of a tensor's elements in memory order.
 std::vector<double> Elements(DType dtype, const void* memory, int64_t begin,
                              int64_t count) {
   const auto* bytes = static_cast<const char*>(memory);
@@ -100,7 +100,7 @@ std::vector<double> Elements(DType dtype, const void* memory, int64_t begin,
       .data;
 }
 
-// The row-major index of the element at an offset in memory.
+// Returns the row-major index of the element at an offset in memory.
 int64_t LogicalIndex(const TensorType& type, int64_t offset) {
   std::vector<int64_t> at(type.rank(), 0);
   for (const PhysicalAxis& axis : PhysicalAxes(type)) {

@@ -7,46 +7,46 @@
 
 namespace fusor::ir {
 
-// How far a tensor is from another of its shape and dtype.
+// Difference of two tensors of equal shape and dtype.
 struct TensorDifference {
   int64_t elements = 0;
-  int64_t differing = 0;  // elements of different bits; NaNs are all alike
-  double max_abs = 0;     // infinity where only one of two is finite
-  // max_abs by the greatest finite magnitude of the first tensor, or max_abs
-  // where that is 0: what a tolerance is for. Single small elements of a sum
-  // may well have lost all their digits.
+  int64_t differing = 0;  // elements with other bits; NaNs are all equal
+  double max_abs = 0;     // infinity if only one of two elements is finite
+  // max_abs / largest finite magnitude of the first tensor, or max_abs if that
+  // is 0. Suited to tolerances: small elements of a sum may have no correct
+  // digits.
   double max_relative = 0;
-  // Of all elements together, likewise: root of sum (a-b)^2 by root of sum a^2.
-  // Where
-  // one ReLU in a million falls on the other side, max_abs is large and this
-  // is not.
+  // L2 norm of the difference / L2 norm of the first tensor, or the former if
+  // the latter is 0. Stays small if one ReLU in a million flips, unlike
+  // max_abs.
   double relative = 0;
   // Greatest distance in units of the last place of the first tensor's element.
-  // Infinity where two elements have no digit in common: the distance is as
-  // large as the first element (opposite signs, another magnitude), or one of
-  // the two alone is NaN or infinite.
+  // Infinity if two elements have no digit in common: the distance is as large
+  // as the first element (opposite signs, other magnitude), or only one of them
+  // is NaN or infinite.
   double max_ulp = 0;
-  int64_t worst = -1;            // row-major index of max_abs; -1 without
-  double first = 0, second = 0;  // the elements there
+  int64_t worst = -1;  // row-major index of max_abs; -1: no element differs
+  double first = 0, second = 0;  // the elements at `worst`
 
   bool bit_identical() const { return differing == 0; }
 };
 
-// REQUIRES: equal dtypes and shapes. The elements need not be values of the
-// dtype, as those of exact interpretation are not.
+// Compares `second` with `first`. REQUIRES: equal dtypes and shapes. Elements
+// need not be representable in the dtype, e.g. after exact interpretation.
 TensorDifference Difference(const Tensor& first, const Tensor& second);
 
-// Of tensors in memory, whose layouts may differ: `first` and `second` hold the
-// bytes of a tensor of each type. REQUIRES: equal dtypes and shapes.
+// Compares tensors in memory, in possibly different layouts. `first` and
+// `second` point to the bytes of a tensor of the given type. REQUIRES: equal
+// dtypes and shapes.
 TensorDifference Difference(const TensorType& first_type, const void* first,
                             const TensorType& second_type, const void* second);
 
-// Size of the last place of `x` in `dtype`, subnormal numbers included; 1 for
-// integers and bool.
+// Returns the unit in the last place of `x` in `dtype`, also for subnormals. 1
+// for integers and bool.
 double UnitInLastPlace(DType dtype, double x);
 
-// Distance of `b` from `a` in units of the last place of `a`; infinity where
-// they have no digit in common, as in TensorDifference::max_ulp.
+// Returns |a - b| in units of the last place of `a`; infinity if they have no
+// digit in common, as in TensorDifference::max_ulp.
 double UlpDistance(DType dtype, double a, double b);
 std::string ShowUlp(double ulp);  // "12.5"; "-" for infinity
 

@@ -9,7 +9,7 @@
 namespace fusor::ir {
 namespace {
 
-// A string literal of the language; control characters become blanks.
+// Returns a DOT string literal. Control characters become blanks.
 std::string Quote(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -68,8 +68,8 @@ class DotWriter {
     }
   }
 
-  // The body's inputs and outputs are transparent: edges lead from the producer
-  // of an operand to its reader inside, and from the producer of a result
+  // Inputs and outputs of the body are transparent. Edges lead from an
+  // operand's producer to its reader inside, and from a result's producer
   // inside to its readers.
   void Cluster(const Node& node) {
     const Graph& body = *node.body();
@@ -109,7 +109,7 @@ class DotWriter {
   std::string NewId() { return fmt::format("n{}", next_id_++); }
 
   std::string out_;
-  // Kept apart: an edge inside a cluster would draw both its ends into it.
+  // Separate: an edge inside a cluster would pull both ends into it.
   std::string edges_;
   int next_id_ = 0;
   std::unordered_map<const Value*, std::string> source_;  // vertex of a value

@@ -33,7 +33,7 @@ FolderSink::FolderSink(std::string folder) : folder_(std::move(folder)) {
       "dump folder {}: it holds the dump of another run; remove that or "
       "choose a new folder",
       folder_);
-  // To fail now rather than when there is something to write.
+  // Fail now rather than at the first write.
   const std::string probe = (fs::path(folder_) / "probe").string();
   WriteFileAtomically(probe, "", ErrorCode::kUsage);
   fs::remove(probe, error);

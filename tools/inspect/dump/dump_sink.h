@@ -6,18 +6,18 @@
 
 namespace fusor::codegen {
 
-// Where dumped files go.
+// Receives dumped files.
 class DumpSink {
  public:
   virtual ~DumpSink();
-  // `path`: relative, parts separated by '/', each a FileName; once for each.
+  // `path`: relative, '/' between FileNames. Called once per path.
   virtual void Write(const std::string& path, std::string_view bytes) = 0;
 };
 
-// Into a folder, which is made where there is none: each file under a temporary
-// name and then renamed. Throws kUsage where it cannot write, at once when the
-// folder refuses or holds a dump already: two in one place would be one that
-// never was.
+// Writes to a folder, which is created if necessary. Each file is written under
+// a temporary name, then renamed. Throws kUsage on write errors. The
+// constructor throws kUsage if the folder is not writable or already holds a
+// dump, because two dumps in one folder would mix.
 class FolderSink : public DumpSink {
  public:
   explicit FolderSink(std::string folder);
@@ -27,8 +27,8 @@ class FolderSink : public DumpSink {
   const std::string folder_;
 };
 
-// One after the other into a stream, which must outlive this, each under a line
-// "// path", the path after `prefix`.
+// Writes all files to a stream, which must outlive this. Each file follows a
+// line "// path", with `prefix` before the path.
 class StreamSink : public DumpSink {
  public:
   explicit StreamSink(std::ostream& stream, std::string prefix = "")
@@ -40,9 +40,10 @@ class StreamSink : public DumpSink {
   const std::string prefix_;
 };
 
-// The name with '_' for what is not a letter, digit, '.', '_' or '-'. A long
-// one is cut and ends with a hash of the whole, so that it stays unique and
-// there is room for numbers and suffixes in the 255 bytes of a file's name.
+// Returns the name with '_' in place of characters other than letters, digits,
+// '.', '_' and '-'. Shortens a long name and appends a hash of the whole, so
+// that it stays unique and numbers and suffixes fit into the 255 bytes of a
+// file name.
 std::string FileName(std::string_view name);
 
 }  // namespace fusor::codegen

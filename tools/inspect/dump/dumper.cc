@@ -22,7 +22,7 @@ namespace {
 using nlohmann::json;
 
 constexpr char kPipeline[] = "codegen";
-// What follows the passes, for the filter of passes.
+// Names of the outputs after the passes, for the pass filter.
 constexpr const char* kAfterPasses[] = {"decisions", "precision", "plan",
                                         "schedule",  "memory",    "launches",
                                         "kernels"};
@@ -43,7 +43,7 @@ bool Found(const std::optional<std::regex>& expression,
   return !expression.has_value() || std::regex_search(text, *expression);
 }
 
-// Only what is among `names` can be found.
+// Throws kUsage unless the expression matches one of `names`.
 void CheckSelects(const std::optional<std::regex>& expression,
                   const std::string& text, std::string_view what,
                   const std::vector<std::string>& names) {
@@ -142,7 +142,7 @@ void Dumper::Pass(const passes::PassTrace& trace, const ir::Graph& graph) {
   const std::string base =
       fmt::format("{:04}.{}.{}", number_, trace.pipeline, trace.name);
   if (!trace.error.empty()) {
-    // In full, so that the pass can be run again on it.
+    // Written in full, so that the pass can be rerun on it.
     WriteGraph(base + ".before", *previous_, {});
     Write(base + ".error.txt", trace.error + "\n");
     WriteGraph(base + ".after", graph, {});

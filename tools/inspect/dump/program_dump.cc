@@ -12,7 +12,7 @@
 namespace fusor::codegen {
 namespace {
 
-// A field as RFC 4180 wants it.
+// Returns a field quoted according to RFC 4180.
 std::string Field(std::string_view text) {
   if (text.find_first_of(",\"\n") == std::string_view::npos) {
     return std::string(text);

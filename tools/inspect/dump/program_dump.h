@@ -10,25 +10,26 @@
 
 namespace fusor::codegen {
 
-// What passes decided: pass, subject, accepted, modelled time with the decision
-// and without, reason. Times in ns, empty where there is no model.
+// Returns one row per decision of a pass: pass, subject, location, source,
+// accepted, estimated time with and without the rewrite, reason. Times are in
+// ns, empty if there is no estimate.
 std::string DecisionsCsv(const std::vector<passes::Decision>& decisions);
 
-// What mixed precision decided by part of the model, a column a decision, with
-// a row "total". Empty without any.
+// Returns the decisions of mixed precision: a row per model part, a column per
+// decision, and a row "total". Empty without decisions.
 std::string PrecisionCsv(const std::vector<passes::Decision>& decisions);
 
-// How each kernel of the schedule runs: a row a phase with its grid.
+// Returns how each kernel of the schedule runs: a row per phase with its grid.
 std::string LaunchesCsv(const Plan& plan);
 
-// A file of a program's dump.
+// Writes one file of a program's dump.
 using WriteFile =
     std::function<void(const std::string& path, std::string_view bytes)>;
 
-// What libraries need to run the calls: NNNN.OP.json, of those that have plans.
+// Writes the library plans of the calls that have one, as NNNN.OP.json.
 void DumpCalls(const Plan& plan, const WriteFile& write);
 
-// The kernels: their IR as NNNN.NAME.txt, and what the target makes of it.
+// Writes each kernel's IR as NNNN.NAME.txt, and what the target compiles it to.
 void DumpKernels(const Plan& plan, const TargetCompiler& compiler,
                  const WriteFile& write);
 

@@ -5,7 +5,7 @@
 
 namespace fusor::codegen {
 
-// page.css and the page*.js of this folder, embedded by the build.
+// Return page.css and the page*.js of this folder, embedded by the build.
 std::string_view PageStyle();
 std::span<const std::string_view> PageScripts();  // in order of loading
 

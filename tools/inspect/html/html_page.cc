@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// JSON inside a script element: no "</script>" may end it early.
+// Serialises JSON for a script element: escapes the '<' of "</script>".
 std::string Embed(const json& value) {
   const std::string text =
       value.dump(-1, ' ', true, json::error_handler_t::replace);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Pages for people: one file each, with its style and scripts inside, that
-// opens without a network. What they show is data; page*.js draw it.
+// HTML reports, each one self-contained file with style, scripts and data.
+// Works without a network. page*.js render the data.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,47 +11,46 @@ namespace fusor::codegen {
 
 struct HtmlPage {
   std::string title;
-  std::string lead;  // a sentence below it; may be empty
-  // Sections in order, each an object with "kind" and "title" and the fields
-  // that the function of that kind below makes.
+  std::string lead;  // a sentence below the title; may be empty
+  // Sections in order. Each is an object with "kind", "title" and the fields of
+  // the function below that creates that kind.
   std::vector<nlohmann::json> sections;
 };
 
-// A table. `head`: column titles; cells are strings, or numbers, which stand at
-// the right. Rows beyond `shown` are folded away.
+// Returns a table. `head`: column titles. Cells are strings, or numbers, which
+// are right-aligned. Rows beyond `shown` are collapsed.
 nlohmann::json TableSection(std::string title, std::string note,
                             std::vector<std::string> head,
                             std::vector<std::vector<nlohmann::json>> rows,
                             size_t shown = 30);
 
-// Bars, one group a label, one bar a series: values[label][series].
+// Returns a bar chart: one group per label, one bar per series,
+// values[label][series].
 nlohmann::json BarSection(std::string title, std::string unit,
                           std::vector<std::string> series,
                           std::vector<std::string> labels,
                           std::vector<std::vector<double>> values);
 
-// Graphs by model location and phase, several variants above each other:
-// (name, GraphView).
+// Returns stacked graphs by model location and phase, of (name, GraphView).
 nlohmann::json GraphSection(
     std::string title, std::string note,
     std::vector<std::pair<std::string, nlohmann::json>> variants);
 
-// The plan's memory over its schedule, several variants over each other:
-// TimelineView.
+// Returns a chart of the plans' memory over their schedules, of TimelineView.
 nlohmann::json MemorySection(std::string title, std::string note,
                              std::vector<nlohmann::json> variants);
 
-// Where the buffers of one plan lie, over its schedule: TimelineView.
+// Returns a plan's buffer offsets over its schedule, of TimelineView.
 nlohmann::json MemoryMapSection(std::string title, std::string note,
                                 nlohmann::json view);
 
-// A few numbers that stand out: what, value, detail.
+// A key number.
 struct Tile {
   std::string what, value, detail;
 };
 nlohmann::json TileSection(const std::vector<Tile>& tiles);
 
-// Deterministic: equal pages give equal bytes.
+// Returns the page as HTML. Equal pages give equal bytes.
 std::string Render(const HtmlPage& page);
 
 }  // namespace fusor::codegen

@@ -7,13 +7,13 @@
 
 namespace fusor {
 
-// Text for HTML and SVG: & < > as entities.
+// Replaces & < > by entities, for HTML and SVG text.
 std::string EscapeMarkup(std::string_view text);
 
-// A picture in Scalable Vector Graphics on a white ground. Lengths are pixels
-// from its top left corner; `style` is attributes as they stand in the file
-// (`stroke="#1d2433"`); a tooltip is what a browser shows under the pointer.
-// Equal calls give equal bytes.
+// Builds a Scalable Vector Graphics picture on a white background. Lengths are
+// pixels from the top left corner. `style` is a string of attributes as in the
+// file (`stroke="#1d2433"`). Browsers show tooltips under the pointer. Equal
+// calls give equal bytes.
 class Svg {
  public:
   Svg(double width, double height);
@@ -25,7 +25,7 @@ class Svg {
             std::string_view style, std::string_view tooltip = "");
   void Circle(double x, double y, double radius, std::string_view style,
               std::string_view tooltip = "");
-  // `anchor`: "start", "middle" or "end", the part of the text that is at x.
+  // `anchor`: "start", "middle" or "end", the part of the text placed at x.
   void Text(double x, double y, std::string_view anchor, std::string_view text,
             int size = 12);
 

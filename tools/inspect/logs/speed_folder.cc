@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The double nearest to the value printed with two decimals.
+// Returns the double nearest to the value printed with two decimals.
 double Rounded(double value) { return std::stod(fmt::format("{:.2f}", value)); }
 
 struct LogName {
@@ -71,7 +71,7 @@ std::vector<fs::path> Entries(const fs::path& folder) {
 std::vector<fs::path> ListLogs(const fs::path& folder) {
   std::vector<fs::path> logs;
   for (const fs::path& path : Entries(folder)) {
-    std::error_code broken;  // a link that leads nowhere
+    std::error_code broken;  // a dangling link
     if (!fs::is_directory(path, broken)) continue;
     for (const fs::path& file : Entries(path)) {
       if (file.extension() == ".log") logs.push_back(file);
@@ -83,8 +83,8 @@ std::vector<fs::path> ListLogs(const fs::path& folder) {
   return logs;
 }
 
-// The lines from the first after the skipped steps until enough are covered;
-// none where the log ends before.
+// Returns the lines after the skipped steps that cover window.average steps;
+// empty if the log ends before.
 std::vector<const SpeedRecord*> Averaged(const SpeedLog& log,
                                          const SpeedWindow& window) {
   std::vector<const SpeedRecord*> records;
@@ -164,7 +164,7 @@ void AddLog(const fs::path& path, const SpeedFolderOptions& options,
   found->runs.push_back(std::move(run));
 }
 
-// Of the definition that was asked for, or the first that all logs allow.
+// Returns the requested definition, or the first one that all logs support.
 SpeedDefinition ChooseDefinition(const std::vector<SpeedGroup>& groups,
                                  std::optional<SpeedDefinition> asked) {
   std::string lacking[2];
@@ -196,7 +196,7 @@ SpeedDefinition ChooseDefinition(const std::vector<SpeedGroup>& groups,
           lacking[0], lacking[1]));
 }
 
-// The model alone, where that tells the groups apart.
+// Names a group after its model if no other group has the same model.
 void NameGroups(std::vector<SpeedGroup>& groups) {
   for (SpeedGroup& group : groups) {
     const auto same = std::count_if(

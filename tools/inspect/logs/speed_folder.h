@@ -1,9 +1,8 @@
 #pragma once
 
-// Folders of logs in the layout that DLPerf publishes,
+// Reads folders of logs in the layout of DLPerf,
 //   {nodes}n{gpus}g/{model}_b{batch}_{precision}_{run}.log
-// and the speeds that they tell.
-// https://github.com/Oneflow-Inc/DLPerf
+// and computes speeds from them. https://github.com/Oneflow-Inc/DLPerf
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -15,17 +14,17 @@
 
 namespace fusor::runtime {
 
-// How a speed is made of a log.
+// How a speed is computed from a log.
 enum class SpeedDefinition : uint8_t {
-  kElapsed,  // images over the time between two lines
-  kMean,     // mean of the speeds that the lines tell; always a little higher
+  kElapsed,  // images / time between two lines
+  kMean,     // mean of the speeds in the lines; always a little higher
 };
 std::string_view DefinitionName(SpeedDefinition definition);  // "elapsed"
 
 struct RunSpeed {
   int64_t run = 0;
   std::string path;
-  // Images a second of all ranks, of each definition that the log allows.
+  // Images per second of all ranks, for each definition that the log supports.
   std::optional<double> elapsed, mean;
   int64_t overflows = 0;
 
@@ -34,29 +33,31 @@ struct RunSpeed {
 
 struct SpeedCase {
   int64_t nodes = 1;
-  int64_t gpus = 1;  // of a node
+  int64_t gpus = 1;  // per node
   std::vector<RunSpeed> runs;
 
   int64_t ranks() const { return nodes * gpus; }
   std::string name() const;  // "4n8g"
-  // 0 where a run has none by this definition.
+  // Over the runs. A run without a speed of this definition counts as 0.
   double Median(SpeedDefinition definition) const;
   double Average(SpeedDefinition definition) const;
 };
 
-// The cases of one model, batch and precision; speeds of others do not compare.
+// The cases of one model, batch and precision. Speeds of different groups are
+// not comparable.
 struct SpeedGroup {
-  std::string name;  // the model; with the rest, where a folder has several
+  std::string name;  // model, plus batch and precision if ambiguous
   std::string model;
-  int64_t batch = 0;  // of a rank
+  int64_t batch = 0;  // per rank
   std::string precision;
   std::string format;  // of the logs
   SpeedWindow window;
-  bool mixed_windows = false;    // `window` is that of one of the logs
+  bool mixed_windows = false;    // logs differ; `window` is that of one log
   bool summary = false;          // SpeedLog::summary
   std::vector<SpeedCase> cases;  // by ranks, then nodes
 
-  // Median over that of 1n1g, both rounded as published; nothing without 1n1g.
+  // Returns the median speed / that of 1n1g, both rounded to 2 decimals as
+  // DLPerf publishes them; nullopt without 1n1g.
   std::optional<double> Speedup(const SpeedCase& speeds,
                                 SpeedDefinition definition) const;
 };
@@ -66,43 +67,44 @@ struct SpeedFolder {
   SpeedDefinition definition = SpeedDefinition::kElapsed;
 };
 
-// Returns the speed of a case over that of the same case without fusion, whose
-// logs `fusor bench --sweep` names PRECISION-unfused; nothing without it, and
-// for that case itself.
+// Returns the speed of a case / that of the same case without fusion, whose
+// logs `fusor bench --sweep` names PRECISION-unfused. Returns nullopt if there
+// is none, and for the unfused case itself.
 std::optional<double> FusionSpeedup(const SpeedFolder& folder,
                                     const SpeedGroup& group,
                                     const SpeedCase& speeds);
 
 struct SpeedFolderOptions {
-  // In place of the log's own: the steps that `fusor bench` says it measured,
-  // or the format's.
+  // Override the log's window: the steps that `fusor bench` reports as
+  // measured, or the format's default.
   std::optional<int64_t> skip, average;
-  // Nothing: elapsed where all logs allow it, else the mean.
+  // Default: elapsed if all logs support it, otherwise mean.
   std::optional<SpeedDefinition> definition;
 };
 
-// Speed of one log of so many images a step. Throws kData, naming `source`,
-// where the log is too short for the window.
+// Computes the speed of one log with `batch` images per rank and step. Throws
+// kData, naming `source`, if the log is too short for the window.
 RunSpeed SpeedOf(const SpeedLog& log, const SpeedWindow& window, int64_t batch,
                  int64_t ranks, const std::string& source);
 
-// Throws kData: no folder, no logs, a name that is not of the layout, a log
-// that tells no speed, that is too short, or of another format than its group.
+// Reads a folder. Throws kData if the folder or its logs are missing, a name
+// does not match the layout, or a log has no speed, is too short, or has
+// another format than its group.
 SpeedFolder ReadSpeedFolder(const std::string& folder,
                             const SpeedFolderOptions& options);
 
-// {group: {case: {average_speed, batch_size_per_device, median_speed,
-// speedup}}}, as DLPerf's extract_*_logs.py write it, rounded to 2 decimals;
-// without speedup where 1n1g is missing. With speedup_over_unfused if the same
-// was measured without fusion.
+// Returns {group: {case: {average_speed, batch_size_per_device, median_speed,
+// speedup}}} as DLPerf's extract_*_logs.py do, rounded to 2 decimals. Omits
+// speedup without 1n1g. Adds speedup_over_unfused if the case was also measured
+// without fusion.
 nlohmann::json SpeedJson(const SpeedFolder& folder);
 
-// A table a group, and how its speeds were made.
+// Returns one table per group, and how its speeds were computed.
 std::string SpeedText(const SpeedFolder& folder);
 
-// A picture. Of several numbers of ranks: speedup over ranks, a line per group
-// that has 1n1g. Of one: speed over batch sizes, a line per model, precision
-// and fusion.
+// Returns a plot. With several cases: speedup over ranks, one line per group
+// that has 1n1g. With one case: speed over batch sizes, one line per model,
+// precision and fusion.
 std::string SpeedSvg(const SpeedFolder& folder, const std::string& title);
 
 }  // namespace fusor::runtime

@@ -20,12 +20,12 @@ namespace {
 
 using nlohmann::json;
 
-// What a captured group of a pattern is.
+// Meaning of a capture group of a pattern.
 enum class Field : uint8_t {
   kTime,
   kEpoch,
-  kStep,   // the number of the line's last step
-  kBegin,  // steps before the line's first
+  kStep,   // number of the line's last step
+  kBegin,  // number of steps before the line's first
   kRate,
   kRankRate,
   kSeconds,
@@ -33,7 +33,7 @@ enum class Field : uint8_t {
 
 struct LineFormat {
   const char* name;
-  const char* mark;  // text that every such line has; cheaper than the pattern
+  const char* mark;  // text of every matching line; a fast prefilter
   std::string pattern;
   std::vector<Field> fields;
   bool from_zero = false;  // steps are numbered from 0
@@ -43,7 +43,7 @@ struct LineFormat {
 
 const std::vector<LineFormat>& LineFormats() {
   using enum Field;
-  // The time that a line may begin with, and a number.
+  // Optional leading timestamp, and a number.
   static const std::string kStamp =
       R"((?:(\d{4}-\d\d?-\d\d? \d\d?:\d\d:\d\d[.,]\d{1,6}).*?)?)";
   static const std::string kNumber = R"((\d+(?:\.\d*)?(?:e[-+]?\d+)?))";
@@ -116,9 +116,9 @@ constexpr const char* kJsonLines = "fusor JSON Lines";
 constexpr const char* kMindSpore = "MindSpore";
 constexpr SpeedWindow kMindSporeWindow{100, 100};
 
-// Seconds of "[2020-09-15 ]14:29:13.473765", with a comma or a point, or of a
-// Unix time; -1 of anything else. A clock that shows no date starts anew each
-// day.
+// Returns the seconds of "[2020-09-15 ]14:29:13.473765", with a comma or a
+// point, or of a Unix time; -1 for other text. A timestamp without a date
+// restarts at 0 every day.
 double ParseTime(std::string text) {
   std::replace(text.begin(), text.end(), ',', '.');
   int year = 0, month = 0, day = 0, hour = 0, minute = 0;
@@ -138,25 +138,25 @@ double ParseTime(std::string text) {
   return 86400.0 * day + 3600.0 * hour + 60.0 * minute + second;
 }
 
-// A line of one format: where it stands in its epoch, and what it says.
+// A parsed line, with its position in the epoch.
 struct Line {
   int64_t epoch = 0;
-  int64_t step = 0;    // steps of the epoch done after it
-  int64_t begin = -1;  // and before it; -1: not printed
+  int64_t step = 0;    // steps of the epoch up to this line
+  int64_t begin = -1;  // steps before it; -1: not printed
   SpeedRecord record;
 };
 
-// More steps than any run has; sums of them do not overflow.
+// More steps than any run has; sums do not overflow.
 constexpr int64_t kMostSteps = 1'000'000'000;
 
-// Of digits; above kMostSteps where they are too many.
+// Parses digits; too many give a number above kMostSteps.
 int64_t WholeNumber(const std::string& digits) {
   const long long number = std::strtoll(digits.c_str(), nullptr, 10);
   return std::min<int64_t>(number, kMostSteps + 1);
 }
 
-// Whether a run could have printed it: logs that were cut or mixed up have
-// lines that none did.
+// Returns whether a run could have printed the line. Truncated or interleaved
+// logs contain implausible lines.
 bool IsPlausible(const Line& line) {
   const SpeedRecord& r = line.record;
   const auto count = [](int64_t n) { return n >= 0 && n <= kMostSteps; };
@@ -203,7 +203,7 @@ std::optional<Line> Match(const LineFormat& format, const std::regex& pattern,
   return line;
 }
 
-// "DLLL {...}": lines of training have step [epoch, iteration].
+// Parses "DLLL {...}". Training lines have step [epoch, iteration].
 std::optional<Line> ParseDllJson(const std::string& text) {
   const json data = json::parse(text.substr(5), nullptr, false);
   if (!data.is_object() || data.value("type", "") != "LOG") return std::nullopt;
@@ -236,8 +236,8 @@ std::optional<Line> ParseJsonLine(const std::string& text) {
   return line;
 }
 
-// LossMonitor says where a run is, TimeMonitor how long the epoch took; an
-// epoch is as many steps as the device is sent at a time.
+// LossMonitor prints epoch and step, TimeMonitor the epoch time. An epoch has
+// as many steps as are sent to the device at once.
 class MindSporeLines {
  public:
   std::optional<Line> Read(const std::string& text) {
@@ -257,7 +257,7 @@ class MindSporeLines {
     return std::nullopt;
   }
 
-  // What the epochs took is the clock of such a log.
+  // Uses the summed epoch times as the clock.
   static void SetTimes(std::vector<SpeedRecord>& records) {
     double time = 0;
     for (SpeedRecord& record : records) {
@@ -269,10 +269,10 @@ class MindSporeLines {
 
  private:
   int64_t epoch_ = 0;
-  int64_t steps_ = 0;  // of the epoch
+  int64_t steps_ = 0;  // in the epoch
 };
 
-// Nothing where a key has another type than the format says.
+// Returns nullopt if a key has an unexpected type.
 template <typename Parse>
 std::optional<Line> Tolerant(Parse parse, const std::string& text) {
   try {
@@ -282,10 +282,10 @@ std::optional<Line> Tolerant(Parse parse, const std::string& text) {
   }
 }
 
-// Sorted, ranks' lines of one step put together, steps counted on over epochs.
+// Sorts lines, merges those of a step's ranks, counts steps across epochs.
 std::vector<SpeedRecord> Records(const std::vector<Line>& lines) {
   std::map<std::pair<int64_t, int64_t>, std::vector<const Line*>> by_step;
-  std::map<int64_t, int64_t> length;  // of each epoch, in steps
+  std::map<int64_t, int64_t> length;  // steps per epoch
   for (const Line& line : lines) {
     by_step[{line.epoch, line.step}].push_back(&line);
     length[line.epoch] = std::max(length[line.epoch], line.step);
@@ -315,7 +315,7 @@ std::vector<SpeedRecord> Records(const std::vector<Line>& lines) {
     for (const Line* line : same) {
       record.time = std::max(record.time, line->record.time);
     }
-    // A clock without a date that has passed midnight.
+    // A clock without a date passed midnight.
     if (record.time >= 0 && record.time < 86400) {
       if (!records.empty() && record.time + day < records.back().time) {
         day += 86400;
@@ -324,8 +324,7 @@ std::vector<SpeedRecord> Records(const std::vector<Line>& lines) {
     }
     records.push_back(record);
   }
-  // A line tells of the steps since the one before; the first of as many as the
-  // second.
+  // A line covers the steps since the previous one, the first as many.
   for (size_t i = records.size(); i-- > 0;) {
     SpeedRecord& record = records[i];
     if (record.begin >= 0) continue;
@@ -337,10 +336,10 @@ std::vector<SpeedRecord> Records(const std::vector<Line>& lines) {
   return records;
 }
 
-// Calls `handle` for each line, without its end.
+// Calls `handle` for each line, without its newline.
 template <typename Handle>
 void ForEachLine(std::string_view text, Handle handle) {
-  // Beyond it lie dumps of options, which no pattern is to search.
+  // Cuts longer lines, such as option dumps, to keep pattern matching fast.
   constexpr size_t kLongest = 4096;
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
@@ -349,7 +348,7 @@ void ForEachLine(std::string_view text, Handle handle) {
   }
 }
 
-// What `fusor bench` prints before its steps.
+// Part of the line that `fusor bench` prints before its steps.
 constexpr std::string_view kBenchWindow = " bench_warmup_steps : ";
 
 std::optional<SpeedWindow> ParseBenchWindow(const std::string& line) {

@@ -23,7 +23,7 @@ std::string Colour(size_t series) {
   return kColours[series % std::size(kColours)];
 }
 
-// A round number that divides a scale up to `most` into 4 to 10 parts.
+// Returns a round tick distance for 4 to 10 ticks up to `most`.
 double TickOf(double most) {
   const double unit = std::pow(10, std::floor(std::log10(most)) - 1);
   for (const double tick : {unit, 2 * unit, 5 * unit}) {
@@ -32,7 +32,7 @@ double TickOf(double most) {
   return 10 * unit;
 }
 
-// Series of points over a horizontal and a vertical axis, with a legend below.
+// Plots series of points over two axes, with a legend below.
 class Chart {
  public:
   Chart(const std::string& title, size_t series, double highest)
@@ -92,7 +92,7 @@ class Chart {
   size_t series_ = 0;
 };
 
-// Speedup against one rank over ranks; a series per group.
+// Plots speedup against one rank over ranks, one series per group.
 std::string RanksPicture(const SpeedFolder& folder, const std::string& title) {
   int64_t most = 1;
   double highest = 1;
@@ -109,7 +109,7 @@ std::string RanksPicture(const SpeedFolder& folder, const std::string& title) {
   };
   Chart chart(title, folder.groups.size(), highest);
   chart.VerticalAxis("speedup against 1n1g");
-  // A power of two, and a whole number of ranks.
+  // A power of two, at least one rank.
   const auto step = static_cast<int64_t>(std::exp2(
       std::max(0.0, std::floor(std::log2(static_cast<double>(most)) - 2))));
   for (int64_t ranks = 0; ranks <= most; ranks += step) {
@@ -137,8 +137,8 @@ std::string RanksPicture(const SpeedFolder& folder, const std::string& title) {
   return chart.Finish();
 }
 
-// Speed over batch sizes; a series per model, precision and fusion. What fusion
-// gains stands above the fused points.
+// Plots speed over batch sizes, one series per model, precision and fusion.
+// Labels fused points with the speedup over unfused.
 std::string BatchesPicture(const SpeedFolder& folder,
                            const std::string& title) {
   std::set<int64_t> batches;
@@ -150,7 +150,7 @@ std::string BatchesPicture(const SpeedFolder& folder,
     series[{group.model, group.precision}].push_back(&group);
     highest = std::max(highest, group.cases.front().Median(folder.definition));
   }
-  // At equal distances: they are often powers of two.
+  // Evenly spaced: batch sizes are often powers of two.
   const auto x = [&](int64_t batch) {
     const auto at = std::distance(batches.begin(), batches.find(batch));
     return kLeft + kWidth * (static_cast<double>(at) + 0.5) /
@@ -178,7 +178,7 @@ std::string BatchesPicture(const SpeedFolder& folder,
   return chart.Finish();
 }
 
-// Whether all cases have one number of ranks: there is no speedup to show.
+// Returns whether all groups have the same single case, hence no speedup.
 bool HasOneCase(const SpeedFolder& folder) {
   std::set<std::string> names;
   for (const SpeedGroup& group : folder.groups) {

@@ -13,7 +13,7 @@ std::string Number(std::optional<double> value) {
   return value ? fmt::format("{:.2f}", *value) : "-";
 }
 
-// How the speed of a group's logs is made.
+// Describes how the speeds of a group's logs are computed.
 std::string HowMeasured(const SpeedGroup& group, SpeedDefinition definition) {
   if (group.summary) return "the average that the framework printed";
   if (group.mixed_windows) return "of the steps that each log measured";
@@ -71,8 +71,8 @@ std::string GroupText(const SpeedGroup& group, SpeedDefinition definition) {
   return text;
 }
 
-// What fusion gains, per pair of cases that differ by it alone; empty without
-// such a pair.
+// Returns the speedup by fusion for each pair of cases that differ only in
+// fusion; empty without such a pair.
 std::string FusionText(const SpeedFolder& folder) {
   std::string text;
   for (const SpeedGroup& group : folder.groups) {

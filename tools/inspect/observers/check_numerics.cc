@@ -26,8 +26,8 @@ bool Overlap(const codegen::Buffer& a, const codegen::Buffer& b) {
          b.offset < a.offset + a.bytes;
 }
 
-// The first op of `body` that makes something that is not finite of operands
-// that are; null when there is none. Constants are what they are meant to be.
+// Returns the first op of `body` with a non-finite result and finite operands;
+// null if there is none. Ignores constants, which may be infinite on purpose.
 const ir::Node* FirstCulprit(const ir::Graph& body,
                              std::span<const ir::Tensor> operands) {
   const ir::Node* culprit = nullptr;
@@ -92,7 +92,7 @@ void NumericsChecker::Before(const Session& session, int program, size_t step) {
   }
   saved_.clear();
   if (state.found) return;
-  // What the step writes over is gone when it has ended.
+  // Save the operands that the step overwrites.
   const Plan& plan = session.plan(program);
   const StepValues values = ValuesOfStep(plan, plan.steps[step]);
   for (int operand : values.operands) {
@@ -107,7 +107,7 @@ void NumericsChecker::Before(const Session& session, int program, size_t step) {
 void NumericsChecker::CheckInputs(const Session& session, int program) {
   const Plan& plan = session.plan(program);
   for (const codegen::PlanInput& input : plan.inputs) {
-    // What earlier micro-batches left may be of no use.
+    // Accumulators may hold stale values of earlier micro-batches.
     if (input.role == ir::InputRole::kAccumulator) continue;
     const ir::TensorType& type = plan.buffers[input.buffer].type;
     const int64_t bad =
@@ -167,7 +167,7 @@ void NumericsChecker::Find(const Session& session, int program, size_t step,
   const std::vector<ir::Tensor> operands = Operands(session, program, step);
   const auto graph = GraphOfStep(plan, s, node);
   const ir::Graph* body = graph->nodes()[0]->body();
-  // A library call is one op: there is nothing to descend into.
+  // A library call is a single op.
   const ir::Node* culprit =
       body == nullptr ? graph->nodes()[0].get() : FirstCulprit(*body, operands);
   if (culprit != nullptr) {

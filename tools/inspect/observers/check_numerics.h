@@ -1,8 +1,8 @@
 #pragma once
 
-// Finds the first kernel or library call of a running program that makes NaN or
-// infinity of finite operands, and the op inside it: a fusion is interpreted
-// again, op by op, on the operands that it had.
+// Finds the first kernel or library call of a running program that produces NaN
+// or infinity from finite operands, and the op inside it. For this, a fusion is
+// interpreted op by op on its actual operands.
 
 #include <cstdint>
 #include <functional>
@@ -15,32 +15,32 @@
 namespace fusor::runtime {
 
 struct NonFinite {
-  int64_t run = 0;   // of the program, from 0
-  int64_t step = 0;  // of the plan; -1: an input was not finite to begin with
+  int64_t run = 0;   // number of the program's run, from 0
+  int64_t step = 0;  // index in the plan; -1: an input was not finite
   std::string what;  // "kernel k_relu_1", "conv2d by brgconv", "input images"
-  ir::Location location;  // of the step, in the model
-  std::string value;      // the first result that is not finite
-  int64_t elements = 0;   // that are not
+  ir::Location location;  // model location of the step
+  std::string value;      // name of the first non-finite result
+  int64_t elements = 0;   // number of non-finite elements
   int64_t of = 0;
-  // The first op in the step whose result is not finite though its operands
-  // are, by the typed interpreter; empty when it finds none: then the step's
-  // code is at fault.
+  // The first op in the step with a non-finite result and finite operands,
+  // according to the typed interpreter. Empty if there is none; then the step's
+  // generated code is wrong.
   std::string op;
   std::string op_value;
   ir::Location op_location;
-  std::string snapshot;  // folder; empty: none was written
+  std::string snapshot;  // folder; empty: not written
 
   std::string Describe() const;  // one line
-  std::string Finding() const;   // the same without the run
+  std::string Finding() const;   // as Describe, without the run
 };
 
 struct NumericsOptions {
-  // Ends the program with kGraph at the first finding.
+  // Throw kGraph at the first finding.
   bool fail = false;
-  // Where to write NAME/module.txt, the step alone, and
-  // NAME/inputs.safetensors, its operands; empty: nowhere.
+  // Folder for NAME/module.txt, the step as a graph, and
+  // NAME/inputs.safetensors, its operands. Empty: none.
   std::string snapshot_folder;
-  // Called with the first finding of each program.
+  // Called with the first finding per program.
   std::function<void(const NonFinite&)> report;
 };
 
@@ -68,11 +68,11 @@ class NumericsChecker : public StepObserver {
 
   NumericsOptions options_;
   std::vector<Program> programs_;
-  std::vector<Bytes> saved_;  // operands of the step that is running
+  std::vector<Bytes> saved_;  // operands that the current step overwrites
 };
 
-// Runs the program once more, which changes no more than a step does, and
-// returns the finding; empty if there is none.
+// Runs the program once more and returns the finding; empty if there is none.
+// Changes state as any step does.
 std::string FindNonFinite(Session& session, int program);
 
 }  // namespace fusor::runtime

@@ -6,8 +6,8 @@
 
 namespace fusor::runtime {
 
-// Milliseconds of each step of the plan, each the median of `runs` runs of
-// Session::ProfileStep. They are real steps: state changes.
+// Returns the time of each step of the plan in ms, the median of `runs` calls
+// of Session::ProfileStep. They are real steps: state changes.
 std::vector<double> MedianProfile(Session& session, int program, int runs);
 
 }  // namespace fusor::runtime

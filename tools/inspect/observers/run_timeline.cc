@@ -35,7 +35,7 @@ json Metadata(const char* what, int rank, int track, const std::string& name) {
 
 void RunTimeline::Before(const Session& session, int program, size_t step) {
   if (step == 0) {
-    // What was begun before this run may have ended since.
+    // Collectives of an earlier run may have ended since.
     if (count_ >= first_ - 1 && count_ <= last_) TakeTimes();
     ++count_;
     if (records()) {
@@ -54,11 +54,11 @@ void RunTimeline::After(const Session&, int, size_t) {
 void RunTimeline::TakeTimes() {
   if (communicator_ == nullptr) return;
   const std::vector<CollectiveTime> times = communicator_->TakeTimes();
-  if (runs_.empty()) return;  // they are older
+  if (runs_.empty()) return;  // discard times of earlier runs
   collectives_.insert(collectives_.end(), times.begin(), times.end());
 }
 
-// Turns records into events.
+// Converts records to trace events.
 class RunTimeline::Writer {
  public:
   explicit Writer(const RunTimeline& timeline)
@@ -102,7 +102,7 @@ class RunTimeline::Writer {
                        {"args", std::move(args)}});
   }
 
-  // The collective that was started by that step; null while it runs.
+  // Returns the collective that the step started; null while it is running.
   const CollectiveTime* Find(const StepTime& step) const {
     const auto& all = timeline_.collectives_;
     const auto found =
@@ -139,7 +139,7 @@ class RunTimeline::Writer {
             {"collectives", std::move(collectives)}};
   }
 
-  // Returns how long it waited for collectives, in seconds.
+  // Appends the step's events. Returns its wait for collectives in seconds.
   double WriteStep(const Step& step, const StepTime& time,
                    const std::map<int, const CollectiveTime*>& of_event) {
     double begun = time.begun;

@@ -1,7 +1,7 @@
 #pragma once
 
-// When each step of a program and each collective began and ended: to see what
-// of the communication runs beside the computation, and what waits for it.
+// Records the start and end of each step of a program and of each collective.
+// Shows which communication overlaps and which steps wait for it.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -14,28 +14,28 @@
 namespace fusor::runtime {
 
 // Records the runs `first` to `last` of a session's programs, counted from 1.
-// Overlap is real on devices whose streams have nothing pending, as the CPU's;
-// elsewhere the session, which waits after each step, prevents it.
+// An observed session synchronises after each step. Overlap is therefore real
+// only on devices whose streams execute synchronously, such as the CPU.
 class RunTimeline : public StepObserver {
  public:
-  // `communicator`: the session's, null for none; its times are taken.
+  // `communicator`: the session's, or null. Its recorded times are consumed.
   RunTimeline(Communicator* communicator, int64_t first, int64_t last)
       : communicator_(communicator), first_(first), last_(last) {}
 
   void Before(const Session& session, int program, size_t step) override;
   void After(const Session& session, int program, size_t step) override;
 
-  // In the Trace Event Format, which Perfetto and chrome://tracing open: the
-  // computation with its waits, and the collectives, of this rank. `otherData`
-  // has `runs` [{`run`, `step_ms`, `compute_ms` without waits,
-  // `communication_ms`, `exposed_ms` of waits, `collectives` [{`op`, `name`,
-  // `tensors`, `bytes`, `ready_ms`, `start_ms`, `end_ms` since the run
-  // began}]}]. Of runs that have not ended, nothing.
+  // Returns computation, waits and collectives of this rank in the Trace Event
+  // Format, for Perfetto and chrome://tracing. `otherData` has `rank` and
+  // `runs` [{`run`, `step_ms`, `compute_ms` without waits, `communication_ms`,
+  // `exposed_ms` of waits, `collectives` [{`op`, `name`, `tensors`, `bytes`,
+  // `ready_ms`, `start_ms`, `end_ms` since the start of the run}]}]. Omits runs
+  // that have not ended.
   nlohmann::json Trace();
 
  private:
   struct StepTime {
-    size_t step = 0;              // of the plan
+    size_t step = 0;              // index in the plan
     double begun = 0, ended = 0;  // seconds on the steady clock
   };
   struct Run {
@@ -50,7 +50,7 @@ class RunTimeline : public StepObserver {
 
   Communicator* const communicator_;
   const int64_t first_, last_;
-  int64_t count_ = 0;  // runs that have begun
+  int64_t count_ = 0;  // runs started so far
   std::vector<Run> runs_;
   std::vector<CollectiveTime> collectives_;
 };

@@ -1,7 +1,7 @@
 #pragma once
 
-// A graph and values for its inputs in a folder: module.txt, the text form, and
-// inputs.safetensors, the values in logical order under the inputs' names.
+// A folder with a graph and its input values: module.txt, the text form, and
+// inputs.safetensors, the values in logical order by input name.
 
 #include <span>
 #include <string>
@@ -12,12 +12,13 @@
 
 namespace fusor::runtime {
 
-// Makes the folder. Throws kUsage when it cannot be written.
+// Writes the files and creates the folder. Throws kUsage if it cannot be
+// created or module.txt cannot be written.
 void WriteSnapshot(const std::string& folder, const ir::Graph& graph,
                    std::span<const ir::Tensor> inputs);
 
-// One value for each input of the graph, from a file as above. Throws
-// kCheckpoint, naming the input, when one is missing or of another type.
+// Reads one value per input of the graph. Throws kCheckpoint, naming the input,
+// if one is missing or has another type.
 std::vector<ir::Tensor> ReadInputs(const std::string& path,
                                    const ir::Graph& graph);
 

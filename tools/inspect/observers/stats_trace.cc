@@ -160,7 +160,7 @@ void StatsTracer::After(const Session& session, int program, size_t step) {
 
 namespace {
 
-// How the two differ; empty when they do not.
+// Describes how the two differ; empty if they do not.
 std::string Difference(const TensorStats& a, const TensorStats& b,
                        double tolerance) {
   if (a.count != b.count) {

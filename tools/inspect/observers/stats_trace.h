@@ -1,17 +1,17 @@
 #pragma once
 
-// What every value of a running program looked like, a line each, so that two
-// runs can be compared: the first value that differs is where to look.
+// Writes statistics of every value of a running program, one line per value, to
+// compare two runs. The first value that differs shows where to look.
 //
 // The file is JSON lines. The first is {"fusor_stats_trace":1, "program":NAME,
-// "target":NAME}; then, in the order in which they were computed,
+// "target":NAME}. Then one line per value, in execution order:
 //   {"run":0, "step":3, "name":"relu_1", "op":"fusion",
 //    "location":"layer1.0.bn1",
 //    "source":"models/resnet.cc:37", "count":64, "min":0.0, "max":1.5,
 //    "mean":0.7, "non_finite":0, "checksum":"0123456789abcdef"}
-// The program's inputs come first, as step -1. min, max and mean are those of
-// the finite elements, null where there is none; the checksum is that of the
-// elements in logical order, whatever the layout.
+// Program inputs come first, with step -1. min, max and mean are over the
+// finite elements, null if there are none. The checksum is over the elements in
+// logical order, independent of the layout.
 
 #include <cstdint>
 #include <functional>
@@ -35,8 +35,8 @@ struct TensorStats {
 TensorStats StatsOf(const ir::Tensor& tensor);
 
 struct TraceEntry {
-  int64_t run = 0;   // of the program, from 0
-  int64_t step = 0;  // of the plan; -1: an input
+  int64_t run = 0;   // number of the program's run, from 0
+  int64_t step = 0;  // index in the plan; -1: an input
   std::string name;  // of the value
   std::string op;    // op class of the step, "input" for inputs
   ir::Location location;
@@ -51,7 +51,7 @@ struct Trace {
   std::vector<TraceEntry> entries;
 };
 
-// Hands out lines, header first, while a session runs one program.
+// Passes the header, then a line per value of one program, to `write`.
 class StatsTracer : public StepObserver {
  public:
   explicit StatsTracer(std::function<void(const std::string& line)> write)
@@ -64,33 +64,32 @@ class StatsTracer : public StepObserver {
   void Write(const TraceEntry& entry);
 
   std::function<void(const std::string&)> write_;
-  int program_ = -1;  // the one that is traced: the first to run
+  int program_ = -1;  // the traced program: the first one to run
   int64_t run_ = -1;
 };
 
 std::string TraceHeader(const std::string& program, const std::string& target);
 std::string TraceLine(const TraceEntry& entry);
 
-// Throws kUsage, naming `source` and the line, for anything else.
+// Parses a trace. Throws kUsage with `source` and line if malformed.
 Trace ParseTrace(const std::string& text, const std::string& source);
-// Reads a file; kUsage when that fails.
+// Reads a trace file. Throws kUsage if it cannot be read or parsed.
 Trace ReadTrace(const std::string& path);
 
 struct Divergence {
-  // Of the first value, in the order of the first trace, that differs; empty
-  // when none does.
+  // The first differing value, in the first trace's order; empty: none.
   std::optional<TraceEntry> a, b;
   std::string what;       // "mean 0.5 and 0.7"
-  int64_t values = 0;     // in both
-  int64_t different = 0;  // of these
+  int64_t values = 0;     // common to both traces
+  int64_t different = 0;  // number of common values that differ
   int64_t only_a = 0, only_b = 0;
 };
 
-// Matches values by run and name. With tolerance 0 checksums decide; otherwise
-// a value differs when its count of non-finite elements does, or its min, max
-// or mean by more than tolerance times the largest magnitude of either trace's
-// value. Throws kGraph for traces of different programs: of other names, with
-// an input of another size, or without a common value.
+// Matches values by run and name. A value differs if its element count, its
+// count of non-finite elements, or its min, max or mean differs by more than
+// tolerance * largest magnitude in either trace. With tolerance 0 the checksums
+// must be equal, too. Throws kGraph for traces of different programs: different
+// names, an input of different sizes, or no common value.
 Divergence FirstDivergence(const Trace& a, const Trace& b, double tolerance);
 
 }  // namespace fusor::runtime

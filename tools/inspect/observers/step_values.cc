@@ -51,7 +51,7 @@ std::vector<size_t> InputsOfOperands(const Plan& plan, const Step& step,
   std::vector<size_t> input_of;
   size_t inputs = 0;
   for (size_t i = 0; i < buffers.size(); ++i) {
-    size_t same = 0;  // the first operand that is the same value
+    size_t same = 0;  // first operand with the same value and type
     while (buffers[same] != buffers[i] ||
            OperandType(plan, step, node, same) !=
                OperandType(plan, step, node, i)) {
@@ -103,7 +103,7 @@ std::unique_ptr<ir::Graph> GraphOfStep(const Plan& plan, const Step& step,
 
 namespace {
 
-// Of elements whose exponent is the bits of `mask`, all of them set.
+// Counts the elements whose exponent bits, `mask`, are all ones.
 template <typename Bits>
 int64_t CountFullExponents(std::span<const uint8_t> bytes, Bits mask) {
   int64_t count = 0;

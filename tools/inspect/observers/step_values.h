@@ -10,20 +10,20 @@
 
 namespace fusor::runtime {
 
-// The buffers of a step's tensors, spans taken apart: one for each operand and
-// result of the node that the step runs, in the node's order.
+// The buffers of a step's tensors, one per operand and result of the step's
+// node, in the node's order. Splits buffers that span several values.
 struct StepValues {
   std::vector<int> operands;
   std::vector<int> results;
 };
 StepValues ValuesOfStep(const codegen::Plan& plan, const codegen::Step& step);
 
-// The node of the program's graph that the step runs; null for a copy that the
-// plan added.
+// Returns the node of the program's graph that the step runs; null for a copy
+// that the plan added.
 const ir::Node* NodeOfStep(const ir::Graph& graph, const codegen::Step& step);
 
-// The type as which the step reads operand `i`, or writes result `i`: of a view
-// it is not the buffer's.
+// Return the type with which the step reads operand `i` or writes result `i`.
+// For a view it differs from the buffer's type.
 const ir::TensorType& OperandType(const codegen::Plan& plan,
                                   const codegen::Step& step,
                                   const ir::Node* node, size_t i);
@@ -31,14 +31,14 @@ const ir::TensorType& ResultType(const codegen::Plan& plan,
                                  const codegen::Step& step,
                                  const ir::Node* node, size_t i);
 
-// The step alone as a graph: an input for each value that it reads, named after
-// it, and an output for each result. A value that is read by several operands
-// is one input: it has one buffer.
+// Returns a graph of only this step, with one input per value that it reads,
+// named after the value, and one output per result. Operands that read the same
+// value with the same type share an input.
 std::unique_ptr<ir::Graph> GraphOfStep(const codegen::Plan& plan,
                                        const codegen::Step& step,
                                        const ir::Node* node);
 
-// The input of that graph that each operand reads.
+// Returns, per operand, the index of the graph input that it reads.
 std::vector<size_t> InputsOfOperands(const codegen::Plan& plan,
                                      const codegen::Step& step,
                                      const ir::Node* node);
@@ -47,7 +47,7 @@ std::vector<size_t> InputsOfOperands(const codegen::Plan& plan,
 std::vector<ir::Tensor> OperandTensors(std::span<const ir::Tensor> inputs,
                                        std::span<const size_t> input_of);
 
-// What a tensor in memory, of `type`, has that is no number.
+// Returns the number of NaNs and infinities in a tensor of `type`.
 int64_t CountNonFinite(const ir::TensorType& type,
                        std::span<const uint8_t> bytes);
 

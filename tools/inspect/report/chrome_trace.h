@@ -8,10 +8,10 @@
 
 namespace fusor::codegen {
 
-// One step of the plan in the Trace Event Format, which Perfetto and
-// chrome://tracing open: a track a stream, an event a step, as long as it was
-// measured or, without a profile, is modelled to take. Events of a stream do
-// not overlap; a step that waits for an event starts after it.
+// Returns one step of the plan in the Trace Event Format, for Perfetto and
+// chrome://tracing: a track per stream and an event per step. Event lengths are
+// measured times or, without a profile, estimates. Events of a stream do not
+// overlap. A step that waits for an event starts after it.
 nlohmann::json ChromeTrace(const Plan& plan, const PlanReport& report);
 
 }  // namespace fusor::codegen

@@ -12,8 +12,8 @@ using nlohmann::json;
 
 namespace {
 
-// Buffers that hold parts of state, as they are before the first step of the
-// plan, or one kernel's work on one of them.
+// Returns the buffers with state shards as of the start of the plan, and the
+// results of kernels that read only such a buffer.
 std::set<int> PartsOf(const Plan& plan) {
   std::set<int> parts;
   for (const PlanInput& input : plan.inputs) {

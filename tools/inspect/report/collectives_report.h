@@ -1,6 +1,7 @@
 #pragma once
 
-// What ranks exchange in a step, and how much of that nothing hides.
+// The collectives of a training step, and the part of their time that is not
+// overlapped with computation.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -11,33 +12,33 @@
 
 namespace fusor::codegen {
 
-// A collective of the plan. Microseconds since the step's start.
+// One collective. Times are microseconds since the start of the step.
 struct CollectiveSpan {
-  int step = 0;  // in the plan
+  int step = 0;  // index in the plan
   int64_t tensors = 0;
-  int64_t bytes = 0;  // of whole tensors
+  int64_t bytes = 0;  // of unsharded tensors
   double start_us = 0;
   double end_us = 0;
-  // A bucket of gradients; else statistics or parts of parameters are gathered.
+  // Reduces a gradient bucket; otherwise gathers statistics or shards.
   bool sums = false;
-  // Parts of parameters are gathered for this step's forward pass.
+  // Whether it gathers parameter shards for this step's forward pass.
   bool gathers_ahead = false;
 };
 
 struct Exchange {
   std::vector<CollectiveSpan> collectives;  // in issue order
   double end_us = 0;                        // of the step
-  // Of the step, when nothing is computed.
+  // Step time minus computation: communication that is not overlapped.
   double exposed_us = 0;
 
-  int64_t buckets() const;  // collectives that sum gradients
+  int64_t buckets() const;  // gradient buckets
   int64_t bucket_bytes() const;
-  // Of collectives, as long as they take alone.
+  // Sum of all collectives' durations.
   double communication_us() const;
 };
 
-// By the times of `report`, which should be modelled ones: in a profile a
-// collective takes as long as it takes to start it.
+// Schedules the plan with the times of `report`. These should be estimates: a
+// profile measures only how long a collective takes to start.
 Exchange ExchangeOf(const Plan& plan, const PlanReport& report);
 
 // [{op, name, tensors, dtype, bytes, start_ms, end_ms}]

@@ -9,8 +9,8 @@
 
 namespace fusor::codegen {
 
-// Where in the model a pass decided what: a row for each block of the model
-// (LocationBlock) in which it decided anything, in the order of its decisions.
+// Decisions of one pass, counted by reason and model location: one row per
+// block of the model (LocationBlock), in the order of the first decisions.
 struct DecisionTable {
   std::vector<std::string> reasons;  // of the columns, sorted
   std::vector<std::pair<std::string, std::vector<int64_t>>> rows;
@@ -19,7 +19,7 @@ struct DecisionTable {
 DecisionTable TabulateDecisions(const std::vector<passes::Decision>& decisions,
                                 const std::string& pass);
 
-// For people; empty without rows.
+// Returns an aligned text table; empty without rows.
 std::string DecisionTableText(const DecisionTable& table);
 
 }  // namespace fusor::codegen

@@ -19,10 +19,10 @@ std::string Microseconds(int64_t ns) {
   return ns == 0 ? "" : fmt::format("{:.1f}", static_cast<double>(ns) / 1e3);
 }
 
-// Decisions that one row of a table stands for.
+// The decisions of one table row.
 struct Group {
   int64_t count = 0;
-  int64_t saved_ns = 0;  // of all together
+  int64_t saved_ns = 0;  // sum
   const Decision* best = nullptr;
 
   void Add(const Decision& decision) {
@@ -34,8 +34,8 @@ struct Group {
   }
 };
 
-// By pass, made before refused, the most frequent reason first. Refused pairs
-// overlap, so that only the best of them says what there was to win.
+// Orders by pass, accepted before rejected, then most frequent reason first.
+// Rejected pairs overlap, so only the best one's saving is shown.
 json Summary(const std::vector<Decision>& decisions) {
   std::map<std::tuple<std::string, bool, std::string>, Group> groups;
   for (const Decision& d : decisions) {
@@ -65,8 +65,8 @@ json Summary(const std::vector<Decision>& decisions) {
                       std::move(rows), 60);
 }
 
-// A row for each pass, reason and place, what saves most first: the places of
-// a model and not the hundreds of pairs that a pass tries at each.
+// Adds a row per pass, reason and location, largest saving first. Locations are
+// fewer than the hundreds of pairs that a pass tries at each.
 json Places(const std::vector<Decision>& decisions, bool accepted) {
   std::map<std::tuple<std::string, std::string, std::string>, Group> groups;
   for (const Decision& d : decisions) {

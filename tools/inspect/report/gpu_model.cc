@@ -16,36 +16,37 @@ namespace {
 
 using nlohmann::json;
 
-// Of every architecture since compute capability 8.0: CUDA C++ Programming
-// Guide, "Technical Specifications per Compute Capability".
-constexpr int kThreadsAtOnce = 2048;  // on a multiprocessor
+// Limits of a multiprocessor on all architectures since compute capability 8.0:
+// CUDA C++ Programming Guide, "Technical Specifications per Compute
+// Capability".
+constexpr int kThreadsAtOnce = 2048;
 constexpr int kBlocksAtOnce = 32;
 constexpr int kRegisters = 65536;
-constexpr int kRegisterUnit = 8;  // in which a thread gets them
+constexpr int kRegisterUnit = 8;  // allocation granularity per thread
 
-// Assumed. Of the bandwidth in the target's description, what a kernel with
-// enough bytes under way reaches; how long memory takes to answer; what one
-// multiprocessor moves at most; how long the first and last blocks of a launch
-// take that do not overlap with others.
+// Assumptions: the share of the target's bandwidth that a kernel with enough
+// bytes in flight reaches; memory latency; bandwidth limit of one
+// multiprocessor; time of the first and last blocks of a launch that is not
+// overlapped.
 constexpr double kMemoryShare = 0.9;
 constexpr double kLatencyNs = 680;
 constexpr double kBytesPerNs = 80;
 constexpr double kFillUs = 2;
-// Of convolutions and matrix products.
+// Assumptions for convolutions and matmuls.
 constexpr double kLibraryMemoryShare = 0.8;
 constexpr double kMatmulTensorShare = 0.4;
-// A tensor of at most this part of the L2 cache is read from there.
+// Tensors of at most l2_bytes / kCachedPart are read from the L2 cache.
 constexpr int64_t kCachedPart = 16;
-// This part of the L2 cache keeps what a phase read or stored last: both of its
-// halves hold what multiprocessors of both read.
+// The L2 cache keeps l2_bytes / kKeptPart of what a phase accessed last: data
+// read by multiprocessors of both halves is stored in both.
 constexpr int64_t kKeptPart = 2;
-// Bandwidth of the L2 cache. All bytes cross it, those of memory too.
+// Bandwidth of the L2 cache. Memory traffic crosses it, too.
 constexpr double kCacheBytesPerNs = 5500;
-// Turns of a loop whose loads are under way at once (cuda_printer.cc).
+// Loop iterations whose loads are in flight together (cuda_printer.cc).
 constexpr int64_t kTurnsAhead = 4;
 
-// Bytes that one thread asks for before it waits: of the innermost loop, or of
-// the body, that loads most.
+// Returns the bytes that one thread requests before it waits: the maximum over
+// the body and its loops.
 int64_t BytesAhead(const Kernel& kernel, const std::vector<Stmt>& body,
                    bool loop) {
   int64_t bytes = 0;
@@ -149,10 +150,10 @@ class Modeller {
                              BytesAhead(kernel, phase.body, /*loop=*/false);
   }
 
-  // Bytes of each buffer that the L2 cache still has when the phase loads it.
-  // The phases before have left them there, the last one first, until the cache
-  // is full. Of a phase that does not fit, its last bytes are kept; they are of
-  // use only to loops that begin where it ended.
+  // Returns, per buffer, the bytes still in the L2 cache when the phase loads
+  // them. Earlier phases, the last one first, fill the cache. Of a phase that
+  // does not fit, only its last bytes are kept; these help only descending
+  // loops, which start where that phase ended.
   std::vector<int64_t> KeptBytes(const Kernel& kernel, int phase) const {
     std::vector<int64_t> kept(kernel.buffers.size());
     std::vector<bool> descending(kernel.buffers.size());
@@ -181,9 +182,10 @@ class Modeller {
     return kept;
   }
 
-  // Full waves of blocks run at the bandwidth that their bytes under way allow,
-  // the last one at that of fewer blocks. Fewer blocks than multiprocessors
-  // are limited by what one of these moves.
+  // Sets the launch's times. Full waves of blocks run at the bandwidth that
+  // their bytes in flight allow, the last wave at that of fewer blocks. With
+  // fewer blocks than multiprocessors, the limit is the bandwidth of a
+  // multiprocessor.
   void Time(GpuLaunch& launch) const {
     const auto moved =
         static_cast<double>(launch.memory_bytes + launch.cached_bytes);
@@ -211,10 +213,10 @@ class Modeller {
     launch.us += std::max(ns, moved / kCacheBytesPerNs) / 1e3;
   }
 
-  // In bytes a nanosecond, of `blocks` at once.
+  // Returns the bandwidth of `blocks` concurrent blocks in bytes per ns.
   double Bandwidth(const GpuLaunch& launch, int64_t blocks) const {
     const double full = kMemoryShare * target_.memory_gb_per_s;
-    if (launch.bytes_in_flight == 0) return full;  // nobody waits for stores
+    if (launch.bytes_in_flight == 0) return full;  // stores do not stall
     const double resident =
         std::min<double>(launch.blocks_at_once,
                          static_cast<double>(launch.blocks) / target_.threads);
@@ -261,7 +263,7 @@ class Modeller {
   const Plan& plan_;
   const TargetCompiler& compiler_;
   const ir::Target& target_;
-  std::vector<std::vector<GpuLaunch>> launches_;  // of each kernel
+  std::vector<std::vector<GpuLaunch>> launches_;  // per kernel
 };
 
 double PerSecond(int64_t images, double ms) {

@@ -8,15 +8,15 @@
 
 namespace fusor::codegen {
 
-// Kernels of one phase of a step, with or without reductions.
+// Generated kernels of one phase of a step, with or without reductions.
 struct KernelCount {
   std::string what;  // "backward, with reductions"
   int64_t kernels = 0;
-  int64_t ops = 0;       // that they do together
-  int64_t most_ops = 0;  // of one of them
+  int64_t ops = 0;       // in all kernels together
+  int64_t most_ops = 0;  // in one kernel
 };
 
-// Of the fusions of an optimised graph, forward first.
+// Counts the fusions of an optimised graph, forward first.
 std::vector<KernelCount> CountKernels(const ir::Graph& graph);
 
 }  // namespace fusor::codegen

@@ -12,7 +12,8 @@
 namespace fusor::codegen {
 namespace {
 
-// "s3..s17"; what no step touches, or what outlives them all, says so.
+// Returns the live range, "s3..s17". "unused": no step uses the buffer.
+// "always": it is not in the temporary arena.
 std::string Life(const Plan& plan, const Buffer& buffer,
                  const LiveRange& life) {
   if (life.first < 0) return "unused";

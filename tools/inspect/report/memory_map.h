@@ -6,13 +6,12 @@
 
 namespace fusor::codegen {
 
-// Where everything lies, for people: the arenas; the busiest step and what is
-// live there, largest first; every buffer with arena, offset, size, the steps
-// that it lives through, the value that it holds and its model location.
+// Returns the memory layout as text: the arenas; the step with the most live
+// bytes and its live buffers, largest first; every buffer with arena, offset,
+// size, live range, value name and model location.
 std::string MemoryMap(const Plan& plan);
 
-// The steps in order with what they run, the bytes that are live meanwhile, and
-// what they move and compute.
+// Returns the steps in order: what they run, live bytes, bytes moved, flops.
 std::string ScheduleText(const Plan& plan);
 
 }  // namespace fusor::codegen

@@ -8,7 +8,7 @@ namespace {
 
 using nlohmann::json;
 
-// Bytes that the pieces of one arena cover together.
+// Returns the bytes covered by the union of the pieces.
 int64_t CoveredBytes(std::vector<std::pair<int64_t, int64_t>> pieces) {
   std::sort(pieces.begin(), pieces.end());
   int64_t covered = 0;

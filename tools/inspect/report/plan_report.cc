@@ -10,7 +10,7 @@
 namespace fusor::codegen {
 namespace {
 
-// Seconds' units: gigabytes a second are bytes a nanosecond.
+// Returns microseconds. GB/s are bytes per nanosecond.
 double UsPerBytes(int64_t bytes, double gb_per_s) {
   return static_cast<double>(bytes) / std::max(gb_per_s, 1e-9) / 1e3;
 }
@@ -20,7 +20,7 @@ bool IsSixteenBit(const ir::Node& node) {
          ir::DTypeSize(node.input(0)->type().dtype) == 2;
 }
 
-// The library's own estimate of the algorithm that was chosen; 0 without.
+// Returns the library's estimate for the chosen algorithm; 0 if there is none.
 double LibraryUs(const ir::Node& node, const ir::TargetQueries& target) {
   if (node.body() != nullptr || !node.attrs().Has("algorithm")) return 0;
   for (const ir::LibraryCandidate& candidate : target.Candidates(node)) {
@@ -68,7 +68,7 @@ class Reporter {
   }
 
  private:
-  // A reduce_scatter and an all_gather are the halves of a sum (a ring).
+  // A ring's reduce_scatter and all_gather each take half of all_reduce.
   void ModelCollective(const LibraryCall& call, StepCost& cost) const {
     const double share = call.op == "all_reduce" ? 1 : 0.5;
     cost.modelled_us = cost.limit_us =
@@ -164,8 +164,8 @@ int64_t CollectiveBytes(const LibraryCall& call) {
 }
 
 std::vector<double> StartTimes(const Plan& plan, const PlanReport& report) {
-  std::vector<double> happened(plan.num_events, 0);  // of each event
-  std::vector<double> now;                           // of each stream
+  std::vector<double> happened(plan.num_events, 0);  // per event
+  std::vector<double> now;                           // per stream
   std::vector<double> starts;
   for (const StepCost& cost : report.steps) {
     const Step& step = plan.steps[cost.step];

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a plan costs, step by step: the model's view and, where there is a
-// profile, the clock's, against what the target can do.
+// Costs of a plan per step: estimated and, with a profile, measured, compared
+// with the limits of the target.
 
 #include <cstdint>
 #include <span>
@@ -16,30 +16,31 @@
 
 namespace fusor::codegen {
 
-// What keeps a step from being faster, by the target's description.
+// The resource that limits a step, according to the target description.
 enum class Bound : uint8_t { kArithmetic, kMemory, kLaunch, kNetwork };
 // "arithmetic", "memory", "launch", "network"
 std::string_view BoundName(Bound bound);
 
 struct StepCost {
-  int step = 0;          // in the plan
+  int step = 0;          // index in the plan
   std::string op_class;  // "conv2d", "fusion, backward", ...
   std::string kind;      // NodeKind
   StepPhase phase = StepPhase::kForward;
   int64_t bytes = 0;
   int64_t flops = 0;
-  // Of the library's candidate where it has one; else the greater of moving
-  // the bytes at the target's bandwidth and of computing at its peak. With the
-  // launch.
+  // Estimated time: the larger of the memory time at the target's bandwidth and
+  // the arithmetic time, plus the launch overhead. The arithmetic time is the
+  // library's estimate for its chosen algorithm, otherwise flops at the
+  // target's peak.
   double modelled_us = 0;
   double measured_us = -1;  // -1 without a profile
-  // Time at the target's limits: neither overhead nor a library's cleverness.
+  // Time at the target's limits, without overhead and with the nominal flops.
   double limit_us = 0;
   Bound bound = Bound::kMemory;
 
   double us() const { return measured_us >= 0 ? measured_us : modelled_us; }
-  // limit / time. Above 1 where Winograd does with fewer multiplications, or a
-  // cache with less memory traffic, than the limit counts.
+  // limit / time. Above 1 if Winograd needs fewer multiplications, or a cache
+  // less memory traffic, than the limit assumes.
   double share() const { return us() > 0 ? limit_us / us() : 0; }
 };
 
@@ -59,26 +60,26 @@ struct ClassCost {
 struct PlanReport {
   std::vector<StepCost> steps;     // in issue order
   std::vector<ClassCost> classes;  // longest first
-  // op_class "total"; without collectives, which run beside the others.
+  // op_class "total"; excludes collectives, which overlap with the other steps
   ClassCost total;
 };
 
-// `graph` is the one that the plan was made of; `measured_ms` holds one number
-// a step (Session::ProfileStep) or none. Collectives take what `network` says
-// of sums.
+// Computes the costs of a plan. `graph`: the graph that the plan was built
+// from. `measured_ms`: one time per step (Session::ProfileStep), or empty.
+// `network`: the cost of an all-reduce, from which collectives are estimated.
 PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
                       const ir::TargetQueries& target,
                       std::span<const double> measured_ms = {},
                       const passes::CollectiveCost& network = {{{0, 0}}});
 
-// Of the tensors that a collective is about, whole ones.
+// Returns the bytes of the collective's unsharded tensors.
 int64_t CollectiveBytes(const LibraryCall& call);
 
-// When each step starts, in us: once its stream is free and what it waits for
-// has ended.
+// Returns the start time of each step in us: when its stream is idle and all
+// events that it waits for have happened.
 std::vector<double> StartTimes(const Plan& plan, const PlanReport& report);
 
-// By the name of the step's node.
+// Returns the times by name of the step's node.
 NodeTimes TimesOf(const Plan& plan, const PlanReport& report);
 
 }  // namespace fusor::codegen

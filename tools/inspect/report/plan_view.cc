@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// Per microsecond times 1e-3: GB/s of bytes, GFLOP/s of flops.
+// Returns GB/s for bytes, GFLOP/s for flops.
 double Giga(int64_t amount, double us) {
   return us > 0 ? static_cast<double>(amount) / us / 1e3 : 0;
 }
@@ -34,7 +34,7 @@ std::vector<const StepCost*> LongestSteps(const PlanReport& report) {
   return steps;
 }
 
-// Cost is a ClassCost or a StepCost.
+// `Cost`: ClassCost or StepCost.
 template <typename Cost>
 std::string CostCells(const Cost& cost, const ClassCost& total) {
   return fmt::format(
@@ -118,8 +118,9 @@ std::string SpanTable(const char* title, const char* tensors,
                      "bytes", "start, ms", "end, ms", rows);
 }
 
-// When parameters are gathered and gradients summed; in one line, how often
-// statistics are gathered, or parts of parameters at the end of the step.
+// Returns the times of parameter gathers and gradient reductions, and one line
+// with the number of other gathers (statistics, or parameter shards at the end
+// of the step).
 std::string CollectiveLines(const Plan& plan, const Exchange& exchange) {
   if (exchange.collectives.empty()) return "";
   std::string sums, ahead;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What `fusor plan` shows.
+// The output of `fusor plan`.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -12,18 +12,19 @@
 
 namespace fusor::codegen {
 
-// Tables for a terminal: by class of op, then the `top` steps that take
-// longest.
+// Returns tables for a terminal: costs per op class, the collectives, then the
+// `top` longest steps.
 std::string PlanReportText(const Plan& plan, const PlanReport& report,
                            const ir::Target& target, size_t top);
 
-// Stable keys: target {name, threads, peak_gflops_f32, memory_gb_per_s},
-// total, op_classes, steps, collectives [{op, name, tensors, dtype, bytes,
-// start_ms, end_ms}]; planned_peak_bytes, planned_lower_bound_bytes.
+// Returns stable keys: target {name, threads, peak_gflops_f32,
+// memory_gb_per_s}, total, op_classes, steps, collectives [{op, name, tensors,
+// dtype, bytes, start_ms, end_ms}]; planned_peak_bytes,
+// planned_lower_bound_bytes.
 nlohmann::json PlanReportJson(const Plan& plan, const PlanReport& report,
                               const ir::Target& target);
 
-// One self-contained HTML page; `graph` is the one that the plan was made of.
+// Returns one self-contained HTML page. `graph`: the plan's.
 std::string PlanPage(const Plan& plan, const ir::Graph& graph,
                      const PlanReport& report, const ir::Target& target,
                      const std::string& subject);

@@ -18,8 +18,8 @@ const std::map<std::string, std::string> kColours = {
     {"library", "#4f9d69"}, {"copy", "#c74444"},   {"op", "#9aa1b0"}};
 
 struct Dot {
-  double intensity;  // flops a byte
-  double gflops;     // a second
+  double intensity;  // flops per byte
+  double gflops;     // GFLOP/s
   const StepCost* cost;
 };
 
@@ -28,7 +28,7 @@ bool Computes(const StepCost& cost) {
          cost.kind != "copy";
 }
 
-// Decades around all dots that are seen: one beyond them stands on the edge.
+// A logarithmic axis in whole decades. Dots outside are drawn at the edge.
 struct Axis {
   double low, high;  // log10
   double At(double value) const {
@@ -36,7 +36,7 @@ struct Axis {
   }
 };
 
-// Of the longest step: what is shorter does not stretch the axes.
+// Steps shorter than this share of the longest do not extend the axes.
 constexpr double kSeen = 0.01;
 
 class Picture {
@@ -50,7 +50,7 @@ class Picture {
                        &cost});
       longest_ = std::max(longest_, cost.us());
     }
-    // Great dots first, so that small ones stay visible.
+    // Draw large dots first, so that small ones stay visible.
     std::stable_sort(
         dots_.begin(), dots_.end(),
         [](const Dot& a, const Dot& b) { return a.cost->us() > b.cost->us(); });
@@ -83,7 +83,7 @@ class Picture {
     y_ = {std::floor(std::log10(low_y)), std::ceil(std::log10(high_y))};
   }
 
-  // Flops a byte from which on arithmetic is the limit.
+  // Returns the flops per byte above which arithmetic is the limit.
   double Ridge() const {
     return target_.peak_gflops_f32 / std::max(target_.memory_gb_per_s, 1e-9);
   }
@@ -114,7 +114,7 @@ class Picture {
   void Roof() {
     constexpr const char* kStyle = "stroke=\"#1d2433\" stroke-width=\"2\"";
     const double peak = target_.peak_gflops_f32;
-    // Where the slope enters the picture: at its left or at its bottom.
+    // The slope enters the plot at its left or bottom edge.
     const double start = std::max(
         std::pow(10, x_.low),
         std::pow(10, y_.low) / std::max(target_.memory_gb_per_s, 1e-9));
@@ -123,7 +123,7 @@ class Picture {
     svg_.Line(X(Ridge()), Y(peak), kLeft + kWidth, Y(peak), kStyle);
   }
 
-  // The names of the roof's halves; above the dots, to be read.
+  // Labels the two parts of the roof, drawn after the dots to stay readable.
   void Limits() {
     const double peak = target_.peak_gflops_f32;
     svg_.Text(kLeft + kWidth - 4, Y(peak) - 6, "end",

@@ -7,12 +7,11 @@
 
 namespace fusor::codegen {
 
-// The roofline picture as SVG (Williams, Waterman, Patterson: "Roofline: an
-// insightful visual performance model", 2009): arithmetic intensity across,
-// speed upwards, both logarithmic, the target's limits as the roof, a dot a
-// step, its area in proportion to its time. Steps without arithmetic, and
-// copies, are left out. Without a profile the dots lie where the model has
-// them.
+// Returns a roofline plot as SVG (Williams, Waterman, Patterson: "Roofline: an
+// insightful visual performance model", 2009). The x axis is arithmetic
+// intensity, the y axis speed, both logarithmic; the roof shows the target's
+// limits. One dot per step, with an area proportional to its time. Omits steps
+// without arithmetic, and copies. Without a profile, uses estimated times.
 std::string RooflineSvg(const PlanReport& report, const ir::Target& target,
                         const std::string& title);
 

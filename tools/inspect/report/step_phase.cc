@@ -14,7 +14,7 @@ using ir::Graph;
 using ir::Node;
 using Values = std::unordered_set<const ir::Value*>;
 
-// By position: the nodes that one of `targets` is computed from.
+// Returns, by position, whether any of `targets` depends on the node.
 std::vector<bool> LeadingTo(const Graph& graph, const Values& targets) {
   std::vector<bool> leads(graph.nodes().size(), false);
   for (size_t i = graph.nodes().size(); i-- > 0;) {
@@ -29,8 +29,8 @@ std::vector<bool> LeadingTo(const Graph& graph, const Values& targets) {
   return leads;
 }
 
-// Elementwise work, the moving of data and checks of all gradients, which is
-// all that an update is.
+// Returns whether a node is elementwise, moves data or checks all gradients.
+// Updates consist of these.
 bool IsLight(const Node& node) {
   if (node.body() != nullptr) {
     for (const auto& inner : node.body()->nodes()) {
@@ -44,9 +44,9 @@ bool IsLight(const Node& node) {
          kind == ir::FusionKind::kSource || kind == ir::FusionKind::kSeparate;
 }
 
-// An update that reduces, too: LARS takes norms. What makes gradients is never
-// fused with it, for their sum over ranks is in between. Nor is a scalar the
-// gradient of a tensor.
+// Returns whether a node belongs to the update though it reduces, e.g. norms of
+// LARS. Such a fusion contains no gradient computation, because the all-reduce
+// is in between. A scalar cannot be a tensor's gradient.
 bool IsWholeUpdate(const Node& node, const Values& next) {
   for (size_t r = 0; r < node.num_outputs(); ++r) {
     const ir::Value* value = node.output(r);
@@ -56,7 +56,7 @@ bool IsWholeUpdate(const Node& node, const Values& next) {
   return true;
 }
 
-// Of a weight in 16 bit, on its way into state.
+// Returns whether a node only makes a cached 16-bit weight in the state.
 bool IsWeightCopy(const Node& node, const Values& next) {
   const std::vector<ir::Use>& uses = node.output()->uses();
   return ir::IsCopy(node) &&
@@ -67,7 +67,7 @@ bool IsWeightCopy(const Node& node, const Values& next) {
            })));
 }
 
-// Next parameters and optimizer state, by outputs that name their input.
+// Returns the outputs that alias parameters, optimizer state or weight copies.
 Values NextParameters(const Graph& graph) {
   Values next;
   for (const ir::Output& output : graph.outputs()) {

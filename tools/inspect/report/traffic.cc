@@ -11,7 +11,7 @@
 namespace fusor::codegen {
 namespace {
 
-// Follows one phase's loops and adds up what is loaded and stored in each.
+// Sums the loads and stores of one phase per loop.
 class PhaseTraffic {
  public:
   PhaseTraffic(const Kernel& kernel, const Phase& phase) : kernel_(kernel) {
@@ -57,7 +57,7 @@ class PhaseTraffic {
     }
   }
 
-  // Accesses of one loop by the same index are one.
+  // Counts accesses in one loop with equal indices once.
   void Add(int loop, const Stmt& stmt, bool store, int64_t elements) {
     for (const Index::Term& term : stmt.index.terms) {
       if (term.coefficient == 0) continue;
@@ -75,13 +75,13 @@ class PhaseTraffic {
   using Place = std::tuple<int, int, bool>;  // loop, buffer, whether stored
 
   const Kernel& kernel_;
-  std::vector<int> open_;  // axes
+  std::vector<int> open_;  // axes of the enclosing loops
   int loops_ = 0;
   std::map<Place, std::vector<Index>> indices_;
   std::map<Place, int64_t> elements_;
 };
 
-// The share of an image's rows, or columns, that windows of `kernel` touch.
+// Returns the rows, or columns, of an image that windows of `kernel` touch.
 int64_t Touched(int64_t extent, int64_t windows, int64_t kernel,
                 int64_t stride) {
   return kernel >= stride ? extent : std::min(extent, windows * kernel);
@@ -107,7 +107,7 @@ int64_t TrafficBytes(const LibraryCall& call) {
     for (const ir::TensorType& type : *types) bytes += type.num_bytes();
   }
   const bool grad_weight = call.attrs.Has("weight_shape");
-  // A data gradient is written in full.
+  // A data gradient is written completely.
   if (!call.attrs.Has("groups") || call.attrs.Has("input_shape")) return bytes;
   const ir::TensorType& x = call.operands[0];
   const ir::Shape& windows =

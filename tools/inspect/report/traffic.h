@@ -7,22 +7,22 @@
 
 namespace fusor::codegen {
 
-// Bytes between memory and the device, as a roofline counts them: nothing that
-// was read or written stays in a cache until it is read again.
+// Estimates of the bytes between memory and the device, as in a roofline model:
+// no value stays in a cache between two accesses.
 //
-// Of a kernel: in each of its phases, every loop reads what it loads once and
-// writes what it stores once, so that a normalisation, which reads its operand
-// for the statistics and again to apply them, reads it twice.
+// For a kernel: in each phase, every loop reads each loaded element once and
+// writes each stored element once. A normalisation that reads its operand for
+// the statistics and again to apply them therefore reads it twice.
 int64_t TrafficBytes(const Kernel& kernel);
-// The same of one of its phases, of each of the kernel's buffers.
+// Returns the bytes of one phase, per buffer of the kernel.
 std::vector<int64_t> TrafficByBuffer(const Kernel& kernel, const Phase& phase);
 
-// Of a call: its operands and results, each once. Of the images that a
-// convolution strides over, such rows and columns as it touches.
+// For a call: operands and results, once each. Of the image that a strided
+// convolution reads, only the rows and columns that its windows touch.
 int64_t TrafficBytes(const LibraryCall& call);
 
-// Of one step of the plan, and of all but collectives, whose bytes go
-// elsewhere.
+// For one step of the plan, and for all steps. Excludes collectives, whose
+// bytes cross the network.
 int64_t TrafficBytes(const Plan& plan, const Step& step);
 int64_t TrafficBytes(const Plan& plan);
 

@@ -13,11 +13,11 @@ using passes::CollectiveCost;
 using passes::GradientBucket;
 using passes::ReadyGradient;
 
-// A tree's hop inside a node, in NCCL's model.
+// Latency of a tree's hop inside a node, in NCCL's model.
 constexpr double kTreeNodeHopUs = 4;
 
-// The expected greatest of n standard normal numbers: Blom's quantile, by
-// Abramowitz and Stegun's formula 26.2.23.
+// Returns the expected maximum of n standard normal numbers: Blom's quantile,
+// by Abramowitz and Stegun's formula 26.2.23.
 double ExpectedGreatest(int64_t n) {
   if (n <= 1) return 0;
   const double p =
@@ -36,10 +36,10 @@ std::vector<ReadyGradient> WireGradients(const StepTimeline& timeline,
   return gradients;
 }
 
-// When each gradient's parameter is gathered, from the start of the forward
-// pass; raises `delay` to what the pass waits for them. It needs a parameter
-// where the backward pass made its gradient, mirrored in time, and so they are
-// put together as gradients are.
+// Returns when each gradient's parameter is gathered, from the start of the
+// forward pass. Raises `delay` to the time that the pass waits for them.
+// Mirrors the backward pass: the forward pass needs a parameter at the mirrored
+// time at which its gradient is ready. Buckets gathers like gradients.
 std::vector<double> GatherEnds(const StepTimeline& timeline,
                                const CollectiveCost& half,
                                const BucketPolicy& policy, double& delay) {
@@ -64,8 +64,7 @@ std::vector<double> GatherEnds(const StepTimeline& timeline,
   return ends;
 }
 
-// Buckets of a policy, and the seconds of communication that the step cannot
-// hide.
+// Returns the buckets of a policy and the communication that is not overlapped.
 ScalePrediction Communicate(const StepTimeline& timeline,
                             const CollectiveCost& cost,
                             const BucketPolicy& policy, bool sharded) {
@@ -100,8 +99,8 @@ double UpdateSeconds(const StepTimeline& timeline,
                          : timeline.update;
 }
 
-// Seconds by which the step is longer than its parts: by the measured node, or
-// by waiting for the slowest rank.
+// Returns the seconds by which the step exceeds its parts: by the measured node
+// rate, or by waiting for the slowest rank.
 double WaitingSeconds(const StepTimeline& timeline, const ir::Cluster& cluster,
                       const ScaleOptions& options, double step) {
   const int64_t ranks = options.nodes * options.gpus;

@@ -15,14 +15,14 @@ namespace {
 using nlohmann::json;
 using passes::GradientBucket;
 
-constexpr double kMs = 1e3;  // of a second
+constexpr double kMs = 1e3;  // ms per second
 
-// "fp32", "16-bit".
+// Returns "fp32" or "16-bit".
 std::string WireName(const ScaleOptions& options) {
   return options.policy.element_bytes == 2 ? "16-bit" : "fp32";
 }
 
-// "modelled for cpu-avx512".
+// Returns e.g. "modelled for cpu-avx512".
 std::string SourceText(const ScaleReport& report) {
   if (report.target.empty()) return report.source;
   const size_t end = std::min(report.source.find(','), report.source.size());

@@ -8,29 +8,29 @@
 
 namespace fusor::codegen {
 
-// What a prediction is made of; `alternatives` as Alternatives() gives them,
-// the first of which is what was asked for.
+// A prediction with its inputs. `alternatives` is the result of Alternatives();
+// the first one is the requested configuration.
 struct ScaleReport {
   std::string subject;  // "resnet50-v1.5, batch 128"
-  std::string source;   // where the timeline's times come from
-  std::string target;   // the device of these times; empty: that of the cluster
+  std::string source;   // source of the timeline's times
+  std::string target;   // device of these times; empty: that of the cluster
   ir::Cluster cluster;
   StepTimeline timeline;
   std::vector<ScaleAlternative> alternatives;
 };
 
-// Returns a warning if the times are of another kind of device than the cluster
-// links; empty if not.
+// Returns a warning if the times are of another kind of device than the
+// cluster's; empty if not.
 std::string ScaleWarning(const ScaleReport& report);
 
-// Tables for people: the prediction, each bucket, the alternatives.
+// Returns text tables: the prediction, each bucket, the alternatives.
 std::string ScaleText(const ScaleReport& report);
 
-// The same numbers; times in milliseconds.
+// Returns the same numbers; times in milliseconds.
 nlohmann::json ScaleJson(const ScaleReport& report);
 
-// The step as bars over time, computation above communication; what is exposed
-// stands out.
+// Returns the step as bars over time, computation above communication.
+// Highlights communication that is not overlapped.
 std::string ScaleSvg(const ScaleReport& report);
 
 }  // namespace fusor::codegen

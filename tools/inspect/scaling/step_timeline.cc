@@ -40,7 +40,7 @@ class TimelineBuilder {
       if (!IsParameter(input.role)) continue;
       parameters += input.value->type().num_elements();
     }
-    // Below a tenth less: see the header on shared gradients.
+    // Shared gradients may make up less than a tenth; see the header.
     const int64_t elements = timeline_.elements();
     FUSOR_CHECK(elements > 0 && elements <= parameters &&
                     elements > parameters - parameters / 10,
@@ -52,7 +52,7 @@ class TimelineBuilder {
   }
 
  private:
-  // A step that is no node's stays behind the one before it.
+  // Returns the costs in node order. Steps without a node keep their place.
   std::vector<const StepCost*> InGraphOrder(const Plan& plan,
                                             const PlanReport& report) const {
     std::unordered_map<std::string, size_t> position;
@@ -74,7 +74,7 @@ class TimelineBuilder {
     return costs;
   }
 
-  // What other phases make, and is no scalar of loss scaling.
+  // Adds a value of the backward pass, except scalars of loss scaling.
   void AddGradient(const ir::Value* value) {
     const ir::Node* node = value->producer();
     if (node == nullptr || value->type().num_elements() == 1 ||
@@ -86,7 +86,7 @@ class TimelineBuilder {
         {node->location().path, value->type().num_elements(), EndOf(*node)});
   }
 
-  // A view has no step; it is there when what it views is.
+  // Returns when the node's result is ready; a view is ready with its operand.
   double EndOf(const ir::Node& node) const {
     const auto found = ended_.find(node.output()->name());
     if (found != ended_.end()) return found->second;

@@ -8,33 +8,33 @@
 
 namespace fusor::codegen {
 
-// A training step of one rank, as far as the sum of its gradients over ranks
-// depends on it. Seconds from its start.
+// The times of one rank's training step that determine its gradient
+// all-reduces. Seconds from the start of the step.
 struct StepTimeline {
   struct Gradient {
-    std::string location;  // in the model
+    std::string location;  // model location
     int64_t elements = 0;
     double ready = 0;
   };
-  double forward = 0;               // the end of the forward pass
-  double backward = 0;              // the end of the backward pass
-  double update = 0;                // how long the optimizer takes
-  std::vector<Gradient> gradients;  // in the order in which they are ready
+  double forward = 0;               // end of the forward pass
+  double backward = 0;              // end of the backward pass
+  double update = 0;                // duration of the optimizer update
+  std::vector<Gradient> gradients;  // in the order in which they become ready
 
   double step() const { return backward + update; }
   int64_t elements() const;  // of all gradients
 };
 
-// Of a plan of one rank with an update, with the times of `report`: measured
-// ones, or the model's. A gradient is what the update reads of the backward
-// pass; it is ready when the step of the plan that makes it has ended. Where
-// two parameters have the same gradient, as the shifts of two normalisations
-// that are added, it counts once. Throws kGraph where these are not about as
-// many elements as the parameters have.
+// Returns the timeline of a single-rank plan with an update, with the measured
+// or estimated times of `report`. A gradient is a value of the backward pass
+// that the update reads. It is ready at the end of the step that computes it. A
+// gradient shared by two parameters, e.g. the shifts of two added
+// normalisations, counts once. Throws kGraph unless the gradients have at most
+// as many elements as the parameters, and more than 90 % of them.
 StepTimeline TimelineOf(const Plan& plan, const ir::Graph& graph,
                         const PlanReport& report);
 
-// The same step in so many seconds.
+// Returns the timeline scaled to a step of `step_seconds`.
 StepTimeline Stretched(StepTimeline timeline, double step_seconds);
 
 }  // namespace fusor::codegen
