@@ -66,7 +66,7 @@ struct Measured {
 
 class BenchCommand {
  public:
-  // On rank 0, prints text to `text`.
+  // Text for people goes to `text`, if this is rank 0.
   BenchCommand(const BenchFlags& flags, const runtime::RankEnvironment& place,
                FILE* text)
       : flags_(flags),

@@ -37,8 +37,8 @@ std::vector<std::string> GivenWords(const CLI::App& command) {
   return words;
 }
 
-// Returns the flags of an equivalent `fusor train`, from the options of the
-// file and of this command.
+// What `fusor train` would have been told with the options of the file and
+// these.
 TrainFlags FlagsFor(const ProgramFile& file, const std::string& path,
                     const CLI::App& command) {
   TrainFlags flags;
@@ -57,8 +57,8 @@ TrainFlags FlagsFor(const ProgramFile& file, const std::string& path,
   return flags;
 }
 
-// Returns the reason why the step cannot run here; empty if it can. Throws
-// kDevice if there is no suitable device.
+// Why the step cannot run here; empty when it can. Throws kDevice where there
+// is no device for it at all.
 std::string Obstacle(const ProgramFile& file, const std::string& path) {
   runtime::Backend& backend = runtime::LoadBackend(file.backend);
   FUSOR_CHECK(backend.device_count() > 0, kDevice,

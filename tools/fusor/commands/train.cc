@@ -430,7 +430,7 @@ class TrainCommand {
   }
 
   TrainFlags flags_;
-  std::optional<runtime::ProgramFile> file_;  // until loaded
+  std::optional<runtime::ProgramFile> file_;  // until it is loaded
   RankRun ranks_;
   FILE* const text_;
   TrainLogs logs_;

@@ -27,7 +27,7 @@ class RankRun {
  public:
   // Reads the rank from the environment. Throws kUsage if it is inconsistent.
   explicit RankRun(const RankFlags& flags);
-  // For ranks that the caller started.
+  // Where the caller has started the ranks.
   RankRun(const RankFlags& flags, runtime::RankEnvironment place);
   ~RankRun();
 
@@ -79,7 +79,7 @@ class RankRun {
   std::unique_ptr<runtime::Communicator> communicator_;
 };
 
-// Opens a stream that discards the text of ranks other than 0. Throws kDevice.
+// For what ranks other than the first have to say. Throws kDevice.
 FILE* OpenNullStream();
 
 // Returns a hash of all parameters by name, independent of layout and order.

@@ -59,7 +59,7 @@ runtime::ProgramFile BuildStepFile(const codegen::CompiledProgram& train,
   const codegen::StateLayout state = codegen::StateOf(train.plan);
   codegen::CompileOptions with_state = options;
   with_state.state = &state;
-  with_state.substitutes.clear();  // they belong to the training program
+  with_state.substitutes.clear();  // they are of the training program
   runtime::ProgramFile file{
       .origin = runtime::OriginHere(FUSOR_VERSION, compiler),
       .backend = BackendOf(parts.compile),

@@ -7,9 +7,9 @@
 
 namespace fusor::codegen {
 
-// Returns an HTML page of pass decisions: counts per reason, and per model
-// location the accepted and rejected rewrites with estimated times, largest
-// saving first.
+// A page of what passes decided: how often for which reason, and for each place
+// of the model what was made and refused there, with modelled times, what saves
+// most first.
 std::string DecisionsPage(const std::vector<passes::Decision>& decisions,
                           const std::string& title);
 

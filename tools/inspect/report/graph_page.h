@@ -6,10 +6,10 @@
 
 namespace fusor::codegen {
 
-// Returns one self-contained HTML page that draws the graph: a row per model
-// location, a column per phase (forward, backward, update), a box per node.
-// Rows expand to the graph of their nodes, fusions to their bodies. Works
-// without a network. Equal graphs and titles give equal bytes.
+// One self-contained HTML page that draws the graph: a row a model location, a
+// column a phase (forward, backward, update), a box a node; rows open into the
+// graph of their nodes, fusions into their bodies. Needs no network.
+// Deterministic: equal graphs and titles give equal bytes.
 std::string GraphPage(const ir::Graph& graph, const std::string& title);
 
 }  // namespace fusor::codegen

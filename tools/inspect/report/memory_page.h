@@ -6,8 +6,8 @@
 
 namespace fusor::codegen {
 
-// Returns an HTML page of a plan's memory: live bytes over time, each buffer's
-// offset and live range, and the live buffers at the peak, largest first.
+// A page of a plan's memory: how much is live when, where each buffer lies for
+// how long, and what is live at the peak, largest first.
 std::string MemoryPage(const Plan& plan, const std::string& title);
 
 }  // namespace fusor::codegen
