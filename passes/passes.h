@@ -98,7 +98,7 @@ struct PassOptions {
   NormLowering norm_lowering = NormLowering::kKernels;
   bool keep_gradients = false;  // as outputs "grad/<parameter>"
   PrecisionOptions precision;
-  ir::LibraryChoices choices;  // measured ones; the target's rule for the rest
+  ir::AutotuneResults choices;  // measured ones; the target's rule for the rest
   OptimizerOptions optimizer;
   LossScaleOptions loss_scale;
   MicroBatches micro_batches = MicroBatches::kNone;
@@ -219,7 +219,7 @@ bool AccumulateGradients(ir::Graph& graph, PassContext& context);
 // Lets the gradients go through the all_reduce in the dtype that
 // PrecisionOptions::wire and narrow_gradients say. Throws kUsage for a wire
 // that is none of f32, f16 and bf16.
-bool NarrowGradients(ir::Graph& graph, PassContext& context);
+bool CompressGradients(ir::Graph& graph, PassContext& context);
 
 // With PassOptions::shard_optimizer, and several ranks: all but small gradients
 // are summed part by part, in a reduce_scatter, and state "shard/<parameter>"
@@ -292,7 +292,7 @@ bool AssignLayout(ir::Graph& graph, PassContext& context);
 // rounded alike, as its next value. In a program that does not update the
 // weights, and in one compiled against existing state, only copies that the
 // state has. Counts weight_copies, and takes what it saves off weight_repacks.
-bool KeepWeightCopies(ir::Graph& graph, PassContext& context);
+bool CacheWeightCasts(ir::Graph& graph, PassContext& context);
 
 // Of parameters of which each rank updates a part: moves what gathers them from
 // the end of a step to the beginning of the next, so that it runs beside the
@@ -303,7 +303,7 @@ bool KeepWeightCopies(ir::Graph& graph, PassContext& context);
 // runtime::Session::GatherParameters. Not in a step of several micro-batches,
 // nor of a parameter whose next value is read by other than its copies. Counts
 // rotated_gathers and, among them, narrow_gathers.
-bool RotateGathers(ir::Graph& graph, PassContext& context);
+bool PrefetchParameters(ir::Graph& graph, PassContext& context);
 
 // Lets convolutions compute what PassOptions::norm_lowering says of the
 // normalisations beside them, where the target's candidates have it in the
@@ -341,8 +341,8 @@ bool Fuse(ir::Graph& graph, PassContext& context);
 // With several ranks: orders the graph so that gradients are ready early and
 // what needs their sums comes last, and joins the all_reduces of gradients into
 // buckets by PassOptions::buckets, of one dtype each, where their last gradient
-// is ready. What is gathered at the beginning of the step (RotateGathers) is
-// put together likewise, in the order in which it is needed. Counts
+// is ready. What is gathered at the beginning of the step (PrefetchParameters)
+// is put together likewise, in the order in which it is needed. Counts
 // gradient_buckets and parameter_buckets.
 bool BucketGradients(ir::Graph& graph, PassContext& context);
 

@@ -192,7 +192,7 @@ class Buckets {
                                     ? options.collective_cost.Half()
                                     : options.collective_cost;
     const std::vector<GradientBucket> buckets =
-        SturdyPartition(ready_, cost, policy);
+        RobustPartition(ready_, cost, policy);
     std::vector<Node*> late;
     for (size_t b = 0; b < buckets.size(); ++b) {
       const GradientBucket& bucket = buckets[b];

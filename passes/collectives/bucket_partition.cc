@@ -258,7 +258,7 @@ std::vector<GradientBucket> PartitionGradients(
 // The best partition at one pace may be bad at another: where a link is slower
 // than the computation, each moment that the first bucket waits is lost. Of the
 // best at each pace it is the one that loses least where it loses most.
-std::vector<GradientBucket> SturdyPartition(
+std::vector<GradientBucket> RobustPartition(
     std::span<const ReadyGradient> gradients, const CollectiveCost& cost,
     const BucketPolicy& policy) {
   if (policy.rule != BucketRule::kExact) {

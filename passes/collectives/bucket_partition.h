@@ -79,7 +79,7 @@ std::vector<GradientBucket> PartitionGradients(
 // Like it, with kExact for a computation whose pace is not known so well: of
 // the best partitions for paces from half to twice the modelled one, that which
 // loses least, against the best, where it loses most.
-std::vector<GradientBucket> SturdyPartition(
+std::vector<GradientBucket> RobustPartition(
     std::span<const ReadyGradient> gradients, const CollectiveCost& cost,
     const BucketPolicy& policy);
 

@@ -23,7 +23,7 @@ namespace fusor::passes {
 //   %next = unflatten(%gathered) {shape=[64,20], order="ba"} : f32[64,20]{ba}
 //
 // True when there are any.
-bool StoreParts(ir::Graph& graph);
+bool ShardInPhysicalLayout(ir::Graph& graph);
 
 // `flat`, elements in the order of the type's layout, as that type.
 ir::Value* UnflattenParts(ir::Builder& builder, ir::Value* flat,

@@ -16,11 +16,11 @@
 
 namespace fusor::passes {
 
-class Contraction {
+class ClusterGraph {
  public:
   // Each node is a unit of its own, named by its position. The graph must not
   // change while this lives.
-  explicit Contraction(const ir::Graph& graph);
+  explicit ClusterGraph(const ir::Graph& graph);
 
   int UnitOf(const ir::Node& node) const { return unit_[node.position()]; }
   // In the graph's order; empty once merged into another unit.

@@ -25,7 +25,7 @@
 
 namespace fusor::passes {
 
-struct FusionDomain {
+struct IterationDomain {
   ir::Shape extents;         // of the domain's dimensions
   ir::Layout layout;         // whose physical order the loops follow
   std::vector<bool> folded;  // dimension -> reduced away
@@ -62,6 +62,6 @@ bool IsSplat(const ir::Node& node);
 // of phrases.
 bool AnalyzeDomain(std::span<const ir::Node* const> nodes,
                    const std::unordered_set<const ir::Value*>& results,
-                   FusionDomain* domain, std::string* reason);
+                   IterationDomain* domain, std::string* reason);
 
 }  // namespace fusor::passes

@@ -15,7 +15,7 @@
 //  4. Values whose layout nobody has fixed yet (results of re-indexing ops,
 //     state, elementwise results of these) take the first one asked of them.
 //  5. Parts of parameters, and of what is theirs, then lie as these do
-//     (StoreParts).
+//     (ShardInPhysicalLayout).
 
 #include <algorithm>
 #include <optional>
@@ -186,7 +186,7 @@ class Assignment {
 
   // Whether the choices at hand are for this step can be seen by these.
   void CountChoice(const Node& node) {
-    const ir::LibraryChoices& choices = context_.options().choices;
+    const ir::AutotuneResults& choices = context_.options().choices;
     if (choices.empty()) return;
     const std::string problem = ir::ConvolutionProblem(node);
     if (problem.empty()) return;
@@ -373,7 +373,7 @@ class Assignment {
 
 bool AssignLayout(Graph& graph, PassContext& context) {
   const bool assigned = Assignment(graph, context).Run();
-  return StoreParts(graph) || assigned;
+  return ShardInPhysicalLayout(graph) || assigned;
 }
 
 }  // namespace fusor::passes

@@ -33,6 +33,6 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
                                bool wanted);
 
 // Whether choices say something of such problems at all.
-bool ChooseExtensions(const ir::LibraryChoices& choices);
+bool ChooseExtensions(const ir::AutotuneResults& choices);
 
 }  // namespace fusor::passes

@@ -4,7 +4,7 @@
 // keeps the optimizer state; OptimizerUpdate gathers the parts.
 //
 // Parts are of elements in row-major order, as long as layouts are not known;
-// then StoreParts has them as they lie.
+// then ShardInPhysicalLayout has them as they lie.
 
 #include "ir/builder.h"
 #include "ir/shard.h"
