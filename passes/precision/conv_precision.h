@@ -56,8 +56,8 @@ struct WideRule {
   std::function<bool(const ir::Node&)> passes_on;
   // Returns true if mixed precision would run the node in 16 bit.
   std::function<bool(const ir::Node&)> allowed;
-  double ns_per_byte =
-      0;  // of a cast that reads one dtype and writes the other
+  // Of a cast, per byte read and written.
+  double ns_per_byte = 0;
   // Upper bound of the time in f32 over the time in 16 bit, casts included.
   double margin = 1;
 };
