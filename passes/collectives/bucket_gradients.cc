@@ -4,11 +4,10 @@
 //     soon as possible, before the backward pass continues with earlier layers.
 //     Nodes that need reduced gradients run last.
 //  2. The estimated time of that order gives the time when each gradient is
-//  ready.
+//     ready.
 //  3. PartitionGradients cuts them into buckets. Each bucket is one all_reduce
-//  of
-//     several operands, or several collectives if gradients differ in dtype or
-//     only some are sharded. A small minority, e.g. gradients of
+//     of several operands, or several collectives if gradients differ in dtype
+//     or only some are sharded. A small minority, e.g. gradients of
 //     normalisations, moves to the next bucket, but not to the last one,
 //     because the step waits for it. The estimate may be off by a factor of
 //     two: SturdyPartition picks the partition that is near-optimal at all

@@ -166,8 +166,8 @@ double EndOf(const Buckets& buckets, Gradients gradients,
 
 // Possible computation time over the estimated one; the estimate comes first.
 constexpr double kPaces[] = {1, 0.7, 1.4, 0.5, 2};
-constexpr double kWorthwhile =
-    0.999;  // required improvement of the worst-case loss
+// A better partition must lower the worst-case loss to this fraction.
+constexpr double kWorthwhile = 0.999;
 
 std::vector<ReadyGradient> AtPace(Gradients gradients, double pace) {
   std::vector<ReadyGradient> paced(gradients.begin(), gradients.end());

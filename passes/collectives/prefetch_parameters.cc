@@ -13,7 +13,7 @@
 //
 //   %narrow = cast(%"shard/w") {dtype="bf16"} : bf16[640]
 //
-// Rounding and gathering commute: both work element by element.
+// Rounding is elementwise, so it commutes with gathering.
 //
 // In both cases state "w" is not written at all if that would copy the gathered
 // value. Whoever reads it between steps gathers it first.

@@ -1,19 +1,17 @@
 // Chooses layouts and library algorithms once for the whole step.
 //
 //  1. A convolution's weight is stored in the layout in which the library
-//  writes
-//     its gradient. Gradient, momentum, weight and update then agree, and the
-//     update is one flat loop. Forward and data gradient repack the weight if
-//     they require another layout.
+//     writes its gradient. Gradient, momentum, weight and update then agree,
+//     and the update is one flat loop. Forward and data gradient repack the
+//     weight if they require another layout.
 //  2. In graph order, library ops take a candidate of the target
 //     (ChooseCandidate). Ops with the kSame rule take their operands' layout, a
 //     blocked one if any. If a value already has another layout, a `copy` is
 //     inserted. A normalisation's gradient takes the layout in which the
 //     normalisation read its operand.
 //  3. The nodes that FuseNormActivation would fuse get the layout that the
-//  fused
-//     op would have. The layout determines the summation order over an image,
-//     and fusion must not change it.
+//     fused op would have. The layout determines the summation order over an
+//     image, and fusion must not change it.
 //  4. Values without a fixed layout (results of re-indexing ops, state,
 //     elementwise results of these) take the first layout requested.
 //  5. Shards of parameters and of their state then use the same physical order

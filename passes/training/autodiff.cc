@@ -2,16 +2,15 @@
 // Derivatives", chapter 3) as a transformation of the graph:
 //
 //  1. Forward over the nodes: a floating-point value is active if it is in
-//  `wrt`
-//     or computed from an active one, except by an elementwise op without a
-//     gradient rule. Only active values get gradients, so nothing is built for
-//     the part of the model before the first parameter.
+//     `wrt` or computed from an active one, except by an elementwise op without
+//     a gradient rule. Only active values get gradients, so nothing is built
+//     for the part of the model before the first parameter.
 //  2. Backward from the loss: when a node is visited, all users of its results
 //     have contributed, so their gradients are complete. Its rule turns them
 //     into contributions to its operands, which are added up one by one.
 //  3. A rule builds the gradients of all its operands at once. Those of
-//  inactive
-//     operands (e.g. the image of the first convolution) are erased again.
+//     inactive operands (e.g. the image of the first convolution) are erased
+//     again.
 
 #include "passes/training/autodiff.h"
 
