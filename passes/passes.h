@@ -254,10 +254,10 @@ bool ScaleGradients(ir::Graph& graph, PassContext& context);
 // outputs stay.
 bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
 
-// With a dynamic loss scale: if a gradient is not finite, all state outputs,
-// running statistics included but accumulated gradients excepted, keep their
-// old values and the scale shrinks.
-// Otherwise the scale grows after growth_interval consecutive finite steps.
+// With a dynamic loss scale: if a gradient is not finite, all state outputs
+// except accumulated gradients keep their old values, running statistics
+// included, and the scale shrinks. Otherwise the scale grows after
+// growth_interval consecutive finite steps.
 // Counts overflows and finite steps in state; ir/state_names.h has the names.
 bool SkipOverflow(ir::Graph& graph, PassContext& context);
 
@@ -341,13 +341,13 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
 bool SumPooledGradient(ir::Graph& graph, PassContext& context);
 
 // If the target generates its pooling kernels, fuses a pooling with the
-// elementwise producers of its operand that have no other reader, with the
+// elementwise producers of its operand, if that has no other reader, with the
 // max_pool_gathers of the same windows and, for a gradient, with its
 // elementwise readers. Counts pool_prologues and pool_epilogues.
 bool FusePool(ir::Graph& graph, PassContext& context);
 
 // Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm. With
-// fusion off every fusible node becomes a separate fusion.
+// fusion off, only merges nodes that are free to recompute into their consumer.
 bool Fuse(ir::Graph& graph, PassContext& context);
 
 // With several ranks: reorders the graph so that gradients are ready early and

@@ -64,8 +64,7 @@ class Assignment {
   }
 
  private:
-  // --- State
-  // ------------------------------------------------------------------
+  // --- State -----------------------------------------------------------------
 
   void FixState() {
     const auto& given = context_.options().state_places;
@@ -128,8 +127,7 @@ class Assignment {
     }
   }
 
-  // --- Nodes
-  // ------------------------------------------------------------------
+  // --- Nodes -----------------------------------------------------------------
 
   void Visit(Node& node) {
     if (!node.op().pure && node.op().layout == LayoutRule::kSame) {
@@ -288,8 +286,7 @@ class Assignment {
     }
   }
 
-  // --- Values
-  // -----------------------------------------------------------------
+  // --- Values ----------------------------------------------------------------
 
   // Returns true if no layout was chosen and the producer can write any.
   bool IsFlexible(const Value* value) const {

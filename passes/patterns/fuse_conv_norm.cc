@@ -11,8 +11,8 @@
 //   prologues    y = batch_norm_train(x), with ReLU, read by convolutions and
 //                their weight gradients only
 //                -> each reads x, scale, shift {prologue="norm"}
-//   joins        y = batch_norm_train(x, .., shortcut), with ReLU, z =
-//   conv2d(y)
+//   joins        y = batch_norm_train(x, .., shortcut), with ReLU,
+//                z = conv2d(y)
 //                -> z, sum, squares, y = conv2d(x, .., scale, shift, shortcut)
 //                   {prologue="join"}; or "dual", for two normalisations
 //

@@ -4,11 +4,9 @@
 // become 16-bit.
 //
 //  1. Black starts at denied ops and propagates forward through infer and
-//  follow
-//     ops that lead to a denied or infer op.
+//     follow ops that lead to a denied or infer op.
 //  2. White starts at allowed ops and propagates forward through infer and
-//  follow
-//     ops that are not black and lead to an allowed op, i.e. between two
+//     follow ops that are not black and lead to an allowed op, i.e. between two
 //     convolutions but not before the first.
 //  3. White propagates both ways through follow ops, so that data moves in the
 //     narrow dtype; but not from one reader of a constant to another.
