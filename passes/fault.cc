@@ -30,8 +30,8 @@ Value* Splat(ir::Builder& b, const ir::TensorType& type, double x) {
   return splat;
 }
 
-// Returns NaN at index 0 of the first dimension, finite values elsewhere. For
-// tensors of a flattened chain, which have no such indices, NaN everywhere.
+// Returns NaN at index 0 of the first dimension, finite values elsewhere. NaN
+// everywhere for scalars and for flattened chains, which have no such index.
 Value* PartlyNan(ir::Builder& b, const ir::TensorType& type, bool flattened) {
   if (type.rank() == 0 || flattened) return b.Sqrt(Splat(b, type, -0.5));
   Value* index = b.Iota(type.dtype, type.shape, 0);

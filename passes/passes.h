@@ -68,7 +68,7 @@ enum class MicroBatches {
 };
 
 // How batch normalisation runs in training. Each level includes the previous
-// ones. Where the target's library lacks such a convolution, kernels do the
+// ones. If the target's library lacks such a convolution, kernels do the
 // work.
 enum class NormLowering {
   kSeparate,    // one unfused kernel per direction

@@ -10,7 +10,7 @@
 //     or only some are sharded. A small minority, e.g. gradients of
 //     normalisations, moves to the next bucket, but not to the last one,
 //     because the step waits for it. The estimate may be off by a factor of
-//     two: SturdyPartition picks the partition that is near-optimal at all
+//     two, so SturdyPartition minimizes the worst-case loss over several
 //     computation speeds.
 //
 // Statistics that ranks exchange within the pass block it at once. Nodes that
@@ -51,7 +51,7 @@ bool IsExchange(const Graph& graph, const Node& node) {
 enum class Urgency : uint8_t {
   kCollective,  // starts a collective, which runs asynchronously
   kExchange,    // the next exchange waits for it
-  kGradient,    // only collectives wait for it, kSoon kernels away
+  kGradient,    // only collectives wait for it, within kSoon
   kOther,
   kAfter,  // needs a reduced gradient
 };

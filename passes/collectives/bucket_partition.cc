@@ -125,7 +125,8 @@ std::vector<int> CapCuts(Gradients gradients, int64_t cap) {
   return cuts;
 }
 
-// At each tick with no collective in progress, all ready gradients, in pieces.
+// At each tick with no collective in progress, reduces all ready gradients, in
+// buckets of at most kHorovodBytes unless one gradient is larger.
 Buckets HorovodBuckets(Gradients gradients, const CollectiveCost& cost) {
   std::vector<int> cuts;
   std::vector<double> earliest;

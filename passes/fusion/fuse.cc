@@ -1,8 +1,7 @@
 // Vertical and sibling fusion.
 //
-//  1. Every consumer of a free node (a broadcast constant, iota, broadcast,
-//  ...)
-//     gets a separate copy: inside a kernel it costs nothing.
+//  1. Every consumer of a free node (constant, iota, broadcast, ...) gets a
+//     separate copy: inside a kernel it costs nothing.
 //  2. Nodes are clustered, see clustering.h.
 //  3. Each cluster becomes a `fusion` node.
 //

@@ -21,7 +21,8 @@ using ir::Value;
 // Margin for model error: a smaller gain does not justify a cast.
 constexpr double kModelMargin = 0.8;
 
-// Sufficient in practice; bounds a rule that oscillates.
+// Maximum number of iterations: sufficient in practice, and a rule may
+// oscillate.
 constexpr int kSweeps = 8;
 
 // Returns the target's time for a node with its f32 operands in `dtype`; 0 if
