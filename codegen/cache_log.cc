@@ -28,7 +28,7 @@ using nlohmann::json;
 constexpr int64_t kMaxLogBytes = int64_t{4} << 20;
 
 std::string Line(const KernelOrigin& origin) {
-  const CodegenFacts& facts = origin.facts;
+  const CodegenFingerprint& facts = origin.facts;
   return json{{"kernel", origin.kernel},   {"source", origin.source},
               {"target", origin.target},   {"compiler", facts.compiler},
               {"device", facts.device},    {"options", facts.options},
@@ -248,7 +248,7 @@ std::string CacheReport::Text() const {
          });
 }
 
-OriginLog::OriginLog(const std::string& folder)
+CacheLog::CacheLog(const std::string& folder)
     : path_(folder + "/origins.jsonl") {
   std::ifstream file(path_);
   for (std::string line; std::getline(file, line);) {
@@ -256,7 +256,7 @@ OriginLog::OriginLog(const std::string& folder)
   }
 }
 
-CacheMiss OriginLog::Explain(const KernelOrigin& origin) const {
+CacheMiss CacheLog::Explain(const KernelOrigin& origin) const {
   std::vector<Change> fewest;
   const KernelOrigin* nearest = nullptr;
   const auto rank = [&](const KernelOrigin& known,
@@ -293,7 +293,7 @@ CacheMiss OriginLog::Explain(const KernelOrigin& origin) const {
   return miss;
 }
 
-void OriginLog::Append(std::span<const KernelOrigin> origins) const {
+void CacheLog::Append(std::span<const KernelOrigin> origins) const {
   const std::string lines = Join(origins, "", Line);
   std::ofstream(path_, std::ios::app) << lines << std::flush;
   std::error_code error;

@@ -18,7 +18,7 @@ struct KernelOrigin {
   std::string kernel;   // PROGRAM/KERNEL; not part of the cache's key
   uint64_t source = 0;  // hash of its loops, and of text in their place
   std::string target{};
-  CodegenFacts facts{};
+  CodegenFingerprint facts{};
   // Of the passes, KEY=VALUE..; in no key, but they tell why a kernel of the
   // same name has another source.
   std::string settings{};
@@ -60,10 +60,10 @@ struct CacheReport {
 // The origins of the kernels in one cache folder, and of some that were dropped
 // from it: the last few ten thousand. Losing the file costs explanations alone;
 // what is malformed in it is passed over.
-class OriginLog {
+class CacheLog {
  public:
   // Reads what the folder has.
-  explicit OriginLog(const std::string& folder);
+  explicit CacheLog(const std::string& folder);
 
   // Compares with what was there when the log was opened.
   CacheMiss Explain(const KernelOrigin& origin) const;

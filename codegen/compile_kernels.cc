@@ -60,17 +60,17 @@ std::set<std::string> FindSubstituted(const Plan& plan,
 }
 
 // All that the machine code depends on.
-std::string KeyOf(const CodegenFacts& facts, const std::string& target,
+std::string KeyOf(const CodegenFingerprint& facts, const std::string& target,
                   const std::string& source) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", target, facts.compiler,
                      facts.device, facts.options, facts.fusor, source);
 }
 
 // With the measured choices of the program: they say for which machine it is.
-CodegenFacts FactsOf(const TargetCompiler& compiler, const Plan& plan) {
-  CodegenFacts facts = compiler.Codegen();
+CodegenFingerprint MetricsOf(const TargetCompiler& compiler, const Plan& plan) {
+  CodegenFingerprint facts = compiler.Codegen();
   if (plan.choices != 0) {
-    facts.options += " choices=" + ir::ChoicesText(plan.choices);
+    facts.options += " choices=" + ir::AutotuneHashText(plan.choices);
   }
   return facts;
 }
@@ -91,7 +91,7 @@ std::string InputsOf(const Plan& plan) {
 
 KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
                              const PlanOptions& options) {
-  const CodegenFacts facts = FactsOf(compiler, plan);
+  const CodegenFingerprint facts = MetricsOf(compiler, plan);
   std::optional<KernelCache> store;
   if (!options.kernel_cache.empty()) store.emplace(options.kernel_cache);
   const std::string inputs = InputsOf(plan);
@@ -101,7 +101,7 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
   std::vector<std::string> failures(plan.kernels.size());
   // Opened at the first miss: another process that compiles the same kernels
   // now adds them to the log before this one is done.
-  std::optional<OriginLog> log;
+  std::optional<CacheLog> log;
   std::once_flag log_opened;
   ParallelFor(plan.kernels.size(), options.threads, [&](size_t i) {
     CompiledKernel& kernel = plan.kernels[i];

@@ -24,10 +24,10 @@ namespace {
 
 // Throws kGraph unless the choices were measured for this target, with as many
 // threads, by this version of the library. Empty ones hold for all.
-void CheckOrigin(const ir::LibraryChoices& choices,
+void CheckOrigin(const ir::AutotuneResults& choices,
                  const TargetCompiler& compiler) {
   if (choices.empty()) return;
-  const ir::LibraryChoices::Origin& origin = choices.origin;
+  const ir::AutotuneResults::Origin& origin = choices.origin;
   const ir::Target& target = compiler.target();
   const std::string threads = std::to_string(target.threads);
   const std::string of_origin = std::to_string(origin.threads);
@@ -206,7 +206,7 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   report.seconds.emplace_back("optimize", watch.Lap());
 
   LoweredNodes lowered = LowerFusions(*forward, compiler.target());
-  PackMasks(*forward, lowered, options.pack_interface);
+  PackBitmasks(*forward, lowered, options.pack_interface);
   for (auto& [node, kernel] : lowered) {
     SetCacheHints(compiler.target(), kernel.kernel);
   }

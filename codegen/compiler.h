@@ -65,13 +65,13 @@ struct CompileOptions {
   // over (CompileReport::substituted tells).
   std::map<std::string, KernelSubstitute> substitutes;
   bool refuse_unused_substitutes = true;
-  int64_t memory_limit_bytes = 0;          // 0: any size
-  int threads = 0;                         // compile threads; 0: one a core
-  std::string kernel_cache;                // folder; empty: none
-  bool verify = false;                     // every pass and the plan
-  bool verify_passes = false;              // every pass
-  bool plan_only = false;                  // no machine code: not to be run
-  bool pack_interface = false;             // see PackMasks: for steps run alone
+  int64_t memory_limit_bytes = 0;  // 0: any size
+  int threads = 0;                 // compile threads; 0: one a core
+  std::string kernel_cache;        // folder; empty: none
+  bool verify = false;             // every pass and the plan
+  bool verify_passes = false;      // every pass
+  bool plan_only = false;          // no machine code: not to be run
+  bool pack_interface = false;     // see PackBitmasks: for steps run alone
   std::vector<CompileObserver> observers;  // called in this order
 };
 

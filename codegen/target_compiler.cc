@@ -2,7 +2,7 @@
 
 namespace fusor::codegen {
 
-std::string CodegenFacts::Text() const {
+std::string CodegenFingerprint::Text() const {
   std::string text;
   for (const std::string* part : {&compiler, &device, &options, &fusor}) {
     if (!part->empty()) text += (text.empty() ? "" : " ") + *part;

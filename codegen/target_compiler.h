@@ -30,7 +30,7 @@ struct EntryResources {
 
 // All that machine code depends on besides the kernel, part by part, so that
 // the kernel cache can say which part changed.
-struct CodegenFacts {
+struct CodegenFingerprint {
   std::string compiler;  // and its version: "llvm 19.1.7"
   std::string device;    // instructions it may use: "znver4 8f3a54c09b21d7e6"
   std::string options;   // given to the compiler, KEY=VALUE..
@@ -54,7 +54,7 @@ class TargetCompiler : public ir::TargetQueries {
   }
 
   // Part of every cache key.
-  virtual CodegenFacts Codegen() const = 0;
+  virtual CodegenFingerprint Codegen() const = 0;
   std::string CodegenVersion() const { return Codegen().Text(); }
 
   // Fills in implementation, workspace_bytes and plan of a call. Throws kGraph

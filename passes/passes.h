@@ -98,7 +98,7 @@ struct PassOptions {
   NormLowering norm_lowering = NormLowering::kKernels;
   bool keep_gradients = false;  // as outputs "grad/<parameter>"
   PrecisionOptions precision;
-  ir::LibraryChoices choices;  // autotuned; otherwise the target's heuristics
+  ir::AutotuneResults choices;  // autotuned; otherwise the target's heuristics
   OptimizerOptions optimizer;
   LossScaleOptions loss_scale;
   MicroBatches micro_batches = MicroBatches::kNone;
@@ -223,7 +223,7 @@ bool AccumulateGradients(ir::Graph& graph, PassContext& context);
 // Casts gradients to the communication dtype (PrecisionOptions::wire,
 // narrow_gradients) before the all_reduce. Throws kUsage if it is not f32, f16
 // or bf16.
-bool NarrowGradients(ir::Graph& graph, PassContext& context);
+bool CompressGradients(ir::Graph& graph, PassContext& context);
 
 // ZeRO stage 1, with PassOptions::shard_optimizer and several ranks. Replaces
 // the all_reduce of all but small gradients by a reduce_scatter. State
@@ -301,7 +301,7 @@ bool AssignLayout(ir::Graph& graph, PassContext& context);
 // not update the weights, or is compiled against existing state, uses only
 // copies that exist in that state. Counts weight_copies, and subtracts the
 // saved copies from weight_repacks.
-bool KeepWeightCopies(ir::Graph& graph, PassContext& context);
+bool CacheWeightCasts(ir::Graph& graph, PassContext& context);
 
 // Prefetches sharded parameters: moves their all-gather from the end of a step
 // to the start of the next, overlapped with the forward pass. A step then
@@ -312,7 +312,7 @@ bool KeepWeightCopies(ir::Graph& graph, PassContext& context);
 // runtime::Session::GatherParameters. Skips steps with several micro-batches,
 // and parameters whose next value has readers other than its copies. Counts
 // rotated_gathers and, among them, narrow_gathers.
-bool RotateGathers(ir::Graph& graph, PassContext& context);
+bool PrefetchParameters(ir::Graph& graph, PassContext& context);
 
 // Fuses parts of normalisations into adjacent convolutions, as
 // PassOptions::norm_lowering requests, if the target has candidates in the
@@ -354,7 +354,7 @@ bool Fuse(ir::Graph& graph, PassContext& context);
 // consumers of reduced gradients run last. Joins the all_reduces of gradients
 // into buckets as PassOptions::buckets says, one dtype per collective, each
 // placed after its last gradient. Buckets the all_gathers at the start of the
-// step (RotateGathers) the same way, in the order of need. Counts
+// step (PrefetchParameters) the same way, in the order of need. Counts
 // gradient_buckets and parameter_buckets.
 bool BucketGradients(ir::Graph& graph, PassContext& context);
 

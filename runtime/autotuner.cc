@@ -129,7 +129,7 @@ class Work {
 
 class Tuner {
  public:
-  Tuner(const codegen::TuneStudy& study,
+  Tuner(const codegen::SearchSpace& study,
         const codegen::TargetCompiler& compiler, Device& device,
         const TuneOptions& options)
       : study_(study),
@@ -173,7 +173,7 @@ class Tuner {
     int64_t bytes =
         std::max({kLeastBytes, 2 * std::max(target.l2_bytes, target.l3_bytes),
                   cast_->bytes()});
-    for (const codegen::StudiedCandidate& c : candidates_) {
+    for (const codegen::SearchCandidate& c : candidates_) {
       work_.emplace_back(c.call, compiler_, device_);
     }
     LeaveOut(static_cast<int64_t>(device_.free_bytes()));
@@ -190,7 +190,7 @@ class Tuner {
   void LeaveOut(int64_t free) {
     size_t kept = 0;
     for (size_t i = 0; i < work_.size(); ++i) {
-      const codegen::StudiedCandidate& c = candidates_[i];
+      const codegen::SearchCandidate& c = candidates_[i];
       if (work_[i].bytes() > free) {
         result_.left_out.push_back(
             fmt::format("{} of {} in {}: needs {} bytes, {} are free", c.name,
@@ -269,7 +269,7 @@ class Tuner {
                               .library = compiler_.LibraryVersion(),
                               .threads = compiler_.target().threads};
     for (size_t i = 0; i < work_.size(); ++i) {
-      const codegen::StudiedCandidate& c = candidates_[i];
+      const codegen::SearchCandidate& c = candidates_[i];
       result_.measured.push_back({c.problem, c.layers, c.dtype, c.name,
                                   work_[i].implementation(), c.ms,
                                   c.copied_bytes * ns_per_byte * 1e-6});
@@ -287,8 +287,8 @@ class Tuner {
   }
 
   // "..; saves 0.120 ms a step", or "..; space_to_depth saves ..".
-  void AddVerdict(const ir::LibraryChoices::Key& key,
-                  const codegen::RewriteVerdict& verdict) {
+  void AddVerdict(const ir::AutotuneResults::Key& key,
+                  const codegen::RewriteDecision& verdict) {
     if (verdict.choice.empty()) {
       ++result_.rewrites;
       result_.rewrites_taken += verdict.taken ? 1 : 0;
@@ -305,13 +305,13 @@ class Tuner {
                            std::abs(ms));
   }
 
-  const codegen::TuneStudy& study_;
+  const codegen::SearchSpace& study_;
   const codegen::TargetCompiler& compiler_;
   Device& device_;
   const TuneOptions& options_;
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<Event> start_, end_;
-  std::vector<codegen::StudiedCandidate> candidates_;
+  std::vector<codegen::SearchCandidate> candidates_;
   std::vector<Work> work_;                                 // of each
   std::map<std::string, std::vector<size_t>> of_problem_;  // into them
   std::unique_ptr<Work> cast_;
@@ -325,7 +325,7 @@ TuneResult Tune(const ir::Graph& forward, codegen::ProgramKind kind,
                 const codegen::TargetCompiler& compiler, Device& device,
                 const codegen::CompileOptions& compile,
                 const TuneOptions& options) {
-  const codegen::TuneStudy study(forward, kind, compiler, compile);
+  const codegen::SearchSpace study(forward, kind, compiler, compile);
   return Tuner(study, compiler, device, options).Run();
 }
 

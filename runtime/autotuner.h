@@ -42,9 +42,9 @@ struct TunedCandidate {
 
 struct TuneResult {
   // With origin, but for its file.
-  ir::LibraryChoices choices;
+  ir::AutotuneResults choices;
   // What was measured, a line for each choice.
-  std::map<ir::LibraryChoices::Key, std::string> comments;
+  std::map<ir::AutotuneResults::Key, std::string> comments;
   std::vector<TunedCandidate> measured;
   std::vector<std::string> left_out;  // for lack of memory, a line for each
   // Convolutions that do more than a plain one, and those that were chosen.
@@ -64,7 +64,7 @@ struct TuneResult {
 // as long again as the problem's best in the first round is not measured again.
 //
 // The fastest candidate of each dtype is chosen, copies included; then the
-// precision (codegen::TuneStudy). Convolutions that compute more than that,
+// precision (codegen::SearchSpace). Convolutions that compute more than that,
 // for normalisations beside them, are measured likewise, and declined where
 // they take longer than what they replace: other convolutions, and the kernels
 // that move more bytes for it, at the speed of the copy that was measured. So

@@ -10,7 +10,7 @@ namespace fusor::runtime {
 struct PartUpdates {
   bool any = false;  // it updates some
   // It does not gather what it has updated: it has gathered the parts before
-  // (passes::RotateGathers), and the next run of it will.
+  // (passes::PrefetchParameters), and the next run of it will.
   bool gathered_first = false;
 };
 PartUpdates PartUpdatesOf(const codegen::Plan& plan);

@@ -103,13 +103,13 @@ json SignatureJson(const codegen::Plan& plan) {
                        {"type", ToString(plan.buffers[output.buffer].type)}});
   }
   return {{"name", plan.name},
-          {"choices", ir::ChoicesText(plan.choices)},
+          {"choices", ir::AutotuneHashText(plan.choices)},
           {"state", state},
           {"inputs", inputs},
           {"outputs", outputs}};
 }
 
-json HeaderJson(const StepFile& file) {
+json HeaderJson(const ProgramFile& file) {
   json programs = json::array();
   for (const StepProgram& program : file.programs) {
     json entry = SignatureJson(codegen::ParsePlan(program.plan));
@@ -119,7 +119,7 @@ json HeaderJson(const StepFile& file) {
     entry["plan_bytes"] = program.plan.size();
     programs.push_back(std::move(entry));
   }
-  const StepOrigin& o = file.origin;
+  const ProgramOrigin& o = file.origin;
   return {{"fusor", o.version},      {"build", o.build},
           {"target", o.target},      {"device", o.device},
           {"library", o.library},    {"threads", o.threads},
@@ -174,9 +174,9 @@ std::string Take(std::string_view& bytes, uint64_t size) {
   return piece;
 }
 
-StepFile ReadHeader(std::string_view header, std::string_view blobs) {
+ProgramFile ReadHeader(std::string_view header, std::string_view blobs) {
   const json in = json::parse(header);
-  StepFile file;
+  ProgramFile file;
   file.origin = {.version = in.at("fusor"),
                  .build = in.at("build"),
                  .target = in.at("target"),
@@ -215,8 +215,8 @@ double Seconds(std::chrono::steady_clock::time_point from,
 
 }  // namespace
 
-StepOrigin OriginHere(const std::string& version,
-                      const codegen::TargetCompiler& compiler) {
+ProgramOrigin OriginHere(const std::string& version,
+                         const codegen::TargetCompiler& compiler) {
   return {.version = version,
           .build = BuildId(),
           .target = compiler.target().name,
@@ -225,7 +225,7 @@ StepOrigin OriginHere(const std::string& version,
           .threads = compiler.target().threads};
 }
 
-std::string Mismatch(const StepOrigin& file, const StepOrigin& here) {
+std::string Mismatch(const ProgramOrigin& file, const ProgramOrigin& here) {
   const auto differs = [](const char* what, const std::string& expected,
                           const std::string& got) {
     return fmt::format("compiled for {} {}, here is {}", what, expected, got);
@@ -281,7 +281,7 @@ codegen::CompiledProgram UnpackProgram(const StepProgram& program,
   return unpacked;
 }
 
-void WriteStepFile(const std::string& path, const StepFile& file) {
+void WriteProgramFile(const std::string& path, const ProgramFile& file) {
   const std::string header = HeaderJson(file).dump();
   uint64_t size = kFixedBytes + header.size();
   for (const StepProgram& program : file.programs) {
@@ -302,14 +302,14 @@ void WriteStepFile(const std::string& path, const StepFile& file) {
   WriteFileAtomically(path, bytes, ErrorCode::kUsage);
 }
 
-StepFile ReadStepFile(const std::string& path) {
+ProgramFile ReadProgramFile(const std::string& path) {
   std::vector<uint8_t> read;
   ReadFile(path, ErrorCode::kUsage, read);
-  return ParseStepFile(
+  return ParseProgramFile(
       path, {reinterpret_cast<const char*>(read.data()), read.size()});
 }
 
-StepFile ParseStepFile(const std::string& path, std::string_view bytes) {
+ProgramFile ParseProgramFile(const std::string& path, std::string_view bytes) {
   const uint64_t header = CheckBytes(bytes, path);
   const size_t begin = kStart + 2 * sizeof(uint64_t);
   const size_t blobs = begin + header;

@@ -39,17 +39,17 @@ struct StepProgram {
 };
 
 // What a file and the machine that is to run it must have alike.
-struct StepOrigin {
+struct ProgramOrigin {
   std::string version;  // of fusor
   std::string build;    // runtime::BuildId of libfusor
   std::string target;   // "cpu-avx512", "nvidia-h200"
-  std::string device;   // codegen::CodegenFacts::device
+  std::string device;   // codegen::CodegenFingerprint::device
   std::string library;  // "oneDNN 2.6.3"
   int threads = 0;      // of the target
 };
 
-struct StepFile {
-  StepOrigin origin;
+struct ProgramFile {
+  ProgramOrigin origin;
   std::string backend;  // plug-in that runs it
   int world_size = 1;   // ranks that train together
   // Options of the command line that decided what was compiled.
@@ -60,13 +60,13 @@ struct StepFile {
   std::vector<StepProgram> programs;
 };
 
-StepOrigin OriginHere(const std::string& version,
-                      const codegen::TargetCompiler& compiler);
+ProgramOrigin OriginHere(const std::string& version,
+                         const codegen::TargetCompiler& compiler);
 
 // Why a step made by `file` cannot run where there is `here`, naming what was
 // expected and what there is; empty when it can. Fewer threads than the target
 // has are no reason, for they are the caller's to choose.
-std::string Mismatch(const StepOrigin& file, const StepOrigin& here);
+std::string Mismatch(const ProgramOrigin& file, const ProgramOrigin& here);
 
 StepProgram PackProgram(codegen::ProgramKind kind,
                         const codegen::CompiledProgram& program);
@@ -78,12 +78,12 @@ codegen::CompiledProgram UnpackProgram(const StepProgram& program,
                                        const std::string& kernel_cache);
 
 // Throws kUsage with the system's reason; no part of a file is left then.
-void WriteStepFile(const std::string& path, const StepFile& file);
+void WriteProgramFile(const std::string& path, const ProgramFile& file);
 
 // Throws kUsage when the file cannot be read, kGraph, in one line, when it is
 // no step file, of another version of the format, cut or damaged.
-StepFile ReadStepFile(const std::string& path);
+ProgramFile ReadProgramFile(const std::string& path);
 // Reads the bytes of a step file; `path` names it in errors. Throws kGraph.
-StepFile ParseStepFile(const std::string& path, std::string_view bytes);
+ProgramFile ParseProgramFile(const std::string& path, std::string_view bytes);
 
 }  // namespace fusor::runtime

@@ -114,8 +114,9 @@ class Session {
   void BroadcastStatistics();
   // Parameters of which each rank updates a part become, with their copies,
   // all ranks' parts. Nothing where they are that: a step that gathers at its
-  // beginning (passes::RotateGathers) leaves them as old as that, and until
-  // this has been called they must not be read, by other programs neither.
+  // beginning (passes::PrefetchParameters) leaves them as old as that, and
+  // until this has been called they must not be read, by other programs
+  // neither.
   void GatherParameters();
   // Where each rank has a part of their moving averages, those parameters
   // become all ranks' parts of the averages, until GatherParameters: to

@@ -7,14 +7,14 @@ namespace fusor::codegen {
 namespace {
 
 using passes::ConvRewrite;
-using Key = ir::LibraryChoices::Key;
+using Key = ir::AutotuneResults::Key;
 
 // Rewrites that make the same problems.
 struct Group {
   std::vector<const ConvRewrite*> rewrites;
   std::set<Key> before, after;
   std::set<Key> chosen_by;  // of choices
-  RewriteVerdict verdict;
+  RewriteDecision verdict;
 };
 
 class Judge {
@@ -25,7 +25,7 @@ class Judge {
     for (const ConvRewrite& rewrite : rewrites) Add(rewrite);
   }
 
-  std::map<Key, RewriteVerdict> Run() {
+  std::map<Key, RewriteDecision> Run() {
     // What builds on others first: they count what it saves.
     for (Group& group : groups_) {
       if (BuildsOnOthers(group)) Decide(group);
@@ -33,7 +33,7 @@ class Judge {
     for (Group& group : groups_) {
       if (!BuildsOnOthers(group)) Decide(group);
     }
-    std::map<Key, RewriteVerdict> verdicts;
+    std::map<Key, RewriteDecision> verdicts;
     for (Group& group : groups_) {
       for (const Group& base : groups_) {
         if (Meet(base.after, group.before)) {
@@ -41,7 +41,7 @@ class Judge {
         }
       }
       for (const Key& key : group.chosen_by) {
-        RewriteVerdict& verdict = verdicts[key];
+        RewriteDecision& verdict = verdicts[key];
         if (!verdict.taken) verdict = group.verdict;
       }
     }
@@ -131,7 +131,7 @@ class Judge {
 
 }  // namespace
 
-std::map<Key, RewriteVerdict> JudgeRewrites(
+std::map<Key, RewriteDecision> DecideRewrites(
     const std::vector<ConvRewrite>& rewrites, const ProblemTimes& times,
     double ns_per_byte) {
   return Judge(rewrites, times, ns_per_byte).Run();

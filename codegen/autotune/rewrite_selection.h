@@ -15,7 +15,7 @@ namespace fusor::codegen {
 using ProblemTimes = std::function<double(const std::string&, ir::DType)>;
 
 // Whether a convolution that does more is worth it.
-struct RewriteVerdict {
+struct RewriteDecision {
   bool taken = false;
   // By all rewrites that make it, in a step, those that build on it included;
   // nullopt where something of it was not measured.
@@ -30,7 +30,7 @@ struct RewriteVerdict {
 // build on counts what those save; where one of several has to go at a place,
 // the later counts what it saves over the earlier. What was not measured is
 // declined.
-std::map<ir::LibraryChoices::Key, RewriteVerdict> JudgeRewrites(
+std::map<ir::AutotuneResults::Key, RewriteDecision> DecideRewrites(
     const std::vector<passes::ConvRewrite>& rewrites, const ProblemTimes& times,
     double ns_per_byte);
 

@@ -13,8 +13,8 @@
 namespace fusor::codegen {
 namespace {
 
+using ir::AutotuneResults;
 using ir::DType;
-using ir::LibraryChoices;
 using ir::Node;
 
 constexpr double kMeasureMargin = 0.97;  // what medians may be wrong by
@@ -59,13 +59,13 @@ std::vector<std::string> PassesBetween(std::string_view first,
 }
 
 // The fastest of each problem, ns.
-std::map<LibraryChoices::Key, double> BestTimes(
-    const std::vector<StudiedCandidate>& measured, double ns_per_byte,
-    LibraryChoices* choices) {
-  std::map<LibraryChoices::Key, double> best;
-  for (const StudiedCandidate& c : measured) {
+std::map<AutotuneResults::Key, double> BestTimes(
+    const std::vector<SearchCandidate>& measured, double ns_per_byte,
+    AutotuneResults* choices) {
+  std::map<AutotuneResults::Key, double> best;
+  for (const SearchCandidate& c : measured) {
     const double ns = c.ms * 1e6 + c.copied_bytes * ns_per_byte;
-    const LibraryChoices::Key key{c.problem, c.dtype};
+    const AutotuneResults::Key key{c.problem, c.dtype};
     const auto [it, first] = best.emplace(key, ns);
     if (!first && ns >= it->second) continue;
     it->second = ns;
@@ -74,7 +74,7 @@ std::map<LibraryChoices::Key, double> BestTimes(
   return best;
 }
 
-double TimeIn(const std::map<LibraryChoices::Key, double>& times,
+double TimeIn(const std::map<AutotuneResults::Key, double>& times,
               const std::string& problem, DType dtype) {
   const auto it = times.find({problem, dtype});
   return it == times.end() ? 0 : it->second;
@@ -116,9 +116,9 @@ double CopiedBytes(const Node& node, const ir::LibraryCandidate& candidate,
 
 }  // namespace
 
-TuneStudy::TuneStudy(const ir::Graph& forward, ProgramKind kind,
-                     const TargetCompiler& compiler,
-                     const CompileOptions& options)
+SearchSpace::SearchSpace(const ir::Graph& forward, ProgramKind kind,
+                         const TargetCompiler& compiler,
+                         const CompileOptions& options)
     : compiler_(compiler), graph_(forward.Clone()) {
   passes::PassOptions pass_options = options.passes;
   pass_options.choices = {};
@@ -139,7 +139,7 @@ TuneStudy::TuneStudy(const ir::Graph& forward, ProgramKind kind,
   SurveyBlocks();
 }
 
-void TuneStudy::Survey(passes::NormLowering level) {
+void SearchSpace::Survey(passes::NormLowering level) {
   if (!Runs(kRewritingPass, context_->options())) return;
   std::unique_ptr<ir::Graph> graph = graph_->Clone();
   passes::PassContext context(compiler_, context_->options());
@@ -157,7 +157,7 @@ void TuneStudy::Survey(passes::NormLowering level) {
 
 // Convolutions of blocks of pixels, and their statistics. Last: they count what
 // they save over statistics of the convolutions that they replace.
-void TuneStudy::SurveyBlocks() {
+void SearchSpace::SurveyBlocks() {
   const passes::PassOptions& options = context_->options();
   if (!Runs(kBlocksPass, options) || !Runs(kRewritingPass, options)) return;
   std::unique_ptr<ir::Graph> graph = graph_->Clone();
@@ -181,18 +181,18 @@ void TuneStudy::SurveyBlocks() {
   surveyed_.push_back(std::move(graph));
 }
 
-TuneStudy::~TuneStudy() = default;
+SearchSpace::~SearchSpace() = default;
 
-bool TuneStudy::IsMixed(const Node& node) const {
+bool SearchSpace::IsMixed(const Node& node) const {
   return mixed_ != DType::kF32 && RuleOf(node, context_->options().precision) ==
                                       ir::PrecisionRule::kAllow;
 }
 
-bool TuneStudy::DecidesPrecision() const {
+bool SearchSpace::DecidesPrecision() const {
   return mixed_ != DType::kF32 && !compiler_.target().simt;
 }
 
-std::vector<StudiedCandidate> TuneStudy::Candidates() const {
+std::vector<SearchCandidate> SearchSpace::Candidates() const {
   std::map<std::string, int> layers;
   std::vector<const Node*> firsts;
   for (const auto& node : graph_->nodes()) {
@@ -202,7 +202,7 @@ std::vector<StudiedCandidate> TuneStudy::Candidates() const {
     }
     if (++layers[problem] == 1) firsts.push_back(node.get());
   }
-  std::vector<StudiedCandidate> all;
+  std::vector<SearchCandidate> all;
   for (const Node* node : firsts) {
     const int count = layers[ir::ConvolutionProblem(*node)];
     const bool mixed = IsMixed(*node);
@@ -216,7 +216,7 @@ std::vector<StudiedCandidate> TuneStudy::Candidates() const {
 }
 
 // Whether the time of a plain convolution decides about rewrites of it.
-bool TuneStudy::IsCompared(const std::string& problem, DType dtype) const {
+bool SearchSpace::IsCompared(const std::string& problem, DType dtype) const {
   return std::any_of(
       rewrites_.begin(), rewrites_.end(), [&](const auto& rewrite) {
         return rewrite.dtype == dtype &&
@@ -226,19 +226,19 @@ bool TuneStudy::IsCompared(const std::string& problem, DType dtype) const {
       });
 }
 
-void TuneStudy::AddRewritten(std::vector<StudiedCandidate>& all) const {
-  std::map<LibraryChoices::Key, int> layers;
+void SearchSpace::AddRewritten(std::vector<SearchCandidate>& all) const {
+  std::map<AutotuneResults::Key, int> layers;
   for (const passes::ConvRewrite& rewrite : rewrites_) {
     for (const auto& part : rewrite.parts) {
       ++layers[{part.after, rewrite.dtype}];
     }
   }
-  std::set<LibraryChoices::Key> seen;
+  std::set<AutotuneResults::Key> seen;
   for (const auto& graph : surveyed_) {
     for (const auto& node : graph->nodes()) {
       if (!ir::ConvolutionOf(*node).has_value()) continue;
-      const LibraryChoices::Key key{ir::ConvolutionProblem(*node),
-                                    node->input(0)->type().dtype};
+      const AutotuneResults::Key key{ir::ConvolutionProblem(*node),
+                                     node->input(0)->type().dtype};
       const auto it = layers.find(key);
       if (it == layers.end() || !seen.insert(key).second) continue;
       for (const auto& candidate : compiler_.Candidates(*node)) {
@@ -252,8 +252,8 @@ void TuneStudy::AddRewritten(std::vector<StudiedCandidate>& all) const {
   }
 }
 
-void TuneStudy::AddCandidates(const Node& node, DType dtype, int layers,
-                              std::vector<StudiedCandidate>& all) const {
+void SearchSpace::AddCandidates(const Node& node, DType dtype, int layers,
+                                std::vector<SearchCandidate>& all) const {
   ir::Graph scratch("scratch");
   const Node& retyped = passes::AddRetyped(scratch, node, dtype, compiler_);
   auto candidates = compiler_.Candidates(retyped);
@@ -278,19 +278,19 @@ void TuneStudy::AddCandidates(const Node& node, DType dtype, int layers,
   }
 }
 
-RewriteVerdicts TuneStudy::Judge(const std::vector<StudiedCandidate>& measured,
-                                 double ns_per_byte) const {
+RewriteVerdicts SearchSpace::Judge(const std::vector<SearchCandidate>& measured,
+                                   double ns_per_byte) const {
   const auto best = BestTimes(measured, ns_per_byte, nullptr);
   const ProblemTimes times = [&](const std::string& problem, DType dtype) {
     return TimeIn(best, problem, dtype);
   };
-  return JudgeRewrites(rewrites_, times, ns_per_byte);
+  return DecideRewrites(rewrites_, times, ns_per_byte);
 }
 
-LibraryChoices TuneStudy::Choose(const std::vector<StudiedCandidate>& measured,
-                                 const RewriteVerdicts& verdicts,
-                                 double ns_per_byte) const {
-  LibraryChoices choices;
+AutotuneResults SearchSpace::Choose(
+    const std::vector<SearchCandidate>& measured,
+    const RewriteVerdicts& verdicts, double ns_per_byte) const {
+  AutotuneResults choices;
   const auto best = BestTimes(measured, ns_per_byte, &choices);
   for (const auto& [key, verdict] : verdicts) {
     if (verdict.choice.empty()) {

@@ -17,7 +17,7 @@
 namespace fusor::codegen {
 
 // One way to run a convolution problem.
-struct StudiedCandidate {
+struct SearchCandidate {
   std::string problem;  // ir::ConvolutionProblem
   int layers = 0;       // convolutions of the step that are this problem
   ir::DType dtype = ir::DType::kF32;  // of its operands
@@ -30,17 +30,17 @@ struct StudiedCandidate {
   double ms = 0;
 };
 
-using RewriteVerdicts = std::map<ir::LibraryChoices::Key, RewriteVerdict>;
+using RewriteVerdicts = std::map<ir::AutotuneResults::Key, RewriteDecision>;
 
 // What there is to measure about a model's step before choices can be made,
 // and the choices once that is done.
-class TuneStudy {
+class SearchSpace {
  public:
   // `compiler` must outlive this. Of options their passes count, without
   // choices.
-  TuneStudy(const ir::Graph& forward, ProgramKind kind,
-            const TargetCompiler& compiler, const CompileOptions& options);
-  ~TuneStudy();
+  SearchSpace(const ir::Graph& forward, ProgramKind kind,
+              const TargetCompiler& compiler, const CompileOptions& options);
+  ~SearchSpace();
 
   // What mixed precision computes in; f32 where there is none, or the target
   // does not multiply in its dtype.
@@ -53,27 +53,27 @@ class TuneStudy {
   // training step also those of the convolutions that the target has for
   // FuseConvNorm, at whatever level, and that SpaceToDepth can make, in the
   // step's own dtypes.
-  std::vector<StudiedCandidate> Candidates() const;
+  std::vector<SearchCandidate> Candidates() const;
 
   // Of the convolutions of these passes. Kernels move a byte in `ns_per_byte`.
-  RewriteVerdicts Judge(const std::vector<StudiedCandidate>& measured,
+  RewriteVerdicts Judge(const std::vector<SearchCandidate>& measured,
                         double ns_per_byte) const;
 
   // The fastest candidate for each problem and dtype, copies included, but
   // passes::kDeclined, or ConvRewrite::choice, where a verdict says so; then,
   // but for GPUs, the precisions, by passes::FasterInF32. A cast, and a copy,
   // takes `ns_per_byte`.
-  ir::LibraryChoices Choose(const std::vector<StudiedCandidate>& measured,
-                            const RewriteVerdicts& verdicts,
-                            double ns_per_byte) const;
+  ir::AutotuneResults Choose(const std::vector<SearchCandidate>& measured,
+                             const RewriteVerdicts& verdicts,
+                             double ns_per_byte) const;
 
  private:
   void Survey(passes::NormLowering level);
   void SurveyBlocks();
   bool IsCompared(const std::string& problem, ir::DType dtype) const;
-  void AddRewritten(std::vector<StudiedCandidate>& all) const;
+  void AddRewritten(std::vector<SearchCandidate>& all) const;
   void AddCandidates(const ir::Node& node, ir::DType dtype, int layers,
-                     std::vector<StudiedCandidate>& all) const;
+                     std::vector<SearchCandidate>& all) const;
   bool IsMixed(const ir::Node& node) const;
   bool DecidesPrecision() const;
 

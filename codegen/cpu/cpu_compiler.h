@@ -16,7 +16,9 @@ class CpuCompiler : public codegen::TargetCompiler {
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override;
   std::string CompileKernel(const codegen::Kernel& kernel) const override;
-  codegen::CodegenFacts Codegen() const override { return codegen_.facts(); }
+  codegen::CodegenFingerprint Codegen() const override {
+    return codegen_.facts();
+  }
   void PrepareCall(codegen::LibraryCall& call) const override;
   std::vector<codegen::KernelArtifact> KernelArtifacts(
       const codegen::Kernel& kernel) const override;
@@ -27,7 +29,7 @@ class CpuCompiler : public codegen::TargetCompiler {
 
  private:
   ir::Target target_;
-  LlvmCodegen codegen_;
+  LlvmCompiler codegen_;
 };
 
 }  // namespace fusor::cpu

@@ -169,7 +169,7 @@ std::string HostFeatures() {
 
 }  // namespace
 
-LlvmCodegen::LlvmCodegen(const std::string& target) {
+LlvmCompiler::LlvmCompiler(const std::string& target) {
   if (ir::DefaultCpuTarget().name == target) {
     cpu_ = llvm::sys::getHostCPUName().str();
     features_ = HostFeatures();
@@ -184,14 +184,14 @@ LlvmCodegen::LlvmCodegen(const std::string& target) {
   facts_.fusor = fmt::format("r{}", kRevision);
 }
 
-std::string LlvmCodegen::CompileObject(const Kernel& kernel) const {
+std::string LlvmCompiler::CompileObject(const Kernel& kernel) const {
   return Compilation(kernel, cpu_, features_, native_bf16_)
       .Write(llvm::CodeGenFileType::ObjectFile);
 }
 
-std::string LlvmCodegen::CompileEdited(const Kernel& kernel,
-                                       const std::string& text,
-                                       const std::string& source) const {
+std::string LlvmCompiler::CompileEdited(const Kernel& kernel,
+                                        const std::string& text,
+                                        const std::string& source) const {
   llvm::LLVMContext context;
   llvm::SMDiagnostic problem;
   const std::unique_ptr<llvm::Module> module =
@@ -206,7 +206,7 @@ std::string LlvmCodegen::CompileEdited(const Kernel& kernel,
   return WriteModule(*module, *machine, llvm::CodeGenFileType::ObjectFile);
 }
 
-LlvmText LlvmCodegen::CompileText(const Kernel& kernel) const {
+LlvmText LlvmCompiler::CompileText(const Kernel& kernel) const {
   Compilation compilation(kernel, cpu_, features_, native_bf16_);
   LlvmText text;
   llvm::raw_string_ostream stream(text.ir);

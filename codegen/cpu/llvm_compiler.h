@@ -13,11 +13,11 @@ struct LlvmText {
 };
 
 // Kernels to machine code for one instruction set. Thread-safe.
-class LlvmCodegen {
+class LlvmCompiler {
  public:
   // `target`: "cpu-avx512" or "cpu-avx2". When it is what this machine has, the
   // host's own instructions are used beyond the target's.
-  explicit LlvmCodegen(const std::string& target);
+  explicit LlvmCompiler(const std::string& target);
 
   // An ELF object with one function a phase (kernel_emitter.h). Depends only on
   // the kernel's identity and facts().
@@ -33,13 +33,13 @@ class LlvmCodegen {
                             const std::string& text,
                             const std::string& source) const;
 
-  const codegen::CodegenFacts& facts() const { return facts_; }
+  const codegen::CodegenFingerprint& facts() const { return facts_; }
 
  private:
   std::string cpu_;
   std::string features_;  // "+avx512f,-amx-tile,..."
   bool native_bf16_ = false;
-  codegen::CodegenFacts facts_;
+  codegen::CodegenFingerprint facts_;
 };
 
 }  // namespace fusor::cpu

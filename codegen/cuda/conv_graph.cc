@@ -10,7 +10,7 @@ namespace {
 
 using codegen::LibraryCall;
 using ir::ConvKind;
-using Tensor = CudnnGraph::Tensor;
+using Tensor = CudnnOpGraph::Tensor;
 
 std::string TextOf(const LibraryCall& call, const char* name) {
   return call.attrs.Has(name) ? call.attrs.String(name) : "";
@@ -32,7 +32,7 @@ class Pattern {
     }
   }
 
-  CudnnGraph Build() {
+  CudnnOpGraph Build() {
     if (call_.op == "conv2d") {
       Forward();
     } else if (call_.op == "conv2d_grad_input") {
@@ -158,7 +158,7 @@ class Pattern {
   }
 
   void Sums(Tensor dz, const Norm& n) {
-    CudnnGraph::NormSums sums{n.x, n.mean, n.inverse_deviation, n.scale};
+    CudnnOpGraph::NormSums sums{n.x, n.mean, n.inverse_deviation, n.scale};
     for (Tensor* result :
          {&sums.scale_grad, &sums.bias_grad, &sums.a, &sums.b, &sums.c}) {
       *result = Result();
@@ -203,7 +203,7 @@ class Pattern {
   }
 
   const LibraryCall& call_;
-  CudnnGraph graph_;
+  CudnnOpGraph graph_;
   std::vector<Tensor> operands_, results_;
   size_t operand_ = 0;
   size_t result_ = 0;
@@ -211,6 +211,6 @@ class Pattern {
 
 }  // namespace
 
-CudnnGraph GraphOf(const LibraryCall& call) { return Pattern(call).Build(); }
+CudnnOpGraph GraphOf(const LibraryCall& call) { return Pattern(call).Build(); }
 
 }  // namespace fusor::cuda

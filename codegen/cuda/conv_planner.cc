@@ -211,7 +211,7 @@ CudnnDescriptor ConvPlanner::MakeConfig(const CudnnDescriptor& graph,
 ConvPlanner::Known ConvPlanner::Query(const LibraryCall& call) const {
   Known known;
   try {
-    CudnnGraph operations = GraphOf(call);
+    CudnnOpGraph operations = GraphOf(call);
     const CudnnDescriptor graph = operations.Finish();
     std::set<std::string> seen;
     for (const cudnnBackendHeurMode_t mode : kModes) {
@@ -262,7 +262,7 @@ void ConvPlanner::Prepare(LibraryCall& call) const {
                 known.refusal);
     name = known.configs.front().name;
   }
-  CudnnGraph operations = GraphOf(call);
+  CudnnOpGraph operations = GraphOf(call);
   const CudnnDescriptor graph = operations.Finish();
   const CudnnDescriptor plan = MakePlan(MakeConfig(graph, name));
   call.implementation = std::string(kImplementation) + name;

@@ -157,7 +157,7 @@ std::vector<EntryResources> CudaCompiler::Resources(
   return ReadResources(code);
 }
 
-codegen::CodegenFacts CudaCompiler::Codegen() const {
+codegen::CodegenFingerprint CudaCompiler::Codegen() const {
   return {.compiler = nvrtc_.version(),
           .device = nvrtc_.architecture(),
           .options = nvrtc_.options(),

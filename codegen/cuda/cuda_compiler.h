@@ -30,7 +30,7 @@ class CudaCompiler : public codegen::TargetCompiler {
   std::string CompileKernel(const codegen::Kernel& kernel) const override;
   std::vector<codegen::EntryResources> Resources(
       const std::string& code) const override;
-  codegen::CodegenFacts Codegen() const override;
+  codegen::CodegenFingerprint Codegen() const override;
   void PrepareCall(codegen::LibraryCall& call) const override;
   // ".cu", ".ptx", and ".resources" with the registers and bytes of stack that
   // each entry takes.

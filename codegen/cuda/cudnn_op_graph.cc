@@ -85,8 +85,8 @@ ConvNames NamesOf(ConvKind kind) {
 
 }  // namespace
 
-CudnnGraph::Tensor CudnnGraph::Add(const ir::TensorType& type, int64_t id,
-                                   bool is_virtual) {
+CudnnOpGraph::Tensor CudnnOpGraph::Add(const ir::TensorType& type, int64_t id,
+                                       bool is_virtual) {
   const Extents extents = ExtentsOf(type);
   CudnnDescriptor& t = tensors_.emplace_back(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   t.Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
@@ -99,22 +99,22 @@ CudnnGraph::Tensor CudnnGraph::Add(const ir::TensorType& type, int64_t id,
   return tensors_.size() - 1;
 }
 
-CudnnGraph::Tensor CudnnGraph::Argument(const ir::TensorType& type) {
+CudnnOpGraph::Tensor CudnnOpGraph::Argument(const ir::TensorType& type) {
   return Add(type, ++arguments_, false);
 }
 
-CudnnGraph::Tensor CudnnGraph::Virtual(ir::TensorType type) {
+CudnnOpGraph::Tensor CudnnOpGraph::Virtual(ir::TensorType type) {
   type.dtype = DType::kF32;
   return Add(type, kFirstVirtualId + static_cast<int64_t>(tensors_.size()),
              true);
 }
 
-CudnnDescriptor& CudnnGraph::AddOperation(cudnnBackendDescriptorType_t type) {
+CudnnDescriptor& CudnnOpGraph::AddOperation(cudnnBackendDescriptorType_t type) {
   return operations_.emplace_back(type);
 }
 
-void CudnnGraph::Convolve(ConvKind kind, const ir::Attrs& geometry, Tensor x,
-                          Tensor w, Tensor y, double beta) {
+void CudnnOpGraph::Convolve(ConvKind kind, const ir::Attrs& geometry, Tensor x,
+                            Tensor w, Tensor y, double beta) {
   CudnnDescriptor& d =
       descriptions_.emplace_back(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
   d.Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
@@ -136,8 +136,8 @@ void CudnnGraph::Convolve(ConvKind kind, const ir::Attrs& geometry, Tensor x,
   op.Finalize();
 }
 
-void CudnnGraph::AddPointwise(cudnnPointwiseMode_t mode,
-                              std::initializer_list<Named> tensors) {
+void CudnnOpGraph::AddPointwise(cudnnPointwiseMode_t mode,
+                                std::initializer_list<Named> tensors) {
   CudnnDescriptor& d =
       descriptions_.emplace_back(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   d.Set(CUDNN_ATTR_POINTWISE_MODE, mode);
@@ -154,27 +154,27 @@ void CudnnGraph::AddPointwise(cudnnPointwiseMode_t mode,
   op.Finalize();
 }
 
-void CudnnGraph::Pointwise(cudnnPointwiseMode_t mode, Tensor a, Tensor b,
-                           Tensor y) {
+void CudnnOpGraph::Pointwise(cudnnPointwiseMode_t mode, Tensor a, Tensor b,
+                             Tensor y) {
   AddPointwise(mode, {{CUDNN_ATTR_OPERATION_POINTWISE_XDESC, a},
                       {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b},
                       {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y}});
 }
 
-void CudnnGraph::Relu(Tensor x, Tensor y) {
+void CudnnOpGraph::Relu(Tensor x, Tensor y) {
   AddPointwise(CUDNN_POINTWISE_RELU_FWD,
                {{CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x},
                 {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y}});
 }
 
-void CudnnGraph::ReluGrad(Tensor dy, Tensor x, Tensor dx) {
+void CudnnOpGraph::ReluGrad(Tensor dy, Tensor x, Tensor dx) {
   AddPointwise(CUDNN_POINTWISE_RELU_BWD,
                {{CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, dy},
                 {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x},
                 {CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, dx}});
 }
 
-void CudnnGraph::Statistics(Tensor x, Tensor sum, Tensor squares) {
+void CudnnOpGraph::Statistics(Tensor x, Tensor sum, Tensor squares) {
   CudnnDescriptor& op =
       AddOperation(CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR);
   op.Set(CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_GENSTATS_SUM_SQSUM);
@@ -185,7 +185,7 @@ void CudnnGraph::Statistics(Tensor x, Tensor sum, Tensor squares) {
   op.Finalize();
 }
 
-void CudnnGraph::SumForNorm(Tensor dy, const NormSums& sums) {
+void CudnnOpGraph::SumForNorm(Tensor dy, const NormSums& sums) {
   CudnnDescriptor& op =
       AddOperation(CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR);
   op.Set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_DATA_FLOAT);
@@ -205,7 +205,7 @@ void CudnnGraph::SumForNorm(Tensor dy, const NormSums& sums) {
   op.Finalize();
 }
 
-CudnnDescriptor CudnnGraph::Finish() {
+CudnnDescriptor CudnnOpGraph::Finish() {
   CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS,
             std::span<const CudnnDescriptor>(operations_));

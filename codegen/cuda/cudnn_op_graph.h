@@ -17,7 +17,7 @@ namespace fusor::cuda {
 //
 // What a run binds to the tensors of memory are a call's arguments: the unique
 // id of argument i is i + 1. All others are virtual.
-class CudnnGraph {
+class CudnnOpGraph {
  public:
   using Tensor = size_t;
 
@@ -87,6 +87,6 @@ class CudnnGraph {
 //                         and so many results
 //
 // Throws kGraph for what is no convolution, or not one of these.
-CudnnGraph GraphOf(const codegen::LibraryCall& call);
+CudnnOpGraph GraphOf(const codegen::LibraryCall& call);
 
 }  // namespace fusor::cuda

@@ -5,8 +5,8 @@
 
 namespace fusor::codegen {
 
-Kernel RankSumKernel(ir::DType dtype, int ranks, int64_t stride,
-                     int64_t elements, const ir::Target& target) {
+Kernel OrderedSumKernel(ir::DType dtype, int ranks, int64_t stride,
+                        int64_t elements, const ir::Target& target) {
   FUSOR_ASSERT(IsFloat(ArithOf(dtype)) && ranks > 0 && elements > 0 &&
                    elements <= stride,
                "sums of {} {} of {} ranks, {} apart", elements,

@@ -11,7 +11,7 @@ namespace fusor::codegen {
 // parts[2 * stride + i] + .. for `elements` elements, in this order; those of
 // 16 bit are added up in f32 and rounded once. Buffers: "parts", one rank's
 // after the other, and "sums". REQUIRES: a float dtype; elements <= stride.
-Kernel RankSumKernel(ir::DType dtype, int ranks, int64_t stride,
-                     int64_t elements, const ir::Target& target);
+Kernel OrderedSumKernel(ir::DType dtype, int ranks, int64_t stride,
+                        int64_t elements, const ir::Target& target);
 
 }  // namespace fusor::codegen

@@ -50,8 +50,8 @@ bool MustRound(ir::ScalarOp op, ir::DType dtype) {
   }
 }
 
-std::vector<Access> FusionBody::CollectAccesses(
-    const ir::Graph& body, const passes::FusionDomain& domain) {
+std::vector<Access> BodyEmitter::CollectAccesses(
+    const ir::Graph& body, const passes::IterationDomain& domain) {
   std::vector<Access> accesses;
   for (const auto& node : body.nodes()) {
     const IndexMap& map = domain.maps.at(node->output());
@@ -80,24 +80,24 @@ std::vector<Access> FusionBody::CollectAccesses(
   return accesses;
 }
 
-void FusionBody::BeginPhase(std::vector<int> grid) {
+void BodyEmitter::BeginPhase(std::vector<int> grid) {
   FUSOR_ASSERT(levels_.empty(), "phase within a phase");
   grid_ = grid;
   levels_.emplace_back();
 }
 
-void FusionBody::EndPhase() {
+void BodyEmitter::EndPhase() {
   FUSOR_ASSERT(levels_.size() == 1, "loop left open");
   kernel_.phases.push_back({grid_, std::move(levels_[0].statements)});
   levels_.clear();
 }
 
-void FusionBody::OpenLoop(int kernel_axis) {
+void BodyEmitter::OpenLoop(int kernel_axis) {
   levels_.emplace_back();
   levels_.back().axis = kernel_axis;
 }
 
-void FusionBody::CloseLoop() {
+void BodyEmitter::CloseLoop() {
   Stmt loop{.kind = StmtKind::kLoop};
   loop.axis = levels_.back().axis;
   loop.body = std::move(levels_.back().statements);
@@ -105,17 +105,17 @@ void FusionBody::CloseLoop() {
   levels_.back().statements.push_back(std::move(loop));
 }
 
-int FusionBody::NewRegister(DType dtype, bool vector) {
+int BodyEmitter::NewRegister(DType dtype, bool vector) {
   kernel_.registers.push_back({dtype, vector});
   register_level_.push_back(levels_.size() - 1);
   return static_cast<int>(kernel_.registers.size()) - 1;
 }
 
-void FusionBody::Append(Stmt stmt) {
+void BodyEmitter::Append(Stmt stmt) {
   levels_.back().statements.push_back(std::move(stmt));
 }
 
-int FusionBody::Emit(Stmt stmt, DType dtype, bool vector, size_t level) {
+int BodyEmitter::Emit(Stmt stmt, DType dtype, bool vector, size_t level) {
   const int reg = NewRegister(dtype, vector);
   register_level_[reg] = level;
   stmt.dst = reg;
@@ -123,7 +123,7 @@ int FusionBody::Emit(Stmt stmt, DType dtype, bool vector, size_t level) {
   return reg;
 }
 
-Index FusionBody::KernelIndex(const Index& nest_index) const {
+Index BodyEmitter::KernelIndex(const Index& nest_index) const {
   Index index{nest_index.offset, {}};
   for (const Index::Term& term : nest_index.terms) {
     for (const AxisPart& part : parts_[term.axis]) {
@@ -136,7 +136,7 @@ Index FusionBody::KernelIndex(const Index& nest_index) const {
 }
 
 // The innermost loop among the axes of the index; level 0 is the phase.
-size_t FusionBody::LevelOf(const Index& index) const {
+size_t BodyEmitter::LevelOf(const Index& index) const {
   for (size_t level = levels_.size(); level-- > 1;) {
     for (const Index::Term& term : index.terms) {
       if (term.axis == levels_[level].axis) return level;
@@ -145,19 +145,19 @@ size_t FusionBody::LevelOf(const Index& index) const {
   return 0;
 }
 
-bool FusionBody::IsVector(const Index& index) const {
+bool BodyEmitter::IsVector(const Index& index) const {
   return std::any_of(
       index.terms.begin(), index.terms.end(), [&](const Index::Term& term) {
         return kernel_.axes[term.axis].vector && term.coefficient != 0;
       });
 }
 
-void FusionBody::Define(const Value* value, int reg) {
+void BodyEmitter::Define(const Value* value, int reg) {
   levels_.back().values[value] = reg;
   register_level_[reg] = levels_.size() - 1;
 }
 
-int FusionBody::Eval(const Value* value) {
+int BodyEmitter::Eval(const Value* value) {
   for (const Level& level : levels_) {
     const auto it = level.values.find(value);
     if (it != level.values.end()) return it->second;
@@ -188,7 +188,7 @@ int FusionBody::Eval(const Value* value) {
   return reg;
 }
 
-int FusionBody::EvalReduced(const Node& reduce) {
+int BodyEmitter::EvalReduced(const Node& reduce) {
   const Value* operand = reduce.input(0);
   if (!IsGraphInput(operand)) return Eval(operand);
   IndexMap identity(operand->type().rank());
@@ -198,14 +198,14 @@ int FusionBody::EvalReduced(const Node& reduce) {
   return Load(operand->index(), {operand->type(), identity});
 }
 
-int FusionBody::EvalOperand(const Node& node, size_t i, const IndexMap& map) {
+int BodyEmitter::EvalOperand(const Node& node, size_t i, const IndexMap& map) {
   const Value* operand = node.input(i);
   if (!IsGraphInput(operand)) return Eval(operand);
   return Load(operand->index(),
               {operand->type(), *passes::OperandMap(node, i, map)});
 }
 
-int FusionBody::EvalSource(const Node& node, const IndexMap& map) {
+int BodyEmitter::EvalSource(const Node& node, const IndexMap& map) {
   if (passes::IsSplat(node)) return Constant(node);
   const Index index = KernelIndex(nest_.Offset(SourceAccess(node, map)));
   Stmt stmt{.kind = StmtKind::kIndexValue};
@@ -225,14 +225,14 @@ int FusionBody::EvalSource(const Node& node, const IndexMap& map) {
   return Emit(std::move(stmt), dtype, IsVector(index), level);
 }
 
-int FusionBody::Constant(const Node& node) {
+int BodyEmitter::Constant(const Node& node) {
   Stmt stmt{.kind = StmtKind::kConstant};
   const ir::DType dtype = node.output()->type().dtype;
   stmt.constant = ir::RoundTo(dtype, node.attrs().Floats("value")[0]);
   return Emit(std::move(stmt), dtype, false, 0);
 }
 
-int FusionBody::EvalElementwise(const Node& node, const IndexMap& map) {
+int BodyEmitter::EvalElementwise(const Node& node, const IndexMap& map) {
   Stmt stmt{.kind = StmtKind::kCompute};
   stmt.op = ir::NodeScalar(node);
   size_t level = 0;
@@ -248,7 +248,7 @@ int FusionBody::EvalElementwise(const Node& node, const IndexMap& map) {
   return Emit(std::move(stmt), dtype, vector, level);
 }
 
-int FusionBody::Load(int buffer, const Access& access) {
+int BodyEmitter::Load(int buffer, const Access& access) {
   const Index index = KernelIndex(nest_.Offset(access));
   loads_.push_back({buffer, index, time_});
   for (const Level& level : levels_) {
@@ -266,7 +266,7 @@ int FusionBody::Load(int buffer, const Access& access) {
   return reg;
 }
 
-int FusionBody::LoadScratch(int buffer, Index index, DType dtype) {
+int BodyEmitter::LoadScratch(int buffer, Index index, DType dtype) {
   Stmt stmt{.kind = StmtKind::kLoad};
   stmt.buffer = buffer;
   const bool vector = IsVector(index);
@@ -275,7 +275,7 @@ int FusionBody::LoadScratch(int buffer, Index index, DType dtype) {
   return Emit(std::move(stmt), dtype, vector, level);
 }
 
-void FusionBody::Store(int buffer, const Access& access, int reg) {
+void BodyEmitter::Store(int buffer, const Access& access, int reg) {
   Stmt stmt{.kind = StmtKind::kStore};
   stmt.buffer = buffer;
   stmt.index = KernelIndex(nest_.Offset(access));

@@ -17,10 +17,10 @@ bool MustRound(ir::ScalarOp op, ir::DType dtype);
 
 // Turns values of a fusion body into statements, each in the outermost open
 // loop in which its operands are known, and each once per loop iteration.
-class FusionBody {
+class BodyEmitter {
  public:
-  FusionBody(const ir::Graph& body, const passes::FusionDomain& domain,
-             const LoopNest& nest, Kernel& kernel, bool eager)
+  BodyEmitter(const ir::Graph& body, const passes::IterationDomain& domain,
+              const LoopNest& nest, Kernel& kernel, bool eager)
       : body_(body),
         domain_(domain),
         nest_(nest),
@@ -34,7 +34,7 @@ class FusionBody {
 
   // Everything that the body loads and stores, for LoopNest.
   static std::vector<Access> CollectAccesses(
-      const ir::Graph& body, const passes::FusionDomain& domain);
+      const ir::Graph& body, const passes::IterationDomain& domain);
 
   // --- Loops -----------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class FusionBody {
   size_t LevelOfRegister(int reg) const { return register_level_[reg]; }
 
   const ir::Graph& body_;
-  const passes::FusionDomain& domain_;
+  const passes::IterationDomain& domain_;
   const LoopNest& nest_;
   Kernel& kernel_;
   bool eager_;

@@ -85,7 +85,7 @@ class ScatterLowering {
   // accesses[1].
   void AddPhase(const ir::TensorType& type, const std::vector<Access>& accesses,
                 Stmt source, bool loads) {
-    passes::FusionDomain domain;
+    passes::IterationDomain domain;
     domain.extents = type.shape;
     domain.layout = type.layout;
     domain.folded.assign(type.rank(), false);
@@ -149,7 +149,8 @@ class ScatterLowering {
 
 }  // namespace
 
-LoweredKernel LowerScatter(const ir::Graph& body, const ir::Target& target) {
+LoweredKernel LowerDataMovement(const ir::Graph& body,
+                                const ir::Target& target) {
   const ir::Node& node = *body.nodes()[0];
   ScatterLowering lowering(body, target);
   const size_t rank = node.output()->type().rank();

@@ -9,6 +9,7 @@ namespace fusor::codegen {
 // and `pad`: one phase an operand, after one that fills the gaps of a pad;
 // results row-major. And of `copy`, whose operand is all of its result, in
 // another layout. REQUIRES: one of these is the only node of the body.
-LoweredKernel LowerScatter(const ir::Graph& body, const ir::Target& target);
+LoweredKernel LowerDataMovement(const ir::Graph& body,
+                                const ir::Target& target);
 
 }  // namespace fusor::codegen

@@ -22,7 +22,7 @@ void AddTerm(Index& index, int axis, int64_t coefficient) {
 
 }  // namespace
 
-LoopNest::LoopNest(const passes::FusionDomain& domain,
+LoopNest::LoopNest(const passes::IterationDomain& domain,
                    std::span<const Access> accesses, bool merge_folded) {
   // 1. Where the extent of each dimension is cut by somebody's tiles.
   std::vector<std::set<int64_t>> cuts(domain.extents.size());

@@ -34,8 +34,8 @@ class LoopNest {
   // one stride are merged, kept and folded axes apart. Folded ones only with
   // `merge_folded`: without it the order of a sum does not depend on what else
   // the loops read.
-  LoopNest(const passes::FusionDomain& domain, std::span<const Access> accesses,
-           bool merge_folded = true);
+  LoopNest(const passes::IterationDomain& domain,
+           std::span<const Access> accesses, bool merge_folded = true);
 
   // Kept axes slowest first, then folded axes slowest first; no axis of extent
   // 1. The fastest physical axis is the last of its class.

@@ -44,17 +44,17 @@ class LoopPlanner {
     kernel_.lanes = static_cast<int>(target.vector_bytes / 4);
   }
 
-  LoopPlan Map() {
+  LoopSchedule Map() {
     if (target_.simt) {
       PlanBlockMap();
     } else {
-      PlanMap();
+      ScheduleMap();
     }
     return std::move(plan_);
   }
 
-  LoopPlan Reduction() {
-    PlanReduction();
+  LoopSchedule Reduction() {
+    ScheduleReduction();
     return std::move(plan_);
   }
 
@@ -63,12 +63,12 @@ class LoopPlanner {
 
   int AddAxis(const std::string& name, int64_t extent, bool vector = false,
               bool block = false);
-  void PlanMap();
+  void ScheduleMap();
   void PlanBlockMap();
   int64_t KeptTasks() const;
   void PlanBlocks();
   void PlanKept(size_t nest_axis, bool last, Parts* parts);
-  void PlanReduction();
+  void ScheduleReduction();
   void PlanCombination();
   int64_t MaxChunks(const LoopAxis& axis, bool last) const;
   int64_t Chunks(int64_t extent, int64_t wanted, int64_t limit) const;
@@ -77,7 +77,7 @@ class LoopPlanner {
   const LoopNest& nest_;
   const ir::Target& target_;
   Kernel& kernel_;
-  LoopPlan plan_;
+  LoopSchedule plan_;
   int64_t kept_rows_ = 1;  // a block's rows that are not reduced
 };
 
@@ -90,7 +90,7 @@ int LoopPlanner::AddAxis(const std::string& name, int64_t extent, bool vector,
 // No reduction: as many of the slowest axes as it takes to occupy all threads
 // form the grid; the fastest is the vector axis, inside the task when possible
 // so that what the slower axes determine is loaded once.
-void LoopPlanner::PlanMap() {
+void LoopPlanner::ScheduleMap() {
   const std::vector<LoopAxis>& axes = nest_.axes();
   std::vector<Parts> parts(axes.size());
   int64_t slower = 1;
@@ -198,7 +198,7 @@ void LoopPlanner::PlanKept(size_t nest_axis, bool last, Parts* parts) {
   plan_.kept_elements *= axis.extent;
 }
 
-void LoopPlanner::PlanReduction() {
+void LoopPlanner::ScheduleReduction() {
   const std::vector<LoopAxis>& axes = nest_.axes();
   std::vector<Parts> parts(axes.size());
   std::vector<size_t> folded;
@@ -328,13 +328,13 @@ void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
 
 }  // namespace
 
-LoopPlan PlanMap(const LoopNest& nest, const ir::Target& target,
-                 Kernel& kernel) {
+LoopSchedule ScheduleMap(const LoopNest& nest, const ir::Target& target,
+                         Kernel& kernel) {
   return LoopPlanner(nest, target, kernel).Map();
 }
 
-LoopPlan PlanReduction(const LoopNest& nest, const ir::Target& target,
-                       Kernel& kernel) {
+LoopSchedule ScheduleReduction(const LoopNest& nest, const ir::Target& target,
+                               Kernel& kernel) {
   return LoopPlanner(nest, target, kernel).Reduction();
 }
 

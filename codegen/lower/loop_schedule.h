@@ -18,7 +18,7 @@ struct AxisPart {
 };
 
 // Numbers are kernel axes; -1 for none.
-struct LoopPlan {
+struct LoopSchedule {
   std::vector<std::vector<AxisPart>> parts;  // of each axis of the nest
   std::vector<int> grid;                     // a vector axis last
   std::vector<int> loops;                    // inside a task
@@ -40,8 +40,8 @@ struct LoopPlan {
 
 // Without a reduction. Both add the axes to the kernel, whose buffers are
 // there, and set its lanes and a GPU's width.
-LoopPlan PlanMap(const LoopNest& nest, const ir::Target& target,
-                 Kernel& kernel);
+LoopSchedule ScheduleMap(const LoopNest& nest, const ir::Target& target,
+                         Kernel& kernel);
 
 // With reductions along the nest's folded axes. Where the kept axes alone do
 // not give enough tasks, these are split along the slowest folded axis into
@@ -50,7 +50,7 @@ LoopPlan PlanMap(const LoopNest& nest, const ir::Target& target,
 // On a GPU a task is a block. Its lanes lie along the fastest axis, its rows
 // along the axis that is the fastest of the others: where that is a folded one,
 // they are to be reduced through shared memory after the loops.
-LoopPlan PlanReduction(const LoopNest& nest, const ir::Target& target,
-                       Kernel& kernel);
+LoopSchedule ScheduleReduction(const LoopNest& nest, const ir::Target& target,
+                               Kernel& kernel);
 
 }  // namespace fusor::codegen

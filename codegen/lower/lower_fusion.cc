@@ -15,7 +15,7 @@ using ir::Node;
 
 LoweredKernel LowerFusion(const Node& fusion, const ir::Target& target) {
   if (fusion.attrs().String("kind") == "multi_tensor") {
-    return LowerUpdates(fusion, target);
+    return LowerMultiTensorUpdate(fusion, target);
   }
   const bool eager = fusion.attrs().String("rounding") == "eager";
   const ir::Graph& body = *fusion.body();
@@ -26,9 +26,10 @@ LoweredKernel LowerFusion(const Node& fusion, const ir::Target& target) {
     }
     const bool scatters =
         body.nodes()[0]->op().fusion != ir::FusionKind::kSeparate;
-    return scatters ? LowerScatter(body, target) : LowerOfMany(body, target);
+    return scatters ? LowerDataMovement(body, target)
+                    : LowerMultiTensorReduce(body, target);
   }
-  return LowerBody(body, target, eager);
+  return LowerLoops(body, target, eager);
 }
 
 }  // namespace fusor::codegen

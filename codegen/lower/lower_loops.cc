@@ -74,11 +74,11 @@ class Lowering {
   const ir::Graph& body_graph_;
   const ir::Target& target_;
   const bool eager_;
-  passes::FusionDomain domain_;
+  passes::IterationDomain domain_;
   Kernel kernel_;
   std::unique_ptr<LoopNest> nest_;
-  std::unique_ptr<FusionBody> body_;
-  LoopPlan plan_;
+  std::unique_ptr<BodyEmitter> body_;
+  LoopSchedule plan_;
   bool combining_ = false;  // in a phase with the combination's own grid
   std::unordered_map<const Value*, int> result_scratch_;
 };
@@ -94,17 +94,17 @@ LoweredKernel Lowering::Run() {
   const bool ok = passes::AnalyzeDomain(nodes, results, &domain_, &reason);
   FUSOR_ASSERT(ok, "fusion of {} nodes: {}", nodes.size(), reason);
   const std::vector<Access> accesses =
-      FusionBody::CollectAccesses(body_graph_, domain_);
+      BodyEmitter::CollectAccesses(body_graph_, domain_);
   // Fusion changes what is read beside a sum, eager rounding no bit of it.
   nest_ = std::make_unique<LoopNest>(domain_, accesses,
                                      /*merge_folded=*/!eager_);
-  body_ = std::make_unique<FusionBody>(body_graph_, domain_, *nest_, kernel_,
-                                       eager_);
+  body_ = std::make_unique<BodyEmitter>(body_graph_, domain_, *nest_, kernel_,
+                                        eager_);
   kernel_.name = "fusion";
   kernel_.contract = !eager_;
   AddBuffers();
-  plan_ = domain_.has_reduction ? PlanReduction(*nest_, target_, kernel_)
-                                : PlanMap(*nest_, target_, kernel_);
+  plan_ = domain_.has_reduction ? ScheduleReduction(*nest_, target_, kernel_)
+                                : ScheduleMap(*nest_, target_, kernel_);
   body_->SetParts(plan_.parts);
   if (!domain_.has_reduction) {
     EmitMap();
@@ -531,14 +531,14 @@ void Lowering::KeepResult(const Node& reduce) {
 std::vector<LoweredKernel::Alias> Lowering::FindAliases() const {
   std::vector<LoweredKernel::Alias> aliases;
   const int operands = static_cast<int>(body_graph_.inputs().size());
-  for (const FusionBody::Touch& store : body_->stores()) {
+  for (const BodyEmitter::Touch& store : body_->stores()) {
     const int result = store.buffer - operands;
     const ir::TensorType& type = body_graph_.outputs()[result].value->type();
     for (int operand = 0; operand < operands; ++operand) {
       if (body_graph_.input(operand)->type() != type) continue;
       const bool safe = std::all_of(
           body_->loads().begin(), body_->loads().end(),
-          [&](const FusionBody::Touch& load) {
+          [&](const BodyEmitter::Touch& load) {
             return load.buffer != operand ||
                    (load.index == store.index && load.time <= store.time);
           });
@@ -550,8 +550,8 @@ std::vector<LoweredKernel::Alias> Lowering::FindAliases() const {
 
 }  // namespace
 
-LoweredKernel LowerBody(const ir::Graph& body, const ir::Target& target,
-                        bool eager) {
+LoweredKernel LowerLoops(const ir::Graph& body, const ir::Target& target,
+                         bool eager) {
   return Lowering(body, target, eager).Run();
 }
 

@@ -7,7 +7,7 @@ namespace fusor::codegen {
 
 // The kernel of one loop fusion body; `eager` rounds at every op.
 // REQUIRES: passes::AnalyzeDomain accepts the body.
-LoweredKernel LowerBody(const ir::Graph& body, const ir::Target& target,
-                        bool eager);
+LoweredKernel LowerLoops(const ir::Graph& body, const ir::Target& target,
+                         bool eager);
 
 }  // namespace fusor::codegen

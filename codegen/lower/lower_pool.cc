@@ -310,7 +310,7 @@ class PoolLowering {
   ir::Shape shape_;                       // of the result
   std::vector<const ir::Node*> gathers_;  // beside the pooling
   Kernel kernel_;
-  PoolValues values_;  // of the kernel
+  PoolEmitter values_;  // of the kernel
 
   // Of the phase at hand.
   std::array<const WindowDim*, 2> dims_{};

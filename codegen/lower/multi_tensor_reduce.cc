@@ -272,7 +272,8 @@ class ManyLowering {
 
 }  // namespace
 
-LoweredKernel LowerOfMany(const ir::Graph& body, const ir::Target& target) {
+LoweredKernel LowerMultiTensorReduce(const ir::Graph& body,
+                                     const ir::Target& target) {
   return ManyLowering(body, target).Lower();
 }
 

@@ -10,6 +10,7 @@ namespace fusor::codegen {
 // after the other (attribute `groups`) are one buffer, whose padding is left
 // out. The order of a sum does not depend on the groups, nor does that of the
 // operands make a difference to all_finite.
-LoweredKernel LowerOfMany(const ir::Graph& body, const ir::Target& target);
+LoweredKernel LowerMultiTensorReduce(const ir::Graph& body,
+                                     const ir::Target& target);
 
 }  // namespace fusor::codegen

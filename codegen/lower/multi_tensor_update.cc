@@ -254,7 +254,7 @@ class UpdateLowering {
     const ir::TensorType& type = body_.input(first)->type();
     const std::vector<Copy>& copies = copies_[first];
     if (copies.empty()) {
-      return LowerBody(*Chain(first, Elements(run)), target_, eager_);
+      return LowerLoops(*Chain(first, Elements(run)), target_, eager_);
     }
     const int64_t elements = CopiedElements(run);
     std::vector<ir::TensorType> types;
@@ -262,15 +262,15 @@ class UpdateLowering {
     const auto lanes = target_.vector_bytes / 4;
     LoweredKernel segment;
     if (SameOrder(type, types)) {
-      segment = LowerBody(*Chain(first, elements), target_, eager_);
+      segment = LowerLoops(*Chain(first, elements), target_, eager_);
     } else if (const auto tiles = PlanTiles(type, types, lanes)) {
-      segment = LowerBody(*Chain(first, elements), target_, eager_);
+      segment = LowerLoops(*Chain(first, elements), target_, eager_);
       StoreTiles(
           *tiles,
           static_cast<int>(segment.kernel.buffers.size() - copies.size()),
           segment.kernel);
     } else {
-      segment = LowerBody(*Chain(first, 0), target_, eager_);
+      segment = LowerLoops(*Chain(first, 0), target_, eager_);
     }
     RoundCopies(copies, segment.kernel);
     return segment;
@@ -443,7 +443,8 @@ class UpdateLowering {
 
 }  // namespace
 
-LoweredKernel LowerUpdates(const Node& fusion, const ir::Target& target) {
+LoweredKernel LowerMultiTensorUpdate(const Node& fusion,
+                                     const ir::Target& target) {
   return UpdateLowering(fusion, target).Lower();
 }
 

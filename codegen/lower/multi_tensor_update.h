@@ -11,6 +11,7 @@ namespace fusor::codegen {
 // neighbours without copies, and, with attribute copies_together, over those
 // whose copies lie as they do, whose copies then are spans; any other tensor
 // with copies has a phase of its own.
-LoweredKernel LowerUpdates(const ir::Node& fusion, const ir::Target& target);
+LoweredKernel LowerMultiTensorUpdate(const ir::Node& fusion,
+                                     const ir::Target& target);
 
 }  // namespace fusor::codegen

@@ -58,7 +58,8 @@ void DropUnequalAliases(LoweredKernel& lowered) {
 
 }  // namespace
 
-void PackMasks(const ir::Graph& graph, LoweredNodes& lowered, bool interface) {
+void PackBitmasks(const ir::Graph& graph, LoweredNodes& lowered,
+                  bool interface) {
   std::vector<const Value*> values;
   if (interface) {
     for (const ir::Input& input : graph.inputs()) {

@@ -9,8 +9,8 @@ namespace fusor::codegen {
 // all of them by whole bytes, and that is no input or output of the graph -
 // or, with `interface`, may be one: a step alone then runs the kernel that it
 // has in its program.
-void PackMasks(const ir::Graph& graph, LoweredNodes& lowered,
-               bool interface = false);
+void PackBitmasks(const ir::Graph& graph, LoweredNodes& lowered,
+                  bool interface = false);
 
 // Whether the kernels that read the value take it packed.
 bool IsReadPacked(const ir::Value& value, const LoweredNodes& lowered);

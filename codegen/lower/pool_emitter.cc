@@ -38,7 +38,7 @@ bool IsSpread(const Value* value) {
 
 }  // namespace
 
-PoolValues::PoolValues(const ir::Graph& body, Kernel& kernel, bool eager)
+PoolEmitter::PoolEmitter(const ir::Graph& body, Kernel& kernel, bool eager)
     : graph_(body), kernel_(kernel), eager_(eager) {
   for (const ir::Input& input : body.inputs()) AddBuffer(*input.value, false);
   for (const ir::Output& output : body.outputs()) {
@@ -49,15 +49,15 @@ PoolValues::PoolValues(const ir::Graph& body, Kernel& kernel, bool eager)
   }
 }
 
-void PoolValues::AddBuffer(const Value& value, bool written) {
+void PoolEmitter::AddBuffer(const Value& value, bool written) {
   const ir::TensorType& type = value.type();
   kernel_.buffers.push_back(
       {value.name(), type.dtype, type.num_elements(), written});
   strides_.push_back(StridesOf(type));
 }
 
-void PoolValues::BeginPhase(PoolAxes axes, std::vector<Stmt>* outer,
-                            std::vector<Stmt>* body) {
+void PoolEmitter::BeginPhase(PoolAxes axes, std::vector<Stmt>* outer,
+                             std::vector<Stmt>* body) {
   axes_ = std::move(axes);
   outer_ = outer;
   body_ = body;
@@ -65,7 +65,7 @@ void PoolValues::BeginPhase(PoolAxes axes, std::vector<Stmt>* outer,
   constants_.clear();
 }
 
-int PoolValues::Eval(const Value* value, const PoolPlace& place) {
+int PoolEmitter::Eval(const Value* value, const PoolPlace& place) {
   if (const auto it = results_.find(value); it != results_.end()) {
     return it->second;
   }
@@ -82,7 +82,7 @@ int PoolValues::Eval(const Value* value, const PoolPlace& place) {
   return values_[key] = reg;
 }
 
-int PoolValues::Make(const Value* value, const PoolPlace& place) {
+int PoolEmitter::Make(const Value* value, const PoolPlace& place) {
   const ir::Node* node = value->producer();
   if (node == nullptr) {
     return Load(value->index(), IndexOf(value->index(), place));
@@ -106,14 +106,14 @@ int PoolValues::Make(const Value* value, const PoolPlace& place) {
                  eager_ || pooled_.contains(value));
 }
 
-int PoolValues::Emit(Stmt stmt, DType dtype, bool vector) {
+int PoolEmitter::Emit(Stmt stmt, DType dtype, bool vector) {
   kernel_.registers.push_back({dtype, vector});
   const int result = stmt.dst = static_cast<int>(kernel_.registers.size()) - 1;
   body_->push_back(std::move(stmt));
   return result;
 }
 
-Index PoolValues::IndexOf(int buffer, const PoolPlace& place) const {
+Index PoolEmitter::IndexOf(int buffer, const PoolPlace& place) const {
   const std::array<int64_t, 4>& strides = strides_[buffer];
   Index index;
   const auto add = [&](size_t d, int64_t coefficient) {
@@ -132,7 +132,7 @@ Index PoolValues::IndexOf(int buffer, const PoolPlace& place) const {
   return index;
 }
 
-int PoolValues::Load(int buffer, Index index) {
+int PoolEmitter::Load(int buffer, Index index) {
   Stmt load{.kind = StmtKind::kLoad};
   load.buffer = buffer;
   const bool vector = !index.terms.empty();
@@ -140,7 +140,8 @@ int PoolValues::Load(int buffer, Index index) {
   return Emit(std::move(load), kernel_.buffers[buffer].dtype, vector);
 }
 
-void PoolValues::StoreResult(size_t result, int value, const PoolPlace& place) {
+void PoolEmitter::StoreResult(size_t result, int value,
+                              const PoolPlace& place) {
   Stmt store{.kind = StmtKind::kStore};
   store.buffer = static_cast<int>(graph_.inputs().size() + result);
   store.index = IndexOf(store.buffer, place);
@@ -148,7 +149,7 @@ void PoolValues::StoreResult(size_t result, int value, const PoolPlace& place) {
   body_->push_back(std::move(store));
 }
 
-int PoolValues::Constant(DType dtype, double value) {
+int PoolEmitter::Constant(DType dtype, double value) {
   const auto [it, added] = constants_.try_emplace(std::pair(dtype, value), -1);
   if (!added) return it->second;
   Stmt constant{.kind = StmtKind::kConstant};
@@ -159,8 +160,8 @@ int PoolValues::Constant(DType dtype, double value) {
   return it->second;
 }
 
-int PoolValues::Compute(ScalarOp op, DType dtype, int a, int b, int c,
-                        bool round) {
+int PoolEmitter::Compute(ScalarOp op, DType dtype, int a, int b, int c,
+                         bool round) {
   Stmt stmt{.kind = StmtKind::kCompute};
   stmt.op = op;
   stmt.src = {a, b, c};
@@ -171,13 +172,13 @@ int PoolValues::Compute(ScalarOp op, DType dtype, int a, int b, int c,
   return Emit(std::move(stmt), dtype, vector);
 }
 
-int PoolValues::BeginSum(DType dtype) {
+int PoolEmitter::BeginSum(DType dtype) {
   Stmt init{.kind = StmtKind::kInit};
   init.op = ScalarOp::kAdd;
   return Emit(std::move(init), dtype, true);
 }
 
-void PoolValues::Add(int sum, int value) {
+void PoolEmitter::Add(int sum, int value) {
   Stmt add{.kind = StmtKind::kAccumulate};
   add.op = ScalarOp::kAdd;
   add.dst = sum;

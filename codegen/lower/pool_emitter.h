@@ -32,11 +32,11 @@ struct PoolAxes {
 // Turns values of a body with a pooling (lower_pool.h) into statements of its
 // kernel: each element of a value that a cell needs once, and what is equal in
 // all images and windows once a task.
-class PoolValues {
+class PoolEmitter {
  public:
   // Adds the body's inputs and outputs to the kernel's buffers. REQUIRES:
   // tensors without tiles.
-  PoolValues(const ir::Graph& body, Kernel& kernel, bool eager);
+  PoolEmitter(const ir::Graph& body, Kernel& kernel, bool eager);
 
   // What follows is for `body`, but for what every turn of its loop shares,
   // which goes to `outer`. The caller keeps both until the next call.

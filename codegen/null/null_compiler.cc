@@ -20,7 +20,7 @@ std::string NullCompiler::CompileKernel(const codegen::Kernel& kernel) const {
   return Print(kernel, true);
 }
 
-codegen::CodegenFacts NullCompiler::Codegen() const {
+codegen::CodegenFingerprint NullCompiler::Codegen() const {
   return {.compiler = "null", .device = "", .options = "", .fusor = "r1"};
 }
 

@@ -17,7 +17,7 @@ class NullCompiler : public codegen::TargetCompiler {
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override;
   std::string CompileKernel(const codegen::Kernel& kernel) const override;
-  codegen::CodegenFacts Codegen() const override;
+  codegen::CodegenFingerprint Codegen() const override;
   void PrepareCall(codegen::LibraryCall& call) const override;
   std::vector<codegen::KernelArtifact> KernelArtifacts(
       const codegen::Kernel&) const override {

@@ -22,7 +22,7 @@ int64_t PlaceInOrder(Plan& plan, const std::vector<int>& order) {
 }
 
 // The buffers of an arena, whole groups where their first member stands.
-std::vector<int> GroupedOrder(const PlanDraft& draft,
+std::vector<int> GroupedOrder(const ArenaLayout& draft,
                               const std::vector<int>& buffers) {
   std::vector<int> order;
   std::vector<bool> placed(draft.groups.size(), false);
@@ -39,7 +39,7 @@ std::vector<int> GroupedOrder(const PlanDraft& draft,
   return order;
 }
 
-std::vector<int> BuffersOf(const PlanDraft& draft, int arena) {
+std::vector<int> BuffersOf(const ArenaLayout& draft, int arena) {
   std::vector<int> buffers;
   for (size_t b = 0; b < draft.plan.buffers.size(); ++b) {
     const Buffer& buffer = draft.plan.buffers[b];
@@ -56,7 +56,7 @@ int StateClass(ir::InputRole role) {
   return role == ir::InputRole::kOptimizerState ? 1 : 2;
 }
 
-void LayOutState(PlanDraft& draft, const StateLayout* layout) {
+void LayOutState(ArenaLayout& draft, const StateLayout* layout) {
   Plan& plan = draft.plan;
   int64_t& bytes = plan.arenas[kStateArena].bytes;
   if (layout != nullptr) {
@@ -82,7 +82,7 @@ void LayOutState(PlanDraft& draft, const StateLayout* layout) {
 // Operands that `result` may take the place of: dead after the step, and only
 // read through arguments that allow it.
 std::vector<int> Donors(const Plan& plan, const Step& step, size_t result,
-                        const std::vector<BufferLife>& lives, int now) {
+                        const std::vector<LiveRange>& lives, int now) {
   const auto allowed = [&](size_t operand) {
     const InPlace pair{static_cast<int>(operand), static_cast<int>(result)};
     const std::vector<InPlace>& pairs = InPlaceOf(plan, step);
@@ -110,9 +110,9 @@ std::vector<int> Donors(const Plan& plan, const Step& step, size_t result,
   return donors;
 }
 
-MemoryRequest TemporaryRequest(const PlanDraft& draft,
+MemoryRequest TemporaryRequest(const ArenaLayout& draft,
                                const std::vector<int>& buffers,
-                               const std::vector<BufferLife>& lives) {
+                               const std::vector<LiveRange>& lives) {
   const Plan& plan = draft.plan;
   MemoryRequest request;
   std::vector<int> item_of(plan.buffers.size(), -1);
@@ -143,7 +143,7 @@ MemoryRequest TemporaryRequest(const PlanDraft& draft,
 
 // "conv2d_3 (layer1.0.conv1) 1048576 bytes, ...": what fills the busiest step.
 std::string LargestAtPeak(const Plan& plan, const std::vector<int>& buffers,
-                          const std::vector<BufferLife>& lives) {
+                          const std::vector<LiveRange>& lives) {
   std::vector<int64_t> live(plan.steps.size(), 0);
   for (int b : buffers) {
     for (int s = lives[b].first; s <= lives[b].last; ++s) {
@@ -169,7 +169,7 @@ std::string LargestAtPeak(const Plan& plan, const std::vector<int>& buffers,
 
 void CheckLimit(const Plan& plan, int64_t limit,
                 const std::vector<int>& temporaries,
-                const std::vector<BufferLife>& lives) {
+                const std::vector<LiveRange>& lives) {
   int64_t total = 0;
   for (const Arena& arena : plan.arenas) total += arena.bytes;
   if (limit <= 0 || total <= limit) return;
@@ -184,7 +184,7 @@ void CheckLimit(const Plan& plan, int64_t limit,
 
 }  // namespace
 
-int PlanDraft::AddBuffer(Buffer buffer, int in_slot) {
+int ArenaLayout::AddBuffer(Buffer buffer, int in_slot) {
   plan.buffers.push_back(std::move(buffer));
   slot.push_back(in_slot);
   group_of.push_back(-1);
@@ -203,7 +203,7 @@ const StateLayout::Entry& FindState(const StateLayout& layout,
   return *entry;
 }
 
-void LayOutArenas(PlanDraft& draft, const PlanOptions& options) {
+void LayOutArenas(ArenaLayout& draft, const PlanOptions& options) {
   Plan& plan = draft.plan;
   LayOutState(draft, options.state);
   for (int arena : {kInputArena, kOutputArena, kConstantArena}) {
@@ -214,7 +214,7 @@ void LayOutArenas(PlanDraft& draft, const PlanOptions& options) {
     plan.arenas[kGradientArena].bytes = PlaceInOrder(
         plan, GroupedOrder(draft, BuffersOf(draft, kGradientArena)));
   }
-  const std::vector<BufferLife> lives = BufferLives(plan);
+  const std::vector<LiveRange> lives = LiveRanges(plan);
   const std::vector<int> temporaries = BuffersOf(draft, kTemporaryArena);
   const MemoryPlan memory =
       PlanMemory(TemporaryRequest(draft, temporaries, lives));

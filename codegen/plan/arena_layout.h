@@ -20,7 +20,7 @@ enum PlanArena : int {
 };
 
 // A plan whose buffers know their arena but not yet their place in it.
-struct PlanDraft {
+struct ArenaLayout {
   Plan plan;
   // Parallel to plan.buffers: the buffer in whose place it lies - an input's,
   // or a collective's operand - or -1.
@@ -36,7 +36,7 @@ struct PlanDraft {
 // Gives every buffer its offset and every arena its size: groups first, state
 // by role and group or as the session's layout says, temporary buffers by
 // PlanMemory from the steps that use them. Throws kOutOfMemory above the limit.
-void LayOutArenas(PlanDraft& draft, const PlanOptions& options);
+void LayOutArenas(ArenaLayout& draft, const PlanOptions& options);
 
 // The place of the state input of that name; throws kGraph when the layout has
 // none or another type.

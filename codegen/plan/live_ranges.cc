@@ -2,10 +2,10 @@
 
 namespace fusor::codegen {
 
-std::vector<BufferLife> BufferLives(const Plan& plan) {
-  std::vector<BufferLife> lives(plan.buffers.size());
+std::vector<LiveRange> LiveRanges(const Plan& plan) {
+  std::vector<LiveRange> lives(plan.buffers.size());
   const auto touch = [&](int buffer, int step) {
-    BufferLife& life = lives[buffer];
+    LiveRange& life = lives[buffer];
     if (life.first < 0) life.first = step;
     life.last = step;
   };

@@ -7,12 +7,12 @@
 namespace fusor::codegen {
 
 // First and last step that touches a buffer, -1 when none does.
-struct BufferLife {
+struct LiveRange {
   int first = -1;
   int last = -1;
 };
 
 // Of each buffer of the plan; members of spans through their spans.
-std::vector<BufferLife> BufferLives(const Plan& plan);
+std::vector<LiveRange> LiveRanges(const Plan& plan);
 
 }  // namespace fusor::codegen

@@ -154,7 +154,7 @@ StateLayout StateOf(const Plan& plan) {
 std::string Print(const Plan& plan) {
   std::string out = fmt::format("plan {} for {}\n", plan.name, plan.target);
   if (plan.choices != 0) {
-    out += fmt::format("choices {}\n", ir::ChoicesText(plan.choices));
+    out += fmt::format("choices {}\n", ir::AutotuneHashText(plan.choices));
   }
   const auto section = [&](std::string_view title, char letter,
                            const auto& items, const auto& text) {

@@ -141,7 +141,7 @@ struct StateLayout {
 struct Plan {
   std::string name;
   std::string target;
-  uint64_t choices = 0;  // ir::LibraryChoices::Hash of those it was made with
+  uint64_t choices = 0;  // ir::AutotuneResults::Hash of those it was made with
   std::vector<Arena> arenas;
   std::vector<Buffer> buffers;
   std::vector<CompiledKernel> kernels;  // distinct ones

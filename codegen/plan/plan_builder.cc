@@ -105,7 +105,7 @@ class PlanBuilder {
   const LoweredNodes& lowered_;
   const TargetCompiler& compiler_;
   const PlanOptions& options_;
-  PlanDraft draft_;
+  ArenaLayout draft_;
   std::unordered_map<const Value*, int> buffer_of_;  // of storages
   std::unordered_map<const Value*, int> claims_;     // value -> input
   std::set<const Value*> outputs_;                   // storages, not aliased
@@ -145,7 +145,7 @@ Plan PlanBuilder::Build() {
       steps.push_back(node);
     }
   }
-  claims_ = ClaimState(graph_, steps, lowered_);
+  claims_ = AliasState(graph_, steps, lowered_);
   // Collectives write where ranks exchange.
   std::erase_if(claims_, [](const auto& claim) {
     return !claim.first->producer()->op().pure;

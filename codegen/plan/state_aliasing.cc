@@ -49,7 +49,7 @@ void DropPartialSpans(std::span<Node* const> steps, const LoweredNodes& lowered,
 
 }  // namespace
 
-Claims ClaimState(const Graph& graph, std::span<Node* const> steps,
+Claims AliasState(const Graph& graph, std::span<Node* const> steps,
                   const LoweredNodes& lowered) {
   std::unordered_map<const Node*, int> at;
   std::unordered_map<const Value*, std::vector<Reading>> readings;

@@ -14,7 +14,7 @@ namespace fusor::codegen {
 // the producer itself and it may write over what it reads; no output needs the
 // old value; and the results of one span all get theirs. All other aliased
 // outputs need a copy after the last step.
-std::unordered_map<const ir::Value*, int> ClaimState(
+std::unordered_map<const ir::Value*, int> AliasState(
     const ir::Graph& graph, std::span<ir::Node* const> steps,
     const LoweredNodes& lowered);
 

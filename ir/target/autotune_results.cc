@@ -15,7 +15,7 @@ namespace fusor::ir {
 namespace {
 
 template <typename T>
-const T* Find(const std::map<LibraryChoices::Key, T>& map,
+const T* Find(const std::map<AutotuneResults::Key, T>& map,
               const std::string& problem, DType dtype) {
   const auto it = map.find({problem, dtype});
   return it == map.end() ? nullptr : &it->second;
@@ -56,7 +56,7 @@ class Parser {
     choices_.origin.file = source;
   }
 
-  LibraryChoices Run() {
+  AutotuneResults Run() {
     Header();
     while (Next()) {
       if (line_.empty()) continue;
@@ -98,7 +98,7 @@ class Parser {
     const size_t blank = std::min(line_.find(' '), line_.size());
     const std::string_view key = line_.substr(0, blank);
     const std::string_view value = Trimmed(line_.substr(blank));
-    LibraryChoices::Origin& origin = choices_.origin;
+    AutotuneResults::Origin& origin = choices_.origin;
     if (key == "target") {
       origin.target = value;
     } else if (key == "device") {
@@ -128,7 +128,7 @@ class Parser {
     const bool sound = equals == "=" && !problem.empty() && dtype.has_value();
     Check(sound,
           fmt::format("expected PROBLEM DTYPE = CHOICE, got \"{}\"", text));
-    const LibraryChoices::Key key{problem, *dtype};
+    const AutotuneResults::Key key{problem, *dtype};
     bool fresh = false;
     if (precision) {
       const auto chosen = ParseDType(choice);
@@ -147,7 +147,7 @@ class Parser {
     Check(count == count_,
           fmt::format("expected {} choices, as \"end\" says, got {}", value,
                       count_));
-    const LibraryChoices::Origin& origin = choices_.origin;
+    const AutotuneResults::Origin& origin = choices_.origin;
     Check(
         !origin.target.empty() && !origin.library.empty() && origin.threads > 0,
         "target, threads or library is missing");
@@ -160,22 +160,22 @@ class Parser {
   int number_ = 0;
   int64_t count_ = 0;
   bool ended_ = false;
-  LibraryChoices choices_;
+  AutotuneResults choices_;
 };
 
 }  // namespace
 
-const std::string* LibraryChoices::FindCandidate(const std::string& problem,
-                                                 DType dtype) const {
+const std::string* AutotuneResults::FindCandidate(const std::string& problem,
+                                                  DType dtype) const {
   return Find(candidates, problem, dtype);
 }
 
-const DType* LibraryChoices::FindPrecision(const std::string& problem,
-                                           DType mixed) const {
+const DType* AutotuneResults::FindPrecision(const std::string& problem,
+                                            DType mixed) const {
   return Find(precisions, problem, mixed);
 }
 
-uint64_t LibraryChoices::Hash() const {
+uint64_t AutotuneResults::Hash() const {
   if (empty()) return 0;
   uint64_t hash = kHashSeed;
   const auto add = [&](std::string_view what, const Key& key,
@@ -192,13 +192,13 @@ uint64_t LibraryChoices::Hash() const {
   return hash;
 }
 
-std::string ChoicesText(uint64_t hash) {
+std::string AutotuneHashText(uint64_t hash) {
   return hash == 0 ? "none" : fmt::format("{:016x}", hash);
 }
 
-std::string PrintChoices(const LibraryChoices& choices,
-                         const ChoiceComments& comments) {
-  const LibraryChoices::Origin& origin = choices.origin;
+std::string PrintAutotuneResults(const AutotuneResults& choices,
+                                 const AutotuneComments& comments) {
+  const AutotuneResults::Origin& origin = choices.origin;
   std::string text = fmt::format(
       "{}{}\ntarget {}\ndevice {}\nthreads {}\nlibrary {}\n", kFirstLine,
       kVersion, origin.target, origin.device, origin.threads, origin.library);
@@ -216,14 +216,15 @@ std::string PrintChoices(const LibraryChoices& choices,
                                             choices.precisions.size());
 }
 
-LibraryChoices ParseChoices(std::string_view text, const std::string& source) {
+AutotuneResults ParseAutotuneResults(std::string_view text,
+                                     const std::string& source) {
   return Parser(text, source).Run();
 }
 
-LibraryChoices ReadChoices(const std::string& path) {
+AutotuneResults ReadAutotuneResults(const std::string& path) {
   std::vector<uint8_t> bytes;
   ReadFile(path, ErrorCode::kUsage, bytes);
-  return ParseChoices(
+  return ParseAutotuneResults(
       {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
 }
 

@@ -28,7 +28,7 @@ namespace fusor::ir {
 
 // What was measured to be fastest on one machine: plain data that goes before
 // the target's own rule. Problems are those of ConvolutionProblem.
-struct LibraryChoices {
+struct AutotuneResults {
   using Key = std::pair<std::string, DType>;  // problem, dtype of its operands
 
   // Which of the target's candidates to take (LibraryCandidate::name).
@@ -58,19 +58,20 @@ struct LibraryChoices {
 };
 
 // "none", or sixteen hexadecimal digits.
-std::string ChoicesText(uint64_t hash);
+std::string AutotuneHashText(uint64_t hash);
 
 // Comments of candidate lines, by the key of the choice.
-using ChoiceComments = std::map<LibraryChoices::Key, std::string>;
+using AutotuneComments = std::map<AutotuneResults::Key, std::string>;
 
-std::string PrintChoices(const LibraryChoices& choices,
-                         const ChoiceComments& comments = {});
+std::string PrintAutotuneResults(const AutotuneResults& choices,
+                                 const AutotuneComments& comments = {});
 
 // `source` becomes origin.file. Throws kGraph with source and line where the
 // text is none of the above.
-LibraryChoices ParseChoices(std::string_view text, const std::string& source);
+AutotuneResults ParseAutotuneResults(std::string_view text,
+                                     const std::string& source);
 
 // Throws kUsage when the file cannot be read, kGraph when it is malformed.
-LibraryChoices ReadChoices(const std::string& path);
+AutotuneResults ReadAutotuneResults(const std::string& path);
 
 }  // namespace fusor::ir

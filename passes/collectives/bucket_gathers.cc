@@ -67,7 +67,7 @@ std::vector<std::vector<Gather>> Cut(const std::vector<Gather>& gathers,
                  ir::DTypeSize(gathers[i].node->output()->type().dtype));
   }
   const std::vector<GradientBucket> cuts =
-      SturdyPartition(mirrored, options.collective_cost.Half(), policy);
+      RobustPartition(mirrored, options.collective_cost.Half(), policy);
   const auto count = static_cast<ptrdiff_t>(gathers.size());
   std::vector<std::vector<Gather>> buckets;
   for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {

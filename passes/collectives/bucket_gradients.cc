@@ -10,7 +10,7 @@
 //     or only some are sharded. A small minority, e.g. gradients of
 //     normalisations, moves to the next bucket, but not to the last one,
 //     because the step waits for it. The estimate may be off by a factor of
-//     two, so SturdyPartition minimizes the worst-case loss over several
+//     two, so RobustPartition minimizes the worst-case loss over several
 //     computation speeds.
 //
 // Statistics that ranks exchange within the pass block it at once. Nodes that
@@ -196,7 +196,7 @@ class Buckets {
                                     ? options.collective_cost.Half()
                                     : options.collective_cost;
     const std::vector<GradientBucket> buckets =
-        SturdyPartition(ready_, cost, policy);
+        RobustPartition(ready_, cost, policy);
     std::vector<Node*> late;
     for (size_t b = 0; b < buckets.size(); ++b) {
       const GradientBucket& bucket = buckets[b];

@@ -261,7 +261,7 @@ std::vector<GradientBucket> PartitionGradients(
 // the link is slower than the computation, any delay of the first bucket is
 // lost. Returns the partition, among the optima per speed, with the smallest
 // worst-case loss.
-std::vector<GradientBucket> SturdyPartition(
+std::vector<GradientBucket> RobustPartition(
     std::span<const ReadyGradient> gradients, const CollectiveCost& cost,
     const BucketPolicy& policy) {
   if (policy.rule != BucketRule::kExact) {

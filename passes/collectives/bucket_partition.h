@@ -79,7 +79,7 @@ std::vector<GradientBucket> PartitionGradients(
 // Like PartitionGradients, but kExact tolerates errors of the estimated
 // computation time. Computes the optimal partitions for 0.5x to 2x that time
 // and returns the one with the smallest worst-case slowdown over the optimum.
-std::vector<GradientBucket> SturdyPartition(
+std::vector<GradientBucket> RobustPartition(
     std::span<const ReadyGradient> gradients, const CollectiveCost& cost,
     const BucketPolicy& policy);
 

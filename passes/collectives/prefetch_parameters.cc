@@ -241,7 +241,7 @@ class Rotation {
 
 }  // namespace
 
-bool RotateGathers(Graph& graph, PassContext& context) {
+bool PrefetchParameters(Graph& graph, PassContext& context) {
   const PassOptions& options = context.options();
   if (!options.shard_optimizer || options.world_size <= 1 ||
       options.micro_batches != MicroBatches::kNone) {

@@ -140,7 +140,7 @@ bool IsUnflatten(const Node& node) {
   return node.attrs().Has("order") && node.attrs().Has("shape");
 }
 
-bool StoreParts(Graph& graph) {
+bool ShardInPhysicalLayout(Graph& graph) {
   bool changed = false;
   for (const ir::Input& input : graph.inputs()) {
     const Value* shard = graph.FindInput(ir::ShardName(input.value->name()));

@@ -23,7 +23,7 @@ namespace fusor::passes {
 //   %next = unflatten(%gathered) {shape=[64,20], order="ba"} : f32[64,20]{ba}
 //
 // Returns true if there are any sharded parameters that are not row-major.
-bool StoreParts(ir::Graph& graph);
+bool ShardInPhysicalLayout(ir::Graph& graph);
 
 // Returns `flat`, whose elements are in the physical order of the type's
 // layout, as a value of that type.

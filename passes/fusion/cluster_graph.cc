@@ -17,7 +17,7 @@ constexpr int64_t kLabelStep = int64_t{1} << 36;
 
 }  // namespace
 
-Contraction::Contraction(const ir::Graph& graph) {
+ClusterGraph::ClusterGraph(const ir::Graph& graph) {
   for (const auto& node : graph.nodes()) {
     unit_.push_back(node->position());
     members_.push_back({node.get()});
@@ -32,7 +32,7 @@ Contraction::Contraction(const ir::Graph& graph) {
   LabelAll();
 }
 
-void Contraction::LabelAll() {
+void ClusterGraph::LabelAll() {
   const int sentinel = static_cast<int>(unit_.size());
   int64_t label = 0;
   label_[sentinel] = 0;
@@ -42,7 +42,7 @@ void Contraction::LabelAll() {
 }
 
 template <typename Visit>
-void Contraction::ForEachNeighbour(int unit, bool forward, Visit visit) const {
+void ClusterGraph::ForEachNeighbour(int unit, bool forward, Visit visit) const {
   for (const Node* node : members_[unit]) {
     if (forward) {
       for (size_t i = 0; i < node->num_outputs(); ++i) {
@@ -56,7 +56,7 @@ void Contraction::ForEachNeighbour(int unit, bool forward, Visit visit) const {
   }
 }
 
-bool Contraction::Step(Side& side, int earlier, int later) {
+bool ClusterGraph::Step(Side& side, int earlier, int later) {
   const int from = side.forward ? earlier : later;
   const int to = side.forward ? later : earlier;
   const int mine = side.forward ? search_ : -search_;
@@ -76,7 +76,7 @@ bool Contraction::Step(Side& side, int earlier, int later) {
   return met;
 }
 
-bool Contraction::Search(int earlier, int later) {
+bool ClusterGraph::Search(int earlier, int later) {
   ++search_;
   done_ = nullptr;
   forward_.reached.clear();
@@ -92,16 +92,16 @@ bool Contraction::Search(int earlier, int later) {
   return false;
 }
 
-bool Contraction::MergeMakesCycle(int a, int b) {
+bool ClusterGraph::MergeMakesCycle(int a, int b) {
   return label_[a] < label_[b] ? Search(a, b) : Search(b, a);
 }
 
-void Contraction::Unlink(int unit) {
+void ClusterGraph::Unlink(int unit) {
   next_[previous_[unit]] = next_[unit];
   previous_[next_[unit]] = previous_[unit];
 }
 
-void Contraction::MoveBehind(int unit, const std::vector<int>& moved) {
+void ClusterGraph::MoveBehind(int unit, const std::vector<int>& moved) {
   int last = unit;
   for (int m : moved) {
     Unlink(m);
@@ -121,7 +121,7 @@ void Contraction::MoveBehind(int unit, const std::vector<int>& moved) {
   for (int m : moved) label_[m] = label += step;
 }
 
-void Contraction::TakePlace(int unit, int other) {
+void ClusterGraph::TakePlace(int unit, int other) {
   MoveBehind(other, {unit});
   label_[unit] = label_[other];
 }
@@ -130,7 +130,7 @@ void Contraction::TakePlace(int unit, int other) {
 // successors of the earlier unit move after the later one, and the merged unit
 // takes the later position. Backward: predecessors of the later unit move
 // before the earlier one, and the merged unit takes the earlier position.
-void Contraction::Merge(int a, int b) {
+void ClusterGraph::Merge(int a, int b) {
   const int earlier = label_[a] < label_[b] ? a : b;
   const int later = earlier == a ? b : a;
   const bool cycle = Search(earlier, later);

@@ -16,11 +16,11 @@
 
 namespace fusor::passes {
 
-class Contraction {
+class ClusterGraph {
  public:
   // Creates one unit per node, named by its position. The graph must not change
   // during the lifetime of this object.
-  explicit Contraction(const ir::Graph& graph);
+  explicit ClusterGraph(const ir::Graph& graph);
 
   int UnitOf(const ir::Node& node) const { return unit_[node.position()]; }
   // Members in graph order; empty once merged into another unit.

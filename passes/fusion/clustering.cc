@@ -316,7 +316,7 @@ std::string Clustering::WhyNot(int a, int b) {
     return "too many operands";
   }
   if (reductions > kMaxReductions) return "too many reductions";
-  FusionDomain domain;
+  IterationDomain domain;
   std::string reason;
   if (!AnalyzeDomain(nodes, results, &domain, &reason)) return reason;
   if (units_.MergeMakesCycle(a, b)) return "would make a cycle";

@@ -83,7 +83,7 @@ class Clustering {
 
   const ir::Graph& graph_;
   PassContext& context_;
-  Contraction units_;
+  ClusterGraph units_;
   std::vector<bool> is_candidate_;  // by position: whether it becomes a kernel
   std::vector<bool> is_output_;     // by position
   std::vector<int> version_;        // of each cluster

@@ -52,7 +52,7 @@ bool CopyPartlyReadTiles(Graph& graph) {
       continue;
     }
     const Node* const alone[] = {node};
-    FusionDomain domain;
+    IterationDomain domain;
     std::string reason;
     if (AnalyzeDomain(alone, {node->output()}, &domain, &reason)) continue;
     ir::Builder builder(graph, node);

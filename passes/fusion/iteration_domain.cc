@@ -13,7 +13,7 @@ using ir::IndexMap;
 using ir::Node;
 using ir::Value;
 
-bool FusionDomain::IsOuter(const IndexMap& map) const {
+bool IterationDomain::IsOuter(const IndexMap& map) const {
   return std::none_of(map.begin(), map.end(), [&](const DimMap& d) {
     return d.dim >= 0 && folded[d.dim];
   });
@@ -95,7 +95,7 @@ class Analysis {
  public:
   Analysis(std::span<const Node* const> nodes,
            const std::unordered_set<const Value*>& results,
-           FusionDomain* domain, std::string* reason)
+           IterationDomain* domain, std::string* reason)
       : nodes_(nodes), results_(results), domain_(*domain), reason_(*reason) {}
 
   // 1. The hero spans the domain: the first reduction's operand, otherwise the
@@ -358,7 +358,7 @@ class Analysis {
 
   std::span<const Node* const> nodes_;
   const std::unordered_set<const Value*>& results_;
-  FusionDomain& domain_;
+  IterationDomain& domain_;
   std::string& reason_;
   std::unordered_set<const Value*> inside_;
   bool changed_ = false;
@@ -368,8 +368,8 @@ class Analysis {
 
 bool AnalyzeDomain(std::span<const Node* const> nodes,
                    const std::unordered_set<const Value*>& results,
-                   FusionDomain* domain, std::string* reason) {
-  *domain = FusionDomain{};
+                   IterationDomain* domain, std::string* reason) {
+  *domain = IterationDomain{};
   return Analysis(nodes, results, domain, reason).Run();
 }
 

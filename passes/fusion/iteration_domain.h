@@ -26,7 +26,7 @@
 
 namespace fusor::passes {
 
-struct FusionDomain {
+struct IterationDomain {
   ir::Shape extents;         // of the domain
   ir::Layout layout;         // the loops follow its physical order
   std::vector<bool> folded;  // by dimension: reduction axis
@@ -65,6 +65,6 @@ bool IsSplat(const ir::Node& node);
 // set of phrases.
 bool AnalyzeDomain(std::span<const ir::Node* const> nodes,
                    const std::unordered_set<const ir::Value*>& results,
-                   FusionDomain* domain, std::string* reason);
+                   IterationDomain* domain, std::string* reason);
 
 }  // namespace fusor::passes

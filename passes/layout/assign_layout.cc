@@ -15,7 +15,7 @@
 //  4. Values without a fixed layout (results of re-indexing ops, state,
 //     elementwise results of these) take the first layout requested.
 //  5. Shards of parameters and of their state then use the same physical order
-//     (StoreParts).
+//     (ShardInPhysicalLayout).
 
 #include <algorithm>
 #include <optional>
@@ -184,7 +184,7 @@ class Assignment {
 
   // These counters show whether the choices belong to this step.
   void CountChoice(const Node& node) {
-    const ir::LibraryChoices& choices = context_.options().choices;
+    const ir::AutotuneResults& choices = context_.options().choices;
     if (choices.empty()) return;
     const std::string problem = ir::ConvolutionProblem(node);
     if (problem.empty()) return;
@@ -372,7 +372,7 @@ class Assignment {
 
 bool AssignLayout(Graph& graph, PassContext& context) {
   const bool assigned = Assignment(graph, context).Run();
-  return StoreParts(graph) || assigned;
+  return ShardInPhysicalLayout(graph) || assigned;
 }
 
 }  // namespace fusor::passes

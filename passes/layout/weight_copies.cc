@@ -198,7 +198,7 @@ class Keeper {
 
 }  // namespace
 
-bool KeepWeightCopies(Graph& graph, PassContext& context) {
+bool CacheWeightCasts(Graph& graph, PassContext& context) {
   return Keeper(graph, context).Run();
 }
 

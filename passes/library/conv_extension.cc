@@ -48,7 +48,7 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
                              old.location(), before);
   const std::string problem = ir::ConvolutionProblem(*node);
   const ir::DType dtype = old.input(0)->type().dtype;
-  const ir::LibraryChoices& choices = context.options().choices;
+  const ir::AutotuneResults& choices = context.options().choices;
   const std::string* choice = choices.FindCandidate(problem, dtype);
   ExtendedConv extended;
   if (choice != nullptr && *choice == kDeclined) {
@@ -72,7 +72,7 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
   return extended;
 }
 
-bool ChooseExtensions(const ir::LibraryChoices& choices) {
+bool ChooseExtensions(const ir::AutotuneResults& choices) {
   return std::any_of(choices.candidates.begin(), choices.candidates.end(),
                      [](const auto& choice) {
                        const std::string& problem = choice.first.first;

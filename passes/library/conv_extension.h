@@ -34,6 +34,6 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
                                bool wanted);
 
 // Returns true if any choice is about an extended convolution.
-bool ChooseExtensions(const ir::LibraryChoices& choices);
+bool ChooseExtensions(const ir::AutotuneResults& choices);
 
 }  // namespace fusor::passes

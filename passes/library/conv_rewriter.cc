@@ -78,7 +78,7 @@ void ConvRewriter::Record(Places& places, const Value& subject, bool accepted,
   places.taken += accepted ? 1 : 0;
   if (!accepted) reason = refusal_;
   if (accepted && survey_ == nullptr) {
-    const ir::LibraryChoices& choices = context_.options().choices;
+    const ir::AutotuneResults& choices = context_.options().choices;
     for (const ConvRewrite::Part& part : parts) {
       if (choices.FindCandidate(part.after, dtype_) != nullptr) {
         ++context_.counters()["chosen_forms"];

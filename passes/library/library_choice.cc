@@ -12,7 +12,7 @@ namespace fusor::passes {
 std::optional<ir::LibraryCandidate> ChooseCandidate(
     const ir::Node& node, const PassContext& context) {
   auto candidates = context.target().Candidates(node);
-  const ir::LibraryChoices& choices = context.options().choices;
+  const ir::AutotuneResults& choices = context.options().choices;
   if (!choices.empty()) {
     const std::string problem = ir::ConvolutionProblem(node);
     const std::string* choice =

@@ -34,7 +34,7 @@ ir::DType WireType(const PassOptions& options) {
 
 }  // namespace
 
-bool NarrowGradients(ir::Graph& graph, PassContext& context) {
+bool CompressGradients(ir::Graph& graph, PassContext& context) {
   const ir::DType wire = WireType(context.options());
   if (wire == ir::DType::kF32) return false;
   bool changed = false;

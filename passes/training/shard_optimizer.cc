@@ -4,8 +4,8 @@
 // parameter and alone stores its optimizer state. OptimizerUpdate gathers the
 // shards.
 //
-// Shards are in row-major order until layouts are known; then StoreParts
-// switches to the physical order.
+// Shards are in row-major order until layouts are known; then
+// ShardInPhysicalLayout switches to the physical order.
 
 #include "ir/builder.h"
 #include "ir/shard.h"

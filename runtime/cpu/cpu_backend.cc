@@ -62,7 +62,7 @@ class CpuBackend : public runtime::Backend {
     const ir::Target target = ir::DefaultCpuTarget();
     return {fmt::format("{}, {} threads, target {}", DescribeCpu(),
                         target.threads, target.name),
-            LlvmCodegen(target.name).facts().Text(), OneDnnLine(),
+            LlvmCompiler(target.name).facts().Text(), OneDnnLine(),
             HugePageLine(),
             fmt::format("memory: {} MiB free", runtime::FreeHostBytes() >> 20)};
   }

@@ -53,7 +53,7 @@ class GlooStore : public gloo::rendezvous::Store {
   const milliseconds timeout_;
 };
 
-class GlooCollectives : public runtime::HostCollectives {
+class GlooCollectives : public runtime::ThreadedCollectives {
  public:
   GlooCollectives(TcpStore& store, const runtime::CommunicatorOptions& options)
       : timeout_(options.timeout), deterministic_(options.deterministic) {
@@ -189,7 +189,7 @@ class GlooCollectives : public runtime::HostCollectives {
 
 }  // namespace
 
-std::unique_ptr<runtime::HostCollectives> ConnectGloo(
+std::unique_ptr<runtime::ThreadedCollectives> ConnectGloo(
     TcpStore& store, const runtime::CommunicatorOptions& options) {
   return std::make_unique<GlooCollectives>(store, options);
 }

@@ -21,7 +21,7 @@ class LoadedObject {
   std::vector<PhaseFunction> phases_;
 };
 
-// Links the bytes of LlvmCodegen::CompileObject. Throws kInternal, naming
+// Links the bytes of LlvmCompiler::CompileObject. Throws kInternal, naming
 // `kernel`, for bytes that are none. Thread-safe; the process's one linker
 // lives as long as the process.
 std::unique_ptr<LoadedObject> LoadObject(const std::string& kernel,

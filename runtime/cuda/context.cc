@@ -12,7 +12,8 @@ namespace fusor::cuda {
 int DeviceOfRank() {
   const int count = CountDevices();
   if (count <= 1) return 0;
-  const runtime::RankPlace place = runtime::FindRankPlace(LauncherVariable);
+  const runtime::RankEnvironment place =
+      runtime::FindRankEnvironment(LauncherVariable);
   FUSOR_CHECK(place.local_rank < count, kDevice,
               "rank {}, number {} of this host: the driver offers {} devices, "
               "expected one for each of {} ranks",

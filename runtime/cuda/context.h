@@ -13,8 +13,9 @@ namespace fusor::cuda {
 
 // The GPU that this process trains on: the first, where there is one alone, as
 // for ranks of which each is shown its own, or no rank at all; else that of the
-// rank's number on this host (LOCAL_RANK and the like: runtime::FindRankPlace).
-// Throws kDevice where the host has fewer GPUs than ranks, 0 where it has none.
+// rank's number on this host (LOCAL_RANK and the like:
+// runtime::FindRankEnvironment). Throws kDevice where the host has fewer GPUs
+// than ranks, 0 where it has none.
 int DeviceOfRank();
 
 // The primary context of a GPU, kept while this lives.

@@ -40,7 +40,7 @@ class CudaBackend : public runtime::Backend {
 
   std::unique_ptr<runtime::Device> OpenDevice(
       int ordinal, const runtime::BackendOptions& options) override {
-    return OpenCudaDevice(ordinal, options, DeviceCalls(options.warning));
+    return OpenCudaDevice(ordinal, options, CudaLibraryCalls(options.warning));
   }
 
   std::unique_ptr<codegen::TargetCompiler> CreateCompiler(

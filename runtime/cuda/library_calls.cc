@@ -16,7 +16,7 @@ std::string_view LibraryOf(const LibraryCall& call) {
   return IsMemoryCopy(call) ? "driver" : "";
 }
 
-MakeDeviceCall DeviceCalls(const codegen::WarningHandler& warning) {
+MakeDeviceCall CudaLibraryCalls(const codegen::WarningHandler& warning) {
   return [cudnn = CudnnCalls(warning), cublaslt = CublasltCalls()](
              const LibraryCall& call) -> std::unique_ptr<DeviceCall> {
     const std::string_view library = LibraryOf(call);

@@ -13,6 +13,7 @@ namespace fusor::cuda {
 std::string_view LibraryOf(const codegen::LibraryCall& call);
 
 // Makes the calls of which LibraryOf knows the library; null for others.
-MakeDeviceCall DeviceCalls(const codegen::WarningHandler& warning = nullptr);
+MakeDeviceCall CudaLibraryCalls(
+    const codegen::WarningHandler& warning = nullptr);
 
 }  // namespace fusor::cuda

@@ -17,7 +17,7 @@ class PlaceFinder {
  public:
   explicit PlaceFinder(const Variables& variables) : variables_(variables) {}
 
-  RankPlace Find() {
+  RankEnvironment Find() {
     if (Has("RANK") && Has("WORLD_SIZE") && Has("LOCAL_RANK")) {
       Torchrun();
     } else if (Has("OMPI_COMM_WORLD_RANK")) {
@@ -131,7 +131,7 @@ class PlaceFinder {
   }
 
   void Check() const {
-    const RankPlace& p = place_;
+    const RankEnvironment& p = place_;
     FUSOR_CHECK(p.world_size > 0 && p.rank < p.world_size &&
                     p.local_rank < p.local_size && p.local_size <= p.world_size,
                 kUsage,
@@ -162,13 +162,13 @@ class PlaceFinder {
   }
 
   const Variables& variables_;
-  RankPlace place_;
+  RankEnvironment place_;
   bool agent_ = false;
 };
 
 }  // namespace
 
-RankPlace FindRankPlace(const Variables& variables) {
+RankEnvironment FindRankEnvironment(const Variables& variables) {
   return PlaceFinder(variables).Find();
 }
 

@@ -8,7 +8,7 @@
 namespace fusor::runtime {
 
 // This process among those that train together, as who started it says.
-struct RankPlace {
+struct RankEnvironment {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;  // among the ranks of this host
@@ -29,7 +29,7 @@ using Variables = std::function<std::string(std::string_view name)>;
 // set them. Where the launcher does not say where rank 0 is, and MASTER_ADDR
 // does not, it is on this host if all ranks are, or on the first of a Slurm
 // step. Throws kUsage for what does not make sense, naming the variable.
-RankPlace FindRankPlace(const Variables& variables);
+RankEnvironment FindRankEnvironment(const Variables& variables);
 
 // The first host of a Slurm list: "node[07-09,12],other" -> "node07".
 std::string FirstHost(std::string_view list);

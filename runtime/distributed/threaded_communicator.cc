@@ -24,9 +24,10 @@ double Now() {
       .count();
 }
 
-class HostCommunicator : public Communicator {
+class ThreadedCommunicator : public Communicator {
  public:
-  explicit HostCommunicator(std::unique_ptr<HostCollectives> collectives)
+  explicit ThreadedCommunicator(
+      std::unique_ptr<ThreadedCollectives> collectives)
       : collectives_(std::move(collectives)) {
     const SignalsBlocked blocked;
     for (std::thread& thread : threads_) {
@@ -34,7 +35,7 @@ class HostCommunicator : public Communicator {
     }
   }
 
-  ~HostCommunicator() override {
+  ~ThreadedCommunicator() override {
     bool busy;
     {
       const std::lock_guard lock(mutex_);
@@ -157,7 +158,7 @@ class HostCommunicator : public Communicator {
     changed_.notify_all();
   }
 
-  const std::unique_ptr<HostCollectives> collectives_;
+  const std::unique_ptr<ThreadedCollectives> collectives_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::array<Collective, kQueue> queue_;
@@ -177,7 +178,7 @@ class HostCommunicator : public Communicator {
 Communicator::~Communicator() = default;
 void Communicator::Prepare(const Collective&) {}
 void Communicator::Check() {}
-HostCollectives::~HostCollectives() = default;
+ThreadedCollectives::~ThreadedCollectives() = default;
 
 std::unique_ptr<Memory> Communicator::Allocate(Device& device, size_t bytes) {
   return device.Allocate(bytes);
@@ -195,8 +196,8 @@ std::string_view CollectiveName(CollectiveKind kind) {
 }
 
 std::unique_ptr<Communicator> RunInThread(
-    std::unique_ptr<HostCollectives> collectives) {
-  return std::make_unique<HostCommunicator>(std::move(collectives));
+    std::unique_ptr<ThreadedCollectives> collectives) {
+  return std::make_unique<ThreadedCommunicator>(std::move(collectives));
 }
 
 }  // namespace fusor::runtime

@@ -10,9 +10,9 @@ namespace fusor::runtime {
 
 // Collectives on host memory that block: what a transport without streams of
 // its own offers.
-class HostCollectives {
+class ThreadedCollectives {
  public:
-  virtual ~HostCollectives();
+  virtual ~ThreadedCollectives();
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
   virtual std::string description() const = 0;
@@ -30,6 +30,6 @@ class HostCollectives {
 // the order in which they are started; there are two threads, so that the next
 // one's data follow the last of one before it.
 std::unique_ptr<Communicator> RunInThread(
-    std::unique_ptr<HostCollectives> collectives);
+    std::unique_ptr<ThreadedCollectives> collectives);
 
 }  // namespace fusor::runtime

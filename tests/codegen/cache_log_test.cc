@@ -174,8 +174,8 @@ class OriginLogTest : public testing::Test {
 
   CacheMiss Explain(const std::vector<KernelOrigin>& known,
                     const KernelOrigin& origin) {
-    OriginLog(folder_.path()).Append(known);
-    return OriginLog(folder_.path()).Explain(origin);
+    CacheLog(folder_.path()).Append(known);
+    return CacheLog(folder_.path()).Explain(origin);
   }
 
   const test::TemporaryFolder folder_;
@@ -274,7 +274,7 @@ TEST_F(OriginLogTest, TheSameSourceIsMoreAlikeThanTheSameName) {
 
 TEST_F(OriginLogTest, ForgetsTheOldestHalfWhenItGrows) {
   const std::vector<KernelOrigin> first{Origin(1, std::string(400'000, 'x'))};
-  for (int i = 0; i < 20; ++i) OriginLog(folder_.path()).Append(first);
+  for (int i = 0; i < 20; ++i) CacheLog(folder_.path()).Append(first);
   EXPECT_LT(fs::file_size(folder_ / "origins.jsonl"), 5 << 20);
   EXPECT_THAT(Explain({Origin(7, "a=1")}, Origin(7, "a=1")).changed,
               ElementsAre("lost"));

@@ -29,7 +29,7 @@ class StepFileTest : public testing::Test {
              .backend = "cpu",
              .options = {"--arch", "small", "-b", "2"},
              .programs = {PackProgram(ProgramKind::kTrain, compiled_)}};
-    WriteStepFile(path_, file_);
+    WriteProgramFile(path_, file_);
     ReadFile(path_, ErrorCode::kUsage, bytes_);
   }
 
@@ -42,7 +42,7 @@ class StepFileTest : public testing::Test {
         path_, {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
         ErrorCode::kUsage);
     try {
-      ReadStepFile(path_);
+      ReadProgramFile(path_);
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::kGraph);
       EXPECT_THAT(e.what(), StartsWith(path_ + ": "));
@@ -57,12 +57,12 @@ class StepFileTest : public testing::Test {
   const std::unique_ptr<codegen::TargetCompiler> compiler_ =
       LoadBackend("cpu").CreateCompiler("", {.threads = 1});
   codegen::CompiledProgram compiled_;
-  StepFile file_;
+  ProgramFile file_;
   std::vector<uint8_t> bytes_;
 };
 
 TEST_F(StepFileTest, HoldsWhatWasCompiled) {
-  const StepFile file = ReadStepFile(path_);
+  const ProgramFile file = ReadProgramFile(path_);
   EXPECT_EQ(Mismatch(file.origin, file_.origin), "");
   EXPECT_EQ(file.origin.threads, 1);
   EXPECT_EQ(file.backend, "cpu");
@@ -94,7 +94,7 @@ TEST_F(StepFileTest, RunsAsIfItHadBeenCompiledHere) {
   Session own(LoadBackend("cpu"), {.threads = 1});
   own.AddProgram(test::SmallResidual(), ProgramKind::kTrain, {});
   Session session(LoadBackend("cpu"), {.threads = 1});
-  session.AddProgram(Unpack(ReadStepFile(path_).programs[0]));
+  session.AddProgram(Unpack(ReadProgramFile(path_).programs[0]));
   for (Session* s : {&own, &session}) {
     s->InitializeState(3);
     for (int step = 0; step < 2; ++step) s->Step(0);
@@ -121,9 +121,9 @@ TEST_F(StepFileTest, MachineCodeOfAFileIsNotRun) {
     kernel.binary.assign(kernel.binary.size(), '\xcc');  // x86: breakpoints
   }
   file_.programs[0].plan = codegen::SerializePlan(altered.plan);
-  WriteStepFile(path_, file_);  // with its checksum
+  WriteProgramFile(path_, file_);  // with its checksum
   const codegen::CompiledProgram program =
-      Unpack(ReadStepFile(path_).programs[0]);
+      Unpack(ReadProgramFile(path_).programs[0]);
   for (size_t k = 0; k < program.plan.kernels.size(); ++k) {
     EXPECT_EQ(program.plan.kernels[k].binary, compiled_.plan.kernels[k].binary);
   }
@@ -168,22 +168,23 @@ TEST_F(StepFileTest, WhatIsNoWholeStepFileIsRefused) {
 }
 
 TEST_F(StepFileTest, SaysWhatItWasCompiledForAndWhatIsHere) {
-  const StepOrigin here = file_.origin;
-  const auto with = [&](std::string StepOrigin::*field) {
-    StepOrigin other = here;
+  const ProgramOrigin here = file_.origin;
+  const auto with = [&](std::string ProgramOrigin::*field) {
+    ProgramOrigin other = here;
     other.*field = "another";
     return Mismatch(other, here);
   };
   EXPECT_EQ(Mismatch(here, here), "");
-  EXPECT_EQ(with(&StepOrigin::target),
+  EXPECT_EQ(with(&ProgramOrigin::target),
             "compiled for target another, here is " + here.target);
-  EXPECT_EQ(with(&StepOrigin::device),
+  EXPECT_EQ(with(&ProgramOrigin::device),
             "compiled for a device with another, here is " + here.device);
-  EXPECT_EQ(with(&StepOrigin::library),
+  EXPECT_EQ(with(&ProgramOrigin::library),
             "compiled for library another, here is " + here.library);
-  EXPECT_THAT(with(&StepOrigin::version),
+  EXPECT_THAT(with(&ProgramOrigin::version),
               StartsWith("compiled for fusor another build "));
-  EXPECT_THAT(with(&StepOrigin::build), HasSubstr("build another, here is "));
+  EXPECT_THAT(with(&ProgramOrigin::build),
+              HasSubstr("build another, here is "));
 }
 
 }  // namespace

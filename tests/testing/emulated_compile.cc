@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Contraction and type punning as the printed text means them.
+// ClusterGraph and type punning as the printed text means them.
 constexpr char kOptions[] =
     "-std=c++20 -Og -w -shared -fPIC -ffp-contract=off -fno-strict-aliasing";
 // Beyond that the oldest objects go.

@@ -286,7 +286,9 @@ class EmulatedCompiler : public codegen::TargetCompiler {
   std::string CompileKernel(const codegen::Kernel& kernel) const override {
     return PrintCuda(kernel);
   }
-  codegen::CodegenFacts Codegen() const override { return planner_->Codegen(); }
+  codegen::CodegenFingerprint Codegen() const override {
+    return planner_->Codegen();
+  }
   void PrepareCall(codegen::LibraryCall& call) const override {
     planner_->PrepareCall(call);
   }

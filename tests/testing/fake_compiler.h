@@ -15,7 +15,7 @@ class FakeCompiler : public codegen::TargetCompiler {
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override;
   std::string CompileKernel(const codegen::Kernel& kernel) const override;
-  codegen::CodegenFacts Codegen() const override { return facts; }
+  codegen::CodegenFingerprint Codegen() const override { return facts; }
   // Some calls get a workspace; elementwise ops may work in place.
   void PrepareCall(codegen::LibraryCall& call) const override;
   std::vector<codegen::KernelArtifact> KernelArtifacts(
@@ -28,7 +28,7 @@ class FakeCompiler : public codegen::TargetCompiler {
   }
   std::string LibraryVersion() const override { return "none"; }
 
-  codegen::CodegenFacts facts{"fake 1", "fake_cpu", "level=2", "r1"};
+  codegen::CodegenFingerprint facts{"fake 1", "fake_cpu", "level=2", "r1"};
   mutable std::atomic<int> compiled = 0;  // CompileKernel calls
 
  private:

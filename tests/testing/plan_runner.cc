@@ -62,7 +62,7 @@ Planned FuseAndPlan(const ir::Graph& graph,
   passes::Fuse(*planned.graph, context);
   passes::FuseUpdates(*planned.graph, context);
   planned.lowered = LowerAll(*planned.graph, compiler.target());
-  codegen::PackMasks(*planned.graph, planned.lowered);
+  codegen::PackBitmasks(*planned.graph, planned.lowered);
   planned.plan =
       codegen::BuildPlan(*planned.graph, planned.lowered, compiler, options);
   return planned;

@@ -27,7 +27,7 @@ NcclTransfers::NcclTransfers(const NcclConnection& connection,
                              std::unique_ptr<codegen::TargetCompiler> compiler)
     : connection_(connection), context_(context) {
   if (compiler != nullptr) {
-    sums_ = std::make_unique<RankOrderSums>(connection, context,
+    sums_ = std::make_unique<OrderedReduce>(connection, context,
                                             std::move(compiler));
   }
   const Driver& driver = context.Enter();

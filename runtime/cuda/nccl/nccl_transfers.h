@@ -48,7 +48,7 @@ class NcclTransfers {
   const Context& context_;
   CUdeviceptr barrier_ = 0;
   CUdeviceptr votes_ = 0;
-  std::unique_ptr<RankOrderSums> sums_;  // null: NCCL's
+  std::unique_ptr<OrderedReduce> sums_;  // null: NCCL's
 };
 
 }  // namespace fusor::cuda

@@ -20,23 +20,23 @@ int64_t PartOf(const Collective& c, int ranks) {
 
 }  // namespace
 
-RankOrderSums::RankOrderSums(const NcclConnection& connection,
+OrderedReduce::OrderedReduce(const NcclConnection& connection,
                              const Context& context,
                              std::unique_ptr<codegen::TargetCompiler> compiler)
     : connection_(connection),
       context_(context),
       compiler_(std::move(compiler)) {}
 
-RankOrderSums::~RankOrderSums() {
+OrderedReduce::~OrderedReduce() {
   const Driver& driver = context_.EnterNoThrow();
   for (const CUdeviceptr memory : scratch_) {
     Driver::Ignore(driver.cuMemFree(memory));
   }
 }
 
-void RankOrderSums::Prepare(const Collective& collective) { Find(collective); }
+void OrderedReduce::Prepare(const Collective& collective) { Find(collective); }
 
-const RankOrderSums::Sum& RankOrderSums::Find(const Collective& collective) {
+const OrderedReduce::Sum& OrderedReduce::Find(const Collective& collective) {
   const int ranks = connection_.world_size();
   const int64_t part = PartOf(collective, ranks);
   const auto [it, added] = sums_.try_emplace({collective.dtype, part});
@@ -60,7 +60,7 @@ const RankOrderSums::Sum& RankOrderSums::Find(const Collective& collective) {
     }
     sum.parts = scratch_.back();
     sum.stride = padded / size;
-    sum.compiled.kernel = codegen::RankSumKernel(
+    sum.compiled.kernel = codegen::OrderedSumKernel(
         collective.dtype, ranks, sum.stride, part, compiler_->target());
     Verify(sum.compiled.kernel);
     sum.compiled.binary = compiler_->CompileKernel(sum.compiled.kernel);
@@ -72,7 +72,7 @@ const RankOrderSums::Sum& RankOrderSums::Find(const Collective& collective) {
   return sum;
 }
 
-CUdeviceptr RankOrderSums::SumOfPart(const Collective& collective,
+CUdeviceptr OrderedReduce::SumOfPart(const Collective& collective,
                                      CUstream stream) {
   const Sum& sum = Find(collective);
   Exchange(collective, sum, stream);
@@ -85,7 +85,7 @@ CUdeviceptr RankOrderSums::SumOfPart(const Collective& collective,
 }
 
 // Every rank's elements of this rank's part come to its place among the parts.
-void RankOrderSums::Exchange(const Collective& c, const Sum& sum,
+void OrderedReduce::Exchange(const Collective& c, const Sum& sum,
                              CUstream stream) const {
   const Nccl& nccl = connection_.nccl();
   const int ranks = connection_.world_size();

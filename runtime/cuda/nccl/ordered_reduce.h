@@ -20,14 +20,14 @@ namespace fusor::cuda {
 // collective of NCCL's does: each rank gets all ranks' elements of its part,
 // adds them up by a kernel of ours, and hands out the sum. What is sent is what
 // a ring sends; device memory is a part for each rank and one more.
-class RankOrderSums {
+class OrderedReduce {
  public:
   // The connection and the context must outlive it.
-  RankOrderSums(const NcclConnection& connection, const Context& context,
+  OrderedReduce(const NcclConnection& connection, const Context& context,
                 std::unique_ptr<codegen::TargetCompiler> compiler);
-  ~RankOrderSums();
-  RankOrderSums(const RankOrderSums&) = delete;
-  RankOrderSums& operator=(const RankOrderSums&) = delete;
+  ~OrderedReduce();
+  OrderedReduce(const OrderedReduce&) = delete;
+  OrderedReduce& operator=(const OrderedReduce&) = delete;
 
   // The kernel and the memory for an all_reduce or a reduce_scatter. Throws
   // kOutOfMemory.

@@ -18,13 +18,13 @@ class JudgeRewritesTest : public testing::Test {
         {std::move(place), std::move(parts), ir::DType::kF16, saved_bytes});
   }
 
-  const std::map<ir::LibraryChoices::Key, RewriteVerdict>& Judge() {
+  const std::map<ir::AutotuneResults::Key, RewriteDecision>& Judge() {
     const auto times = [this](const std::string& problem, ir::DType dtype) {
       EXPECT_EQ(dtype, ir::DType::kF16);
       const auto it = times_.find(problem);
       return it == times_.end() ? 0 : it->second;
     };
-    verdicts_ = JudgeRewrites(rewrites_, times, 1);
+    verdicts_ = DecideRewrites(rewrites_, times, 1);
     return verdicts_;
   }
   std::vector<std::string> Taken() {
@@ -40,7 +40,7 @@ class JudgeRewritesTest : public testing::Test {
 
   std::map<std::string, double> times_;
   std::vector<ConvRewrite> rewrites_;
-  std::map<ir::LibraryChoices::Key, RewriteVerdict> verdicts_;
+  std::map<ir::AutotuneResults::Key, RewriteDecision> verdicts_;
 };
 
 TEST_F(JudgeRewritesTest, CountsTheBytesThatKernelsNoLongerMove) {
@@ -100,7 +100,7 @@ TEST_F(JudgeRewritesTest, DecidesAboutAFormByWhatChoicesSayOfThePlainOne) {
   Add("z", {{"b", "b s"}}, 20);  // saves 15
   EXPECT_THAT(Taken(), ElementsAre("a", "b s"));
   EXPECT_EQ(Saved("a"), 5);
-  const RewriteVerdict form = Judge().at({"a", ir::DType::kF16});
+  const RewriteDecision form = Judge().at({"a", ir::DType::kF16});
   EXPECT_EQ(form.choice, "form");
   EXPECT_EQ(Judge().size(), 2u);
   times_["b s"] = 101;

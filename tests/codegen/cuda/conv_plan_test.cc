@@ -43,7 +43,7 @@ class ConvPlanTest : public ::testing::Test {
 codegen::Plan StepPlan(
     const codegen::TargetCompiler& compiler, DType dtype,
     const std::string& model = "resnet50-v1.5",
-    const ir::LibraryChoices& choices = {},
+    const ir::AutotuneResults& choices = {},
     passes::NormLowering lowering = passes::NormLowering::kKernels) {
   codegen::CompileOptions options;
   options.plan_only = true;
@@ -193,16 +193,16 @@ TEST_F(ConvPlanTest, CandidatesAreDistinctAndCanAllBePrepared) {
 }
 
 // As a file says that has one candidate for one problem.
-ir::LibraryChoices ChoicesFile(const codegen::TargetCompiler& compiler,
-                               const std::string& problem,
-                               const std::string& candidate) {
-  ir::LibraryChoices choices;
+ir::AutotuneResults ChoicesFile(const codegen::TargetCompiler& compiler,
+                                const std::string& problem,
+                                const std::string& candidate) {
+  ir::AutotuneResults choices;
   choices.candidates[{problem, DType::kF16}] = candidate;
   choices.origin = {.target = "nvidia-h200",
                     .device = "a GPU",
                     .library = compiler.LibraryVersion(),
                     .threads = compiler.target().threads};
-  return ir::ParseChoices(ir::PrintChoices(choices), "c.txt");
+  return ir::ParseAutotuneResults(ir::PrintAutotuneResults(choices), "c.txt");
 }
 
 TEST_F(ConvPlanTest, AFileOfChoicesGoesBeforeTheRule) {
@@ -210,7 +210,7 @@ TEST_F(ConvPlanTest, AFileOfChoicesGoesBeforeTheRule) {
   const LibraryCall& call = ResNetConvolutions()[3];
   const Offer offer = OfferFor(*compiler, call);
   const std::string problem = ir::ConvolutionProblem(*offer.node);
-  const ir::LibraryChoices choices =
+  const ir::AutotuneResults choices =
       ChoicesFile(*compiler, problem, offer.candidates[5].name);
   const codegen::Plan plan =
       StepPlan(*compiler, DType::kF16, "resnet50-v1.5", choices);

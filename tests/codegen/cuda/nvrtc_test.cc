@@ -69,7 +69,7 @@ TEST(NvrtcTest, MakesCubinsForEveryGpu) {
 }
 
 TEST(NvrtcTest, FactsNameWhatTheCodeDependsOn) {
-  const codegen::CodegenFacts h200 = Compiler("nvidia-h200")->Codegen();
+  const codegen::CodegenFingerprint h200 = Compiler("nvidia-h200")->Codegen();
   EXPECT_THAT(h200.compiler, StartsWith("nvrtc 1"));
   EXPECT_EQ(h200.device, "sm_90a");
   EXPECT_THAT(h200.options, HasSubstr("--prec-div=true"));

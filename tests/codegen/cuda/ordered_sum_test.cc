@@ -38,7 +38,7 @@ double SumOf(const ir::Tensor& parts, int ranks, int64_t i) {
 }
 
 // On a CPU's and a GPU's form of it.
-TEST(RankSumKernel, AddsInTheOrderOfRanksAndRoundsOnce) {
+TEST(OrderedSumKernel, AddsInTheOrderOfRanksAndRoundsOnce) {
   const ir::Target targets[] = {test::BareTarget().target(),
                                 ir::FindTarget("nvidia-h200")};
   for (const ir::Target& target : targets) {
@@ -46,7 +46,8 @@ TEST(RankSumKernel, AddsInTheOrderOfRanksAndRoundsOnce) {
          {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
       for (const int ranks : {1, 2, 5}) {
         for (const int64_t n : {int64_t{1}, int64_t{1001}, kStride}) {
-          const Kernel kernel = RankSumKernel(dtype, ranks, kStride, n, target);
+          const Kernel kernel =
+              OrderedSumKernel(dtype, ranks, kStride, n, target);
           Verify(kernel);
           const ir::Tensor parts = Parts(dtype, ranks);
           std::vector<uint8_t> in = ir::TensorBytes(parts);
@@ -65,13 +66,13 @@ TEST(RankSumKernel, AddsInTheOrderOfRanksAndRoundsOnce) {
   }
 }
 
-TEST(RankSumKernel, IsTheSameAsCudaText) {
+TEST(OrderedSumKernel, IsTheSameAsCudaText) {
   const ir::Target target = ir::FindTarget("nvidia-h200");
   std::vector<CompiledKernel> kernels;
   for (const DType dtype :
        {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
     for (const int64_t n : {int64_t{3}, int64_t{1001}}) {
-      kernels.push_back({RankSumKernel(dtype, 3, kStride, n, target)});
+      kernels.push_back({OrderedSumKernel(dtype, 3, kStride, n, target)});
     }
   }
   for (const std::string& problem : test::CompareWithInterpreter(kernels, 1)) {

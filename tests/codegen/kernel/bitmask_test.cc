@@ -111,7 +111,7 @@ const Buffer& BufferOf(const Plan& plan, std::string_view name) {
 Plan PlanOf(const ir::Graph& graph, const test::FakeCompiler& compiler,
             bool interface = false) {
   LoweredNodes lowered = test::LowerAll(graph, compiler.target());
-  PackMasks(graph, lowered, interface);
+  PackBitmasks(graph, lowered, interface);
   return BuildPlan(graph, lowered, compiler);
 }
 

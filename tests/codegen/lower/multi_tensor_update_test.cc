@@ -194,17 +194,17 @@ void ExpectCopies(DType rounding, DType copy) {
   EXPECT_EQ(lowered.in_place.size(), 3u * 6u * 2u);
 }
 
-TEST(LowerUpdates, WritesCopiesInTheirLayouts) {
+TEST(LowerMultiTensorUpdate, WritesCopiesInTheirLayouts) {
   ExpectCopies(DType::kBF16, DType::kBF16);
 }
 
-TEST(LowerUpdates, RoundsCopiesThatAreWider) {
+TEST(LowerMultiTensorUpdate, RoundsCopiesThatAreWider) {
   ExpectCopies(DType::kF16, DType::kF32);
 }
 
 // Neighbours whose copies lie as they do, in the order of the tensors and
 // padded to as many elements.
-TEST(LowerUpdates, OneLoopWritesCopiesThatKeepStep) {
+TEST(LowerMultiTensorUpdate, OneLoopWritesCopiesThatKeepStep) {
   const std::vector<Row> rows = {{{32, 3}, "", {""}},
                                  {{8, 4, 1, 1}, "acdb", {"acdb"}},
                                  {{20}, "", {""}},
@@ -223,7 +223,7 @@ TEST(LowerUpdates, OneLoopWritesCopiesThatKeepStep) {
 }
 
 // In a buffer of its own, nothing pads it.
-TEST(LowerUpdates, ATensorAloneHasNoPadding) {
+TEST(LowerMultiTensorUpdate, ATensorAloneHasNoPadding) {
   const LoweredKernel lowered =
       Lowered(*Joined(DType::kBF16, DType::kF32, {{{7}, "", {""}}}));
   for (const KernelBuffer& buffer : lowered.kernel.buffers) {
@@ -234,7 +234,7 @@ TEST(LowerUpdates, ATensorAloneHasNoPadding) {
 
 // Behind 7 elements, padded to 16 in f32 and to 32 in bf16; behind a tensor
 // without a copy; before one with two.
-TEST(LowerUpdates, ALoopEndsWhereCopiesFallOutOfStep) {
+TEST(LowerMultiTensorUpdate, ALoopEndsWhereCopiesFallOutOfStep) {
   const std::vector<Row> rows = {{{32}, "", {""}}, {{7}, "", {""}},
                                  {{32}, "", {""}}, {{32}, "", {}},
                                  {{32}, "", {""}}, {{32, 2}, "", {"", "ba"}}};
@@ -249,7 +249,7 @@ TEST(LowerUpdates, ALoopEndsWhereCopiesFallOutOfStep) {
 }
 
 // Fast rounding does not undo the rounding that a wide copy is there for.
-TEST(LowerUpdates, RoundsWideCopiesInFastModeToo) {
+TEST(LowerMultiTensorUpdate, RoundsWideCopiesInFastModeToo) {
   const auto graph = Updates(DType::kF16, DType::kF32);
   const auto inputs = test::RandomInputs(*graph, 1);
   const test::BareTarget queries;

@@ -100,11 +100,11 @@ void WriteStepFiles() {
     const codegen::CompiledProgram program =
         codegen::Compile(std::move(graph), kind, compiler, {});
     const test::TemporaryFolder folder;
-    runtime::WriteStepFile(folder / "s",
-                           {.origin = runtime::OriginHere("0.1.0", compiler),
-                            .backend = "cpu",
-                            .options = {"--arch", "small"},
-                            .programs = {runtime::PackProgram(kind, program)}});
+    runtime::WriteProgramFile(
+        folder / "s", {.origin = runtime::OriginHere("0.1.0", compiler),
+                       .backend = "cpu",
+                       .options = {"--arch", "small"},
+                       .programs = {runtime::PackProgram(kind, program)}});
     Write("step-file", name, Read(folder / "s"));
   };
   for (uint64_t seed = 0; seed < 8; ++seed) {
@@ -118,7 +118,7 @@ void WriteStepFiles() {
 }
 
 void WriteChoices() {
-  Write("choices", "empty", ir::PrintChoices({}));
+  Write("choices", "empty", ir::PrintAutotuneResults({}));
   Write("choices", "some",
         "fusor choices 1\n"
         "target cpu-avx512\n"

@@ -40,16 +40,18 @@ void ReadStep(std::string_view bytes) {
   }
   static const test::FakeCompiler kCompiler;
   for (const runtime::StepProgram& program :
-       runtime::ParseStepFile("step", file).programs) {
+       runtime::ParseProgramFile("step", file).programs) {
     runtime::UnpackProgram(program, "step", kCompiler, /*kernel_cache=*/"");
   }
 }
 
 void ReadChoiceText(std::string_view bytes) {
-  const ir::LibraryChoices choices = ir::ParseChoices(bytes, "choices");
-  const std::string text = ir::PrintChoices(choices);
-  Require(ir::PrintChoices(ir::ParseChoices(text, "again")) == text,
-          "text differs: " + text);
+  const ir::AutotuneResults choices =
+      ir::ParseAutotuneResults(bytes, "choices");
+  const std::string text = ir::PrintAutotuneResults(choices);
+  Require(
+      ir::PrintAutotuneResults(ir::ParseAutotuneResults(text, "again")) == text,
+      "text differs: " + text);
 }
 
 }  // namespace fusor::fuzz

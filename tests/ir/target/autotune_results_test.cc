@@ -15,11 +15,11 @@
 namespace fusor::codegen {
 namespace {
 
+using ir::AutotuneResults;
 using ir::DType;
-using ir::LibraryChoices;
-using ir::ParseChoices;
-using ir::PrintChoices;
-using ir::ReadChoices;
+using ir::ParseAutotuneResults;
+using ir::PrintAutotuneResults;
+using ir::ReadAutotuneResults;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -47,7 +47,7 @@ std::string With(const std::string& part, const std::string& by) {
 
 std::string ErrorOf(const std::string& text) {
   try {
-    ParseChoices(text, "c.txt");
+    ParseAutotuneResults(text, "c.txt");
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kGraph);
     EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
@@ -57,7 +57,7 @@ std::string ErrorOf(const std::string& text) {
 }
 
 TEST(ChoiceFile, ReadsWhatItWrites) {
-  const LibraryChoices choices = ParseChoices(kText, "c.txt");
+  const AutotuneResults choices = ParseAutotuneResults(kText, "c.txt");
   EXPECT_EQ(choices.origin.file, "c.txt");
   EXPECT_EQ(choices.origin.device, "Some CPU, 2 threads");
   EXPECT_EQ(choices.origin.threads, 2);
@@ -66,22 +66,23 @@ TEST(ChoiceFile, ReadsWhatItWrites) {
   EXPECT_EQ(*choices.FindCandidate(kProblem, DType::kBF16), "direct");
   EXPECT_EQ(*choices.FindPrecision(kProblem, DType::kBF16), DType::kF32);
   EXPECT_EQ(choices.FindPrecision(kProblem, DType::kF16), nullptr);
-  EXPECT_EQ(PrintChoices(choices, {{{kProblem, DType::kF32}, "0.5 ms"}}),
-            kText);
+  EXPECT_EQ(
+      PrintAutotuneResults(choices, {{{kProblem, DType::kF32}, "0.5 ms"}}),
+      kText);
 
   const test::TemporaryFolder folder;
   const std::string path = folder / "c.txt";
-  WriteFileAtomically(path, PrintChoices(choices), ErrorCode::kUsage);
-  const LibraryChoices again = ReadChoices(path);
-  EXPECT_EQ(PrintChoices(again), PrintChoices(choices));
+  WriteFileAtomically(path, PrintAutotuneResults(choices), ErrorCode::kUsage);
+  const AutotuneResults again = ReadAutotuneResults(path);
+  EXPECT_EQ(PrintAutotuneResults(again), PrintAutotuneResults(choices));
   EXPECT_EQ(again.Hash(), choices.Hash());
-  EXPECT_THROW(ReadChoices(folder / "other.txt"), Error);
+  EXPECT_THROW(ReadAutotuneResults(folder / "other.txt"), Error);
 }
 
 TEST(ChoiceFile, TheHashIsThatOfTheChoicesAlone) {
-  const uint64_t hash = ParseChoices(kText, "c.txt").Hash();
+  const uint64_t hash = ParseAutotuneResults(kText, "c.txt").Hash();
   const auto of = [](const std::string& text) {
-    return ParseChoices(text, "d.txt").Hash();
+    return ParseAutotuneResults(text, "d.txt").Hash();
   };
   EXPECT_NE(hash, 0);
   EXPECT_EQ(of(With("0.5 ms", "0.7 ms")), hash);
@@ -89,8 +90,8 @@ TEST(ChoiceFile, TheHashIsThatOfTheChoicesAlone) {
   EXPECT_NE(of(With("= winograd", "= direct")), hash);
   EXPECT_NE(of(With("bf16 = f32", "bf16 = bf16")), hash);
   EXPECT_NE(of(With("x=2x16", "x=3x16")), hash);
-  EXPECT_EQ(LibraryChoices().Hash(), 0);
-  EXPECT_EQ(ir::ChoicesText(0), "none");
+  EXPECT_EQ(AutotuneResults().Hash(), 0);
+  EXPECT_EQ(ir::AutotuneHashText(0), "none");
 }
 
 TEST(ChoiceFile, WhatIsDamagedIsNamedByItsLine) {
@@ -128,9 +129,10 @@ TEST(ChoiceFile, AFileThatWasCutIsRefusedWhereverThatWas) {
 TEST(ChoiceFile, DamagedFilesAreReadOrRefused) {
   const auto counts = test::ReadDamaged(
       kText, 2000, ErrorCode::kGraph, [](const std::string& text) {
-        const LibraryChoices choices = ParseChoices(text, "c.txt");
-        EXPECT_EQ(PrintChoices(ParseChoices(PrintChoices(choices), "c.txt")),
-                  PrintChoices(choices));
+        const AutotuneResults choices = ParseAutotuneResults(text, "c.txt");
+        EXPECT_EQ(PrintAutotuneResults(ParseAutotuneResults(
+                      PrintAutotuneResults(choices), "c.txt")),
+                  PrintAutotuneResults(choices));
       });
   EXPECT_GT(counts.accepted, 100);
   EXPECT_GT(counts.refused, 1000);
@@ -168,13 +170,14 @@ class ChosenCompilation : public testing::Test {
   }
 
   test::FakeCompiler compiler_;
-  LibraryChoices choices_;
+  AutotuneResults choices_;
 };
 
 TEST_F(ChosenCompilation, TheHashIsInThePlanAndInEveryKernelsKey) {
   const CompiledProgram chosen = Compile();
   EXPECT_EQ(chosen.plan.choices, choices_.Hash());
-  const std::string line = "choices " + ir::ChoicesText(choices_.Hash()) + "\n";
+  const std::string line =
+      "choices " + ir::AutotuneHashText(choices_.Hash()) + "\n";
   EXPECT_THAT(Print(chosen.plan), HasSubstr(line));
   EXPECT_EQ(ParsePlan(SerializePlan(chosen.plan)).choices, choices_.Hash());
 
@@ -194,7 +197,7 @@ TEST_F(ChosenCompilation, CountsConvolutionsWithAChoice) {
   auto counters = Compile().report.counters;
   EXPECT_GT(counters["convolutions"], 1);
   EXPECT_EQ(counters["chosen_convolutions"], counters["convolutions"]);
-  const LibraryChoices::Key key = choices_.candidates.begin()->first;
+  const AutotuneResults::Key key = choices_.candidates.begin()->first;
   choices_.candidates.erase(key);
   counters = Compile().report.counters;
   EXPECT_LT(counters["chosen_convolutions"], counters["convolutions"]);
@@ -206,7 +209,7 @@ TEST_F(ChosenCompilation, CountsConvolutionsWithAChoice) {
 
 TEST_F(ChosenCompilation, WhatWasMeasuredElsewhereIsRefused) {
   EXPECT_EQ(Refusal(), "");
-  const LibraryChoices::Origin origin = choices_.origin;
+  const AutotuneResults::Origin origin = choices_.origin;
   choices_.origin.target = "cpu-avx512";
   EXPECT_EQ(Refusal(),
             "choices c.txt: of another target: expected cpu-avx2, "

@@ -31,7 +31,7 @@ Rotated Rotate(std::string_view text, const PassOptions& options) {
   const test::BareTarget target;
   PassContext context(target, options);
   Rotated rotated{test::ParseOrDie(text)};
-  rotated.changed = RotateGathers(*rotated.graph, context);
+  rotated.changed = PrefetchParameters(*rotated.graph, context);
   rotated.counters = context.counters();
   ir::Verify(*rotated.graph);
   return rotated;
@@ -55,7 +55,7 @@ constexpr char kShardedStep[] = R"(graph g {
   return %dx as "dx", %p as "shard/w" -> %"shard/w", %n as "w" -> %w
 })";
 
-TEST(RotateGathers, GathersWhatTheStepBeforeHasLeft) {
+TEST(PrefetchParameters, GathersWhatTheStepBeforeHasLeft) {
   const Rotated rotated = Rotate(kShardedStep, Sharded());
   EXPECT_TRUE(rotated.changed);
   EXPECT_EQ(rotated.counters.at("rotated_gathers"), 1);
@@ -102,7 +102,7 @@ constexpr char kNarrow[] = R"(graph g {
     %nc as "copy.bf16/w" -> %c, %nd as "copy.bf16.ba/w" -> %d
 })";
 
-TEST(RotateGathers, GathersInSixteenBitsWhatIsReadSo) {
+TEST(PrefetchParameters, GathersInSixteenBitsWhatIsReadSo) {
   const Rotated rotated = Rotate(kNarrow, Sharded());
   EXPECT_TRUE(rotated.changed);
   EXPECT_EQ(rotated.counters.at("narrow_gathers"), 1);
@@ -131,7 +131,7 @@ TEST(RotateGathers, GathersInSixteenBitsWhatIsReadSo) {
 }
 
 // As LARS does for the weight's norm.
-TEST(RotateGathers, GathersAllBitsWhereOneReaderNeedsThem) {
+TEST(PrefetchParameters, GathersAllBitsWhereOneReaderNeedsThem) {
   std::string text = kNarrow;
   text.replace(text.find("  return"), 8,
                "  %sum = reduce(%w) {dims=[0,1], kind=\"sum\"} : f32[]\n"
@@ -143,7 +143,7 @@ TEST(RotateGathers, GathersAllBitsWhereOneReaderNeedsThem) {
   EXPECT_TRUE(rotated.graph->FindInput("c")->uses().empty());
 }
 
-TEST(RotateGathers, LeavesAGatherThatOthersRead) {
+TEST(PrefetchParameters, LeavesAGatherThatOthersRead) {
   std::string text = kShardedStep;
   text.replace(text.find("  return"), 8, "  return %flat as \"flat\",");
   const Rotated rotated = Rotate(text, Sharded());
@@ -151,7 +151,7 @@ TEST(RotateGathers, LeavesAGatherThatOthersRead) {
   test::ExpectSameGraph(text, *rotated.graph);
 }
 
-TEST(RotateGathers, LeavesStepsOfMicroBatchesAndOfOneRank) {
+TEST(PrefetchParameters, LeavesStepsOfMicroBatchesAndOfOneRank) {
   PassOptions batches = Sharded();
   batches.micro_batches = MicroBatches::kFinish;
   PassOptions alone = Sharded();
@@ -204,7 +204,7 @@ std::vector<std::vector<Tensor>> Steps(const ir::Graph& graph, int steps) {
   return seen;
 }
 
-TEST(RotateGathers, StepsHaveTheSameBits) {
+TEST(PrefetchParameters, StepsHaveTheSameBits) {
   for (const char* text : {kShardedStep, kNarrow}) {
     const auto expected = Steps(*test::ParseOrDie(text), 3);
     const auto actual = Steps(*Rotate(text, Sharded()).graph, 3);

@@ -15,7 +15,7 @@ namespace {
 using ir::Node;
 using ir::Use;
 
-std::set<int> Successors(const Contraction& units, int unit) {
+std::set<int> Successors(const ClusterGraph& units, int unit) {
   std::set<int> next;
   for (const Node* node : units.members(unit)) {
     for (size_t i = 0; i < node->num_outputs(); ++i) {
@@ -29,7 +29,7 @@ std::set<int> Successors(const Contraction& units, int unit) {
 }
 
 // A path from one to the other through a third, found without an order.
-bool PathThroughOthers(const Contraction& units, int from, int to) {
+bool PathThroughOthers(const ClusterGraph& units, int from, int to) {
   std::set<int> seen;
   std::vector<int> stack;
   for (int unit : Successors(units, from)) {
@@ -46,13 +46,13 @@ bool PathThroughOthers(const Contraction& units, int from, int to) {
   return false;
 }
 
-TEST(Contraction, KnowsEveryCycleWhateverHasBeenMerged) {
+TEST(ClusterGraph, KnowsEveryCycleWhateverHasBeenMerged) {
   int merges = 0;
   int cycles = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const auto graph = test::RandomGraph(seed, {.nodes = 40});
     const auto size = static_cast<uint32_t>(graph->nodes().size());
-    Contraction units(*graph);
+    ClusterGraph units(*graph);
     for (uint32_t i = 0; i < 300; ++i) {
       const auto draw = Philox({i, 0, 0, 0}, seed);
       const int a = static_cast<int>(draw[0] % size);
@@ -76,7 +76,7 @@ TEST(Contraction, KnowsEveryCycleWhateverHasBeenMerged) {
   EXPECT_GT(cycles, 1000);
 }
 
-TEST(Contraction, KeepsMembersInTheGraphsOrder) {
+TEST(ClusterGraph, KeepsMembersInTheGraphsOrder) {
   const auto graph = test::ParseOrDie(R"(graph g {
       %x = data : f32[8]
       %a = neg(%x) : f32[8]
@@ -84,7 +84,7 @@ TEST(Contraction, KeepsMembersInTheGraphsOrder) {
       %c = add(%a, %b) : f32[8]
       return %c as "y"
     })");
-  Contraction units(*graph);
+  ClusterGraph units(*graph);
   EXPECT_FALSE(units.MergeMakesCycle(0, 2));
   units.Merge(2, 0);
   ASSERT_EQ(units.members(2).size(), 2u);
@@ -97,7 +97,7 @@ TEST(Contraction, KeepsMembersInTheGraphsOrder) {
 
 // A path around through two units that are neither of them: a merge of the
 // middle ones first, so that the way leads through a unit of several nodes.
-TEST(Contraction, RefusesToMergeACycle) {
+TEST(ClusterGraph, RefusesToMergeACycle) {
   const auto graph = test::ParseOrDie(R"(graph g {
       %x = data : f32[8]
       %a = neg(%x) : f32[8]
@@ -106,7 +106,7 @@ TEST(Contraction, RefusesToMergeACycle) {
       %d = add(%a, %c) : f32[8]
       return %d as "y"
     })");
-  Contraction units(*graph);
+  ClusterGraph units(*graph);
   EXPECT_TRUE(units.MergeMakesCycle(0, 3));
   EXPECT_THROW(units.Merge(0, 3), Error);
   units.Merge(1, 2);

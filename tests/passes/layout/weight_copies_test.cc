@@ -16,7 +16,7 @@ class KeepWeightCopiesTest : public testing::Test {
   std::unique_ptr<ir::Graph> Run(std::string_view text) {
     auto graph = test::ParseOrDie(text);
     PassContext context(target_, options_);
-    changed_ = KeepWeightCopies(*graph, context);
+    changed_ = CacheWeightCasts(*graph, context);
     counters_ = context.counters();
     ir::Verify(*graph);
     return graph;
@@ -27,7 +27,7 @@ class KeepWeightCopiesTest : public testing::Test {
     EXPECT_TRUE(changed_);
     test::ExpectSameGraph(after, *graph);
     PassContext again(target_, options_);
-    EXPECT_FALSE(KeepWeightCopies(*graph, again));
+    EXPECT_FALSE(CacheWeightCasts(*graph, again));
   }
 
   void ExpectNothing(std::string_view text) {

@@ -114,7 +114,7 @@ class FuseConvNormTest : public testing::Test {
   }
 
   NormTarget target_;
-  ir::LibraryChoices choices_;
+  ir::AutotuneResults choices_;
   std::unique_ptr<PassContext> context_;
 };
 

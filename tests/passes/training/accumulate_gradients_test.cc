@@ -1,4 +1,4 @@
-// AccumulateGradients and NarrowGradients.
+// AccumulateGradients and CompressGradients.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ TEST(AccumulateGradients, DoesNothingUnlessAsked) {
   PassOptions options;
   const auto graph = test::ParseOrDie(kGradients);
   EXPECT_FALSE(test::RunPass(AccumulateGradients, *graph, options));
-  EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
+  EXPECT_FALSE(test::RunPass(CompressGradients, *graph, options));
   test::ExpectSameGraph(kGradients, *graph);
 }
 
@@ -137,7 +137,7 @@ TEST(AccumulateGradients, SendsIn16BitAllButNormalisations) {
     %dn = all_reduce(%y) : f32[2] @"two"
     return %dw as "grad/w", %dn as "grad/n"
   })");
-  EXPECT_TRUE(test::RunPass(NarrowGradients, *graph, options));
+  EXPECT_TRUE(test::RunPass(CompressGradients, *graph, options));
   constexpr char kNarrow[] = R"(graph g {
     %w = weight : f32[4]
     %n = norm_scale : f32[2]
@@ -149,7 +149,7 @@ TEST(AccumulateGradients, SendsIn16BitAllButNormalisations) {
     return %dw as "grad/w", %dn as "grad/n"
   })";
   test::ExpectSameGraph(kNarrow, *graph);
-  EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
+  EXPECT_FALSE(test::RunPass(CompressGradients, *graph, options));
   test::ExpectSameGraph(kNarrow, *graph);
 }
 
@@ -165,7 +165,7 @@ TEST(AccumulateGradients, SendsInTheWiresType) {
   options.world_size = 2;
   options.precision.wire = ir::DType::kBF16;
   auto graph = test::ParseOrDie(kStep);
-  EXPECT_TRUE(test::RunPass(NarrowGradients, *graph, options));
+  EXPECT_TRUE(test::RunPass(CompressGradients, *graph, options));
   test::ExpectSameGraph(R"(graph g {
     %w = weight : f32[4]
     %x = data : f32[4]
@@ -177,20 +177,20 @@ TEST(AccumulateGradients, SendsInTheWiresType) {
   // One rank has no wire.
   options.world_size = 1;
   graph = test::ParseOrDie(kStep);
-  EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
+  EXPECT_FALSE(test::RunPass(CompressGradients, *graph, options));
   // Mixed precision's, if nothing else is said.
   options.precision = {.dtype = ir::DType::kBF16};
-  EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
+  EXPECT_FALSE(test::RunPass(CompressGradients, *graph, options));
   options.world_size = 2;
   auto sent = test::ParseOrDie(kStep);
-  EXPECT_TRUE(test::RunPass(NarrowGradients, *sent, options));
+  EXPECT_TRUE(test::RunPass(CompressGradients, *sent, options));
   EXPECT_EQ(sent->outputs()[0].value->type().dtype, ir::DType::kBF16);
   options.precision = {.dtype = ir::DType::kF16,
                        .wire = ir::DType::kF32,
                        .narrow_gradients = true};
-  EXPECT_FALSE(test::RunPass(NarrowGradients, *graph, options));
+  EXPECT_FALSE(test::RunPass(CompressGradients, *graph, options));
   options.precision.wire = ir::DType::kF64;
-  EXPECT_THROW(test::RunPass(NarrowGradients, *graph, options), Error);
+  EXPECT_THROW(test::RunPass(CompressGradients, *graph, options), Error);
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ TEST(ShardOptimizer, PartsLieAsTheParameterDoes) {
     %n = copy(%rows) {layout="ba"} : f32[64,20]{ba}
     return %p as "shard/w" -> %"shard/w", %n as "w" -> %w
   })");
-  EXPECT_TRUE(StoreParts(*graph));
+  EXPECT_TRUE(ShardInPhysicalLayout(*graph));
   ir::Verify(*graph);
   test::ExpectSameGraph(R"(graph g {
     %x = data : f32[8,20]
@@ -103,9 +103,10 @@ TEST(ShardOptimizer, GradientsAreCopiedToTheOrderOfParts) {
     %p = sub(%"shard/w", %s) : f32[640]
     return %p as "shard/w" -> %"shard/w"
   })";
-  EXPECT_FALSE(StoreParts(*test::ParseOrDie("graph g {" + before + after)));
+  EXPECT_FALSE(
+      ShardInPhysicalLayout(*test::ParseOrDie("graph g {" + before + after)));
   const auto graph = test::ParseOrDie("graph g {" + before + "{ba}" + after);
-  EXPECT_TRUE(StoreParts(*graph));
+  EXPECT_TRUE(ShardInPhysicalLayout(*graph));
   const ir::Node& flatten = *graph->nodes()[1];
   ASSERT_EQ(flatten.op_name(), "flatten");
   EXPECT_EQ(flatten.input(0)->producer()->op_name(), "copy");

@@ -187,7 +187,7 @@ class CudaTuneTest : public testing::Test {
     model_ = Stem();
     compile_.passes.precision.dtype = ir::DType::kF16;
     const runtime::TuneResult result = Tune(true, compiler, pieces);
-    const ir::LibraryChoices::Key key{
+    const ir::AutotuneResults::Key key{
         "conv2d x=32x3x32x32 w=16x3x7x7 stride=2,2 pad=3,3 dilation=1,1 "
         "groups=1",
         ir::DType::kF16};
@@ -195,8 +195,8 @@ class CudaTuneTest : public testing::Test {
     const std::string& comment = result.comments.at(key);
     codegen::CompileOptions options = compile_;
     options.plan_only = true;
-    options.passes.choices = ir::ParseChoices(
-        ir::PrintChoices(result.choices, result.comments), "choices");
+    options.passes.choices = ir::ParseAutotuneResults(
+        ir::PrintAutotuneResults(result.choices, result.comments), "choices");
     auto counters = codegen::Compile(Stem(), codegen::ProgramKind::kTrain,
                                      compiler, options)
                         .report.counters;
@@ -311,8 +311,8 @@ TEST_F(CudaTuneTest, TakesConvolutionsWithNormalisationsWhereTheyAreFaster) {
 
   codegen::CompileOptions options;
   options.plan_only = true;
-  options.passes.choices = ir::ParseChoices(
-      ir::PrintChoices(result.choices, result.comments), "choices");
+  options.passes.choices = ir::ParseAutotuneResults(
+      ir::PrintAutotuneResults(result.choices, result.comments), "choices");
   const auto counters =
       codegen::Compile(SmallResidual(), codegen::ProgramKind::kTrain, compiler,
                        options)

@@ -132,14 +132,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"nvidia-h200", DType::kBF16, true, NormLowering::kPrologues}),
     NameOf);
 
-TEST(DeviceCalls, OthersHaveNone) {
+TEST(CudaLibraryCalls, OthersHaveNone) {
   codegen::LibraryCall call;
   call.op = "copy";
   call.operands = {{DType::kF32, {2, 3, 4, 5}, ir::ParseLayout("acdb")}};
   call.results = {{DType::kF32, {2, 3, 4, 5}, {}}};
   call.implementation = "unchosen";
   EXPECT_EQ(cuda::LibraryOf(call), "");
-  EXPECT_EQ(cuda::DeviceCalls()(call), nullptr);
+  EXPECT_EQ(cuda::CudaLibraryCalls()(call), nullptr);
 }
 
 }  // namespace

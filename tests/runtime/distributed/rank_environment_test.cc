@@ -14,8 +14,8 @@ using ::testing::HasSubstr;
 
 using Environment = std::map<std::string, std::string>;
 
-RankPlace Find(const Environment& environment) {
-  return FindRankPlace([&](std::string_view name) {
+RankEnvironment Find(const Environment& environment) {
+  return FindRankEnvironment([&](std::string_view name) {
     const auto found = environment.find(std::string(name));
     return found == environment.end() ? "" : found->second;
   });
@@ -39,15 +39,15 @@ const Environment kTorchrun{{"RANK", "5"},
                             {"LOCAL_WORLD_SIZE", "4"},
                             {"MASTER_ADDR", "a"}};
 
-TEST(RankPlace, OneProcessIsAlone) {
-  const RankPlace place = Find({});
+TEST(RankEnvironment, OneProcessIsAlone) {
+  const RankEnvironment place = Find({});
   EXPECT_EQ(place.world_size, 1);
   EXPECT_EQ(place.launcher, "");
 }
 
-TEST(RankPlace, Torchrun) {
+TEST(RankEnvironment, Torchrun) {
   Environment environment = kTorchrun;
-  RankPlace place = Find(environment);
+  RankEnvironment place = Find(environment);
   EXPECT_EQ(place.launcher, "fusor launch");
   EXPECT_EQ(place.rank, 5);
   EXPECT_EQ(place.world_size, 8);
@@ -66,14 +66,14 @@ TEST(RankPlace, Torchrun) {
   EXPECT_GT(place.more_ports, 0);
 }
 
-TEST(RankPlace, OpenMpi) {
+TEST(RankEnvironment, OpenMpi) {
   Environment environment{{"OMPI_COMM_WORLD_RANK", "1"},
                           {"OMPI_COMM_WORLD_SIZE", "2"},
                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                           {"PMIX_RANK", "1"},
                           {"PMIX_NAMESPACE", "123"}};
-  const RankPlace place = Find(environment);
+  const RankEnvironment place = Find(environment);
   EXPECT_EQ(place.launcher, "Open MPI");
   EXPECT_EQ(place.rank, 1);
   EXPECT_EQ(place.host, "127.0.0.1");
@@ -90,7 +90,7 @@ TEST(RankPlace, OpenMpi) {
   EXPECT_EQ(Find(environment).host, "node-a");
 }
 
-TEST(RankPlace, Slurm) {
+TEST(RankEnvironment, Slurm) {
   Environment environment{{"SLURM_PROCID", "6"},
                           {"SLURM_STEP_NUM_TASKS", "7"},
                           {"SLURM_LOCALID", "0"},
@@ -102,7 +102,7 @@ TEST(RankPlace, Slurm) {
   // The batch script itself is no rank.
   EXPECT_EQ(Find(environment).world_size, 1);
   environment["SLURM_STEP_ID"] = "0";
-  const RankPlace place = Find(environment);
+  const RankEnvironment place = Find(environment);
   EXPECT_EQ(place.launcher, "Slurm");
   EXPECT_EQ(place.rank, 6);
   EXPECT_EQ(place.world_size, 7);
@@ -115,33 +115,33 @@ TEST(RankPlace, Slurm) {
   EXPECT_EQ(Find(environment).host, "127.0.0.1");
 }
 
-TEST(RankPlace, PmiAndPmix) {
-  const RankPlace pmi = Find({{"PMI_RANK", "1"},
-                              {"PMI_SIZE", "2"},
-                              {"MPI_LOCALRANKID", "1"},
-                              {"MPI_LOCALNRANKS", "2"}});
+TEST(RankEnvironment, PmiAndPmix) {
+  const RankEnvironment pmi = Find({{"PMI_RANK", "1"},
+                                    {"PMI_SIZE", "2"},
+                                    {"MPI_LOCALRANKID", "1"},
+                                    {"MPI_LOCALNRANKS", "2"}});
   EXPECT_EQ(pmi.launcher, "PMI");
   EXPECT_EQ(pmi.rank, 1);
   EXPECT_EQ(pmi.host, "127.0.0.1");
   EXPECT_THAT(Refusal({{"PMIX_RANK", "1"}}), HasSubstr("WORLD_SIZE"));
-  const RankPlace pmix =
+  const RankEnvironment pmix =
       Find({{"PMIX_RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}});
   EXPECT_EQ(pmix.launcher, "PMIx");
   EXPECT_EQ(pmix.world_size, 2);
 }
 
-TEST(RankPlace, AnIndexedJob) {
-  const RankPlace place = Find({{"RANK", "3"},
-                                {"WORLD_SIZE", "4"},
-                                {"MASTER_ADDR", "train-0.fusor"},
-                                {"MASTER_PORT", "1234"}});
+TEST(RankEnvironment, AnIndexedJob) {
+  const RankEnvironment place = Find({{"RANK", "3"},
+                                      {"WORLD_SIZE", "4"},
+                                      {"MASTER_ADDR", "train-0.fusor"},
+                                      {"MASTER_PORT", "1234"}});
   EXPECT_EQ(place.rank, 3);
   EXPECT_EQ(place.local_size, 1);
   EXPECT_EQ(place.host, "train-0.fusor");
   EXPECT_EQ(place.port, 1234);
 }
 
-TEST(RankPlace, SenselessVariablesAreNamed) {
+TEST(RankEnvironment, SenselessVariablesAreNamed) {
   Environment environment = kTorchrun;
   environment["RANK"] = "8";
   EXPECT_THAT(Refusal(environment), HasSubstr("got rank 8 of 8"));
@@ -150,7 +150,7 @@ TEST(RankPlace, SenselessVariablesAreNamed) {
               HasSubstr("RANK: expected a number, got '-1'"));
 }
 
-TEST(RankPlace, FirstHostOfAList) {
+TEST(RankEnvironment, FirstHostOfAList) {
   EXPECT_EQ(FirstHost("a"), "a");
   EXPECT_EQ(FirstHost("a,b"), "a");
   EXPECT_EQ(FirstHost("node[07-09,12],other"), "node07");

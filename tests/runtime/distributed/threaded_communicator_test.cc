@@ -48,7 +48,7 @@ struct Gate {
   }
 };
 
-class GatedCollectives : public HostCollectives {
+class GatedCollectives : public ThreadedCollectives {
  public:
   explicit GatedCollectives(Gate& gate) : gate_(gate) {}
   int rank() const override { return 0; }

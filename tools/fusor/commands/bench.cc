@@ -67,11 +67,11 @@ struct Measured {
 class BenchCommand {
  public:
   // Text for people goes to `text`, if this is rank 0.
-  BenchCommand(const BenchFlags& flags, const runtime::RankPlace& place,
+  BenchCommand(const BenchFlags& flags, const runtime::RankEnvironment& place,
                FILE* text)
       : flags_(flags),
         ranks_(flags_.ranks, place),
-        text_(ranks_.leads() ? text : OpenNothing()) {
+        text_(ranks_.leads() ? text : OpenNullStream()) {
     flags_.data.rank = ranks_.rank();
     flags_.data.world_size = ranks_.world_size();
     flags_.compile.threads = ranks_.Threads(flags_.compile.threads);
@@ -328,29 +328,30 @@ void Sweep(const BenchFlags& flags) {
               : !flags.compile.dump.to.empty() ? "--dump-to"
               : !flags.compile.choices.empty() ? "--choices"
                                                : "--opt-level");
-  FUSOR_CHECK(runtime::FindRankPlace(LauncherVariable).world_size == 1, kUsage,
-              "--sweep starts ranks itself: expected no launcher");
+  FUSOR_CHECK(runtime::FindRankEnvironment(LauncherVariable).world_size == 1,
+              kUsage, "--sweep starts ranks itself: expected no launcher");
   const SweepCell base{1, flags.model.batch,
                        flags.compile.amp ? "amp" : flags.compile.dtype,
                        flags.compile.fusion};
-  RunSweep(
-      flags.sweep, models::CanonicalArch(flags.model.arch), base,
-      [&](const SweepCell& cell, const runtime::RankPlace& place, FILE* log) {
-        BenchFlags own = flags;
-        own.log_format = "dll";
-        own.model.batch = cell.batch;
-        own.compile.fusion = cell.fusion;
-        own.compile.amp = cell.precision == "amp";
-        own.compile.dtype = own.compile.amp ? "fp32" : cell.precision;
-        BenchCommand(own, place, log).Run();
-      });
+  RunSweep(flags.sweep, models::CanonicalArch(flags.model.arch), base,
+           [&](const SweepCell& cell, const runtime::RankEnvironment& place,
+               FILE* log) {
+             BenchFlags own = flags;
+             own.log_format = "dll";
+             own.model.batch = cell.batch;
+             own.compile.fusion = cell.fusion;
+             own.compile.amp = cell.precision == "amp";
+             own.compile.dtype = own.compile.amp ? "fp32" : cell.precision;
+             BenchCommand(own, place, log).Run();
+           });
 }
 
 void SearchMaxBatch(const BenchFlags& flags) {
   FUSOR_CHECK(flags.data.path.empty() && !flags.compile.tune, kUsage,
               "--find-max-batch and {}: expected one of them",
               flags.compile.tune ? "--tune" : "DATA");
-  FUSOR_CHECK(runtime::FindRankPlace(LauncherVariable).world_size == 1, kUsage,
+  FUSOR_CHECK(runtime::FindRankEnvironment(LauncherVariable).world_size == 1,
+              kUsage,
               "--find-max-batch plans for one rank: expected no launcher");
   CheckOutput("--json", flags.json);
   DataFlags noise = flags.data;
@@ -384,7 +385,7 @@ void RunBench(const BenchFlags& flags) {
     Sweep(flags);
     return;
   }
-  BenchCommand(flags, runtime::FindRankPlace(LauncherVariable),
+  BenchCommand(flags, runtime::FindRankEnvironment(LauncherVariable),
                TextStream({flags.json, flags.compile.dump.to}))
       .Run();
 }

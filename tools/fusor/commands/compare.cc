@@ -151,11 +151,11 @@ void TuneVariants(const CompileFlags& flags, const ir::Graph& graph,
 class CompareCommand {
  public:
   // Text for people goes to `text`, if this is rank 0.
-  CompareCommand(CompareFlags flags, runtime::RankPlace place, FILE* text)
+  CompareCommand(CompareFlags flags, runtime::RankEnvironment place, FILE* text)
       : flags_(std::move(flags)),
         place_(std::move(place)),
         ranks_(flags_.planned.flags, place_),
-        text_(ranks_.leads() ? text : OpenNothing()) {
+        text_(ranks_.leads() ? text : OpenNullStream()) {
     flags_.data.rank = ranks_.rank();
     flags_.data.world_size = ranks_.world_size();
     flags_.data.synthetic = flags_.data.path.empty();
@@ -303,7 +303,7 @@ class CompareCommand {
                                    ? first.compiler().target().name
                                    : first.session->device().description();
     const std::string subject = Subject(device);
-    const auto facts = runtime::FactsOf(comparison);
+    const auto facts = runtime::MetricsOf(comparison);
     fmt::print(text_, "{}\n\n{}", subject,
                runtime::ComparisonText(comparison, facts, flags_.top));
     if (!flags_.html.empty()) {
@@ -318,7 +318,7 @@ class CompareCommand {
   }
 
   CompareFlags flags_;
-  const runtime::RankPlace place_;
+  const runtime::RankEnvironment place_;
   RankRun ranks_;
   FILE* const text_;
   std::vector<runtime::Variant> variants_;
@@ -333,7 +333,8 @@ void RunCompare(const CompareFlags& flags) {
     CompareTraces(flags, text);
     return;
   }
-  CompareCommand(flags, runtime::FindRankPlace(LauncherVariable), text).Run();
+  CompareCommand(flags, runtime::FindRankEnvironment(LauncherVariable), text)
+      .Run();
 }
 
 }  // namespace

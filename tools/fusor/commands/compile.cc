@@ -135,7 +135,7 @@ void RunCompile(const CompileCommandFlags& flags, const CLI::App& command) {
     out["arena_bytes"][arena.name] = arena.bytes;
   }
   if (!flags.output.empty()) {
-    runtime::WriteStepFile(
+    runtime::WriteProgramFile(
         flags.output, BuildStepFile(program,
                                     {.model = flags.source.model,
                                      .compile = flags.compile,

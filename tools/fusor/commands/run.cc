@@ -17,7 +17,7 @@
 namespace fusor::tools {
 namespace {
 
-using runtime::StepFile;
+using runtime::ProgramFile;
 
 struct RunCommandFlags {
   TrainFlags train;
@@ -39,7 +39,7 @@ std::vector<std::string> GivenWords(const CLI::App& command) {
 
 // What `fusor train` would have been told with the options of the file and
 // these.
-TrainFlags FlagsFor(const StepFile& file, const std::string& path,
+TrainFlags FlagsFor(const ProgramFile& file, const std::string& path,
                     const CLI::App& command) {
   TrainFlags flags;
   CLI::App app("", "train");
@@ -59,7 +59,7 @@ TrainFlags FlagsFor(const StepFile& file, const std::string& path,
 
 // Why the step cannot run here; empty when it can. Throws kDevice where there
 // is no device for it at all.
-std::string Obstacle(const StepFile& file, const std::string& path) {
+std::string Obstacle(const ProgramFile& file, const std::string& path) {
   runtime::Backend& backend = runtime::LoadBackend(file.backend);
   FUSOR_CHECK(backend.device_count() > 0, kDevice,
               "{}: compiled for {}, and backend {} finds no device here", path,
@@ -77,7 +77,7 @@ std::string Obstacle(const StepFile& file, const std::string& path) {
 }
 
 void RunStepFile(const RunCommandFlags& given, const CLI::App& command) {
-  StepFile file = runtime::ReadStepFile(given.file);
+  ProgramFile file = runtime::ReadProgramFile(given.file);
   FUSOR_CHECK(file.programs[0].kind == codegen::ProgramKind::kTrain, kUsage,
               "{}: expected a training step, it holds an evaluation",
               given.file);

@@ -46,7 +46,8 @@ using runtime::TrainReport;
 
 class TrainCommand {
  public:
-  TrainCommand(const TrainFlags& flags, std::optional<runtime::StepFile> file)
+  TrainCommand(const TrainFlags& flags,
+               std::optional<runtime::ProgramFile> file)
       : flags_(flags),
         file_(std::move(file)),
         ranks_(flags_.ranks),
@@ -143,7 +144,7 @@ class TrainCommand {
     flags_.debug.stats_trace.clear();
     flags_.debug.timeline.clear();
     flags_.json.clear();
-    return OpenNothing();
+    return OpenNullStream();
   }
 
   // Images of an update, of all ranks.
@@ -429,7 +430,7 @@ class TrainCommand {
   }
 
   TrainFlags flags_;
-  std::optional<runtime::StepFile> file_;  // until it is loaded
+  std::optional<runtime::ProgramFile> file_;  // until it is loaded
   RankRun ranks_;
   FILE* const text_;
   TrainLogs logs_;
@@ -450,7 +451,7 @@ class TrainCommand {
 }  // namespace
 
 void RunTraining(const TrainFlags& flags,
-                 std::optional<runtime::StepFile> file) {
+                 std::optional<runtime::ProgramFile> file) {
   TrainCommand(flags, std::move(file)).Run();
 }
 

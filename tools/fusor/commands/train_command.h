@@ -10,6 +10,6 @@ namespace fusor::tools {
 // `fusor train`; with a step file nothing is compiled: its programs are run, on
 // as many ranks, with the flags that they were compiled with among `flags`.
 void RunTraining(const TrainFlags& flags,
-                 std::optional<runtime::StepFile> file);
+                 std::optional<runtime::ProgramFile> file);
 
 }  // namespace fusor::tools

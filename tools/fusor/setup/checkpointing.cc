@@ -31,7 +31,7 @@ std::string ValueOf(const Checkpointing::Options& options,
 
 std::string ChoicesOf(const Checkpointing::Options& options) {
   const auto it = options.find(kChoices);
-  return it == options.end() ? ir::ChoicesText(0) : it->second;
+  return it == options.end() ? ir::AutotuneHashText(0) : it->second;
 }
 
 // Names of what differs.
@@ -196,7 +196,7 @@ void Checkpointing::WarnOfChanges() const {
 void Checkpointing::Initialize(runtime::Session& session) {
   options_["device"] = session.device().description();
   const uint64_t choices = session.plan(0).choices;
-  if (choices != 0) options_[kChoices] = ir::ChoicesText(choices);
+  if (choices != 0) options_[kChoices] = ir::AutotuneHashText(choices);
   if (resumed_) {
     WarnOfChanges();
     runtime::RestoreState(session, *resumed_);

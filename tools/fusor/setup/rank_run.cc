@@ -147,9 +147,9 @@ std::vector<std::string> DifferingSettings(
 }  // namespace
 
 RankRun::RankRun(const RankFlags& flags)
-    : RankRun(flags, runtime::FindRankPlace(LauncherVariable)) {}
+    : RankRun(flags, runtime::FindRankEnvironment(LauncherVariable)) {}
 
-RankRun::RankRun(const RankFlags& flags, runtime::RankPlace place)
+RankRun::RankRun(const RankFlags& flags, runtime::RankEnvironment place)
     : flags_(flags), place_(std::move(place)) {}
 
 RankRun::~RankRun() = default;
@@ -322,7 +322,7 @@ void RankRun::CheckParameters(const std::string& hash, FILE* text) {
              world_size());
 }
 
-FILE* OpenNothing() {
+FILE* OpenNullStream() {
   FILE* file = std::fopen("/dev/null", "w");
   FUSOR_CHECK(file != nullptr, kDevice, "cannot open /dev/null");
   return file;

@@ -28,7 +28,7 @@ class RankRun {
   // Asks the environment. Throws kUsage where it makes no sense.
   explicit RankRun(const RankFlags& flags);
   // Where the caller has started the ranks.
-  RankRun(const RankFlags& flags, runtime::RankPlace place);
+  RankRun(const RankFlags& flags, runtime::RankEnvironment place);
   ~RankRun();
 
   int rank() const { return place_.rank; }
@@ -75,14 +75,14 @@ class RankRun {
   std::chrono::milliseconds timeout() const;
 
   const RankFlags& flags_;
-  const runtime::RankPlace place_;
+  const runtime::RankEnvironment place_;
   std::unique_ptr<runtime::TcpStore> store_;
   std::unique_ptr<runtime::RankMonitor> monitor_;
   std::unique_ptr<runtime::Communicator> communicator_;
 };
 
 // For what ranks other than the first have to say. Throws kDevice.
-FILE* OpenNothing();
+FILE* OpenNullStream();
 
 // Of all parameters, by name: whatever their layout and order.
 std::string ParameterHash(const runtime::Session& session);

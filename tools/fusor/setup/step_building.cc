@@ -48,11 +48,11 @@ std::vector<std::string> KeptOptions(const CLI::App& command,
 
 }  // namespace
 
-runtime::StepFile BuildStepFile(const codegen::CompiledProgram& train,
-                                const StepParts& parts,
-                                const codegen::TargetCompiler& compiler,
-                                const codegen::CompileOptions& options,
-                                const CLI::App& command) {
+runtime::ProgramFile BuildStepFile(const codegen::CompiledProgram& train,
+                                   const StepParts& parts,
+                                   const codegen::TargetCompiler& compiler,
+                                   const codegen::CompileOptions& options,
+                                   const CLI::App& command) {
   using codegen::ProgramKind;
   models::ModelOptions model = MakeModelOptions(parts.model, 0);
   model.norm_ranks = NormRanks(parts.ranks.flags, parts.ranks.world_size);
@@ -60,7 +60,7 @@ runtime::StepFile BuildStepFile(const codegen::CompiledProgram& train,
   codegen::CompileOptions with_state = options;
   with_state.state = &state;
   with_state.substitutes.clear();  // they are of the training program
-  runtime::StepFile file{
+  runtime::ProgramFile file{
       .origin = runtime::OriginHere(FUSOR_VERSION, compiler),
       .backend = BackendOf(parts.compile),
       .world_size = static_cast<int>(parts.ranks.world_size),

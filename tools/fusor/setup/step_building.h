@@ -25,10 +25,10 @@ struct StepParts {
 // the programs that evaluate and, where gradients are added up, that do that,
 // compiled against its state. `command` tells which options were given. Throws
 // what codegen::Compile throws.
-runtime::StepFile BuildStepFile(const codegen::CompiledProgram& train,
-                                const StepParts& parts,
-                                const codegen::TargetCompiler& compiler,
-                                const codegen::CompileOptions& options,
-                                const CLI::App& command);
+runtime::ProgramFile BuildStepFile(const codegen::CompiledProgram& train,
+                                   const StepParts& parts,
+                                   const codegen::TargetCompiler& compiler,
+                                   const codegen::CompileOptions& options,
+                                   const CLI::App& command);
 
 }  // namespace fusor::tools

@@ -70,8 +70,8 @@ std::vector<SweepCell> CellsOf(const SweepFlags& flags, const SweepCell& base) {
   return cells;
 }
 
-runtime::RankPlace PlaceHere(int rank, int64_t ranks, int port) {
-  runtime::RankPlace place;
+runtime::RankEnvironment PlaceHere(int rank, int64_t ranks, int port) {
+  runtime::RankEnvironment place;
   place.rank = place.local_rank = rank;
   place.world_size = place.local_size = static_cast<int>(ranks);
   place.host = "127.0.0.1";
@@ -83,7 +83,7 @@ runtime::RankPlace PlaceHere(int rank, int64_t ranks, int port) {
 
 // A rank other than the first, in a process of its own that ends with it.
 [[noreturn]] void RunOther(const SweepCell& cell, const MeasureCell& measure,
-                           const runtime::RankPlace& place) {
+                           const runtime::RankEnvironment& place) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
     measure(cell, place, nullptr);

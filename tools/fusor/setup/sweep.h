@@ -33,7 +33,7 @@ struct SweepCell {
 // What a process of a cell does: measures as the rank of that place and, as
 // rank 0, prints to `log`; to the others it is null.
 using MeasureCell = std::function<void(
-    const SweepCell& cell, const runtime::RankPlace& place, FILE* log)>;
+    const SweepCell& cell, const runtime::RankEnvironment& place, FILE* log)>;
 
 // Calls `measure` for each cell and run of the grid, `base` where the flags
 // leave a list empty, in forked processes, one a rank; a log appears once it is

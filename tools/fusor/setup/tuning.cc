@@ -120,12 +120,12 @@ json TuneIfAsked(const CompileFlags& flags, const ir::Graph& forward,
   }
   if (!result.complete) return nullptr;
   result.choices.origin.file = file;
-  WriteText(file, ir::PrintChoices(result.choices, result.comments));
+  WriteText(file, ir::PrintAutotuneResults(result.choices, result.comments));
   options.passes.choices = result.choices;
   Tell(result, file, text);
   return {{"seconds", result.seconds},
           {"file", file},
-          {"choices", ir::ChoicesText(result.choices.Hash())},
+          {"choices", ir::AutotuneHashText(result.choices.Hash())},
           {"candidates", CandidatesJson(result)}};
 }
 

@@ -209,7 +209,7 @@ codegen::CompileOptions MakeCompileOptions(
               flags.bn_lowering);
   options.passes.precision = MakePrecision(flags);
   if (!flags.choices.empty() && !flags.tune) {
-    options.passes.choices = ir::ReadChoices(flags.choices);
+    options.passes.choices = ir::ReadAutotuneResults(flags.choices);
   }
   options.substitutes = ReadSubstitutes(flags.substitutes);
   options.passes.disabled = {flags.disabled.begin(), flags.disabled.end()};
@@ -372,7 +372,7 @@ json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
             {"wide", Counter(report, "allowed_f32")}}},
           {"bytes_moved", report.bytes_moved},
           {"traffic_bytes", codegen::TrafficBytes(plan)},
-          {"choices", ir::ChoicesText(plan.choices)},
+          {"choices", ir::AutotuneHashText(plan.choices)},
           {"planned_peak_bytes", plan.peak_bytes},
           {"planned_lower_bound_bytes", plan.lower_bound_bytes},
           {"compile_seconds", compile},
@@ -412,9 +412,10 @@ std::string ProgramSummary(const codegen::Plan& plan,
         counter("casts_wide"), counter("weight_copies"));
   }
   if (plan.choices != 0) {
-    text += fmt::format(
-        "choices   {} for {} of {} convolutions", ir::ChoicesText(plan.choices),
-        counter("chosen_convolutions"), counter("convolutions"));
+    text +=
+        fmt::format("choices   {} for {} of {} convolutions",
+                    ir::AutotuneHashText(plan.choices),
+                    counter("chosen_convolutions"), counter("convolutions"));
     if (counter("chosen_forms") > 0) {
       text +=
           fmt::format(" and for {} in another form", counter("chosen_forms"));

@@ -160,10 +160,10 @@ const std::vector<CountName>& CountNames() {
   return kNames;
 }
 
-std::vector<VariantFacts> FactsOf(const Comparison& comparison) {
-  std::vector<VariantFacts> facts;
+std::vector<VariantMetrics> MetricsOf(const Comparison& comparison) {
+  std::vector<VariantMetrics> facts;
   for (const VariantRun& run : comparison.variants) {
-    VariantFacts f;
+    VariantMetrics f;
     f.name = run.name;
     f.costs = codegen::ReportPlan(run.plan(), run.graph(), run.compiler(),
                                   run.profile_ms, run.network);

@@ -34,7 +34,7 @@ struct StepTime {
   double ratio = 1, ratio_low = 1, ratio_high = 1;
 };
 
-struct VariantFacts {
+struct VariantMetrics {
   std::string name;
   std::map<std::string, int64_t> counts;  // see CountNames
   codegen::PlanReport costs;
@@ -61,7 +61,7 @@ struct KindSummary {
   double max_abs = 0, max_relative = 0, relative = 0, max_ulp = 0;
 };
 
-std::vector<VariantFacts> FactsOf(const Comparison& comparison);
+std::vector<VariantMetrics> MetricsOf(const Comparison& comparison);
 
 // By kind, those that occur.
 std::vector<KindSummary> Summarize(const VariantRun& run);

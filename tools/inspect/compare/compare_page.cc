@@ -19,9 +19,9 @@ using codegen::ShowBytes;
 using codegen::ShowCount;
 using nlohmann::json;
 
-std::vector<std::string> ClassNames(const std::vector<VariantFacts>& facts) {
+std::vector<std::string> ClassNames(const std::vector<VariantMetrics>& facts) {
   std::vector<std::string> names;
-  for (const VariantFacts& f : facts) {
+  for (const VariantMetrics& f : facts) {
     for (const ClassCost& c : f.costs.classes) {
       if (std::find(names.begin(), names.end(), c.op_class) == names.end()) {
         names.push_back(c.op_class);
@@ -34,9 +34,9 @@ std::vector<std::string> ClassNames(const std::vector<VariantFacts>& facts) {
 class PageWriter {
  public:
   PageWriter(const Comparison& comparison,
-             const std::vector<VariantFacts>& facts)
+             const std::vector<VariantMetrics>& facts)
       : comparison_(comparison), facts_(facts) {
-    for (const VariantFacts& f : facts_) names_.push_back(f.name);
+    for (const VariantMetrics& f : facts_) names_.push_back(f.name);
     measured_ = facts_[0].costs.total.measured_us >= 0;
   }
 
@@ -62,7 +62,7 @@ class PageWriter {
     Memory();
     for (size_t v = 1; v < facts_.size(); ++v) Differences(v);
     if (comparison_.ranks > 1) Exchanges();
-    for (const VariantFacts& f : facts_) Rewrites(f);
+    for (const VariantMetrics& f : facts_) Rewrites(f);
     Counts();
     return codegen::Render(page_);
   }
@@ -72,7 +72,7 @@ class PageWriter {
   template <typename Show>
   std::string Each(const Show& show) const {
     std::string text;
-    for (const VariantFacts& f : facts_) {
+    for (const VariantMetrics& f : facts_) {
       text += (text.empty() ? "" : " \u2192 ") + show(f);
     }
     return text;
@@ -96,12 +96,12 @@ class PageWriter {
                          return fmt::format("\u00d7 {:.2f}",
                                             facts_[v].time.ratio);
                        }),
-                       Each([](const VariantFacts& f) {
+                       Each([](const VariantMetrics& f) {
                          return fmt::format("{:.1f} ms", f.time.median_ms);
                        })});
     }
     const auto count = [&](const char* what, const char* key, bool bytes) {
-      const auto show = [&](const VariantFacts& f) {
+      const auto show = [&](const VariantMetrics& f) {
         const int64_t n = f.counts.at(key);
         return bytes ? ShowBytes(n) : std::to_string(n);
       };
@@ -119,7 +119,7 @@ class PageWriter {
     count("bytes moved a step", "bytes_moved", true);
     count("planned memory", "planned_peak_bytes", true);
     if (comparison_.ranks > 1) {
-      const auto exposed = [](const VariantFacts& f) {
+      const auto exposed = [](const VariantMetrics& f) {
         return fmt::format("{:.2f} ms", f.exchange.exposed_us / 1e3);
       };
       tiles.push_back({"exposed communication, modelled",
@@ -193,7 +193,7 @@ class PageWriter {
     std::vector<std::string> names = ClassNames(facts_);
     for (const std::string& name : names) {
       values.emplace_back();
-      for (const VariantFacts& f : facts_) {
+      for (const VariantMetrics& f : facts_) {
         const auto found = std::find_if(
             f.costs.classes.begin(), f.costs.classes.end(),
             [&](const ClassCost& c) { return c.op_class == name; });
@@ -283,7 +283,7 @@ class PageWriter {
     return value == 0 ? "0" : fmt::format("{:.2e}", value);
   }
 
-  void Rewrites(const VariantFacts& f) {
+  void Rewrites(const VariantMetrics& f) {
     std::vector<std::vector<json>> rows;
     const auto add = [&](const char* what, const RewriteCount& r) {
       std::string places;
@@ -315,7 +315,7 @@ class PageWriter {
     std::vector<std::vector<json>> rows;
     for (const CountName& count : CountNames()) {
       rows.push_back({count.label});
-      for (const VariantFacts& f : facts_) {
+      for (const VariantMetrics& f : facts_) {
         const int64_t n = f.counts.at(count.key);
         rows.back().push_back(count.bytes ? json(ShowBytes(n))
                                           : json(ShowCount(n)));
@@ -334,7 +334,7 @@ class PageWriter {
   }
 
   const Comparison& comparison_;
-  const std::vector<VariantFacts>& facts_;
+  const std::vector<VariantMetrics>& facts_;
   std::vector<std::string> names_;
   bool measured_ = false;
   codegen::HtmlPage page_;
@@ -343,7 +343,7 @@ class PageWriter {
 }  // namespace
 
 std::string ComparisonPage(const Comparison& comparison,
-                           const std::vector<VariantFacts>& facts,
+                           const std::vector<VariantMetrics>& facts,
                            const std::string& subject) {
   return PageWriter(comparison, facts).Write(subject);
 }

@@ -12,7 +12,7 @@ namespace fusor::runtime {
 // by class of op, the kernels of each part of the model, memory over the
 // schedule, differences. `subject` says what was compared, on what.
 std::string ComparisonPage(const Comparison& comparison,
-                           const std::vector<VariantFacts>& facts,
+                           const std::vector<VariantMetrics>& facts,
                            const std::string& subject);
 
 }  // namespace fusor::runtime

@@ -32,22 +32,22 @@ std::string Places(const RewriteCount& rewrite, size_t most) {
 class TextWriter {
  public:
   TextWriter(const Comparison& comparison,
-             const std::vector<VariantFacts>& facts, size_t top)
+             const std::vector<VariantMetrics>& facts, size_t top)
       : comparison_(comparison), facts_(facts), top_(top) {
-    for (const VariantFacts& f : facts_) {
+    for (const VariantMetrics& f : facts_) {
       column_ = std::clamp(f.name.size(), column_, kWidest);
     }
   }
 
   std::string Write() {
-    Row("", [](const VariantFacts& f) { return f.name; });
+    Row("", [](const VariantMetrics& f) { return f.name; });
     Counts();
     if (comparison_.ranks > 1) Exchanges();
     Compilation();
     Times();
     Classes();
     Kernels();
-    for (const VariantFacts& f : facts_) Rewrites(f);
+    for (const VariantMetrics& f : facts_) Rewrites(f);
     for (const VariantRun& run : comparison_.variants) Numbers(run);
     return out_;
   }
@@ -57,7 +57,7 @@ class TextWriter {
   void Row(const std::string& label, const Cell& cell,
            const std::string& last = "") {
     out_ += fmt::format("{:<{}}", label, kLabel);
-    for (const VariantFacts& f : facts_) {
+    for (const VariantMetrics& f : facts_) {
       out_ += fmt::format(" {:>{}}", cell(f), column_);
     }
     if (!last.empty()) out_ += "   " + last;
@@ -74,12 +74,12 @@ class TextWriter {
 
   void Counts() {
     for (const CountName& count : CountNames()) {
-      const auto value = [&](const VariantFacts& f) {
+      const auto value = [&](const VariantMetrics& f) {
         return f.counts.at(count.key);
       };
       Row(
           count.label,
-          [&](const VariantFacts& f) {
+          [&](const VariantMetrics& f) {
             return count.bytes            ? ShowBytes(value(f))
                    : count.key == "flops" ? ShowCount(value(f))
                                           : std::to_string(value(f));
@@ -94,37 +94,37 @@ class TextWriter {
     const auto ms = [](double us) {
       return fmt::format("{:.3f} ms", us / 1e3);
     };
-    Row("buckets of gradients", [](const VariantFacts& f) {
+    Row("buckets of gradients", [](const VariantMetrics& f) {
       return std::to_string(f.exchange.buckets());
     });
-    Row("  bytes of a rank", [](const VariantFacts& f) {
+    Row("  bytes of a rank", [](const VariantMetrics& f) {
       return ShowBytes(f.exchange.bucket_bytes());
     });
-    Row("other collectives", [](const VariantFacts& f) {
+    Row("other collectives", [](const VariantMetrics& f) {
       return std::to_string(
           static_cast<int64_t>(f.exchange.collectives.size()) -
           f.exchange.buckets());
     });
-    Row("collectives, modelled", [&](const VariantFacts& f) {
+    Row("collectives, modelled", [&](const VariantMetrics& f) {
       return ms(f.exchange.communication_us());
     });
     Row("  exposed, modelled",
-        [&](const VariantFacts& f) { return ms(f.exchange.exposed_us); });
+        [&](const VariantMetrics& f) { return ms(f.exchange.exposed_us); });
     Row("step, modelled",
-        [&](const VariantFacts& f) { return ms(f.exchange.end_us); });
+        [&](const VariantMetrics& f) { return ms(f.exchange.end_us); });
   }
 
   void Compilation() {
-    const auto report = [&](const VariantFacts& f) -> const auto& {
+    const auto report = [&](const VariantMetrics& f) -> const auto& {
       const size_t v = static_cast<size_t>(&f - facts_.data());
       return comparison_.variants[v].report();
     };
-    Row("compile", [&](const VariantFacts& f) {
+    Row("compile", [&](const VariantMetrics& f) {
       return fmt::format("{:.0f} ms", 1e3 * report(f).total_seconds());
     });
     const auto& phases = report(facts_[0]).seconds;
     for (size_t p = 0; p < phases.size(); ++p) {
-      Row("  " + phases[p].first, [&](const VariantFacts& f) {
+      Row("  " + phases[p].first, [&](const VariantMetrics& f) {
         return fmt::format("{:.0f} ms", 1e3 * report(f).seconds[p].second);
       });
     }
@@ -132,13 +132,13 @@ class TextWriter {
 
   void Times() {
     if (comparison_.variants[0].step_ms.empty()) return;
-    Row("step, median", [](const VariantFacts& f) {
+    Row("step, median", [](const VariantMetrics& f) {
       return fmt::format("{:.2f} ms", f.time.median_ms);
     });
-    Row("  quartiles", [](const VariantFacts& f) {
+    Row("  quartiles", [](const VariantMetrics& f) {
       return fmt::format("{:.2f} .. {:.2f}", f.time.low_ms, f.time.high_ms);
     });
-    Row("  speed", [&](const VariantFacts& f) {
+    Row("  speed", [&](const VariantMetrics& f) {
       if (&f == facts_.data()) return std::string("1");
       return fmt::format("{:.3f}", f.time.ratio);
     });
@@ -164,7 +164,7 @@ class TextWriter {
               ? "measured, by class of op: ms (steps, moved)" + WaitsOfRanks()
               : std::string("modelled, by class of op: ms (steps, moved)"));
     std::vector<std::string> names;
-    for (const VariantFacts& f : facts_) {
+    for (const VariantMetrics& f : facts_) {
       for (const codegen::ClassCost& c : f.costs.classes) {
         if (std::find(names.begin(), names.end(), c.op_class) == names.end()) {
           names.push_back(c.op_class);
@@ -177,7 +177,7 @@ class TextWriter {
     };
     for (const std::string& name : names) {
       out_ += fmt::format("  {:<{}}", name, kLabel - 2);
-      for (const VariantFacts& f : facts_) {
+      for (const VariantMetrics& f : facts_) {
         const auto found =
             std::find_if(f.costs.classes.begin(), f.costs.classes.end(),
                          [&](const auto& c) { return c.op_class == name; });
@@ -187,7 +187,7 @@ class TextWriter {
       out_ += "\n";
     }
     out_ += fmt::format("  {:<{}}", "total", kLabel - 2);
-    for (const VariantFacts& f : facts_) {
+    for (const VariantMetrics& f : facts_) {
       out_ += fmt::format(" {:>26}", cell(f.costs.total));
     }
     out_ += "\n";
@@ -196,7 +196,7 @@ class TextWriter {
   void Kernels() {
     Title("kernels: count (ops in them, most in one)");
     std::vector<std::string> names;
-    for (const VariantFacts& f : facts_) {
+    for (const VariantMetrics& f : facts_) {
       for (const codegen::KernelCount& k : f.kernels) {
         if (std::find(names.begin(), names.end(), k.what) == names.end()) {
           names.push_back(k.what);
@@ -204,7 +204,7 @@ class TextWriter {
       }
     }
     for (const std::string& name : names) {
-      Row("  " + name, [&](const VariantFacts& f) {
+      Row("  " + name, [&](const VariantMetrics& f) {
         for (const codegen::KernelCount& k : f.kernels) {
           if (k.what == name) {
             return fmt::format("{} ({}, {})", k.kernels, k.ops, k.most_ops);
@@ -215,7 +215,7 @@ class TextWriter {
     }
   }
 
-  void Rewrites(const VariantFacts& f) {
+  void Rewrites(const VariantMetrics& f) {
     if (!f.made.empty()) Title(f.name + ": patterns fused");
     for (const RewriteCount& made : f.made) {
       out_ += fmt::format("  {:>5} x {}: {}\n", made.count,
@@ -281,7 +281,7 @@ class TextWriter {
   }
 
   const Comparison& comparison_;
-  const std::vector<VariantFacts>& facts_;
+  const std::vector<VariantMetrics>& facts_;
   size_t top_;
   size_t column_ = kColumn;
   std::string out_;
@@ -378,7 +378,7 @@ json ExchangeJson(const Comparison& comparison, const VariantRun& run,
 }
 
 json VariantJson(const Comparison& comparison, const VariantRun& run,
-                 const VariantFacts& facts) {
+                 const VariantMetrics& facts) {
   const codegen::CompileReport& report = run.report();
   json compile = json::object();
   for (const auto& [phase, seconds] : report.seconds) compile[phase] = seconds;
@@ -410,12 +410,13 @@ json VariantJson(const Comparison& comparison, const VariantRun& run,
 }  // namespace
 
 std::string ComparisonText(const Comparison& comparison,
-                           const std::vector<VariantFacts>& facts, size_t top) {
+                           const std::vector<VariantMetrics>& facts,
+                           size_t top) {
   return TextWriter(comparison, facts, top).Write();
 }
 
 json ComparisonJson(const Comparison& comparison,
-                    const std::vector<VariantFacts>& facts) {
+                    const std::vector<VariantMetrics>& facts) {
   json variants = json::array();
   json against = json::array();
   for (size_t v = 0; v < facts.size(); ++v) {

@@ -13,10 +13,11 @@ namespace fusor::runtime {
 // `top`: how many of the worst differences, and of the refused fusions, are
 // listed for each variant.
 std::string ComparisonText(const Comparison& comparison,
-                           const std::vector<VariantFacts>& facts, size_t top);
+                           const std::vector<VariantMetrics>& facts,
+                           size_t top);
 
 // Stable keys, see README "JSON".
 nlohmann::json ComparisonJson(const Comparison& comparison,
-                              const std::vector<VariantFacts>& facts);
+                              const std::vector<VariantMetrics>& facts);
 
 }  // namespace fusor::runtime

@@ -73,7 +73,7 @@ json ModuleJson(const CompiledProgram& program,
           {"threads", compiler.target().threads},
           {"code_generator", compiler.CodegenVersion()},
           {"library", compiler.LibraryVersion()},
-          {"choices", ir::ChoicesText(program.plan.choices)},
+          {"choices", ir::AutotuneHashText(program.plan.choices)},
           {"passes", PassesJson(report)},
           {"counters", report.counters},
           {"fusions", report.fusions},
@@ -168,7 +168,7 @@ void Dumper::Decisions(const std::vector<passes::Decision>& decisions) {
   if (SelectsText("decisions")) Write("decisions.csv", DecisionsCsv(decisions));
   if (SelectsPage("decisions")) {
     Write("decisions.html",
-          DecisionsHtml(decisions, Title("what was fused, and why not")));
+          DecisionsPage(decisions, Title("what was fused, and why not")));
   }
 }
 
@@ -185,7 +185,7 @@ void Dumper::Program(const CompiledProgram& program,
   if (SelectsText("schedule")) Write("schedule.txt", ScheduleText(plan));
   if (SelectsText("memory")) Write("memory.txt", MemoryMap(plan));
   if (SelectsPage("memory")) {
-    Write("memory.html", MemoryHtml(plan, Title("memory")));
+    Write("memory.html", MemoryPage(plan, Title("memory")));
   }
   if (SelectsText("launches")) Write("launches.csv", LaunchesCsv(plan));
   if (Selects(kPipeline, "plan") &&
@@ -238,7 +238,7 @@ void Dumper::WriteGraph(const std::string& path, const ir::Graph& graph,
         Write(path + ".dot", ir::ToDot(graph));
         break;
       case DumpFormat::kHtml:
-        Write(path + ".html", GraphHtml(graph, folder_ + path));
+        Write(path + ".html", GraphPage(graph, folder_ + path));
         break;
     }
   }

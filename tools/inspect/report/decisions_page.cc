@@ -104,7 +104,7 @@ json Places(const std::vector<Decision>& decisions, bool accepted) {
 
 }  // namespace
 
-std::string DecisionsHtml(const std::vector<Decision>& decisions,
+std::string DecisionsPage(const std::vector<Decision>& decisions,
                           const std::string& title) {
   HtmlPage page;
   page.title = title;

@@ -9,7 +9,7 @@
 
 namespace fusor::codegen {
 
-std::string GraphHtml(const ir::Graph& graph, const std::string& title) {
+std::string GraphPage(const ir::Graph& graph, const std::string& title) {
   const auto fusions =
       std::count_if(graph.nodes().begin(), graph.nodes().end(),
                     [](const auto& node) { return node->body() != nullptr; });

@@ -10,6 +10,6 @@ namespace fusor::codegen {
 // column a phase (forward, backward, update), a box a node; rows open into the
 // graph of their nodes, fusions into their bodies. Needs no network.
 // Deterministic: equal graphs and titles give equal bytes.
-std::string GraphHtml(const ir::Graph& graph, const std::string& title);
+std::string GraphPage(const ir::Graph& graph, const std::string& title);
 
 }  // namespace fusor::codegen

@@ -14,14 +14,13 @@ namespace {
 
 // "s3..s17"; what no step touches, or what outlives them all, says so.
 std::string Life(const Plan& plan, const Buffer& buffer,
-                 const BufferLife& life) {
+                 const LiveRange& life) {
   if (life.first < 0) return "unused";
   if (plan.arenas[buffer.arena].kind != ArenaKind::kTemporary) return "always";
   return fmt::format("s{}..s{}", life.first, life.last);
 }
 
-std::string Line(const Plan& plan, const std::vector<BufferLife>& lives,
-                 int b) {
+std::string Line(const Plan& plan, const std::vector<LiveRange>& lives, int b) {
   const Buffer& buffer = plan.buffers[b];
   std::string members;
   if (!buffer.members.empty()) {
@@ -43,7 +42,7 @@ std::string StepName(const Step& step) {
 }  // namespace
 
 std::string MemoryMap(const Plan& plan) {
-  const std::vector<BufferLife> lives = BufferLives(plan);
+  const std::vector<LiveRange> lives = LiveRanges(plan);
   const MemoryTimeline timeline = TimelineOf(plan);
   std::string out =
       fmt::format("memory of {} for {}\narenas:\n", plan.name, plan.target);

@@ -33,7 +33,7 @@ json PeakTable(const Plan& plan) {
 
 }  // namespace
 
-std::string MemoryHtml(const Plan& plan, const std::string& title) {
+std::string MemoryPage(const Plan& plan, const std::string& title) {
   HtmlPage page;
   page.title = title;
   std::vector<Tile> tiles;

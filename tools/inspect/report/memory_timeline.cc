@@ -24,7 +24,7 @@ int64_t CoveredBytes(std::vector<std::pair<int64_t, int64_t>> pieces) {
 
 MemoryTimeline TimelineOf(const Plan& plan) {
   MemoryTimeline timeline;
-  const std::vector<BufferLife> lives = BufferLives(plan);
+  const std::vector<LiveRange> lives = LiveRanges(plan);
   std::vector<std::vector<std::pair<int64_t, int64_t>>> pieces(
       plan.steps.size());
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
@@ -53,7 +53,7 @@ MemoryTimeline TimelineOf(const Plan& plan) {
 std::vector<size_t> MemoryTimeline::LiveAt(const Plan& plan, int step) const {
   std::vector<size_t> found;
   for (size_t i = 0; i < entries.size(); ++i) {
-    const BufferLife& life = entries[i].life;
+    const LiveRange& life = entries[i].life;
     if (life.first <= step && step <= life.last) found.push_back(i);
   }
   std::stable_sort(found.begin(), found.end(), [&](size_t a, size_t b) {

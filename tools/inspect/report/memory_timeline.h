@@ -15,7 +15,7 @@ struct MemoryTimeline {
   // are buffers themselves.
   struct Entry {
     int buffer;
-    BufferLife life;
+    LiveRange life;
   };
   std::vector<Entry> entries;  // by buffer
   // Bytes in use while each step runs; storage that a result takes over from an

@@ -83,7 +83,7 @@ TEST(Compare, PlansOfSeveralRanksNeedNoCommunicator) {
   EXPECT_EQ(comparison.ranks, 8);
   EXPECT_EQ(comparison.variants[0].session, nullptr);
   EXPECT_TRUE(comparison.variants[1].differences.empty());
-  const auto facts = FactsOf(comparison);
+  const auto facts = MetricsOf(comparison);
   EXPECT_EQ(facts[1].exchange.buckets(), 1);
   EXPECT_EQ(facts[0].exchange.bucket_bytes(), facts[1].exchange.bucket_bytes());
   EXPECT_GT(facts[1].exchange.exposed_us, facts[0].exchange.exposed_us);
@@ -186,7 +186,7 @@ TEST(Compare, TimesAndCountsEveryVariant) {
   const Comparison comparison =
       CompareFusion(*Cifar(), SyntheticInputs(kCifar), false,
                     {.warmup = 1, .rounds = 3, .profiles = 1, .values = false});
-  const std::vector<VariantFacts> facts = FactsOf(comparison);
+  const std::vector<VariantMetrics> facts = MetricsOf(comparison);
   ASSERT_EQ(facts.size(), 2);
   for (size_t v = 0; v < 2; ++v) {
     const VariantRun& run = comparison.variants[v];
@@ -217,7 +217,7 @@ TEST(Compare, TextJsonAndPageTellTheSame) {
   const Comparison comparison =
       CompareFusion(*Cifar(), SyntheticInputs(kCifar), true,
                     {.warmup = 0, .rounds = 2, .profiles = 1});
-  const auto facts = FactsOf(comparison);
+  const auto facts = MetricsOf(comparison);
   const std::string text = ComparisonText(comparison, facts, 5);
   const std::string identity =
       "bit-identical: loss, 172 state outputs, 65 gradients, ";
@@ -237,7 +237,7 @@ TEST(Compare, JsonHasStableKeys) {
   const Comparison comparison =
       CompareFusion(*Cifar(), SyntheticInputs(kCifar), false,
                     {.warmup = 0, .rounds = 1, .profiles = 1});
-  const json out = ComparisonJson(comparison, FactsOf(comparison));
+  const json out = ComparisonJson(comparison, MetricsOf(comparison));
   const auto keys = [](const json& object) {
     std::string text;
     for (const auto& [key, value] : object.items()) text += key + " ";
@@ -311,7 +311,7 @@ TEST(Compare, TilesShowEveryVariant) {
       Compare(*Cifar(), variants, SyntheticInputs(kCifar),
               {.warmup = 0, .rounds = 1, .profiles = 1});
   const std::string page =
-      ComparisonPage(comparison, FactsOf(comparison), "subject");
+      ComparisonPage(comparison, MetricsOf(comparison), "subject");
   EXPECT_THAT(page, ::testing::ContainsRegex(
                         "\"value\":\"[^\"]* 0[.][0-9]+, [^\"]* 1[.]00\","
                         "\"what\":\"kernels a step\""));

@@ -59,8 +59,8 @@ TEST(GraphView, ABlockIsTheNameBeforeTheSecondDotWhenThatIsNumbered) {
   EXPECT_EQ(LocationBlock(""), "");
 }
 
-TEST(GraphHtml, IsOneFileThatNamesNoAddress) {
-  const std::string page = GraphHtml(*Example(), "a < b");
+TEST(GraphPage, IsOneFileThatNamesNoAddress) {
+  const std::string page = GraphPage(*Example(), "a < b");
   EXPECT_THAT(page, HasSubstr("<title>a &lt; b</title>"));
   for (const char* reference :
        {"http:", "https:", "src=", "href=", "@import", "url("}) {
@@ -68,8 +68,8 @@ TEST(GraphHtml, IsOneFileThatNamesNoAddress) {
   }
 }
 
-TEST(GraphHtml, NamesInTheGraphCannotEndItsScript) {
-  const std::string page = GraphHtml(*Example(), "t");
+TEST(GraphPage, NamesInTheGraphCannotEndItsScript) {
+  const std::string page = GraphPage(*Example(), "t");
   const std::string open = "<script type=\"application/json\" id=\"data\">";
   const size_t start = page.find(open);
   ASSERT_NE(start, std::string::npos);
@@ -80,8 +80,8 @@ TEST(GraphHtml, NamesInTheGraphCannotEndItsScript) {
   EXPECT_EQ(data["sections"][0]["variants"][0]["graph"]["name"], "</script>");
 }
 
-TEST(GraphHtml, EqualGraphsGiveEqualBytes) {
-  EXPECT_EQ(GraphHtml(*Example(), "t"), GraphHtml(*Example(), "t"));
+TEST(GraphPage, EqualGraphsGiveEqualBytes) {
+  EXPECT_EQ(GraphPage(*Example(), "t"), GraphPage(*Example(), "t"));
 }
 
 }  // namespace
