@@ -30,8 +30,8 @@ Value* Splat(ir::Builder& b, const ir::TensorType& type, double x) {
   return splat;
 }
 
-// NaN at index 0 of the first dimension, finite elsewhere. One value for all
-// tensors of a flattened chain, whose indices mean nothing.
+// Returns NaN at index 0 of the first dimension, finite values elsewhere. NaN
+// everywhere for scalars and for flattened chains, which have no such index.
 Value* PartlyNan(ir::Builder& b, const ir::TensorType& type, bool flattened) {
   if (type.rank() == 0 || flattened) return b.Sqrt(Splat(b, type, -0.5));
   Value* index = b.Iota(type.dtype, type.shape, 0);
@@ -39,7 +39,7 @@ Value* PartlyNan(ir::Builder& b, const ir::TensorType& type, bool flattened) {
   return b.Sqrt(b.Minus(index, Splat(b, type, 0.5)));
 }
 
-// Everything that reads `value` reads a wrong one instead.
+// Replaces `value` by a wrong value for all readers.
 void Corrupt(Graph& graph, Value* value, FaultKind kind, bool flattened) {
   Node* next = graph.nodes().front().get();
   if (value->producer() != nullptr) {
@@ -63,7 +63,7 @@ void Corrupt(Graph& graph, Value* value, FaultKind kind, bool flattened) {
   }
 }
 
-// The value of that name that can be changed; null when there is none.
+// Returns the value of that name if it can be corrupted, otherwise null.
 Value* FindResult(const Graph& graph, const std::string& name) {
   for (const auto& node : graph.nodes()) {
     if (node->body() != nullptr) continue;
@@ -77,12 +77,13 @@ Value* FindResult(const Graph& graph, const std::string& name) {
   return nullptr;
 }
 
-// Of a result: behind the chains of a fusion over many tensors.
+// Returns true for a copy of a result, after the chains of a multi-tensor
+// fusion.
 bool IsCopy(const Value& value) {
   return value.producer() != nullptr && ir::IsCopy(*value.producer());
 }
 
-// In a fusion over many tensors, whose chains must stay equal, in all chains.
+// In a multi-tensor fusion, corrupts all chains, which must stay equal.
 void CorruptBody(Node& fusion, const Value* value, FaultKind kind) {
   Graph& body = *fusion.body();
   if (fusion.attrs().String("kind") != "multi_tensor") {

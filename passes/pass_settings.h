@@ -9,12 +9,12 @@ namespace fusor::passes {
 
 // "separate", "kernels", "statistics", "gradients", "prologues", "joins".
 std::string_view NormLoweringName(NormLowering lowering);
-// Throws kUsage for other words.
+// Throws kUsage for any other name.
 NormLowering ParseNormLowering(std::string_view name);
 
-// The options that decide what a training step is compiled to, as words
-// KEY=VALUE separated by blanks, in a fixed order; faults are left out, and so
-// are choices, for which the plan has a hash.
+// Returns the options that affect the compiled training step as KEY=VALUE words
+// separated by blanks, in a fixed order. Excludes faults, and choices, which
+// the plan records as a hash.
 std::string Settings(const PassOptions& options);
 
 }  // namespace fusor::passes

@@ -28,30 +28,30 @@ struct OptimizerOptions {
   double weight_decay = 1e-4;    // of weights
   double norm_weight_decay = 0;  // of normalisation parameters and biases
   bool decoupled_weight_decay = false;  // p -= lr*wd*p, not g += wd*p
-  double lars_coefficient = 0.001;      // trust in a layer's rate
-  double clip_norm = 0;  // of all gradients together; 0: no clipping
-  double ema_decay = 0;  // of the moving average of parameters; 0: none
+  double lars_coefficient = 0.001;      // trust coefficient
+  double clip_norm = 0;                 // global gradient norm; 0: no clipping
+  double ema_decay = 0;  // of the moving average of parameters; 0: off
 };
 
 // Mixed precision (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
 struct PrecisionOptions {
-  // f16 or bf16: what allowed ops compute in; f32: no mixed precision.
+  // f16 or bf16: dtype of allowed ops. f32: no mixed precision.
   ir::DType dtype = ir::DType::kF32;
-  // Ops, by name, moved to the allow or the deny list.
+  // Names of ops to move to the allow or the deny list.
   std::set<std::string> allow, deny;
-  // What several ranks send gradients and add them up in, but for those of
-  // normalisations; unset: `dtype`.
+  // Communication dtype of gradients, in which the all-reduce also adds them
+  // up. Gradients of normalisation parameters keep theirs. Unset: `dtype`.
   std::optional<ir::DType> wire;
-  // One rank rounds gradients to `dtype`, too.
+  // On one rank, too: rounds gradients to `dtype`.
   bool narrow_gradients = false;
 };
 
-// Gradients too small for 16 bit are saved by multiplying the loss
-// (Micikevicius et al., section 3.2). The scale is state on the device.
+// Loss scaling keeps small gradients from underflowing in 16 bit (Micikevicius
+// et al., section 3.2). The scale is state on the device.
 struct LossScaleOptions {
-  double initial = 1;    // of a static scale: for good
-  bool dynamic = false;  // adapts, and skips the update after an overflow
-  int64_t growth_interval = 2000;  // steps without overflow
+  double initial = 1;    // the first scale; static: the only one
+  bool dynamic = false;  // adapts the scale; skips updates after overflow
+  int64_t growth_interval = 2000;  // consecutive steps without overflow
   double growth_factor = 2;
   double backoff_factor = 0.5;
   double floor = 1;
@@ -60,96 +60,97 @@ struct LossScaleOptions {
   bool scales() const { return dynamic || initial != 1; }
 };
 
-// What a training program does with the gradients of its batch.
+// How a training program uses the gradients of its batch.
 enum class MicroBatches {
-  kNone,    // updates with them
+  kNone,    // updates the parameters with them
   kAdd,     // adds them to those of earlier micro-batches
-  kFinish,  // updates with the mean of them and those that were added
+  kFinish,  // updates with the mean over all micro-batches
 };
 
-// How batch normalisation in training runs: each does what the one before it
-// does, and more. Where the target's library has no such convolution, that is
-// left to kernels.
+// How batch normalisation runs in training. Each level includes the previous
+// ones. If the target's library lacks such a convolution, kernels do the
+// work.
 enum class NormLowering {
-  kSeparate,    // a kernel each way, apart from what is around it
-  kKernels,     // generated kernels, which fusion joins to what is around them
-  kStatistics,  // the convolution before it sums up its statistics
-  // The data gradient that arrives is masked by its ReLU, and summed up for its
-  // gradient, by the convolution that computes it.
+  kSeparate,    // one unfused kernel per direction
+  kKernels,     // generated kernels, fused with their neighbours
+  kStatistics,  // the preceding convolution sums up the statistics
+  // The convolution that computes the upstream data gradient applies the ReLU's
+  // mask and sums up the normalisation's gradient.
   kGradients,
-  // With a ReLU and without an addition it is applied by the convolutions that
-  // read it, and stored nowhere.
+  // ReLU, no residual add: the convolutions that read the result apply the
+  // normalisation. The result is not stored.
   kPrologues,
-  // With a ReLU and an addition it is applied by a convolution that reads it,
-  // which stores it for the others.
+  // ReLU and residual add: one of the convolutions that read the result applies
+  // the normalisation and stores the result for the other readers.
   kJoins,
 };
 
-// What a state store that programs share has decided about one of its tensors.
+// Layout and offset of a tensor in a state store that programs share.
 struct StatePlace {
   ir::Layout layout;
   int64_t offset = 0;  // bytes
 };
 
 struct PassOptions {
-  bool fusion = true;           // passes 2, 7 and 10 of DESIGN.md section 4
+  bool fusion = true;           // enables passes with PassEntry::fusion
   bool eager_rounding = false;  // round at every op inside a fusion
   bool winograd = true;         // allow it for 3x3 stride-1 convolutions
   NormLowering norm_lowering = NormLowering::kKernels;
   bool keep_gradients = false;  // as outputs "grad/<parameter>"
   PrecisionOptions precision;
-  ir::AutotuneResults choices;  // measured ones; the target's rule for the rest
+  ir::AutotuneResults choices;  // autotuned; otherwise the target's heuristics
   OptimizerOptions optimizer;
   LossScaleOptions loss_scale;
   MicroBatches micro_batches = MicroBatches::kNone;
-  // Where state lies already, by input name: for a program compiled against an
-  // existing state store.
+  // By input name, where existing state is stored: for a program compiled
+  // against an existing state store.
   std::map<std::string, StatePlace> state_places;
   int world_size = 1;    // ranks that train together
-  BucketPolicy buckets;  // of their gradients
-  // Each updates a part of the parameters, and keeps that of their state.
+  BucketPolicy buckets;  // how gradients are bucketed
+  // Each rank updates one shard of the parameters and stores only that shard's
+  // optimizer state.
   bool shard_optimizer = false;
-  // Of a sum over all ranks, for the policy: 1 ms and a nanosecond a byte.
+  // Estimated cost of an all-reduce, for `buckets`: 1 ms + 1 ns per byte.
   CollectiveCost collective_cost{{{1e-3, 1e-9}}};
   std::set<std::string> disabled;       // pass names
   std::set<std::string> only;           // empty: all that are not disabled
   std::map<std::string, int64_t> fuel;  // pass name -> rewrites left
-  Fault fault{};                        // for tests; else FUSOR_FAULT
+  Fault fault{};                        // for tests; if unset, FUSOR_FAULT
 };
 
-// What a pass decided, and why: for dumps and `compare`. Times are modelled;
-// without the decision it would be modelled_ns + saved_ns.
+// A decision of a pass and its reason, for dumps and `compare`. Times are
+// estimates. Without the decision the time would be modelled_ns + saved_ns.
 struct Decision {
   std::string pass;
   std::string subject;  // value or node names
   bool accepted = false;
   std::string reason;
   int64_t saved_ns = 0;
-  int64_t modelled_ns = 0;  // of what the decision makes; 0 where not modelled
-  ir::Location location;    // of the subject; of the later one of two
+  int64_t modelled_ns = 0;  // of the result of the decision; 0: not estimated
+  ir::Location location;    // of the subject; of two subjects, the later
 };
 
 // One rewrite that a pass made, or was about to make when it failed.
 struct Application {
   std::string pass;
-  std::string subject;    // the value that it is about
+  std::string subject;    // the value that is rewritten
   ir::Location location;  // of that value
 };
 
-// One pass that ran.
+// The record of one pass that ran.
 struct PassTrace {
   std::string pipeline;  // name of the stage; "named" for RunPasses
   std::string name;
-  int index = 0;  // in Pipeline(); for RunPasses among all passes run so far
+  int index = 0;  // in Pipeline(); for RunPasses among all passes run
   bool changed = false;
-  double ms = 0;  // of the pass alone
+  double ms = 0;  // duration of the pass alone
   size_t nodes_before = 0;
   size_t nodes_after = 0;
-  // Why the pass failed, or what the verifier found; empty when all is well.
+  // Why the pass failed, or what the verifier found; empty if neither.
   std::string error;
 };
 
-// What passes share during one compilation.
+// State that passes share during one compilation.
 class PassContext {
  public:
   PassContext(const ir::TargetQueries& target, PassOptions options);
@@ -157,21 +158,24 @@ class PassContext {
   const ir::TargetQueries& target() const { return target_; }
   const PassOptions& options() const { return options_; }
 
-  // To be asked before each rewrite; false when `pass` has used up its fuel.
-  // `subject`: the value that the rewrite replaces, removes or is named after.
+  // Passes call this before each rewrite. Returns false if `pass` has used up
+  // its fuel. `subject` is the value that the rewrite replaces, removes or is
+  // named after.
   bool ConsumeFuel(const std::string& pass, const ir::Value& subject);
-  // What ConsumeFuel has allowed, in order, and the first that it has not.
+  // The rewrites that ConsumeFuel allowed, in order, and the first one that it
+  // rejected.
   const std::vector<Application>& applications() const { return applications_; }
   const std::optional<Application>& refused() const { return refused_; }
-  // Called by RunPipeline when `pass` has ended: what a planted fault that
-  // struck in it does to the graph. True when it did something.
+  // RunPipeline calls this after `pass` has run. Applies the damage of a
+  // planted fault that was triggered in `pass`. Returns true if it changed the
+  // graph.
   bool FinishFault(const std::string& pass, ir::Graph& graph);
 
   void Record(Decision decision) { decisions_.push_back(std::move(decision)); }
   const std::vector<Decision>& decisions() const { return decisions_; }
   // Named counters: "bn_relu", "weight_repacks", ...
   std::map<std::string, int64_t>& counters() { return counters_; }
-  // Of the passes run so far, written by RunPipeline.
+  // The passes run so far, written by RunPipeline and RunPasses.
   std::vector<PassTrace>& traces() { return traces_; }
 
  private:
@@ -182,183 +186,191 @@ class PassContext {
   std::vector<PassTrace> traces_;
   std::vector<Application> applications_;
   std::optional<Application> refused_;
-  std::vector<std::string> struck_;  // what the fault may corrupt
+  std::vector<std::string> struck_;  // values that the fault may corrupt
 };
 
-// Every pass: true when it changed the graph, which it leaves verified. In
-// pipeline order, see pipeline.cc.
+// Every pass returns true if it changed the graph, and leaves a graph that
+// passes the verifier. Pipeline() has the order in which they run.
 
 // Folds constants, removes identities (x*1, cast to the same dtype, empty
-// reshape, transpose of transpose, broadcast of a splat), merges equal pure
-// nodes and drops unused ones, to a fixed point with a bound. No bit of any
-// output changes: x+0 stays, for -0+0 is 0.
+// reshape, transpose of transpose, broadcast of a broadcast constant), merges
+// equal pure nodes and erases unused ones, until nothing changes, with a bound.
+// All outputs stay bit-identical: x+0 is kept because -0+0 is 0.
 bool Simplify(ir::Graph& graph, PassContext& context);
 
-// Rewrites batch_norm_train -> [add] -> relu of one use each into one node with
-// its residual and relu attributes. Before differentiation. Counts bn_relu,
-// bn_add_relu and, within the latter, dual_bn_add_relu; says why not where a
-// normalisation stays apart from its ReLU.
+// Rewrites batch_norm_train -> [add] -> relu, with single-use values, into one
+// node with `residual` and `relu` attributes. Runs before differentiation.
+// Counts bn_relu, bn_add_relu and, within the latter, dual_bn_add_relu. Records
+// a rejection reason if a normalisation is not fused with its ReLU.
 bool FuseNormActivation(ir::Graph& graph, PassContext& context);
 
 // Appends the gradients of output "loss", times the loss scale, with respect to
-// every parameter, each through an all_reduce, as outputs "grad/<parameter>",
-// and drops what differentiation alone needed (stop_gradient). A parameter that
-// the loss does not depend on gets none. Throws kGraph when there is no such
-// output, or no parameter.
+// every parameter, as outputs "grad/<parameter>", each after an all_reduce.
+// Then erases nodes that only differentiation needed (stop_gradient). A
+// parameter that the loss does not depend on gets no gradient. Throws kGraph if
+// there is no output "loss" or no parameter.
 bool Autodiff(ir::Graph& graph, PassContext& context);
 
-// Replaces stop_gradient by its operand: for graphs that are not, or no longer,
-// to be differentiated.
+// Replaces stop_gradient by its operand, for graphs that are not
+// differentiated.
 bool DropStopGradient(ir::Graph& graph, PassContext& context);
 
 // Adds gradients to state "accumulated/<parameter>", role accumulator, before
-// they go through the all_reduce; kAdd ends there, without gradient outputs.
-// State "accumulated/batches" counts.
+// their all_reduce. kAdd stops there, without gradient outputs. State
+// "accumulated/batches" counts the micro-batches.
 bool AccumulateGradients(ir::Graph& graph, PassContext& context);
 
-// Lets the gradients go through the all_reduce in the dtype that
-// PrecisionOptions::wire and narrow_gradients say. Throws kUsage for a wire
-// that is none of f32, f16 and bf16.
+// Casts gradients to the communication dtype (PrecisionOptions::wire,
+// narrow_gradients) before the all_reduce. Throws kUsage if it is not f32, f16
+// or bf16.
 bool CompressGradients(ir::Graph& graph, PassContext& context);
 
-// With PassOptions::shard_optimizer, and several ranks: all but small gradients
-// are summed part by part, in a reduce_scatter, and state "shard/<parameter>"
-// is this rank's part of the parameter, which OptimizerUpdate updates in its
-// place before all ranks gather the whole. Norms of gradients, and whether they
-// are finite, are put together by an all_gather of each rank's. Counts
-// sharded_parameters.
+// ZeRO stage 1, with PassOptions::shard_optimizer and several ranks. Replaces
+// the all_reduce of all but small gradients by a reduce_scatter. State
+// "shard/<parameter>" is this rank's shard of the parameter. OptimizerUpdate
+// updates the shard, then all ranks all-gather the parameter. Gradient norms
+// and finiteness checks are combined by an all_gather of one scalar per rank.
+// Counts sharded_parameters.
 bool ShardOptimizer(ir::Graph& graph, PassContext& context);
 
-// Multiplies the gradient outputs by the scalar that makes them those of the
-// loss, unless that is 1: divides by the loss scale, the number of ranks and
-// that of micro-batches, and clips as torch.nn.utils.clip_grad_norm_ does:
+// Multiplies the gradient outputs by one scalar, unless it is 1. It divides by
+// the loss scale, the number of ranks and the number of micro-batches, and
+// clips as torch.nn.utils.clip_grad_norm_ does:
 //
 //   norm = sqrt(sum of squares of all gradients)       output "gradient_norm"
 //   gradient *= min(1, clip_norm / (norm + 1e-6))
 //
-// With a dynamic loss scale, output "gradients_finite" says whether they all
-// were finite.
+// With a dynamic loss scale, output "gradients_finite" is true if all gradients
+// are finite.
 bool ScaleGradients(ir::Graph& graph, PassContext& context);
 
-// Replaces the gradient outputs by SGD updates as in torch.optim.SGD, or LARS:
-// aliased outputs of the parameters and of state "momentum/<parameter>" that
-// starts at 0, in the order in which the gradients become ready, with a
-// learning rate input "lr", f32. Weight decay goes by role. With ema_decay,
-// state "ema/<parameter>" is the parameter's moving average, as
-// torch.optim.swa_utils.AveragedModel keeps it: its first value is that after
-// the first update. The gradients stay, too, with keep_gradients.
+// Replaces the gradient outputs by updates with SGD, as in torch.optim.SGD, or
+// LARS. The updates are outputs that alias the parameters and state
+// "momentum/<parameter>", which starts at 0, in the order in which gradients
+// become ready. Adds input "lr", an f32 scalar. Weight decay depends on the
+// parameter's role. With ema_decay, state "ema/<parameter>" is the parameter's
+// moving average as in torch.optim.swa_utils.AveragedModel: its first value is
+// the parameter after the first update. With keep_gradients the gradient
+// outputs stay.
 bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
 
-// With a dynamic loss scale: where a gradient is not finite every state output,
-// running statistics too, is the old value, and the scale shrinks; else the
-// scale grows after growth_interval such steps. Counts both: see
-// ir/state_names.h for the state's names.
+// With a dynamic loss scale: if a gradient is not finite, all state outputs
+// except accumulated gradients keep their old values, running statistics
+// included, and the scale shrinks. Otherwise the scale grows after
+// growth_interval consecutive finite steps.
+// Counts overflows and finite steps in state; ir/state_names.h has the names.
 bool SkipOverflow(ir::Graph& graph, PassContext& context);
 
-// Masks the gradient of relu -> max_pool at the size after pooling: select(y >
-// 0, max_pool_grad(dp), 0) = max_pool_grad(select(p > 0, dp, 0)), to the bit.
+// Moves the mask of the gradient of relu -> max_pool to the pooled size:
+// select(y > 0, max_pool_grad(dp), 0) = max_pool_grad(select(p > 0, dp, 0)),
+// bit-identical.
 bool MaskPooledGradient(ir::Graph& graph, PassContext& context);
 
-// Computes in PrecisionOptions::dtype what the op registry's precision rules
-// allow, with casts at the borders: one per value and direction. Parameters,
-// statistics, gradients of parameters and the optimizer stay f32. A convolution
-// that PassOptions::choices, or else the target's modelled times, say to be
-// faster in f32 (Winograd), casts included, keeps it: FasterInF32. Counts
-// casts_narrow, casts_wide, allowed_16, allowed_f32, each a decision with its
-// place. Throws kUsage for names of ops that do not exist.
+// Computes in PrecisionOptions::dtype the ops that the op registry's precision
+// rules allow. Inserts casts at the borders, one per value and direction.
+// Parameters, statistics, gradients of parameters and the optimizer stay f32. A
+// convolution stays f32 if PassOptions::choices, or else the target's estimated
+// times, find f32 faster (Winograd), casts included; see FasterInF32. Counts
+// casts_narrow, casts_wide, allowed_16 and allowed_f32, and records a decision
+// with a location for each. Throws kUsage for unknown op names.
 bool MixedPrecision(ir::Graph& graph, PassContext& context);
 
-// Sets the relu attribute of a conv2d that only a relu reads, where the target
-// says that its library does it for nothing. After differentiation. Counts
+// Sets the relu attribute of a conv2d whose only reader is a relu, if the
+// target's library applies it at no cost. Runs after differentiation. Counts
 // conv_relu.
 bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
 
-// Gives a matmul the bias operand and the relu attribute for the addition of a
-// vector to its rows, and for the ReLU, that are its only readers, where the
-// target's library has such a product; with eager rounding no bias. After
-// differentiation. Counts matmul_bias and matmul_relu.
+// Gives a matmul a bias operand and the relu attribute if its only reader adds
+// a vector to its rows or is a ReLU, and the target's library has such a
+// matmul. Adds no bias with eager rounding. Runs after differentiation. Counts
+// matmul_bias and matmul_relu.
 bool FuseMatmulEpilogue(ir::Graph& graph, PassContext& context);
 
-// Chooses algorithm and layouts of every library op from the target's
+// Chooses the algorithm and layouts of every library op among the target's
 // candidates (ChooseCandidate), assigns layouts to all values, fixes the layout
-// of state for good, and inserts `copy` nodes where two layouts meet (counters
-// activation_copies, weight_repacks). With choices, counts convolutions and
-// chosen_convolutions, for which there was one.
+// of state permanently, and inserts a `copy` node between different layouts
+// (counters activation_copies, weight_repacks, state_copies). With
+// PassOptions::choices, counts convolutions, and in chosen_convolutions those
+// with a choice.
 bool AssignLayout(ir::Graph& graph, PassContext& context);
 
-// Lets library ops read weights and biases that mixed precision narrows from
-// state that holds them so (ir/weight_copy.h), in place of casting and
-// repacking them in every step: role weight_copy, with the weight's update,
-// rounded alike, as its next value. In a program that does not update the
-// weights, and in one compiled against existing state, only copies that the
-// state has. Counts weight_copies, and takes what it saves off weight_repacks.
+// Caches cast weights: library ops read weights and biases that mixed precision
+// narrows from state that stores them narrowed (ir/weight_copy.h), instead of
+// casting and repacking them in every step. The state has role weight_copy. Its
+// next value is the weight's update, rounded the same way. A program that does
+// not update the weights, or is compiled against existing state, uses only
+// copies that exist in that state. Counts weight_copies, and subtracts the
+// saved copies from weight_repacks.
 bool CacheWeightCasts(ir::Graph& graph, PassContext& context);
 
-// Of parameters of which each rank updates a part: moves what gathers them from
-// the end of a step to the beginning of the next, so that it runs beside the
-// forward pass. A step then begins with the parts that the last one has left,
-// and what reads a parameter or a copy of it reads what was gathered of them,
-// in 16 bit where it reads nothing but 16-bit copies. After it the parameter
-// itself is as old as the step's beginning, or is not written at all: see
-// runtime::Session::GatherParameters. Not in a step of several micro-batches,
-// nor of a parameter whose next value is read by other than its copies. Counts
+// Prefetches sharded parameters: moves their all-gather from the end of a step
+// to the start of the next, overlapped with the forward pass. A step then
+// starts from the shards that the previous step updated. Readers of a parameter
+// or of a copy of it read the gathered value, which is 16-bit if only 16-bit
+// copies are read. After the step the parameter itself has its value from the
+// start of the step, or is not written at all; see
+// runtime::Session::GatherParameters. Skips steps with several micro-batches,
+// and parameters whose next value has readers other than its copies. Counts
 // rotated_gathers and, among them, narrow_gathers.
 bool PrefetchParameters(ir::Graph& graph, PassContext& context);
 
-// Lets convolutions compute what PassOptions::norm_lowering says of the
-// normalisations beside them, where the target's candidates have it in the
-// layouts at hand. Counts conv_statistics and, where it says so,
-// conv_norm_grad, conv_norm_prologue and conv_norm_join. Throws kGraph when
-// there are such places, but the target has it in none of them.
+// Fuses parts of normalisations into adjacent convolutions, as
+// PassOptions::norm_lowering requests, if the target has candidates in the
+// present layouts. Counts conv_statistics, conv_accumulate and, depending on
+// the level, conv_norm_grad, conv_norm_prologue and conv_norm_join. Throws
+// kGraph if the target rejects all rewrites of one of these kinds,
+// conv_accumulate excepted.
 bool FuseConvNorm(ir::Graph& graph, PassContext& context);
 
 // Replaces batch_norm_train and batch_norm_grad by reductions and elementwise
-// ops: statistics from the sums of the convolution before, where it has them,
-// else as sums shifted by a value of the same channel. With
-// NormLowering::kSeparate each is a `fusion` of its own. Those over
-// several ranks exchange sums in an all_gather each way; throws kGraph where
-// they are over others than PassOptions::world_size. Counts bn_relu_grad,
-// bn_add_relu_grad and, within the latter, dual_bn_add_relu_grad.
+// ops. Statistics come from the sums of the preceding convolution if it
+// computes them, otherwise from sums shifted by an element of the same channel.
+// With NormLowering::kSeparate each node becomes a separate `fusion`.
+// Normalisations over several ranks use one all_gather per direction. Throws
+// kGraph if their number of ranks is neither 1 nor PassOptions::world_size.
+// Counts bn_relu_grad, bn_add_relu_grad and, within the latter,
+// dual_bn_add_relu_grad.
 bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
 
-// Takes sums over images of a max_pool's gradient, and of what is linear in it,
-// over the gradient before it is spread: it is zero but at the maxima. What
-// else they read is gathered there (max_pool_gather) where the target's pooling
-// is generated kernels (ir::kGeneratedAlgorithm); elsewhere such sums stay. Not
-// with eager rounding, for which it is another sum. Counts pooled_sums.
+// Reduces the gradient of a max_pool, and values linear in it, over images at
+// the pooled size: the unpooled gradient is 0 except at the maxima. The other
+// operands of such a sum are gathered at the maxima (max_pool_gather) if the
+// target generates its pooling kernels (ir::kGeneratedAlgorithm); otherwise
+// such a sum is left alone. Skipped with eager rounding, because the summation
+// order changes. Counts pooled_sums.
 bool SumPooledGradient(ir::Graph& graph, PassContext& context);
 
-// Where the target's pooling is generated kernels: makes a fusion of a pooling,
-// what leads to its operand alone, the max_pool_gathers beside it and, of a
-// gradient, what alone reads it, as far as these are elementwise. Counts
-// pool_prologues and pool_epilogues.
+// If the target generates its pooling kernels, fuses a pooling with the
+// elementwise producers of its operand, if that has no other reader, with the
+// max_pool_gathers of the same windows and, for a gradient, with its
+// elementwise readers. Counts pool_prologues and pool_epilogues.
 bool FusePool(ir::Graph& graph, PassContext& context);
 
-// Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm.
-// With fusion off every fusible node gets a fusion of its own.
+// Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm. With
+// fusion off, only merges nodes that are free to recompute into their consumer.
 bool Fuse(ir::Graph& graph, PassContext& context);
 
-// With several ranks: orders the graph so that gradients are ready early and
-// what needs their sums comes last, and joins the all_reduces of gradients into
-// buckets by PassOptions::buckets, of one dtype each, where their last gradient
-// is ready. What is gathered at the beginning of the step (PrefetchParameters)
-// is put together likewise, in the order in which it is needed. Counts
+// With several ranks: reorders the graph so that gradients are ready early and
+// consumers of reduced gradients run last. Joins the all_reduces of gradients
+// into buckets as PassOptions::buckets says, one dtype per collective, each
+// placed after its last gradient. Buckets the all_gathers at the start of the
+// step (PrefetchParameters) the same way, in the order of need. Counts
 // gradient_buckets and parameter_buckets.
 bool BucketGradients(ir::Graph& graph, PassContext& context);
 
 // Joins update fusions of equal structure and hyper-parameters, and of one
-// bucket of gradients, into one launch over contiguous state, which writes the
-// copies of its weights, too. The operands of the bucket's all_reduce then
-// stand in the order of those launches.
+// gradient bucket, into one launch over contiguous state. The launch also
+// writes the cached casts of its weights. Sorts the operands of the bucket's
+// all_reduce in the order of those launches.
 bool FuseUpdates(ir::Graph& graph, PassContext& context);
 
-// Gives library ops that the target leaves to generated kernels
-// (ir::kGeneratedAlgorithm), pooling and copies between layouts, a fusion of
-// their own. Counts generated_kernels.
+// Wraps library ops that the target leaves to generated kernels
+// (ir::kGeneratedAlgorithm), i.e. pooling and layout copies, in a fusion each.
+// Counts generated_kernels.
 bool GenerateKernels(ir::Graph& graph, PassContext& context);
 
-// Replaces collectives by their operands when there is one rank alone. Throws
-// kGraph for an all_gather of several.
+// On one rank, replaces collectives by their operands. Throws kGraph for a
+// collective over several ranks.
 bool DropCollectives(ir::Graph& graph, PassContext& context);
 
 }  // namespace fusor::passes

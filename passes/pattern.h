@@ -6,8 +6,8 @@
 
 namespace fusor::passes {
 
-// For the pattern passes, which alone may ask for an op by name. `node` may be
-// null: a graph input has no producer.
+// For the pattern passes: only they may match ops by name. `node` may be null,
+// since a graph input has no producer.
 inline bool IsOp(const ir::Node* node, std::string_view name) {
   return node != nullptr && node->op_name() == name;
 }

@@ -78,7 +78,7 @@ constexpr PassEntry kPipeline[] = {
      "of calls, which copies of weights are until updates take them"},
 };
 
-// Half of their work would leave no program.
+// Passes that cannot stop halfway: the graph would not be a valid program.
 constexpr std::string_view kWhole[] = {
     "autodiff",         "accumulate_gradients", "narrow_gradients",
     "shard_optimizer",  "scale_gradients",      "optimizer_update",
@@ -87,7 +87,7 @@ constexpr std::string_view kWhole[] = {
 
 constexpr std::string_view kStageNames[] = {"forward", "training", "optimize"};
 
-// Any entry of that name: they differ in their place alone.
+// Returns any entry of that name: they differ only in position.
 const PassEntry& FindPass(const std::string& name) {
   for (const PassEntry& entry : kPipeline) {
     if (entry.name == name) return entry;
@@ -96,7 +96,7 @@ const PassEntry& FindPass(const std::string& name) {
                                             NameHint(name, PassNames())));
 }
 
-// `before` is a copy from before the pass.
+// `before` is a copy of the graph from before the pass.
 void VerifyPass(const ir::Graph& before, const ir::Graph& graph, bool changed) {
   const bool differs = !SameGraph(before, graph);
   FUSOR_ASSERT(differs == changed, "it says it {} the graph, but it {}",
@@ -105,7 +105,7 @@ void VerifyPass(const ir::Graph& before, const ir::Graph& graph, bool changed) {
   if (differs) ir::Verify(graph);
 }
 
-// One pass, with its trace written and shown whatever happens.
+// Runs one pass; records and reports its trace even if the pass fails.
 class PassRun {
  public:
   PassRun(ir::Graph& graph, PassContext& context, const RunnerOptions& options)
@@ -121,7 +121,7 @@ class PassRun {
     try {
       Apply(entry);
     } catch (const Error& error) {
-      // A pass may refuse what the user gave it; all else is a bug.
+      // A pass may reject user input; any other error is a bug.
       const bool refused = error.code() != ErrorCode::kInternal;
       Fail(error.code(), refused ? error.what() : Broken(error));
     } catch (const std::exception& error) {
@@ -175,7 +175,7 @@ class PassRun {
   ir::Graph& graph_;
   PassContext& context_;
   const RunnerOptions& options_;
-  std::unique_ptr<ir::Graph> before_;  // where graphs are verified
+  std::unique_ptr<ir::Graph> before_;  // set if graphs are verified
   PassTrace trace_;
 };
 

@@ -8,12 +8,12 @@
 
 namespace fusor::passes {
 
-// A training step runs all three in this order, an evaluation step kForward
-// and kOptimize.
+// A training step runs all three stages in this order; an evaluation step runs
+// kForward and kOptimize.
 enum class Stage {
-  kForward,   // decisions that differentiation is to follow
+  kForward,   // decisions that precede differentiation
   kTraining,  // makes the joint forward, backward and update graph
-  kOptimize,  // for the target at hand
+  kOptimize,  // for the target
 };
 
 std::string_view StageName(Stage stage);  // "forward", "training", "optimize"
@@ -22,53 +22,53 @@ struct PassEntry {
   std::string_view name;  // for PassOptions::disabled and fuel
   bool (*run)(ir::Graph&, PassContext&) = nullptr;
   Stage stage = Stage::kForward;
-  bool fusion = false;      // skipped where PassOptions::fusion is off
-  std::string_view reason;  // why it stands where it does
+  bool fusion = false;      // skipped if PassOptions::fusion is off
+  std::string_view reason;  // why it runs at this position
 };
 
-// All passes in the order in which they run; a pass may occur several times.
+// Returns all passes in pipeline order; a pass may occur several times.
 std::span<const PassEntry> Pipeline();
 
-// Each pass once, in the order of its first place.
+// Returns each pass once, in the order of first occurrence.
 std::vector<std::string> PassNames();
 
-// True when options let the pass run.
+// Returns true if the options let the pass run.
 bool IsEnabled(const PassEntry& entry, const PassOptions& options);
 
-// False for a pass that makes all of its rewrites or none.
+// Returns false for a pass that cannot stop between two of its rewrites.
 bool TakesFuel(std::string_view pass);
 
-// Throws kUsage, with the nearest name or all, when the options disable, select
-// or limit a pass that does not exist.
+// Throws kUsage if the options disable, select or limit an unknown pass, with
+// the nearest name or all names, or limit a pass that takes no fuel.
 void CheckPassNames(const PassOptions& options);
 
 struct RunnerOptions {
   // Verifies the graph after each pass that changed it, and that each pass
-  // tells the truth about having changed it; so does FUSOR_VERIFY=1.
+  // reports changes correctly. FUSOR_VERIFY=1 has the same effect.
 #ifdef NDEBUG
   bool verify = false;
 #else
   bool verify = true;
 #endif
-  // Called after each pass: for dumps. After one that failed, too, with the
-  // trace's error set and the graph as the pass left it.
+  // Called after each pass, for dumps. Also called after a failed pass, with
+  // the trace's error set and the graph as the pass left it.
   std::function<void(const PassTrace&, const ir::Graph&)> observer;
-  // Called when a pass has failed by a bug and graphs are verified, so that a
-  // copy from before the pass is there.
+  // Called when a pass fails with an internal error while verification is on:
+  // only then is there a copy of the graph from before the pass.
   std::function<void(const PassTrace&, const ir::Graph& before,
                      const ir::Graph& after)>
       failure;
 };
 
-// Runs the passes of one stage that the context's options enable. True when
-// one of them changed the graph. Throws kUsage, with the nearest name, when
-// the options disable or limit a pass that does not exist; kInternal, naming
-// the pass, when it fails or verification after it does.
+// Runs the passes of one stage that the context's options enable. Returns true
+// if one of them changed the graph. Throws as CheckPassNames does, and
+// kInternal, naming the pass, if a pass or the verification after it fails.
+// Errors that a pass reports about its input keep their code.
 bool RunPipeline(ir::Graph& graph, PassContext& context, Stage stage,
                  const RunnerOptions& options = {});
 
-// The same for the passes of these names in this order; a pass may occur
-// several times, and one that the options disable is skipped.
+// Runs the named passes in this order. A pass may occur several times; one that
+// the options disable is skipped. Otherwise as RunPipeline.
 bool RunPasses(ir::Graph& graph, PassContext& context,
                std::span<const std::string> names,
                const RunnerOptions& options = {});

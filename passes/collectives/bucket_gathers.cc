@@ -19,14 +19,14 @@ using ir::Value;
 struct Gather {
   Node* node;
   double needed = 0;  // seconds from the start of the step
-  int64_t bytes = 0;  // of all ranks
+  int64_t bytes = 0;  // gathered, of all ranks
 };
 
-// In the order in which the first node that is no view reads them.
+// Sorts gathers by the first non-view node that reads them.
 std::vector<Gather> InOrderOfNeed(const Graph& graph, const ir::Target& target,
                                   double& end) {
   std::vector<Gather> gathers;
-  std::unordered_map<const Value*, Node*> of;  // results, views of them
+  std::unordered_map<const Value*, Node*> of;  // results and their views
   std::unordered_map<const Node*, bool> found;
   end = 0;
   for (const auto& node : graph.nodes()) {
@@ -47,7 +47,7 @@ std::vector<Gather> InOrderOfNeed(const Graph& graph, const ir::Target& target,
     }
     end += NodeSeconds(*node, target);
   }
-  // What nobody reads but the state that it is written to.
+  // Gathers that are only written to state.
   for (const auto& node : graph.nodes()) {
     if (!GathersParameters(graph, *node) || found[node.get()]) continue;
     gathers.push_back({node.get(), end, node->output()->type().num_bytes()});
@@ -55,7 +55,7 @@ std::vector<Gather> InOrderOfNeed(const Graph& graph, const ir::Target& target,
   return gathers;
 }
 
-// Cuts them from the end; returns the buckets in the order of need.
+// Partitions them from the end; returns the buckets in the order of need.
 std::vector<std::vector<Gather>> Cut(const std::vector<Gather>& gathers,
                                      double end, const PassOptions& options) {
   std::vector<ReadyGradient> mirrored;
@@ -77,7 +77,7 @@ std::vector<std::vector<Gather>> Cut(const std::vector<Gather>& gathers,
   return buckets;
 }
 
-// One collective a dtype.
+// Joins a bucket into one collective per dtype.
 std::vector<Node*> Join(Graph& graph, const std::vector<Gather>& bucket) {
   std::vector<std::vector<Node*>> alike;
   for (const Gather& gather : bucket) {

@@ -5,11 +5,11 @@
 
 namespace fusor::passes {
 
-// Puts together, and in the order in which they are needed at the graph's
-// beginning, what gathers parameters there (GathersParameters): as gradients
-// are, seen backwards in time. A collective that has to end when the first of
-// its parameters is needed is one that starts when the last of its gradients is
-// ready. True when there are any.
+// Buckets the all_gathers of parameters at the start of the graph
+// (GathersParameters) and sorts them in the order of need. Uses the partition
+// for gradients with time reversed: a collective that must end when its first
+// parameter is needed corresponds to one that starts when its last gradient is
+// ready. Returns true if there are any.
 bool BucketGathers(ir::Graph& graph, PassContext& context);
 
 }  // namespace fusor::passes

@@ -1,19 +1,22 @@
-// Sums over ranks cost a latency each, and run beside the backward pass:
+// Each all-reduce has a latency, and overlaps with the backward pass:
 //
-// 1. What only a sum waits for - a weight's gradient - runs as soon as it can,
-//    before the pass goes on to the layers below; what needs sums runs last.
-// 2. The modelled time of that order says when each gradient is ready.
-// 3. PartitionGradients cuts them into buckets, each of which is one all_reduce
-//    of several operands, or two where gradients differ in dtype, or only some
-//    are kept in parts. The few that differ - those of normalisations - join
-//    those of later buckets, but not of the last, for which the step waits. The
-//    model may be off by a factor of two: of the best partitions for other
-//    paces of the computation that is taken which is nowhere far from the best.
+//  1. Nodes that only an all-reduce waits for, e.g. a weight's gradient, run as
+//     soon as possible, before the backward pass continues with earlier layers.
+//     Nodes that need reduced gradients run last.
+//  2. The estimated time of that order gives the time when each gradient is
+//     ready.
+//  3. PartitionGradients cuts them into buckets. Each bucket is one all_reduce
+//     of several operands, or several collectives if gradients differ in dtype
+//     or only some are sharded. A small minority, e.g. gradients of
+//     normalisations, moves to the next bucket, but not to the last one,
+//     because the step waits for it. The estimate may be off by a factor of
+//     two, so RobustPartition minimizes the worst-case loss over several
+//     computation speeds.
 //
-// Statistics that ranks exchange within the pass are waited for at once. What
-// leads to the next exchange goes first, then what needs none of those under
-// way: a layer's weight gradient is computed while the sums of the
-// normalisation below travel.
+// Statistics that ranks exchange within the pass block it at once. Nodes that
+// lead to the next exchange run first, then nodes that need no pending
+// exchange: a layer's weight gradient is computed while the sums of the
+// normalisation below are communicated.
 
 #include <fmt/core.h>
 
@@ -38,36 +41,37 @@ using ir::Value;
 
 constexpr char kPass[] = "bucket_gradients";
 
-// Of values that the pass itself goes on with.
+// Returns true for a collective whose result the pass itself needs.
 bool IsExchange(const Graph& graph, const Node& node) {
   return IsCollective(node) && !IsSumOverRanks(node) &&
          !GathersParameters(graph, node);
 }
 
-// When a node is to run, among those that can.
+// Order of nodes whose operands are ready.
 enum class Urgency : uint8_t {
-  kCollective,  // starts it, and goes on
+  kCollective,  // starts a collective, which runs asynchronously
   kExchange,    // the next exchange waits for it
-  kGradient,    // only collectives wait for it, and soon
+  kGradient,    // only collectives wait for it, within kSoon
   kOther,
-  kAfter,  // needs the sum of a gradient
+  kAfter,  // needs a reduced gradient
 };
 
-// Kernels from a node to the next collective, itself included.
+// Costly kernels from a node to the next collective, itself included.
 constexpr int kSoon = 2;
 
-// What is at most one part of so many of a bucket is few.
+// At most 1 / kFew of a bucket's bytes is a small minority.
 constexpr int64_t kFew = 16;
 
 struct Priority {
   bool after = false;  // of urgency kAfter
-  int exchanges = 0;   // that it waits for
+  int exchanges = 0;   // that it depends on
   Urgency urgency = Urgency::kOther;
-  int distance = 0;  // of a gradient: see kSoon
+  int distance = 0;  // of kGradient: see kSoon
   auto operator<=>(const Priority&) const = default;
 };
 
-// Urgency by what a node needs, and how many exchanges that includes.
+// Sets priorities that follow from operands, and counts the exchanges that each
+// node depends on.
 void FollowOperands(const Graph& graph, std::vector<Priority>& priorities) {
   int exchanges = 0;
   std::vector<int> number(graph.nodes().size(), 0);
@@ -127,8 +131,8 @@ std::vector<Priority> Priorities(const Graph& graph) {
   return priorities;
 }
 
-// By priority among nodes whose operands are there, and by place. True when
-// that moved one.
+// Schedules by priority among nodes whose operands are ready, then by position.
+// Returns true if that moved a node.
 bool OrderByPriority(Graph& graph) {
   const std::vector<Priority> priorities = Priorities(graph);
   const size_t n = graph.nodes().size();
@@ -216,7 +220,7 @@ class Buckets {
   }
 
  private:
-  // By op and dtype.
+  // Groups sums by op and dtype.
   static std::vector<std::vector<Node*>> Parts(const std::vector<Node*>& sums) {
     std::vector<std::vector<Node*>> parts;
     for (Node* sum : sums) {
@@ -249,12 +253,12 @@ class Buckets {
 
   Graph& graph_;
   PassContext& context_;
-  std::vector<Node*> sums_;  // of one gradient each, in the order of time
+  std::vector<Node*> sums_;  // of one gradient each, in order of time
   std::vector<ReadyGradient> ready_;
 };
 
-// By position, the bucket whose tensors a node reads, itself or by way of other
-// kernels; null for none.
+// Returns, by position, the bucket whose results a node reads, directly or
+// through other kernels; null for none.
 std::vector<const Node*> BucketsRead(const Graph& graph) {
   std::vector<const Node*> buckets(graph.nodes().size(), nullptr);
   for (const auto& node : graph.nodes()) {
@@ -273,11 +277,12 @@ std::vector<const Node*> BucketsRead(const Graph& graph) {
   return buckets;
 }
 
-// The parts that updates of one bucket leave are gathered together, and so are,
-// before them, the norms that each rank has of its parts.
+// Joins the all-gathers of shards that the updates of one bucket write, and
+// before them the all-gathers of each rank's norms.
 bool JoinGathers(Graph& graph) {
   const std::vector<const Node*> buckets = BucketsRead(graph);
-  // By the bucket's position; numbers apart from parts, which wait for them.
+  // Keyed by the bucket's position. Scalars are separate from shards, which
+  // depend on them.
   std::map<std::pair<int, bool>, std::vector<Node*>> groups;
   for (const auto& node : graph.nodes()) {
     if (!IsExchange(graph, *node)) continue;

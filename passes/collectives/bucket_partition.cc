@@ -18,8 +18,8 @@ constexpr double kHorovodCycle = 5e-3;
 constexpr int64_t kHorovodBytes = int64_t{64} << 20;
 constexpr int64_t kApexElements = 10'000'000;
 
-// Buckets of gradients [cuts[k-1], cuts[k]), each started as soon as it can be,
-// or not before earliest[k].
+// Computes the times of the buckets of gradients [cuts[k-1], cuts[k]). Each
+// starts as soon as possible, but not before earliest[k] if given.
 Buckets Timed(Gradients gradients, const CollectiveCost& cost,
               const std::vector<int>& cuts,
               const std::vector<double>& earliest = {}) {
@@ -39,8 +39,9 @@ Buckets Timed(Gradients gradients, const CollectiveCost& cost,
   return buckets;
 }
 
-// The tables of the exact partition. ends[k][j]: the earliest end of the first
-// j gradients in k buckets, from[k][j]: where the last of those begins.
+// Dynamic program of the exact partition. Per number of buckets, `ends[j]` is
+// the earliest end of the first j gradients and `begins[j]` the first gradient
+// of their last bucket.
 class ExactPartition {
  public:
   ExactPartition(Gradients gradients, const CollectiveCost& cost)
@@ -58,7 +59,7 @@ class ExactPartition {
     std::vector<double> ends(count_ + 1, kNever);
     ends[0] = 0;
     std::vector<std::vector<int>> from;
-    // As many buckets as gradients reach the optimum, so this ends.
+    // The optimum has at most one bucket per gradient, so this terminates.
     do {
       std::vector<int> begins(count_ + 1, 0);
       ends = OneMore(ends, begins);
@@ -124,7 +125,8 @@ std::vector<int> CapCuts(Gradients gradients, int64_t cap) {
   return cuts;
 }
 
-// At each tick at which nothing is on the wire, all that is ready, in pieces.
+// At each tick with no collective in progress, reduces all ready gradients, in
+// buckets of at most kHorovodBytes unless one gradient is larger.
 Buckets HorovodBuckets(Gradients gradients, const CollectiveCost& cost) {
   std::vector<int> cuts;
   std::vector<double> earliest;
@@ -134,7 +136,7 @@ Buckets HorovodBuckets(Gradients gradients, const CollectiveCost& cost) {
   while (next < count) {
     const double from = std::max(gradients[next].ready,
                                  buckets.empty() ? 0 : buckets.back().end);
-    // At least `from`, whatever the division rounds to.
+    // At least `from`, whatever the rounding of the division.
     const double tick =
         std::max(from, std::ceil(from / kHorovodCycle) * kHorovodCycle);
     int ready = next;
@@ -152,7 +154,7 @@ Buckets HorovodBuckets(Gradients gradients, const CollectiveCost& cost) {
   return buckets;
 }
 
-// When the last of these buckets is summed.
+// Returns the time at which the last of these buckets is reduced.
 double EndOf(const Buckets& buckets, Gradients gradients,
              const CollectiveCost& cost) {
   double end = 0;
@@ -163,10 +165,10 @@ double EndOf(const Buckets& buckets, Gradients gradients,
   return end;
 }
 
-// How many times as long as modelled the computation may take; what the model
-// says comes first.
+// Possible computation time over the estimated one; the estimate comes first.
 constexpr double kPaces[] = {1, 0.7, 1.4, 0.5, 2};
-constexpr double kWorthwhile = 0.999;  // of what is lost
+// A better partition must lower the worst-case loss to this fraction.
+constexpr double kWorthwhile = 0.999;
 
 std::vector<ReadyGradient> AtPace(Gradients gradients, double pace) {
   std::vector<ReadyGradient> paced(gradients.begin(), gradients.end());
@@ -255,9 +257,10 @@ std::vector<GradientBucket> PartitionGradients(
   return {};
 }
 
-// The best partition at one pace may be bad at another: where a link is slower
-// than the computation, each moment that the first bucket waits is lost. Of the
-// best at each pace it is the one that loses least where it loses most.
+// The optimal partition for one computation speed may be poor for another. If
+// the link is slower than the computation, any delay of the first bucket is
+// lost. Returns the partition, among the optima per speed, with the smallest
+// worst-case loss.
 std::vector<GradientBucket> RobustPartition(
     std::span<const ReadyGradient> gradients, const CollectiveCost& cost,
     const BucketPolicy& policy) {

@@ -9,18 +9,18 @@ namespace fusor::passes {
 
 inline bool IsCollective(const ir::Node& node) { return !node.op().pure; }
 
-// Of gradients, whole or this rank's part. Other collectives, which gather, say
-// of how many ranks.
+// Returns true for an all_reduce or reduce_scatter of gradients. The other
+// collectives, which gather, have attribute `ranks`.
 inline bool IsSumOverRanks(const ir::Node& node) {
   return IsCollective(node) && !node.attrs().Has("ranks");
 }
 
-// Of what ranks have at the beginning of a step: parts of parameters, as they
-// are or converted. It waits for nothing.
+// Returns true for a gather of shards of parameters as they are at the start of
+// a step, possibly converted. It depends on no other computation.
 bool GathersParameters(const ir::Graph& graph, const ir::Node& node);
 
-// Makes one collective of several of one op and dtype, and of one operand each,
-// in the place of the last. REQUIRES: no result is used before that.
+// Joins single-operand collectives of equal op and dtype into one, at the
+// position of the last. REQUIRES: no result is used before that position.
 ir::Node* JoinCollectives(ir::Graph& graph,
                           const std::vector<ir::Node*>& nodes);
 

@@ -8,7 +8,7 @@ namespace {
 using ir::Builder;
 using ir::Value;
 
-// [n, C] of n vectors, by ops that fuse with what makes them.
+// Stacks n vectors into [n, C] with ops that fuse with their producers.
 Value* Stack(Builder& b, const std::vector<Value*>& vectors) {
   const auto n = static_cast<int64_t>(vectors.size());
   const ir::Shape shape{n, vectors[0]->type().shape[0]};
@@ -21,7 +21,7 @@ Value* Stack(Builder& b, const std::vector<Value*>& vectors) {
   return stack;
 }
 
-// What all ranks have of some vectors.
+// Vectors gathered from all ranks.
 class Gathered {
  public:
   Gathered(Builder& b, const std::vector<Value*>& vectors, int64_t ranks)
@@ -31,9 +31,9 @@ class Gathered {
         all_(b.Add("all_gather", {Stack(b, vectors)}, {{"ranks", ranks}})
                  ->output()) {}
 
-  // Vector i of each, [ranks, 1, C].
+  // Returns vector i of all ranks, [ranks, 1, C].
   Value* Of(int64_t i) { return Part(i, ranks_); }
-  // Vector i of rank 0, [C].
+  // Returns vector i of rank 0, [C].
   Value* First(int64_t i) { return b_.Reshape(Part(i, 1), {channels_}); }
   // [ranks, 1, C] -> [C].
   Value* Sum(Value* parts) { return b_.ReduceSum(parts, {0, 1}); }

@@ -1,4 +1,4 @@
-// On one rank a sum over ranks is its operand, and so is what ranks gather.
+// On one rank the results of collectives are their operands.
 
 #include "ir/builder.h"
 #include "ir/support/error.h"

@@ -1,22 +1,22 @@
-// A loop of steps is turned by a part of one. The end of a step
+// Moves the all-gather of parameters from the end of a step to the start of the
+// next. The end of a step
 //
 //   %next = .. : f32[640]                            new state "shard/w"
 //   %all = all_gather(%next) {ranks=2} : f32[2,640]
 //   %whole = reshape(%all) : f32[64,20]              new state "w"
 //
-// becomes the beginning of the next: %all gathers what "shard/w" holds there,
-// and who reads %w reads %whole. State "w" is as it was then, a step older than
-// the parts.
+// becomes the start of the next: %all gathers the old value of "shard/w", and
+// readers of %w read %whole. State "w" then is one step older than the shards.
 //
-// Where nobody reads %w itself, but copies in 16 bit (keep_weight_copies), the
-// part is rounded first, and half of the bytes are gathered:
+// If nothing reads %w itself, but only 16-bit copies (keep_weight_copies), the
+// shard is rounded first, which halves the bytes to gather:
 //
 //   %narrow = cast(%"shard/w") {dtype="bf16"} : bf16[640]
 //
-// Rounding and gathering may change places: each moves or rounds elements.
+// Rounding is elementwise, so it commutes with gathering.
 //
-// In both cases state "w" is not written at all where that would copy what was
-// gathered: who reads it between steps gathers it first.
+// In both cases state "w" is not written at all if that would copy the gathered
+// value. Whoever reads it between steps gathers it first.
 
 #include <algorithm>
 #include <optional>
@@ -42,17 +42,17 @@ using ir::Value;
 
 constexpr char kPass[] = "rotate_gathers";
 
-// Computes with nothing else: reshapes, slices, copies, casts.
+// Unary and not a collective: reshapes, slices, copies, casts.
 bool IsConversion(const Node& node) {
   return !IsCollective(node) && node.num_inputs() == 1;
 }
 
-// What a step does at its end with one parameter's parts.
+// The all-gather of one parameter's shards at the end of a step.
 struct Gather {
-  int parameter = 0;  // inputs of the graph
+  int parameter = 0;  // input indices
   int shard = 0;
   Node* node = nullptr;       // all_gather
-  std::vector<Node*> follow;  // converts what was gathered
+  std::vector<Node*> follow;  // converts the gathered value
   std::vector<int> outputs;   // next values of the parameter and its copies
 };
 
@@ -91,7 +91,8 @@ class Rotation {
     return gathers;
   }
 
-  // That reads the part's next value; null where there is not exactly one.
+  // Returns the all-gather of the shard's next value; null if there is not
+  // exactly one.
   Node* GatherOf(const Value& shard) const {
     for (const ir::Output& output : graph_.outputs()) {
       if (output.alias != shard.index()) continue;
@@ -106,7 +107,8 @@ class Rotation {
     return nullptr;
   }
 
-  // False where the gathered parameter is read by more than its state.
+  // Collects readers of the gathered parameter. Returns false if it has readers
+  // other than its state.
   bool Follow(Gather& gather) const {
     std::vector<Value*> values{gather.node->output()};
     std::set<const Node*> seen;
@@ -145,7 +147,7 @@ class Rotation {
     for (const int o : gather.outputs) {
       const ir::Output& output = graph_.outputs()[o];
       graph_.ReplaceAllUses(graph_.input(output.alias), output.value);
-      // What is read where it was gathered needs no copy in the state.
+      // A value that is read where it was gathered needs no copy in the state.
       if (output.alias == gather.parameter && IsAsGathered(*output.value)) {
         dropped_.insert(o);
       }
@@ -156,7 +158,8 @@ class Rotation {
     return value.producer() != nullptr && IsUnflatten(*value.producer());
   }
 
-  // In which all copies are rounded, and nobody reads the parameter itself.
+  // Returns the dtype to which all copies are rounded, if nothing reads the
+  // parameter itself.
   std::optional<DType> NarrowDType(const Gather& gather) const {
     const Value& parameter = *graph_.input(gather.parameter);
     if (!parameter.uses().empty()) return std::nullopt;

@@ -16,7 +16,8 @@ using ir::Node;
 using ir::TensorType;
 using ir::Value;
 
-// The sum of which the part's next value is computed, element by element.
+// Returns the reduce-scatter from which the shard's next value is computed,
+// element by element.
 Node* SumOf(const Value& updated) {
   std::vector<const Value*> values{&updated};
   std::set<const Value*> seen{&updated};
@@ -38,7 +39,7 @@ Node* SumOf(const Value& updated) {
   return sum;
 }
 
-// What of the parts' reshapes has the parameter's shape.
+// Returns the reshapes of the gathered shards to the parameter's shape.
 std::vector<Node*> Wholes(const Value& updated, const ir::Shape& shape) {
   std::vector<Node*> wholes;
   std::vector<const Value*> values;

@@ -5,9 +5,9 @@
 
 namespace fusor::passes {
 
-// Has the parts of parameters (ir/shard.h) taken in the physical order of the
-// parameters' layouts, which are known: gradients in that layout are summed,
-// and parameters gathered, as they lie. Of a weight f32[64,20]{ba}
+// Shards parameters (ir/shard.h) in the physical order of their layouts, once
+// these are known. Gradients in that layout are reduced, and parameters
+// gathered, without layout copies. For a weight f32[64,20]{ba}
 //
 //   %r = copy(%dw) {layout=""} : f32[64,20]      of %dw : f32[64,20]{ba}
 //   %s = reduce_scatter(%r) {parts=2} : f32[640]
@@ -22,15 +22,16 @@ namespace fusor::passes {
 //   ...
 //   %next = unflatten(%gathered) {shape=[64,20], order="ba"} : f32[64,20]{ba}
 //
-// True when there are any.
+// Returns true if there are any sharded parameters that are not row-major.
 bool ShardInPhysicalLayout(ir::Graph& graph);
 
-// `flat`, elements in the order of the type's layout, as that type.
+// Returns `flat`, whose elements are in the physical order of the type's
+// layout, as a value of that type.
 ir::Value* UnflattenParts(ir::Builder& builder, ir::Value* flat,
                           const ir::TensorType& type);
 bool IsUnflatten(const ir::Node& node);
 
-// All ranks' parts of a tensor of that type.
+// All-gathers the shards of a tensor of that type.
 ir::Value* GatherParts(ir::Builder& builder, ir::Value* part,
                        const ir::TensorType& type, int64_t ranks);
 

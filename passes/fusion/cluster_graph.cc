@@ -126,9 +126,10 @@ void ClusterGraph::TakePlace(int unit, int other) {
   label_[unit] = label_[other];
 }
 
-// The units of the side that reached all it could make way: what the earlier
-// unit leads to goes behind the later one, whose place the merged unit takes;
-// or what leads to the later one goes before the earlier.
+// Moves only the units of the direction whose search is complete. Forward:
+// successors of the earlier unit move after the later one, and the merged unit
+// takes the later position. Backward: predecessors of the later unit move
+// before the earlier one, and the merged unit takes the earlier position.
 void ClusterGraph::Merge(int a, int b) {
   const int earlier = label_[a] < label_[b] ? a : b;
   const int later = earlier == a ? b : a;

@@ -1,13 +1,13 @@
 #pragma once
 
-// A graph some of whose nodes have been merged into units, with a topological
-// order of the units: whether one more merge would make a cycle is answered by
-// a walk over what lies between two units in that order, from both ends at
-// once, and not over the graph.
+// A graph whose nodes are merged step by step into units, with a topological
+// order of the units. To check whether a merge would create a cycle, it
+// searches from both units at once and visits only units between the two in
+// that order.
 //
 // After Bender, Fineman, Gilbert and Tarjan, "A new approach to incremental
-// cycle detection and related problems", 2015 (two-way search), with the order
-// as a list whose places carry labels.
+// cycle detection and related problems", 2015 (two-way search). The order is a
+// linked list with labels.
 
 #include <cstdint>
 #include <vector>
@@ -18,56 +18,55 @@ namespace fusor::passes {
 
 class ClusterGraph {
  public:
-  // Each node is a unit of its own, named by its position. The graph must not
-  // change while this lives.
+  // Creates one unit per node, named by its position. The graph must not change
+  // during the lifetime of this object.
   explicit ClusterGraph(const ir::Graph& graph);
 
   int UnitOf(const ir::Node& node) const { return unit_[node.position()]; }
-  // In the graph's order; empty once merged into another unit.
+  // Members in graph order; empty once merged into another unit.
   const std::vector<ir::Node*>& members(int unit) const {
     return members_[unit];
   }
 
-  // True when a path leaves one of the two units and enters the other through
+  // Returns true if a path leads from one of the two units to the other through
   // a third.
   bool MergeMakesCycle(int a, int b);
-  // The members of `b` join `a`. REQUIRES: !MergeMakesCycle(a, b).
+  // Moves the members of `b` to `a`. REQUIRES: !MergeMakesCycle(a, b).
   void Merge(int a, int b);
 
  private:
-  // One end of a search: what it reaches between the two units.
+  // One direction of a search: the units reached between the two.
   struct Side {
     bool forward;
     std::vector<int> reached;
     std::vector<int> stack;
   };
 
-  // True when a path joins the two through others. If not, done_ is the side
-  // that has reached all it can.
+  // Returns true if a path through other units connects the two. Otherwise sets
+  // done_ to the direction that has reached all units it can.
   bool Search(int earlier, int later);
-  // Takes one unit off the side's stack; true when it has met the other side.
+  // Pops one unit off the side's stack. Returns true if the sides have met.
   bool Step(Side& side, int earlier, int later);
   template <typename Visit>
   void ForEachNeighbour(int unit, bool forward, Visit visit) const;
 
-  // Moves units, in this order, to right behind another one.
+  // Moves units, in this order, right after another one.
   void MoveBehind(int unit, const std::vector<int>& moved);
-  // `unit` goes where `other` is, which is about to leave.
+  // Moves `unit` to the position of `other`, which is about to be removed.
   void TakePlace(int unit, int other);
   void Unlink(int unit);
   void LabelAll();
 
   std::vector<int> unit_;  // by position of a node
   std::vector<std::vector<ir::Node*>> members_;
-  // The order of units: a ring through a sentinel, and labels that grow along
-  // it.
+  // The order of units: a circular list with a sentinel, and increasing labels.
   std::vector<int> next_, previous_;
   std::vector<int64_t> label_;
 
   Side forward_{true, {}, {}};
   Side backward_{false, {}, {}};
   const Side* done_ = nullptr;
-  // unit -> the last search that saw it, negative when from behind
+  // By unit: the last search that visited it, negative if backward.
   std::vector<int> seen_;
   int search_ = 0;
 };

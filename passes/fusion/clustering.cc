@@ -21,11 +21,12 @@ constexpr char kPass[] = "fuse";
 constexpr size_t kMaxOperands = 96;
 constexpr size_t kMaxNodes = 400;
 constexpr size_t kMaxReductions = 16;
-// Siblings far apart would keep what they share, and what they make, alive.
+// Merging distant siblings would extend the live ranges of their operands and
+// results.
 constexpr int kMaxSiblingDistance = 64;
-// What two readers share joins them when it is this large, or when their loops
-// are alike and it is no scalar that both broadcast: half of a graph reads the
-// learning rate.
+// Two readers of a value are a candidate pair if the value has at least this
+// size, or if their loops have the same shape and the value is not a broadcast
+// scalar: half of a graph reads the learning rate.
 constexpr int64_t kMinSharedBytes = 1024;
 
 bool IsScatter(const Node& node) {
@@ -42,10 +43,10 @@ const ir::Shape& LoopShape(const Node& node) {
   return (folds ? node.input(0) : node.output())->type().shape;
 }
 
-// Positions from the first to the last of the nodes that are not free: copies
-// of free nodes stand where the original was, far from their only reader.
+// Range of node positions. Ignores free nodes: a copy is positioned next to its
+// original, which may be far from the copy's only reader.
 struct Extent {
-  int first = -1;  // no node that is not free
+  int first = -1;  // -1: no node yet
   int last = -1;
 
   void Add(const Node& node) {
@@ -120,7 +121,7 @@ std::string Clustering::Describe(int cluster) const {
 
 std::vector<int> Clustering::Neighbours(int cluster) const {
   std::vector<int> neighbours;
-  // Operands whose other readers have been added, and for which loop shapes.
+  // By operand: the loop shapes for which its other readers were added.
   std::unordered_map<const Value*, std::vector<const ir::Shape*>> seen;
   Extent extent;
   for (const Node* node : Nodes(cluster)) extent.Add(*node);
@@ -141,7 +142,7 @@ std::vector<int> Clustering::Neighbours(int cluster) const {
         continue;
       }
       loops.push_back(&LoopShape(*node));
-      // Half of a graph may read a value: distant readers are left out.
+      // Skips distant readers: half of a graph may read a value.
       if (extent.IsTooLongForSiblings()) continue;
       for (const Use& use : input->uses()) {
         if (extent.With(*use.node).IsTooLongForSiblings()) continue;
@@ -176,7 +177,7 @@ void Clustering::Try(const Candidate& candidate) {
   const bool accepted = reason.empty();
   if (accepted && !only_free_ &&
       !context_.ConsumeFuel(kPass, *Nodes(b).back()->output())) {
-    only_free_ = true;  // what is left is no rewrite worth counting
+    only_free_ = true;  // merges of free nodes need no fuel
     if (!FreeBeforeConsumer(a, b)) return;
   }
   const std::string what =
@@ -197,7 +198,7 @@ void Clustering::Try(const Candidate& candidate) {
   for (int other : Neighbours(a)) PushCandidate(a, operands, other);
 }
 
-// One of them is free nodes that only the other reads.
+// Returns true if one of them consists of free nodes that only the other reads.
 bool Clustering::FreeBeforeConsumer(int a, int b) const {
   for (const auto& [producer, consumer] : {std::pair(a, b), {b, a}}) {
     const auto feeds = [&, c = consumer, p = producer](const Node* node) {
@@ -231,8 +232,8 @@ Clustering::ValueSet Clustering::Operands(int cluster) const {
   return operands;
 }
 
-// Reads that the second no longer makes, and writes that nobody needs. Looks at
-// the nodes of b alone, for a may have hundreds of neighbours like it.
+// Returns the bytes of the reads and writes that merging removes. Visits only
+// the nodes of b, because a may have hundreds of neighbours.
 int64_t Clustering::SharedBytes(int a, const ValueSet& of_a, int b) const {
   int64_t bytes = 0;
   const auto add_passed_on = [&](const Node& node) {
@@ -250,7 +251,7 @@ int64_t Clustering::SharedBytes(int a, const ValueSet& of_a, int b) const {
     for (const Value* input : node->inputs()) {
       const int c =
           input->producer() == nullptr ? -1 : ClusterOf(*input->producer());
-      // Once a value, whoever else of b reads it.
+      // Counts each value once, however many nodes of b read it.
       if (c == b || !seen.insert(input).second) continue;
       if (c == a) {
         add_passed_on(*input->producer());

@@ -2,17 +2,17 @@
 
 // Decides which nodes share a kernel.
 //
-//  1. Each fusible node starts as a cluster. A queue holds pairs of clusters,
-//     producer and consumer or two readers of one value, by the modelled time
-//     that merging them saves: bytes that no longer cross memory, plus one
-//     launch. Integer nanoseconds; ties by position, so that the result does
-//     not depend on addresses.
-//  2. The best pair is merged when its loop nests agree (AnalyzeDomain), when
-//     no path leaves the union and comes back, and within size limits. The
-//     first rule that fails is recorded as the reason; of a merged pair, which
-//     of the two kinds it was.
+//  1. Each fusible node starts as a cluster. A queue holds pairs of clusters
+//     (producer and consumer, or two readers of one value) by the estimated
+//     time that merging them saves: bytes that are no longer read or written,
+//     plus one launch. In integer nanoseconds; ties are broken by position, so
+//     that the result does not depend on addresses.
+//  2. The best pair is merged if its loop nests agree (AnalyzeDomain), the
+//     merge creates no cycle, and size limits hold. The first rule that fails
+//     is recorded as the rejection reason; for a merged pair, the kind of pair.
 //
-// A producer's value that others need stays a result of the merged cluster.
+// A producer's value with readers elsewhere remains a result of the merged
+// cluster.
 
 #include <queue>
 #include <string>
@@ -26,21 +26,21 @@ namespace fusor::passes {
 
 class Clustering {
  public:
-  // The graph must not change while this lives.
+  // The graph must not change during the lifetime of this object.
   Clustering(const ir::Graph& graph, PassContext& context);
 
-  // Merges until no pair is left. `only_free`: none but free nodes into their
-  // only consumer.
+  // Merges until no pair is left. `only_free`: only merges nodes that are free
+  // to recompute into their only consumer.
   void Merge(bool only_free);
 
-  // The nodes of each cluster in the graph's order; clusters by the position of
-  // their first node.
+  // Returns the nodes of each cluster in graph order; clusters by the position
+  // of their first node.
   std::vector<std::vector<ir::Node*>> Clusters() const;
 
  private:
   struct Candidate {
     int64_t saved_ns;
-    int first, second;  // clusters; first the one that began earlier
+    int first, second;  // clusters; the one with the first node first
     int first_version, second_version;
     bool operator<(const Candidate& other) const {
       if (saved_ns != other.saved_ns) return saved_ns < other.saved_ns;
@@ -49,7 +49,7 @@ class Clustering {
     }
   };
 
-  // Clusters are the units of fusible nodes; -1 for every other node.
+  // Clusters are units of fusible nodes; -1 for every other node.
   int ClusterOf(const ir::Node& node) const;
   const std::vector<ir::Node*>& Nodes(int cluster) const {
     return units_.members(cluster);
@@ -62,28 +62,29 @@ class Clustering {
   using ValueSet = std::unordered_set<const ir::Value*>;
 
   std::vector<int> Neighbours(int cluster) const;
-  // All inputs of its nodes, results of other nodes of the cluster included.
+  // All inputs of its nodes, including results of the cluster's other nodes.
   ValueSet Operands(int cluster) const;
   // `of_a`: Operands(a).
   void PushCandidate(int a, const ValueSet& of_a, int b);
-  // The pair's merge, or the record of why not.
+  // Merges the pair, or records why not.
   void Try(const Candidate& candidate);
 
   bool FreeBeforeConsumer(int a, int b) const;
   bool IsReadOutside(const ir::Node& node, int a, int b) const;
   int64_t SavedNs(int a, const ValueSet& of_a, int b) const;
-  // Of the cluster as one kernel: operands are read and results written once.
+  // Estimated time of the cluster as one kernel that reads each operand and
+  // writes each result once.
   int64_t ModelledNs(int cluster) const;
-  // Bytes that cross memory between the two, or that both read.
+  // Bytes that one passes to the other, or that both read.
   int64_t SharedBytes(int a, const ValueSet& of_a, int b) const;
-  // Empty when the clusters may be merged.
+  // Returns the rejection reason; empty if the clusters may be merged.
   std::string WhyNot(int a, int b);
   bool Connected(int a, int b) const;
 
   const ir::Graph& graph_;
   PassContext& context_;
   ClusterGraph units_;
-  std::vector<bool> is_candidate_;  // by position: becomes a kernel
+  std::vector<bool> is_candidate_;  // by position: whether it becomes a kernel
   std::vector<bool> is_output_;     // by position
   std::vector<int> version_;        // of each cluster
   std::priority_queue<Candidate> queue_;

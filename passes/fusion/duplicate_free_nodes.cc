@@ -10,14 +10,14 @@ namespace fusor::passes {
 
 using ir::Node;
 
-// One copy per use beyond the first, operands before results so that chains of
-// free nodes are copied whole.
+// Makes one copy per use beyond the first. Visits results before their
+// operands, so that chains of free nodes are copied whole.
 bool DuplicateFreeNodes(ir::Graph& graph) {
   std::unordered_set<const ir::Value*> outputs;
   for (const ir::Output& output : graph.outputs()) outputs.insert(output.value);
   std::vector<Node*> nodes;
   for (const auto& node : graph.nodes()) nodes.push_back(node.get());
-  std::vector<Node*> order;  // the new one, last node first
+  std::vector<Node*> order;  // new node order, last node first
   for (size_t i = nodes.size(); i-- > 0;) {
     Node* node = nodes[i];
     order.push_back(node);

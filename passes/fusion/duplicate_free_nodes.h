@@ -4,8 +4,9 @@
 
 namespace fusor::passes {
 
-// Gives every reader of a free node (IsFree) a copy of its own, with what leads
-// to it: a kernel then indexes it as that reader wants. True when it made one.
+// Gives every reader of a node that is free to recompute (IsFree) a separate
+// copy, operands that are free included: a kernel can then index it as that
+// reader requires. Returns true if it made a copy.
 bool DuplicateFreeNodes(ir::Graph& graph);
 
 }  // namespace fusor::passes

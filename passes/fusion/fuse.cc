@@ -1,11 +1,11 @@
 // Vertical and sibling fusion.
 //
-//  1. Every consumer of a free node (a splat, iota, broadcast, ...) gets a copy
-//     of its own: inside a kernel it costs nothing.
+//  1. Every consumer of a free node (constant, iota, broadcast, ...) gets a
+//     separate copy: inside a kernel it costs nothing.
 //  2. Nodes are clustered, see clustering.h.
 //  3. Each cluster becomes a `fusion` node.
 //
-// With fusion off only free nodes join their consumer, as they would inside an
+// With fusion off, only free nodes are merged into their consumer, as in an
 // eager framework's kernels.
 
 #include <algorithm>
@@ -40,8 +40,8 @@ ValueSet OutputsOf(const Graph& graph) {
   return outputs;
 }
 
-// A part of a tiled dimension is read from a row-major copy: its offsets are
-// not affine in the loops.
+// Inserts a row-major copy before each node that reads part of a tiled
+// dimension: the offsets of such a read are not affine in the loop indices.
 bool CopyPartlyReadTiles(Graph& graph) {
   std::vector<Node*> nodes;
   for (const auto& node : graph.nodes()) nodes.push_back(node.get());
@@ -63,8 +63,8 @@ bool CopyPartlyReadTiles(Graph& graph) {
   return changed;
 }
 
-// Copies of a free node that a kernel would store side by side become one, for
-// all that read them. `cluster` keeps the first.
+// Merges equal free nodes of a cluster that are read only outside it: the
+// kernel would store the same values several times. `cluster` keeps the first.
 void MergeStoredCopies(Graph& graph, std::vector<Node*>& cluster) {
   const std::unordered_set<const Node*> set(cluster.begin(), cluster.end());
   const auto stored_alone = [&](const Node& node) {
@@ -131,7 +131,7 @@ class Outliner {
     for (const Value* result : outlined.results) {
       body->AddOutput(map.at(result), result->name());
     }
-    // The node that the kernel is about: its last one.
+    // The kernel has the location of its last node.
     outlined.fusion =
         graph_.AddNode("fusion", operands,
                        {{"rounding", std::string(eager_ ? "eager" : "fast")}},
@@ -140,7 +140,7 @@ class Outliner {
     dead_.insert(dead_.end(), members.begin(), members.end());
   }
 
-  // Puts each fusion where the last of its nodes was, which go.
+  // Inserts each fusion at the position of its last node and erases its nodes.
   bool Finish() {
     const std::unordered_set<const Node*> dead(dead_.begin(), dead_.end());
     std::vector<Node*> order;
@@ -177,9 +177,9 @@ class Outliner {
                        [&](const Use& use) { return !set.contains(use.node); });
   }
 
-  // The nodes in the order of a depth-first walk from their results: it depends
-  // on what they compute alone, not on how copies and other nodes lay between
-  // them, so that equal work becomes equal kernels.
+  // Returns the nodes in depth-first order from their results. That order does
+  // not depend on copies and other nodes between them, so that equal work
+  // becomes equal kernels.
   std::vector<Node*> CanonicalOrder(const std::vector<Node*>& nodes) const {
     const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
     std::unordered_set<const Node*> visited;
@@ -207,9 +207,9 @@ class Outliner {
 
   Graph& graph_;
   const bool eager_;
-  const size_t num_nodes_;  // of the graph before the first fusion was added
+  const size_t num_nodes_;  // in the graph before the first fusion was added
   const ValueSet outputs_;
-  std::unordered_map<const Node*, Outlined> outlined_;  // by its last node
+  std::unordered_map<const Node*, Outlined> outlined_;  // by last node
   std::vector<Node*> dead_;
 };
 
@@ -223,7 +223,7 @@ bool IsView(const std::vector<Node*>& nodes) {
 
 bool Fuse(Graph& graph, PassContext& context) {
   const PassOptions& options = context.options();
-  bool changed = EraseDeadNodes(graph);  // a kernel has results
+  bool changed = EraseDeadNodes(graph);  // a kernel needs results
   changed |= CopyPartlyReadTiles(graph);
   changed |= DuplicateFreeNodes(graph);
   Clustering clustering(graph, context);

@@ -1,16 +1,17 @@
-// A pooling whose kernel is generated, with what is elementwise around it: one
-// kernel, where library calls would have kept them apart.
+// Fuses a pooling whose kernel is generated with the elementwise ops around it.
+// One kernel for
 //
 //   y -> normalise, ReLU -> z -> max_pool -> p, index
 //
-// reads y and writes p and the index; z is stored nowhere. It is computed again
-// for each window that an element lies in, from what caches hold. The
-// max_pool_gathers of what z is made of find their elements on the way.
+// reads y and writes p and the index; z is not stored. Each window recomputes
+// its elements of z from cached elements of y. The same loop computes the
+// max_pool_gathers of values that z is computed from. One kernel for
 //
 //   dp, index -> max_pool_grad -> dz -> mask, a dz + b y + c -> dy
 //
-// reads dp, the index and y, and writes dy. Every node goes with its results'
-// reader only: what others read, too, is stored, and both read that.
+// reads dp, the index and y, and writes dy. z, dz and the values between dz and
+// dy must have no other reader. Other elementwise operands may have some, and
+// are then computed twice.
 
 #include <algorithm>
 #include <memory>
@@ -38,12 +39,12 @@ using ir::Use;
 using ir::Value;
 
 constexpr char kPass[] = "fuse_pool";
-// Of a body: more would be recomputed for every window.
+// Maximum number of body nodes: every window recomputes them.
 constexpr size_t kMaxNodes = 64;
 
 bool IsPooling(const Node& node) { return node.attrs().Has("window"); }
 
-// A scalar, or a vector along the channels, in every place of an image.
+// Returns true for a scalar, or a vector of channels, broadcast to an image.
 bool IsSpread(const Node& node) {
   if (!IsOp(&node, "broadcast")) return false;
   const std::vector<int64_t>& dims = node.attrs().Ints("dims");
@@ -51,14 +52,14 @@ bool IsSpread(const Node& node) {
          (dims.empty() || dims == std::vector<int64_t>{1});
 }
 
-// What a kernel of windows can compute element by element.
+// Returns true for nodes that a pooling kernel can compute per element.
 bool MayJoin(const Node* node) {
   return node != nullptr &&
          (node->op().fusion == ir::FusionKind::kElementwise || IsSplat(*node) ||
           IsSpread(*node));
 }
 
-// A pooling and what joins it.
+// A pooling and the nodes fused with it.
 class Region {
  public:
   Region(Graph& graph, Node& pool) : graph_(graph), pool_(pool) {
@@ -71,7 +72,8 @@ class Region {
 
   bool IsAlone() const { return nodes_.size() == 1; }
   const std::vector<Node*>& heads() const { return heads_; }
-  // What joins the pooling, in words; else why something does not, or nothing.
+  // Describes what is fused with the pooling. If nothing is, returns the
+  // rejection reason; empty if there was no candidate.
   std::string Reason() const {
     if (IsAlone()) return refused_;
     std::vector<std::string> parts;
@@ -83,10 +85,10 @@ class Region {
   }
   bool has_prologue() const { return has_prologue_; }
   bool has_epilogue() const { return end_ != nullptr; }
-  // Of what is neither written nor read any more.
+  // Bytes that are no longer written and read.
   int64_t saved_bytes() const { return saved_; }
 
-  // Puts the fusion in the place of the pooling.
+  // Replaces the nodes by a fusion and returns it.
   Node* Outline(bool eager) {
     auto body = std::make_unique<Graph>("fusion");
     std::unordered_map<const Value*, Value*> inside;
@@ -122,7 +124,7 @@ class Region {
   }
 
  private:
-  // Of the same windows, by the index that the pooling finds.
+  // Adds the gathers from the same windows at the pooling's index.
   void AddGathers() {
     if (!IsOp(&pool_, "max_pool")) return;
     for (const Use& use : pool_.output(1)->uses()) {
@@ -168,7 +170,8 @@ class Region {
     }
   }
 
-  // Takes what the value is computed from, up to what must be read.
+  // Adds the nodes that compute the value, up to values that must be read. Sets
+  // the rejection reason and returns false if that is not possible.
   bool Take(const Value& value) {
     std::unordered_set<const Node*> nodes = nodes_;
     const std::string reason = Collect(value, nodes);
@@ -202,7 +205,8 @@ class Region {
     return "";
   }
 
-  // The only node that reads the value, if it is elementwise.
+  // Returns the only node that reads the value if that is elementwise,
+  // otherwise null.
   Node* OnlyReader(const Value& value) const {
     if (graph_.IsOutput(&value) || value.uses().empty()) return nullptr;
     Node* reader = value.uses()[0].node;
@@ -214,8 +218,8 @@ class Region {
                : nullptr;
   }
 
-  // Follows the gradient as long as one node reads it, to the last value that
-  // is no wider than it.
+  // Follows the gradient through single elementwise readers. The epilogue ends
+  // with the last value that has no more bytes than the gradient.
   void AddEpilogue() {
     std::unordered_set<const Node*> nodes = nodes_;
     const Value* value = pool_.output();
@@ -261,7 +265,7 @@ class Region {
     return false;
   }
 
-  // What is read of it, in order.
+  // Returns the results that are read outside the fusion, in order.
   std::vector<Value*> Results() const {
     if (end_ != nullptr) return {end_->output()};
     std::vector<Value*> results;
@@ -301,7 +305,7 @@ class Region {
   Node& pool_;
   std::unordered_set<const Node*> nodes_;
   std::vector<Node*> heads_;  // the pooling and the gathers
-  Node* end_ = nullptr;       // of an epilogue
+  Node* end_ = nullptr;       // last node of the epilogue, or null
   bool has_prologue_ = false;
   std::string refused_;
   int64_t saved_ = 0;
@@ -317,7 +321,7 @@ bool FusePool(Graph& graph, PassContext& context) {
     }
   }
   if (pools.empty()) return false;
-  bool changed = EraseDeadNodes(graph);  // which read what others could join
+  bool changed = EraseDeadNodes(graph);  // dead readers would prevent fusion
   std::unordered_set<const Node*> joined;
   for (Node* pool : pools) {
     if (joined.contains(pool)) continue;

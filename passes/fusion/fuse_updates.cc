@@ -1,24 +1,23 @@
 // Joins the parameter updates of one hyper-parameter group into one launch.
 //
-// After Fuse each parameter has a fusion of its own: elementwise, all results
-// aliased to state, and equal but for the shape to the others of its group.
-// Those with equal signature become one `multi_tensor` fusion whose body holds
-// the chains side by side; its operands stand class by class: all parameters,
-// all gradients, all momenta, then the scalars, which all chains share. Copies
-// of weights (keep_weight_copies) that are made of the results come into the
-// body behind the chains, results of their own behind the others. The check of
-// all gradients for finiteness reads what lies together in one loop.
+// After Fuse each parameter has a separate update fusion: elementwise, with all
+// results aliased to state. The fusions of a group differ only in shape. Those
+// with equal signature become one `multi_tensor` fusion, whose body contains
+// all chains. Its operands are sorted by class: all parameters, all gradients,
+// all momenta, then the scalars, which all chains share. Cached cast weights
+// (keep_weight_copies) computed from the results follow the chains in the body,
+// and their results follow the other results. The finiteness check of all
+// gradients reads each contiguous range in one loop.
 //
-// Where a program is compiled against existing state, only what lies there one
-// after the other is joined.
+// If a program is compiled against existing state, only updates of state that
+// is contiguous there are joined.
 //
 // A joined update keeps all gradients that it reads alive until it runs. So it
-// takes no more tensors than it needs to hide what a launch costs; then the
-// next one begins.
+// contains no more tensors than are needed to hide the launch overhead.
 //
-// With several ranks the updates of one bucket of gradients are joined, so that
-// they can run while other buckets are still summed; and the bucket's gradients
-// lie as those launches read them.
+// With several ranks, the updates of one gradient bucket are joined, so that
+// they overlap with the all-reduces of other buckets. The gradients of a bucket
+// are stored in the order in which those launches read them.
 
 #include <algorithm>
 #include <map>
@@ -42,8 +41,8 @@ using ir::Value;
 
 constexpr char kPass[] = "fuse_updates";
 
-// Bytes by which tensors that lie one after the other are padded. Those of
-// different dtypes keep step only where none has padding.
+// Alignment of contiguous tensors, in bytes. Tensors of different dtypes have
+// the same element offsets only if none of them is padded.
 constexpr int64_t kPlaceBytes = 64;
 
 bool KeepsStep(const ir::TensorType& a, const ir::TensorType& b) {
@@ -62,8 +61,8 @@ bool AliasesState(const Graph& graph, const Value* value) {
                      });
 }
 
-// All results are new state of one type, all operands of that type, if need be
-// in another dtype, or scalars.
+// Returns true if all results are new state of one type, and all operands have
+// that type, possibly with another dtype, or are scalars.
 bool IsUpdate(const Graph& graph, const Node& node) {
   if (node.body() == nullptr || node.attrs().String("kind") != "loop") {
     return false;
@@ -91,7 +90,7 @@ bool IsUpdate(const Graph& graph, const Node& node) {
   return true;
 }
 
-// Of the state that the results are, where it says.
+// Lists the update groups of the state that the results replace.
 std::string GroupsOf(const Graph& graph, const Node& node) {
   std::string text;
   for (const ir::Output& output : graph.outputs()) {
@@ -102,7 +101,8 @@ std::string GroupsOf(const Graph& graph, const Node& node) {
   return text;
 }
 
-// Where the state is that a result replaces.
+// Returns the offset of the state that a result replaces; -1 if not in
+// `places`.
 int64_t OffsetOf(const Graph& graph, const Value* result,
                  const std::map<std::string, StatePlace>& places) {
   for (const ir::Output& output : graph.outputs()) {
@@ -113,7 +113,8 @@ int64_t OffsetOf(const Graph& graph, const Value* result,
   return -1;
 }
 
-// Whether the state that `b` replaces lies right behind that of `a`.
+// Returns true if the state that `b` replaces is stored right after that of
+// `a`.
 bool Follows(const Graph& graph, const Value* a, const Value* b,
              const std::map<std::string, StatePlace>& places) {
   const int64_t bytes = a->type().num_bytes();
@@ -121,7 +122,8 @@ bool Follows(const Graph& graph, const Value* a, const Value* b,
   return OffsetOf(graph, b, places) == OffsetOf(graph, a, places) + padded;
 }
 
-// The updates in the order of their state, cut where it has gaps.
+// Sorts the updates by the offsets of their state and splits them at gaps.
+// Without offsets, returns all in one run.
 std::vector<std::vector<Node*>> LyingTogether(
     const Graph& graph, const std::vector<Node*>& updates,
     const std::map<std::string, StatePlace>& places) {
@@ -146,8 +148,8 @@ std::vector<std::vector<Node*>> LyingTogether(
   return runs;
 }
 
-// The updates in runs of neighbours, each run just long enough that its launch
-// takes at most 1 / kWorkOfLaunch of its time.
+// Splits the updates into runs. Each run but the last is just long enough that
+// the launch overhead is at most 1 / kWorkOfLaunch of its execution time.
 std::vector<std::vector<Node*>> CutByWork(const std::vector<Node*>& updates,
                                           const ir::Target& target) {
   constexpr int64_t kWorkOfLaunch = 200;
@@ -166,8 +168,8 @@ std::vector<std::vector<Node*>> CutByWork(const std::vector<Node*>& updates,
   return runs;
 }
 
-// Whether the copies of the members' results lie as the members do: the first
-// copies one after the other, the second ones, ..
+// Returns true if the copies of the members' results are stored in the order of
+// the members: contiguous first copies, contiguous second copies, and so on.
 bool CopiesLieTogether(const Graph& graph, const std::vector<Node*>& members,
                        const WeightCopies& copies,
                        const std::map<std::string, StatePlace>& places) {
@@ -186,7 +188,8 @@ bool CopiesLieTogether(const Graph& graph, const std::vector<Node*>& members,
   return true;
 }
 
-// The chain without shapes; scalars by name, since they must be the same ones.
+// Describes the chain without shapes. Names the scalars, because joined updates
+// must share them.
 std::string Signature(const Graph& graph, const Node& node) {
   std::string text = GroupsOf(graph, node);
   std::unordered_map<const Value*, int> number;
@@ -218,7 +221,8 @@ std::string Signature(const Graph& graph, const Node& node) {
   return text;
 }
 
-// Number of the collective that made one of its operands, from 1; 0 for none.
+// Returns the number, from 1, of the collective that computes one of the
+// operands; 0 if there is none.
 int BucketOf(const Node& node,
              const std::unordered_map<const Node*, int>& buckets) {
   for (const Value* input : node.inputs()) {
@@ -302,7 +306,8 @@ Node* Join(Graph& graph, const std::vector<Node*>& members,
   return joined;
 }
 
-// What a joined update reads as one stretch of memory, class by class.
+// Returns the operands of a joined update that are read as one contiguous
+// range, by class.
 std::vector<std::vector<Value*>> Stretches(const Node& joined) {
   const auto tensors = static_cast<size_t>(joined.attrs().Int("tensors"));
   std::vector<std::vector<Value*>> stretches;
@@ -314,14 +319,14 @@ std::vector<std::vector<Value*>> Stretches(const Node& joined) {
   return stretches;
 }
 
-// True for a kernel that looks at all gradients in any order.
+// Returns true for a finiteness check, which may read gradients in any order.
 bool IsCheck(const Node& node) {
   return node.body() != nullptr && node.body()->nodes().size() == 1 &&
          node.body()->nodes()[0]->op().fusion == ir::FusionKind::kSeparate;
 }
 
-// Takes each of `values` out of `from` once; false, with nothing taken, if one
-// is not there.
+// Removes one occurrence of each of `values` from `from`. If one is missing,
+// removes nothing and returns false.
 bool TakeAll(const std::vector<Value*>& values, std::vector<Value*>& from) {
   std::vector<Value*> left = from;
   for (const Value* value : values) {
@@ -333,8 +338,8 @@ bool TakeAll(const std::vector<Value*>& values, std::vector<Value*>& from) {
   return true;
 }
 
-// Lets the check read in one loop what an update reads in one. A value that the
-// check counts several times is an operand as often.
+// Makes the check read each contiguous range of an update in one loop. A value
+// that the check counts several times remains that many operands.
 void Regroup(Graph& graph, Node* check, const std::vector<Node*>& updates) {
   const Node& old = *check->body()->nodes()[0];
   std::vector<Value*> left;
@@ -379,8 +384,9 @@ void RegroupChecks(Graph& graph, const std::vector<Node*>& updates) {
   for (Node* check : checks) Regroup(graph, check, updates);
 }
 
-// Divides equal updates into those that are joined. The gradients of a bucket
-// arrive together, so all of its updates are joined; others are cut by work.
+// Splits equal updates into runs to join. The gradients of a bucket are ready
+// at the same time, so all its contiguous updates are joined. Others are split
+// by work.
 std::vector<std::vector<Node*>> RunsOf(const Graph& graph,
                                        const std::vector<Node*>& equal,
                                        bool bucket,
@@ -400,8 +406,8 @@ std::vector<std::vector<Node*>> RunsOf(const Graph& graph,
   return runs;
 }
 
-// The same collective with its operands in the order of `results`, which are
-// all of its results.
+// Replaces the collective by one with its operands in the order of `results`,
+// which are all of its results.
 void ReorderBucket(Graph& graph, Node* bucket,
                    const std::vector<Value*>& results) {
   std::vector<Value*> operands;
@@ -419,7 +425,7 @@ void ReorderBucket(Graph& graph, Node* bucket,
   graph.RenameResults(ordered, std::move(names));
 }
 
-// Puts what an update reads as one stretch one after the other in its bucket.
+// Makes gradients that an update reads as one range contiguous in their bucket.
 void OrderBuckets(Graph& graph, const std::vector<Node*>& updates) {
   std::vector<Node*> buckets;
   for (const auto& node : graph.nodes()) {
@@ -446,7 +452,8 @@ void OrderBuckets(Graph& graph, const std::vector<Node*>& updates) {
   }
 }
 
-// Joining moves the same bytes with one launch, less what copies would read.
+// Joining needs one launch and moves the same bytes, except that copies read
+// nothing.
 void RecordJoin(const std::vector<Node*>& members, const WeightCopies& copies,
                 bool accepted, PassContext& context) {
   const ir::Target& target = context.target().target();

@@ -1,5 +1,6 @@
-// What the target's library leaves to generated kernels (kGeneratedAlgorithm)
-// becomes a fusion of one node each. Last: joined updates still take copies.
+// Wraps each op that the target's library leaves to a generated kernel
+// (kGeneratedAlgorithm) in a fusion. Runs last, because FuseUpdates still moves
+// copies into its launches.
 
 #include <memory>
 #include <string>
@@ -16,7 +17,7 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
-// The fusion of `node`, before it, with those of its results that are read.
+// Replaces `node` by a fusion that returns those of its results that are used.
 void Outline(Graph& graph, Node& node) {
   auto body = std::make_unique<Graph>("fusion");
   std::vector<Value*> inputs;

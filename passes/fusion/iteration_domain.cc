@@ -62,7 +62,8 @@ bool IsFusible(const Node& node) {
 
 namespace {
 
-// Its operand, which is smaller, is what should be kept and moved.
+// Returns true for a widening cast: its operand is cheaper to store and to
+// move.
 bool IsWideningCast(const Node& node) {
   return node.op().fusion == FusionKind::kElementwise &&
          node.op().gradient != nullptr &&
@@ -97,11 +98,12 @@ class Analysis {
            IterationDomain* domain, std::string* reason)
       : nodes_(nodes), results_(results), domain_(*domain), reason_(*reason) {}
 
-  // 1. The hero spans the domain: the first reduction's operand, else the
+  // 1. The hero spans the domain: the first reduction's operand, otherwise the
   //    largest result.
-  // 2. Maps flow along the nodes, both ways, until nothing changes; a value of
-  //    the hero's shape that is still unreached is assumed to be aligned.
-  // 3. Rules are checked, sweeps counted.
+  // 2. Maps are propagated along the nodes in both directions until nothing
+  //    changes. A value of the hero's shape that is still unreached is assumed
+  //    to be aligned with it.
+  // 3. Rules are checked, and passes over the reduction axes are counted.
   bool Run() {
     const Value* hero = FindHero();
     if (hero == nullptr) return Refuse("no result to store");
@@ -161,8 +163,8 @@ class Analysis {
     return true;
   }
 
-  // False on a conflict. Values outside the fusion, the hero excepted, take no
-  // map: they may be read at several indices.
+  // Returns false on a conflict. Values outside the fusion, except the hero,
+  // get no map: they may be read at several indices.
   bool Assign(const Value* value, const IndexMap& map) {
     const auto [it, added] = domain_.maps.emplace(value, map);
     changed_ |= added;
@@ -233,8 +235,8 @@ class Analysis {
   }
 
   // Returns the result's map, given the operand's, for an op that only renames
-  // dimensions. A slice also shortens them: its result has no index for every
-  // index of its operand.
+  // dimensions. Excludes slices: some indices of their operand have no index in
+  // the result.
   static std::optional<IndexMap> Invert(const Node& node,
                                         const IndexMap& operand) {
     if (node.op().operand_map == nullptr) return std::nullopt;
@@ -286,8 +288,8 @@ class Analysis {
     return true;
   }
 
-  // Every element of a result is stored once: the result has the extents of
-  // all loops, or of all parallel ones.
+  // Checks that every element of a result is stored once: a result has the
+  // extents of all loops, or of all parallel loops.
   bool CheckResults() {
     for (const Node* node : nodes_) {
       if (!results_.contains(node->output())) continue;
@@ -314,7 +316,7 @@ class Analysis {
     return true;
   }
 
-  // Tiled dimensions are read whole, or at one index.
+  // Checks that tiled dimensions are read whole, or at one index.
   bool CheckTiles() {
     for (const Node* node : nodes_) {
       for (size_t i = 0; i < node->num_inputs(); ++i) {
@@ -345,8 +347,8 @@ class Analysis {
         if (!Inside(input)) continue;
         const bool input_outer = domain_.IsOuter(domain_.maps.at(input));
         const int s = domain_.sweep.at(input);
-        // What a reduction folds is needed within the sweep, even where all
-        // folded dimensions have one element and nothing is inner.
+        // A reduction needs its operand within the pass, even if all reduction
+        // axes have one element, so that no value is inner.
         sweep = std::max(sweep, input_outer && (!outer || reduces) ? s + 1 : s);
       }
       domain_.sweep[node->output()] = sweep;

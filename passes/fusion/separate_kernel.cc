@@ -21,7 +21,7 @@ void SeparateKernel(Graph& graph, Node* node, PassContext& context,
   auto body = std::make_unique<Graph>("fusion");
   std::unordered_map<const Value*, Value*> inside;
   std::vector<Value*> inputs;
-  std::vector<Value*> operands;  // of the body's inputs
+  std::vector<Value*> operands;  // by body input
   for (Value* input : node->inputs()) {
     auto [at, added] = inside.emplace(input, nullptr);
     if (added) {
@@ -43,7 +43,8 @@ void SeparateKernel(Graph& graph, Node* node, PassContext& context,
   lower(*body, alone);
   Simplify(*body, context);
   EraseDeadNodes(*body);
-  // A kernel stores no copy of an operand, as the gradient of an addition is.
+  // A result that equals an operand, e.g. the gradient of an add, is replaced
+  // by that operand: the kernel need not store it again.
   for (size_t i = results.size(); i-- > 0;) {
     const Value* value = body->outputs()[i].value;
     if (value->producer() != nullptr) continue;

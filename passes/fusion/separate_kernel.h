@@ -7,10 +7,10 @@
 
 namespace fusor::passes {
 
-// Puts a `fusion` in the place of a node, whose body is a graph of that node
-// alone after `lower`, which replaces it by what kernels can hold. Drops
-// results that nobody reads, and replaces those that are operands by these.
-// Inserts no fusion if no result is left.
+// Replaces a node by an unfused kernel: a `fusion` whose body is that node
+// alone, rewritten by `lower` into fusible ops. Drops unused results, and
+// replaces results that are operands by those operands. If no result is left,
+// erases the node and adds no fusion.
 void SeparateKernel(
     ir::Graph& graph, ir::Node* node, PassContext& context,
     const std::function<void(ir::Graph& body, ir::Node* node)>& lower);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What joined updates do for copies of weights (ir/weight_copy.h).
+// Cached cast weights (ir/weight_copy.h) in joined updates.
 
 #include <unordered_map>
 #include <unordered_set>
@@ -10,16 +10,16 @@
 
 namespace fusor::passes {
 
-// The copies in a graph that are made of results of updates.
+// The copies in a graph that are computed from results of updates.
 class WeightCopies {
  public:
   explicit WeightCopies(const ir::Graph& graph);
 
-  // The copy nodes that read results of `update` and that nothing but state
-  // gets, in topological order.
+  // Returns the copy nodes that read results of `update` and are used only by
+  // state, in topological order.
   std::vector<ir::Node*> Of(const ir::Node& update) const;
 
-  // The next value of a copy that state holds.
+  // Returns true for the next value of a copy that is state.
   bool IsKept(const ir::Value* value) const { return kept_.contains(value); }
 
  private:
@@ -31,12 +31,13 @@ class WeightCopies {
 
 struct UpdateCopies {
   std::vector<ir::Node*> nodes;  // of the graph
-  std::vector<ir::Value*> kept;  // results of theirs, one an output of the body
+  std::vector<ir::Value*>
+      kept;  // their state results, one per added body output
 };
 
-// Adds what computes each member's copies to the body of the update that joins
-// the members, behind what there is, with outputs. `maps`: of each member, from
-// values of its body to those of the joined one.
+// Adds the copies of each member to the body of the update that joins the
+// members, after its nodes, with one output per kept copy. `maps` translates,
+// per member, values of its body to values of the joined body.
 UpdateCopies AddCopies(
     const WeightCopies& copies, const std::vector<ir::Node*>& members,
     const std::vector<std::unordered_map<const ir::Value*, ir::Value*>>& maps,

@@ -1,20 +1,20 @@
-// Layouts and library algorithms, decided once for the whole step.
+// Chooses layouts and library algorithms once for the whole step.
 //
 //  1. A convolution's weight is stored in the layout in which the library
-//     writes its gradient, so that gradient, momentum, weight and update agree
-//     and the update is one flat loop. Forward and data gradient repack when
-//     they want another one.
+//     writes its gradient. Gradient, momentum, weight and update then agree,
+//     and the update is one flat loop. Forward and data gradient repack the
+//     weight if they require another layout.
 //  2. In graph order, library ops take a candidate of the target
-//     (ChooseCandidate); ops with the kSame rule take their operands' layout, a
-//     blocked one if any. Where a value already has another layout, a `copy` is
-//     put in between. A normalisation's gradient takes the layout in which the
+//     (ChooseCandidate). Ops with the kSame rule take their operands' layout, a
+//     blocked one if any. If a value already has another layout, a `copy` is
+//     inserted. A normalisation's gradient takes the layout in which the
 //     normalisation read its operand.
-//  3. What FuseNormActivation would have made one op has the layout that this
-//     would have: the order in which an image's places are added up depends on
-//     it, and fusion is to change none.
-//  4. Values whose layout nobody has fixed yet (results of re-indexing ops,
-//     state, elementwise results of these) take the first one asked of them.
-//  5. Parts of parameters, and of what is theirs, then lie as these do
+//  3. The nodes that FuseNormActivation would fuse get the layout that the
+//     fused op would have. The layout determines the summation order over an
+//     image, and fusion must not change it.
+//  4. Values without a fixed layout (results of re-indexing ops, state,
+//     elementwise results of these) take the first layout requested.
+//  5. Shards of parameters and of their state then use the same physical order
 //     (ShardInPhysicalLayout).
 
 #include <algorithm>
@@ -64,8 +64,7 @@ class Assignment {
   }
 
  private:
-  // --- State
-  // ------------------------------------------------------------------
+  // --- State -----------------------------------------------------------------
 
   void FixState() {
     const auto& given = context_.options().state_places;
@@ -89,8 +88,8 @@ class Assignment {
     }
   }
 
-  // The parameter whose gradient the node computes: the weight that the layer
-  // of the same location reads.
+  // Returns the parameter whose gradient the node computes: the weight read by
+  // the layer with the same location.
   Value* WeightOf(const Node& gradient) const {
     const ir::Shape& shape = gradient.attrs().Ints("weight_shape");
     for (const ir::Input& input : graph_.inputs()) {
@@ -103,7 +102,7 @@ class Assignment {
     return nullptr;
   }
 
-  // Directly, or in another dtype.
+  // Returns true if that layer reads the weight directly or through casts.
   static bool IsReadBeside(const Value& weight, const Node& gradient) {
     return std::any_of(
         weight.uses().begin(), weight.uses().end(), [&](const ir::Use& use) {
@@ -128,8 +127,7 @@ class Assignment {
     }
   }
 
-  // --- Nodes
-  // ------------------------------------------------------------------
+  // --- Nodes -----------------------------------------------------------------
 
   void Visit(Node& node) {
     if (!node.op().pure && node.op().layout == LayoutRule::kSame) {
@@ -153,7 +151,7 @@ class Assignment {
     }
   }
 
-  // Result i has operand i's layout: sums over ranks.
+  // Result i has operand i's layout: all-reduces.
   void VisitPairwise(Node& node) {
     for (size_t i = 0; i < node.num_outputs(); ++i) {
       Fix(node.output(i), node.input(i)->type().layout);
@@ -184,7 +182,7 @@ class Assignment {
     }
   }
 
-  // Whether the choices at hand are for this step can be seen by these.
+  // These counters show whether the choices belong to this step.
   void CountChoice(const Node& node) {
     const ir::AutotuneResults& choices = context_.options().choices;
     if (choices.empty()) return;
@@ -199,7 +197,8 @@ class Assignment {
     context_.counters()["chosen_convolutions"] += chosen ? 1 : 0;
   }
 
-  // Sums of normalisations, by each normalisation and the sum itself.
+  // Maps each normalisation of a residual add, and the add itself, to the
+  // match.
   void FindSums() {
     const NormActivations matches(graph_);
     for (const auto& node : graph_.nodes()) {
@@ -214,7 +213,7 @@ class Assignment {
   void VisitAlike(Node& node) {
     const auto sum = sums_.find(&node);
     if (sum == sums_.end()) return VisitSame(node);
-    // Nothing of rank 4 reads a normalised operand before.
+    // No node of rank 4 reads a normalised operand earlier.
     if (&node == sum->second.add) VisitSum(sum->second);
   }
 
@@ -238,7 +237,8 @@ class Assignment {
     if (layout.has_value()) Apply(node, *layout);
   }
 
-  // The first operand's that has one, or a blocked one.
+  // Returns the layout of the first operand that has one; prefers a blocked
+  // one.
   std::optional<Layout> LayoutOf(const std::vector<Value*>& operands,
                                  size_t rank) const {
     const Layout* layout = nullptr;
@@ -253,8 +253,8 @@ class Assignment {
     return layout != nullptr ? std::optional(*layout) : std::nullopt;
   }
 
-  // To all operands and results of the first result's rank; the results' own
-  // layout where a reader relies on it.
+  // Applies the layout to all operands and results of the first result's rank,
+  // or the layout of a result that a reader relies on.
   void Apply(Node& node, Layout layout) {
     const size_t rank = node.output()->type().rank();
     for (size_t i = 0; i < node.num_outputs(); ++i) {
@@ -286,10 +286,9 @@ class Assignment {
     }
   }
 
-  // --- Values
-  // -----------------------------------------------------------------
+  // --- Values ----------------------------------------------------------------
 
-  // Nobody has chosen its layout, and its producer can write any.
+  // Returns true if no layout was chosen and the producer can write any.
   bool IsFlexible(const Value* value) const {
     if (fixed_.contains(value)) return false;
     const Node* producer = value->producer();
@@ -305,7 +304,7 @@ class Assignment {
                        });
   }
 
-  // With everything that flexibly led to it.
+  // Fixes the layout of a value and of the flexible values it is computed from.
   void Fix(Value* value, const Layout& layout) {
     const Node* producer = value->producer();
     if (producer != nullptr && producer->op().layout == LayoutRule::kSame &&
@@ -322,7 +321,7 @@ class Assignment {
     changed_ = true;
   }
 
-  // In any dtype.
+  // Returns true for state, also if cast.
   static bool IsState(const Value& value) {
     const Node* producer = value.producer();
     return producer == nullptr ||
@@ -343,7 +342,7 @@ class Assignment {
     const Node* cast = value->producer();
     if (cast != nullptr && IsState(*value) &&
         ir::NodeScalar(*cast) == ir::ScalarOp::kIdentity) {
-      // Cast and packed in one pass over the weight.
+      // One pass over the weight casts and repacks it.
       copy->producer()->SetInput(0, cast->input(0));
       copy->producer()->mutable_attrs().Set(
           "result_dtype", std::string(DTypeName(value->type().dtype)));
@@ -353,7 +352,7 @@ class Assignment {
     changed_ = true;
   }
 
-  // For a reader that can read no other.
+  // For a reader that supports no other layout.
   void DemandExactly(Node& node, size_t operand, const Layout& layout) {
     Demand(node, operand, layout);
     demanded_.insert(node.input(operand));
@@ -365,7 +364,7 @@ class Assignment {
   PassContext& context_;
   std::unordered_map<const Node*, NormActivation> sums_;
   std::unordered_set<const Value*> fixed_;
-  std::unordered_set<const Value*> demanded_;  // exactly the layout they have
+  std::unordered_set<const Value*> demanded_;  // their layout must not change
   bool changed_ = false;
 };
 

@@ -1,14 +1,14 @@
-// The 16-bit copies of weights, and of biases, become state.
+// Caches cast weights and biases as state.
 //
-// Mixed precision reads w as cast(w), the layout pass as copy(cast(w)), in each
-// step anew. Where a library op does, it reads an input instead,
+// Mixed precision reads w as cast(w), the layout pass as copy(cast(w)),
+// recomputed in each step. A library op reads an input instead,
 //
 //   %c = weight_copy {of="w", rounding="bf16"} : bf16[64,64,1,1]{ABcd8b16a2b}
 //
-// whose next value is the same cast and copy of the weight's next value: the
-// update has that in registers, and the copy's memory is written once a step
-// and read as it is. Each layout that is asked for makes one copy. Where the
-// target multiplies in no 16-bit dtype, the copy is f32, with rounded elements.
+// whose next value is the same cast and copy of the weight's next value. The
+// update has that value in registers, so the copy is written once per step and
+// read without conversion. There is one copy per requested layout. If the
+// target has no 16-bit matmul, the copy is f32 with rounded elements.
 
 #include <algorithm>
 #include <optional>
@@ -33,7 +33,7 @@ using ir::Value;
 constexpr char kPass[] = "keep_weight_copies";
 constexpr char kRepacks[] = "weight_repacks";
 
-// The same elements, rounded or in another layout.
+// Returns true for nodes that only round elements or change the layout.
 bool IsConversion(const Node& node) {
   return ir::IsCopy(node) ||
          (node.num_inputs() == 1 &&
@@ -49,7 +49,7 @@ bool IsLibraryRead(const ir::Use& use) {
 // A conversion of a weight that library ops read.
 struct Reading {
   Value* value;
-  DType rounding;  // the narrowest dtype on the way
+  DType rounding;  // the narrowest dtype in the chain of conversions
 };
 
 class Keeper {
@@ -84,7 +84,7 @@ class Keeper {
     if (next != nullptr) UpdateOthers(*graph_.input(weight), next);
   }
 
-  // Copies that only other programs read.
+  // Updates copies that only other programs read.
   void UpdateOthers(const Value& weight, Value* next) {
     for (const auto& [name, place] : places_) {
       const auto kind = ir::ParseWeightCopyName(name);
@@ -114,7 +114,7 @@ class Keeper {
       const DType dtype = result->type().dtype;
       std::optional<DType> narrowest = rounding;
       if (DTypeSize(dtype) < DTypeSize(DType::kF32)) {
-        // Rounded to both f16 and bf16: no one dtype says how.
+        // Rounded to both f16 and bf16: no single dtype describes it.
         if (rounding.has_value() && rounding != dtype) continue;
         narrowest = dtype;
       }
@@ -127,7 +127,7 @@ class Keeper {
     }
   }
 
-  // Null where the program does not update the weight.
+  // Returns null if the program does not update the weight.
   Value* NextValue(size_t weight) const {
     for (const ir::Output& output : graph_.outputs()) {
       if (output.alias == static_cast<int>(weight)) return output.value;

@@ -18,7 +18,8 @@ bool FitsLayouts(const Node& node, const Node& old,
     if (node.input(i)->type().layout != candidate.operands[i]) return false;
   }
   for (size_t i = 1; i < node.num_outputs(); ++i) {
-    const bool stored = node.output(i)->type().rank() == 4;  // what it has read
+    const bool stored =
+        node.output(i)->type().rank() == 4;  // the input it stores
     if (stored && candidate.results[i] != node.input(0)->type().layout) {
       return false;
     }

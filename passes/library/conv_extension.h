@@ -8,7 +8,7 @@
 
 namespace fusor::passes {
 
-// A convolution that computes more than the node that there is.
+// A convolution that computes more than an existing node.
 struct ConvExtension {
   ir::Node* conv;
   ir::Attrs attrs;
@@ -16,23 +16,24 @@ struct ConvExtension {
 };
 
 struct ExtendedConv {
-  ir::Node* node = nullptr;  // null: not made
-  std::string refusal{};     // why not
-  bool wanted = true;        // by the options, or by choices
+  ir::Node* node = nullptr;  // null: not created
+  std::string refusal{};     // rejection reason
+  bool wanted = true;        // requested by the options or by choices
 };
 
-// What choices name instead of an engine.
+// Choice that rejects an extension; used instead of an engine name.
 inline constexpr char kDeclined[] = "none";
 
-// Adds it before `before`, with the target's candidate and its layouts. Choices
-// that name an engine for its problem want it, kDeclined declines it; of other
-// problems `wanted` decides. Not made where the target has none in the
-// layouts at hand. Throws kGraph as ChooseCandidate does.
+// Adds the extended convolution before `before`, with the target's candidate
+// and its layouts. Choices that name an engine for its problem request it;
+// kDeclined rejects it. For problems without a choice `wanted` decides. Not
+// created if the target has no candidate in the present layouts. Throws kGraph
+// as ChooseCandidate does.
 ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
                                const ConvExtension& extension, ir::Node* before,
                                bool wanted);
 
-// Whether choices say something of such problems at all.
+// Returns true if any choice is about an extended convolution.
 bool ChooseExtensions(const ir::AutotuneResults& choices);
 
 }  // namespace fusor::passes

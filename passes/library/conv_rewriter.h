@@ -12,36 +12,35 @@
 
 namespace fusor::passes {
 
-// One rewrite of FuseConvNorm, or of SpaceToDepth, for those who measure
-// whether it is worth it. It takes those by which `before` came about, if it is
-// no convolution of the step as it was; of several with one place one alone can
-// be made.
+// One rewrite of FuseConvNorm or SpaceToDepth, for benchmarks of its benefit.
+// If a `before` is not a convolution of the original step, the rewrites that
+// created it are required. Only one of several rewrites with the same `place`
+// can be made.
 struct ConvRewrite {
   struct Part {
     std::string before, after;  // ir::ConvolutionProblem of a convolution
   };
-  std::string place;  // name of the value that is computed otherwise
+  std::string place;  // name of the value that is rewritten
   std::vector<Part> parts;
   ir::DType dtype = ir::DType::kF32;  // of the convolutions' operands
-  int64_t saved_bytes = 0;            // that kernels beside them move no longer
-  // What choices say of the first `before` to have it made; where that is empty
-  // they name a candidate for each `after`.
+  int64_t saved_bytes = 0;            // no longer moved by neighbouring kernels
+  // The choice for the first `before` that requests the rewrite. If empty,
+  // choices name a candidate for each `after`.
   std::string choice{};
 };
 
-// How often there was a place for one kind of rewrite, and it was made.
+// How many rewrites of one kind were possible, and how many were made.
 struct Places {
   int64_t found = 0;
   int64_t taken = 0;
 };
 
-// What the rewrites of FuseConvNorm have in common: they ask for a convolution
-// that does more, put it in the place of what it replaces, and say what became
-// of each place.
+// Shared by the rewrites of FuseConvNorm: creates an extended convolution,
+// substitutes it for the nodes that it replaces, and records the decision.
 class ConvRewriter {
  public:
-  // `level`: what is wanted where choices say nothing. With `survey`, to which
-  // what is made is appended, nothing need be had; else Check is strict.
+  // `level` applies to problems without a choice. If `survey` is set, rewrites
+  // are appended to it and Check does not throw.
   ConvRewriter(ir::Graph& graph, PassContext& context, NormLowering level,
                std::vector<ConvRewrite>* survey);
 
@@ -49,37 +48,37 @@ class ConvRewriter {
   PassContext& context() { return context_; }
   bool changed() const { return changed_; }
 
-  // Whether such rewrites are wanted, or choices may want some.
+  // Returns true if the level requests such rewrites or choices may request
+  // some.
   bool MayBe(NormLowering level) const;
   std::vector<ir::Node*> NodesOf(std::string_view op) const;
-  // Nothing else reads it.
+  // Returns true if the value has one use and is not a graph output.
   bool IsPrivate(const ir::Value* value) const;
-  // The plain conv2d_grad_input that computes it for nobody else; null where
-  // there is none.
+  // Returns the plain conv2d_grad_input that computes a single-use value; null
+  // if there is none.
   ir::Node* DataGradient(const ir::Value* value) const;
-  // Asked before the rewrite of a place.
+  // Call before each rewrite.
   bool ConsumeFuel(const ir::Value& subject);
 
-  // The convolution with the extension, before `before`; null where it is not
-  // made.
+  // Adds the extended convolution before `before`; null if it is rejected.
   ir::Node* Extend(const ConvExtension& extension, ir::Node* before,
                    NormLowering level);
-  bool wanted() const { return wanted_; }  // the last that was asked for
+  bool wanted() const { return wanted_; }  // result of the last Extend
 
-  // Says what became of a place after all that was asked for it since the last
-  // time; of accepted ones `reason`. Kernels move `saved_bytes` less for it.
-  // `place`: of ConvRewrite, where that is not the subject. Counts
-  // chosen_forms: convolutions that choices have named so.
+  // Records the decision on a rewrite, after all calls of Extend for it since
+  // the last Record. `reason` is that of an accepted one. Kernels move
+  // `saved_bytes` less. `place` is ConvRewrite's, if it is not the subject.
+  // Counts chosen_forms: extended convolutions that choices name.
   void Record(Places& places, const ir::Value& subject, bool accepted,
               std::string reason, int64_t saved_bytes,
               const ir::Value* place = nullptr);
 
-  // `now` takes over uses and, in Finish, the name.
+  // Replaces the uses of `old` by `now`, which takes its name in Finish.
   void Replace(ir::Value* old, ir::Value* now);
-  // Erases `old`, so that the new values can take the names.
+  // Erases `old`, then renames the new values.
   void Finish(const std::vector<ir::Node*>& old);
 
-  // Counts what was made. Throws kGraph where all places were refused.
+  // Counts rewrites made. Throws kGraph if all of them were rejected.
   void Check(const Places& places, const char* what, const char* counter);
 
  private:
@@ -87,21 +86,21 @@ class ConvRewriter {
   PassContext& context_;
   const NormLowering level_;
   std::vector<ConvRewrite>* survey_;
-  std::vector<ConvRewrite::Part> parts_;  // of this place
+  std::vector<ConvRewrite::Part> parts_;  // of the current rewrite
   ir::DType dtype_ = ir::DType::kF32;
-  // Of the last extension.
+  // Results of the last Extend.
   std::string refusal_;
   bool wanted_ = true;
   std::vector<std::pair<ir::Value*, std::string>> names_;
   bool changed_ = false;
 };
 
-// Nodes that are built before a place, and go again if nothing comes of them.
+// Tentative nodes, built before `before`; erased if the rewrite is rejected.
 class Draft {
  public:
   Draft(ir::Graph& graph, ir::Node* before)
       : graph_(graph), before_(before), nodes_(graph.nodes().size()) {}
-  // REQUIRES: nothing reads them.
+  // Erases the nodes. REQUIRES: nothing reads them.
   void Discard();
 
  private:

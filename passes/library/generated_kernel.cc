@@ -6,7 +6,8 @@ namespace fusor::passes {
 
 namespace {
 
-// No arithmetic of many operands to a result, which is what libraries are for.
+// Excludes ops that combine many operand elements per result: libraries run
+// those.
 bool MayBeGenerated(const ir::Node& node) {
   return node.op().fusion == ir::FusionKind::kLibrary &&
          node.op().macs == nullptr;

@@ -5,8 +5,8 @@
 
 namespace fusor::passes {
 
-// True for a library op that the target leaves to a generated kernel
-// (ir::kGeneratedAlgorithm): pooling, copies between layouts.
+// Returns true for a library op that the target leaves to a generated kernel
+// (ir::kGeneratedAlgorithm): pooling, layout copies.
 bool IsGenerated(const ir::Node& node, const ir::TargetQueries& target);
 
 }  // namespace fusor::passes

@@ -7,14 +7,14 @@
 
 namespace fusor::passes {
 
-// What choices name instead of a candidate where SpaceToDepth is to replace the
-// convolution. Of one that is still there they say nothing.
+// The choice that requests SpaceToDepth, instead of a candidate. Ignored for a
+// convolution that SpaceToDepth has not replaced.
 inline constexpr char kSpaceToDepth[] = "space_to_depth";
 
-// The candidate that a node is to run as: the one that PassOptions::choices
-// names for its problem and dtype, else the target's best, in both cases
-// without Winograd where the options do not allow it. nullopt when there is
-// none. Throws kGraph when the named one is none of the target's.
+// Returns the candidate to run a node with: the one that PassOptions::choices
+// names for its problem and dtype, otherwise the target's best. Skips Winograd
+// if the options forbid it. Returns nullopt if there is none. Throws kGraph if
+// the target does not have the named candidate.
 std::optional<ir::LibraryCandidate> ChooseCandidate(const ir::Node& node,
                                                     const PassContext& context);
 

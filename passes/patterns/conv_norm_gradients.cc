@@ -1,4 +1,4 @@
-// Gradients of normalisations that data gradients begin: see fuse_conv_norm.cc.
+// Fuses gradients of normalisations into data gradients: see fuse_conv_norm.cc.
 
 #include <string>
 #include <utility>
@@ -16,12 +16,12 @@ using ir::Builder;
 using ir::Node;
 using ir::Value;
 
-// A batch_norm_grad's operands by what they are.
+// The operands of a batch_norm_grad.
 struct Gradient {
   std::string residual;
   Value* dy;
   std::vector<Value*> main;    // x, gamma, beta, mean, variance
-  std::vector<Value*> second;  // the same, of residual "norm"
+  std::vector<Value*> second;  // the same, for residual "norm"
 };
 
 Gradient GradientOf(const Node& node) {
@@ -42,7 +42,7 @@ class NormGradients {
   }
 
  private:
-  // The node whose mask it reads; null where it recomputes it.
+  // Returns the node whose mask it reads; null if it recomputes the mask.
   static const Node* ForwardOf(const Node& grad) {
     return grad.attrs().String("residual") == "none"
                ? nullptr
@@ -56,7 +56,7 @@ class NormGradients {
     Value* dy = norm->input(0);
     Node* sum = IsOp(dy->producer(), "add") && r_.IsPrivate(dy) ? dy->producer()
                                                                 : nullptr;
-    std::vector<std::pair<Node*, Value*>> ways;  // data gradient, what is added
+    std::vector<std::pair<Node*, Value*>> ways;  // data gradient, addend
     if (Node* conv = r_.DataGradient(dy)) ways.emplace_back(conv, nullptr);
     for (size_t i = 0; sum != nullptr && i < 2; ++i) {
       Node* conv = r_.DataGradient(sum->input(i));
@@ -78,10 +78,11 @@ class NormGradients {
     r_.Record(places_, *norm->output(), false, "", 0);
   }
 
-  // Bytes that kernels move where no convolution computes the sums. They read x
-  // and the gradient, or both branches that add up to it; with a residual they
-  // also read the mask and write the masked gradient. Later they read all of it
-  // again, but for residual "add": there they have stored the masked gradient.
+  // Returns the bytes that kernels move if no convolution computes the sums.
+  // They read x and the gradient, or both branches that add up to it. With a
+  // residual they also read the mask and write the masked gradient. Later they
+  // read all of it again, except for residual "add", for which they have stored
+  // the masked gradient.
   static int64_t SavedBytes(const Node& norm, bool added) {
     const ir::TensorType& type = norm.output()->type();
     const std::string residual = norm.attrs().String("residual");
@@ -122,7 +123,7 @@ class NormGradients {
     return node;
   }
 
-  // a * dz + b * x + c, in the vectors' dtype.
+  // Returns a * dz + b * x + c, computed in the vectors' dtype.
   Value* Apply(Builder& b, Node* sums, size_t first, Value* x) {
     const auto spread = [&](size_t i) {
       ir::TensorType type = x->type();

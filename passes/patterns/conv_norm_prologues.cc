@@ -1,4 +1,4 @@
-// Normalisations that convolutions apply to what they read: see
+// Fuses normalisations into the convolutions that read them: see
 // fuse_conv_norm.cc.
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using ir::Builder;
 using ir::Node;
 using ir::Value;
 
-// What reads the value, once each, in the graph's order.
+// Returns the nodes that read the value, once each, in graph order.
 std::vector<Node*> ReadersOf(const Value* y) {
   std::vector<Node*> readers;
   for (const ir::Use& use : y->uses()) {
@@ -31,15 +31,15 @@ std::vector<Node*> ReadersOf(const Value* y) {
   return readers;
 }
 
-// One of a batch_norm_train's normalisations: gamma and beta among its
-// operands, mean and variance among its results.
+// Indices of one normalisation of a batch_norm_train: operands gamma and beta
+// (next), results mean and variance (next).
 struct NormAt {
   size_t gamma, mean;
 };
 constexpr NormAt kFirst{1, 1};
-constexpr NormAt kSecond{4, 3};  // of residual "norm"
+constexpr NormAt kSecond{4, 3};  // for residual "norm"
 
-// Scale and shift.
+// Returns scale and shift.
 std::vector<Value*> AffineOf(Builder& b, const Node& norm, NormAt at) {
   Value* rstd =
       b.Rsqrt(b.Plus(norm.output(at.mean + 1), norm.attrs().Float("epsilon")));
@@ -51,7 +51,7 @@ std::vector<Value*> AffineOf(Builder& b, const Node& norm, NormAt at) {
   return {scale, b.Cast(shift, dtype)};
 }
 
-// By all that read it, so that it is stored nowhere.
+// Fuses a normalisation into all its readers, so that it is not stored.
 class InReaders {
  public:
   explicit InReaders(ConvRewriter& rewriter) : r_(rewriter) {}
@@ -63,7 +63,7 @@ class InReaders {
   }
 
  private:
-  // Convolutions and weight gradients.
+  // Returns true if only convolutions and weight gradients read `y`.
   bool MayApply(const Value* y) const {
     return !y->uses().empty() && !r_.graph().IsOutput(y) &&
            std::all_of(
@@ -115,8 +115,8 @@ class InReaders {
   Places places_;
 };
 
-// With what is added to it, by one convolution that reads it, and stores it for
-// the others.
+// Fuses a normalisation and its residual add into one convolution that reads
+// it, which also stores the result for the other readers.
 class AtJoins {
  public:
   explicit AtJoins(ConvRewriter& rewriter) : r_(rewriter) {}
@@ -134,8 +134,8 @@ class AtJoins {
            norm.attrs().String("residual") != "none";
   }
 
-  // A convolution that may stand before all that read `y`, of which
-  // `first` is the first, and does nothing but, at most, sum up statistics.
+  // Returns true for a convolution that can be moved before all readers of `y`,
+  // of which `first` is the first, and has no fusion other than statistics.
   static bool MayApply(const Node& reader, const Value* y, const Node& first) {
     if (!IsOp(&reader, "conv2d") || reader.num_inputs() != 2 ||
         reader.input(0) != y || reader.attrs().Bool("relu")) {
@@ -182,9 +182,9 @@ class AtJoins {
     return node;
   }
 
-  // Kernels without it read both sides and write the result. A mask that is
-  // wanted they write, too, and later read, each time the sums and the gradient
-  // are computed, in place of the result.
+  // Unfused kernels read both operands and write the result. If the mask is
+  // needed, they write it, and read it instead of the result each time the sums
+  // and the gradient are computed.
   int64_t SavedBytes(const Node& norm) const {
     const ir::TensorType& type = norm.output()->type();
     const Value* mask = norm.output(norm.num_outputs() - 1);

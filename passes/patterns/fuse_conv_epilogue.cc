@@ -1,6 +1,6 @@
-// conv2d -> relu becomes conv2d with relu=true where the ReLU is the only
-// reader. After differentiation: the gradient of a ReLU reads its result, so
-// the convolution's own result is not needed there.
+// Fuses conv2d -> relu into conv2d with relu=true if the ReLU is the only
+// reader. Runs after differentiation: the gradient of a ReLU reads the ReLU's
+// result, so it does not need the convolution's.
 
 #include <algorithm>
 #include <unordered_set>
@@ -19,8 +19,8 @@ using ir::Value;
 
 constexpr char kPass[] = "fuse_conv_epilogue";
 
-// True if the library can apply the ReLU at no cost: what the convolution runs
-// as alone, it runs as, by the same kernel, with the ReLU.
+// Returns true if the library applies the ReLU at no cost: the candidate chosen
+// without ReLU has a twin, of equal algorithm and implementation, with ReLU.
 bool HasEpilogue(Node& conv, const PassContext& context) {
   const auto plain = ChooseCandidate(conv, context);
   if (!plain.has_value()) return false;
@@ -34,7 +34,7 @@ bool HasEpilogue(Node& conv, const PassContext& context) {
                      });
 }
 
-// Why the ReLU cannot join the convolution that it reads; empty when it can.
+// Returns the rejection reason; empty if the convolution can apply its ReLU.
 std::string Obstacle(Node& conv,
                      const std::unordered_set<const Value*>& outputs,
                      const PassContext& context) {

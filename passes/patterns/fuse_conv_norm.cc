@@ -1,6 +1,6 @@
-// What a convolution can compute of the normalisations beside it, as cuDNN's
-// engines for training do (ConvBNfprop, DBARCS, DgradDreluBNBwdWeight,
-// ConvBNwgrad). With scale = gamma * rstd and shift = beta - mean * scale:
+// Fuses parts of normalisations into adjacent convolutions, as cuDNN's engines
+// for training do (ConvBNfprop, DBARCS, DgradDreluBNBwdWeight, ConvBNwgrad).
+// With scale = gamma * rstd and shift = beta - mean * scale:
 //
 //   statistics   y = conv2d(x), batch_norm_train(y)
 //                -> y, sum, squares = conv2d(x) {statistics}
@@ -9,23 +9,23 @@
 //                   mean, rstd, gamma, beta, ..) {norm, add};
 //                   dx = a * dz + b * x + c
 //   prologues    y = batch_norm_train(x), with ReLU, read by convolutions and
-//                their weight gradients alone
+//                their weight gradients only
 //                -> each reads x, scale, shift {prologue="norm"}
-//   joins        y = batch_norm_train(x, .., shortcut), with ReLU, z =
-//   conv2d(y)
+//   joins        y = batch_norm_train(x, .., shortcut), with ReLU,
+//                z = conv2d(y)
 //                -> z, sum, squares, y = conv2d(x, .., scale, shift, shortcut)
-//                   {prologue="join"}; or "dual", of two normalisations
+//                   {prologue="join"}; or "dual", for two normalisations
 //
-// Where the gradients of two branches are added all the same, and one of them
-// is a data gradient, that convolution adds the other, in its place (with
-// statistics):
+// If an add of two branches' gradients remains and one of them is a data
+// gradient, that convolution accumulates onto the other in place (requested
+// together with statistics):
 //
 //                add(conv2d_grad_input(..), d)
 //                -> conv2d_grad_input(.., d) {accumulate}
 //
-// The ReLU's mask is recomputed from what was stored before it, as cuDNN does:
-// where |y| is a rounding error it may differ from what forward had. Scale and
-// shift of a prologue have the activations' dtype.
+// The ReLU's mask is recomputed from what was stored before it, as cuDNN does.
+// If |y| is within rounding error it may differ from the forward mask. Scale
+// and shift of a prologue have the activations' dtype.
 
 #include "passes/patterns/fuse_conv_norm.h"
 
@@ -99,7 +99,7 @@ class ConvNorm {
 
   // --- Sums of gradients -----------------------------------------------------
 
-  // Nothing but `sum` needs the value, so that another may take its place.
+  // Returns true if only `sum` reads the value, so that it can be overwritten.
   bool MayBeOverwritten(const Value* value) const {
     const Node* producer = value->producer();
     return producer != nullptr && r_.IsPrivate(value) && producer->op().pure &&

@@ -11,16 +11,17 @@
 
 namespace fusor::passes {
 
-// FuseConvNorm at `level`, whatever the options say: makes all that the target
-// has, and returns it in the order in which it was made. Refuses nothing.
+// Runs FuseConvNorm at `level`, whatever the options say. Makes all rewrites
+// that the target supports and returns them in the order in which they were
+// made. Does not throw if the target supports none.
 std::vector<ConvRewrite> SurveyConvNorm(ir::Graph& graph, PassContext& context,
                                         NormLowering level);
 
-// The rewrites that begin gradients of normalisations in data gradients.
+// Fuses gradients of normalisations into the data gradients that precede them.
 void TakeNormGradients(ConvRewriter& rewriter);
 
-// Those that apply normalisations in what reads them: by all readers, or by one
-// that stores what the others read.
+// Fuse normalisations into the convolutions that read them: into all readers,
+// or, at residual adds, into one that stores the result for the other readers.
 void ApplyNormsInReaders(ConvRewriter& rewriter);
 void ApplyNormsAtJoins(ConvRewriter& rewriter);
 

@@ -1,14 +1,14 @@
-// matmul -> add -> relu, as fully connected layers are, becomes one matmul:
+// Fuses matmul -> add -> relu, e.g. of fully connected layers, into one matmul:
 //
 //   %p = matmul(%x, %w) {transpose_b=true}
 //   %b = broadcast(%bias) {dims=[1], shape=[64,4096]}
 //   %s = add(%p, %b)                  =>  %y = matmul(%x, %w, %bias)
 //   %y = relu(%s)                                {relu=true, transpose_b=true}
 //
-// where the product and the sum have no other reader, and the target's library
-// has it. After differentiation, as in fuse_conv_epilogue: the gradient of a
-// ReLU reads its result. The sum is rounded once, not twice; so with eager
-// rounding, where every op rounds, the bias stays an addition.
+// if the product and the sum have no other reader and the target's library
+// supports it. Runs after differentiation, as fuse_conv_epilogue does: the
+// gradient of a ReLU reads the ReLU's result. The sum is rounded once instead
+// of twice, so with eager rounding the bias remains an add.
 
 #include <string>
 #include <utility>
@@ -28,13 +28,14 @@ using ir::Value;
 
 constexpr char kPass[] = "fuse_matmul_epilogue";
 
-// What a matmul is to take in.
+// The ops to fuse into a matmul.
 struct Epilogue {
   Value* bias = nullptr;
   bool relu = false;
 };
 
-// The vector [N] that `value`, [..,M,N], repeats in every row; null for others.
+// Returns the vector [N] that is broadcast to every row of `value`, [..,M,N];
+// null if there is none.
 Value* RowVector(const Value& value) {
   const Node* node = value.producer();
   const auto last = static_cast<int64_t>(value.type().rank()) - 1;
@@ -43,7 +44,8 @@ Value* RowVector(const Value& value) {
   return repeats ? node->input(0) : nullptr;
 }
 
-// The product that an addition gives a bias, with that bias; null for others.
+// Returns the matmul to which `add` adds a bias, and sets `bias`; null if there
+// is none.
 Node* BiasedProduct(const Node& add, Value** bias) {
   for (size_t i = 0; i < 2; ++i) {
     Node* product = add.input(i)->producer();
@@ -56,7 +58,7 @@ Node* BiasedProduct(const Node& add, Value** bias) {
   return nullptr;
 }
 
-// The product with the epilogue, at the end of `graph` or before a node.
+// Adds the matmul with the epilogue, before `before` or at the end of `graph`.
 Node* AddProduct(Graph& graph, const Node& product,
                  const std::vector<Value*>& operands, const Epilogue& epilogue,
                  Node* before = nullptr) {
@@ -110,7 +112,7 @@ class EpilogueFusion {
   }
 
  private:
-  // Why the product cannot take it in; empty when it can.
+  // Returns the rejection reason; empty if the epilogue can be fused.
   std::string Obstacle(const Node& product, const Epilogue& epilogue) const {
     const Value& value = *product.output();
     if (value.uses().size() > 1 || graph_.IsOutput(&value)) {
@@ -132,7 +134,8 @@ class EpilogueFusion {
                                     : "the ReLU, only reader of the product";
   }
 
-  // True when the product now computes what `node` did.
+  // Fuses `node` into the product and records the decision. Returns true if it
+  // did.
   bool Take(Node& product, const Epilogue& epilogue, Node& node) {
     std::string obstacle = Obstacle(product, epilogue);
     const std::string name = node.output()->name();

@@ -1,4 +1,4 @@
-// Makes one op of each NormActivation:
+// Fuses each NormActivation into one op:
 //
 //   relu(bn(x))            -> relu="true",  residual="none"   counter bn_relu
 //   relu(bn(x) + r)        -> residual="add"                  bn_add_relu
@@ -85,8 +85,8 @@ class Fuser {
     }
   }
 
-  // Readers of the statistics may stand between the normalisation and the ReLU;
-  // the new node then moves up.
+  // Readers of the statistics may be positioned between the normalisation and
+  // the ReLU, where the new node is; the graph is then sorted again.
   void Replace(const NormActivation& match,
                const std::vector<std::pair<Value*, Value*>>& results) {
     bool ordered = true;
@@ -119,7 +119,7 @@ class Fuser {
                      .location = match.norm->location()});
   }
 
-  // As a kernel of its own.
+  // Estimated time of the node as a separate kernel.
   int64_t ModelledNs(const Node& node) const {
     return ir::KernelNs(ir::NodeBytes(node), context_.target().target());
   }

@@ -4,23 +4,23 @@
 //
 //   forward   y  = relu?(x * scale + shift [+ r | + x2 * scale2 + shift2])
 //   backward  g  = dy where y > 0
-//             dx = gamma * rstd * (g - sum(g)/M - (x-mean) rstd^2 sum(g
-//             (x-mean))/M)
+//             dx = gamma * rstd * (g - sum(g)/M
+//                                  - (x-mean) rstd^2 sum(g (x-mean))/M)
 //
-// The variance comes from sums of x - s and (x - s)^2, s being the channel's
-// first element: E[x^2] - mean^2 would cancel when |mean| >> std, while x - s
-// is of the size of the spread. Convolutions that sum up their own results
-// (fuse_conv_norm) have nothing but E[x] and E[x^2], in f32: from those the
-// variance is off by some 2^-24 (1 + mean^2 / variance) of itself, and more by
-// how they add up.
+// The variance is computed from sums of x - s and (x - s)^2, where s is the
+// channel's first element. E[x^2] - mean^2 would cancel if |mean| >> std, but
+// x - s has the magnitude of std. Convolutions that sum up their own results
+// (fuse_conv_norm) provide only E[x] and E[x^2], in f32. The variance then has
+// a relative error of about 2^-24 (1 + mean^2 / variance), plus that of the
+// summation.
 //
-// With eager rounding what is added and what the mask is taken of are rounded
-// to y's dtype, as they are where addition and ReLU are nodes of their own.
+// With eager rounding the operands of the residual add and of the ReLU are
+// rounded to y's dtype, as they are if add and ReLU are separate nodes.
 //
-// Over several ranks (synchronised batch normalisation) each node exchanges
-// once: forward the statistics of each rank's batch, backward the two sums,
-// where dx is wanted. dgamma and dbeta stay this rank's share, which is summed
-// with all other gradients.
+// Over several ranks (synchronised batch normalisation) each node needs one
+// collective: forward for the statistics of each rank's batch, backward for the
+// two sums, if dx is used. dgamma and dbeta remain this rank's contribution,
+// which is all-reduced with all other gradients.
 
 #include "ir/builder.h"
 #include "ir/op.h"
@@ -48,14 +48,14 @@ double ReducedCount(const Value* x) {
   return static_cast<double>(x->type().num_elements() / x->type().shape[1]);
 }
 
-// A [C] vector in x's shape and layout.
+// Broadcasts a [C] vector to x's shape and layout.
 Value* Spread(Builder& b, Value* vector, const Value* x) {
   return b.BroadcastAlong(vector, x->type(), 1);
 }
 
 using Statistics = ChannelStatistics;
 
-// From the sums that the convolution has computed with `x`.
+// Computes the statistics from the sums that the convolution returns with `x`.
 Statistics FromSums(Builder& b, const Node& conv, const Value* x) {
   const double count = ReducedCount(x);
   Value* mean = b.Divide(conv.output(1), count);
@@ -64,8 +64,8 @@ Statistics FromSums(Builder& b, const Node& conv, const Value* x) {
   return {mean, b.Maximum(variance, b.Zeros(variance->type()))};
 }
 
-// Of the node's operand `source`, which is x but for its dtype: x in the
-// statistics' dtype.
+// Computes the statistics of `x`: the node's operand `source`, cast to the
+// dtype of the statistics.
 Statistics Measure(Builder& b, Value* x, const Value* source) {
   const Node* conv = source->producer();
   if (conv != nullptr && conv->attrs().Has("statistics") &&
@@ -101,12 +101,12 @@ Value* Apply(Builder& b, Value* x, const Affine& a) {
   return b.Plus(b.Times(x, Spread(b, a.scale, x)), Spread(b, a.shift, x));
 }
 
-// x as a tensor of the dtype has it where rounding is eager; else x.
+// Rounds x to `narrow` if rounding is eager, otherwise returns x.
 Value* Rounded(Builder& b, Value* x, DType narrow, bool eager) {
   return eager ? b.Cast(b.Cast(x, narrow), x->type().dtype) : x;
 }
 
-// What is computed in the place of a node, result by result.
+// The values that replace a node's results.
 using Results = std::vector<Value*>;
 
 Results LowerTrain(Builder& b, const Node& node, bool eager) {
@@ -148,20 +148,20 @@ Results LowerTrain(Builder& b, const Node& node, bool eager) {
   return results;
 }
 
-// What arrives at a node: g is dy where y > 0.
+// The upstream gradient of a node: g is dy where y > 0, otherwise 0.
 struct Arriving {
   Value* dy;
   Value* mask;  // null without ReLU
   Value* g;
 };
 
-// One of a node's normalisations on the way back.
+// Backward values of one of a node's normalisations.
 struct Branch {
   Value* x;
   Value* mean;
   Affine affine;
   Value* centered;  // x - mean
-  Value* sum_gx;    // of g * centered, of this rank's batch
+  Value* sum_gx;    // sum of g * centered over this rank's batch
   Value* dgamma;
 };
 
@@ -197,9 +197,9 @@ Value* InputGradient(Builder& b, const Arriving& in, const Branch& branch,
       b.Plus(b.Times(branch.centered, Spread(b, k2, x)), Spread(b, s.k3, x)));
 }
 
-// Behind an exchange another kernel computes dx. It reads again what that of
-// the sums has read: masked and centered in forms of its own, of the same bits,
-// so that nothing as large as x is kept for it.
+// After a collective, a separate kernel computes dx. It reads the operands of
+// the sums again. It masks and centers them with different ops that give
+// bit-identical values: shared ops would store tensors as large as x.
 Value* InputGradientApart(Builder& b, const Arriving& in, const Branch& branch,
                           Value* sum_g, Value* sum_gx, int64_t ranks) {
   Value* x = branch.x;
@@ -215,7 +215,7 @@ Value* InputGradientApart(Builder& b, const Arriving& in, const Branch& branch,
                                Spread(b, s.k3, x)));
 }
 
-// Of all branches.
+// Returns the input gradients of all branches.
 std::vector<Value*> InputGradients(Builder& b, const Node& node,
                                    const Arriving& in, Value* sum_g,
                                    const std::vector<Branch>& branches) {
@@ -224,7 +224,7 @@ std::vector<Value*> InputGradients(Builder& b, const Node& node,
     return !b.graph().IsUnused(node.output(result));
   };
   std::vector<Value*> gradients;
-  // Nothing is sent for the gradients of images.
+  // Unused gradients, e.g. of images, need no collective.
   if (ranks == 1 || (!wanted(0) && (branches.size() == 1 || !wanted(3)))) {
     for (const Branch& branch : branches) {
       gradients.push_back(InputGradient(b, in, branch, sum_g));
@@ -245,8 +245,8 @@ Arriving MakeArriving(Builder& b, const Node& node, Value* x,
                       const Affine& affine, bool eager) {
   Value* dy = b.Cast(node.input(0), x->type().dtype);
   if (!node.attrs().Bool("relu")) return {dy, nullptr, dy};
-  // The mask as forward computed it: by the same operations on the same
-  // values, or as it was kept.
+  // The forward mask: stored, or recomputed by the same operations on the same
+  // values.
   Value* mask = node.input(node.num_inputs() - 1);
   if (node.attrs().String("residual") == "none") {
     const DType narrow = node.input(1)->type().dtype;
@@ -255,8 +255,8 @@ Arriving MakeArriving(Builder& b, const Node& node, Value* x,
   return {dy, mask, b.Select(mask, dy, b.Zeros(dy->type()))};
 }
 
-// g in `dtype`. Selected in dy's own it is the very same number, and kernels
-// exchange nothing wider.
+// Returns g in `dtype`. Selects in dy's dtype: the value is the same, and no
+// wider tensor is stored.
 Value* Narrowed(Builder& b, const Arriving& in, Value* dy, DType dtype) {
   Value* g =
       in.mask == nullptr ? dy : b.Select(in.mask, dy, b.Zeros(dy->type()));
@@ -293,7 +293,7 @@ Results LowerGrad(Builder& b, const Node& node, bool eager) {
   return results;
 }
 
-// Gradients of what fuse_norm_activation has fused.
+// Counts gradients of nodes that fuse_norm_activation has fused.
 void CountGradient(const Node& node, PassContext& context) {
   if (!node.attrs().Bool("relu")) return;
   const std::string& residual = node.attrs().String("residual");
@@ -310,7 +310,7 @@ void CheckRanks(const Node& node, const PassContext& context) {
               node.op_name(), ir::AtLocation(node.location()), ranks, world);
 }
 
-// The new values take over uses and names.
+// Replaces the node; the new values take over its uses and names.
 void Replace(ir::Graph& graph, Node* node, const Results& results) {
   std::vector<std::string> names;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -332,7 +332,7 @@ void Expand(ir::Graph& graph, Node* node, bool eager) {
               : LowerGrad(builder, *node, eager));
 }
 
-// What ranks exchange no kernel can hold.
+// A kernel cannot contain a collective.
 bool IsSeparate(const Node& node, const PassOptions& options) {
   return options.norm_lowering == NormLowering::kSeparate &&
          node.attrs().Int("ranks") == 1;

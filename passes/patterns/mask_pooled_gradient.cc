@@ -1,14 +1,15 @@
-// The gradient of relu -> max_pool masks at the size before pooling:
+// The gradient of relu -> max_pool applies the mask before pooling:
 //
 //   select(compare(y, 0, gt), max_pool_grad(dp, index), 0)
 //
-// where (p, index) = max_pool(y). A window's maximum p is the element of y that
-// its gradient goes to, and everything else of max_pool_grad is 0 already, so
-// the mask of the few is enough:
+// where (p, index) = max_pool(y). The maximum p of a window is the element of y
+// that receives the window's gradient, and max_pool_grad is 0 elsewhere. So
+// this pass applies the mask at the pooled size:
 //
 //   max_pool_grad(select(compare(p, 0, gt), dp, 0), index)
 //
-// It saves passes over the larger tensor, and y need not be kept until then.
+// That saves reads and writes of the larger tensor, and y need not be stored
+// for the backward pass.
 
 #include <cmath>
 #include <vector>
@@ -55,7 +56,8 @@ bool FindMatch(const Node& select, Match* match) {
          match->compare->input(0) == match->pool->input(0);
 }
 
-// The new max_pool_grad stands where the ReLU's gradient did: it is that.
+// Adds the new max_pool_grad before `select` and at its location: it now is the
+// ReLU's gradient.
 Value* Rewrite(ir::Graph& graph, Node& select, const Match& match) {
   Value* p = match.pool->output(0);
   Value* dp = match.grad->input(0);

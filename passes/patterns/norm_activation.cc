@@ -15,7 +15,8 @@ using ir::Value;
 constexpr size_t kMean = 1;      // result of batch_norm_train
 constexpr size_t kGradMean = 4;  // operand of batch_norm_grad
 
-// The y of a batch normalisation with neither residual nor ReLU.
+// Returns the normalisation of `value`, its y, if it has neither residual nor
+// ReLU.
 Node* PlainNorm(const Value* value) {
   Node* node = value->producer();
   const bool plain = IsOp(node, "batch_norm_train") && value->index() == 0 &&
@@ -24,7 +25,7 @@ Node* PlainNorm(const Value* value) {
   return plain ? node : nullptr;
 }
 
-// True when one of `values` is computed from a result of one of `nodes`.
+// Returns true if one of `values` is computed from a result of one of `nodes`.
 bool DependsOnAny(const std::vector<Value*>& values,
                   const std::vector<const Node*>& nodes) {
   int first = nodes[0]->position();
@@ -48,8 +49,8 @@ bool DependsOnAny(const std::vector<Value*>& values,
   return false;
 }
 
-// One node can only take the place of several if nothing it reads comes from
-// one of them: the statistics of a batch may feed the other branch.
+// One node can replace several only if it reads no value computed from them:
+// the statistics of a batch may feed the other branch.
 bool IsAcyclic(const NormActivation& match) {
   std::vector<const Node*> nodes{match.norm};
   if (match.norm2 != nullptr) nodes.push_back(match.norm2);
@@ -126,7 +127,7 @@ NormActivation NormActivations::Of(Node* relu) const {
   return match;
 }
 
-// Fills in the normalisations, or why they stay.
+// Sets the normalisations, or the rejection reason.
 void NormActivations::FindResidual(NormActivation& match) const {
   Value* later = match.add->input(0);
   Value* earlier = match.add->input(1);

@@ -7,40 +7,40 @@
 
 namespace fusor::passes {
 
-// A normalisation and what is computed of its result, up to a ReLU, through
-// values of a single use:
+// A normalisation and the ops on its result, up to a ReLU, through single-use
+// values:
 //
 //   relu(bn(x))            residual "none"
 //   relu(bn(x) + r)        "add"
 //   relu(bn(x) + bn(x2))   "norm"
 //
-// Of two normalised operands the one computed later, in a residual network the
-// main branch, comes first.
+// Of two normalised operands the one computed later comes first: the main
+// branch in a residual network.
 struct NormActivation {
   ir::Node* relu = nullptr;
   ir::Node* add = nullptr;        // null without residual
-  ir::Node* norm = nullptr;       // the main one; null when nothing matches
-  ir::Node* norm2 = nullptr;      // of residual "norm"
-  ir::Value* residual = nullptr;  // of residual "add"
-  std::string refusal;            // why a normalisation is not matched
+  ir::Node* norm = nullptr;       // the main one; null if nothing matches
+  ir::Node* norm2 = nullptr;      // for residual "norm"
+  ir::Value* residual = nullptr;  // for residual "add"
+  std::string refusal;            // rejection reason of a normalisation
 
-  // x, gamma, beta and the residual, as batch_norm_train reads them.
+  // Returns x, gamma, beta and the residual, as batch_norm_train reads them.
   std::vector<ir::Value*> Operands() const;
-  std::vector<ir::Node*> Nodes() const;  // those that there are
-  // Of the graph's gradients, if it has them, those that become one op as well:
-  // of the normalisations, and what lets pass the ReLU's.
+  std::vector<ir::Node*> Nodes() const;  // those that are not null
+  // Returns the matching gradient nodes, if the graph has gradients: those of
+  // the normalisations, and the select that applies the ReLU's mask.
   std::vector<ir::Node*> Gradients() const;
 };
 
-// Finds them in a graph with its gradients, too, and the same ones: these read
-// what normalisations read, their statistics and the ReLU's result.
+// Finds the same matches before and after differentiation: gradient nodes may
+// read the operands of normalisations, their statistics and the ReLU's result.
 class NormActivations {
  public:
   // REQUIRES: the graph outlives this.
   explicit NormActivations(const ir::Graph& graph) : graph_(graph) {}
 
-  // What `relu` ends; with neither a normalisation nor a refusal when it reads
-  // something else, or is another op.
+  // Returns the match that ends at `relu`. `norm` is null and `refusal` empty
+  // if `relu` is another op or does not read a normalisation.
   NormActivation Of(ir::Node* relu) const;
 
  private:
@@ -51,8 +51,9 @@ class NormActivations {
   const ir::Graph& graph_;
 };
 
-// The normalisation whose gradient `node` is, which has computed the mean that
-// it reads; null for other nodes, and where a mean comes from elsewhere.
+// Returns the normalisation whose gradient `node` computes, i.e. the producer
+// of the mean that it reads. Returns null for other nodes and for other
+// producers.
 const ir::Node* NormOfGradient(const ir::Node& node);
 
 }  // namespace fusor::passes

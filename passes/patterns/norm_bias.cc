@@ -13,7 +13,7 @@ using ir::Node;
 using ir::Use;
 using ir::Value;
 
-constexpr size_t kGradX = 1;     // operands of batch_norm_grad
+constexpr size_t kGradX = 1;     // operand of batch_norm_grad
 constexpr size_t kGradMean = 4;  // the mean of that x
 
 bool IsGradOf(const Use& use, const Value* mean) {

@@ -4,15 +4,15 @@
 
 namespace fusor::passes {
 
-// Whether the bias of the convolution, which a library may not have beside
-// statistics, only moves the mean of `norm`: nothing reads its result but that
-// normalisation and its gradient.
+// Returns true if the bias of `conv` only shifts the mean of `norm`: the
+// convolution's result has no readers but that normalisation and its gradient.
+// Libraries may lack statistics for convolutions with a bias.
 bool BiasMovesMean(const ir::Graph& graph, const ir::Node& conv,
                    const ir::Node& norm);
 
-// After the bias has gone from what `norm`, which reads it first, and its
-// gradient read: the mean that others read, for the running statistics, is that
-// of the sum with `bias`.
+// Call after the bias was removed from the first operand of `norm` and from its
+// gradient's. Adds `bias` to the mean for its other readers, e.g. the running
+// statistics.
 void AddBiasToMean(ir::Graph& graph, ir::Node* norm, ir::Value* bias);
 
 }  // namespace fusor::passes

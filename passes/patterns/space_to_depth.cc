@@ -1,17 +1,18 @@
-// The first convolution of a ResNet, 7x7 of stride 2 on three channels, as one
-// of 4x4 and stride 1 on twelve, filled up to sixteen, that are the pixels of
-// 2x2 blocks. Block p has rows 2 (p - 1) and 2 (p - 1) + 1 of the image, block
-// 0 is zero: of a convolution with padding `pad`, row r of the window at i is
+// Computes the first convolution of a ResNet, 7x7 with stride 2 on three
+// channels, as 4x4 with stride 1 on twelve channels, padded to sixteen, that
+// are the pixels of 2x2 blocks. Block p has rows 2 (p - 1) and 2 (p - 1) + 1 of
+// the image; block 0 is zero. For a convolution with padding `pad`, row r of
+// the window at i is
 //
 //   2 i - pad + r = 2 (p - 1) + a,   p = i - pad' + P
 //   r = 2 P + a - shift,             shift = 2 pad' + 2 - pad, 0 or 1
 //
-// with P of the K' = ceil((K + shift) / 2) rows of the new window: its weight
-// is that of the old one behind `shift` zeros, and with zeros after it, whose
-// gradient is cut off again. Columns likewise. The products are the same, added
-// up in another order.
+// where P is one of the K' = ceil((K + shift) / 2) rows of the new window. The
+// new weight is the old one with `shift` zeros before it and zeros after it;
+// its gradient is cropped. Columns likewise. The products are the same, but
+// they are added up in another order.
 //
-// Normalising the images, the new layout and the blocks are one kernel.
+// Normalising the images, the layout change and the blocking are one kernel.
 
 #include "passes/patterns/space_to_depth.h"
 
@@ -41,7 +42,7 @@ using ir::Value;
 
 constexpr char kPass[] = "space_to_depth";
 
-// Images as bytes, and what they are normalised by.
+// Images as u8, and the constants that normalise them.
 struct Images {
   Value* bytes = nullptr;  // [N,H,W,C]
   std::vector<double> mean, scale;
@@ -52,7 +53,8 @@ Value* StripCasts(Value* value) {
   return value;
 }
 
-// The elements of a constant vector along the last dimension; else empty.
+// Returns the elements of a constant vector along the last dimension; empty if
+// the value is anything else.
 std::vector<double> LastDimConstant(const Value& value) {
   const Node* node = value.producer();
   if (!IsOp(node, "broadcast") ||
@@ -67,7 +69,7 @@ std::vector<double> LastDimConstant(const Value& value) {
   return values.size() == extent ? values : std::vector<double>{};
 }
 
-// transpose((bytes - mean) * scale), with casts.
+// Matches transpose((bytes - mean) * scale), with casts.
 std::optional<Images> FindImages(Value* x) {
   const Node* transpose = StripCasts(x)->producer();
   if (!IsOp(transpose, "transpose") || transpose->attrs().Ints("permutation") !=
@@ -89,7 +91,7 @@ std::optional<Images> FindImages(Value* x) {
   return images;
 }
 
-// One spatial dimension of the windows, before and after.
+// One spatial dimension of the windows, before and after the rewrite.
 struct Window {
   int64_t extent, pad;
   int64_t new_extent, new_pad, shift;
@@ -117,7 +119,7 @@ class Rewrite {
                windows_[1].new_extent};
   }
 
-  // Empty when it can be done; else why not.
+  // Returns the rejection reason; empty if the rewrite is possible.
   std::string WhyNot() const {
     const std::vector<int64_t> one{1, 1};
     const ir::Attrs& attrs = conv_.attrs();
@@ -142,8 +144,8 @@ class Rewrite {
     return "";
   }
 
-  // Whether the library sums up the result's statistics: of this convolution,
-  // or of the new one.
+  // Returns true if the library can sum up the result's statistics: with the
+  // new convolution if `rewritten`, otherwise with the old one.
   bool HasStatistics(const ir::TargetQueries& target, bool rewritten) const {
     Graph graph("problem");
     const ir::DType dtype = conv_.input(0)->type().dtype;
@@ -159,8 +161,8 @@ class Rewrite {
     return !target.Candidates(*node).empty();
   }
 
-  // What the statistics need not read, less what larger images move: written
-  // once, read by each convolution.
+  // Returns the bytes that the statistics need not read, minus those of the
+  // larger images: one write, and one read per convolution.
   int64_t SavedBytes() const {
     const Value* x = conv_.input(0);
     const int64_t blocks =
@@ -170,7 +172,7 @@ class Rewrite {
                (blocks - x->type().num_bytes());
   }
 
-  // What kernels write of larger images, and move to rearrange weights.
+  // Returns the bytes of the larger images written, and of rearranged weights.
   int64_t AddedBytes() const {
     const Value* x = conv_.input(0);
     const ir::TensorType& w = conv_.input(1)->type();
@@ -248,7 +250,7 @@ class Rewrite {
         ->output();
   }
 
-  // The extents of [O,P,a,Q,b,C] and the like.
+  // Prepends O to the extents, e.g. for [O,P,a,Q,b,C].
   ir::Shape Split(std::vector<int64_t> inner) const {
     ir::Shape shape{weight_[0]};
     shape.insert(shape.end(), inner.begin(), inner.end());
@@ -302,9 +304,9 @@ class Rewrite {
   const Node& conv_;
   const Images images_;
   std::array<Window, 2> windows_{};
-  int64_t row_ = 0;            // channels of a block's row
-  ir::Shape blocks_, weight_;  // of the new convolution
-  std::string new_problem_;    // of the last
+  int64_t row_ = 0;            // channels of a row of a block
+  ir::Shape blocks_, weight_;  // shapes of the new convolution
+  std::string new_problem_;    // of the last new convolution
 };
 
 std::vector<Node*> PlainConvolutions(const Graph& graph) {
@@ -330,7 +332,7 @@ const std::string* ChoiceFor(const Node& conv, const PassContext& context) {
                                                  conv.input(0)->type().dtype);
 }
 
-// By choices, else by the rule; with the reason for either.
+// Decides by choices, otherwise by the rule. Returns the reason in both cases.
 std::pair<bool, std::string> Decide(const Node& conv, const Rewrite& rewrite,
                                     const PassContext& context) {
   const PassOptions& options = context.options();

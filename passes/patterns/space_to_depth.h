@@ -8,18 +8,18 @@
 
 namespace fusor::passes {
 
-// Computes a convolution of stride 2 on images that the step normalises as one
-// of stride 1 on 2x2 blocks of pixels (op space_to_depth): where choices say
-// "space_to_depth" of its problem, and where it is to sum up its result's
-// statistics (NormLowering::kStatistics), which the library then has and
-// otherwise lacks. Choices that name an engine decline it. On GPUs alone.
-// Counts space_to_depth and, where choices said so, chosen_forms.
+// Rewrites a stride-2 convolution on images that the step normalises as a
+// stride-1 convolution on 2x2 pixel blocks (op space_to_depth). Does so if
+// choices name "space_to_depth" for its problem. Without a choice, does so if
+// the library can sum up the result's statistics (NormLowering::kStatistics)
+// only in that form. A choice that names an engine rejects the rewrite. GPUs
+// only. Counts space_to_depth and, for rewrites by choices, chosen_forms.
 bool SpaceToDepth(ir::Graph& graph, PassContext& context);
 
-// Makes it of all convolutions that it can be made of, whatever choices and the
-// rule say, and returns what it made. Of the bytes those count that the new
-// operands take; what the statistics save is for SurveyConvNorm to say. Counts
-// and records nothing.
+// Rewrites all eligible convolutions, ignoring choices and the rule, and
+// returns the rewrites. Their saved_bytes are those added by the new operands,
+// negated; SurveyConvNorm accounts for the statistics. Counts and records
+// nothing.
 std::vector<ConvRewrite> SurveySpaceToDepth(ir::Graph& graph,
                                             const PassContext& context);
 

@@ -1,24 +1,25 @@
-// Sums of a max-pool's gradient are taken before it is spread over the image:
+// Computes sums of a max-pool's gradient at the pooled size. Given
+// (p, index) = max_pool(z) and f elementwise and linear in the gradient,
 //
 //   reduce_sum(f(max_pool_grad(dp, index), y))  over rows and columns
 //
-// where (p, index) = max_pool(z), and f is linear in the gradient, element by
-// element. The gradient is zero but at the maxima, where it is the sum of dp of
-// the windows whose maximum that is. So this is
+// is rewritten. The gradient is zero except at the maxima, where it is the sum
+// of dp over the windows with that maximum. So the result is
 //
 //   reduce_sum(f(dp, max_pool_gather(y, index)))
 //
-// and of z itself the maxima are p. This is the adjoint of the gather. The sum
-// of the gradient alone, which a convolution's bias has, reads one tensor of
-// the pooled size in place of one of the image's; the sums of a normalisation's
-// gradient read two. The gather is made right behind the max-pool, whose
-// generated kernel finds y where it finds the maximum; no library has it.
+// because max_pool_grad is the adjoint of max_pool_gather. For z itself the
+// gathered values are p. The sum of the gradient alone, e.g. for a
+// convolution's bias, reads one tensor of the pooled size instead of one of the
+// image's size; the sums of a normalisation's gradient read two. The gather is
+// inserted right after the max-pool, whose generated kernel reads y where it
+// finds the maximum. Libraries have no such op.
 //
-// Sums of what these sums lead to, a bias's gradient before the normalisation,
-// stay as they are.
+// Sums over values that depend on these sums, e.g. the gradient of a bias
+// before the normalisation, are not rewritten.
 //
-// It is another order of the sum, and the gradient is not rounded to 16 bit
-// where windows overlap: eager rounding leaves it.
+// The summation order changes, and the gradient is not rounded to 16 bit where
+// windows overlap. So the pass does nothing with eager rounding.
 
 #include <algorithm>
 #include <cmath>
@@ -58,7 +59,8 @@ bool IsZero(const Value& value) {
   return x.has_value() && *x == 0 && !std::signbit(*x);
 }
 
-// Over an image's rows and columns, and perhaps more.
+// Returns true for a sum over rows and columns of images, and possibly over
+// other dimensions.
 bool SumsImages(const Node& node) {
   if (!IsOp(&node, "reduce") || node.attrs().String("kind") != "sum") {
     return false;
@@ -69,20 +71,21 @@ bool SumsImages(const Node& node) {
          node.input(0)->type().rank() == 4;
 }
 
-// One max_pool_grad, and the sums that read it.
+// One max_pool_grad and the sums that depend on it.
 class PooledSums {
  public:
-  // `gathers`: the target's max-pool can gather what its maxima belong to.
+  // `gathers`: the target's max-pool can gather other tensors at its maxima.
   PooledSums(Graph& graph, Node& grad, bool gathers)
       : graph_(graph),
         grad_(grad),
         pool_(*grad.input(1)->producer()),
         gathers_(gathers) {}
 
-  // Empty when the sums can be taken before it; else why not.
+  // Returns the rejection reason; empty if the sums can be computed at the
+  // pooled size.
   std::string WhyNot() {
     FindLinear();
-    std::unordered_set<const Value*> later;  // what the sums lead to
+    std::unordered_set<const Value*> later;  // depends on the sums
     for (const auto& node : graph_.nodes()) {
       const bool sums = node->op().fusion == ir::FusionKind::kReduce &&
                         reached_.contains(node->input(0));
@@ -109,7 +112,7 @@ class PooledSums {
 
   const std::vector<Node*>& sums() const { return sums_; }
 
-  // Of the kernel of the sums and of that of the max-pool.
+  // Returns the bytes that the kernels of the sums and of the max-pool save.
   int64_t SavedBytes() const {
     int64_t saved = ir::KernelBytes(grad_.output()->type()) -
                     ir::KernelBytes(grad_.input(0)->type());
@@ -140,8 +143,8 @@ class PooledSums {
   }
 
  private:
-  // The gradient, what is computed of it element by element, and what of that
-  // is linear in it.
+  // Finds the values that elementwise ops compute from the gradient, and those
+  // of them that are linear in it.
   void FindLinear() {
     linear_.insert(grad_.output());
     reached_.insert(grad_.output());
@@ -173,8 +176,8 @@ class PooledSums {
     return (IsOp(&node, "neg") || IsFloatCast(node)) && linear(0);
   }
 
-  // Whether `value`, of the image's size, can be had of the pooled size. Notes
-  // what must be gathered for it.
+  // Returns why `value`, of the image's size, cannot be computed at the pooled
+  // size; empty if it can. Collects the values to gather for it.
   std::string WhyNotPooled(const Value* value) {
     if (!seen_.insert(value).second || value == grad_.output()) return "";
     const Node* node = value->producer();
@@ -201,7 +204,7 @@ class PooledSums {
     return "";
   }
 
-  // The same in all rows and columns.
+  // Returns true for a broadcast that is constant over rows and columns.
   static bool IsSpread(const Node& node) {
     if (!IsOp(&node, "broadcast")) return false;
     const std::vector<int64_t>& dims = node.attrs().Ints("dims");
@@ -265,12 +268,13 @@ class PooledSums {
   std::unordered_set<const Value*> reached_, linear_;
   std::vector<Node*> sums_;
   std::unordered_set<const Value*> seen_;
-  std::vector<const Value*> gathered_;  // of the image's size
+  std::vector<const Value*> gathered_;  // operands, of the image's size
   std::unordered_map<const Value*, Value*> pooled_;
-  Node* before_ = nullptr;  // where new nodes go
+  Node* before_ = nullptr;  // insertion point of new nodes
 };
 
-// With the maxima whose gradient it is.
+// Returns true if `grad` reads the index of the max_pool that it
+// differentiates.
 bool HasPool(const Node& grad) {
   const Node* pool = grad.input(1)->producer();
   return IsOp(pool, "max_pool") && grad.input(1) == pool->output(1) &&

@@ -18,14 +18,15 @@ using ir::Node;
 using ir::PrecisionRule;
 using ir::Value;
 
-// What a model of time may be wrong by: a smaller gain is not worth a cast.
+// Margin for model error: a smaller gain does not justify a cast.
 constexpr double kModelMargin = 0.8;
 
-// Enough for graphs of any use; a rule that swings back and forth must end.
+// Maximum number of iterations: sufficient in practice, and a rule may
+// oscillate.
 constexpr int kSweeps = 8;
 
-// The target's time for a node whose f32 operands have `dtype` instead; 0 when
-// no library does it.
+// Returns the target's time for a node with its f32 operands in `dtype`; 0 if
+// no library implements it.
 double ModelledNs(const Node& node, DType dtype, const PassContext& context) {
   ir::Graph scratch("scratch");
   const auto candidate = ChooseCandidate(
@@ -85,8 +86,9 @@ class Choice {
     return wide <= narrow;
   }
 
-  // Of the node's activations, were its problem computed in f32, or in 16 bit:
-  // those with neighbours in 16 bit, or with such in f32 alone.
+  // Returns the time of casts of the node's activations if its problem is
+  // computed in f32, or in 16 bit. If f32: those with 16-bit neighbours. If 16
+  // bit: those with only f32 neighbours.
   double CastNs(const Node& node, const std::string& problem, bool wide) const {
     double elements = 0;
     const auto add = [&](const Value& value, bool upstream) {
@@ -106,8 +108,8 @@ class Choice {
     return rule_.ns_per_byte * (sizeof(float) + 2) * elements;
   }
 
-  // For nodes that are computed in f32, or in 16 bit, other than those of a
-  // problem: they will be what it will be.
+  // Searches for nodes in f32, or in 16 bit, that do not belong to `problem`:
+  // all nodes of that problem change together.
   struct Search {
     bool upstream;
     bool wide;
@@ -126,7 +128,7 @@ class Choice {
     return Meets(value, search, seen);
   }
 
-  // Whether the value is computed from, or read by, such a node.
+  // Returns true if the value is computed from, or read by, such a node.
   bool Meets(const Value& value, const Search& search,
              std::unordered_set<const Node*>& seen) const {
     if (search.upstream) {
@@ -241,7 +243,8 @@ WideRule ModelledRule(const PassContext& context) {
   WideRule rule;
   rule.times = [&context, dtype = options.dtype](const Node& node) {
     const double narrow = ModelledNs(node, dtype, context);
-    // Tensor cores have no Winograd to make up for half their speed.
+    // Tensor cores have no Winograd that could compensate for half the
+    // throughput.
     if (narrow > 0 && context.target().target().simt) {
       return PrecisionTimes{0, narrow};
     }

@@ -1,24 +1,25 @@
-// Mixed precision by painting (OneFlow's auto_mixed_precision, TensorFlow's
-// grappler auto_mixed_precision): nodes are joined to 16-bit regions, and casts
-// stand where regions end.
+// Mixed precision by allow / deny propagation (OneFlow's auto_mixed_precision,
+// TensorFlow's grappler auto_mixed_precision). Nodes are grouped into 16-bit
+// regions with casts at their borders. `black` nodes stay f32, `white` nodes
+// become 16-bit.
 //
-//  1. Black, which stays f32, starts at denied ops and flows forward through
-//     infer and follow ops, as long as these lead to a denied or infer op.
-//  2. White, 16-bit, starts at allowed ops and flows forward through infer and
-//     follow ops that are not black and lead to an allowed op: what lies
-//     between two convolutions, not what comes before the first.
-//  3. White spreads both ways over follow ops, so that the narrow dtype is the
-//     one that is moved; not from one reader of a constant to another.
+//  1. Black starts at denied ops and propagates forward through infer and
+//     follow ops that lead to a denied or infer op.
+//  2. White starts at allowed ops and propagates forward through infer and
+//     follow ops that are not black and lead to an allowed op, i.e. between two
+//     convolutions but not before the first.
+//  3. White propagates both ways through follow ops, so that data moves in the
+//     narrow dtype; but not from one reader of a constant to another.
 //
-// A normalisation, the sum and the ReLU that FuseNormActivation makes one op of
-// have one colour where they are several ops, too, and so have their gradients:
-// fusion rounds nothing else.
+// The nodes that FuseNormActivation would fuse into one op are linked: they get
+// the same precision also when not fused, and so do their gradients. Fusion
+// then does not change rounding.
 //
-// Colour flows along f32 values only: a mask has no precision. An allowed op
-// whose readers are all wide rounds its accumulator to f32 itself: weight
-// gradients and logits lose nothing. Where the library has no such op
-// (HasWideResult), a weight gradient is narrow, and widened behind the sum over
-// one rank, or in front of that over several.
+// Precision propagates along f32 values only; a mask has none. An allowed op
+// whose readers are all f32 writes its accumulator as f32, so weight gradients
+// and logits lose no precision. If the library has no such op (HasWideResult),
+// a weight gradient is narrow. It is then widened after the all-reduce on one
+// rank, or before the all-reduce on several.
 
 #include <algorithm>
 #include <unordered_map>
@@ -93,7 +94,7 @@ class Painter {
     return passes::RuleOf(node, options_);
   }
 
-  // Of what is tied, the normalisation's rule is that of all.
+  // Linked nodes have the rule of their normalisation.
   bool Follows(const Node& node) const {
     return RuleOf(node) == PrecisionRule::kFollow && !IsCast(node) &&
            !tied_.contains(&node);
@@ -135,7 +136,7 @@ class Painter {
     }
   }
 
-  // One of the f32 operands comes from a node of the set.
+  // Returns true if one of the f32 operands comes from a node of the set.
   static bool ReadsFrom(const Node& node, const Set& set) {
     return std::any_of(node.inputs().begin(), node.inputs().end(),
                        [&](const Value* v) {
@@ -143,7 +144,7 @@ class Painter {
                        });
   }
 
-  // One of the f32 results goes to a node of the set.
+  // Returns true if one of the f32 results is read by a node of the set.
   static bool LeadsTo(const Node& node, const Set& set) {
     for (size_t i = 0; i < node.num_outputs(); ++i) {
       if (!IsWide(node.output(i))) continue;
@@ -154,8 +155,8 @@ class Painter {
     return false;
   }
 
-  // Joins to the set what belongs there, node after node, until no node does:
-  // one sweep is enough but for nodes that are tied to earlier ones.
+  // Adds nodes for which `belongs` is true to the set until nothing changes.
+  // One iteration suffices, except for nodes linked to earlier ones.
   template <typename Belongs>
   void Forward(Set& set, Belongs belongs) {
     for (size_t before = set.size() + 1; before != set.size();) {
@@ -190,8 +191,8 @@ class Painter {
     });
   }
 
-  // Allowed, and not faster in f32. What the graph itself has in another dtype
-  // stays in it.
+  // Allowed, and not faster in f32. Nodes whose operand already has another
+  // dtype keep it.
   bool IsAllowed(const Node& node) const {
     return RuleOf(node) == PrecisionRule::kAllow && IsWide(node.input(0)) &&
            (wide_.empty() || !wide_.contains(ir::ConvolutionProblem(node)));
@@ -216,8 +217,8 @@ class Painter {
     const auto follows = [&](const Node& node) {
       return Follows(node) && !black_.contains(&node);
     };
-    // A constant is narrow beside what is, but spreads no colour: all that
-    // compare with the same zero have nothing else in common.
+    // A constant next to a white node becomes narrow, but does not propagate:
+    // readers of the same zero have nothing else in common.
     Set computed = white_;
     const auto join = [&](const Node& node) {
       white_.insert(&node);
@@ -242,7 +243,7 @@ class Painter {
   Set black_, white_;
 };
 
-// Retypes the white nodes and puts casts at the borders.
+// Retypes the white nodes and inserts casts at the borders.
 class Rewriter {
  public:
   Rewriter(Graph& graph, PassContext& context, const Painter& painter)
@@ -267,7 +268,7 @@ class Rewriter {
     return narrowed_.contains(value);
   }
 
-  // `value` in the other dtype: cast once, right after it is there.
+  // Returns `value` in the other dtype. Casts once, right after its producer.
   Value* Converted(Value* value, DType dtype) {
     Value*& cast = casts_[value];
     if (cast != nullptr) return cast;
@@ -299,28 +300,29 @@ class Rewriter {
     return next < nodes.size() ? nodes[next].get() : nullptr;
   }
 
-  // An input has no location: the first reader's.
+  // An input has no location; uses that of its first reader.
   static ir::Location PlaceOf(const Value& value) {
     if (value.producer() != nullptr) return value.producer()->location();
     if (value.uses().empty()) return {};
     return value.uses()[0].node->location();
   }
 
-  // Operand i of a white node is to be narrow.
+  // Returns true if operand i of a white node is to be narrow.
   bool TakesNarrow(const Node& node, size_t i) const {
     return !node.op().wide_vectors || node.input(i)->type().rank() != 1 ||
            !KeepsVectorsWide(node, narrow_, context_.target());
   }
 
-  // A pass before this one has put it there.
+  // Returns true for a cast to f32 that an earlier pass inserted.
   bool IsWidening(const Value* value) const {
     const Node* node = value->producer();
     return node != nullptr && IsCast(*node) &&
            node->input(0)->type().dtype == narrow_;
   }
 
-  // A sum over one rank, which goes once nothing needs it to keep gradients and
-  // updates apart: a cast in front of it would be a kernel of its own.
+  // Returns true for an all-reduce over one rank. It is removed later, once
+  // fusion no longer needs it to separate gradients from updates. A cast before
+  // it would be a separate kernel.
   bool IsIdentity(const Node& node) const {
     return !node.op().pure && node.num_inputs() == 1 &&
            context_.options().world_size == 1;
@@ -348,8 +350,8 @@ class Rewriter {
     if (white) Retype(node);
   }
 
-  // The target cannot multiply in the narrow dtype: f32 on operands, and of
-  // results, that are rounded to it.
+  // The target has no matmul in the narrow dtype: computes in f32 on rounded
+  // operands, and rounds the results.
   void Surround(Node& node) {
     for (size_t i = 0; i < node.num_inputs(); ++i) {
       if (!IsWide(node.input(i))) node.SetInput(i, Widened(node.input(i)));
@@ -372,7 +374,7 @@ class Rewriter {
         });
   }
 
-  // A pass before this one wants it so.
+  // Returns true for a value that an earlier pass casts to the narrow dtype.
   bool IsCastToNarrow(const Value& value) const {
     return std::any_of(value.uses().begin(), value.uses().end(),
                        [&](const ir::Use& use) {

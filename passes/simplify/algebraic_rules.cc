@@ -50,7 +50,7 @@ bool IsSplatOf(const Value& value, double x) { return SplatOf(value) == x; }
 
 // --- Elementwise -------------------------------------------------------------
 
-// The producer of operand `i` when it applies the scalar function `op`.
+// Returns the producer of operand `i` if it applies the scalar function `op`.
 const Node* ProducerWith(const Node& node, size_t i, ScalarOp op) {
   const Node* producer = node.input(i)->producer();
   const bool same = producer != nullptr &&
@@ -59,12 +59,12 @@ const Node* ProducerWith(const Node& node, size_t i, ScalarOp op) {
   return same ? producer : nullptr;
 }
 
-// Every value of `from` is one of `to`.
+// Returns true if `to` can represent every value of `from`.
 bool Includes(DType to, DType from) {
   struct Range {
     int precision;  // bits of significand, or of an integer's magnitude
     int exponent;   // 2^exponent is out of range
-    int lowest;     // 2^lowest is the least subnormal
+    int lowest;     // 2^lowest is the smallest subnormal
     bool is_signed;
   };
   const auto range = [](DType dtype) -> Range {
@@ -96,8 +96,8 @@ bool Includes(DType to, DType from) {
          a.lowest <= b.lowest && (a.is_signed || !b.is_signed);
 }
 
-// A cast to the same dtype is nothing; of two in a row the first goes when it
-// loses nothing. stop_gradient, which has no gradient rule, is left to
+// Removes a cast to the same dtype. Of two consecutive casts, removes the first
+// if it is lossless. Leaves stop_gradient, which has no gradient rule, to
 // Autodiff.
 Result SimplifyIdentity(const Node& node) {
   if (node.op().gradient == nullptr) return std::nullopt;
@@ -113,7 +113,7 @@ Result SimplifyIdentity(const Node& node) {
   return Made(node, {source}, node.attrs());
 }
 
-// f(f(x)) = x where `involution`, else f(x).
+// f(f(x)) = x for an `involution`, otherwise f(f(x)) = f(x).
 Result SimplifyRepeated(const Node& node, bool involution) {
   const Node* inner = ProducerWith(node, 0, ir::NodeScalar(node));
   if (inner == nullptr) return std::nullopt;
@@ -127,7 +127,7 @@ Result SimplifyAbs(const Node& node) {
   return SimplifyRepeated(node, false);
 }
 
-// x + 0 is not x where x is -0, but x + -0 is.
+// x + 0 differs from x if x is -0, but x + -0 equals x.
 Result SimplifyAdd(const Node& node) {
   if (IsZero(*node.input(1), true)) return Existing(node.input(0));
   if (IsZero(*node.input(0), true)) return Existing(node.input(1));
@@ -139,7 +139,7 @@ Result SimplifySub(const Node& node) {
   return std::nullopt;
 }
 
-// Also x * 1; x * 0 is not 0 for an infinite x.
+// x * 1 = x. x * 0 is not 0 for an infinite x.
 Result SimplifyMul(const Node& node) {
   if (IsSplatOf(*node.input(1), 1)) return Existing(node.input(0));
   if (IsSplatOf(*node.input(0), 1)) return Existing(node.input(1));
@@ -156,7 +156,7 @@ Result SimplifyExtremum(const Node& node) {
   return std::nullopt;
 }
 
-// `neutral` is true for and, false for or; the other value absorbs.
+// `neutral` is true for and, false for or. The other value is absorbing.
 Result SimplifyLogical(const Node& node, bool neutral) {
   for (size_t i = 0; i < 2; ++i) {
     const auto splat = SplatOf(*node.input(i));
@@ -216,15 +216,15 @@ Result SimplifyElementwise(const Node& node) {
 
 // --- Shape -------------------------------------------------------------------
 
-// The producer of the operand when it is the same op as `node`.
+// Returns the producer of the operand if it is the same op as `node`.
 const Node* ProducerAlike(const Node& node) {
   const Node* producer = node.input(0)->producer();
   const bool same = producer != nullptr && &producer->op() == &node.op();
   return same ? producer : nullptr;
 }
 
-// Nothing to do for the operand's own type, and the later of two reshapes, or
-// of two copies, decides alone.
+// Removes a reshape or copy to the operand's own type. Of two consecutive
+// reshapes or copies, keeps only the later.
 Result SimplifyLastOneWins(const Node& node) {
   if (node.input(0)->type() == node.output()->type()) {
     return Existing(node.input(0));
@@ -234,7 +234,7 @@ Result SimplifyLastOneWins(const Node& node) {
   return Made(node, {inner->input(0)}, node.attrs());
 }
 
-// A splat has the same elements in every layout.
+// A broadcast constant has the same elements in every layout.
 Result SimplifyCopy(const Node& node) {
   if (Result splat = Splat(node, SplatAttribute(*node.input(0)))) return splat;
   const Node* inner = ProducerAlike(node);

@@ -8,20 +8,21 @@
 
 namespace fusor::passes {
 
-// What may stand for the result of a node: an existing value, or the result of
-// a node yet to be made, of the same type.
+// The replacement of a node's result: an existing value, or the result of a
+// node to be created, of the same type.
 struct Replacement {
   ir::Value* value = nullptr;
 
-  std::string_view op;  // empty where there is a value
+  std::string_view op;  // empty if `value` is set
   std::vector<ir::Value*> inputs;
   ir::Attrs attrs;
 };
 
-// The first local rule that `node`, its operands and their producers match;
-// nullopt when none does. Every rule keeps each bit of the result, whether
-// results are rounded or not, -0 and infinities included (NaN stays NaN), and
-// makes the graph smaller or a chain shorter, so that rewriting ends.
+// Returns the first local rule's replacement for `node`, given its operands and
+// their producers; nullopt if no rule matches. Every rule keeps the result
+// bit-identical, -0 and infinities included, whether results are rounded or not
+// (NaN stays NaN). Every rule shrinks the graph or shortens a chain, so
+// rewriting terminates.
 std::optional<Replacement> FindReplacement(const ir::Node& node);
 
 }  // namespace fusor::passes

@@ -19,7 +19,7 @@ bool SameBits(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
-// The one number in `values`, bit for bit; none for NaN.
+// Returns the one number in `values`, bit for bit; nullopt for NaN.
 std::optional<double> CommonValue(const std::vector<double>& values) {
   const bool same = std::all_of(values.begin(), values.end(), [&](double x) {
     return SameBits(x, values[0]) && !std::isnan(x);
@@ -48,8 +48,8 @@ std::optional<double> FoldElementwise(const Node& node) {
                        ir::EvalScalar(ir::NodeScalar(node), operands));
 }
 
-// Every element of the result is one of an operand, or of the `value` that a
-// pad fills in.
+// Every element of the result is an element of an operand, or the `value` that
+// a pad inserts.
 std::optional<double> FoldInjective(const Node& node) {
   std::vector<double> values;
   for (const ir::Value* input : node.inputs()) {
@@ -63,8 +63,8 @@ std::optional<double> FoldInjective(const Node& node) {
   return CommonValue(values);
 }
 
-// Sums only of integers that stay exact in any order and accumulator; products
-// only of ones.
+// Folds sums only of integers that stay exact in any order and accumulator, and
+// products only of ones.
 std::optional<double> FoldReduce(const Node& node) {
   const auto x = SplatOf(*node.input(0));
   if (!x) return std::nullopt;

@@ -6,21 +6,23 @@
 
 namespace fusor::passes {
 
-// The value that every element of `value` has, where a constant with one value
-// says so and its dtype can represent it; nullopt for everything else.
+// Returns the value of all elements of `value` if it is a broadcast constant
+// (one number for all elements) that its dtype can represent; otherwise
+// nullopt.
 std::optional<double> SplatOf(const ir::Value& value);
 
-// The number in such a constant's attributes, whether its dtype can represent
-// it or not: all that ops that only move elements need.
+// Returns the number in the attributes of such a constant, even if its dtype
+// cannot represent it. Sufficient for ops that only move elements.
 std::optional<double> SplatAttribute(const ir::Value& value);
 
-// The attributes of a `constant` of that type whose elements are all `x`.
+// Returns the attributes of a `constant` of that type whose elements are all
+// `x`.
 ir::Attrs SplatAttrs(const ir::TensorType& type, double x);
 
-// What `node` computes, if its operands are constants and every element of its
-// result is the same: arithmetic is folded only where operands and result are
-// representable, so that it is right whether results are rounded or not. NaN is
-// never folded.
+// Returns the result of `node` if its operands are constants and all elements
+// of the result are equal. Folds arithmetic only if operands and result are
+// representable, so folding is exact whether results are rounded or not. Never
+// folds NaN.
 std::optional<double> FoldToSplat(const ir::Node& node);
 
 }  // namespace fusor::passes

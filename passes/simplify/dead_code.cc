@@ -12,7 +12,7 @@ using ir::Node;
 
 namespace {
 
-// Those whose first result `allow` lets go.
+// Erases dead nodes whose first result `allow` accepts.
 template <typename Allow>
 bool EraseDead(ir::Graph& graph, const Allow& allow) {
   std::unordered_set<const ir::Value*> outputs;

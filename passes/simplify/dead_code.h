@@ -6,12 +6,12 @@ namespace fusor::passes {
 
 class PassContext;
 
-// Erases pure nodes whose results nothing needs, users before what they use;
-// each erasure takes one unit of fuel from `pass`. True when there were any.
+// Erases pure nodes without used results, users before their operands. Each
+// erasure takes one unit of fuel from `pass`. Returns true if it erased any.
 bool EraseDeadNodes(ir::Graph& graph, PassContext& context,
                     const std::string& pass);
 
-// The same for passes that cannot do with such nodes; no rewrite of theirs.
+// The same without fuel, for passes that cannot work on graphs with dead nodes.
 bool EraseDeadNodes(ir::Graph& graph);
 
 }  // namespace fusor::passes

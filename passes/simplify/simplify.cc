@@ -1,9 +1,9 @@
-// One sweep visits the nodes in order. Operands are simple by the time a node
-// is reached, so local rules (algebraic_rules.h) apply until none matches; what
-// remains is looked up among the nodes that were kept. A node made by a rule
-// takes the place and the name of the one it stands for. Rules look at operands
-// only, hence a second sweep finds nothing and the work is linear in the size
-// of the graph.
+// One sweep visits the nodes in order. Operands are already simplified when a
+// node is visited, so local rules (algebraic_rules.h) apply until none matches.
+// The result is then looked up among the nodes kept so far. A node created by a
+// rule takes the position and the name of the one it replaces. Rules read
+// operands only, so a second sweep finds nothing and the work is linear in the
+// size of the graph.
 
 #include <utility>
 
@@ -82,8 +82,8 @@ class Sweep {
   Graph& graph_;
   PassContext& context_;
   ValueNumbering table_;
-  std::vector<Node*> order_;     // what stays
-  std::vector<Node*> replaced_;  // what goes
+  std::vector<Node*> order_;     // kept
+  std::vector<Node*> replaced_;  // to erase
   std::vector<std::pair<Node*, std::string>> names_;
 };
 

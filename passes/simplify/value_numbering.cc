@@ -12,7 +12,8 @@ namespace {
 using ir::Node;
 using ir::ScalarOp;
 
-// Bit for bit: maximum(0, -0) depends on the order, so it is not among them.
+// Returns true if swapped operands give a bit-identical result. Excludes
+// maximum(0, -0), which depends on the order.
 bool Commutes(const Node& node) {
   if (node.op().fusion != ir::FusionKind::kElementwise) return false;
   switch (ir::NodeScalar(node)) {

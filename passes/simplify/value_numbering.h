@@ -8,13 +8,13 @@
 
 namespace fusor::passes {
 
-// Finds nodes that compute the same: equal op, attributes, operands and result
-// types, operands in either order where the op commutes exactly. Impure nodes
-// and fusions equal nothing.
+// Finds nodes that compute the same value: equal op, attributes, operands and
+// result types. Operands may be swapped if the op commutes exactly. Impure
+// nodes and fusions equal no other node.
 class ValueNumbering {
  public:
-  // A node like `node` inserted before, else `node` itself, now inserted. The
-  // nodes must outlive the table and keep their operands.
+  // Returns an equal node inserted earlier, otherwise inserts and returns
+  // `node`. The nodes must outlive the table and keep their operands.
   ir::Node* FindOrInsert(ir::Node* node);
 
  private:

@@ -1,14 +1,15 @@
-// Micro-batches. A program that adds and one that finishes share their state:
+// Gradient accumulation. Accumulating and finishing programs share state:
 //
 //   sum = gradient + (batches == 0 ? 0 : sum)      both
-//   batches = batches + 1                          adding
+//   batches = batches + 1                          accumulating
 //   batches = 0                                    finishing, after the update
 //
-// so that nothing has to be reset, and finishing alone is an ordinary step. The
-// mean over micro-batches is one factor more in ScaleGradients.
+// So nothing needs a reset, and a finishing step alone is an ordinary step. The
+// mean over micro-batches is one more factor in ScaleGradients.
 //
-// With a dynamic loss scale running statistics wait with the update: the adding
-// programs advance copies of them, where the finishing one goes on.
+// With a dynamic loss scale the update of running statistics may be skipped,
+// too. So accumulating programs advance copies of them, from which the
+// finishing program continues.
 
 #include <algorithm>
 #include <vector>
@@ -65,7 +66,7 @@ class Accumulator {
     graph_.AddOutput(next, batches_->name(), batches_->index());
   }
 
-  // The forward pass reads the copy once there is one.
+  // The forward pass reads the copy once it exists.
   void HoldStatistics() {
     const size_t outputs = graph_.outputs().size();
     for (size_t i = 0; i < outputs; ++i) {
@@ -88,7 +89,7 @@ class Accumulator {
     }
   }
 
-  // In the parameter's dtype, before ranks add theirs.
+  // Accumulates in the parameter's dtype, before the all-reduce.
   void AddUp(const ParameterGradient& g) {
     Node* reduction = g.gradient->producer();
     FUSOR_ASSERT(reduction != nullptr && !reduction->op().pure,
@@ -105,8 +106,8 @@ class Accumulator {
     Value* earlier = b.Select(first, b.Zeros(type), sum);
     Value* next = b.Plus(b.Cast(reduction->input(0), type.dtype), earlier);
     reduction->SetInput(0, next);
-    // Finishing programs need not keep it; without a place in state it can be
-    // written where its bucket lies.
+    // Finishing programs need not store the sum. Without a state output it can
+    // be written directly into its bucket.
     if (adds_ || options_.world_size == 1) {
       graph_.AddOutput(next, name, sum->index());
     }
@@ -128,10 +129,10 @@ class Accumulator {
   Graph& graph_;
   const PassOptions& options_;
   const bool adds_;
-  Node* const begin_;  // of the forward pass
+  Node* const begin_;  // start of the forward pass
   const std::vector<ParameterGradient> gradients_;
   Value* batches_ = nullptr;
-  Value* first_ = nullptr;  // no micro-batch has been added up yet
+  Value* first_ = nullptr;  // true before the first micro-batch is accumulated
 };
 
 }  // namespace

@@ -1,15 +1,16 @@
 // Reverse-mode differentiation (Griewank and Walther, "Evaluating
 // Derivatives", chapter 3) as a transformation of the graph:
 //
-// 1. Forward over the nodes: a floating-point value is active when it is in
-//    `wrt` or computed from an active one, other than by an elementwise op
-//    without a gradient rule. Only active values get gradients, so nothing is
-//    built for the part of the model before the first parameter.
-// 2. Backward from the loss: when a node is reached, every user of its results
-//    has contributed, so their gradients are complete; its rule turns them into
-//    contributions to its operands, which are added up as they arrive.
-// 3. A rule builds the gradients of all its operands at once; what belongs to
-//    inactive ones (the image's, of the first convolution) is erased again.
+//  1. Forward over the nodes: a floating-point value is active if it is in
+//     `wrt` or computed from an active one, except by an elementwise op without
+//     a gradient rule. Only active values get gradients, so nothing is built
+//     for the part of the model before the first parameter.
+//  2. Backward from the loss: when a node is visited, all users of its results
+//     have contributed, so their gradients are complete. Its rule turns them
+//     into contributions to its operands, which are added up one by one.
+//  3. A rule builds the gradients of all its operands at once. Those of
+//     inactive operands (e.g. the image of the first convolution) are erased
+//     again.
 
 #include "passes/training/autodiff.h"
 
@@ -34,7 +35,7 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
-// Its result does not change with small changes of its operands.
+// Returns true if the derivative of the result is zero.
 bool IsConstant(const ir::OpDef& op) {
   return op.gradient == nullptr && op.fusion == ir::FusionKind::kElementwise;
 }
@@ -162,7 +163,7 @@ std::vector<Value*> BuildGradients(Graph& graph, Value* loss,
 
 namespace {
 
-// Where the model uses the parameter first.
+// Returns the location of the parameter's first use.
 ir::Location ConsumerLocation(const Value& parameter) {
   const Node* first = nullptr;
   for (const ir::Use& use : parameter.uses()) {
@@ -173,8 +174,8 @@ ir::Location ConsumerLocation(const Value& parameter) {
   return first == nullptr ? ir::Location() : first->location();
 }
 
-// Puts each of `appended`, the last nodes of the graph, right behind the node
-// that it reads: a gradient is reduced as soon as it is ready.
+// Moves each of `appended`, the last nodes of the graph, right after the node
+// that it reads, so that a gradient is reduced as soon as it is ready.
 void MoveToProducers(Graph& graph, const std::vector<Node*>& appended) {
   std::unordered_map<const Node*, std::vector<Node*>> readers;
   for (Node* node : appended) {
@@ -192,7 +193,7 @@ void MoveToProducers(Graph& graph, const std::vector<Node*>& appended) {
   graph.Reorder(order);
 }
 
-// Replaces each stop_gradient that `allow` lets go by its operand.
+// Replaces each stop_gradient that `allow` accepts by its operand.
 template <typename Allow>
 bool EraseStopGradients(Graph& graph, const Allow& allow) {
   std::vector<Node*> dropped;
@@ -207,7 +208,7 @@ bool EraseStopGradients(Graph& graph, const Allow& allow) {
   return !dropped.empty();
 }
 
-// The sums over all ranks of the gradients, as outputs.
+// Adds the all-reduced gradients as outputs.
 void AddReducedGradients(Graph& graph, const std::vector<Value*>& parameters,
                          const std::vector<Value*>& gradients,
                          PassContext& context) {

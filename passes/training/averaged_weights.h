@@ -7,11 +7,12 @@
 
 namespace fusor::passes {
 
-// Lets an evaluation graph read state "ema/<parameter>" in place of each
-// parameter: to be compiled against the state of a training program with
-// ema_decay. Running statistics stay those of the parameters. `in_parts`: of
-// which parameters each rank has a part of the average; they are read
-// themselves, and must show the average then (Session::ShowAverages).
+// Makes an evaluation graph read state "ema/<parameter>" instead of each
+// parameter, to compile it against the state of a training program with
+// ema_decay. Running statistics remain those of the parameters. `in_parts`
+// returns true for parameters whose averages are sharded over ranks: the graph
+// keeps reading these parameters, which must then contain the averages
+// (Session::ShowAverages).
 void ReadAverages(
     ir::Graph& graph, const std::function<bool(const std::string&)>& in_parts =
                           [](const std::string&) { return false; });

@@ -1,8 +1,9 @@
-// With mixed precision ranks send gradients in 16 bit, as NVIDIA Apex's level
-// O2 and Paddle Fleet do, and Horovod and PyTorch with their fp16 compression:
-// half the bytes, and kernels of weight gradients write what is sent. Those of
-// normalisations stay f32, as their parameters do. The sum is not divided
-// before it is sent: ScaleGradients does that in f32, as Apex does by default.
+// With mixed precision ranks communicate gradients in 16 bit, like NVIDIA Apex
+// at level O2, Paddle Fleet, and Horovod and PyTorch with fp16 compression.
+// This halves the bytes, and weight-gradient kernels write the communicated
+// dtype directly. Gradients of normalisations stay f32, as their parameters do.
+// The sum is not divided before communication: ScaleGradients divides it in
+// f32, as Apex does by default.
 
 #include "ir/builder.h"
 #include "ir/op.h"

@@ -1,4 +1,4 @@
-// torch.optim.SGD (torch/optim/sgd.py, _single_tensor_sgd), dampening 0:
+// torch.optim.SGD (torch/optim/sgd.py, _single_tensor_sgd) with dampening 0:
 //
 //   g = g + wd * p            unless decoupled
 //   v = mu * v + g            torch's first step sets v = g; v starts at 0
@@ -7,8 +7,8 @@
 //   p = p - lr * g
 //
 // LARS as in MLPerf's ResNet reference (mlperf/training, lars_optimizer.py),
-// where the rate belongs to the momentum; biases and normalisations have trust
-// 1:
+// where the momentum includes the learning rate. Biases and normalisations have
+// trust 1:
 //
 //   trust = coefficient * |p| / (|g| + wd * |p|)
 //   v = mu * v + lr * trust * (g + wd * p)
@@ -36,7 +36,7 @@ using ir::Value;
 
 constexpr char kAverages[] = "moving_averages";
 
-// The updates of one graph.
+// Builds the updates of one graph.
 class Updates {
  public:
   Updates(Graph& graph, const OptimizerOptions& options, int ranks)
@@ -93,8 +93,9 @@ class Updates {
                           Accelerate(*p, builder_.Times(Spread(rate, *p), g)));
   }
 
-  // A layer's own rate; 1 where it or its gradient is zero. All ranks have the
-  // weight, whose norm needs no exchange; of the gradient each has a part.
+  // Returns a layer's trust ratio; 1 if the weight or its gradient is zero. All
+  // ranks have the whole weight, so its norm needs no collective. Each rank may
+  // have only a shard of the gradient.
   Value* Trust(Value& p, Value* g, double decay, bool part) {
     Value* weight = builder_.Sqrt(SumOfSquares(builder_, &p));
     Value* gradient = SumOfSquares(builder_, g);
@@ -113,7 +114,7 @@ class Updates {
                                       : options_.norm_weight_decay;
   }
 
-  // A scalar as large as the parameter.
+  // Broadcasts a scalar to the parameter's shape.
   Value* Spread(Value* scalar, const Value& p) {
     return builder_.BroadcastTo(builder_.Cast(scalar, p.type().dtype),
                                 p.type().shape);
@@ -129,7 +130,8 @@ class Updates {
                : v;
   }
 
-  // State of a parameter, or of this rank's part of one, as large.
+  // Returns state for a parameter, or for this rank's shard of one, of its
+  // size.
   Value* StateOf(const Value& p, std::string (*name)(std::string_view)) {
     const ir::Attrs& attrs = graph_.inputs()[p.index()].attrs;
     if (ir::IsShard(attrs)) {

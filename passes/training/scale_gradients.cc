@@ -1,12 +1,12 @@
-// One factor, a scalar, takes the gradients back to those of the loss:
+// One scalar factor converts the gradient outputs to the gradients of the loss:
 //
 //   factor = 1 / (loss scale * micro-batches * ranks)
-//   factor *= min(1, clip_norm / (factor * norm + 1e-6))       when they clip
+//   factor *= min(1, clip_norm / (factor * norm + 1e-6))       with clipping
 //
-// in f32, after the sum over all ranks. The product belongs to the optimizer's
-// kernel. Whether all gradients are finite is asked of the sums, before the
-// product: all ranks get the same answer, as with NVIDIA Apex. Of gradients of
-// which each rank has a part (ir/shard.h) all ranks' answers are put together.
+// in f32, after the all-reduce. The multiplication fuses into the optimizer's
+// kernel. Finiteness is checked on the reduced gradients before the
+// multiplication, so all ranks get the same answer, as in NVIDIA Apex. For
+// sharded gradients (ir/shard.h) the answers of all ranks are combined.
 
 #include <vector>
 
@@ -60,7 +60,7 @@ class Scaling {
     graph_.AddOutput(finite, ir::kFinite);
   }
 
-  // Those of which this rank has a part, or those that it has whole.
+  // Returns the sharded gradients, or the others.
   std::vector<Value*> Gradients(bool parts) const {
     std::vector<Value*> values;
     for (const ParameterGradient& g : gradients_) {
@@ -73,7 +73,7 @@ class Scaling {
     return SumOverRanks(builder_, scalar, options_.world_size);
   }
 
-  // Of all gradients together.
+  // Returns the sum of squares over all gradients.
   Value* SumOfAllSquares() {
     Value* sum = nullptr;
     for (const bool parts : {true, false}) {
@@ -86,7 +86,7 @@ class Scaling {
     return sum;
   }
 
-  // Null for 1.
+  // Returns null for 1.
   Value* Factor() {
     Value* divisor = LossScale(graph_, options_.loss_scale);
     const auto times = [&](Value* value) {

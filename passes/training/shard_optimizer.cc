@@ -1,10 +1,11 @@
 // ZeRO, stage 1 (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
-// Training Trillion Parameter Models", 2020): each rank gets the sum of its
-// part of a gradient, and updates that part of the parameter, of which it alone
-// keeps the optimizer state; OptimizerUpdate gathers the parts.
+// Training Trillion Parameter Models", 2020). A reduce-scatter gives each rank
+// the sum of its shard of a gradient. The rank updates that shard of the
+// parameter and alone stores its optimizer state. OptimizerUpdate gathers the
+// shards.
 //
-// Parts are of elements in row-major order, as long as layouts are not known;
-// then ShardInPhysicalLayout has them as they lie.
+// Shards are in row-major order until layouts are known; then
+// ShardInPhysicalLayout switches to the physical order.
 
 #include "ir/builder.h"
 #include "ir/shard.h"
@@ -20,7 +21,7 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
-// What is smaller is kept whole: a part would save less than it costs.
+// Smaller gradients are not sharded: that would save less than it costs.
 constexpr int64_t kLeastElements = 4096;
 
 void Shard(Graph& graph, const ParameterGradient& g, int64_t ranks) {

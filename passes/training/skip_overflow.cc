@@ -1,9 +1,9 @@
 // The loss scale as in NVIDIA Apex (apex/amp/scaler.py) and torch.amp's
 // GradScaler, with a floor and a ceiling, and without the host:
 //
-//   overflow:  scale = max(scale * backoff, floor)          nothing else
-//   changes otherwise: after `growth_interval` steps in a row
-//              scale = min(scale * growth, ceiling)
+//   overflow:   scale = max(scale * backoff, floor), nothing else changes
+//   otherwise:  after `growth_interval` consecutive steps
+//               scale = min(scale * growth, ceiling)
 
 #include "ir/builder.h"
 #include "ir/shard.h"
@@ -23,13 +23,13 @@ using ir::Value;
 
 constexpr char kLocation[] = "loss_scale";
 
-// The parameter is all ranks' parts together: what its part is, it is.
+// Returns true for a sharded parameter: it follows its shards.
 bool IsGathered(const Graph& graph, const ir::Output& output) {
   const Value& state = *graph.input(output.alias);
   return graph.FindInput(ir::ShardName(state.name())) != nullptr;
 }
 
-// The gather of a part reads what is kept of it.
+// Makes the all-gather of a shard read the selected value.
 void GatherKept(const Value& updated, Value* kept) {
   const std::vector<ir::Use> uses = updated.uses();
   for (const ir::Use& use : uses) {
@@ -38,8 +38,8 @@ void GatherKept(const Value& updated, Value* kept) {
   }
 }
 
-// New state where the step is good, what it was where it is not. Sums of
-// micro-batches are worth nothing after either.
+// Selects new state if all gradients are finite, otherwise the old state. Skips
+// accumulated gradients: they are not read after either kind of step.
 void KeepOldState(Graph& graph, Builder& b, Value* finite) {
   for (ir::Output& output : graph.mutable_outputs()) {
     if (output.alias < 0) continue;

@@ -9,13 +9,13 @@
 
 namespace fusor::passes {
 
-// A parameter with the output that carries its gradient.
+// A parameter and the output with its gradient.
 struct ParameterGradient {
   int input;   // the parameter
   int output;  // "grad/<parameter>"
   ir::Value* gradient;
-  // What is updated: the parameter, or this rank's part of it (ir/shard.h), of
-  // which the gradient then is.
+  // The value to update: the parameter, or this rank's shard of it
+  // (ir/shard.h), which then is what the gradient belongs to.
   ir::Value* target;
 
   bool is_part(const ir::Graph& graph) const {
@@ -23,38 +23,39 @@ struct ParameterGradient {
   }
 };
 
-// Of all parameters that have one, in the order in which gradients become
-// ready: by the position of the gradient's producer, then by its result. Throws
-// kGraph for a gradient of another shape.
+// Returns all parameters that have a gradient, in the order in which gradients
+// become ready: by the position of the gradient's producer, then by result
+// index. Throws kGraph if a gradient's shape differs from its target's.
 std::vector<ParameterGradient> CollectGradients(const ir::Graph& graph);
 
-// The input of that name, added when there is none; state starts at `initial`
-// and says in which group it is updated unless that is negative. Throws kGraph
-// when the name is taken by an input of another type or role.
+// Returns the input of that name; adds it if there is none. Added state starts
+// at `initial` and belongs to update group `group` unless that is negative.
+// Throws kGraph if the name is taken by an input of another type or role.
 ir::Value* TrainingInput(ir::Graph& graph, const ir::TensorType& type,
                          ir::InputRole role, const std::string& name,
                          double initial = 0, int64_t group = -1);
 
-// Like it, a part of `ranks` of a parameter, or of state as large: the input
-// that `name` makes of the parameter's name.
+// Adds state for one of `ranks` shards of a parameter, or of state of the same
+// size. `name` maps the parameter's name to the input's. Throws kGraph if that
+// name is taken.
 ir::Value* ShardInput(ir::Graph& graph, const ir::Value& parameter,
                       std::string (*name)(std::string_view), int64_t ranks);
 
-// Parameters of one group are updated alike: attribute `group` of state that
-// all updates treat alike, so that it lies in memory as the parameters do.
+// Returns the update group of parameters of that role. State of one group
+// (attribute `group`) is updated the same way and can be stored contiguously.
 int64_t UpdateGroup(const OptimizerOptions& options, ir::InputRole role);
 
-// The i32 scalar that counts micro-batches.
+// Returns the i32 scalar that counts micro-batches.
 ir::Value* MicroBatchCount(ir::Graph& graph);
 
-// `path`, with the line of the model that makes the loss: of what belongs to
-// the step and to no layer.
+// Returns `path` with the source line of the loss, for nodes that belong to the
+// step and not to a layer.
 ir::Location StepLocation(const ir::Graph& graph, const char* path);
 
-// Of all elements, an f32 scalar.
+// Returns the sum over all elements as an f32 scalar.
 ir::Value* SumOfSquares(ir::Builder& builder, ir::Value* value);
 
-// The f32 scalar that gradients are multiplied by, or null for 1.
+// Returns the loss scale, an f32 scalar, or null if it is 1.
 ir::Value* LossScale(ir::Graph& graph, const LossScaleOptions& options);
 
 }  // namespace fusor::passes
