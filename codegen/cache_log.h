@@ -1,8 +1,8 @@
 #pragma once
 
-// Explains kernel cache misses. A log in the cache folder records the inputs
-// of every compilation. A missing kernel is compared with the most similar
-// logged one.
+// Explains kernel cache misses. A log in the cache folder records what every
+// compiled kernel was made from. A missing kernel is compared with the most
+// similar logged one.
 
 #include <cstdint>
 #include <span>

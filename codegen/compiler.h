@@ -30,8 +30,7 @@ enum class ProgramKind {
 enum class GraphStage {
   kForward,    // a model as it was built
   kTrain,      // with gradients and optimizer update
-  kOptimized,  // after all passes: only fusions, library ops, constants and
-  // views
+  kOptimized,  // after all passes: fusions, library ops, constants and views
 };
 
 // Infers the stage: a graph with fusions is kOptimized, one that outputs new

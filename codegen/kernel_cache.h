@@ -23,8 +23,7 @@ class KernelCache {
   // Returns the binary stored under exactly this key and marks it as used now.
   std::optional<std::string> Find(std::string_view key) const;
 
-  // Returns why the binary could not be stored, with the path; empty on
-  // success.
+  // Stores the binary. Returns the error with its path; empty on success.
   std::string Store(std::string_view key, std::string_view binary) const;
 
   // Deletes the least recently used files above the capacity.

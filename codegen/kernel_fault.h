@@ -13,8 +13,7 @@ namespace fusor::codegen {
 // result is compiled instead of the kernel, and the plan keeps the original.
 Kernel WithFault(const Kernel& kernel, const passes::Fault& fault);
 
-// Returns the distinct scalar ops of the kernel that a fault can name, in
-// order.
+// Returns the distinct scalar ops of the kernel that a fault can change.
 std::vector<std::string> FaultyOps(const Kernel& kernel);
 
 }  // namespace fusor::codegen

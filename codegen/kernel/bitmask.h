@@ -12,8 +12,7 @@
 namespace fusor::codegen {
 
 // Converts bools, one byte per element, to bits and back. Element i is bit
-// i % 8 of byte i / 8. Any nonzero byte sets the bit; UnpackBits returns 0
-// or 1.
+// i % 8 of byte i / 8. Any nonzero byte is true; UnpackBits returns 0 or 1.
 std::vector<uint8_t> PackBits(std::span<const uint8_t> bools);
 std::vector<uint8_t> UnpackBits(std::span<const uint8_t> bits,
                                 int64_t elements);

@@ -18,8 +18,8 @@ namespace fusor::codegen {
 // Sets Stmt::streamed of the last access to a buffer if it touches each element
 // exactly once and is
 //   - a load of a tensor larger than the target's L2, or
-//   - a load or store of a bitmask of any size: the backward pass reads it
-//   once.
+//   - a load or store of a bitmask of any size, which is read once, in the
+//     backward pass.
 // Other stores stay as they are: the next kernel reads the result.
 //
 // Sets Stmt::descending of loops of the last phase whose iterations are

@@ -68,7 +68,7 @@ struct Axis {
 };
 
 // The arithmetic type of a register: f32 for f16, bf16 and f32, i32 for u8 and
-// i32. An operation on several types uses the last of them in this order.
+// i32. An operation on several types uses the last enumerator among them.
 enum class Arith : uint8_t { kBool, kI32, kI64, kF32, kF64 };
 Arith ArithOf(ir::DType dtype);
 bool IsFloat(Arith arith);
@@ -104,12 +104,11 @@ enum class StmtKind : uint8_t {
   kInit,         // dst = identity of reduction op
   kAccumulate,   // dst = op(dst, src[0])
   kReduceLanes,  // dst (uniform) = op over the lanes of src[0], as a fixed
-  // tree: lane i with lane i + lanes / 2, then lanes / 4, ...
-  kStoreTile,   // stores tile.sources in another order: see TileStore
-  kReduceBlock  // dst, in all rows, = op over the rows of src[0], per lane, as
-                // a
-  // fixed tree: row i with row i + h, where h is half the next
-  // power of two, then h / 2, ...
+                 // tree: lane i with lane i + lanes / 2, then lanes / 4, ...
+  kStoreTile,    // stores tile.sources in another order: see TileStore
+  kReduceBlock   // dst, in all rows, = op over the rows of src[0], per lane, as
+                 // a fixed tree: row i with row i + h, where h is half the next
+                 // power of two, then h / 2, ...
 };
 
 // Stores the concatenated lanes of vector registers in another order: lane

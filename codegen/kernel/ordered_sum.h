@@ -7,12 +7,11 @@
 
 namespace fusor::codegen {
 
-// Returns the kernel that sums one shard per rank for a deterministic
-// all-reduce: sums[i] = 0 + parts[i] + parts[stride + i] + parts[2 * stride +
-// i]
-// + ... for i < elements, in this order. 16-bit floats are summed in f32 and
-// rounded once. Buffers, both of `dtype`: "parts" [ranks * stride] and "sums"
-// [elements]. REQUIRES: a float dtype; elements <= stride.
+// Returns the kernel that sums one part per rank, in the order of the ranks:
+// sums[i] = 0 + parts[i] + parts[stride + i] + parts[2 * stride + i] + ...
+// for i < elements. 16-bit floats are summed in f32 and rounded once. Buffers,
+// both of `dtype`: "parts" [ranks * stride] and "sums" [elements]. REQUIRES: a
+// float dtype; elements <= stride.
 Kernel RankSumKernel(ir::DType dtype, int ranks, int64_t stride,
                      int64_t elements, const ir::Target& target);
 
