@@ -52,8 +52,8 @@ struct Buffer {
   int64_t value_bytes() const;
 };
 
-// Convert the contents of a packed buffer to one byte per element and back.
-// Return the bytes of other buffers unchanged.
+// Unpacked converts the contents of a packed buffer to one byte per element,
+// Packed converts them back. Both return the bytes of other buffers unchanged.
 std::vector<uint8_t> Unpacked(const Buffer& buffer,
                               std::vector<uint8_t> memory);
 std::vector<uint8_t> Packed(const Buffer& buffer,
