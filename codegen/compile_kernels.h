@@ -11,16 +11,16 @@
 namespace fusor::codegen {
 
 struct KernelsReport {
-  // Names of the kernels that edited text stands in for.
+  // Names of the kernels that were replaced by edited text.
   std::set<std::string> substituted;
   CacheReport cache;
 };
 
-// Fills in fingerprint and binary of the plan's kernels, from the cache in
-// folder `options.kernel_cache` where it has them, and stores there what it had
-// to compile. Without a folder all are compiled. Edited text stands in for the
-// kernels of `options.substitutes` that it was made of (KernelStamp); throws
-// kUsage for what is of another kernel.
+// Sets fingerprint and binary of the plan's kernels. Reads binaries from the
+// cache in folder `options.kernel_cache` and stores there those that it
+// compiles. Without a folder, compiles all kernels. Compiles the edited text of
+// `options.substitutes` instead of a kernel if its KernelStamp matches.
+// Otherwise throws kUsage, or ignores the text without `options.refuse_unused`.
 KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
                              const PlanOptions& options);
 

@@ -20,77 +20,76 @@ namespace fusor::codegen {
 enum class ProgramKind {
   kTrain,  // forward with output "loss": differentiated and updated
   kEval,   // compiled as it is
-  // Forward with output "loss": its gradients are added to those of earlier
+  // Forward with output "loss". Adds its gradients to those of earlier
   // micro-batches. A kTrain program with passes.micro_batches = kFinish, added
-  // first, updates with them.
+  // first, uses the sums for the update.
   kAccumulate,
 };
 
-// How far a graph has come: what it has behind it.
+// The last stage of compilation that a graph has passed.
 enum class GraphStage {
   kForward,    // a model as it was built
-  kTrain,      // differentiated and updated
-  kOptimized,  // through all passes: what is neither a fusion nor a library op
-               // is a constant or a view
+  kTrain,      // with gradients and optimizer update
+  kOptimized,  // after all passes: fusions, library ops, constants and views
 };
 
-// What a graph looks like: one with fusions is optimised, one that gives
-// parameters their next values is a training step.
+// Infers the stage: a graph with fusions is kOptimized, one that outputs new
+// values of parameters is kTrain.
 GraphStage StageOf(const ir::Graph& graph);
 
 struct CompiledProgram;
 
-// Watches a compilation; what is not set is not called.
+// Callbacks of a compilation; unset ones are skipped.
 struct CompileObserver {
-  // With "graph", "train", "optimized" and the graph at that stage.
+  // Called with "graph", "train", "optimized" and the graph at that stage.
   std::function<void(const std::string& stage, const ir::Graph&)> stage;
-  // After each pass with the graph as it left it (passes/pipeline.h).
+  // Called after each pass with its result (passes/pipeline.h).
   std::function<void(const passes::PassTrace&, const ir::Graph&)> pass;
-  // After a pass that failed where graphs are verified
+  // Called after a pass that failed, if graphs are verified
   // (RunnerOptions::failure).
   std::function<void(const passes::PassTrace&, const ir::Graph& before,
                      const ir::Graph& after)>
       failure;
-  // At the end.
+  // Called at the end.
   std::function<void(const CompiledProgram&, const TargetCompiler&)> program;
 };
 
 struct CompileOptions {
   passes::PassOptions passes;
-  GraphStage start = GraphStage::kForward;  // of the graph to compile
-  // State that this program shares with another; null: it decides.
+  GraphStage start = GraphStage::kForward;  // of the input graph
+  // Layout of state shared with another program; null: this program decides.
   const StateLayout* state = nullptr;
-  // Edited artifacts to be compiled instead of kernels, by kernel name. One
-  // that is of no kernel of the program is refused with kUsage, or else passed
-  // over (CompileReport::substituted tells).
+  // Edited artifacts to compile instead of kernels, by kernel name. One that
+  // does not match a kernel of the program is an error (kUsage) or, without
+  // refuse_unused_substitutes, ignored (see CompileReport::substituted).
   std::map<std::string, KernelSubstitute> substitutes;
   bool refuse_unused_substitutes = true;
-  int64_t memory_limit_bytes = 0;  // 0: any size
-  int threads = 0;                 // compile threads; 0: one a core
+  int64_t memory_limit_bytes = 0;  // 0: no limit
+  int threads = 0;                 // compile threads; 0: one per core
   std::string kernel_cache;        // folder; empty: none
-  bool verify = false;             // every pass and the plan
-  bool verify_passes = false;      // every pass
-  bool plan_only = false;          // no machine code: not to be run
-  bool pack_interface = false;     // see PackBitmasks: for steps run alone
+  bool verify = false;             // verify after every pass, and the plan
+  bool verify_passes = false;      // verify after every pass
+  bool plan_only = false;          // no machine code; cannot be run
+  bool pack_interface = false;     // see PackMasks; to run single steps
   std::vector<CompileObserver> observers;  // called in this order
 };
 
-// What the compiler did, for people and --json.
+// Statistics of a compilation, for the console and --json.
 struct CompileReport {
-  std::vector<std::pair<std::string, double>> seconds;  // phase, in order
+  std::vector<std::pair<std::string, double>> seconds;  // by phase, in order
   std::map<std::string, int64_t> counters;  // bn_relu, weight_repacks, ...
   std::vector<passes::Decision> decisions;
-  std::vector<passes::PassTrace> passes;  // in the order in which they ran
+  std::vector<passes::PassTrace> passes;  // in order of execution
   int64_t nodes_forward = 0;              // of the model
   int64_t nodes_train = 0;                // after differentiation and update
   int64_t nodes_optimized = 0;            // after all passes
   int64_t fusions = 0;
-  int64_t kernels = 0;  // launches a step
+  int64_t kernels = 0;  // launches per step
   int64_t distinct_kernels = 0;
-  int64_t library_calls = 0;          // a step
-  int64_t bytes_moved = 0;            // at least, a step
-  int64_t forward_macs = 0;           // of one image
-  int64_t bytes_saved = 0;            // not moved, thanks to fusion
+  int64_t library_calls = 0;          // per step
+  int64_t bytes_moved = 0;            // per step, lower bound
+  int64_t forward_macs = 0;           // per image
+  int64_t bytes_saved = 0;            // memory traffic avoided by fusion
   std::set<std::string> substituted;  // names of kernels that run edited code
   CacheReport cache;                  // of compiled kernels
   double total_seconds() const;
@@ -102,10 +101,10 @@ struct CompiledProgram {
   CompileReport report;
 };
 
-// From a model's forward graph, or what options.start says, to a plan. Throws
-// kGraph for what the target cannot do and for choices that were measured on
-// another target, with other threads or another library version, kOutOfMemory
-// above the limit.
+// Compiles a model's forward graph, or a graph at stage options.start, to a
+// plan. Throws kGraph if the target does not support it, or if autotune results
+// were measured on another target, with another number of threads or another
+// library version. Throws kOutOfMemory above memory_limit_bytes.
 CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
                         const TargetCompiler& compiler,
                         const CompileOptions& options);

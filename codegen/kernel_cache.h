@@ -7,29 +7,29 @@
 
 namespace fusor::codegen {
 
-// Compiled kernels on disk, a file each, shared by all processes of a user.
-// Losing it costs time only: whatever is missing, torn, corrupt or written by a
-// colliding key is a miss, and what cannot be written is not kept. Safe from
-// several threads and processes.
+// Cache of compiled kernels on disk, one file per kernel, shared by all
+// processes of a user. A file that is missing, truncated, corrupt or stored
+// under a colliding key is a miss. A failed write is reported, not thrown. Safe
+// for concurrent use by threads and processes.
 //
-// The machine code is run as it is found, so nothing is read from a folder that
-// another user owns or that every user may write.
+// Machine code is executed without further checks, so nothing is read from a
+// folder that another user owns or that is world-writable.
 class KernelCache {
  public:
-  // `folder` is made when first needed. Trim keeps it below `capacity_bytes`.
+  // Store creates `folder` on demand. Trim keeps it within `capacity_bytes`.
   explicit KernelCache(std::string folder,
                        int64_t capacity_bytes = int64_t{512} << 20);
 
-  // The bytes stored under exactly this key; marks them as used now.
+  // Returns the binary stored under exactly this key and marks it as used now.
   std::optional<std::string> Find(std::string_view key) const;
 
-  // Returns why it could not be kept, with the path; empty if it was.
+  // Stores the binary. Returns the error with its path; empty on success.
   std::string Store(std::string_view key, std::string_view binary) const;
 
   // Deletes the least recently used files above the capacity.
   void Trim() const;
 
-  // Where the key is or would be stored.
+  // Returns the path under which the key is or would be stored.
   std::string PathOf(std::string_view key) const;
 
  private:

@@ -8,12 +8,12 @@
 
 namespace fusor::codegen {
 
-// The kernel, or with a kKernel fault that names it, the kernel in which the
-// first statement that computes `fault.subject` computes something else. For
-// tests: the result is compiled in place of the kernel, which the plan keeps.
+// Returns the kernel. If `fault` is a kKernel fault that names it, replaces the
+// op of the first statement that computes `fault.subject`. For tests: the
+// result is compiled instead of the kernel, and the plan keeps the original.
 Kernel WithFault(const Kernel& kernel, const passes::Fault& fault);
 
-// The scalar ops of the kernel that such a fault can name, each once, in order.
+// Returns the distinct scalar ops of the kernel that a fault can change.
 std::vector<std::string> FaultyOps(const Kernel& kernel);
 
 }  // namespace fusor::codegen

@@ -10,17 +10,17 @@
 
 namespace fusor::codegen {
 
-// Receives one line that names what is done differently from what was asked
-// for, and why. Any thread may call it.
+// Receives one line: what differs from the request, and why. Any thread may
+// call it.
 using WarningHandler = std::function<void(const std::string&)>;
 
-// One form of a kernel, as text.
+// One textual form of a kernel.
 struct KernelArtifact {
-  std::string suffix;  // of a file: ".ll", ".s"
+  std::string suffix;  // file extension: ".ll", ".s"
   std::string text;
 };
 
-// What a phase of a GPU's kernel takes of each thread.
+// Resources per thread of one phase of a GPU kernel.
 struct EntryResources {
   std::string entry;  // CudaLaunch::entry
   int registers = 0;
@@ -28,54 +28,54 @@ struct EntryResources {
   bool operator==(const EntryResources&) const = default;
 };
 
-// All that machine code depends on besides the kernel, part by part, so that
-// the kernel cache can say which part changed.
-struct CodegenFingerprint {
-  std::string compiler;  // and its version: "llvm 19.1.7"
-  std::string device;    // instructions it may use: "znver4 8f3a54c09b21d7e6"
-  std::string options;   // given to the compiler, KEY=VALUE..
-  std::string fusor;     // revision of fusor's own part: "r1"
+// Everything besides the kernel that its machine code depends on. Separate
+// fields, so that the kernel cache can report which one changed.
+struct CodegenFacts {
+  std::string compiler;  // with version: "llvm 19.1.7"
+  std::string device;    // instruction set: "znver4 8f3a54c09b21d7e6"
+  std::string options;   // of the compiler, KEY=VALUE...
+  std::string fusor;     // revision of fusor's code generator: "r1"
 
-  std::string Text() const;  // all of it, in a line
+  std::string Text() const;  // all non-empty fields, in one line
 };
 
-// What a backend knows at compile time, without a device. Implemented by the
-// backend plug-ins; the compiler takes it by reference. All methods may be
-// called from several threads at once.
+// The compile-time part of a backend; needs no device. Implemented by the
+// backend plug-ins; the compiler takes it by reference. All methods are
+// thread-safe.
 class TargetCompiler : public ir::TargetQueries {
  public:
-  // Machine code of all phases. Deterministic; throws kInternal with the
-  // kernel's name when code generation fails.
+  // Returns the machine code of all phases. Deterministic. Throws kInternal
+  // with the kernel's name if code generation fails.
   virtual std::string CompileKernel(const Kernel& kernel) const = 0;
 
-  // Of each phase of a kernel, by CompileKernel's bytes; empty of a CPU's.
+  // Returns the resources of each phase, given the result of CompileKernel;
+  // empty for a CPU.
   virtual std::vector<EntryResources> Resources(const std::string&) const {
     return {};
   }
 
-  // Part of every cache key.
-  virtual CodegenFingerprint Codegen() const = 0;
+  // Returns the facts that are part of every cache key.
+  virtual CodegenFacts Codegen() const = 0;
   std::string CodegenVersion() const { return Codegen().Text(); }
 
-  // Fills in implementation, workspace_bytes and plan of a call. Throws kGraph
-  // when the library cannot do it.
+  // Sets implementation, workspace_bytes and plan of a call. Throws kGraph if
+  // the library does not support it.
   virtual void PrepareCall(LibraryCall& call) const = 0;
 
-  // The forms that the kernel takes on its way to CompileKernel's bytes, for
-  // dumps; may be empty. The first has a comment with KernelStamp.
+  // Returns the intermediate forms of the kernel before machine code, for
+  // dumps; may be empty. The first contains a comment with KernelStamp.
   // Deterministic.
   virtual std::vector<KernelArtifact> KernelArtifacts(
       const Kernel& kernel) const = 0;
 
-  // Machine code like CompileKernel's, of text that somebody made of the first
-  // of the kernel's artifacts. `source` names the text in errors: throws kUsage
-  // with line and column where it is malformed, or says what it lacks to stand
-  // for the kernel.
+  // Compiles an edited version of the kernel's first artifact to machine code
+  // like CompileKernel's. Throws kUsage with `source`, line and column if the
+  // text is malformed, or with what it lacks to replace the kernel.
   virtual std::string CompileArtifact(const Kernel& kernel,
                                       const std::string& text,
                                       const std::string& source) const = 0;
 
-  // The vendor library and its version, "oneDNN 2.6.3": for manifests.
+  // Returns the vendor library and its version, "oneDNN 2.6.3".
   virtual std::string LibraryVersion() const = 0;
 };
 

@@ -9,12 +9,12 @@ namespace {
 using passes::ConvRewrite;
 using Key = ir::AutotuneResults::Key;
 
-// Rewrites that make the same problems.
+// Rewrites that replace the same problems by the same problems.
 struct Group {
   std::vector<const ConvRewrite*> rewrites;
   std::set<Key> before, after;
-  std::set<Key> chosen_by;  // of choices
-  RewriteDecision verdict;
+  std::set<Key> chosen_by;  // keys of the verdict
+  RewriteVerdict verdict;
 };
 
 class Judge {
@@ -25,8 +25,9 @@ class Judge {
     for (const ConvRewrite& rewrite : rewrites) Add(rewrite);
   }
 
-  std::map<Key, RewriteDecision> Run() {
-    // What builds on others first: they count what it saves.
+  std::map<Key, RewriteVerdict> Run() {
+    // Rewrites that build on others come first, because the others count their
+    // savings.
     for (Group& group : groups_) {
       if (BuildsOnOthers(group)) Decide(group);
     }
@@ -82,7 +83,8 @@ class Judge {
     });
   }
 
-  // Of one rewrite, by itself; nullopt where it was not measured.
+  // Returns the ns that one rewrite saves alone; nullopt if it was not
+  // measured.
   std::optional<double> Saved(const ConvRewrite& rewrite) const {
     double ns = static_cast<double>(rewrite.saved_bytes) * ns_per_byte_;
     for (const ConvRewrite::Part& part : rewrite.parts) {
@@ -94,7 +96,8 @@ class Judge {
     return ns;
   }
 
-  // By the best of what was taken at the place of `rewrite`, another group's.
+  // Returns the ns that the best taken rewrite of another group saves at the
+  // place of `rewrite`, or 0.
   double SavedInstead(const ConvRewrite& rewrite, const Group& group) const {
     double best = 0;
     for (const Group& other : groups_) {

@@ -11,26 +11,28 @@
 
 namespace fusor::codegen {
 
-// Nanoseconds of a problem's fastest candidate; 0 where none was measured.
+// Returns the time in ns of a problem's fastest candidate; 0 if not measured.
 using ProblemTimes = std::function<double(const std::string&, ir::DType)>;
 
-// Whether a convolution that does more is worth it.
-struct RewriteDecision {
+// Whether an extended convolution pays off.
+struct RewriteVerdict {
   bool taken = false;
-  // By all rewrites that make it, in a step, those that build on it included;
-  // nullopt where something of it was not measured.
+  // Time saved per step by all rewrites that create the convolution, including
+  // rewrites that build on it. nullopt if a part was not measured.
   std::optional<double> saved_ns;
   std::string choice{};  // ConvRewrite::choice
 };
 
-// For each problem that `rewrites` make; of those with a choice, for the
-// problem of which choices say it. Rewrites that make the same problems are
-// taken or declined together: where the convolutions after take less than those
-// before and what kernels move the more, at `ns_per_byte`. One that others
-// build on counts what those save; where one of several has to go at a place,
-// the later counts what it saves over the earlier. What was not measured is
-// declined.
-std::map<ir::AutotuneResults::Key, RewriteDecision> DecideRewrites(
+// Returns a verdict for each problem that `rewrites` create. A rewrite with a
+// choice has its verdict under the problem that the choice applies to.
+//
+// Rewrites that replace the same problems by the same problems are taken or
+// declined together. They are taken if the time of the convolutions, plus the
+// time of the bytes that kernels move at `ns_per_byte`, decreases. A rewrite
+// that others build on also counts their savings. If several rewrites exclude
+// each other at one place, a later one counts only what it saves over an
+// earlier one. Rewrites that were not measured are declined.
+std::map<ir::LibraryChoices::Key, RewriteVerdict> JudgeRewrites(
     const std::vector<passes::ConvRewrite>& rewrites, const ProblemTimes& times,
     double ns_per_byte);
 

@@ -17,7 +17,7 @@ using ir::AutotuneResults;
 using ir::DType;
 using ir::Node;
 
-constexpr double kMeasureMargin = 0.97;  // what medians may be wrong by
+constexpr double kMeasureMargin = 0.97;  // medians may be off by 3%
 
 LibraryCall CallOf(const Node& node, const ir::LibraryCandidate& candidate) {
   LibraryCall call{.op = std::string(node.op_name()), .attrs = node.attrs()};
@@ -43,8 +43,8 @@ bool Runs(std::string_view pass, const passes::PassOptions& options) {
   });
 }
 
-// The passes of the last stage from `first` on, empty for all, up to `end`,
-// both left out.
+// Returns the passes of Stage::kOptimize between `first` and `end`, both
+// excluded. An empty `first` starts at the first pass.
 std::vector<std::string> PassesBetween(std::string_view first,
                                        std::string_view end) {
   std::vector<std::string> names;
@@ -58,12 +58,13 @@ std::vector<std::string> PassesBetween(std::string_view first,
   return names;
 }
 
-// The fastest of each problem, ns.
-std::map<AutotuneResults::Key, double> BestTimes(
-    const std::vector<SearchCandidate>& measured, double ns_per_byte,
-    AutotuneResults* choices) {
-  std::map<AutotuneResults::Key, double> best;
-  for (const SearchCandidate& c : measured) {
+// Returns the least time of each problem in ns. Stores the candidate in
+// `choices` if that is not null.
+std::map<LibraryChoices::Key, double> BestTimes(
+    const std::vector<StudiedCandidate>& measured, double ns_per_byte,
+    LibraryChoices* choices) {
+  std::map<LibraryChoices::Key, double> best;
+  for (const StudiedCandidate& c : measured) {
     const double ns = c.ms * 1e6 + c.copied_bytes * ns_per_byte;
     const AutotuneResults::Key key{c.problem, c.dtype};
     const auto [it, first] = best.emplace(key, ns);
@@ -133,7 +134,8 @@ SearchSpace::SearchSpace(const ir::Graph& forward, ProgramKind kind,
     mixed_ = dtype;
   }
   if (kind == ProgramKind::kEval) return;
-  // Gradients are added to others where they begin no normalisation's.
+  // FuseConvNorm accumulates a gradient in a convolution only if that does not
+  // compute a normalisation's gradient. Two levels find both rewrites.
   Survey(passes::NormLowering::kStatistics);
   Survey(passes::NormLowering::kJoins);
   SurveyBlocks();
@@ -155,9 +157,10 @@ void SearchSpace::Survey(passes::NormLowering level) {
   surveyed_.push_back(std::move(graph));
 }
 
-// Convolutions of blocks of pixels, and their statistics. Last: they count what
-// they save over statistics of the convolutions that they replace.
-void SearchSpace::SurveyBlocks() {
+// Surveys convolutions of pixel blocks (SpaceToDepth) and their statistics.
+// Runs last, because these rewrites count only what they save over the
+// statistics of the convolutions that they replace.
+void TuneStudy::SurveyBlocks() {
   const passes::PassOptions& options = context_->options();
   if (!Runs(kBlocksPass, options) || !Runs(kRewritingPass, options)) return;
   std::unique_ptr<ir::Graph> graph = graph_->Clone();
@@ -175,7 +178,7 @@ void SearchSpace::SurveyBlocks() {
         std::any_of(made.begin(), made.end(),
                     [&](const auto& base) { return BuildsOn(rewrite, base); });
     if (!builds) continue;
-    rewrite.place += " of blocks";  // does not exclude what it builds on
+    rewrite.place += " of blocks";  // not exclusive with its base rewrite
     rewrites_.push_back(std::move(rewrite));
   }
   surveyed_.push_back(std::move(graph));
@@ -215,8 +218,8 @@ std::vector<SearchCandidate> SearchSpace::Candidates() const {
   return all;
 }
 
-// Whether the time of a plain convolution decides about rewrites of it.
-bool SearchSpace::IsCompared(const std::string& problem, DType dtype) const {
+// Returns whether the time of a plain convolution is compared with rewrites.
+bool TuneStudy::IsCompared(const std::string& problem, DType dtype) const {
   return std::any_of(
       rewrites_.begin(), rewrites_.end(), [&](const auto& rewrite) {
         return rewrite.dtype == dtype &&

@@ -17,55 +17,58 @@
 namespace fusor::codegen {
 
 // One way to run a convolution problem.
-struct SearchCandidate {
-  std::string problem;  // ir::ConvolutionProblem
-  int layers = 0;       // convolutions of the step that are this problem
+struct StudiedCandidate {
+  std::string problem;                // ir::ConvolutionProblem
+  int layers = 0;                     // convolutions per step with this problem
   ir::DType dtype = ir::DType::kF32;  // of its operands
   std::string name;                   // ir::LibraryCandidate::name
-  LibraryCall call;                   // to be measured
-  // Read and written for activations that it wants in another layout than the
-  // problem's first candidate.
+  LibraryCall call;                   // to measure
+  // Bytes read and written to convert activations, if the candidate requires
+  // another layout for them than the problem's first candidate.
   double copied_bytes = 0;
-  // Of the call; measured by the caller.
+  // Time of the call; measured by the caller.
   double ms = 0;
 };
 
 using RewriteVerdicts = std::map<ir::AutotuneResults::Key, RewriteDecision>;
 
-// What there is to measure about a model's step before choices can be made,
-// and the choices once that is done.
-class SearchSpace {
+// The autotuning search space of a program: lists the candidates to measure and
+// turns the measurements into choices.
+class TuneStudy {
  public:
-  // `compiler` must outlive this. Of options their passes count, without
+  // `compiler` must outlive this. Uses only options.passes, without their
   // choices.
   SearchSpace(const ir::Graph& forward, ProgramKind kind,
               const TargetCompiler& compiler, const CompileOptions& options);
   ~SearchSpace();
 
-  // What mixed precision computes in; f32 where there is none, or the target
-  // does not multiply in its dtype.
+  // Returns the dtype of mixed precision; f32 if it is off or the target has no
+  // matmul in its dtype.
   ir::DType mixed() const { return mixed_; }
 
-  // Every candidate of every distinct problem, in f32 and, where mixed
-  // precision may decide, in its dtype - on GPUs in that alone, which is never
-  // slower there -; those of one problem stand together.
-  // Problems with a single candidate and nothing to decide are left out. Of a
-  // training step also those of the convolutions that the target has for
-  // FuseConvNorm, at whatever level, and that SpaceToDepth can make, in the
-  // step's own dtypes.
-  std::vector<SearchCandidate> Candidates() const;
+  // Returns all candidates of all distinct problems, grouped by problem. A
+  // problem is measured in f32 and, if mixed precision applies to it, in the
+  // mixed dtype. GPUs measure such a problem only in the mixed dtype, which is
+  // never slower there. Omits problems with one candidate and no decision.
+  //
+  // For a training step, adds the convolutions that FuseConvNorm and
+  // SpaceToDepth can create on this target, in the step's dtypes, whatever
+  // PassOptions::norm_lowering is.
+  std::vector<StudiedCandidate> Candidates() const;
 
-  // Of the convolutions of these passes. Kernels move a byte in `ns_per_byte`.
-  RewriteVerdicts Judge(const std::vector<SearchCandidate>& measured,
+  // Returns the verdicts for the convolutions that FuseConvNorm and
+  // SpaceToDepth create. Kernels move one byte in `ns_per_byte`.
+  RewriteVerdicts Judge(const std::vector<StudiedCandidate>& measured,
                         double ns_per_byte) const;
 
-  // The fastest candidate for each problem and dtype, copies included, but
-  // passes::kDeclined, or ConvRewrite::choice, where a verdict says so; then,
-  // but for GPUs, the precisions, by passes::FasterInF32. A cast, and a copy,
-  // takes `ns_per_byte`.
-  ir::AutotuneResults Choose(const std::vector<SearchCandidate>& measured,
-                             const RewriteVerdicts& verdicts,
-                             double ns_per_byte) const;
+  // Returns the fastest candidate for each problem and dtype, layout copies
+  // included. A verdict replaces it by passes::kDeclined if it declines the
+  // convolution, or by its ConvRewrite::choice if it takes a rewrite that has
+  // one. Except on GPUs, also returns the precisions by passes::FasterInF32.
+  // Casts and copies take `ns_per_byte`.
+  ir::LibraryChoices Choose(const std::vector<StudiedCandidate>& measured,
+                            const RewriteVerdicts& verdicts,
+                            double ns_per_byte) const;
 
  private:
   void Survey(passes::NormLowering level);
@@ -81,8 +84,8 @@ class SearchSpace {
   std::unique_ptr<ir::Graph> graph_;  // before mixed precision
   std::unique_ptr<passes::PassContext> context_;
   ir::DType mixed_ = ir::DType::kF32;
-  // What FuseConvNorm makes of the step, at two levels; the same with
-  // SpaceToDepth, before and after.
+  // The step after FuseConvNorm at two levels, then the step after SpaceToDepth
+  // before and after FuseConvNorm.
   std::vector<std::unique_ptr<ir::Graph>> surveyed_;
   std::vector<passes::ConvRewrite> rewrites_;
 };

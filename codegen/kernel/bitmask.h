@@ -1,7 +1,7 @@
 #pragma once
 
-// Bools in memory at one bit an element: what kernels alone exchange, such as
-// the masks of ReLUs that wait for the backward pass.
+// Bitmasks: one bit per bool. Only kernels access them, e.g. ReLU masks saved
+// for the backward pass.
 
 #include <cstdint>
 #include <span>
@@ -11,14 +11,15 @@
 
 namespace fusor::codegen {
 
-// One byte an element, 0 or 1, to bits and back: element i is bit i % 8 of byte
-// i / 8.
+// Converts bools, one byte per element, to bits and back. Element i is bit
+// i % 8 of byte i / 8. Any nonzero byte is true; UnpackBits returns 0 or 1.
 std::vector<uint8_t> PackBits(std::span<const uint8_t> bools);
 std::vector<uint8_t> UnpackBits(std::span<const uint8_t> bits,
                                 int64_t elements);
 
-// Every access to the buffer is by whole groups of adjacent lanes that begin
-// and end at bytes: no two tasks then share a byte, and no mask is needed.
+// Returns whether every access to the buffer covers whole bytes of bits with
+// the adjacent lanes of a thread. Then no two threads share a byte, and no mask
+// is needed.
 bool AccessedByWholeBytes(const Kernel& kernel, int buffer);
 
 }  // namespace fusor::codegen

@@ -1,30 +1,31 @@
 #pragma once
 
-// How a GPU's kernel tells the L2 cache what it needs again.
+// L2 cache hints of GPU kernels.
 //
-// A tensor larger than the cache is gone from it before the next kernel could
-// read it again, and takes the place of what others read again: scales, sums,
-// small tensors. Such accesses are streamed.
+// A tensor larger than L2 is evicted before the next kernel can read it again,
+// and itself evicts data with reuse: scales, sums, small tensors. Accesses to
+// it are marked evict-first (Stmt::streamed).
 //
-// A phase that sums up a tensor leaves the end of each task's part of it in the
-// cache. The phase that reads it again therefore begins there: its loops run
-// from their last index to the first.
+// After a phase that reduces a tensor, L2 holds the end of each task's part of
+// it. The phase that reads the tensor again starts there: its loops run from
+// the last index to the first.
 
 #include "codegen/kernel/kernel_ir.h"
 #include "ir/target/target.h"
 
 namespace fusor::codegen {
 
-// Sets Stmt::streamed of the kernel's last load of each tensor that is larger
-// than the target's L2, where it loads each element once; and, of whatever
-// size, of the last load and of the stores of packed bools, which wait for the
-// backward pass and are read there once. Stores of other results are left: the
-// next kernel reads them.
+// Sets Stmt::streamed of the last access to a buffer if it touches each element
+// exactly once and is
+//   - a load of a tensor larger than the target's L2, or
+//   - a load or store of a bitmask of any size, which is read once, in the
+//     backward pass.
+// Other stores stay as they are: the next kernel reads the result.
 //
-// Sets Stmt::descending of the last phase's loops that read what an earlier
-// phase has read, or stored, in the same order.
+// Sets Stmt::descending of loops of the last phase whose iterations are
+// independent and that load what an earlier phase accessed with the same index.
 //
-// Sets nothing on a CPU.
+// Does nothing for a CPU.
 void SetCacheHints(const ir::Target& target, Kernel& kernel);
 
 }  // namespace fusor::codegen

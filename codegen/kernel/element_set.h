@@ -1,7 +1,7 @@
 #pragma once
 
-// The elements of a buffer that one load or store touches, and what can be
-// proved about them from their steps alone.
+// The set of buffer elements that one load or store touches, and what its
+// strides alone prove about it.
 
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace fusor::codegen {
 
-// first + the sum of step * i over the terms, 0 <= i < extent.
+// The elements first + sum over the terms of step * i, 0 <= i < extent.
 struct ElementSet {
   struct Term {
     int64_t step;    // > 0
@@ -26,18 +26,18 @@ struct ElementSet {
 // Returns the coefficient of the axis; 0 if the index does not name it.
 int64_t CoefficientOf(const Index& index, int axis);
 
-// Returns the elements of a load, a store or a tile, over all axes that its
-// index names. REQUIRES: none of them is outside the buffer.
+// Returns the elements of a load, store or tile store, over all axes in its
+// index. REQUIRES: none of them is outside the buffer.
 ElementSet ElementsOf(const Kernel& kernel, const Stmt& stmt);
 
-// Inserts a term; drops one that does not move.
+// Inserts a term; ignores one with step 0 or extent 1. `step` may be negative.
 void AddTerm(ElementSet& set, int64_t step, int64_t extent);
 
-// True if different points of the terms are different elements. False if the
-// steps do not prove it.
+// Returns true if different points of the terms are different elements, false
+// if the steps do not prove it.
 bool IsOneToOne(const ElementSet& set);
 
-// True if no element belongs to both sets. False if the steps do not prove it.
+// Returns true if the sets are disjoint, false if the steps do not prove it.
 bool AreDisjoint(const ElementSet& a, const ElementSet& b);
 
 }  // namespace fusor::codegen

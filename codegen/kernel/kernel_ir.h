@@ -1,36 +1,36 @@
 #pragma once
 
-// Loop-level form of one generated kernel: what a fusion becomes before a
-// backend turns it into machine code. It is the same for every target; a CPU
-// backend makes LLVM IR of it, a CUDA backend prints it as CUDA C++.
+// Loop-level IR of one generated kernel, between a fusion and machine code. It
+// has the same form for every target: the CPU backend emits LLVM IR from it,
+// the CUDA backend CUDA C++.
 //
-// A kernel is a list of phases. All tasks of a phase are independent of each
-// other and may run in any order and in parallel; a phase starts when all
-// tasks of the one before it have ended (a barrier on a CPU, a launch of its
-// own on a GPU). A phase's tasks are the points of its grid axes, first axis
-// slowest. Each task runs the statements of the body.
+// A kernel is a list of phases. The tasks of a phase are independent: they run
+// in any order and in parallel. A phase starts after all tasks of the previous
+// phase have ended (a barrier on a CPU, a separate launch on a GPU). A phase
+// has one task per point of its grid axes, first axis slowest. Each task
+// executes the statements of the body.
 //
-// Registers hold values of one dtype, either one value (uniform) or one per
-// vector lane. A uniform register used with a vector one is splat. Registers
-// of dtype f16, bf16 and f32 are computed in f32, u8 and i32 in i32; a register
-// is rounded to its dtype only where a statement says `round`, and by stores.
+// A register holds values of one dtype, either one value (uniform) or one per
+// vector lane. A uniform register is broadcast when combined with a vector one.
+// Registers of dtype f16, bf16 and f32 are computed in f32, those of u8 and i32
+// in i32. A register is rounded to its dtype only by statements with `round`
+// and by stores.
 //
 // Vector axes. Along an axis with `vector` set, statements process
 // Kernel::lanes consecutive indices at once: lane k of a vector register
-// belongs to index axis + k. The last group of an extent that lanes does not
-// divide is masked: masked lanes load nothing, store nothing and leave
-// accumulators unchanged. At most one vector axis is open at a time. Outside
-// a vector axis, kInit, kAccumulate and kReduceLanes may still work on vector
-// accumulators, on all their lanes.
+// belongs to index axis + k. The last group is masked if lanes does not divide
+// the extent: masked lanes load nothing, store nothing and leave accumulators
+// unchanged. At most one vector axis is open at a time. Outside a vector axis,
+// kInit, kAccumulate and kReduceLanes may still process all lanes of vector
+// accumulators.
 //
-// On a GPU a task is a block of threads. Kernel::width consecutive lanes belong
-// to one thread, so that the lanes of a group are spread over lanes / width of
-// them. One axis of a phase's grid, before its vector axis, may be a block
-// axis: all its indices belong to one task, each to a row of threads of its
-// own, and every row has registers of its own. A store whose index does not
-// name the block axis is done by row 0 alone, when all rows have come there.
-// kReduceBlock is the only statement in which rows see each other's registers.
-// On a CPU width is lanes and there are no block axes.
+// On a GPU a task is a thread block. Each thread holds Kernel::width
+// consecutive lanes, so a group of lanes takes lanes / width threads. A phase's
+// grid may contain one block axis, before its vector axis. All indices of the
+// block axis belong to one task. Each index has its own row of threads with its
+// own registers. A store whose index does not use the block axis is executed by
+// row 0 alone, after a barrier of all rows. Only kReduceBlock reads registers
+// of other rows. On a CPU width equals lanes and there are no block axes.
 
 #include <array>
 #include <cstdint>
@@ -42,7 +42,7 @@
 
 namespace fusor::codegen {
 
-inline constexpr int64_t kBufferAlignment = 64;  // bytes, of every buffer
+inline constexpr int64_t kBufferAlignment = 64;  // bytes, for every buffer
 
 constexpr int64_t PadToAlignment(int64_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
@@ -64,11 +64,11 @@ struct Axis {
   std::string name;     // for dumps: "n", "c_outer", ...
   int64_t extent = 1;   // indices 0 .. extent-1
   bool vector = false;  // steps by Kernel::lanes
-  bool block = false;   // all indices at once, a row of threads each
+  bool block = false;   // block axis: one row of threads per index
 };
 
-// What a register's arithmetic happens in: f16, bf16 and f32 in f32, u8 and i32
-// in i32. An operation on several happens in the last of them.
+// The arithmetic type of a register: f32 for f16, bf16 and f32, i32 for u8 and
+// i32. An operation on several types uses the last enumerator among them.
 enum class Arith : uint8_t { kBool, kI32, kI64, kF32, kF64 };
 Arith ArithOf(ir::DType dtype);
 bool IsFloat(Arith arith);
@@ -84,16 +84,16 @@ struct KernelBuffer {
   ir::DType dtype;
   int64_t elements = 0;
   bool written = false;
-  bool scratch = false;  // lives only during the launch
-  // Of bools: one bit an element, element i bit i % 8 of byte i / 8. Accessed
-  // only by whole, aligned groups of lanes; see bitmask.h.
+  bool scratch = false;  // live only during the launch
+  // Bitmask of bools: element i is bit i % 8 of byte i / 8. Accessed only by
+  // whole, aligned groups of lanes; see bitmask.h.
   bool packed = false;
 
   int64_t num_bytes() const;
 };
 
 enum class StmtKind : uint8_t {
-  kLoop,         // axis, body: runs body for each (group of) index of the axis
+  kLoop,         // runs body for each index, or group of lanes, of axis
   kConstant,     // dst = constant
   kLoad,         // dst = buffer[index]
   kStore,        // buffer[index] = src[0]
@@ -103,23 +103,23 @@ enum class StmtKind : uint8_t {
   kCompute,      // dst = op(src..); identity also converts between dtypes
   kInit,         // dst = identity of reduction op
   kAccumulate,   // dst = op(dst, src[0])
-  kReduceLanes,  // dst (uniform) = op over the lanes of src[0]: halves, then
-                 // quarters, ... so that the tree is fixed
-  kStoreTile,    // stores tile.sources, rearranged: see TileStore
-  kReduceBlock  // dst, in all rows, = op over the rows of src[0], lane by lane:
-                // rows from half the next power of two on are combined with
-                // those before, then again with half as many, ...
+  kReduceLanes,  // dst (uniform) = op over the lanes of src[0], as a fixed
+                 // tree: lane i with lane i + lanes / 2, then lanes / 4, ...
+  kStoreTile,    // stores tile.sources in another order: see TileStore
+  kReduceBlock   // dst, in all rows, = op over the rows of src[0], per lane, as
+                 // a fixed tree: row i with row i + h, where h is half the next
+                 // power of two, then h / 2, ...
 };
 
-// Vector registers whose lanes, end to end, are stored in another order: number
-// e of what is stored is number order[e] of the lanes, and goes to
-// buffer[index + e / run * stride + e % run]. Only inside a vector axis that
-// has as many indices as there are lanes; the index does not name it.
+// Stores the concatenated lanes of vector registers in another order: lane
+// order[e] is stored at buffer[index + e / run * stride + e % run]. Only inside
+// a vector axis whose extent equals Kernel::lanes; the index does not use that
+// axis.
 struct TileStore {
   std::vector<int> sources{};
   std::vector<int> order{};  // a permutation of all lanes
-  int64_t run = 0;           // divides their number
-  int64_t stride = 0;        // at least run
+  int64_t run = 0;           // contiguous elements; divides the number of lanes
+  int64_t stride = 0;        // from run to run; at least run
 };
 
 struct Stmt {
@@ -131,12 +131,12 @@ struct Stmt {
   double constant = 0;
   int buffer = -1;
   Index index{};
-  bool streamed = false;  // kLoad, kStore: caches need not keep it; a hint
-  int64_t site = 0;       // kRandom
+  bool streamed = false;  // kLoad, kStore: hint, evict first
+  int64_t site = 0;       // kRandom: RNG stream id
   int64_t rank = 0;       // kRandom
   int axis = -1;          // kLoop
-  // kLoop: from the last index to the first; a hint for a GPU's caches. Only
-  // where HasIndependentIterations.
+  // kLoop: hint for GPU caches, iterate from the last index to the first.
+  // REQUIRES: HasIndependentIterations.
   bool descending = false;
   std::vector<Stmt> body{};
   TileStore tile{};  // kStoreTile
@@ -150,8 +150,8 @@ struct Phase {
 struct Kernel {
   std::string name;      // a C identifier; not part of the kernel's identity
   int lanes = 16;        // a power of two
-  int width = 0;         // lanes of one thread, a power of two; 0: all
-  bool contract = true;  // a*b+c may be computed with one rounding
+  int width = 0;         // lanes per thread, a power of two; 0: all
+  bool contract = true;  // FMA contraction of a*b+c is allowed
   std::vector<KernelBuffer> buffers;
   std::vector<Axis> axes;
   std::vector<Register> registers;
@@ -160,7 +160,7 @@ struct Kernel {
   int lanes_per_thread() const { return width == 0 ? lanes : width; }
 };
 
-// Calls `visit` for each statement, those of loops included, in their order.
+// Calls `visit` for each statement in order, also inside loops.
 template <typename Visit>
 void VisitStatements(const std::vector<Stmt>& body, const Visit& visit) {
   for (const Stmt& stmt : body) {
@@ -169,35 +169,34 @@ void VisitStatements(const std::vector<Stmt>& body, const Visit& visit) {
   }
 }
 
-// Whether the index changes along the axis.
+// Returns whether the index changes along the axis.
 bool Names(const Index& index, int axis);
-// Whether the iterations of the loop may run in any order.
+// Returns whether the iterations of the loop may run in any order.
 bool HasIndependentIterations(const Stmt& loop);
 
-// The block axis of the phase; -1 when it has none.
+// Returns the block axis of the phase, or -1.
 int BlockAxis(const Kernel& kernel, const Phase& phase);
-// Number of rows of threads in a task: the extent of the block axis, or 1.
+// Returns the rows of threads per task: the extent of the block axis, or 1.
 int64_t NumRows(const Kernel& kernel, const Phase& phase);
 
-// Number of tasks of the phase; a vector axis counts groups of lanes, a block
-// axis once.
+// Returns the number of tasks of the phase. A vector axis counts groups of
+// lanes, a block axis counts once.
 int64_t NumTasks(const Kernel& kernel, const Phase& phase);
 
-// Readable, deterministic text of everything but the names of the kernel and
-// its buffers when `identity` is set: equal text, equal machine code.
+// Returns readable, deterministic text. `identity` omits the names of the
+// kernel, its buffers and axes: then equal text means equal machine code.
 std::string Print(const Kernel& kernel, bool identity = false);
 
-// The words, a hash of that text among them, by which text that was made of the
-// kernel is known to be of it: "fusor kernel 8f3a54c09b21d7e6".
+// Returns a stamp with a hash of that text, "fusor kernel 8f3a54c09b21d7e6". It
+// identifies artifacts that were generated from the kernel.
 std::string KernelStamp(const Kernel& kernel);
 
-// Throws kInternal where the rules above are broken: an index that can leave
-// its buffer, a register read before it is written, a vector register outside
-// a vector axis, two tasks of a phase that could write the same element, ...
+// Throws kInternal if the kernel breaks a rule above: an index out of bounds, a
+// register read before it is written, a vector register outside a vector axis,
+// two tasks of a phase that may write the same element, ...
 void Verify(const Kernel& kernel);
 
-// Returns the statement as Print(Kernel) shows it, in one line; a loop without
-// its body.
+// Returns the statement's line in Print(Kernel); a loop without its body.
 std::string Print(const Stmt& stmt);
 
 }  // namespace fusor::codegen

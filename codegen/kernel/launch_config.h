@@ -1,8 +1,7 @@
 #pragma once
 
-// How a GPU's blocks of threads are cut out of a kernel's loops; see Kernel in
-// kernel_ir.h. One thread accesses 16 bytes at once of the narrowest tensor, or
-// as near as it comes.
+// Sizes of GPU thread blocks; see Kernel in kernel_ir.h. Aims at 16-byte
+// accesses per thread to the narrowest tensor.
 
 #include <cstdint>
 #include <vector>
@@ -11,24 +10,24 @@
 
 namespace fusor::codegen {
 
-// Threads of a block; several blocks share a multiprocessor.
+// Threads per block; several blocks share a multiprocessor.
 inline constexpr int64_t kBlockThreads = 256;
-// Elements that the threads of a reduction's block look at in one turn of its
-// innermost loop. The reduction tree is cut by this, not by the threads: it is
-// the same whatever types are read.
+// Elements that a thread block reduces per iteration of its innermost loop.
+// This, not the number of threads, determines the reduction tree, so that the
+// tree does not depend on the dtypes.
 inline constexpr int64_t kBlockElements = 1024;
-// Blocks that fill a multiprocessor.
+// Blocks needed to occupy a multiprocessor.
 inline constexpr int64_t kBlocksPerMultiprocessor = 8;
 
-// Elements a thread: 8 where tensors of 16-bit floats, bytes or bools are among
-// the buffers, else 4.
+// Returns the elements per thread: 8 if any buffer of more than one element
+// holds 16-bit floats, bytes or bools, otherwise 4.
 int ThreadWidth(const std::vector<KernelBuffer>& buffers);
 
-// The power of two from `extent` on, at least `least` and at most `most`, which
-// are powers of two.
+// Returns the least power of two >= extent, clamped to [least, most].
+// REQUIRES: `least` and `most` are powers of two.
 int64_t LanesFor(int64_t extent, int64_t least, int64_t most);
 
-// Largest divisor of n that is at most `limit`; 1 where limit is less.
+// Returns the largest divisor of n that is at most `limit`; 1 if limit < 1.
 int64_t LargestDivisor(int64_t n, int64_t limit);
 
 }  // namespace fusor::codegen

@@ -7,11 +7,12 @@
 
 namespace fusor::codegen {
 
-// The kernel of a sum over ranks: sums[i] = 0 + parts[i] + parts[stride + i] +
-// parts[2 * stride + i] + .. for `elements` elements, in this order; those of
-// 16 bit are added up in f32 and rounded once. Buffers: "parts", one rank's
-// after the other, and "sums". REQUIRES: a float dtype; elements <= stride.
-Kernel OrderedSumKernel(ir::DType dtype, int ranks, int64_t stride,
-                        int64_t elements, const ir::Target& target);
+// Returns the kernel that sums one part per rank, in the order of the ranks:
+// sums[i] = 0 + parts[i] + parts[stride + i] + parts[2 * stride + i] + ...
+// for i < elements. 16-bit floats are summed in f32 and rounded once. Buffers,
+// both of `dtype`: "parts" [ranks * stride] and "sums" [elements]. REQUIRES: a
+// float dtype; elements <= stride.
+Kernel RankSumKernel(ir::DType dtype, int ranks, int64_t stride,
+                     int64_t elements, const ir::Target& target);
 
 }  // namespace fusor::codegen

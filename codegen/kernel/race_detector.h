@@ -6,20 +6,20 @@
 
 namespace fusor::codegen {
 
-// These throw kInternal, naming kernel, statement and buffer, for what is not
-// proved. A proof looks at the steps of the indices. If these do not suffice,
+// Both functions throw kInternal with kernel, statement and buffer if a proof
+// fails. A proof first uses the strides of the indices. If they do not suffice,
 // it enumerates the elements, up to 4 Mi per buffer.
 //
-// REQUIRES: indices use only axes that are open and stay inside their buffers.
+// REQUIRES: indices use only open axes and stay inside their buffers.
 
-// Proves that no two threads of a phase touch one element that one of them
-// stores (threads of a GPU, elsewhere tasks), and that every element that is
-// loaded of scratch memory was stored before.
+// Proves that no two threads of a phase (on a CPU: tasks) access the same
+// element if one of them stores it, and that every element loaded from scratch
+// memory was stored before.
 void CheckAccesses(const Kernel& kernel);
 
-// Proves that every element of a result is stored. `padded`: which buffers hold
-// several tensors, each padded to kBufferAlignment bytes; only the padding of
-// these may stay as it is.
+// Proves that every element of every result is stored. `padded[b]`: buffer b
+// holds several tensors, each padded to kBufferAlignment bytes. The padding
+// need not be stored.
 void CheckResults(const Kernel& kernel, const std::vector<bool>& padded = {});
 
 }  // namespace fusor::codegen

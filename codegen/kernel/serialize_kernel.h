@@ -8,8 +8,8 @@ namespace proto {
 class KernelProto;
 }  // namespace proto
 
-// The kernels' part of SerializePlan and ParsePlan. Reading throws kGraph on
-// numbers outside their enumeration; Verify is up to the caller.
+// Serialize a kernel for SerializePlan and ParsePlan. ReadKernel throws kGraph
+// on enumerators or sizes out of range. It does not call Verify.
 void WriteKernel(const Kernel& kernel, proto::KernelProto& out);
 Kernel ReadKernel(const proto::KernelProto& in);
 

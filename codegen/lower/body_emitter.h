@@ -11,13 +11,13 @@
 
 namespace fusor::codegen {
 
-// True if a statement must round what it computes in every rounding mode:
-// arithmetic in i32 may leave the range of u8, whose values wrap around.
+// Returns whether a statement must round its result in every rounding mode:
+// i32 arithmetic may leave the range of u8, and u8 values must wrap around.
 bool MustRound(ir::ScalarOp op, ir::DType dtype);
 
-// Turns values of a fusion body into statements, each in the outermost open
-// loop in which its operands are known, and each once per loop iteration.
-class BodyEmitter {
+// Emits statements for the values of a fusion body. Each statement is emitted
+// once, in the outermost open loop in which its operands are available.
+class FusionBody {
  public:
   BodyEmitter(const ir::Graph& body, const passes::IterationDomain& domain,
               const LoopNest& nest, Kernel& kernel, bool eager)
@@ -27,12 +27,12 @@ class BodyEmitter {
         kernel_(kernel),
         eager_(eager) {}
 
-  // How nest axes appear in the kernel; before the first phase.
+  // Maps each axis of the nest to kernel axes. Call between phases only.
   void SetParts(std::vector<std::vector<AxisPart>> parts) {
     parts_ = std::move(parts);
   }
 
-  // Everything that the body loads and stores, for LoopNest.
+  // Returns everything that the body loads and stores, for LoopNest.
   static std::vector<Access> CollectAccesses(
       const ir::Graph& body, const passes::IterationDomain& domain);
 
@@ -41,25 +41,25 @@ class BodyEmitter {
   void BeginPhase(std::vector<int> grid);
   void EndPhase();
   void OpenLoop(int kernel_axis);
-  void CloseLoop();  // drops what was known only inside
+  void CloseLoop();  // forgets the values computed inside the loop
 
-  // Time of loads and stores, for in-place decisions: see LowerFusion.
+  // Sets Touch::time of the following loads and stores. A larger time is later.
   void set_time(int time) { time_ = time; }
 
   // --- Values ----------------------------------------------------------------
 
-  // The register that holds the value at the current indices.
+  // Returns the register of the value at the current indices.
   int Eval(const ir::Value* value);
-  // Operand of a reduction, at the domain's indices.
+  // Returns the register of the reduction's operand at the domain's indices.
   int EvalReduced(const ir::Node& reduce);
-  // From here on the value is loaded from the buffer that it was stored into,
-  // by an earlier sweep, and not computed again.
+  // From now on, loads the value from `buffer`, where an earlier pass over the
+  // reduction axes stored it, instead of recomputing it.
   void Hold(const ir::Value* value, int buffer) { held_[value] = buffer; }
-  // Makes a reduction's result known from here on, as if loaded.
+  // Declares that `reg` holds a reduction's result until the open loop closes.
   void Define(const ir::Value* value, int reg);
 
   void Store(int buffer, const Access& access, int reg);
-  // Statements without a value of the graph behind them.
+  // Emit statements that correspond to no value of the graph.
   int NewRegister(ir::DType dtype, bool vector);
   void Append(Stmt stmt);  // to the innermost open loop
   Index KernelIndex(const Index& nest_index) const;
@@ -102,7 +102,7 @@ class BodyEmitter {
   std::vector<Level> levels_;
   std::vector<size_t> register_level_;
   std::vector<Touch> loads_, stores_;
-  std::map<const ir::Value*, int> held_;  // and their buffers
+  std::map<const ir::Value*, int> held_;  // value -> buffer
   int time_ = 0;
 };
 

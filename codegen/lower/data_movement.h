@@ -5,11 +5,10 @@
 
 namespace fusor::codegen {
 
-// Kernels of the ops that place operands into parts of their result, `concat`
-// and `pad`: one phase an operand, after one that fills the gaps of a pad;
-// results row-major. And of `copy`, whose operand is all of its result, in
-// another layout. REQUIRES: one of these is the only node of the body.
-LoweredKernel LowerDataMovement(const ir::Graph& body,
-                                const ir::Target& target);
+// Lowers `concat`, `pad` and `copy`, which store each operand into a part of
+// the result (`copy`: all of it, in another layout). One phase per operand; for
+// `pad`, a phase before it fills the result. Results of `concat` and `pad` are
+// row-major. REQUIRES: the body is a single node of one of these ops.
+LoweredKernel LowerScatter(const ir::Graph& body, const ir::Target& target);
 
 }  // namespace fusor::codegen

@@ -8,23 +8,22 @@
 
 namespace fusor::codegen {
 
-// How a kernel that computes a tensor in the order of its memory, vector by
-// vector, stores copies of it whose blocked layouts order the elements of a
-// block otherwise. Vectors are taken a few at a time, in which each copy has
-// runs of elements that lie together.
+// Plan for a kernel that computes a tensor in memory order and also stores
+// copies of it in other blocked layouts. It processes groups of a few vectors,
+// so that each copy gets runs of contiguous elements.
 struct TilePlan {
-  // Loops over blocks, slowest first, with what each step advances, in
-  // elements: the tensor, and each copy.
+  // Loops over blocks, slowest first. Strides in elements, of the tensor and of
+  // each copy.
   struct Loop {
     int64_t extent = 1;
     int64_t stride = 0;
     std::vector<int64_t> copy_strides{};
   };
   std::vector<Loop> loops;
-  int64_t groups = 1;   // of a block
-  int64_t vectors = 1;  // of a group
-  // Of each copy: where its first group starts, how far the next one is, and
-  // the order and runs within a group.
+  int64_t groups = 1;   // per block
+  int64_t vectors = 1;  // per group
+  // One copy: the offset of its first group in a block, the stride between
+  // groups, and the element order within a group.
   struct Copy {
     int64_t start = 0;
     int64_t stride = 0;
@@ -33,16 +32,17 @@ struct TilePlan {
   std::vector<Copy> copies;
 };
 
-// Nullopt where the layouts have no blocks of the same parts of the dimensions,
-// in whole vectors of `lanes`.
+// Returns nullopt unless all layouts tile the dimensions into blocks of the
+// same shape, whose groups of whole vectors of `lanes` give each copy runs of
+// at least 4 elements.
 std::optional<TilePlan> PlanTiles(const ir::TensorType& type,
                                   const std::vector<ir::TensorType>& copies,
                                   int64_t lanes);
 
-// Turns a kernel of one phase over a flat vector axis, whose last buffers, from
-// `first_copy` on, are copies in the order of the flat tensor, into one that
-// stores them as the plan says. REQUIRES: PlanTiles made the plan of the
-// kernel's tensor; no loops.
+// Rewrites a kernel of one phase over a flat vector axis. Its buffers from
+// `first_copy` on are copies that it stores in the order of the flat tensor;
+// the rewritten kernel stores them as planned. REQUIRES: `plan` is PlanTiles of
+// the kernel's tensor; the kernel has no loops.
 void StoreTiles(const TilePlan& plan, int first_copy, Kernel& kernel);
 
 }  // namespace fusor::codegen

@@ -1,7 +1,7 @@
 #pragma once
 
-// The loops over a fusion's domain, in the physical order of its main tensor,
-// and the offsets of tensors in terms of them.
+// The loop nest over a fusion's domain, in the physical order of its main
+// tensor, and tensor offsets as functions of the loop indices.
 
 #include <span>
 #include <vector>
@@ -13,15 +13,15 @@
 
 namespace fusor::codegen {
 
-// A loop: one or more adjacent physical axes of the domain that every access
-// walks with one stride.
+// A loop: one or more adjacent physical axes of the domain, merged because
+// every access has a single stride along them.
 struct LoopAxis {
   std::string name;
   int64_t extent = 1;
-  bool folded = false;  // a reduction runs along it
+  bool folded = false;  // a reduction axis
 };
 
-// One tensor (or logical coordinate) as the loops see it.
+// A tensor, or a logical coordinate, and its index map from the domain.
 struct Access {
   ir::TensorType type;
   ir::IndexMap map;
@@ -29,21 +29,21 @@ struct Access {
 
 class LoopNest {
  public:
-  // `accesses`: everything that Offset will be asked for. Tile boundaries of
-  // all of them refine the axes; then neighbours that all of them walk with
-  // one stride are merged, kept and folded axes apart. Folded ones only with
-  // `merge_folded`: without it the order of a sum does not depend on what else
-  // the loops read.
-  LoopNest(const passes::IterationDomain& domain,
-           std::span<const Access> accesses, bool merge_folded = true);
+  // `accesses`: everything that Offset will be called with. Splits the domain's
+  // axes at the tile boundaries of all accesses. Then merges adjacent axes of
+  // the same kind, parallel or reduction, along which every access has a single
+  // stride. Merges reduction axes only with `merge_folded`: without it, the
+  // order of a sum does not depend on what else the loops read.
+  LoopNest(const passes::FusionDomain& domain, std::span<const Access> accesses,
+           bool merge_folded = true);
 
-  // Kept axes slowest first, then folded axes slowest first; no axis of extent
-  // 1. The fastest physical axis is the last of its class.
+  // Parallel axes slowest first, then reduction axes slowest first; none of
+  // extent 1. The fastest physical axis is the last of its kind.
   const std::vector<LoopAxis>& axes() const { return merged_; }
-  // Position in axes() of the fastest physical axis; -1 when there is none.
+  // Position in axes() of the fastest physical axis; -1 if there is none.
   int fastest() const { return fastest_; }
 
-  // Element offset; axis numbers are positions in axes().
+  // Returns the element offset; its axis numbers are positions in axes().
   Index Offset(const Access& access) const;
 
  private:

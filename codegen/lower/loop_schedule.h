@@ -1,7 +1,7 @@
 #pragma once
 
-// How the loops over a fusion's domain become the axes of a kernel: which of
-// them are its grid, and which each task walks.
+// Maps the loop nest of a fusion to the axes of a kernel: grid axes, and loops
+// inside each task.
 
 #include <vector>
 
@@ -11,46 +11,46 @@
 
 namespace fusor::codegen {
 
-// A kernel axis whose index * factor is a part of a loop's index.
+// A kernel axis whose index * factor is a summand of a nest axis' index.
 struct AxisPart {
   int axis;
   int64_t factor;
 };
 
-// Numbers are kernel axes; -1 for none.
-struct LoopSchedule {
-  std::vector<std::vector<AxisPart>> parts;  // of each axis of the nest
+// Numbers are kernel axes; -1: none.
+struct LoopPlan {
+  std::vector<std::vector<AxisPart>> parts;  // by axis of the nest
   std::vector<int> grid;                     // a vector axis last
-  std::vector<int> loops;                    // inside a task
+  std::vector<int> loops;                    // inside a task, outermost first
   bool vector_loop = false;                  // the last loop is the vector axis
-  bool vector_grid = false;                  // the last grid axis is
-  // Of reductions.
-  int64_t kept_elements = 1;
-  int chunk_axis = -1;     // when split
-  int row_axis = -1;       // a block's rows that are reduced
-  int combined_loop = -1;  // over partial results of chunks
-  int combined_rows = -1;  // the same, a block's rows
-  // Where a GPU's blocks combine the chunks of one kept element each: the
-  // combination's own grid, and `parts` by its axes. Partial results of an
-  // element are then neighbours, and combined_loop is a vector axis. Empty
-  // elsewhere.
+  bool vector_grid = false;  // the last grid axis is the vector axis
+  // Reductions only.
+  int64_t kept_elements = 1;  // product of the parallel extents
+  int chunk_axis = -1;        // if the reduction is split into chunks
+  int row_axis = -1;          // block axis to reduce over
+  int combined_loop = -1;     // loop over the chunks' partial results
+  int combined_rows = -1;     // block axis over them
+  // Only if each GPU block combines the chunks of one output element: the grid
+  // of the combining phase, and `parts` in terms of its axes. Partial results
+  // of an element are then contiguous, and combined_loop is a vector axis.
   std::vector<int> combined_grid;
   std::vector<std::vector<AxisPart>> combined_parts;
 };
 
-// Without a reduction. Both add the axes to the kernel, whose buffers are
-// there, and set its lanes and a GPU's width.
-LoopSchedule ScheduleMap(const LoopNest& nest, const ir::Target& target,
-                         Kernel& kernel);
+// Plans loops without a reduction. Both functions add the axes to the kernel
+// and set its lanes and, on a GPU, its width. REQUIRES: the kernel has all its
+// operands and results as buffers.
+LoopPlan PlanMap(const LoopNest& nest, const ir::Target& target,
+                 Kernel& kernel);
 
-// With reductions along the nest's folded axes. Where the kept axes alone do
-// not give enough tasks, these are split along the slowest folded axis into
-// chunks, whose partial results are to be combined in a phase of its own.
+// Plans loops with reductions along the nest's reduction axes. If the parallel
+// axes give too few tasks, splits the slowest reduction axis into chunks; a
+// separate phase combines their partial results (split reduction).
 //
-// On a GPU a task is a block. Its lanes lie along the fastest axis, its rows
-// along the axis that is the fastest of the others: where that is a folded one,
-// they are to be reduced through shared memory after the loops.
-LoopSchedule ScheduleReduction(const LoopNest& nest, const ir::Target& target,
-                               Kernel& kernel);
+// On a GPU a task is a block. Its lanes run along the fastest axis, its rows
+// along the fastest axis of the other kind, parallel or reduction. Rows along a
+// reduction axis (row_axis) are reduced through shared memory after the loops.
+LoopPlan PlanReduction(const LoopNest& nest, const ir::Target& target,
+                       Kernel& kernel);
 
 }  // namespace fusor::codegen

@@ -6,9 +6,9 @@
 
 namespace fusor::codegen {
 
-// REQUIRES: `fusion` is a fusion node that passes::Fuse or FuseUpdates made.
-// The kernel, its reduction trees included, depends only on the body, its
-// types, and the target.
+// Lowers a fusion node. The kernel, including its reduction trees, depends only
+// on the body, its types and attributes, and the target. REQUIRES: passes::Fuse
+// or FuseUpdates created the node.
 LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target);
 
 }  // namespace fusor::codegen

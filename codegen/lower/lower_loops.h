@@ -5,7 +5,7 @@
 
 namespace fusor::codegen {
 
-// The kernel of one loop fusion body; `eager` rounds at every op.
+// Lowers the body of a loop fusion. `eager` rounds the result of every op.
 // REQUIRES: passes::AnalyzeDomain accepts the body.
 LoweredKernel LowerLoops(const ir::Graph& body, const ir::Target& target,
                          bool eager);

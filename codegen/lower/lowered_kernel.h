@@ -8,33 +8,30 @@
 
 namespace fusor::codegen {
 
-// A fusion node as a kernel. Kernel buffers stand in the order: operands,
+// The kernel of a fusion node. Order of the kernel's buffers: operands,
 // results, scratch.
 struct LoweredKernel {
   Kernel kernel;
 
-  // Result `result` may be written over operand `operand` (indices of the
-  // node): every element is read for the last time before, or as, it is
-  // written, by the same task.
+  // Result `result` may alias operand `operand` (indices of the node): the same
+  // task reads each element for the last time before, or when, it writes it.
   struct Alias {
     int operand;
     int result;
   };
   std::vector<Alias> in_place;
 
-  // The node's operands and results behind each kernel buffer that is not
-  // scratch: one each, but for a "multi_tensor" fusion, where a buffer spans
-  // several tensors that lie one after the other in this order, each padded to
-  // kBufferAlignment bytes; copies of weights are one each there, or span
-  // several tensors as well.
+  // The node's operands and results in each kernel buffer that is not scratch.
+  // A buffer holds one tensor, except in "multi_tensor" fusions: there it may
+  // span several tensors, contiguous in this order, each padded to
+  // kBufferAlignment bytes. The same applies to cached weight casts.
   std::vector<std::vector<int>> operand_spans;
   std::vector<std::vector<int>> result_spans;
 };
 
 using LoweredNodes = std::unordered_map<const ir::Node*, LoweredKernel>;
 
-// CheckResults of race_detector.h for the kernel, with the padding of its
-// buffers.
+// Calls CheckResults of race_detector.h with the padded buffers of the kernel.
 void CheckResults(const LoweredKernel& lowered);
 
 }  // namespace fusor::codegen

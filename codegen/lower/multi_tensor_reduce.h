@@ -5,12 +5,11 @@
 
 namespace fusor::codegen {
 
-// The kernel of `all_finite` or `sum_of_squares`, the only node of the body:
-// each task looks at an equal share of every operand. Operands that lie one
-// after the other (attribute `groups`) are one buffer, whose padding is left
-// out. The order of a sum does not depend on the groups, nor does that of the
-// operands make a difference to all_finite.
-LoweredKernel LowerMultiTensorReduce(const ir::Graph& body,
-                                     const ir::Target& target);
+// Lowers `all_finite` or `sum_of_squares`, the only node of the body. Each task
+// reduces an equal share of every operand. Contiguous operands (attribute
+// `groups`) are one buffer; their padding is skipped. The order of a sum does
+// not depend on the groups. The result of all_finite does not depend on the
+// order of the operands.
+LoweredKernel LowerOfMany(const ir::Graph& body, const ir::Target& target);
 
 }  // namespace fusor::codegen

@@ -5,13 +5,12 @@
 
 namespace fusor::codegen {
 
-// The kernel of a "multi_tensor" fusion (passes::FuseUpdates): equal chains of
-// elementwise ops over several tensors that lie one after the other, and copies
-// of some of the results in other dtypes and layouts. One loop runs over
-// neighbours without copies, and, with attribute copies_together, over those
-// whose copies lie as they do, whose copies then are spans; any other tensor
-// with copies has a phase of its own.
-LoweredKernel LowerMultiTensorUpdate(const ir::Node& fusion,
-                                     const ir::Target& target);
+// Lowers a "multi_tensor" fusion (passes::FuseUpdates): equal chains of
+// elementwise ops over several contiguous tensors, and copies of some results
+// in other dtypes and layouts. One phase covers adjacent tensors without copies
+// or, with attribute copies_together, adjacent tensors whose copies are
+// contiguous in the same order; these copies share a buffer. Any other tensor
+// with copies gets a separate phase.
+LoweredKernel LowerUpdates(const ir::Node& fusion, const ir::Target& target);
 
 }  // namespace fusor::codegen

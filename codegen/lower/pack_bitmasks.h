@@ -5,14 +5,14 @@
 
 namespace fusor::codegen {
 
-// Sets KernelBuffer::packed of every bool that fusions alone write and read,
-// all of them by whole bytes, and that is no input or output of the graph -
-// or, with `interface`, may be one: a step alone then runs the kernel that it
-// has in its program.
-void PackBitmasks(const ir::Graph& graph, LoweredNodes& lowered,
-                  bool interface = false);
+// Sets KernelBuffer::packed of every bool tensor that only fusions access, and
+// only by whole bytes. Skips inputs and outputs of the graph unless `interface`
+// is set. A step run alone needs `interface` to get the kernel that it has in
+// its program.
+void PackMasks(const ir::Graph& graph, LoweredNodes& lowered,
+               bool interface = false);
 
-// Whether the kernels that read the value take it packed.
+// Returns whether a kernel reads the value as a bitmask.
 bool IsReadPacked(const ir::Value& value, const LoweredNodes& lowered);
 
 }  // namespace fusor::codegen

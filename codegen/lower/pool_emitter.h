@@ -14,47 +14,46 @@
 
 namespace fusor::codegen {
 
-// Where a tensor is read or written, in both spatial dimensions: at index
-// block * scale + offset.
+// Position of an access in both spatial dimensions: index block * scale +
+// offset.
 struct PoolPlace {
-  bool tap;  // of the pooling's source, else of its result
+  bool tap;  // in the pooling's source; otherwise in its result
   std::array<int64_t, 2> scale;
   std::array<int64_t, 2> offset;
 };
 
-// The axes of a phase of a pooling's kernel.
+// The axes of one phase of a pooling kernel.
 struct PoolAxes {
   std::array<std::vector<AxisPart>, 3> parts{};  // of images, rows, columns
-  std::array<int64_t, 2> first{};                // block of rows, columns
+  std::array<int64_t, 2> first{};                // first block: row, column
   int channel = -1;
 };
 
-// Turns values of a body with a pooling (lower_pool.h) into statements of its
-// kernel: each element of a value that a cell needs once, and what is equal in
-// all images and windows once a task.
-class PoolEmitter {
+// Emits statements for the values of a body with a pooling (lower_pool.h). Each
+// element of a value is emitted once per phase body. Values that are equal in
+// all images and windows are emitted once per task.
+class PoolValues {
  public:
   // Adds the body's inputs and outputs to the kernel's buffers. REQUIRES:
   // tensors without tiles.
   PoolEmitter(const ir::Graph& body, Kernel& kernel, bool eager);
 
-  // What follows is for `body`, but for what every turn of its loop shares,
-  // which goes to `outer`. The caller keeps both until the next call.
+  // From now on, emits statements to `body`, and loop-invariant ones to
+  // `outer`. Both must stay alive until the next call.
   void BeginPhase(PoolAxes axes, std::vector<Stmt>* outer,
                   std::vector<Stmt>* body);
-  // What the poolings' results are, of the cell at hand; forgets the last
-  // one's.
+  // Begins an output element; Define sets the poolings' results for it.
   void BeginCell() { results_.clear(); }
   void Define(const ir::Value* result, int reg) { results_[result] = reg; }
 
-  // The register of the value's element there.
+  // Returns the register of the value's element at `place`.
   int Eval(const ir::Value* value, const PoolPlace& place);
   void StoreResult(size_t output, int value, const PoolPlace& place);
 
   int Constant(ir::DType dtype, double value);
   int Compute(ir::ScalarOp op, ir::DType dtype, int a, int b = -1, int c = -1,
               bool round = false);
-  // A sum of vectors, which begins at 0.
+  // Returns a new vector accumulator, initialised to 0.
   int BeginSum(ir::DType dtype);
   void Add(int sum, int value);
 
@@ -68,20 +67,20 @@ class PoolEmitter {
   const ir::Graph& graph_;
   Kernel& kernel_;
   const bool eager_;
-  std::unordered_set<const ir::Value*> pooled_;  // what windows read
+  std::unordered_set<const ir::Value*> pooled_;  // operands of windows
   std::vector<std::array<int64_t, 4>> strides_;  // by buffer
 
-  // Of the phase at hand.
+  // Of the current phase.
   PoolAxes axes_;
   std::vector<Stmt>* outer_ = nullptr;
   std::vector<Stmt>* body_ = nullptr;
   std::map<std::tuple<const ir::Value*, int, int64_t, int64_t>, int> values_;
   std::map<std::pair<ir::DType, double>, int> constants_;
-  // Of the cell at hand: the poolings' results.
+  // The poolings' results for the current output element.
   std::unordered_map<const ir::Value*, int> results_;
 };
 
-// Whether a node of such a body is a pooling, or gathers for one.
+// Returns whether a node of such a body is a pooling or a max_pool_gather.
 inline bool IsPooling(const ir::Node& node) {
   return node.attrs().Has("window");
 }

@@ -5,12 +5,12 @@
 
 namespace fusor::codegen {
 
-// The kernel of space_to_depth: a thread makes both rows of a 2x2 block of
-// pixels, whose channels lie together. The row and the column of zeros are
-// phases of their own. f32 arithmetic, rounded by the store.
+// Lowers space_to_depth. Each lane computes both rows of a 2x2 block of pixels.
+// The zero row and the zero column have separate phases. Computes in f32 and
+// rounds on store.
 //
-// Images row-major, any layout without tiles for the result. REQUIRES: it is
-// the only node of the body, in which the operands stand in its order.
+// Images are row-major; the result has any layout without tiles. REQUIRES: it
+// is the only node of the body; the body's inputs are its operands, in order.
 LoweredKernel LowerSpaceToDepth(const ir::Graph& body,
                                 const ir::Target& target);
 

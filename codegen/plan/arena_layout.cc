@@ -11,7 +11,8 @@
 namespace fusor::codegen {
 namespace {
 
-// Gives consecutive places to the buffers of `order`.
+// Assigns contiguous offsets to the buffers of `order`. Returns their total
+// bytes.
 int64_t PlaceInOrder(Plan& plan, const std::vector<int>& order) {
   int64_t end = 0;
   for (int b : order) {
@@ -21,8 +22,9 @@ int64_t PlaceInOrder(Plan& plan, const std::vector<int>& order) {
   return end;
 }
 
-// The buffers of an arena, whole groups where their first member stands.
-std::vector<int> GroupedOrder(const ArenaLayout& draft,
+// Returns `buffers` with every group contiguous, at its first member's
+// position.
+std::vector<int> GroupedOrder(const PlanDraft& draft,
                               const std::vector<int>& buffers) {
   std::vector<int> order;
   std::vector<bool> placed(draft.groups.size(), false);
@@ -50,7 +52,7 @@ std::vector<int> BuffersOf(const ArenaLayout& draft, int arena) {
   return buffers;
 }
 
-// Parameters, then optimizer state, then statistics and the rest.
+// Sort key: parameters, then optimizer state, then statistics and the rest.
 int StateClass(ir::InputRole role) {
   if (ir::IsParameter(role)) return 0;
   return role == ir::InputRole::kOptimizerState ? 1 : 2;
@@ -79,8 +81,8 @@ void LayOutState(ArenaLayout& draft, const StateLayout* layout) {
   bytes = PlaceInOrder(plan, GroupedOrder(draft, buffers));
 }
 
-// Operands that `result` may take the place of: dead after the step, and only
-// read through arguments that allow it.
+// Returns the temporary operands that `result` may overwrite. They are dead
+// after the step, and it reads them only through arguments that allow it.
 std::vector<int> Donors(const Plan& plan, const Step& step, size_t result,
                         const std::vector<LiveRange>& lives, int now) {
   const auto allowed = [&](size_t operand) {
@@ -141,7 +143,8 @@ MemoryRequest TemporaryRequest(const ArenaLayout& draft,
   return request;
 }
 
-// "conv2d_3 (layer1.0.conv1) 1048576 bytes, ...": what fills the busiest step.
+// Lists the five largest buffers at the step with the most live bytes:
+// "conv2d_3 (layer1.0.conv1) 1048576 bytes, ...".
 std::string LargestAtPeak(const Plan& plan, const std::vector<int>& buffers,
                           const std::vector<LiveRange>& lives) {
   std::vector<int64_t> live(plan.steps.size(), 0);

@@ -16,30 +16,32 @@ enum PlanArena : int {
   kOutputArena,
   kConstantArena,
   kTemporaryArena,
-  kGradientArena  // of plans with collectives alone
+  kGradientArena  // only in plans with collectives
 };
 
-// A plan whose buffers know their arena but not yet their place in it.
-struct ArenaLayout {
+// A plan whose buffers have an arena but no offset yet.
+struct PlanDraft {
   Plan plan;
-  // Parallel to plan.buffers: the buffer in whose place it lies - an input's,
-  // or a collective's operand - or -1.
+  // Parallel to plan.buffers: the buffer whose offset it shares, which belongs
+  // to an input or to an operand of a collective. -1: none.
   std::vector<int> slot;
-  // Parallel to plan.buffers: its group, or -1.
+  // Parallel to plan.buffers: index into groups, or -1.
   std::vector<int> group_of;
-  // Buffers that must be consecutive, in this order.
+  // Buffers that must be contiguous, in this order.
   std::vector<std::vector<int>> groups;
 
+  // Appends a buffer without a group and returns its index.
   int AddBuffer(Buffer buffer, int in_slot = -1);
 };
 
-// Gives every buffer its offset and every arena its size: groups first, state
-// by role and group or as the session's layout says, temporary buffers by
-// PlanMemory from the steps that use them. Throws kOutOfMemory above the limit.
-void LayOutArenas(ArenaLayout& draft, const PlanOptions& options);
+// Assigns an offset to every buffer and a size to every arena. Members of a
+// group are contiguous. State follows options.state, or is sorted by role and
+// group if that is null. PlanMemory places temporary buffers by their live
+// ranges. Throws kOutOfMemory above options.memory_limit_bytes.
+void LayOutArenas(PlanDraft& draft, const PlanOptions& options);
 
-// The place of the state input of that name; throws kGraph when the layout has
-// none or another type.
+// Returns the entry of the state input `name`. Throws kGraph if the layout has
+// no such entry or its type is not `type`.
 const StateLayout::Entry& FindState(const StateLayout& layout,
                                     const std::string& name,
                                     const ir::TensorType& type);

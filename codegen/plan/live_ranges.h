@@ -6,13 +6,14 @@
 
 namespace fusor::codegen {
 
-// First and last step that touches a buffer, -1 when none does.
-struct LiveRange {
+// Live range of a buffer: the first and last step that use it, or -1.
+struct BufferLife {
   int first = -1;
   int last = -1;
 };
 
-// Of each buffer of the plan; members of spans through their spans.
-std::vector<LiveRange> LiveRanges(const Plan& plan);
+// Returns the live range of each buffer of the plan. A step that uses a span
+// uses all its members.
+std::vector<BufferLife> BufferLives(const Plan& plan);
 
 }  // namespace fusor::codegen

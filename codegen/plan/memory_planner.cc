@@ -9,9 +9,9 @@
 namespace fusor::codegen {
 namespace {
 
-// Bytes with one lifetime, at a fixed place within their block.
+// Bytes with one live range, at a fixed offset in their block.
 struct Piece {
-  int64_t offset;  // in the block; of a placed piece in the arena
+  int64_t offset;  // in the block; once placed, in the arena
   int64_t bytes;   // padded
   int first;
   int last;
@@ -19,8 +19,8 @@ struct Piece {
   int64_t end() const { return offset + bytes; }
 };
 
-// What is placed as a whole: the storage that a chain of in-place items
-// shares, or a group of such storages.
+// The unit of placement: the storage that a chain of in-place items shares, or
+// a group of these storages.
 struct Block {
   std::vector<Piece> pieces;
   int64_t bytes = 0;
@@ -64,7 +64,7 @@ void Validate(const MemoryRequest& request) {
   }
 }
 
-// storage[i]: the first item of the in-place chain that i belongs to.
+// Returns for each item the first item of its in-place chain.
 std::vector<int> ShareStorage(const MemoryRequest& request) {
   const size_t n = request.items.size();
   std::vector<bool> grouped(n, false);
@@ -74,8 +74,8 @@ std::vector<int> ShareStorage(const MemoryRequest& request) {
   std::vector<int> storage(n);
   std::iota(storage.begin(), storage.end(), 0);
   std::vector<bool> taken(n, false);
-  // Items in the order of their definition, so that a donor's own storage is
-  // final when it is passed on.
+  // Visits items in the order of their first steps, so that a donor's storage
+  // is final when another item reuses it.
   std::vector<int> order = storage;
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return request.items[a].first < request.items[b].first;
@@ -85,7 +85,7 @@ std::vector<int> ShareStorage(const MemoryRequest& request) {
     for (int donor : item.in_place) {
       const MemoryItem& other = request.items[donor];
       const int root = storage[donor];
-      // A donor from the same step could still be waiting for its own.
+      // The storage of a donor that starts at the same step may not be final.
       if (taken[donor] || other.last != item.first ||
           other.first == item.first ||
           PadToAlignment(other.bytes) != PadToAlignment(item.bytes) ||
@@ -130,7 +130,7 @@ int64_t LowerBound(const std::vector<Block>& blocks) {
 Problem MakeProblem(const MemoryRequest& request) {
   const size_t n = request.items.size();
   const std::vector<int> storage = ShareStorage(request);
-  // The storage's lifetime spans its chain, which has no gaps.
+  // A storage is live from the start to the end of its chain, without gaps.
   std::vector<Piece> pieces(n);
   for (size_t i = 0; i < n; ++i) {
     const MemoryItem& item = request.items[i];
@@ -142,7 +142,7 @@ Problem MakeProblem(const MemoryRequest& request) {
     piece.last = std::max(piece.last, item.last);
   }
   Problem problem;
-  std::vector<int> block_of(n, -1);  // of storages
+  std::vector<int> block_of(n, -1);  // storage -> block
   std::vector<int64_t> offset_in(n, 0);
   for (const std::vector<int>& group : request.groups) {
     if (group.empty()) continue;
@@ -175,7 +175,7 @@ Problem MakeProblem(const MemoryRequest& request) {
 
 enum class Fit : uint8_t { kFirst, kBest };
 
-// The arena while it is filled; pieces by offset.
+// The arena during placement. Keeps placed pieces sorted by offset.
 class Arena {
  public:
   explicit Arena(size_t pieces) : meeting_(pieces) {
@@ -205,8 +205,9 @@ class Arena {
     int last;
   };
 
-  // The placed pieces that are live together with `piece`, by offset, in
-  // meeting_. Nearly all the planner's time goes here: no branches.
+  // Stores in meeting_ the placed pieces whose live ranges overlap that of
+  // `piece`, by offset, and returns their number. Branch-free, because the
+  // planner spends nearly all its time here.
   size_t CollectMeeting(const Piece& piece) {
     size_t count = 0;
     for (size_t i = 0; i < lives_.size(); ++i) {
@@ -217,8 +218,9 @@ class Arena {
     return count;
   }
 
-  // The lowest (kFirst) or smallest (kBest) gap between pieces that are live
-  // at the same time; above all of them where there is none.
+  // Returns the offset of the lowest (kFirst) or smallest (kBest) gap between
+  // pieces that are live at the same time, or the end of all of them if no gap
+  // fits.
   int64_t FindForPiece(const Piece& piece, Fit fit) {
     const size_t count = CollectMeeting(piece);
     int64_t free_from = 0;
@@ -237,7 +239,8 @@ class Arena {
     return best < 0 ? free_from : best;
   }
 
-  // The lowest base at which no piece of the group meets a placed one.
+  // Returns the lowest base at which no piece of the group conflicts with a
+  // placed one.
   int64_t FindForGroup(const Block& block) {
     std::vector<std::pair<int64_t, int64_t>> taken;  // open intervals of bases
     for (const Piece& piece : block.pieces) {
@@ -247,7 +250,7 @@ class Arena {
         const Piece& other = placed_[meeting_[k]];
         const int64_t low = other.offset - piece.end();
         const int64_t high = other.end() - piece.offset;
-        // Those of one piece come by offset: most merge with the one before.
+        // Intervals of one piece are sorted, so most merge with the previous.
         if (taken.size() > begin && low < taken.back().second) {
           taken.back().second = std::max(taken.back().second, high);
         } else if (high > 0) {
@@ -313,7 +316,7 @@ constexpr Heuristic kHeuristics[] = {
      }},
 };
 
-// A placement with what it came from.
+// A placement with the order and fit that produced it.
 struct Attempt {
   Placement placement;
   std::vector<int> order;
@@ -321,8 +324,8 @@ struct Attempt {
   std::string name;
 };
 
-// Of every heuristic, the best first; of the winner alone where that meets the
-// lower bound.
+// Returns the placements of all heuristics, the best first. If one reaches the
+// lower bound, returns only that one.
 std::vector<Attempt> Race(const Problem& problem) {
   std::vector<Attempt> attempts;
   for (const Heuristic& heuristic : kHeuristics) {
@@ -347,20 +350,20 @@ std::vector<Attempt> Race(const Problem& problem) {
   return attempts;
 }
 
-// Places what reaches the peak earlier, round after round, and keeps the best
-// of them; rounds that make it worse lead on to others.
+// Each round moves the block that reaches the peak to an earlier position in
+// the order. Keeps the best placement, and continues also from a worse one.
 void Improve(const Problem& problem, int64_t rounds, Attempt& best) {
   std::vector<int> order = best.order;
   Placement current = best.placement;
   for (int64_t round = 0; round < rounds; ++round) {
     if (best.placement.peak == problem.lower_bound) return;
-    // The block that ends at the peak; the last such in the order.
+    // The last block in the order that ends at the peak.
     auto top = std::find_if(order.rbegin(), order.rend(), [&](int i) {
       return current.offsets[i] + problem.blocks[i].bytes == current.peak;
     });
     const auto position = static_cast<int64_t>(order.rend() - top) - 1;
     if (position == 0) return;
-    // To the front at first, later by half its way.
+    // Alternates between the front and half of its position.
     const int64_t target = round % 2 == 0 ? 0 : position / 2;
     std::rotate(order.begin() + target, order.begin() + position,
                 order.begin() + position + 1);
@@ -369,10 +372,10 @@ void Improve(const Problem& problem, int64_t rounds, Attempt& best) {
   }
 }
 
-// Improves the best attempt, and the others as far as the bound on the work
-// allows.
+// Improves the best attempt first, then the others until the work budget is
+// used up. Returns the best.
 Attempt ImproveBest(const Problem& problem, std::vector<Attempt> attempts) {
-  constexpr int64_t kRounds = 200;  // of one attempt
+  constexpr int64_t kRounds = 200;  // per attempt
   const auto n = static_cast<int64_t>(problem.blocks.size());
   int64_t left = 50'000'000 / std::max<int64_t>(1, n * n);
   Attempt* best = attempts.data();

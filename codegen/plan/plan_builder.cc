@@ -27,8 +27,8 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
-// A data gradient that is added to its third operand, in the place of that: so
-// the library computes it (ir/ops/conv.cc).
+// A conv2d_grad_input with `accumulate` adds its result to its third operand,
+// in place (ir/ops/conv.cc).
 constexpr InPlace kAccumulation{2, 3};
 
 bool IsAccumulation(const LibraryCall& call) {
@@ -50,12 +50,14 @@ void CheckAccumulations(const Plan& plan) {
   }
 }
 
-// From a scheduled graph to steps and buffers without offsets:
-//   1. inputs and their arenas; which values are written in place of state
-//   2. a step a node: kernel or call, argument buffers; a span makes a group of
-//      what it covers, of copies where that is not possible
-//   3. copies for aliased outputs that could not be written in place
-//   4. collectives on a stream of their own, with events
+// Builds a plan in these steps:
+//   1. schedule the graph and select the values that update state in place
+//   2. add buffers for inputs and constants
+//   3. add one step per node: a kernel or call with argument buffers. Buffers
+//      of a span form a group; those that cannot join one are copied.
+//   4. copy aliased outputs that could not be written in place
+//   5. assign collectives to a separate stream, with events
+//   6. assign offsets
 class PlanBuilder {
  public:
   PlanBuilder(const Graph& graph, const LoweredNodes& lowered,
@@ -89,7 +91,7 @@ class PlanBuilder {
   int Span(const std::vector<int>& buffers);
   bool CanGroup(const std::vector<int>& buffers) const;
   void Group(const std::vector<int>& buffers);
-  int Base(int buffer) const;  // the input's for state that it replaces
+  int Base(int buffer) const;  // the buffer whose offset it shares, or itself
 
   std::string KernelName(const Node& node);
   int AddKernel(const Node& node, const LoweredKernel& lowered);
@@ -105,19 +107,20 @@ class PlanBuilder {
   const LoweredNodes& lowered_;
   const TargetCompiler& compiler_;
   const PlanOptions& options_;
-  ArenaLayout draft_;
-  std::unordered_map<const Value*, int> buffer_of_;  // of storages
+  PlanDraft draft_;
+  std::unordered_map<const Value*, int> buffer_of_;  // storage -> buffer
   std::unordered_map<const Value*, int> claims_;     // value -> input
-  std::set<const Value*> outputs_;                   // storages, not aliased
-  // Storages that are written where a collective takes them, and in how many
-  // further places they are taken; buffers of these.
+  std::set<const Value*> outputs_;  // storages of outputs without alias
+  // summed_: operands of collectives that their producers write into the
+  // gradient arena -> number of copies for further collectives. more_: unused
+  // copies.
   std::map<const Value*, int> summed_;
   std::map<const Value*, std::vector<int>> more_;
   std::map<std::vector<int>, int> spans_;  // members -> buffer
-  // Values of which some were copied -> span.
+  // Buffers of which some were copied -> span.
   std::map<std::vector<int>, int> copied_spans_;
   std::map<std::string, int> kernels_;  // identity -> index
-  size_t prepared_ = 0;                 // calls, from the first
+  size_t prepared_ = 0;                 // number of prepared calls
   std::set<std::string> names_;         // of values and copies
   std::set<std::string> kernel_names_;
 };
@@ -145,8 +148,8 @@ Plan PlanBuilder::Build() {
       steps.push_back(node);
     }
   }
-  claims_ = AliasState(graph_, steps, lowered_);
-  // Collectives write where ranks exchange.
+  claims_ = ClaimState(graph_, steps, lowered_);
+  // Collectives write only into the gradient arena.
   std::erase_if(claims_, [](const auto& claim) {
     return !claim.first->producer()->op().pure;
   });
@@ -190,8 +193,8 @@ void PlanBuilder::AddInputs() {
   }
 }
 
-// State that a span of results replaces must lie as the span does; operand
-// spans come later and may fall back on copies.
+// State that a span of results overwrites must be contiguous like the span.
+// This precedes operand spans, which can fall back to copies.
 void PlanBuilder::GroupClaimedSpans() {
   for (const auto& node : graph_.nodes()) {
     const auto it = lowered_.find(node.get());
@@ -284,10 +287,10 @@ void PlanBuilder::AddCallArgs(const Node& node, Step& step) {
   }
 }
 
-// What producers can write where a bucket lies: what others read only before
-// the first collective that takes it.
+// Finds the operands of collectives that their producers can write into the
+// gradient arena. No other step may read them after the collective.
 void PlanBuilder::FindSummed(const std::vector<Node*>& steps) {
-  std::map<const Value*, size_t> read;  // by others: by which step last
+  std::map<const Value*, size_t> read;  // last step that is no collective
   for (size_t s = 0; s < steps.size(); ++s) {
     if (!steps[s]->op().pure) continue;
     for (const Value* operand : steps[s]->inputs())
@@ -314,7 +317,7 @@ void PlanBuilder::FindSummed(const std::vector<Node*>& steps) {
   }
 }
 
-// Before a collective changes the first.
+// Copies results that several collectives use, before the first changes them.
 void PlanBuilder::CopySummed(const Node& node) {
   for (size_t i = 0; i < node.num_outputs(); ++i) {
     const auto found = summed_.find(node.output(i));
@@ -326,8 +329,10 @@ void PlanBuilder::CopySummed(const Node& node) {
   }
 }
 
-// Where a collective finds the value. What lies elsewhere - state, an output,
-// what others read - is copied; so is what another collective has `taken`.
+// Returns the buffer of a collective's operand. Copies values outside the
+// gradient arena: state, outputs and values that other steps read later.
+// Returns a copy made by CopySummed if another collective has `taken` the
+// buffer.
 int PlanBuilder::ExchangedPlace(const Value* value, bool taken) {
   const int b = buffer_of_.at(value);
   if (!summed_.contains(value)) return CopyOf(b, kGradientArena, -1);
@@ -338,7 +343,8 @@ int PlanBuilder::ExchangedPlace(const Value* value, bool taken) {
   return copy;
 }
 
-// Results are apart. What is gathered is only read, and may stay in state.
+// Adds the arguments of an all_gather or reduce_scatter, whose results are
+// separate buffers. all_gather only reads its operands, so they may be state.
 void PlanBuilder::AddApartArgs(const Node& node, Step& step) {
   step.kind = StepKind::kCollective;
   for (const Value* operand : node.inputs()) {
@@ -364,7 +370,7 @@ void PlanBuilder::AddApartArgs(const Node& node, Step& step) {
   }
 }
 
-// Its results take the place of its operands.
+// Adds the arguments of an all_reduce. Its results overwrite its operands.
 void PlanBuilder::AddCollectiveArgs(const Node& node, Step& step) {
   step.kind = StepKind::kCollective;
   for (const Value* operand : node.inputs()) {
@@ -430,7 +436,7 @@ int PlanBuilder::Base(int b) const {
 
 bool PlanBuilder::CanGroup(const std::vector<int>& buffers) const {
   std::set<int> seen;
-  int64_t end = -1;  // in the session's layout
+  int64_t end = -1;  // of the previous buffer in the session's layout
   for (int b : buffers) {
     const int arena = buffer(b).arena;
     const bool produced = arena == kTemporaryArena || arena == kOutputArena;
@@ -477,8 +483,8 @@ int PlanBuilder::OperandSpan(const std::vector<int>& buffers) {
     Group(bases);
     return Span(buffers);
   }
-  // What lies elsewhere, or twice in this span, is copied: once, whoever else
-  // reads the same values so.
+  // Copies buffers that cannot join a group or occur twice in this span. Later
+  // spans of the same buffers share the copies.
   const auto copied = copied_spans_.find(buffers);
   if (copied != copied_spans_.end()) return copied->second;
   std::vector<int> members;
@@ -507,8 +513,8 @@ int PlanBuilder::Span(const std::vector<int>& members) {
   return it->second;
 }
 
-// After the first value that it computes, so that a kernel keeps its name when
-// others come or go.
+// Names a kernel after the first value that it computes, so that adding or
+// removing other kernels does not change its name.
 std::string PlanBuilder::KernelName(const Node& node) {
   std::string name = "k_" + node.output()->name();
   for (char& c : name) {
@@ -522,7 +528,7 @@ std::string PlanBuilder::KernelName(const Node& node) {
 }
 
 int PlanBuilder::AddKernel(const Node& node, const LoweredKernel& lowered) {
-  // Argument pairs of which every tensor may be overwritten.
+  // Spans alias only if every operand may be overwritten by its result.
   const size_t operands = lowered.operand_spans.size();
   CompiledKernel kernel{.kernel = lowered.kernel};
   const auto allowed = [&](int operand, int result) {
@@ -596,7 +602,7 @@ void PlanBuilder::AddCopy(int from, int to) {
                                .bytes = 2 * buffer(to).bytes});
 }
 
-// A new buffer that a step added here fills with the value of `b`.
+// Adds a buffer and a step that copies `b` into it. Returns the buffer.
 int PlanBuilder::CopyOf(int b, int arena, int slot) {
   Buffer copy = buffer(b);
   copy.name += ".copy";
@@ -610,8 +616,9 @@ int PlanBuilder::CopyOf(int b, int arena, int slot) {
   return to;
 }
 
-// What is not where its output wants it is copied after all other steps: old
-// state to where it is safe first, then new state over the old.
+// Appends copies of outputs that are not in their final buffers. First saves
+// old state that outputs return but updates overwrite, then copies new state
+// over old.
 void PlanBuilder::AddOutputs() {
   Plan& plan = draft_.plan;
   std::set<int> overwritten;  // input buffers
@@ -644,7 +651,7 @@ void PlanBuilder::AddOutputs() {
   }
 }
 
-// Those of nodes, before the schedule: it has to know their workspaces.
+// Adds the calls of nodes before scheduling, which depends on their workspaces.
 WorkspaceBytes PlanBuilder::AddCalls() {
   std::unordered_map<const Node*, int> call_of;
   for (const auto& node : graph_.nodes()) {

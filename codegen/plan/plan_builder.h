@@ -8,15 +8,15 @@
 
 namespace fusor::codegen {
 
-// The plan of an optimised graph, in which every node is a fusion with a
-// lowered kernel, a library op that the target prepares, a view (IsView) or a
-// constant. State that outputs alias is updated in place where nothing needs
-// the old value any longer and by a copy at the end elsewhere. Deterministic.
-// Its kernels have no machine code yet: that is CompileKernels' work.
+// Builds the plan of an optimised graph. Every node must be a fusion with a
+// lowered kernel, a library op that the target prepares, a collective, a view
+// (IsView) or a constant. Updates aliased state in place if no later step needs
+// the old value, otherwise by a copy at the end. Deterministic. CompileKernels
+// adds the kernels' machine code later.
 //
-// Throws kGraph when the target cannot do an op or the state layout lacks an
-// input, kOutOfMemory above the limit, naming the five largest buffers at the
-// peak, and kInternal when a kernel's spans cannot be laid out.
+// Throws kGraph if the target does not support an op or the state layout lacks
+// an input. Throws kOutOfMemory above the limit, naming the five largest
+// buffers at the peak. Throws kInternal if a kernel's spans cannot be laid out.
 Plan BuildPlan(const ir::Graph& graph, const LoweredNodes& lowered,
                const TargetCompiler& compiler, const PlanOptions& options = {});
 

@@ -9,26 +9,26 @@
 
 namespace fusor::codegen {
 
-// Text to be compiled in place of a kernel (TargetCompiler::CompileArtifact).
+// Text to compile instead of a kernel (TargetCompiler::CompileArtifact).
 struct KernelSubstitute {
   std::string source;  // names it in errors
   std::string text;
 };
 
 struct PlanOptions {
-  // Where the session keeps its state; null: the plan decides, parameters
-  // first, in the order that joined updates demand (StateOf tells).
+  // The session's state layout. Null: the plan chooses one (see StateOf), with
+  // parameters first and in the order that multi-tensor updates require.
   const StateLayout* state = nullptr;
-  // For all arenas together; 0: any size.
+  // Limit for the sum of all arenas; 0: none.
   int64_t memory_limit_bytes = 0;
-  int threads = 0;             // compile threads; 0: one a core
-  std::string kernel_cache{};  // folder; empty: compile everything
-  // By what options the graph came to be (passes::Settings): explains why a
+  int threads = 0;             // compile threads; 0: one per core
+  std::string kernel_cache{};  // directory; empty: compile everything
+  // Options that produced the graph (passes::Settings). Used to explain why a
   // kernel is not in the cache.
   std::string settings{};
-  passes::Fault fault{};  // for tests: of a kernel
-  // Edited artifacts to be compiled instead of kernels, by kernel name; those
-  // that fit no kernel are refused, or else passed over.
+  passes::Fault fault{};  // for tests: a fault to inject into a kernel
+  // Edited artifacts to compile instead of kernels, by kernel name. One that
+  // matches no kernel is rejected if refuse_unused is set, otherwise ignored.
   std::map<std::string, KernelSubstitute> substitutes{};
   bool refuse_unused = true;
 };

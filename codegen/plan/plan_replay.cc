@@ -8,10 +8,10 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr int kBeforeAll = -1;  // "step" of what is there at the start
+constexpr int kBeforeAll = -1;  // "step" that writes inputs and constants
 
-// Which steps must have ended when a step starts: vector clocks, advanced in
-// issue order by each stream's own order and by the events waited for.
+// The happens-before relation of steps, by vector clocks. Clocks advance in
+// issue order, by stream order and by the events that steps wait for.
 class HappensBefore {
  public:
   explicit HappensBefore(const Plan& plan) : plan_(plan) {
@@ -47,7 +47,7 @@ class HappensBefore {
     }
   }
 
-  // Whether step `a` has ended whenever step `b` starts.
+  // Returns whether step `a` always ends before step `b` starts.
   bool operator()(int a, int b) const {
     if (a == kBeforeAll || b == static_cast<int>(clocks_.size())) return true;
     const int stream = plan_.steps[a].stream;
@@ -55,9 +55,9 @@ class HappensBefore {
   }
 
  private:
-  using Clock = std::vector<int>;  // steps of each stream that have ended
+  using Clock = std::vector<int>;  // number of ended steps per stream
   const Plan& plan_;
-  std::vector<Clock> clocks_;  // of each step, itself included
+  std::vector<Clock> clocks_;  // per step, including the step itself
 };
 
 class Replay {
@@ -87,7 +87,7 @@ class Replay {
     int64_t end;
     int buffer;
   };
-  using Arena = std::map<int64_t, Fragment>;  // by start; disjoint
+  using Arena = std::map<int64_t, Fragment>;  // start -> fragment; disjoint
 
   const Buffer& buffer(int b) const { return plan_.buffers[b]; }
 
@@ -116,7 +116,7 @@ class Replay {
     memory_[buffer(b).arena][buffer(b).offset] = {End(buffer(b)), b};
   }
 
-  // The fragments that reach into the place of `b`.
+  // Returns the fragments that overlap the range of `b`.
   std::vector<std::pair<int64_t, Fragment>> Overlapping(int b) const {
     const Arena& arena = memory_[buffer(b).arena];
     auto it = arena.upper_bound(buffer(b).offset);
@@ -196,8 +196,8 @@ class Replay {
     }
   }
 
-  // All arguments through which step s reads `old` lie exactly under argument
-  // `result`, which may overwrite them.
+  // Returns whether every argument through which step s reads `old` has exactly
+  // the range of argument `result`, which may overwrite it.
   bool MayOverwrite(int old, int s, size_t result) const {
     const Step& step = plan_.steps[s];
     const std::vector<InPlace>& pairs = InPlaceOf(plan_, step);
@@ -238,8 +238,8 @@ class Replay {
   const Plan& plan_;
   const HappensBefore before_;
   std::vector<Arena> memory_;
-  std::vector<int> writer_;                // of each buffer
-  std::vector<std::vector<int>> readers_;  // of each buffer, so far
+  std::vector<int> writer_;                // per buffer
+  std::vector<std::vector<int>> readers_;  // per buffer, so far
 };
 
 }  // namespace

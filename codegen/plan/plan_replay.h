@@ -4,8 +4,8 @@
 
 namespace fusor::codegen {
 
-// The part of VerifyPlan that follows values through memory. REQUIRES: all
-// indices and sizes in the plan were found right.
+// Checks the part of VerifyPlan that tracks values in memory. Throws kInternal.
+// REQUIRES: all indices and sizes in the plan are valid.
 void ReplayPlan(const Plan& plan);
 
 }  // namespace fusor::codegen

@@ -16,17 +16,17 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
-// Dependencies and live ranges by node position.
+// Dependencies and storages, by node position.
 struct Problem {
   struct Storage {
     int64_t bytes;
     int producer;
-    std::vector<int> readers;  // distinct; those of its views included
+    std::vector<int> readers;  // distinct; includes readers of its views
     bool is_workspace = false;
   };
-  std::vector<std::vector<int>> before;  // must have run
-  std::vector<std::vector<int>> after;
-  std::vector<Storage> storages;          // temporary; workspaces: unread
+  std::vector<std::vector<int>> before;   // predecessors
+  std::vector<std::vector<int>> after;    // successors
+  std::vector<Storage> storages;          // temporary values and workspaces
   std::vector<std::vector<int>> defines;  // node -> storages
   std::vector<std::vector<int>> reads;    // node -> storages, distinct
 
@@ -38,7 +38,7 @@ void AddEdge(Problem& problem, int from, int to) {
   problem.before[to].push_back(from);
 }
 
-// Whether one of `targets` depends on `from`.
+// Returns whether one of `targets` depends on `from`.
 bool Reaches(const Problem& problem, int from,
              const std::vector<int>& targets) {
   std::vector<bool> seen(problem.size(), false);
@@ -56,10 +56,11 @@ bool Reaches(const Problem& problem, int from,
                      [&](int target) { return seen[target]; });
 }
 
-// Readers of old state before the node that makes the new value, unless one of
-// them needs the new value: then the planner copies.
+// Adds edges from the readers of old state to the node that computes the new
+// value, unless a reader depends on that node. In that case PlanBuilder copies
+// the state.
 void AddStateEdges(const Graph& graph, Problem& problem) {
-  std::unordered_map<const Value*, std::vector<int>> readers;  // of inputs
+  std::unordered_map<const Value*, std::vector<int>> readers;  // per input
   for (const auto& node : graph.nodes()) {
     if (IsView(*node)) continue;
     for (const Value* operand : node->inputs()) {
@@ -144,8 +145,8 @@ int64_t PeakOf(const Problem& problem, const std::vector<int>& order) {
   return peak;
 }
 
-// A node once everything before it is there; nodes that outputs need first,
-// output by output.
+// Returns the post-order of a depth-first search from the outputs, in order,
+// then from the remaining nodes.
 std::vector<int> DepthFirst(const Graph& graph, const Problem& problem) {
   std::vector<int> roots;
   for (const ir::Output& output : graph.outputs()) {
@@ -178,8 +179,8 @@ std::vector<int> DepthFirst(const Graph& graph, const Problem& problem) {
   return order;
 }
 
-// Runs `cost(node)` over the nodes that may go next and takes the cheapest,
-// the first in graph order among equals; `taken(node)` is told.
+// List scheduling: repeatedly appends the ready node of least `cost(node)` and
+// calls `taken(node)`. Costs include the node's position to break ties.
 template <typename Cost, typename Taken>
 std::vector<int> ListSchedule(const std::vector<std::vector<int>>& before,
                               const std::vector<std::vector<int>>& after,
@@ -213,7 +214,7 @@ std::vector<int> ListSchedule(const std::vector<std::vector<int>>& before,
   return order;
 }
 
-// First what does not raise the peak, then what frees most.
+// Prefers nodes that raise the peak least, then nodes that free the most.
 std::vector<int> LeastMemoryFirst(const Problem& problem) {
   struct Cost {
     int64_t above_peak;
@@ -258,7 +259,8 @@ std::vector<int> LeastMemoryFirst(const Problem& problem) {
       });
 }
 
-// From the end: takes last what keeps fewest operands alive for its results.
+// Schedules backwards. Prefers nodes that make the fewest operand bytes live,
+// minus the bytes of their results.
 std::vector<int> LeastMemoryLast(const Problem& problem) {
   std::vector<bool> live(problem.storages.size(), false);
   auto order = ListSchedule(
@@ -281,14 +283,15 @@ std::vector<int> LeastMemoryLast(const Problem& problem) {
   return order;
 }
 
-// The graph's own order, where state edges allow.
+// Returns the graph's order, changed only as state edges require.
 std::vector<int> GraphOrder(const Problem& problem) {
   return ListSchedule(
       problem.before, problem.after, [](int node) { return node; }, [](int) {});
 }
 
-// Of each node, the number of the last collective that it waits for, from 1; 0
-// for none. Empty where there is no collective.
+// Returns for each node the number, from 1, of the last collective that it
+// depends on, or 0. A collective has its own number. Empty if there is no
+// collective.
 std::vector<int> AwaitedCollectives(const Graph& graph,
                                     const Problem& problem) {
   std::vector<int> awaited(problem.size(), 0);
@@ -325,8 +328,8 @@ std::vector<Node*> Schedule(const Graph& graph,
     }
     return nodes;
   }
-  // One greedy order goes astray now and then for a large workspace's sake; the
-  // other does not see what nothing reads.
+  // Large workspaces sometimes mislead the greedy order, so it is also tried
+  // without workspaces.
   Problem values = problem;
   for (Problem::Storage& storage : values.storages) {
     if (storage.is_workspace) storage.bytes = 0;

@@ -261,7 +261,7 @@ Plan ParsePlan(std::string_view bytes) {
     ReadCode(in, plan);
     ReadSteps(in, plan);
     ReadInterface(in, plan);
-    // What can be read may still be nonsense; that is the file's fault here.
+    // A plan that parses can be invalid. That is an error in the file (kGraph).
     VerifyPlan(plan);
   } catch (const Error& error) {
     ThrowError(ErrorCode::kGraph, fmt::format("plan: {}", error.what()));

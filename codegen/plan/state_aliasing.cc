@@ -31,7 +31,7 @@ bool MayOverwrite(const LoweredNodes& lowered, const Node* node, int operand,
                      });
 }
 
-// Takes back the claims of spans of which not every result has one.
+// Removes the aliases of spans if not every result of the span has one.
 void DropPartialSpans(std::span<Node* const> steps, const LoweredNodes& lowered,
                       Claims& claims) {
   for (const Node* node : steps) {
@@ -61,7 +61,7 @@ Claims AliasState(const Graph& graph, std::span<Node* const> steps,
           {step, static_cast<int>(i)});
     }
   }
-  // Inputs whose old value an output hands on.
+  // Inputs whose old value an output returns.
   std::set<const Value*> kept;
   for (const ir::Output& output : graph.outputs()) {
     const Value* storage = StorageOf(output.value);

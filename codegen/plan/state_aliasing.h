@@ -8,13 +8,15 @@
 
 namespace fusor::codegen {
 
-// Value -> input whose place in the state arena its producer writes, when the
-// nodes run in the order of `steps` (no views, no constants). A value gets its
-// input's place only if all readers of the old value have run by then, or are
-// the producer itself and it may write over what it reads; no output needs the
-// old value; and the results of one span all get theirs. All other aliased
-// outputs need a copy after the last step.
-std::unordered_map<const ir::Value*, int> AliasState(
+// Returns the in-place aliases: value -> input whose buffer in the state arena
+// its producer overwrites, if the nodes run in the order of `steps` (no views,
+// no constants). A value aliases its input only if
+//   - all readers of the old value run before the producer, or are the producer
+//     itself and it may overwrite that operand;
+//   - no output returns the old value;
+//   - all results of its span alias their inputs.
+// All other aliased outputs need a copy after the last step.
+std::unordered_map<const ir::Value*, int> ClaimState(
     const ir::Graph& graph, std::span<ir::Node* const> steps,
     const LoweredNodes& lowered);
 

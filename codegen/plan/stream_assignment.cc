@@ -27,7 +27,7 @@ class StreamAssigner {
  private:
   static constexpr int kNobody = -1;
 
-  // Of one argument: a span's members, or itself.
+  // Calls `call` for each member of a span, or for a buffer that is no span.
   template <typename Call>
   void ForEachPart(int b, Call call) {
     if (plan_.buffers[b].members.empty()) return call(b);
@@ -48,7 +48,7 @@ class StreamAssigner {
     for (int b : plan_.steps[s].args) pending_[b] = s;
   }
 
-  // Collectives end in their order: the last is enough.
+  // Collectives end in issue order, so it suffices to wait for the last one.
   void AddStep(int s) {
     int awaited = kNobody;
     for (size_t a = 0; a < plan_.steps[s].args.size(); ++a) {
@@ -63,9 +63,9 @@ class StreamAssigner {
   }
 
   Plan& plan_;
-  std::vector<int> used_;     // of each buffer: the last step, on stream 0
-  std::vector<int> pending_;  // the collective that changes it
-  int waited_ = kNobody;      // the last that stream 0 has waited for
+  std::vector<int> used_;     // per buffer: last step that uses it on stream 0
+  std::vector<int> pending_;  // per buffer: last collective that uses it
+  int waited_ = kNobody;      // last collective that stream 0 waits for
 };
 
 }  // namespace

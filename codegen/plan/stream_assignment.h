@@ -4,9 +4,9 @@
 
 namespace fusor::codegen {
 
-// Puts the collectives of a plan on stream 1, where each waits for the last
-// step that uses an operand of it; the first step that touches what it
-// changes waits for it. Needs no offsets.
+// Assigns the collectives of a plan to stream 1 and adds events. A collective
+// waits for the last earlier step that uses one of its buffers. The first later
+// step that uses one of its buffers waits for it. Needs no offsets.
 void AssignStreams(Plan& plan);
 
 }  // namespace fusor::codegen

@@ -14,10 +14,10 @@
 namespace fusor::codegen {
 namespace {
 
-// Keeps sums of sizes far from overflow, whatever a plan file says.
+// Prevents overflow in sums of sizes from invalid plan files.
 constexpr int64_t kMaxArenaBytes = int64_t{1} << 50;
 
-// Indices, sizes and types; nothing about time.
+// Checks indices, sizes and types. Ignores the order of steps.
 class Structure {
  public:
   explicit Structure(const Plan& plan) : plan_(plan) {}
@@ -182,7 +182,7 @@ class Structure {
       const ir::TensorType& wanted =
           a < operands ? call.operands[a] : call.results[a - operands];
       const Buffer& given = buffer(step.args[a]);
-      // Through a view the shape is another, the elements are the same.
+      // A view changes the shape but not the elements.
       FUSOR_ASSERT(given.members.empty() && !given.packed &&
                        given.type.dtype == wanted.dtype &&
                        given.type.num_elements() == wanted.num_elements(),
@@ -198,8 +198,9 @@ class Structure {
                  call.workspace_bytes);
   }
 
-  // A part of each result for each rank, or of each operand; at places that
-  // nothing else takes while other streams run.
+  // Checks an all_gather, whose results have one shard per rank, or a
+  // reduce_scatter, whose results are shards of its operands. The buffers must
+  // be in arenas where no other buffer reuses memory while other streams run.
   void CheckApart(const Step& step) {
     const LibraryCall& call = plan_.calls[step.index];
     const bool gathers = call.op == "all_gather";
@@ -223,7 +224,7 @@ class Structure {
     }
   }
 
-  // One stretch of memory of one dtype, changed in place.
+  // An all_reduce changes one contiguous range of one dtype in place.
   void CheckCollective(const Step& step) {
     if (plan_.calls[step.index].op != "all_reduce") return CheckApart(step);
     const size_t operands = plan_.calls[step.index].operands.size();
@@ -280,7 +281,7 @@ class Structure {
     }
   }
 
-  // Value buffers of inputs and constants: written before the first step.
+  // Checks the buffer of an input or constant, written before the first step.
   void CheckPreset(int b, const std::string& name, bool in_place) {
     FUSOR_ASSERT(Within(b, plan_.buffers), "plan {}: {}: buffer {}", plan_.name,
                  name, b);
@@ -370,7 +371,8 @@ class Structure {
   }
 
   const Plan& plan_;
-  std::set<std::pair<int, std::vector<bool>>> stored_;  // checked kernels
+  // Kernels whose results are checked, with the padding of their buffers.
+  std::set<std::pair<int, std::vector<bool>>> stored_;
 };
 
 }  // namespace

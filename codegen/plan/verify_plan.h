@@ -5,17 +5,20 @@
 
 namespace fusor::codegen {
 
-// Proves a plan sound without looking at how it was made. Every argument fits
-// its kernel or call; every buffer lies in its arena, aligned. Then the steps
-// are replayed: whatever the streams and events allow to happen, each step
-// reads exactly the values that it names, nothing is overwritten before its
-// last reader, a result lies over an operand only where the kernel allows it,
-// and inputs, constants, state and outputs hold their values at the end.
+// Proves that a plan is correct, independently of how it was built. Checks that
+// every argument fits its kernel or call, and that every buffer is aligned and
+// inside its arena. Then replays the steps. For every order that streams and
+// events allow,
+//   - each step reads exactly the values that it names;
+//   - no value is overwritten before its last reader;
+//   - a result overwrites an operand only if the kernel allows it;
+//   - inputs, constants, state and outputs hold their values at the end.
 // Throws kInternal naming plan, step and buffer.
 void VerifyPlan(const Plan& plan);
 
-// Also that it is a plan of this graph: a step for every node that needs one,
-// with the node's operands and results in their order; all inputs and outputs.
+// Also proves that the plan computes this graph: every node that needs a step
+// has one with its operands and results in order, and all inputs and outputs
+// match.
 void VerifyPlan(const Plan& plan, const ir::Graph& graph);
 
 }  // namespace fusor::codegen

@@ -47,7 +47,7 @@ class Correspondence {
   }
 
  private:
-  // The buffer of the graph's value that `b` holds, past copies.
+  // Returns the buffer that `b` is a copy of, directly or not, or `b` itself.
   int Original(int b) const {
     for (auto it = copies_.find(b); it != copies_.end(); it = copies_.find(b)) {
       b = it->second;
@@ -164,7 +164,7 @@ class Correspondence {
   const Plan& plan_;
   const Graph& graph_;
   std::unordered_map<std::string, const Node*> nodes_;  // by first result
-  std::map<int, int> copies_;  // buffer -> what it is a copy of
+  std::map<int, int> copies_;                           // copy -> source buffer
 };
 
 }  // namespace

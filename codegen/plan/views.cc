@@ -13,8 +13,9 @@ namespace {
 using ir::PhysicalAxis;
 using ir::TensorType;
 
-// The loops of the physical order, without those of extent 1 and with loops
-// joined that walk one dimension contiguously: equal for equal orders.
+// Returns the loops of the physical order in canonical form: without loops of
+// extent 1, and with adjacent loops merged that traverse one dimension
+// contiguously. Equal physical orders have equal loops.
 std::vector<PhysicalAxis> NormalAxes(const TensorType& type) {
   std::vector<PhysicalAxis> axes;
   for (const PhysicalAxis& axis : ir::PhysicalAxes(type)) {
@@ -43,14 +44,15 @@ bool SamePhysicalOrder(const TensorType& a, const TensorType& b) {
       [&](const auto& p, const auto& q) { return key(p) == key(q); });
 }
 
-// Lies in the order that a flatten or an unflatten names.
+// Returns whether the physical order of `type` is the attribute `order` of a
+// flatten or unflatten.
 bool IsOrdered(const TensorType& type, const ir::Node& node) {
   return SamePhysicalOrder(
       type,
       {type.dtype, type.shape, ir::ParseLayout(node.attrs().String("order"))});
 }
 
-// A blocked layout of which only one block exists is row-major as well.
+// A blocked layout with a single block is row-major, too.
 bool IsRowMajor(const TensorType& type) {
   return SamePhysicalOrder(type, {type.dtype, type.shape, {}});
 }

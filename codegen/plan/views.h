@@ -6,15 +6,16 @@
 
 namespace fusor::codegen {
 
-// The node's result is its operand's bytes under another type - a reshape of
-// row-major elements, a copy between two names of one physical order - so that
-// it needs neither a step nor a buffer.
+// Returns whether the node only reinterprets its operand's bytes as another
+// type, so that it needs neither a step nor a buffer. Examples are a reshape of
+// a row-major tensor and a copy between layouts of the same physical order.
 bool IsView(const ir::Node& node);
 
-// The value whose buffer holds `value`: itself, or what it is a view of.
+// Returns the value whose buffer stores `value`: itself, or the value that it
+// is a view of.
 const ir::Value* StorageOf(const ir::Value* value);
 
-// The elements of a `constant` node as they lie in memory.
+// Returns the elements of a `constant` node in physical layout.
 std::string ConstantBytes(const ir::Node& constant);
 
 }  // namespace fusor::codegen
