@@ -18,7 +18,7 @@ struct KernelOrigin {
   std::string kernel;   // PROGRAM/KERNEL; not part of the cache key
   uint64_t source = 0;  // hash of its loops and of edited text, if any
   std::string target{};
-  CodegenFacts facts{};
+  CodegenFingerprint facts{};
   // Pass options, KEY=VALUE... Not part of the cache key: they explain why a
   // kernel of the same name has another source.
   std::string settings{};
@@ -60,10 +60,10 @@ struct CacheReport {
 // The origins of the kernels in one cache folder, and of some that were evicted
 // from it. Above 4 MiB the older half is dropped. Losing the file loses only
 // explanations. Malformed lines are skipped.
-class OriginLog {
+class CacheLog {
  public:
   // Reads the folder's log.
-  explicit OriginLog(const std::string& folder);
+  explicit CacheLog(const std::string& folder);
 
   // Returns the reason of one miss. Compares with the log as it was opened.
   CacheMiss Explain(const KernelOrigin& origin) const;

@@ -70,7 +70,7 @@ struct CompileOptions {
   bool verify = false;             // verify after every pass, and the plan
   bool verify_passes = false;      // verify after every pass
   bool plan_only = false;          // no machine code; cannot be run
-  bool pack_interface = false;     // see PackMasks; to run single steps
+  bool pack_interface = false;     // see PackBitmasks; to run single steps
   std::vector<CompileObserver> observers;  // called in this order
 };
 

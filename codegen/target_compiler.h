@@ -30,7 +30,7 @@ struct EntryResources {
 
 // Everything besides the kernel that its machine code depends on. Separate
 // fields, so that the kernel cache can report which one changed.
-struct CodegenFacts {
+struct CodegenFingerprint {
   std::string compiler;  // with version: "llvm 19.1.7"
   std::string device;    // instruction set: "znver4 8f3a54c09b21d7e6"
   std::string options;   // of the compiler, KEY=VALUE...
@@ -55,7 +55,7 @@ class TargetCompiler : public ir::TargetQueries {
   }
 
   // Returns the facts that are part of every cache key.
-  virtual CodegenFacts Codegen() const = 0;
+  virtual CodegenFingerprint Codegen() const = 0;
   std::string CodegenVersion() const { return Codegen().Text(); }
 
   // Sets implementation, workspace_bytes and plan of a call. Throws kGraph if

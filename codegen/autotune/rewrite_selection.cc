@@ -14,7 +14,7 @@ struct Group {
   std::vector<const ConvRewrite*> rewrites;
   std::set<Key> before, after;
   std::set<Key> chosen_by;  // keys of the verdict
-  RewriteVerdict verdict;
+  RewriteDecision verdict;
 };
 
 class Judge {
@@ -25,7 +25,7 @@ class Judge {
     for (const ConvRewrite& rewrite : rewrites) Add(rewrite);
   }
 
-  std::map<Key, RewriteVerdict> Run() {
+  std::map<Key, RewriteDecision> Run() {
     // Rewrites that build on others come first, because the others count their
     // savings.
     for (Group& group : groups_) {

@@ -15,7 +15,7 @@ namespace fusor::codegen {
 using ProblemTimes = std::function<double(const std::string&, ir::DType)>;
 
 // Whether an extended convolution pays off.
-struct RewriteVerdict {
+struct RewriteDecision {
   bool taken = false;
   // Time saved per step by all rewrites that create the convolution, including
   // rewrites that build on it. nullopt if a part was not measured.
@@ -32,7 +32,7 @@ struct RewriteVerdict {
 // that others build on also counts their savings. If several rewrites exclude
 // each other at one place, a later one counts only what it saves over an
 // earlier one. Rewrites that were not measured are declined.
-std::map<ir::LibraryChoices::Key, RewriteVerdict> JudgeRewrites(
+std::map<ir::AutotuneResults::Key, RewriteDecision> DecideRewrites(
     const std::vector<passes::ConvRewrite>& rewrites, const ProblemTimes& times,
     double ns_per_byte);
 

@@ -60,11 +60,11 @@ std::vector<std::string> PassesBetween(std::string_view first,
 
 // Returns the least time of each problem in ns. Stores the candidate in
 // `choices` if that is not null.
-std::map<LibraryChoices::Key, double> BestTimes(
-    const std::vector<StudiedCandidate>& measured, double ns_per_byte,
-    LibraryChoices* choices) {
-  std::map<LibraryChoices::Key, double> best;
-  for (const StudiedCandidate& c : measured) {
+std::map<AutotuneResults::Key, double> BestTimes(
+    const std::vector<SearchCandidate>& measured, double ns_per_byte,
+    AutotuneResults* choices) {
+  std::map<AutotuneResults::Key, double> best;
+  for (const SearchCandidate& c : measured) {
     const double ns = c.ms * 1e6 + c.copied_bytes * ns_per_byte;
     const AutotuneResults::Key key{c.problem, c.dtype};
     const auto [it, first] = best.emplace(key, ns);
@@ -160,7 +160,7 @@ void SearchSpace::Survey(passes::NormLowering level) {
 // Surveys convolutions of pixel blocks (SpaceToDepth) and their statistics.
 // Runs last, because these rewrites count only what they save over the
 // statistics of the convolutions that they replace.
-void TuneStudy::SurveyBlocks() {
+void SearchSpace::SurveyBlocks() {
   const passes::PassOptions& options = context_->options();
   if (!Runs(kBlocksPass, options) || !Runs(kRewritingPass, options)) return;
   std::unique_ptr<ir::Graph> graph = graph_->Clone();
@@ -219,7 +219,7 @@ std::vector<SearchCandidate> SearchSpace::Candidates() const {
 }
 
 // Returns whether the time of a plain convolution is compared with rewrites.
-bool TuneStudy::IsCompared(const std::string& problem, DType dtype) const {
+bool SearchSpace::IsCompared(const std::string& problem, DType dtype) const {
   return std::any_of(
       rewrites_.begin(), rewrites_.end(), [&](const auto& rewrite) {
         return rewrite.dtype == dtype &&

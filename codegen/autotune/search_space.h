@@ -17,7 +17,7 @@
 namespace fusor::codegen {
 
 // One way to run a convolution problem.
-struct StudiedCandidate {
+struct SearchCandidate {
   std::string problem;                // ir::ConvolutionProblem
   int layers = 0;                     // convolutions per step with this problem
   ir::DType dtype = ir::DType::kF32;  // of its operands
@@ -34,7 +34,7 @@ using RewriteVerdicts = std::map<ir::AutotuneResults::Key, RewriteDecision>;
 
 // The autotuning search space of a program: lists the candidates to measure and
 // turns the measurements into choices.
-class TuneStudy {
+class SearchSpace {
  public:
   // `compiler` must outlive this. Uses only options.passes, without their
   // choices.
@@ -54,11 +54,11 @@ class TuneStudy {
   // For a training step, adds the convolutions that FuseConvNorm and
   // SpaceToDepth can create on this target, in the step's dtypes, whatever
   // PassOptions::norm_lowering is.
-  std::vector<StudiedCandidate> Candidates() const;
+  std::vector<SearchCandidate> Candidates() const;
 
   // Returns the verdicts for the convolutions that FuseConvNorm and
   // SpaceToDepth create. Kernels move one byte in `ns_per_byte`.
-  RewriteVerdicts Judge(const std::vector<StudiedCandidate>& measured,
+  RewriteVerdicts Judge(const std::vector<SearchCandidate>& measured,
                         double ns_per_byte) const;
 
   // Returns the fastest candidate for each problem and dtype, layout copies
@@ -66,9 +66,9 @@ class TuneStudy {
   // convolution, or by its ConvRewrite::choice if it takes a rewrite that has
   // one. Except on GPUs, also returns the precisions by passes::FasterInF32.
   // Casts and copies take `ns_per_byte`.
-  ir::LibraryChoices Choose(const std::vector<StudiedCandidate>& measured,
-                            const RewriteVerdicts& verdicts,
-                            double ns_per_byte) const;
+  ir::AutotuneResults Choose(const std::vector<SearchCandidate>& measured,
+                             const RewriteVerdicts& verdicts,
+                             double ns_per_byte) const;
 
  private:
   void Survey(passes::NormLowering level);

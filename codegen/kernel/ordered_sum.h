@@ -12,7 +12,7 @@ namespace fusor::codegen {
 // for i < elements. 16-bit floats are summed in f32 and rounded once. Buffers,
 // both of `dtype`: "parts" [ranks * stride] and "sums" [elements]. REQUIRES: a
 // float dtype; elements <= stride.
-Kernel RankSumKernel(ir::DType dtype, int ranks, int64_t stride,
-                     int64_t elements, const ir::Target& target);
+Kernel OrderedSumKernel(ir::DType dtype, int ranks, int64_t stride,
+                        int64_t elements, const ir::Target& target);
 
 }  // namespace fusor::codegen

@@ -17,7 +17,7 @@ bool MustRound(ir::ScalarOp op, ir::DType dtype);
 
 // Emits statements for the values of a fusion body. Each statement is emitted
 // once, in the outermost open loop in which its operands are available.
-class FusionBody {
+class BodyEmitter {
  public:
   BodyEmitter(const ir::Graph& body, const passes::IterationDomain& domain,
               const LoopNest& nest, Kernel& kernel, bool eager)

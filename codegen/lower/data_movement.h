@@ -9,6 +9,7 @@ namespace fusor::codegen {
 // the result (`copy`: all of it, in another layout). One phase per operand; for
 // `pad`, a phase before it fills the result. Results of `concat` and `pad` are
 // row-major. REQUIRES: the body is a single node of one of these ops.
-LoweredKernel LowerScatter(const ir::Graph& body, const ir::Target& target);
+LoweredKernel LowerDataMovement(const ir::Graph& body,
+                                const ir::Target& target);
 
 }  // namespace fusor::codegen

@@ -34,8 +34,8 @@ class LoopNest {
   // the same kind, parallel or reduction, along which every access has a single
   // stride. Merges reduction axes only with `merge_folded`: without it, the
   // order of a sum does not depend on what else the loops read.
-  LoopNest(const passes::FusionDomain& domain, std::span<const Access> accesses,
-           bool merge_folded = true);
+  LoopNest(const passes::IterationDomain& domain,
+           std::span<const Access> accesses, bool merge_folded = true);
 
   // Parallel axes slowest first, then reduction axes slowest first; none of
   // extent 1. The fastest physical axis is the last of its kind.

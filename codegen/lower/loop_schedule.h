@@ -18,7 +18,7 @@ struct AxisPart {
 };
 
 // Numbers are kernel axes; -1: none.
-struct LoopPlan {
+struct LoopSchedule {
   std::vector<std::vector<AxisPart>> parts;  // by axis of the nest
   std::vector<int> grid;                     // a vector axis last
   std::vector<int> loops;                    // inside a task, outermost first
@@ -40,8 +40,8 @@ struct LoopPlan {
 // Plans loops without a reduction. Both functions add the axes to the kernel
 // and set its lanes and, on a GPU, its width. REQUIRES: the kernel has all its
 // operands and results as buffers.
-LoopPlan PlanMap(const LoopNest& nest, const ir::Target& target,
-                 Kernel& kernel);
+LoopSchedule ScheduleMap(const LoopNest& nest, const ir::Target& target,
+                         Kernel& kernel);
 
 // Plans loops with reductions along the nest's reduction axes. If the parallel
 // axes give too few tasks, splits the slowest reduction axis into chunks; a
@@ -50,7 +50,7 @@ LoopPlan PlanMap(const LoopNest& nest, const ir::Target& target,
 // On a GPU a task is a block. Its lanes run along the fastest axis, its rows
 // along the fastest axis of the other kind, parallel or reduction. Rows along a
 // reduction axis (row_axis) are reduced through shared memory after the loops.
-LoopPlan PlanReduction(const LoopNest& nest, const ir::Target& target,
-                       Kernel& kernel);
+LoopSchedule ScheduleReduction(const LoopNest& nest, const ir::Target& target,
+                               Kernel& kernel);
 
 }  // namespace fusor::codegen

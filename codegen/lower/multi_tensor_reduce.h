@@ -10,6 +10,7 @@ namespace fusor::codegen {
 // `groups`) are one buffer; their padding is skipped. The order of a sum does
 // not depend on the groups. The result of all_finite does not depend on the
 // order of the operands.
-LoweredKernel LowerOfMany(const ir::Graph& body, const ir::Target& target);
+LoweredKernel LowerMultiTensorReduce(const ir::Graph& body,
+                                     const ir::Target& target);
 
 }  // namespace fusor::codegen

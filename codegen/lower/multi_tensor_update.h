@@ -11,6 +11,7 @@ namespace fusor::codegen {
 // or, with attribute copies_together, adjacent tensors whose copies are
 // contiguous in the same order; these copies share a buffer. Any other tensor
 // with copies gets a separate phase.
-LoweredKernel LowerUpdates(const ir::Node& fusion, const ir::Target& target);
+LoweredKernel LowerMultiTensorUpdate(const ir::Node& fusion,
+                                     const ir::Target& target);
 
 }  // namespace fusor::codegen

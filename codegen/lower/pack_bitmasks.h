@@ -9,8 +9,8 @@ namespace fusor::codegen {
 // only by whole bytes. Skips inputs and outputs of the graph unless `interface`
 // is set. A step run alone needs `interface` to get the kernel that it has in
 // its program.
-void PackMasks(const ir::Graph& graph, LoweredNodes& lowered,
-               bool interface = false);
+void PackBitmasks(const ir::Graph& graph, LoweredNodes& lowered,
+                  bool interface = false);
 
 // Returns whether a kernel reads the value as a bitmask.
 bool IsReadPacked(const ir::Value& value, const LoweredNodes& lowered);

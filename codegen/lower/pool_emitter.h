@@ -32,7 +32,7 @@ struct PoolAxes {
 // Emits statements for the values of a body with a pooling (lower_pool.h). Each
 // element of a value is emitted once per phase body. Values that are equal in
 // all images and windows are emitted once per task.
-class PoolValues {
+class PoolEmitter {
  public:
   // Adds the body's inputs and outputs to the kernel's buffers. REQUIRES:
   // tensors without tiles.

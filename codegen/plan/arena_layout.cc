@@ -24,7 +24,7 @@ int64_t PlaceInOrder(Plan& plan, const std::vector<int>& order) {
 
 // Returns `buffers` with every group contiguous, at its first member's
 // position.
-std::vector<int> GroupedOrder(const PlanDraft& draft,
+std::vector<int> GroupedOrder(const ArenaLayout& draft,
                               const std::vector<int>& buffers) {
   std::vector<int> order;
   std::vector<bool> placed(draft.groups.size(), false);

@@ -20,7 +20,7 @@ enum PlanArena : int {
 };
 
 // A plan whose buffers have an arena but no offset yet.
-struct PlanDraft {
+struct ArenaLayout {
   Plan plan;
   // Parallel to plan.buffers: the buffer whose offset it shares, which belongs
   // to an input or to an operand of a collective. -1: none.
@@ -38,7 +38,7 @@ struct PlanDraft {
 // group are contiguous. State follows options.state, or is sorted by role and
 // group if that is null. PlanMemory places temporary buffers by their live
 // ranges. Throws kOutOfMemory above options.memory_limit_bytes.
-void LayOutArenas(PlanDraft& draft, const PlanOptions& options);
+void LayOutArenas(ArenaLayout& draft, const PlanOptions& options);
 
 // Returns the entry of the state input `name`. Throws kGraph if the layout has
 // no such entry or its type is not `type`.

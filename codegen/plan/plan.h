@@ -142,7 +142,7 @@ struct StateLayout {
 struct Plan {
   std::string name;
   std::string target;
-  uint64_t choices = 0;  // ir::LibraryChoices::Hash of the choices used
+  uint64_t choices = 0;  // ir::AutotuneResults::Hash of the choices used
   std::vector<Arena> arenas;
   std::vector<Buffer> buffers;
   std::vector<CompiledKernel> kernels;  // distinct ones

@@ -107,7 +107,7 @@ class PlanBuilder {
   const LoweredNodes& lowered_;
   const TargetCompiler& compiler_;
   const PlanOptions& options_;
-  PlanDraft draft_;
+  ArenaLayout draft_;
   std::unordered_map<const Value*, int> buffer_of_;  // storage -> buffer
   std::unordered_map<const Value*, int> claims_;     // value -> input
   std::set<const Value*> outputs_;  // storages of outputs without alias
@@ -148,7 +148,7 @@ Plan PlanBuilder::Build() {
       steps.push_back(node);
     }
   }
-  claims_ = ClaimState(graph_, steps, lowered_);
+  claims_ = AliasState(graph_, steps, lowered_);
   // Collectives write only into the gradient arena.
   std::erase_if(claims_, [](const auto& claim) {
     return !claim.first->producer()->op().pure;

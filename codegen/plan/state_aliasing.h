@@ -16,7 +16,7 @@ namespace fusor::codegen {
 //   - no output returns the old value;
 //   - all results of its span alias their inputs.
 // All other aliased outputs need a copy after the last step.
-std::unordered_map<const ir::Value*, int> ClaimState(
+std::unordered_map<const ir::Value*, int> AliasState(
     const ir::Graph& graph, std::span<ir::Node* const> steps,
     const LoweredNodes& lowered);
 
