@@ -5,9 +5,8 @@
 //     by lane and reduced, but not loaded or stored.
 //   - Inside a vector axis, kReduceLanes accepts only a register initialised by
 //     kInit: the masked lanes of any other are undefined.
-//   - A phase has at most one block axis. Loops have none. kReduceBlock
-//   requires
-//     an open one.
+//   - A phase has at most one block axis, in its grid. kReduceBlock requires
+//     one.
 
 #include <algorithm>
 #include <cctype>

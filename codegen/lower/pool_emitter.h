@@ -70,7 +70,7 @@ class PoolValues {
   std::unordered_set<const ir::Value*> pooled_;  // operands of windows
   std::vector<std::array<int64_t, 4>> strides_;  // by buffer
 
-  // Of the current phase.
+  // State of the current phase.
   PoolAxes axes_;
   std::vector<Stmt>* outer_ = nullptr;
   std::vector<Stmt>* body_ = nullptr;
