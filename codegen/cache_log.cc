@@ -140,8 +140,7 @@ bool Explains(const std::string& key, const std::string& before,
   return was.skeleton != is.skeleton;
 }
 
-// Pass options that may explain the difference of the sources, each after a
-// blank.
+// Pass options that may explain the difference, each after a blank.
 struct Settings {
   std::string was, is;
 };

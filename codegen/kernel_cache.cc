@@ -18,8 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// File: magic, key length, key, binary length, binary, hash of all preceding
-// bytes.
+// File: magic, key length, key, binary length, binary, hash of the preceding.
 constexpr std::string_view kMagic = "fusorkc1";
 constexpr std::string_view kSuffix = ".kernel";
 

@@ -8,8 +8,7 @@ namespace {
 
 using ir::ScalarOp;
 
-// Returns an op with another result for nearly all operands; `op` if there is
-// none.
+// Returns an op with other results for nearly all operands; `op` if none.
 ScalarOp Instead(ScalarOp op) {
   switch (op) {
     case ScalarOp::kNeg:

@@ -39,8 +39,7 @@ bool TouchesEachOnce(const Kernel& kernel, const Access& access) {
   return touched == kernel.buffers[access.stmt->buffer].elements;
 }
 
-// Returns whether the loop loads what an earlier phase accessed with the same
-// index.
+// Returns whether the loop has a load with the index of an earlier access.
 bool ReadsAgain(const Stmt& loop, const Accesses& earlier) {
   bool found = false;
   VisitStatements(loop.body, [&](const Stmt& stmt) {

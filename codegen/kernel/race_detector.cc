@@ -226,8 +226,7 @@ class AccessChecker {
 
   // --- Enumeration -----------------------------------------------------------
 
-  // Returns the axes to enumerate, without a block axis that the index does not
-  // use.
+  // Returns the axes to enumerate, without an unused block axis.
   std::vector<int> AxesOf(const Access& access) const {
     std::vector<int> axes;
     for (const std::vector<int>* of : {&Grid(access), &access.loops}) {
@@ -278,8 +277,7 @@ class AccessChecker {
 
   // --- What is stored --------------------------------------------------------
 
-  // Checks that earlier phases, or the same thread earlier in this phase, store
-  // what is loaded.
+  // Checks that earlier phases, or the same thread before, store the elements.
   void CheckLoad(size_t load) const {
     const Access& access = accesses_[load];
     size_t end = 0;
@@ -330,8 +328,7 @@ class AccessChecker {
     return true;
   }
 
-  // Returns whether the stores are disjoint and store as many elements as the
-  // buffer has.
+  // Returns whether the stores are disjoint and as many as the elements.
   bool Partition(const std::vector<const Access*>& stores) const {
     int64_t points = 0;
     for (const Access* store : stores) {

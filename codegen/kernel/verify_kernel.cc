@@ -5,8 +5,7 @@
 //     by lane and reduced, but not loaded or stored.
 //   - Inside a vector axis, kReduceLanes accepts only a register initialised by
 //     kInit: the masked lanes of any other are undefined.
-//   - A phase has at most one block axis, in its grid. kReduceBlock requires
-//     one.
+//   - A phase has at most one block axis, in its grid; kReduceBlock needs one.
 
 #include <algorithm>
 #include <cctype>

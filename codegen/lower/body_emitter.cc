@@ -135,8 +135,7 @@ Index FusionBody::KernelIndex(const Index& nest_index) const {
   return index;
 }
 
-// Returns the level of the innermost loop that the index uses; level 0 is the
-// phase.
+// Returns the level of the innermost loop that the index uses; 0: the phase.
 size_t FusionBody::LevelOf(const Index& index) const {
   for (size_t level = levels_.size(); level-- > 1;) {
     for (const Index::Term& term : index.terms) {

@@ -15,8 +15,7 @@ constexpr int64_t kMaxRun = 512;
 // A reduction with too few tasks is split if it has at least so many points.
 constexpr int64_t kSplitElements = 16384;
 constexpr int64_t kMaxChunks = 64;
-// Larger on a GPU: it has more threads to occupy and combines chunks in
-// parallel.
+// A GPU has more threads to occupy and combines chunks in parallel.
 constexpr int64_t kMaxBlockChunks = 1024;
 // Threads per block that combines chunks: kElementThreads if a block combines
 // those of one output element, kCombiningThreads if of all its lanes. There are
@@ -162,9 +161,8 @@ int64_t LoopPlanner::KeptTasks() const {
   return tasks;
 }
 
-// Sets lanes and width of a reduction on a GPU from the extent of the fastest
-// axis. If that is a reduction axis, also sets kept_rows_, as large as leaves
-// enough blocks.
+// Sets lanes and width of a GPU reduction from the extent of the fastest axis.
+// If that is a reduction axis, also sets kept_rows_, leaving enough blocks.
 void LoopPlanner::PlanBlocks() {
   const std::vector<LoopAxis>& axes = nest_.axes();
   const int fastest = nest_.fastest();

@@ -409,9 +409,8 @@ Index Lowering::KeptIndex() const {
   return index;
 }
 
-// Returns the index of the partial result of chunk `axis`. If a block combines
-// the chunks of one element, those are contiguous; otherwise the elements of a
-// chunk are.
+// Returns the index of the partial result of chunk `axis`: element-major if a
+// block combines the chunks of one element, otherwise chunk-major.
 Index Lowering::PartialIndex(int axis) const {
   Index index = KeptIndex();
   int64_t stride = plan_.kept_elements;
@@ -422,8 +421,7 @@ Index Lowering::PartialIndex(int axis) const {
   }
   if (axis == plan_.combined_loop && plan_.combined_rows >= 0) {
     const Axis& rows = kernel_.axes[plan_.combined_rows];
-    // Each row reduces a run of the vector axis, or chunks are interleaved over
-    // the rows.
+    // Each row reduces a run of the vector axis, or chunks alternate over rows.
     const bool runs = kernel_.axes[axis].vector;
     index.terms.push_back(
         {plan_.combined_rows, stride * (runs ? kernel_.axes[axis].extent : 1)});
@@ -489,8 +487,7 @@ void Lowering::EmitChunkedSweep(int sweep) {
   LeaveCombination();
 }
 
-// Combines the partial results of the chunks. Keeps the totals except in the
-// last pass.
+// Combines the partial results of the chunks; keeps totals for later passes.
 void Lowering::EmitCombination(int sweep,
                                const std::vector<const Node*>& reductions,
                                const std::vector<int>& partials) {
@@ -530,9 +527,8 @@ void Lowering::KeepResult(const Node& reduce) {
   body_->Append(std::move(store));
 }
 
-// Returns the possible in-place aliases. A result may alias an operand of the
-// same type if all loads of the operand have the index of the store and none is
-// later.
+// Returns the in-place aliases: a result may alias an operand of the same type
+// if all loads of the operand have the index of the store and none is later.
 std::vector<LoweredKernel::Alias> Lowering::FindAliases() const {
   std::vector<LoweredKernel::Alias> aliases;
   const int operands = static_cast<int>(body_graph_.inputs().size());

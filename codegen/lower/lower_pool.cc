@@ -260,9 +260,8 @@ class PoolLowering {
                                   Count(row.taps[0], column.taps[0])));
   }
 
-  // Sums the gradients of all windows that contain the element. Max pooling:
-  // only of windows whose maximum it is. Average pooling: each divided by its
-  // count.
+  // Sums the gradients of the windows that contain the element. Max pooling:
+  // only if it is the maximum. Average pooling: divided by the window's count.
   int SumOfGradients(const Cell& row, const Cell& column) {
     const int sum = values_.BeginSum(sum_dtype_);
     for (const Tap& r : row.taps) {

@@ -1,6 +1,5 @@
 // all_finite: x * 0 is 0 for finite x and NaN otherwise, and sums propagate
-// NaN. So all operands are finite if and only if the sum of all x * 0 is
-// finite.
+// NaN. So all operands are finite exactly if the sum of all x * 0 is.
 
 #include "codegen/lower/multi_tensor_reduce.h"
 
@@ -146,7 +145,7 @@ class ManyLowering {
     lowered_.kernel.phases.push_back(std::move(phase));
   }
 
-  // Adds a phase of one task: reduces the rest of every run and the tasks'
+  // Adds a phase of one task: reduces the rests of the runs and all partial
   // sums.
   void AddRest() {
     Phase phase;
@@ -195,8 +194,7 @@ class ManyLowering {
     return it->second;
   }
 
-  // Reduces `length` elements from `index` on: adds x * x or, for all_finite,
-  // x * 0.
+  // Adds x * x (all_finite: x * 0) of `length` elements from `index` on.
   void Look(Phase& phase, int buffer, int64_t length, Index index) {
     if (!squares_) Zero(phase, lowered_.kernel.buffers[buffer].dtype);
     const int64_t run = kMaxRun * lowered_.kernel.lanes;
@@ -224,8 +222,7 @@ class ManyLowering {
     body.push_back(std::move(add));
   }
 
-  // Emits a loop that adds elements to `sum`: with `look` x * x or x * 0,
-  // otherwise x.
+  // Emits a loop that adds to `sum`: with `look` x * x or x * 0, otherwise x.
   void Add(std::vector<Stmt>& body, int sum, int buffer, Index index,
            int64_t length, bool look) {
     const DType dtype = lowered_.kernel.buffers[buffer].dtype;

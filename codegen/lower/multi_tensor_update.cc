@@ -123,8 +123,7 @@ class UpdateLowering {
   }
 
   // Returns the end of the run that starts at `first`: tensors without copies,
-  // or with copies of the same dtypes that are contiguous and in the order of
-  // the tensors.
+  // or whose copies have equal dtypes and are contiguous in the same order.
   size_t EndOfRun(size_t first) const {
     size_t last = first + 1;
     while (last < tensors_ && KeepsStep(last - 1) &&
@@ -176,8 +175,7 @@ class UpdateLowering {
            starts_[run.first];
   }
 
-  // Returns the elements from the start of the run's first tensor to the start
-  // of its last.
+  // Returns the elements of the run before its last tensor.
   int64_t ElementsBeforeLast(const Run& run) const {
     return starts_[run.last - 1] - starts_[run.first];
   }
@@ -378,8 +376,7 @@ class UpdateLowering {
     }
   }
 
-  // Keeps the aliases that all segments allow, as classes of operands and
-  // results.
+  // Keeps the aliases (operand class, result class) that all segments allow.
   void Intersect(const std::vector<LoweredKernel::Alias>& segment, bool first) {
     if (first) {
       for (const LoweredKernel::Alias& alias : segment) {

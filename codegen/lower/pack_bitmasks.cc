@@ -11,8 +11,7 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-// Returns the kernel buffer that holds only this operand or result; -1 if the
-// buffer holds several.
+// Returns the kernel buffer of the operand or result; -1 if it has others, too.
 int BufferOf(const std::vector<std::vector<int>>& spans, int tensor) {
   for (size_t s = 0; s < spans.size(); ++s) {
     if (spans[s] == std::vector<int>{tensor}) return static_cast<int>(s);

@@ -14,8 +14,7 @@
 
 namespace fusor::codegen {
 
-// Position of an access in both spatial dimensions: index block * scale +
-// offset.
+// Spatial position of an access, per dimension: block * scale + offset.
 struct PoolPlace {
   bool tap;  // in the pooling's source; otherwise in its result
   std::array<int64_t, 2> scale;
