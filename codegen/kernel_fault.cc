@@ -8,7 +8,7 @@ namespace {
 
 using ir::ScalarOp;
 
-// What is computed instead: another value for nearly all operands.
+// Returns an op with other results for nearly all operands; `op` if none.
 ScalarOp Instead(ScalarOp op) {
   switch (op) {
     case ScalarOp::kNeg:
@@ -35,7 +35,7 @@ ScalarOp Instead(ScalarOp op) {
   }
 }
 
-// Calls `visit` for each computing statement until it returns true.
+// Calls `visit` for each kCompute statement until it returns true.
 bool VisitComputes(std::vector<Stmt>& body,
                    const std::function<bool(Stmt&)>& visit) {
   return std::any_of(body.begin(), body.end(), [&](Stmt& stmt) {
