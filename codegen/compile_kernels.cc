@@ -60,7 +60,7 @@ std::set<std::string> FindSubstituted(const Plan& plan,
 }
 
 // Returns the cache key: everything that the machine code depends on.
-std::string KeyOf(const CodegenFacts& facts, const std::string& target,
+std::string KeyOf(const CodegenFingerprint& facts, const std::string& target,
                   const std::string& source) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", target, facts.compiler,
                      facts.device, facts.options, facts.fusor, source);
@@ -68,8 +68,8 @@ std::string KeyOf(const CodegenFacts& facts, const std::string& target,
 
 // Returns the compiler's facts and, in options, the hash of the autotune
 // results, which are specific to one machine.
-CodegenFacts FactsOf(const TargetCompiler& compiler, const Plan& plan) {
-  CodegenFacts facts = compiler.Codegen();
+CodegenFingerprint MetricsOf(const TargetCompiler& compiler, const Plan& plan) {
+  CodegenFingerprint facts = compiler.Codegen();
   if (plan.choices != 0) {
     facts.options += " choices=" + ir::AutotuneHashText(plan.choices);
   }
@@ -102,7 +102,7 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
   std::vector<std::string> failures(plan.kernels.size());
   // Opened at the first miss: a concurrent process that compiles the same
   // kernels may add them to the log before this one is done.
-  std::optional<OriginLog> log;
+  std::optional<CacheLog> log;
   std::once_flag log_opened;
   ParallelFor(plan.kernels.size(), options.threads, [&](size_t i) {
     CompiledKernel& kernel = plan.kernels[i];

@@ -24,7 +24,7 @@ namespace {
 
 // Throws kGraph unless the autotune results are empty, or were measured for
 // this target, number of threads and library version.
-void CheckOrigin(const ir::LibraryChoices& choices,
+void CheckOrigin(const ir::AutotuneResults& choices,
                  const TargetCompiler& compiler) {
   if (choices.empty()) return;
   const ir::AutotuneResults::Origin& origin = choices.origin;

@@ -136,7 +136,7 @@ Index BodyEmitter::KernelIndex(const Index& nest_index) const {
 }
 
 // Returns the level of the innermost loop that the index uses; 0: the phase.
-size_t FusionBody::LevelOf(const Index& index) const {
+size_t BodyEmitter::LevelOf(const Index& index) const {
   for (size_t level = levels_.size(); level-- > 1;) {
     for (const Index::Term& term : index.terms) {
       if (term.axis == levels_[level].axis) return level;

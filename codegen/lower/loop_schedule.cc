@@ -76,7 +76,7 @@ class LoopPlanner {
   const LoopNest& nest_;
   const ir::Target& target_;
   Kernel& kernel_;
-  LoopPlan plan_;
+  LoopSchedule plan_;
   int64_t kept_rows_ = 1;  // rows of a block along a parallel axis
 };
 
@@ -90,7 +90,7 @@ int LoopPlanner::AddAxis(const std::string& name, int64_t extent, bool vector,
 // as many as occupy all threads. The fastest is the vector axis. If the slower
 // axes give enough tasks, it is a loop inside the task, so that values that
 // depend only on the slower axes are loaded once.
-void LoopPlanner::PlanMap() {
+void LoopPlanner::ScheduleMap() {
   const std::vector<LoopAxis>& axes = nest_.axes();
   std::vector<Parts> parts(axes.size());
   int64_t slower = 1;

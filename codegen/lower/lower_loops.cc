@@ -77,8 +77,8 @@ class Lowering {
   passes::IterationDomain domain_;
   Kernel kernel_;
   std::unique_ptr<LoopNest> nest_;
-  std::unique_ptr<FusionBody> body_;
-  LoopPlan plan_;
+  std::unique_ptr<BodyEmitter> body_;
+  LoopSchedule plan_;
   bool combining_ = false;  // in a phase with plan_.combined_grid
   std::unordered_map<const Value*, int> result_scratch_;
 };
@@ -94,7 +94,7 @@ LoweredKernel Lowering::Run() {
   const bool ok = passes::AnalyzeDomain(nodes, results, &domain_, &reason);
   FUSOR_ASSERT(ok, "fusion of {} nodes: {}", nodes.size(), reason);
   const std::vector<Access> accesses =
-      FusionBody::CollectAccesses(body_graph_, domain_);
+      BodyEmitter::CollectAccesses(body_graph_, domain_);
   // Fusion changes what else the loops read. With eager rounding this must not
   // change the bits of a sum, so reduction axes are not merged.
   nest_ = std::make_unique<LoopNest>(domain_, accesses,
