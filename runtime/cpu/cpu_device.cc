@@ -4,10 +4,12 @@
 #include <cstring>
 #include <fstream>
 
+#include "codegen/cpu/thread_count.h"
 #include "ir/support/error.h"
 #include "ir/support/host_memory.h"
 #include "runtime/cpu/cpu_executable.h"
 #include "runtime/cpu/cpu_memory.h"
+#include "runtime/cpu/library_calls.h"
 #include "runtime/cpu/thread_team.h"
 
 namespace fusor::cpu {
