@@ -1,7 +1,7 @@
 #include "codegen/cpu/cpu_compiler.h"
 
-#include "runtime/cpu/onednn_calls.h"
-#include "runtime/cpu/thread_team.h"
+#include "codegen/cpu/library_plan.h"
+#include "codegen/cpu/thread_count.h"
 
 namespace fusor::cpu {
 
@@ -22,9 +22,9 @@ std::string CpuCompiler::CompileKernel(const codegen::Kernel& kernel) const {
 
 void CpuCompiler::PrepareCall(codegen::LibraryCall& call) const {
   const ThreadCount count(target_.threads);
-  const auto executable = MakeLibraryExecutable(call);
-  call.implementation = executable->implementation();
-  call.workspace_bytes = executable->workspace_bytes();
+  const LibraryPlan plan = PlanLibraryCall(call);
+  call.implementation = plan.implementation;
+  call.workspace_bytes = plan.workspace_bytes;
 }
 
 std::vector<codegen::KernelArtifact> CpuCompiler::KernelArtifacts(

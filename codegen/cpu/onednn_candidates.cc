@@ -1,14 +1,12 @@
 #include <map>
 #include <mutex>
 
+#include "codegen/cpu/library_plan.h"
 #include "codegen/cpu/onednn_layout.h"
 #include "codegen/cpu/onednn_primitives.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/target/conv_problem.h"
-#include "runtime/cpu/im2col_call.h"
-#include "runtime/cpu/onednn_calls.h"
-#include "runtime/cpu/winograd_calls.h"
 
 namespace fusor::cpu {
 namespace {
@@ -209,7 +207,7 @@ bool CanBeWinograd(const Convolution& t, const Node& node,
          t.y.shape[1] % 16 == 0;
 }
 
-// Returns oneDNN's Winograd in f32, fusor's own in bf16 (winograd_calls.h).
+// Returns oneDNN's Winograd in f32, fusor's own in bf16 (winograd_plan.h).
 std::optional<LibraryCandidate> AnyWinograd(const Convolution& t,
                                             const Node& node,
                                             const ir::Target& target) {

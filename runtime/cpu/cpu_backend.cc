@@ -5,13 +5,13 @@
 #include <fstream>
 
 #include "codegen/cpu/cpu_compiler.h"
+#include "codegen/cpu/onednn_plan.h"
 #include "ir/support/error.h"
 #include "ir/support/host_memory.h"
 #include "runtime/backend/backend.h"
 #include "runtime/backend/build_id.h"
 #include "runtime/cpu/cpu_device.h"
 #include "runtime/cpu/gloo_collectives.h"
-#include "runtime/cpu/onednn_calls.h"
 
 namespace fusor::cpu {
 namespace {

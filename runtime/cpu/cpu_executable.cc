@@ -2,9 +2,7 @@
 
 #include <omp.h>
 
-#include "ir/support/error.h"
 #include "runtime/cpu/llvm_jit.h"
-#include "runtime/cpu/onednn_calls.h"
 
 namespace fusor::cpu {
 namespace {
@@ -95,36 +93,11 @@ class KernelExecutable : public CpuExecutable {
   int threads_ = 1;
 };
 
-class CallExecutable : public CpuExecutable {
- public:
-  CallExecutable(const codegen::LibraryCall& call,
-                 std::unique_ptr<LibraryExecutable> library)
-      : CpuExecutable(call.op, call.operands.size() + call.results.size() +
-                                   (call.workspace_bytes > 0 ? 1 : 0)),
-        library_(std::move(library)) {}
-
-  void Run(void* const* args) const override { library_->Run(args); }
-
- private:
-  std::unique_ptr<LibraryExecutable> library_;
-};
-
 }  // namespace
 
 std::unique_ptr<CpuExecutable> MakeKernelExecutable(
     const codegen::CompiledKernel& kernel, int threads) {
   return std::make_unique<KernelExecutable>(kernel, threads);
-}
-
-std::unique_ptr<CpuExecutable> MakeCallExecutable(
-    const codegen::LibraryCall& call) {
-  auto library = MakeLibraryExecutable(call);
-  FUSOR_CHECK(library->workspace_bytes() <= call.workspace_bytes, kDevice,
-              "{} by {}: needs a workspace of {} bytes here, compiled for {}",
-              call.op, library->implementation(), library->workspace_bytes(),
-              call.workspace_bytes);
-  library->Load();
-  return std::make_unique<CallExecutable>(call, std::move(library));
 }
 
 }  // namespace fusor::cpu

@@ -12,6 +12,9 @@ class CpuExecutable : public runtime::Executable {
  public:
   CpuExecutable(std::string name, size_t num_args)
       : name_(std::move(name)), num_args_(num_args) {}
+  explicit CpuExecutable(const codegen::LibraryCall& call)
+      : CpuExecutable(call.op, call.operands.size() + call.results.size() +
+                                   (call.workspace_bytes > 0 ? 1 : 0)) {}
 
   // Runs to completion on the calling thread and its OpenMP team, without
   // allocation. Two threads must not run it at once.
@@ -30,10 +33,5 @@ class CpuExecutable : public runtime::Executable {
 // kernel and `threads`.
 std::unique_ptr<CpuExecutable> MakeKernelExecutable(
     const codegen::CompiledKernel& kernel, int threads);
-
-// Loads a library call. Throws kDevice if it needs a larger workspace here than
-// where it was compiled.
-std::unique_ptr<CpuExecutable> MakeCallExecutable(
-    const codegen::LibraryCall& call);
 
 }  // namespace fusor::cpu

@@ -1,4 +1,4 @@
-#include "runtime/cpu/max_pool_call.h"
+// fusor's own max_pool.
 
 #include <omp.h>
 
@@ -6,7 +6,8 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <utility>
+
+#include "runtime/cpu/library_calls.h"
 
 namespace fusor::cpu {
 namespace {
@@ -144,16 +145,16 @@ void MaxOfRowPlain(const Row& row, const Element* x, Element* y,
 }
 
 template <typename Element>
-std::pair<RowFunction<Element>, const char*> ChooseRowFunction() {
-  if (__builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq")) {
-    return {MaxOfRowAvx512<Element>, "fusor_max_pool:avx512"};
+RowFunction<Element> RowFunctionOf(MaxPoolPlan plan) {
+  switch (plan) {
+    case MaxPoolPlan::kAvx512:
+      return MaxOfRowAvx512<Element>;
+    case MaxPoolPlan::kAvx2:
+      return MaxOfRowAvx2<Element>;
+    case MaxPoolPlan::kPlain:
+      break;
   }
-  if (__builtin_cpu_supports("avx2")) {
-    return {MaxOfRowAvx2<Element>, "fusor_max_pool:avx2"};
-  }
-  return {MaxOfRowPlain<Element>, "fusor_max_pool:plain"};
+  return MaxOfRowPlain<Element>;
 }
 
 // The extents and strides of an activation, as groups of contiguous channels.
@@ -189,39 +190,23 @@ void TakeChannelsApart(Activation& a) {
   a.group_step = 1;
 }
 
-bool IsSupported(const LibraryCall& call) {
-  const ir::TensorType& x = call.operands[0];
-  const auto is_image = [](const ir::Layout::Tile& tile) {
-    return tile.dim == 1;
-  };
-  return (x.dtype == DType::kF32 || x.dtype == DType::kBF16) &&
-         call.results.size() == 2 && call.results[0].layout == x.layout &&
-         call.results[1].layout == x.layout && x.layout.tiles.size() <= 1 &&
-         std::all_of(x.layout.tiles.begin(), x.layout.tiles.end(), is_image);
-}
-
 template <typename Element>
-class MaxPoolExecutable final : public LibraryExecutable {
+class MaxPoolExecutable final : public CpuExecutable {
  public:
-  explicit MaxPoolExecutable(const LibraryCall& call)
-      : x_(ActivationOf(call.operands[0])),
+  MaxPoolExecutable(const LibraryCall& call, MaxPoolPlan plan)
+      : CpuExecutable(call),
+        x_(ActivationOf(call.operands[0])),
         y_(ActivationOf(call.results[0])),
         window_(call.attrs.Ints("window")),
         stride_(call.attrs.Ints("stride")),
-        pad_(call.attrs.Ints("pad")) {
+        pad_(call.attrs.Ints("pad")),
+        function_(RowFunctionOf<Element>(plan)) {
     if (x_.channels != y_.channels) {
       TakeChannelsApart(x_.channels > 1 ? x_ : y_);
     }
-    const auto [function, name] = ChooseRowFunction<Element>();
-    function_ = function;
-    implementation_ = name;
   }
 
-  void Load() override {}
-  const std::string& implementation() const override { return implementation_; }
-  int64_t workspace_bytes() const override { return 0; }
-
-  void Run(void* const* args) override {
+  void Run(void* const* args) const override {
     const auto* x = static_cast<const Element*>(args[0]);
     auto* y = static_cast<Element*>(args[1]);
     auto* index = static_cast<uint8_t*>(args[2]);
@@ -259,19 +244,17 @@ class MaxPoolExecutable final : public LibraryExecutable {
 
   Activation x_, y_;
   const std::vector<int64_t> window_, stride_, pad_;
-  RowFunction<Element> function_;
-  std::string implementation_;
+  const RowFunction<Element> function_;
 };
 
 }  // namespace
 
-std::unique_ptr<LibraryExecutable> MakeMaxPoolExecutable(
-    const LibraryCall& call) {
-  if (!IsSupported(call)) return nullptr;
+std::unique_ptr<CpuExecutable> MakeExecutable(const LibraryCall& call,
+                                              MaxPoolPlan plan) {
   if (call.operands[0].dtype == DType::kF32) {
-    return std::make_unique<MaxPoolExecutable<float>>(call);
+    return std::make_unique<MaxPoolExecutable<float>>(call, plan);
   }
-  return std::make_unique<MaxPoolExecutable<uint16_t>>(call);
+  return std::make_unique<MaxPoolExecutable<uint16_t>>(call, plan);
 }
 
 }  // namespace fusor::cpu

@@ -11,12 +11,6 @@ constexpr unsigned kDenormalsAreZero = 0x0040;
 
 }  // namespace
 
-ThreadCount::ThreadCount(int threads) : saved_(omp_get_max_threads()) {
-  omp_set_num_threads(threads);
-}
-
-ThreadCount::~ThreadCount() { omp_set_num_threads(saved_); }
-
 FlushSubnormals::FlushSubnormals() : saved_(_mm_getcsr()) {
   _mm_setcsr(saved_ | kFlushToZero | kDenormalsAreZero);
 }

@@ -2,19 +2,6 @@
 
 namespace fusor::cpu {
 
-// While it lives, OpenMP regions of the calling thread, including oneDNN's,
-// have `threads` threads. Enters no region itself.
-class ThreadCount {
- public:
-  explicit ThreadCount(int threads);
-  ~ThreadCount();
-  ThreadCount(const ThreadCount&) = delete;
-  ThreadCount& operator=(const ThreadCount&) = delete;
-
- private:
-  int saved_;
-};
-
 // While it lives, the calling thread flushes subnormal results and operands to
 // zero. They take up to a hundred times as long as normal numbers.
 class FlushSubnormals {

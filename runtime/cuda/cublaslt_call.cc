@@ -1,20 +1,83 @@
-#include "runtime/cuda/cublaslt_call.h"
+// Runs matmuls by cuBLASLt, which is opened at run time.
 
+#include <cublasLt.h>
 #include <fmt/format.h>
 
 #include <array>
 #include <memory>
 #include <utility>
 
-#include "codegen/cuda/cublaslt_api.h"
+#include "codegen/cuda/dynamic_library.h"
 #include "codegen/cuda/matmul_problem.h"
 #include "ir/support/error.h"
+#include "runtime/cuda/library_calls.h"
 
 namespace fusor::cuda {
 namespace {
 
 using codegen::LibraryCall;
 using ir::DType;
+
+#define FUSOR_CUBLASLT_FUNCTIONS(F)       \
+  F(cublasLtGetVersion)                   \
+  F(cublasLtGetStatusName)                \
+  F(cublasLtGetStatusString)              \
+  F(cublasLtCreate)                       \
+  F(cublasLtDestroy)                      \
+  F(cublasLtMatmulDescCreate)             \
+  F(cublasLtMatmulDescDestroy)            \
+  F(cublasLtMatmulDescSetAttribute)       \
+  F(cublasLtMatrixLayoutCreate)           \
+  F(cublasLtMatrixLayoutDestroy)          \
+  F(cublasLtMatrixLayoutSetAttribute)     \
+  F(cublasLtMatmulPreferenceCreate)       \
+  F(cublasLtMatmulPreferenceDestroy)      \
+  F(cublasLtMatmulPreferenceSetAttribute) \
+  F(cublasLtMatmulAlgoGetHeuristic)       \
+  F(cublasLtMatmul)
+
+// Its functions are members of the same names.
+struct Cublaslt {
+#define FUSOR_CUBLASLT_MEMBER(name) decltype(&::name) name = nullptr;
+  FUSOR_CUBLASLT_FUNCTIONS(FUSOR_CUBLASLT_MEMBER)
+#undef FUSOR_CUBLASLT_MEMBER
+
+  std::string Version() const;  // "cuBLASLt 13.1.0"
+  // Throws kDevice with version, call and status unless `status` is success.
+  void Check(cublasStatus_t status, const char* call) const;
+};
+
+std::string Cublaslt::Version() const {
+  const size_t version = cublasLtGetVersion();
+  return fmt::format("cuBLASLt {}.{}.{}", version / 10000,
+                     version % 10000 / 100, version % 100);
+}
+
+void Cublaslt::Check(cublasStatus_t status, const char* call) const {
+  FUSOR_CHECK(status == CUBLAS_STATUS_SUCCESS, kDevice, "{}: {}: {} ({})",
+              Version(), call, cublasLtGetStatusName(status),
+              cublasLtGetStatusString(status));
+}
+
+Cublaslt Open() {
+  const Library library({"libcublasLt.so.13"});
+  FUSOR_CHECK(library.found(), kDevice, "cuBLASLt: {}", library.problem());
+  Cublaslt cublaslt;
+#define FUSOR_CUBLASLT_FIND(function)                                          \
+  cublaslt.function = library.Find<decltype(cublaslt.function)>(#function);    \
+  FUSOR_CHECK(cublaslt.function != nullptr, kDevice, "cuBLASLt: {} has no {}", \
+              library.name(), #function);
+  FUSOR_CUBLASLT_FUNCTIONS(FUSOR_CUBLASLT_FIND)
+#undef FUSOR_CUBLASLT_FIND
+  return cublaslt;
+}
+
+// Opens cuBLASLt at the first call. Throws kDevice if it is missing or lacks a
+// function.
+const Cublaslt& LoadCublaslt() {
+  static const Cublaslt cublaslt = Open();
+  return cublaslt;
+}
 
 // Algorithms requested from the heuristic.
 constexpr int kAsked = 16;

@@ -1,24 +1,22 @@
-#include "runtime/cuda/cudnn_call.h"
+// Runs cuDNN's execution plans.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "codegen/cuda/conv_planner.h"
 #include "codegen/cuda/cudnn_descriptor.h"
+#include "codegen/cuda/planned_call.h"
 #include "ir/support/error.h"
+#include "runtime/cuda/library_calls.h"
 
 namespace fusor::cuda {
 namespace {
 
 using codegen::LibraryCall;
-
-constexpr std::string_view kPlanStart = "{\"cudnnVersion\":";
 
 void Check(cudnnStatus_t status, const char* call) {
   CheckCudnn(status, call, ErrorCode::kDevice);
@@ -98,30 +96,20 @@ class CudnnCall : public DeviceCall {
   std::vector<int64_t> ids_;
 };
 
-size_t VersionOf(std::string_view plan) {
-  size_t version = 0;
-  std::from_chars(plan.data() + kPlanStart.size(), plan.data() + plan.size(),
-                  version);
-  return version;
-}
-
 }  // namespace
-
-bool IsCudnnCall(const LibraryCall& call) {
-  return call.plan.starts_with(kPlanStart);
-}
 
 MakeDeviceCall CudnnCalls(codegen::WarningHandler warning) {
   return [handle = std::shared_ptr<const Handle>(),
           warning = std::move(warning)](
              const LibraryCall& call) mutable -> std::unique_ptr<DeviceCall> {
-    if (!IsCudnnCall(call)) return nullptr;
+    const std::optional<size_t> version = CudnnVersionOf(call);
+    if (!version.has_value()) return nullptr;
     const Cudnn& cudnn = LoadedCudnn();
     FUSOR_CHECK(cudnn.usable, kDevice, "{}: no cuDNN: {}", call.op,
                 cudnn.problem);
-    FUSOR_CHECK(VersionOf(call.plan) == cudnn.version(), kDevice,
-                "{}: planned by cuDNN {}, here is {}", call.op,
-                VersionOf(call.plan), cudnn.version());
+    FUSOR_CHECK(*version == cudnn.version(), kDevice,
+                "{}: planned by cuDNN {}, here is {}", call.op, *version,
+                cudnn.version());
     if (handle == nullptr) handle = std::make_shared<const Handle>();
     try {
       LoadedPlan loaded = LoadPlan(call, handle->get());

@@ -1,20 +1,10 @@
 #include "runtime/cuda/library_calls.h"
 
-#include "codegen/cuda/matmul_problem.h"
 #include "codegen/cuda/planned_call.h"
-#include "runtime/cuda/cublaslt_call.h"
-#include "runtime/cuda/cudnn_call.h"
-#include "runtime/cuda/memory_copy.h"
 
 namespace fusor::cuda {
 
 using codegen::LibraryCall;
-
-std::string_view LibraryOf(const LibraryCall& call) {
-  if (IsCudnnCall(call)) return "cudnn";
-  if (IsPreparedMatmul(call)) return "cublaslt";
-  return IsMemoryCopy(call) ? "driver" : "";
-}
 
 MakeDeviceCall CudaLibraryCalls(const codegen::WarningHandler& warning) {
   return [cudnn = CudnnCalls(warning), cublaslt = CublasltCalls()](

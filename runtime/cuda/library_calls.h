@@ -1,19 +1,36 @@
 #pragma once
 
-// All library calls that a GPU runs, by library.
-
-#include <string_view>
+// All library calls that a GPU runs, by library. Those of cuDNN and of cuBLASLt
+// share one handle each: for the streams of one thread. Not yet run on a GPU.
 
 #include "runtime/cuda/device_call.h"
 
 namespace fusor::cuda {
 
-// Returns "cudnn", "cublaslt", or "driver" for memory copies; empty if no
-// library runs the call. Needs no device and none of these libraries.
-std::string_view LibraryOf(const codegen::LibraryCall& call);
-
 // Makes the calls of which LibraryOf knows the library; null for others.
 MakeDeviceCall CudaLibraryCalls(
     const codegen::WarningHandler& warning = nullptr);
+
+// Returns a function that makes the calls PrepareMatmul has described, and null
+// for others. Each call gets its algorithm when it is made, for the current
+// context's device: the first from the heuristic that fits the planned
+// workspace. Allowed are those that add partial sums, if any, in the compute
+// type and in a fixed order. The choice depends on the problem, the device and
+// cuBLASLt's version. Throws kDevice, naming the version and the function, if
+// there is no cuBLASLt or no such algorithm.
+MakeDeviceCall CublasltCalls();
+
+// Returns a function that makes the calls with a cuDNN execution plan
+// (LibraryCall::plan), and null for others. Argument i has the unique id i + 1.
+// Throws kDevice if there is no cuDNN, its version is not the plan's, or it
+// rejects the plan for the current context's device.
+//
+// A plan for another device is rebuilt for this one, with the same engine and
+// knobs. The first time, `warning` is called.
+MakeDeviceCall CudnnCalls(codegen::WarningHandler warning = nullptr);
+
+// Loads a copy between equal layouts (IsMemoryCopy), which the driver runs;
+// null for any other call.
+std::unique_ptr<DeviceCall> MakeMemoryCopy(const codegen::LibraryCall& call);
 
 }  // namespace fusor::cuda

@@ -1,7 +1,8 @@
-#include "runtime/cuda/memory_copy.h"
+// Copies by the driver.
 
 #include "codegen/cuda/planned_call.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/cuda/library_calls.h"
 
 namespace fusor::cuda {
 namespace {

@@ -5,9 +5,8 @@
 #include "codegen/cuda/matmul_problem.h"
 #include "codegen/cuda/planned_call.h"
 #include "ir/support/error.h"
-#include "runtime/cuda/cublaslt_call.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/cuda/memory_copy.h"
+#include "runtime/cuda/library_calls.h"
 #include "tests/fakes/fake_cublaslt.h"
 #include "tests/testing/library_call.h"
 

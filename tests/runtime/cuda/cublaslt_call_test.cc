@@ -1,8 +1,6 @@
 // How matrix products are run on a device by cuBLASLt, with fakes for it
 // and for the driver: what it is told, and that it comes to the IR's product.
 
-#include "runtime/cuda/cublaslt_call.h"
-
 #include <gmock/gmock.h>
 
 #include "codegen/cuda/matmul_problem.h"
@@ -10,6 +8,7 @@
 #include "ir/interpreter/interpreter.h"
 #include "ir/support/error.h"
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/library_calls.h"
 #include "tests/fakes/fake_cublaslt.h"
 #include "tests/fakes/fake_driver.h"
 #include "tests/testing/library_call.h"

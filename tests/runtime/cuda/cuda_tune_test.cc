@@ -15,7 +15,7 @@
 #include "ir/target/autotune_results.h"
 #include "runtime/autotuner.h"
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/cuda/memory_copy.h"
+#include "runtime/cuda/library_calls.h"
 #include "tests/fakes/fake_driver.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/small_models.h"

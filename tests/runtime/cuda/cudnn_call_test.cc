@@ -1,8 +1,6 @@
 // How convolutions that cuDNN has planned are run on a device, with a fake
 // for cuDNN: which plan, stream and memory it is given.
 
-#include "runtime/cuda/cudnn_call.h"
-
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
@@ -11,6 +9,7 @@
 
 #include "codegen/cuda/device_properties.h"
 #include "ir/support/error.h"
+#include "runtime/cuda/library_calls.h"
 #include "tests/fakes/fake_cudnn.h"
 
 namespace fusor::test {

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "codegen/compiler.h"
+#include "codegen/cuda/planned_call.h"
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "passes/pass_settings.h"

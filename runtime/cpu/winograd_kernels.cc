@@ -1,9 +1,21 @@
-#include "runtime/cpu/winograd_transforms.h"
+#include "runtime/cpu/winograd_kernels.h"
+
+#include <immintrin.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
-#include "runtime/cpu/avx512.h"
+// Compiles a function for CPUs with AVX-512, whatever the rest of the program
+// is compiled for. Functions inlined into it must have the same attribute.
+#define FUSOR_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
+#define FUSOR_AVX512_INLINE FUSOR_AVX512 __attribute__((always_inline)) inline
+
+// GCC 12 warns about the undefined operands of its own intrinsics.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 namespace fusor::cpu {
 namespace {
@@ -198,7 +210,7 @@ FUSOR_AVX512_INLINE void ToPoints(__m512 a, __m512 b, __m512 c,
 
 // Computes G k G^T of one input channel's weights for 16 result channels.
 // `channel`: their first tap; the nine taps are 16x16 elements apart.
-FUSOR_AVX512_INLINE void LoadKernel(const uint16_t* channel, bool turned,
+FUSOR_AVX512_INLINE void LoadKernel(const uint16_t* channel, bool flipped,
                                     __m512* points) {
   __m512 t[3][4];
 #pragma GCC unroll 3
@@ -207,7 +219,8 @@ FUSOR_AVX512_INLINE void LoadKernel(const uint16_t* channel, bool turned,
 #pragma GCC unroll 3
     for (int r = 0; r < 3; ++r) {
       const int tap = 3 * r + c;
-      k[r] = Load(channel + (turned ? kTaps - 1 - tap : tap) * kBlock * kBlock);
+      k[r] =
+          Load(channel + (flipped ? kTaps - 1 - tap : tap) * kBlock * kBlock);
     }
     ToPoints(k[0], k[1], k[2], t[c]);
   }
@@ -246,7 +259,7 @@ FUSOR_AVX512 void TransformInput(const WinogradShape& shape, const uint16_t* x,
 }
 
 FUSOR_AVX512 void TransformWeight(const WinogradShape& shape,
-                                  const uint16_t* weight, bool turned,
+                                  const uint16_t* weight, bool flipped,
                                   IndexRange pairs, uint16_t* u) {
   const int64_t in_channels = shape.padded_in_channels();
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
@@ -256,14 +269,14 @@ FUSOR_AVX512 void TransformWeight(const WinogradShape& shape,
     const int64_t row = shape.group_blocks(group) * 2 * kBlock;
     uint16_t* to = u + group * kWinogradGroup * kBlock * kPoints * in_channels +
                    in * kBlock / 2 * row + out % kWinogradGroup * 2 * kBlock;
-    const uint16_t* from = weight + (turned ? in * shape.out_blocks() + out
-                                            : out * shape.in_blocks() + in) *
+    const uint16_t* from = weight + (flipped ? in * shape.out_blocks() + out
+                                             : out * shape.in_blocks() + in) *
                                         kWeightBlock;
     for (int64_t k = 0; k < kBlock; k += 2, from += 2 * kBlock, to += row) {
       __m512 low[kPoints], high[kPoints];
       if (in < shape.in_blocks()) {
-        LoadKernel(from, turned, low);
-        LoadKernel(from + kBlock, turned, high);
+        LoadKernel(from, flipped, low);
+        LoadKernel(from + kBlock, flipped, high);
       } else {
         Clear(low);
         Clear(high);
@@ -274,6 +287,74 @@ FUSOR_AVX512 void TransformWeight(const WinogradShape& shape,
                             NarrowPairs(low[p], high[p]));
       }
     }
+  }
+}
+
+namespace {
+
+// The results of kRows rows stay in registers: 6 by 4 of the 32 vectors.
+constexpr int kMaxRows = 6;
+
+template <int kRows, int kVectors>
+FUSOR_AVX512 void MultiplyRows(const WinogradProduct& product, int64_t row) {
+  const uint16_t* a = product.a + row * product.row_stride;
+  const uint16_t* b = product.b;
+  float* c = product.c + row * kVectors * kBlock;
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) {
+      sum[i][j] = product.adds ? _mm512_load_ps(c + (i * kVectors + j) * kBlock)
+                               : _mm512_setzero_ps();
+    }
+  }
+  for (int64_t k = 0; k < product.steps; ++k) {
+    __m512bh pairs[kVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) {
+      pairs[j] =
+          reinterpret_cast<__m512bh>(_mm512_load_si512(b + j * 2 * kBlock));
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i) {
+      int32_t bits;
+      std::memcpy(&bits, a + i * product.row_stride, sizeof(bits));
+      const auto pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) {
+        sum[i][j] = _mm512_dpbf16_ps(sum[i][j], pair, pairs[j]);
+      }
+    }
+    a += product.step_stride;
+    b += kVectors * 2 * kBlock;
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) {
+      _mm512_store_ps(c + (i * kVectors + j) * kBlock, sum[i][j]);
+    }
+  }
+}
+
+using RowsFunction = void (*)(const WinogradProduct&, int64_t row);
+
+template <int kRows>
+constexpr RowsFunction kMultiply[] = {
+    MultiplyRows<kRows, 1>, MultiplyRows<kRows, 2>, MultiplyRows<kRows, 3>,
+    MultiplyRows<kRows, 4>};
+
+constexpr const RowsFunction* kMultiplyRows[] = {
+    kMultiply<1>, kMultiply<2>, kMultiply<3>,
+    kMultiply<4>, kMultiply<5>, kMultiply<kMaxRows>};
+
+}  // namespace
+
+void Multiply(const WinogradProduct& product) {
+  for (int64_t row = 0; row < product.rows; row += kMaxRows) {
+    const int64_t rows = std::min<int64_t>(product.rows - row, kMaxRows);
+    kMultiplyRows[rows - 1][product.vectors - 1](product, row);
   }
 }
 

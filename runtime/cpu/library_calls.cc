@@ -1,18 +1,22 @@
-#include "runtime/cpu/reference_call.h"
+#include "runtime/cpu/library_calls.h"
 
+#include <string>
 #include <vector>
 
-#include "ir/graph.h"
 #include "ir/interpreter/host_tensor.h"
 #include "ir/interpreter/interpreter.h"
+#include "ir/support/error.h"
 
 namespace fusor::cpu {
 namespace {
 
-class ReferenceExecutable : public LibraryExecutable {
+using codegen::LibraryCall;
+
+// Interprets the op in typed mode.
+class ReferenceExecutable final : public CpuExecutable {
  public:
-  explicit ReferenceExecutable(const codegen::LibraryCall& call)
-      : graph_("reference") {
+  explicit ReferenceExecutable(const LibraryCall& call)
+      : CpuExecutable(call), graph_("reference") {
     std::vector<ir::Value*> operands;
     for (const ir::TensorType& type : call.operands) {
       operands.push_back(graph_.AddInput(type, ir::InputRole::kData, "x"));
@@ -24,9 +28,7 @@ class ReferenceExecutable : public LibraryExecutable {
     }
   }
 
-  void Load() override {}
-
-  void Run(void* const* args) override {
+  void Run(void* const* args) const override {
     std::vector<ir::Tensor> inputs;
     for (size_t i = 0; i < graph_.inputs().size(); ++i) {
       inputs.push_back(ir::LoadTensor(graph_.input(i)->type(), args[i]));
@@ -38,18 +40,25 @@ class ReferenceExecutable : public LibraryExecutable {
     }
   }
 
-  const std::string& implementation() const override { return name_; }
-  int64_t workspace_bytes() const override { return 0; }
-
  private:
   ir::Graph graph_;
-  std::string name_ = "reference";
 };
 
 }  // namespace
 
-std::unique_ptr<LibraryExecutable> MakeReferenceExecutable(
-    const codegen::LibraryCall& call) {
+std::unique_ptr<CpuExecutable> MakeCallExecutable(const LibraryCall& call) {
+  const LibraryPlan plan = PlanLibraryCall(call);
+  FUSOR_CHECK(plan.workspace_bytes <= call.workspace_bytes, kDevice,
+              "{} by {}: needs a workspace of {} bytes here, compiled for {}",
+              call.op, plan.implementation, plan.workspace_bytes,
+              call.workspace_bytes);
+  return std::visit(
+      [&](const auto& method) { return MakeExecutable(call, method); },
+      plan.method);
+}
+
+std::unique_ptr<CpuExecutable> MakeExecutable(const LibraryCall& call,
+                                              const ReferencePlan&) {
   return std::make_unique<ReferenceExecutable>(call);
 }
 

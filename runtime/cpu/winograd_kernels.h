@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "runtime/cpu/winograd_multiply.h"
+#include "codegen/cpu/winograd_plan.h"
 
 namespace fusor::cpu {
 
@@ -17,37 +17,6 @@ namespace fusor::cpu {
 // products are summed in f32. Activations are bf16 in blocks of 16 channels
 // (aBcd16b). The functions check nothing and are single-threaded.
 
-inline constexpr int64_t kWinogradPoints = 16;
-// A 3x3 convolution of stride 1. A data gradient has this form too: its input
-// is the result's gradient, padded by 2 - pad. Channels are multiples of
-// kWinogradBlock.
-struct WinogradShape {
-  int64_t images = 0;
-  int64_t in_channels = 0, in_height = 0, in_width = 0;
-  int64_t out_channels = 0, out_height = 0, out_width = 0;
-  int64_t pad_height = 0, pad_width = 0;  // 0 to 2
-
-  int64_t tile_rows() const { return (out_height + 1) / 2; }
-  int64_t tile_columns() const { return (out_width + 1) / 2; }
-  // Returns the number of tiles, which are numbered by image, row and column.
-  int64_t tiles() const { return images * tile_rows() * tile_columns(); }
-  int64_t in_blocks() const { return in_channels / kWinogradBlock; }
-  int64_t out_blocks() const { return out_channels / kWinogradBlock; }
-  int64_t out_groups() const {
-    return (out_blocks() + kWinogradGroup - 1) / kWinogradGroup;
-  }
-  // Returns the number of blocks in this group.
-  int64_t group_blocks(int64_t group) const {
-    const int64_t left = out_blocks() - group * kWinogradGroup;
-    return left < kWinogradGroup ? left : kWinogradGroup;
-  }
-  // Returns the input channels that TransformInput writes: padded with zeros to
-  // pairs of blocks.
-  int64_t padded_in_channels() const {
-    return (in_blocks() + 1) / 2 * 2 * kWinogradBlock;
-  }
-};
-
 struct IndexRange {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
@@ -60,10 +29,24 @@ void TransformInput(const WinogradShape& shape, const uint16_t* x,
 
 // Stores G k G^T of the pairs of blocks (out * padded_in_channels / 16 + in)
 // for Multiply: u[group][point][input channel / 2][channel of the group][2].
-// The weight's layout is ABcd16b16a. If `turned`, for data gradients, it is
+// The weight's layout is ABcd16b16a. If `flipped`, for data gradients, it is
 // ABcd16a16b with the input as first dimension, and the filter is flipped.
 void TransformWeight(const WinogradShape& shape, const uint16_t* weight,
-                     bool turned, IndexRange pairs, uint16_t* u);
+                     bool flipped, IndexRange pairs, uint16_t* u);
+
+// The matmuls, which are nine tenths of the work:
+// c (+)= a b with rows of 16 * vectors results: c[row][.] is the sum over steps
+// of dot products of two pairs, a[row][step] and each one of b[step].
+struct WinogradProduct {
+  const uint16_t* a = nullptr;
+  int64_t row_stride = 0, step_stride = 0;  // elements of a
+  const uint16_t* b = nullptr;  // [steps][16 * vectors][2], 64-byte aligned
+  float* c = nullptr;           // [rows][16 * vectors], 64-byte aligned
+  int64_t rows = 0, steps = 0;
+  int64_t vectors = 0;  // 1 to kWinogradGroup
+  bool adds = false;
+};
+void Multiply(const WinogradProduct& product);
 
 // Stores A^T m A of the tiles for one group of result channels, plus bias and
 // with ReLU if requested, rounded to bf16, in y. m is [point][tile][channel of

@@ -1,0 +1,62 @@
+#include "codegen/cpu/library_plan.h"
+
+#include <algorithm>
+
+#include "codegen/cpu/onednn_primitives.h"
+#include "ir/support/error.h"
+
+namespace fusor::cpu {
+namespace {
+
+using codegen::LibraryCall;
+
+bool CanMaxPool(const LibraryCall& call) {
+  if (call.op != "max_pool" || call.results.size() != 2) return false;
+  const ir::TensorType& x = call.operands[0];
+  const auto is_channel = [](const ir::Layout::Tile& tile) {
+    return tile.dim == 1;
+  };
+  return (x.dtype == ir::DType::kF32 || x.dtype == ir::DType::kBF16) &&
+         call.results[0].layout == x.layout &&
+         call.results[1].layout == x.layout && x.layout.tiles.size() <= 1 &&
+         std::all_of(x.layout.tiles.begin(), x.layout.tiles.end(), is_channel);
+}
+
+LibraryPlan PlanMaxPool() {
+  if (__builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    return {"fusor_max_pool:avx512", 0, MaxPoolPlan::kAvx512};
+  }
+  if (__builtin_cpu_supports("avx2")) {
+    return {"fusor_max_pool:avx2", 0, MaxPoolPlan::kAvx2};
+  }
+  return {"fusor_max_pool:plain", 0, MaxPoolPlan::kPlain};
+}
+
+}  // namespace
+
+LibraryPlan PlanLibraryCall(const LibraryCall& call) {
+  if (call.attrs.Has("pad")) {  // a convolution or a pooling
+    std::vector<ir::TensorType> types = call.operands;
+    types.insert(types.end(), call.results.begin(), call.results.end());
+    CheckImageSizes(call.op, types);
+  }
+  if (const auto plan = PlanWinograd(call); plan.has_value()) {
+    return {kWinogradImplementation, WorkspaceBytes(*plan), *plan};
+  }
+  if (const auto plan = PlanIm2col(call); plan.has_value()) {
+    return {kIm2colImplementation, plan->workspace_bytes(), *plan};
+  }
+  if (CanMaxPool(call)) return PlanMaxPool();
+  if (const auto plan = PlanOneDnn(call); plan.has_value()) {
+    return {plan->implementation(), plan->workspace_bytes(), *plan};
+  }
+  FUSOR_CHECK(!call.attrs.Has("algorithm") ||
+                  call.attrs.String("algorithm") != "winograd",
+              kGraph, "{}: there is no Winograd implementation for {}", call.op,
+              ToString(call.operands[0]));
+  return {"reference"};
+}
+
+}  // namespace fusor::cpu

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "codegen/cpu/im2col_plan.h"
+#include "codegen/cpu/onednn_plan.h"
+#include "codegen/cpu/winograd_plan.h"
+#include "codegen/plan/plan.h"
+#include "ir/graph.h"
+#include "ir/target/target.h"
+
+namespace fusor::cpu {
+
+// fusor's own max_pool for f32 or bf16. oneDNN's drops NaN, which the IR orders
+// above any number.
+enum class MaxPoolPlan { kPlain, kAvx2, kAvx512 };  // instruction set
+
+// The interpreter: any op in any dtype. Slow and allocates: only for what the
+// libraries lack.
+struct ReferencePlan {};
+
+// How this machine runs a library call.
+struct LibraryPlan {
+  std::string implementation;
+  int64_t workspace_bytes = 0;
+  std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, Im2colPlan, MaxPoolPlan>
+      method{};
+};
+
+// Chooses Winograd in bf16, im2col or max_pool if the call is for one of them,
+// else oneDNN if it supports the op and types, else the interpreter. Throws
+// kGraph if algorithm "winograd" does not exist for the call, or if images are
+// too large for oneDNN. The plan holds for the current number of threads of the
+// calling thread's OpenMP regions (ThreadCount).
+LibraryPlan PlanLibraryCall(const codegen::LibraryCall& call);
+
+// Returns the candidates for a convolution or pooling node, best first; empty
+// for other ops and unsupported types. Throws kGraph if images are too large
+// for oneDNN. `target.channel_block()` is the block size of activations.
+std::vector<ir::LibraryCandidate> LibraryCandidates(const ir::Node& node,
+                                                    const ir::Target& target);
+
+}  // namespace fusor::cpu

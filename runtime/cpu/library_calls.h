@@ -1,0 +1,30 @@
+#pragma once
+
+// All library calls that a CPU runs, by plan. They run on the calling thread's
+// OpenMP team. Arguments as in codegen::Step: operands, results, workspace.
+
+#include <memory>
+
+#include "codegen/cpu/library_plan.h"
+#include "runtime/cpu/cpu_executable.h"
+
+namespace fusor::cpu {
+
+// Plans the call for the current number of threads and loads it. Throws kDevice
+// if it needs a larger workspace here than where it was compiled.
+std::unique_ptr<CpuExecutable> MakeCallExecutable(
+    const codegen::LibraryCall& call);
+
+// Load a call as planned.
+std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
+                                              const ReferencePlan& plan);
+std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
+                                              const OneDnnPlan& plan);
+std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
+                                              const WinogradPlan& plan);
+std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
+                                              const Im2colPlan& plan);
+std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
+                                              MaxPoolPlan plan);
+
+}  // namespace fusor::cpu
