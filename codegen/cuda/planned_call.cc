@@ -5,7 +5,7 @@ namespace fusor::cuda {
 using codegen::LibraryCall;
 
 bool IsMemoryCopy(const LibraryCall& call) {
-  return call.op == "copy" && call.operands[0] == call.results[0];
+  return call.op == ir::OpKind::kCopy && call.operands[0] == call.results[0];
 }
 
 bool PrepareMemoryCopy(LibraryCall& call) {

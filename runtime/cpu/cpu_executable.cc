@@ -99,8 +99,9 @@ class CallExecutable : public CpuExecutable {
  public:
   CallExecutable(const codegen::LibraryCall& call,
                  std::unique_ptr<LibraryExecutable> library)
-      : CpuExecutable(call.op, call.operands.size() + call.results.size() +
-                                   (call.workspace_bytes > 0 ? 1 : 0)),
+      : CpuExecutable(std::string(call.op_name()),
+                      call.operands.size() + call.results.size() +
+                          (call.workspace_bytes > 0 ? 1 : 0)),
         library_(std::move(library)) {}
 
   void Run(void* const* args) const override { library_->Run(args); }
@@ -121,8 +122,8 @@ std::unique_ptr<CpuExecutable> MakeCallExecutable(
   auto library = MakeLibraryExecutable(call);
   FUSOR_CHECK(library->workspace_bytes() <= call.workspace_bytes, kDevice,
               "{} by {}: needs a workspace of {} bytes here, compiled for {}",
-              call.op, library->implementation(), library->workspace_bytes(),
-              call.workspace_bytes);
+              call.op_name(), library->implementation(),
+              library->workspace_bytes(), call.workspace_bytes);
   library->Load();
   return std::make_unique<CallExecutable>(call, std::move(library));
 }

@@ -124,7 +124,7 @@ std::optional<ir::LibraryCandidate> Im2colCandidate(const ir::Node& node,
 
 std::unique_ptr<LibraryExecutable> MakeIm2colExecutable(
     const codegen::LibraryCall& call) {
-  if (call.op != "conv2d_grad_weight" || !call.attrs.Has("algorithm") ||
+  if (call.op != ir::OpKind::kConv2dGradWeight ||
       call.attrs.String("algorithm") != kIm2col) {
     return nullptr;
   }

@@ -305,30 +305,31 @@ std::unique_ptr<LibraryExecutable> MakeCopy(const LibraryCall& call) {
 using Maker = std::unique_ptr<LibraryExecutable> (*)(const LibraryCall&);
 
 struct MakerRow {
-  std::string_view op;
+  ir::OpKind op;
   Maker make;
 };
 
 constexpr MakerRow kMakers[] = {
-    {"conv2d", MakeConv},
-    {"conv2d_grad_input", MakeConvGradInput},
-    {"conv2d_grad_weight", MakeConvGradWeight},
-    {"max_pool", MakeMaxPoolExecutable},
-    {"max_pool_grad", MakePoolGrad},
-    {"avg_pool", MakeAvgPool},
-    {"avg_pool_grad", MakePoolGrad},
-    {"matmul", MakeMatmul},
-    {"copy", MakeCopy},
+    {ir::OpKind::kConv2d, MakeConv},
+    {ir::OpKind::kConv2dGradInput, MakeConvGradInput},
+    {ir::OpKind::kConv2dGradWeight, MakeConvGradWeight},
+    {ir::OpKind::kMaxPool, MakeMaxPoolExecutable},
+    {ir::OpKind::kMaxPoolGrad, MakePoolGrad},
+    {ir::OpKind::kAvgPool, MakeAvgPool},
+    {ir::OpKind::kAvgPoolGrad, MakePoolGrad},
+    {ir::OpKind::kMatmul, MakeMatmul},
+    {ir::OpKind::kCopy, MakeCopy},
 };
 
 }  // namespace
 
 std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
     const LibraryCall& call) {
-  if (call.attrs.Has("pad")) {  // a convolution or a pooling
+  const bool convolution = call.HasTrait(ir::OpTrait::kConvolution);
+  if (convolution || call.HasTrait(ir::OpTrait::kPooling)) {
     std::vector<ir::TensorType> types = call.operands;
     types.insert(types.end(), call.results.begin(), call.results.end());
-    CheckImageSizes(call.op, types);
+    CheckImageSizes(call.op_name(), types);
   }
   auto winograd = MakeWinogradExecutable(call);
   if (winograd != nullptr) return winograd;
@@ -341,10 +342,9 @@ std::unique_ptr<LibraryExecutable> MakeLibraryExecutable(
     auto executable = row->make(call);
     if (executable != nullptr) return executable;
   }
-  FUSOR_CHECK(!call.attrs.Has("algorithm") ||
-                  call.attrs.String("algorithm") != "winograd",
-              kGraph, "{}: there is no Winograd implementation for {}", call.op,
-              ToString(call.operands[0]));
+  FUSOR_CHECK(!convolution || call.attrs.String("algorithm") != "winograd",
+              kGraph, "{}: there is no Winograd implementation for {}",
+              call.op_name(), ToString(call.operands[0]));
   return MakeReferenceExecutable(call);
 }
 

@@ -295,11 +295,11 @@ Layouts LayoutsOf(ConvKind kind) {
 }
 
 ir::Convolution ConvolutionOf(const LibraryCall& call) {
-  if (call.attrs.Has("weight_shape")) {
+  if (call.op == ir::OpKind::kConv2dGradWeight) {
     return {ConvKind::kGradWeight, call.operands[0], call.results[0],
             call.operands[1]};
   }
-  if (call.attrs.Has("input_shape")) {
+  if (call.op == ir::OpKind::kConv2dGradInput) {
     return {ConvKind::kGradInput, call.results[0], call.operands[1],
             call.operands[0]};
   }
@@ -389,7 +389,7 @@ std::optional<ir::LibraryCandidate> WinogradCandidate(
 
 std::unique_ptr<LibraryExecutable> MakeWinogradExecutable(
     const LibraryCall& call) {
-  if (!call.attrs.Has("algorithm") ||
+  if (!call.HasTrait(ir::OpTrait::kConvolution) ||
       call.attrs.String("algorithm") != "winograd") {
     return nullptr;
   }
