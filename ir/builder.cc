@@ -35,6 +35,12 @@ Location Builder::Here(Where at) const {
   return {location_, source_ ? *source_ : at.line()};
 }
 
+Node* Builder::Add(OpKind op, std::vector<Value*> inputs, Attrs attrs,
+                   Where at) {
+  return graph_.AddNode(op, std::move(inputs), std::move(attrs), Here(at),
+                        insertion_point_);
+}
+
 Node* Builder::Add(std::string_view op, std::vector<Value*> inputs, Attrs attrs,
                    Where at) {
   return graph_.AddNode(op, std::move(inputs), std::move(attrs), Here(at),
@@ -219,7 +225,7 @@ Value* Builder::Random(Value* key, Value* step, Shape shape, Where at) {
   const Layer layer(*this, at);
   int64_t site = 0;
   for (const auto& node : graph_.nodes()) {
-    if (node->attrs().Has("site")) {
+    if (node->kind() == OpKind::kRandom) {
       site = std::max(site, node->attrs().Int("site") + 1);
     }
   }

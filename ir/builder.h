@@ -82,6 +82,8 @@ class Builder {
     bool outermost_;
   };
 
+  Node* Add(OpKind op, std::vector<Value*> inputs, Attrs attrs = {},
+            Where at = {});
   Node* Add(std::string_view op, std::vector<Value*> inputs, Attrs attrs = {},
             Where at = {});
   Value* Unary(std::string_view op, Value* x, Where at = {}) {

@@ -46,7 +46,15 @@ bool IsState(InputRole role) {
          role == InputRole::kAccumulator || role == InputRole::kWeightCopy;
 }
 
+OpKind Node::kind() const { return op_->kind; }
+
 std::string_view Node::op_name() const { return op_->name; }
+
+bool Node::HasTrait(OpTrait trait) const { return op_->Has(trait); }
+
+bool IsOp(const Node* node, OpKind kind) {
+  return node != nullptr && node->kind() == kind;
+}
 
 Location LocationOf(const Value& value) {
   return value.producer() == nullptr ? Location()
@@ -106,16 +114,18 @@ namespace {
                   AtLocation(location), error.what()));
 }
 
-// Returns the op of that name. Throws if there is none or an operand is null.
-const OpDef& CheckedOp(std::string_view name, const std::vector<Value*>& inputs,
-                       const Location& location) {
+void CheckOperands(std::string_view op, const std::vector<Value*>& inputs,
+                   const Location& location) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     FUSOR_CHECK(inputs[i] != nullptr, kGraph,
-                "{}{}: operand {}: expected a value, got null", name,
+                "{}{}: operand {}: expected a value, got null", op,
                 AtLocation(location), i);
   }
+}
+
+OpKind KindOf(std::string_view name, const Location& location) {
   try {
-    return GetOp(name);
+    return GetOp(name).kind;
   } catch (const Error& error) {
     ThrowError(ErrorCode::kGraph, error.what() + AtLocation(location));
   }
@@ -147,10 +157,19 @@ std::string ResultName(std::string_view op, const std::string& location) {
 
 }  // namespace
 
-Node* Graph::AddNode(std::string_view op_name, std::vector<Value*> inputs,
+Node* Graph::AddNode(std::string_view name, std::vector<Value*> inputs,
                      Attrs attrs, Location location, Node* before,
                      std::unique_ptr<Graph> body) {
-  const OpDef& op = CheckedOp(op_name, inputs, location);
+  const OpKind kind = KindOf(name, location);
+  return AddNode(kind, std::move(inputs), std::move(attrs), std::move(location),
+                 before, std::move(body));
+}
+
+Node* Graph::AddNode(OpKind kind, std::vector<Value*> inputs, Attrs attrs,
+                     Location location, Node* before,
+                     std::unique_ptr<Graph> body) {
+  const OpDef& op = GetOp(kind);
+  CheckOperands(op.name, inputs, location);
   std::vector<TensorType> types =
       ResultTypes(op, inputs, attrs, body.get(), location);
   auto node = std::make_unique<Node>();

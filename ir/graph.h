@@ -42,6 +42,7 @@
 
 #include "ir/attrs.h"
 #include "ir/location.h"
+#include "ir/op_kind.h"
 #include "ir/tensor_type.h"
 
 namespace fusor::ir {
@@ -84,7 +85,9 @@ class Value {
 class Node {
  public:
   const OpDef& op() const { return *op_; }
+  OpKind kind() const;
   std::string_view op_name() const;
+  bool HasTrait(OpTrait trait) const;
 
   const std::vector<Value*>& inputs() const { return inputs_; }
   Value* input(size_t i) const { return inputs_[i]; }
@@ -121,6 +124,10 @@ class Node {
   std::unique_ptr<Graph> body_;
   int position_ = 0;
 };
+
+// Returns whether the node is of that kind; false for null, the producer of a
+// graph input.
+bool IsOp(const Node* node, OpKind kind);
 
 // Returns the location of the value's producer; empty for a graph input.
 Location LocationOf(const Value& value);
@@ -179,6 +186,10 @@ class Graph {
   // types and location, if the op rejects the operands. `body` is for `fusion`
   // only. Results are named after location and op, "layer1.0.conv1.conv2d", so
   // that changes elsewhere in the model do not rename them.
+  Node* AddNode(OpKind op, std::vector<Value*> inputs, Attrs attrs,
+                Location location = {}, Node* before = nullptr,
+                std::unique_ptr<Graph> body = nullptr);
+  // The same for the name of an op. Throws kGraph if it is unknown.
   Node* AddNode(std::string_view op, std::vector<Value*> inputs, Attrs attrs,
                 Location location = {}, Node* before = nullptr,
                 std::unique_ptr<Graph> body = nullptr);

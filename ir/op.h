@@ -7,6 +7,7 @@
 
 #include "ir/attrs.h"
 #include "ir/index_map.h"
+#include "ir/op_kind.h"
 #include "ir/scalar_op.h"
 #include "ir/tensor_type.h"
 
@@ -55,6 +56,7 @@ struct AttrSpec {
 
 // One row of the op registry.
 struct OpDef {
+  OpKind kind = {};
   std::string_view name;
   std::string_view summary;  // one line of documentation with shapes
   int min_inputs = 1;
@@ -65,10 +67,13 @@ struct OpDef {
   // Rank-1 operands (bias, scale, shift, statistics) keep their precision when
   // mixed precision narrows the other operands.
   bool wide_vectors = false;
-  // False when equal nodes may not be merged or unused ones dropped.
-  bool pure = true;
+  OpTrait traits = OpTrait::kPure;
   bool has_body = false;  // a fusion: the results are the body's outputs
   std::vector<AttrSpec> attrs;
+
+  bool Has(OpTrait trait) const {
+    return (static_cast<uint32_t>(traits) & static_cast<uint32_t>(trait)) != 0;
+  }
 
   // Infers the result types: row-major, unless the op keeps its operand's
   // layout. Throws kGraph on invalid operands. Null with `has_body`.
@@ -99,8 +104,10 @@ struct OpDef {
                std::span<Tensor* const> outputs, EvalMode mode) = nullptr;
 };
 
-// Returns all ops, grouped by family.
+// Returns all ops, indexed by kind.
 std::span<const OpDef* const> AllOps();
+const OpDef& GetOp(OpKind kind);
+std::string_view OpName(OpKind kind);
 // Returns null if the name is unknown.
 const OpDef* FindOp(std::string_view name);
 // Throws kGraph with the nearest name if the name is unknown.

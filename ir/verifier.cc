@@ -113,7 +113,7 @@ class Verifier {
     CheckResults(node);
     if (node.op().layout == LayoutRule::kRowMajor) CheckRowMajor(node);
     if (node.op().layout == LayoutRule::kSame) CheckOneLayout(node);
-    if (node.attrs().Has("site")) {
+    if (node.kind() == OpKind::kRandom) {
       Require(sites_.insert(node.attrs().Int("site")).second,
               "random site {} is used twice", node.attrs().Int("site"));
     }
@@ -131,7 +131,7 @@ class Verifier {
     Require(node.num_outputs() == inferred.size(),
             "expected {} results, got {}", inferred.size(), node.num_outputs());
     const bool exact = node.op().layout == LayoutRule::kSame ||
-                       node.attrs().Has("layout") || node.body() != nullptr;
+                       node.kind() == OpKind::kCopy || node.body() != nullptr;
     for (size_t i = 0; i < inferred.size(); ++i) {
       const TensorType& type = node.output(i)->type();
       if (!exact) inferred[i].layout = type.layout;
@@ -168,8 +168,8 @@ class Verifier {
             "a body of {} inputs, {} operands", body.inputs().size(),
             node.num_inputs());
     for (const auto& inner : body.nodes()) {
-      Require(inner->op().pure && !inner->op().has_body, "{} inside a body",
-              inner->op_name());
+      Require(inner->HasTrait(OpTrait::kPure) && !inner->op().has_body,
+              "{} inside a body", inner->op_name());
     }
     try {
       Verifier(body, where_ + ": body of " + Describe(node), sites_).Run();

@@ -40,10 +40,6 @@ Attrs WeightCopyAttrs(std::string_view weight, DType rounding) {
           {"rounding", std::string(DTypeName(rounding))}};
 }
 
-bool IsCopy(const Node& node) {
-  return node.op().fusion == FusionKind::kLibrary && node.attrs().Has("layout");
-}
-
 const std::string& CopiedWeight(const Attrs& attrs) {
   FUSOR_CHECK(attrs.Has("of"), kGraph, "a weight copy without its weight");
   return attrs.String("of");

@@ -32,9 +32,6 @@ std::optional<WeightCopyKind> ParseWeightCopyName(std::string_view name);
 
 Attrs WeightCopyAttrs(std::string_view weight, DType rounding);
 
-// True for a `copy`, which changes its operand's layout or dtype.
-bool IsCopy(const Node& node);
-
 // Return the weight's name and the rounding dtype of a weight_copy input. Throw
 // kGraph for other attributes.
 const std::string& CopiedWeight(const Attrs& attrs);

@@ -80,7 +80,7 @@ Value* FindResult(const Graph& graph, const std::string& name) {
 // Returns true for a copy of a result, after the chains of a multi-tensor
 // fusion.
 bool IsCopy(const Value& value) {
-  return value.producer() != nullptr && ir::IsCopy(*value.producer());
+  return IsOp(value.producer(), ir::OpKind::kCopy);
 }
 
 // In a multi-tensor fusion, corrupts all chains, which must stay equal.

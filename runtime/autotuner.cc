@@ -167,7 +167,8 @@ class Tuner {
     // A GPU has no call for casts; a copy of equal bytes takes as long.
     if (!target.simt) to.dtype = study_.mixed();
     cast_ = std::make_unique<Work>(
-        LibraryCall{.op = "copy", .operands = {from}, .results = {to}},
+        LibraryCall{
+            .op = ir::OpKind::kCopy, .operands = {from}, .results = {to}},
         compiler_, device_);
     int64_t bytes =
         std::max({kLeastBytes, 2 * std::max(target.l2_bytes, target.l3_bytes),

@@ -17,7 +17,9 @@ Executor::Executor(const codegen::Plan& plan, Device& device,
     kernels_.push_back(device.LoadKernel(kernel));
   }
   for (const codegen::LibraryCall& call : plan.calls) {
-    calls_.push_back(IsCollective(call) ? nullptr : device.LoadCall(call));
+    calls_.push_back(call.HasTrait(ir::OpTrait::kCollective)
+                         ? nullptr
+                         : device.LoadCall(call));
   }
   std::unordered_map<int, int> slots;  // event -> slot of its collective
   for (const Step& step : plan.steps) {
@@ -74,7 +76,7 @@ void Executor::AddCollective(const Step& step) {
   Launch launch;
   launch.slot = static_cast<int>(numbers_.size());
   launch.collective.dtype = call.operands[0].dtype;
-  if (call.op == "all_reduce") {
+  if (call.op == ir::OpKind::kAllReduce) {
     const codegen::Buffer& first = plan_.buffers[step.args[0]];
     const codegen::Buffer& last =
         plan_.buffers[step.args[call.operands.size() - 1]];
@@ -89,11 +91,11 @@ void Executor::AddCollective(const Step& step) {
 }
 
 void Executor::AddTensors(const codegen::LibraryCall& call, Launch& launch) {
-  const bool gathers = call.op == "all_gather";
+  const bool gathers = call.op == ir::OpKind::kAllGather;
   const int64_t ranks = call.attrs.Int(gathers ? "ranks" : "parts");
   FUSOR_CHECK(ranks == communicator_->world_size(), kGraph,
-              "plan {}: {} of {} ranks, expected {}", plan_.name, call.op,
-              ranks, communicator_->world_size());
+              "plan {}: {} of {} ranks, expected {}", plan_.name,
+              call.op_name(), ranks, communicator_->world_size());
   launch.collective.kind =
       gathers ? CollectiveKind::kAllGather : CollectiveKind::kReduceScatter;
   for (size_t i = 0; i < call.operands.size(); ++i) {

@@ -401,17 +401,25 @@ def check_library_output(tree):
                    "library code reports by Error and spdlog")
 
 
-def check_op_names(tree):
-    """Passes query an op's traits, not its name. Pattern passes are listed as
-    exceptions."""
-    name = r"\b(\w+_)?(op|name)(_\w+)?(\(\))?"
+def check_op_kinds(tree):
+    """Only the op registry and the text and binary forms compare names of ops.
+    All other code compares kinds or tests traits, and does not probe a node's
+    or a call's attributes to learn its kind."""
+    name = r"\bop(_name)?(\(\))?((\.|->)name)?"
     compared = r"\s*[!=]=\s*"
-    literal = f'{name}{compared}""|""{compared}[\\w.>()-]*{name}'
-    constant = (rf"{name}{compared}&?(\w+::)*"
-                r"(k[A-Z]\w*|(GetOp|FindOp)\()")
-    return matches(tree, "op-names", tree.cpp(("passes",)),
-                   f"{literal}|{constant}",
-                   "a pass must not compare names of ops")
+    asked = [
+        f'{name}{compared}""',
+        f'""{compared}[\\w.>()\\[\\]-]*{name}',
+        rf"\bop_name\(\){compared}",
+        rf"{compared}[\w.>()\[\]-]*\bop_name\(\)",
+        rf"{name}\.(starts_with|ends_with|find)\(",
+        r'[!=]=\s*&?(ir::)?(GetOp|FindOp)\(',
+        r"\b(attrs\(\)(\.|->)|call_?(\.|->)attrs\.)Has\(",
+    ]
+    paths = [p for p in tree.cpp(LIBRARY + ("tools",))
+             if p != "ir/ops/registry.cc" and not p.startswith("ir/io/")]
+    return matches(tree, "op-kinds", paths, "|".join(asked),
+                   "compare kinds or test traits (ir/op_kind.h)")
 
 
 def check_own_header(tree):
@@ -526,7 +534,7 @@ RULES = {
     "layering": check_layering,
     "library-output": check_library_output,
     "marks": check_marks,
-    "op-names": check_op_names,
+    "op-kinds": check_op_kinds,
     "own-header": check_own_header,
     "root-entries": check_root_entries,
     "vendor-headers": check_vendor_headers,

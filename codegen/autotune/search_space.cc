@@ -20,7 +20,7 @@ using ir::Node;
 constexpr double kMeasureMargin = 0.97;  // medians may be off by 3%
 
 LibraryCall CallOf(const Node& node, const ir::LibraryCandidate& candidate) {
-  LibraryCall call{.op = std::string(node.op_name()), .attrs = node.attrs()};
+  LibraryCall call{.op = node.kind(), .attrs = node.attrs()};
   call.attrs.Set("algorithm", candidate.algorithm);
   for (size_t i = 0; i < node.num_inputs(); ++i) {
     call.operands.push_back(node.input(i)->type());

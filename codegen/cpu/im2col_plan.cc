@@ -63,7 +63,7 @@ std::optional<ir::LibraryCandidate> Im2colCandidate(const ir::Node& node,
 }
 
 std::optional<Im2colPlan> PlanIm2col(const codegen::LibraryCall& call) {
-  if (call.op != "conv2d_grad_weight" || !call.attrs.Has("algorithm") ||
+  if (call.op != ir::OpKind::kConv2dGradWeight ||
       call.attrs.String("algorithm") != kIm2col) {
     return std::nullopt;
   }

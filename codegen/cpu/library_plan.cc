@@ -11,7 +11,7 @@ namespace {
 using codegen::LibraryCall;
 
 bool CanMaxPool(const LibraryCall& call) {
-  if (call.op != "max_pool" || call.results.size() != 2) return false;
+  if (call.op != ir::OpKind::kMaxPool || call.results.size() != 2) return false;
   const ir::TensorType& x = call.operands[0];
   const auto is_channel = [](const ir::Layout::Tile& tile) {
     return tile.dim == 1;
@@ -37,10 +37,11 @@ LibraryPlan PlanMaxPool() {
 }  // namespace
 
 LibraryPlan PlanLibraryCall(const LibraryCall& call) {
-  if (call.attrs.Has("pad")) {  // a convolution or a pooling
+  const bool convolution = call.HasTrait(ir::OpTrait::kConvolution);
+  if (convolution || call.HasTrait(ir::OpTrait::kPooling)) {
     std::vector<ir::TensorType> types = call.operands;
     types.insert(types.end(), call.results.begin(), call.results.end());
-    CheckImageSizes(call.op, types);
+    CheckImageSizes(call.op_name(), types);
   }
   if (const auto plan = PlanWinograd(call); plan.has_value()) {
     return {kWinogradImplementation, WorkspaceBytes(*plan), *plan};
@@ -52,10 +53,9 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call) {
   if (const auto plan = PlanOneDnn(call); plan.has_value()) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
-  FUSOR_CHECK(!call.attrs.Has("algorithm") ||
-                  call.attrs.String("algorithm") != "winograd",
-              kGraph, "{}: there is no Winograd implementation for {}", call.op,
-              ToString(call.operands[0]));
+  FUSOR_CHECK(!convolution || call.attrs.String("algorithm") != "winograd",
+              kGraph, "{}: there is no Winograd implementation for {}",
+              call.op_name(), ToString(call.operands[0]));
   return {"reference"};
 }
 

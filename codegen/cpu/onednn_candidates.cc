@@ -259,7 +259,7 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
 std::vector<LibraryCandidate> PoolCandidates(const Node& node,
                                              const ir::Target& target) {
   if (!ToDnnl(node.input(0)->type().dtype).has_value() ||
-      node.op_name() == "max_pool_gather") {
+      node.kind() == ir::OpKind::kMaxPoolGather) {
     return {};
   }
   const TensorType& type = node.input(0)->type();
@@ -288,7 +288,7 @@ std::string ProblemKey(const Node& node, const ir::Target& target) {
     for (int64_t v : node.attrs().Ints(name)) key += fmt::format(" {}", v);
   }
   key += fmt::format(" {}", node.attrs().Int("groups"));
-  if (node.attrs().Has("relu")) {
+  if (node.kind() == ir::OpKind::kConv2d) {
     key += fmt::format(" {}", node.attrs().Bool("relu"));
   }
   return key;
@@ -312,7 +312,9 @@ std::vector<LibraryCandidate> LibraryCandidates(const Node& node,
     }
     return it->second;
   }
-  if (node.attrs().Has("window")) return PoolCandidates(node, target);
+  if (node.HasTrait(ir::OpTrait::kPooling)) {
+    return PoolCandidates(node, target);
+  }
   return {};
 }
 

@@ -191,19 +191,19 @@ std::optional<OneDnnPlan> PlanCopy(const LibraryCall& call) {
 using Planner = std::optional<OneDnnPlan> (*)(const LibraryCall&);
 
 struct PlannerRow {
-  std::string_view op;
+  ir::OpKind op;
   Planner plan;
 };
 
 constexpr PlannerRow kPlanners[] = {
-    {"conv2d", PlanConv},
-    {"conv2d_grad_input", PlanConvGradInput},
-    {"conv2d_grad_weight", PlanConvGradWeight},
-    {"max_pool_grad", PlanPoolGrad},
-    {"avg_pool", PlanAvgPool},
-    {"avg_pool_grad", PlanPoolGrad},
-    {"matmul", PlanMatmul},
-    {"copy", PlanCopy},
+    {ir::OpKind::kConv2d, PlanConv},
+    {ir::OpKind::kConv2dGradInput, PlanConvGradInput},
+    {ir::OpKind::kConv2dGradWeight, PlanConvGradWeight},
+    {ir::OpKind::kMaxPoolGrad, PlanPoolGrad},
+    {ir::OpKind::kAvgPool, PlanAvgPool},
+    {ir::OpKind::kAvgPoolGrad, PlanPoolGrad},
+    {ir::OpKind::kMatmul, PlanMatmul},
+    {ir::OpKind::kCopy, PlanCopy},
 };
 
 }  // namespace

@@ -41,11 +41,11 @@ Layouts LayoutsOf(ConvKind kind) {
 }
 
 ir::Convolution ConvolutionOf(const LibraryCall& call) {
-  if (call.attrs.Has("weight_shape")) {
+  if (call.op == ir::OpKind::kConv2dGradWeight) {
     return {ConvKind::kGradWeight, call.operands[0], call.results[0],
             call.operands[1]};
   }
-  if (call.attrs.Has("input_shape")) {
+  if (call.op == ir::OpKind::kConv2dGradInput) {
     return {ConvKind::kGradInput, call.results[0], call.operands[1],
             call.operands[0]};
   }
@@ -201,7 +201,7 @@ std::optional<ir::LibraryCandidate> WinogradCandidate(
 }
 
 std::optional<WinogradPlan> PlanWinograd(const LibraryCall& call) {
-  if (!call.attrs.Has("algorithm") ||
+  if (!call.HasTrait(ir::OpTrait::kConvolution) ||
       call.attrs.String("algorithm") != "winograd") {
     return std::nullopt;
   }

@@ -12,14 +12,6 @@ using codegen::LibraryCall;
 using ir::ConvKind;
 using Tensor = CudnnOpGraph::Tensor;
 
-std::string TextOf(const LibraryCall& call, const char* name) {
-  return call.attrs.Has(name) ? call.attrs.String(name) : "";
-}
-
-bool IsSet(const LibraryCall& call, const char* name) {
-  return call.attrs.Has(name) && call.attrs.Bool(name);
-}
-
 // Builds a call's graph and assigns its arguments by position.
 class Pattern {
  public:
@@ -33,20 +25,21 @@ class Pattern {
   }
 
   CudnnOpGraph Build() {
-    if (call_.op == "conv2d") {
+    if (call_.op == ir::OpKind::kConv2d) {
       Forward();
-    } else if (call_.op == "conv2d_grad_input") {
+    } else if (call_.op == ir::OpKind::kConv2dGradInput) {
       GradInput();
-    } else if (call_.op == "conv2d_grad_weight") {
+    } else if (call_.op == ir::OpKind::kConv2dGradWeight) {
       GradWeight();
     } else {
-      FUSOR_CHECK(false, kGraph, "cuDNN: {} is no convolution", call_.op);
+      FUSOR_CHECK(false, kGraph, "cuDNN: {} is no convolution",
+                  call_.op_name());
     }
-    FUSOR_CHECK(operand_ == operands_.size() && result_ == results_.size(),
-                kGraph,
-                "cuDNN: {}: expected {} operands and {} results, got "
-                "{} and {}",
-                call_.op, operand_, result_, operands_.size(), results_.size());
+    FUSOR_CHECK(
+        operand_ == operands_.size() && result_ == results_.size(), kGraph,
+        "cuDNN: {}: expected {} operands and {} results, got "
+        "{} and {}",
+        call_.op_name(), operand_, result_, operands_.size(), results_.size());
     return std::move(graph_);
   }
 
@@ -54,13 +47,13 @@ class Pattern {
   Tensor Operand() {
     const size_t i = operand_++;
     FUSOR_CHECK(i < operands_.size(), kGraph, "cuDNN: {}: {} operands",
-                call_.op, operands_.size());
+                call_.op_name(), operands_.size());
     return operands_[i];
   }
   Tensor Result() {
     const size_t i = result_++;
-    FUSOR_CHECK(i < results_.size(), kGraph, "cuDNN: {}: {} results", call_.op,
-                results_.size());
+    FUSOR_CHECK(i < results_.size(), kGraph, "cuDNN: {}: {} results",
+                call_.op_name(), results_.size());
     return results_[i];
   }
 
@@ -79,17 +72,17 @@ class Pattern {
 
   // Returns whether the prologue's result is also the call's last result.
   bool StoresInput() const {
-    const std::string kind = TextOf(call_, "prologue");
+    const std::string& kind = call_.attrs.String("prologue");
     return kind == "join" || kind == "dual";
   }
 
   // Adds the prologue and returns what the convolution reads instead of x.
   Tensor Prologue(Tensor x, const ir::TensorType& type) {
-    const std::string kind = TextOf(call_, "prologue");
+    const std::string& kind = call_.attrs.String("prologue");
     if (kind.empty()) return x;
     FUSOR_CHECK(kind == "norm" || kind == "join" || kind == "dual", kGraph,
                 "cuDNN: {}: prologue \"{}\": expected norm, join or dual",
-                call_.op, kind);
+                call_.op_name(), kind);
     const Tensor scale = Operand();
     Tensor y = ScaleBias(x, scale, Operand(), type);
     if (kind == "join") {
@@ -100,7 +93,8 @@ class Pattern {
       y = Op(CUDNN_POINTWISE_ADD, y,
              ScaleBias(other, other_scale, Operand(), type), type);
     }
-    FUSOR_CHECK(!results_.empty(), kGraph, "cuDNN: {}: no results", call_.op);
+    FUSOR_CHECK(!results_.empty(), kGraph, "cuDNN: {}: no results",
+                call_.op_name());
     const Tensor activation =
         StoresInput() ? results_.back() : graph_.Virtual(type);
     graph_.Relu(y, activation);
@@ -111,8 +105,8 @@ class Pattern {
     const Tensor x = Operand();
     const Tensor w = Operand();
     const bool bias =
-        TextOf(call_, "prologue").empty() && call_.operands.size() == 3;
-    const bool relu = IsSet(call_, "relu");
+        call_.attrs.String("prologue").empty() && call_.operands.size() == 3;
+    const bool relu = call_.attrs.Bool("relu");
     const Tensor input = Prologue(x, call_.operands[0]);
     const Tensor y = Result();
     const ir::TensorType& type = call_.results[result_ - 1];
@@ -124,7 +118,7 @@ class Pattern {
       value = sum;
     }
     if (relu) graph_.Relu(value, y);
-    if (IsSet(call_, "statistics")) {
+    if (call_.attrs.Bool("statistics")) {
       const Tensor sum = Result();
       graph_.Statistics(y, sum, Result());
     }
@@ -134,8 +128,8 @@ class Pattern {
   void GradWeight() {
     const Tensor x = Operand();
     const Tensor dy = Operand();
-    FUSOR_CHECK(!StoresInput(), kGraph, "cuDNN: {}: prologue \"{}\"", call_.op,
-                TextOf(call_, "prologue"));
+    FUSOR_CHECK(!StoresInput(), kGraph, "cuDNN: {}: prologue \"{}\"",
+                call_.op_name(), call_.attrs.String("prologue"));
     const Tensor input = Prologue(x, call_.operands[0]);
     graph_.Convolve(ConvKind::kGradWeight, call_.attrs, input, Result(), dy);
   }
@@ -170,12 +164,13 @@ class Pattern {
     const Tensor dy = Operand();
     const Tensor w = Operand();
     const ir::TensorType& type = call_.results.at(0);
-    const std::string norm = TextOf(call_, "norm");
-    const bool accumulate = IsSet(call_, "accumulate");
-    const bool add = IsSet(call_, "add");
+    const std::string& norm = call_.attrs.String("norm");
+    const bool accumulate = call_.attrs.Bool("accumulate");
+    const bool add = call_.attrs.Bool("add");
     const bool plain = norm.empty() && !add;
     FUSOR_CHECK(!accumulate || plain, kGraph,
-                "cuDNN: {}: accumulate: expected no add and no norm", call_.op);
+                "cuDNN: {}: accumulate: expected no add and no norm",
+                call_.op_name());
     const Tensor dx = Result();
     if (accumulate) Operand();  // stored in place of the result
     Tensor value = plain ? dx : graph_.Virtual(type);
@@ -188,8 +183,8 @@ class Pattern {
     }
     if (norm.empty()) return;
     FUSOR_CHECK(norm == "relu" || norm == "join" || norm == "dual", kGraph,
-                "cuDNN: {}: norm \"{}\": expected relu, join or dual", call_.op,
-                norm);
+                "cuDNN: {}: norm \"{}\": expected relu, join or dual",
+                call_.op_name(), norm);
     std::vector<Norm> norms{Recomputed(type)};
     Tensor y = norms[0].y;
     if (norm == "join") {

@@ -254,11 +254,10 @@ std::vector<EngineConfig> ConvPlanner::Configs(const LibraryCall& call,
 }
 
 void ConvPlanner::Prepare(LibraryCall& call) const {
-  std::string name =
-      call.attrs.Has("algorithm") ? call.attrs.String("algorithm") : "";
+  std::string name = call.attrs.String("algorithm");
   if (name.empty()) {
     const Known& known = Ask(call);
-    FUSOR_CHECK(!known.configs.empty(), kGraph, "{}: {}", call.op,
+    FUSOR_CHECK(!known.configs.empty(), kGraph, "{}: {}", call.op_name(),
                 known.refusal);
     name = known.configs.front().name;
   }

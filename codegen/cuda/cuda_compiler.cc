@@ -22,8 +22,7 @@ ir::Layout LayoutFor(const ir::TensorType& type) {
 }
 
 codegen::LibraryCall ChannelsLast(const ir::Node& node) {
-  codegen::LibraryCall call{.op = std::string(node.op_name()),
-                            .attrs = node.attrs()};
+  codegen::LibraryCall call{.op = node.kind(), .attrs = node.attrs()};
   const auto add = [](const ir::Value& value,
                       std::vector<ir::TensorType>& types) {
     types.push_back(value.type());
@@ -38,17 +37,13 @@ codegen::LibraryCall ChannelsLast(const ir::Node& node) {
 
 // Returns whether cuBLASLt supports the matmul in its tensors' layouts.
 bool IsKnownMatmul(const ir::Node& node) {
-  codegen::LibraryCall call{.op = std::string(node.op_name()),
-                            .attrs = node.attrs()};
+  codegen::LibraryCall call{.op = node.kind(), .attrs = node.attrs()};
   for (const ir::Value* input : node.inputs()) {
     call.operands.push_back(input->type());
   }
   call.results.push_back(node.output()->type());
   return DescribeMatmul(call).has_value();
 }
-
-bool IsConvolution(const ir::Attrs& attrs) { return attrs.Has("groups"); }
-bool IsPooling(const ir::Attrs& attrs) { return attrs.Has("window"); }
 
 // Returns dimensions of extent > 1, slowest first, with their strides.
 std::vector<std::pair<int, int64_t>> OrderOf(const ir::TensorType& type) {
@@ -62,7 +57,7 @@ std::vector<std::pair<int, int64_t>> OrderOf(const ir::TensorType& type) {
 // Returns whether the node is a copy to another physical order or dtype. Other
 // copies are views, or the driver makes them (IsMemoryCopy).
 bool IsRearranged(const ir::Node& node) {
-  if (node.op_name() != "copy") return false;
+  if (node.kind() != ir::OpKind::kCopy) return false;
   const ir::TensorType& from = node.input(0)->type();
   const ir::TensorType& to = node.output()->type();
   return from.dtype != to.dtype || OrderOf(from) != OrderOf(to);
@@ -117,25 +112,26 @@ NvrtcCompiler::Output CudaCompiler::CompileText(const std::string& name,
 
 std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
     const ir::Node& node) const {
-  if (node.op_name() == "space_to_depth") {
+  if (node.kind() == ir::OpKind::kSpaceToDepth) {
     ir::LibraryCandidate candidate = AsTheyLie(node, ir::kGeneratedAlgorithm);
     candidate.results = {LayoutFor(node.output()->type())};
     return {candidate};
   }
   if (IsRearranged(node)) return {AsTheyLie(node, ir::kGeneratedAlgorithm)};
   if (IsKnownMatmul(node)) return {AsTheyLie(node, "cublaslt")};
-  if (!IsConvolution(node.attrs()) && !IsPooling(node.attrs())) return {};
+  const bool convolution = node.HasTrait(ir::OpTrait::kConvolution);
+  if (!convolution && !node.HasTrait(ir::OpTrait::kPooling)) return {};
   const codegen::LibraryCall call = ChannelsLast(node);
   ir::LibraryCandidate candidate;
   candidate.name = candidate.algorithm =
-      IsPooling(node.attrs()) ? ir::kGeneratedAlgorithm : "channels_last";
+      convolution ? "channels_last" : ir::kGeneratedAlgorithm;
   for (const auto& type : call.operands) {
     candidate.operands.push_back(type.layout);
   }
   for (const auto& type : call.results) {
     candidate.results.push_back(type.layout);
   }
-  if (!IsConvolution(node.attrs()) || planner_ == nullptr) return {candidate};
+  if (!convolution || planner_ == nullptr) return {candidate};
   candidate.modelled_ns = ir::DirectNs(node, target_);
   std::vector<ir::LibraryCandidate> candidates;
   for (const EngineConfig& config : planner_->Configs(call)) {
@@ -168,7 +164,8 @@ codegen::CodegenFingerprint CudaCompiler::Codegen() const {
 void CudaCompiler::PrepareCall(codegen::LibraryCall& call) const {
   call.implementation = "unchosen";
   if (PrepareMatmul(call) || PrepareMemoryCopy(call)) return;
-  if (planner_ != nullptr && IsConvolution(call.attrs)) planner_->Prepare(call);
+  if (planner_ != nullptr && call.HasTrait(ir::OpTrait::kConvolution))
+    planner_->Prepare(call);
 }
 
 std::vector<codegen::KernelArtifact> CudaCompiler::KernelArtifacts(

@@ -48,7 +48,7 @@ int64_t Matrices(const TensorType& type) {
 }  // namespace
 
 std::optional<MatmulProblem> DescribeMatmul(const LibraryCall& call) {
-  if (call.op != "matmul") return std::nullopt;
+  if (call.op != ir::OpKind::kMatmul) return std::nullopt;
   const TensorType& a = call.operands[1];  // cuBLASLt's
   const TensorType& b = call.operands[0];
   const TensorType& c = call.results[0];

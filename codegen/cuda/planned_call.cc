@@ -14,7 +14,7 @@ constexpr std::string_view kCudnnPlanStart = "{\"cudnnVersion\":";
 }  // namespace
 
 bool IsMemoryCopy(const LibraryCall& call) {
-  return call.op == "copy" && call.operands[0] == call.results[0];
+  return call.op == ir::OpKind::kCopy && call.operands[0] == call.results[0];
 }
 
 bool PrepareMemoryCopy(LibraryCall& call) {

@@ -19,7 +19,7 @@ namespace {
 // uses as its counter, as a row-major access.
 Access SourceAccess(const Node& node, const IndexMap& map) {
   const ir::Shape& shape = node.output()->type().shape;
-  if (!node.attrs().Has("dim")) {
+  if (node.kind() != ir::OpKind::kIota) {
     return {{DType::kI64, shape, {}}, map};
   }
   const int64_t dim = node.attrs().Int("dim");

@@ -155,7 +155,7 @@ LoweredKernel LowerDataMovement(const ir::Graph& body,
   const ir::Node& node = *body.nodes()[0];
   ScatterLowering lowering(body, target);
   const size_t rank = node.output()->type().rank();
-  if (node.attrs().Has("interior")) {  // pad
+  if (node.kind() == ir::OpKind::kPad) {
     lowering.Fill(node.attrs().Float("value"));
     std::vector<int64_t> step = node.attrs().Ints("interior");
     for (int64_t& s : step) ++s;
@@ -163,11 +163,12 @@ LoweredKernel LowerDataMovement(const ir::Graph& body,
     return lowering.Finish();
   }
   std::vector<int64_t> low(rank, 0);
-  if (node.attrs().Has("layout")) {  // copy
+  if (node.kind() == ir::OpKind::kCopy) {
     lowering.Place(0, low, std::vector<int64_t>(rank, 1));
     return lowering.Finish();
   }
-  FUSOR_ASSERT(node.attrs().Has("dim"), "{} is not a scatter", node.op_name());
+  FUSOR_ASSERT(node.kind() == ir::OpKind::kConcat, "{} is not a scatter",
+               node.op_name());
   const int64_t dim = node.attrs().Int("dim");
   for (size_t i = 0; i < node.num_inputs(); ++i) {
     lowering.Place(i, low, std::vector<int64_t>(rank, 1));

@@ -21,7 +21,7 @@ LoweredKernel LowerFusion(const Node& fusion, const ir::Target& target) {
   const ir::Graph& body = *fusion.body();
   if (PoolingOf(body) != nullptr) return LowerPool(body, target, eager);
   if (body.nodes().size() == 1 && !passes::IsFusible(*body.nodes()[0])) {
-    if (body.nodes()[0]->op_name() == "space_to_depth") {
+    if (body.nodes()[0]->kind() == ir::OpKind::kSpaceToDepth) {
       return LowerSpaceToDepth(body, target);
     }
     const bool scatters =

@@ -12,6 +12,7 @@ namespace fusor::codegen {
 namespace {
 
 using ir::DType;
+using ir::OpKind;
 using ir::ScalarOp;
 using ir::Value;
 
@@ -22,13 +23,14 @@ class PoolLowering {
         target_(target),
         eager_(eager),
         node_(*PoolingOf(body)),
-        backward_(node_.attrs().Has("input_shape")),
+        backward_(node_.kind() == OpKind::kMaxPoolGrad ||
+                  node_.kind() == OpKind::kAvgPoolGrad),
         width_(node_.attrs().Ints("window")[1]),
         values_(body, kernel_, eager) {
     kernel_.name = std::string(node_.op_name());
     kernel_.contract = !eager;
     for (const auto& node : body.nodes()) {
-      if (IsPooling(*node) && node.get() != &node_) {
+      if (node->HasTrait(ir::OpTrait::kPooling) && node.get() != &node_) {
         gathers_.push_back(node.get());
       }
     }
@@ -153,9 +155,9 @@ class PoolLowering {
 
   void AddCell(const Cell& row, const Cell& column) {
     values_.BeginCell();
-    if (node_.op_name() == "max_pool") {
+    if (node_.kind() == OpKind::kMaxPool) {
       AddMaximum(row, column);
-    } else if (node_.op_name() == "max_pool_gather") {
+    } else if (node_.kind() == OpKind::kMaxPoolGather) {
       values_.Define(node_.output(), Gathered(row, column));
     } else if (backward_) {
       values_.Define(node_.output(), SumOfGradients(row, column));
@@ -321,9 +323,9 @@ class PoolLowering {
 }  // namespace
 
 const ir::Node* PoolingOf(const ir::Graph& body) {
-  const auto found =
-      std::find_if(body.nodes().begin(), body.nodes().end(),
-                   [](const auto& node) { return IsPooling(*node); });
+  const auto found = std::find_if(
+      body.nodes().begin(), body.nodes().end(),
+      [](const auto& node) { return node->HasTrait(ir::OpTrait::kPooling); });
   return found == body.nodes().end() ? nullptr : found->get();
 }
 

@@ -54,9 +54,7 @@ class UpdateLowering {
     size_t last = 0;
   };
 
-  static bool IsCopy(const Node* node) {
-    return node != nullptr && node->op_name() == "copy";
-  }
+  static bool IsCopy(const Node* node) { return IsOp(node, ir::OpKind::kCopy); }
 
   void CountClasses() {
     while ((classes_ + 1) * tensors_ <= body_.inputs().size() &&
@@ -225,7 +223,7 @@ class UpdateLowering {
       }
       std::vector<Value*> inputs;
       for (const Value* input : node.inputs()) inputs.push_back(map.at(input));
-      Value* result = graph->AddNode(node.op_name(), inputs, attrs)->output();
+      Value* result = graph->AddNode(node.kind(), inputs, attrs)->output();
       if (flat == 0) result->set_type(node.output()->type());
       map[node.output()] = result;
     }

@@ -31,7 +31,7 @@ std::array<int64_t, 4> StridesOf(const ir::TensorType& type) {
 // Returns whether the value is constant except along the channels.
 bool IsSpread(const Value* value) {
   const ir::Node* node = value->producer();
-  if (node == nullptr || IsPooling(*node)) return false;
+  if (node == nullptr || node->HasTrait(ir::OpTrait::kPooling)) return false;
   if (node->op().fusion != ir::FusionKind::kElementwise) return true;
   return std::all_of(node->inputs().begin(), node->inputs().end(), IsSpread);
 }
@@ -45,7 +45,7 @@ PoolEmitter::PoolEmitter(const ir::Graph& body, Kernel& kernel, bool eager)
     AddBuffer(*output.value, true);
   }
   for (const auto& node : body.nodes()) {
-    if (IsPooling(*node)) pooled_.insert(node->input(0));
+    if (node->HasTrait(ir::OpTrait::kPooling)) pooled_.insert(node->input(0));
   }
 }
 

@@ -79,9 +79,4 @@ class PoolEmitter {
   std::unordered_map<const ir::Value*, int> results_;
 };
 
-// Returns whether a node of such a body is a pooling or a max_pool_gather.
-inline bool IsPooling(const ir::Node& node) {
-  return node.attrs().Has("window");
-}
-
 }  // namespace fusor::codegen

@@ -89,10 +89,10 @@ std::string Text(const Step& step) {
 }  // namespace
 
 std::string Print(const LibraryCall& call) {
-  return fmt::format("{}({}) {} -> {}, \"{}\", workspace {} bytes{}", call.op,
-                     Text(call.operands), Text(call.attrs), Text(call.results),
-                     call.implementation, call.workspace_bytes,
-                     Text(call.in_place));
+  return fmt::format("{}({}) {} -> {}, \"{}\", workspace {} bytes{}",
+                     call.op_name(), Text(call.operands), Text(call.attrs),
+                     Text(call.results), call.implementation,
+                     call.workspace_bytes, Text(call.in_place));
 }
 
 int64_t Buffer::value_bytes() const {
@@ -134,9 +134,10 @@ const std::vector<InPlace>& InPlaceOf(const Plan& plan, const Step& step) {
                                         : plan.calls[step.index].in_place;
 }
 
-bool IsCollective(const LibraryCall& call) {
-  const ir::OpDef* op = ir::FindOp(call.op);
-  return op != nullptr && !op->pure;
+std::string_view LibraryCall::op_name() const { return ir::OpName(op); }
+
+bool LibraryCall::HasTrait(ir::OpTrait trait) const {
+  return ir::GetOp(op).Has(trait);
 }
 
 StateLayout StateOf(const Plan& plan) {

@@ -70,7 +70,7 @@ struct InPlace {
 // One call into the vendor library, or one collective, with everything that the
 // backend needs to prepare it.
 struct LibraryCall {
-  std::string op;  // of the IR: conv2d, matmul, max_pool, copy, ...
+  ir::OpKind op = {};
   ir::Attrs attrs{};
   std::vector<ir::TensorType> operands{};
   std::vector<ir::TensorType> results{};
@@ -81,6 +81,9 @@ struct LibraryCall {
   // choose again. Empty if the fields above suffice.
   std::string plan{};
   std::vector<InPlace> in_place{};
+
+  std::string_view op_name() const;
+  bool HasTrait(ir::OpTrait trait) const;
 };
 
 struct CompiledKernel {
@@ -165,9 +168,6 @@ struct Plan {
 enum class ArgUse : uint8_t { kRead, kWritten, kScratch };
 ArgUse UseOfArg(const Plan& plan, const Step& step, size_t arg);
 const std::vector<InPlace>& InPlaceOf(const Plan& plan, const Step& step);
-
-// Returns whether a communicator runs the call, not the library.
-bool IsCollective(const LibraryCall& call);
 
 // Returns the layout of the plan's state inputs and the size of its state
 // arena.

@@ -25,6 +25,8 @@ namespace {
 
 using ir::Graph;
 using ir::Node;
+using ir::OpKind;
+using ir::OpTrait;
 using ir::Value;
 
 // A conv2d_grad_input with `accumulate` adds its result to its third operand,
@@ -32,7 +34,7 @@ using ir::Value;
 constexpr InPlace kAccumulation{2, 3};
 
 bool IsAccumulation(const LibraryCall& call) {
-  return call.attrs.Has("accumulate") && call.attrs.Bool("accumulate");
+  return call.op == OpKind::kConv2dGradInput && call.attrs.Bool("accumulate");
 }
 
 void CheckAccumulations(const Plan& plan) {
@@ -142,7 +144,7 @@ Plan PlanBuilder::Build() {
   std::vector<Node*> steps;
   std::vector<const Node*> constants;
   for (Node* node : Schedule(graph_, AddCalls())) {
-    if (node->op_name() == "constant") {
+    if (node->kind() == OpKind::kConstant) {
       constants.push_back(node);
     } else if (!IsView(*node)) {
       steps.push_back(node);
@@ -151,7 +153,7 @@ Plan PlanBuilder::Build() {
   claims_ = AliasState(graph_, steps, lowered_);
   // Collectives write only into the gradient arena.
   std::erase_if(claims_, [](const auto& claim) {
-    return !claim.first->producer()->op().pure;
+    return claim.first->producer()->HasTrait(OpTrait::kCollective);
   });
   for (const ir::Output& output : graph_.outputs()) {
     if (output.alias < 0) outputs_.insert(StorageOf(output.value));
@@ -274,10 +276,8 @@ void PlanBuilder::AddStep(const Node& node) {
 }
 
 void PlanBuilder::AddCallArgs(const Node& node, Step& step) {
-  if (!node.op().pure && node.op_name() != "all_reduce") {
-    return AddApartArgs(node, step);
-  }
-  if (!node.op().pure) return AddCollectiveArgs(node, step);
+  if (node.kind() == OpKind::kAllReduce) return AddCollectiveArgs(node, step);
+  if (node.HasTrait(OpTrait::kCollective)) return AddApartArgs(node, step);
   step.kind = StepKind::kLibrary;
   for (const Value* operand : node.inputs()) {
     step.args.push_back(buffer_of_.at(StorageOf(operand)));
@@ -293,14 +293,14 @@ void PlanBuilder::AddCallArgs(const Node& node, Step& step) {
 void PlanBuilder::FindSummed(const std::vector<Node*>& steps) {
   std::map<const Value*, size_t> read;  // last step that is no collective
   for (size_t s = 0; s < steps.size(); ++s) {
-    if (!steps[s]->op().pure) continue;
+    if (steps[s]->HasTrait(OpTrait::kCollective)) continue;
     for (const Value* operand : steps[s]->inputs())
       read[StorageOf(operand)] = s;
   }
   std::map<const Value*, size_t> taken;  // by this collective first
   for (size_t s = 0; s < steps.size(); ++s) {
     const Node* node = steps[s];
-    if (node->op().pure) continue;
+    if (!node->HasTrait(OpTrait::kCollective)) continue;
     if (draft_.plan.arenas.size() == kGradientArena) {
       draft_.plan.arenas.push_back({"gradient", ArenaKind::kGradient});
     }
@@ -310,8 +310,8 @@ void PlanBuilder::FindSummed(const std::vector<Node*>& steps) {
       if (value->producer() == nullptr || claims_.contains(value) ||
           outputs_.contains(value) ||
           (read.contains(value) && read.at(value) > begin) ||
-          value->producer()->op_name() == "constant" ||
-          !value->producer()->op().pure) {
+          value->producer()->kind() == OpKind::kConstant ||
+          value->producer()->HasTrait(OpTrait::kCollective)) {
         continue;
       }
       const auto [at, first] = summed_.emplace(value, 0);
@@ -353,7 +353,7 @@ void PlanBuilder::AddApartArgs(const Node& node, Step& step) {
   for (const Value* operand : node.inputs()) {
     const Value* value = StorageOf(operand);
     const int b = buffer_of_.at(value);
-    if (node.op_name() == "all_gather" && buffer(b).arena == kStateArena) {
+    if (node.kind() == OpKind::kAllGather && buffer(b).arena == kStateArena) {
       step.args.push_back(b);
       continue;
     }
@@ -570,7 +570,7 @@ int PlanBuilder::AddKernel(const Node& node, const LoweredKernel& lowered) {
 }
 
 int PlanBuilder::AddCall(const Node& node) {
-  LibraryCall call{.op = std::string(node.op_name()), .attrs = node.attrs()};
+  LibraryCall call{.op = node.kind(), .attrs = node.attrs()};
   for (const Value* operand : node.inputs()) {
     call.operands.push_back(operand->type());
   }
@@ -594,7 +594,7 @@ int PlanBuilder::AddCall(LibraryCall call) {
 
 void PlanBuilder::AddCopy(int from, int to) {
   const ir::TensorType& type = buffer(to).type;
-  LibraryCall call{.op = "copy", .operands = {type}, .results = {type}};
+  LibraryCall call{.op = OpKind::kCopy, .operands = {type}, .results = {type}};
   call.attrs.Set("layout", FormatLayout(type.layout, type.rank()));
   draft_.plan.steps.push_back({.kind = StepKind::kLibrary,
                                .index = AddCall(std::move(call)),
@@ -660,7 +660,7 @@ WorkspaceBytes PlanBuilder::AddCalls() {
   for (const auto& node : graph_.nodes()) {
     const bool call = node->body() == nullptr &&
                       !lowered_.contains(node.get()) && !IsView(*node) &&
-                      node->op_name() != "constant";
+                      node->kind() != OpKind::kConstant;
     if (call) call_of.emplace(node.get(), AddCall(*node));
   }
   PrepareCalls();
@@ -677,12 +677,12 @@ void PlanBuilder::PrepareCalls() {
   const size_t first = std::exchange(prepared_, calls.size());
   ParallelFor(calls.size() - first, options_.threads, [&](size_t i) {
     LibraryCall& call = calls[first + i];
-    if (!IsCollective(call)) {
+    if (!call.HasTrait(OpTrait::kCollective)) {
       compiler_.PrepareCall(call);
       if (IsAccumulation(call)) call.in_place.push_back(kAccumulation);
       return;
     }
-    if (call.op != "all_reduce") return;
+    if (call.op != OpKind::kAllReduce) return;
     const auto operands = static_cast<int>(call.operands.size());
     for (int o = 0; o < operands; ++o) {
       call.in_place.push_back({o, operands + o});

@@ -301,7 +301,8 @@ std::vector<int> AwaitedCollectives(const Graph& graph,
       int& own = awaited[node->position()];
       own = std::max(own, awaited[before]);
     }
-    if (!node->op().pure) awaited[node->position()] = ++collectives;
+    if (node->HasTrait(ir::OpTrait::kCollective))
+      awaited[node->position()] = ++collectives;
   }
   return collectives == 0 ? std::vector<int>{} : awaited;
 }
@@ -309,7 +310,8 @@ std::vector<int> AwaitedCollectives(const Graph& graph,
 std::vector<int> CollectiveOrder(const Graph& graph, const Problem& problem,
                                  const std::vector<int>& awaited) {
   const auto cost = [&](int node) {
-    const bool collective = !graph.nodes()[node]->op().pure;
+    const bool collective =
+        graph.nodes()[node]->HasTrait(ir::OpTrait::kCollective);
     return std::pair(collective ? 0 : awaited[node], node);
   };
   return ListSchedule(problem.before, problem.after, cost, [](int) {});

@@ -92,7 +92,7 @@ void WriteCode(const Plan& plan, proto::PlanProto& out) {
   }
   for (const LibraryCall& call : plan.calls) {
     proto::PlanProto::Call& c = *out.add_calls();
-    c.set_op(call.op);
+    c.set_op(std::string(call.op_name()));
     WriteAttrs(call.attrs, *c.mutable_attrs());
     for (const auto& type : call.operands)
       ir::WriteType(type, *c.add_operands());
@@ -176,7 +176,7 @@ void ReadCode(const proto::PlanProto& in, Plan& plan) {
     Verify(plan.kernels.back().kernel);
   }
   for (const proto::PlanProto::Call& c : in.calls()) {
-    plan.calls.push_back({.op = c.op(),
+    plan.calls.push_back({.op = ir::GetOp(c.op()).kind,
                           .attrs = ReadAttrs(c.attrs()),
                           .operands = ReadTypes(c.operands()),
                           .results = ReadTypes(c.results()),

@@ -94,14 +94,14 @@ class Structure {
   void CheckCall(const LibraryCall& call) {
     const auto operands = static_cast<int>(call.operands.size());
     FUSOR_ASSERT(call.workspace_bytes >= 0, "plan {}: {}: {} workspace bytes",
-                 plan_.name, call.op, call.workspace_bytes);
+                 plan_.name, call.op_name(), call.workspace_bytes);
     for (const InPlace& pair : call.in_place) {
       FUSOR_ASSERT(Within(pair.operand, call.operands) &&
                        Within(pair.result - operands, call.results) &&
                        call.operands[pair.operand].num_bytes() ==
                            call.results[pair.result - operands].num_bytes(),
                    "plan {}: {}: result {} cannot be over operand {}",
-                   plan_.name, call.op, pair.result, pair.operand);
+                   plan_.name, call.op_name(), pair.result, pair.operand);
     }
   }
 
@@ -125,9 +125,10 @@ class Structure {
     } else {
       CheckCallArgs(step);
       const bool collective = step.kind == StepKind::kCollective;
-      FUSOR_ASSERT(IsCollective(plan_.calls[step.index]) == collective,
+      FUSOR_ASSERT(plan_.calls[step.index].HasTrait(ir::OpTrait::kCollective) ==
+                       collective,
                    "plan {}: step {} calls {}", plan_.name, step.name,
-                   plan_.calls[step.index].op);
+                   plan_.calls[step.index].op_name());
       if (collective) CheckCollective(step);
     }
     for (size_t a = 0; a < step.args.size(); ++a) CheckPlaceOfArg(step, a);
@@ -175,7 +176,7 @@ class Structure {
     const size_t workspaces = call.workspace_bytes > 0 ? 1 : 0;
     FUSOR_ASSERT(step.args.size() == tensors + workspaces,
                  "plan {}: step {}: {} arguments for {}, expected {}",
-                 plan_.name, step.name, step.args.size(), call.op,
+                 plan_.name, step.name, step.args.size(), call.op_name(),
                  tensors + workspaces);
     for (size_t a = 0; a < tensors; ++a) {
       const size_t operands = call.operands.size();
@@ -203,7 +204,7 @@ class Structure {
   // be in arenas where no other buffer reuses memory while other streams run.
   void CheckApart(const Step& step) {
     const LibraryCall& call = plan_.calls[step.index];
-    const bool gathers = call.op == "all_gather";
+    const bool gathers = call.op == ir::OpKind::kAllGather;
     const size_t operands = call.operands.size();
     FUSOR_ASSERT(step.args.size() == 2 * operands,
                  "plan {}: step {}: {} arguments for {} operands", plan_.name,
@@ -226,7 +227,8 @@ class Structure {
 
   // An all_reduce changes one contiguous range of one dtype in place.
   void CheckCollective(const Step& step) {
-    if (plan_.calls[step.index].op != "all_reduce") return CheckApart(step);
+    if (plan_.calls[step.index].op != ir::OpKind::kAllReduce)
+      return CheckApart(step);
     const size_t operands = plan_.calls[step.index].operands.size();
     FUSOR_ASSERT(step.args.size() == 2 * operands,
                  "plan {}: step {}: {} arguments for {} operands", plan_.name,
@@ -366,7 +368,7 @@ class Structure {
     }
     for (size_t i = 0; i < calls.size(); ++i) {
       FUSOR_ASSERT(calls[i], "plan {}: no step calls {} ({})", plan_.name,
-                   plan_.calls[i].op, i);
+                   plan_.calls[i].op_name(), i);
     }
   }
 

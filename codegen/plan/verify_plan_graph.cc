@@ -95,18 +95,18 @@ class Correspondence {
   const Node* CheckConstant(const Plan::Constant& constant) const {
     const Buffer& buffer = plan_.buffers[constant.buffer];
     const auto it = nodes_.find(buffer.name);
-    FUSOR_ASSERT(it != nodes_.end() && it->second->op_name() == "constant" &&
-                     buffer.type == it->second->output()->type() &&
-                     constant.bytes == ConstantBytes(*it->second),
-                 "plan {}: constant {} is not the graph's", plan_.name,
-                 buffer.name);
+    FUSOR_ASSERT(
+        it != nodes_.end() && it->second->kind() == ir::OpKind::kConstant &&
+            buffer.type == it->second->output()->type() &&
+            constant.bytes == ConstantBytes(*it->second),
+        "plan {}: constant {} is not the graph's", plan_.name, buffer.name);
     return it->second;
   }
 
   void CheckCopy(const Step& step) {
     FUSOR_ASSERT(
         step.kind == StepKind::kLibrary &&
-            plan_.calls[step.index].op == "copy" &&
+            plan_.calls[step.index].op == ir::OpKind::kCopy &&
             plan_.calls[step.index].operands == plan_.calls[step.index].results,
         "plan {}: step {} belongs to no node", plan_.name, step.name);
     copies_[step.args[1]] = step.args[0];
@@ -148,7 +148,7 @@ class Correspondence {
 
   void CheckCall(const Step& step, const Node& node) const {
     const LibraryCall& call = plan_.calls[step.index];
-    bool same = call.op == node.op_name() && call.attrs == node.attrs() &&
+    bool same = call.op == node.kind() && call.attrs == node.attrs() &&
                 call.operands.size() == node.num_inputs() &&
                 call.results.size() == node.num_outputs();
     for (size_t i = 0; same && i < call.operands.size(); ++i) {
@@ -158,7 +158,7 @@ class Correspondence {
       same = call.results[i] == node.output(i)->type();
     }
     FUSOR_ASSERT(same, "plan {}: step {} calls another {}, expected {}",
-                 plan_.name, step.name, call.op, node.op_name());
+                 plan_.name, step.name, call.op_name(), node.op_name());
   }
 
   const Plan& plan_;

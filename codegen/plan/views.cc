@@ -60,17 +60,17 @@ bool IsRowMajor(const TensorType& type) {
 }  // namespace
 
 bool IsView(const ir::Node& node) {
-  if (node.op_name() == "reshape") {
+  if (node.kind() == ir::OpKind::kReshape) {
     return IsRowMajor(node.input(0)->type()) &&
            IsRowMajor(node.output()->type());
   }
-  if (node.op_name() == "flatten") {
+  if (node.kind() == ir::OpKind::kFlatten) {
     return IsOrdered(node.input(0)->type(), node);
   }
-  if (node.op_name() == "unflatten") {
+  if (node.kind() == ir::OpKind::kUnflatten) {
     return IsOrdered(node.output()->type(), node);
   }
-  return node.op_name() == "copy" &&
+  return node.kind() == ir::OpKind::kCopy &&
          node.input(0)->type().dtype == node.output()->type().dtype &&
          SamePhysicalOrder(node.input(0)->type(), node.output()->type());
 }

@@ -73,25 +73,28 @@ void EvalAllReduce(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
 
 std::vector<OpDef> MakeOps() {
   OpDef all_reduce;
+  all_reduce.kind = OpKind::kAllReduce;
   all_reduce.name = "all_reduce";
   all_reduce.summary = "the sum over all ranks of each operand";
   all_reduce.max_inputs = -1;
   all_reduce.layout = LayoutRule::kSame;
-  all_reduce.pure = false;
+  all_reduce.traits = OpTrait::kCollective;
   all_reduce.infer = InferAllReduce;
   all_reduce.eval = EvalAllReduce;
 
   OpDef all_gather;
+  all_gather.kind = OpKind::kAllGather;
   all_gather.name = "all_gather";
   all_gather.summary = "each operand [..] of all ranks -> [ranks, ..]";
   all_gather.max_inputs = -1;
   all_gather.layout = LayoutRule::kRowMajor;
-  all_gather.pure = false;
+  all_gather.traits = OpTrait::kCollective;
   all_gather.attrs = {{"ranks", int64_t{1}, true}};
   all_gather.infer = InferAllGather;
   all_gather.eval = EvalAllGather;
 
   OpDef reduce_scatter = all_gather;
+  reduce_scatter.kind = OpKind::kReduceScatter;
   reduce_scatter.name = "reduce_scatter";
   reduce_scatter.summary =
       "this rank's of `parts` parts of the sum over all ranks of each operand, "
@@ -101,6 +104,7 @@ std::vector<OpDef> MakeOps() {
   reduce_scatter.eval = EvalReduceScatter;
 
   OpDef fusion;
+  fusion.kind = OpKind::kFusion;
   fusion.name = "fusion";
   fusion.summary = "one kernel: the body's inputs and outputs are its own";
   fusion.min_inputs = 0;

@@ -168,6 +168,7 @@ std::vector<OpDef> MakeOps() {
       {"dilation", Ints{1, 1}},       {"groups", int64_t{1}},
       {"algorithm", std::string("")}, {"result_dtype", std::string("")}};
   OpDef conv;
+  conv.kind = OpKind::kConv2d;
   conv.name = "conv2d";
   conv.summary =
       "x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O]? -> [N,O,H',W'], "
@@ -181,6 +182,7 @@ std::vector<OpDef> MakeOps() {
   conv.min_inputs = 2;
   conv.max_inputs = 7;
   conv.fusion = FusionKind::kLibrary;
+  conv.traits = OpTrait::kPure | OpTrait::kConvolution | OpTrait::kResultDType;
   conv.precision = PrecisionRule::kAllow;
   conv.layout = LayoutRule::kChosen;
   conv.wide_vectors = true;
@@ -194,6 +196,7 @@ std::vector<OpDef> MakeOps() {
   conv.eval = EvalConv;
 
   OpDef grad_input = conv;
+  grad_input.kind = OpKind::kConv2dGradInput;
   grad_input.name = "conv2d_grad_input";
   grad_input.summary =
       "dy [N,O,H',W'], weight, [a tensor that is added: accumulate, in its "
@@ -214,6 +217,7 @@ std::vector<OpDef> MakeOps() {
   grad_input.eval = EvalConvGradInput;
 
   OpDef grad_weight = grad_input;
+  grad_weight.kind = OpKind::kConv2dGradWeight;
   grad_weight.name = "conv2d_grad_weight";
   grad_weight.summary =
       "x, dy [N,O,H',W'], [scale, bias [C]: prologue \"norm\", as of conv2d] "

@@ -7,7 +7,7 @@
 
 namespace fusor::ir {
 
-// One table per family; registry.cc concatenates them.
+// One table per family; registry.cc indexes them by kind.
 std::span<const OpDef> ElementwiseOps();
 std::span<const OpDef> SourceOps();
 std::span<const OpDef> ShapeOps();

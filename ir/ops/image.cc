@@ -52,6 +52,7 @@ void EvalSpaceToDepth(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
 
 std::vector<OpDef> MakeOps() {
   OpDef op;
+  op.kind = OpKind::kSpaceToDepth;
   op.name = "space_to_depth";
   op.summary =
       "x [N,H,W,C], mean, scale [2 C] -> (x - mean) * scale, [N,D,H/2+1,W/2+1] "
@@ -61,6 +62,7 @@ std::vector<OpDef> MakeOps() {
       "and a column of zeros";
   op.min_inputs = op.max_inputs = 3;
   op.fusion = FusionKind::kLibrary;
+  op.traits = OpTrait::kPure | OpTrait::kResultDType;
   op.layout = LayoutRule::kChosen;
   op.attrs = {{"result_dtype", std::string("f32")}};
   op.infer = InferSpaceToDepth;

@@ -121,6 +121,7 @@ int64_t MatmulMacs(const Node& node) {
 
 std::vector<OpDef> MakeOps() {
   OpDef op;
+  op.kind = OpKind::kMatmul;
   op.name = "matmul";
   op.summary =
       "[..,M,K] x [..,K,N], bias [N]? -> [..,M,N]; relu applied last where "
@@ -129,6 +130,7 @@ std::vector<OpDef> MakeOps() {
   op.min_inputs = 2;
   op.max_inputs = 3;
   op.fusion = FusionKind::kLibrary;
+  op.traits = OpTrait::kPure | OpTrait::kResultDType;
   op.precision = PrecisionRule::kAllow;
   op.layout = LayoutRule::kRowMajor;
   op.attrs = {{"transpose_a", false},

@@ -259,6 +259,7 @@ void EvalGrad(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode) {
 
 std::vector<OpDef> MakeOps() {
   OpDef train;
+  train.kind = OpKind::kBatchNormTrain;
   train.name = "batch_norm_train";
   train.summary =
       "x, gamma, beta, [r | x2, gamma2, beta2] -> y, mean, variance (biased), "
@@ -277,6 +278,7 @@ std::vector<OpDef> MakeOps() {
   train.eval = EvalTrain;
 
   OpDef grad = train;
+  grad.kind = OpKind::kBatchNormGrad;
   grad.name = "batch_norm_grad";
   grad.summary =
       "dy, x, gamma, beta, mean, variance, [x2, gamma2, beta2, mean2, "

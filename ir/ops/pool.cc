@@ -235,10 +235,12 @@ std::vector<OpDef> MakeOps() {
   const AttrSpec include_pad{"count_include_pad", true};
   OpDef base;
   base.fusion = FusionKind::kLibrary;
+  base.traits = OpTrait::kPure | OpTrait::kPooling;
   base.layout = LayoutRule::kChosen;
   base.attrs = geometry;
 
   OpDef max = base;
+  max.kind = OpKind::kMaxPool;
   max.name = "max_pool";
   max.summary =
       "x [N,C,H,W] -> maxima, and u8 position of each in its window "
@@ -249,6 +251,7 @@ std::vector<OpDef> MakeOps() {
   max.eval = EvalMaxPool;
 
   OpDef max_grad = base;
+  max_grad.kind = OpKind::kMaxPoolGrad;
   max_grad.name = "max_pool_grad";
   max_grad.summary =
       "dy, index inside of the image -> dx of input_shape; overlaps add up";
@@ -259,6 +262,7 @@ std::vector<OpDef> MakeOps() {
   max_grad.eval = EvalMaxPoolGrad;
 
   OpDef max_gather = base;
+  max_gather.kind = OpKind::kMaxPoolGather;
   max_gather.name = "max_pool_gather";
   max_gather.summary =
       "x [N,C,H,W], index of max_pool inside of the image -> x at the index of "
@@ -269,6 +273,7 @@ std::vector<OpDef> MakeOps() {
   max_gather.eval = EvalMaxPoolGather;
 
   OpDef avg = base;
+  avg.kind = OpKind::kAvgPool;
   avg.name = "avg_pool";
   avg.summary = "x [N,C,H,W] -> window means";
   avg.precision = PrecisionRule::kInfer;
@@ -278,6 +283,7 @@ std::vector<OpDef> MakeOps() {
   avg.eval = EvalAvgPool;
 
   OpDef avg_grad = base;
+  avg_grad.kind = OpKind::kAvgPoolGrad;
   avg_grad.name = "avg_pool_grad";
   avg_grad.summary = "dy -> dx of input_shape";
   avg_grad.precision = PrecisionRule::kInfer;

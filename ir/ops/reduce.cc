@@ -157,6 +157,7 @@ OpDef OfMany() {
 
 OpDef AllFinite() {
   OpDef op = OfMany();
+  op.kind = OpKind::kAllFinite;
   op.name = "all_finite";
   op.summary = "true when no element of any operand is NaN or infinite";
   op.infer = InferAllFinite;
@@ -166,6 +167,7 @@ OpDef AllFinite() {
 
 OpDef SumOfSquares() {
   OpDef op = OfMany();
+  op.kind = OpKind::kSumOfSquares;
   op.name = "sum_of_squares";
   op.summary = "the sum of all elements of all operands, each squared, in f32";
   op.precision = PrecisionRule::kDeny;
@@ -176,6 +178,7 @@ OpDef SumOfSquares() {
 
 std::vector<OpDef> MakeOps() {
   OpDef op;
+  op.kind = OpKind::kReduce;
   op.name = "reduce";
   op.summary = "folds `dims` away by sum, prod, max, min, all or any";
   op.fusion = FusionKind::kReduce;

@@ -10,22 +10,33 @@
 namespace fusor::ir {
 namespace {
 
-std::vector<const OpDef*> Concatenate() {
-  std::vector<const OpDef*> all;
+std::vector<const OpDef*> IndexByKind() {
+  std::vector<const OpDef*> all(kNumOps);
   for (const auto& family :
        {ElementwiseOps(), SourceOps(), ShapeOps(), ReduceOps(), MatmulOps(),
         ConvOps(), PoolOps(), NormOps(), ImageOps(), ControlOps()}) {
-    for (const OpDef& op : family) all.push_back(&op);
+    for (const OpDef& op : family) {
+      const OpDef*& row = all[static_cast<size_t>(op.kind)];
+      FUSOR_ASSERT(row == nullptr, "ops {} and {} of one kind", row->name,
+                   op.name);
+      row = &op;
+    }
   }
+  FUSOR_ASSERT(std::find(all.begin(), all.end(), nullptr) == all.end(),
+               "a kind without op");
   return all;
 }
 
 }  // namespace
 
 std::span<const OpDef* const> AllOps() {
-  static const std::vector<const OpDef*> all = Concatenate();
+  static const std::vector<const OpDef*> all = IndexByKind();
   return all;
 }
+
+const OpDef& GetOp(OpKind kind) { return *AllOps()[static_cast<size_t>(kind)]; }
+
+std::string_view OpName(OpKind kind) { return GetOp(kind).name; }
 
 const OpDef* FindOp(std::string_view name) {
   static const auto by_name = [] {

@@ -346,10 +346,11 @@ void EvalUnflatten(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   for (size_t i = 0; i < at.size(); ++i) out[0]->data[i] = in[0]->data[at[i]];
 }
 
-OpDef Row(std::string_view name, std::string_view summary,
+OpDef Row(OpKind kind, std::string_view name, std::string_view summary,
           decltype(OpDef::infer) infer, decltype(OpDef::gradient) gradient,
           decltype(OpDef::eval) eval, std::vector<AttrSpec> attrs) {
   OpDef op;
+  op.kind = kind;
   op.name = name;
   op.summary = summary;
   op.fusion = FusionKind::kInjective;
@@ -363,42 +364,50 @@ OpDef Row(std::string_view name, std::string_view summary,
 }
 
 std::vector<OpDef> MakeOps() {
+  using K = OpKind;
   const AttrValue ints = Ints{};
   std::vector<OpDef> ops = {
-      Row("broadcast", "operand dimension i becomes result dimension dims[i]",
+      Row(K::kBroadcast, "broadcast",
+          "operand dimension i becomes result dimension dims[i]",
           InferBroadcast, GradBroadcast, EvalBroadcast,
           {{"shape", ints, true}, {"dims", ints, true}}),
-      Row("reshape", "the same elements in row-major order in another shape",
-          InferReshape, GradReshape, EvalSameData, {{"shape", ints, true}}),
-      Row("transpose", "result dimension i is operand dimension permutation[i]",
+      Row(K::kReshape, "reshape",
+          "the same elements in row-major order in another shape", InferReshape,
+          GradReshape, EvalSameData, {{"shape", ints, true}}),
+      Row(K::kTranspose, "transpose",
+          "result dimension i is operand dimension permutation[i]",
           InferTranspose, GradTranspose, EvalTranspose,
           {{"permutation", ints, true}}),
-      Row("slice", "elements start, start+stride, .. below limit", InferSlice,
-          GradSlice, EvalSlice,
+      Row(K::kSlice, "slice", "elements start, start+stride, .. below limit",
+          InferSlice, GradSlice, EvalSlice,
           {{"start", ints, true},
            {"limit", ints, true},
            {"stride", ints, true}}),
-      Row("pad", "`value` around and, `interior` times, between elements",
-          InferPad, GradPad, EvalPad,
+      Row(K::kPad, "pad",
+          "`value` around and, `interior` times, between elements", InferPad,
+          GradPad, EvalPad,
           {{"low", ints, true},
            {"high", ints, true},
            {"interior", ints, true},
            {"value", 0.0}}),
-      Row("concat", "operands one after the other along `dim`", InferConcat,
-          GradConcat, EvalConcat, {{"dim", int64_t{0}, true}}),
-      Row("copy", "the same value in another layout, rounded to result_dtype",
+      Row(K::kConcat, "concat", "operands one after the other along `dim`",
+          InferConcat, GradConcat, EvalConcat, {{"dim", int64_t{0}, true}}),
+      Row(K::kCopy, "copy",
+          "the same value in another layout, rounded to result_dtype",
           InferCopy, GradCopy, EvalSameData,
           {{"layout", std::string(), true}, {"result_dtype", std::string()}}),
-      Row("flatten", "the elements in the physical order of layout `order`",
-          InferFlatten, nullptr, EvalFlatten, {{"order", std::string(), true}}),
-      Row("unflatten", "the inverse of flatten, in that layout", InferUnflatten,
-          nullptr, EvalUnflatten,
+      Row(K::kFlatten, "flatten",
+          "the elements in the physical order of layout `order`", InferFlatten,
+          nullptr, EvalFlatten, {{"order", std::string(), true}}),
+      Row(K::kUnflatten, "unflatten", "the inverse of flatten, in that layout",
+          InferUnflatten, nullptr, EvalUnflatten,
           {{"shape", ints, true}, {"order", std::string(), true}}),
   };
   // Reshape is defined on row-major order, so its operands must be row-major.
   ops[1].layout = LayoutRule::kRowMajor;
   ops[5].max_inputs = -1;
   ops[6].fusion = FusionKind::kLibrary;
+  ops[6].traits = OpTrait::kPure | OpTrait::kResultDType;
   // Views of the physical order; no loop nest generates them.
   ops[7].fusion = ops[8].fusion = FusionKind::kOpaque;
   ops[0].operand_map = MapBroadcast;

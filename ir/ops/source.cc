@@ -82,6 +82,7 @@ std::vector<OpDef> MakeOps() {
   const AttrSpec dtype{"dtype", std::string("f32"), true};
   const AttrSpec shape{"shape", std::vector<int64_t>{}, true};
   OpDef constant;
+  constant.kind = OpKind::kConstant;
   constant.name = "constant";
   constant.summary =
       "the given values rounded to the dtype: one, splat, or one per element; "
@@ -95,6 +96,7 @@ std::vector<OpDef> MakeOps() {
   constant.eval = EvalConstant;
 
   OpDef iota;
+  iota.kind = OpKind::kIota;
   iota.name = "iota";
   iota.summary = "the index along `dim`";
   iota.min_inputs = iota.max_inputs = 0;
@@ -106,6 +108,7 @@ std::vector<OpDef> MakeOps() {
   iota.eval = EvalIota;
 
   OpDef random;
+  random.kind = OpKind::kRandom;
   random.name = "random";
   random.summary =
       "uniform f32 in [0,1) of (key i64[], step i32[]), ir/support/philox.h";

@@ -55,14 +55,14 @@ int64_t Tiles(const Shape& shape, int64_t tile) {
 }  // namespace
 
 std::optional<Convolution> ConvolutionOf(const Node& node) {
-  if (!node.attrs().Has("groups")) return std::nullopt;
+  if (!node.HasTrait(OpTrait::kConvolution)) return std::nullopt;
   const TensorType& a = node.input(0)->type();
   const TensorType& b = node.input(1)->type();
   const TensorType& result = node.output()->type();
-  if (node.attrs().Has("weight_shape")) {
+  if (node.kind() == OpKind::kConv2dGradWeight) {
     return Convolution{ConvKind::kGradWeight, a, result, b};
   }
-  if (node.attrs().Has("input_shape")) {
+  if (node.kind() == OpKind::kConv2dGradInput) {
     return Convolution{ConvKind::kGradInput, result, b, a};
   }
   return Convolution{ConvKind::kForward, a, b, result};

@@ -16,7 +16,7 @@ bool IsCostly(const Node& node) {
 
 double NodeSeconds(const Node& node, const ir::Target& target) {
   if (!IsCostly(node)) return 0;
-  if (node.attrs().Has("algorithm") &&
+  if (node.HasTrait(ir::OpTrait::kConvolution) &&
       node.attrs().String("algorithm") == "winograd") {
     return 1e-9 * static_cast<double>(ir::WinogradNs(node, target));
   }

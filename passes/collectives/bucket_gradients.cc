@@ -43,7 +43,7 @@ constexpr char kPass[] = "bucket_gradients";
 
 // Returns true for a collective whose result the pass itself needs.
 bool IsExchange(const Graph& graph, const Node& node) {
-  return IsCollective(node) && !IsSumOverRanks(node) &&
+  return node.HasTrait(ir::OpTrait::kCollective) && !IsSumOverRanks(node) &&
          !GathersParameters(graph, node);
 }
 
@@ -262,7 +262,7 @@ class Buckets {
 std::vector<const Node*> BucketsRead(const Graph& graph) {
   std::vector<const Node*> buckets(graph.nodes().size(), nullptr);
   for (const auto& node : graph.nodes()) {
-    if (IsCollective(*node)) continue;
+    if (node->HasTrait(ir::OpTrait::kCollective)) continue;
     const Node*& bucket = buckets[node->position()];
     for (const Value* operand : node->inputs()) {
       const Node* producer = operand->producer();
@@ -307,9 +307,10 @@ bool JoinGathers(Graph& graph) {
 
 bool BucketGradients(Graph& graph, PassContext& context) {
   if (context.options().world_size <= 1) return false;
-  const bool collectives =
-      std::any_of(graph.nodes().begin(), graph.nodes().end(),
-                  [](const auto& node) { return IsCollective(*node); });
+  const bool collectives = std::any_of(
+      graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
+        return node->HasTrait(ir::OpTrait::kCollective);
+      });
   if (!collectives) return false;
   bool changed = OrderByPriority(graph);
   changed |= Buckets(graph, context).Join();

@@ -13,7 +13,8 @@ using ir::Node;
 using ir::Value;
 
 bool GathersParameters(const Graph& graph, const Node& node) {
-  if (!IsCollective(node) || IsSumOverRanks(node)) return false;
+  if (!node.HasTrait(ir::OpTrait::kCollective) || IsSumOverRanks(node))
+    return false;
   const auto part = [&](const Value* value) {
     return value->producer() == nullptr &&
            ir::IsShard(graph.inputs()[value->index()].attrs);
@@ -34,7 +35,7 @@ Node* JoinCollectives(Graph& graph, const std::vector<Node*>& nodes) {
     operands.push_back(node->input(0));
     names.push_back(node->output()->name());
   }
-  Node* joined = graph.AddNode(nodes[0]->op_name(), operands, nodes[0]->attrs(),
+  Node* joined = graph.AddNode(nodes[0]->kind(), operands, nodes[0]->attrs(),
                                nodes[0]->location(), nodes.back());
   for (size_t i = 0; i < nodes.size(); ++i) {
     graph.ReplaceAllUses(nodes[i]->output(), joined->output(i));

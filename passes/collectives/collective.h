@@ -7,12 +7,10 @@
 
 namespace fusor::passes {
 
-inline bool IsCollective(const ir::Node& node) { return !node.op().pure; }
-
-// Returns true for an all_reduce or reduce_scatter of gradients. The other
-// collectives, which gather, have attribute `ranks`.
+// Returns true for an all_reduce or reduce_scatter of gradients.
 inline bool IsSumOverRanks(const ir::Node& node) {
-  return IsCollective(node) && !node.attrs().Has("ranks");
+  return node.kind() == ir::OpKind::kAllReduce ||
+         node.kind() == ir::OpKind::kReduceScatter;
 }
 
 // Returns true for a gather of shards of parameters as they are at the start of

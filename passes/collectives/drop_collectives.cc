@@ -13,7 +13,8 @@ bool DropCollectives(ir::Graph& graph, PassContext& context) {
   if (context.options().world_size > 1) return false;
   std::vector<ir::Node*> collectives;
   for (const auto& node : graph.nodes()) {
-    if (IsCollective(*node)) collectives.push_back(node.get());
+    if (node->HasTrait(ir::OpTrait::kCollective))
+      collectives.push_back(node.get());
   }
   for (ir::Node* node : collectives) {
     ir::Builder b(graph, node);
@@ -23,8 +24,8 @@ bool DropCollectives(ir::Graph& graph, PassContext& context) {
       const ir::TensorType& type = node->output(i)->type();
       const int64_t elements = operand->type().num_elements();
       const int64_t filling = type.num_elements() - elements;
-      const bool one_part =
-          node->attrs().Has("parts") && node->attrs().Int("parts") == 1;
+      const bool one_part = node->kind() == ir::OpKind::kReduceScatter &&
+                            node->attrs().Int("parts") == 1;
       FUSOR_CHECK(filling == 0 || one_part, kGraph,
                   "{}{}: of several ranks, expected one", node->op_name(),
                   ir::AtLocation(node->location()));

@@ -44,7 +44,7 @@ constexpr char kPass[] = "rotate_gathers";
 
 // Unary and not a collective: reshapes, slices, copies, casts.
 bool IsConversion(const Node& node) {
-  return !IsCollective(node) && node.num_inputs() == 1;
+  return !node.HasTrait(ir::OpTrait::kCollective) && node.num_inputs() == 1;
 }
 
 // The all-gather of one parameter's shards at the end of a step.
@@ -98,7 +98,7 @@ class Rotation {
       if (output.alias != shard.index()) continue;
       Node* found = nullptr;
       for (const ir::Use& use : output.value->uses()) {
-        if (!IsCollective(*use.node)) continue;
+        if (!use.node->HasTrait(ir::OpTrait::kCollective)) continue;
         if (found != nullptr || use.node->num_inputs() != 1) return nullptr;
         found = use.node;
       }
@@ -155,7 +155,7 @@ class Rotation {
   }
 
   static bool IsAsGathered(const Value& value) {
-    return value.producer() != nullptr && IsUnflatten(*value.producer());
+    return IsOp(value.producer(), ir::OpKind::kUnflatten);
   }
 
   // Returns the dtype to which all copies are rounded, if nothing reads the

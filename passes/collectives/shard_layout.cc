@@ -13,6 +13,7 @@ namespace {
 
 using ir::Graph;
 using ir::Node;
+using ir::OpKind;
 using ir::TensorType;
 using ir::Value;
 
@@ -44,7 +45,8 @@ std::vector<Node*> Wholes(const Value& updated, const ir::Shape& shape) {
   std::vector<Node*> wholes;
   std::vector<const Value*> values;
   for (const ir::Use& use : updated.uses()) {
-    if (IsCollective(*use.node)) values.push_back(use.node->output());
+    if (use.node->HasTrait(ir::OpTrait::kCollective))
+      values.push_back(use.node->output());
   }
   for (size_t i = 0; i < values.size(); ++i) {
     for (const ir::Use& use : values[i]->uses()) {
@@ -97,7 +99,8 @@ class Storing {
     const std::vector<ir::Use> uses = reshape.output()->uses();
     for (const ir::Use& use : uses) {
       Value* result = use.node->output();
-      if (IsCopy(*use.node) && result->type() == whole->type()) {
+      if (use.node->kind() == OpKind::kCopy &&
+          result->type() == whole->type()) {
         graph_.ReplaceAllUses(result, whole);
         dead.push_back(use.node);
       }
@@ -110,12 +113,8 @@ class Storing {
   }
 
  private:
-  static bool IsCopy(const Node& node) {
-    return node.num_inputs() == 1 && node.attrs().Has("layout");
-  }
-
   static bool IsCopyOf(const Node* node, const ir::Layout& layout) {
-    return node != nullptr && IsCopy(*node) &&
+    return IsOp(node, OpKind::kCopy) &&
            node->input(0)->type().layout == layout &&
            node->input(0)->type().dtype == node->output()->type().dtype;
   }
@@ -134,10 +133,6 @@ Value* UnflattenParts(ir::Builder& builder, Value* flat,
            {{"shape", type.shape},
             {"order", FormatLayout(type.layout, type.rank())}})
       ->output();
-}
-
-bool IsUnflatten(const Node& node) {
-  return node.attrs().Has("order") && node.attrs().Has("shape");
 }
 
 bool ShardInPhysicalLayout(Graph& graph) {

@@ -29,7 +29,6 @@ bool ShardInPhysicalLayout(ir::Graph& graph);
 // layout, as a value of that type.
 ir::Value* UnflattenParts(ir::Builder& builder, ir::Value* flat,
                           const ir::TensorType& type);
-bool IsUnflatten(const ir::Node& node);
 
 // All-gathers the shards of a tensor of that type.
 ir::Value* GatherParts(ir::Builder& builder, ir::Value* part,

@@ -26,7 +26,7 @@ bool DuplicateFreeNodes(ir::Graph& graph) {
     const size_t first_copy = order.size();
     for (size_t u = outputs.contains(node->output()) ? 0 : 1; u < uses.size();
          ++u) {
-      Node* copy = graph.AddNode(node->op_name(), node->inputs(), node->attrs(),
+      Node* copy = graph.AddNode(node->kind(), node->inputs(), node->attrs(),
                                  node->location());
       copy->output()->set_type(node->output()->type());
       uses[u].node->SetInput(uses[u].operand, copy->output());

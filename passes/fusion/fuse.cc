@@ -78,7 +78,7 @@ void MergeStoredCopies(Graph& graph, std::vector<Node*>& cluster) {
     const bool alone = stored_alone(*node);
     const auto twin =
         std::find_if(stored.begin(), stored.end(), [&](const Node* other) {
-          return alone && other->op_name() == node->op_name() &&
+          return alone && other->kind() == node->kind() &&
                  other->inputs() == node->inputs() &&
                  other->attrs() == node->attrs() &&
                  other->output()->type() == node->output()->type();
@@ -121,8 +121,8 @@ class Outliner {
         }
         inputs.push_back(map.at(input));
       }
-      Node* copy = body->AddNode(node->op_name(), inputs, node->attrs(),
-                                 node->location());
+      Node* copy =
+          body->AddNode(node->kind(), inputs, node->attrs(), node->location());
       copy->output()->set_type(node->output()->type());
       body->Rename(copy->output(), node->output()->name());
       map[node->output()] = copy->output();

@@ -27,7 +27,6 @@
 #include "passes/fusion/iteration_domain.h"
 #include "passes/library/generated_kernel.h"
 #include "passes/passes.h"
-#include "passes/pattern.h"
 #include "passes/simplify/dead_code.h"
 
 namespace fusor::passes {
@@ -35,6 +34,7 @@ namespace {
 
 using ir::Graph;
 using ir::Node;
+using ir::OpKind;
 using ir::Use;
 using ir::Value;
 
@@ -42,11 +42,9 @@ constexpr char kPass[] = "fuse_pool";
 // Maximum number of body nodes: every window recomputes them.
 constexpr size_t kMaxNodes = 64;
 
-bool IsPooling(const Node& node) { return node.attrs().Has("window"); }
-
 // Returns true for a scalar, or a vector of channels, broadcast to an image.
 bool IsSpread(const Node& node) {
-  if (!IsOp(&node, "broadcast")) return false;
+  if (node.kind() != OpKind::kBroadcast) return false;
   const std::vector<int64_t>& dims = node.attrs().Ints("dims");
   return node.output()->type().rank() == 4 &&
          (dims.empty() || dims == std::vector<int64_t>{1});
@@ -67,7 +65,9 @@ class Region {
     heads_.push_back(&pool);
     AddGathers();
     AddPrologues();
-    if (pool.attrs().Has("input_shape")) AddEpilogue();
+    if (pool.kind() == OpKind::kMaxPoolGrad ||
+        pool.kind() == OpKind::kAvgPoolGrad)
+      AddEpilogue();
   }
 
   bool IsAlone() const { return nodes_.size() == 1; }
@@ -108,8 +108,8 @@ class Region {
         }
         inputs.push_back(at->second);
       }
-      Node* copy = body->AddNode(node->op_name(), inputs, node->attrs(),
-                                 node->location());
+      Node* copy =
+          body->AddNode(node->kind(), inputs, node->attrs(), node->location());
       for (size_t i = 0; i < node->num_outputs(); ++i) {
         copy->output(i)->set_type(node->output(i)->type());
         body->Rename(copy->output(i), node->output(i)->name());
@@ -126,10 +126,10 @@ class Region {
  private:
   // Adds the gathers from the same windows at the pooling's index.
   void AddGathers() {
-    if (!IsOp(&pool_, "max_pool")) return;
+    if (pool_.kind() != OpKind::kMaxPool) return;
     for (const Use& use : pool_.output(1)->uses()) {
       const Value* x = use.node->input(0);
-      if (IsOp(use.node, "max_pool_gather") && use.operand == 1 &&
+      if (use.node->kind() == OpKind::kMaxPoolGather && use.operand == 1 &&
           use.node->attrs() == pool_.attrs() &&
           x->type().shape == pool_.input(0)->type().shape &&
           IsBefore(x, pool_)) {
@@ -316,7 +316,8 @@ class Region {
 bool FusePool(Graph& graph, PassContext& context) {
   std::vector<Node*> pools;
   for (const auto& node : graph.nodes()) {
-    if (IsPooling(*node) && IsGenerated(*node, context.target())) {
+    if (node->HasTrait(ir::OpTrait::kPooling) &&
+        IsGenerated(*node, context.target())) {
       pools.push_back(node.get());
     }
   }

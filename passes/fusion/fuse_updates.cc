@@ -37,6 +37,7 @@ namespace {
 
 using ir::Graph;
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr char kPass[] = "fuse_updates";
@@ -205,8 +206,11 @@ std::string Signature(const Graph& graph, const Node& node) {
       text += std::to_string(number.at(input)) + ",";
     }
     text += ")" + std::string(DTypeName(inner->output()->type().dtype));
-    for (const char* name : {"direction", "dtype"}) {
-      if (inner->attrs().Has(name)) text += inner->attrs().String(name);
+    if (inner->kind() == OpKind::kCompare) {
+      text += inner->attrs().String("direction");
+    } else if (inner->kind() == OpKind::kCast ||
+               inner->kind() == OpKind::kConstant) {
+      text += inner->attrs().String("dtype");
     }
     if (IsSplat(*inner)) {
       text += fmt::format("{:a}", inner->attrs().Floats("value")[0]);
@@ -269,7 +273,7 @@ Node* Join(Graph& graph, const std::vector<Node*>& members,
       for (const Value* input : inner->inputs()) {
         inputs.push_back(maps[m].at(input));
       }
-      Node* copy = body->AddNode(inner->op_name(), inputs, inner->attrs(),
+      Node* copy = body->AddNode(inner->kind(), inputs, inner->attrs(),
                                  inner->location());
       copy->output()->set_type(inner->output()->type());
       maps[m][inner->output()] = copy->output();
@@ -366,7 +370,7 @@ void Regroup(Graph& graph, Node* check, const std::vector<Node*>& updates) {
   ir::Attrs attrs = old.attrs();
   attrs.Set("groups", groups);
   body->AddOutput(
-      body->AddNode(old.op_name(), inputs, attrs, old.location())->output(),
+      body->AddNode(old.kind(), inputs, attrs, old.location())->output(),
       old.output()->name());
   const std::string name = check->output()->name();
   Node* grouped = graph.AddNode("fusion", operands, check->attrs(),
@@ -416,7 +420,7 @@ void ReorderBucket(Graph& graph, Node* bucket,
     operands.push_back(bucket->input(static_cast<size_t>(result->index())));
     names.push_back(result->name());
   }
-  Node* ordered = graph.AddNode(bucket->op_name(), operands, bucket->attrs(),
+  Node* ordered = graph.AddNode(bucket->kind(), operands, bucket->attrs(),
                                 bucket->location(), bucket);
   for (size_t i = 0; i < results.size(); ++i) {
     graph.ReplaceAllUses(results[i], ordered->output(i));

@@ -25,7 +25,7 @@ void Outline(Graph& graph, Node& node) {
     inputs.push_back(
         body->AddInput(operand->type(), ir::InputRole::kData, operand->name()));
   }
-  Node* inner = body->AddNode(node.op_name(), std::move(inputs), node.attrs(),
+  Node* inner = body->AddNode(node.kind(), std::move(inputs), node.attrs(),
                               node.location());
   std::vector<Value*> results;
   for (size_t i = 0; i < node.num_outputs(); ++i) {

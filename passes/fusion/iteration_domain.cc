@@ -36,7 +36,7 @@ bool SameMapKind(const Node& node) {
 }  // namespace
 
 bool IsSplat(const Node& node) {
-  return node.num_inputs() == 0 && node.attrs().Has("value") &&
+  return node.kind() == ir::OpKind::kConstant &&
          node.attrs().Floats("value").size() == 1;
 }
 
@@ -46,7 +46,7 @@ bool IsFusible(const Node& node) {
     case FusionKind::kReduce:
       return true;
     case FusionKind::kSource:
-      return IsSplat(node) || !node.attrs().Has("value");
+      return IsSplat(node) || node.kind() != ir::OpKind::kConstant;
     case FusionKind::kInjective:
       return node.op().operand_map != nullptr &&
              node.op()

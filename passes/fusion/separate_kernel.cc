@@ -32,7 +32,7 @@ void SeparateKernel(Graph& graph, Node* node, PassContext& context,
     inputs.push_back(at->second);
   }
   Node* alone =
-      body->AddNode(node->op_name(), inputs, node->attrs(), node->location());
+      body->AddNode(node->kind(), inputs, node->attrs(), node->location());
   std::vector<Value*> results;
   for (size_t i = 0; i < node->num_outputs(); ++i) {
     alone->output(i)->set_type(node->output(i)->type());

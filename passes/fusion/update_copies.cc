@@ -28,7 +28,7 @@ std::vector<Node*> WeightCopies::Of(const Node& update) const {
 }
 
 bool WeightCopies::IsForState(const Node& node) const {
-  if (!ir::IsCopy(node)) return false;
+  if (node.kind() != ir::OpKind::kCopy) return false;
   const std::vector<ir::Use>& uses = node.output()->uses();
   if (IsKept(node.output())) return uses.empty();
   return !uses.empty() &&
@@ -57,7 +57,7 @@ UpdateCopies AddCopies(
           maps[m].at(members[m]->body()->outputs()[r].value);
     }
     for (Node* node : copies.Of(*members[m])) {
-      Node* copy = body.AddNode(node->op_name(), {map.at(node->input(0))},
+      Node* copy = body.AddNode(node->kind(), {map.at(node->input(0))},
                                 node->attrs(), node->location());
       body.Rename(copy->output(), node->output()->name());
       map[node->output()] = copy->output();

@@ -38,6 +38,8 @@ using ir::Graph;
 using ir::Layout;
 using ir::LayoutRule;
 using ir::Node;
+using ir::OpKind;
+using ir::OpTrait;
 using ir::Value;
 
 constexpr char kPass[] = "assign_layout";
@@ -55,7 +57,8 @@ class Assignment {
     for (Node* node : nodes) Visit(*node);
     // A value may have been fixed after some of its users were visited.
     for (Node* node : nodes) {
-      if (node->op().pure && node->op().layout == LayoutRule::kSame) {
+      if (node->HasTrait(OpTrait::kPure) &&
+          node->op().layout == LayoutRule::kSame) {
         VisitAlike(*node);
       }
     }
@@ -77,7 +80,7 @@ class Assignment {
       if (it != given.end()) Fix(input.value.get(), it->second.layout);
     }
     for (const auto& node : graph_.nodes()) {
-      if (!node->attrs().Has("weight_shape")) continue;
+      if (node->kind() != OpKind::kConv2dGradWeight) continue;
       Value* weight = WeightOf(*node);
       const auto candidate = ChooseCandidate(*node, context_);
       if (weight == nullptr || !candidate.has_value() ||
@@ -130,7 +133,8 @@ class Assignment {
   // --- Nodes -----------------------------------------------------------------
 
   void Visit(Node& node) {
-    if (!node.op().pure && node.op().layout == LayoutRule::kSame) {
+    if (node.HasTrait(OpTrait::kCollective) &&
+        node.op().layout == LayoutRule::kSame) {
       return VisitPairwise(node);
     }
     switch (node.op().layout) {
@@ -168,7 +172,7 @@ class Assignment {
       Fix(node.output(i),
           candidate.has_value() ? candidate->results[i] : Layout{});
     }
-    if (candidate.has_value() && node.attrs().Has("algorithm")) {
+    if (candidate.has_value() && node.HasTrait(OpTrait::kConvolution)) {
       CountChoice(node);
       changed_ |= node.attrs().String("algorithm") != candidate->algorithm;
       node.mutable_attrs().Set("algorithm", candidate->algorithm);
@@ -276,7 +280,7 @@ class Assignment {
         node.op().fusion == ir::FusionKind::kInjective) {
       fixed_.insert(node.output());  // concat, pad: row-major results
     }
-    if (!node.attrs().Has("start")) return;
+    if (node.kind() != OpKind::kSlice) return;
     const Value* operand = node.input(0);
     for (const Layout::Tile& tile : operand->type().layout.tiles) {
       if (node.output()->type().shape[tile.dim] !=
@@ -294,9 +298,10 @@ class Assignment {
     const Node* producer = value->producer();
     if (producer == nullptr) return true;  // state
     if (producer->op().layout == LayoutRule::kMapped) {
-      return !producer->attrs().Has("layout");
+      return producer->kind() != OpKind::kCopy;
     }
-    return producer->op().layout == LayoutRule::kSame && producer->op().pure &&
+    return producer->op().layout == LayoutRule::kSame &&
+           producer->HasTrait(OpTrait::kPure) &&
            std::all_of(producer->inputs().begin(), producer->inputs().end(),
                        [&](const Value* input) {
                          return input->type().rank() != value->type().rank() ||
@@ -308,7 +313,7 @@ class Assignment {
   void Fix(Value* value, const Layout& layout) {
     const Node* producer = value->producer();
     if (producer != nullptr && producer->op().layout == LayoutRule::kSame &&
-        producer->op().pure && IsFlexible(value)) {
+        producer->HasTrait(OpTrait::kPure) && IsFlexible(value)) {
       for (Value* input : producer->inputs()) {
         if (input->type().rank() == value->type().rank()) Fix(input, layout);
       }

@@ -28,6 +28,7 @@ using ir::DType;
 using ir::Graph;
 using ir::InputRole;
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr char kPass[] = "keep_weight_copies";
@@ -35,7 +36,7 @@ constexpr char kRepacks[] = "weight_repacks";
 
 // Returns true for nodes that only round elements or change the layout.
 bool IsConversion(const Node& node) {
-  return ir::IsCopy(node) ||
+  return node.kind() == OpKind::kCopy ||
          (node.num_inputs() == 1 &&
           node.op().fusion == ir::FusionKind::kElementwise &&
           ir::NodeScalar(node) == ir::ScalarOp::kIdentity);
@@ -43,7 +44,7 @@ bool IsConversion(const Node& node) {
 
 bool IsLibraryRead(const ir::Use& use) {
   return use.node->op().fusion == ir::FusionKind::kLibrary &&
-         !ir::IsCopy(*use.node);
+         use.node->kind() != OpKind::kCopy;
 }
 
 // A conversion of a weight that library ops read.
@@ -186,8 +187,9 @@ class Keeper {
   }
 
   int64_t CountRepacks() const {
-    return std::count_if(graph_.nodes().begin(), graph_.nodes().end(),
-                         [](const auto& node) { return ir::IsCopy(*node); });
+    return std::count_if(
+        graph_.nodes().begin(), graph_.nodes().end(),
+        [](const auto& node) { return node->kind() == OpKind::kCopy; });
   }
 
   Graph& graph_;

@@ -5,12 +5,12 @@
 
 #include "ir/target/conv_problem.h"
 #include "passes/library/library_choice.h"
-#include "passes/pattern.h"
 
 namespace fusor::passes {
 namespace {
 
 using ir::Node;
+using ir::OpKind;
 
 bool FitsLayouts(const Node& node, const Node& old,
                  const ir::LibraryCandidate& candidate) {
@@ -44,7 +44,7 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
   const Node& old = *extension.conv;
   ir::Attrs attrs = extension.attrs;
   attrs.Set("algorithm", std::string());
-  Node* node = graph.AddNode(old.op_name(), extension.operands, attrs,
+  Node* node = graph.AddNode(old.kind(), extension.operands, attrs,
                              old.location(), before);
   const std::string problem = ir::ConvolutionProblem(*node);
   const ir::DType dtype = old.input(0)->type().dtype;
@@ -62,7 +62,7 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
       Take(*node, *candidate);
       return {.node = node};
     }
-    const bool bias = IsOp(node, "conv2d") && node->num_inputs() == 3;
+    const bool bias = IsOp(node, OpKind::kConv2d) && node->num_inputs() == 3;
     extended.refusal = (candidate.has_value() ? "in other layouts only: "
                                               : "the library has no ") +
                        problem + (bias ? " with a bias" : "") + " in " +

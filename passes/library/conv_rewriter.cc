@@ -4,12 +4,12 @@
 #include "ir/target/conv_problem.h"
 #include "ir/target/cost.h"
 #include "passes/pass_settings.h"
-#include "passes/pattern.h"
 
 namespace fusor::passes {
 namespace {
 
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr char kPass[] = "fuse_conv_norm";
@@ -30,10 +30,10 @@ bool ConvRewriter::MayBe(NormLowering level) const {
   return level_ >= level || ChooseExtensions(context_.options().choices);
 }
 
-std::vector<Node*> ConvRewriter::NodesOf(std::string_view op) const {
+std::vector<Node*> ConvRewriter::NodesOf(OpKind kind) const {
   std::vector<Node*> nodes;
   for (const auto& node : graph_.nodes()) {
-    if (IsOp(node.get(), op)) nodes.push_back(node.get());
+    if (node->kind() == kind) nodes.push_back(node.get());
   }
   return nodes;
 }
@@ -44,7 +44,7 @@ bool ConvRewriter::IsPrivate(const Value* value) const {
 
 Node* ConvRewriter::DataGradient(const Value* value) const {
   Node* conv = value->producer();
-  const bool plain = IsOp(conv, "conv2d_grad_input") && IsPrivate(value) &&
+  const bool plain = IsOp(conv, OpKind::kConv2dGradInput) && IsPrivate(value) &&
                      ir::IsPlainConvolution(*conv);
   return plain ? conv : nullptr;
 }

@@ -51,7 +51,7 @@ class ConvRewriter {
   // Returns true if the level requests such rewrites or choices may request
   // some.
   bool MayBe(NormLowering level) const;
-  std::vector<ir::Node*> NodesOf(std::string_view op) const;
+  std::vector<ir::Node*> NodesOf(ir::OpKind kind) const;
   // Returns true if the value has one use and is not a graph output.
   bool IsPrivate(const ir::Value* value) const;
   // Returns the plain conv2d_grad_input that computes a single-use value; null

@@ -7,13 +7,13 @@
 #include "ir/builder.h"
 #include "ir/target/cost.h"
 #include "passes/library/conv_rewriter.h"
-#include "passes/pattern.h"
 
 namespace fusor::passes {
 namespace {
 
 using ir::Builder;
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 // The operands of a batch_norm_grad.
@@ -37,7 +37,7 @@ class NormGradients {
   explicit NormGradients(ConvRewriter& rewriter) : r_(rewriter) {}
 
   void Run() {
-    for (Node* norm : r_.NodesOf("batch_norm_grad")) TakeGradient(norm);
+    for (Node* norm : r_.NodesOf(OpKind::kBatchNormGrad)) TakeGradient(norm);
     r_.Check(places_, "the gradient of a normalisation", "conv_norm_grad");
   }
 
@@ -52,10 +52,11 @@ class NormGradients {
   void TakeGradient(Node* norm) {
     if (!norm->attrs().Bool("relu") || norm->attrs().Int("ranks") != 1) return;
     const bool masked = norm->attrs().String("residual") != "none";
-    if (masked && !IsOp(ForwardOf(*norm), "batch_norm_train")) return;
+    if (masked && !IsOp(ForwardOf(*norm), OpKind::kBatchNormTrain)) return;
     Value* dy = norm->input(0);
-    Node* sum = IsOp(dy->producer(), "add") && r_.IsPrivate(dy) ? dy->producer()
-                                                                : nullptr;
+    Node* sum = IsOp(dy->producer(), OpKind::kAdd) && r_.IsPrivate(dy)
+                    ? dy->producer()
+                    : nullptr;
     std::vector<std::pair<Node*, Value*>> ways;  // data gradient, addend
     if (Node* conv = r_.DataGradient(dy)) ways.emplace_back(conv, nullptr);
     for (size_t i = 0; sum != nullptr && i < 2; ++i) {

@@ -8,13 +8,13 @@
 #include "ir/builder.h"
 #include "ir/target/cost.h"
 #include "passes/library/conv_rewriter.h"
-#include "passes/pattern.h"
 
 namespace fusor::passes {
 namespace {
 
 using ir::Builder;
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 // Returns the nodes that read the value, once each, in graph order.
@@ -57,7 +57,7 @@ class InReaders {
   explicit InReaders(ConvRewriter& rewriter) : r_(rewriter) {}
 
   void Run() {
-    for (Node* norm : r_.NodesOf("batch_norm_train")) Apply(*norm);
+    for (Node* norm : r_.NodesOf(OpKind::kBatchNormTrain)) Apply(*norm);
     r_.Check(places_, "a normalisation of what they read",
              "conv_norm_prologue");
   }
@@ -69,8 +69,8 @@ class InReaders {
            std::all_of(
                y->uses().begin(), y->uses().end(), [](const ir::Use& use) {
                  return use.operand == 0 && use.node->num_inputs() == 2 &&
-                        (IsOp(use.node, "conv2d") ||
-                         IsOp(use.node, "conv2d_grad_weight"));
+                        (use.node->kind() == OpKind::kConv2d ||
+                         use.node->kind() == OpKind::kConv2dGradWeight);
                });
   }
 
@@ -122,7 +122,7 @@ class AtJoins {
   explicit AtJoins(ConvRewriter& rewriter) : r_(rewriter) {}
 
   void Run() {
-    for (Node* norm : r_.NodesOf("batch_norm_train")) {
+    for (Node* norm : r_.NodesOf(OpKind::kBatchNormTrain)) {
       if (IsJoin(*norm)) Apply(*norm);
     }
     r_.Check(places_, "a join of what they read", "conv_norm_join");
@@ -137,7 +137,7 @@ class AtJoins {
   // Returns true for a convolution that can be moved before all readers of `y`,
   // of which `first` is the first, and has no fusion other than statistics.
   static bool MayApply(const Node& reader, const Value* y, const Node& first) {
-    if (!IsOp(&reader, "conv2d") || reader.num_inputs() != 2 ||
+    if (reader.kind() != OpKind::kConv2d || reader.num_inputs() != 2 ||
         reader.input(0) != y || reader.attrs().Bool("relu")) {
       return false;
     }

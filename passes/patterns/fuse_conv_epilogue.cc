@@ -9,12 +9,12 @@
 #include "ir/target/cost.h"
 #include "passes/library/library_choice.h"
 #include "passes/passes.h"
-#include "passes/pattern.h"
 
 namespace fusor::passes {
 namespace {
 
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr char kPass[] = "fuse_conv_epilogue";
@@ -57,10 +57,10 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context) {
   std::vector<Node*> dead;
   std::vector<std::pair<Value*, std::string>> names;
   for (const auto& relu : graph.nodes()) {
-    if (!IsOp(relu.get(), "relu")) continue;
+    if (relu->kind() != OpKind::kRelu) continue;
     Value* value = relu->input(0);
     Node* conv = value->producer();
-    if (!IsOp(conv, "conv2d") || conv->attrs().Bool("relu")) continue;
+    if (!IsOp(conv, OpKind::kConv2d) || conv->attrs().Bool("relu")) continue;
     std::string obstacle = Obstacle(*conv, outputs, context);
     const bool fuse =
         obstacle.empty() && context.ConsumeFuel(kPass, *relu->output());

@@ -35,13 +35,13 @@
 #include "ir/target/conv_problem.h"
 #include "passes/library/conv_rewriter.h"
 #include "passes/passes.h"
-#include "passes/pattern.h"
 #include "passes/patterns/norm_bias.h"
 
 namespace fusor::passes {
 namespace {
 
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 class ConvNorm {
@@ -50,12 +50,13 @@ class ConvNorm {
 
   bool Run() {
     if (r_.MayBe(NormLowering::kStatistics)) {
-      for (Node* norm : r_.NodesOf("batch_norm_train")) AddStatistics(norm);
+      for (Node* norm : r_.NodesOf(OpKind::kBatchNormTrain))
+        AddStatistics(norm);
       r_.Check(statistics_, "statistics of their results", "conv_statistics");
     }
     if (r_.MayBe(NormLowering::kGradients)) TakeNormGradients(r_);
     if (r_.MayBe(NormLowering::kStatistics)) {
-      for (Node* sum : r_.NodesOf("add")) AccumulateIn(sum);
+      for (Node* sum : r_.NodesOf(OpKind::kAdd)) AccumulateIn(sum);
       r_.context().counters()["conv_accumulate"] += sums_.taken;
     }
     if (r_.MayBe(NormLowering::kPrologues)) ApplyNormsInReaders(r_);
@@ -74,7 +75,7 @@ class ConvNorm {
   void SumIn(Node* norm, size_t operand) {
     Value* x = norm->input(operand);
     Node* conv = x->producer();
-    if (!IsOp(conv, "conv2d") || !ir::IsPlainConvolution(*conv)) return;
+    if (!IsOp(conv, OpKind::kConv2d) || !ir::IsPlainConvolution(*conv)) return;
     if (!r_.ConsumeFuel(*x)) return;
     ConvExtension e{conv, conv->attrs(), conv->inputs()};
     e.attrs.Set("statistics", true);
@@ -102,7 +103,8 @@ class ConvNorm {
   // Returns true if only `sum` reads the value, so that it can be overwritten.
   bool MayBeOverwritten(const Value* value) const {
     const Node* producer = value->producer();
-    return producer != nullptr && r_.IsPrivate(value) && producer->op().pure &&
+    return producer != nullptr && r_.IsPrivate(value) &&
+           producer->HasTrait(ir::OpTrait::kPure) &&
            producer->op().fusion != ir::FusionKind::kSource &&
            producer->op().fusion != ir::FusionKind::kInjective;
   }

@@ -16,7 +16,6 @@
 
 #include "ir/target/cost.h"
 #include "passes/passes.h"
-#include "passes/pattern.h"
 #include "passes/simplify/dead_code.h"
 
 namespace fusor::passes {
@@ -24,6 +23,7 @@ namespace {
 
 using ir::Graph;
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr char kPass[] = "fuse_matmul_epilogue";
@@ -39,7 +39,7 @@ struct Epilogue {
 Value* RowVector(const Value& value) {
   const Node* node = value.producer();
   const auto last = static_cast<int64_t>(value.type().rank()) - 1;
-  const bool repeats = IsOp(node, "broadcast") &&
+  const bool repeats = IsOp(node, OpKind::kBroadcast) &&
                        node->attrs().Ints("dims") == std::vector<int64_t>{last};
   return repeats ? node->input(0) : nullptr;
 }
@@ -50,7 +50,7 @@ Node* BiasedProduct(const Node& add, Value** bias) {
   for (size_t i = 0; i < 2; ++i) {
     Node* product = add.input(i)->producer();
     *bias = RowVector(*add.input(1 - i));
-    if (*bias != nullptr && IsOp(product, "matmul") &&
+    if (*bias != nullptr && IsOp(product, OpKind::kMatmul) &&
         product->num_inputs() == 2 && !product->attrs().Bool("relu")) {
       return product;
     }
@@ -97,13 +97,14 @@ class EpilogueFusion {
     for (const auto& node : graph_.nodes()) nodes.push_back(node.get());
     for (Node* node : nodes) {
       Value* bias = nullptr;
-      if (IsOp(node, "add")) {
+      if (IsOp(node, OpKind::kAdd)) {
         Node* product = BiasedProduct(*node, &bias);
         if (product == nullptr) continue;
         biases += Take(*product, {.bias = bias}, *node);
-      } else if (IsOp(node, "relu")) {
+      } else if (IsOp(node, OpKind::kRelu)) {
         Node* product = node->input(0)->producer();
-        if (!IsOp(product, "matmul") || product->attrs().Bool("relu")) continue;
+        if (!IsOp(product, OpKind::kMatmul) || product->attrs().Bool("relu"))
+          continue;
         relus += Take(*product, {.relu = true}, *node);
       }
     }

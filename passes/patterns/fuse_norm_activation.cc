@@ -11,7 +11,6 @@
 
 #include "ir/target/cost.h"
 #include "passes/passes.h"
-#include "passes/pattern.h"
 #include "passes/patterns/norm_activation.h"
 
 namespace fusor::passes {
@@ -19,6 +18,7 @@ namespace {
 
 using ir::Graph;
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr char kPass[] = "fuse_norm_activation";
@@ -35,7 +35,7 @@ class Fuser {
     const NormActivations matches(graph_);
     std::vector<Node*> relus;
     for (const auto& node : graph_.nodes()) {
-      if (IsOp(node.get(), "relu")) relus.push_back(node.get());
+      if (node->kind() == OpKind::kRelu) relus.push_back(node.get());
     }
     bool changed = false;
     for (Node* relu : relus) {

@@ -35,6 +35,7 @@ namespace {
 using ir::Builder;
 using ir::DType;
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr char kPass[] = "lower_batch_norm";
@@ -68,8 +69,8 @@ Statistics FromSums(Builder& b, const Node& conv, const Value* x) {
 // dtype of the statistics.
 Statistics Measure(Builder& b, Value* x, const Value* source) {
   const Node* conv = source->producer();
-  if (conv != nullptr && conv->attrs().Has("statistics") &&
-      conv->attrs().Bool("statistics") && source->index() == 0) {
+  if (IsOp(conv, OpKind::kConv2d) && conv->attrs().Bool("statistics") &&
+      source->index() == 0) {
     return FromSums(b, *conv, x);
   }
   ir::Shape limit = x->type().shape;
@@ -327,7 +328,7 @@ void Expand(ir::Graph& graph, Node* node, bool eager) {
   Builder builder(graph, node);
   builder.Inherit(node->location());
   Replace(graph, node,
-          node->op_name() == "batch_norm_train"
+          node->kind() == OpKind::kBatchNormTrain
               ? LowerTrain(builder, *node, eager)
               : LowerGrad(builder, *node, eager));
 }
@@ -348,8 +349,8 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
     Expand(into, node, context.options().eager_rounding);
   };
   for (Node* node : nodes) {
-    const bool train = node->op_name() == "batch_norm_train";
-    if (!train && node->op_name() != "batch_norm_grad") continue;
+    const bool train = node->kind() == OpKind::kBatchNormTrain;
+    if (!train && node->kind() != OpKind::kBatchNormGrad) continue;
     if (!context.ConsumeFuel(kPass, *node->output())) break;
     CheckRanks(*node, context);
     if (!train) CountGradient(*node, context);

@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "passes/passes.h"
-#include "passes/pattern.h"
 #include "passes/simplify/constant_folding.h"
 
 namespace fusor::passes {
 namespace {
 
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr char kPass[] = "mask_pooled_gradient";
@@ -38,20 +38,20 @@ struct Match {
 };
 
 bool FindMatch(const Node& select, Match* match) {
-  if (!IsOp(&select, "select") || !IsPositiveZero(*select.input(2))) {
+  if (select.kind() != OpKind::kSelect || !IsPositiveZero(*select.input(2))) {
     return false;
   }
   match->compare = select.input(0)->producer();
   match->grad = select.input(1)->producer();
-  if (!IsOp(match->compare, "compare") ||
+  if (!IsOp(match->compare, OpKind::kCompare) ||
       match->compare->attrs().String("direction") != "gt" ||
       SplatOf(*match->compare->input(1)) != 0.0 ||
-      !IsOp(match->grad, "max_pool_grad") ||
+      !IsOp(match->grad, OpKind::kMaxPoolGrad) ||
       match->grad->output()->uses().size() != 1) {
     return false;
   }
   match->pool = match->grad->input(1)->producer();
-  return IsOp(match->pool, "max_pool") &&
+  return IsOp(match->pool, OpKind::kMaxPool) &&
          match->grad->input(1) == match->pool->output(1) &&
          match->compare->input(0) == match->pool->input(0);
 }

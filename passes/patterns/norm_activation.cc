@@ -4,12 +4,11 @@
 #include <unordered_set>
 #include <utility>
 
-#include "passes/pattern.h"
-
 namespace fusor::passes {
 namespace {
 
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr size_t kMean = 1;      // result of batch_norm_train
@@ -19,8 +18,8 @@ constexpr size_t kGradMean = 4;  // operand of batch_norm_grad
 // ReLU.
 Node* PlainNorm(const Value* value) {
   Node* node = value->producer();
-  const bool plain = IsOp(node, "batch_norm_train") && value->index() == 0 &&
-                     !node->attrs().Bool("relu") &&
+  const bool plain = IsOp(node, OpKind::kBatchNormTrain) &&
+                     value->index() == 0 && !node->attrs().Bool("relu") &&
                      node->attrs().String("residual") == "none";
   return plain ? node : nullptr;
 }
@@ -90,7 +89,7 @@ std::vector<Node*> NormActivation::Gradients() const {
       if (NormOfGradient(*use.node) != part) continue;
       gradients.push_back(use.node);
       Node* masked = use.node->input(0)->producer();
-      if (IsOp(masked, "select") && gradients.size() == 1) {
+      if (IsOp(masked, OpKind::kSelect) && gradients.size() == 1) {
         gradients.push_back(masked);
       }
     }
@@ -111,7 +110,7 @@ bool NormActivations::IsPlainAndPrivate(const Value* value) const {
 NormActivation NormActivations::Of(Node* relu) const {
   NormActivation match;
   match.relu = relu;
-  if (!IsOp(relu, "relu")) return match;
+  if (!IsOp(relu, OpKind::kRelu)) return match;
   Value* x = relu->input(0);
   if (Node* norm = PlainNorm(x)) {
     if (IsPrivate(x)) {
@@ -121,7 +120,7 @@ NormActivation NormActivations::Of(Node* relu) const {
     }
     return match;
   }
-  if (!IsOp(x->producer(), "add")) return match;
+  if (!IsOp(x->producer(), OpKind::kAdd)) return match;
   match.add = x->producer();
   FindResidual(match);
   return match;
@@ -158,9 +157,9 @@ void NormActivations::FindResidual(NormActivation& match) const {
 }
 
 const Node* NormOfGradient(const Node& node) {
-  if (!IsOp(&node, "batch_norm_grad")) return nullptr;
+  if (node.kind() != OpKind::kBatchNormGrad) return nullptr;
   const Node* norm = node.input(kGradMean)->producer();
-  return IsOp(norm, "batch_norm_train") ? norm : nullptr;
+  return IsOp(norm, OpKind::kBatchNormTrain) ? norm : nullptr;
 }
 
 }  // namespace fusor::passes

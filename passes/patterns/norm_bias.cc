@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "ir/builder.h"
-#include "passes/pattern.h"
 
 namespace fusor::passes {
 namespace {
 
 using ir::Node;
+using ir::OpKind;
 using ir::Use;
 using ir::Value;
 
@@ -17,7 +17,7 @@ constexpr size_t kGradX = 1;     // operand of batch_norm_grad
 constexpr size_t kGradMean = 4;  // the mean of that x
 
 bool IsGradOf(const Use& use, const Value* mean) {
-  return IsOp(use.node, "batch_norm_grad") && use.operand == kGradX &&
+  return use.node->kind() == OpKind::kBatchNormGrad && use.operand == kGradX &&
          use.node->input(kGradMean) == mean;
 }
 
@@ -38,7 +38,7 @@ void AddBiasToMean(ir::Graph& graph, Node* norm, Value* bias) {
   std::vector<Use> uses;
   for (const Use& use : mean->uses()) {
     const bool grad =
-        IsOp(use.node, "batch_norm_grad") && use.operand == kGradMean;
+        use.node->kind() == OpKind::kBatchNormGrad && use.operand == kGradMean;
     if (!grad) uses.push_back(use);
   }
   if (uses.empty() && !graph.IsOutput(mean)) return;

@@ -30,7 +30,6 @@
 #include "ir/target/conv_problem.h"
 #include "ir/target/cost.h"
 #include "passes/library/library_choice.h"
-#include "passes/pattern.h"
 
 namespace fusor::passes {
 namespace {
@@ -38,6 +37,7 @@ namespace {
 using ir::Builder;
 using ir::Graph;
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr char kPass[] = "space_to_depth";
@@ -49,7 +49,8 @@ struct Images {
 };
 
 Value* StripCasts(Value* value) {
-  while (IsOp(value->producer(), "cast")) value = value->producer()->input(0);
+  while (IsOp(value->producer(), OpKind::kCast))
+    value = value->producer()->input(0);
   return value;
 }
 
@@ -57,9 +58,9 @@ Value* StripCasts(Value* value) {
 // the value is anything else.
 std::vector<double> LastDimConstant(const Value& value) {
   const Node* node = value.producer();
-  if (!IsOp(node, "broadcast") ||
+  if (!IsOp(node, OpKind::kBroadcast) ||
       node->attrs().Ints("dims") != std::vector<int64_t>{3} ||
-      !IsOp(node->input(0)->producer(), "constant")) {
+      !IsOp(node->input(0)->producer(), OpKind::kConstant)) {
     return {};
   }
   std::vector<double> values =
@@ -72,14 +73,15 @@ std::vector<double> LastDimConstant(const Value& value) {
 // Matches transpose((bytes - mean) * scale), with casts.
 std::optional<Images> FindImages(Value* x) {
   const Node* transpose = StripCasts(x)->producer();
-  if (!IsOp(transpose, "transpose") || transpose->attrs().Ints("permutation") !=
-                                           std::vector<int64_t>{0, 3, 1, 2}) {
+  if (!IsOp(transpose, OpKind::kTranspose) ||
+      transpose->attrs().Ints("permutation") !=
+          std::vector<int64_t>{0, 3, 1, 2}) {
     return std::nullopt;
   }
   const Node* mul = StripCasts(transpose->input(0))->producer();
-  if (!IsOp(mul, "mul")) return std::nullopt;
+  if (!IsOp(mul, OpKind::kMul)) return std::nullopt;
   const Node* sub = StripCasts(mul->input(0))->producer();
-  if (!IsOp(sub, "sub")) return std::nullopt;
+  if (!IsOp(sub, OpKind::kSub)) return std::nullopt;
   Images images{StripCasts(sub->input(0)), LastDimConstant(*sub->input(1)),
                 LastDimConstant(*mul->input(1))};
   const ir::TensorType& type = images.bytes->type();
@@ -136,8 +138,9 @@ class Rewrite {
       }
     }
     for (const ir::Use& use : conv_.input(0)->uses()) {
-      const bool same = use.operand == 0 && IsConvOfImages(*use.node) &&
-                        (use.node == &conv_ || !IsOp(use.node, "conv2d"));
+      const bool same =
+          use.operand == 0 && IsConvOfImages(*use.node) &&
+          (use.node == &conv_ || use.node->kind() != OpKind::kConv2d);
       if (!same)
         return "%" + conv_.input(0)->name() + " is read elsewhere, too";
     }
@@ -202,8 +205,9 @@ class Rewrite {
       b.set_insertion_point(reader);
       b.Inherit(reader->location());
       const std::string problem = ir::ConvolutionProblem(*reader);
-      Value* result = IsOp(reader, "conv2d") ? Forward(b, *reader, blocks)
-                                             : Gradient(b, *reader, blocks);
+      Value* result = IsOp(reader, OpKind::kConv2d)
+                          ? Forward(b, *reader, blocks)
+                          : Gradient(b, *reader, blocks);
       made.parts.push_back({problem, new_problem_});
       names.emplace_back(result, reader->output()->name());
       graph_.ReplaceAllUses(reader->output(), result);
@@ -215,14 +219,16 @@ class Rewrite {
 
  private:
   bool IsConvOfImages(const Node& node) const {
-    return (IsOp(&node, "conv2d") || IsOp(&node, "conv2d_grad_weight")) &&
+    return (node.kind() == OpKind::kConv2d ||
+            node.kind() == OpKind::kConv2dGradWeight) &&
            ir::IsPlainConvolution(node) &&
            node.attrs().Ints("stride") == conv_.attrs().Ints("stride") &&
            node.attrs().Ints("pad") == conv_.attrs().Ints("pad") &&
            node.attrs().Ints("dilation") == conv_.attrs().Ints("dilation") &&
            node.attrs().Int("groups") == 1 &&
-           (IsOp(&node, "conv2d") ? node.input(1)->type().shape
-                                  : node.attrs().Ints("weight_shape")) ==
+           (node.kind() == OpKind::kConv2d
+                ? node.input(1)->type().shape
+                : node.attrs().Ints("weight_shape")) ==
                conv_.input(1)->type().shape;
   }
 
@@ -231,7 +237,9 @@ class Rewrite {
     attrs.Set("stride", std::vector<int64_t>{1, 1});
     attrs.Set("pad",
               std::vector<int64_t>{windows_[0].new_pad, windows_[1].new_pad});
-    if (attrs.Has("weight_shape")) attrs.Set("weight_shape", weight_);
+    if (node.kind() == OpKind::kConv2dGradWeight) {
+      attrs.Set("weight_shape", weight_);
+    }
     return attrs;
   }
 
@@ -258,7 +266,7 @@ class Rewrite {
   }
 
   Value* Convolve(Builder& b, const Node& conv, std::vector<Value*> operands) {
-    Node* node = b.Add(conv.op_name(), std::move(operands), NewAttrs(conv));
+    Node* node = b.Add(conv.kind(), std::move(operands), NewAttrs(conv));
     new_problem_ = ir::ConvolutionProblem(*node);
     return node->output();
   }
@@ -312,7 +320,7 @@ class Rewrite {
 std::vector<Node*> PlainConvolutions(const Graph& graph) {
   std::vector<Node*> convs;
   for (const auto& node : graph.nodes()) {
-    if (IsOp(node.get(), "conv2d") && ir::IsPlainConvolution(*node)) {
+    if (node->kind() == OpKind::kConv2d && ir::IsPlainConvolution(*node)) {
       convs.push_back(node.get());
     }
   }
@@ -322,7 +330,7 @@ std::vector<Node*> PlainConvolutions(const Graph& graph) {
 bool IsNormalised(const Node& conv) {
   return std::any_of(conv.output()->uses().begin(), conv.output()->uses().end(),
                      [](const ir::Use& use) {
-                       return IsOp(use.node, "batch_norm_train") &&
+                       return use.node->kind() == OpKind::kBatchNormTrain &&
                               (use.operand == 0 || use.operand == 3);
                      });
 }

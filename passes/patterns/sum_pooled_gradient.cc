@@ -34,7 +34,6 @@
 #include "passes/fusion/iteration_domain.h"
 #include "passes/library/generated_kernel.h"
 #include "passes/passes.h"
-#include "passes/pattern.h"
 #include "passes/simplify/constant_folding.h"
 
 namespace fusor::passes {
@@ -42,6 +41,7 @@ namespace {
 
 using ir::Graph;
 using ir::Node;
+using ir::OpKind;
 using ir::Value;
 
 constexpr char kPass[] = "sum_pooled_gradient";
@@ -51,7 +51,8 @@ bool IsElementwise(const Node* node) {
 }
 
 bool IsFloatCast(const Node& node) {
-  return IsOp(&node, "cast") && ir::IsFloat(node.output()->type().dtype);
+  return node.kind() == OpKind::kCast &&
+         ir::IsFloat(node.output()->type().dtype);
 }
 
 bool IsZero(const Value& value) {
@@ -62,7 +63,7 @@ bool IsZero(const Value& value) {
 // Returns true for a sum over rows and columns of images, and possibly over
 // other dimensions.
 bool SumsImages(const Node& node) {
-  if (!IsOp(&node, "reduce") || node.attrs().String("kind") != "sum") {
+  if (node.kind() != OpKind::kReduce || node.attrs().String("kind") != "sum") {
     return false;
   }
   const std::vector<int64_t>& dims = node.attrs().Ints("dims");
@@ -166,14 +167,14 @@ class PooledSums {
     const auto apart = [&](size_t i) {
       return !reached_.contains(node.input(i));
     };
-    if (IsOp(&node, "mul")) {
+    if (node.kind() == OpKind::kMul) {
       return (linear(0) && apart(1)) || (apart(0) && linear(1));
     }
-    if (IsOp(&node, "div")) return linear(0) && apart(1);
-    if (IsOp(&node, "select")) {
+    if (node.kind() == OpKind::kDiv) return linear(0) && apart(1);
+    if (node.kind() == OpKind::kSelect) {
       return apart(0) && linear(1) && IsZero(*node.input(2));
     }
-    return (IsOp(&node, "neg") || IsFloatCast(node)) && linear(0);
+    return (node.kind() == OpKind::kNeg || IsFloatCast(node)) && linear(0);
   }
 
   // Returns why `value`, of the image's size, cannot be computed at the pooled
@@ -206,7 +207,7 @@ class PooledSums {
 
   // Returns true for a broadcast that is constant over rows and columns.
   static bool IsSpread(const Node& node) {
-    if (!IsOp(&node, "broadcast")) return false;
+    if (node.kind() != OpKind::kBroadcast) return false;
     const std::vector<int64_t>& dims = node.attrs().Ints("dims");
     return std::none_of(dims.begin(), dims.end(),
                         [](int64_t dim) { return dim >= 2; });
@@ -243,7 +244,7 @@ class PooledSums {
       std::vector<Value*> inputs;
       for (Value* input : node->inputs()) inputs.push_back(Pooled(input));
       result = graph_
-                   .AddNode(node->op_name(), std::move(inputs), node->attrs(),
+                   .AddNode(node->kind(), std::move(inputs), node->attrs(),
                             node->location(), before_)
                    ->output();
     } else {
@@ -277,7 +278,7 @@ class PooledSums {
 // differentiates.
 bool HasPool(const Node& grad) {
   const Node* pool = grad.input(1)->producer();
-  return IsOp(pool, "max_pool") && grad.input(1) == pool->output(1) &&
+  return IsOp(pool, OpKind::kMaxPool) && grad.input(1) == pool->output(1) &&
          pool->input(0)->type().shape == grad.output()->type().shape &&
          pool->attrs().Ints("window") == grad.attrs().Ints("window") &&
          pool->attrs().Ints("stride") == grad.attrs().Ints("stride") &&
@@ -290,7 +291,7 @@ bool SumPooledGradient(Graph& graph, PassContext& context) {
   if (context.options().eager_rounding) return false;
   std::vector<Node*> gradients;
   for (const auto& node : graph.nodes()) {
-    if (IsOp(node.get(), "max_pool_grad") && HasPool(*node)) {
+    if (node->kind() == OpKind::kMaxPoolGrad && HasPool(*node)) {
       gradients.push_back(node.get());
     }
   }

@@ -171,10 +171,6 @@ PrecisionRule RuleOf(const Node& node, const PrecisionOptions& options) {
   return node.op().precision;
 }
 
-bool IsCast(const Node& node) {
-  return node.num_inputs() == 1 && node.attrs().Has("dtype");
-}
-
 bool HasWideResult(const Node& node, const ir::TargetQueries& target) {
   ir::Graph scratch("scratch");
   std::vector<Value*> inputs;
@@ -185,7 +181,7 @@ bool HasWideResult(const Node& node, const ir::TargetQueries& target) {
   const auto has = [&](const std::string& result_dtype) {
     ir::Attrs attrs = node.attrs();
     attrs.Set("result_dtype", result_dtype);
-    return !target.Candidates(*scratch.AddNode(node.op_name(), inputs, attrs))
+    return !target.Candidates(*scratch.AddNode(node.kind(), inputs, attrs))
                 .empty();
   };
   return has("f32") || !has("");
@@ -202,7 +198,7 @@ const Node& AddWith(ir::Graph& scratch, const Node& node, DType dtype,
     if (type.dtype == DType::kF32 && !vector) type.dtype = dtype;
     inputs.push_back(scratch.AddInput(type, ir::InputRole::kData, "operand"));
   }
-  return *scratch.AddNode(node.op_name(), inputs, node.attrs());
+  return *scratch.AddNode(node.kind(), inputs, node.attrs());
 }
 
 }  // namespace
@@ -225,13 +221,13 @@ const Node& AddRetyped(ir::Graph& scratch, const Node& node, DType dtype,
   const Node& retyped =
       AddWith(scratch, node, dtype,
               dtype == DType::kF32 || KeepsVectorsWide(node, dtype, target));
-  if (!node.attrs().Has("weight_shape") || dtype == DType::kF32 ||
+  if (node.kind() != ir::OpKind::kConv2dGradWeight || dtype == DType::kF32 ||
       !HasWideResult(retyped, target)) {
     return retyped;
   }
   ir::Attrs attrs = node.attrs();
   attrs.Set("result_dtype", std::string("f32"));
-  return *scratch.AddNode(node.op_name(), retyped.inputs(), attrs);
+  return *scratch.AddNode(node.kind(), retyped.inputs(), attrs);
 }
 
 bool HasMatmul(const ir::Target& target, DType dtype) {

@@ -15,10 +15,6 @@ namespace fusor::passes {
 // registry's.
 ir::PrecisionRule RuleOf(const ir::Node& node, const PrecisionOptions& options);
 
-// Returns true for an op with attribute `dtype` and one operand. Precision does
-// not propagate through casts.
-bool IsCast(const ir::Node& node);
-
 // Returns true if the target has matmuls in that dtype, f16 or bf16.
 bool HasMatmul(const ir::Target& target, ir::DType dtype);
 

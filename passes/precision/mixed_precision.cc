@@ -40,6 +40,7 @@ namespace {
 using ir::DType;
 using ir::Graph;
 using ir::Node;
+using ir::OpKind;
 using ir::PrecisionRule;
 using ir::Value;
 
@@ -96,8 +97,8 @@ class Painter {
 
   // Linked nodes have the rule of their normalisation.
   bool Follows(const Node& node) const {
-    return RuleOf(node) == PrecisionRule::kFollow && !IsCast(node) &&
-           !tied_.contains(&node);
+    return RuleOf(node) == PrecisionRule::kFollow &&
+           node.kind() != OpKind::kCast && !tied_.contains(&node);
   }
 
   bool IsPassage(const Node& node) const {
@@ -316,15 +317,14 @@ class Rewriter {
   // Returns true for a cast to f32 that an earlier pass inserted.
   bool IsWidening(const Value* value) const {
     const Node* node = value->producer();
-    return node != nullptr && IsCast(*node) &&
-           node->input(0)->type().dtype == narrow_;
+    return IsOp(node, OpKind::kCast) && node->input(0)->type().dtype == narrow_;
   }
 
   // Returns true for an all-reduce over one rank. It is removed later, once
   // fusion no longer needs it to separate gradients from updates. A cast before
   // it would be a separate kernel.
   bool IsIdentity(const Node& node) const {
-    return !node.op().pure && node.num_inputs() == 1 &&
+    return node.HasTrait(ir::OpTrait::kCollective) && node.num_inputs() == 1 &&
            context_.options().world_size == 1;
   }
 
@@ -378,13 +378,13 @@ class Rewriter {
   bool IsCastToNarrow(const Value& value) const {
     return std::any_of(value.uses().begin(), value.uses().end(),
                        [&](const ir::Use& use) {
-                         return IsCast(*use.node) &&
+                         return use.node->kind() == OpKind::kCast &&
                                 use.node->output()->type().dtype == narrow_;
                        });
   }
 
   void Retype(Node& node) {
-    if (node.attrs().Has("result_dtype") &&
+    if (node.HasTrait(ir::OpTrait::kResultDType) &&
         node.attrs().String("result_dtype").empty() && IsWide(node.output()) &&
         AllReadersWide(*node.output()) && !IsCastToNarrow(*node.output()) &&
         HasWideResult(node, context_.target())) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
 
 #include "ir/op.h"
 #include "passes/simplify/constant_folding.h"
@@ -12,6 +11,7 @@ namespace {
 
 using ir::DType;
 using ir::Node;
+using ir::OpKind;
 using ir::ScalarOp;
 using ir::TensorType;
 using ir::Value;
@@ -26,7 +26,7 @@ Result Existing(Value* value) {
 
 Result Made(const Node& like, std::vector<Value*> inputs, ir::Attrs attrs) {
   Replacement replacement;
-  replacement.op = like.op_name();
+  replacement.op = like.kind();
   replacement.inputs = std::move(inputs);
   replacement.attrs = std::move(attrs);
   return replacement;
@@ -35,7 +35,7 @@ Result Made(const Node& like, std::vector<Value*> inputs, ir::Attrs attrs) {
 Result Splat(const Node& node, std::optional<double> x) {
   if (!x) return std::nullopt;
   Replacement replacement;
-  replacement.op = "constant";
+  replacement.op = OpKind::kConstant;
   replacement.attrs = SplatAttrs(node.output()->type(), *x);
   return replacement;
 }
@@ -304,21 +304,31 @@ Result SimplifyConcat(const Node& node) {
 }
 
 Result SimplifyShape(const Node& node) {
-  using Rule = Result (*)(const Node&);
-  static const std::unordered_map<std::string_view, Rule> rules = {
-      {"broadcast", SimplifyBroadcast}, {"concat", SimplifyConcat},
-      {"copy", SimplifyCopy},           {"pad", SimplifyPad},
-      {"reshape", SimplifyLastOneWins}, {"slice", SimplifySlice},
-      {"transpose", SimplifyTranspose},
-  };
-  const auto rule = rules.find(node.op_name());
-  return rule == rules.end() ? std::nullopt : rule->second(node);
+  switch (node.kind()) {
+    case OpKind::kBroadcast:
+      return SimplifyBroadcast(node);
+    case OpKind::kConcat:
+      return SimplifyConcat(node);
+    case OpKind::kCopy:
+      return SimplifyCopy(node);
+    case OpKind::kPad:
+      return SimplifyPad(node);
+    case OpKind::kReshape:
+      return SimplifyLastOneWins(node);
+    case OpKind::kSlice:
+      return SimplifySlice(node);
+    case OpKind::kTranspose:
+      return SimplifyTranspose(node);
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace
 
 std::optional<Replacement> FindReplacement(const Node& node) {
-  if (node.num_outputs() != 1 || !node.op().pure) return std::nullopt;
+  if (node.num_outputs() != 1 || !node.HasTrait(ir::OpTrait::kPure))
+    return std::nullopt;
   if (Result folded = Splat(node, FoldToSplat(node))) return folded;
   const Result found = node.op().fusion == ir::FusionKind::kElementwise
                            ? SimplifyElementwise(node)

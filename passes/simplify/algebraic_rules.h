@@ -1,7 +1,6 @@
 #pragma once
 
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
@@ -13,7 +12,8 @@ namespace fusor::passes {
 struct Replacement {
   ir::Value* value = nullptr;
 
-  std::string_view op;  // empty if `value` is set
+  // Of the node to be created.
+  ir::OpKind op = {};
   std::vector<ir::Value*> inputs;
   ir::Attrs attrs;
 };

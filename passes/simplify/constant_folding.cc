@@ -57,7 +57,7 @@ std::optional<double> FoldInjective(const Node& node) {
     if (!splat) return std::nullopt;
     values.push_back(*splat);
   }
-  if (node.attrs().Has("value")) {
+  if (node.kind() == ir::OpKind::kPad) {
     values.push_back(node.attrs().Float("value"));
   }
   return CommonValue(values);
@@ -93,10 +93,7 @@ std::optional<double> FoldReduce(const Node& node) {
 
 std::optional<double> SplatAttribute(const ir::Value& value) {
   const Node* node = value.producer();
-  if (node == nullptr || node->op().fusion != ir::FusionKind::kSource ||
-      !node->attrs().Has("value")) {
-    return std::nullopt;
-  }
+  if (!IsOp(node, ir::OpKind::kConstant)) return std::nullopt;
   const std::vector<double>& values = node->attrs().Floats("value");
   if (values.size() != 1) return std::nullopt;
   return CommonValue(values);
@@ -122,7 +119,7 @@ std::optional<double> FoldToSplat(const Node& node) {
     case ir::FusionKind::kReduce:
       return FoldReduce(node);
     case ir::FusionKind::kSource:
-      if (node.attrs().Has("value") &&
+      if (node.kind() == ir::OpKind::kConstant &&
           node.attrs().Floats("value").size() > 1) {
         return CommonValue(node.attrs().Floats("value"));
       }

@@ -28,7 +28,7 @@ bool EraseDead(ir::Graph& graph, const Allow& allow) {
   };
   for (size_t i = graph.nodes().size(); i-- > 0;) {
     Node* node = graph.nodes()[i].get();
-    bool used = !node->op().pure;
+    bool used = !node->HasTrait(ir::OpTrait::kPure);
     for (size_t j = 0; j < node->num_outputs() && !used; ++j) {
       used = needed(node->output(j));
     }

@@ -75,7 +75,8 @@ bool SameResults(const Node& a, const Node& b) {
 }  // namespace
 
 Node* ValueNumbering::FindOrInsert(Node* node) {
-  if (!node->op().pure || node->body() != nullptr) return node;
+  if (!node->HasTrait(ir::OpTrait::kPure) || node->body() != nullptr)
+    return node;
   std::vector<Node*>& alike = nodes_[Hash(*node)];
   const auto found =
       std::find_if(alike.begin(), alike.end(), [&](const Node* other) {

@@ -92,8 +92,9 @@ class Accumulator {
   // Accumulates in the parameter's dtype, before the all-reduce.
   void AddUp(const ParameterGradient& g) {
     Node* reduction = g.gradient->producer();
-    FUSOR_ASSERT(reduction != nullptr && !reduction->op().pure,
-                 "gradient {} is not a sum over ranks", g.gradient->name());
+    FUSOR_ASSERT(
+        reduction != nullptr && reduction->HasTrait(ir::OpTrait::kCollective),
+        "gradient {} is not a sum over ranks", g.gradient->name());
     const ir::Input& parameter = graph_.inputs()[g.input];
     const std::string name = ir::AccumulatedName(parameter.value->name());
     const ir::TensorType& type = parameter.value->type();

@@ -45,8 +45,9 @@ bool CompressGradients(ir::Graph& graph, PassContext& context) {
         g.gradient->type().dtype != ir::DType::kF32) {
       continue;
     }
-    FUSOR_ASSERT(reduction != nullptr && !reduction->op().pure,
-                 "gradient {} is not a sum over ranks", g.gradient->name());
+    FUSOR_ASSERT(
+        reduction != nullptr && reduction->HasTrait(ir::OpTrait::kCollective),
+        "gradient {} is not a sum over ranks", g.gradient->name());
     ir::Builder builder(graph, reduction);
     builder.Inherit(reduction->location());
     reduction->SetInput(0, builder.Cast(reduction->input(0), wire));

@@ -33,7 +33,7 @@ bool IsGathered(const Graph& graph, const ir::Output& output) {
 void GatherKept(const Value& updated, Value* kept) {
   const std::vector<ir::Use> uses = updated.uses();
   for (const ir::Use& use : uses) {
-    if (!IsCollective(*use.node)) continue;
+    if (!use.node->HasTrait(ir::OpTrait::kCollective)) continue;
     use.node->SetInput(static_cast<size_t>(use.operand), kept);
   }
 }

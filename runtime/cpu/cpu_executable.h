@@ -13,8 +13,9 @@ class CpuExecutable : public runtime::Executable {
   CpuExecutable(std::string name, size_t num_args)
       : name_(std::move(name)), num_args_(num_args) {}
   explicit CpuExecutable(const codegen::LibraryCall& call)
-      : CpuExecutable(call.op, call.operands.size() + call.results.size() +
-                                   (call.workspace_bytes > 0 ? 1 : 0)) {}
+      : CpuExecutable(std::string(call.op_name()),
+                      call.operands.size() + call.results.size() +
+                          (call.workspace_bytes > 0 ? 1 : 0)) {}
 
   // Runs to completion on the calling thread and its OpenMP team, without
   // allocation. Two threads must not run it at once.

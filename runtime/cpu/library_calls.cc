@@ -50,7 +50,7 @@ std::unique_ptr<CpuExecutable> MakeCallExecutable(const LibraryCall& call) {
   const LibraryPlan plan = PlanLibraryCall(call);
   FUSOR_CHECK(plan.workspace_bytes <= call.workspace_bytes, kDevice,
               "{} by {}: needs a workspace of {} bytes here, compiled for {}",
-              call.op, plan.implementation, plan.workspace_bytes,
+              call.op_name(), plan.implementation, plan.workspace_bytes,
               call.workspace_bytes);
   return std::visit(
       [&](const auto& method) { return MakeExecutable(call, method); },

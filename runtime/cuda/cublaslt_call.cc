@@ -300,7 +300,7 @@ MakeDeviceCall CublasltCalls() {
       if (handle == nullptr) handle = std::make_shared<const Handle>();
       return std::make_unique<MatmulCall>(call, *problem, handle);
     } catch (const Error& e) {
-      throw Error(e.code(), fmt::format("{} by {}: {}", call.op,
+      throw Error(e.code(), fmt::format("{} by {}: {}", call.op_name(),
                                         call.implementation, e.what()));
     }
   };

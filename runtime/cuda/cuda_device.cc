@@ -346,7 +346,7 @@ class CudaDevice : public runtime::Device {
     std::unique_ptr<DeviceCall> ready = make_call_ ? make_call_(call) : nullptr;
     FUSOR_CHECK(ready != nullptr, kDevice,
                 "{}: {}: the CUDA backend has no library that runs it",
-                context_->name(), call.op);
+                context_->name(), call.op_name());
     return WrapCall(call, std::move(ready));
   }
 

@@ -71,8 +71,9 @@ class CallExecutable : public CudaExecutable {
  public:
   CallExecutable(const codegen::LibraryCall& call,
                  std::unique_ptr<DeviceCall> ready)
-      : CudaExecutable(call.op, call.operands.size() + call.results.size() +
-                                    (call.workspace_bytes > 0 ? 1 : 0)),
+      : CudaExecutable(std::string(call.op_name()),
+                       call.operands.size() + call.results.size() +
+                           (call.workspace_bytes > 0 ? 1 : 0)),
         ready_(std::move(ready)) {}
   void Enqueue(const Driver&, CUstream stream,
                void* const* args) const override {

@@ -39,7 +39,7 @@ class Handle {
 // result is stored in place of that operand.
 bool IsBound(const LibraryCall& call, size_t argument) {
   const bool accumulates =
-      call.attrs.Has("accumulate") && call.attrs.Bool("accumulate");
+      call.op == ir::OpKind::kConv2dGradInput && call.attrs.Bool("accumulate");
   return !accumulates || argument != 2;
 }
 
@@ -105,10 +105,10 @@ MakeDeviceCall CudnnCalls(codegen::WarningHandler warning) {
     const std::optional<size_t> version = CudnnVersionOf(call);
     if (!version.has_value()) return nullptr;
     const Cudnn& cudnn = LoadedCudnn();
-    FUSOR_CHECK(cudnn.usable, kDevice, "{}: no cuDNN: {}", call.op,
+    FUSOR_CHECK(cudnn.usable, kDevice, "{}: no cuDNN: {}", call.op_name(),
                 cudnn.problem);
     FUSOR_CHECK(*version == cudnn.version(), kDevice,
-                "{}: planned by cuDNN {}, here is {}", call.op, *version,
+                "{}: planned by cuDNN {}, here is {}", call.op_name(), *version,
                 cudnn.version());
     if (handle == nullptr) handle = std::make_shared<const Handle>();
     try {
@@ -119,13 +119,13 @@ MakeDeviceCall CudnnCalls(codegen::WarningHandler warning) {
             "{} by {}: its plan is one for another device or driver ({}); such "
             "plans are built anew for this one, with the same engines and "
             "knobs",
-            call.op, call.implementation, loaded.mismatch));
+            call.op_name(), call.implementation, loaded.mismatch));
       }
       return std::make_unique<CudnnCall>(call, handle, std::move(loaded.plan));
     } catch (const Error& e) {
-      throw Error(
-          ErrorCode::kDevice,
-          fmt::format("{} by {}: {}", call.op, call.implementation, e.what()));
+      throw Error(ErrorCode::kDevice,
+                  fmt::format("{} by {}: {}", call.op_name(),
+                              call.implementation, e.what()));
     }
   };
 }

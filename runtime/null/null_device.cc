@@ -170,10 +170,10 @@ class NullDevice : public runtime::Device {
   }
   std::unique_ptr<runtime::Executable> LoadCall(
       const codegen::LibraryCall& call) override {
-    state_->log.Add("load call " + call.op);
+    state_->log.Add("load call " + std::string(call.op_name()));
     const size_t workspaces = call.workspace_bytes > 0 ? 1 : 0;
     return std::make_unique<NullExecutable>(
-        "call " + call.op,
+        "call " + std::string(call.op_name()),
         call.operands.size() + call.results.size() + workspaces);
   }
 

@@ -60,7 +60,7 @@ void ExpectLowering(const codegen::Plan& plan, NormLowering lowering) {
   const auto any = [&](const std::string& op, const auto& has) {
     return std::any_of(plan.calls.begin(), plan.calls.end(),
                        [&](const LibraryCall& call) {
-                         return call.op == op && has(call.attrs);
+                         return call.op_name() == op && has(call.attrs);
                        });
   };
   EXPECT_EQ(any("conv2d", [](const auto& a) { return a.Bool("statistics"); }),
@@ -226,9 +226,10 @@ TEST(EmulatedRanks, NormaliseTogether) {
   const int train =
       training.Add(build(setup.world_size), ProgramKind::kTrain, build(1));
   const auto& calls = training.session().plan(train).calls;
-  EXPECT_TRUE(std::any_of(
-      calls.begin(), calls.end(),
-      [](const LibraryCall& call) { return call.op == "all_gather"; }));
+  EXPECT_TRUE(
+      std::any_of(calls.begin(), calls.end(), [](const LibraryCall& call) {
+        return call.op == ir::OpKind::kAllGather;
+      }));
   for (int i = 0; i < 2; ++i) training.Step(train, ShareOf(DType::kF32));
 }
 

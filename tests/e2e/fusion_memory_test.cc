@@ -66,7 +66,7 @@ TEST(FusionMemorySmall, MatrixProductsOfSmallFeatureMapsNeedLittle) {
        PlanOf("resnet18", true, 4, 64).calls) {
     if (call.implementation.find("gemm") == std::string::npos) continue;
     EXPECT_LE(call.workspace_bytes, 1 << 20)
-        << call.op << " " << call.implementation;
+        << call.op_name() << " " << call.implementation;
   }
 }
 

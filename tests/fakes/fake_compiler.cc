@@ -24,8 +24,8 @@ std::string FakeCompiler::CompileKernel(const Kernel& kernel) const {
 }
 
 void FakeCompiler::PrepareCall(LibraryCall& call) const {
-  call.implementation = "fake_" + call.op;
-  const uint64_t hash = HashBytes(call.op, call.operands.size());
+  call.implementation = "fake_" + std::string(call.op_name());
+  const uint64_t hash = HashBytes(call.op_name(), call.operands.size());
   if (hash % 3 == 0)
     call.workspace_bytes = static_cast<int64_t>(hash % 999) + 1;
   const bool elementwise =

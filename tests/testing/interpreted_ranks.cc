@@ -88,7 +88,7 @@ std::vector<std::vector<Tensor>> InterpretRanks(
     }
   }
   for (const auto& node : graph.nodes()) {
-    if (!node->op().pure) {
+    if (node->HasTrait(ir::OpTrait::kCollective)) {
       RunCollective(*node, ranks, mode);
       continue;
     }

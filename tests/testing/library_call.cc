@@ -16,8 +16,7 @@ CallMemory* call_memory = nullptr;
 // Of the call and its operands' bits.
 uint64_t HashOf(const ir::Node& call,
                 std::span<const ir::Tensor* const> operands) {
-  codegen::LibraryCall text{.op = std::string(call.op_name()),
-                            .attrs = call.attrs()};
+  codegen::LibraryCall text{.op = call.kind(), .attrs = call.attrs()};
   for (const ir::Value* operand : call.inputs()) {
     text.operands.push_back(operand->type());
   }
@@ -40,7 +39,7 @@ void CheckAddsInPlace(const codegen::LibraryCall& call, void* const* args) {
   const bool adds =
       call.attrs.Has("accumulate") && call.attrs.Bool("accumulate");
   FUSOR_CHECK(!adds || args[2] == args[call.operands.size()], kInternal,
-              "{}: what it adds to lies elsewhere", call.op);
+              "{}: what it adds to lies elsewhere", call.op_name());
 }
 
 }  // namespace

@@ -188,18 +188,26 @@ class RuleTest(unittest.TestCase):
         }), {"ir/a.cc": 1, "passes/a.cc": 1, "codegen/a.cc": 1,
              "models/a.cc": 1, "runtime/a.cc": 2})
 
-    def test_op_names(self):
-        self.assertEqual(self.findings("op-names", {
+    def test_op_kinds(self):
+        self.assertEqual(self.findings("op-kinds", {
             "passes/a.cc": 'bool F() { return node.op().name == "relu"; }\n',
-            "passes/b.cc": 'bool F() { return "relu" != name; }\n',
-            "passes/c.cc": "bool F() { return node->op() == ir::kRelu; }\n",
-            "passes/d.cc": 'bool F() { return &n.op() == &GetOp("relu"); }\n',
-            "passes/e.cc": "bool F() { return a.op() == b.op(); }\n"
+            "passes/b.cc": 'bool F() { return "relu" != node->op_name(); }\n',
+            "passes/c.cc": 'bool F() { return &n.op() == &GetOp("relu"); }\n',
+            "passes/d.cc": "bool F() { return a.op_name() == b.op_name(); }\n",
+            "codegen/a.cc": 'bool F() { return call.op == "copy"; }\n'
+                            'bool G() { return call.attrs.Has("pad"); }\n',
+            "runtime/a.cc": 'bool F() { return node.attrs().Has("pad"); }\n',
+            "tools/a.cc": 'bool F() { return op_name().find("conv") == 0; }\n',
+            "passes/e.cc": "bool F() { return n.kind() == OpKind::kRelu; }\n"
                            'Value G() { return Make("relu", x); }\n'
-                           'bool H() { return a.String("mode") == "max"; }\n',
-            "codegen/a.cc": 'bool F() { return name == "relu"; }\n',
+                           'bool H() { return a.String("mode") == "max"; }\n'
+                           'bool I() { return input.attrs.Has("init"); }\n',
+            "ir/io/a.cc": 'bool F() { return op_name == "fusion"; }\n',
+            "ir/ops/registry.cc": 'bool F() { return op->name == ""; }\n',
+            "tests/a.cc": 'bool F() { return n.op_name() == "relu"; }\n',
         }), {"passes/a.cc": 1, "passes/b.cc": 1, "passes/c.cc": 1,
-             "passes/d.cc": 1})
+             "passes/d.cc": 1, "codegen/a.cc": 2, "runtime/a.cc": 1,
+             "tools/a.cc": 1})
 
     def test_own_header(self):
         self.assertEqual(self.findings("own-header", {

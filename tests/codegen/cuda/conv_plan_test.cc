@@ -57,7 +57,9 @@ codegen::Plan StepPlan(
       .plan;
 }
 
-bool IsConvolution(const LibraryCall& call) { return call.attrs.Has("groups"); }
+bool IsConvolution(const LibraryCall& call) {
+  return call.HasTrait(ir::OpTrait::kConvolution);
+}
 
 // The distinct convolutions of the ResNet-50 step in f16.
 const std::vector<LibraryCall>& ResNetConvolutions() {
@@ -80,13 +82,13 @@ TensorType PerChannel(const TensorType& like, DType dtype) {
 TEST_F(ConvPlanTest, EveryConvolutionOfTheStepHasAPlan) {
   std::map<std::string, int> problems;
   for (const LibraryCall& call : ResNetConvolutions()) {
-    ++problems[call.op];
+    ++problems[std::string(call.op_name())];
     EXPECT_THAT(call.implementation, MatchesRegex("cudnn eng[0-9]+(_k.*)?"));
     EXPECT_EQ(call.implementation, "cudnn " + call.attrs.String("algorithm"));
     EXPECT_THAT(call.plan, StartsWith("{\"cudnnVersion\":"));
     EXPECT_THAT(call.plan, HasSubstr("\"smVersion\":900"));
     EXPECT_EQ(call.operands[0].dtype, DType::kF16);
-    EXPECT_EQ(call.results[0].dtype, DType::kF16) << call.op;
+    EXPECT_EQ(call.results[0].dtype, DType::kF16) << call.op_name();
     EXPECT_LE(call.workspace_bytes, int64_t{256} << 20);
   }
   EXPECT_EQ(problems, (std::map<std::string, int>{{"conv2d", 23},
@@ -130,7 +132,7 @@ TEST_F(ConvPlanTest, BiasAndReluAreApplied) {
     int forward = 0;
     for (const LibraryCall& call :
          StepPlan(*Compiler(), dtype, "vgg16").calls) {
-      if (call.op != "conv2d") continue;
+      if (call.op != ir::OpKind::kConv2d) continue;
       ++forward;
       ASSERT_EQ(call.operands.size(), 3);
       EXPECT_EQ(call.operands[2].dtype, dtype);
@@ -230,7 +232,7 @@ TEST_F(ConvPlanTest, AFileOfChoicesGoesBeforeTheRule) {
 TEST_F(ConvPlanTest, AFileOfChoicesDecidesAboutStatistics) {
   const auto compiler = Compiler();
   LibraryCall call = ResNetConvolutions()[3];
-  ASSERT_EQ(call.op, "conv2d");
+  ASSERT_EQ(call.op, ir::OpKind::kConv2d);
   call.attrs.Set("statistics", true);
   call.attrs.Set("algorithm", std::string());
   const Offer offer = OfferFor(*compiler, call);
@@ -243,7 +245,7 @@ TEST_F(ConvPlanTest, AFileOfChoicesDecidesAboutStatistics) {
         lowering);
     std::set<std::string> found;
     for (const LibraryCall& c : plan.calls) {
-      if (c.op == "conv2d" && c.attrs.Bool("statistics")) {
+      if (c.op == ir::OpKind::kConv2d && c.attrs.Bool("statistics")) {
         found.insert(c.operands == call.operands ? c.implementation
                                                  : "another");
       }
@@ -294,7 +296,7 @@ TEST_F(ConvPlanTest, DataGradientsAccumulateInEveryDType) {
   const auto compiler = Compiler();
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (LibraryCall call : ResNetConvolutions()) {
-      if (call.op != "conv2d_grad_input") continue;
+      if (call.op != ir::OpKind::kConv2dGradInput) continue;
       call.attrs.Erase("algorithm");
       call.attrs.Set("accumulate", true);
       call.operands.push_back(call.results[0]);
@@ -400,7 +402,7 @@ LibraryCall AfterSpaceToDepth(LibraryCall call) {
   call.attrs.Set("stride", std::vector<int64_t>{1, 1});
   call.attrs.Set("pad", std::vector<int64_t>{1, 1});
   call.operands[0].shape = {256, 16, 113, 113};
-  if (call.op == "conv2d") {
+  if (call.op == ir::OpKind::kConv2d) {
     call.operands[1].shape = {64, 16, 4, 4};
   } else {
     call.attrs.Set("weight_shape", std::vector<int64_t>{64, 16, 4, 4});
@@ -418,8 +420,8 @@ TEST_F(ConvPlanTest, TheStemHasStatisticsAfterSpaceToDepth) {
     LibraryCall call = AfterSpaceToDepth(stem);
     compiler->PrepareCall(call);
     EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
-    planned.insert(call.op);
-    if (call.op != "conv2d") continue;
+    planned.emplace(call.op_name());
+    if (call.op != ir::OpKind::kConv2d) continue;
     Statistics(call);
     compiler->PrepareCall(call);
     EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
@@ -437,7 +439,7 @@ TEST_P(PatternTest, HasPlansForF16) {
   int plans = 0;
   std::string refused;
   for (LibraryCall call : ResNetConvolutions()) {
-    if (call.op != GetParam().op || !GetParam().applies(call)) continue;
+    if (call.op_name() != GetParam().op || !GetParam().applies(call)) continue;
     call.attrs.Erase("algorithm");
     GetParam().extend(call);
     try {

@@ -65,7 +65,7 @@ Product MakeProduct(bool transpose_a, bool transpose_b, ir::Shape batch,
     return s;
   };
   LibraryCall& call = product.call;
-  call.op = "matmul";
+  call.op = ir::OpKind::kMatmul;
   call.attrs = {{"transpose_a", transpose_a},
                 {"transpose_b", transpose_b},
                 {"result_dtype", std::string(ir::DTypeName(result))},

@@ -57,7 +57,7 @@ class CollectivePlanTest : public ::testing::Test {
     int64_t elements = 0;
     for (size_t s : Collectives(plan)) {
       const LibraryCall& call = plan.calls[plan.steps[s].index];
-      if (call.op != "all_reduce") continue;
+      if (call.op != ir::OpKind::kAllReduce) continue;
       for (const ir::TensorType& type : call.operands) {
         elements += type.num_elements();
       }
@@ -316,7 +316,8 @@ TEST_F(CollectivePlanTest, AShardedOptimizerKeepsPartsOfMomentum) {
   VerifyPlan(ParsePlan(SerializePlan(plan)));
   Plan broken = plan;
   for (LibraryCall& call : broken.calls) {
-    if (call.op == "reduce_scatter") call.attrs.Set("parts", int64_t{2});
+    if (call.op == ir::OpKind::kReduceScatter)
+      call.attrs.Set("parts", int64_t{2});
   }
   EXPECT_THROW(VerifyPlan(broken), Error);
 }
@@ -334,8 +335,9 @@ TEST_F(CollectivePlanTest, PartsAreGatheredBesideTheForwardPass) {
   for (size_t s : Collectives(plan)) {
     const Step& step = plan.steps[s];
     const LibraryCall& call = plan.calls[step.index];
-    if (call.op == "reduce_scatter") scattered += CollectiveBytes(call);
-    if (call.op != "all_gather") continue;
+    if (call.op == ir::OpKind::kReduceScatter)
+      scattered += CollectiveBytes(call);
+    if (call.op != ir::OpKind::kAllGather) continue;
     gathered += CollectiveBytes(call);
     // Nothing is computed before, and nothing waited for.
     EXPECT_EQ(s, gathers.size());
@@ -404,7 +406,7 @@ TEST_F(CollectivePlanTest, VerificationFindsAGatherOfAnotherSize) {
   Plan plan =
       Compile(Model(4), ProgramKind::kTrain, compiler_, Ranks("one")).plan;
   for (LibraryCall& call : plan.calls) {
-    if (call.op == "all_gather") call.attrs.Set("ranks", int64_t{3});
+    if (call.op == ir::OpKind::kAllGather) call.attrs.Set("ranks", int64_t{3});
   }
   try {
     VerifyPlan(plan);

@@ -37,7 +37,8 @@ TEST(SerializePlan, RoundTripsWholePlans) {
     if (plan.steps.size() < 2) continue;
     // What planning for one stream does not fill in.
     plan.num_events = 1;
-    for (LibraryCall& call : plan.calls) call.plan = "of " + call.op;
+    for (LibraryCall& call : plan.calls)
+      call.plan = "of " + std::string(call.op_name());
     plan.steps[0].records = 0;
     plan.steps.back().stream = 3;
     plan.steps.back().waits = {0};

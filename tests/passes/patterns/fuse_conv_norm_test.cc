@@ -568,7 +568,8 @@ TEST(NormLoweringOfBottlenecks, ComputesTheSameStep) {
   EXPECT_EQ(other.report.counters.at("conv_norm_join"), 2);
   std::set<std::string> kinds;
   for (const codegen::LibraryCall& call : other.plan.calls) {
-    if (call.op == "conv2d") kinds.insert(call.attrs.String("prologue"));
+    if (call.op == ir::OpKind::kConv2d)
+      kinds.insert(call.attrs.String("prologue"));
   }
   EXPECT_THAT(kinds, testing::ElementsAre("", "dual", "join", "norm"));
 }

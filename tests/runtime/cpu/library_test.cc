@@ -57,9 +57,9 @@ void ExpectClose(const OneNode& one, LibraryCall call) {
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_LE(MaxRelativeError(actual[i], expected[i]),
               LibraryTolerance(RoundedTo(call, call.results[i])))
-        << call.op << " result " << i << " by " << call.implementation << " "
-        << call.attrs.Has("algorithm") << " " << ToString(call.operands[0])
-        << " -> " << ToString(call.results[0]);
+        << call.op_name() << " result " << i << " by " << call.implementation
+        << " " << call.attrs.Has("algorithm") << " "
+        << ToString(call.operands[0]) << " -> " << ToString(call.results[0]);
   }
 }
 

@@ -30,7 +30,7 @@ LibraryCall OneNode::Call(const std::vector<Layout>& operand_layouts,
                           const std::vector<Layout>& result_layouts,
                           const std::string& algorithm) const {
   LibraryCall call;
-  call.op = node->op_name();
+  call.op = node->kind();
   call.attrs = node->attrs();
   if (call.attrs.Has("algorithm")) call.attrs.Set("algorithm", algorithm);
   for (size_t i = 0; i < node->num_inputs(); ++i) {

@@ -107,10 +107,10 @@ TEST_F(WinogradTest, ErrorsAreThoseOfRoundingTransformedOperands) {
       const Errors errors = ErrorsOf(actual, expected);
       const double theory = ExpectedError(call.results[0]);
       EXPECT_LE(errors.mean, 1.5 * theory)
-          << call.op << " " << ToString(call.operands[0]) << " -> "
+          << call.op_name() << " " << ToString(call.operands[0]) << " -> "
           << ToString(call.results[0]);
       EXPECT_LE(errors.worst, 8 * theory)
-          << call.op << " " << ToString(call.operands[0]) << " -> "
+          << call.op_name() << " " << ToString(call.operands[0]) << " -> "
           << ToString(call.results[0]);
     }
   }
@@ -150,7 +150,7 @@ TEST_F(WinogradTest, GivesTheSameBitsEachTime) {
     const auto operands = one->Operands();
     LibraryCall call = CallOf(*one, "winograd");
     const Tensor first = RunCall(call, operands)[0];
-    EXPECT_EQ(RunCall(call, operands)[0].data, first.data) << call.op;
+    EXPECT_EQ(RunCall(call, operands)[0].data, first.data) << call.op_name();
   }
 }
 
@@ -168,7 +168,8 @@ TEST_F(WinogradTest, WhatIsNotFiniteStaysSo) {
       const Tensor actual = RunCall(call, operands)[0];
       for (size_t i = 0; i < expected.data.size(); ++i) {
         if (std::isfinite(expected.data[i])) continue;
-        EXPECT_FALSE(std::isfinite(actual.data[i])) << call.op << " " << i;
+        EXPECT_FALSE(std::isfinite(actual.data[i]))
+            << call.op_name() << " " << i;
       }
     }
   }

@@ -39,7 +39,7 @@ LibraryCall Call(DType operands, DType result, bool transpose_a = false,
     return ir::TensorType{dtype, shape, {}};
   };
   LibraryCall call;
-  call.op = "matmul";
+  call.op = ir::OpKind::kMatmul;
   call.attrs = {{"transpose_a", transpose_a},
                 {"transpose_b", transpose_b},
                 {"result_dtype", std::string(ir::DTypeName(result))},

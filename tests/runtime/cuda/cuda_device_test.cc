@@ -522,7 +522,7 @@ TEST(CudaDevice, RefusesLibraryCallsThatNobodyRuns) {
   FakeCudaBackend backend;
   const auto device = cuda::OpenCudaDevice(0, {}, nullptr);
   codegen::LibraryCall call;
-  call.op = "conv2d";
+  call.op = ir::OpKind::kConv2d;
   EXPECT_THAT(FailureOf([&] { device->LoadCall(call); }, ErrorCode::kDevice),
               HasSubstr("conv2d: the CUDA backend has no library"));
 }

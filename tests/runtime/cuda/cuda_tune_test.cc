@@ -96,7 +96,7 @@ bool Is(const codegen::LibraryCall& call, const char* name, const char* text) {
 int PlantedPieces(const codegen::LibraryCall& call) {
   const bool projects = call.operands[1].shape == ir::Shape{16, 8, 1, 1} &&
                         IsSet(call, "statistics");
-  const bool narrow = call.op == "conv2d_grad_weight" &&
+  const bool narrow = call.op == ir::OpKind::kConv2dGradWeight &&
                       Is(call, "prologue", "norm") &&
                       call.operands[0].shape[1] == 8;
   const bool slow = projects || narrow || IsSet(call, "accumulate") ||

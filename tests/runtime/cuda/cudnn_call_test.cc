@@ -41,7 +41,7 @@ constexpr char kPlan[] = R"({"cudnnVersion":91900,"engine":{"engineId":62}})";
 class CudnnCallTest : public testing::Test {
  protected:
   CudnnCallTest() : cudnn_(LoadFakeCudnn()) {
-    call_.op = "conv2d";
+    call_.op = ir::OpKind::kConv2d;
     call_.operands = {{DType::kF16, {2, 8, 4, 4}, {}},
                       {DType::kF16, {8, 8, 1, 1}, {}}};
     call_.results = {{DType::kF16, {2, 8, 4, 4}, {}}};
@@ -104,7 +104,7 @@ TEST_F(CudnnCallTest, TheLastArgumentIsTheWorkspace) {
 
 // The operand that a gradient is added to lies where the result does.
 TEST_F(CudnnCallTest, AccumulatingCallsBindTheResultAlone) {
-  call_.op = "conv2d_grad_input";
+  call_.op = ir::OpKind::kConv2dGradInput;
   call_.attrs.Set("accumulate", true);
   call_.operands.push_back(call_.results[0]);
   const auto call = CudnnCalls()(call_);

@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(CudaLibraryCalls, OthersHaveNone) {
   codegen::LibraryCall call;
-  call.op = "copy";
+  call.op = ir::OpKind::kCopy;
   call.operands = {{DType::kF32, {2, 3, 4, 5}, ir::ParseLayout("acdb")}};
   call.results = {{DType::kF32, {2, 3, 4, 5}, {}}};
   call.implementation = "unchosen";

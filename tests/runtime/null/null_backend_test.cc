@@ -60,7 +60,7 @@ codegen::CompileOptions Verified() {
 std::string NameOf(const codegen::Plan& plan, const codegen::Step& step) {
   return step.kind == codegen::StepKind::kLaunch
              ? "launch " + plan.kernels[step.index].kernel.name
-             : "call " + plan.calls[step.index].op;
+             : "call " + std::string(plan.calls[step.index].op_name());
 }
 
 TEST(NullBackend, ASessionRunsThePlansStepsInTheirOrder) {

@@ -13,7 +13,7 @@ ProfileShares MeasureShares(runtime::Session& session, int program) {
     if (step.kind == codegen::StepKind::kLaunch) {
       shares.kernels += ms[i];
     } else if (step.flops > 0 &&
-               step.op_class.find("pool") == std::string::npos) {
+               !plan.calls[step.index].HasTrait(ir::OpTrait::kPooling)) {
       shares.matrix += ms[i];
     } else {
       shares.other += ms[i];

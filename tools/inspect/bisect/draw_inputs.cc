@@ -37,13 +37,13 @@ std::function<double(double)> Distribution(const Input& input) {
 std::optional<Tensor> DrawPositions(const Value& value, uint64_t key) {
   const auto read = std::find_if(
       value.uses().begin(), value.uses().end(), [](const Use& use) {
-        return use.operand == 1 && (use.node->op_name() == "max_pool_grad" ||
-                                    use.node->op_name() == "max_pool_gather");
+        return use.operand == 1 && (use.node->kind() == OpKind::kMaxPoolGrad ||
+                                    use.node->kind() == OpKind::kMaxPoolGather);
       });
   if (read == value.uses().end()) return std::nullopt;
   Graph graph("positions");
   const Attrs& attrs = read->node->attrs();
-  const Shape& image = attrs.Has("input_shape")
+  const Shape& image = read->node->kind() == OpKind::kMaxPoolGrad
                            ? attrs.Ints("input_shape")
                            : read->node->input(0)->type().shape;
   Value* x = graph.AddInput({DType::kF32, image, {}}, InputRole::kData, "x");

@@ -199,9 +199,9 @@ Exactness ExactnessOf(const Plan& plan, const Step& step,
           node.input(0)->type().num_elements() /
               std::max<int64_t>(node.output()->type().num_elements(), 1));
     }
-    e.compares |=
-        node.attrs().Has("norm") && !node.attrs().String("norm").empty();
-    e.winograd |= node.attrs().Has("algorithm") &&
+    e.compares |= node.kind() == ir::OpKind::kConv2dGradInput &&
+                  !node.attrs().String("norm").empty();
+    e.winograd |= node.HasTrait(ir::OpTrait::kConvolution) &&
                   node.attrs().String("algorithm") == "winograd";
   });
   for (const ir::Value* input : graph.nodes()[0]->inputs()) {
@@ -386,7 +386,7 @@ IsolatedStep CompareStep(const Plan& plan, const ir::Graph& graph, size_t step,
   result.step = step;
   result.what = s.kind == StepKind::kLaunch
                     ? plan.kernels[s.index].kernel.name
-                    : plan.calls[s.index].op + " by " +
+                    : std::string(plan.calls[s.index].op_name()) + " by " +
                           plan.calls[s.index].implementation;
   result.location = s.location;
   result.reduction = exactness.reduction;

@@ -117,7 +117,7 @@ std::optional<TestCase> Selection::Take(
       inputs.push_back(copy.map.at(input));
     }
     Node* made = copy.made.graph->AddNode(
-        node.op_name(), inputs, node.attrs(), node.location(), nullptr,
+        node.kind(), inputs, node.attrs(), node.location(), nullptr,
         node.body() != nullptr ? node.body()->Clone() : nullptr);
     for (size_t k = 0; k < node.num_outputs(); ++k) {
       made->output(k)->set_type(node.output(k)->type());
@@ -338,7 +338,7 @@ std::unique_ptr<Graph> WithExtents(const Graph& graph,
     std::vector<Value*> inputs;
     for (const Value* value : node->inputs()) inputs.push_back(map.at(value));
     Node* copy = made->AddNode(
-        node->op_name(), inputs, AttrsWithExtents(node->attrs(), extents),
+        node->kind(), inputs, AttrsWithExtents(node->attrs(), extents),
         node->location(), nullptr,
         node->body() != nullptr ? WithExtents(*node->body(), extents)
                                 : nullptr);

@@ -44,7 +44,7 @@ TestCase ReduceStep(const codegen::Plan& plan, const ir::Graph& graph,
   const codegen::Step& s = plan.steps[step];
   const ir::Node* node = NodeOfStep(graph, s);
   const std::vector<ir::Tensor> inputs(given.begin(), given.end());
-  const bool chains = node != nullptr && node->attrs().Has("kind") &&
+  const bool chains = IsOp(node, ir::OpKind::kFusion) &&
                       node->attrs().String("kind") == "multi_tensor";
   if (node == nullptr || node->body() == nullptr || chains) {
     return {GraphOfStep(plan, s, node), inputs};

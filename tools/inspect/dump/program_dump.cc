@@ -94,7 +94,8 @@ void DumpCalls(const Plan& plan, const WriteFile& write) {
   for (size_t i = 0; i < plan.calls.size(); ++i) {
     const LibraryCall& call = plan.calls[i];
     if (call.plan.empty()) continue;
-    write(fmt::format("{:04}.{}.json", i, FileName(call.op)), call.plan + "\n");
+    write(fmt::format("{:04}.{}.json", i, FileName(call.op_name())),
+          call.plan + "\n");
   }
 }
 

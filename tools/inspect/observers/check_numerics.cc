@@ -56,7 +56,7 @@ std::string DescribeStep(const Plan& plan, const Step& step) {
     return "kernel " + plan.kernels[step.index].kernel.name;
   }
   const codegen::LibraryCall& call = plan.calls[step.index];
-  return call.op + " by " + call.implementation;
+  return std::string(call.op_name()) + " by " + call.implementation;
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ std::unique_ptr<ir::Graph> GraphOfStep(const Plan& plan, const Step& step,
       node == nullptr
           ? graph->AddNode(plan.calls[step.index].op, operands,
                            plan.calls[step.index].attrs, step.location)
-          : graph->AddNode(node->op_name(), operands, node->attrs(),
+          : graph->AddNode(node->kind(), operands, node->attrs(),
                            node->location(), nullptr,
                            node->body() ? node->body()->Clone() : nullptr);
   for (size_t i = 0; i < copy->num_outputs(); ++i) {

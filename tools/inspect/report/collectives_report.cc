@@ -68,9 +68,9 @@ Exchange ExchangeOf(const Plan& plan, const PlanReport& report) {
          .bytes = CollectiveBytes(call),
          .start_us = starts[i],
          .end_us = end,
-         .sums = call.op != "all_gather",
-         .gathers_ahead =
-             call.op == "all_gather" && parts.contains(step.args[0])});
+         .sums = call.op != ir::OpKind::kAllGather,
+         .gathers_ahead = call.op == ir::OpKind::kAllGather &&
+                          parts.contains(step.args[0])});
   }
   exchange.exposed_us = std::max(0.0, exchange.end_us - report.total.us());
   return exchange;

@@ -251,7 +251,7 @@ class Modeller {
           static_cast<double>(step.flops) / (share * peak);
       return (std::max(memory, arithmetic) / 1e3 + fixed) / 1e3;
     };
-    if (!call.op.starts_with("conv2d")) {
+    if (!call.HasTrait(ir::OpTrait::kConvolution)) {
       model.others_ms += ms(kMatmulTensorShare);
       return;
     }

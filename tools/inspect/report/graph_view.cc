@@ -138,7 +138,7 @@ std::string NodeKind(const Node& node) {
     return CostlyNodes(*node.body()) > 1 ? "fusion" : "kernel";
   }
   if (ir::NodeMacs(node) > 0) return "matrix";
-  if (node.op_name() == "copy") return "copy";
+  if (node.kind() == ir::OpKind::kCopy) return "copy";
   return node.op().fusion == ir::FusionKind::kLibrary ? "library" : "op";
 }
 

@@ -22,7 +22,7 @@ bool IsSixteenBit(const ir::Node& node) {
 
 // Returns the library's estimate for the chosen algorithm; 0 if there is none.
 double LibraryUs(const ir::Node& node, const ir::TargetQueries& target) {
-  if (node.body() != nullptr || !node.attrs().Has("algorithm")) return 0;
+  if (!node.HasTrait(ir::OpTrait::kConvolution)) return 0;
   for (const ir::LibraryCandidate& candidate : target.Candidates(node)) {
     if (candidate.algorithm == node.attrs().String("algorithm")) {
       return static_cast<double>(candidate.modelled_ns) / 1e3;
@@ -70,7 +70,7 @@ class Reporter {
  private:
   // A ring's reduce_scatter and all_gather each take half of all_reduce.
   void ModelCollective(const LibraryCall& call, StepCost& cost) const {
-    const double share = call.op == "all_reduce" ? 1 : 0.5;
+    const double share = call.op == ir::OpKind::kAllReduce ? 1 : 0.5;
     cost.modelled_us = cost.limit_us =
         share * network_.Seconds(CollectiveBytes(call)) * 1e6;
     cost.bound = Bound::kNetwork;
@@ -156,7 +156,7 @@ PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
 
 int64_t CollectiveBytes(const LibraryCall& call) {
   int64_t bytes = 0;
-  const bool scatters = call.op == "reduce_scatter";
+  const bool scatters = call.op == ir::OpKind::kReduceScatter;
   for (const ir::TensorType& type : scatters ? call.operands : call.results) {
     bytes += type.num_bytes();
   }

@@ -34,7 +34,7 @@ std::vector<bool> LeadingTo(const Graph& graph, const Values& targets) {
 bool IsLight(const Node& node) {
   if (node.body() != nullptr) {
     for (const auto& inner : node.body()->nodes()) {
-      if (!IsLight(*inner) && !ir::IsCopy(*inner)) return false;
+      if (!IsLight(*inner) && inner->kind() != ir::OpKind::kCopy) return false;
     }
     return true;
   }
@@ -59,7 +59,7 @@ bool IsWholeUpdate(const Node& node, const Values& next) {
 // Returns whether a node only makes a cached 16-bit weight in the state.
 bool IsWeightCopy(const Node& node, const Values& next) {
   const std::vector<ir::Use>& uses = node.output()->uses();
-  return ir::IsCopy(node) &&
+  return node.kind() == ir::OpKind::kCopy &&
          (next.contains(node.output()) ||
           (!uses.empty() &&
            std::all_of(uses.begin(), uses.end(), [&](const ir::Use& use) {

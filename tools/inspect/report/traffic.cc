@@ -106,9 +106,9 @@ int64_t TrafficBytes(const LibraryCall& call) {
   for (const auto* types : {&call.operands, &call.results}) {
     for (const ir::TensorType& type : *types) bytes += type.num_bytes();
   }
-  const bool grad_weight = call.attrs.Has("weight_shape");
+  const bool grad_weight = call.op == ir::OpKind::kConv2dGradWeight;
   // A data gradient is written completely.
-  if (!call.attrs.Has("groups") || call.attrs.Has("input_shape")) return bytes;
+  if (call.op != ir::OpKind::kConv2d && !grad_weight) return bytes;
   const ir::TensorType& x = call.operands[0];
   const ir::Shape& windows =
       (grad_weight ? call.operands[1] : call.results[0]).shape;

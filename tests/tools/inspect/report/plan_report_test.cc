@@ -151,7 +151,8 @@ TEST(Exchange, IsExposedWhereNothingIsComputed) {
   Plan plan;
   plan.num_events = 2;
   const ir::TensorType type{ir::DType::kF32, {250}, {}};
-  plan.calls = {{.op = "all_reduce", .operands = {type}, .results = {type}}};
+  plan.calls = {
+      {.op = ir::OpKind::kAllReduce, .operands = {type}, .results = {type}}};
   plan.steps = {{.stream = 0, .records = 0, .name = "a"},
                 {.kind = StepKind::kCollective,
                  .stream = 1,

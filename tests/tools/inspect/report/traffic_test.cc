@@ -59,7 +59,7 @@ TEST(Traffic, AVectorIsReadOnceHoweverOftenItIsBroadcast) {
 
 TEST(Traffic, AStridedConvolutionReadsThePixelsItTouches) {
   LibraryCall call{
-      .op = "conv2d",
+      .op = ir::OpKind::kConv2d,
       .attrs = {{"stride", std::vector<int64_t>{2, 2}}, {"groups", int64_t{1}}},
       .operands = {{ir::DType::kF16, {2, 8, 10, 10}, {}},
                    {ir::DType::kF16, {16, 8, 1, 1}, {}}},
@@ -71,7 +71,7 @@ TEST(Traffic, AStridedConvolutionReadsThePixelsItTouches) {
   EXPECT_EQ(TrafficBytes(call), 2 * 8 * 100 * 2 + 9 * weight + y);
   // Its data gradient has to be zero elsewhere.
   LibraryCall gradient{
-      .op = "conv2d_grad_input",
+      .op = ir::OpKind::kConv2dGradInput,
       .attrs = {{"stride", std::vector<int64_t>{2, 2}},
                 {"groups", int64_t{1}},
                 {"input_shape", std::vector<int64_t>{2, 8, 10, 10}}},
@@ -80,7 +80,7 @@ TEST(Traffic, AStridedConvolutionReadsThePixelsItTouches) {
       .results = {{ir::DType::kF16, {2, 8, 10, 10}, {}}}};
   EXPECT_EQ(TrafficBytes(gradient), 2 * 8 * 100 * 2 + weight + y);
   LibraryCall weights{
-      .op = "conv2d_grad_weight",
+      .op = ir::OpKind::kConv2dGradWeight,
       .attrs = {{"stride", std::vector<int64_t>{2, 2}},
                 {"groups", int64_t{1}},
                 {"weight_shape", std::vector<int64_t>{16, 8, 1, 1}}},
