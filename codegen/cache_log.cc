@@ -53,7 +53,7 @@ std::optional<KernelOrigin> ParseLine(const std::string& line) {
     origin.constants = parsed.at("constants");
     return origin;
   } catch (const json::exception&) {
-    return std::nullopt;  // torn by another process, or of another version
+    return std::nullopt;  // truncated, or written by another version
   }
 }
 
@@ -62,7 +62,7 @@ std::vector<std::string> Words(const std::string& text) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-// The words of `text` that `other` lacks; "nothing" when it has them all.
+// Returns the words of `text` that `other` lacks; "nothing" if there are none.
 std::string OwnWords(const std::string& text, const std::string& other) {
   const std::vector<std::string> others = Words(other);
   std::string own;
@@ -78,7 +78,7 @@ struct Change {
   std::string was, is;
 };
 
-// Options whose values are scalars of the kernels that they decide.
+// Returns whether the option's value appears as a scalar in kernels.
 bool IsScalar(const std::string& key) {
   constexpr std::string_view kScalars[] = {"momentum",  "weight-decay",
                                            "clip-norm", "lars-coefficient",
@@ -94,8 +94,8 @@ std::optional<double> ParseNumber(const std::string& text) {
   return value;
 }
 
-// Whether the value, its complement, its inverse or its negative is a scalar
-// of `origin` and not of `other`.
+// Returns whether `value`, 1 - value, 1 / value or -value is a scalar of
+// `origin` but not of `other`.
 bool IsOwnScalar(double value, const KernelOrigin& origin,
                  const KernelOrigin& other) {
   const std::vector<std::string> others = Words(other.constants);
@@ -121,8 +121,8 @@ std::map<std::string, std::string> ParseSettings(const std::string& text) {
   return settings;
 }
 
-// Whether the option, "=VALUE" or nothing before and now, may have made the one
-// source the other.
+// Returns whether a change of the option from `before` to `now`, each "=VALUE"
+// or empty, may explain the difference of the sources.
 bool Explains(const std::string& key, const std::string& before,
               const std::string& now, const KernelOrigin& was,
               const KernelOrigin& is) {
@@ -132,7 +132,7 @@ bool Explains(const std::string& key, const std::string& before,
     if (a && b) {
       const bool was_found = IsOwnScalar(*a, was, is);
       const bool is_found = IsOwnScalar(*b, is, was);
-      // One of them may have been folded away, as a zero is.
+      // One of them may have been constant-folded, as a zero is.
       if (was_found != is_found) return was.skeleton != is.skeleton;
       return was_found;
     }
@@ -140,8 +140,7 @@ bool Explains(const std::string& key, const std::string& before,
   return was.skeleton != is.skeleton;
 }
 
-// The options of the passes that may have made the one source the other, each
-// after a blank.
+// Pass options that may explain the difference, each after a blank.
 struct Settings {
   std::string was, is;
 };
@@ -164,8 +163,8 @@ Settings ExplainingSettings(const KernelOrigin& was, const KernelOrigin& is) {
   return changed;
 }
 
-// What may explain that a kernel is another one; of two kernels with the same
-// source neither the inputs nor the options of the passes explain anything.
+// Returns the possible reasons for the difference of two kernels. Inputs and
+// pass options are reasons only if the sources differ.
 std::vector<Change> Changes(const KernelOrigin& was, const KernelOrigin& is) {
   std::vector<Change> changes;
   const auto add = [&](const char* component, const std::string& a,
@@ -184,7 +183,7 @@ std::vector<Change> Changes(const KernelOrigin& was, const KernelOrigin& is) {
   const bool has_settings = settings.was != settings.is;
   if (was.extents != is.extents || !has_settings) {
     add("inputs", was.inputs, is.inputs);
-    // The change left no trace in the loops, so all settings are named.
+    // The loops do not show what changed, so report all settings.
     if (was.inputs == is.inputs && !has_settings) {
       settings = {" " + was.settings, " " + is.settings};
     }
@@ -210,7 +209,7 @@ void SetSourceParts(const std::string& source, KernelOrigin& origin) {
     if (words.size() > 1 && words[0][0] == 'a' && std::isdigit(words[1][0])) {
       extents += words[1] + " ";
     }
-    // Without what begins with a digit, "0x1p+7" among them.
+    // Omit words that begin with a digit or '-', e.g. "0x1p+7".
     bool in_word = false, in_number = false;
     for (const char c : line) {
       const bool part = std::isalnum(c) || c == '.' || c == '+' || c == '-';
@@ -306,7 +305,7 @@ void CacheLog::Append(std::span<const KernelOrigin> origins) const {
   try {
     WriteFileAtomically(path_, kept + lines, ErrorCode::kInternal);
   } catch (const Error&) {
-    return;  // no room: it stays as long as it is
+    return;  // e.g. disk full: keep the long log
   }
 }
 

@@ -15,7 +15,7 @@ namespace fusor::codegen {
 
 namespace {
 
-// Empty when the text was made of the kernel, else what is wrong.
+// Returns why the text is not an artifact of the kernel; empty if it is.
 std::string WhyNotOf(const Kernel& kernel, const std::string& text) {
   const std::string stamp = KernelStamp(kernel);
   const std::string words = stamp.substr(0, stamp.rfind(' ') + 1);
@@ -30,7 +30,7 @@ std::string WhyNotOf(const Kernel& kernel, const std::string& text) {
                      stamp);
 }
 
-// Those of options.substitutes that stand in for kernels of the plan.
+// Returns the names of the plan's kernels that options.substitutes replaces.
 std::set<std::string> FindSubstituted(const Plan& plan,
                                       const PlanOptions& options) {
   std::vector<std::string> names;
@@ -58,14 +58,15 @@ std::set<std::string> FindSubstituted(const Plan& plan,
   return found;
 }
 
-// All that the machine code depends on.
+// Returns the cache key: everything that the machine code depends on.
 std::string KeyOf(const CodegenFingerprint& facts, const std::string& target,
                   const std::string& source) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", target, facts.compiler,
                      facts.device, facts.options, facts.fusor, source);
 }
 
-// With the measured choices of the program: they say for which machine it is.
+// Returns the compiler's facts and, in options, the hash of the autotune
+// results, which are specific to one machine.
 CodegenFingerprint MetricsOf(const TargetCompiler& compiler, const Plan& plan) {
   CodegenFingerprint facts = compiler.Codegen();
   if (plan.choices != 0) {
@@ -74,7 +75,7 @@ CodegenFingerprint MetricsOf(const TargetCompiler& compiler, const Plan& plan) {
   return facts;
 }
 
-// "images=u8[2,224,224,3] labels=i32[2]".
+// Returns "images=u8[2,224,224,3] labels=i32[2]".
 std::string InputsOf(const Plan& plan) {
   std::string text;
   for (const PlanInput& input : plan.inputs) {
@@ -98,8 +99,8 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
   report.substituted = FindSubstituted(plan, options);
   std::vector<std::optional<KernelOrigin>> missed(plan.kernels.size());
   std::vector<std::string> failures(plan.kernels.size());
-  // Opened at the first miss: another process that compiles the same kernels
-  // now adds them to the log before this one is done.
+  // Opened at the first miss: a concurrent process that compiles the same
+  // kernels may add them to the log before this one is done.
   std::optional<CacheLog> log;
   std::once_flag log_opened;
   ParallelFor(plan.kernels.size(), options.threads, [&](size_t i) {

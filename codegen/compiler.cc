@@ -22,8 +22,8 @@
 namespace fusor::codegen {
 namespace {
 
-// Throws kGraph unless the choices were measured for this target, with as many
-// threads, by this version of the library. Empty ones hold for all.
+// Throws kGraph unless the autotune results are empty, or were measured for
+// this target, number of threads and library version.
 void CheckOrigin(const ir::AutotuneResults& choices,
                  const TargetCompiler& compiler) {
   if (choices.empty()) return;
@@ -48,7 +48,7 @@ void CheckOrigin(const ir::AutotuneResults& choices,
 
 class Stopwatch {
  public:
-  // Seconds since the last call, or since the start.
+  // Returns the seconds since the last call, or since the start.
   double Lap() {
     const auto now = std::chrono::steady_clock::now();
     const double seconds = std::chrono::duration<double>(now - last_).count();
@@ -61,8 +61,8 @@ class Stopwatch {
       std::chrono::steady_clock::now();
 };
 
-// Bytes that the nodes of fusions would have moved as kernels of their own,
-// less what the fusions move.
+// Returns the memory traffic that fusion avoids: the bytes that the nodes of
+// fusions would move as unfused kernels, minus those of the fusions.
 int64_t BytesSaved(const ir::Graph& graph) {
   int64_t saved = 0;
   for (const auto& node : graph.nodes()) {

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// magic, key length, key, binary length, binary, hash of all before.
+// File: magic, key length, key, binary length, binary, hash of the preceding.
 constexpr std::string_view kMagic = "fusorkc1";
 constexpr std::string_view kSuffix = ".kernel";
 
@@ -36,7 +36,7 @@ std::string Encode(std::string_view key, std::string_view binary) {
   return out;
 }
 
-// Takes bytes off the front; false when there are too few.
+// Consumes bytes from the front; returns false if there are too few.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
@@ -101,7 +101,7 @@ std::optional<std::string> KernelCache::Find(std::string_view key) const {
   try {
     ReadFile(path, ErrorCode::kInternal, bytes);
   } catch (const Error&) {
-    return std::nullopt;  // deleted or made unreadable since
+    return std::nullopt;  // concurrently deleted or made unreadable
   }
   auto binary =
       Decode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, key);
@@ -121,7 +121,7 @@ std::string KernelCache::Store(std::string_view key,
   try {
     WriteFileAtomically(PathOf(key), Encode(key, binary), ErrorCode::kInternal);
   } catch (const Error& e) {
-    return e.what();  // no room, or a read-only folder
+    return e.what();  // e.g. disk full, or a read-only folder
   }
   return "";
 }
@@ -132,7 +132,7 @@ void KernelCache::Trim() const {
   std::error_code error;
   for (fs::directory_iterator it(folder_, error), end; !error && it != end;
        it.increment(error)) {
-    std::error_code gone;  // another process may trim as well
+    std::error_code gone;  // another process may delete files concurrently
     if (it->path().extension() != kSuffix) continue;
     const auto bytes = static_cast<int64_t>(it->file_size(gone));
     const auto used = it->last_write_time(gone);

@@ -6,13 +6,13 @@
 namespace fusor::codegen {
 namespace {
 
-// An access and the axes around it, those of the grid among them.
+// An access and the enclosing axes, including the grid's.
 struct Access {
   Stmt* stmt = nullptr;
   std::vector<int> axes;
 };
 
-// Of each buffer, in the order in which the kernel does them.
+// By buffer, in program order.
 using Accesses = std::map<int, std::vector<Access>>;
 
 void Collect(std::vector<Stmt>& body, const std::vector<int>& axes,
@@ -28,7 +28,7 @@ void Collect(std::vector<Stmt>& body, const std::vector<int>& axes,
   }
 }
 
-// Every index of the axes around it is another element, and all are there.
+// Returns whether the access touches each element of its buffer exactly once.
 bool TouchesEachOnce(const Kernel& kernel, const Access& access) {
   int64_t touched = 1;
   for (const int axis : access.axes) {
@@ -39,8 +39,7 @@ bool TouchesEachOnce(const Kernel& kernel, const Access& access) {
   return touched == kernel.buffers[access.stmt->buffer].elements;
 }
 
-// Whether an earlier phase has walked along the axis through what the loop
-// loads.
+// Returns whether the loop has a load with the index of an earlier access.
 bool ReadsAgain(const Stmt& loop, const Accesses& earlier) {
   bool found = false;
   VisitStatements(loop.body, [&](const Stmt& stmt) {

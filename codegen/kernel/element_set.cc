@@ -18,15 +18,15 @@ int64_t Reach(const std::vector<ElementSet::Term>& terms) {
 
 int64_t FloorMod(int64_t a, int64_t b) { return (a % b + b) % b; }
 
-// An element as quotient * unit + rest: sets of both parts, independent of
-// each other.
+// A set of elements quotient * unit + rest, as the product of a set of
+// quotients and a set of rests.
 struct Parts {
   ElementSet quotient;
   ElementSet rest;
 };
 
-// Returns the parts, counted from `origin`; nullopt if a sum of the smaller
-// steps crosses a multiple of the unit.
+// Returns the parts of the elements minus `origin`; nullopt if a sum of the
+// smaller steps crosses a multiple of the unit.
 std::optional<Parts> Split(const ElementSet& set, int64_t unit,
                            int64_t origin) {
   Parts parts;
@@ -83,7 +83,7 @@ ElementSet ElementsOf(const Kernel& kernel, const Stmt& stmt) {
   return set;
 }
 
-// Every step is longer than all smaller ones together.
+// Tests whether every step exceeds the reach of all smaller ones together.
 bool IsOneToOne(const ElementSet& set) {
   int64_t reach = 0;
   for (const ElementSet::Term& term : set.terms) {
@@ -93,8 +93,8 @@ bool IsOneToOne(const ElementSet& set) {
   return true;
 }
 
-// Elements are taken apart as the index of a tensor is into those of its
-// dimensions: sets are disjoint if they are in one dimension.
+// Delinearizes the elements, largest step first, as a tensor offset into its
+// dimensions. The sets are disjoint if they are disjoint in one dimension.
 bool AreDisjoint(const ElementSet& a, const ElementSet& b) {
   if (a.last() < b.first || b.last() < a.first) return true;
   int64_t divisor = 0;

@@ -8,8 +8,8 @@
 namespace fusor::codegen {
 namespace {
 
-// A load or store: its phase, the loops around it, outermost first, and its
-// place in the text of the kernel.
+// A load or store: its phase, its enclosing loops, outermost first, and its
+// position in program order.
 struct Touch {
   const Stmt* stmt;
   size_t phase;
@@ -59,7 +59,7 @@ class Collector {
   Touches touches_;
 };
 
-// Terms of axes that move.
+// Returns the terms that change the index: coefficient != 0, extent > 1.
 std::vector<Index::Term> MovingTerms(const Kernel& kernel, const Index& index) {
   std::vector<Index::Term> terms;
   for (const Index::Term& term : index.terms) {
@@ -79,18 +79,19 @@ bool SameElement(const Kernel& kernel, const Index& a, const Index& b) {
          });
 }
 
-// Whatever the point of the axes of either.
+// Returns whether the accesses are disjoint at all points of their axes.
 bool NeverMeet(const Kernel& kernel, const Touch& load, const Touch& store) {
   return AreDisjoint(ElementsOf(kernel, *load.stmt),
                      ElementsOf(kernel, *store.stmt));
 }
 
-// The load has left each element before the store reaches it. Either a phase
-// lies between the two, or both take the same way over the elements: then the
-// same element means the same task and the same turn of every loop around
-// both, provided that the index names their axes, and within that turn the text
-// decides. A block's rows take the same turns, and what does not name their
-// axis is stored by one of them, when all have come there.
+// Returns whether the load of each element precedes its store. Either the load
+// is in an earlier phase, or both have the same index. In the second case the
+// index must use the axes of the grid and of the common loops: then the same
+// element implies the same task and the same iteration of these loops, and
+// program order decides within it. Block axes are exempt: all rows execute the
+// same iterations, and a store that does not use the block axis is executed by
+// one row after a barrier of all.
 bool LeavesBefore(const Kernel& kernel, const Touch& load, const Touch& store) {
   if (load.phase != store.phase) return load.phase < store.phase;
   if (store.stmt->kind == StmtKind::kStoreTile) return false;

@@ -13,7 +13,7 @@ namespace {
 using ir::DType;
 using ir::ScalarOp;
 
-// What arithmetic on registers of this dtype is rounded to.
+// Returns the dtype to which arithmetic on registers of `dtype` is rounded.
 DType ComputeDType(DType dtype) {
   switch (dtype) {
     case DType::kF16:
@@ -112,7 +112,7 @@ class Run {
  private:
   void Grid(const Phase& phase, size_t depth) {
     if (depth == phase.grid.size()) return Body(phase.body);
-    // All its indices belong to the task: see Execute.
+    // All indices of the block axis belong to the task: see Execute.
     if (phase.grid[depth] == block_axis_) return Grid(phase, depth + 1);
     Along(phase.grid[depth], [&] { Grid(phase, depth + 1); });
   }
@@ -148,13 +148,13 @@ class Run {
     return i;
   }
 
-  // Lanes to process; all of them for accumulators outside vector axes.
+  // Returns the lanes to process: all for accumulators outside vector axes.
   int Lanes(bool vector) const {
     if (!vector) return 1;
     return vector_axis_ < 0 ? kernel_.lanes : active_;
   }
 
-  // Of the current row.
+  // Returns the lane of the register in the current row.
   double& Lane(int reg, int lane) {
     return registers_[reg][row_ * kernel_.lanes + lane];
   }
@@ -170,7 +170,7 @@ class Run {
     Lane(stmt.dst, lane) = Rounded(RoundingOf(stmt), value);
   }
 
-  // What is assigned by the statement is rounded to.
+  // Returns the dtype to which the statement's result is rounded.
   DType RoundingOf(const Stmt& stmt) const {
     const DType dtype = kernel_.registers[stmt.dst].dtype;
     return stmt.round ? dtype : ComputeDType(dtype);
@@ -178,8 +178,8 @@ class Run {
 
   static double Rounded(DType dtype, double value) {
     if (dtype == DType::kF32) return static_cast<float>(value);
-    // The neutral element of an integer maximum or minimum stands for the least
-    // or greatest integer.
+    // The infinite identity of an integer maximum or minimum represents the
+    // least or greatest integer.
     if (std::isinf(value) && !ir::IsFloat(dtype)) return value;
     return RoundTo(dtype, value);
   }
@@ -226,7 +226,7 @@ class Run {
         Set(stmt, lane, Evaluate(stmt, lane));
       }
     }
-    if (stmt.kind == StmtKind::kInit) {  // masked lanes stay neutral
+    if (stmt.kind == StmtKind::kInit) {  // masked lanes keep the identity
       for (int lane = 0; lane < kernel_.lanes; ++lane) {
         Lane(stmt.dst, lane) = ir::ReductionIdentity(stmt.op);
       }
@@ -243,7 +243,7 @@ class Run {
     }
   }
 
-  // kCompute, and kAccumulate, whose first operand is what it assigns to.
+  // Executes kCompute, and kAccumulate, whose first operand is its dst.
   void ComputeLanes(const Stmt& stmt, int lanes) {
     const bool accumulates = stmt.kind == StmtKind::kAccumulate;
     const int arity = accumulates ? 2 : ir::ScalarArity(stmt.op);

@@ -68,14 +68,14 @@ std::string PrintTile(const Stmt& stmt) {
       Join(tile.order, " ", number));
 }
 
-// What stands right of "dst = " or, for a loop and a store, the whole line.
+// Returns the text after "dst = "; for loops and stores, the whole line.
 std::string PrintRight(const Stmt& stmt) {
   switch (stmt.kind) {
     case StmtKind::kLoop:
       return fmt::format("loop a{}{}:", stmt.axis,
                          stmt.descending ? " descending" : "");
     case StmtKind::kConstant:
-      // Hexadecimal: exact, and tells -0.0 from 0.0.
+      // Hexadecimal: exact, and distinguishes -0.0 from 0.0.
       return fmt::format("constant {:a}", stmt.constant);
     case StmtKind::kLoad:
       return fmt::format("load b{}[{}]{}", stmt.buffer, PrintIndex(stmt.index),

@@ -16,7 +16,7 @@ constexpr int64_t kMaxEnumerated = int64_t{1} << 22;
 struct Access {
   const Stmt* stmt;
   int phase;
-  std::vector<int> loops;  // axes that are open around it, besides the grid
+  std::vector<int> loops;  // axes of the enclosing loops
   ElementSet elements;
 
   bool stores() const { return stmt->kind != StmtKind::kLoad; }
@@ -30,7 +30,7 @@ class Collector {
   explicit Collector(const Kernel& kernel)
       : kernel_(kernel), of_buffer_(kernel.buffers.size()) {}
 
-  // Returns the accesses by buffer, in the order of the text.
+  // Returns the accesses by buffer, in program order.
   std::vector<Accesses> Collect() {
     for (; phase_ < static_cast<int>(kernel_.phases.size()); ++phase_) {
       Visit(kernel_.phases[phase_].body);
@@ -82,7 +82,7 @@ class AccessChecker {
       if (!HaveOwners(together)) EnumerateOwners(together);
       first = last;
     }
-    if (!buffer_.scratch) return;  // others may hold an operand
+    if (!buffer_.scratch) return;  // it may alias an initialised operand
     for (size_t i = 0; i < accesses_.size(); ++i) {
       if (!accesses_[i].stores()) CheckLoad(i);
     }
@@ -136,9 +136,9 @@ class AccessChecker {
     return true;
   }
 
-  // Every element is stored at one point of the axes that the index names, and
-  // it names those that tell the tasks apart. What does not name the block axis
-  // is stored by row 0.
+  // Returns whether one thread stores each element: the index is one-to-one and
+  // uses all grid axes with more than one task. It need not use the block axis:
+  // then only row 0 stores.
   bool HasOwners(const Access& store) const {
     for (int id : Grid(store)) {
       const Axis& axis = kernel_.axes[id];
@@ -147,13 +147,14 @@ class AccessChecker {
     return IsOneToOne(store.elements);
   }
 
-  // REQUIRES: those that store have owners.
+  // Returns whether the same thread makes both accesses to each element.
+  // REQUIRES: HasOwners holds for those that store.
   bool HaveSameOwners(const Access& a, const Access& b) const {
     if (!(a.stmt->index == b.stmt->index) || a.is_tile() || b.is_tile()) {
       return false;
     }
     if (a.stores() && b.stores()) return true;
-    // All threads load what no index tells apart.
+    // Threads that the index does not distinguish all load the element.
     const int block = BlockAxis(kernel_, kernel_.phases[a.phase]);
     if (block >= 0 && kernel_.axes[block].extent > 1 && !Names(a, block)) {
       return false;
@@ -165,11 +166,12 @@ class AccessChecker {
     return Threads() == 1 || (names_lanes(a) && names_lanes(b));
   }
 
-  // The thread that makes the access at a point of the axes. kSeveral for a
-  // load that several make.
+  // Owner of an element: a thread, or one of these.
   static constexpr int64_t kNobody = -1;
   static constexpr int64_t kSeveral = -2;
 
+  // Returns the thread that makes the access at a point of the axes; kSeveral
+  // for a load by several threads.
   int64_t OwnerOf(const Access& access, const std::vector<int>& axes,
                   const std::vector<int64_t>& position) const {
     int64_t owner = 0;
@@ -224,7 +226,7 @@ class AccessChecker {
 
   // --- Enumeration -----------------------------------------------------------
 
-  // A row that stores for all does so once.
+  // Returns the axes to enumerate, without an unused block axis.
   std::vector<int> AxesOf(const Access& access) const {
     std::vector<int> axes;
     for (const std::vector<int>* of : {&Grid(access), &access.loops}) {
@@ -275,7 +277,7 @@ class AccessChecker {
 
   // --- What is stored --------------------------------------------------------
 
-  // Stored by earlier phases, or by the thread itself further up.
+  // Checks that earlier phases, or the same thread before, store the elements.
   void CheckLoad(size_t load) const {
     const Access& access = accesses_[load];
     size_t end = 0;
@@ -299,13 +301,14 @@ class AccessChecker {
     return Enumerate(stores);
   }
 
-  // Padding may end only where the next tensor starts.
+  // Returns whether the range is padding: it ends at an aligned element, where
+  // the next tensor starts, and is shorter than the alignment.
   bool IsPadding(int64_t first, int64_t end) const {
     const int64_t unit = kBufferAlignment / ir::DTypeSize(buffer_.dtype);
     return padded_ && end % unit == 0 && end - first < unit;
   }
 
-  // True if those that store contiguous ranges store everything.
+  // Returns whether the stores of contiguous ranges cover the buffer.
   bool FillRanges(const std::vector<const Access*>& stores) const {
     std::vector<std::pair<int64_t, int64_t>> ranges;  // first, end
     for (const Access* store : stores) {
@@ -325,7 +328,7 @@ class AccessChecker {
     return true;
   }
 
-  // True if the stores share no element and are as many as there are elements.
+  // Returns whether the stores are disjoint and as many as the elements.
   bool Partition(const std::vector<const Access*>& stores) const {
     int64_t points = 0;
     for (const Access* store : stores) {

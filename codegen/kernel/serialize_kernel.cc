@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kReduceBlock) + 1;
 
-// Of indices that may be -1.
+// Encode indices that may be -1.
 uint32_t PlusOne(int index) { return static_cast<uint32_t>(index + 1); }
 int MinusOne(uint32_t stored) { return static_cast<int>(stored - 1); }
 

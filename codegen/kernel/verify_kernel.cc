@@ -1,12 +1,11 @@
-// Verify() of kernel_ir.h. Rules that its text leaves open:
-//   - a register written in a loop's body and not before the loop is undefined
-//     after it; registers do not survive a phase;
-//   - outside a vector axis, vector registers may be initialised, combined with
-//     each other and reduced, lane by lane, but not loaded or stored;
-//   - inside a vector axis, kReduceLanes takes only a register that kInit
-//     started: the masked lanes of any other are undefined;
-//   - a phase has at most one block axis, no loop has one, and kReduceBlock
-//     stands only where one is open.
+// Verify() of kernel_ir.h. Rules not stated there:
+//   - A register that is first written in a loop is undefined after the loop.
+//     All registers are undefined at the start of a phase.
+//   - Outside a vector axis, vector registers may be initialised, combined lane
+//     by lane and reduced, but not loaded or stored.
+//   - Inside a vector axis, kReduceLanes accepts only a register initialised by
+//     kInit: the masked lanes of any other are undefined.
+//   - A phase has at most one block axis, in its grid; kReduceBlock needs one.
 
 #include <algorithm>
 #include <cctype>
@@ -21,8 +20,8 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr int kMaxLanes = 64;         // of one thread
-constexpr int kMaxBlockLanes = 8192;  // of all threads together
+constexpr int kMaxLanes = 64;         // per thread
+constexpr int kMaxBlockLanes = 8192;  // per row of threads
 
 bool IsReduction(ir::ScalarOp op) {
   switch (op) {
@@ -290,7 +289,7 @@ class Verifier {
                  kernel_.name, ir::ScalarOpName(stmt.op));
   }
 
-  // Of what lies up to `further` elements behind the index, too.
+  // Checks accesses up to `further` elements after the index.
   void CheckAccess(const Stmt& stmt, int64_t further = 0) const {
     FUSOR_ASSERT(stmt.buffer >= 0 &&
                      stmt.buffer < static_cast<int>(kernel_.buffers.size()),
@@ -332,7 +331,7 @@ class Verifier {
     return CoefficientOf(index, vector_axis_);
   }
 
-  // A uniform register cannot hold what differs between lanes.
+  // A uniform register cannot hold a value that differs between lanes.
   void CheckVectorIndex(const Stmt& stmt, bool vector) const {
     FUSOR_ASSERT(vector || VectorCoefficient(stmt.index) == 0,
                  "kernel {}: uniform r{} depends on vector axis a{}",

@@ -15,8 +15,8 @@ using ir::Value;
 
 namespace {
 
-// The coordinate that an iota yields, or the linear index that random counts,
-// as a row-major access.
+// Returns the coordinate that an iota yields, or the linear index that random
+// uses as its counter, as a row-major access.
 Access SourceAccess(const Node& node, const IndexMap& map) {
   const ir::Shape& shape = node.output()->type().shape;
   if (!node.attrs().Has("dim")) {
@@ -135,7 +135,7 @@ Index BodyEmitter::KernelIndex(const Index& nest_index) const {
   return index;
 }
 
-// The innermost loop among the axes of the index; level 0 is the phase.
+// Returns the level of the innermost loop that the index uses; 0: the phase.
 size_t BodyEmitter::LevelOf(const Index& index) const {
   for (size_t level = levels_.size(); level-- > 1;) {
     for (const Index::Term& term : index.terms) {

@@ -29,7 +29,7 @@ class ScatterLowering {
         LanesFor(Fastest(type), kernel_.width, kernel_.width * kBlockThreads));
   }
 
-  // Every element of the result becomes the constant.
+  // Emits a phase that stores the constant to every element of the result.
   void Fill(double value) {
     const ir::TensorType& type = node_.output()->type();
     const ir::TensorType flat{type.dtype, {type.num_elements()}, {}};
@@ -39,7 +39,7 @@ class ScatterLowering {
     AddPhase(flat, accesses, std::move(constant), false);
   }
 
-  // Operand `i` goes to result indices low + step * index.
+  // Emits a phase that stores operand `i` at result indices low + step * index.
   void Place(size_t i, const std::vector<int64_t>& low,
              const std::vector<int64_t>& step) {
     const ir::TensorType& type = node_.input(i)->type();
@@ -64,7 +64,7 @@ class ScatterLowering {
   }
 
  private:
-  // Extent of the fastest axis.
+  // Returns the extent of the fastest axis.
   static int64_t Fastest(const ir::TensorType& type) {
     int64_t extent = 1;
     for (const ir::PhysicalAxis& axis : PhysicalAxes(type)) {
@@ -81,8 +81,8 @@ class ScatterLowering {
     return map;
   }
 
-  // A phase over `type`'s elements: `source` into accesses[0]; a load reads
-  // accesses[1].
+  // Appends a phase over the elements of `type`. It stores the result of
+  // `source` at accesses[0]; a load reads accesses[1].
   void AddPhase(const ir::TensorType& type, const std::vector<Access>& accesses,
                 Stmt source, bool loads) {
     passes::IterationDomain domain;
@@ -112,14 +112,15 @@ class ScatterLowering {
     kernel_.phases.push_back(std::move(phase));
   }
 
-  // The kernel axis of a nest axis; the next one has its rows, if it has some.
+  // The kernel axis of a nest axis. If rows > 1, the next kernel axis is a
+  // block axis of that extent.
   struct Part {
     int axis;
     int64_t rows;
   };
 
-  // All axes of the nest make the grid; on a GPU the one before the fastest has
-  // as many rows as a block has threads for.
+  // Adds all axes of the nest to the grid. On a GPU, also splits off a block
+  // axis from the axis before the fastest, with as many rows as fit in a block.
   std::vector<Part> AddAxes(const LoopNest& nest, Phase& phase) {
     const auto add = [&](const Axis& axis) {
       phase.grid.push_back(static_cast<int>(kernel_.axes.size()));

@@ -9,12 +9,12 @@
 namespace fusor::codegen {
 namespace {
 
-// Shorter runs would be stored element by element.
+// Shorter runs would be stored one element at a time.
 constexpr int64_t kMinRun = 4;
-// Bounds the code of a group.
+// Bounds the code size of a group.
 constexpr int64_t kMaxVectors = 16;
 
-// Elements of each dimension within a block.
+// Returns the elements of each dimension within a block.
 ir::Shape BlockShape(const ir::TensorType& type) {
   ir::Shape block(type.rank(), 1);
   for (const ir::Layout::Tile& tile : type.layout.tiles) {
@@ -30,7 +30,8 @@ int64_t OuterStride(const ir::TensorType& type, int dim, int64_t step) {
   return 0;
 }
 
-// The place in the copy's block of each element of the tensor's.
+// Returns the offset within the copy's block of each element of the tensor's
+// block, by its offset there.
 std::vector<int64_t> Places(const ir::TensorType& type,
                             const ir::TensorType& copy,
                             const ir::Shape& block) {
@@ -41,8 +42,9 @@ std::vector<int64_t> Places(const ir::TensorType& type,
   return places;
 }
 
-// The runs of the first `size` elements, if those of all other groups of that
-// size lie alike, each group as far from the one before.
+// Returns the runs of the first `size` elements. Returns nullopt unless they
+// are equal in length and stride, and every other group of that size has the
+// same runs, at a constant stride from the group before.
 std::optional<TilePlan::Copy> FindRuns(const std::vector<int64_t>& places,
                                        size_t size) {
   std::vector<std::pair<int64_t, int>> sorted;
@@ -94,7 +96,8 @@ bool PlanGroups(const std::vector<std::vector<int64_t>>& places, int64_t lanes,
   return false;
 }
 
-// Neighbours that tensor and copies all walk with one stride become one loop.
+// Appends a loop. Merges it with the previous one if tensor and copies all have
+// a single stride along both.
 void AddLoop(TilePlan::Loop loop, TilePlan& plan) {
   if (loop.extent == 1) return;
   if (!plan.loops.empty()) {
@@ -149,7 +152,7 @@ class TileRewrite {
         }
       }
     }
-    // All loads are before all stores: what is stored may lie where it was.
+    // All loads precede all stores, because results may alias operands.
     for (std::vector<Stmt>* part : {&stores, &tiles}) {
       for (Stmt& stmt : *part) loop.body.push_back(std::move(stmt));
     }
@@ -176,7 +179,7 @@ class TileRewrite {
     return it == renamed_.end() ? reg : it->second;
   }
 
-  // The statement for vector `v` of a group, with registers of its own.
+  // Returns the statement for vector `v` of a group, with separate registers.
   Stmt OfVector(const Stmt& stmt, int64_t v) {
     Stmt of = stmt;
     for (int& src : of.src) src = Renamed(src);
@@ -221,7 +224,7 @@ class TileRewrite {
   std::vector<int> grid_;
   int group_ = -1;
   int lane_ = -1;
-  std::map<int, int> renamed_;  // vector registers of the present vector
+  std::map<int, int> renamed_;  // vector registers of the current vector
 };
 
 }  // namespace

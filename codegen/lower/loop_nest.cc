@@ -24,7 +24,7 @@ void AddTerm(Index& index, int axis, int64_t coefficient) {
 
 LoopNest::LoopNest(const passes::IterationDomain& domain,
                    std::span<const Access> accesses, bool merge_folded) {
-  // 1. Where the extent of each dimension is cut by somebody's tiles.
+  // 1. Collect the tile boundaries of all accesses, by dimension.
   std::vector<std::set<int64_t>> cuts(domain.extents.size());
   for (const Access& access : accesses) {
     for (const ir::PhysicalAxis& axis : PhysicalAxes(access.type)) {
@@ -32,7 +32,7 @@ LoopNest::LoopNest(const passes::IterationDomain& domain,
       if (map.dim >= 0 && axis.step > 1) cuts[map.dim].insert(axis.step);
     }
   }
-  // 2. The main tensor's physical axes, cut, kept ones first.
+  // 2. Split the main tensor's physical axes there; parallel axes first.
   const ir::TensorType main{ir::DType::kF32, domain.extents, domain.layout};
   const std::vector<ir::PhysicalAxis> physical = PhysicalAxes(main);
   for (const bool folded : {false, true}) {
@@ -96,8 +96,9 @@ Index LoopNest::RawOffset(const Access& access) const {
       offset.offset += map.offset / axis.step % axis.extent * axis.stride;
       continue;
     }
-    // A tile sees the part of the index within [step, step * extent); a whole
-    // dimension sees all of it, scaled and shifted.
+    // A tile axis depends on the part of the index within [step, step *
+    // extent). An axis that is a whole dimension depends on the full index,
+    // scaled and shifted.
     const bool whole =
         axis.step == 1 && axis.extent == access.type.shape[axis.dim];
     if (whole) offset.offset += map.offset * axis.stride;
@@ -116,7 +117,8 @@ Index LoopNest::RawOffset(const Access& access) const {
   return offset;
 }
 
-// Within a merged axis the coefficient of the fastest member is the stride.
+// Maps raw axes to merged ones. The stride of a merged axis is the coefficient
+// of its fastest member.
 Index LoopNest::Project(const Index& raw) const {
   Index index{raw.offset, {}};
   for (size_t m = 0; m < merged_.size(); ++m) {

@@ -9,27 +9,26 @@
 namespace fusor::codegen {
 namespace {
 
-// Terms that a serial accumulator may add before it is folded into an outer
-// one: bounds the rounding error of long sums.
+// Maximal terms per serial accumulator before it is added to an outer one.
+// Bounds the rounding error of long sums.
 constexpr int64_t kMaxRun = 512;
-// Domain points from which a reduction with too few tasks is split.
+// A reduction with too few tasks is split if it has at least so many points.
 constexpr int64_t kSplitElements = 16384;
 constexpr int64_t kMaxChunks = 64;
-// Of a GPU, which has more threads to wait for, and combines them in parallel.
+// A GPU has more threads to occupy and combines chunks in parallel.
 constexpr int64_t kMaxBlockChunks = 1024;
-// Threads of a block that combines chunks, where one block combines those of a
-// single kept element and where it combines those of all its lanes. Of the
-// latter there are few, so that the time that a block waits for its loads is
-// what the combination takes, and one block shall read no more than so many
-// partial results.
+// Threads per block that combines chunks: kElementThreads if a block combines
+// those of one output element, kCombiningThreads if of all its lanes. There are
+// few blocks of the second kind, so load latency dominates their time.
+// Therefore one of them reads at most kCombinedByOne partial results.
 constexpr int64_t kElementThreads = 128;
 constexpr int64_t kCombiningThreads = 512;
 constexpr int64_t kCombinedByOne = 16384;
-// Elements that a GPU's thread adds up, at least, before a chunk ends.
+// Minimal number of elements per GPU thread and chunk.
 constexpr int64_t kMinRun = 4;
 
-// Smallest divisor of n that is at least `wanted`, at most `limit`; else the
-// largest that is at most both.
+// Returns the smallest divisor of n in [wanted, limit]. If there is none,
+// returns the largest that is at most min(wanted, limit).
 int64_t DivisorNear(int64_t n, int64_t wanted, int64_t limit) {
   for (int64_t d = wanted; d <= std::min(n, limit); ++d) {
     if (n % d == 0) return d;
@@ -78,7 +77,7 @@ class LoopPlanner {
   const ir::Target& target_;
   Kernel& kernel_;
   LoopSchedule plan_;
-  int64_t kept_rows_ = 1;  // a block's rows that are not reduced
+  int64_t kept_rows_ = 1;  // rows of a block along a parallel axis
 };
 
 int LoopPlanner::AddAxis(const std::string& name, int64_t extent, bool vector,
@@ -87,9 +86,10 @@ int LoopPlanner::AddAxis(const std::string& name, int64_t extent, bool vector,
   return static_cast<int>(kernel_.axes.size()) - 1;
 }
 
-// No reduction: as many of the slowest axes as it takes to occupy all threads
-// form the grid; the fastest is the vector axis, inside the task when possible
-// so that what the slower axes determine is loaded once.
+// Plans a kernel without reductions on a CPU. The slowest axes form the grid,
+// as many as occupy all threads. The fastest is the vector axis. If the slower
+// axes give enough tasks, it is a loop inside the task, so that values that
+// depend only on the slower axes are loaded once.
 void LoopPlanner::ScheduleMap() {
   const std::vector<LoopAxis>& axes = nest_.axes();
   std::vector<Parts> parts(axes.size());
@@ -110,10 +110,10 @@ void LoopPlanner::ScheduleMap() {
   plan_.parts = std::move(parts);
 }
 
-// No reduction, on a GPU: the fastest axis is the vector axis, the one before
-// it gives the block its rows. What is left of that one is walked in steps of
-// the whole grid, as often as leaves enough blocks to fill the device, so that
-// what it does not determine is loaded once.
+// Plans a kernel without reductions on a GPU. The fastest axis is the vector
+// axis. The axis before it provides the rows of a block and a grid-stride loop,
+// with as many iterations as leave enough blocks to occupy the device. Values
+// that do not depend on that axis are loaded once, before the loop.
 void LoopPlanner::PlanBlockMap() {
   const std::vector<LoopAxis>& axes = nest_.axes();
   std::vector<Parts> parts(axes.size());
@@ -161,8 +161,8 @@ int64_t LoopPlanner::KeptTasks() const {
   return tasks;
 }
 
-// Of a reduction on a GPU: lanes by the extent of the fastest axis; rows that
-// are kept when that one is folded and enough blocks remain without them.
+// Sets lanes and width of a GPU reduction from the extent of the fastest axis.
+// If that is a reduction axis, also sets kept_rows_, leaving enough blocks.
 void LoopPlanner::PlanBlocks() {
   const std::vector<LoopAxis>& axes = nest_.axes();
   const int fastest = nest_.fastest();
@@ -218,9 +218,10 @@ void LoopPlanner::ScheduleReduction() {
   if (plan_.chunk_axis >= 0) PlanCombination();
 }
 
-// Partial results of chunks are combined one after the other, those of all
-// reductions side by side. On a GPU a block's rows share them; where many
-// chunks meet a kept vector axis, each kept element gets a block of its own.
+// Plans the phase that combines the partial results of chunks. One serial loop
+// over the chunks combines those of all reductions. On a GPU the rows of a
+// block share the loop. If the vector axis is parallel and there are many
+// chunks, each output element gets a separate block.
 void LoopPlanner::PlanCombination() {
   const int64_t chunks = kernel_.axes[plan_.chunk_axis].extent;
   plan_.combined_loop = plan_.chunk_axis;
@@ -255,7 +256,7 @@ void LoopPlanner::PlanCombination() {
   }
 }
 
-// Into how many chunks the first folded axis may be cut.
+// Returns the maximal number of chunks of the first reduction axis.
 int64_t LoopPlanner::MaxChunks(const LoopAxis& axis, bool last) const {
   if (!target_.simt) return kMaxChunks;
   const int64_t turn =
@@ -263,10 +264,9 @@ int64_t LoopPlanner::MaxChunks(const LoopAxis& axis, bool last) const {
   return std::min(kMaxBlockChunks, axis.extent / (kMinRun * turn));
 }
 
-// The number of chunks. Threads that read many tensors need many registers, so
-// that fewer of a GPU's blocks run at once. Those get no more chunks than
-// wanted: a few blocks that run after all others would leave most of the GPU
-// idle.
+// Returns the number of chunks. On a GPU, threads that read many tensors need
+// many registers, so fewer blocks run at once. Such kernels get at most
+// `wanted` chunks: a last wave of few blocks would leave most of the GPU idle.
 int64_t LoopPlanner::Chunks(int64_t extent, int64_t wanted,
                             int64_t limit) const {
   constexpr int64_t kManyTensors = 6;
@@ -279,9 +279,9 @@ int64_t LoopPlanner::Chunks(int64_t extent, int64_t wanted,
              : DivisorNear(extent, wanted, limit);
 }
 
-// A folded axis: its chunk part when the grid needs one (first axis), then an
-// outer and an inner part when its run would be too long, and a GPU's rows
-// (last axis).
+// Splits a reduction axis. The first axis gets a chunk part if the grid has too
+// few tasks. The last axis gets an outer and an inner part if its run would
+// exceed kMaxRun and, on a GPU, rows.
 void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
                              Parts* parts) {
   const LoopAxis& axis = nest_.axes()[nest_axis];

@@ -7,8 +7,8 @@
 namespace fusor::codegen {
 
 // Lowers a fusion node. The kernel, including its reduction trees, depends only
-// on the body, its types and attributes, and the target. REQUIRES: passes::Fuse
-// or FuseUpdates created the node.
+// on the body, its types and attributes, and the target. REQUIRES: a pass of
+// passes/fusion created the node.
 LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target);
 
 }  // namespace fusor::codegen

@@ -19,16 +19,16 @@ using ir::FusionKind;
 using ir::Node;
 using ir::Value;
 
-// Reductions accumulate in at least f32, and small integers in i32.
+// Returns the accumulator dtype: at least f32 for floats, i32 for u8.
 DType AccumulatorDType(DType dtype) {
   if (dtype == DType::kF16 || dtype == DType::kBF16) return DType::kF32;
   return dtype == DType::kU8 ? DType::kI32 : dtype;
 }
 
-// Lowers one body. The loops are planned first (loop_schedule.h), then every
-// sweep over the folded axes is emitted: into one phase or, where these are
-// split into chunks, as a phase that leaves partial results and one that
-// combines them.
+// Lowers one body. Plans the loops (loop_schedule.h), then emits every pass
+// over the reduction axes. All passes share one phase. If the reduction is
+// split into chunks, each pass instead has a phase that stores partial results
+// and a phase that combines them.
 class Lowering {
  public:
   Lowering(const ir::Graph& body, const ir::Target& target, bool eager)
@@ -79,7 +79,7 @@ class Lowering {
   std::unique_ptr<LoopNest> nest_;
   std::unique_ptr<BodyEmitter> body_;
   LoopSchedule plan_;
-  bool combining_ = false;  // in a phase with the combination's own grid
+  bool combining_ = false;  // in a phase with plan_.combined_grid
   std::unordered_map<const Value*, int> result_scratch_;
 };
 
@@ -95,7 +95,8 @@ LoweredKernel Lowering::Run() {
   FUSOR_ASSERT(ok, "fusion of {} nodes: {}", nodes.size(), reason);
   const std::vector<Access> accesses =
       BodyEmitter::CollectAccesses(body_graph_, domain_);
-  // Fusion changes what is read beside a sum, eager rounding no bit of it.
+  // Fusion changes what else the loops read. With eager rounding this must not
+  // change the bits of a sum, so reduction axes are not merged.
   nest_ = std::make_unique<LoopNest>(domain_, accesses,
                                      /*merge_folded=*/!eager_);
   body_ = std::make_unique<BodyEmitter>(body_graph_, domain_, *nest_, kernel_,
@@ -229,7 +230,7 @@ void Lowering::Accumulate(const Node& reduce, int accumulator, int reg) {
   body_->Append(std::move(stmt));
 }
 
-// What the sweep computes per domain point: all loads before any store.
+// Emits what the pass computes per domain point. All loads precede all stores.
 void Lowering::EmitInnermost(int sweep,
                              const std::vector<const Node*>& reductions,
                              const std::vector<int>& accumulators) {
@@ -251,8 +252,8 @@ void Lowering::EmitInnermost(int sweep,
   for (size_t i : outputs) StoreResult(i);
 }
 
-// The loops of one sweep. Each run of the innermost loop has accumulators of
-// its own, folded into the sweep's: two-level summation.
+// Emits the loops of one pass, with two-level summation: each run of the
+// innermost loop has separate accumulators, which are added to the pass's.
 void Lowering::EmitLoops(int sweep, const std::vector<const Node*>& reductions,
                          std::vector<int>* totals) {
   body_->set_time(2 * sweep);
@@ -324,8 +325,8 @@ void Lowering::DefineResult(const Node& reduce, int reg) {
   body_->Define(reduce.output(), reg);
 }
 
-// Bytes of the tensors that a sweep reads, where `held` are read and not
-// computed again.
+// Returns the bytes of the tensors that a pass reads if it loads the values in
+// `held` instead of recomputing them.
 int64_t Lowering::BytesRead(int sweep,
                             const std::set<const Value*>& held) const {
   std::vector<const Value*> open;
@@ -353,8 +354,8 @@ int64_t Lowering::BytesRead(int sweep,
   return bytes;
 }
 
-// What an earlier sweep has stored is read again where that takes fewer bytes
-// than its operands: a GPU's caches do not hold these until then.
+// Makes the pass load results of earlier passes instead of recomputing them if
+// that reads fewer bytes. GPU only: its caches no longer hold the operands.
 void Lowering::HoldResults(int sweep) {
   if (!target_.simt) return;
   std::set<const Value*> held;
@@ -386,8 +387,8 @@ void Lowering::EmitSweep(int sweep) {
   EmitOuterResults(sweep);
 }
 
-// The grid of the kept axes with others, but for absent ones (-1), before its
-// vector axis.
+// Returns the grid of the parallel axes with `axes`, except absent ones (-1),
+// inserted before its vector axis.
 std::vector<int> Lowering::WithAxes(std::initializer_list<int> axes) const {
   std::vector<int> grid = plan_.grid;
   for (int axis : axes) {
@@ -396,7 +397,7 @@ std::vector<int> Lowering::WithAxes(std::initializer_list<int> axes) const {
   return grid;
 }
 
-// Position among the kept elements, row-major over the grid axes.
+// Returns the position among the output elements, row-major over the grid axes.
 Index Lowering::KeptIndex() const {
   const std::vector<int>& grid = combining_ ? plan_.combined_grid : plan_.grid;
   Index index;
@@ -408,8 +409,8 @@ Index Lowering::KeptIndex() const {
   return index;
 }
 
-// Of the partial result of chunk `axis`: one element's side by side where a
-// block combines them, else one chunk's.
+// Returns the index of the partial result of chunk `axis`: element-major if a
+// block combines the chunks of one element, otherwise chunk-major.
 Index Lowering::PartialIndex(int axis) const {
   Index index = KeptIndex();
   int64_t stride = plan_.kept_elements;
@@ -420,7 +421,7 @@ Index Lowering::PartialIndex(int axis) const {
   }
   if (axis == plan_.combined_loop && plan_.combined_rows >= 0) {
     const Axis& rows = kernel_.axes[plan_.combined_rows];
-    // Each row takes a run of the vector axis, or rows take turns.
+    // Each row reduces a run of the vector axis, or chunks alternate over rows.
     const bool runs = kernel_.axes[axis].vector;
     index.terms.push_back(
         {plan_.combined_rows, stride * (runs ? kernel_.axes[axis].extent : 1)});
@@ -430,7 +431,7 @@ Index Lowering::PartialIndex(int axis) const {
   return index;
 }
 
-// The grid of the phase that combines chunks.
+// Enters the combining phase and returns its grid.
 std::vector<int> Lowering::EnterCombination() {
   if (plan_.combined_grid.empty()) return WithAxes({plan_.combined_rows});
   combining_ = true;
@@ -486,7 +487,7 @@ void Lowering::EmitChunkedSweep(int sweep) {
   LeaveCombination();
 }
 
-// Combines what the chunks left and, but for the last sweep, keeps it.
+// Combines the partial results of the chunks; keeps totals for later passes.
 void Lowering::EmitCombination(int sweep,
                                const std::vector<const Node*>& reductions,
                                const std::vector<int>& partials) {
@@ -513,7 +514,7 @@ void Lowering::EmitCombination(int sweep,
   }
 }
 
-// For the phases of later sweeps.
+// Stores a result in scratch memory for the phases of later passes.
 void Lowering::KeepResult(const Node& reduce) {
   const int reg = body_->Eval(reduce.output());
   const int buffer =
@@ -526,8 +527,8 @@ void Lowering::KeepResult(const Node& reduce) {
   body_->Append(std::move(store));
 }
 
-// A result may overwrite an operand of its own type when every read of the
-// operand is at the index of the write, and none comes later.
+// Returns the in-place aliases: a result may alias an operand of the same type
+// if all loads of the operand have the index of the store and none is later.
 std::vector<LoweredKernel::Alias> Lowering::FindAliases() const {
   std::vector<LoweredKernel::Alias> aliases;
   const int operands = static_cast<int>(body_graph_.inputs().size());

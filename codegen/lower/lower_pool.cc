@@ -79,10 +79,11 @@ class PoolLowering {
     return static_cast<int>(kernel_.axes.size()) - 1;
   }
 
-  // Images, rows and columns of a run; a GPU's block has rows of the one that
-  // fills it best, of columns if others are no better. A task does so many
-  // images one after the other as leaves enough of them to fill the device,
-  // where it has vectors to read that are the same for all.
+  // Adds the axes of a run: images, rows, columns and channels. On a GPU the
+  // block axis is along the one of the first three that fills a block best, or
+  // columns in a tie. If the kernel reads vectors that are the same for all
+  // images, a task loops over several images, as many as leave enough tasks to
+  // occupy the device.
   PoolAxes AddAxes(const std::array<const WindowRun*, 2>& runs, Phase& phase) {
     const std::array<int64_t, 3> extents{shape_[0], runs[0]->blocks,
                                          runs[1]->blocks};
@@ -177,7 +178,7 @@ class PoolLowering {
             {row.offset, column.offset}};
   }
 
-  // What the pooling's operand has there.
+  // Returns the operand's element at an input tap.
   int Read(const Value* operand, const Tap& row, const Tap& column) {
     return values_.Eval(operand,
                         {true,
@@ -185,8 +186,8 @@ class PoolLowering {
                          {row.offset, column.offset}});
   }
 
-  // The first of equal ones; NaN is greater than any number. With it, what the
-  // gathers find there.
+  // Emits max_pool: the first of equal maxima; NaN is greater than any number.
+  // Selects the elements of the gathers along with it.
   void AddMaximum(const Cell& row, const Cell& column) {
     std::vector<int> best;  // the value, its position, what is gathered
     for (const Tap& r : row.taps) {
@@ -224,7 +225,7 @@ class PoolLowering {
     }
   }
 
-  // The element of the window whose position the index names.
+  // Returns the element of the window at the position that the index stores.
   int Gathered(const Cell& row, const Cell& column) {
     const int index = values_.Eval(node_.input(1), At(row, column));
     int found = -1;
@@ -259,8 +260,8 @@ class PoolLowering {
                                   Count(row.taps[0], column.taps[0])));
   }
 
-  // Of all windows that the element lies in: whose maximum it is, or to whose
-  // mean it contributes.
+  // Sums the gradients of the windows that contain the element. Max pooling:
+  // only if it is the maximum. Average pooling: divided by the window's count.
   int SumOfGradients(const Cell& row, const Cell& column) {
     const int sum = values_.BeginSum(sum_dtype_);
     for (const Tap& r : row.taps) {
@@ -284,7 +285,7 @@ class PoolLowering {
     return row.position * width_ + column.position;
   }
 
-  // What the mean over a window divides by.
+  // Returns the divisor of the mean over a window.
   int Count(const Tap& row, const Tap& column) {
     const std::vector<int64_t>& window = node_.attrs().Ints("window");
     const int64_t count = node_.attrs().Bool("count_include_pad")
@@ -293,7 +294,7 @@ class PoolLowering {
     return values_.Constant(sum_dtype_, static_cast<double>(count));
   }
 
-  // The register of the pooling's result, rounded where every node's is.
+  // Returns the register of the pooling's result, rounded if `eager_`.
   int Finish(int reg) {
     if (!eager_) return reg;
     return values_.Compute(ScalarOp::kIdentity, node_.output()->type().dtype,
@@ -305,14 +306,14 @@ class PoolLowering {
   const bool eager_;
   const ir::Node& node_;
   const bool backward_;
-  const int64_t width_;  // of a window
+  const int64_t width_;  // of a window, in columns
   DType sum_dtype_{};
   ir::Shape shape_;                       // of the result
-  std::vector<const ir::Node*> gathers_;  // beside the pooling
+  std::vector<const ir::Node*> gathers_;  // fused with the pooling
   Kernel kernel_;
   PoolEmitter values_;  // of the kernel
 
-  // Of the phase at hand.
+  // State of the current phase.
   std::array<const WindowDim*, 2> dims_{};
   int turn_ = -1;  // kernel axis of the task's loop
 };

@@ -1,5 +1,5 @@
-// all_finite: x * 0 is 0 for finite x and NaN for all others, and a NaN stays
-// in a sum: the operands are finite when the sum of all x * 0 is.
+// all_finite: x * 0 is 0 for finite x and NaN otherwise, and sums propagate
+// NaN. So all operands are finite exactly if the sum of all x * 0 is.
 
 #include "codegen/lower/multi_tensor_reduce.h"
 
@@ -15,11 +15,11 @@ namespace {
 using ir::DType;
 using ir::ScalarOp;
 
-// Vectors that an accumulator adds before it is folded into another: bounds
-// the rounding error of long sums.
+// Maximal number of vectors per accumulator before it is added to another.
+// Bounds the rounding error of long sums.
 constexpr int64_t kMaxRun = 512;
 
-// Elements without a gap in one kernel buffer.
+// A contiguous range of elements in one kernel buffer.
 struct Run {
   int buffer;
   int64_t start;
@@ -66,8 +66,8 @@ class ManyLowering {
     return static_cast<int>(lowered_.kernel.registers.size()) - 1;
   }
 
-  // A value that is an operand several times counts as often: the fusion reads
-  // it once.
+  // Adds the operands' buffers and runs. An operand that appears several times
+  // counts as often, but has one buffer.
   void AddOperands() {
     std::vector<int64_t> groups = node_.attrs().Ints("groups");
     if (groups.empty()) groups.assign(node_.num_inputs(), 1);
@@ -90,8 +90,9 @@ class ManyLowering {
     }
   }
 
-  // A tensor that fills its place to the end goes on in the next one, unless
-  // that would change a sum.
+  // Adds the buffer and the runs of a span. A run continues from a tensor
+  // without padding into the next one, except in sum_of_squares, where this
+  // would change the order of the sum.
   void AddSpan(const std::vector<int>& span) {
     const DType dtype = body_.input(span[0])->type().dtype;
     const int64_t unit = kBufferAlignment / ir::DTypeSize(dtype);
@@ -112,15 +113,15 @@ class ManyLowering {
     AddBuffer(body_.input(span[0])->name(), dtype, end, false);
   }
 
-  // Elements of the run that each task reduces. A multiple of what one thread
-  // loads at once, so that little is left for the last phase, which has a
-  // single task. Threads of a GPU's block may be idle for it.
+  // Returns the elements of the run that each task reduces: a multiple of the
+  // elements per thread, so that little remains for the last phase, which has a
+  // single task. Some threads of a GPU block may be idle.
   int64_t Share(const Run& run) const {
     const int64_t unit = lowered_.kernel.lanes_per_thread();
     return run.length / (tasks_ * unit) * unit;
   }
 
-  // A phase in which task t looks at its share of every run.
+  // Adds a phase in which each task reduces its share of every run.
   void AddShares() {
     if (std::all_of(runs_.begin(), runs_.end(),
                     [&](const Run& run) { return Share(run) == 0; })) {
@@ -144,7 +145,8 @@ class ManyLowering {
     lowered_.kernel.phases.push_back(std::move(phase));
   }
 
-  // A phase of one task: what is left of every run, and the tasks' sums.
+  // Adds a phase of one task: reduces the rests of the runs and all partial
+  // sums.
   void AddRest() {
     Phase phase;
     Begin(phase);
@@ -169,7 +171,7 @@ class ManyLowering {
     lowered_.kernel.phases.push_back(std::move(phase));
   }
 
-  // An accumulator.
+  // Starts a phase with a new accumulator.
   void Begin(Phase& phase) {
     sum_ = Accumulator(phase.body);
     zeros_.clear();
@@ -192,7 +194,7 @@ class ManyLowering {
     return it->second;
   }
 
-  // Adds what `length` elements from `index` on are looked at for.
+  // Adds x * x (all_finite: x * 0) of `length` elements from `index` on.
   void Look(Phase& phase, int buffer, int64_t length, Index index) {
     if (!squares_) Zero(phase, lowered_.kernel.buffers[buffer].dtype);
     const int64_t run = kMaxRun * lowered_.kernel.lanes;
@@ -220,8 +222,7 @@ class ManyLowering {
     body.push_back(std::move(add));
   }
 
-  // A loop that adds elements to `sum`: themselves, or what they are looked at
-  // for.
+  // Emits a loop that adds to `sum`: with `look` x * x or x * 0, otherwise x.
   void Add(std::vector<Stmt>& body, int sum, int buffer, Index index,
            int64_t length, bool look) {
     const DType dtype = lowered_.kernel.buffers[buffer].dtype;

@@ -14,11 +14,11 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-// A copy of a result: which output of the body it is, and what it is rounded to
-// on the way to it, last its own dtype.
+// A copy of a result, as an output of the body. `dtypes` are the dtypes to
+// which it is cast in turn, last its own.
 struct Copy {
   int output = 0;
-  const Value* source = nullptr;  // of the chain
+  const Value* source = nullptr;  // in the chain
   std::vector<ir::DType> dtypes{};
   ir::TensorType type{};
 
@@ -48,7 +48,7 @@ class UpdateLowering {
   }
 
  private:
-  // Tensors first to last - 1, which one phase goes over.
+  // Tensors first to last - 1, which one phase covers.
   struct Run {
     size_t first = 0;
     size_t last = 0;
@@ -75,7 +75,7 @@ class UpdateLowering {
     for (size_t t = 0; t < tensors_; ++t) {
       const ir::TensorType& type = body_.input(t)->type();
       starts_.push_back(elements_);
-      // A tensor alone has no padding in its buffer.
+      // A single tensor has no padding in its buffer.
       elements_ +=
           tensors_ == 1 ? type.num_elements() : PaddedElements(t, type.dtype);
     }
@@ -97,14 +97,14 @@ class UpdateLowering {
     }
   }
 
-  // Elements of the tensor with what pads them, in its dtype or in another.
+  // Returns the elements of the tensor with its padding, in `dtype`.
   int64_t PaddedElements(size_t t, ir::DType dtype) const {
     const int64_t unit = kBufferAlignment / DTypeSize(dtype);
     return (body_.input(t)->type().num_elements() + unit - 1) / unit * unit;
   }
 
-  // Whether a loop that runs on from the tensor's elements, and what pads them,
-  // into the next tensor's does so in the copies, too.
+  // Returns whether all copies have the tensor's layout and padded size, so
+  // that one loop may continue into the next tensor.
   bool KeepsStep(size_t t) const {
     const ir::TensorType& type = body_.input(t)->type();
     return std::all_of(copies_[t].begin(), copies_[t].end(),
@@ -122,8 +122,8 @@ class UpdateLowering {
                       });
   }
 
-  // Behind the tensors that have no copies, or such as lie like those of the
-  // first: in the order of their tensors, and one after the other.
+  // Returns the end of the run that starts at `first`: tensors without copies,
+  // or whose copies have equal dtypes and are contiguous in the same order.
   size_t EndOfRun(size_t first) const {
     size_t last = first + 1;
     while (last < tensors_ && KeepsStep(last - 1) &&
@@ -169,25 +169,26 @@ class UpdateLowering {
     }
   }
 
-  // From the first of the run to what follows its last.
+  // Returns the elements from the run's first one to the start of the next run.
   int64_t Elements(const Run& run) const {
     return (run.last < tensors_ ? starts_[run.last] : elements_) -
            starts_[run.first];
   }
 
-  // From the first element of the run's first tensor to the first of its last.
+  // Returns the elements of the run before its last tensor.
   int64_t ElementsBeforeLast(const Run& run) const {
     return starts_[run.last - 1] - starts_[run.first];
   }
 
-  // From the first element of the run to the last one that is no padding: what
-  // its copies have, whatever their padding.
+  // Returns the elements of the run without the padding of its last tensor,
+  // which may differ in the copies.
   int64_t CopiedElements(const Run& run) const {
     return ElementsBeforeLast(run) +
            body_.input(run.last - 1)->type().num_elements();
   }
 
-  // Elements of a copy of the run's tensors. The first has that type.
+  // Returns the elements of a copy of the run's tensors; `type` is that of the
+  // first tensor's copy.
   int64_t CopyElements(const Run& run, const ir::TensorType& type) const {
     return run.last - run.first == 1
                ? type.num_elements()
@@ -195,8 +196,8 @@ class UpdateLowering {
                      PaddedElements(run.last - 1, type.dtype);
   }
 
-  // The chain of tensor `t`, and its copies: of flat tensors of that length, or
-  // of tensors as they are where it is 0.
+  // Returns the chain of tensor `t` and its copies, on tensors of shape [flat]
+  // or, if `flat` is 0, on tensors of their original types.
   std::unique_ptr<ir::Graph> Chain(size_t t, int64_t flat) const {
     auto graph = std::make_unique<ir::Graph>("chain");
     std::unordered_map<const Value*, Value*> map;
@@ -248,7 +249,7 @@ class UpdateLowering {
     return graph;
   }
 
-  // The kernel of a run, as of one tensor.
+  // Lowers a run as if it were one tensor.
   LoweredKernel Segment(const Run& run) const {
     const size_t first = run.first;
     const ir::TensorType& type = body_.input(first)->type();
@@ -283,8 +284,8 @@ class UpdateLowering {
     });
   }
 
-  // What passes through a narrow dtype on its way to a wider one is rounded to
-  // it, whatever else of the kernel is not.
+  // Makes copies that are cast to a narrow dtype and then to a wider one round
+  // to the first, even if the kernel rounds nothing else.
   static void RoundCopies(const std::vector<Copy>& copies, Kernel& kernel) {
     for (const Copy& copy : copies) {
       if (!copy.rounds()) continue;
@@ -304,7 +305,7 @@ class UpdateLowering {
     }
   }
 
-  // Puts a segment's phases behind those that there are.
+  // Appends a segment's phases to the kernel.
   void Append(LoweredKernel segment, const Run& run) {
     const size_t first = run.first;
     Kernel& kernel = lowered_.kernel;
@@ -315,8 +316,8 @@ class UpdateLowering {
       kernel.contract = part.contract;
     }
     if (target_.simt) {
-      // One shape of blocks for all segments, which are maps: more lanes than
-      // one needs are masked, and its rows are tasks as well.
+      // All segments share one block shape. They have no reductions, so surplus
+      // lanes are masked and rows become tasks.
       kernel.lanes = std::max(kernel.lanes, part.lanes);
       kernel.width = std::max(kernel.width, part.width);
       for (Axis& axis : part.axes) axis.block = false;
@@ -345,7 +346,7 @@ class UpdateLowering {
     Intersect(segment.in_place, first == 0);
   }
 
-  // Where a segment's axes, registers and buffers go.
+  // Renumbering of a segment: offsets of its axes and registers, new buffers.
   struct Moves {
     int axes;
     int registers;
@@ -375,7 +376,7 @@ class UpdateLowering {
     }
   }
 
-  // What all segments may write over: classes of operands and of results.
+  // Keeps the aliases (operand class, result class) that all segments allow.
   void Intersect(const std::vector<LoweredKernel::Alias>& segment, bool first) {
     if (first) {
       for (const LoweredKernel::Alias& alias : segment) {
@@ -413,7 +414,7 @@ class UpdateLowering {
     }
     lowered_.result_spans.insert(lowered_.result_spans.end(),
                                  copy_spans_.begin(), copy_spans_.end());
-    // Whole spans alias: tensor for tensor.
+    // Whole spans alias, tensor by tensor.
     const auto tensors = static_cast<int>(tensors_);
     for (const LoweredKernel::Alias& alias : in_place_) {
       for (int t = 0; t < tensors; ++t) {
@@ -431,12 +432,12 @@ class UpdateLowering {
   size_t classes_ = 0;           // of tensor operands; scalars follow
   size_t chain_ = 0;             // nodes of one tensor, without copies
   size_t results_ = 0;           // of one tensor, without copies
-  int64_t elements_ = 0;         // of all tensors, with what pads them
+  int64_t elements_ = 0;         // of all tensors, with padding
   std::vector<int64_t> starts_;  // tensor -> its first element
-  std::vector<std::vector<Copy>> copies_;  // of each tensor
+  std::vector<std::vector<Copy>> copies_;  // by tensor
   std::vector<Run> runs_;
-  std::vector<std::vector<int>> copy_spans_;    // outputs of the body
-  std::unordered_map<int, int> copy_buffers_;   // of the first output of a span
+  std::vector<std::vector<int>> copy_spans_;   // outputs of the body
+  std::unordered_map<int, int> copy_buffers_;  // first output of span -> buffer
   std::vector<LoweredKernel::Alias> in_place_;  // classes, not tensors
   LoweredKernel lowered_;
 };

@@ -11,7 +11,7 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-// The kernel's buffer that holds the operand or result alone; -1 in a span.
+// Returns the kernel buffer of the operand or result; -1 if it has others, too.
 int BufferOf(const std::vector<std::vector<int>>& spans, int tensor) {
   for (size_t s = 0; s < spans.size(); ++s) {
     if (spans[s] == std::vector<int>{tensor}) return static_cast<int>(s);
@@ -19,10 +19,11 @@ int BufferOf(const std::vector<std::vector<int>>& spans, int tensor) {
   return -1;
 }
 
-// Where the value lies in the kernels that touch it.
+// The kernels that access a value, and the value's buffer in each.
 using Places = std::vector<std::pair<LoweredKernel*, int>>;
 
-// False where something else than a kernel does, or not by whole bytes.
+// Sets `places`. Returns false if anything but a kernel accesses the value, or
+// a kernel does not access it by whole bytes.
 bool FindPlaces(const Value* value, LoweredNodes& lowered, Places& places) {
   const auto add = [&](const Node* node, int buffer) {
     LoweredKernel& kernel = lowered.at(node);
@@ -44,7 +45,7 @@ bool FindPlaces(const Value* value, LoweredNodes& lowered, Places& places) {
       });
 }
 
-// A result may not be written over an operand of other bytes.
+// Drops aliases of a bitmask and an unpacked buffer: their sizes differ.
 void DropUnequalAliases(LoweredKernel& lowered) {
   std::erase_if(lowered.in_place, [&](const LoweredKernel::Alias& alias) {
     const int operand = BufferOf(lowered.operand_spans, alias.operand);

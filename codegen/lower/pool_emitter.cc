@@ -14,8 +14,8 @@ using ir::DType;
 using ir::ScalarOp;
 using ir::Value;
 
-// Elements from an index to the next, by dimension. A vector lies along the
-// channels. REQUIRES: no tiles.
+// Returns the strides in elements, by dimension. Rank 1 is along the channels.
+// REQUIRES: no tiles.
 std::array<int64_t, 4> StridesOf(const ir::TensorType& type) {
   if (type.rank() == 0) return {};
   if (type.rank() == 1) return {0, 1, 0, 0};
@@ -28,7 +28,7 @@ std::array<int64_t, 4> StridesOf(const ir::TensorType& type) {
   return strides;
 }
 
-// Equal everywhere but along the channels.
+// Returns whether the value is constant except along the channels.
 bool IsSpread(const Value* value) {
   const ir::Node* node = value->producer();
   if (node == nullptr || IsPooling(*node)) return false;

@@ -14,8 +14,7 @@
 
 namespace fusor::codegen {
 
-// Position of an access in both spatial dimensions: index block * scale +
-// offset.
+// Spatial position of an access, per dimension: block * scale + offset.
 struct PoolPlace {
   bool tap;  // in the pooling's source; otherwise in its result
   std::array<int64_t, 2> scale;
@@ -70,7 +69,7 @@ class PoolEmitter {
   std::unordered_set<const ir::Value*> pooled_;  // operands of windows
   std::vector<std::array<int64_t, 4>> strides_;  // by buffer
 
-  // Of the current phase.
+  // State of the current phase.
   PoolAxes axes_;
   std::vector<Stmt>* outer_ = nullptr;
   std::vector<Stmt>* body_ = nullptr;

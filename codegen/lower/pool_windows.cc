@@ -47,7 +47,8 @@ WindowDim BackwardWindows(const WindowGeometry& g) {
       const int64_t row = block * g.stride + u;
       Cell cell{u};
       const int64_t last = std::min((row + g.pad) / g.stride, g.pooled - 1);
-      const int64_t before = row + g.pad - g.window;  // of windows too early
+      // Windows i with i * stride <= before end before the row.
+      const int64_t before = row + g.pad - g.window;
       const int64_t first = before < 0 ? 0 : before / g.stride + 1;
       for (int64_t i = first; i <= last; ++i) {
         cell.taps.push_back({i - block, row - Begin(g, i), Inside(g, i)});

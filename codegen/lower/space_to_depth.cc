@@ -68,10 +68,10 @@ class SpaceToDepthLowering {
     return static_cast<int>(kernel_.axes.size()) - 1;
   }
 
-  // A dimension of the grid: kernel axes, and their factors in its index.
+  // The kernel axes of a grid dimension, with their factors in its index.
   using Parts = std::vector<std::pair<int, int64_t>>;
 
-  // With rows of a GPU's block.
+  // Adds a grid dimension; with `blocked` on a GPU, also the block axis.
   Parts AddGrid(Phase& phase, const char* name, int64_t extent, bool blocked) {
     const int64_t rows =
         blocked && simt_
@@ -103,7 +103,8 @@ class SpaceToDepthLowering {
     body.push_back(std::move(store));
   }
 
-  // Of index 0 of the other spatial dimension, from `first` on along `dim`.
+  // Adds a phase that stores zeros from index `first` on along `dim`, at index
+  // 0 of the other spatial dimension.
   void AddZeros(size_t dim, int64_t first) {
     Phase phase;
     const Parts n = AddGrid(phase, "n", result_.shape[0], false);
@@ -140,7 +141,8 @@ class SpaceToDepthLowering {
     return compute.dst;
   }
 
-  // Lanes behind a row's pixels stay as they begin, at zero.
+  // Adds the phase that computes the blocks. Lanes after a row's pixels keep
+  // their initial zero.
   void AddBlocks() {
     Phase phase;
     const Parts n = AddGrid(phase, "n", image_.shape[0], false);
@@ -190,8 +192,8 @@ class SpaceToDepthLowering {
   const ir::TensorType image_;   // [N,H,W,C]
   const ir::TensorType result_;  // [N,D,H/2+1,W/2+1]
   const bool simt_;
-  const int64_t pixels_;  // channels of a block's row
-  const int64_t row_;     // with the zeros that fill it up
+  const int64_t pixels_;  // channels per row of a block
+  const int64_t row_;     // the same with zero padding
   std::array<int64_t, 4> strides_{};
   Kernel kernel_;
 };
