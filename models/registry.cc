@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "ir/builder.h"
 #include "ir/support/error.h"
@@ -11,47 +13,26 @@
 namespace fusor::models {
 namespace {
 
-struct Row {
-  std::string_view name;
-  int64_t min_image_size;
-  void (*build)(Layers& layers);
-};
-
-template <int a, int b, int c, int d, bool bottleneck>
-void ResNet(Layers& layers) {
-  BuildResNet(layers, {{a, b, c, d}, bottleneck});
-}
-
-constexpr Row kRows[] = {
-    {"resnet18-v1.5", 32, ResNet<2, 2, 2, 2, false>},
-    {"resnet34-v1.5", 32, ResNet<3, 4, 6, 3, false>},
-    {"resnet50-v1.5", 32, ResNet<3, 4, 6, 3, true>},
-    {"resnet101-v1.5", 32, ResNet<3, 4, 23, 3, true>},
-    {"resnet152-v1.5", 32, ResNet<3, 8, 36, 3, true>},
-    // gluon's v1b is torchvision's network under gluon's name.
-    {"resnet50-v1b", 32, ResNet<3, 4, 6, 3, true>},
-    {"resnet50-v1", 32,
-     [](Layers& layers) {
-       BuildResNet(layers, {.blocks = {3, 4, 6, 3},
-                            .bottleneck = true,
-                            .stride_in_1x1 = true,
-                            .conv_bias = true});
-     }},
-    {"vgg16", 32, [](Layers& layers) { BuildVgg16(layers, false); }},
-    {"vgg16-bn", 32, [](Layers& layers) { BuildVgg16(layers, true); }},
-    {"resnet20-cifar", 8, BuildResNet20Cifar},
-};
-
 constexpr std::string_view kSuffix = "-v1.5";
 
-const Row* FindRow(std::string_view arch) {
-  const auto* row =
-      std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) {
-        return r.name == arch ||
-               (r.name.ends_with(kSuffix) &&
-                r.name.substr(0, r.name.size() - kSuffix.size()) == arch);
-      });
-  return row == std::end(kRows) ? nullptr : row;
+// All families' architectures.
+std::vector<Architecture> Architectures() {
+  std::vector<Architecture> all;
+  for (const auto family : kFamilies) {
+    all.insert(all.end(), family().begin(), family().end());
+  }
+  return all;
+}
+
+std::optional<Architecture> FindArchitecture(std::string_view arch) {
+  for (const Architecture& row : Architectures()) {
+    if (row.name == arch ||
+        (row.name.ends_with(kSuffix) &&
+         row.name.substr(0, row.name.size() - kSuffix.size()) == arch)) {
+      return row;
+    }
+  }
+  return std::nullopt;
 }
 
 std::map<std::string, CustomModel>& CustomModels() {
@@ -77,8 +58,8 @@ std::unique_ptr<ir::Graph> BuildCustom(const CustomModel& model, Phase phase,
   return graph;
 }
 
-std::unique_ptr<ir::Graph> BuildRow(const Row& row, Phase phase,
-                                    const Model& model) {
+std::unique_ptr<ir::Graph> BuildArchitecture(const Architecture& row,
+                                             Phase phase, const Model& model) {
   const ModelOptions& options = model.options;
   FUSOR_CHECK(options.image_size >= row.min_image_size, kGraph,
               "arch {}: image size {}: expected at least {}", model.arch,
@@ -111,8 +92,8 @@ const CustomModel* FindCustomModel(const std::string& name) {
 
 std::vector<std::string> ArchNames() {
   std::vector<std::string> names;
-  for (const Row& row : kRows) names.emplace_back(row.name);
-  for (const Row& row : kRows) {
+  for (const Architecture& row : Architectures()) names.emplace_back(row.name);
+  for (const Architecture& row : Architectures()) {
     if (row.name.ends_with(kSuffix)) {
       names.emplace_back(row.name.substr(0, row.name.size() - kSuffix.size()));
     }
@@ -121,7 +102,7 @@ std::vector<std::string> ArchNames() {
 }
 
 std::string CanonicalArch(const std::string& arch) {
-  if (const Row* row = FindRow(arch)) return std::string(row->name);
+  if (const auto row = FindArchitecture(arch)) return std::string(row->name);
   if (FindCustomModel(arch) != nullptr) return arch;
   const std::vector<std::string> names = ArchNames();
   const std::string nearest = NearestName(arch, names);
@@ -136,17 +117,18 @@ Model BuildModel(const std::string& arch, Phase phase,
                  const ModelOptions& options) {
   Model model{CanonicalArch(arch), options, nullptr};
   const CustomModel* custom = FindCustomModel(model.arch);
-  model.graph = custom != nullptr
-                    ? BuildCustom(*custom, phase, options)
-                    : BuildRow(*FindRow(model.arch), phase, model);
+  model.graph =
+      custom != nullptr
+          ? BuildCustom(*custom, phase, options)
+          : BuildArchitecture(*FindArchitecture(model.arch), phase, model);
   if (phase == Phase::kTrain) FreezeParameters(*model.graph, options.freeze);
   return model;
 }
 
 bool SameNetwork(const std::string& a, const std::string& b) {
-  const Row* first = FindRow(a);
-  const Row* second = FindRow(b);
-  return first != nullptr && second != nullptr && first->build == second->build;
+  const auto first = FindArchitecture(a);
+  const auto second = FindArchitecture(b);
+  return first && second && first->build == second->build;
 }
 
 ParameterCount CountParameters(const ir::Graph& graph) {

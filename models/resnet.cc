@@ -7,6 +7,15 @@ namespace {
 
 using ir::Value;
 
+struct ResNetSpec {
+  int blocks[4];
+  bool bottleneck;
+  // v1.5 and v1b put the stride in the 3x3 convolution. v1 (gluon) puts it in
+  // the first 1x1, and its 1x1 convolutions have biases.
+  bool stride_in_1x1 = false;
+  bool conv_bias = false;
+};
+
 struct BlockShape {
   int64_t width;  // of the 3x3 convolutions
   int64_t out;    // channels of the block's result
@@ -66,8 +75,6 @@ Value* BasicBlock(Layers& layers, Value* x, const std::string& name,
   return layers.Relu(layers.builder().Plus(y, shortcut), "relu");
 }
 
-}  // namespace
-
 void BuildResNet(Layers& layers, const ResNetSpec& spec) {
   Value* x = layers.Images();
   x = ConvNormRelu(layers, x, "", 1, 64, {.kernel = 7, .stride = 2, .pad = 3});
@@ -106,5 +113,36 @@ void BuildResNet20Cifar(Layers& layers) {
   }
   layers.Classify(layers.Linear(x, "fc", layers.options().num_classes));
 }
+
+template <int a, int b, int c, int d, bool bottleneck>
+void ResNet(Layers& layers) {
+  BuildResNet(layers, {{a, b, c, d}, bottleneck});
+}
+
+constexpr Architecture kResNets[] = {
+    {"resnet18-v1.5", 32, ResNet<2, 2, 2, 2, false>},
+    {"resnet34-v1.5", 32, ResNet<3, 4, 6, 3, false>},
+    {"resnet50-v1.5", 32, ResNet<3, 4, 6, 3, true>},
+    {"resnet101-v1.5", 32, ResNet<3, 4, 23, 3, true>},
+    {"resnet152-v1.5", 32, ResNet<3, 8, 36, 3, true>},
+    // gluon's v1b is torchvision's network under gluon's name.
+    {"resnet50-v1b", 32, ResNet<3, 4, 6, 3, true>},
+    {"resnet50-v1", 32,
+     [](Layers& layers) {
+       BuildResNet(layers, {.blocks = {3, 4, 6, 3},
+                            .bottleneck = true,
+                            .stride_in_1x1 = true,
+                            .conv_bias = true});
+     }},
+};
+
+constexpr Architecture kCifarResNets[] = {
+    {"resnet20-cifar", 8, BuildResNet20Cifar},
+};
+
+}  // namespace
+
+std::span<const Architecture> ResNets() { return kResNets; }
+std::span<const Architecture> CifarResNets() { return kCifarResNets; }
 
 }  // namespace fusor::models

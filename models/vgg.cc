@@ -4,6 +4,8 @@
 
 namespace fusor::models {
 
+namespace {
+
 using ir::Value;
 
 void BuildVgg16(Layers& layers, bool batch_norm) {
@@ -37,5 +39,14 @@ void BuildVgg16(Layers& layers, bool batch_norm) {
   layers.Classify(layers.LinearNormal(x, "classifier.6",
                                       layers.options().num_classes, kStd));
 }
+
+constexpr Architecture kVggs[] = {
+    {"vgg16", 32, [](Layers& layers) { BuildVgg16(layers, false); }},
+    {"vgg16-bn", 32, [](Layers& layers) { BuildVgg16(layers, true); }},
+};
+
+}  // namespace
+
+std::span<const Architecture> Vggs() { return kVggs; }
 
 }  // namespace fusor::models

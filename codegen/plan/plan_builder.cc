@@ -288,7 +288,8 @@ void PlanBuilder::AddCallArgs(const Node& node, Step& step) {
 }
 
 // Finds the operands of collectives that their producers can write into the
-// gradient arena. No other step may read them after the collective.
+// gradient arena. No other step may read them after the first collective that
+// takes them.
 void PlanBuilder::FindSummed(const std::vector<Node*>& steps) {
   std::map<const Value*, size_t> read;  // last step that is no collective
   for (size_t s = 0; s < steps.size(); ++s) {
@@ -296,6 +297,7 @@ void PlanBuilder::FindSummed(const std::vector<Node*>& steps) {
     for (const Value* operand : steps[s]->inputs())
       read[StorageOf(operand)] = s;
   }
+  std::map<const Value*, size_t> taken;  // by this collective first
   for (size_t s = 0; s < steps.size(); ++s) {
     const Node* node = steps[s];
     if (node->op().pure) continue;
@@ -304,9 +306,10 @@ void PlanBuilder::FindSummed(const std::vector<Node*>& steps) {
     }
     for (const Value* operand : node->inputs()) {
       const Value* value = StorageOf(operand);
+      const size_t begin = taken.emplace(value, s).first->second;
       if (value->producer() == nullptr || claims_.contains(value) ||
           outputs_.contains(value) ||
-          (read.contains(value) && read.at(value) > s) ||
+          (read.contains(value) && read.at(value) > begin) ||
           value->producer()->op_name() == "constant" ||
           !value->producer()->op().pure) {
         continue;

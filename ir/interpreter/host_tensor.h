@@ -30,9 +30,4 @@ void ToRowMajor(const TensorType& type, std::span<const uint8_t> physical,
 void FromRowMajor(const TensorType& type, std::span<const uint8_t> row_major,
                   std::span<uint8_t> physical);
 
-void ToRowMajor(const TensorType& type, std::span<const uint8_t> physical,
-                std::span<uint8_t> row_major);
-void FromRowMajor(const TensorType& type, std::span<const uint8_t> row_major,
-                  std::span<uint8_t> physical);
-
 }  // namespace fusor::ir

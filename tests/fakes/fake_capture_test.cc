@@ -11,7 +11,7 @@ namespace {
 
 class FakeCaptures : public ::testing::Test {
  protected:
-  FakeCaptures() : driver_(LoadFakeDriver()), context_(0) {
+  FakeCaptures() : fake_(LoadFakeDriver()), context_(0) {
     driver_.cuStreamCreate(&first_, CU_STREAM_NON_BLOCKING);
     driver_.cuStreamCreate(&second_, CU_STREAM_NON_BLOCKING);
     driver_.cuMemAlloc(&memory_, sizeof(int));
@@ -36,7 +36,7 @@ class FakeCaptures : public ::testing::Test {
   }
   CUresult End() { return driver_.cuStreamEndCapture(first_, &graph_); }
 
-  FakeDriver& driver_;
+  FakeDriver& fake_;
   const cuda::Context context_;
   const cuda::Driver& driver_ = context_.Enter();
   cuda::DriverEvent event_{context_, false};
@@ -47,8 +47,8 @@ class FakeCaptures : public ::testing::Test {
 
 // A function of the host holds up what waits for its stream, and that alone.
 TEST_F(FakeCaptures, CountWorkBehindFunctionsOfTheHost) {
-  const int64_t behind = driver_.work_behind_host_functions();
-  const int64_t captured = driver_.captured_host_functions();
+  const int64_t behind = fake_.work_behind_host_functions();
+  const int64_t captured = fake_.captured_host_functions();
   ASSERT_EQ(Begin(), CUDA_SUCCESS);
   Fill(first_, 1);
   ASSERT_EQ(Order(second_, first_), CUDA_SUCCESS);
@@ -61,8 +61,8 @@ TEST_F(FakeCaptures, CountWorkBehindFunctionsOfTheHost) {
   Fill(first_, 3);
   Fill(first_, 4);
   ASSERT_EQ(End(), CUDA_SUCCESS);
-  EXPECT_EQ(driver_.captured_host_functions() - captured, 2);
-  EXPECT_EQ(driver_.work_behind_host_functions() - behind, 2);
+  EXPECT_EQ(fake_.captured_host_functions() - captured, 2);
+  EXPECT_EQ(fake_.work_behind_host_functions() - behind, 2);
   EXPECT_EQ(driver_.cuGraphDestroy(graph_), CUDA_SUCCESS);
 }
 

@@ -51,6 +51,25 @@ void ExpectNear(const std::vector<ir::Tensor>& expected,
   }
 }
 
+// The first all_reduce must not overwrite what a step reads before the second.
+TEST(BuildPlan, AValueReadBetweenTwoAllReducesIsCopiedForBoth) {
+  const auto graph = test::ParseOrDie(R"(
+    graph g {
+      %x = data : f32[4]
+      %y = exp(%x) : f32[4]
+      %a = all_reduce(%y) : f32[4]
+      %b = add(%a, %y) : f32[4]
+      %c, %d = all_reduce(%y, %b) : f32[4], f32[4]
+      return %c, %d
+    })");
+  const Plan plan = PlanOf(*graph);
+  std::set<std::vector<int>> places;
+  for (const Step& step : plan.steps) {
+    if (step.kind == StepKind::kCollective) places.insert(step.args);
+  }
+  EXPECT_EQ(places.size(), 2U);
+}
+
 TEST(BuildPlan, PlannedLibraryCallsComputeTheGraph) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const auto graph =
