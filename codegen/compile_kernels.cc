@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "codegen/kernel_cache.h"
-#include "codegen/kernel_fault.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/parallel_for.h"
@@ -106,7 +105,8 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
   std::once_flag log_opened;
   ParallelFor(plan.kernels.size(), options.threads, [&](size_t i) {
     CompiledKernel& kernel = plan.kernels[i];
-    const Kernel code = WithFault(kernel.kernel, options.fault);
+    Kernel code = kernel.kernel;
+    if (options.alter_kernel) options.alter_kernel(code);
     std::string source = Print(code, true);
     const KernelSubstitute* edited =
         report.substituted.contains(kernel.kernel.name)

@@ -132,7 +132,12 @@ PlanOptions MakePlanOptions(const CompileOptions& options,
   plan_options.threads = options.threads;
   plan_options.kernel_cache = options.kernel_cache;
   plan_options.settings = passes::Settings(pass_options);
-  plan_options.fault = pass_options.fault;
+  if (std::shared_ptr<const passes::RewriteHook> hook =
+          passes::MakeRewriteHook(pass_options.hook)) {
+    plan_options.alter_kernel = [hook](Kernel& kernel) {
+      hook->AlterKernel(kernel);
+    };
+  }
   plan_options.substitutes = options.substitutes;
   plan_options.refuse_unused = options.refuse_unused_substitutes;
   return plan_options;

@@ -13,7 +13,7 @@ std::string_view NormLoweringName(NormLowering lowering);
 NormLowering ParseNormLowering(std::string_view name);
 
 // Returns the options that affect the compiled training step as KEY=VALUE words
-// separated by blanks, in a fixed order. Excludes faults, and choices, which
+// separated by blanks, in a fixed order. Excludes the hook, and choices, which
 // the plan records as a hash.
 std::string Settings(const PassOptions& options);
 

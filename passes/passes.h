@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,7 +11,7 @@
 #include "ir/target/autotune_results.h"
 #include "ir/target/target.h"
 #include "passes/collectives/bucket_partition.h"
-#include "passes/fault.h"
+#include "passes/rewrite_hook.h"
 
 namespace fusor::passes {
 
@@ -115,7 +116,7 @@ struct PassOptions {
   std::set<std::string> disabled;       // pass names
   std::set<std::string> only;           // empty: all that are not disabled
   std::map<std::string, int64_t> fuel;  // pass name -> rewrites left
-  Fault fault{};                        // for tests; if unset, FUSOR_FAULT
+  RewriteHookFactory hook{};            // see passes/rewrite_hook.h
 };
 
 // A decision of a pass and its reason, for dumps and `compare`. Times are
@@ -166,10 +167,9 @@ class PassContext {
   // rejected.
   const std::vector<Application>& applications() const { return applications_; }
   const std::optional<Application>& refused() const { return refused_; }
-  // RunPipeline calls this after `pass` has run. Applies the damage of a
-  // planted fault that was triggered in `pass`. Returns true if it changed the
+  // Calls the hook after `pass` has run. Returns true if the hook changed the
   // graph.
-  bool FinishFault(const std::string& pass, ir::Graph& graph);
+  bool RunHook(const std::string& pass, ir::Graph& graph);
 
   void Record(Decision decision) { decisions_.push_back(std::move(decision)); }
   const std::vector<Decision>& decisions() const { return decisions_; }
@@ -186,7 +186,7 @@ class PassContext {
   std::vector<PassTrace> traces_;
   std::vector<Application> applications_;
   std::optional<Application> refused_;
-  std::vector<std::string> struck_;  // values that the fault may corrupt
+  const std::unique_ptr<RewriteHook> hook_;  // may be null
 };
 
 // Every pass returns true if it changed the graph, and leaves a graph that

@@ -144,7 +144,7 @@ class PassRun {
   void Apply(const PassEntry& entry) {
     const auto start = std::chrono::steady_clock::now();
     trace_.changed = entry.run(graph_, context_);
-    trace_.changed |= context_.FinishFault(trace_.name, graph_);
+    trace_.changed |= context_.RunHook(trace_.name, graph_);
     const std::chrono::duration<double, std::milli> spent =
         std::chrono::steady_clock::now() - start;
     trace_.ms = spent.count();

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
 #include "codegen/plan/plan.h"
-#include "passes/fault.h"
 
 namespace fusor::codegen {
 
@@ -26,7 +26,8 @@ struct PlanOptions {
   // Options that produced the graph (passes::Settings). Used to explain why a
   // kernel is not in the cache.
   std::string settings{};
-  passes::Fault fault{};  // for tests: a fault to inject into a kernel
+  // Alters a kernel before it is compiled (passes::RewriteHook); may be unset.
+  std::function<void(Kernel&)> alter_kernel{};
   // Edited artifacts to compile instead of kernels, by kernel name. One that
   // matches no kernel is rejected if refuse_unused is set, otherwise ignored.
   std::map<std::string, KernelSubstitute> substitutes{};

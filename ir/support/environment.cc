@@ -22,9 +22,6 @@ constexpr std::array kVariables = {
     EnvironmentVariable{"FUSOR_CUDA_DIR", "",
                         "folders of CUDA's libraries, separated by colons, "
                         "beside those of the loader, the toolkit and pip"},
-    EnvironmentVariable{"FUSOR_FAULT", "",
-                        "for tests of fusor alone: plants a bug, "
-                        "KIND:PLACE:SUBJECT"},
     EnvironmentVariable{"FUSOR_FLAGS", "",
                         "flags for every command that has them, \"--dump-to "
                         "/tmp/d --verify\"; those on the command line go "

@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
-#include "codegen/kernel_fault.h"
 #include "models/model.h"
 #include "passes/pass_settings.h"
+#include "tests/testing/fault.h"
 #include "tests/testing/small_models.h"
 
 namespace fusor::test {
@@ -157,12 +157,12 @@ TEST(EmulatedStepsTest, FindAMiscompiledKernel) {
   const auto& kernels = sound.session().plan(train).kernels;
   const auto multiplies =
       std::find_if(kernels.begin(), kernels.end(), [](const auto& kernel) {
-        const auto ops = codegen::FaultyOps(kernel.kernel);
+        const auto ops = test::FaultyOps(kernel.kernel);
         return std::find(ops.begin(), ops.end(), "mul") != ops.end();
       });
   ASSERT_NE(multiplies, kernels.end());
-  setup.passes.fault = {passes::FaultKind::kKernel, multiplies->kernel.name,
-                        "mul"};
+  setup.passes.hook = test::InjectFault(
+      {test::FaultKind::kKernel, multiplies->kernel.name, "mul"});
   EmulatedTraining faulty(setup);
   faulty.Add(build(), ProgramKind::kTrain);
   EXPECT_THAT(faulty.StepAndCompare(train),

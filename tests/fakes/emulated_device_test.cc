@@ -1,4 +1,5 @@
-// The emulated GPU finds faults that are planted in plans and in kernels' text.
+// The emulated GPU finds faults that are injected into plans and in kernels'
+// text.
 
 #include "tests/fakes/emulated_device.h"
 
@@ -148,7 +149,7 @@ TEST(EmulatedDevice, SoundPlansRunTheSameInEveryOrder) {
 
 TEST(EmulatedDevice, CollectivesThatAreNotWaitedFor) {
   const Plan& sound = SoundPlan();
-  int planted = 0;
+  int injected = 0;
   for (size_t s = 0; s < sound.steps.size(); ++s) {
     const Step& step = sound.steps[s];
     if (step.kind == StepKind::kCollective || step.waits.empty()) continue;
@@ -160,9 +161,9 @@ TEST(EmulatedDevice, CollectivesThatAreNotWaitedFor) {
                         HasSubstr("may still write")))
           << step.name;
     }
-    ++planted;
+    ++injected;
   }
-  EXPECT_GE(planted, 2);
+  EXPECT_GE(injected, 2);
 }
 
 TEST(EmulatedDevice, BuffersThatAreTooShort) {
@@ -180,10 +181,10 @@ TEST(EmulatedDevice, BuffersThatAreTooShort) {
 // A value is moved over one that a later step reads.
 TEST(EmulatedDevice, BuffersOverOthers) {
   Plan plan = SoundPlan();
-  int planted = 0;
+  int injected = 0;
   for (const Passed& passed : AllPassed(plan, StepKind::kLaunch)) {
     const codegen::Buffer& from = plan.buffers[passed.buffer];
-    for (size_t s = passed.writer + 1; s < passed.reader && planted < 3; ++s) {
+    for (size_t s = passed.writer + 1; s < passed.reader && injected < 3; ++s) {
       for (size_t a = 0; a < plan.steps[s].args.size(); ++a) {
         codegen::Buffer& to = plan.buffers[plan.steps[s].args[a]];
         if (UseOfArg(plan, plan.steps[s], a) != codegen::ArgUse::kWritten ||
@@ -197,11 +198,11 @@ TEST(EmulatedDevice, BuffersOverOthers) {
                           HasSubstr(", which it reads")))
             << to.name;
         to.offset = offset;
-        ++planted;
+        ++injected;
       }
     }
   }
-  EXPECT_GT(planted, 0);
+  EXPECT_GT(injected, 0);
 }
 
 TEST(EmulatedDevice, ArenasThatAreTooShort) {
@@ -254,8 +255,8 @@ TEST(EmulatedDevice, ValuesThatAreReadBeforeTheyAreWritten) {
 TEST(EmulatedDevice, KernelsThatLeaveTheirBuffers) {
   const Plan& sound = SoundPlan();
   for (const std::string access : {"Get(", "Put("}) {
-    int planted = 0;
-    for (size_t k = 0; k < sound.kernels.size() && planted < 2; ++k) {
+    int injected = 0;
+    for (size_t k = 0; k < sound.kernels.size() && injected < 2; ++k) {
       Plan plan = sound;
       std::string& text = plan.kernels[k].binary;
       const size_t at = text.find(access + "b", text.find("extern \"C\""));
@@ -263,9 +264,9 @@ TEST(EmulatedDevice, KernelsThatLeaveTheirBuffers) {
       text.insert(at + access.size(), "(1 << 28) + ");
       EXPECT_THAT(ProblemOf(plan), HasSubstr("outside all buffers"))
           << sound.kernels[k].kernel.name;
-      ++planted;
+      ++injected;
     }
-    EXPECT_GT(planted, 0) << access;
+    EXPECT_GT(injected, 0) << access;
   }
 }
 

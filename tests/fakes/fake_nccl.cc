@@ -5,7 +5,7 @@
 // first.
 //
 // Half of the calls are not done when they return (ncclInProgress) but when
-// they are asked about. FusorPlantNcclFault plants a fault in this process,
+// they are asked about. FusorInjectNcclFault injects a fault in this process,
 // beside those before it:
 //   hang_init     never joins
 //   error_init    cannot join, which only polling tells
@@ -94,12 +94,12 @@ std::vector<std::string>& Faults() {
   return faults;
 }
 
-bool IsPlanted(const std::string& fault) {
+bool IsInjected(const std::string& fault) {
   return std::find(Faults().begin(), Faults().end(), fault) != Faults().end();
 }
 
-bool IsPlanted(const std::string& fault, int64_t number) {
-  return IsPlanted(fmt::format("{}:{}", fault, number));
+bool IsInjected(const std::string& fault, int64_t number) {
+  return IsInjected(fmt::format("{}:{}", fault, number));
 }
 
 std::set<void*>& Allocated() {
@@ -243,8 +243,8 @@ void Run(const Job& job) {
   ncclComm& comm = *job.comm;
   if (comm.aborted) return;
   const int64_t number = ++comm.collectives;
-  if (IsPlanted("error_at", number)) comm.error = ncclRemoteError;
-  if (IsPlanted("hang_at", number) || comm.error != ncclSuccess) {
+  if (IsInjected("error_at", number)) comm.error = ncclRemoteError;
+  if (IsInjected("hang_at", number) || comm.error != ncclSuccess) {
     return AwaitAbort(comm);
   }
   std::array<const char*, kMaxRanks> parts{};
@@ -305,9 +305,9 @@ std::atomic<int> dangling = 0;
 bool Refused(ncclComm& comm) {
   if (comm.aborted) ++dangling;
   ++comm.calling;
-  for (int i = 0; i < 100 && IsPlanted("slow_calls"); ++i) Nap();
+  for (int i = 0; i < 100 && IsInjected("slow_calls"); ++i) Nap();
   --comm.calling;
-  return comm.aborted || IsPlanted("refuse_at", ++comm.asked);
+  return comm.aborted || IsInjected("refuse_at", ++comm.asked);
 }
 
 ncclResult_t Launch(const Job& job, CUstream stream) {
@@ -346,7 +346,7 @@ size_t SizeOf(ncclDataType_t type) {
 }  // namespace fusor::test
 
 using fusor::test::Exchange;
-using fusor::test::IsPlanted;
+using fusor::test::IsInjected;
 using fusor::test::Launch;
 using fusor::test::Op;
 using fusor::test::Shared;
@@ -354,7 +354,7 @@ using fusor::test::SizeOf;
 
 extern "C" {
 
-void FusorPlantNcclFault(const char* fault) {
+void FusorInjectNcclFault(const char* fault) {
   fusor::test::Faults().emplace_back(fault);
 }
 
@@ -391,8 +391,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks,
   made->rank = rank;
   made->ranks = ranks;
   *comm = made;
-  if (IsPlanted("hang_init")) return ncclInProgress;
-  if (IsPlanted("error_init")) {
+  if (IsInjected("hang_init")) return ncclInProgress;
+  if (IsInjected("error_init")) {
     made->error = ncclSystemError;
     return ncclInProgress;
   }
@@ -420,7 +420,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   for (void* memory : comm->registered) {
     fusor::test::Registered().erase(memory);
   }
-  while (IsPlanted("hang_abort")) fusor::test::Nap();
+  while (IsInjected("hang_abort")) fusor::test::Nap();
   return ncclSuccess;
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""graph_fuzzer: finds planted bugs, reduces them, and passes without one.
+"""graph_fuzzer: finds injected bugs, reduces them, and passes without one.
 
     graph_fuzzer_test.py GRAPH_FUZZER
 """
@@ -18,7 +18,7 @@ FUZZER = pathlib.Path(sys.argv.pop(1)).resolve()
 def fuzz(folder, *args, fault=""):
     return subprocess.run([FUZZER, "--out", folder, *map(str, args)],
                           capture_output=True, text=True, check=False,
-                          env=dict(os.environ, FUSOR_FAULT=fault))
+                          env=dict(os.environ, INJECTED_FAULT=fault))
 
 
 class GraphFuzzerTest(unittest.TestCase):

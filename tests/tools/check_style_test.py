@@ -1,4 +1,4 @@
-"""Plants violations of each rule of tools/check_style.py in temporary trees
+"""Injects violations of each rule of tools/check_style.py in temporary trees
 and expects exactly them to be found."""
 
 import pathlib

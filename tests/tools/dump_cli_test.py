@@ -16,7 +16,7 @@ import sys
 import tempfile
 import unittest
 
-FUSOR = sys.argv.pop(1)
+FUSOR = pathlib.Path(sys.argv.pop(1))
 SMALL = ["-a", "resnet20-cifar", "-b", "4", "--num-classes", "10",
          "--kernel-cache", "off"]
 
@@ -38,9 +38,11 @@ MODULE = """graph tiny {
 
 def fusor(*args, text=None, prefix=(), fault="", **variables):
     variables = {name: str(value) for name, value in variables.items()}
-    return subprocess.run([*prefix, FUSOR, *map(str, args)], input=text,
-                          env=dict(os.environ, FUSOR_FAULT=fault, **variables),
-                          capture_output=True, text=True, check=False)
+    program = FUSOR.with_name("fusor_with_faults") if fault else FUSOR
+    return subprocess.run(
+        [*prefix, program, *map(str, args)], input=text,
+        env=dict(os.environ, INJECTED_FAULT=fault, **variables),
+        capture_output=True, text=True, check=False)
 
 
 class CliTest(unittest.TestCase):

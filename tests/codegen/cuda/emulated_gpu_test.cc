@@ -1,4 +1,4 @@
-// The emulator finds the faults that are planted in kernels' text.
+// The emulator finds the faults that are injected into kernels' text.
 
 #include "tests/fakes/emulated_gpu.h"
 

@@ -93,7 +93,7 @@ bool Is(const codegen::LibraryCall& call, const char* name, const char* text) {
 // where that is too slow: statistics of the projection, gradients added in
 // place, the weight gradient of 8 channels behind a normalisation, and masks of
 // the block end.
-int PlantedPieces(const codegen::LibraryCall& call) {
+int InjectedPieces(const codegen::LibraryCall& call) {
   const bool projects = call.operands[1].shape == ir::Shape{16, 8, 1, 1} &&
                         IsSet(call, "statistics");
   const bool narrow = call.op == ir::OpKind::kConv2dGradWeight &&
@@ -283,7 +283,7 @@ TEST_F(CudaTuneTest, MixedPrecisionIsMeasuredInItsOwnDtype) {
 // do the rest.
 TEST_F(CudaTuneTest, TakesConvolutionsWithNormalisationsWhereTheyAreFaster) {
   const OneEngine compiler("nvidia-h200");
-  const runtime::TuneResult result = Tune(true, compiler, PlantedPieces);
+  const runtime::TuneResult result = Tune(true, compiler, InjectedPieces);
   std::set<std::string> declined, kinds;
   for (const auto& [key, name] : result.choices.candidates) {
     const std::string& problem = key.first;

@@ -73,7 +73,7 @@ std::string Judge(const Graph& right, const std::vector<Tensor>& expected,
 // Runs one pass of the pipeline.
 void RunEntry(const PassEntry& entry, Graph& graph, PassContext& context) {
   entry.run(graph, context);
-  context.FinishFault(std::string(entry.name), graph);
+  context.RunHook(std::string(entry.name), graph);
 }
 
 // Appends gradients and updates, as in a training step.

@@ -1,4 +1,4 @@
-// What goes wrong with NCCL, on a fake that plants it: each rank a process
+// What goes wrong with NCCL, on a fake that injects it: each rank a process
 // on a fake driver. No GPU takes part.
 
 #include <fmt/format.h>
@@ -29,8 +29,8 @@ std::string LossOf(const std::function<void()>& act) {
   return "nothing was thrown";
 }
 
-void PlantOn(const Rank& rank, int where, const char* fault) {
-  if (rank.store->rank() == where) rank.plant(fault);
+void InjectOn(const Rank& rank, int where, const char* fault) {
+  if (rank.store->rank() == where) rank.inject(fault);
 }
 
 // Collectives until one is refused.
@@ -49,7 +49,7 @@ void RunUntilLost(Rank& rank, Collective collective = {.elements = 100}) {
 
 TEST(NcclFaults, ARankThatNeverJoins) {
   OnRanks(2, [](Rank& rank) {
-    PlantOn(rank, 1, "hang_init");
+    InjectOn(rank, 1, "hang_init");
     EXPECT_THAT(LossOf([&] { rank.Connect(milliseconds(300)); }),
                 HasSubstr("ncclCommInitRankConfig: not done after 300 ms"));
   });
@@ -57,7 +57,7 @@ TEST(NcclFaults, ARankThatNeverJoins) {
 
 TEST(NcclFaults, ARankThatCannotJoin) {
   OnRanks(2, [](Rank& rank) {
-    PlantOn(rank, 1, "error_init");
+    InjectOn(rank, 1, "error_init");
     EXPECT_THAT(LossOf([&] { rank.Connect(milliseconds(300)); }),
                 HasSubstr(rank.store->rank() == 1
                               ? "ncclCommInitRankConfig: some error: "
@@ -69,7 +69,7 @@ TEST(NcclFaults, ARankThatCannotJoin) {
 TEST(NcclFaults, ACollectiveThatFails) {
   for (const char* fault : {"error_at:1", "error_at:2", "error_at:5"}) {
     OnRanks(2, [fault](Rank& rank) {
-      PlantOn(rank, 1, fault);
+      InjectOn(rank, 1, fault);
       rank.Connect(milliseconds(500));
       // The other rank waits for it in vain.
       EXPECT_THAT(LossOf([&] { RunUntilLost(rank); }),
@@ -81,7 +81,7 @@ TEST(NcclFaults, ACollectiveThatFails) {
 
 TEST(NcclFaults, ACollectiveThatNeverEnds) {
   OnRanks(2, [](Rank& rank) {
-    PlantOn(rank, 0, "hang_at:3");
+    InjectOn(rank, 0, "hang_at:3");
     rank.Connect(milliseconds(300));
     EXPECT_THAT(LossOf([&] { RunUntilLost(rank); }),
                 HasSubstr("not done after 300 ms: a peer is missing"));
@@ -130,7 +130,7 @@ TEST(NcclFaults, EachOperationFailsInEachWay) {
         CollectiveKind::kBarrier}) {
     for (const char* fault : {"error_at:2", "refuse_at:2", "hang_at:2"}) {
       OnRanks(2, [kind, fault](Rank& rank) {
-        PlantOn(rank, 1, fault);
+        InjectOn(rank, 1, fault);
         rank.Connect({.timeout = milliseconds(300), .deterministic = true});
         const std::string loss = LossOf(
             [&] { RunUntilLost(rank, {.kind = kind, .elements = 100}); });
@@ -158,7 +158,7 @@ TEST(NcclFaults, EachCollectiveOfACapturedStepFails) {
   for (int i = before + 1; i <= before + collectives; ++i) {
     for (const char* fault : {"error_at", "hang_at"}) {
       OnRanks(2, [&](Rank& rank) {
-        PlantOn(rank, 1, fmt::format("{}:{}", fault, i).c_str());
+        InjectOn(rank, 1, fmt::format("{}:{}", fault, i).c_str());
         rank.Connect(kStep);
         EXPECT_THAT(LossOf([&] {
                       model.steps = 1000;
@@ -176,7 +176,7 @@ TEST(NcclFaults, EachCollectiveOfACapturedStepFails) {
 TEST(NcclFaults, ARefusalWhileAStepIsCaptured) {
   const int collectives = CompileAhead(NarrowVgg(1), 2);
   OnRanks(2, [collectives](Rank& rank) {
-    PlantOn(rank, 1, fmt::format("refuse_at:{}", collectives + 1).c_str());
+    InjectOn(rank, 1, fmt::format("refuse_at:{}", collectives + 1).c_str());
     rank.Connect(kStep);
     EXPECT_THAT(
         LossOf([&] { Train(rank.backend, *rank.communicator, NarrowVgg(1)); }),
@@ -190,8 +190,8 @@ TEST(NcclFaults, ARefusalWhileAStepIsCaptured) {
 TEST(NcclFaults, AnAbortThatHangsInACollective) {
   const auto begun = std::chrono::steady_clock::now();
   OnRanks(2, [](Rank& rank) {
-    PlantOn(rank, 0, "hang_at:2");
-    PlantOn(rank, 0, "hang_abort");
+    InjectOn(rank, 0, "hang_at:2");
+    InjectOn(rank, 0, "hang_abort");
     rank.Connect(milliseconds(300));
     EXPECT_THAT(LossOf([&] { RunUntilLost(rank); }),
                 HasSubstr("a peer is missing"));
@@ -204,7 +204,7 @@ TEST(NcclFaults, AnAbortThatHangsInACollective) {
 // follows.
 TEST(NcclFaults, AnAbortDuringACall) {
   OnRanks(1, [](Rank& rank) {
-    rank.plant("slow_calls");
+    rank.inject("slow_calls");
     rank.Connect();
     std::thread other([&] {
       std::this_thread::sleep_for(milliseconds(30));
@@ -221,7 +221,7 @@ TEST(NcclFaults, AnAbortDuringACall) {
 TEST(NcclFaults, AnAbortThatHangs) {
   const auto begun = std::chrono::steady_clock::now();
   OnRanks(2, [](Rank& rank) {
-    rank.plant("hang_abort");
+    rank.inject("hang_abort");
     rank.Connect();
     rank.communicator->Abort("enough");
     EXPECT_THAT(LossOf([&] { RunUntilLost(rank); }), HasSubstr("enough"));
@@ -237,7 +237,7 @@ TEST(NcclFaults, AnAbortThatHangsIsTold) {
   OnRanks(
       1,
       [](Rank& rank) {
-        rank.plant("hang_abort");
+        rank.inject("hang_abort");
         rank.Connect(
             {.timeout = milliseconds(300), .hangs = [](const std::string& why) {
                EXPECT_EQ(why, "rank 0: ncclCommAbort does not return");

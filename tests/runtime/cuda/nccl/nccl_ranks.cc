@@ -21,8 +21,8 @@ int RunRank(const runtime::StoreOptions& options,
   }
   try {
     Rank rank(options);
-    rank.plant = reinterpret_cast<void (*)(const char*)>(
-        dlsym(nccl, "FusorPlantNcclFault"));
+    rank.inject = reinterpret_cast<void (*)(const char*)>(
+        dlsym(nccl, "FusorInjectNcclFault"));
     rank.allocated =
         reinterpret_cast<int (*)()>(dlsym(nccl, "FusorNcclAllocated"));
     rank.registered =

@@ -20,7 +20,7 @@ struct Rank {
   std::unique_ptr<runtime::TcpStore> store;
   std::unique_ptr<runtime::Communicator> communicator;
   // Of fake_nccl.cc.
-  void (*plant)(const char* fault) = nullptr;
+  void (*inject)(const char* fault) = nullptr;
   int (*allocated)() = nullptr;   // pieces of memory that NCCL has given
   int (*registered)() = nullptr;  // those of them that are registered
   int (*dangling)() = nullptr;    // calls that an abort came between

@@ -6,12 +6,11 @@
 #include <cmath>
 
 #include "codegen/compiler.h"
-#include "codegen/kernel_fault.h"
 #include "ir/op.h"
-#include "passes/fault.h"
 #include "runtime/backend/backend_loader.h"
 #include "tests/fakes/emulated_device.h"
 #include "tests/testing/cuda_planner.h"
+#include "tests/testing/fault.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/small_models.h"
 #include "tools/inspect/bisect/reduce_step.h"
@@ -123,16 +122,15 @@ TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
   const auto clean = Compile(test::SmallMlp());
   const auto kernel = std::find_if(
       clean.plan.kernels.begin(), clean.plan.kernels.end(), [](const auto& k) {
-        const std::vector<std::string> ops = codegen::FaultyOps(k.kernel);
+        const std::vector<std::string> ops = test::FaultyOps(k.kernel);
         return std::find(ops.begin(), ops.end(), "mul") != ops.end();
       });
   ASSERT_NE(kernel, clean.plan.kernels.end());
   const std::string name = kernel->kernel.name;
-  passes::PassOptions options;
-  options.fault = {passes::FaultKind::kKernel, name, "mul"};
-  // The kernel is named in a fault: compiled again by itself it is as wrong.
-  setenv("FUSOR_FAULT", ("kernel:" + name + ":mul").c_str(), 1);
-  const auto broken = Compile(test::SmallMlp(), options);
+  // Applies to every compilation: compiled alone, the kernel is as wrong.
+  passes::SetDefaultRewriteHook(
+      test::InjectFault({test::FaultKind::kKernel, name, "mul"}));
+  const auto broken = Compile(test::SmallMlp());
   const auto steps = IsolateSteps(broken.plan, *broken.graph, *device_);
   ASSERT_FALSE(steps[0].ok());
   EXPECT_EQ(steps[0].what, name);
@@ -143,7 +141,7 @@ TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
       ReduceStep(broken.plan, *broken.graph, steps[0].step,
                  RandomOperands(broken.plan, *broken.graph, steps[0].step, 0),
                  *compiler_, *device_, {});
-  unsetenv("FUSOR_FAULT");
+  passes::SetDefaultRewriteHook({});
   ASSERT_EQ(reduced.graph->nodes().size(), 1u);
   const ir::Graph* body = reduced.graph->nodes()[0]->body();
   ASSERT_NE(body, nullptr);

@@ -1,20 +1,23 @@
-#include "passes/fault.h"
+#include "tests/testing/fault.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <functional>
 #include <unordered_set>
 
 #include "ir/builder.h"
+#include "ir/graph.h"
 #include "ir/support/error.h"
 #include "ir/weight_copy.h"
 #include "passes/simplify/constant_folding.h"
 
-namespace fusor::passes {
+namespace fusor::test {
 namespace {
 
 using ir::Graph;
 using ir::Node;
+using ir::ScalarOp;
 using ir::Value;
 
 constexpr std::array<std::pair<std::string_view, FaultKind>, 5> kKinds{
@@ -25,7 +28,7 @@ constexpr std::array<std::pair<std::string_view, FaultKind>, 5> kKinds{
      {"kernel", FaultKind::kKernel}}};
 
 Value* Splat(ir::Builder& b, const ir::TensorType& type, double x) {
-  Value* splat = b.Add("constant", {}, SplatAttrs(type, x))->output();
+  Value* splat = b.Add("constant", {}, passes::SplatAttrs(type, x))->output();
   splat->set_type(type);
   return splat;
 }
@@ -102,28 +105,9 @@ void CorruptBody(Node& fusion, const Value* value, FaultKind kind) {
   }
 }
 
-}  // namespace
-
-Fault ParseFault(std::string_view text) {
-  if (text.empty()) return {};
-  const size_t first = text.find(':');
-  const size_t second =
-      first == text.npos ? text.npos : text.find(':', first + 1);
-  const auto kind = std::find_if(
-      kKinds.begin(), kKinds.end(),
-      [&](const auto& row) { return row.first == text.substr(0, first); });
-  FUSOR_CHECK(second != text.npos && kind != kKinds.end(), kUsage,
-              "fault {}: expected KIND:PLACE:SUBJECT, KIND wrong, nan, throw, "
-              "abort or kernel",
-              text);
-  return {kind->second, std::string(text.substr(first + 1, second - first - 1)),
-          std::string(text.substr(second + 1))};
-}
-
-std::vector<std::string> StrikeFault(const Fault& fault, const Value& subject) {
-  FUSOR_ASSERT(fault.kind != FaultKind::kThrow, "planted fault at {}",
-               subject.name());
-  if (fault.kind == FaultKind::kAbort) std::abort();
+// Returns the names of `subject` and of the values computed from it, nearest
+// first.
+std::vector<std::string> NamesFrom(const Value& subject) {
   std::vector<const Value*> reached{&subject};
   std::unordered_set<const Value*> seen{&subject};
   std::vector<std::string> names;
@@ -139,6 +123,9 @@ std::vector<std::string> StrikeFault(const Fault& fault, const Value& subject) {
   return names;
 }
 
+// Corrupts the first of `names` that still is a floating-point value of the
+// graph, or of a fusion's body if the graph has fusions. Returns false if there
+// is none.
 bool CorruptGraph(Graph& graph, FaultKind kind,
                   const std::vector<std::string>& names) {
   const bool fused =
@@ -164,4 +151,128 @@ bool CorruptGraph(Graph& graph, FaultKind kind,
   return false;
 }
 
-}  // namespace fusor::passes
+// Returns an op with another result for nearly all operands.
+ScalarOp Substitute(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kNeg:
+      return ScalarOp::kAbs;
+    case ScalarOp::kExp:
+    case ScalarOp::kSqrt:
+    case ScalarOp::kRelu:
+      return ScalarOp::kNeg;
+    case ScalarOp::kRsqrt:
+      return ScalarOp::kSqrt;
+    case ScalarOp::kAdd:
+      return ScalarOp::kSub;
+    case ScalarOp::kSub:
+    case ScalarOp::kMul:
+      return ScalarOp::kAdd;
+    case ScalarOp::kDiv:
+      return ScalarOp::kMul;
+    case ScalarOp::kMaximum:
+      return ScalarOp::kMinimum;
+    case ScalarOp::kMinimum:
+      return ScalarOp::kMaximum;
+    default:
+      return op;
+  }
+}
+
+// Calls `visit` for each computing statement until it returns true.
+bool VisitComputes(std::vector<codegen::Stmt>& body,
+                   const std::function<bool(codegen::Stmt&)>& visit) {
+  return std::any_of(body.begin(), body.end(), [&](codegen::Stmt& stmt) {
+    return stmt.kind == codegen::StmtKind::kCompute
+               ? visit(stmt)
+               : VisitComputes(stmt.body, visit);
+  });
+}
+
+class FaultHook : public passes::RewriteHook {
+ public:
+  explicit FaultHook(Fault fault) : fault_(std::move(fault)) {}
+
+  void BeforeRewrite(const std::string& pass, const Value& subject) override {
+    if (IsIn(pass) && fault_.subject == subject.name()) Trigger(subject);
+  }
+
+  bool AfterPass(const std::string& pass, Graph& graph) override {
+    if (!IsIn(pass)) return false;
+    if (fault_.subject.empty() && !graph.outputs().empty()) {
+      Trigger(*graph.outputs()[0].value);
+    }
+    if (names_.empty()) return false;
+    const FaultKind kind = std::exchange(fault_.kind, FaultKind::kNone);
+    return CorruptGraph(graph, kind, names_);
+  }
+
+  void AlterKernel(codegen::Kernel& kernel) const override {
+    if (fault_.kind != FaultKind::kKernel || fault_.place != kernel.name) {
+      return;
+    }
+    for (codegen::Phase& phase : kernel.phases) {
+      const bool done = VisitComputes(phase.body, [&](codegen::Stmt& stmt) {
+        if (ir::ScalarOpName(stmt.op) != fault_.subject) return false;
+        stmt.op = Substitute(stmt.op);
+        return true;
+      });
+      if (done) return;
+    }
+  }
+
+ private:
+  bool IsIn(const std::string& pass) const {
+    return fault_.kind != FaultKind::kNone &&
+           fault_.kind != FaultKind::kKernel && fault_.place == pass;
+  }
+
+  void Trigger(const Value& subject) {
+    FUSOR_ASSERT(fault_.kind != FaultKind::kThrow, "injected fault at {}",
+                 subject.name());
+    if (fault_.kind == FaultKind::kAbort) std::abort();
+    if (names_.empty()) names_ = NamesFrom(subject);
+  }
+
+  Fault fault_;
+  std::vector<std::string> names_;  // values that may be corrupted
+};
+
+}  // namespace
+
+Fault ParseFault(std::string_view text) {
+  if (text.empty()) return {};
+  const size_t first = text.find(':');
+  const size_t second =
+      first == text.npos ? text.npos : text.find(':', first + 1);
+  const auto kind = std::find_if(
+      kKinds.begin(), kKinds.end(),
+      [&](const auto& row) { return row.first == text.substr(0, first); });
+  FUSOR_CHECK(second != text.npos && kind != kKinds.end(), kUsage,
+              "fault {}: expected KIND:PLACE:SUBJECT, KIND wrong, nan, throw, "
+              "abort or kernel",
+              text);
+  return {kind->second, std::string(text.substr(first + 1, second - first - 1)),
+          std::string(text.substr(second + 1))};
+}
+
+passes::RewriteHookFactory InjectFault(const Fault& fault) {
+  return [fault] { return std::make_unique<FaultHook>(fault); };
+}
+
+std::vector<std::string> FaultyOps(const codegen::Kernel& kernel) {
+  std::vector<std::string> names;
+  codegen::Kernel copy = kernel;
+  for (codegen::Phase& phase : copy.phases) {
+    VisitComputes(phase.body, [&](codegen::Stmt& stmt) {
+      const std::string name(ir::ScalarOpName(stmt.op));
+      if (Substitute(stmt.op) != stmt.op &&
+          std::find(names.begin(), names.end(), name) == names.end()) {
+        names.push_back(name);
+      }
+      return false;
+    });
+  }
+  return names;
+}
+
+}  // namespace fusor::test

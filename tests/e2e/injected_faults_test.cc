@@ -1,4 +1,4 @@
-// Bugs planted at random places, and the tools that find them.
+// Bugs injected at random places, and the tools that find them.
 
 #include <gtest/gtest.h>
 
@@ -7,13 +7,13 @@
 #include <set>
 
 #include "codegen/compiler.h"
-#include "codegen/kernel_fault.h"
 #include "ir/interpreter/host_tensor.h"
 #include "ir/io/printer.h"
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
 #include "runtime/backend/backend_loader.h"
 #include "tests/testing/bare_target.h"
+#include "tests/testing/fault.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/temporary_folder.h"
 #include "tools/inspect/bisect/bisect.h"
@@ -28,8 +28,8 @@ namespace {
 using codegen::BisectOptions;
 using codegen::BisectResult;
 using passes::Application;
-using passes::Fault;
-using passes::FaultKind;
+using test::Fault;
+using test::FaultKind;
 
 // Twenty seeds for each of two convolutional models, in parts that can run in
 // parallel, and some for one without convolutions.
@@ -52,7 +52,7 @@ size_t Pick(uint64_t seed, uint64_t attempt, size_t size) {
   return Philox({static_cast<uint32_t>(attempt), 0, 0, 0}, seed)[0] % size;
 }
 
-class PlantedFaultTest : public testing::TestWithParam<Case> {
+class InjectedFaultTest : public testing::TestWithParam<Case> {
  protected:
   std::unique_ptr<ir::Graph> Model() const {
     return GetParam().model(GetParam().batch);
@@ -60,7 +60,7 @@ class PlantedFaultTest : public testing::TestWithParam<Case> {
 
   struct Places {
     std::vector<Application> all;    // every rewrite of every pass
-    std::vector<Application> sites;  // where a fault is planted
+    std::vector<Application> sites;  // where a fault is injected
   };
 
   // Sites are about values that the pass was given: those it makes itself may
@@ -112,7 +112,7 @@ class PlantedFaultTest : public testing::TestWithParam<Case> {
   BisectOptions Options(codegen::Symptom symptom, const Fault& fault) const {
     BisectOptions options;
     options.symptom = symptom;
-    options.passes.fault = fault;
+    options.passes.hook = test::InjectFault(fault);
     options.inputs = [](const ir::Graph& graph) {
       return ir::DrawInputs(graph, 5);
     };
@@ -143,7 +143,7 @@ class PlantedFaultTest : public testing::TestWithParam<Case> {
     passes::PassOptions options;
     options.keep_gradients = true;
     options.fuel = fuel;
-    options.fault = fault;
+    options.hook = test::InjectFault(fault);
     passes::PassContext context(target_, options);
     for (const auto stage : {passes::Stage::kForward, passes::Stage::kTraining,
                              passes::Stage::kOptimize}) {
@@ -153,7 +153,7 @@ class PlantedFaultTest : public testing::TestWithParam<Case> {
                          ir::EvalMode::kTyped);
   }
 
-  // Plants a fault at a random rewrite and lets bisection find it.
+  // Injects a fault at a random rewrite and lets bisection find it.
   void FindInPass(const Places& places, codegen::Symptom symptom,
                   FaultKind kind, uint64_t seed) {
     const auto model = Model();
@@ -190,7 +190,7 @@ class PlantedFaultTest : public testing::TestWithParam<Case> {
   test::BareTarget target_;
 };
 
-TEST_P(PlantedFaultTest, WrongRewriteIsFoundAtItsPassAndNumber) {
+TEST_P(InjectedFaultTest, WrongRewriteIsFoundAtItsPassAndNumber) {
   const Places places = FindPlaces();
   for (uint64_t seed = GetParam().begin; seed < GetParam().end; ++seed) {
     SCOPED_TRACE(seed);
@@ -198,7 +198,7 @@ TEST_P(PlantedFaultTest, WrongRewriteIsFoundAtItsPassAndNumber) {
   }
 }
 
-TEST_P(PlantedFaultTest, CrashIsFoundAtItsPassAndNumber) {
+TEST_P(InjectedFaultTest, CrashIsFoundAtItsPassAndNumber) {
   const Places places = FindPlaces();
   for (uint64_t seed = GetParam().begin; seed < GetParam().end; ++seed) {
     SCOPED_TRACE(seed);
@@ -207,7 +207,7 @@ TEST_P(PlantedFaultTest, CrashIsFoundAtItsPassAndNumber) {
   }
 }
 
-TEST_P(PlantedFaultTest, NanRewriteIsFoundAtItsPassAndNumber) {
+TEST_P(InjectedFaultTest, NanRewriteIsFoundAtItsPassAndNumber) {
   const Places places = FindPlaces();
   for (uint64_t seed = GetParam().begin; seed < GetParam().end; ++seed) {
     SCOPED_TRACE(seed);
@@ -215,7 +215,7 @@ TEST_P(PlantedFaultTest, NanRewriteIsFoundAtItsPassAndNumber) {
   }
 }
 
-TEST_P(PlantedFaultTest, SoundProgramsShowNothing) {
+TEST_P(InjectedFaultTest, SoundProgramsShowNothing) {
   if (GetParam().begin > 0) GTEST_SKIP() << "the model's first part tests it";
   const auto model = Model();
   for (const auto symptom :
@@ -232,9 +232,9 @@ TEST_P(PlantedFaultTest, SoundProgramsShowNothing) {
 
 // --- In code that runs -------------------------------------------------------
 
-class PlantedCodeFaultTest : public PlantedFaultTest {
+class InjectedCodeFaultTest : public InjectedFaultTest {
  protected:
-  PlantedCodeFaultTest()
+  InjectedCodeFaultTest()
       : backend_(runtime::LoadBackend("cpu")),
         compiler_(backend_.CreateCompiler("", {})),
         device_(backend_.OpenDevice(0, {})) {}
@@ -248,7 +248,7 @@ class PlantedCodeFaultTest : public PlantedFaultTest {
   codegen::CompileOptions CompileOptions(const Fault& fault) const {
     codegen::CompileOptions options;
     options.kernel_cache = cache_->path();
-    options.passes.fault = fault;
+    options.passes.hook = test::InjectFault(fault);
     return options;
   }
 
@@ -263,7 +263,7 @@ class PlantedCodeFaultTest : public PlantedFaultTest {
   std::unique_ptr<runtime::Device> device_;
 };
 
-TEST_P(PlantedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
+TEST_P(InjectedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
   const codegen::CompiledProgram clean = Compile({});
   for (const auto& step : IsolateSteps(clean.plan, *clean.graph, *device_)) {
     EXPECT_TRUE(step.ok()) << step.what << " " << step.value << " error "
@@ -277,7 +277,7 @@ TEST_P(PlantedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
     for (uint64_t attempt = 0; bad.empty() && attempt < kAttempts; ++attempt) {
       const codegen::Kernel& kernel =
           kernels[Pick(seed, attempt, kernels.size())].kernel;
-      const std::vector<std::string> ops = codegen::FaultyOps(kernel);
+      const std::vector<std::string> ops = test::FaultyOps(kernel);
       if (ops.empty()) continue;
       name = kernel.name;
       const codegen::CompiledProgram broken =
@@ -317,8 +317,8 @@ std::optional<runtime::NonFinite> FirstNonFinite(runtime::Session& session,
   return found;
 }
 
-// The sqrt that a planted NaN comes from; null when there is none.
-const ir::Node* PlantedNan(const ir::Graph& graph) {
+// The sqrt that a injected NaN comes from; null when there is none.
+const ir::Node* InjectedNan(const ir::Graph& graph) {
   for (const auto& node : graph.nodes()) {
     if (node->body() == nullptr) continue;
     for (const auto& inner : node->body()->nodes()) {
@@ -330,7 +330,7 @@ const ir::Node* PlantedNan(const ir::Graph& graph) {
   return nullptr;
 }
 
-TEST_P(PlantedCodeFaultTest, NanInAFusedKernelIsFoundAtItsOp) {
+TEST_P(InjectedCodeFaultTest, NanInAFusedKernelIsFoundAtItsOp) {
   std::vector<Application> places = FindPlaces().sites;
   std::erase_if(places, [](const Application& a) { return a.pass != "fuse"; });
   for (uint64_t seed = GetParam().begin; seed < GetParam().end; ++seed) {
@@ -344,11 +344,11 @@ TEST_P(PlantedCodeFaultTest, NanInAFusedKernelIsFoundAtItsOp) {
           Model(), codegen::ProgramKind::kTrain, CompileOptions(fault));
       found = FirstNonFinite(session, program, seed);
       if (!found) continue;  // a comparison makes something finite of it
-      const ir::Node* planted = PlantedNan(session.graph(program));
-      ASSERT_NE(planted, nullptr);
+      const ir::Node* injected = InjectedNan(session.graph(program));
+      ASSERT_NE(injected, nullptr);
       EXPECT_EQ(found->op, "sqrt");
-      EXPECT_EQ(found->op_value, planted->output()->name());
-      EXPECT_EQ(found->op_location, planted->location());
+      EXPECT_EQ(found->op_value, injected->output()->name());
+      EXPECT_EQ(found->op_location, injected->location());
     }
     EXPECT_TRUE(found.has_value());
   }
@@ -357,9 +357,9 @@ TEST_P(PlantedCodeFaultTest, NanInAFusedKernelIsFoundAtItsOp) {
 std::string NameOf(const testing::TestParamInfo<Case>& info) {
   return info.param.name;
 }
-INSTANTIATE_TEST_SUITE_P(Models, PlantedFaultTest, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Models, InjectedFaultTest, testing::ValuesIn(kCases),
                          NameOf);
-INSTANTIATE_TEST_SUITE_P(Models, PlantedCodeFaultTest,
+INSTANTIATE_TEST_SUITE_P(Models, InjectedCodeFaultTest,
                          testing::ValuesIn(kCases), NameOf);
 
 }  // namespace

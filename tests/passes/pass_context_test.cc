@@ -1,5 +1,3 @@
-#include "passes/fault.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,8 +7,10 @@
 #include "ir/interpreter/interpreter.h"
 #include "ir/support/error.h"
 #include "ir/verifier.h"
+#include "passes/passes.h"
 #include "passes/pipeline.h"
 #include "tests/testing/bare_target.h"
+#include "tests/testing/fault.h"
 #include "tests/testing/small_models.h"
 #include "tools/inspect/bisect/draw_inputs.h"
 
@@ -18,8 +18,10 @@ namespace fusor::passes {
 namespace {
 
 using ir::Tensor;
+using test::Fault;
+using test::FaultKind;
 
-class FaultTest : public testing::Test {
+class PassContextTest : public testing::Test {
  protected:
   // The optimised training step, and what was done to it.
   struct Compiled {
@@ -29,7 +31,7 @@ class FaultTest : public testing::Test {
 
   Compiled Compile(const Fault& fault, std::map<std::string, int64_t> fuel) {
     PassOptions options;
-    options.fault = fault;
+    options.hook = test::InjectFault(fault);
     options.fuel = std::move(fuel);
     options.keep_gradients = true;
     PassContext context(target_, options);
@@ -69,7 +71,7 @@ class FaultTest : public testing::Test {
   test::BareTarget target_;
 };
 
-TEST_F(FaultTest, StrikesWithItsRewriteAndNotBefore) {
+TEST_F(PassContextTest, StrikesWithItsRewriteAndNotBefore) {
   int effective = 0;
   std::map<std::string, int64_t> count;
   std::set<std::pair<std::string, std::string>> seen;
@@ -85,7 +87,7 @@ TEST_F(FaultTest, StrikesWithItsRewriteAndNotBefore) {
   EXPECT_GT(effective, 10);
 }
 
-TEST_F(FaultTest, NanFaultMakesSomeElementsNan) {
+TEST_F(PassContextTest, NanFaultMakesSomeElementsNan) {
   int places = 0, seen = 0;
   for (const Application& a : Compile({}, {}).applications) {
     if (a.pass != "fuse") continue;
@@ -102,7 +104,7 @@ TEST_F(FaultTest, NanFaultMakesSomeElementsNan) {
   EXPECT_GT(seen, places / 2);
 }
 
-TEST_F(FaultTest, ThrowFaultFailsInItsPass) {
+TEST_F(PassContextTest, ThrowFaultFailsInItsPass) {
   const Application a = Compile({}, {}).applications.back();
   try {
     Compile({FaultKind::kThrow, a.pass, a.subject}, {});
@@ -113,7 +115,7 @@ TEST_F(FaultTest, ThrowFaultFailsInItsPass) {
   }
 }
 
-TEST_F(FaultTest, FaultWithoutSubjectStrikesAnyPassAtItsEnd) {
+TEST_F(PassContextTest, FaultWithoutSubjectStrikesAnyPassAtItsEnd) {
   for (const char* pass : {"autodiff", "optimizer_update", "assign_layout"}) {
     SCOPED_TRACE(pass);
     const Fault fault{FaultKind::kWrong, pass, ""};
@@ -121,25 +123,25 @@ TEST_F(FaultTest, FaultWithoutSubjectStrikesAnyPassAtItsEnd) {
   }
 }
 
-TEST_F(FaultTest, AbortFaultEndsTheProcess) {
+TEST_F(PassContextTest, AbortFaultEndsTheProcess) {
   const Application a = Compile({}, {}).applications.front();
   EXPECT_DEATH(Compile({FaultKind::kAbort, a.pass, a.subject}, {}), "");
 }
 
 TEST(ParseFaultTest, ReadsKindPlaceAndSubject) {
-  const Fault fault = ParseFault("nan:fuse:a:b");
+  const Fault fault = test::ParseFault("nan:fuse:a:b");
   EXPECT_EQ(fault.kind, FaultKind::kNan);
   EXPECT_EQ(fault.place, "fuse");
   EXPECT_EQ(fault.subject, "a:b");
-  EXPECT_EQ(ParseFault("").kind, FaultKind::kNone);
+  EXPECT_EQ(test::ParseFault("").kind, FaultKind::kNone);
   for (const char* bad : {"nan", "nan:fuse", "odd:fuse:x", "::"}) {
-    EXPECT_THROW(ParseFault(bad), Error) << bad;
+    EXPECT_THROW(test::ParseFault(bad), Error) << bad;
   }
 }
 
 // --- Fuel: every pass stops in the middle of its work ------------------------
 
-TEST_F(FaultTest, EveryAmountOfFuelLeavesTheSameProgram) {
+TEST_F(PassContextTest, EveryAmountOfFuelLeavesTheSameProgram) {
   std::map<std::string, int64_t> count;
   for (const Application& a : Compile({}, {}).applications) ++count[a.pass];
   EXPECT_GE(count.size(), 4u);
@@ -156,7 +158,7 @@ TEST_F(FaultTest, EveryAmountOfFuelLeavesTheSameProgram) {
   }
 }
 
-TEST_F(FaultTest, PassesOfWhichAllIsNeededTakeNoFuel) {
+TEST_F(PassContextTest, PassesOfWhichAllIsNeededTakeNoFuel) {
   for (const PassEntry& entry : Pipeline()) {
     const std::string name(entry.name);
     if (TakesFuel(name)) {

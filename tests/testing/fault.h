@@ -1,16 +1,15 @@
 #pragma once
 
-// Deliberate bugs, to test the tools that find bugs. Inactive unless a fault is
-// planted by PassOptions::fault or, in programs, by the environment variable
-// FUSOR_FAULT.
+// Deliberate bugs, injected to test the tools that find bugs.
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "ir/graph.h"
+#include "codegen/kernel/kernel_ir.h"
+#include "passes/rewrite_hook.h"
 
-namespace fusor::passes {
+namespace fusor::test {
 
 enum class FaultKind {
   kNone,
@@ -35,16 +34,12 @@ struct Fault {
 // kUsage.
 Fault ParseFault(std::string_view text);
 
-// Triggers the fault. kThrow throws and kAbort aborts. Otherwise returns the
-// names of `subject` and of the values computed from it, nearest first.
-// CorruptGraph picks one of them after the pass.
-std::vector<std::string> StrikeFault(const Fault& fault,
-                                     const ir::Value& subject);
+// Returns a factory of hooks that each inject the fault once, for
+// PassOptions::hook. A wrong or NaN rewrite corrupts the subject after the
+// pass or, if the pass has removed it, the nearest value computed from it.
+passes::RewriteHookFactory InjectFault(const Fault& fault);
 
-// Corrupts the first of `names` that still is a floating-point value of the
-// graph, or of a fusion's body if the graph has fusions. Returns false if there
-// is none.
-bool CorruptGraph(ir::Graph& graph, FaultKind kind,
-                  const std::vector<std::string>& names);
+// Returns the distinct scalar ops of the kernel that a fault can change.
+std::vector<std::string> FaultyOps(const codegen::Kernel& kernel);
 
-}  // namespace fusor::passes
+}  // namespace fusor::test
