@@ -51,7 +51,7 @@ class ConvNorm {
   bool Run() {
     if (r_.MayBe(NormLowering::kStatistics)) {
       for (Node* norm : r_.NodesOf("batch_norm_train")) AddStatistics(norm);
-      r_.Check(statistics_, "statistics of their results", "conv_statistics");
+      r_.Check(statistics_, "statistics of their result", "conv_statistics");
     }
     if (r_.MayBe(NormLowering::kGradients)) TakeNormGradients(r_);
     if (r_.MayBe(NormLowering::kStatistics)) {
@@ -87,9 +87,9 @@ class ConvNorm {
       node = r_.Extend(e, conv, NormLowering::kStatistics);
     }
     r_.Record(statistics_, *x, node != nullptr,
-              node == nullptr
-                  ? ""
-                  : "statistics by " + node->attrs().String("algorithm"),
+              node == nullptr ? ""
+                              : "statistics computed by " +
+                                    node->attrs().String("algorithm"),
               x->type().num_bytes());
     if (node == nullptr) return;
     r_.Replace(conv->output(), node->output());
