@@ -149,7 +149,7 @@ TEST_F(DumperTest, PagesShowDecisionsAndMemory) {
   EXPECT_THAT(
       files_.at("m0000.net/decisions.html"),
       AllOf(HasSubstr("fuse_norm_activation"), HasSubstr("residual none"),
-            HasSubstr("bn"), HasSubstr("Refused, by place"),
+            HasSubstr("bn"), HasSubstr("Rejected, by location"),
             HasSubstr("producer and consumer")));
   EXPECT_THAT(files_.at("m0000.net/memory.html"),
               AllOf(HasSubstr("m0000.net: memory"), HasSubstr("memory_map"),
@@ -254,7 +254,8 @@ TEST_F(DumperTest, RefusesFiltersThatSelectNothing) {
       ADD_FAILURE() << "accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUsage);
-      EXPECT_THAT(error.what(), HasSubstr("found in no name; there are "));
+      EXPECT_THAT(error.what(),
+                  HasSubstr("matches no name; expected a match for one of "));
     }
   }
 }
