@@ -25,7 +25,7 @@ constexpr char kPipeline[] = "codegen";
 // Names of the outputs after the passes, for the pass filter.
 constexpr const char* kAfterPasses[] = {"decisions", "precision", "plan",
                                         "schedule",  "memory",    "launches",
-                                        "kernels"};
+                                        "kernels",   "calls"};
 
 std::optional<std::regex> Expression(const std::string& text,
                                      std::string_view what) {

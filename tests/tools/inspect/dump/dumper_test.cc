@@ -1,5 +1,6 @@
 #include "tools/inspect/dump/dumper.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,8 +20,10 @@ namespace fusor::codegen {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
@@ -230,6 +233,19 @@ TEST_F(DumperTest, SaysWhichCompilerAndWhichOptions) {
   EXPECT_EQ(module["code_generator"], "fake 1 fake_cpu level=2 r1");
   EXPECT_EQ(module["target"], "cpu-avx2");
   EXPECT_EQ(module["passes"][1]["pass"], "fuse_norm_activation");
+}
+
+TEST_F(DumperTest, EveryOutputAfterThePassesCanBeSelectedAlone) {
+  for (const char* name : {"decisions", "precision", "plan", "schedule",
+                           "memory", "launches", "kernels", "calls"}) {
+    SCOPED_TRACE(name);
+    files_.clear();
+    Compile(Open({.pass = fmt::format("^{}$", name)}));
+    for (const std::string& path : Paths("m0000.net/")) {
+      EXPECT_THAT(path, AnyOf(HasSubstr(std::string("/") + name),
+                              EndsWith("/module.json")));
+    }
+  }
 }
 
 TEST_F(DumperTest, RefusesWhatIsNoRegularExpression) {
