@@ -278,9 +278,9 @@ CacheMiss CacheLog::Explain(const KernelOrigin& origin) const {
   if (nearest == nullptr) return {{"new"}, "new", 1};
   if (fewest.empty()) {
     if (nearest->source == origin.source) {
-      return {{"lost"}, "dropped from the cache or damaged", 1};
+      return {{"lost"}, "evicted from the cache or corrupt", 1};
     }
-    return {{"source"}, "with source changed: other shapes or ops", 1};
+    return {{"source"}, "source changed: different shapes or ops", 1};
   }
   CacheMiss miss{{}, "with ", 1};
   for (const Change& change : fewest) {

@@ -26,8 +26,7 @@ std::string WhyNotOf(const Kernel& kernel, const std::string& text) {
   }
   const std::string found = text.substr(at, stamp.size());
   if (found == stamp) return "";
-  return fmt::format("it was made of {}, which is another than {}", found,
-                     stamp);
+  return fmt::format("it was generated from {}, not from {}", found, stamp);
 }
 
 // Returns the names of the plan's kernels that options.substitutes replaces.
@@ -51,8 +50,8 @@ std::set<std::string> FindSubstituted(const Plan& plan,
     const std::string problem =
         WhyNotOf(plan.kernels[it - names.begin()].kernel, substitute.text);
     FUSOR_CHECK(problem.empty() || !options.refuse_unused, kUsage,
-                "{}: not of kernel {} of program {}: {}", substitute.source,
-                name, plan.name, problem);
+                "{}: does not belong to kernel {} of program {}: {}",
+                substitute.source, name, plan.name, problem);
     if (problem.empty()) found.insert(name);
   }
   return found;

@@ -40,8 +40,8 @@ void CheckOrigin(const ir::AutotuneResults& choices,
                                       {"library", library, origin.library}}};
   for (const auto& [what, expected, got] : facts) {
     FUSOR_CHECK(expected == got, kGraph,
-                "choices {}: of another {}: expected {}, got {}; "
-                "measure again with --tune",
+                "autotune results {}: measured with another {}: expected {}, "
+                "got {}; measure again with --tune",
                 origin.file, what, expected, got);
   }
 }

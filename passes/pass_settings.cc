@@ -47,7 +47,7 @@ NormLowering ParseNormLowering(std::string_view name) {
   const auto* found =
       std::find(std::begin(kNormLowerings), std::end(kNormLowerings), name);
   FUSOR_CHECK(found != std::end(kNormLowerings), kUsage,
-              "lowering of normalisations {}: expected {}", name,
+              "bn-lowering {}: expected {}", name,
               Join(kNormLowerings, " or ",
                    [](std::string_view n) { return std::string(n); }));
   return static_cast<NormLowering>(found - std::begin(kNormLowerings));

@@ -15,67 +15,66 @@ namespace {
 
 constexpr PassEntry kPipeline[] = {
     {"simplify", Simplify, Stage::kForward, false,
-     "gives the patterns one form to match"},
+     "canonicalises the graph for the patterns"},
     {"fuse_norm_activation", FuseNormActivation, Stage::kForward, true,
-     "before differentiation, so that the gradient follows from the choice"},
+     "before autodiff, which differentiates the fused op"},
     {"autodiff", Autodiff, Stage::kTraining, false,
-     "needs the forward graph, and no more than it"},
+     "requires the plain forward graph"},
     {"accumulate_gradients", AccumulateGradients, Stage::kTraining, false,
-     "in f32, before anything is sent"},
+     "accumulates in f32, before gradients are communicated"},
     {"narrow_gradients", CompressGradients, Stage::kTraining, false,
-     "what is sent, not what is added up on the way"},
+     "after accumulation: casts only what is communicated"},
     {"shard_optimizer", ShardOptimizer, Stage::kTraining, false,
-     "of sums as they are sent; what follows works on parts"},
+     "after compression; later passes work on shards"},
     {"scale_gradients", ScaleGradients, Stage::kTraining, false,
-     "of gradient outputs, which the optimizer replaces"},
+     "before the optimizer replaces the gradient outputs"},
     {"optimizer_update", OptimizerUpdate, Stage::kTraining, false,
-     "turns gradient outputs into state outputs"},
+     "replaces gradient outputs by state outputs"},
     {"skip_overflow", SkipOverflow, Stage::kTraining, false,
-     "when all state outputs are there"},
+     "requires all state outputs"},
     {"simplify", Simplify, Stage::kTraining, false,
-     "drops what gradient rules built for nobody and merges what they repeat"},
+     "removes dead and duplicate nodes of gradient rules"},
     {"drop_stop_gradient", DropStopGradient, Stage::kOptimize, false,
-     "an evaluation graph comes without differentiation"},
+     "for evaluation graphs, which autodiff does not process"},
     {"mask_pooled_gradient", MaskPooledGradient, Stage::kOptimize, true,
-     "while comparison and pool's gradient still meet, without casts"},
+     "before casts separate the comparison from the pool's gradient"},
     {"mixed_precision", MixedPrecision, Stage::kOptimize, false,
-     "on the joint graph, whose gradients it paints too, and before layouts"},
+     "assigns dtypes in the joint graph, gradients too, before layouts"},
     {"simplify", Simplify, Stage::kOptimize, false,
-     "drops the casts that cancel, folds those of constants"},
+     "removes casts that cancel and folds casts of constants"},
     {"fuse_conv_epilogue", FuseConvEpilogue, Stage::kOptimize, true,
-     "before layouts: the library's candidates depend on it"},
+     "before layouts, since library candidates depend on epilogues"},
     {"fuse_matmul_epilogue", FuseMatmulEpilogue, Stage::kOptimize, true,
-     "when casts have settled, and before the copies of what a library reads"},
+     "after casts are final and before layout copies of library operands"},
     {"space_to_depth", SpaceToDepth, Stage::kOptimize, false,
-     "when dtypes are known, before the library is asked for layouts"},
+     "after dtypes are known and before layouts are chosen"},
     {"assign_layout", AssignLayout, Stage::kOptimize, false,
-     "on whole normalisations, before anything is expanded or grouped"},
+     "before normalisations are lowered and ops are fused"},
     {"keep_weight_copies", CacheWeightCasts, Stage::kOptimize, false,
-     "of the casts and repacks that layouts ask for, before updates fuse"},
+     "after layouts add casts and repacks, before updates are fused"},
     {"rotate_gathers", PrefetchParameters, Stage::kOptimize, false,
-     "when it is known what reads a parameter, in which dtype and layout"},
+     "after dtype and layout of each parameter read are known"},
     {"fuse_conv_norm", FuseConvNorm, Stage::kOptimize, true,
-     "when layouts are known, which it does not change, and before what it "
-     "takes from normalisations is expanded"},
+     "after layouts, which it keeps, and before normalisations are lowered"},
     {"lower_batch_norm", LowerBatchNorm, Stage::kOptimize, false,
      "after layouts, which treat a normalisation as one op"},
     {"simplify", Simplify, Stage::kOptimize, false,
-     "shares what the lowered normalisations have in common"},
+     "merges common subexpressions of lowered normalisations"},
     {"sum_pooled_gradient", SumPooledGradient, Stage::kOptimize, true,
-     "of the sums of lowered normalisations, before kernels hold them"},
+     "after normalisations are lowered to sums, before fusion"},
     {"fuse_pool", FusePool, Stage::kOptimize, true,
-     "before the rest is fused: what joins a pool is stored nowhere"},
+     "before general fusion: values fused with a pool are not stored"},
     {"fuse", Fuse, Stage::kOptimize, false,
-     "last to see single ops; with fusion off it makes kernels of one op"},
+     "last pass on single ops; without fusion one kernel per op"},
     {"bucket_gradients", BucketGradients, Stage::kOptimize, false,
-     "when kernels are known, whose times say when gradients are ready, and "
-     "before updates are joined bucket by bucket"},
+     "after kernels are known, which determine when gradients are ready, and "
+     "before updates are fused by bucket"},
     {"fuse_updates", FuseUpdates, Stage::kOptimize, true,
-     "joins whole update fusions"},
+     "fuses update kernels"},
     {"drop_collectives", DropCollectives, Stage::kOptimize, false,
-     "kept until now so that gradients and updates stay apart in fusion"},
+     "after fusion, which must not merge gradients with updates"},
     {"generate_kernels", GenerateKernels, Stage::kOptimize, false,
-     "of calls, which copies of weights are until updates take them"},
+     "last: copies of weights remain calls until updates absorb them"},
 };
 
 // Passes that cannot stop halfway: the graph would not be a valid program.
@@ -99,9 +98,9 @@ const PassEntry& FindPass(const std::string& name) {
 // `before` is a copy of the graph from before the pass.
 void VerifyPass(const ir::Graph& before, const ir::Graph& graph, bool changed) {
   const bool differs = !SameGraph(before, graph);
-  FUSOR_ASSERT(differs == changed, "it says it {} the graph, but it {}",
-               changed ? "changed" : "kept",
-               differs ? "changed it" : "did not");
+  FUSOR_ASSERT(
+      differs == changed, "it reported that it {} the graph, but it {}",
+      changed ? "changed" : "kept", differs ? "changed it" : "did not");
   if (differs) ir::Verify(graph);
 }
 
@@ -215,7 +214,8 @@ void CheckPassNames(const PassOptions& options) {
   for (const auto& [name, fuel] : options.fuel) {
     FindPass(name);
     FUSOR_CHECK(TakesFuel(name), kUsage,
-                "pass {} takes no fuel: all of it is needed", name);
+                "pass {} cannot be limited by fuel: it must run completely",
+                name);
   }
 }
 

@@ -141,10 +141,11 @@ T NumberAt(std::string_view bytes, size_t at) {
 
 // Checks that the file is complete and intact. Returns the header's size.
 uint64_t CheckBytes(std::string_view bytes, const std::string& path) {
-  FUSOR_CHECK(bytes.starts_with(kMagic), kGraph, "{}: not a step file", path);
+  FUSOR_CHECK(bytes.starts_with(kMagic), kGraph, "{}: not a program file",
+              path);
   const size_t end = std::min(bytes.find('\n'), kStart);
   FUSOR_CHECK(bytes.substr(kMagic.size()).starts_with(kVersion), kGraph,
-              "{}: expected version 2 of step files, got {}", path,
+              "{}: expected version 2 of program files, got {}", path,
               bytes.substr(kMagic.size(), end - kMagic.size()));
   const uint64_t size = bytes.size() < kFixedBytes
                             ? kFixedBytes
@@ -297,7 +298,7 @@ void WriteProgramFile(const std::string& path, const ProgramFile& file) {
     bytes.append(program.graph).append(program.plan);
   }
   AppendNumber(bytes, Crc32c(bytes));
-  FUSOR_ASSERT(bytes.size() == size, "a step file of {} bytes, not {}",
+  FUSOR_ASSERT(bytes.size() == size, "a program file of {} bytes, not {}",
                bytes.size(), size);
   WriteFileAtomically(path, bytes, ErrorCode::kUsage);
 }

@@ -80,9 +80,9 @@ codegen::CompiledProgram UnpackProgram(const StepProgram& program,
 void WriteProgramFile(const std::string& path, const ProgramFile& file);
 
 // Throws kUsage when the file cannot be read, kGraph, in one line, when it is
-// no step file, of another version of the format, cut or damaged.
+// not a program file, of another version of the format, cut or damaged.
 ProgramFile ReadProgramFile(const std::string& path);
-// Reads the bytes of a step file; `path` names it in errors. Throws kGraph.
+// Reads the bytes of a program file; `path` names it in errors. Throws kGraph.
 ProgramFile ParseProgramFile(const std::string& path, std::string_view bytes);
 
 }  // namespace fusor::runtime

@@ -179,7 +179,7 @@ void CheckLimit(const Plan& plan, int64_t limit,
   FUSOR_CHECK(
       false, kOutOfMemory,
       "plan {} needs {} bytes ({} MiB), {} of them temporary (at least {}), "
-      "but may use {} ({} MiB); largest at the peak: {}",
+      "limit {} ({} MiB); largest at the peak: {}",
       plan.name, total, total >> 20, plan.peak_bytes, plan.lower_bound_bytes,
       limit, limit >> 20,
       temporaries.empty() ? "none" : LargestAtPeak(plan, temporaries, lives));
@@ -198,8 +198,8 @@ const StateLayout::Entry& FindState(const StateLayout& layout,
                                     const std::string& name,
                                     const ir::TensorType& type) {
   const StateLayout::Entry* entry = layout.Find(name);
-  FUSOR_CHECK(entry != nullptr, kGraph, "state {}: not in the session's state",
-              name);
+  FUSOR_CHECK(entry != nullptr, kGraph,
+              "state {}: not part of the session's state", name);
   FUSOR_CHECK(entry->type == type, kGraph,
               "state {}: expected {} as in the session, got {}", name,
               ToString(entry->type), ToString(type));

@@ -244,7 +244,7 @@ Plan ParsePlan(std::string_view bytes) {
   FUSOR_CHECK(
       bytes.size() <= std::numeric_limits<int>::max() &&
           in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())),
-      kGraph, "plan: {} bytes are not a serialised plan, or damaged",
+      kGraph, "plan: {} bytes are not a serialised plan or are corrupt",
       bytes.size());
   FUSOR_CHECK(in.version() == kVersion, kGraph,
               "plan: expected format version {}, got {}", kVersion,

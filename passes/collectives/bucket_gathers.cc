@@ -106,7 +106,7 @@ void Record(const std::vector<Gather>& bucket, PassContext& context) {
       {.pass = "bucket_gradients",
        .subject = bucket[0].node->output()->name(),
        .accepted = true,
-       .reason = fmt::format("{} parameter{}, {} bytes, needed at {:.3f} ms",
+       .reason = fmt::format("{} parameter{}, {} bytes, required at {:.3f} ms",
                              bucket.size(), bucket.size() == 1 ? "" : "s",
                              bytes, bucket[0].needed * 1e3)});
 }

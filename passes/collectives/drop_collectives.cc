@@ -27,8 +27,8 @@ bool DropCollectives(ir::Graph& graph, PassContext& context) {
       const bool one_part = node->kind() == ir::OpKind::kReduceScatter &&
                             node->attrs().Int("parts") == 1;
       FUSOR_CHECK(filling == 0 || one_part, kGraph,
-                  "{}{}: of several ranks, expected one", node->op_name(),
-                  ir::AtLocation(node->location()));
+                  "{}{}: expected a collective of one rank, got several",
+                  node->op_name(), ir::AtLocation(node->location()));
       if (filling > 0) {
         operand = b.Reshape(operand, {elements});
         operand = b.Pad(operand, {0}, {filling}, {0}, 0);

@@ -227,7 +227,7 @@ class Rotation {
                      .subject = parameter.name(),
                      .accepted = true,
                      .reason = fmt::format(
-                         "gathered in {} at the start of the step",
+                         "all-gathered in {} at the start of the step",
                          DTypeName(narrow.value_or(parameter.type().dtype))),
                      .location = gather.node->location()});
   }

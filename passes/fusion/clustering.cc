@@ -181,7 +181,7 @@ void Clustering::Try(const Candidate& candidate) {
     if (!FreeBeforeConsumer(a, b)) return;
   }
   const std::string what =
-      Connected(a, b) ? "producer and consumer" : "readers of one value";
+      Connected(a, b) ? "producer and consumer" : "consumers of one value";
   context_.Record(
       {.pass = kPass,
        .subject = Describe(a) + " + " + Describe(b),
@@ -285,10 +285,10 @@ int64_t Clustering::ModelledNs(int cluster) const {
 
 std::string Clustering::WhyNot(int a, int b) {
   if (IsScatter(*Nodes(a)[0]) || IsScatter(*Nodes(b)[0])) {
-    return "places operands in parts of its result";
+    return "writes operands into slices of its result";
   }
   if (IsSeparate(*Nodes(a)[0]) || IsSeparate(*Nodes(b)[0])) {
-    return "a kernel of its own";
+    return "unfused kernel";
   }
   if (Nodes(a).size() + Nodes(b).size() > kMaxNodes) return "too many nodes";
   std::vector<const Node*> nodes;
@@ -299,7 +299,7 @@ std::string Clustering::WhyNot(int a, int b) {
   Extent extent;
   for (const Node* node : nodes) extent.Add(*node);
   if (!Connected(a, b) && extent.IsTooLongForSiblings()) {
-    return "siblings too far apart";
+    return "siblings are too far apart";
   }
   ValueSet results, operands;
   size_t reductions = 0;
@@ -319,7 +319,7 @@ std::string Clustering::WhyNot(int a, int b) {
   IterationDomain domain;
   std::string reason;
   if (!AnalyzeDomain(nodes, results, &domain, &reason)) return reason;
-  if (units_.MergeMakesCycle(a, b)) return "would make a cycle";
+  if (units_.MergeMakesCycle(a, b)) return "would create a cycle";
   return "";
 }
 

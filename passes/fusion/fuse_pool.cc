@@ -77,9 +77,9 @@ class Region {
   std::string Reason() const {
     if (IsAlone()) return refused_;
     std::vector<std::string> parts;
-    if (has_prologue_) parts.push_back("what leads to it");
+    if (has_prologue_) parts.push_back("producers");
     if (heads_.size() > 1) parts.push_back("gathers");
-    if (end_ != nullptr) parts.push_back("what reads it");
+    if (end_ != nullptr) parts.push_back("consumers");
     return "one kernel with " +
            Join(parts, ", ", [](const std::string& part) { return part; });
   }
@@ -162,7 +162,7 @@ class Region {
         continue;
       }
       if (!IsReadByHeadsAlone(*operand)) {
-        refused_ = "%" + operand->name() + " is read elsewhere, too";
+        refused_ = "%" + operand->name() + " has other uses";
       } else if (Take(*operand)) {
         has_prologue_ = true;
         saved_ += 2 * ir::KernelBytes(operand->type());
@@ -188,10 +188,10 @@ class Region {
     const Node* node = value.producer();
     if (!MayJoin(node)) {
       if (value.type().dtype == ir::DType::kBool) {
-        return "%" + value.name() + " has a bit an element";
+        return "%" + value.name() + " is a bitmask";
       }
       if (node != nullptr && IsFree(*node)) {
-        return "%" + value.name() + " would be stored for it";
+        return "%" + value.name() + " would have to be stored";
       }
       return "";
     }
@@ -230,7 +230,7 @@ class Region {
         if (input == value) continue;
         std::string reason = Collect(*input, nodes);
         if (reason.empty() && DependsOnPool(*input)) {
-          reason = "%" + input->name() + " depends on it";
+          reason = "%" + input->name() + " depends on the pool";
         }
         if (reason.empty()) continue;
         refused_ = reason;

@@ -472,14 +472,15 @@ void RecordJoin(const std::vector<Node*>& members, const WeightCopies& copies,
   }
   const auto saved = static_cast<int64_t>(members.size()) + made - 1;
   const std::string with =
-      made == 0 ? "" : fmt::format(", with {} copies of weights", made);
+      made == 0 ? "" : fmt::format(", with {} cached cast weights", made);
   context.Record(
       {.pass = kPass,
        .subject = fmt::format("{} .. {}", members.front()->output()->name(),
                               members.back()->output()->name()),
        .accepted = accepted,
-       .reason = accepted ? fmt::format("{} equal updates in one launch{}",
-                                        members.size(), with)
+       .reason = accepted ? fmt::format(
+                                "{} equal updates in one multi-tensor launch{}",
+                                members.size(), with)
                           : "out of fuel",
        .saved_ns = saved * target.launch_overhead_ns,
        .modelled_ns = ir::KernelNs(bytes, target),

@@ -106,7 +106,7 @@ class Analysis {
   // 3. Rules are checked, and passes over the reduction axes are counted.
   bool Run() {
     const Value* hero = FindHero();
-    if (hero == nullptr) return Refuse("no result to store");
+    if (hero == nullptr) return Refuse("no result is stored");
     domain_.extents = hero->type().shape;
     domain_.layout = hero->type().layout;
     domain_.folded.assign(domain_.extents.size(), false);
@@ -168,7 +168,8 @@ class Analysis {
   bool Assign(const Value* value, const IndexMap& map) {
     const auto [it, added] = domain_.maps.emplace(value, map);
     changed_ |= added;
-    return added || it->second == map || Refuse("one value at two indices");
+    return added || it->second == map ||
+           Refuse("one value is read at two indices");
   }
 
   const IndexMap* Find(const Value* value) const {
@@ -279,10 +280,10 @@ class Analysis {
       if (node->op().fusion != FusionKind::kReduce) continue;
       const IndexMap* map = Find(node->input(0));
       if (map != nullptr && *map != identity) {
-        return Refuse("reduction of a re-indexed value");
+        return Refuse("reduction over a re-indexed value");
       }
       if (node->input(0)->type().layout != domain_.layout) {
-        return Refuse("reductions of different layouts");
+        return Refuse("reductions in different layouts");
       }
     }
     return true;

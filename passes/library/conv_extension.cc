@@ -52,8 +52,9 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
   const std::string* choice = choices.FindCandidate(problem, dtype);
   ExtendedConv extended;
   if (choice != nullptr && *choice == kDeclined) {
-    extended = {.refusal = "declined by choices " + choices.origin.file,
-                .wanted = false};
+    extended = {
+        .refusal = "rejected by autotune results " + choices.origin.file,
+        .wanted = false};
   } else if (choice == nullptr && !wanted) {
     extended.wanted = false;
   } else {
@@ -63,7 +64,7 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
       return {.node = node};
     }
     const bool bias = IsOp(node, OpKind::kConv2d) && node->num_inputs() == 3;
-    extended.refusal = (candidate.has_value() ? "in other layouts only: "
+    extended.refusal = (candidate.has_value() ? "only in other layouts: "
                                               : "the library has no ") +
                        problem + (bias ? " with a bias" : "") + " in " +
                        std::string(DTypeName(dtype));

@@ -116,11 +116,11 @@ void ConvRewriter::Finish(const std::vector<Node*>& old) {
 void ConvRewriter::Check(const Places& places, const char* what,
                          const char* counter) {
   context_.counters()[counter] += places.taken;
-  FUSOR_CHECK(places.taken > 0 || places.found == 0 || survey_ != nullptr,
-              kGraph,
-              "bn-lowering {}: {} has no convolutions of this step with {}: {}",
-              NormLoweringName(level_), context_.target().target().name, what,
-              refusal_);
+  FUSOR_CHECK(
+      places.taken > 0 || places.found == 0 || survey_ != nullptr, kGraph,
+      "bn-lowering {}: {} has no convolutions for this step with {}: {}",
+      NormLoweringName(level_), context_.target().target().name, what,
+      refusal_);
 }
 
 }  // namespace fusor::passes

@@ -23,8 +23,8 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(
           [&](const ir::LibraryCandidate& c) { return c.name == *choice; });
       FUSOR_CHECK(
           named != candidates.end(), kGraph,
-          "choices {}: {} in {}: expected {}, got {}", choices.origin.file,
-          problem, DTypeName(node.input(0)->type().dtype),
+          "autotune results {}: {} in {}: expected {}, got {}",
+          choices.origin.file, problem, DTypeName(node.input(0)->type().dtype),
           Join(candidates, " or ", [](const auto& c) { return c.name; }),
           *choice);
       std::rotate(candidates.begin(), named, named + 1);

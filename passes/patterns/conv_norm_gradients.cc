@@ -67,9 +67,10 @@ class NormGradients {
     if (!r_.ConsumeFuel(*norm->output())) return;
     for (const auto& [conv, added] : ways) {
       if (Node* node = SumUp(*norm, conv, added)) {
-        r_.Record(places_, *norm->output(), true,
-                  "mask and sums by " + node->attrs().String("algorithm"),
-                  SavedBytes(*norm, added != nullptr), dy);
+        r_.Record(
+            places_, *norm->output(), true,
+            "mask and sums computed by " + node->attrs().String("algorithm"),
+            SavedBytes(*norm, added != nullptr), dy);
         ReplaceGradient(norm, node);
         std::vector<Node*> dead{norm, conv};
         if (sum != nullptr) dead.push_back(sum);

@@ -58,8 +58,7 @@ class InReaders {
 
   void Run() {
     for (Node* norm : r_.NodesOf(OpKind::kBatchNormTrain)) Apply(*norm);
-    r_.Check(places_, "a normalisation of what they read",
-             "conv_norm_prologue");
+    r_.Check(places_, "a normalisation of their operand", "conv_norm_prologue");
   }
 
  private:
@@ -97,7 +96,7 @@ class InReaders {
       extended.push_back(node);
     }
     const bool all = extended.size() == readers.size();
-    r_.Record(places_, *y, all, "applied by all that read it",
+    r_.Record(places_, *y, all, "applied by all its consumers",
               2 * y->type().num_bytes());
     if (!all) {
       r_.graph().EraseAll(extended);
@@ -125,7 +124,8 @@ class AtJoins {
     for (Node* norm : r_.NodesOf(OpKind::kBatchNormTrain)) {
       if (IsJoin(*norm)) Apply(*norm);
     }
-    r_.Check(places_, "a join of what they read", "conv_norm_join");
+    r_.Check(places_, "a normalisation and residual add of their operand",
+             "conv_norm_join");
   }
 
  private:

@@ -67,7 +67,7 @@ bool FuseConvEpilogue(ir::Graph& graph, PassContext& context) {
     context.Record({.pass = kPass,
                     .subject = relu->output()->name(),
                     .accepted = fuse,
-                    .reason = fuse ? "only reader of the convolution"
+                    .reason = fuse ? "only consumer of the convolution"
                               : obstacle.empty() ? "out of fuel"
                                                  : std::move(obstacle),
                     .saved_ns = fuse ? ir::KernelNs(ir::NodeBytes(*relu),

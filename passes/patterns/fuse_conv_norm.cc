@@ -52,7 +52,7 @@ class ConvNorm {
     if (r_.MayBe(NormLowering::kStatistics)) {
       for (Node* norm : r_.NodesOf(OpKind::kBatchNormTrain))
         AddStatistics(norm);
-      r_.Check(statistics_, "statistics of their results", "conv_statistics");
+      r_.Check(statistics_, "statistics of their result", "conv_statistics");
     }
     if (r_.MayBe(NormLowering::kGradients)) TakeNormGradients(r_);
     if (r_.MayBe(NormLowering::kStatistics)) {
@@ -88,9 +88,9 @@ class ConvNorm {
       node = r_.Extend(e, conv, NormLowering::kStatistics);
     }
     r_.Record(statistics_, *x, node != nullptr,
-              node == nullptr
-                  ? ""
-                  : "statistics by " + node->attrs().String("algorithm"),
+              node == nullptr ? ""
+                              : "statistics computed by " +
+                                    node->attrs().String("algorithm"),
               x->type().num_bytes());
     if (node == nullptr) return;
     r_.Replace(conv->output(), node->output());

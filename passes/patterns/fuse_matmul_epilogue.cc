@@ -121,18 +121,18 @@ class EpilogueFusion {
     }
     const bool biased = epilogue.bias != nullptr;
     if (biased && context_.options().eager_rounding) {
-      return "with eager rounding it is rounded before the bias is added";
+      return "eager rounding rounds it before the bias is added";
     }
     if (!LibraryHas(product, epilogue, context_.target())) {
-      return std::string("the target names no library product with a ") +
+      return std::string("the target has no library matmul with a ") +
              (biased ? "bias" : "ReLU");
     }
     return "";
   }
 
   static std::string Reason(const Epilogue& epilogue) {
-    return epilogue.bias != nullptr ? "the bias, only reader of the product"
-                                    : "the ReLU, only reader of the product";
+    return epilogue.bias != nullptr ? "bias, only consumer of the matmul"
+                                    : "ReLU, only consumer of the matmul";
   }
 
   // Fuses `node` into the product and records the decision. Returns true if it
@@ -145,7 +145,7 @@ class EpilogueFusion {
     context_.Record({.pass = kPass,
                      .subject = name,
                      .accepted = fuse,
-                     .reason = fuse               ? "only reader of the product"
+                     .reason = fuse ? "only consumer of the matmul"
                                : obstacle.empty() ? "out of fuel"
                                                   : std::move(obstacle),
                      .saved_ns = fuse ? ir::KernelNs(ir::NodeBytes(node),

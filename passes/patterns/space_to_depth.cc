@@ -127,22 +127,21 @@ class Rewrite {
     const ir::Attrs& attrs = conv_.attrs();
     if (attrs.Ints("stride") != std::vector<int64_t>{2, 2} ||
         attrs.Ints("dilation") != one || attrs.Int("groups") != 1) {
-      return "no convolution of stride 2";
+      return "not a convolution of stride 2";
     }
     for (size_t d = 0; d < 2; ++d) {
       const Window& w = windows_[d];
       const int64_t results = blocks_[2 + d] + 2 * w.new_pad - w.new_extent + 1;
       if (w.shift < 0 || w.shift > 1 ||
           results != conv_.output()->type().shape[2 + d]) {
-        return "the windows do not fit blocks";
+        return "the window does not fit the blocks";
       }
     }
     for (const ir::Use& use : conv_.input(0)->uses()) {
       const bool same =
           use.operand == 0 && IsConvOfImages(*use.node) &&
           (use.node == &conv_ || use.node->kind() != OpKind::kConv2d);
-      if (!same)
-        return "%" + conv_.input(0)->name() + " is read elsewhere, too";
+      if (!same) return "%" + conv_.input(0)->name() + " has other uses";
     }
     return "";
   }
@@ -347,18 +346,18 @@ std::pair<bool, std::string> Decide(const Node& conv, const Rewrite& rewrite,
   const std::string* choice = ChoiceFor(conv, context);
   if (choice != nullptr) {
     return {*choice == kSpaceToDepth,
-            "by choices " + options.choices.origin.file};
+            "by autotune results " + options.choices.origin.file};
   }
   if (!options.fusion || options.norm_lowering < NormLowering::kStatistics ||
       !IsNormalised(conv)) {
-    return {false, "no statistics are asked of it"};
+    return {false, "no statistics are required"};
   }
   if (rewrite.HasStatistics(context.target(), false)) {
-    return {false, "the library has its statistics"};
+    return {false, "the library computes its statistics"};
   }
   const bool has = rewrite.HasStatistics(context.target(), true);
-  return {has, has ? "the library has statistics of this form alone"
-                   : "the library has statistics of neither form"};
+  return {has, has ? "the library computes statistics only of this form"
+                   : "the library computes statistics of neither form"};
 }
 
 }  // namespace

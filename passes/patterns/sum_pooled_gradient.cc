@@ -108,7 +108,7 @@ class PooledSums {
       std::string reason = WhyNotPooled(sum->input(0));
       if (!reason.empty()) return reason;
     }
-    return SavedBytes() > 0 ? "" : "would move no fewer bytes";
+    return SavedBytes() > 0 ? "" : "would not reduce memory traffic";
   }
 
   const std::vector<Node*>& sums() const { return sums_; }
@@ -199,7 +199,7 @@ class PooledSums {
       return "%" + value->name() + " cannot be gathered by the max-pool";
     }
     if (!ir::IsFloat(value->type().dtype)) {
-      return "%" + value->name() + " is no floating-point image";
+      return "%" + value->name() + " is not a floating-point image";
     }
     gathered_.push_back(value);
     return "";
@@ -307,7 +307,7 @@ bool SumPooledGradient(Graph& graph, PassContext& context) {
         {.pass = kPass,
          .subject = grad->output()->name(),
          .accepted = accepted,
-         .reason = accepted ? "its sums are of the pooled size" : reason,
+         .reason = accepted ? "its sums have the pooled size" : reason,
          .saved_ns = accepted ? ir::KernelNs(sums.SavedBytes(), target) -
                                     ir::KernelNs(0, target)
                               : 0,

@@ -48,7 +48,8 @@ class Sweep {
     const std::string name = node->output()->name();
     Node* const original = node;
     for (int i = 0;; ++i) {
-      FUSOR_ASSERT(i < kMaxRewritesOfANode, "{}: rewriting does not end", name);
+      FUSOR_ASSERT(i < kMaxRewritesOfANode, "{}: rewriting does not terminate",
+                   name);
       const auto replacement = FindReplacement(*node);
       if (!replacement || !context_.ConsumeFuel(kPass, *node->output())) {
         break;
@@ -97,8 +98,8 @@ bool Simplify(Graph& graph, PassContext& context) {
     if (!swept && !dropped) return changed;
     changed = true;
   }
-  FUSOR_ASSERT(false, "graph {}: no fixed point after {} sweeps", graph.name(),
-               kMaxSweeps);
+  FUSOR_ASSERT(false, "graph {}: no fixed point after {} iterations",
+               graph.name(), kMaxSweeps);
 }
 
 }  // namespace fusor::passes

@@ -94,7 +94,7 @@ class Accumulator {
     Node* reduction = g.gradient->producer();
     FUSOR_ASSERT(
         reduction != nullptr && reduction->HasTrait(ir::OpTrait::kCollective),
-        "gradient {} is not a sum over ranks", g.gradient->name());
+        "gradient {} is not all-reduced", g.gradient->name());
     const ir::Input& parameter = graph_.inputs()[g.input];
     const std::string name = ir::AccumulatedName(parameter.value->name());
     const ir::TensorType& type = parameter.value->type();

@@ -127,7 +127,7 @@ class Differentiation {
   void Contribute(const Value* value, Value* gradient) {
     if (!active_.contains(value)) return;
     FUSOR_ASSERT(gradient->type() == value->type(),
-                 "the gradient of {} has type {} instead of {}", value->name(),
+                 "the gradient of {} has type {}, expected {}", value->name(),
                  ToString(gradient->type()), ToString(value->type()));
     Value*& sum = gradients_[value];
     sum = sum == nullptr ? gradient : builder_.Plus(sum, gradient);

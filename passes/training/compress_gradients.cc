@@ -24,11 +24,12 @@ ir::DType WireType(const PassOptions& options) {
     return precision.narrow_gradients ? precision.dtype : ir::DType::kF32;
   }
   const ir::DType wire = precision.wire.value_or(precision.dtype);
-  FUSOR_CHECK(wire == ir::DType::kF32 || wire == ir::DType::kF16 ||
-                  wire == ir::DType::kBF16,
-              kUsage,
-              "gradients on the wire: expected f32, f16 or bf16, got {}",
-              ir::DTypeName(wire));
+  FUSOR_CHECK(
+      wire == ir::DType::kF32 || wire == ir::DType::kF16 ||
+          wire == ir::DType::kBF16,
+      kUsage,
+      "communication dtype of gradients: expected f32, f16 or bf16, got {}",
+      ir::DTypeName(wire));
   return wire;
 }
 
@@ -47,7 +48,7 @@ bool CompressGradients(ir::Graph& graph, PassContext& context) {
     }
     FUSOR_ASSERT(
         reduction != nullptr && reduction->HasTrait(ir::OpTrait::kCollective),
-        "gradient {} is not a sum over ranks", g.gradient->name());
+        "gradient {} is not all-reduced", g.gradient->name());
     ir::Builder builder(graph, reduction);
     builder.Inherit(reduction->location());
     reduction->SetInput(0, builder.Cast(reduction->input(0), wire));

@@ -27,7 +27,7 @@ constexpr int64_t kLeastElements = 4096;
 void Shard(Graph& graph, const ParameterGradient& g, int64_t ranks) {
   Node* sum = g.gradient->producer();
   FUSOR_ASSERT(sum != nullptr && IsSumOverRanks(*sum),
-               "gradient {} is not a sum over ranks", g.gradient->name());
+               "gradient {} is not all-reduced", g.gradient->name());
   Node* scattered = graph.AddNode("reduce_scatter", {sum->input(0)},
                                   {{"parts", ranks}}, sum->location(), sum);
   const std::string name = g.gradient->name();

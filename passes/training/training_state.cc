@@ -26,7 +26,7 @@ std::vector<ParameterGradient> CollectGradients(const Graph& graph) {
     Value* shard = graph.FindInput(ir::ShardName(parameter.name()));
     Value* target = shard == nullptr ? graph.input(i) : shard;
     FUSOR_CHECK(gradient->type().shape == target->type().shape, kGraph,
-                "optimizer: {} is {}, its gradient {}", target->name(),
+                "optimizer: {} is {}, but its gradient is {}", target->name(),
                 ToString(target->type()), ToString(gradient->type()));
     gradients.push_back({static_cast<int>(i), output, gradient, target});
   }
@@ -54,8 +54,8 @@ Value* TrainingInput(Graph& graph, const ir::TensorType& type, InputRole role,
   }
   const InputRole actual = graph.inputs()[input->index()].role;
   FUSOR_CHECK(input->type() == type && actual == role, kGraph,
-              "optimizer: input {} is taken: expected {} {}, got {} {}", name,
-              InputRoleName(role), ToString(type), InputRoleName(actual),
+              "optimizer: input {} already exists: expected {} {}, got {} {}",
+              name, InputRoleName(role), ToString(type), InputRoleName(actual),
               ToString(input->type()));
   return input;
 }
@@ -66,7 +66,7 @@ Value* ShardInput(Graph& graph, const Value& parameter,
       ir::ShardElements(parameter.type().num_elements(), ranks);
   const std::string shard = name(parameter.name());
   FUSOR_CHECK(graph.FindInput(shard) == nullptr, kGraph,
-              "optimizer: input {} is taken", shard);
+              "optimizer: input {} already exists", shard);
   return graph.AddInput({parameter.type().dtype, {part}, {}},
                         InputRole::kOptimizerState, shard,
                         {{"init", std::string("constant")},

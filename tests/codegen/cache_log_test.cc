@@ -123,7 +123,7 @@ TEST_F(CacheOriginsTest, SaysWhatWasLost) {
   for (const auto& file : fs::directory_iterator(folder_)) {
     if (file.path().extension() == ".kernel") fs::remove(file);
   }
-  ExpectAllMissed({"lost"}, "dropped from the cache or damaged");
+  ExpectAllMissed({"lost"}, "evicted from the cache or corrupt");
 }
 
 // Another process compiles the same kernels while the first one is compiled.

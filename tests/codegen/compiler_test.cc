@@ -119,9 +119,9 @@ TEST_F(SubstituteTest, RunsInPlaceOfItsKernelAlone) {
 
 TEST_F(SubstituteTest, OfAnotherKernelOrOfNoneIsRefused) {
   EXPECT_EQ(Refusal(Edited(1)),
-            "edited.ll: not of kernel " + kernel(0).name +
-                " of program resnet20_cifar: it was made of " +
-                KernelStamp(kernel(1)) + ", which is another than " +
+            "edited.ll: does not belong to kernel " + kernel(0).name +
+                " of program resnet20_cifar: it was generated from " +
+                KernelStamp(kernel(1)) + ", not from " +
                 KernelStamp(kernel(0)));
   EXPECT_THAT(Refusal("define void @f()"),
               HasSubstr("expected the comment \"" + KernelStamp(kernel(0))));

@@ -20,9 +20,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-class StepFileTest : public testing::Test {
+class ProgramFileTest : public testing::Test {
  protected:
-  StepFileTest() {
+  ProgramFileTest() {
     compiled_ = codegen::Compile(test::SmallResidual(), ProgramKind::kTrain,
                                  *compiler_, {});
     file_ = {.origin = OriginHere("0.1.0", *compiler_),
@@ -61,7 +61,7 @@ class StepFileTest : public testing::Test {
   std::vector<uint8_t> bytes_;
 };
 
-TEST_F(StepFileTest, HoldsWhatWasCompiled) {
+TEST_F(ProgramFileTest, HoldsWhatWasCompiled) {
   const ProgramFile file = ReadProgramFile(path_);
   EXPECT_EQ(Mismatch(file.origin, file_.origin), "");
   EXPECT_EQ(file.origin.threads, 1);
@@ -80,7 +80,7 @@ TEST_F(StepFileTest, HoldsWhatWasCompiled) {
 }
 
 // People can read with what, for what and what for.
-TEST_F(StepFileTest, TheHeaderNamesStateAndSignature) {
+TEST_F(ProgramFileTest, TheHeaderNamesStateAndSignature) {
   const std::string text(bytes_.begin(), bytes_.end());
   EXPECT_THAT(text, StartsWith("fusor step 2\n"));
   for (const char* part :
@@ -90,7 +90,7 @@ TEST_F(StepFileTest, TheHeaderNamesStateAndSignature) {
   }
 }
 
-TEST_F(StepFileTest, RunsAsIfItHadBeenCompiledHere) {
+TEST_F(ProgramFileTest, RunsAsIfItHadBeenCompiledHere) {
   Session own(LoadBackend("cpu"), {.threads = 1});
   own.AddProgram(test::SmallResidual(), ProgramKind::kTrain, {});
   Session session(LoadBackend("cpu"), {.threads = 1});
@@ -110,7 +110,7 @@ TEST_F(StepFileTest, RunsAsIfItHadBeenCompiledHere) {
 
 // A checksum can be computed by anyone. Code that a file brings along is
 // neither written nor run.
-TEST_F(StepFileTest, MachineCodeOfAFileIsNotRun) {
+TEST_F(ProgramFileTest, MachineCodeOfAFileIsNotRun) {
   for (const codegen::CompiledKernel& kernel :
        codegen::ParsePlan(file_.programs[0].plan).kernels) {
     EXPECT_EQ(kernel.binary, "") << kernel.kernel.name;
@@ -129,7 +129,7 @@ TEST_F(StepFileTest, MachineCodeOfAFileIsNotRun) {
   }
 }
 
-TEST_F(StepFileTest, StateThatLiesElsewhereIsRefused) {
+TEST_F(ProgramFileTest, StateThatLiesElsewhereIsRefused) {
   Session session(LoadBackend("cpu"), {.threads = 1});
   session.AddProgram(test::SmallResidual(), ProgramKind::kTrain, {});
   codegen::CompiledProgram other = Unpack(file_.programs[0]);
@@ -148,13 +148,14 @@ TEST_F(StepFileTest, StateThatLiesElsewhereIsRefused) {
   }
 }
 
-TEST_F(StepFileTest, WhatIsNoWholeStepFileIsRefused) {
-  EXPECT_THAT(ErrorOf({}), HasSubstr("not a step file"));
-  EXPECT_THAT(ErrorOf({'f', 'u', 's', 'o', 'r'}), HasSubstr("not a step file"));
+TEST_F(ProgramFileTest, WhatIsNoWholeProgramFileIsRefused) {
+  EXPECT_THAT(ErrorOf({}), HasSubstr("not a program file"));
+  EXPECT_THAT(ErrorOf({'f', 'u', 's', 'o', 'r'}),
+              HasSubstr("not a program file"));
   std::vector<uint8_t> newer = bytes_;
   newer[11] = '3';
   EXPECT_THAT(ErrorOf(newer),
-              HasSubstr("expected version 2 of step files, got 3"));
+              HasSubstr("expected version 2 of program files, got 3"));
   for (size_t size : {13, 20, 32, 33, 1000}) {
     EXPECT_THAT(
         ErrorOf({bytes_.begin(), bytes_.begin() + static_cast<long>(size)}),
@@ -167,7 +168,7 @@ TEST_F(StepFileTest, WhatIsNoWholeStepFileIsRefused) {
   }
 }
 
-TEST_F(StepFileTest, SaysWhatItWasCompiledForAndWhatIsHere) {
+TEST_F(ProgramFileTest, SaysWhatItWasCompiledForAndWhatIsHere) {
   const ProgramOrigin here = file_.origin;
   const auto with = [&](std::string ProgramOrigin::*field) {
     ProgramOrigin other = here;

@@ -147,7 +147,7 @@ class BundleTest(unittest.TestCase):
             self.skipTest("NVRTC is missing")
         model = ["--backend", "cuda", "--target", "nvidia-h200", "--arch",
                  "resnet20-cifar", "-b", "64", "--amp"]
-        self.assertIn("modelled for nvidia-h200", fusor("plan", *model))
+        self.assertIn("estimated for nvidia-h200", fusor("plan", *model))
         self.assertIn("wrote ", fusor("compile", *model, "-o", "step"))
         self.assertGreater((folder / "step").stat().st_size, 10000)
 

@@ -121,7 +121,7 @@ class CacheTest(unittest.TestCase):
         cache, line = self.cache()
         self.assertEqual(cache["misses"], 2)
         self.assertEqual(self.changed(cache), {"lost"})
-        self.assertIn("2 dropped from the cache or damaged", line)
+        self.assertIn("2 evicted from the cache or corrupt", line)
 
     def test_commands_that_run_tell_it_too(self):
         for command in (["bench", "--iterations", "1", "--warmup", "0"],
@@ -143,7 +143,7 @@ class CacheTest(unittest.TestCase):
                  if line.startswith("warning")],
                 [f"warning: kernel cache: cannot create {self.folder}/kernels: "
                  "Not a directory; kernels are compiled in each run; set "
-                 "FUSOR_CACHE_DIR to a folder that can be written"])
+                 "FUSOR_CACHE_DIR to a writable folder"])
             self.assertIn("cannot create", json.loads(result.stdout)[
                 "kernel_cache"]["failure"])
         (self.folder / "kernels").unlink()

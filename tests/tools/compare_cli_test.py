@@ -91,7 +91,7 @@ class CompareTest(CliTest):
                        str(out), "--html", str(page))
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("one of 8 ranks", result.stdout)
-        self.assertRegex(result.stdout, r"\n  exposed, modelled( +[\d.]+ ms){3}")
+        self.assertRegex(result.stdout, r"\n  not overlapped, estimated( +[\d.]+ ms){3}")
         data = json.loads(out.read_text())
         self.assertEqual(data["ranks"], 8)
         exact, cap, one = [v["exchange"] for v in data["variants"]]
@@ -105,7 +105,7 @@ class CompareTest(CliTest):
             self.assertNotIn("numbers", entry)
         document = self.drawn(page)
         if document is not None:
-            self.assertIn("What ranks exchange: bucket-policy=exact", document)
+            self.assertIn("Collectives: bucket-policy=exact", document)
 
     def test_variants_may_have_any_flag_that_decides(self):
         result = fusor("compare", *SMALL, "--rounds", "0", "--amp", "--a",
@@ -236,7 +236,7 @@ class PlanTest(CliTest):
                        str(files["r.svg"]), "--html", str(files["p.html"]),
                        "--json", str(files["o.json"]))
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("measured, step by step", result.stdout)
+        self.assertIn("measured per kernel", result.stdout)
         out = json.loads(files["o.json"].read_text())
         events = [e for e in json.loads(files["t.json"].read_text())
                   ["traceEvents"] if e["ph"] == "X"]
@@ -253,7 +253,7 @@ class PlanTest(CliTest):
         for name in ("cpu-avx2", "cpu-avx512"):
             result = fusor("plan", *SMALL, "--target", name, "--json", "-")
             self.assertEqual(result.returncode, 0, result.stderr)
-            self.assertIn(f"modelled for {name}", result.stderr)
+            self.assertIn(f"estimated for {name}", result.stderr)
             targets[name] = json.loads(result.stdout)
             self.assertEqual(targets[name]["target"]["name"], name)
         self.assertGreater(targets["cpu-avx2"]["total"]["modelled_us"],

@@ -29,10 +29,10 @@ class CompareRanksTest(RankCase):
             "--b", "bucket-policy=cap:0.2", "--html", page,
             "--dump-to", self.root / "dump", "--dump-pass", "plan")
         # Rank 0 alone reports.
-        self.assertEqual(text.count("buckets of gradients"), 1)
+        self.assertEqual(text.count("gradient buckets"), 1)
         self.assertEqual(text.count("ranks     2 by fusor launch"), 1)
-        self.assertIn("batch 4 a rank, 2 ranks", text)
-        self.assertIn("the same on all 2 ranks", text)
+        self.assertIn("batch 4 per rank, 2 ranks", text)
+        self.assertIn("identical on all 2 ranks", text)
         self.assertEqual(data["ranks"], 2)
         exact, cap = data["variants"]
         self.assertEqual(cap["exchange"]["buckets"],
@@ -47,7 +47,7 @@ class CompareRanksTest(RankCase):
         self.assertEqual(pair["numbers"]["different_on_ranks"], [0, 0])
         self.assertEqual(set(pair["numbers"]["summary"]),
                          {"output", "state", "gradient", "intermediate"})
-        self.assertIn("What ranks exchange", page.read_text())
+        self.assertIn("Collectives: ", page.read_text())
         self.assertEqual(
             sorted(p.name for p in (self.root / "dump").iterdir()),
             ["v0.bucket-policy_exact", "v1.bucket-policy_cap_0.2"])
@@ -105,11 +105,11 @@ class CompareRanksTest(RankCase):
 
     def test_what_does_not_fit_ranks_gets_one_line(self):
         for args, message in (
-                (["--world-size", "4"], "fusor launch has started 2: expected "
-                                        "one of the two"),
+                (["--world-size", "4"], "expected no launcher, got fusor launch "
+                                        "with 2 ranks"),
                 (["--tune"], "--tune measures on one rank"),
-                (["--b", "backend=null"], "--b: backend=null: ranks are "
-                                          "connected by cpu")):
+                (["--b", "backend=null"], "--b: backend=null: expected "
+                                          "cpu, which connects the ranks")):
             done = fusor("launch", "--nproc-per-node", 2, "--", "compare",
                          *SMALL, *args)
             self.assertEqual(done.returncode, 2, done.stderr)

@@ -54,7 +54,7 @@ class DebugCliTest(unittest.TestCase):
         result = fusor("bisect", *args, **options)
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertRegex(result.stderr,
-                         r"\nfusor: .*: found a fault; its reproducer is in ")
+                         r"\nfusor: .*: found a fault; the reproducer is in ")
         return result
 
     def replay(self, fault=""):
@@ -109,7 +109,7 @@ class DebugCliTest(unittest.TestCase):
                 (f"did you mean {name}?", f"{name[:-1]}2:{file}"),
                 ("missing.ll: No such file", f"{name}:missing.ll"),
                 ("bad.ll:2:8: expected type", f"{name}:{bad}"),
-                ("none.ll: not of kernel", f"{name}:{unnamed}"),
+                ("none.ll: does not belong to kernel", f"{name}:{unnamed}"),
                 ("other.ll: expected function fusor_p0", f"{name}:{other}"),
                 ("other.ll: function fusor_p0: expected void (ptr, i64, i64)",
                  f"{name}:{typed}")]:
@@ -133,7 +133,7 @@ class DebugCliTest(unittest.TestCase):
     def test_another_kernel_of_the_same_name_is_not_replaced(self):
         name, file = self.dumped_kernel()
         self.assert_refused(
-            2, f"variant fusion=off: {file}: not of kernel {name}", "compare",
+            2, f"variant fusion=off: {file}: does not belong to kernel {name}", "compare",
             *SMALL, "--rounds", "0", "--substitute-kernel", f"{name}:{file}")
 
     def test_training_with_evaluation_runs_an_edited_kernel(self):
@@ -289,9 +289,9 @@ class DebugCliTest(unittest.TestCase):
             self.run_ok("dump", *SMALL, "--emit", "optimized").stdout)
         for code, message, args in [
                 (2, "expected interpreter, nan", ["--oracle", "guess"]),
-                (2, "not a program", ["--oracle", "script:/no/such"]),
+                (2, "expected an executable file", ["--oracle", "script:/no/such"]),
                 (2, "/no/such", ["--module", "/no/such"]),
-                (2, "starts before the passes", ["--module", module]),
+                (2, "from before the passes", ["--module", module]),
                 (2, "--out /proc/none", ["--out", "/proc/none"]),
                 (5, "/no/such", ["--inputs", "/no/such"])]:
             with self.subTest(message):

@@ -142,7 +142,7 @@ class DumpTest(CliTest):
                                    "--dump-pass", "^plan$")
                 self.assertTrue(text.startswith("// manifest.json\n{"), text)
                 self.assertTrue(text.endswith("\n}\n"), text[-200:])
-        self.assert_refused(2, "one output at most on stdout", "compile",
+        self.assert_refused(2, "at most one output on stdout", "compile",
                             *SMALL, "--dump-to", "-", "--json", "-")
 
     def test_decisions_are_a_table(self):
@@ -158,7 +158,7 @@ class DumpTest(CliTest):
             self.assertLess(int(row["fused_ns"]), int(row["unfused_ns"]))
             self.assertRegex(row["source"], r"^models/resnet\.cc:\d+$")
         self.assertEqual({r["reason"] for r in fused},
-                         {"producer and consumer", "readers of one value"})
+                         {"producer and consumer", "consumers of one value"})
         self.assertTrue(any(r["accepted"] == "no" and r["reason"]
                             for r in rows))
 
@@ -216,16 +216,16 @@ class DumpTest(CliTest):
         (used / "manifest.json").write_text("{}")
         for message, *flags in (
                 ("dump folder /dev/null/x: ", "--dump-to", "/dev/null/x"),
-                ("holds the dump of another run", "--dump-to", used),
+                ("contains the dump of another run", "--dump-to", used),
                 ("not a regular expression", "--dump-to", self.folder / "a",
                  "--dump-pass", "fuse("),
                 ("not a regular expression", "--dump-to", self.folder / "b",
                  "--dump-module", "["),
-                ("pass filter 'fuze': found in no name; there are simplify, "
-                 "fuse_norm_activation", "--dump-to", self.folder / "b",
+                ("pass filter 'fuze': matches no name; expected a match for one "
+                 "of simplify, fuse_norm_activation", "--dump-to", self.folder / "b",
                  "--dump-pass", "fuze"),
-                ("pipeline filter 'x': found in no name; there are forward, "
-                 "training, optimize, codegen", "--dump-to",
+                ("pipeline filter 'x': matches no name; expected a match for one "
+                 "of forward, training, optimize, codegen", "--dump-to",
                  self.folder / "b", "--dump-pipeline", "x"),
                 ("expected --dump-to", "--dump-pass", "fuse"),
                 ("--dump-format", "--dump-to", self.folder / "c",
@@ -241,8 +241,8 @@ class DumpTest(CliTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(
             result.stderr,
-            "fusor: module filter: found in no name, nothing was dumped; "
-            "there are m0000.resnet20_cifar\n")
+            "fusor: module filter: matches no module, nothing was dumped; "
+            "expected one of m0000.resnet20_cifar\n")
         self.assertEqual(list(self.files(self.folder / "d")),
                          ["manifest.json"])
 

@@ -82,7 +82,7 @@ class FaultsTest(RankCase):
         report, text = self.train(
             3, *ENDLESS, "--prof", 2, "--workspace", work, "--resume", "auto")
         self.assertIn("resumed", text)
-        self.assertIn("parameters are the same on all 3", text)
+        self.assertIn("parameters are identical on all 3", text)
         self.assertEqual(report["steps"], 2)
 
     def test_a_killed_rank_ends_all_others(self):

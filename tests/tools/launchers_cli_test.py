@@ -36,7 +36,7 @@ class LaunchersTest(RankCase):
                 done.stdout,
                 rf"ranks     {ranks} by Open MPI: 0-{ranks - 1} on .*; gloo "
                 r"over lo \(127.0.0.1\), rank 0 at 127.0.0.1:\d+\n")
-            self.assertIn(f"parameters are the same on all {ranks}",
+            self.assertIn(f"parameters are identical on all {ranks}",
                           done.stdout)
             launched, _ = self.train(ranks, *RUN)
             report = json.loads(out.read_text())
@@ -96,7 +96,7 @@ class LaunchersTest(RankCase):
         for node in nodes:
             _, errors = node.communicate(timeout=100)
             self.assertEqual(node.returncode, 75, errors)
-        self.assertIn("fusor launch: rank 1 was ended by signal 9\n", errors)
+        self.assertIn("fusor launch: rank 1 was killed by signal 9\n", errors)
 
     def test_mpirun_hands_on_the_exit_code(self):
         done = self.mpirun(2, "--resume", self.root / "nowhere")

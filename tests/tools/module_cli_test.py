@@ -90,7 +90,7 @@ class ModuleTest(unittest.TestCase):
             ("--module", self.eval_module), SIZE)]
         for key in "loss", "top1", "top5":
             self.assertEqual(reports[0][key], reports[1][key], key)
-        self.assertIn("val       none: a module does not evaluate itself",
+        self.assertIn("val       none: the module has no evaluation",
                       self.call("train", "--module", self.train_module,
                                 self.images, "--iterations", "1",
                                 "--train-transform", "pad-crop"))

@@ -57,7 +57,7 @@ class RanksTest(RankCase):
             report, text = self.train(ranks, "--iterations", 50, "--lr", 0.01,
                                       "--training-only")
             self.assertEqual(report["ranks"], ranks)
-            self.assertIn(f"parameters are the same on all {ranks}", text)
+            self.assertIn(f"parameters are identical on all {ranks}", text)
             self.assertRegex(
                 text, rf"ranks     {ranks} by fusor launch: 0-{ranks - 1} on "
                 r".*; gloo over lo \(127.0.0.1\), rank 0 at 127.0.0.1:\d+\n")
@@ -147,7 +147,7 @@ class RanksTest(RankCase):
             whole, _ = self.train(ranks, *args, *more)
             parts, text = self.train(ranks, *args, *more,
                                      "--sharded-optimizer", "--verify")
-            self.assertIn(f"parameters are the same on all {ranks}", text)
+            self.assertIn(f"parameters are identical on all {ranks}", text)
             self.assertEqual(parts["parameter_hash"], whole["parameter_hash"])
             self.assertEqual(parts["state_hash"], whole["state_hash"])
             self.assertGreater(parts["counters"]["sharded_parameters"], 10)
@@ -201,7 +201,7 @@ class RanksTest(RankCase):
             whole, _ = self.train(ranks, *args, *more)
             parts, text = self.train(ranks, *args, *more,
                                      "--sharded-optimizer", "--verify")
-            self.assertIn(f"parameters are the same on all {ranks}", text)
+            self.assertIn(f"parameters are identical on all {ranks}", text)
             self.assertIn(parts["skipped_updates"], (1, 2, 3))
             for key in ("parameter_hash", "state_hash", "loss_scale",
                         "skipped_updates"):
@@ -218,7 +218,7 @@ class RanksTest(RankCase):
                 report, text = self.train(
                     ranks, *args, *sharded, "--iterations", 3, "--lr", 0.01,
                     "--training-only", "--deterministic")
-                self.assertIn(f"parameters are the same on all {ranks}", text)
+                self.assertIn(f"parameters are identical on all {ranks}", text)
                 losses.append(report["losses"])
             for one, other in zip(*losses):
                 self.assertAlmostEqual(one, other, delta=1e-3 * one)
@@ -229,7 +229,7 @@ class RanksTest(RankCase):
         hashes = {}
         for wire in ("auto", "fp32", "fp16", "bf16"):
             report, text = self.train(2, *args, "--wire-dtype", wire)
-            self.assertIn("parameters are the same on all 2", text)
+            self.assertIn("parameters are identical on all 2", text)
             hashes[wire] = report["parameter_hash"]
         # A CPU's mixed precision is that of bf16.
         self.assertEqual(hashes["auto"], hashes["bf16"])
@@ -268,7 +268,7 @@ class RanksTest(RankCase):
         _, text = self.train(
             2, "--iterations", 4, "--training-only", "--opt-level", "O2",
             "--clip-grad-norm", 1, "--verify")
-        self.assertIn("parameters are the same on all 2", text)
+        self.assertIn("parameters are identical on all 2", text)
 
     def test_a_run_goes_on_with_another_number_of_ranks(self):
         args = ["--training-only", "--deterministic", "--lr", 0.01,
@@ -388,7 +388,7 @@ class RanksTest(RankCase):
                     text, errors = run.communicate(timeout=200)
                     self.assertEqual(run.returncode, 3, errors)
                     self.assertIn(
-                        f"ranks were given different settings: {words}: "
+                        f"settings differ between ranks: {words}: "
                         "expected the same command on all ranks", errors)
                     self.assertNotIn("compiled", text)
 

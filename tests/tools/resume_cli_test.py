@@ -179,7 +179,7 @@ class ResumeTest(unittest.TestCase):
                       result.stdout)
         for path in self.checkpoints():
             flip(path / "manifest.json", 30)
-        self.fails(CHECKPOINT, ["none of the 3 checkpoints", "is sound",
+        self.fails(CHECKPOINT, ["none of the 3 checkpoints", "is intact",
                                 "manifest.json: damaged"],
                    *self.command(self.workspace, "--resume", "auto"))
 
@@ -190,8 +190,8 @@ class ResumeTest(unittest.TestCase):
         newest = self.checkpoints(self.whole)[-1]
         for words, place in [
                 (["no such file or folder"], self.folder / "nowhere"),
-                (["not in a checkpoint", "--pretrained-weights"], foreign),
-                (["no checkpoint there"], self.folder)]:
+                (["expected a fusor checkpoint", "--pretrained-weights"], foreign),
+                (["expected a checkpoint, found none"], self.folder)]:
             with self.subTest(place=place):
                 self.fails(CHECKPOINT, [str(place), *words],
                            *self.command(out, "--resume", place))
@@ -233,8 +233,8 @@ class ResumeTest(unittest.TestCase):
             self.workspace, "--resume", self.checkpoints(self.whole)[-2],
             "--lr", "0.2", "--no-checkpoints"))
         self.assertEqual(result.returncode, 0)
-        self.assertEqual(result.stderr, "warning: resume: --lr was its default,"
-                                        " is 0.2\n")
+        self.assertEqual(result.stderr, "warning: resume: --lr was the "
+                                        "default, is now 0.2\n")
 
     def test_a_new_run_does_not_mix_with_another_ones_checkpoints(self):
         self.fails(USAGE, [f"--workspace {self.whole}", "--resume auto"],

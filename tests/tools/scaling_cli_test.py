@@ -67,7 +67,7 @@ class SweepTest(CliTest):
         self.assertEqual(case["batch_size_per_device"], 4)
         self.assertEqual(case["speedup"], 1)
         self.assertGreater(case["median_speed"], 1)
-        self.assertIn("(DLLogger lines)", result.stderr)
+        self.assertIn("(DLLogger format)", result.stderr)
         self.assertIn("end of step 2 to the end of step 5\n", result.stderr)
         gain = case["speedup_over_unfused"]
         self.assertAlmostEqual(
@@ -76,8 +76,8 @@ class SweepTest(CliTest):
         self.assertNotIn("speedup_over_unfused",
                          speeds["resnet20-cifar_b4_fp32-unfused"]["1n1g"])
         self.assertRegex(
-            result.stderr, r"fused against unfused\n.*\n +resnet20-cifar +2 +"
-            rf"fp32  1n1g .*\n +resnet20-cifar +4 +fp32  1n1g +{gain:.2f}\n")
+            result.stderr, r"speedup of fused over unfused\n.*\n "
+            rf" *resnet20-cifar +2 +fp32  1n1g .*\n +resnet20-cifar +4 +fp32  1n1g +{gain:.2f}\n")
         # Speed over batch sizes: two lines of two points each.
         picture = svg.read_text()
         for word in (">images/s<", ">images per step and rank<", ">2<", ">4<",
@@ -99,7 +99,7 @@ class SweepTest(CliTest):
         svg = self.folder / "speeds.svg"
         result = self.report("--json", "-", "--svg", svg)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn(">speedup against 1n1g<", svg.read_text())
+        self.assertIn(">speedup over 1n1g<", svg.read_text())
         # There is no quarter of a rank.
         ticks = re.findall(r'text-anchor="middle"[^>]*>([\d.]+)<',
                            svg.read_text())
@@ -182,7 +182,7 @@ class ReportTest(CliTest):
     def test_bad_folders_get_one_line(self):
         logs = self.folder / "1n1g"
         logs.mkdir()
-        self.assert_error(fusor("report", self.folder), 4, "no logs")
+        self.assert_error(fusor("report", self.folder), 4, "found none")
         self.assert_error(fusor("report", self.folder / "none"), 4, "none")
         self.assert_error(fusor("report"), 2, "LOG_DIR")
         (logs / "r_b4_fp32_1.log").write_text(
@@ -204,7 +204,7 @@ class ScaleTest(CliTest):
                        "--cluster", "v100-dlperf", "--json", out, "--svg", svg)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("on 4 x 8 ranks of v100-dlperf", result.stdout)
-        self.assertIn("(modelled for nvidia-h200): forward", result.stdout)
+        self.assertIn("(estimated for nvidia-h200): forward", result.stdout)
         self.assertIn("sharded optimizer", result.stdout)
         self.assertLessEqual(max(map(len, result.stdout.splitlines())), 130)
         data = json.loads(out.read_text())

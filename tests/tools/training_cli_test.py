@@ -37,7 +37,7 @@ class TrainingTest(unittest.TestCase):
     def test_flags_that_do_not_go_together_get_one_clear_line(self):
         for message, args in (
                 ("--optimizer-batch-size 6: expected a multiple of the 4 "
-                 "images of a step (-b 4, one rank)",
+                 "images per step (-b 4, one rank)",
                  ["--optimizer-batch-size", "6"]),
                 ("--optimizer-batch-size 0: expected a multiple",
                  ["--optimizer-batch-size", "0"]),
@@ -46,7 +46,7 @@ class TrainingTest(unittest.TestCase):
                 ("--opt-level O0 is fp32: expected no --dtype bf16",
                  ["--opt-level", "O0", "--dtype", "bf16"]),
                 ("--opt-level: expected", ["--opt-level", "O4"]),
-                ("--optimizer lars decays through the gradient",
+                ("--optimizer lars applies weight decay through the gradient",
                  ["--optimizer", "lars", "--decoupled-weight-decay"]),
                 ("--initial-loss-scale 8: expected 16 to",
                  ["--dynamic-loss-scale", "--initial-loss-scale", "8",

@@ -42,7 +42,7 @@ class TwoHostsTest(RankCase):
         self.assertRegex(
             texts[0][0], r"ranks     2 by RANK and WORLD_SIZE: 0-1 on .*; gloo "
             r"over cable \(10.77.0.1\), rank 0 at 10.77.0.1:29500\n")
-        self.assertIn("parameters are the same on all 2", texts[0][0])
+        self.assertIn("parameters are identical on all 2", texts[0][0])
         # The network changes no bit.
         local, _ = self.train(2, "--training-only", "--lr", 0.001,
                               "--iterations", 50)

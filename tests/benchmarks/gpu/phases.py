@@ -247,7 +247,7 @@ class Plan:
                 raise Failed(f"state {hashes[0]}, then {hashes[1]}")
             return {"state_hash": hashes[0]}
 
-        def step_file(job):
+        def program_file(job):
             file = self.folder().with_suffix(".fusor")
             job.run([*self.fusor, "compile", "--backend", self.args.backend,
                      *steps[1:-2], *dtype, "-o", file],
@@ -278,7 +278,7 @@ class Plan:
             Unit(f"{same}/without CUDA graph", same, 20,
                  lambda job: twice(job, ["--cuda-graph", "off"]),
                  ("backend", "gpu")),
-            Unit(f"{same}/step file", same, 30, step_file, ("backend",)),
+            Unit(f"{same}/program file", same, 30, program_file, ("backend",)),
             Unit(f"{same}/fusion on and off", same, 30, eager, ("backend",))]
 
     def tests(self):

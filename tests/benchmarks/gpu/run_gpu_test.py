@@ -50,7 +50,7 @@ class RunGpuTest(unittest.TestCase):
                                        "sanitizer")
         self.assertEqual(status["smoke/fp32"], "passed")
         self.assertEqual(status["isolate/resnet20-cifar bf16"], "passed")
-        self.assertEqual(status["same bits/step file"], "passed")
+        self.assertEqual(status["same bits/program file"], "passed")
         self.assertEqual(status["same bits/fusion on and off"], "passed")
         self.assertEqual(status["same bits/without CUDA graph"], "not run")
         self.assertEqual(report["counts"]["sanitizer"],

@@ -174,7 +174,7 @@ class Measurement:
                                            self.environment)
         watch = self.watch(processes, "together", spare)
         text = settle(processes)[0]
-        if "parameters are the same on all 2" not in text:
+        if "parameters are identical on all 2" not in text:
             raise RuntimeError(text)
         runs = self.timeline("together")
         computing, others = watch.processor_ms()

@@ -92,7 +92,7 @@ void WritePlans() {
   }
 }
 
-void WriteStepFiles() {
+void WriteProgramFiles() {
   const test::FakeCompiler compiler;
   const auto write = [&](std::string_view name,
                          std::unique_ptr<ir::Graph> graph,
@@ -105,7 +105,7 @@ void WriteStepFiles() {
                        .backend = "cpu",
                        .options = {"--arch", "small"},
                        .programs = {runtime::PackProgram(kind, program)}});
-    Write("step-file", name, Read(folder / "s"));
+    Write("program-file", name, Read(folder / "s"));
   };
   for (uint64_t seed = 0; seed < 8; ++seed) {
     write(fmt::format("eval{}", seed),
@@ -328,7 +328,7 @@ int main(int argc, char** argv) {
     WriteGraphs();
     WriteDescriptions();
     WritePlans();
-    WriteStepFiles();
+    WriteProgramFiles();
     WriteChoices();
     WriteWeights();
     WriteManifests();

@@ -9,7 +9,7 @@ std::span<const Format> Formats() {
       {"target", ErrorCode::kGraph, ReadTarget},
       {"cluster", ErrorCode::kGraph, ReadCluster},
       {"plan", ErrorCode::kGraph, ReadPlan},
-      {"step-file", ErrorCode::kGraph, ReadStep},
+      {"program-file", ErrorCode::kGraph, ReadStep},
       {"choices", ErrorCode::kGraph, ReadChoiceText},
       {"safetensors", ErrorCode::kCheckpoint, ReadTensors},
       {"checkpoint", ErrorCode::kCheckpoint, ReadManifest},

@@ -212,7 +212,8 @@ TEST_F(ChosenCompilation, WhatWasMeasuredElsewhereIsRefused) {
   const AutotuneResults::Origin origin = choices_.origin;
   choices_.origin.target = "cpu-avx512";
   EXPECT_EQ(Refusal(),
-            "choices c.txt: of another target: expected cpu-avx2, "
+            "autotune results c.txt: measured with another target: expected "
+            "cpu-avx2, "
             "got cpu-avx512; measure again with --tune");
   choices_.origin = origin;
   choices_.origin.threads = 7;

@@ -158,10 +158,10 @@ TEST(BucketGradients, PrefersBucketsThatAreGoodAtOtherPaces) {
   EXPECT_EQ(context.counters().at("gradient_buckets"), 2);
   ASSERT_EQ(context.decisions().size(), 2U);
   EXPECT_EQ(context.decisions()[0].reason,
-            "1 gradient, 16777216 bytes, ready at 73.418 ms, summed at "
+            "1 gradient, 16777216 bytes, ready at 73.418 ms, all-reduced at "
             "213.418 ms");
   EXPECT_EQ(context.decisions()[1].reason,
-            "1 gradient, 16777216 bytes, ready at 146.836 ms, summed at "
+            "1 gradient, 16777216 bytes, ready at 146.836 ms, all-reduced at "
             "353.418 ms");
 }
 
@@ -189,8 +189,9 @@ TEST(BucketGradients, KeepsDTypesApart) {
                         *graph);
   EXPECT_EQ(context.counters().at("gradient_buckets"), 2);
   ASSERT_EQ(context.decisions().size(), 1U);
-  EXPECT_EQ(context.decisions()[0].reason,
-            "3 gradients, 40 bytes, ready at 0.000 ms, summed at 1.000 ms");
+  EXPECT_EQ(
+      context.decisions()[0].reason,
+      "3 gradients, 40 bytes, ready at 0.000 ms, all-reduced at 1.000 ms");
 }
 
 // %a, %c and %e are few beside %b, %d and %f. The first two go with the last of

@@ -84,9 +84,10 @@ TEST(DropCollectivesTest, AGatherOfSeveralRanksIsAnErrorOnOne) {
     %a = all_gather(%x) {ranks=2} : f32[2,4] @"fc"
     return %a as "a"
   })");
-  EXPECT_THAT([&] { RunDropCollectives(*graph); },
-              testing::ThrowsMessage<Error>(testing::HasSubstr(
-                  "all_gather at fc: of several ranks, expected one")));
+  EXPECT_THAT(
+      [&] { RunDropCollectives(*graph); },
+      testing::ThrowsMessage<Error>(testing::HasSubstr(
+          "all_gather at fc: expected a collective of one rank, got several")));
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST_F(FusePoolTest, TakesWhatLeadsToAPoolAndTheGathersBesideIt) {
   EXPECT_EQ(context.counters().at("pool_prologues"), 1);
   ASSERT_EQ(context.decisions().size(), 1);
   EXPECT_EQ(context.decisions()[0].reason,
-            "one kernel with what leads to it, gathers");
+            "one kernel with producers, gathers");
 }
 
 TEST_F(FusePoolTest, TakesWhatAloneReadsAGradient) {
@@ -174,7 +174,7 @@ TEST_F(FusePoolTest, LeavesMasksOfBits) {
               "%on = data : bool[2,8,8,8]{acdb}\n      ");
   text.erase(text.find("      %wide"),
              text.find("      %zeros") - text.find("      %wide"));
-  ExpectKept(text, "%on has a bit an element");
+  ExpectKept(text, "%on is a bitmask");
 }
 
 TEST_F(FusePoolTest, StopsWithItsFuel) {

@@ -184,7 +184,7 @@ TEST_F(FuseConvNormTest, AppliesNothingThatOneReaderCannot) {
       "dilation=1,1 groups=1 prologue=norm";
   EXPECT_EQ(Refusal(NormLowering::kPrologues, kNorm),
             "bn-lowering prologues: nvidia-h200 has no convolutions of this "
-            "step with a normalisation of what they read: the library has no " +
+            "step with a normalisation of their operand: the library has no " +
                 target_.lacking + " in f16");
 }
 
@@ -355,12 +355,12 @@ TEST_F(FuseConvNormTest, RefusesWhatTheLibraryLacks) {
             "dilation=1,1 groups=1 norm=relu in f16");
   target_.lacking = "statistics";
   EXPECT_THAT(Refusal(NormLowering::kStatistics, kNorm),
-              HasSubstr("nvidia-h200 has no convolutions of this step with "
-                        "statistics of their results"));
+              HasSubstr("nvidia-h200 has no convolutions for this step with "
+                        "statistics of their result"));
   target_.lacking = "";
   target_.results = ir::ParseLayout("acdb");
   EXPECT_THAT(Refusal(NormLowering::kStatistics, kNorm),
-              HasSubstr("in other layouts only: conv2d x=2x4x6x6"));
+              HasSubstr("only in other layouts: conv2d x=2x4x6x6"));
 }
 
 constexpr char kStatisticsProblem[] =
@@ -384,7 +384,8 @@ TEST_F(FuseConvNormTest, LeavesWhatChoicesDecline) {
   test::ExpectSameGraph(WithInputs(kNorm), *graph);
   ASSERT_EQ(context_->decisions().size(), 1u);
   EXPECT_FALSE(context_->decisions()[0].accepted);
-  EXPECT_EQ(context_->decisions()[0].reason, "declined by choices c.txt");
+  EXPECT_EQ(context_->decisions()[0].reason,
+            "rejected by autotune results c.txt");
 }
 
 TEST_F(FuseConvNormTest, ChoicesDecideAboutJoins) {

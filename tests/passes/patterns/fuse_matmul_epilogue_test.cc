@@ -134,8 +134,7 @@ constexpr char kBiased[] = R"(graph g {
 
 TEST_F(FuseMatmulEpilogueTest, LeavesABiasWhereEveryOpRounds) {
   options_.eager_rounding = true;
-  ExpectKept(kBiased,
-             "with eager rounding it is rounded before the bias is added");
+  ExpectKept(kBiased, "eager rounding rounds it before the bias is added");
 }
 
 TEST_F(FuseMatmulEpilogueTest, StopsWhenOutOfFuel) {
@@ -166,7 +165,7 @@ TEST_F(FuseMatmulEpilogueTest, LeavesWhatTheLibraryLacks) {
       %s = add(%p, %rows) : f64[2,4]
       return %s as "s"
     })",
-             "the target names no library product with a bias");
+             "the target has no library matmul with a bias");
   ExpectKept(R"(graph g {
       %x = data : f32[2,3]
       %w = data : f32[3,4]
@@ -174,7 +173,7 @@ TEST_F(FuseMatmulEpilogueTest, LeavesWhatTheLibraryLacks) {
       %y = relu(%p) : f32[2,4]
       return %y as "y"
     })",
-             "the target names no library product with a ReLU");
+             "the target has no library matmul with a ReLU");
 }
 
 // One number a row, and another matrix.

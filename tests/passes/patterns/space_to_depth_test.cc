@@ -149,18 +149,18 @@ TEST_F(SpaceToDepthTest, TakesBlocksOfPixelsAsChannels) {
   EXPECT_EQ(context.counters().at("space_to_depth"), 1);
   ASSERT_EQ(context.decisions().size(), 1);
   EXPECT_EQ(context.decisions()[0].reason,
-            "the library has statistics of this form alone");
+            "the library computes statistics only of this form");
 }
 
 TEST_F(SpaceToDepthTest, DecidesByStatisticsThatTheLibraryHas) {
   ExpectKept(target_, Lowering(NormLowering::kKernels),
-             "no statistics are asked of it");
+             "no statistics are required");
   PassOptions unfused = Lowering(NormLowering::kStatistics);
   unfused.fusion = false;
-  ExpectKept(target_, unfused, "no statistics are asked of it");
+  ExpectKept(target_, unfused, "no statistics are required");
   ExpectKept(test::ChannelsLastCompiler("nvidia-h200"),
              Lowering(NormLowering::kStatistics),
-             "the library has its statistics");
+             "the library computes its statistics");
   const UnstridedStatistics cpu("cpu-avx512");
   PassContext context(cpu, Lowering(NormLowering::kStatistics));
   const auto graph = test::ParseOrDie(Stem());
@@ -169,20 +169,20 @@ TEST_F(SpaceToDepthTest, DecidesByStatisticsThatTheLibraryHas) {
 }
 
 TEST_F(SpaceToDepthTest, ChoicesGoBeforeTheRule) {
-  ExpectKept(target_, Choice("eng1_k2=3"), "by choices c.txt");
+  ExpectKept(target_, Choice("eng1_k2=3"), "by autotune results c.txt");
   const test::ChannelsLastCompiler compiler("nvidia-h200");
   PassOptions options = Choice("space_to_depth");
   options.norm_lowering = NormLowering::kKernels;
   PassContext context(compiler, options);
   const auto graph = test::ParseOrDie(Stem());
   EXPECT_TRUE(SpaceToDepth(*graph, context));
-  EXPECT_EQ(context.decisions()[0].reason, "by choices c.txt");
+  EXPECT_EQ(context.decisions()[0].reason, "by autotune results c.txt");
   EXPECT_EQ(context.counters().at("chosen_forms"), 1);
 }
 
 TEST_F(SpaceToDepthTest, KeepsImagesThatOthersRead) {
-  ExpectKept(target_, Lowering(NormLowering::kStatistics),
-             "%x is read elsewhere, too", [] {
+  ExpectKept(target_, Lowering(NormLowering::kStatistics), "%x has other uses",
+             [] {
                std::string text = Stem(", %r as \"r\"");
                text.insert(text.find("      return"),
                            "      %r = relu(%x) : f16[2,3,8,8]\n");
@@ -200,7 +200,7 @@ TEST_F(SpaceToDepthTest, KeepsImagesThatTwoConvolutionsRead) {
   EXPECT_FALSE(SpaceToDepth(*graph, context));
   test::ExpectSameGraph(text, *graph);
   ASSERT_EQ(context.decisions().size(), 2);
-  EXPECT_EQ(context.decisions()[0].reason, "%x is read elsewhere, too");
+  EXPECT_EQ(context.decisions()[0].reason, "%x has other uses");
 }
 
 TEST_F(SpaceToDepthTest, SurveysWhatCanBeMade) {

@@ -171,7 +171,7 @@ TEST_F(OptimizerUpdateTest, RefusesNamesThatAreTaken) {
     EXPECT_EQ(error.code(), ErrorCode::kGraph);
     EXPECT_STREQ(
         error.what(),
-        "optimizer: input lr is taken: expected hyper_parameter f32[], "
+        "optimizer: input lr already exists: expected hyper_parameter f32[], "
         "got data f32[4]");
   }
   const auto momentum = test::ParseOrDie(R"(graph g {

@@ -120,7 +120,7 @@ TEST_P(RefusedLoweringTest, IsSaidWhenThePlanIsMade) {
     EXPECT_EQ(error.code(), ErrorCode::kGraph);
     EXPECT_THAT(error.what(),
                 ::testing::HasSubstr(
-                    "nvidia-h200 has no convolutions of this step with"));
+                    "nvidia-h200 has no convolutions for this step with"));
   }
 }
 

@@ -396,7 +396,7 @@ void AddBench(CLI::App& app, Run* run) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = app.add_subcommand(
       "bench",
-      "Measure the training step on synthetic data, or DATA against it");
+      "Measure the training step on synthetic data, or compare it with DATA");
   AddDataFlags(*command, flags->data);
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
@@ -404,16 +404,18 @@ void AddBench(CLI::App& app, Run* run) {
   AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command->option_defaults()->group("Run");
-  command->add_option("--warmup", flags->warmup, "Steps before measuring")
+  command
+      ->add_option("--warmup", flags->warmup, "Warm-up steps before measuring")
       ->capture_default_str()
       ->check(WholeNumber(0, 1 << 30));
-  command->add_option("--iterations", flags->iterations, "Steps measured")
+  command->add_option("--iterations", flags->iterations, "Steps to measure")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
-  command->add_flag("--profile", flags->profile, "Time by op class and step");
+  command->add_flag("--profile", flags->profile,
+                    "Print time by op class and step");
   command
       ->add_option("--log-format", flags->log_format,
-                   "dll: also print each step as NVIDIA's DLLogger does")
+                   "dll: also print each step in NVIDIA DLLogger's format")
       ->capture_default_str()
       ->check(OneOf({"text", "dll"}));
   AddRankFlags(*command, flags->ranks);

@@ -71,9 +71,8 @@ class BisectCommand {
         options_(MakeCompileOptions(flags.compile, flags.optimizer)),
         compiler_(OpenCompiler(flags.compile)) {
     FUSOR_CHECK(program_.stage == codegen::GraphStage::kForward, kUsage,
-                "{}: bisection starts before the passes, at what `fusor dump "
-                "--emit graph` prints; `fusor isolate` looks at optimised "
-                "modules",
+                "{}: expected a module from before the passes (`fusor dump "
+                "--emit graph`); for optimised modules use `fusor isolate`",
                 flags.source.model.module);
     if (!flags.inputs.empty()) {
       given_ = runtime::ReadInputs(flags.inputs, *program_.graph);
@@ -99,12 +98,12 @@ class BisectCommand {
       LookForWrongCode();
     }
     if (found_.empty()) {
-      fmt::print(text_, "nothing found: {} shows no fault to the {} oracle\n",
+      fmt::print(text_, "nothing found: {} passes the {} oracle\n",
                  program_.graph->name(), flags_.oracle);
     }
     WriteJson(flags_.json, found_.empty() ? json::object() : found_);
     FUSOR_CHECK(found_.empty(), kDifference,
-                "{}: found a fault; its reproducer is in {}",
+                "{}: found a fault; the reproducer is in {}",
                 program_.graph->name(), found_.value("reproducer", flags_.out));
   }
 
@@ -151,7 +150,7 @@ class BisectCommand {
       fmt::print(text_, "rewrite   number {}, of {}{}\n", found.application,
                  found.subject, ir::AtLocation(found.location));
     } else {
-      fmt::print(text_, "rewrite   none of those that fuel counts\n");
+      fmt::print(text_, "rewrite   none that fuel counts\n");
     }
     found_ = {{"pass", found.pass},
               {"rewrite", found.application},
@@ -211,7 +210,7 @@ class BisectCommand {
   }
 
   void LookForWrongCode() {
-    Say("the optimised graph is right; running its kernels one by one");
+    Say("the optimised graph is correct; running its kernels one by one");
     const codegen::CompiledProgram program = Compile();
     runtime::Backend& backend = runtime::LoadBackend(flags_.compile.backend);
     const auto device =
@@ -235,8 +234,8 @@ class BisectCommand {
                                      "--module", "module.txt",
                                      "--inputs", "inputs.safetensors"};
     KeepSubstitute(worst.what, command);
-    Finish(fmt::format("result {}: error {:.3g} of its largest element, "
-                       "tolerance {:.3g}",
+    Finish(fmt::format("result {}: error {:.3g} relative to its largest "
+                       "element, tolerance {:.3g}",
                        worst.value, worst.error, worst.tolerance),
            std::move(command), reduced);
   }
@@ -326,7 +325,7 @@ class BisectCommand {
 
   void ByScript(const std::string& script) {
     FUSOR_CHECK(access(script.c_str(), X_OK) == 0, kUsage,
-                "--oracle=script:{}: not a program", script);
+                "--oracle=script:{}: expected an executable file", script);
     const auto rewrites = codegen::RewritesOf(*program_.graph, program_.kind,
                                               *compiler_, options_.passes);
     Say(fmt::format("{} rewrites", rewrites.size()));
@@ -346,7 +345,7 @@ class BisectCommand {
                 {"location", found->rewrite.location.path},
                 {"source", ToString(found->rewrite.location.source)}};
     } else {
-      fmt::print(text_, "rewrite   none of those that fuel counts\n");
+      fmt::print(text_, "rewrite   none that fuel counts\n");
       found_ = json::object({{"rewrite", 0}});
     }
     // With unlimited fuel: rewrites of the reduced graph have other numbers.
@@ -356,7 +355,7 @@ class BisectCommand {
                               return ScriptSaysBad(script, *smaller.graph, {});
                             });
     std::filesystem::remove_all(flags_.out + "/candidate");
-    Finish("the script says so",
+    Finish("reported by the script",
            {std::filesystem::absolute(script).string(), "module.txt"}, reduced);
   }
 
@@ -387,18 +386,15 @@ void AddSmallModel(CLI::App& command, ProgramSource& source) {
 void AddBisect(CLI::App& app, Run* run) {
   auto flags = std::make_shared<BisectFlags>();
   CLI::App* command = app.add_subcommand(
-      "bisect",
-      "Find the pass, the rewrite and the least module that show a bug");
+      "bisect", "Find the faulty pass and rewrite, and a minimal reproducer");
   AddSmallModel(*command, flags->source);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command
-      ->add_option("--oracle", flags->oracle,
-                   "What is a bug: interpreter: outputs differ from the "
-                   "unoptimised graph's; nan: they are not finite; crash; "
-                   "script:PATH: the program fails that is given the module "
-                   "and --fuel flags")
+      ->add_option(
+          "--oracle", flags->oracle,
+          "Test that detects the bug: interpreter, nan, crash or script:PATH")
       ->capture_default_str()
       ->check([](const std::string& value) {
         const bool known =
@@ -410,18 +406,18 @@ void AddBisect(CLI::App& app, Run* run) {
       });
   command
       ->add_option("--tolerance", flags->tolerance,
-                   "Greatest difference, as a share of the output's greatest "
-                   "element, that counts as equal")
+                   "Tolerance, relative to the output's largest element")
       ->capture_default_str()
       ->check(Number(0));
   command
-      ->add_option("--inputs", flags->inputs,
-                   "Values of the module's inputs, safetensors (random)")
+      ->add_option(
+          "--inputs", flags->inputs,
+          "Read the module's inputs from a safetensors FILE (default: random)")
       ->type_name("FILE");
-  command->add_option("--seed", flags->seed, "Of the random inputs")
+  command->add_option("--seed", flags->seed, "Seed for random inputs")
       ->capture_default_str()
       ->check(WholeNumber(0));
-  command->add_option("--out", flags->out, "Folder for the reproducer")
+  command->add_option("--out", flags->out, "Write the reproducer to DIR")
       ->capture_default_str()
       ->type_name("DIR");
   AddJsonFlag(*command, flags->json);

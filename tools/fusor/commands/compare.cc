@@ -98,7 +98,7 @@ void CompareTraces(const CompareFlags& flags, FILE* text) {
   }
   WriteJson(flags.json, out);
   FUSOR_CHECK(found.different == 0, kDifference,
-              "compare: the traces part at %{}", found.a->name);
+              "compare: the traces first differ at %{}", found.a->name);
 }
 
 // Appends numbers to equal names.
@@ -178,8 +178,8 @@ class CompareCommand {
 
   void Parse() {
     FUSOR_CHECK(!PlansOnly() || ranks_.world_size() == 1, kUsage,
-                "--world-size {}: plans ranks that are not there, but {} has "
-                "started {}: expected one of the two",
+                "--world-size {} plans without running ranks: expected no "
+                "launcher, got {} with {} ranks",
                 flags_.planned.world_size, place_.launcher,
                 ranks_.world_size());
     FUSOR_CHECK(World() == 1 || !flags_.compile.tune, kUsage,
@@ -196,16 +196,16 @@ class CompareCommand {
   void Add(const std::string& flag, const std::string& text,
            const VariantFlags& shared) {
     ParsedVariant parsed = ParseVariant(flag, text, shared);
-    FUSOR_CHECK(World() > 1 || !parsed.of_ranks, kUsage,
-                "{} {}: needs several ranks, expected `fusor launch "
-                "--nproc-per-node 2 -- compare ...`, or --world-size N to "
-                "compare what N ranks would run",
-                flag, text);
+    FUSOR_CHECK(
+        World() > 1 || !parsed.of_ranks, kUsage,
+        "{} {}: expected several ranks: `fusor launch --nproc-per-node 2 -- "
+        "compare ...`, or --world-size N to compare without running them",
+        flag, text);
     const std::string& backend = parsed.flags.compile.backend;
     FUSOR_CHECK(ranks_.world_size() == 1 || backend == flags_.compile.backend,
                 kUsage,
-                "{}: backend={}: ranks are connected by {}, expected "
-                "the same in all variants",
+                "{}: backend={}: expected {}, which connects the ranks, in all "
+                "variants",
                 flag, backend, flags_.compile.backend);
     try {
       variants_.push_back(Make(parsed));
@@ -288,8 +288,8 @@ class CompareCommand {
 
   std::string Subject(const std::string& device) const {
     const std::string ranks =
-        PlansOnly()   ? fmt::format(" a rank, one of {} ranks", World())
-        : World() > 1 ? fmt::format(" a rank, {} ranks", World())
+        PlansOnly()   ? fmt::format(" per rank, one of {} ranks", World())
+        : World() > 1 ? fmt::format(" per rank, {} ranks", World())
                       : "";
     const int64_t size = ImageSize(flags_.model);
     return fmt::format("{}, batch {}{}, {} x {} pixels, {}",
@@ -342,9 +342,7 @@ void RunCompare(const CompareFlags& flags) {
 void AddCompare(CLI::App& app, Run* run) {
   auto flags = std::make_shared<CompareFlags>();
   CLI::App* command = app.add_subcommand(
-      "compare",
-      "Compile variants of a model and compare time, memory and numbers, on "
-      "one rank or, under a launcher, on several");
+      "compare", "Compare time, memory and numbers of variants of a model");
   AddDataFlags(*command, flags->data);
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
@@ -358,9 +356,7 @@ void AddCompare(CLI::App& app, Run* run) {
   command
       ->add_option(
           "--a", flags->first,
-          "First variant, KEY=VALUE,...: any flag of Compilation, Training, "
-          "Loss scale and Ranks without its dashes (those without a value: on "
-          "or off; passes, ops and fuel joined by +; choices: FILE or none)")
+          "First variant: KEY=VALUE,..., for example fusion=off,amp=on")
       ->capture_default_str();
   command
       ->add_option("--b", flags->others,
@@ -371,33 +367,34 @@ void AddCompare(CLI::App& app, Run* run) {
       ->check(Number(0));
   command
       ->add_option("--rounds", flags->options.rounds,
-                   "Measured rounds; each runs every variant once (0: none)")
+                   "Rounds to measure; each runs every variant once (0: none)")
       ->capture_default_str()
       ->check(WholeNumber(0, 1 << 20));
   command
-      ->add_option("--warmup", flags->options.warmup, "Rounds before measuring")
+      ->add_option("--warmup", flags->options.warmup,
+                   "Warm-up rounds before measuring")
       ->capture_default_str()
       ->check(WholeNumber(0, 1 << 20));
   command->option_defaults()->group("Options");
   command
       ->add_option("--top", flags->top,
-                   "Differences and refused fusions to list")
+                   "Number of differences and rejected fusions to list")
       ->capture_default_str()
       ->check(WholeNumber(0));
   command
       ->add_option("--html", flags->html,
-                   "Write one self-contained page to FILE")
+                   "Write a self-contained HTML page to FILE")
       ->type_name("FILE");
   command
-      ->add_option("--traces", flags->traces,
-                   "Compare two files of --stats-trace instead; exit code 1 "
-                   "when they part")
+      ->add_option(
+          "--traces", flags->traces,
+          "Compare two --stats-trace files; exit code 1 if they differ")
       ->expected(2)
       ->type_name("A B");
   command
-      ->add_option("--tolerance", flags->tolerance,
-                   "Of --traces, relative to a value's greatest magnitude (0: "
-                   "every bit)")
+      ->add_option(
+          "--tolerance", flags->tolerance,
+          "Tolerance of --traces, relative to a value's maximum (0: exact)")
       ->capture_default_str()
       ->check(Number(0));
   AddJsonFlag(*command, flags->json);

@@ -71,8 +71,9 @@ json Tune(const CompileCommandFlags& flags, const Program& source,
   const auto session = OpenSession(flags.compile);
   const std::string& here = session->compiler().target().name;
   FUSOR_CHECK(flags.compile.target.empty() || flags.compile.target == here,
-              kUsage, "--tune measures this machine, {}: got --target {}", here,
-              flags.compile.target);
+              kUsage,
+              "--tune measures this machine: expected --target {}, got {}",
+              here, flags.compile.target);
   return TuneIfAsked(flags.compile, *source.graph, source.kind, *session,
                      options, text);
 }
@@ -86,25 +87,25 @@ bool Accumulates(const CompileCommandFlags& flags) {
   return MicroBatches(train) > 1;
 }
 
-void CheckStepFile(const CompileCommandFlags& flags) {
+void CheckProgramFile(const CompileCommandFlags& flags) {
   if (flags.output.empty()) {
     FUSOR_CHECK(flags.optimizer_batch < 0, kUsage,
-                "--optimizer-batch-size: expected --output FILE with it");
+                "--optimizer-batch-size: expected --output FILE too");
     return;
   }
   FUSOR_CHECK(flags.source.phase != "eval", kUsage,
               "--output: expected a training step, got --phase eval");
   CheckFed(flags.source.model, /*labels=*/true);
   FUSOR_CHECK(flags.compile.substitutes.empty(), kUsage,
-              "--output and --substitute-kernel: expected one of them: a step "
-              "file holds kernels as IR, not as edited code");
+              "--output and --substitute-kernel: expected one of them: a "
+              "program file holds kernels as IR, not as edited code");
   FUSOR_CHECK(flags.output != "-", kUsage,
-              "--output -: expected a file, for a step is not text");
+              "--output -: expected a file name: a program file is binary");
   CheckOutput("--output", flags.output);
 }
 
 void RunCompile(const CompileCommandFlags& flags, const CLI::App& command) {
-  CheckStepFile(flags);
+  CheckProgramFile(flags);
   FILE* text = TextStream({flags.json, flags.compile.dump.to});
   CheckOutput("--json", flags.json);
   const auto dumper = OpenDumper(flags.compile.dump);
@@ -136,13 +137,13 @@ void RunCompile(const CompileCommandFlags& flags, const CLI::App& command) {
   }
   if (!flags.output.empty()) {
     runtime::WriteProgramFile(
-        flags.output, BuildStepFile(program,
-                                    {.model = flags.source.model,
-                                     .compile = flags.compile,
-                                     .ranks = flags.ranks,
-                                     .ema_decay = flags.optimizer.ema_decay,
-                                     .accumulates = accumulates},
-                                    *compiler, options, command));
+        flags.output, BuildProgramFile(program,
+                                       {.model = flags.source.model,
+                                        .compile = flags.compile,
+                                        .ranks = flags.ranks,
+                                        .ema_decay = flags.optimizer.ema_decay,
+                                        .accumulates = accumulates},
+                                       *compiler, options, command));
     fmt::print(text, "wrote     {}\n", flags.output);
   }
   WriteJson(flags.json, out);
@@ -153,8 +154,7 @@ void RunCompile(const CompileCommandFlags& flags, const CLI::App& command) {
 void AddCompile(CLI::App& app, Run* run) {
   auto flags = std::make_shared<CompileCommandFlags>();
   CLI::App* command = app.add_subcommand(
-      "compile",
-      "Compile a model or a module without running it: passes, counts, memory");
+      "compile", "Compile without running; print passes, counts and memory");
   AddProgramSource(*command, flags->source);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
@@ -163,9 +163,9 @@ void AddCompile(CLI::App& app, Run* run) {
   AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);
   command
-      ->add_option("-o,--output", flags->output,
-                   "Write the compiled step, with its evaluation, into this "
-                   "file, for `fusor run`")
+      ->add_option(
+          "-o,--output", flags->output,
+          "Write step and evaluation to a program file for `fusor run`")
       ->type_name("FILE");
   AddOptimizerBatchFlag(*command, flags->optimizer_batch);
   AddJsonFlag(*command, flags->json);

@@ -54,11 +54,12 @@ void Decode(const DecodeFlags& flags) {
 }  // namespace
 
 void AddData(CLI::App& app, Run* run) {
-  CLI::App* command = app.add_subcommand("data", "Inspect and make data sets");
+  CLI::App* command =
+      app.add_subcommand("data", "Inspect and create data sets");
   command->require_subcommand(1);
   auto flags = std::make_shared<DecodeFlags>();
   CLI::App* decode = command->add_subcommand(
-      "decode", "Write decoded pixels as PPM, to check the reader");
+      "decode", "Write decoded images as PPM files, to check the reader");
   decode->add_option("FILE", flags->files, "JPEG or PNG files")->required();
   decode->add_option("--out", flags->out, "Folder")
       ->required()
@@ -68,18 +69,18 @@ void AddData(CLI::App& app, Run* run) {
   auto out = std::make_shared<std::string>();
   auto options = std::make_shared<runtime::SampleImagesOptions>();
   CLI::App* samples = command->add_subcommand(
-      "make-samples", "Draw a small data set of JPEG files in five classes");
-  samples->add_option("--out", *out, "Folder; must not exist")
+      "make-samples", "Create a small data set: JPEG files in five classes");
+  samples->add_option("--out", *out, "Folder to create; must not exist")
       ->required()
       ->type_name("DIR");
   samples
       ->add_option("--train-images", options->train_images,
-                   "Training images of each class")
+                   "Training images per class")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 20));
   samples
       ->add_option("--val-images", options->val_images,
-                   "Validation images of each class")
+                   "Validation images per class")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 20));
   samples->callback([out, options, run] {

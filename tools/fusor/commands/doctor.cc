@@ -36,7 +36,7 @@ void Doctor() {
 
 void AddDoctor(CLI::App& app, Run* run) {
   CLI::App* command = app.add_subcommand(
-      "doctor", "What is usable on this machine, and why the rest is not");
+      "doctor", "Show what is usable on this machine, and why the rest is not");
   command->callback([run] { *run = Doctor; });
 }
 

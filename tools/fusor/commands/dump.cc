@@ -54,8 +54,7 @@ void RunDump(const DumpCommandFlags& flags) {
     fmt::print(text, "{}", KernelText(plan));
   } else {
     FUSOR_CHECK(stages.contains(flags.emit), kUsage,
-                "--emit={}: {} does not go through this stage", flags.emit,
-                plan.name);
+                "--emit={}: {} has no such stage", flags.emit, plan.name);
     fmt::print(text, "{}", stages[flags.emit]);
   }
   WriteJson(flags.json, ProgramJson(*program.graph, plan, program.report));
@@ -75,8 +74,9 @@ void AddDump(CLI::App& app, Run* run) {
   AddTargetFlag(*command, flags->compile);
   command->option_defaults()->group("Run");
   command
-      ->add_option("--emit", flags->emit,
-                   "graph, train, optimized, plan, kernels or summary")
+      ->add_option(
+          "--emit", flags->emit,
+          "Stage to print: graph, train, optimized, plan, kernels or summary")
       ->capture_default_str()
       ->check(
           OneOf({"graph", "train", "optimized", "plan", "kernels", "summary"}));

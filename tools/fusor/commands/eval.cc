@@ -122,7 +122,8 @@ void RunEval(const EvalFlags& flags) {
   auto images =
       ListImages(flags.data, flags.model,
                  flags.split == "train" ? Split::kTrain : Split::kVal);
-  FUSOR_CHECK(images != nullptr, kData, "{}: no folder val", flags.data.path);
+  FUSOR_CHECK(images != nullptr, kData, "{}: expected a folder val, found none",
+              flags.data.path);
   CheckOutput("--json", flags.json);
   TrainedModel model = OpenTrained(flags.trained, flags.model, flags.compile,
                                    flags.data, images.get(), dumper);
@@ -172,7 +173,7 @@ void RunEval(const EvalFlags& flags) {
 void AddEval(CLI::App& app, Run* run) {
   auto flags = std::make_shared<EvalFlags>();
   CLI::App* command =
-      app.add_subcommand("eval", "Accuracy of saved weights on DATA/val");
+      app.add_subcommand("eval", "Evaluate saved weights on DATA/val");
   AddReaderFlags(*command, flags->data);
   AddEvaluationFlags(*command, flags->data);
   AddModelFlags(*command, flags->model);
@@ -182,7 +183,8 @@ void AddEval(CLI::App& app, Run* run) {
   AddTrainedFlags(*command, flags->trained);
   command->add_flag("--per-class", flags->per_class,
                     "Print the accuracy of each class");
-  command->add_option("--split", flags->split, "val or train")
+  command
+      ->add_option("--split", flags->split, "Split to evaluate: val or train")
       ->capture_default_str()
       ->check(OneOf({"val", "train"}));
   AddDebugFlags(*command, flags->debug);

@@ -113,7 +113,7 @@ void RunIsolate(const IsolateFlags& flags) {
                                  [](const IsolatedStep& s) { return !s.ok(); });
   FUSOR_CHECK(bad == 0, kDifference,
               "{} of {} steps differ from the interpreter; worst: {}, result "
-              "{}, error {:.2g} of its largest element",
+              "{}, error {:.2g} relative to its largest element",
               bad, steps.size(), steps[0].what, steps[0].value, steps[0].error);
 }
 
@@ -122,28 +122,27 @@ void RunIsolate(const IsolateFlags& flags) {
 void AddIsolate(CLI::App& app, Run* run) {
   auto flags = std::make_shared<IsolateFlags>();
   CLI::App* command = app.add_subcommand(
-      "isolate",
-      "Run every kernel and library call of a step alone on random operands, "
-      "against the interpreter");
+      "isolate", "Check each kernel and library call against the interpreter");
   AddProgramSource(*command, flags->source);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command
-      ->add_option("--inputs", flags->inputs,
-                   "Operands of a module of one step, as `fusor bisect` and "
-                   "--check-numerics=dump write them")
+      ->add_option(
+          "--inputs", flags->inputs,
+          "Operands of a one-step module, from bisect or --check-numerics=dump")
       ->type_name("FILE");
   command
-      ->add_option("--tolerance", flags->tolerance,
-                   "Greatest error, as a share of the result's greatest "
-                   "element (0: by dtype and length of sums)")
+      ->add_option(
+          "--tolerance", flags->tolerance,
+          "Tolerance, relative to the result's largest element (0: automatic)")
       ->capture_default_str()
       ->check(Number(0));
-  command->add_option("--seed", flags->seed, "Of the random operands")
+  command->add_option("--seed", flags->seed, "Seed for random operands")
       ->capture_default_str()
       ->check(WholeNumber(0));
-  command->add_option("--top", flags->top, "Lines printed, worst first")
+  command
+      ->add_option("--top", flags->top, "Number of lines to print, worst first")
       ->capture_default_str()
       ->check(WholeNumber(0));
   AddJsonFlag(*command, flags->json);

@@ -81,7 +81,7 @@ class Launcher {
   int Port() const {
     if (flags_.port != 0) return flags_.port;
     FUSOR_CHECK(flags_.nodes == 1, kUsage,
-                "--master-port: expected one that all nodes are told");
+                "--master-port: expected the same port on all nodes, got none");
     return runtime::Socket::Listen("", 0).port();
   }
 
@@ -174,7 +174,7 @@ class Launcher {
         const size_t rank = flags_.node_rank * flags_.ranks + i;
         what_ = WIFEXITED(status)
                     ? fmt::format("rank {} ended with exit code {}", rank, code)
-                    : fmt::format("rank {} was ended by signal {}", rank,
+                    : fmt::format("rank {} was killed by signal {}", rank,
                                   WTERMSIG(status));
         fmt::print(stderr, "fusor launch: {}\n", what_);
       }
@@ -210,32 +210,34 @@ void AddLaunch(CLI::App& app, Run* run) {
   command->add_option("--nnodes", flags->nodes, "Hosts")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 20));
-  command->add_option("--node-rank", flags->node_rank, "This one's number")
+  command->add_option("--node-rank", flags->node_rank, "Index of this host")
       ->capture_default_str()
       ->check(WholeNumber(0, 1 << 20));
-  command->add_option("--nproc-per-node", flags->ranks, "Ranks of each host")
+  command->add_option("--nproc-per-node", flags->ranks, "Ranks per host")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 10));
   command
       ->add_option("--master-addr", flags->address,
-                   "Host 0, as the others reach it")
+                   "Address of host 0 as the other hosts reach it")
       ->capture_default_str()
       ->type_name("HOST");
   command
       ->add_option("--master-port", flags->port,
-                   "Port of rank 0 (0: a free one, on one host)")
+                   "Port of rank 0 (0: any free port; one host only)")
       ->capture_default_str()
       ->check(WholeNumber(0, 65535));
-  command->add_option("--token", flags->token,
-                      "Word that keeps other runs' ranks out; on several hosts "
-                      "the same on each");
+  command->add_option(
+      "--token", flags->token,
+      "Token that keeps other runs' ranks out; the same on all hosts");
   command
       ->add_option("--grace", flags->grace,
-                   "Seconds until ranks are ended after one has failed")
+                   "Seconds from the failure of a rank to ending the others")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(Number(0, 3600));
-  command->add_option("command", flags->command, "train, and its flags")
+  command
+      ->add_option("command", flags->command,
+                   "Command to run, such as train, and its flags")
       ->required()
       ->type_name("COMMAND");
   command->callback([flags, run] {

@@ -225,10 +225,11 @@ class OptCommand {
 void AddOpt(CLI::App& app, Run* run) {
   auto flags = std::make_shared<OptFlags>();
   CLI::App* command = app.add_subcommand(
-      "opt", "Run passes over a module in a file, and print or check it");
+      "opt", "Run passes on a module; print or check the result");
   command
-      ->add_option("file", flags->module,
-                   "IR text or protobuf, as --dump-to writes it (- = stdin)")
+      ->add_option(
+          "file", flags->module,
+          "Module: IR text or protobuf, as --dump-to writes it (- = stdin)")
       ->required()
       ->type_name("FILE");
   AddOptimizerFlags(*command, flags->optimizer);
@@ -238,35 +239,32 @@ void AddOpt(CLI::App& app, Run* run) {
   AddTargetFlag(*command, flags->compile);
   command
       ->add_option("--pass,--pipeline", flags->steps,
-                   "Run a pass, or a pipeline: forward, training, optimize, "
-                   "all (repeatable, in this order; none by default)")
+                   "Run a pass or pipeline: forward, training, optimize, all "
+                   "(repeatable)")
       ->allow_extra_args(false)
       ->type_name("NAME")
       ->group("Compilation");
   command
-      ->add_option("--emit", flags->emit,
-                   "graph: as the passes left it (default); train, optimized, "
-                   "plan, kernels: taken on to there by the pipelines that it "
-                   "has not been through")
+      ->add_option(
+          "--emit", flags->emit,
+          "What to print: graph (default), train, optimized, plan or kernels")
       ->check(OneOf({"graph", "train", "optimized", "plan", "kernels"}));
   command
-      ->add_option("--reference", flags->reference,
-                   "interpreter: run the module before and after the passes on "
-                   "random inputs and compare the outputs, worst first; exit "
-                   "code 1 when they differ. Prints no module unless --emit "
-                   "asks for it")
+      ->add_option(
+          "--reference", flags->reference,
+          "interpreter: compare the outputs before and after the passes")
       ->check(OneOf({"interpreter"}));
   command
       ->add_option("--tolerance", flags->tolerance,
-                   "Greatest difference, as a share of the output's greatest "
-                   "element, that counts as equal")
+                   "Tolerance, relative to the output's largest element")
       ->capture_default_str()
       ->check(Number(0));
   command
-      ->add_option("--inputs", flags->inputs,
-                   "Values for the module's inputs, safetensors (random)")
+      ->add_option(
+          "--inputs", flags->inputs,
+          "Read the module's inputs from a safetensors FILE (default: random)")
       ->type_name("FILE");
-  command->add_option("--seed", flags->seed, "Of the random inputs")
+  command->add_option("--seed", flags->seed, "Seed for random inputs")
       ->capture_default_str()
       ->check(WholeNumber(0));
   AddJsonFlag(*command, flags->json);

@@ -90,9 +90,9 @@ std::string Subject(const PlanFlags& flags) {
       fmt::format("{}, batch {}", models::CanonicalArch(flags.model.arch),
                   flags.model.batch);
   const int64_t ranks = flags.ranks.world_size;
-  if (ranks > 1) text += fmt::format(" a rank, one of {} ranks", ranks);
+  if (ranks > 1) text += fmt::format(" per rank, one of {} ranks", ranks);
   const std::string& target = flags.compile.target;
-  if (!target.empty()) text += ", modelled for " + target;
+  if (!target.empty()) text += ", estimated for " + target;
   return text;
 }
 
@@ -171,21 +171,21 @@ void AddPlan(CLI::App& app, Run* run) {
   AddTargetFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command->add_flag("--profile", flags->profile,
-                    "Measure each kernel on synthetic data as well");
-  command->add_option("--top", flags->top, "Longest steps to list")
+                    "Also measure each kernel on synthetic data");
+  command->add_option("--top", flags->top, "Number of longest steps to list")
       ->capture_default_str()
       ->check(WholeNumber(0));
   command
       ->add_option("--trace", flags->trace,
-                   "Write the step to FILE for Perfetto or chrome://tracing")
+                   "Write the step as a Chrome trace (Perfetto) to FILE")
       ->type_name("FILE");
   command
       ->add_option("--roofline", flags->roofline,
-                   "Write a roofline picture to FILE, SVG")
+                   "Write a roofline chart to FILE (SVG)")
       ->type_name("FILE");
   command
       ->add_option("--html", flags->html,
-                   "Write one self-contained page to FILE")
+                   "Write a self-contained HTML page to FILE")
       ->type_name("FILE");
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunPlan(*flags); }; });

@@ -266,7 +266,7 @@ void AddPredict(CLI::App& app, Run* run) {
       "predict", "Print the five most probable classes of each image");
   command
       ->add_option("IMAGES", flags->images,
-                   "Image files, or folders of them at any depth")
+                   "Image files, or folders to search recursively")
       ->required()
       ->type_name("PATH")
       ->group("Data");
@@ -278,9 +278,9 @@ void AddPredict(CLI::App& app, Run* run) {
   command->option_defaults()->group("Run");
   AddTrainedFlags(*command, flags->trained);
   command
-      ->add_option("--logits", flags->logits,
-                   "Write the logits of all images to FILE, .safetensors or "
-                   ".csv")
+      ->add_option(
+          "--logits", flags->logits,
+          "Write the logits of all images to FILE (.safetensors or .csv)")
       ->type_name("FILE");
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunPredict(*flags); }; });

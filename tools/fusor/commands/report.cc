@@ -48,36 +48,33 @@ void RunReport(const ReportFlags& flags) {
 
 void AddReport(CLI::App& app, Run* run) {
   auto flags = std::make_shared<ReportFlags>();
-  CLI::App* command =
-      app.add_subcommand("report",
-                         "Speeds and speedups from training logs, NODESnGPUSg/"
-                         "MODEL_bBATCH_PRECISION_RUN.log");
+  CLI::App* command = app.add_subcommand(
+      "report", "Compute speeds and speedups from training logs");
   command
       ->add_option("LOG_DIR", flags->folder,
-                   "Logs of fusor, NVIDIA DLLogger, MXNet, Paddle, FleetX, "
-                   "TensorFlow 2, OneFlow")
+                   "Folder of logs, NODESnGPUSg/MODEL_bBATCH_PRECISION_RUN.log")
       ->required()
       ->type_name("");
   command
-      ->add_option("--skip", flags->skip,
-                   "Steps to leave out [bench's own; else 20, TensorFlow 2's "
-                   "logs 100]")
+      ->add_option(
+          "--skip", flags->skip,
+          "First steps to skip (default: bench's; TensorFlow 2: 100; else 20)")
       ->check(WholeNumber(0, 1 << 30));
   command
       ->add_option("--average", flags->average,
-                   "Steps after them to average [bench's own; else 100, "
-                   "TensorFlow 2's 500]")
+                   "Next steps to average (default: bench's; TensorFlow 2: "
+                   "500; else 100)")
       ->check(WholeNumber(1, 1 << 30));
   command
       ->add_option("--definition", flags->definition,
-                   "Speed by elapsed time, or as mean of the speeds that lines "
-                   "tell; auto: elapsed where all logs have times")
+                   "Speed by elapsed time or mean of logged speeds: elapsed, "
+                   "mean or auto")
       ->capture_default_str()
       ->check(OneOf({"auto", "elapsed", "mean"}));
   command
       ->add_option(
           "--svg", flags->svg,
-          "Draw speedup over ranks, or speed over batch sizes of one rank")
+          "Write a chart of speedup over ranks or speed over batch sizes (SVG)")
       ->type_name("FILE");
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunReport(*flags); }; });

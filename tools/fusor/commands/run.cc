@@ -61,38 +61,38 @@ TrainFlags FlagsFor(const ProgramFile& file, const std::string& path,
 // is no device for it at all.
 std::string Obstacle(const ProgramFile& file, const std::string& path) {
   runtime::Backend& backend = runtime::LoadBackend(file.backend);
-  FUSOR_CHECK(backend.device_count() > 0, kDevice,
-              "{}: compiled for {}, and backend {} finds no device here", path,
-              file.origin.target, file.backend);
+  FUSOR_CHECK(
+      backend.device_count() > 0, kDevice,
+      "{}: compiled for {}, but backend {} finds no device on this machine",
+      path, file.origin.target, file.backend);
   // A compiler without a target compiles for the local device.
   const auto compiler =
       backend.CreateCompiler("", {.threads = file.origin.threads});
   const int threads = backend.CreateCompiler("", {})->target().threads;
   if (compiler->target().threads > threads) {
-    return fmt::format("compiled for {} threads, here are {}",
+    return fmt::format("compiled for {} threads, this machine has {}",
                        file.origin.threads, threads);
   }
   return runtime::Mismatch(file.origin,
                            runtime::OriginHere(FUSOR_VERSION, *compiler));
 }
 
-void RunStepFile(const RunCommandFlags& given, const CLI::App& command) {
+void RunProgramFile(const RunCommandFlags& given, const CLI::App& command) {
   ProgramFile file = runtime::ReadProgramFile(given.file);
   FUSOR_CHECK(file.programs[0].kind == codegen::ProgramKind::kTrain, kUsage,
-              "{}: expected a training step, it holds an evaluation",
-              given.file);
+              "{}: expected a training step, got an evaluation", given.file);
   TrainFlags flags = FlagsFor(file, given.file, command);
   if (given.recompile) {
-    fmt::print(stderr, "compiling {} again for this machine\n", given.file);
+    fmt::print(stderr, "recompiling {} for this machine\n", given.file);
     return RunTraining(flags, {});
   }
   const std::string obstacle = Obstacle(file, given.file);
   FUSOR_CHECK(obstacle.empty(), kDevice,
-              "{}: {}; --recompile compiles it again for this machine",
+              "{}: {}; use --recompile to compile it for this machine",
               given.file, obstacle);
   flags.compile.backend = file.backend;
   flags.compile.threads = file.origin.threads;
-  flags.step_file = given.file;
+  flags.program_file = given.file;
   RunTraining(flags, std::move(file));
 }
 
@@ -101,18 +101,17 @@ void RunStepFile(const RunCommandFlags& given, const CLI::App& command) {
 void AddRun(CLI::App& app, Run* run) {
   auto flags = std::make_shared<RunCommandFlags>();
   CLI::App* command = app.add_subcommand(
-      "run", "Train with a step that `fusor compile -o FILE` has compiled");
-  command->add_option("FILE", flags->file, "Step file")
+      "run", "Train with a program file of `fusor compile -o FILE`");
+  command->add_option("FILE", flags->file, "Program file")
       ->required()
       ->type_name("FILE");
   AddGraphFlag(*command, flags->train.compile);
   AddConnectionFlags(*command, flags->train.ranks);
   AddRunFlags(*command, flags->train);
   command->add_flag("--recompile", flags->recompile,
-                    "Compile the same step again for this machine, whatever "
-                    "the file was compiled for");
+                    "Recompile the program for this machine");
   command->callback([flags, command, run] {
-    *run = [flags, command] { RunStepFile(*flags, *command); };
+    *run = [flags, command] { RunProgramFile(*flags, *command); };
   });
 }
 

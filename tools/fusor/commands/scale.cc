@@ -97,12 +97,12 @@ void RunScale(const ScaleFlags& flags) {
   report.timeline =
       flags.profile ? MeasuredTimeline(flags, std::move(model), report.target)
                     : ModelledTimeline(flags, std::move(model), report.target);
-  report.source = flags.profile ? "measured" : "modelled";
+  report.source = flags.profile ? "measured" : "estimated";
   if (flags.rank_rate > 0) {
     report.timeline = codegen::Stretched(
         std::move(report.timeline),
         static_cast<double>(flags.model.batch) / flags.rank_rate);
-    report.source += ", stretched to --rank-rate";
+    report.source += ", scaled to --rank-rate";
     report.target.clear();  // the speed is the cluster's own
   }
   report.subject =
@@ -122,50 +122,46 @@ void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
   command.add_option("--nodes", flags.nodes, "Nodes")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 16));
-  command.add_option("--gpus", flags.gpus, "Ranks of a node")
+  command.add_option("--gpus", flags.gpus, "Ranks per node")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 10));
   command
-      .add_option(
-          "--cluster", flags.cluster,
-          "Links: a description of ir/target/clusters/ by name, or a file of "
-          "that form")
+      .add_option("--cluster", flags.cluster,
+                  "Network links: a name from ir/target/clusters/, or a file")
       ->type_name("NAME|FILE")
       ->capture_default_str();
   command
       .add_option("--bucket-policy", flags.policy,
-                  "How gradients are put together: exact, cap:MB, apex, "
-                  "horovod or one")
+                  "Gradient buckets: exact, cap:MB, apex, horovod or one")
       ->capture_default_str();
   command
       .add_option("--bucket-slack", flags.slack_ms,
-                  "What exact may lose for fewer buckets, ms")
+                  "Time in ms that exact may lose for fewer buckets")
       ->capture_default_str()
       ->check(Number(0, 1e6));
   command
-      .add_option("--wire", flags.wire,
-                  "Bits of a gradient on the wire; auto: 16 of mixed precision")
+      .add_option(
+          "--wire", flags.wire,
+          "Communication bits per gradient (auto: 16 with mixed precision)")
       ->capture_default_str()
       ->check(OneOf({"auto", "32", "16"}));
-  command.add_flag("--sharded-optimizer", flags.sharded,
-                   "Reduce-scatter, update a share, all-gather under the next "
-                   "forward pass");
+  command.add_flag(
+      "--sharded-optimizer", flags.sharded,
+      "Shard the optimizer: reduce-scatter, update a shard, all-gather");
   command
       .add_option("--input-rate", flags.input_rate,
-                  "Images/s that a node can be fed")
+                  "Input limit of a node, images/s")
       ->check(Number(1e-6, 1e12));
   command.add_flag("--profile", flags.profile,
-                   "Measure the step here, instead of modelling it");
+                   "Measure the step here instead of estimating it");
   command
       .add_option("--rank-rate", flags.rank_rate,
-                  "Images/s of one rank as measured; the timeline is stretched "
-                  "to it")
+                  "Measured images/s of one rank; scales the timeline")
       ->check(Number(1e-6, 1e12));
   command
       .add_option(
           "--node-rate", flags.node_rate,
-          "Images/s of one node as measured; its losses are taken to be "
-          "those of every node")
+          "Measured images/s of one node; its losses apply to every node")
       ->check(Number(1e-6, 1e12));
   command.option_defaults()->group("Options");
 }
@@ -181,7 +177,9 @@ void AddScale(CLI::App& app, Run* run) {
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   AddTargetFlag(*command, flags->compile);
-  command->add_option("--svg", flags->svg, "Write the step as a picture")
+  command
+      ->add_option("--svg", flags->svg,
+                   "Write a chart of the step to FILE (SVG)")
       ->type_name("FILE");
   AddJsonFlag(*command, flags->json);
   command->callback([flags, run] { *run = [flags] { RunScale(*flags); }; });

@@ -65,10 +65,11 @@ class TrainCommand {
     CheckFed(flags_.model, /*labels=*/true);
     FUSOR_CHECK(!file_.has_value() || file_->world_size == ranks_.world_size(),
                 kUsage, "{}: compiled for a world size of {}, this run has {}",
-                flags_.step_file, file_->world_size, ranks_.world_size());
+                flags_.program_file, file_->world_size, ranks_.world_size());
     fmt::print(text_, "{}", IgnoredLine(flags_.ignored));
-    FUSOR_CHECK(flags_.stop_at_top1 == 0 || !flags_.training_only, kUsage,
-                "--stop-at-top1: expected evaluations, not --training-only");
+    FUSOR_CHECK(
+        flags_.stop_at_top1 == 0 || !flags_.training_only, kUsage,
+        "--stop-at-top1 needs evaluations: expected no --training-only");
     // Rejects a contradictory schedule.
     MakeTrainOptions(flags_, {}, /*steps_per_epoch=*/1);
     dumper_ = OpenDumper(flags_.compile.dump);
@@ -189,10 +190,9 @@ class TrainCommand {
       return nullptr;
     }
     if (flags_.model.graph != nullptr) {
-      fmt::print(
-          text_,
-          "val       none: a module does not evaluate itself; fusor eval "
-          "--module FILE takes another one\n");
+      fmt::print(text_,
+                 "val       none: the module has no evaluation; use fusor eval "
+                 "--module FILE\n");
       return nullptr;
     }
     auto val = ListImages(flags_.data, flags_.model, Split::kVal);
@@ -257,7 +257,7 @@ class TrainCommand {
     for (const runtime::StepProgram& packed : file_->programs) {
       if (packed.kind == codegen::ProgramKind::kEval && !evaluates) continue;
       const int program = session_->AddProgram(runtime::UnpackProgram(
-          packed, flags_.step_file, session_->compiler(), cache));
+          packed, flags_.program_file, session_->compiler(), cache));
       ++programs_;
       switch (packed.kind) {
         case codegen::ProgramKind::kTrain:
@@ -273,7 +273,8 @@ class TrainCommand {
               kUsage,
               "{}: compiled to evaluate --image-size {}, got --val-crop-size "
               "{}: expected the same, or --recompile",
-              flags_.step_file, ImageSize(flags_.model), flags_.data.val_crop);
+              flags_.program_file, ImageSize(flags_.model),
+              flags_.data.val_crop);
           eval_ = program;
           break;
       }

@@ -87,51 +87,52 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
   CLI::Option* module =
       app.add_option_function<std::string>(
              "--module", [&f](const std::string& path) { UseModule(path, f); },
-             "Take the model from FILE, IR text or protobuf (- = stdin)")
+             "Read the model from FILE: IR text or protobuf (- = stdin)")
           ->type_name("FILE");
   app.add_option("--arch,-a", f.arch, "Model; `fusor doctor` lists them")
       ->capture_default_str();
-  app.add_option("-b,--batch-size", f.batch, "Images a step on this rank")
+  app.add_option("-b,--batch-size", f.batch, "Images per step on this rank")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 20));
-  app.add_option("--image-size", f.image_size,
-                 "Height and width of the input (224; CIFAR models 32)")
+  app.add_option(
+         "--image-size", f.image_size,
+         "Height and width of the input (default: 224; CIFAR models: 32)")
       ->check(WholeNumber(8, 4096));
   app.add_option("--num-classes", f.num_classes,
-                 "Classes (those of the data; 1000 synthetic)")
+                 "Number of classes (default: the data's; synthetic: 1000)")
       ->check(WholeNumber(1, 1 << 20));
   app.add_option("-c,--fan,--model-config", f.fan,
-                 "Scale of initial convolution weights: fan-out or fan-in "
-                 "(classic is fan-out)")
+                 "Initial scale of convolutions: fan-out (or classic), fan-in")
       ->capture_default_str()
       ->check(OneOf({"fan-out", "fan-in", "fanout", "fanin", "classic"}));
   app.add_flag("--zero-gamma", f.zero_gamma,
-               "Start the last normalisation of each residual block at 0");
-  app.add_option("--dropout", f.dropout, "Dropout of VGG's classifier")
+               "Initialise the last normalisation of each residual block to 0");
+  app.add_option("--dropout", f.dropout, "Dropout rate of VGG's classifier")
       ->capture_default_str()
       ->check(Number(0, 0.999));
-  app.add_option("--label-smoothing", f.label_smoothing, "In [0, 1)")
+  app.add_option("--label-smoothing", f.label_smoothing,
+                 "Label smoothing, in [0, 1)")
       ->capture_default_str()
       ->check(Number(0, 0.999));
   app.add_option("--mixup", f.mixup,
-                 "Mix pairs of images and labels by Beta(A, A) (0: do not)")
+                 "Mix pairs of images and labels by Beta(A, A) (0: off)")
       ->capture_default_str()
       ->type_name("A")
       ->check(Number(0, 1e6));
   app.add_option("--mean", f.mean,
-                 "Means of red, green and blue on the scale 0 to 255")
+                 "Means of red, green and blue, on a scale of 0 to 255")
       ->expected(3)
       ->delimiter(',')
       ->check(Number(0, 255));
   // A value below 1 must be on the scale 0 to 1.
-  app.add_option("--std", f.std,
-                 "Standard deviations of them on the scale 0 to 255")
+  app.add_option(
+         "--std", f.std,
+         "Standard deviations of red, green and blue, on a scale of 0 to 255")
       ->expected(3)
       ->delimiter(',')
       ->check(Number(1, 255));
   app.add_option("--freeze", f.freeze,
-                 "Do not train parameters whose name matches REGEX "
-                 "(repeatable)")
+                 "Freeze parameters whose name matches REGEX (repeatable)")
       ->allow_extra_args(false)
       ->type_name("REGEX");
   // A module fixes these.
@@ -145,24 +146,21 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
 void AddDumpFlags(CLI::App& app, DumpFlags& f) {
   const Heading heading(app, kDumps);
   app.add_option("--dump-to", f.to,
-                 "Write what the compiler makes of each module into this "
-                 "folder (- = stdout): the graph after each pass that changed "
-                 "it, decisions, plan, schedule, memory, kernels")
+                 "Dump graphs, decisions, plan and kernels to DIR (- = stdout)")
       ->type_name("DIR");
-  app.add_option("--dump-pass", f.pass,
-                 "Only passes in whose name REGEX is found; \"plan\", "
-                 "\"kernels\", ... select what follows them")
+  app.add_option(
+         "--dump-pass", f.pass,
+         "Dump only passes (or plan, kernels, ...) whose name matches REGEX")
       ->type_name("REGEX");
   app.add_option("--dump-module", f.module,
-                 "Only modules in whose folder's name REGEX is found")
+                 "Dump only modules whose folder name matches REGEX")
       ->type_name("REGEX");
   app.add_option("--dump-pipeline", f.pipeline,
-                 "Only pipelines in whose name REGEX is found: forward, "
-                 "training, optimize, codegen")
+                 "Dump only forward, training, optimize or codegen, by REGEX")
       ->type_name("REGEX");
   app.add_option(
          "--dump-format", f.formats,
-         "text, proto, dot, html: one or several, separated by commas (text)")
+         "Dump formats, comma-separated: text (default), proto, dot, html")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(OneOf({"text", "proto", "dot", "html"}));
@@ -183,21 +181,16 @@ void AddLoweringFlags(CLI::App& app, CompileFlags& f) {
       ->capture_default_str()
       ->check(on_off);
   app.add_option("--fusion-rounding", f.rounding,
-                 "Inside fusions: fast, or eager to round at every op")
+                 "Rounding in fusions: fast, or eager to round after every op")
       ->capture_default_str()
       ->check(OneOf({"fast", "eager"}));
   app.add_option("--winograd", f.winograd,
-                 "Winograd for 3x3 convolutions, in fp32 and bf16: on or off")
+                 "Winograd for 3x3 convolutions in fp32 and bf16: on or off")
       ->capture_default_str()
       ->check(on_off);
-  app.add_option(
-         "--bn-lowering", f.bn_lowering,
-         "How much of batch normalisation convolutions do, as far as "
-         "the library has it. kernels: nothing; separate: nothing, and "
-         "each is a kernel of its own; statistics: sum them up; "
-         "gradients: and mask and sum up data gradients; prologues: and "
-         "apply it to what they read; joins: and that with an addition, and "
-         "store what others read")
+  app.add_option("--bn-lowering", f.bn_lowering,
+                 "Batch norm in convolutions: separate or kernels (none), "
+                 "statistics, gradients, prologues, joins")
       ->capture_default_str()
       ->check(OneOf({"separate", "kernels", "statistics", "gradients",
                      "prologues", "joins"}));
@@ -207,7 +200,7 @@ void AddLoweringFlags(CLI::App& app, CompileFlags& f) {
 
 void AddGraphFlag(CLI::App& app, CompileFlags& f) {
   app.add_option("--cuda-graph", f.cuda_graph,
-                 "Launch a GPU's steps as one graph: on or off")
+                 "Launch GPU steps as one CUDA graph: on or off")
       ->capture_default_str()
       ->check(OneOf({"on", "off"}));
 }
@@ -223,57 +216,51 @@ void AddCompileFlags(CLI::App& app, CompileFlags& f) {
   AddGraphFlag(app, f);
   AddLoweringFlags(app, f);
   app.add_option("--dtype", f.dtype,
-                 "Precision of convolutions, matmuls and activations: fp32, "
-                 "bf16 or fp16")
+                 "Precision of matmuls and activations: fp32, bf16 or fp16")
       ->capture_default_str()
       ->check(OneOf({"fp32", "bf16", "fp16"}));
-  app.add_flag("--amp", f.amp,
-               "Mixed precision in the device's 16-bit type: bf16 on a CPU, "
-               "fp16 on a GPU");
+  app.add_flag("--amp", f.amp, "Mixed precision: bf16 on a CPU, fp16 on a GPU");
   app.add_option(
          "--opt-level", f.opt_level,
-         "NVIDIA Apex's levels. O0: fp32. O1: --amp. O2: and gradients, but "
-         "for those of normalisations, are 16 bit on one rank, too, with "
-         "a dynamic loss scale. O3: as O2 with loss scale 1 (the fp32 weights "
-         "that Apex's O3 gives up are kept)")
+         "NVIDIA Apex level: O0 (fp32), O1 (--amp), O2 (16-bit gradients), O3")
       ->check(OneOf({"O0", "O1", "O2", "O3"}));
   app.add_option("--amp-allow", f.amp_allow,
-                 "Op that mixed precision runs in 16 bit (repeatable)")
+                 "Run OP in 16 bit in mixed precision (repeatable)")
       ->allow_extra_args(false)
       ->type_name("OP");
   app.add_option("--amp-deny", f.amp_deny,
-                 "Op that mixed precision keeps in fp32 (repeatable)")
+                 "Keep OP in fp32 in mixed precision (repeatable)")
       ->allow_extra_args(false)
       ->type_name("OP");
-  app.add_option("--substitute-kernel", f.substitutes,
-                 "Run edited LLVM IR, as --dump-to writes it, in place of a "
-                 "kernel (repeatable)")
+  app.add_option(
+         "--substitute-kernel", f.substitutes,
+         "Replace a kernel by edited LLVM IR from --dump-to (repeatable)")
       ->allow_extra_args(false)
       ->type_name("NAME:FILE");
   app.add_option("--kernel-cache", f.cache,
-                 "Keep compiled kernels on disk: on or off")
+                 "Cache compiled kernels on disk: on or off")
       ->capture_default_str()
       ->check(on_off);
-  app.add_option("--choices", f.choices,
-                 "Run convolutions as this file of --tune says, not by the "
-                 "built-in rule")
+  app.add_option(
+         "--choices", f.choices,
+         "Choose convolution algorithms by the autotune results in FILE")
       ->type_name("FILE");
   app.add_option("--disable-pass", f.disabled, "Skip a pass (repeatable)")
       ->allow_extra_args(false)
       ->type_name("PASS");
   app.add_option("--only-pass", f.only,
-                 "Skip all passes but this one (repeatable)")
+                 "Skip all passes except this one (repeatable)")
       ->allow_extra_args(false)
       ->type_name("PASS");
   app.add_option("--fuel", f.fuel,
-                 "Let a pass make its first N rewrites only (repeatable)")
+                 "Limit a pass to its first N rewrites (repeatable)")
       ->allow_extra_args(false)
       ->type_name("PASS=N");
-  app.add_flag("--verify", f.verify,
-               "Check the graph after each pass, and the plan, and fill memory "
-               "with NaN before each kernel that writes it");
+  app.add_flag(
+      "--verify", f.verify,
+      "Verify graphs and plan; fill memory with NaN before kernels write it");
   app.add_flag("--verify-each", f.verify_each,
-               "Check the graph after each pass that changes it");
+               "Verify the graph after each pass that changes it");
 }
 
 std::vector<std::string> WordsOf(const CLI::Option& option) {
@@ -312,7 +299,7 @@ std::vector<std::string> CompileWords(const CLI::App& app) {
 void AddTargetFlag(CLI::App& app, CompileFlags& f) {
   const Heading heading(app, kCompilation);
   app.add_option("--target", f.target,
-                 "Compile for this kind of device (default: this machine's)")
+                 "Compile for this type of device (default: this machine's)")
       ->type_name("NAME");
 }
 
@@ -320,35 +307,33 @@ namespace {
 
 void AddLossScaleFlags(CLI::App& app, OptimizerFlags& f) {
   const Heading heading(app, kLossScale);
-  app.add_option("--static-loss-scale", f.static_loss_scale,
-                 "Multiply the loss by this, and divide gradients by it in "
-                 "fp32; no step is checked or skipped (1)")
+  app.add_option(
+         "--static-loss-scale", f.static_loss_scale,
+         "Multiply the loss by this constant; skip no steps (default: 1)")
       ->check(Number(0x1p-24, 0x1p64));
-  app.add_flag("--dynamic-loss-scale", f.dynamic_loss_scale,
-               "Adapt the scale, and skip the update of a step whose gradients "
-               "overflow (goes before --static-loss-scale)");
+  app.add_flag(
+      "--dynamic-loss-scale", f.dynamic_loss_scale,
+      "Adapt the loss scale and skip overflowing steps; takes precedence");
   app.add_option("--initial-loss-scale", f.initial_loss_scale,
                  "Dynamic: scale of the first step")
       ->capture_default_str()
       ->check(Number(0x1p-24, 0x1p64));
   app.add_option("--loss-scale-window", f.loss_scale_window,
-                 "Dynamic: steps without overflow until the scale grows")
+                 "Dynamic: steps without overflow before the scale grows")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
   app.add_option("--loss-scale-growth", f.loss_scale_growth,
-                 "Dynamic: factor by which it grows")
+                 "Dynamic: growth factor")
       ->capture_default_str()
       ->check(Number(1, 1e6));
   app.add_option("--loss-scale-backoff", f.loss_scale_backoff,
-                 "Dynamic: factor by which it shrinks after an overflow")
+                 "Dynamic: factor after an overflow")
       ->capture_default_str()
       ->check(Number(1e-6, 1));
-  app.add_option("--min-loss-scale", f.min_loss_scale,
-                 "Dynamic: it shrinks no further")
+  app.add_option("--min-loss-scale", f.min_loss_scale, "Dynamic: minimum scale")
       ->capture_default_str()
       ->check(Number(0x1p-24, 0x1p64));
-  app.add_option("--max-loss-scale", f.max_loss_scale,
-                 "Dynamic: it grows no further")
+  app.add_option("--max-loss-scale", f.max_loss_scale, "Dynamic: maximum scale")
       ->capture_default_str()
       ->check(Number(0x1p-24, 0x1p64));
 }
@@ -360,31 +345,30 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
   app.add_option("--mom,--momentum", f.momentum, "Momentum")
       ->capture_default_str()
       ->check(Number(0, 1));
-  app.add_option("--wd,--weight-decay", f.weight_decay,
-                 "Weight decay of weights")
+  app.add_option("--wd,--weight-decay", f.weight_decay, "Weight decay")
       ->capture_default_str()
       ->check(Number(0));
   app.add_flag("--bn-weight-decay", f.norm_weight_decay,
-               "Decay batch-norm parameters and biases as well");
+               "Apply weight decay to batch-norm parameters and biases too");
   app.add_flag("--nesterov", f.nesterov, "Nesterov momentum");
   app.add_flag("--decoupled-weight-decay", f.decoupled,
-               "Decay weights directly instead of through the gradient");
+               "Apply weight decay directly, not through the gradient");
   app.add_option("--optimizer", f.optimizer,
-                 "sgd, or lars: a rate of its own for each layer")
+                 "Optimizer: sgd, or lars (one learning rate per layer)")
       ->capture_default_str()
       ->check(OneOf({"sgd", "lars"}));
-  app.add_option("--lars-coefficient", f.lars_coefficient,
-                 "LARS: rate of a layer, relative to |weight| / |gradient|")
+  app.add_option(
+         "--lars-coefficient", f.lars_coefficient,
+         "LARS: learning rate of a layer, relative to |weight| / |gradient|")
       ->capture_default_str()
       ->check(Number(0, 1));
   app.add_option("--clip-grad-norm", f.clip_norm,
-                 "Scale gradients down to this norm of all of them together "
-                 "(0: never)")
+                 "Clip the global gradient norm (0: off)")
       ->capture_default_str()
       ->check(Number(0));
-  app.add_option("--ema-decay", f.ema_decay,
-                 "Keep a moving average of the weights, average = DECAY * "
-                 "average + (1 - DECAY) * weight, and evaluate it (0: none)")
+  app.add_option(
+         "--ema-decay", f.ema_decay,
+         "Evaluate a moving average of the weights with this decay (0: off)")
       ->capture_default_str()
       ->check(Number(0, 0.9999999));
   AddLossScaleFlags(app, f);
@@ -396,34 +380,33 @@ void AddScheduleFlags(CLI::App& app, OptimizerFlags& f) {
       ->capture_default_str()
       ->check(Number(0));
   app.add_option("--lr-scale-batch", f.lr_images,
-                 "The rate is for a batch of N images and grows with the batch "
-                 "(0: as it is)")
+                 "Scale the learning rate by batch size / N (0: off)")
       ->capture_default_str()
       ->type_name("N")
       ->check(WholeNumber(0, kMaxSteps));
   app.add_option("--lr-schedule", f.schedule,
-                 "Over time: constant, step, linear, cosine or polynomial")
+                 "Learning rate: constant, step, linear, cosine or polynomial")
       ->capture_default_str()
       ->check(OneOf(runtime::LrScheduleNames()));
   app.add_option("--lr-update", f.lr_update,
-                 "Change the rate every step or every epoch")
+                 "Update the learning rate every step or epoch")
       ->capture_default_str()
       ->check(OneOf({"step", "epoch"}));
   app.add_option("--end-lr", f.end_lr,
-                 "Where linear, cosine and polynomial end")
+                 "Final learning rate of linear, cosine and polynomial")
       ->capture_default_str()
       ->check(Number(0));
-  app.add_option("--power", f.power, "Exponent of polynomial")
+  app.add_option("--power", f.power, "Exponent of the polynomial schedule")
       ->capture_default_str()
       ->check(Number(0, 1e3));
-  app.add_option("--warmup", f.warmup_epochs, "Linear warm-up, epochs")
+  app.add_option("--warmup", f.warmup_epochs, "Linear warm-up in epochs")
       ->capture_default_str()
       ->check(Number(0, 1e9));
-  app.add_option("--warmup-steps", f.warmup_steps, "Linear warm-up, steps")
+  app.add_option("--warmup-steps", f.warmup_steps, "Linear warm-up in steps")
       ->capture_default_str()
       ->check(WholeNumber(0, kMaxSteps));
   app.add_option("--milestones", f.milestones,
-                 "Epochs at which the step schedule drops (30,60,80)")
+                 "Epochs at which the step schedule drops (default: 30,60,80)")
       ->delimiter(',')
       ->check(WholeNumber(0, kMaxSteps));
   app.add_option("--gamma", f.gamma, "Factor of the step schedule")
@@ -433,14 +416,15 @@ void AddScheduleFlags(CLI::App& app, OptimizerFlags& f) {
 
 void AddLoaderFlags(CLI::App& app, DataFlags& f) {
   const Heading heading(app, kData);
-  app.add_option("-j,--workers", f.workers, "Threads that decode images")
+  app.add_option("-j,--workers", f.workers,
+                 "Number of threads that decode images")
       ->capture_default_str()
       ->check(WholeNumber(1, 1024));
-  app.add_option("--prefetch", f.prefetch, "Batches kept ready")
+  app.add_option("--prefetch", f.prefetch, "Number of batches to prefetch")
       ->capture_default_str()
       ->check(WholeNumber(1, 1024));
   app.add_option("--bad-record", f.bad_record,
-                 "Images that cannot be decoded: fail or skip")
+                 "On images that cannot be decoded: fail or skip")
       ->capture_default_str()
       ->check(OneOf({"fail", "skip"}));
 }
@@ -458,17 +442,18 @@ void AddReaderFlags(CLI::App& app, DataFlags& f) {
 void AddDataFlags(CLI::App& app, DataFlags& f) {
   AddReaderFlags(app, f);
   const Heading heading(app, kData);
-  app.add_flag("--synthetic", f.synthetic, "Random images instead of a folder");
+  app.add_flag("--synthetic", f.synthetic, "Use random images instead of DATA");
   app.add_option("--train-transform", f.transform,
-                 "random-resized-crop, centre-crop, pad-crop or exact")
+                 "Training transform: random-resized-crop, centre-crop, "
+                 "pad-crop, exact")
       ->check(
           OneOf({"random-resized-crop", "centre-crop", "pad-crop", "exact"}));
   app.add_option("--max-per-class", f.max_per_class,
-                 "Use the first images of each class only (0: all)")
+                 "Use only the first images of each class (0: all)")
       ->capture_default_str()
       ->check(WholeNumber(0));
   app.add_option("--seed", f.seed,
-                 "Of initialisation, order, augmentation and dropout")
+                 "Seed for initialisation, shuffling, augmentation, dropout")
       ->capture_default_str()
       ->check(WholeNumber(0));
 }
@@ -476,13 +461,15 @@ void AddDataFlags(CLI::App& app, DataFlags& f) {
 void AddEvaluationFlags(CLI::App& app, DataFlags& f) {
   const Heading heading(app, kData);
   app.add_option("--val-transform", f.val_transform,
-                 "Evaluate on centre-crop (CIFAR models: exact)")
+                 "Evaluation transform: centre-crop or exact (default for "
+                 "CIFAR models)")
       ->check(OneOf({"centre-crop", "exact"}));
-  app.add_option("--val-resize-size", f.val_resize,
-                 "Resize the shorter side before the crop (crop * 256 / 224)")
+  app.add_option(
+         "--val-resize-size", f.val_resize,
+         "Resize the shorter side before the crop (default: crop * 256 / 224)")
       ->check(WholeNumber(8, 4096));
   app.add_option("--val-crop-size", f.val_crop,
-                 "Evaluate on crops of this size (--image-size)")
+                 "Evaluate on crops of this size (default: --image-size)")
       ->check(WholeNumber(8, 4096));
 }
 

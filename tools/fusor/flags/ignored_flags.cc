@@ -15,20 +15,20 @@ struct IgnoredFlag {
 
 constexpr IgnoredFlag kIgnored[] = {
     {"--data-backend", "NAME",
-     "images are decoded by --workers threads; syntetic means --synthetic"},
+     "--workers threads decode images; syntetic means --synthetic"},
     {"--memory-format", "NAME", "the compiler chooses the layouts"},
     {"--gather-checkpoints", nullptr, "see --keep-checkpoints"},
     {"--checkpoint-filename", "FILE", "checkpoints are folders"},
-    {"--local_rank", "N", "the environment tells: see fusor launch"},
+    {"--local_rank", "N", "the environment sets it: see fusor launch"},
     {"--use_xla", nullptr, "the whole step is compiled"},
-    {"--use_dali", nullptr, "images are decoded by --workers threads"},
+    {"--use_dali", nullptr, "--workers threads decode images"},
     {"--gpu_memory_fraction", "F", "memory is planned"},
 };
 
 }  // namespace
 
 void AddIgnoredFlags(CLI::App& app, IgnoredFlags& f) {
-  app.option_defaults()->group("Accepted for published commands, and ignored");
+  app.option_defaults()->group("Ignored (accepted for published commands)");
   for (const IgnoredFlag& flag : kIgnored) {
     const std::string name = flag.name;
     if (flag.value == nullptr) {
@@ -52,7 +52,7 @@ void AddIgnoredFlags(CLI::App& app, IgnoredFlags& f) {
 
 std::string IgnoredLine(const IgnoredFlags& flags) {
   if (flags.given.empty()) return "";
-  return fmt::format("ignored   {}: no meaning here\n",
+  return fmt::format("ignored   {}: not used by fusor\n",
                      Join(flags.given, ", ", [](const auto& f) { return f; }));
 }
 

@@ -206,12 +206,12 @@ bool IsFed(const ModelFlags& flags, bool labels) {
 void CheckFed(const ModelFlags& flags, bool labels) {
   FUSOR_CHECK(IsFed(flags, /*labels=*/false), kGraph,
               "{}: expected one data input of images, u8 [N,S,S,3] or float "
-              "[N,3,S,S], or one of them named images",
+              "[N,3,S,S], or one named images",
               flags.module);
-  FUSOR_CHECK(!labels || IsFed(flags, /*labels=*/true), kGraph,
-              "{}: expected one integer data input [N] of labels, or one of "
-              "them named labels",
-              flags.module);
+  FUSOR_CHECK(
+      !labels || IsFed(flags, /*labels=*/true), kGraph,
+      "{}: expected one integer data input [N] of labels, or one named labels",
+      flags.module);
 }
 
 }  // namespace fusor::tools

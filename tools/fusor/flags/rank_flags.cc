@@ -71,25 +71,20 @@ std::map<std::string, std::string> RankSettings(
 void AddCompiledRankFlags(CLI::App& app, RankFlags& f) {
   app.option_defaults()->group("Ranks");
   app.add_option("--bucket-policy", f.buckets,
-                 "How gradients are put together for their sums: exact, "
-                 "cap:MB, apex, horovod, one")
+                 "Gradient buckets: exact, cap:MB, apex, horovod or one")
       ->capture_default_str();
   app.add_option("--cluster", f.cluster,
-                 "Links that the exact policy reckons with: a name or a file, "
-                 "as in fusor scale")
+                 "Network links for the exact policy: a name or file, as in "
+                 "fusor scale")
       ->capture_default_str();
   app.add_option("--wire-dtype", f.wire,
-                 "What gradients, but for those of normalisations, are sent "
-                 "and added up in: fp32, fp16, bf16, or auto, the type of "
-                 "mixed precision, fp32 with --deterministic")
+                 "Communication dtype of gradients: fp32, fp16, bf16 or auto")
       ->capture_default_str()
       ->check(OneOf({"auto", "fp32", "fp16", "bf16"}));
   app.add_flag("--sync-bn", f.sync_bn,
-               "Synchronised batch normalisation: by the statistics of the "
-               "batches of all ranks together");
+               "Synchronised batch norm: use the statistics of all ranks");
   app.add_flag("--sharded-optimizer", f.sharded,
-               "Each rank updates a part of the parameters and keeps that of "
-               "the momentum (ZeRO, stage 1)");
+               "Shard the update and the momentum over ranks (ZeRO stage 1)");
   app.option_defaults()->group("Options");
 }
 
@@ -101,11 +96,11 @@ void AddPlannedRankFlags(CLI::App& app, PlannedRanks& ranks) {
 void AddWorldFlags(CLI::App& app, PlannedRanks& ranks) {
   app.option_defaults()->group("Ranks");
   app.add_option("--world-size", ranks.world_size,
-                 "Compile what each of so many ranks runs")
+                 "Compile for one of this many ranks")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 20));
   app.add_option("--nproc-per-node", ranks.local_size,
-                 "Ranks of a node (0: all are on one)")
+                 "Ranks per node (0: all on one node)")
       ->capture_default_str()
       ->check(WholeNumber(0, 1 << 10));
   app.option_defaults()->group("Options");
@@ -118,17 +113,17 @@ void AddRankFlags(CLI::App& app, RankFlags& f) {
 
 void AddConnectionFlags(CLI::App& app, RankFlags& f) {
   app.option_defaults()->group("Ranks");
-  app.add_flag("--deterministic", f.deterministic,
-               "Add gradients up in the order of ranks: W ranks get the bits "
-               "of one with W micro-batches");
+  app.add_flag(
+      "--deterministic", f.deterministic,
+      "All-reduce in rank order; bit-identical to W micro-batches on one rank");
   app.add_option("--comm-timeout", f.timeout,
-                 "Seconds after which a rank that does not answer is lost")
+                 "Seconds until an unresponsive rank counts as failed")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(Number(0.1, 86400));
-  app.add_option("--interface", f.interface,
-                 "Network interface to the other ranks; default: that by which "
-                 "rank 0 is reached")
+  app.add_option(
+         "--interface", f.interface,
+         "Network interface to the other ranks (default: the one to rank 0)")
       ->type_name("NAME");
   app.option_defaults()->group("Options");
 }

@@ -33,23 +33,22 @@ void AddLengthFlags(CLI::App& app, TrainFlags& f) {
   app.add_option("--epochs", f.epochs, "Passes over the data")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
-  app.add_option("--iterations", f.iterations,
-                 "Stop after so many steps; the schedule ends there too (-1: "
-                 "no limit)")
+  app.add_option(
+         "--iterations", f.iterations,
+         "Stop after this many steps; the schedule ends there too (-1: off)")
       ->capture_default_str()
       ->check(WholeNumber(-1));
-  app.add_option("--run-epochs", f.run_epochs,
-                 "Stop after so many epochs of this run; the schedule stays "
-                 "that of --epochs (-1: no limit)")
+  app.add_option(
+         "--run-epochs", f.run_epochs,
+         "Stop this run after this many epochs; keep the schedule (-1: off)")
       ->capture_default_str()
       ->check(WholeNumber(-1, 1 << 30));
   app.add_option("--prof", f.prof,
-                 "Stop after N steps of this run; the schedule stays that of "
-                 "--epochs (-1: no limit)")
+                 "Stop this run after N steps; keep the schedule (-1: off)")
       ->capture_default_str()
       ->type_name("N")
       ->check(WholeNumber(-1));
-  app.add_option("-p,--print-freq", f.print_every, "Steps a line")
+  app.add_option("-p,--print-freq", f.print_every, "Steps per line of the log")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
   app.add_option("--evaluate-every", f.eval_every,
@@ -57,13 +56,12 @@ void AddLengthFlags(CLI::App& app, TrainFlags& f) {
       ->capture_default_str()
       ->check(WholeNumber(0));
   app.add_option("--stop-at-top1", f.stop_at_top1,
-                 "End once an evaluation reaches this accuracy (0: do not)")
+                 "Stop once an evaluation reaches this top-1 accuracy (0: off)")
       ->capture_default_str()
       ->type_name("PERCENT")
       ->check(Number(0, 100));
   app.add_option("--overflow-limit", f.optimizer.overflow_limit,
-                 "Stop when overflow has skipped so many updates in a row (0: "
-                 "never)")
+                 "Stop after this many skipped updates in a row (0: never)")
       ->capture_default_str()
       ->check(WholeNumber(0));
   app.add_flag("--training-only", f.training_only, "Do not evaluate");
@@ -81,9 +79,8 @@ int64_t RunSteps(const TrainFlags& flags, int64_t steps_per_epoch) {
 
 void AddOptimizerBatchFlag(CLI::App& app, int64_t& images) {
   app.add_option("--optimizer-batch-size", images,
-                 "Images an update, over all ranks: gradients of so many are "
-                 "added up, in fp32, before it; a multiple of --batch-size "
-                 "(-1: those of one step)")
+                 "Images per update over all ranks; accumulates gradients (-1: "
+                 "one step)")
       ->group("Run")
       ->capture_default_str()
       ->check(WholeNumber(-1));
@@ -132,7 +129,7 @@ int64_t MicroBatches(const TrainFlags& flags) {
   if (wanted < 0) return 1;
   FUSOR_CHECK(wanted > 0 && wanted % batch == 0, kUsage,
               "--optimizer-batch-size {}: expected a multiple of the {} images "
-              "of a step (-b {}, {})",
+              "per step (-b {}, {})",
               wanted, batch, flags.model.batch,
               ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks));
   return wanted / batch;

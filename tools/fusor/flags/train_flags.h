@@ -34,7 +34,7 @@ struct TrainFlags {
   double stop_at_top1 = 0;  // percent; 0: off
   bool training_only = false;
   std::string json;
-  std::string step_file;  // program file to run; empty: compile the step
+  std::string program_file;  // program file to run; empty: compile the step
   // Set by SettleTrainFlags, by name: given options that affect the numbers;
   // settings that all ranks must share; all options, for logs.
   std::map<std::string, std::string> deciding;

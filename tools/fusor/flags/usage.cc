@@ -65,7 +65,7 @@ std::string DescribeUnknown(const CLI::App& app) {
   if (commands.empty()) {
     return fmt::format("{}: unexpected argument{}", given, of);
   }
-  return fmt::format("{}: unknown command{}{}; there are {}", given, of,
+  return fmt::format("{}: unknown command{}{}; expected one of {}", given, of,
                      DidYouMean(given, commands),
                      Join(commands, ", ", [](const auto& c) { return c; }));
 }

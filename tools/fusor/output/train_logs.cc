@@ -28,21 +28,21 @@ std::string Within(const std::string& folder, const std::string& path) {
 void AddLogFlags(CLI::App& app, LogFlags& f) {
   app.option_defaults()->group("Logs");
   app.add_option("--log-format", f.format,
-                 "Lines on stdout: text, or dll as NVIDIA's DLLogger has them")
+                 "Format of stdout lines: text, or dll for NVIDIA DLLogger's")
       ->capture_default_str()
       ->check(OneOf({"text", "dll"}));
-  app.add_option("--raport-file", f.raport,
-                 "Write DLLogger's JSON form; below --workspace, if given")
+  app.add_option(
+         "--raport-file", f.raport,
+         "Write a DLLogger JSON log to FILE, below --workspace if given")
       ->type_name("FILE");
   app.add_option("--log-jsonl", f.json_lines,
-                 "Write each step as a line of JSON; a resumed run goes on "
-                 "where its checkpoint was")
+                 "Write one JSON line per step; a resumed run continues FILE")
       ->type_name("FILE");
   app.add_option("--tensorboard", f.tensorboard,
-                 "Write TensorBoard's event files into this folder")
+                 "Write TensorBoard event files to DIR")
       ->type_name("DIR");
   app.add_option("--prometheus", f.prometheus,
-                 "Keep FILE up to date in Prometheus' text form")
+                 "Write current metrics to FILE in Prometheus text format")
       ->type_name("FILE");
   app.option_defaults()->group("Options");
 }
@@ -81,7 +81,7 @@ void TrainLogs::ForEach(Call call) {
       call(*logs_[i]);
       ++i;
     } catch (const Error& e) {
-      Warn(fmt::format("{}; this log ends here", e.what()));
+      Warn(fmt::format("{}; stopped writing this log", e.what()));
       if (failure_.empty()) failure_ = e.what();
       logs_.erase(logs_.begin() + static_cast<std::ptrdiff_t>(i));
     }

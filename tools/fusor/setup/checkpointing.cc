@@ -26,7 +26,7 @@ constexpr char kChoices[] = "choices";
 std::string ValueOf(const Checkpointing::Options& options,
                     const std::string& name) {
   const auto it = options.find(name);
-  return it == options.end() ? "its default" : it->second;
+  return it == options.end() ? "the default" : it->second;
 }
 
 std::string ChoicesOf(const Checkpointing::Options& options) {
@@ -51,25 +51,24 @@ std::vector<std::string> Differences(const Checkpointing::Options& a,
 void AddCheckpointFlags(CLI::App& app, CheckpointFlags& f) {
   app.option_defaults()->group("Checkpoints");
   app.add_option("--workspace", f.workspace,
-                 "Folder for checkpoints and, at the end, model.safetensors")
+                 "Write checkpoints and the final model.safetensors to DIR")
       ->type_name("DIR");
-  app.add_option("--resume", f.resume,
-                 "Go on from a checkpoint, from the newest sound one of a "
-                 "folder, or with auto from that of the workspace, if any")
+  app.add_option(
+         "--resume", f.resume,
+         "Resume from a checkpoint, a folder's newest, or auto (--workspace)")
       ->type_name("FILE|DIR|auto");
-  app.add_option("--checkpoint-every", f.every,
-                 "Steps between checkpoints (0: an epoch); one more at the end")
+  app.add_option(
+         "--checkpoint-every", f.every,
+         "Steps between checkpoints, besides the final one (0: one epoch)")
       ->capture_default_str()
       ->check(WholeNumber(0));
   app.add_option("--keep-checkpoints", f.keep,
-                 "Remove all but the newest so many (0: keep all)")
+                 "Number of newest checkpoints to keep (0: all)")
       ->capture_default_str()
       ->check(WholeNumber(0, 1 << 30));
-  app.add_flag("--no-checkpoints", f.off,
-               "Save neither checkpoints nor weights");
+  app.add_flag("--no-checkpoints", f.off, "Save no checkpoints and no weights");
   app.add_option("--pretrained-weights", f.weights,
-                 "Start from these weights, safetensors with torchvision's "
-                 "names; the last layer may be missing or of other classes")
+                 "Start from safetensors weights; the last layer may differ")
       ->type_name("FILE");
   AddMismatchFlag(app, f.allow_mismatch);
   app.option_defaults()->group("Options");
@@ -105,16 +104,16 @@ std::string Checkpointing::Folder() const {
 
 void Checkpointing::CheckFlags() const {
   FUSOR_CHECK(!flags_.workspace.empty() || flags_.resume != "auto", kUsage,
-              "--resume auto: expected --workspace, where it looks");
+              "--resume auto: expected --workspace, got none");
   FUSOR_CHECK(!flags_.workspace.empty() || flags_.every == 0, kUsage,
-              "--checkpoint-every: expected --workspace, where they go");
+              "--checkpoint-every: expected --workspace, got none");
   if (flags_.workspace.empty() || flags_.off || !flags_.resume.empty()) return;
   const auto there = runtime::ListCheckpoints(Folder());
-  FUSOR_CHECK(there.empty(), kUsage,
-              "--workspace {}: it holds checkpoints of another run ({}): "
-              "expected --resume auto to go on with it, --no-checkpoints, or "
-              "another folder",
-              flags_.workspace, there.back());
+  FUSOR_CHECK(
+      there.empty(), kUsage,
+      "--workspace {}: contains checkpoints of another run ({}): expected "
+      "--resume auto to continue it, --no-checkpoints, or another folder",
+      flags_.workspace, there.back());
 }
 
 void Checkpointing::FindResume() {
@@ -134,8 +133,8 @@ void Checkpointing::FindResume() {
               "--resume {}: no such file or folder", flags_.resume);
   if (!fs::is_directory(status)) {
     FUSOR_CHECK(fs::exists(path.parent_path() / kManifest), kCheckpoint,
-                "--resume {}: not in a checkpoint of fusor; weights alone are "
-                "loaded by --pretrained-weights",
+                "--resume {}: expected a fusor checkpoint; use "
+                "--pretrained-weights to load only weights",
                 flags_.resume);
     const std::string folder = path.parent_path();
     resumed_ = runtime::ReadCheckpoint(folder.empty() ? "." : folder);
@@ -149,14 +148,14 @@ void Checkpointing::FindResume() {
   const std::string folder =
       workspace ? (path / "checkpoints").string() : flags_.resume;
   FUSOR_CHECK(!runtime::ListCheckpoints(folder).empty(), kCheckpoint,
-              "--resume {}: no checkpoint there", flags_.resume);
+              "--resume {}: expected a checkpoint, found none", flags_.resume);
   ReadNewest(folder);
 }
 
 void Checkpointing::ReadNewest(const std::string& folder) {
   auto newest = runtime::ReadNewestCheckpoint(folder);
   FUSOR_CHECK(newest.checkpoint, kCheckpoint,
-              "--resume: none of the {} checkpoints in {} is sound; {}",
+              "--resume: none of the {} checkpoints in {} is intact; {}",
               newest.skipped.size(), folder, newest.skipped.front());
   for (const std::string& why : newest.skipped) Warn("skipped: " + why);
   resumed_ = std::move(newest.checkpoint);
@@ -165,10 +164,11 @@ void Checkpointing::ReadNewest(const std::string& folder) {
 void Checkpointing::CheckIdentity() const {
   const runtime::CheckpointHeader& header = resumed_->header;
   for (const std::string& name : Differences(header.identity, identity_)) {
-    ThrowError(ErrorCode::kCheckpoint,
-               fmt::format("{}: a checkpoint of another run: {} was {}, is {}",
-                           resumed_->path, name, ValueOf(header.identity, name),
-                           ValueOf(identity_, name)));
+    ThrowError(
+        ErrorCode::kCheckpoint,
+        fmt::format("{}: checkpoint of another run: {} was {}, is now {}",
+                    resumed_->path, name, ValueOf(header.identity, name),
+                    ValueOf(identity_, name)));
   }
 }
 
@@ -178,17 +178,16 @@ void Checkpointing::WarnOfChanges() const {
   for (const std::string& name : Differences(header.options, options_)) {
     if (name == kChoices) {
       Warn(
-          fmt::format("resume: choices of convolutions were {}, are {}: from "
-                      "here on the bits are not those of a run that was not "
-                      "interrupted",
+          fmt::format("resume: autotune results were {}, are now {}; the run "
+                      "is no longer bit-identical to an uninterrupted one",
                       ChoicesOf(header.options), ChoicesOf(options_)));
       continue;
     }
-    Warn(fmt::format("resume: {} was {}, is {}", name,
+    Warn(fmt::format("resume: {} was {}, is now {}", name,
                      ValueOf(header.options, name), ValueOf(options_, name)));
   }
   if (header.version != FUSOR_VERSION) {
-    Warn(fmt::format("resume: the checkpoint is of fusor {}, this is {}",
+    Warn(fmt::format("resume: fusor {} wrote the checkpoint, this is {}",
                      header.version, FUSOR_VERSION));
   }
 }
@@ -218,7 +217,7 @@ void Checkpointing::LoadPretrained(runtime::Session& session) const {
   if (!flags_.allow_mismatch) CheckUnused(path, match.unused);
   fmt::print(text_, "weights   {}", path);
   if (!match.initialized.empty()) {
-    fmt::print(text_, "; new: {}",
+    fmt::print(text_, "; initialised: {}",
                Join(match.initialized, ", ", [](const auto& n) { return n; }));
   }
   fmt::print(text_, "\n");

@@ -29,7 +29,7 @@ passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
   if (dtype == "fp16") options.dtype = ir::DType::kF16;
   const bool mixed = options.dtype != ir::DType::kF32;
   FUSOR_CHECK(mixed || (flags.amp_allow.empty() && flags.amp_deny.empty()),
-              kUsage, "--amp-allow, --amp-deny: expected --amp with them");
+              kUsage, "--amp-allow, --amp-deny: expected --amp too");
   options.allow = {flags.amp_allow.begin(), flags.amp_allow.end()};
   options.deny = {flags.amp_deny.begin(), flags.amp_deny.end()};
   options.narrow_gradients = flags.opt_level == "O2" || flags.opt_level == "O3";
@@ -39,8 +39,8 @@ passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
 passes::OptimizerOptions MakeOptimizer(const OptimizerFlags& flags) {
   const bool lars = flags.optimizer == "lars";
   FUSOR_CHECK(!lars || !flags.decoupled, kUsage,
-              "--optimizer lars decays through the gradient: expected no "
-              "--decoupled-weight-decay");
+              "--optimizer lars applies weight decay through the gradient: "
+              "expected no --decoupled-weight-decay");
   return {
       .kind = lars ? passes::OptimizerKind::kLars : passes::OptimizerKind::kSgd,
       .momentum = flags.momentum,

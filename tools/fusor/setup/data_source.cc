@@ -79,7 +79,7 @@ std::string SplitFolder(const std::string& path, Split split) {
   const bool has_val = fs::is_directory(root / "val", ignored);
   if (split == Split::kTrain) {
     FUSOR_CHECK(has_train || !has_val, kData,
-                "{}: expected the folders train and val, got val alone", path);
+                "{}: expected the folders train and val, got only val", path);
     return has_train ? (root / "train").string() : path;
   }
   if (has_val) return (root / "val").string();
@@ -100,7 +100,7 @@ std::unique_ptr<runtime::ImageFolder> ListImages(const DataFlags& data,
   auto images = std::make_unique<runtime::ImageFolder>(
       folder, split == Split::kTrain ? data.max_per_class : 0);
   FUSOR_CHECK(images->num_classes() > 1 || model.num_classes > 1, kData,
-              "image folder {}: expected one folder for each of 2 or more "
+              "image folder {}: expected one folder per class and at least 2 "
               "classes, got only '{}'",
               folder, images->class_names()[0]);
   for (const std::string& warning : images->warnings()) {
@@ -126,7 +126,7 @@ void CheckTransform(const runtime::ImageFolder* images, const DataFlags& data,
   } catch (const Error& error) {
     if (!runtime::TakesOneSize(transform.kind)) throw;
     throw Error(error.code(),
-                fmt::format("{}; {} resizes", error.what(),
+                fmt::format("{}; use {} to resize", error.what(),
                             training ? "--train-transform random-resized-crop"
                                      : "--val-transform centre-crop"));
   }

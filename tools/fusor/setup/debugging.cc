@@ -19,24 +19,24 @@
 namespace fusor::tools {
 
 void AddDebugFlags(CLI::App& app, DebugFlags& f) {
-  app.add_option("--check-numerics", f.check_numerics,
-                 "Look for NaN and infinity after each kernel: off, warn, fail "
-                 "(exit code 3), or dump: fail and keep the kernel's inputs")
+  app.add_option(
+         "--check-numerics", f.check_numerics,
+         "Check kernel outputs for NaN and infinity: off, warn, fail or dump")
       ->capture_default_str()
       ->check(CLI::IsMember({"off", "warn", "fail", "dump"}))
       ->group("Debugging");
   app.add_option("--stats-trace", f.stats_trace,
-                 "Write min, max, mean and checksum of every value of every "
-                 "step, for `fusor compare --traces`")
+                 "Write statistics of every value per step, for `fusor compare "
+                 "--traces`")
       ->type_name("FILE")
       ->group("Debugging");
-  app.add_option("--timeline", f.timeline,
-                 "Write when kernels and collectives of some steps began and "
-                 "ended to FILE for Perfetto or chrome://tracing")
+  app.add_option(
+         "--timeline", f.timeline,
+         "Write a Chrome trace of kernels and collectives to FILE (Perfetto)")
       ->type_name("FILE")
       ->group("Debugging");
   app.add_option("--timeline-steps", f.timeline_steps,
-                 "Steps of this run that it has, micro-batches counted")
+                 "Steps in the timeline, counting micro-batches")
       ->type_name("FIRST:LAST")
       ->capture_default_str()
       ->group("Debugging");

@@ -32,8 +32,8 @@ void Keep(const DumpFlags& flags, const passes::PassTrace& trace,
   } catch (const Error&) {
     return;  // not writable; the pass's own error matters more
   }
-  fmt::print(stderr, "fusor: the graph before and after pass {}: {}\n",
-             trace.name, folder);
+  fmt::print(stderr, "fusor: graphs before and after pass {}: {}\n", trace.name,
+             folder);
 }
 
 }  // namespace

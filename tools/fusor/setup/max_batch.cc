@@ -41,7 +41,7 @@ class Search {
   std::string Refusal(int64_t batch) const {
     const int64_t left = room_ - DataBytes(batch) - runtime_;
     if (left <= 0) {
-      return fmt::format("its images and the runtime alone need {:.1f} MiB",
+      return fmt::format("images and runtime alone need {:.1f} MiB",
                          Mib(DataBytes(batch) + runtime_));
     }
     codegen::CompileOptions options = step_.compile;
@@ -56,7 +56,7 @@ class Search {
       if (error.code() != ErrorCode::kOutOfMemory) throw;
       return error.what();
     }
-    return "nothing: larger batches are not looked for";
+    return "nothing: the search ends at this batch size";
   }
 
  private:
@@ -77,11 +77,10 @@ class Search {
 void AddMaxBatchFlags(CLI::App& app, MaxBatchFlags& f) {
   CLI::Option* find = app.add_flag(
       "--find-max-batch", f.find,
-      "Find the largest batch size whose step fits into memory, by plans "
-      "alone, and what binds; measure nothing");
-  app.add_option("--memory", f.memory_mib,
-                 "With --find-max-batch: MiB, of a device that need not be "
-                 "here; default: what is free on the one that is")
+      "Find the largest batch size that fits into memory; measure nothing");
+  app.add_option(
+         "--memory", f.memory_mib,
+         "With --find-max-batch: memory in MiB (default: free on the device)")
       ->needs(find)
       ->type_name("MIB")
       ->check(WholeNumber(1, int64_t{1} << 40));
@@ -117,11 +116,9 @@ json FindMaxBatch(const MaxBatchFlags& flags, const CompileFlags& compile,
   fmt::print(text,
              "largest   batch size {} of {} for {}: {:.1f} of {:.1f} MiB\n",
              batch, step.arch, plan.target, Mib(needed), Mib(room));
-  fmt::print(text,
-             "memory    {}images of the host {:.1f} MiB, runtime {:.1f} "
-             "MiB\n",
+  fmt::print(text, "memory    {}host images {:.1f} MiB, runtime {:.1f} MiB\n",
              parts, Mib(search.DataBytes(batch)), Mib(search.runtime_bytes()));
-  fmt::print(text, "binds     {}\n", binds);
+  fmt::print(text, "limit     {}\n", binds);
   return {{"batch_size", batch},
           {"target", plan.target},
           {"needed_bytes", needed},

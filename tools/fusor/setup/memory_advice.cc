@@ -121,10 +121,10 @@ std::string Advice(const std::function<codegen::Plan(int64_t)>& plan,
            data_bytes(candidate);
   };
   const int64_t fits = FittingBatch(batch, room, needed);
-  if (fits > 0) return fmt::format("{} would", fits);
+  if (fits > 0) return fmt::format("batch size {} fits", fits);
   return fmt::format(
-      "nor would any other (state {:.1f} MiB, all of batch size "
-      "1 {:.1f} MiB, free {:.1f} MiB)",
+      "no batch size fits (state {:.1f} MiB, batch size 1 {:.1f} MiB, free "
+      "{:.1f} MiB)",
       Mib(state), Mib(needed(1)), Mib(room));
 }
 
@@ -144,7 +144,7 @@ int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
   options.memory_limit_bytes = free - data_bytes;
   try {
     FUSOR_CHECK(data_bytes < free, kOutOfMemory,
-                "its images alone need {:.1f} MiB, {:.1f} MiB are free",
+                "images alone need {:.1f} MiB, free are {:.1f} MiB",
                 Mib(data_bytes), Mib(free));
     return session.AddProgram(models::BuildModel(arch, phase, model).graph,
                               ProgramKindOf(phase), options);
@@ -167,10 +167,10 @@ int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
     // The system may refuse less than it reports as free.
     const std::string advice =
         PlannedBytes(plan(model.batch)) + data(model.batch) <= free
-            ? fmt::format("the state needs {:.1f} MiB of it",
+            ? fmt::format("the state needs {:.1f} MiB",
                           Mib(codegen::StateOf(plan(1)).bytes))
             : Advice(plan, data, model.batch, free);
-    ThrowError(error.code(), fmt::format("batch size {} does not fit, {}: {}",
+    ThrowError(error.code(), fmt::format("batch size {} does not fit; {}: {}",
                                          model.batch, advice, error.what()));
   }
 }

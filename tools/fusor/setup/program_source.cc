@@ -9,9 +9,9 @@ namespace fusor::tools {
 
 void AddProgramSource(CLI::App& app, ProgramSource& source) {
   AddModelFlags(app, source.model);
-  app.add_option("--phase", source.phase,
-                 "train or eval (train; of a module without output \"loss\": "
-                 "eval)")
+  app.add_option(
+         "--phase", source.phase,
+         "Phase: train or eval (default: train; without output \"loss\": eval)")
       ->check(OneOf({"train", "eval"}));
 }
 

@@ -58,9 +58,7 @@ void FlushAll() {
 // Called on the monitor's thread; this rank's main thread may be anywhere.
 [[noreturn]] void EndBecause(int rank, const std::string& why) {
   FlushAll();
-  fmt::print(stderr,
-             "fusor: {}; rank {} ends, too: start the run again with --resume "
-             "auto\n",
+  fmt::print(stderr, "fusor: {}; rank {} exits. Restart with --resume auto\n",
              why, rank);
   std::_Exit(static_cast<int>(ErrorCode::kPeerLost));
 }
@@ -127,7 +125,7 @@ std::vector<std::string> DifferingSettings(
     for (size_t r = 0; r < ranks.size(); ++r) {
       const auto found = ranks[r].find(name);
       const std::string value = found == ranks[r].end() || found->second.empty()
-                                    ? "its default"
+                                    ? "the default"
                                     : found->second;
       auto same = std::find_if(values.begin(), values.end(),
                                [&](const auto& v) { return v.first == value; });
@@ -262,8 +260,8 @@ void RankRun::CompareSettings(std::map<std::string, std::string> settings) {
   }
   const std::vector<std::string> differing = DifferingSettings(all);
   FUSOR_CHECK(differing.empty(), kGraph,
-              "ranks were given different settings: {}: expected the same "
-              "command on all ranks",
+              "settings differ between ranks: {}: expected the same command on "
+              "all ranks",
               Join(differing, "; ", [](const auto& line) { return line; }));
 }
 
@@ -303,7 +301,7 @@ void RankRun::Agree(std::span<const runtime::Session* const> sessions,
   }
   FUSOR_CHECK(false, kGraph,
               "{} in {}: expected the same command, fusor and kind of machine "
-              "everywhere",
+              "on all ranks",
               unlike, Join(names, ", ", [](const auto& name) { return name; }));
 }
 
@@ -318,7 +316,7 @@ void RankRun::CheckParameters(const std::string& hash, FILE* text) {
   const std::string unlike =
       Unlike(store_->Gather("parameters", hash, timeout()));
   FUSOR_ASSERT(unlike.empty(), "{} in their parameters after training", unlike);
-  fmt::print(text, "ranks     parameters are the same on all {}\n",
+  fmt::print(text, "ranks     parameters are identical on all {}\n",
              world_size());
 }
 

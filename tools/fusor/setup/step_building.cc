@@ -48,11 +48,11 @@ std::vector<std::string> KeptOptions(const CLI::App& command,
 
 }  // namespace
 
-runtime::ProgramFile BuildStepFile(const codegen::CompiledProgram& train,
-                                   const StepParts& parts,
-                                   const codegen::TargetCompiler& compiler,
-                                   const codegen::CompileOptions& options,
-                                   const CLI::App& command) {
+runtime::ProgramFile BuildProgramFile(const codegen::CompiledProgram& train,
+                                      const StepParts& parts,
+                                      const codegen::TargetCompiler& compiler,
+                                      const codegen::CompileOptions& options,
+                                      const CLI::App& command) {
   using codegen::ProgramKind;
   models::ModelOptions model = MakeModelOptions(parts.model, 0);
   model.norm_ranks = NormRanks(parts.ranks.flags, parts.ranks.world_size);

@@ -25,10 +25,10 @@ struct StepParts {
 // evaluation program and, for gradient accumulation, the accumulation program,
 // compiled against its state. `command`: provides the given options. Throws
 // what codegen::Compile throws.
-runtime::ProgramFile BuildStepFile(const codegen::CompiledProgram& train,
-                                   const StepParts& parts,
-                                   const codegen::TargetCompiler& compiler,
-                                   const codegen::CompileOptions& options,
-                                   const CLI::App& command);
+runtime::ProgramFile BuildProgramFile(const codegen::CompiledProgram& train,
+                                      const StepParts& parts,
+                                      const codegen::TargetCompiler& compiler,
+                                      const codegen::CompileOptions& options,
+                                      const CLI::App& command);
 
 }  // namespace fusor::tools

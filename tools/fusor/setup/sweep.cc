@@ -115,7 +115,7 @@ void RunRanks(const SweepCell& cell, const MeasureCell& measure, FILE* log) {
     int status = 0;
     while (waitpid(others[i], &status, 0) < 0 && errno == EINTR) {
     }
-    FUSOR_CHECK(status == 0, kPeerLost, "rank {} did not end as rank 0 did",
+    FUSOR_CHECK(status == 0, kPeerLost, "rank {} ended differently from rank 0",
                 i + 1);
   }
 }
@@ -127,33 +127,33 @@ void AddSweepFlags(CLI::App& app, SweepFlags& f) {
   CLI::Option* sweep =
       app.add_option(
              "--sweep", f.folder,
-             "Measure a grid, each cell in a process of its own, and write "
-             "logs for `fusor report` into this folder; logs that are "
-             "there are kept")
+             "Measure a grid; write the missing logs for `fusor report` to DIR")
           ->type_name("DIR");
-  app.add_option("--ranks", f.ranks, "Ranks, on this host")
+  app.add_option("--ranks", f.ranks, "Rank counts to measure on this host")
       ->delimiter(',')
       ->needs(sweep)
       ->allow_extra_args(false)
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 10));
-  app.add_option("--batches", f.batches, "Batch sizes (that of -b)")
+  app.add_option("--batches", f.batches, "Batch sizes to measure (default: -b)")
       ->delimiter(',')
       ->needs(sweep)
       ->allow_extra_args(false)
       ->check(WholeNumber(1, 1 << 20));
-  app.add_option("--precisions", f.precisions,
-                 "fp32, bf16, fp16, amp (that of the other flags)")
+  app.add_option(
+         "--precisions", f.precisions,
+         "Precisions to measure: fp32, bf16, fp16, amp (default: other flags)")
       ->delimiter(',')
       ->needs(sweep)
       ->allow_extra_args(false)
       ->check(OneOf({"fp32", "bf16", "fp16", "amp"}));
-  app.add_option("--fusions", f.fusions, "on, off (that of --fusion)")
+  app.add_option("--fusions", f.fusions,
+                 "Fusion to measure: on, off (default: --fusion)")
       ->delimiter(',')
       ->needs(sweep)
       ->allow_extra_args(false)
       ->check(OneOf({"on", "off"}));
-  app.add_option("--runs", f.runs, "Runs of each cell")
+  app.add_option("--runs", f.runs, "Runs per cell of the grid")
       ->needs(sweep)
       ->capture_default_str()
       ->check(WholeNumber(1, 10000));

@@ -31,7 +31,7 @@ int64_t TrainedClasses(const runtime::Metadata& description) {
 
 void AddTrainedFlags(CLI::App& app, TrainedFlags& f) {
   app.add_option("--weights", f.weights,
-                 "Safetensors file with torchvision's names")
+                 "Weights: a safetensors file with torchvision's names")
       ->required()
       ->type_name("FILE");
   AddMismatchFlag(app, f.allow_mismatch);

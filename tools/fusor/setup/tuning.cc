@@ -36,8 +36,8 @@ std::string DefaultFile(const ir::Graph& forward,
   const ir::Target& target = session.compiler().target();
   const std::string cache = CacheDirectory();
   FUSOR_CHECK(!cache.empty(), kUsage,
-              "--tune: expected --choices FILE, for there is no cache folder "
-              "(FUSOR_CACHE_DIR) to write to");
+              "--tune: expected --choices FILE, since there is no cache folder "
+              "(FUSOR_CACHE_DIR)");
   MakeFolder("--tune", cache + "/choices");
   const ir::Value* images = forward.FindInput("images");
   const int64_t batch = images == nullptr || images->type().rank() == 0
@@ -80,8 +80,8 @@ void Tell(const runtime::TuneResult& result, const std::string& file,
                result.choices.precisions.size());
   }
   if (result.rewrites > 0) {
-    fmt::print(text, "; {} of {} with normalisations chosen",
-               result.rewrites_taken, result.rewrites);
+    fmt::print(text, "; {} of {} fused with batch norms", result.rewrites_taken,
+               result.rewrites);
   }
   fmt::print(text, "; wrote {}\n", file);
   std::fflush(text);
@@ -91,10 +91,8 @@ void Tell(const runtime::TuneResult& result, const std::string& file,
 
 void AddTuneFlag(CLI::App& app, CompileFlags& flags) {
   app.add_flag("--tune", flags.tune,
-               "Measure the library's candidates for each convolution first, "
-               "what they may compute of normalisations, and their precision "
-               "under --amp, and write the fastest to --choices FILE "
-               "(default: beside the kernel cache)")
+               "Autotune convolutions first; write --choices FILE or the cache "
+               "folder")
       ->group("Compilation");
 }
 
@@ -116,7 +114,7 @@ json TuneIfAsked(const CompileFlags& flags, const ir::Graph& forward,
   }
   runtime::TuneResult result = session.Tune(forward, kind, options, tune);
   for (const std::string& line : result.left_out) {
-    fmt::print(stderr, "tune: left out {}\n", line);
+    fmt::print(stderr, "tune: skipped {}\n", line);
   }
   if (!result.complete) return nullptr;
   result.choices.origin.file = file;

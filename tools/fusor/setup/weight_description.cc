@@ -97,7 +97,7 @@ void CheckDescription(const std::string& path, const Metadata& file,
     const std::string* was = Differing(file, expected, setting.key);
     FUSOR_CHECK(was == nullptr, kCheckpoint,
                 "{}: trained with {} {}, this command has {}: expected {} {}, "
-                "or --allow-mismatch to use the weights all the same",
+                "or --allow-mismatch to use the weights anyway",
                 path, setting.flag, *was, expected.at(setting.key),
                 setting.flag, *was);
   }
@@ -106,16 +106,16 @@ void CheckDescription(const std::string& path, const Metadata& file,
 
 void CheckUnused(const std::string& path,
                  const std::vector<std::string>& unused) {
-  FUSOR_CHECK(unused.empty(), kCheckpoint,
-              "{}: tensor {}: the model has no such tensor ({} in all): "
-              "expected the weights' own --arch, or --allow-mismatch to leave "
-              "them out",
-              path, unused[0], unused.size());
+  FUSOR_CHECK(
+      unused.empty(), kCheckpoint,
+      "{}: tensor {}: the model has no such tensor ({} in all): expected the "
+      "--arch of the weights, or --allow-mismatch to ignore them",
+      path, unused[0], unused.size());
 }
 
 void AddMismatchFlag(CLI::App& app, bool& allow) {
   app.add_flag("--allow-mismatch", allow,
-               "Use weights of another model, image size or normalisation");
+               "Accept weights of another model, image size or normalisation");
 }
 
 std::vector<std::string> ClassNames(const Metadata& description) {

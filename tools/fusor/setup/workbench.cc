@@ -120,8 +120,8 @@ void CloseDumper(codegen::Dumper* dumper) {
   const std::vector<std::string> left_out = dumper->ModulesLeftOut();
   if (!left_out.empty()) {
     fmt::print(stderr,
-               "fusor: module filter: found in no name, nothing was dumped; "
-               "there are {}\n",
+               "fusor: module filter: matches no module, nothing was dumped; "
+               "expected one of {}\n",
                Join(left_out, ", ", [](const auto& name) { return name; }));
   }
   delete dumper;
@@ -135,8 +135,8 @@ std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
     FUSOR_CHECK(flags.pass.empty() && flags.module.empty() &&
                     flags.pipeline.empty() && flags.formats.empty(),
                 kUsage,
-                "--dump-pass and the like select what --dump-to DIR "
-                "writes: expected --dump-to");
+                "--dump-pass, --dump-module, --dump-pipeline and "
+                "--dump-format: expected --dump-to DIR too");
     return nullptr;
   }
   codegen::DumpOptions options;
@@ -146,7 +146,7 @@ std::shared_ptr<codegen::Dumper> OpenDumper(const DumpFlags& flags,
   if (!flags.formats.empty()) options.formats.clear();
   for (const std::string& format : flags.formats) {
     FUSOR_CHECK(flags.to != "-" || format != "proto", kUsage,
-                "--dump-format proto: binary; expected --dump-to DIR, not -");
+                "--dump-format proto is binary: expected --dump-to DIR, got -");
     options.formats.insert(format == "text"    ? codegen::DumpFormat::kText
                            : format == "proto" ? codegen::DumpFormat::kProto
                            : format == "dot"   ? codegen::DumpFormat::kDot
@@ -178,8 +178,8 @@ codegen::CompileObserver WarnOfCache() {
     if (failure.empty()) return;
     std::call_once(once, [&] {
       Warn(
-          fmt::format("kernel cache: {}; kernels are compiled in each run; set "
-                      "FUSOR_CACHE_DIR to a folder that can be written",
+          fmt::format("kernel cache: {}; kernels are compiled in every run; "
+                      "set FUSOR_CACHE_DIR to a writable folder",
                       failure));
     });
   };
@@ -237,9 +237,9 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
                                         int64_t steps_per_epoch,
                                         int64_t total_steps) {
   const bool by_epoch = flags.lr_update == "epoch";
-  FUSOR_CHECK(!by_epoch || flags.warmup_steps == 0, kUsage,
-              "--warmup-steps: expected --warmup, in epochs, with --lr-update "
-              "epoch");
+  FUSOR_CHECK(
+      !by_epoch || flags.warmup_steps == 0, kUsage,
+      "--warmup-steps: expected --warmup (epochs) with --lr-update epoch");
   const auto per_epoch = static_cast<double>(steps_per_epoch);
   runtime::LrScheduleOptions options;
   options.kind = runtime::ParseLrSchedule(flags.schedule);
@@ -401,24 +401,24 @@ std::string ProgramSummary(const codegen::Plan& plan,
       r.nodes_forward, r.nodes_train, r.nodes_optimized, r.fusions);
   text += fmt::format(
       "patterns  {} BN-ReLU, {} BN-add-ReLU ({} with two BN), {} transposed "
-      "activations, {} weight repacks a step\n",
+      "activations, {} weight repacks per step\n",
       counter("bn_relu"), counter("bn_add_relu"), counter("dual_bn_add_relu"),
       counter("activation_copies"), counter("weight_repacks"));
   if (r.counters.contains("casts_narrow")) {
     text += fmt::format(
         "precision {} ops in 16 bit, {} faster in fp32; {} casts to 16 bit, {} "
-        "to fp32; {} copies of weights kept\n",
+        "to fp32; {} cached cast weights\n",
         counter("allowed_16"), counter("allowed_f32"), counter("casts_narrow"),
         counter("casts_wide"), counter("weight_copies"));
   }
   if (plan.choices != 0) {
     text +=
-        fmt::format("choices   {} for {} of {} convolutions",
+        fmt::format("autotune  {} for {} of {} convolutions",
                     ir::AutotuneHashText(plan.choices),
                     counter("chosen_convolutions"), counter("convolutions"));
     if (counter("chosen_forms") > 0) {
       text +=
-          fmt::format(" and for {} in another form", counter("chosen_forms"));
+          fmt::format(" and for {} rewritten ones", counter("chosen_forms"));
     }
     text += "\n";
   }
@@ -429,8 +429,8 @@ std::string ProgramSummary(const codegen::Plan& plan,
       MibText(r.bytes_saved));
   if (counter("conv_statistics") > 0) {
     text += fmt::format(
-        "norms     statistics of {} by convolutions, gradients of {} begun by "
-        "them, {} applied by them alone, {} with an addition\n",
+        "norms     convolutions compute statistics of {} and partial gradients "
+        "of {}, and apply {}, {} with a residual add\n",
         counter("conv_statistics"), counter("conv_norm_grad"),
         counter("conv_norm_prologue"), counter("conv_norm_join"));
   }
@@ -449,7 +449,7 @@ std::string ProgramSummary(const codegen::Plan& plan,
 FILE* TextStream(const std::vector<std::string>& outputs) {
   const auto to_stdout = std::count(outputs.begin(), outputs.end(), "-");
   FUSOR_CHECK(to_stdout <= 1, kUsage,
-              "expected one output at most on stdout (-), got {}", to_stdout);
+              "expected at most one output on stdout (-), got {}", to_stdout);
   return to_stdout == 1 ? stderr : stdout;
 }
 
@@ -465,7 +465,7 @@ void CheckOutput(const std::string& flag, const std::string& path) {
 void MakeFolder(const std::string& flag, const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  FUSOR_CHECK(!error, kUsage, "{}: cannot make the folder {}: {}", flag, path,
+  FUSOR_CHECK(!error, kUsage, "{}: cannot create folder {}: {}", flag, path,
               error.message());
 }
 

@@ -123,7 +123,7 @@ class Probe {
     int64_t low = 1;
     int64_t high = 16;
     while (SymptomWith(high).empty()) {
-      FUSOR_ASSERT(high < int64_t{1} << 40, "pass {} fails only at times",
+      FUSOR_ASSERT(high < int64_t{1} << 40, "pass {} fails only sometimes",
                    entry_.name);
       low = high + 1;
       high *= 16;
@@ -301,7 +301,7 @@ BisectResult Bisection::Explain(size_t bad) {
   BisectResult result;
   result.index = entries_[bad];
   result.pass = std::string(Entry(bad).name);
-  Say(fmt::format("pass {} breaks it", result.pass));
+  Say(fmt::format("pass {} introduces the fault", result.pass));
   const Graph& before = bad == 0 ? forward_ : *snapshots_[bad - 1].graph;
   result.reduced = {before.Clone(), options_.inputs(before)};
   Probe probe(result.index, target_, options_);
@@ -345,7 +345,7 @@ void Bisection::NameApplication(const Probe& probe, size_t bad,
                result.pass, n);
   result.subject = next->subject;
   result.location = next->location;
-  Say(fmt::format("by its rewrite {}, of {}", result.application,
+  Say(fmt::format("in its rewrite {}, of {}", result.application,
                   result.subject));
 }
 
@@ -361,14 +361,15 @@ std::string DescribeDifference(const Graph& a, const std::vector<Tensor>& of_a,
     const int other = a.FindOutput(name);
     if (other < 0) continue;
     if (of_a[other].data.size() != of_b[i].data.size()) {
-      return fmt::format("output {}: {} instead of {} elements", name,
+      return fmt::format("output {}: got {} elements, expected {}", name,
                          of_b[i].data.size(), of_a[other].data.size());
     }
     const double distance = Distance(of_a[other], of_b[i]);
     if (distance <= worst) continue;
     worst = distance;
-    text = fmt::format("output {}: error {:.3g} of its largest element", name,
-                       distance);
+    text =
+        fmt::format("output {}: error {:.3g} relative to its largest element",
+                    name, distance);
   }
   return text;
 }

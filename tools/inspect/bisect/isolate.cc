@@ -55,7 +55,7 @@ class StepMemory {
           return r.arena == buffer.arena && r.begin <= buffer.offset &&
                  buffer.offset + buffer.bytes <= r.end;
         });
-    FUSOR_ASSERT(range != ranges_.end(), "{} is no argument", buffer.name);
+    FUSOR_ASSERT(range != ranges_.end(), "{} is not an argument", buffer.name);
     return static_cast<char*>(memory_->data()) + range->start +
            (buffer.offset - range->begin);
   }

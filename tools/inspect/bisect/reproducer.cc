@@ -32,7 +32,7 @@ std::string Script(const std::vector<std::string>& command) {
   if (command.front() != "fusor") {
     return text + "exec " + ShellCommand(command) + "\n";
   }
-  return text + "# FUSOR names the program where it is not on PATH.\n" +
+  return text + "# Set FUSOR to the program if it is not on PATH.\n" +
          "exec \"${FUSOR:-fusor}\" " +
          ShellCommand({command.begin() + 1, command.end()}) + "\n";
 }

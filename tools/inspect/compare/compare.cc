@@ -228,7 +228,7 @@ void SetInputs(Session& session, int program, const InputBytes& inputs) {
 Comparison Compare(const ir::Graph& model, const std::vector<Variant>& variants,
                    const InputBytes& inputs, const CompareOptions& options) {
   FUSOR_CHECK(variants.size() >= 2, kUsage,
-              "compare: expected two variants at least, got {}",
+              "compare: expected at least two variants, got {}",
               variants.size());
   return Comparer(model, variants, inputs, options).Run();
 }

@@ -147,11 +147,11 @@ std::map<std::string, int64_t> CountsOf(const VariantRun& run,
 
 const std::vector<CountName>& CountNames() {
   static const std::vector<CountName> kNames = {
-      {"kernels", "kernels a step"},
-      {"distinct_kernels", "different kernels"},
-      {"library_calls", "library calls a step"},
-      {"bytes_moved", "operands and results, each once", true},
-      {"traffic_bytes", "moved a step, pass by pass", true},
+      {"kernels", "kernels per step"},
+      {"distinct_kernels", "distinct kernels"},
+      {"library_calls", "library calls per step"},
+      {"bytes_moved", "operands and results, counted once", true},
+      {"traffic_bytes", "memory traffic per step", true},
       {"flops", "floating-point operations"},
       {"planned_peak_bytes", "planned memory, peak", true},
       {"planned_lower_bound_bytes", "planned memory, lower bound", true},
@@ -238,10 +238,10 @@ std::string RanksLine(const VariantRun& run) {
   if (counts.empty()) return "";
   const bool none = std::all_of(counts.begin(), counts.end(),
                                 [](int64_t count) { return count == 0; });
-  if (none) return fmt::format("the same on all {} ranks", counts.size());
-  return "values that differ, by rank: " +
-         Join(counts, ", ",
-              [](int64_t count) { return std::to_string(count); });
+  if (none) return fmt::format("identical on all {} ranks", counts.size());
+  return "differing values per rank: " + Join(counts, ", ", [](int64_t count) {
+           return std::to_string(count);
+         });
 }
 
 std::vector<ValueDifference> WorstFirst(const VariantRun& run) {

@@ -55,9 +55,8 @@ class PageWriter {
     }
     Tiles();
     Map();
-    Bars("Time by class of op", "us",
-         [](const ClassCost& c) { return c.us(); });
-    Bars("Bytes moved by class of op", "bytes",
+    Bars("Time by op class", "us", [](const ClassCost& c) { return c.us(); });
+    Bars("Bytes moved by op class", "bytes",
          [](const ClassCost& c) { return static_cast<double>(c.bytes); });
     Memory();
     for (size_t v = 1; v < facts_.size(); ++v) Differences(v);
@@ -115,17 +114,17 @@ class PageWriter {
                        }),
                        Each(show)});
     };
-    count("kernels a step", "kernels", false);
-    count("bytes moved a step", "bytes_moved", true);
+    count("kernels per step", "kernels", false);
+    count("memory traffic per step", "bytes_moved", true);
     count("planned memory", "planned_peak_bytes", true);
     if (comparison_.ranks > 1) {
       const auto exposed = [](const VariantMetrics& f) {
         return fmt::format("{:.2f} ms", f.exchange.exposed_us / 1e3);
       };
-      tiles.push_back({"exposed communication, modelled",
+      tiles.push_back({"not overlapped communication, estimated",
                        EachOther([&](size_t v) { return exposed(facts_[v]); }),
                        Each(exposed)});
-      count("buckets of gradients", "gradient_buckets", false);
+      count("gradient buckets", "gradient_buckets", false);
     }
     AddGradientTile(tiles);
     page_.sections.push_back(codegen::TileSection(tiles));
@@ -143,7 +142,7 @@ class PageWriter {
         {"gradients", same ? "bit-identical" : EachOther([&](size_t v) {
            return fmt::format("{:.1e}", Gradients(v).relative);
          }),
-         (same ? "all " : "greatest relative difference of ") + values});
+         (same ? "all " : "largest relative difference of ") + values});
   }
 
   KindSummary Gradients(size_t variant) const {
@@ -175,13 +174,12 @@ class PageWriter {
                              codegen::TimesOf(run.plan(), facts_[v].costs)));
     }
     page_.sections.push_back(codegen::GraphSection(
-        "The step, part by part",
-        fmt::format("A box is a kernel or library call, as wide as the time it "
-                    "{}; short steps share one box at the end. The number "
-                    "in a fusion is how many ops it holds. "
-                    "Hover for what it reads; click a row to open it, then a "
-                    "fusion to see inside.",
-                    measured_ ? "took" : "is modelled to take"),
+        "Kernels and library calls of the step",
+        fmt::format("Each box is a kernel or library call; its width is its {} "
+                    "time. Short steps share one box at the end. The number in "
+                    "a fusion is its op count. Hover to see operands. Click a "
+                    "row to open it, then a fusion to see its ops.",
+                    measured_ ? "measured" : "estimated"),
         std::move(graphs)));
   }
 
@@ -201,7 +199,7 @@ class PageWriter {
       }
     }
     page_.sections.push_back(codegen::BarSection(
-        unit == "us" ? title + (measured_ ? ", measured" : ", modelled")
+        unit == "us" ? title + (measured_ ? ", measured" : ", estimated")
                      : title,
         unit, names_, std::move(names), std::move(values)));
   }
@@ -214,8 +212,8 @@ class PageWriter {
     }
     page_.sections.push_back(codegen::MemorySection(
         "Memory over the step",
-        "Activations, gradients and workspaces that are live while each kernel "
-        "runs. Hover over the dots for the buffers at the peak.",
+        "Live activations, gradients and workspaces per kernel. Hover over the "
+        "dots to see the buffers at the peak.",
         std::move(variants)));
   }
 
@@ -230,12 +228,12 @@ class PageWriter {
                          ir::ShowUlp(sum.max_ulp)});
     }
     page_.sections.push_back(codegen::TableSection(
-        fmt::format("Numbers: {} against {}", names_[v], names_[0]),
-        "One step from the same weights and inputs. Max rel: greatest "
-        "difference by the greatest magnitude in the tensor. Relative: of all "
-        "elements together, which one ReLU that falls on its other side does "
-        "not spoil. ULP: units of the last place; -: an element has no digit "
-        "in common, by its sign or magnitude.",
+        fmt::format("Numbers: {} compared with {}", names_[v], names_[0]),
+        "One step from the same weights and inputs. Max rel: largest "
+        "difference divided by the largest magnitude in the tensor. Relative: "
+        "norm of the difference divided by the norm of the tensor; a single "
+        "flipped ReLU changes it little. ULP: units in the last place; -: sign "
+        "or magnitude of an element differs too much.",
         {"kind", "compared", "bit-identical", "max abs", "max rel", "relative",
          "max ULP"},
         std::move(summary)));
@@ -251,7 +249,7 @@ class PageWriter {
     page_.sections.push_back(
         codegen::TableSection("", "Worst first.",
                               {"kind", "value", "max abs", "max rel",
-                               "relative", "max ULP", "elements that differ"},
+                               "relative", "max ULP", "differing elements"},
                               std::move(rows), 15));
   }
 
@@ -269,9 +267,9 @@ class PageWriter {
                         fmt::format("{:.3f}", span.end_us / 1e3)});
       }
       page_.sections.push_back(codegen::TableSection(
-          "What ranks exchange: " + names_[v],
-          fmt::format("As modelled: {:.3f} ms of the step's {:.3f} ms are "
-                      "communication that nothing hides.",
+          "Collectives: " + names_[v],
+          fmt::format("Estimate: {:.3f} ms of the step's {:.3f} ms are "
+                      "communication that does not overlap with kernels.",
                       exchange.exposed_us / 1e3, exchange.end_us / 1e3),
           {"collective", "at", "tensors", "bytes", "start, ms", "end, ms"},
           std::move(rows), 15));
@@ -298,14 +296,14 @@ class PageWriter {
            places});
     };
     for (const RewriteCount& r : f.made) add("fused", r);
-    for (const RewriteCount& r : f.refused) add("refused", r);
+    for (const RewriteCount& r : f.refused) add("rejected", r);
     if (rows.empty()) return;
     page_.sections.push_back(codegen::TableSection(
         "Fusion decisions: " + f.name,
-        "Places that a pass looked at; what the best refused one was modelled "
-        "to save.",
-        {"", "pass", "what, or why not", "places", "\u00b5s", "where"},
-        std::move(rows), 12));
+        "Candidates of each pass, with the estimated saving of the best "
+        "rejected one.",
+        {"", "pass", "reason", "places", "\u00b5s", "where"}, std::move(rows),
+        12));
   }
 
   void Counts() {

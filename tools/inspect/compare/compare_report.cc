@@ -94,10 +94,10 @@ class TextWriter {
     const auto ms = [](double us) {
       return fmt::format("{:.3f} ms", us / 1e3);
     };
-    Row("buckets of gradients", [](const VariantMetrics& f) {
+    Row("gradient buckets", [](const VariantMetrics& f) {
       return std::to_string(f.exchange.buckets());
     });
-    Row("  bytes of a rank", [](const VariantMetrics& f) {
+    Row("  bytes per rank", [](const VariantMetrics& f) {
       return ShowBytes(f.exchange.bucket_bytes());
     });
     Row("other collectives", [](const VariantMetrics& f) {
@@ -105,12 +105,12 @@ class TextWriter {
           static_cast<int64_t>(f.exchange.collectives.size()) -
           f.exchange.buckets());
     });
-    Row("collectives, modelled", [&](const VariantMetrics& f) {
+    Row("collectives, estimated", [&](const VariantMetrics& f) {
       return ms(f.exchange.communication_us());
     });
-    Row("  exposed, modelled",
+    Row("  not overlapped, estimated",
         [&](const VariantMetrics& f) { return ms(f.exchange.exposed_us); });
-    Row("step, modelled",
+    Row("step, estimated",
         [&](const VariantMetrics& f) { return ms(f.exchange.end_us); });
   }
 
@@ -145,24 +145,24 @@ class TextWriter {
     for (size_t v = 1; v < facts_.size(); ++v) {
       const StepTime& t = facts_[v].time;
       out_ += fmt::format(
-          "{} runs {:.3f} times as fast as {} (quartiles {:.3f} .. {:.3f} of "
-          "{} rounds)\n",
+          "{} is {:.3f} times as fast as {} (quartiles {:.3f} .. {:.3f} of {} "
+          "rounds)\n",
           facts_[v].name, t.ratio, facts_[0].name, t.ratio_low, t.ratio_high,
           comparison_.variants[v].step_ms.size());
     }
   }
 
   std::string WaitsOfRanks() const {
-    return comparison_.ranks == 1
-               ? ""
-               : "; what waits for a collective is charged with the wait";
+    return comparison_.ranks == 1 ? ""
+                                  : "; times include waiting for collectives";
   }
 
   // Appends time, steps and bytes per op class.
   void Classes() {
     Title(facts_[0].costs.total.measured_us >= 0
-              ? "measured, by class of op: ms (steps, moved)" + WaitsOfRanks()
-              : std::string("modelled, by class of op: ms (steps, moved)"));
+              ? "measured, by op class: ms (steps, bytes moved)" +
+                    WaitsOfRanks()
+              : std::string("estimated, by op class: ms (steps, bytes moved)"));
     std::vector<std::string> names;
     for (const VariantMetrics& f : facts_) {
       for (const codegen::ClassCost& c : f.costs.classes) {
@@ -194,7 +194,7 @@ class TextWriter {
   }
 
   void Kernels() {
-    Title("kernels: count (ops in them, most in one)");
+    Title("kernels: count (total ops, most ops in one)");
     std::vector<std::string> names;
     for (const VariantMetrics& f : facts_) {
       for (const codegen::KernelCount& k : f.kernels) {
@@ -222,7 +222,7 @@ class TextWriter {
                           made.pass + ", " + made.reason, Places(made, 4));
     }
     if (!f.refused.empty()) {
-      Title(f.name + ": not fused (places, most saved by one, where)");
+      Title(f.name + ": not fused (count, largest estimated saving, where)");
     }
     for (size_t i = 0; i < std::min(top_, f.refused.size()); ++i) {
       const RewriteCount& refused = f.refused[i];
@@ -234,26 +234,26 @@ class TextWriter {
 
   void Numbers(const VariantRun& run) {
     if (run.differences.empty()) return;
-    Title(fmt::format("{} against {}, one step from the same weights", run.name,
-                      comparison_.variants[0].name));
+    Title(fmt::format("{} compared with {}, one step from the same weights",
+                      run.name, comparison_.variants[0].name));
     out_ += "  " + IdentityLine(run) + "\n";
     const std::string ranks = RanksLine(run);
     if (!ranks.empty()) out_ += "  " + ranks + "\n";
     if (!run.unedited.empty()) {
       out_ += fmt::format(
-          "  the program whose gradients are outputs has {} another way: "
-          "gradients and intermediates are of unedited code\n",
+          "  the program with gradient outputs compiles {} differently: "
+          "gradients and intermediates come from unedited code\n",
           Join(run.unedited, ", ", [](const auto& name) { return name; }));
     }
     if (run.unmatched_calls > 0) {
       out_ += fmt::format(
-          "  {} library calls or values of theirs have no counterpart of the "
-          "same type\n",
+          "  {} library calls or their values have no counterpart of the same "
+          "type\n",
           run.unmatched_calls);
     }
     if (run.unmatched_outputs > 0) {
       out_ += fmt::format(
-          "  {} outputs or tensors of state have no counterpart of the same "
+          "  {} outputs or state tensors have no counterpart of the same "
           "type\n",
           run.unmatched_outputs);
     }

@@ -28,11 +28,10 @@ FolderSink::FolderSink(std::string folder) : folder_(std::move(folder)) {
   std::error_code error;
   fs::create_directories(folder_, error);
   FUSOR_CHECK(!error, kUsage, "dump folder {}: {}", folder_, error.message());
-  FUSOR_CHECK(
-      !HoldsDump(folder_), kUsage,
-      "dump folder {}: it holds the dump of another run; remove that or "
-      "choose a new folder",
-      folder_);
+  FUSOR_CHECK(!HoldsDump(folder_), kUsage,
+              "dump folder {}: contains the dump of another run; remove it or "
+              "choose another folder",
+              folder_);
   // Fail now rather than at the first write.
   const std::string probe = (fs::path(folder_) / "probe").string();
   WriteFileAtomically(probe, "", ErrorCode::kUsage);

@@ -25,7 +25,7 @@ constexpr char kPipeline[] = "codegen";
 // Names of the outputs after the passes, for the pass filter.
 constexpr const char* kAfterPasses[] = {"decisions", "precision", "plan",
                                         "schedule",  "memory",    "launches",
-                                        "kernels"};
+                                        "kernels",   "calls"};
 
 std::optional<std::regex> Expression(const std::string& text,
                                      std::string_view what) {
@@ -50,7 +50,8 @@ void CheckSelects(const std::optional<std::regex>& expression,
   const bool any = std::any_of(
       names.begin(), names.end(),
       [&](const std::string& name) { return Found(expression, name); });
-  FUSOR_CHECK(any, kUsage, "{} filter '{}': found in no name; there are {}",
+  FUSOR_CHECK(any, kUsage,
+              "{} filter '{}': matches no name; expected a match for one of {}",
               what, text, Join(names, ", ", [](const auto& n) { return n; }));
 }
 
@@ -168,7 +169,7 @@ void Dumper::Decisions(const std::vector<passes::Decision>& decisions) {
   if (SelectsText("decisions")) Write("decisions.csv", DecisionsCsv(decisions));
   if (SelectsPage("decisions")) {
     Write("decisions.html",
-          DecisionsPage(decisions, Title("what was fused, and why not")));
+          DecisionsPage(decisions, Title("fusion decisions")));
   }
 }
 

@@ -92,7 +92,7 @@ std::string Render(const HtmlPage& page) {
   out += "<meta charset=\"utf-8\">\n";
   out += fmt::format("<title>{}</title>\n", EscapeMarkup(page.title));
   out += fmt::format("<style>\n{}</style>\n</head>\n<body>\n", PageStyle());
-  out += "<noscript>This page draws itself with JavaScript.</noscript>\n";
+  out += "<noscript>This page needs JavaScript.</noscript>\n";
   out +=
       fmt::format("<script type=\"application/json\" id=\"data\">{}</script>\n",
                   Embed(data));

@@ -43,8 +43,7 @@ SpeedCase ParseCaseName(const fs::path& path) {
   std::smatch match;
   const std::string name = path.filename().string();
   FUSOR_CHECK(std::regex_match(name, match, kName), kData,
-              "{}: logs in a folder that is not named like 4n8g, "
-              "NODESnGPUSg",
+              "{}: expected logs in a folder named like 4n8g, NODESnGPUSg",
               path.string());
   return {.nodes = std::stoll(match[1]), .gpus = std::stoll(match[2])};
 }
@@ -78,7 +77,7 @@ std::vector<fs::path> ListLogs(const fs::path& folder) {
     }
   }
   FUSOR_CHECK(!logs.empty(), kData,
-              "{}: no logs, expected files like 1n1g/rn50_b128_fp32_1.log",
+              "{}: expected logs like 1n1g/rn50_b128_fp32_1.log, found none",
               folder.string());
   return logs;
 }
@@ -141,7 +140,7 @@ void AddLog(const fs::path& path, const SpeedFolderOptions& options,
   const SpeedLog log = ParseSpeedLog(ReadText(source), source);
   SpeedGroup& group = groups[{name.model, name.batch, name.precision}];
   FUSOR_CHECK(group.cases.empty() || group.format == log.format, kData,
-              "{}: {} lines, but {} lines in other logs of {}_b{}_{}", source,
+              "{}: {} format, but {} format in other logs of {}_b{}_{}", source,
               log.format, group.format, name.model, name.batch, name.precision);
   group.model = name.model;
   group.batch = name.batch;
@@ -183,17 +182,15 @@ SpeedDefinition ChooseDefinition(const std::vector<SpeedGroup>& groups,
     }
   }
   FUSOR_CHECK(asked != SpeedDefinition::kElapsed, kData,
-              "{}: its lines have no time, or too few have; expected a speed "
-              "by elapsed time",
+              "{}: too few lines with a time; expected times to compute the "
+              "speed by elapsed time",
               lacking[0]);
   FUSOR_CHECK(asked != SpeedDefinition::kMean, kData,
               "{}: too few lines for a mean of their speeds", lacking[1]);
-  ThrowError(
-      ErrorCode::kData,
-      fmt::format(
-          "no definition of speed fits all logs: {} allows none by elapsed "
-          "time, {} no mean",
-          lacking[0], lacking[1]));
+  ThrowError(ErrorCode::kData,
+             fmt::format("no definition of speed fits all logs: {} has no "
+                         "elapsed times, {} has no speeds to average",
+                         lacking[0], lacking[1]));
 }
 
 // Names a group after its model if no other group has the same model.

@@ -406,9 +406,9 @@ SpeedLog ParseSpeedLog(std::string_view text, std::string_view source) {
       found.begin(), found.end(),
       [](const auto& a, const auto& b) { return a.size() < b.size(); });
   FUSOR_CHECK(!most->empty(), kData,
-              "{}: no line tells a speed{}; lines that are read: {}", source,
+              "{}: no line contains a speed{}; supported formats: {}", source,
               overflows > 0
-                  ? fmt::format(" (but {} of a gradient overflow)", overflows)
+                  ? fmt::format(" (found {} of a gradient overflow)", overflows)
                   : "",
               Join(SpeedLogFormats(), ", ", [](const auto& n) { return n; }));
   const auto index = static_cast<size_t>(most - found.begin());

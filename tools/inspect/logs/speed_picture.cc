@@ -108,7 +108,7 @@ std::string RanksPicture(const SpeedFolder& folder, const std::string& title) {
     return kLeft + kWidth * ranks / static_cast<double>(most);
   };
   Chart chart(title, folder.groups.size(), highest);
-  chart.VerticalAxis("speedup against 1n1g");
+  chart.VerticalAxis("speedup over 1n1g");
   // A power of two, at least one rank.
   const auto step = static_cast<int64_t>(std::exp2(
       std::max(0.0, std::floor(std::log2(static_cast<double>(most)) - 2))));
@@ -130,9 +130,10 @@ std::string RanksPicture(const SpeedFolder& folder, const std::string& title) {
                        c.Median(folder.definition), *speedup),
            ""});
     }
-    chart.Series(points, fmt::format("{}, batch {}, {}{}", group.model,
-                                     group.batch, group.precision,
-                                     points.empty() ? ": no case 1n1g" : ""));
+    chart.Series(points,
+                 fmt::format("{}, batch {}, {}{}", group.model, group.batch,
+                             group.precision,
+                             points.empty() ? ": 1n1g is missing" : ""));
   }
   return chart.Finish();
 }

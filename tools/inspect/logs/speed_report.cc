@@ -16,19 +16,17 @@ std::string Number(std::optional<double> value) {
 // Describes how the speeds of a group's logs are computed.
 std::string HowMeasured(const SpeedGroup& group, SpeedDefinition definition) {
   if (group.summary) return "the average that the framework printed";
-  if (group.mixed_windows) return "of the steps that each log measured";
+  if (group.mixed_windows) return "over the steps that each log measured";
   const int64_t first = group.window.skip;
   const int64_t last = first + group.window.average;
   if (definition == SpeedDefinition::kElapsed) {
     return fmt::format(
-        "images over the time from the end of step {} to the "
-        "end of step {}",
+        "images divided by the time from the end of step {} to the end of step "
+        "{}",
         first, last);
   }
-  return fmt::format(
-      "mean of the speeds that the lines of steps {} to {} "
-      "tell",
-      first + 1, last);
+  return fmt::format("mean of the logged speeds of steps {} to {}", first + 1,
+                     last);
 }
 
 std::optional<double> MedianOf(const SpeedCase& c, SpeedDefinition definition) {
@@ -40,7 +38,7 @@ std::optional<double> MedianOf(const SpeedCase& c, SpeedDefinition definition) {
 
 std::string GroupText(const SpeedGroup& group, SpeedDefinition definition) {
   std::string text =
-      fmt::format("{}, batch {} a rank, {} ({} lines)\n", group.model,
+      fmt::format("{}, batch {} per rank, {} ({} format)\n", group.model,
                   group.batch, group.precision, group.format);
   text += fmt::format("  {:<8}{:>6}{:>12}{:>12}{:>10}{:>12}\n", "case", "runs",
                       "elapsed", "mean", "speedup", "efficiency");
@@ -59,14 +57,14 @@ std::string GroupText(const SpeedGroup& group, SpeedDefinition definition) {
     for (const RunSpeed& run : c.runs) overflows += run.overflows;
   }
   if (overflows > 0) {
-    text += fmt::format("  {} updates were skipped: gradients overflowed\n",
-                        overflows);
+    text +=
+        fmt::format("  {} updates skipped: gradients overflowed\n", overflows);
   }
   text +=
       fmt::format("  images/s, median of the runs; speedup by \"{}\": {}\n",
                   DefinitionName(definition), HowMeasured(group, definition));
   if (!group.Speedup(group.cases.front(), definition)) {
-    text += "  no speedup: there is no case 1n1g\n";
+    text += "  no speedup: 1n1g is missing\n";
   }
   return text;
 }
@@ -84,8 +82,9 @@ std::string FusionText(const SpeedFolder& folder) {
     }
   }
   if (text.empty()) return "";
-  return fmt::format("fused against unfused\n  {:<24}{:>8}{:>10}  {:<8}{:>8}\n",
-                     "model", "batch", "precision", "case", "speedup") +
+  return fmt::format(
+             "speedup of fused over unfused\n  {:<24}{:>8}{:>10}  {:<8}{:>8}\n",
+             "model", "batch", "precision", "case", "speedup") +
          text;
 }
 

@@ -70,8 +70,8 @@ std::string NonFinite::Finding() const {
       fmt::format("{}{}: {} of {} elements of {} are not finite", what,
                   ir::AtLocation(location), elements, of, value);
   if (step >= 0) {
-    text += op.empty() ? "; the interpreter gives finite ones for the same "
-                         "operands: the code is at fault"
+    text += op.empty() ? "; the interpreter computes finite ones from the same "
+                         "operands: the generated code is wrong"
                        : fmt::format("; first by {} of {}{}", op, op_value,
                                      ir::AtLocation(op_location));
   }

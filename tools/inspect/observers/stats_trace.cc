@@ -112,12 +112,13 @@ Trace ParseTrace(const std::string& text, const std::string& source) {
       trace.program = parsed.at("program");
       trace.target = parsed.at("target");
     } catch (const std::exception&) {
-      FUSOR_CHECK(!known, kUsage, "{}:{}: expected a line of --stats-trace",
-                  source, number);
+      FUSOR_CHECK(!known, kUsage,
+                  "{}:{}: expected a line written by --stats-trace", source,
+                  number);
     }
-    FUSOR_CHECK(known, kUsage, "{}: a trace of another version", source);
+    FUSOR_CHECK(known, kUsage, "{}: trace of another version", source);
   }
-  FUSOR_CHECK(number > 0, kUsage, "{}: an empty trace", source);
+  FUSOR_CHECK(number > 0, kUsage, "{}: empty trace", source);
   return trace;
 }
 

@@ -53,16 +53,15 @@ json Summary(const std::vector<Decision>& decisions) {
   std::vector<std::vector<json>> rows;
   for (const auto& [key, group] : sorted) {
     const auto& [pass, refused, reason] = key;
-    rows.push_back({pass, refused ? "refused" : "made", reason, group.count,
-                    refused ? "" : Microseconds(group.saved_ns),
+    rows.push_back({pass, refused ? "rejected" : "accepted", reason,
+                    group.count, refused ? "" : Microseconds(group.saved_ns),
                     Microseconds(group.best->saved_ns)});
   }
-  return TableSection("By reason",
-                      "A rewrite joins two values or clusters of them; times "
-                      "are modelled.",
-                      {"pass", "", "what, or why not", "rewrites",
-                       "saved, \u00b5s", "the best alone, \u00b5s"},
-                      std::move(rows), 60);
+  return TableSection(
+      "By reason",
+      "A rewrite fuses two values or clusters; times are estimated.",
+      {"pass", "", "reason", "rewrites", "saved, \u00b5s", "best, \u00b5s"},
+      std::move(rows), 60);
 }
 
 // Adds a row per pass, reason and location, largest saving first. Locations are
@@ -92,13 +91,13 @@ json Places(const std::vector<Decision>& decisions, bool accepted) {
                     Microseconds(best.modelled_ns + best.saved_ns)});
   }
   return TableSection(
-      accepted ? "Made, by place" : "Refused, by place",
-      accepted ? "What saved most first; beside it the best rewrite there."
-               : "What would have saved most first; beside it the best "
-                 "rewrite there. decisions.csv has each.",
-      {"location", "pass", accepted ? "what" : "why not", "rewrites",
-       accepted ? "saved, \u00b5s" : "would save, \u00b5s", "the best",
-       "together, \u00b5s", "apart, \u00b5s"},
+      accepted ? "Accepted, by location" : "Rejected, by location",
+      accepted ? "Sorted by time saved, with the best rewrite at each location."
+               : "Sorted by time that would be saved, with the best rewrite at "
+                 "each location. decisions.csv lists all.",
+      {"location", "pass", accepted ? "what" : "reason", "rewrites",
+       accepted ? "saved, \u00b5s" : "would save, \u00b5s", "best",
+       "fused, \u00b5s", "unfused, \u00b5s"},
       std::move(rows), 40);
 }
 
@@ -110,7 +109,7 @@ std::string DecisionsPage(const std::vector<Decision>& decisions,
   page.title = title;
   const auto made = std::count_if(decisions.begin(), decisions.end(),
                                   [](const Decision& d) { return d.accepted; });
-  page.lead = fmt::format("{} rewrites made, {} refused.", made,
+  page.lead = fmt::format("{} rewrites accepted, {} rejected.", made,
                           static_cast<int64_t>(decisions.size()) - made);
   page.sections = {Summary(decisions), Places(decisions, true),
                    Places(decisions, false)};

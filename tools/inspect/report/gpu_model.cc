@@ -280,9 +280,8 @@ GpuModel ModelGpuStep(const Plan& plan, const TargetCompiler& compiler) {
 
 std::string GpuModelText(const GpuModel& model, int64_t images) {
   std::string out = fmt::format(
-      "\nlaunch by launch, modelled: {} launches of generated kernels {:.2f} "
-      "ms; {} of them, {:.2f} ms, have fewer blocks than there are "
-      "multiprocessors\n{:<40}",
+      "\nestimated per launch: {} launches of generated kernels {:.2f} ms; {} "
+      "of them, {:.2f} ms, have fewer blocks than multiprocessors\n{:<40}",
       model.launches.size(), model.kernels_ms, model.small_grids,
       model.small_grids_ms, "convolutions at % of tensor peak");
   std::string calls, steps, speeds;

@@ -21,8 +21,8 @@ std::string GraphPage(const ir::Graph& graph, const std::string& title) {
       graph.outputs().size());
   page.sections.push_back(GraphSection(
       "Graph",
-      "A row is a part of the model, a box a node. Hover to see what it reads "
-      "and who reads it; click a row to open it, a fusion to see inside.",
+      "Rows are parts of the model, boxes are nodes. Hover to see operands and "
+      "users. Click a row to open it, a fusion to see its ops.",
       {{"", GraphView(graph)}}));
   return Render(page);
 }

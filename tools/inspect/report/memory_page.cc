@@ -45,14 +45,15 @@ std::string MemoryPage(const Plan& plan, const std::string& title) {
   }
   page.sections.push_back(TileSection(tiles));
   const json view = TimelineView(plan, plan.name);
-  page.sections.push_back(MemorySection(
-      "Live bytes over the step",
-      "Activations, gradients and workspaces. Hover for the largest buffers.",
-      {view}));
+  page.sections.push_back(
+      MemorySection("Live bytes over the step",
+                    "Activations, gradients and workspaces. Hover to see the "
+                    "largest buffers.",
+                    {view}));
   page.sections.push_back(MemoryMapSection(
-      "Where the buffers lie",
-      "A box is a buffer: as long as it lives, as high as it is large, at its "
-      "place in the temporary arena. Hover for its name.",
+      "Memory layout",
+      "Each box is a buffer: its width is its live range, its height its size, "
+      "its position its offset in the temporary arena. Hover to see its name.",
       view));
   page.sections.push_back(PeakTable(plan));
   return Render(page);

@@ -46,7 +46,7 @@ std::string CostCells(const Cost& cost, const ClassCost& total) {
 }
 
 constexpr const char* kCostHead =
-    "       ms   time  modelled      bytes    GB/s      FLOP  GFLOP/s  limit\n";
+    "       ms   time estimated      bytes    GB/s      FLOP  GFLOP/s  limit\n";
 
 template <typename Cost>
 json CostJson(const Cost& cost) {
@@ -73,8 +73,8 @@ std::vector<json> CostRow(const Cost& cost, const ClassCost& total) {
 }
 
 const std::vector<std::string> kCostColumns = {
-    "ms",   "of the step", "modelled ms", "bytes",
-    "GB/s", "FLOP",        "GFLOP/s",     "of the limit"};
+    "ms",   "of the step", "estimated ms", "bytes",
+    "GB/s", "FLOP",        "GFLOP/s",      "of the limit"};
 
 std::string TargetLine(const ir::Target& target) {
   return fmt::format("{}: {:g} GFLOP/s in f32, {:g} GB/s with {} {}",
@@ -92,9 +92,9 @@ json ClassBars(const PlanReport& report) {
     values.push_back({cost.limit_us, cost.modelled_us});
     if (measured) values.back().push_back(cost.measured_us);
   }
-  std::vector<std::string> series{"at the machine's limits", "modelled"};
+  std::vector<std::string> series{"at the machine's limits", "estimated"};
   if (measured) series.push_back("measured");
-  return BarSection("Time by class of op", "us", std::move(series),
+  return BarSection("Time by op class", "us", std::move(series),
                     std::move(labels), std::move(values));
 }
 
@@ -137,14 +137,15 @@ std::string CollectiveLines(const Plan& plan, const Exchange& exchange) {
         plan.steps[span.step].location.path, span.tensors,
         ShowBytes(span.bytes), span.start_us / 1e3, span.end_us / 1e3);
   }
-  std::string out = SpanTable("gathered from parts", "parameters", ahead) +
-                    SpanTable("sums over ranks", "gradients", sums);
+  std::string out = SpanTable("all-gathers", "parameters", ahead) +
+                    SpanTable("all-reduces", "gradients", sums);
   if (gathers > 0) {
-    out +=
-        fmt::format("{} times gathered, {:.3f} ms\n", gathers, gathering / 1e3);
+    out += fmt::format("{} all-gathers, {:.3f} ms\n", gathers, gathering / 1e3);
   }
-  return out + fmt::format("step ends at {:.3f} ms, {:.3f} ms of it exposed\n",
-                           exchange.end_us / 1e3, exchange.exposed_us / 1e3);
+  return out + fmt::format(
+                   "step ends at {:.3f} ms, {:.3f} ms of communication not "
+                   "overlapped\n",
+                   exchange.end_us / 1e3, exchange.exposed_us / 1e3);
 }
 
 }  // namespace
@@ -156,10 +157,10 @@ std::string PlanReportText(const Plan& plan, const PlanReport& report,
                      ShowBytes(plan.peak_bytes),
                      ShowBytes(plan.lower_bound_bytes));
   out += fmt::format(
-      "ms: {}; time: % of the step; limit: % of what the slower of "
-      "arithmetic and memory allows\n\n",
-      IsMeasured(report) ? "measured, step by step" : "as modelled");
-  out += fmt::format("{:<24} {:>6} {}", "class of op", "steps", kCostHead);
+      "ms: {}; time: % of the step; limit: % of the peak rate of the limiting "
+      "resource\n\n",
+      IsMeasured(report) ? "measured per kernel" : "estimated");
+  out += fmt::format("{:<24} {:>6} {}", "op class", "steps", kCostHead);
   const auto line = [&](const ClassCost& cost) {
     out += fmt::format("{:<24} {:>6} {}\n", cost.op_class, cost.steps,
                        CostCells(cost, report.total));
@@ -222,8 +223,7 @@ std::string PlanPage(const Plan& plan, const ir::Graph& graph,
   page.lead = TargetLine(target) + ".";
   const ClassCost& total = report.total;
   page.sections.push_back(TileSection(
-      {{IsMeasured(report) ? "step, measured kernel by kernel"
-                           : "step, modelled",
+      {{IsMeasured(report) ? "step, measured per kernel" : "step, estimated",
         fmt::format("{:.1f} ms", total.us() / 1e3),
         fmt::format("{} kernels and library calls", total.steps)},
        {"of the machine's limits", fmt::format("{:.0f} %", 100 * total.share()),
@@ -240,20 +240,21 @@ std::string PlanPage(const Plan& plan, const ir::Graph& graph,
     classes.push_back(Row({cost.op_class, cost.steps}, cost, total));
   }
   page.sections.push_back(
-      CostTable("Classes of op", {"class", "steps"}, std::move(classes)));
-  page.sections.push_back(GraphSection(
-      "The step, part by part",
-      "A box is a kernel or library call, as wide as the time it takes; the "
-      "number in a fusion is how many ops it holds. Click a row to open it, a "
-      "fusion to see inside.",
-      {{"", GraphView(graph, TimesOf(plan, report))}}));
-  page.sections.push_back(MemorySection(
-      "Memory over the step", "Hover over the dot for the buffers at the peak.",
-      {TimelineView(plan, plan.name)}));
+      CostTable("Op classes", {"class", "steps"}, std::move(classes)));
+  page.sections.push_back(
+      GraphSection("Kernels and library calls of the step",
+                   "Each box is a kernel or library call; its width is its "
+                   "time. The number in a fusion is its op count. Click a row "
+                   "to open it, a fusion to see its ops.",
+                   {{"", GraphView(graph, TimesOf(plan, report))}}));
+  page.sections.push_back(
+      MemorySection("Memory over the step",
+                    "Hover over the dot to see the buffers at the peak.",
+                    {TimelineView(plan, plan.name)}));
   page.sections.push_back(MemoryMapSection(
-      "Where the buffers lie",
-      "A box is a buffer: as long as it lives, as high as it is large, at its "
-      "place in memory. Hover for its name.",
+      "Memory layout",
+      "Each box is a buffer: its width is its live range, its height its size, "
+      "its position its offset in memory. Hover to see its name.",
       TimelineView(plan, plan.name)));
   std::vector<std::vector<json>> steps;
   for (const StepCost* cost : LongestSteps(report)) {

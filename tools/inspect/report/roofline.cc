@@ -107,8 +107,8 @@ class Picture {
       svg_.Text(kLeft - 6, y + 4, "end", fmt::format("{:g}", std::pow(10, d)));
     }
     svg_.Text(kLeft + kWidth / 2, kTop + kHeight + 36, "middle",
-              "arithmetic intensity, FLOP a byte");
-    svg_.Text(kLeft, kTop - 8, "start", "GFLOP a second");
+              "arithmetic intensity, FLOP/byte");
+    svg_.Text(kLeft, kTop - 8, "start", "GFLOP/s");
   }
 
   void Roof() {
@@ -161,7 +161,7 @@ class Picture {
       x += 40 + 7.5 * static_cast<double>(std::string(name).size());
     }
     svg_.Text(kLeft, kTop + kHeight + 84, "start",
-              "area: time of the step; short ones outside stand on the edge");
+              "area: time of the step; steps outside are drawn at the edge");
   }
 
   const ir::Target& target_;

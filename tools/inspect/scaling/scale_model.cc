@@ -205,7 +205,9 @@ std::vector<ScaleAlternative> Alternatives(const StepTimeline& timeline,
   }
   ScaleOptions wire = options;
   wire.policy.element_bytes = 6 - options.policy.element_bytes;
-  add(wire.policy.element_bytes == 2 ? "16-bit wire" : "fp32 wire", wire);
+  add(wire.policy.element_bytes == 2 ? "16-bit communication"
+                                     : "fp32 communication",
+      wire);
   ScaleOptions sharded = options;
   sharded.sharded = !options.sharded;
   add(sharded.sharded ? "sharded optimizer" : "no sharded optimizer", sharded);

@@ -22,7 +22,7 @@ std::string WireName(const ScaleOptions& options) {
   return options.policy.element_bytes == 2 ? "16-bit" : "fp32";
 }
 
-// Returns e.g. "modelled for cpu-avx512".
+// Returns e.g. "estimated for cpu-avx512".
 std::string SourceText(const ScaleReport& report) {
   if (report.target.empty()) return report.source;
   const size_t end = std::min(report.source.find(','), report.source.size());
@@ -35,9 +35,8 @@ std::string PredictionText(const ScaleReport& report) {
   const ScalePrediction& p = report.alternatives.front().prediction;
   const int64_t ranks = options.nodes * options.gpus;
   std::string text = fmt::format(
-      "{} a rank, on {} x {} ranks of {}\n"
-      "step      {:.2f} ms; one rank {:.2f} ms ({}): forward {:.2f}, backward "
-      "{:.2f}, update {:.2f}\n",
+      "{} per rank, on {} x {} ranks of {}\nstep      {:.2f} ms; one rank "
+      "{:.2f} ms ({}): forward {:.2f}, backward {:.2f}, update {:.2f}\n",
       report.subject, options.nodes, options.gpus, report.cluster.name,
       p.step * kMs, report.timeline.step() * kMs, SourceText(report),
       report.timeline.forward * kMs,
@@ -48,10 +47,10 @@ std::string PredictionText(const ScaleReport& report) {
       p.images_per_second, p.speedup, ranks,
       100 * p.speedup / static_cast<double>(ranks));
   text += fmt::format(
-      "limit     {}: exposed communication {:.2f} ms, {} {:.2f} ms, waiting "
-      "for input {:.2f} ms\n",
+      "limit     {}: not overlapped communication {:.2f} ms, {} {:.2f} ms, "
+      "waiting for input {:.2f} ms\n",
       LimitName(p.limit), p.exposed * kMs,
-      options.node_rate > 0 ? "as a measured node" : "slowest rank",
+      options.node_rate > 0 ? "measured node losses" : "slowest rank",
       p.waiting * kMs, p.starved * kMs);
   const std::string warning = ScaleWarning(report);
   if (!warning.empty()) text += fmt::format("warning   {}\n", warning);
@@ -62,8 +61,8 @@ std::string BucketText(const ScaleReport& report) {
   const ScaleAlternative& chosen = report.alternatives.front();
   if (chosen.prediction.buckets.empty()) return "";
   std::string text = fmt::format(
-      "buckets   {}, {} wire, {}\n"
-      "  {:>9} {:>12} {:>11} {:>11} {:>11}{}\n",
+      "buckets   {}, {} communication, {}\n  {:>9} {:>12} {:>11} {:>11} "
+      "{:>11}{}\n",
       passes::PolicyName(chosen.options.policy), WireName(chosen.options),
       chosen.options.sharded ? "reduce-scatter, all-gather" : "all-reduce",
       "gradients", "size", "ready, ms", "start, ms", "end, ms",
@@ -85,13 +84,13 @@ std::string BucketText(const ScaleReport& report) {
 }
 
 std::string AlternativesText(const ScaleReport& report) {
-  std::string text = fmt::format("{:<24}{:>8} {:>12} {:>11} {:>12} {:>9}  {}\n",
-                                 "alternatives", "buckets", "exposed, ms",
-                                 "step, ms", "images/s", "speedup", "limit");
+  std::string text = fmt::format(
+      "{:<24}{:>8} {:>18} {:>11} {:>12} {:>9}  {}\n", "alternatives", "buckets",
+      "not overlapped, ms", "step, ms", "images/s", "speedup", "limit");
   for (const ScaleAlternative& a : report.alternatives) {
     const ScalePrediction& p = a.prediction;
     text += fmt::format(
-        "  {:<22}{:>8} {:>12.2f} {:>11.2f} {:>12.2f} {:>9.2f}  "
+        "  {:<22}{:>8} {:>18.2f} {:>11.2f} {:>12.2f} {:>9.2f}  "
         "{}\n",
         a.name, p.buckets.size(), p.exposed * kMs, p.step * kMs,
         p.images_per_second, p.speedup, LimitName(p.limit));
@@ -192,7 +191,7 @@ class TimelinePicture {
     part("forward", 0, report_.timeline.forward, "#8fb1ec");
     part("backward", report_.timeline.forward, backward_, "#2f6bd8");
     const double exposed = backward_ + prediction_.exposed;
-    part("exposed", backward_, exposed, "#c74444");
+    part("not overlapped", backward_, exposed, "#c74444");
     const double rest =
         prediction_.step - prediction_.waiting - prediction_.starved;
     part("update", exposed, rest, "#4f9d69");

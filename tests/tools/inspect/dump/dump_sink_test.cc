@@ -55,7 +55,7 @@ TEST_F(DumpSinkTest, RefusesWhatIsNoFolder) {
 
 TEST_F(DumpSinkTest, RefusesAFolderWithAnotherDump) {
   FolderSink(folder_.string()).Write("manifest.json", "{}");
-  EXPECT_THAT(Refusal(folder_), HasSubstr("holds the dump of another run"));
+  EXPECT_THAT(Refusal(folder_), HasSubstr("contains the dump of another run"));
 }
 
 TEST_F(DumpSinkTest, PutsAPathAboveEachPieceOfAStream) {

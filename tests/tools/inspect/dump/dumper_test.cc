@@ -1,5 +1,6 @@
 #include "tools/inspect/dump/dumper.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,8 +20,10 @@ namespace fusor::codegen {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
@@ -149,7 +152,7 @@ TEST_F(DumperTest, PagesShowDecisionsAndMemory) {
   EXPECT_THAT(
       files_.at("m0000.net/decisions.html"),
       AllOf(HasSubstr("fuse_norm_activation"), HasSubstr("residual none"),
-            HasSubstr("bn"), HasSubstr("Refused, by place"),
+            HasSubstr("bn"), HasSubstr("Rejected, by location"),
             HasSubstr("producer and consumer")));
   EXPECT_THAT(files_.at("m0000.net/memory.html"),
               AllOf(HasSubstr("m0000.net: memory"), HasSubstr("memory_map"),
@@ -232,6 +235,19 @@ TEST_F(DumperTest, SaysWhichCompilerAndWhichOptions) {
   EXPECT_EQ(module["passes"][1]["pass"], "fuse_norm_activation");
 }
 
+TEST_F(DumperTest, EveryOutputAfterThePassesCanBeSelectedAlone) {
+  for (const char* name : {"decisions", "precision", "plan", "schedule",
+                           "memory", "launches", "kernels", "calls"}) {
+    SCOPED_TRACE(name);
+    files_.clear();
+    Compile(Open({.pass = fmt::format("^{}$", name)}));
+    for (const std::string& path : Paths("m0000.net/")) {
+      EXPECT_THAT(path, AnyOf(HasSubstr(std::string("/") + name),
+                              EndsWith("/module.json")));
+    }
+  }
+}
+
 TEST_F(DumperTest, RefusesWhatIsNoRegularExpression) {
   for (const DumpOptions& options :
        {DumpOptions{.pass = "fuse("}, DumpOptions{.module = "["},
@@ -254,7 +270,8 @@ TEST_F(DumperTest, RefusesFiltersThatSelectNothing) {
       ADD_FAILURE() << "accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUsage);
-      EXPECT_THAT(error.what(), HasSubstr("found in no name; there are "));
+      EXPECT_THAT(error.what(),
+                  HasSubstr("matches no name; expected a match for one of "));
     }
   }
 }

@@ -75,10 +75,11 @@ TEST_F(SpeedFolderTest, MakesThePublishedShapeOfMediansAndSpeedups) {
     "2n8g": {"average_speed": 1020.0, "batch_size_per_device": 4,
              "median_speed": 1020.0, "speedup": 10.0}}})"));
   const std::string text = SpeedText(folder);
-  EXPECT_THAT(text, HasSubstr("rn50, batch 4 a rank, fp32 (DLLogger lines)"));
+  EXPECT_THAT(text, HasSubstr("rn50, batch 4 per rank, fp32 (DLLogger lines)"));
   EXPECT_THAT(text, HasSubstr("1020.00     1020.00     10.00      62.5 %"));
-  EXPECT_THAT(text, HasSubstr("images over the time from the end of step 20 to "
-                              "the end of step 120"));
+  EXPECT_THAT(text,
+              HasSubstr("images divided by the time from the end of step 20 to "
+                        "the end of step 120"));
   const std::string svg = SpeedSvg(folder, "a<b");
   EXPECT_THAT(svg, AllOf(HasSubstr("a&lt;b"), HasSubstr("1020.00 images/s"),
                          Not(HasSubstr("nan"))));
@@ -91,10 +92,9 @@ TEST_F(SpeedFolderTest, TakesTheMeanWhereLinesHaveNoTime) {
   EXPECT_EQ(folder.definition, SpeedDefinition::kMean);
   EXPECT_EQ(SpeedJson(folder)["r"]["1n2g"]["speedup"], 1.8);
   EXPECT_THAT(SpeedText(folder),
-              HasSubstr("mean of the speeds that the lines of steps 21 to 120 "
-                        "tell"));
+              HasSubstr("mean of the logged speeds of steps 21 to 120"));
   EXPECT_THAT([&] { Read({.definition = SpeedDefinition::kElapsed}); },
-              ThrowsMessage<Error>(HasSubstr("its lines have no time")));
+              ThrowsMessage<Error>(HasSubstr("too few lines with a time")));
 }
 
 TEST_F(SpeedFolderTest, MultipliesWhatOneRankTells) {
@@ -148,11 +148,10 @@ TEST_F(SpeedFolderTest, WithoutOneRankThereIsNoSpeedup) {
   Write("4n8g/r_b4_fp32_1.log", TextLines(120, 50));
   const SpeedFolder folder = Read();
   EXPECT_FALSE(SpeedJson(folder)["r"]["4n8g"].contains("speedup"));
-  EXPECT_THAT(SpeedText(folder),
-              HasSubstr("no speedup: there is no case 1n1g"));
+  EXPECT_THAT(SpeedText(folder), HasSubstr("no speedup: 1n1g is missing"));
   EXPECT_THAT(SpeedSvg(folder, "t"), HasSubstr("images/s"));
   Write("2n8g/r_b4_fp32_1.log", TextLines(120, 30));
-  EXPECT_THAT(SpeedSvg(Read(), "t"), HasSubstr("no case 1n1g"));
+  EXPECT_THAT(SpeedSvg(Read(), "t"), HasSubstr("1n1g is missing"));
 }
 
 TEST_F(SpeedFolderTest, RefusesLogsThatAreTooShort) {
@@ -166,7 +165,7 @@ TEST_F(SpeedFolderTest, RefusesLogsThatAreTooShort) {
 }
 
 TEST_F(SpeedFolderTest, TellsWhatIsWrongWithAFolder) {
-  EXPECT_THAT([&] { Read(); }, ThrowsMessage<Error>(HasSubstr("no logs")));
+  EXPECT_THAT([&] { Read(); }, ThrowsMessage<Error>(HasSubstr("found none")));
   EXPECT_THAT([] { ReadSpeedFolder("/nowhere/at/all", {}); },
               ThrowsMessage<Error>(HasSubstr("No such file")));
   Write("1n1g/notes.log", "x");
@@ -181,7 +180,7 @@ TEST_F(SpeedFolderTest, RefusesLogsOfTwoFormatsInOneGroup) {
   Write("1n1g/r_b4_fp32_1.log", TextLines(120, 50));
   Write("1n1g/r_b4_fp32_2.log", DllLines(120, 50, 4));
   EXPECT_THAT([&] { Read(); },
-              ThrowsMessage<Error>(HasSubstr("DLLogger lines, but fusor")));
+              ThrowsMessage<Error>(HasSubstr("DLLogger format, but fusor")));
 }
 
 // The 30 logs that DLPerf published for TensorFlow 2, and what its two scripts

@@ -255,9 +255,9 @@ TEST(SpeedLog, CountsOverflowsThatApexTells) {
       "32768.0\n";
   EXPECT_THAT(
       [&] { ParseSpeedLog(overflow + overflow, "some.log"); },
-      ThrowsMessage<Error>(HasSubstr(
-          "some.log: no line tells a speed (but 2 of a gradient overflow); "
-          "lines that are read: DLLogger JSON, ")));
+      ThrowsMessage<Error>(HasSubstr("some.log: no line contains a speed "
+                                     "(found 2 of a gradient overflow); "
+                                     "lines that are read: DLLogger JSON, ")));
   const SpeedLog log = ParseSpeedLog(
       overflow + "train: epoch 0, iter 20, loss: 6, samples/s: 288.0\n", "x");
   EXPECT_EQ(log.overflows, 1);

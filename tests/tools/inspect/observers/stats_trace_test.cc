@@ -68,15 +68,15 @@ TEST(StatsTraceTest, MalformedTracesGetOneLineWithTheirPlace) {
   huge_count.insert(huge_count.find("\"count\":") + 8, "1e300, \"c\":");
   for (const auto& [text, expected] :
        std::vector<std::pair<std::string, std::string>>{
-           {"", "t: an empty trace"},
+           {"", "t: empty trace"},
            {huge_count, "t:2: expected"},
            {bad_source, "t:2: expected"},
-           {"{}\n", "t:1: expected a line of --stats-trace"},
-           {"no json\n", "t:1: expected a line of --stats-trace"},
+           {"{}\n", "t:1: expected a line written by --stats-trace"},
+           {"no json\n", "t:1: expected a line written by --stats-trace"},
            {good + "{\"run\":0}\n", "t:3: expected"},
            {good.substr(0, good.size() - 10), "t:2: expected"},
            {bad_sum, "t:2: expected"},
-           {"{\"fusor_stats_trace\":9}\n", "t: a trace of another version"}}) {
+           {"{\"fusor_stats_trace\":9}\n", "t: trace of another version"}}) {
     try {
       ParseTrace(text, "t");
       ADD_FAILURE() << "no error for " << text;

@@ -156,9 +156,9 @@ TEST(Alternatives, ComeAfterWhatWasChosen) {
   std::vector<std::string> names;
   for (const ScaleAlternative& a : all) names.push_back(a.name);
   EXPECT_THAT(names,
-              ::testing::ElementsAre("chosen", "buckets cap:25", "buckets apex",
-                                     "buckets horovod", "buckets one",
-                                     "16-bit wire", "sharded optimizer"));
+              ::testing::ElementsAre(
+                  "chosen", "buckets cap:25", "buckets apex", "buckets horovod",
+                  "buckets one", "16-bit communication", "sharded optimizer"));
   for (const ScaleAlternative& a : all) {
     if (a.name.starts_with("buckets")) {
       EXPECT_GE(a.prediction.exposed, all[0].prediction.exposed - 3e-4);
@@ -168,14 +168,14 @@ TEST(Alternatives, ComeAfterWhatWasChosen) {
 
 TEST(ScaleReport, SaysTheSameInTextJsonAndPicture) {
   ScaleReport report{.subject = "a<b, batch 4",
-                     .source = "modelled",
+                     .source = "estimated",
                      .cluster = SlowCluster(),
                      .timeline = SmallStep()};
   report.alternatives = Alternatives(report.timeline, report.cluster,
                                      {.gpus = 2, .batch = 4, .sharded = true});
   const ScalePrediction& p = report.alternatives[0].prediction;
   const std::string text = ScaleText(report);
-  EXPECT_THAT(text, HasSubstr("a<b, batch 4 a rank, on 1 x 2 ranks of slow"));
+  EXPECT_THAT(text, HasSubstr("a<b, batch 4 per rank, on 1 x 2 ranks of slow"));
   EXPECT_THAT(text, HasSubstr("limit     communication"));
   EXPECT_THAT(text, HasSubstr("gathered, ms"));
   EXPECT_THAT(text, HasSubstr("no sharded optimizer"));
@@ -185,7 +185,7 @@ TEST(ScaleReport, SaysTheSameInTextJsonAndPicture) {
   EXPECT_EQ(out["alternatives"].size(), report.alternatives.size() - 1);
   EXPECT_EQ(out["one_rank"]["gradient_elements"], 500'000);
   const std::string svg = ScaleSvg(report);
-  EXPECT_THAT(svg, AllOf(HasSubstr("a&lt;b"), HasSubstr("exposed: "),
+  EXPECT_THAT(svg, AllOf(HasSubstr("a&lt;b"), HasSubstr("not overlapped: "),
                          HasSubstr("bucket 0: "), Not(HasSubstr("nan"))));
 }
 

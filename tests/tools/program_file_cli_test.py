@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Step files as a user meets them: step_file_cli_test.py FUSOR."""
+"""Program files as a user meets them: program_file_cli_test.py FUSOR."""
 
 import json
 import os
@@ -19,7 +19,7 @@ MODEL = ("-a", "resnet20-cifar", "-b", "4", "--threads", "1")
 BITS = ("losses", "loss_hash", "state_hash", "parameter_hash")
 
 
-class StepFileTest(unittest.TestCase):
+class ProgramFileTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
@@ -121,8 +121,8 @@ class StepFileTest(unittest.TestCase):
     def test_names_what_is_no_step(self):
         whole = self.step.read_bytes()
         path = self.folder / "s.fusor"
-        for content, text in ((b"", "not a step file"),
-                              (b"PK\3\4", "not a step file"),
+        for content, text in ((b"", "not a program file"),
+                              (b"PK\3\4", "not a program file"),
                               (whole[:-1], "cut or damaged: expected"),
                               (whole[:100] + b"!" + whole[101:],
                                "damaged: expected CRC-32C")):
