@@ -107,12 +107,6 @@ void Session::CheckState(const Plan& plan) const {
   }
 }
 
-TuneResult Session::Tune(const ir::Graph& forward, codegen::ProgramKind kind,
-                         const codegen::CompileOptions& compile,
-                         const TuneOptions& options) {
-  return runtime::Tune(forward, kind, *compiler_, *device_, compile, options);
-}
-
 // Allocates the state with the first program. Grows the temporary arena to the
 // largest program's; earlier programs are then bound again.
 void Session::PlaceArenas(Program& program, bool poison) {

@@ -10,7 +10,6 @@
 #include "codegen/plan/plan.h"
 #include "ir/graph.h"
 #include "ir/interpreter/interpreter.h"
-#include "runtime/autotuner.h"
 #include "runtime/backend/backend.h"
 
 namespace fusor::codegen {
@@ -51,7 +50,7 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  const Device& device() const { return *device_; }
+  Device& device() const { return *device_; }
   // The compiler of this session's programs.
   const codegen::TargetCompiler& compiler() const { return *compiler_; }
 
@@ -67,12 +66,6 @@ class Session {
   // kGraph, naming the tensor, if state shared with the first program has
   // another type or offset.
   int AddProgram(codegen::CompiledProgram compiled);
-
-  // Measures library candidates for a model's convolutions on this session's
-  // device, before any program exists. See runtime/autotuner.h.
-  TuneResult Tune(const ir::Graph& forward, codegen::ProgramKind kind,
-                  const codegen::CompileOptions& compile,
-                  const TuneOptions& options);
 
   // These and all functions below throw kUsage if a program, input, output,
   // buffer or step does not exist.

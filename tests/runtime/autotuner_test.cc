@@ -19,7 +19,8 @@ class TuneTest : public testing::Test {
  protected:
   TuneResult Tune(codegen::ProgramKind kind = codegen::ProgramKind::kTrain) {
     tune_.rounds = 1;
-    return session_.Tune(*test::SmallResidual(), kind, compile_, tune_);
+    return runtime::Tune(*test::SmallResidual(), kind, session_.compiler(),
+                         session_.device(), compile_, tune_);
   }
 
   Session session_{LoadBackend("cpu"), {.threads = 1}};

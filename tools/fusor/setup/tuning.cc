@@ -11,6 +11,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/target/autotune_results.h"
+#include "runtime/autotuner.h"
 #include "tools/fusor/setup/stop_signals.h"
 #include "tools/fusor/setup/workbench.h"
 
@@ -112,7 +113,8 @@ json TuneIfAsked(const CompileFlags& flags, const ir::Graph& forward,
       fmt::print(stderr, "tune: {}\n", line);
     };
   }
-  runtime::TuneResult result = session.Tune(forward, kind, options, tune);
+  runtime::TuneResult result = runtime::Tune(forward, kind, session.compiler(),
+                                             session.device(), options, tune);
   for (const std::string& line : result.left_out) {
     fmt::print(stderr, "tune: skipped {}\n", line);
   }
