@@ -311,7 +311,7 @@ bool CacheWeightCasts(ir::Graph& graph, PassContext& context);
 // start of the step, or is not written at all; see
 // runtime::Session::GatherParameters. Skips steps with several micro-batches,
 // and parameters whose next value has readers other than its copies. Counts
-// rotated_gathers and, among them, narrow_gathers.
+// prefetched_gathers and, among them, narrow_gathers.
 bool PrefetchParameters(ir::Graph& graph, PassContext& context);
 
 // Fuses parts of normalisations into adjacent convolutions, as

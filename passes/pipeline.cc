@@ -22,7 +22,7 @@ constexpr PassEntry kPipeline[] = {
      "requires the plain forward graph"},
     {"accumulate_gradients", AccumulateGradients, Stage::kTraining, false,
      "accumulates in f32, before gradients are communicated"},
-    {"narrow_gradients", CompressGradients, Stage::kTraining, false,
+    {"compress_gradients", CompressGradients, Stage::kTraining, false,
      "after accumulation: casts only what is communicated"},
     {"shard_optimizer", ShardOptimizer, Stage::kTraining, false,
      "after compression; later passes work on shards"},
@@ -50,9 +50,9 @@ constexpr PassEntry kPipeline[] = {
      "after dtypes are known and before layouts are chosen"},
     {"assign_layout", AssignLayout, Stage::kOptimize, false,
      "before normalisations are lowered and ops are fused"},
-    {"keep_weight_copies", CacheWeightCasts, Stage::kOptimize, false,
+    {"cache_weight_casts", CacheWeightCasts, Stage::kOptimize, false,
      "after layouts add casts and repacks, before updates are fused"},
-    {"rotate_gathers", PrefetchParameters, Stage::kOptimize, false,
+    {"prefetch_parameters", PrefetchParameters, Stage::kOptimize, false,
      "after dtype and layout of each parameter read are known"},
     {"fuse_conv_norm", FuseConvNorm, Stage::kOptimize, true,
      "after layouts, which it keeps, and before normalisations are lowered"},
@@ -79,7 +79,7 @@ constexpr PassEntry kPipeline[] = {
 
 // Passes that cannot stop halfway: the graph would not be a valid program.
 constexpr std::string_view kWhole[] = {
-    "autodiff",         "accumulate_gradients", "narrow_gradients",
+    "autodiff",         "accumulate_gradients", "compress_gradients",
     "shard_optimizer",  "scale_gradients",      "optimizer_update",
     "skip_overflow",    "assign_layout",        "bucket_gradients",
     "drop_collectives", "generate_kernels"};

@@ -8,7 +8,7 @@
 // becomes the start of the next: %all gathers the old value of "shard/w", and
 // readers of %w read %whole. State "w" then is one step older than the shards.
 //
-// If nothing reads %w itself, but only 16-bit copies (keep_weight_copies), the
+// If nothing reads %w itself, but only 16-bit copies (cache_weight_casts), the
 // shard is rounded first, which halves the bytes to gather:
 //
 //   %narrow = cast(%"shard/w") {dtype="bf16"} : bf16[640]
@@ -40,7 +40,7 @@ using ir::InputRole;
 using ir::Node;
 using ir::Value;
 
-constexpr char kPass[] = "rotate_gathers";
+constexpr char kPass[] = "prefetch_parameters";
 
 // Unary and not a collective: reshapes, slices, copies, casts.
 bool IsConversion(const Node& node) {
@@ -139,7 +139,7 @@ class Rotation {
   void Rotate(const Gather& gather) {
     Value* shard = graph_.input(gather.shard);
     const std::optional<DType> narrow = NarrowDType(gather);
-    ++context_.counters()["rotated_gathers"];
+    ++context_.counters()["prefetched_gathers"];
     context_.counters()["narrow_gathers"] += narrow.has_value() ? 1 : 0;
     Record(gather, narrow);
     if (narrow.has_value()) return RotateNarrow(gather, *narrow);

@@ -5,7 +5,7 @@
 // with equal signature become one `multi_tensor` fusion, whose body contains
 // all chains. Its operands are sorted by class: all parameters, all gradients,
 // all momenta, then the scalars, which all chains share. Cached cast weights
-// (keep_weight_copies) computed from the results follow the chains in the body,
+// (cache_weight_casts) computed from the results follow the chains in the body,
 // and their results follow the other results. The finiteness check of all
 // gradients reads each contiguous range in one loop.
 //

@@ -31,7 +31,7 @@ using ir::Node;
 using ir::OpKind;
 using ir::Value;
 
-constexpr char kPass[] = "keep_weight_copies";
+constexpr char kPass[] = "cache_weight_casts";
 constexpr char kRepacks[] = "weight_repacks";
 
 // Returns true for nodes that only round elements or change the layout.

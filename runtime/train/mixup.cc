@@ -55,6 +55,7 @@ double LogGamma(double shape, Uniforms& uniforms) {
 }  // namespace
 
 double MixupCoefficient(double alpha, uint64_t seed, int64_t step) {
+  if (alpha == 0) return 1;
   Uniforms uniforms(seed, step);
   const double a = LogGamma(alpha, uniforms);
   const double b = LogGamma(alpha, uniforms);

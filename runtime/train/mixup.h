@@ -5,7 +5,8 @@
 namespace fusor::runtime {
 
 // Returns the mixup coefficient of a step, drawn from Beta(alpha, alpha): a
-// pure function of its arguments.
+// pure function of its arguments. Returns 1, which mixes nothing, if alpha is
+// 0.
 //
 // Mixup (Zhang et al., ICLR 2018) as in NVIDIA's script: one coefficient c per
 // batch. Each sample becomes c x + (1 - c) x', its loss c L(y) + (1 - c) L(y').

@@ -35,7 +35,7 @@ class TrainingSession {
  public:
   TrainingSession(passes::PassOptions options, bool copies)
       : session_(runtime::LoadBackend("cpu"), {}) {
-    if (!copies) options.disabled.insert("keep_weight_copies");
+    if (!copies) options.disabled.insert("cache_weight_casts");
     options_.passes = std::move(options);
     options_.verify = true;
     train_ = session_.AddProgram(SmallResidual(kBatch), ProgramKind::kTrain,

@@ -329,7 +329,7 @@ TEST_F(CollectivePlanTest, PartsAreGatheredBesideTheForwardPass) {
   options.passes.shard_optimizer = true;
   const CompiledProgram program = Compiled(options);
   const Plan& plan = program.plan;
-  EXPECT_EQ(program.report.counters.at("rotated_gathers"), 12);
+  EXPECT_EQ(program.report.counters.at("prefetched_gathers"), 12);
   std::map<int, size_t> gathers;  // by event
   int64_t gathered = 0, scattered = 0;
   for (size_t s : Collectives(plan)) {

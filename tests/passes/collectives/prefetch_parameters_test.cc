@@ -58,7 +58,7 @@ constexpr char kShardedStep[] = R"(graph g {
 TEST(PrefetchParameters, GathersWhatTheStepBeforeHasLeft) {
   const Rotated rotated = Rotate(kShardedStep, Sharded());
   EXPECT_TRUE(rotated.changed);
-  EXPECT_EQ(rotated.counters.at("rotated_gathers"), 1);
+  EXPECT_EQ(rotated.counters.at("prefetched_gathers"), 1);
   EXPECT_EQ(rotated.counters.at("narrow_gathers"), 0);
   test::ExpectSameGraph(R"(graph g {
     %x = data : f32[8,20]
@@ -137,7 +137,7 @@ TEST(PrefetchParameters, GathersAllBitsWhereOneReaderNeedsThem) {
                "  %sum = reduce(%w) {dims=[0,1], kind=\"sum\"} : f32[]\n"
                "  return %sum as \"sum\",");
   const Rotated rotated = Rotate(text, Sharded());
-  EXPECT_EQ(rotated.counters.at("rotated_gathers"), 1);
+  EXPECT_EQ(rotated.counters.at("prefetched_gathers"), 1);
   EXPECT_EQ(rotated.counters.at("narrow_gathers"), 0);
   EXPECT_TRUE(rotated.graph->FindInput("w")->uses().empty());
   EXPECT_TRUE(rotated.graph->FindInput("c")->uses().empty());

@@ -203,7 +203,7 @@ TEST_F(KeepWeightCopiesTest, AnUpdateWritesCopiesThatOthersRead) {
 }
 
 TEST_F(KeepWeightCopiesTest, FuelLeavesTheRestAsItIs) {
-  options_.fuel["keep_weight_copies"] = 1;
+  options_.fuel["cache_weight_casts"] = 1;
   const auto graph = Run(kStep);
   EXPECT_TRUE(changed_);
   EXPECT_EQ(counters_["weight_copies"], 1);

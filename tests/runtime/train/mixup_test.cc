@@ -7,6 +7,10 @@
 namespace fusor::runtime {
 namespace {
 
+TEST(Mixup, WithoutAlphaNothingIsMixed) {
+  EXPECT_EQ(MixupCoefficient(0, 7, 3), 1);
+}
+
 // The mean of Beta(a, a) is 1/2, its variance 1 / (4 (2 a + 1)); of the sample
 // variance the standard error is below `variance` * sqrt(2 / n).
 TEST(Mixup, CoefficientsHaveTheMomentsOfBeta) {
