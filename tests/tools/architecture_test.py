@@ -1,0 +1,101 @@
+"""Holds README's section Architecture true: the files that it names exist, the
+way of a training step passes at most twelve of them, and an op, a pass, a model
+and a backend touch only the source files that "How to add" lists."""
+
+import pathlib
+import re
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDERS = ("ir", "passes", "codegen", "models", "runtime", "tools")
+PLACEHOLDER = re.compile(r"NAME|FOLDER|FAMILY")
+
+
+def sources():
+    """Path -> text of the C++ files that are no tests."""
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+            for folder in FOLDERS for path in (ROOT / folder).rglob("*")
+            if path.suffix in (".h", ".cc")}
+
+
+class ArchitectureTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.sources = sources()
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        cls.section = readme.split("\n## Architecture\n")[1].split("\n## ")[0]
+
+    def part(self, title):
+        """The lines of "How to add" about an op, a pass, a model, a backend."""
+        return re.search(rf"\*\*{title}\*\*(.*?)(?=\n\*\*|$)", self.section,
+                         re.S).group(1)
+
+    def with_words(self, words):
+        """The source files that contain one of the words, or it in quotes."""
+        pattern = re.compile("|".join(
+            rf'"{w}"' if w.islower() else rf"\b{w}\b" for w in words))
+        return {path for path, text in self.sources.items()
+                if pattern.search(text)}
+
+    def test_files_that_the_section_names_exist(self):
+        named = {name for name in re.findall(r"`([\w/.]+\.\w+)`", self.section)
+                 if "/" in name and not PLACEHOLDER.search(name)}
+        self.assertGreater(len(named), 30)
+        self.assertEqual({n for n in named if not (ROOT / n).exists()}, set())
+
+    def test_a_step_passes_at_most_twelve_files(self):
+        walk = self.section.split("### The life of a training step")[1]
+        walk = walk.split("### How to add")[0]
+        files = re.findall(r"^\| \d+ \|.*\| `([\w/.]+)` \|$", walk, re.M)
+        self.assertEqual(len(files), len(set(files)))
+        self.assertGreaterEqual(len(files), 8)
+        self.assertLessEqual(len(files), 12)
+
+    def test_an_op_with_an_element_function(self):
+        touched = self.with_words(["tanh", "kTanh"])
+        code = {"codegen/cpu/scalar_emitter.cc",
+                "codegen/cuda/cuda_expressions.cc", "runtime/cpu/llvm_jit.cc"}
+        self.assertEqual(touched - code, {
+            "ir/builder.h", "ir/op_kind.h", "ir/ops/elementwise.cc",
+            "ir/scalar_op.cc", "ir/scalar_op.h"})
+        part = self.part(r"An op")
+        for path in ("ir/builder.h", "ir/op_kind.h", "ir/scalar_op.cc",
+                     "ir/scalar_op.h"):
+            self.assertIn(f"`{path}`", part)
+
+    def test_a_pass_is_three_source_files(self):
+        passes = re.findall(r'^    \{"(\w+)", (\w+), Stage::',
+                            self.sources["passes/pipeline.cc"], re.M)
+        self.assertGreater(len(passes), 20)
+        for name, function in passes:
+            declared = re.compile(rf"\bbool {function}\((ir::)?Graph&")
+            files = {path for path, text in self.sources.items()
+                     if declared.search(text)}
+            with self.subTest(name):
+                self.assertEqual(len(files), 2, files)
+                self.assertTrue(all(f.startswith("passes/") for f in files))
+        self.assertIn("`passes/passes.h`", self.part("A pass"))
+
+    def test_a_model_is_two_source_files(self):
+        families = re.search(r"kFamilies\[\]\)\(\) = \{(.*?)\};",
+                             self.sources["models/architectures.h"], re.S)
+        for family in re.findall(r"\w+", families.group(1)):
+            with self.subTest(family):
+                self.assertEqual(len(self.with_words([family])), 2)
+        self.assertIn("`models/architectures.h`", self.part("A model"))
+
+    def test_a_backend_is_its_two_folders(self):
+        for name in ("cpu", "cuda", "null"):
+            folders = (f"codegen/{name}/", f"runtime/{name}/")
+            included = re.compile(rf'#include "(codegen|runtime)/{name}/')
+            users = {path for path, text in self.sources.items()
+                     if included.search(text) and not path.startswith(folders)}
+            # The model of a GPU's traffic prints kernels as CUDA C++.
+            users -= {"tools/inspect/report/gpu_model.cc"}
+            with self.subTest(name):
+                self.assertEqual(users, set())
+
+
+if __name__ == "__main__":
+    unittest.main()
