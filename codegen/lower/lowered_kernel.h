@@ -31,6 +31,10 @@ struct LoweredKernel {
 
 using LoweredNodes = std::unordered_map<const ir::Node*, LoweredKernel>;
 
+// Returns the kernel without aliases. REQUIRES: its buffers are the inputs and
+// the outputs of the body, then scratch.
+LoweredKernel OneBufferPerTensor(Kernel kernel, const ir::Graph& body);
+
 // Calls CheckResults of race_detector.h with the padded buffers of the kernel.
 void CheckResults(const LoweredKernel& lowered);
 

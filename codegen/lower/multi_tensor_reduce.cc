@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "codegen/kernel/launch_config.h"
+#include "codegen/kernel/kernel_builder.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {

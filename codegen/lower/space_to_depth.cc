@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/kernel/launch_config.h"
+#include "codegen/kernel/kernel_builder.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
