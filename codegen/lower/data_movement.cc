@@ -1,7 +1,6 @@
-#include "codegen/lower/data_movement.h"
-
 #include "codegen/kernel/kernel_builder.h"
 #include "codegen/lower/loop_nest.h"
+#include "codegen/lower/lower.h"
 #include "ir/support/error.h"
 #include "passes/fusion/iteration_domain.h"
 

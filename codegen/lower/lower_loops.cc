@@ -1,5 +1,3 @@
-#include "codegen/lower/lower_loops.h"
-
 #include <algorithm>
 #include <set>
 #include <unordered_set>
@@ -7,6 +5,7 @@
 #include "codegen/lower/body_emitter.h"
 #include "codegen/lower/loop_nest.h"
 #include "codegen/lower/loop_schedule.h"
+#include "codegen/lower/lower.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/fusion/iteration_domain.h"

@@ -1,11 +1,10 @@
-#include "codegen/lower/lower_pool.h"
-
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
 
 #include "codegen/kernel/kernel_builder.h"
+#include "codegen/lower/lower.h"
 #include "codegen/lower/pool_emitter.h"
 #include "codegen/lower/pool_windows.h"
 

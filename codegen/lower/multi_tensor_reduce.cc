@@ -1,12 +1,11 @@
 // all_finite: x * 0 is 0 for finite x and NaN otherwise, and sums propagate
 // NaN. So all operands are finite exactly if the sum of all x * 0 is.
 
-#include "codegen/lower/multi_tensor_reduce.h"
-
 #include <algorithm>
 #include <map>
 
 #include "codegen/kernel/kernel_builder.h"
+#include "codegen/lower/lower.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {

@@ -1,12 +1,10 @@
-#include "codegen/lower/multi_tensor_update.h"
-
 #include <algorithm>
 #include <memory>
 #include <unordered_map>
 
 #include "codegen/kernel/kernel_builder.h"
 #include "codegen/lower/layout_stores.h"
-#include "codegen/lower/lower_loops.h"
+#include "codegen/lower/lower.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {

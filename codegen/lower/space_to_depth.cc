@@ -1,10 +1,9 @@
-#include "codegen/lower/space_to_depth.h"
-
 #include <array>
 #include <utility>
 #include <vector>
 
 #include "codegen/kernel/kernel_builder.h"
+#include "codegen/lower/lower.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {

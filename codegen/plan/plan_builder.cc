@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "codegen/lower/pack_bitmasks.h"
+#include "codegen/lower/lower.h"
 #include "codegen/plan/arena_layout.h"
 #include "codegen/plan/schedule.h"
 #include "codegen/plan/state_aliasing.h"

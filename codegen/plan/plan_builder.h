@@ -1,6 +1,6 @@
 #pragma once
 
-#include "codegen/lower/lowered_kernel.h"
+#include "codegen/lower/lower.h"
 #include "codegen/plan/plan.h"
 #include "codegen/plan/plan_options.h"
 #include "codegen/target_compiler.h"

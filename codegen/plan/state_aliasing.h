@@ -3,7 +3,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "codegen/lower/lowered_kernel.h"
+#include "codegen/lower/lower.h"
 #include "ir/graph.h"
 
 namespace fusor::codegen {

@@ -4,7 +4,7 @@
 
 #include "codegen/kernel/kernel_interpreter.h"
 #include "codegen/kernel/race_detector.h"
-#include "codegen/lower/lower_fusion.h"
+#include "codegen/lower/lower.h"
 #include "codegen/plan/plan.h"
 #include "ir/interpreter/host_tensor.h"
 #include "tests/testing/library_call.h"
