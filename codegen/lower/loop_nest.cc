@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "codegen/kernel/element_set.h"
+#include "codegen/kernel/access_analysis.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {

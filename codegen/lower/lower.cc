@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "codegen/kernel/race_detector.h"
+#include "codegen/kernel/access_analysis.h"
 #include "ir/op.h"
 #include "passes/fusion/iteration_domain.h"
 

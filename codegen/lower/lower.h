@@ -40,7 +40,8 @@ using LoweredNodes = std::unordered_map<const ir::Node*, LoweredKernel>;
 // the outputs of the body, then scratch.
 LoweredKernel OneBufferPerTensor(Kernel kernel, const ir::Graph& body);
 
-// Calls CheckResults of race_detector.h with the padded buffers of the kernel.
+// Calls CheckResults of access_analysis.h with the padded buffers of the
+// kernel.
 void CheckResults(const LoweredKernel& lowered);
 
 // Lowers a fusion node by the function below that takes it. REQUIRES: a pass of

@@ -2,8 +2,8 @@
 
 #include <unordered_map>
 
-#include "codegen/kernel/kernel_interpreter.h"
-#include "codegen/kernel/race_detector.h"
+#include "codegen/kernel/access_analysis.h"
+#include "codegen/kernel/kernel_ir.h"
 #include "codegen/lower/lower.h"
 #include "codegen/plan/plan.h"
 #include "ir/interpreter/host_tensor.h"

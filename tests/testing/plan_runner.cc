@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "codegen/kernel/kernel_interpreter.h"
+#include "codegen/kernel/kernel_ir.h"
 #include "codegen/lower/lower.h"
 #include "ir/interpreter/host_tensor.h"
 #include "passes/passes.h"

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "codegen/kernel/kernel_interpreter.h"
+#include "codegen/kernel/kernel_ir.h"
 #include "ir/support/error.h"
 #include "tests/testing/bare_target.h"
 

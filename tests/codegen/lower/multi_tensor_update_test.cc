@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "codegen/kernel/race_detector.h"
+#include "codegen/kernel/access_analysis.h"
 #include "codegen/lower/layout_stores.h"
 #include "codegen/lower/lower.h"
 #include "ir/builder.h"
