@@ -1,5 +1,3 @@
-#include "codegen/cache_log.h"
-
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -15,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "codegen/kernel_cache.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"

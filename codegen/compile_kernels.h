@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "codegen/cache_log.h"
+#include "codegen/kernel_cache.h"
 #include "codegen/plan/plan.h"
 #include "codegen/plan/plan_builder.h"
 #include "codegen/target_compiler.h"

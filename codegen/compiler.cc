@@ -3,10 +3,9 @@
 #include <chrono>
 
 #include "codegen/compile_kernels.h"
+#include "codegen/kernel/access_analysis.h"
 #include "codegen/kernel/cache_hints.h"
-#include "codegen/kernel/race_detector.h"
-#include "codegen/lower/lower_fusion.h"
-#include "codegen/lower/pack_bitmasks.h"
+#include "codegen/lower/lower.h"
 #include "codegen/plan/plan_builder.h"
 #include "codegen/plan/verify_plan.h"
 #include "ir/op.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/cache_log.h"
+#include "codegen/kernel_cache.h"
 #include "codegen/plan/plan.h"
 #include "codegen/plan/plan_builder.h"
 #include "codegen/target_compiler.h"

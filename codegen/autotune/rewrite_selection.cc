@@ -1,7 +1,7 @@
-#include "codegen/autotune/rewrite_selection.h"
-
 #include <algorithm>
 #include <set>
+
+#include "codegen/autotune/search_space.h"
 
 namespace fusor::codegen {
 namespace {

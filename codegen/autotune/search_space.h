@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "codegen/autotune/rewrite_selection.h"
 #include "codegen/compiler.h"
 #include "codegen/target_compiler.h"
 #include "ir/graph.h"
@@ -15,6 +16,31 @@
 #include "passes/patterns/fuse_conv_norm.h"
 
 namespace fusor::codegen {
+
+// Returns the time in ns of a problem's fastest candidate; 0 if not measured.
+using ProblemTimes = std::function<double(const std::string&, ir::DType)>;
+
+// Whether an extended convolution pays off.
+struct RewriteDecision {
+  bool taken = false;
+  // Time saved per step by all rewrites that create the convolution, including
+  // rewrites that build on it. nullopt if a part was not measured.
+  std::optional<double> saved_ns;
+  std::string choice{};  // ConvRewrite::choice
+};
+
+// Returns a verdict for each problem that `rewrites` create. A rewrite with a
+// choice has its verdict under the problem that the choice applies to.
+//
+// Rewrites that replace the same problems by the same problems are taken or
+// declined together. They are taken if the time of the convolutions, plus the
+// time of the bytes that kernels move at `ns_per_byte`, decreases. A rewrite
+// that others build on also counts their savings. If several rewrites exclude
+// each other at one place, a later one counts only what it saves over an
+// earlier one. Rewrites that were not measured are declined.
+std::map<ir::AutotuneResults::Key, RewriteDecision> DecideRewrites(
+    const std::vector<passes::ConvRewrite>& rewrites, const ProblemTimes& times,
+    double ns_per_byte);
 
 // One way to run a convolution problem.
 struct SearchCandidate {

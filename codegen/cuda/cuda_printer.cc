@@ -9,7 +9,7 @@
 
 #include "codegen/cuda/cuda_expressions.h"
 #include "codegen/cuda/cuda_prelude.h"
-#include "codegen/kernel/launch_config.h"
+#include "codegen/kernel/kernel_builder.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/str.h"

@@ -1,9 +1,8 @@
-#include "codegen/kernel/kernel_interpreter.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "codegen/kernel/kernel_ir.h"
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
 

@@ -42,6 +42,10 @@
 
 namespace fusor::codegen {
 
+namespace proto {
+class KernelProto;
+}  // namespace proto
+
 inline constexpr int64_t kBufferAlignment = 64;  // bytes, for every buffer
 
 constexpr int64_t PadToAlignment(int64_t bytes) {
@@ -198,5 +202,17 @@ void Verify(const Kernel& kernel);
 
 // Returns the statement's line in Print(Kernel); a loop without its body.
 std::string Print(const Stmt& stmt);
+
+// Interprets a kernel on the host, one task after the other. Reference for the
+// code generation of every backend. `buffers` are the memory of
+// Kernel::buffers, in their dtypes. Registers are held in double and rounded by
+// the rules above, without FMA contraction. Throws kInternal on an access
+// outside a buffer.
+void InterpretKernel(const Kernel& kernel, void* const* buffers);
+
+// Serialize a kernel for SerializePlan and ParsePlan. ReadKernel throws kGraph
+// on enumerators or sizes out of range. It does not call Verify.
+void WriteKernel(const Kernel& kernel, proto::KernelProto& out);
+Kernel ReadKernel(const proto::KernelProto& in);
 
 }  // namespace fusor::codegen

@@ -1,10 +1,8 @@
-#include "codegen/kernel/race_detector.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
 
-#include "codegen/kernel/element_set.h"
+#include "codegen/kernel/access_analysis.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {

@@ -1,6 +1,5 @@
-#include "codegen/kernel/serialize_kernel.h"
-
 #include "codegen/kernel/kernel.pb.h"
+#include "codegen/kernel/kernel_ir.h"
 #include "ir/support/error.h"
 #include "ir/tensor_type.h"
 

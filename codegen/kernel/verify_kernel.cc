@@ -10,10 +10,9 @@
 #include <algorithm>
 #include <cctype>
 
+#include "codegen/kernel/access_analysis.h"
 #include "codegen/kernel/bitmask.h"
-#include "codegen/kernel/element_set.h"
 #include "codegen/kernel/kernel_ir.h"
-#include "codegen/kernel/race_detector.h"
 #include "ir/support/error.h"
 #include "ir/tensor_type.h"
 

@@ -30,26 +30,6 @@ bool IsGraphInput(const Value* value) { return value->producer() == nullptr; }
 
 }  // namespace
 
-bool MustRound(ir::ScalarOp op, ir::DType dtype) {
-  if (dtype != ir::DType::kU8 || ir::IsComparison(op)) return false;
-  switch (op) {
-    case ir::ScalarOp::kAbs:
-    case ir::ScalarOp::kFloor:
-    case ir::ScalarOp::kRelu:
-    case ir::ScalarOp::kNot:
-    case ir::ScalarOp::kIsFinite:
-    case ir::ScalarOp::kDiv:
-    case ir::ScalarOp::kMaximum:
-    case ir::ScalarOp::kMinimum:
-    case ir::ScalarOp::kAnd:
-    case ir::ScalarOp::kOr:
-    case ir::ScalarOp::kSelect:
-      return false;
-    default:
-      return true;
-  }
-}
-
 std::vector<Access> BodyEmitter::CollectAccesses(
     const ir::Graph& body, const passes::IterationDomain& domain) {
   std::vector<Access> accesses;
@@ -80,112 +60,27 @@ std::vector<Access> BodyEmitter::CollectAccesses(
   return accesses;
 }
 
-void BodyEmitter::BeginPhase(std::vector<int> grid) {
-  FUSOR_ASSERT(levels_.empty(), "phase within a phase");
-  grid_ = grid;
-  levels_.emplace_back();
-}
-
-void BodyEmitter::EndPhase() {
-  FUSOR_ASSERT(levels_.size() == 1, "loop left open");
-  kernel_.phases.push_back({grid_, std::move(levels_[0].statements)});
-  levels_.clear();
-}
-
-void BodyEmitter::OpenLoop(int kernel_axis) {
-  levels_.emplace_back();
-  levels_.back().axis = kernel_axis;
-}
-
-void BodyEmitter::CloseLoop() {
-  Stmt loop{.kind = StmtKind::kLoop};
-  loop.axis = levels_.back().axis;
-  loop.body = std::move(levels_.back().statements);
-  levels_.pop_back();
-  levels_.back().statements.push_back(std::move(loop));
-}
-
-int BodyEmitter::NewRegister(DType dtype, bool vector) {
-  kernel_.registers.push_back({dtype, vector});
-  register_level_.push_back(levels_.size() - 1);
-  return static_cast<int>(kernel_.registers.size()) - 1;
-}
-
-void BodyEmitter::Append(Stmt stmt) {
-  levels_.back().statements.push_back(std::move(stmt));
-}
-
-int BodyEmitter::Emit(Stmt stmt, DType dtype, bool vector, size_t level) {
-  const int reg = NewRegister(dtype, vector);
-  register_level_[reg] = level;
-  stmt.dst = reg;
-  levels_[level].statements.push_back(std::move(stmt));
-  return reg;
-}
-
-Index BodyEmitter::KernelIndex(const Index& nest_index) const {
-  Index index{nest_index.offset, {}};
-  for (const Index::Term& term : nest_index.terms) {
-    for (const AxisPart& part : parts_[term.axis]) {
-      index.terms.push_back({part.axis, term.coefficient * part.factor});
-    }
-  }
-  std::sort(index.terms.begin(), index.terms.end(),
-            [](const auto& a, const auto& b) { return a.axis < b.axis; });
-  return index;
-}
-
-// Returns the level of the innermost loop that the index uses; 0: the phase.
-size_t BodyEmitter::LevelOf(const Index& index) const {
-  for (size_t level = levels_.size(); level-- > 1;) {
-    for (const Index::Term& term : index.terms) {
-      if (term.axis == levels_[level].axis) return level;
-    }
-  }
-  return 0;
-}
-
-bool BodyEmitter::IsVector(const Index& index) const {
-  return std::any_of(
-      index.terms.begin(), index.terms.end(), [&](const Index::Term& term) {
-        return kernel_.axes[term.axis].vector && term.coefficient != 0;
-      });
-}
-
-void BodyEmitter::Define(const Value* value, int reg) {
-  levels_.back().values[value] = reg;
-  register_level_[reg] = levels_.size() - 1;
-}
-
 int BodyEmitter::Eval(const Value* value) {
-  for (const Level& level : levels_) {
-    const auto it = level.values.find(value);
-    if (it != level.values.end()) return it->second;
+  if (const auto it = values_.find(value);
+      it != values_.end() && builder_.IsAvailable(it->second)) {
+    return it->second;
   }
   FUSOR_ASSERT(value->producer() != nullptr, "{} has no map", value->name());
   const Node& node = *value->producer();
   const IndexMap& map = domain_.maps.at(value);
   if (const auto held = held_.find(value); held != held_.end()) {
-    const int reg = Load(held->second, {value->type(), map});
-    levels_[LevelOfRegister(reg)].values[value] = reg;
-    return reg;
+    return values_[value] = Load(held->second, {value->type(), map});
   }
-  int reg = -1;
   switch (node.op().fusion) {
     case FusionKind::kElementwise:
-      reg = EvalElementwise(node, map);
-      break;
+      return values_[value] = EvalElementwise(node, map);
     case FusionKind::kInjective:
-      reg = EvalOperand(node, 0, map);
-      break;
+      return values_[value] = EvalOperand(node, 0, map);
     case FusionKind::kSource:
-      reg = EvalSource(node, map);
-      break;
+      return values_[value] = EvalSource(node, map);
     default:
       FUSOR_ASSERT(false, "{} is not known here", value->name());
   }
-  levels_[LevelOfRegister(reg)].values[value] = reg;
-  return reg;
 }
 
 int BodyEmitter::EvalReduced(const Node& reduce) {
@@ -206,82 +101,51 @@ int BodyEmitter::EvalOperand(const Node& node, size_t i, const IndexMap& map) {
 }
 
 int BodyEmitter::EvalSource(const Node& node, const IndexMap& map) {
-  if (passes::IsSplat(node)) return Constant(node);
-  const Index index = KernelIndex(nest_.Offset(SourceAccess(node, map)));
+  const DType dtype = node.output()->type().dtype;
+  if (passes::IsSplat(node)) {
+    return builder_.Constant(dtype, node.attrs().Floats("value")[0]);
+  }
   Stmt stmt{.kind = StmtKind::kIndexValue};
-  stmt.index = index;
-  size_t level = LevelOf(index);
+  stmt.index = nest_.Offset(SourceAccess(node, map), parts_);
   if (node.num_inputs() == 2) {  // random(key, step)
     stmt.kind = StmtKind::kRandom;
     stmt.site = node.attrs().Int("site");
     stmt.rank = node.attrs().Int("rank");
-    for (size_t i = 0; i < 2; ++i) {
-      stmt.src[i] = EvalOperand(node, i, {});
-      level = std::max(level, LevelOfRegister(stmt.src[i]));
-    }
+    for (size_t i = 0; i < 2; ++i) stmt.src[i] = EvalOperand(node, i, {});
   }
-  const DType dtype = node.output()->type().dtype;
-  stmt.round = MustRound(stmt.op, dtype);
-  return Emit(std::move(stmt), dtype, IsVector(index), level);
-}
-
-int BodyEmitter::Constant(const Node& node) {
-  Stmt stmt{.kind = StmtKind::kConstant};
-  const ir::DType dtype = node.output()->type().dtype;
-  stmt.constant = ir::RoundTo(dtype, node.attrs().Floats("value")[0]);
-  return Emit(std::move(stmt), dtype, false, 0);
+  return builder_.Define(std::move(stmt), dtype);
 }
 
 int BodyEmitter::EvalElementwise(const Node& node, const IndexMap& map) {
-  Stmt stmt{.kind = StmtKind::kCompute};
-  stmt.op = ir::NodeScalar(node);
-  size_t level = 0;
-  bool vector = false;
+  Stmt stmt{
+      .kind = StmtKind::kCompute, .op = ir::NodeScalar(node), .round = eager_};
   for (size_t i = 0; i < node.num_inputs(); ++i) {
-    const int reg = EvalOperand(node, i, map);
-    stmt.src[i] = reg;
-    level = std::max(level, LevelOfRegister(reg));
-    vector |= kernel_.registers[reg].vector;
+    stmt.src[i] = EvalOperand(node, i, map);
   }
-  const DType dtype = node.output()->type().dtype;
-  stmt.round = eager_ || MustRound(stmt.op, dtype);
-  return Emit(std::move(stmt), dtype, vector, level);
+  return builder_.Define(std::move(stmt), node.output()->type().dtype);
 }
 
 int BodyEmitter::Load(int buffer, const Access& access) {
-  const Index index = KernelIndex(nest_.Offset(access));
-  loads_.push_back({buffer, index, time_});
-  for (const Level& level : levels_) {
-    for (const auto& [touch, reg] : level.loaded) {
-      if (touch.buffer == buffer && touch.index == index) return reg;
+  Index index = nest_.Offset(access, parts_);
+  const Touch touch{buffer, index, time_};
+  loads_.push_back(touch);
+  for (const auto& [earlier, reg] : loaded_) {
+    if (earlier.buffer == buffer && earlier.index == index &&
+        builder_.IsAvailable(reg)) {
+      return reg;
     }
   }
-  const size_t level = LevelOf(index);
-  Stmt stmt{.kind = StmtKind::kLoad};
-  stmt.buffer = buffer;
-  stmt.index = index;
-  const int reg =
-      Emit(std::move(stmt), access.type.dtype, IsVector(index), level);
-  levels_[level].loaded.push_back({{buffer, index, time_}, reg});
+  const int reg = builder_.Load(buffer, std::move(index));
+  loaded_.emplace_back(touch, reg);
   return reg;
 }
 
-int BodyEmitter::LoadScratch(int buffer, Index index, DType dtype) {
-  Stmt stmt{.kind = StmtKind::kLoad};
-  stmt.buffer = buffer;
-  const bool vector = IsVector(index);
-  const size_t level = LevelOf(index);
-  stmt.index = std::move(index);
-  return Emit(std::move(stmt), dtype, vector, level);
-}
-
-void BodyEmitter::Store(int buffer, const Access& access, int reg) {
-  Stmt stmt{.kind = StmtKind::kStore};
-  stmt.buffer = buffer;
-  stmt.index = KernelIndex(nest_.Offset(access));
-  stmt.src[0] = reg;
-  stores_.push_back({buffer, stmt.index, time_});
-  Append(std::move(stmt));
+void BodyEmitter::StoreResult(size_t output) {
+  const Value* value = body_.outputs()[output].value;
+  const int buffer = static_cast<int>(body_.inputs().size() + output);
+  Index index = nest_.Offset({value->type(), domain_.maps.at(value)}, parts_);
+  stores_.push_back({buffer, index, time_});
+  builder_.Store(buffer, std::move(index), Eval(value));
 }
 
 }  // namespace fusor::codegen

@@ -1,7 +1,6 @@
-#include "codegen/lower/data_movement.h"
-
-#include "codegen/kernel/launch_config.h"
+#include "codegen/kernel/kernel_builder.h"
 #include "codegen/lower/loop_nest.h"
+#include "codegen/lower/lower.h"
 #include "ir/support/error.h"
 #include "passes/fusion/iteration_domain.h"
 
@@ -11,22 +10,14 @@ namespace {
 class ScatterLowering {
  public:
   ScatterLowering(const ir::Graph& body, const ir::Target& target)
-      : node_(*body.nodes()[0]),
-        result_(static_cast<int>(body.inputs().size())) {
-    kernel_.name = "scatter";
-    kernel_.lanes = static_cast<int>(target.vector_bytes / 4);
+      : body_(body), node_(*body.nodes()[0]), builder_("scatter", target) {
     for (const ir::Input& input : body.inputs()) {
-      const ir::TensorType& type = input.value->type();
-      kernel_.buffers.push_back(
-          {input.value->name(), type.dtype, type.num_elements()});
+      builder_.AddBuffer(*input.value, BufferUse::kRead);
     }
     const ir::TensorType& type = node_.output()->type();
-    kernel_.buffers.push_back(
-        {"result", type.dtype, type.num_elements(), true});
-    if (!target.simt) return;
-    kernel_.width = ThreadWidth(kernel_.buffers);
-    kernel_.lanes = static_cast<int>(
-        LanesFor(Fastest(type), kernel_.width, kernel_.width * kBlockThreads));
+    result_ = builder_.AddBuffer("result", type.dtype, type.num_elements(),
+                                 BufferUse::kWritten);
+    builder_.SizeBlock(Fastest(type));
   }
 
   // Emits a phase that stores the constant to every element of the result.
@@ -34,9 +25,9 @@ class ScatterLowering {
     const ir::TensorType& type = node_.output()->type();
     const ir::TensorType flat{type.dtype, {type.num_elements()}, {}};
     const std::vector<Access> accesses{{flat, Identity(flat.shape)}};
-    Stmt constant{.kind = StmtKind::kConstant};
-    constant.constant = RoundTo(type.dtype, value);
-    AddPhase(flat, accesses, std::move(constant), false);
+    EmitPhase(
+        flat, accesses,
+        {.kind = StmtKind::kConstant, .constant = RoundTo(type.dtype, value)});
   }
 
   // Emits a phase that stores operand `i` at result indices low + step * index.
@@ -50,17 +41,12 @@ class ScatterLowering {
     }
     const std::vector<Access> accesses{{node_.output()->type(), target},
                                        {type, Identity(type.shape)}};
-    Stmt load{.kind = StmtKind::kLoad};
-    load.buffer = node_.input(i)->index();
-    AddPhase(type, accesses, std::move(load), true);
+    EmitPhase(type, accesses,
+              {.kind = StmtKind::kLoad, .buffer = node_.input(i)->index()});
   }
 
   LoweredKernel Finish() {
-    LoweredKernel lowered;
-    for (int i = 0; i < result_; ++i) lowered.operand_spans.push_back({i});
-    lowered.result_spans.push_back({0});
-    lowered.kernel = std::move(kernel_);
-    return lowered;
+    return OneBufferPerTensor(std::move(builder_).Build(), body_);
   }
 
  private:
@@ -81,71 +67,44 @@ class ScatterLowering {
     return map;
   }
 
-  // Appends a phase over the elements of `type`. It stores the result of
-  // `source` at accesses[0]; a load reads accesses[1].
-  void AddPhase(const ir::TensorType& type, const std::vector<Access>& accesses,
-                Stmt source, bool loads) {
+  // Emits a phase over the elements of `type`. It stores the result of `source`
+  // at accesses[0]; a load reads accesses[1].
+  void EmitPhase(const ir::TensorType& type,
+                 const std::vector<Access>& accesses, Stmt source) {
     passes::IterationDomain domain;
     domain.extents = type.shape;
     domain.layout = type.layout;
     domain.folded.assign(type.rank(), false);
     const LoopNest nest(domain, accesses);
-    Phase phase;
-    const std::vector<Part> parts = AddAxes(nest, phase);
-    const auto in_kernel = [&](const Index& offset) {
-      Index index{offset.offset, {}};
-      for (const Index::Term& term : offset.terms) {
-        const auto& [axis, rows] = parts[term.axis];
-        index.terms.push_back({axis, term.coefficient * rows});
-        if (rows > 1) index.terms.push_back({axis + 1, term.coefficient});
-      }
-      return index;
-    };
-    if (loads) source.index = in_kernel(nest.Offset(accesses[1]));
-    kernel_.registers.push_back({type.dtype, loads && !nest.axes().empty()});
-    source.dst = static_cast<int>(kernel_.registers.size()) - 1;
-    Stmt store{.kind = StmtKind::kStore};
-    store.buffer = result_;
-    store.index = in_kernel(nest.Offset(accesses[0]));
-    store.src[0] = source.dst;
-    phase.body = {std::move(source), std::move(store)};
-    kernel_.phases.push_back(std::move(phase));
+    std::vector<int> grid;
+    const std::vector<std::vector<AxisPart>> parts = AddAxes(nest, grid);
+    const auto phase = builder_.BeginPhase(std::move(grid));
+    if (accesses.size() > 1) source.index = nest.Offset(accesses[1], parts);
+    builder_.Store(result_, nest.Offset(accesses[0], parts),
+                   builder_.Define(std::move(source), type.dtype));
   }
-
-  // The kernel axis of a nest axis. If rows > 1, the next kernel axis is a
-  // block axis of that extent.
-  struct Part {
-    int axis;
-    int64_t rows;
-  };
 
   // Adds all axes of the nest to the grid. On a GPU, also splits off a block
   // axis from the axis before the fastest, with as many rows as fit in a block.
-  std::vector<Part> AddAxes(const LoopNest& nest, Phase& phase) {
-    const auto add = [&](const Axis& axis) {
-      phase.grid.push_back(static_cast<int>(kernel_.axes.size()));
-      kernel_.axes.push_back(axis);
-    };
-    std::vector<Part> parts;
+  std::vector<std::vector<AxisPart>> AddAxes(const LoopNest& nest,
+                                             std::vector<int>& grid) {
+    std::vector<std::vector<AxisPart>> parts;
     for (size_t a = 0; a < nest.axes().size(); ++a) {
       const LoopAxis& axis = nest.axes()[a];
       const bool vector = static_cast<int>(a) == nest.fastest();
       const bool before = static_cast<int>(a) + 1 == nest.fastest();
-      const int64_t rows =
-          before && kernel_.width > 0
-              ? LargestDivisor(axis.extent,
-                               kBlockThreads * kernel_.width / kernel_.lanes)
-              : 1;
-      parts.push_back({static_cast<int>(kernel_.axes.size()), rows});
-      add({axis.name, axis.extent / rows, vector});
-      if (rows > 1) add({axis.name + "_row", rows, false, true});
+      parts.push_back(builder_.AddGridAxis(
+          grid, axis.name, axis.extent,
+          LargestDivisor(axis.extent, before ? builder_.MaxRows() : 1),
+          VectorIf(vector), axis.name + "_row"));
     }
     return parts;
   }
 
+  const ir::Graph& body_;
   const ir::Node& node_;
-  const int result_;
-  Kernel kernel_;
+  KernelBuilder builder_;
+  int result_ = -1;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "codegen/kernel/kernel_builder.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -117,22 +118,43 @@ void AddLoop(TilePlan::Loop loop, TilePlan& plan) {
 
 class TileRewrite {
  public:
-  TileRewrite(const TilePlan& plan, int first_copy, Kernel& kernel)
-      : plan_(plan), first_copy_(first_copy), kernel_(kernel) {
-    FUSOR_ASSERT(kernel.phases.size() == 1 &&
-                     kernel.phases[0].grid == std::vector<int>{0} &&
-                     kernel.axes.size() == 1 && kernel.axes[0].vector,
-                 "kernel {} is not flat", kernel.name);
+  TileRewrite(const TilePlan& plan, int first_copy, const Kernel& flat)
+      : plan_(plan), first_copy_(first_copy), flat_(flat), builder_(flat) {
+    FUSOR_ASSERT(flat.phases.size() == 1 &&
+                     flat.phases[0].grid == std::vector<int>{0} &&
+                     flat.axes.size() == 1 && flat.axes[0].vector,
+                 "kernel {} is not flat", flat.name);
   }
 
-  void Run() {
-    const std::vector<Stmt> flat = std::move(kernel_.phases[0].body);
+  Kernel Run() {
     AddAxes();
-    Phase& phase = kernel_.phases[0];
-    phase = {grid_, {}};
-    const std::vector<Register> registers = kernel_.registers;
-    Stmt loop{.kind = StmtKind::kLoop};
-    loop.axis = group_;
+    {
+      const auto phase = builder_.BeginPhase(grid_);
+      for (const Stmt& stmt : flat_.phases[0].body) {
+        if (IsUniform(stmt)) builder_.Append(stmt);
+      }
+      const auto loop = builder_.BeginLoop(group_);
+      EmitGroup();
+    }
+    return std::move(builder_).Build();
+  }
+
+ private:
+  void AddAxes() {
+    for (const TilePlan::Loop& loop : plan_.loops) {
+      grid_.push_back(builder_.AddAxis("block", loop.extent));
+    }
+    group_ = builder_.AddAxis("group", plan_.groups);
+    lane_ = builder_.AddAxis("lane", flat_.lanes, AxisKind::kVector);
+    grid_.push_back(lane_);
+  }
+
+  bool IsUniform(const Stmt& stmt) const {
+    return stmt.dst >= 0 && !flat_.registers[stmt.dst].vector;
+  }
+
+  // All loads precede all stores, because results may alias operands.
+  void EmitGroup() {
     std::vector<Stmt> stores;
     std::vector<Stmt> tiles;
     for (size_t c = 0; c < plan_.copies.size(); ++c) {
@@ -140,38 +162,22 @@ class TileRewrite {
     }
     for (int64_t v = 0; v < plan_.vectors; ++v) {
       renamed_.clear();
-      for (const Stmt& stmt : flat) {
-        const bool store = stmt.kind == StmtKind::kStore;
-        if (!store && !registers[stmt.dst].vector) {
-          if (v == 0) phase.body.push_back(stmt);
-        } else if (store && stmt.buffer >= first_copy_) {
+      for (const Stmt& stmt : flat_.phases[0].body) {
+        if (IsUniform(stmt)) continue;
+        if (stmt.dst >= 0) {
+          renamed_[stmt.dst] = builder_.Define(OfVector(stmt, v),
+                                               flat_.registers[stmt.dst].dtype);
+        } else if (stmt.buffer >= first_copy_) {
           tiles[stmt.buffer - first_copy_].tile.sources.push_back(
               Renamed(stmt.src[0]));
         } else {
-          (store ? stores : loop.body).push_back(OfVector(stmt, v));
+          stores.push_back(OfVector(stmt, v));
         }
       }
     }
-    // All loads precede all stores, because results may alias operands.
-    for (std::vector<Stmt>* part : {&stores, &tiles}) {
-      for (Stmt& stmt : *part) loop.body.push_back(std::move(stmt));
+    for (const std::vector<Stmt>* part : {&stores, &tiles}) {
+      for (const Stmt& stmt : *part) builder_.Append(stmt);
     }
-    phase.body.push_back(std::move(loop));
-  }
-
- private:
-  void AddAxes() {
-    kernel_.axes.clear();
-    const auto add = [&](const char* name, int64_t extent, bool vector) {
-      kernel_.axes.push_back({name, extent, vector});
-      return static_cast<int>(kernel_.axes.size()) - 1;
-    };
-    for (const TilePlan::Loop& loop : plan_.loops) {
-      grid_.push_back(add("block", loop.extent, false));
-    }
-    group_ = add("group", plan_.groups, false);
-    lane_ = add("lane", kernel_.lanes, true);
-    grid_.push_back(lane_);
   }
 
   int Renamed(int reg) const {
@@ -179,20 +185,13 @@ class TileRewrite {
     return it == renamed_.end() ? reg : it->second;
   }
 
-  // Returns the statement for vector `v` of a group, with separate registers.
-  Stmt OfVector(const Stmt& stmt, int64_t v) {
-    Stmt of = stmt;
-    for (int& src : of.src) src = Renamed(src);
-    if (of.dst >= 0) {
-      kernel_.registers.push_back(kernel_.registers[of.dst]);
-      of.dst = renamed_[stmt.dst] =
-          static_cast<int>(kernel_.registers.size()) - 1;
+  // Returns the statement for vector `v` of a group.
+  Stmt OfVector(Stmt stmt, int64_t v) const {
+    for (int& src : stmt.src) src = Renamed(src);
+    if (Names(stmt.index, 0)) {
+      stmt.index = IndexOf(stmt.index.offset + v * flat_.lanes);
     }
-    const bool flat =
-        std::any_of(of.index.terms.begin(), of.index.terms.end(),
-                    [](const auto& term) { return term.axis == 0; });
-    if (flat) of.index = IndexOf(of.index.offset + v * kernel_.lanes);
-    return of;
+    return stmt;
   }
 
   Index IndexOf(int64_t offset) const {
@@ -200,7 +199,7 @@ class TileRewrite {
     for (size_t l = 0; l < plan_.loops.size(); ++l) {
       index.terms.push_back({grid_[l], plan_.loops[l].stride});
     }
-    index.terms.push_back({group_, plan_.vectors * kernel_.lanes});
+    index.terms.push_back({group_, plan_.vectors * flat_.lanes});
     index.terms.push_back({lane_, 1});
     return index;
   }
@@ -220,7 +219,8 @@ class TileRewrite {
 
   const TilePlan& plan_;
   const int first_copy_;
-  Kernel& kernel_;
+  const Kernel& flat_;
+  KernelBuilder builder_;
   std::vector<int> grid_;
   int group_ = -1;
   int lane_ = -1;
@@ -251,8 +251,8 @@ std::optional<TilePlan> PlanTiles(const ir::TensorType& type,
   return plan;
 }
 
-void StoreTiles(const TilePlan& plan, int first_copy, Kernel& kernel) {
-  TileRewrite(plan, first_copy, kernel).Run();
+Kernel StoreTiles(const TilePlan& plan, int first_copy, const Kernel& kernel) {
+  return TileRewrite(plan, first_copy, kernel).Run();
 }
 
 }  // namespace fusor::codegen

@@ -39,10 +39,10 @@ std::optional<TilePlan> PlanTiles(const ir::TensorType& type,
                                   const std::vector<ir::TensorType>& copies,
                                   int64_t lanes);
 
-// Rewrites a kernel of one phase over a flat vector axis. Its buffers from
-// `first_copy` on are copies that it stores in the order of the flat tensor;
-// the rewritten kernel stores them as planned. REQUIRES: `plan` is PlanTiles of
-// the kernel's tensor; the kernel has no loops.
-void StoreTiles(const TilePlan& plan, int first_copy, Kernel& kernel);
+// Returns the kernel with other stores. It has one phase over a flat vector
+// axis and no loops. Its buffers from `first_copy` on are copies, stored in the
+// order of the flat tensor; the result stores them as planned. REQUIRES: `plan`
+// is PlanTiles of the kernel's tensor.
+Kernel StoreTiles(const TilePlan& plan, int first_copy, const Kernel& kernel);
 
 }  // namespace fusor::codegen

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "codegen/kernel/element_set.h"
+#include "codegen/kernel/access_analysis.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -117,18 +117,18 @@ Index LoopNest::RawOffset(const Access& access) const {
   return offset;
 }
 
-// Maps raw axes to merged ones. The stride of a merged axis is the coefficient
-// of its fastest member.
-Index LoopNest::Project(const Index& raw) const {
+// The stride of a merged axis is the coefficient of its fastest raw axis.
+Index LoopNest::Offset(const Access& access,
+                       std::span<const std::vector<AxisPart>> parts) const {
+  const Index raw = RawOffset(access);
   Index index{raw.offset, {}};
   for (size_t m = 0; m < merged_.size(); ++m) {
-    AddTerm(index, static_cast<int>(m), CoefficientOf(raw, innermost_[m]));
+    const int64_t stride = CoefficientOf(raw, innermost_[m]);
+    if (stride != 0) AddTerms(index, parts[m], stride);
   }
+  std::sort(index.terms.begin(), index.terms.end(),
+            [](const auto& a, const auto& b) { return a.axis < b.axis; });
   return index;
-}
-
-Index LoopNest::Offset(const Access& access) const {
-  return Project(RawOffset(access));
 }
 
 }  // namespace fusor::codegen

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "codegen/kernel/kernel_ir.h"
+#include "codegen/kernel/kernel_builder.h"
 #include "ir/index_map.h"
 #include "ir/tensor_type.h"
 #include "passes/fusion/iteration_domain.h"
@@ -43,8 +43,10 @@ class LoopNest {
   // Position in axes() of the fastest physical axis; -1 if there is none.
   int fastest() const { return fastest_; }
 
-  // Returns the element offset; its axis numbers are positions in axes().
-  Index Offset(const Access& access) const;
+  // Returns the element offset if parts[a], kernel axes, add up to the index of
+  // axes()[a]. Sorted by kernel axis.
+  Index Offset(const Access& access,
+               std::span<const std::vector<AxisPart>> parts) const;
 
  private:
   struct RawAxis {
@@ -55,7 +57,6 @@ class LoopNest {
     int merged = -1;
   };
   Index RawOffset(const Access& access) const;
-  Index Project(const Index& raw) const;
   void MergeAxes(std::span<const Access> accesses, bool merge_folded);
 
   std::vector<RawAxis> raw_;

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-
-#include "codegen/kernel/launch_config.h"
-
 namespace fusor::codegen {
 namespace {
 
@@ -38,10 +35,12 @@ int64_t DivisorNear(int64_t n, int64_t wanted, int64_t limit) {
 
 class LoopPlanner {
  public:
-  LoopPlanner(const LoopNest& nest, const ir::Target& target, Kernel& kernel)
-      : nest_(nest), target_(target), kernel_(kernel) {
-    kernel_.lanes = static_cast<int>(target.vector_bytes / 4);
-  }
+  LoopPlanner(const LoopNest& nest, const ir::Target& target,
+              KernelBuilder& builder)
+      : nest_(nest),
+        target_(target),
+        builder_(builder),
+        kernel_(builder.kernel()) {}
 
   LoopSchedule Map() {
     if (target_.simt) {
@@ -60,8 +59,6 @@ class LoopPlanner {
  private:
   using Parts = std::vector<AxisPart>;
 
-  int AddAxis(const std::string& name, int64_t extent, bool vector = false,
-              bool block = false);
   void ScheduleMap();
   void PlanBlockMap();
   int64_t KeptTasks() const;
@@ -75,16 +72,11 @@ class LoopPlanner {
 
   const LoopNest& nest_;
   const ir::Target& target_;
-  Kernel& kernel_;
+  KernelBuilder& builder_;
+  const Kernel& kernel_;  // so far
   LoopSchedule plan_;
   int64_t kept_rows_ = 1;  // rows of a block along a parallel axis
 };
-
-int LoopPlanner::AddAxis(const std::string& name, int64_t extent, bool vector,
-                         bool block) {
-  kernel_.axes.push_back({name, extent, vector, block});
-  return static_cast<int>(kernel_.axes.size()) - 1;
-}
 
 // Plans a kernel without reductions on a CPU. The slowest axes form the grid,
 // as many as occupy all threads. The fastest is the vector axis. If the slower
@@ -100,7 +92,8 @@ void LoopPlanner::ScheduleMap() {
   int64_t tasks = 1;
   for (size_t i = 0; i < axes.size(); ++i) {
     const bool last = i + 1 == axes.size();
-    const int axis = AddAxis(axes[i].name, axes[i].extent, last);
+    const int axis =
+        builder_.AddAxis(axes[i].name, axes[i].extent, VectorIf(last));
     parts[i] = {{axis, 1}};
     const bool in_grid =
         !plan_.vector_loop || (!last && tasks < 4 * target_.threads);
@@ -117,10 +110,8 @@ void LoopPlanner::ScheduleMap() {
 void LoopPlanner::PlanBlockMap() {
   const std::vector<LoopAxis>& axes = nest_.axes();
   std::vector<Parts> parts(axes.size());
-  kernel_.width = ThreadWidth(kernel_.buffers);
   const int64_t fastest = axes.empty() ? 1 : axes.back().extent;
-  kernel_.lanes = static_cast<int>(
-      LanesFor(fastest, kernel_.width, kernel_.width * kBlockThreads));
+  builder_.SizeBlock(fastest);
   plan_.vector_grid = !axes.empty();
   int64_t rows = 1;
   int64_t tasks = (fastest + kernel_.lanes - 1) / kernel_.lanes;
@@ -128,23 +119,24 @@ void LoopPlanner::PlanBlockMap() {
   for (size_t i = 0; i < axes.size(); ++i) {
     const bool last = i + 1 == axes.size();
     if (i + 2 != axes.size()) {
-      plan_.grid.push_back(AddAxis(axes[i].name, axes[i].extent, last));
+      plan_.grid.push_back(
+          builder_.AddAxis(axes[i].name, axes[i].extent, VectorIf(last)));
       parts[i] = {{plan_.grid.back(), 1}};
       continue;
     }
-    rows = LargestDivisor(axes[i].extent,
-                          kBlockThreads * kernel_.width / kernel_.lanes);
+    rows = LargestDivisor(axes[i].extent, builder_.MaxRows());
     const int64_t enough = kBlocksPerMultiprocessor * target_.threads;
     const int64_t turns =
         LargestDivisor(axes[i].extent / rows, tasks / rows / enough);
     const int64_t outer = axes[i].extent / rows / turns;
     if (turns > 1) {
-      plan_.loops.push_back(AddAxis(axes[i].name + "_turn", turns));
+      plan_.loops.push_back(builder_.AddAxis(axes[i].name + "_turn", turns));
       parts[i].push_back({plan_.loops.back(), outer * rows});
     }
-    plan_.grid.push_back(AddAxis(axes[i].name, outer));
+    plan_.grid.push_back(builder_.AddAxis(axes[i].name, outer));
     parts[i].push_back({plan_.grid.back(), rows});
-    plan_.grid.push_back(AddAxis(axes[i].name + "_row", rows, false, true));
+    plan_.grid.push_back(
+        builder_.AddAxis(axes[i].name + "_row", rows, AxisKind::kBlock));
     parts[i].push_back({plan_.grid.back(), 1});
   }
   plan_.parts = std::move(parts);
@@ -168,9 +160,10 @@ void LoopPlanner::PlanBlocks() {
   const int fastest = nest_.fastest();
   const bool across = fastest >= 0 && axes[fastest].folded;
   const int64_t extent = fastest < 0 ? 1 : axes[fastest].extent;
-  kernel_.lanes = static_cast<int>(
-      LanesFor(extent, 1, across ? kBlockElements : kBlockElements / kMinRun));
-  kernel_.width = std::min(ThreadWidth(kernel_.buffers), kernel_.lanes);
+  const int64_t lanes =
+      LanesFor(extent, 1, across ? kBlockElements : kBlockElements / kMinRun);
+  builder_.SetLanes(lanes,
+                    std::min<int64_t>(ThreadWidth(kernel_.buffers), lanes));
   int64_t kept = 1;
   int64_t last = 1;
   for (const LoopAxis& axis : axes) {
@@ -188,12 +181,8 @@ void LoopPlanner::PlanKept(size_t nest_axis, bool last, Parts* parts) {
   const LoopAxis& axis = nest_.axes()[nest_axis];
   const bool vector = static_cast<int>(nest_axis) == nest_.fastest();
   const int64_t rows = last && !vector ? kept_rows_ : 1;
-  plan_.grid.push_back(AddAxis(axis.name, axis.extent / rows, vector));
-  parts->push_back({plan_.grid.back(), rows});
-  if (rows > 1) {
-    plan_.grid.push_back(AddAxis(axis.name + "_row", rows, false, true));
-    parts->push_back({plan_.grid.back(), 1});
-  }
+  *parts = builder_.AddGridAxis(plan_.grid, axis.name, axis.extent, rows,
+                                VectorIf(vector), axis.name + "_row");
   plan_.vector_grid |= vector;
   plan_.kept_elements *= axis.extent;
 }
@@ -233,8 +222,9 @@ void LoopPlanner::PlanCombination() {
       single ? std::min(kElementThreads / across, chunks / kernel_.lanes)
              : kCombiningThreads / across;
   const int64_t rows = LargestDivisor(chunks, std::max<int64_t>(most, 1));
-  plan_.combined_loop = AddAxis("chunk", chunks / rows, single);
-  plan_.combined_rows = AddAxis("chunk_row", rows, false, true);
+  plan_.combined_loop =
+      builder_.AddAxis("chunk", chunks / rows, VectorIf(single));
+  plan_.combined_rows = builder_.AddAxis("chunk_row", rows, AxisKind::kBlock);
   if (!single) return;
   plan_.combined_parts = plan_.parts;
   for (Parts& parts : plan_.combined_parts) {
@@ -243,7 +233,7 @@ void LoopPlanner::PlanCombination() {
           std::find(plan_.grid.begin(), plan_.grid.end(), part.axis);
       if (kept == plan_.grid.end()) continue;
       const Axis axis = kernel_.axes[part.axis];
-      part.axis = AddAxis(axis.name + "_element", axis.extent);
+      part.axis = builder_.AddAxis(axis.name + "_element", axis.extent);
     }
   }
   for (const int axis : plan_.grid) {
@@ -294,7 +284,7 @@ void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
     const int64_t wanted = (4 * target_.threads + tasks - 1) / tasks;
     const int64_t chunks = Chunks(extent, wanted, MaxChunks(axis, last));
     if (chunks > 1) {
-      plan_.chunk_axis = AddAxis(axis.name + "_chunk", chunks);
+      plan_.chunk_axis = builder_.AddAxis(axis.name + "_chunk", chunks);
       extent /= chunks;
       parts->push_back({plan_.chunk_axis, extent});
     }
@@ -310,18 +300,21 @@ void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
   if (last && extent % group == 0 && extent / group > kMaxRun) {
     const int64_t run = LargestDivisor(extent / group, kMaxRun) * group;
     if (run >= 32 * group) {
-      plan_.loops.push_back(AddAxis(axis.name + "_outer", extent / run));
+      plan_.loops.push_back(
+          builder_.AddAxis(axis.name + "_outer", extent / run));
       parts->push_back({plan_.loops.back(), run * rows});
       extent = run;
     }
   }
   if (extent > 1 || parts->empty()) {
-    plan_.loops.push_back(AddAxis(axis.name, extent, vector));
+    plan_.loops.push_back(
+        builder_.AddAxis(axis.name, extent, VectorIf(vector)));
     parts->push_back({plan_.loops.back(), rows});
     plan_.vector_loop |= vector;
   }
   if (rows > 1) {
-    plan_.row_axis = AddAxis(axis.name + "_row", rows, false, true);
+    plan_.row_axis =
+        builder_.AddAxis(axis.name + "_row", rows, AxisKind::kBlock);
     parts->push_back({plan_.row_axis, 1});
   }
 }
@@ -329,13 +322,13 @@ void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
 }  // namespace
 
 LoopSchedule ScheduleMap(const LoopNest& nest, const ir::Target& target,
-                         Kernel& kernel) {
-  return LoopPlanner(nest, target, kernel).Map();
+                         KernelBuilder& builder) {
+  return LoopPlanner(nest, target, builder).Map();
 }
 
 LoopSchedule ScheduleReduction(const LoopNest& nest, const ir::Target& target,
-                               Kernel& kernel) {
-  return LoopPlanner(nest, target, kernel).Reduction();
+                               KernelBuilder& builder) {
+  return LoopPlanner(nest, target, builder).Reduction();
 }
 
 }  // namespace fusor::codegen

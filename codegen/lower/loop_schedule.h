@@ -5,17 +5,11 @@
 
 #include <vector>
 
-#include "codegen/kernel/kernel_ir.h"
+#include "codegen/kernel/kernel_builder.h"
 #include "codegen/lower/loop_nest.h"
 #include "ir/target/target.h"
 
 namespace fusor::codegen {
-
-// A kernel axis whose index * factor is a summand of a nest axis' index.
-struct AxisPart {
-  int axis;
-  int64_t factor;
-};
 
 // Numbers are kernel axes; -1: none.
 struct LoopSchedule {
@@ -38,10 +32,10 @@ struct LoopSchedule {
 };
 
 // Plans loops without a reduction. Both functions add the axes to the kernel
-// and set its lanes and, on a GPU, its width. REQUIRES: the kernel has all its
+// and, on a GPU, set its lanes and width. REQUIRES: the kernel has all its
 // operands and results as buffers.
 LoopSchedule ScheduleMap(const LoopNest& nest, const ir::Target& target,
-                         Kernel& kernel);
+                         KernelBuilder& builder);
 
 // Plans loops with reductions along the nest's reduction axes. If the parallel
 // axes give too few tasks, splits the slowest reduction axis into chunks; a
@@ -51,6 +45,6 @@ LoopSchedule ScheduleMap(const LoopNest& nest, const ir::Target& target,
 // along the fastest axis of the other kind, parallel or reduction. Rows along a
 // reduction axis (row_axis) are reduced through shared memory after the loops.
 LoopSchedule ScheduleReduction(const LoopNest& nest, const ir::Target& target,
-                               Kernel& kernel);
+                               KernelBuilder& builder);
 
 }  // namespace fusor::codegen

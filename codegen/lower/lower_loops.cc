@@ -1,5 +1,3 @@
-#include "codegen/lower/lower_loops.h"
-
 #include <algorithm>
 #include <set>
 #include <unordered_set>
@@ -7,6 +5,7 @@
 #include "codegen/lower/body_emitter.h"
 #include "codegen/lower/loop_nest.h"
 #include "codegen/lower/loop_schedule.h"
+#include "codegen/lower/lower.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/fusion/iteration_domain.h"
@@ -32,32 +31,29 @@ DType AccumulatorDType(DType dtype) {
 class Lowering {
  public:
   Lowering(const ir::Graph& body, const ir::Target& target, bool eager)
-      : body_graph_(body), target_(target), eager_(eager) {}
+      : body_graph_(body),
+        target_(target),
+        eager_(eager),
+        builder_("fusion", target, !eager) {}
 
   LoweredKernel Run();
 
  private:
-  void AddBuffers();
-  int AddScratch(const std::string& name, DType dtype, int64_t elements);
-
   void EmitMap();
+  void EmitReduction();
   void EmitSweep(int sweep);
   void EmitChunkedSweep(int sweep);
   void EmitCombination(int sweep, const std::vector<const Node*>& reductions,
                        const std::vector<int>& partials);
   void KeepResult(const Node& reduce);
-  int EmitLaneReduction(const Node& reduce, int reg);
-  int EmitBlockReduction(const Node& reduce, int reg);
   std::vector<int> WithAxes(std::initializer_list<int> axes) const;
   void EmitLoops(int sweep, const std::vector<const Node*>& reductions,
                  std::vector<int>* totals);
   void EmitInnermost(int sweep, const std::vector<const Node*>& reductions,
                      const std::vector<int>& accumulators);
   void EmitOuterResults(int sweep);
-  void StoreResult(size_t output);
   void DefineResult(const Node& reduce, int reg);
   int InitAccumulator(const Node& reduce, bool vector);
-  void Accumulate(const Node& reduce, int accumulator, int reg);
   std::vector<const Node*> ReductionsOf(int sweep) const;
   bool HasInnerResults(int sweep) const;
   bool HasOuterResults(int sweep) const;
@@ -75,7 +71,8 @@ class Lowering {
   const ir::Target& target_;
   const bool eager_;
   passes::IterationDomain domain_;
-  Kernel kernel_;
+  KernelBuilder builder_;
+  const Kernel& kernel_ = builder_.kernel();  // so far
   std::unique_ptr<LoopNest> nest_;
   std::unique_ptr<BodyEmitter> body_;
   LoopSchedule plan_;
@@ -99,66 +96,42 @@ LoweredKernel Lowering::Run() {
   // change the bits of a sum, so reduction axes are not merged.
   nest_ = std::make_unique<LoopNest>(domain_, accesses,
                                      /*merge_folded=*/!eager_);
-  body_ = std::make_unique<BodyEmitter>(body_graph_, domain_, *nest_, kernel_,
+  body_ = std::make_unique<BodyEmitter>(body_graph_, domain_, *nest_, builder_,
                                         eager_);
-  kernel_.name = "fusion";
-  kernel_.contract = !eager_;
-  AddBuffers();
-  plan_ = domain_.has_reduction ? ScheduleReduction(*nest_, target_, kernel_)
-                                : ScheduleMap(*nest_, target_, kernel_);
+  builder_.AddBuffers(body_graph_);
+  plan_ = domain_.has_reduction ? ScheduleReduction(*nest_, target_, builder_)
+                                : ScheduleMap(*nest_, target_, builder_);
   body_->SetParts(plan_.parts);
-  if (!domain_.has_reduction) {
-    EmitMap();
+  if (domain_.has_reduction) {
+    EmitReduction();
   } else {
-    if (plan_.chunk_axis < 0) body_->BeginPhase(WithAxes({plan_.row_axis}));
-    for (int s = 0; s < domain_.num_sweeps; ++s) {
-      if (plan_.chunk_axis < 0) {
-        EmitSweep(s);
-      } else {
-        EmitChunkedSweep(s);
-      }
-    }
-    if (plan_.chunk_axis < 0) body_->EndPhase();
+    EmitMap();
   }
-  LoweredKernel lowered;
+  LoweredKernel lowered =
+      OneBufferPerTensor(std::move(builder_).Build(), body_graph_);
   lowered.in_place = FindAliases();
-  for (size_t i = 0; i < body_graph_.inputs().size(); ++i) {
-    lowered.operand_spans.push_back({static_cast<int>(i)});
-  }
-  for (size_t i = 0; i < body_graph_.outputs().size(); ++i) {
-    lowered.result_spans.push_back({static_cast<int>(i)});
-  }
-  lowered.kernel = std::move(kernel_);
   return lowered;
 }
 
-void Lowering::AddBuffers() {
-  for (const ir::Input& input : body_graph_.inputs()) {
-    kernel_.buffers.push_back({input.value->name(), input.value->type().dtype,
-                               input.value->type().num_elements()});
-  }
-  for (const ir::Output& output : body_graph_.outputs()) {
-    kernel_.buffers.push_back({output.value->name(), output.value->type().dtype,
-                               output.value->type().num_elements(), true});
-  }
-}
-
-int Lowering::AddScratch(const std::string& name, DType dtype,
-                         int64_t elements) {
-  kernel_.buffers.push_back({name, dtype, elements, true, true});
-  return static_cast<int>(kernel_.buffers.size()) - 1;
-}
-
 void Lowering::EmitMap() {
-  body_->BeginPhase(plan_.grid);
-  for (int axis : plan_.loops) body_->OpenLoop(axis);
-  std::vector<int> regs;
+  const auto phase = builder_.BeginPhase(plan_.grid);
+  std::vector<KernelBuilder::Scope> loops;
+  for (int axis : plan_.loops) loops.push_back(builder_.BeginLoop(axis));
   for (const ir::Output& output : body_graph_.outputs()) {
-    regs.push_back(body_->Eval(output.value));
+    body_->Eval(output.value);
   }
-  for (size_t i = 0; i < regs.size(); ++i) StoreResult(i);
-  for (size_t i = 0; i < plan_.loops.size(); ++i) body_->CloseLoop();
-  body_->EndPhase();
+  for (size_t i = 0; i < body_graph_.outputs().size(); ++i) {
+    body_->StoreResult(i);
+  }
+}
+
+void Lowering::EmitReduction() {
+  if (plan_.chunk_axis >= 0) {
+    for (int s = 0; s < domain_.num_sweeps; ++s) EmitChunkedSweep(s);
+    return;
+  }
+  const auto phase = builder_.BeginPhase(WithAxes({plan_.row_axis}));
+  for (int s = 0; s < domain_.num_sweeps; ++s) EmitSweep(s);
 }
 
 std::vector<const Node*> Lowering::ReductionsOf(int sweep) const {
@@ -192,13 +165,6 @@ bool Lowering::HasOuterResults(int sweep) const {
                      });
 }
 
-void Lowering::StoreResult(size_t output) {
-  const Value* value = body_graph_.outputs()[output].value;
-  const int buffer = static_cast<int>(body_graph_.inputs().size() + output);
-  body_->Store(buffer, {value->type(), domain_.maps.at(value)},
-               body_->Eval(value));
-}
-
 void Lowering::EmitOuterResults(int sweep) {
   body_->set_time(2 * sweep + 1);
   std::vector<size_t> outputs;
@@ -209,25 +175,13 @@ void Lowering::EmitOuterResults(int sweep) {
       body_->Eval(value);
     }
   }
-  for (size_t i : outputs) StoreResult(i);
+  for (size_t i : outputs) body_->StoreResult(i);
 }
 
 int Lowering::InitAccumulator(const Node& reduce, bool vector) {
-  const DType dtype = AccumulatorDType(reduce.output()->type().dtype);
-  const int reg = body_->NewRegister(dtype, vector);
-  Stmt init{.kind = StmtKind::kInit};
-  init.dst = reg;
-  init.op = ir::NodeScalar(reduce);
-  body_->Append(std::move(init));
-  return reg;
-}
-
-void Lowering::Accumulate(const Node& reduce, int accumulator, int reg) {
-  Stmt stmt{.kind = StmtKind::kAccumulate};
-  stmt.dst = accumulator;
-  stmt.op = ir::NodeScalar(reduce);
-  stmt.src[0] = reg;
-  body_->Append(std::move(stmt));
+  return builder_.Accumulator(ir::NodeScalar(reduce),
+                              AccumulatorDType(reduce.output()->type().dtype),
+                              vector);
 }
 
 // Emits what the pass computes per domain point. All loads precede all stores.
@@ -247,9 +201,9 @@ void Lowering::EmitInnermost(int sweep,
     }
   }
   for (size_t i = 0; i < reductions.size(); ++i) {
-    Accumulate(*reductions[i], accumulators[i], operands[i]);
+    builder_.Accumulate(accumulators[i], operands[i]);
   }
-  for (size_t i : outputs) StoreResult(i);
+  for (size_t i : outputs) body_->StoreResult(i);
 }
 
 // Emits the loops of one pass, with two-level summation: each run of the
@@ -263,6 +217,7 @@ void Lowering::EmitLoops(int sweep, const std::vector<const Node*>& reductions,
   }
   const bool two_level = plan_.loops.size() >= 2;
   std::vector<int> run = *totals;
+  std::vector<KernelBuilder::Scope> loops;
   for (size_t i = 0; i < plan_.loops.size(); ++i) {
     if (two_level && i + 1 == plan_.loops.size()) {
       run.clear();
@@ -270,57 +225,30 @@ void Lowering::EmitLoops(int sweep, const std::vector<const Node*>& reductions,
         run.push_back(InitAccumulator(*reduce, vector));
       }
     }
-    body_->OpenLoop(plan_.loops[i]);
+    loops.push_back(builder_.BeginLoop(plan_.loops[i]));
   }
   EmitInnermost(sweep, reductions, run);
-  for (size_t i = plan_.loops.size(); i-- > 0;) {
-    body_->CloseLoop();
-    if (!two_level || i + 1 != plan_.loops.size()) continue;
+  if (two_level) {
+    loops.pop_back();
     for (size_t r = 0; r < reductions.size(); ++r) {
-      Accumulate(*reductions[r], (*totals)[r], run[r]);
+      builder_.Accumulate((*totals)[r], run[r]);
     }
   }
-  if (plan_.row_axis >= 0) {
-    for (size_t r = 0; r < reductions.size(); ++r) {
-      (*totals)[r] = EmitBlockReduction(*reductions[r], (*totals)[r]);
-    }
+  loops.clear();
+  for (int& total : *totals) {
+    if (plan_.row_axis >= 0) total = builder_.ReduceBlock(total);
   }
-  if (!plan_.vector_loop) return;
-  for (size_t r = 0; r < reductions.size(); ++r) {
-    (*totals)[r] = EmitLaneReduction(*reductions[r], (*totals)[r]);
+  for (int& total : *totals) {
+    if (plan_.vector_loop) total = builder_.ReduceLanes(total);
   }
-}
-
-int Lowering::EmitLaneReduction(const Node& reduce, int reg) {
-  Stmt stmt{.kind = StmtKind::kReduceLanes};
-  stmt.op = ir::NodeScalar(reduce);
-  stmt.src[0] = reg;
-  const int result = stmt.dst =
-      body_->NewRegister(kernel_.registers[reg].dtype, false);
-  body_->Append(std::move(stmt));
-  return result;
-}
-
-int Lowering::EmitBlockReduction(const Node& reduce, int reg) {
-  Stmt stmt{.kind = StmtKind::kReduceBlock};
-  stmt.op = ir::NodeScalar(reduce);
-  stmt.src[0] = reg;
-  const Register info = kernel_.registers[reg];
-  const int result = stmt.dst = body_->NewRegister(info.dtype, info.vector);
-  body_->Append(std::move(stmt));
-  return result;
 }
 
 void Lowering::DefineResult(const Node& reduce, int reg) {
   const DType dtype = reduce.output()->type().dtype;
-  const bool rounds = eager_ || MustRound(ir::ScalarOp::kIdentity, dtype);
+  // u8 values must wrap around.
+  const bool rounds = eager_ || dtype == DType::kU8;
   if (rounds && dtype != kernel_.registers[reg].dtype) {
-    Stmt stmt{.kind = StmtKind::kCompute};
-    stmt.round = true;
-    stmt.src[0] = reg;
-    stmt.dst = body_->NewRegister(dtype, kernel_.registers[reg].vector);
-    reg = stmt.dst;
-    body_->Append(std::move(stmt));
+    reg = builder_.Compute(ir::ScalarOp::kIdentity, dtype, {reg}, true);
   }
   body_->Define(reduce.output(), reg);
 }
@@ -450,9 +378,7 @@ void Lowering::LoadEarlierResults(int sweep) {
   for (int s = 0; s < sweep; ++s) {
     for (const Node* reduce : ReductionsOf(s)) {
       const int buffer = result_scratch_.at(reduce->output());
-      body_->Define(reduce->output(),
-                    body_->LoadScratch(buffer, KeptIndex(),
-                                       kernel_.buffers[buffer].dtype));
+      body_->Define(reduce->output(), builder_.Load(buffer, KeptIndex()));
     }
   }
 }
@@ -463,27 +389,26 @@ void Lowering::EmitChunkedSweep(int sweep) {
   std::vector<int> partials;
   const int64_t chunks = kernel_.axes[plan_.chunk_axis].extent;
   if (!reductions.empty() || HasInnerResults(sweep)) {
-    body_->BeginPhase(WithAxes({plan_.chunk_axis, plan_.row_axis}));
+    const auto phase =
+        builder_.BeginPhase(WithAxes({plan_.chunk_axis, plan_.row_axis}));
     LoadEarlierResults(sweep);
     std::vector<int> totals;
     EmitLoops(sweep, reductions, &totals);
     for (int total : totals) {
-      partials.push_back(AddScratch("partial", kernel_.registers[total].dtype,
-                                    chunks * plan_.kept_elements));
-      Stmt store{.kind = StmtKind::kStore};
-      store.buffer = partials.back();
-      store.index = PartialIndex(plan_.chunk_axis);
-      store.src[0] = total;
-      body_->Append(std::move(store));
+      partials.push_back(builder_.AddBuffer(
+          "partial", kernel_.registers[total].dtype,
+          chunks * plan_.kept_elements, BufferUse::kScratch));
+      builder_.Store(partials.back(), PartialIndex(plan_.chunk_axis), total);
     }
-    body_->EndPhase();
   }
   if (reductions.empty() && !HasOuterResults(sweep)) return;
-  body_->BeginPhase(reductions.empty() ? plan_.grid : EnterCombination());
-  LoadEarlierResults(sweep);
-  if (!reductions.empty()) EmitCombination(sweep, reductions, partials);
-  EmitOuterResults(sweep);
-  body_->EndPhase();
+  {
+    const auto phase = builder_.BeginPhase(
+        reductions.empty() ? plan_.grid : EnterCombination());
+    LoadEarlierResults(sweep);
+    if (!reductions.empty()) EmitCombination(sweep, reductions, partials);
+    EmitOuterResults(sweep);
+  }
   LeaveCombination();
 }
 
@@ -496,19 +421,16 @@ void Lowering::EmitCombination(int sweep,
   for (const Node* reduce : reductions) {
     totals.push_back(InitAccumulator(*reduce, plan_.vector_grid));
   }
-  body_->OpenLoop(plan_.combined_loop);
-  for (size_t i = 0; i < reductions.size(); ++i) {
-    const int part = body_->LoadScratch(partials[i], part_index,
-                                        kernel_.buffers[partials[i]].dtype);
-    Accumulate(*reductions[i], totals[i], part);
+  {
+    const auto loop = builder_.BeginLoop(plan_.combined_loop);
+    for (size_t i = 0; i < reductions.size(); ++i) {
+      builder_.Accumulate(totals[i], builder_.Load(partials[i], part_index));
+    }
   }
-  body_->CloseLoop();
   for (size_t i = 0; i < reductions.size(); ++i) {
     int total = totals[i];
-    if (combining_) total = EmitLaneReduction(*reductions[i], total);
-    if (plan_.combined_rows >= 0) {
-      total = EmitBlockReduction(*reductions[i], total);
-    }
+    if (combining_) total = builder_.ReduceLanes(total);
+    if (plan_.combined_rows >= 0) total = builder_.ReduceBlock(total);
     DefineResult(*reductions[i], total);
     if (sweep + 1 < domain_.num_sweeps) KeepResult(*reductions[i]);
   }
@@ -518,13 +440,10 @@ void Lowering::EmitCombination(int sweep,
 void Lowering::KeepResult(const Node& reduce) {
   const int reg = body_->Eval(reduce.output());
   const int buffer =
-      AddScratch("result", kernel_.registers[reg].dtype, plan_.kept_elements);
+      builder_.AddBuffer("result", kernel_.registers[reg].dtype,
+                         plan_.kept_elements, BufferUse::kScratch);
   result_scratch_[reduce.output()] = buffer;
-  Stmt store{.kind = StmtKind::kStore};
-  store.buffer = buffer;
-  store.index = KeptIndex();
-  store.src[0] = reg;
-  body_->Append(std::move(store));
+  builder_.Store(buffer, KeptIndex(), reg);
 }
 
 // Returns the in-place aliases: a result may alias an operand of the same type

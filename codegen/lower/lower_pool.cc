@@ -1,10 +1,10 @@
-#include "codegen/lower/lower_pool.h"
-
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
-#include "codegen/kernel/launch_config.h"
+#include "codegen/kernel/kernel_builder.h"
+#include "codegen/lower/lower.h"
 #include "codegen/lower/pool_emitter.h"
 #include "codegen/lower/pool_windows.h"
 
@@ -26,9 +26,8 @@ class PoolLowering {
         backward_(node_.kind() == OpKind::kMaxPoolGrad ||
                   node_.kind() == OpKind::kAvgPoolGrad),
         width_(node_.attrs().Ints("window")[1]),
-        values_(body, kernel_, eager) {
-    kernel_.name = std::string(node_.op_name());
-    kernel_.contract = !eager;
+        builder_(std::string(node_.op_name()), target, !eager),
+        values_(body, builder_, eager) {
     for (const auto& node : body.nodes()) {
       if (node->HasTrait(ir::OpTrait::kPooling) && node.get() != &node_) {
         gathers_.push_back(node.get());
@@ -37,11 +36,7 @@ class PoolLowering {
     const bool wide = node_.input(0)->type().dtype == DType::kF64;
     sum_dtype_ = wide ? DType::kF64 : DType::kF32;
     shape_ = node_.output()->type().shape;
-    kernel_.lanes = static_cast<int>(target.vector_bytes / 4);
-    if (!target.simt) return;
-    kernel_.width = ThreadWidth(kernel_.buffers);
-    kernel_.lanes = static_cast<int>(
-        LanesFor(shape_[1], kernel_.width, kernel_.width * kBlockThreads));
+    builder_.SizeBlock(shape_[1]);
   }
 
   LoweredKernel Lower() {
@@ -49,18 +44,10 @@ class PoolLowering {
     const WindowDim columns = MakeDim(1);
     for (const WindowRun& row : rows.runs) {
       for (const WindowRun& column : columns.runs) {
-        AddPhase({&rows, &columns}, {&row, &column});
+        EmitPhase({&rows, &columns}, {&row, &column});
       }
     }
-    LoweredKernel lowered;
-    for (size_t i = 0; i < graph_.inputs().size(); ++i) {
-      lowered.operand_spans.push_back({static_cast<int>(i)});
-    }
-    for (size_t i = 0; i < graph_.outputs().size(); ++i) {
-      lowered.result_spans.push_back({static_cast<int>(i)});
-    }
-    lowered.kernel = std::move(kernel_);
-    return lowered;
+    return OneBufferPerTensor(std::move(builder_).Build(), graph_);
   }
 
  private:
@@ -76,22 +63,18 @@ class PoolLowering {
 
   // --- Phases ----------------------------------------------------------------
 
-  int AddAxis(const char* name, int64_t extent, bool vector, bool block) {
-    kernel_.axes.push_back({name, extent, vector, block});
-    return static_cast<int>(kernel_.axes.size()) - 1;
-  }
-
   // Adds the axes of a run: images, rows, columns and channels. On a GPU the
   // block axis is along the one of the first three that fills a block best, or
   // columns in a tie. If the kernel reads vectors that are the same for all
   // images, a task loops over several images, as many as leave enough tasks to
   // occupy the device.
-  PoolAxes AddAxes(const std::array<const WindowRun*, 2>& runs, Phase& phase) {
+  PoolAxes AddAxes(const std::array<const WindowRun*, 2>& runs,
+                   std::vector<int>& grid) {
     const std::array<int64_t, 3> extents{shape_[0], runs[0]->blocks,
                                          runs[1]->blocks};
     constexpr std::array<const char*, 3> kNames{"n", "h", "w"};
-    const int64_t limit =
-        kernel_.width > 0 ? kBlockThreads * kernel_.width / kernel_.lanes : 1;
+    const int64_t limit = builder_.MaxRows();
+    const int64_t lanes = builder_.kernel().lanes;
     size_t blocked = 2;
     for (const size_t d : {1, 0}) {
       if (LargestDivisor(extents[d], limit) >
@@ -101,7 +84,7 @@ class PoolLowering {
     }
     const int64_t block_rows = LargestDivisor(extents[blocked], limit);
     const int64_t tasks = extents[0] * extents[1] * extents[2] / block_rows *
-                          ((shape_[1] + kernel_.lanes - 1) / kernel_.lanes);
+                          ((shape_[1] + lanes - 1) / lanes);
     turn_ = -1;
     PoolAxes axes{.first = {runs[0]->first, runs[1]->first}};
     for (size_t d = 0; d < 3; ++d) {
@@ -109,17 +92,15 @@ class PoolLowering {
       int64_t outer = extents[d] / rows;
       if (const int64_t turns = d == 0 ? Turns(outer, tasks) : 1; turns > 1) {
         outer /= turns;
-        turn_ = AddAxis("n_turn", turns, false, false);
+        turn_ = builder_.AddAxis("n_turn", turns);
         axes.parts[d].push_back({turn_, outer * rows});
       }
-      phase.grid.push_back(AddAxis(kNames[d], outer, false, false));
-      axes.parts[d].push_back({phase.grid.back(), rows});
-      if (rows == 1) continue;
-      phase.grid.push_back(AddAxis("row", rows, false, true));
-      axes.parts[d].push_back({phase.grid.back(), 1});
+      const std::vector<AxisPart> parts =
+          builder_.AddGridAxis(grid, kNames[d], outer * rows, rows);
+      axes.parts[d].insert(axes.parts[d].end(), parts.begin(), parts.end());
     }
-    axes.channel = AddAxis("c", shape_[1], true, false);
-    phase.grid.push_back(axes.channel);
+    axes.channel = builder_.AddAxis("c", shape_[1], AxisKind::kVector);
+    grid.push_back(axes.channel);
     return axes;
   }
 
@@ -133,30 +114,23 @@ class PoolLowering {
                     tasks / (kBlocksPerMultiprocessor * target_.threads), 1));
   }
 
-  void AddPhase(const std::array<const WindowDim*, 2>& dims,
-                const std::array<const WindowRun*, 2>& runs) {
-    Phase phase;
-    PoolAxes axes = AddAxes(runs, phase);
+  void EmitPhase(const std::array<const WindowDim*, 2>& dims,
+                 const std::array<const WindowRun*, 2>& runs) {
+    std::vector<int> grid;
+    values_.BeginPhase(AddAxes(runs, grid));
     dims_ = dims;
-    std::vector<Stmt> turn;
-    values_.BeginPhase(std::move(axes), &phase.body,
-                       turn_ < 0 ? &phase.body : &turn);
+    const auto phase = builder_.BeginPhase(std::move(grid));
+    std::optional<KernelBuilder::Scope> turn;
+    if (turn_ >= 0) turn.emplace(builder_.BeginLoop(turn_));
     for (const Cell& row : runs[0]->cells) {
-      for (const Cell& column : runs[1]->cells) AddCell(row, column);
+      for (const Cell& column : runs[1]->cells) EmitCell(row, column);
     }
-    if (turn_ >= 0) {
-      Stmt loop{.kind = StmtKind::kLoop};
-      loop.axis = turn_;
-      loop.body = std::move(turn);
-      phase.body.push_back(std::move(loop));
-    }
-    kernel_.phases.push_back(std::move(phase));
   }
 
-  void AddCell(const Cell& row, const Cell& column) {
+  void EmitCell(const Cell& row, const Cell& column) {
     values_.BeginCell();
     if (node_.kind() == OpKind::kMaxPool) {
-      AddMaximum(row, column);
+      EmitMaximum(row, column);
     } else if (node_.kind() == OpKind::kMaxPoolGather) {
       values_.Define(node_.output(), Gathered(row, column));
     } else if (backward_) {
@@ -190,14 +164,11 @@ class PoolLowering {
 
   // Emits max_pool: the first of equal maxima; NaN is greater than any number.
   // Selects the elements of the gathers along with it.
-  void AddMaximum(const Cell& row, const Cell& column) {
+  void EmitMaximum(const Cell& row, const Cell& column) {
     std::vector<int> best;  // the value, its position, what is gathered
     for (const Tap& r : row.taps) {
       for (const Tap& c : column.taps) {
-        std::vector<int> here{
-            Read(node_.input(0), r, c),
-            values_.Constant(DType::kU8,
-                             static_cast<double>(PositionOf(r, c)))};
+        std::vector<int> here{Read(node_.input(0), r, c), PositionOf(r, c)};
         for (const ir::Node* gather : gathers_) {
           here.push_back(Read(gather->input(0), r, c));
         }
@@ -205,18 +176,13 @@ class PoolLowering {
           best = std::move(here);
           continue;
         }
-        const int first_nan = values_.Compute(
-            ScalarOp::kAnd, DType::kBool,
-            values_.Compute(ScalarOp::kNe, DType::kBool, here[0], here[0]),
-            values_.Compute(ScalarOp::kEq, DType::kBool, best[0], best[0]));
-        const int greater = values_.Compute(
-            ScalarOp::kOr, DType::kBool,
-            values_.Compute(ScalarOp::kGt, DType::kBool, here[0], best[0]),
-            first_nan);
+        const int number = Test(ScalarOp::kEq, best[0], best[0]);
+        const int nan = Test(ScalarOp::kNe, here[0], here[0]);
+        const int first_nan = Test(ScalarOp::kAnd, nan, number);
+        const int greater = Test(
+            ScalarOp::kOr, Test(ScalarOp::kGt, here[0], best[0]), first_nan);
         for (size_t i = 0; i < best.size(); ++i) {
-          best[i] = values_.Compute(ScalarOp::kSelect,
-                                    kernel_.registers[here[i]].dtype, greater,
-                                    here[i], best[i]);
+          best[i] = Select(greater, here[i], best[i]);
         }
       }
     }
@@ -234,57 +200,64 @@ class PoolLowering {
     for (const Tap& r : row.taps) {
       for (const Tap& c : column.taps) {
         const int value = Read(node_.input(0), r, c);
-        found = found < 0
-                    ? value
-                    : values_.Compute(ScalarOp::kSelect,
-                                      kernel_.registers[value].dtype,
-                                      IsPosition(index, r, c), value, found);
+        found =
+            found < 0 ? value : Select(IsPosition(index, r, c), value, found);
       }
     }
     return found;
   }
 
   int IsPosition(int index, const Tap& row, const Tap& column) {
-    return values_.Compute(
-        ScalarOp::kEq, DType::kBool, index,
-        values_.Constant(DType::kU8,
-                         static_cast<double>(PositionOf(row, column))));
+    return Test(ScalarOp::kEq, index, PositionOf(row, column));
+  }
+
+  // Returns a bool.
+  int Test(ScalarOp op, int a, int b) {
+    return builder_.Compute(op, DType::kBool, {a, b});
+  }
+
+  int Select(int condition, int then, int otherwise) {
+    return builder_.Compute(ScalarOp::kSelect,
+                            builder_.kernel().registers[then].dtype,
+                            {condition, then, otherwise});
   }
 
   int Mean(const Cell& row, const Cell& column) {
-    const int sum = values_.BeginSum(sum_dtype_);
+    const int sum = builder_.Accumulator(ScalarOp::kAdd, sum_dtype_);
     for (const Tap& r : row.taps) {
       for (const Tap& c : column.taps) {
-        values_.Add(sum, Read(node_.input(0), r, c));
+        builder_.Accumulate(sum, Read(node_.input(0), r, c));
       }
     }
-    return Finish(values_.Compute(ScalarOp::kDiv, sum_dtype_, sum,
-                                  Count(row.taps[0], column.taps[0])));
+    return Finish(builder_.Compute(ScalarOp::kDiv, sum_dtype_,
+                                   {sum, Count(row.taps[0], column.taps[0])}));
   }
 
   // Sums the gradients of the windows that contain the element. Max pooling:
   // only if it is the maximum. Average pooling: divided by the window's count.
   int SumOfGradients(const Cell& row, const Cell& column) {
-    const int sum = values_.BeginSum(sum_dtype_);
+    const int sum = builder_.Accumulator(ScalarOp::kAdd, sum_dtype_);
     for (const Tap& r : row.taps) {
       for (const Tap& c : column.taps) {
-        const int gradient = Read(node_.input(0), r, c);
+        int part = Read(node_.input(0), r, c);
         if (node_.num_inputs() == 2) {
           const int is_maximum = IsPosition(Read(node_.input(1), r, c), r, c);
-          values_.Add(
-              sum, values_.Compute(ScalarOp::kSelect, sum_dtype_, is_maximum,
-                                   gradient, values_.Constant(sum_dtype_, 0)));
+          const int zero = values_.Constant(sum_dtype_, 0);
+          part = builder_.Compute(ScalarOp::kSelect, sum_dtype_,
+                                  {is_maximum, part, zero});
         } else {
-          values_.Add(sum, values_.Compute(ScalarOp::kDiv, sum_dtype_, gradient,
-                                           Count(r, c)));
+          part =
+              builder_.Compute(ScalarOp::kDiv, sum_dtype_, {part, Count(r, c)});
         }
+        builder_.Accumulate(sum, part);
       }
     }
     return Finish(sum);
   }
 
-  int64_t PositionOf(const Tap& row, const Tap& column) const {
-    return row.position * width_ + column.position;
+  int PositionOf(const Tap& row, const Tap& column) {
+    const int64_t position = row.position * width_ + column.position;
+    return values_.Constant(DType::kU8, static_cast<double>(position));
   }
 
   // Returns the divisor of the mean over a window.
@@ -299,8 +272,8 @@ class PoolLowering {
   // Returns the register of the pooling's result, rounded if `eager_`.
   int Finish(int reg) {
     if (!eager_) return reg;
-    return values_.Compute(ScalarOp::kIdentity, node_.output()->type().dtype,
-                           reg, -1, -1, true);
+    return builder_.Compute(ScalarOp::kIdentity, node_.output()->type().dtype,
+                            {reg}, true);
   }
 
   const ir::Graph& graph_;
@@ -312,8 +285,8 @@ class PoolLowering {
   DType sum_dtype_{};
   ir::Shape shape_;                       // of the result
   std::vector<const ir::Node*> gathers_;  // fused with the pooling
-  Kernel kernel_;
-  PoolEmitter values_;  // of the kernel
+  KernelBuilder builder_;
+  PoolEmitter values_;
 
   // State of the current phase.
   std::array<const WindowDim*, 2> dims_{};

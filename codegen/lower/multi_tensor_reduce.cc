@@ -1,12 +1,11 @@
 // all_finite: x * 0 is 0 for finite x and NaN otherwise, and sums propagate
 // NaN. So all operands are finite exactly if the sum of all x * 0 is.
 
-#include "codegen/lower/multi_tensor_reduce.h"
-
 #include <algorithm>
 #include <map>
 
-#include "codegen/kernel/launch_config.h"
+#include "codegen/kernel/kernel_builder.h"
+#include "codegen/lower/lower.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -26,46 +25,31 @@ struct Run {
   int64_t length;
 };
 
-class ManyLowering {
+class ReduceLowering {
  public:
-  ManyLowering(const ir::Graph& body, const ir::Target& target)
+  ReduceLowering(const ir::Graph& body, const ir::Target& target)
       : body_(body),
         node_(*body.nodes()[0]),
         squares_(node_.output()->type().dtype != DType::kBool),
         tasks_(std::max(4 * target.threads, 1)),
-        simt_(target.simt) {
-    lowered_.kernel.name = std::string(node_.op_name());
-    lowered_.kernel.lanes =
-        static_cast<int>(simt_ ? kBlockElements : target.vector_bytes / 4);
-  }
+        simt_(target.simt),
+        builder_(std::string(node_.op_name()), target) {}
 
   LoweredKernel Lower() {
     AddOperands();
-    result_ = AddBuffer("result", node_.output()->type().dtype, 1, true);
+    const int result = builder_.AddBuffer(
+        "result", node_.output()->type().dtype, 1, BufferUse::kWritten);
     lowered_.result_spans.push_back({0});
-    if (simt_) lowered_.kernel.width = ThreadWidth(lowered_.kernel.buffers);
-    AddShares();
-    AddRest();
+    if (simt_) {
+      builder_.SetLanes(kBlockElements, ThreadWidth(builder_.kernel().buffers));
+    }
+    const int partial = EmitShares();
+    EmitRest(partial, result);
+    lowered_.kernel = std::move(builder_).Build();
     return std::move(lowered_);
   }
 
  private:
-  int AddBuffer(std::string name, DType dtype, int64_t elements, bool written) {
-    lowered_.kernel.buffers.push_back(
-        {std::move(name), dtype, elements, written});
-    return static_cast<int>(lowered_.kernel.buffers.size()) - 1;
-  }
-
-  int AddAxis(const char* name, int64_t extent, bool vector) {
-    lowered_.kernel.axes.push_back({name, extent, vector});
-    return static_cast<int>(lowered_.kernel.axes.size()) - 1;
-  }
-
-  int NewRegister(DType dtype, bool vector) {
-    lowered_.kernel.registers.push_back({dtype, vector});
-    return static_cast<int>(lowered_.kernel.registers.size()) - 1;
-  }
-
   // Adds the operands' buffers and runs. An operand that appears several times
   // counts as often, but has one buffer.
   void AddOperands() {
@@ -96,7 +80,7 @@ class ManyLowering {
   void AddSpan(const std::vector<int>& span) {
     const DType dtype = body_.input(span[0])->type().dtype;
     const int64_t unit = kBufferAlignment / ir::DTypeSize(dtype);
-    const auto buffer = static_cast<int>(lowered_.kernel.buffers.size());
+    const auto buffer = static_cast<int>(lowered_.operand_spans.size());
     int64_t end = 0;
     bool gap = true;
     for (int operand : span) {
@@ -110,151 +94,103 @@ class ManyLowering {
       end += (elements + unit - 1) / unit * unit;
     }
     if (span.size() == 1) end = body_.input(span[0])->type().num_elements();
-    AddBuffer(body_.input(span[0])->name(), dtype, end, false);
+    builder_.AddBuffer(body_.input(span[0])->name(), dtype, end,
+                       BufferUse::kRead);
   }
 
   // Returns the elements of the run that each task reduces: a multiple of the
   // elements per thread, so that little remains for the last phase, which has a
   // single task. Some threads of a GPU block may be idle.
   int64_t Share(const Run& run) const {
-    const int64_t unit = lowered_.kernel.lanes_per_thread();
+    const int64_t unit = builder_.kernel().lanes_per_thread();
     return run.length / (tasks_ * unit) * unit;
   }
 
-  // Adds a phase in which each task reduces its share of every run.
-  void AddShares() {
+  // Emits a phase in which each task reduces its share of every run. Returns
+  // the buffer of the tasks' sums, or -1 if all shares are empty.
+  int EmitShares() {
     if (std::all_of(runs_.begin(), runs_.end(),
                     [&](const Run& run) { return Share(run) == 0; })) {
-      return;
+      return -1;
     }
-    partial_ = AddBuffer("partial", DType::kF32, tasks_, true);
-    lowered_.kernel.buffers[partial_].scratch = true;
-    task_ = AddAxis("task", tasks_, false);
-    Phase phase{{task_}, {}};
-    Begin(phase);
+    const int partial =
+        builder_.AddBuffer("partial", DType::kF32, tasks_, BufferUse::kScratch);
+    const int task = builder_.AddAxis("task", tasks_);
+    const auto phase = BeginPhase({task});
     for (const Run& run : runs_) {
       const int64_t share = Share(run);
       if (share == 0) continue;
-      Look(phase, run.buffer, share, {run.start, {{task_, share}}});
+      Reduce(run.buffer, share, {run.start, {{task, share}}});
     }
-    Stmt store{.kind = StmtKind::kStore};
-    store.buffer = partial_;
-    store.index = {0, {{task_, 1}}};
-    store.src[0] = Sum(phase);
-    phase.body.push_back(std::move(store));
-    lowered_.kernel.phases.push_back(std::move(phase));
+    builder_.Store(partial, {0, {{task, 1}}}, builder_.ReduceLanes(sum_));
+    return partial;
   }
 
-  // Adds a phase of one task: reduces the rests of the runs and all partial
+  // Emits a phase of one task: reduces the rests of the runs and all partial
   // sums.
-  void AddRest() {
-    Phase phase;
-    Begin(phase);
+  void EmitRest(int partial, int result) {
+    const auto phase = BeginPhase({});
     for (const Run& run : runs_) {
       const int64_t done = tasks_ * Share(run);
       if (run.length == done) continue;
-      Look(phase, run.buffer, run.length - done, {run.start + done, {}});
+      Reduce(run.buffer, run.length - done, {run.start + done, {}});
     }
-    if (partial_ >= 0) Add(phase.body, sum_, partial_, {0, {}}, tasks_, false);
-    int result = Sum(phase);
+    if (partial >= 0) EmitLoop(sum_, partial, {0, {}}, tasks_, false);
+    int value = builder_.ReduceLanes(sum_);
     if (!squares_) {
-      Stmt finite{.kind = StmtKind::kCompute};
-      finite.op = ScalarOp::kIsFinite;
-      finite.src[0] = result;
-      finite.dst = result = NewRegister(DType::kBool, false);
-      phase.body.push_back(std::move(finite));
+      value = builder_.Compute(ScalarOp::kIsFinite, DType::kBool, {value});
     }
-    Stmt store{.kind = StmtKind::kStore};
-    store.buffer = result_;
-    store.src[0] = result;
-    phase.body.push_back(std::move(store));
-    lowered_.kernel.phases.push_back(std::move(phase));
+    builder_.Store(result, {}, value);
   }
 
-  // Starts a phase with a new accumulator.
-  void Begin(Phase& phase) {
-    sum_ = Accumulator(phase.body);
+  // Begins a phase with a new accumulator.
+  [[nodiscard]] KernelBuilder::Scope BeginPhase(std::vector<int> grid) {
+    auto phase = builder_.BeginPhase(std::move(grid));
+    sum_ = builder_.Accumulator(ScalarOp::kAdd, DType::kF32);
     zeros_.clear();
-  }
-
-  int Accumulator(std::vector<Stmt>& body) {
-    Stmt init{.kind = StmtKind::kInit};
-    init.op = ScalarOp::kAdd;
-    const int sum = init.dst = NewRegister(DType::kF32, true);
-    body.push_back(std::move(init));
-    return sum;
-  }
-
-  int Zero(Phase& phase, DType dtype) {
-    const auto [it, added] = zeros_.try_emplace(dtype, -1);
-    if (!added) return it->second;
-    Stmt zero{.kind = StmtKind::kConstant};
-    zero.dst = it->second = NewRegister(dtype, false);
-    phase.body.push_back(std::move(zero));
-    return it->second;
+    return phase;
   }
 
   // Adds x * x (all_finite: x * 0) of `length` elements from `index` on.
-  void Look(Phase& phase, int buffer, int64_t length, Index index) {
-    if (!squares_) Zero(phase, lowered_.kernel.buffers[buffer].dtype);
-    const int64_t run = kMaxRun * lowered_.kernel.lanes;
+  void Reduce(int buffer, int64_t length, Index index) {
+    const int64_t run = kMaxRun * builder_.kernel().lanes;
     const int64_t runs = squares_ ? length / run : 0;
     if (runs > 1) {
-      Stmt loop{.kind = StmtKind::kLoop};
-      loop.axis = AddAxis("run", runs, false);
+      const int axis = builder_.AddAxis("run", runs);
+      const auto loop = builder_.BeginLoop(axis);
       Index inner = index;
-      inner.terms.push_back({loop.axis, run});
-      const int sum = Accumulator(loop.body);
-      Add(loop.body, sum, buffer, std::move(inner), run, true);
-      Fold(loop.body, sum_, sum);
-      phase.body.push_back(std::move(loop));
+      inner.terms.push_back({axis, run});
+      const int sum = builder_.Accumulator(ScalarOp::kAdd, DType::kF32);
+      EmitLoop(sum, buffer, std::move(inner), run, true);
+      builder_.Accumulate(sum_, sum);
       index.offset += runs * run;
       length -= runs * run;
     }
-    if (length > 0) Add(phase.body, sum_, buffer, index, length, true);
+    if (length > 0) EmitLoop(sum_, buffer, std::move(index), length, true);
   }
 
-  static void Fold(std::vector<Stmt>& body, int to, int from) {
-    Stmt add{.kind = StmtKind::kAccumulate};
-    add.op = ScalarOp::kAdd;
-    add.dst = to;
-    add.src[0] = from;
-    body.push_back(std::move(add));
-  }
-
-  // Emits a loop that adds to `sum`: with `look` x * x or x * 0, otherwise x.
-  void Add(std::vector<Stmt>& body, int sum, int buffer, Index index,
-           int64_t length, bool look) {
-    const DType dtype = lowered_.kernel.buffers[buffer].dtype;
-    Stmt loop{.kind = StmtKind::kLoop};
-    loop.axis = AddAxis("i", length, true);
-    index.terms.push_back({loop.axis, 1});
-    Stmt load{.kind = StmtKind::kLoad};
-    load.buffer = buffer;
-    load.index = std::move(index);
-    int value = load.dst = NewRegister(dtype, true);
-    loop.body.push_back(std::move(load));
-    const auto compute = [&](ScalarOp op, DType to, int other) {
-      Stmt stmt{.kind = StmtKind::kCompute};
-      stmt.op = op;
-      stmt.src = {value, other, -1};
-      value = stmt.dst = NewRegister(to, true);
-      loop.body.push_back(std::move(stmt));
-    };
-    if (look && !squares_) compute(ScalarOp::kMul, dtype, zeros_.at(dtype));
-    compute(ScalarOp::kIdentity, DType::kF32, -1);
-    if (look && squares_) compute(ScalarOp::kMul, DType::kF32, value);
-    Fold(loop.body, sum, value);
-    body.push_back(std::move(loop));
-  }
-
-  int Sum(Phase& phase) {
-    Stmt sum{.kind = StmtKind::kReduceLanes};
-    sum.op = ScalarOp::kAdd;
-    sum.src[0] = sum_;
-    const int result = sum.dst = NewRegister(DType::kF32, false);
-    phase.body.push_back(std::move(sum));
-    return result;
+  // Emits a loop that adds to `sum`: x, or x * x (all_finite: x * 0) if
+  // `operand` is set.
+  void EmitLoop(int sum, int buffer, Index index, int64_t length,
+                bool operand) {
+    const DType dtype = builder_.kernel().buffers[buffer].dtype;
+    const bool finite = operand && !squares_;
+    if (finite && !zeros_.contains(dtype)) {
+      zeros_[dtype] = builder_.Constant(dtype, 0);
+    }
+    const int axis = builder_.AddAxis("i", length, AxisKind::kVector);
+    const auto loop = builder_.BeginLoop(axis);
+    index.terms.push_back({axis, 1});
+    int value = builder_.Load(buffer, std::move(index));
+    if (finite) {
+      value =
+          builder_.Compute(ScalarOp::kMul, dtype, {value, zeros_.at(dtype)});
+    }
+    value = builder_.Compute(ScalarOp::kIdentity, DType::kF32, {value});
+    if (operand && squares_) {
+      value = builder_.Compute(ScalarOp::kMul, DType::kF32, {value, value});
+    }
+    builder_.Accumulate(sum, value);
   }
 
   const ir::Graph& body_;
@@ -262,20 +198,18 @@ class ManyLowering {
   const bool squares_;
   const int64_t tasks_;
   const bool simt_;
-  LoweredKernel lowered_;
+  KernelBuilder builder_;
+  LoweredKernel lowered_;  // without its kernel
   std::vector<Run> runs_;
   std::map<DType, int> zeros_;  // of the phase
   int sum_ = -1;                // of the phase
-  int task_ = -1;
-  int partial_ = -1;
-  int result_ = -1;
 };
 
 }  // namespace
 
 LoweredKernel LowerMultiTensorReduce(const ir::Graph& body,
                                      const ir::Target& target) {
-  return ManyLowering(body, target).Lower();
+  return ReduceLowering(body, target).Lower();
 }
 
 }  // namespace fusor::codegen

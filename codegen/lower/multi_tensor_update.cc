@@ -1,11 +1,10 @@
-#include "codegen/lower/multi_tensor_update.h"
-
 #include <algorithm>
 #include <memory>
 #include <unordered_map>
 
+#include "codegen/kernel/kernel_builder.h"
 #include "codegen/lower/layout_stores.h"
-#include "codegen/lower/lower_loops.h"
+#include "codegen/lower/lower.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -32,7 +31,8 @@ class UpdateLowering {
         target_(target),
         eager_(fusion.attrs().String("rounding") == "eager"),
         copies_together_(fusion.attrs().Bool("copies_together")),
-        tensors_(static_cast<size_t>(fusion.attrs().Int("tensors"))) {}
+        tensors_(static_cast<size_t>(fusion.attrs().Int("tensors"))),
+        builder_("fusion", target, !eager_) {}
 
   LoweredKernel Lower() {
     CountClasses();
@@ -42,8 +42,11 @@ class UpdateLowering {
       first = runs_.back().last;
     }
     AddBuffers();
-    for (const Run& run : runs_) Append(Segment(run), run);
+    std::vector<LoweredKernel> segments;
+    for (const Run& run : runs_) segments.push_back(Segment(run));
+    Append(std::move(segments));
     NameSpans();
+    lowered_.kernel = std::move(builder_).Build();
     return std::move(lowered_);
   }
 
@@ -139,18 +142,19 @@ class UpdateLowering {
   }
 
   void AddBuffers() {
-    const auto add = [&](const Value* value, int64_t elements, bool written) {
-      lowered_.kernel.buffers.push_back(
-          {value->name(), value->type().dtype, elements, written});
+    const auto add = [&](const Value* value, int64_t elements, BufferUse use) {
+      return builder_.AddBuffer(value->name(), value->type().dtype, elements,
+                                use);
     };
     for (size_t c = 0; c < classes_; ++c) {
-      add(body_.input(c * tensors_), elements_, false);
+      add(body_.input(c * tensors_), elements_, BufferUse::kRead);
     }
     for (size_t i = classes_ * tensors_; i < body_.inputs().size(); ++i) {
-      add(body_.input(i), body_.input(i)->type().num_elements(), false);
+      add(body_.input(i), body_.input(i)->type().num_elements(),
+          BufferUse::kRead);
     }
     for (size_t r = 0; r < results_; ++r) {
-      add(body_.outputs()[r * tensors_].value, elements_, true);
+      add(body_.outputs()[r * tensors_].value, elements_, BufferUse::kWritten);
     }
     for (const Run& run : runs_) {
       for (size_t c = 0; c < copies_[run.first].size(); ++c) {
@@ -160,8 +164,7 @@ class UpdateLowering {
         }
         const Value* first = body_.outputs()[span[0]].value;
         copy_buffers_[span[0]] =
-            static_cast<int>(lowered_.kernel.buffers.size());
-        add(first, CopyElements(run, first->type()), true);
+            add(first, CopyElements(run, first->type()), BufferUse::kWritten);
         copy_spans_.push_back(std::move(span));
       }
     }
@@ -264,7 +267,7 @@ class UpdateLowering {
       segment = LowerLoops(*Chain(first, elements), target_, eager_);
     } else if (const auto tiles = PlanTiles(type, types, lanes)) {
       segment = LowerLoops(*Chain(first, elements), target_, eager_);
-      StoreTiles(
+      segment.kernel = StoreTiles(
           *tiles,
           static_cast<int>(segment.kernel.buffers.size() - copies.size()),
           segment.kernel);
@@ -303,74 +306,32 @@ class UpdateLowering {
     }
   }
 
-  // Appends a segment's phases to the kernel.
-  void Append(LoweredKernel segment, const Run& run) {
-    const size_t first = run.first;
-    Kernel& kernel = lowered_.kernel;
-    Kernel& part = segment.kernel;
-    if (kernel.phases.empty()) {
-      kernel.name = part.name;
-      kernel.lanes = part.lanes;
-      kernel.contract = part.contract;
+  // Appends the phases of all runs. They share one block shape. They have no
+  // reductions, so surplus lanes are masked.
+  void Append(std::vector<LoweredKernel> segments) {
+    int lanes = 0;
+    int width = 0;
+    for (const LoweredKernel& segment : segments) {
+      lanes = std::max(lanes, segment.kernel.lanes);
+      width = std::max(width, segment.kernel.width);
     }
-    if (target_.simt) {
-      // All segments share one block shape. They have no reductions, so surplus
-      // lanes are masked and rows become tasks.
-      kernel.lanes = std::max(kernel.lanes, part.lanes);
-      kernel.width = std::max(kernel.width, part.width);
-      for (Axis& axis : part.axes) axis.block = false;
-    }
-    Moves moves{static_cast<int>(kernel.axes.size()),
-                static_cast<int>(kernel.registers.size()),
-                {}};
-    const size_t scalars = body_.inputs().size() - classes_ * tensors_;
-    const size_t spans = classes_ + scalars + results_;
-    for (size_t b = 0; b < spans; ++b) {
-      const bool scalar = b >= classes_ && b < classes_ + scalars;
-      moves.buffers.push_back(
-          {static_cast<int>(b), scalar ? 0 : starts_[first]});
-    }
-    for (const Copy& copy : copies_[first]) {
-      moves.buffers.push_back({copy_buffers_.at(copy.output), 0});
-    }
-    kernel.axes.insert(kernel.axes.end(), part.axes.begin(), part.axes.end());
-    kernel.registers.insert(kernel.registers.end(), part.registers.begin(),
-                            part.registers.end());
-    for (Phase& phase : part.phases) {
-      for (int& axis : phase.grid) axis += moves.axes;
-      Move(phase.body, moves);
-      kernel.phases.push_back(std::move(phase));
-    }
-    Intersect(segment.in_place, first == 0);
-  }
-
-  // Renumbering of a segment: offsets of its axes and registers, new buffers.
-  struct Moves {
-    int axes;
-    int registers;
-    struct Buffer {
-      int buffer;
-      int64_t offset;
-    };
-    std::vector<Buffer> buffers;
-  };
-
-  static void Move(std::vector<Stmt>& body, const Moves& moves) {
-    const auto shift = [](int& number, int by) {
-      if (number >= 0) number += by;
-    };
-    for (Stmt& stmt : body) {
-      shift(stmt.dst, moves.registers);
-      for (int& src : stmt.src) shift(src, moves.registers);
-      for (int& src : stmt.tile.sources) shift(src, moves.registers);
-      shift(stmt.axis, moves.axes);
-      for (Index::Term& term : stmt.index.terms) shift(term.axis, moves.axes);
-      if (stmt.buffer >= 0) {
-        const Moves::Buffer& to = moves.buffers[stmt.buffer];
-        stmt.buffer = to.buffer;
-        stmt.index.offset += to.offset;
+    builder_.SetLanes(lanes, width);
+    const auto scalars =
+        static_cast<int>(body_.inputs().size() - classes_ * tensors_);
+    const auto classes = static_cast<int>(classes_);
+    const int spans = classes + scalars + static_cast<int>(results_);
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const size_t first = runs_[i].first;
+      std::vector<KernelBuilder::BufferRange> buffers;
+      for (int b = 0; b < spans; ++b) {
+        const bool scalar = b >= classes && b < classes + scalars;
+        buffers.push_back({b, scalar ? 0 : starts_[first]});
       }
-      Move(stmt.body, moves);
+      for (const Copy& copy : copies_[first]) {
+        buffers.push_back({copy_buffers_.at(copy.output), 0});
+      }
+      builder_.AppendPhases(std::move(segments[i].kernel), buffers);
+      Intersect(segments[i].in_place, i == 0);
     }
   }
 
@@ -437,7 +398,8 @@ class UpdateLowering {
   std::vector<std::vector<int>> copy_spans_;   // outputs of the body
   std::unordered_map<int, int> copy_buffers_;  // first output of span -> buffer
   std::vector<LoweredKernel::Alias> in_place_;  // classes, not tensors
-  LoweredKernel lowered_;
+  KernelBuilder builder_;
+  LoweredKernel lowered_;  // without its kernel
 };
 
 }  // namespace

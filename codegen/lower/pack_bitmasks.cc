@@ -1,9 +1,8 @@
-#include "codegen/lower/pack_bitmasks.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "codegen/kernel/bitmask.h"
+#include "codegen/lower/lower.h"
 
 namespace fusor::codegen {
 namespace {

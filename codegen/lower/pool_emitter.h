@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/kernel/kernel_ir.h"
-#include "codegen/lower/loop_schedule.h"
+#include "codegen/kernel/kernel_builder.h"
 #include "ir/graph.h"
 
 namespace fusor::codegen {
@@ -28,19 +27,15 @@ struct PoolAxes {
   int channel = -1;
 };
 
-// Emits statements for the values of a body with a pooling (lower_pool.h). Each
-// element of a value is emitted once per phase body. Values that are equal in
-// all images and windows are emitted once per task.
+// Emits statements for the values of a body with a pooling (LowerPool). Each
+// element of a value is emitted once per phase.
 class PoolEmitter {
  public:
   // Adds the body's inputs and outputs to the kernel's buffers. REQUIRES:
   // tensors without tiles.
-  PoolEmitter(const ir::Graph& body, Kernel& kernel, bool eager);
+  PoolEmitter(const ir::Graph& body, KernelBuilder& builder, bool eager);
 
-  // From now on, emits statements to `body`, and loop-invariant ones to
-  // `outer`. Both must stay alive until the next call.
-  void BeginPhase(PoolAxes axes, std::vector<Stmt>* outer,
-                  std::vector<Stmt>* body);
+  void BeginPhase(PoolAxes axes);
   // Begins an output element; Define sets the poolings' results for it.
   void BeginCell() { results_.clear(); }
   void Define(const ir::Value* result, int reg) { results_[result] = reg; }
@@ -50,29 +45,19 @@ class PoolEmitter {
   void StoreResult(size_t output, int value, const PoolPlace& place);
 
   int Constant(ir::DType dtype, double value);
-  int Compute(ir::ScalarOp op, ir::DType dtype, int a, int b = -1, int c = -1,
-              bool round = false);
-  // Returns a new vector accumulator, initialised to 0.
-  int BeginSum(ir::DType dtype);
-  void Add(int sum, int value);
 
  private:
-  void AddBuffer(const ir::Value& value, bool written);
   int Make(const ir::Value* value, const PoolPlace& place);
-  int Emit(Stmt stmt, ir::DType dtype, bool vector);
   Index IndexOf(int buffer, const PoolPlace& place) const;
-  int Load(int buffer, Index index);
 
   const ir::Graph& graph_;
-  Kernel& kernel_;
+  KernelBuilder& builder_;
   const bool eager_;
   std::unordered_set<const ir::Value*> pooled_;  // operands of windows
   std::vector<std::array<int64_t, 4>> strides_;  // by buffer
 
   // State of the current phase.
   PoolAxes axes_;
-  std::vector<Stmt>* outer_ = nullptr;
-  std::vector<Stmt>* body_ = nullptr;
   std::map<std::tuple<const ir::Value*, int, int64_t, int64_t>, int> values_;
   std::map<std::pair<ir::DType, double>, int> constants_;
   // The poolings' results for the current output element.

@@ -1,9 +1,6 @@
-#include "codegen/plan/arena_layout.h"
-
 #include <algorithm>
 #include <tuple>
 
-#include "codegen/plan/live_ranges.h"
 #include "codegen/plan/memory_planner.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
@@ -206,9 +203,10 @@ const StateLayout::Entry& FindState(const StateLayout& layout,
   return *entry;
 }
 
-void LayOutArenas(ArenaLayout& draft, const PlanOptions& options) {
+void LayOutArenas(ArenaLayout& draft, const StateLayout* state,
+                  int64_t memory_limit_bytes) {
   Plan& plan = draft.plan;
-  LayOutState(draft, options.state);
+  LayOutState(draft, state);
   for (int arena : {kInputArena, kOutputArena, kConstantArena}) {
     plan.arenas[arena].bytes =
         PlaceInOrder(plan, GroupedOrder(draft, BuffersOf(draft, arena)));
@@ -235,7 +233,7 @@ void LayOutArenas(ArenaLayout& draft, const PlanOptions& options) {
     if (buffer.members.empty()) continue;
     buffer.offset = plan.buffers[buffer.members[0]].offset;
   }
-  CheckLimit(plan, options.memory_limit_bytes, temporaries, lives);
+  CheckLimit(plan, memory_limit_bytes, temporaries, lives);
 }
 
 }  // namespace fusor::codegen

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "codegen/plan/plan.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {

@@ -6,11 +6,9 @@
 #include <set>
 #include <utility>
 
-#include "codegen/lower/pack_bitmasks.h"
-#include "codegen/plan/arena_layout.h"
+#include "codegen/lower/lower.h"
+#include "codegen/plan/memory_planner.h"
 #include "codegen/plan/schedule.h"
-#include "codegen/plan/state_aliasing.h"
-#include "codegen/plan/stream_assignment.h"
 #include "codegen/plan/verify_plan.h"
 #include "codegen/plan/views.h"
 #include "ir/op.h"
@@ -166,7 +164,7 @@ Plan PlanBuilder::Build() {
   AddOutputs();
   AddWorkspaces();
   AssignStreams(plan);
-  LayOutArenas(draft_, options_);
+  LayOutArenas(draft_, options_.state, options_.memory_limit_bytes);
   CheckAccumulations(plan);
   return std::move(plan);
 }

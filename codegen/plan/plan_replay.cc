@@ -1,8 +1,7 @@
-#include "codegen/plan/plan_replay.h"
-
 #include <algorithm>
 #include <map>
 
+#include "codegen/plan/verify_plan.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "codegen/plan/plan.h"
 #include "ir/graph.h"
 
 namespace fusor::codegen {
@@ -30,5 +31,10 @@ std::vector<ir::Node*> Schedule(const ir::Graph& graph,
 // which are in other arenas. A view shares the storage of its operand.
 int64_t PeakLiveBytes(const ir::Graph& graph, std::span<ir::Node* const> order,
                       const WorkspaceBytes& workspace = {});
+
+// Assigns the collectives of a plan to stream 1 and adds events. A collective
+// waits for the last earlier step that uses one of its buffers. The first later
+// step that uses one of its buffers waits for it. Needs no offsets.
+void AssignStreams(Plan& plan);
 
 }  // namespace fusor::codegen

@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "codegen/kernel/serialize_kernel.h"
+#include "codegen/kernel/kernel_ir.h"
 #include "codegen/plan/plan.h"
 #include "codegen/plan/plan.pb.h"
 #include "codegen/plan/verify_plan.h"

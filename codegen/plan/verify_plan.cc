@@ -5,9 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/kernel/in_place_analysis.h"
-#include "codegen/kernel/race_detector.h"
-#include "codegen/plan/plan_replay.h"
+#include "codegen/kernel/access_analysis.h"
 #include "ir/shard.h"
 #include "ir/support/error.h"
 

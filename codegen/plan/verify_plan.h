@@ -21,4 +21,8 @@ void VerifyPlan(const Plan& plan);
 // match.
 void VerifyPlan(const Plan& plan, const ir::Graph& graph);
 
+// Checks the part of VerifyPlan that tracks values in memory. Throws kInternal.
+// REQUIRES: all indices and sizes in the plan are valid.
+void ReplayPlan(const Plan& plan);
+
 }  // namespace fusor::codegen

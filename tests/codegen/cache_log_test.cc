@@ -1,5 +1,3 @@
-#include "codegen/cache_log.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "codegen/compiler.h"
-#include "codegen/plan/live_ranges.h"
+#include "codegen/plan/plan.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
 #include "tests/fakes/fake_compiler.h"

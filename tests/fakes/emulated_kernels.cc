@@ -7,7 +7,7 @@
 #include <random>
 
 #include "codegen/cuda/cuda_printer.h"
-#include "codegen/kernel/kernel_interpreter.h"
+#include "codegen/kernel/kernel_ir.h"
 #include "ir/interpreter/host_tensor.h"
 #include "tests/fakes/emulated_gpu.h"
 

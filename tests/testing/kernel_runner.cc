@@ -2,9 +2,9 @@
 
 #include <unordered_map>
 
-#include "codegen/kernel/kernel_interpreter.h"
-#include "codegen/kernel/race_detector.h"
-#include "codegen/lower/lower_fusion.h"
+#include "codegen/kernel/access_analysis.h"
+#include "codegen/kernel/kernel_ir.h"
+#include "codegen/lower/lower.h"
 #include "codegen/plan/plan.h"
 #include "ir/interpreter/host_tensor.h"
 #include "tests/testing/library_call.h"

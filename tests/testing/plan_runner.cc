@@ -2,9 +2,8 @@
 
 #include <cstring>
 
-#include "codegen/kernel/kernel_interpreter.h"
-#include "codegen/lower/lower_fusion.h"
-#include "codegen/lower/pack_bitmasks.h"
+#include "codegen/kernel/kernel_ir.h"
+#include "codegen/lower/lower.h"
 #include "ir/interpreter/host_tensor.h"
 #include "passes/passes.h"
 #include "tests/testing/library_call.h"

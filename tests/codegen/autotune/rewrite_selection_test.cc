@@ -1,7 +1,7 @@
-#include "codegen/autotune/rewrite_selection.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "codegen/autotune/search_space.h"
 
 namespace fusor::codegen {
 namespace {

@@ -11,7 +11,7 @@
 #include "codegen/compiler.h"
 #include "codegen/cuda/cuda_printer.h"
 #include "codegen/kernel/cache_hints.h"
-#include "codegen/lower/lower_fusion.h"
+#include "codegen/lower/lower.h"
 #include "ir/builder.h"
 #include "ir/verifier.h"
 #include "models/model.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "codegen/kernel/kernel_interpreter.h"
+#include "codegen/kernel/kernel_ir.h"
 #include "ir/interpreter/host_tensor.h"
 #include "tests/fakes/emulated_kernels.h"
 #include "tests/testing/bare_target.h"

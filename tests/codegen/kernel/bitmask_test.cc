@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "codegen/lower/pack_bitmasks.h"
+#include "codegen/lower/lower.h"
 #include "codegen/plan/plan_builder.h"
 #include "codegen/plan/verify_plan.h"
 #include "ir/support/error.h"

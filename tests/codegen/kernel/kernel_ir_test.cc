@@ -4,8 +4,7 @@
 
 #include <functional>
 
-#include "codegen/kernel/kernel_interpreter.h"
-#include "codegen/kernel/race_detector.h"
+#include "codegen/kernel/access_analysis.h"
 #include "ir/support/error.h"
 #include "tests/testing/kernel_statements.h"
 

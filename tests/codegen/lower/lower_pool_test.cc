@@ -1,15 +1,13 @@
 // Kernels of pooling and of copies between layouts against the interpreter, and
 // their text for a GPU, emulated, against the kernels' own interpreter.
 
-#include "codegen/lower/lower_pool.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
 
-#include "codegen/lower/lower_fusion.h"
+#include "codegen/lower/lower.h"
 #include "ir/builder.h"
 #include "ir/interpreter/interpreter.h"
 #include "ir/verifier.h"

@@ -1,10 +1,9 @@
-#include "codegen/lower/multi_tensor_reduce.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
+#include "codegen/lower/lower.h"
 #include "ir/builder.h"
 #include "ir/io/printer.h"
 #include "passes/passes.h"

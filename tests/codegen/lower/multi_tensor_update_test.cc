@@ -1,15 +1,13 @@
 // Updates that write copies of their weights, and the tiles by which blocked
 // copies are stored.
 
-#include "codegen/lower/multi_tensor_update.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "codegen/kernel/race_detector.h"
+#include "codegen/kernel/access_analysis.h"
 #include "codegen/lower/layout_stores.h"
-#include "codegen/lower/lower_fusion.h"
+#include "codegen/lower/lower.h"
 #include "ir/builder.h"
 #include "ir/io/printer.h"
 #include "ir/weight_copy.h"

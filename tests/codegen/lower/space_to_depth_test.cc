@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "codegen/lower/lower_fusion.h"
+#include "codegen/lower/lower.h"
 #include "ir/interpreter/interpreter.h"
 #include "ir/verifier.h"
 #include "passes/passes.h"

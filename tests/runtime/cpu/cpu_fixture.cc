@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "codegen/kernel/kernel_interpreter.h"
+#include "codegen/kernel/kernel_ir.h"
 #include "ir/interpreter/host_tensor.h"
 
 namespace fusor::test {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "codegen/plan/live_ranges.h"
+#include "codegen/plan/plan.h"
 #include "ir/io/printer.h"
 #include "ir/support/str.h"
 #include "tools/inspect/report/memory_timeline.h"

@@ -4,7 +4,6 @@
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
-#include "codegen/plan/live_ranges.h"
 #include "codegen/plan/plan.h"
 
 namespace fusor::codegen {

@@ -1,4 +1,4 @@
-#include "codegen/lower/lower_fusion.h"
+#include "codegen/lower/lower.h"
 
 #include <gtest/gtest.h>
 

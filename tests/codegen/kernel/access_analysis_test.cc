@@ -1,10 +1,10 @@
-#include "codegen/kernel/in_place_analysis.h"
+#include "codegen/kernel/access_analysis.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "codegen/kernel/kernel_interpreter.h"
+#include "codegen/kernel/kernel_ir.h"
 #include "codegen/plan/verify_plan.h"
 #include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"

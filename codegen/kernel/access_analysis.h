@@ -1,0 +1,69 @@
+#pragma once
+
+// The buffer elements that loads and stores access, and what they prove about a
+// kernel: no races, complete results, in-place execution.
+
+#include <cstdint>
+#include <vector>
+
+#include "codegen/kernel/kernel_ir.h"
+
+namespace fusor::codegen {
+
+// The elements first + sum over the terms of step * i, 0 <= i < extent.
+struct ElementSet {
+  struct Term {
+    int64_t step;    // > 0
+    int64_t extent;  // > 1
+  };
+  int64_t first = 0;
+  std::vector<Term> terms;  // by increasing step
+
+  int64_t last() const;
+  int64_t num_points() const;
+};
+
+// Returns the coefficient of the axis; 0 if the index does not name it.
+int64_t CoefficientOf(const Index& index, int axis);
+
+// Returns the elements of a load, store or tile store, over all axes in its
+// index. REQUIRES: none of them is outside the buffer.
+ElementSet ElementsOf(const Kernel& kernel, const Stmt& stmt);
+
+// Inserts a term; ignores one with step 0 or extent 1. `step` may be negative.
+void AddTerm(ElementSet& set, int64_t step, int64_t extent);
+
+// Returns true if different points of the terms are different elements, false
+// if the steps do not prove it.
+bool IsOneToOne(const ElementSet& set);
+
+// Returns true if the sets are disjoint, false if the steps do not prove it.
+bool AreDisjoint(const ElementSet& a, const ElementSet& b);
+
+// --- Proofs ------------------------------------------------------------------
+//
+// CheckAccesses and CheckResults throw kInternal with kernel, statement and
+// buffer if a proof fails. A proof first uses the strides of the indices. If
+// they do not suffice, it enumerates the elements, up to 4 Mi per buffer.
+//
+// REQUIRES: indices use only open axes and stay inside their buffers.
+
+// Proves that no two threads of a phase (on a CPU: tasks) access the same
+// element if one of them stores it, and that every element loaded from scratch
+// memory was stored before.
+void CheckAccesses(const Kernel& kernel);
+
+// Proves that every element of every result is stored. `padded[b]`: buffer b
+// holds several tensors, each padded to kBufferAlignment bytes. The padding
+// need not be stored.
+void CheckResults(const Kernel& kernel, const std::vector<bool>& padded = {});
+
+// Returns true if buffer `result` may alias buffer `operand` exactly: the last
+// load of every element of the operand precedes the store of that element of
+// the result, in any order of a phase's tasks. Derives this from the loads and
+// stores alone. Returns false if they do not prove it.
+//
+// REQUIRES: Verify(kernel) holds.
+bool MayOverwrite(const Kernel& kernel, int operand, int result);
+
+}  // namespace fusor::codegen

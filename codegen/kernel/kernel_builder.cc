@@ -1,0 +1,318 @@
+#include "codegen/kernel/kernel_builder.h"
+
+#include <algorithm>
+
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ir::DType;
+using ir::ScalarOp;
+
+// Returns whether a statement must round its result in every rounding mode:
+// i32 arithmetic may leave the range of u8, and u8 values must wrap around.
+bool MustRound(ScalarOp op, DType dtype) {
+  if (dtype != DType::kU8 || ir::IsComparison(op)) return false;
+  switch (op) {
+    case ScalarOp::kAbs:
+    case ScalarOp::kFloor:
+    case ScalarOp::kRelu:
+    case ScalarOp::kNot:
+    case ScalarOp::kIsFinite:
+    case ScalarOp::kDiv:
+    case ScalarOp::kMaximum:
+    case ScalarOp::kMinimum:
+    case ScalarOp::kAnd:
+    case ScalarOp::kOr:
+    case ScalarOp::kSelect:
+      return false;
+    default:
+      return true;
+  }
+}
+
+// Renumbering of the statements of an appended kernel.
+struct Renumbering {
+  int axes;
+  int registers;
+  std::span<const KernelBuilder::BufferRange> buffers;
+};
+
+void Renumber(std::vector<Stmt>& body, const Renumbering& to) {
+  const auto shift = [](int& number, int by) {
+    if (number >= 0) number += by;
+  };
+  for (Stmt& stmt : body) {
+    shift(stmt.dst, to.registers);
+    for (int& src : stmt.src) shift(src, to.registers);
+    for (int& src : stmt.tile.sources) shift(src, to.registers);
+    shift(stmt.axis, to.axes);
+    for (Index::Term& term : stmt.index.terms) shift(term.axis, to.axes);
+    if (stmt.buffer >= 0) {
+      const auto [buffer, offset] = to.buffers[stmt.buffer];
+      stmt.buffer = buffer;
+      stmt.index.offset += offset;
+    }
+    Renumber(stmt.body, to);
+  }
+}
+
+}  // namespace
+
+int ThreadWidth(const std::vector<KernelBuffer>& buffers) {
+  const bool narrow = std::any_of(
+      buffers.begin(), buffers.end(), [](const KernelBuffer& buffer) {
+        return buffer.elements > 1 && ir::DTypeSize(buffer.dtype) <= 2;
+      });
+  return narrow ? 8 : 4;
+}
+
+int64_t LanesFor(int64_t extent, int64_t least, int64_t most) {
+  int64_t lanes = least;
+  while (lanes < extent && lanes < most) lanes *= 2;
+  return lanes;
+}
+
+int64_t LargestDivisor(int64_t n, int64_t limit) {
+  for (int64_t d = std::min(n, limit); d > 1; --d) {
+    if (n % d == 0) return d;
+  }
+  return 1;
+}
+
+void AddTerms(Index& index, std::span<const AxisPart> parts, int64_t stride) {
+  for (const AxisPart& part : parts) {
+    index.terms.push_back({part.axis, stride * part.factor});
+  }
+}
+
+KernelBuilder::KernelBuilder(std::string name, const ir::Target& target,
+                             bool contract)
+    : simt_(target.simt) {
+  kernel_.name = std::move(name);
+  kernel_.lanes = static_cast<int>(target.vector_bytes / 4);
+  kernel_.contract = contract;
+}
+
+KernelBuilder::KernelBuilder(Kernel kernel)
+    : kernel_(std::move(kernel)), definitions_(kernel_.registers.size()) {
+  kernel_.axes.clear();
+  kernel_.phases.clear();
+}
+
+int KernelBuilder::AddBuffer(std::string name, DType dtype, int64_t elements,
+                             BufferUse use) {
+  kernel_.buffers.push_back({std::move(name), dtype, elements,
+                             use != BufferUse::kRead,
+                             use == BufferUse::kScratch});
+  return static_cast<int>(kernel_.buffers.size()) - 1;
+}
+
+int KernelBuilder::AddBuffer(const ir::Value& value, BufferUse use) {
+  return AddBuffer(value.name(), value.type().dtype,
+                   value.type().num_elements(), use);
+}
+
+void KernelBuilder::AddBuffers(const ir::Graph& body) {
+  for (const ir::Input& input : body.inputs()) {
+    AddBuffer(*input.value, BufferUse::kRead);
+  }
+  for (const ir::Output& output : body.outputs()) {
+    AddBuffer(*output.value, BufferUse::kWritten);
+  }
+}
+
+int KernelBuilder::AddAxis(std::string name, int64_t extent, AxisKind kind) {
+  kernel_.axes.push_back({std::move(name), extent, kind == AxisKind::kVector,
+                          kind == AxisKind::kBlock});
+  return static_cast<int>(kernel_.axes.size()) - 1;
+}
+
+std::vector<AxisPart> KernelBuilder::AddGridAxis(std::vector<int>& grid,
+                                                 std::string name,
+                                                 int64_t extent, int64_t rows,
+                                                 AxisKind kind,
+                                                 std::string row_name) {
+  grid.push_back(AddAxis(std::move(name), extent / rows, kind));
+  std::vector<AxisPart> parts{{grid.back(), rows}};
+  if (rows > 1) {
+    grid.push_back(AddAxis(std::move(row_name), rows, AxisKind::kBlock));
+    parts.push_back({grid.back(), 1});
+  }
+  return parts;
+}
+
+void KernelBuilder::SetLanes(int64_t lanes, int64_t width) {
+  kernel_.lanes = static_cast<int>(lanes);
+  kernel_.width = static_cast<int>(width);
+}
+
+void KernelBuilder::SizeBlock(int64_t extent) {
+  if (!simt_) return;
+  const int width = ThreadWidth(kernel_.buffers);
+  SetLanes(LanesFor(extent, width, width * kBlockThreads), width);
+}
+
+int64_t KernelBuilder::MaxRows() const {
+  return simt_ ? kBlockThreads * kernel_.width / kernel_.lanes : 1;
+}
+
+KernelBuilder::Scope KernelBuilder::Open(int axis) {
+  levels_.push_back({num_levels_++, axis});
+  return Scope(this);
+}
+
+KernelBuilder::Scope KernelBuilder::BeginPhase(std::vector<int> grid) {
+  FUSOR_ASSERT(levels_.empty(), "kernel {}: a phase within a phase",
+               kernel_.name);
+  grid_ = std::move(grid);
+  return Open(-1);
+}
+
+KernelBuilder::Scope KernelBuilder::BeginLoop(int axis) {
+  FUSOR_ASSERT(!levels_.empty(), "kernel {}: a loop outside a phase",
+               kernel_.name);
+  return Open(axis);
+}
+
+void KernelBuilder::EndScope() {
+  Level level = std::move(levels_.back());
+  levels_.pop_back();
+  if (levels_.empty()) {
+    kernel_.phases.push_back({std::move(grid_), std::move(level.statements)});
+    return;
+  }
+  levels_.back().statements.push_back({.kind = StmtKind::kLoop,
+                                       .axis = level.axis,
+                                       .body = std::move(level.statements)});
+}
+
+int KernelBuilder::NewRegister(DType dtype, bool vector, size_t depth,
+                               ScalarOp reduction) {
+  kernel_.registers.push_back({dtype, vector});
+  definitions_.push_back({depth, levels_[depth].number, reduction});
+  return static_cast<int>(kernel_.registers.size()) - 1;
+}
+
+bool KernelBuilder::IsAvailable(int reg) const {
+  const Definition& definition = definitions_[reg];
+  return definition.depth < levels_.size() &&
+         levels_[definition.depth].number == definition.level;
+}
+
+int KernelBuilder::Constant(DType dtype, double value) {
+  return Define(
+      {.kind = StmtKind::kConstant, .constant = ir::RoundTo(dtype, value)},
+      dtype);
+}
+
+int KernelBuilder::Load(int buffer, Index index) {
+  return Define(
+      {.kind = StmtKind::kLoad, .buffer = buffer, .index = std::move(index)},
+      kernel_.buffers[buffer].dtype);
+}
+
+int KernelBuilder::Compute(ScalarOp op, DType dtype,
+                           std::initializer_list<int> operands, bool round) {
+  Stmt stmt{.kind = StmtKind::kCompute, .op = op, .round = round};
+  std::copy(operands.begin(), operands.end(), stmt.src.begin());
+  return Define(std::move(stmt), dtype);
+}
+
+int KernelBuilder::Define(Stmt stmt, DType dtype) {
+  FUSOR_ASSERT(!levels_.empty(), "kernel {}: a statement outside a phase",
+               kernel_.name);
+  size_t depth = 0;
+  bool vector = false;
+  for (const Index::Term& term : stmt.index.terms) {
+    vector |= kernel_.axes[term.axis].vector && term.coefficient != 0;
+    for (size_t d = depth + 1; d < levels_.size(); ++d) {
+      if (levels_[d].axis == term.axis) depth = d;
+    }
+  }
+  for (const int src : stmt.src) {
+    if (src < 0) continue;
+    FUSOR_ASSERT(IsAvailable(src), "kernel {}: r{} was set in an ended loop",
+                 kernel_.name, src);
+    vector |= kernel_.registers[src].vector;
+    depth = std::max(depth, definitions_[src].depth);
+  }
+  const bool arithmetic =
+      stmt.kind != StmtKind::kConstant && stmt.kind != StmtKind::kLoad;
+  stmt.round |= arithmetic && MustRound(stmt.op, dtype);
+  const int reg = stmt.dst = NewRegister(dtype, vector, depth);
+  levels_[depth].statements.push_back(std::move(stmt));
+  return reg;
+}
+
+int KernelBuilder::Accumulator(ScalarOp op, DType dtype, bool vector) {
+  const int reg = NewRegister(dtype, vector, levels_.size() - 1, op);
+  levels_.back().statements.push_back(
+      {.kind = StmtKind::kInit, .dst = reg, .op = op});
+  return reg;
+}
+
+void KernelBuilder::Accumulate(int accumulator, int value) {
+  Append({.kind = StmtKind::kAccumulate,
+          .dst = accumulator,
+          .op = definitions_[accumulator].reduction,
+          .src = {value, -1, -1}});
+}
+
+int KernelBuilder::Reduce(StmtKind kind, int accumulator, bool vector) {
+  const ScalarOp op = definitions_[accumulator].reduction;
+  const int reg = NewRegister(kernel_.registers[accumulator].dtype, vector,
+                              levels_.size() - 1, op);
+  levels_.back().statements.push_back(
+      {.kind = kind, .dst = reg, .op = op, .src = {accumulator, -1, -1}});
+  return reg;
+}
+
+int KernelBuilder::ReduceLanes(int accumulator) {
+  return Reduce(StmtKind::kReduceLanes, accumulator, false);
+}
+
+int KernelBuilder::ReduceBlock(int accumulator) {
+  return Reduce(StmtKind::kReduceBlock, accumulator,
+                kernel_.registers[accumulator].vector);
+}
+
+void KernelBuilder::Store(int buffer, Index index, int value) {
+  Append({.kind = StmtKind::kStore,
+          .src = {value, -1, -1},
+          .buffer = buffer,
+          .index = std::move(index)});
+}
+
+void KernelBuilder::Append(Stmt stmt) {
+  if (stmt.dst >= 0 && stmt.kind != StmtKind::kAccumulate) {
+    definitions_[stmt.dst] = {levels_.size() - 1, levels_.back().number};
+  }
+  levels_.back().statements.push_back(std::move(stmt));
+}
+
+void KernelBuilder::AppendPhases(Kernel kernel,
+                                 std::span<const BufferRange> buffers) {
+  const Renumbering to{static_cast<int>(kernel_.axes.size()),
+                       static_cast<int>(kernel_.registers.size()), buffers};
+  for (Axis& axis : kernel.axes) {
+    axis.block = false;
+    kernel_.axes.push_back(std::move(axis));
+  }
+  kernel_.registers.insert(kernel_.registers.end(), kernel.registers.begin(),
+                           kernel.registers.end());
+  definitions_.resize(kernel_.registers.size());
+  for (Phase& phase : kernel.phases) {
+    for (int& axis : phase.grid) axis += to.axes;
+    Renumber(phase.body, to);
+    kernel_.phases.push_back(std::move(phase));
+  }
+}
+
+Kernel KernelBuilder::Build() && {
+  FUSOR_ASSERT(levels_.empty(), "kernel {}: an open phase", kernel_.name);
+  return std::move(kernel_);
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,175 @@
+#pragma once
+
+// Writes kernels statement by statement.
+//
+// Also the sizes of GPU thread blocks; see Kernel in kernel_ir.h. They aim at
+// 16-byte accesses per thread to the narrowest tensor.
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "codegen/kernel/kernel_ir.h"
+#include "ir/graph.h"
+#include "ir/target/target.h"
+
+namespace fusor::codegen {
+
+// Threads per block; several blocks share a multiprocessor.
+inline constexpr int64_t kBlockThreads = 256;
+// Elements that a thread block reduces per iteration of its innermost loop.
+// This, not the number of threads, determines the reduction tree, so that the
+// tree does not depend on the dtypes.
+inline constexpr int64_t kBlockElements = 1024;
+// Blocks needed to occupy a multiprocessor.
+inline constexpr int64_t kBlocksPerMultiprocessor = 8;
+
+// Returns the elements per thread: 8 if any buffer of more than one element
+// holds 16-bit floats, bytes or bools, otherwise 4.
+int ThreadWidth(const std::vector<KernelBuffer>& buffers);
+
+// Returns the least power of two >= extent, clamped to [least, most].
+// REQUIRES: `least` and `most` are powers of two.
+int64_t LanesFor(int64_t extent, int64_t least, int64_t most);
+
+// Returns the largest divisor of n that is at most `limit`; 1 if limit < 1.
+int64_t LargestDivisor(int64_t n, int64_t limit);
+
+enum class BufferUse : uint8_t { kRead, kWritten, kScratch };
+enum class AxisKind : uint8_t { kSerial, kVector, kBlock };
+
+inline AxisKind VectorIf(bool vector) {
+  return vector ? AxisKind::kVector : AxisKind::kSerial;
+}
+
+// A kernel axis whose index * factor is a summand of another index.
+struct AxisPart {
+  int axis;
+  int64_t factor;
+};
+
+// Adds `stride` times the index that `parts` add up to.
+void AddTerms(Index& index, std::span<const AxisPart> parts, int64_t stride);
+
+// The only writer of kernels. Buffers, axes and registers are numbered in the
+// order in which they are added.
+//
+// A statement that only computes a register is emitted in the outermost open
+// loop in which its index and its operands are available. All others are
+// emitted in the innermost one.
+class KernelBuilder {
+ public:
+  // Ends the innermost open loop, or the phase, on destruction.
+  class Scope {
+   public:
+    explicit Scope(KernelBuilder* builder) : builder_(builder) {}
+    Scope(Scope&& other) noexcept
+        : builder_(std::exchange(other.builder_, nullptr)) {}
+    Scope& operator=(Scope&&) = delete;
+    ~Scope() {
+      if (builder_ != nullptr) builder_->EndScope();
+    }
+
+   private:
+    KernelBuilder* builder_;
+  };
+
+  // Sets lanes to the f32 elements of a CPU's vector.
+  KernelBuilder(std::string name, const ir::Target& target,
+                bool contract = true);
+  // Rewrites a kernel: keeps all but its axes and phases.
+  explicit KernelBuilder(Kernel kernel);
+
+  // The kernel so far, without the open phase.
+  const Kernel& kernel() const { return kernel_; }
+
+  int AddBuffer(std::string name, ir::DType dtype, int64_t elements,
+                BufferUse use);
+  int AddBuffer(const ir::Value& value, BufferUse use);
+  // Adds the inputs, then the outputs of a fusion's body.
+  void AddBuffers(const ir::Graph& body);
+
+  int AddAxis(std::string name, int64_t extent,
+              AxisKind kind = AxisKind::kSerial);
+  // Adds an axis of `extent` to the grid. If rows > 1, splits off a block axis.
+  // REQUIRES: `rows` divides the extent and is 1 for a vector axis.
+  std::vector<AxisPart> AddGridAxis(std::vector<int>& grid, std::string name,
+                                    int64_t extent, int64_t rows,
+                                    AxisKind kind = AxisKind::kSerial,
+                                    std::string row_name = "row");
+
+  void SetLanes(int64_t lanes, int64_t width);
+  // On a GPU, sets lanes and width for a vector axis of this extent. REQUIRES:
+  // all operands and results have buffers.
+  void SizeBlock(int64_t extent);
+  // Returns the number of rows that fit in a block; 1 on a CPU.
+  int64_t MaxRows() const;
+
+  // A vector axis is the last of its grid.
+  [[nodiscard]] Scope BeginPhase(std::vector<int> grid);
+  [[nodiscard]] Scope BeginLoop(int axis);
+
+  // Each returns the register that it sets. Rounds the constant to its dtype.
+  int Constant(ir::DType dtype, double value);
+  int Load(int buffer, Index index);
+  // Rounds the result if `round` is set or u8 values must wrap around.
+  int Compute(ir::ScalarOp op, ir::DType dtype,
+              std::initializer_list<int> operands, bool round = false);
+  // Emits a statement that only computes a register, and adds that register.
+  int Define(Stmt stmt, ir::DType dtype);
+  // Returns whether all loops around the statement that set it are still open.
+  bool IsAvailable(int reg) const;
+
+  // Starts a reduction; Accumulate adds to it. ReduceLanes and ReduceBlock
+  // return a new register that another reduction of the same op may take.
+  int Accumulator(ir::ScalarOp op, ir::DType dtype, bool vector = true);
+  void Accumulate(int accumulator, int value);
+  int ReduceLanes(int accumulator);
+  int ReduceBlock(int accumulator);
+
+  void Store(int buffer, Index index, int value);
+  // Emits any statement in the innermost loop as it is.
+  void Append(Stmt stmt);
+
+  // Appends the phases of another kernel, whose rows become tasks. Its buffer b
+  // starts at element buffers[b].offset of buffers[b].buffer.
+  struct BufferRange {
+    int buffer;
+    int64_t offset;
+  };
+  void AppendPhases(Kernel kernel, std::span<const BufferRange> buffers);
+
+  Kernel Build() &&;
+
+ private:
+  // An open phase or loop.
+  struct Level {
+    int number;  // differs from those of all other phases and loops
+    int axis;    // -1: a phase
+    std::vector<Stmt> statements{};
+  };
+  // Where and how a register was set.
+  struct Definition {
+    size_t depth = 0;
+    int level = -1;  // Level::number
+    ir::ScalarOp reduction = ir::ScalarOp::kIdentity;
+  };
+
+  void EndScope();
+  Scope Open(int axis);
+  int NewRegister(ir::DType dtype, bool vector, size_t depth,
+                  ir::ScalarOp reduction = ir::ScalarOp::kIdentity);
+  int Reduce(StmtKind kind, int accumulator, bool vector);
+
+  Kernel kernel_;
+  bool simt_ = false;
+  std::vector<int> grid_;                // of the open phase
+  std::vector<Level> levels_;            // the phase, then its loops
+  int num_levels_ = 0;                   // opened so far
+  std::vector<Definition> definitions_;  // by register
+};
+
+}  // namespace fusor::codegen
