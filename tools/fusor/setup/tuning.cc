@@ -11,8 +11,8 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/target/autotune_results.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/stop_signals.h"
-#include "tools/fusor/setup/workbench.h"
 
 namespace fusor::tools {
 namespace {
