@@ -70,7 +70,7 @@ class CompareTest(CliTest):
             with self.subTest(variant):
                 self.assert_usage_error(
                     fusor("compare", *SMALL, "--b", variant),
-                    f"--b {variant}: needs several ranks, expected `fusor "
+                    f"--b {variant}: expected several ranks: `fusor "
                     "launch --nproc-per-node 2 -- compare ...`, or "
                     "--world-size N")
         for variant, message in (
@@ -204,7 +204,7 @@ class TraceTest(CliTest):
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("3 values in both traces, 2 differ", result.stdout)
         self.assertIn("%v1, fusion at layer1", result.stdout)
-        self.assertIn("part at %v1", result.stderr)
+        self.assertIn("first differ at %v1", result.stderr)
 
     def test_equal_traces_do_not_differ(self):
         a = self.trace("a", [0.5, 0.75])
