@@ -14,18 +14,18 @@ namespace {
 
 constexpr std::array kVariables = {
     EnvironmentVariable{"FUSOR_BACKEND_DIR", "",
-                        "folder that backends are loaded from; default: "
-                        "backends/ beside libfusor"},
+                        "folder of the backends; default: backends/ next to "
+                        "libfusor"},
     EnvironmentVariable{"FUSOR_CACHE_DIR", "",
                         "folder of compiled kernels; default: fusor/ in "
                         "$XDG_CACHE_HOME or ~/.cache"},
     EnvironmentVariable{"FUSOR_CUDA_DIR", "",
-                        "folders of CUDA's libraries, separated by colons, "
-                        "beside those of the loader, the toolkit and pip"},
+                        "colon-separated folders of CUDA's libraries, besides "
+                        "those of the loader, the toolkit and pip"},
     EnvironmentVariable{"FUSOR_FLAGS", "",
-                        "flags for every command that has them, \"--dump-to "
-                        "/tmp/d --verify\"; those on the command line go "
-                        "before"},
+                        "flags for every command that has them, e.g. "
+                        "\"--dump-to /tmp/d --verify\"; command-line flags "
+                        "take precedence"},
     EnvironmentVariable{"FUSOR_VERIFY", "0",
                         "1: verify the graph after every pass and every plan, "
                         "and fill memory with NaN before each kernel that "

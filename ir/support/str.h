@@ -37,4 +37,9 @@ std::string NameHint(std::string_view name,
 // names, so that `text` fits on one line.
 std::string OneLine(std::string_view text);
 
+// Formats bytes as B, KiB, MiB or GiB: "12.3 MiB".
+std::string ShowBytes(int64_t bytes);
+// Formats a count, from a million on as M or G: "812", "1.23 G".
+std::string ShowCount(int64_t count);
+
 }  // namespace fusor

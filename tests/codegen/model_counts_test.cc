@@ -12,7 +12,7 @@
 #include "codegen/compiler.h"
 #include "models/model.h"
 #include "tests/fakes/fake_compiler.h"
-#include "tools/inspect/report/kernel_kinds.h"
+#include "tools/inspect/report/graph_view.h"
 
 namespace fusor::codegen {
 namespace {
@@ -35,7 +35,8 @@ void Count(const std::string& arch, ir::DType dtype, Counts& counts) {
     // How often simplify looked at a node is no matter of the result.
     if (name != "simplify_visits") counts[prefix + name] = count;
   }
-  for (const KernelCount& kind : CountKernels(*program.graph)) {
+  for (const inspect::KernelCount& kind :
+       inspect::CountKernels(*program.graph)) {
     counts[prefix + "kernels " + kind.what] = kind.kernels;
   }
   counts[prefix + "library calls"] = program.report.library_calls;

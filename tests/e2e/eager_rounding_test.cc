@@ -149,11 +149,11 @@ class RandomConvNet {
 };
 
 // Images, labels and a learning rate.
-runtime::InputBytes DataOf(const ir::Graph& graph, uint64_t seed) {
+inspect::InputBytes DataOf(const ir::Graph& graph, uint64_t seed) {
   const float lr = 0.1f;
   const auto* rate = reinterpret_cast<const char*>(&lr);
-  runtime::InputBytes bytes{{"lr", {rate, rate + sizeof(lr)}}};
-  const std::vector<ir::Tensor> drawn = ir::DrawInputs(graph, seed);
+  inspect::InputBytes bytes{{"lr", {rate, rate + sizeof(lr)}}};
+  const std::vector<ir::Tensor> drawn = inspect::DrawInputs(graph, seed);
   for (size_t i = 0; i < drawn.size(); ++i) {
     if (graph.inputs()[i].role != InputRole::kData) continue;
     std::vector<char>& to = bytes[graph.input(i)->name()];
@@ -163,8 +163,8 @@ runtime::InputBytes DataOf(const ir::Graph& graph, uint64_t seed) {
   return bytes;
 }
 
-runtime::Variant Eager(bool fusion, DType dtype) {
-  runtime::Variant variant;
+inspect::Variant Eager(bool fusion, DType dtype) {
+  inspect::Variant variant;
   variant.name = fusion ? "on" : "off";
   variant.backend = &runtime::LoadBackend("cpu");
   variant.compile.passes.fusion = fusion;
@@ -176,17 +176,17 @@ runtime::Variant Eager(bool fusion, DType dtype) {
 void ExpectThatFusionChangesNoBit(RandomConvNet::Kind kind, uint64_t seed,
                                   DType dtype) {
   const auto graph = RandomConvNet(seed).Build(kind);
-  const runtime::Comparison comparison = runtime::Compare(
+  const inspect::Comparison comparison = inspect::Compare(
       *graph, {Eager(false, dtype), Eager(true, dtype)}, DataOf(*graph, seed),
       {.warmup = 0, .rounds = 0, .profiles = 0});
-  const runtime::VariantRun& run = comparison.variants[1];
+  const inspect::VariantRun& run = comparison.variants[1];
   EXPECT_FALSE(run.differences.empty());
-  for (const runtime::ValueDifference& value : run.differences) {
+  for (const inspect::ValueDifference& value : run.differences) {
     // On the way the library may leave -0 where a ReLU leaves 0, and a pool's
     // gradient is masked before or after.
-    if (value.kind == runtime::ValueKind::kIntermediate) continue;
+    if (value.kind == inspect::ValueKind::kIntermediate) continue;
     EXPECT_TRUE(value.difference.bit_identical())
-        << runtime::ValueKindName(value.kind) << " " << value.name << ": "
+        << inspect::ValueKindName(value.kind) << " " << value.name << ": "
         << value.difference.differing << " of " << value.difference.elements
         << " elements differ, by " << value.difference.max_ulp << " ULP";
   }

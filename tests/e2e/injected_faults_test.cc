@@ -25,8 +25,8 @@
 namespace fusor {
 namespace {
 
-using codegen::BisectOptions;
-using codegen::BisectResult;
+using inspect::BisectOptions;
+using inspect::BisectResult;
 using passes::Application;
 using test::Fault;
 using test::FaultKind;
@@ -109,12 +109,12 @@ class InjectedFaultTest : public testing::TestWithParam<Case> {
     return 0;
   }
 
-  BisectOptions Options(codegen::Symptom symptom, const Fault& fault) const {
+  BisectOptions Options(inspect::Symptom symptom, const Fault& fault) const {
     BisectOptions options;
     options.symptom = symptom;
     options.passes.hook = test::InjectFault(fault);
     options.inputs = [](const ir::Graph& graph) {
-      return ir::DrawInputs(graph, 5);
+      return inspect::DrawInputs(graph, 5);
     };
     return options;
   }
@@ -128,7 +128,7 @@ class InjectedFaultTest : public testing::TestWithParam<Case> {
     const auto right = Outputs({}, fuel);
     const auto wrong = Outputs(fault, fuel);
     for (size_t i = 0; i < right.size(); ++i) {
-      const double difference = ir::Difference(right[i], wrong[i]).max_abs;
+      const double difference = inspect::Difference(right[i], wrong[i]).max_abs;
       if (fault.kind == FaultKind::kNan ? std::isinf(difference)
                                         : difference > 1e-4) {
         return true;
@@ -149,12 +149,12 @@ class InjectedFaultTest : public testing::TestWithParam<Case> {
                              passes::Stage::kOptimize}) {
       RunPipeline(*graph, context, stage);
     }
-    return ir::Interpret(*graph, ir::DrawInputs(*graph, 5),
+    return ir::Interpret(*graph, inspect::DrawInputs(*graph, 5),
                          ir::EvalMode::kTyped);
   }
 
   // Injects a fault at a random rewrite and lets bisection find it.
-  void FindInPass(const Places& places, codegen::Symptom symptom,
+  void FindInPass(const Places& places, inspect::Symptom symptom,
                   FaultKind kind, uint64_t seed) {
     const auto model = Model();
     for (uint64_t attempt = 0; attempt < kAttempts; ++attempt) {
@@ -194,7 +194,7 @@ TEST_P(InjectedFaultTest, WrongRewriteIsFoundAtItsPassAndNumber) {
   const Places places = FindPlaces();
   for (uint64_t seed = GetParam().begin; seed < GetParam().end; ++seed) {
     SCOPED_TRACE(seed);
-    FindInPass(places, codegen::Symptom::kDifference, FaultKind::kWrong, seed);
+    FindInPass(places, inspect::Symptom::kDifference, FaultKind::kWrong, seed);
   }
 }
 
@@ -202,7 +202,7 @@ TEST_P(InjectedFaultTest, CrashIsFoundAtItsPassAndNumber) {
   const Places places = FindPlaces();
   for (uint64_t seed = GetParam().begin; seed < GetParam().end; ++seed) {
     SCOPED_TRACE(seed);
-    FindInPass(places, codegen::Symptom::kCrash,
+    FindInPass(places, inspect::Symptom::kCrash,
                seed % 2 == 0 ? FaultKind::kAbort : FaultKind::kThrow, seed);
   }
 }
@@ -211,7 +211,7 @@ TEST_P(InjectedFaultTest, NanRewriteIsFoundAtItsPassAndNumber) {
   const Places places = FindPlaces();
   for (uint64_t seed = GetParam().begin; seed < GetParam().end; ++seed) {
     SCOPED_TRACE(seed);
-    FindInPass(places, codegen::Symptom::kNonFinite, FaultKind::kNan, seed);
+    FindInPass(places, inspect::Symptom::kNonFinite, FaultKind::kNan, seed);
   }
 }
 
@@ -219,8 +219,8 @@ TEST_P(InjectedFaultTest, SoundProgramsShowNothing) {
   if (GetParam().begin > 0) GTEST_SKIP() << "the model's first part tests it";
   const auto model = Model();
   for (const auto symptom :
-       {codegen::Symptom::kDifference, codegen::Symptom::kNonFinite,
-        codegen::Symptom::kCrash}) {
+       {inspect::Symptom::kDifference, inspect::Symptom::kNonFinite,
+        inspect::Symptom::kCrash}) {
     const auto found = BisectPasses(*model, codegen::ProgramKind::kTrain,
                                     target_, Options(symptom, {}));
     EXPECT_FALSE(found.has_value())
@@ -272,7 +272,7 @@ TEST_P(InjectedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
   for (uint64_t seed = GetParam().begin; seed < GetParam().end; ++seed) {
     SCOPED_TRACE(seed);
     const auto& kernels = clean.plan.kernels;
-    std::vector<runtime::IsolatedStep> bad;
+    std::vector<inspect::IsolatedStep> bad;
     std::string name;
     for (uint64_t attempt = 0; bad.empty() && attempt < kAttempts; ++attempt) {
       const codegen::Kernel& kernel =
@@ -294,11 +294,11 @@ TEST_P(InjectedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
 }
 
 // Of one step on random inputs.
-std::optional<runtime::NonFinite> FirstNonFinite(runtime::Session& session,
+std::optional<inspect::NonFinite> FirstNonFinite(runtime::Session& session,
                                                  int program, uint64_t seed) {
   session.InitializeState(seed);
   const ir::Graph& graph = session.graph(program);
-  const std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, seed);
+  const std::vector<ir::Tensor> inputs = inspect::DrawInputs(graph, seed);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (IsState(graph.inputs()[i].role)) continue;
     std::vector<char> bytes(static_cast<size_t>(inputs[i].type.num_bytes()));
@@ -307,10 +307,10 @@ std::optional<runtime::NonFinite> FirstNonFinite(runtime::Session& session,
                      session.FindInput(program, graph.input(i)->name()),
                      bytes.data(), bytes.size());
   }
-  std::optional<runtime::NonFinite> found;
-  runtime::NumericsOptions options;
-  options.report = [&](const runtime::NonFinite& f) { found = f; };
-  runtime::NumericsChecker checker(options);
+  std::optional<inspect::NonFinite> found;
+  inspect::NumericsOptions options;
+  options.report = [&](const inspect::NonFinite& f) { found = f; };
+  inspect::NumericsChecker checker(options);
   session.Observe(&checker);
   session.Step(program);
   session.Observe(nullptr);
@@ -335,7 +335,7 @@ TEST_P(InjectedCodeFaultTest, NanInAFusedKernelIsFoundAtItsOp) {
   std::erase_if(places, [](const Application& a) { return a.pass != "fuse"; });
   for (uint64_t seed = GetParam().begin; seed < GetParam().end; ++seed) {
     SCOPED_TRACE(seed);
-    std::optional<runtime::NonFinite> found;
+    std::optional<inspect::NonFinite> found;
     for (uint64_t attempt = 0; !found && attempt < kAttempts; ++attempt) {
       const Application place = places[Pick(seed, attempt, places.size())];
       const Fault fault{FaultKind::kNan, place.pass, place.subject};

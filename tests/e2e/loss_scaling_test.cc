@@ -201,7 +201,7 @@ std::string StopMessage(StepParity& steps, int program) {
          {ir::kLossScale, ir::kOverflows, ir::kOverflowsInRow}) {
       state.push_back(session.ReadState(name)[0]);
     }
-    runtime::OverflowMonitor(session, program, 1, runtime::FindNonFinite)
+    runtime::OverflowMonitor(session, program, 1, inspect::FindNonFinite)
         .Read(state);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kDiverged);

@@ -46,18 +46,18 @@ class Tools {
  private:
   std::string Accuse(const ir::Graph& graph, ProgramKind kind,
                      const Inputs& inputs) {
-    codegen::BisectOptions bisect;
+    inspect::BisectOptions bisect;
     bisect.inputs = inputs;
     bisect.reduce = false;
-    const auto pass = codegen::BisectPasses(graph, kind, *compiler_, bisect);
+    const auto pass = inspect::BisectPasses(graph, kind, *compiler_, bisect);
     if (pass.has_value()) {
       return fmt::format("bisect: pass {}, {}: {}", pass->pass, pass->subject,
                          pass->symptom);
     }
     Session session(backend_, {.threads = 1});
     const int program = session.AddProgram(graph.Clone(), kind, {});
-    const auto steps =
-        IsolateSteps(session.plan(program), session.graph(program), *device_);
+    const auto steps = inspect::IsolateSteps(session.plan(program),
+                                             session.graph(program), *device_);
     if (!steps.empty() && !steps[0].ok()) {
       return fmt::format(
           "isolate: {}, result {}: error {:.3g}, tolerance "
@@ -84,10 +84,10 @@ class Tools {
                        bytes.size());
     }
     std::string found;
-    NumericsChecker checker(
+    inspect::NumericsChecker checker(
         {.fail = false,
          .snapshot_folder = "",
-         .report = [&](const NonFinite& f) { found = f.Describe(); }});
+         .report = [&](const inspect::NonFinite& f) { found = f.Describe(); }});
     session.Observe(&checker);
     session.Step(program);
     session.Observe(nullptr);
@@ -111,11 +111,11 @@ std::unique_ptr<ir::Graph> SmallModel(const std::string& arch) {
   auto graph = models::BuildModel(arch, models::Phase::kTrain, options).graph;
   if (arch == "resnet20-cifar") return graph;
   // Of the rows of VGG's pooling too, images times channels.
-  codegen::ExtentMap extents;
+  inspect::ExtentMap extents;
   for (const int64_t extent : {64, 128, 256, 512, 1024, 2048, 4096, 25088}) {
     extents[extent] = extent / 8;
   }
-  return codegen::WithExtents(*graph, extents);
+  return inspect::WithExtents(*graph, extents);
 }
 
 class EveryModel : public testing::TestWithParam<std::string> {};
@@ -123,7 +123,7 @@ class EveryModel : public testing::TestWithParam<std::string> {};
 TEST_P(EveryModel, IsAccusedByNoTool) {
   Tools().ExpectNoAccusation(
       *SmallModel(GetParam()), ProgramKind::kTrain,
-      [](const ir::Graph& graph) { return ir::DrawInputs(graph, 0); });
+      [](const ir::Graph& graph) { return inspect::DrawInputs(graph, 0); });
 }
 
 std::vector<std::string> DistinctModels() {

@@ -188,12 +188,12 @@ Variant RandomVariant(uint64_t seed) {
   return variant;
 }
 
-codegen::TestCase RandomCase(uint64_t seed) {
+inspect::TestCase RandomCase(uint64_t seed) {
   Draw draw(seed ^ kGraphStream);
   RandomGraphOptions options = RandomOptions(draw, Trains(seed));
   // A cast of NaN to an integer may be anything, and f16 overflows.
   if (HasSpecials(seed)) options.dtypes = {DType::kF32, DType::kBF16};
-  codegen::TestCase made;
+  inspect::TestCase made;
   uint64_t graph_seed = seed;
   do {
     made.graph = Trains(seed) ? test::RandomModel(graph_seed, options)

@@ -23,6 +23,6 @@ struct Variant {
 };
 
 Variant RandomVariant(uint64_t seed);
-codegen::TestCase RandomCase(uint64_t seed);
+inspect::TestCase RandomCase(uint64_t seed);
 
 }  // namespace fusor::fuzz

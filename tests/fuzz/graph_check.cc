@@ -21,7 +21,7 @@ namespace fusor::fuzz {
 namespace {
 
 using codegen::ProgramKind;
-using codegen::TestCase;
+using inspect::TestCase;
 using ir::Graph;
 using ir::Tensor;
 using ir::Value;
@@ -57,7 +57,7 @@ std::vector<Tensor> ReferenceInputs(const TestCase& test_case,
   for (const ir::Input& input : reference.inputs()) {
     const Value* own = test_case.graph->FindInput(input.value->name());
     inputs.push_back(own != nullptr ? test_case.inputs[own->index()]
-                                    : ir::DrawInput(input, 1));
+                                    : inspect::DrawInput(input, 1));
   }
   return inputs;
 }

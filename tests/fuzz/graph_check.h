@@ -20,6 +20,6 @@ struct Finding {
 // outputs with the interpreter's, fusion on with fusion off under eager
 // rounding, and gradients with numeric ones. Throws what compiling and running
 // throw.
-Finding CheckCase(const codegen::TestCase& test_case, const Variant& variant);
+Finding CheckCase(const inspect::TestCase& test_case, const Variant& variant);
 
 }  // namespace fusor::fuzz

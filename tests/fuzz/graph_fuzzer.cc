@@ -21,12 +21,12 @@
 #include "tests/fuzz/graph_case.h"
 #include "tests/fuzz/graph_check.h"
 #include "tools/inspect/bisect/run_forked.h"
-#include "tools/inspect/observers/snapshot.h"
+#include "tools/inspect/observers/step_values.h"
 
 namespace fusor::fuzz {
 namespace {
 
-using codegen::TestCase;
+using inspect::TestCase;
 using Clock = std::chrono::steady_clock;
 
 struct Flags {
@@ -50,7 +50,7 @@ constexpr unsigned kCaseSeconds = 300;
 // In a child, whose crash is a result. Empty if all is well.
 std::string Check(const TestCase& test_case, const Variant& variant,
                   Counts* counts) {
-  return codegen::RunForked([&] {
+  return inspect::RunForked([&] {
     alarm(kCaseSeconds);
     Finding finding;
     try {
@@ -93,7 +93,7 @@ TestCase Reduce(const TestCase& original, const Variant& variant,
     const std::string found = Check(smaller, variant, nullptr);
     return !found.empty() && ClassOf(found) == wanted;
   };
-  return codegen::ReduceCase(original, fails,
+  return inspect::ReduceCase(original, fails,
                              [&] { return Clock::now() > end; });
 }
 
@@ -102,7 +102,7 @@ void Report(const Flags& flags, const TestCase& reduced, uint64_t seed,
             const Variant& variant, const std::string& message,
             const std::string& reduced_message) {
   const std::string folder = fmt::format("{}/{}", flags.out, seed);
-  runtime::WriteSnapshot(folder, *reduced.graph, reduced.inputs);
+  inspect::WriteSnapshot(folder, *reduced.graph, reduced.inputs);
   const std::string text = fmt::format(
       "FAILED seed {}: {}\n  compiled as: {}\n  reduced: {}\n"
       "  again: graph_fuzzer --seed {} --count 1\n"
@@ -186,7 +186,7 @@ int RunOne(const Flags& flags) {
   FUSOR_CHECK(file.good(), kUsage, "{}: cannot be read", module);
   TestCase test_case;
   test_case.graph = ir::Parse(text.str());
-  test_case.inputs = runtime::ReadInputs(
+  test_case.inputs = inspect::ReadInputs(
       flags.test_case + "/inputs.safetensors", *test_case.graph);
   const Variant variant = RandomVariant(flags.seed);
   const std::string message = Check(test_case, variant, nullptr);

@@ -45,7 +45,8 @@ class PassContextTest : public testing::Test {
   }
 
   std::vector<Tensor> Run(const ir::Graph& graph) {
-    return ir::Interpret(graph, ir::DrawInputs(graph, 3), ir::EvalMode::kExact);
+    return ir::Interpret(graph, inspect::DrawInputs(graph, 3),
+                         ir::EvalMode::kExact);
   }
 
   // The largest error of any output. That of a bias before a normalisation has
@@ -94,7 +95,8 @@ TEST_F(PassContextTest, NanFaultMakesSomeElementsNan) {
     ++places;
     const auto broken = Compile({FaultKind::kNan, a.pass, a.subject}, {}).graph;
     bool nan = false;
-    ir::Interpret(*broken, ir::DrawInputs(*broken, 3), ir::EvalMode::kTyped,
+    ir::Interpret(*broken, inspect::DrawInputs(*broken, 3),
+                  ir::EvalMode::kTyped,
                   [&](const ir::Value&, const Tensor& tensor) {
                     for (double x : tensor.data) nan |= x != x;
                   });

@@ -51,7 +51,7 @@ void ExpectAsInterpreted(std::string_view text, ModuleRun run) {
 }
 
 void ExpectAsInterpreted(std::unique_ptr<ir::Graph> graph, ModuleRun run) {
-  std::vector<ir::Tensor> inputs = ir::DrawInputs(*graph, 7);
+  std::vector<ir::Tensor> inputs = inspect::DrawInputs(*graph, 7);
   std::vector<std::pair<std::string, ir::InputRole>> names;
   for (size_t i = 0; i < inputs.size(); ++i) {
     names.emplace_back(graph->input(i)->name(), graph->inputs()[i].role);

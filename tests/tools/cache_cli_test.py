@@ -113,7 +113,7 @@ class CacheTest(unittest.TestCase):
         self.assertIn(f"; {updates} with options changed: weight-decay=0.0001 "
                       "-> weight-decay=5e-05", line)
 
-    def test_names_what_was_dropped(self):
+    def test_names_what_was_evicted(self):
         self.cache()
         kernels = sorted(self.folder.glob("kernels/*.kernel"))
         kernels[0].unlink()
@@ -123,7 +123,7 @@ class CacheTest(unittest.TestCase):
         self.assertEqual(self.changed(cache), {"lost"})
         self.assertIn("2 evicted from the cache or corrupt", line)
 
-    def test_commands_that_run_tell_it_too(self):
+    def test_commands_that_run_report_it_too(self):
         for command in (["bench", "--iterations", "1", "--warmup", "0"],
                         ["train", "--synthetic", "--iterations", "1"]):
             with self.subTest(command[0]):
@@ -152,7 +152,7 @@ class CacheTest(unittest.TestCase):
         self.assertRegex(result.stderr, r"\Awarning: kernel cache: cannot write "
                          rf"{self.folder}/kernels/\w+\.kernel: No such file")
 
-    def test_without_a_cache_there_is_nothing_to_tell(self):
+    def test_nothing_is_reported_without_a_cache(self):
         self.assertEqual(self.cache("--kernel-cache", "off"), (None, None))
         self.assertEqual(list(self.folder.iterdir()), [])
 

@@ -65,7 +65,7 @@ def resized(jpeg, width, height):
 
 class ArgumentsTest(CliTest):
 
-    def test_every_numeric_flag_says_what_it_expects(self):
+    def test_every_numeric_flag_names_its_range(self):
         """No flag takes what is no number, or reports a range in the words of
         the parser's library. Nothing runs: the last flag is unknown."""
         seen = set()  # a flag that several commands share has one help
@@ -96,7 +96,7 @@ class ArgumentsTest(CliTest):
         self.assertIn("Usage: rn50 [OPTIONS] [DATA]",
                       self.succeeds("--help", program="rn50").stdout)
 
-    def test_every_program_and_command_tells_its_version(self):
+    def test_every_program_and_command_prints_its_version(self):
         for program, *args in (["fusor"], ["rn50"], ["fusor", "train"],
                                ["fusor", "data", "decode"]):
             text = self.succeeds(*args, "--version", program=program).stdout
@@ -105,7 +105,7 @@ class ArgumentsTest(CliTest):
             self.assertIn("--version", self.succeeds(
                 *args, "--help", program=program).stdout)
 
-    def test_the_last_of_several_values_wins(self):
+    def test_the_last_of_several_values_takes_precedence(self):
         def options(*args):
             folder = self.folder / "dump"
             self.succeeds("compile", "-a", "resnet18", "--arch",
@@ -131,7 +131,7 @@ class ArgumentsTest(CliTest):
         self.fails(USAGE, ["--mean: expected 3 values, got 4"],
                    "compile", "--mean", "1,2,3,4")
 
-    def test_switches_in_the_environment_are_read_in_one_way(self):
+    def test_switches_in_the_environment_are_parsed_alike(self):
         for word in ("yes", "TRUE", "on", "1", "No", "false", "off", "0", ""):
             self.succeeds("compile", "-a", "resnet20-cifar", "-b", "2",
                           variables={"FUSOR_VERIFY": word})
@@ -167,7 +167,7 @@ class ArgumentsTest(CliTest):
         self.fails(USAGE, ["--epoch: ", "did you mean --epochs?"], "--epoch",
                    "3", program="rn50")
 
-    def test_what_the_library_cannot_do_for_normalisations_is_refused(self):
+    def test_unsupported_bn_lowerings_are_rejected(self):
         self.fails(GRAPH, ["bn-lowering statistics: cpu-",
                            "no convolutions for this step with statistics of "
                            "their result"],
@@ -251,7 +251,7 @@ class ArgumentsTest(CliTest):
         self.fails(USAGE, ["--synthetic: unknown flag of eval"], "eval",
                    "--weights", "w", "--synthetic")
 
-    def test_an_empty_value_is_refused(self):
+    def test_an_empty_value_is_rejected(self):
         for name, args in [
                 ("--workspace", [*TINY, "--workspace", ""]),
                 ("--json", ["bench", "--json", ""]),
@@ -262,16 +262,16 @@ class ArgumentsTest(CliTest):
                 self.fails(USAGE, [f"{name}: expected a value, got an empty "
                                    "one"], *args)
 
-    def test_an_image_size_below_the_models_is_refused(self):
+    def test_an_image_size_below_the_models_is_rejected(self):
         self.fails(GRAPH, ["resnet18", "image size 16", "at least 32"],
                    "train", "--synthetic", "--arch", "resnet18",
                    "--image-size", "16")
 
-    def test_fewer_classes_than_the_data_has_are_refused(self):
+    def test_fewer_classes_than_the_data_has_are_rejected(self):
         self.fails(USAGE, ["--num-classes", "the 5 classes", "got 3"],
                    *TINY_FILES, self.samples, "--num-classes", "3")
 
-    def test_a_batch_beyond_memory_is_refused_with_one_that_fits(self):
+    def test_a_batch_beyond_memory_is_rejected_with_one_that_fits(self):
         for data in ["--synthetic"], [self.copy_samples(), "--training-only",
                                       "--train-transform",
                                       "random-resized-crop"]:
@@ -304,7 +304,7 @@ class DataTest(CliTest):
         self.fails(DATA, [r"a\x0a\x1b[1mb.jpg: expected JPEG or PNG"],
                    *TINY_FILES, data, "-b", "21")
 
-    def test_a_single_class_is_refused(self):
+    def test_a_single_class_is_rejected(self):
         shutil.copytree(self.samples / "train/discs",
                         self.folder / "train/discs")
         self.fails(DATA, [f"{self.folder}/train", "at least 2 classes",
@@ -385,7 +385,7 @@ class DataTest(CliTest):
         self.fails(DATA, ["one batch of 64", "got 20 training samples"],
                    *TINY_FILES, self.samples, "-b", "64")
 
-    def test_decoding_writes_pixels_only_where_it_is_told(self):
+    def test_decoding_writes_pixels_only_to_its_folder(self):
         image = self.samples / "train/discs/0000.jpg"
         self.succeeds("data", "decode", image, "--out", self.folder / "a/b")
         ppm = (self.folder / f"a/b/{image.stem}.ppm").read_bytes()
@@ -400,7 +400,7 @@ class DataTest(CliTest):
         self.fails(DATA, ["cannot read /nowhere.jpg"], "data", "decode",
                    "/nowhere.jpg", "--out", self.folder)
 
-    def test_samples_are_not_made_over_something_else(self):
+    def test_samples_overwrite_nothing(self):
         (self.folder / "mine").write_text("")
         self.fails(DATA, [str(self.folder)], "data", "make-samples", "--out",
                    self.folder)
@@ -573,7 +573,7 @@ class OutputTest(CliTest):
         self.assertEqual(report["fusions"]["bn_relu_grad"], 9)
         self.assertEqual(report["casts"], {"narrow": 0, "wide": 0})
 
-    def test_json_on_stdout_stands_there_alone(self):
+    def test_json_is_the_only_text_on_stdout(self):
         size = ("--arch", "resnet20-cifar", "-b", "2", "--image-size", "8",
                 "--num-classes", "10")
         module = self.folder / "model.txt"
@@ -612,7 +612,7 @@ class OutputTest(CliTest):
         steps = [entry["step"] for entry in logged if entry["type"] == "LOG"]
         self.assertEqual(steps, ["PARAMETER", [0, 1], [0, 2], [0, 3], []])
 
-    def test_logs_are_written_and_bad_ones_refused(self):
+    def test_logs_are_written_and_bad_ones_rejected(self):
         run = (*TINY, "--iterations", "3", "--print-freq", "1")
         self.succeeds(*run, "--log-jsonl", self.folder / "l", "--tensorboard",
                       self.folder / "t", "--prometheus", self.folder / "p")
@@ -649,7 +649,7 @@ class OutputTest(CliTest):
         self.fails(USAGE, ["--stop-at-top1 needs evaluations"], *TINY,
                    "--stop-at-top1", "50", "--training-only")
 
-    def test_lines_about_files_say_how_fast_they_are_read(self):
+    def test_lines_about_files_have_the_read_rate(self):
         text = self.succeeds(*TINY_FILES, self.samples, "-b", "4").stdout
         self.assertRegex(text, r"data wait [\d.]+ %  read [\d.]+ MB/s, \d+ "
                                r"files/s")

@@ -70,7 +70,7 @@ class CompareTest(CliTest):
             with self.subTest(variant):
                 self.assert_usage_error(
                     fusor("compare", *SMALL, "--b", variant),
-                    f"--b {variant}: needs several ranks, expected `fusor "
+                    f"--b {variant}: expected several ranks: `fusor "
                     "launch --nproc-per-node 2 -- compare ...`, or "
                     "--world-size N")
         for variant, message in (
@@ -127,7 +127,7 @@ class CompareTest(CliTest):
         self.assertGreater(
             numbers[0]["summary"]["intermediate"]["values"], 50)
 
-    def test_what_cannot_be_written_is_told_at_once(self):
+    def test_unwritable_outputs_are_reported_at_once(self):
         page = str(self.folder / "missing" / "page.html")
         self.assert_usage_error(
             fusor("compare", *SMALL, "--html", page), page)
@@ -204,15 +204,15 @@ class TraceTest(CliTest):
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("3 values in both traces, 2 differ", result.stdout)
         self.assertIn("%v1, fusion at layer1", result.stdout)
-        self.assertIn("part at %v1", result.stderr)
+        self.assertIn("first differ at %v1", result.stderr)
 
-    def test_equal_traces_do_not_part(self):
+    def test_equal_traces_do_not_differ(self):
         a = self.trace("a", [0.5, 0.75])
         result = fusor("compare", "--traces", a, a)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("0 differ", result.stdout)
 
-    def test_traces_of_different_programs_are_refused(self):
+    def test_traces_of_different_programs_are_rejected(self):
         a = self.trace("a", [0.5, 0.75])
         b = self.trace("b", [0.5, 0.75], program="q")
         result = fusor("compare", "--traces", a, b)
@@ -248,7 +248,7 @@ class PlanTest(CliTest):
         if document is not None:
             self.assertIn("of the machine's limits", document)
 
-    def test_models_the_step_of_another_device(self):
+    def test_estimates_the_step_of_another_device(self):
         targets = {}
         for name in ("cpu-avx2", "cpu-avx512"):
             result = fusor("plan", *SMALL, "--target", name, "--json", "-")
@@ -289,7 +289,7 @@ class PlanTest(CliTest):
         self.assertIn(("process_name", None), named)
         self.assertTrue(ends)
 
-    def test_what_cannot_be_written_is_told(self):
+    def test_unwritable_outputs_are_reported(self):
         trace = str(self.folder / "missing" / "t.json")
         result = fusor("plan", *SMALL, "--trace", trace)
         self.assertEqual(result.returncode, 2)

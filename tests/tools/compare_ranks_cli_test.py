@@ -52,14 +52,14 @@ class CompareRanksTest(RankCase):
             sorted(p.name for p in (self.root / "dump").iterdir()),
             ["v0.bucket-policy_exact", "v1.bucket-policy_cap_0.2"])
 
-    def test_sums_in_the_order_of_ranks_have_the_same_bits(self):
+    def test_all_reduces_in_rank_order_are_bit_identical(self):
         data, _ = self.compare(
             3, "--rounds", 0, "--deterministic", "--a", "bucket-policy=exact",
             "--b", "bucket-policy=one")
         numbers = data["comparisons"][0]["numbers"]
         self.assertEqual(numbers["different_on_ranks"], [0, 0, 0])
 
-    def test_what_each_rank_has_a_part_of_is_compared_whole(self):
+    def test_shards_are_compared_as_whole_tensors(self):
         data, _ = self.compare(
             2, "--rounds", 0, "--a", "sharded-optimizer=off", "--b",
             "sharded-optimizer=on", "--b", "wire-dtype=bf16", "--b",
@@ -84,7 +84,7 @@ class CompareRanksTest(RankCase):
         self.assertGreater(plain["numbers"]["summary"]["gradient"]["relative"],
                            0)
 
-    def test_ranks_must_be_told_the_same(self):
+    def test_ranks_need_equal_flags(self):
         port = free_port()
         runs = []
         for rank in range(2):

@@ -41,7 +41,7 @@ class DebugCliTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return result
 
-    def assert_refused(self, code, message, *args, **options):
+    def assert_rejected(self, code, message, *args, **options):
         result = fusor(*args, **options)
         self.assertEqual(result.returncode, code, result.stderr)
         self.assertIn(message, result.stderr)
@@ -88,7 +88,7 @@ class DebugCliTest(unittest.TestCase):
                          self.loss())
         edited = self.folder / "edited.ll"
         edited.write_text(file.read_text().replace("fadd", "fsub"))
-        self.assert_refused(1, f"worst: {name}", "isolate", *SMALL,
+        self.assert_rejected(1, f"worst: {name}", "isolate", *SMALL,
                             "--substitute-kernel", f"{name}:{edited}")
 
     def test_substitute_kernel_mistakes(self):
@@ -114,7 +114,7 @@ class DebugCliTest(unittest.TestCase):
                 ("other.ll: function fusor_p0: expected void (ptr, i64, i64)",
                  f"{name}:{typed}")]:
             with self.subTest(message):
-                self.assert_refused(2, message, "bench", *SMALL,
+                self.assert_rejected(2, message, "bench", *SMALL,
                                     "--substitute-kernel", value)
 
     def test_variants_run_edited_against_unedited_kernels(self):
@@ -132,7 +132,7 @@ class DebugCliTest(unittest.TestCase):
 
     def test_another_kernel_of_the_same_name_is_not_replaced(self):
         name, file = self.dumped_kernel()
-        self.assert_refused(
+        self.assert_rejected(
             2, f"variant fusion=off: {file}: does not belong to kernel {name}", "compare",
             *SMALL, "--rounds", "0", "--substitute-kernel", f"{name}:{file}")
 
@@ -162,7 +162,7 @@ class DebugCliTest(unittest.TestCase):
     # --- numbers that are none
 
     def test_check_numerics_names_kernel_and_op(self):
-        self.assert_refused(3, "elements of", *BENCH, *OVERFLOW,
+        self.assert_rejected(3, "elements of", *BENCH, *OVERFLOW,
                             "--check-numerics", "fail")
         result = self.run_ok(*BENCH, *OVERFLOW, "--check-numerics", "warn")
         self.assertEqual(result.stderr.count("warning: run 1, kernel"), 1)
@@ -172,7 +172,7 @@ class DebugCliTest(unittest.TestCase):
         self.run_ok(*BENCH, "--check-numerics", "fail")
 
     def test_check_numerics_dump_can_be_replayed(self):
-        self.assert_refused(3, "; see ", *BENCH, *OVERFLOW,
+        self.assert_rejected(3, "; see ", *BENCH, *OVERFLOW,
                             "--check-numerics", "dump",
                             "--dump-to", self.folder / "d")
         [snapshot] = self.folder.glob("d/numerics_*")
@@ -191,7 +191,7 @@ class DebugCliTest(unittest.TestCase):
         self.assertEqual(lines[1]["op"], "input")
 
     def test_unwritable_trace_is_one_line(self):
-        self.assert_refused(2, "--stats-trace /no/such/file", *BENCH,
+        self.assert_rejected(2, "--stats-trace /no/such/file", *BENCH,
                             "--stats-trace", "/no/such/file")
 
     # --- kernels alone
@@ -213,7 +213,7 @@ class DebugCliTest(unittest.TestCase):
                     if s["step"].startswith("k_")),
                    key=lambda s: s["reduction"])["step"]
         fault = f"kernel:{name}:mul"
-        self.assert_refused(1, f"worst: {name}", "isolate", *SMALL,
+        self.assert_rejected(1, f"worst: {name}", "isolate", *SMALL,
                             fault=fault)
         result = self.bisects(*SMALL, "--out", self.folder / "bug",
                               fault=fault)
@@ -277,7 +277,7 @@ class DebugCliTest(unittest.TestCase):
         self.assertIn("rewrite   number 1,", result.stdout)
         self.assertEqual(self.replay().returncode, 1)
 
-    def test_bisect_finds_nothing_in_a_sound_program(self):
+    def test_bisect_finds_nothing_in_a_correct_program(self):
         for oracle in ("interpreter", "nan", "crash"):
             result = self.run_ok("bisect", *SMALL, "--oracle", oracle,
                                  "--out", self.folder / "bug")
@@ -298,7 +298,7 @@ class DebugCliTest(unittest.TestCase):
                 if "--out" not in args:
                     args += ["--out", self.folder / "bug"]
                 model = () if "--module" in args else SMALL
-                self.assert_refused(code, message, "bisect", *model, *args)
+                self.assert_rejected(code, message, "bisect", *model, *args)
 
 
 if __name__ == "__main__":

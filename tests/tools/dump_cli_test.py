@@ -59,7 +59,7 @@ class CliTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout
 
-    def assert_refused(self, code, message, *args, **options):
+    def assert_rejected(self, code, message, *args, **options):
         result = fusor(*args, **options)
         self.assertEqual(result.returncode, code, result.stderr)
         self.assertEqual(result.stderr.strip().count("\n"), 0, result.stderr)
@@ -94,7 +94,7 @@ class DumpTest(CliTest):
                     "plan.pb", "memory.txt", "manifest.json"):
             self.assertTrue(any(f.endswith(end) for f in files), end)
 
-    def test_a_dump_names_neither_machine_nor_place(self):
+    def test_a_dump_names_neither_machine_nor_path(self):
         folder = self.folder / "a_folder_with_a_name"
         self.run_ok("compile", *SMALL, "--fusion", "off", "--dump-to", folder,
                     "--dump-pass", "memory")
@@ -142,7 +142,7 @@ class DumpTest(CliTest):
                                    "--dump-pass", "^plan$")
                 self.assertTrue(text.startswith("// manifest.json\n{"), text)
                 self.assertTrue(text.endswith("\n}\n"), text[-200:])
-        self.assert_refused(2, "at most one output on stdout", "compile",
+        self.assert_rejected(2, "at most one output on stdout", "compile",
                             *SMALL, "--dump-to", "-", "--json", "-")
 
     def test_decisions_are_a_table(self):
@@ -182,7 +182,7 @@ class DumpTest(CliTest):
         self.assertIn('@"second" "my/net.cc:7"', text)
         self.assertNotIn('@"first" "', text)
 
-    def test_mixed_precision_is_counted_by_place(self):
+    def test_mixed_precision_is_counted_by_location(self):
         folder = self.folder / "d"
         text = self.run_ok("compile", *SMALL, "--amp", "--dump-to", folder,
                            "--dump-pass", "precision", "--json",
@@ -207,7 +207,7 @@ class DumpTest(CliTest):
         self.assertRegex(text, r"// m0000\S*/\d+.training.autodiff.after.txt\n"
                                r"graph ")
         self.assertRegex(text, r"// m0000\S*/schedule.txt\n")
-        self.assert_refused(2, "expected --dump-to DIR", "compile", *SMALL,
+        self.assert_rejected(2, "expected --dump-to DIR", "compile", *SMALL,
                             "--dump-to", "-", "--dump-format", "proto")
 
     def test_bad_folders_and_filters_get_one_clear_line(self):
@@ -231,11 +231,11 @@ class DumpTest(CliTest):
                 ("--dump-format", "--dump-to", self.folder / "c",
                  "--dump-format", "svg")):
             with self.subTest(flags):
-                result = self.assert_refused(2, message, "compile", *SMALL,
+                result = self.assert_rejected(2, message, "compile", *SMALL,
                                              *flags)
                 self.assertEqual(result.stdout, "")
 
-    def test_a_filter_that_leaves_no_module_is_told(self):
+    def test_a_filter_that_matches_no_module_is_reported(self):
         result = fusor("compile", *SMALL, "--dump-to", self.folder / "d",
                        "--dump-module", "m0007")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -246,7 +246,7 @@ class DumpTest(CliTest):
         self.assertEqual(list(self.files(self.folder / "d")),
                          ["manifest.json"])
 
-    def test_a_command_that_refuses_leaves_no_dump(self):
+    def test_a_command_that_fails_leaves_no_dump(self):
         folder = self.folder / "d"
         for flags in (("--disable-pass", "fuze"), ("--fuel", "fuse"),
                       ("--module", self.folder / "none"),
@@ -262,7 +262,7 @@ class DumpTest(CliTest):
                     folder)
         dumped = folder / "m0000.tiny/0000.named.simplify.before.txt"
         self.assertIn("<20 values>", dumped.read_text())
-        self.assert_refused(
+        self.assert_rejected(
             3, f"{dumped}:4:51: 20 values are left out here", "opt", dumped)
         full = self.run_ok("opt", self.module)
         self.assertIn("1.25,1.5,1.75", full)
@@ -273,7 +273,7 @@ class DumpTest(CliTest):
                             ("opt", self.module, "--pipeline", "all")):
             with self.subTest(name):
                 folder = self.folder / name
-                result = self.assert_refused(
+                result = self.assert_rejected(
                     70, " of optimize) failed: ", name, *args,
                     "--dump-to", folder, "--dump-pass", "memory",
                     fault="throw:fuse:")
@@ -343,7 +343,7 @@ class CompileTest(CliTest):
     def test_compiles_for_other_devices(self):
         out = self.run_ok("compile", *SMALL, "--target", "cpu-avx2")
         self.assertIn("for cpu-avx2", out)
-        self.assert_refused(2, "did you mean", "compile", *SMALL, "--target",
+        self.assert_rejected(2, "did you mean", "compile", *SMALL, "--target",
                             "cpu-avx")
 
     def test_bad_modules_get_the_place(self):
@@ -355,12 +355,12 @@ class CompileTest(CliTest):
                              "10:61: "),
                             ("", "1:1: ")):
             bad.write_text(text)
-            self.assert_refused(3, f"{bad}:{place}", "compile", "--module", bad)
+            self.assert_rejected(3, f"{bad}:{place}", "compile", "--module", bad)
         bad.write_bytes(b"\x00\x01\x02")
-        self.assert_refused(3, str(bad), "compile", "--module", bad)
-        self.assert_refused(2, "No such file", "compile", "--module",
+        self.assert_rejected(3, str(bad), "compile", "--module", bad)
+        self.assert_rejected(2, "No such file", "compile", "--module",
                             self.folder / "none")
-        self.assert_refused(2, "--module and --arch: expected one of them", "compile", "--module", self.module,
+        self.assert_rejected(2, "--module and --arch: expected one of them", "compile", "--module", self.module,
                             "--arch", "resnet18")
 
 
@@ -422,7 +422,7 @@ class OptTest(CliTest):
                 ("unknown pass or pipeline trainng; did you mean training?",
                  "--pipeline", "trainng")):
             with self.subTest(flags):
-                self.assert_refused(2, message, *everything, *flags)
+                self.assert_rejected(2, message, *everything, *flags)
 
     def test_compares_with_the_interpreter(self):
         text = self.run_ok("opt", self.module, "--pipeline", "all",

@@ -93,7 +93,7 @@ class FaultsTest(RankCase):
             self.assertIn("gone: the connection ended without a word", line)
             self.check_goes_on(work)
 
-    def test_a_frozen_rank_ends_all_others(self):
+    def test_an_unresponsive_rank_ends_all_others(self):
         for victim in (2, 0):
             work = self.root / f"frozen-{victim}"
             seconds, line = self.lose(

@@ -80,7 +80,7 @@ class InstallCudaTest(unittest.TestCase):
         self.assertEqual(self.install().returncode, 0)
         self.assertIn("install", self.calls.read_text())
 
-    def test_a_toolkit_goes_before_wheels(self):
+    def test_a_toolkit_takes_precedence_over_wheels(self):
         toolkit = self.root / "toolkit"
         (toolkit / "include").mkdir(parents=True)
         (toolkit / "include/nvrtc.h").write_text("")

@@ -73,7 +73,7 @@ class LaunchersTest(RankCase):
         report = json.loads(out.read_text())
         self.assertEqual(report["parameter_hash"], launched["parameter_hash"])
 
-    def test_a_launcher_tells_which_rank_failed_and_ends_the_others(self):
+    def test_a_launcher_names_the_failed_rank_and_ends_the_others(self):
         run = self.launch("--nproc-per-node", 2, "--grace", 1, "--", "train",
                           self.data, *SIZE, *RUN, "--resume", "nowhere")
         _, errors = run.communicate(timeout=300)

@@ -120,7 +120,7 @@ class SignalsTest(CliTest):
             self.assertEqual(process.stderr.read(), "")
             process.stderr.close()
 
-    def test_nohup_goes_on(self):
+    def test_nohup_continues(self):
         process = self.start(
             *TINY, "--iterations", "30", "--print-freq", "1",
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
@@ -198,7 +198,7 @@ class TerminalTest(CliTest):
         self.assertEqual(plain.stderr, "")
         self.assertNotIn("\r", plain.stdout)
 
-    def test_ctrl_c_leaves_lines_of_their_own(self):
+    def test_ctrl_c_leaves_separate_lines(self):
         drawn = self.on_terminal(
             80, *TINY, "--iterations", "1000000", "--workspace",
             self.folder / "out", typed=b"\x03", after=b" left",

@@ -103,7 +103,7 @@ class ProgramFileTest(unittest.TestCase):
         self.assert_same_bits(self.json_of("run", step, *length),
                               self.json_of("train", *options, *length))
 
-    def test_goes_on_with_checkpoints_of_train(self):
+    def test_resumes_from_checkpoints_of_train(self):
         whole = self.json_of("train", *MODEL, self.images, "--epochs", "2")
         work = ("--workspace", self.folder / "w", "--resume", "auto")
         self.call("train", *MODEL, self.images, "--epochs", "2", *work,
@@ -118,7 +118,7 @@ class ProgramFileTest(unittest.TestCase):
         for flag in "--amp", "--arch=resnet18", "--dump-to=x", "--wd=0":
             self.fails(USAGE, "unknown flag of run", "run", self.step, flag)
 
-    def test_names_what_is_no_step(self):
+    def test_names_what_is_not_a_program_file(self):
         whole = self.step.read_bytes()
         path = self.folder / "s.fusor"
         for content, text in ((b"", "not a program file"),
@@ -133,7 +133,7 @@ class ProgramFileTest(unittest.TestCase):
                    self.compiled("two", *MODEL, "--num-classes", 2),
                    self.images)
 
-    def test_refuses_what_was_compiled_for_another_device(self):
+    def test_rejects_programs_of_another_device(self):
         here = json.loads(self.call("compile", *MODEL, "--json", "-"))["target"]
         other = "cpu-avx2" if here != "cpu-avx2" else "cpu-avx512"
         step = self.compiled("other", *MODEL, "--target", other)
@@ -144,7 +144,7 @@ class ProgramFileTest(unittest.TestCase):
         self.assert_same_bits(
             again, self.json_of("train", *MODEL[:-2], *length))
 
-    def test_says_that_there_is_no_gpu(self):
+    def test_reports_a_missing_gpu(self):
         doctor = self.call("doctor")
         if "cuda" not in doctor:
             self.skipTest("backend cuda is not built")
@@ -170,7 +170,7 @@ class ProgramFileTest(unittest.TestCase):
         self.assertEqual(ran["ranks"], 2)
         self.assert_same_bits(ran, trained)
 
-    def test_a_step_is_a_models_training_step_in_a_file(self):
+    def test_a_program_file_holds_a_training_step(self):
         for text, args in (
                 ("--phase eval", ("--phase", "eval", "-o", "x")),
                 ("expected a file", ("-o", "-")),

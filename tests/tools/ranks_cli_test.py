@@ -139,7 +139,7 @@ class RanksTest(RankCase):
         self.assert_near(self.step(1, "--amp"),
                          self.step(4, "--amp", "--sync-bn"), 1e-2, 1e-3)
 
-    def test_a_sharded_optimizer_has_the_bits_of_a_whole_one(self):
+    def test_a_sharded_optimizer_is_bit_identical_to_a_whole_one(self):
         args = ["--iterations", 4, "--training-only", "--lr", 0.01,
                 "--deterministic", "--ema-decay", 0.9, "--nesterov"]
         for ranks, more in ((2, ["--optimizer-batch-size", 16]),
@@ -152,7 +152,7 @@ class RanksTest(RankCase):
             self.assertEqual(parts["state_hash"], whole["state_hash"])
             self.assertGreater(parts["counters"]["sharded_parameters"], 10)
 
-    def test_averages_in_parts_are_evaluated_and_saved_whole(self):
+    def test_sharded_averages_are_evaluated_and_saved_whole(self):
         for more in ([], ["--amp"]):
             runs = []
             for sharded in ([], ["--sharded-optimizer"]):
@@ -175,7 +175,7 @@ class RanksTest(RankCase):
             self.assertEqual(parts[1:], whole[1:])
             self.assertNotEqual(parts[1], parts[2])
 
-    def test_parts_are_saved_whole_and_cut_anew(self):
+    def test_shards_are_saved_whole_and_split_again(self):
         args = ["--training-only", "--deterministic", "--lr", 0.01,
                 "--optimizer-batch-size", 16, "--iterations", 6]
         for first, then in ((4, 2), (1, 4)):
@@ -223,7 +223,7 @@ class RanksTest(RankCase):
             for one, other in zip(*losses):
                 self.assertAlmostEqual(one, other, delta=1e-3 * one)
 
-    def test_gradients_travel_in_the_wires_type(self):
+    def test_gradients_are_sent_in_the_communication_dtype(self):
         # Sums of two have no order.
         args = ["--iterations", 2, "--training-only", "--lr", 0.01, "--amp"]
         hashes = {}
@@ -270,7 +270,7 @@ class RanksTest(RankCase):
             "--clip-grad-norm", 1, "--verify")
         self.assertIn("parameters are identical on all 2", text)
 
-    def test_a_run_goes_on_with_another_number_of_ranks(self):
+    def test_a_run_resumes_with_another_number_of_ranks(self):
         args = ["--training-only", "--deterministic", "--lr", 0.01,
                 "--optimizer-batch-size", 16, "--epochs", 2]
         whole, _ = self.train(1, *args, "--iterations", 6)
@@ -339,7 +339,7 @@ class RanksTest(RankCase):
         self.assertIn("--timeline-steps: expected FIRST:LAST, got 7:3",
                       done.stderr)
 
-    def test_logs_are_of_rank_0_and_tell_the_speed_of_all(self):
+    def test_rank_0_logs_the_speed_of_all(self):
         raport = self.root / "raport.json"
         lines = self.root / "lines.jsonl"
         work = self.root / "logged"

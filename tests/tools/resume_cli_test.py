@@ -110,7 +110,7 @@ class ResumeTest(unittest.TestCase):
         for key in ("state_hash", "loss_hash", "loss"):
             self.assertEqual(report[key], self.whole_report[key], key)
 
-    def test_signals_save_and_the_run_goes_on_with_the_same_bits(self):
+    def test_a_stopped_run_resumes_bit_identically(self):
         for number, step in ((signal.SIGTERM, 3), (signal.SIGUSR1, 7),
                              (signal.SIGINT, 15)):
             code, stdout, stderr = self.run_until(
@@ -123,7 +123,7 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual(report["evaluations"][-1],
                          self.whole_report["evaluations"][-1])
 
-    def test_a_run_killed_at_random_moments_ends_with_the_same_bits(self):
+    def test_a_run_killed_at_random_moments_ends_bit_identically(self):
         generator = random.Random(4)
         every = ("--checkpoint-every", "2", "--resume", "auto")
         seconds = 0.0
@@ -167,7 +167,7 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual([p.name for p in self.checkpoints()],
                          ["step-00000028", "step-00000030"])
 
-    def test_damaged_checkpoints_are_skipped_and_named(self):
+    def test_corrupt_checkpoints_are_skipped_and_named(self):
         shutil.copytree(self.whole, self.workspace)
         newest = self.checkpoints()[-1]
         flip(newest / "optimizer.safetensors", 5000)
@@ -183,7 +183,7 @@ class ResumeTest(unittest.TestCase):
                                 "manifest.json: damaged"],
                    *self.command(self.workspace, "--resume", "auto"))
 
-    def test_what_is_no_checkpoint_is_refused(self):
+    def test_what_is_not_a_checkpoint_is_rejected(self):
         foreign = self.folder / "checkpoint.pth.tar"
         foreign.write_bytes(b"PK\x03\x04")
         out = self.folder / "new"
@@ -211,7 +211,7 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(f"after step {STEPS} ", done.stdout)
 
-    def test_a_checkpoint_of_another_run_is_refused(self):
+    def test_a_checkpoint_of_another_run_is_rejected(self):
         newest = self.checkpoints(self.whole)[-1]
         for words, args in [
                 (["--batch-size was 4, is 5"], ("-b", "5")),
@@ -298,7 +298,7 @@ class ResumeTest(unittest.TestCase):
                    *self.command(self.workspace, "--pretrained-weights",
                                  "/nowhere"))
 
-    def test_flags_that_need_a_workspace_say_so(self):
+    def test_flags_that_need_a_workspace_require_one(self):
         for args in (("--resume", "auto"), ("--checkpoint-every", "5")):
             self.fails(USAGE, [args[0], "expected --workspace"], FUSOR, "train",
                        self.samples, *RUN, *args)

@@ -230,7 +230,7 @@ class ScaleTest(CliTest):
                                              "--rank-rate")
         self.assertGreater(len(data["buckets"]), 1)
 
-    def test_says_whose_times_and_whose_links_it_mixes(self):
+    def test_names_the_devices_of_times_and_links(self):
         svg = self.folder / "step.svg"
 
         def warning(*args):
@@ -251,7 +251,7 @@ class ScaleTest(CliTest):
                      ("--backend", "null", "--target", "nvidia-h200")):
             self.assertEqual(warning(*args), "")
 
-    def test_reads_a_cluster_of_ones_own(self):
+    def test_reads_a_cluster_from_a_file(self):
         mine = self.folder / "mine.textproto"
         mine.write_text('name: "mine" node { ranks: 4 gb_per_s: 10 }\n'
                         "network_gb_per_s: 1 network_latency_factor: 1\n")

@@ -68,7 +68,7 @@ class TuneTest(unittest.TestCase):
         path.write_text(text.replace(old, new, 1))
         return path
 
-    def test_measures_writes_and_goes_on_with_it(self):
+    def test_measures_writes_and_uses_the_results(self):
         text = self.choices.read_text()
         self.assertTrue(text.startswith("fusor choices 1\n"))
         self.assertIn("\nthreads 1\n", text)
@@ -85,7 +85,7 @@ class TuneTest(unittest.TestCase):
         self.assertRegex(self.tuned["text"],
                          r"\nchoices +[0-9a-f]+ for (\d+) of \1 convolutions")
 
-    def test_one_file_gives_the_same_bits_each_time(self):
+    def test_one_file_always_gives_the_same_bits(self):
         runs = [self.json_of(*train(), "--choices", self.choices)
                 for _ in range(2)]
         for run in runs:
@@ -93,7 +93,7 @@ class TuneTest(unittest.TestCase):
             self.assertEqual(run["state_hash"], self.tuned["state_hash"])
             self.assertNotIn("tuning", run)
 
-    def test_without_a_file_the_built_in_rule_decides(self):
+    def test_without_a_file_the_built_in_heuristic_decides(self):
         out = self.json_of("compile", *small(), "--amp")
         self.assertEqual(out["choices"], "none")
         self.assertNotIn("convolutions", out["counters"])
@@ -107,12 +107,12 @@ class TuneTest(unittest.TestCase):
         again = self.json_of("compile", *small(), "--choices", path)
         self.assertEqual(again["choices"], out["choices"])
 
-    def test_a_step_of_other_shapes_says_that_none_applies(self):
+    def test_a_step_of_other_shapes_reports_that_none_applies(self):
         out = self.json_of("compile", *small(batch=3), "--amp", "--choices",
                            self.choices)
         self.assertRegex(out["text"], r"for 0 of \d+ convolutions")
 
-    def test_dumps_and_checkpoints_name_the_choices(self):
+    def test_dumps_and_checkpoints_name_the_autotune_results(self):
         workspace = self.folder / "w"
         dump = self.folder / "d"
         self.json_of(*train(), "--choices", self.choices, "--workspace",
@@ -136,7 +136,7 @@ class TuneTest(unittest.TestCase):
             f"{self.tuned['choices']}, are now none; the run is no longer "
             "bit-identical to an uninterrupted one", other.stderr)
 
-    def test_variants_take_choices(self):
+    def test_variants_take_autotune_results(self):
         result = self.run_fusor(
             "compare", *small(), "--amp", "--rounds", "1", "--warmup", "0",
             "--a", "choices=none", "--b", f"choices={self.choices}")
@@ -158,7 +158,7 @@ class TuneTest(unittest.TestCase):
         self.fails(GRAPH, "another number of threads: expected 2, got 1",
                    "compile", *small(threads=2), "--choices", self.choices)
 
-    def test_what_cannot_be_measured_or_written_is_refused_at_once(self):
+    def test_what_cannot_be_measured_or_written_is_rejected_at_once(self):
         self.fails(USAGE, "--choices", "compile", *small(), "--tune",
                    "--choices", self.folder / "no" / "folder.txt")
         out = self.json_of("compile", *small())

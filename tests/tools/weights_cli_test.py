@@ -93,7 +93,7 @@ class WeightsCase(unittest.TestCase):
 class DescriptionTest(WeightsCase):
     """What weights were trained as, and whether they are whole."""
 
-    def test_weights_and_checkpoints_say_what_they_were_trained_as(self):
+    def test_weights_and_checkpoints_describe_their_training(self):
         checkpoint, = (self.shared / "out/checkpoints").glob("step-*")
         for path in self.weights, checkpoint / "model.safetensors":
             metadata = dict(read(path)[1])
@@ -104,7 +104,7 @@ class DescriptionTest(WeightsCase):
                 "fusor.mean": "125.3,123,113.9", "fusor.std": "63,62.1,66.7",
                 "fusor.class_names": '["a","b","c","d","e"]'})
 
-    def test_damaged_weights_are_refused(self):
+    def test_corrupt_weights_are_rejected(self):
         whole = self.weights.read_bytes()
         path = self.folder / "w.safetensors"
         for at in range(len(whole) - 1, len(whole) // 10, -len(whole) // 7):
@@ -123,7 +123,7 @@ class DescriptionTest(WeightsCase):
                      "bn1.num_batches_tracked": ("I64", [], bytes(8))})
         self.assertEqual(self.loss(path), self.loss(self.weights))
 
-    def test_another_model_than_that_of_the_training_is_refused(self):
+    def test_weights_of_another_model_are_rejected(self):
         described = f"{self.weights}: trained with "
         other = self.folder / "other"
         make_images(other)
@@ -158,7 +158,7 @@ class DescriptionTest(WeightsCase):
             self.loss(self.weights, "--std", "1,2,3", "--allow-mismatch"),
             self.loss(self.weights))
 
-    def test_tensors_that_the_model_does_not_have_are_refused(self):
+    def test_unknown_tensors_are_rejected(self):
         path = self.folder / "w.safetensors"
         write(path, {**self.tensors, "layer9.weight": ("F32", [1], bytes(4))})
         self.fails(CHECKPOINT, ["tensor layer9.weight: the model has no such"],

@@ -19,10 +19,9 @@
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "runtime/host_load.h"
-#include "tools/fusor/commands/command_line.h"
-#include "tools/fusor/flags/flags_variable.h"
-#include "tools/fusor/flags/usage.h"
-#include "tools/fusor/output/standard_streams.h"
+#include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/output/terminal.h"
 #include "tools/fusor/setup/stop_signals.h"
 
 namespace fusor::tools {

@@ -20,11 +20,11 @@
 namespace fusor::test {
 namespace {
 
-using codegen::GpuLaunch;
-using codegen::GpuModel;
 using codegen::Kernel;
 using codegen::Stmt;
 using codegen::StmtKind;
+using inspect::GpuLaunch;
+using inspect::GpuModel;
 using passes::NormLowering;
 
 // Launches that move less are over before the next one begins.
@@ -120,7 +120,7 @@ TEST_P(StepLint, HeavyLaunchesKeepMemoryBusy) {
       models::BuildModel(c.arch, models::Phase::kTrain, {.batch = c.batch})
           .graph,
       codegen::ProgramKind::kTrain, *compiler, options);
-  const GpuModel model = codegen::ModelGpuStep(program.plan, *compiler);
+  const GpuModel model = inspect::ModelGpuStep(program.plan, *compiler);
   ASSERT_GT(model.launches.size(), 40u);
   std::set<std::pair<int, int>> seen;
   for (const GpuLaunch& launch : model.launches) {

@@ -68,7 +68,7 @@ TEST_P(StepTraffic, IsThatOfTheRoofline) {
       codegen::Compile(ResNet50(), codegen::ProgramKind::kTrain, *compiler,
                        OptionsOf(row.fusion, row.lowering));
   const double megabytes =
-      static_cast<double>(codegen::TrafficBytes(program.plan)) / kBatch / 1e6;
+      static_cast<double>(inspect::TrafficBytes(program.plan)) / kBatch / 1e6;
   RecordProperty("megabytes_an_image", std::to_string(megabytes));
   EXPECT_LE(megabytes, 1.05 * row.megabytes);
   EXPECT_GE(megabytes, 0.95 * row.megabytes);
@@ -124,7 +124,7 @@ double KernelMegabytes(const codegen::Plan& plan) {
   int64_t bytes = 0;
   for (const codegen::Step& step : plan.steps) {
     if (step.kind != codegen::StepKind::kLaunch) continue;
-    bytes += codegen::TrafficBytes(plan, step);
+    bytes += inspect::TrafficBytes(plan, step);
   }
   return static_cast<double>(bytes) / kBatch / 1e6;
 }

@@ -294,7 +294,7 @@ TEST_P(PoolKernelTest, MovesEachTensorOnce) {
     const Kernel kernel =
         LowerFusion(*graph->nodes()[i], ir::FindTarget("nvidia-h200")).kernel;
     const int64_t positions = 64 * 64 * 8 * 8;
-    EXPECT_EQ(TrafficBytes(kernel),
+    EXPECT_EQ(inspect::TrafficBytes(kernel),
               i == 0 ? image + image / 4 * 2 + positions + vectors
                      : 2 * image + image / 4 + positions + vectors);
     EXPECT_EQ(kernel.phases.size(), 1);

@@ -79,7 +79,7 @@ TEST(SpaceToDepthKernel, MovesEachTensorOnce) {
   const Kernel kernel =
       LowerFusion(*graph->nodes()[0], ir::FindTarget("nvidia-h200")).kernel;
   Verify(kernel);
-  EXPECT_EQ(TrafficBytes(kernel),
+  EXPECT_EQ(inspect::TrafficBytes(kernel),
             256 * (224 * 224 * 3 + 113 * 113 * 16 * 2) + 2 * 6 * 4);
 }
 

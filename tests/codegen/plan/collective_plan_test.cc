@@ -11,7 +11,7 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "tests/fakes/fake_compiler.h"
-#include "tools/inspect/report/collectives_report.h"
+#include "tools/inspect/report/plan_report.h"
 
 namespace fusor::codegen {
 namespace {
@@ -336,9 +336,9 @@ TEST_F(CollectivePlanTest, PartsAreGatheredBesideTheForwardPass) {
     const Step& step = plan.steps[s];
     const LibraryCall& call = plan.calls[step.index];
     if (call.op == ir::OpKind::kReduceScatter)
-      scattered += CollectiveBytes(call);
+      scattered += inspect::CollectiveBytes(call);
     if (call.op != ir::OpKind::kAllGather) continue;
-    gathered += CollectiveBytes(call);
+    gathered += inspect::CollectiveBytes(call);
     // Nothing is computed before, and nothing waited for.
     EXPECT_EQ(s, gathers.size());
     EXPECT_TRUE(step.waits.empty());
@@ -374,9 +374,10 @@ TEST_F(CollectivePlanTest, AShardedOptimizerHidesBothHalves) {
     options.passes.collective_cost = cost;
     options.passes.shard_optimizer = sharded;
     const CompiledProgram program = Compiled(options);
-    const PlanReport report =
-        ReportPlan(program.plan, *program.graph, compiler_, {}, cost);
-    const Exchange exchange = ExchangeOf(program.plan, report);
+    const inspect::PlanReport report =
+        inspect::ReportPlan(program.plan, *program.graph, compiler_, {}, cost);
+    const inspect::Exchange exchange =
+        inspect::ExchangeOf(program.plan, report);
     return std::pair(exchange.exposed_us / exchange.communication_us(),
                      exchange.communication_us() / report.total.us());
   };

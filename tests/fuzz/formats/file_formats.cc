@@ -83,8 +83,8 @@ void ReadImage(std::string_view bytes) {
 }
 
 void ReadSpeedLog(std::string_view bytes) {
-  for (const runtime::SpeedRecord& record :
-       runtime::ParseSpeedLog(bytes, "log").records) {
+  for (const inspect::SpeedRecord& record :
+       inspect::ParseSpeedLog(bytes, "log").records) {
     Require(0 <= record.begin && record.begin <= record.end, "steps");
     Require(record.images_per_second >= 0 &&
                 record.rank_images_per_second >= 0 && record.step_seconds >= 0,
@@ -93,16 +93,16 @@ void ReadSpeedLog(std::string_view bytes) {
 }
 
 void ReadStatsTrace(std::string_view bytes) {
-  const auto print = [](const runtime::Trace& trace) {
-    std::string text = runtime::TraceHeader(trace.program, trace.target) + "\n";
-    for (const runtime::TraceEntry& entry : trace.entries) {
-      text += runtime::TraceLine(entry) + "\n";
+  const auto print = [](const inspect::Trace& trace) {
+    std::string text = inspect::TraceHeader(trace.program, trace.target) + "\n";
+    for (const inspect::TraceEntry& entry : trace.entries) {
+      text += inspect::TraceLine(entry) + "\n";
     }
     return text;
   };
   const std::string text =
-      print(runtime::ParseTrace(std::string(bytes), "trace"));
-  Require(print(runtime::ParseTrace(text, "again")) == text,
+      print(inspect::ParseTrace(std::string(bytes), "trace"));
+  Require(print(inspect::ParseTrace(text, "again")) == text,
           "text differs: " + text);
 }
 

@@ -5,8 +5,8 @@
 
 #include "ir/support/environment.h"
 #include "tests/fuzz/formats/format.h"
-#include "tools/fusor/commands/command_line.h"
-#include "tools/fusor/flags/usage.h"
+#include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/flags/variant_flags.h"
 
 namespace fusor::fuzz {

@@ -215,9 +215,9 @@ void WriteLogs() {
   for (const std::string line : test::kSpeedLines) {
     Write("speed-log", fmt::format("{}", number++), line + line);
   }
-  std::string trace = runtime::TraceHeader("train", "cpu-avx2") + "\n";
+  std::string trace = inspect::TraceHeader("train", "cpu-avx2") + "\n";
   for (int64_t step = -1; step < 2; ++step) {
-    trace += runtime::TraceLine({.run = 0,
+    trace += inspect::TraceLine({.run = 0,
                                  .step = step,
                                  .name = "x",
                                  .op = "fusion",

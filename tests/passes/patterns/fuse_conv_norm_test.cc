@@ -498,7 +498,7 @@ codegen::CompiledProgram ExpectSameStep(
   };
   const auto plain = optimized(NormLowering::kKernels);
   auto other = optimized(lowering);
-  const std::vector<ir::Tensor> inputs = ir::DrawInputs(*plain.graph, 3);
+  const std::vector<ir::Tensor> inputs = inspect::DrawInputs(*plain.graph, 3);
   const auto expected =
       ir::Interpret(*plain.graph, inputs, ir::EvalMode::kExact);
   const auto actual = ir::Interpret(*other.graph, inputs, ir::EvalMode::kExact);

@@ -46,7 +46,7 @@ class Gpu {
 
   // Fails the test where a step of the programs differs, and forgets them.
   // Returns how many were compared.
-  size_t ExpectAsInterpreted(const runtime::IsolateOptions& isolate = {}) {
+  size_t ExpectAsInterpreted(const inspect::IsolateOptions& isolate = {}) {
     // The emulated GPU compiles together what it has when the first is run.
     std::vector<std::unique_ptr<runtime::Executable>> loaded;
     for (const auto& [what, program] : programs_) {
@@ -58,9 +58,9 @@ class Gpu {
     size_t compared = 0;
     for (const auto& [what, program] : programs_) {
       SCOPED_TRACE(what);
-      const auto steps = runtime::IsolateSteps(program.plan, *program.graph,
+      const auto steps = inspect::IsolateSteps(program.plan, *program.graph,
                                                *device_, isolate);
-      for (const runtime::IsolatedStep& step : steps) {
+      for (const inspect::IsolatedStep& step : steps) {
         EXPECT_TRUE(step.ok()) << step.what << ir::AtLocation(step.location)
                                << ", result " << step.value << ": error "
                                << step.error << " of " << step.tolerance;

@@ -324,7 +324,7 @@ TEST_F(OverflowLoop, ReportsTheScaleAndWhatWasSkipped) {
 TEST_F(OverflowLoop, StopsAfterTooManyInARowAndNamesTheFirstBadValue) {
   Spoil();
   options_.overflow_limit = 4;
-  observer_.diagnosis = FindNonFinite;
+  observer_.diagnosis = inspect::FindNonFinite;
   try {
     Train(session_, train_, source_, options_, observer_, {});
     FAIL() << "no error";

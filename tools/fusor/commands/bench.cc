@@ -17,20 +17,20 @@
 #include "runtime/train/step_results.h"
 #include "runtime/train/train_log.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/module_model.h"
-#include "tools/fusor/flags/validators.h"
-#include "tools/fusor/output/progress.h"
+#include "tools/fusor/flags/model_flags.h"
+#include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/output/terminal.h"
+#include "tools/fusor/setup/batch_fit.h"
+#include "tools/fusor/setup/compile_setup.h"
 #include "tools/fusor/setup/data_source.h"
 #include "tools/fusor/setup/debugging.h"
-#include "tools/fusor/setup/max_batch.h"
-#include "tools/fusor/setup/memory_advice.h"
-#include "tools/fusor/setup/rank_options.h"
+#include "tools/fusor/setup/model_setup.h"
 #include "tools/fusor/setup/rank_run.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/step_profile.h"
 #include "tools/fusor/setup/stop_signals.h"
 #include "tools/fusor/setup/sweep.h"
 #include "tools/fusor/setup/tuning.h"
-#include "tools/fusor/setup/workbench.h"
 
 namespace fusor::tools {
 namespace {
@@ -188,7 +188,7 @@ class BenchCommand {
     const int loss = session_->FindOutput(program_, "loss");
     const int images = DataInput("images");
     const int labels = DataInput("labels");
-    runtime::SetInputs(
+    inspect::SetInputs(
         *session_, program_,
         InputsOf(session_->graph(program_), source.Next(), /*lr=*/1e-3));
     Measured measured;

@@ -15,25 +15,23 @@
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
-#include "tools/fusor/setup/program_source.h"
-#include "tools/fusor/setup/workbench.h"
+#include "tools/fusor/setup/model_setup.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/inspect/bisect/draw_inputs.h"
 #include "tools/inspect/bisect/isolate.h"
-#include "tools/inspect/bisect/reduce_step.h"
 #include "tools/inspect/bisect/reproducer.h"
 #include "tools/inspect/bisect/run_forked.h"
 #include "tools/inspect/dump/dumper.h"
 #include "tools/inspect/observers/check_numerics.h"
-#include "tools/inspect/observers/snapshot.h"
 #include "tools/inspect/observers/step_values.h"
 
 namespace fusor::tools {
 namespace {
 
-using codegen::Symptom;
-using codegen::TestCase;
+using inspect::Symptom;
+using inspect::TestCase;
 using nlohmann::json;
 
 struct BisectFlags {
@@ -53,7 +51,7 @@ constexpr std::string_view kScript = "script:";
 
 void Say(const std::string& line) { fmt::print(stderr, "bisect: {}\n", line); }
 
-std::vector<std::string> FuelFlags(const codegen::Fuel& fuel) {
+std::vector<std::string> FuelFlags(const inspect::Fuel& fuel) {
   std::vector<std::string> flags;
   for (const auto& [pass, n] : fuel) {
     flags.insert(flags.end(), {"--fuel", fmt::format("{}={}", pass, n)});
@@ -75,7 +73,7 @@ class BisectCommand {
                 "--emit graph`); for optimised modules use `fusor isolate`",
                 flags.source.model.module);
     if (!flags.inputs.empty()) {
-      given_ = runtime::ReadInputs(flags.inputs, *program_.graph);
+      given_ = inspect::ReadInputs(flags.inputs, *program_.graph);
     }
     // Fail now rather than at the end.
     CheckOutput("--json", flags.json);
@@ -111,8 +109,8 @@ class BisectCommand {
   // Dumps the compilation as far as it gets; the bug may be a crash.
   void DumpCompilation() const {
     codegen::CompileOptions options = options_;
-    options.observers.push_back(codegen::Dumper::Observe(dumper_));
-    codegen::RunForked([&] {
+    options.observers.push_back(inspect::Dumper::Observe(dumper_));
+    inspect::RunForked([&] {
       codegen::Compile(program_.graph->Clone(), program_.kind, *compiler_,
                        options);
     });
@@ -120,7 +118,7 @@ class BisectCommand {
 
   // Returns the values of --inputs where present, else random values.
   std::vector<ir::Tensor> Inputs(const ir::Graph& graph) const {
-    std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, flags_.seed);
+    std::vector<ir::Tensor> inputs = inspect::DrawInputs(graph, flags_.seed);
     for (size_t i = 0; i < inputs.size(); ++i) {
       for (size_t k = 0; k < given_.size(); ++k) {
         if (graph.input(i)->name() == program_.graph->input(k)->name()) {
@@ -131,8 +129,8 @@ class BisectCommand {
     return inputs;
   }
 
-  std::optional<codegen::BisectResult> BisectPasses() const {
-    codegen::BisectOptions options;
+  std::optional<inspect::BisectResult> BisectPasses() const {
+    inspect::BisectOptions options;
     options.symptom = flags_.oracle == "nan"     ? Symptom::kNonFinite
                       : flags_.oracle == "crash" ? Symptom::kCrash
                                                  : Symptom::kDifference;
@@ -140,11 +138,11 @@ class BisectCommand {
     options.passes = options_.passes;
     options.inputs = [this](const ir::Graph& graph) { return Inputs(graph); };
     options.progress = Say;
-    return codegen::BisectPasses(*program_.graph, program_.kind, *compiler_,
+    return inspect::BisectPasses(*program_.graph, program_.kind, *compiler_,
                                  options);
   }
 
-  void ReportPass(const codegen::BisectResult& found) {
+  void ReportPass(const inspect::BisectResult& found) {
     fmt::print(text_, "pass      {}\n", found.pass);
     if (found.application > 0) {
       fmt::print(text_, "rewrite   number {}, of {}{}\n", found.application,
@@ -179,12 +177,12 @@ class BisectCommand {
     found_["symptom"] = symptom;
     found_["nodes"] = reduced.graph->nodes().size();
     found_["reproducer"] = flags_.out;
-    const std::string options = ShellCommand(flags_.compile_words);
+    const std::string options = inspect::ShellCommand(flags_.compile_words);
     if (command[0] == "fusor") {
       command.insert(command.end(), flags_.compile_words.begin(),
                      flags_.compile_words.end());
     }
-    Reproducer reproducer{flags_.out, std::move(command), {}};
+    inspect::Reproducer reproducer{flags_.out, std::move(command), {}};
     reproducer.facts = {{"oracle", flags_.oracle},
                         {"symptom", symptom},
                         {"options", options},
@@ -194,7 +192,7 @@ class BisectCommand {
          {"pass", "subject", "location", "source", "kernel", "op"}) {
       if (found_.contains(key)) reproducer.facts[key] = found_[key];
     }
-    WriteReproducer(reproducer, reduced);
+    inspect::WriteReproducer(reproducer, reduced);
     fmt::print(
         text_,
         "reduced   to {} nodes: {}/module.txt\nreplay    {}/command.sh\n",
@@ -215,14 +213,14 @@ class BisectCommand {
     runtime::Backend& backend = runtime::LoadBackend(flags_.compile.backend);
     const auto device =
         backend.OpenDevice(0, {.threads = flags_.compile.threads});
-    const runtime::IsolateOptions options{.seed = flags_.seed};
+    const inspect::IsolateOptions options{.seed = flags_.seed};
     const auto steps =
-        runtime::IsolateSteps(program.plan, *program.graph, *device, options);
+        inspect::IsolateSteps(program.plan, *program.graph, *device, options);
     if (steps.empty() || steps[0].ok()) return;
-    const runtime::IsolatedStep& worst = steps[0];
-    const TestCase reduced = runtime::ReduceStep(
+    const inspect::IsolatedStep& worst = steps[0];
+    const TestCase reduced = inspect::ReduceStep(
         program.plan, *program.graph, worst.step,
-        runtime::RandomOperands(program.plan, *program.graph, worst.step,
+        inspect::RandomOperands(program.plan, *program.graph, worst.step,
                                 options.seed + worst.step),
         *compiler_, *device, options);
     fmt::print(text_, "pass      none\nkernel    {}{}\n", worst.what,
@@ -272,11 +270,11 @@ class BisectCommand {
       session.SetInput(program, session.FindInput(program, name), bytes.data(),
                        bytes.size());
     }
-    std::optional<runtime::NonFinite> found;
-    runtime::NumericsOptions options;
+    std::optional<inspect::NonFinite> found;
+    inspect::NumericsOptions options;
     options.snapshot_folder = flags_.out;
-    options.report = [&](const runtime::NonFinite& f) { found = f; };
-    runtime::NumericsChecker checker(options);
+    options.report = [&](const inspect::NonFinite& f) { found = f; };
+    inspect::NumericsChecker checker(options);
     session.Observe(&checker);
     session.Step(program);
     if (!found.has_value()) return;
@@ -291,11 +289,11 @@ class BisectCommand {
 
   void LookForCrashInCode() {
     Say("no pass crashes; compiling and running the rest");
-    const std::string crash = codegen::RunForked([&] {
+    const std::string crash = inspect::RunForked([&] {
       const codegen::CompiledProgram program = Compile();
       const auto device = runtime::LoadBackend(flags_.compile.backend)
                               .OpenDevice(0, {.threads = 1});
-      runtime::IsolateSteps(program.plan, *program.graph, *device, {});
+      inspect::IsolateSteps(program.plan, *program.graph, *device, {});
     });
     if (crash.empty()) return;
     fmt::print(text_, "pass      none: code generation or a kernel\n");
@@ -309,13 +307,14 @@ class BisectCommand {
 
   // Exit status 0: good; 125 and above: the script itself failed.
   bool ScriptSaysBad(const std::string& script, const ir::Graph& graph,
-                     const codegen::Fuel& fuel) const {
+                     const inspect::Fuel& fuel) const {
     const std::string folder = flags_.out + "/candidate";
-    runtime::WriteSnapshot(folder, graph, Inputs(graph));
+    inspect::WriteSnapshot(folder, graph, Inputs(graph));
     std::vector<std::string> words{script, folder + "/module.txt"};
     const std::vector<std::string> flags = FuelFlags(fuel);
     words.insert(words.end(), flags.begin(), flags.end());
-    const int status = std::system((ShellCommand(words) + " >&2").c_str());
+    const int status =
+        std::system((inspect::ShellCommand(words) + " >&2").c_str());
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
     FUSOR_CHECK(code < 125 || code > 127, kUsage,
                 "{}: exit status {}, expected 0 for good, 1 to 124 for bad",
@@ -326,11 +325,11 @@ class BisectCommand {
   void ByScript(const std::string& script) {
     FUSOR_CHECK(access(script.c_str(), X_OK) == 0, kUsage,
                 "--oracle=script:{}: expected an executable file", script);
-    const auto rewrites = codegen::RewritesOf(*program_.graph, program_.kind,
+    const auto rewrites = inspect::RewritesOf(*program_.graph, program_.kind,
                                               *compiler_, options_.passes);
     Say(fmt::format("{} rewrites", rewrites.size()));
     const auto found =
-        codegen::BisectFuel(rewrites, [&](const codegen::Fuel& fuel) {
+        inspect::BisectFuel(rewrites, [&](const inspect::Fuel& fuel) {
           return ScriptSaysBad(script, *program_.graph, fuel);
         });
     if (!found.has_value()) return;
@@ -350,7 +349,7 @@ class BisectCommand {
     }
     // With unlimited fuel: rewrites of the reduced graph have other numbers.
     const TestCase reduced =
-        codegen::ReduceCase({program_.graph->Clone(), Inputs(*program_.graph)},
+        inspect::ReduceCase({program_.graph->Clone(), Inputs(*program_.graph)},
                             [&](const TestCase& smaller) {
                               return ScriptSaysBad(script, *smaller.graph, {});
                             });
@@ -361,7 +360,7 @@ class BisectCommand {
 
   const BisectFlags& flags_;
   FILE* const text_;
-  const std::shared_ptr<codegen::Dumper> dumper_;
+  const std::shared_ptr<inspect::Dumper> dumper_;
   const Program program_;
   const codegen::CompileOptions options_;
   const std::unique_ptr<codegen::TargetCompiler> compiler_;

@@ -15,17 +15,17 @@
 #include "runtime/data/batch_source.h"
 #include "runtime/distributed/rank_environment.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/flags/variant_flags.h"
+#include "tools/fusor/setup/compile_setup.h"
 #include "tools/fusor/setup/data_source.h"
-#include "tools/fusor/setup/rank_options.h"
+#include "tools/fusor/setup/model_setup.h"
 #include "tools/fusor/setup/rank_run.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/step_profile.h"
 #include "tools/fusor/setup/stop_signals.h"
 #include "tools/fusor/setup/tuning.h"
-#include "tools/fusor/setup/workbench.h"
 #include "tools/inspect/compare/compare_metrics.h"
-#include "tools/inspect/compare/compare_page.h"
 #include "tools/inspect/compare/compare_report.h"
 #include "tools/inspect/dump/dump_sink.h"
 #include "tools/inspect/dump/dumper.h"
@@ -45,7 +45,7 @@ struct CompareFlags {
   std::string first = "fusion=off";
   std::vector<std::string> others{"fusion=on"};
   double lr = 1e-3;
-  runtime::CompareOptions options;
+  inspect::CompareOptions options;
   size_t top = 10;
   std::string json;
   std::string html;
@@ -58,7 +58,7 @@ struct CompareFlags {
 constexpr std::array<std::string_view, 6> kCompareSettings = {
     "Model", "Compilation", "Training", "Loss scale", "Variants", "Ranks"};
 
-std::string Describe(const runtime::TraceEntry& entry) {
+std::string Describe(const inspect::TraceEntry& entry) {
   const auto number = [](const std::optional<double>& value) {
     return value.has_value() ? fmt::format("{:g}", *value) : std::string("-");
   };
@@ -72,10 +72,10 @@ std::string Describe(const runtime::TraceEntry& entry) {
 
 // Prints where two traces diverge. Throws kDifference if they do.
 void CompareTraces(const CompareFlags& flags, FILE* text) {
-  const runtime::Trace a = runtime::ReadTrace(flags.traces[0]);
-  const runtime::Trace b = runtime::ReadTrace(flags.traces[1]);
-  const runtime::Divergence found =
-      runtime::FirstDivergence(a, b, flags.tolerance);
+  const inspect::Trace a = inspect::ReadTrace(flags.traces[0]);
+  const inspect::Trace b = inspect::ReadTrace(flags.traces[1]);
+  const inspect::Divergence found =
+      inspect::FirstDivergence(a, b, flags.tolerance);
   json out = {{"values", found.values},
               {"different", found.different},
               {"only_a", found.only_a},
@@ -102,7 +102,7 @@ void CompareTraces(const CompareFlags& flags, FILE* text) {
 }
 
 // Appends numbers to equal names.
-void MakeNamesUnique(std::vector<runtime::Variant>& variants) {
+void MakeNamesUnique(std::vector<inspect::Variant>& variants) {
   for (size_t i = 1; i < variants.size(); ++i) {
     int same = 1;
     for (size_t j = 0; j < i; ++j) {
@@ -114,24 +114,24 @@ void MakeNamesUnique(std::vector<runtime::Variant>& variants) {
 
 // Dumps each variant into its own subfolder.
 void DumpVariants(const DumpFlags& flags,
-                  std::vector<runtime::Variant>& variants) {
+                  std::vector<inspect::Variant>& variants) {
   for (size_t v = 0; v < variants.size(); ++v) {
     DumpFlags dump = flags;
     dump.options["variant"] = variants[v].name;
     const auto dumper = OpenDumper(
-        dump, fmt::format("v{}.{}", v, codegen::FileName(variants[v].name)));
+        dump, fmt::format("v{}.{}", v, inspect::FileName(variants[v].name)));
     if (dumper == nullptr) continue;
-    variants[v].compile.observers.push_back(codegen::Dumper::Observe(dumper));
+    variants[v].compile.observers.push_back(inspect::Dumper::Observe(dumper));
   }
 }
 
 // With --tune: tunes the variants that do not set their own autotune results.
 // Tunes in mixed precision if any variant uses it; this measures fp32 as well.
 void TuneVariants(const CompileFlags& flags, const ir::Graph& graph,
-                  std::vector<runtime::Variant>& variants, FILE* text) {
+                  std::vector<inspect::Variant>& variants, FILE* text) {
   if (!flags.tune) return;
-  const runtime::Variant* base = &variants[0];
-  for (const runtime::Variant& variant : variants) {
+  const inspect::Variant* base = &variants[0];
+  for (const inspect::Variant& variant : variants) {
     if (variant.compile.passes.precision.dtype == ir::DType::kF32) continue;
     base = &variant;
     break;
@@ -141,7 +141,7 @@ void TuneVariants(const CompileFlags& flags, const ir::Graph& graph,
   runtime::Session session(*base->backend, base->device);
   TuneIfAsked(flags, graph, codegen::ProgramKind::kTrain, session, options,
               text);
-  for (runtime::Variant& variant : variants) {
+  for (inspect::Variant& variant : variants) {
     if (variant.name.find("choices=") != std::string::npos) continue;
     variant.compile.passes.choices = options.passes.choices;
   }
@@ -215,9 +215,9 @@ class CompareCommand {
     norm_ranks_.push_back(NormRanks(parsed.flags.ranks, World()));
   }
 
-  runtime::Variant Make(const ParsedVariant& parsed) const {
+  inspect::Variant Make(const ParsedVariant& parsed) const {
     const VariantFlags& flags = parsed.flags;
-    runtime::Variant variant;
+    inspect::Variant variant;
     variant.name = parsed.name;
     variant.device = {.threads = ranks_.Threads(flags.compile.threads),
                       .graph = flags.compile.cuda_graph == "on"};
@@ -245,7 +245,7 @@ class CompareCommand {
     SetOptions();
     const ir::Graph& model = *variants_[0].model;
     TuneVariants(flags_.compile, model, variants_, text_);
-    Report(runtime::Compare(model, variants_,
+    Report(inspect::Compare(model, variants_,
                             InputsOf(model, source->Next(), flags_.lr),
                             flags_.options));
   }
@@ -266,21 +266,21 @@ class CompareCommand {
   }
 
   void SetOptions() {
-    runtime::CompareOptions& options = flags_.options;
+    inspect::CompareOptions& options = flags_.options;
     options.seed = flags_.data.seed;
     options.stop = StopRequested;
     options.profiles = std::min(options.profiles, options.rounds);
     options.communicator = ranks_.communicator();
     options.plans_only = PlansOnly();
     if (ranks_.world_size() == 1) return;
-    options.compiled = [this](const runtime::Comparison& comparison) {
+    options.compiled = [this](const inspect::Comparison& comparison) {
       Agree(comparison);
     };
   }
 
-  void Agree(const runtime::Comparison& comparison) {
+  void Agree(const inspect::Comparison& comparison) {
     std::vector<const runtime::Session*> sessions;
-    for (const runtime::VariantRun& run : comparison.variants) {
+    for (const inspect::VariantRun& run : comparison.variants) {
       sessions.push_back(run.session.get());
     }
     ranks_.Agree(sessions, flags_.options.values ? 2 : 1);
@@ -297,20 +297,20 @@ class CompareCommand {
                        flags_.model.batch, ranks, size, size, device);
   }
 
-  void Report(const runtime::Comparison& comparison) const {
-    const runtime::VariantRun& first = comparison.variants[0];
+  void Report(const inspect::Comparison& comparison) const {
+    const inspect::VariantRun& first = comparison.variants[0];
     const std::string device = PlansOnly()
                                    ? first.compiler().target().name
                                    : first.session->device().description();
     const std::string subject = Subject(device);
-    const auto facts = runtime::MetricsOf(comparison);
+    const auto facts = inspect::MetricsOf(comparison);
     fmt::print(text_, "{}\n\n{}", subject,
-               runtime::ComparisonText(comparison, facts, flags_.top));
+               inspect::ComparisonText(comparison, facts, flags_.top));
     if (!flags_.html.empty()) {
       WriteText(flags_.html,
-                runtime::ComparisonPage(comparison, facts, subject));
+                inspect::ComparisonPage(comparison, facts, subject));
     }
-    json out = runtime::ComparisonJson(comparison, facts);
+    json out = inspect::ComparisonJson(comparison, facts);
     out["arch"] = models::CanonicalArch(flags_.model.arch);
     out["batch_size"] = flags_.model.batch;
     out["device"] = device;
@@ -321,7 +321,7 @@ class CompareCommand {
   const runtime::RankEnvironment place_;
   RankRun ranks_;
   FILE* const text_;
-  std::vector<runtime::Variant> variants_;
+  std::vector<inspect::Variant> variants_;
   std::vector<int64_t> norm_ranks_;  // per variant
 };
 

@@ -11,8 +11,8 @@
 #include "runtime/data/image/decode.h"
 #include "runtime/data/image/ppm.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/validators.h"
-#include "tools/fusor/setup/workbench.h"
+#include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/setup/session_setup.h"
 
 namespace fusor::tools {
 namespace {

@@ -6,12 +6,11 @@
 #include "ir/io/printer.h"
 #include "ir/support/error.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
-#include "tools/fusor/setup/program_source.h"
-#include "tools/fusor/setup/rank_options.h"
-#include "tools/fusor/setup/workbench.h"
-#include "tools/inspect/report/decision_table.h"
+#include "tools/fusor/setup/model_setup.h"
+#include "tools/fusor/setup/session_setup.h"
+#include "tools/inspect/report/decisions.h"
 
 namespace fusor::tools {
 namespace {
@@ -46,7 +45,7 @@ void RunDump(const DumpCommandFlags& flags) {
   const codegen::Plan& plan = program.plan;
   if (flags.emit == "summary") {
     fmt::print(text, "{}{}", ProgramSummary(plan, program.report),
-               codegen::DecisionTableText(codegen::TabulateDecisions(
+               inspect::DecisionTableText(inspect::TabulateDecisions(
                    program.report.decisions, "mixed_precision")));
   } else if (flags.emit == "plan") {
     fmt::print(text, "{}", codegen::Print(plan));

@@ -10,14 +10,14 @@
 #include "ir/support/error.h"
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/module_model.h"
-#include "tools/fusor/flags/validators.h"
-#include "tools/fusor/output/progress.h"
+#include "tools/fusor/flags/model_flags.h"
+#include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/output/terminal.h"
 #include "tools/fusor/setup/data_source.h"
 #include "tools/fusor/setup/debugging.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/stop_signals.h"
 #include "tools/fusor/setup/trained_model.h"
-#include "tools/fusor/setup/workbench.h"
 
 namespace fusor::tools {
 namespace {

@@ -8,19 +8,18 @@
 #include "ir/support/error.h"
 #include "runtime/backend/backend_loader.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/validators.h"
-#include "tools/fusor/output/standard_streams.h"
-#include "tools/fusor/setup/program_source.h"
-#include "tools/fusor/setup/workbench.h"
+#include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/output/terminal.h"
+#include "tools/fusor/setup/model_setup.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/inspect/compare/tensor_difference.h"
-#include "tools/inspect/observers/snapshot.h"
 #include "tools/inspect/observers/step_values.h"
 
 namespace fusor::tools {
 namespace {
 
+using inspect::IsolatedStep;
 using nlohmann::json;
-using runtime::IsolatedStep;
 
 struct IsolateFlags {
   ProgramSource source;
@@ -42,10 +41,10 @@ std::vector<IsolatedStep> RunOnInputs(const codegen::CompiledProgram& program,
               "--inputs: expected a module of one fusion or library op, got {} "
               "steps",
               steps.size());
-  const auto alone = runtime::GraphOfStep(
-      program.plan, steps[0], runtime::NodeOfStep(*program.graph, steps[0]));
-  return {runtime::CompareStep(program.plan, *program.graph, 0,
-                               runtime::ReadInputs(flags.inputs, *alone),
+  const auto alone = inspect::GraphOfStep(
+      program.plan, steps[0], inspect::NodeOfStep(*program.graph, steps[0]));
+  return {inspect::CompareStep(program.plan, *program.graph, 0,
+                               inspect::ReadInputs(flags.inputs, *alone),
                                device, {.tolerance = flags.tolerance})};
 }
 
@@ -55,7 +54,7 @@ void Print(FILE* text, const std::vector<IsolatedStep>& steps, size_t top) {
   for (size_t i = 0; i < std::min(top, steps.size()); ++i) {
     const IsolatedStep& s = steps[i];
     fmt::print(text, "{:>9.2g} {:>9.2g} {:>9.2g} {:>9} {:>8} {:>4}  {}{}{}\n",
-               s.error, s.tolerance, s.max_abs, ir::ShowUlp(s.max_ulp),
+               s.error, s.tolerance, s.max_abs, inspect::ShowUlp(s.max_ulp),
                s.reduction, s.launches, s.ok() ? "" : "DIFFERS ", s.what,
                ir::AtLocation(s.location));
   }
@@ -101,7 +100,7 @@ void RunIsolate(const IsolateFlags& flags) {
   const auto device = backend.OpenDevice(0, options);
   const std::vector<IsolatedStep> steps =
       flags.inputs.empty()
-          ? runtime::IsolateSteps(
+          ? inspect::IsolateSteps(
                 program.plan, *program.graph, *device,
                 {.seed = flags.seed, .tolerance = flags.tolerance})
           : RunOnInputs(program, *device, flags);

@@ -17,7 +17,7 @@
 #include "ir/support/error.h"
 #include "runtime/distributed/socket.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/flags/parsing.h"
 
 namespace fusor::tools {
 namespace {

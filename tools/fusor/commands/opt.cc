@@ -10,15 +10,13 @@
 #include "ir/support/str.h"
 #include "passes/pipeline.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
-#include "tools/fusor/setup/failed_pass.h"
-#include "tools/fusor/setup/rank_options.h"
-#include "tools/fusor/setup/workbench.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/inspect/bisect/draw_inputs.h"
 #include "tools/inspect/compare/tensor_difference.h"
 #include "tools/inspect/dump/dumper.h"
-#include "tools/inspect/observers/snapshot.h"
+#include "tools/inspect/observers/step_values.h"
 
 namespace fusor::tools {
 namespace {
@@ -45,7 +43,7 @@ struct OptFlags {
 
 struct OutputDifference {
   std::string name;
-  ir::TensorDifference difference;
+  inspect::TensorDifference difference;
 };
 
 codegen::CompileOptions MakeOptions(const OptFlags& flags) {
@@ -166,7 +164,7 @@ class OptCommand {
     json rows = json::array();
     for (const auto& [name, d] : differences) {
       fmt::print(out, "{:>10.3g} {:>10.3g} {:>10.3g} {:>10}  {}\n", d.max_abs,
-                 d.max_relative, d.relative, ir::ShowUlp(d.max_ulp), name);
+                 d.max_relative, d.relative, inspect::ShowUlp(d.max_ulp), name);
       rows.push_back({{"output", name},
                       {"max_abs", d.max_abs},
                       {"max_relative", d.max_relative},
@@ -189,11 +187,11 @@ class OptCommand {
                                             const ir::Graph& after) const {
     std::vector<ir::Tensor> given;
     if (!flags_.inputs.empty()) {
-      given = runtime::ReadInputs(flags_.inputs, before);
+      given = inspect::ReadInputs(flags_.inputs, before);
     }
     // Passes may append inputs but keep existing ones.
     const auto run = [&](const ir::Graph& graph) {
-      std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, flags_.seed);
+      std::vector<ir::Tensor> inputs = inspect::DrawInputs(graph, flags_.seed);
       for (size_t i = 0; i < given.size(); ++i) inputs[i].data = given[i].data;
       return ir::Interpret(graph, inputs, ir::EvalMode::kExact);
     };
@@ -205,14 +203,14 @@ class OptCommand {
       const int j = name.empty() ? static_cast<int>(i) : after.FindOutput(name);
       if (j < 0 || j >= static_cast<int>(actual.size())) continue;
       differences.push_back({name.empty() ? fmt::format("#{}", i) : name,
-                             ir::Difference(expected[i], actual[j])});
+                             inspect::Difference(expected[i], actual[j])});
     }
     return differences;
   }
 
   const OptFlags& flags_;
   FILE* const text_;
-  const std::shared_ptr<codegen::Dumper> dumper_;
+  const std::shared_ptr<inspect::Dumper> dumper_;
   const std::unique_ptr<codegen::TargetCompiler> compiler_;
   codegen::CompileOptions options_;
   const std::unique_ptr<ir::Graph> graph_;

@@ -8,17 +8,15 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
-#include "tools/fusor/setup/rank_options.h"
+#include "tools/fusor/setup/model_setup.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/step_profile.h"
 #include "tools/fusor/setup/tuning.h"
-#include "tools/fusor/setup/workbench.h"
-#include "tools/inspect/report/chrome_trace.h"
 #include "tools/inspect/report/gpu_model.h"
 #include "tools/inspect/report/plan_report.h"
 #include "tools/inspect/report/plan_view.h"
-#include "tools/inspect/report/roofline.h"
 
 namespace fusor::tools {
 namespace {
@@ -127,32 +125,32 @@ void RunPlan(const PlanFlags& flags) {
   const codegen::Plan& plan = planned.plan();
   const codegen::TargetCompiler& compiler = planned.compiler();
   const ir::Target& target = compiler.target();
-  const codegen::PlanReport report =
-      codegen::ReportPlan(plan, planned.graph(), compiler, measured,
+  const inspect::PlanReport report =
+      inspect::ReportPlan(plan, planned.graph(), compiler, measured,
                           options.passes.collective_cost);
   const std::string subject = Subject(flags);
   fmt::print(text, "{}\n{}", subject,
-             codegen::PlanReportText(plan, report, target,
+             inspect::PlanReportText(plan, report, target,
                                      static_cast<size_t>(flags.top)));
-  std::optional<codegen::GpuModel> launches;
+  std::optional<inspect::GpuModel> launches;
   if (target.simt) {
-    launches = codegen::ModelGpuStep(plan, compiler);
-    fmt::print(text, "{}", codegen::GpuModelText(*launches, flags.model.batch));
+    launches = inspect::ModelGpuStep(plan, compiler);
+    fmt::print(text, "{}", inspect::GpuModelText(*launches, flags.model.batch));
   }
-  WriteJson(flags.trace, codegen::ChromeTrace(plan, report));
-  WriteText(flags.roofline, codegen::RooflineSvg(report, target, subject));
+  WriteJson(flags.trace, inspect::ChromeTrace(plan, report));
+  WriteText(flags.roofline, inspect::RooflineSvg(report, target, subject));
   if (!flags.html.empty()) {
-    WriteText(flags.html, codegen::PlanPage(plan, planned.graph(), report,
+    WriteText(flags.html, inspect::PlanPage(plan, planned.graph(), report,
                                             target, subject));
   }
-  nlohmann::json out = codegen::PlanReportJson(plan, report, target);
+  nlohmann::json out = inspect::PlanReportJson(plan, report, target);
   out["arch"] = models::CanonicalArch(flags.model.arch);
   out["batch_size"] = flags.model.batch;
   out["ranks"] = flags.ranks.world_size;
   if (!tuning.is_null()) out["tuning"] = tuning;
   if (launches.has_value()) {
     out["gpu_model"] =
-        codegen::GpuModelJson(*launches, plan, flags.model.batch);
+        inspect::GpuModelJson(*launches, plan, flags.model.batch);
   }
   WriteJson(flags.json, out);
 }

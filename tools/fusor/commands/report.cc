@@ -6,8 +6,8 @@
 
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/flag_groups.h"
-#include "tools/fusor/flags/validators.h"
-#include "tools/fusor/setup/workbench.h"
+#include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/inspect/logs/speed_folder.h"
 
 namespace fusor::tools {
@@ -26,22 +26,22 @@ void RunReport(const ReportFlags& flags) {
   FILE* text = TextStream({flags.svg, flags.json});
   CheckOutput("--svg", flags.svg);
   CheckOutput("--json", flags.json);
-  runtime::SpeedFolderOptions options;
+  inspect::SpeedFolderOptions options;
   if (flags.skip >= 0) options.skip = flags.skip;
   if (flags.average >= 0) options.average = flags.average;
   if (flags.definition != "auto") {
     options.definition = flags.definition == "elapsed"
-                             ? runtime::SpeedDefinition::kElapsed
-                             : runtime::SpeedDefinition::kMean;
+                             ? inspect::SpeedDefinition::kElapsed
+                             : inspect::SpeedDefinition::kMean;
   }
-  const runtime::SpeedFolder folder =
-      runtime::ReadSpeedFolder(flags.folder, options);
-  fmt::print(text, "{}", runtime::SpeedText(folder));
+  const inspect::SpeedFolder folder =
+      inspect::ReadSpeedFolder(flags.folder, options);
+  fmt::print(text, "{}", inspect::SpeedText(folder));
   // The last path component, with or without a trailing slash.
   const auto path = std::filesystem::path(flags.folder) / "";
   WriteText(flags.svg,
-            runtime::SpeedSvg(folder, path.parent_path().filename().string()));
-  WriteJson(flags.json, runtime::SpeedJson(folder));
+            inspect::SpeedSvg(folder, path.parent_path().filename().string()));
+  WriteJson(flags.json, inspect::SpeedJson(folder));
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "runtime/backend/backend_loader.h"
 #include "runtime/program_file.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/commands/train_command.h"
-#include "tools/fusor/flags/module_model.h"
+#include "tools/fusor/flags/model_flags.h"
+#include "tools/fusor/flags/train_flags.h"
 
 namespace fusor::tools {
 namespace {

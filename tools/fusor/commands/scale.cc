@@ -7,12 +7,13 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
+#include "tools/fusor/setup/model_setup.h"
 #include "tools/fusor/setup/rank_run.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/step_profile.h"
-#include "tools/fusor/setup/workbench.h"
-#include "tools/inspect/scaling/scale_report.h"
+#include "tools/inspect/scaling/scale_model.h"
 
 namespace fusor::tools {
 namespace {
@@ -36,7 +37,7 @@ struct ScaleFlags {
   std::string json;
 };
 
-codegen::StepTimeline ModelledTimeline(const ScaleFlags& flags,
+inspect::StepTimeline ModelledTimeline(const ScaleFlags& flags,
                                        models::Model model,
                                        std::string& target) {
   const auto compiler = OpenCompiler(flags.compile);
@@ -46,12 +47,12 @@ codegen::StepTimeline ModelledTimeline(const ScaleFlags& flags,
   const codegen::CompiledProgram program = codegen::Compile(
       std::move(model.graph), codegen::ProgramKind::kTrain, *compiler, options);
   target = program.plan.target;
-  return codegen::TimelineOf(
+  return inspect::TimelineOf(
       program.plan, *program.graph,
-      codegen::ReportPlan(program.plan, *program.graph, *compiler));
+      inspect::ReportPlan(program.plan, *program.graph, *compiler));
 }
 
-codegen::StepTimeline MeasuredTimeline(const ScaleFlags& flags,
+inspect::StepTimeline MeasuredTimeline(const ScaleFlags& flags,
                                        models::Model model,
                                        std::string& target) {
   FUSOR_CHECK(flags.compile.target.empty(), kUsage,
@@ -64,8 +65,8 @@ codegen::StepTimeline MeasuredTimeline(const ScaleFlags& flags,
       ProfileSynthetic(flags.model, *session, program);
   const codegen::Plan& plan = session->plan(program);
   target = plan.target;
-  return codegen::TimelineOf(plan, session->graph(program),
-                             codegen::ReportPlan(plan, session->graph(program),
+  return inspect::TimelineOf(plan, session->graph(program),
+                             inspect::ReportPlan(plan, session->graph(program),
                                                  session->compiler(), ms));
 }
 
@@ -80,9 +81,9 @@ void RunScale(const ScaleFlags& flags) {
   FILE* text = TextStream({flags.svg, flags.json});
   CheckOutput("--svg", flags.svg);
   CheckOutput("--json", flags.json);
-  codegen::ScaleReport report;
+  inspect::ScaleReport report;
   report.cluster = OpenCluster(flags.cluster);
-  codegen::ScaleOptions options{.nodes = flags.nodes,
+  inspect::ScaleOptions options{.nodes = flags.nodes,
                                 .gpus = flags.gpus,
                                 .batch = flags.model.batch,
                                 .sharded = flags.sharded,
@@ -99,7 +100,7 @@ void RunScale(const ScaleFlags& flags) {
                     : ModelledTimeline(flags, std::move(model), report.target);
   report.source = flags.profile ? "measured" : "estimated";
   if (flags.rank_rate > 0) {
-    report.timeline = codegen::Stretched(
+    report.timeline = inspect::Stretched(
         std::move(report.timeline),
         static_cast<double>(flags.model.batch) / flags.rank_rate);
     report.source += ", scaled to --rank-rate";
@@ -109,10 +110,10 @@ void RunScale(const ScaleFlags& flags) {
       fmt::format("{}, batch {}", models::CanonicalArch(flags.model.arch),
                   flags.model.batch);
   report.alternatives =
-      codegen::Alternatives(report.timeline, report.cluster, options);
-  fmt::print(text, "{}", codegen::ScaleText(report));
-  WriteText(flags.svg, codegen::ScaleSvg(report));
-  nlohmann::json out = codegen::ScaleJson(report);
+      inspect::Alternatives(report.timeline, report.cluster, options);
+  fmt::print(text, "{}", inspect::ScaleText(report));
+  WriteText(flags.svg, inspect::ScaleSvg(report));
+  nlohmann::json out = inspect::ScaleJson(report);
   out["arch"] = models::CanonicalArch(flags.model.arch);
   WriteJson(flags.json, out);
 }

@@ -19,21 +19,23 @@
 #include "ir/support/hash.h"
 #include "passes/training/averaged_weights.h"
 #include "runtime/checkpoint/weights.h"
+#include "runtime/program_file.h"
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/commands/train_command.h"
-#include "tools/fusor/flags/module_model.h"
-#include "tools/fusor/output/progress.h"
-#include "tools/fusor/output/train_report.h"
+#include "tools/fusor/flags/model_flags.h"
+#include "tools/fusor/flags/train_flags.h"
+#include "tools/fusor/output/terminal.h"
+#include "tools/fusor/output/train_logs.h"
+#include "tools/fusor/setup/batch_fit.h"
+#include "tools/fusor/setup/compile_setup.h"
 #include "tools/fusor/setup/data_source.h"
 #include "tools/fusor/setup/debugging.h"
-#include "tools/fusor/setup/memory_advice.h"
-#include "tools/fusor/setup/rank_options.h"
+#include "tools/fusor/setup/model_setup.h"
 #include "tools/fusor/setup/rank_run.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/stop_signals.h"
+#include "tools/fusor/setup/trained_model.h"
 #include "tools/fusor/setup/tuning.h"
-#include "tools/fusor/setup/weight_description.h"
-#include "tools/fusor/setup/workbench.h"
 #include "tools/inspect/dump/dumper.h"
 #include "tools/inspect/observers/check_numerics.h"
 
@@ -363,7 +365,7 @@ class TrainCommand {
         SaveCheckpoint(position, per_epoch);
       };
     }
-    observer.diagnosis = runtime::FindNonFinite;
+    observer.diagnosis = inspect::FindNonFinite;
     observer.stop = StopRequested;
     std::function<std::optional<EvalReport>()> evaluate;
     if (val != nullptr) {
@@ -435,7 +437,7 @@ class TrainCommand {
   RankRun ranks_;
   FILE* const text_;
   TrainLogs logs_;
-  std::shared_ptr<codegen::Dumper> dumper_;
+  std::shared_ptr<inspect::Dumper> dumper_;
   std::optional<Checkpointing> checkpointing_;
   std::unique_ptr<runtime::Session> session_;
   runtime::TrainPosition start_;

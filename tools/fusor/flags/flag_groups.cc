@@ -6,8 +6,8 @@
 
 #include "ir/support/str.h"
 #include "runtime/train/lr_schedule.h"
-#include "tools/fusor/flags/module_model.h"
-#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/flags/model_flags.h"
+#include "tools/fusor/flags/parsing.h"
 
 namespace fusor::tools {
 

@@ -25,4 +25,29 @@ struct ModelFlags {
   std::vector<std::string> freeze;  // regular expressions
 };
 
+// Reads a module and selects it as the model: registers it as "module:NAME"
+// (models::RegisterModel) and sets architecture, batch size, image size and
+// number of classes from its inputs, as far as possible. Throws what ReadModule
+// throws.
+//
+// Commands find a model's data inputs by name, or else by role and type.
+// "images" is the only data input u8 [N,S,S,3] or float [N,3,S,S]; the latter
+// is normalised by --mean and --std like the images of built-in models.
+// "labels" is the only integer data input [N]. "weights" is the only float data
+// input [N], 0 for images that do not count. Hyper-parameters are "lr",
+// "random_key", "step" and "mixup". A training module has the output "loss", an
+// evaluation module "loss_sum", "top1" and "top5", a prediction module "logits"
+// [N,C].
+void UseModule(const std::string& path, ModelFlags& flags);
+
+// As above, for a graph.
+void UseModule(std::shared_ptr<const ir::Graph> graph, ModelFlags& flags);
+
+// Returns whether the model has an input for images, or for labels.
+bool IsFed(const ModelFlags& flags, bool labels);
+
+// Throws kGraph unless the model has an input for images, and with `labels` one
+// for labels, as training and evaluation require.
+void CheckFed(const ModelFlags& flags, bool labels);
+
 }  // namespace fusor::tools

@@ -7,7 +7,7 @@
 #include <charconv>
 
 #include "ir/support/str.h"
-#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/flags/parsing.h"
 
 namespace fusor::tools {
 namespace {

@@ -1,18 +1,29 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/flags/flag_groups.h"
-#include "tools/fusor/flags/ignored_flags.h"
 #include "tools/fusor/flags/rank_flags.h"
 #include "tools/fusor/output/train_logs.h"
 #include "tools/fusor/setup/checkpointing.h"
 #include "tools/fusor/setup/debugging.h"
 
 namespace fusor::tools {
+
+// Flags of NVIDIA's published command lines that have no effect here.
+struct IgnoredFlags {
+  std::vector<std::string> given;  // "--memory-format nhwc"
+  bool synthetic = false;          // --data-backend syntetic (sic)
+};
+void AddIgnoredFlags(CLI::App& app, IgnoredFlags& flags);
+
+// Returns one line of text; empty if none was given.
+std::string IgnoredLine(const IgnoredFlags& flags);
 
 struct TrainFlags {
   ModelFlags model;

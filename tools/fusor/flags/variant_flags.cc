@@ -8,7 +8,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/str.h"
-#include "tools/fusor/flags/usage.h"
+#include "tools/fusor/flags/parsing.h"
 
 namespace fusor::tools {
 namespace {

@@ -1,16 +1,43 @@
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/session.h"
 #include "runtime/train/train_log.h"
+#include "runtime/train/training_loop.h"
 #include "tools/fusor/flags/flag_groups.h"
-#include "tools/fusor/output/progress.h"
+#include "tools/fusor/output/terminal.h"
+#include "tools/inspect/observers/run_timeline.h"
 
 namespace fusor::tools {
+
+// Shares of a step's time; they add up to 1.
+struct ProfileShares {
+  double matrix = 0;   // convolutions and matmuls
+  double kernels = 0;  // generated kernels
+  double other = 0;    // other library calls
+};
+
+// Profiles one step per call. It is a real step: state changes.
+ProfileShares MeasureShares(runtime::Session& session, int program);
+
+// The output of `fusor train`.
+
+// Return lines including their newlines.
+std::string IntervalLine(const runtime::IntervalReport& report);
+std::string EvaluationLine(int64_t epoch, const runtime::EvalReport& report);
+std::string SummaryLines(const runtime::TrainReport& report,
+                         const ProfileShares& shares);
+
+// Return the keys of the README's table, without those of the program.
+nlohmann::json EvaluationJson(const runtime::EvalReport& report);
+nlohmann::json TrainingJson(const runtime::TrainReport& report);
 
 struct LogFlags {
   std::string format = "text";  // of stdout: text or dll

@@ -9,10 +9,10 @@
 #include "ir/support/str.h"
 #include "ir/target/autotune_results.h"
 #include "runtime/checkpoint/weights.h"
-#include "tools/fusor/flags/validators.h"
-#include "tools/fusor/output/standard_streams.h"
-#include "tools/fusor/setup/weight_description.h"
-#include "tools/fusor/setup/workbench.h"
+#include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/output/terminal.h"
+#include "tools/fusor/setup/session_setup.h"
+#include "tools/fusor/setup/trained_model.h"
 
 namespace fusor::tools {
 namespace {

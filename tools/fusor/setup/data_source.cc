@@ -11,7 +11,8 @@
 #include "runtime/data/image_check.h"
 #include "runtime/data/loader.h"
 #include "runtime/train/training_loop.h"
-#include "tools/fusor/setup/workbench.h"
+#include "tools/fusor/setup/model_setup.h"
+#include "tools/fusor/setup/session_setup.h"
 
 namespace fusor::tools {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "ir/support/error.h"
-#include "tools/fusor/setup/workbench.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/inspect/observers/check_numerics.h"
 #include "tools/inspect/observers/run_timeline.h"
 #include "tools/inspect/observers/stats_trace.h"
@@ -68,14 +68,14 @@ class Debugging::Observers : public runtime::StepObserver {
     CheckOutput("--timeline", timeline_path_);
     if (flags.check_numerics != "off") {
       const bool dump = flags.check_numerics == "dump";
-      runtime::NumericsOptions options;
+      inspect::NumericsOptions options;
       options.fail = dump || flags.check_numerics == "fail";
       if (dump) {
         const bool named = !folder.empty() && folder != "-";
         options.snapshot_folder = named ? folder : ".";
       }
       if (!options.fail) {
-        options.report = [](const runtime::NonFinite& found) {
+        options.report = [](const inspect::NonFinite& found) {
           fmt::print(stderr, "warning: {}\n", found.Describe());
         };
       }
@@ -118,12 +118,12 @@ class Debugging::Observers : public runtime::StepObserver {
   }
 
  private:
-  std::optional<runtime::NumericsChecker> numerics_;
-  std::optional<runtime::StatsTracer> tracer_;
+  std::optional<inspect::NumericsChecker> numerics_;
+  std::optional<inspect::StatsTracer> tracer_;
   std::ofstream file_;
   const std::string timeline_path_;
   const std::pair<int64_t, int64_t> timeline_steps_;
-  std::optional<runtime::RunTimeline> timeline_;
+  std::optional<inspect::RunTimeline> timeline_;
 };
 
 Debugging::Debugging(const DebugFlags& flags, const std::string& folder) {

@@ -22,8 +22,8 @@
 #include "ir/target/target.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/distributed/counted_communicator.h"
-#include "tools/fusor/flags/validators.h"
-#include "tools/fusor/setup/rank_options.h"
+#include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/setup/compile_setup.h"
 
 namespace fusor::tools {
 namespace {

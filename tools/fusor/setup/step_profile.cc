@@ -4,7 +4,7 @@
 #include "runtime/data/batch_source.h"
 #include "tools/fusor/setup/data_source.h"
 #include "tools/inspect/bisect/draw_inputs.h"
-#include "tools/inspect/observers/profile.h"
+#include "tools/inspect/observers/run_timeline.h"
 
 namespace fusor::tools {
 namespace {
@@ -17,13 +17,13 @@ std::vector<char> BytesOf(const T* data, size_t count) {
 
 }  // namespace
 
-runtime::InputBytes InputsOf(const ir::Graph& model,
+inspect::InputBytes InputsOf(const ir::Graph& model,
                              const runtime::Batch& batch, double lr) {
   const auto rate = static_cast<float>(lr);
   const int64_t key = 0;
   const int32_t step = 0;
   const float mixup = 0.5;
-  runtime::InputBytes inputs = {
+  inspect::InputBytes inputs = {
       {"images", BytesOf(batch.images().data(), batch.images().size())},
       {"labels", BytesOf(batch.labels.data(), batch.labels.size())},
       {"lr", BytesOf(&rate, 1)},
@@ -36,7 +36,7 @@ runtime::InputBytes InputsOf(const ir::Graph& model,
     std::vector<char>& own = inputs[input.value->name()];
     if (own.size() == bytes) continue;
     own.resize(bytes);
-    ir::StoreTensor(ir::DrawInput(input, /*seed=*/0), own.data());
+    ir::StoreTensor(inspect::DrawInput(input, /*seed=*/0), own.data());
   }
   return inputs;
 }
@@ -47,10 +47,10 @@ std::vector<double> ProfileSynthetic(const ModelFlags& model,
   const DataFlags data{.synthetic = true};
   const auto source = OpenTraining(nullptr, data, model);
   session.InitializeState(0);
-  runtime::SetInputs(session, program,
+  inspect::SetInputs(session, program,
                      InputsOf(session.graph(program), source->Next(), 1e-3));
   for (int i = 0; i < kWarmup; ++i) session.Step(program);
-  return runtime::MedianProfile(session, program, kRuns);
+  return inspect::MedianProfile(session, program, kRuns);
 }
 
 }  // namespace fusor::tools

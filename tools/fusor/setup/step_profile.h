@@ -11,7 +11,7 @@ namespace fusor::tools {
 
 // Returns the inputs of a training step except state, by name. Data inputs of a
 // module other than images and labels get random values.
-runtime::InputBytes InputsOf(const ir::Graph& model,
+inspect::InputBytes InputsOf(const ir::Graph& model,
                              const runtime::Batch& batch, double lr);
 
 // Returns the time of each step of the plan in ms, on synthetic data.

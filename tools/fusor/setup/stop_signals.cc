@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <ctime>
 
-#include "tools/fusor/output/standard_streams.h"
+#include "tools/fusor/output/terminal.h"
 
 namespace fusor::tools {
 namespace {

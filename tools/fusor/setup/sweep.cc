@@ -12,9 +12,9 @@
 
 #include "ir/support/error.h"
 #include "runtime/distributed/socket.h"
-#include "tools/fusor/flags/validators.h"
+#include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/stop_signals.h"
-#include "tools/fusor/setup/workbench.h"
 #include "tools/inspect/bisect/run_forked.h"
 
 namespace fusor::tools {
@@ -37,7 +37,7 @@ bool RunCell(const fs::path& log, const std::function<void(FILE*)>& measure) {
   std::fflush(nullptr);
   std::string failure;
   try {
-    failure = codegen::RunForked([&] {
+    failure = inspect::RunForked([&] {
       FILE* file = std::fopen(part.c_str(), "we");
       FUSOR_CHECK(file != nullptr, kUsage, "cannot write {}: {}", part.string(),
                   std::strerror(errno));

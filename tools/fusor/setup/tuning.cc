@@ -12,8 +12,8 @@
 #include "ir/support/file.h"
 #include "ir/target/autotune_results.h"
 #include "runtime/autotuner.h"
+#include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/stop_signals.h"
-#include "tools/fusor/setup/workbench.h"
 
 namespace fusor::tools {
 namespace {

@@ -7,7 +7,7 @@
 #include "ir/support/error.h"
 #include "tools/inspect/bisect/run_forked.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using ir::Graph;
@@ -176,7 +176,7 @@ class Probe {
 
 class Bisection {
  public:
-  Bisection(const Graph& forward, ProgramKind kind,
+  Bisection(const Graph& forward, codegen::ProgramKind kind,
             const ir::TargetQueries& target, const BisectOptions& options)
       : forward_(forward), kind_(kind), target_(target), options_(options) {
     options_.passes.keep_gradients = true;
@@ -184,7 +184,7 @@ class Bisection {
     for (size_t i = 0; i < passes::Pipeline().size(); ++i) {
       const PassEntry& entry = passes::Pipeline()[i];
       const bool training = entry.stage == Stage::kTraining;
-      if (training && kind == ProgramKind::kEval) continue;
+      if (training && kind == codegen::ProgramKind::kEval) continue;
       if (!IsEnabled(entry, options_.passes)) continue;
       entries_.push_back(static_cast<int>(i));
     }
@@ -224,7 +224,7 @@ class Bisection {
   // Builds and interprets the unoptimised program.
   void MakeReference() {
     reference_ = forward_.Clone();
-    if (kind_ == ProgramKind::kTrain) {
+    if (kind_ == codegen::ProgramKind::kTrain) {
       Complete(*reference_, target_, options_.passes);
     }
     expected_ = ir::Interpret(*reference_, options_.inputs(*reference_),
@@ -233,7 +233,7 @@ class Bisection {
 
   std::string SymptomAfter(size_t snapshot) const {
     const auto graph = snapshots_[snapshot].graph->Clone();
-    if (kind_ == ProgramKind::kTrain &&
+    if (kind_ == codegen::ProgramKind::kTrain &&
         Entry(snapshot).stage == Stage::kForward) {
       Complete(*graph, target_, options_.passes);
     }
@@ -287,7 +287,7 @@ class Bisection {
   }
 
   const Graph& forward_;
-  ProgramKind kind_;
+  codegen::ProgramKind kind_;
   const ir::TargetQueries& target_;
   BisectOptions options_;
   std::vector<int> entries_;  // indices of the enabled passes in the pipeline
@@ -307,7 +307,7 @@ BisectResult Bisection::Explain(size_t bad) {
   Probe probe(result.index, target_, options_);
   probe.Prepare(result.reduced);
   result.symptom = probe.SymptomWith(-1);
-  if (result.symptom.empty() && kind_ == ProgramKind::kTrain &&
+  if (result.symptom.empty() && kind_ == codegen::ProgramKind::kTrain &&
       Entry(bad).stage == Stage::kForward) {
     probe.set_complete();
     probe.Prepare(result.reduced);
@@ -407,22 +407,23 @@ std::optional<FuelResult> BisectFuel(
 }
 
 std::vector<passes::Application> RewritesOf(
-    const Graph& forward, ProgramKind kind, const ir::TargetQueries& target,
-    const passes::PassOptions& options) {
+    const Graph& forward, codegen::ProgramKind kind,
+    const ir::TargetQueries& target, const passes::PassOptions& options) {
   const auto graph = forward.Clone();
   PassContext context(target, options);
   RunPipeline(*graph, context, Stage::kForward);
-  if (kind == ProgramKind::kTrain) {
+  if (kind == codegen::ProgramKind::kTrain) {
     RunPipeline(*graph, context, Stage::kTraining);
   }
   RunPipeline(*graph, context, Stage::kOptimize);
   return context.applications();
 }
 
-std::optional<BisectResult> BisectPasses(const Graph& forward, ProgramKind kind,
+std::optional<BisectResult> BisectPasses(const Graph& forward,
+                                         codegen::ProgramKind kind,
                                          const ir::TargetQueries& target,
                                          const BisectOptions& options) {
   return Bisection(forward, kind, target, options).Run();
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

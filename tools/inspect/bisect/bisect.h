@@ -21,7 +21,7 @@
 #include "passes/pipeline.h"
 #include "tools/inspect/bisect/reduce_case.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 
 // The symptom to search for.
 enum class Symptom {
@@ -62,7 +62,7 @@ struct BisectResult {
 // Returns nullopt if no pass shows the symptom. `forward` as for Compile.
 // Throws what the passes throw, except kInternal with kCrash.
 std::optional<BisectResult> BisectPasses(const ir::Graph& forward,
-                                         ProgramKind kind,
+                                         codegen::ProgramKind kind,
                                          const ir::TargetQueries& target,
                                          const BisectOptions& options);
 
@@ -84,7 +84,7 @@ std::optional<FuelResult> BisectFuel(
 
 // Returns the rewrites of a whole compilation, in order.
 std::vector<passes::Application> RewritesOf(const ir::Graph& forward,
-                                            ProgramKind kind,
+                                            codegen::ProgramKind kind,
                                             const ir::TargetQueries& target,
                                             const passes::PassOptions& options);
 
@@ -96,4 +96,4 @@ std::string DescribeDifference(const ir::Graph& a,
                                const std::vector<ir::Tensor>& of_b,
                                double tolerance);
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

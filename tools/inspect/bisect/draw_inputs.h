@@ -6,7 +6,7 @@
 
 #include "ir/interpreter/interpreter.h"
 
-namespace fusor::ir {
+namespace fusor::inspect {
 
 // Returns random values for a graph input: close to the initial value for
 // constant-initialised state, of the initialiser's spread for other state, unit
@@ -17,12 +17,12 @@ namespace fusor::ir {
 // A pure function of seed, name and type. A graph before and after a rewrite
 // therefore gets the same values, whatever its other inputs are. Exception:
 // DrawInputs computes weight copies from their weights.
-Tensor DrawInput(const Input& input, uint64_t seed);
-std::vector<Tensor> DrawInputs(const Graph& graph, uint64_t seed);
+ir::Tensor DrawInput(const ir::Input& input, uint64_t seed);
+std::vector<ir::Tensor> DrawInputs(const ir::Graph& graph, uint64_t seed);
 
 // If a max_pool_grad or max_pool_gather reads `value`: returns positions in its
 // layout, computed by a max_pool of random numbers. Arbitrary positions could
 // point outside the image, and no kernel checks that.
-std::optional<Tensor> DrawPositions(const Value& value, uint64_t key);
+std::optional<ir::Tensor> DrawPositions(const ir::Value& value, uint64_t key);
 
-}  // namespace fusor::ir
+}  // namespace fusor::inspect

@@ -16,7 +16,7 @@
 #include "tools/inspect/compare/tensor_difference.h"
 #include "tools/inspect/observers/step_values.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using codegen::Plan;
@@ -31,7 +31,8 @@ using ir::Tensor;
 // overlap here too, e.g. an operand passed twice or updated in place.
 class StepMemory {
  public:
-  StepMemory(const Plan& plan, const Step& step, Device& device) : plan_(plan) {
+  StepMemory(const Plan& plan, const Step& step, runtime::Device& device)
+      : plan_(plan) {
     for (int arg : step.args) {
       const codegen::Buffer& buffer = plan.buffers[arg];
       ranges_.push_back({buffer.arena, buffer.offset,
@@ -60,7 +61,7 @@ class StepMemory {
            (buffer.offset - range->begin);
   }
   const std::vector<void*>& args() const { return args_; }
-  void Poison(Stream& stream) {
+  void Poison(runtime::Stream& stream) {
     runtime::Poison(stream, memory_->data(), memory_->bytes());
   }
 
@@ -91,7 +92,7 @@ class StepMemory {
 
   const Plan& plan_;
   std::vector<Range> ranges_;
-  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<runtime::Memory> memory_;
   std::vector<void*> args_;
 };
 
@@ -282,7 +283,7 @@ void Compare(const Tensor& actual, const References& references, size_t r,
           std::min(error, ElementError(dtype, x, ir::RoundTo(dtype, exact)));
     }
     errors.push_back(error);
-    if (error > 0) ulp = std::max(ulp, ir::UlpDistance(dtype, y, x));
+    if (error > 0) ulp = std::max(ulp, UlpDistance(dtype, y, x));
   }
   if (errors.empty()) return;
   const double max_abs = *std::max_element(errors.begin(), errors.end());
@@ -323,7 +324,7 @@ std::vector<Tensor> RandomOperands(const Plan& plan, const ir::Graph& graph,
         continue;
       }
       const uint64_t key = seed * 1000 + i;
-      auto positions = ir::DrawPositions(*alone->input(i), key);
+      auto positions = DrawPositions(*alone->input(i), key);
       operands.push_back(positions ? *std::move(positions)
                                    : RandomOperand(type, key, range));
     }
@@ -334,7 +335,7 @@ std::vector<Tensor> RandomOperands(const Plan& plan, const ir::Graph& graph,
 
 std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
                                  size_t step, std::span<const Tensor> inputs,
-                                 Device& device) {
+                                 runtime::Device& device) {
   const Step& s = plan.steps[step];
   FUSOR_CHECK(s.kind != StepKind::kCollective, kGraph,
               "step {}: a collective cannot run alone", s.name);
@@ -374,7 +375,8 @@ std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
 }
 
 IsolatedStep CompareStep(const Plan& plan, const ir::Graph& graph, size_t step,
-                         std::span<const Tensor> inputs, Device& device,
+                         std::span<const Tensor> inputs,
+                         runtime::Device& device,
                          const IsolateOptions& options) {
   const Step& s = plan.steps[step];
   const auto alone = GraphOfStep(plan, s, NodeOfStep(graph, s));
@@ -407,7 +409,7 @@ IsolatedStep CompareStep(const Plan& plan, const ir::Graph& graph, size_t step,
 }
 
 std::vector<IsolatedStep> IsolateSteps(const Plan& plan, const ir::Graph& graph,
-                                       Device& device,
+                                       runtime::Device& device,
                                        const IsolateOptions& options) {
   std::vector<IsolatedStep> results;
   std::map<std::pair<StepKind, int>, size_t> known;
@@ -435,4 +437,4 @@ std::vector<IsolatedStep> IsolateSteps(const Plan& plan, const ir::Graph& graph,
   return results;
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -14,7 +14,7 @@
 #include "ir/interpreter/interpreter.h"
 #include "runtime/backend/backend.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 
 struct IsolateOptions {
   uint64_t seed = 0;
@@ -45,7 +45,8 @@ struct IsolatedStep {
 // Returns one entry per distinct kernel and call of the plan, ordered by
 // descending error / tolerance. `graph`: the plan's.
 std::vector<IsolatedStep> IsolateSteps(const codegen::Plan& plan,
-                                       const ir::Graph& graph, Device& device,
+                                       const ir::Graph& graph,
+                                       runtime::Device& device,
                                        const IsolateOptions& options = {});
 
 // Runs one step of the plan, given one tensor per input of GraphOfStep, and
@@ -53,12 +54,13 @@ std::vector<IsolatedStep> IsolateSteps(const codegen::Plan& plan,
 std::vector<ir::Tensor> RunStepAlone(const codegen::Plan& plan,
                                      const ir::Graph& graph, size_t step,
                                      std::span<const ir::Tensor> inputs,
-                                     Device& device);
+                                     runtime::Device& device);
 
 // Compares one step as IsolateSteps does, for given inputs.
 IsolatedStep CompareStep(const codegen::Plan& plan, const ir::Graph& graph,
                          size_t step, std::span<const ir::Tensor> inputs,
-                         Device& device, const IsolateOptions& options = {});
+                         runtime::Device& device,
+                         const IsolateOptions& options = {});
 
 // Returns random inputs for a step's graph. Floats are in [-1, 1). If a result
 // is then not finite, tensors of rank 0 and 1 are drawn from [0.25, 1.75), and
@@ -68,4 +70,4 @@ std::vector<ir::Tensor> RandomOperands(const codegen::Plan& plan,
                                        const ir::Graph& graph, size_t step,
                                        uint64_t seed);
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -10,7 +10,7 @@
 #include "ir/verifier.h"
 #include "passes/simplify/dead_code.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using ir::Graph;
@@ -361,4 +361,4 @@ TestCase ReduceCase(const TestCase& original, const StillFails& fails,
   return Reducer(original, fails, stop).Run();
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

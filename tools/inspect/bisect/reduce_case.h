@@ -9,7 +9,7 @@
 #include "ir/graph.h"
 #include "ir/interpreter/interpreter.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 
 // A graph and one value per input.
 struct TestCase {
@@ -47,4 +47,4 @@ using ExtentMap = std::map<int64_t, int64_t>;
 std::unique_ptr<ir::Graph> WithExtents(const ir::Graph& graph,
                                        const ExtentMap& extents);
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

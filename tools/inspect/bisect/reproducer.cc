@@ -4,13 +4,78 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "codegen/compiler.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/str.h"
 #include "runtime/backend/backend.h"
-#include "tools/inspect/observers/snapshot.h"
+#include "tools/inspect/observers/step_values.h"
 
-namespace fusor::tools {
+namespace fusor::inspect {
+
+namespace {
+
+// Wraps `body` in a fusion. The kernel is named after its first result, which
+// gets the step's name.
+std::unique_ptr<ir::Graph> WrapBody(const ir::Graph& body,
+                                    const ir::Node& original) {
+  auto graph = std::make_unique<ir::Graph>(original.output()->name());
+  std::vector<ir::Value*> operands;
+  for (const ir::Input& input : body.inputs()) {
+    operands.push_back(graph->AddInput(
+        input.value->type(), ir::InputRole::kData, input.value->name()));
+  }
+  auto inner = body.Clone();
+  for (ir::Output& output : inner->mutable_outputs()) output.alias = -1;
+  ir::Node* fusion =
+      graph->AddNode("fusion", operands, original.attrs(), original.location(),
+                     nullptr, std::move(inner));
+  std::vector<std::string> names;
+  for (size_t i = 0; i < fusion->num_outputs(); ++i) {
+    names.push_back(i == 0 ? original.output()->name()
+                           : "result_" + std::to_string(i));
+  }
+  graph->RenameResults(fusion, names);
+  for (size_t i = 0; i < fusion->num_outputs(); ++i) {
+    graph->AddOutput(fusion->output(i), names[i]);
+  }
+  return graph;
+}
+
+}  // namespace
+
+TestCase ReduceStep(const codegen::Plan& plan, const ir::Graph& graph,
+                    size_t step, std::span<const ir::Tensor> given,
+                    const codegen::TargetCompiler& compiler,
+                    runtime::Device& device, const IsolateOptions& options) {
+  const codegen::Step& s = plan.steps[step];
+  const ir::Node* node = NodeOfStep(graph, s);
+  const std::vector<ir::Tensor> inputs(given.begin(), given.end());
+  const bool chains = IsOp(node, ir::OpKind::kFusion) &&
+                      node->attrs().String("kind") == "multi_tensor";
+  if (node == nullptr || node->body() == nullptr || chains) {
+    return {GraphOfStep(plan, s, node), inputs};
+  }
+  const auto differs = [&](const TestCase& part) {
+    codegen::CompileOptions compile;
+    compile.start = codegen::GraphStage::kOptimized;
+    compile.pack_interface = true;
+    const codegen::CompiledProgram program =
+        codegen::Compile(WrapBody(*part.graph, *node),
+                         codegen::ProgramKind::kEval, compiler, compile);
+    return program.plan.steps.size() == 1 &&
+           !CompareStep(program.plan, *program.graph, 0, part.inputs, device,
+                        options)
+                .ok();
+  };
+  TestCase whole{node->body()->Clone(),
+                 OperandTensors(inputs, InputsOfOperands(plan, s, node))};
+  if (!differs(whole)) return {GraphOfStep(plan, s, node), inputs};
+  TestCase part = ReduceCase(whole, differs);
+  part.graph = WrapBody(*part.graph, *node);
+  return part;
+}
+
 namespace {
 
 std::string Quote(const std::string& word) {
@@ -43,10 +108,9 @@ std::string ShellCommand(const std::vector<std::string>& words) {
   return Join(words, " ", Quote);
 }
 
-void WriteReproducer(const Reproducer& reproducer,
-                     const codegen::TestCase& test_case) {
+void WriteReproducer(const Reproducer& reproducer, const TestCase& test_case) {
   const std::string& folder = reproducer.folder;
-  runtime::WriteSnapshot(folder, *test_case.graph, test_case.inputs);
+  WriteSnapshot(folder, *test_case.graph, test_case.inputs);
   nlohmann::ordered_json manifest;
   manifest["fusor"] = FUSOR_VERSION;
   manifest["build"] = runtime::BuildId();
@@ -64,4 +128,4 @@ void WriteReproducer(const Reproducer& reproducer,
                                std::filesystem::perm_options::add, ignored);
 }
 
-}  // namespace fusor::tools
+}  // namespace fusor::inspect

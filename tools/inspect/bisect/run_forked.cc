@@ -11,7 +11,7 @@
 
 #include "ir/support/error.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 // Sends the parent an Error's code (0: other exception) and message. Exits.
@@ -85,4 +85,4 @@ std::string RunForked(const std::function<void()>& work) {
   return message;
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

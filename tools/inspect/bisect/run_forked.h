@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 
 // Calls `work` in a forked child, which may crash, and waits for it. Returns
 // the failure: "" if `work` returned; the message of a kInternal Error or of
@@ -14,4 +14,4 @@ namespace fusor::codegen {
 // its threads. Other threads must hold no lock that `work` needs.
 std::string RunForked(const std::function<void()>& work);
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

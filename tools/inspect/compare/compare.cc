@@ -3,11 +3,10 @@
 #include <chrono>
 
 #include "ir/support/error.h"
-#include "tools/inspect/compare/compare_calls.h"
-#include "tools/inspect/compare/compare_outputs.h"
-#include "tools/inspect/observers/profile.h"
+#include "tools/inspect/compare/comparison.h"
+#include "tools/inspect/observers/run_timeline.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -82,8 +81,8 @@ class Comparer {
 
   void AddPrograms(const Variant& variant, VariantRun& run) const {
     const ir::Graph& model = ModelOf(variant);
-    run.session = std::make_unique<Session>(*variant.backend, variant.device,
-                                            options_.communicator);
+    run.session = std::make_unique<runtime::Session>(
+        *variant.backend, variant.device, options_.communicator);
     run.session->AddProgram(model.Clone(), codegen::ProgramKind::kTrain,
                             variant.compile);
     if (!options_.values) return;
@@ -217,7 +216,8 @@ class Comparer {
 
 }  // namespace
 
-void SetInputs(Session& session, int program, const InputBytes& inputs) {
+void SetInputs(runtime::Session& session, int program,
+               const InputBytes& inputs) {
   for (const auto& [name, bytes] : inputs) {
     if (!session.HasInput(program, name)) continue;
     session.SetInput(program, session.FindInput(program, name), bytes.data(),
@@ -233,4 +233,4 @@ Comparison Compare(const ir::Graph& model, const std::vector<Variant>& variants,
   return Comparer(model, variants, inputs, options).Run();
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

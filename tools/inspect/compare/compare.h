@@ -17,12 +17,12 @@
 #include "runtime/session.h"
 #include "tools/inspect/compare/comparison.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 
 struct Variant {
   std::string name;  // "fusion=off"
-  Backend* backend = nullptr;
-  BackendOptions device;
+  runtime::Backend* backend = nullptr;
+  runtime::BackendOptions device;
   codegen::CompileOptions compile;
   // The forward graph of this variant; null: the one passed to Compare.
   std::shared_ptr<const ir::Graph> model;
@@ -37,7 +37,7 @@ struct CompareOptions {
   // Called after each round. If it returns true on any rank, measuring ends.
   std::function<bool()> stop;
   // All its ranks call Compare with the same variants. Null: one rank.
-  Communicator* communicator = nullptr;
+  runtime::Communicator* communicator = nullptr;
   // Only compiles, for the number of ranks in the variants. Runs nothing.
   bool plans_only = false;
   // Called once all variants are compiled, before anything runs.
@@ -47,7 +47,8 @@ struct CompareOptions {
 // Program inputs except state, by name, in the format of Session::SetInput.
 // SetInputs ignores names that the program does not have.
 using InputBytes = std::map<std::string, std::vector<char>>;
-void SetInputs(Session& session, int program, const InputBytes& inputs);
+void SetInputs(runtime::Session& session, int program,
+               const InputBytes& inputs);
 
 // Compiles and runs the variants. `model` is the forward graph with output
 // "loss". Throws what Session throws, with the variant's name, and kUsage for
@@ -55,4 +56,4 @@ void SetInputs(Session& session, int program, const InputBytes& inputs);
 Comparison Compare(const ir::Graph& model, const std::vector<Variant>& variants,
                    const InputBytes& inputs, const CompareOptions& options);
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

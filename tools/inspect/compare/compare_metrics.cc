@@ -11,7 +11,7 @@
 #include "ir/support/str.h"
 #include "tools/inspect/report/traffic.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using codegen::CompileReport;
@@ -127,7 +127,7 @@ std::vector<RewriteCount> CountRewrites(const VariantRun& run, bool accepted) {
 }
 
 std::map<std::string, int64_t> CountsOf(const VariantRun& run,
-                                        const codegen::PlanReport& costs) {
+                                        const PlanReport& costs) {
   const CompileReport& report = run.report();
   const Plan& plan = run.plan();
   return {{"nodes", report.nodes_optimized},
@@ -136,7 +136,7 @@ std::map<std::string, int64_t> CountsOf(const VariantRun& run,
           {"distinct_kernels", report.distinct_kernels},
           {"library_calls", report.library_calls},
           {"bytes_moved", report.bytes_moved},
-          {"traffic_bytes", codegen::TrafficBytes(plan)},
+          {"traffic_bytes", TrafficBytes(plan)},
           {"flops", costs.total.flops},
           {"state_bytes", StateOf(plan).bytes},
           {"planned_peak_bytes", plan.peak_bytes},
@@ -165,15 +165,15 @@ std::vector<VariantMetrics> MetricsOf(const Comparison& comparison) {
   for (const VariantRun& run : comparison.variants) {
     VariantMetrics f;
     f.name = run.name;
-    f.costs = codegen::ReportPlan(run.plan(), run.graph(), run.compiler(),
-                                  run.profile_ms, run.network);
-    f.exchange = codegen::ExchangeOf(
-        run.plan(), codegen::ReportPlan(run.plan(), run.graph(), run.compiler(),
-                                        {}, run.network));
+    f.costs = ReportPlan(run.plan(), run.graph(), run.compiler(),
+                         run.profile_ms, run.network);
+    f.exchange = ExchangeOf(
+        run.plan(),
+        ReportPlan(run.plan(), run.graph(), run.compiler(), {}, run.network));
     f.counts = CountsOf(run, f.costs);
     f.counts["gradient_buckets"] = f.exchange.buckets();
     f.time = TimeOf(comparison.variants[0], run);
-    f.kernels = codegen::CountKernels(run.graph());
+    f.kernels = CountKernels(run.graph());
     f.made = CountRewrites(run, true);
     f.refused = CountRewrites(run, false);
     facts.push_back(std::move(f));
@@ -185,7 +185,7 @@ std::vector<KindSummary> Summarize(const VariantRun& run) {
   std::map<ValueKind, KindSummary> by_kind;
   for (const ValueDifference& value : run.differences) {
     KindSummary& sum = by_kind[value.kind];
-    const ir::TensorDifference& d = value.difference;
+    const TensorDifference& d = value.difference;
     sum.kind = value.kind;
     ++sum.values;
     sum.identical += d.bit_identical() ? 1 : 0;
@@ -256,4 +256,4 @@ std::vector<ValueDifference> WorstFirst(const VariantRun& run) {
   return worst;
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

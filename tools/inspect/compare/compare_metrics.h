@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "tools/inspect/compare/comparison.h"
-#include "tools/inspect/report/collectives_report.h"
-#include "tools/inspect/report/kernel_kinds.h"
+#include "tools/inspect/report/graph_view.h"
 #include "tools/inspect/report/plan_report.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 
 // The rewrites of one kind that a pass made, or rejected for one reason.
 struct RewriteCount {
@@ -35,10 +34,10 @@ struct StepTime {
 struct VariantMetrics {
   std::string name;
   std::map<std::string, int64_t> counts;  // see CountNames
-  codegen::PlanReport costs;
-  codegen::Exchange exchange;  // estimated; for several ranks
+  PlanReport costs;
+  Exchange exchange;  // estimated; for several ranks
   StepTime time;
-  std::vector<codegen::KernelCount> kernels;
+  std::vector<KernelCount> kernels;
   std::vector<RewriteCount> made;     // by pattern passes
   std::vector<RewriteCount> refused;  // most frequent first
 };
@@ -68,11 +67,11 @@ std::vector<KindSummary> Summarize(const VariantRun& run);
 // others differ. Empty if no numbers were compared.
 std::string IdentityLine(const VariantRun& run);
 
-// Returns "the same on all 4 ranks", or "values that differ, by rank: 31, 31,
+// Returns "identical on all 4 ranks", or "differing values per rank: 31, 31,
 // 29, 30". Empty with one rank.
 std::string RanksLine(const VariantRun& run);
 
 // Returns the values that differ, by descending TensorDifference::relative.
 std::vector<ValueDifference> WorstFirst(const VariantRun& run);
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

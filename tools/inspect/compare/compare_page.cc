@@ -1,22 +1,18 @@
-#include "tools/inspect/compare/compare_page.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "codegen/compiler.h"
+#include "ir/support/str.h"
+#include "tools/inspect/compare/compare_report.h"
 #include "tools/inspect/html/html_page.h"
-#include "tools/inspect/html/quantities.h"
 #include "tools/inspect/report/graph_view.h"
-#include "tools/inspect/report/memory_timeline.h"
+#include "tools/inspect/report/memory_report.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
-using codegen::ClassCost;
-using codegen::ShowBytes;
-using codegen::ShowCount;
 using nlohmann::json;
 
 std::vector<std::string> ClassNames(const std::vector<VariantMetrics>& facts) {
@@ -63,7 +59,7 @@ class PageWriter {
     if (comparison_.ranks > 1) Exchanges();
     for (const VariantMetrics& f : facts_) Rewrites(f);
     Counts();
-    return codegen::Render(page_);
+    return Render(page_);
   }
 
  private:
@@ -88,7 +84,7 @@ class PageWriter {
   }
 
   void Tiles() {
-    std::vector<codegen::Tile> tiles;
+    std::vector<Tile> tiles;
     const bool timed = !comparison_.variants[0].step_ms.empty();
     if (timed) {
       tiles.push_back({"speed", EachOther([&](size_t v) {
@@ -127,10 +123,10 @@ class PageWriter {
       count("gradient buckets", "gradient_buckets", false);
     }
     AddGradientTile(tiles);
-    page_.sections.push_back(codegen::TileSection(tiles));
+    page_.sections.push_back(TileSection(tiles));
   }
 
-  void AddGradientTile(std::vector<codegen::Tile>& tiles) const {
+  void AddGradientTile(std::vector<Tile>& tiles) const {
     if (Gradients(1).values == 0) return;
     bool same = true;
     for (size_t v = 1; v < facts_.size(); ++v) {
@@ -170,10 +166,9 @@ class PageWriter {
       const VariantRun& run = comparison_.variants[v];
       graphs.emplace_back(
           names_[v].substr(SharedKey()),
-          codegen::GraphView(run.graph(),
-                             codegen::TimesOf(run.plan(), facts_[v].costs)));
+          GraphView(run.graph(), TimesOf(run.plan(), facts_[v].costs)));
     }
-    page_.sections.push_back(codegen::GraphSection(
+    page_.sections.push_back(GraphSection(
         "Kernels and library calls of the step",
         fmt::format("Each box is a kernel or library call; its width is its {} "
                     "time. Short steps share one box at the end. The number in "
@@ -198,7 +193,7 @@ class PageWriter {
                                                                : value(*found));
       }
     }
-    page_.sections.push_back(codegen::BarSection(
+    page_.sections.push_back(BarSection(
         unit == "us" ? title + (measured_ ? ", measured" : ", estimated")
                      : title,
         unit, names_, std::move(names), std::move(values)));
@@ -208,9 +203,9 @@ class PageWriter {
     std::vector<json> variants;
     for (size_t v = 0; v < facts_.size(); ++v) {
       variants.push_back(
-          codegen::TimelineView(comparison_.variants[v].plan(), names_[v]));
+          TimelineView(comparison_.variants[v].plan(), names_[v]));
     }
-    page_.sections.push_back(codegen::MemorySection(
+    page_.sections.push_back(MemorySection(
         "Memory over the step",
         "Live activations, gradients and workspaces per kernel. Hover over the "
         "dots to see the buffers at the peak.",
@@ -225,9 +220,9 @@ class PageWriter {
       summary.push_back({std::string(ValueKindName(sum.kind)), sum.values,
                          sum.identical, Scientific(sum.max_abs),
                          Scientific(sum.max_relative), Scientific(sum.relative),
-                         ir::ShowUlp(sum.max_ulp)});
+                         ShowUlp(sum.max_ulp)});
     }
-    page_.sections.push_back(codegen::TableSection(
+    page_.sections.push_back(TableSection(
         fmt::format("Numbers: {} compared with {}", names_[v], names_[0]),
         "One step from the same weights and inputs. Max rel: largest "
         "difference divided by the largest magnitude in the tensor. Relative: "
@@ -239,34 +234,34 @@ class PageWriter {
         std::move(summary)));
     std::vector<std::vector<json>> rows;
     for (const ValueDifference& value : WorstFirst(run)) {
-      const ir::TensorDifference& d = value.difference;
+      const TensorDifference& d = value.difference;
       rows.push_back({std::string(ValueKindName(value.kind)), value.name,
                       Scientific(d.max_abs), Scientific(d.max_relative),
-                      Scientific(d.relative), ir::ShowUlp(d.max_ulp),
+                      Scientific(d.relative), ShowUlp(d.max_ulp),
                       fmt::format("{} of {}", d.differing, d.elements)});
     }
     if (rows.empty()) return;
     page_.sections.push_back(
-        codegen::TableSection("", "Worst first.",
-                              {"kind", "value", "max abs", "max rel",
-                               "relative", "max ULP", "differing elements"},
-                              std::move(rows), 15));
+        TableSection("", "Worst first.",
+                     {"kind", "value", "max abs", "max rel", "relative",
+                      "max ULP", "differing elements"},
+                     std::move(rows), 15));
   }
 
   // Adds a table of the collectives per variant.
   void Exchanges() {
     for (size_t v = 0; v < facts_.size(); ++v) {
-      const codegen::Exchange& exchange = facts_[v].exchange;
+      const Exchange& exchange = facts_[v].exchange;
       const codegen::Plan& plan = comparison_.variants[v].plan();
       std::vector<std::vector<json>> rows;
-      for (const codegen::CollectiveSpan& span : exchange.collectives) {
+      for (const CollectiveSpan& span : exchange.collectives) {
         const codegen::Step& step = plan.steps[span.step];
         rows.push_back({step.op_class, step.location.path, span.tensors,
                         ShowBytes(span.bytes),
                         fmt::format("{:.3f}", span.start_us / 1e3),
                         fmt::format("{:.3f}", span.end_us / 1e3)});
       }
-      page_.sections.push_back(codegen::TableSection(
+      page_.sections.push_back(TableSection(
           "Collectives: " + names_[v],
           fmt::format("Estimate: {:.3f} ms of the step's {:.3f} ms are "
                       "communication that does not overlap with kernels.",
@@ -298,7 +293,7 @@ class PageWriter {
     for (const RewriteCount& r : f.made) add("fused", r);
     for (const RewriteCount& r : f.refused) add("rejected", r);
     if (rows.empty()) return;
-    page_.sections.push_back(codegen::TableSection(
+    page_.sections.push_back(TableSection(
         "Fusion decisions: " + f.name,
         "Candidates of each pass, with the estimated saving of the best "
         "rejected one.",
@@ -327,14 +322,14 @@ class PageWriter {
       }
     }
     page_.sections.push_back(
-        codegen::TableSection("Counts", "", std::move(head), std::move(rows)));
+        TableSection("Counts", "", std::move(head), std::move(rows)));
   }
 
   const Comparison& comparison_;
   const std::vector<VariantMetrics>& facts_;
   std::vector<std::string> names_;
   bool measured_ = false;
-  codegen::HtmlPage page_;
+  HtmlPage page_;
 };
 
 }  // namespace
@@ -345,4 +340,4 @@ std::string ComparisonPage(const Comparison& comparison,
   return PageWriter(comparison, facts).Write(subject);
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -8,13 +8,10 @@
 
 #include "codegen/compiler.h"
 #include "ir/support/str.h"
-#include "tools/inspect/html/quantities.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
-using codegen::ShowBytes;
-using codegen::ShowCount;
 using nlohmann::json;
 
 constexpr size_t kColumn = 18;  // minimum characters per variant
@@ -165,13 +162,13 @@ class TextWriter {
               : std::string("estimated, by op class: ms (steps, bytes moved)"));
     std::vector<std::string> names;
     for (const VariantMetrics& f : facts_) {
-      for (const codegen::ClassCost& c : f.costs.classes) {
+      for (const ClassCost& c : f.costs.classes) {
         if (std::find(names.begin(), names.end(), c.op_class) == names.end()) {
           names.push_back(c.op_class);
         }
       }
     }
-    const auto cell = [](const codegen::ClassCost& c) {
+    const auto cell = [](const ClassCost& c) {
       return fmt::format("{:.2f} ({}, {})", c.us() / 1e3, c.steps,
                          ShowBytes(c.bytes));
     };
@@ -197,7 +194,7 @@ class TextWriter {
     Title("kernels: count (total ops, most ops in one)");
     std::vector<std::string> names;
     for (const VariantMetrics& f : facts_) {
-      for (const codegen::KernelCount& k : f.kernels) {
+      for (const KernelCount& k : f.kernels) {
         if (std::find(names.begin(), names.end(), k.what) == names.end()) {
           names.push_back(k.what);
         }
@@ -205,7 +202,7 @@ class TextWriter {
     }
     for (const std::string& name : names) {
       Row("  " + name, [&](const VariantMetrics& f) {
-        for (const codegen::KernelCount& k : f.kernels) {
+        for (const KernelCount& k : f.kernels) {
           if (k.what == name) {
             return fmt::format("{} ({}, {})", k.kernels, k.ops, k.most_ops);
           }
@@ -262,11 +259,11 @@ class TextWriter {
     constexpr const char* kRow =
         "  {:<13} {:<42} {:>9} {:>9} {:>9} {:>9} {:>9}\n";
     const auto line = [&](const std::string& kind, const std::string& name,
-                          const ir::TensorDifference& d, int64_t differing) {
+                          const TensorDifference& d, int64_t differing) {
       out_ += fmt::format(kRow, kind, name, fmt::format("{:.2e}", d.max_abs),
                           fmt::format("{:.2e}", d.max_relative),
-                          fmt::format("{:.2e}", d.relative),
-                          ir::ShowUlp(d.max_ulp), differing);
+                          fmt::format("{:.2e}", d.relative), ShowUlp(d.max_ulp),
+                          differing);
     };
     out_ += fmt::format(kRow, "worst first", "", "max abs", "max rel",
                         "relative", "max ULP", "elements");
@@ -293,7 +290,7 @@ json Finite(double value) {
 }
 
 json DifferenceJson(const ValueDifference& value) {
-  const ir::TensorDifference& d = value.difference;
+  const TensorDifference& d = value.difference;
   return {{"kind", ValueKindName(value.kind)},
           {"name", value.name},
           {"elements", d.elements},
@@ -319,7 +316,7 @@ json RewriteJson(const std::vector<RewriteCount>& rewrites) {
   return list;
 }
 
-json ClassJson(const codegen::ClassCost& c) {
+json ClassJson(const ClassCost& c) {
   return {
       {"steps", c.steps},
       {"bytes", c.bytes},
@@ -367,14 +364,14 @@ json NumbersJson(const VariantRun& run) {
 
 // Returns null with one rank.
 json ExchangeJson(const Comparison& comparison, const VariantRun& run,
-                  const codegen::Exchange& exchange) {
+                  const Exchange& exchange) {
   if (comparison.ranks == 1) return nullptr;
   return {{"buckets", exchange.buckets()},
           {"bucket_bytes", exchange.bucket_bytes()},
           {"communication_ms", exchange.communication_us() / 1e3},
           {"exposed_ms", exchange.exposed_us / 1e3},
           {"step_ms", exchange.end_us / 1e3},
-          {"collectives", codegen::CollectivesJson(run.plan(), exchange)}};
+          {"collectives", CollectivesJson(run.plan(), exchange)}};
 }
 
 json VariantJson(const Comparison& comparison, const VariantRun& run,
@@ -384,11 +381,11 @@ json VariantJson(const Comparison& comparison, const VariantRun& run,
   for (const auto& [phase, seconds] : report.seconds) compile[phase] = seconds;
   compile["total"] = report.total_seconds();
   json classes = json::object();
-  for (const codegen::ClassCost& c : facts.costs.classes) {
+  for (const ClassCost& c : facts.costs.classes) {
     classes[c.op_class] = ClassJson(c);
   }
   json kernels = json::object();
-  for (const codegen::KernelCount& k : facts.kernels) {
+  for (const KernelCount& k : facts.kernels) {
     kernels[k.what] = {
         {"kernels", k.kernels}, {"ops", k.ops}, {"most_ops", k.most_ops}};
   }
@@ -437,4 +434,4 @@ json ComparisonJson(const Comparison& comparison,
           {"comparisons", std::move(against)}};
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -11,7 +11,7 @@
 #include "runtime/session.h"
 #include "tools/inspect/compare/tensor_difference.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 
 enum class ValueKind {
   kOutput,  // loss and other results of the timed program
@@ -23,14 +23,14 @@ enum class ValueKind {
 struct ValueDifference {
   ValueKind kind = ValueKind::kOutput;
   std::string name;  // "loss", "layer1.0.conv1.weight"
-  ir::TensorDifference difference;
+  TensorDifference difference;
 };
 
 struct VariantRun {
   std::string name;
   // Program 0 is timed. Program 1 exists if numbers are compared, and has the
   // gradients as outputs. Null if nothing runs (plans_only).
-  std::unique_ptr<Session> session;
+  std::unique_ptr<runtime::Session> session;
   std::unique_ptr<codegen::TargetCompiler> planner;  // if `session` is null
   codegen::CompiledProgram planned;                  // by `planner`
   // Estimated cost of an all-reduce under the variant's policy.
@@ -63,4 +63,32 @@ struct Comparison {
 
 std::string_view ValueKindName(ValueKind kind);  // "gradient"
 
-}  // namespace fusor::runtime
+struct CallDifferences {
+  std::vector<ValueDifference> values;
+  int64_t unmatched = 0;  // calls without a counterpart, values of unlike types
+};
+
+// Runs program `program` of both sessions once, interleaved step by step, and
+// compares the operands and results of library calls. Convolutions, matmuls and
+// poolings occur in every variant at the same model location, whatever is fused
+// between them. Skips parameters and inputs. A value that several calls read is
+// compared once, at its first reader.
+//
+// `scale`: loss scale of `a` / loss scale of `b`. Gradients carry the loss
+// scale until the update, so those of `b` are multiplied by `scale` first.
+CallDifferences StepTogether(runtime::Session& a, runtime::Session& b,
+                             int program, double scale);
+
+struct OutputDifferences {
+  std::vector<ValueDifference> values;  // outputs first, then state
+  int64_t unmatched = 0;  // without a counterpart of the same type
+};
+
+// Compares the outputs and next state of program `program` of both sessions
+// after a step, or, with `gradients`, the gradients among the outputs. Skips
+// cached weight copies. Compares sharded parameters as whole parameters, under
+// the parameter's name. With shards, all ranks must call this.
+OutputDifferences CompareOutputs(runtime::Session& a, runtime::Session& b,
+                                 int program, bool gradients);
+
+}  // namespace fusor::inspect

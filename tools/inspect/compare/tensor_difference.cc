@@ -12,7 +12,7 @@
 #include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
 
-namespace fusor::ir {
+namespace fusor::inspect {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -23,13 +23,13 @@ struct FloatFormat {
   int min_exponent;
 };
 
-FloatFormat FormatOf(DType dtype) {
+FloatFormat FormatOf(ir::DType dtype) {
   switch (dtype) {
-    case DType::kF64:
+    case ir::DType::kF64:
       return {52, -1022};
-    case DType::kF16:
+    case ir::DType::kF16:
       return {10, -14};
-    case DType::kBF16:
+    case ir::DType::kBF16:
       return {7, -126};
     default:
       return {23, -126};
@@ -50,7 +50,7 @@ bool SameElement(double a, double b) {
 // Accumulates the differences of two tensors, given in any number of pieces.
 class Meter {
  public:
-  explicit Meter(DType dtype) : dtype_(dtype) {}
+  explicit Meter(ir::DType dtype) : dtype_(dtype) {}
 
   void Add(std::span<const double> first, std::span<const double> second) {
     for (size_t i = 0; i < first.size(); ++i) {
@@ -87,23 +87,24 @@ class Meter {
     d_.second = b;
   }
 
-  DType dtype_;
+  ir::DType dtype_;
   TensorDifference d_;
   double scale_ = 0, norm_ = 0, distance_norm_ = 0;
 };
 
 // Returns a range of a tensor's elements in memory order.
-std::vector<double> Elements(DType dtype, const void* memory, int64_t begin,
+std::vector<double> Elements(ir::DType dtype, const void* memory, int64_t begin,
                              int64_t count) {
   const auto* bytes = static_cast<const char*>(memory);
-  return LoadTensor({dtype, {count}, {}}, bytes + begin * DTypeSize(dtype))
+  return ir::LoadTensor({dtype, {count}, {}},
+                        bytes + begin * ir::DTypeSize(dtype))
       .data;
 }
 
 // Returns the row-major index of the element at an offset in memory.
-int64_t LogicalIndex(const TensorType& type, int64_t offset) {
+int64_t LogicalIndex(const ir::TensorType& type, int64_t offset) {
   std::vector<int64_t> at(type.rank(), 0);
-  for (const PhysicalAxis& axis : PhysicalAxes(type)) {
+  for (const ir::PhysicalAxis& axis : ir::PhysicalAxes(type)) {
     at[axis.dim] += offset / axis.stride % axis.extent * axis.step;
   }
   int64_t index = 0;
@@ -113,20 +114,20 @@ int64_t LogicalIndex(const TensorType& type, int64_t offset) {
 
 }  // namespace
 
-double UnitInLastPlace(DType dtype, double x) {
-  if (!IsFloat(dtype)) return 1;
+double UnitInLastPlace(ir::DType dtype, double x) {
+  if (!ir::IsFloat(dtype)) return 1;
   const FloatFormat format = FormatOf(dtype);
   const int exponent = std::isfinite(x) ? ExponentOf(x) : format.min_exponent;
   return std::ldexp(
       1, std::max(exponent, format.min_exponent) - format.fraction_bits);
 }
 
-double UlpDistance(DType dtype, double a, double b) {
+double UlpDistance(ir::DType dtype, double a, double b) {
   if (SameElement(a, b)) return 0;
   if (!std::isfinite(a) || !std::isfinite(b)) return kInfinity;
   const double ulp = std::abs(a - b) / UnitInLastPlace(dtype, a);
   const bool no_digit =
-      IsFloat(dtype) && ulp >= std::ldexp(1, FormatOf(dtype).fraction_bits);
+      ir::IsFloat(dtype) && ulp >= std::ldexp(1, FormatOf(dtype).fraction_bits);
   return no_digit ? kInfinity : ulp;
 }
 
@@ -134,7 +135,7 @@ std::string ShowUlp(double ulp) {
   return std::isfinite(ulp) ? fmt::format("{:.3g}", ulp) : "-";
 }
 
-TensorDifference Difference(const Tensor& first, const Tensor& second) {
+TensorDifference Difference(const ir::Tensor& first, const ir::Tensor& second) {
   FUSOR_ASSERT(first.data.size() == second.data.size(),
                "difference of {} and {} elements", first.data.size(),
                second.data.size());
@@ -143,15 +144,16 @@ TensorDifference Difference(const Tensor& first, const Tensor& second) {
   return meter.Take();
 }
 
-TensorDifference Difference(const TensorType& first_type, const void* first,
-                            const TensorType& second_type, const void* second) {
+TensorDifference Difference(const ir::TensorType& first_type, const void* first,
+                            const ir::TensorType& second_type,
+                            const void* second) {
   FUSOR_ASSERT(first_type.dtype == second_type.dtype &&
                    first_type.shape == second_type.shape,
-               "comparing {} with {}", ToString(first_type),
-               ToString(second_type));
+               "comparing {} with {}", ir::ToString(first_type),
+               ir::ToString(second_type));
   if (first_type.layout != second_type.layout) {
-    return Difference(LoadTensor(first_type, first),
-                      LoadTensor(second_type, second));
+    return Difference(ir::LoadTensor(first_type, first),
+                      ir::LoadTensor(second_type, second));
   }
   const int64_t count = first_type.num_elements();
   if (std::memcmp(first, second, static_cast<size_t>(first_type.num_bytes())) ==
@@ -159,7 +161,7 @@ TensorDifference Difference(const TensorType& first_type, const void* first,
     return {.elements = count};
   }
   constexpr int64_t kPart = 1 << 14;
-  const DType dtype = first_type.dtype;
+  const ir::DType dtype = first_type.dtype;
   Meter meter(dtype);
   for (int64_t begin = 0; begin < count; begin += kPart) {
     const int64_t part = std::min(kPart, count - begin);
@@ -171,4 +173,4 @@ TensorDifference Difference(const TensorType& first_type, const void* first,
   return d;
 }
 
-}  // namespace fusor::ir
+}  // namespace fusor::inspect

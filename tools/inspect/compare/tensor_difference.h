@@ -5,7 +5,7 @@
 
 #include "ir/interpreter/interpreter.h"
 
-namespace fusor::ir {
+namespace fusor::inspect {
 
 // Difference of two tensors of equal shape and dtype.
 struct TensorDifference {
@@ -33,21 +33,22 @@ struct TensorDifference {
 
 // Compares `second` with `first`. REQUIRES: equal dtypes and shapes. Elements
 // need not be representable in the dtype, e.g. after exact interpretation.
-TensorDifference Difference(const Tensor& first, const Tensor& second);
+TensorDifference Difference(const ir::Tensor& first, const ir::Tensor& second);
 
 // Compares tensors in memory, in possibly different layouts. `first` and
 // `second` point to the bytes of a tensor of the given type. REQUIRES: equal
 // dtypes and shapes.
-TensorDifference Difference(const TensorType& first_type, const void* first,
-                            const TensorType& second_type, const void* second);
+TensorDifference Difference(const ir::TensorType& first_type, const void* first,
+                            const ir::TensorType& second_type,
+                            const void* second);
 
 // Returns the unit in the last place of `x` in `dtype`, also for subnormals. 1
 // for integers and bool.
-double UnitInLastPlace(DType dtype, double x);
+double UnitInLastPlace(ir::DType dtype, double x);
 
 // Returns |a - b| in units of the last place of `a`; infinity if they have no
 // digit in common, as in TensorDifference::max_ulp.
-double UlpDistance(DType dtype, double a, double b);
+double UlpDistance(ir::DType dtype, double a, double b);
 std::string ShowUlp(double ulp);  // "12.5"; "-" for infinity
 
-}  // namespace fusor::ir
+}  // namespace fusor::inspect

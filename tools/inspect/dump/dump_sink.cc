@@ -9,7 +9,7 @@
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 namespace fs = std::filesystem;
@@ -66,4 +66,4 @@ std::string FileName(std::string_view name) {
                      HashBytes(name));
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 
 // Receives dumped files.
 class DumpSink {
@@ -46,4 +46,4 @@ class StreamSink : public DumpSink {
 // file name.
 std::string FileName(std::string_view name);
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -4,19 +4,243 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <vector>
 
 #include "ir/io/serialize_graph.h"
+#include "ir/op.h"
 #include "ir/support/error.h"
+#include "ir/support/parallel_for.h"
 #include "ir/support/str.h"
 #include "passes/pipeline.h"
-#include "tools/inspect/dump/dot.h"
-#include "tools/inspect/dump/program_dump.h"
-#include "tools/inspect/report/decisions_page.h"
-#include "tools/inspect/report/graph_page.h"
-#include "tools/inspect/report/memory_map.h"
-#include "tools/inspect/report/memory_page.h"
+#include "tools/inspect/dump/dump_sink.h"
+#include "tools/inspect/report/decisions.h"
+#include "tools/inspect/report/graph_view.h"
+#include "tools/inspect/report/memory_report.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
+
+namespace {
+
+// Returns a DOT string literal. Control characters become blanks.
+std::string Quote(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  return out + "\"";
+}
+
+class DotWriter {
+ public:
+  std::string Write(const ir::Graph& graph) {
+    out_ = fmt::format("digraph {} {{\n", Quote(graph.name()));
+    out_ += "  node [fontname=\"Helvetica\", fontsize=10];\n";
+    out_ += "  edge [fontname=\"Helvetica\", fontsize=8];\n";
+    for (const ir::Input& input : graph.inputs()) {
+      const std::string id = NewId();
+      Vertex(id,
+             {"%" + input.value->name(),
+              std::string(ir::InputRoleName(input.role))},
+             ir::IsState(input.role)
+                 ? "shape=box, style=filled, fillcolor=khaki"
+                 : "shape=box, style=filled, fillcolor=lightblue");
+      source_[input.value.get()] = id;
+    }
+    Nodes(graph);
+    for (const ir::Output& output : graph.outputs()) {
+      const std::string id = NewId();
+      Vertex(id, {output.name}, "shape=oval");
+      Edge(*output.value, id);
+      if (output.alias < 0) continue;
+      const ir::Value* input = graph.input(static_cast<size_t>(output.alias));
+      edges_ += fmt::format("  {} -> {} [style=dashed, constraint=false]\n", id,
+                            source_.at(input));
+    }
+    return out_ + edges_ + "}\n";
+  }
+
+ private:
+  void Nodes(const ir::Graph& graph) {
+    for (const auto& node : graph.nodes()) {
+      if (node->body() != nullptr) {
+        Cluster(*node);
+        continue;
+      }
+      const std::string id = NewId();
+      Vertex(id,
+             {std::string(node->op_name()), node->location().path,
+              ir::ToString(node->location().source)},
+             node->op().fusion == ir::FusionKind::kLibrary
+                 ? "shape=box, style=\"rounded,filled\", fillcolor=palegreen"
+                 : "shape=box, style=rounded");
+      for (const ir::Value* operand : node->inputs()) Edge(*operand, id);
+      for (size_t i = 0; i < node->num_outputs(); ++i) {
+        source_[node->output(i)] = id;
+      }
+    }
+  }
+
+  // Inputs and outputs of the body are transparent. Edges lead from an
+  // operand's producer to its reader inside, and from a result's producer
+  // inside to its readers.
+  void Cluster(const ir::Node& node) {
+    const ir::Graph& body = *node.body();
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      source_[body.input(i)] = source_.at(node.input(i));
+    }
+    Line(fmt::format("subgraph cluster_{} {{", NewId()));
+    Line("  style=filled; fillcolor=gray95;");
+    Line(fmt::format("  label={};",
+                     Quote(fmt::format("%{} {}", node.output()->name(),
+                                       ir::ToString(node.location())))));
+    Nodes(body);
+    Line("}");
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      source_[node.output(i)] = source_.at(body.outputs()[i].value);
+    }
+  }
+
+  void Vertex(const std::string& id, const std::vector<std::string>& lines,
+              std::string_view style) {
+    std::string label;
+    for (const std::string& line : lines) {
+      if (line.empty()) continue;
+      const std::string quoted = Quote(line);
+      if (!label.empty()) label += "\\n";
+      label += quoted.substr(1, quoted.size() - 2);
+    }
+    Line(fmt::format("{} [label=\"{}\", {}]", id, label, style));
+  }
+
+  void Edge(const ir::Value& from, const std::string& to) {
+    edges_ += fmt::format("  {} -> {} [label={}]\n", source_.at(&from), to,
+                          Quote(ir::ToString(from.type())));
+  }
+
+  void Line(const std::string& text) { out_ += "  " + text + "\n"; }
+  std::string NewId() { return fmt::format("n{}", next_id_++); }
+
+  std::string out_;
+  // Separate: an edge inside a cluster would pull both ends into it.
+  std::string edges_;
+  int next_id_ = 0;
+  std::unordered_map<const ir::Value*, std::string>
+      source_;  // vertex of a value
+};
+
+}  // namespace
+
+std::string ToDot(const ir::Graph& graph) { return DotWriter().Write(graph); }
+
+namespace {
+
+// Returns a field quoted according to RFC 4180.
+std::string Field(std::string_view text) {
+  if (text.find_first_of(",\"\n") == std::string_view::npos) {
+    return std::string(text);
+  }
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+std::string Row(const std::vector<std::string>& fields) {
+  return Join(fields, ",", Field) + "\n";
+}
+
+std::string Grid(const codegen::Kernel& kernel, const codegen::Phase& phase) {
+  return Join(phase.grid, " x ", [&](int a) {
+    const codegen::Axis& axis = kernel.axes[a];
+    return fmt::format("{}={}{}{}", axis.name, axis.extent,
+                       axis.vector ? fmt::format("/{}", kernel.lanes) : "",
+                       axis.block ? "b" : "");
+  });
+}
+
+}  // namespace
+
+std::string DecisionsCsv(const std::vector<passes::Decision>& decisions) {
+  std::string out = Row({"pass", "subject", "location", "source", "accepted",
+                         "fused_ns", "unfused_ns", "reason"});
+  for (const passes::Decision& decision : decisions) {
+    const int64_t apart = decision.modelled_ns + decision.saved_ns;
+    const bool modelled = apart != 0;
+    out += Row({decision.pass, decision.subject, decision.location.path,
+                ToString(decision.location.source),
+                decision.accepted ? "yes" : "no",
+                modelled ? std::to_string(decision.modelled_ns) : "",
+                modelled ? std::to_string(apart) : "", decision.reason});
+  }
+  return out;
+}
+
+std::string PrecisionCsv(const std::vector<passes::Decision>& decisions) {
+  const DecisionTable table = TabulateDecisions(decisions, "mixed_precision");
+  if (table.rows.empty()) return "";
+  const auto row = [](const std::string& place,
+                      const std::vector<int64_t>& counts) {
+    std::vector<std::string> fields{place};
+    for (const int64_t count : counts) fields.push_back(std::to_string(count));
+    return Row(fields);
+  };
+  std::vector<std::string> head{"place"};
+  head.insert(head.end(), table.reasons.begin(), table.reasons.end());
+  std::string out = Row(head);
+  for (const auto& [place, counts] : table.rows) out += row(place, counts);
+  return out + row("total", table.total);
+}
+
+std::string LaunchesCsv(const codegen::Plan& plan) {
+  std::string out = Row({"step", "kernel", "value", "location", "source",
+                         "phase", "grid", "tasks", "lanes"});
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const codegen::Step& step = plan.steps[s];
+    if (step.kind != codegen::StepKind::kLaunch) continue;
+    const codegen::Kernel& kernel = plan.kernels[step.index].kernel;
+    for (size_t p = 0; p < kernel.phases.size(); ++p) {
+      const codegen::Phase& phase = kernel.phases[p];
+      out += Row({fmt::format("s{}", s), kernel.name, step.name,
+                  step.location.path, ToString(step.location.source),
+                  std::to_string(p), Grid(kernel, phase),
+                  std::to_string(codegen::NumTasks(kernel, phase)),
+                  std::to_string(kernel.lanes)});
+    }
+  }
+  return out;
+}
+
+void DumpCalls(const codegen::Plan& plan, const WriteFile& write) {
+  for (size_t i = 0; i < plan.calls.size(); ++i) {
+    const codegen::LibraryCall& call = plan.calls[i];
+    if (call.plan.empty()) continue;
+    write(fmt::format("{:04}.{}.json", i, FileName(call.op_name())),
+          call.plan + "\n");
+  }
+}
+
+void DumpKernels(const codegen::Plan& plan,
+                 const codegen::TargetCompiler& compiler,
+                 const WriteFile& write) {
+  std::vector<std::vector<codegen::KernelArtifact>> artifacts(
+      plan.kernels.size());
+  ParallelFor(plan.kernels.size(), 0, [&](size_t i) {
+    artifacts[i] = compiler.KernelArtifacts(plan.kernels[i].kernel);
+  });
+  for (size_t i = 0; i < plan.kernels.size(); ++i) {
+    const codegen::Kernel& kernel = plan.kernels[i].kernel;
+    const std::string base = fmt::format("{:04}.{}", i, FileName(kernel.name));
+    write(base + ".txt", codegen::Print(kernel));
+    for (const codegen::KernelArtifact& artifact : artifacts[i]) {
+      write(base + artifact.suffix, artifact.text);
+    }
+  }
+}
+
 namespace {
 
 using nlohmann::json;
@@ -55,7 +279,7 @@ void CheckSelects(const std::optional<std::regex>& expression,
               what, text, Join(names, ", ", [](const auto& n) { return n; }));
 }
 
-json PassesJson(const CompileReport& report) {
+json PassesJson(const codegen::CompileReport& report) {
   json out = json::array();
   for (const passes::PassTrace& trace : report.passes) {
     out.push_back({{"pipeline", trace.pipeline},
@@ -66,9 +290,9 @@ json PassesJson(const CompileReport& report) {
   return out;
 }
 
-json ModuleJson(const CompiledProgram& program,
-                const TargetCompiler& compiler) {
-  const CompileReport& report = program.report;
+json ModuleJson(const codegen::CompiledProgram& program,
+                const codegen::TargetCompiler& compiler) {
+  const codegen::CompileReport& report = program.report;
   return {{"name", program.plan.name},
           {"target", compiler.target().name},
           {"threads", compiler.target().threads},
@@ -101,7 +325,8 @@ Dumper::Dumper(DumpOptions options, std::unique_ptr<DumpSink> sink)
                {"forward", "training", "optimize", kPipeline});
 }
 
-CompileObserver Dumper::Observe(const std::shared_ptr<Dumper>& dumper) {
+codegen::CompileObserver Dumper::Observe(
+    const std::shared_ptr<Dumper>& dumper) {
   return {
       .stage =
           [dumper](const std::string& stage, const ir::Graph& graph) {
@@ -110,8 +335,8 @@ CompileObserver Dumper::Observe(const std::shared_ptr<Dumper>& dumper) {
       .pass = [dumper](const passes::PassTrace& trace,
                        const ir::Graph& graph) { dumper->Pass(trace, graph); },
       .program =
-          [dumper](const CompiledProgram& program,
-                   const TargetCompiler& compiler) {
+          [dumper](const codegen::CompiledProgram& program,
+                   const codegen::TargetCompiler& compiler) {
             dumper->Program(program, compiler);
           }};
 }
@@ -173,16 +398,16 @@ void Dumper::Decisions(const std::vector<passes::Decision>& decisions) {
   }
 }
 
-void Dumper::Program(const CompiledProgram& program,
-                     const TargetCompiler& compiler) {
+void Dumper::Program(const codegen::CompiledProgram& program,
+                     const codegen::TargetCompiler& compiler) {
   if (!active_) return;
-  const Plan& plan = program.plan;
+  const codegen::Plan& plan = program.plan;
   if (!program.report.passes.empty()) Decisions(program.report.decisions);
   const std::string precision = PrecisionCsv(program.report.decisions);
   if (!precision.empty() && SelectsText("precision")) {
     Write("precision.csv", precision);
   }
-  if (SelectsText("plan")) Write("plan.txt", Print(plan));
+  if (SelectsText("plan")) Write("plan.txt", codegen::Print(plan));
   if (SelectsText("schedule")) Write("schedule.txt", ScheduleText(plan));
   if (SelectsText("memory")) Write("memory.txt", MemoryMap(plan));
   if (SelectsPage("memory")) {
@@ -191,7 +416,7 @@ void Dumper::Program(const CompiledProgram& program,
   if (SelectsText("launches")) Write("launches.csv", LaunchesCsv(plan));
   if (Selects(kPipeline, "plan") &&
       options_.formats.contains(DumpFormat::kProto)) {
-    Write("plan.pb", SerializePlan(plan));
+    Write("plan.pb", codegen::SerializePlan(plan));
   }
   if (SelectsText("kernels")) {
     DumpKernels(plan, compiler, [&](const std::string& path, auto bytes) {
@@ -236,7 +461,7 @@ void Dumper::WriteGraph(const std::string& path, const ir::Graph& graph,
         Write(path + ".pb", ir::Serialize(graph));
         break;
       case DumpFormat::kDot:
-        Write(path + ".dot", ir::ToDot(graph));
+        Write(path + ".dot", ToDot(graph));
         break;
       case DumpFormat::kHtml:
         Write(path + ".html", GraphPage(graph, folder_ + path));
@@ -245,4 +470,4 @@ void Dumper::WriteGraph(const std::string& path, const ir::Graph& graph,
   }
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

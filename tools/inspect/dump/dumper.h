@@ -1,5 +1,53 @@
 #pragma once
 
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <regex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/compiler.h"
+#include "codegen/target_compiler.h"
+#include "ir/graph.h"
+#include "ir/io/printer.h"
+#include "tools/inspect/dump/dump_sink.h"
+
+namespace fusor::inspect {
+
+// Returns the graph in Graphviz DOT, for `dot -Tsvg`. Nodes show op and
+// location, edges show value types. A fusion's body is a cluster. Inputs are
+// boxes, coloured by whether they are state. Outputs are ovals; a dashed edge
+// leads from an output to the input whose next value it is.
+std::string ToDot(const ir::Graph& graph);
+
+// Returns one row per decision of a pass: pass, subject, location, source,
+// accepted, estimated time with and without the rewrite, reason. Times are in
+// ns, empty if there is no estimate.
+std::string DecisionsCsv(const std::vector<passes::Decision>& decisions);
+
+// Returns the decisions of mixed precision: a row per model part, a column per
+// decision, and a row "total". Empty without decisions.
+std::string PrecisionCsv(const std::vector<passes::Decision>& decisions);
+
+// Returns how each kernel of the schedule runs: a row per phase with its grid.
+std::string LaunchesCsv(const codegen::Plan& plan);
+
+// Writes one file of a program's dump.
+using WriteFile =
+    std::function<void(const std::string& path, std::string_view bytes)>;
+
+// Writes the library plans of the calls that have one, as NNNN.OP.json.
+void DumpCalls(const codegen::Plan& plan, const WriteFile& write);
+
+// Writes each kernel's IR as NNNN.NAME.txt, and what the target compiles it to.
+void DumpKernels(const codegen::Plan& plan,
+                 const codegen::TargetCompiler& compiler,
+                 const WriteFile& write);
+
 // Dumps the compilation of each module, to read it or to compare it with other
 // versions or options:
 //
@@ -21,29 +69,14 @@
 // not depend on the machine's load, memory addresses or file names: equal
 // compilations write equal bytes.
 
-#include <map>
-#include <memory>
-#include <optional>
-#include <regex>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "codegen/compiler.h"
-#include "ir/graph.h"
-#include "ir/io/printer.h"
-#include "tools/inspect/dump/dump_sink.h"
-
-namespace fusor::codegen {
-
 enum class DumpFormat { kText, kProto, kDot, kHtml };
 
 struct DumpOptions {
   // Regular expressions (ECMAScript), matched anywhere in the name; module
   // names are their folders' names. Empty: all. Output after the passes
-  // (decisions, precision, plan, schedule, memory, launches, kernels) is
-  // selected by these words as if they were passes of pipeline "codegen".
+  // (decisions, precision, plan, schedule, memory, launches, kernels,
+  // calls) is selected by these words as if they were passes of pipeline
+  // "codegen".
   std::string pass;
   std::string module;
   std::string pipeline;
@@ -69,14 +102,16 @@ class Dumper {
   void Pass(const passes::PassTrace& trace, const ir::Graph& graph);
   void Decisions(const std::vector<passes::Decision>& decisions);
   // Includes the decisions of its passes, if any ran.
-  void Program(const CompiledProgram& program, const TargetCompiler& compiler);
+  void Program(const codegen::CompiledProgram& program,
+               const codegen::TargetCompiler& compiler);
 
   // Returns the names of the modules seen so far if the module filter matched
   // none of them and nothing was dumped; otherwise empty.
   std::vector<std::string> ModulesLeftOut() const;
 
   // Returns an observer that dumps each compilation as a new module.
-  static CompileObserver Observe(const std::shared_ptr<Dumper>& dumper);
+  static codegen::CompileObserver Observe(
+      const std::shared_ptr<Dumper>& dumper);
 
  private:
   bool Selects(const std::string& pipeline, const std::string& pass) const;
@@ -104,4 +139,4 @@ class Dumper {
   bool previous_written_ = false;
 };
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -4,10 +4,10 @@
 
 #include <utility>
 
-#include "tools/inspect/html/assets.h"
 #include "tools/inspect/html/svg.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
+
 namespace {
 
 using nlohmann::json;
@@ -102,4 +102,4 @@ std::string Render(const HtmlPage& page) {
   return out + "</body>\n</html>\n";
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

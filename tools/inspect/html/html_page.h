@@ -1,13 +1,19 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fusor::inspect {
+
 // HTML reports, each one self-contained file with style, scripts and data.
 // Works without a network. page*.js render the data.
 
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
-
-namespace fusor::codegen {
+// Return page.css and the page*.js of this folder, embedded by the build.
+std::string_view PageStyle();
+std::span<const std::string_view> PageScripts();  // in order of loading
 
 struct HtmlPage {
   std::string title;
@@ -53,4 +59,4 @@ nlohmann::json TileSection(const std::vector<Tile>& tiles);
 // Returns the page as HTML. Equal pages give equal bytes.
 std::string Render(const HtmlPage& page);
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-namespace fusor {
+namespace fusor::inspect {
 
 std::string EscapeMarkup(std::string_view text) {
   std::string out;
@@ -78,4 +78,4 @@ void Svg::Text(double x, double y, std::string_view anchor,
 
 std::string Svg::Finish() const { return out_ + "</svg>\n"; }
 
-}  // namespace fusor
+}  // namespace fusor::inspect

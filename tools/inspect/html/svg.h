@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-namespace fusor {
+namespace fusor::inspect {
 
 // Replaces & < > by entities, for HTML and SVG text.
 std::string EscapeMarkup(std::string_view text);
@@ -38,4 +38,4 @@ class Svg {
   std::string out_;
 };
 
-}  // namespace fusor
+}  // namespace fusor::inspect

@@ -12,7 +12,7 @@
 #include "ir/support/file.h"
 #include "ir/support/statistics.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 namespace fs = std::filesystem;
@@ -302,4 +302,4 @@ SpeedFolder ReadSpeedFolder(const std::string& folder,
   return result;
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

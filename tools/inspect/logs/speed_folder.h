@@ -12,7 +12,7 @@
 
 #include "tools/inspect/logs/speed_log.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 
 // How a speed is computed from a log.
 enum class SpeedDefinition : uint8_t {
@@ -107,4 +107,4 @@ std::string SpeedText(const SpeedFolder& folder);
 // precision and fusion.
 std::string SpeedSvg(const SpeedFolder& folder, const std::string& title);
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -15,7 +15,7 @@
 #include "ir/support/statistics.h"
 #include "ir/support/str.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using nlohmann::json;
@@ -430,4 +430,4 @@ SpeedLog ParseSpeedLog(std::string_view text, std::string_view source) {
   return log;
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

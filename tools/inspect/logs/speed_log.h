@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 
 // One line about speed. Covers the steps after the first `begin` up to and
 // including step `end`, counted from the start of the run.
@@ -53,4 +53,4 @@ SpeedLog ParseSpeedLog(std::string_view text, std::string_view source);
 // Returns the names of the formats, for messages.
 std::vector<std::string> SpeedLogFormats();
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -11,7 +11,7 @@
 #include "tools/inspect/html/svg.h"
 #include "tools/inspect/logs/speed_folder.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 constexpr double kLeft = 60, kTop = 50, kWidth = 640, kHeight = 400;
@@ -195,4 +195,4 @@ std::string SpeedSvg(const SpeedFolder& folder, const std::string& title) {
                             : RanksPicture(folder, title);
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -4,7 +4,7 @@
 
 #include "tools/inspect/logs/speed_folder.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using nlohmann::json;
@@ -116,4 +116,4 @@ std::string SpeedText(const SpeedFolder& folder) {
   return text + FusionText(folder);
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -6,10 +6,9 @@
 #include "ir/interpreter/host_tensor.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
-#include "tools/inspect/observers/snapshot.h"
 #include "tools/inspect/observers/step_values.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using codegen::Plan;
@@ -84,7 +83,8 @@ NumericsChecker::Program& NumericsChecker::At(int program) {
   return programs_[index];
 }
 
-void NumericsChecker::Before(const Session& session, int program, size_t step) {
+void NumericsChecker::Before(const runtime::Session& session, int program,
+                             size_t step) {
   Program& state = At(program);
   if (step == 0) {
     ++state.run;
@@ -104,7 +104,8 @@ void NumericsChecker::Before(const Session& session, int program, size_t step) {
   }
 }
 
-void NumericsChecker::CheckInputs(const Session& session, int program) {
+void NumericsChecker::CheckInputs(const runtime::Session& session,
+                                  int program) {
   const Plan& plan = session.plan(program);
   for (const codegen::PlanInput& input : plan.inputs) {
     // Accumulators may hold stale values of earlier micro-batches.
@@ -123,7 +124,8 @@ void NumericsChecker::CheckInputs(const Session& session, int program) {
   }
 }
 
-void NumericsChecker::After(const Session& session, int program, size_t step) {
+void NumericsChecker::After(const runtime::Session& session, int program,
+                            size_t step) {
   if (At(program).found) return;
   const Plan& plan = session.plan(program);
   const Step& s = plan.steps[step];
@@ -143,9 +145,8 @@ void NumericsChecker::After(const Session& session, int program, size_t step) {
   }
 }
 
-std::vector<ir::Tensor> NumericsChecker::Operands(const Session& session,
-                                                  int program,
-                                                  size_t step) const {
+std::vector<ir::Tensor> NumericsChecker::Operands(
+    const runtime::Session& session, int program, size_t step) const {
   const Plan& plan = session.plan(program);
   const Step& s = plan.steps[step];
   const ir::Node* node = NodeOfStep(session.graph(program), s);
@@ -159,8 +160,8 @@ std::vector<ir::Tensor> NumericsChecker::Operands(const Session& session,
   return tensors;
 }
 
-void NumericsChecker::Find(const Session& session, int program, size_t step,
-                           NonFinite found) {
+void NumericsChecker::Find(const runtime::Session& session, int program,
+                           size_t step, NonFinite found) {
   const Plan& plan = session.plan(program);
   const Step& s = plan.steps[step];
   const ir::Node* node = NodeOfStep(session.graph(program), s);
@@ -194,7 +195,7 @@ void NumericsChecker::Report(NonFinite found, Program& program) {
   FUSOR_CHECK(!options_.fail, kGraph, "{}", found.Describe());
 }
 
-std::string FindNonFinite(Session& session, int program) {
+std::string FindNonFinite(runtime::Session& session, int program) {
   std::string found;
   NumericsOptions options;
   options.report = [&](const NonFinite& first) { found = first.Finding(); };
@@ -205,4 +206,4 @@ std::string FindNonFinite(Session& session, int program) {
   return found;
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

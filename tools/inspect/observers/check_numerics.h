@@ -12,7 +12,7 @@
 #include "ir/interpreter/interpreter.h"
 #include "runtime/session.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 
 struct NonFinite {
   int64_t run = 0;   // number of the program's run, from 0
@@ -44,13 +44,15 @@ struct NumericsOptions {
   std::function<void(const NonFinite&)> report;
 };
 
-class NumericsChecker : public StepObserver {
+class NumericsChecker : public runtime::StepObserver {
  public:
   explicit NumericsChecker(NumericsOptions options)
       : options_(std::move(options)) {}
 
-  void Before(const Session& session, int program, size_t step) override;
-  void After(const Session& session, int program, size_t step) override;
+  void Before(const runtime::Session& session, int program,
+              size_t step) override;
+  void After(const runtime::Session& session, int program,
+             size_t step) override;
 
  private:
   struct Program {
@@ -59,10 +61,11 @@ class NumericsChecker : public StepObserver {
   };
   using Bytes = std::vector<uint8_t>;
 
-  void CheckInputs(const Session& session, int program);
-  std::vector<ir::Tensor> Operands(const Session& session, int program,
+  void CheckInputs(const runtime::Session& session, int program);
+  std::vector<ir::Tensor> Operands(const runtime::Session& session, int program,
                                    size_t step) const;
-  void Find(const Session& session, int program, size_t step, NonFinite found);
+  void Find(const runtime::Session& session, int program, size_t step,
+            NonFinite found);
   void Report(NonFinite found, Program& program);
   Program& At(int program);
 
@@ -73,6 +76,6 @@ class NumericsChecker : public StepObserver {
 
 // Runs the program once more and returns the finding; empty if there is none.
 // Changes state as any step does.
-std::string FindNonFinite(Session& session, int program);
+std::string FindNonFinite(runtime::Session& session, int program);
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -7,7 +7,22 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-namespace fusor::runtime {
+#include "ir/support/statistics.h"
+
+namespace fusor::inspect {
+
+std::vector<double> MedianProfile(runtime::Session& session, int program,
+                                  int runs) {
+  std::vector<std::vector<double>> times(session.plan(program).steps.size());
+  for (int i = 0; i < runs; ++i) {
+    const std::vector<double> run = session.ProfileStep(program);
+    for (size_t s = 0; s < times.size(); ++s) times[s].push_back(run[s]);
+  }
+  std::vector<double> medians;
+  for (auto& of_step : times) medians.push_back(Median(std::move(of_step)));
+  return medians;
+}
+
 namespace {
 
 using codegen::Plan;
@@ -33,7 +48,8 @@ json Metadata(const char* what, int rank, int track, const std::string& name) {
 
 }  // namespace
 
-void RunTimeline::Before(const Session& session, int program, size_t step) {
+void RunTimeline::Before(const runtime::Session& session, int program,
+                         size_t step) {
   if (step == 0) {
     // Collectives of an earlier run may have ended since.
     if (count_ >= first_ - 1 && count_ <= last_) TakeTimes();
@@ -47,13 +63,13 @@ void RunTimeline::Before(const Session& session, int program, size_t step) {
   if (records()) runs_.back().steps.push_back({step, Now(), 0});
 }
 
-void RunTimeline::After(const Session&, int, size_t) {
+void RunTimeline::After(const runtime::Session&, int, size_t) {
   if (records()) runs_.back().steps.back().ended = Now();
 }
 
 void RunTimeline::TakeTimes() {
   if (communicator_ == nullptr) return;
-  const std::vector<CollectiveTime> times = communicator_->TakeTimes();
+  const std::vector<runtime::CollectiveTime> times = communicator_->TakeTimes();
   if (runs_.empty()) return;  // discard times of earlier runs
   collectives_.insert(collectives_.end(), times.begin(), times.end());
 }
@@ -103,10 +119,10 @@ class RunTimeline::Writer {
   }
 
   // Returns the collective that the step started; null while it is running.
-  const CollectiveTime* Find(const StepTime& step) const {
+  const runtime::CollectiveTime* Find(const StepTime& step) const {
     const auto& all = timeline_.collectives_;
-    const auto found =
-        std::find_if(all.begin(), all.end(), [&](const CollectiveTime& time) {
+    const auto found = std::find_if(
+        all.begin(), all.end(), [&](const runtime::CollectiveTime& time) {
           return time.started >= step.begun && time.started <= step.ended;
         });
     return found == all.end() ? nullptr : &*found;
@@ -117,14 +133,14 @@ class RunTimeline::Writer {
     const double ended = run.steps.back().ended;
     double communication = 0, waits = 0;
     json collectives = json::array();
-    std::map<int, const CollectiveTime*> of_event;
+    std::map<int, const runtime::CollectiveTime*> of_event;
     for (const StepTime& time : run.steps) {
       const Step& step = run.plan->steps[time.step];
       if (step.kind != StepKind::kCollective) {
         waits += WriteStep(step, time, of_event);
         continue;
       }
-      const CollectiveTime* collective = Find(time);
+      const runtime::CollectiveTime* collective = Find(time);
       if (collective == nullptr) continue;
       if (step.records >= 0) of_event[step.records] = collective;
       communication += collective->ended - collective->begun;
@@ -140,8 +156,9 @@ class RunTimeline::Writer {
   }
 
   // Appends the step's events. Returns its wait for collectives in seconds.
-  double WriteStep(const Step& step, const StepTime& time,
-                   const std::map<int, const CollectiveTime*>& of_event) {
+  double WriteStep(
+      const Step& step, const StepTime& time,
+      const std::map<int, const runtime::CollectiveTime*>& of_event) {
     double begun = time.begun;
     for (int event : step.waits) {
       const auto awaited = of_event.find(event);
@@ -159,7 +176,7 @@ class RunTimeline::Writer {
   }
 
   json WriteCollective(const Plan& plan, const Step& step,
-                       const CollectiveTime& time, double run_begun) {
+                       const runtime::CollectiveTime& time, double run_begun) {
     const size_t tensors = plan.calls[step.index].operands.size();
     json facts = {{"op", step.op_class},
                   {"name", step.name},
@@ -183,4 +200,4 @@ json RunTimeline::Trace() {
   return Writer(*this).Write();
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -1,8 +1,5 @@
 #pragma once
 
-// Records the start and end of each step of a program and of each collective.
-// Shows which communication overlaps and which steps wait for it.
-
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -11,19 +8,29 @@
 #include "runtime/backend/communicator.h"
 #include "runtime/session.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
+
+// Returns the time of each step of the plan in ms, the median of `runs` calls
+// of Session::ProfileStep. They are real steps: state changes.
+std::vector<double> MedianProfile(runtime::Session& session, int program,
+                                  int runs);
+
+// Records the start and end of each step of a program and of each collective.
+// Shows which communication overlaps and which steps wait for it.
 
 // Records the runs `first` to `last` of a session's programs, counted from 1.
 // An observed session synchronises after each step. Overlap is therefore real
 // only on devices whose streams execute synchronously, such as the CPU.
-class RunTimeline : public StepObserver {
+class RunTimeline : public runtime::StepObserver {
  public:
   // `communicator`: the session's, or null. Its recorded times are consumed.
-  RunTimeline(Communicator* communicator, int64_t first, int64_t last)
+  RunTimeline(runtime::Communicator* communicator, int64_t first, int64_t last)
       : communicator_(communicator), first_(first), last_(last) {}
 
-  void Before(const Session& session, int program, size_t step) override;
-  void After(const Session& session, int program, size_t step) override;
+  void Before(const runtime::Session& session, int program,
+              size_t step) override;
+  void After(const runtime::Session& session, int program,
+             size_t step) override;
 
   // Returns computation, waits and collectives of this rank in the Trace Event
   // Format, for Perfetto and chrome://tracing. `otherData` has `rank` and
@@ -48,11 +55,11 @@ class RunTimeline : public StepObserver {
   bool records() const { return count_ >= first_ && count_ <= last_; }
   void TakeTimes();
 
-  Communicator* const communicator_;
+  runtime::Communicator* const communicator_;
   const int64_t first_, last_;
   int64_t count_ = 0;  // runs started so far
   std::vector<Run> runs_;
-  std::vector<CollectiveTime> collectives_;
+  std::vector<runtime::CollectiveTime> collectives_;
 };
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -12,7 +12,7 @@
 #include "ir/support/json.h"
 #include "tools/inspect/observers/step_values.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 
 using nlohmann::json;
 
@@ -130,7 +130,8 @@ Trace ReadTrace(const std::string& path) {
 
 void StatsTracer::Write(const TraceEntry& entry) { write_(TraceLine(entry)); }
 
-void StatsTracer::Before(const Session& session, int program, size_t step) {
+void StatsTracer::Before(const runtime::Session& session, int program,
+                         size_t step) {
   if (step != 0) return;
   const codegen::Plan& plan = session.plan(program);
   if (program_ < 0) {
@@ -147,7 +148,8 @@ void StatsTracer::Before(const Session& session, int program, size_t step) {
   }
 }
 
-void StatsTracer::After(const Session& session, int program, size_t step) {
+void StatsTracer::After(const runtime::Session& session, int program,
+                        size_t step) {
   if (program != program_) return;
   const codegen::Plan& plan = session.plan(program);
   const codegen::Step& s = plan.steps[step];
@@ -229,4 +231,4 @@ Divergence FirstDivergence(const Trace& a, const Trace& b, double tolerance) {
   return result;
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -22,7 +22,7 @@
 #include "ir/interpreter/interpreter.h"
 #include "runtime/session.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 
 struct TensorStats {
   int64_t count = 0;
@@ -52,13 +52,15 @@ struct Trace {
 };
 
 // Passes the header, then a line per value of one program, to `write`.
-class StatsTracer : public StepObserver {
+class StatsTracer : public runtime::StepObserver {
  public:
   explicit StatsTracer(std::function<void(const std::string& line)> write)
       : write_(std::move(write)) {}
 
-  void Before(const Session& session, int program, size_t step) override;
-  void After(const Session& session, int program, size_t step) override;
+  void Before(const runtime::Session& session, int program,
+              size_t step) override;
+  void After(const runtime::Session& session, int program,
+             size_t step) override;
 
  private:
   void Write(const TraceEntry& entry);
@@ -92,4 +94,4 @@ struct Divergence {
 // names, an input of different sizes, or no common value.
 Divergence FirstDivergence(const Trace& a, const Trace& b, double tolerance);
 
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -1,8 +1,16 @@
 #include "tools/inspect/observers/step_values.h"
 
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
-namespace fusor::runtime {
+#include "ir/interpreter/host_tensor.h"
+#include "ir/io/printer.h"
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+#include "runtime/checkpoint/safetensors.h"
+
+namespace fusor::inspect {
 
 using codegen::ArgUse;
 using codegen::Plan;
@@ -133,4 +141,41 @@ int64_t CountNonFinite(const ir::TensorType& type,
   }
 }
 
-}  // namespace fusor::runtime
+void WriteSnapshot(const std::string& folder, const ir::Graph& graph,
+                   std::span<const ir::Tensor> inputs) {
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  FUSOR_CHECK(!failure, kUsage, "{}: {}", folder, failure.message());
+  WriteFileAtomically(folder + "/module.txt", ir::Print(graph),
+                      ErrorCode::kUsage);
+  std::vector<runtime::NamedTensor> tensors;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    ir::Tensor logical = inputs[i];
+    logical.type = graph.input(i)->type();
+    logical.type.layout = {};
+    tensors.push_back(
+        {graph.input(i)->name(), logical.type, ir::TensorBytes(logical)});
+  }
+  runtime::WriteSafetensors(folder + "/inputs.safetensors", tensors);
+}
+
+std::vector<ir::Tensor> ReadInputs(const std::string& path,
+                                   const ir::Graph& graph) {
+  const runtime::Safetensors file = runtime::ReadSafetensors(path);
+  std::vector<ir::Tensor> inputs;
+  for (const ir::Input& input : graph.inputs()) {
+    const std::string& name = input.value->name();
+    ir::TensorType type = input.value->type();
+    type.layout = {};
+    const runtime::NamedTensor* tensor = file.Find(name);
+    FUSOR_CHECK(tensor != nullptr, kCheckpoint, "{}: no tensor {}", path, name);
+    FUSOR_CHECK(tensor->type == type, kCheckpoint,
+                "{}: tensor {}: expected {}, got {}", path, name,
+                ToString(type), ToString(tensor->type));
+    inputs.push_back(
+        {input.value->type(), ir::LoadTensor(type, tensor->bytes).data});
+  }
+  return inputs;
+}
+
+}  // namespace fusor::inspect

@@ -2,13 +2,14 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "codegen/plan/plan.h"
 #include "ir/graph.h"
 #include "ir/interpreter/interpreter.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 
 // The buffers of a step's tensors, one per operand and result of the step's
 // node, in the node's order. Splits buffers that span several values.
@@ -51,4 +52,17 @@ std::vector<ir::Tensor> OperandTensors(std::span<const ir::Tensor> inputs,
 int64_t CountNonFinite(const ir::TensorType& type,
                        std::span<const uint8_t> bytes);
 
-}  // namespace fusor::runtime
+// A folder with a graph and its input values: module.txt, the text form, and
+// inputs.safetensors, the values in logical order by input name.
+
+// Writes the files and creates the folder. Throws kUsage if it cannot be
+// created or module.txt cannot be written.
+void WriteSnapshot(const std::string& folder, const ir::Graph& graph,
+                   std::span<const ir::Tensor> inputs);
+
+// Reads one value per input of the graph. Throws kCheckpoint, naming the input,
+// if one is missing or has another type.
+std::vector<ir::Tensor> ReadInputs(const std::string& path,
+                                   const ir::Graph& graph);
+
+}  // namespace fusor::inspect

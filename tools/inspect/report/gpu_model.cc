@@ -11,7 +11,7 @@
 #include "ir/support/error.h"
 #include "tools/inspect/report/traffic.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using nlohmann::json;
@@ -47,17 +47,17 @@ constexpr int64_t kTurnsAhead = 4;
 
 // Returns the bytes that one thread requests before it waits: the maximum over
 // the body and its loops.
-int64_t BytesAhead(const Kernel& kernel, const std::vector<Stmt>& body,
-                   bool loop) {
+int64_t BytesAhead(const codegen::Kernel& kernel,
+                   const std::vector<codegen::Stmt>& body, bool loop) {
   int64_t bytes = 0;
   int64_t inner = 0;
   int loads = 0;
-  for (const Stmt& stmt : body) {
-    if (stmt.kind == StmtKind::kLoop) {
+  for (const codegen::Stmt& stmt : body) {
+    if (stmt.kind == codegen::StmtKind::kLoop) {
       inner = std::max(inner, BytesAhead(kernel, stmt.body, true));
     }
-    if (stmt.kind != StmtKind::kLoad) continue;
-    const KernelBuffer& buffer = kernel.buffers[stmt.buffer];
+    if (stmt.kind != codegen::StmtKind::kLoad) continue;
+    const codegen::KernelBuffer& buffer = kernel.buffers[stmt.buffer];
     if (buffer.packed) continue;
     const bool vector = kernel.registers[stmt.dst].vector;
     bytes += (vector ? kernel.lanes_per_thread() : 1) *
@@ -70,7 +70,7 @@ int64_t BytesAhead(const Kernel& kernel, const std::vector<Stmt>& body,
 
 class Modeller {
  public:
-  Modeller(const Plan& plan, const TargetCompiler& compiler)
+  Modeller(const codegen::Plan& plan, const codegen::TargetCompiler& compiler)
       : plan_(plan), compiler_(compiler), target_(compiler.target()) {
     for (size_t i = 0; i < plan.kernels.size(); ++i) {
       AddKernel(static_cast<int>(i));
@@ -80,13 +80,13 @@ class Modeller {
   GpuModel Run() const {
     GpuModel model;
     for (size_t s = 0; s < plan_.steps.size(); ++s) {
-      const Step& step = plan_.steps[s];
-      if (step.kind == StepKind::kLaunch) {
+      const codegen::Step& step = plan_.steps[s];
+      if (step.kind == codegen::StepKind::kLaunch) {
         for (GpuLaunch launch : launches_[step.index]) {
           launch.step = static_cast<int>(s);
           Add(launch, model);
         }
-      } else if (step.kind == StepKind::kLibrary) {
+      } else if (step.kind == codegen::StepKind::kLibrary) {
         AddCall(step, model);
       }
     }
@@ -95,10 +95,11 @@ class Modeller {
 
  private:
   void AddKernel(int index) {
-    const CompiledKernel& compiled = plan_.kernels[index];
-    const Kernel& kernel = compiled.kernel;
-    const std::vector<CudaLaunch> shapes = CudaLaunches(kernel);
-    std::vector<EntryResources> resources;
+    const codegen::CompiledKernel& compiled = plan_.kernels[index];
+    const codegen::Kernel& kernel = compiled.kernel;
+    const std::vector<codegen::CudaLaunch> shapes =
+        codegen::CudaLaunches(kernel);
+    std::vector<codegen::EntryResources> resources;
     if (!compiled.binary.empty()) {
       resources = compiler_.Resources(compiled.binary);
     }
@@ -108,7 +109,7 @@ class Modeller {
                        .phase = static_cast<int>(p),
                        .blocks = shapes[p].blocks,
                        .threads = shapes[p].threads};
-      for (const EntryResources& entry : resources) {
+      for (const codegen::EntryResources& entry : resources) {
         if (entry.entry != shapes[p].entry) continue;
         launch.registers = entry.registers;
         launch.stack_bytes = entry.stack_bytes;
@@ -131,12 +132,12 @@ class Modeller {
                    (launch.blocks_at_once * target_.threads);
   }
 
-  void CountBytes(const Kernel& kernel, GpuLaunch& launch) const {
-    const Phase& phase = kernel.phases[launch.phase];
+  void CountBytes(const codegen::Kernel& kernel, GpuLaunch& launch) const {
+    const codegen::Phase& phase = kernel.phases[launch.phase];
     const std::vector<int64_t> bytes = TrafficByBuffer(kernel, phase);
     const std::vector<int64_t> kept = KeptBytes(kernel, launch.phase);
     for (size_t b = 0; b < bytes.size(); ++b) {
-      const KernelBuffer& buffer = kernel.buffers[b];
+      const codegen::KernelBuffer& buffer = kernel.buffers[b];
       const bool cached = buffer.scratch ||
                           buffer.num_bytes() <= target_.l2_bytes / kCachedPart;
       const int64_t hits = cached ? bytes[b] : std::min(bytes[b], kept[b]);
@@ -154,17 +155,21 @@ class Modeller {
   // them. Earlier phases, the last one first, fill the cache. Of a phase that
   // does not fit, only its last bytes are kept; these help only descending
   // loops, which start where that phase ended.
-  std::vector<int64_t> KeptBytes(const Kernel& kernel, int phase) const {
+  std::vector<int64_t> KeptBytes(const codegen::Kernel& kernel,
+                                 int phase) const {
     std::vector<int64_t> kept(kernel.buffers.size());
     std::vector<bool> descending(kernel.buffers.size());
     std::vector<bool> loaded(kernel.buffers.size());
-    VisitStatements(kernel.phases[phase].body, [&](const Stmt& stmt) {
-      if (stmt.kind == StmtKind::kLoad) loaded[stmt.buffer] = true;
-      if (!stmt.descending) return;
-      for (const Stmt& inner : stmt.body) {
-        if (inner.kind == StmtKind::kLoad) descending[inner.buffer] = true;
-      }
-    });
+    codegen::VisitStatements(kernel.phases[phase].body,
+                             [&](const codegen::Stmt& stmt) {
+                               if (stmt.kind == codegen::StmtKind::kLoad)
+                                 loaded[stmt.buffer] = true;
+                               if (!stmt.descending) return;
+                               for (const codegen::Stmt& inner : stmt.body) {
+                                 if (inner.kind == codegen::StmtKind::kLoad)
+                                   descending[inner.buffer] = true;
+                               }
+                             });
     auto room = static_cast<double>(target_.l2_bytes / kKeptPart);
     for (int p = phase - 1; p >= 0 && room > 0; --p) {
       const std::vector<int64_t> bytes =
@@ -237,8 +242,8 @@ class Modeller {
     model.launches.push_back(launch);
   }
 
-  void AddCall(const Step& step, GpuModel& model) const {
-    const LibraryCall& call = plan_.calls[step.index];
+  void AddCall(const codegen::Step& step, GpuModel& model) const {
+    const codegen::LibraryCall& call = plan_.calls[step.index];
     const bool wide =
         !call.operands.empty() && ir::DTypeSize(call.operands[0].dtype) > 2;
     const double peak = wide ? target_.peak_gflops_f32 : target_.peak_gflops_16;
@@ -260,8 +265,8 @@ class Modeller {
     }
   }
 
-  const Plan& plan_;
-  const TargetCompiler& compiler_;
+  const codegen::Plan& plan_;
+  const codegen::TargetCompiler& compiler_;
   const ir::Target& target_;
   std::vector<std::vector<GpuLaunch>> launches_;  // per kernel
 };
@@ -272,7 +277,8 @@ double PerSecond(int64_t images, double ms) {
 
 }  // namespace
 
-GpuModel ModelGpuStep(const Plan& plan, const TargetCompiler& compiler) {
+GpuModel ModelGpuStep(const codegen::Plan& plan,
+                      const codegen::TargetCompiler& compiler) {
   FUSOR_ASSERT(compiler.target().simt, "{}: expected a GPU",
                compiler.target().name);
   return Modeller(plan, compiler).Run();
@@ -296,7 +302,8 @@ std::string GpuModelText(const GpuModel& model, int64_t images) {
                            "  images/s", speeds);
 }
 
-json GpuModelJson(const GpuModel& model, const Plan& plan, int64_t images) {
+json GpuModelJson(const GpuModel& model, const codegen::Plan& plan,
+                  int64_t images) {
   json shares = json::array();
   for (size_t i = 0; i < GpuModel::kTensorShares.size(); ++i) {
     shares.push_back({{"tensor_share", GpuModel::kTensorShares[i]},
@@ -327,4 +334,4 @@ json GpuModelJson(const GpuModel& model, const Plan& plan, int64_t images) {
           {"launches", std::move(launches)}};
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

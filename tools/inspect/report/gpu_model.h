@@ -14,7 +14,7 @@
 #include "codegen/plan/plan.h"
 #include "codegen/target_compiler.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 
 // One launch of one phase of a generated kernel.
 struct GpuLaunch {
@@ -55,7 +55,8 @@ struct GpuModel {
 
 // Models the plan's launches and library calls. REQUIRES: the target is a GPU.
 // Without machine code in the plan, registers count as 0.
-GpuModel ModelGpuStep(const Plan& plan, const TargetCompiler& compiler);
+GpuModel ModelGpuStep(const codegen::Plan& plan,
+                      const codegen::TargetCompiler& compiler);
 
 // Returns a few lines for a terminal. `images`: per step.
 std::string GpuModelText(const GpuModel& model, int64_t images);
@@ -64,7 +65,7 @@ std::string GpuModelText(const GpuModel& model, int64_t images);
 // convolutions [{tensor_share, convolutions_ms, step_ms, images_per_s}],
 // launches [{kernel, name, phase, blocks, threads, registers, stack_bytes,
 // waves, memory_bytes, cached_bytes, bytes_in_flight, us}].
-nlohmann::json GpuModelJson(const GpuModel& model, const Plan& plan,
+nlohmann::json GpuModelJson(const GpuModel& model, const codegen::Plan& plan,
                             int64_t images);
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

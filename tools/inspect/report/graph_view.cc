@@ -1,17 +1,24 @@
 #include "tools/inspect/report/graph_view.h"
 
+#include <fmt/core.h>
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ir/op.h"
 #include "ir/target/cost.h"
 #include "ir/target/flops.h"
 #include "passes/fusion/iteration_domain.h"
+#include "tools/inspect/html/html_page.h"
 #include "tools/inspect/report/step_phase.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
+
 namespace {
 
 using ir::Graph;
@@ -99,7 +106,7 @@ class Viewer {
                  {"in", std::move(in)},
                  {"types", std::move(types)},
                  {"bytes", ir::NodeBytes(node)},
-                 {"flops", NodeFlops(node)}};
+                 {"flops", codegen::NodeFlops(node)}};
     const auto time = times_.find(view["name"]);
     if (time != times_.end()) view["us"] = time->second.us;
     if (node.body() != nullptr) {
@@ -160,4 +167,46 @@ std::string BodySummary(const Node& fusion) {
   return text;
 }
 
-}  // namespace fusor::codegen
+std::vector<KernelCount> CountKernels(const ir::Graph& graph) {
+  const auto phases = PhasesOf(graph);
+  std::map<std::pair<StepPhase, bool>, KernelCount> counts;
+  for (const auto& node : graph.nodes()) {
+    if (node->body() == nullptr) continue;
+    int64_t ops = 0;
+    bool reduces = false;
+    for (const auto& inner : node->body()->nodes()) {
+      ops += IsCostly(*inner) ? 1 : 0;
+      reduces |= inner->op().fusion == ir::FusionKind::kReduce;
+    }
+    const StepPhase phase = phases[node->position()];
+    KernelCount& count = counts[{phase, reduces}];
+    count.what = fmt::format("{}, {}", PhaseName(phase),
+                             reduces ? "with reductions" : "elementwise");
+    ++count.kernels;
+    count.ops += ops;
+    count.most_ops = std::max(count.most_ops, ops);
+  }
+  std::vector<KernelCount> list;
+  for (auto& [key, count] : counts) list.push_back(std::move(count));
+  return list;
+}
+
+std::string GraphPage(const ir::Graph& graph, const std::string& title) {
+  const auto fusions =
+      std::count_if(graph.nodes().begin(), graph.nodes().end(),
+                    [](const auto& node) { return node->body() != nullptr; });
+  HtmlPage page;
+  page.title = title;
+  page.lead = fmt::format(
+      "Graph {}: {} nodes, {} of them kernels; {} inputs, {} outputs.",
+      graph.name(), graph.nodes().size(), fusions, graph.inputs().size(),
+      graph.outputs().size());
+  page.sections.push_back(GraphSection(
+      "Graph",
+      "Rows are parts of the model, boxes are nodes. Hover to see operands and "
+      "users. Click a row to open it, a fusion to see its ops.",
+      {{"", GraphView(graph)}}));
+  return Render(page);
+}
+
+}  // namespace fusor::inspect

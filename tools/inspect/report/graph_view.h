@@ -1,12 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "ir/graph.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 
 // Measured or estimated time of one execution of a node.
 struct NodeTime {
@@ -44,4 +46,21 @@ bool IsCostly(const ir::Node& node);
 // Returns the costly ops of a fusion, most frequent first: "3 mul, 2 add".
 std::string BodySummary(const ir::Node& fusion);
 
-}  // namespace fusor::codegen
+// Generated kernels of one phase of a step, with or without reductions.
+struct KernelCount {
+  std::string what;  // "backward, with reductions"
+  int64_t kernels = 0;
+  int64_t ops = 0;       // in all kernels together
+  int64_t most_ops = 0;  // in one kernel
+};
+
+// Counts the fusions of an optimised graph, forward first.
+std::vector<KernelCount> CountKernels(const ir::Graph& graph);
+
+// Returns one self-contained HTML page that draws the graph: a row per model
+// location, a column per phase (forward, backward, update), a box per node.
+// Rows open into the graph of their nodes, fusions into their bodies. Needs no
+// network. Deterministic: equal graphs and titles give equal bytes.
+std::string GraphPage(const ir::Graph& graph, const std::string& title);
+
+}  // namespace fusor::inspect

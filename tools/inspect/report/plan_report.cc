@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <unordered_map>
 
+#include "ir/shard.h"
 #include "ir/support/error.h"
 #include "tools/inspect/report/graph_view.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
+
 namespace {
 
 // Returns microseconds. GB/s are bytes per nanosecond.
@@ -33,7 +37,7 @@ double LibraryUs(const ir::Node& node, const ir::TargetQueries& target) {
 
 class Reporter {
  public:
-  Reporter(const Plan& plan, const ir::Graph& graph,
+  Reporter(const codegen::Plan& plan, const ir::Graph& graph,
            const ir::TargetQueries& target,
            const passes::CollectiveCost& network)
       : plan_(plan),
@@ -46,7 +50,7 @@ class Reporter {
   }
 
   StepCost Cost(int s) const {
-    const Step& step = plan_.steps[s];
+    const codegen::Step& step = plan_.steps[s];
     const auto found = nodes_.find(step.name);
     const ir::Node* node = found == nodes_.end() ? nullptr : found->second;
     StepCost cost{.step = s, .op_class = step.op_class, .kind = "copy"};
@@ -59,7 +63,7 @@ class Reporter {
         cost.op_class += ", " + std::string(PhaseName(cost.phase));
       }
     }
-    if (step.kind == StepKind::kCollective) {
+    if (step.kind == codegen::StepKind::kCollective) {
       ModelCollective(plan_.calls[step.index], cost);
     } else {
       Model(node, cost);
@@ -69,7 +73,7 @@ class Reporter {
 
  private:
   // A ring's reduce_scatter and all_gather each take half of all_reduce.
-  void ModelCollective(const LibraryCall& call, StepCost& cost) const {
+  void ModelCollective(const codegen::LibraryCall& call, StepCost& cost) const {
     const double share = call.op == ir::OpKind::kAllReduce ? 1 : 0.5;
     cost.modelled_us = cost.limit_us =
         share * network_.Seconds(CollectiveBytes(call)) * 1e6;
@@ -93,7 +97,7 @@ class Reporter {
         std::max(memory, library > 0 ? library : arithmetic) + launch;
   }
 
-  const Plan& plan_;
+  const codegen::Plan& plan_;
   const ir::TargetQueries& target_;
   const passes::CollectiveCost& network_;
   std::vector<StepPhase> phases_;
@@ -127,7 +131,7 @@ std::string_view BoundName(Bound bound) {
   return "";
 }
 
-PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
+PlanReport ReportPlan(const codegen::Plan& plan, const ir::Graph& graph,
                       const ir::TargetQueries& target,
                       std::span<const double> measured_ms,
                       const passes::CollectiveCost& network) {
@@ -154,7 +158,7 @@ PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
   return report;
 }
 
-int64_t CollectiveBytes(const LibraryCall& call) {
+int64_t CollectiveBytes(const codegen::LibraryCall& call) {
   int64_t bytes = 0;
   const bool scatters = call.op == ir::OpKind::kReduceScatter;
   for (const ir::TensorType& type : scatters ? call.operands : call.results) {
@@ -163,12 +167,13 @@ int64_t CollectiveBytes(const LibraryCall& call) {
   return bytes;
 }
 
-std::vector<double> StartTimes(const Plan& plan, const PlanReport& report) {
+std::vector<double> StartTimes(const codegen::Plan& plan,
+                               const PlanReport& report) {
   std::vector<double> happened(plan.num_events, 0);  // per event
   std::vector<double> now;                           // per stream
   std::vector<double> starts;
   for (const StepCost& cost : report.steps) {
-    const Step& step = plan.steps[cost.step];
+    const codegen::Step& step = plan.steps[cost.step];
     if (static_cast<int>(now.size()) <= step.stream)
       now.resize(step.stream + 1);
     double& clock = now[step.stream];
@@ -180,7 +185,7 @@ std::vector<double> StartTimes(const Plan& plan, const PlanReport& report) {
   return starts;
 }
 
-NodeTimes TimesOf(const Plan& plan, const PlanReport& report) {
+NodeTimes TimesOf(const codegen::Plan& plan, const PlanReport& report) {
   NodeTimes times;
   for (const StepCost& cost : report.steps) {
     times[plan.steps[cost.step].name] = {cost.us()};
@@ -188,4 +193,88 @@ NodeTimes TimesOf(const Plan& plan, const PlanReport& report) {
   return times;
 }
 
-}  // namespace fusor::codegen
+using nlohmann::json;
+
+namespace {
+
+// Returns the buffers with state shards as of the start of the plan, and the
+// results of kernels that read only such a buffer.
+std::set<int> PartsOf(const codegen::Plan& plan) {
+  std::set<int> parts;
+  for (const codegen::PlanInput& input : plan.inputs) {
+    if (ir::IsShard(input.attrs)) parts.insert(input.buffer);
+  }
+  for (const codegen::Step& step : plan.steps) {
+    if (step.kind == codegen::StepKind::kLaunch && step.args.size() == 2 &&
+        parts.contains(step.args[0])) {
+      parts.insert(step.args[1]);
+    }
+  }
+  return parts;
+}
+
+}  // namespace
+
+int64_t Exchange::buckets() const {
+  return std::count_if(collectives.begin(), collectives.end(),
+                       [](const CollectiveSpan& span) { return span.sums; });
+}
+
+int64_t Exchange::bucket_bytes() const {
+  int64_t bytes = 0;
+  for (const CollectiveSpan& span : collectives) {
+    bytes += span.sums ? span.bytes : 0;
+  }
+  return bytes;
+}
+
+double Exchange::communication_us() const {
+  double us = 0;
+  for (const CollectiveSpan& span : collectives) {
+    us += span.end_us - span.start_us;
+  }
+  return us;
+}
+
+Exchange ExchangeOf(const codegen::Plan& plan, const PlanReport& report) {
+  Exchange exchange;
+  const std::vector<double> starts = StartTimes(plan, report);
+  const std::set<int> parts = PartsOf(plan);
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const StepCost& cost = report.steps[i];
+    const double end = starts[i] + cost.us();
+    exchange.end_us = std::max(exchange.end_us, end);
+    const codegen::Step& step = plan.steps[cost.step];
+    if (step.kind != codegen::StepKind::kCollective) continue;
+    const codegen::LibraryCall& call = plan.calls[step.index];
+    exchange.collectives.push_back(
+        {.step = cost.step,
+         .tensors = static_cast<int64_t>(call.results.size()),
+         .bytes = CollectiveBytes(call),
+         .start_us = starts[i],
+         .end_us = end,
+         .sums = call.op != ir::OpKind::kAllGather,
+         .gathers_ahead = call.op == ir::OpKind::kAllGather &&
+                          parts.contains(step.args[0])});
+  }
+  exchange.exposed_us = std::max(0.0, exchange.end_us - report.total.us());
+  return exchange;
+}
+
+json CollectivesJson(const codegen::Plan& plan, const Exchange& exchange) {
+  json list = json::array();
+  for (const CollectiveSpan& span : exchange.collectives) {
+    const codegen::Step& step = plan.steps[span.step];
+    list.push_back(
+        {{"op", step.op_class},
+         {"name", step.name},
+         {"tensors", span.tensors},
+         {"dtype", DTypeName(plan.calls[step.index].results[0].dtype)},
+         {"bytes", span.bytes},
+         {"start_ms", span.start_us / 1e3},
+         {"end_ms", span.end_us / 1e3}});
+  }
+  return list;
+}
+
+}  // namespace fusor::inspect

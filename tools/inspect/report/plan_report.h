@@ -1,9 +1,7 @@
 #pragma once
 
-// Costs of a plan per step: estimated and, with a profile, measured, compared
-// with the limits of the target.
-
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,7 +12,10 @@
 #include "tools/inspect/report/graph_view.h"
 #include "tools/inspect/report/step_phase.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
+
+// Costs of a plan per step: estimated and, with a profile, measured, compared
+// with the limits of the target.
 
 // The resource that limits a step, according to the target description.
 enum class Bound : uint8_t { kArithmetic, kMemory, kLaunch, kNetwork };
@@ -67,19 +68,56 @@ struct PlanReport {
 // Computes the costs of a plan. `graph`: the graph that the plan was built
 // from. `measured_ms`: one time per step (Session::ProfileStep), or empty.
 // `network`: the cost of an all-reduce, from which collectives are estimated.
-PlanReport ReportPlan(const Plan& plan, const ir::Graph& graph,
+PlanReport ReportPlan(const codegen::Plan& plan, const ir::Graph& graph,
                       const ir::TargetQueries& target,
                       std::span<const double> measured_ms = {},
                       const passes::CollectiveCost& network = {{{0, 0}}});
 
 // Returns the bytes of the collective's unsharded tensors.
-int64_t CollectiveBytes(const LibraryCall& call);
+int64_t CollectiveBytes(const codegen::LibraryCall& call);
 
 // Returns the start time of each step in us: when its stream is idle and all
 // events that it waits for have happened.
-std::vector<double> StartTimes(const Plan& plan, const PlanReport& report);
+std::vector<double> StartTimes(const codegen::Plan& plan,
+                               const PlanReport& report);
 
 // Returns the times by name of the step's node.
-NodeTimes TimesOf(const Plan& plan, const PlanReport& report);
+NodeTimes TimesOf(const codegen::Plan& plan, const PlanReport& report);
 
-}  // namespace fusor::codegen
+// The collectives of a training step, and the part of their time that is not
+// overlapped with computation.
+
+// One collective. Times are microseconds since the start of the step.
+struct CollectiveSpan {
+  int step = 0;  // index in the plan
+  int64_t tensors = 0;
+  int64_t bytes = 0;  // of unsharded tensors
+  double start_us = 0;
+  double end_us = 0;
+  // Reduces a gradient bucket; otherwise gathers statistics or shards.
+  bool sums = false;
+  // Whether it gathers parameter shards for this step's forward pass.
+  bool gathers_ahead = false;
+};
+
+struct Exchange {
+  std::vector<CollectiveSpan> collectives;  // in issue order
+  double end_us = 0;                        // of the step
+  // Step time minus computation: communication that is not overlapped.
+  double exposed_us = 0;
+
+  int64_t buckets() const;  // gradient buckets
+  int64_t bucket_bytes() const;
+  // Sum of all collectives' durations.
+  double communication_us() const;
+};
+
+// Schedules the plan with the times of `report`. These should be estimates: a
+// profile measures only how long a collective takes to start.
+Exchange ExchangeOf(const codegen::Plan& plan, const PlanReport& report);
+
+// [{op, name, tensors, dtype, bytes, start_ms, end_ms}]
+nlohmann::json CollectivesJson(const codegen::Plan& plan,
+                               const Exchange& exchange);
+
+}  // namespace fusor::inspect

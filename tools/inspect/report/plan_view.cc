@@ -6,12 +6,13 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "ir/support/str.h"
 #include "tools/inspect/html/html_page.h"
-#include "tools/inspect/html/quantities.h"
-#include "tools/inspect/report/collectives_report.h"
-#include "tools/inspect/report/memory_timeline.h"
+#include "tools/inspect/report/memory_report.h"
+#include "tools/inspect/report/plan_report.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
+
 namespace {
 
 using nlohmann::json;
@@ -121,7 +122,8 @@ std::string SpanTable(const char* title, const char* tensors,
 // Returns the times of parameter gathers and gradient reductions, and one line
 // with the number of other gathers (statistics, or parameter shards at the end
 // of the step).
-std::string CollectiveLines(const Plan& plan, const Exchange& exchange) {
+std::string CollectiveLines(const codegen::Plan& plan,
+                            const Exchange& exchange) {
   if (exchange.collectives.empty()) return "";
   std::string sums, ahead;
   int gathers = 0;
@@ -150,7 +152,7 @@ std::string CollectiveLines(const Plan& plan, const Exchange& exchange) {
 
 }  // namespace
 
-std::string PlanReportText(const Plan& plan, const PlanReport& report,
+std::string PlanReportText(const codegen::Plan& plan, const PlanReport& report,
                            const ir::Target& target, size_t top) {
   std::string out = TargetLine(target) + "\n";
   out += fmt::format("memory: {} planned, lower bound {}\n",
@@ -172,7 +174,7 @@ std::string PlanReportText(const Plan& plan, const PlanReport& report,
   out += fmt::format("\n{:<31} {}", "longest steps", kCostHead);
   const std::vector<const StepCost*> steps = LongestSteps(report);
   for (size_t i = 0; i < std::min(top, steps.size()); ++i) {
-    const Step& step = plan.steps[steps[i]->step];
+    const codegen::Step& step = plan.steps[steps[i]->step];
     out += fmt::format(
         "{:<31} {}  {}, {}{}{}\n",
         step.location.path.empty() ? "%" + step.name : step.location.path,
@@ -183,7 +185,7 @@ std::string PlanReportText(const Plan& plan, const PlanReport& report,
   return out;
 }
 
-json PlanReportJson(const Plan& plan, const PlanReport& report,
+json PlanReportJson(const codegen::Plan& plan, const PlanReport& report,
                     const ir::Target& target) {
   json classes = json::object();
   for (const ClassCost& cost : report.classes) {
@@ -192,7 +194,7 @@ json PlanReportJson(const Plan& plan, const PlanReport& report,
   }
   json steps = json::array();
   for (const StepCost& cost : report.steps) {
-    const Step& step = plan.steps[cost.step];
+    const codegen::Step& step = plan.steps[cost.step];
     json entry = CostJson(cost);
     entry["name"] = step.name;
     entry["location"] = step.location.path;
@@ -215,7 +217,7 @@ json PlanReportJson(const Plan& plan, const PlanReport& report,
           {"planned_lower_bound_bytes", plan.lower_bound_bytes}};
 }
 
-std::string PlanPage(const Plan& plan, const ir::Graph& graph,
+std::string PlanPage(const codegen::Plan& plan, const ir::Graph& graph,
                      const PlanReport& report, const ir::Target& target,
                      const std::string& subject) {
   HtmlPage page;
@@ -258,7 +260,7 @@ std::string PlanPage(const Plan& plan, const ir::Graph& graph,
       TimelineView(plan, plan.name)));
   std::vector<std::vector<json>> steps;
   for (const StepCost* cost : LongestSteps(report)) {
-    const Step& step = plan.steps[cost->step];
+    const codegen::Step& step = plan.steps[cost->step];
     steps.push_back(Row({ToString(step.location), cost->op_class,
                          std::string(BoundName(cost->bound))},
                         *cost, total));
@@ -269,4 +271,57 @@ std::string PlanPage(const Plan& plan, const ir::Graph& graph,
   return Render(page);
 }
 
-}  // namespace fusor::codegen
+namespace {
+
+using nlohmann::json;
+
+json ThreadName(int stream) {
+  return {{"ph", "M"},
+          {"name", "thread_name"},
+          {"pid", 0},
+          {"tid", stream},
+          {"args", {{"name", "stream " + std::to_string(stream)}}}};
+}
+
+json Event(const codegen::Step& step, const StepCost& cost, double start) {
+  return {{"ph", "X"},
+          {"name", step.location.path.empty() ? step.name : step.location.path},
+          {"cat", cost.op_class},
+          {"pid", 0},
+          {"tid", step.stream},
+          {"ts", start},
+          {"dur", cost.us()},
+          {"args",
+           {{"op", step.op_class},
+            {"value", step.name},
+            {"source", ToString(step.location.source)},
+            {"phase", PhaseName(cost.phase)},
+            {"bytes", cost.bytes},
+            {"flops", cost.flops},
+            {"modelled_us", cost.modelled_us},
+            {"share_of_limit", cost.share()},
+            {"bound", BoundName(cost.bound)}}}};
+}
+
+}  // namespace
+
+json ChromeTrace(const codegen::Plan& plan, const PlanReport& report) {
+  json events = json::array();
+  events.push_back({{"ph", "M"},
+                    {"name", "process_name"},
+                    {"pid", 0},
+                    {"args", {{"name", plan.name + " on " + plan.target}}}});
+  const std::vector<double> starts = StartTimes(plan, report);
+  int streams = 0;
+  for (size_t i = 0; i < report.steps.size(); ++i) {
+    const StepCost& cost = report.steps[i];
+    const codegen::Step& step = plan.steps[cost.step];
+    for (; streams <= step.stream; ++streams) {
+      events.push_back(ThreadName(streams));
+    }
+    events.push_back(Event(step, cost, starts[i]));
+  }
+  return {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+}
+
+}  // namespace fusor::inspect

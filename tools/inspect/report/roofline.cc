@@ -1,5 +1,3 @@
-#include "tools/inspect/report/roofline.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -7,8 +5,9 @@
 #include <map>
 
 #include "tools/inspect/html/svg.h"
+#include "tools/inspect/report/plan_view.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 constexpr double kLeft = 70, kTop = 50, kWidth = 780, kHeight = 440;
@@ -178,4 +177,4 @@ std::string RooflineSvg(const PlanReport& report, const ir::Target& target,
   return Picture(report, target).Draw(title);
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -7,7 +7,7 @@
 #include "ir/state_names.h"
 #include "ir/weight_copy.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using ir::Graph;
@@ -132,4 +132,4 @@ std::vector<StepPhase> PhasesOf(const Graph& graph) {
   return phases;
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -6,7 +6,7 @@
 
 #include "ir/graph.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 
 // The part of a training step that a node belongs to.
 enum class StepPhase : uint8_t {
@@ -21,4 +21,4 @@ std::string_view PhaseName(StepPhase phase);  // "forward"
 // without output "loss". A fusion of two phases belongs to the earlier one.
 std::vector<StepPhase> PhasesOf(const ir::Graph& graph);
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -8,13 +8,14 @@
 
 #include "ir/target/cost.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 // Sums the loads and stores of one phase per loop.
 class PhaseTraffic {
  public:
-  PhaseTraffic(const Kernel& kernel, const Phase& phase) : kernel_(kernel) {
+  PhaseTraffic(const codegen::Kernel& kernel, const codegen::Phase& phase)
+      : kernel_(kernel) {
     open_ = phase.grid;
     Visit(phase.body);
   }
@@ -23,7 +24,7 @@ class PhaseTraffic {
     std::vector<int64_t> bytes(kernel_.buffers.size());
     for (const auto& [place, elements] : elements_) {
       const int b = std::get<1>(place);
-      const KernelBuffer& buffer = kernel_.buffers[b];
+      const codegen::KernelBuffer& buffer = kernel_.buffers[b];
       const int64_t moved = std::min(elements, buffer.elements);
       bytes[b] += buffer.packed
                       ? ir::PackedBytes(moved)
@@ -33,22 +34,22 @@ class PhaseTraffic {
   }
 
  private:
-  void Visit(const std::vector<Stmt>& body) {
+  void Visit(const std::vector<codegen::Stmt>& body) {
     const int loop = loops_++;
-    for (const Stmt& stmt : body) {
+    for (const codegen::Stmt& stmt : body) {
       switch (stmt.kind) {
-        case StmtKind::kLoop:
+        case codegen::StmtKind::kLoop:
           open_.push_back(stmt.axis);
           Visit(stmt.body);
           open_.pop_back();
           break;
-        case StmtKind::kLoad:
+        case codegen::StmtKind::kLoad:
           Add(loop, stmt, false, 1);
           break;
-        case StmtKind::kStore:
+        case codegen::StmtKind::kStore:
           Add(loop, stmt, true, 1);
           break;
-        case StmtKind::kStoreTile:
+        case codegen::StmtKind::kStoreTile:
           Add(loop, stmt, true, static_cast<int64_t>(stmt.tile.order.size()));
           break;
         default:
@@ -58,8 +59,8 @@ class PhaseTraffic {
   }
 
   // Counts accesses in one loop with equal indices once.
-  void Add(int loop, const Stmt& stmt, bool store, int64_t elements) {
-    for (const Index::Term& term : stmt.index.terms) {
+  void Add(int loop, const codegen::Stmt& stmt, bool store, int64_t elements) {
+    for (const codegen::Index::Term& term : stmt.index.terms) {
       if (term.coefficient == 0) continue;
       if (std::find(open_.begin(), open_.end(), term.axis) != open_.end()) {
         elements *= kernel_.axes[term.axis].extent;
@@ -74,10 +75,10 @@ class PhaseTraffic {
 
   using Place = std::tuple<int, int, bool>;  // loop, buffer, whether stored
 
-  const Kernel& kernel_;
+  const codegen::Kernel& kernel_;
   std::vector<int> open_;  // axes of the enclosing loops
   int loops_ = 0;
-  std::map<Place, std::vector<Index>> indices_;
+  std::map<Place, std::vector<codegen::Index>> indices_;
   std::map<Place, int64_t> elements_;
 };
 
@@ -89,19 +90,20 @@ int64_t Touched(int64_t extent, int64_t windows, int64_t kernel,
 
 }  // namespace
 
-int64_t TrafficBytes(const Kernel& kernel) {
+int64_t TrafficBytes(const codegen::Kernel& kernel) {
   int64_t bytes = 0;
-  for (const Phase& phase : kernel.phases) {
+  for (const codegen::Phase& phase : kernel.phases) {
     for (const int64_t part : TrafficByBuffer(kernel, phase)) bytes += part;
   }
   return bytes;
 }
 
-std::vector<int64_t> TrafficByBuffer(const Kernel& kernel, const Phase& phase) {
+std::vector<int64_t> TrafficByBuffer(const codegen::Kernel& kernel,
+                                     const codegen::Phase& phase) {
   return PhaseTraffic(kernel, phase).Bytes();
 }
 
-int64_t TrafficBytes(const LibraryCall& call) {
+int64_t TrafficBytes(const codegen::LibraryCall& call) {
   int64_t bytes = 0;
   for (const auto* types : {&call.operands, &call.results}) {
     for (const ir::TensorType& type : *types) bytes += type.num_bytes();
@@ -123,22 +125,23 @@ int64_t TrafficBytes(const LibraryCall& call) {
          ir::TensorType{x.dtype, {touched}, {}}.num_bytes();
 }
 
-int64_t TrafficBytes(const Plan& plan, const Step& step) {
+int64_t TrafficBytes(const codegen::Plan& plan, const codegen::Step& step) {
   switch (step.kind) {
-    case StepKind::kLaunch:
+    case codegen::StepKind::kLaunch:
       return TrafficBytes(plan.kernels[step.index].kernel);
-    case StepKind::kLibrary:
+    case codegen::StepKind::kLibrary:
       return TrafficBytes(plan.calls[step.index]);
-    case StepKind::kCollective:
+    case codegen::StepKind::kCollective:
       return 0;
   }
   return 0;
 }
 
-int64_t TrafficBytes(const Plan& plan) {
+int64_t TrafficBytes(const codegen::Plan& plan) {
   int64_t bytes = 0;
-  for (const Step& step : plan.steps) bytes += TrafficBytes(plan, step);
+  for (const codegen::Step& step : plan.steps)
+    bytes += TrafficBytes(plan, step);
   return bytes;
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

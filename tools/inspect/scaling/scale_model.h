@@ -1,20 +1,51 @@
 #pragma once
 
-// Estimates the step time on N nodes with G devices each, from the step's
-// timeline on one device, the gradient all-reduces overlapped with it, and the
-// input rate. One collective runs at a time, in ready order, at the cluster's
-// speed. Collectives do not slow down the computation.
-
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "codegen/plan/plan.h"
 #include "ir/target/cluster.h"
 #include "passes/collectives/bucket_partition.h"
-#include "tools/inspect/scaling/step_timeline.h"
+#include "tools/inspect/report/plan_report.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
+
+// The times of one rank's training step that determine its gradient
+// all-reduces. Seconds from the start of the step.
+struct StepTimeline {
+  struct Gradient {
+    std::string location;  // model location
+    int64_t elements = 0;
+    double ready = 0;
+  };
+  double forward = 0;               // end of the forward pass
+  double backward = 0;              // end of the backward pass
+  double update = 0;                // duration of the optimizer update
+  std::vector<Gradient> gradients;  // in the order in which they become ready
+
+  double step() const { return backward + update; }
+  int64_t elements() const;  // of all gradients
+};
+
+// Returns the timeline of a single-rank plan with an update, with the measured
+// or estimated times of `report`. A gradient is a value of the backward pass
+// that the update reads. It is ready at the end of the step that computes it. A
+// gradient shared by two parameters, e.g. the shifts of two added
+// normalisations, counts once. Throws kGraph unless the gradients have at most
+// as many elements as the parameters, and more than 90 % of them.
+StepTimeline TimelineOf(const codegen::Plan& plan, const ir::Graph& graph,
+                        const PlanReport& report);
+
+// Returns the timeline scaled to a step of `step_seconds`.
+StepTimeline Stretched(StepTimeline timeline, double step_seconds);
+
+// Estimates the step time on N nodes with G devices each, from the step's
+// timeline on one device, the gradient all-reduces overlapped with it, and the
+// input rate. One collective runs at a time, in ready order, at the cluster's
+// speed. Collectives do not slow down the computation.
 
 // Returns the cost of an all-reduce by NCCL's model (src/graph/tuning.cc). A
 // ring sends the bytes 2 (n-1) / n times over each link and adds the latency of
@@ -73,4 +104,29 @@ std::vector<ScaleAlternative> Alternatives(const StepTimeline& timeline,
                                            const ir::Cluster& cluster,
                                            const ScaleOptions& options);
 
-}  // namespace fusor::codegen
+// A prediction with its inputs. `alternatives` is the result of Alternatives();
+// the first one is the requested configuration.
+struct ScaleReport {
+  std::string subject;  // "resnet50-v1.5, batch 128"
+  std::string source;   // source of the timeline's times
+  std::string target;   // device of these times; empty: that of the cluster
+  ir::Cluster cluster;
+  StepTimeline timeline;
+  std::vector<ScaleAlternative> alternatives;
+};
+
+// Returns a warning if the times are of another kind of device than the
+// cluster's; empty if not.
+std::string ScaleWarning(const ScaleReport& report);
+
+// Returns text tables: the prediction, each bucket, the alternatives.
+std::string ScaleText(const ScaleReport& report);
+
+// Returns the same numbers; times in milliseconds.
+nlohmann::json ScaleJson(const ScaleReport& report);
+
+// Returns the step as bars over time, computation above communication.
+// Highlights communication that is not overlapped.
+std::string ScaleSvg(const ScaleReport& report);
+
+}  // namespace fusor::inspect

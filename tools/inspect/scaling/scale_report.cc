@@ -1,15 +1,14 @@
-#include "tools/inspect/scaling/scale_report.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "tools/inspect/html/quantities.h"
+#include "ir/support/str.h"
 #include "tools/inspect/html/svg.h"
+#include "tools/inspect/scaling/scale_model.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using nlohmann::json;
@@ -261,4 +260,4 @@ std::string ScaleSvg(const ScaleReport& report) {
   return TimelinePicture(report).Draw();
 }
 
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -2,7 +2,7 @@
 
 #include "tools/inspect/bisect/bisect.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 const std::vector<passes::Application> kRewrites{
@@ -38,7 +38,7 @@ TEST(BisectFuelTest, FindsEachRewriteByItsNumberInItsPass) {
   }
 }
 
-TEST(BisectFuelTest, SaysWhenNoRewriteIsNeeded) {
+TEST(BisectFuelTest, ReportsThatNoRewriteIsNeeded) {
   const auto found = BisectFuel(kRewrites, [](const Fuel&) { return true; });
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->application, 0);
@@ -50,4 +50,4 @@ TEST(BisectFuelTest, FindsNothingInWhatIsGood) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

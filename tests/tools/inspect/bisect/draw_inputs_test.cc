@@ -10,7 +10,7 @@
 #include "ir/support/error.h"
 #include "tests/testing/graph_text.h"
 
-namespace fusor::ir {
+namespace fusor::inspect {
 namespace {
 
 constexpr char kInputs[] = R"(graph inputs {
@@ -46,7 +46,7 @@ class DrawInputsTest : public ::testing::Test {
     EXPECT_LE(*max, high) << name;
   }
 
-  const std::unique_ptr<Graph> graph_ = test::ParseOrDie(kInputs);
+  const std::unique_ptr<ir::Graph> graph_ = test::ParseOrDie(kInputs);
 };
 
 TEST_F(DrawInputsTest, GivesEachInputValuesThatItMayHave) {
@@ -60,10 +60,11 @@ TEST_F(DrawInputsTest, GivesEachInputValuesThatItMayHave) {
   }
   EXPECT_NEAR(Variance(Draw("x")), 1, 0.1);
   EXPECT_NEAR(Variance(Draw("w")), 0.25, 0.03);
-  for (const double x : Draw("w")) EXPECT_EQ(x, RoundTo(DType::kF16, x));
+  for (const double x : Draw("w"))
+    EXPECT_EQ(x, ir::RoundTo(ir::DType::kF16, x));
 }
 
-TEST_F(DrawInputsTest, DependsOnSeedAndNameAlone) {
+TEST_F(DrawInputsTest, DependsOnlyOnSeedAndName) {
   EXPECT_EQ(Draw("x"), Draw("x"));
   EXPECT_NE(Draw("x"), Draw("x", 2));
   const auto other = test::ParseOrDie(
@@ -72,21 +73,21 @@ TEST_F(DrawInputsTest, DependsOnSeedAndNameAlone) {
   EXPECT_EQ(DrawInputs(*other, 1)[1].data, Draw("x"));
 }
 
-TEST(DrawPositions, LieInsideOfTheImage) {
+TEST(DrawPositions, AreInsideTheImage) {
   const auto graph = test::ParseOrDie(R"(graph pool {
   %dy = data : f32[2,3,4,4]
   %at = data : u8[2,3,4,4]
   %dx = max_pool_grad(%dy, %at) {input_shape=[2,3,8,8], pad=[1,1], stride=[2,2], window=[3,3]} : f32[2,3,8,8]
   return %dx
 })");
-  const std::vector<Tensor> inputs = DrawInputs(*graph, 1);
+  const std::vector<ir::Tensor> inputs = DrawInputs(*graph, 1);
   EXPECT_EQ(inputs[1].type, graph->input(1)->type());
   const std::set<double> found(inputs[1].data.begin(), inputs[1].data.end());
   EXPECT_EQ(found.size(), 9u);  // every place in the window
-  EXPECT_NO_THROW(Interpret(*graph, inputs, EvalMode::kTyped));
+  EXPECT_NO_THROW(ir::Interpret(*graph, inputs, ir::EvalMode::kTyped));
   EXPECT_FALSE(DrawPositions(*graph->input(0), 1));
 
-  std::vector<Tensor> outside = inputs;
+  std::vector<ir::Tensor> outside = inputs;
   outside[1].data[0] = 0;  // the first window begins in the padding
   const auto gather = test::ParseOrDie(R"(graph gather {
   %x = data : f32[2,3,8,8]
@@ -94,9 +95,10 @@ TEST(DrawPositions, LieInsideOfTheImage) {
   %y = max_pool_gather(%x, %at) {pad=[1,1], stride=[2,2], window=[3,3]} : f32[2,3,4,4]
   return %y
 })");
-  EXPECT_NO_THROW(Interpret(*gather, DrawInputs(*gather, 1), EvalMode::kTyped));
+  EXPECT_NO_THROW(
+      ir::Interpret(*gather, DrawInputs(*gather, 1), ir::EvalMode::kTyped));
   try {
-    Interpret(*graph, outside, EvalMode::kTyped);
+    ir::Interpret(*graph, outside, ir::EvalMode::kTyped);
     FAIL();
   } catch (const Error& e) {
     EXPECT_THAT(e.what(), testing::HasSubstr("position 0 of the window at row "
@@ -105,4 +107,4 @@ TEST(DrawPositions, LieInsideOfTheImage) {
 }
 
 }  // namespace
-}  // namespace fusor::ir
+}  // namespace fusor::inspect

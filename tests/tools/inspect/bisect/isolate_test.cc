@@ -13,16 +13,16 @@
 #include "tests/testing/fault.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/small_models.h"
-#include "tools/inspect/bisect/reduce_step.h"
+#include "tools/inspect/bisect/reproducer.h"
 #include "tools/inspect/observers/step_values.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 class IsolateTest : public testing::Test {
  protected:
   IsolateTest()
-      : backend_(LoadBackend("cpu")),
+      : backend_(runtime::LoadBackend("cpu")),
         compiler_(backend_.CreateCompiler("", {})),
         device_(backend_.OpenDevice(0, {})) {}
 
@@ -39,12 +39,12 @@ class IsolateTest : public testing::Test {
                             *compiler_, {});
   }
 
-  Backend& backend_;
+  runtime::Backend& backend_;
   std::unique_ptr<codegen::TargetCompiler> compiler_;
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<runtime::Device> device_;
 };
 
-TEST_F(IsolateTest, EveryStepOfASoundProgramIsWithinItsTolerance) {
+TEST_F(IsolateTest, EveryStepOfACorrectProgramIsWithinItsTolerance) {
   for (const bool fusion : {true, false}) {
     const auto program = Compile(test::SmallResNet(), {.fusion = fusion});
     const auto steps = IsolateSteps(program.plan, *program.graph, *device_);
@@ -61,7 +61,7 @@ TEST_F(IsolateTest, EveryStepOfASoundProgramIsWithinItsTolerance) {
 }
 
 // Rounded once, a result is not far off, however long the sum was.
-TEST_F(IsolateTest, StepsIn16BitAreHeldToTheRoundingOfTheirResults) {
+TEST_F(IsolateTest, StepsIn16BitMayDifferByTheRoundingOfTheirResults) {
   passes::PassOptions options;
   options.precision.dtype = ir::DType::kBF16;
   const auto program = Compile(test::SmallResNet(), options);
@@ -78,7 +78,7 @@ TEST_F(IsolateTest, StepsIn16BitAreHeldToTheRoundingOfTheirResults) {
 
 // ResNet's, whose windows reach into the padding: a position that no max_pool
 // has would make its gradient write outside of the image.
-TEST_F(IsolateTest, APoolingGradientGetsPositionsInsideOfTheImage) {
+TEST_F(IsolateTest, APoolingGradientGetsPositionsInsideTheImage) {
   auto graph = test::ParseOrDie(R"(graph pool {
   %dy = data : f32[1,16,4,4]
   %at = data : u8[1,16,4,4]
@@ -96,7 +96,7 @@ TEST_F(IsolateTest, APoolingGradientGetsPositionsInsideOfTheImage) {
 }
 
 // Plans for a GPU, f32: what is a library's there is multiplied in TF32.
-TEST(IsolateOnAGpu, AllowsTf32InLibraryCallsAlone) {
+TEST(IsolateOnAGpu, AllowsTf32OnlyInLibraryCalls) {
   test::EmulatedBackend backend(
       {.compiler = [] { return test::CudaPlanner("nvidia-h200"); }});
   const auto program =
@@ -137,7 +137,7 @@ TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
   const codegen::Step& step = broken.plan.steps[steps[0].step];
   const auto alone =
       GraphOfStep(broken.plan, step, NodeOfStep(*broken.graph, step));
-  const codegen::TestCase reduced =
+  const TestCase reduced =
       ReduceStep(broken.plan, *broken.graph, steps[0].step,
                  RandomOperands(broken.plan, *broken.graph, steps[0].step, 0),
                  *compiler_, *device_, {});
@@ -199,4 +199,4 @@ TEST_F(IsolateTest, OperandsThatShareABufferHoldTheSameBytes) {
 }
 
 }  // namespace
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -13,7 +13,7 @@
 #include "tests/testing/small_models.h"
 #include "tools/inspect/bisect/draw_inputs.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::HasSubstr;
@@ -25,7 +25,7 @@ bool HasOp(const ir::Graph& graph, const std::string& op) {
 
 TestCase CaseOf(std::unique_ptr<ir::Graph> graph) {
   TestCase test_case{std::move(graph), {}};
-  test_case.inputs = ir::DrawInputs(*test_case.graph, 1);
+  test_case.inputs = DrawInputs(*test_case.graph, 1);
   return test_case;
 }
 
@@ -87,7 +87,7 @@ TEST(ReduceCaseTest, CutValuesKeepNamesAndValues) {
   EXPECT_EQ(reduced.graph->input(0)->name(), "b");
 }
 
-TEST(ReduceCaseTest, LinksOfAChainThatMustStayAreBypassed) {
+TEST(ReduceCaseTest, BypassesLinksOfAChainThatMustStay) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %x = data : f32[4]
     %p = data : f32[4]
@@ -136,7 +136,7 @@ TEST(ReduceCaseTest, RandomGraphsStayValidAndFail) {
   }
 }
 
-TEST(ReduceCaseTest, CandidatesThatThrowAreNotTaken) {
+TEST(ReduceCaseTest, RejectsCandidatesThatThrow) {
   const TestCase reduced =
       ReduceCase(CaseOf(test::SmallMlp()), [](const TestCase& c) {
         FUSOR_CHECK(HasOp(*c.graph, "relu"), kGraph, "no relu");
@@ -146,4 +146,4 @@ TEST(ReduceCaseTest, CandidatesThatThrowAreNotTaken) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -9,7 +9,7 @@
 
 #include "ir/support/error.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 TEST(ForkedTest, WorkThatReturnsReportsNothing) {
@@ -48,4 +48,4 @@ TEST(ForkedTest, ErrorsOfTheUserAreThrownHere) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

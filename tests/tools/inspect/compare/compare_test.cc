@@ -13,10 +13,9 @@
 #include "runtime/backend/backend_loader.h"
 #include "runtime/data/datasets/synthetic.h"
 #include "tools/inspect/compare/compare_metrics.h"
-#include "tools/inspect/compare/compare_page.h"
 #include "tools/inspect/compare/compare_report.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using nlohmann::json;
@@ -27,7 +26,7 @@ using ::testing::Not;
 Variant MakeVariant(const std::string& name, bool fusion, bool eager) {
   Variant variant;
   variant.name = name;
-  variant.backend = &LoadBackend("cpu");
+  variant.backend = &runtime::LoadBackend("cpu");
   variant.compile.passes.fusion = fusion;
   variant.compile.passes.eager_rounding = eager;
   return variant;
@@ -40,11 +39,12 @@ std::vector<char> BytesOf(const T* data, size_t count) {
 }
 
 InputBytes SyntheticInputs(const models::ModelOptions& options) {
-  SyntheticSource source({.batch_size = static_cast<int>(options.batch),
-                          .image_size = static_cast<int>(options.image_size),
-                          .num_classes = static_cast<int>(options.num_classes),
-                          .seed = 3});
-  const Batch& batch = source.Next();
+  runtime::SyntheticSource source(
+      {.batch_size = static_cast<int>(options.batch),
+       .image_size = static_cast<int>(options.image_size),
+       .num_classes = static_cast<int>(options.num_classes),
+       .seed = 3});
+  const runtime::Batch& batch = source.Next();
   const float lr = 0.1f;
   const int64_t key = 7;
   const int32_t step = 1;
@@ -148,7 +148,7 @@ void ExpectThatFusionChangesNoBit(const ir::Graph& model,
                                        Not(HasSubstr("different"))));
 }
 
-TEST(EagerRounding, FusionChangesNoBitOfResidualNetworks) {
+TEST(EagerRounding, ResidualNetworksStayBitIdentical) {
   const std::pair<std::string, models::ModelOptions> networks[] = {
       {"resnet20-cifar", kCifar},
       {"resnet18", {.batch = 2, .image_size = 64, .num_classes = 10}},
@@ -161,7 +161,7 @@ TEST(EagerRounding, FusionChangesNoBitOfResidualNetworks) {
   }
 }
 
-TEST(EagerRounding, FusionChangesNoBitOfPlainNetworks) {
+TEST(EagerRounding, PlainNetworksStayBitIdentical) {
   for (const bool batch_norm : {false, true}) {
     SCOPED_TRACE(batch_norm);
     // Fusion masks before each of three pools' gradients, its absence after.
@@ -213,7 +213,7 @@ TEST(Compare, TimesAndCountsEveryVariant) {
   }
 }
 
-TEST(Compare, TextJsonAndPageTellTheSame) {
+TEST(Compare, TextJsonAndPageAgree) {
   const Comparison comparison =
       CompareFusion(*Cifar(), SyntheticInputs(kCifar), true,
                     {.warmup = 0, .rounds = 2, .profiles = 1});
@@ -264,7 +264,7 @@ TEST(Compare, JsonHasStableKeys) {
             "relative second worst_index ");
 }
 
-TEST(Compare, WinogradAgainstDirectComparesMatchingCalls) {
+TEST(Compare, ComparesMatchingCallsOfWinogradAndDirect) {
   if (ir::DefaultCpuTarget().winograd_efficiency == 0) {
     GTEST_SKIP() << "oneDNN has Winograd for AVX-512 alone";
   }
@@ -285,7 +285,7 @@ TEST(Compare, WinogradAgainstDirectComparesMatchingCalls) {
 }
 
 // Gradients carry the loss scale, a power of two, until the update.
-TEST(Compare, TheLossScaleIsNoDifference) {
+TEST(Compare, IgnoresTheLossScale) {
   std::vector<Variant> variants(3, MakeVariant("plain", true, false));
   variants[1].name = "static";
   variants[1].compile.passes.loss_scale.initial = 1024;
@@ -337,4 +337,4 @@ TEST(Compare, NamesTheVariantThatFails) {
 }
 
 }  // namespace
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

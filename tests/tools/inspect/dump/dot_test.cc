@@ -1,17 +1,16 @@
-#include "tools/inspect/dump/dot.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "ir/io/parser.h"
+#include "tools/inspect/dump/dumper.h"
 
-namespace fusor::ir {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::HasSubstr;
 
 TEST(Dot, DrawsNodesEdgesAndAFusionAsACluster) {
-  const auto graph = Parse(R"(graph "a \"b\"" {
+  const auto graph = ir::Parse(R"(graph "a \"b\"" {
     %x = data : f32[2]
     %w = weight : f32[2]
     %neg = neg(%x) : f32[2] @"head"
@@ -45,7 +44,7 @@ TEST(Dot, DrawsNodesEdgesAndAFusionAsACluster) {
 }
 
 TEST(Dot, AResultThatPassesThroughAFusionKeepsItsProducer) {
-  const auto graph = Parse(R"(graph g {
+  const auto graph = ir::Parse(R"(graph g {
     %x = data : f32[2]
     %f = fusion(%x) : f32[2] { %p = data : f32[2] return %p }
     %y = neg(%f) : f32[2]
@@ -55,9 +54,9 @@ TEST(Dot, AResultThatPassesThroughAFusionKeepsItsProducer) {
 }
 
 TEST(Dot, ControlCharactersDoNotBreakTheText) {
-  Graph graph("a\nb");
+  ir::Graph graph("a\nb");
   EXPECT_THAT(ToDot(graph), HasSubstr("digraph \"a b\" {\n"));
 }
 
 }  // namespace
-}  // namespace fusor::ir
+}  // namespace fusor::inspect

@@ -9,7 +9,7 @@
 
 #include "ir/support/error.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 namespace fs = std::filesystem;
@@ -48,12 +48,12 @@ TEST_F(DumpSinkTest, MakesFoldersAndLeavesNothingButTheFiles) {
             1);
 }
 
-TEST_F(DumpSinkTest, RefusesWhatIsNoFolder) {
+TEST_F(DumpSinkTest, RejectsWhatIsNotAFolder) {
   EXPECT_THAT(Refusal("/dev/null/dump"),
               AllOf(HasSubstr("/dev/null/dump"), HasSubstr("ot a directory")));
 }
 
-TEST_F(DumpSinkTest, RefusesAFolderWithAnotherDump) {
+TEST_F(DumpSinkTest, RejectsAFolderWithAnotherDump) {
   FolderSink(folder_.string()).Write("manifest.json", "{}");
   EXPECT_THAT(Refusal(folder_), HasSubstr("contains the dump of another run"));
 }
@@ -80,4 +80,4 @@ TEST_F(DumpSinkTest, KeepsFileNamesShortPlainAndDifferent) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -16,7 +16,7 @@
 #include "tests/fakes/fake_compiler.h"
 #include "tests/testing/graph_text.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::AllOf;
@@ -67,10 +67,10 @@ class DumperTest : public ::testing::Test {
 
   void Compile(const std::shared_ptr<Dumper>& dumper,
                const std::string& text = kModel) {
-    CompileOptions options;
+    codegen::CompileOptions options;
     options.observers.push_back(Dumper::Observe(dumper));
-    codegen::Compile(test::ParseOrDie(text), ProgramKind::kTrain, compiler_,
-                     options);
+    codegen::Compile(test::ParseOrDie(text), codegen::ProgramKind::kTrain,
+                     compiler_, options);
   }
 
   std::vector<std::string> Paths(const std::string& part) const {
@@ -94,7 +94,7 @@ class DumperTest : public ::testing::Test {
   test::FakeCompiler compiler_;
 };
 
-TEST_F(DumperTest, WritesWhatEachPassChangedAndWhatBecameOfIt) {
+TEST_F(DumperTest, WritesGraphsOfChangingPassesAndTheResult) {
   Compile(Open({}));
   EXPECT_THAT(Paths(".before"),
               ElementsAre("m0000.net/0000.forward.simplify.before.txt"));
@@ -159,7 +159,7 @@ TEST_F(DumperTest, PagesShowDecisionsAndMemory) {
                     HasSubstr("\"loc\":\"conv\"")));
 }
 
-TEST_F(DumperTest, LeavesLongConstantsOutSoThatTheParserRefusesThem) {
+TEST_F(DumperTest, OmitsLongConstantsSoThatTheParserRejectsThem) {
   std::string values = "0.5";
   for (int i = 0; i < 99; ++i) values += ",1.5";
   Compile(Open({.pass = "simplify"}),
@@ -221,7 +221,7 @@ TEST_F(DumperTest, NamesStayWhenSomethingElsewhereChanges) {
   }
 }
 
-TEST_F(DumperTest, SaysWhichCompilerAndWhichOptions) {
+TEST_F(DumperTest, NamesCompilerAndOptions) {
   Compile(Open({.version = "1.2",
                 .command = "compile",
                 .options = {{"--fusion", "off"}}}));
@@ -248,7 +248,7 @@ TEST_F(DumperTest, EveryOutputAfterThePassesCanBeSelectedAlone) {
   }
 }
 
-TEST_F(DumperTest, RefusesWhatIsNoRegularExpression) {
+TEST_F(DumperTest, RejectsMalformedRegularExpressions) {
   for (const DumpOptions& options :
        {DumpOptions{.pass = "fuse("}, DumpOptions{.module = "["},
         DumpOptions{.pipeline = "*"}}) {
@@ -262,7 +262,7 @@ TEST_F(DumperTest, RefusesWhatIsNoRegularExpression) {
   }
 }
 
-TEST_F(DumperTest, RefusesFiltersThatSelectNothing) {
+TEST_F(DumperTest, RejectsFiltersThatSelectNothing) {
   for (const DumpOptions& options :
        {DumpOptions{.pass = "fuze"}, DumpOptions{.pipeline = "train$"}}) {
     try {
@@ -277,4 +277,4 @@ TEST_F(DumperTest, RefusesFiltersThatSelectNothing) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

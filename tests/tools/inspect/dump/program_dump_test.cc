@@ -1,5 +1,3 @@
-#include "tools/inspect/dump/program_dump.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +6,9 @@
 #include "codegen/plan/plan_builder.h"
 #include "models/model.h"
 #include "tests/fakes/fake_compiler.h"
+#include "tools/inspect/dump/dumper.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::HasSubstr;
@@ -22,10 +21,10 @@ class ProgramDumpTest : public ::testing::Test {
     options.batch = 2;
     options.image_size = 32;
     options.num_classes = 10;
-    program_ = Compile(
+    program_ = codegen::Compile(
         models::BuildModel("resnet20-cifar", models::Phase::kTrain, options)
             .graph,
-        ProgramKind::kTrain, compiler_, {});
+        codegen::ProgramKind::kTrain, compiler_, {});
   }
 
   const passes::Decision* FirstDecision(const std::string& pass,
@@ -41,17 +40,17 @@ class ProgramDumpTest : public ::testing::Test {
   // A compiler whose kernels have one more form.
   class Annotating : public test::FakeCompiler {
    public:
-    std::vector<KernelArtifact> KernelArtifacts(
-        const Kernel& kernel) const override {
+    std::vector<codegen::KernelArtifact> KernelArtifacts(
+        const codegen::Kernel& kernel) const override {
       return {{".s", "code of " + kernel.name}};
     }
   };
 
   Annotating compiler_;
-  CompiledProgram program_;
+  codegen::CompiledProgram program_;
 };
 
-TEST_F(ProgramDumpTest, DecisionsSayWhatAFusionIsWorth) {
+TEST_F(ProgramDumpTest, DecisionsHoldTheSavingOfAFusion) {
   for (const char* pass : {"fuse", "fuse_norm_activation", "fuse_updates"}) {
     SCOPED_TRACE(pass);
     const passes::Decision* decision = FirstDecision(pass, true);
@@ -85,7 +84,7 @@ TEST_F(ProgramDumpTest, QuotesFieldsAndLeavesUnknownTimesEmpty) {
             "p,\"a,b\",,,no,,,\"says \"\"no\"\"\"\n");
 }
 
-TEST_F(ProgramDumpTest, PrecisionIsATableByPlace) {
+TEST_F(ProgramDumpTest, PrecisionIsATableByLocation) {
   EXPECT_EQ(PrecisionCsv({}), "");
   EXPECT_EQ(PrecisionCsv({{.pass = "mixed_precision",
                            .reason = "cast to bf16",
@@ -98,28 +97,28 @@ TEST_F(ProgramDumpTest, PrecisionIsATableByPlace) {
             "layer1.0,1,0\nfc,0,1\ntotal,1,1\n");
 }
 
-TEST_F(ProgramDumpTest, LaunchesHaveARowAPhase) {
+TEST_F(ProgramDumpTest, LaunchesHaveOneRowPerPhase) {
   size_t phases = 0;
-  for (const Step& step : program_.plan.steps) {
-    if (step.kind != StepKind::kLaunch) continue;
+  for (const codegen::Step& step : program_.plan.steps) {
+    if (step.kind != codegen::StepKind::kLaunch) continue;
     phases += program_.plan.kernels[step.index].kernel.phases.size();
   }
   const std::string csv = LaunchesCsv(program_.plan);
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), phases + 1);
 }
 
-TEST_F(ProgramDumpTest, KernelsComeInEveryFormThatTheTargetHas) {
+TEST_F(ProgramDumpTest, KernelsAreWrittenInEveryFormOfTheTarget) {
   std::map<std::string, std::string> files;
   DumpKernels(program_.plan, compiler_,
               [&](const std::string& path, std::string_view bytes) {
                 files[path] = bytes;
               });
-  const std::vector<CompiledKernel>& kernels = program_.plan.kernels;
+  const std::vector<codegen::CompiledKernel>& kernels = program_.plan.kernels;
   EXPECT_EQ(files.size(), 2 * kernels.size());
   const std::string base = "0003." + kernels[3].kernel.name;
-  EXPECT_EQ(files.at(base + ".txt"), Print(kernels[3].kernel));
+  EXPECT_EQ(files.at(base + ".txt"), codegen::Print(kernels[3].kernel));
   EXPECT_EQ(files.at(base + ".s"), "code of " + kernels[3].kernel.name);
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -2,12 +2,12 @@
 
 #include <gmock/gmock.h>
 
-namespace fusor {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Svg, HoldsWhatWasDrawnAndNoMarkupOfTheTexts) {
+TEST(Svg, HoldsTheShapesAndEscapesTexts) {
   Svg svg(100, 50);
   svg.Line(0, 1, 2, 3, "stroke=\"#000\"");
   const std::pair<double, double> points[] = {{1, 2}, {3, 4}};
@@ -27,4 +27,4 @@ TEST(Svg, HoldsWhatWasDrawnAndNoMarkupOfTheTexts) {
 }
 
 }  // namespace
-}  // namespace fusor
+}  // namespace fusor::inspect

@@ -10,7 +10,7 @@
 #include "ir/support/error.h"
 #include "tests/testing/temporary_folder.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using nlohmann::json;
@@ -59,7 +59,7 @@ class SpeedFolderTest : public ::testing::Test {
   const test::TemporaryFolder root_;
 };
 
-TEST_F(SpeedFolderTest, MakesThePublishedShapeOfMediansAndSpeedups) {
+TEST_F(SpeedFolderTest, ComputesPublishedMediansAndSpeedups) {
   const double speeds[] = {100, 104, 102};
   for (int run = 1; run <= 3; ++run) {
     Write(fmt::format("1n1g/rn50_b4_fp32_{}.log", run),
@@ -85,7 +85,7 @@ TEST_F(SpeedFolderTest, MakesThePublishedShapeOfMediansAndSpeedups) {
                          Not(HasSubstr("nan"))));
 }
 
-TEST_F(SpeedFolderTest, TakesTheMeanWhereLinesHaveNoTime) {
+TEST_F(SpeedFolderTest, UsesTheMeanIfLinesHaveNoTime) {
   Write("1n1g/r_b4_fp32_1.log", TextLines(120, 50));
   Write("1n2g/r_b4_fp32_1.log", TextLines(120, 90));
   const SpeedFolder folder = Read();
@@ -97,7 +97,7 @@ TEST_F(SpeedFolderTest, TakesTheMeanWhereLinesHaveNoTime) {
               ThrowsMessage<Error>(HasSubstr("too few lines with a time")));
 }
 
-TEST_F(SpeedFolderTest, MultipliesWhatOneRankTells) {
+TEST_F(SpeedFolderTest, MultipliesTheSpeedOfOneRank) {
   std::string fleet, paddle;
   for (int i = 0; i < 120; ++i) {
     fleet += fmt::format("worker_index: 0, step{} cost = 7, speed: 400.5\n", i);
@@ -144,7 +144,7 @@ TEST_F(SpeedFolderTest, KeepsBatchesAndPrecisionsApart) {
   EXPECT_EQ(speeds["s"]["1n1g"]["median_speed"], 80);
 }
 
-TEST_F(SpeedFolderTest, WithoutOneRankThereIsNoSpeedup) {
+TEST_F(SpeedFolderTest, HasNoSpeedupWithoutOneRank) {
   Write("4n8g/r_b4_fp32_1.log", TextLines(120, 50));
   const SpeedFolder folder = Read();
   EXPECT_FALSE(SpeedJson(folder)["r"]["4n8g"].contains("speedup"));
@@ -154,7 +154,7 @@ TEST_F(SpeedFolderTest, WithoutOneRankThereIsNoSpeedup) {
   EXPECT_THAT(SpeedSvg(Read(), "t"), HasSubstr("1n1g is missing"));
 }
 
-TEST_F(SpeedFolderTest, RefusesLogsThatAreTooShort) {
+TEST_F(SpeedFolderTest, RejectsLogsThatAreTooShort) {
   Write("1n1g/r_b4_fp32_1.log", TextLines(110, 50));
   EXPECT_THAT(
       [&] { Read(); },
@@ -164,7 +164,7 @@ TEST_F(SpeedFolderTest, RefusesLogsThatAreTooShort) {
   EXPECT_EQ(SpeedJson(Read({.average = 90}))["r"]["1n1g"]["median_speed"], 50);
 }
 
-TEST_F(SpeedFolderTest, TellsWhatIsWrongWithAFolder) {
+TEST_F(SpeedFolderTest, ReportsWhatIsWrongWithAFolder) {
   EXPECT_THAT([&] { Read(); }, ThrowsMessage<Error>(HasSubstr("found none")));
   EXPECT_THAT([] { ReadSpeedFolder("/nowhere/at/all", {}); },
               ThrowsMessage<Error>(HasSubstr("No such file")));
@@ -176,7 +176,7 @@ TEST_F(SpeedFolderTest, TellsWhatIsWrongWithAFolder) {
   EXPECT_THAT([&] { Read(); }, ThrowsMessage<Error>(HasSubstr("NODESnGPUSg")));
 }
 
-TEST_F(SpeedFolderTest, RefusesLogsOfTwoFormatsInOneGroup) {
+TEST_F(SpeedFolderTest, RejectsLogsOfTwoFormatsInOneGroup) {
   Write("1n1g/r_b4_fp32_1.log", TextLines(120, 50));
   Write("1n1g/r_b4_fp32_2.log", DllLines(120, 50, 4));
   EXPECT_THAT([&] { Read(); },
@@ -185,7 +185,7 @@ TEST_F(SpeedFolderTest, RefusesLogsOfTwoFormatsInOneGroup) {
 
 // The 30 logs that DLPerf published for TensorFlow 2, and what its two scripts
 // make of them.
-TEST(RealLogs, AreReportedAsThePublishedScriptsDo) {
+TEST(RealLogs, MatchTheReportsOfThePublishedScripts) {
   const std::string root = FUSOR_REFERENCE_DIR;
   if (root.empty()) GTEST_SKIP() << "FUSOR_REFERENCE_DIR is not set in CMake";
   const std::string logs = root + "/dlperf_tf2_fp32_logs";
@@ -199,7 +199,7 @@ TEST(RealLogs, AreReportedAsThePublishedScriptsDo) {
   }
 }
 
-TEST(RealLogs, OfEveryFrameworkAreRead) {
+TEST(RealLogs, AreReadFromEveryFramework) {
   const std::string root = FUSOR_REFERENCE_DIR;
   if (root.empty()) GTEST_SKIP() << "FUSOR_REFERENCE_DIR is not set in CMake";
   int read = 0;
@@ -225,4 +225,4 @@ TEST(RealLogs, OfEveryFrameworkAreRead) {
 }
 
 }  // namespace
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

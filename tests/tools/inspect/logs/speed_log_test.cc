@@ -6,7 +6,7 @@
 #include "tests/testing/damage.h"
 #include "tests/testing/speed_lines.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::ElementsAre;
@@ -19,7 +19,7 @@ std::vector<int64_t> Ends(const SpeedLog& log) {
   return ends;
 }
 
-TEST(SpeedLog, ReadsDllLoggerAndPassesOverItsOtherLines) {
+TEST(SpeedLog, ReadsDllLoggerAndSkipsItsOtherLines) {
   const SpeedLog log = ParseSpeedLog(
       "=> creating model '('resnet50', 'fanin', 1000)'\n"
       "DLL 2020-09-15 14:28:53.498443 - PARAMETER data : D  lr : 1.0 \n"
@@ -249,7 +249,7 @@ TEST(SpeedLog, ReadsMindSporesEpochs) {
   EXPECT_NEAR(newer.records[0].step_seconds, 6.5125e-3, 1e-9);
 }
 
-TEST(SpeedLog, CountsOverflowsThatApexTells) {
+TEST(SpeedLog, CountsOverflowsThatApexReports) {
   const std::string overflow =
       "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to "
       "32768.0\n";
@@ -263,7 +263,7 @@ TEST(SpeedLog, CountsOverflowsThatApexTells) {
   EXPECT_EQ(log.overflows, 1);
 }
 
-TEST(SpeedLog, IsNotLedAstrayByOtherText) {
+TEST(SpeedLog, IgnoresOtherText) {
   for (const std::string& text :
        {std::string(), std::string("\n\n"), std::string("Speed: fast\n"),
         std::string("TimeHistory: 3 seconds\n"), std::string(1 << 20, '('),
@@ -272,7 +272,7 @@ TEST(SpeedLog, IsNotLedAstrayByOtherText) {
   }
 }
 
-TEST(SpeedLog, PassesOverNumbersThatNoRunHas) {
+TEST(SpeedLog, SkipsImpossibleNumbers) {
   const SpeedLog log = ParseSpeedLog(
       "train: epoch 0, iter 100, loss: 6, samples/s: 288.0 1000.5\n"
       "train: epoch 0, iter 9223372036854775807, loss: 6, samples/s: 1.0 7.5\n"
@@ -295,7 +295,7 @@ TEST(SpeedLog, PassesOverNumbersThatNoRunHas) {
   }
 }
 
-TEST(SpeedLog, DamagedLinesAreReadOrRefused) {
+TEST(SpeedLog, CorruptLinesAreReadOrRejected) {
   int accepted = 0;
   int refused = 0;
   for (const std::string line : test::kSpeedLines) {
@@ -316,4 +316,4 @@ TEST(SpeedLog, DamagedLinesAreReadOrRefused) {
 }
 
 }  // namespace
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

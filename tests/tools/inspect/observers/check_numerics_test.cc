@@ -11,10 +11,10 @@
 #include "ir/support/file.h"
 #include "runtime/backend/backend_loader.h"
 #include "tests/testing/graph_text.h"
-#include "tools/inspect/observers/snapshot.h"
 #include "tools/inspect/observers/stats_trace.h"
+#include "tools/inspect/observers/step_values.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::HasSubstr;
@@ -31,7 +31,7 @@ constexpr char kModel[] = R"(graph roots {
 
 class CheckNumericsTest : public testing::Test {
  protected:
-  CheckNumericsTest() : session_(LoadBackend("cpu"), {}) {
+  CheckNumericsTest() : session_(runtime::LoadBackend("cpu"), {}) {
     codegen::CompileOptions options;
     program_ = session_.AddProgram(test::ParseOrDie(kModel),
                                    codegen::ProgramKind::kEval, options);
@@ -44,7 +44,7 @@ class CheckNumericsTest : public testing::Test {
     session_.Step(program_);
   }
 
-  Session session_;
+  runtime::Session session_;
   int program_ = 0;
   std::vector<NonFinite> found_;
   const NumericsOptions collect_{
@@ -70,7 +70,7 @@ TEST_F(CheckNumericsTest, NamesTheOpInsideTheFusion) {
   EXPECT_EQ(found_.size(), 1u) << "the first is enough";
 }
 
-TEST_F(CheckNumericsTest, InputsThatAreNotFiniteAreToBlame) {
+TEST_F(CheckNumericsTest, BlamesInputsThatAreNotFinite) {
   NumericsChecker checker(collect_);
   session_.Observe(&checker);
   Step({0, NAN, 2, 3});
@@ -143,4 +143,4 @@ TEST_F(CheckNumericsTest, ATraceSeesInputsAndEveryResult) {
 }
 
 }  // namespace
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

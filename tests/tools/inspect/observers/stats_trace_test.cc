@@ -7,7 +7,7 @@
 #include "ir/support/error.h"
 #include "tests/testing/damage.h"
 
-namespace fusor::runtime {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::HasSubstr;
@@ -28,7 +28,7 @@ std::string Text(const Trace& trace) {
   return text;
 }
 
-TEST(StatsTraceTest, StatisticsAreThoseOfFiniteElements) {
+TEST(StatsTraceTest, StatisticsCoverFiniteElements) {
   const TensorStats stats = Entry("x", {1, -2, NAN, 4, INFINITY}).stats;
   EXPECT_EQ(stats.count, 5);
   EXPECT_EQ(stats.non_finite, 2);
@@ -39,7 +39,7 @@ TEST(StatsTraceTest, StatisticsAreThoseOfFiniteElements) {
   EXPECT_FALSE(none.min.has_value() || none.max.has_value() || none.mean);
 }
 
-TEST(StatsTraceTest, ChecksumIsOfTheElementsNotOfTheirLayout) {
+TEST(StatsTraceTest, ChecksumIgnoresTheLayout) {
   ir::Tensor tensor{{ir::DType::kF32, {2, 3}, {}}, {1, 2, 3, 4, 5, 6}};
   const TensorStats row_major = StatsOf(tensor);
   tensor.type.layout.order = {1, 0};
@@ -111,7 +111,7 @@ TEST(StatsTraceTest, ToleranceIsRelativeToTheLargestElement) {
   EXPECT_FALSE(FirstDivergence(a, b, 1e-2).a.has_value());
 }
 
-TEST(StatsTraceTest, ChecksumsDecideWhereStatisticsAgree) {
+TEST(StatsTraceTest, ChecksumsDecideIfStatisticsAgree) {
   const Trace a = MakeTrace({Entry("x", {1, 2, 3})});
   const Trace b = MakeTrace({Entry("x", {3, 2, 1})});
   EXPECT_THAT(FirstDivergence(a, b, 0).what, HasSubstr("checksum"));
@@ -146,7 +146,7 @@ TEST(StatsTraceTest, TracesOfOtherProgramsCannotBeCompared) {
   }
 }
 
-TEST(StatsTraceTest, DamagedTracesAreReadOrRefused) {
+TEST(StatsTraceTest, CorruptTracesAreReadOrRejected) {
   const std::string whole =
       Text(MakeTrace({Entry("a", {0.1, 1e-30}), Entry("b", {NAN})}));
   const auto counts =
@@ -157,4 +157,4 @@ TEST(StatsTraceTest, DamagedTracesAreReadOrRefused) {
 }
 
 }  // namespace
-}  // namespace fusor::runtime
+}  // namespace fusor::inspect

@@ -11,7 +11,7 @@
 #include "tests/fakes/fake_compiler.h"
 #include "tools/inspect/report/traffic.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::HasSubstr;
@@ -22,8 +22,9 @@ class GpuCompiler : public test::FakeCompiler {
   explicit GpuCompiler(int registers)
       : FakeCompiler("nvidia-h200"), registers_(registers) {}
 
-  std::vector<EntryResources> Resources(const std::string&) const override {
-    std::vector<EntryResources> entries;
+  std::vector<codegen::EntryResources> Resources(
+      const std::string&) const override {
+    std::vector<codegen::EntryResources> entries;
     for (int p = 0; p < 16; ++p) {
       entries.push_back({"fusor_p" + std::to_string(p), registers_, 8});
     }
@@ -40,12 +41,12 @@ class GpuModelTest : public ::testing::Test {
     return ModelGpuStep(plan_, GpuCompiler(registers));
   }
 
-  const Plan plan_ =
-      Compile(models::BuildModel(
-                  "resnet20-cifar", models::Phase::kTrain,
-                  {.batch = 256, .image_size = 32, .num_classes = 10})
-                  .graph,
-              ProgramKind::kTrain, GpuCompiler(32), {})
+  const codegen::Plan plan_ =
+      codegen::Compile(models::BuildModel(
+                           "resnet20-cifar", models::Phase::kTrain,
+                           {.batch = 256, .image_size = 32, .num_classes = 10})
+                           .graph,
+                       codegen::ProgramKind::kTrain, GpuCompiler(32), {})
           .plan;
 };
 
@@ -54,16 +55,16 @@ TEST_F(GpuModelTest, EveryPhaseOfEveryLaunchIsThereWithItsBytes) {
   size_t at = 0;
   double us = 0;
   for (size_t s = 0; s < plan_.steps.size(); ++s) {
-    const Step& step = plan_.steps[s];
-    if (step.kind != StepKind::kLaunch) continue;
-    const Kernel& kernel = plan_.kernels[step.index].kernel;
+    const codegen::Step& step = plan_.steps[s];
+    if (step.kind != codegen::StepKind::kLaunch) continue;
+    const codegen::Kernel& kernel = plan_.kernels[step.index].kernel;
     int64_t bytes = 0;
     for (size_t p = 0; p < kernel.phases.size(); ++p, ++at) {
       ASSERT_LT(at, model.launches.size());
       const GpuLaunch& launch = model.launches[at];
       EXPECT_EQ(launch.step, static_cast<int>(s));
       EXPECT_EQ(launch.phase, static_cast<int>(p));
-      EXPECT_EQ(launch.blocks, CudaLaunches(kernel)[p].blocks);
+      EXPECT_EQ(launch.blocks, codegen::CudaLaunches(kernel)[p].blocks);
       EXPECT_EQ(launch.registers, 32);
       EXPECT_EQ(launch.stack_bytes, 8);
       bytes += launch.memory_bytes + launch.cached_bytes;
@@ -82,7 +83,7 @@ TEST_F(GpuModelTest, NoLaunchIsFasterThanMemoryAllows) {
   }
 }
 
-TEST_F(GpuModelTest, RegistersBoundTheBlocksAtOnce) {
+TEST_F(GpuModelTest, RegistersLimitResidentBlocks) {
   const GpuModel few = Model(32);
   const GpuModel many = Model(250);
   EXPECT_GT(many.kernels_ms, few.kernels_ms);
@@ -95,7 +96,7 @@ TEST_F(GpuModelTest, RegistersBoundTheBlocksAtOnce) {
   }
 }
 
-TEST_F(GpuModelTest, SmallGridsAndConvolutionsAreTold) {
+TEST_F(GpuModelTest, ReportsSmallGridsAndConvolutions) {
   const GpuModel model = Model(32);
   int64_t small = 0;
   for (const GpuLaunch& launch : model.launches) small += launch.blocks < 132;
@@ -111,4 +112,4 @@ TEST_F(GpuModelTest, SmallGridsAndConvolutionsAreTold) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -1,13 +1,12 @@
-#include "tools/inspect/report/memory_map.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/fakes/fake_compiler.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/plan_runner.h"
+#include "tools/inspect/report/memory_report.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::HasSubstr;
@@ -27,9 +26,9 @@ constexpr char kNetwork[] = R"(graph net {
 
 class MemoryMapTest : public ::testing::Test {
  protected:
-  Plan PlanOf(const char* text) const {
+  codegen::Plan PlanOf(const char* text) const {
     const auto graph = test::ParseOrDie(text);
-    return BuildPlan(*graph, {}, compiler_);
+    return codegen::BuildPlan(*graph, {}, compiler_);
   }
 
   // The line of `text` that holds `part`.
@@ -44,7 +43,7 @@ class MemoryMapTest : public ::testing::Test {
   test::FakeCompiler compiler_;
 };
 
-TEST_F(MemoryMapTest, SaysWhereEachBufferLiesAndHowLong) {
+TEST_F(MemoryMapTest, ListsOffsetAndLiveRangeOfEachBuffer) {
   const std::string text = MemoryMap(PlanOf(kNetwork));
   const size_t buffers = text.find("buffers:");
   EXPECT_THAT(LineWith(text, "%x", buffers),
@@ -57,7 +56,7 @@ TEST_F(MemoryMapTest, SaysWhereEachBufferLiesAndHowLong) {
 }
 
 TEST_F(MemoryMapTest, ListsWhatIsLiveAtThePeak) {
-  const Plan plan = PlanOf(kNetwork);
+  const codegen::Plan plan = PlanOf(kNetwork);
   const std::string text = MemoryMap(plan);
   const std::string peak = text.substr(
       text.find("peak:"), text.find("buffers:") - text.find("peak:"));
@@ -84,4 +83,4 @@ TEST_F(MemoryMapTest, APlanWithoutStepsHasNoPeak) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -1,17 +1,18 @@
-#include "tools/inspect/report/memory_timeline.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-namespace fusor::codegen {
+#include "tools/inspect/report/memory_report.h"
+
+namespace fusor::inspect {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-Buffer Temporary(int64_t offset, int64_t bytes, const std::string& name) {
+codegen::Buffer Temporary(int64_t offset, int64_t bytes,
+                          const std::string& name) {
   return {.arena = 1,
           .offset = offset,
           .bytes = bytes,
@@ -20,15 +21,15 @@ Buffer Temporary(int64_t offset, int64_t bytes, const std::string& name) {
           .location = "at " + name};
 }
 
-Step Using(std::vector<int> args) {
+codegen::Step Using(std::vector<int> args) {
   return {.args = std::move(args), .location = "here", .op_class = "op"};
 }
 
 // w (state) -> a -> b, in the place of a -> c, which takes another 128 bytes.
-Plan ThreeSteps() {
-  Plan plan;
-  plan.arenas = {{"state", ArenaKind::kState, 64},
-                 {"temporary", ArenaKind::kTemporary, 256}};
+codegen::Plan ThreeSteps() {
+  codegen::Plan plan;
+  plan.arenas = {{"state", codegen::ArenaKind::kState, 64},
+                 {"temporary", codegen::ArenaKind::kTemporary, 256}};
   plan.buffers = {{.arena = 0, .bytes = 64, .name = "w"},
                   Temporary(0, 64, "a"),
                   Temporary(0, 64, "b"),
@@ -40,14 +41,14 @@ Plan ThreeSteps() {
   return plan;
 }
 
-TEST(MemoryTimeline, CountsStorageThatIsTakenOverOnce) {
+TEST(MemoryTimeline, CountsInPlaceStorageOnce) {
   const MemoryTimeline timeline = TimelineOf(ThreeSteps());
   EXPECT_THAT(timeline.live, ElementsAre(64, 64, 64 + 128));
   EXPECT_EQ(timeline.peak_step, 2);
 }
 
-TEST(MemoryTimeline, ListsTheLiveBuffersGreatestFirst) {
-  const Plan plan = ThreeSteps();
+TEST(MemoryTimeline, ListsLiveBuffersLargestFirst) {
+  const codegen::Plan plan = ThreeSteps();
   const MemoryTimeline timeline = TimelineOf(plan);
   std::vector<std::string> names;
   for (size_t i : timeline.LiveAt(plan, 2)) {
@@ -56,9 +57,9 @@ TEST(MemoryTimeline, ListsTheLiveBuffersGreatestFirst) {
   EXPECT_THAT(names, ElementsAre("c", "b"));
 }
 
-TEST(MemoryTimeline, ASpanIsItsMembers) {
-  Plan plan = ThreeSteps();
-  Buffer span = Temporary(0, 192, "span");
+TEST(MemoryTimeline, ASpanCountsAsItsMembers) {
+  codegen::Plan plan = ThreeSteps();
+  codegen::Buffer span = Temporary(0, 192, "span");
   span.members = {2, 3};
   plan.buffers.push_back(span);
   plan.steps.push_back(Using({5}));
@@ -73,7 +74,7 @@ TEST(MemoryTimeline, APlanWithoutStepsHasNoPeak) {
   EXPECT_EQ(timeline.peak_step, -1);
 }
 
-TEST(MemoryTimeline, TheViewHoldsEveryBufferWithItsLife) {
+TEST(MemoryTimeline, TheViewHoldsEveryBufferWithItsLiveRange) {
   const nlohmann::json view = TimelineView(ThreeSteps(), "v");
   EXPECT_EQ(view["name"], "v");
   EXPECT_EQ(view["peak"], 192);
@@ -89,4 +90,4 @@ TEST(MemoryTimeline, TheViewHoldsEveryBufferWithItsLife) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

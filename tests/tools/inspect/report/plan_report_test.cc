@@ -9,28 +9,26 @@
 #include "codegen/compiler.h"
 #include "models/model.h"
 #include "tests/fakes/fake_compiler.h"
-#include "tools/inspect/report/chrome_trace.h"
-#include "tools/inspect/report/collectives_report.h"
 #include "tools/inspect/report/plan_view.h"
-#include "tools/inspect/report/roofline.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-CompiledProgram CompileCifar(const test::FakeCompiler& compiler,
-                             const CompileOptions& options = {},
-                             int64_t norm_ranks = 1) {
+codegen::CompiledProgram CompileCifar(
+    const test::FakeCompiler& compiler,
+    const codegen::CompileOptions& options = {}, int64_t norm_ranks = 1) {
   auto graph = models::BuildModel("resnet20-cifar", models::Phase::kTrain,
                                   {.batch = 2,
                                    .image_size = 32,
                                    .num_classes = 10,
                                    .norm_ranks = norm_ranks})
                    .graph;
-  return Compile(std::move(graph), ProgramKind::kTrain, compiler, options);
+  return codegen::Compile(std::move(graph), codegen::ProgramKind::kTrain,
+                          compiler, options);
 }
 
 class PlanReportTest : public ::testing::Test {
@@ -40,7 +38,7 @@ class PlanReportTest : public ::testing::Test {
   }
 
   test::FakeCompiler compiler_;
-  CompiledProgram program_ = CompileCifar(compiler_);
+  codegen::CompiledProgram program_ = CompileCifar(compiler_);
 };
 
 TEST_F(PlanReportTest, ClassesAddUpToTheWhole) {
@@ -63,7 +61,7 @@ TEST_F(PlanReportTest, ClassesAddUpToTheWhole) {
   }
 }
 
-TEST_F(PlanReportTest, FusionsAreToldApartByPhase) {
+TEST_F(PlanReportTest, SeparatesFusionsByPhase) {
   std::map<std::string, int64_t> steps;
   for (const ClassCost& cost : Report().classes) {
     steps[cost.op_class] = cost.steps;
@@ -74,7 +72,7 @@ TEST_F(PlanReportTest, FusionsAreToldApartByPhase) {
   EXPECT_EQ(steps["conv2d"], 21);
 }
 
-TEST_F(PlanReportTest, NoStepIsModelledFasterThanItsLimit) {
+TEST_F(PlanReportTest, NoEstimateIsFasterThanItsLimit) {
   for (const StepCost& cost : Report().steps) {
     EXPECT_GE(cost.modelled_us, cost.limit_us);
     EXPECT_LE(cost.share(), 1);
@@ -82,7 +80,7 @@ TEST_F(PlanReportTest, NoStepIsModelledFasterThanItsLimit) {
   }
 }
 
-TEST_F(PlanReportTest, MeasuredTimesTakeThePlaceOfTheModel) {
+TEST_F(PlanReportTest, MeasuredTimesReplaceEstimates) {
   const std::vector<double> ms(program_.plan.steps.size(), 0.5);
   const PlanReport report = Report(ms);
   EXPECT_DOUBLE_EQ(report.steps[0].us(), 500);
@@ -91,7 +89,7 @@ TEST_F(PlanReportTest, MeasuredTimesTakeThePlaceOfTheModel) {
   EXPECT_DOUBLE_EQ(report.steps[3].share(), report.steps[3].limit_us / 500);
 }
 
-TEST_F(PlanReportTest, TheTraceIsOneEventAStepWithoutOverlap) {
+TEST_F(PlanReportTest, TheTraceHasOneEventPerStepWithoutOverlap) {
   const PlanReport report = Report();
   const json trace = json::parse(ChromeTrace(program_.plan, report).dump());
   size_t events = 0;
@@ -108,12 +106,12 @@ TEST_F(PlanReportTest, TheTraceIsOneEventAStepWithoutOverlap) {
 }
 
 // A sum of n bytes takes 1 ms and n ns, beside all else; a gather half of it.
-TEST_F(PlanReportTest, CollectivesTakeWhatTheNetworkSays) {
-  CompileOptions options;
+TEST_F(PlanReportTest, CollectivesTakeTheTimeOfTheNetworkModel) {
+  codegen::CompileOptions options;
   options.passes.world_size = 4;
   options.passes.buckets = passes::ParseBucketPolicy("policy", "one");
   const passes::CollectiveCost network{{{1e-3, 1e-9}}};
-  const CompiledProgram program = CompileCifar(compiler_, options, 4);
+  const codegen::CompiledProgram program = CompileCifar(compiler_, options, 4);
   const PlanReport report =
       ReportPlan(program.plan, *program.graph, compiler_, {}, network);
   const json out = PlanReportJson(program.plan, report, compiler_.target());
@@ -147,14 +145,14 @@ TEST_F(PlanReportTest, CollectivesTakeWhatTheNetworkSays) {
 }
 
 // a (10 us), its sum beside b (10 us), c after both: 5 us nothing is computed.
-TEST(Exchange, IsExposedWhereNothingIsComputed) {
-  Plan plan;
+TEST(Exchange, IsNotOverlappedWithoutComputation) {
+  codegen::Plan plan;
   plan.num_events = 2;
   const ir::TensorType type{ir::DType::kF32, {250}, {}};
   plan.calls = {
       {.op = ir::OpKind::kAllReduce, .operands = {type}, .results = {type}}};
   plan.steps = {{.stream = 0, .records = 0, .name = "a"},
-                {.kind = StepKind::kCollective,
+                {.kind = codegen::StepKind::kCollective,
                  .stream = 1,
                  .waits = {0},
                  .records = 1,
@@ -176,8 +174,8 @@ TEST(Exchange, IsExposedWhereNothingIsComputed) {
   EXPECT_TRUE(exchange.collectives[0].sums);
 }
 
-TEST(ChromeTrace, StreamsRunSideBySideAndWaitForEvents) {
-  Plan plan;
+TEST(ChromeTrace, StreamsOverlapAndWaitForEvents) {
+  codegen::Plan plan;
   plan.num_events = 1;
   plan.steps = {{.stream = 0, .records = 0, .name = "a"},
                 {.stream = 0, .name = "b"},
@@ -261,4 +259,4 @@ TEST_F(PlanReportTest, ThePageIsOneFileThatNamesNoAddress) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

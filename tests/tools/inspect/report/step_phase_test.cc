@@ -8,7 +8,7 @@
 #include "passes/pipeline.h"
 #include "tests/testing/bare_target.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using ::testing::Each;
@@ -126,4 +126,4 @@ TEST(StepPhase, EveryParameterOfAModelIsUpdatedAfterItsGradient) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

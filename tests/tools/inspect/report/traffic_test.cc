@@ -6,19 +6,20 @@
 #include "tests/fakes/fake_compiler.h"
 #include "tests/testing/graph_text.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
-Plan PlanOf(std::string_view text) {
+codegen::Plan PlanOf(std::string_view text) {
   const test::FakeCompiler compiler("nvidia-h200");
-  CompileOptions options;
+  codegen::CompileOptions options;
   options.plan_only = true;
-  return Compile(test::ParseOrDie(text), ProgramKind::kEval, compiler, options)
+  return codegen::Compile(test::ParseOrDie(text), codegen::ProgramKind::kEval,
+                          compiler, options)
       .plan;
 }
 
 TEST(Traffic, AnElementwiseKernelReadsAndWritesOnce) {
-  const Plan plan = PlanOf(R"(graph g {
+  const codegen::Plan plan = PlanOf(R"(graph g {
       %x = data : f16[64,128]
       %y = data : f32[64,128]
       %w = cast(%x) {dtype="f32"} : f32[64,128]
@@ -32,8 +33,8 @@ TEST(Traffic, AnElementwiseKernelReadsAndWritesOnce) {
 
 // A softmax cannot hold its rows in registers: it reads them for the greatest,
 // for the sum, and for the result.
-TEST(Traffic, ReadsAgainWhatAReductionIsAppliedTo) {
-  const Plan plan = PlanOf(R"(graph g {
+TEST(Traffic, CountsEachPassOverAReducedOperand) {
+  const codegen::Plan plan = PlanOf(R"(graph g {
       %x = data : f32[64,4096]
       %m = reduce(%x) {dims=[1], kind="sum"} : f32[64]
       %b = broadcast(%m) {dims=[0], shape=[64,4096]} : f32[64,4096]
@@ -47,7 +48,7 @@ TEST(Traffic, ReadsAgainWhatAReductionIsAppliedTo) {
 }
 
 TEST(Traffic, AVectorIsReadOnceHoweverOftenItIsBroadcast) {
-  const Plan plan = PlanOf(R"(graph g {
+  const codegen::Plan plan = PlanOf(R"(graph g {
       %x = data : f32[512,1024]
       %v = data : f32[1024]
       %b = broadcast(%v) {dims=[1], shape=[512,1024]} : f32[512,1024]
@@ -58,7 +59,7 @@ TEST(Traffic, AVectorIsReadOnceHoweverOftenItIsBroadcast) {
 }
 
 TEST(Traffic, AStridedConvolutionReadsThePixelsItTouches) {
-  LibraryCall call{
+  codegen::LibraryCall call{
       .op = ir::OpKind::kConv2d,
       .attrs = {{"stride", std::vector<int64_t>{2, 2}}, {"groups", int64_t{1}}},
       .operands = {{ir::DType::kF16, {2, 8, 10, 10}, {}},
@@ -70,7 +71,7 @@ TEST(Traffic, AStridedConvolutionReadsThePixelsItTouches) {
   call.operands[1].shape = {16, 8, 3, 3};
   EXPECT_EQ(TrafficBytes(call), 2 * 8 * 100 * 2 + 9 * weight + y);
   // Its data gradient has to be zero elsewhere.
-  LibraryCall gradient{
+  codegen::LibraryCall gradient{
       .op = ir::OpKind::kConv2dGradInput,
       .attrs = {{"stride", std::vector<int64_t>{2, 2}},
                 {"groups", int64_t{1}},
@@ -79,7 +80,7 @@ TEST(Traffic, AStridedConvolutionReadsThePixelsItTouches) {
                    {ir::DType::kF16, {16, 8, 1, 1}, {}}},
       .results = {{ir::DType::kF16, {2, 8, 10, 10}, {}}}};
   EXPECT_EQ(TrafficBytes(gradient), 2 * 8 * 100 * 2 + weight + y);
-  LibraryCall weights{
+  codegen::LibraryCall weights{
       .op = ir::OpKind::kConv2dGradWeight,
       .attrs = {{"stride", std::vector<int64_t>{2, 2}},
                 {"groups", int64_t{1}},
@@ -91,4 +92,4 @@ TEST(Traffic, AStridedConvolutionReadsThePixelsItTouches) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

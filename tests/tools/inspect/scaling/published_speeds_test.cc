@@ -16,7 +16,7 @@
 #include "tests/fakes/fake_compiler.h"
 #include "tools/inspect/scaling/scale_model.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 struct Row {
@@ -60,13 +60,13 @@ std::vector<Row> ReadRows() {
 // Of the compiled step; how long it takes in all comes from the table.
 StepTimeline Modelled(const Row& row) {
   const test::FakeCompiler compiler("nvidia-a100");
-  CompileOptions options;
+  codegen::CompileOptions options;
   options.plan_only = true;
   if (row.dtype == "fp16") options.passes.precision.dtype = ir::DType::kF16;
-  const CompiledProgram program = Compile(
+  const codegen::CompiledProgram program = codegen::Compile(
       models::BuildModel(row.arch, models::Phase::kTrain, {.batch = row.batch})
           .graph,
-      ProgramKind::kTrain, compiler, options);
+      codegen::ProgramKind::kTrain, compiler, options);
   return TimelineOf(program.plan, *program.graph,
                     ReportPlan(program.plan, *program.graph, compiler));
 }
@@ -152,7 +152,7 @@ std::map<std::string, std::map<std::pair<int64_t, int64_t>, double>>
 std::map<std::string, StepTimeline> PublishedSpeeds::timelines;
 
 // The two bandwidths, one a cluster, are all that was fitted.
-TEST_F(PublishedSpeeds, AreOfClustersWithoutOtherFittedConstants) {
+TEST_F(PublishedSpeeds, UseClustersWithoutOtherFittedConstants) {
   for (const char* name : {"v100-dlperf", "v100-paddle"}) {
     ir::Cluster cluster = ir::FindCluster(name);
     EXPECT_EQ(cluster.jitter, 0);
@@ -185,7 +185,7 @@ TEST_F(PublishedSpeeds, InFp32FollowFromOneRankOrNode) {
 }
 
 // ResNet-50 on 4 x 8 ranks at 5 GB/s.
-TEST_F(PublishedSpeeds, TheExactPartitionHidesWhatFixedCapsExpose) {
+TEST_F(PublishedSpeeds, TheExactPartitionOverlapsMoreThanFixedCaps) {
   const Row* row = nullptr;
   for (const Row& r : rows) {
     if (r.framework == "PyTorch" && r.dtype == "fp32" && r.nodes == 4) row = &r;
@@ -211,7 +211,7 @@ TEST_F(PublishedSpeeds, TheExactPartitionHidesWhatFixedCapsExpose) {
 }
 
 // VGG16's sums take longer than its backward pass at a batch of 32.
-TEST_F(PublishedSpeeds, AShardedOptimizerHidesWhatTheBackwardPassCannot) {
+TEST_F(PublishedSpeeds, AShardedOptimizerOverlapsMoreThanTheBackwardPass) {
   for (const Row& row : rows) {
     if (row.arch != "vgg16" || row.batch != 32 || row.nodes != 4) continue;
     ScaleOptions options = Options(row);
@@ -227,4 +227,4 @@ TEST_F(PublishedSpeeds, AShardedOptimizerHidesWhatTheBackwardPassCannot) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

@@ -9,9 +9,8 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "tests/fakes/fake_compiler.h"
-#include "tools/inspect/scaling/scale_report.h"
 
-namespace fusor::codegen {
+namespace fusor::inspect {
 namespace {
 
 using nlohmann::json;
@@ -63,7 +62,7 @@ TEST(AllReduceCost, TakesATreeWhereThatIsFaster) {
                    ring + 1.875 * (1 << 30) / 0.5e9);
 }
 
-TEST(PredictScale, OneRankTakesItsStep) {
+TEST(PredictScale, OneRankTakesOneStep) {
   const ScalePrediction p =
       PredictScale(SmallStep(), SlowCluster(), {.batch = 4});
   EXPECT_DOUBLE_EQ(p.step, 10 * kMs);
@@ -74,7 +73,7 @@ TEST(PredictScale, OneRankTakesItsStep) {
 }
 
 // Two ranks: an all-reduce of 1 MB takes 1 ms.
-TEST(PredictScale, ExposesWhatTheBackwardPassDoesNotHide) {
+TEST(PredictScale, CountsWhatTheBackwardPassDoesNotOverlap) {
   ScaleOptions options{.nodes = 1, .gpus = 2, .batch = 4};
   options.policy.slack_seconds = 0;
   const ScalePrediction p = PredictScale(SmallStep(), SlowCluster(), options);
@@ -100,7 +99,7 @@ TEST(PredictScale, TheNetworkLimitsSeveralNodes) {
   EXPECT_NEAR(p.exposed, 2 * kMs, 1e-12);
 }
 
-TEST(PredictScale, IsCappedByTheInput) {
+TEST(PredictScale, IsLimitedByTheInput) {
   const ScalePrediction p =
       PredictScale(SmallStep(), SlowCluster(),
                    {.nodes = 1, .gpus = 2, .batch = 4, .input_rate = 400});
@@ -138,7 +137,7 @@ TEST(PredictScale, ScalesFromAMeasuredNode) {
 
 // Reduce-scatters take half of an all-reduce; the first all-gather is needed at
 // once, the second at half of the forward pass.
-TEST(PredictScale, AShardedOptimizerHidesHalfUnderTheNextForwardPass) {
+TEST(PredictScale, AShardedOptimizerOverlapsHalfWithTheNextForwardPass) {
   ScaleOptions options{.gpus = 2, .batch = 4, .sharded = true};
   options.policy.slack_seconds = 0;
   const ScalePrediction p = PredictScale(SmallStep(), SlowCluster(), options);
@@ -166,7 +165,7 @@ TEST(Alternatives, ComeAfterWhatWasChosen) {
   }
 }
 
-TEST(ScaleReport, SaysTheSameInTextJsonAndPicture) {
+TEST(ScaleReport, AgreesInTextJsonAndPicture) {
   ScaleReport report{.subject = "a<b, batch 4",
                      .source = "estimated",
                      .cluster = SlowCluster(),
@@ -207,11 +206,12 @@ TEST(StepTimeline, HoldsEveryGradientOfAModel) {
         }
         return sum;
       }();
-      CompileOptions options;
+      codegen::CompileOptions options;
       options.passes.precision.dtype = dtype;
       options.plan_only = true;
-      const CompiledProgram program = Compile(
-          std::move(model.graph), ProgramKind::kTrain, compiler, options);
+      const codegen::CompiledProgram program =
+          codegen::Compile(std::move(model.graph), codegen::ProgramKind::kTrain,
+                           compiler, options);
       const PlanReport report =
           ReportPlan(program.plan, *program.graph, compiler);
       const StepTimeline timeline =
@@ -230,14 +230,14 @@ TEST(StepTimeline, HoldsEveryGradientOfAModel) {
   }
 }
 
-TEST(StepTimeline, RefusesAPlanWithoutUpdate) {
+TEST(StepTimeline, RejectsAPlanWithoutUpdate) {
   const test::FakeCompiler compiler;
-  CompileOptions options;
+  codegen::CompileOptions options;
   options.plan_only = true;
-  const CompiledProgram program = Compile(
+  const codegen::CompiledProgram program = codegen::Compile(
       models::BuildModel("resnet20-cifar", models::Phase::kEval, {.batch = 2})
           .graph,
-      ProgramKind::kEval, compiler, options);
+      codegen::ProgramKind::kEval, compiler, options);
   EXPECT_THAT(
       [&] {
         TimelineOf(program.plan, *program.graph,
@@ -247,4 +247,4 @@ TEST(StepTimeline, RefusesAPlanWithoutUpdate) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::inspect

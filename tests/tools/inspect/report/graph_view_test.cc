@@ -1,0 +1,87 @@
+#include "tools/inspect/report/graph_view.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/io/parser.h"
+
+namespace fusor::inspect {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::unique_ptr<ir::Graph> Example() {
+  return ir::Parse(R"(graph "</script>" {
+    %x = data : f32[2,3]
+    %w = weight : f32[3,4]
+    %y = matmul(%x, %w) : f32[2,4] @"layer3.1.fc"
+    %f = fusion(%y) : f32[2,4] @"layer3.1.act" {
+      %p = data : f32[2,4]
+      %sq = mul(%p, %p) : f32[2,4]
+      %r = relu(%sq) : f32[2,4]
+      return %r
+    }
+    %k = fusion(%f) : f32[2,4] @"head" {
+      %p = data : f32[2,4]
+      %r = neg(%p) : f32[2,4]
+      return %r
+    }
+    return %k as "y"
+  })");
+}
+
+TEST(GraphView, NamesRowsColumnsAndKinds) {
+  const nlohmann::json view = GraphView(*Example(), {{"f", {12.5}}});
+  EXPECT_EQ(view["rows"], nlohmann::json({"layer3.1", "head"}));
+  EXPECT_EQ(view["columns"], nlohmann::json({"forward"}));
+  ASSERT_EQ(view["nodes"].size(), 3);
+  EXPECT_EQ(view["nodes"][0]["kind"], "matrix");
+  EXPECT_EQ(view["nodes"][0]["in"], nlohmann::json({-1, -2}));
+  EXPECT_EQ(view["nodes"][1]["kind"], "fusion");
+  EXPECT_EQ(view["nodes"][1]["us"], 12.5);
+  EXPECT_EQ(view["nodes"][1]["label"], "mul, relu");
+  EXPECT_EQ(view["nodes"][1]["body"][1]["in"], nlohmann::json({0}));
+  EXPECT_EQ(view["nodes"][2]["kind"], "kernel");
+  EXPECT_EQ(view["nodes"][2]["row"], 1);
+  EXPECT_FALSE(view["nodes"][2].contains("us"));
+}
+
+TEST(GraphView, ABlockIsTheNameBeforeTheSecondDotIfNumbered) {
+  EXPECT_EQ(LocationBlock("conv1"), "conv1");
+  EXPECT_EQ(LocationBlock("layer3.1.bn2"), "layer3.1");
+  EXPECT_EQ(LocationBlock("layer3.12"), "layer3.12");
+  EXPECT_EQ(LocationBlock("head.norm"), "head");
+  EXPECT_EQ(LocationBlock("a.1b"), "a");
+  EXPECT_EQ(LocationBlock(""), "");
+}
+
+TEST(GraphPage, IsOneFileThatNamesNoAddress) {
+  const std::string page = GraphPage(*Example(), "a < b");
+  EXPECT_THAT(page, HasSubstr("<title>a &lt; b</title>"));
+  for (const char* reference :
+       {"http:", "https:", "src=", "href=", "@import", "url("}) {
+    EXPECT_THAT(page, Not(HasSubstr(reference)));
+  }
+}
+
+TEST(GraphPage, NamesInTheGraphCannotEndItsScript) {
+  const std::string page = GraphPage(*Example(), "t");
+  const std::string open = "<script type=\"application/json\" id=\"data\">";
+  const size_t start = page.find(open);
+  ASSERT_NE(start, std::string::npos);
+  const size_t begin = start + open.size();
+  const std::string text =
+      page.substr(begin, page.find("</script>", begin) - begin);
+  const nlohmann::json data = nlohmann::json::parse(text);
+  EXPECT_EQ(data["sections"][0]["variants"][0]["graph"]["name"], "</script>");
+}
+
+TEST(GraphPage, EqualGraphsGiveEqualBytes) {
+  EXPECT_EQ(GraphPage(*Example(), "t"), GraphPage(*Example(), "t"));
+}
+
+}  // namespace
+}  // namespace fusor::inspect

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fusor::tools {
+
+// Validators of flag values. Messages name the expected and actual value, e.g.
+// "expected a whole number from 1 to 9, got 0".
+
+CLI::Validator WholeNumber(int64_t low, int64_t high);
+CLI::Validator WholeNumber(int64_t low);
+
+// Finite numbers.
+CLI::Validator Number(double low, double high);
+CLI::Validator Number(double low);
+
+// One of these words. The message names the closest one.
+CLI::Validator OneOf(std::vector<std::string> words);
+
+// Inserts the flags in the environment variable FUSOR_FLAGS, e.g. "--dump-to
+// /tmp/d --verify", after the command in `args`. Flags in `args` take
+// precedence. Skips flags that only other commands have. Throws kUsage for a
+// word that is not a flag of any command.
+std::vector<std::string> WithFlagsVariable(const CLI::App& app,
+                                           std::vector<std::string> args);
+
+// Returns a note for usage errors with the variable's value; "" if unset.
+std::string FlagsVariableNote();
+
+// Describes a usage error in one line: command or flag, expected and actual
+// value, and the closest known name for an unknown one. `error`: what `app`
+// threw while parsing.
+std::string DescribeUsageError(const CLI::App& app,
+                               const CLI::ParseError& error);
+
+// Makes the last value of a repeated flag take precedence, in all commands.
+// Lists collect all values.
+void TakeLastValues(CLI::App& app);
+
+// Throws kUsage if an argument of the chosen command has an empty value (e.g.
+// an unset shell variable) or a wrong number of values.
+void CheckValues(const CLI::App& app);
+
+}  // namespace fusor::tools

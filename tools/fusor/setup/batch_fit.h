@@ -1,0 +1,77 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "codegen/compiler.h"
+#include "models/model.h"
+#include "runtime/session.h"
+#include "tools/fusor/flags/flag_groups.h"
+
+namespace fusor::tools {
+
+// Converts bytes to MiB.
+double Mib(int64_t bytes);
+
+// Returns a batch size below `batch`, close to the largest one, for which
+// `needed` is at most `free`. Returns 0 if there is none. `needed` must not
+// decrease. Calls it a few times: for 1, 2 and near the expected limit.
+int64_t FittingBatch(int64_t batch, int64_t free,
+                     const std::function<int64_t(int64_t)>& needed);
+
+// Returns the largest batch size, up to kLargestBatch, for which `needed` is at
+// most `free`. Returns 0 if there is none. Calls `needed` about ten times.
+inline constexpr int64_t kLargestBatch = 1 << 16;
+int64_t LargestBatch(int64_t free,
+                     const std::function<int64_t(int64_t)>& needed);
+
+// Returns the model's plan, without machine code and without a memory limit.
+codegen::Plan PlanOf(const codegen::TargetCompiler& compiler,
+                     const std::string& arch, models::Phase phase,
+                     const models::ModelOptions& model,
+                     codegen::CompileOptions options);
+// Returns the bytes of all arenas.
+int64_t PlannedBytes(const codegen::Plan& plan);
+
+// Returns the host memory that a process needs besides arenas and data: its
+// resident memory after planning, plus an allowance for compiling and running.
+// 0 for a device with separate memory.
+int64_t RuntimeBytes(const codegen::TargetCompiler& compiler);
+
+// Adds the model as the session's first program. `data_bytes`: host memory that
+// the current batches will need, proportional to the batch size; ignored on a
+// GPU, which has separate memory. Throws what Session::AddProgram throws.
+// kOutOfMemory names a batch size that fits, or else the size of the state.
+int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
+                    const std::string& arch, models::Phase phase,
+                    const models::ModelOptions& model,
+                    codegen::CompileOptions options, int64_t data_bytes);
+
+struct MaxBatchFlags {
+  bool find = false;
+  int64_t memory_mib = 0;  // 0: the device's free memory
+};
+void AddMaxBatchFlags(CLI::App& app, MaxBatchFlags& flags);
+
+// The training step whose largest batch size is searched.
+struct SearchedStep {
+  std::string arch;
+  models::ModelOptions model;
+  codegen::CompileOptions compile;
+  // Returns the bytes of host memory for the data of a batch size.
+  std::function<int64_t(int64_t batch)> data_bytes;
+};
+
+// Finds the largest batch size that fits by planning the step repeatedly. Runs
+// nothing; with MaxBatchFlags::memory_mib no device is needed. Prints to `text`
+// the batch size, its memory, and why one image more does not fit. Throws
+// kOutOfMemory if not even one image fits.
+nlohmann::json FindMaxBatch(const MaxBatchFlags& flags,
+                            const CompileFlags& compile,
+                            const SearchedStep& step, FILE* text);
+
+}  // namespace fusor::tools
