@@ -23,15 +23,15 @@ struct RewriteDecision {
   std::string choice{};  // ConvRewrite::choice
 };
 
-// Returns a verdict for each problem that `rewrites` create. A rewrite with a
-// choice has its verdict under the problem that the choice applies to.
+// Returns a decision for each problem that `rewrites` create. The key of a
+// rewrite with a choice is the problem that the choice applies to.
 //
-// Rewrites that replace the same problems by the same problems are taken or
-// declined together. They are taken if the time of the convolutions, plus the
-// time of the bytes that kernels move at `ns_per_byte`, decreases. A rewrite
-// that others build on also counts their savings. If several rewrites exclude
-// each other at one place, a later one counts only what it saves over an
-// earlier one. Rewrites that were not measured are declined.
+// Rewrites that replace the same problems by the same problems are accepted or
+// rejected together. They are accepted if the time of the convolutions, plus
+// the time of the bytes that kernels move at `ns_per_byte`, decreases. The
+// savings of a rewrite include those of rewrites that build on it. If several
+// rewrites of the same node exclude each other, a later one counts only what it
+// saves over an earlier one. Rewrites that were not measured are rejected.
 std::map<ir::AutotuneResults::Key, RewriteDecision> DecideRewrites(
     const std::vector<passes::ConvRewrite>& rewrites, const ProblemTimes& times,
     double ns_per_byte);

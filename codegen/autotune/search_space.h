@@ -32,8 +32,8 @@ struct SearchCandidate {
 
 using RewriteVerdicts = std::map<ir::AutotuneResults::Key, RewriteDecision>;
 
-// The autotuning search space of a program: lists the candidates to measure and
-// turns the measurements into choices.
+// The autotuning search space of a program. Lists the candidates to measure and
+// makes choices from the measurements.
 class SearchSpace {
  public:
   // `compiler` must outlive this. Uses only options.passes, without their

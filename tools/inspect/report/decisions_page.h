@@ -7,9 +7,9 @@
 
 namespace fusor::codegen {
 
-// A page of what passes decided: how often for which reason, and for each place
-// of the model what was made and refused there, with modelled times, what saves
-// most first.
+// Returns an HTML page of the passes' decisions: counts per reason, and
+// accepted and rejected rewrites per model location with their estimated
+// savings, largest first.
 std::string DecisionsPage(const std::vector<passes::Decision>& decisions,
                           const std::string& title);
 

@@ -6,8 +6,8 @@
 
 namespace fusor::codegen {
 
-// A page of a plan's memory: how much is live when, where each buffer lies for
-// how long, and what is live at the peak, largest first.
+// Returns an HTML page about a plan's memory: live bytes over time, offset and
+// live range of each buffer, and the buffers live at the peak, largest first.
 std::string MemoryPage(const Plan& plan, const std::string& title);
 
 }  // namespace fusor::codegen
