@@ -335,10 +335,11 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
 
 // Rewrites sums over rows and columns of a max_pool's gradient, or of values
 // linear in it, to sums at the pooled size. The result is the same, because the
-// gradient is 0 except at the maxima. Other operands of the sum are gathered at
-// the maxima (max_pool_gather). Sums with other operands are rewritten only if
-// the target generates its pooling kernels (ir::kGeneratedAlgorithm). Skipped
-// with eager rounding, because the summation order changes. Counts pooled_sums.
+// gradient is 0 except at the maxima. Operands of the sum other than the
+// max_pool's own are gathered at the maxima (max_pool_gather). This requires
+// that the target generates its pooling kernels (ir::kGeneratedAlgorithm).
+// Skipped with eager rounding, because the summation order changes. Counts
+// pooled_sums.
 bool SumPooledGradient(ir::Graph& graph, PassContext& context);
 
 // Fuses a max_pool with the elementwise producers of its operand, if the

@@ -29,9 +29,10 @@ struct RewriteDecision {
 // Rewrites that replace the same problems by the same problems are accepted or
 // rejected together. They are accepted if the time of the convolutions, plus
 // the time of the bytes that kernels move at `ns_per_byte`, decreases. The
-// savings of a rewrite include those of rewrites that build on it. If several
-// rewrites of the same node exclude each other, a later one counts only what it
-// saves over an earlier one. Rewrites that were not measured are rejected.
+// savings of a rewrite include those of rewrites that build on it. Rewrites of
+// the same value (ConvRewrite::place) exclude each other: a later one counts
+// only what it saves over an earlier one. Rewrites that were not measured are
+// rejected.
 std::map<ir::AutotuneResults::Key, RewriteDecision> DecideRewrites(
     const std::vector<passes::ConvRewrite>& rewrites, const ProblemTimes& times,
     double ns_per_byte);

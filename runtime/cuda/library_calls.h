@@ -17,9 +17,9 @@ MakeDeviceCall CudaLibraryCalls(
 // for others. Each call gets its algorithm when it is made, for the current
 // context's device: the heuristic's first that fits the planned workspace and
 // adds partial sums, if any, in the compute type and in a fixed order. The
-// choice depends on the problem, the device and
-// cuBLASLt's version. Throws kDevice, naming the version and the function, if
-// there is no cuBLASLt or no such algorithm.
+// choice depends on the problem, the device and cuBLASLt's version. Throws
+// kDevice, naming the version and the function, if there is no cuBLASLt or no
+// such algorithm.
 MakeDeviceCall CublasltCalls();
 
 // Returns a function that makes the calls with a cuDNN execution plan
