@@ -125,7 +125,7 @@ class Node {
   int position_ = 0;
 };
 
-// Returns whether the node is of that kind; false for null, the producer of a
+// Returns whether the node has kind `kind`; false for null, the producer of a
 // graph input.
 bool IsOp(const Node* node, OpKind kind);
 

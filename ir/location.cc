@@ -9,8 +9,8 @@
 namespace fusor::ir {
 namespace {
 
-// Returns the root of the tree: the prefix of this file's path as the compiler
-// got it. All files of one build have the same prefix.
+// Returns the root folder of the source tree: the path of this file, as passed
+// to the compiler, without "ir/location.cc". All files of a build share it.
 std::string_view TreeRoot() {
   const std::string_view self = std::source_location::current().file_name();
   return self.substr(0,

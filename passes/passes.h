@@ -267,7 +267,8 @@ bool SkipOverflow(ir::Graph& graph, PassContext& context);
 bool MaskPooledGradient(ir::Graph& graph, PassContext& context);
 
 // Computes in PrecisionOptions::dtype the ops that the op registry's precision
-// rules allow. Inserts casts at the borders, one per value and direction.
+// rules allow. Inserts casts between 16-bit and f32 ops, one per value and
+// direction.
 // Parameters, statistics, gradients of parameters and the optimizer stay f32. A
 // convolution stays f32 if PassOptions::choices, or else the target's estimated
 // times, find f32 faster (Winograd), casts included; see FasterInF32. Counts
@@ -323,27 +324,29 @@ bool PrefetchParameters(ir::Graph& graph, PassContext& context);
 bool FuseConvNorm(ir::Graph& graph, PassContext& context);
 
 // Replaces batch_norm_train and batch_norm_grad by reductions and elementwise
-// ops. Statistics come from the sums of the preceding convolution if it
-// computes them, otherwise from sums shifted by an element of the same channel.
-// With NormLowering::kSeparate each node becomes a separate `fusion`.
+// ops. If the preceding convolution computes sums of its result, statistics are
+// computed from these, otherwise from sums shifted by an element of the same
+// channel. With NormLowering::kSeparate each node becomes a separate `fusion`.
 // Normalisations over several ranks use one all_gather per direction. Throws
 // kGraph if their number of ranks is neither 1 nor PassOptions::world_size.
 // Counts bn_relu_grad, bn_add_relu_grad and, within the latter,
 // dual_bn_add_relu_grad.
 bool LowerBatchNorm(ir::Graph& graph, PassContext& context);
 
-// Reduces the gradient of a max_pool, and values linear in it, over images at
-// the pooled size: the unpooled gradient is 0 except at the maxima. The other
-// operands of such a sum are gathered at the maxima (max_pool_gather) if the
-// target generates its pooling kernels (ir::kGeneratedAlgorithm); otherwise
-// such a sum is left alone. Skipped with eager rounding, because the summation
-// order changes. Counts pooled_sums.
+// Rewrites sums over rows and columns of a max_pool's gradient, or of values
+// linear in it, to sums at the pooled size. The result is the same, because the
+// gradient is 0 except at the maxima. Operands of the sum other than the
+// max_pool's own are gathered at the maxima (max_pool_gather). This requires
+// that the target generates its pooling kernels (ir::kGeneratedAlgorithm).
+// Skipped with eager rounding, because the summation order changes. Counts
+// pooled_sums.
 bool SumPooledGradient(ir::Graph& graph, PassContext& context);
 
-// If the target generates its pooling kernels, fuses a pooling with the
-// elementwise producers of its operand, if that has no other reader, with the
-// max_pool_gathers of the same windows and, for a gradient, with its
-// elementwise readers. Counts pool_prologues and pool_epilogues.
+// Fuses a max_pool with the elementwise producers of its operand, if the
+// operand has no other reader, and with the max_pool_gathers of the same
+// windows. Fuses a max_pool_grad with its elementwise readers. Does nothing
+// unless the target generates its pooling kernels. Counts pool_prologues and
+// pool_epilogues.
 bool FusePool(ir::Graph& graph, PassContext& context);
 
 // Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm. With
@@ -352,9 +355,9 @@ bool Fuse(ir::Graph& graph, PassContext& context);
 
 // With several ranks: reorders the graph so that gradients are ready early and
 // consumers of reduced gradients run last. Joins the all_reduces of gradients
-// into buckets as PassOptions::buckets says, one dtype per collective, each
-// placed after its last gradient. Buckets the all_gathers at the start of the
-// step (PrefetchParameters) the same way, in the order of need. Counts
+// into buckets according to PassOptions::buckets, one dtype per collective,
+// each placed after its last gradient. Buckets the all_gathers at the start of
+// the step (PrefetchParameters) the same way, in the order of need. Counts
 // gradient_buckets and parameter_buckets.
 bool BucketGradients(ir::Graph& graph, PassContext& context);
 

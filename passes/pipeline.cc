@@ -77,7 +77,8 @@ constexpr PassEntry kPipeline[] = {
      "last: copies of weights remain calls until updates absorb them"},
 };
 
-// Passes that cannot stop halfway: the graph would not be a valid program.
+// Passes whose rewrites PassOptions::fuel cannot limit: after only some of them
+// the graph would not be a valid program.
 constexpr std::string_view kWhole[] = {
     "autodiff",         "accumulate_gradients", "compress_gradients",
     "shard_optimizer",  "scale_gradients",      "optimizer_update",
@@ -86,7 +87,8 @@ constexpr std::string_view kWhole[] = {
 
 constexpr std::string_view kStageNames[] = {"forward", "training", "optimize"};
 
-// Returns any entry of that name: they differ only in position.
+// Returns one entry named `name`. Entries of equal name differ only in
+// position.
 const PassEntry& FindPass(const std::string& name) {
   for (const PassEntry& entry : kPipeline) {
     if (entry.name == name) return entry;

@@ -41,12 +41,12 @@ struct TunedCandidate {
 };
 
 struct TuneResult {
-  // With origin, but for its file.
+  // Includes the origin, except origin.file.
   ir::AutotuneResults choices;
-  // What was measured, a line for each choice.
+  // The measurements behind each choice, one line per choice.
   std::map<ir::AutotuneResults::Key, std::string> comments;
   std::vector<TunedCandidate> measured;
-  std::vector<std::string> left_out;  // by lack of memory, one line each
+  std::vector<std::string> left_out;  // for lack of memory, one line each
   // Fused convolution rewrites that were considered, and those accepted.
   int rewrites = 0, rewrites_taken = 0;
   double seconds = 0;
@@ -63,12 +63,12 @@ struct TuneResult {
 // through buffers larger than the last-level cache. Drops candidates over 1.5x
 // the best time after round one.
 //
-// The fastest candidate of each dtype is chosen, copies included; then the
-// precision (codegen::SearchSpace). Convolutions that compute more than that,
-// for normalisations beside them, are measured likewise, and declined where
-// they take longer than what they replace: other convolutions, and the kernels
-// that move more bytes for it, at the speed of the copy that was measured. So
-// are those on blocks of pixels (passes::SpaceToDepth).
+// Chooses the fastest candidate of each dtype, copies included, then the
+// precision (codegen::SearchSpace). Also measures convolutions with fused
+// normalisations and convolutions on blocks of pixels (passes::SpaceToDepth).
+// These are rejected if they take longer than what they replace: other
+// convolutions, and the additional bytes that kernels move, at the measured
+// speed of a copy.
 //
 // Allocates device memory for the largest problem and frees it. A candidate
 // that needs more than the free memory is left out. Throws kOutOfMemory if not

@@ -19,8 +19,9 @@ struct Loop {
   int64_t index = 0;
 };
 
-// Cache of recently computed pairs, by index. In a blocked layout the second
-// element of a pair follows the first within one block.
+// Caches recently computed pairs of random numbers by the pair's index. A pair
+// fills two adjacent row-major elements. In a blocked layout these are apart,
+// but only by about a block.
 class RecentPairs {
  public:
   template <typename Compute>

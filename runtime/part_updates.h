@@ -8,9 +8,10 @@ namespace fusor::runtime {
 
 // How a plan updates parameter shards (ir/shard.h).
 struct PartUpdates {
-  bool any = false;  // it updates some
-  // It does not gather what it has updated: it has gathered the parts before
-  // (passes::PrefetchParameters), and the next run of it will.
+  bool any = false;  // the plan updates a shard
+  // The plan all-gathers parameters at the start of the step instead of after
+  // their update (passes::PrefetchParameters). After a step the whole
+  // parameters are out of date until the next run.
   bool gathered_first = false;
 };
 PartUpdates PartUpdatesOf(const codegen::Plan& plan);

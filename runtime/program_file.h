@@ -37,7 +37,8 @@ struct StepProgram {
   std::string report;
 };
 
-// What a file and the machine that is to run it must have alike.
+// Properties that must be equal for a program file and the machine that runs
+// it.
 struct ProgramOrigin {
   std::string version;  // of fusor
   std::string build;    // runtime::BuildId of libfusor
@@ -62,9 +63,9 @@ struct ProgramFile {
 ProgramOrigin OriginHere(const std::string& version,
                          const codegen::TargetCompiler& compiler);
 
-// Why a step made by `file` cannot run where there is `here`, naming what was
-// expected and what there is; empty when it can. Fewer threads than the target
-// has are no reason, for they are the caller's to choose.
+// Returns why a step compiled for `file` cannot run on a machine with `here`,
+// with the first property that differs and both values; empty if it can run.
+// Ignores the number of threads, which the caller chooses.
 std::string Mismatch(const ProgramOrigin& file, const ProgramOrigin& here);
 
 StepProgram PackProgram(codegen::ProgramKind kind,
@@ -76,11 +77,13 @@ codegen::CompiledProgram UnpackProgram(const StepProgram& program,
                                        const codegen::TargetCompiler& compiler,
                                        const std::string& kernel_cache);
 
-// Throws kUsage with the system's reason; no part of a file is left then.
+// Writes atomically: a failure leaves no partial file. Throws kUsage with the
+// system's error message.
 void WriteProgramFile(const std::string& path, const ProgramFile& file);
 
-// Throws kUsage when the file cannot be read, kGraph, in one line, when it is
-// not a program file, of another version of the format, cut or damaged.
+// Throws kUsage if the file cannot be read. Throws kGraph, with a message of
+// one line, if it is not a program file, has another format version, or is
+// truncated or corrupt.
 ProgramFile ReadProgramFile(const std::string& path);
 // Reads the bytes of a program file; `path` names it in errors. Throws kGraph.
 ProgramFile ParseProgramFile(const std::string& path, std::string_view bytes);

@@ -93,7 +93,7 @@ class Session {
   // its offset in the order of its type's layout (ir::ToRowMajor).
   void CopyState(std::span<uint8_t> bytes) const;
   // Sets one tensor bit-exactly from row-major elements of its LogicalType.
-  // Shards are cut from it here and by BroadcastState.
+  // This function and BroadcastState copy this rank's shard from it.
   void WriteStateBytes(const std::string& name,
                        std::span<const uint8_t> row_major);
 
@@ -105,11 +105,10 @@ class Session {
   // whole are sharded by BroadcastState.
   void BroadcastState();
   void BroadcastStatistics();
-  // Parameters of which each rank updates a part become, with their copies,
-  // all ranks' parts. Nothing where they are that: a step that gathers at its
-  // beginning (passes::PrefetchParameters) leaves them as old as that, and
-  // until this has been called they must not be read, by other programs
-  // neither.
+  // Updates sharded parameters, and their cached casts, from all ranks' shards.
+  // Does nothing if they are up to date. A step that all-gathers at its start
+  // (passes::PrefetchParameters) leaves them at their values before its update.
+  // Until this call, neither the host nor other programs may read them.
   void GatherParameters();
   // Replaces sharded parameters with their moving averages, for evaluation or
   // saving, until GatherParameters. Applies to parameters whose averages are
@@ -149,9 +148,10 @@ class Session {
   ir::Tensor ReadOutput(int program, int output);
 
   // --- Reading while later steps run -----------------------------------------
-  // For a host that runs ahead of the device. Operations enqueued here follow
-  // the steps so far; the host may read results once an event recorded later
-  // has been awaited. `to` and `numbers` must be memory from AllocateHost.
+  // For a host that runs ahead of the device. These functions enqueue
+  // operations after the steps so far; the host may read results once an event
+  // recorded later has been awaited. `to` and `numbers` must be memory from
+  // AllocateHost.
 
   std::unique_ptr<Memory> AllocateHost(size_t bytes);
   std::unique_ptr<Event> CreateEvent();

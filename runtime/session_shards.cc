@@ -108,7 +108,7 @@ void Session::ScatterShards() {
   }
 }
 
-// Whether the parameter, or the one that this caches, is sharded.
+// Returns whether a parameter, or the parameter of a cached cast, is sharded.
 bool Session::IsInParts(const std::string& name) const {
   const auto copy = ir::ParseWeightCopyName(name);
   return state_layout_.Find(

@@ -58,8 +58,8 @@ struct SearchCandidate {
 
 using RewriteVerdicts = std::map<ir::AutotuneResults::Key, RewriteDecision>;
 
-// The autotuning search space of a program: lists the candidates to measure and
-// turns the measurements into choices.
+// The autotuning search space of a program. Lists the candidates to measure and
+// makes choices from the measurements.
 class SearchSpace {
  public:
   // `compiler` must outlive this. Uses only options.passes, without their
@@ -82,14 +82,14 @@ class SearchSpace {
   // PassOptions::norm_lowering is.
   std::vector<SearchCandidate> Candidates() const;
 
-  // Returns the verdicts for the convolutions that FuseConvNorm and
-  // SpaceToDepth create. Kernels move one byte in `ns_per_byte`.
+  // Returns the decisions on the convolutions that FuseConvNorm and
+  // SpaceToDepth create. `ns_per_byte`: time in which a kernel moves one byte.
   RewriteVerdicts Judge(const std::vector<SearchCandidate>& measured,
                         double ns_per_byte) const;
 
   // Returns the fastest candidate for each problem and dtype, layout copies
-  // included. A verdict replaces it by passes::kDeclined if it declines the
-  // convolution, or by its ConvRewrite::choice if it takes a rewrite that has
+  // included. Replaces it with passes::kDeclined if `verdicts` rejects the
+  // convolution, or with ConvRewrite::choice if it accepts a rewrite that has
   // one. Except on GPUs, also returns the precisions by passes::FasterInF32.
   // Casts and copies take `ns_per_byte`.
   ir::AutotuneResults Choose(const std::vector<SearchCandidate>& measured,

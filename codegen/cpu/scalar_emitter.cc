@@ -58,7 +58,8 @@ Value* Transcendental(ValueBuilder& b, ScalarOp op, Value* x, Value* y,
   }
 }
 
-// Returns x if it is strictly greater (less), else y; NaN if either is NaN.
+// Returns x if it is strictly greater than y (or less, for a minimum), else y.
+// Returns NaN if either is NaN.
 Value* FloatExtremum(ValueBuilder& b, bool maximum, Value* x, Value* y) {
   llvm::IRBuilder<>& ir = b.ir();
   Value* chosen = ir.CreateSelect(
@@ -228,7 +229,7 @@ class ScalarEmitter {
     return b_.Constant(dtype_, vector_, 1);
   }
 
-  // Returns operand i in this arithmetic; null if there is none.
+  // Returns operand i converted to `arith`; null if there is none.
   Value* Operand(size_t i, Arith arith) {
     if (i >= operands_.size()) return nullptr;
     Value* value = b_.Convert(operands_[i].value, operands_[i].arith, arith);

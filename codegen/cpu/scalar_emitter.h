@@ -12,10 +12,10 @@ struct TypedValue {
   Arith arith;
 };
 
-// Emits `op` of the operands, lane by lane, as ir::EvalScalar defines it, and
-// returns the result in the arithmetic of `dtype`. Computes in the widest
-// arithmetic among operands and result, and transcendental functions of
-// integers in f64. Broadcasts scalar operands if `vector` is set.
+// Emits `op` of the operands, lane by lane, as ir::EvalScalar defines it.
+// Returns the result in the arithmetic type (ArithOf) of `dtype`. Computes in
+// the widest arithmetic type of operands and result. Computes transcendental
+// functions of integers in f64. Broadcasts scalar operands if `vector` is set.
 llvm::Value* EmitScalar(ValueBuilder& b, ir::ScalarOp op,
                         std::span<const TypedValue> operands, ir::DType dtype,
                         bool vector);

@@ -34,27 +34,28 @@ class ValueBuilder {
   llvm::Value* Pick(std::span<llvm::Value* const> vectors,
                     std::span<const int> lanes);
 
-  // Returns `value` as a constant in the arithmetic of `dtype`. Integers
+  // Returns `value` as a constant in the arithmetic type of `dtype`. Integers
   // truncate; infinities become the least and greatest integer of `dtype`.
   llvm::Value* Constant(ir::DType dtype, bool vector, double value);
   // Return constants of the type of `like`.
   llvm::Value* Float(llvm::Value* like, double value);
   llvm::Value* Int(llvm::Value* like, int64_t value);
 
-  // Converts between arithmetics: floats to integers by truncation, anything to
-  // bool by != 0.
+  // Converts between arithmetic types. Floats are truncated to integers.
+  // Nonzero values become true.
   llvm::Value* Convert(llvm::Value* value, Arith from, Arith to);
-  // Converts to the arithmetic of `dtype` such that a later Round() to `dtype`
-  // is correct: f64 to a 16-bit float is not rounded twice.
+  // Converts to the arithmetic type of `dtype` such that a later Round() to
+  // `dtype` is correct: f64 to a 16-bit float is not rounded twice.
   llvm::Value* ConvertFor(llvm::Value* value, Arith from, ir::DType dtype);
-  // Returns the nearest value of `dtype`, in its arithmetic.
+  // Rounds to the nearest value of `dtype`; returns it in its arithmetic type.
   llvm::Value* Round(llvm::Value* value, ir::DType dtype);
 
-  // Convert a value in memory to arithmetic and back. ToMemory rounds.
+  // Convert a value from its type in memory to its arithmetic type and back.
+  // ToMemory rounds.
   llvm::Value* FromMemory(llvm::Value* value, ir::DType dtype);
   llvm::Value* ToMemory(llvm::Value* value, Arith from, ir::DType dtype);
 
-  // Emit a one-operand intrinsic of the value's type; an FMA.
+  // Call emits a one-operand intrinsic of the value's type, Fma an FMA.
   llvm::Value* Call(llvm::Intrinsic::ID id, llvm::Value* value);
   llvm::Value* Fma(llvm::Value* a, llvm::Value* b, llvm::Value* c);
 

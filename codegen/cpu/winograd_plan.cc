@@ -143,7 +143,7 @@ WinogradGradWeightPlan PlanGradWeight(const WinogradShape& shape, int64_t parts,
   return plan;
 }
 
-// `bias`: its dtype, if any.
+// `bias`: the dtype of the bias; nullopt if there is none.
 WinogradPlan Plan(const ir::Convolution& conv, const ir::Attrs& attrs,
                   std::optional<DType> bias) {
   const WinogradShape shape = ShapeOf(conv, attrs);

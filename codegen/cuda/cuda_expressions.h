@@ -21,15 +21,16 @@ std::string_view CudaTag(ir::DType dtype);
 // Returns the prelude's struct for a reduction: "AddOp", ...
 std::string_view CudaReduction(ir::ScalarOp op);
 
-// Returns `value` as a literal in the arithmetic of `dtype`. Integers truncate;
-// infinities become the least and greatest integer of `dtype`.
+// Returns `value` as a literal in the arithmetic type of `dtype`. Integers
+// truncate; infinities become the least and greatest integer of `dtype`.
 std::string CudaConstant(ir::DType dtype, double value);
 
-// Converts to the arithmetic of `dtype` such that a later rounding to `dtype`
-// is correct: f64 to a 16-bit float is not rounded twice.
+// Converts to the arithmetic type of `dtype` such that a later rounding to
+// `dtype` is correct: f64 to a 16-bit float is not rounded twice.
 std::string CudaConvert(const CudaExpression& value, ir::DType dtype);
 
-// Returns op(operands) in the arithmetic of `dtype`, using prelude functions.
+// Returns op(operands) in the arithmetic type of `dtype`. Uses functions of the
+// prelude.
 // `contract`: allows FMA contraction.
 std::string CudaScalar(ir::ScalarOp op,
                        std::span<const CudaExpression> operands,

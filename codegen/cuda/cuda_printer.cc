@@ -493,7 +493,7 @@ class PhasePrinter {
     if (ArithOf(info.dtype) == ArithOf(buffer.dtype)) {
       return LoadInto(stmt, fmt::format("r{}", stmt.dst));
     }
-    // Load in the buffer's arithmetic, then convert.
+    // Load in the arithmetic type of the buffer's dtype, then convert.
     Line("{{");
     ++depth_;
     Line("{} loaded{};", CudaType(ArithOf(buffer.dtype)),

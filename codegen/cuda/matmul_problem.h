@@ -20,7 +20,8 @@ struct MatmulProblem {
   int64_t lda = 0, ldb = 0, ldc = 0;  // leading dimensions, elements
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;
   ir::DType operands{}, result{};
-  // One value per row here (per column in the call), in the result's dtype.
+  // Adds one value per row of C, in C's dtype. A row of C is a column of the
+  // call's result.
   bool bias = false;
   bool relu = false;  // after the bias
 };

@@ -13,7 +13,8 @@ namespace fusor::cuda {
 // Returns whether the call is a copy between equal types and layouts.
 bool IsMemoryCopy(const codegen::LibraryCall& call);
 
-// Fills in the implementation of such a copy; false for any other call.
+// If IsMemoryCopy, fills in the call's implementation and returns true.
+// Otherwise returns false.
 bool PrepareMemoryCopy(codegen::LibraryCall& call);
 
 // Returns the cuDNN version that planned the call, as cudnnGetVersion does;

@@ -111,7 +111,7 @@ class Run {
  private:
   void Grid(const Phase& phase, size_t depth) {
     if (depth == phase.grid.size()) return Body(phase.body);
-    // All indices of the block axis belong to the task: see Execute.
+    // A task covers all indices of the block axis. Execute iterates over them.
     if (phase.grid[depth] == block_axis_) return Grid(phase, depth + 1);
     Along(phase.grid[depth], [&] { Grid(phase, depth + 1); });
   }

@@ -97,7 +97,7 @@ class AccessChecker {
  private:
   static std::string Text(const Access& access) { return Print(*access.stmt); }
 
-  // --- Owners ----------------------------------------------------------------
+  // --- Owners: the thread that accesses an element ---------------------------
 
   const std::vector<int>& Grid(const Access& access) const {
     return kernel_.phases[access.phase].grid;
@@ -146,7 +146,7 @@ class AccessChecker {
   }
 
   // Returns whether the same thread makes both accesses to each element.
-  // REQUIRES: HasOwners holds for those that store.
+  // REQUIRES: HasOwners holds for each of them that is a store.
   bool HaveSameOwners(const Access& a, const Access& b) const {
     if (!(a.stmt->index == b.stmt->index) || a.is_tile() || b.is_tile()) {
       return false;
@@ -273,7 +273,7 @@ class AccessChecker {
     }
   }
 
-  // --- What is stored --------------------------------------------------------
+  // --- Coverage: whether every element is stored -----------------------------
 
   // Checks that earlier phases, or the same thread before, store the elements.
   void CheckLoad(size_t load) const {
@@ -326,7 +326,8 @@ class AccessChecker {
     return true;
   }
 
-  // Returns whether the stores are disjoint and as many as the elements.
+  // Returns whether the stores are disjoint and store as many elements as the
+  // buffer has.
   bool Partition(const std::vector<const Access*>& stores) const {
     int64_t points = 0;
     for (const Access* store : stores) {

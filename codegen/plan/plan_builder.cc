@@ -149,7 +149,7 @@ Plan PlanBuilder::Build() {
     }
   }
   claims_ = AliasState(graph_, steps, lowered_);
-  // Collectives write only into the gradient arena.
+  // Collectives write only into the gradient arena, never into state.
   std::erase_if(claims_, [](const auto& claim) {
     return claim.first->producer()->HasTrait(OpTrait::kCollective);
   });

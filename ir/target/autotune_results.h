@@ -26,8 +26,8 @@
 
 namespace fusor::ir {
 
-// What was measured to be fastest on one machine: plain data that goes before
-// the target's own rule. Problems are those of ConvolutionProblem.
+// The fastest choices measured on one machine. Plain data. Takes precedence
+// over the target's heuristics. Problems are named by ConvolutionProblem.
 struct AutotuneResults {
   using Key = std::pair<std::string, DType>;  // problem, dtype of its operands
 
@@ -65,12 +65,12 @@ using AutotuneComments = std::map<AutotuneResults::Key, std::string>;
 std::string PrintAutotuneResults(const AutotuneResults& choices,
                                  const AutotuneComments& comments = {});
 
-// `source` becomes origin.file. Throws kGraph with source and line where the
-// text is none of the above.
+// Parses the output of PrintAutotuneResults. `source` becomes origin.file.
+// Throws kGraph with source and line if the text is malformed.
 AutotuneResults ParseAutotuneResults(std::string_view text,
                                      const std::string& source);
 
-// Throws kUsage when the file cannot be read, kGraph when it is malformed.
+// Throws kUsage if the file cannot be read, kGraph if it is malformed.
 AutotuneResults ReadAutotuneResults(const std::string& path);
 
 }  // namespace fusor::ir

@@ -13,8 +13,8 @@ inline bool IsSumOverRanks(const ir::Node& node) {
          node.kind() == ir::OpKind::kReduceScatter;
 }
 
-// Returns true for a gather of shards of parameters as they are at the start of
-// a step, possibly converted. It depends on no other computation.
+// Returns true for an all_gather of parameter shards with their values before
+// this step's update, possibly cast. It depends on no other computation.
 bool GathersParameters(const ir::Graph& graph, const ir::Node& node);
 
 // Joins single-operand collectives of equal op and dtype into one, at the

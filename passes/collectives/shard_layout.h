@@ -25,12 +25,12 @@ namespace fusor::passes {
 // Returns true if there are any sharded parameters that are not row-major.
 bool ShardInPhysicalLayout(ir::Graph& graph);
 
-// Returns `flat`, whose elements are in the physical order of the type's
-// layout, as a value of that type.
+// Returns `flat` as a value of `type`. The elements of `flat` are in the
+// physical order of the type's layout.
 ir::Value* UnflattenParts(ir::Builder& builder, ir::Value* flat,
                           const ir::TensorType& type);
 
-// All-gathers the shards of a tensor of that type.
+// All-gathers the shards of a tensor of `type`; `part` is this rank's shard.
 ir::Value* GatherParts(ir::Builder& builder, ir::Value* part,
                        const ir::TensorType& type, int64_t ranks);
 

@@ -348,8 +348,9 @@ class Analysis {
         if (!Inside(input)) continue;
         const bool input_outer = domain_.IsOuter(domain_.maps.at(input));
         const int s = domain_.sweep.at(input);
-        // A reduction needs its operand within the pass, even if all reduction
-        // axes have one element, so that no value is inner.
+        // An outer value is available after its pass, so inner values and
+        // reductions can read it in the next pass. The operand of a reduction
+        // can be outer if all reduction axes have one element.
         sweep = std::max(sweep, input_outer && (!outer || reduces) ? s + 1 : s);
       }
       domain_.sweep[node->output()] = sweep;

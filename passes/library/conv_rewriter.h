@@ -67,7 +67,7 @@ class ConvRewriter {
 
   // Records the decision on a rewrite, after all calls of Extend for it since
   // the last Record. `reason` is that of an accepted one. Kernels move
-  // `saved_bytes` less. `place` is ConvRewrite's, if it is not the subject.
+  // `saved_bytes` less. `place` sets ConvRewrite::place; null: `subject`.
   // Counts chosen_forms: extended convolutions that choices name.
   void Record(Places& places, const ir::Value& subject, bool accepted,
               std::string reason, int64_t saved_bytes,

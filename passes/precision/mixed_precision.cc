@@ -1,15 +1,15 @@
 // Mixed precision by allow / deny propagation (OneFlow's auto_mixed_precision,
 // TensorFlow's grappler auto_mixed_precision). Nodes are grouped into 16-bit
-// regions with casts at their borders. `black` nodes stay f32, `white` nodes
-// become 16-bit.
+// regions with casts at their boundaries. Nodes in `black_` stay f32, nodes in
+// `white_` become 16-bit.
 //
-//  1. Black starts at denied ops and propagates forward through infer and
-//     follow ops that lead to a denied or infer op.
-//  2. White starts at allowed ops and propagates forward through infer and
-//     follow ops that are not black and lead to an allowed op, i.e. between two
-//     convolutions but not before the first.
-//  3. White propagates both ways through follow ops, so that data moves in the
-//     narrow dtype; but not from one reader of a constant to another.
+//  1. `black_` starts with the denied ops and propagates forward through infer
+//     and follow ops that lead to a denied or infer op.
+//  2. `white_` starts with the allowed ops and propagates forward through infer
+//     and follow ops that are not in `black_` and lead to an allowed op, i.e.
+//     between two convolutions but not before the first.
+//  3. `white_` propagates both ways through follow ops, so that data moves in
+//     the narrow dtype; but not from one reader of a constant to another.
 //
 // The nodes that FuseNormActivation would fuse into one op are linked: they get
 // the same precision also when not fused, and so do their gradients. Fusion
@@ -218,7 +218,7 @@ class Painter {
     const auto follows = [&](const Node& node) {
       return Follows(node) && !black_.contains(&node);
     };
-    // A constant next to a white node becomes narrow, but does not propagate:
+    // A constant next to a 16-bit node becomes narrow, but does not propagate:
     // readers of the same zero have nothing else in common.
     Set computed = white_;
     const auto join = [&](const Node& node) {
@@ -244,7 +244,8 @@ class Painter {
   Set black_, white_;
 };
 
-// Retypes the white nodes and inserts casts at the borders.
+// Changes the dtype of the 16-bit nodes (Painter::IsWhite) and inserts casts
+// between them and f32 nodes.
 class Rewriter {
  public:
   Rewriter(Graph& graph, PassContext& context, const Painter& painter)
@@ -308,7 +309,7 @@ class Rewriter {
     return value.uses()[0].node->location();
   }
 
-  // Returns true if operand i of a white node is to be narrow.
+  // Returns true if operand i of a 16-bit node must be narrow.
   bool TakesNarrow(const Node& node, size_t i) const {
     return !node.op().wide_vectors || node.input(i)->type().rank() != 1 ||
            !KeepsVectorsWide(node, narrow_, context_.target());

@@ -156,7 +156,9 @@ Result SimplifyExtremum(const Node& node) {
   return std::nullopt;
 }
 
-// `neutral` is true for and, false for or. The other value is absorbing.
+// Simplifies a logical op with a constant operand. `neutral` is the op's
+// identity element: true for kAnd, false for kOr. The other constant is the
+// result.
 Result SimplifyLogical(const Node& node, bool neutral) {
   for (size_t i = 0; i < 2; ++i) {
     const auto splat = SplatOf(*node.input(i));

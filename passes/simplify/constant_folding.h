@@ -11,12 +11,11 @@ namespace fusor::passes {
 // nullopt.
 std::optional<double> SplatOf(const ir::Value& value);
 
-// Returns the number in the attributes of such a constant, even if its dtype
+// Like SplatOf, but returns the number in the attributes even if the dtype
 // cannot represent it. Sufficient for ops that only move elements.
 std::optional<double> SplatAttribute(const ir::Value& value);
 
-// Returns the attributes of a `constant` of that type whose elements are all
-// `x`.
+// Returns the attributes of a `constant` of `type` whose elements are all `x`.
 ir::Attrs SplatAttrs(const ir::TensorType& type, double x);
 
 // Returns the result of `node` if its operands are constants and all elements

@@ -15,7 +15,7 @@ struct ParameterGradient {
   int output;  // "grad/<parameter>"
   ir::Value* gradient;
   // The value to update: the parameter, or this rank's shard of it
-  // (ir/shard.h), which then is what the gradient belongs to.
+  // (ir/shard.h). A gradient has the shape of its target.
   ir::Value* target;
 
   bool is_part(const ir::Graph& graph) const {
@@ -28,8 +28,8 @@ struct ParameterGradient {
 // index. Throws kGraph if a gradient's shape differs from its target's.
 std::vector<ParameterGradient> CollectGradients(const ir::Graph& graph);
 
-// Returns the input of that name; adds it if there is none. Added state starts
-// at `initial` and belongs to update group `group` unless that is negative.
+// Returns the input `name`; adds it if there is none. Added state starts at
+// `initial` and belongs to update group `group` unless that is negative.
 // Throws kGraph if the name is taken by an input of another type or role.
 ir::Value* TrainingInput(ir::Graph& graph, const ir::TensorType& type,
                          ir::InputRole role, const std::string& name,
@@ -48,8 +48,8 @@ int64_t UpdateGroup(const OptimizerOptions& options, ir::InputRole role);
 // Returns the i32 scalar that counts micro-batches.
 ir::Value* MicroBatchCount(ir::Graph& graph);
 
-// Returns `path` with the source line of the loss, for nodes that belong to the
-// step and not to a layer.
+// Returns a location with `path` and the source line of the loss. It is for
+// nodes that no layer contains, e.g. those that scale gradients.
 ir::Location StepLocation(const ir::Graph& graph, const char* path);
 
 // Returns the sum over all elements as an f32 scalar.

@@ -70,7 +70,7 @@ void TakeSnapshot(const Session& session, StateSnapshot& snapshot);
 uint64_t StateHash(const StateSnapshot& snapshot);
 
 // Writes the files into the empty folder `path`, manifest last, and flushes
-// them to disk. Throws kCheckpoint with the system's reason.
+// them to disk. Throws kCheckpoint with the system's error message.
 void WriteCheckpointFiles(const std::string& path,
                           const CheckpointHeader& header,
                           const StateSnapshot& snapshot);

@@ -34,9 +34,9 @@ class GlooExchange {
 
   // Reduces `c.data`, one contiguous range.
   void AllReduce(const Collective& c, const Posted& posted);
-  // Reduces `c.data` or separate tensors.
+  // Reduces `c.tensors`, or `c.data` if there are none.
   void ReduceScatter(const Collective& c, const Posted& posted);
-  // Gathers separate tensors.
+  // Gathers `c.tensors`.
   void AllGather(const Collective& c, const Posted& posted);
 
  private:

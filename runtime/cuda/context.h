@@ -11,11 +11,10 @@
 
 namespace fusor::cuda {
 
-// The GPU that this process trains on: the first, where there is one alone, as
-// for ranks of which each is shown its own, or no rank at all; else that of the
-// rank's number on this host (LOCAL_RANK and the like:
-// runtime::FindRankEnvironment). Throws kDevice where the host has fewer GPUs
-// than ranks, 0 where it has none.
+// Returns the ordinal of the GPU that this process trains on: the local rank
+// (runtime::FindRankEnvironment). Returns 0 if the process sees at most one
+// GPU, e.g. because CUDA_VISIBLE_DEVICES gives each rank a different one.
+// Throws kDevice if there are several GPUs, but not one for this local rank.
 int DeviceOfRank();
 
 // The primary context of a GPU, retained while this lives.

@@ -5,8 +5,8 @@
 
 namespace fusor::cuda {
 
-// Describes the driver, cuDNN, cuBLASLt and NCCL, one line each: the version,
-// or what is missing and what that means.
+// Returns one line each for the driver, cuDNN, cuBLASLt and NCCL: the version,
+// or why it is unavailable and what does not work without it.
 std::vector<std::string> DescribeLibraries();
 
 // Returns the number of devices that the driver offers; 0 without a driver.

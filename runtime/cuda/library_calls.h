@@ -1,23 +1,25 @@
 #pragma once
 
-// All library calls that a GPU runs, by library. Those of cuDNN and of cuBLASLt
-// share one handle each: for the streams of one thread. Not yet run on a GPU.
+// All library calls that a GPU runs, by library. All calls of cuDNN share one
+// handle, and so do those of cuBLASLt: for the streams of one thread. Not yet
+// run on a GPU.
 
 #include "runtime/cuda/device_call.h"
 
 namespace fusor::cuda {
 
-// Makes the calls of which LibraryOf knows the library; null for others.
+// Returns a function that makes every call that has a library (LibraryOf), and
+// null for others.
 MakeDeviceCall CudaLibraryCalls(
     const codegen::WarningHandler& warning = nullptr);
 
 // Returns a function that makes the calls PrepareMatmul has described, and null
 // for others. Each call gets its algorithm when it is made, for the current
-// context's device: the first from the heuristic that fits the planned
-// workspace. Allowed are those that add partial sums, if any, in the compute
-// type and in a fixed order. The choice depends on the problem, the device and
-// cuBLASLt's version. Throws kDevice, naming the version and the function, if
-// there is no cuBLASLt or no such algorithm.
+// context's device: the heuristic's first that fits the planned workspace and
+// adds partial sums, if any, in the compute type and in a fixed order. The
+// choice depends on the problem, the device and cuBLASLt's version. Throws
+// kDevice, naming the version and the function, if there is no cuBLASLt or no
+// such algorithm.
 MakeDeviceCall CublasltCalls();
 
 // Returns a function that makes the calls with a cuDNN execution plan

@@ -7,7 +7,7 @@
 
 namespace fusor::runtime {
 
-// This process among those that train together, as who started it says.
+// The rank of this process in a run, as set by the launcher.
 struct RankEnvironment {
   int rank = 0;
   int world_size = 1;
@@ -24,11 +24,11 @@ struct RankEnvironment {
 // Returns an environment variable's value, empty if unset.
 using Variables = std::function<std::string(std::string_view name)>;
 
-// By the variables of, in this order: fusor launch and torchrun, Open MPI, PMIx
-// and PMI, a Slurm step, or RANK and WORLD_SIZE alone, as Kubernetes operators
-// set them. Where the launcher does not say where rank 0 is, and MASTER_ADDR
-// does not, it is on this host if all ranks are, or on the first of a Slurm
-// step. Throws kUsage for what does not make sense, naming the variable.
+// Detects the launcher from its environment variables, in this order: fusor
+// launch or torchrun, Open MPI, PMI, a Slurm step, PMIx, or only RANK and
+// WORLD_SIZE, as Kubernetes operators set them. The address of rank 0 is
+// MASTER_ADDR; if unset, this host if all ranks run here, or the first host of
+// the Slurm step. Throws kUsage if variables are missing or inconsistent.
 RankEnvironment FindRankEnvironment(const Variables& variables);
 
 // Returns the first host of a Slurm list: "node[07-09,12],other" -> "node07".

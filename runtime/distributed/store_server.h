@@ -33,7 +33,7 @@ inline constexpr char kStoreMagic[] = "fusor store 1";
 // connection per rank.
 class StoreServer {
  public:
-  // Listens on the first free port among `port` to `port` + `more_ports`.
+  // Listens on the first free port from `port` to `port` + `more_ports`.
   // Throws kUsage if none is free.
   StoreServer(int port, int more_ports, std::string token, int world_size);
   ~StoreServer();

@@ -7,7 +7,7 @@
 namespace fusor::runtime {
 
 // A file written line by line and flushed after each write. Failures throw
-// kUsage with the system's reason.
+// kUsage with the system's error message.
 class LogFile {
  public:
   // Truncates the file unless `append` is set.

@@ -27,8 +27,8 @@
 namespace fusor::tools {
 namespace {
 
-// Returns the help of the chosen command. rn50 is one command with options, so
-// it shows that command's help under its own name.
+// Returns the help of the chosen command. The program rn50 has only one command
+// and shows that command's help under the name rn50.
 std::string Help(const CLI::App& app) {
   if (std::string_view(FUSOR_PROGRAM) == "fusor") return app.help();
   return app.get_formatter()->make_help(
@@ -89,8 +89,8 @@ void KeepStandardStreams() {
   }
 }
 
-// Makes waiting threads sleep on a loaded machine. Spinning threads can keep
-// those that they wait for off their cores, and a step can take 20 times as
+// Makes waiting threads sleep on a loaded machine. A spinning thread can occupy
+// the core that the thread it waits for needs. A step can then take 20 times as
 // long. Call before a backend loads OpenMP, which reads the variable once.
 void WaitPassivelyUnderLoad() {
   constexpr double kLoaded = 0.2;

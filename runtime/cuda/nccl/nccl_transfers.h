@@ -27,7 +27,7 @@ class NcclTransfers {
   // Enqueues the collective on the stream, which may be capturing if the
   // collective is prepared. Throws kPeerLost.
   void Enqueue(const runtime::Collective& collective, CUstream stream);
-  // Returns device memory of one byte per rank, for an all-gather.
+  // Returns device memory with one byte per rank, for all-gathering a flag.
   CUdeviceptr votes() const { return votes_; }
 
  private:

@@ -84,7 +84,8 @@ CUdeviceptr OrderedReduce::SumOfPart(const Collective& collective,
   return result;
 }
 
-// Every rank's elements of this rank's part come to its place among the parts.
+// Sends every rank its shard of this rank's elements. Receives this rank's
+// shard from rank r at index r of sum.parts.
 void OrderedReduce::Exchange(const Collective& c, const Sum& sum,
                              CUstream stream) const {
   const Nccl& nccl = connection_.nccl();

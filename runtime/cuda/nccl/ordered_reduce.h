@@ -16,10 +16,11 @@
 
 namespace fusor::cuda {
 
-// Sums that add rank 0's elements to zero, then rank 1's, and so on, which no
-// collective of NCCL's does: each rank gets all ranks' elements of its part,
-// adds them up by a kernel of ours, and hands out the sum. What is sent is what
-// a ring sends; device memory is a part for each rank and one more.
+// Reduces in rank order: adds rank 0's elements to zero, then rank 1's, and so
+// on. NCCL has no collective with this order. Each rank receives all ranks'
+// elements of its shard and adds them with a generated kernel. Ranks send as
+// many bytes as in a ring all-reduce. Needs device memory for one shard per
+// rank and one for the sum.
 class OrderedReduce {
  public:
   // The connection and the context must outlive it.

@@ -6,8 +6,8 @@
 
 namespace fusor::runtime {
 
-// Writes a binary PPM (P6), which most viewers and Pillow read, atomically by
-// renaming. Throws kData with the system's reason.
+// Writes a binary PPM (P6) atomically (WriteFileAtomically). Most viewers and
+// Pillow read this format. Throws kData with the system's error message.
 void WritePpm(const std::string& path, const Image& image);
 
 }  // namespace fusor::runtime

@@ -198,7 +198,8 @@ void Resizer::Run(const Image& source, uint8_t* out) {
                "source {}x{}, planned for {}x{}", source.width, source.height,
                region.width, region.height);
   const int values = width_ * 3;
-  // Taps of zero weight may be past the end of the row.
+  // Every result pixel reads columns_.taps source pixels. Some, with weight
+  // zero, may be past the end of the row.
   wide_.resize(size_t{3} * (region.width + columns_.taps) + 1);
   sums_.resize(static_cast<size_t>(values) + 1);
   narrow_.resize(static_cast<size_t>(values) * region.height);

@@ -66,7 +66,7 @@ struct Measured {
 
 class BenchCommand {
  public:
-  // Text for people goes to `text`, if this is rank 0.
+  // Rank 0 prints human-readable output to `text`; other ranks print none.
   BenchCommand(const BenchFlags& flags, const runtime::RankEnvironment& place,
                FILE* text)
       : flags_(flags),
@@ -166,7 +166,7 @@ class BenchCommand {
     return settings;
   }
 
-  // With several ranks, returns true only once all ranks know about the stop.
+  // With several ranks, returns true only once all ranks agree to stop.
   bool Stopped() const { return Alone() ? StopRequested() : stop_agreed_; }
 
   // Over all ranks.

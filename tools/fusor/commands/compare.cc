@@ -150,7 +150,7 @@ void TuneVariants(const CompileFlags& flags, const ir::Graph& graph,
 // Compares in this process, which may be one of several ranks.
 class CompareCommand {
  public:
-  // Text for people goes to `text`, if this is rank 0.
+  // Rank 0 prints human-readable output to `text`; other ranks print none.
   CompareCommand(CompareFlags flags, runtime::RankEnvironment place, FILE* text)
       : flags_(std::move(flags)),
         place_(std::move(place)),

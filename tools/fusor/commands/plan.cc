@@ -34,8 +34,8 @@ struct PlanFlags {
   std::string json;
 };
 
-// A compiled step. The step of one rank for this machine can run here; for
-// several ranks or another target it can only be inspected.
+// A compiled step. It can run if it is for one rank and this machine. A step
+// for several ranks or another target can only be inspected.
 struct Planned {
   std::unique_ptr<runtime::Session> session;           // for this machine
   std::unique_ptr<codegen::TargetCompiler> elsewhere;  // for --target

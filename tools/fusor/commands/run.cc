@@ -37,8 +37,8 @@ std::vector<std::string> GivenWords(const CLI::App& command) {
   return words;
 }
 
-// What `fusor train` would have been told with the options of the file and
-// these.
+// Returns the flags of `fusor train` with the options of the file, followed by
+// those of this command line.
 TrainFlags FlagsFor(const ProgramFile& file, const std::string& path,
                     const CLI::App& command) {
   TrainFlags flags;
@@ -57,8 +57,8 @@ TrainFlags FlagsFor(const ProgramFile& file, const std::string& path,
   return flags;
 }
 
-// Why the step cannot run here; empty when it can. Throws kDevice where there
-// is no device for it at all.
+// Returns why the step cannot run on this machine; empty if it can. Throws
+// kDevice if its backend finds no device.
 std::string Obstacle(const ProgramFile& file, const std::string& path) {
   runtime::Backend& backend = runtime::LoadBackend(file.backend);
   FUSOR_CHECK(

@@ -135,7 +135,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
                  "Freeze parameters whose name matches REGEX (repeatable)")
       ->allow_extra_args(false)
       ->type_name("REGEX");
-  // A module fixes these.
+  // The module determines these settings.
   for (const char* name :
        {"--arch", "--batch-size", "--image-size", "--fan", "--zero-gamma",
         "--dropout", "--label-smoothing", "--mixup"}) {

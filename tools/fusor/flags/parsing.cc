@@ -295,7 +295,7 @@ void CheckValues(const CLI::App& app) {
     FUSOR_CHECK(IsList(*option) || expected == 0 || given % expected == 0,
                 kUsage, "{}: expected {} values, got {}", option->get_name(),
                 expected, given);
-    // Words of another program's command line; not checked.
+    // Does not check the command line of another program.
     if (option->get_positional() && option->get_items_expected_max() > 1) {
       continue;
     }

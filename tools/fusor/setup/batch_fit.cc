@@ -65,8 +65,8 @@ int64_t FittingBatch(int64_t batch, int64_t free,
   return fits;
 }
 
-// After kStraight secant steps, bisects in every other iteration, in case the
-// secants converge slowly.
+// Secant method. After kStraight iterations, every other one bisects instead,
+// because secants can converge slowly.
 int64_t LargestBatch(int64_t free,
                      const std::function<int64_t(int64_t)>& needed) {
   Point a{1, needed(1)};

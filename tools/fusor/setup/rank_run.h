@@ -27,7 +27,7 @@ class RankRun {
  public:
   // Reads the rank from the environment. Throws kUsage if it is inconsistent.
   explicit RankRun(const RankFlags& flags);
-  // Where the caller has started the ranks.
+  // Uses `place` instead, for ranks that the caller has started.
   RankRun(const RankFlags& flags, runtime::RankEnvironment place);
   ~RankRun();
 
@@ -79,7 +79,7 @@ class RankRun {
   std::unique_ptr<runtime::Communicator> communicator_;
 };
 
-// For what ranks other than the first have to say. Throws kDevice.
+// Opens /dev/null, for the output of ranks other than 0. Throws kDevice.
 FILE* OpenNullStream();
 
 // Returns a hash of all parameters by name, independent of layout and order.

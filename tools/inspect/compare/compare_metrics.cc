@@ -80,7 +80,8 @@ class Locations {
 // Other passes choose layouts and libraries, which do not depend on fusion.
 bool IsFusionPass(const std::string& pass) { return pass.starts_with("fuse"); }
 
-// Counts decisions by pass and reason, each subject once.
+// Counts decisions of fusion passes by pass and reason. Repeated decisions
+// about the same values (Decision::subject) count once.
 std::vector<RewriteCount> CountRewrites(const VariantRun& run, bool accepted) {
   const Locations locations(run.graph());
   std::map<std::pair<std::string, std::string>, RewriteCount> counts;

@@ -16,7 +16,7 @@ namespace fusor::inspect {
 struct RewriteCount {
   std::string pass;
   std::string reason;    // kind of rewrite, or rejection reason
-  int64_t count = 0;     // distinct subjects
+  int64_t count = 0;     // distinct Decision::subject
   int64_t saved_ns = 0;  // largest estimated saving of one rewrite
   // Model locations by descending estimated saving, then decision order.
   std::vector<std::string> places;
@@ -47,7 +47,8 @@ struct CountName {
   std::string label;  // for text output
   bool bytes = false;
 };
-// Returns the rows of the comparison, in order.
+// Returns the keys of VariantMetrics::counts with their labels, in the order of
+// the report's rows.
 const std::vector<CountName>& CountNames();
 
 // Differences of all values of one kind against the first variant.

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// Meaning of a capture group of a pattern.
+// Meaning of a capture group of LineFormat::pattern.
 enum class Field : uint8_t {
   kTime,
   kEpoch,
@@ -257,7 +257,7 @@ class MindSporeLines {
     return std::nullopt;
   }
 
-  // Uses the summed epoch times as the clock.
+  // Sets each record's time to the sum of the epoch times so far.
   static void SetTimes(std::vector<SpeedRecord>& records) {
     double time = 0;
     for (SpeedRecord& record : records) {
@@ -324,7 +324,8 @@ std::vector<SpeedRecord> Records(const std::vector<Line>& lines) {
     }
     records.push_back(record);
   }
-  // A line covers the steps since the previous one, the first as many.
+  // A line covers the steps since the previous line. The first line covers as
+  // many steps as the second.
   for (size_t i = records.size(); i-- > 0;) {
     SpeedRecord& record = records[i];
     if (record.begin >= 0) continue;

@@ -44,9 +44,9 @@ bool IsLight(const Node& node) {
          kind == ir::FusionKind::kSource || kind == ir::FusionKind::kSeparate;
 }
 
-// Returns whether a node belongs to the update though it reduces, e.g. norms of
-// LARS. Such a fusion contains no gradient computation, because the all-reduce
-// is in between. A scalar cannot be a tensor's gradient.
+// Returns whether a node belongs to the update although it reduces, e.g. norms
+// of LARS. Such a fusion contains no gradient computation, because the
+// all-reduce is in between. A scalar cannot be a tensor's gradient.
 bool IsWholeUpdate(const Node& node, const Values& next) {
   for (size_t r = 0; r < node.num_outputs(); ++r) {
     const ir::Value* value = node.output(r);
