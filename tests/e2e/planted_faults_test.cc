@@ -13,6 +13,7 @@
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/state_store.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/temporary_folder.h"
@@ -296,7 +297,7 @@ TEST_P(PlantedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
 // Of one step on random inputs.
 std::optional<runtime::NonFinite> FirstNonFinite(runtime::Session& session,
                                                  int program, uint64_t seed) {
-  session.InitializeState(seed);
+  session.state().Initialize(seed);
   const ir::Graph& graph = session.graph(program);
   const std::vector<ir::Tensor> inputs = ir::DrawInputs(graph, seed);
   for (size_t i = 0; i < inputs.size(); ++i) {
