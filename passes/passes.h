@@ -310,7 +310,7 @@ bool CacheWeightCasts(ir::Graph& graph, PassContext& context);
 // or of a copy of it read the gathered value, which is 16-bit if only 16-bit
 // copies are read. After the step the parameter itself has its value from the
 // start of the step, or is not written at all; see
-// runtime::Session::GatherParameters. Skips steps with several micro-batches,
+// runtime::StateStore::Show. Skips steps with several micro-batches,
 // and parameters whose next value has readers other than its copies. Counts
 // prefetched_gathers and, among them, narrow_gathers.
 bool PrefetchParameters(ir::Graph& graph, PassContext& context);

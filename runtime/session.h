@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +10,7 @@
 #include "ir/graph.h"
 #include "ir/interpreter/interpreter.h"
 #include "runtime/backend/backend.h"
+#include "runtime/rank_device.h"
 
 namespace fusor::codegen {
 struct CompileOptions;
@@ -21,8 +21,8 @@ enum class ProgramKind;
 
 namespace fusor::runtime {
 
-class InitialTensor;
 class Session;
+class StateStore;
 
 // Observes each plan step of a running program, for debugging. With an
 // observer, the session waits for each plan step to finish.
@@ -33,10 +33,9 @@ class StepObserver {
   virtual void After(const Session& session, int program, size_t step) = 0;
 };
 
-// Runs the programs of one model on one device over shared state: parameters,
-// optimizer state and running statistics. The first program added fixes the
-// state layout; later ones are compiled against it. Programs share activation
-// memory, because only one runs at a time.
+// Runs the programs of one model on one device over shared state. The first
+// program added fixes the state layout; later ones are compiled against it.
+// Programs share activation memory, because only one runs at a time.
 //
 // Not thread-safe: use one thread to add, feed and step programs.
 class Session {
@@ -53,6 +52,9 @@ class Session {
   Device& device() const { return *device_; }
   // The compiler of this session's programs.
   const codegen::TargetCompiler& compiler() const { return *compiler_; }
+  // What the programs share: parameters, optimizer state, running statistics.
+  StateStore& state() { return *state_; }
+  const StateStore& state() const { return *state_; }
 
   // Compiles a model's forward graph and prepares it to run. Returns the
   // program's index. Throws what Compile throws, and kOutOfMemory if the device
@@ -73,53 +75,15 @@ class Session {
   const codegen::CompileReport& report(int program) const;
   const ir::Graph& graph(int program) const;
 
-  // --- State; logical row-major f32 ------------------------------------------
-  const codegen::StateLayout& state() const { return state_layout_; }
-  // Functions that write state also update cached cast weights. Throws kGraph,
-  // naming the tensor, for state without an initialiser.
-  void InitializeState(uint64_t seed);
-  std::vector<float> ReadState(const std::string& name) const;
-  // Throws kCheckpoint if the name is unknown or the count differs.
-  void WriteState(const std::string& name, std::span<const float> values);
-  // Returns the role of the tensor of that name.
-  ir::InputRole StateRole(const std::string& name) const;
-  // Whether this rank stores only a shard; whether it is a shard of a
-  // parameter.
-  bool IsShard(const std::string& name) const;
-  bool IsParameterShard(const std::string& name) const;
-  // Row-major type; for a shard, the type of the whole tensor.
-  ir::TensorType LogicalType(const std::string& name) const;
-  // Copies the whole state in its physical layout: state().bytes, each entry at
-  // its offset in the order of its type's layout (ir::ToRowMajor).
-  void CopyState(std::span<uint8_t> bytes) const;
-  // Sets one tensor bit-exactly from row-major elements of its LogicalType.
-  // This function and BroadcastState copy this rank's shard from it.
-  void WriteStateBytes(const std::string& name,
-                       std::span<const uint8_t> row_major);
-
-  // --- Collectives: every rank must call these -------------------------------
+  // --- Ranks -----------------------------------------------------------------
 
   int rank() const;        // 0 without a communicator
   int world_size() const;  // 1 without a communicator
-  // Copies rank 0's state, or only its statistics, to every rank. Tensors set
-  // whole are sharded by BroadcastState.
-  void BroadcastState();
-  void BroadcastStatistics();
-  // Updates sharded parameters, and their cached casts, from all ranks' shards.
-  // Does nothing if they are up to date. A step that all-gathers at its start
-  // (passes::PrefetchParameters) leaves them at their values before its update.
-  // Until this call, neither the host nor other programs may read them.
-  void GatherParameters();
-  // Replaces sharded parameters with their moving averages, for evaluation or
-  // saving, until GatherParameters. Applies to parameters whose averages are
-  // sharded too.
-  void ShowAverages();
-  // Returns the whole of a sharded tensor: bytes of LogicalType.
-  std::vector<uint8_t> GatherShard(const std::string& name) const;
-  // Concatenates all ranks' bytes in rank order; sizes must be equal.
-  std::vector<uint8_t> GatherBytes(std::span<const uint8_t> own) const;
-  // All-reduces each number to its sum over ranks.
-  void SumOverRanks(std::span<double> numbers);
+  // Collectives: every rank must call these. AllReduce replaces each number by
+  // its sum over ranks. AllGather concatenates all ranks' bytes in rank order;
+  // sizes must be equal.
+  void AllReduce(std::span<double> numbers);
+  std::vector<uint8_t> AllGather(std::span<const uint8_t> own) const;
 
   // --- Running ---------------------------------------------------------------
 
@@ -137,6 +101,8 @@ class Session {
   void SetInput(int program, int input, const void* data, size_t bytes,
                 Event& copied);
   // Runs the program once. The session allocates nothing and looks up no name.
+  // On several ranks throws kUsage if the program needs sharded parameters that
+  // are not current; see StateStore.
   void Step(int program);
   // Calls `observer` around every plan step from now on; null: none. It must
   // outlive the session or be replaced.
@@ -157,9 +123,8 @@ class Session {
   std::unique_ptr<Event> CreateEvent();
   // Copies a scalar in its own dtype; returns the dtype.
   ir::DType EnqueueScalar(int program, int output, void* to);
-  ir::DType EnqueueScalarState(const std::string& name, void* to);
-  // As SumOverRanks. All sums not yet awaited must have equal element counts.
-  void EnqueueSumOverRanks(std::span<double> numbers);
+  // As AllReduce. All sums not yet awaited must have equal element counts.
+  void EnqueueAllReduce(std::span<double> numbers);
   void Record(Event& event);
   // Blocks until the event has occurred; throws errors raised by then.
   void Await(Event& event) const;
@@ -174,48 +139,20 @@ class Session {
  private:
   struct Program;
   Program& ProgramAt(int program) const;
-  void Synchronize() const;
   void* InputAddress(int program, int input, const void* data,
                      size_t bytes) const;
-  const codegen::StateLayout::Entry& FindState(const std::string& name) const;
-  // Writes the tensor's values in the entry's layout, each rounded first.
-  void WriteInitialValues(const codegen::StateLayout::Entry& entry,
-                          const InitialTensor& values, ir::DType rounding);
-  // Writes row-major elements, rounded to the entry's dtype.
-  void StoreState(const codegen::StateLayout::Entry& entry,
-                  std::vector<double> elements);
-  const ir::Attrs& StateAttrs(const std::string& name) const;
-  void StoreShard(const std::string& name, std::span<const uint8_t> whole);
-  void ScatterShards();
-  void WriteCopies(const std::string& weight, std::span<const double> elements);
-  void RoundCopies(const std::string& weight, std::span<const double> elements);
-  void ShowParts(std::string (*part)(std::string_view));
-  bool IsInParts(const std::string& name) const;
-  void Begin(const Program& program);
-  void Broadcast(int64_t offset, int64_t bytes);
-  void CheckState(const codegen::Plan& plan) const;
   int AddCompiled(codegen::CompiledProgram compiled, bool poison);
   void PlaceArenas(Program& program, bool poison);
-  std::unique_ptr<Memory> AllocateShared(size_t bytes);
   void BindProgram(Program& program);
 
-  Backend& backend_;
-  BackendOptions backend_options_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<codegen::TargetCompiler> compiler_;
   StepObserver* observer_ = nullptr;
-  // Contents of the storage of sharded parameters: the gathered shards, their
-  // values before the last step, or their moving averages.
-  enum class Shown : uint8_t { kParts, kOld, kAverages };
-  Shown shown_ = Shown::kParts;
-  codegen::StateLayout state_layout_;
-  std::unique_ptr<Memory> state_;
+  const RankDevice ranks_;
+  std::unique_ptr<StateStore> state_;
   std::unique_ptr<Memory> temporary_;
-  Communicator* const communicator_;
-  std::unique_ptr<Memory> numbers_;  // for SumOverRanks
-  // Whole values that were set for sharded tensors.
-  std::map<std::string, std::vector<uint8_t>> wholes_;
+  std::unique_ptr<Memory> numbers_;  // for AllReduce
   std::vector<std::unique_ptr<Program>> programs_;
 };
 

@@ -12,7 +12,7 @@ namespace fusor::passes {
 // ema_decay. Running statistics remain those of the parameters. `in_parts`
 // returns true for parameters whose averages are sharded over ranks: the graph
 // keeps reading these parameters, which must then contain the averages
-// (Session::ShowAverages).
+// (runtime::StateStore::Show).
 void ReadAverages(
     ir::Graph& graph, const std::function<bool(const std::string&)>& in_parts =
                           [](const std::string&) { return false; });

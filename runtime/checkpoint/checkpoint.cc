@@ -161,10 +161,10 @@ std::vector<NamedTensor> ReadTensors(const std::string& path,
 }
 
 // Appends a gathered tensor to the state and points its entry there.
-void AppendWhole(const Session& session, StateSnapshot& snapshot,
+void AppendWhole(const StateStore& state, StateSnapshot& snapshot,
                  codegen::StateLayout::Entry& entry) {
-  const std::vector<uint8_t> whole = session.GatherShard(entry.name);
-  entry.type = session.LogicalType(entry.name);
+  const std::vector<uint8_t> whole = state.GatherShard(entry.name);
+  entry.type = state.LogicalType(entry.name);
   entry.offset = static_cast<int64_t>(snapshot.bytes.size());
   snapshot.bytes.insert(snapshot.bytes.end(), whole.begin(), whole.end());
   snapshot.layout.bytes = static_cast<int64_t>(snapshot.bytes.size());
@@ -172,10 +172,11 @@ void AppendWhole(const Session& session, StateSnapshot& snapshot,
 
 }  // namespace
 
-void TakeSnapshot(const Session& session, StateSnapshot& snapshot) {
-  const codegen::StateLayout& layout = session.state();
+void TakeSnapshot(StateStore& state, StateSnapshot& snapshot) {
+  const codegen::StateLayout& layout = state.layout();
   snapshot.bytes.resize(static_cast<size_t>(layout.bytes));
-  session.CopyState(snapshot.bytes);
+  state.Show(ParameterView::kCurrent);
+  state.CopyTo(snapshot.bytes);
   const auto* batches = layout.Find(ir::kBatches);
   const bool updated =
       batches != nullptr &&
@@ -185,14 +186,14 @@ void TakeSnapshot(const Session& session, StateSnapshot& snapshot) {
   snapshot.layout.entries.clear();
   snapshot.roles.clear();
   for (const auto& entry : layout.entries) {
-    const ir::InputRole role = session.StateRole(entry.name);
+    const ir::InputRole role = state.Role(entry.name);
     if (role == ir::InputRole::kWeightCopy) continue;
-    if (session.IsParameterShard(entry.name)) continue;
+    if (state.IsParameterShard(entry.name)) continue;
     if (updated && IsSum(entry.name, role)) continue;
     snapshot.layout.entries.push_back(entry);
     snapshot.roles.push_back(role);
-    if (session.IsShard(entry.name)) {
-      AppendWhole(session, snapshot, snapshot.layout.entries.back());
+    if (state.IsShard(entry.name)) {
+      AppendWhole(state, snapshot, snapshot.layout.entries.back());
     }
   }
 }
@@ -249,8 +250,8 @@ CheckpointHeader ReadCheckpointHeader(const std::string& path) {
   return manifest.header;
 }
 
-void RestoreState(Session& session, const Checkpoint& checkpoint) {
-  const codegen::StateLayout& layout = session.state();
+void RestoreState(StateStore& state, const Checkpoint& checkpoint) {
+  const codegen::StateLayout& layout = state.layout();
   // Whether this is between two updates. Accumulators are then unused, and a
   // run with other ranks and micro-batches may have none or others.
   const bool updated =
@@ -271,9 +272,9 @@ void RestoreState(Session& session, const Checkpoint& checkpoint) {
     tensors[tensor.name] = &tensor;
   }
   for (const codegen::StateLayout::Entry& entry : layout.entries) {
-    const ir::InputRole role = session.StateRole(entry.name);
+    const ir::InputRole role = state.Role(entry.name);
     if (role == ir::InputRole::kWeightCopy ||
-        session.IsParameterShard(entry.name)) {
+        state.IsParameterShard(entry.name)) {
       continue;
     }
     const auto it = tensors.find(entry.name);
@@ -284,13 +285,13 @@ void RestoreState(Session& session, const Checkpoint& checkpoint) {
                 "{}: tensor {} is missing: this run has another model or other "
                 "options",
                 checkpoint.path, entry.name);
-    const ir::TensorType type = session.LogicalType(entry.name);
+    const ir::TensorType type = state.LogicalType(entry.name);
     FUSOR_CHECK(it->second->type == type, kCheckpoint,
                 "{}: tensor {}: expected {}, got {}", checkpoint.path,
                 entry.name, ToString(type), ToString(it->second->type));
   }
   for (const auto& [name, tensor] : tensors) {
-    session.WriteStateBytes(std::string(name), tensor->bytes);
+    state.WriteBytes(std::string(name), tensor->bytes);
   }
 }
 

@@ -22,7 +22,7 @@
 
 #include "codegen/plan/plan.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/session.h"
+#include "runtime/state_store.h"
 
 namespace fusor::runtime {
 
@@ -52,7 +52,7 @@ struct Checkpoint {
   std::vector<NamedTensor> tensors;  // of both files
 };
 
-// A copy of a session's state, written while the session continues.
+// A copy of a state, written while the session continues.
 struct StateSnapshot {
   codegen::StateLayout layout;
   std::vector<ir::InputRole> roles;  // of the entries
@@ -62,8 +62,9 @@ struct StateSnapshot {
 // Copies the state into `snapshot`, reusing its memory. Omits cached weight
 // casts and parameter shards, which are redundant. Also omits gradient
 // accumulators right after an update, because the next update resets them.
-// Gathers the other sharded state, in which case every rank must call this.
-void TakeSnapshot(const Session& session, StateSnapshot& snapshot);
+// If state is sharded, gathers it, so that every rank must call this;
+// parameters are current afterwards.
+void TakeSnapshot(StateStore& state, StateSnapshot& snapshot);
 
 // Hashes all state tensors, logical, by name. Equal states have equal hashes,
 // whatever their layout.
@@ -81,11 +82,11 @@ Checkpoint ReadCheckpoint(const std::string& path);
 // Reads the manifest only; checks that the files exist and have their sizes.
 CheckpointHeader ReadCheckpointHeader(const std::string& path);
 
-// Sets all session state that the checkpoint has. Throws kCheckpoint, with
+// Sets all state that the checkpoint has. Throws kCheckpoint, with
 // nothing changed, if a tensor is missing, has another type, or does not exist
-// in the session. Gradient accumulators are exempt between updates, when they
+// in the store. Gradient accumulators are exempt between updates, when they
 // are empty. A run may therefore resume with more ranks and fewer
 // micro-batches, or the reverse.
-void RestoreState(Session& session, const Checkpoint& checkpoint);
+void RestoreState(StateStore& state, const Checkpoint& checkpoint);
 
 }  // namespace fusor::runtime

@@ -5,6 +5,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/signals_blocked.h"
+#include "runtime/state_store.h"
 
 namespace fusor::runtime {
 namespace {
@@ -69,13 +70,12 @@ void CheckpointWriter::Wait(std::unique_lock<std::mutex>& lock) {
   changed_.wait(lock, [this] { return !busy_; });
 }
 
-void CheckpointWriter::Save(const Session& session,
-                            const CheckpointHeader& header) {
+void CheckpointWriter::Save(StateStore& state, const CheckpointHeader& header) {
   std::unique_lock lock(mutex_);
   Wait(lock);
   if (failures_ >= kMaxFailures) std::rethrow_exception(error_);
   if (error_) warnings_.push_back(reason_);
-  TakeSnapshot(session, snapshot_);
+  TakeSnapshot(state, snapshot_);
   header_ = header;
   busy_ = true;
   changed_.notify_all();

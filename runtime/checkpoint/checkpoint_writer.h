@@ -28,7 +28,7 @@ class CheckpointWriter {
 
   // Copies the state and returns. A failed save is a warning; the third
   // consecutive failure is thrown by the next Save or Finish.
-  void Save(const Session& session, const CheckpointHeader& header);
+  void Save(StateStore& state, const CheckpointHeader& header);
   // Waits for the last save; throws if it failed.
   void Finish();
 

@@ -28,12 +28,11 @@ std::string_view WithoutWrappers(std::string_view name) {
 }
 
 // Returns the last weight's layer prefix, e.g. "fc."; empty if there is none.
-std::string HeadPrefix(const Session& session) {
+std::string HeadPrefix(const StateStore& state) {
   std::string head;
-  for (const ir::Input& input : session.graph(0).inputs()) {
-    if (input.role != ir::InputRole::kWeight) continue;
-    const std::string& name = input.value->name();
-    head = name.substr(0, name.rfind('.') + 1);
+  for (const codegen::StateLayout::Entry& entry : state.layout().entries) {
+    if (state.Role(entry.name) != ir::InputRole::kWeight) continue;
+    head = entry.name.substr(0, entry.name.rfind('.') + 1);
   }
   return head;
 }
@@ -44,19 +43,21 @@ bool IsModelState(ir::InputRole role) {
   return ir::IsParameter(role) || role == ir::InputRole::kStatistic;
 }
 
-void SaveWeights(const Session& session, const std::string& path,
-                 WeightKind kind, const Metadata& description) {
+void SaveWeights(StateStore& state, const std::string& path, WeightKind kind,
+                 const Metadata& description) {
   const bool averages = kind == WeightKind::kAverages;
-  FUSOR_CHECK(!averages || session.state().Find(ir::kAverages) != nullptr,
-              kCheckpoint, "{}: this run keeps no moving averages", path);
+  FUSOR_CHECK(!averages || state.Has(ir::kAverages), kCheckpoint,
+              "{}: this run keeps no moving averages", path);
+  state.Require(averages ? ParameterView::kAverages : ParameterView::kCurrent,
+                path);
   std::vector<NamedTensor> tensors;
-  for (const codegen::StateLayout::Entry& entry : session.state().entries) {
-    if (!IsModelState(session.StateRole(entry.name))) continue;
+  for (const codegen::StateLayout::Entry& entry : state.layout().entries) {
+    if (!IsModelState(state.Role(entry.name))) continue;
     const std::string average = ir::AverageName(entry.name);
-    const bool averaged = averages && session.state().Find(average) != nullptr;
-    const bool shown = averaged && session.IsShard(average);
+    const bool averaged = averages && state.Has(average);
+    const bool shown = averaged && state.IsShard(average);
     const std::vector<float> values =
-        session.ReadState(averaged && !shown ? average : entry.name);
+        state.Read(averaged && !shown ? average : entry.name);
     NamedTensor tensor{entry.name, {ir::DType::kF32, entry.type.shape, {}}, {}};
     tensor.bytes.resize(values.size() * sizeof(float));
     std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
@@ -79,14 +80,13 @@ Safetensors ReadWeights(const std::string& path) {
   return file;
 }
 
-WeightMatch LoadWeights(Session& session, const Safetensors& file,
+WeightMatch LoadWeights(StateStore& state, const Safetensors& file,
                         const std::string& path, WeightUse use) {
-  const std::string head =
-      use == WeightUse::kNewHead ? HeadPrefix(session) : "";
+  const std::string head = use == WeightUse::kNewHead ? HeadPrefix(state) : "";
   WeightMatch match;
   std::vector<std::pair<std::string, std::vector<float>>> loaded;
-  for (const codegen::StateLayout::Entry& entry : session.state().entries) {
-    if (!IsModelState(session.StateRole(entry.name))) continue;
+  for (const codegen::StateLayout::Entry& entry : state.layout().entries) {
+    if (!IsModelState(state.Role(entry.name))) continue;
     const NamedTensor* tensor = file.Find(entry.name);
     const bool fits =
         tensor != nullptr && tensor->type.shape == entry.type.shape;
@@ -106,10 +106,10 @@ WeightMatch LoadWeights(Session& session, const Safetensors& file,
     loaded.emplace_back(
         entry.name, std::vector<float>(values.data.begin(), values.data.end()));
   }
-  for (const auto& [name, values] : loaded) session.WriteState(name, values);
+  for (const auto& [name, values] : loaded) state.Write(name, values);
   for (const NamedTensor& tensor : file.tensors) {
-    const bool used = session.state().Find(tensor.name) != nullptr &&
-                      IsModelState(session.StateRole(tensor.name));
+    const bool used =
+        state.Has(tensor.name) && IsModelState(state.Role(tensor.name));
     if (!used && !tensor.name.ends_with(kBatchCount)) {
       match.unused.push_back(tensor.name);
     }
@@ -117,8 +117,8 @@ WeightMatch LoadWeights(Session& session, const Safetensors& file,
   return match;
 }
 
-void LoadWeights(Session& session, const std::string& path) {
-  LoadWeights(session, ReadWeights(path), path);
+void LoadWeights(StateStore& state, const std::string& path) {
+  LoadWeights(state, ReadWeights(path), path);
 }
 
 }  // namespace fusor::runtime

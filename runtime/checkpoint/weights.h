@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/session.h"
+#include "runtime/state_store.h"
 
 namespace fusor::runtime {
 
@@ -16,10 +16,10 @@ bool IsModelState(ir::InputRole role);
 // accepts the file (strict=False: num_batches_tracked is not stored).
 // `description` is added to the file's metadata. kAverages saves moving
 // averages instead of the parameters that have them; throws kCheckpoint if the
-// session has none. REQUIRES: if averages are sharded, Session::ShowAverages
-// has been called.
+// state has none. Requires the parameters' current values, or the averages of
+// sharded ones (StateStore::Require).
 enum class WeightKind { kParameters, kAverages };
-void SaveWeights(const Session& session, const std::string& path,
+void SaveWeights(StateStore& state, const std::string& path,
                  WeightKind kind = WeightKind::kParameters,
                  const Metadata& description = {});
 
@@ -37,15 +37,15 @@ struct WeightMatch {
   std::vector<std::string> unused;
 };
 
-// Sets every parameter and running statistic of the session; does not change
+// Sets every parameter and running statistic of the state; does not change
 // optimizer state. Converts f16, bf16 and f64 tensors. Throws kCheckpoint,
 // naming the tensor and changing nothing, if one is missing or has another
-// shape. kNewHead: tensors of program 0's last layer may be missing or have
+// shape. kNewHead: tensors of the last layer may be missing or have
 // another shape; they keep their values. `path` names the file in errors.
 enum class WeightUse { kWhole, kNewHead };
-WeightMatch LoadWeights(Session& session, const Safetensors& file,
+WeightMatch LoadWeights(StateStore& state, const Safetensors& file,
                         const std::string& path,
                         WeightUse use = WeightUse::kWhole);
-void LoadWeights(Session& session, const std::string& path);
+void LoadWeights(StateStore& state, const std::string& path);
 
 }  // namespace fusor::runtime

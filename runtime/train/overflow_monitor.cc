@@ -7,6 +7,7 @@
 
 #include "ir/state_names.h"
 #include "ir/support/error.h"
+#include "runtime/state_store.h"
 
 namespace fusor::runtime {
 OverflowMonitor::OverflowMonitor(Session& session, int program, int64_t limit,
@@ -17,7 +18,7 @@ OverflowMonitor::OverflowMonitor(Session& session, int program, int64_t limit,
       diagnosis_(std::move(diagnosis)),
       active_(session.HasInput(program, ir::kOverflows)) {
   if (active_) {
-    seen_ = static_cast<int64_t>(session.ReadState(ir::kOverflows)[0]);
+    seen_ = static_cast<int64_t>(session.state().Read(ir::kOverflows)[0]);
   }
 }
 
@@ -42,7 +43,7 @@ OverflowMonitor::Reading OverflowMonitor::Read(std::span<const double> state) {
 std::string OverflowMonitor::FindBadSum() const {
   for (const codegen::PlanInput& input : session_.plan(program_).inputs) {
     if (input.role != ir::InputRole::kAccumulator) continue;
-    const std::vector<float> sum = session_.ReadState(input.name);
+    const std::vector<float> sum = session_.state().Read(input.name);
     const auto bad = std::count_if(sum.begin(), sum.end(),
                                    [](float x) { return !std::isfinite(x); });
     if (bad == 0) continue;

@@ -6,6 +6,7 @@
 
 #include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
+#include "runtime/state_store.h"
 
 namespace fusor::runtime {
 namespace {
@@ -80,7 +81,7 @@ void StepResults::AddOutput(int program, int output) {
 
 void StepResults::AddState(const std::string& name) {
   Slot& slot = SlotOf(ended_);
-  slot.dtypes.push_back(session_.EnqueueScalarState(name, NextScalar(slot)));
+  slot.dtypes.push_back(session_.state().EnqueueScalar(name, NextScalar(slot)));
 }
 
 void StepResults::End(bool stop) {
@@ -111,7 +112,7 @@ void StepResults::SumOverRanks(Slot& slot) {
   auto* numbers = static_cast<double*>(slot.sums->data());
   numbers[0] = MeanLoss(slot);
   numbers[1] = slot.stop ? 1 : 0;
-  session_.EnqueueSumOverRanks({numbers, kSums});
+  session_.EnqueueAllReduce({numbers, kSums});
   session_.Record(*slot.summed);
 }
 

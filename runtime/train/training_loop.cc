@@ -364,18 +364,17 @@ TrainReport Train(Session& session, int program, BatchSource& source,
   return Loop(session, program, source, options, observer).Run(evaluate);
 }
 
-std::optional<EvalReport> Evaluate(
-    Session& session, int program, BatchSource& source,
-    const std::function<bool()>& stop,
-    const std::function<void(int64_t, int64_t)>& progress,
-    const std::function<void(const Batch&)>& done) {
+namespace {
+
+std::optional<EvalReport> EvaluateEpoch(Session& session, int program,
+                                        BatchSource& source,
+                                        const EvaluateOptions& options) {
   const Feed feed(session, program);
   const int loss = session.FindOutput(program, "loss_sum");
   const int top1 = session.FindOutput(program, "top1");
   const int top5 = session.FindOutput(program, "top5");
   EvalReport report;
   double images = 0;
-  session.BroadcastStatistics();
   const int64_t batches = source.batches_per_epoch();
   const std::unique_ptr<Event> copied = session.CreateEvent();
   StepResults results(session, /*over_ranks=*/false);
@@ -388,7 +387,9 @@ std::optional<EvalReport> Evaluate(
     }
   };
   for (int64_t b = 0; b < batches; ++b) {
-    if (session.world_size() == 1 && stop && stop()) return std::nullopt;
+    if (session.world_size() == 1 && options.stop && options.stop()) {
+      return std::nullopt;
+    }
     results.Begin();
     if (b > 0) session.Await(*copied);
     const Batch& batch = source.Next();
@@ -400,12 +401,12 @@ std::optional<EvalReport> Evaluate(
     results.AddOutput(program, top5);
     results.End();
     // `done` reads outputs before the next batch overwrites them.
-    take(done || b + 1 == batches ? 0 : results.lag());
-    if (done) done(batch);
-    if (progress) progress(b + 1, batches);
+    take(options.done || b + 1 == batches ? 0 : results.lag());
+    if (options.done) options.done(batch);
+    if (options.progress) options.progress(b + 1, batches);
   }
   std::array<double, 4> sums{images, report.loss, report.top1, report.top5};
-  session.SumOverRanks(sums);
+  session.AllReduce(sums);
   images = sums[0];
   report.loss = sums[1];
   report.top1 = sums[2];
@@ -415,6 +416,18 @@ std::optional<EvalReport> Evaluate(
   report.loss /= images;
   report.top1 /= images;
   report.top5 /= images;
+  return report;
+}
+
+}  // namespace
+
+std::optional<EvalReport> Evaluate(Session& session, int program,
+                                   BatchSource& source,
+                                   const EvaluateOptions& options) {
+  session.state().Show(options.view);
+  session.state().Broadcast(StateSubset::kStatistics);
+  auto report = EvaluateEpoch(session, program, source, options);
+  session.state().Show(ParameterView::kCurrent);
   return report;
 }
 

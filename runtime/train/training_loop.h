@@ -8,6 +8,7 @@
 
 #include "runtime/data/batch_source.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "runtime/train/lr_schedule.h"
 #include "runtime/train/overflow_monitor.h"
 
@@ -126,16 +127,23 @@ TrainReport Train(Session& session, int program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,
                   const std::function<std::optional<EvalReport>()>& evaluate);
 
+struct EvaluateOptions {
+  // The parameters to evaluate; see passes::ReadAverages for averages.
+  ParameterView view = ParameterView::kCurrent;
+  // A single rank polls it before each batch; if true, the evaluation ends and
+  // has no result. Several ranks ignore it.
+  std::function<bool()> stop{};
+  // Called after each batch with the number done and the total.
+  std::function<void(int64_t done, int64_t batches)> progress{};
+  // Called with each batch while the program's outputs are that batch's.
+  std::function<void(const Batch&)> done{};
+};
+
 // Evaluates one epoch of the source; every image counts once, whatever the
-// batch size. A single rank polls `stop` before each batch; if true, it ends
-// and returns null. Several ranks ignore `stop`. All ranks use rank 0's running
-// statistics. `progress` is called after each batch with the number done and
-// the total. `done` is called with each batch while the program's outputs are
-// that batch's. Throws kData for an empty source.
-std::optional<EvalReport> Evaluate(
-    Session& session, int program, BatchSource& source,
-    const std::function<bool()>& stop = {},
-    const std::function<void(int64_t done, int64_t batches)>& progress = {},
-    const std::function<void(const Batch&)>& done = {});
+// batch size. All ranks use rank 0's running statistics. Parameters are current
+// afterwards. Throws kData for an empty source.
+std::optional<EvalReport> Evaluate(Session& session, int program,
+                                   BatchSource& source,
+                                   const EvaluateOptions& options = {});
 
 }  // namespace fusor::runtime

@@ -15,6 +15,7 @@
 #include "ir/interpreter/interpreter.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/testing/numeric.h"
 
 namespace fusor {
@@ -115,13 +116,13 @@ TEST_P(BatchNormStatistics, OfTheCompiledStepAreRight) {
     options.passes.fusion = GetParam().fusion;
     const int program = session.AddProgram(
         BuildNet(shape, GetParam()), codegen::ProgramKind::kTrain, options);
-    session.InitializeState(0);
-    session.WriteState("gamma", std::vector<float>(channels, 1));
-    session.WriteState("running_var", std::vector<float>(channels, 0));
+    session.state().Initialize(0);
+    session.state().Write("gamma", std::vector<float>(channels, 1));
+    session.state().Write("running_var", std::vector<float>(channels, 0));
     if (GetParam().convolution) {
       std::vector<float> copy(channels * channels, 0);
       for (size_t c = 0; c < channels; ++c) copy[c * channels + c] = 1;
-      session.WriteState("conv", copy);
+      session.state().Write("conv", copy);
     }
     const auto feed = [&](const char* name, const std::vector<float>& values) {
       session.SetInput(program, session.FindInput(program, name), values.data(),
@@ -130,7 +131,7 @@ TEST_P(BatchNormStatistics, OfTheCompiledStepAreRight) {
     feed("images", {x.data.begin(), x.data.end()});
     feed("lr", {0});
     session.Step(program);
-    const std::vector<float> running = session.ReadState("running_var");
+    const std::vector<float> running = session.state().Read("running_var");
     const std::vector<double> expected = Variances(x);
     for (size_t c = 0; c < channels; ++c) {
       EXPECT_NEAR(2 * running[c] / expected[c], 1, kTolerance) << c;

@@ -12,6 +12,7 @@
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/state_store.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/fault.h"
 #include "tests/testing/small_models.h"
@@ -296,7 +297,7 @@ TEST_P(InjectedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
 // Of one step on random inputs.
 std::optional<inspect::NonFinite> FirstNonFinite(runtime::Session& session,
                                                  int program, uint64_t seed) {
-  session.InitializeState(seed);
+  session.state().Initialize(seed);
   const ir::Graph& graph = session.graph(program);
   const std::vector<ir::Tensor> inputs = inspect::DrawInputs(graph, seed);
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -13,6 +13,7 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/state_store.h"
 #include "runtime/train/overflow_monitor.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
@@ -64,8 +65,8 @@ TEST(LossScale, CompiledStepsAreTheInterpreters) {
       // A few steps in fp32: they drift apart after more.
       steps.ExpectAgreement(step == 0 ? 1e-4 : 1e-2);
     }
-    EXPECT_EQ(steps.session().ReadState(ir::kLossScale)[0], 2048);
-    EXPECT_EQ(steps.session().ReadState(ir::kGoodSteps)[0], 1);
+    EXPECT_EQ(steps.session().state().Read(ir::kLossScale)[0], 2048);
+    EXPECT_EQ(steps.session().state().Read(ir::kGoodSteps)[0], 1);
   }
 }
 
@@ -120,7 +121,7 @@ std::vector<double> GradientOf(const char* weight, DType dtype, double scale) {
   Session session(LoadBackend("cpu"), {});
   const int program =
       session.AddProgram(TinyGradients(), ProgramKind::kTrain, options);
-  session.InitializeState(1);
+  session.state().Initialize(1);
   const Tensor x = RandomTensor({DType::kF32, {kImages, 16}, {}}, 5);
   std::vector<float> values(x.data.begin(), x.data.end());
   session.SetInput(program, session.FindInput(program, "x"), values.data(),
@@ -149,7 +150,7 @@ TEST(LossScale, RecoversGradientsThatUnderflowInF16) {
 
 // The state of a run whose step overflows, before and after.
 void ExpectSkipped(const std::map<std::string, std::vector<float>>& before,
-                   const Session& session) {
+                   Session& session) {
   for (const auto& [name, values] : AllState(session)) {
     if (name.rfind(ir::kLossScale, 0) == 0) continue;
     EXPECT_EQ(std::memcmp(values.data(), before.at(name).data(),
@@ -171,23 +172,23 @@ TEST(LossScale, AnOverflowInAnyLayerSkipsTheWholeUpdate) {
   for (const codegen::PlanInput& input : session.plan(train).inputs) {
     if (!IsParameter(input.role)) continue;
     SCOPED_TRACE(input.name);
-    const std::vector<float> good = session.ReadState(input.name);
+    const std::vector<float> good = session.state().Read(input.name);
     std::vector<float> bad = good;
     bad[bad.size() / 2] = std::numeric_limits<float>::infinity();
-    session.WriteState(input.name, bad);
+    session.state().Write(input.name, bad);
     const auto before = AllState(session);
     session.Step(train);
-    EXPECT_EQ(session.ReadState(ir::kOverflows)[0], ++parameters);
-    EXPECT_EQ(session.ReadState(ir::kOverflowsInRow)[0], 1);
-    EXPECT_EQ(session.ReadState(ir::kLossScale)[0],
+    EXPECT_EQ(session.state().Read(ir::kOverflows)[0], ++parameters);
+    EXPECT_EQ(session.state().Read(ir::kOverflowsInRow)[0], 1);
+    EXPECT_EQ(session.state().Read(ir::kLossScale)[0],
               before.at(ir::kLossScale)[0] / 2);
-    EXPECT_EQ(session.ReadState(ir::kGoodSteps)[0], 0);
+    EXPECT_EQ(session.state().Read(ir::kGoodSteps)[0], 0);
     ExpectSkipped(before, session);
-    session.WriteState(input.name, good);
+    session.state().Write(input.name, good);
     session.Step(train);
-    EXPECT_EQ(session.ReadState(ir::kOverflowsInRow)[0], 0);
-    EXPECT_NE(session.ReadState(input.name), good);
-    session.WriteState(ir::kLossScale, std::vector<float>{1024});
+    EXPECT_EQ(session.state().Read(ir::kOverflowsInRow)[0], 0);
+    EXPECT_NE(session.state().Read(input.name), good);
+    session.state().Write(ir::kLossScale, std::vector<float>{1024});
   }
   EXPECT_EQ(parameters, 20);
 }
@@ -199,7 +200,7 @@ std::string StopMessage(StepParity& steps, int program) {
     std::vector<double> state;
     for (const char* name :
          {ir::kLossScale, ir::kOverflows, ir::kOverflowsInRow}) {
-      state.push_back(session.ReadState(name)[0]);
+      state.push_back(session.state().Read(name)[0]);
     }
     runtime::OverflowMonitor(session, program, 1, inspect::FindNonFinite)
         .Read(state);
@@ -256,13 +257,13 @@ TEST(LossScale, ShrinksUntilF16GradientsFit) {
   int skipped = 1;
   while (skipped < 24) {
     session.Step(train);
-    if (session.ReadState(ir::kOverflowsInRow)[0] == 0) break;
+    if (session.state().Read(ir::kOverflowsInRow)[0] == 0) break;
     ++skipped;
   }
-  EXPECT_EQ(session.ReadState(ir::kOverflows)[0], skipped);
-  EXPECT_EQ(session.ReadState(ir::kLossScale)[0],
+  EXPECT_EQ(session.state().Read(ir::kOverflows)[0], skipped);
+  EXPECT_EQ(session.state().Read(ir::kLossScale)[0],
             std::ldexp(1.0, 24 - skipped));
-  EXPECT_NE(session.ReadState("fc.weight"), before.at("fc.weight"));
+  EXPECT_NE(session.state().Read("fc.weight"), before.at("fc.weight"));
 }
 
 // The check of 161 gradients is one kernel, the scale another; the update keeps

@@ -14,6 +14,7 @@
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/testing/random_graph.h"
 #include "tools/inspect/bisect/bisect.h"
 #include "tools/inspect/bisect/draw_inputs.h"
@@ -75,8 +76,8 @@ class Tools {
       const ir::Input& input = graph.inputs()[i];
       const std::string& name = input.value->name();
       if (ir::IsState(input.role)) {
-        session.WriteState(name, std::vector<float>(tensors[i].data.begin(),
-                                                    tensors[i].data.end()));
+        session.state().Write(name, std::vector<float>(tensors[i].data.begin(),
+                                                       tensors[i].data.end()));
         continue;
       }
       const std::vector<uint8_t> bytes = ir::TensorBytes(tensors[i]);

@@ -7,8 +7,10 @@
 #include <map>
 #include <vector>
 
+#include "codegen/compiler.h"
 #include "ir/state_names.h"
 #include "runtime/data/datasets/synthetic.h"
+#include "runtime/state_store.h"
 #include "runtime/train/step_results.h"
 #include "runtime/train/training_loop.h"
 #include "tests/fakes/emulated_device.h"
@@ -65,7 +67,7 @@ class RunningAhead : public ::testing::Test {
     const int program =
         session.AddProgram(NarrowVgg16Bn(Phase::kTrain, kBatch, 32),
                            codegen::ProgramKind::kTrain, options);
-    session.InitializeState(1);
+    session.state().Initialize(1);
     Outcome run;
     int64_t completed = 0;
     WatchedSource source([&] { run.completed.push_back(completed); });
@@ -85,7 +87,7 @@ class RunningAhead : public ::testing::Test {
                                  .save_every = save_every,
                                  .lr = {.base = 1e-3}},
                                 observer, nullptr);
-    EXPECT_EQ(session.ReadState(ir::kLossScale)[0], run.scales.at(7));
+    EXPECT_EQ(session.state().Read(ir::kLossScale)[0], run.scales.at(7));
     return run;
   }
 };
@@ -117,12 +119,12 @@ TEST_F(RunningAhead, AnEvaluationSumsUpEachOfItsBatches) {
   runtime::Session session(backend, {});
   const int program = session.AddProgram(
       NarrowVgg16Bn(Phase::kEval, kBatch, 32), codegen::ProgramKind::kEval, {});
-  session.InitializeState(1);
+  session.state().Initialize(1);
   const auto evaluate = [&](const std::function<void(const Batch&)>& done) {
     int64_t batches = 0;
     WatchedSource source([&] { ++batches; });
     const auto report =
-        runtime::Evaluate(session, program, source, {}, {}, done);
+        runtime::Evaluate(session, program, source, {.done = done});
     EXPECT_EQ(batches, source.batches_per_epoch());
     return *report;
   };

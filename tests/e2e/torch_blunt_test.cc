@@ -21,6 +21,7 @@
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/testing/torch_golden.h"
 #include "tests/testing/torch_step.h"
 
@@ -65,7 +66,7 @@ class CompiledStep {
         models::BuildModel(spec.at("model"), models::Phase::kTrain, model)
             .graph,
         codegen::ProgramKind::kTrain, options);
-    session_.InitializeState(0);  // momentum
+    session_.state().Initialize(0);  // momentum
   }
 
   // The learning rate is 0, and momentum changes no gradient.
@@ -75,7 +76,7 @@ class CompiledStep {
       if (name == "images" || name == "labels") {
         Feed(name, tensor);
       } else {
-        session_.WriteState(
+        session_.state().Write(
             name, std::vector<float>(tensor.data.begin(), tensor.data.end()));
       }
     }

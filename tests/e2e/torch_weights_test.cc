@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/testing/torch_golden.h"
 
 namespace fusor {
@@ -43,12 +44,12 @@ TEST_P(TorchWeights, NamesAndShapesAreTorchvisions) {
   session.AddProgram(
       models::BuildModel(GetParam(), models::Phase::kTrain, options).graph,
       codegen::ProgramKind::kTrain, {});
-  session.InitializeState(0);
+  session.state().Initialize(0);
   const std::string path =
       (std::filesystem::path(::testing::TempDir()) /
        ("torch_weights_test_" + GetParam() + ".safetensors"))
           .string();
-  runtime::SaveWeights(session, path);
+  runtime::SaveWeights(session.state(), path);
 
   std::map<std::string, ir::Shape> actual;
   for (const auto& tensor : runtime::ReadSafetensors(path).tensors) {

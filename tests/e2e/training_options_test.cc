@@ -9,6 +9,7 @@
 #include "ir/state_names.h"
 #include "passes/training/averaged_weights.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/state_store.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/step_parity.h"
@@ -160,10 +161,10 @@ TEST(MicroBatches, AdvanceRunningStatisticsAsPyTorchDoes) {
     Session& session = steps.session();
     for (const int i : {0, 1, 2}) {
       FeedPart(steps, 3, i);
-      const auto before = session.ReadState("stem.running_mean");
+      const auto before = session.state().Read("stem.running_mean");
       steps.Step(i == 2 ? finish : add);
       const bool held = scale != 1 && i != 2;
-      EXPECT_EQ(session.ReadState("stem.running_mean") == before, held);
+      EXPECT_EQ(session.state().Read("stem.running_mean") == before, held);
       steps.ExpectAgreement(1e-3);
     }
   }
@@ -194,15 +195,15 @@ TEST(MicroBatches, AnOverflowInOneSkipsTheUpdateOfAll) {
       if (name.rfind(ir::kLossScale, 0) == 0) continue;
       EXPECT_EQ(values, before.at(name)) << name;
     }
-    EXPECT_EQ(session.ReadState(ir::kOverflows)[0], bad + 1);
+    EXPECT_EQ(session.state().Read(ir::kOverflows)[0], bad + 1);
   }
   const auto before = AllState(session);
   for (const int i : {0, 1, 2}) {
     FeedPart(steps, 3, i);
     session.Step(i == 2 ? finish : add);
   }
-  EXPECT_NE(session.ReadState("fc.weight"), before.at("fc.weight"));
-  EXPECT_NE(session.ReadState("stem.running_mean"),
+  EXPECT_NE(session.state().Read("fc.weight"), before.at("fc.weight"));
+  EXPECT_NE(session.state().Read("stem.running_mean"),
             before.at("stem.running_mean"));
 }
 
@@ -315,8 +316,8 @@ TEST(TrainingOptions, AveragesAreWhatAnEvaluationReads) {
   EXPECT_NE(with_parameters, with_averages);
   for (const codegen::PlanInput& input : session.plan(train).inputs) {
     if (!IsParameter(input.role)) continue;
-    session.WriteState(input.name,
-                       session.ReadState(ir::AverageName(input.name)));
+    session.state().Write(input.name,
+                          session.state().Read(ir::AverageName(input.name)));
   }
   EXPECT_EQ(loss(plain), with_averages);
 }

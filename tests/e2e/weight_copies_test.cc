@@ -16,6 +16,8 @@
 #include "runtime/backend/backend_loader.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/weights.h"
+#include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/temporary_folder.h"
@@ -44,7 +46,7 @@ class TrainingSession {
       add_ = session_.AddProgram(SmallResidual(kBatch),
                                  ProgramKind::kAccumulate, options_);
     }
-    session_.InitializeState(1);
+    session_.state().Initialize(1);
   }
 
   // The loss.
@@ -78,9 +80,9 @@ class TrainingSession {
     return session_.AddProgram(std::move(graph), ProgramKind::kEval, options_);
   }
 
-  uint64_t Hash() const {
+  uint64_t Hash() {
     runtime::StateSnapshot snapshot;
-    runtime::TakeSnapshot(session_, snapshot);
+    runtime::TakeSnapshot(session_.state(), snapshot);
     return runtime::StateHash(snapshot);
   }
 
@@ -93,15 +95,15 @@ class TrainingSession {
   }
 
   // Every copy is what its weight says.
-  void ExpectFresh() const {
+  void ExpectFresh() {
     for (const codegen::PlanInput& input : session_.plan(train_).inputs) {
       if (input.role != ir::InputRole::kWeightCopy) continue;
       std::vector<float> expected =
-          session_.ReadState(ir::CopiedWeight(input.attrs));
+          session_.state().Read(ir::CopiedWeight(input.attrs));
       for (float& x : expected) {
         x = static_cast<float>(ir::RoundTo(ir::CopyRounding(input.attrs), x));
       }
-      EXPECT_EQ(session_.ReadState(input.name), expected) << input.name;
+      EXPECT_EQ(session_.state().Read(input.name), expected) << input.name;
     }
   }
 
@@ -223,13 +225,14 @@ TEST(WeightCopiesOfAStep, OverflowsLeaveThemAsTheyAre) {
   options.loss_scale = {.initial = 1024, .dynamic = true};
   TrainingSession training(options, true);
   training.Step(1);
-  const std::vector<float> before = training.session().ReadState("fc.weight");
+  const std::vector<float> before =
+      training.session().state().Read("fc.weight");
   Session& session = training.session();
   const std::vector<float> scale = {std::numeric_limits<float>::infinity()};
-  session.WriteState(ir::kLossScale, scale);
+  session.state().Write(ir::kLossScale, scale);
   training.Step(2);
-  EXPECT_EQ(session.ReadState(ir::kOverflows)[0], 1);
-  EXPECT_EQ(session.ReadState("fc.weight"), before);
+  EXPECT_EQ(session.state().Read(ir::kOverflows)[0], 1);
+  EXPECT_EQ(session.state().Read("fc.weight"), before);
   training.ExpectFresh();
 }
 
@@ -238,21 +241,21 @@ TEST(WeightCopiesOfAStep, AreInNoCheckpointAndFollowOneThatIsLoaded) {
   TrainingSession first(OptionsOf(kRecipes[0]), true);
   first.Step(1);
   runtime::StateSnapshot snapshot;
-  runtime::TakeSnapshot(first.session(), snapshot);
+  runtime::TakeSnapshot(first.session().state(), snapshot);
   runtime::WriteCheckpointFiles(folder.path(), {}, snapshot);
   const runtime::Checkpoint checkpoint = runtime::ReadCheckpoint(folder.path());
   for (const runtime::NamedTensor& tensor : checkpoint.tensors) {
     EXPECT_FALSE(ir::ParseWeightCopyName(tensor.name)) << tensor.name;
   }
   TrainingSession second(OptionsOf(kRecipes[0]), true);
-  runtime::RestoreState(second.session(), checkpoint);
+  runtime::RestoreState(second.session().state(), checkpoint);
   second.ExpectFresh();
   EXPECT_EQ(second.Hash(), first.Hash());
   EXPECT_EQ(second.Step(2), first.Step(2));
   EXPECT_EQ(second.Hash(), first.Hash());
   // A run that keeps no copies goes on from it as well.
   TrainingSession third(OptionsOf(kRecipes[0]), false);
-  runtime::RestoreState(third.session(), checkpoint);
+  runtime::RestoreState(third.session().state(), checkpoint);
   third.Step(2);
   EXPECT_EQ(third.Hash(), first.Hash());
 }
@@ -265,7 +268,7 @@ TEST(SumsOfMicroBatches, AreStoredUntilTheUpdate) {
   const auto stored = [&](TrainingSession& training) {
     TemporaryFolder folder;
     runtime::StateSnapshot snapshot;
-    runtime::TakeSnapshot(training.session(), snapshot);
+    runtime::TakeSnapshot(training.session().state(), snapshot);
     runtime::WriteCheckpointFiles(folder.path(), {}, snapshot);
     return runtime::ReadCheckpoint(folder.path());
   };
@@ -283,12 +286,12 @@ TEST(SumsOfMicroBatches, AreStoredUntilTheUpdate) {
   EXPECT_FALSE(has_sum(after));
   const uint64_t hash = first.Hash();
   TrainingSession second(options, true);
-  runtime::RestoreState(second.session(), between);
+  runtime::RestoreState(second.session().state(), between);
   second.Step(2);
   EXPECT_EQ(second.Hash(), hash);
   // Whatever the sums are that it finds.
   second.Add(3);
-  runtime::RestoreState(second.session(), after);
+  runtime::RestoreState(second.session().state(), after);
   first.Add(4);
   second.Add(4);
   first.Step(5);
@@ -298,7 +301,7 @@ TEST(SumsOfMicroBatches, AreStoredUntilTheUpdate) {
   std::erase_if(torn.tensors, [](const auto& tensor) {
     return tensor.name == "accumulated/fc.weight";
   });
-  EXPECT_THROW(runtime::RestoreState(second.session(), torn), Error);
+  EXPECT_THROW(runtime::RestoreState(second.session().state(), torn), Error);
 }
 
 TEST(WeightCopiesOfAStep, FollowWeightsThatAreLoaded) {
@@ -306,12 +309,12 @@ TEST(WeightCopiesOfAStep, FollowWeightsThatAreLoaded) {
   TrainingSession first(OptionsOf(kRecipes[0]), true);
   first.Step(1);
   const std::string path = folder.path() + "/w.safetensors";
-  runtime::SaveWeights(first.session(), path);
+  runtime::SaveWeights(first.session().state(), path);
   TrainingSession second(OptionsOf(kRecipes[0]), true);
-  runtime::LoadWeights(second.session(), path);
+  runtime::LoadWeights(second.session().state(), path);
   second.ExpectFresh();
-  EXPECT_EQ(second.session().ReadState("fc.weight"),
-            first.session().ReadState("fc.weight"));
+  EXPECT_EQ(second.session().state().Read("fc.weight"),
+            first.session().state().Read("fc.weight"));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/examples/mlp.h"
 #include "tests/examples/small_cnn.h"
 #include "tests/testing/bare_target.h"
@@ -55,7 +56,7 @@ class OwnModel : public ::testing::TestWithParam<Example> {
     options.verify = true;
     program_ = session_.AddProgram(GetParam().build(),
                                    codegen::ProgramKind::kTrain, options);
-    session_.InitializeState(/*seed=*/3);
+    session_.state().Initialize(/*seed=*/3);
     Feed("x", x_);
     Feed("labels", labels_);
     Feed("lr", kRate);
@@ -86,7 +87,7 @@ class OwnModel : public ::testing::TestWithParam<Example> {
     for (const ir::Input& input : graph->inputs()) {
       const std::string& name = input.value->name();
       if (IsState(input.role)) {
-        const auto values = session_.ReadState(name);
+        const auto values = session_.state().Read(name);
         inputs.push_back({input.value->type(), {values.begin(), values.end()}});
       } else {
         inputs.push_back(name == "x" ? x_ : name == "lr" ? kRate : labels_);
@@ -111,7 +112,8 @@ TEST_P(OwnModel, GradientsAndNextStateAreTheInterpreters) {
   const auto expected = Interpreted();
   EXPECT_NEAR(Step(), expected.at("loss").data[0], 1e-5);
   int gradients = 0;
-  for (const codegen::StateLayout::Entry& entry : session_.state().entries) {
+  for (const codegen::StateLayout::Entry& entry :
+       session_.state().layout().entries) {
     const int gradient =
         expected.contains("grad/" + entry.name)
             ? session_.FindOutput(program_, "grad/" + entry.name)
@@ -123,7 +125,7 @@ TEST_P(OwnModel, GradientsAndNextStateAreTheInterpreters) {
                 1e-4)
           << entry.name;
     }
-    const auto values = session_.ReadState(entry.name);
+    const auto values = session_.state().Read(entry.name);
     Tensor next{expected.at(entry.name).type, {values.begin(), values.end()}};
     EXPECT_LT(test::MaxRelativeError(next, expected.at(entry.name)), 1e-4)
         << entry.name;

@@ -10,6 +10,7 @@
 #include "ir/interpreter/host_tensor.h"
 #include "ir/op.h"
 #include "ir/state_names.h"
+#include "runtime/state_store.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/kernel_runner.h"
 #include "tests/testing/library_call.h"
@@ -161,7 +162,7 @@ int EmulatedTraining::Add(std::unique_ptr<ir::Graph> graph,
         Compile(std::move(alone), kind, session_.compiler(), reference).graph);
   }
   const int program = session_.AddProgram(std::move(graph), kind, options);
-  if (program == 0) session_.InitializeState(1);
+  if (program == 0) session_.state().Initialize(1);
   return program;
 }
 
@@ -241,7 +242,7 @@ std::vector<Tensor> EmulatedTraining::Inputs(const ir::Graph& graph) {
       inputs.push_back(data_.at(name));
       continue;
     }
-    const std::vector<float> values = session_.ReadState(name);
+    const std::vector<float> values = session_.state().Read(name);
     inputs.push_back({input.value->type(), {values.begin(), values.end()}});
   }
   return inputs;

@@ -13,6 +13,7 @@
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/fuzz/noisy_interpreter.h"
 #include "tests/testing/bare_target.h"
 #include "tools/inspect/bisect/draw_inputs.h"
@@ -75,8 +76,8 @@ Outputs Run(const Graph& model, const Variant& variant, const Graph& reference,
     for (size_t i = 0; i < inputs.size(); ++i) {
       const std::string& name = reference.input(i)->name();
       const auto bytes = ir::TensorBytes(inputs[i]);
-      if (session.state().Find(name) != nullptr) {
-        session.WriteStateBytes(name, bytes);
+      if (session.state().Has(name)) {
+        session.state().WriteBytes(name, bytes);
       } else if (session.HasInput(program, name)) {
         session.SetInput(program, session.FindInput(program, name),
                          bytes.data(), bytes.size());

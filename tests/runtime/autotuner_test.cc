@@ -8,6 +8,7 @@
 #include "codegen/compiler.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/testing/small_models.h"
 
 namespace fusor::runtime {
@@ -78,7 +79,7 @@ TEST_F(TuneTest, AStepCompilesWithWhatWasChosen) {
   const int program = session_.AddProgram(
       test::SmallResidual(), codegen::ProgramKind::kTrain, options);
   EXPECT_EQ(session_.plan(program).choices, options.passes.choices.Hash());
-  session_.InitializeState(1);
+  session_.state().Initialize(1);
   session_.Step(program);
 }
 

@@ -9,6 +9,7 @@
 #include "ir/support/file.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/temporary_folder.h"
 
@@ -96,13 +97,13 @@ TEST_F(ProgramFileTest, RunsAsIfItHadBeenCompiledHere) {
   Session session(LoadBackend("cpu"), {.threads = 1});
   session.AddProgram(Unpack(ReadProgramFile(path_).programs[0]));
   for (Session* s : {&own, &session}) {
-    s->InitializeState(3);
+    s->state().Initialize(3);
     for (int step = 0; step < 2; ++step) s->Step(0);
   }
-  std::vector<uint8_t> expected(own.state().bytes);
-  std::vector<uint8_t> got(session.state().bytes);
-  own.CopyState(expected);
-  session.CopyState(got);
+  std::vector<uint8_t> expected(own.state().layout().bytes);
+  std::vector<uint8_t> got(session.state().layout().bytes);
+  own.state().CopyTo(expected);
+  session.state().CopyTo(got);
   EXPECT_EQ(got, expected);
   EXPECT_EQ(session.ReadScalar(0, session.FindOutput(0, "loss")),
             own.ReadScalar(0, own.FindOutput(0, "loss")));

@@ -13,6 +13,7 @@
 #include "ir/support/error.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 
 namespace fusor::runtime {
 namespace {
@@ -50,8 +51,9 @@ TEST(SessionErrors, UnknownProgramsAreNamed) {
   Session session(LoadBackend("cpu"), {.threads = 1});
   EXPECT_EQ(ErrorOf(ErrorCode::kUsage, [&] { session.Step(0); }),
             "session: program 0: expected a number from 0, below 0");
-  EXPECT_THAT(ErrorOf(ErrorCode::kUsage, [&] { session.InitializeState(1); }),
-              HasSubstr("expected a program, there is none"));
+  EXPECT_THAT(
+      ErrorOf(ErrorCode::kUsage, [&] { session.state().Initialize(1); }),
+      HasSubstr("expected a program, there is none"));
   ASSERT_EQ(session.AddProgram(Square(kInit), ProgramKind::kEval, {}), 0);
   float data[4] = {};
   for (const int program : {-1, 1, 1000000}) {
@@ -120,10 +122,11 @@ TEST(SessionErrors, NullGraphsAreRefused) {
 TEST(SessionErrors, StateWithoutInitialiserIsNamed) {
   Session session(LoadBackend("cpu"), {.threads = 1});
   session.AddProgram(Square({}), ProgramKind::kEval, {});
-  EXPECT_THAT(ErrorOf(ErrorCode::kGraph, [&] { session.InitializeState(1); }),
-              AllOf(StartsWith("state w: expected an initialiser"),
-                    HasSubstr("got none")));
-  session.WriteState("w", std::vector<float>(4, 1));  // needs none
+  EXPECT_THAT(
+      ErrorOf(ErrorCode::kGraph, [&] { session.state().Initialize(1); }),
+      AllOf(StartsWith("state w: expected an initialiser"),
+            HasSubstr("got none")));
+  session.state().Write("w", std::vector<float>(4, 1));  // needs none
 }
 
 }  // namespace

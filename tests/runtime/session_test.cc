@@ -12,6 +12,7 @@
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/initial_values.h"
+#include "runtime/state_store.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/random_graph.h"
@@ -75,7 +76,7 @@ class Step {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const ir::Input& input = reference_->inputs()[i];
       if (IsState(input.role)) {
-        session.WriteState(
+        session.state().Write(
             input.value->name(),
             std::vector<float>(inputs_[i].data.begin(), inputs_[i].data.end()));
         continue;
@@ -94,7 +95,7 @@ class Step {
         continue;
       }
       const auto values =
-          session.ReadState(reference_->input(output.alias)->name());
+          session.state().Read(reference_->input(output.alias)->name());
       outputs.push_back(
           {inputs_[output.alias].type, {values.begin(), values.end()}});
     }

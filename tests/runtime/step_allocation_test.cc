@@ -21,6 +21,7 @@
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 
 namespace {
 
@@ -48,6 +49,7 @@ void Note() {
 }  // namespace
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#include "runtime/state_store.h"
 #include "tests/testing/counted_new.h"
 
 void OnAllocation() { Note(); }
@@ -149,7 +151,7 @@ void ExpectQuietSteps(const std::string& arch, bool fusion) {
   const int program = session.AddProgram(
       models::BuildModel(arch, models::Phase::kTrain, model).graph,
       codegen::ProgramKind::kTrain, options);
-  session.InitializeState(0);
+  session.state().Initialize(0);
   const std::vector<uint8_t> images(4 * 32 * 32 * 3, 100);
   const std::vector<int32_t> labels(4, 3);
   const float lr = 0.01f;

@@ -8,6 +8,7 @@
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/numeric.h"
@@ -72,8 +73,8 @@ void ExpectAsInterpreted(std::unique_ptr<ir::Graph> graph, ModuleRun run) {
       const auto& [name, role] = names[i];
       const auto bytes = ir::TensorBytes(inputs[i]);
       if (ir::IsState(role)) {
-        if (session.state().Find(name) != nullptr) {
-          session.WriteStateBytes(name, bytes);
+        if (session.state().Has(name)) {
+          session.state().WriteBytes(name, bytes);
         }
       } else if (session.HasInput(program, name)) {
         session.SetInput(program, session.FindInput(program, name),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ir/interpreter/host_tensor.h"
+#include "runtime/state_store.h"
 #include "tests/testing/numeric.h"
 
 namespace fusor::test {
@@ -27,13 +28,13 @@ int StepParity::AddProgram(codegen::ProgramKind kind) {
 }
 
 void StepParity::InitializeState(uint64_t seed) {
-  session_.InitializeState(seed);
+  session_.state().Initialize(seed);
   interpreted_.InitializeState(seed);
 }
 
 void StepParity::WriteState(const std::string& name,
                             const std::vector<float>& values) {
-  session_.WriteState(name, values);
+  session_.state().Write(name, values);
   interpreted_.Set(
       name, {interpreted_.Get(name).type, {values.begin(), values.end()}});
 }
@@ -73,15 +74,14 @@ void StepParity::ExpectAgreement(double tolerance) {
   }
 }
 
-std::map<std::string, std::vector<float>> AllState(
-    const runtime::Session& session) {
+std::map<std::string, std::vector<float>> AllState(runtime::Session& session) {
   std::map<std::string, std::vector<float>> state;
   for (const codegen::PlanInput& input : session.plan(0).inputs) {
     if (!IsState(input.role) || input.role == ir::InputRole::kAccumulator ||
         input.role == ir::InputRole::kWeightCopy) {
       continue;
     }
-    state[input.name] = session.ReadState(input.name);
+    state[input.name] = session.state().Read(input.name);
   }
   return state;
 }

@@ -57,7 +57,6 @@ class StepParity {
 };
 
 // All state of a session, by name, but accumulators and copies of weights.
-std::map<std::string, std::vector<float>> AllState(
-    const runtime::Session& session);
+std::map<std::string, std::vector<float>> AllState(runtime::Session& session);
 
 }  // namespace fusor::test

@@ -11,6 +11,7 @@
 #include "runtime/backend/backend_loader.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/state_snapshots.h"
 #include "tests/testing/temporary_folder.h"
@@ -30,13 +31,13 @@ class TrainRun {
     }
     session_.AddProgram(test::SmallMlp(), codegen::ProgramKind::kTrain,
                         compile);
-    session_.InitializeState(accumulates ? 1 : 2);
+    session_.state().Initialize(accumulates ? 1 : 2);
   }
 
   Session& session() { return session_; }
   std::string NameOf(ir::InputRole role) const {
-    for (const auto& entry : session_.state().entries) {
-      if (session_.StateRole(entry.name) == role &&
+    for (const auto& entry : session_.state().layout().entries) {
+      if (session_.state().Role(entry.name) == role &&
           entry.name != ir::kBatches) {
         return entry.name;
       }
@@ -46,11 +47,11 @@ class TrainRun {
   }
   // As after so many micro-batches of an update.
   void Accumulate(float batches) {
-    session_.WriteState(ir::kBatches, {{batches}});
+    session_.state().Write(ir::kBatches, {{batches}});
     const std::string name = NameOf(ir::InputRole::kAccumulator);
-    std::vector<float> sum = session_.ReadState(name);
+    std::vector<float> sum = session_.state().Read(name);
     std::fill(sum.begin(), sum.end(), 0.5F);
-    session_.WriteState(name, sum);
+    session_.state().Write(name, sum);
   }
 
  private:
@@ -61,7 +62,7 @@ class RestoreStateTest : public ::testing::Test {
  protected:
   Checkpoint Save(TrainRun& run) {
     StateSnapshot snapshot;
-    TakeSnapshot(run.session(), snapshot);
+    TakeSnapshot(run.session().state(), snapshot);
     WriteCheckpointFiles(folder_.path(), test::MakeHeader(1), snapshot);
     return ReadCheckpoint(folder_.path());
   }
@@ -76,9 +77,9 @@ TEST_F(RestoreStateTest, SumsOfAnUnfinishedUpdateAreNotLost) {
   const Checkpoint checkpoint = Save(saved);
   TrainRun without(/*accumulates=*/false);
   const std::string weight = without.NameOf(ir::InputRole::kWeight);
-  const std::vector<float> before = without.session().ReadState(weight);
+  const std::vector<float> before = without.session().state().Read(weight);
   try {
-    RestoreState(without.session(), checkpoint);
+    RestoreState(without.session().state(), checkpoint);
     FAIL() << "accepted";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kCheckpoint);
@@ -86,7 +87,7 @@ TEST_F(RestoreStateTest, SumsOfAnUnfinishedUpdateAreNotLost) {
     EXPECT_THAT(e.what(), HasSubstr("this run has no such state"));
   }
   // Nothing was taken over.
-  EXPECT_EQ(without.session().ReadState(weight), before);
+  EXPECT_EQ(without.session().state().Read(weight), before);
 }
 
 TEST_F(RestoreStateTest, ARunWithSumsGoesOnWithThem) {
@@ -94,10 +95,10 @@ TEST_F(RestoreStateTest, ARunWithSumsGoesOnWithThem) {
   saved.Accumulate(2);
   const Checkpoint checkpoint = Save(saved);
   TrainRun other(/*accumulates=*/true);
-  RestoreState(other.session(), checkpoint);
-  EXPECT_EQ(other.session().ReadState(ir::kBatches)[0], 2);
+  RestoreState(other.session().state(), checkpoint);
+  EXPECT_EQ(other.session().state().Read(ir::kBatches)[0], 2);
   const auto sum =
-      other.session().ReadState(other.NameOf(ir::InputRole::kAccumulator));
+      other.session().state().Read(other.NameOf(ir::InputRole::kAccumulator));
   EXPECT_THAT(sum, ::testing::Each(0.5F));
 }
 
@@ -107,11 +108,11 @@ TEST_F(RestoreStateTest, BetweenUpdatesSumsSayNothing) {
   const Checkpoint checkpoint = Save(saved);
   TrainRun without(/*accumulates=*/false);
   const std::string weight = without.NameOf(ir::InputRole::kWeight);
-  EXPECT_NE(without.session().ReadState(weight),
-            saved.session().ReadState(weight));
-  RestoreState(without.session(), checkpoint);
-  EXPECT_EQ(without.session().ReadState(weight),
-            saved.session().ReadState(weight));
+  EXPECT_NE(without.session().state().Read(weight),
+            saved.session().state().Read(weight));
+  RestoreState(without.session().state(), checkpoint);
+  EXPECT_EQ(without.session().state().Read(weight),
+            saved.session().state().Read(weight));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "runtime/backend/backend_loader.h"
 #include "runtime/data/datasets/synthetic.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "runtime/train/training_loop.h"
 #include "tests/fakes/emulated_device.h"
 #include "tests/fakes/fake_cuda_backend.h"
@@ -83,7 +84,7 @@ class Training {
       Add(models::Phase::kTrain, ProgramKind::kAccumulate);
       Add(models::Phase::kEval, ProgramKind::kEval);
     }
-    session_.InitializeState(1);
+    session_.state().Initialize(1);
   }
 
   // Another batch each time, whose memory is overwritten at once.

@@ -5,6 +5,7 @@
 #include "ir/support/hash.h"
 #include "models/model.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/step_parity.h"
@@ -56,7 +57,7 @@ std::map<std::string, std::vector<float>> Train(
   const int program =
       session.AddProgram(model.build(), codegen::ProgramKind::kTrain,
                          CompileOptionsOf(model, communicator.world_size()));
-  session.InitializeState(1);
+  session.state().Initialize(1);
   const auto set = [&](const std::string& name, const ir::Tensor& tensor) {
     const std::vector<uint8_t> bytes = ir::TensorBytes(tensor);
     session.SetInput(program, session.FindInput(program, name), bytes.data(),
@@ -75,11 +76,11 @@ std::map<std::string, std::vector<float>> Train(
     }
     session.Step(program);
   }
-  session.GatherParameters();
+  session.state().Show(runtime::ParameterView::kCurrent);
   auto state = AllState(session);
   std::erase_if(state, [&](const auto& entry) {
-    return session.StateRole(entry.first) == ir::InputRole::kStatistic ||
-           session.IsShard(entry.first);
+    return session.state().Role(entry.first) == ir::InputRole::kStatistic ||
+           session.state().IsShard(entry.first);
   });
   return state;
 }

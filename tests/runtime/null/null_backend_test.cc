@@ -11,6 +11,7 @@
 #include "runtime/distributed/tcp_store.h"
 #include "runtime/null/null_log.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 
 namespace fusor::null {
 namespace {
@@ -139,8 +140,8 @@ TEST(NullBackend, ProgramsShareStateAndActivations) {
 TEST(NullBackend, MemoryKeepsWhatWasCopiedThere) {
   Session session(LoadBackend("null"), {});
   session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, Verified());
-  session.WriteState("b1", std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
-  EXPECT_THAT(session.ReadState("b1"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  session.state().Write("b1", std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
+  EXPECT_THAT(session.state().Read("b1"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
 }
 
 TEST(NullBackend, RecordsStreamsEventsAndCopies) {

@@ -13,6 +13,7 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/state_store.h"
 #include "tools/inspect/observers/check_numerics.h"
 
 namespace fusor::runtime {
@@ -62,7 +63,7 @@ class TrainingLoop : public ::testing::Test {
   TrainingLoop() {
     train_ = Add(models::Phase::kTrain, codegen::ProgramKind::kTrain);
     eval_ = Add(models::Phase::kEval, codegen::ProgramKind::kEval);
-    session_.InitializeState(0);
+    session_.state().Initialize(0);
     observer_.interval = [this](const IntervalReport& r) {
       intervals_.push_back(r);
     };
@@ -153,7 +154,8 @@ TEST_F(TrainingLoop, AnEvaluationThatIsStoppedReportsNothing) {
   SlowSource val(std::chrono::milliseconds(0));
   int batches = 0;
   evaluate_ = [&] {
-    return Evaluate(session_, eval_, val, [&] { return ++batches > 2; });
+    return Evaluate(session_, eval_, val,
+                    {.stop = [&] { return ++batches > 2; }});
   };
   observer_.evaluated = [](int64_t, const EvalReport&) { FAIL(); };
   options_.iterations = 5;
@@ -186,7 +188,7 @@ TEST_F(TrainingLoop, AnEvaluationThatWasDueIsDoneWhenTheRunGoesOn) {
   bool stop = false;
   evaluate_ = [&] {
     stop = true;  // a signal comes in
-    return Evaluate(session_, eval_, val, [&] { return stop; });
+    return Evaluate(session_, eval_, val, {.stop = [&] { return stop; }});
   };
   observer_.stop = [&] { return stop; };
   TrainPosition saved;
@@ -262,7 +264,7 @@ TEST(MicroBatchLoop, TheLastUpdateOfAnEpochTakesWhatIsLeft) {
   options.micro_batches = 3;
   options.accumulate =
       session.AddProgram(Model(), codegen::ProgramKind::kAccumulate, compile);
-  session.InitializeState(0);
+  session.state().Initialize(0);
   SlowSource source(std::chrono::milliseconds(0));
   EXPECT_EQ(UpdatesPerEpoch(source.batches_per_epoch(), 3),
             2);  // of 3 and 2 batches
@@ -272,7 +274,7 @@ TEST(MicroBatchLoop, TheLastUpdateOfAnEpochTakesWhatIsLeft) {
   observer.interval = [&](const IntervalReport& r) {
     epochs.push_back(r.epoch);
     files += r.data.files_read;
-    EXPECT_EQ(session.ReadState(ir::kBatches)[0], 0);
+    EXPECT_EQ(session.state().Read(ir::kBatches)[0], 0);
   };
   const TrainReport report =
       Train(session, train, source, options, observer, {});
@@ -288,14 +290,14 @@ class OverflowLoop : public ::testing::Test {
     compile.passes.loss_scale = {.initial = 8, .dynamic = true, .floor = 1};
     train_ =
         session_.AddProgram(Model(), codegen::ProgramKind::kTrain, compile);
-    session_.InitializeState(0);
+    session_.state().Initialize(0);
   }
 
   // A weight that makes every step overflow.
   void Spoil() {
-    std::vector<float> weight = session_.ReadState("fc.weight");
+    std::vector<float> weight = session_.state().Read("fc.weight");
     weight[0] = std::numeric_limits<float>::infinity();
-    session_.WriteState("fc.weight", weight);
+    session_.state().Write("fc.weight", weight);
   }
 
   Session session_{LoadBackend("cpu"), {}};

@@ -14,6 +14,7 @@
 #include "ir/support/statistics.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/distributed/rank_environment.h"
+#include "runtime/state_store.h"
 #include "runtime/train/step_results.h"
 #include "runtime/train/train_log.h"
 #include "tools/fusor/commands/commands.h"
@@ -125,7 +126,7 @@ class BenchCommand {
                         SourceBytes(noise, model) +
                             (real ? SourceBytes(flags_.data, model) : 0));
     ranks_.Agree(*session_, /*programs=*/1);
-    session_->InitializeState(flags_.data.seed);
+    session_->state().Initialize(flags_.data.seed);
     Debugging debugging(flags_.debug, flags_.compile.dump.to);
     debugging.Watch(*session_, ranks_.communicator());
     fmt::print(text_, "{}", ProgramSummary(*session_, program_));

@@ -14,6 +14,7 @@
 #include "ir/support/file.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/session.h"
+#include "runtime/state_store.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
@@ -261,8 +262,8 @@ class BisectCommand {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const std::string& name = graph.input(i)->name();
       if (IsState(graph.inputs()[i].role)) {
-        session.WriteState(name, std::vector<float>(inputs[i].data.begin(),
-                                                    inputs[i].data.end()));
+        session.state().Write(name, std::vector<float>(inputs[i].data.begin(),
+                                                       inputs[i].data.end()));
         continue;
       }
       std::vector<char> bytes(static_cast<size_t>(inputs[i].type.num_bytes()));

@@ -137,9 +137,11 @@ void RunEval(const EvalFlags& flags) {
   const std::optional<runtime::EvalReport> report = [&] {
     Progress progress("eval");
     return runtime::Evaluate(
-        *model.session, model.program, *source, StopRequested,
-        [&](int64_t done, int64_t batches) { progress.Show(done, batches); },
-        [&](const runtime::Batch& batch) { counter.Add(batch); });
+        *model.session, model.program, *source,
+        {.stop = StopRequested,
+         .progress = [&](int64_t done,
+                         int64_t batches) { progress.Show(done, batches); },
+         .done = [&](const runtime::Batch& batch) { counter.Add(batch); }});
   }();
   debugging.Finish();
   if (!report) return;

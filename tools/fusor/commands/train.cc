@@ -20,6 +20,7 @@
 #include "passes/training/averaged_weights.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/program_file.h"
+#include "runtime/state_store.h"
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/model_flags.h"
@@ -101,7 +102,7 @@ class TrainCommand {
                          : OpenEvaluation(std::move(val_images), flags_.data,
                                           flags_.model, ImagesFor(*session_));
     checkpointing_->Initialize(*session_);
-    session_->BroadcastState();
+    session_->state().Broadcast(runtime::StateSubset::kAll);
     ShareSaves();
     Debugging debugging(flags_.debug, flags_.compile.dump.to.empty()
                                           ? flags_.checkpoint.workspace
@@ -116,9 +117,8 @@ class TrainCommand {
     debugging.Finish();
     checkpointing_->Finish();
     logs_.End(report);
-    session_->GatherParameters();
     ranks_.CheckParameters(
-        ranks_.world_size() > 1 ? ParameterHash(*session_) : "", text_);
+        ranks_.world_size() > 1 ? ParameterHash(session_->state()) : "", text_);
     if (report.steps > 0) {
       Save();
       Report(report);
@@ -177,12 +177,11 @@ class TrainCommand {
 
   void SaveCheckpoint(const runtime::TrainPosition& position,
                       int64_t per_epoch) {
-    session_->GatherParameters();
     if (ranks_.leads()) {
-      checkpointing_->Save(*session_, position, per_epoch);
+      checkpointing_->Save(session_->state(), position, per_epoch);
     } else if (flags_.ranks.sharded) {
       runtime::StateSnapshot state;
-      runtime::TakeSnapshot(*session_, state);
+      runtime::TakeSnapshot(session_->state(), state);
     }
   }
 
@@ -339,7 +338,7 @@ class TrainCommand {
             .graph;
     if (Averages()) {
       passes::ReadAverages(*graph, [&](const std::string& parameter) {
-        return session_->state().Find(ir::ShardName(parameter)) != nullptr;
+        return session_->state().IsSharded(parameter);
       });
     }
     eval_ = session_->AddProgram(std::move(graph), codegen::ProgramKind::kEval,
@@ -370,14 +369,15 @@ class TrainCommand {
     std::function<std::optional<EvalReport>()> evaluate;
     if (val != nullptr) {
       evaluate = [&] {
-        Averages() ? session_->ShowAverages() : session_->GatherParameters();
         Progress progress("eval");
-        auto result = runtime::Evaluate(*session_, eval_, *val, StopRequested,
-                                        [&](int64_t done, int64_t batches) {
-                                          if (ranks_.leads())
-                                            progress.Show(done, batches);
-                                        });
-        session_->GatherParameters();
+        const runtime::EvaluateOptions eval = {
+            .view = Averages() ? runtime::ParameterView::kAverages
+                               : runtime::ParameterView::kCurrent,
+            .stop = StopRequested,
+            .progress = [&](int64_t done, int64_t batches) {
+              if (ranks_.leads()) progress.Show(done, batches);
+            }};
+        auto result = runtime::Evaluate(*session_, eval_, *val, eval);
         for (const std::string& text : val->TakeWarnings()) {
           observer.warning(text);
         }
@@ -392,20 +392,21 @@ class TrainCommand {
 
   void Save() {
     if (checkpointing_->saves()) {
-      runtime::SaveWeights(*session_, WeightsPath(),
+      runtime::SaveWeights(session_->state(), WeightsPath(),
                            runtime::WeightKind::kParameters,
                            checkpointing_->description());
       fmt::print(text_, "saved     {}\n", WeightsPath());
     }
     if (!Averages()) return;
-    session_->ShowAverages();  // called on all ranks
+    session_->state().Show(
+        runtime::ParameterView::kAverages);  // called on all ranks
     if (checkpointing_->saves()) {
-      runtime::SaveWeights(*session_, AveragesPath(),
+      runtime::SaveWeights(session_->state(), AveragesPath(),
                            runtime::WeightKind::kAverages,
                            checkpointing_->description());
       fmt::print(text_, "saved     {}\n", AveragesPath());
     }
-    session_->GatherParameters();
+    session_->state().Show(runtime::ParameterView::kCurrent);
   }
 
   void Report(const TrainReport& report) {
@@ -422,8 +423,8 @@ class TrainCommand {
     }
     if (hashes_) {
       runtime::StateSnapshot state;
-      runtime::TakeSnapshot(*session_, state);
-      out["parameter_hash"] = ParameterHash(*session_);
+      runtime::TakeSnapshot(session_->state(), state);
+      out["parameter_hash"] = ParameterHash(session_->state());
       out["state_hash"] = fmt::format("{:016x}", runtime::StateHash(state));
     }
     // The measurement changes the state, so it comes last.

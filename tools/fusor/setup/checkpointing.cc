@@ -9,6 +9,7 @@
 #include "ir/support/str.h"
 #include "ir/target/autotune_results.h"
 #include "runtime/checkpoint/weights.h"
+#include "runtime/state_store.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/output/terminal.h"
 #include "tools/fusor/setup/session_setup.h"
@@ -198,11 +199,11 @@ void Checkpointing::Initialize(runtime::Session& session) {
   if (choices != 0) options_[kChoices] = ir::AutotuneHashText(choices);
   if (resumed_) {
     WarnOfChanges();
-    runtime::RestoreState(session, *resumed_);
+    runtime::RestoreState(session.state(), *resumed_);
     resumed_->tensors.clear();
     return;
   }
-  session.InitializeState(seed_);
+  session.state().Initialize(seed_);
   if (!flags_.weights.empty()) LoadPretrained(session);
 }
 
@@ -212,8 +213,8 @@ void Checkpointing::LoadPretrained(runtime::Session& session) const {
   if (!flags_.allow_mismatch) {
     CheckDescription(path, file.metadata, description_, ClassCheck::kAny);
   }
-  const runtime::WeightMatch match =
-      runtime::LoadWeights(session, file, path, runtime::WeightUse::kNewHead);
+  const runtime::WeightMatch match = runtime::LoadWeights(
+      session.state(), file, path, runtime::WeightUse::kNewHead);
   if (!flags_.allow_mismatch) CheckUnused(path, match.unused);
   fmt::print(text_, "weights   {}", path);
   if (!match.initialized.empty()) {
@@ -223,7 +224,7 @@ void Checkpointing::LoadPretrained(runtime::Session& session) const {
   fmt::print(text_, "\n");
 }
 
-void Checkpointing::Save(const runtime::Session& session,
+void Checkpointing::Save(runtime::StateStore& state,
                          const runtime::TrainPosition& position,
                          int64_t steps_per_epoch) {
   runtime::CheckpointHeader header;
@@ -238,7 +239,7 @@ void Checkpointing::Save(const runtime::Session& session,
   header.options = options_;
   header.description = description_;
   header.version = FUSOR_VERSION;
-  writer_->Save(session, header);
+  writer_->Save(state, header);
   Tell();
 }
 

@@ -45,8 +45,8 @@ class Checkpointing {
 
   const runtime::Metadata& description() const { return description_; }
   bool saves() const { return writer_ != nullptr; }
-  void Save(const runtime::Session& session,
-            const runtime::TrainPosition& position, int64_t steps_per_epoch);
+  void Save(runtime::StateStore& state, const runtime::TrainPosition& position,
+            int64_t steps_per_epoch);
   // Waits until all checkpoints are on disk.
   void Finish();
 

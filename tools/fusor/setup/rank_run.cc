@@ -22,6 +22,7 @@
 #include "ir/target/target.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/distributed/counted_communicator.h"
+#include "runtime/state_store.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
 
@@ -326,16 +327,17 @@ FILE* OpenNullStream() {
   return file;
 }
 
-std::string ParameterHash(const runtime::Session& session) {
+std::string ParameterHash(runtime::StateStore& state) {
+  state.Show(runtime::ParameterView::kCurrent);
   uint64_t hash = kHashSeed;
   std::set<std::string> names;
-  for (const codegen::StateLayout::Entry& entry : session.state().entries) {
-    if (ir::IsParameter(session.StateRole(entry.name))) {
+  for (const codegen::StateLayout::Entry& entry : state.layout().entries) {
+    if (ir::IsParameter(state.Role(entry.name))) {
       names.insert(entry.name);
     }
   }
   for (const std::string& name : names) {
-    const std::vector<float> values = session.ReadState(name);
+    const std::vector<float> values = state.Read(name);
     hash = HashBytes(name, hash);
     hash = HashBytes({reinterpret_cast<const char*>(values.data()),
                       values.size() * sizeof(float)},

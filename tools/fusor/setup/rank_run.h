@@ -83,6 +83,7 @@ class RankRun {
 FILE* OpenNullStream();
 
 // Returns a hash of all parameters by name, independent of layout and order.
-std::string ParameterHash(const runtime::Session& session);
+// Every rank must call this if parameters are sharded.
+std::string ParameterHash(runtime::StateStore& state);
 
 }  // namespace fusor::tools

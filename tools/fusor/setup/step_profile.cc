@@ -2,6 +2,7 @@
 
 #include "ir/interpreter/host_tensor.h"
 #include "runtime/data/batch_source.h"
+#include "runtime/state_store.h"
 #include "tools/fusor/setup/data_source.h"
 #include "tools/inspect/bisect/draw_inputs.h"
 #include "tools/inspect/observers/run_timeline.h"
@@ -46,7 +47,7 @@ std::vector<double> ProfileSynthetic(const ModelFlags& model,
   constexpr int kWarmup = 3, kRuns = 5;
   const DataFlags data{.synthetic = true};
   const auto source = OpenTraining(nullptr, data, model);
-  session.InitializeState(0);
+  session.state().Initialize(0);
   inspect::SetInputs(session, program,
                      InputsOf(session.graph(program), source->Next(), 1e-3));
   for (int i = 0; i < kWarmup; ++i) session.Step(program);

@@ -194,7 +194,7 @@ TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
       *trained.session, compile, own.arch, models::Phase::kEval, options,
       MakeCompileOptions(compile, {}, dumper), SourceBytes(data, own));
   const runtime::WeightMatch match =
-      runtime::LoadWeights(*trained.session, weights, path);
+      runtime::LoadWeights(trained.session->state(), weights, path);
   if (!flags.allow_mismatch) CheckUnused(path, match.unused);
   return trained;
 }

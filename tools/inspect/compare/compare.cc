@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "ir/support/error.h"
+#include "runtime/state_store.h"
 #include "tools/inspect/compare/comparison.h"
 #include "tools/inspect/observers/run_timeline.h"
 
@@ -99,7 +100,7 @@ class Comparer {
   }
 
   void Prepare(VariantRun& run, int program) const {
-    run.session->InitializeState(options_.seed);
+    run.session->state().Initialize(options_.seed);
     SetInputs(*run.session, program, inputs_);
   }
 
@@ -111,7 +112,7 @@ class Comparer {
       run.session->Step(kTimed);
       run.loss = run.session->ReadScalar(
           kTimed, run.session->FindOutput(kTimed, "loss"));
-      run.session->SumOverRanks({&run.loss, 1});
+      run.session->AllReduce({&run.loss, 1});
       run.loss /= run.session->world_size();
     }
     VariantRun& base = result_.variants[0];
@@ -154,7 +155,7 @@ class Comparer {
     for (const ValueDifference& value : run.differences) {
       counts[run.session->rank()] += value.difference.bit_identical() ? 0 : 1;
     }
-    run.session->SumOverRanks(counts);
+    run.session->AllReduce(counts);
     if (counts.size() == 1) return;
     run.different_on.assign(counts.begin(), counts.end());
   }
@@ -190,14 +191,14 @@ class Comparer {
   // Returns whether `stop` returned true on any rank.
   bool Stopped() const {
     double stops = options_.stop && options_.stop() ? 1 : 0;
-    result_.variants[0].session->SumOverRanks({&stops, 1});
+    result_.variants[0].session->AllReduce({&stops, 1});
     return stops > 0;
   }
 
   // Synchronises the ranks, so that no step time includes a rank's delay.
   void Meet() const {
     double nothing = 0;
-    result_.variants[0].session->SumOverRanks({&nothing, 1});
+    result_.variants[0].session->AllReduce({&nothing, 1});
   }
 
   void Profile() {

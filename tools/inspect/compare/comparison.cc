@@ -10,7 +10,7 @@
 #include "ir/interpreter/host_tensor.h"
 #include "ir/shard.h"
 #include "ir/weight_copy.h"
-#include "runtime/part_updates.h"
+#include "runtime/state_store.h"
 #include "tools/inspect/report/step_phase.h"
 
 namespace fusor::inspect {
@@ -314,7 +314,7 @@ class OutputSide {
   // Returns the output's name; for a shard, the parameter's name.
   std::string NameOf(const PlanOutput& output) const {
     const bool part =
-        output.alias >= 0 && session_.IsParameterShard(output.name);
+        output.alias >= 0 && session_.state().IsParameterShard(output.name);
     return part ? output.name.substr(ir::ShardName("").size()) : output.name;
   }
 
@@ -337,7 +337,7 @@ class OutputSide {
     const std::optional<ir::TensorType> parts = PartsType(output);
     if (!parts.has_value()) return whole;
     whole.type = {buffer.type.dtype, parts->shape, parts->layout};
-    whole.bytes = session_.GatherBytes(whole.bytes);
+    whole.bytes = session_.AllGather(whole.bytes);
     whole.bytes.resize(static_cast<size_t>(whole.type.num_bytes()));
     return whole;
   }
@@ -346,8 +346,7 @@ class OutputSide {
   // Skips weight copies, and parameters that have shards.
   bool IsCompared(const PlanOutput& output) const {
     if (ir::ParseWeightCopyName(output.name).has_value()) return false;
-    return output.alias < 0 ||
-           session_.state().Find(ir::ShardName(output.name)) == nullptr;
+    return output.alias < 0 || !session_.state().IsSharded(output.name);
   }
 
   // Returns the type of a sharded tensor; nullopt if it is not sharded.
@@ -355,13 +354,11 @@ class OutputSide {
     std::string part = output.name;
     if (IsGradient(output)) {
       part = ir::ShardName(output.name.substr(kGradientPrefix.size()));
-      if (session_.state().Find(part) == nullptr) return {};
-    } else if (output.alias < 0 || !session_.IsShard(part)) {
+      if (!session_.state().Has(part)) return {};
+    } else if (output.alias < 0 || !session_.state().IsShard(part)) {
       return {};
     }
-    ir::TensorType type = session_.LogicalType(part);
-    type.layout = runtime::LayoutOfParts(session_.plan(program_), part);
-    return type;
+    return session_.state().GatheredType(part);
   }
 
   runtime::Session& session_;

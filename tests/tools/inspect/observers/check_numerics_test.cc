@@ -10,6 +10,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/state_store.h"
 #include "tests/testing/graph_text.h"
 #include "tools/inspect/observers/stats_trace.h"
 #include "tools/inspect/observers/step_values.h"
@@ -35,7 +36,7 @@ class CheckNumericsTest : public testing::Test {
     codegen::CompileOptions options;
     program_ = session_.AddProgram(test::ParseOrDie(kModel),
                                    codegen::ProgramKind::kEval, options);
-    session_.InitializeState(0);
+    session_.state().Initialize(0);
   }
 
   void Step(const std::vector<float>& x) {
@@ -58,7 +59,7 @@ TEST_F(CheckNumericsTest, NamesTheOpInsideTheFusion) {
   session_.Observe(&checker);
   Step({0, 1, 2, 3});
   EXPECT_TRUE(found_.empty());
-  session_.WriteState("s", std::vector<float>{1, 1, 1, 1});
+  session_.state().Write("s", std::vector<float>{1, 1, 1, 1});
   Step({0, -5, 2, -7});
   ASSERT_EQ(found_.size(), 1u);
   EXPECT_EQ(found_[0].run, 1);
@@ -98,7 +99,7 @@ TEST_F(CheckNumericsTest, SnapshotHoldsTheOperandsFromBeforeTheStep) {
   options.snapshot_folder = folder;
   NumericsChecker checker(options);
   session_.Observe(&checker);
-  session_.WriteState("s", std::vector<float>{0.5, 1, 2, 4});
+  session_.state().Write("s", std::vector<float>{0.5, 1, 2, 4});
   Step({0, -5, 2, 3});
   ASSERT_EQ(found_.size(), 1u);
   std::vector<uint8_t> bytes;
