@@ -5,6 +5,7 @@
 #include "codegen/plan/plan.pb.h"
 #include "codegen/plan/verify_plan.h"
 #include "ir/io/serialize_types.h"
+#include "ir/op.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {

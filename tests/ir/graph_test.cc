@@ -36,6 +36,21 @@ std::vector<std::string> Names(const Graph& graph) {
   return names;
 }
 
+TEST(Graph, NodesHaveAKindAndTraits) {
+  Graph graph("g");
+  Value* x = graph.AddInput(kType, InputRole::kData, "x");
+  const Node* relu = graph.AddNode("relu", {x}, {});
+  EXPECT_EQ(relu->kind(), OpKind::kRelu);
+  EXPECT_TRUE(relu->HasTrait(OpTrait::kPure));
+  EXPECT_FALSE(relu->HasTrait(OpTrait::kConvolution));
+  const Node* sum = graph.AddNode(OpKind::kAllReduce, {x}, {});
+  EXPECT_EQ(sum->op_name(), "all_reduce");
+  EXPECT_TRUE(sum->HasTrait(OpTrait::kCollective));
+  EXPECT_TRUE(IsOp(relu, OpKind::kRelu));
+  EXPECT_FALSE(IsOp(sum, OpKind::kRelu));
+  EXPECT_FALSE(IsOp(x->producer(), OpKind::kRelu));
+}
+
 TEST(Graph, NullValuesAndUnknownOpsAreNamed) {
   Graph graph("g");
   Value* x = graph.AddInput(kType, InputRole::kData, "x");

@@ -74,6 +74,20 @@ TEST(SerializePlan, RefusesPlansThatVerifyPlanRefuses) {
   }
 }
 
+TEST(SerializePlan, RefusesCallsOfUnknownOps) {
+  Plan plan = SomePlan(1);
+  plan.calls.push_back({.op = ir::OpKind::kSumOfSquares});
+  std::string bytes = SerializePlan(plan);
+  bytes.replace(bytes.find("sum_of_squares"), 3, "mum");
+  try {
+    ParsePlan(bytes);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kGraph);
+    EXPECT_THAT(error.what(), HasSubstr("unknown op mum_of_squares"));
+  }
+}
+
 TEST(SerializePlan, DamagedBytesAreAnErrorNeverACrash) {
   std::mt19937_64 engine(1);
   int refused = 0;
