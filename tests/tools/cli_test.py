@@ -448,7 +448,7 @@ class FilesTest(CliTest):
             self.fails(USAGE, ["unknown cluster"], "scale", "--cluster", path)
             self.fails(DEVICE, [f"backend cpu: no file {path}/"], *TINY,
                        variables={"FUSOR_BACKEND_DIR": str(path)})
-        self.fails(DATA, ["logs: no logs"], "report", self.folder / "logs")
+        self.fails(DATA, ["found none"], "report", self.folder / "logs")
 
     def test_weights_that_do_not_fit(self):
         cifar = ("eval", self.samples, "--arch", "resnet20-cifar", "-b", "2")

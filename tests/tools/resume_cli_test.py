@@ -214,11 +214,11 @@ class ResumeTest(unittest.TestCase):
     def test_a_checkpoint_of_another_run_is_rejected(self):
         newest = self.checkpoints(self.whole)[-1]
         for words, args in [
-                (["--batch-size was 4, is 5"], ("-b", "5")),
-                (["--arch was resnet20-cifar, is resnet18"],
+                (["--batch-size was 4, is now 5"], ("-b", "5")),
+                (["--arch was resnet20-cifar, is now resnet18"],
                  ("--arch", "resnet18", "--image-size", "32")),
-                (["--seed was 0, is 1"], ("--seed", "1")),
-                (["data was 20 images", "is 10 images"],
+                (["--seed was 0, is now 1"], ("--seed", "1")),
+                (["data was 20 images", "is now 10 images"],
                  ("--max-per-class", "2"))]:
             with self.subTest(args=args):
                 given = dict(zip(RUN[::2], RUN[1::2]))

@@ -208,8 +208,8 @@ class TransferTest(WeightsCase):
         losses = []
         for tensors in body, other:
             loss, text = self.pretrained(tensors)
-            self.assertRegex(text, r"\nweights   .*; new: fc\.(bias, fc\.weight"
-                                   r"|weight, fc\.bias)\n")
+            self.assertRegex(text, r"\nweights   .*; initialised: "
+                                   r"fc\.(bias, fc\.weight|weight, fc\.bias)\n")
             losses.append(loss)
         self.assertEqual(losses[0], losses[1])
         self.assertNotEqual(losses[0], whole)
