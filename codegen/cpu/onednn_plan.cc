@@ -17,11 +17,17 @@ bool IsReference(const dnnl::primitive_desc_base& desc) {
          std::string_view::npos;
 }
 
-PrimitivePlan PlanReorder(const dnnl::memory::desc& from,
-                          const dnnl::memory::desc& to) {
+dnnl::reorder::primitive_desc DescribeReorder(const dnnl::memory::desc& from,
+                                              const dnnl::memory::desc& to,
+                                              bool allow_empty) {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return {dnnl::reorder::primitive_desc(Engine(), from, Engine(), to, attr),
+  return {Engine(), from, Engine(), to, attr, allow_empty};
+}
+
+PrimitivePlan PlanReorder(const dnnl::memory::desc& from,
+                          const dnnl::memory::desc& to) {
+  return {DescribeReorder(from, to, false),
           {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}};
 }
 
@@ -184,8 +190,10 @@ std::optional<OneDnnPlan> PlanMatmul(const LibraryCall& call) {
 }
 
 std::optional<OneDnnPlan> PlanCopy(const LibraryCall& call) {
-  return OneDnnPlan{
-      PlanReorder(ToDesc(call.operands[0]), ToDesc(call.results[0]))};
+  const auto from = ToDesc(call.operands[0]), to = ToDesc(call.results[0]);
+  // oneDNN has no reorder from f16 to bf16, for example.
+  if (!DescribeReorder(from, to, true)) return std::nullopt;
+  return OneDnnPlan{PlanReorder(from, to)};
 }
 
 using Planner = std::optional<OneDnnPlan> (*)(const LibraryCall&);

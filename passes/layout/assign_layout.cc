@@ -346,7 +346,9 @@ class Assignment {
     Value* copy = builder.Copy(value, layout);
     const Node* cast = value->producer();
     if (cast != nullptr && IsState(*value) &&
-        ir::NodeScalar(*cast) == ir::ScalarOp::kIdentity) {
+        ir::NodeScalar(*cast) == ir::ScalarOp::kIdentity &&
+        ir::IsFloat(cast->input(0)->type().dtype) &&
+        ir::IsFloat(value->type().dtype)) {
       // One pass over the weight casts and repacks it.
       copy->producer()->SetInput(0, cast->input(0));
       copy->producer()->mutable_attrs().Set(

@@ -333,5 +333,42 @@ INSTANTIATE_TEST_SUITE_P(Networks, MixedPrecisionBlocks,
                                          "convnext", "densenet"),
                          [](const auto& param) { return param.param; });
 
+// The layout pass may not merge these casts into its copies.
+TEST(Copies, OfACastFromBool) {
+  ModuleRun run;
+  run.options.passes.eager_rounding = true;
+  ExpectAsInterpreted(R"(graph pooled_mask {
+      %image = data : f32[2,8,1,1]
+      %filter = data : f32[2,8,2,2]
+      %mask = data : bool[2,8,2,2]
+      %conv2d = conv2d(%image, %filter) {pad=[1,1], stride=[3,3]}
+        : f32[2,2,1,1]
+      %cast = cast(%mask) {dtype="f32"} : f32[2,8,2,2]
+      %y, %at = max_pool(%cast) {pad=[1,0], stride=[3,3], window=[2,2]}
+        : f32[2,8,1,1], u8[2,8,1,1]
+      return %conv2d as "conv", %y as "y"
+    })",
+                      run);
+}
+
+// oneDNN has no such reorder.
+TEST(Copies, FromF16ToBF16) {
+  constexpr char kModule[] = R"(graph model {
+      %x = weight : f16[4,3]
+      %matrix = weight : bf16[4,4]
+      %cast = cast(%x) {dtype="bf16"} : bf16[4,3]
+      %y = matmul(%cast, %matrix) {result_dtype="f32", transpose_a=true,
+        transpose_b=true} : f32[3,4]
+      %loss = reduce(%y) {dims=[0,1], kind="sum"} : f32[]
+      return %loss as "loss"
+    })";
+  for (const bool fusion : {true, false}) {
+    ModuleRun run = Training();
+    run.options.passes.fusion = fusion;
+    run.tolerance = 1e-2;
+    ExpectAsInterpreted(kModule, run);
+  }
+}
+
 }  // namespace
 }  // namespace fusor::test
