@@ -54,8 +54,8 @@ struct AxisPart {
 // Adds `stride` times the index that `parts` add up to.
 void AddTerms(Index& index, std::span<const AxisPart> parts, int64_t stride);
 
-// The only writer of kernels. Buffers, axes and registers are numbered in the
-// order in which they are added.
+// The only writer of kernels in codegen/lower. Buffers, axes and registers are
+// numbered in the order in which they are added.
 //
 // A statement that only computes a register is emitted in the outermost open
 // loop in which its index and its operands are available. All others are
@@ -120,7 +120,7 @@ class KernelBuilder {
               std::initializer_list<int> operands, bool round = false);
   // Emits a statement that only computes a register, and adds that register.
   int Define(Stmt stmt, ir::DType dtype);
-  // Returns whether all loops around the statement that set it are still open.
+  // Returns whether all loops around the statement that sets it are still open.
   bool IsAvailable(int reg) const;
 
   // Starts a reduction; Accumulate adds to it. ReduceLanes and ReduceBlock

@@ -6,7 +6,6 @@
 #include "codegen/kernel/kernel_builder.h"
 #include "codegen/lower/lower.h"
 #include "codegen/lower/pool_emitter.h"
-#include "codegen/lower/pool_windows.h"
 
 namespace fusor::codegen {
 namespace {
@@ -15,6 +14,97 @@ using ir::DType;
 using ir::OpKind;
 using ir::ScalarOp;
 using ir::Value;
+
+// An input tap: an index of the source that an index of the result depends on.
+// A window is an index of the pooled tensor; its elements are image indices.
+struct Tap {
+  int64_t offset;    // source index - block * WindowDim::source_scale
+  int64_t position;  // of the image index within the window
+  int64_t inside;    // number of indices of the window inside the image
+  bool operator==(const Tap&) const = default;
+};
+
+// An output element, at index block * WindowDim::result_scale + offset.
+struct Cell {
+  int64_t offset;
+  std::vector<Tap> taps{};
+  bool operator==(const Cell&) const = default;
+};
+
+// Consecutive blocks with equal cells.
+struct WindowRun {
+  int64_t first;
+  int64_t blocks;
+  std::vector<Cell> cells;
+};
+
+// The blocks of one spatial dimension.
+struct WindowDim {
+  int64_t source_scale = 1;
+  int64_t result_scale = 1;
+  std::vector<WindowRun> runs{};
+};
+
+// Extents of the image and the pooled tensor, and the window parameters.
+struct WindowGeometry {
+  int64_t image, pooled;
+  int64_t window, stride, pad;
+};
+
+void AddBlock(WindowDim& dim, int64_t block, std::vector<Cell> cells) {
+  if (!dim.runs.empty() && dim.runs.back().cells == cells) {
+    ++dim.runs.back().blocks;
+  } else {
+    dim.runs.push_back({block, 1, std::move(cells)});
+  }
+}
+
+int64_t Begin(const WindowGeometry& g, int64_t i) {
+  return i * g.stride - g.pad;
+}
+
+int64_t Inside(const WindowGeometry& g, int64_t i) {
+  return std::min(Begin(g, i) + g.window, g.image) -
+         std::max<int64_t>(Begin(g, i), 0);
+}
+
+// Returns the blocks if the result is the pooled tensor: one per window.
+WindowDim ForwardWindows(const WindowGeometry& g) {
+  WindowDim dim{.source_scale = g.stride};
+  for (int64_t i = 0; i < g.pooled; ++i) {
+    Cell cell{0};
+    for (int64_t r = 0; r < g.window; ++r) {
+      const int64_t row = Begin(g, i) + r;
+      if (row < 0 || row >= g.image) continue;
+      cell.taps.push_back({r - g.pad, r, Inside(g, i)});
+    }
+    AddBlock(dim, i, {std::move(cell)});
+  }
+  return dim;
+}
+
+// Returns the blocks if the result is the image: one per `stride` image
+// indices, so that all blocks except at the borders have the same windows.
+WindowDim BackwardWindows(const WindowGeometry& g) {
+  WindowDim dim{.result_scale = g.stride};
+  for (int64_t block = 0; block * g.stride < g.image; ++block) {
+    std::vector<Cell> cells;
+    for (int64_t u = 0; u < g.stride && block * g.stride + u < g.image; ++u) {
+      const int64_t row = block * g.stride + u;
+      Cell cell{u};
+      const int64_t last = std::min((row + g.pad) / g.stride, g.pooled - 1);
+      // Windows i with i * stride <= before end before the row.
+      const int64_t before = row + g.pad - g.window;
+      const int64_t first = before < 0 ? 0 : before / g.stride + 1;
+      for (int64_t i = first; i <= last; ++i) {
+        cell.taps.push_back({i - block, row - Begin(g, i), Inside(g, i)});
+      }
+      cells.push_back(std::move(cell));
+    }
+    AddBlock(dim, block, std::move(cells));
+  }
+  return dim;
+}
 
 class PoolLowering {
  public:
