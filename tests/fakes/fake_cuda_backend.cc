@@ -37,7 +37,7 @@ class HostCall : public cuda::DeviceCall {
     };
     const CUresult result = driver_.LaunchHost(stream, run, &jobs_.back());
     FUSOR_CHECK(result == CUDA_SUCCESS, kDevice, "fake: {}: error {}: {}",
-                call_.op, static_cast<int>(result), driver_.problem());
+                call_.op_name(), static_cast<int>(result), driver_.problem());
   }
 
  private:
