@@ -142,7 +142,7 @@ class CacheTest(unittest.TestCase):
                 [line for line in result.stderr.splitlines()
                  if line.startswith("warning")],
                 [f"warning: kernel cache: cannot create {self.folder}/kernels: "
-                 "Not a directory; kernels are compiled in each run; set "
+                 "Not a directory; kernels are compiled in every run; set "
                  "FUSOR_CACHE_DIR to a writable folder"])
             self.assertIn("cannot create", json.loads(result.stdout)[
                 "kernel_cache"]["failure"])

@@ -226,7 +226,7 @@ class ScaleTest(CliTest):
         self.assertAlmostEqual(data["one_rank"]["step_ms"], 40)
         self.assertAlmostEqual(data["images_per_second"], 100)
         self.assertEqual(data["limit"], "input")
-        self.assertEqual(data["times_from"], "measured, stretched to "
+        self.assertEqual(data["times_from"], "measured, scaled to "
                                              "--rank-rate")
         self.assertGreater(len(data["buckets"]), 1)
 

@@ -83,7 +83,7 @@ class TuneTest(unittest.TestCase):
         self.assertEqual(set(chosen), measured)
         self.assertIn("tuned     ", self.tuned["text"])
         self.assertRegex(self.tuned["text"],
-                         r"\nchoices +[0-9a-f]+ for (\d+) of \1 convolutions")
+                         r"\nautotune +[0-9a-f]+ for (\d+) of \1 convolutions")
 
     def test_one_file_always_gives_the_same_bits(self):
         runs = [self.json_of(*train(), "--choices", self.choices)
