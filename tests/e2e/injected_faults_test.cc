@@ -266,7 +266,8 @@ class InjectedCodeFaultTest : public InjectedFaultTest {
 
 TEST_P(InjectedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
   const codegen::CompiledProgram clean = Compile({});
-  for (const auto& step : IsolateSteps(clean.plan, *clean.graph, *device_)) {
+  for (const auto& step :
+       inspect::IsolateSteps(clean.plan, *clean.graph, *device_)) {
     EXPECT_TRUE(step.ok()) << step.what << " " << step.value << " error "
                            << step.error << " tolerance " << step.tolerance;
   }
@@ -285,7 +286,7 @@ TEST_P(InjectedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
           Compile({FaultKind::kKernel, name,
                    ops[Pick(seed, kAttempts + attempt, ops.size())]});
       for (const auto& step :
-           IsolateSteps(broken.plan, *broken.graph, *device_)) {
+           inspect::IsolateSteps(broken.plan, *broken.graph, *device_)) {
         if (!step.ok()) bad.push_back(step);
       }
     }
