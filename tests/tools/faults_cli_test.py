@@ -73,7 +73,7 @@ class FaultsTest(RankCase):
             self.assertEqual(len(lines), 1, errors)
             self.assertRegex(lines[0],
                              rf"^fusor: rank {victim} on {re.escape(HOST)} is ")
-            self.assertIn(f"rank {rank} ends, too", lines[0])
+            self.assertIn(f"rank {rank} exits", lines[0])
         seconds = time.monotonic() - sent
         rank_case.end(runs[victim])
         return seconds, lines[0]
@@ -126,7 +126,7 @@ class FaultsTest(RankCase):
             self.assertRegex(
                 errors, rf"^fusor: rank 1 on {re.escape(HOST)} is stuck: \d+ "
                 r"collectives begun, others \d+, and none for 6.0 s; rank "
-                rf"{rank} ends, too")
+                rf"{rank} exits")
         rank_case.end(runs[1])
 
     def test_a_missing_rank_is_named_by_all(self):

@@ -297,7 +297,7 @@ TEST_F(ConvPlanTest, DataGradientsAccumulateInEveryDType) {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (LibraryCall call : ResNetConvolutions()) {
       if (call.op != ir::OpKind::kConv2dGradInput) continue;
-      call.attrs.Erase("algorithm");
+      call.attrs.Set("algorithm", std::string());
       call.attrs.Set("accumulate", true);
       call.operands.push_back(call.results[0]);
       for (auto* types : {&call.operands, &call.results}) {
@@ -398,7 +398,7 @@ void DualGradient(LibraryCall& call) {
 
 // 2x2 blocks of pixels as 16 channels, behind a row and a column of zeros.
 LibraryCall AfterSpaceToDepth(LibraryCall call) {
-  call.attrs.Erase("algorithm");
+  call.attrs.Set("algorithm", std::string());
   call.attrs.Set("stride", std::vector<int64_t>{1, 1});
   call.attrs.Set("pad", std::vector<int64_t>{1, 1});
   call.operands[0].shape = {256, 16, 113, 113};
@@ -440,7 +440,7 @@ TEST_P(PatternTest, HasPlansForF16) {
   std::string refused;
   for (LibraryCall call : ResNetConvolutions()) {
     if (call.op_name() != GetParam().op || !GetParam().applies(call)) continue;
-    call.attrs.Erase("algorithm");
+    call.attrs.Set("algorithm", std::string());
     GetParam().extend(call);
     try {
       compiler->PrepareCall(call);
