@@ -218,7 +218,7 @@ TEST_F(ChosenCompilation, WhatWasMeasuredElsewhereIsRefused) {
   choices_.origin = origin;
   choices_.origin.threads = 7;
   EXPECT_THAT(Refusal(),
-              HasSubstr("of another number of threads: expected 2, got 7"));
+              HasSubstr("with another number of threads: expected 2, got 7"));
   choices_.origin = origin;
   choices_.origin.library = "oneDNN 1.0";
   EXPECT_THAT(Refusal(), HasSubstr("expected none, got oneDNN 1.0"));

@@ -151,7 +151,7 @@ TEST_F(LibraryChoiceTest, AnUnknownCandidateIsRefused) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kGraph);
     EXPECT_EQ(std::string(error.what()),
-              std::string("choices c.txt: ") + kB +
+              std::string("autotune results c.txt: ") + kB +
                   " in f32: expected plain or nhwc, got winograd");
   }
 }

@@ -143,7 +143,7 @@ TEST_F(FuseConvNormTest, SumsUpStatistics) {
   const Decision& decision = context_->decisions()[0];
   EXPECT_TRUE(decision.accepted);
   EXPECT_EQ(decision.subject, "c");
-  EXPECT_EQ(decision.reason, "statistics by fused");
+  EXPECT_EQ(decision.reason, "statistics computed by fused");
   EXPECT_EQ(decision.location.path, "conv");
 }
 
@@ -183,7 +183,7 @@ TEST_F(FuseConvNormTest, AppliesNothingThatOneReaderCannot) {
       "conv2d_grad_weight x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
       "dilation=1,1 groups=1 prologue=norm";
   EXPECT_EQ(Refusal(NormLowering::kPrologues, kNorm),
-            "bn-lowering prologues: nvidia-h200 has no convolutions of this "
+            "bn-lowering prologues: nvidia-h200 has no convolutions for this "
             "step with a normalisation of their operand: the library has no " +
                 target_.lacking + " in f16");
 }
@@ -349,7 +349,7 @@ TEST_F(FuseConvNormTest, AddsToNothingThatIsNeeded) {
 TEST_F(FuseConvNormTest, RefusesWhatTheLibraryLacks) {
   target_.lacking = "norm=";
   EXPECT_EQ(Refusal(NormLowering::kGradients, kGradient),
-            "bn-lowering gradients: nvidia-h200 has no convolutions of this "
+            "bn-lowering gradients: nvidia-h200 has no convolutions for this "
             "step with the gradient of a normalisation: the library has no "
             "conv2d_grad_input x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
             "dilation=1,1 groups=1 norm=relu in f16");
@@ -406,7 +406,7 @@ TEST_F(FuseConvNormTest, ChoicesDecideAboutJoins) {
 TEST_F(FuseConvNormTest, RefusesAnEngineThatTheLibraryHasNot) {
   Choose(kStatisticsProblem, "eng7");
   EXPECT_EQ(Refusal(NormLowering::kKernels, kNorm),
-            std::string("choices c.txt: ") + kStatisticsProblem +
+            std::string("autotune results c.txt: ") + kStatisticsProblem +
                 " in f16: expected fused, got eng7");
 }
 

@@ -464,7 +464,7 @@ TEST(CudaDevice, SaysAtPlanTimeWhatDoesNotFit) {
   EXPECT_THAT(
       FailureOf([&] { Training(backend, {}); }, ErrorCode::kOutOfMemory),
       AllOf(HasSubstr("plan narrow_vgg16_bn needs"),
-            HasSubstr("but may use 100000")));
+            HasSubstr("limit 100000")));
   EXPECT_EQ(backend.driver().used_bytes(), 0);
 }
 

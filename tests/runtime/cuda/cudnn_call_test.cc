@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "codegen/cuda/device_properties.h"
+#include "ir/op.h"
 #include "ir/support/error.h"
 #include "runtime/cuda/library_calls.h"
 #include "tests/fakes/fake_cudnn.h"
@@ -157,6 +158,7 @@ TEST_F(CudnnCallTest, PlansForAnotherDeviceAreBuiltAnew) {
   call_.attrs.Set("pad", std::vector<int64_t>{0, 0});
   call_.attrs.Set("dilation", std::vector<int64_t>{1, 1});
   call_.attrs.Set("groups", int64_t{1});
+  ir::FillDefaults(ir::GetOp(ir::OpKind::kConv2d), call_.attrs);
   std::vector<std::string> warnings;
   {
     const cuda::MakeDeviceCall make =
