@@ -75,7 +75,8 @@ TEST_F(SpeedFolderTest, ComputesPublishedMediansAndSpeedups) {
     "2n8g": {"average_speed": 1020.0, "batch_size_per_device": 4,
              "median_speed": 1020.0, "speedup": 10.0}}})"));
   const std::string text = SpeedText(folder);
-  EXPECT_THAT(text, HasSubstr("rn50, batch 4 per rank, fp32 (DLLogger lines)"));
+  EXPECT_THAT(text,
+              HasSubstr("rn50, batch 4 per rank, fp32 (DLLogger format)"));
   EXPECT_THAT(text, HasSubstr("1020.00     1020.00     10.00      62.5 %"));
   EXPECT_THAT(text,
               HasSubstr("images divided by the time from the end of step 20 to "

@@ -257,7 +257,7 @@ TEST(SpeedLog, CountsOverflowsThatApexReports) {
       [&] { ParseSpeedLog(overflow + overflow, "some.log"); },
       ThrowsMessage<Error>(HasSubstr("some.log: no line contains a speed "
                                      "(found 2 of a gradient overflow); "
-                                     "lines that are read: DLLogger JSON, ")));
+                                     "supported formats: DLLogger JSON, ")));
   const SpeedLog log = ParseSpeedLog(
       overflow + "train: epoch 0, iter 20, loss: 6, samples/s: 288.0\n", "x");
   EXPECT_EQ(log.overflows, 1);
