@@ -160,7 +160,8 @@ int64_t TcpStore::Add(const std::string& key, int64_t amount) {
       Call(Message(StoreCall::kAdd).Add(key).Add(amount).Take(),
            steady_clock::now() + kPrompt);
   int64_t number = 0;
-  FUSOR_ASSERT(value.size() == sizeof(number), "{} bytes", value.size());
+  FUSOR_CHECK(value.size() == sizeof(number), kPeerLost,
+              "rendezvous at {}: {}: a malformed message", server(), key);
   std::memcpy(&number, value.data(), sizeof(number));
   return number;
 }

@@ -214,5 +214,37 @@ TEST(TcpStore, BringsTogether64ProcessesInAnyOrder) {
   }
 }
 
+TEST(TcpStore, ANumberOfAnotherSizeIsAMalformedMessage) {
+  const Socket listener = Socket::Listen("127.0.0.1", 0);
+  const Deadline deadline = std::chrono::steady_clock::now() + 10s;
+  const auto answer = [](std::string_view value) {
+    return MessageWriter()
+        .Add(static_cast<int64_t>(StoreAnswer::kOk))
+        .Add(value)
+        .Take();
+  };
+  std::thread server([&] {
+    Socket socket;
+    while (!socket.valid() && std::chrono::steady_clock::now() < deadline) {
+      socket = listener.Accept();
+    }
+    socket.Send(answer("") + answer("abc"), deadline);
+  });
+  TcpStore store({.host = "127.0.0.1",
+                  .port = listener.port(),
+                  .token = "run",
+                  .rank = 1,
+                  .world_size = 2,
+                  .timeout = 5s});
+  try {
+    store.Add("number", 1);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+    EXPECT_THAT(error.what(), HasSubstr("number: a malformed message"));
+  }
+  server.join();
+}
+
 }  // namespace
 }  // namespace fusor::runtime
