@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "ir/support/error.h"
+#include "runtime/distributed/store_server.h"
 #include "tests/testing/free_port.h"
 
 namespace fusor::runtime {
@@ -216,7 +217,7 @@ TEST(TcpStore, BringsTogether64ProcessesInAnyOrder) {
 
 TEST(TcpStore, ANumberOfAnotherSizeIsAMalformedMessage) {
   const Socket listener = Socket::Listen("127.0.0.1", 0);
-  const Deadline deadline = std::chrono::steady_clock::now() + 10s;
+  const Deadline deadline = std::chrono::steady_clock::now() + kPatience;
   const auto answer = [](std::string_view value) {
     return MessageWriter()
         .Add(static_cast<int64_t>(StoreAnswer::kOk))
@@ -235,7 +236,7 @@ TEST(TcpStore, ANumberOfAnotherSizeIsAMalformedMessage) {
                   .token = "run",
                   .rank = 1,
                   .world_size = 2,
-                  .timeout = 5s});
+                  .timeout = kPatience});
   try {
     store.Add("number", 1);
     ADD_FAILURE() << "no error";
