@@ -224,8 +224,8 @@ TEST(TcpStore, ANumberOfAnotherSizeIsAMalformedMessage) {
         .Add(value)
         .Take();
   };
-  std::thread server([&] {
-    Socket socket;
+  Socket socket;  // open until the end: closing it would reset the connection
+  const std::jthread server([&] {
     while (!socket.valid() && std::chrono::steady_clock::now() < deadline) {
       socket = listener.Accept();
     }
@@ -244,7 +244,6 @@ TEST(TcpStore, ANumberOfAnotherSizeIsAMalformedMessage) {
     EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
     EXPECT_THAT(error.what(), HasSubstr("number: a malformed message"));
   }
-  server.join();
 }
 
 }  // namespace
