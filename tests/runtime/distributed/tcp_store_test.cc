@@ -13,7 +13,6 @@
 #include <thread>
 
 #include "ir/support/error.h"
-#include "runtime/distributed/store_server.h"
 #include "tests/testing/free_port.h"
 
 namespace fusor::runtime {
@@ -212,37 +211,6 @@ TEST(TcpStore, BringsTogether64ProcessesInAnyOrder) {
       ASSERT_EQ(waitpid(child, &status, 0), child);
       EXPECT_EQ(status, 0) << "round " << round;
     }
-  }
-}
-
-TEST(TcpStore, ANumberOfAnotherSizeIsAMalformedMessage) {
-  const Socket listener = Socket::Listen("127.0.0.1", 0);
-  const Deadline deadline = std::chrono::steady_clock::now() + kPatience;
-  const auto answer = [](std::string_view value) {
-    return MessageWriter()
-        .Add(static_cast<int64_t>(StoreAnswer::kOk))
-        .Add(value)
-        .Take();
-  };
-  Socket socket;  // open until the end: closing it would reset the connection
-  const std::jthread server([&] {
-    while (!socket.valid() && std::chrono::steady_clock::now() < deadline) {
-      socket = listener.Accept();
-    }
-    socket.Send(answer("") + answer("abc"), deadline);
-  });
-  TcpStore store({.host = "127.0.0.1",
-                  .port = listener.port(),
-                  .token = "run",
-                  .rank = 1,
-                  .world_size = 2,
-                  .timeout = kPatience});
-  try {
-    store.Add("number", 1);
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
-    EXPECT_THAT(error.what(), HasSubstr("number: a malformed message"));
   }
 }
 
