@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ir/builder.h"
 #include "ir/op.h"
@@ -29,7 +30,6 @@
 #include "ir/target/cost.h"
 #include "passes/collectives/collective.h"
 #include "passes/fusion/iteration_domain.h"
-#include "passes/fusion/update_copies.h"
 #include "passes/passes.h"
 
 namespace fusor::passes {
@@ -53,6 +53,90 @@ bool KeepsStep(const ir::TensorType& a, const ir::TensorType& b) {
   };
   return a.shape == b.shape && a.layout == b.layout && full(a) && full(b);
 }
+
+// --- Cached cast weights (ir/weight_copy.h) ----------------------------------
+
+// The copies in a graph that are computed from results of updates.
+class WeightCopies {
+ public:
+  explicit WeightCopies(const Graph& graph) {
+    for (const ir::Output& output : graph.outputs()) {
+      if (output.alias >= 0 &&
+          graph.inputs()[output.alias].role == ir::InputRole::kWeightCopy) {
+        kept_.insert(output.value);
+      }
+    }
+  }
+
+  // Returns the copy nodes that read results of `update` and are used only by
+  // state, in topological order.
+  std::vector<Node*> Of(const Node& update) const {
+    std::vector<Node*> copies;
+    for (size_t i = 0; i < update.num_outputs(); ++i) {
+      Collect(*update.output(i), copies);
+    }
+    return copies;
+  }
+
+  // Returns true for the next value of a copy that is state.
+  bool IsKept(const Value* value) const { return kept_.contains(value); }
+
+ private:
+  bool IsForState(const Node& node) const {
+    if (node.kind() != OpKind::kCopy) return false;
+    const std::vector<ir::Use>& uses = node.output()->uses();
+    if (IsKept(node.output())) return uses.empty();
+    return !uses.empty() &&
+           std::all_of(uses.begin(), uses.end(), [&](const ir::Use& use) {
+             return IsForState(*use.node);
+           });
+  }
+
+  void Collect(const Value& value, std::vector<Node*>& copies) const {
+    for (const ir::Use& use : value.uses()) {
+      if (!IsForState(*use.node)) continue;
+      copies.push_back(use.node);
+      Collect(*use.node->output(), copies);
+    }
+  }
+
+  std::unordered_set<const Value*> kept_;
+};
+
+struct UpdateCopies {
+  std::vector<Node*> nodes;  // of the graph
+  std::vector<Value*> kept;  // their state results, one per added body output
+};
+
+// Adds the copies of each member to the body of the update that joins the
+// members, after its nodes, with one output per kept copy. `maps` translates,
+// per member, values of its body to values of the joined body.
+UpdateCopies AddCopies(
+    const WeightCopies& copies, const std::vector<Node*>& members,
+    const std::vector<std::unordered_map<const Value*, Value*>>& maps,
+    Graph& body) {
+  UpdateCopies added;
+  for (size_t m = 0; m < members.size(); ++m) {
+    std::unordered_map<const Value*, Value*> map;
+    for (size_t r = 0; r < members[m]->num_outputs(); ++r) {
+      map[members[m]->output(r)] =
+          maps[m].at(members[m]->body()->outputs()[r].value);
+    }
+    for (Node* node : copies.Of(*members[m])) {
+      Node* copy = body.AddNode(node->kind(), {map.at(node->input(0))},
+                                node->attrs(), node->location());
+      body.Rename(copy->output(), node->output()->name());
+      map[node->output()] = copy->output();
+      added.nodes.push_back(node);
+      if (!copies.IsKept(node->output())) continue;
+      added.kept.push_back(node->output());
+      body.AddOutput(copy->output(), node->output()->name());
+    }
+  }
+  return added;
+}
+
+// --- Updates -----------------------------------------------------------------
 
 bool AliasesState(const Graph& graph, const Value* value) {
   return std::any_of(graph.outputs().begin(), graph.outputs().end(),

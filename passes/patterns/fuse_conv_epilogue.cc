@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ir/target/cost.h"
-#include "passes/library/library_choice.h"
+#include "passes/library/candidate.h"
 #include "passes/passes.h"
 
 namespace fusor::passes {

@@ -32,7 +32,7 @@
 #include "ir/op.h"
 #include "ir/target/cost.h"
 #include "passes/fusion/iteration_domain.h"
-#include "passes/library/generated_kernel.h"
+#include "passes/library/candidate.h"
 #include "passes/passes.h"
 #include "passes/simplify/constant_folding.h"
 
