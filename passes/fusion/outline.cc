@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -19,6 +18,18 @@ using ir::Node;
 using ir::Use;
 using ir::Value;
 
+// Redirects the uses of the results to the fusion. Returns their names.
+std::vector<std::string> Redirect(Graph& graph,
+                                  const std::vector<Value*>& results,
+                                  const Node& fusion) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < results.size(); ++i) {
+    names.push_back(results[i]->name());
+    graph.ReplaceAllUses(results[i], fusion.output(i));
+  }
+  return names;
+}
+
 class Outliner {
  public:
   Outliner(Graph& graph, std::span<const OutlineRequest> requests)
@@ -31,11 +42,15 @@ class Outliner {
 
   std::vector<Node*> Run() {
     for (const OutlineRequest& request : requests_) {
-      outlined_.push_back(MakeBody(request));
-      AddFusion(request, outlined_.back());
+      FusionBody body = MakeBody(request);
+      Node* fusion = AddFusion(request, body);
+      outlined_.push_back({fusion, std::move(body.results)});
     }
     std::vector<std::vector<std::string>> names;
-    for (const Outlined& outlined : outlined_) names.push_back(Take(outlined));
+    for (const auto& [fusion, results] : outlined_) {
+      names.push_back(fusion == nullptr ? std::vector<std::string>()
+                                        : Redirect(graph_, results, *fusion));
+    }
     const std::vector<Node*> order = Order();
     graph_.EraseAll({dead_.begin(), dead_.end()});
     graph_.SortTopologically(order);
@@ -50,10 +65,8 @@ class Outliner {
 
  private:
   struct Outlined {
-    std::unique_ptr<Graph> body;
-    std::vector<Value*> operands;  // by body input
-    std::vector<Value*> results;   // by body output
-    Node* fusion = nullptr;
+    Node* fusion;                 // null if it has no results
+    std::vector<Value*> results;  // that it replaces
   };
 
   // Returns the results of the members that other nodes or the outputs read.
@@ -72,82 +85,69 @@ class Outliner {
     return results;
   }
 
-  Outlined MakeBody(const OutlineRequest& request) const {
-    Outlined made{.body = std::make_unique<Graph>("fusion"),
-                  .results = request.results};
-    if (made.results.empty()) made.results = ResultsOf(request.members);
+  FusionBody MakeBody(const OutlineRequest& request) const {
+    FusionBody body;
     std::unordered_map<const Value*, Value*> inside;
     for (const Node* node : request.members) {
       std::vector<Value*> inputs;
       for (Value* operand : node->inputs()) {
         auto [at, added] = inside.try_emplace(operand, nullptr);
         if (added || request.separate_operands) {
-          at->second = made.body->AddInput(
-              operand->type(), ir::InputRole::kData, operand->name());
-          made.operands.push_back(operand);
+          at->second = body.AddInput(operand);
         }
         inputs.push_back(at->second);
       }
-      Node* copy = made.body->AddNode(node->kind(), inputs, node->attrs(),
-                                      node->location());
+      const Node* copy = body.AddCopy(*node, std::move(inputs));
       for (size_t i = 0; i < node->num_outputs(); ++i) {
-        copy->output(i)->set_type(node->output(i)->type());
         if (!request.rewrite) {
-          made.body->Rename(copy->output(i), node->output(i)->name());
+          body.graph->Rename(copy->output(i), node->output(i)->name());
         }
         inside[node->output(i)] = copy->output(i);
       }
     }
-    for (const Value* result : made.results) {
-      made.body->AddOutput(inside.at(result), result->name());
+    for (Value* result : request.results.empty() ? ResultsOf(request.members)
+                                                 : request.results) {
+      body.AddOutput(inside.at(result), result);
     }
-    return made;
+    return body;
   }
 
-  void AddFusion(const OutlineRequest& request, Outlined& made) {
+  // Moves the graph out of `body`. Returns null if no results are left.
+  Node* AddFusion(const OutlineRequest& request, FusionBody& body) {
     if (request.rewrite) {
-      request.rewrite(*made.body);
-      ForwardOperands(made);
-      DropUnusedOperands(made);
+      request.rewrite(*body.graph);
+      ForwardOperands(body);
+      DropUnusedOperands(body);
     }
-    if (made.results.empty()) return;
-    made.fusion = graph_.AddNode(
-        ir::OpKind::kFusion, made.operands,
+    if (body.results.empty()) return nullptr;
+    return graph_.AddNode(
+        ir::OpKind::kFusion, body.operands,
         {{"rounding", std::string(request.eager_rounding ? "eager" : "fast")}},
-        request.location, nullptr, std::move(made.body));
+        request.location, nullptr, std::move(body.graph));
   }
 
   // Replaces results that equal an operand, e.g. the gradient of an add, by
   // that operand: the kernel need not store it again.
-  void ForwardOperands(Outlined& made) {
-    for (size_t i = made.results.size(); i-- > 0;) {
-      const Value* value = made.body->outputs()[i].value;
+  void ForwardOperands(FusionBody& body) {
+    std::vector<ir::Output>& outputs = body.graph->mutable_outputs();
+    for (size_t i = body.results.size(); i-- > 0;) {
+      const Value* value = outputs[i].value;
       if (value->producer() != nullptr) continue;
-      graph_.ReplaceAllUses(made.results[i],
-                            made.operands[static_cast<size_t>(value->index())]);
+      graph_.ReplaceAllUses(body.results[i],
+                            body.operands[static_cast<size_t>(value->index())]);
       const auto at = static_cast<std::ptrdiff_t>(i);
-      made.body->mutable_outputs().erase(made.body->outputs().begin() + at);
-      made.results.erase(made.results.begin() + at);
+      outputs.erase(outputs.begin() + at);
+      body.results.erase(body.results.begin() + at);
     }
   }
 
-  static void DropUnusedOperands(Outlined& made) {
-    for (size_t i = made.operands.size(); i-- > 0;) {
-      if (!made.body->IsUnused(made.body->input(i))) continue;
-      made.body->EraseInput(i);
-      made.operands.erase(made.operands.begin() +
+  static void DropUnusedOperands(FusionBody& body) {
+    for (size_t i = body.operands.size(); i-- > 0;) {
+      if (!body.graph->IsUnused(body.graph->input(i))) continue;
+      body.graph->EraseInput(i);
+      body.operands.erase(body.operands.begin() +
                           static_cast<std::ptrdiff_t>(i));
     }
-  }
-
-  // Redirects the uses of the results to the fusion. Returns their names.
-  std::vector<std::string> Take(const Outlined& outlined) {
-    std::vector<std::string> names;
-    for (size_t i = 0; i < outlined.results.size(); ++i) {
-      names.push_back(outlined.results[i]->name());
-      graph_.ReplaceAllUses(outlined.results[i], outlined.fusion->output(i));
-    }
-    return names;
   }
 
   // Marks the members that nobody reads any more.
@@ -198,6 +198,38 @@ class Outliner {
 std::vector<Node*> Outline(Graph& graph,
                            std::span<const OutlineRequest> requests) {
   return Outliner(graph, requests).Run();
+}
+
+Value* FusionBody::AddInput(Value* operand) {
+  operands.push_back(operand);
+  return graph->AddInput(operand->type(), ir::InputRole::kData,
+                         operand->name());
+}
+
+Node* FusionBody::AddCopy(const Node& node, std::vector<Value*> inputs) {
+  Node* copy = graph->AddNode(node.kind(), std::move(inputs), node.attrs(),
+                              node.location());
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    copy->output(i)->set_type(node.output(i)->type());
+  }
+  return copy;
+}
+
+void FusionBody::AddOutput(Value* value, Value* result) {
+  graph->AddOutput(value, result->name());
+  results.push_back(result);
+}
+
+Node* ReplaceByFusion(Graph& graph, FusionBody body, ir::Attrs attrs,
+                      const ir::Location& location, Node* before,
+                      const std::vector<Node*>& dead) {
+  Node* fusion =
+      graph.AddNode(ir::OpKind::kFusion, std::move(body.operands),
+                    std::move(attrs), location, before, std::move(body.graph));
+  std::vector<std::string> names = Redirect(graph, body.results, *fusion);
+  graph.EraseAll(dead);
+  graph.RenameResults(fusion, std::move(names));
+  return fusion;
 }
 
 // Makes one copy per use beyond the first. Visits results before their

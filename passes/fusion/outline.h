@@ -1,7 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ir/graph.h"
@@ -32,6 +34,31 @@ struct OutlineRequest {
 // null if a rewrite left no results. REQUIRES: no node is a member twice.
 std::vector<ir::Node*> Outline(ir::Graph& graph,
                                std::span<const OutlineRequest> requests);
+
+// The body of a fusion, and the values outside that it reads and replaces.
+struct FusionBody {
+  explicit FusionBody(const std::string& name = "fusion")
+      : graph(std::make_unique<ir::Graph>(name)) {}
+
+  // Adds an input for `operand`, a value outside.
+  ir::Value* AddInput(ir::Value* operand);
+  // Adds a copy of `node` that reads `inputs`, values of the body. Its results
+  // have the same types and other names.
+  ir::Node* AddCopy(const ir::Node& node, std::vector<ir::Value*> inputs);
+  // Adds an output that replaces `result`, a value outside.
+  void AddOutput(ir::Value* value, ir::Value* result);
+
+  std::unique_ptr<ir::Graph> graph;
+  std::vector<ir::Value*> operands{};  // by input
+  std::vector<ir::Value*> results{};   // by output
+};
+
+// Adds a fusion before `before`, or at the end if that is null. Redirects the
+// uses of the results that it replaces, and erases `dead`, which must include
+// their producers. The fusion's results keep their names.
+ir::Node* ReplaceByFusion(ir::Graph& graph, FusionBody body, ir::Attrs attrs,
+                          const ir::Location& location, ir::Node* before,
+                          const std::vector<ir::Node*>& dead);
 
 // Gives every reader of a node that is free to recompute (IsFree) a separate
 // copy, operands that are free included: a kernel can then index it as that

@@ -153,5 +153,41 @@ TEST(Outline, AddsNothingIfARewriteLeavesNoResult) {
   EXPECT_EQ(graph->outputs()[0].value, graph->input(0));
 }
 
+// A body that is not a copy of the nodes that the fusion replaces.
+TEST(ReplaceByFusion, KeepsNamesAndErasesWhatItReplaces) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %x = data : f32[4]
+      %y = data : f32[4]
+      %a = neg(%x) : f32[4] @"l1"
+      %b = neg(%y) : f32[4] @"l2"
+      %c = add(%b, %a) : f32[4]
+      return %a as "a", %c as "c"
+    })");
+  Node* a = At(*graph, 0);
+  Node* b = At(*graph, 1);
+  FusionBody body("both");
+  for (Node* node : {b, a}) {
+    const Node* copy = body.AddCopy(*node, {body.AddInput(node->input(0))});
+    body.AddOutput(copy->output(), node->output());
+  }
+  const Node* fusion =
+      ReplaceByFusion(*graph, std::move(body), {}, {"here", {}}, a, {a, b});
+  EXPECT_EQ(fusion, At(*graph, 0));
+  test::ExpectSameGraph(R"(graph g {
+      %x = data : f32[4]
+      %y = data : f32[4]
+      %b, %a = fusion(%y, %x) : f32[4], f32[4] @"here" graph both {
+        %y = data : f32[4]
+        %x = data : f32[4]
+        %l2.neg = neg(%y) : f32[4] @"l2"
+        %l1.neg = neg(%x) : f32[4] @"l1"
+        return %l2.neg as "b", %l1.neg as "a"
+      }
+      %c = add(%b, %a) : f32[4]
+      return %a as "a", %c as "c"
+    })",
+                        *graph, test::Names::kCompare);
+}
+
 }  // namespace
 }  // namespace fusor::passes
