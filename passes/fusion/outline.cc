@@ -197,6 +197,7 @@ class Outliner {
 
 std::vector<Node*> Outline(Graph& graph,
                            std::span<const OutlineRequest> requests) {
+  if (requests.empty()) return {};
   return Outliner(graph, requests).Run();
 }
 

@@ -340,19 +340,18 @@ bool IsSeparate(const Node& node, const PassOptions& options) {
          node.attrs().Int("ranks") == 1;
 }
 
-// Replaces the node by an unfused kernel: a fusion with the node's computation.
-void ExpandInKernel(ir::Graph& graph, Node* node, PassContext& context) {
+// Requests an unfused kernel: a fusion with the node's computation.
+OutlineRequest InKernel(Node* node, PassContext& context) {
   const bool eager = context.options().eager_rounding;
-  const OutlineRequest request{.members = {node},
-                               .location = node->location(),
-                               .eager_rounding = eager,
-                               .rewrite = [&](ir::Graph& body) {
-                                 Expand(body, body.nodes()[0].get(), eager);
-                                 Simplify(body, context);
-                                 EraseDeadNodes(body);
-                                 DuplicateFreeNodes(body);
-                               }};
-  Outline(graph, {&request, 1});
+  return {.members = {node},
+          .location = node->location(),
+          .eager_rounding = eager,
+          .rewrite = [&context, eager](ir::Graph& body) {
+            Expand(body, body.nodes()[0].get(), eager);
+            Simplify(body, context);
+            EraseDeadNodes(body);
+            DuplicateFreeNodes(body);
+          }};
 }
 
 }  // namespace
@@ -361,6 +360,7 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
   bool changed = false;
   std::vector<Node*> nodes;
   for (const auto& node : graph.nodes()) nodes.push_back(node.get());
+  std::vector<OutlineRequest> kernels;
   for (Node* node : nodes) {
     const bool train = node->kind() == OpKind::kBatchNormTrain;
     if (!train && node->kind() != OpKind::kBatchNormGrad) continue;
@@ -368,12 +368,13 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
     CheckRanks(*node, context);
     if (!train) CountGradient(*node, context);
     if (IsSeparate(*node, context.options())) {
-      ExpandInKernel(graph, node, context);
+      kernels.push_back(InKernel(node, context));
     } else {
       Expand(graph, node, context.options().eager_rounding);
     }
     changed = true;
   }
+  Outline(graph, kernels);
   return changed;
 }
 
