@@ -9,9 +9,7 @@
 // eager framework's kernels.
 
 #include <algorithm>
-#include <memory>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -19,8 +17,8 @@
 #include "ir/builder.h"
 #include "ir/op.h"
 #include "passes/fusion/clustering.h"
-#include "passes/fusion/duplicate_free_nodes.h"
 #include "passes/fusion/iteration_domain.h"
+#include "passes/fusion/outline.h"
 #include "passes/passes.h"
 #include "passes/simplify/dead_code.h"
 
@@ -95,123 +93,40 @@ void MergeStoredCopies(Graph& graph, std::vector<Node*>& cluster) {
   cluster = std::move(kept);
 }
 
-// Moves clusters into the bodies of new fusion nodes, all at once.
-class Outliner {
- public:
-  Outliner(Graph& graph, bool eager)
-      : graph_(graph),
-        eager_(eager),
-        num_nodes_(graph.nodes().size()),
-        outputs_(OutputsOf(graph)) {}
-
-  void Add(const std::vector<Node*>& members) {
-    const std::vector<Node*> nodes = CanonicalOrder(members);
-    const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
-    auto body = std::make_unique<Graph>("fusion");
-    std::unordered_map<const Value*, Value*> map;
-    std::vector<Value*> operands;
-    Outlined outlined;
-    for (const Node* node : nodes) {
-      std::vector<Value*> inputs;
-      for (Value* input : node->inputs()) {
-        if (!map.contains(input)) {
-          map[input] = body->AddInput(input->type(), ir::InputRole::kData,
-                                      input->name());
-          operands.push_back(input);
-        }
-        inputs.push_back(map.at(input));
-      }
-      Node* copy =
-          body->AddNode(node->kind(), inputs, node->attrs(), node->location());
-      copy->output()->set_type(node->output()->type());
-      body->Rename(copy->output(), node->output()->name());
-      map[node->output()] = copy->output();
-      if (IsReadOutside(*node, set)) outlined.results.push_back(node->output());
-    }
-    for (const Value* result : outlined.results) {
-      body->AddOutput(map.at(result), result->name());
-    }
-    // The kernel has the location of its last node.
-    outlined.fusion =
-        graph_.AddNode("fusion", operands,
-                       {{"rounding", std::string(eager_ ? "eager" : "fast")}},
-                       members.back()->location(), nullptr, std::move(body));
-    outlined_.emplace(members.back(), std::move(outlined));
-    dead_.insert(dead_.end(), members.begin(), members.end());
-  }
-
-  // Inserts each fusion at the position of its last node and erases its nodes.
-  bool Finish() {
-    const std::unordered_set<const Node*> dead(dead_.begin(), dead_.end());
-    std::vector<Node*> order;
-    std::vector<std::pair<Value*, std::string>> names;
-    for (size_t n = 0; n < num_nodes_; ++n) {
-      Node* node = graph_.nodes()[n].get();
-      if (!dead.contains(node)) order.push_back(node);
-      const auto it = outlined_.find(node);
-      if (it == outlined_.end()) continue;
-      const auto& [fusion, results] = it->second;
-      order.push_back(fusion);
-      for (size_t i = 0; i < results.size(); ++i) {
-        names.emplace_back(fusion->output(i), results[i]->name());
-        graph_.ReplaceAllUses(results[i], fusion->output(i));
-      }
-    }
-    graph_.EraseAll(dead_);
-    graph_.SortTopologically(order);
-    for (auto& [value, name] : names) graph_.Rename(value, std::move(name));
-    return !dead_.empty();
-  }
-
- private:
-  struct Outlined {
-    Node* fusion = nullptr;
-    std::vector<Value*> results;
-  };
-
-  bool IsReadOutside(const Node& node,
-                     const std::unordered_set<const Node*>& set) const {
+// Returns the nodes in depth-first order from the values that others read. That
+// order does not depend on copies and other nodes between them, so that equal
+// work becomes equal kernels.
+std::vector<Node*> CanonicalOrder(const std::vector<Node*>& nodes,
+                                  const ValueSet& outputs) {
+  const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
+  const auto read_outside = [&](const Node& node) {
     const std::vector<Use>& uses = node.output()->uses();
-    return outputs_.contains(node.output()) ||
+    return outputs.contains(node.output()) ||
            std::any_of(uses.begin(), uses.end(),
                        [&](const Use& use) { return !set.contains(use.node); });
-  }
-
-  // Returns the nodes in depth-first order from their results. That order does
-  // not depend on copies and other nodes between them, so that equal work
-  // becomes equal kernels.
-  std::vector<Node*> CanonicalOrder(const std::vector<Node*>& nodes) const {
-    const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
-    std::unordered_set<const Node*> visited;
-    std::vector<Node*> order;
-    std::vector<std::pair<Node*, size_t>> stack;
-    for (Node* root : nodes) {
-      if (!IsReadOutside(*root, set) || !visited.insert(root).second) continue;
-      stack.emplace_back(root, 0);
-      while (!stack.empty()) {
-        auto& [node, next] = stack.back();
-        if (next == node->num_inputs()) {
-          order.push_back(node);
-          stack.pop_back();
-          continue;
-        }
-        Node* producer = node->input(next++)->producer();
-        if (producer != nullptr && set.contains(producer) &&
-            visited.insert(producer).second) {
-          stack.emplace_back(producer, 0);
-        }
+  };
+  std::unordered_set<const Node*> visited;
+  std::vector<Node*> order;
+  std::vector<std::pair<Node*, size_t>> stack;
+  for (Node* root : nodes) {
+    if (!read_outside(*root) || !visited.insert(root).second) continue;
+    stack.emplace_back(root, 0);
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (next == node->num_inputs()) {
+        order.push_back(node);
+        stack.pop_back();
+        continue;
+      }
+      Node* producer = node->input(next++)->producer();
+      if (producer != nullptr && set.contains(producer) &&
+          visited.insert(producer).second) {
+        stack.emplace_back(producer, 0);
       }
     }
-    return order;
   }
-
-  Graph& graph_;
-  const bool eager_;
-  const size_t num_nodes_;  // in the graph before the first fusion was added
-  const ValueSet outputs_;
-  std::unordered_map<const Node*, Outlined> outlined_;  // by last node
-  std::vector<Node*> dead_;
-};
+  return order;
+}
 
 // A lone reshape is a view of its operand, not a kernel.
 bool IsView(const std::vector<Node*>& nodes) {
@@ -232,12 +147,18 @@ bool Fuse(Graph& graph, PassContext& context) {
   for (std::vector<Node*>& cluster : clusters) {
     MergeStoredCopies(graph, cluster);
   }
-  Outliner outliner(graph, options.eager_rounding);
+  const ValueSet outputs = OutputsOf(graph);
+  std::vector<OutlineRequest> requests;
   for (const std::vector<Node*>& cluster : clusters) {
-    if (!IsView(cluster)) outliner.Add(cluster);
+    if (IsView(cluster)) continue;
+    // The kernel has the position and the location of its last node.
+    requests.push_back({.members = CanonicalOrder(cluster, outputs),
+                        .position = cluster.back(),
+                        .location = cluster.back()->location(),
+                        .eager_rounding = options.eager_rounding});
   }
-  changed |= outliner.Finish();
-  return changed;
+  Outline(graph, requests);
+  return changed || !requests.empty();
 }
 
 }  // namespace fusor::passes

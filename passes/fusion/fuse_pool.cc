@@ -14,9 +14,7 @@
 // are then computed twice.
 
 #include <algorithm>
-#include <memory>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -25,7 +23,8 @@
 #include "ir/support/str.h"
 #include "ir/target/cost.h"
 #include "passes/fusion/iteration_domain.h"
-#include "passes/library/generated_kernel.h"
+#include "passes/fusion/outline.h"
+#include "passes/library/candidate.h"
 #include "passes/passes.h"
 #include "passes/simplify/dead_code.h"
 
@@ -89,38 +88,15 @@ class Region {
   int64_t saved_bytes() const { return saved_; }
 
   // Replaces the nodes by a fusion and returns it.
-  Node* Outline(bool eager) {
-    auto body = std::make_unique<Graph>("fusion");
-    std::unordered_map<const Value*, Value*> inside;
-    std::vector<Value*> operands, results;
-    std::vector<const Node*> order(nodes_.begin(), nodes_.end());
-    std::sort(order.begin(), order.end(), [](const Node* a, const Node* b) {
-      return a->position() < b->position();
-    });
-    for (const Node* node : order) {
-      std::vector<Value*> inputs;
-      for (Value* input : node->inputs()) {
-        auto [at, added] = inside.try_emplace(input, nullptr);
-        if (added) {
-          at->second = body->AddInput(input->type(), ir::InputRole::kData,
-                                      input->name());
-          operands.push_back(input);
-        }
-        inputs.push_back(at->second);
-      }
-      Node* copy =
-          body->AddNode(node->kind(), inputs, node->attrs(), node->location());
-      for (size_t i = 0; i < node->num_outputs(); ++i) {
-        copy->output(i)->set_type(node->output(i)->type());
-        body->Rename(copy->output(i), node->output(i)->name());
-        inside[node->output(i)] = copy->output(i);
-      }
+  Node* Outline(bool eager) const {
+    OutlineRequest request{.results = Results(),
+                           .position = end_ != nullptr ? end_ : heads_.back(),
+                           .location = pool_.location(),
+                           .eager_rounding = eager};
+    for (const auto& node : graph_.nodes()) {
+      if (nodes_.contains(node.get())) request.members.push_back(node.get());
     }
-    for (Value* result : Results()) {
-      body->AddOutput(inside.at(result), result->name());
-      results.push_back(result);
-    }
-    return Replace(std::move(body), operands, results, eager);
+    return passes::Outline(graph_, {&request, 1})[0];
   }
 
  private:
@@ -281,24 +257,6 @@ class Region {
       }
     }
     return results;
-  }
-
-  Node* Replace(std::unique_ptr<Graph> body, std::vector<Value*> operands,
-                const std::vector<Value*>& results, bool eager) {
-    Node* last = end_ != nullptr ? end_ : heads_.back();
-    Node* fusion =
-        graph_.AddNode("fusion", std::move(operands),
-                       {{"rounding", std::string(eager ? "eager" : "fast")}},
-                       pool_.location(), last, std::move(body));
-    std::vector<std::string> names;
-    for (size_t i = 0; i < results.size(); ++i) {
-      names.push_back(results[i]->name());
-      graph_.ReplaceAllUses(results[i], fusion->output(i));
-    }
-    EraseDeadNodes(graph_);
-    graph_.RenameResults(fusion, std::move(names));
-    graph_.SortTopologically();
-    return fusion;
   }
 
   Graph& graph_;

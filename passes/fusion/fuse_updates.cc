@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ir/builder.h"
 #include "ir/op.h"
@@ -29,7 +30,7 @@
 #include "ir/target/cost.h"
 #include "passes/collectives/collective.h"
 #include "passes/fusion/iteration_domain.h"
-#include "passes/fusion/update_copies.h"
+#include "passes/fusion/outline.h"
 #include "passes/passes.h"
 
 namespace fusor::passes {
@@ -53,6 +54,83 @@ bool KeepsStep(const ir::TensorType& a, const ir::TensorType& b) {
   };
   return a.shape == b.shape && a.layout == b.layout && full(a) && full(b);
 }
+
+// --- Cached cast weights (ir/weight_copy.h) ----------------------------------
+
+// The copies in a graph that are computed from results of updates.
+class WeightCopies {
+ public:
+  explicit WeightCopies(const Graph& graph) {
+    for (const ir::Output& output : graph.outputs()) {
+      if (output.alias >= 0 &&
+          graph.inputs()[output.alias].role == ir::InputRole::kWeightCopy) {
+        kept_.insert(output.value);
+      }
+    }
+  }
+
+  // Returns the copy nodes that read results of `update` and are used only by
+  // state, in topological order.
+  std::vector<Node*> Of(const Node& update) const {
+    std::vector<Node*> copies;
+    for (size_t i = 0; i < update.num_outputs(); ++i) {
+      Collect(*update.output(i), copies);
+    }
+    return copies;
+  }
+
+  // Returns true for the next value of a copy that is state.
+  bool IsKept(const Value* value) const { return kept_.contains(value); }
+
+ private:
+  bool IsForState(const Node& node) const {
+    if (node.kind() != OpKind::kCopy) return false;
+    const std::vector<ir::Use>& uses = node.output()->uses();
+    if (IsKept(node.output())) return uses.empty();
+    return !uses.empty() &&
+           std::all_of(uses.begin(), uses.end(), [&](const ir::Use& use) {
+             return IsForState(*use.node);
+           });
+  }
+
+  void Collect(const Value& value, std::vector<Node*>& copies) const {
+    for (const ir::Use& use : value.uses()) {
+      if (!IsForState(*use.node)) continue;
+      copies.push_back(use.node);
+      Collect(*use.node->output(), copies);
+    }
+  }
+
+  std::unordered_set<const Value*> kept_;
+};
+
+// Adds the copies of each member to the body of the update that joins the
+// members, after its nodes, with one output per kept copy. `maps` translates,
+// per member, values of its body to values of the joined body. Returns the
+// copies in the graph.
+std::vector<Node*> AddCopies(
+    const WeightCopies& copies, const std::vector<Node*>& members,
+    const std::vector<std::unordered_map<const Value*, Value*>>& maps,
+    FusionBody& body) {
+  std::vector<Node*> added;
+  for (size_t m = 0; m < members.size(); ++m) {
+    std::unordered_map<const Value*, Value*> map;
+    for (size_t r = 0; r < members[m]->num_outputs(); ++r) {
+      map[members[m]->output(r)] =
+          maps[m].at(members[m]->body()->outputs()[r].value);
+    }
+    for (Node* node : copies.Of(*members[m])) {
+      Value* copy = body.AddCopy(*node, {map.at(node->input(0))})->output();
+      body.graph->Rename(copy, node->output()->name());
+      map[node->output()] = copy;
+      added.push_back(node);
+      if (copies.IsKept(node->output())) body.AddOutput(copy, node->output());
+    }
+  }
+  return added;
+}
+
+// --- Updates -----------------------------------------------------------------
 
 bool AliasesState(const Graph& graph, const Value* value) {
   return std::any_of(graph.outputs().begin(), graph.outputs().end(),
@@ -249,19 +327,15 @@ Node* Join(Graph& graph, const std::vector<Node*>& members,
            const WeightCopies& copies,
            const std::map<std::string, StatePlace>& places) {
   const Node& first = *members[0];
-  auto body = std::make_unique<Graph>("updates");
-  std::vector<Value*> operands;
+  FusionBody body("updates");
   std::vector<std::unordered_map<const Value*, Value*>> maps(members.size());
   for (const bool scalars : {false, true}) {
     for (size_t i = 0; i < first.num_inputs(); ++i) {
       if ((first.input(i)->type().rank() == 0) != scalars) continue;
       Value* shared = nullptr;
       for (size_t m = 0; m < members.size(); ++m) {
-        Value* operand = members[m]->input(i);
         if (!scalars || shared == nullptr) {
-          shared = body->AddInput(operand->type(), ir::InputRole::kData,
-                                  operand->name());
-          operands.push_back(operand);
+          shared = body.AddInput(members[m]->input(i));
         }
         maps[m][members[m]->body()->input(i)] = shared;
       }
@@ -273,41 +347,27 @@ Node* Join(Graph& graph, const std::vector<Node*>& members,
       for (const Value* input : inner->inputs()) {
         inputs.push_back(maps[m].at(input));
       }
-      Node* copy = body->AddNode(inner->kind(), inputs, inner->attrs(),
-                                 inner->location());
-      copy->output()->set_type(inner->output()->type());
-      maps[m][inner->output()] = copy->output();
+      maps[m][inner->output()] =
+          body.AddCopy(*inner, std::move(inputs))->output();
     }
   }
-  std::vector<Value*> results;
   for (size_t r = 0; r < first.num_outputs(); ++r) {
     for (size_t m = 0; m < members.size(); ++m) {
-      const ir::Output& output = members[m]->body()->outputs()[r];
-      body->AddOutput(maps[m].at(output.value), output.name);
-      results.push_back(members[m]->output(r));
+      body.AddOutput(maps[m].at(members[m]->body()->outputs()[r].value),
+                     members[m]->output(r));
     }
   }
+  const size_t updated = body.results.size();
   const bool together = CopiesLieTogether(graph, members, copies, places);
-  UpdateCopies copied = AddCopies(copies, members, maps, *body);
-  results.insert(results.end(), copied.kept.begin(), copied.kept.end());
-  Node* joined = graph.AddNode(
-      "fusion", operands,
-      {{"kind", std::string("multi_tensor")},
-       {"rounding", first.attrs().String("rounding")},
-       {"tensors", static_cast<int64_t>(members.size())},
-       {"copies_together", together && !copied.kept.empty()}},
-      {"optimizer", first.location().source}, nullptr, std::move(body));
-  std::vector<std::string> names;
-  for (size_t i = 0; i < results.size(); ++i) {
-    names.push_back(results[i]->name());
-    graph.ReplaceAllUses(results[i], joined->output(i));
-  }
-  copied.nodes.insert(copied.nodes.end(), members.begin(), members.end());
-  graph.EraseAll(copied.nodes);
-  for (size_t i = 0; i < names.size(); ++i) {
-    graph.Rename(joined->output(i), names[i]);
-  }
-  return joined;
+  std::vector<Node*> dead = AddCopies(copies, members, maps, body);
+  dead.insert(dead.end(), members.begin(), members.end());
+  ir::Attrs attrs{
+      {"kind", std::string("multi_tensor")},
+      {"rounding", first.attrs().String("rounding")},
+      {"tensors", static_cast<int64_t>(members.size())},
+      {"copies_together", together && body.results.size() > updated}};
+  return ReplaceByFusion(graph, std::move(body), std::move(attrs),
+                         {"optimizer", first.location().source}, nullptr, dead);
 }
 
 // Returns the operands of a joined update that are read as one contiguous
@@ -361,23 +421,16 @@ void Regroup(Graph& graph, Node* check, const std::vector<Node*>& updates) {
   }
   operands.insert(operands.end(), left.begin(), left.end());
   groups.insert(groups.end(), left.size(), 1);
-  auto body = std::make_unique<Graph>("check");
+  FusionBody body("check");
   std::vector<Value*> inputs;
-  for (const Value* operand : operands) {
-    inputs.push_back(
-        body->AddInput(operand->type(), ir::InputRole::kData, operand->name()));
-  }
+  for (Value* operand : operands) inputs.push_back(body.AddInput(operand));
   ir::Attrs attrs = old.attrs();
   attrs.Set("groups", groups);
-  body->AddOutput(
-      body->AddNode(old.kind(), inputs, attrs, old.location())->output(),
-      old.output()->name());
-  const std::string name = check->output()->name();
-  Node* grouped = graph.AddNode("fusion", operands, check->attrs(),
-                                check->location(), check, std::move(body));
-  graph.ReplaceAllUses(check->output(), grouped->output());
-  graph.Erase(check);
-  graph.Rename(grouped->output(), name);
+  const Node* grouped =
+      body.graph->AddNode(old.kind(), inputs, attrs, old.location());
+  body.AddOutput(grouped->output(), check->output());
+  ReplaceByFusion(graph, std::move(body), check->attrs(), check->location(),
+                  check, {check});
 }
 
 void RegroupChecks(Graph& graph, const std::vector<Node*>& updates) {

@@ -27,7 +27,7 @@
 #include "ir/support/error.h"
 #include "ir/target/conv_problem.h"
 #include "passes/collectives/shard_layout.h"
-#include "passes/library/library_choice.h"
+#include "passes/library/candidate.h"
 #include "passes/passes.h"
 #include "passes/patterns/norm_activation.h"
 

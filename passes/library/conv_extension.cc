@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ir/target/conv_problem.h"
-#include "passes/library/library_choice.h"
+#include "passes/library/candidate.h"
 
 namespace fusor::passes {
 namespace {

@@ -26,8 +26,9 @@
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/collectives/cross_rank_reduce.h"
-#include "passes/fusion/separate_kernel.h"
+#include "passes/fusion/outline.h"
 #include "passes/passes.h"
+#include "passes/simplify/dead_code.h"
 
 namespace fusor::passes {
 namespace {
@@ -339,15 +340,27 @@ bool IsSeparate(const Node& node, const PassOptions& options) {
          node.attrs().Int("ranks") == 1;
 }
 
+// Requests an unfused kernel: a fusion with the node's computation.
+OutlineRequest InKernel(Node* node, PassContext& context) {
+  const bool eager = context.options().eager_rounding;
+  return {.members = {node},
+          .location = node->location(),
+          .eager_rounding = eager,
+          .rewrite = [&context, eager](ir::Graph& body) {
+            Expand(body, body.nodes()[0].get(), eager);
+            Simplify(body, context);
+            EraseDeadNodes(body);
+            DuplicateFreeNodes(body);
+          }};
+}
+
 }  // namespace
 
 bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
   bool changed = false;
   std::vector<Node*> nodes;
   for (const auto& node : graph.nodes()) nodes.push_back(node.get());
-  const auto expand = [&](ir::Graph& into, Node* node) {
-    Expand(into, node, context.options().eager_rounding);
-  };
+  std::vector<OutlineRequest> kernels;
   for (Node* node : nodes) {
     const bool train = node->kind() == OpKind::kBatchNormTrain;
     if (!train && node->kind() != OpKind::kBatchNormGrad) continue;
@@ -355,12 +368,13 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
     CheckRanks(*node, context);
     if (!train) CountGradient(*node, context);
     if (IsSeparate(*node, context.options())) {
-      SeparateKernel(graph, node, context, expand);
+      kernels.push_back(InKernel(node, context));
     } else {
-      expand(graph, node);
+      Expand(graph, node, context.options().eager_rounding);
     }
     changed = true;
   }
+  Outline(graph, kernels);
   return changed;
 }
 

@@ -29,7 +29,7 @@
 #include "ir/support/error.h"
 #include "ir/target/conv_problem.h"
 #include "ir/target/cost.h"
-#include "passes/library/library_choice.h"
+#include "passes/library/candidate.h"
 
 namespace fusor::passes {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "ir/op.h"
 #include "ir/target/conv_problem.h"
-#include "passes/library/library_choice.h"
+#include "passes/library/candidate.h"
 
 namespace fusor::passes {
 namespace {

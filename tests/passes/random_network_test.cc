@@ -75,9 +75,9 @@ class MoodyTarget final : public ir::TargetQueries {
   ir::Target target_ = ir::FindTarget("cpu-avx512");
 };
 
-class Network {
+class RandomNetwork {
  public:
-  explicit Network(uint64_t seed)
+  explicit RandomNetwork(uint64_t seed)
       : dtype_(seed % 2 == 0 ? ir::DType::kF64 : ir::DType::kF32),
         draw_(seed),
         graph_(std::make_unique<Graph>("net")),
@@ -199,7 +199,7 @@ TEST(RandomNetworkTest, SubsetsOfPassesKeepLossGradientsAndState) {
   std::map<std::string, int64_t> counters;
   for (uint64_t seed = 0; seed < kNetworks; ++seed) {
     SCOPED_TRACE(seed);
-    Network network(seed);
+    RandomNetwork network(seed);
     const MoodyTarget target(seed);
     Draw draw(seed + 1000);
     PassOptions options;

@@ -1,20 +1,29 @@
-// Fuses matmul -> add -> relu, e.g. of fully connected layers, into one matmul:
+// Fuses the ops that follow a convolution or a matmul into it, if the target's
+// library supports that and nothing else reads the values in between.
+//
+// fuse_conv_epilogue: a ReLU, as conv2d {relu=true}.
+//
+// fuse_matmul_epilogue: a bias and a ReLU, e.g. of fully connected layers:
 //
 //   %p = matmul(%x, %w) {transpose_b=true}
 //   %b = broadcast(%bias) {dims=[1], shape=[64,4096]}
 //   %s = add(%p, %b)                  =>  %y = matmul(%x, %w, %bias)
 //   %y = relu(%s)                                {relu=true, transpose_b=true}
 //
-// if the product and the sum have no other reader and the target's library
-// supports it. Runs after differentiation, as fuse_conv_epilogue does: the
-// gradient of a ReLU reads the ReLU's result. The sum is rounded once instead
-// of twice, so with eager rounding the bias remains an add.
+// The sum is rounded once instead of twice, so with eager rounding the bias
+// remains an add.
+//
+// Both run after differentiation: the gradient of a ReLU reads the ReLU's
+// result, so it does not need the convolution's or the matmul's.
 
+#include <algorithm>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "ir/target/cost.h"
+#include "passes/library/candidate.h"
 #include "passes/passes.h"
 #include "passes/simplify/dead_code.h"
 
@@ -26,7 +35,61 @@ using ir::Node;
 using ir::OpKind;
 using ir::Value;
 
-constexpr char kPass[] = "fuse_matmul_epilogue";
+constexpr char kConvPass[] = "fuse_conv_epilogue";
+constexpr char kMatmulPass[] = "fuse_matmul_epilogue";
+
+// Returns true if `node` can be fused into its `producer`, i.e. `rejection` is
+// empty and there is fuel. Records the decision.
+bool Decide(PassContext& context, const char* pass, const Node& node,
+            std::string rejection, const char* producer) {
+  const bool fuse =
+      rejection.empty() && context.ConsumeFuel(pass, *node.output());
+  context.Record(
+      {.pass = pass,
+       .subject = node.output()->name(),
+       .accepted = fuse,
+       .reason = fuse ? std::string("only consumer of the ") + producer
+                 : rejection.empty() ? "out of fuel"
+                                     : std::move(rejection),
+       .saved_ns =
+           fuse ? ir::KernelNs(ir::NodeBytes(node), context.target().target())
+                : 0,
+       .location = node.location()});
+  return fuse;
+}
+
+// --- Convolutions ------------------------------------------------------------
+
+// Returns true if the library applies the ReLU at no cost: the candidate chosen
+// without ReLU has a twin, of equal algorithm and implementation, with ReLU.
+bool HasEpilogue(Node& conv, const PassContext& context) {
+  const auto plain = ChooseCandidate(conv, context);
+  if (!plain.has_value()) return false;
+  conv.mutable_attrs().Set("relu", true);
+  const auto fused = context.target().Candidates(conv);
+  conv.mutable_attrs().Set("relu", false);
+  return std::any_of(fused.begin(), fused.end(),
+                     [&](const ir::LibraryCandidate& twin) {
+                       return twin.algorithm == plain->algorithm &&
+                              twin.implementation == plain->implementation;
+                     });
+}
+
+// Returns the rejection reason; empty if the convolution can apply its ReLU.
+std::string RejectionReason(Node& conv,
+                            const std::unordered_set<const Value*>& outputs,
+                            const PassContext& context) {
+  const Value& value = *conv.output();
+  if (value.uses().size() > 1 || outputs.contains(&value)) {
+    return value.name() + " has other uses";
+  }
+  if (!HasEpilogue(conv, context)) {
+    return "the library has no such convolution with a ReLU";
+  }
+  return "";
+}
+
+// --- Matmuls -----------------------------------------------------------------
 
 // The ops to fuse into a matmul.
 struct Epilogue {
@@ -114,7 +177,8 @@ class EpilogueFusion {
 
  private:
   // Returns the rejection reason; empty if the epilogue can be fused.
-  std::string Obstacle(const Node& product, const Epilogue& epilogue) const {
+  std::string RejectionReason(const Node& product,
+                              const Epilogue& epilogue) const {
     const Value& value = *product.output();
     if (value.uses().size() > 1 || graph_.IsOutput(&value)) {
       return value.name() + " has other uses";
@@ -130,29 +194,14 @@ class EpilogueFusion {
     return "";
   }
 
-  static std::string Reason(const Epilogue& epilogue) {
-    return epilogue.bias != nullptr ? "bias, only consumer of the matmul"
-                                    : "ReLU, only consumer of the matmul";
-  }
-
   // Fuses `node` into the product and records the decision. Returns true if it
   // did.
   bool Take(Node& product, const Epilogue& epilogue, Node& node) {
-    std::string obstacle = Obstacle(product, epilogue);
+    if (!Decide(context_, kMatmulPass, node, RejectionReason(product, epilogue),
+                "matmul")) {
+      return false;
+    }
     const std::string name = node.output()->name();
-    const bool fuse =
-        obstacle.empty() && context_.ConsumeFuel(kPass, *node.output());
-    context_.Record({.pass = kPass,
-                     .subject = name,
-                     .accepted = fuse,
-                     .reason = fuse ? "only consumer of the matmul"
-                               : obstacle.empty() ? "out of fuel"
-                                                  : std::move(obstacle),
-                     .saved_ns = fuse ? ir::KernelNs(ir::NodeBytes(node),
-                                                     context_.target().target())
-                                      : 0,
-                     .location = node.location()});
-    if (!fuse) return false;
     changed_ = true;
     Node* fused =
         AddProduct(graph_, product, product.inputs(), epilogue, &node);
@@ -168,6 +217,32 @@ class EpilogueFusion {
 };
 
 }  // namespace
+
+bool FuseConvEpilogue(Graph& graph, PassContext& context) {
+  std::unordered_set<const Value*> outputs;
+  for (const ir::Output& output : graph.outputs()) outputs.insert(output.value);
+  int64_t& count = context.counters()["conv_relu"];
+  std::vector<Node*> dead;
+  std::vector<std::pair<Value*, std::string>> names;
+  for (const auto& relu : graph.nodes()) {
+    if (relu->kind() != OpKind::kRelu) continue;
+    Value* value = relu->input(0);
+    Node* conv = value->producer();
+    if (!IsOp(conv, OpKind::kConv2d) || conv->attrs().Bool("relu")) continue;
+    if (!Decide(context, kConvPass, *relu,
+                RejectionReason(*conv, outputs, context), "convolution")) {
+      continue;
+    }
+    conv->mutable_attrs().Set("relu", true);
+    graph.ReplaceAllUses(relu->output(), value);
+    names.emplace_back(value, relu->output()->name());
+    dead.push_back(relu.get());
+    ++count;
+  }
+  graph.EraseAll(dead);
+  for (auto& [value, name] : names) graph.Rename(value, std::move(name));
+  return !dead.empty();
+}
 
 bool FuseMatmulEpilogue(Graph& graph, PassContext& context) {
   return EpilogueFusion(graph, context).Run();

@@ -18,4 +18,8 @@ inline constexpr char kSpaceToDepth[] = "space_to_depth";
 std::optional<ir::LibraryCandidate> ChooseCandidate(const ir::Node& node,
                                                     const PassContext& context);
 
+// Returns true for a library op that the target leaves to a generated kernel
+// (ir::kGeneratedAlgorithm): pooling, layout copies.
+bool IsGenerated(const ir::Node& node, const ir::TargetQueries& target);
+
 }  // namespace fusor::passes

@@ -1,7 +1,7 @@
 // What measured choices change of a graph: the layers that they name, and no
 // other.
 
-#include "passes/library/library_choice.h"
+#include "passes/library/candidate.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,21 @@
-// Computes sums of a max-pool's gradient at the pooled size. Given
-// (p, index) = max_pool(z) and f elementwise and linear in the gradient,
+// Moves work on a max-pool's gradient to the pooled size.
+//
+// mask_pooled_gradient: the gradient of relu -> max_pool applies the mask after
+// the max-pool's gradient:
+//
+//   select(compare(y, 0, gt), max_pool_grad(dp, index), 0)
+//
+// where (p, index) = max_pool(y). The maximum p of a window is the element of y
+// that receives the window's gradient, and max_pool_grad is 0 elsewhere. So
+// this pass applies the mask first:
+//
+//   max_pool_grad(select(compare(p, 0, gt), dp, 0), index)
+//
+// That saves reads and writes of the larger tensor, and y need not be stored
+// for the backward pass.
+//
+// sum_pooled_gradient: given (p, index) = max_pool(z) and f elementwise and
+// linear in the gradient,
 //
 //   reduce_sum(f(max_pool_grad(dp, index), y))  over rows and columns
 //
@@ -32,7 +48,7 @@
 #include "ir/op.h"
 #include "ir/target/cost.h"
 #include "passes/fusion/iteration_domain.h"
-#include "passes/library/generated_kernel.h"
+#include "passes/library/candidate.h"
 #include "passes/passes.h"
 #include "passes/simplify/constant_folding.h"
 
@@ -44,7 +60,66 @@ using ir::Node;
 using ir::OpKind;
 using ir::Value;
 
-constexpr char kPass[] = "sum_pooled_gradient";
+constexpr char kMaskPass[] = "mask_pooled_gradient";
+constexpr char kSumPass[] = "sum_pooled_gradient";
+
+bool IsPositiveZero(const Value& value) {
+  const auto x = SplatOf(value);
+  return x.has_value() && *x == 0 && !std::signbit(*x);
+}
+
+// --- Masks -------------------------------------------------------------------
+
+struct Match {
+  Node* pool = nullptr;
+  Node* grad = nullptr;
+  Node* compare = nullptr;
+};
+
+bool FindMatch(const Node& select, Match* match) {
+  if (select.kind() != OpKind::kSelect || !IsPositiveZero(*select.input(2))) {
+    return false;
+  }
+  match->compare = select.input(0)->producer();
+  match->grad = select.input(1)->producer();
+  if (!IsOp(match->compare, OpKind::kCompare) ||
+      match->compare->attrs().String("direction") != "gt" ||
+      SplatOf(*match->compare->input(1)) != 0.0 ||
+      !IsOp(match->grad, OpKind::kMaxPoolGrad) ||
+      match->grad->output()->uses().size() != 1) {
+    return false;
+  }
+  match->pool = match->grad->input(1)->producer();
+  return IsOp(match->pool, OpKind::kMaxPool) &&
+         match->grad->input(1) == match->pool->output(1) &&
+         match->compare->input(0) == match->pool->input(0);
+}
+
+// Adds the new max_pool_grad before `select` and at its location: it now is the
+// ReLU's gradient.
+Value* Rewrite(Graph& graph, Node& select, const Match& match) {
+  Value* p = match.pool->output(0);
+  Value* dp = match.grad->input(0);
+  const ir::Location& at = select.location();
+  const auto zero_like = [&](const Value& value) {
+    return graph
+        .AddNode("constant", {}, SplatAttrs(value.type(), 0), at, &select)
+        ->output();
+  };
+  Value* zero = zero_like(*dp);
+  Value* edge = p->type() == dp->type() ? zero : zero_like(*p);
+  Value* on =
+      graph.AddNode("compare", {p, edge}, match.compare->attrs(), at, &select)
+          ->output();
+  Value* masked =
+      graph.AddNode("select", {on, dp, zero}, {}, at, &select)->output();
+  return graph
+      .AddNode("max_pool_grad", {masked, match.grad->input(1)},
+               match.grad->attrs(), at, &select)
+      ->output();
+}
+
+// --- Sums --------------------------------------------------------------------
 
 bool IsElementwise(const Node* node) {
   return node != nullptr && node->op().fusion == ir::FusionKind::kElementwise;
@@ -53,11 +128,6 @@ bool IsElementwise(const Node* node) {
 bool IsFloatCast(const Node& node) {
   return node.kind() == OpKind::kCast &&
          ir::IsFloat(node.output()->type().dtype);
-}
-
-bool IsZero(const Value& value) {
-  const auto x = SplatOf(value);
-  return x.has_value() && *x == 0 && !std::signbit(*x);
 }
 
 // Returns true for a sum over rows and columns of images, and possibly over
@@ -172,7 +242,7 @@ class PooledSums {
     }
     if (node.kind() == OpKind::kDiv) return linear(0) && apart(1);
     if (node.kind() == OpKind::kSelect) {
-      return apart(0) && linear(1) && IsZero(*node.input(2));
+      return apart(0) && linear(1) && IsPositiveZero(*node.input(2));
     }
     return (node.kind() == OpKind::kNeg || IsFloatCast(node)) && linear(0);
   }
@@ -287,6 +357,31 @@ bool HasPool(const Node& grad) {
 
 }  // namespace
 
+bool MaskPooledGradient(Graph& graph, PassContext& context) {
+  std::vector<std::pair<Node*, Match>> found;
+  for (const auto& node : graph.nodes()) {
+    Match match;
+    if (FindMatch(*node, &match) && !graph.IsOutput(match.grad->output()) &&
+        context.ConsumeFuel(kMaskPass, *node->output())) {
+      found.emplace_back(node.get(), match);
+    }
+  }
+  std::vector<Node*> dead;
+  for (const auto& [select, match] : found) {
+    Value* dx = Rewrite(graph, *select, match);
+    context.Record({.pass = kMaskPass,
+                    .subject = select->output()->name(),
+                    .accepted = true,
+                    .reason = "masked before " + match.grad->output()->name(),
+                    .location = select->location()});
+    graph.ReplaceAllUses(select->output(), dx);
+    dead.push_back(select);
+    dead.push_back(match.grad);
+  }
+  graph.EraseAll(dead);
+  return !dead.empty();
+}
+
 bool SumPooledGradient(Graph& graph, PassContext& context) {
   if (context.options().eager_rounding) return false;
   std::vector<Node*> gradients;
@@ -301,10 +396,10 @@ bool SumPooledGradient(Graph& graph, PassContext& context) {
     const std::string reason = sums.WhyNot();
     if (sums.sums().empty()) continue;
     const bool accepted = reason.empty();
-    if (accepted && !context.ConsumeFuel(kPass, *grad->output())) break;
+    if (accepted && !context.ConsumeFuel(kSumPass, *grad->output())) break;
     const ir::Target& target = context.target().target();
     context.Record(
-        {.pass = kPass,
+        {.pass = kSumPass,
          .subject = grad->output()->name(),
          .accepted = accepted,
          .reason = accepted ? "its sums have the pooled size" : reason,

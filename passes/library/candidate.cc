@@ -1,8 +1,9 @@
-#include "passes/library/library_choice.h"
+#include "passes/library/candidate.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "ir/target/conv_problem.h"
@@ -37,6 +38,18 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(
     return std::move(candidate);
   }
   return std::nullopt;
+}
+
+// Excludes ops that combine many operand elements per result: libraries run
+// those.
+bool IsGenerated(const ir::Node& node, const ir::TargetQueries& target) {
+  if (node.op().fusion != ir::FusionKind::kLibrary ||
+      node.op().macs != nullptr) {
+    return false;
+  }
+  const auto candidates = target.Candidates(node);
+  return !candidates.empty() &&
+         candidates[0].algorithm == ir::kGeneratedAlgorithm;
 }
 
 }  // namespace fusor::passes
