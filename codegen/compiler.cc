@@ -8,6 +8,7 @@
 #include "codegen/lower/lower.h"
 #include "codegen/plan/plan_builder.h"
 #include "codegen/plan/verify_plan.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/parallel_for.h"
@@ -65,7 +66,7 @@ class Stopwatch {
 int64_t BytesSaved(const ir::Graph& graph) {
   int64_t saved = 0;
   for (const auto& node : graph.nodes()) {
-    if (node->body() == nullptr) continue;
+    if (!ir::IsKernelFusion(*node)) continue;
     for (const auto& inner : node->body()->nodes()) {
       if (!passes::IsFree(*inner)) saved += NodeBytes(*inner);
     }
@@ -92,7 +93,7 @@ void CountSteps(const Plan& plan, CompileReport& report) {
 LoweredNodes LowerFusions(const ir::Graph& graph, const ir::Target& target) {
   LoweredNodes lowered;
   for (const auto& node : graph.nodes()) {
-    if (node->body() == nullptr) continue;
+    if (!ir::IsKernelFusion(*node)) continue;
     lowered.emplace(node.get(), LowerFusion(*node, target));
   }
   return lowered;

@@ -20,15 +20,13 @@ using ir::Node;
 constexpr double kMeasureMargin = 0.97;  // medians may be off by 3%
 
 LibraryCall CallOf(const Node& node, const ir::LibraryCandidate& candidate) {
-  LibraryCall call{.op = node.kind(), .attrs = node.attrs()};
+  LibraryCall call = codegen::CallOf(node);
   call.attrs.Set("algorithm", candidate.algorithm);
-  for (size_t i = 0; i < node.num_inputs(); ++i) {
-    call.operands.push_back(node.input(i)->type());
-    call.operands.back().layout = candidate.operands[i];
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    call.operands[i].layout = candidate.operands[i];
   }
-  for (size_t i = 0; i < node.num_outputs(); ++i) {
-    call.results.push_back(node.output(i)->type());
-    call.results.back().layout = candidate.results[i];
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    call.results[i].layout = candidate.results[i];
   }
   return call;
 }

@@ -2,210 +2,310 @@
 // engines support (developer guide, "Generic Runtime Fusion Engines",
 // "Specialized Pre-Compiled Engines").
 
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
 #include "codegen/cuda/cudnn_op_graph.h"
+#include "ir/library_fusion.h"
+#include "ir/op.h"
 #include "ir/support/error.h"
 
 namespace fusor::cuda {
 namespace {
 
 using codegen::LibraryCall;
+using ir::Builder;
 using ir::ConvKind;
+using ir::Node;
+using ir::OpKind;
+using ir::Value;
 using Tensor = CudnnOpGraph::Tensor;
 
-// Builds a call's graph and assigns its arguments by position.
-class Pattern {
+std::unique_ptr<ir::Graph> BodyOf(const LibraryCall& call) {
+  if (call.body != nullptr) return call.body->Clone();
+  auto body = std::make_unique<ir::Graph>("library");
+  std::vector<Value*> inputs;
+  for (const ir::TensorType& type : call.operands) {
+    inputs.push_back(body->AddInput(type, ir::InputRole::kData, "operand"));
+  }
+  const Node* node = body->AddNode(call.op, inputs, call.attrs);
+  for (size_t i = 0; i < node->num_outputs(); ++i) {
+    body->AddOutput(node->output(i), "result");
+  }
+  return body;
+}
+
+std::optional<ConvKind> KindOf(const Node& node) {
+  switch (node.kind()) {
+    case OpKind::kConv2d:
+      return ConvKind::kForward;
+    case OpKind::kConv2dGradInput:
+      return ConvKind::kGradInput;
+    case OpKind::kConv2dGradWeight:
+      return ConvKind::kGradWeight;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Translates the body of a call. cuDNN broadcasts vectors along channels and
+// computes in f32, so broadcasts and casts are no operations.
+class Translator {
  public:
-  explicit Pattern(const LibraryCall& call) : call_(call) {
-    for (const ir::TensorType& type : call.operands) {
-      operands_.push_back(graph_.Argument(type));
+  explicit Translator(const LibraryCall& call)
+      : call_(call), body_(BodyOf(call)) {
+    FUSOR_CHECK(body_->inputs().size() == call.operands.size() &&
+                    body_->outputs().size() == call.results.size(),
+                kGraph, "cuDNN: {}: the body has {} inputs and {} outputs",
+                call.op_name(), body_->inputs().size(),
+                body_->outputs().size());
+    // The call's layouts, which a candidate may have chosen.
+    for (size_t i = 0; i < call.operands.size(); ++i) {
+      tensors_[body_->input(i)] = graph_.Argument(call.operands[i]);
     }
-    for (const ir::TensorType& type : call.results) {
-      results_.push_back(graph_.Argument(type));
+    for (size_t i = 0; i < call.results.size(); ++i) {
+      results_.push_back(graph_.Argument(call.results[i]));
+      result_of_.emplace(BeforeCasts(body_->outputs()[i].value), results_[i]);
     }
   }
 
   CudnnOpGraph Build() {
-    if (call_.op == ir::OpKind::kConv2d) {
-      Forward();
-    } else if (call_.op == ir::OpKind::kConv2dGradInput) {
-      GradInput();
-    } else if (call_.op == ir::OpKind::kConv2dGradWeight) {
-      GradWeight();
-    } else {
-      FUSOR_CHECK(false, kGraph, "cuDNN: {} is no convolution",
-                  call_.op_name());
+    // Sums are one operation with the arithmetic that only they need.
+    std::set<const Node*> stored;
+    for (const ir::Output& output : body_->outputs()) {
+      if (!IsVector(*output.value)) AddOperands(*output.value, stored);
     }
-    FUSOR_CHECK(
-        operand_ == operands_.size() && result_ == results_.size(), kGraph,
-        "cuDNN: {}: expected {} operands and {} results, got "
-        "{} and {}",
-        call_.op_name(), operand_, result_, operands_.size(), results_.size());
+    for (const auto& node : body_->nodes()) {
+      if (stored.contains(node.get()) && !IsVector(*node->output())) {
+        Translate(*node);
+      }
+    }
+    for (size_t i = 0; i < results_.size();) {
+      i += IsVector(*body_->outputs()[i].value) ? TranslateSums(i) : 1;
+    }
     return std::move(graph_);
   }
 
  private:
-  Tensor Operand() {
-    const size_t i = operand_++;
-    FUSOR_CHECK(i < operands_.size(), kGraph, "cuDNN: {}: {} operands",
-                call_.op_name(), operands_.size());
-    return operands_[i];
-  }
-  Tensor Result() {
-    const size_t i = result_++;
-    FUSOR_CHECK(i < results_.size(), kGraph, "cuDNN: {}: {} results",
-                call_.op_name(), results_.size());
-    return results_[i];
-  }
-
-  Tensor Op(cudnnPointwiseMode_t mode, Tensor a, Tensor b,
-            const ir::TensorType& type) {
-    const Tensor y = graph_.Virtual(type);
-    graph_.Pointwise(mode, a, b, y);
-    return y;
-  }
-
-  Tensor ScaleBias(Tensor x, Tensor scale, Tensor bias,
-                   const ir::TensorType& type) {
-    const Tensor scaled = Op(CUDNN_POINTWISE_MUL, x, scale, type);
-    return Op(CUDNN_POINTWISE_ADD, scaled, bias, type);
-  }
-
-  // Returns whether the prologue's result is also the call's last result.
-  bool StoresInput() const {
-    const std::string& kind = call_.attrs.String("prologue");
-    return kind == "join" || kind == "dual";
-  }
-
-  // Adds the prologue and returns what the convolution reads instead of x.
-  Tensor Prologue(Tensor x, const ir::TensorType& type) {
-    const std::string& kind = call_.attrs.String("prologue");
-    if (kind.empty()) return x;
-    FUSOR_CHECK(kind == "norm" || kind == "join" || kind == "dual", kGraph,
-                "cuDNN: {}: prologue \"{}\": expected norm, join or dual",
-                call_.op_name(), kind);
-    const Tensor scale = Operand();
-    Tensor y = ScaleBias(x, scale, Operand(), type);
-    if (kind == "join") {
-      y = Op(CUDNN_POINTWISE_ADD, y, Operand(), type);
-    } else if (kind == "dual") {
-      const Tensor other = Operand();
-      const Tensor other_scale = Operand();
-      y = Op(CUDNN_POINTWISE_ADD, y,
-             ScaleBias(other, other_scale, Operand(), type), type);
+  static const Value* BeforeCasts(const Value* value) {
+    while (IsOp(value->producer(), OpKind::kCast)) {
+      value = value->producer()->input(0);
     }
-    FUSOR_CHECK(!results_.empty(), kGraph, "cuDNN: {}: no results",
-                call_.op_name());
-    const Tensor activation =
-        StoresInput() ? results_.back() : graph_.Virtual(type);
-    graph_.Relu(y, activation);
-    return activation;
+    return value;
   }
 
-  void Forward() {
-    const Tensor x = Operand();
-    const Tensor w = Operand();
-    const bool bias =
-        call_.attrs.String("prologue").empty() && call_.operands.size() == 3;
-    const bool relu = call_.attrs.Bool("relu");
-    const Tensor input = Prologue(x, call_.operands[0]);
-    const Tensor y = Result();
-    const ir::TensorType& type = call_.results[result_ - 1];
-    Tensor value = bias || relu ? graph_.Virtual(type) : y;
-    graph_.Convolve(ConvKind::kForward, call_.attrs, input, w, value);
+  // Returns whether the value is per channel; a convolution's weight gradient
+  // is the only other result that is not [N,C,H,W].
+  static bool IsVector(const Value& value) { return value.type().rank() < 4; }
+
+  // Adds the nodes that the value depends on.
+  static void AddOperands(const Value& value, std::set<const Node*>& nodes) {
+    const Node* node = value.producer();
+    if (node == nullptr || !nodes.insert(node).second) return;
+    for (const Value* input : node->inputs()) AddOperands(*input, nodes);
+  }
+
+  Tensor At(const Value* value) const {
+    const auto tensor = tensors_.find(value);
+    FUSOR_CHECK(tensor != tensors_.end(), kGraph,
+                "cuDNN: {}: %{} is no tensor of its graph", call_.op_name(),
+                value->name());
+    return tensor->second;
+  }
+
+  Tensor Virtual(const Value& value) {
+    ir::TensorType type = value.type();
+    type.layout = call_.operands[0].layout;
+    return graph_.Virtual(type);
+  }
+
+  // Adds the tensor of a value: that of the result that returns it, or one that
+  // is not stored.
+  Tensor Define(const Value& value) {
+    const auto result = result_of_.find(&value);
+    const Tensor tensor =
+        result != result_of_.end() ? result->second : Virtual(value);
+    tensors_[&value] = tensor;
+    return tensor;
+  }
+
+  void Translate(const Node& node) {
+    if (KindOf(node).has_value()) return Convolve(node);
+    const Value* y = node.output();
+    switch (node.kind()) {
+      case OpKind::kCast:
+      case OpKind::kBroadcast: {
+        // A broadcast vector may be a cast one.
+        const auto source = tensors_.find(BeforeCasts(node.input(0)));
+        if (source != tensors_.end()) tensors_[y] = source->second;
+        return;
+      }
+      case OpKind::kConstant:
+      case OpKind::kCompare:
+        return;  // operands of select
+      case OpKind::kAdd:
+        if (tensors_.contains(y)) return;  // the convolution adds it
+        return Pointwise(CUDNN_POINTWISE_ADD, node);
+      case OpKind::kSub:
+        return Pointwise(CUDNN_POINTWISE_SUB, node);
+      case OpKind::kMul:
+        return Pointwise(CUDNN_POINTWISE_MUL, node);
+      case OpKind::kRelu:
+        return graph_.Relu(At(node.input(0)), Define(*y));
+      case OpKind::kSelect:
+        return Mask(node);
+      default:
+        FUSOR_CHECK(false, kGraph, "cuDNN: {}: no operation for {}",
+                    call_.op_name(), node.op_name());
+    }
+  }
+
+  void Pointwise(cudnnPointwiseMode_t mode, const Node& node) {
+    const Tensor a = At(node.input(0));
+    const Tensor b = At(node.input(1));
+    graph_.Pointwise(mode, a, b, Define(*node.output()));
+  }
+
+  // select(y > 0, dx, 0)
+  void Mask(const Node& node) {
+    const Node* compare = node.input(0)->producer();
+    FUSOR_CHECK(IsOp(compare, OpKind::kCompare) &&
+                    compare->attrs().String("direction") == "gt" &&
+                    IsZero(*compare->input(1)) && IsZero(*node.input(2)),
+                kGraph, "cuDNN: {}: no operation for {}", call_.op_name(),
+                node.op_name());
+    const Tensor y = At(compare->input(0));
+    const Tensor dx = At(node.input(1));
+    graph_.ReluGrad(dx, y, Define(*node.output()));
+  }
+
+  static bool IsZero(const Value& value) {
+    const Node* node = value.producer();
+    if (IsOp(node, OpKind::kBroadcast)) return IsZero(*node->input(0));
+    return IsOp(node, OpKind::kConstant) &&
+           node->attrs().Floats("value") == std::vector<double>{0};
+  }
+
+  void Convolve(const Node& node) {
+    const ConvKind kind = *KindOf(node);
+    const Value* result = node.output();
+    const Tensor a = At(node.input(0));
+    const Tensor b = At(node.input(1));
+    if (kind == ConvKind::kGradWeight) {
+      return graph_.Convolve(kind, node.attrs(), a, Define(*result), b);
+    }
+    if (kind == ConvKind::kGradInput) {
+      const bool adds = ir::AccumulatedInput(*body_).has_value();
+      if (adds) {
+        // The sum is in the place of the addend.
+        const Node* sum = BeforeCasts(body_->outputs()[0].value)->producer();
+        tensors_[result] = Define(*sum->output());
+      }
+      const Tensor dx = adds ? At(result) : Define(*result);
+      return graph_.Convolve(kind, node.attrs(), dx, b, a, adds ? 1 : 0);
+    }
+    // A bias and a ReLU of the op itself.
+    const bool bias = node.num_inputs() == 3;
+    const bool relu = node.attrs().Bool("relu");
+    const Tensor y = Define(*result);
+    Tensor value = bias || relu ? Virtual(*result) : y;
+    graph_.Convolve(kind, node.attrs(), a, b, value);
     if (bias) {
-      const Tensor sum = relu ? graph_.Virtual(type) : y;
-      graph_.Pointwise(CUDNN_POINTWISE_ADD, value, Operand(), sum);
+      const Tensor sum = relu ? Virtual(*result) : y;
+      graph_.Pointwise(CUDNN_POINTWISE_ADD, value, At(node.input(2)), sum);
       value = sum;
     }
     if (relu) graph_.Relu(value, y);
-    if (call_.attrs.Bool("statistics")) {
-      const Tensor sum = Result();
-      graph_.Statistics(y, sum, Result());
-    }
-    if (StoresInput()) Result();
   }
 
-  void GradWeight() {
-    const Tensor x = Operand();
-    const Tensor dy = Operand();
-    FUSOR_CHECK(!StoresInput(), kGraph, "cuDNN: {}: prologue \"{}\"",
-                call_.op_name(), call_.attrs.String("prologue"));
-    const Tensor input = Prologue(x, call_.operands[0]);
-    graph_.Convolve(ConvKind::kGradWeight, call_.attrs, input, Result(), dy);
+  // Adds the operation that computes result `first` and the next ones. Returns
+  // their number.
+  size_t TranslateSums(size_t first) {
+    Builder b(*body_);
+    const auto computes = [&](std::initializer_list<const Value*> sums) {
+      size_t i = first;
+      for (const Value* sum : sums) {
+        if (i == results_.size() ||
+            !ir::SameExpression(*body_->outputs()[i].value, *sum)) {
+          return false;
+        }
+        ++i;
+      }
+      return true;
+    };
+    Value* result = body_->outputs()[0].value;
+    const ir::ChannelSums sums = ir::SumChannels(b, result);
+    if (computes({sums.sum, sums.squares})) {
+      graph_.Statistics(results_[0], results_[first], results_[first + 1]);
+      return 2;
+    }
+    for (const auto& [norm, normalized] : SavedNorms()) {
+      const ir::NormGradientSums s =
+          ir::SumNormGradient(b, norm, normalized, result);
+      if (!computes({s.scale_grad, s.bias_grad, s.a, s.b, s.c})) continue;
+      graph_.SumForNorm(
+          results_[0],
+          {.x = At(norm.x),
+           .mean = At(BeforeCasts(norm.mean)),
+           .inverse_deviation = At(BeforeCasts(norm.inverse_deviation)),
+           .scale = At(BeforeCasts(norm.scale)),
+           .scale_grad = results_[first],
+           .bias_grad = results_[first + 1],
+           .a = results_[first + 2],
+           .b = results_[first + 3],
+           .c = results_[first + 4]});
+      return 5;
+    }
+    FUSOR_CHECK(false, kGraph, "cuDNN: {}: no operation for result {}",
+                call_.op_name(), first);
   }
 
-  struct Norm {
-    Tensor x, mean, inverse_deviation, scale, y;
-  };
-
-  // Recomputes the normalisation's result y from its saved tensors.
-  Norm Recomputed(const ir::TensorType& type) {
-    Norm n{};
-    n.x = Operand();
-    n.mean = Operand();
-    n.inverse_deviation = Operand();
-    n.scale = Operand();
-    n.y = Op(CUDNN_POINTWISE_SUB, n.x, n.mean, type);
-    n.y = Op(CUDNN_POINTWISE_MUL, n.y, n.inverse_deviation, type);
-    n.y = ScaleBias(n.y, n.scale, Operand(), type);
-    return n;
+  // Returns the vector that is broadcast along channels; null if the operand is
+  // anything else.
+  static Value* VectorOf(const Node& node, size_t operand) {
+    const Node* producer = node.input(operand)->producer();
+    return IsOp(producer, OpKind::kBroadcast) ? producer->input(0) : nullptr;
   }
 
-  void Sums(Tensor dz, const Norm& n) {
-    CudnnOpGraph::NormSums sums{n.x, n.mean, n.inverse_deviation, n.scale};
-    for (Tensor* result :
-         {&sums.scale_grad, &sums.bias_grad, &sums.a, &sums.b, &sums.c}) {
-      *result = Result();
+  // Finds (x - mean) * inverse_deviation * scale in the body. Returns what it
+  // is computed of, and the value before the scale.
+  std::vector<std::pair<ir::SavedNorm, Value*>> SavedNorms() const {
+    std::vector<std::pair<ir::SavedNorm, Value*>> norms;
+    for (const auto& node : body_->nodes()) {
+      if (node->kind() != OpKind::kMul) continue;
+      const Node* normalized = node->input(0)->producer();
+      if (!IsOp(normalized, OpKind::kMul)) continue;
+      const Node* centered = normalized->input(0)->producer();
+      if (!IsOp(centered, OpKind::kSub)) continue;
+      ir::SavedNorm norm{.x = centered->input(0),
+                         .mean = VectorOf(*centered, 1),
+                         .inverse_deviation = VectorOf(*normalized, 1),
+                         .scale = VectorOf(*node, 1)};
+      if (norm.mean == nullptr || norm.inverse_deviation == nullptr ||
+          norm.scale == nullptr) {
+        continue;
+      }
+      norms.emplace_back(norm, node->input(0));
     }
-    graph_.SumForNorm(dz, sums);
-  }
-
-  void GradInput() {
-    const Tensor dy = Operand();
-    const Tensor w = Operand();
-    const ir::TensorType& type = call_.results.at(0);
-    const std::string& norm = call_.attrs.String("norm");
-    const bool accumulate = call_.attrs.Bool("accumulate");
-    const bool add = call_.attrs.Bool("add");
-    const bool plain = norm.empty() && !add;
-    FUSOR_CHECK(!accumulate || plain, kGraph,
-                "cuDNN: {}: accumulate: expected no add and no norm",
-                call_.op_name());
-    const Tensor dx = Result();
-    if (accumulate) Operand();  // stored in place of the result
-    Tensor value = plain ? dx : graph_.Virtual(type);
-    graph_.Convolve(ConvKind::kGradInput, call_.attrs, value, w, dy,
-                    accumulate ? 1 : 0);
-    if (add) {
-      const Tensor sum = norm.empty() ? dx : graph_.Virtual(type);
-      graph_.Pointwise(CUDNN_POINTWISE_ADD, value, Operand(), sum);
-      value = sum;
-    }
-    if (norm.empty()) return;
-    FUSOR_CHECK(norm == "relu" || norm == "join" || norm == "dual", kGraph,
-                "cuDNN: {}: norm \"{}\": expected relu, join or dual",
-                call_.op_name(), norm);
-    std::vector<Norm> norms{Recomputed(type)};
-    Tensor y = norms[0].y;
-    if (norm == "join") {
-      y = Op(CUDNN_POINTWISE_ADD, y, Operand(), type);
-    } else if (norm == "dual") {
-      norms.push_back(Recomputed(type));
-      y = Op(CUDNN_POINTWISE_ADD, y, norms[1].y, type);
-    }
-    graph_.ReluGrad(value, y, dx);
-    for (const Norm& n : norms) Sums(dx, n);
+    return norms;
   }
 
   const LibraryCall& call_;
+  std::unique_ptr<ir::Graph> body_;
   CudnnOpGraph graph_;
-  std::vector<Tensor> operands_, results_;
-  size_t operand_ = 0;
-  size_t result_ = 0;
+  std::map<const Value*, Tensor> tensors_;
+  std::vector<Tensor> results_;
+  std::map<const Value*, Tensor> result_of_;  // values before casts
 };
 
 }  // namespace
 
-CudnnOpGraph GraphOf(const LibraryCall& call) { return Pattern(call).Build(); }
+CudnnOpGraph GraphOf(const LibraryCall& call) {
+  return Translator(call).Build();
+}
 
 }  // namespace fusor::cuda

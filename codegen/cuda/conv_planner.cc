@@ -8,6 +8,7 @@
 
 #include "codegen/cuda/cudnn_op_graph.h"
 #include "codegen/cuda/device_properties.h"
+#include "ir/io/printer.h"
 #include "ir/support/error.h"
 
 namespace fusor::cuda {
@@ -73,7 +74,8 @@ int64_t WorkspaceOf(const CudnnDescriptor& plan) {
 // Returns everything that the engines depend on, except the device.
 std::string ProblemOf(LibraryCall call) {
   call.attrs.Erase("algorithm");
-  return codegen::Print(call);
+  const std::string body = call.body == nullptr ? "" : ir::Print(*call.body);
+  return codegen::Print(call) + body;
 }
 
 // Removes a number from the front of `text`; false if there is none.

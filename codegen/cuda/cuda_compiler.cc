@@ -22,27 +22,16 @@ ir::Layout LayoutFor(const ir::TensorType& type) {
 }
 
 codegen::LibraryCall ChannelsLast(const ir::Node& node) {
-  codegen::LibraryCall call{.op = node.kind(), .attrs = node.attrs()};
-  const auto add = [](const ir::Value& value,
-                      std::vector<ir::TensorType>& types) {
-    types.push_back(value.type());
-    types.back().layout = LayoutFor(value.type());
-  };
-  for (const ir::Value* input : node.inputs()) add(*input, call.operands);
-  for (size_t i = 0; i < node.num_outputs(); ++i) {
-    add(*node.output(i), call.results);
+  codegen::LibraryCall call = codegen::CallOf(node);
+  for (auto* types : {&call.operands, &call.results}) {
+    for (ir::TensorType& type : *types) type.layout = LayoutFor(type);
   }
   return call;
 }
 
 // Returns whether cuBLASLt supports the matmul in its tensors' layouts.
 bool IsKnownMatmul(const ir::Node& node) {
-  codegen::LibraryCall call{.op = node.kind(), .attrs = node.attrs()};
-  for (const ir::Value* input : node.inputs()) {
-    call.operands.push_back(input->type());
-  }
-  call.results.push_back(node.output()->type());
-  return DescribeMatmul(call).has_value();
+  return DescribeMatmul(codegen::CallOf(node)).has_value();
 }
 
 // Returns dimensions of extent > 1, slowest first, with their strides.
@@ -119,7 +108,7 @@ std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
   }
   if (IsRearranged(node)) return {AsTheyLie(node, ir::kGeneratedAlgorithm)};
   if (IsKnownMatmul(node)) return {AsTheyLie(node, "cublaslt")};
-  const bool convolution = node.HasTrait(ir::OpTrait::kConvolution);
+  const bool convolution = ir::ConvolutionOf(node).has_value();
   if (!convolution && !node.HasTrait(ir::OpTrait::kPooling)) return {};
   const codegen::LibraryCall call = ChannelsLast(node);
   ir::LibraryCandidate candidate;

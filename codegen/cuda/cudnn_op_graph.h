@@ -62,31 +62,11 @@ class CudnnOpGraph {
   std::vector<CudnnDescriptor> operations_;
 };
 
-// Returns the graph of a convolution call. Arguments are the operands, then the
-// results, of the IR's op. Attributes that no op of the IR has fuse further
-// operations and append arguments:
-//
-//   conv2d              prologue "norm": + scale, bias: x is relu(x * scale +
-//                         bias)
-//                       prologue "join": + scale, bias, shortcut: x is
-//                         relu(x * scale + bias + shortcut), the last result
-//                       prologue "dual": + scale, bias, x2, scale2, bias2: x is
-//                         relu(x * scale + bias + x2 * scale2 + bias2), the
-//                         last result
-//                       statistics true: results sum, sum of squares after y
-//   conv2d_grad_weight  prologue "norm", as above
-//   conv2d_grad_input   accumulate true: + operand that is added, in place of
-//                         the result, by the convolution itself
-//                       add true: + a gradient that is added
-//                       norm "relu": + x, mean, 1 / deviation, scale, bias: the
-//                         gradient is that of relu(y), y = (x - mean) /
-//                         deviation * scale + bias; results scale_grad,
-//                         bias_grad, a, b, c of NormSums at the end
-//                       norm "join": + shortcut, which is added to y
-//                       norm "dual": + x2, .., bias2, whose y2 is added to y,
-//                         and as many results again
-//
-// Throws kGraph for what is no convolution, or not one of these.
+// Returns the graph of a convolution, or of a library fusion of one
+// (ir/library_fusion.h): an operation for each op of the body, and one for
+// SumChannels and SumNormGradient. Arguments are the operands, then the
+// results. Throws kGraph for what is no convolution, and for ops that cuDNN
+// does not have.
 CudnnOpGraph GraphOf(const codegen::LibraryCall& call);
 
 }  // namespace fusor::cuda

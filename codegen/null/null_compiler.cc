@@ -1,5 +1,6 @@
 #include "codegen/null/null_compiler.h"
 
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 
@@ -7,7 +8,7 @@ namespace fusor::null {
 
 std::vector<ir::LibraryCandidate> NullCompiler::Candidates(
     const ir::Node& node) const {
-  if (node.op().fusion != ir::FusionKind::kLibrary) return {};
+  if (ir::LibraryOp(node).op().fusion != ir::FusionKind::kLibrary) return {};
   ir::LibraryCandidate candidate;
   candidate.name = candidate.algorithm = "direct";
   candidate.implementation = "null";

@@ -4,6 +4,7 @@
 
 #include "codegen/kernel/bitmask.h"
 #include "ir/io/printer.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
@@ -88,11 +89,35 @@ std::string Text(const Step& step) {
 
 }  // namespace
 
+LibraryCall CallOf(const ir::Node& node) {
+  const ir::Node& op = ir::LibraryOp(node);
+  LibraryCall call{.op = op.kind(), .attrs = op.attrs()};
+  if (&op != &node) call.body = node.body()->Clone();
+  for (const ir::Value* operand : node.inputs()) {
+    call.operands.push_back(operand->type());
+  }
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    call.results.push_back(node.output(i)->type());
+  }
+  return call;
+}
+
+bool SameCall(const LibraryCall& a, const LibraryCall& b) {
+  const bool bodies =
+      a.body == nullptr || b.body == nullptr
+          ? a.body == b.body
+          : ir::SameGraph(*a.body, *b.body, /*ignore_names=*/true);
+  return a.op == b.op && a.attrs == b.attrs && a.operands == b.operands &&
+         a.results == b.results && bodies;
+}
+
 std::string Print(const LibraryCall& call) {
-  return fmt::format("{}({}) {} -> {}, \"{}\", workspace {} bytes{}",
-                     call.op_name(), Text(call.operands), Text(call.attrs),
-                     Text(call.results), call.implementation,
-                     call.workspace_bytes, Text(call.in_place));
+  return fmt::format(
+      "{}({}) {}{} -> {}, \"{}\", workspace {} bytes{}", call.op_name(),
+      Text(call.operands), Text(call.attrs),
+      call.body == nullptr ? "" : " fused=" + ir::FusedOps(*call.body),
+      Text(call.results), call.implementation, call.workspace_bytes,
+      Text(call.in_place));
 }
 
 int64_t Buffer::value_bytes() const {

@@ -5,6 +5,7 @@
 // device; an Executor binds it to one. Printable and serialisable.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,8 +71,12 @@ struct InPlace {
 // One call into the vendor library, or one collective, with everything that the
 // backend needs to prepare it.
 struct LibraryCall {
-  ir::OpKind op = {};
-  ir::Attrs attrs{};
+  ir::OpKind op = {};  // of a library fusion: the library op of its body
+  ir::Attrs attrs{};   // of that op
+  // The body of a library fusion (ir/library_fusion.h), which spells out what
+  // the call computes; null for a call of one op. Its inputs are the operands,
+  // its outputs the results.
+  std::shared_ptr<const ir::Graph> body{};
   std::vector<ir::TensorType> operands{};
   std::vector<ir::TensorType> results{};
   // TargetCompiler::PrepareCall fills in the next three fields.
@@ -172,6 +177,13 @@ const std::vector<InPlace>& InPlaceOf(const Plan& plan, const Step& step);
 // Returns the layout of the plan's state inputs and the size of its state
 // arena.
 StateLayout StateOf(const Plan& plan);
+
+// Returns the call that computes a library op, a library fusion or a
+// collective.
+LibraryCall CallOf(const ir::Node& node);
+
+// Compares what is computed, of which types and by which algorithm.
+bool SameCall(const LibraryCall& a, const LibraryCall& b);
 
 // Returns text for people and for comparing plans. Omits kernel binaries and
 // library execution plans, and prints constants as hashes.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "codegen/plan/schedule.h"
 #include "codegen/plan/verify_plan.h"
 #include "codegen/plan/views.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
@@ -27,22 +29,22 @@ using ir::OpKind;
 using ir::OpTrait;
 using ir::Value;
 
-// A conv2d_grad_input with `accumulate` adds its result to its third operand,
-// in place (ir/ops/conv.cc).
-constexpr InPlace kAccumulation{2, 3};
-
-bool IsAccumulation(const LibraryCall& call) {
-  return call.op == OpKind::kConv2dGradInput && call.attrs.Bool("accumulate");
+// Returns which operand the call adds to, in place.
+std::optional<InPlace> AccumulationOf(const LibraryCall& call) {
+  if (call.body == nullptr) return std::nullopt;
+  const std::optional<size_t> operand = ir::AccumulatedInput(*call.body);
+  if (!operand.has_value()) return std::nullopt;
+  return InPlace{static_cast<int>(*operand),
+                 static_cast<int>(call.operands.size())};
 }
 
 void CheckAccumulations(const Plan& plan) {
   for (const Step& step : plan.steps) {
-    if (step.kind != StepKind::kLibrary ||
-        !IsAccumulation(plan.calls[step.index])) {
-      continue;
-    }
-    const Buffer& operand = plan.buffers[step.args[kAccumulation.operand]];
-    const Buffer& result = plan.buffers[step.args[kAccumulation.result]];
+    if (step.kind != StepKind::kLibrary) continue;
+    const auto accumulation = AccumulationOf(plan.calls[step.index]);
+    if (!accumulation.has_value()) continue;
+    const Buffer& operand = plan.buffers[step.args[accumulation->operand]];
+    const Buffer& result = plan.buffers[step.args[accumulation->result]];
     FUSOR_ASSERT(
         operand.arena == result.arena && operand.offset == result.offset,
         "plan {}: {} is not in the place of {}, to which it is added",
@@ -95,7 +97,6 @@ class PlanBuilder {
 
   std::string KernelName(const Node& node);
   int AddKernel(const Node& node, const LoweredKernel& lowered);
-  int AddCall(const Node& node);
   int AddCall(LibraryCall call);
   void AddCopy(int from, int to);
   int CopyOf(int buffer, int arena, int slot);
@@ -250,7 +251,7 @@ int PlanBuilder::AddResult(const Value* value, bool packed) {
 void PlanBuilder::AddStep(const Node& node) {
   Step step{.name = node.output()->name(),
             .location = node.location(),
-            .op_class = std::string(node.op_name()),
+            .op_class = std::string(ir::LibraryOp(node).op_name()),
             .bytes = ir::NodeBytes(node),
             .flops = NodeFlops(node)};
   const auto fusion = lowered_.find(&node);
@@ -259,10 +260,10 @@ void PlanBuilder::AddStep(const Node& node) {
     step.args = FusionArgs(node, fusion->second);
     step.index = AddKernel(node, fusion->second);
   } else {
-    FUSOR_ASSERT(node.body() == nullptr, "fusion {} was not lowered",
+    FUSOR_ASSERT(!ir::IsKernelFusion(node), "fusion {} was not lowered",
                  step.name);
     AddCallArgs(node, step);
-    step.index = AddCall(node);
+    step.index = AddCall(CallOf(node));
   }
   for (const int b : std::set<int>(step.args.begin(), step.args.end())) {
     const ir::TensorType& type = buffer(b).type;
@@ -567,24 +568,11 @@ int PlanBuilder::AddKernel(const Node& node, const LoweredKernel& lowered) {
   return it->second;
 }
 
-int PlanBuilder::AddCall(const Node& node) {
-  LibraryCall call{.op = node.kind(), .attrs = node.attrs()};
-  for (const Value* operand : node.inputs()) {
-    call.operands.push_back(operand->type());
-  }
-  for (size_t i = 0; i < node.num_outputs(); ++i) {
-    call.results.push_back(node.output(i)->type());
-  }
-  return AddCall(std::move(call));
-}
-
 int PlanBuilder::AddCall(LibraryCall call) {
   std::vector<LibraryCall>& calls = draft_.plan.calls;
-  const auto same = [&](const LibraryCall& other) {
-    return call.op == other.op && call.attrs == other.attrs &&
-           call.operands == other.operands && call.results == other.results;
-  };
-  const auto found = std::find_if(calls.begin(), calls.end(), same);
+  const auto found = std::find_if(
+      calls.begin(), calls.end(),
+      [&](const LibraryCall& other) { return SameCall(call, other); });
   const auto index = static_cast<int>(found - calls.begin());
   if (found == calls.end()) calls.push_back(std::move(call));
   return index;
@@ -656,10 +644,10 @@ void PlanBuilder::AddOutputs() {
 WorkspaceBytes PlanBuilder::AddCalls() {
   std::unordered_map<const Node*, int> call_of;
   for (const auto& node : graph_.nodes()) {
-    const bool call = node->body() == nullptr &&
+    const bool call = !ir::IsKernelFusion(*node) &&
                       !lowered_.contains(node.get()) && !IsView(*node) &&
                       node->kind() != OpKind::kConstant;
-    if (call) call_of.emplace(node.get(), AddCall(*node));
+    if (call) call_of.emplace(node.get(), AddCall(CallOf(*node)));
   }
   PrepareCalls();
   return [this, call_of = std::move(call_of)](const Node& node) -> int64_t {
@@ -677,7 +665,9 @@ void PlanBuilder::PrepareCalls() {
     LibraryCall& call = calls[first + i];
     if (!call.HasTrait(OpTrait::kCollective)) {
       compiler_.PrepareCall(call);
-      if (IsAccumulation(call)) call.in_place.push_back(kAccumulation);
+      if (const auto accumulation = AccumulationOf(call)) {
+        call.in_place.push_back(*accumulation);
+      }
       return;
     }
     if (call.op != OpKind::kAllReduce) return;

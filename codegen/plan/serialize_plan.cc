@@ -4,6 +4,7 @@
 #include "codegen/plan/plan.h"
 #include "codegen/plan/plan.pb.h"
 #include "codegen/plan/verify_plan.h"
+#include "ir/io/serialize_graph.h"
 #include "ir/io/serialize_types.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
@@ -11,7 +12,7 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 template <typename Repeated>
 void WriteList(const std::vector<int>& list, Repeated& out) {
@@ -102,6 +103,7 @@ void WriteCode(const Plan& plan, proto::PlanProto& out) {
     c.set_workspace_bytes(call.workspace_bytes);
     c.set_plan(call.plan);
     WriteInPlace(call.in_place, *c.mutable_in_place());
+    if (call.body != nullptr) c.set_body(ir::Serialize(*call.body));
   }
 }
 
@@ -177,14 +179,16 @@ void ReadCode(const proto::PlanProto& in, Plan& plan) {
     Verify(plan.kernels.back().kernel);
   }
   for (const proto::PlanProto::Call& c : in.calls()) {
-    plan.calls.push_back({.op = ir::GetOp(c.op()).kind,
-                          .attrs = ReadAttrs(c.attrs()),
-                          .operands = ReadTypes(c.operands()),
-                          .results = ReadTypes(c.results()),
-                          .implementation = c.implementation(),
-                          .workspace_bytes = c.workspace_bytes(),
-                          .plan = c.plan(),
-                          .in_place = ReadInPlace(c.in_place())});
+    plan.calls.push_back(
+        {.op = ir::GetOp(c.op()).kind,
+         .attrs = ReadAttrs(c.attrs()),
+         .body = c.body().empty() ? nullptr : ir::Deserialize(c.body(), "body"),
+         .operands = ReadTypes(c.operands()),
+         .results = ReadTypes(c.results()),
+         .implementation = c.implementation(),
+         .workspace_bytes = c.workspace_bytes(),
+         .plan = c.plan(),
+         .in_place = ReadInPlace(c.in_place())});
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codegen/kernel/access_analysis.h"
+#include "ir/library_fusion.h"
 #include "ir/shard.h"
 #include "ir/support/error.h"
 
@@ -93,6 +94,7 @@ class Structure {
     const auto operands = static_cast<int>(call.operands.size());
     FUSOR_ASSERT(call.workspace_bytes >= 0, "plan {}: {}: {} workspace bytes",
                  plan_.name, call.op_name(), call.workspace_bytes);
+    if (call.body != nullptr) CheckBody(call);
     for (const InPlace& pair : call.in_place) {
       FUSOR_ASSERT(Within(pair.operand, call.operands) &&
                        Within(pair.result - operands, call.results) &&
@@ -101,6 +103,21 @@ class Structure {
                    "plan {}: {}: result {} cannot be over operand {}",
                    plan_.name, call.op_name(), pair.result, pair.operand);
     }
+  }
+
+  void CheckBody(const LibraryCall& call) {
+    const ir::Node& op = ir::LibraryOpIn(*call.body);
+    bool fits = op.kind() == call.op && op.attrs() == call.attrs &&
+                call.body->inputs().size() == call.operands.size() &&
+                call.body->outputs().size() == call.results.size();
+    for (size_t i = 0; fits && i < call.operands.size(); ++i) {
+      fits = call.body->input(i)->type() == call.operands[i];
+    }
+    for (size_t i = 0; fits && i < call.results.size(); ++i) {
+      fits = call.body->outputs()[i].value->type() == call.results[i];
+    }
+    FUSOR_ASSERT(fits, "plan {}: {}: the body does not compute the call",
+                 plan_.name, call.op_name());
   }
 
   void CheckStep(const Step& step) {

@@ -4,6 +4,7 @@
 
 #include "codegen/plan/verify_plan.h"
 #include "codegen/plan/views.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -140,7 +141,7 @@ class Correspondence {
                    "plan {}: step {}: result {} is {}, expected {}", plan_.name,
                    step.name, i, writes[i], node.output(i)->name());
     }
-    FUSOR_ASSERT((step.kind == StepKind::kLaunch) == (node.body() != nullptr),
+    FUSOR_ASSERT((step.kind == StepKind::kLaunch) == ir::IsKernelFusion(node),
                  "plan {}: step {} is {}", plan_.name, step.name,
                  node.op_name());
     if (step.kind != StepKind::kLaunch) CheckCall(step, node);
@@ -148,17 +149,9 @@ class Correspondence {
 
   void CheckCall(const Step& step, const Node& node) const {
     const LibraryCall& call = plan_.calls[step.index];
-    bool same = call.op == node.kind() && call.attrs == node.attrs() &&
-                call.operands.size() == node.num_inputs() &&
-                call.results.size() == node.num_outputs();
-    for (size_t i = 0; same && i < call.operands.size(); ++i) {
-      same = call.operands[i] == node.input(i)->type();
-    }
-    for (size_t i = 0; same && i < call.results.size(); ++i) {
-      same = call.results[i] == node.output(i)->type();
-    }
-    FUSOR_ASSERT(same, "plan {}: step {} calls another {}, expected {}",
-                 plan_.name, step.name, call.op_name(), node.op_name());
+    FUSOR_ASSERT(SameCall(call, CallOf(node)),
+                 "plan {}: step {} calls another {}, expected {}", plan_.name,
+                 step.name, call.op_name(), node.op_name());
   }
 
   const Plan& plan_;

@@ -106,11 +106,13 @@ std::vector<OpDef> MakeOps() {
   OpDef fusion;
   fusion.kind = OpKind::kFusion;
   fusion.name = "fusion";
-  fusion.summary = "one kernel: the body's inputs and outputs are its own";
+  fusion.summary =
+      "one kernel or library call: the body's inputs and outputs are its own";
   fusion.min_inputs = 0;
   fusion.max_inputs = -1;
   fusion.layout = LayoutRule::kSame;
-  // kind: "loop", or "multi_tensor" for equal chains over `tensors` tensors.
+  // kind: "loop"; "multi_tensor" for equal chains over `tensors` tensors; or
+  // "library" for one call of a vendor library (ir/library_fusion.h).
   // copies_together: copies of the tensors' results may be stored contiguously
   // and in the tensors' order: the first copy of each tensor, then the second,
   // ... rounding: "fast", or "eager" for rounding at every op of the body.

@@ -1,6 +1,5 @@
 #include "ir/builder.h"
 #include "ir/ops/conv_eval.h"
-#include "ir/ops/conv_pattern.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 
@@ -77,36 +76,24 @@ DType ResultDType(const TensorType& operand, const Attrs& attrs) {
 std::vector<TensorType> InferConv(Types in, const Attrs& attrs) {
   CheckFloats(in.first(2));
   const Shape shape = ConvShape(in[0].shape, in[1].shape, attrs);
-  CheckPrologue(in, attrs, false);
   if (in.size() == 3) {
     FUSOR_CHECK(in[2].shape == Shape{shape[1]} && IsFloat(in[2].dtype), kGraph,
                 "expected a floating bias of {} elements", shape[1]);
   }
-  FUSOR_CHECK(in.size() < 4 || HasPrologue(attrs), kGraph,
-              "expected 2 or 3 operands, got {}", in.size());
-  std::vector<TensorType> results{{ResultDType(in[0], attrs), shape, {}}};
-  if (attrs.Bool("statistics")) AddStatistics(results);
-  if (StoresPrologue(attrs)) results.push_back({in[0].dtype, in[0].shape, {}});
-  return results;
+  return {{ResultDType(in[0], attrs), shape, {}}};
 }
 
 std::vector<TensorType> InferGradInput(Types in, const Attrs& attrs) {
-  CheckFloats(in.first(2));
+  CheckFloats(in);
   const Shape& shape = attrs.Ints("input_shape");
   FUSOR_CHECK(ConvShape(shape, in[1].shape, attrs) == in[0].shape, kGraph,
               "gradient does not have the convolution's result shape");
-  std::vector<TensorType> results{{ResultDType(in[0], attrs), shape, {}}};
-  CheckGradientOperands(in, results[0], attrs);
-  AddGradientSums(results, attrs);
-  return results;
+  return {{ResultDType(in[0], attrs), shape, {}}};
 }
 
 std::vector<TensorType> InferGradWeight(Types in, const Attrs& attrs) {
-  CheckFloats(in.first(2));
+  CheckFloats(in);
   const Shape& shape = attrs.Ints("weight_shape");
-  CheckPrologue(in, attrs, true);
-  FUSOR_CHECK(in.size() == 2 || HasPrologue(attrs), kGraph,
-              "expected 2 operands, got {}", in.size());
   FUSOR_CHECK(ConvShape(in[0].shape, shape, attrs) == in[1].shape, kGraph,
               "gradient does not have the convolution's result shape");
   return {{ResultDType(in[0], attrs), shape, {}}};
@@ -122,11 +109,6 @@ Attrs GeometryOf(const Node& n) {
 }
 
 Grads GradConv(Builder& b, const Node& n, DOutputs d) {
-  FUSOR_CHECK(
-      !n.attrs().Bool("statistics") && !HasPrologue(n.attrs()), kGraph,
-      "{}: expected a convolution to differentiate, got one that passes "
-      "have joined with a normalisation",
-      n.output(0)->name());
   Value* x = n.input(0);
   Value* w = n.input(1);
   Value* dz = n.attrs().Bool("relu") ? ReluGradient(b, n.output(), d[0]) : d[0];
@@ -171,25 +153,17 @@ std::vector<OpDef> MakeOps() {
   conv.kind = OpKind::kConv2d;
   conv.name = "conv2d";
   conv.summary =
-      "x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O]? -> [N,O,H',W'], "
-      "[sum, sum of squares, f32 [O]: statistics], [what it reads: join, "
-      "dual]; "
-      "relu applied last where set; prologue \"norm\": scale, bias [C] for "
-      "bias, of relu(x * scale + bias); \"join\": and r, .. + r); \"dual\": "
-      "and "
-      "x2, scale2, bias2, .. + x2 * scale2 + bias2); accumulated wide, rounded "
-      "to result_dtype";
+      "x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O]? -> [N,O,H',W']; relu "
+      "applied last where set; accumulated wide, rounded to result_dtype";
   conv.min_inputs = 2;
-  conv.max_inputs = 7;
+  conv.max_inputs = 3;
   conv.fusion = FusionKind::kLibrary;
   conv.traits = OpTrait::kPure | OpTrait::kConvolution | OpTrait::kResultDType;
   conv.precision = PrecisionRule::kAllow;
   conv.layout = LayoutRule::kChosen;
   conv.wide_vectors = true;
   conv.attrs = geometry;
-  conv.attrs.insert(
-      conv.attrs.end(),
-      {{"relu", false}, {"statistics", false}, {"prologue", std::string("")}});
+  conv.attrs.push_back({"relu", false});
   conv.infer = InferConv;
   conv.gradient = GradConv;
   conv.macs = ConvMacs;
@@ -198,19 +172,10 @@ std::vector<OpDef> MakeOps() {
   OpDef grad_input = conv;
   grad_input.kind = OpKind::kConv2dGradInput;
   grad_input.name = "conv2d_grad_input";
-  grad_input.summary =
-      "dy [N,O,H',W'], weight, [a tensor that is added: accumulate, in its "
-      "place, or add], [x, mean, 1/deviation, scale, bias [C]: norm], "
-      "[shortcut: norm \"join\" | x2, .., bias2: norm \"dual\"] -> dx of "
-      "input_shape, [dscale, dbias, a, b, c, f32 [C], for each norm]; with "
-      "norm dx is masked by relu(bn(x) + ..), and a * dx + b * x + c that of x";
-  grad_input.max_inputs = 13;
+  grad_input.summary = "dy [N,O,H',W'], weight -> dx of input_shape";
+  grad_input.max_inputs = 2;
   grad_input.attrs = geometry;
-  grad_input.attrs.insert(grad_input.attrs.end(),
-                          {{"input_shape", Ints{}, true},
-                           {"accumulate", false},
-                           {"add", false},
-                           {"norm", std::string("")}});
+  grad_input.attrs.push_back({"input_shape", Ints{}, true});
   grad_input.infer = InferGradInput;
   grad_input.gradient = nullptr;
   grad_input.macs = GradInputMacs;
@@ -219,14 +184,9 @@ std::vector<OpDef> MakeOps() {
   OpDef grad_weight = grad_input;
   grad_weight.kind = OpKind::kConv2dGradWeight;
   grad_weight.name = "conv2d_grad_weight";
-  grad_weight.summary =
-      "x, dy [N,O,H',W'], [scale, bias [C]: prologue \"norm\", as of conv2d] "
-      "-> gradient of weight_shape";
-  grad_weight.max_inputs = 4;
+  grad_weight.summary = "x, dy [N,O,H',W'] -> gradient of weight_shape";
   grad_weight.attrs = geometry;
-  grad_weight.attrs.insert(
-      grad_weight.attrs.end(),
-      {{"weight_shape", Ints{}, true}, {"prologue", std::string("")}});
+  grad_weight.attrs.push_back({"weight_shape", Ints{}, true});
   grad_weight.infer = InferGradWeight;
   grad_weight.macs = GradWeightMacs;
   grad_weight.eval = EvalConvGradWeight;

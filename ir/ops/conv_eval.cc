@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "ir/interpreter/matrix_product.h"
-#include "ir/ops/conv_pattern.h"
 
 namespace fusor::ir {
 namespace {
@@ -82,13 +81,11 @@ void ForEachPair(const Geometry& g, int64_t tap, Visit visit) {
 }  // namespace
 
 // Computes y[pixel'] += x[pixel] W[tap] for each tap.
-void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode) {
+void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   const Tensor& weight = *in[1];
   const Geometry g(node, in[0]->type.shape, weight.type.shape,
                    out[0]->type.shape);
-  Tensor held;
-  const std::vector<double> x =
-      ToChannelsLast(EvalPrologue(node, in, mode, held));
+  const std::vector<double> x = ToChannelsLast(*in[0]);
   std::vector<double> y(out[0]->data.size(), 0);
   for (int64_t tap = 0; tap < g.taps(); ++tap) {
     for (int64_t group = 0; group < g.groups; ++group) {
@@ -110,13 +107,11 @@ void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode) {
     if (relu && y[i] < 0) y[i] = 0;
   }
   FromChannelsLast(y, *out[0]);
-  if (node.attrs().Bool("statistics")) EvalStatistics(out, mode);
-  if (StoresPrologue(node.attrs())) out.back()->data = std::move(held.data);
 }
 
 // Computes dx[pixel] += dy[pixel'] W[tap]^T for each tap.
 void EvalConvGradInput(const Node& node, EvalInputs in, EvalOutputs out,
-                       EvalMode mode) {
+                       EvalMode) {
   const Tensor& weight = *in[1];
   const Geometry g(node, out[0]->type.shape, weight.type.shape,
                    in[0]->type.shape);
@@ -137,16 +132,14 @@ void EvalConvGradInput(const Node& node, EvalInputs in, EvalOutputs out,
     }
   }
   FromChannelsLast(dx, *out[0]);
-  FinishGradInput(node, in, out, mode);
 }
 
 // Computes dW[tap] = x^T dy over the pixels. Rows are channels of x, shifted by
 // the tap, with zeros in the padding. As in the other two, dy does not count
 // there, so non-finite dy is masked: 0 * NaN would be NaN.
 void EvalConvGradWeight(const Node& node, EvalInputs in, EvalOutputs out,
-                        EvalMode mode) {
-  Tensor held;
-  const Tensor& x = EvalPrologue(node, in, mode, held);
+                        EvalMode) {
+  const Tensor& x = *in[0];
   Tensor& dw = *out[0];
   const Geometry g(node, x.type.shape, dw.type.shape, in[1]->type.shape);
   const std::vector<double> dy = ToChannelsLast(*in[1]);

@@ -22,7 +22,7 @@ const T* Find(const std::map<AutotuneResults::Key, T>& map,
 }
 
 constexpr std::string_view kFirstLine = "fusor choices ";
-constexpr std::string_view kVersion = "1";
+constexpr std::string_view kVersion = "2";
 
 std::string_view Trimmed(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);

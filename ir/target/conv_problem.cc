@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "ir/target/cost.h"
@@ -18,20 +19,6 @@ std::string Numbers(const std::vector<int64_t>& numbers,
 bool AreOnes(const std::vector<int64_t>& numbers) {
   return std::all_of(numbers.begin(), numbers.end(),
                      [](int64_t number) { return number == 1; });
-}
-
-// Returns the fused operations, " norm=relu statistics"; "" if there are none.
-// A final bias and ReLU cost nothing and are not listed.
-std::string PatternText(const Attrs& attrs) {
-  std::string text;
-  for (const char* name : {"prologue", "norm"}) {
-    if (!attrs.Has(name) || attrs.String(name).empty()) continue;
-    text += fmt::format(" {}={}", name, attrs.String(name));
-  }
-  for (const char* name : {"accumulate", "add", "statistics"}) {
-    if (attrs.Has(name) && attrs.Bool(name)) text += fmt::format(" {}", name);
-  }
-  return text;
 }
 
 // F(tile x tile, 3x3).
@@ -55,23 +42,25 @@ int64_t Tiles(const Shape& shape, int64_t tile) {
 }  // namespace
 
 std::optional<Convolution> ConvolutionOf(const Node& node) {
-  if (!node.HasTrait(OpTrait::kConvolution)) return std::nullopt;
-  const TensorType& a = node.input(0)->type();
-  const TensorType& b = node.input(1)->type();
-  const TensorType& result = node.output()->type();
-  if (node.kind() == OpKind::kConv2dGradWeight) {
+  const Node& op = LibraryOp(node);
+  if (!op.HasTrait(OpTrait::kConvolution)) return std::nullopt;
+  const TensorType& a = op.input(0)->type();
+  const TensorType& b = op.input(1)->type();
+  TensorType result = op.output()->type();
+  // The body of a library fusion may round it later.
+  if (IsLibraryFusion(node)) result.dtype = node.output()->type().dtype;
+  if (op.kind() == OpKind::kConv2dGradWeight) {
     return Convolution{ConvKind::kGradWeight, a, result, b};
   }
-  if (node.kind() == OpKind::kConv2dGradInput) {
+  if (op.kind() == OpKind::kConv2dGradInput) {
     return Convolution{ConvKind::kGradInput, result, b, a};
   }
   return Convolution{ConvKind::kForward, a, b, result};
 }
 
 bool HasWinogradGeometry(const Node& node) {
-  const auto conv = ConvolutionOf(node);
-  return conv.has_value() &&
-         HasWinogradGeometry(conv->weight.shape, node.attrs());
+  return IsPlainConvolution(node) &&
+         HasWinogradGeometry(ConvolutionOf(node)->weight.shape, node.attrs());
 }
 
 bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs) {
@@ -80,19 +69,21 @@ bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs) {
 }
 
 bool IsPlainConvolution(const Node& node) {
-  return ConvolutionOf(node).has_value() && PatternText(node.attrs()).empty();
+  return node.HasTrait(OpTrait::kConvolution);
 }
 
 std::string ConvolutionProblem(const Node& node) {
   const auto conv = ConvolutionOf(node);
   if (!conv.has_value()) return "";
-  const Attrs& attrs = node.attrs();
+  const Node& op = LibraryOp(node);
+  const Attrs& attrs = op.attrs();
   const std::string plain = fmt::format(
-      "{} x={} w={} stride={} pad={} dilation={} groups={}", node.op_name(),
+      "{} x={} w={} stride={} pad={} dilation={} groups={}", op.op_name(),
       Numbers(conv->x.shape, "x"), Numbers(conv->weight.shape, "x"),
       Numbers(attrs.Ints("stride"), ","), Numbers(attrs.Ints("pad"), ","),
       Numbers(attrs.Ints("dilation"), ","), attrs.Int("groups"));
-  return plain + PatternText(attrs);
+  return IsLibraryFusion(node) ? plain + " fused=" + FusedOps(*node.body())
+                               : plain;
 }
 
 int64_t DirectNs(const Node& node, const Target& target) {

@@ -18,22 +18,22 @@ struct Convolution {
   TensorType x, weight, y;
 };
 
-// Returns the tensors for these three ops, nullopt for others.
+// Returns the tensors for these three ops and for library fusions of one of
+// them, nullopt for others.
 std::optional<Convolution> ConvolutionOf(const Node& node);
 
 // True if Winograd's algorithm applies to the geometry: 3x3, stride 1, dilation
-// 1, 1 group. `attrs` are those of a convolution op.
+// 1, 1 group; false for library fusions. `attrs` are those of a convolution op.
 bool HasWinogradGeometry(const Node& node);
 bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs);
 
-// True for a convolution with at most a bias and a ReLU: no statistics, no
-// normalisation, no addend.
+// True for a convolution with at most a bias and a ReLU, no library fusion.
 bool IsPlainConvolution(const Node& node);
 
 // Returns a one-line key of what determines a library's speed besides dtypes,
 // layouts and algorithm: "conv2d x=16x64x56x56 w=64x64x3x3 stride=1,1 pad=1,1
-// dilation=1,1 groups=1", plus fused operations: " norm=join add". "" for other
-// ops.
+// dilation=1,1 groups=1", plus the ops of a library fusion:
+// " fused=conv2d,reduce,mul,reduce". "" for other ops.
 std::string ConvolutionProblem(const Node& node);
 
 // Estimate the nanoseconds of a convolution. DirectNs: multiply-accumulates at

@@ -8,6 +8,7 @@
 namespace fusor::ir {
 
 int64_t NodeMacs(const Node& node) {
+  if (node.body() != nullptr) return GraphMacs(*node.body());
   return node.op().macs == nullptr ? 0 : node.op().macs(node);
 }
 

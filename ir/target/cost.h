@@ -7,8 +7,8 @@
 
 namespace fusor::ir {
 
-// Multiply-accumulates (OpDef::macs) of a node, or of all nodes except in
-// fusions.
+// Multiply-accumulates (OpDef::macs) of a node or of all nodes. A fusion has
+// those of its body.
 int64_t NodeMacs(const Node& node);
 int64_t GraphMacs(const Graph& graph);
 

@@ -1,11 +1,13 @@
 #include "ir/target/flops.h"
 
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/target/cost.h"
 
 namespace fusor::codegen {
 
 int64_t NodeFlops(const ir::Node& node) {
+  if (IsLibraryFusion(node)) return NodeFlops(ir::LibraryOp(node));
   if (node.body() != nullptr) {
     int64_t flops = 0;
     for (const auto& inner : node.body()->nodes()) flops += NodeFlops(*inner);

@@ -16,6 +16,10 @@ constexpr char kPass[] = "fuse_conv_norm";
 
 }  // namespace
 
+const std::string& AlgorithmOf(const Node& node) {
+  return ir::LibraryOp(node).attrs().String("algorithm");
+}
+
 void Draft::Discard() {
   while (graph_.nodes().size() > nodes_) {
     graph_.Erase(graph_.nodes()[before_->position() - 1].get());
@@ -53,12 +57,12 @@ bool ConvRewriter::ConsumeFuel(const Value& subject) {
   return context_.ConsumeFuel(kPass, subject);
 }
 
-Node* ConvRewriter::Extend(const ConvExtension& extension, Node* before,
-                           NormLowering level) {
-  std::string plain = ir::ConvolutionProblem(*extension.conv);
-  dtype_ = extension.conv->input(0)->type().dtype;
-  ExtendedConv extended =
-      ExtendConvolution(graph_, context_, extension, before, level_ >= level);
+Node* ConvRewriter::Extend(const Node& conv, ir::LibraryFusion fusion,
+                           Node* before, NormLowering level) {
+  std::string plain = ir::ConvolutionProblem(conv);
+  dtype_ = conv.input(0)->type().dtype;
+  ExtendedConv extended = ExtendConvolution(
+      graph_, context_, conv, std::move(fusion), before, level_ >= level);
   wanted_ = extended.wanted;
   refusal_ = std::move(extended.refusal);
   if (extended.node != nullptr) {

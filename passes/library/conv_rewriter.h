@@ -35,6 +35,9 @@ struct Places {
   int64_t taken = 0;
 };
 
+// Returns the library's algorithm for a convolution or library fusion.
+const std::string& AlgorithmOf(const ir::Node& node);
+
 // Shared by the rewrites of FuseConvNorm: creates an extended convolution,
 // substitutes it for the nodes that it replaces, and records the decision.
 class ConvRewriter {
@@ -60,9 +63,10 @@ class ConvRewriter {
   // Call before each rewrite.
   bool ConsumeFuel(const ir::Value& subject);
 
-  // Adds the extended convolution before `before`; null if it is rejected.
-  ir::Node* Extend(const ConvExtension& extension, ir::Node* before,
-                   NormLowering level);
+  // Adds `fusion`, which extends `conv`, before `before`; null if it is
+  // rejected.
+  ir::Node* Extend(const ir::Node& conv, ir::LibraryFusion fusion,
+                   ir::Node* before, NormLowering level);
   bool wanted() const { return wanted_; }  // result of the last Extend
 
   // Records the decision on a rewrite, after all calls of Extend for it since

@@ -67,10 +67,9 @@ class NormGradients {
     if (!r_.ConsumeFuel(*norm->output())) return;
     for (const auto& [conv, added] : ways) {
       if (Node* node = SumUp(*norm, conv, added)) {
-        r_.Record(
-            places_, *norm->output(), true,
-            "mask and sums computed by " + node->attrs().String("algorithm"),
-            SavedBytes(*norm, added != nullptr), dy);
+        r_.Record(places_, *norm->output(), true,
+                  "mask and sums computed by " + AlgorithmOf(*node),
+                  SavedBytes(*norm, added != nullptr), dy);
         ReplaceGradient(norm, node);
         std::vector<Node*> dead{norm, conv};
         if (sum != nullptr) dead.push_back(sum);
@@ -98,29 +97,22 @@ class NormGradients {
 
   Node* SumUp(Node& norm, Node* conv, Value* added) {
     const Gradient g = GradientOf(norm);
-    ConvExtension e{conv, conv->attrs(), conv->inputs()};
-    if (added != nullptr) {
-      e.attrs.Set("add", true);
-      e.operands.push_back(added);
-    }
+    ir::LibraryFusion fusion(*conv);
+    if (added != nullptr) fusion.Add(added);
     Draft draft(r_.graph(), &norm);
     Builder b(r_.graph(), &norm);
     b.Inherit(norm.location());
     const double epsilon = norm.attrs().Float("epsilon");
-    const auto append = [&](const std::vector<Value*>& n) {
+    const auto saved = [&](const std::vector<Value*>& n) {
       Value* rstd = b.Rsqrt(b.Plus(n[4], epsilon));
-      e.operands.insert(e.operands.end(), {n[0], n[3], rstd, n[1], n[2]});
+      return ir::SavedNorm{n[0], n[3], rstd, n[1], n[2]};
     };
-    append(g.main);
-    e.attrs.Set("norm", std::string("relu"));
-    if (g.residual == "add") {
-      e.attrs.Set("norm", std::string("join"));
-      e.operands.push_back(ForwardOf(norm)->input(3));
-    } else if (g.residual == "norm") {
-      e.attrs.Set("norm", std::string("dual"));
-      append(g.second);
-    }
-    Node* node = r_.Extend(e, &norm, NormLowering::kGradients);
+    std::vector<ir::SavedNorm> norms{saved(g.main)};
+    if (g.residual == "norm") norms.push_back(saved(g.second));
+    fusion.MaskAndSum(
+        norms, g.residual == "add" ? ForwardOf(norm)->input(3) : nullptr);
+    Node* node =
+        r_.Extend(*conv, std::move(fusion), &norm, NormLowering::kGradients);
     if (node == nullptr) draft.Discard();
     return node;
   }

@@ -67,9 +67,10 @@ class InReaders {
     return !y->uses().empty() && !r_.graph().IsOutput(y) &&
            std::all_of(
                y->uses().begin(), y->uses().end(), [](const ir::Use& use) {
+                 const OpKind kind = ir::LibraryOp(*use.node).kind();
                  return use.operand == 0 && use.node->num_inputs() == 2 &&
-                        (use.node->kind() == OpKind::kConv2d ||
-                         use.node->kind() == OpKind::kConv2dGradWeight);
+                        (kind == OpKind::kConv2d ||
+                         kind == OpKind::kConv2dGradWeight);
                });
   }
 
@@ -87,11 +88,10 @@ class InReaders {
     const std::vector<Value*> affine = AffineOf(b, norm, kFirst);
     std::vector<Node*> extended;
     for (Node* reader : readers) {
-      ConvExtension e{reader,
-                      reader->attrs(),
-                      {norm.input(0), reader->input(1), affine[0], affine[1]}};
-      e.attrs.Set("prologue", std::string("norm"));
-      Node* node = r_.Extend(e, reader, NormLowering::kPrologues);
+      ir::LibraryFusion fusion(*reader);
+      fusion.SetPrologue({norm.input(0), affine[0], affine[1]});
+      Node* node = r_.Extend(*reader, std::move(fusion), reader,
+                             NormLowering::kPrologues);
       if (node == nullptr) break;
       extended.push_back(node);
     }
@@ -137,8 +137,9 @@ class AtJoins {
   // Returns true for a convolution that can be moved before all readers of `y`,
   // of which `first` is the first, and has no fusion other than statistics.
   static bool MayApply(const Node& reader, const Value* y, const Node& first) {
-    if (reader.kind() != OpKind::kConv2d || reader.num_inputs() != 2 ||
-        reader.input(0) != y || reader.attrs().Bool("relu")) {
+    const Node& conv = ir::LibraryOp(reader);
+    if (conv.kind() != OpKind::kConv2d || reader.num_inputs() != 2 ||
+        reader.input(0) != y || conv.attrs().Bool("relu")) {
       return false;
     }
     const Node* weight = reader.input(1)->producer();
@@ -156,7 +157,7 @@ class AtJoins {
     for (Node* conv : ways) {
       if (Node* node = Extend(norm, conv, readers.front())) {
         r_.Record(places_, *y, true,
-                  "applied and stored by " + node->attrs().String("algorithm"),
+                  "applied and stored by " + AlgorithmOf(*node),
                   SavedBytes(norm));
         return Store(norm, conv, node, readers.front());
       }
@@ -168,16 +169,18 @@ class AtJoins {
     Draft draft(r_.graph(), before);
     Builder b(r_.graph(), before);
     b.Inherit(norm.location());
-    const bool dual = norm.attrs().String("residual") == "norm";
-    ConvExtension e{conv, conv->attrs(), {norm.input(0), conv->input(1)}};
-    e.attrs.Set("prologue", std::string(dual ? "dual" : "join"));
-    const auto append = [&](const std::vector<Value*>& values) {
-      e.operands.insert(e.operands.end(), values.begin(), values.end());
-    };
-    append(AffineOf(b, norm, kFirst));
-    append({norm.input(3)});
-    if (dual) append(AffineOf(b, norm, kSecond));
-    Node* node = r_.Extend(e, before, NormLowering::kJoins);
+    const std::vector<Value*> first = AffineOf(b, norm, kFirst);
+    ir::LibraryFusion::Prologue prologue{norm.input(0), first[0], first[1],
+                                         norm.input(3)};
+    if (norm.attrs().String("residual") == "norm") {
+      const std::vector<Value*> second = AffineOf(b, norm, kSecond);
+      prologue.addend_scale = second[0];
+      prologue.addend_shift = second[1];
+    }
+    ir::LibraryFusion fusion(*conv);
+    fusion.SetPrologue(prologue);
+    Node* node =
+        r_.Extend(*conv, std::move(fusion), before, NormLowering::kJoins);
     if (node == nullptr) draft.Discard();
     return node;
   }

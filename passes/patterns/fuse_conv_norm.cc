@@ -1,27 +1,26 @@
 // Fuses parts of normalisations into adjacent convolutions, as cuDNN's engines
 // for training do (ConvBNfprop, DBARCS, DgradDreluBNBwdWeight, ConvBNwgrad).
-// With scale = gamma * rstd and shift = beta - mean * scale:
+// With scale = gamma * rstd and shift = beta - mean * scale, a library fusion
+// (ir/library_fusion.h) replaces:
 //
-//   statistics   y = conv2d(x), batch_norm_train(y)
-//                -> y, sum, squares = conv2d(x) {statistics}
+//   statistics   y = conv2d(x), read by batch_norm_train
+//                by y = conv2d(x), sum(y), sum(y * y)
 //   gradients    batch_norm_grad(conv2d_grad_input(..) [+ d], x, ..), with ReLU
-//                -> dz, dgamma, dbeta, a, b, c = conv2d_grad_input(.., [d,] x,
-//                   mean, rstd, gamma, beta, ..) {norm, add};
-//                   dx = a * dz + b * x + c
+//                by dz = mask * (conv2d_grad_input(..) [+ d]) and its sums
+//                dgamma, dbeta, a, b, c; then dx = a * dz + b * x + c
 //   prologues    y = batch_norm_train(x), with ReLU, read by convolutions and
 //                their weight gradients only
-//                -> each reads x, scale, shift {prologue="norm"}
-//   joins        y = batch_norm_train(x, .., shortcut), with ReLU,
-//                z = conv2d(y)
-//                -> z, sum, squares, y = conv2d(x, .., scale, shift, shortcut)
-//                   {prologue="join"}; or "dual", for two normalisations
+//                by convolutions of relu(x * scale + shift)
+//   joins        y = batch_norm_train(x, .., shortcut), with ReLU, z =
+//   conv2d(y)
+//                by z = conv2d(y), y = relu(x * scale + shift + shortcut), or
+//                with two normalisations + x2 * scale2 + shift2
 //
 // If an add of two branches' gradients remains and one of them is a data
-// gradient, that convolution accumulates onto the other in place (requested
-// together with statistics):
+// gradient, that convolution adds to the other in place (requested together
+// with statistics):
 //
-//                add(conv2d_grad_input(..), d)
-//                -> conv2d_grad_input(.., d) {accumulate}
+//                add(conv2d_grad_input(..), d) by one fusion of both
 //
 // The ReLU's mask is recomputed from what was stored before it, as cuDNN does.
 // If |y| is within rounding error it may differ from the forward mask. Scale
@@ -30,6 +29,7 @@
 #include "passes/patterns/fuse_conv_norm.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "ir/builder.h"
@@ -124,21 +124,23 @@ class ConvNorm {
     Node* conv = x->producer();
     if (!IsOp(conv, OpKind::kConv2d) || !ir::IsPlainConvolution(*conv)) return;
     if (!r_.ConsumeFuel(*x)) return;
-    ConvExtension e{conv, conv->attrs(), conv->inputs()};
-    e.attrs.Set("statistics", true);
-    Node* node = r_.Extend(e, conv, NormLowering::kStatistics);
+    const auto extend = [&](bool with_bias) {
+      ir::LibraryFusion fusion(*conv, with_bias);
+      fusion.AddChannelSums();
+      return r_.Extend(*conv, std::move(fusion), conv,
+                       NormLowering::kStatistics);
+    };
+    Node* node = extend(true);
     Value* bias = nullptr;
     if (node == nullptr && r_.wanted() &&
         BiasMovesMean(r_.graph(), *conv, *norm)) {
       bias = conv->input(2);
-      e.operands.pop_back();
-      node = r_.Extend(e, conv, NormLowering::kStatistics);
+      node = extend(false);
     }
-    r_.Record(statistics_, *x, node != nullptr,
-              node == nullptr ? ""
-                              : "statistics computed by " +
-                                    node->attrs().String("algorithm"),
-              x->type().num_bytes());
+    r_.Record(
+        statistics_, *x, node != nullptr,
+        node == nullptr ? "" : "statistics computed by " + AlgorithmOf(*node),
+        x->type().num_bytes());
     if (node == nullptr) return;
     r_.Replace(conv->output(), node->output());
     r_.Finish({conv});
@@ -162,14 +164,12 @@ class ConvNorm {
       Value* other = sum->input(1 - i);
       if (conv == nullptr || !MayBeOverwritten(other)) continue;
       if (!r_.ConsumeFuel(*sum->output())) return;
-      ConvExtension e{conv, conv->attrs(), conv->inputs()};
-      e.attrs.Set("accumulate", true);
-      e.operands.push_back(other);
-      Node* node = r_.Extend(e, sum, NormLowering::kStatistics);
+      ir::LibraryFusion fusion(*conv);
+      fusion.Add(other);
+      Node* node =
+          r_.Extend(*conv, std::move(fusion), sum, NormLowering::kStatistics);
       r_.Record(sums_, *sum->output(), node != nullptr,
-                node == nullptr
-                    ? ""
-                    : "added by " + node->attrs().String("algorithm"),
+                node == nullptr ? "" : "added by " + AlgorithmOf(*node),
                 2 * other->type().num_bytes());
       if (node == nullptr) continue;
       r_.Replace(sum->output(), node->output());

@@ -23,6 +23,7 @@
 // which is all-reduced with all other gradients.
 
 #include "ir/builder.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "passes/collectives/cross_rank_reduce.h"
@@ -57,11 +58,11 @@ Value* Spread(Builder& b, Value* vector, const Value* x) {
 
 using Statistics = ChannelStatistics;
 
-// Computes the statistics from the sums that the convolution returns with `x`.
-Statistics FromSums(Builder& b, const Node& conv, const Value* x) {
+// Computes the statistics from the sums that a library call returns with `x`.
+Statistics FromSums(Builder& b, const ir::ChannelSums& sums, const Value* x) {
   const double count = ReducedCount(x);
-  Value* mean = b.Divide(conv.output(1), count);
-  Value* squares = b.Divide(conv.output(2), count);
+  Value* mean = b.Divide(sums.sum, count);
+  Value* squares = b.Divide(sums.squares, count);
   Value* variance = b.Minus(squares, b.Times(mean, mean));
   return {mean, b.Maximum(variance, b.Zeros(variance->type()))};
 }
@@ -69,10 +70,8 @@ Statistics FromSums(Builder& b, const Node& conv, const Value* x) {
 // Computes the statistics of `x`: the node's operand `source`, cast to the
 // dtype of the statistics.
 Statistics Measure(Builder& b, Value* x, const Value* source) {
-  const Node* conv = source->producer();
-  if (IsOp(conv, OpKind::kConv2d) && conv->attrs().Bool("statistics") &&
-      source->index() == 0) {
-    return FromSums(b, *conv, x);
+  if (const auto sums = ir::ChannelSumsOf(*source)) {
+    return FromSums(b, *sums, x);
   }
   ir::Shape limit = x->type().shape;
   for (int64_t dim : ReducedDims(x)) limit[dim] = 1;

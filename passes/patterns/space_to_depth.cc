@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "ir/builder.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/target/conv_problem.h"
@@ -155,11 +156,13 @@ class Rewrite {
       return graph.AddInput({dtype, shape, {}}, ir::InputRole::kData, "x");
     };
     ir::Attrs attrs = rewritten ? NewAttrs(conv_) : conv_.attrs();
-    attrs.Set("statistics", true);
     const ir::Shape& x = rewritten ? blocks_ : conv_.input(0)->type().shape;
     const ir::Shape& w = rewritten ? weight_ : conv_.input(1)->type().shape;
-    const Node* node =
+    const Node* conv =
         graph.AddNode("conv2d", {operand(x), operand(w)}, std::move(attrs));
+    ir::LibraryFusion fusion(*conv);
+    fusion.AddChannelSums();
+    const Node* node = std::move(fusion).Build(graph, nullptr);
     return !target.Candidates(*node).empty();
   }
 

@@ -10,6 +10,7 @@
 #include "codegen/cuda/conv_planner.h"
 #include "codegen/cuda/cudnn_descriptor.h"
 #include "codegen/cuda/planned_call.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "runtime/cuda/library_calls.h"
 
@@ -38,9 +39,7 @@ class Handle {
 // Returns false if the plan's graph has no tensor for the argument, because the
 // result is stored in place of that operand.
 bool IsBound(const LibraryCall& call, size_t argument) {
-  const bool accumulates =
-      call.op == ir::OpKind::kConv2dGradInput && call.attrs.Bool("accumulate");
-  return !accumulates || argument != 2;
+  return call.body == nullptr || ir::AccumulatedInput(*call.body) != argument;
 }
 
 // Returns the size of the workspace without its padding.

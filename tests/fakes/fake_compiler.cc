@@ -1,5 +1,6 @@
 #include "tests/fakes/fake_compiler.h"
 
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/hash.h"
 
@@ -10,7 +11,9 @@ using codegen::LibraryCall;
 
 std::vector<ir::LibraryCandidate> FakeCompiler::Candidates(
     const ir::Node& node) const {
-  if (node.op().fusion != ir::FusionKind::kLibrary) return {};
+  if (ir::LibraryOp(node).op().fusion != ir::FusionKind::kLibrary) {
+    return {};
+  }
   ir::LibraryCandidate plain;
   plain.name = plain.algorithm = "plain";
   plain.operands.resize(node.num_inputs());

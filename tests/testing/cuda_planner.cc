@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/plan/views.h"
+#include "ir/library_fusion.h"
 #include "ir/target/conv_problem.h"
 #include "runtime/backend/backend_loader.h"
 
@@ -10,7 +11,8 @@ namespace fusor::test {
 
 std::vector<ir::LibraryCandidate> ChannelsLastCompiler::Candidates(
     const ir::Node& node) const {
-  const bool biased = node.op_name() == "conv2d" && node.num_inputs() == 3;
+  const ir::Node& op = ir::LibraryOp(node);
+  const bool biased = op.op_name() == "conv2d" && op.num_inputs() == 3;
   if (biased && !ir::IsPlainConvolution(node)) return {};
   std::vector<ir::LibraryCandidate> candidates = FakeCompiler::Candidates(node);
   const bool copies = node.op_name() == "copy";

@@ -2,8 +2,10 @@
 
 #include <bit>
 #include <cstring>
+#include <optional>
 
 #include "ir/interpreter/host_tensor.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
@@ -16,14 +18,7 @@ CallMemory* call_memory = nullptr;
 // Of the call and its operands' bits.
 uint64_t HashOf(const ir::Node& call,
                 std::span<const ir::Tensor* const> operands) {
-  codegen::LibraryCall text{.op = call.kind(), .attrs = call.attrs()};
-  for (const ir::Value* operand : call.inputs()) {
-    text.operands.push_back(operand->type());
-  }
-  for (size_t i = 0; i < call.num_outputs(); ++i) {
-    text.results.push_back(call.output(i)->type());
-  }
-  uint64_t hash = HashBytes(codegen::Print(text));
+  uint64_t hash = HashBytes(codegen::Print(codegen::CallOf(call)));
   for (const ir::Tensor* operand : operands) {
     for (const double x : operand->data) {
       hash = (hash ^ std::bit_cast<uint64_t>(x)) * 0x9e3779b97f4a7c15ULL;
@@ -36,10 +31,11 @@ uint64_t HashOf(const ir::Node& call,
 // As cuDNN: what is added lies where the result does, and is given nowhere
 // else.
 void CheckAddsInPlace(const codegen::LibraryCall& call, void* const* args) {
-  const bool adds =
-      call.attrs.Has("accumulate") && call.attrs.Bool("accumulate");
-  FUSOR_CHECK(!adds || args[2] == args[call.operands.size()], kInternal,
-              "{}: what it adds to lies elsewhere", call.op_name());
+  if (call.body == nullptr) return;
+  const std::optional<size_t> operand = ir::AccumulatedInput(*call.body);
+  FUSOR_CHECK(
+      !operand.has_value() || args[*operand] == args[call.operands.size()],
+      kInternal, "{}: what it adds to lies elsewhere", call.op_name());
 }
 
 }  // namespace
@@ -50,7 +46,8 @@ CallMemory::~CallMemory() { call_memory = nullptr; }
 
 std::vector<ir::Tensor> InterpretCall(
     const ir::Node& call, std::span<const ir::Tensor* const> operands) {
-  if (call_memory == nullptr || call.op().fusion != ir::FusionKind::kLibrary) {
+  if (call_memory == nullptr ||
+      ir::LibraryOp(call).op().fusion != ir::FusionKind::kLibrary) {
     return ir::InterpretNode(call, operands, ir::EvalMode::kTyped);
   }
   const auto [it, added] =
@@ -70,7 +67,11 @@ void RunLibraryCall(const codegen::LibraryCall& call, void* const* args) {
     tensors.push_back(ir::LoadTensor(type, args[operands.size()]));
     operands.push_back(graph.AddInput(type, ir::InputRole::kData, ""));
   }
-  ir::Node* node = graph.AddNode(call.op, operands, call.attrs);
+  ir::Node* node = call.body == nullptr
+                       ? graph.AddNode(call.op, operands, call.attrs)
+                       : graph.AddNode(ir::OpKind::kFusion, operands,
+                                       {{"kind", std::string("library")}}, {},
+                                       nullptr, call.body->Clone());
   for (size_t i = 0; i < call.results.size(); ++i) {
     node->output(i)->set_type(call.results[i]);
   }

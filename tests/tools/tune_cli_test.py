@@ -70,7 +70,7 @@ class TuneTest(unittest.TestCase):
 
     def test_measures_writes_and_uses_the_results(self):
         text = self.choices.read_text()
-        self.assertTrue(text.startswith("fusor choices 1\n"))
+        self.assertTrue(text.startswith("fusor choices 2\n"))
         self.assertIn("\nthreads 1\n", text)
         self.assertRegex(self.tuned["choices"], "^[0-9a-f]{16}$")
         tuning = self.tuned["tuning"]
@@ -146,8 +146,8 @@ class TuneTest(unittest.TestCase):
         compile_ = ("compile", *small(), "--amp", "--choices")
         missing = self.folder / "missing.txt"
         self.fails(USAGE, str(missing), *compile_, missing)
-        self.fails(GRAPH, "expected version 1, got 0", *compile_,
-                   self.edited("choices 1", "choices 0"))
+        self.fails(GRAPH, "expected version 2, got 0", *compile_,
+                   self.edited("choices 2", "choices 0"))
         self.fails(GRAPH, "unknown line", *compile_,
                    self.edited("candidate", "canditate"))
         self.fails(GRAPH, "the file was cut", *compile_,

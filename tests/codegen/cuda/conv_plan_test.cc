@@ -8,6 +8,7 @@
 #include <set>
 
 #include "codegen/compiler.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "ir/target/autotune_results.h"
 #include "ir/target/conv_problem.h"
@@ -164,15 +165,32 @@ struct Offer {
   std::vector<ir::LibraryCandidate> candidates;
 };
 
-Offer OfferFor(const codegen::TargetCompiler& compiler,
-               const LibraryCall& call) {
+ir::Value* Input(ir::Graph& graph, const TensorType& type) {
+  return graph.AddInput(type, ir::InputRole::kData, "operand");
+}
+
+void Statistics(ir::LibraryFusion& fusion, ir::Graph&) {
+  fusion.AddChannelSums();
+}
+
+// Adds ops to a convolution whose operands are inputs of the graph.
+using Extend = std::function<void(ir::LibraryFusion&, ir::Graph&)>;
+
+Offer OfferFor(const codegen::TargetCompiler& compiler, const LibraryCall& call,
+               const Extend& extend = nullptr) {
   Offer offer;
   std::vector<ir::Value*> inputs;
   for (const TensorType& type : call.operands) {
-    inputs.push_back(
-        offer.graph->AddInput(type, ir::InputRole::kData, "operand"));
+    inputs.push_back(Input(*offer.graph, type));
   }
-  offer.node = offer.graph->AddNode(call.op, inputs, call.attrs);
+  ir::Node* node = offer.graph->AddNode(call.op, inputs, call.attrs);
+  node->output()->set_type(call.results[0]);
+  offer.node = node;
+  if (extend) {
+    ir::LibraryFusion fusion(*node);
+    extend(fusion, *offer.graph);
+    offer.node = std::move(fusion).Build(*offer.graph, nullptr);
+  }
   offer.candidates = compiler.Candidates(*offer.node);
   return offer;
 }
@@ -231,11 +249,9 @@ TEST_F(ConvPlanTest, AFileOfChoicesGoesBeforeTheRule) {
 // not, though all are asked for.
 TEST_F(ConvPlanTest, AFileOfChoicesDecidesAboutStatistics) {
   const auto compiler = Compiler();
-  LibraryCall call = ResNetConvolutions()[3];
+  const LibraryCall call = ResNetConvolutions()[3];
   ASSERT_EQ(call.op, ir::OpKind::kConv2d);
-  call.attrs.Set("statistics", true);
-  call.attrs.Set("algorithm", std::string());
-  const Offer offer = OfferFor(*compiler, call);
+  const Offer offer = OfferFor(*compiler, call, Statistics);
   ASSERT_GE(offer.candidates.size(), 3u);
   const auto statistics = [&](const std::string& choice,
                               passes::NormLowering lowering) {
@@ -245,7 +261,7 @@ TEST_F(ConvPlanTest, AFileOfChoicesDecidesAboutStatistics) {
         lowering);
     std::set<std::string> found;
     for (const LibraryCall& c : plan.calls) {
-      if (c.op == ir::OpKind::kConv2d && c.attrs.Bool("statistics")) {
+      if (c.op == ir::OpKind::kConv2d && c.body != nullptr) {
         found.insert(c.operands == call.operands ? c.implementation
                                                  : "another");
       }
@@ -283,13 +299,20 @@ TEST_F(ConvPlanTest, RefusesWhatCudnnLacks) {
   EXPECT_THAT(RefusalOf(call), HasSubstr("cuDNN: "));
   call.attrs.Set("algorithm", std::string());
   for (TensorType* type : {&call.operands[0], &call.operands[1]}) {
-    type->dtype = DType::kI32;
+    type->dtype = DType::kF64;
   }
-  EXPECT_THAT(RefusalOf(call), HasSubstr("no convolutions of i32"));
-  call = ResNetConvolutions()[3];
-  call.plan.clear();
-  call.attrs.Set("prologue", std::string("norm"));
-  EXPECT_THAT(RefusalOf(call), HasSubstr("conv2d: 2 operands"));
+  EXPECT_THAT(RefusalOf(call), HasSubstr("no convolutions of f64"));
+  call = codegen::CallOf(*OfferFor(*Compiler(), ResNetConvolutions()[3],
+                                   [](ir::LibraryFusion& fusion, ir::Graph&) {
+                                     fusion.AddChannelSums();
+                                     fusion.AddChannelSums();
+                                   })
+                              .node);
+  auto body = call.body->Clone();
+  body->mutable_outputs().erase(body->mutable_outputs().begin() + 2);
+  call.body = std::move(body);
+  call.results.pop_back();
+  EXPECT_THAT(RefusalOf(call), HasSubstr("no operation for result 1"));
 }
 
 TEST_F(ConvPlanTest, DataGradientsAccumulateInEveryDType) {
@@ -297,12 +320,14 @@ TEST_F(ConvPlanTest, DataGradientsAccumulateInEveryDType) {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (LibraryCall call : ResNetConvolutions()) {
       if (call.op != ir::OpKind::kConv2dGradInput) continue;
-      call.attrs.Set("algorithm", std::string());
-      call.attrs.Set("accumulate", true);
-      call.operands.push_back(call.results[0]);
       for (auto* types : {&call.operands, &call.results}) {
         for (TensorType& type : *types) type.dtype = dtype;
       }
+      const Offer offer = OfferFor(
+          *compiler, call, [&](ir::LibraryFusion& fusion, ir::Graph& graph) {
+            fusion.Add(Input(graph, call.results[0]));
+          });
+      call = codegen::CallOf(*offer.node);
       compiler->PrepareCall(call);
       EXPECT_THAT(call.plan, HasSubstr("\"beta\":1.0"));
     }
@@ -314,7 +339,8 @@ struct PatternRow {
   const char* name;
   const char* op;
   std::function<bool(const LibraryCall&)> applies;
-  std::function<void(LibraryCall&)> extend;
+  std::function<void(const LibraryCall&, ir::LibraryFusion&, ir::Graph&)>
+      extend;
   int plans;
 };
 
@@ -328,72 +354,64 @@ bool IsPointwise(const LibraryCall& call) {
 bool IsStem(const LibraryCall& call) { return call.operands[0].shape[1] == 3; }
 bool IsNoStem(const LibraryCall& call) { return !IsStem(call); }
 
-void Statistics(LibraryCall& call) {
-  call.attrs.Set("statistics", true);
-  for (int i = 0; i < 2; ++i) {
-    call.results.push_back(PerChannel(call.results[0], DType::kF32));
-  }
+using Fusion = ir::LibraryFusion;
+using ir::Graph;
+
+ir::Value* PerChannelInput(Graph& graph, const TensorType& like, DType dtype) {
+  return Input(graph, PerChannel(like, dtype));
 }
 
-void ScaleAndBias(LibraryCall& call) {
-  for (int i = 0; i < 2; ++i) {
-    call.operands.push_back(PerChannel(call.operands[0], DType::kF16));
-  }
+void SumUp(const LibraryCall&, Fusion& fusion, Graph& graph) {
+  Statistics(fusion, graph);
 }
 
-void Prologue(LibraryCall& call) {
-  call.attrs.Set("prologue", std::string("norm"));
-  ScaleAndBias(call);
+Fusion::Prologue PrologueOf(const LibraryCall& call, Graph& graph) {
+  const TensorType& x = call.operands[0];
+  return {Input(graph, x), PerChannelInput(graph, x, DType::kF16),
+          PerChannelInput(graph, x, DType::kF16)};
 }
 
-void JoinPrologue(LibraryCall& call) {
-  Statistics(call);
-  call.attrs.Set("prologue", std::string("join"));
-  ScaleAndBias(call);
-  call.operands.push_back(call.operands[0]);
-  call.results.push_back(call.operands[0]);
+void Prologue(const LibraryCall& call, Fusion& fusion, Graph& graph) {
+  fusion.SetPrologue(PrologueOf(call, graph));
 }
 
-void DualPrologue(LibraryCall& call) {
-  JoinPrologue(call);
-  call.attrs.Set("prologue", std::string("dual"));
-  ScaleAndBias(call);
+void JoinPrologue(const LibraryCall& call, Fusion& fusion, Graph& graph) {
+  fusion.AddChannelSums();
+  Fusion::Prologue prologue = PrologueOf(call, graph);
+  prologue.addend = Input(graph, call.operands[0]);
+  fusion.SetPrologue(prologue);
 }
 
-// x, mean, 1 / deviation, scale and bias of a normalisation, and its five sums.
-void NormArguments(LibraryCall& call) {
-  const TensorType x = call.results[0];
-  call.operands.push_back(x);
-  for (int i = 0; i < 4; ++i) {
-    call.operands.push_back(PerChannel(x, DType::kF32));
-  }
-  for (int i = 0; i < 5; ++i) {
-    call.results.push_back(PerChannel(x, DType::kF32));
-  }
+void DualPrologue(const LibraryCall& call, Fusion& fusion, Graph& graph) {
+  fusion.AddChannelSums();
+  Fusion::Prologue prologue = PrologueOf(call, graph);
+  const Fusion::Prologue second = PrologueOf(call, graph);
+  prologue.addend = second.x;
+  prologue.addend_scale = second.scale;
+  prologue.addend_shift = second.shift;
+  fusion.SetPrologue(prologue);
 }
 
-void NormGradient(LibraryCall& call) {
-  call.attrs.Set("norm", std::string("relu"));
-  NormArguments(call);
+ir::SavedNorm NormOf(const LibraryCall& call, Graph& graph) {
+  const TensorType& x = call.results[0];
+  const auto vector = [&] { return PerChannelInput(graph, x, DType::kF32); };
+  return {Input(graph, x), vector(), vector(), vector(), vector()};
 }
 
-void AddGradient(LibraryCall& call) {
-  call.attrs.Set("add", true);
-  call.operands.push_back(call.results[0]);
+void NormGradient(const LibraryCall& call, Fusion& fusion, Graph& graph) {
+  fusion.MaskAndSum(std::vector{NormOf(call, graph)}, nullptr);
 }
 
-void JoinGradient(LibraryCall& call) {
-  AddGradient(call);
-  NormArguments(call);
-  call.attrs.Set("norm", std::string("join"));
-  call.operands.push_back(call.results[0]);
+void JoinGradient(const LibraryCall& call, Fusion& fusion, Graph& graph) {
+  fusion.Add(Input(graph, call.results[0]));
+  fusion.MaskAndSum(std::vector{NormOf(call, graph)},
+                    Input(graph, call.results[0]));
 }
 
-void DualGradient(LibraryCall& call) {
-  AddGradient(call);
-  NormArguments(call);
-  NormArguments(call);
-  call.attrs.Set("norm", std::string("dual"));
+void DualGradient(const LibraryCall& call, Fusion& fusion, Graph& graph) {
+  fusion.Add(Input(graph, call.results[0]));
+  fusion.MaskAndSum(std::vector{NormOf(call, graph), NormOf(call, graph)},
+                    nullptr);
 }
 
 // 2x2 blocks of pixels as 16 channels, behind a row and a column of zeros.
@@ -422,13 +440,23 @@ TEST_F(ConvPlanTest, TheStemHasStatisticsAfterSpaceToDepth) {
     EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
     planned.emplace(call.op_name());
     if (call.op != ir::OpKind::kConv2d) continue;
-    Statistics(call);
+    call = codegen::CallOf(*OfferFor(*compiler, call, Statistics).node);
     compiler->PrepareCall(call);
     EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
     planned.insert("statistics");
   }
   EXPECT_EQ(planned, (std::set<std::string>{"conv2d", "conv2d_grad_weight",
                                             "statistics"}));
+}
+
+// Why ranks send gradients in 16 bit: in f32 each needs a cast.
+TEST_F(ConvPlanTest, NoWeightGradientIsWide) {
+  for (LibraryCall call : ResNetConvolutions()) {
+    if (call.op != ir::OpKind::kConv2dGradWeight) continue;
+    call.attrs.Set("algorithm", std::string());
+    call.results[0].dtype = DType::kF32;
+    EXPECT_THROW(Compiler()->PrepareCall(call), Error);
+  }
 }
 
 class PatternTest : public ConvPlanTest,
@@ -440,8 +468,11 @@ TEST_P(PatternTest, HasPlansForF16) {
   std::string refused;
   for (LibraryCall call : ResNetConvolutions()) {
     if (call.op_name() != GetParam().op || !GetParam().applies(call)) continue;
-    call.attrs.Set("algorithm", std::string());
-    GetParam().extend(call);
+    const Offer offer =
+        OfferFor(*compiler, call, [&](Fusion& fusion, Graph& graph) {
+          GetParam().extend(call, fusion, graph);
+        });
+    call = codegen::CallOf(*offer.node);
     try {
       compiler->PrepareCall(call);
       EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
@@ -457,11 +488,11 @@ TEST_P(PatternTest, HasPlansForF16) {
 INSTANTIATE_TEST_SUITE_P(
     Patterns, PatternTest,
     ::testing::Values(
-        PatternRow{"statistics", "conv2d", Always, Statistics, 22},
+        PatternRow{"statistics", "conv2d", Always, SumUp, 22},
         PatternRow{"prologue and statistics", "conv2d", IsNoStem,
-                   [](LibraryCall& call) {
-                     Statistics(call);
-                     Prologue(call);
+                   [](const LibraryCall& call, Fusion& fusion, Graph& graph) {
+                     fusion.AddChannelSums();
+                     Prologue(call, fusion, graph);
                    },
                    22},
         PatternRow{"block end", "conv2d", IsPointwise, JoinPrologue, 12},
@@ -474,11 +505,7 @@ INSTANTIATE_TEST_SUITE_P(
         PatternRow{"gradient of a block end of two", "conv2d_grad_input",
                    Always, DualGradient, 16},
         PatternRow{"prologue of weight gradient", "conv2d_grad_weight",
-                   IsNoStem, Prologue, 22},
-        // Why ranks send gradients in 16 bit: in f32 each needs a cast.
-        PatternRow{
-            "wide weight gradient", "conv2d_grad_weight", Always,
-            [](LibraryCall& call) { call.results[0].dtype = DType::kF32; }, 0}),
+                   IsNoStem, Prologue, 22}),
     [](const auto& row) {
       std::string name;
       for (const char c : std::string(row.param.name)) {

@@ -120,7 +120,7 @@ void WriteProgramFiles() {
 void WriteChoices() {
   Write("choices", "empty", ir::PrintAutotuneResults({}));
   Write("choices", "some",
-        "fusor choices 1\n"
+        "fusor choices 2\n"
         "target cpu-avx512\n"
         "device AMD EPYC 9654, AVX-512 with bf16, 2 threads\n"
         "threads 2\n"

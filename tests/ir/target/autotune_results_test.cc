@@ -26,7 +26,7 @@ using ::testing::Not;
 constexpr char kProblem[] =
     "conv2d x=2x16x8x8 w=16x16x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1";
 
-constexpr char kText[] = R"(fusor choices 1
+constexpr char kText[] = R"(fusor choices 2
 target cpu-avx2
 device Some CPU, 2 threads
 threads 2
@@ -97,8 +97,8 @@ TEST(ChoiceFile, TheHashIsThatOfTheChoicesAlone) {
 TEST(ChoiceFile, WhatIsDamagedIsNamedByItsLine) {
   EXPECT_THAT(ErrorOf(""), HasSubstr("choices c.txt:0: not a file of choices"));
   EXPECT_THAT(ErrorOf("{}"), HasSubstr("c.txt:1: not a file of choices"));
-  EXPECT_THAT(ErrorOf(With("choices 1", "choices 0")),
-              HasSubstr("c.txt:1: expected version 1, got 0; measure again "
+  EXPECT_THAT(ErrorOf(With("choices 2", "choices 0")),
+              HasSubstr("c.txt:1: expected version 2, got 0; measure again "
                         "with --tune"));
   EXPECT_THAT(ErrorOf(With("threads 2\n", "threads two\n")),
               HasSubstr("c.txt:4: expected a number of threads, got two"));

@@ -9,6 +9,7 @@
 
 #include "codegen/compiler.h"
 #include "ir/interpreter/interpreter.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "ir/target/conv_problem.h"
 #include "passes/pass_settings.h"
@@ -35,7 +36,9 @@ class NormTarget final : public ir::TargetQueries {
       return {};
     }
     const bool plain = ir::IsPlainConvolution(node);
-    if (lacks_biases && !plain && node.num_inputs() == 3) return {};
+    if (lacks_biases && !plain && ir::LibraryOp(node).num_inputs() == 3) {
+      return {};
+    }
     const char* name = plain ? "plain" : "fused";
     ir::LibraryCandidate c{.name = name, .algorithm = name};
     c.operands.resize(node.num_inputs());
@@ -127,11 +130,23 @@ constexpr std::string_view kNorm = R"(
       weight_shape=[4,4,3,3]} : f16[4,4,3,3] @"conv2"
   return %z as "z", %dw as "dw", %m as "m", %v as "v")";
 
+// The convolution %c of kNorm with the sums of its result.
+constexpr char kSummed[] = R"(
+  %c, %conv.fusion_1, %conv.fusion_2 = fusion(%x, %w) {kind="library"}
+      : f16[2,4,6,6], f32[4], f32[4] @"conv" graph library {
+    %x = data : f16[2,4,6,6]
+    %w = data : f16[4,4,1,1]
+    %conv2d = conv2d(%x, %w) {algorithm="fused"} : f16[2,4,6,6]
+    %cast = cast(%conv2d) {dtype="f32"} : f32[2,4,6,6]
+    %reduce = reduce(%cast) {dims=[0,2,3], kind="sum"} : f32[4]
+    %mul = mul(%cast, %cast) : f32[2,4,6,6]
+    %reduce_1 = reduce(%mul) {dims=[0,2,3], kind="sum"} : f32[4]
+    return %conv2d as "conv2d", %reduce as "reduce", %reduce_1 as "reduce_1"
+  }
+)";
+
 TEST_F(FuseConvNormTest, SumsUpStatistics) {
-  ExpectBecomes(NormLowering::kStatistics, kNorm, R"(
-  %c, %conv.conv2d_1, %conv.conv2d_2 = conv2d(%x, %w)
-      {algorithm="fused", statistics=true}
-      : f16[2,4,6,6], f32[4], f32[4] @"conv"
+  ExpectBecomes(NormLowering::kStatistics, kNorm, std::string(kSummed) + R"(
   %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
       : f16[2,4,6,6], f32[4], f32[4] @"bn"
   %z = conv2d(%y, %w2) {algorithm="plain", pad=[1,1]} : f16[2,4,6,6] @"conv2"
@@ -156,22 +171,48 @@ TEST_F(FuseConvNormTest, KeepsWhatKernelsAreToDo) {
   }
 }
 
+// What is read instead of %c.
+constexpr char kNormalized[] = R"(
+    %wide = cast(%c) {dtype="f32"} : f32[2,4,6,6]
+    %scale32 = cast(%scale) {dtype="f32"} : f32[4]
+    %scales = broadcast(%scale32) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6]
+    %scaled = mul(%wide, %scales) : f32[2,4,6,6]
+    %shift32 = cast(%shift) {dtype="f32"} : f32[4]
+    %shifts = broadcast(%shift32) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6]
+    %shifted = add(%scaled, %shifts) : f32[2,4,6,6]
+    %positive = relu(%shifted) : f32[2,4,6,6]
+    %read = cast(%positive) {dtype="f16"} : f16[2,4,6,6]
+)";
+
 TEST_F(FuseConvNormTest, AppliesANormalisationInItsReaders) {
   const auto graph = test::ParseOrDie(WithInputs(kNorm));
   EXPECT_TRUE(Run(*graph, NormLowering::kPrologues));
-  test::ExpectSameGraph(WithInputs(R"(
-  %c, %conv.conv2d_1, %conv.conv2d_2 = conv2d(%x, %w)
-      {algorithm="fused", statistics=true}
-      : f16[2,4,6,6], f32[4], f32[4] @"conv"
+  test::ExpectSameGraph(WithInputs(std::string(kSummed) + R"(
   %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
       : f16[2,4,6,6], f32[4], f32[4] @"bn"
 )" + std::string(kAffine) +
                                    R"(
-  %z = conv2d(%c, %w2, %scale16, %shift16) {algorithm="fused", pad=[1,1],
-      prologue="norm"} : f16[2,4,6,6] @"conv2"
-  %dw = conv2d_grad_weight(%c, %dy, %scale16, %shift16) {algorithm="fused",
-      pad=[1,1], prologue="norm", weight_shape=[4,4,3,3]}
-      : f16[4,4,3,3] @"conv2"
+  %z = fusion(%c, %w2, %scale16, %shift16) {kind="library"}
+      : f16[2,4,6,6] @"conv2" {
+    %c = data : f16[2,4,6,6]
+    %w2 = data : f16[4,4,3,3]
+    %scale = data : f16[4]
+    %shift = data : f16[4]
+)" + std::string(kNormalized) + R"(
+    %y = conv2d(%read, %w2) {algorithm="fused", pad=[1,1]} : f16[2,4,6,6]
+    return %y as "conv2d"
+  }
+  %dw = fusion(%c, %dy, %scale16, %shift16) {kind="library"}
+      : f16[4,4,3,3] @"conv2" {
+    %c = data : f16[2,4,6,6]
+    %dy = data : f16[2,4,6,6]
+    %scale = data : f16[4]
+    %shift = data : f16[4]
+)" + std::string(kNormalized) + R"(
+    %dw = conv2d_grad_weight(%read, %dy) {algorithm="fused", pad=[1,1],
+        weight_shape=[4,4,3,3]} : f16[4,4,3,3]
+    return %dw as "conv2d_grad_weight"
+  }
   return %z as "z", %dw as "dw", %m as "m", %v as "v")"),
                         *graph);
   EXPECT_EQ(context_->counters().at("conv_norm_prologue"), 1);
@@ -181,7 +222,7 @@ TEST_F(FuseConvNormTest, AppliesANormalisationInItsReaders) {
 TEST_F(FuseConvNormTest, AppliesNothingThatOneReaderCannot) {
   target_.lacking =
       "conv2d_grad_weight x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
-      "dilation=1,1 groups=1 prologue=norm";
+      "dilation=1,1 groups=1 fused=mul,add,relu,conv2d_grad_weight";
   EXPECT_EQ(Refusal(NormLowering::kPrologues, kNorm),
             "bn-lowering prologues: nvidia-h200 has no convolutions for this "
             "step with a normalisation of their operand: the library has no " +
@@ -205,8 +246,27 @@ const std::string kJoined = R"(
       {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
       bool[2,4,6,6] @"bn"
 )" + std::string(kAffine) + R"(
-  %z, %y = conv2d(%x, %w, %scale16, %shift16, %r) {algorithm="fused",
-      prologue="join"} : f16[2,4,6,6], f16[2,4,6,6] @"conv"
+  %z, %y = fusion(%x, %w, %scale16, %shift16, %r) {kind="library"}
+      : f16[2,4,6,6], f16[2,4,6,6] @"conv" {
+    %c = data : f16[2,4,6,6]
+    %w = data : f16[4,4,1,1]
+    %scale = data : f16[4]
+    %shift = data : f16[4]
+    %r = data : f16[2,4,6,6]
+    %wide = cast(%c) {dtype="f32"} : f32[2,4,6,6]
+    %scale32 = cast(%scale) {dtype="f32"} : f32[4]
+    %scales = broadcast(%scale32) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6]
+    %scaled = mul(%wide, %scales) : f32[2,4,6,6]
+    %shift32 = cast(%shift) {dtype="f32"} : f32[4]
+    %shifts = broadcast(%shift32) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6]
+    %shifted = add(%scaled, %shifts) : f32[2,4,6,6]
+    %r32 = cast(%r) {dtype="f32"} : f32[2,4,6,6]
+    %sum = add(%shifted, %r32) : f32[2,4,6,6]
+    %positive = relu(%sum) : f32[2,4,6,6]
+    %read = cast(%positive) {dtype="f16"} : f16[2,4,6,6]
+    %y = conv2d(%read, %w) {algorithm="fused"} : f16[2,4,6,6]
+    return %y as "conv2d", %read as "cast_4"
+  }
 )";
 
 TEST_F(FuseConvNormTest, AppliesAJoinInTheConvolutionThatStoresIt) {
@@ -255,7 +315,7 @@ TEST_F(FuseConvNormTest, AppliesTwoNormalisationsInOneConvolution) {
   return %z as "z", %y as "y")"));
   EXPECT_TRUE(Run(*graph, NormLowering::kJoins));
   const ir::Node& conv = *graph->outputs()[0].value->producer();
-  EXPECT_EQ(conv.attrs().String("prologue"), "dual");
+  EXPECT_EQ(ir::FusedOps(*conv.body()), "mul,add,mul,add,add,relu,conv2d");
   ASSERT_EQ(conv.num_inputs(), 7u);
   EXPECT_EQ(conv.input(0)->name(), "x");
   EXPECT_EQ(conv.input(4)->name(), "r");
@@ -295,10 +355,48 @@ TEST_F(FuseConvNormTest, MasksAndSumsUpADataGradient) {
   %e = constant() {dtype="f32", shape=[4], value=[1e-05]} : f32[4] @"bn"
   %ve = add(%variance, %e) : f32[4] @"bn"
   %rstd = rsqrt(%ve) : f32[4] @"bn"
-  %dz, %dgamma, %dbeta, %a, %b, %c = conv2d_grad_input(%dy, %w2, %x, %mean,
-      %rstd, %gamma, %beta) {algorithm="fused", pad=[1,1],
-      input_shape=[2,4,6,6], norm="relu"}
-      : f16[2,4,6,6], f32[4], f32[4], f32[4], f32[4], f32[4] @"conv2"
+  %dz, %dgamma, %dbeta, %a, %b, %c = fusion(%dy, %w2, %x, %mean, %rstd, %gamma,
+      %beta) {kind="library"}
+      : f16[2,4,6,6], f32[4], f32[4], f32[4], f32[4], f32[4] @"conv2" {
+    %dy = data : f16[2,4,6,6]
+    %w2 = data : f16[4,4,3,3]
+    %x = data : f16[2,4,6,6]
+    %mean = data : f32[4]
+    %rstd = data : f32[4]
+    %gamma = data : f32[4]
+    %beta = data : f32[4]
+    %d = conv2d_grad_input(%dy, %w2) {algorithm="fused", pad=[1,1],
+        input_shape=[2,4,6,6], result_dtype="f32"} : f32[2,4,6,6]
+    %wide = cast(%x) {dtype="f32"} : f32[2,4,6,6]
+    %means = broadcast(%mean) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6]
+    %centered = sub(%wide, %means) : f32[2,4,6,6]
+    %rstds = broadcast(%rstd) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6]
+    %normalized = mul(%centered, %rstds) : f32[2,4,6,6]
+    %gammas = broadcast(%gamma) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6]
+    %scaled = mul(%normalized, %gammas) : f32[2,4,6,6]
+    %betas = broadcast(%beta) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6]
+    %y = add(%scaled, %betas) : f32[2,4,6,6]
+    %zero = constant() {dtype="f32", shape=[2,4,6,6], value=[0]} : f32[2,4,6,6]
+    %mask = compare(%y, %zero) {direction="gt"} : bool[2,4,6,6]
+    %none = constant() {dtype="f32", shape=[2,4,6,6], value=[0]} : f32[2,4,6,6]
+    %masked = select(%mask, %d, %none) : f32[2,4,6,6]
+    %dz = cast(%masked) {dtype="f16"} : f16[2,4,6,6]
+    %dz32 = cast(%dz) {dtype="f32"} : f32[2,4,6,6]
+    %product = mul(%dz32, %normalized) : f32[2,4,6,6]
+    %dgamma = reduce(%product) {dims=[0,2,3], kind="sum"} : f32[4]
+    %dbeta = reduce(%dz32) {dims=[0,2,3], kind="sum"} : f32[4]
+    %a = mul(%gamma, %rstd) : f32[4]
+    %count = constant() {dtype="f32", shape=[4], value=[-0.013888888888888888]}
+        : f32[4]
+    %shared = mul(%a, %count) : f32[4]
+    %t = mul(%shared, %rstd) : f32[4]
+    %b = mul(%t, %dgamma) : f32[4]
+    %u = mul(%shared, %dbeta) : f32[4]
+    %v = mul(%b, %mean) : f32[4]
+    %c = sub(%u, %v) : f32[4]
+    return %dz as "conv2d_grad_input", %dgamma as "reduce", %dbeta as "reduce_1",
+        %a as "mul_3", %b as "mul_6", %c as "sub_1"
+  }
   %cs = broadcast(%c) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6] @"bn"
   %bs = broadcast(%b) {dims=[1], shape=[2,4,6,6]} : f32[2,4,6,6] @"bn"
   %xw = cast(%x) {dtype="f32"} : f32[2,4,6,6] @"bn"
@@ -324,9 +422,18 @@ constexpr std::string_view kSum = R"(
 TEST_F(FuseConvNormTest, AddsADataGradientToAnotherInItsPlace) {
   ExpectBecomes(NormLowering::kStatistics, kSum, R"(
   %other = mul(%x, %r) : f16[2,4,6,6] @"other"
-  %sum = conv2d_grad_input(%dy, %w2, %other) {accumulate=true,
-      algorithm="fused", pad=[1,1], input_shape=[2,4,6,6]}
-      : f16[2,4,6,6] @"conv2"
+  %sum = fusion(%dy, %w2, %other) {kind="library"} : f16[2,4,6,6] @"conv2"
+      graph library {
+    %dy = data : f16[2,4,6,6]
+    %w2 = data : f16[4,4,3,3]
+    %other = data : f16[2,4,6,6]
+    %conv2d_grad_input = conv2d_grad_input(%dy, %w2) {algorithm="fused",
+        pad=[1,1], input_shape=[2,4,6,6], result_dtype="f32"} : f32[2,4,6,6]
+    %cast = cast(%other) {dtype="f32"} : f32[2,4,6,6]
+    %add = add(%conv2d_grad_input, %cast) : f32[2,4,6,6]
+    %cast_1 = cast(%add) {dtype="f16"} : f16[2,4,6,6]
+    return %cast_1 as "conv2d_grad_input"
+  }
   return %sum as "sum")");
   EXPECT_EQ(context_->counters().at("conv_accumulate"), 1);
 }
@@ -341,19 +448,21 @@ TEST_F(FuseConvNormTest, AddsToNothingThatIsNeeded) {
   text.replace(text.find("%other, %d"), 10, "%x, %d");
   graph = test::ParseOrDie(WithInputs(text));
   EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
-  target_.lacking = "accumulate";
+  target_.lacking = "fused=conv2d_grad_input,add";
   graph = test::ParseOrDie(WithInputs(kSum));
   EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
 }
 
 TEST_F(FuseConvNormTest, RefusesWhatTheLibraryLacks) {
-  target_.lacking = "norm=";
+  target_.lacking = "select";
   EXPECT_EQ(Refusal(NormLowering::kGradients, kGradient),
             "bn-lowering gradients: nvidia-h200 has no convolutions for this "
             "step with the gradient of a normalisation: the library has no "
             "conv2d_grad_input x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
-            "dilation=1,1 groups=1 norm=relu in f16");
-  target_.lacking = "statistics";
+            "dilation=1,1 groups=1 fused=conv2d_grad_input,sub,mul,mul,add,"
+            "compare,select,mul,reduce,reduce,mul,mul,mul,mul,mul,mul,sub in "
+            "f16");
+  target_.lacking = "conv2d,reduce";
   EXPECT_THAT(Refusal(NormLowering::kStatistics, kNorm),
               HasSubstr("nvidia-h200 has no convolutions for this step with "
                         "statistics of their result"));
@@ -365,7 +474,7 @@ TEST_F(FuseConvNormTest, RefusesWhatTheLibraryLacks) {
 
 constexpr char kStatisticsProblem[] =
     "conv2d x=2x4x6x6 w=4x4x1x1 stride=1,1 pad=0,0 dilation=1,1 groups=1 "
-    "statistics";
+    "fused=conv2d,reduce,mul,reduce";
 
 TEST_F(FuseConvNormTest, TakesWhatChoicesNameAndNothingElse) {
   Choose(kStatisticsProblem, "fused");
@@ -391,7 +500,7 @@ TEST_F(FuseConvNormTest, LeavesWhatChoicesDecline) {
 TEST_F(FuseConvNormTest, ChoicesDecideAboutJoins) {
   constexpr char kProblem[] =
       "conv2d x=2x4x6x6 w=4x4x1x1 stride=1,1 pad=0,0 dilation=1,1 groups=1 "
-      "prologue=join";
+      "fused=mul,add,add,relu,conv2d";
   Choose(kProblem, "fused");
   auto graph = test::ParseOrDie(WithInputs(kJoin));
   EXPECT_TRUE(Run(*graph, NormLowering::kKernels));
@@ -425,8 +534,17 @@ TEST_F(FuseConvNormTest, MovesABiasToTheMean) {
   return %y as "y", %dx as "dx", %running as "running", %m as "m")",
                 R"(
   %bias = bias : f16[4]
-  %c, %conv.conv2d_3, %conv.conv2d_4 = conv2d(%x, %w) {algorithm="fused",
-      statistics=true} : f16[2,4,6,6], f32[4], f32[4] @"conv"
+  %c, %conv.fusion_3, %conv.fusion_4 = fusion(%x, %w) {kind="library"}
+      : f16[2,4,6,6], f32[4], f32[4] @"conv" graph library {
+    %x = data : f16[2,4,6,6]
+    %w = data : f16[4,4,1,1]
+    %conv2d = conv2d(%x, %w) {algorithm="fused"} : f16[2,4,6,6]
+    %cast = cast(%conv2d) {dtype="f32"} : f32[2,4,6,6]
+    %reduce = reduce(%cast) {dims=[0,2,3], kind="sum"} : f32[4]
+    %mul = mul(%cast, %cast) : f32[2,4,6,6]
+    %reduce_1 = reduce(%mul) {dims=[0,2,3], kind="sum"} : f32[4]
+    return %conv2d as "conv2d", %reduce as "reduce", %reduce_1 as "reduce_1"
+  }
   %y, %m, %v = batch_norm_train(%c, %gamma, %beta)
       : f16[2,4,6,6], f32[4], f32[4] @"bn"
   %bn.cast = cast(%bias) {dtype="f32"} : f32[4] @"bn"
@@ -445,12 +563,12 @@ TEST_F(FuseConvNormTest, KeepsABiasThatOthersRead) {
   %y, %m, %v = batch_norm_train(%c, %gamma, %beta)
       : f16[2,4,6,6], f32[4], f32[4] @"bn"
   return %y as "y", %c as "c")"),
-              HasSubstr("groups=1 statistics with a bias in f16"));
+              HasSubstr("fused=conv2d,reduce,mul,reduce with a bias in f16"));
 }
 
 // Where it has some, kernels do the others.
 TEST_F(FuseConvNormTest, LeavesWhatTheLibraryLacksToKernels) {
-  target_.lacking = "w=4x4x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1 stat";
+  target_.lacking = "w=4x4x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1 fused";
   const auto graph = test::ParseOrDie(WithInputs(R"(
   %c = conv2d(%x, %w) : f16[2,4,6,6] @"conv"
   %y, %m, %v, %mask = batch_norm_train(%c, %gamma, %beta, %r)
@@ -535,7 +653,7 @@ TEST_P(NormLoweringTest, ComputesTheSameStep) {
   for (const codegen::Step& step : other.plan.steps) {
     if (step.op_class != "conv2d_grad_input") continue;
     const codegen::LibraryCall& call = other.plan.calls[step.index];
-    if (!call.attrs.Bool("accumulate")) continue;
+    if (call.in_place.empty()) continue;
     EXPECT_EQ(other.plan.buffers[step.args[3]].offset,
               other.plan.buffers[step.args[2]].offset);
     ++in_place;
@@ -569,10 +687,13 @@ TEST(NormLoweringOfBottlenecks, ComputesTheSameStep) {
   EXPECT_EQ(other.report.counters.at("conv_norm_join"), 2);
   std::set<std::string> kinds;
   for (const codegen::LibraryCall& call : other.plan.calls) {
-    if (call.op == ir::OpKind::kConv2d)
-      kinds.insert(call.attrs.String("prologue"));
+    if (call.body == nullptr || call.op != ir::OpKind::kConv2d) continue;
+    const std::string ops = ir::FusedOps(*call.body);
+    kinds.insert(ops.substr(0, ops.find("conv2d")));
   }
-  EXPECT_THAT(kinds, testing::ElementsAre("", "dual", "join", "norm"));
+  EXPECT_THAT(kinds, testing::ElementsAre("", "mul,add,add,relu,",
+                                          "mul,add,mul,add,add,relu,",
+                                          "mul,add,relu,"));
 }
 
 TEST(NormLoweringName, RoundTripsAndRefusesOtherWords) {

@@ -5,6 +5,7 @@
 
 #include "ir/builder.h"
 #include "ir/interpreter/interpreter.h"
+#include "ir/library_fusion.h"
 #include "ir/target/conv_problem.h"
 #include "ir/verifier.h"
 #include "tests/testing/cuda_planner.h"
@@ -24,10 +25,10 @@ class UnstridedStatistics final : public test::ChannelsLastCompiler {
   using test::ChannelsLastCompiler::ChannelsLastCompiler;
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override {
-    const bool strided = node.op_name() == "conv2d" &&
-                         node.attrs().Bool("statistics") &&
-                         node.attrs().Ints("stride")[0] > 1;
-    if (strided) return {};
+    if (ir::IsLibraryFusion(node) &&
+        ir::LibraryOp(node).attrs().Ints("stride")[0] > 1) {
+      return {};
+    }
     return test::ChannelsLastCompiler::Candidates(node);
   }
 };

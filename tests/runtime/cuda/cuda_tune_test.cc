@@ -12,7 +12,9 @@
 #include "codegen/compiler.h"
 #include "codegen/cuda/planned_call.h"
 #include "ir/builder.h"
+#include "ir/library_fusion.h"
 #include "ir/target/autotune_results.h"
+#include "ir/target/conv_problem.h"
 #include "runtime/autotuner.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/library_calls.h"
@@ -41,7 +43,7 @@ class ThreeEngines : public ChannelsLastCompiler {
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override {
     const auto plain = ChannelsLastCompiler::Candidates(node);
-    if (!node.attrs().Has("groups")) return plain;
+    if (!ir::ConvolutionOf(node).has_value()) return plain;
     std::vector<ir::LibraryCandidate> engines;
     for (const auto& [name, pieces] : Pieces()) {
       engines.push_back(plain.at(0));
@@ -66,9 +68,10 @@ class OneEngine : public ChannelsLastCompiler {
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override {
     auto candidates = ChannelsLastCompiler::Candidates(node);
-    if (!node.attrs().Has("groups")) return candidates;
-    if (!strided_statistics && node.op_name() == "conv2d" &&
-        node.attrs().Bool("statistics") && node.attrs().Ints("stride")[0] > 1) {
+    if (!ir::ConvolutionOf(node).has_value()) return candidates;
+    const ir::Node& op = ir::LibraryOp(node);
+    if (!strided_statistics && op.op_name() == "conv2d" && &op != &node &&
+        op.attrs().Ints("stride")[0] > 1) {
       return {};
     }
     for (ir::LibraryCandidate& c : candidates) c.name = c.algorithm = "eng1";
@@ -81,12 +84,12 @@ class OneEngine : public ChannelsLastCompiler {
   bool strided_statistics = true;  // of the stem, too
 };
 
-bool IsSet(const codegen::LibraryCall& call, const char* name) {
-  return call.attrs.Has(name) && call.attrs.Bool(name);
-}
+// The first ops of a block end's gradient, whose shortcut is no normalisation.
+constexpr char kShortcutGradient[] =
+    "conv2d_grad_input,add,sub,mul,mul,add,add";
 
-bool Is(const codegen::LibraryCall& call, const char* name, const char* text) {
-  return call.attrs.Has(name) && call.attrs.String(name) == text;
+std::string FusedOps(const codegen::LibraryCall& call) {
+  return call.body == nullptr ? "" : ir::FusedOps(*call.body);
 }
 
 // A convolution takes 2 ms, also with what it does for normalisations, but 3
@@ -94,13 +97,14 @@ bool Is(const codegen::LibraryCall& call, const char* name, const char* text) {
 // place, the weight gradient of 8 channels behind a normalisation, and masks of
 // the block end.
 int InjectedPieces(const codegen::LibraryCall& call) {
+  const std::string fused = FusedOps(call);
   const bool projects = call.operands[1].shape == ir::Shape{16, 8, 1, 1} &&
-                        IsSet(call, "statistics");
-  const bool narrow = call.op == ir::OpKind::kConv2dGradWeight &&
-                      Is(call, "prologue", "norm") &&
+                        fused == "conv2d,reduce,mul,reduce";
+  const bool narrow = fused == "mul,add,relu,conv2d_grad_weight" &&
                       call.operands[0].shape[1] == 8;
-  const bool slow = projects || narrow || IsSet(call, "accumulate") ||
-                    Is(call, "norm", "join");
+  const bool adds = fused == "conv2d_grad_input,add";
+  const bool ends_block = fused.starts_with(kShortcutGradient);
+  const bool slow = projects || narrow || adds || ends_block;
   return slow ? 3 : 2;
 }
 
@@ -287,21 +291,24 @@ TEST_F(CudaTuneTest, TakesConvolutionsWithNormalisationsWhereTheyAreFaster) {
   std::set<std::string> declined, kinds;
   for (const auto& [key, name] : result.choices.candidates) {
     const std::string& problem = key.first;
-    const size_t end = problem.find("groups=1") + 8;
+    const size_t fused = problem.find("fused=");
     const std::string kind =
-        problem.substr(0, problem.find(' ')) + problem.substr(end);
+        fused == std::string::npos ? "" : problem.substr(fused + 6);
     (name == "none" ? declined : kinds).insert(kind);
   }
-  EXPECT_THAT(kinds, testing::IsSupersetOf({"conv2d statistics",
-                                            "conv2d prologue=norm statistics",
-                                            "conv2d prologue=join statistics",
-                                            "conv2d_grad_weight prologue=norm",
-                                            "conv2d_grad_input norm=relu"}));
+  EXPECT_THAT(
+      kinds,
+      testing::IsSupersetOf(
+          {"conv2d,reduce,mul,reduce", "mul,add,relu,conv2d,reduce,mul,reduce",
+           "mul,add,add,relu,conv2d,reduce,mul,reduce",
+           "mul,add,relu,conv2d_grad_weight",
+           "conv2d_grad_input,sub,mul,mul,add,compare,select,mul,"
+           "reduce,reduce,mul,mul,mul,mul,mul,mul,sub"}));
   EXPECT_THAT(declined, testing::ElementsAre(
-                            "conv2d prologue=norm statistics",
-                            "conv2d statistics", "conv2d_grad_input accumulate",
-                            "conv2d_grad_input norm=join add",
-                            "conv2d_grad_weight prologue=norm"));
+                            "conv2d,reduce,mul,reduce", "conv2d_grad_input,add",
+                            testing::StartsWith(kShortcutGradient),
+                            "mul,add,relu,conv2d,reduce,mul,reduce",
+                            "mul,add,relu,conv2d_grad_weight"));
   EXPECT_GT(result.rewrites_taken, 0);
   EXPECT_LT(result.rewrites_taken, result.rewrites);
   for (const auto& [key, name] : result.choices.candidates) {

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "codegen/cuda/device_properties.h"
+#include "ir/io/parser.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "runtime/cuda/library_calls.h"
@@ -106,7 +107,15 @@ TEST_F(CudnnCallTest, TheLastArgumentIsTheWorkspace) {
 // The operand that a gradient is added to lies where the result does.
 TEST_F(CudnnCallTest, AccumulatingCallsBindTheResultAlone) {
   call_.op = ir::OpKind::kConv2dGradInput;
-  call_.attrs.Set("accumulate", true);
+  const auto graph = ir::Parse(R"(graph g {
+    %dy = data : f32[1,1,2,2]
+    %w = data : f32[1,1,1,1]
+    %d = data : f32[1,1,2,2]
+    %dx = conv2d_grad_input(%dy, %w) {input_shape=[1,1,2,2]} : f32[1,1,2,2]
+    %sum = add(%dx, %d) : f32[1,1,2,2]
+    return %sum as "sum"
+  })");
+  call_.body = graph->Clone();
   call_.operands.push_back(call_.results[0]);
   const auto call = CudnnCalls()(call_);
   call->Enqueue(stream_, Addresses(4).data());

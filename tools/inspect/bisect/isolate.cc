@@ -200,8 +200,6 @@ Exactness ExactnessOf(const Plan& plan, const Step& step,
           node.input(0)->type().num_elements() /
               std::max<int64_t>(node.output()->type().num_elements(), 1));
     }
-    e.compares |= node.kind() == ir::OpKind::kConv2dGradInput &&
-                  !node.attrs().String("norm").empty();
     e.winograd |= node.HasTrait(ir::OpTrait::kConvolution) &&
                   node.attrs().String("algorithm") == "winograd";
   });

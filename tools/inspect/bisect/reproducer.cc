@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "codegen/compiler.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/str.h"
@@ -53,7 +54,7 @@ TestCase ReduceStep(const codegen::Plan& plan, const ir::Graph& graph,
   const std::vector<ir::Tensor> inputs(given.begin(), given.end());
   const bool chains = IsOp(node, ir::OpKind::kFusion) &&
                       node->attrs().String("kind") == "multi_tensor";
-  if (node == nullptr || node->body() == nullptr || chains) {
+  if (node == nullptr || !ir::IsKernelFusion(*node) || chains) {
     return {GraphOfStep(plan, s, node), inputs};
   }
   const auto differs = [&](const TestCase& part) {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "ir/interpreter/host_tensor.h"
+#include "ir/library_fusion.h"
 #include "ir/shard.h"
 #include "ir/weight_copy.h"
 #include "runtime/state_store.h"
@@ -134,7 +135,7 @@ bool SameWork(const Plan& plan_a, size_t step_a, const Plan& plan_b,
     if (call.HasTrait(ir::OpTrait::kConvolution)) {
       attrs.Set("algorithm", std::string());
     }
-    return attrs;
+    return std::pair(attrs, call.body ? ir::FusedOps(*call.body) : "");
   };
   return work(plan_a, step_a) == work(plan_b, step_b);
 }

@@ -169,8 +169,9 @@ void NumericsChecker::Find(const runtime::Session& session, int program,
   const auto graph = GraphOfStep(plan, s, node);
   const ir::Graph* body = graph->nodes()[0]->body();
   // A library call is a single op.
-  const ir::Node* culprit =
-      body == nullptr ? graph->nodes()[0].get() : FirstCulprit(*body, operands);
+  const ir::Node* culprit = s.kind == codegen::StepKind::kLibrary
+                                ? graph->nodes()[0].get()
+                                : FirstCulprit(*body, operands);
   if (culprit != nullptr) {
     found.op = std::string(culprit->op_name());
     found.op_value = culprit->output()->name();

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/target/cost.h"
 #include "ir/target/flops.h"
@@ -98,7 +99,7 @@ class Viewer {
       types.push_back(ToString(node.output(i)->type()));
     }
     json view = {{"id", node.position()},
-                 {"op", node.op_name()},
+                 {"op", ir::LibraryOp(node).op_name()},
                  {"name", node.num_outputs() > 0 ? node.output()->name() : ""},
                  {"loc", node.location().path},
                  {"source", ToString(node.location().source)},
@@ -141,7 +142,7 @@ std::string LocationBlock(const std::string& location) {
 }
 
 std::string NodeKind(const Node& node) {
-  if (node.body() != nullptr) {
+  if (ir::IsKernelFusion(node)) {
     return CostlyNodes(*node.body()) > 1 ? "fusion" : "kernel";
   }
   if (ir::NodeMacs(node) > 0) return "matrix";
@@ -171,7 +172,7 @@ std::vector<KernelCount> CountKernels(const ir::Graph& graph) {
   const auto phases = PhasesOf(graph);
   std::map<std::pair<StepPhase, bool>, KernelCount> counts;
   for (const auto& node : graph.nodes()) {
-    if (node->body() == nullptr) continue;
+    if (!ir::IsKernelFusion(*node)) continue;
     int64_t ops = 0;
     bool reduces = false;
     for (const auto& inner : node->body()->nodes()) {
@@ -194,7 +195,7 @@ std::vector<KernelCount> CountKernels(const ir::Graph& graph) {
 std::string GraphPage(const ir::Graph& graph, const std::string& title) {
   const auto fusions =
       std::count_if(graph.nodes().begin(), graph.nodes().end(),
-                    [](const auto& node) { return node->body() != nullptr; });
+                    [](const auto& node) { return ir::IsKernelFusion(*node); });
   HtmlPage page;
   page.title = title;
   page.lead = fmt::format(

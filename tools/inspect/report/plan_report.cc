@@ -6,8 +6,10 @@
 #include <set>
 #include <unordered_map>
 
+#include "ir/library_fusion.h"
 #include "ir/shard.h"
 #include "ir/support/error.h"
+#include "ir/target/conv_problem.h"
 #include "tools/inspect/report/graph_view.h"
 
 namespace fusor::inspect {
@@ -26,9 +28,10 @@ bool IsSixteenBit(const ir::Node& node) {
 
 // Returns the library's estimate for the chosen algorithm; 0 if there is none.
 double LibraryUs(const ir::Node& node, const ir::TargetQueries& target) {
-  if (!node.HasTrait(ir::OpTrait::kConvolution)) return 0;
+  if (!ir::ConvolutionOf(node).has_value()) return 0;
   for (const ir::LibraryCandidate& candidate : target.Candidates(node)) {
-    if (candidate.algorithm == node.attrs().String("algorithm")) {
+    if (candidate.algorithm ==
+        ir::LibraryOp(node).attrs().String("algorithm")) {
       return static_cast<double>(candidate.modelled_ns) / 1e3;
     }
   }
@@ -59,7 +62,7 @@ class Reporter {
     if (node != nullptr) {
       cost.kind = NodeKind(*node);
       cost.phase = phases_[node->position()];
-      if (node->body() != nullptr) {
+      if (ir::IsKernelFusion(*node)) {
         cost.op_class += ", " + std::string(PhaseName(cost.phase));
       }
     }
