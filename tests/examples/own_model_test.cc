@@ -14,6 +14,7 @@
 #include "ir/interpreter/interpreter.h"
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/examples/mlp.h"
@@ -54,8 +55,8 @@ class OwnModel : public ::testing::TestWithParam<Example> {
     codegen::CompileOptions options;
     options.passes.keep_gradients = true;  // outputs "grad/<parameter>"
     options.verify = true;
-    program_ = session_.AddProgram(GetParam().build(),
-                                   codegen::ProgramKind::kTrain, options);
+    program_ = &session_.Compile(GetParam().build(),
+                                 codegen::ProgramKind::kTrain, options);
     session_.state().Initialize(/*seed=*/3);
     Feed("x", x_);
     Feed("labels", labels_);
@@ -65,13 +66,12 @@ class OwnModel : public ::testing::TestWithParam<Example> {
   void Feed(const std::string& name, const Tensor& tensor) {
     std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
     ir::StoreTensor(tensor, bytes.data());
-    session_.SetInput(program_, session_.FindInput(program_, name),
-                      bytes.data(), bytes.size());
+    program_->SetInput(program_->FindInput(name), bytes.data(), bytes.size());
   }
 
   double Step() {
-    session_.Step(program_);
-    return session_.ReadScalar(program_, session_.FindOutput(program_, "loss"));
+    program_->Run();
+    return program_->ReadScalar(program_->FindOutput("loss"));
   }
 
   // The interpreter's results of the step, from the session's state.
@@ -105,7 +105,7 @@ class OwnModel : public ::testing::TestWithParam<Example> {
   const Tensor labels_;
   const Tensor x_;
   runtime::Session session_{runtime::LoadBackend("cpu"), {}};
-  int program_ = 0;
+  runtime::Program* program_ = nullptr;
 };
 
 TEST_P(OwnModel, GradientsAndNextStateAreTheInterpreters) {
@@ -114,13 +114,12 @@ TEST_P(OwnModel, GradientsAndNextStateAreTheInterpreters) {
   int gradients = 0;
   for (const codegen::StateLayout::Entry& entry :
        session_.state().layout().entries) {
-    const int gradient =
-        expected.contains("grad/" + entry.name)
-            ? session_.FindOutput(program_, "grad/" + entry.name)
-            : -1;
+    const int gradient = expected.contains("grad/" + entry.name)
+                             ? program_->FindOutput("grad/" + entry.name)
+                             : -1;
     if (gradient >= 0) {
       ++gradients;
-      EXPECT_LT(test::MaxRelativeError(session_.ReadOutput(program_, gradient),
+      EXPECT_LT(test::MaxRelativeError(program_->Read(gradient),
                                        expected.at("grad/" + entry.name)),
                 1e-4)
           << entry.name;
