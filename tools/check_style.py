@@ -32,8 +32,8 @@ ROOT_ENTRIES = frozenset(
     FOLDERS + ("CMakeLists.txt", "CMakePresets.json", "LICENSE", "README.md"))
 
 # The folders that the files of a folder may include, besides the folder itself
-# and ir/. The longest prefix of a path applies. "x/" stands for x and all
-# folders in it.
+# and ir/. The longest prefix of a path applies, which may be the path of a
+# file. "x/" stands for x and all folders in it.
 COMPILE_HALF = ("codegen", "codegen/kernel", "codegen/plan")
 INCLUDES = {
     "ir": ("ir/support",),
@@ -73,6 +73,7 @@ INCLUDES = {
     "runtime": ("codegen", "codegen/kernel", "codegen/plan",
                 "codegen/autotune", "passes/", "runtime/backend",
                 "runtime/distributed"),
+    "runtime/fusor.h": ("codegen", "runtime/"),
     "runtime/checkpoint": ("codegen", "codegen/plan", "runtime",
                            "runtime/backend", "runtime/distributed",
                            "runtime/data"),
@@ -224,10 +225,10 @@ def check_layering(tree):
 
 def rule_of(path):
     """Returns the key of INCLUDES that applies to the file."""
-    folder = path.rsplit("/", 1)[0]
-    while folder not in INCLUDES:
-        folder = folder.rpartition("/")[0]
-    return folder
+    prefix = path
+    while prefix not in INCLUDES:
+        prefix = prefix.rpartition("/")[0]
+    return prefix
 
 
 def layering_problem(tree, path, header):

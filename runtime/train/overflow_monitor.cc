@@ -7,23 +7,25 @@
 
 #include "ir/state_names.h"
 #include "ir/support/error.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 
 namespace fusor::runtime {
-OverflowMonitor::OverflowMonitor(Session& session, int program, int64_t limit,
-                                 Diagnosis diagnosis)
+OverflowMonitor::OverflowMonitor(Session& session, Program& program,
+                                 int64_t limit, Diagnosis diagnosis)
     : session_(session),
       program_(program),
       limit_(limit),
       diagnosis_(std::move(diagnosis)),
-      active_(session.HasInput(program, ir::kOverflows)) {
+      active_(program.HasInput(ir::kOverflows)) {
   if (active_) {
     seen_ = static_cast<int64_t>(session.state().Read(ir::kOverflows)[0]);
   }
 }
 
 void OverflowMonitor::Add(StepResults& results) const {
-  FUSOR_ASSERT(active_, "program {} has no dynamic loss scale", program_);
+  FUSOR_ASSERT(active_, "program {} has no dynamic loss scale",
+               program_.plan().name);
   results.AddState(ir::kLossScale);
   results.AddState(ir::kOverflows);
   results.AddState(ir::kOverflowsInRow);
@@ -41,7 +43,7 @@ OverflowMonitor::Reading OverflowMonitor::Read(std::span<const double> state) {
 
 // Describes the first non-finite accumulator, in order of gradient readiness.
 std::string OverflowMonitor::FindBadSum() const {
-  for (const codegen::PlanInput& input : session_.plan(program_).inputs) {
+  for (const codegen::PlanInput& input : program_.plan().inputs) {
     if (input.role != ir::InputRole::kAccumulator) continue;
     const std::vector<float> sum = session_.state().Read(input.name);
     const auto bad = std::count_if(sum.begin(), sum.end(),

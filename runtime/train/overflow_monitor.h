@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/train/step_results.h"
 
@@ -17,11 +18,12 @@ class OverflowMonitor {
  public:
   // Reruns the last step of a program and names its first non-finite value;
   // empty if there is none.
-  using Diagnosis = std::function<std::string(Session& session, int program)>;
+  using Diagnosis =
+      std::function<std::string(Session& session, Program& program)>;
 
   // `limit` consecutive skipped updates end the run; 0: no limit. `diagnosis`
   // may be empty.
-  OverflowMonitor(Session& session, int program, int64_t limit,
+  OverflowMonitor(Session& session, Program& program, int64_t limit,
                   Diagnosis diagnosis = {});
 
   // Returns false without a dynamic loss scale.
@@ -45,7 +47,7 @@ class OverflowMonitor {
   [[noreturn]] void Stop(int64_t in_row, double scale);
 
   Session& session_;
-  const int program_;
+  Program& program_;
   const int64_t limit_;
   const Diagnosis diagnosis_;
   const bool active_;

@@ -6,6 +6,7 @@
 
 #include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 
 namespace fusor::runtime {
@@ -65,18 +66,16 @@ void* StepResults::NextScalar(Slot& slot) {
   return static_cast<char*>(slot.scalars->data()) + offset;
 }
 
-void StepResults::AddLoss(int program, int output) {
+void StepResults::AddLoss(const Program& program, int output) {
   Slot& slot = SlotOf(ended_);
   FUSOR_ASSERT(slot.losses == slot.dtypes.size(), "a loss after other results");
-  slot.dtypes.push_back(
-      session_.EnqueueScalar(program, output, NextScalar(slot)));
+  slot.dtypes.push_back(program.EnqueueScalar(output, NextScalar(slot)));
   ++slot.losses;
 }
 
-void StepResults::AddOutput(int program, int output) {
+void StepResults::AddOutput(const Program& program, int output) {
   Slot& slot = SlotOf(ended_);
-  slot.dtypes.push_back(
-      session_.EnqueueScalar(program, output, NextScalar(slot)));
+  slot.dtypes.push_back(program.EnqueueScalar(output, NextScalar(slot)));
 }
 
 void StepResults::AddState(const std::string& name) {

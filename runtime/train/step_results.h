@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/dtype.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 
 namespace fusor::runtime {
@@ -34,8 +35,8 @@ class StepResults {
   // AddLoss; AddOutput and AddState for further results; End. REQUIRES:
   // pending() <= lag().
   void Begin();
-  void AddLoss(int program, int output);
-  void AddOutput(int program, int output);
+  void AddLoss(const Program& program, int output);
+  void AddOutput(const Program& program, int output);
   void AddState(const std::string& name);
   // `stop`: this rank requests a stop.
   void End(bool stop = false);

@@ -11,6 +11,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
+#include "runtime/program.h"
 #include "runtime/train/mixup.h"
 #include "runtime/train/step_results.h"
 
@@ -33,13 +34,12 @@ uint64_t LossHash(uint64_t before, double loss) {
 struct Feed {
   int images, labels, weights, lr, key, step, mixup;
 
-  Feed(const Session& session, int program) {
+  explicit Feed(const Program& program) {
     const auto find = [&](const char* name) {
-      return session.HasInput(program, name) ? session.FindInput(program, name)
-                                             : -1;
+      return program.HasInput(name) ? program.FindInput(name) : -1;
     };
-    images = session.FindInput(program, "images");
-    labels = session.FindInput(program, "labels");
+    images = program.FindInput("images");
+    labels = program.FindInput("labels");
     weights = find("weights");
     lr = find("lr");
     key = find("random_key");
@@ -48,14 +48,13 @@ struct Feed {
   }
 
   // The images must not change until `copied` has occurred.
-  void SetBatch(Session& session, int program, const Batch& batch,
-                Event& copied) const {
-    session.SetInput(program, images, batch.images().data(),
-                     batch.images().size_bytes(), copied);
-    session.SetInput(program, labels, batch.labels.data(),
+  void SetBatch(Program& program, const Batch& batch, Event& copied) const {
+    program.SetInput(images, batch.images().data(), batch.images().size_bytes(),
+                     copied);
+    program.SetInput(labels, batch.labels.data(),
                      batch.labels.size() * sizeof(int32_t));
     if (weights >= 0) {
-      session.SetInput(program, weights, batch.weights.data(),
+      program.SetInput(weights, batch.weights.data(),
                        batch.weights.size() * sizeof(float));
     }
   }
@@ -63,28 +62,28 @@ struct Feed {
 
 class Loop {
  public:
-  Loop(Session& session, int program, BatchSource& source,
+  Loop(Session& session, Program& program, BatchSource& source,
        const TrainOptions& options, const TrainObserver& observer)
       : session_(session),
         program_(program),
         source_(source),
         options_(options),
         observer_(observer),
-        feed_(session, program),
+        feed_(program),
         updates_per_epoch_(
             UpdatesPerEpoch(source.batches_per_epoch(), options.micro_batches)),
         position_(options.start),
-        loss_output_(session.FindOutput(program, "loss")),
+        loss_output_(program.FindOutput("loss")),
         overflows_(session, program, options.overflow_limit,
                    observer.diagnosis),
         results_(session),
         copied_(session.CreateEvent()) {
-    FUSOR_ASSERT(options.micro_batches == 1 || options.accumulate >= 0,
+    FUSOR_ASSERT(options.micro_batches == 1 || options.accumulate != nullptr,
                  "no program for the first {} of {} micro-batches",
                  options.micro_batches - 1, options.micro_batches);
     if (options.micro_batches > 1) {
-      accumulating_.emplace(session, options.accumulate);
-      accumulated_loss_ = session.FindOutput(options.accumulate, "loss");
+      accumulating_.emplace(*options.accumulate);
+      accumulated_loss_ = options.accumulate->FindOutput("loss");
     }
     total_ = options.epochs * updates_per_epoch_;
     if (options.iterations >= 0) total_ = std::min(total_, options.iterations);
@@ -97,7 +96,7 @@ class Loop {
     report_.losses.reserve(steps);
     const int64_t key = static_cast<int64_t>(options.seed);
     SetScalar(program, feed_.key, key);
-    if (accumulating_) SetScalar(options.accumulate, accumulating_->key, key);
+    if (accumulating_) SetScalar(*options.accumulate, accumulating_->key, key);
   }
 
   TrainReport Run(const std::function<std::optional<EvalReport>()>& evaluate) {
@@ -134,8 +133,8 @@ class Loop {
 
  private:
   template <typename T>
-  void SetScalar(int program, int input, T value) {
-    if (input >= 0) session_.SetInput(program, input, &value, sizeof(value));
+  void SetScalar(Program& program, int input, T value) {
+    if (input >= 0) program.SetInput(input, &value, sizeof(value));
   }
 
   // Several ranks stop once all of them know of a request.
@@ -153,9 +152,9 @@ class Loop {
   }
 
   // `number`: index of the batch over all ranks, for random numbers.
-  void RunBatch(int program, const Feed& feed, const Batch& batch, double lr,
-                int64_t number) {
-    feed.SetBatch(session_, program, batch, *copied_);
+  void RunBatch(Program& program, const Feed& feed, const Batch& batch,
+                double lr, int64_t number) {
+    feed.SetBatch(program, batch, *copied_);
     SetScalar(program, feed.lr, static_cast<float>(lr));
     SetScalar(program, feed.step, static_cast<int32_t>(number));
     if (feed.mixup >= 0) {
@@ -163,7 +162,7 @@ class Loop {
                 static_cast<float>(
                     MixupCoefficient(options_.mixup, options_.seed, number)));
     }
-    session_.Step(program);
+    program.Run();
   }
 
   // Host data of a step whose results are pending.
@@ -194,12 +193,12 @@ class Loop {
       feeding_ = true;
       const Batch& batch = source_.Next();
       e.waited += Seconds(asked, Clock::now());
-      RunBatch(last ? program_ : options_.accumulate,
+      RunBatch(last ? program_ : *options_.accumulate,
                last ? feed_ : *accumulating_, batch, e.lr,
                (step * options_.micro_batches + i) * session_.world_size() +
                    session_.rank());
       e.images += batch.size() * session_.world_size();
-      results_.AddLoss(last ? program_ : options_.accumulate,
+      results_.AddLoss(last ? program_ : *options_.accumulate,
                        last ? loss_output_ : accumulated_loss_);
     }
     if (e.overflow) overflows_.Add(results_);
@@ -324,7 +323,7 @@ class Loop {
   }
 
   Session& session_;
-  const int program_;
+  Program& program_;
   BatchSource& source_;
   const TrainOptions& options_;
   const TrainObserver& observer_;
@@ -358,7 +357,7 @@ int64_t UpdatesPerEpoch(int64_t batches, int64_t micro_batches) {
   return (batches + micro_batches - 1) / micro_batches;
 }
 
-TrainReport Train(Session& session, int program, BatchSource& source,
+TrainReport Train(Session& session, Program& program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,
                   const std::function<std::optional<EvalReport>()>& evaluate) {
   return Loop(session, program, source, options, observer).Run(evaluate);
@@ -366,13 +365,13 @@ TrainReport Train(Session& session, int program, BatchSource& source,
 
 namespace {
 
-std::optional<EvalReport> EvaluateEpoch(Session& session, int program,
+std::optional<EvalReport> EvaluateEpoch(Session& session, Program& program,
                                         BatchSource& source,
                                         const EvaluateOptions& options) {
-  const Feed feed(session, program);
-  const int loss = session.FindOutput(program, "loss_sum");
-  const int top1 = session.FindOutput(program, "top1");
-  const int top5 = session.FindOutput(program, "top5");
+  const Feed feed(program);
+  const int loss = program.FindOutput("loss_sum");
+  const int top1 = program.FindOutput("top1");
+  const int top5 = program.FindOutput("top5");
   EvalReport report;
   double images = 0;
   const int64_t batches = source.batches_per_epoch();
@@ -393,8 +392,8 @@ std::optional<EvalReport> EvaluateEpoch(Session& session, int program,
     results.Begin();
     if (b > 0) session.Await(*copied);
     const Batch& batch = source.Next();
-    feed.SetBatch(session, program, batch, *copied);
-    session.Step(program);
+    feed.SetBatch(program, batch, *copied);
+    program.Run();
     for (float weight : batch.weights) images += weight;
     results.AddLoss(program, loss);
     results.AddOutput(program, top1);
@@ -421,7 +420,7 @@ std::optional<EvalReport> EvaluateEpoch(Session& session, int program,
 
 }  // namespace
 
-std::optional<EvalReport> Evaluate(Session& session, int program,
+std::optional<EvalReport> Evaluate(Session& session, Program& program,
                                    BatchSource& source,
                                    const EvaluateOptions& options) {
   session.state().Show(options.view);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/data/batch_source.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "runtime/train/lr_schedule.h"
@@ -40,7 +41,7 @@ struct TrainOptions {
   // (ProgramKind::kAccumulate). A step is one update; the last step of an epoch
   // uses the remaining batches.
   int64_t micro_batches = 1;
-  int accumulate = -1;
+  Program* accumulate = nullptr;
   // Limit on consecutive updates skipped for overflow; 0: no limit.
   int64_t overflow_limit = 50;
 };
@@ -123,7 +124,7 @@ int64_t UpdatesPerEpoch(int64_t batches, int64_t micro_batches);
 // If the device is asynchronous (Device::is_asynchronous), a step is reported
 // once the next one has been enqueued, or with several ranks the one after
 // that. All steps are reported before an evaluation or a save.
-TrainReport Train(Session& session, int program, BatchSource& source,
+TrainReport Train(Session& session, Program& program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,
                   const std::function<std::optional<EvalReport>()>& evaluate);
 
@@ -142,7 +143,7 @@ struct EvaluateOptions {
 // Evaluates one epoch of the source; every image counts once, whatever the
 // batch size. All ranks use rank 0's running statistics. Parameters are current
 // afterwards. Throws kData for an empty source.
-std::optional<EvalReport> Evaluate(Session& session, int program,
+std::optional<EvalReport> Evaluate(Session& session, Program& program,
                                    BatchSource& source,
                                    const EvaluateOptions& options = {});
 

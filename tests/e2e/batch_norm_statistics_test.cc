@@ -14,6 +14,7 @@
 #include "ir/interpreter/host_tensor.h"
 #include "ir/interpreter/interpreter.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/testing/numeric.h"
@@ -114,7 +115,7 @@ TEST_P(BatchNormStatistics, OfTheCompiledStepAreRight) {
     runtime::Session session(runtime::LoadBackend("cpu"), {});
     codegen::CompileOptions options{.verify = true};
     options.passes.fusion = GetParam().fusion;
-    const int program = session.AddProgram(
+    runtime::Program& program = session.Compile(
         BuildNet(shape, GetParam()), codegen::ProgramKind::kTrain, options);
     session.state().Initialize(0);
     session.state().Write("gamma", std::vector<float>(channels, 1));
@@ -125,12 +126,12 @@ TEST_P(BatchNormStatistics, OfTheCompiledStepAreRight) {
       session.state().Write("conv", copy);
     }
     const auto feed = [&](const char* name, const std::vector<float>& values) {
-      session.SetInput(program, session.FindInput(program, name), values.data(),
+      program.SetInput(program.FindInput(name), values.data(),
                        values.size() * sizeof(float));
     };
     feed("images", {x.data.begin(), x.data.end()});
     feed("lr", {0});
-    session.Step(program);
+    program.Run();
     const std::vector<float> running = session.state().Read("running_var");
     const std::vector<double> expected = Variances(x);
     for (size_t c = 0; c < channels; ++c) {

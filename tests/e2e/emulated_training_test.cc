@@ -11,6 +11,7 @@
 #include "ir/library_fusion.h"
 #include "models/model.h"
 #include "passes/pass_settings.h"
+#include "runtime/program.h"
 #include "tests/testing/fault.h"
 #include "tests/testing/small_models.h"
 
@@ -91,7 +92,7 @@ class EmulatedSteps : public ::testing::TestWithParam<Case> {
     const int accumulate = add(Phase::kTrain, ProgramKind::kAccumulate);
     const int eval = add(Phase::kEval, ProgramKind::kEval);
     for (const int program : {train, accumulate}) {
-      ExpectLowering(training.session().plan(program),
+      ExpectLowering(training.program(program).plan(),
                      setup.passes.norm_lowering);
     }
     training.Step(accumulate);
@@ -153,7 +154,7 @@ TEST(EmulatedStepsTest, FindAMiscompiledKernel) {
   EmulatedTraining sound(setup);
   const int train = sound.Add(build(), ProgramKind::kTrain);
   EXPECT_THAT(sound.StepAndCompare(train), ::testing::IsEmpty());
-  const auto& kernels = sound.session().plan(train).kernels;
+  const auto& kernels = sound.program(train).plan().kernels;
   const auto multiplies =
       std::find_if(kernels.begin(), kernels.end(), [](const auto& kernel) {
         const auto ops = test::FaultyOps(kernel.kernel);
@@ -175,7 +176,7 @@ void CheckWideVgg(DType dtype, NormLowering lowering) {
   EmulatedTraining training(setup);
   const int train = training.Add(NarrowVgg16Bn(Phase::kTrain, setup.batch, 1),
                                  ProgramKind::kTrain);
-  ExpectLowering(training.session().plan(train), lowering);
+  ExpectLowering(training.program(train).plan(), lowering);
   training.Step(train);
 }
 
@@ -198,7 +199,7 @@ TEST(EmulatedRanks, StepsAreThoseOfOneRankInAnyOrder) {
     EmulatedTraining training(setup);
     const int train = training.Add(NarrowVgg16Bn(Phase::kTrain, setup.batch),
                                    ProgramKind::kTrain);
-    const auto& steps = training.session().plan(train).steps;
+    const auto& steps = training.program(train).plan().steps;
     EXPECT_GE(std::count_if(steps.begin(), steps.end(),
                             [](const codegen::Step& step) {
                               return step.kind ==
@@ -224,7 +225,7 @@ TEST(EmulatedRanks, NormaliseTogether) {
   EmulatedTraining training(setup);
   const int train =
       training.Add(build(setup.world_size), ProgramKind::kTrain, build(1));
-  const auto& calls = training.session().plan(train).calls;
+  const auto& calls = training.program(train).plan().calls;
   EXPECT_TRUE(
       std::any_of(calls.begin(), calls.end(), [](const LibraryCall& call) {
         return call.op == ir::OpKind::kAllGather;

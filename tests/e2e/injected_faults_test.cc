@@ -12,6 +12,7 @@
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/fault.h"
@@ -297,24 +298,24 @@ TEST_P(InjectedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
 
 // Of one step on random inputs.
 std::optional<inspect::NonFinite> FirstNonFinite(runtime::Session& session,
-                                                 int program, uint64_t seed) {
+                                                 runtime::Program& program,
+                                                 uint64_t seed) {
   session.state().Initialize(seed);
-  const ir::Graph& graph = session.graph(program);
+  const ir::Graph& graph = program.graph();
   const std::vector<ir::Tensor> inputs = inspect::DrawInputs(graph, seed);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (IsState(graph.inputs()[i].role)) continue;
     std::vector<char> bytes(static_cast<size_t>(inputs[i].type.num_bytes()));
     ir::StoreTensor(inputs[i], bytes.data());
-    session.SetInput(program,
-                     session.FindInput(program, graph.input(i)->name()),
-                     bytes.data(), bytes.size());
+    program.SetInput(program.FindInput(graph.input(i)->name()), bytes.data(),
+                     bytes.size());
   }
   std::optional<inspect::NonFinite> found;
   inspect::NumericsOptions options;
   options.report = [&](const inspect::NonFinite& f) { found = f; };
   inspect::NumericsChecker checker(options);
   session.Observe(&checker);
-  session.Step(program);
+  program.Run();
   session.Observe(nullptr);
   return found;
 }
@@ -342,11 +343,11 @@ TEST_P(InjectedCodeFaultTest, NanInAFusedKernelIsFoundAtItsOp) {
       const Application place = places[Pick(seed, attempt, places.size())];
       const Fault fault{FaultKind::kNan, place.pass, place.subject};
       runtime::Session session(backend_, {});
-      const int program = session.AddProgram(
+      runtime::Program& program = session.Compile(
           Model(), codegen::ProgramKind::kTrain, CompileOptions(fault));
       found = FirstNonFinite(session, program, seed);
       if (!found) continue;  // a comparison makes something finite of it
-      const ir::Node* injected = InjectedNan(session.graph(program));
+      const ir::Node* injected = InjectedNan(program.graph());
       ASSERT_NE(injected, nullptr);
       EXPECT_EQ(found->op, "sqrt");
       EXPECT_EQ(found->op_value, injected->output()->name());

@@ -13,6 +13,7 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "runtime/train/overflow_monitor.h"
 #include "tests/testing/numeric.h"
@@ -119,18 +120,15 @@ std::vector<double> GradientOf(const char* weight, DType dtype, double scale) {
   options.passes.precision.dtype = dtype;
   options.passes.loss_scale.initial = scale;
   Session session(LoadBackend("cpu"), {});
-  const int program =
-      session.AddProgram(TinyGradients(), ProgramKind::kTrain, options);
+  runtime::Program& program =
+      session.Compile(TinyGradients(), ProgramKind::kTrain, options);
   session.state().Initialize(1);
   const Tensor x = RandomTensor({DType::kF32, {kImages, 16}, {}}, 5);
   std::vector<float> values(x.data.begin(), x.data.end());
-  session.SetInput(program, session.FindInput(program, "x"), values.data(),
+  program.SetInput(program.FindInput("x"), values.data(),
                    values.size() * sizeof(float));
-  session.Step(program);
-  return session
-      .ReadOutput(program,
-                  session.FindOutput(program, ir::GradientName(weight)))
-      .data;
+  program.Run();
+  return program.Read(program.FindOutput(ir::GradientName(weight))).data;
 }
 
 double Norm(const std::vector<double>& x) {
@@ -169,7 +167,7 @@ TEST(LossScale, AnOverflowInAnyLayerSkipsTheWholeUpdate) {
   steps.Step(train);
   Session& session = steps.session();
   int parameters = 0;
-  for (const codegen::PlanInput& input : session.plan(train).inputs) {
+  for (const codegen::PlanInput& input : steps.program(train).plan().inputs) {
     if (!IsParameter(input.role)) continue;
     SCOPED_TRACE(input.name);
     const std::vector<float> good = session.state().Read(input.name);
@@ -177,7 +175,7 @@ TEST(LossScale, AnOverflowInAnyLayerSkipsTheWholeUpdate) {
     bad[bad.size() / 2] = std::numeric_limits<float>::infinity();
     session.state().Write(input.name, bad);
     const auto before = AllState(session);
-    session.Step(train);
+    steps.program(train).Run();
     EXPECT_EQ(session.state().Read(ir::kOverflows)[0], ++parameters);
     EXPECT_EQ(session.state().Read(ir::kOverflowsInRow)[0], 1);
     EXPECT_EQ(session.state().Read(ir::kLossScale)[0],
@@ -185,7 +183,7 @@ TEST(LossScale, AnOverflowInAnyLayerSkipsTheWholeUpdate) {
     EXPECT_EQ(session.state().Read(ir::kGoodSteps)[0], 0);
     ExpectSkipped(before, session);
     session.state().Write(input.name, good);
-    session.Step(train);
+    steps.program(train).Run();
     EXPECT_EQ(session.state().Read(ir::kOverflowsInRow)[0], 0);
     EXPECT_NE(session.state().Read(input.name), good);
     session.state().Write(ir::kLossScale, std::vector<float>{1024});
@@ -202,7 +200,8 @@ std::string StopMessage(StepParity& steps, int program) {
          {ir::kLossScale, ir::kOverflows, ir::kOverflowsInRow}) {
       state.push_back(session.state().Read(name)[0]);
     }
-    runtime::OverflowMonitor(session, program, 1, inspect::FindNonFinite)
+    runtime::OverflowMonitor(session, steps.program(program), 1,
+                             inspect::FindNonFinite)
         .Read(state);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kDiverged);
@@ -219,13 +218,12 @@ TEST(LossScale, TooManyOverflowsNameAValueOfAnyMicroBatch) {
   const int finish = steps.AddProgram(ProgramKind::kTrain);
   const int add = steps.AddProgram(ProgramKind::kAccumulate);
   steps.InitializeState(1);
-  Session& session = steps.session();
   const auto run = [&](int program, bool bad) {
     FeedResidual(steps, 2);
     Tensor images = RandomTensor({DType::kF32, {kImages, 3, 8, 8}, {}}, 2);
     if (bad) images.data[7] = std::numeric_limits<double>::infinity();
     steps.Feed("images", images);
-    session.Step(program);
+    steps.program(program).Run();
   };
   run(add, false);
   run(finish, false);
@@ -251,12 +249,12 @@ TEST(LossScale, ShrinksUntilF16GradientsFit) {
   FeedResidual(steps, 2);
   Session& session = steps.session();
   const auto before = AllState(session);
-  session.Step(train);
+  steps.program(train).Run();
   ASSERT_EQ(steps.output(ir::kFinite), 0);
   ExpectSkipped(before, session);
   int skipped = 1;
   while (skipped < 24) {
-    session.Step(train);
+    steps.program(train).Run();
     if (session.state().Read(ir::kOverflowsInRow)[0] == 0) break;
     ++skipped;
   }

@@ -13,6 +13,7 @@
 #include "ir/io/printer.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/testing/random_graph.h"
@@ -56,9 +57,9 @@ class Tools {
                          pass->symptom);
     }
     Session session(backend_, {.threads = 1});
-    const int program = session.AddProgram(graph.Clone(), kind, {});
-    const auto steps = inspect::IsolateSteps(session.plan(program),
-                                             session.graph(program), *device_);
+    Program& program = session.Compile(graph.Clone(), kind, {});
+    const auto steps =
+        inspect::IsolateSteps(program.plan(), program.graph(), *device_);
     if (!steps.empty() && !steps[0].ok()) {
       return fmt::format(
           "isolate: {}, result {}: error {:.3g}, tolerance "
@@ -68,9 +69,9 @@ class Tools {
     return CheckNumerics(session, program, inputs);
   }
 
-  static std::string CheckNumerics(Session& session, int program,
+  static std::string CheckNumerics(Session& session, Program& program,
                                    const Inputs& inputs) {
-    const ir::Graph& graph = session.graph(program);
+    const ir::Graph& graph = program.graph();
     const std::vector<ir::Tensor> tensors = inputs(graph);
     for (size_t i = 0; i < tensors.size(); ++i) {
       const ir::Input& input = graph.inputs()[i];
@@ -81,8 +82,7 @@ class Tools {
         continue;
       }
       const std::vector<uint8_t> bytes = ir::TensorBytes(tensors[i]);
-      session.SetInput(program, session.FindInput(program, name), bytes.data(),
-                       bytes.size());
+      program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
     }
     std::string found;
     inspect::NumericsChecker checker(
@@ -90,7 +90,7 @@ class Tools {
          .snapshot_folder = "",
          .report = [&](const inspect::NonFinite& f) { found = f.Describe(); }});
     session.Observe(&checker);
-    session.Step(program);
+    program.Run();
     session.Observe(nullptr);
     return found.empty() ? "" : "numerics: " + found;
   }

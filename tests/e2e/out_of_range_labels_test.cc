@@ -12,6 +12,7 @@
 #include "ir/interpreter/host_tensor.h"
 #include "passes/training/autodiff.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "tests/fakes/emulated_device.h"
 #include "tests/testing/cuda_planner.h"
@@ -72,15 +73,14 @@ void ExpectAsInterpreted(runtime::Backend& backend) {
       codegen::CompileOptions options{.verify = true};
       options.passes.fusion = fusion;
       runtime::Session session(backend, {});
-      const int program = session.AddProgram(
+      runtime::Program& program = session.Compile(
           Losses(smoothing), codegen::ProgramKind::kEval, options);
       for (int i = 0; i < 2; ++i) {
         const auto bytes = ir::TensorBytes(inputs[i]);
-        session.SetInput(program, i, bytes.data(), bytes.size());
+        program.SetInput(i, bytes.data(), bytes.size());
       }
-      session.Step(program);
-      const std::vector<Tensor> results{session.ReadOutput(program, 0),
-                                        session.ReadOutput(program, 1)};
+      program.Run();
+      const std::vector<Tensor> results{program.Read(0), program.Read(1)};
       ExpectNanWhereBad(results);
       for (size_t i = 0; i < 2; ++i) {
         EXPECT_TRUE(AllClose(results[i], {results[i].type, expected[i].data},

@@ -10,6 +10,7 @@
 #include "codegen/compiler.h"
 #include "ir/state_names.h"
 #include "runtime/data/datasets/synthetic.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "runtime/train/step_results.h"
 #include "runtime/train/training_loop.h"
@@ -64,9 +65,9 @@ class RunningAhead : public ::testing::Test {
     options.passes.world_size = world_size;
     options.passes.precision.dtype = ir::DType::kF16;
     options.passes.loss_scale.dynamic = true;
-    const int program =
-        session.AddProgram(NarrowVgg16Bn(Phase::kTrain, kBatch, 32),
-                           codegen::ProgramKind::kTrain, options);
+    runtime::Program& program =
+        session.Compile(NarrowVgg16Bn(Phase::kTrain, kBatch, 32),
+                        codegen::ProgramKind::kTrain, options);
     session.state().Initialize(1);
     Outcome run;
     int64_t completed = 0;
@@ -117,7 +118,7 @@ TEST_F(RunningAhead, AnEvaluationSumsUpEachOfItsBatches) {
   EmulatedBackend backend(
       {.compiler = [] { return CudaPlanner("nvidia-h200"); }, .seed = 5});
   runtime::Session session(backend, {});
-  const int program = session.AddProgram(
+  runtime::Program& program = session.Compile(
       NarrowVgg16Bn(Phase::kEval, kBatch, 32), codegen::ProgramKind::kEval, {});
   session.state().Initialize(1);
   const auto evaluate = [&](const std::function<void(const Batch&)>& done) {

@@ -20,6 +20,7 @@
 #include "ir/support/statistics.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/testing/torch_golden.h"
@@ -62,7 +63,7 @@ class CompiledStep {
     codegen::CompileOptions options;
     options.passes.keep_gradients = true;
     options.passes.winograd = winograd;
-    program_ = session_.AddProgram(
+    program_ = &session_.Compile(
         models::BuildModel(spec.at("model"), models::Phase::kTrain, model)
             .graph,
         codegen::ProgramKind::kTrain, options);
@@ -81,29 +82,25 @@ class CompiledStep {
       }
     }
     Feed("lr", {{ir::DType::kF32, {}, {}}, {0}});
-    session_.Step(program_);
+    program_->Run();
   }
 
-  double Loss() {
-    return session_.ReadScalar(program_, session_.FindOutput(program_, "loss"));
-  }
+  double Loss() { return program_->ReadScalar(program_->FindOutput("loss")); }
   Tensor Gradient(const std::string& parameter) {
-    return session_.ReadOutput(
-        program_, session_.FindOutput(program_, "grad/" + parameter));
+    return program_->Read(program_->FindOutput("grad/" + parameter));
   }
 
  private:
   void Feed(const std::string& name, const Tensor& tensor) {
     std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
     ir::StoreTensor(tensor, bytes.data());
-    session_.SetInput(program_, session_.FindInput(program_, name),
-                      bytes.data(), bytes.size());
+    program_->SetInput(program_->FindInput(name), bytes.data(), bytes.size());
   }
 
   const json& spec_;
   test::StepSize size_;
   runtime::Session session_{runtime::LoadBackend("cpu"), {}};
-  int program_ = 0;
+  runtime::Program* program_ = nullptr;
 };
 
 struct Errors {

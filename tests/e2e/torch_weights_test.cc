@@ -12,6 +12,7 @@
 #include "runtime/backend/backend_loader.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/weights.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/testing/torch_golden.h"
@@ -41,7 +42,7 @@ TEST_P(TorchWeights, NamesAndShapesAreTorchvisions) {
   options.image_size = 64;
   options.num_classes = spec.at("classes");
   runtime::Session session(runtime::LoadBackend("cpu"), {});
-  session.AddProgram(
+  session.Compile(
       models::BuildModel(GetParam(), models::Phase::kTrain, options).graph,
       codegen::ProgramKind::kTrain, {});
   session.state().Initialize(0);

@@ -9,6 +9,7 @@
 #include "ir/state_names.h"
 #include "passes/training/averaged_weights.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
@@ -189,7 +190,7 @@ TEST(MicroBatches, AnOverflowInOneSkipsTheUpdateOfAll) {
         images.data[7] = std::numeric_limits<double>::infinity();
         steps.Feed("images", images);
       }
-      session.Step(i == 2 ? finish : add);
+      steps.program(i == 2 ? finish : add).Run();
     }
     for (const auto& [name, values] : AllState(session)) {
       if (name.rfind(ir::kLossScale, 0) == 0) continue;
@@ -200,7 +201,7 @@ TEST(MicroBatches, AnOverflowInOneSkipsTheUpdateOfAll) {
   const auto before = AllState(session);
   for (const int i : {0, 1, 2}) {
     FeedPart(steps, 3, i);
-    session.Step(i == 2 ? finish : add);
+    steps.program(i == 2 ? finish : add).Run();
   }
   EXPECT_NE(session.state().Read("fc.weight"), before.at("fc.weight"));
   EXPECT_NE(session.state().Read("stem.running_mean"),
@@ -260,14 +261,14 @@ TEST(TrainingOptions, FusionChangesNoBitWithEagerRounding) {
       const int finish = steps.AddProgram(ProgramKind::kTrain);
       const int add = steps.AddProgram(ProgramKind::kAccumulate);
       steps.InitializeState(1);
-      const ir::Graph& graph = steps.session().graph(finish);
+      const ir::Graph& graph = steps.program(finish).graph();
       steps.Feed("images",
                  RandomTensor(graph.FindInput("images")->type(), 2, 0, 256));
       steps.Feed("labels",
                  RandomTensor(graph.FindInput("labels")->type(), 3, 0, 10));
       steps.Feed("lr", Rate());
       for (const int program : {add, finish, finish}) {
-        steps.session().Step(program);
+        steps.program(program).Run();
       }
       if (fusion) fused = AllState(steps.session());
       for (const auto& [state, values] : AllState(steps.session())) {
@@ -286,14 +287,14 @@ TEST(TrainingOptions, AveragesAreWhatAnEvaluationReads) {
   Session& session = steps.session();
   auto averages = Plain(kBatchSize);
   passes::ReadAverages(*averages);
-  const int evaluation =
-      session.AddProgram(std::move(averages), ProgramKind::kEval, {});
-  const int plain =
-      session.AddProgram(Plain(kBatchSize), ProgramKind::kEval, {});
+  runtime::Program& evaluation =
+      session.Compile(std::move(averages), ProgramKind::kEval, {});
+  runtime::Program& plain =
+      session.Compile(Plain(kBatchSize), ProgramKind::kEval, {});
   steps.InitializeState(1);
   FeedPart(steps, 1, 0);
   for (int step = 0; step < 3; ++step) steps.Step(train);
-  const auto loss = [&](int program) {
+  const auto loss = [&](runtime::Program& program) {
     for (const auto& [name, tensor] : {std::pair("images", Images(kBatchSize)),
                                        {"labels", Labels(kBatchSize)}}) {
       std::vector<char> bytes;
@@ -305,16 +306,15 @@ TEST(TrainingOptions, AveragesAreWhatAnEvaluationReads) {
                                : reinterpret_cast<const char*>(&n);
         bytes.insert(bytes.end(), from, from + 4);
       }
-      session.SetInput(program, session.FindInput(program, name), bytes.data(),
-                       bytes.size());
+      program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
     }
-    session.Step(program);
-    return session.ReadScalar(program, session.FindOutput(program, "loss"));
+    program.Run();
+    return program.ReadScalar(program.FindOutput("loss"));
   };
   const double with_parameters = loss(plain);
   const double with_averages = loss(evaluation);
   EXPECT_NE(with_parameters, with_averages);
-  for (const codegen::PlanInput& input : session.plan(train).inputs) {
+  for (const codegen::PlanInput& input : steps.program(train).plan().inputs) {
     if (!IsParameter(input.role)) continue;
     session.state().Write(input.name,
                           session.state().Read(ir::AverageName(input.name)));

@@ -16,6 +16,7 @@
 #include "runtime/backend/backend_loader.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/weights.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/testing/numeric.h"
@@ -40,20 +41,20 @@ class TrainingSession {
     if (!copies) options.disabled.insert("cache_weight_casts");
     options_.passes = std::move(options);
     options_.verify = true;
-    train_ = session_.AddProgram(SmallResidual(kBatch), ProgramKind::kTrain,
-                                 options_);
+    train_ =
+        &session_.Compile(SmallResidual(kBatch), ProgramKind::kTrain, options_);
     if (options_.passes.micro_batches == passes::MicroBatches::kFinish) {
-      add_ = session_.AddProgram(SmallResidual(kBatch),
-                                 ProgramKind::kAccumulate, options_);
+      add_ = &session_.Compile(SmallResidual(kBatch), ProgramKind::kAccumulate,
+                               options_);
     }
     session_.state().Initialize(1);
   }
 
   // The loss.
-  double Step(uint64_t seed) { return Run(train_, seed); }
-  double Add(uint64_t seed) { return Run(add_, seed); }
+  double Step(uint64_t seed) { return Run(*train_, seed); }
+  double Add(uint64_t seed) { return Run(*add_, seed); }
 
-  double Run(int program, uint64_t seed) {
+  double Run(runtime::Program& program, uint64_t seed) {
     const Tensor images =
         RandomTensor({DType::kF32, {kBatch, 3, 8, 8}, {}}, seed);
     const Tensor labels =
@@ -61,23 +62,23 @@ class TrainingSession {
     Feed<float>(program, "images", images);
     Feed<int32_t>(program, "labels", labels);
     Feed<float>(program, "lr", {{DType::kF32, {}, {}}, {0.1}});
-    session_.Step(program);
-    return session_.ReadScalar(program, session_.FindOutput(program, "loss"));
+    program.Run();
+    return program.ReadScalar(program.FindOutput("loss"));
   }
 
   template <typename T>
-  void Feed(int program, const char* name, const Tensor& tensor) {
-    if (!session_.HasInput(program, name)) return;
+  void Feed(runtime::Program& program, const char* name, const Tensor& tensor) {
+    if (!program.HasInput(name)) return;
     const std::vector<T> values(tensor.data.begin(), tensor.data.end());
-    session_.SetInput(program, session_.FindInput(program, name), values.data(),
-                      values.size() * sizeof(T));
+    program.SetInput(program.FindInput(name), values.data(),
+                     values.size() * sizeof(T));
   }
 
   // Compiled against the training program's state.
-  int AddEvaluation(bool averages) {
+  runtime::Program& AddEvaluation(bool averages) {
     auto graph = SmallResidual(kBatch);
     if (averages) passes::ReadAverages(*graph);
-    return session_.AddProgram(std::move(graph), ProgramKind::kEval, options_);
+    return session_.Compile(std::move(graph), ProgramKind::kEval, options_);
   }
 
   uint64_t Hash() {
@@ -86,9 +87,9 @@ class TrainingSession {
     return runtime::StateHash(snapshot);
   }
 
-  int CountCopies(int program) const {
+  int CountCopies(runtime::Program& program) const {
     int copies = 0;
-    for (const codegen::PlanInput& input : session_.plan(program).inputs) {
+    for (const codegen::PlanInput& input : program.plan().inputs) {
       copies += input.role == ir::InputRole::kWeightCopy;
     }
     return copies;
@@ -96,7 +97,7 @@ class TrainingSession {
 
   // Every copy is what its weight says.
   void ExpectFresh() {
-    for (const codegen::PlanInput& input : session_.plan(train_).inputs) {
+    for (const codegen::PlanInput& input : train_->plan().inputs) {
       if (input.role != ir::InputRole::kWeightCopy) continue;
       std::vector<float> expected =
           session_.state().Read(ir::CopiedWeight(input.attrs));
@@ -108,13 +109,13 @@ class TrainingSession {
   }
 
   Session& session() { return session_; }
-  int train() const { return train_; }
+  runtime::Program& train() const { return *train_; }
 
  private:
   Session session_;
   codegen::CompileOptions options_;
-  int train_ = -1;
-  int add_ = -1;
+  runtime::Program* train_ = nullptr;
+  runtime::Program* add_ = nullptr;
 };
 
 struct Recipe {
@@ -181,8 +182,8 @@ TEST_P(WeightCopies, ChangeNoBitOfAStep) {
   }
   for (const bool averages : {false, true}) {
     if (averages && OptionsOf(GetParam()).optimizer.ema_decay == 0) continue;
-    const int a = with.AddEvaluation(averages);
-    const int b = without.AddEvaluation(averages);
+    runtime::Program& a = with.AddEvaluation(averages);
+    runtime::Program& b = without.AddEvaluation(averages);
     EXPECT_EQ(with.CountCopies(a) > 0, !averages);
     EXPECT_EQ(with.Run(a, 5), without.Run(b, 5));
   }
@@ -210,14 +211,13 @@ TEST(WeightCopiesOfAStep, LeaveNoPackingToTheForwardAndBackward) {
   }
   TrainingSession training(OptionsOf(kRecipes[0]), true);
   const auto counted = [](TrainingSession& t) {
-    return t.session().report(t.train()).counters.at("weight_repacks");
+    return t.train().report().counters.at("weight_repacks");
   };
   EXPECT_EQ(counted(training), 0);
-  EXPECT_EQ(CountRepacks(training.session().plan(training.train())), 0);
+  EXPECT_EQ(CountRepacks(training.train().plan()), 0);
   TrainingSession packing(OptionsOf(kRecipes[0]), false);
   EXPECT_GT(counted(packing), 0);
-  EXPECT_EQ(CountRepacks(packing.session().plan(packing.train())),
-            counted(packing));
+  EXPECT_EQ(CountRepacks(packing.train().plan()), counted(packing));
 }
 
 TEST(WeightCopiesOfAStep, OverflowsLeaveThemAsTheyAre) {

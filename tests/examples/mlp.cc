@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "ir/builder.h"
+#include "runtime/fusor.h"
 
 namespace fusor::examples {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "ir/graph.h"
+#include "runtime/fusor.h"
 
 namespace fusor::examples {
 

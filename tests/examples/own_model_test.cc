@@ -2,24 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "codegen/compiler.h"
-#include "ir/interpreter/host_tensor.h"
-#include "ir/interpreter/interpreter.h"
-#include "passes/pipeline.h"
-#include "runtime/backend/backend_loader.h"
-#include "runtime/session.h"
-#include "runtime/state_store.h"
+#include "runtime/fusor.h"
 #include "tests/examples/mlp.h"
 #include "tests/examples/small_cnn.h"
-#include "tests/testing/bare_target.h"
 #include "tests/testing/numeric.h"
+#include "tests/testing/step_parity.h"
 
 namespace fusor::examples {
 namespace {
@@ -47,97 +40,52 @@ Tensor SeparableX(const Example& example, const Tensor& labels) {
 
 class OwnModel : public ::testing::TestWithParam<Example> {
  protected:
-  OwnModel()
-      : labels_(test::RandomTensor({ir::DType::kI32, {GetParam().x[0]}, {}}, 2,
-                                   0, static_cast<double>(GetParam().classes))),
-        x_(SeparableX(GetParam(), labels_)) {
-    codegen::CompileOptions options;
-    options.passes.keep_gradients = true;  // outputs "grad/<parameter>"
-    options.verify = true;
-    program_ = session_.AddProgram(GetParam().build(),
-                                   codegen::ProgramKind::kTrain, options);
-    session_.state().Initialize(/*seed=*/3);
-    Feed("x", x_);
-    Feed("labels", labels_);
-    Feed("lr", kRate);
-  }
-
-  void Feed(const std::string& name, const Tensor& tensor) {
-    std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
-    ir::StoreTensor(tensor, bytes.data());
-    session_.SetInput(program_, session_.FindInput(program_, name),
-                      bytes.data(), bytes.size());
-  }
-
-  double Step() {
-    session_.Step(program_);
-    return session_.ReadScalar(program_, session_.FindOutput(program_, "loss"));
-  }
-
-  // The interpreter's results of the step, from the session's state.
-  std::map<std::string, Tensor> Interpreted() {
-    const auto graph = GetParam().build();
-    passes::PassOptions options;
-    options.keep_gradients = true;
-    const test::BareTarget target;
-    passes::PassContext context(target, options);
-    RunPipeline(*graph, context, passes::Stage::kForward);
-    RunPipeline(*graph, context, passes::Stage::kTraining);
-    std::vector<Tensor> inputs;
-    for (const ir::Input& input : graph->inputs()) {
-      const std::string& name = input.value->name();
-      if (IsState(input.role)) {
-        const auto values = session_.state().Read(name);
-        inputs.push_back({input.value->type(), {values.begin(), values.end()}});
-      } else {
-        inputs.push_back(name == "x" ? x_ : name == "lr" ? kRate : labels_);
-      }
-    }
-    const auto results = ir::Interpret(*graph, inputs, ir::EvalMode::kExact);
-    std::map<std::string, Tensor> by_name;
-    for (size_t i = 0; i < results.size(); ++i) {
-      by_name[graph->outputs()[i].name] = results[i];
-    }
-    return by_name;
-  }
-
-  inline static const Tensor kRate{{ir::DType::kF32, {}, {}}, {0.1f}};
-  const Tensor labels_;
-  const Tensor x_;
-  runtime::Session session_{runtime::LoadBackend("cpu"), {}};
-  int program_ = 0;
+  const Tensor labels_ =
+      test::RandomTensor({ir::DType::kI32, {GetParam().x[0]}, {}}, 2, 0,
+                         static_cast<double>(GetParam().classes));
+  const Tensor x_ = SeparableX(GetParam(), labels_);
+  const float lr_ = 0.1f;
 };
 
-TEST_P(OwnModel, GradientsAndNextStateAreTheInterpreters) {
-  const auto expected = Interpreted();
-  EXPECT_NEAR(Step(), expected.at("loss").data[0], 1e-5);
-  int gradients = 0;
-  for (const codegen::StateLayout::Entry& entry :
-       session_.state().layout().entries) {
-    const int gradient =
-        expected.contains("grad/" + entry.name)
-            ? session_.FindOutput(program_, "grad/" + entry.name)
-            : -1;
-    if (gradient >= 0) {
-      ++gradients;
-      EXPECT_LT(test::MaxRelativeError(session_.ReadOutput(program_, gradient),
-                                       expected.at("grad/" + entry.name)),
-                1e-4)
-          << entry.name;
-    }
-    const auto values = session_.state().Read(entry.name);
-    Tensor next{expected.at(entry.name).type, {values.begin(), values.end()}};
-    EXPECT_LT(test::MaxRelativeError(next, expected.at(entry.name)), 1e-4)
-        << entry.name;
-  }
-  EXPECT_GE(gradients, 8);
+TEST_P(OwnModel, LearnsABatchByHeart) {
+  runtime::Session session(runtime::LoadBackend("cpu"), {});
+  runtime::Program& program =
+      session.Compile(GetParam().build(), codegen::ProgramKind::kTrain, {});
+  session.state().Initialize(/*seed=*/3);
+  const std::vector<float> x(x_.data.begin(), x_.data.end());
+  const std::vector<int32_t> labels(labels_.data.begin(), labels_.data.end());
+  program.SetInput(program.FindInput("x"), x.data(), x.size() * sizeof(float));
+  program.SetInput(program.FindInput("labels"), labels.data(),
+                   labels.size() * sizeof(int32_t));
+  program.SetInput(program.FindInput("lr"), &lr_, sizeof(lr_));
+  const auto step = [&] {
+    program.Run();
+    return program.ReadScalar(program.FindOutput("loss"));
+  };
+  const double first = step();
+  double last = first;
+  for (int i = 0; i < 60; ++i) last = step();
+  EXPECT_LT(last, 0.2 * first);
 }
 
-TEST_P(OwnModel, LearnsABatchByHeart) {
-  const double first = Step();
-  double last = first;
-  for (int i = 0; i < 60; ++i) last = Step();
-  EXPECT_LT(last, 0.2 * first);
+TEST_P(OwnModel, GradientsAndNextStateAreTheInterpreters) {
+  passes::PassOptions options;
+  options.keep_gradients = true;  // outputs "grad/<parameter>"
+  test::StepParity steps(runtime::LoadBackend("cpu"), GetParam().build,
+                         options);
+  const int train = steps.AddProgram(codegen::ProgramKind::kTrain);
+  steps.InitializeState(/*seed=*/3);
+  steps.Feed("x", x_);
+  steps.Feed("labels", labels_);
+  steps.Feed("lr", {{ir::DType::kF32, {}, {}}, {lr_}});
+  steps.Step(train);
+  steps.ExpectAgreement(1e-4);
+  const auto& outputs = steps.program(train).plan().outputs;
+  EXPECT_GE(std::count_if(outputs.begin(), outputs.end(),
+                          [](const codegen::PlanOutput& output) {
+                            return output.name.starts_with("grad/");
+                          }),
+            8);
 }
 
 INSTANTIATE_TEST_SUITE_P(

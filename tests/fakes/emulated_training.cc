@@ -10,6 +10,7 @@
 #include "ir/interpreter/host_tensor.h"
 #include "ir/op.h"
 #include "ir/state_names.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/kernel_runner.h"
@@ -161,36 +162,37 @@ int EmulatedTraining::Add(std::unique_ptr<ir::Graph> graph,
     references_.push_back(
         Compile(std::move(alone), kind, session_.compiler(), reference).graph);
   }
-  const int program = session_.AddProgram(std::move(graph), kind, options);
-  if (program == 0) session_.state().Initialize(1);
-  return program;
+  session_.Compile(std::move(graph), kind, options);
+  const size_t programs = session_.programs().size();
+  if (programs == 1) session_.state().Initialize(1);
+  return static_cast<int>(programs) - 1;
 }
 
-void EmulatedTraining::Step(int program, double share) {
+void EmulatedTraining::Step(int index, double share) {
   // Ranks that all have the same data do what one of them does.
   const bool alone = references_.empty();
   const std::vector<Tensor> inputs =
-      Inputs(alone ? session_.graph(program) : *references_[program]);
+      Inputs(alone ? program(index).graph() : *references_[index]);
   const CallMemory memory;
-  RunOnDevice(program);
+  RunOnDevice(index);
   if (alone) {
-    for (const std::string& problem : CompareWithKernels(program, inputs)) {
+    for (const std::string& problem : CompareWithKernels(index, inputs)) {
       ADD_FAILURE() << problem;
     }
   }
-  if (share > 0) ExpectNear(program, inputs, share);
+  if (share > 0) ExpectNear(index, inputs, share);
 }
 
-std::vector<std::string> EmulatedTraining::StepAndCompare(int program) {
-  const std::vector<Tensor> inputs = Inputs(session_.graph(program));
+std::vector<std::string> EmulatedTraining::StepAndCompare(int index) {
+  const std::vector<Tensor> inputs = Inputs(program(index).graph());
   const CallMemory memory;
-  RunOnDevice(program);
-  return CompareWithKernels(program, inputs);
+  RunOnDevice(index);
+  return CompareWithKernels(index, inputs);
 }
 
 std::vector<std::string> EmulatedTraining::CompareWithKernels(
-    int program, const std::vector<Tensor>& inputs) {
-  const ir::Graph& graph = session_.graph(program);
+    int index, const std::vector<Tensor>& inputs) {
+  const ir::Graph& graph = program(index).graph();
   std::vector<std::string> problems;
   const auto expected = RunWithKernels(
       graph, inputs, session_.compiler().target(),
@@ -202,27 +204,24 @@ std::vector<std::string> EmulatedTraining::CompareWithKernels(
       });
   for (size_t i = 0; i < expected.size(); ++i) {
     const std::string& name = graph.outputs()[i].name;
-    const Tensor actual =
-        session_.ReadOutput(program, session_.FindOutput(program, name));
+    const Tensor actual = program(index).Read(program(index).FindOutput(name));
     const std::string difference = FirstDifference(actual, expected[i]);
     if (!difference.empty()) problems.push_back(name + difference);
   }
   return problems;
 }
 
-void EmulatedTraining::ExpectNear(int program,
-                                  const std::vector<Tensor>& inputs,
+void EmulatedTraining::ExpectNear(int index, const std::vector<Tensor>& inputs,
                                   double share) {
   const ir::Graph& graph =
-      references_.empty() ? session_.graph(program) : *references_[program];
+      references_.empty() ? program(index).graph() : *references_[index];
   const auto typed = ir::Interpret(graph, inputs, ir::EvalMode::kTyped);
   const auto exact = ir::Interpret(graph, inputs, ir::EvalMode::kExact);
   for (size_t i = 0; i < typed.size(); ++i) {
     const std::string& name = graph.outputs()[i].name;
     // Its correction for bias depends on the number of ranks.
     if (!references_.empty() && name.ends_with("running_var")) continue;
-    const Tensor actual =
-        session_.ReadOutput(program, session_.FindOutput(program, name));
+    const Tensor actual = program(index).Read(program(index).FindOutput(name));
     const double far = Distance(typed[i], exact[i]);
     const double length = Distance(exact[i], Tensor{});
     EXPECT_LE(Distance(actual, exact[i]), 10 * far + share * length)
@@ -248,15 +247,15 @@ std::vector<Tensor> EmulatedTraining::Inputs(const ir::Graph& graph) {
   return inputs;
 }
 
-void EmulatedTraining::RunOnDevice(int program) {
-  for (const codegen::PlanInput& input : session_.plan(program).inputs) {
+void EmulatedTraining::RunOnDevice(int index) {
+  for (const codegen::PlanInput& input : program(index).plan().inputs) {
     if (IsState(input.role)) continue;
     const std::vector<uint8_t> bytes = ir::TensorBytes(data_.at(input.name));
-    session_.SetInput(program, session_.FindInput(program, input.name),
-                      bytes.data(), bytes.size());
+    program(index).SetInput(program(index).FindInput(input.name), bytes.data(),
+                            bytes.size());
   }
-  backend_.Expect(session_.plan(program));
-  session_.Step(program);
+  backend_.Expect(program(index).plan());
+  program(index).Run();
 }
 
 }  // namespace fusor::test

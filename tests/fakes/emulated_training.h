@@ -31,7 +31,7 @@ class EmulatedTraining {
   explicit EmulatedTraining(const EmulatedSetup& setup);
 
   // The first program initialises the state. `alone`: what one rank of several
-  // does by itself, where that is another graph. Returns the program's number.
+  // does by itself, where that is another graph. Returns the program's index.
   int Add(std::unique_ptr<ir::Graph> graph, codegen::ProgramKind kind,
           std::unique_ptr<ir::Graph> alone = nullptr);
 
@@ -47,19 +47,22 @@ class EmulatedTraining {
   // without rounding than the typed interpreter's is: `share` of its length,
   // and ten times as far, for the step carries on what sums in another order
   // have for errors. The loss is compared itself.
-  void Step(int program, double share = 0);
+  void Step(int index, double share = 0);
   // The first two of these, said instead. REQUIRES: one rank.
-  std::vector<std::string> StepAndCompare(int program);
+  std::vector<std::string> StepAndCompare(int index);
 
   runtime::Session& session() { return session_; }
+  runtime::Program& program(int index) const {
+    return *session_.programs()[index];
+  }
   EmulatedBackend& backend() { return backend_; }
 
  private:
   std::vector<ir::Tensor> Inputs(const ir::Graph& graph);
-  void RunOnDevice(int program);
+  void RunOnDevice(int index);
   std::vector<std::string> CompareWithKernels(
-      int program, const std::vector<ir::Tensor>& inputs);
-  void ExpectNear(int program, const std::vector<ir::Tensor>& inputs,
+      int index, const std::vector<ir::Tensor>& inputs);
+  void ExpectNear(int index, const std::vector<ir::Tensor>& inputs,
                   double share);
 
   const EmulatedSetup setup_;

@@ -12,6 +12,7 @@
 #include "ir/support/philox.h"
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/fuzz/noisy_interpreter.h"
@@ -70,26 +71,24 @@ Outputs Run(const Graph& model, const Variant& variant, const Graph& reference,
             const std::vector<Tensor>& inputs) {
   runtime::Session session(runtime::LoadBackend("cpu"),
                            {.threads = variant.threads});
-  const int program =
-      session.AddProgram(model.Clone(), variant.kind, variant.compile);
+  runtime::Program& program =
+      session.Compile(model.Clone(), variant.kind, variant.compile);
   for (int run = 0; run < 2; ++run) {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const std::string& name = reference.input(i)->name();
       const auto bytes = ir::TensorBytes(inputs[i]);
       if (session.state().Has(name)) {
         session.state().WriteBytes(name, bytes);
-      } else if (session.HasInput(program, name)) {
-        session.SetInput(program, session.FindInput(program, name),
-                         bytes.data(), bytes.size());
+      } else if (program.HasInput(name)) {
+        program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
       }
     }
-    session.Step(program);
+    program.Run();
   }
   Outputs outputs;
   for (const ir::Output& output : reference.outputs()) {
-    if (session.graph(program).FindOutput(output.name) < 0) continue;
-    outputs[output.name] =
-        session.ReadOutput(program, session.FindOutput(program, output.name));
+    if (program.graph().FindOutput(output.name) < 0) continue;
+    outputs[output.name] = program.Read(program.FindOutput(output.name));
   }
   return outputs;
 }

@@ -7,6 +7,7 @@
 
 #include "codegen/compiler.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/testing/small_models.h"
@@ -76,11 +77,11 @@ TEST_F(TuneTest, AStepCompilesWithWhatWasChosen) {
   compile_.passes.precision.dtype = DType::kBF16;
   codegen::CompileOptions options = compile_;
   options.passes.choices = Tune().choices;
-  const int program = session_.AddProgram(
-      test::SmallResidual(), codegen::ProgramKind::kTrain, options);
-  EXPECT_EQ(session_.plan(program).choices, options.passes.choices.Hash());
+  Program& program = session_.Compile(test::SmallResidual(),
+                                      codegen::ProgramKind::kTrain, options);
+  EXPECT_EQ(program.plan().choices, options.passes.choices.Hash());
   session_.state().Initialize(1);
-  session_.Step(program);
+  program.Run();
 }
 
 TEST_F(TuneTest, AnEvaluationHasForwardProblemsAlone) {

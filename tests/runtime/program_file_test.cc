@@ -8,6 +8,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/testing/small_models.h"
@@ -93,20 +94,23 @@ TEST_F(ProgramFileTest, TheHeaderNamesStateAndSignature) {
 
 TEST_F(ProgramFileTest, RunsAsIfItHadBeenCompiledHere) {
   Session own(LoadBackend("cpu"), {.threads = 1});
-  own.AddProgram(test::SmallResidual(), ProgramKind::kTrain, {});
+  Program& compiled =
+      own.Compile(test::SmallResidual(), ProgramKind::kTrain, {});
   Session session(LoadBackend("cpu"), {.threads = 1});
-  session.AddProgram(Unpack(ReadProgramFile(path_).programs[0]));
-  for (Session* s : {&own, &session}) {
-    s->state().Initialize(3);
-    for (int step = 0; step < 2; ++step) s->Step(0);
+  Program& loaded = session.Load(Unpack(ReadProgramFile(path_).programs[0]));
+  own.state().Initialize(3);
+  session.state().Initialize(3);
+  for (int step = 0; step < 2; ++step) {
+    compiled.Run();
+    loaded.Run();
   }
   std::vector<uint8_t> expected(own.state().layout().bytes);
   std::vector<uint8_t> got(session.state().layout().bytes);
   own.state().CopyTo(expected);
   session.state().CopyTo(got);
   EXPECT_EQ(got, expected);
-  EXPECT_EQ(session.ReadScalar(0, session.FindOutput(0, "loss")),
-            own.ReadScalar(0, own.FindOutput(0, "loss")));
+  EXPECT_EQ(loaded.ReadScalar(loaded.FindOutput("loss")),
+            compiled.ReadScalar(compiled.FindOutput("loss")));
 }
 
 // A checksum can be computed by anyone. Code that a file brings along is
@@ -132,7 +136,7 @@ TEST_F(ProgramFileTest, MachineCodeOfAFileIsNotRun) {
 
 TEST_F(ProgramFileTest, StateThatLiesElsewhereIsRefused) {
   Session session(LoadBackend("cpu"), {.threads = 1});
-  session.AddProgram(test::SmallResidual(), ProgramKind::kTrain, {});
+  session.Compile(test::SmallResidual(), ProgramKind::kTrain, {});
   codegen::CompiledProgram other = Unpack(file_.programs[0]);
   for (const codegen::PlanInput& input : other.plan.inputs) {
     if (input.role == ir::InputRole::kWeight) {
@@ -140,7 +144,7 @@ TEST_F(ProgramFileTest, StateThatLiesElsewhereIsRefused) {
     }
   }
   try {
-    session.AddProgram(std::move(other));
+    session.Load(std::move(other));
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kGraph);

@@ -12,6 +12,7 @@
 #include "ir/builder.h"
 #include "ir/support/error.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 
@@ -47,54 +48,32 @@ std::unique_ptr<ir::Graph> Square(ir::Attrs init) {
 
 const ir::Attrs kInit{{"init", std::string("constant")}, {"value", 2.0}};
 
-TEST(SessionErrors, UnknownProgramsAreNamed) {
+TEST(SessionErrors, AMissingProgramIsReported) {
   Session session(LoadBackend("cpu"), {.threads = 1});
-  EXPECT_EQ(ErrorOf(ErrorCode::kUsage, [&] { session.Step(0); }),
-            "session: program 0: expected a number from 0, below 0");
+  EXPECT_TRUE(session.programs().empty());
   EXPECT_THAT(
       ErrorOf(ErrorCode::kUsage, [&] { session.state().Initialize(1); }),
       HasSubstr("expected a program, there is none"));
-  ASSERT_EQ(session.AddProgram(Square(kInit), ProgramKind::kEval, {}), 0);
-  float data[4] = {};
-  for (const int program : {-1, 1, 1000000}) {
-    const std::vector<std::function<void()>> calls = {
-        [&] { session.plan(program); },
-        [&] { session.report(program); },
-        [&] { session.graph(program); },
-        [&] { session.HasInput(program, "x"); },
-        [&] { session.FindInput(program, "x"); },
-        [&] { session.FindOutput(program, "loss"); },
-        [&] { session.SetInput(program, 0, data, sizeof(data)); },
-        [&] { session.Step(program); },
-        [&] { session.RunStep(program, 0); },
-        [&] { session.ProfileStep(program); },
-        [&] { session.ReadBuffer(program, 0); },
-        [&] { session.ReadScalar(program, 0); },
-        [&] { session.ReadOutput(program, 0); },
-    };
-    for (size_t i = 0; i < calls.size(); ++i) {
-      EXPECT_THAT(ErrorOf(ErrorCode::kUsage, calls[i]),
-                  StartsWith("session: program " + std::to_string(program)))
-          << "call " << i;
-    }
-  }
+  Program& program = session.Compile(Square(kInit), ProgramKind::kEval, {});
+  ASSERT_EQ(session.programs().size(), 1u);
+  EXPECT_EQ(session.programs()[0].get(), &program);
 }
 
 TEST(SessionErrors, PositionsOutOfRangeAreNamed) {
   Session session(LoadBackend("cpu"), {.threads = 1});
-  const int p = session.AddProgram(Square(kInit), ProgramKind::kEval, {});
+  Program& p = session.Compile(Square(kInit), ProgramKind::kEval, {});
   float data[4] = {};
-  EXPECT_EQ(ErrorOf(ErrorCode::kUsage,
-                    [&] { session.SetInput(p, -1, data, sizeof(data)); }),
-            "program square: input -1: expected a number from 0, below 2");
+  EXPECT_EQ(
+      ErrorOf(ErrorCode::kUsage, [&] { p.SetInput(-1, data, sizeof(data)); }),
+      "program square: input -1: expected a number from 0, below 2");
   const std::vector<std::function<void()>> calls = {
-      [&] { session.SetInput(p, 9, data, sizeof(data)); },
-      [&] { session.ReadScalar(p, -1); },
-      [&] { session.ReadScalar(p, 1); },
-      [&] { session.ReadOutput(p, -1); },
-      [&] { session.ReadBuffer(p, -1); },
-      [&] { session.ReadBuffer(p, 100000); },
-      [&] { session.RunStep(p, 100000); },
+      [&] { p.SetInput(9, data, sizeof(data)); },
+      [&] { p.ReadScalar(-1); },
+      [&] { p.ReadScalar(1); },
+      [&] { p.Read(-1); },
+      [&] { p.ReadBuffer(-1); },
+      [&] { p.ReadBuffer(100000); },
+      [&] { p.RunStep(100000); },
   };
   for (size_t i = 0; i < calls.size(); ++i) {
     EXPECT_THAT(
@@ -102,26 +81,26 @@ TEST(SessionErrors, PositionsOutOfRangeAreNamed) {
         AllOf(StartsWith("program square: "), HasSubstr("expected a number")))
         << "call " << i;
   }
-  const int x = session.FindInput(p, "x");
-  EXPECT_EQ(ErrorOf(ErrorCode::kData,
-                    [&] { session.SetInput(p, x, nullptr, sizeof(data)); }),
-            "input x: expected data, got null");
+  const int x = p.FindInput("x");
+  EXPECT_EQ(
+      ErrorOf(ErrorCode::kData, [&] { p.SetInput(x, nullptr, sizeof(data)); }),
+      "input x: expected data, got null");
 }
 
 TEST(SessionErrors, NullGraphsAreRefused) {
   Session session(LoadBackend("cpu"), {.threads = 1});
   EXPECT_THAT(
       ErrorOf(ErrorCode::kGraph,
-              [&] { session.AddProgram(nullptr, ProgramKind::kTrain, {}); }),
+              [&] { session.Compile(nullptr, ProgramKind::kTrain, {}); }),
       HasSubstr("expected a graph, got null"));
   EXPECT_THAT(ErrorOf(ErrorCode::kUsage,
-                      [&] { session.AddProgram(codegen::CompiledProgram()); }),
+                      [&] { session.Load(codegen::CompiledProgram()); }),
               HasSubstr("expected a compiled graph, got null"));
 }
 
 TEST(SessionErrors, StateWithoutInitialiserIsNamed) {
   Session session(LoadBackend("cpu"), {.threads = 1});
-  session.AddProgram(Square({}), ProgramKind::kEval, {});
+  session.Compile(Square({}), ProgramKind::kEval, {});
   EXPECT_THAT(
       ErrorOf(ErrorCode::kGraph, [&] { session.state().Initialize(1); }),
       AllOf(StartsWith("state w: expected an initialiser"),

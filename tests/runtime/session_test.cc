@@ -12,6 +12,7 @@
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/initial_values.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/numeric.h"
@@ -71,8 +72,8 @@ class Step {
 
   Results Compiled() const {
     Session session(LoadBackend("cpu"), {});
-    const int program = session.AddProgram(
-        forward_->Clone(), codegen::ProgramKind::kTrain, compile_);
+    Program& program = session.Compile(forward_->Clone(),
+                                       codegen::ProgramKind::kTrain, compile_);
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const ir::Input& input = reference_->inputs()[i];
       if (IsState(input.role)) {
@@ -83,15 +84,14 @@ class Step {
       }
       std::vector<char> bytes(static_cast<size_t>(inputs_[i].type.num_bytes()));
       ir::StoreTensor(inputs_[i], bytes.data());
-      session.SetInput(program, session.FindInput(program, input.value->name()),
-                       bytes.data(), bytes.size());
+      program.SetInput(program.FindInput(input.value->name()), bytes.data(),
+                       bytes.size());
     }
-    session.Step(program);
+    program.Run();
     std::vector<ir::Tensor> outputs;
     for (const ir::Output& output : reference_->outputs()) {
       if (output.alias < 0) {
-        outputs.push_back(session.ReadOutput(
-            program, session.FindOutput(program, output.name)));
+        outputs.push_back(program.Read(program.FindOutput(output.name)));
         continue;
       }
       const auto values =

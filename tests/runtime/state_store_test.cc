@@ -18,6 +18,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/distributed/tcp_store.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "tests/testing/free_port.h"
 #include "tests/testing/temporary_folder.h"
@@ -61,34 +62,33 @@ class Rank {
   explicit Rank(Communicator* communicator, int world_size = 2)
       : session_(LoadBackend("cpu"), {.threads = 1}, communicator) {
     train_ =
-        session_.AddProgram(Linear(), ProgramKind::kTrain, Options(world_size));
-    eval_ = session_.AddProgram(Linear(), ProgramKind::kEval, {});
+        &session_.Compile(Linear(), ProgramKind::kTrain, Options(world_size));
+    eval_ = &session_.Compile(Linear(), ProgramKind::kEval, {});
     state().Initialize(1);
-    Set(train_, "x", std::vector<float>(kBatch * kFeatures, 0.5F));
-    Set(eval_, "x", std::vector<float>(kBatch * kFeatures, 0.5F));
-    Set(train_, ir::kLearningRate, {0.1F});
+    Set(*train_, "x", std::vector<float>(kBatch * kFeatures, 0.5F));
+    Set(*eval_, "x", std::vector<float>(kBatch * kFeatures, 0.5F));
+    Set(*train_, ir::kLearningRate, {0.1F});
   }
 
   Session& session() { return session_; }
   StateStore& state() { return session_.state(); }
   bool prefetches() const {
-    return ShardUpdatesOf(session_.plan(train_)).gathers_first;
+    return ShardUpdatesOf(train_->plan()).gathers_first;
   }
-  void Train() { session_.Step(train_); }
-  void Evaluate() { session_.Step(eval_); }
-  double loss() {
-    return session_.ReadScalar(eval_, session_.FindOutput(eval_, "loss"));
-  }
+  void Train() { train_->Run(); }
+  void Evaluate() { eval_->Run(); }
+  double loss() { return eval_->ReadScalar(eval_->FindOutput("loss")); }
 
  private:
-  void Set(int program, const std::string& name,
+  void Set(Program& program, const std::string& name,
            const std::vector<float>& values) {
-    session_.SetInput(program, session_.FindInput(program, name), values.data(),
-                      values.size() * sizeof(float));
+    program.SetInput(program.FindInput(name), values.data(),
+                     values.size() * sizeof(float));
   }
 
   Session session_;
-  int train_ = -1, eval_ = -1;
+  Program* train_ = nullptr;
+  Program* eval_ = nullptr;
 };
 
 // Runs `run` on each rank, in a thread.

@@ -20,6 +20,7 @@
 #include "codegen/compiler.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 
@@ -148,24 +149,24 @@ void ExpectQuietSteps(const std::string& arch, bool fusion) {
   Session session(LoadBackend("cpu"), {.threads = 2});
   codegen::CompileOptions options;
   options.passes.fusion = fusion;
-  const int program = session.AddProgram(
+  Program& program = session.Compile(
       models::BuildModel(arch, models::Phase::kTrain, model).graph,
       codegen::ProgramKind::kTrain, options);
   session.state().Initialize(0);
   const std::vector<uint8_t> images(4 * 32 * 32 * 3, 100);
   const std::vector<int32_t> labels(4, 3);
   const float lr = 0.01f;
-  const int images_input = session.FindInput(program, "images");
-  const int labels_input = session.FindInput(program, "labels");
-  const int lr_input = session.FindInput(program, "lr");
-  const int loss = session.FindOutput(program, "loss");
+  const int images_input = program.FindInput("images");
+  const int labels_input = program.FindInput("labels");
+  const int lr_input = program.FindInput("lr");
+  const int loss = program.FindOutput("loss");
   const auto step = [&] {
-    session.SetInput(program, images_input, images.data(), images.size());
-    session.SetInput(program, labels_input, labels.data(),
+    program.SetInput(images_input, images.data(), images.size());
+    program.SetInput(labels_input, labels.data(),
                      labels.size() * sizeof(int32_t));
-    session.SetInput(program, lr_input, &lr, sizeof(lr));
-    session.Step(program);
-    session.ReadScalar(program, loss);
+    program.SetInput(lr_input, &lr, sizeof(lr));
+    program.Run();
+    program.ReadScalar(loss);
   };
   for (int i = 0; i < 3; ++i) step();
   EXPECT_THAT(CulpritsOf(step),

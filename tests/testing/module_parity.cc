@@ -7,6 +7,7 @@
 #include "ir/interpreter/host_tensor.h"
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/testing/bare_target.h"
@@ -64,7 +65,7 @@ void ExpectAsInterpreted(std::unique_ptr<ir::Graph> graph, ModuleRun run) {
   run.options.passes.keep_gradients = true;
   const auto expected = Interpreted(*graph, inputs, run);
   runtime::Session session(runtime::LoadBackend("cpu"), {.threads = 2});
-  const int program = session.AddProgram(
+  runtime::Program& program = session.Compile(
       std::move(graph),
       run.train ? codegen::ProgramKind::kTrain : codegen::ProgramKind::kEval,
       run.options);
@@ -76,17 +77,15 @@ void ExpectAsInterpreted(std::unique_ptr<ir::Graph> graph, ModuleRun run) {
         if (session.state().Has(name)) {
           session.state().WriteBytes(name, bytes);
         }
-      } else if (session.HasInput(program, name)) {
-        session.SetInput(program, session.FindInput(program, name),
-                         bytes.data(), bytes.size());
+      } else if (program.HasInput(name)) {
+        program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
       }
     }
-    session.Step(program);
+    program.Run();
   }
   for (const auto& [name, want] : expected) {
     if (!run.only.empty() && name != run.only) continue;
-    const ir::Tensor got =
-        session.ReadOutput(program, session.FindOutput(program, name));
+    const ir::Tensor got = program.Read(program.FindOutput(name));
     EXPECT_LE(MaxRelativeError(got, want), run.tolerance) << name;
   }
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ir/interpreter/host_tensor.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tests/testing/numeric.h"
 
@@ -22,9 +23,9 @@ int StepParity::AddProgram(codegen::ProgramKind kind) {
   codegen::CompileOptions compile;
   compile.passes = options_;
   compile.verify = true;
-  session_.AddProgram(build_(), kind, compile);
+  session_.Compile(build_(), kind, compile);
   interpreted_.AddProgram(build_(), kind, options_);
-  return programs_++;
+  return static_cast<int>(session_.programs().size()) - 1;
 }
 
 void StepParity::InitializeState(uint64_t seed) {
@@ -42,22 +43,21 @@ void StepParity::WriteState(const std::string& name,
 void StepParity::Feed(const std::string& name, const Tensor& tensor) {
   std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
   ir::StoreTensor(tensor, bytes.data());
-  for (int program = 0; program < programs_; ++program) {
-    if (!session_.HasInput(program, name)) continue;
-    session_.SetInput(program, session_.FindInput(program, name), bytes.data(),
-                      bytes.size());
+  for (const auto& program : session_.programs()) {
+    if (!program->HasInput(name)) continue;
+    program->SetInput(program->FindInput(name), bytes.data(), bytes.size());
   }
   interpreted_.Set(name, tensor);
 }
 
-void StepParity::Step(int program) {
-  session_.Step(program);
-  outputs_ = interpreted_.Step(program);
-  last_ = program;
+void StepParity::Step(int index) {
+  program(index).Run();
+  outputs_ = interpreted_.Step(index);
+  last_ = index;
 }
 
 double StepParity::output(const std::string& name) {
-  return session_.ReadOutput(last_, session_.FindOutput(last_, name)).data[0];
+  return program(last_).Read(program(last_).FindOutput(name)).data[0];
 }
 
 void StepParity::ExpectAgreement(double tolerance) {
@@ -68,15 +68,14 @@ void StepParity::ExpectAgreement(double tolerance) {
   }
   for (const auto& [name, expected] : outputs_) {
     if (!ir::IsFloat(expected.type.dtype)) continue;
-    const Tensor actual =
-        session_.ReadOutput(last_, session_.FindOutput(last_, name));
+    const Tensor actual = program(last_).Read(program(last_).FindOutput(name));
     EXPECT_LE(MaxRelativeError(actual, expected), tolerance) << name;
   }
 }
 
 std::map<std::string, std::vector<float>> AllState(runtime::Session& session) {
   std::map<std::string, std::vector<float>> state;
-  for (const codegen::PlanInput& input : session.plan(0).inputs) {
+  for (const codegen::PlanInput& input : session.programs()[0]->plan().inputs) {
     if (!IsState(input.role) || input.role == ir::InputRole::kAccumulator ||
         input.role == ir::InputRole::kWeightCopy) {
       continue;

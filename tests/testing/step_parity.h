@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,7 +22,7 @@ class StepParity {
   StepParity(runtime::Backend& backend, Build build,
              passes::PassOptions options);
 
-  // kTrain first. Returns the program's number.
+  // kTrain first. Returns the program's index.
   int AddProgram(codegen::ProgramKind kind);
   // The same state for both.
   void InitializeState(uint64_t seed);
@@ -29,7 +30,7 @@ class StepParity {
   // For all programs that have such an input.
   void Feed(const std::string& name, const ir::Tensor& tensor);
   // Runs both.
-  void Step(int program);
+  void Step(int index);
 
   // Fails the test where state, but for accumulators and weight copies, or a
   // floating-point output of the last step differs by more than the tolerance,
@@ -37,6 +38,10 @@ class StepParity {
   void ExpectAgreement(double tolerance);
 
   runtime::Session& session() { return session_; }
+  // The compiled program.
+  runtime::Program& program(int index) const {
+    return *session_.programs()[index];
+  }
   const ir::Tensor& interpreted(const std::string& state) const {
     return interpreted_.Get(state);
   }
@@ -51,7 +56,6 @@ class StepParity {
   const passes::PassOptions options_;
   runtime::Session session_;
   InterpretedSession interpreted_{ir::EvalMode::kTyped};
-  int programs_ = 0;
   int last_ = 0;  // program that ran last
   std::map<std::string, ir::Tensor> outputs_;
 };

@@ -1,6 +1,8 @@
 """Holds README's section Architecture true: the files that it names exist, the
 way of a training step passes at most twelve of them, and an op, a pass, a model
-and a backend touch only the source files that "How to add" lists."""
+and a backend touch only the source files that "How to add" lists. Its table of
+the C++ interface lists what runtime/fusor.h includes, and its C++ samples are
+tested code."""
 
 import pathlib
 import re
@@ -23,8 +25,8 @@ class ArchitectureTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.sources = sources()
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        cls.section = readme.split("\n## Architecture\n")[1].split("\n## ")[0]
+        cls.readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        cls.section = cls.readme.split("\n## Architecture\n")[1].split("\n## ")[0]
 
     def part(self, title):
         """The lines of "How to add" about an op, a pass, a model, a backend."""
@@ -95,6 +97,39 @@ class ArchitectureTest(unittest.TestCase):
             users -= {"tools/inspect/report/gpu_model.cc"}
             with self.subTest(name):
                 self.assertEqual(users, set())
+
+    def test_the_interface_is_the_table(self):
+        table = self.readme.split("\n| name | header | purpose |\n")[1]
+        rows = re.findall(r"^\| (.*?) \| `([\w/.]+)` \|",
+                          table.split("\n\n")[0], re.M)
+        included = re.findall(r'#include "(.*)"',
+                              self.sources["runtime/fusor.h"])
+        self.assertEqual(sorted(header for _, header in rows), included)
+        names = [(name, header) for column, header in rows
+                 for name in re.findall(r"`(?:\w+::)?(\w+)`", column)]
+        self.assertLessEqual(len(names), 25)
+        for name, header in names:
+            with self.subTest(name):
+                self.assertRegex(
+                    self.sources[header],
+                    rf"(?m)^(class|struct|enum class) {name}\b[^;]*$"
+                    rf"|^\S.* {name}\(")
+
+    def test_the_samples_are_tested_code(self):
+        examples = {path: path.read_text(encoding="utf-8")
+                    for path in (ROOT / "tests/examples").iterdir()
+                    if path.suffix in (".h", ".cc")}
+        code = "".join(examples[ROOT / "tests/examples/ten_lines_test.cc"]
+                       .split())
+        samples = re.findall(r"\n```cpp\n(.*?)\n```", self.readme, re.S)
+        self.assertEqual(len(samples), 2)
+        for sample in samples:
+            for part in sample.split("\n\n"):
+                self.assertIn("".join(part.split()), code)
+        for path, text in examples.items():
+            for header in re.findall(r'#include "(.*)"', text):
+                self.assertRegex(
+                    header, r"(runtime/fusor|models/model)\.h|tests/", path)
 
 
 if __name__ == "__main__":

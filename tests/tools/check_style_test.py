@@ -56,6 +56,10 @@ class RuleTest(unittest.TestCase):
             "runtime/a.cc": '#include "codegen/plan/plan.h"\n'
                             '#include "codegen/lower/a.h"\n'
                             '#include "tools/inspect/dump/dumper.h"\n',
+            "runtime/fusor.h": '#include "codegen/compiler.h"\n'
+                               '#include "runtime/data/loader.h"\n'
+                               '#include "runtime/cpu/jit.h"\n'
+                               '#include "models/model.h"\n',
             "tools/inspect/dump/a.cc": '#include "runtime/session.h"\n'
                                        '#include "tools/fusor/main.h"\n',
             "tools/fusor/a.cc": '#include "runtime/session.h"\n'
@@ -75,8 +79,9 @@ class RuleTest(unittest.TestCase):
             "tests/runtime/a_test.cc": '#include "runtime/cpu/jit.h"\n',
             "ir/b.cc": '#include "b.h"\n',
         }), {"ir/a.cc": 2, "passes/fusion/a.cc": 2, "codegen/kernel/a.cc": 1,
-             "models/a.cc": 1, "runtime/a.cc": 2, "tools/inspect/dump/a.cc": 1,
-             "tools/fusor/a.cc": 2, "runtime/b.cc": 1, "runtime/cpu/a.cc": 2,
+             "models/a.cc": 1, "runtime/a.cc": 2, "runtime/fusor.h": 2,
+             "tools/inspect/dump/a.cc": 1, "tools/fusor/a.cc": 2,
+             "runtime/b.cc": 1, "runtime/cpu/a.cc": 2,
              "codegen/cpu/a.cc": 1, "tests/fakes/a.cc": 1,
              "tests/runtime/a_test.cc": 1, "ir/b.cc": 1})
 

@@ -41,7 +41,7 @@ endif()
 """
 
 APP = """
-#include "ir/graph.h"
+#include "runtime/fusor.h"
 int main(int unused, char**) {
   return fusor::ir::Graph("consumer").nodes().empty() ? 0 : 1;
 }

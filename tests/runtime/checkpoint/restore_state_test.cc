@@ -10,6 +10,7 @@
 #include "ir/support/error.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/testing/small_models.h"
@@ -29,8 +30,7 @@ class TrainRun {
     if (accumulates) {
       compile.passes.micro_batches = passes::MicroBatches::kFinish;
     }
-    session_.AddProgram(test::SmallMlp(), codegen::ProgramKind::kTrain,
-                        compile);
+    session_.Compile(test::SmallMlp(), codegen::ProgramKind::kTrain, compile);
     session_.state().Initialize(accumulates ? 1 : 2);
   }
 

@@ -10,6 +10,7 @@
 #include "ir/interpreter/host_tensor.h"
 #include "ir/op.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/op_samples.h"
@@ -98,16 +99,16 @@ void ExpectAgrees(Session& session, const ir::OpDef& op, const OpSample& sample,
   codegen::CompileOptions options;
   options.verify = true;
   options.passes.disabled = {"simplify"};  // it would fold some away
-  const int program = session.AddProgram(std::move(graph),
-                                         codegen::ProgramKind::kEval, options);
+  runtime::Program& program =
+      session.Compile(std::move(graph), codegen::ProgramKind::kEval, options);
   for (size_t i = 0; i < operands.size(); ++i) {
     const auto bytes = ir::TensorBytes(operands[i]);
-    session.SetInput(program, static_cast<int>(i), bytes.data(), bytes.size());
+    program.SetInput(static_cast<int>(i), bytes.data(), bytes.size());
   }
-  session.Step(program);
-  ExpectRunBy(op, session.plan(program));
+  program.Run();
+  ExpectRunBy(op, program.plan());
   for (size_t i = 0; i < expected.size(); ++i) {
-    const Tensor actual = session.ReadOutput(program, static_cast<int>(i));
+    const Tensor actual = program.Read(static_cast<int>(i));
     ASSERT_EQ(actual.type.dtype, expected[i].type.dtype);
     ASSERT_EQ(actual.type.shape, expected[i].type.shape);
     EXPECT_LE(MaxRelativeError(actual, expected[i]),

@@ -20,6 +20,7 @@
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/data/datasets/synthetic.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "runtime/train/training_loop.h"
@@ -100,7 +101,7 @@ class Training {
     Set(program, "random_key", MakeTensor({DType::kI64, {}, {}}, {7}));
     Set(program, "step",
         MakeTensor({DType::kI32, {}, {}}, {static_cast<double>(seed)}));
-    session_.Step(program);
+    session_.programs()[program]->Run();
   }
 
   // Two updates of two micro-batches each, and an evaluation; without a stop in
@@ -111,25 +112,26 @@ class Training {
     Step(2, 5);
     auto state = AllState(session_);
     for (const char* name : {"loss_sum", "top1"}) {
-      const auto output =
-          session_.ReadOutput(2, session_.FindOutput(2, name)).data;
+      const runtime::Program& evaluation = *session_.programs()[2];
+      const auto output = evaluation.Read(evaluation.FindOutput(name)).data;
       state[name] = {output.begin(), output.end()};
     }
     return state;
   }
 
   Session& session() { return session_; }
+  runtime::Program& program() { return *session_.programs()[0]; }
 
  private:
   void Add(models::Phase phase, ProgramKind kind) {
-    session_.AddProgram(build_(phase), kind, options_);
+    session_.Compile(build_(phase), kind, options_);
   }
-  void Set(int program, const std::string& name, const Tensor& tensor) {
-    if (!session_.HasInput(program, name)) return;
+  void Set(int index, const std::string& name, const Tensor& tensor) {
+    runtime::Program& program = *session_.programs()[index];
+    if (!program.HasInput(name)) return;
     std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
     ir::StoreTensor(tensor, bytes.data());
-    session_.SetInput(program, session_.FindInput(program, name), bytes.data(),
-                      bytes.size());
+    program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
     std::fill(bytes.begin(), bytes.end(), '\x5a');
   }
 
@@ -179,7 +181,7 @@ TEST(CudaDevice, TrainsResNet18AsTheEmulatedGpuDoes) {
   Training training(backend, setting);
   EXPECT_EQ(two_steps(training), two_steps(reference));
   EXPECT_EQ(backend.driver().problem(), "");
-  for (const codegen::LibraryCall& call : training.session().plan(0).calls) {
+  for (const codegen::LibraryCall& call : training.program().plan().calls) {
     EXPECT_FALSE(call.attrs.Has("window")) << codegen::Print(call);
   }
 }
@@ -187,16 +189,16 @@ TEST(CudaDevice, TrainsResNet18AsTheEmulatedGpuDoes) {
 TEST(CudaDevice, AStepIsOneLaunch) {
   FakeCudaBackend backend;
   Training training(backend, {});
-  training.session().Step(0);
+  training.program().Run();
   backend.driver().TakeCalls();
-  training.session().Step(0);
+  training.program().Run();
   EXPECT_THAT(backend.driver().TakeCalls(), ElementsAre("cuGraphLaunch"));
 }
 
 // What the driver is asked for by a step whose launches are given one by one.
 std::vector<std::string> CallsOneByOne(Training& training) {
   std::vector<std::string> expected;
-  const codegen::Plan& plan = training.session().plan(0);
+  const codegen::Plan& plan = training.program().plan();
   for (const codegen::Step& step : plan.steps) {
     if (step.kind == codegen::StepKind::kLibrary) {
       expected.emplace_back("cuLaunchHostFunc");
@@ -213,7 +215,7 @@ TEST(CudaDevice, AStepWithoutGraphIsItsKernelsAndCalls) {
   Training training(backend, {.graph = false});
   backend.driver().TakeCalls();
   for (int step = 0; step < 2; ++step) {
-    training.session().Step(0);
+    training.program().Run();
     EXPECT_EQ(backend.driver().TakeCalls(), CallsOneByOne(training));
   }
 }
@@ -223,7 +225,7 @@ TEST(CudaDevice, TheFirstStepRunsBeforeItIsCaptured) {
   FakeCudaBackend backend;
   Training training(backend, {});
   backend.driver().TakeCalls();
-  training.session().Step(0);
+  training.program().Run();
   const std::vector<std::string> launches = CallsOneByOne(training);
   std::vector<std::string> expected = launches;
   expected.emplace_back("cuStreamBeginCapture");
@@ -348,7 +350,7 @@ TEST(CudaDevice, ATrainingLoopNeverWaitsForTheStepThatItHasEnqueued) {
                                    .distinct_batches = 2});
   backend.driver().TakeCalls();
   const runtime::TrainReport report = runtime::Train(
-      training.session(), 0, source,
+      training.session(), training.program(), source,
       {.iterations = kSteps, .print_every = 2, .lr = {.base = 1e-3}}, {},
       nullptr);
   EXPECT_EQ(report.losses.size(), kSteps);
@@ -446,8 +448,8 @@ TEST(CudaDevice, MemoryIsZeroAtFirst) {
 TEST(CudaDevice, EventsTellTheTimeOfEachStep) {
   FakeCudaBackend backend;
   Training training(backend, {});
-  const codegen::Plan& plan = training.session().plan(0);
-  const std::vector<double> ms = training.session().ProfileStep(0);
+  const codegen::Plan& plan = training.program().plan();
+  const std::vector<double> ms = training.program().Profile();
   ASSERT_EQ(ms.size(), plan.steps.size());
   for (size_t s = 0; s < ms.size(); ++s) {
     const codegen::Step& step = plan.steps[s];

@@ -4,6 +4,7 @@
 #include "ir/state_names.h"
 #include "ir/support/hash.h"
 #include "models/model.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tests/testing/numeric.h"
@@ -54,14 +55,13 @@ std::map<std::string, std::vector<float>> Train(
     runtime::Backend& backend, runtime::Communicator& communicator,
     const TrainedModel& model) {
   runtime::Session session(backend, {.graph = model.graph}, &communicator);
-  const int program =
-      session.AddProgram(model.build(), codegen::ProgramKind::kTrain,
-                         CompileOptionsOf(model, communicator.world_size()));
+  runtime::Program& program =
+      session.Compile(model.build(), codegen::ProgramKind::kTrain,
+                      CompileOptionsOf(model, communicator.world_size()));
   session.state().Initialize(1);
   const auto set = [&](const std::string& name, const ir::Tensor& tensor) {
     const std::vector<uint8_t> bytes = ir::TensorBytes(tensor);
-    session.SetInput(program, session.FindInput(program, name), bytes.data(),
-                     bytes.size());
+    program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
   };
   for (int step = 0; step < model.steps; ++step) {
     const uint64_t seed = model.seed + static_cast<uint64_t>(step);
@@ -72,9 +72,9 @@ std::map<std::string, std::vector<float>> Train(
     for (const auto& [name, tensor] :
          {std::pair{"random_key", MakeTensor({DType::kI64, {}, {}}, {7})},
           {"step", MakeTensor({DType::kI32, {}, {}}, {1})}}) {
-      if (session.HasInput(program, name)) set(name, tensor);
+      if (program.HasInput(name)) set(name, tensor);
     }
-    session.Step(program);
+    program.Run();
   }
   session.state().Show(runtime::ParameterView::kCurrent);
   auto state = AllState(session);

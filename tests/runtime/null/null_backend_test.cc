@@ -10,6 +10,7 @@
 #include "runtime/backend/backend_loader.h"
 #include "runtime/distributed/tcp_store.h"
 #include "runtime/null/null_log.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 
@@ -67,12 +68,12 @@ std::string NameOf(const codegen::Plan& plan, const codegen::Step& step) {
 TEST(NullBackend, ASessionRunsThePlansStepsInTheirOrder) {
   NullLog& log = Log();
   Session session(LoadBackend("null"), {});
-  const int program =
-      session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, {});
-  const codegen::Plan& plan = session.plan(program);
+  runtime::Program& program =
+      session.Compile(Mlp(), codegen::ProgramKind::kTrain, {});
+  const codegen::Plan& plan = program.plan();
   ASSERT_GT(plan.steps.size(), 5);
   log.Take();
-  session.Step(program);
+  program.Run();
   const std::vector<std::string> lines = log.Take();
   ASSERT_EQ(lines.size(), plan.steps.size());
   for (size_t s = 0; s < lines.size(); ++s) {
@@ -104,10 +105,10 @@ TEST(NullBackend, SumsOverlapWithTheBackwardPass) {
   codegen::CompileOptions options = Verified();
   options.passes.world_size = 2;
   options.passes.buckets = passes::ParseBucketPolicy("policy", "cap:0.000001");
-  const int program =
-      session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, options);
+  runtime::Program& program =
+      session.Compile(Mlp(), codegen::ProgramKind::kTrain, options);
   log.Take();
-  session.Step(program);
+  program.Run();
   std::vector<std::string> kinds;  // of the lines, repetitions left out
   for (const std::string& line : log.Take()) {
     const std::string kind =
@@ -126,9 +127,9 @@ TEST(NullBackend, SumsOverlapWithTheBackwardPass) {
 TEST(NullBackend, ProgramsShareStateAndActivations) {
   NullLog& log = Log();
   Session session(LoadBackend("null"), {});
-  session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, Verified());
+  session.Compile(Mlp(), codegen::ProgramKind::kTrain, Verified());
   log.Take();
-  session.AddProgram(Mlp(), codegen::ProgramKind::kEval, Verified());
+  session.Compile(Mlp(), codegen::ProgramKind::kEval, Verified());
   // Input, output and constants only: the evaluation needs less than training.
   int allocations = 0;
   for (const std::string& line : log.Take()) {
@@ -139,7 +140,7 @@ TEST(NullBackend, ProgramsShareStateAndActivations) {
 
 TEST(NullBackend, MemoryKeepsWhatWasCopiedThere) {
   Session session(LoadBackend("null"), {});
-  session.AddProgram(Mlp(), codegen::ProgramKind::kTrain, Verified());
+  session.Compile(Mlp(), codegen::ProgramKind::kTrain, Verified());
   session.state().Write("b1", std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
   EXPECT_THAT(session.state().Read("b1"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
 }

@@ -13,6 +13,7 @@
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tools/inspect/observers/check_numerics.h"
 
@@ -61,8 +62,8 @@ class SlowSource : public BatchSource {
 class TrainingLoop : public ::testing::Test {
  protected:
   TrainingLoop() {
-    train_ = Add(models::Phase::kTrain, codegen::ProgramKind::kTrain);
-    eval_ = Add(models::Phase::kEval, codegen::ProgramKind::kEval);
+    train_ = &Add(models::Phase::kTrain, codegen::ProgramKind::kTrain);
+    eval_ = &Add(models::Phase::kEval, codegen::ProgramKind::kEval);
     session_.state().Initialize(0);
     observer_.interval = [this](const IntervalReport& r) {
       intervals_.push_back(r);
@@ -70,22 +71,22 @@ class TrainingLoop : public ::testing::Test {
   }
 
   TrainReport Run(BatchSource& source) {
-    return Train(session_, train_, source, options_, observer_, evaluate_);
+    return Train(session_, *train_, source, options_, observer_, evaluate_);
   }
 
   Session session_{LoadBackend("cpu"), {}};
-  int train_ = 0;
-  int eval_ = 0;
+  Program* train_ = nullptr;
+  Program* eval_ = nullptr;
   TrainOptions options_{.iterations = 10, .print_every = 5, .lr = {}};
   TrainObserver observer_;
   std::function<std::optional<EvalReport>()> evaluate_;
   std::vector<IntervalReport> intervals_;
 
  private:
-  int Add(models::Phase phase, codegen::ProgramKind kind) {
+  Program& Add(models::Phase phase, codegen::ProgramKind kind) {
     const models::ModelOptions model{
         .batch = kBatch, .image_size = kSide, .num_classes = 2};
-    return session_.AddProgram(
+    return session_.Compile(
         models::BuildModel("resnet20-cifar", phase, model).graph, kind, {});
   }
 };
@@ -140,7 +141,7 @@ TEST_F(TrainingLoop, EvaluatesAfterEpochsAndAtTheEnd) {
   SlowSource source(std::chrono::milliseconds(0));
   SlowSource val(std::chrono::milliseconds(0));
   std::vector<std::pair<int64_t, int64_t>> evaluated;
-  evaluate_ = [&] { return Evaluate(session_, eval_, val); };
+  evaluate_ = [&] { return Evaluate(session_, *eval_, val); };
   observer_.evaluated = [&](int64_t epoch, const EvalReport& r) {
     evaluated.emplace_back(epoch, r.images);
   };
@@ -154,7 +155,7 @@ TEST_F(TrainingLoop, AnEvaluationThatIsStoppedReportsNothing) {
   SlowSource val(std::chrono::milliseconds(0));
   int batches = 0;
   evaluate_ = [&] {
-    return Evaluate(session_, eval_, val,
+    return Evaluate(session_, *eval_, val,
                     {.stop = [&] { return ++batches > 2; }});
   };
   observer_.evaluated = [](int64_t, const EvalReport&) { FAIL(); };
@@ -168,7 +169,7 @@ TEST_F(TrainingLoop, SavesAfterTheEvaluationOfAStepAndAtTheEnd) {
   options_.iterations = 12;
   SlowSource source(std::chrono::milliseconds(0));
   SlowSource val(std::chrono::milliseconds(0));
-  evaluate_ = [&] { return Evaluate(session_, eval_, val); };
+  evaluate_ = [&] { return Evaluate(session_, *eval_, val); };
   std::vector<std::pair<int64_t, bool>> saved;
   observer_.save = [&](const TrainPosition& position) {
     saved.emplace_back(position.step, position.evaluation_due);
@@ -188,7 +189,7 @@ TEST_F(TrainingLoop, AnEvaluationThatWasDueIsDoneWhenTheRunGoesOn) {
   bool stop = false;
   evaluate_ = [&] {
     stop = true;  // a signal comes in
-    return Evaluate(session_, eval_, val, {.stop = [&] { return stop; }});
+    return Evaluate(session_, *eval_, val, {.stop = [&] { return stop; }});
   };
   observer_.stop = [&] { return stop; };
   TrainPosition saved;
@@ -199,7 +200,7 @@ TEST_F(TrainingLoop, AnEvaluationThatWasDueIsDoneWhenTheRunGoesOn) {
   EXPECT_TRUE(saved.evaluation_due);
   stop = false;
   std::vector<int64_t> epochs;
-  evaluate_ = [&] { return Evaluate(session_, eval_, val); };
+  evaluate_ = [&] { return Evaluate(session_, *eval_, val); };
   observer_.evaluated = [&](int64_t epoch, const EvalReport&) {
     epochs.push_back(epoch);
   };
@@ -258,12 +259,12 @@ TEST(MicroBatchLoop, TheLastUpdateOfAnEpochTakesWhatIsLeft) {
   Session session{LoadBackend("cpu"), {}};
   codegen::CompileOptions compile;
   compile.passes.micro_batches = passes::MicroBatches::kFinish;
-  const int train =
-      session.AddProgram(Model(), codegen::ProgramKind::kTrain, compile);
+  Program& train =
+      session.Compile(Model(), codegen::ProgramKind::kTrain, compile);
   TrainOptions options{.epochs = 2, .print_every = 1, .lr = {}};
   options.micro_batches = 3;
   options.accumulate =
-      session.AddProgram(Model(), codegen::ProgramKind::kAccumulate, compile);
+      &session.Compile(Model(), codegen::ProgramKind::kAccumulate, compile);
   session.state().Initialize(0);
   SlowSource source(std::chrono::milliseconds(0));
   EXPECT_EQ(UpdatesPerEpoch(source.batches_per_epoch(), 3),
@@ -288,8 +289,7 @@ class OverflowLoop : public ::testing::Test {
   OverflowLoop() {
     codegen::CompileOptions compile;
     compile.passes.loss_scale = {.initial = 8, .dynamic = true, .floor = 1};
-    train_ =
-        session_.AddProgram(Model(), codegen::ProgramKind::kTrain, compile);
+    train_ = &session_.Compile(Model(), codegen::ProgramKind::kTrain, compile);
     session_.state().Initialize(0);
   }
 
@@ -301,7 +301,7 @@ class OverflowLoop : public ::testing::Test {
   }
 
   Session session_{LoadBackend("cpu"), {}};
-  int train_ = 0;
+  Program* train_ = nullptr;
   SlowSource source_{std::chrono::milliseconds(0)};
   TrainOptions options_{.iterations = 5, .print_every = 2, .lr = {}};
   TrainObserver observer_;
@@ -315,7 +315,7 @@ TEST_F(OverflowLoop, ReportsTheScaleAndWhatWasSkipped) {
     if (readings.size() == 1) Spoil();
   };
   const TrainReport report =
-      Train(session_, train_, source_, options_, observer_, {});
+      Train(session_, *train_, source_, options_, observer_, {});
   EXPECT_THAT(readings, ElementsAre(std::pair(8.0, 0), std::pair(2.0, 2),
                                     std::pair(1.0, 1)));
   ASSERT_TRUE(report.overflow.has_value());
@@ -328,7 +328,7 @@ TEST_F(OverflowLoop, StopsAfterTooManyInARowAndNamesTheFirstBadValue) {
   options_.overflow_limit = 4;
   observer_.diagnosis = inspect::FindNonFinite;
   try {
-    Train(session_, train_, source_, options_, observer_, {});
+    Train(session_, *train_, source_, options_, observer_, {});
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kDiverged);

@@ -14,6 +14,7 @@
 #include "ir/support/statistics.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/distributed/rank_environment.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "runtime/train/step_results.h"
 #include "runtime/train/train_log.h"
@@ -121,15 +122,15 @@ class BenchCommand {
           codegen::ProgramKind::kTrain, *session_, compile, text_);
     }
     program_ =
-        AddFirstProgram(*session_, flags_.compile, model.arch,
-                        models::Phase::kTrain, options, compile,
-                        SourceBytes(noise, model) +
-                            (real ? SourceBytes(flags_.data, model) : 0));
-    ranks_.Agree(*session_, /*programs=*/1);
+        &AddFirstProgram(*session_, flags_.compile, model.arch,
+                         models::Phase::kTrain, options, compile,
+                         SourceBytes(noise, model) +
+                             (real ? SourceBytes(flags_.data, model) : 0));
+    ranks_.Agree(*session_);
     session_->state().Initialize(flags_.data.seed);
     Debugging debugging(flags_.debug, flags_.compile.dump.to);
     debugging.Watch(*session_, ranks_.communicator());
-    fmt::print(text_, "{}", ProgramSummary(*session_, program_));
+    fmt::print(text_, "{}", ProgramSummary(*program_));
     std::fflush(text_);
     const auto open = [&](std::unique_ptr<runtime::ImageFolder> folder,
                           const DataFlags& data) {
@@ -137,7 +138,7 @@ class BenchCommand {
                           /*micro_batches=*/1, ImagesFor(*session_));
     };
     const Measured base = Measure(*open(nullptr, noise));
-    json out = ProgramJson(*session_, program_);
+    json out = ProgramJson(*program_);
     Report("synthetic", base, &out);
     if (real && !Stopped()) {
       const Measured measured = Measure(*open(std::move(images), flags_.data));
@@ -179,19 +180,16 @@ class BenchCommand {
   int DataInput(const char* name) const {
     const bool fed = flags_.model.graph == nullptr ||
                      IsFed(flags_.model, name == std::string_view("labels"));
-    return fed && session_->HasInput(program_, name)
-               ? session_->FindInput(program_, name)
-               : -1;
+    return fed && program_->HasInput(name) ? program_->FindInput(name) : -1;
   }
 
   // Reads the loss of each step, as training does.
   Measured Measure(runtime::BatchSource& source) {
-    const int loss = session_->FindOutput(program_, "loss");
+    const int loss = program_->FindOutput("loss");
     const int images = DataInput("images");
     const int labels = DataInput("labels");
-    inspect::SetInputs(
-        *session_, program_,
-        InputsOf(session_->graph(program_), source.Next(), /*lr=*/1e-3));
+    inspect::SetInputs(*program_,
+                       InputsOf(program_->graph(), source.Next(), /*lr=*/1e-3));
     Measured measured;
     measured.step_ms.reserve(flags_.iterations);
     if (flags_.log_format == "dll") LogWindow();
@@ -222,15 +220,15 @@ class BenchCommand {
       if (i > 0 && images >= 0) session_->Await(*copied);
       const runtime::Batch& batch = source.Next();
       if (images >= 0) {
-        session_->SetInput(program_, images, batch.images().data(),
+        program_->SetInput(images, batch.images().data(),
                            batch.images().size_bytes(), *copied);
       }
       if (labels >= 0) {
-        session_->SetInput(program_, labels, batch.labels.data(),
+        program_->SetInput(labels, batch.labels.data(),
                            batch.labels.size() * sizeof(int32_t));
       }
-      session_->Step(program_);
-      results.AddLoss(program_, loss);
+      program_->Run();
+      results.AddLoss(*program_, loss);
       results.End(!Alone() && StopRequested());
       complete(results.lag());
     }
@@ -284,8 +282,8 @@ class BenchCommand {
   void Profile(json* out) {
     std::map<std::string, std::pair<double, int>> by_class;
     std::vector<std::pair<double, size_t>> by_step;
-    const std::vector<double> ms = session_->ProfileStep(program_);
-    const codegen::Plan& plan = session_->plan(program_);
+    const std::vector<double> ms = program_->Profile();
+    const codegen::Plan& plan = program_->plan();
     for (size_t i = 0; i < ms.size(); ++i) {
       auto& [time, count] = by_class[plan.steps[i].op_class];
       time += ms[i];
@@ -314,7 +312,7 @@ class BenchCommand {
   RankRun ranks_;
   FILE* const text_;
   std::unique_ptr<runtime::Session> session_;
-  int program_ = -1;
+  runtime::Program* program_ = nullptr;
   bool stop_agreed_ = false;  // by all ranks
 };
 

@@ -13,6 +13,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "tools/fusor/commands/commands.h"
@@ -255,9 +256,9 @@ class BisectCommand {
     runtime::Session session(
         runtime::LoadBackend(flags_.compile.backend),
         runtime::BackendOptions{.threads = flags_.compile.threads});
-    const int program =
-        session.AddProgram(program_.graph->Clone(), program_.kind, options_);
-    const ir::Graph& graph = session.graph(program);
+    runtime::Program& program =
+        session.Compile(program_.graph->Clone(), program_.kind, options_);
+    const ir::Graph& graph = program.graph();
     const std::vector<ir::Tensor> inputs = Inputs(graph);
     for (size_t i = 0; i < inputs.size(); ++i) {
       const std::string& name = graph.input(i)->name();
@@ -268,8 +269,7 @@ class BisectCommand {
       }
       std::vector<char> bytes(static_cast<size_t>(inputs[i].type.num_bytes()));
       ir::StoreTensor(inputs[i], bytes.data());
-      session.SetInput(program, session.FindInput(program, name), bytes.data(),
-                       bytes.size());
+      program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
     }
     std::optional<inspect::NonFinite> found;
     inspect::NumericsOptions options;
@@ -277,7 +277,7 @@ class BisectCommand {
     options.report = [&](const inspect::NonFinite& f) { found = f; };
     inspect::NumericsChecker checker(options);
     session.Observe(&checker);
-    session.Step(program);
+    program.Run();
     if (!found.has_value()) return;
     fmt::print(text_, "pass      none\nkernel    {}\nsymptom   {}\n",
                found->what, found->Describe());

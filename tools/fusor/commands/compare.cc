@@ -283,7 +283,7 @@ class CompareCommand {
     for (const inspect::VariantRun& run : comparison.variants) {
       sessions.push_back(run.session.get());
     }
-    ranks_.Agree(sessions, flags_.options.values ? 2 : 1);
+    ranks_.Agree(sessions);
   }
 
   std::string Subject(const std::string& device) const {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ir/support/error.h"
+#include "runtime/program.h"
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/model_flags.h"
@@ -44,8 +45,7 @@ class ClassCounter {
  public:
   ClassCounter(TrainedModel& model, int64_t classes)
       : model_(model), classes_(static_cast<size_t>(classes)) {
-    for (const codegen::PlanOutput& output :
-         model.session->plan(model.program).outputs) {
+    for (const codegen::PlanOutput& output : model.program->plan().outputs) {
       if (output.name == "correct1") first_ = Find("correct1");
       if (output.name == "correct5") among_five_ = Find("correct5");
     }
@@ -56,9 +56,8 @@ class ClassCounter {
 
   void Add(const runtime::Batch& batch) {
     if (!counts()) return;
-    const ir::Tensor top1 = model_.session->ReadOutput(model_.program, first_);
-    const ir::Tensor top5 =
-        model_.session->ReadOutput(model_.program, among_five_);
+    const ir::Tensor top1 = model_.program->Read(first_);
+    const ir::Tensor top5 = model_.program->Read(among_five_);
     for (size_t i = 0; i < batch.weights.size(); ++i) {
       if (batch.weights[i] == 0) continue;
       ClassReport& report = classes_[static_cast<size_t>(batch.labels[i])];
@@ -80,9 +79,7 @@ class ClassCounter {
   }
 
  private:
-  int Find(const char* name) const {
-    return model_.session->FindOutput(model_.program, name);
-  }
+  int Find(const char* name) const { return model_.program->FindOutput(name); }
 
   TrainedModel& model_;
   int first_ = -1;
@@ -137,7 +134,7 @@ void RunEval(const EvalFlags& flags) {
   const std::optional<runtime::EvalReport> report = [&] {
     Progress progress("eval");
     return runtime::Evaluate(
-        *model.session, model.program, *source,
+        *model.session, *model.program, *source,
         {.stop = StopRequested,
          .progress = [&](int64_t done,
                          int64_t batches) { progress.Show(done, batches); },
@@ -151,7 +148,7 @@ void RunEval(const EvalFlags& flags) {
     fmt::print(stderr, "warning: {}\n", warning);
   }
   const double rate = static_cast<double>(report->images) / spent.count();
-  nlohmann::json out = ProgramJson(*model.session, model.program);
+  nlohmann::json out = ProgramJson(*model.program);
   out["classes"] = ReportClasses(counter, model.class_names,
                                  flags.per_class ? text : nullptr);
   fmt::print(text,

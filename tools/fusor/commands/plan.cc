@@ -7,6 +7,7 @@
 
 #include "ir/support/error.h"
 #include "models/model.h"
+#include "runtime/program.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
@@ -39,17 +40,17 @@ struct PlanFlags {
 struct Planned {
   std::unique_ptr<runtime::Session> session;           // for this machine
   std::unique_ptr<codegen::TargetCompiler> elsewhere;  // for --target
-  int program = -1;                                    // of the session
+  runtime::Program* program = nullptr;                 // of the session
   codegen::CompiledProgram apart{};                    // without a session
 
   const codegen::TargetCompiler& compiler() const {
     return elsewhere != nullptr ? *elsewhere : session->compiler();
   }
   const codegen::Plan& plan() const {
-    return program < 0 ? apart.plan : session->plan(program);
+    return program == nullptr ? apart.plan : program->plan();
   }
   const ir::Graph& graph() const {
-    return program < 0 ? *apart.graph : session->graph(program);
+    return program == nullptr ? *apart.graph : program->graph();
   }
 };
 
@@ -69,7 +70,7 @@ Planned Open(const PlanFlags& flags) {
 void AddProgram(const PlanFlags& flags, std::unique_ptr<ir::Graph> forward,
                 codegen::CompileOptions& options, Planned& planned) {
   if (flags.ranks.world_size == 1 && planned.session != nullptr) {
-    planned.program = planned.session->AddProgram(
+    planned.program = &planned.session->Compile(
         std::move(forward), codegen::ProgramKind::kTrain, options);
     return;
   }
@@ -120,7 +121,8 @@ void RunPlan(const PlanFlags& flags) {
   AddProgram(flags, std::move(model.graph), options, planned);
   std::vector<double> measured;
   if (flags.profile) {
-    measured = ProfileSynthetic(flags.model, *planned.session, planned.program);
+    measured =
+        ProfileSynthetic(flags.model, *planned.session, *planned.program);
   }
   const codegen::Plan& plan = planned.plan();
   const codegen::TargetCompiler& compiler = planned.compiler();

@@ -15,6 +15,7 @@
 #include "ir/support/file.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/dataset.h"
+#include "runtime/program.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/model_flags.h"
 #include "tools/fusor/flags/parsing.h"
@@ -176,9 +177,9 @@ void WriteLogits(const std::string& path, const Predictions& predictions) {
 // Runs every image once.
 Predictions Predict(TrainedModel& model, runtime::BatchSource& source,
                     const runtime::Dataset& images) {
-  runtime::Session& session = *model.session;
-  const int input = session.FindInput(model.program, "images");
-  const int output = session.FindOutput(model.program, "logits");
+  runtime::Program& program = *model.program;
+  const int input = program.FindInput("images");
+  const int output = program.FindOutput("logits");
   Predictions predictions;
   predictions.class_names = model.class_names;
   Progress progress("predict");
@@ -186,10 +187,9 @@ Predictions Predict(TrainedModel& model, runtime::BatchSource& source,
     if (StopRequested()) break;
     progress.Show(b, source.batches_per_epoch());
     const runtime::Batch& batch = source.Next();
-    session.SetInput(model.program, input, batch.images().data(),
-                     batch.images().size_bytes());
-    session.Step(model.program);
-    const ir::Tensor logits = session.ReadOutput(model.program, output);
+    program.SetInput(input, batch.images().data(), batch.images().size_bytes());
+    program.Run();
+    const ir::Tensor logits = program.Read(output);
     predictions.classes = logits.data.size() / batch.weights.size();
     for (size_t i = 0; i < batch.weights.size(); ++i) {
       if (batch.weights[i] == 0) continue;  // padding, or skipped
@@ -247,7 +247,7 @@ void RunPredict(const PredictFlags& flags) {
   }
   if (StopRequested()) return;
   FUSOR_CHECK(!predictions.paths.empty(), kData, "no readable image");
-  json out = ProgramJson(*model.session, model.program);
+  json out = ProgramJson(*model.program);
   out.update(DataJson(source->stats(), spent.count()));
   out["arch"] = models::CanonicalArch(flags.model.arch);
   out["batch_size"] = flags.model.batch;

@@ -6,6 +6,7 @@
 #include "codegen/compiler.h"
 #include "ir/support/error.h"
 #include "models/model.h"
+#include "runtime/program.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
@@ -58,16 +59,16 @@ inspect::StepTimeline MeasuredTimeline(const ScaleFlags& flags,
   FUSOR_CHECK(flags.compile.target.empty(), kUsage,
               "--profile and --target: expected one of them");
   const auto session = OpenSession(flags.compile);
-  const int program =
-      session->AddProgram(std::move(model.graph), codegen::ProgramKind::kTrain,
-                          MakeCompileOptions(flags.compile, flags.optimizer));
+  runtime::Program& program =
+      session->Compile(std::move(model.graph), codegen::ProgramKind::kTrain,
+                       MakeCompileOptions(flags.compile, flags.optimizer));
   const std::vector<double> ms =
       ProfileSynthetic(flags.model, *session, program);
-  const codegen::Plan& plan = session->plan(program);
+  const codegen::Plan& plan = program.plan();
   target = plan.target;
-  return inspect::TimelineOf(plan, session->graph(program),
-                             inspect::ReportPlan(plan, session->graph(program),
-                                                 session->compiler(), ms));
+  return inspect::TimelineOf(
+      plan, program.graph(),
+      inspect::ReportPlan(plan, program.graph(), session->compiler(), ms));
 }
 
 // With mixed precision, gradients can be sent in 16 bit. In fp32 they are sent

@@ -19,6 +19,7 @@
 #include "ir/support/hash.h"
 #include "passes/training/averaged_weights.h"
 #include "runtime/checkpoint/weights.h"
+#include "runtime/program.h"
 #include "runtime/program_file.h"
 #include "runtime/state_store.h"
 #include "runtime/train/training_loop.h"
@@ -92,7 +93,7 @@ class TrainCommand {
                    Split::kTrain);
     CheckTransform(val_images.get(), flags_.data, flags_.model, Split::kVal);
     Compile(NumClasses(train_images.get()), val_images != nullptr);
-    ranks_.Agree(*session_, programs_);
+    ranks_.Agree(*session_);
     start_ = ShareStart(checkpointing_->start());
     const auto source =
         OpenTraining(std::move(train_images), flags_.data, flags_.model,
@@ -257,15 +258,14 @@ class TrainCommand {
     const std::string cache = KernelCacheFolder(flags_.compile);
     for (const runtime::StepProgram& packed : file_->programs) {
       if (packed.kind == codegen::ProgramKind::kEval && !evaluates) continue;
-      const int program = session_->AddProgram(runtime::UnpackProgram(
+      runtime::Program& program = session_->Load(runtime::UnpackProgram(
           packed, flags_.program_file, session_->compiler(), cache));
-      ++programs_;
       switch (packed.kind) {
         case codegen::ProgramKind::kTrain:
-          train_ = program;
+          train_ = &program;
           break;
         case codegen::ProgramKind::kAccumulate:
-          accumulate_ = program;
+          accumulate_ = &program;
           break;
         case codegen::ProgramKind::kEval:
           FUSOR_CHECK(
@@ -276,7 +276,7 @@ class TrainCommand {
               "{}: expected the same, or --recompile",
               flags_.program_file, ImageSize(flags_.model),
               flags_.data.val_crop);
-          eval_ = program;
+          eval_ = &program;
           break;
       }
     }
@@ -287,7 +287,7 @@ class TrainCommand {
   void PrintProgram() {
     fmt::print(text_, "{} on {}\n", models::CanonicalArch(flags_.model.arch),
                session_->device().description());
-    fmt::print(text_, "{}", ProgramSummary(*session_, train_));
+    fmt::print(text_, "{}", ProgramSummary(*train_));
     std::fflush(text_);
   }
 
@@ -319,17 +319,15 @@ class TrainCommand {
     const int64_t data_bytes =
         SourceBytes(flags_.data, flags_.model) * (evaluates ? 2 : 1);
     train_ =
-        AddFirstProgram(*session_, flags_.compile, flags_.model.arch,
-                        models::Phase::kTrain, options, compile, data_bytes);
+        &AddFirstProgram(*session_, flags_.compile, flags_.model.arch,
+                         models::Phase::kTrain, options, compile, data_bytes);
     PrintProgram();
     compile.substitutes.clear();  // they belong to the training program
-    programs_ = 1;
     if (accumulates) {
-      accumulate_ = session_->AddProgram(
+      accumulate_ = &session_->Compile(
           models::BuildModel(flags_.model.arch, models::Phase::kTrain, options)
               .graph,
           codegen::ProgramKind::kAccumulate, compile);
-      ++programs_;
     }
     if (!evaluates) return;
     options.image_size = EvalImageSize(flags_.data, flags_.model);
@@ -341,9 +339,8 @@ class TrainCommand {
         return session_->state().IsSharded(parameter);
       });
     }
-    eval_ = session_->AddProgram(std::move(graph), codegen::ProgramKind::kEval,
-                                 compile);
-    ++programs_;
+    eval_ = &session_->Compile(std::move(graph), codegen::ProgramKind::kEval,
+                               compile);
   }
 
   TrainReport Train(runtime::BatchSource& source, runtime::BatchSource* val) {
@@ -377,14 +374,14 @@ class TrainCommand {
             .progress = [&](int64_t done, int64_t batches) {
               if (ranks_.leads()) progress.Show(done, batches);
             }};
-        auto result = runtime::Evaluate(*session_, eval_, *val, eval);
+        auto result = runtime::Evaluate(*session_, *eval_, *val, eval);
         for (const std::string& text : val->TakeWarnings()) {
           observer.warning(text);
         }
         return result;
       };
     }
-    return runtime::Train(*session_, train_, source, options, observer,
+    return runtime::Train(*session_, *train_, source, options, observer,
                           evaluate);
   }
 
@@ -410,7 +407,7 @@ class TrainCommand {
   }
 
   void Report(const TrainReport& report) {
-    json out = ProgramJson(*session_, train_);
+    json out = ProgramJson(*train_);
     out.update(TrainingJson(report));
     out["arch"] = models::CanonicalArch(flags_.model.arch);
     out["batch_size"] = flags_.model.batch;
@@ -428,7 +425,7 @@ class TrainCommand {
       out["state_hash"] = fmt::format("{:016x}", runtime::StateHash(state));
     }
     // The measurement changes the state, so it comes last.
-    const ProfileShares shares = MeasureShares(*session_, train_);
+    const ProfileShares shares = MeasureShares(*train_);
     fmt::print(text_, "{}", SummaryLines(report, shares));
     WriteJson(flags_.json, out);
   }
@@ -444,10 +441,9 @@ class TrainCommand {
   runtime::TrainPosition start_;
   bool saves_ = false;   // on rank 0
   bool hashes_ = false;  // prints the hash of the state
-  int programs_ = 0;
-  int train_ = -1;
-  int accumulate_ = -1;
-  int eval_ = -1;
+  runtime::Program* train_ = nullptr;
+  runtime::Program* accumulate_ = nullptr;
+  runtime::Program* eval_ = nullptr;
   std::vector<json> evals_;
   json tuning_;  // null without --tune
 };

@@ -12,9 +12,9 @@
 
 namespace fusor::tools {
 
-ProfileShares MeasureShares(runtime::Session& session, int program) {
-  const std::vector<double> ms = session.ProfileStep(program);
-  const codegen::Plan& plan = session.plan(program);
+ProfileShares MeasureShares(runtime::Program& program) {
+  const std::vector<double> ms = program.Profile();
+  const codegen::Plan& plan = program.plan();
   ProfileShares shares;
   double total = 0;
   for (size_t i = 0; i < ms.size(); ++i) {

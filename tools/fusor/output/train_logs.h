@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/session.h"
+#include "runtime/program.h"
 #include "runtime/train/train_log.h"
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/flags/flag_groups.h"
@@ -25,7 +25,7 @@ struct ProfileShares {
 };
 
 // Profiles one step per call. It is a real step: state changes.
-ProfileShares MeasureShares(runtime::Session& session, int program);
+ProfileShares MeasureShares(runtime::Program& program);
 
 // The output of `fusor train`.
 

@@ -7,6 +7,7 @@
 #include "ir/support/error.h"
 #include "ir/support/host_memory.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "tools/fusor/flags/parsing.h"
 
 namespace fusor::tools {
@@ -132,10 +133,12 @@ std::string Advice(const std::function<codegen::Plan(int64_t)>& plan,
 
 }  // namespace
 
-int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
-                    const std::string& arch, models::Phase phase,
-                    const models::ModelOptions& model,
-                    codegen::CompileOptions options, int64_t data_bytes) {
+runtime::Program& AddFirstProgram(runtime::Session& session,
+                                  const CompileFlags& flags,
+                                  const std::string& arch, models::Phase phase,
+                                  const models::ModelOptions& model,
+                                  codegen::CompileOptions options,
+                                  int64_t data_bytes) {
   const bool simt = session.compiler().target().simt;
   if (simt) data_bytes = 0;
   const auto room = [&] {
@@ -148,8 +151,8 @@ int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
     FUSOR_CHECK(data_bytes < free, kOutOfMemory,
                 "images alone need {:.1f} MiB, free are {:.1f} MiB",
                 Mib(data_bytes), Mib(free));
-    return session.AddProgram(models::BuildModel(arch, phase, model).graph,
-                              ProgramKindOf(phase), options);
+    return session.Compile(models::BuildModel(arch, phase, model).graph,
+                           ProgramKindOf(phase), options);
   } catch (const Error& error) {
     const models::CustomModel* custom = models::FindCustomModel(arch);
     const bool one_batch = custom != nullptr && custom->batch != 0;

@@ -9,6 +9,7 @@
 
 #include "codegen/compiler.h"
 #include "models/model.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "tools/fusor/flags/flag_groups.h"
 
@@ -44,12 +45,14 @@ int64_t RuntimeBytes(const codegen::TargetCompiler& compiler);
 
 // Adds the model as the session's first program. `data_bytes`: host memory that
 // the current batches will need, proportional to the batch size; ignored on a
-// GPU, which has separate memory. Throws what Session::AddProgram throws.
+// GPU, which has separate memory. Throws what Session::Compile throws.
 // kOutOfMemory names a batch size that fits, or else the size of the state.
-int AddFirstProgram(runtime::Session& session, const CompileFlags& flags,
-                    const std::string& arch, models::Phase phase,
-                    const models::ModelOptions& model,
-                    codegen::CompileOptions options, int64_t data_bytes);
+runtime::Program& AddFirstProgram(runtime::Session& session,
+                                  const CompileFlags& flags,
+                                  const std::string& arch, models::Phase phase,
+                                  const models::ModelOptions& model,
+                                  codegen::CompileOptions options,
+                                  int64_t data_bytes);
 
 struct MaxBatchFlags {
   bool find = false;

@@ -9,6 +9,7 @@
 #include "ir/support/str.h"
 #include "ir/target/autotune_results.h"
 #include "runtime/checkpoint/weights.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/output/terminal.h"
@@ -195,7 +196,7 @@ void Checkpointing::WarnOfChanges() const {
 
 void Checkpointing::Initialize(runtime::Session& session) {
   options_["device"] = session.device().description();
-  const uint64_t choices = session.plan(0).choices;
+  const uint64_t choices = session.programs()[0]->plan().choices;
   if (choices != 0) options_[kChoices] = ir::AutotuneHashText(choices);
   if (resumed_) {
     WarnOfChanges();

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "ir/support/error.h"
+#include "runtime/program.h"
+#include "runtime/step_observer.h"
 #include "tools/fusor/setup/session_setup.h"
 #include "tools/inspect/observers/check_numerics.h"
 #include "tools/inspect/observers/run_timeline.h"
@@ -103,18 +105,16 @@ class Debugging::Observers : public runtime::StepObserver {
     if (timeline_) WriteJson(timeline_path_, timeline_->Trace());
   }
 
-  void Before(const runtime::Session& session, int program,
-              size_t step) override {
-    if (timeline_) timeline_->Before(session, program, step);
-    if (tracer_) tracer_->Before(session, program, step);
-    if (numerics_) numerics_->Before(session, program, step);
+  void Before(const runtime::Program& program, size_t step) override {
+    if (timeline_) timeline_->Before(program, step);
+    if (tracer_) tracer_->Before(program, step);
+    if (numerics_) numerics_->Before(program, step);
   }
 
-  void After(const runtime::Session& session, int program,
-             size_t step) override {
-    if (timeline_) timeline_->After(session, program, step);
-    if (tracer_) tracer_->After(session, program, step);
-    if (numerics_) numerics_->After(session, program, step);
+  void After(const runtime::Program& program, size_t step) override {
+    if (timeline_) timeline_->After(program, step);
+    if (tracer_) tracer_->After(program, step);
+    if (numerics_) numerics_->After(program, step);
   }
 
  private:

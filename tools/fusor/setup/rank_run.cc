@@ -22,6 +22,7 @@
 #include "ir/target/target.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/distributed/counted_communicator.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
@@ -266,13 +267,12 @@ void RankRun::CompareSettings(std::map<std::string, std::string> settings) {
               Join(differing, "; ", [](const auto& line) { return line; }));
 }
 
-void RankRun::Agree(const runtime::Session& session, int programs) {
+void RankRun::Agree(const runtime::Session& session) {
   const runtime::Session* one = &session;
-  Agree({&one, 1}, programs);
+  Agree({&one, 1});
 }
 
-void RankRun::Agree(std::span<const runtime::Session* const> sessions,
-                    int programs) {
+void RankRun::Agree(std::span<const runtime::Session* const> sessions) {
   if (world_size() == 1) return;
   const codegen::TargetCompiler& compiler = sessions[0]->compiler();
   Facts facts = {
@@ -280,8 +280,8 @@ void RankRun::Agree(std::span<const runtime::Session* const> sessions,
       {"libraries",
        compiler.LibraryVersion() + "; " + compiler.CodegenVersion()}};
   for (const runtime::Session* session : sessions) {
-    for (int p = 0; p < programs; ++p) {
-      const codegen::Plan& plan = session->plan(p);
+    for (const auto& program : session->programs()) {
+      const codegen::Plan& plan = program->plan();
       facts.emplace_back("buckets of " + plan.name, Hash(BucketsText(plan)));
       facts.emplace_back("plan of " + plan.name, Hash(Print(plan)));
     }

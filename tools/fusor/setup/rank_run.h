@@ -58,9 +58,9 @@ class RankRun {
   void CompareSettings(std::map<std::string, std::string> settings);
   // Throws kGraph, naming ranks and differences, unless all ranks have the same
   // programs, libraries and versions.
-  void Agree(const runtime::Session& session, int programs);
+  void Agree(const runtime::Session& session);
   // As above, for several sessions. Call once per run.
-  void Agree(std::span<const runtime::Session* const> sessions, int programs);
+  void Agree(std::span<const runtime::Session* const> sessions);
   // Returns rank 0's value on all ranks.
   std::string Share(const std::string& name, const std::string& value);
   // Throws kInternal, naming the ranks, if parameters differ between ranks.

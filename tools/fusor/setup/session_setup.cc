@@ -25,6 +25,7 @@
 #include "passes/pass_settings.h"
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "tools/fusor/output/terminal.h"
 #include "tools/fusor/setup/compile_setup.h"
 #include "tools/fusor/setup/model_setup.h"
@@ -328,9 +329,8 @@ json PassesJson(const codegen::CompileReport& report) {
 
 }  // namespace
 
-json ProgramJson(const runtime::Session& session, int program) {
-  return ProgramJson(session.graph(program), session.plan(program),
-                     session.report(program));
+json ProgramJson(const runtime::Program& program) {
+  return ProgramJson(program.graph(), program.plan(), program.report());
 }
 
 json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
@@ -385,8 +385,8 @@ std::string MibText(int64_t bytes) {
 
 }  // namespace
 
-std::string ProgramSummary(const runtime::Session& session, int program) {
-  return ProgramSummary(session.plan(program), session.report(program));
+std::string ProgramSummary(const runtime::Program& program) {
+  return ProgramSummary(program.plan(), program.report());
 }
 
 std::string ProgramSummary(const codegen::Plan& plan,

@@ -9,6 +9,7 @@
 #include "codegen/compiler.h"
 #include "models/model.h"
 #include "runtime/data/batch_source.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/train/lr_schedule.h"
 #include "tools/fusor/flags/flag_groups.h"
@@ -53,7 +54,7 @@ std::unique_ptr<runtime::Session> OpenSession(
 // Return stable keys of a compiled program; see README "JSON".
 nlohmann::json ProgramJson(const ir::Graph& graph, const codegen::Plan& plan,
                            const codegen::CompileReport& report);
-nlohmann::json ProgramJson(const runtime::Session& session, int program);
+nlohmann::json ProgramJson(const runtime::Program& program);
 
 std::string KernelText(const codegen::Plan& plan);  // IR of each kernel
 
@@ -67,7 +68,7 @@ nlohmann::json DataJson(const runtime::DataStats& stats, double seconds);
 // Summarises a compiled program in a few lines of text.
 std::string ProgramSummary(const codegen::Plan& plan,
                            const codegen::CompileReport& report);
-std::string ProgramSummary(const runtime::Session& session, int program);
+std::string ProgramSummary(const runtime::Program& program);
 
 // Returns the stream for text: stderr if one of the outputs is stdout ("-"),
 // otherwise stdout. Throws kUsage if several are.

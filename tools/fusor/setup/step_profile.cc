@@ -2,6 +2,7 @@
 
 #include "ir/interpreter/host_tensor.h"
 #include "runtime/data/batch_source.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tools/fusor/setup/data_source.h"
 #include "tools/inspect/bisect/draw_inputs.h"
@@ -43,15 +44,15 @@ inspect::InputBytes InputsOf(const ir::Graph& model,
 }
 
 std::vector<double> ProfileSynthetic(const ModelFlags& model,
-                                     runtime::Session& session, int program) {
+                                     runtime::Session& session,
+                                     runtime::Program& program) {
   constexpr int kWarmup = 3, kRuns = 5;
   const DataFlags data{.synthetic = true};
   const auto source = OpenTraining(nullptr, data, model);
   session.state().Initialize(0);
-  inspect::SetInputs(session, program,
-                     InputsOf(session.graph(program), source->Next(), 1e-3));
-  for (int i = 0; i < kWarmup; ++i) session.Step(program);
-  return inspect::MedianProfile(session, program, kRuns);
+  inspect::SetInputs(program, InputsOf(program.graph(), source->Next(), 1e-3));
+  for (int i = 0; i < kWarmup; ++i) program.Run();
+  return inspect::MedianProfile(program, kRuns);
 }
 
 }  // namespace fusor::tools

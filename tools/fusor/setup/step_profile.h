@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "runtime/data/batch_source.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "tools/fusor/flags/flag_groups.h"
 #include "tools/inspect/compare/compare.h"
@@ -17,6 +18,7 @@ inspect::InputBytes InputsOf(const ir::Graph& model,
 // Returns the time of each step of the plan in ms, on synthetic data.
 // Initialises the state, then runs real steps of the program.
 std::vector<double> ProfileSynthetic(const ModelFlags& model,
-                                     runtime::Session& session, int program);
+                                     runtime::Session& session,
+                                     runtime::Program& program);
 
 }  // namespace fusor::tools

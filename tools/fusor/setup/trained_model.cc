@@ -190,7 +190,7 @@ TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
                        .class_names = images != nullptr
                                           ? images->class_names()
                                           : ClassNames(weights.metadata)};
-  trained.program = AddFirstProgram(
+  trained.program = &AddFirstProgram(
       *trained.session, compile, own.arch, models::Phase::kEval, options,
       MakeCompileOptions(compile, {}, dumper), SourceBytes(data, own));
   const runtime::WeightMatch match =

@@ -8,6 +8,7 @@
 #include "models/model.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/datasets/image_folder.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "tools/fusor/flags/flag_groups.h"
 #include "tools/inspect/dump/dumper.h"
@@ -48,7 +49,7 @@ void AddTrainedFlags(CLI::App& app, TrainedFlags& flags);
 // An evaluation program with loaded weights.
 struct TrainedModel {
   std::unique_ptr<runtime::Session> session;
-  int program = -1;
+  runtime::Program* program = nullptr;  // of the session
   int64_t classes = 0;
   std::vector<std::string> class_names;  // empty: unknown
 };

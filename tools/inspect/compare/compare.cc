@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "ir/support/error.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tools/inspect/compare/comparison.h"
 #include "tools/inspect/observers/run_timeline.h"
@@ -11,9 +12,6 @@ namespace fusor::inspect {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int kTimed = 0;    // program 0 of a session
-constexpr int kNumbers = 1;  // program 1: the same with gradients as outputs
 
 class Comparer {
  public:
@@ -84,50 +82,52 @@ class Comparer {
     const ir::Graph& model = ModelOf(variant);
     run.session = std::make_unique<runtime::Session>(
         *variant.backend, variant.device, options_.communicator);
-    run.session->AddProgram(model.Clone(), codegen::ProgramKind::kTrain,
-                            variant.compile);
+    run.timed = &run.session->Compile(
+        model.Clone(), codegen::ProgramKind::kTrain, variant.compile);
     if (!options_.values) return;
     codegen::CompileOptions numbers = variant.compile;
     numbers.passes.keep_gradients = true;
     numbers.observers.clear();
     numbers.refuse_unused_substitutes = false;
-    run.session->AddProgram(model.Clone(), codegen::ProgramKind::kTrain,
-                            numbers);
-    const auto& edited = run.session->report(kNumbers).substituted;
-    for (const std::string& name : run.session->report(kTimed).substituted) {
+    run.numbers = &run.session->Compile(model.Clone(),
+                                        codegen::ProgramKind::kTrain, numbers);
+    const auto& edited = run.numbers->report().substituted;
+    for (const std::string& name : run.timed->report().substituted) {
       if (!edited.contains(name)) run.unedited.push_back(name);
     }
   }
 
-  void Prepare(VariantRun& run, int program) const {
+  void Prepare(VariantRun& run, runtime::Program& program) const {
     run.session->state().Initialize(options_.seed);
-    SetInputs(*run.session, program, inputs_);
+    SetInputs(program, inputs_);
   }
 
   // --- Numbers
 
   void CompareNumbers() {
     for (VariantRun& run : result_.variants) {
-      Prepare(run, kTimed);
-      run.session->Step(kTimed);
-      run.loss = run.session->ReadScalar(
-          kTimed, run.session->FindOutput(kTimed, "loss"));
+      Prepare(run, *run.timed);
+      run.timed->Run();
+      run.loss = run.timed->ReadScalar(run.timed->FindOutput("loss"));
       run.session->AllReduce({&run.loss, 1});
       run.loss /= run.session->world_size();
     }
     VariantRun& base = result_.variants[0];
     for (size_t v = 1; v < result_.variants.size(); ++v) {
-      Add(CompareOutputs(*base.session, *result_.variants[v].session, kTimed,
+      Add(CompareOutputs(*base.session, *base.timed,
+                         *result_.variants[v].session,
+                         *result_.variants[v].timed,
                          /*gradients=*/false),
           result_.variants[v]);
     }
     for (size_t v = 1; v < result_.variants.size(); ++v) {
       VariantRun& run = result_.variants[v];
-      Prepare(base, kNumbers);
-      Prepare(run, kNumbers);
-      CallDifferences calls = StepTogether(
-          *base.session, *run.session, kNumbers, LossScale(0) / LossScale(v));
-      Add(CompareOutputs(*base.session, *run.session, kNumbers,
+      Prepare(base, *base.numbers);
+      Prepare(run, *run.numbers);
+      CallDifferences calls = StepTogether(*base.numbers, *run.numbers,
+                                           LossScale(0) / LossScale(v));
+      Add(CompareOutputs(*base.session, *base.numbers, *run.session,
+                         *run.numbers,
                          /*gradients=*/true),
           run);
       run.unmatched_calls = calls.unmatched;
@@ -163,11 +163,11 @@ class Comparer {
   // --- Time
 
   double TimeStep(VariantRun& run) const {
-    const int loss = run.session->FindOutput(kTimed, "loss");
+    const int loss = run.timed->FindOutput("loss");
     const Clock::time_point start = Clock::now();
-    SetInputs(*run.session, kTimed, inputs_);
-    run.session->Step(kTimed);
-    run.session->ReadScalar(kTimed, loss);
+    SetInputs(*run.timed, inputs_);
+    run.timed->Run();
+    run.timed->ReadScalar(loss);
     return std::chrono::duration<double, std::milli>(Clock::now() - start)
         .count();
   }
@@ -175,7 +175,7 @@ class Comparer {
   void Measure() {
     const size_t count = result_.variants.size();
     for (VariantRun& run : result_.variants) {
-      if (!options_.values) Prepare(run, kTimed);
+      if (!options_.values) Prepare(run, *run.timed);
     }
     for (int round = 0; round < options_.warmup + options_.rounds; ++round) {
       if (Stopped()) return;
@@ -204,7 +204,7 @@ class Comparer {
   void Profile() {
     if (options_.profiles == 0) return;
     for (VariantRun& run : result_.variants) {
-      run.profile_ms = MedianProfile(*run.session, kTimed, options_.profiles);
+      run.profile_ms = MedianProfile(*run.timed, options_.profiles);
     }
   }
 
@@ -217,12 +217,10 @@ class Comparer {
 
 }  // namespace
 
-void SetInputs(runtime::Session& session, int program,
-               const InputBytes& inputs) {
+void SetInputs(runtime::Program& program, const InputBytes& inputs) {
   for (const auto& [name, bytes] : inputs) {
-    if (!session.HasInput(program, name)) continue;
-    session.SetInput(program, session.FindInput(program, name), bytes.data(),
-                     bytes.size());
+    if (!program.HasInput(name)) continue;
+    program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
   }
 }
 

@@ -14,7 +14,7 @@
 #include "ir/graph.h"
 #include "runtime/backend/backend.h"
 #include "runtime/backend/communicator.h"
-#include "runtime/session.h"
+#include "runtime/program.h"
 #include "tools/inspect/compare/comparison.h"
 
 namespace fusor::inspect {
@@ -44,11 +44,10 @@ struct CompareOptions {
   std::function<void(const Comparison&)> compiled;
 };
 
-// Program inputs except state, by name, in the format of Session::SetInput.
+// Program inputs except state, by name, in the format of Program::SetInput.
 // SetInputs ignores names that the program does not have.
 using InputBytes = std::map<std::string, std::vector<char>>;
-void SetInputs(runtime::Session& session, int program,
-               const InputBytes& inputs);
+void SetInputs(runtime::Program& program, const InputBytes& inputs);
 
 // Compiles and runs the variants. `model` is the forward graph with output
 // "loss". Throws what Session throws, with the variant's name, and kUsage for

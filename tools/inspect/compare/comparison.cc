@@ -11,27 +11,22 @@
 #include "ir/library_fusion.h"
 #include "ir/shard.h"
 #include "ir/weight_copy.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tools/inspect/report/step_phase.h"
 
 namespace fusor::inspect {
 
-namespace {
-
-constexpr int kTimedProgram = 0;
-
-}  // namespace
-
 const codegen::Plan& VariantRun::plan() const {
-  return session == nullptr ? planned.plan : session->plan(kTimedProgram);
+  return session == nullptr ? planned.plan : timed->plan();
 }
 
 const ir::Graph& VariantRun::graph() const {
-  return session == nullptr ? *planned.graph : session->graph(kTimedProgram);
+  return session == nullptr ? *planned.graph : timed->graph();
 }
 
 const codegen::CompileReport& VariantRun::report() const {
-  return session == nullptr ? planned.report : session->report(kTimedProgram);
+  return session == nullptr ? planned.report : timed->report();
 }
 
 const codegen::TargetCompiler& VariantRun::compiler() const {
@@ -143,9 +138,9 @@ bool SameWork(const Plan& plan_a, size_t step_a, const Plan& plan_b,
 // Runs one of the two programs step by step and captures the values to compare.
 class Side {
  public:
-  Side(runtime::Session& session, int program)
-      : session_(session), program_(program), plan_(session.plan(program)) {
-    const ir::Graph& graph = session.graph(program);
+  explicit Side(runtime::Program& program)
+      : program_(program), plan_(program.plan()) {
+    const ir::Graph& graph = program.graph();
     const std::vector<StepPhase> phases = PhasesOf(graph);
     for (size_t i = 0; i < phases.size(); ++i) {
       if (phases[i] == StepPhase::kForward) continue;
@@ -169,7 +164,7 @@ class Side {
   void Advance(const Found& found) {
     const auto call = calls_.find(next_);
     if (call != calls_.end()) Capture(call->second.name, false, found);
-    session_.RunStep(program_, next_);
+    program_.RunStep(next_);
     if (call != calls_.end() && call->second.results) {
       Capture(call->second.name, true, found);
     }
@@ -189,8 +184,7 @@ class Side {
       if (kind != ArenaKind::kTemporary && kind != ArenaKind::kOutput) continue;
       ++captured_;
       const std::string& value = plan_.buffers[buffer].name;
-      Captured tensor{plan_.buffers[buffer].type,
-                      session_.ReadBuffer(program_, buffer),
+      Captured tensor{plan_.buffers[buffer].type, program_.ReadBuffer(buffer),
                       backward_.contains(value)};
       found(fmt::format("{} {}{}", name, results ? "result" : "operand",
                         count == 1 ? "" : fmt::format(" {}", i)),
@@ -198,8 +192,7 @@ class Side {
     }
   }
 
-  runtime::Session& session_;
-  int program_;
+  runtime::Program& program_;
   const Plan& plan_;
   std::set<std::string> backward_;  // values of the backward pass
   struct Call {
@@ -213,20 +206,19 @@ class Side {
 
 }  // namespace
 
-CallDifferences StepTogether(runtime::Session& a, runtime::Session& b,
-                             int program, double scale) {
-  const auto calls_a = NamedCalls(a.plan(program));
-  const auto calls_b = NamedCalls(b.plan(program));
+CallDifferences StepTogether(runtime::Program& a, runtime::Program& b,
+                             double scale) {
+  const auto calls_a = NamedCalls(a.plan());
+  const auto calls_b = NamedCalls(b.plan());
   CallDifferences result;
-  Side side_a(a, program), side_b(b, program);
+  Side side_a(a), side_b(b);
   for (const auto& [name, step] : calls_a) {
     const auto other = calls_b.find(name);
     if (other == calls_b.end()) {
       ++result.unmatched;
       continue;
     }
-    const bool same =
-        SameWork(a.plan(program), step, b.plan(program), other->second);
+    const bool same = SameWork(a.plan(), step, b.plan(), other->second);
     side_a.Expect(step, name, same);
     side_b.Expect(other->second, name, same);
   }
@@ -298,13 +290,13 @@ bool IsGradient(const PlanOutput& output) {
 // Reads the outputs of one program.
 class OutputSide {
  public:
-  OutputSide(runtime::Session& session, int program)
+  OutputSide(runtime::Session& session, runtime::Program& program)
       : session_(session), program_(program) {}
 
   // Returns the outputs to compare, in the plan's order.
   std::vector<const PlanOutput*> Outputs(bool gradients) const {
     std::vector<const PlanOutput*> outputs;
-    for (const PlanOutput& output : session_.plan(program_).outputs) {
+    for (const PlanOutput& output : program_.plan().outputs) {
       if (IsGradient(output) == gradients && IsCompared(output)) {
         outputs.push_back(&output);
       }
@@ -320,7 +312,7 @@ class OutputSide {
   }
 
   const PlanOutput* Find(const std::string& name) const {
-    for (const PlanOutput& output : session_.plan(program_).outputs) {
+    for (const PlanOutput& output : program_.plan().outputs) {
       if (IsCompared(output) && NameOf(output) == name) return &output;
     }
     return nullptr;
@@ -332,9 +324,8 @@ class OutputSide {
     std::vector<uint8_t> bytes;
   };
   Whole Read(const PlanOutput& output) const {
-    const codegen::Buffer& buffer =
-        session_.plan(program_).buffers[output.buffer];
-    Whole whole{buffer.type, session_.ReadBuffer(program_, output.buffer)};
+    const codegen::Buffer& buffer = program_.plan().buffers[output.buffer];
+    Whole whole{buffer.type, program_.ReadBuffer(output.buffer)};
     const std::optional<ir::TensorType> parts = PartsType(output);
     if (!parts.has_value()) return whole;
     whole.type = {buffer.type.dtype, parts->shape, parts->layout};
@@ -363,14 +354,16 @@ class OutputSide {
   }
 
   runtime::Session& session_;
-  const int program_;
+  const runtime::Program& program_;
 };
 
 }  // namespace
 
-OutputDifferences CompareOutputs(runtime::Session& a, runtime::Session& b,
-                                 int program, bool gradients) {
-  const OutputSide side_a(a, program), side_b(b, program);
+OutputDifferences CompareOutputs(runtime::Session& a,
+                                 runtime::Program& program_a,
+                                 runtime::Session& b,
+                                 runtime::Program& program_b, bool gradients) {
+  const OutputSide side_a(a, program_a), side_b(b, program_b);
   OutputDifferences result;
   std::vector<ValueDifference> states;
   for (const PlanOutput* output : side_a.Outputs(gradients)) {

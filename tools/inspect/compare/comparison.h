@@ -8,6 +8,7 @@
 
 #include "codegen/compiler.h"
 #include "ir/graph.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "tools/inspect/compare/tensor_difference.h"
 
@@ -28,19 +29,22 @@ struct ValueDifference {
 
 struct VariantRun {
   std::string name;
-  // Program 0 is timed. Program 1 exists if numbers are compared, and has the
-  // gradients as outputs. Null if nothing runs (plans_only).
+  // Null if nothing runs (plans_only).
   std::unique_ptr<runtime::Session> session;
+  // The program whose steps are timed. Null if nothing runs.
+  runtime::Program* timed = nullptr;
+  // Has the gradients as outputs. Null if numbers are not compared.
+  runtime::Program* numbers = nullptr;
   std::unique_ptr<codegen::TargetCompiler> planner;  // if `session` is null
   codegen::CompiledProgram planned;                  // by `planner`
   // Estimated cost of an all-reduce under the variant's policy.
   passes::CollectiveCost network;
   std::vector<double> step_ms;     // per round
-  std::vector<double> profile_ms;  // per step of program 0's plan
+  std::vector<double> profile_ms;  // per step of the timed program's plan
   double loss = 0;                 // of the first step, mean over all ranks
   // Against the first variant, by kind, then model order. Empty for the first.
   std::vector<ValueDifference> differences;
-  // Kernels with substituted code in program 0 but not in program 1.
+  // Kernels with substituted code in `timed` but not in `numbers`.
   std::vector<std::string> unedited;
   // Library calls, or their values, without a counterpart; not compared.
   int64_t unmatched_calls = 0;
@@ -68,27 +72,29 @@ struct CallDifferences {
   int64_t unmatched = 0;  // calls without a counterpart, values of unlike types
 };
 
-// Runs program `program` of both sessions once, interleaved step by step, and
-// compares the operands and results of library calls. Convolutions, matmuls and
-// poolings occur in every variant at the same model location, whatever is fused
-// between them. Skips parameters and inputs. A value that several calls read is
-// compared once, at its first reader.
+// Runs both programs once, interleaved step by step, and compares the operands
+// and results of library calls. Convolutions, matmuls and poolings occur in
+// every variant at the same model location, whatever is fused between them.
+// Skips parameters and inputs. A value that several calls read is compared
+// once, at its first reader.
 //
 // `scale`: loss scale of `a` / loss scale of `b`. Gradients carry the loss
 // scale until the update, so those of `b` are multiplied by `scale` first.
-CallDifferences StepTogether(runtime::Session& a, runtime::Session& b,
-                             int program, double scale);
+CallDifferences StepTogether(runtime::Program& a, runtime::Program& b,
+                             double scale);
 
 struct OutputDifferences {
   std::vector<ValueDifference> values;  // outputs first, then state
   int64_t unmatched = 0;  // without a counterpart of the same type
 };
 
-// Compares the outputs and next state of program `program` of both sessions
-// after a step, or, with `gradients`, the gradients among the outputs. Skips
-// cached weight copies. Compares sharded parameters as whole parameters, under
-// the parameter's name. With shards, all ranks must call this.
-OutputDifferences CompareOutputs(runtime::Session& a, runtime::Session& b,
-                                 int program, bool gradients);
+// Compares the outputs and next state of a program of each session after a run,
+// or, with `gradients`, the gradients among the outputs. Skips cached weight
+// copies. Compares sharded parameters as whole parameters, under the
+// parameter's name. With shards, all ranks must call this.
+OutputDifferences CompareOutputs(runtime::Session& a,
+                                 runtime::Program& program_a,
+                                 runtime::Session& b,
+                                 runtime::Program& program_b, bool gradients);
 
 }  // namespace fusor::inspect

@@ -6,6 +6,7 @@
 #include "ir/interpreter/host_tensor.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "runtime/program.h"
 #include "tools/inspect/observers/step_values.h"
 
 namespace fusor::inspect {
@@ -77,65 +78,54 @@ std::string NonFinite::Finding() const {
   return snapshot.empty() ? text : text + "; see " + snapshot;
 }
 
-NumericsChecker::Program& NumericsChecker::At(int program) {
-  const auto index = static_cast<size_t>(program);
-  if (programs_.size() <= index) programs_.resize(index + 1);
-  return programs_[index];
-}
-
-void NumericsChecker::Before(const runtime::Session& session, int program,
-                             size_t step) {
-  Program& state = At(program);
+void NumericsChecker::Before(const runtime::Program& program, size_t step) {
+  Runs& state = runs_[&program];
   if (step == 0) {
     ++state.run;
-    if (!state.found) CheckInputs(session, program);
+    if (!state.found) CheckInputs(program);
   }
   saved_.clear();
   if (state.found) return;
   // Save the operands that the step overwrites.
-  const Plan& plan = session.plan(program);
+  const Plan& plan = program.plan();
   const StepValues values = ValuesOfStep(plan, plan.steps[step]);
   for (int operand : values.operands) {
     const bool lost = std::any_of(
         values.results.begin(), values.results.end(), [&](int result) {
           return Overlap(plan.buffers[operand], plan.buffers[result]);
         });
-    saved_.push_back(lost ? session.ReadBuffer(program, operand) : Bytes{});
+    saved_.push_back(lost ? program.ReadBuffer(operand) : Bytes{});
   }
 }
 
-void NumericsChecker::CheckInputs(const runtime::Session& session,
-                                  int program) {
-  const Plan& plan = session.plan(program);
+void NumericsChecker::CheckInputs(const runtime::Program& program) {
+  const Plan& plan = program.plan();
   for (const codegen::PlanInput& input : plan.inputs) {
     // Accumulators may hold stale values of earlier micro-batches.
     if (input.role == ir::InputRole::kAccumulator) continue;
     const ir::TensorType& type = plan.buffers[input.buffer].type;
-    const int64_t bad =
-        CountNonFinite(type, session.ReadBuffer(program, input.buffer));
+    const int64_t bad = CountNonFinite(type, program.ReadBuffer(input.buffer));
     if (bad == 0) continue;
-    NonFinite found{.run = At(program).run,
+    NonFinite found{.run = runs_[&program].run,
                     .step = -1,
                     .what = "input " + input.name,
                     .value = input.name,
                     .elements = bad,
                     .of = type.num_elements()};
-    return Report(std::move(found), At(program));
+    return Report(std::move(found), runs_[&program]);
   }
 }
 
-void NumericsChecker::After(const runtime::Session& session, int program,
-                            size_t step) {
-  if (At(program).found) return;
-  const Plan& plan = session.plan(program);
+void NumericsChecker::After(const runtime::Program& program, size_t step) {
+  if (runs_[&program].found) return;
+  const Plan& plan = program.plan();
   const Step& s = plan.steps[step];
   for (int result : ValuesOfStep(plan, s).results) {
     const codegen::Buffer& buffer = plan.buffers[result];
-    const int64_t bad =
-        CountNonFinite(buffer.type, session.ReadBuffer(program, result));
+    const int64_t bad = CountNonFinite(buffer.type, program.ReadBuffer(result));
     if (bad == 0) continue;
-    return Find(session, program, step,
-                {.run = At(program).run,
+    return Find(program, step,
+                {.run = runs_[&program].run,
                  .step = static_cast<int64_t>(step),
                  .what = DescribeStep(plan, s),
                  .location = s.location,
@@ -146,26 +136,26 @@ void NumericsChecker::After(const runtime::Session& session, int program,
 }
 
 std::vector<ir::Tensor> NumericsChecker::Operands(
-    const runtime::Session& session, int program, size_t step) const {
-  const Plan& plan = session.plan(program);
+    const runtime::Program& program, size_t step) const {
+  const Plan& plan = program.plan();
   const Step& s = plan.steps[step];
-  const ir::Node* node = NodeOfStep(session.graph(program), s);
+  const ir::Node* node = NodeOfStep(program.graph(), s);
   const std::vector<int> buffers = ValuesOfStep(plan, s).operands;
   std::vector<ir::Tensor> tensors;
   for (size_t i = 0; i < buffers.size(); ++i) {
     const Bytes bytes =
-        saved_[i].empty() ? session.ReadBuffer(program, buffers[i]) : saved_[i];
+        saved_[i].empty() ? program.ReadBuffer(buffers[i]) : saved_[i];
     tensors.push_back(ir::LoadTensor(OperandType(plan, s, node, i), bytes));
   }
   return tensors;
 }
 
-void NumericsChecker::Find(const runtime::Session& session, int program,
-                           size_t step, NonFinite found) {
-  const Plan& plan = session.plan(program);
+void NumericsChecker::Find(const runtime::Program& program, size_t step,
+                           NonFinite found) {
+  const Plan& plan = program.plan();
   const Step& s = plan.steps[step];
-  const ir::Node* node = NodeOfStep(session.graph(program), s);
-  const std::vector<ir::Tensor> operands = Operands(session, program, step);
+  const ir::Node* node = NodeOfStep(program.graph(), s);
+  const std::vector<ir::Tensor> operands = Operands(program, step);
   const auto graph = GraphOfStep(plan, s, node);
   const ir::Graph* body = graph->nodes()[0]->body();
   // A library call is a single op.
@@ -187,22 +177,23 @@ void NumericsChecker::Find(const runtime::Session& session, int program,
     }
     WriteSnapshot(found.snapshot, *graph, inputs);
   }
-  Report(std::move(found), At(program));
+  Report(std::move(found), runs_[&program]);
 }
 
-void NumericsChecker::Report(NonFinite found, Program& program) {
-  program.found = true;
+void NumericsChecker::Report(NonFinite found, Runs& runs) {
+  runs.found = true;
   if (options_.report) options_.report(found);
   FUSOR_CHECK(!options_.fail, kGraph, "{}", found.Describe());
 }
 
-std::string FindNonFinite(runtime::Session& session, int program) {
+std::string FindNonFinite(runtime::Session& session,
+                          runtime::Program& program) {
   std::string found;
   NumericsOptions options;
   options.report = [&](const NonFinite& first) { found = first.Finding(); };
   NumericsChecker checker(std::move(options));
   session.Observe(&checker);
-  session.Step(program);
+  program.Run();
   session.Observe(nullptr);
   return found;
 }

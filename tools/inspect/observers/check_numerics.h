@@ -6,11 +6,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "ir/interpreter/interpreter.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
+#include "runtime/step_observer.h"
 
 namespace fusor::inspect {
 
@@ -49,33 +52,29 @@ class NumericsChecker : public runtime::StepObserver {
   explicit NumericsChecker(NumericsOptions options)
       : options_(std::move(options)) {}
 
-  void Before(const runtime::Session& session, int program,
-              size_t step) override;
-  void After(const runtime::Session& session, int program,
-             size_t step) override;
+  void Before(const runtime::Program& program, size_t step) override;
+  void After(const runtime::Program& program, size_t step) override;
 
  private:
-  struct Program {
+  struct Runs {
     int64_t run = -1;
     bool found = false;
   };
   using Bytes = std::vector<uint8_t>;
 
-  void CheckInputs(const runtime::Session& session, int program);
-  std::vector<ir::Tensor> Operands(const runtime::Session& session, int program,
+  void CheckInputs(const runtime::Program& program);
+  std::vector<ir::Tensor> Operands(const runtime::Program& program,
                                    size_t step) const;
-  void Find(const runtime::Session& session, int program, size_t step,
-            NonFinite found);
-  void Report(NonFinite found, Program& program);
-  Program& At(int program);
+  void Find(const runtime::Program& program, size_t step, NonFinite found);
+  void Report(NonFinite found, Runs& runs);
 
   NumericsOptions options_;
-  std::vector<Program> programs_;
+  std::map<const runtime::Program*, Runs> runs_;
   std::vector<Bytes> saved_;  // operands that the current step overwrites
 };
 
 // Runs the program once more and returns the finding; empty if there is none.
 // Changes state as any step does.
-std::string FindNonFinite(runtime::Session& session, int program);
+std::string FindNonFinite(runtime::Session& session, runtime::Program& program);
 
 }  // namespace fusor::inspect

@@ -8,14 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/support/statistics.h"
+#include "runtime/program.h"
 
 namespace fusor::inspect {
 
-std::vector<double> MedianProfile(runtime::Session& session, int program,
-                                  int runs) {
-  std::vector<std::vector<double>> times(session.plan(program).steps.size());
+std::vector<double> MedianProfile(runtime::Program& program, int runs) {
+  std::vector<std::vector<double>> times(program.plan().steps.size());
   for (int i = 0; i < runs; ++i) {
-    const std::vector<double> run = session.ProfileStep(program);
+    const std::vector<double> run = program.Profile();
     for (size_t s = 0; s < times.size(); ++s) times[s].push_back(run[s]);
   }
   std::vector<double> medians;
@@ -48,14 +48,13 @@ json Metadata(const char* what, int rank, int track, const std::string& name) {
 
 }  // namespace
 
-void RunTimeline::Before(const runtime::Session& session, int program,
-                         size_t step) {
+void RunTimeline::Before(const runtime::Program& program, size_t step) {
   if (step == 0) {
     // Collectives of an earlier run may have ended since.
     if (count_ >= first_ - 1 && count_ <= last_) TakeTimes();
     ++count_;
     if (records()) {
-      const Plan& plan = session.plan(program);
+      const Plan& plan = program.plan();
       runs_.push_back({count_, &plan, {}});
       runs_.back().steps.reserve(plan.steps.size());
     }
@@ -63,7 +62,7 @@ void RunTimeline::Before(const runtime::Session& session, int program,
   if (records()) runs_.back().steps.push_back({step, Now(), 0});
 }
 
-void RunTimeline::After(const runtime::Session&, int, size_t) {
+void RunTimeline::After(const runtime::Program&, size_t) {
   if (records()) runs_.back().steps.back().ended = Now();
 }
 

@@ -6,18 +6,18 @@
 #include <vector>
 
 #include "runtime/backend/communicator.h"
-#include "runtime/session.h"
+#include "runtime/program.h"
+#include "runtime/step_observer.h"
 
 namespace fusor::inspect {
 
 // Returns the time of each step of the plan in ms, the median of `runs` calls
-// of Session::ProfileStep. They are real steps: state changes.
-std::vector<double> MedianProfile(runtime::Session& session, int program,
-                                  int runs);
+// of Program::Profile. They are real steps: state changes.
+std::vector<double> MedianProfile(runtime::Program& program, int runs);
 
 // Records the start and end of each step of a program and of each collective.
 // Shows which communication overlaps and which steps wait for it.
-
+//
 // Records the runs `first` to `last` of a session's programs, counted from 1.
 // An observed session synchronises after each step. Overlap is therefore real
 // only on devices whose streams execute synchronously, such as the CPU.
@@ -27,10 +27,8 @@ class RunTimeline : public runtime::StepObserver {
   RunTimeline(runtime::Communicator* communicator, int64_t first, int64_t last)
       : communicator_(communicator), first_(first), last_(last) {}
 
-  void Before(const runtime::Session& session, int program,
-              size_t step) override;
-  void After(const runtime::Session& session, int program,
-             size_t step) override;
+  void Before(const runtime::Program& program, size_t step) override;
+  void After(const runtime::Program& program, size_t step) override;
 
   // Returns computation, waits and collectives of this rank in the Trace Event
   // Format, for Perfetto and chrome://tracing. `otherData` has `rank` and

@@ -10,6 +10,7 @@
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
 #include "ir/support/json.h"
+#include "runtime/program.h"
 #include "tools/inspect/observers/step_values.h"
 
 namespace fusor::inspect {
@@ -130,34 +131,32 @@ Trace ReadTrace(const std::string& path) {
 
 void StatsTracer::Write(const TraceEntry& entry) { write_(TraceLine(entry)); }
 
-void StatsTracer::Before(const runtime::Session& session, int program,
-                         size_t step) {
+void StatsTracer::Before(const runtime::Program& program, size_t step) {
   if (step != 0) return;
-  const codegen::Plan& plan = session.plan(program);
-  if (program_ < 0) {
-    program_ = program;
+  const codegen::Plan& plan = program.plan();
+  if (program_ == nullptr) {
+    program_ = &program;
     write_(TraceHeader(plan.name, plan.target));
   }
-  if (program != program_) return;
+  if (&program != program_) return;
   ++run_;
   for (const codegen::PlanInput& input : plan.inputs) {
     const codegen::Buffer& buffer = plan.buffers[input.buffer];
     Write({run_, -1, input.name, "input", "",
-           StatsOf(ir::LoadTensor(buffer.type,
-                                  session.ReadBuffer(program, input.buffer)))});
+           StatsOf(
+               ir::LoadTensor(buffer.type, program.ReadBuffer(input.buffer)))});
   }
 }
 
-void StatsTracer::After(const runtime::Session& session, int program,
-                        size_t step) {
-  if (program != program_) return;
-  const codegen::Plan& plan = session.plan(program);
+void StatsTracer::After(const runtime::Program& program, size_t step) {
+  if (&program != program_) return;
+  const codegen::Plan& plan = program.plan();
   const codegen::Step& s = plan.steps[step];
   for (int b : ValuesOfStep(plan, s).results) {
     const codegen::Buffer& buffer = plan.buffers[b];
-    Write(
-        {run_, static_cast<int64_t>(step), buffer.name, s.op_class, s.location,
-         StatsOf(ir::LoadTensor(buffer.type, session.ReadBuffer(program, b)))});
+    Write({run_, static_cast<int64_t>(step), buffer.name, s.op_class,
+           s.location,
+           StatsOf(ir::LoadTensor(buffer.type, program.ReadBuffer(b)))});
   }
 }
 

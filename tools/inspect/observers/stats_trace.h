@@ -20,7 +20,8 @@
 #include <vector>
 
 #include "ir/interpreter/interpreter.h"
-#include "runtime/session.h"
+#include "runtime/program.h"
+#include "runtime/step_observer.h"
 
 namespace fusor::inspect {
 
@@ -57,16 +58,15 @@ class StatsTracer : public runtime::StepObserver {
   explicit StatsTracer(std::function<void(const std::string& line)> write)
       : write_(std::move(write)) {}
 
-  void Before(const runtime::Session& session, int program,
-              size_t step) override;
-  void After(const runtime::Session& session, int program,
-             size_t step) override;
+  void Before(const runtime::Program& program, size_t step) override;
+  void After(const runtime::Program& program, size_t step) override;
 
  private:
   void Write(const TraceEntry& entry);
 
   std::function<void(const std::string&)> write_;
-  int program_ = -1;  // the traced program: the first one to run
+  // The traced program: the first one that runs.
+  const runtime::Program* program_ = nullptr;
   int64_t run_ = -1;
 };
 

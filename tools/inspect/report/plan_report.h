@@ -66,7 +66,7 @@ struct PlanReport {
 };
 
 // Computes the costs of a plan. `graph`: the graph that the plan was built
-// from. `measured_ms`: one time per step (Session::ProfileStep), or empty.
+// from. `measured_ms`: one time per step (Program::Profile), or empty.
 // `network`: the cost of an all-reduce, from which collectives are estimated.
 PlanReport ReportPlan(const codegen::Plan& plan, const ir::Graph& graph,
                       const ir::TargetQueries& target,

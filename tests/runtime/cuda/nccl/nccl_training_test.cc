@@ -9,6 +9,7 @@
 #include "codegen/compiler.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/session.h"
 #include "tests/fakes/emulated_device.h"
 #include "tests/runtime/cuda/nccl/nccl_ranks.h"
@@ -140,8 +141,8 @@ TEST(NcclTraining, RegistersArenas) {
       runtime::Session session(rank.backend, {}, rank.communicator.get());
       codegen::CompileOptions options;
       options.passes.world_size = 2;
-      session.AddProgram(NarrowVgg(1).build(), codegen::ProgramKind::kTrain,
-                         options);
+      session.Compile(NarrowVgg(1).build(), codegen::ProgramKind::kTrain,
+                      options);
       EXPECT_EQ(rank.registered(), 2);  // state and temporaries
     }
     EXPECT_EQ(rank.registered(), 0);

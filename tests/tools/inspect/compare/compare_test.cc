@@ -12,6 +12,7 @@
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/data/datasets/synthetic.h"
+#include "runtime/program.h"
 #include "tools/inspect/compare/compare_metrics.h"
 #include "tools/inspect/compare/compare_report.h"
 
@@ -191,7 +192,7 @@ TEST(Compare, TimesAndCountsEveryVariant) {
   for (size_t v = 0; v < 2; ++v) {
     const VariantRun& run = comparison.variants[v];
     EXPECT_EQ(run.step_ms.size(), 3);
-    EXPECT_EQ(run.profile_ms.size(), run.session->plan(0).steps.size());
+    EXPECT_EQ(run.profile_ms.size(), run.timed->plan().steps.size());
     EXPECT_GT(facts[v].time.median_ms, 0);
     EXPECT_GT(facts[v].costs.total.measured_us, 0);
     EXPECT_TRUE(run.differences.empty());

@@ -10,6 +10,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tests/testing/graph_text.h"
 #include "tools/inspect/observers/stats_trace.h"
@@ -34,19 +35,19 @@ class CheckNumericsTest : public testing::Test {
  protected:
   CheckNumericsTest() : session_(runtime::LoadBackend("cpu"), {}) {
     codegen::CompileOptions options;
-    program_ = session_.AddProgram(test::ParseOrDie(kModel),
-                                   codegen::ProgramKind::kEval, options);
+    program_ = &session_.Compile(test::ParseOrDie(kModel),
+                                 codegen::ProgramKind::kEval, options);
     session_.state().Initialize(0);
   }
 
   void Step(const std::vector<float>& x) {
-    session_.SetInput(program_, session_.FindInput(program_, "x"), x.data(),
-                      x.size() * sizeof(float));
-    session_.Step(program_);
+    program_->SetInput(program_->FindInput("x"), x.data(),
+                       x.size() * sizeof(float));
+    program_->Run();
   }
 
   runtime::Session session_;
-  int program_ = 0;
+  runtime::Program* program_ = nullptr;
   std::vector<NonFinite> found_;
   const NumericsOptions collect_{
       .fail = false,

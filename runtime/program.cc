@@ -1,0 +1,205 @@
+#include "runtime/program.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "codegen/compiler.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/support/error.h"
+#include "runtime/executor.h"
+#include "runtime/step_observer.h"
+
+namespace fusor::runtime {
+
+using codegen::ArenaKind;
+using codegen::Plan;
+
+namespace {
+
+// Throws unless `number` indexes one of the plan's `size` inputs, outputs, etc.
+// Builds no string otherwise, because steps must not allocate.
+void CheckNumber(const Plan& plan, const char* what, int64_t number,
+                 size_t size) {
+  FUSOR_CHECK(0 <= number && number < static_cast<int64_t>(size), kUsage,
+              "program {}: {} {}: expected a number from 0, below {}",
+              plan.name, what, number, size);
+}
+
+const codegen::PlanInput& InputAt(const Plan& plan, int input) {
+  CheckNumber(plan, "input", input, plan.inputs.size());
+  return plan.inputs[input];
+}
+
+const codegen::PlanOutput& OutputAt(const Plan& plan, int output) {
+  CheckNumber(plan, "output", output, plan.outputs.size());
+  return plan.outputs[output];
+}
+
+}  // namespace
+
+StepObserver::~StepObserver() = default;
+
+Program::Program(ProgramContext& context, codegen::CompiledProgram compiled,
+                 bool poison)
+    : context_(context),
+      compiled_(
+          std::make_unique<codegen::CompiledProgram>(std::move(compiled))),
+      shards_(ShardUpdatesOf(compiled_->plan)) {
+  for (const codegen::Arena& arena : plan().arenas) {
+    const bool shared =
+        arena.kind == ArenaKind::kState || arena.kind == ArenaKind::kTemporary;
+    arenas_.push_back(shared ? nullptr
+                             : context_.device.device.Allocate(std::max<size_t>(
+                                   static_cast<size_t>(arena.bytes), 1)));
+  }
+  executor_ = std::make_unique<Executor>(plan(), context_.device.device,
+                                         context_.device.communicator, poison);
+}
+
+Program::~Program() = default;
+
+void Program::Bind(Memory* temporary) {
+  ArenaBases bases;
+  for (size_t i = 0; i < plan().arenas.size(); ++i) {
+    const ArenaKind kind = plan().arenas[i].kind;
+    bases.push_back(kind == ArenaKind::kState       ? context_.state.data()
+                    : kind == ArenaKind::kTemporary ? temporary->data()
+                                                    : arenas_[i]->data());
+  }
+  executor_->Bind(bases, context_.device.stream);
+}
+
+void Program::Unbind() { executor_->Unbind(); }
+
+const Plan& Program::plan() const { return compiled_->plan; }
+
+const codegen::CompileReport& Program::report() const {
+  return compiled_->report;
+}
+
+const ir::Graph& Program::graph() const { return *compiled_->graph; }
+
+bool Program::HasInput(const std::string& name) const {
+  const auto& inputs = plan().inputs;
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [&](const auto& input) { return input.name == name; });
+}
+
+int Program::FindInput(const std::string& name) const {
+  const auto& inputs = plan().inputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].name == name) return static_cast<int>(i);
+  }
+  FUSOR_CHECK(false, kGraph, "program {}: no input {}", plan().name, name);
+}
+
+int Program::FindOutput(const std::string& name) const {
+  const auto& outputs = plan().outputs;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].name == name) return static_cast<int>(i);
+  }
+  FUSOR_CHECK(false, kGraph, "program {}: no output {}", plan().name, name);
+}
+
+void Program::SetInput(int input, const void* data, size_t bytes) {
+  context_.device.stream.CopyToDevice(InputAddress(input, data, bytes), data,
+                                      bytes);
+}
+
+void Program::SetInput(int input, const void* data, size_t bytes,
+                       Event& copied) {
+  context_.device.stream.CopyToDevice(InputAddress(input, data, bytes), data,
+                                      bytes, copied);
+}
+
+void* Program::InputAddress(int input, const void* data, size_t bytes) const {
+  const codegen::PlanInput& target = InputAt(plan(), input);
+  const codegen::Buffer& buffer = plan().buffers[target.buffer];
+  FUSOR_CHECK(static_cast<int64_t>(bytes) == buffer.type.num_bytes(), kData,
+              "input {}: expected {} bytes ({}), got {}", target.name,
+              buffer.type.num_bytes(), ToString(buffer.type), bytes);
+  FUSOR_CHECK(data != nullptr, kData, "input {}: expected data, got null",
+              target.name);
+  FUSOR_ASSERT(!buffer.packed, "input {} is packed", target.name);
+  return executor_->address(target.buffer);
+}
+
+void Program::Run() {
+  context_.state.BeforeRun(plan(), shards_);
+  StepObserver* observer = context_.observer;
+  if (observer == nullptr) return executor_->Run(context_.device.stream);
+  for (size_t i = 0; i < executor_->num_steps(); ++i) {
+    observer->Before(*this, i);
+    executor_->RunStep(i, context_.device.stream);
+    context_.device.Synchronize();
+    observer->After(*this, i);
+  }
+}
+
+void Program::RunStep(size_t step) {
+  CheckNumber(plan(), "step", static_cast<int64_t>(step),
+              executor_->num_steps());
+  context_.state.BeforeRun(plan(), shards_);
+  executor_->RunStep(step, context_.device.stream);
+}
+
+std::vector<double> Program::Profile() {
+  context_.state.BeforeRun(plan(), shards_);
+  const RankDevice& device = context_.device;
+  std::vector<std::unique_ptr<Event>> events;
+  for (size_t i = 0; i <= executor_->num_steps(); ++i) {
+    events.push_back(device.device.CreateEvent());
+  }
+  device.Synchronize();
+  device.stream.Record(*events[0]);
+  for (size_t i = 0; i < executor_->num_steps(); ++i) {
+    executor_->RunStep(i, device.stream);
+    device.stream.Record(*events[i + 1]);
+  }
+  device.Synchronize();
+  std::vector<double> ms;
+  for (size_t i = 0; i < executor_->num_steps(); ++i) {
+    ms.push_back(events[i + 1]->ElapsedMs(*events[i]));
+  }
+  return ms;
+}
+
+std::vector<uint8_t> Program::ReadBuffer(int buffer) const {
+  CheckNumber(plan(), "buffer", buffer, plan().buffers.size());
+  const codegen::Buffer& b = plan().buffers[buffer];
+  std::vector<uint8_t> bytes(static_cast<size_t>(b.bytes));
+  context_.device.stream.CopyToHost(bytes.data(), executor_->address(buffer),
+                                    bytes.size());
+  context_.device.Synchronize();
+  return codegen::Unpacked(b, std::move(bytes));
+}
+
+double Program::ReadScalar(int output) const {
+  std::array<char, sizeof(double)> bytes{};
+  const ir::DType dtype = EnqueueScalar(output, bytes.data());
+  FUSOR_ASSERT(dtype == ir::DType::kF32 || dtype == ir::DType::kF64,
+               "output {} is no floating scalar", output);
+  context_.device.Synchronize();
+  return ir::LoadTensor({dtype, {}, {}}, bytes.data()).data[0];
+}
+
+ir::Tensor Program::Read(int output) const {
+  const int buffer = OutputAt(plan(), output).buffer;
+  ir::Tensor tensor =
+      ir::LoadTensor(plan().buffers[buffer].type, ReadBuffer(buffer).data());
+  // The buffer may be of a view: another shape, same element order.
+  tensor.type.shape = graph().outputs()[output].value->type().shape;
+  return tensor;
+}
+
+ir::DType Program::EnqueueScalar(int output, void* to) const {
+  const int buffer = OutputAt(plan(), output).buffer;
+  const ir::TensorType& type = plan().buffers[buffer].type;
+  FUSOR_ASSERT(type.num_elements() == 1, "output {} is no scalar", output);
+  context_.device.stream.CopyToHost(to, executor_->address(buffer),
+                                    static_cast<size_t>(type.num_bytes()));
+  return type.dtype;
+}
+
+}  // namespace fusor::runtime

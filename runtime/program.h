@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/plan/plan.h"
+#include "ir/graph.h"
+#include "ir/interpreter/interpreter.h"
+#include "runtime/backend/backend.h"
+#include "runtime/rank_device.h"
+#include "runtime/state_store.h"
+
+namespace fusor::codegen {
+struct CompiledProgram;
+struct CompileReport;
+}  // namespace fusor::codegen
+
+namespace fusor::runtime {
+
+class Executor;
+class StepObserver;
+
+// What the programs of a session share.
+struct ProgramContext {
+  RankDevice device;
+  StateStore& state;
+  StepObserver* observer = nullptr;
+};
+
+// A compiled graph that is ready to run on a session's device. It has separate
+// inputs and outputs, and shares state and activation memory with the session's
+// other programs.
+//
+// Functions throw kUsage if an input, output, buffer or step does not exist.
+class Program {
+ public:
+  // Created by Session. With `poison`, results and workspaces are poisoned
+  // before they are written (runtime/poison.h).
+  Program(ProgramContext& context, codegen::CompiledProgram compiled,
+          bool poison);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  const codegen::Plan& plan() const;
+  const codegen::CompileReport& report() const;
+  const ir::Graph& graph() const;
+
+  // Returns the index of the input or output of that name; throws kGraph.
+  int FindInput(const std::string& name) const;
+  int FindOutput(const std::string& name) const;
+  // Returns whether the program has an input of that name.
+  bool HasInput(const std::string& name) const;
+
+  // REQUIRES: `bytes` is the input's size; row-major layout.
+  void SetInput(int input, const void* data, size_t bytes);
+  // The same, but the caller keeps `data` unchanged until `copied` has
+  // occurred, which is long before the next run ends. If `data` was allocated
+  // by Session::AllocateHost, the copy takes no host time.
+  void SetInput(int input, const void* data, size_t bytes, Event& copied);
+
+  // Runs the program once. Allocates nothing and looks up no name. On several
+  // ranks throws kUsage if the program needs sharded parameters that are not
+  // current; see StateStore.
+  void Run();
+  // For debugging: enqueues one plan step. A run is all steps in order.
+  void RunStep(size_t step);
+  // For profiles: runs once and returns milliseconds per plan step, measured
+  // between device events.
+  std::vector<double> Profile();
+
+  // Block until the last run has ended. ReadScalar returns a scalar output as
+  // double. ReadBuffer returns a plan buffer's present contents; bitmasks as
+  // one byte per bool.
+  ir::Tensor Read(int output) const;
+  double ReadScalar(int output) const;
+  std::vector<uint8_t> ReadBuffer(int buffer) const;
+  // Enqueues a copy of a scalar output in its own dtype after the runs so far;
+  // returns the dtype. `to` must be memory from Session::AllocateHost.
+  ir::DType EnqueueScalar(int output, void* to) const;
+
+  // --- For Session -----------------------------------------------------------
+
+  // Resolves all addresses. Must be called before the first run and whenever
+  // `temporary`, the memory of the plan's temporary arena, has moved.
+  void Bind(Memory* temporary);
+  // Must be called before the temporary arena is freed.
+  void Unbind();
+
+ private:
+  void* InputAddress(int input, const void* data, size_t bytes) const;
+
+  ProgramContext& context_;
+  const std::unique_ptr<codegen::CompiledProgram> compiled_;
+  std::unique_ptr<Executor> executor_;
+  std::vector<std::unique_ptr<Memory>> arenas_;  // null where shared
+  const ShardUpdates shards_;
+};
+
+}  // namespace fusor::runtime
