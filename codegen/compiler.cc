@@ -7,7 +7,6 @@
 #include "codegen/kernel/cache_hints.h"
 #include "codegen/lower/lower.h"
 #include "codegen/plan/plan_builder.h"
-#include "codegen/plan/verify_plan.h"
 #include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
@@ -108,7 +107,7 @@ void VerifyKernels(const LoweredNodes& lowered) {
 
 passes::RunnerOptions MakeRunner(const CompileOptions& options) {
   passes::RunnerOptions runner;
-  runner.verify |= options.verify || options.verify_passes;
+  runner.verification = options.verification;
   runner.observer = [&options](const passes::PassTrace& trace,
                                const ir::Graph& graph) {
     for (const CompileObserver& observer : options.observers) {
@@ -131,6 +130,7 @@ PlanOptions MakePlanOptions(const CompileOptions& options,
   plan_options.memory_limit_bytes = options.memory_limit_bytes;
   plan_options.threads = options.threads;
   plan_options.kernel_cache = options.kernel_cache;
+  plan_options.verify = options.verification == passes::Verification::kAll;
   plan_options.settings = passes::Settings(pass_options);
   if (std::shared_ptr<const passes::RewriteHook> hook =
           passes::MakeRewriteHook(pass_options.hook)) {
@@ -223,7 +223,6 @@ CompiledProgram Compile(std::unique_ptr<ir::Graph> forward, ProgramKind kind,
   const PlanOptions plan_options = MakePlanOptions(options, context.options());
   program.plan = BuildPlan(*forward, lowered, compiler, plan_options);
   program.plan.choices = pass_options.choices.Hash();
-  if (options.verify) VerifyPlan(program.plan, *forward);
   report.seconds.emplace_back("plan", watch.Lap());
   if (!options.plan_only) {
     KernelsReport kernels =

@@ -13,7 +13,7 @@
 #include "codegen/plan/plan_builder.h"
 #include "codegen/target_compiler.h"
 #include "ir/graph.h"
-#include "passes/passes.h"
+#include "passes/pipeline.h"
 
 namespace fusor::codegen {
 
@@ -67,10 +67,9 @@ struct CompileOptions {
   int64_t memory_limit_bytes = 0;  // 0: no limit
   int threads = 0;                 // compile threads; 0: one per core
   std::string kernel_cache;        // folder; empty: none
-  bool verify = false;             // verify after every pass, and the plan
-  bool verify_passes = false;      // verify after every pass
-  bool plan_only = false;          // no machine code; cannot be run
-  bool pack_interface = false;     // see PackBitmasks; to run single steps
+  passes::Verification verification = passes::DefaultVerification();
+  bool plan_only = false;       // no machine code; cannot be run
+  bool pack_interface = false;  // see PackBitmasks; to run single steps
   std::vector<CompileObserver> observers;  // called in this order
 };
 

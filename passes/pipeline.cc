@@ -117,7 +117,7 @@ class PassRun {
     trace_.name = std::string(entry.name);
     trace_.index = index;
     trace_.nodes_before = graph_.nodes().size();
-    const bool verify = options_.verify || EnvironmentFlag("FUSOR_VERIFY");
+    const bool verify = options_.verification != Verification::kOff;
     before_ = verify ? graph_.Clone() : nullptr;
     try {
       Apply(entry);
@@ -181,6 +181,15 @@ class PassRun {
 };
 
 }  // namespace
+
+Verification DefaultVerification() {
+#ifdef NDEBUG
+  return EnvironmentFlag("FUSOR_VERIFY") ? Verification::kAll
+                                         : Verification::kOff;
+#else
+  return Verification::kAll;
+#endif
+}
 
 std::string_view StageName(Stage stage) {
   return kStageNames[static_cast<int>(stage)];

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string_view>
@@ -42,14 +43,19 @@ bool TakesFuel(std::string_view pass);
 // the nearest name or all names, or limit a pass that takes no fuel.
 void CheckPassNames(const PassOptions& options);
 
+// What a compilation verifies, beyond its input, final graph and kernels.
+enum class Verification : uint8_t {
+  kOff,
+  kPasses,  // the graph after each pass that changed it, and that each pass
+            // reports changes correctly
+  kAll,     // the plan, too; programs poison memory before kernels write it
+};
+
+// Returns kAll if FUSOR_VERIFY is set or in a debug build, otherwise kOff.
+Verification DefaultVerification();
+
 struct RunnerOptions {
-  // Verifies the graph after each pass that changed it, and that each pass
-  // reports changes correctly. FUSOR_VERIFY=1 has the same effect.
-#ifdef NDEBUG
-  bool verify = false;
-#else
-  bool verify = true;
-#endif
+  Verification verification = DefaultVerification();
   // Called after each pass, for dumps. Also called after a failed pass, with
   // the trace's error set and the graph as the pass left it.
   std::function<void(const PassTrace&, const ir::Graph&)> observer;

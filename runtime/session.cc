@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "codegen/compiler.h"
-#include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "runtime/backend/communicator.h"
 #include "runtime/program.h"
@@ -37,11 +36,12 @@ Program& Session::Compile(std::unique_ptr<ir::Graph> forward,
         (temporary_ == nullptr ? 0 : static_cast<int64_t>(temporary_->bytes()));
   }
   return Add(codegen::Compile(std::move(forward), kind, *compiler_, with_state),
-             options.verify || EnvironmentFlag("FUSOR_VERIFY"));
+             options.verification == passes::Verification::kAll);
 }
 
 Program& Session::Load(codegen::CompiledProgram compiled) {
-  return Add(std::move(compiled), EnvironmentFlag("FUSOR_VERIFY"));
+  return Add(std::move(compiled),
+             passes::DefaultVerification() == passes::Verification::kAll);
 }
 
 Program& Session::Add(codegen::CompiledProgram compiled, bool poison) {

@@ -52,8 +52,8 @@ class Session {
 
   // Compiles a model's forward graph and prepares it to run. The program lives
   // as long as the session. Throws what codegen::Compile throws, and
-  // kOutOfMemory if the device has less memory than the plan needs. If the
-  // options or FUSOR_VERIFY request verification, results and workspaces are
+  // kOutOfMemory if the device has less memory than the plan needs. With
+  // Verification::kAll, results and workspaces are
   // poisoned before they are written (runtime/poison.h).
   Program& Compile(std::unique_ptr<ir::Graph> forward,
                    codegen::ProgramKind kind,

@@ -14,7 +14,6 @@
 #include "codegen/plan/views.h"
 #include "ir/library_fusion.h"
 #include "ir/op.h"
-#include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/parallel_for.h"
 #include "ir/target/cost.h"
@@ -698,12 +697,7 @@ void PlanBuilder::AddWorkspaces() {
 Plan BuildPlan(const Graph& graph, const LoweredNodes& lowered,
                const TargetCompiler& compiler, const PlanOptions& options) {
   Plan plan = PlanBuilder(graph, lowered, compiler, options).Build();
-#ifdef NDEBUG
-  const bool verify = EnvironmentFlag("FUSOR_VERIFY");
-#else
-  const bool verify = true;
-#endif
-  if (verify) VerifyPlan(plan, graph);
+  if (options.verify) VerifyPlan(plan, graph);
   return plan;
 }
 

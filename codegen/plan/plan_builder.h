@@ -35,6 +35,7 @@ struct PlanOptions {
   // matches no kernel is rejected if refuse_unused is set, otherwise ignored.
   std::map<std::string, KernelSubstitute> substitutes{};
   bool refuse_unused = true;
+  bool verify = false;  // the plan against the graph
 };
 
 // Builds the plan of an optimised graph. Every node must be a fusion with a

@@ -72,7 +72,8 @@ std::unique_ptr<Graph> Mlp() {
 
 int64_t Kernels(std::unique_ptr<Graph> graph, ProgramKind kind) {
   const test::FakeCompiler compiler;
-  return Compile(std::move(graph), kind, compiler, {.verify = true})
+  return Compile(std::move(graph), kind, compiler,
+                 {.verification = passes::Verification::kAll})
       .report.kernels;
 }
 

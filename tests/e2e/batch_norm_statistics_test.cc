@@ -113,7 +113,7 @@ TEST_P(BatchNormStatistics, OfTheCompiledStepAreRight) {
     const Tensor x = MakeImages(shape);
     const auto channels = static_cast<size_t>(shape[1]);
     runtime::Session session(runtime::LoadBackend("cpu"), {});
-    codegen::CompileOptions options{.verify = true};
+    codegen::CompileOptions options{.verification = passes::Verification::kAll};
     options.passes.fusion = GetParam().fusion;
     runtime::Program& program = session.Compile(
         BuildNet(shape, GetParam()), codegen::ProgramKind::kTrain, options);

@@ -70,7 +70,8 @@ void ExpectAsInterpreted(runtime::Backend& backend) {
         ir::Interpret(*Losses(smoothing), inputs, ir::EvalMode::kExact);
     ExpectNanWhereBad(expected);
     for (const bool fusion : {true, false}) {
-      codegen::CompileOptions options{.verify = true};
+      codegen::CompileOptions options{.verification =
+                                          passes::Verification::kAll};
       options.passes.fusion = fusion;
       runtime::Session session(backend, {});
       runtime::Program& program = session.Compile(

@@ -40,7 +40,7 @@ class TrainingSession {
       : session_(runtime::LoadBackend("cpu"), {}) {
     if (!copies) options.disabled.insert("cache_weight_casts");
     options_.passes = std::move(options);
-    options_.verify = true;
+    options_.verification = passes::Verification::kAll;
     train_ =
         &session_.Compile(SmallResidual(kBatch), ProgramKind::kTrain, options_);
     if (options_.passes.micro_batches == passes::MicroBatches::kFinish) {

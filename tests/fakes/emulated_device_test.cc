@@ -32,7 +32,7 @@ const Plan& SoundPlan() {
     EmulatedBackend backend(
         {.compiler = [] { return CudaPlanner("nvidia-h200"); }});
     codegen::CompileOptions options;
-    options.verify = true;
+    options.verification = passes::Verification::kAll;
     options.passes.world_size = kRanks;
     options.passes.buckets = passes::ParseBucketPolicy("buckets", "cap:0.003");
     return Compile(SmallResidual(), codegen::ProgramKind::kTrain,

@@ -150,7 +150,7 @@ int EmulatedTraining::Add(std::unique_ptr<ir::Graph> graph,
                           codegen::ProgramKind kind,
                           std::unique_ptr<ir::Graph> alone) {
   codegen::CompileOptions options;
-  options.verify = true;
+  options.verification = passes::Verification::kAll;
   options.passes = setup_.passes;
   options.passes.world_size = setup_.world_size;
   options.passes.keep_gradients = true;

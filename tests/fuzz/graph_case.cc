@@ -155,7 +155,7 @@ std::string Variant::Text() const {
   if (p.optimizer.ema_decay > 0) text += " ema";
   if (p.loss_scale.dynamic) text += " dynamic-loss-scale";
   if (p.loss_scale.scales()) text += " loss-scale";
-  if (compile.verify) text += " verify";
+  if (compile.verification == passes::Verification::kAll) text += " verify";
   if (!p.disabled.empty()) {
     text += fmt::format(" without={}", fmt::join(p.disabled, ","));
   }
@@ -178,7 +178,9 @@ Variant RandomVariant(uint64_t seed) {
                                            : passes::NormLowering::kSeparate;
   if (draw.Chance(0.25)) options.precision.dtype = DType::kBF16;
   options.disabled = RandomDisabled(draw);
-  variant.compile.verify = draw.Chance(0.25);
+  if (draw.Chance(0.25)) {
+    variant.compile.verification = passes::Verification::kAll;
+  }
   variant.threads = static_cast<int>(draw.Between(1, 3));
   if (HasSpecials(seed)) {
     options.winograd = false;  // spreads a NaN over its tile

@@ -38,7 +38,8 @@ class PassContextTest : public testing::Test {
     Compiled compiled{test::SmallMlp(), {}};
     for (const Stage stage :
          {Stage::kForward, Stage::kTraining, Stage::kOptimize}) {
-      RunPipeline(*compiled.graph, context, stage, {.verify = true});
+      RunPipeline(*compiled.graph, context, stage,
+                  {.verification = passes::Verification::kPasses});
     }
     compiled.applications = context.applications();
     return compiled;

@@ -40,7 +40,8 @@ class PipelineTest : public testing::Test {
 
   test::BareTarget target_;
   PassOptions options_;
-  const RunnerOptions verify_{.verify = true, .observer = {}};
+  const RunnerOptions verify_{.verification = passes::Verification::kPasses,
+                              .observer = {}};
 };
 
 TEST_F(PipelineTest, EveryStageIsContiguousAndEveryPassHasAReason) {
@@ -132,7 +133,8 @@ TEST_F(PipelineTest, ShowsTheGraphAfterEachPass) {
   const auto graph = test::ParseOrDie(kModel);
   PassContext context(target_, options_);
   std::vector<std::string> seen;
-  RunnerOptions options{.verify = true, .observer = {}};
+  RunnerOptions options{.verification = passes::Verification::kPasses,
+                        .observer = {}};
   options.observer = [&](const PassTrace& trace, const ir::Graph& g) {
     seen.push_back(std::to_string(trace.index) + " " + trace.name +
                    (trace.changed ? " changed " : " kept ") +
@@ -171,7 +173,8 @@ TEST_F(PipelineTest, ShowsTheGraphOfAPassThatRefusedIt) {
       "graph g {\n  %w = weight : f32[2]\n  return %w as \"y\"\n}");
   PassContext context(target_, options_);
   std::vector<std::string> errors;
-  RunnerOptions options{.verify = true, .observer = {}};
+  RunnerOptions options{.verification = passes::Verification::kPasses,
+                        .observer = {}};
   options.observer = [&](const PassTrace& trace, const ir::Graph&) {
     errors.push_back(trace.pipeline + " " + trace.name + ": " + trace.error);
   };
@@ -192,7 +195,8 @@ TEST_F(PipelineTest, NamesThePassAfterWhichVerificationFailed) {
   x->set_type({ir::DType::kF64, x->type().shape, {}});
   PassContext context(target_, options_);
   std::string shown;
-  RunnerOptions options{.verify = true, .observer = {}};
+  RunnerOptions options{.verification = passes::Verification::kPasses,
+                        .observer = {}};
   options.observer = [&](const PassTrace& trace, const ir::Graph&) {
     shown = trace.error;
   };

@@ -180,7 +180,9 @@ void RunAll(Graph& graph, const ir::TargetQueries& target,
   PassContext context(target, options);
   for (const Stage stage :
        {Stage::kForward, Stage::kTraining, Stage::kOptimize}) {
-    RunPipeline(graph, context, stage, {.verify = true, .observer = {}});
+    RunPipeline(
+        graph, context, stage,
+        {.verification = passes::Verification::kPasses, .observer = {}});
   }
   if (counters == nullptr) return;
   for (const auto& [name, count] : context.counters()) {

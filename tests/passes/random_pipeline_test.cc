@@ -83,7 +83,8 @@ class RandomPipelineTest : public testing::Test {
   }
 
   test::BareTarget target_;
-  const RunnerOptions verify_{.verify = true, .observer = {}};
+  const RunnerOptions verify_{.verification = passes::Verification::kPasses,
+                              .observer = {}};
 };
 
 TEST_F(RandomPipelineTest, SimplifyKeepsEveryBitInBothModes) {

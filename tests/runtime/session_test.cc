@@ -150,13 +150,13 @@ double Distance(const Step::Results& a, const Step::Results& b) {
 }
 
 TEST(Session, CifarStepEqualsTheInterpreter) {
-  ExpectStepEqualsInterpreter("resnet20-cifar",
-                              {.batch = 8, .image_size = 32, .num_classes = 10},
-                              {.verify = true}, 2e-2);
+  ExpectStepEqualsInterpreter(
+      "resnet20-cifar", {.batch = 8, .image_size = 32, .num_classes = 10},
+      {.verification = passes::Verification::kAll}, 2e-2);
 }
 
 TEST(Session, UnfusedCifarStepEqualsTheInterpreter) {
-  codegen::CompileOptions options{.verify = true};
+  codegen::CompileOptions options{.verification = passes::Verification::kAll};
   options.passes.fusion = false;
   ExpectStepEqualsInterpreter("resnet20-cifar",
                               {.batch = 8, .image_size = 32, .num_classes = 10},
@@ -168,7 +168,7 @@ TEST(Session, UnfusedCifarStepEqualsTheInterpreter) {
 // Winograd rounds transformed operands, too.
 TEST(Session, MixedPrecisionStepRoundsAsTheTypedInterpreterDoes) {
   for (const ir::DType dtype : {ir::DType::kBF16, ir::DType::kF16}) {
-    codegen::CompileOptions options{.verify = true};
+    codegen::CompileOptions options{.verification = passes::Verification::kAll};
     options.passes.precision.dtype = dtype;
     options.passes.eager_rounding = true;
     const auto step = [&](bool winograd) {
@@ -197,9 +197,9 @@ TEST(Session, MixedPrecisionStepRoundsAsTheTypedInterpreterDoes) {
 }
 
 TEST(Session, ResNet50StepEqualsTheInterpreter) {
-  ExpectStepEqualsInterpreter("resnet50",
-                              {.batch = 4, .image_size = 64, .num_classes = 10},
-                              {.verify = true}, 0.5);
+  ExpectStepEqualsInterpreter(
+      "resnet50", {.batch = 4, .image_size = 64, .num_classes = 10},
+      {.verification = passes::Verification::kAll}, 0.5);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ void ExpectAsInterpreted(std::unique_ptr<ir::Graph> graph, ModuleRun run) {
     const auto first = run.first.find(names.back().first);
     if (first != run.first.end()) inputs[i].data[0] = first->second;
   }
-  run.options.verify = true;
+  run.options.verification = passes::Verification::kAll;
   run.options.kernel_cache.clear();
   run.options.passes.keep_gradients = true;
   const auto expected = Interpreted(*graph, inputs, run);

@@ -22,7 +22,7 @@ StepParity::StepParity(runtime::Backend& backend, Build build,
 int StepParity::AddProgram(codegen::ProgramKind kind) {
   codegen::CompileOptions compile;
   compile.passes = options_;
-  compile.verify = true;
+  compile.verification = passes::Verification::kAll;
   session_.Compile(build_(), kind, compile);
   interpreted_.AddProgram(build_(), kind, options_);
   return static_cast<int>(session_.programs().size()) - 1;

@@ -31,7 +31,7 @@ std::unique_ptr<ir::Graph> Model(int64_t norm_ranks = 1) {
 
 CompileOptions Ranks(std::string_view policy) {
   CompileOptions options;
-  options.verify = true;
+  options.verification = passes::Verification::kAll;
   options.passes.world_size = 4;
   options.passes.buckets = passes::ParseBucketPolicy("policy", policy);
   return options;

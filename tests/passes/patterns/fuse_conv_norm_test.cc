@@ -609,7 +609,7 @@ codegen::CompiledProgram ExpectSameStep(
     codegen::CompileOptions options;
     options.passes.norm_lowering = l;
     options.passes.keep_gradients = true;
-    options.verify = true;
+    options.verification = passes::Verification::kAll;
     options.plan_only = true;
     return codegen::Compile(build(), codegen::ProgramKind::kTrain, compiler,
                             options);

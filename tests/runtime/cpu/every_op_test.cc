@@ -97,7 +97,7 @@ void ExpectAgrees(Session& session, const ir::OpDef& op, const OpSample& sample,
   const std::vector<Tensor> expected =
       ir::Interpret(*graph, operands, ir::EvalMode::kTyped);
   codegen::CompileOptions options;
-  options.verify = true;
+  options.verification = passes::Verification::kAll;
   options.passes.disabled = {"simplify"};  // it would fold some away
   runtime::Program& program =
       session.Compile(std::move(graph), codegen::ProgramKind::kEval, options);

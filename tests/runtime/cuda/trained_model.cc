@@ -42,8 +42,8 @@ codegen::CompileOptions CompileOptionsOf(const TrainedModel& model,
                                          int world_size) {
   codegen::CompileOptions options;
   // Poisoned steps are not captured.
-  options.verify = !model.graph;
-  options.verify_passes = true;
+  options.verification =
+      model.graph ? passes::Verification::kPasses : passes::Verification::kAll;
   options.passes.world_size =
       model.planned_ranks > 0 ? model.planned_ranks : world_size;
   options.passes.shard_optimizer = model.sharded;

@@ -54,7 +54,7 @@ std::unique_ptr<ir::Graph> Mlp() {
 
 codegen::CompileOptions Verified() {
   codegen::CompileOptions options;
-  options.verify = true;
+  options.verification = passes::Verification::kAll;
   return options;
 }
 

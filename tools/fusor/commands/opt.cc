@@ -64,7 +64,7 @@ class OptCommand {
         options_(MakeOptions(flags)),
         graph_(ir::ReadModule(flags.module)),
         context_(*compiler_, options_.passes) {
-    runner_.verify |= options_.verify || options_.verify_passes;
+    runner_.verification = options_.verification;
     if (dumper_ == nullptr) {
       runner_.failure = KeepFailedPass(flags.compile.dump).failure;
       return;

@@ -220,8 +220,12 @@ codegen::CompileOptions MakeCompileOptions(
   if (!options.kernel_cache.empty() && flags.warns) {
     options.observers.push_back(WarnOfCache());
   }
-  options.verify = flags.verify;
-  options.verify_passes = flags.verify_each;
+  if (flags.verify) {
+    options.verification = passes::Verification::kAll;
+  } else if (flags.verify_each) {
+    options.verification =
+        std::max(options.verification, passes::Verification::kPasses);
+  }
   if (dumper != nullptr) {
     options.observers.push_back(inspect::Dumper::Observe(dumper));
   } else if (flags.dump.to.empty()) {
