@@ -229,7 +229,8 @@ ProgramOrigin OriginHere(const std::string& version,
 std::string Mismatch(const ProgramOrigin& file, const ProgramOrigin& here) {
   const auto differs = [](const char* what, const std::string& expected,
                           const std::string& got) {
-    return fmt::format("compiled for {} {}, here is {}", what, expected, got);
+    return fmt::format("compiled for {} {}, this machine has {}", what,
+                       expected, got);
   };
   if (file.version != here.version || file.build != here.build) {
     return differs("fusor", file.version + " build " + file.build,

@@ -107,7 +107,7 @@ MakeDeviceCall CudnnCalls(codegen::WarningHandler warning) {
     FUSOR_CHECK(cudnn.usable, kDevice, "{}: no cuDNN: {}", call.op_name(),
                 cudnn.problem);
     FUSOR_CHECK(*version == cudnn.version(), kDevice,
-                "{}: planned by cuDNN {}, here is {}", call.op_name(), *version,
+                "{}: planned by cuDNN {}, found {}", call.op_name(), *version,
                 cudnn.version());
     if (handle == nullptr) handle = std::make_shared<const Handle>();
     try {

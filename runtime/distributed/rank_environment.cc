@@ -147,7 +147,7 @@ class PlaceFinder {
       place_.host = "127.0.0.1";
     }
     FUSOR_CHECK(!place_.host.empty(), kUsage,
-                "{}: nothing says where rank 0 is: expected MASTER_ADDR",
+                "{}: the address of rank 0 is unknown: expected MASTER_ADDR",
                 place_.launcher);
     if (Has("MASTER_PORT")) {
       place_.port = Number("MASTER_PORT") + (agent_ ? 1 : 0);

@@ -182,15 +182,16 @@ TEST_F(ProgramFileTest, SaysWhatItWasCompiledForAndWhatIsHere) {
   };
   EXPECT_EQ(Mismatch(here, here), "");
   EXPECT_EQ(with(&ProgramOrigin::target),
-            "compiled for target another, here is " + here.target);
-  EXPECT_EQ(with(&ProgramOrigin::device),
-            "compiled for a device with another, here is " + here.device);
+            "compiled for target another, this machine has " + here.target);
+  EXPECT_EQ(
+      with(&ProgramOrigin::device),
+      "compiled for a device with another, this machine has " + here.device);
   EXPECT_EQ(with(&ProgramOrigin::library),
-            "compiled for library another, here is " + here.library);
+            "compiled for library another, this machine has " + here.library);
   EXPECT_THAT(with(&ProgramOrigin::version),
               StartsWith("compiled for fusor another build "));
   EXPECT_THAT(with(&ProgramOrigin::build),
-              HasSubstr("build another, here is "));
+              HasSubstr("build another, this machine has "));
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ class ProgramFileTest(unittest.TestCase):
         other = "cpu-avx2" if here != "cpu-avx2" else "cpu-avx512"
         step = self.compiled("other", *MODEL, "--target", other)
         length = ("--synthetic", "--iterations", "2")
-        self.fails(DEVICE, f"compiled for target {other}, here is {here}; use "
+        self.fails(DEVICE, f"compiled for target {other}, this machine has {here}; use "
                    "--recompile", "run", step, *length)
         again = self.json_of("run", step, "--recompile", *length)
         self.assert_same_bits(

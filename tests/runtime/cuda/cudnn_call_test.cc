@@ -156,7 +156,7 @@ TEST_F(CudnnCallTest, SaysWhyAPlanCannotBeRun) {
   EXPECT_THAT(RefusalOf(),
               HasSubstr("expected a workspace of 0 bytes, here it takes 64"));
   call_.plan = R"({"cudnnVersion":91000})";
-  EXPECT_THAT(RefusalOf(), HasSubstr("planned by cuDNN 91000, here is 91900"));
+  EXPECT_THAT(RefusalOf(), HasSubstr("planned by cuDNN 91000, found 91900"));
 }
 
 // A program file's plans, on a machine with another driver.

@@ -84,7 +84,7 @@ TEST(RankEnvironment, OpenMpi) {
   EXPECT_EQ(Find(environment).port, place.port);
   environment["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
   EXPECT_THAT(Refusal(environment),
-              HasSubstr("Open MPI: nothing says where rank 0 is: expected "
+              HasSubstr("Open MPI: the address of rank 0 is unknown: expected "
                         "MASTER_ADDR"));
   environment["MASTER_ADDR"] = "node-a";
   EXPECT_EQ(Find(environment).host, "node-a");

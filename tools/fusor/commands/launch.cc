@@ -207,7 +207,7 @@ void AddLaunch(CLI::App& app, Run* run) {
   auto flags = std::make_shared<LaunchFlags>();
   CLI::App* command = app.add_subcommand(
       "launch", "Start the ranks of this host: launch -- train ...");
-  command->add_option("--nnodes", flags->nodes, "Hosts")
+  command->add_option("--nnodes", flags->nodes, "Number of hosts")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 20));
   command->add_option("--node-rank", flags->node_rank, "Index of this host")

@@ -56,14 +56,14 @@ void AddReport(CLI::App& app, Run* run) {
       ->required()
       ->type_name("");
   command
-      ->add_option(
-          "--skip", flags->skip,
-          "First steps to skip (default: bench's; TensorFlow 2: 100; else 20)")
+      ->add_option("--skip", flags->skip,
+                   "First steps to skip (default: as bench logs; TensorFlow 2: "
+                   "100; others: 20)")
       ->check(WholeNumber(0, 1 << 30));
   command
       ->add_option("--average", flags->average,
-                   "Next steps to average (default: bench's; TensorFlow 2: "
-                   "500; else 100)")
+                   "Next steps to average (default: as bench logs; "
+                   "TensorFlow 2: 500; others: 100)")
       ->check(WholeNumber(1, 1 << 30));
   command
       ->add_option("--definition", flags->definition,

@@ -152,7 +152,7 @@ void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
       "Shard the optimizer: reduce-scatter, update a shard, all-gather");
   command
       .add_option("--input-rate", flags.input_rate,
-                  "Input limit of a node, images/s")
+                  "Images/s that the input pipeline of a node reads at most")
       ->check(Number(1e-6, 1e12));
   command.add_flag("--profile", flags.profile,
                    "Measure the step here instead of estimating it");

@@ -188,9 +188,10 @@ void AddLoweringFlags(CLI::App& app, CompileFlags& f) {
                  "Winograd for 3x3 convolutions in fp32 and bf16: on or off")
       ->capture_default_str()
       ->check(on_off);
-  app.add_option("--bn-lowering", f.bn_lowering,
-                 "Batch norm in convolutions: separate or kernels (none), "
-                 "statistics, gradients, prologues, joins")
+  app.add_option(
+         "--bn-lowering", f.bn_lowering,
+         "Batch-norm work done by convolutions: none (separate, kernels), "
+         "statistics, gradients, prologues or joins")
       ->capture_default_str()
       ->check(OneOf({"separate", "kernels", "statistics", "gradients",
                      "prologues", "joins"}));
@@ -311,29 +312,30 @@ void AddLossScaleFlags(CLI::App& app, OptimizerFlags& f) {
          "--static-loss-scale", f.static_loss_scale,
          "Multiply the loss by this constant; skip no steps (default: 1)")
       ->check(Number(0x1p-24, 0x1p64));
-  app.add_flag(
-      "--dynamic-loss-scale", f.dynamic_loss_scale,
-      "Adapt the loss scale and skip overflowing steps; takes precedence");
+  app.add_flag("--dynamic-loss-scale", f.dynamic_loss_scale,
+               "Adapt the loss scale and skip overflowing steps");
   app.add_option("--initial-loss-scale", f.initial_loss_scale,
-                 "Dynamic: scale of the first step")
+                 "Dynamic loss scale: value at the first step")
       ->capture_default_str()
       ->check(Number(0x1p-24, 0x1p64));
   app.add_option("--loss-scale-window", f.loss_scale_window,
-                 "Dynamic: steps without overflow before the scale grows")
+                 "Dynamic loss scale: steps without overflow before it grows")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
   app.add_option("--loss-scale-growth", f.loss_scale_growth,
-                 "Dynamic: growth factor")
+                 "Dynamic loss scale: factor when it grows")
       ->capture_default_str()
       ->check(Number(1, 1e6));
   app.add_option("--loss-scale-backoff", f.loss_scale_backoff,
-                 "Dynamic: factor after an overflow")
+                 "Dynamic loss scale: factor after an overflow")
       ->capture_default_str()
       ->check(Number(1e-6, 1));
-  app.add_option("--min-loss-scale", f.min_loss_scale, "Dynamic: minimum scale")
+  app.add_option("--min-loss-scale", f.min_loss_scale,
+                 "Dynamic loss scale: minimum")
       ->capture_default_str()
       ->check(Number(0x1p-24, 0x1p64));
-  app.add_option("--max-loss-scale", f.max_loss_scale, "Dynamic: maximum scale")
+  app.add_option("--max-loss-scale", f.max_loss_scale,
+                 "Dynamic loss scale: maximum")
       ->capture_default_str()
       ->check(Number(0x1p-24, 0x1p64));
 }

@@ -59,7 +59,7 @@ const std::vector<LineFormat>& LineFormats() {
        .mark = " imgs_per_sec : ",
        .pattern = kStamp + R"(\((\d+), (\d+)\) imgs_per_sec : )" + kNumber,
        .fields = {kTime, kEpoch, kStep, kRate}},
-      {.name = "DLLogger of TensorFlow, benchmark",
+      {.name = "DLLogger of TensorFlow's benchmark",
        .mark = ") total_ips : ",
        .pattern = kStamp + R"(\((\d+), (\d+)\) total_ips : )" + kNumber,
        .fields = {kTime, kEpoch, kStep, kRate},
