@@ -312,8 +312,9 @@ void AddLossScaleFlags(CLI::App& app, OptimizerFlags& f) {
          "--static-loss-scale", f.static_loss_scale,
          "Multiply the loss by this constant; skip no steps (default: 1)")
       ->check(Number(0x1p-24, 0x1p64));
-  app.add_flag("--dynamic-loss-scale", f.dynamic_loss_scale,
-               "Adapt the loss scale and skip overflowing steps");
+  app.add_flag(
+      "--dynamic-loss-scale", f.dynamic_loss_scale,
+      "Adapt the loss scale and skip overflowing steps; overrides the static");
   app.add_option("--initial-loss-scale", f.initial_loss_scale,
                  "Dynamic loss scale: value at the first step")
       ->capture_default_str()
