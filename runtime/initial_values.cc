@@ -7,7 +7,6 @@
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/philox.h"
-#include "runtime/normal_pairs.h"
 
 namespace fusor::runtime {
 namespace {

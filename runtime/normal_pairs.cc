@@ -1,9 +1,8 @@
-#include "runtime/normal_pairs.h"
-
 #include <bit>
 #include <cmath>
 
 #include "ir/support/philox.h"
+#include "runtime/initial_values.h"
 
 // Compiled without FMA contraction, because processors without FMA would round
 // differently.

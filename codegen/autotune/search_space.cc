@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "ir/target/conv_problem.h"
-#include "passes/library/conv_extension.h"
+#include "passes/library/conv_rewriter.h"
 #include "passes/patterns/space_to_depth.h"
 #include "passes/pipeline.h"
 #include "passes/precision/conv_precision.h"

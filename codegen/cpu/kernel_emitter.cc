@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "codegen/cpu/loop_emitter.h"
-#include "codegen/cpu/random_emitter.h"
 #include "codegen/cpu/scalar_emitter.h"
 #include "ir/support/error.h"
 

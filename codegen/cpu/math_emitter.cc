@@ -1,11 +1,11 @@
-#include "codegen/cpu/math_emitter.h"
-
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/Module.h>
 
 #include <cmath>
 #include <limits>
 #include <vector>
+
+#include "codegen/cpu/scalar_emitter.h"
 
 namespace fusor::cpu {
 namespace {

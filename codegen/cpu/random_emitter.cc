@@ -1,6 +1,6 @@
-#include "codegen/cpu/random_emitter.h"
-
 #include <array>
+
+#include "codegen/cpu/scalar_emitter.h"
 
 namespace fusor::cpu {
 namespace {

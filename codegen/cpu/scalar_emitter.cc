@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "codegen/cpu/math_emitter.h"
 #include "ir/support/error.h"
 
 namespace fusor::cpu {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,5 +15,14 @@ using codegen::EntryResources;
 // .nv.info section (see cuobjdump -elf). Throws kInternal if the bytes are not
 // a cubin.
 std::vector<EntryResources> ReadResources(std::string_view cubin);
+
+// Returns the SASS of a cubin with its labels, as nvdisasm prints it; empty if
+// nvdisasm is missing or rejects the cubin. Starts a process. nvdisasm is on
+// PATH, or in the bin/ next to the folder of the NVRTC in use or to one of
+// LibraryFolders().
+std::string Disassemble(const std::string& cubin);
+
+// Returns one line: where nvdisasm is, or that it is missing and the effect.
+std::string DescribeDisassembler();
 
 }  // namespace fusor::cuda

@@ -7,7 +7,6 @@
 #include "codegen/cuda/cubin.h"
 #include "codegen/cuda/cuda_printer.h"
 #include "codegen/cuda/device_properties.h"
-#include "codegen/cuda/disassembler.h"
 #include "codegen/cuda/matmul_problem.h"
 #include "codegen/cuda/planned_call.h"
 #include "ir/support/error.h"

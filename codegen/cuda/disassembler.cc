@@ -1,5 +1,3 @@
-#include "codegen/cuda/disassembler.h"
-
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -7,6 +5,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "codegen/cuda/cubin.h"
 #include "codegen/cuda/dynamic_library.h"
 #include "codegen/cuda/nvrtc.h"
 

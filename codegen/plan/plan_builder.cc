@@ -17,7 +17,6 @@
 #include "ir/support/error.h"
 #include "ir/support/parallel_for.h"
 #include "ir/target/cost.h"
-#include "ir/target/flops.h"
 
 namespace fusor::codegen {
 namespace {

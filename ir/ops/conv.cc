@@ -1,5 +1,4 @@
 #include "ir/builder.h"
-#include "ir/ops/conv_eval.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
 

@@ -1,9 +1,8 @@
-#include "ir/ops/conv_eval.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "ir/interpreter/matrix_product.h"
+#include "ir/ops/families.h"
 
 namespace fusor::ir {
 namespace {

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "ir/builder.h"
+#include "ir/interpreter/strided_loops.h"
 #include "ir/op.h"
 
 namespace fusor::ir {
@@ -22,5 +23,13 @@ std::span<const OpDef> ControlOps();  // collectives, fusion
 // Returns `dy` where `y` is positive, zero elsewhere: the gradient of a ReLU
 // with result `y`. Used by ops with a fused ReLU too.
 Value* ReluGradient(Builder& b, Value* y, Value* dy);
+
+// The interpreter's convolutions: direct sums in fp64, one matmul per kernel
+// position.
+void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode);
+void EvalConvGradInput(const Node& node, EvalInputs in, EvalOutputs out,
+                       EvalMode mode);
+void EvalConvGradWeight(const Node& node, EvalInputs in, EvalOutputs out,
+                        EvalMode mode);
 
 }  // namespace fusor::ir

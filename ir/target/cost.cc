@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "ir/library_fusion.h"
 #include "ir/op.h"
+#include "ir/target/conv_problem.h"
 
 namespace fusor::ir {
 
@@ -36,6 +38,53 @@ int64_t KernelNs(int64_t bytes, const Target& target) {
   const double bandwidth = std::max(target.memory_gb_per_s, 1.0);
   return static_cast<int64_t>(static_cast<double>(bytes) / bandwidth) +
          target.launch_overhead_ns;
+}
+
+int64_t NodeFlops(const Node& node) {
+  if (IsLibraryFusion(node)) return NodeFlops(LibraryOp(node));
+  if (node.body() != nullptr) {
+    int64_t flops = 0;
+    for (const auto& inner : node.body()->nodes()) flops += NodeFlops(*inner);
+    return flops;
+  }
+  switch (node.op().fusion) {
+    case FusionKind::kElementwise:
+      return node.output()->type().num_elements();
+    case FusionKind::kReduce:
+      return node.input(0)->type().num_elements();
+    case FusionKind::kSeparate: {
+      int64_t elements = 0;
+      for (const Value* input : node.inputs()) {
+        elements += input->type().num_elements();
+      }
+      return elements;
+    }
+    case FusionKind::kLibrary: {
+      const int64_t macs = NodeMacs(node);
+      return macs > 0 ? 2 * macs : node.input(0)->type().num_elements();
+    }
+    default:
+      return 0;
+  }
+}
+
+bool TakesTime(const Node& node) {
+  return node.body() != nullptr || node.op().fusion == FusionKind::kLibrary;
+}
+
+double NodeSeconds(const Node& node, const Target& target) {
+  if (!TakesTime(node)) return 0;
+  if (node.HasTrait(OpTrait::kConvolution) &&
+      node.attrs().String("algorithm") == "winograd") {
+    return 1e-9 * static_cast<double>(WinogradNs(node, target));
+  }
+  const auto memory = static_cast<double>(KernelNs(NodeBytes(node), target));
+  const bool narrow =
+      node.num_inputs() > 0 && DTypeSize(node.input(0)->type().dtype) == 2;
+  const double peak = narrow ? target.peak_gflops_16 : target.peak_gflops_f32;
+  const double arithmetic =
+      2 * static_cast<double>(NodeMacs(node)) / std::max(peak, 1.0);
+  return 1e-9 * std::max(memory, arithmetic);
 }
 
 }  // namespace fusor::ir

@@ -25,4 +25,16 @@ int64_t NodeBytes(const Node& node);
 // Estimates the nanoseconds of a memory-bound kernel that moves `bytes` bytes.
 int64_t KernelNs(int64_t bytes, const Target& target);
 
+// Returns the arithmetic operations of a node, for profiles. A multiply-add
+// counts as two. Elementwise ops count one per result element; reductions and
+// library ops without multiply-adds (pooling, copies) one per operand element.
+// A fusion counts the sum of its body; a library fusion counts its library op
+// only. Other data movement counts none.
+int64_t NodeFlops(const Node& node);
+
+// True for fusions and library ops; NodeSeconds is 0 for all other nodes.
+bool TakesTime(const Node& node);
+// Estimates the seconds of an optimised graph's node by a roofline model.
+double NodeSeconds(const Node& node, const Target& target);
+
 }  // namespace fusor::ir

@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "ir/target/node_time.h"
+#include "ir/target/cost.h"
 #include "passes/collectives/collective.h"
 #include "passes/passes.h"
 
@@ -120,7 +120,7 @@ std::vector<Priority> Priorities(const Graph& graph) {
         distance = std::min(distance, user.distance);
       }
     }
-    distance += IsCostly(node) ? 1 : 0;
+    distance += TakesTime(node) ? 1 : 0;
     if (exchanged) {
       priorities[i].urgency = Urgency::kExchange;
     } else if (gradient && distance <= kSoon) {
@@ -326,7 +326,7 @@ std::vector<Gather> InOrderOfNeed(const Graph& graph, const ir::Target& target,
       const auto gathered = of.find(operand);
       if (gathered == of.end()) continue;
       Node* gather = gathered->second;
-      if (!IsCostly(*node)) {
+      if (!TakesTime(*node)) {
         of[node->output()] = gather;
       } else if (!found[gather]) {
         found[gather] = true;

@@ -1,9 +1,8 @@
-#include "passes/fusion/cluster_graph.h"
-
 #include <algorithm>
 #include <iterator>
 
 #include "ir/support/error.h"
+#include "passes/fusion/clustering.h"
 
 namespace fusor::passes {
 

@@ -2,8 +2,8 @@
 
 #include <optional>
 
+#include "codegen/cuda/cubin.h"
 #include "codegen/cuda/cuda_compiler.h"
-#include "codegen/cuda/disassembler.h"
 #include "ir/support/error.h"
 #include "runtime/backend/backend.h"
 #include "runtime/backend/build_id.h"

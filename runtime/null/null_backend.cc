@@ -5,7 +5,6 @@
 #include "runtime/backend/backend.h"
 #include "runtime/backend/build_id.h"
 #include "runtime/distributed/tcp_store.h"
-#include "runtime/null/null_communicator.h"
 #include "runtime/null/null_device.h"
 
 namespace fusor::null {

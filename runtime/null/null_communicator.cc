@@ -1,6 +1,6 @@
-#include "runtime/null/null_communicator.h"
-
 #include <fmt/core.h>
+
+#include "runtime/null/null_device.h"
 
 namespace fusor::null {
 

@@ -9,7 +9,6 @@
 
 #include "ir/interpreter/host_tensor.h"
 #include "ir/support/philox.h"
-#include "runtime/normal_pairs.h"
 
 namespace fusor::runtime {
 namespace {

@@ -13,7 +13,6 @@
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/cuda_executable.h"
 #include "runtime/cuda/nccl/nccl_connection.h"
-#include "runtime/cuda/nccl/nccl_memory.h"
 #include "runtime/cuda/nccl/nccl_transfers.h"
 
 namespace fusor::cuda {

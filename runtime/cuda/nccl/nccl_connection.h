@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "runtime/backend/backend.h"
 #include "runtime/backend/communicator.h"
 #include "runtime/cuda/context.h"
 #include "runtime/cuda/nccl/nccl_api.h"
@@ -109,5 +110,13 @@ class NcclConnection {
   std::atomic<bool> hangs_ = false;  // NCCL does not return
   std::thread watch_;
 };
+
+// Allocates zeroed memory with ncclMemAlloc and registers it with NCCL, so that
+// other GPUs and the network access it without copies to NCCL's buffers. Its
+// destructor deregisters it. All ranks must allocate the same sizes in the same
+// order. The connection and the context must outlive it. Throws kOutOfMemory,
+// kPeerLost.
+std::unique_ptr<runtime::Memory> AllocateRegistered(
+    const NcclConnection& connection, const Context& context, size_t bytes);
 
 }  // namespace fusor::cuda

@@ -1,8 +1,7 @@
-#include "runtime/cuda/nccl/nccl_memory.h"
-
 #include <algorithm>
 
 #include "ir/support/error.h"
+#include "runtime/cuda/nccl/nccl_connection.h"
 
 namespace fusor::cuda {
 namespace {

@@ -11,7 +11,7 @@
 #include "ir/support/file.h"
 #include "ir/support/philox.h"
 #include "runtime/data/image/image.h"
-#include "runtime/data/image/jpeg_writer.h"
+#include "runtime/data/image/image_writer.h"
 
 namespace fusor::runtime {
 namespace {

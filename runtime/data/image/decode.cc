@@ -4,8 +4,7 @@
 #include <string>
 
 #include "ir/support/error.h"
-#include "runtime/data/image/jpeg_reader.h"
-#include "runtime/data/image/png_reader.h"
+#include "runtime/data/image/image_reader.h"
 
 namespace fusor::runtime {
 namespace {

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
 
 #include "runtime/data/image/image.h"
 
@@ -40,5 +43,15 @@ class ImageReader {
 
   ImageSize size_;
 };
+
+// OpenImage for bytes that begin with a JPEG signature.
+std::unique_ptr<ImageReader> OpenJpeg(std::span<const uint8_t> bytes,
+                                      std::string_view name,
+                                      const DecodeLimits& limits);
+
+// OpenImage for bytes that begin with a PNG signature.
+std::unique_ptr<ImageReader> OpenPng(std::span<const uint8_t> bytes,
+                                     std::string_view name,
+                                     const DecodeLimits& limits);
 
 }  // namespace fusor::runtime

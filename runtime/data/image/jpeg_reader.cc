@@ -1,11 +1,11 @@
-#include "runtime/data/image/jpeg_reader.h"
-
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
+
+#include "runtime/data/image/image_reader.h"
 
 // jpeglib.h requires <cstdio>.
 #include <jpeglib.h>

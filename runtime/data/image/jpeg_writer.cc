@@ -1,8 +1,8 @@
-#include "runtime/data/image/jpeg_writer.h"
-
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
+
+#include "runtime/data/image/image_writer.h"
 
 // jpeglib.h requires <cstdio>.
 #include <jpeglib.h>

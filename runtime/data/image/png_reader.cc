@@ -1,5 +1,3 @@
-#include "runtime/data/image/png_reader.h"
-
 #include <png.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "ir/support/error.h"
+#include "runtime/data/image/image_reader.h"
 
 namespace fusor::runtime {
 namespace {

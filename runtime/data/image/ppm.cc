@@ -1,7 +1,6 @@
-#include "runtime/data/image/ppm.h"
-
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "runtime/data/image/image_writer.h"
 
 namespace fusor::runtime {
 

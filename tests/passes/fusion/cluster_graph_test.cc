@@ -1,11 +1,10 @@
-#include "passes/fusion/cluster_graph.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
+#include "passes/fusion/clustering.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/random_graph.h"
 

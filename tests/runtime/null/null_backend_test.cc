@@ -9,7 +9,7 @@
 #include "ir/support/error.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/distributed/tcp_store.h"
-#include "runtime/null/null_log.h"
+#include "runtime/null/null_device.h"
 #include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"

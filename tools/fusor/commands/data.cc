@@ -9,7 +9,7 @@
 #include "ir/support/file.h"
 #include "runtime/data/datasets/sample_images.h"
 #include "runtime/data/image/decode.h"
-#include "runtime/data/image/ppm.h"
+#include "runtime/data/image/image_writer.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/session_setup.h"

@@ -13,7 +13,6 @@
 #include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/target/cost.h"
-#include "ir/target/flops.h"
 #include "passes/fusion/iteration_domain.h"
 #include "tools/inspect/html/html_page.h"
 #include "tools/inspect/report/step_phase.h"
@@ -107,7 +106,7 @@ class Viewer {
                  {"in", std::move(in)},
                  {"types", std::move(types)},
                  {"bytes", ir::NodeBytes(node)},
-                 {"flops", codegen::NodeFlops(node)}};
+                 {"flops", ir::NodeFlops(node)}};
     const auto time = times_.find(view["name"]);
     if (time != times_.end()) view["us"] = time->second.us;
     if (node.body() != nullptr) {

@@ -13,7 +13,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "runtime/data/image/decode.h"
-#include "runtime/data/image/jpeg_writer.h"
+#include "runtime/data/image/image_writer.h"
 
 namespace fusor::runtime {
 namespace {

@@ -1,10 +1,9 @@
-#include "runtime/data/image/ppm.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "runtime/data/image/image_writer.h"
 #include "tests/testing/image_files.h"
 #include "tests/testing/temporary_folder.h"
 

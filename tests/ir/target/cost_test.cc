@@ -1,10 +1,10 @@
-#include "ir/target/flops.h"
+#include "ir/target/cost.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/testing/graph_text.h"
 
-namespace fusor::codegen {
+namespace fusor::ir {
 namespace {
 
 int64_t FlopsOf(std::string_view text) {
@@ -78,4 +78,4 @@ TEST(Flops, AFusionIsTheSumOfItsBody) {
 }
 
 }  // namespace
-}  // namespace fusor::codegen
+}  // namespace fusor::ir
