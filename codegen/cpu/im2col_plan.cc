@@ -1,6 +1,7 @@
 #include "codegen/cpu/im2col_plan.h"
 
 #include "ir/target/conv_problem.h"
+#include "ir/target/cost.h"
 
 namespace fusor::cpu {
 namespace {

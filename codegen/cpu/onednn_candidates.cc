@@ -7,6 +7,7 @@
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/target/conv_problem.h"
+#include "ir/target/cost.h"
 
 namespace fusor::cpu {
 namespace {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ir/target/conv_problem.h"
+#include "ir/target/cost.h"
 
 namespace fusor::cpu {
 namespace {

@@ -11,6 +11,7 @@
 #include "codegen/cuda/planned_call.h"
 #include "ir/support/error.h"
 #include "ir/target/conv_problem.h"
+#include "ir/target/cost.h"
 
 namespace fusor::cuda {
 namespace {

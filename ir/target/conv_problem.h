@@ -36,16 +36,4 @@ bool IsPlainConvolution(const Node& node);
 // " fused=conv2d,reduce,mul,reduce". "" for other ops.
 std::string ConvolutionProblem(const Node& node);
 
-// Estimate the nanoseconds of a convolution. DirectNs: multiply-accumulates at
-// the target's rate for x's dtype. WinogradNs (Lavin and Gray, "Fast Algorithms
-// for Convolutional Neural Networks", CVPR 2016): multiplications at
-// Target::winograd_efficiency of that rate, plus memory traffic. f32 uses
-// F(4x4, 3x3): 36 multiplications per 16 results; transformed tensors, 36/16
-// the size of the plain ones, pass through memory. 16 bit uses F(2x2, 3x3): 16
-// multiplications per 4 results; of the transformed tensors only the weights
-// pass through memory. REQUIRES: ConvolutionOf(node) has a value, and for
-// WinogradNs HasWinogradGeometry(node).
-int64_t DirectNs(const Node& node, const Target& target);
-int64_t WinogradNs(const Node& node, const Target& target);
-
 }  // namespace fusor::ir

@@ -32,6 +32,18 @@ int64_t KernelNs(int64_t bytes, const Target& target);
 // only. Other data movement counts none.
 int64_t NodeFlops(const Node& node);
 
+// Estimate the nanoseconds of a convolution. DirectNs: multiply-accumulates at
+// the target's rate for x's dtype. WinogradNs (Lavin and Gray, "Fast Algorithms
+// for Convolutional Neural Networks", CVPR 2016): multiplications at
+// Target::winograd_efficiency of that rate, plus memory traffic. f32 uses
+// F(4x4, 3x3): 36 multiplications per 16 results; transformed tensors, 36/16
+// the size of the plain ones, pass through memory. 16 bit uses F(2x2, 3x3): 16
+// multiplications per 4 results; of the transformed tensors only the weights
+// pass through memory. REQUIRES: ConvolutionOf(node) has a value, and for
+// WinogradNs HasWinogradGeometry(node).
+int64_t DirectNs(const Node& node, const Target& target);
+int64_t WinogradNs(const Node& node, const Target& target);
+
 // True for fusions and library ops; NodeSeconds is 0 for all other nodes.
 bool TakesTime(const Node& node);
 // Estimates the seconds of an optimised graph's node by a roofline model.

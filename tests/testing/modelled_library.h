@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/target/conv_problem.h"
+#include "ir/target/cost.h"
 #include "ir/target/target.h"
 
 namespace fusor::test {
