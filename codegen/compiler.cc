@@ -15,7 +15,7 @@
 #include "ir/target/cost.h"
 #include "ir/verifier.h"
 #include "passes/fusion/iteration_domain.h"
-#include "passes/pass_settings.h"
+#include "passes/passes.h"
 #include "passes/pipeline.h"
 
 namespace fusor::codegen {

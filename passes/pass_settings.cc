@@ -1,5 +1,3 @@
-#include "passes/pass_settings.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include "ir/dtype.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
+#include "passes/passes.h"
 
 namespace fusor::passes {
 namespace {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
@@ -375,5 +376,15 @@ bool GenerateKernels(ir::Graph& graph, PassContext& context);
 // On one rank, replaces collectives by their operands. Throws kGraph for a
 // collective over several ranks.
 bool DropCollectives(ir::Graph& graph, PassContext& context);
+
+// "separate", "kernels", "statistics", "gradients", "prologues", "joins".
+std::string_view NormLoweringName(NormLowering lowering);
+// Throws kUsage for any other name.
+NormLowering ParseNormLowering(std::string_view name);
+
+// Returns the options that affect the compiled training step as KEY=VALUE words
+// separated by blanks, in a fixed order. Excludes the hook, and choices, which
+// the plan records as a hash.
+std::string Settings(const PassOptions& options);
 
 }  // namespace fusor::passes

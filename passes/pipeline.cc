@@ -8,7 +8,7 @@
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "ir/verifier.h"
-#include "passes/patterns/space_to_depth.h"
+#include "passes/patterns/conv_rewrites.h"
 
 namespace fusor::passes {
 namespace {

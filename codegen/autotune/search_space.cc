@@ -6,7 +6,7 @@
 
 #include "ir/target/conv_problem.h"
 #include "passes/library/conv_rewriter.h"
-#include "passes/patterns/space_to_depth.h"
+#include "passes/patterns/conv_rewrites.h"
 #include "passes/pipeline.h"
 #include "passes/precision/conv_precision.h"
 

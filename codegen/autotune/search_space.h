@@ -13,7 +13,7 @@
 #include "ir/graph.h"
 #include "ir/target/autotune_results.h"
 #include "passes/passes.h"
-#include "passes/patterns/fuse_conv_norm.h"
+#include "passes/patterns/conv_rewrites.h"
 
 namespace fusor::codegen {
 

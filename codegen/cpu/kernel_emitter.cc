@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "codegen/cpu/loop_emitter.h"
 #include "codegen/cpu/scalar_emitter.h"
 #include "ir/support/error.h"
 

@@ -1,4 +1,4 @@
-#include "codegen/cpu/loop_emitter.h"
+#include "codegen/cpu/kernel_emitter.h"
 
 namespace fusor::cpu {
 namespace {

@@ -1,6 +1,6 @@
-#include "codegen/cuda/cuda_prelude.h"
-
 #include <string>
+
+#include "codegen/cuda/cuda_expressions.h"
 
 namespace fusor::codegen {
 namespace {

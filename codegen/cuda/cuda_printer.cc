@@ -8,7 +8,6 @@
 #include <set>
 
 #include "codegen/cuda/cuda_expressions.h"
-#include "codegen/cuda/cuda_prelude.h"
 #include "codegen/kernel/kernel_builder.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"

@@ -1,10 +1,10 @@
-#include "ir/support/crc32c.h"
-
 #include <isa-l/crc.h>
 
 #include <algorithm>
 
-namespace fusor::runtime {
+#include "ir/support/hash.h"
+
+namespace fusor {
 
 uint32_t Crc32c(std::string_view bytes, uint32_t crc) {
   // isa-l counts bytes in an int.
@@ -21,4 +21,4 @@ uint32_t Crc32c(std::string_view bytes, uint32_t crc) {
   return ~crc;
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor

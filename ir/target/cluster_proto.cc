@@ -1,7 +1,7 @@
 #include "ir/support/error.h"
 #include "ir/target/cluster.h"
 #include "ir/target/cluster.pb.h"
-#include "ir/target/text_format.h"
+#include "ir/target/descriptions.h"
 
 namespace fusor::ir {
 

@@ -1,7 +1,7 @@
 #include "ir/support/error.h"
+#include "ir/target/descriptions.h"
 #include "ir/target/target.h"
 #include "ir/target/target.pb.h"
-#include "ir/target/text_format.h"
 
 namespace fusor::ir {
 Target ParseTarget(std::string_view text, std::string_view source) {

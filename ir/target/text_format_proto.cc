@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "ir/support/error.h"
-#include "ir/target/text_format.h"
+#include "ir/target/descriptions.h"
 
 namespace fusor::ir {
 namespace {

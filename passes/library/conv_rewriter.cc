@@ -7,7 +7,7 @@
 #include "ir/target/conv_problem.h"
 #include "ir/target/cost.h"
 #include "passes/library/candidate.h"
-#include "passes/pass_settings.h"
+#include "passes/passes.h"
 
 namespace fusor::passes {
 namespace {

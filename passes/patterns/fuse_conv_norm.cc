@@ -26,8 +26,6 @@
 // If |y| is within rounding error it may differ from the forward mask. Scale
 // and shift of a prologue have the activations' dtype.
 
-#include "passes/patterns/fuse_conv_norm.h"
-
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -37,6 +35,7 @@
 #include "ir/target/conv_problem.h"
 #include "passes/library/conv_rewriter.h"
 #include "passes/passes.h"
+#include "passes/patterns/conv_rewrites.h"
 
 namespace fusor::passes {
 namespace {

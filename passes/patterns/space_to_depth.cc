@@ -14,8 +14,6 @@
 //
 // Normalising the images, the layout change and the blocking are one kernel.
 
-#include "passes/patterns/space_to_depth.h"
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -31,6 +29,7 @@
 #include "ir/target/conv_problem.h"
 #include "ir/target/cost.h"
 #include "passes/library/candidate.h"
+#include "passes/patterns/conv_rewrites.h"
 
 namespace fusor::passes {
 namespace {

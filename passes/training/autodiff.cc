@@ -12,8 +12,6 @@
 //     inactive operands (e.g. the image of the first convolution) are erased
 //     again.
 
-#include "passes/training/autodiff.h"
-
 #include <algorithm>
 #include <tuple>
 #include <unordered_map>

@@ -1,6 +1,5 @@
-#include "passes/training/averaged_weights.h"
-
 #include "ir/state_names.h"
+#include "passes/training/training_state.h"
 
 namespace fusor::passes {
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,5 +59,26 @@ ir::Value* SumOfSquares(ir::Builder& builder, ir::Value* value);
 
 // Returns the loss scale, an f32 scalar, or null if it is 1.
 ir::Value* LossScale(ir::Graph& graph, const LossScaleOptions& options);
+
+// Appends the reverse-mode gradients of the scalar `loss`, times the scalar
+// `scale` unless it is null, with respect to each value of `wrt` (inputs or
+// intermediate values). Returns them in that order and with the types of the
+// values; zeros if the loss does not depend on a value. Erases appended nodes
+// that none of them needs. Each appended node has the location of its forward
+// node. Throws kGraph if the loss is not a floating-point scalar or an op on
+// the path has no gradient.
+std::vector<ir::Value*> BuildGradients(ir::Graph& graph, ir::Value* loss,
+                                       std::span<ir::Value* const> wrt,
+                                       ir::Value* scale = nullptr);
+
+// Makes an evaluation graph read state "ema/<parameter>" instead of each
+// parameter, to compile it against the state of a training program with
+// ema_decay. Running statistics remain those of the parameters. `in_parts`
+// returns true for parameters whose averages are sharded over ranks: the graph
+// keeps reading these parameters, which must then contain the averages
+// (runtime::StateStore::Show).
+void ReadAverages(
+    ir::Graph& graph, const std::function<bool(const std::string&)>& in_parts =
+                          [](const std::string&) { return false; });
 
 }  // namespace fusor::passes

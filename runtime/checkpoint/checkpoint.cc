@@ -9,7 +9,6 @@
 
 #include "ir/interpreter/host_tensor.h"
 #include "ir/state_names.h"
-#include "ir/support/crc32c.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"

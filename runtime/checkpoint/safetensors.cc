@@ -7,9 +7,9 @@
 #include <optional>
 #include <set>
 
-#include "ir/support/crc32c.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "ir/support/hash.h"
 
 namespace fusor::runtime {
 namespace {

@@ -1,4 +1,3 @@
-#include "runtime/cpu/gloo_collectives.h"
 
 #include <gloo/allgatherv.h>
 #include <gloo/allreduce.h>

@@ -11,6 +11,8 @@
 
 #include "runtime/backend/communicator.h"
 #include "runtime/cpu/gloo_context.h"
+#include "runtime/distributed/tcp_store.h"
+#include "runtime/distributed/threaded_communicator.h"
 
 namespace fusor::cpu {
 
@@ -65,5 +67,11 @@ class GlooExchange {
   std::mutex mutex_;
   std::vector<std::vector<char>> free_;  // memory of finished collectives
 };
+
+// Connects all ranks of the store through Gloo's TCP transport, each with each.
+// Throws kPeerLost when they do not find each other in time, kUsage for an
+// interface that is not there.
+std::unique_ptr<runtime::ThreadedCollectives> ConnectGloo(
+    runtime::TcpStore& store, const runtime::CommunicatorOptions& options);
 
 }  // namespace fusor::cpu

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "runtime/backend/backend.h"
-#include "runtime/cuda/device_call.h"
+#include "runtime/cuda/library_calls.h"
 
 namespace fusor::cuda {
 

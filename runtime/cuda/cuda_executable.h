@@ -10,7 +10,7 @@
 #include "codegen/plan/plan.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cuda/context.h"
-#include "runtime/cuda/device_call.h"
+#include "runtime/cuda/library_calls.h"
 
 namespace fusor::cuda {
 

@@ -4,9 +4,30 @@
 // handle, and so do those of cuBLASLt: for the streams of one thread. Not yet
 // run on a GPU.
 
-#include "runtime/cuda/device_call.h"
+#include <cuda.h>
+
+#include <functional>
+#include <memory>
+
+#include "codegen/plan/plan.h"
+#include "runtime/backend/backend.h"
 
 namespace fusor::cuda {
+
+// A loaded library call, the interface between vendor libraries and the device.
+// Immutable.
+class DeviceCall {
+ public:
+  virtual ~DeviceCall() = default;
+  // Enqueues the call on the stream, which may be capturing a graph: it must
+  // not allocate, synchronise or use another stream. `args`: device addresses
+  // of operands, results and the workspace, if any.
+  virtual void Enqueue(CUstream stream, void* const* args) const = 0;
+};
+
+// Loads the call on the current context; null if it does not support the call.
+using MakeDeviceCall =
+    std::function<std::unique_ptr<DeviceCall>(const codegen::LibraryCall&)>;
 
 // Returns a function that makes every call that has a library (LibraryOf), and
 // null for others.

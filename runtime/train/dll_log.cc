@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "runtime/train/log_file.h"
 #include "runtime/train/train_log.h"
 
 namespace fusor::runtime {

@@ -1,5 +1,3 @@
-#include "runtime/train/log_file.h"
-
 #include <fmt/core.h>
 
 #include <cerrno>
@@ -9,6 +7,7 @@
 #include <ctime>
 
 #include "ir/support/error.h"
+#include "runtime/train/train_log.h"
 
 namespace fusor::runtime {
 

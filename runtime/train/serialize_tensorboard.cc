@@ -8,10 +8,9 @@
 #include <filesystem>
 #include <string>
 
-#include "ir/support/crc32c.h"
 #include "ir/support/error.h"
+#include "ir/support/hash.h"
 #include "runtime/train/event.pb.h"
-#include "runtime/train/log_file.h"
 #include "runtime/train/train_log.h"
 
 namespace fusor::runtime {

@@ -8,7 +8,6 @@
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
-#include "runtime/train/log_file.h"
 
 namespace fusor::runtime {
 namespace {

@@ -11,7 +11,7 @@
 #include "codegen/kernel_cache.h"
 #include "codegen/plan/plan_builder.h"
 #include "ir/support/hash.h"
-#include "passes/pass_settings.h"
+#include "passes/passes.h"
 #include "tests/fakes/fake_compiler.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"

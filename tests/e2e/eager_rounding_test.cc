@@ -13,7 +13,6 @@
 #include "runtime/backend/backend_loader.h"
 #include "tools/inspect/bisect/draw_inputs.h"
 #include "tools/inspect/compare/compare.h"
-#include "tools/inspect/compare/compare_report.h"
 
 namespace fusor {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "ir/library_fusion.h"
 #include "models/model.h"
-#include "passes/pass_settings.h"
+#include "passes/passes.h"
 #include "runtime/program.h"
 #include "tests/testing/fault.h"
 #include "tests/testing/small_models.h"

@@ -10,7 +10,7 @@
 #include "codegen/compiler.h"
 #include "ir/builder.h"
 #include "ir/interpreter/host_tensor.h"
-#include "passes/training/autodiff.h"
+#include "passes/training/training_state.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/program.h"
 #include "runtime/session.h"

@@ -7,7 +7,7 @@
 
 #include "ir/builder.h"
 #include "ir/state_names.h"
-#include "passes/training/averaged_weights.h"
+#include "passes/training/training_state.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/program.h"
 #include "runtime/state_store.h"

@@ -12,7 +12,7 @@
 #include "ir/support/error.h"
 #include "ir/target/target.h"
 #include "ir/weight_copy.h"
-#include "passes/training/averaged_weights.h"
+#include "passes/training/training_state.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/weights.h"

@@ -1,8 +1,9 @@
 #pragma once
 
 // What CUDA C++ has built in, for kernels' text compiled as C++ with
-// FUSOR_EMULATED defined: see codegen/cuda/cuda_prelude.h and emulated_gpu.h.
-// The f32 functions are f64's, rounded, as the kernel interpreter has them.
+// FUSOR_EMULATED defined: see codegen/cuda/cuda_expressions.h and
+// emulated_gpu.h. The f32 functions are f64's, rounded, as the kernel
+// interpreter has them.
 
 #include <bit>
 #include <cmath>

@@ -7,7 +7,7 @@
 
 #include "ir/builder.h"
 #include "ir/support/error.h"
-#include "passes/training/autodiff.h"
+#include "passes/training/training_state.h"
 #include "tests/ir/builder_program.h"
 #include "tests/testing/numeric.h"
 

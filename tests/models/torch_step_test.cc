@@ -11,7 +11,7 @@
 
 #include "ir/support/error.h"
 #include "models/model.h"
-#include "passes/training/autodiff.h"
+#include "passes/training/training_state.h"
 #include "tests/testing/torch_golden.h"
 
 namespace fusor::models {

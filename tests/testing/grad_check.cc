@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "ir/support/error.h"
-#include "passes/training/autodiff.h"
+#include "passes/training/training_state.h"
 
 namespace fusor::test {
 namespace {

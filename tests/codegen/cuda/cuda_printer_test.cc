@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "codegen/cuda/cuda_prelude.h"
+#include "codegen/cuda/cuda_expressions.h"
 #include "tests/testing/kernel_statements.h"
 
 namespace fusor::codegen {

@@ -13,7 +13,7 @@
 
 #include "codegen/compiler.h"
 #include "models/model.h"
-#include "passes/pass_settings.h"
+#include "passes/passes.h"
 #include "runtime/backend/backend_loader.h"
 #include "tools/inspect/report/gpu_model.h"
 

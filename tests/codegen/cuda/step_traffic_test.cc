@@ -8,8 +8,8 @@
 
 #include "codegen/compiler.h"
 #include "models/model.h"
-#include "passes/pass_settings.h"
-#include "passes/patterns/fuse_conv_norm.h"
+#include "passes/passes.h"
+#include "passes/patterns/conv_rewrites.h"
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
 #include "tools/inspect/report/traffic.h"

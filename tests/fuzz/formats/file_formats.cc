@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "ir/support/crc32c.h"
 #include "ir/support/file.h"
+#include "ir/support/hash.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/image/decode.h"
@@ -54,9 +54,9 @@ void ReadManifest(std::string_view bytes) {
     }
     return path;
   }();
-  Write(kFolder + "/manifest.json",
-        fmt::format("{},\n  \"crc32c\": \"{:08x}\"\n}}\n", bytes,
-                    runtime::Crc32c(bytes)));
+  Write(
+      kFolder + "/manifest.json",
+      fmt::format("{},\n  \"crc32c\": \"{:08x}\"\n}}\n", bytes, Crc32c(bytes)));
   runtime::ReadCheckpointHeader(kFolder);
   runtime::ReadCheckpoint(kFolder);
 }

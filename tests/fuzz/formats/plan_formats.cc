@@ -4,7 +4,7 @@
 
 #include "codegen/compiler.h"
 #include "codegen/plan/plan.h"
-#include "ir/support/crc32c.h"
+#include "ir/support/hash.h"
 #include "ir/target/autotune_results.h"
 #include "runtime/program_file.h"
 #include "tests/fakes/fake_compiler.h"
@@ -36,7 +36,7 @@ void ReadStep(std::string_view bytes) {
   if (file.size() >= kSizeAt + 2 * sizeof(uint64_t) + sizeof(uint32_t)) {
     Put(file, kSizeAt, uint64_t{file.size()});
     const size_t end = file.size() - sizeof(uint32_t);
-    Put(file, end, runtime::Crc32c(std::string_view(file).substr(0, end)));
+    Put(file, end, Crc32c(std::string_view(file).substr(0, end)));
   }
   static const test::FakeCompiler kCompiler;
   for (const runtime::StepProgram& program :

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "ir/builder.h"
-#include "passes/training/autodiff.h"
+#include "passes/training/training_state.h"
 #include "tests/testing/numeric.h"
 #include "tests/testing/torch_golden.h"
 

@@ -1,8 +1,8 @@
-#include "ir/support/crc32c.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "ir/support/hash.h"
 
 namespace fusor::runtime {
 namespace {

@@ -12,7 +12,6 @@
 #include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "ir/target/conv_problem.h"
-#include "passes/pass_settings.h"
 #include "passes/passes.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/graph_text.h"

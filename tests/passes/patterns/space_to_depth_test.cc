@@ -1,5 +1,3 @@
-#include "passes/patterns/space_to_depth.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include "ir/library_fusion.h"
 #include "ir/target/conv_problem.h"
 #include "ir/verifier.h"
+#include "passes/patterns/conv_rewrites.h"
 #include "tests/testing/cuda_planner.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/numeric.h"

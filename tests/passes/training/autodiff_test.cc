@@ -1,5 +1,3 @@
-#include "passes/training/autodiff.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include "ir/interpreter/interpreter.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "passes/training/training_state.h"
 #include "tests/testing/numeric.h"
 
 namespace fusor::passes {

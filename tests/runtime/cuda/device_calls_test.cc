@@ -12,7 +12,7 @@
 #include "codegen/cuda/planned_call.h"
 #include "ir/support/error.h"
 #include "models/model.h"
-#include "passes/pass_settings.h"
+#include "passes/passes.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/cuda/library_calls.h"
 

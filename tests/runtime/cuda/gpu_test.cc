@@ -10,7 +10,7 @@
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "models/model.h"
-#include "passes/pass_settings.h"
+#include "passes/passes.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/distributed/tcp_store.h"
 #include "tests/fakes/emulated_device.h"

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "ir/support/crc32c.h"
 #include "ir/support/error.h"
+#include "ir/support/hash.h"
 #include "tests/testing/temporary_folder.h"
 
 namespace fusor::runtime {

@@ -26,8 +26,6 @@
 #include "tools/fusor/setup/stop_signals.h"
 #include "tools/fusor/setup/tuning.h"
 #include "tools/inspect/compare/compare_metrics.h"
-#include "tools/inspect/compare/compare_report.h"
-#include "tools/inspect/dump/dump_sink.h"
 #include "tools/inspect/dump/dumper.h"
 #include "tools/inspect/observers/stats_trace.h"
 

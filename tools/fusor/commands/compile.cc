@@ -14,7 +14,7 @@
 #include "ir/shard.h"
 #include "ir/support/error.h"
 #include "models/model.h"
-#include "passes/training/averaged_weights.h"
+#include "passes/training/training_state.h"
 #include "runtime/program_file.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/flag_groups.h"

@@ -8,7 +8,7 @@
 #include "tools/fusor/flags/flag_groups.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/session_setup.h"
-#include "tools/inspect/logs/speed_folder.h"
+#include "tools/inspect/logs/speed_log.h"
 
 namespace fusor::tools {
 namespace {

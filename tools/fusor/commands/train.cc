@@ -17,7 +17,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
-#include "passes/training/averaged_weights.h"
+#include "passes/training/training_state.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/program.h"
 #include "runtime/program_file.h"

@@ -22,7 +22,7 @@
 #include "ir/support/statistics.h"
 #include "ir/support/str.h"
 #include "ir/target/autotune_results.h"
-#include "passes/pass_settings.h"
+#include "passes/passes.h"
 #include "passes/pipeline.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/program.h"

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/backend/communicator.h"
 #include "runtime/program.h"
+#include "tools/inspect/compare/compare_metrics.h"
 #include "tools/inspect/compare/comparison.h"
 
 namespace fusor::inspect {
@@ -54,5 +56,23 @@ void SetInputs(runtime::Program& program, const InputBytes& inputs);
 // less than two variants. Gathers sharded values (ir/shard.h).
 Comparison Compare(const ir::Graph& model, const std::vector<Variant>& variants,
                    const InputBytes& inputs, const CompareOptions& options);
+
+// Returns an aligned table for a terminal, at most 100 columns wide unless
+// names are too long. `top`: number of worst differences, and of rejected
+// fusions, listed per variant.
+std::string ComparisonText(const Comparison& comparison,
+                           const std::vector<VariantMetrics>& facts,
+                           size_t top);
+
+// Returns stable keys; see README "JSON".
+nlohmann::json ComparisonJson(const Comparison& comparison,
+                              const std::vector<VariantMetrics>& facts);
+
+// Returns the comparison as one self-contained HTML page: key numbers, time and
+// bytes per op class, kernels per model part, memory over the schedule,
+// differences. `subject`: what was compared, on which device.
+std::string ComparisonPage(const Comparison& comparison,
+                           const std::vector<VariantMetrics>& facts,
+                           const std::string& subject);
 
 }  // namespace fusor::inspect

@@ -5,7 +5,7 @@
 
 #include "codegen/compiler.h"
 #include "ir/support/str.h"
-#include "tools/inspect/compare/compare_report.h"
+#include "tools/inspect/compare/compare.h"
 #include "tools/inspect/html/html_page.h"
 #include "tools/inspect/report/graph_view.h"
 #include "tools/inspect/report/memory_report.h"

@@ -1,5 +1,3 @@
-#include "tools/inspect/compare/compare_report.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 
 #include "codegen/compiler.h"
 #include "ir/support/str.h"
+#include "tools/inspect/compare/compare.h"
 
 namespace fusor::inspect {
 namespace {

@@ -13,7 +13,7 @@
 #include "ir/weight_copy.h"
 #include "runtime/program.h"
 #include "runtime/state_store.h"
-#include "tools/inspect/report/step_phase.h"
+#include "tools/inspect/report/graph_view.h"
 
 namespace fusor::inspect {
 

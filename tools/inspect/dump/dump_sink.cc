@@ -1,5 +1,3 @@
-#include "tools/inspect/dump/dump_sink.h"
-
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -8,6 +6,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
+#include "tools/inspect/dump/dumper.h"
 
 namespace fusor::inspect {
 namespace {

@@ -13,7 +13,6 @@
 #include "ir/support/parallel_for.h"
 #include "ir/support/str.h"
 #include "passes/pipeline.h"
-#include "tools/inspect/dump/dump_sink.h"
 #include "tools/inspect/report/decisions.h"
 #include "tools/inspect/report/graph_view.h"
 #include "tools/inspect/report/memory_report.h"

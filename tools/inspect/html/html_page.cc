@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "tools/inspect/html/svg.h"
-
 namespace fusor::inspect {
 
 namespace {

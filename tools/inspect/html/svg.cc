@@ -1,6 +1,6 @@
-#include "tools/inspect/html/svg.h"
-
 #include <fmt/core.h>
+
+#include "tools/inspect/html/html_page.h"
 
 namespace fusor::inspect {
 

@@ -1,5 +1,3 @@
-#include "tools/inspect/logs/speed_folder.h"
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -11,6 +9,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/statistics.h"
+#include "tools/inspect/logs/speed_log.h"
 
 namespace fusor::inspect {
 namespace {

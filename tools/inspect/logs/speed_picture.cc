@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tools/inspect/html/svg.h"
-#include "tools/inspect/logs/speed_folder.h"
+#include "tools/inspect/html/html_page.h"
+#include "tools/inspect/logs/speed_log.h"
 
 namespace fusor::inspect {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/inspect/logs/speed_folder.h"
+#include "tools/inspect/logs/speed_log.h"
 
 namespace fusor::inspect {
 namespace {

@@ -15,7 +15,6 @@
 #include "ir/target/cost.h"
 #include "passes/fusion/iteration_domain.h"
 #include "tools/inspect/html/html_page.h"
-#include "tools/inspect/report/step_phase.h"
 
 namespace fusor::inspect {
 

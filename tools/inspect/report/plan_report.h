@@ -10,7 +10,6 @@
 #include "ir/target/target.h"
 #include "passes/collectives/bucket_partition.h"
 #include "tools/inspect/report/graph_view.h"
-#include "tools/inspect/report/step_phase.h"
 
 namespace fusor::inspect {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "tools/inspect/html/svg.h"
+#include "tools/inspect/html/html_page.h"
 #include "tools/inspect/report/plan_view.h"
 
 namespace fusor::inspect {

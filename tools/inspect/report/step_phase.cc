@@ -1,11 +1,10 @@
-#include "tools/inspect/report/step_phase.h"
-
 #include <algorithm>
 #include <unordered_set>
 
 #include "ir/op.h"
 #include "ir/state_names.h"
 #include "ir/weight_copy.h"
+#include "tools/inspect/report/graph_view.h"
 
 namespace fusor::inspect {
 namespace {

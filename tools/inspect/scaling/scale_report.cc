@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/support/str.h"
-#include "tools/inspect/html/svg.h"
+#include "tools/inspect/html/html_page.h"
 #include "tools/inspect/scaling/scale_model.h"
 
 namespace fusor::inspect {

@@ -14,7 +14,6 @@
 #include "runtime/data/datasets/synthetic.h"
 #include "runtime/program.h"
 #include "tools/inspect/compare/compare_metrics.h"
-#include "tools/inspect/compare/compare_report.h"
 
 namespace fusor::inspect {
 namespace {

@@ -1,5 +1,3 @@
-#include "tools/inspect/dump/dump_sink.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <sstream>
 
 #include "ir/support/error.h"
+#include "tools/inspect/dump/dumper.h"
 
 namespace fusor::inspect {
 namespace {

@@ -1,6 +1,6 @@
-#include "tools/inspect/html/svg.h"
-
 #include <gmock/gmock.h>
+
+#include "tools/inspect/html/html_page.h"
 
 namespace fusor::inspect {
 namespace {

@@ -1,5 +1,3 @@
-#include "tools/inspect/logs/speed_folder.h"
-
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -9,6 +7,7 @@
 
 #include "ir/support/error.h"
 #include "tests/testing/temporary_folder.h"
+#include "tools/inspect/logs/speed_log.h"
 
 namespace fusor::inspect {
 namespace {

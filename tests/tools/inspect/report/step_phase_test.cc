@@ -1,5 +1,3 @@
-#include "tools/inspect/report/step_phase.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include "models/model.h"
 #include "passes/pipeline.h"
 #include "tests/testing/bare_target.h"
+#include "tools/inspect/report/graph_view.h"
 
 namespace fusor::inspect {
 namespace {
