@@ -2,7 +2,7 @@
 
 // Autotune results and their file format: text that people can read and edit.
 //
-//   fusor choices 1
+//   fusor choices 2
 //   target cpu-avx512
 //   device AMD EPYC 9654, AVX-512 with bf16, 2 threads
 //   threads 2

@@ -93,23 +93,34 @@ void MergeStoredCopies(Graph& graph, std::vector<Node*>& cluster) {
   cluster = std::move(kept);
 }
 
-// Returns the nodes in depth-first order from the values that others read. That
-// order does not depend on copies and other nodes between them, so that equal
-// work becomes equal kernels.
-std::vector<Node*> CanonicalOrder(const std::vector<Node*>& nodes,
-                                  const ValueSet& outputs) {
+// Returns the values of the nodes that other nodes or the graph's outputs read.
+ValueSet ResultsOf(const std::vector<Node*>& nodes, const ValueSet& outputs) {
   const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
-  const auto read_outside = [&](const Node& node) {
-    const std::vector<Use>& uses = node.output()->uses();
-    return outputs.contains(node.output()) ||
-           std::any_of(uses.begin(), uses.end(),
-                       [&](const Use& use) { return !set.contains(use.node); });
-  };
+  ValueSet results;
+  for (const Node* node : nodes) {
+    const std::vector<Use>& uses = node->output()->uses();
+    const bool outside =
+        outputs.contains(node->output()) ||
+        std::any_of(uses.begin(), uses.end(),
+                    [&](const Use& use) { return !set.contains(use.node); });
+    if (outside) results.insert(node->output());
+  }
+  return results;
+}
+
+// Returns the nodes in depth-first order from the results. That order does not
+// depend on copies and other nodes between them, so that equal work becomes
+// equal kernels.
+std::vector<Node*> DepthFirst(const std::vector<Node*>& nodes,
+                              const ValueSet& results) {
+  const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
   std::unordered_set<const Node*> visited;
   std::vector<Node*> order;
   std::vector<std::pair<Node*, size_t>> stack;
   for (Node* root : nodes) {
-    if (!read_outside(*root) || !visited.insert(root).second) continue;
+    if (!results.contains(root->output()) || !visited.insert(root).second) {
+      continue;
+    }
     stack.emplace_back(root, 0);
     while (!stack.empty()) {
       auto& [node, next] = stack.back();
@@ -126,6 +137,21 @@ std::vector<Node*> CanonicalOrder(const std::vector<Node*>& nodes,
     }
   }
   return order;
+}
+
+// Returns the order of the nodes in a kernel: DepthFirst, unless the loops that
+// clustering has found exist only in the present order. Which values are
+// assumed to be aligned depends on the order (iteration_domain.cc).
+std::vector<Node*> KernelOrder(const std::vector<Node*>& nodes,
+                               const ValueSet& outputs) {
+  const ValueSet results = ResultsOf(nodes, outputs);
+  std::vector<Node*> order = DepthFirst(nodes, results);
+  const std::vector<const Node*> analyzed(order.begin(), order.end());
+  IterationDomain domain;
+  std::string reason;
+  const bool loops = nodes.size() > 1 && IsFusible(*nodes[0]);
+  return !loops || AnalyzeDomain(analyzed, results, &domain, &reason) ? order
+                                                                      : nodes;
 }
 
 // A lone reshape is a view of its operand, not a kernel.
@@ -152,7 +178,7 @@ bool Fuse(Graph& graph, PassContext& context) {
   for (const std::vector<Node*>& cluster : clusters) {
     if (IsView(cluster)) continue;
     // The kernel has the position and the location of its last node.
-    requests.push_back({.members = CanonicalOrder(cluster, outputs),
+    requests.push_back({.members = KernelOrder(cluster, outputs),
                         .position = cluster.back(),
                         .location = cluster.back()->location(),
                         .eager_rounding = options.eager_rounding});

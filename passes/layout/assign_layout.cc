@@ -55,13 +55,18 @@ class Assignment {
     std::vector<Node*> nodes;
     for (const auto& node : graph_.nodes()) nodes.push_back(node.get());
     for (Node* node : nodes) Visit(*node);
-    // A value may have been fixed after some of its users were visited.
-    for (Node* node : nodes) {
-      if (node->HasTrait(OpTrait::kPure) &&
-          node->op().layout == LayoutRule::kSame) {
-        VisitAlike(*node);
+    // A value may have been fixed after some of its users were visited. To
+    // visit these may fix other values that they read.
+    size_t fixed = 0;
+    do {
+      fixed = fixed_.size();
+      for (Node* node : nodes) {
+        if (node->HasTrait(OpTrait::kPure) &&
+            node->op().layout == LayoutRule::kSame) {
+          VisitAlike(*node);
+        }
       }
-    }
+    } while (fixed_.size() != fixed);
     MatchAliases();
     return changed_;
   }

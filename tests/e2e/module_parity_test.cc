@@ -370,5 +370,25 @@ TEST(Copies, FromF16ToBF16) {
   }
 }
 
+// Fusion accepted these reductions in one order of the nodes, and the kernel
+// had another, in which their loops do not agree.
+TEST(Reductions, OfOneElementBesideWholeOnes) {
+  ExpectAsInterpreted(R"(graph one_element {
+      %x = data : f16[9,1,1,1]
+      %gamma = weight : f32[1]
+      %beta = weight : f32[1]
+      %zero = constant() {dtype="f32", shape=[], value=[0]} : f32[]
+      %a = tanh(%x) : f16[9,1,1,1]
+      %rows = reduce(%x) {dims=[1,2,3], kind="sum"} : f16[9]
+      %b = tanh(%x) : f16[9,1,1,1]
+      %y, %m, %v = batch_norm_train(%b, %gamma, %beta) {epsilon=0.01}
+          : f16[9,1,1,1], f32[1], f32[1]
+      %s = reduce(%a) {dims=[0,1,2,3], kind="sum"} : f16[]
+      %t = reduce(%y) {dims=[0,1,2,3], kind="sum"} : f16[]
+      return %zero as "loss", %rows as "rows", %s as "s", %t as "t"
+    })",
+                      Training());
+}
+
 }  // namespace
 }  // namespace fusor::test

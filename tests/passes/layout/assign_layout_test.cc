@@ -106,6 +106,30 @@ TEST(AssignLayoutTest, WhatAReaderReliesOnStaysAsItIs) {
   })");
 }
 
+// The convolution fixes %d, the product with it %c, which the nodes before read.
+TEST(AssignLayoutTest, ALayoutReachesReadersOfReaders) {
+  Expect(R"(graph g {
+    %v = weight : f32[2,2,1,1]
+    %c = iota() {dim=1, dtype="f32", shape=[1,2,4,4]} : f32[1,2,4,4]
+    %d = iota() {dim=2, dtype="f32", shape=[1,2,4,4]} : f32[1,2,4,4]
+    %a = abs(%c) : f32[1,2,4,4]
+    %p = add(%a, %c) : f32[1,2,4,4]
+    %q = mul(%d, %c) : f32[1,2,4,4]
+    %z = conv2d(%d, %v) : f32[1,2,4,4] @"z"
+    return %p as "p", %q as "q", %z as "z"
+  })",
+         R"(graph g {
+    %v = weight : f32[2,2,1,1]
+    %c = iota() {dim=1, dtype="f32", shape=[1,2,4,4]} : f32[1,2,4,4]{acdb}
+    %d = iota() {dim=2, dtype="f32", shape=[1,2,4,4]} : f32[1,2,4,4]{acdb}
+    %a = abs(%c) : f32[1,2,4,4]{acdb}
+    %p = add(%a, %c) : f32[1,2,4,4]{acdb}
+    %q = mul(%d, %c) : f32[1,2,4,4]{acdb}
+    %z = conv2d(%d, %v) {algorithm="direct"} : f32[1,2,4,4]{acdb} @"z"
+    return %p as "p", %q as "q", %z as "z"
+  })");
+}
+
 // What comes back is in row-major order, what was normalised has channels last.
 TEST(AssignLayoutTest, TheGradientOfANormalisationHasTheLayoutOfItsOperand) {
   Expect(R"(graph g {
