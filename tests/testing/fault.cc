@@ -8,6 +8,7 @@
 
 #include "ir/builder.h"
 #include "ir/graph.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "ir/weight_copy.h"
 #include "passes/simplify/constant_folding.h"
@@ -130,7 +131,7 @@ bool CorruptGraph(Graph& graph, FaultKind kind,
                   const std::vector<std::string>& names) {
   const bool fused =
       std::any_of(graph.nodes().begin(), graph.nodes().end(),
-                  [](const auto& node) { return node->body() != nullptr; });
+                  [](const auto& node) { return ir::IsKernelFusion(*node); });
   for (const std::string& name : names) {
     if (!fused) {
       if (Value* value = FindResult(graph, name)) {
@@ -140,7 +141,7 @@ bool CorruptGraph(Graph& graph, FaultKind kind,
       continue;
     }
     for (const auto& node : graph.nodes()) {
-      if (node->body() == nullptr) continue;
+      if (!ir::IsKernelFusion(*node)) continue;
       const Value* value = FindResult(*node->body(), name);
       if (value != nullptr && !IsCopy(*value)) {
         CorruptBody(*node, value, kind);

@@ -7,6 +7,7 @@
 #include "codegen/lower/lower.h"
 #include "codegen/plan/plan.h"
 #include "ir/interpreter/host_tensor.h"
+#include "ir/library_fusion.h"
 #include "tests/testing/library_call.h"
 
 namespace fusor::test {
@@ -87,10 +88,10 @@ std::vector<ir::Tensor> RunWithKernels(const ir::Graph& graph,
     for (const ir::Value* input : node->inputs()) {
       operands.push_back(&values.at(input));
     }
-    std::vector<ir::Tensor> results = node->body() != nullptr
+    std::vector<ir::Tensor> results = ir::IsKernelFusion(*node)
                                           ? RunFusion(*node, operands, target)
                                           : InterpretCall(*node, operands);
-    if (visit && node->body() != nullptr) visit(*node, operands, results);
+    if (visit && ir::IsKernelFusion(*node)) visit(*node, operands, results);
     for (const ir::Value* input : node->inputs()) {
       if (--left[input] == 0) values.erase(input);
     }

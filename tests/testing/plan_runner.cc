@@ -5,6 +5,7 @@
 #include "codegen/kernel/kernel_ir.h"
 #include "codegen/lower/lower.h"
 #include "ir/interpreter/host_tensor.h"
+#include "ir/library_fusion.h"
 #include "passes/passes.h"
 #include "tests/testing/library_call.h"
 
@@ -44,7 +45,7 @@ codegen::LoweredNodes LowerAll(const ir::Graph& graph,
                                const ir::Target& target) {
   codegen::LoweredNodes lowered;
   for (const auto& node : graph.nodes()) {
-    if (node->body() == nullptr) continue;
+    if (!ir::IsKernelFusion(*node)) continue;
     lowered.emplace(node.get(), codegen::LowerFusion(*node, target));
   }
   return lowered;
