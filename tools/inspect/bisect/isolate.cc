@@ -7,6 +7,7 @@
 #include <map>
 
 #include "ir/interpreter/host_tensor.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
@@ -177,7 +178,8 @@ struct Exactness {
 constexpr double kTf32Epsilon = 0x1p-10;
 
 bool TakesTf32(const Plan& plan, const ir::Graph& graph) {
-  if (graph.nodes()[0]->op().precision != ir::PrecisionRule::kAllow) {
+  const ir::Node& op = ir::LibraryOp(*graph.nodes()[0]);
+  if (op.op().precision != ir::PrecisionRule::kAllow) {
     return false;
   }
   const std::vector<std::string> known = ir::TargetNames();
