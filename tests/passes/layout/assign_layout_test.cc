@@ -106,7 +106,8 @@ TEST(AssignLayoutTest, WhatAReaderReliesOnStaysAsItIs) {
   })");
 }
 
-// The convolution fixes %d, the product with it %c, which the nodes before read.
+// The convolution fixes %d, the product with it %c, which the nodes before
+// read.
 TEST(AssignLayoutTest, ALayoutReachesReadersOfReaders) {
   Expect(R"(graph g {
     %v = weight : f32[2,2,1,1]
