@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "codegen/kernel/access_analysis.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
+#include "ir/support/error.h"
 #include "passes/fusion/iteration_domain.h"
 
 namespace fusor::codegen {
@@ -31,6 +33,8 @@ void CheckResults(const LoweredKernel& lowered) {
 }
 
 LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target) {
+  FUSOR_ASSERT(ir::IsKernelFusion(fusion), "{}: a library call has no kernel",
+               fusion.output()->name());
   if (fusion.attrs().String("kind") == "multi_tensor") {
     return LowerMultiTensorUpdate(fusion, target);
   }
