@@ -75,10 +75,9 @@ std::string FusedOps(const Graph& body) {
 }
 
 std::optional<size_t> AccumulatedInput(const Graph& body) {
+  if (body.outputs().size() != 1) return std::nullopt;
   const Node* sum = WithoutCasts(body.outputs()[0].value)->producer();
-  if (body.outputs().size() != 1 || !IsOp(sum, OpKind::kAdd)) {
-    return std::nullopt;
-  }
+  if (!IsOp(sum, OpKind::kAdd)) return std::nullopt;
   const Value* addend = WithoutCasts(sum->input(1));
   if (sum->input(0)->producer() != &LibraryOpIn(body) ||
       addend->producer() != nullptr) {

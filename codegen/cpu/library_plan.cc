@@ -43,6 +43,7 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call) {
     types.insert(types.end(), call.results.begin(), call.results.end());
     CheckImageSizes(call.op_name(), types);
   }
+  if (call.body != nullptr) return {"reference"};
   if (const auto plan = PlanWinograd(call); plan.has_value()) {
     return {kWinogradImplementation, WorkspaceBytes(*plan), *plan};
   }

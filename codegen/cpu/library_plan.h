@@ -31,7 +31,8 @@ struct LibraryPlan {
 };
 
 // Chooses Winograd in bf16, im2col or max_pool if the call is for one of them,
-// else oneDNN if it supports the op and types, else the interpreter. Throws
+// else oneDNN if it supports the op and types, else the interpreter. The
+// interpreter also runs all library fusions. Throws
 // kGraph if algorithm "winograd" does not exist for the call, or if images are
 // too large for oneDNN. The plan holds for the current number of threads of the
 // calling thread's OpenMP regions (ThreadCount).

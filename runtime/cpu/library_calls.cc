@@ -12,36 +12,42 @@ namespace {
 
 using codegen::LibraryCall;
 
-// Interprets the op in typed mode.
+// Returns the body of a library fusion, otherwise a graph of the call's op.
+std::unique_ptr<ir::Graph> GraphOf(const LibraryCall& call) {
+  if (call.body != nullptr) return call.body->Clone();
+  auto graph = std::make_unique<ir::Graph>("reference");
+  std::vector<ir::Value*> operands;
+  for (const ir::TensorType& type : call.operands) {
+    operands.push_back(graph->AddInput(type, ir::InputRole::kData, "x"));
+  }
+  const ir::Node* node = graph->AddNode(call.op, operands, call.attrs);
+  for (size_t i = 0; i < node->num_outputs(); ++i) {
+    node->output(i)->set_type(call.results[i]);
+    graph->AddOutput(node->output(i), "y" + std::to_string(i));
+  }
+  return graph;
+}
+
+// Interprets the call in typed mode.
 class ReferenceExecutable final : public CpuExecutable {
  public:
   explicit ReferenceExecutable(const LibraryCall& call)
-      : CpuExecutable(call), graph_("reference") {
-    std::vector<ir::Value*> operands;
-    for (const ir::TensorType& type : call.operands) {
-      operands.push_back(graph_.AddInput(type, ir::InputRole::kData, "x"));
-    }
-    const ir::Node* node = graph_.AddNode(call.op, operands, call.attrs);
-    for (size_t i = 0; i < node->num_outputs(); ++i) {
-      node->output(i)->set_type(call.results[i]);
-      graph_.AddOutput(node->output(i), "y" + std::to_string(i));
-    }
-  }
+      : CpuExecutable(call), graph_(GraphOf(call)) {}
 
   void Run(void* const* args) const override {
     std::vector<ir::Tensor> inputs;
-    for (size_t i = 0; i < graph_.inputs().size(); ++i) {
-      inputs.push_back(ir::LoadTensor(graph_.input(i)->type(), args[i]));
+    for (size_t i = 0; i < graph_->inputs().size(); ++i) {
+      inputs.push_back(ir::LoadTensor(graph_->input(i)->type(), args[i]));
     }
     const std::vector<ir::Tensor> results =
-        ir::Interpret(graph_, inputs, ir::EvalMode::kTyped);
+        ir::Interpret(*graph_, inputs, ir::EvalMode::kTyped);
     for (size_t i = 0; i < results.size(); ++i) {
       ir::StoreTensor(results[i], args[inputs.size() + i]);
     }
   }
 
  private:
-  ir::Graph graph_;
+  const std::unique_ptr<ir::Graph> graph_;
 };
 
 }  // namespace

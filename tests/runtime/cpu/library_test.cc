@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
@@ -493,6 +494,26 @@ TEST(CpuLibraryTest, RefusesAPlanWithTooSmallAWorkspace) {
     EXPECT_EQ(error.code(), ErrorCode::kDevice);
     EXPECT_THAT(error.what(), HasSubstr("needs a workspace of"));
   }
+}
+
+// oneDNN would compute the convolution alone.
+TEST(CpuLibraryTest, TheInterpreterRunsLibraryFusions) {
+  OneNode one(
+      "conv2d",
+      {{DType::kF32, {2, 3, 5, 5}, {}}, {DType::kF32, {4, 3, 3, 3}, {}}}, {});
+  ir::LibraryFusion fusion(*one.node);
+  fusion.AddChannelSums();
+  const ir::Node* node = std::move(fusion).Build(one.graph, nullptr);
+  LibraryCall call = codegen::CallOf(*node);
+  const std::vector<Tensor> operands = one.Operands();
+  const std::vector<Tensor> actual = RunCall(call, operands);
+  EXPECT_EQ(call.implementation, "reference");
+  ASSERT_EQ(actual.size(), 3u);
+  const Tensor y = one.Expected(operands)[0];
+  Tensor sums{{DType::kF32, {4}, {}}, std::vector<double>(4)};
+  for (size_t i = 0; i < y.data.size(); ++i) sums.data[i / 9 % 4] += y.data[i];
+  EXPECT_LE(MaxRelativeError(actual[0], y), 1e-6);
+  EXPECT_LE(MaxRelativeError(actual[1], sums), 1e-6);
 }
 
 }  // namespace
