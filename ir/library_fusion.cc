@@ -37,14 +37,6 @@ Value* AlongChannels(Builder& b, Value* vector, const Value* like) {
   return b.BroadcastAlong(vector, like->type(), 1);
 }
 
-// Returns the value before casts.
-const Value* WithoutCasts(const Value* value) {
-  while (IsOp(value->producer(), OpKind::kCast)) {
-    value = value->producer()->input(0);
-  }
-  return value;
-}
-
 }  // namespace
 
 bool IsLibraryFusion(const Node& node) {
@@ -66,6 +58,32 @@ Node& LibraryOp(Node& node) {
   return IsLibraryFusion(node) ? FindLibraryOp(*node.body()) : node;
 }
 
+const Value* BeforeCasts(const Value* value) {
+  while (IsOp(value->producer(), OpKind::kCast)) {
+    value = value->producer()->input(0);
+  }
+  return value;
+}
+
+std::unique_ptr<Graph> OneOpGraph(OpKind op, const Attrs& attrs,
+                                  std::span<const TensorType> operands,
+                                  std::span<const TensorType> results) {
+  auto graph = std::make_unique<Graph>("call");
+  std::vector<Value*> inputs;
+  for (const TensorType& type : operands) {
+    inputs.push_back(graph->AddInput(type, InputRole::kData, "x"));
+  }
+  const Node* node = graph->AddNode(op, inputs, attrs);
+  FUSOR_CHECK(node->num_outputs() == results.size(), kGraph,
+              "{}: expected {} results, got {}", node->op_name(),
+              node->num_outputs(), results.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    node->output(i)->set_type(results[i]);
+    graph->AddOutput(node->output(i), "y" + std::to_string(i));
+  }
+  return graph;
+}
+
 std::string FusedOps(const Graph& body) {
   std::vector<std::string_view> names;
   for (const auto& node : body.nodes()) {
@@ -76,9 +94,9 @@ std::string FusedOps(const Graph& body) {
 
 std::optional<size_t> AccumulatedInput(const Graph& body) {
   if (body.outputs().size() != 1) return std::nullopt;
-  const Node* sum = WithoutCasts(body.outputs()[0].value)->producer();
+  const Node* sum = BeforeCasts(body.outputs()[0].value)->producer();
   if (!IsOp(sum, OpKind::kAdd)) return std::nullopt;
-  const Value* addend = WithoutCasts(sum->input(1));
+  const Value* addend = BeforeCasts(sum->input(1));
   if (sum->input(0)->producer() != &LibraryOpIn(body) ||
       addend->producer() != nullptr) {
     return std::nullopt;

@@ -27,6 +27,15 @@ Node& LibraryOp(Node& node);
 // Returns the library op of such a body.
 const Node& LibraryOpIn(const Graph& body);
 
+// Returns the value before casts.
+const Value* BeforeCasts(const Value* value);
+
+// Returns a graph of one op on inputs of the given types. Its outputs are the
+// results, with the given types. Throws kGraph if the op rejects the operands.
+std::unique_ptr<Graph> OneOpGraph(OpKind op, const Attrs& attrs,
+                                  std::span<const TensorType> operands,
+                                  std::span<const TensorType> results);
+
 // Returns the names of the body's ops in order, without casts, broadcasts and
 // constants: "conv2d,reduce,mul,reduce".
 std::string FusedOps(const Graph& body);

@@ -43,7 +43,7 @@ bool TakesFuel(std::string_view pass);
 // the nearest name or all names, or limit a pass that takes no fuel.
 void CheckPassNames(const PassOptions& options);
 
-// What a compilation verifies, beyond its input, final graph and kernels.
+// Checks beside those of the input, the final graph and the kernels.
 enum class Verification : uint8_t {
   kOff,
   kPasses,  // the graph after each pass that changed it, and that each pass

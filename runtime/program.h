@@ -23,7 +23,7 @@ namespace fusor::runtime {
 class Executor;
 class StepObserver;
 
-// What the programs of a session share.
+// Shared by the programs of a session.
 struct ProgramContext {
   RankDevice device;
   StateStore& state;

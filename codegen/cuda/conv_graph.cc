@@ -25,20 +25,6 @@ using ir::OpKind;
 using ir::Value;
 using Tensor = CudnnOpGraph::Tensor;
 
-std::unique_ptr<ir::Graph> BodyOf(const LibraryCall& call) {
-  if (call.body != nullptr) return call.body->Clone();
-  auto body = std::make_unique<ir::Graph>("library");
-  std::vector<Value*> inputs;
-  for (const ir::TensorType& type : call.operands) {
-    inputs.push_back(body->AddInput(type, ir::InputRole::kData, "operand"));
-  }
-  const Node* node = body->AddNode(call.op, inputs, call.attrs);
-  for (size_t i = 0; i < node->num_outputs(); ++i) {
-    body->AddOutput(node->output(i), "result");
-  }
-  return body;
-}
-
 std::optional<ConvKind> KindOf(const Node& node) {
   switch (node.kind()) {
     case OpKind::kConv2d:
@@ -57,7 +43,11 @@ std::optional<ConvKind> KindOf(const Node& node) {
 class Translator {
  public:
   explicit Translator(const LibraryCall& call)
-      : call_(call), body_(BodyOf(call)) {
+      : call_(call),
+        body_(call.body != nullptr
+                  ? call.body->Clone()
+                  : ir::OneOpGraph(call.op, call.attrs, call.operands,
+                                   call.results)) {
     FUSOR_CHECK(body_->inputs().size() == call.operands.size() &&
                     body_->outputs().size() == call.results.size(),
                 kGraph, "cuDNN: {}: the body has {} inputs and {} outputs",
@@ -69,7 +59,8 @@ class Translator {
     }
     for (size_t i = 0; i < call.results.size(); ++i) {
       results_.push_back(graph_.Argument(call.results[i]));
-      result_of_.emplace(BeforeCasts(body_->outputs()[i].value), results_[i]);
+      result_of_.emplace(ir::BeforeCasts(body_->outputs()[i].value),
+                         results_[i]);
     }
   }
 
@@ -91,13 +82,6 @@ class Translator {
   }
 
  private:
-  static const Value* BeforeCasts(const Value* value) {
-    while (IsOp(value->producer(), OpKind::kCast)) {
-      value = value->producer()->input(0);
-    }
-    return value;
-  }
-
   // Returns whether the value is per channel; a convolution's weight gradient
   // is the only other result that is not [N,C,H,W].
   static bool IsVector(const Value& value) { return value.type().rank() < 4; }
@@ -140,7 +124,7 @@ class Translator {
       case OpKind::kCast:
       case OpKind::kBroadcast: {
         // A broadcast vector may be a cast one.
-        const auto source = tensors_.find(BeforeCasts(node.input(0)));
+        const auto source = tensors_.find(ir::BeforeCasts(node.input(0)));
         if (source != tensors_.end()) tensors_[y] = source->second;
         return;
       }
@@ -202,7 +186,8 @@ class Translator {
       const bool adds = ir::AccumulatedInput(*body_).has_value();
       if (adds) {
         // The sum is in the place of the addend.
-        const Node* sum = BeforeCasts(body_->outputs()[0].value)->producer();
+        const Node* sum =
+            ir::BeforeCasts(body_->outputs()[0].value)->producer();
         tensors_[result] = Define(*sum->output());
       }
       const Tensor dx = adds ? At(result) : Define(*result);
@@ -250,9 +235,9 @@ class Translator {
       graph_.SumForNorm(
           results_[0],
           {.x = At(norm.x),
-           .mean = At(BeforeCasts(norm.mean)),
-           .inverse_deviation = At(BeforeCasts(norm.inverse_deviation)),
-           .scale = At(BeforeCasts(norm.scale)),
+           .mean = At(ir::BeforeCasts(norm.mean)),
+           .inverse_deviation = At(ir::BeforeCasts(norm.inverse_deviation)),
+           .scale = At(ir::BeforeCasts(norm.scale)),
            .scale_grad = results_[first],
            .bias_grad = results_[first + 1],
            .a = results_[first + 2],

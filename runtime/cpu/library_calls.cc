@@ -5,6 +5,7 @@
 
 #include "ir/interpreter/host_tensor.h"
 #include "ir/interpreter/interpreter.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 
 namespace fusor::cpu {
@@ -12,27 +13,15 @@ namespace {
 
 using codegen::LibraryCall;
 
-// Returns the body of a library fusion, otherwise a graph of the call's op.
-std::unique_ptr<ir::Graph> GraphOf(const LibraryCall& call) {
-  if (call.body != nullptr) return call.body->Clone();
-  auto graph = std::make_unique<ir::Graph>("reference");
-  std::vector<ir::Value*> operands;
-  for (const ir::TensorType& type : call.operands) {
-    operands.push_back(graph->AddInput(type, ir::InputRole::kData, "x"));
-  }
-  const ir::Node* node = graph->AddNode(call.op, operands, call.attrs);
-  for (size_t i = 0; i < node->num_outputs(); ++i) {
-    node->output(i)->set_type(call.results[i]);
-    graph->AddOutput(node->output(i), "y" + std::to_string(i));
-  }
-  return graph;
-}
-
 // Interprets the call in typed mode.
 class ReferenceExecutable final : public CpuExecutable {
  public:
   explicit ReferenceExecutable(const LibraryCall& call)
-      : CpuExecutable(call), graph_(GraphOf(call)) {}
+      : CpuExecutable(call),
+        graph_(call.body != nullptr
+                   ? call.body->Clone()
+                   : ir::OneOpGraph(call.op, call.attrs, call.operands,
+                                    call.results)) {}
 
   void Run(void* const* args) const override {
     std::vector<ir::Tensor> inputs;

@@ -154,7 +154,7 @@ TEST_F(LibraryFusionTest, ReadsANormalisation) {
   const Node* gradient = b_.Add("conv2d_grad_weight", {read, dy}, attrs);
   const Node* node = Fuse(gradient, prologue);
   ExpectEqual(node->output(), gradient->output());
-  // What it replaces is no operand any more.
+  // The fusion does not read the value that the prologue replaces.
   EXPECT_EQ(node->inputs(), (std::vector<Value*>{x, dy, scale, shift}));
   Check();
 }

@@ -35,7 +35,8 @@ void CheckAddsInPlace(const codegen::LibraryCall& call, void* const* args) {
   const std::optional<size_t> operand = ir::AccumulatedInput(*call.body);
   FUSOR_CHECK(
       !operand.has_value() || args[*operand] == args[call.operands.size()],
-      kInternal, "{}: what it adds to lies elsewhere", call.op_name());
+      kInternal, "{}: expected the addend in the place of the result",
+      call.op_name());
 }
 
 }  // namespace

@@ -451,11 +451,12 @@ TEST_F(ConvPlanTest, TheStemHasStatisticsAfterSpaceToDepth) {
 
 // Why ranks send gradients in 16 bit: in f32 each needs a cast.
 TEST_F(ConvPlanTest, NoWeightGradientIsWide) {
+  const auto compiler = Compiler();
   for (LibraryCall call : ResNetConvolutions()) {
     if (call.op != ir::OpKind::kConv2dGradWeight) continue;
     call.attrs.Set("algorithm", std::string());
     call.results[0].dtype = DType::kF32;
-    EXPECT_THROW(Compiler()->PrepareCall(call), Error);
+    EXPECT_THROW(compiler->PrepareCall(call), Error);
   }
 }
 

@@ -129,10 +129,8 @@ constexpr std::string_view kNorm = R"(
       weight_shape=[4,4,3,3]} : f16[4,4,3,3] @"conv2"
   return %z as "z", %dw as "dw", %m as "m", %v as "v")";
 
-// The convolution %c of kNorm with the sums of its result.
-constexpr char kSummed[] = R"(
-  %c, %conv.fusion_1, %conv.fusion_2 = fusion(%x, %w) {kind="library"}
-      : f16[2,4,6,6], f32[4], f32[4] @"conv" graph library {
+// A convolution and the sums of its result.
+constexpr char kSumsBody[] = R"(graph library {
     %x = data : f16[2,4,6,6]
     %w = data : f16[4,4,1,1]
     %conv2d = conv2d(%x, %w) {algorithm="fused"} : f16[2,4,6,6]
@@ -144,8 +142,14 @@ constexpr char kSummed[] = R"(
   }
 )";
 
+// The convolution %c of kNorm with the sums of its result.
+const std::string kSummed = R"(
+  %c, %conv.fusion_1, %conv.fusion_2 = fusion(%x, %w) {kind="library"}
+      : f16[2,4,6,6], f32[4], f32[4] @"conv" )" +
+                            std::string(kSumsBody);
+
 TEST_F(FuseConvNormTest, SumsUpStatistics) {
-  ExpectBecomes(NormLowering::kStatistics, kNorm, std::string(kSummed) + R"(
+  ExpectBecomes(NormLowering::kStatistics, kNorm, kSummed + R"(
   %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
       : f16[2,4,6,6], f32[4], f32[4] @"bn"
   %z = conv2d(%y, %w2) {algorithm="plain", pad=[1,1]} : f16[2,4,6,6] @"conv2"
@@ -170,7 +174,7 @@ TEST_F(FuseConvNormTest, KeepsWhatKernelsAreToDo) {
   }
 }
 
-// What is read instead of %c.
+// The prologue: %c as the convolutions read it.
 constexpr char kNormalized[] = R"(
     %wide = cast(%c) {dtype="f32"} : f32[2,4,6,6]
     %scale32 = cast(%scale) {dtype="f32"} : f32[4]
@@ -186,7 +190,7 @@ constexpr char kNormalized[] = R"(
 TEST_F(FuseConvNormTest, AppliesANormalisationInItsReaders) {
   const auto graph = test::ParseOrDie(WithInputs(kNorm));
   EXPECT_TRUE(Run(*graph, NormLowering::kPrologues));
-  test::ExpectSameGraph(WithInputs(std::string(kSummed) + R"(
+  test::ExpectSameGraph(WithInputs(kSummed + R"(
   %y, %m, %v = batch_norm_train(%c, %gamma, %beta) {relu=true}
       : f16[2,4,6,6], f32[4], f32[4] @"bn"
 )" + std::string(kAffine) +
@@ -534,16 +538,8 @@ TEST_F(FuseConvNormTest, MovesABiasToTheMean) {
                 R"(
   %bias = bias : f16[4]
   %c, %conv.fusion_3, %conv.fusion_4 = fusion(%x, %w) {kind="library"}
-      : f16[2,4,6,6], f32[4], f32[4] @"conv" graph library {
-    %x = data : f16[2,4,6,6]
-    %w = data : f16[4,4,1,1]
-    %conv2d = conv2d(%x, %w) {algorithm="fused"} : f16[2,4,6,6]
-    %cast = cast(%conv2d) {dtype="f32"} : f32[2,4,6,6]
-    %reduce = reduce(%cast) {dims=[0,2,3], kind="sum"} : f32[4]
-    %mul = mul(%cast, %cast) : f32[2,4,6,6]
-    %reduce_1 = reduce(%mul) {dims=[0,2,3], kind="sum"} : f32[4]
-    return %conv2d as "conv2d", %reduce as "reduce", %reduce_1 as "reduce_1"
-  }
+      : f16[2,4,6,6], f32[4], f32[4] @"conv" )" +
+                    std::string(kSumsBody) + R"(
   %y, %m, %v = batch_norm_train(%c, %gamma, %beta)
       : f16[2,4,6,6], f32[4], f32[4] @"bn"
   %bn.cast = cast(%bias) {dtype="f32"} : f32[4] @"bn"

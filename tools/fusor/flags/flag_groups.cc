@@ -314,7 +314,7 @@ void AddLossScaleFlags(CLI::App& app, OptimizerFlags& f) {
       ->check(Number(0x1p-24, 0x1p64));
   app.add_flag(
       "--dynamic-loss-scale", f.dynamic_loss_scale,
-      "Adapt the loss scale and skip overflowing steps; overrides the static");
+      "Adapt the loss scale, skip overflowing steps; static scale is ignored");
   app.add_option("--initial-loss-scale", f.initial_loss_scale,
                  "Dynamic loss scale: value at the first step")
       ->capture_default_str()
