@@ -191,8 +191,9 @@ class TerminalTest(CliTest):
                 r"^epoch   0  iteration +[24]/4", drawn.replace("\x1b[K", "\n"),
                 re.M)), 2)
         bench = self.on_terminal(80, "bench", *run[2:8], "--warmup", "1",
-                                 "--iterations", "3")
-        self.assertRegex(bench, r"\rbench  0/4 .*\rbench  [1-3]/4 .* left")
+                                 "--iterations", "99")
+        self.assertRegex(bench,
+                         r"\rbench +0/100 .*\rbench +[1-9]\d*/100 .* left")
         self.expect_clean(bench, 80)
         plain = self.succeeds(*run)
         self.assertEqual(plain.stderr, "")
