@@ -79,22 +79,32 @@ Value* Layers::BatchNorm(Value* x, const std::string& name, double gamma,
                           ConstantInit(0));
   Value* variance = Parameter(name + ".running_var", shape,
                               InputRole::kStatistic, ConstantInit(1));
-  const double epsilon = options_.norm_epsilon;
-  if (!training()) {
-    return b_.BatchNormInference(x, scale, shift, mean, variance, epsilon);
+  return BatchNorm(x, {scale, shift, mean, variance}, options_.norm_momentum,
+                   options_.norm_epsilon);
+}
+
+Value* Layers::BatchNorm(Value* x, const NormState& state, double momentum,
+                         double epsilon) {
+  if (!training() && state.mean != nullptr) {
+    return b_.BatchNormInference(x, state.scale, state.shift, state.mean,
+                                 state.variance, epsilon);
   }
-  const ir::BatchNormResult norm = b_.BatchNormTrain(x, scale, shift, epsilon);
-  const int64_t ranks = options_.norm_ranks;
+  const ir::BatchNormResult norm =
+      b_.BatchNormTrain(x, state.scale, state.shift, epsilon);
+  const int64_t ranks = training() ? options_.norm_ranks : 1;
   norm.y->producer()->mutable_attrs().Set("ranks", ranks);
+  if (state.mean == nullptr) return norm.y;
+  const int64_t channels = x->type().shape[1];
   const auto count =
-      static_cast<double>(ranks * (x->type().num_elements() / shape[0]));
+      static_cast<double>(ranks * (x->type().num_elements() / channels));
   const double unbiased = count > 1 ? count / (count - 1) : 1;
-  const double m = options_.norm_momentum;
-  Value* new_mean = b_.Plus(b_.Times(mean, 1 - m), b_.Times(norm.mean, m));
-  Value* new_variance =
-      b_.Plus(b_.Times(variance, 1 - m), b_.Times(norm.variance, m * unbiased));
-  b_.graph().AddOutput(new_mean, mean->name(), mean->index());
-  b_.graph().AddOutput(new_variance, variance->name(), variance->index());
+  const auto update = [&](Value* running, Value* batch, double scale) {
+    Value* kept = b_.Times(running, 1 - momentum);
+    b_.graph().AddOutput(b_.Plus(kept, b_.Times(batch, momentum * scale)),
+                         running->name(), running->index());
+  };
+  update(state.mean, norm.mean, 1);
+  update(state.variance, norm.variance, unbiased);
   return norm.y;
 }
 
@@ -140,31 +150,34 @@ Value* Layers::MaxPool(Value* x, const std::string& name, int64_t window,
                           .pad_w = pad});
 }
 
+Value* Layers::HyperParameter(const char* name, DType dtype) {
+  Value* input = b_.graph().FindInput(name);
+  return input != nullptr
+             ? input
+             : b_.graph().AddInput({dtype, {}, {}}, InputRole::kHyperParameter,
+                                   name);
+}
+
 Value* Layers::Dropout(Value* x, const std::string& name, ir::Where at) {
   const Builder::Layer layer(b_, at);
-  if (!training() || options_.dropout == 0) return x;
   Builder::Scope scope(b_, name);
-  ir::Graph& graph = b_.graph();
-  Value* key = graph.FindInput("random_key");
-  if (key == nullptr) {
-    key = graph.AddInput({DType::kI64, {}, {}}, InputRole::kHyperParameter,
-                         "random_key");
-  }
-  Value* step = graph.FindInput("step");
-  if (step == nullptr) {
-    step = graph.AddInput({DType::kI32, {}, {}}, InputRole::kHyperParameter,
-                          "step");
-  }
-  return b_.Dropout(x, options_.dropout, key, step);
+  return Dropout(x, options_.dropout);
+}
+
+Value* Layers::Dropout(Value* x, double p) {
+  if (!training() || p == 0) return x;
+  Value* key = HyperParameter("random_key", DType::kI64);
+  return b_.Dropout(x, p, key, HyperParameter("step", DType::kI32));
+}
+
+Value* Layers::Random(Shape shape) {
+  Value* key = HyperParameter("random_key", DType::kI64);
+  return b_.Random(key, HyperParameter("step", DType::kI32), std::move(shape));
 }
 
 Value* Layers::Mix(Value* x, const std::function<Value*(Value*)>& of) {
   if (!mixes()) return of(x);
-  Value* share = b_.graph().FindInput("mixup");
-  if (share == nullptr) {
-    share = b_.graph().AddInput({DType::kF32, {}, {}},
-                                InputRole::kHyperParameter, "mixup");
-  }
+  Value* share = HyperParameter("mixup", DType::kF32);
   const Shape& shape = x->type().shape;
   const std::vector<int64_t> zeros(shape.size(), 0);
   std::vector<int64_t> second = zeros;
@@ -203,7 +216,9 @@ Value* Layers::Images(ir::Where at) {
   return b_.Transpose(x, {0, 3, 1, 2});
 }
 
-void Layers::Classify(Value* logits, ir::Where at) {
+void Layers::Classify(Value* logits,
+                      const std::vector<AuxiliaryLogits>& auxiliary,
+                      ir::Where at) {
   const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, "loss");
   ir::Graph& graph = b_.graph();
@@ -211,12 +226,19 @@ void Layers::Classify(Value* logits, ir::Where at) {
   Value* labels =
       graph.AddInput({DType::kI32, {n}, {}}, InputRole::kData, "labels");
   if (training()) {
-    // The loss of mixed one-hot labels is the mix of the two losses.
-    Value* loss = Mix(labels, [&](Value* part) {
-      return b_.CrossEntropy(logits, part,
-                             {.label_smoothing = options_.label_smoothing});
-    });
-    graph.AddOutput(b_.ReduceMean(loss, {0}), "loss");
+    const auto loss = [&](Value* of) {
+      // The loss of mixed one-hot labels is the mix of the two losses.
+      Value* per_sample = Mix(labels, [&](Value* part) {
+        return b_.CrossEntropy(of, part,
+                               {.label_smoothing = options_.label_smoothing});
+      });
+      return b_.ReduceMean(per_sample, {0});
+    };
+    Value* total = loss(logits);
+    for (const AuxiliaryLogits& branch : auxiliary) {
+      total = b_.Plus(total, b_.Times(loss(branch.logits), branch.weight));
+    }
+    graph.AddOutput(total, "loss");
     return;
   }
   Value* weights =

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "ir/builder.h"
 #include "models/model.h"
@@ -32,6 +33,18 @@ class Layers {
   // `gamma` is the initial scale.
   ir::Value* BatchNorm(ir::Value* x, const std::string& name, double gamma = 1,
                        ir::Where at = {});
+  // A layer's parameters and running statistics, [C] each. Without statistics
+  // (null) every batch is normalised by its own, in evaluation too.
+  struct NormState {
+    ir::Value* scale;
+    ir::Value* shift;
+    ir::Value* mean;
+    ir::Value* variance;
+  };
+  // The same on existing state, which are graph inputs. `momentum` is the
+  // weight of the new batch.
+  ir::Value* BatchNorm(ir::Value* x, const NormState& state, double momentum,
+                       double epsilon);
   // x [..,I] -> [..,features], with PyTorch's default initialisation.
   ir::Value* Linear(ir::Value* x, const std::string& name, int64_t features,
                     ir::Where at = {});
@@ -41,18 +54,33 @@ class Layers {
   ir::Value* Relu(ir::Value* x, const std::string& name, ir::Where at = {});
   ir::Value* MaxPool(ir::Value* x, const std::string& name, int64_t window,
                      int64_t stride, int64_t pad, ir::Where at = {});
+  // Zeroes with probability options().dropout.
   ir::Value* Dropout(ir::Value* x, const std::string& name, ir::Where at = {});
+  // Zeroes with probability p while training.
+  ir::Value* Dropout(ir::Value* x, double p);
+  // Uniform f32 in [0, 1) that differs in every step.
+  ir::Value* Random(ir::Shape shape);
 
   // Adds input "images" and returns it as f32 [N,3,S,S].
   ir::Value* Images(ir::Where at = {});
-  // Adds input "labels", the loss and the outputs, see Model.
-  void Classify(ir::Value* logits, ir::Where at = {});
+  // Logits of a side branch, [N,C], whose loss counts by `weight`.
+  struct AuxiliaryLogits {
+    ir::Value* logits;
+    double weight;
+  };
+  // Adds input "labels", the loss and the outputs, see Model. Side branches
+  // count only in kTrain.
+  void Classify(ir::Value* logits,
+                const std::vector<AuxiliaryLogits>& auxiliary = {},
+                ir::Where at = {});
 
  private:
   bool mixes() const { return training() && options_.mixup; }
   // Returns of(x) without mixup. With mixup, returns the weighted mean of of(x)
   // and of(x of the batch's next sample) per sample. `of` returns f32 [N,..].
   ir::Value* Mix(ir::Value* x, const std::function<ir::Value*(ir::Value*)>& of);
+  // Returns the hyper-parameter input `name`, adding it if there is none.
+  ir::Value* HyperParameter(const char* name, ir::DType dtype);
   ir::Value* Parameter(const std::string& name, ir::Shape shape,
                        ir::InputRole role, ir::Attrs init);
   ir::Value* Dense(ir::Value* x, const std::string& name, int64_t features,

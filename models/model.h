@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/io/named_tensor.h"
 
 namespace fusor::models {
 
@@ -75,6 +76,11 @@ struct CustomModel {
   bool normalizes = false;  // uses ModelOptions::mean and std
   bool trains = false;      // supports kTrain
   bool evaluates = false;
+  int64_t image_size = 0;   // the only supported size; 0: any
+  int64_t num_classes = 0;  // without ModelOptions of others; 0: unknown
+  // Returns the values that training starts from; null: drawn by the inputs'
+  // attributes. State without values, or of another shape, is drawn as well.
+  std::function<std::vector<ir::NamedTensor>()> weights{};
   std::function<std::unique_ptr<ir::Graph>(Phase, const ModelOptions&)> build;
 };
 // Registers a model for BuildModel and CanonicalArch until the process ends.

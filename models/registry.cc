@@ -45,6 +45,9 @@ std::unique_ptr<ir::Graph> BuildCustom(const CustomModel& model, Phase phase,
   FUSOR_CHECK(model.batch == 0 || model.batch == options.batch, kGraph,
               "{}: its batch is {}, expected {}", model.name, model.batch,
               options.batch);
+  FUSOR_CHECK(model.image_size == 0 || model.image_size == options.image_size,
+              kGraph, "{}: its image size is {}, expected {}", model.name,
+              model.image_size, options.image_size);
   const bool has = phase == Phase::kTrain ? model.trains : model.evaluates;
   FUSOR_CHECK(has, kGraph, "{}: {}", model.name,
               phase == Phase::kTrain

@@ -93,6 +93,7 @@ INCLUDES = {
     "runtime/data/image": (),
     "runtime/data/datasets": ("runtime/data", "runtime/data/image"),
     "models": (),
+    "models/import": ("models",),
     "tools/inspect": ("passes/", "codegen/", "runtime/", "tools/inspect/"),
     "tools": ("passes/", "codegen/", "models/", "runtime/", "tools/"),
     "tests": tuple(folder + "/" for folder in FOLDERS),

@@ -40,6 +40,7 @@ packages=(
   libpng-dev
   libprotobuf-dev
   libspdlog-dev
+  libzip-dev
   lld
   llvm-19-dev
   ninja-build

@@ -10,15 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "ir/tensor_type.h"
+#include "ir/io/named_tensor.h"
 
 namespace fusor::runtime {
 
-struct NamedTensor {
-  std::string name;
-  ir::TensorType type;         // row-major
-  std::vector<uint8_t> bytes;  // type.num_bytes(), little-endian
-};
+using ir::NamedTensor;
 
 using Metadata = std::map<std::string, std::string>;
 

@@ -90,7 +90,9 @@ WeightMatch LoadWeights(StateStore& state, const Safetensors& file,
     const NamedTensor* tensor = file.Find(entry.name);
     const bool fits =
         tensor != nullptr && tensor->type.shape == entry.type.shape;
-    if (!fits && !head.empty() && entry.name.starts_with(head)) {
+    const bool optional = use == WeightUse::kAvailable ||
+                          (!head.empty() && entry.name.starts_with(head));
+    if (!fits && optional) {
       match.initialized.push_back(entry.name);
       continue;
     }

@@ -30,7 +30,7 @@ Safetensors ReadWeights(const std::string& path);
 
 // Mismatches between the tensors of a model and of a file.
 struct WeightMatch {
-  // Tensors of the new head, absent from the file in this shape.
+  // Tensors absent from the file in this shape, which kept their values.
   std::vector<std::string> initialized;
   // Tensors of the file that the model lacks, except PyTorch's
   // num_batches_tracked.
@@ -41,8 +41,9 @@ struct WeightMatch {
 // optimizer state. Converts f16, bf16 and f64 tensors. Throws kCheckpoint,
 // naming the tensor and changing nothing, if one is missing or has another
 // shape. kNewHead: tensors of the last layer may be missing or have
-// another shape; they keep their values. `path` names the file in errors.
-enum class WeightUse { kWhole, kNewHead };
+// another shape; they keep their values. kAvailable: any tensor may. `path`
+// names the file in errors.
+enum class WeightUse { kWhole, kNewHead, kAvailable };
 WeightMatch LoadWeights(StateStore& state, const Safetensors& file,
                         const std::string& path,
                         WeightUse use = WeightUse::kWhole);

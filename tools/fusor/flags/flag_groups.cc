@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "runtime/train/lr_schedule.h"
 #include "tools/fusor/flags/model_flags.h"
@@ -82,6 +83,24 @@ std::map<std::string, std::string> Parameters(
   return parameters;
 }
 
+namespace {
+
+// Selects a built-in model, or an archive of torch.export.
+void SelectModel(const CLI::App& app, const std::string& arch, ModelFlags& f) {
+  if (!arch.ends_with(".pt2")) {
+    f.arch = arch;
+    return;
+  }
+  for (const char* name : {"--fan", "--zero-gamma", "--dropout"}) {
+    FUSOR_CHECK(app.get_option(name)->count() == 0, kUsage,
+                "{}: expected a built-in model, got {}, which determines it",
+                name, arch);
+  }
+  UseArchive(arch, f);
+}
+
+}  // namespace
+
 void AddModelFlags(CLI::App& app, ModelFlags& f) {
   const Heading heading(app, kModel);
   CLI::Option* module =
@@ -89,8 +108,11 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
              "--module", [&f](const std::string& path) { UseModule(path, f); },
              "Read the model from FILE: IR text or protobuf (- = stdin)")
           ->type_name("FILE");
-  app.add_option("--arch,-a", f.arch, "Model; `fusor doctor` lists them")
-      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--arch,-a",
+         [&](const std::string& arch) { SelectModel(app, arch, f); },
+         "Model: a name that `fusor doctor` lists, or a .pt2 file")
+      ->default_str(f.arch);
   app.add_option("-b,--batch-size", f.batch, "Images per step on this rank")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 20));

@@ -12,6 +12,7 @@
 #include "ir/builder.h"
 #include "ir/io/module_file.h"
 #include "ir/support/error.h"
+#include "models/import/torch_importer.h"
 #include "models/model.h"
 
 namespace fusor::tools {
@@ -196,6 +197,14 @@ void UseModule(std::shared_ptr<const Graph> graph, ModelFlags& flags) {
 void UseModule(const std::string& path, ModelFlags& flags) {
   flags.module = path;
   UseModule(std::shared_ptr<const Graph>(ir::ReadModule(path)), flags);
+}
+
+void UseArchive(const std::string& path, ModelFlags& flags) {
+  models::CustomModel model = models::ImportTorch(path);
+  flags.arch = model.name;
+  if (model.batch != 0) flags.batch = model.batch;
+  flags.image_size = model.image_size;
+  models::RegisterModel(std::move(model));
 }
 
 bool IsFed(const ModelFlags& flags, bool labels) {

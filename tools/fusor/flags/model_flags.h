@@ -12,7 +12,7 @@ namespace fusor::tools {
 struct ModelFlags {
   std::string module;                      // file; empty: `arch`
   std::shared_ptr<const ir::Graph> graph;  // read from `module`
-  std::string arch = "resnet50-v1.5";
+  std::string arch = "resnet50-v1.5";      // see models::CanonicalArch
   int64_t batch = 32;
   int64_t image_size = 0;   // 0: the model's default (224, CIFAR 32)
   int64_t num_classes = 0;  // 0: from the data, or 1000
@@ -42,6 +42,11 @@ void UseModule(const std::string& path, ModelFlags& flags);
 
 // As above, for a graph.
 void UseModule(std::shared_ptr<const ir::Graph> graph, ModelFlags& flags);
+
+// Reads an archive that torch.export.save wrote and selects it as the model,
+// with its batch size and image size where they are fixed. Throws what
+// ImportTorch throws.
+void UseArchive(const std::string& path, ModelFlags& flags);
 
 // Returns whether the model has an input for images, or for labels.
 bool IsFed(const ModelFlags& flags, bool labels);

@@ -8,6 +8,7 @@
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "ir/target/autotune_results.h"
+#include "models/model.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/program.h"
 #include "runtime/state_store.h"
@@ -205,7 +206,30 @@ void Checkpointing::Initialize(runtime::Session& session) {
     return;
   }
   session.state().Initialize(seed_);
-  if (!flags_.weights.empty()) LoadPretrained(session);
+  if (!flags_.weights.empty()) {
+    LoadPretrained(session);
+  } else {
+    LoadOwnWeights(session);
+  }
+}
+
+void Checkpointing::TellWeights(const std::string& source,
+                                const runtime::WeightMatch& match) const {
+  fmt::print(text_, "weights   {}", source);
+  if (!match.initialized.empty()) {
+    fmt::print(text_, "; initialised: {}",
+               Join(match.initialized, ", ", [](const auto& n) { return n; }));
+  }
+  fmt::print(text_, "\n");
+}
+
+void Checkpointing::LoadOwnWeights(runtime::Session& session) const {
+  const std::string& arch = description_.at(kArchKey);
+  const models::CustomModel* model = models::FindCustomModel(arch);
+  if (model == nullptr || model->weights == nullptr) return;
+  TellWeights(
+      arch, runtime::LoadWeights(session.state(), {model->weights(), {}}, arch,
+                                 runtime::WeightUse::kAvailable));
 }
 
 void Checkpointing::LoadPretrained(runtime::Session& session) const {
@@ -217,12 +241,7 @@ void Checkpointing::LoadPretrained(runtime::Session& session) const {
   const runtime::WeightMatch match = runtime::LoadWeights(
       session.state(), file, path, runtime::WeightUse::kNewHead);
   if (!flags_.allow_mismatch) CheckUnused(path, match.unused);
-  fmt::print(text_, "weights   {}", path);
-  if (!match.initialized.empty()) {
-    fmt::print(text_, "; initialised: {}",
-               Join(match.initialized, ", ", [](const auto& n) { return n; }));
-  }
-  fmt::print(text_, "\n");
+  TellWeights(path, match);
 }
 
 void Checkpointing::Save(runtime::StateStore& state,

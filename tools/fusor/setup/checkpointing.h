@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/checkpoint/weights.h"
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/flags/flag_groups.h"
 
@@ -40,7 +41,7 @@ class Checkpointing {
   // Returns the position after the checkpoint's last step, or the start.
   const runtime::TrainPosition& start() const { return start_; }
   // Initialises the session's state from the checkpoint, or from the seed and
-  // --pretrained-weights.
+  // then --pretrained-weights or the values that the model brings.
   void Initialize(runtime::Session& session);
 
   const runtime::Metadata& description() const { return description_; }
@@ -58,6 +59,10 @@ class Checkpointing {
   void CheckIdentity() const;
   void WarnOfChanges() const;
   void LoadPretrained(runtime::Session& session) const;
+  // Loads the values that the model brings, if any.
+  void LoadOwnWeights(runtime::Session& session) const;
+  void TellWeights(const std::string& source,
+                   const runtime::WeightMatch& match) const;
   void Tell();
 
   const CheckpointFlags& flags_;

@@ -22,8 +22,11 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   models::ModelOptions options;
   options.batch = flags.batch;
   options.image_size = ImageSize(flags);
+  const models::CustomModel* custom = models::FindCustomModel(flags.arch);
+  const bool own = custom != nullptr && custom->num_classes != 0;
   options.num_classes = flags.num_classes != 0 ? flags.num_classes
                         : classes != 0         ? classes
+                        : own                  ? custom->num_classes
                                                : kDefaultClasses;
   FUSOR_CHECK(classes <= options.num_classes, kUsage,
               "--num-classes: expected at least the {} classes of the data, "

@@ -30,7 +30,7 @@ struct Setting {
   const char* flag;  // sets the value
 };
 constexpr Setting kNumClasses = {"fusor.num_classes", "--num-classes"};
-constexpr Setting kSettings[] = {{"fusor.arch", "--arch"},
+constexpr Setting kSettings[] = {{kArchKey, "--arch"},
                                  {"fusor.image_size", "--image-size"},
                                  {"fusor.mean", "--mean"},
                                  {"fusor.std", "--std"},
@@ -49,7 +49,7 @@ const std::string* Differing(const Metadata& file, const Metadata& expected,
   const auto was = file.find(key);
   const auto is = expected.find(key);
   if (was == file.end() || is == expected.end()) return nullptr;
-  const bool same = key == std::string_view("fusor.arch")
+  const bool same = key == std::string_view(kArchKey)
                         ? SameModel(was->second, is->second)
                         : was->second == is->second;
   return same ? nullptr : &was->second;
@@ -80,7 +80,7 @@ Metadata DescribeWeights(const std::string& arch,
                          const models::ModelOptions& model,
                          const runtime::ImageFolder* images) {
   Metadata description = {
-      {"fusor.arch", arch},
+      {kArchKey, arch},
       {"fusor.image_size", fmt::format("{}", model.image_size)},
       {"fusor.mean", fmt::format("{}", fmt::join(model.mean, ","))},
       {"fusor.std", fmt::format("{}", fmt::join(model.std, ","))},

@@ -15,6 +15,9 @@
 
 namespace fusor::tools {
 
+// The description's entry for the model's name.
+inline constexpr char kArchKey[] = "fusor.arch";
+
 // Returns metadata for weights: architecture, image size, number of classes,
 // normalisation and, if `images` is not null, class names.
 runtime::Metadata DescribeWeights(const std::string& arch,

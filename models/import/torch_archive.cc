@@ -1,0 +1,407 @@
+#include "models/import/torch_archive.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "ir/support/error.h"
+#include "ir/support/json.h"
+#include "ir/support/str.h"
+#include "ir/support/zip_archive.h"
+
+namespace fusor::models {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kSchemaMajor = 8;
+
+// Numbers of torch/_export/serde/schema.py, ScalarType.
+struct ScalarTypeRow {
+  int64_t number;
+  std::string_view name;
+  std::optional<ir::DType> dtype;
+};
+constexpr ScalarTypeRow kScalarTypes[] = {
+    {1, "uint8", ir::DType::kU8},      {2, "int8", std::nullopt},
+    {3, "int16", std::nullopt},        {4, "int32", ir::DType::kI32},
+    {5, "int64", ir::DType::kI64},     {6, "float16", ir::DType::kF16},
+    {7, "float32", ir::DType::kF32},   {8, "float64", ir::DType::kF64},
+    {9, "complex32", std::nullopt},    {10, "complex64", std::nullopt},
+    {11, "complex128", std::nullopt},  {12, "bool", ir::DType::kBool},
+    {13, "bfloat16", ir::DType::kBF16}};
+
+// Returns the Python file and line of the innermost frame outside of PyTorch's
+// own modules. Frames look like: File "PATH", line N, in FUNCTION.
+ir::SourceLine UserLine(std::string_view trace) {
+  constexpr std::string_view kFile = "File \"";
+  constexpr std::string_view kLine = "\", line ";
+  ir::SourceLine found;
+  for (size_t at = trace.find(kFile); at != std::string_view::npos;
+       at = trace.find(kFile, at)) {
+    at += kFile.size();
+    const size_t end = trace.find(kLine, at);
+    if (end == std::string_view::npos) break;
+    std::string_view file = trace.substr(at, end - at);
+    int line = 0;
+    const char* digits = trace.data() + end + kLine.size();
+    std::from_chars(digits, trace.data() + trace.size(), line);
+    if (line <= 0 || file.find("torch/nn/modules/") != file.npos ||
+        file.find("torch/fx/") != file.npos) {
+      continue;
+    }
+    // Only the last two components, because the rest depends on the machine.
+    if (size_t slash = file.rfind('/'); slash != file.npos && slash > 0) {
+      slash = file.rfind('/', slash - 1);
+      if (slash != file.npos) file.remove_prefix(slash + 1);
+    }
+    found = ir::SourceLine(file, line);
+  }
+  return found;
+}
+
+// Returns the path of the innermost module. The stack is KEY,PATH,CLASS, ...
+// separated by semicolons, outermost first.
+std::string ModulePath(std::string_view stack) {
+  const size_t last = stack.rfind(';');
+  if (last != stack.npos) stack.remove_prefix(last + 1);
+  const size_t first = stack.find(',');
+  if (first == stack.npos) return "";
+  stack.remove_prefix(first + 1);
+  const size_t second = stack.find(',');
+  const std::string_view path = stack.substr(0, second);
+  return path.starts_with('_') ? "" : std::string(path);
+}
+
+class Parser {
+ public:
+  Parser(const std::string& path, std::span<const uint8_t> file)
+      : path_(path), zip_(path, file, ErrorCode::kGraph) {}
+
+  TorchProgram Parse() {
+    FindRoot();
+    CheckText("archive_format", "pt2");
+    CheckText("byteorder", "little");
+    for (const char* folder : {"weights", "constants"}) {
+      const std::string config =
+          fmt::format("data/{0}/model_{0}_config.json", folder);
+      if (zip_.Contains(root_ + config)) {
+        ReadJson(config, [&](const Json& json) {
+          for (const auto& [name, entry] : json.at("config").items()) {
+            ReadTensor(fmt::format("data/{}/", folder), name, entry);
+          }
+        });
+      }
+    }
+    ReadJson("models/model.json", [&](const Json& json) { Program(json); });
+    return std::move(program_);
+  }
+
+ private:
+  [[noreturn]] void Throw(const std::string& where,
+                          const std::string& message) const {
+    ThrowError(ErrorCode::kGraph,
+               OneLine(fmt::format("{}: {}: {}", path_, where, message)));
+  }
+
+  // All entries are in one folder, which is named after the file that
+  // torch.export.save wrote.
+  void FindRoot() {
+    constexpr std::string_view kProgram = "models/model.json";
+    for (const std::string& name : zip_.names()) {
+      if (!name.ends_with(kProgram)) continue;
+      root_ = name.substr(0, name.size() - kProgram.size());
+      return;
+    }
+    Throw(std::string(kProgram),
+          "expected this entry, as torch.export.save writes it, got none");
+  }
+
+  std::string ReadText(const std::string& entry) const {
+    const std::vector<uint8_t> bytes = zip_.Read(root_ + entry);
+    return {bytes.begin(), bytes.end()};
+  }
+
+  void CheckText(const std::string& entry, std::string_view expected) const {
+    const std::string text = ReadText(entry);
+    if (text != expected) {
+      Throw(entry,
+            fmt::format("expected {}, got {}", expected, text.substr(0, 80)));
+    }
+  }
+
+  // Parses an entry and calls `use` on it. Errors name `where_`, a place in
+  // the entry that `use` may set.
+  template <typename Use>
+  void ReadJson(const std::string& entry, Use use) {
+    where_ = entry;
+    const std::string text = ReadText(entry);
+    try {
+      use(Json::parse(text));
+    } catch (const Json::exception& error) {
+      Throw(where_, error.what());
+    } catch (const std::out_of_range& error) {
+      Throw(where_, error.what());
+    }
+  }
+
+  static std::vector<int64_t> Extents(const Json& list) {
+    std::vector<int64_t> extents;
+    for (const Json& extent : list) {
+      extents.push_back(extent.contains("as_int")
+                            ? JsonInteger<int64_t>(extent.at("as_int"))
+                            : -1);
+    }
+    return extents;
+  }
+
+  // Reads a tensor's bytes and makes them row-major.
+  void ReadTensor(const std::string& folder, const std::string& name,
+                  const Json& entry) {
+    where_ = folder + name;
+    const std::string file = entry.at("path_name").get<std::string>();
+    const Json& meta = entry.at("tensor_meta");
+    if (entry.at("use_pickle").get<bool>() || meta.is_null()) {
+      Throw(where_,
+            "a pickled tensor, which can run any code: expected raw bytes");
+    }
+    ir::NamedTensor tensor;
+    tensor.name = name;
+    tensor.type.dtype = TorchDType(JsonInteger<int64_t>(meta.at("dtype")),
+                                   fmt::format("{}: {}", path_, where_));
+    tensor.type.shape = Extents(meta.at("sizes"));
+    const std::vector<int64_t> strides = Extents(meta.at("strides"));
+    const auto offset =
+        JsonInteger<int64_t>(meta.at("storage_offset").at("as_int"));
+    ir::CheckType(tensor.type);
+    const std::vector<uint8_t> bytes = zip_.Read(root_ + folder + file);
+    CheckStrides(tensor.type, strides, offset, bytes.size());
+    Gather(bytes, strides, offset, tensor);
+    program_.tensors.emplace(name, std::move(tensor));
+  }
+
+  void CheckStrides(const ir::TensorType& type,
+                    const std::vector<int64_t>& strides, int64_t offset,
+                    size_t bytes) const {
+    const auto room = static_cast<int64_t>(bytes) / ir::DTypeSize(type.dtype);
+    bool fits = strides.size() == type.rank() && offset >= 0 && offset < room;
+    int64_t last = offset;  // index of the last element
+    for (size_t i = 0; fits && i < strides.size(); ++i) {
+      // Divides, so that nothing overflows.
+      const int64_t steps = type.shape[i] - 1;
+      fits = strides[i] >= 0 &&
+             (steps == 0 || strides[i] <= (room - 1 - last) / steps);
+      if (fits) last += strides[i] * steps;
+    }
+    // An expanded tensor could otherwise demand far more memory than it has.
+    fits = fits && type.num_elements() <= room;
+    if (!fits) {
+      Throw(where_, fmt::format("sizes, strides and offset of {} exceed its "
+                                "{} stored bytes",
+                                ToString(type), bytes));
+    }
+  }
+
+  static void Gather(const std::vector<uint8_t>& bytes,
+                     const std::vector<int64_t>& strides, int64_t offset,
+                     ir::NamedTensor& tensor) {
+    const ir::Shape& shape = tensor.type.shape;
+    const auto size = static_cast<size_t>(ir::DTypeSize(tensor.type.dtype));
+    tensor.bytes.resize(static_cast<size_t>(tensor.type.num_bytes()));
+    bool row_major = true;
+    int64_t expected = 1;
+    for (size_t i = shape.size(); i-- > 0;) {
+      row_major = row_major && (shape[i] == 1 || strides[i] == expected);
+      expected *= shape[i];
+    }
+    const uint8_t* from = bytes.data() + offset * static_cast<int64_t>(size);
+    if (row_major) {
+      std::memcpy(tensor.bytes.data(), from, tensor.bytes.size());
+      return;
+    }
+    std::vector<int64_t> index(shape.size(), 0);
+    for (size_t at = 0; at < tensor.bytes.size(); at += size) {
+      int64_t element = 0;
+      for (size_t i = 0; i < shape.size(); ++i) {
+        element += index[i] * strides[i];
+      }
+      std::memcpy(&tensor.bytes[at],
+                  from + element * static_cast<int64_t>(size), size);
+      for (size_t i = shape.size(); i-- > 0 && ++index[i] == shape[i];) {
+        index[i] = 0;
+      }
+    }
+  }
+
+  void Program(const Json& json) {
+    const auto major =
+        JsonInteger<int64_t>(json.at("schema_version").at("major"));
+    if (major != kSchemaMajor) {
+      Throw("schema_version",
+            fmt::format("expected {}, got {}", kSchemaMajor, major));
+    }
+    const Json& module = json.at("graph_module");
+    const Json& graph = module.at("graph");
+    for (const Json& spec : module.at("signature").at("input_specs")) {
+      Input(spec);
+    }
+    for (const Json& spec : module.at("signature").at("output_specs")) {
+      // Other outputs repeat buffers that the program updates in place.
+      if (!spec.contains("user_output")) continue;
+      const Json& arg = spec.at("user_output").at("arg");
+      if (!arg.contains("as_tensor")) continue;
+      program_.outputs.push_back(
+          arg.at("as_tensor").at("name").get<std::string>());
+    }
+    for (const auto& [name, type] : graph.at("tensor_values").items()) {
+      where_ = "tensor " + name;
+      program_.types[name] = {JsonInteger<int64_t>(type.at("dtype")),
+                              Extents(type.at("sizes"))};
+    }
+    for (const Json& node : graph.at("nodes")) Node(node);
+  }
+
+  void Input(const Json& spec) {
+    where_ = "input_specs";
+    const auto add = [&](TorchInputKind kind, const Json& body,
+                         const char* target) {
+      where_ = body.at(target).get<std::string>();
+      program_.inputs.push_back(
+          {kind, body.at("arg").at("name").get<std::string>(), where_});
+      if (!program_.tensors.contains(where_)) {
+        Throw(where_, "expected its values in the archive, got none");
+      }
+    };
+    if (spec.contains("parameter")) {
+      add(TorchInputKind::kParameter, spec.at("parameter"), "parameter_name");
+    } else if (spec.contains("buffer")) {
+      add(TorchInputKind::kBuffer, spec.at("buffer"), "buffer_name");
+    } else if (spec.contains("tensor_constant")) {
+      add(TorchInputKind::kConstant, spec.at("tensor_constant"),
+          "tensor_constant_name");
+    } else if (spec.contains("user_input")) {
+      const Json& arg = spec.at("user_input").at("arg");
+      if (!arg.contains("as_tensor")) {
+        Throw("user input", "expected a tensor, got " + arg.dump());
+      }
+      program_.inputs.push_back(
+          {TorchInputKind::kUser,
+           arg.at("as_tensor").at("name").get<std::string>(), ""});
+    } else {
+      Throw("input_specs",
+            "expected a parameter, buffer, constant or tensor, got " +
+                spec.dump());
+    }
+  }
+
+  void Node(const Json& json) {
+    TorchNode node;
+    node.target = json.at("target").get<std::string>();
+    where_ = fmt::format("node {}", node.target);
+    const Json& metadata = json.at("metadata");
+    node.location.path = ModulePath(metadata.value("nn_module_stack", ""));
+    node.location.source = UserLine(metadata.value("stack_trace", ""));
+    where_ += AtLocation(node.location);
+    for (const Json& input : json.at("inputs")) {
+      node.inputs.push_back(Argument(input.at("arg")));
+      node.inputs.back().name = input.at("name").get<std::string>();
+    }
+    for (const Json& output : json.at("outputs")) {
+      node.outputs.push_back(Argument(output));
+    }
+    program_.nodes.push_back(std::move(node));
+  }
+
+  // An argument is an object with one field, named after its type.
+  TorchArgument Argument(const Json& json) const {
+    if (!json.is_object() || json.size() != 1) {
+      Throw(where_, "expected an argument with one field");
+    }
+    const std::string& type = json.begin().key();
+    const Json& value = json.begin().value();
+    constexpr std::string_view kLists[] = {
+        "as_tensors", "as_ints",    "as_sym_ints",        "as_floats",
+        "as_bools",   "as_strings", "as_optional_tensors"};
+    TorchArgument argument;
+    argument.is_list = std::find(std::begin(kLists), std::end(kLists), type) !=
+                       std::end(kLists);
+    if (!argument.is_list) {
+      argument.items.push_back(Item(type, value));
+      return argument;
+    }
+    const std::string item =
+        type == "as_optional_tensors" ? type : type.substr(0, type.size() - 1);
+    for (const Json& one : value) argument.items.push_back(Item(item, one));
+    return argument;
+  }
+
+  TorchItem Item(const std::string& type, const Json& value) const {
+    if (type == "as_none" || type == "as_device" || type == "as_layout" ||
+        type == "as_memory_format") {
+      return std::monostate();
+    }
+    if (type == "as_tensor") {
+      return TorchTensor{value.at("name").get<std::string>()};
+    }
+    if (type == "as_optional_tensors" || type == "as_optional_tensor") {
+      if (!value.contains("as_tensor")) return std::monostate();
+      return TorchTensor{value.at("as_tensor").at("name").get<std::string>()};
+    }
+    if (type == "as_int" || type == "as_scalar_type") {
+      return JsonInteger<int64_t>(value);
+    }
+    if (type == "as_float") return Float(value);
+    if (type == "as_bool") return value.get<bool>();
+    if (type == "as_string") return value.get<std::string>();
+    if (type == "as_sym_int" || type == "as_sym_bool" ||
+        type == "as_sym_float") {
+      if (value.contains("as_name")) {
+        return TorchSymbol{value.at("as_name").get<std::string>()};
+      }
+      const std::string number = "as_" + type.substr(7);  // as_sym_int: as_int
+      return Item(number, value.at(number));
+    }
+    Throw(where_, fmt::format("expected a tensor, number, bool or string, got "
+                              "an argument {}",
+                              type));
+  }
+
+  // JSON has no infinities, which are strings in the archive.
+  double Float(const Json& value) const {
+    if (value.is_number()) return value.get<double>();
+    const std::string text = value.get<std::string>();
+    if (text == "Infinity") return std::numeric_limits<double>::infinity();
+    if (text == "-Infinity") return -std::numeric_limits<double>::infinity();
+    if (text == "NaN") return std::numeric_limits<double>::quiet_NaN();
+    Throw(where_, fmt::format("expected a number, got {}", text));
+  }
+
+  const std::string& path_;
+  ZipArchive zip_;
+  std::string root_;   // "resnet18/"
+  std::string where_;  // for messages
+  TorchProgram program_;
+};
+
+}  // namespace
+
+ir::DType TorchDType(int64_t scalar_type, const std::string& where) {
+  for (const ScalarTypeRow& row : kScalarTypes) {
+    if (row.number != scalar_type) continue;
+    FUSOR_CHECK(row.dtype, kGraph, "{}: dtype {}: expected {}", where, row.name,
+                "uint8, int32, int64, bool or a float of 16, 32 or 64 bits");
+    return *row.dtype;
+  }
+  ThrowError(ErrorCode::kGraph,
+             fmt::format("{}: unknown dtype {}", where, scalar_type));
+}
+
+TorchProgram ParseTorchArchive(const std::string& path,
+                               std::span<const uint8_t> file) {
+  return Parser(path, file).Parse();
+}
+
+}  // namespace fusor::models

@@ -1,0 +1,77 @@
+#pragma once
+
+// Archives that torch.export.save writes (.pt2): a zip file with the program as
+// JSON and the tensors as raw bytes. Format: PyTorch's documentation, "PT2
+// Archive Spec", and torch/_export/serde/schema.py, schema version 8.
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ir/io/named_tensor.h"
+#include "ir/location.h"
+
+namespace fusor::models {
+
+// A reference to a tensor of the program, or to a symbolic integer or bool.
+struct TorchTensor {
+  std::string name;
+};
+struct TorchSymbol {
+  std::string name;
+};
+// monostate: None, and settings without a meaning here (device, layout). A
+// dtype is PyTorch's ScalarType number.
+using TorchItem = std::variant<std::monostate, TorchTensor, TorchSymbol,
+                               int64_t, double, bool, std::string>;
+
+// An argument or a result of an op.
+struct TorchArgument {
+  std::string name;              // in the op's signature; "" for a result
+  std::vector<TorchItem> items;  // one item unless `is_list`
+  bool is_list = false;
+};
+
+struct TorchNode {
+  std::string target;  // "torch.ops.aten.conv2d.default"
+  std::vector<TorchArgument> inputs;
+  std::vector<TorchArgument> outputs;
+  ir::Location location;  // module path and the user's Python line
+};
+
+enum class TorchInputKind { kParameter, kBuffer, kConstant, kUser };
+struct TorchInput {
+  TorchInputKind kind = TorchInputKind::kUser;
+  std::string name;    // in the program
+  std::string target;  // name in the module ("layer1.0.bn1.weight"); kUser: ""
+};
+
+// A program's input. -1 stands for a symbolic extent.
+struct TorchType {
+  int64_t scalar_type = 0;
+  std::vector<int64_t> shape;
+};
+
+struct TorchProgram {
+  std::vector<TorchInput> inputs;
+  std::vector<std::string> outputs;        // tensors that forward() returns
+  std::vector<TorchNode> nodes;            // in order of execution
+  std::map<std::string, TorchType> types;  // of the program's tensors
+  std::map<std::string, ir::NamedTensor> tensors;  // by TorchInput::target
+};
+
+// Reads an archive. `path` names it in messages. Throws kGraph, with a line
+// that names the entry, for damaged and truncated files, compressed entries,
+// pickled tensors, custom objects, unknown dtypes, other schema versions and
+// strides that leave a tensor's bytes.
+TorchProgram ParseTorchArchive(const std::string& path,
+                               std::span<const uint8_t> file);
+
+// Returns the dtype of a ScalarType number; throws kGraph, starting with
+// `where`, if this IR has none.
+ir::DType TorchDType(int64_t scalar_type, const std::string& where);
+
+}  // namespace fusor::models

@@ -1,0 +1,515 @@
+#include "models/import/torch_importer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "ir/interpreter/host_tensor.h"
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+#include "ir/support/str.h"
+#include "models/import/aten_ops.h"
+#include "models/import/torch_archive.h"
+#include "models/layers.h"
+
+namespace fusor::models {
+namespace {
+
+using ir::DType;
+using ir::InputRole;
+using ir::Value;
+
+// The weight of side branches in torchvision's training reference.
+constexpr double kAuxiliaryWeight = 0.3;
+
+constexpr std::string_view kAten = "torch.ops.aten.";
+constexpr std::string_view kOperator = "_operator.";
+
+// Returns the tensor that an argument refers to; "" if there is none.
+std::string TensorName(const TorchNode& node, std::string_view argument) {
+  for (const TorchArgument& input : node.inputs) {
+    if (input.name != argument || input.is_list) continue;
+    const auto* tensor = std::get_if<TorchTensor>(&input.items[0]);
+    return tensor == nullptr ? "" : tensor->name;
+  }
+  return "";
+}
+
+// What an archive tells about itself, and how its state is used.
+class Archive {
+ public:
+  Archive(std::string path, TorchProgram program)
+      : path_(std::move(path)), program_(std::move(program)) {
+    FindInput();
+    FindHeads();
+    FindStates();
+  }
+
+  // A parameter or running statistic.
+  struct State {
+    InputRole role = InputRole::kBias;
+    ir::Attrs init;
+  };
+
+  const std::string& path() const { return path_; }
+  const TorchProgram& program() const { return program_; }
+  const TorchInput& images() const { return *images_; }
+  const TorchType& image_type() const {
+    return program_.types.at(images_->name);
+  }
+  // Names of the tensors that the last layers own, in the program.
+  const std::vector<std::string>& heads() const { return heads_; }
+  int64_t num_classes() const { return num_classes_; }
+  // Null for a constant.
+  const State* FindState(const std::string& name) const {
+    const auto found = states_.find(name);
+    return found == states_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  void FindInput() {
+    std::string got = "none";
+    int count = 0;
+    for (const TorchInput& input : program_.inputs) {
+      if (input.kind != TorchInputKind::kUser) continue;
+      images_ = &input;
+      got = "several";
+      ++count;
+    }
+    const TorchType* type = nullptr;
+    if (count == 1) {
+      const auto found = program_.types.find(images_->name);
+      got = "one of unknown type";
+      if (found != program_.types.end()) {
+        type = &found->second;
+        got = Join(type->shape, "x", [](int64_t extent) {
+          return extent < 0 ? std::string("?") : fmt::format("{}", extent);
+        });
+      }
+    }
+    FUSOR_CHECK(type != nullptr && type->shape.size() == 4 &&
+                    type->shape[1] == 3 && type->shape[2] == type->shape[3] &&
+                    TorchDType(type->scalar_type, path_) == DType::kF32,
+                kGraph,
+                "{}: expected one input, float32 images Nx3xSxS, got {}", path_,
+                got);
+    FUSOR_CHECK(!program_.outputs.empty(), kGraph,
+                "{}: expected a result, the logits, got none", path_);
+  }
+
+  // Follows each result back to the last layer with a weight.
+  void FindHeads() {
+    std::map<std::string, const TorchNode*> producers;
+    for (const TorchNode& node : program_.nodes) {
+      for (const TorchArgument& output : node.outputs) {
+        for (const TorchItem& item : output.items) {
+          if (const auto* tensor = std::get_if<TorchTensor>(&item)) {
+            producers[tensor->name] = &node;
+          }
+        }
+      }
+    }
+    for (const std::string& output : program_.outputs) {
+      std::string at = output;
+      // A path visits each node once at most, unless the archive is damaged.
+      for (size_t i = 0; i < program_.nodes.size(); ++i) {
+        const auto found = producers.find(at);
+        if (found == producers.end()) break;
+        const TorchNode& node = *found->second;
+        const std::string weight = TensorName(node, "weight");
+        const bool layer = node.target.find(".linear.") != std::string::npos ||
+                           node.target.find(".conv2d.") != std::string::npos;
+        if (layer && !weight.empty()) {
+          heads_.push_back(weight);
+          heads_.push_back(TensorName(node, "bias"));
+          break;
+        }
+        at = TensorName(node, "self");
+        if (at.empty()) at = TensorName(node, "input");
+      }
+    }
+    const auto logits = program_.types.find(program_.outputs[0]);
+    if (logits != program_.types.end() && logits->second.shape.size() == 2) {
+      num_classes_ = std::max<int64_t>(logits->second.shape[1], 0);
+    }
+  }
+
+  // Roles follow from the operators that use the tensors. Initial values are
+  // PyTorch's defaults for such layers.
+  void FindStates() {
+    std::map<std::string, ir::Shape> parameters;
+    for (const TorchInput& input : program_.inputs) {
+      if (input.kind == TorchInputKind::kParameter) {
+        parameters[input.name] = program_.tensors.at(input.target).type.shape;
+      }
+    }
+    for (const auto& [name, shape] : parameters) {
+      states_[name] = {shape.size() > 1 ? InputRole::kWeight : InputRole::kBias,
+                       {{"init", std::string("normal")}, {"std", 0.02}}};
+    }
+    const auto constant = [](double value) -> ir::Attrs {
+      return {{"init", std::string("constant")}, {"value", value}};
+    };
+    const auto set = [&](const std::string& name, InputRole role,
+                         ir::Attrs init) {
+      if (parameters.contains(name)) states_[name] = {role, std::move(init)};
+    };
+    for (const TorchNode& node : program_.nodes) {
+      const std::string weight = TensorName(node, "weight");
+      const std::string bias = TensorName(node, "bias");
+      if (node.target.find("_norm.") != std::string::npos) {
+        set(weight, InputRole::kNormScale, constant(1));
+        set(bias, InputRole::kNormShift, constant(0));
+        for (const auto& [argument, value] :
+             {std::pair("running_mean", 0.0), std::pair("running_var", 1.0)}) {
+          const std::string name = TensorName(node, argument);
+          if (name.empty()) continue;
+          states_[name] = {InputRole::kStatistic, constant(value)};
+        }
+      } else if (const auto found = parameters.find(weight);
+                 found != parameters.end()) {
+        const ir::Shape& shape = found->second;
+        const double fan_in = static_cast<double>(ir::NumElements(shape)) /
+                              static_cast<double>(shape.empty() ? 1 : shape[0]);
+        const ir::Attrs uniform = {{"init", std::string("uniform")},
+                                   {"bound", 1 / std::sqrt(fan_in)}};
+        set(weight, InputRole::kWeight, uniform);
+        set(bias, InputRole::kBias, uniform);
+      }
+    }
+  }
+
+  std::string path_;
+  TorchProgram program_;
+  const TorchInput* images_ = nullptr;
+  std::vector<std::string> heads_;
+  int64_t num_classes_ = 0;
+  std::map<std::string, State> states_;
+};
+
+// Runs a program's nodes on a graph. A tensor of the program is a view of
+// another or has a value of its own; writing in place replaces that value.
+class GraphBuilder {
+ public:
+  GraphBuilder(const Archive& archive, ir::Graph& graph, Phase phase,
+               const ModelOptions& options)
+      : archive_(archive),
+        builder_(graph),
+        layers_(builder_, phase, options),
+        context_{layers_, archive.path(),
+                 [this](const std::string& name) { return Read(name); },
+                 [this](const std::string& name) { return Symbol(name); }} {}
+
+  void Build() {
+    AddInputs();
+    for (const TorchNode& node : archive_.program().nodes) {
+      builder_.Inherit(node.location);
+      Run(node);
+    }
+    builder_.Inherit({});
+    Value* logits = Read(archive_.program().outputs[0]);
+    FUSOR_CHECK(logits->type().rank() == 2 &&
+                    logits->type().shape[0] == layers_.options().batch,
+                kGraph, "{}: first result: expected logits [{},C], got {}",
+                archive_.path(), layers_.options().batch,
+                ToString(logits->type()));
+    std::vector<Layers::AuxiliaryLogits> auxiliary;
+    for (size_t i = 1; i < archive_.program().outputs.size(); ++i) {
+      Value* branch = Read(archive_.program().outputs[i]);
+      FUSOR_CHECK(branch->type() == logits->type(), kGraph,
+                  "{}: result {}: expected {}, got {}", archive_.path(), i,
+                  ToString(logits->type()), ToString(branch->type()));
+      auxiliary.push_back({branch, kAuxiliaryWeight});
+    }
+    layers_.Classify(logits, auxiliary);
+  }
+
+ private:
+  struct Tensor {
+    Value* value = nullptr;  // null: unknown, see Write
+    int64_t version = 0;     // writes so far
+    // For views: the tensor that owns the memory, and how to compute it.
+    size_t base = kNone;
+    int64_t base_version = 0;
+    const TorchNode* node = nullptr;
+    const AtenOp* op = nullptr;
+    size_t result = 0;
+  };
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+
+  void AddInputs() {
+    const TorchProgram& program = archive_.program();
+    for (const TorchInput& input : program.inputs) {
+      if (input.kind == TorchInputKind::kUser) {
+        Define(input.name, layers_.Images());
+        continue;
+      }
+      const ir::NamedTensor& tensor = program.tensors.at(input.target);
+      const Archive::State* state = archive_.FindState(input.name);
+      if (state == nullptr) {
+        Define(input.name, Constant(tensor));
+        continue;
+      }
+      ir::Shape shape = tensor.type.shape;
+      const int64_t classes = layers_.options().num_classes;
+      if (archive_.num_classes() != 0 && archive_.num_classes() != classes &&
+          std::find(archive_.heads().begin(), archive_.heads().end(),
+                    input.name) != archive_.heads().end()) {
+        shape[0] = classes;
+      }
+      Value* value = builder_.graph().AddInput(
+          {DType::kF32, shape, {}}, state->role, input.target, state->init);
+      Define(input.name, value);
+    }
+  }
+
+  Value* Constant(const ir::NamedTensor& tensor) {
+    const ir::Tensor values = ir::LoadTensor(tensor.type, tensor.bytes.data());
+    builder_.Inherit(ir::Location(tensor.name));
+    return builder_.Constant(tensor.type.dtype, tensor.type.shape,
+                             {values.data.begin(), values.data.end()});
+  }
+
+  void Run(const TorchNode& node) {
+    AtenCall call(node, context_);
+    if (RunSymbolic(node, call)) return;
+    std::string name = node.target;
+    if (name.starts_with(kAten)) name = name.substr(kAten.size());
+    // Assertions about values and devices that export inserted.
+    if (name.starts_with("_assert")) return;
+    const AtenOp* op = FindAtenOp(name);
+    const size_t dot = name.find('.');
+    const bool in_place = op == nullptr && dot != 0 &&
+                          dot != std::string::npos && name[dot - 1] == '_';
+    if (in_place) op = FindAtenOp(name.erase(dot - 1, 1));
+    if (op == nullptr) call.Throw("unknown operator");
+    const std::vector<Value*> results = op->build(call);
+    call.CheckAllRead();
+    const std::vector<std::string> names = ResultNames(node);
+    if (names.size() != results.size()) {
+      call.Throw(fmt::format("expected {} results, got {}", results.size(),
+                             names.size()));
+    }
+    if (in_place) {
+      const std::string target = Target(node);
+      Value* value = results[0];
+      const Value* old = Read(target);
+      if (value->type().shape != old->type().shape) {
+        call.Throw(fmt::format("in place on {}: the result is {}",
+                               ToString(old->type()), ToString(value->type())));
+      }
+      Write(Id(target), builder_.Cast(value, old->type().dtype), call);
+      ids_[names[0]] = Id(target);
+      return;
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      Define(names[i], results[i]);
+      if (op->memory == AtenMemory::kNew) continue;
+      Tensor& tensor = tensors_.back();
+      tensor.base = Id(Target(node));
+      tensor.base_version = tensors_[tensor.base].version;
+      tensor.node = &node;
+      tensor.op = op;
+      tensor.result = i;
+    }
+  }
+
+  // The tensor that an operator views or writes.
+  static std::string Target(const TorchNode& node) {
+    const std::string self = TensorName(node, "self");
+    return self.empty() ? TensorName(node, "input") : self;
+  }
+
+  static std::vector<std::string> ResultNames(const TorchNode& node) {
+    std::vector<std::string> names;
+    for (const TorchArgument& output : node.outputs) {
+      for (const TorchItem& item : output.items) {
+        const auto* tensor = std::get_if<TorchTensor>(&item);
+        names.push_back(tensor == nullptr ? "" : tensor->name);
+      }
+    }
+    return names;
+  }
+
+  // Integers computed from sizes. Overflow is an error.
+  bool RunSymbolic(const TorchNode& node, AtenCall& call) {
+    if (node.target == "torch.ops.aten.sym_size.int") {
+      const Value* self = call.Tensor("self");
+      const int64_t dim = call.Int("dim");
+      if (dim < 0 || dim >= static_cast<int64_t>(self->type().rank())) {
+        call.Throw(fmt::format("dim {} of {}", dim, ToString(self->type())));
+      }
+      SetSymbol(node, self->type().shape[static_cast<size_t>(dim)]);
+      return true;
+    }
+    if (!node.target.starts_with(kOperator)) return false;
+    const std::string name = node.target.substr(kOperator.size());
+    if (name == "getitem") {
+      const std::vector<Value*> list = call.Tensors("a");
+      const int64_t index = call.Int("b");
+      if (index < 0 || index >= static_cast<int64_t>(list.size())) {
+        call.Throw(fmt::format("item {} of {}", index, list.size()));
+      }
+      Define(ResultNames(node).at(0), list[static_cast<size_t>(index)]);
+      return true;
+    }
+    const int64_t a = call.Int("a");
+    const int64_t b = name == "neg" ? 0 : call.Int("b");
+    int64_t value = 0;
+    bool bad = false;
+    if (name == "add") {
+      bad = __builtin_add_overflow(a, b, &value);
+    } else if (name == "sub") {
+      bad = __builtin_sub_overflow(a, b, &value);
+    } else if (name == "neg") {
+      bad = __builtin_sub_overflow(int64_t{0}, a, &value);
+    } else if (name == "mul") {
+      bad = __builtin_mul_overflow(a, b, &value);
+    } else if (name == "floordiv" || name == "mod") {
+      // Python rounds the quotient down.
+      bad = b <= 0;
+      if (!bad) {
+        const int64_t rest = ((a % b) + b) % b;
+        value = name == "mod" ? rest : (a - rest) / b;
+      }
+    } else if (name == "eq" || name == "ne" || name == "lt" || name == "le" ||
+               name == "gt" || name == "ge") {
+      return true;  // for assertions only
+    } else {
+      call.Throw("unknown operator");
+    }
+    if (bad)
+      call.Throw(fmt::format("{} of {} and {}: out of range", name, a, b));
+    SetSymbol(node, value);
+    return true;
+  }
+
+  void SetSymbol(const TorchNode& node, int64_t value) {
+    for (const TorchArgument& output : node.outputs) {
+      for (const TorchItem& item : output.items) {
+        if (const auto* symbol = std::get_if<TorchSymbol>(&item)) {
+          symbols_[symbol->name] = value;
+        }
+      }
+    }
+  }
+
+  int64_t Symbol(const std::string& name) const {
+    const auto found = symbols_.find(name);
+    FUSOR_CHECK(found != symbols_.end(), kGraph,
+                "{}: symbol {}: expected a size known here, got none",
+                archive_.path(), name);
+    return found->second;
+  }
+
+  void Define(const std::string& name, Value* value) {
+    ids_[name] = tensors_.size();
+    tensors_.push_back({.value = value});
+  }
+
+  size_t Id(const std::string& name) const {
+    const auto found = ids_.find(name);
+    FUSOR_CHECK(found != ids_.end(), kGraph,
+                "{}: tensor {}: expected one defined before its use, got none",
+                archive_.path(), name);
+    return found->second;
+  }
+
+  Value* Read(const std::string& name) {
+    const size_t id = Id(name);
+    Refresh(id);
+    FUSOR_CHECK(tensors_[id].value != nullptr, kGraph,
+                "{}: tensor {}: read after a write in place to a reshaped "
+                "tensor, which is a copy or not depending on strides: expected "
+                "clone() in the model",
+                archive_.path(), name);
+    return tensors_[id].value;
+  }
+
+  // Computes a view again if what it views was written since.
+  void Refresh(size_t id) {
+    const size_t base = tensors_[id].base;
+    if (base == kNone) return;
+    Refresh(base);
+    Tensor& tensor = tensors_[id];
+    if (tensors_[base].version == tensor.base_version) return;
+    tensor.base_version = tensors_[base].version;
+    ++tensor.version;
+    tensor.value = nullptr;
+    if (tensors_[base].value == nullptr ||
+        tensor.op->memory == AtenMemory::kMaybeView) {
+      return;
+    }
+    AtenCall call(*tensor.node, context_);
+    call.ReplaceSelf(tensors_[base].value);
+    tensor.value = tensor.op->build(call).at(tensor.result);
+  }
+
+  void Write(size_t id, Value* value, const AtenCall& writer) {
+    Tensor& tensor = tensors_[id];
+    tensor.value = value;
+    ++tensor.version;
+    if (tensor.base == kNone) return;
+    Tensor& base = tensors_[tensor.base];
+    if (tensor.op->memory == AtenMemory::kMaybeView) {
+      base.value = nullptr;
+      ++base.version;
+    } else {
+      if (tensor.op->write == nullptr) {
+        writer.Throw("a write in place to a result of " +
+                     std::string(tensor.op->name));
+      }
+      AtenCall call(*tensor.node, context_);
+      Write(tensor.base,
+            tensor.op->write(call, base.value, value, tensor.result), writer);
+    }
+    tensor.base_version = tensors_[tensor.base].version;
+  }
+
+  const Archive& archive_;
+  ir::Builder builder_;
+  Layers layers_;
+  AtenContext context_;
+  std::vector<Tensor> tensors_;
+  std::map<std::string, size_t> ids_;  // several names may share a tensor
+  std::map<std::string, int64_t> symbols_;
+};
+
+}  // namespace
+
+CustomModel ImportTorch(const std::string& path) {
+  std::vector<uint8_t> file;
+  ReadFile(path, ErrorCode::kData, file);
+  const auto archive =
+      std::make_shared<const Archive>(path, ParseTorchArchive(path, file));
+  CustomModel model;
+  model.name = "module:" + std::filesystem::path(path).stem().string();
+  const ir::Shape& images = archive->image_type().shape;
+  model.batch = std::max<int64_t>(images[0], 0);
+  model.image_size = std::max<int64_t>(images[2], 0);
+  model.num_classes = archive->num_classes();
+  model.normalizes = true;
+  model.trains = true;
+  model.evaluates = true;
+  model.build = [archive, name = model.name](Phase phase,
+                                             const ModelOptions& options) {
+    auto graph = std::make_unique<ir::Graph>(name.substr(name.find(':') + 1));
+    GraphBuilder(*archive, *graph, phase, options).Build();
+    return graph;
+  };
+  model.weights = [archive] {
+    std::vector<ir::NamedTensor> weights;
+    for (const TorchInput& input : archive->program().inputs) {
+      if (archive->FindState(input.name) == nullptr) continue;
+      weights.push_back(archive->program().tensors.at(input.target));
+    }
+    return weights;
+  };
+  return model;
+}
+
+}  // namespace fusor::models
