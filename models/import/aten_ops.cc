@@ -390,13 +390,22 @@ Values LeakyRelu(AtenCall& call) {
   return {b.Select(b.Compare("gt", x, 0.0), x, b.Times(x, slope))};
 }
 
-Values Elu(AtenCall& call) {
+// Computes scale x for positive x, else scale alpha (exp(input_scale x) - 1).
+Values Exponential(AtenCall& call, double alpha, double scale,
+                   double input_scale) {
   Builder& b = call.b();
   Value* x = call.Tensor("self");
-  const double scale = call.Number("scale", 1);
-  Value* e = b.Exp(b.Times(b.Minimum(x, 0.0), call.Number("input_scale", 1)));
-  Value* negative = b.Times(b.Minus(e, 1.0), call.Number("alpha", 1) * scale);
+  Value* e = b.Exp(b.Times(b.Minimum(x, 0.0), input_scale));
+  Value* negative = b.Times(b.Minus(e, 1.0), alpha * scale);
   return {b.Select(b.Compare("gt", x, 0.0), b.Times(x, scale), negative)};
+}
+Values Elu(AtenCall& call) {
+  return Exponential(call, call.Number("alpha", 1), call.Number("scale", 1),
+                     call.Number("input_scale", 1));
+}
+// Constants of Klambauer et al. 2017, as in ATen.
+Values Selu(AtenCall& call) {
+  return Exponential(call, 1.6732632423543772848, 1.0507009873554804934, 1);
 }
 
 Values Softplus(AtenCall& call) {
@@ -1347,6 +1356,7 @@ constexpr AtenOp kOps[] = {
     {"relu6.default", Function<&Builder::Relu6>},
     {"rsqrt.default", Function<&Builder::Rsqrt>},
     {"rsub.Scalar", Rsub},
+    {"selu.default", Selu},
     {"sigmoid.default", Function<&Builder::Sigmoid>},
     {"silu.default", Function<&Builder::Silu>},
     {"softplus.default", Softplus},
