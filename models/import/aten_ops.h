@@ -2,74 +2,14 @@
 
 // Operators of PyTorch's ATen library as functions of Layers and Builder.
 
-#include <functional>
-#include <optional>
-#include <set>
-#include <string>
+#include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
-#include "models/import/torch_archive.h"
-#include "models/layers.h"
+#include "models/import/aten_call.h"
 
 namespace fusor::models {
-
-// What an operator's arguments refer to.
-struct AtenContext {
-  Layers& layers;
-  const std::string& path;  // of the archive, for messages
-  std::function<ir::Value*(const std::string&)> tensor;  // current value
-  std::function<int64_t(const std::string&)> symbol;
-};
-
-// One call of an operator. Arguments have the names of ATen's signature
-// (native_functions.yaml). Arguments may be absent, which means their default.
-// Wrong arguments throw kGraph with one line that names operator and Python
-// line.
-class AtenCall {
- public:
-  AtenCall(const TorchNode& node, const AtenContext& context)
-      : node_(node), context_(context) {}
-
-  ir::Builder& b() { return context_.layers.builder(); }
-  Layers& layers() { return context_.layers; }
-
-  // False if the argument is absent or None.
-  bool Has(std::string_view name);
-  // True if the argument is a tensor, false if it is a number.
-  bool IsTensor(std::string_view name);
-  ir::Value* Tensor(std::string_view name);
-  ir::Value* OptionalTensor(std::string_view name);  // may be null
-  // Null items are None.
-  std::vector<ir::Value*> Tensors(std::string_view name);
-  int64_t Int(std::string_view name, std::optional<int64_t> fallback = {});
-  std::vector<int64_t> Ints(std::string_view name,
-                            std::vector<int64_t> fallback = {});
-  double Number(std::string_view name, std::optional<double> fallback = {});
-  bool Bool(std::string_view name, bool fallback);
-  std::string Text(std::string_view name, std::string fallback);
-  // The argument "dtype".
-  ir::DType DType(ir::DType fallback);
-  // For rows of view operators: the value to read instead of argument "self".
-  void ReplaceSelf(ir::Value* value) { self_ = value; }
-
-  [[noreturn]] void Throw(const std::string& message) const;
-  // Throws if an argument that matters was not read.
-  void CheckAllRead() const;
-
- private:
-  const TorchArgument* Find(std::string_view name);
-  // Throws if the argument is absent or a list.
-  const TorchItem& One(std::string_view name);
-  [[noreturn]] void Reject(std::string_view name, const char* expected) const;
-  int64_t IntOf(std::string_view name, const TorchItem& item) const;
-  ir::Value* TensorOf(std::string_view name, const TorchItem& item) const;
-
-  const TorchNode& node_;
-  const AtenContext& context_;
-  ir::Value* self_ = nullptr;
-  std::set<std::string, std::less<>> read_;
-};
 
 // How a result relates to the memory of argument "self".
 enum class AtenMemory : uint8_t {
@@ -87,6 +27,11 @@ struct AtenOp {
   ir::Value* (*write)(AtenCall& call, ir::Value* base, ir::Value* part,
                       size_t index) = nullptr;
 };
+
+// One table per family; FindAtenOp searches them all.
+std::span<const AtenOp> AtenElementwiseOps();
+std::span<const AtenOp> AtenLayerOps();  // with weights, windows, reductions
+std::span<const AtenOp> AtenShapeOps();  // views, data movement, sources
 
 // Returns null if the operator is unknown.
 const AtenOp* FindAtenOp(std::string_view name);

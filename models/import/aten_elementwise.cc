@@ -1,0 +1,308 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "models/import/aten_ops.h"
+
+namespace fusor::models {
+
+using ir::Builder;
+using ir::DType;
+using ir::Value;
+
+namespace {
+
+using Values = std::vector<Value*>;
+
+// Reads an operand that may be a number, as a tensor of dtype `like` or of the
+// dtype that promotion gives.
+Value* Operand(AtenCall& call, std::string_view name, Value* like) {
+  if (call.IsTensor(name)) return call.Tensor(name);
+  const double number = call.Number(name);
+  DType dtype = like->type().dtype;
+  if (!ir::IsFloat(dtype)) {
+    if (number != std::floor(number)) {
+      dtype = DType::kF32;
+    } else if (dtype == DType::kBool) {
+      dtype = DType::kI64;
+    }
+  }
+  return call.b().Scalar(dtype, number);
+}
+
+struct Pair {
+  Value* a;
+  Value* b;
+};
+// Converts both operands to their common dtype.
+Pair Promoted(AtenCall& call, Value* a, Value* b) {
+  const DType dtype = Promote(a, b);
+  return {call.b().Cast(a, dtype), call.b().Cast(b, dtype)};
+}
+Pair Operands(AtenCall& call) {
+  Value* self = call.Tensor("self");
+  return Promoted(call, self, Operand(call, "other", self));
+}
+
+template <Value* (Builder::*function)(Value*, ir::Where)>
+Values Function(AtenCall& call) {
+  return {(call.b().*function)(FloatSelf(call), {})};
+}
+
+template <Value* (Builder::*function)(Value*, Value*, ir::Where)>
+Values Arithmetic(AtenCall& call) {
+  const Pair x = Operands(call);
+  return {(call.b().*function)(x.a, x.b, {})};
+}
+
+template <Value* (Builder::*function)(Value*, Value*, ir::Where)>
+Values WithAlpha(AtenCall& call) {
+  const Pair x = Operands(call);
+  Value* b = x.b;
+  if (const double alpha = call.Number("alpha", 1); alpha != 1) {
+    b = call.b().Times(b, alpha);
+  }
+  return {(call.b().*function)(x.a, b, {})};
+}
+
+Values Div(AtenCall& call) {
+  Builder& b = call.b();
+  const std::string mode = call.Text("rounding_mode", "");
+  const Pair x = Operands(call);
+  const DType dtype = x.a->type().dtype;
+  if (mode.empty()) {
+    return {b.Divide(AsFloat(call, x.a), AsFloat(call, x.b))};
+  }
+  if (mode != "floor") {
+    call.Throw("rounding_mode " + mode + ": expected floor or none");
+  }
+  const DType exact = ir::IsFloat(dtype) ? dtype : DType::kF64;
+  Value* ratio = b.Divide(b.Cast(x.a, exact), b.Cast(x.b, exact));
+  return {b.Cast(b.Floor(ratio), dtype)};
+}
+
+Values Reciprocal(AtenCall& call) {
+  Value* x = FloatSelf(call);
+  return {call.b().Divide(call.b().ScalarLike(x, 1), x)};
+}
+
+Values Rsub(AtenCall& call) {
+  const Pair x = Operands(call);
+  return {call.b().Minus(x.b, x.a)};
+}
+
+Values PowScalar(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const double exponent = call.Number("exponent");
+  if (exponent == 2) return {b.Times(x, x)};
+  if (exponent == 1) return {x};
+  x = AsFloat(call, x);
+  if (exponent == 0.5) return {b.Sqrt(x)};
+  if (exponent == 3) return {b.Times(x, b.Times(x, x))};
+  return {b.Pow(x, exponent)};
+}
+
+Values PowTensor(AtenCall& call) {
+  Value* self = call.Tensor("self");
+  const Pair x = Promoted(call, self, Operand(call, "exponent", self));
+  return {call.b().Pow(AsFloat(call, x.a), AsFloat(call, x.b))};
+}
+
+template <char first, char second>
+Values Compare(AtenCall& call) {
+  const Pair x = Operands(call);
+  return {call.b().Compare({first, second}, x.a, x.b)};
+}
+
+Value* AsBool(AtenCall& call, Value* x) {
+  return call.b().Cast(x, DType::kBool);
+}
+Values And(AtenCall& call) {
+  return {call.b().And(AsBool(call, call.Tensor("self")),
+                       AsBool(call, call.Tensor("other")))};
+}
+Values Or(AtenCall& call) {
+  return {call.b().Or(AsBool(call, call.Tensor("self")),
+                      AsBool(call, call.Tensor("other")))};
+}
+Values Not(AtenCall& call) {
+  return {call.b().Not(AsBool(call, call.Tensor("self")))};
+}
+// Bitwise operators on bools are logical; this IR has none on integers.
+template <Values (*logical)(AtenCall&)>
+Values Bitwise(AtenCall& call) {
+  if (call.Tensor("self")->type().dtype != DType::kBool) {
+    call.Throw("expected bools, got " + ToString(call.Tensor("self")->type()));
+  }
+  return logical(call);
+}
+
+Values Where(AtenCall& call) {
+  Value* condition = AsBool(call, call.Tensor("condition"));
+  const bool tensor = call.IsTensor("self");
+  Value* other = call.IsTensor("other") ? call.Tensor("other") : nullptr;
+  if (!tensor && other == nullptr) {
+    call.Throw("expected a tensor among self and other");
+  }
+  Value* self = tensor ? call.Tensor("self") : Operand(call, "self", other);
+  const Pair x = Promoted(call, self, Operand(call, "other", self));
+  return {call.b().Select(condition, x.a, x.b)};
+}
+
+Values MaskedFill(AtenCall& call) {
+  Value* self = call.Tensor("self");
+  Value* value =
+      call.b().Cast(Operand(call, "value", self), self->type().dtype);
+  return {call.b().Select(AsBool(call, call.Tensor("mask")), value, self)};
+}
+
+Values Clamp(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  if (call.Has("min")) x = b.Maximum(x, Operand(call, "min", x));
+  if (call.Has("max")) x = b.Minimum(x, Operand(call, "max", x));
+  return {x};
+}
+
+// The gradient at both limits is 0.
+Values Hardtanh(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const double low = call.Number("min_val", -1);
+  const double high = call.Number("max_val", 1);
+  if (low == 0 && high == 6) return {b.Relu6(x)};
+  Value* inside = b.And(b.Compare("gt", x, low), b.Compare("lt", x, high));
+  return {b.Select(inside, x, b.StopGradient(b.Clamp(x, low, high)))};
+}
+
+// The gradient passes at -3 and 3, as in PyTorch.
+Values Hardswish(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  return {b.Divide(b.Times(x, b.Clamp(b.Plus(x, 3.0), 0, 6)), 6.0)};
+}
+// The gradient at -3 and 3 is 0, as in PyTorch.
+Values Hardsigmoid(AtenCall& call) {
+  Builder& b = call.b();
+  return {b.Divide(b.Relu6(b.Plus(call.Tensor("self"), 3.0)), 6.0)};
+}
+
+Values Gelu(AtenCall& call) {
+  const std::string approximate = call.Text("approximate", "none");
+  Value* x = call.Tensor("self");
+  return {approximate == "tanh" ? call.b().GeluTanh(x) : call.b().Gelu(x)};
+}
+
+Values LeakyRelu(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const double slope = call.Number("negative_slope", 0.01);
+  return {b.Select(b.Compare("gt", x, 0.0), x, b.Times(x, slope))};
+}
+
+// Computes scale x for positive x, else scale alpha (exp(input_scale x) - 1).
+Values Exponential(AtenCall& call, double alpha, double scale,
+                   double input_scale) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* e = b.Exp(b.Times(b.Minimum(x, 0.0), input_scale));
+  Value* negative = b.Times(b.Minus(e, 1.0), alpha * scale);
+  return {b.Select(b.Compare("gt", x, 0.0), b.Times(x, scale), negative)};
+}
+Values Elu(AtenCall& call) {
+  return Exponential(call, call.Number("alpha", 1), call.Number("scale", 1),
+                     call.Number("input_scale", 1));
+}
+// Constants of Klambauer et al. 2017, as in ATen.
+Values Selu(AtenCall& call) {
+  return Exponential(call, 1.6732632423543772848, 1.0507009873554804934, 1);
+}
+
+Values Softplus(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const double beta = call.Number("beta", 1);
+  const double threshold = call.Number("threshold", 20);
+  Value* linear = b.Compare("gt", b.Times(x, beta), threshold);
+  return {b.Select(linear, x, b.Softplus(x, beta))};
+}
+
+Values Mish(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  return {b.Times(x, b.Tanh(b.Softplus(x)))};
+}
+
+constexpr AtenOp kOps[] = {
+    {"abs.default", Function<&Builder::Abs>},
+    {"add.Tensor", WithAlpha<&Builder::Plus>},
+    {"add.Scalar", WithAlpha<&Builder::Plus>},
+    {"bitwise_and.Tensor", Bitwise<And>},
+    {"bitwise_not.default", Bitwise<Not>},
+    {"bitwise_or.Tensor", Bitwise<Or>},
+    {"clamp.default", Clamp},
+    {"clamp_max.default", Clamp},
+    {"clamp_min.default", Clamp},
+    {"div.Tensor", Div},
+    {"div.Scalar", Div},
+    {"div.Tensor_mode", Div},
+    {"div.Scalar_mode", Div},
+    {"elu.default", Elu},
+    {"eq.Scalar", Compare<'e', 'q'>},
+    {"eq.Tensor", Compare<'e', 'q'>},
+    {"erf.default", Function<&Builder::Erf>},
+    {"exp.default", Function<&Builder::Exp>},
+    {"floor.default", Function<&Builder::Floor>},
+    {"ge.Scalar", Compare<'g', 'e'>},
+    {"ge.Tensor", Compare<'g', 'e'>},
+    {"gelu.default", Gelu},
+    {"gt.Scalar", Compare<'g', 't'>},
+    {"gt.Tensor", Compare<'g', 't'>},
+    {"hardsigmoid.default", Hardsigmoid},
+    {"hardswish.default", Hardswish},
+    {"hardtanh.default", Hardtanh},
+    {"le.Scalar", Compare<'l', 'e'>},
+    {"le.Tensor", Compare<'l', 'e'>},
+    {"leaky_relu.default", LeakyRelu},
+    {"log.default", Function<&Builder::Log>},
+    {"logical_and.default", And},
+    {"logical_not.default", Not},
+    {"logical_or.default", Or},
+    {"lt.Scalar", Compare<'l', 't'>},
+    {"lt.Tensor", Compare<'l', 't'>},
+    {"masked_fill.Scalar", MaskedFill},
+    {"masked_fill.Tensor", MaskedFill},
+    {"maximum.default", Arithmetic<&Builder::Maximum>},
+    {"minimum.default", Arithmetic<&Builder::Minimum>},
+    {"mish.default", Mish},
+    {"mul.Scalar", Arithmetic<&Builder::Times>},
+    {"mul.Tensor", Arithmetic<&Builder::Times>},
+    {"ne.Scalar", Compare<'n', 'e'>},
+    {"ne.Tensor", Compare<'n', 'e'>},
+    {"neg.default", Function<&Builder::Neg>},
+    {"pow.Tensor_Scalar", PowScalar},
+    {"pow.Tensor_Tensor", PowTensor},
+    {"reciprocal.default", Reciprocal},
+    {"relu.default", Function<&Builder::Relu>},
+    {"relu6.default", Function<&Builder::Relu6>},
+    {"rsqrt.default", Function<&Builder::Rsqrt>},
+    {"rsub.Scalar", Rsub},
+    {"selu.default", Selu},
+    {"sigmoid.default", Function<&Builder::Sigmoid>},
+    {"silu.default", Function<&Builder::Silu>},
+    {"softplus.default", Softplus},
+    {"sqrt.default", Function<&Builder::Sqrt>},
+    {"sub.Scalar", WithAlpha<&Builder::Minus>},
+    {"sub.Tensor", WithAlpha<&Builder::Minus>},
+    {"tanh.default", Function<&Builder::Tanh>},
+    {"where.ScalarOther", Where},
+    {"where.ScalarSelf", Where},
+    {"where.self", Where},
+};
+
+}  // namespace
+
+std::span<const AtenOp> AtenElementwiseOps() { return kOps; }
+
+}  // namespace fusor::models

@@ -1,0 +1,425 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "models/import/aten_ops.h"
+
+namespace fusor::models {
+
+using ir::Builder;
+using ir::DType;
+using ir::Shape;
+using ir::Value;
+
+namespace {
+
+using Values = std::vector<Value*>;
+
+Values BatchNorm(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("input");
+  const Shape shape = ShapeOf(x);
+  if (shape.size() < 2)
+    call.Throw("expected [N, C, ..], got " + ToString(x->type()));
+  const ir::TensorType channels{DType::kF32, {shape[1]}, {}};
+  const auto or_constant = [&](const char* name, double value) {
+    Value* given = call.OptionalTensor(name);
+    return given != nullptr ? given
+                            : b.Constant(DType::kF32, channels.shape, {value});
+  };
+  Layers::NormState state;
+  state.scale = or_constant("weight", 1);
+  state.shift = or_constant("bias", 0);
+  state.mean = call.OptionalTensor("running_mean");
+  state.variance = call.OptionalTensor("running_var");
+  // The phase decides; a layer whose statistics are fixed keeps them.
+  const bool batch_statistics = call.Bool("training", false);
+  const double momentum = call.Number("momentum", 0.1);
+  const double epsilon = call.Number("eps", 1e-5);
+  if (shape.size() != 4) {
+    const int64_t rest = x->type().num_elements() / (shape[0] * shape[1]);
+    x = b.Reshape(x, {shape[0], shape[1], rest, 1});
+  }
+  Value* y = nullptr;
+  if (!batch_statistics && call.layers().training()) {
+    y = b.BatchNormInference(x, state.scale, state.shift, state.mean,
+                             state.variance, epsilon);
+  } else {
+    y = call.layers().BatchNorm(x, state, momentum, epsilon);
+  }
+  return {b.Reshape(y, shape)};
+}
+
+// Returns an optional affine parameter, or a constant of the same shape.
+Value* Affine(AtenCall& call, const char* name, const Shape& shape,
+              double value) {
+  Value* given = call.OptionalTensor(name);
+  return given != nullptr ? given
+                          : call.b().Constant(DType::kF32, shape, {value});
+}
+
+Values LayerNorm(AtenCall& call) {
+  const Shape shape = call.Ints("normalized_shape");
+  return {call.b().LayerNorm(
+      call.Tensor("input"), Affine(call, "weight", shape, 1),
+      Affine(call, "bias", shape, 0), call.Number("eps", 1e-5))};
+}
+
+Values GroupNorm(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("input");
+  const Shape shape = ShapeOf(x);
+  const int64_t groups = call.Int("num_groups");
+  if (shape.size() < 2 || groups < 1 || shape[1] % groups != 0) {
+    call.Throw(fmt::format("{} groups of {}", groups, ToString(x->type())));
+  }
+  const int64_t size = x->type().num_elements() / (shape[0] * groups);
+  const Shape flat{size};
+  Value* y = b.LayerNorm(b.Reshape(x, {shape[0] * groups, size}),
+                         b.Constant(x->type().dtype, flat, {1}),
+                         b.Constant(x->type().dtype, flat, {0}),
+                         call.Number("eps", 1e-5));
+  y = b.Reshape(y, shape);
+  const Shape channels{shape[1]};
+  Value* scale = Affine(call, "weight", channels, 1);
+  Value* shift = Affine(call, "bias", channels, 0);
+  return {b.Plus(b.Times(y, b.BroadcastAlong(scale, y->type(), 1)),
+                 b.BroadcastAlong(shift, y->type(), 1))};
+}
+
+Values Convolution(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("input");
+  Value* weight = call.Tensor("weight");
+  const bool one_d = RankOf(x) == 3;
+  if (RankOf(x) != RankOf(weight) || (!one_d && RankOf(x) != 4)) {
+    call.Throw(fmt::format("{} and {}: expected [N,C,H,W] and [O,I,H,W]",
+                           ToString(x->type()), ToString(weight->type())));
+  }
+  if (call.Bool("transposed", false)) call.Throw("a transposed convolution");
+  call.Ints("output_padding");  // of transposed convolutions only
+  const size_t rank = one_d ? 1 : 2;
+  auto stride = Both(call.Ints("stride", {1}), rank);
+  auto padding = Both(call.Ints("padding", {0}), rank);
+  auto dilation = Both(call.Ints("dilation", {1}), rank);
+  if (stride.size() != rank || padding.size() != rank ||
+      dilation.size() != rank) {
+    call.Throw("stride, padding or dilation has a wrong number of extents");
+  }
+  if (one_d) {
+    const auto widen = [&](Value* value) {
+      const Shape& s = ShapeOf(value);
+      return b.Reshape(value, {s[0], s[1], 1, s[2]});
+    };
+    x = widen(x);
+    weight = widen(weight);
+    stride.insert(stride.begin(), 1);
+    padding.insert(padding.begin(), 0);
+    dilation.insert(dilation.begin(), 1);
+  }
+  Value* y = b.Conv2d(x, weight, call.OptionalTensor("bias"),
+                      {.stride_h = stride[0],
+                       .stride_w = stride[1],
+                       .pad_h = padding[0],
+                       .pad_w = padding[1],
+                       .dilation_h = dilation[0],
+                       .dilation_w = dilation[1],
+                       .groups = call.Int("groups", 1)});
+  if (!one_d) return {y};
+  const Shape& s = ShapeOf(y);
+  return {b.Reshape(y, {s[0], s[1], s[3]})};
+}
+
+Values Linear(AtenCall& call) {
+  return {call.b().Linear(call.Tensor("input"), call.Tensor("weight"),
+                          call.OptionalTensor("bias"))};
+}
+
+Values Addmm(AtenCall& call) {
+  Builder& b = call.b();
+  Value* y = b.Matmul(call.Tensor("mat1"), call.Tensor("mat2"));
+  Value* self = call.Tensor("self");
+  if (const double alpha = call.Number("alpha", 1); alpha != 1) {
+    y = b.Times(y, alpha);
+  }
+  if (const double beta = call.Number("beta", 1); beta != 1) {
+    self = b.Times(self, beta);
+  }
+  return {b.Plus(y, self)};
+}
+
+template <const char* other>
+Values Matmul(AtenCall& call) {
+  return {call.b().Matmul(call.Tensor("self"), call.Tensor(other))};
+}
+constexpr char kOther[] = "other";
+constexpr char kMat2[] = "mat2";
+
+// q [..,L,E], k [..,S,E], v [..,S,V] -> [..,L,V].
+Values Attention(AtenCall& call) {
+  Builder& b = call.b();
+  Value* q = call.Tensor("query");
+  Value* k = call.Tensor("key");
+  Value* v = call.Tensor("value");
+  const double width = static_cast<double>(ShapeOf(q).back());
+  const double scale = call.Number("scale", 1 / std::sqrt(width));
+  Value* scores = b.Matmul(b.Times(q, scale), k, false, /*transpose_b=*/true);
+  const auto masked = [&](Value* keep) {
+    const double none = -std::numeric_limits<double>::infinity();
+    return b.Select(keep, scores, b.ScalarLike(scores, none));
+  };
+  if (call.Bool("is_causal", false)) {
+    const Shape& s = ShapeOf(scores);
+    const Shape square{s[s.size() - 2], s.back()};
+    scores = masked(b.Compare("ge", b.Iota(DType::kI32, square, 0),
+                              b.Iota(DType::kI32, square, 1)));
+  }
+  if (Value* mask = call.OptionalTensor("attn_mask"); mask != nullptr) {
+    scores = mask->type().dtype == DType::kBool ? masked(mask)
+                                                : b.Plus(scores, mask);
+  }
+  Value* weights = b.Softmax(scores);
+  weights = call.layers().Dropout(weights, call.Number("dropout_p", 0));
+  return {b.Matmul(weights, v)};
+}
+
+// Two operands: transposes each to [batch.., free.., contracted..] and
+// multiplies matrices.
+Values Einsum(AtenCall& call) {
+  Builder& b = call.b();
+  std::string equation = call.Text("equation", "");
+  std::erase(equation, ' ');
+  call.Ints("path");  // the order of contractions
+  const Values x = call.Tensors("tensors");
+  const size_t comma = equation.find(',');
+  const size_t arrow = equation.find("->");
+  if (x.size() != 2 || comma == equation.npos || arrow == equation.npos ||
+      comma > arrow || equation.find('.') != equation.npos) {
+    call.Throw("equation " + equation +
+               ": expected two operands, letters and ->");
+  }
+  const std::string in[2] = {equation.substr(0, comma),
+                             equation.substr(comma + 1, arrow - comma - 1)};
+  const std::string out = equation.substr(arrow + 2);
+  std::map<char, int64_t> extents;
+  std::string batch, contracted, free[2];
+  for (int i = 0; i < 2; ++i) {
+    if (static_cast<int64_t>(in[i].size()) != RankOf(x[i])) {
+      call.Throw(fmt::format("equation {}: operand {} is {}", equation, i,
+                             ToString(x[i]->type())));
+    }
+    for (size_t d = 0; d < in[i].size(); ++d) {
+      const char letter = in[i][d];
+      const int64_t extent = ShapeOf(x[i])[d];
+      const bool fits = extents.emplace(letter, extent).first->second == extent;
+      const bool shared = in[1 - i].find(letter) != std::string::npos;
+      const bool kept = out.find(letter) != std::string::npos;
+      if (!fits || in[i].find(letter) != d || (!shared && !kept)) {
+        call.Throw("equation " + equation +
+                   ": expected letters of one extent, once in each operand");
+      }
+      if (!shared) {
+        free[i] += letter;
+      } else if (i == 0) {
+        (kept ? batch : contracted) += letter;
+      }
+    }
+  }
+  const auto shape = [&](std::initializer_list<std::string> groups) {
+    Shape merged;
+    for (const std::string& group : groups) {
+      int64_t extent = 1;
+      for (const char letter : group) extent *= extents.at(letter);
+      merged.push_back(extent);
+    }
+    return merged;
+  };
+  const auto arranged = [&](Value* value, const std::string& from,
+                            const std::string& to) {
+    std::vector<int64_t> order;
+    for (const char letter : to) {
+      order.push_back(static_cast<int64_t>(from.find(letter)));
+    }
+    return b.Transpose(value, order);
+  };
+  Value* left = b.Reshape(arranged(x[0], in[0], batch + free[0] + contracted),
+                          shape({batch, free[0], contracted}));
+  Value* right = b.Reshape(arranged(x[1], in[1], batch + free[1] + contracted),
+                           shape({batch, free[1], contracted}));
+  Value* y = b.Matmul(left, right, false, /*transpose_b=*/true);
+  const std::string now = batch + free[0] + free[1];
+  if (out.size() != now.size()) {
+    call.Throw("equation " + equation + ": a letter of the result is unknown");
+  }
+  Shape full;
+  for (const char letter : now) full.push_back(extents.at(letter));
+  return {arranged(b.Reshape(y, full), now, out)};
+}
+
+ir::Pool2dOptions PoolArguments(AtenCall& call, const Value* x) {
+  if (RankOf(x) != 4) {
+    call.Throw("expected [N,C,H,W], got " + ToString(x->type()));
+  }
+  const auto window = Both(call.Ints("kernel_size"), 2);
+  auto stride = Both(call.Ints("stride"), 2);
+  const auto pad = Both(call.Ints("padding", {0}), 2);
+  if (stride.empty()) stride = window;
+  if (window.size() != 2 || stride.size() != 2 || pad.size() != 2 ||
+      std::min(stride[0], stride[1]) < 1 ||
+      std::min(window[0], window[1]) < 1) {
+    call.Throw("kernel_size, stride or padding: expected one or two extents");
+  }
+  for (const int64_t dilation : call.Ints("dilation", {1})) {
+    if (dilation != 1) call.Throw("dilation: expected 1");
+  }
+  return {.window_h = window[0],
+          .window_w = window[1],
+          .stride_h = stride[0],
+          .stride_w = stride[1],
+          .pad_h = pad[0],
+          .pad_w = pad[1]};
+}
+
+// Returns how much ceil_mode extends one dimension. As in PyTorch, the last
+// window starts inside the input or its left padding.
+int64_t CeilExtension(int64_t in, int64_t window, int64_t stride, int64_t pad) {
+  const int64_t span = in + 2 * pad - window;
+  int64_t steps = (span + stride - 1) / stride;
+  if (steps * stride >= in + pad) --steps;
+  return std::max<int64_t>(0, steps * stride - span);
+}
+
+Values MaxPool(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const ir::Pool2dOptions o = PoolArguments(call, x);
+  if (call.Bool("ceil_mode", false)) {
+    const Shape& s = ShapeOf(x);
+    const int64_t h = CeilExtension(s[2], o.window_h, o.stride_h, o.pad_h);
+    const int64_t w = CeilExtension(s[3], o.window_w, o.stride_w, o.pad_w);
+    if (h > 0 || w > 0) {
+      x = call.b().Pad(x, {0, 0, 0, 0}, {0, 0, h, w}, {0, 0, 0, 0},
+                       -std::numeric_limits<double>::infinity());
+    }
+  }
+  return {call.b().MaxPool2d(x, o)};
+}
+
+Values AvgPool(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  ir::Pool2dOptions o = PoolArguments(call, x);
+  o.count_include_pad = call.Bool("count_include_pad", true);
+  if (call.Bool("ceil_mode", false)) {
+    const Shape& s = ShapeOf(x);
+    if (CeilExtension(s[2], o.window_h, o.stride_h, o.pad_h) > 0 ||
+        CeilExtension(s[3], o.window_w, o.stride_w, o.pad_w) > 0) {
+      call.Throw("ceil_mode: expected windows that end at the border");
+    }
+  }
+  if (call.Has("divisor_override"))
+    call.Throw("divisor_override: expected None");
+  return {call.b().AvgPool2d(x, o)};
+}
+
+Values AdaptiveAvgPool(AtenCall& call) {
+  const auto size = Both(call.Ints("output_size"), 2);
+  if (size.size() != 2) call.Throw("output_size: expected one or two extents");
+  return {call.b().AdaptiveAvgPool2d(call.Tensor("self"), size[0], size[1])};
+}
+
+std::vector<int64_t> ReducedDims(AtenCall& call, const Value* x) {
+  std::vector<int64_t> dims = call.Ints("dim");
+  if (dims.empty()) {
+    dims.resize(static_cast<size_t>(RankOf(x)));
+    std::iota(dims.begin(), dims.end(), 0);
+  }
+  return dims;
+}
+
+template <Value* (Builder::*reduce)(Value*, std::vector<int64_t>, bool,
+                                    ir::Where)>
+Values Reduction(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  DType dtype = x->type().dtype;
+  constexpr bool kSums = reduce == &Builder::ReduceSum;
+  if (kSums && !ir::IsFloat(dtype)) dtype = DType::kI64;
+  x = call.b().Cast(x, call.DType(dtype));
+  return {(call.b().*reduce)(x, ReducedDims(call, x),
+                             call.Bool("keepdim", false), {})};
+}
+
+Values Variance(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const std::vector<int64_t> dims = ReducedDims(call, x);
+  const bool keep = call.Bool("keepdim", false);
+  double correction = call.Number("correction", 1);
+  if (!call.Bool("unbiased", true)) correction = 0;
+  Value* mean = b.ReduceMean(x, dims, /*keepdim=*/true);
+  Value* centered = b.Minus(x, mean);
+  Value* sum = b.ReduceSum(b.Times(centered, centered), dims, keep);
+  const double count = static_cast<double>(x->type().num_elements() /
+                                           mean->type().num_elements());
+  return {b.Divide(sum, std::max(count - correction, 0.0))};
+}
+
+Values VectorNorm(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const double order = call.Number(call.Has("ord") ? "ord" : "p", 2);
+  if (order != 2) call.Throw("expected the norm of order 2");
+  return {b.Sqrt(b.ReduceSum(b.Times(x, x), ReducedDims(call, x),
+                             call.Bool("keepdim", false)))};
+}
+
+Values Softmax(AtenCall& call) {
+  Value* x = FloatSelf(call);
+  x = call.b().Cast(x, call.DType(x->type().dtype));
+  return {call.b().Softmax(x, call.Int("dim"))};
+}
+Values LogSoftmax(AtenCall& call) {
+  Value* x = FloatSelf(call);
+  x = call.b().Cast(x, call.DType(x->type().dtype));
+  return {call.b().LogSoftmax(x, call.Int("dim"))};
+}
+
+constexpr AtenOp kOps[] = {
+    // Normalisation, convolution, linear algebra
+    {"addmm.default", Addmm},
+    {"batch_norm.default", BatchNorm},
+    {"bmm.default", Matmul<kMat2>},
+    {"conv1d.default", Convolution},
+    {"conv2d.default", Convolution},
+    {"convolution.default", Convolution},
+    {"einsum.default", Einsum},
+    {"group_norm.default", GroupNorm},
+    {"layer_norm.default", LayerNorm},
+    {"linear.default", Linear},
+    {"matmul.default", Matmul<kOther>},
+    {"mm.default", Matmul<kMat2>},
+    {"scaled_dot_product_attention.default", Attention},
+    // Pooling, reductions
+    {"adaptive_avg_pool2d.default", AdaptiveAvgPool},
+    {"amax.default", Reduction<&Builder::ReduceMax>},
+    {"amin.default", Reduction<&Builder::ReduceMin>},
+    {"avg_pool2d.default", AvgPool},
+    {"linalg_vector_norm.default", VectorNorm},
+    {"log_softmax.int", LogSoftmax},
+    {"max_pool2d.default", MaxPool},
+    {"mean.default", Reduction<&Builder::ReduceMean>},
+    {"mean.dim", Reduction<&Builder::ReduceMean>},
+    {"softmax.int", Softmax},
+    {"sum.default", Reduction<&Builder::ReduceSum>},
+    {"sum.dim_IntList", Reduction<&Builder::ReduceSum>},
+    {"var.correction", Variance},
+    {"var.dim", Variance},
+};
+
+}  // namespace
+
+std::span<const AtenOp> AtenLayerOps() { return kOps; }
+
+}  // namespace fusor::models

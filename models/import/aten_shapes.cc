@@ -1,0 +1,587 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "models/import/aten_ops.h"
+
+namespace fusor::models {
+
+using ir::Builder;
+using ir::DType;
+using ir::Shape;
+using ir::Value;
+
+namespace {
+
+using Values = std::vector<Value*>;
+
+// Replaces one -1 by what the number of elements leaves.
+Shape Inferred(AtenCall& call, const Value* x, Shape shape) {
+  int64_t known = 1;
+  int64_t* unknown = nullptr;
+  for (int64_t& extent : shape) {
+    if (extent == -1 && unknown == nullptr) {
+      unknown = &extent;
+    } else if (extent < 1 || __builtin_mul_overflow(known, extent, &known)) {
+      call.Throw(fmt::format("extent {}: expected 1 or more", extent));
+    }
+  }
+  const int64_t elements = x->type().num_elements();
+  if (unknown != nullptr) *unknown = elements / known;
+  if (elements % known != 0 || (unknown == nullptr && known != elements)) {
+    call.Throw(
+        fmt::format("{} elements of {} for a shape of {}; an archive "
+                    "of a fixed batch size has it in its shapes",
+                    elements, ToString(x->type()), known));
+  }
+  return shape;
+}
+
+// Writes through a view that only changes the shape.
+Value* WriteReshaped(AtenCall& call, Value* base, Value* part, size_t) {
+  return call.b().Reshape(part, ShapeOf(base));
+}
+
+Values View(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const char* name = call.Has("shape") ? "shape" : "size";
+  return {call.b().Reshape(x, Inferred(call, x, call.Ints(name)))};
+}
+
+Values Flatten(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const int64_t first = DimArgument(call, x, "start_dim", 0);
+  const int64_t last = DimArgument(call, x, "end_dim", -1);
+  Shape shape;
+  for (int64_t i = 0; i < RankOf(x); ++i) {
+    const int64_t extent = ShapeOf(x)[static_cast<size_t>(i)];
+    if (i > first && i <= last) {
+      shape.back() *= extent;
+    } else {
+      shape.push_back(extent);
+    }
+  }
+  if (shape.empty()) shape = {1};
+  return {call.b().Reshape(x, shape)};
+}
+
+Values Unflatten(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
+  std::vector<int64_t> sizes = call.Ints("sizes");
+  Shape shape = ShapeOf(x);
+  int64_t known = 1;
+  for (const int64_t size : sizes) known *= size == -1 ? 1 : size;
+  for (int64_t& size : sizes) {
+    if (size == -1 && known > 0) size = shape[dim] / known;
+  }
+  shape.erase(shape.begin() + static_cast<long>(dim));
+  shape.insert(shape.begin() + static_cast<long>(dim), sizes.begin(),
+               sizes.end());
+  return {call.b().Reshape(x, Inferred(call, x, shape))};
+}
+
+Values Unsqueeze(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  Shape shape = ShapeOf(x);
+  const int64_t dim = DimOf(call, call.Int("dim"), RankOf(x) + 1);
+  shape.insert(shape.begin() + dim, 1);
+  return {call.b().Reshape(x, shape)};
+}
+
+Values Squeeze(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  std::vector<int64_t> dims;
+  const bool all = !call.Has("dim");
+  if (!all) {
+    for (const int64_t dim : call.Ints("dim")) {
+      dims.push_back(DimOf(call, dim, RankOf(x)));
+    }
+  }
+  Shape shape;
+  for (int64_t i = 0; i < RankOf(x); ++i) {
+    const int64_t extent = ShapeOf(x)[static_cast<size_t>(i)];
+    const bool chosen =
+        all || std::find(dims.begin(), dims.end(), i) != dims.end();
+    if (extent != 1 || !chosen) shape.push_back(extent);
+  }
+  return {call.b().Reshape(x, shape)};
+}
+
+// The permutation of a transposing operator: result dim i is operand dim [i].
+std::vector<int64_t> PermutationOf(AtenCall& call, int64_t rank) {
+  if (call.Has("dims")) {
+    std::vector<int64_t> dims = call.Ints("dims");
+    for (int64_t& dim : dims) dim = DimOf(call, dim, rank);
+    return dims;
+  }
+  std::vector<int64_t> order(static_cast<size_t>(rank));
+  std::iota(order.begin(), order.end(), 0);
+  int64_t a = 0;
+  int64_t b = rank - 1;
+  if (call.Has("dim0") || call.Has("axis0")) {
+    a = DimOf(call, call.Int(call.Has("dim0") ? "dim0" : "axis0"), rank);
+    b = DimOf(call, call.Int(call.Has("dim1") ? "dim1" : "axis1"), rank);
+  }
+  if (rank > 0) {
+    std::swap(order[static_cast<size_t>(a)], order[static_cast<size_t>(b)]);
+  }
+  return order;
+}
+Values Permute(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  return {call.b().Transpose(x, PermutationOf(call, RankOf(x)))};
+}
+Value* WritePermuted(AtenCall& call, Value* base, Value* part, size_t) {
+  const std::vector<int64_t> order = PermutationOf(call, RankOf(base));
+  std::vector<int64_t> inverse(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    inverse[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  }
+  return call.b().Transpose(part, inverse);
+}
+
+Values Same(AtenCall& call) { return {call.Tensor("self")}; }
+Value* WriteSame(AtenCall&, Value*, Value* part, size_t) { return part; }
+
+Values Detach(AtenCall& call) {
+  return {call.b().StopGradient(call.Tensor("self"))};
+}
+
+// A range of one dimension.
+struct Range {
+  size_t dim;
+  int64_t start;
+  int64_t end;
+  int64_t step = 1;
+};
+Value* Part(AtenCall& call, Value* x, const Range& range) {
+  const Shape& shape = ShapeOf(x);
+  if (range.start < 0 || range.start >= range.end ||
+      range.end > shape[range.dim] || range.step < 1) {
+    call.Throw(fmt::format("range {} to {} by {} of {}", range.start, range.end,
+                           range.step, ToString(x->type())));
+  }
+  std::vector<int64_t> start(shape.size(), 0);
+  Shape limit = shape;
+  std::vector<int64_t> stride(shape.size(), 1);
+  start[range.dim] = range.start;
+  limit[range.dim] = range.end;
+  stride[range.dim] = range.step;
+  if (range.start == 0 && range.end == shape[range.dim] && range.step == 1) {
+    return x;
+  }
+  return call.b().Slice(x, start, limit, stride);
+}
+// Returns `base` with `part` in place of a range.
+Value* Replaced(AtenCall& call, Value* base, Value* part, const Range& range) {
+  if (range.step != 1) call.Throw("an in-place write to a range with a step");
+  const int64_t extent = ShapeOf(base)[range.dim];
+  Values pieces;
+  if (range.start > 0) {
+    pieces.push_back(Part(call, base, {range.dim, 0, range.start}));
+  }
+  pieces.push_back(part);
+  if (range.end < extent) {
+    pieces.push_back(Part(call, base, {range.dim, range.end, extent}));
+  }
+  return call.b().Concat(pieces, static_cast<int64_t>(range.dim));
+}
+
+Range SliceRange(AtenCall& call, const Value* x) {
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim", 0));
+  const int64_t extent = ShapeOf(x)[dim];
+  const auto bound = [&](int64_t at) {
+    return std::clamp<int64_t>(at < 0 ? at + extent : at, 0, extent);
+  };
+  return {dim, bound(call.Int("start", 0)), bound(call.Int("end", extent)),
+          call.Int("step", 1)};
+}
+Values Slice(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  return {Part(call, x, SliceRange(call, x))};
+}
+Value* WriteSlice(AtenCall& call, Value* base, Value* part, size_t) {
+  return Replaced(call, base, part, SliceRange(call, base));
+}
+
+Range SelectRange(AtenCall& call, const Value* x) {
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
+  int64_t index = call.Int("index");
+  if (index < 0) index += ShapeOf(x)[dim];
+  return {dim, index, index + 1};
+}
+Values Select(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const Range range = SelectRange(call, x);
+  Shape shape = ShapeOf(x);
+  shape.erase(shape.begin() + static_cast<long>(range.dim));
+  return {call.b().Reshape(Part(call, x, range), shape)};
+}
+Value* WriteSelect(AtenCall& call, Value* base, Value* part, size_t) {
+  const Range range = SelectRange(call, base);
+  Shape shape = ShapeOf(base);
+  shape[range.dim] = 1;
+  return Replaced(call, base, call.b().Reshape(part, shape), range);
+}
+
+// The ranges of chunk, split and unbind.
+std::vector<Range> SplitRanges(AtenCall& call, const Value* x) {
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim", 0));
+  const int64_t extent = ShapeOf(x)[dim];
+  std::vector<int64_t> sizes;
+  if (call.Has("split_sizes")) {
+    sizes = call.Ints("split_sizes");
+  } else {
+    int64_t size = 1;
+    if (call.Has("chunks")) {
+      const int64_t chunks = std::max<int64_t>(call.Int("chunks"), 1);
+      size = (extent + chunks - 1) / chunks;
+    } else if (call.Has("split_size")) {
+      size = std::max<int64_t>(call.Int("split_size"), 1);
+    }
+    for (int64_t at = 0; at < extent; at += size) {
+      sizes.push_back(std::min(size, extent - at));
+    }
+  }
+  std::vector<Range> ranges;
+  int64_t at = 0;
+  for (const int64_t size : sizes) {
+    if (size < 1 || size > extent - at) call.Throw("sizes exceed the extent");
+    ranges.push_back({dim, at, at + size});
+    at += size;
+  }
+  return ranges;
+}
+Values Split(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  Values parts;
+  for (const Range& range : SplitRanges(call, x)) {
+    parts.push_back(Part(call, x, range));
+  }
+  return parts;
+}
+Value* WriteSplit(AtenCall& call, Value* base, Value* part, size_t index) {
+  return Replaced(call, base, part, SplitRanges(call, base).at(index));
+}
+Values Unbind(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  Values parts;
+  for (const Range& range : SplitRanges(call, x)) {
+    Shape shape = ShapeOf(x);
+    shape.erase(shape.begin() + static_cast<long>(range.dim));
+    parts.push_back(call.b().Reshape(Part(call, x, range), shape));
+  }
+  return parts;
+}
+
+Values Expand(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  Shape shape =
+      call.Has("other") ? ShapeOf(call.Tensor("other")) : call.Ints("size");
+  const size_t added = shape.size() - std::min(shape.size(), ShapeOf(x).size());
+  for (size_t i = added; i < shape.size(); ++i) {
+    if (shape[i] == -1) shape[i] = ShapeOf(x)[i - added];
+  }
+  return {call.b().BroadcastTo(x, shape)};
+}
+
+// Operands of rank 1 and extent 0 are skipped in PyTorch; they can't exist.
+Values Cat(AtenCall& call) {
+  Values parts = call.Tensors("tensors");
+  for (Value*& part : parts) {
+    part = call.b().Cast(part, Promote(part, parts[0]));
+  }
+  return {call.b().Concat(parts, call.Int("dim", 0))};
+}
+
+Values Stack(AtenCall& call) {
+  Values parts = call.Tensors("tensors");
+  if (parts.empty()) call.Throw("expected tensors");
+  const int64_t dim = DimOf(call, call.Int("dim", 0), RankOf(parts[0]) + 1);
+  for (Value*& part : parts) {
+    Shape shape = ShapeOf(part);
+    shape.insert(shape.begin() + dim, 1);
+    part = call.b().Reshape(part, shape);
+  }
+  return {call.b().Concat(parts, dim)};
+}
+
+// Pairs of low and high padding, last dimension first. Negative ones crop.
+Values Pad(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  if (const std::string mode = call.Text("mode", "constant");
+      mode != "constant") {
+    call.Throw("mode " + mode + ": expected constant");
+  }
+  const std::vector<int64_t> pad = call.Ints("pad");
+  const auto rank = static_cast<size_t>(RankOf(x));
+  if (pad.size() % 2 != 0 || pad.size() > 2 * rank) {
+    call.Throw("pad: expected two numbers for each of the last dimensions");
+  }
+  std::vector<int64_t> low(rank, 0), high(rank, 0), start(rank, 0);
+  Shape limit = ShapeOf(x);
+  for (size_t i = 0; i < pad.size() / 2; ++i) {
+    const size_t dim = rank - 1 - i;
+    low[dim] = std::max<int64_t>(pad[2 * i], 0);
+    high[dim] = std::max<int64_t>(pad[2 * i + 1], 0);
+    start[dim] = std::max<int64_t>(-pad[2 * i], 0);
+    limit[dim] -= std::max<int64_t>(-pad[2 * i + 1], 0);
+  }
+  if (limit != ShapeOf(x) || start != std::vector<int64_t>(rank, 0)) {
+    x = call.b().Slice(x, start, limit);
+  }
+  const std::vector<int64_t> zeros(rank, 0);
+  if (low == zeros && high == zeros) return {x};
+  return {call.b().Pad(x, low, high, zeros, call.Number("value", 0))};
+}
+
+Values Roll(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const std::vector<int64_t> shifts = call.Ints("shifts");
+  const std::vector<int64_t> dims = call.Ints("dims");
+  if (shifts.size() != dims.size()) {
+    call.Throw("expected as many shifts as dims");
+  }
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const auto dim = static_cast<size_t>(DimOf(call, dims[i], RankOf(x)));
+    const int64_t extent = ShapeOf(x)[dim];
+    const int64_t shift = ((shifts[i] % extent) + extent) % extent;
+    if (shift == 0) continue;
+    x = call.b().Concat({Part(call, x, {dim, extent - shift, extent}),
+                         Part(call, x, {dim, 0, extent - shift})},
+                        static_cast<int64_t>(dim));
+  }
+  return {x};
+}
+
+Values Repeat(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const std::vector<int64_t> repeats = call.Ints("repeats");
+  if (repeats.size() < ShapeOf(x).size()) call.Throw("repeats: too few");
+  Shape shape(repeats.size() - ShapeOf(x).size(), 1);
+  shape.insert(shape.end(), ShapeOf(x).begin(), ShapeOf(x).end());
+  // [a, b] -> [1, a, 1, b] -> [r, a, s, b] -> [r a, s b].
+  Shape apart, wide, merged;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    apart.insert(apart.end(), {1, shape[i]});
+    wide.insert(wide.end(), {repeats[i], shape[i]});
+    merged.push_back(repeats[i] * shape[i]);
+  }
+  return {b.Reshape(b.BroadcastTo(b.Reshape(x, apart), wide), merged)};
+}
+
+// Looks rows of `table` [V, ..] up by `index`, as a product with one-hot rows.
+Value* Lookup(AtenCall& call, Value* table, Value* index) {
+  Builder& b = call.b();
+  const Shape& rows = ShapeOf(table);
+  const int64_t count = index->type().num_elements();
+  const Shape hot{count, rows[0]};
+  Value* wanted = b.Reshape(index, {count});
+  const DType integers = wanted->type().dtype;
+  if (integers != DType::kI32 && integers != DType::kI64) {
+    call.Throw("index: expected integers, got " + ToString(index->type()));
+  }
+  Value* negative = b.Compare("lt", wanted, 0.0);
+  wanted =
+      b.Select(negative, b.Plus(wanted, static_cast<double>(rows[0])), wanted);
+  Value* hits =
+      b.Compare("eq", b.Iota(integers, hot, 1), b.Broadcast(wanted, hot, {0}));
+  Value* flat =
+      b.Reshape(table, {rows[0], table->type().num_elements() / rows[0]});
+  if (!ir::IsFloat(table->type().dtype)) {
+    call.Throw("expected a table of floats, got " + ToString(table->type()));
+  }
+  Value* found = b.Matmul(b.Cast(hits, table->type().dtype), flat);
+  Shape shape = ShapeOf(index);
+  shape.insert(shape.end(), rows.begin() + 1, rows.end());
+  return b.Reshape(found, shape);
+}
+
+Values Index(AtenCall& call) {
+  const Values indices = call.Tensors("indices");
+  if (indices.size() != 1 || indices[0] == nullptr) {
+    call.Throw("expected one index, of the first dimension");
+  }
+  return {Lookup(call, call.Tensor("self"), indices[0])};
+}
+Values Embedding(AtenCall& call) {
+  if (call.Int("padding_idx", -1) != -1) {
+    call.Throw("padding_idx: expected none");
+  }
+  return {Lookup(call, call.Tensor("weight"), call.Tensor("indices"))};
+}
+
+template <const char* size_or_like, int value>
+Values Filled(AtenCall& call) {
+  const std::string_view kind = size_or_like;
+  DType dtype = DType::kF32;
+  Shape shape;
+  if (kind != "size") {
+    dtype = call.Tensor("self")->type().dtype;
+    shape = ShapeOf(call.Tensor("self"));
+  }
+  if (kind != "like") shape = call.Ints("size");
+  return {call.b().Constant(call.DType(dtype), shape, {value})};
+}
+constexpr char kSize[] = "size";    // a size, f32
+constexpr char kLike[] = "like";    // shape and dtype of self
+constexpr char kDType[] = "dtype";  // a size, dtype of self
+
+Values Full(AtenCall& call) {
+  const bool like = call.Has("self");
+  DType dtype = like ? call.Tensor("self")->type().dtype : DType::kF32;
+  const Shape shape = like ? ShapeOf(call.Tensor("self")) : call.Ints("size");
+  return {
+      call.b().Constant(call.DType(dtype), shape, {call.Number("fill_value")})};
+}
+
+Values ScalarTensor(AtenCall& call) {
+  return {call.b().Scalar(call.DType(DType::kF32), call.Number("s"))};
+}
+
+Values Arange(AtenCall& call) {
+  const double start = call.Number("start", 0);
+  const double step = call.Number("step", 1);
+  const double count = std::ceil((call.Number("end") - start) / step);
+  if (!(count >= 1 && count <= 1e9)) {
+    call.Throw(fmt::format("expected 1 to 1e9 elements, got {}", count));
+  }
+  Builder& b = call.b();
+  const DType dtype = call.DType(DType::kI64);
+  Value* index = b.Iota(dtype, {static_cast<int64_t>(count)}, 0);
+  if (step != 1) index = b.Times(index, step);
+  return {start == 0 ? index : b.Plus(index, start)};
+}
+
+template <bool lower>
+Values Triangle(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const int64_t rank = RankOf(x);
+  if (rank < 2) call.Throw("expected a matrix, got " + ToString(x->type()));
+  Value* row = b.Iota(DType::kI64, ShapeOf(x), rank - 2);
+  Value* column = b.Iota(DType::kI64, ShapeOf(x), rank - 1);
+  row = b.Plus(row, static_cast<double>(call.Int("diagonal", 0)));
+  Value* keep = b.Compare(lower ? "le" : "ge", column, row);
+  return {b.Select(keep, x, b.Zeros(x->type()))};
+}
+
+Values Fill(AtenCall& call) {
+  Value* self = call.Tensor("self");
+  if (!call.IsTensor("value")) {
+    return {call.b().ScalarLike(self, call.Number("value"))};
+  }
+  Value* value = call.b().Cast(call.Tensor("value"), self->type().dtype);
+  return {call.b().BroadcastTo(value, ShapeOf(self))};
+}
+
+Values Copy(AtenCall& call) {
+  Value* self = call.Tensor("self");
+  Value* source = call.b().Cast(call.Tensor("src"), self->type().dtype);
+  return {call.b().BroadcastTo(source, ShapeOf(self))};
+}
+
+Values Convert(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const DType dtype = call.Has("other") ? call.Tensor("other")->type().dtype
+                                        : call.DType(x->type().dtype);
+  call.Bool("copy", false);
+  call.Bool("non_blocking", false);
+  return {call.b().Cast(x, dtype)};
+}
+
+Values Dropout(AtenCall& call) {
+  Value* x = call.Tensor(call.Has("self") ? "self" : "input");
+  const double p = call.Number("p");
+  if (!call.Bool("train", true)) return {x};
+  return {call.layers().Dropout(x, p)};
+}
+
+// 1 with probability p, else 0. In evaluation its expectation, so that the
+// usual division by p yields 1.
+Values Bernoulli(AtenCall& call) {
+  Builder& b = call.b();
+  Value* self = call.Tensor("self");
+  const double p = call.Number("p", 0.5);
+  if (!call.layers().training()) return {b.ScalarLike(self, p)};
+  Value* below = b.Compare("lt", call.layers().Random(ShapeOf(self)), p);
+  return {b.Cast(below, self->type().dtype)};
+}
+
+using enum AtenMemory;
+
+constexpr AtenOp kOps[] = {
+    // Views
+    {"alias.default", Same, kView, WriteSame},
+    {"chunk.default", Split, kView, WriteSplit},
+    {"contiguous.default", Same, kMaybeView, WriteSame},
+    {"detach.default", Detach, kView},
+    {"expand.default", Expand, kView},
+    {"expand_as.default", Expand, kView},
+    {"flatten.using_ints", Flatten, kMaybeView, WriteReshaped},
+    {"permute.default", Permute, kView, WritePermuted},
+    {"reshape.default", View, kMaybeView, WriteReshaped},
+    {"select.int", Select, kView, WriteSelect},
+    {"slice.Tensor", Slice, kView, WriteSlice},
+    {"split.Tensor", Split, kView, WriteSplit},
+    {"split_with_sizes.default", Split, kView, WriteSplit},
+    {"squeeze.default", Squeeze, kView, WriteReshaped},
+    {"squeeze.dim", Squeeze, kView, WriteReshaped},
+    {"squeeze.dims", Squeeze, kView, WriteReshaped},
+    {"swapaxes.default", Permute, kView, WritePermuted},
+    {"t.default", Permute, kView, WritePermuted},
+    {"transpose.int", Permute, kView, WritePermuted},
+    {"unbind.int", Unbind, kView},
+    {"unflatten.int", Unflatten, kView, WriteReshaped},
+    {"unsqueeze.default", Unsqueeze, kView, WriteReshaped},
+    {"view.default", View, kView, WriteReshaped},
+    // Data movement
+    {"_to_copy.default", Convert},
+    {"cat.default", Cat},
+    {"clone.default", Same},
+    {"constant_pad_nd.default", Pad},
+    {"copy.default", Copy},
+    {"embedding.default", Embedding},
+    {"index.Tensor", Index},
+    {"pad.default", Pad},
+    {"repeat.default", Repeat},
+    {"roll.default", Roll},
+    {"stack.default", Stack},
+    {"to.dtype", Convert, kMaybeView},
+    {"to.dtype_layout", Convert, kMaybeView},
+    {"tril.default", Triangle<true>},
+    {"triu.default", Triangle<false>},
+    {"type_as.default", Convert, kMaybeView},
+    // Sources
+    {"arange.default", Arange},
+    {"arange.start", Arange},
+    {"arange.start_step", Arange},
+    {"bernoulli.float", Bernoulli},
+    {"bernoulli.p", Bernoulli},
+    {"dropout.default", Dropout},
+    {"empty.memory_format", Filled<kSize, 0>},
+    {"empty_like.default", Filled<kLike, 0>},
+    {"fill.Scalar", Fill},
+    {"fill.Tensor", Fill},
+    {"full.default", Full},
+    {"full_like.default", Full},
+    {"new_empty.default", Filled<kDType, 0>},
+    {"new_ones.default", Filled<kDType, 1>},
+    {"new_zeros.default", Filled<kDType, 0>},
+    {"ones.default", Filled<kSize, 1>},
+    {"ones_like.default", Filled<kLike, 1>},
+    {"scalar_tensor.default", ScalarTensor},
+    {"zero.default", Filled<kLike, 0>},
+    {"zeros.default", Filled<kSize, 0>},
+    {"zeros_like.default", Filled<kLike, 0>},
+};
+
+}  // namespace
+
+std::span<const AtenOp> AtenShapeOps() { return kOps; }
+
+}  // namespace fusor::models

@@ -1,0 +1,244 @@
+"""Archives of torch.export as a user meets them: import_cli_test.py BIN."""
+
+import json
+import pathlib
+import struct
+import unittest
+import zipfile
+
+from cli_case import DATA, GRAPH, USAGE, CliTest
+from noise_images import make_images
+from safetensors_file import read
+
+EXPORTS = pathlib.Path(__file__).parents[1] / "golden/torch_export"
+CONVOLUTIONAL = EXPORTS / "convolutional.pt2"
+
+
+class ImportTest(CliTest):
+    def entries(self, name="convolutional"):
+        """The archive's entries by name, without the folder."""
+        with zipfile.ZipFile(EXPORTS / f"{name}.pt2") as archive:
+            return {info.filename.split("/", 1)[1]: archive.read(info)
+                    for info in archive.infolist()}
+
+    def write(self, entries, compression=zipfile.ZIP_STORED):
+        path = self.folder / "model.pt2"
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            for name, data in entries.items():
+                archive.writestr("model/" + name, data)
+        return path
+
+    def program(self, change, name="convolutional"):
+        """An archive whose program `change` has edited."""
+        entries = self.entries(name)
+        program = json.loads(entries["models/model.json"])
+        change(program)
+        entries["models/model.json"] = json.dumps(program).encode()
+        return self.write(entries)
+
+    def weights_config(self, change):
+        entries = self.entries()
+        key = "data/weights/model_weights_config.json"
+        config = json.loads(entries[key])
+        change(config["config"])
+        entries[key] = json.dumps(config).encode()
+        return self.write(entries)
+
+    def refused(self, path, *words, code=GRAPH, flags=()):
+        self.fails(code, [str(path), *words], "bench", "-a", path,
+                   "--iterations", "1", *flags)
+
+
+class TrainingTest(ImportTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.images = cls.shared / "images"
+        make_images(cls.images)
+
+    def train(self, *flags):
+        out = self.folder / "out"
+        result = self.succeeds(
+            "train", self.images, "-a", CONVOLUTIONAL, "-b", "4", "--epochs",
+            "1", "--workspace", out, *flags)
+        return result, out / "model.safetensors"
+
+    def test_training_starts_from_the_archives_weights(self):
+        result, path = self.train("--lr", "1e-30")
+        self.assertIn("weights   module:convolutional\n", result.stdout)
+        entries = self.entries()
+        config = json.loads(
+            entries["data/weights/model_weights_config.json"])["config"]
+        tensors, metadata = read(path)
+        self.assertEqual(metadata["fusor.arch"], "module:convolutional")
+        for name, (dtype, shape, data) in tensors.items():
+            meta = config[name]["tensor_meta"]
+            self.assertEqual(shape, [size["as_int"] for size in meta["sizes"]])
+            if "running" not in name:
+                stored = entries["data/weights/" + config[name]["path_name"]]
+                floats = f"<{len(data) // 4}f"
+                for value, start in zip(struct.unpack(floats, data),
+                                        struct.unpack(floats, stored)):
+                    self.assertAlmostEqual(value, start, 20, name)
+        parameters = [name for name, entry in config.items()
+                      if entry["is_param"]]
+        self.assertEqual(set(parameters) - set(tensors), set())
+
+    def test_a_new_head_is_drawn_and_named(self):
+        result, path = self.train("--num-classes", "7")
+        self.assertIn("initialised: head.weight, head.bias", result.stdout)
+        self.assertEqual(read(path)[0]["head.bias"][1], [7])
+
+    def test_trained_weights_are_evaluated_and_predict(self):
+        _, path = self.train()
+        flags = ("-a", CONVOLUTIONAL, "--weights", path)
+        self.assertIn("top1", self.succeeds("eval", self.images, *flags).stdout)
+        image = next(self.images.glob("val/*/*"))
+        self.succeeds("predict", image, *flags)
+
+    def test_every_command_takes_an_archive(self):
+        model = ("-a", CONVOLUTIONAL, "-b", "2")
+        self.succeeds("bench", *model, "--iterations", "2", "--amp")
+        self.succeeds("compare", *model)
+        self.succeeds("plan", *model)
+        self.assertIn("golden/make_torch_export.py",
+                      self.succeeds("dump", *model, "--emit",
+                                    "graph").stdout)
+        self.succeeds("compile", *model, "-o", self.folder / "step.fusor")
+
+    def test_flags_of_built_in_models_are_refused(self):
+        for flags in (("--fan", "fan-in"), ("--zero-gamma",),
+                      ("--dropout", "0.1")):
+            self.refused(CONVOLUTIONAL, flags[0], code=USAGE, flags=flags)
+
+    def test_a_size_that_the_archive_has_fixed(self):
+        self.fails(GRAPH, ["its image size is 16, expected 32"], "bench", "-a",
+                   CONVOLUTIONAL, "--image-size", "32")
+
+    def test_a_fixed_batch_is_the_only_one(self):
+        def fix(program):
+            images = program["graph_module"]["graph"]["tensor_values"]["x"]
+            images["sizes"][0] = {"as_int": 3}
+        path = self.program(fix)
+        result = self.succeeds("bench", "-a", path, "--iterations", "1")
+        self.assertIn("images/s", result.stdout)
+        self.fails(GRAPH, ["its batch is 3, expected 4"], "bench", "-a", path,
+                   "-b", "4")
+
+
+class BadArchiveTest(ImportTest):
+    def test_no_zip_file(self):
+        path = self.folder / "model.pt2"
+        self.refused(path, code=DATA)
+        path.write_bytes(b"")
+        self.refused(path, "models/model.json")
+        path.write_bytes(b"no archive")
+        self.refused(path, "zip")
+        path.write_bytes(CONVOLUTIONAL.read_bytes()[:-100])
+        self.refused(path, "zip")
+
+    def test_missing_entries(self):
+        for entry in ("models/model.json", "byteorder", "data/weights/weight_3"):
+            entries = self.entries()
+            del entries[entry]
+            self.refused(self.write(entries), entry)
+
+    def test_compressed_entries(self):
+        self.refused(self.write(self.entries(), zipfile.ZIP_DEFLATED),
+                     "compressed")
+
+    def test_big_endian(self):
+        self.refused(self.write({**self.entries(), "byteorder": b"big"}),
+                     "byteorder: expected little, got big")
+
+    def test_json_of_another_form(self):
+        for text in (b"", b"[", b"[]", b"{}", b'{"graph_module": 7}'):
+            self.refused(self.write({**self.entries(),
+                                     "models/model.json": text}), "model")
+
+    def test_pickled_tensors(self):
+        def change(config):
+            config["stem.0.weight"]["use_pickle"] = True
+        self.refused(self.weights_config(change), "stem.0.weight", "pickled")
+
+    def test_sizes_and_strides_beyond_the_bytes(self):
+        for field, value in (("sizes", 1 << 39), ("sizes", -1), ("sizes", 0),
+                             ("strides", 1 << 62), ("strides", -1)):
+            def change(config, field=field, value=value):
+                meta = config["stem.0.weight"]["tensor_meta"]
+                meta[field][0] = {"as_int": value}
+            path = self.weights_config(change)
+            self.fails(GRAPH, [], "bench", "-a", path)
+
+    def test_unknown_dtypes(self):
+        for number, word in ((11, "complex128"), (77, "unknown dtype 77"),
+                             ("7", "expected an integer")):
+            def change(config, number=number):
+                config["stem.0.weight"]["tensor_meta"]["dtype"] = number
+            self.refused(self.weights_config(change), "stem.0.weight", word)
+
+    def test_another_schema(self):
+        def change(program):
+            program["schema_version"]["major"] = 9
+        self.refused(self.program(change), "schema_version: expected 8, got 9")
+
+    def test_an_unknown_operator_names_the_python_line(self):
+        def change(program):
+            for node in program["graph_module"]["graph"]["nodes"]:
+                node["target"] = node["target"].replace("leaky_relu", "mystery")
+        self.refused(self.program(change), "aten.mystery.default at ",
+                     "make_torch_export.py:", "unknown operator")
+
+    def test_an_argument_that_no_row_reads(self):
+        def change(program):
+            for node in program["graph_module"]["graph"]["nodes"]:
+                if ".silu." in node["target"]:
+                    node["inputs"].append({"name": "beta", "kind": 1,
+                                           "arg": {"as_float": 2.0}})
+        self.refused(self.program(change), "aten.silu", "argument beta")
+
+    def test_a_tensor_used_before_its_definition(self):
+        def change(program):
+            program["graph_module"]["graph"]["nodes"].reverse()
+        self.refused(self.program(change), "defined before its use")
+
+    def test_sizes_that_overflow(self):
+        def change(program):
+            nodes = program["graph_module"]["graph"]["nodes"]
+            nodes.insert(0, {
+                "target": "_operator.mul", "metadata": {},
+                "inputs": [{"name": name, "arg": {"as_int": 1 << 62}, "kind": 1}
+                           for name in "ab"],
+                "outputs": [{"as_sym_int": {"as_name": "huge"}}]})
+        self.refused(self.program(change), "mul", "out of range")
+
+    def test_inputs_that_are_no_images(self):
+        def change(program):
+            images = program["graph_module"]["graph"]["tensor_values"]["x"]
+            images["sizes"][1] = {"as_int": 4}
+        self.refused(self.program(change), "Nx3xSxS", "?x4x16x16")
+
+    def test_in_place_writes_to_copies_are_refused(self):
+        def change(program):
+            nodes = program["graph_module"]["graph"]["nodes"]
+            at = next(i for i, node in enumerate(nodes)
+                      if node["target"].endswith("leaky_relu.default"))
+            self.assertGreater(at, 0)
+            source = nodes[at]["inputs"][0]["arg"]
+
+            def node(target, tensor, result, **more):
+                inputs = [{"name": "self", "arg": tensor, "kind": 1}]
+                inputs += [{"name": name, "arg": value, "kind": 1}
+                           for name, value in more.items()]
+                return {"target": f"torch.ops.aten.{target}", "metadata": {},
+                        "inputs": inputs,
+                        "outputs": [{"as_tensor": {"name": result}}]}
+            nodes[at:at] = [
+                node("reshape.default", source, "flat",
+                     shape={"as_ints": [-1]}),
+                node("relu_.default", {"as_tensor": {"name": "flat"}}, "wrote")]
+        self.refused(self.program(change), "clone()")
+
+
+if __name__ == "__main__":
+    unittest.main()
