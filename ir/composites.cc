@@ -260,7 +260,12 @@ Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
   }
   const int64_t in = NumElements({s[2], s[3]});
   const int64_t out = NumElements({out_h, out_w});
-  NumElements({in, out});  // throws before the matrix is made
+  constexpr int64_t kMaxMatrix = int64_t{1} << 26;
+  FUSOR_CHECK(NumElements({in, out}) <= kMaxMatrix, kGraph,
+              "adaptive_avg_pool({}){}: {} x {} windows that overlap: expected "
+              "at most {} pairs of a pixel and a window",
+              ToString(x->type()), AtLocation(Here(at)), out_h, out_w,
+              kMaxMatrix);
   Value* matrix = Constant(x->type().dtype, {in, out},
                            AdaptiveMatrix(s[2], s[3], out_h, out_w));
   Value* y = Matmul(Reshape(x, {s[0] * s[1], in}), matrix);

@@ -65,13 +65,22 @@ Value* AtenCall::OptionalTensor(std::string_view name) {
   return Has(name) ? Tensor(name) : nullptr;
 }
 
-std::vector<Value*> AtenCall::Tensors(std::string_view name) {
+std::vector<Value*> AtenCall::OptionalTensors(std::string_view name) {
   const TorchArgument* argument = Find(name);
   if (argument == nullptr) Reject(name, "tensors");
   std::vector<Value*> tensors;
   for (const TorchItem& item : argument->items) {
     const bool none = std::holds_alternative<std::monostate>(item);
     tensors.push_back(none ? nullptr : TensorOf(name, item));
+  }
+  return tensors;
+}
+
+std::vector<Value*> AtenCall::Tensors(std::string_view name) {
+  std::vector<Value*> tensors = OptionalTensors(name);
+  if (tensors.empty()) Reject(name, "one tensor or more");
+  for (const Value* tensor : tensors) {
+    if (tensor == nullptr) Reject(name, "tensors, not None");
   }
   return tensors;
 }
@@ -154,11 +163,12 @@ int64_t RankOf(const Value* value) {
 }
 
 int64_t DimOf(AtenCall& call, int64_t dim, int64_t rank) {
-  if (dim < -rank || dim >= std::max<int64_t>(rank, 1)) {
-    call.Throw(fmt::format("dim {}: expected {} to {}", dim, -rank, rank - 1));
+  if (dim < -rank || dim >= rank) {
+    call.Throw(fmt::format("dim {} of {} dimensions", dim, rank));
   }
   return dim < 0 ? dim + rank : dim;
 }
+
 int64_t DimArgument(AtenCall& call, const Value* x, std::string_view name,
                     std::optional<int64_t> fallback) {
   return DimOf(call, call.Int(name, fallback), RankOf(x));

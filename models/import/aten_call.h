@@ -40,8 +40,10 @@ class AtenCall {
   bool IsTensor(std::string_view name);
   ir::Value* Tensor(std::string_view name);
   ir::Value* OptionalTensor(std::string_view name);  // may be null
-  // Null items are None.
+  // One or more; none is None.
   std::vector<ir::Value*> Tensors(std::string_view name);
+  // Null items are None.
+  std::vector<ir::Value*> OptionalTensors(std::string_view name);
   int64_t Int(std::string_view name, std::optional<int64_t> fallback = {});
   std::vector<int64_t> Ints(std::string_view name,
                             std::vector<int64_t> fallback = {});

@@ -36,6 +36,15 @@ Values BatchNorm(AtenCall& call) {
   state.shift = or_constant("bias", 0);
   state.mean = call.OptionalTensor("running_mean");
   state.variance = call.OptionalTensor("running_var");
+  for (const Value* statistic : {state.mean, state.variance}) {
+    if (statistic == nullptr) continue;
+    if (statistic->producer() != nullptr) {
+      call.Throw("running statistics: expected buffers");
+    }
+    if (b.graph().FindOutput(statistic->name()) >= 0) {
+      call.Throw("running statistics that are updated twice in a step");
+    }
+  }
   // The phase decides; a layer whose statistics are fixed keeps them.
   const bool batch_statistics = call.Bool("training", false);
   const double momentum = call.Number("momentum", 0.1);
@@ -165,6 +174,10 @@ Values Attention(AtenCall& call) {
   Value* q = call.Tensor("query");
   Value* k = call.Tensor("key");
   Value* v = call.Tensor("value");
+  if (RankOf(q) < 2 || RankOf(k) < 2) {
+    call.Throw(fmt::format("{} and {}: expected [..,L,E] and [..,S,E]",
+                           ToString(q->type()), ToString(k->type())));
+  }
   const double width = static_cast<double>(ShapeOf(q).back());
   const double scale = call.Number("scale", 1 / std::sqrt(width));
   Value* scores = b.Matmul(b.Times(q, scale), k, false, /*transpose_b=*/true);
@@ -268,9 +281,13 @@ ir::Pool2dOptions PoolArguments(AtenCall& call, const Value* x) {
   auto stride = Both(call.Ints("stride"), 2);
   const auto pad = Both(call.Ints("padding", {0}), 2);
   if (stride.empty()) stride = window;
+  const auto in_range = [](const std::vector<int64_t>& extents, int64_t low) {
+    return std::all_of(extents.begin(), extents.end(), [&](int64_t extent) {
+      return low <= extent && extent <= ir::kMaxElements;
+    });
+  };
   if (window.size() != 2 || stride.size() != 2 || pad.size() != 2 ||
-      std::min(stride[0], stride[1]) < 1 ||
-      std::min(window[0], window[1]) < 1) {
+      !in_range(stride, 1) || !in_range(window, 1) || !in_range(pad, 0)) {
     call.Throw("kernel_size, stride or padding: expected one or two extents");
   }
   for (const int64_t dilation : call.Ints("dilation", {1})) {

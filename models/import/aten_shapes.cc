@@ -52,6 +52,7 @@ Values View(AtenCall& call) {
 
 Values Flatten(AtenCall& call) {
   Value* x = call.Tensor("self");
+  if (RankOf(x) == 0) return {call.b().Reshape(x, {1})};
   const int64_t first = DimArgument(call, x, "start_dim", 0);
   const int64_t last = DimArgument(call, x, "end_dim", -1);
   Shape shape;
@@ -63,20 +64,14 @@ Values Flatten(AtenCall& call) {
       shape.push_back(extent);
     }
   }
-  if (shape.empty()) shape = {1};
   return {call.b().Reshape(x, shape)};
 }
 
 Values Unflatten(AtenCall& call) {
   Value* x = call.Tensor("self");
   const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
-  std::vector<int64_t> sizes = call.Ints("sizes");
+  const std::vector<int64_t> sizes = call.Ints("sizes");
   Shape shape = ShapeOf(x);
-  int64_t known = 1;
-  for (const int64_t size : sizes) known *= size == -1 ? 1 : size;
-  for (int64_t& size : sizes) {
-    if (size == -1 && known > 0) size = shape[dim] / known;
-  }
   shape.erase(shape.begin() + static_cast<long>(dim));
   shape.insert(shape.begin() + static_cast<long>(dim), sizes.begin(),
                sizes.end());
@@ -197,7 +192,7 @@ Range SliceRange(AtenCall& call, const Value* x) {
     return std::clamp<int64_t>(at < 0 ? at + extent : at, 0, extent);
   };
   return {dim, bound(call.Int("start", 0)), bound(call.Int("end", extent)),
-          call.Int("step", 1)};
+          std::min(call.Int("step", 1), extent)};
 }
 Values Slice(AtenCall& call) {
   Value* x = call.Tensor("self");
@@ -209,8 +204,7 @@ Value* WriteSlice(AtenCall& call, Value* base, Value* part, size_t) {
 
 Range SelectRange(AtenCall& call, const Value* x) {
   const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
-  int64_t index = call.Int("index");
-  if (index < 0) index += ShapeOf(x)[dim];
+  const int64_t index = DimOf(call, call.Int("index"), ShapeOf(x)[dim]);
   return {dim, index, index + 1};
 }
 Values Select(AtenCall& call) {
@@ -237,10 +231,10 @@ std::vector<Range> SplitRanges(AtenCall& call, const Value* x) {
   } else {
     int64_t size = 1;
     if (call.Has("chunks")) {
-      const int64_t chunks = std::max<int64_t>(call.Int("chunks"), 1);
+      const int64_t chunks = std::clamp<int64_t>(call.Int("chunks"), 1, extent);
       size = (extent + chunks - 1) / chunks;
     } else if (call.Has("split_size")) {
-      size = std::max<int64_t>(call.Int("split_size"), 1);
+      size = std::clamp<int64_t>(call.Int("split_size"), 1, extent);
     }
     for (int64_t at = 0; at < extent; at += size) {
       sizes.push_back(std::min(size, extent - at));
@@ -299,7 +293,6 @@ Values Cat(AtenCall& call) {
 
 Values Stack(AtenCall& call) {
   Values parts = call.Tensors("tensors");
-  if (parts.empty()) call.Throw("expected tensors");
   const int64_t dim = DimOf(call, call.Int("dim", 0), RankOf(parts[0]) + 1);
   for (Value*& part : parts) {
     Shape shape = ShapeOf(part);
@@ -318,8 +311,11 @@ Values Pad(AtenCall& call) {
   }
   const std::vector<int64_t> pad = call.Ints("pad");
   const auto rank = static_cast<size_t>(RankOf(x));
-  if (pad.size() % 2 != 0 || pad.size() > 2 * rank) {
-    call.Throw("pad: expected two numbers for each of the last dimensions");
+  const bool small = std::all_of(pad.begin(), pad.end(), [](int64_t extent) {
+    return -ir::kMaxElements <= extent && extent <= ir::kMaxElements;
+  });
+  if (!small || pad.size() % 2 != 0 || pad.size() > 2 * rank) {
+    call.Throw("pad: expected two extents for each of the last dimensions");
   }
   std::vector<int64_t> low(rank, 0), high(rank, 0), start(rank, 0);
   Shape limit = ShapeOf(x);
@@ -367,9 +363,10 @@ Values Repeat(AtenCall& call) {
   // [a, b] -> [1, a, 1, b] -> [r, a, s, b] -> [r a, s b].
   Shape apart, wide, merged;
   for (size_t i = 0; i < shape.size(); ++i) {
+    if (repeats[i] < 1) call.Throw("repeats: expected 1 or more");
     apart.insert(apart.end(), {1, shape[i]});
     wide.insert(wide.end(), {repeats[i], shape[i]});
-    merged.push_back(repeats[i] * shape[i]);
+    merged.push_back(ir::NumElements({repeats[i], shape[i]}));
   }
   return {b.Reshape(b.BroadcastTo(b.Reshape(x, apart), wide), merged)};
 }
@@ -378,6 +375,7 @@ Values Repeat(AtenCall& call) {
 Value* Lookup(AtenCall& call, Value* table, Value* index) {
   Builder& b = call.b();
   const Shape& rows = ShapeOf(table);
+  if (rows.empty()) call.Throw("expected a table with rows, got a scalar");
   const int64_t count = index->type().num_elements();
   const Shape hot{count, rows[0]};
   Value* wanted = b.Reshape(index, {count});
@@ -402,7 +400,7 @@ Value* Lookup(AtenCall& call, Value* table, Value* index) {
 }
 
 Values Index(AtenCall& call) {
-  const Values indices = call.Tensors("indices");
+  const Values indices = call.OptionalTensors("indices");
   if (indices.size() != 1 || indices[0] == nullptr) {
     call.Throw("expected one index, of the first dimension");
   }

@@ -354,7 +354,9 @@ class GraphBuilder {
       if (index < 0 || index >= static_cast<int64_t>(list.size())) {
         call.Throw(fmt::format("item {} of {}", index, list.size()));
       }
-      Define(ResultNames(node).at(0), list[static_cast<size_t>(index)]);
+      for (const std::string& result : ResultNames(node)) {
+        Define(result, list[static_cast<size_t>(index)]);
+      }
       return true;
     }
     const int64_t a = call.Int("a");
@@ -484,6 +486,11 @@ class GraphBuilder {
 CustomModel ImportTorch(const std::string& path) {
   std::vector<uint8_t> file;
   ReadFile(path, ErrorCode::kData, file);
+  return ImportTorch(path, file);
+}
+
+CustomModel ImportTorch(const std::string& path,
+                        std::span<const uint8_t> file) {
   const auto archive =
       std::make_shared<const Archive>(path, ParseTorchArchive(path, file));
   CustomModel model;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "models/model.h"
@@ -18,5 +20,7 @@ namespace fusor::models {
 // Throws kData if the file can't be read. Throws kGraph for a damaged archive
 // and, when built, for an unknown operator, with the Python line that calls it.
 CustomModel ImportTorch(const std::string& path);
+// The same for an archive's bytes.
+CustomModel ImportTorch(const std::string& path, std::span<const uint8_t> file);
 
 }  // namespace fusor::models

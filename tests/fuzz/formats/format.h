@@ -44,6 +44,8 @@ void ReadImage(std::string_view bytes);
 void ReadSpeedLog(std::string_view bytes);
 void ReadStatsTrace(std::string_view bytes);
 void ReadRunLog(std::string_view bytes);
-void ReadStore(std::string_view bytes);  // store_format.cc
+void ReadStore(std::string_view bytes);         // store_format.cc
+void ReadTorchArchive(std::string_view bytes);  // torch_format.cc
+void ReadTorchProgram(std::string_view bytes);
 
 }  // namespace fusor::fuzz

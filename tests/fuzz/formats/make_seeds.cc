@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "ir/io/printer.h"
 #include "ir/io/serialize_graph.h"
 #include "ir/support/file.h"
+#include "ir/support/zip_archive.h"
 #include "ir/target/autotune_results.h"
 #include "ir/target/descriptions.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -314,6 +316,45 @@ void WriteCommandLines() {
   }
 }
 
+// Archives, and their programs without what the reader ignores, after a byte
+// that names the archive.
+void WriteTorchArchives() {
+  int number = 0;
+  for (const char* name :
+       {"activations", "auxiliary", "convolutional", "windowed"}) {
+    const std::string path =
+        fmt::format("{}/torch_export/{}.pt2", FUSOR_GOLDEN_DIR, name);
+    const std::string file = Read(path);
+    Write("torch-archive", name, file);
+    const ZipArchive archive(
+        path, {reinterpret_cast<const uint8_t*>(file.data()), file.size()},
+        ErrorCode::kInternal);
+    auto json = nlohmann::json::parse(
+        archive.Read(fmt::format("{}/models/model.json", name)));
+    nlohmann::json& module = json["graph_module"];
+    nlohmann::json& graph = module["graph"];
+    nlohmann::json program = {{"schema_version", json["schema_version"]}};
+    nlohmann::json& kept = program["graph_module"];
+    kept["signature"] = module["signature"];
+    for (const auto& [tensor, type] : graph["tensor_values"].items()) {
+      kept["graph"]["tensor_values"][tensor] = {{"dtype", type["dtype"]},
+                                                {"sizes", type["sizes"]}};
+    }
+    for (const nlohmann::json& node : graph["nodes"]) {
+      nlohmann::json inputs;
+      for (const nlohmann::json& input : node["inputs"]) {
+        inputs.push_back({{"name", input["name"]}, {"arg", input["arg"]}});
+      }
+      kept["graph"]["nodes"].push_back(
+          {{"target", node["target"]},
+           {"inputs", inputs},
+           {"outputs", node["outputs"]},
+           {"metadata", nlohmann::json::object()}});
+    }
+    Write("torch-program", name, fmt::format("{}{}", number++, program.dump()));
+  }
+}
+
 }  // namespace
 }  // namespace fusor::fuzz
 
@@ -336,6 +377,7 @@ int main(int argc, char** argv) {
     WriteLogs();
     WriteMessages();
     WriteCommandLines();
+    WriteTorchArchives();
   } catch (const std::exception& error) {
     fmt::print(stderr, "make_seeds: {}\n", error.what());
     return 1;

@@ -18,6 +18,8 @@ std::span<const Format> Formats() {
       {"stats-trace", ErrorCode::kUsage, ReadStatsTrace},
       {"run-log", ErrorCode::kUsage, ReadRunLog},
       {"store", ErrorCode::kPeerLost, ReadStore},
+      {"torch-archive", ErrorCode::kGraph, ReadTorchArchive},
+      {"torch-program", ErrorCode::kGraph, ReadTorchProgram},
   };
   return kFormats;
 }

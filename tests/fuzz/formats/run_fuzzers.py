@@ -35,6 +35,8 @@ MAGIC = {
                  r"\x89PNG\x0d\x0a\x1a\x0a"]),
 }
 MAX_WORDS = 400
+# Bytes of an input; seeds of these formats are longer than others.
+MAX_LENGTH = {"torch-archive": 1 << 18, "torch-program": 1 << 16}
 
 
 def run(command, **options):
@@ -100,7 +102,8 @@ def fuzz(args, fuzzer, format_name):
         code = subprocess.run(
             [fuzzer, f"--format={format_name}", *limit, f"-seed={args.seed}",
              f"-dict={folder / 'dictionary'}", "-timeout=10",
-             "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=8192",
+             "-rss_limit_mb=2048", "-malloc_limit_mb=512",
+             f"-max_len={MAX_LENGTH.get(format_name, 8192)}",
              "-print_final_stats=1", f"-artifact_prefix={folder}/findings/",
              folder / "corpus", seeds],
             check=False, stdout=log, stderr=log,
