@@ -44,7 +44,8 @@ class Archive {
  public:
   Archive(std::string path, TorchProgram program)
       : path_(std::move(path)), program_(std::move(program)) {
-    FindInput();
+    FUSOR_CHECK(!program_.outputs.empty(), kGraph,
+                "{}: expected a result, a tensor, got none", path_);
     FindHeads();
     FindStates();
   }
@@ -57,10 +58,6 @@ class Archive {
 
   const std::string& path() const { return path_; }
   const TorchProgram& program() const { return program_; }
-  const TorchInput& images() const { return *images_; }
-  const TorchType& image_type() const {
-    return program_.types.at(images_->name);
-  }
   // Names of the tensors that the last layers own, in the program.
   const std::vector<std::string>& heads() const { return heads_; }
   int64_t num_classes() const { return num_classes_; }
@@ -71,36 +68,6 @@ class Archive {
   }
 
  private:
-  void FindInput() {
-    std::string got = "none";
-    int count = 0;
-    for (const TorchInput& input : program_.inputs) {
-      if (input.kind != TorchInputKind::kUser) continue;
-      images_ = &input;
-      got = "several";
-      ++count;
-    }
-    const TorchType* type = nullptr;
-    if (count == 1) {
-      const auto found = program_.types.find(images_->name);
-      got = "one of unknown type";
-      if (found != program_.types.end()) {
-        type = &found->second;
-        got = Join(type->shape, "x", [](int64_t extent) {
-          return extent < 0 ? std::string("?") : fmt::format("{}", extent);
-        });
-      }
-    }
-    FUSOR_CHECK(type != nullptr && type->shape.size() == 4 &&
-                    type->shape[1] == 3 && type->shape[2] == type->shape[3] &&
-                    TorchDType(type->scalar_type, path_) == DType::kF32,
-                kGraph,
-                "{}: expected one input, float32 images Nx3xSxS, got {}", path_,
-                got);
-    FUSOR_CHECK(!program_.outputs.empty(), kGraph,
-                "{}: expected a result, the logits, got none", path_);
-  }
-
   // Follows each result back to the last layer with a weight.
   void FindHeads() {
     std::map<std::string, const TorchNode*> producers;
@@ -185,11 +152,37 @@ class Archive {
 
   std::string path_;
   TorchProgram program_;
-  const TorchInput* images_ = nullptr;
   std::vector<std::string> heads_;
   int64_t num_classes_ = 0;
   std::map<std::string, State> states_;
 };
+
+// Returns the shape of a classifier's images, with -1 for symbolic extents.
+const ir::Shape& ImageShape(const Archive& archive) {
+  const TorchProgram& program = archive.program();
+  const TorchType* type = nullptr;
+  std::string got;
+  for (const TorchInput& input : program.inputs) {
+    if (input.kind != TorchInputKind::kUser) continue;
+    const auto found = program.types.find(input.name);
+    if (found == program.types.end()) continue;
+    type = &found->second;
+    if (!got.empty()) got += " and ";
+    got += Join(type->shape, "x", [](int64_t extent) {
+      return extent < 0 ? std::string("N") : fmt::format("{}", extent);
+    });
+    if (!type->shape.empty()) continue;
+    got += "a scalar";
+  }
+  const bool fits =
+      type != nullptr && type->shape.size() == 4 && type->shape[1] == 3 &&
+      type->shape[2] == type->shape[3] && got.find(" and ") == got.npos &&
+      TorchDType(type->scalar_type, archive.path()) == DType::kF32;
+  FUSOR_CHECK(fits, kGraph,
+              "{}: expected one input, float32 images Nx3xSxS, got {}",
+              archive.path(), got.empty() ? "none" : got);
+  return type->shape;
+}
 
 // Runs a program's nodes on a graph. A tensor of the program is a view of
 // another or has a value of its own; writing in place replaces that value.
@@ -204,13 +197,9 @@ class GraphBuilder {
                  [this](const std::string& name) { return Read(name); },
                  [this](const std::string& name) { return Symbol(name); }} {}
 
-  void Build() {
-    AddInputs();
-    for (const TorchNode& node : archive_.program().nodes) {
-      builder_.Inherit(node.location);
-      Run(node);
-    }
-    builder_.Inherit({});
+  // Images in, loss out.
+  void BuildClassifier() {
+    Run([this](const TorchInput&) { return layers_.Images(); });
     Value* logits = Read(archive_.program().outputs[0]);
     FUSOR_CHECK(logits->type().rank() == 2 &&
                     logits->type().shape[0] == layers_.options().batch,
@@ -228,6 +217,33 @@ class GraphBuilder {
     layers_.Classify(logits, auxiliary);
   }
 
+  // Tensors in, tensors out.
+  void BuildProgram(const ShapeOfInput& shape_of) {
+    Run([&](const TorchInput& input) {
+      const auto type = archive_.program().types.find(input.name);
+      FUSOR_CHECK(type != archive_.program().types.end(), kGraph,
+                  "{}: input {}: expected its type, got none", archive_.path(),
+                  input.name);
+      const ir::Shape shape = shape_of(input.name);
+      const ir::Shape& expected = type->second.shape;
+      const bool fits = std::equal(
+          shape.begin(), shape.end(), expected.begin(), expected.end(),
+          [](int64_t a, int64_t b) { return b < 0 || a == b; });
+      FUSOR_CHECK(fits, kGraph, "{}: input {}: expected [{}], got [{}]",
+                  archive_.path(), input.name, fmt::join(expected, ","),
+                  fmt::join(shape, ","));
+      const DType dtype = TorchDType(type->second.scalar_type,
+                                     archive_.path() + ": " + input.name);
+      return builder_.graph().AddInput({dtype, shape, {}}, InputRole::kData,
+                                       input.name);
+    });
+    int number = 0;
+    for (const std::string& output : archive_.program().outputs) {
+      builder_.graph().AddOutput(Read(output),
+                                 fmt::format("output{}", number++));
+    }
+  }
+
  private:
   struct Tensor {
     Value* value = nullptr;  // null: unknown, see Write
@@ -241,11 +257,21 @@ class GraphBuilder {
   };
   static constexpr size_t kNone = static_cast<size_t>(-1);
 
-  void AddInputs() {
+  // `user` returns the value of an input of forward().
+  void Run(const std::function<Value*(const TorchInput&)>& user) {
+    AddInputs(user);
+    for (const TorchNode& node : archive_.program().nodes) {
+      builder_.Inherit(node.location);
+      Run(node);
+    }
+    builder_.Inherit({});
+  }
+
+  void AddInputs(const std::function<Value*(const TorchInput&)>& user) {
     const TorchProgram& program = archive_.program();
     for (const TorchInput& input : program.inputs) {
       if (input.kind == TorchInputKind::kUser) {
-        Define(input.name, layers_.Images());
+        Define(input.name, user(input));
         continue;
       }
       const ir::NamedTensor& tensor = program.tensors.at(input.target);
@@ -481,6 +507,15 @@ class GraphBuilder {
   std::map<std::string, int64_t> symbols_;
 };
 
+std::vector<ir::NamedTensor> Weights(const Archive& archive) {
+  std::vector<ir::NamedTensor> weights;
+  for (const TorchInput& input : archive.program().inputs) {
+    if (archive.FindState(input.name) == nullptr) continue;
+    weights.push_back(archive.program().tensors.at(input.target));
+  }
+  return weights;
+}
+
 }  // namespace
 
 CustomModel ImportTorch(const std::string& path) {
@@ -495,7 +530,7 @@ CustomModel ImportTorch(const std::string& path,
       std::make_shared<const Archive>(path, ParseTorchArchive(path, file));
   CustomModel model;
   model.name = "module:" + std::filesystem::path(path).stem().string();
-  const ir::Shape& images = archive->image_type().shape;
+  const ir::Shape& images = ImageShape(*archive);
   model.batch = std::max<int64_t>(images[0], 0);
   model.image_size = std::max<int64_t>(images[2], 0);
   model.num_classes = archive->num_classes();
@@ -505,18 +540,24 @@ CustomModel ImportTorch(const std::string& path,
   model.build = [archive, name = model.name](Phase phase,
                                              const ModelOptions& options) {
     auto graph = std::make_unique<ir::Graph>(name.substr(name.find(':') + 1));
-    GraphBuilder(*archive, *graph, phase, options).Build();
+    GraphBuilder(*archive, *graph, phase, options).BuildClassifier();
     return graph;
   };
-  model.weights = [archive] {
-    std::vector<ir::NamedTensor> weights;
-    for (const TorchInput& input : archive->program().inputs) {
-      if (archive->FindState(input.name) == nullptr) continue;
-      weights.push_back(archive->program().tensors.at(input.target));
-    }
-    return weights;
-  };
+  model.weights = [archive] { return Weights(*archive); };
   return model;
+}
+
+TorchGraph ImportTorchProgram(const std::string& path,
+                              std::span<const uint8_t> file,
+                              const ShapeOfInput& shape_of) {
+  const Archive archive(path, ParseTorchArchive(path, file));
+  TorchGraph result{
+      std::make_unique<ir::Graph>(std::filesystem::path(path).stem().string()),
+      Weights(archive)};
+  const ModelOptions options{.num_classes = archive.num_classes()};
+  GraphBuilder(archive, *result.graph, Phase::kTrain, options)
+      .BuildProgram(shape_of);
+  return result;
 }
 
 }  // namespace fusor::models

@@ -44,6 +44,7 @@ void AddCommands(CLI::App& app, std::string_view program, Run* run) {
   AddCompare(app, run);
   AddPlan(app, run);
   AddDump(app, run);
+  AddExec(app, run);
   AddData(app, run);
   AddIsolate(app, run);
   AddBisect(app, run);

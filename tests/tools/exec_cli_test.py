@@ -1,0 +1,96 @@
+"""`fusor exec` as a user meets it: exec_cli_test.py BIN."""
+
+import pathlib
+import struct
+import unittest
+
+from cli_case import GRAPH, USAGE, CliTest
+from safetensors_file import read, write
+
+EXPORTS = pathlib.Path(__file__).parents[1] / "golden/torch_export"
+
+# y = x * w + 1 on two numbers; z is its integer part.
+MODULE = """graph affine {
+  %x = data : f32[2]
+  %w = weight {init="constant", value=3.0} : f32[2]
+  %one = constant() {dtype="f32", shape=[2], value=[1.0]} : f32[2]
+  %product = mul(%x, %w) : f32[2]
+  %y = add(%product, %one) : f32[2]
+  %z = cast(%y) {dtype="i32"} : i32[2]
+  return %y as "y", %z as "z"
+}
+"""
+
+
+def floats(*values):
+    return "F32", [len(values)], struct.pack(f"<{len(values)}f", *values)
+
+
+class ExecTest(CliTest):
+    def exec(self, module, inputs, *flags):
+        """The results of `exec` as lists of numbers."""
+        source = self.folder / "in.safetensors"
+        write(source, inputs)
+        out = self.folder / "out.safetensors"
+        self.succeeds("exec", module, "--inputs", source, "--outputs", out,
+                      *flags)
+        codes = {"F32": "f", "F64": "d", "I32": "i"}
+        return {name: list(struct.unpack(
+            f"<{len(data) // struct.calcsize(codes[dtype])}{codes[dtype]}",
+            data)) for name, (dtype, _, data) in read(out)[0].items()}
+
+    def affine(self):
+        path = self.folder / "affine.txt"
+        path.write_text(MODULE)
+        return path
+
+    def test_results_and_gradients_of_a_text_module(self):
+        for flags in (), ("--interpret",), ("--fusion", "off"):
+            with self.subTest(flags=flags):
+                results = self.exec(
+                    self.affine(), {"x": floats(2, 5), "w": floats(0.5, 2),
+                                    "grad/y": floats(1, 10)},
+                    "--gradients", *flags)
+                self.assertEqual(results, {
+                    "y": [2, 11], "z": [2, 11], "grad/x": [0.5, 20],
+                    "grad/w": [2, 50]})
+
+    def test_state_without_a_tensor_has_its_initial_value(self):
+        self.assertEqual(self.exec(self.affine(), {"x": floats(1, 2)})["y"],
+                         [4, 7])
+
+    def test_archives_run_as_they_were_exported(self):
+        golden, _ = read(EXPORTS / "windowed.safetensors")
+        inputs = {"x": golden["images"]}
+        exact = self.exec(EXPORTS / "windowed.pt2", inputs, "--gradients",
+                          "--interpret")
+        compiled = self.exec(EXPORTS / "windowed.pt2", inputs, "--gradients")
+        self.assertEqual(set(exact), set(compiled))
+        # This model has no mode, so its results are those of evaluation.
+        logits = struct.unpack("<15d", golden["logits"][2])
+        for value, stored in zip(exact["output0"], logits):
+            self.assertAlmostEqual(value, stored, 9)
+        for name, values in exact.items():
+            scale = max(map(abs, values)) + 1e-3
+            for value, other in zip(values, compiled[name]):
+                self.assertLess(abs(value - other), 1e-4 * scale, name)
+
+    def test_wrong_inputs_are_named(self):
+        module, source = self.affine(), self.folder / "in.safetensors"
+        arguments = ("exec", module, "--inputs", source, "--outputs",
+                     self.folder / "out")
+        write(source, {})
+        self.fails(USAGE, ["tensor x", "f32[2]"], *arguments)
+        write(source, {"x": floats(1, 2, 3)})
+        self.fails(USAGE, ["tensor x", "f32[2]", "f32[3]"], *arguments)
+        write(source, {"x": floats(1, 2)})
+        self.fails(USAGE, ["tensor w", "--interpret"], *arguments,
+                   "--interpret")
+        write(source, {"x": ("F32", [1, 3, 16], bytes(192))})
+        self.fails(GRAPH, ["input x", "[-1,3,16,16]", "[1,3,16]"], "exec",
+                   EXPORTS / "windowed.pt2", "--inputs", source, "--outputs",
+                   self.folder / "out")
+
+
+if __name__ == "__main__":
+    unittest.main()
