@@ -73,6 +73,10 @@ void AddCheckpointFlags(CLI::App& app, CheckpointFlags& f) {
   app.add_option("--pretrained-weights", f.weights,
                  "Start from safetensors weights; the last layer may differ")
       ->type_name("FILE");
+  app.add_option("--init", f.init,
+                 "Start from the weights of a .pt2 model (model, the default), "
+                 "or draw them (random)")
+      ->check(OneOf({"model", "random"}));
   AddMismatchFlag(app, f.allow_mismatch);
   app.option_defaults()->group("Options");
 }
@@ -106,6 +110,9 @@ std::string Checkpointing::Folder() const {
 }
 
 void Checkpointing::CheckFlags() const {
+  FUSOR_CHECK(flags_.init.empty() || flags_.weights.empty(), kUsage,
+              "--init {}: expected no --pretrained-weights, got {}",
+              flags_.init, flags_.weights);
   FUSOR_CHECK(!flags_.workspace.empty() || flags_.resume != "auto", kUsage,
               "--resume auto: expected --workspace, got none");
   FUSOR_CHECK(!flags_.workspace.empty() || flags_.every == 0, kUsage,
@@ -208,7 +215,7 @@ void Checkpointing::Initialize(runtime::Session& session) {
   session.state().Initialize(seed_);
   if (!flags_.weights.empty()) {
     LoadPretrained(session);
-  } else {
+  } else if (flags_.init != "random") {
     LoadOwnWeights(session);
   }
 }

@@ -17,7 +17,8 @@ namespace fusor::tools {
 struct CheckpointFlags {
   std::string workspace;
   std::string resume;   // file, folder or "auto"; empty: none
-  std::string weights;  // initial weights; empty: none
+  std::string weights;  // initial weights; empty: see `init`
+  std::string init;     // "model" or "random"; empty: model
   bool allow_mismatch = false;
   int64_t every = 0;  // steps; 0: one epoch
   int keep = 3;       // 0: all

@@ -160,8 +160,8 @@ int64_t TrainedClasses(const runtime::Metadata& description) {
 
 void AddTrainedFlags(CLI::App& app, TrainedFlags& f) {
   app.add_option("--weights", f.weights,
-                 "Weights: a safetensors file with torchvision's names")
-      ->required()
+                 "Weights: a safetensors file with torchvision's names "
+                 "(default: those of a .pt2 model)")
       ->type_name("FILE");
   AddMismatchFlag(app, f.allow_mismatch);
 }
@@ -170,8 +170,14 @@ TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
                          const CompileFlags& compile, const DataFlags& data,
                          const runtime::ImageFolder* images,
                          const std::shared_ptr<inspect::Dumper>& dumper) {
-  const std::string& path = flags.weights;
-  const runtime::Safetensors weights = runtime::ReadWeights(path);
+  const models::CustomModel* custom = models::FindCustomModel(model.arch);
+  const bool brings = custom != nullptr && custom->weights != nullptr;
+  FUSOR_CHECK(brings || !flags.weights.empty(), kUsage,
+              "--weights is required");
+  const std::string& path = flags.weights.empty() ? model.arch : flags.weights;
+  const runtime::Safetensors weights =
+      flags.weights.empty() ? runtime::Safetensors{custom->weights(), {}}
+                            : runtime::ReadWeights(path);
   ModelFlags own = model;
   if (images == nullptr && own.num_classes == 0) {
     own.num_classes = TrainedClasses(weights.metadata);

@@ -44,7 +44,7 @@ void AddMismatchFlag(CLI::App& app, bool& allow);
 std::vector<std::string> ClassNames(const runtime::Metadata& description);
 
 struct TrainedFlags {
-  std::string weights;  // file
+  std::string weights;  // file; empty: those that the model brings
   bool allow_mismatch = false;
 };
 void AddTrainedFlags(CLI::App& app, TrainedFlags& flags);
@@ -58,7 +58,8 @@ struct TrainedModel {
 };
 // Opens the model. The number of classes is that of the flags, of `images` (may
 // be null), or the one that the weights were trained for. Throws kCheckpoint if
-// the weights do not fit the model or their description differs from it.
+// the weights do not fit the model or their description differs from it, and
+// kUsage if there are none.
 TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
                          const CompileFlags& compile, const DataFlags& data,
                          const runtime::ImageFolder* images,

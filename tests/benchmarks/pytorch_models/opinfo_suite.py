@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Runs PyTorch's OpInfo samples through `fusor exec` and compares in fp64.
+
+    python opinfo_suite.py --fusor build/bin/fusor --out OUT.json [OP ...]
+
+Each sample of torch.testing's operator database is exported as a program of
+one call, run with gradients by the interpreter and compiled with and without
+fusion, and compared with PyTorch. Samples that the import refuses, or that
+PyTorch cannot export, are skipped and counted by reason.
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import safetensors.torch
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+TOLERANCE = 1e-9
+WAYS = {"interpreter": ["--interpret"], "fused": [],
+        "unfused": ["--fusion", "off"]}
+GRAPH_ERROR = 3
+
+
+class Call(torch.nn.Module):
+    """The operator on the sample's tensors; other arguments are constants."""
+
+    def __init__(self, op, sample):
+        super().__init__()
+        self.op = op
+        self.values, self.spec = torch.utils._pytree.tree_flatten(
+            ((sample.input, *sample.args), sample.kwargs))
+        self.places = [i for i, value in enumerate(self.values)
+                       if torch.is_tensor(value)]
+        self.tensors = [self.values[i] for i in self.places]
+        for i in self.places:
+            self.values[i] = None
+
+    def forward(self, *tensors):
+        values = list(self.values)
+        for place, tensor in zip(self.places, tensors):
+            values[place] = tensor
+        args, kwargs = torch.utils._pytree.tree_unflatten(values, self.spec)
+        return self.op(*args, **kwargs)
+
+
+def reason_of(message):
+    """A line of error without what differs between samples."""
+    message = message.split(".pt2: ", 1)[-1]
+    message = re.sub(r" at [^:]*:\d+", "", message)
+    return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "N", message).strip()[:160]
+
+
+def flat(results):
+    if torch.is_tensor(results):
+        return [results]
+    return [value for value in torch.utils._pytree.tree_leaves(results)
+            if torch.is_tensor(value)]
+
+
+def expected_of(call):
+    """Results, and gradients of the sum of the float ones, by name."""
+    inputs = [tensor.detach().clone() for tensor in call.tensors]
+    leaves = [tensor.requires_grad_() for tensor in inputs
+              if tensor.is_floating_point()]
+    results = flat(call(*inputs))
+    total = [result.sum() for result in results
+             if result.is_floating_point() and result.requires_grad]
+    if total and leaves:
+        torch.autograd.backward(total)
+    expected = {f"output{i}": result.detach()
+                for i, result in enumerate(results)}
+    gradients = [None if not tensor.is_floating_point() else
+                 tensor.grad if tensor.grad is not None
+                 else torch.zeros_like(tensor) for tensor in inputs]
+    return expected, gradients, bool(total and leaves)
+
+
+def same(actual, expected):
+    actual, expected = actual.double(), expected.double()
+    if actual.shape != expected.shape:
+        return False
+    finite = expected[expected.isfinite()]
+    scale = max(finite.abs().max().item() if finite.numel() else 0, 1e-3)
+    return torch.allclose(actual, expected, rtol=0, atol=TOLERANCE * scale,
+                          equal_nan=True)
+
+
+def run_sample(args, op, sample, folder):
+    """"passed", or why it was skipped; raises AssertionError for a failure."""
+    call = Call(op, sample)
+    if any(tensor.numel() == 0 for tensor in call.tensors):
+        return "a tensor without elements"
+    try:
+        program = torch.export.export(
+            call, tuple(tensor.detach() for tensor in call.tensors))
+        archive = folder / "call.pt2"
+        torch.export.save(program, archive)
+        expected, gradients, differentiable = expected_of(call)
+    except Exception as error:  # whatever PyTorch raises
+        return f"PyTorch: {type(error).__name__}"
+    names = program.graph_signature.user_inputs
+    source, out = folder / "in", folder / "out"
+    safetensors.torch.save_file(
+        {name: tensor.detach().contiguous().clone()
+         for name, tensor in zip(names, call.tensors)}, source)
+    for name, gradient in zip(names, gradients):
+        if gradient is not None and differentiable:
+            expected["grad/" + name] = gradient
+    for way, flags in WAYS.items():
+        done = subprocess.run(
+            [args.fusor, "exec", archive, "--inputs", source, "--outputs", out,
+             *(["--gradients"] if differentiable else []), *flags],
+            check=False, capture_output=True, text=True)
+        if done.returncode == GRAPH_ERROR:
+            return reason_of(done.stderr)
+        assert done.returncode == 0, f"{way}: {done.stderr.strip()}"
+        results = safetensors.torch.load_file(out)
+        for name, value in expected.items():
+            assert name in results, f"{way}: no {name}"
+            assert same(results[name], value), f"{way}: {name} differs"
+    return "passed"
+
+
+def run_op(args, op, folder):
+    counts = collections.Counter()
+    failures = []
+    for number, sample in enumerate(op.sample_inputs("cpu", torch.float64)):
+        if number == args.samples:
+            break
+        try:
+            counts[run_sample(args, op.op, sample, folder)] += 1
+        except AssertionError as error:
+            failures.append(f"sample {number}: {error}")
+        if number == 2 and counts and all("unknown operator" in reason
+                                          for reason in counts):
+            break  # the other samples call the same operator
+    return {"counts": counts, "failures": failures}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--fusor", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--samples", type=int, default=20,
+                        help="at most so many samples of an operator")
+    parser.add_argument("ops", nargs="*", metavar="OP")
+    args = parser.parse_args()
+    args.fusor = args.fusor.resolve()
+    warnings.simplefilter("ignore")
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for op in op_db:
+            name = op.name + ("." + op.variant_test_name
+                              if op.variant_test_name else "")
+            if args.ops and op.name not in args.ops:
+                continue
+            if torch.float64 not in op.dtypes:
+                continue
+            results[name] = run_op(args, op, pathlib.Path(folder))
+            args.out.write_text(json.dumps(results, indent=1) + "\n")
+            failures = results[name]["failures"]
+            print(name, dict(results[name]["counts"]), *failures[:3], sep="; ",
+                  flush=True)
+    passed = sum(row["counts"]["passed"] for row in results.values())
+    failed = sum(len(row["failures"]) for row in results.values())
+    print(f"{passed} samples passed, {failed} failed")
+    sys.exit(failed != 0)
+
+
+if __name__ == "__main__":
+    main()
