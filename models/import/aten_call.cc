@@ -116,6 +116,18 @@ double AtenCall::Number(std::string_view name, std::optional<double> fallback) {
   return static_cast<double>(IntOf(name, item));
 }
 
+std::vector<double> AtenCall::Numbers(std::string_view name) {
+  const TorchArgument* argument = Find(name);
+  if (argument == nullptr) Reject(name, "numbers");
+  std::vector<double> values;
+  for (const TorchItem& item : argument->items) {
+    const auto* value = std::get_if<double>(&item);
+    values.push_back(value != nullptr ? *value
+                                      : static_cast<double>(IntOf(name, item)));
+  }
+  return values;
+}
+
 bool AtenCall::Bool(std::string_view name, bool fallback) {
   if (!Has(name)) return fallback;
   const auto* value = std::get_if<bool>(&One(name));

@@ -48,6 +48,7 @@ class AtenCall {
   std::vector<int64_t> Ints(std::string_view name,
                             std::vector<int64_t> fallback = {});
   double Number(std::string_view name, std::optional<double> fallback = {});
+  std::vector<double> Numbers(std::string_view name);
   bool Bool(std::string_view name, bool fallback);
   std::string Text(std::string_view name, std::string fallback);
   // The argument "dtype".

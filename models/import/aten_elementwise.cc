@@ -8,6 +8,7 @@ namespace fusor::models {
 
 using ir::Builder;
 using ir::DType;
+using ir::Shape;
 using ir::Value;
 
 namespace {
@@ -79,6 +80,41 @@ Values Div(AtenCall& call) {
   const DType exact = ir::IsFloat(dtype) ? dtype : DType::kF64;
   Value* ratio = b.Divide(b.Cast(x.a, exact), b.Cast(x.b, exact));
   return {b.Cast(b.Floor(ratio), dtype)};
+}
+
+Values Ceil(AtenCall& call) {
+  return {call.b().Neg(call.b().Floor(call.b().Neg(FloatSelf(call))))};
+}
+
+// self + value (tensor1 op tensor2)
+template <Value* (Builder::*function)(Value*, Value*, ir::Where)>
+Values AddCombined(AtenCall& call) {
+  Builder& b = call.b();
+  Value* self = call.Tensor("self");
+  Value* both =
+      (b.*function)(call.Tensor("tensor1"), call.Tensor("tensor2"), {});
+  if (const double value = call.Number("value", 1); value != 1) {
+    both = b.Times(both, value);
+  }
+  return {b.Plus(self, both)};
+}
+
+// Logarithms and powers of base 2 and 10, and angles: a scaled result or
+// operand.
+Values Log2(AtenCall& call) {
+  return {call.b().Times(call.b().Log(FloatSelf(call)), 1 / M_LN2)};
+}
+Values Log10(AtenCall& call) {
+  return {call.b().Times(call.b().Log(FloatSelf(call)), 1 / M_LN10)};
+}
+Values Exp2(AtenCall& call) {
+  return {call.b().Exp(call.b().Times(FloatSelf(call), M_LN2))};
+}
+Values Degrees(AtenCall& call) {
+  return {call.b().Times(FloatSelf(call), 180 / M_PI)};
+}
+Values Radians(AtenCall& call) {
+  return {call.b().Times(FloatSelf(call), M_PI / 180)};
 }
 
 Values Reciprocal(AtenCall& call) {
@@ -160,9 +196,56 @@ Values MaskedFill(AtenCall& call) {
 Values Clamp(AtenCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor("self");
-  if (call.Has("min")) x = b.Maximum(x, Operand(call, "min", x));
-  if (call.Has("max")) x = b.Minimum(x, Operand(call, "max", x));
+  if (call.Has("min")) {
+    const Pair low = Promoted(call, x, Operand(call, "min", x));
+    x = b.Maximum(low.a, low.b);
+  }
+  if (call.Has("max")) {
+    const Pair high = Promoted(call, x, Operand(call, "max", x));
+    x = b.Minimum(high.a, high.b);
+  }
   return {x};
+}
+
+Values Xor(AtenCall& call) {
+  return {call.b().Compare("ne", AsBool(call, call.Tensor("self")),
+                           AsBool(call, call.Tensor("other")))};
+}
+
+Values Threshold(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  return {b.Select(b.Compare("gt", x, call.Number("threshold")), x,
+                   b.ScalarLike(x, call.Number("value")))};
+}
+
+// x where |x| > lambda, else 0.
+Values Hardshrink(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* kept = b.Compare("gt", b.Abs(x), call.Number("lambd", 0.5));
+  return {b.Select(kept, x, b.Zeros(x->type()))};
+}
+
+Values LogSigmoid(AtenCall& call) {
+  Builder& b = call.b();
+  return {b.Neg(b.Softplus(b.Neg(call.Tensor("self"))))};
+}
+
+// The first half times the sigmoid of the second.
+Values Glu(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim", -1));
+  Shape middle = ShapeOf(x);
+  if (middle[dim] % 2 != 0) {
+    call.Throw("expected an even extent, got " + ToString(x->type()));
+  }
+  middle[dim] /= 2;
+  std::vector<int64_t> start(middle.size(), 0);
+  Value* first = b.Slice(x, start, middle);
+  start[dim] = middle[dim];
+  return {b.Times(first, b.Sigmoid(b.Slice(x, start, ShapeOf(x))))};
 }
 
 // The gradient at both limits is 0.
@@ -214,6 +297,12 @@ Values Elu(AtenCall& call) {
   return Exponential(call, call.Number("alpha", 1), call.Number("scale", 1),
                      call.Number("input_scale", 1));
 }
+Values Celu(AtenCall& call) {
+  const double alpha = call.Number("alpha", 1);
+  if (alpha == 0) call.Throw("alpha: expected another number than 0");
+  return Exponential(call, alpha, 1, 1 / alpha);
+}
+
 // Constants of Klambauer et al. 2017, as in ATen.
 Values Selu(AtenCall& call) {
   return Exponential(call, 1.6732632423543772848, 1.0507009873554804934, 1);
@@ -236,14 +325,24 @@ Values Mish(AtenCall& call) {
 
 constexpr AtenOp kOps[] = {
     {"abs.default", Function<&Builder::Abs>},
+    {"addcdiv.default", AddCombined<&Builder::Divide>},
+    {"addcmul.default", AddCombined<&Builder::Times>},
     {"add.Tensor", WithAlpha<&Builder::Plus>},
     {"add.Scalar", WithAlpha<&Builder::Plus>},
+    {"__and__.Tensor", Bitwise<And>},
+    {"__or__.Tensor", Bitwise<Or>},
     {"bitwise_and.Tensor", Bitwise<And>},
     {"bitwise_not.default", Bitwise<Not>},
     {"bitwise_or.Tensor", Bitwise<Or>},
+    {"ceil.default", Ceil},
+    {"celu.default", Celu},
+    {"clamp.Tensor", Clamp},
     {"clamp.default", Clamp},
+    {"clamp_max.Tensor", Clamp},
     {"clamp_max.default", Clamp},
+    {"clamp_min.Tensor", Clamp},
     {"clamp_min.default", Clamp},
+    {"deg2rad.default", Radians},
     {"div.Tensor", Div},
     {"div.Scalar", Div},
     {"div.Tensor_mode", Div},
@@ -252,28 +351,37 @@ constexpr AtenOp kOps[] = {
     {"eq.Scalar", Compare<'e', 'q'>},
     {"eq.Tensor", Compare<'e', 'q'>},
     {"erf.default", Function<&Builder::Erf>},
+    {"exp2.default", Exp2},
     {"exp.default", Function<&Builder::Exp>},
     {"floor.default", Function<&Builder::Floor>},
     {"ge.Scalar", Compare<'g', 'e'>},
     {"ge.Tensor", Compare<'g', 'e'>},
     {"gelu.default", Gelu},
+    {"glu.default", Glu},
     {"gt.Scalar", Compare<'g', 't'>},
     {"gt.Tensor", Compare<'g', 't'>},
+    {"hardshrink.default", Hardshrink},
     {"hardsigmoid.default", Hardsigmoid},
     {"hardswish.default", Hardswish},
     {"hardtanh.default", Hardtanh},
     {"le.Scalar", Compare<'l', 'e'>},
     {"le.Tensor", Compare<'l', 'e'>},
     {"leaky_relu.default", LeakyRelu},
+    {"log10.default", Log10},
+    {"log2.default", Log2},
+    {"log_sigmoid.default", LogSigmoid},
     {"log.default", Function<&Builder::Log>},
     {"logical_and.default", And},
     {"logical_not.default", Not},
     {"logical_or.default", Or},
+    {"logical_xor.default", Xor},
     {"lt.Scalar", Compare<'l', 't'>},
     {"lt.Tensor", Compare<'l', 't'>},
     {"masked_fill.Scalar", MaskedFill},
     {"masked_fill.Tensor", MaskedFill},
+    {"max.other", Arithmetic<&Builder::Maximum>},
     {"maximum.default", Arithmetic<&Builder::Maximum>},
+    {"min.other", Arithmetic<&Builder::Minimum>},
     {"minimum.default", Arithmetic<&Builder::Minimum>},
     {"mish.default", Mish},
     {"mul.Scalar", Arithmetic<&Builder::Times>},
@@ -283,6 +391,7 @@ constexpr AtenOp kOps[] = {
     {"neg.default", Function<&Builder::Neg>},
     {"pow.Tensor_Scalar", PowScalar},
     {"pow.Tensor_Tensor", PowTensor},
+    {"rad2deg.default", Degrees},
     {"reciprocal.default", Reciprocal},
     {"relu.default", Function<&Builder::Relu>},
     {"relu6.default", Function<&Builder::Relu6>},
@@ -296,6 +405,8 @@ constexpr AtenOp kOps[] = {
     {"sub.Scalar", WithAlpha<&Builder::Minus>},
     {"sub.Tensor", WithAlpha<&Builder::Minus>},
     {"tanh.default", Function<&Builder::Tanh>},
+    {"threshold.default", Threshold},
+    {"true_divide.Tensor", Div},
     {"where.ScalarOther", Where},
     {"where.ScalarSelf", Where},
     {"where.self", Where},

@@ -67,8 +67,8 @@ Values BatchNorm(AtenCall& call) {
 Value* Affine(AtenCall& call, const char* name, const Shape& shape,
               double value) {
   Value* given = call.OptionalTensor(name);
-  return given != nullptr ? given
-                          : call.b().Constant(DType::kF32, shape, {value});
+  const DType dtype = call.Tensor("input")->type().dtype;
+  return given != nullptr ? given : call.b().Constant(dtype, shape, {value});
 }
 
 Values LayerNorm(AtenCall& call) {
@@ -78,11 +78,11 @@ Values LayerNorm(AtenCall& call) {
       Affine(call, "bias", shape, 0), call.Number("eps", 1e-5))};
 }
 
-Values GroupNorm(AtenCall& call) {
+// Normalises each of `groups` groups of channels of each sample by itself.
+Values NormalizeGroups(AtenCall& call, int64_t groups) {
   Builder& b = call.b();
   Value* x = call.Tensor("input");
   const Shape shape = ShapeOf(x);
-  const int64_t groups = call.Int("num_groups");
   if (shape.size() < 2 || groups < 1 || shape[1] % groups != 0) {
     call.Throw(fmt::format("{} groups of {}", groups, ToString(x->type())));
   }
@@ -98,6 +98,115 @@ Values GroupNorm(AtenCall& call) {
   Value* shift = Affine(call, "bias", channels, 0);
   return {b.Plus(b.Times(y, b.BroadcastAlong(scale, y->type(), 1)),
                  b.BroadcastAlong(shift, y->type(), 1))};
+}
+
+Values GroupNorm(AtenCall& call) {
+  return NormalizeGroups(call, call.Int("num_groups"));
+}
+Values InstanceNorm(AtenCall& call) {
+  if (call.Has("running_mean") || !call.Bool("use_input_stats", true)) {
+    call.Throw("expected no running statistics");
+  }
+  call.Number("momentum", 0.1);  // of running statistics
+  const Value* x = call.Tensor("input");
+  if (RankOf(x) < 2)
+    call.Throw("expected [N,C,..], got " + ToString(x->type()));
+  return NormalizeGroups(call, ShapeOf(x)[1]);
+}
+
+Values RmsNorm(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("input");
+  const int64_t normalized =
+      static_cast<int64_t>(call.Ints("normalized_shape").size());
+  std::vector<int64_t> dims;
+  for (int64_t i = std::max<int64_t>(RankOf(x) - normalized, 0); i < RankOf(x);
+       ++i) {
+    dims.push_back(i);
+  }
+  const double epsilon =
+      call.Number("eps", x->type().dtype == DType::kF64
+                             ? std::numeric_limits<double>::epsilon()
+                             : std::numeric_limits<float>::epsilon());
+  Value* square = b.ReduceMean(b.Times(x, x), dims, /*keepdim=*/true);
+  Value* y = b.Times(x, b.Rsqrt(b.Plus(square, epsilon)));
+  Value* weight = call.OptionalTensor("weight");
+  return {weight == nullptr ? y : b.Times(y, weight)};
+}
+
+// Returns x with the order of one dimension reversed.
+Value* Reversed(AtenCall& call, Value* x, size_t dim) {
+  constexpr int64_t kMost = 256;  // one node each
+  const int64_t extent = ShapeOf(x)[dim];
+  if (extent > kMost) {
+    call.Throw(fmt::format("expected at most {} elements to reverse, got {}",
+                           kMost, extent));
+  }
+  Values parts;
+  for (int64_t i = extent; i-- > 0;) {
+    std::vector<int64_t> start(ShapeOf(x).size(), 0);
+    Shape limit = ShapeOf(x);
+    start[dim] = i;
+    limit[dim] = i + 1;
+    parts.push_back(call.b().Slice(x, start, limit));
+  }
+  return call.b().Concat(parts, static_cast<int64_t>(dim));
+}
+Values Flip(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const std::vector<int64_t> dims = call.Ints("dims");
+  if (dims.size() > ShapeOf(x).size()) call.Throw("dims: too many");
+  for (const int64_t dim : dims) {
+    x = Reversed(call, x, static_cast<size_t>(DimOf(call, dim, RankOf(x))));
+  }
+  return {x};
+}
+
+// x [N,I,H,W], weight [I,O/groups,KH,KW]: a convolution of x with zeros between
+// its pixels and the weights reversed (Dumoulin and Visin 2016, section 4).
+Values TransposedConvolution(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("input");
+  Value* weight = call.Tensor("weight");
+  if (RankOf(x) != 4 || RankOf(weight) != 4) {
+    call.Throw(fmt::format("{} and {}: expected [N,I,H,W] and [I,O,H,W]",
+                           ToString(x->type()), ToString(weight->type())));
+  }
+  const int64_t groups = call.Int("groups", 1);
+  const auto pair = [&](const char* name, int64_t fallback) {
+    std::vector<int64_t> values = Both(call.Ints(name, {fallback}), 2);
+    const bool fits = values.size() == 2 && values[0] >= fallback &&
+                      values[1] >= fallback && values[0] < (1 << 20) &&
+                      values[1] < (1 << 20);
+    if (!fits) call.Throw(fmt::format("{}: expected two extents", name));
+    return values;
+  };
+  const auto stride = pair("stride", 1);
+  const auto padding = pair("padding", 0);
+  const auto extra = pair("output_padding", 0);
+  const auto dilation = pair("dilation", 1);
+  const Shape w = ShapeOf(weight);
+  if (groups < 1 || w[0] % groups != 0) {
+    call.Throw(
+        fmt::format("{} groups of {}", groups, ToString(weight->type())));
+  }
+  weight = b.Reshape(weight, {groups, w[0] / groups, w[1], w[2], w[3]});
+  weight = b.Reshape(b.Transpose(weight, {0, 2, 1, 3, 4}),
+                     {groups * w[1], w[0] / groups, w[2], w[3]});
+  weight = Reversed(call, Reversed(call, weight, 2), 3);
+  std::vector<int64_t> low(4, 0), high(4, 0), interior(4, 0);
+  for (size_t i = 0; i < 2; ++i) {
+    const int64_t border = dilation[i] * (w[2 + i] - 1) - padding[i];
+    if (border < 0) call.Throw("padding beyond the kernel");
+    low[2 + i] = border;
+    high[2 + i] = border + extra[i];
+    interior[2 + i] = stride[i] - 1;
+  }
+  x = b.Pad(x, low, high, interior, 0);
+  return {b.Conv2d(x, weight, call.OptionalTensor("bias"),
+                   {.dilation_h = dilation[0],
+                    .dilation_w = dilation[1],
+                    .groups = groups})};
 }
 
 Values Convolution(AtenCall& call) {
@@ -148,9 +257,12 @@ Values Linear(AtenCall& call) {
                           call.OptionalTensor("bias"))};
 }
 
-Values Addmm(AtenCall& call) {
+// beta self + alpha (a b), summed over the batch for addbmm.
+template <const char* first, const char* second, bool sums>
+Values AddProduct(AtenCall& call) {
   Builder& b = call.b();
-  Value* y = b.Matmul(call.Tensor("mat1"), call.Tensor("mat2"));
+  Value* y = b.Matmul(call.Tensor(first), call.Tensor(second));
+  if (sums) y = b.ReduceSum(y, {0});
   Value* self = call.Tensor("self");
   if (const double alpha = call.Number("alpha", 1); alpha != 1) {
     y = b.Times(y, alpha);
@@ -160,13 +272,19 @@ Values Addmm(AtenCall& call) {
   }
   return {b.Plus(y, self)};
 }
+constexpr char kMat1[] = "mat1";
+constexpr char kMat2[] = "mat2";
+constexpr char kMat[] = "mat";
+constexpr char kVec[] = "vec";
+constexpr char kTensor[] = "tensor";
+constexpr char kBatch1[] = "batch1";
+constexpr char kBatch2[] = "batch2";
 
 template <const char* other>
 Values Matmul(AtenCall& call) {
   return {call.b().Matmul(call.Tensor("self"), call.Tensor(other))};
 }
 constexpr char kOther[] = "other";
-constexpr char kMat2[] = "mat2";
 
 // q [..,L,E], k [..,S,E], v [..,S,V] -> [..,L,V].
 Values Attention(AtenCall& call) {
@@ -368,19 +486,202 @@ Values Reduction(AtenCall& call) {
                              call.Bool("keepdim", false), {})};
 }
 
-Values Variance(AtenCall& call) {
+struct Moments {
+  Value* mean;
+  Value* variance;
+};
+Moments MomentsOf(AtenCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor("self");
   const std::vector<int64_t> dims = ReducedDims(call, x);
   const bool keep = call.Bool("keepdim", false);
   double correction = call.Number("correction", 1);
   if (!call.Bool("unbiased", true)) correction = 0;
+  if (dims.empty()) call.Throw("expected dimensions, got a scalar");
   Value* mean = b.ReduceMean(x, dims, /*keepdim=*/true);
   Value* centered = b.Minus(x, mean);
   Value* sum = b.ReduceSum(b.Times(centered, centered), dims, keep);
   const double count = static_cast<double>(x->type().num_elements() /
                                            mean->type().num_elements());
-  return {b.Divide(sum, std::max(count - correction, 0.0))};
+  return {b.Reshape(mean, ShapeOf(sum)),
+          b.Divide(sum, std::max(count - correction, 0.0))};
+}
+Values Variance(AtenCall& call) { return {MomentsOf(call).variance}; }
+Values VarianceAndMean(AtenCall& call) {
+  const Moments moments = MomentsOf(call);
+  return {moments.variance, moments.mean};
+}
+Values Deviation(AtenCall& call) {
+  return {call.b().Sqrt(MomentsOf(call).variance)};
+}
+Values DeviationAndMean(AtenCall& call) {
+  const Moments moments = MomentsOf(call);
+  return {call.b().Sqrt(moments.variance), moments.mean};
+}
+
+Values LogSumExp(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  const std::vector<int64_t> dims = ReducedDims(call, x);
+  Value* peak = b.StopGradient(b.ReduceMax(x, dims, /*keepdim=*/true));
+  Value* sum =
+      b.ReduceSum(b.Exp(b.Minus(x, peak)), dims, call.Bool("keepdim", false));
+  return {b.Plus(b.Log(sum), b.Reshape(peak, ShapeOf(sum)))};
+}
+
+// Sums of all elements up to each one, as a product with a triangle of ones.
+Values CumulativeSum(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const bool integers = !ir::IsFloat(x->type().dtype);
+  const DType dtype = call.DType(integers ? DType::kI64 : x->type().dtype);
+  // Products exist for floats only; integers up to 2^53 are exact.
+  x = b.Cast(x, ir::IsFloat(dtype) ? dtype : DType::kF64);
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
+  const int64_t extent = ShapeOf(x)[dim];
+  const Shape square{extent, extent};
+  Value* upper = b.Compare("le", b.Iota(DType::kI64, square, 0),
+                           b.Iota(DType::kI64, square, 1));
+  std::vector<int64_t> order(ShapeOf(x).size());
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[dim], order.back());
+  Value* last = b.Transpose(x, order);
+  const Shape moved = ShapeOf(last);
+  Value* rows = b.Reshape(last, {x->type().num_elements() / extent, extent});
+  Value* sums = b.Matmul(rows, b.Cast(upper, x->type().dtype));
+  return {b.Cast(b.Transpose(b.Reshape(sums, moved), order), dtype)};
+}
+
+// Losses of [N,C,..] logits and [N,..] classes.
+Values CrossEntropyLoss(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* target = call.Tensor("target");
+  if (RankOf(x) < 2 || ir::IsFloat(target->type().dtype)) {
+    call.Throw("expected logits [N,C,..] and classes [N,..]");
+  }
+  if (call.Has("weight")) call.Throw("weight: expected None");
+  const Shape shape = ShapeOf(target);
+  const int64_t classes = ShapeOf(x)[1];
+  std::vector<int64_t> order;  // classes last
+  for (int64_t i = 0; i < RankOf(x); ++i) {
+    if (i != 1) order.push_back(i);
+  }
+  order.push_back(1);
+  const int64_t count = target->type().num_elements();
+  x = b.Reshape(b.Transpose(x, order), {count, classes});
+  target = b.Reshape(target, {count});
+  const auto ignored = static_cast<double>(call.Int("ignore_index", -100));
+  Value* counts = b.Compare("ne", target, ignored);
+  Value* known = b.Select(counts, target, b.Zeros(target->type()));
+  Value* losses =
+      b.CrossEntropy(x, b.Cast(known, DType::kI32),
+                     {.label_smoothing = call.Number("label_smoothing", 0)});
+  losses = b.Select(counts, losses, b.Zeros(losses->type()));
+  const int64_t reduction = call.Int("reduction", 1);
+  if (reduction == 0) return {b.Reshape(losses, shape)};
+  Value* sum = b.ReduceSum(losses, {0});
+  if (reduction == 2) return {sum};
+  return {
+      b.Divide(sum, b.ReduceSum(b.Cast(counts, losses->type().dtype), {0}))};
+}
+
+Value* Reduced(AtenCall& call, Value* losses) {
+  const int64_t reduction = call.Int("reduction", 1);
+  if (reduction == 0 || RankOf(losses) == 0) return losses;
+  std::vector<int64_t> dims(static_cast<size_t>(RankOf(losses)));
+  std::iota(dims.begin(), dims.end(), 0);
+  return reduction == 1 ? call.b().ReduceMean(losses, dims)
+                        : call.b().ReduceSum(losses, dims);
+}
+Values MseLoss(AtenCall& call) {
+  Builder& b = call.b();
+  Value* error = b.Minus(call.Tensor("self"), call.Tensor("target"));
+  return {Reduced(call, b.Times(error, error))};
+}
+Values L1Loss(AtenCall& call) {
+  Builder& b = call.b();
+  return {Reduced(call,
+                  b.Abs(b.Minus(call.Tensor("self"), call.Tensor("target"))))};
+}
+
+// Positions of the input that output pixel i of one dimension reads, and how
+// much of the second one (ATen, UpSample.h).
+struct Sample {
+  int64_t first;
+  int64_t second;
+  double share;
+};
+Sample NearestSample(int64_t i, int64_t in, int64_t out, double scale) {
+  const double ratio = scale > 0
+                           ? 1 / scale
+                           : static_cast<double>(in) / static_cast<double>(out);
+  const auto at = static_cast<int64_t>(
+      std::floor(static_cast<float>(i) * static_cast<float>(ratio)));
+  return {std::min(at, in - 1), std::min(at, in - 1), 0};
+}
+Sample LinearSample(int64_t i, int64_t in, int64_t out, double scale,
+                    bool align) {
+  const double spans = static_cast<double>(out - 1);
+  const double ratio =
+      align       ? (out > 1 ? static_cast<double>(in - 1) / spans : 0)
+      : scale > 0 ? 1 / scale
+                  : static_cast<double>(in) / static_cast<double>(out);
+  const double x = static_cast<double>(i);
+  const double at = align ? x * ratio : std::max(0.0, (x + 0.5) * ratio - 0.5);
+  const int64_t first = std::min(static_cast<int64_t>(std::floor(at)), in - 1);
+  return {first, std::min(first + 1, in - 1),
+          std::clamp(at - static_cast<double>(first), 0.0, 1.0)};
+}
+
+// Resizes the last two dimensions of [N,C,H,W] by products with the matrices
+// of shares.
+template <bool linear>
+Values Resize(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("input");
+  if (RankOf(x) != 4) {
+    call.Throw("expected [N,C,H,W], got " + ToString(x->type()));
+  }
+  const bool align = linear && call.Bool("align_corners", false);
+  std::vector<double> scales(2, 0);
+  std::vector<int64_t> size = call.Ints("output_size");
+  if (call.Has("scale_factors")) {
+    scales = call.Numbers("scale_factors");
+    size.resize(2);
+    for (size_t i = 0; i < 2 && scales.size() == 2; ++i) {
+      const double extent =
+          std::floor(static_cast<double>(ShapeOf(x)[2 + i]) * scales[i]);
+      size[i] = extent >= 1 && extent < 1e6 ? static_cast<int64_t>(extent) : 0;
+    }
+  }
+  if (size.size() != 2 || scales.size() != 2 ||
+      std::min(size[0], size[1]) < 1) {
+    call.Throw("expected two extents or two scale factors");
+  }
+  const Shape shape = ShapeOf(x);
+  const auto matrix = [&](size_t i) {  // [in, out]
+    const int64_t in = shape[2 + i];
+    const int64_t out = size[i];
+    constexpr int64_t kMost = int64_t{1} << 24;
+    if (ir::NumElements({in, out}) > kMost) {
+      call.Throw(fmt::format("{} to {} pixels: too many", in, out));
+    }
+    std::vector<double> shares(static_cast<size_t>(in * out), 0);
+    for (int64_t o = 0; o < out; ++o) {
+      const Sample sample = linear ? LinearSample(o, in, out, scales[i], align)
+                                   : NearestSample(o, in, out, scales[i]);
+      shares[static_cast<size_t>(sample.first * out + o)] += 1 - sample.share;
+      shares[static_cast<size_t>(sample.second * out + o)] += sample.share;
+    }
+    return b.Constant(x->type().dtype, {in, out}, std::move(shares));
+  };
+  const int64_t planes = shape[0] * shape[1];
+  Value* y = b.Matmul(b.Reshape(x, {planes * shape[2], shape[3]}), matrix(1));
+  y = b.Transpose(b.Reshape(y, {planes, shape[2], size[1]}), {0, 2, 1});
+  y = b.Matmul(b.Reshape(y, {planes * size[1], shape[2]}), matrix(0));
+  y = b.Transpose(b.Reshape(y, {planes, size[1], size[0]}), {0, 2, 1});
+  return {b.Reshape(y, {shape[0], shape[1], size[0], size[1]})};
 }
 
 Values VectorNorm(AtenCall& call) {
@@ -405,18 +706,33 @@ Values LogSoftmax(AtenCall& call) {
 
 constexpr AtenOp kOps[] = {
     // Normalisation, convolution, linear algebra
-    {"addmm.default", Addmm},
+    {"addbmm.default", AddProduct<kBatch1, kBatch2, true>},
+    {"addmm.default", AddProduct<kMat1, kMat2, false>},
+    {"addmv.default", AddProduct<kMat, kVec, false>},
+    {"baddbmm.default", AddProduct<kBatch1, kBatch2, false>},
     {"batch_norm.default", BatchNorm},
     {"bmm.default", Matmul<kMat2>},
     {"conv1d.default", Convolution},
     {"conv2d.default", Convolution},
+    {"conv_transpose2d.input", TransposedConvolution},
     {"convolution.default", Convolution},
+    {"cross_entropy_loss.default", CrossEntropyLoss},
+    {"cumsum.default", CumulativeSum},
+    {"dot.default", Matmul<kTensor>},
     {"einsum.default", Einsum},
+    {"flip.default", Flip},
     {"group_norm.default", GroupNorm},
+    {"instance_norm.default", InstanceNorm},
+    {"l1_loss.default", L1Loss},
     {"layer_norm.default", LayerNorm},
     {"linear.default", Linear},
     {"matmul.default", Matmul<kOther>},
     {"mm.default", Matmul<kMat2>},
+    {"mse_loss.default", MseLoss},
+    {"mv.default", Matmul<kVec>},
+    {"rms_norm.default", RmsNorm},
+    {"upsample_bilinear2d.vec", Resize<true>},
+    {"upsample_nearest2d.vec", Resize<false>},
     {"scaled_dot_product_attention.default", Attention},
     // Pooling, reductions
     {"adaptive_avg_pool2d.default", AdaptiveAvgPool},
@@ -425,14 +741,27 @@ constexpr AtenOp kOps[] = {
     {"avg_pool2d.default", AvgPool},
     {"linalg_vector_norm.default", VectorNorm},
     {"log_softmax.int", LogSoftmax},
+    {"logsumexp.default", LogSumExp},
+    {"max.default", Reduction<&Builder::ReduceMax>},
     {"max_pool2d.default", MaxPool},
     {"mean.default", Reduction<&Builder::ReduceMean>},
     {"mean.dim", Reduction<&Builder::ReduceMean>},
+    {"min.default", Reduction<&Builder::ReduceMin>},
     {"softmax.int", Softmax},
+    {"std.correction", Deviation},
+    {"std.default", Deviation},
+    {"std.dim", Deviation},
+    {"std_mean.correction", DeviationAndMean},
+    {"std_mean.default", DeviationAndMean},
+    {"std_mean.dim", DeviationAndMean},
     {"sum.default", Reduction<&Builder::ReduceSum>},
     {"sum.dim_IntList", Reduction<&Builder::ReduceSum>},
     {"var.correction", Variance},
+    {"var.default", Variance},
     {"var.dim", Variance},
+    {"var_mean.correction", VarianceAndMean},
+    {"var_mean.default", VarianceAndMean},
+    {"var_mean.dim", VarianceAndMean},
 };
 
 }  // namespace

@@ -207,6 +207,21 @@ Range SelectRange(AtenCall& call, const Value* x) {
   const int64_t index = DimOf(call, call.Int("index"), ShapeOf(x)[dim]);
   return {dim, index, index + 1};
 }
+Range NarrowRange(AtenCall& call, const Value* x) {
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
+  const int64_t extent = ShapeOf(x)[dim];
+  const int64_t start = DimOf(call, call.Int("start"), extent);
+  return {dim, start,
+          start + std::clamp<int64_t>(call.Int("length"), 0, extent - start)};
+}
+Values Narrow(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  return {Part(call, x, NarrowRange(call, x))};
+}
+Value* WriteNarrow(AtenCall& call, Value* base, Value* part, size_t) {
+  return Replaced(call, base, part, NarrowRange(call, base));
+}
+
 Values Select(AtenCall& call) {
   Value* x = call.Tensor("self");
   const Range range = SelectRange(call, x);
@@ -236,6 +251,8 @@ std::vector<Range> SplitRanges(AtenCall& call, const Value* x) {
     } else if (call.Has("split_size")) {
       size = std::clamp<int64_t>(call.Int("split_size"), 1, extent);
     }
+    constexpr int64_t kMostParts = 4096;
+    if (extent / size > kMostParts) call.Throw("too many parts");
     for (int64_t at = 0; at < extent; at += size) {
       sizes.push_back(std::min(size, extent - at));
     }
@@ -317,21 +334,21 @@ Values Pad(AtenCall& call) {
   if (!small || pad.size() % 2 != 0 || pad.size() > 2 * rank) {
     call.Throw("pad: expected two extents for each of the last dimensions");
   }
-  std::vector<int64_t> low(rank, 0), high(rank, 0), start(rank, 0);
+  const std::vector<int64_t> zeros(rank, 0);
+  std::vector<int64_t> low = zeros, high = zeros, start = zeros;
   Shape limit = ShapeOf(x);
   for (size_t i = 0; i < pad.size() / 2; ++i) {
     const size_t dim = rank - 1 - i;
     low[dim] = std::max<int64_t>(pad[2 * i], 0);
     high[dim] = std::max<int64_t>(pad[2 * i + 1], 0);
     start[dim] = std::max<int64_t>(-pad[2 * i], 0);
-    limit[dim] -= std::max<int64_t>(-pad[2 * i + 1], 0);
+    limit[dim] += low[dim] + std::min(pad[2 * i + 1], high[dim]);
   }
-  if (limit != ShapeOf(x) || start != std::vector<int64_t>(rank, 0)) {
-    x = call.b().Slice(x, start, limit);
+  if (low != zeros || high != zeros) {
+    x = call.b().Pad(x, low, high, zeros, call.Number("value", 0));
   }
-  const std::vector<int64_t> zeros(rank, 0);
-  if (low == zeros && high == zeros) return {x};
-  return {call.b().Pad(x, low, high, zeros, call.Number("value", 0))};
+  if (limit == ShapeOf(x) && start == zeros) return {x};
+  return {call.b().Slice(x, start, limit)};
 }
 
 Values Roll(AtenCall& call) {
@@ -371,47 +388,159 @@ Values Repeat(AtenCall& call) {
   return {b.Reshape(b.BroadcastTo(b.Reshape(x, apart), wide), merged)};
 }
 
-// Looks rows of `table` [V, ..] up by `index`, as a product with one-hot rows.
+// Returns an index of integers with negative ones counted from the end.
+Value* Normalized(AtenCall& call, Value* index, int64_t extent) {
+  Builder& b = call.b();
+  if (ir::IsFloat(index->type().dtype) || index->type().dtype == DType::kBool) {
+    call.Throw("index: expected integers, got " + ToString(index->type()));
+  }
+  index = b.Cast(index, DType::kI64);
+  return b.Select(b.Compare("lt", index, 0.0),
+                  b.Plus(index, static_cast<double>(extent)), index);
+}
+
+// Looks rows of `table` [V, ..] up by integers, as a product with one-hot rows.
 Value* Lookup(AtenCall& call, Value* table, Value* index) {
   Builder& b = call.b();
-  const Shape& rows = ShapeOf(table);
+  const Shape rows = ShapeOf(table);
   if (rows.empty()) call.Throw("expected a table with rows, got a scalar");
   const int64_t count = index->type().num_elements();
   const Shape hot{count, rows[0]};
-  Value* wanted = b.Reshape(index, {count});
-  const DType integers = wanted->type().dtype;
-  if (integers != DType::kI32 && integers != DType::kI64) {
-    call.Throw("index: expected integers, got " + ToString(index->type()));
-  }
-  Value* negative = b.Compare("lt", wanted, 0.0);
-  wanted =
-      b.Select(negative, b.Plus(wanted, static_cast<double>(rows[0])), wanted);
-  Value* hits =
-      b.Compare("eq", b.Iota(integers, hot, 1), b.Broadcast(wanted, hot, {0}));
-  Value* flat =
-      b.Reshape(table, {rows[0], table->type().num_elements() / rows[0]});
-  if (!ir::IsFloat(table->type().dtype)) {
-    call.Throw("expected a table of floats, got " + ToString(table->type()));
-  }
-  Value* found = b.Matmul(b.Cast(hits, table->type().dtype), flat);
+  Value* wanted = b.Reshape(Normalized(call, index, rows[0]), {count});
+  Value* hits = b.Compare("eq", b.Iota(DType::kI64, hot, 1),
+                          b.Broadcast(wanted, hot, {0}));
+  // Products exist for floats only; integers up to 2^53 are exact.
+  const DType dtype = table->type().dtype;
+  const DType floats = ir::IsFloat(dtype) ? dtype : DType::kF64;
+  Value* flat = b.Reshape(b.Cast(table, floats),
+                          {rows[0], table->type().num_elements() / rows[0]});
+  Value* found = b.Cast(b.Matmul(b.Cast(hits, floats), flat), dtype);
   Shape shape = ShapeOf(index);
   shape.insert(shape.end(), rows.begin() + 1, rows.end());
   return b.Reshape(found, shape);
 }
 
+// Picks one of the elements along `dim` for each element of the index, as a sum
+// over all of them with the others masked, which fuses into one kernel.
+Values Gather(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* index = call.Tensor("index");
+  const size_t rank = ShapeOf(x).size();
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
+  if (ShapeOf(index).size() != rank) {
+    call.Throw("index: expected the rank of " + ToString(x->type()));
+  }
+  // [.., K, ..] and [.., L, ..] -> [.., L, .., K], summed over K.
+  Shape taken = ShapeOf(index);
+  taken[dim] = ShapeOf(x)[dim];
+  x = b.Slice(x, std::vector<int64_t>(rank, 0), taken);
+  std::vector<int64_t> order;
+  for (size_t i = 0; i < rank; ++i) {
+    if (i != dim) order.push_back(static_cast<int64_t>(i));
+  }
+  order.push_back(static_cast<int64_t>(dim));
+  Value* moved = b.Transpose(x, order);
+  Shape apart = ShapeOf(moved);
+  apart.insert(apart.begin() + static_cast<long>(dim), 1);
+  Shape wide = ShapeOf(index);
+  wide.push_back(taken[dim]);
+  Value* candidates = b.BroadcastTo(b.Reshape(moved, apart), wide);
+  Shape column = ShapeOf(index);
+  column.push_back(1);
+  Value* wanted = b.BroadcastTo(b.Reshape(index, column), wide);
+  Value* hit = b.Compare(
+      "eq", b.Iota(index->type().dtype, wide, static_cast<int64_t>(rank)),
+      wanted);
+  const ir::DType dtype = x->type().dtype;
+  const bool flags = dtype == DType::kBool;
+  if (flags) candidates = b.Cast(candidates, DType::kI32);
+  Value* sum =
+      b.ReduceSum(b.Select(hit, candidates, b.Zeros(candidates->type())),
+                  {static_cast<int64_t>(rank)});
+  return {b.Cast(sum, dtype)};
+}
+
+// Differences of neighbours along a dimension.
+Values Diff(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim", -1));
+  Values parts;
+  for (const char* name : {"prepend", "self", "append"}) {
+    if (call.Has(name)) parts.push_back(call.Tensor(name));
+  }
+  x = b.Concat(parts, static_cast<int64_t>(dim));
+  for (int64_t n = std::min<int64_t>(call.Int("n", 1), 16); n > 0; --n) {
+    const int64_t extent = ShapeOf(x)[dim];
+    Value* later = Part(call, x, {dim, 1, extent});
+    Value* earlier = Part(call, x, {dim, 0, extent - 1});
+    x = x->type().dtype == DType::kBool ? b.Compare("ne", later, earlier)
+                                        : b.Minus(later, earlier);
+  }
+  return {x};
+}
+
+Values IndexSelect(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* index = call.Tensor("index");
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
+  if (RankOf(index) != 1) call.Throw("index: expected a vector");
+  std::vector<int64_t> order(ShapeOf(x).size());
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[0], order[dim]);
+  return {b.Transpose(Lookup(call, b.Transpose(x, order), index), order)};
+}
+
+// x[i, j, ..]: indices of the first dimensions, broadcast together.
 Values Index(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
   const Values indices = call.OptionalTensors("indices");
-  if (indices.size() != 1 || indices[0] == nullptr) {
-    call.Throw("expected one index, of the first dimension");
+  if (indices.empty() || indices.size() > ShapeOf(x).size()) {
+    call.Throw(
+        fmt::format("{} indices of {}", indices.size(), ToString(x->type())));
   }
-  return {Lookup(call, call.Tensor("self"), indices[0])};
+  // All become one index of the merged dimensions.
+  Value* merged = nullptr;
+  int64_t extents = 1;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] == nullptr) {
+      call.Throw("expected indices of the first dimensions, without gaps");
+    }
+    const int64_t extent = ShapeOf(x)[i];
+    Value* index = Normalized(call, indices[i], extent);
+    merged = merged == nullptr
+                 ? index
+                 : b.Plus(b.Times(merged, static_cast<double>(extent)), index);
+    extents *= extent;
+  }
+  Shape shape{extents};
+  shape.insert(shape.end(),
+               ShapeOf(x).begin() + static_cast<long>(indices.size()),
+               ShapeOf(x).end());
+  return {Lookup(call, b.Reshape(x, shape), merged)};
 }
+
+// The row `padding_idx` has no gradient.
 Values Embedding(AtenCall& call) {
-  if (call.Int("padding_idx", -1) != -1) {
-    call.Throw("padding_idx: expected none");
+  Builder& b = call.b();
+  Value* table = call.Tensor("weight");
+  if (RankOf(table) != 2) {
+    call.Throw("weight: expected [V,E], got " + ToString(table->type()));
   }
-  return {Lookup(call, call.Tensor("weight"), call.Tensor("indices"))};
+  const int64_t padding = call.Int("padding_idx", -1);
+  if (padding != -1) {
+    Value* row = b.Iota(DType::kI64, ShapeOf(table), 0);
+    const auto fixed = static_cast<double>(
+        padding < 0 ? padding + ShapeOf(table)[0] : padding);
+    table = b.Select(b.Compare("eq", row, fixed), b.StopGradient(table), table);
+  }
+  return {Lookup(call, table, call.Tensor("indices"))};
 }
+
+// --- Sources ----------------------------------------------------------------
 
 template <const char* size_or_like, int value>
 Values Filled(AtenCall& call) {
@@ -435,6 +564,48 @@ Values Full(AtenCall& call) {
   const Shape shape = like ? ShapeOf(call.Tensor("self")) : call.Ints("size");
   return {
       call.b().Constant(call.DType(dtype), shape, {call.Number("fill_value")})};
+}
+
+Values Linspace(AtenCall& call) {
+  Builder& b = call.b();
+  const int64_t steps = call.Int("steps");
+  if (steps < 1) call.Throw("steps: expected 1 or more");
+  const double start = call.Number("start");
+  const double end = call.Number("end");
+  const DType dtype = call.DType(DType::kF32);
+  const double step =
+      steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
+  if (!ir::IsFloat(dtype)) call.Throw("dtype: expected a float");
+  return {b.Plus(b.Times(b.Iota(dtype, {steps}, 0), step), start)};
+}
+
+Values Rand(AtenCall& call) {
+  const Shape shape =
+      call.Has("self") ? ShapeOf(call.Tensor("self")) : call.Ints("size");
+  return {call.b().Cast(call.layers().Random(shape), call.DType(DType::kF32))};
+}
+
+Values Eye(AtenCall& call) {
+  Builder& b = call.b();
+  const int64_t rows = call.Int("n");
+  const Shape shape{rows, call.Int("m", rows)};
+  Value* one = b.Compare("eq", b.Iota(DType::kI64, shape, 0),
+                         b.Iota(DType::kI64, shape, 1));
+  return {b.Cast(one, call.DType(DType::kF32))};
+}
+
+Values OneHot(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Shape shape = ShapeOf(x);
+  const int64_t classes = call.Int("num_classes", -1);
+  if (classes < 1) call.Throw("num_classes: expected 1 or more");
+  shape.push_back(1);
+  x = b.Reshape(x, shape);
+  shape.back() = classes;
+  Value* hot = b.Compare("eq", b.Iota(x->type().dtype, shape, RankOf(x) - 1),
+                         b.BroadcastTo(x, shape));
+  return {b.Cast(hot, DType::kI64)};
 }
 
 Values ScalarTensor(AtenCall& call) {
@@ -515,12 +686,17 @@ using enum AtenMemory;
 constexpr AtenOp kOps[] = {
     // Views
     {"alias.default", Same, kView, WriteSame},
+    {"resolve_conj.default", Same, kView, WriteSame},
+    {"resolve_neg.default", Same, kView, WriteSame},
+    {"positive.default", Same, kView, WriteSame},
     {"chunk.default", Split, kView, WriteSplit},
     {"contiguous.default", Same, kMaybeView, WriteSame},
     {"detach.default", Detach, kView},
+    {"broadcast_to.default", Expand, kView},
     {"expand.default", Expand, kView},
     {"expand_as.default", Expand, kView},
     {"flatten.using_ints", Flatten, kMaybeView, WriteReshaped},
+    {"narrow.default", Narrow, kView, WriteNarrow},
     {"permute.default", Permute, kView, WritePermuted},
     {"reshape.default", View, kMaybeView, WriteReshaped},
     {"select.int", Select, kView, WriteSelect},
@@ -541,10 +717,14 @@ constexpr AtenOp kOps[] = {
     {"_to_copy.default", Convert},
     {"cat.default", Cat},
     {"clone.default", Same},
+    {"conj_physical.default", Same},
     {"constant_pad_nd.default", Pad},
     {"copy.default", Copy},
     {"embedding.default", Embedding},
+    {"diff.default", Diff},
+    {"gather.default", Gather},
     {"index.Tensor", Index},
+    {"index_select.default", IndexSelect},
     {"pad.default", Pad},
     {"repeat.default", Repeat},
     {"roll.default", Roll},
@@ -563,15 +743,21 @@ constexpr AtenOp kOps[] = {
     {"dropout.default", Dropout},
     {"empty.memory_format", Filled<kSize, 0>},
     {"empty_like.default", Filled<kLike, 0>},
+    {"eye.default", Eye},
+    {"eye.m", Eye},
     {"fill.Scalar", Fill},
     {"fill.Tensor", Fill},
     {"full.default", Full},
     {"full_like.default", Full},
+    {"linspace.default", Linspace},
     {"new_empty.default", Filled<kDType, 0>},
     {"new_ones.default", Filled<kDType, 1>},
     {"new_zeros.default", Filled<kDType, 0>},
+    {"one_hot.default", OneHot},
     {"ones.default", Filled<kSize, 1>},
     {"ones_like.default", Filled<kLike, 1>},
+    {"rand.default", Rand},
+    {"rand_like.default", Rand},
     {"scalar_tensor.default", ScalarTensor},
     {"zero.default", Filled<kLike, 0>},
     {"zeros.default", Filled<kSize, 0>},

@@ -179,6 +179,10 @@ class Parser {
     ir::CheckType(tensor.type);
     const std::vector<uint8_t> bytes = zip_.Read(root_ + folder + file);
     CheckStrides(tensor.type, strides, offset, bytes.size());
+    storage_[name] = {
+        folder + file,
+        fmt::format("[{}] by [{}] from {}", fmt::join(tensor.type.shape, ","),
+                    fmt::join(strides, ","), offset)};
     Gather(bytes, strides, offset, tensor);
     program_.tensors.emplace(name, std::move(tensor));
   }
@@ -277,6 +281,7 @@ class Parser {
     };
     if (spec.contains("parameter")) {
       add(TorchInputKind::kParameter, spec.at("parameter"), "parameter_name");
+      Tie(program_.inputs.back());
     } else if (spec.contains("buffer")) {
       add(TorchInputKind::kBuffer, spec.at("buffer"), "buffer_name");
     } else if (spec.contains("tensor_constant")) {
@@ -294,6 +299,27 @@ class Parser {
       Throw("input_specs",
             "expected a parameter, buffer, constant or tensor, got " +
                 spec.dump());
+    }
+  }
+
+  // Parameters of one storage, such as a language model's embedding and last
+  // layer, are one parameter, updated once.
+  void Tie(TorchInput& input) {
+    const Storage& own = storage_.at(input.target);
+    for (const TorchInput& other : program_.inputs) {
+      if (&other == &input || other.kind != TorchInputKind::kParameter ||
+          !other.tied_to.empty()) {
+        continue;
+      }
+      const Storage& storage = storage_.at(other.target);
+      if (storage.file != own.file) continue;
+      if (storage.view != own.view) {
+        Throw(input.target,
+              fmt::format("shares its storage with {} as {}, expected {}",
+                          other.target, own.view, storage.view));
+      }
+      input.tied_to = other.target;
+      return;
     }
   }
 
@@ -383,6 +409,11 @@ class Parser {
   ZipArchive zip_;
   std::string root_;   // "resnet18/"
   std::string where_;  // for messages
+  struct Storage {
+    std::string file;  // entry
+    std::string view;  // sizes, strides and offset
+  };
+  std::map<std::string, Storage> storage_;  // of each tensor
   TorchProgram program_;
 };
 

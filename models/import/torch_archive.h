@@ -47,6 +47,8 @@ struct TorchInput {
   TorchInputKind kind = TorchInputKind::kUser;
   std::string name;    // in the program
   std::string target;  // name in the module ("layer1.0.bn1.weight"); kUser: ""
+  std::string
+      tied_to;  // target of the earlier parameter that this one is, or ""
 };
 
 // A program's input. -1 stands for a symbolic extent.

@@ -274,6 +274,10 @@ class GraphBuilder {
         Define(input.name, user(input));
         continue;
       }
+      if (!input.tied_to.empty()) {
+        Define(input.name, builder_.graph().FindInput(input.tied_to));
+        continue;
+      }
       const ir::NamedTensor& tensor = program.tensors.at(input.target);
       const Archive::State* state = archive_.FindState(input.name);
       if (state == nullptr) {
@@ -510,7 +514,9 @@ class GraphBuilder {
 std::vector<ir::NamedTensor> Weights(const Archive& archive) {
   std::vector<ir::NamedTensor> weights;
   for (const TorchInput& input : archive.program().inputs) {
-    if (archive.FindState(input.name) == nullptr) continue;
+    if (archive.FindState(input.name) == nullptr || !input.tied_to.empty()) {
+      continue;
+    }
     weights.push_back(archive.program().tensors.at(input.target));
   }
   return weights;

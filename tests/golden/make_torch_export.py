@@ -4,9 +4,9 @@
     python make_torch_export.py --out torch_export
     python make_torch_export.py --out FOLDER --size 64 resnet18 swin_t
 
-Without names it writes the small models below, which tests/models stores; a
-name is one of torchvision's models. NAME.pt2 is the archive, NAME.safetensors
-the step in fp64. README.md in this folder describes both.
+Without names it writes the small models and programs below; a name is one of
+torchvision's models. NAME.pt2 is the archive, NAME.safetensors the step in fp64.
+README.md in this folder describes them.
 """
 
 import argparse
@@ -155,6 +155,68 @@ class Auxiliary(nn.Module):
         return self.head(x).amax((2, 3)), side
 
 
+class Language(nn.Module):
+    """Predicts the next token; the embedding is also the last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(11, 8, padding_idx=0)
+        self.places = nn.Parameter(torch.randn(1, 6, 8))
+        self.norm = nn.RMSNorm(8, eps=1e-5)
+        self.qkv = nn.Linear(8, 24)
+        self.mix = nn.Linear(8, 16)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids, labels):
+        present = (ids != 0).long()
+        place = (present.cumsum(1) - 1).clamp(min=0)
+        x = self.tokens(ids) + torch.gather(
+            self.places.expand(ids.shape[0], -1, -1), 1,
+            place.unsqueeze(2).expand(-1, -1, 8))
+        q, k, v = self.qkv(self.norm(x)).view(-1, 6, 3, 2, 4).permute(
+            2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + y.transpose(1, 2).reshape(-1, 6, 8)
+        x = x + F.glu(self.mix(x))
+        logits = self.head(x)
+        return (F.cross_entropy(logits.transpose(1, 2), labels),
+                logits.logsumexp(2))
+
+
+class Segmenter(nn.Module):
+    """Down and up again, as a U-Net."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Conv2d(2, 4, 3, 2, 1, bias=False)
+        self.norm = nn.InstanceNorm2d(4, affine=True)
+        self.up = nn.ConvTranspose2d(4, 4, 3, 2, 1, output_padding=1, groups=2)
+        self.last = nn.Conv2d(14, 3, 1)
+
+    def forward(self, x):
+        y = F.leaky_relu(self.norm(self.down(x)))
+        y = torch.cat([
+            self.up(y), F.interpolate(y, scale_factor=2.0),
+            F.interpolate(y, size=x.shape[2:], mode="bilinear"),
+            torch.flip(x, (3,))], 1)
+        return self.last(y)
+
+
+def language_inputs(generator):
+    ids = generator.integers(0, 11, (2, 6))
+    labels = np.where(ids == 0, -100, generator.integers(0, 11, (2, 6)))
+    return {"ids": ids, "labels": labels}
+
+
+def segmenter_inputs(generator):
+    return {"x": generator.standard_normal((2, 2, 8, 12)).astype(np.float32)}
+
+
+# Programs with other inputs and results, for `fusor exec`.
+PROGRAMS = {"language": (Language, language_inputs),
+            "segmenter": (Segmenter, segmenter_inputs)}
+
 SMALL = {"activations": Activations, "auxiliary": Auxiliary,
          "convolutional": Convolutional, "windowed": Windowed}
 
@@ -230,6 +292,35 @@ def step(model, size):
             tensors.items()}
 
 
+def write_program(name, folder):
+    """Writes an archive, inputs, and results and gradients of their sum."""
+    torch.manual_seed(0)
+    model = PROGRAMS[name][0]()
+    inputs = PROGRAMS[name][1](np.random.default_rng(0))
+    tensors = {key: torch.from_numpy(value) for key, value in inputs.items()}
+    torch.export.save(torch.export.export(model, (), dict(tensors)),
+                      folder / f"{name}.pt2")
+    strip_paths(folder / f"{name}.pt2")
+    safetensors.numpy.save_file(inputs, folder / f"{name}.in.safetensors")
+    model = model.double()
+    for key, tensor in tensors.items():
+        if tensor.is_floating_point():
+            tensors[key] = tensor.double().requires_grad_()
+    outputs = model(**tensors)
+    outputs = (outputs,) if torch.is_tensor(outputs) else outputs
+    sum(output.sum() for output in outputs).backward()
+    expected = {f"output{i}": output.detach().numpy().reshape(
+        output.shape or (1,)) for i, output in enumerate(outputs)}
+    for key, parameter in model.named_parameters():
+        expected["grad/" + key] = parameter.grad.numpy()
+    for key, tensor in tensors.items():
+        if tensor.grad is not None:
+            expected["grad/" + key] = tensor.grad.numpy()
+    safetensors.numpy.save_file(
+        {key: np.ascontiguousarray(value) for key, value in expected.items()},
+        folder / f"{name}.out.safetensors")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=pathlib.Path, required=True)
@@ -242,6 +333,10 @@ def main():
         torch.utils._pytree._register_namedtuple(
             outputs, serialized_type_name=outputs.__name__)
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.names == list(SMALL):
+        (args.out / "programs").mkdir(exist_ok=True)
+        for name in PROGRAMS:
+            write_program(name, args.out / "programs")
     for name in args.names:
         model = make(name).train()
         safetensors.numpy.save_file(

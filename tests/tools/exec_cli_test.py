@@ -75,6 +75,36 @@ class ExecTest(CliTest):
             for value, other in zip(values, compiled[name]):
                 self.assertLess(abs(value - other), 1e-4 * scale, name)
 
+    def test_tokens_and_pixels_in_any_results_out(self):
+        codes = {"F32": "f", "F64": "d"}
+
+        def numbers(tensor):
+            dtype, _, data = tensor
+            code = codes[dtype]
+            return struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}",
+                                 data)
+        for name in "language", "segmenter":
+            path = EXPORTS / "programs" / name
+            inputs, _ = read(path.with_suffix(".in.safetensors"))
+            expected, _ = read(path.with_suffix(".out.safetensors"))
+            for flags, tolerance in ((("--interpret",), 1e-10), ((), 2e-5),
+                                     (("--fusion", "off"), 2e-5)):
+                with self.subTest(name=name, flags=flags):
+                    results = self.exec(path.with_suffix(".pt2"), inputs,
+                                        "--gradients", *flags)
+                    self.assertEqual(set(results), set(expected))
+                    for key, tensor in expected.items():
+                        stored = numbers(tensor)
+                        scale = max(0.1, *map(abs, stored))
+                        for value, other in zip(results[key], stored):
+                            self.assertLess(abs(value - other),
+                                            tolerance * scale, key)
+
+    def test_tied_parameters_are_one_parameter(self):
+        expected, _ = read(EXPORTS / "programs/language.out.safetensors")
+        self.assertIn("grad/tokens.weight", expected)
+        self.assertNotIn("grad/head.weight", expected)
+
     def test_wrong_inputs_are_named(self):
         module, source = self.affine(), self.folder / "in.safetensors"
         arguments = ("exec", module, "--inputs", source, "--outputs",

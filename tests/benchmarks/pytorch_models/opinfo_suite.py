@@ -24,6 +24,8 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 TOLERANCE = 1e-9
+# PyTorch's kernel has 1/6 as a float.
+TOLERANCES = {"nn.functional.hardsigmoid": 1e-7}
 WAYS = {"interpreter": ["--interpret"], "fused": [],
         "unfused": ["--fusion", "off"]}
 GRAPH_ERROR = 3
@@ -83,21 +85,23 @@ def expected_of(call):
     return expected, gradients, bool(total and leaves)
 
 
-def same(actual, expected):
+def same(actual, expected, tolerance):
     actual, expected = actual.double(), expected.double()
     if actual.shape != expected.shape:
         return False
     finite = expected[expected.isfinite()]
     scale = max(finite.abs().max().item() if finite.numel() else 0, 1e-3)
-    return torch.allclose(actual, expected, rtol=0, atol=TOLERANCE * scale,
+    return torch.allclose(actual, expected, rtol=0, atol=tolerance * scale,
                           equal_nan=True)
 
 
-def run_sample(args, op, sample, folder):
+def run_sample(args, op, sample, folder, tolerance):
     """"passed", or why it was skipped; raises AssertionError for a failure."""
     call = Call(op, sample)
     if any(tensor.numel() == 0 for tensor in call.tensors):
         return "a tensor without elements"
+    if sample.kwargs.get("dropout_p", 0) > 0:
+        return "random numbers"
     try:
         program = torch.export.export(
             call, tuple(tensor.detach() for tensor in call.tensors))
@@ -125,7 +129,7 @@ def run_sample(args, op, sample, folder):
         results = safetensors.torch.load_file(out)
         for name, value in expected.items():
             assert name in results, f"{way}: no {name}"
-            assert same(results[name], value), f"{way}: {name} differs"
+            assert same(results[name], value, tolerance), f"{way}: {name} differs"
     return "passed"
 
 
@@ -136,7 +140,8 @@ def run_op(args, op, folder):
         if number == args.samples:
             break
         try:
-            counts[run_sample(args, op.op, sample, folder)] += 1
+            counts[run_sample(args, op.op, sample, folder,
+                              TOLERANCES.get(op.name, TOLERANCE))] += 1
         except AssertionError as error:
             failures.append(f"sample {number}: {error}")
         if number == 2 and counts and all("unknown operator" in reason
