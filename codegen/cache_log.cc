@@ -79,9 +79,11 @@ struct Change {
 
 // Returns whether the option's value appears as a scalar in kernels.
 bool IsScalar(const std::string& key) {
-  constexpr std::string_view kScalars[] = {"momentum",  "weight-decay",
-                                           "clip-norm", "lars-coefficient",
-                                           "ema-decay", "loss-scale"};
+  constexpr std::string_view kScalars[] = {"momentum",     "beta1",
+                                           "beta2",        "alpha",
+                                           "eps",          "lars-coefficient",
+                                           "weight-decay", "clip-norm",
+                                           "ema-decay",    "loss-scale"};
   return std::find(std::begin(kScalars), std::end(kScalars), key) !=
          std::end(kScalars);
 }

@@ -24,7 +24,9 @@ inline constexpr char kOverflowsInRow[] = "loss_scale/overflows_in_row";
 inline constexpr char kFinite[] = "gradients_finite";
 inline constexpr char kGradientNorm[] = "gradient_norm";
 
-// State, i32 scalar: updates included in the moving averages.
+// State, i32 scalars: updates done so far, for bias corrections, and updates
+// included in the moving averages.
+inline constexpr char kUpdates[] = "optimizer_updates";
 inline constexpr char kAverages[] = "ema_updates";
 
 // Gradient-accumulation state, i32 scalar: micro-batches accumulated so far.
@@ -35,6 +37,14 @@ inline std::string GradientName(std::string_view parameter) {
 }
 inline std::string MomentumName(std::string_view parameter) {
   return "momentum/" + std::string(parameter);
+}
+// The moving averages of a gradient and of its square (Kingma and Ba, "Adam: A
+// Method for Stochastic Optimization", 2015).
+inline std::string FirstMomentName(std::string_view parameter) {
+  return "first_moment/" + std::string(parameter);
+}
+inline std::string SecondMomentName(std::string_view parameter) {
+  return "second_moment/" + std::string(parameter);
 }
 // The sum over micro-batches of a gradient or a running statistic.
 inline std::string AccumulatedName(std::string_view state) {

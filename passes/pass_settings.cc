@@ -20,13 +20,21 @@ std::string Names(const std::set<std::string>& names) {
 }
 
 std::string OptimizerSettings(const OptimizerOptions& o) {
-  return fmt::format(
+  std::string text = fmt::format(
       " optimizer={} momentum={} nesterov={} weight-decay={} "
       "norm-weight-decay={} decoupled={} lars-coefficient={} clip-norm={} "
       "ema-decay={}",
-      o.kind == OptimizerKind::kLars ? "lars" : "sgd", o.momentum, o.nesterov,
-      o.weight_decay, o.norm_weight_decay, o.decoupled_weight_decay,
-      o.lars_coefficient, o.clip_norm, o.ema_decay);
+      OptimizerName(o.kind), o.momentum, o.nesterov, o.weight_decay,
+      o.norm_weight_decay, o.decoupled_weight_decay, o.lars_coefficient,
+      o.clip_norm, o.ema_decay);
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, double>>{{"beta1", o.beta1},
+                                                             {"beta2", o.beta2},
+                                                             {"alpha", o.alpha},
+                                                             {"eps", o.eps}}) {
+    if (HasOption(o.kind, name)) text += fmt::format(" {}={}", name, value);
+  }
+  return text;
 }
 
 std::string LossScaleSettings(const LossScaleOptions& o) {

@@ -16,24 +16,49 @@
 
 namespace fusor::passes {
 
+// passes/training/optimizer_rules.cc has the formulas.
 enum class OptimizerKind {
   kSgd,
   // You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks",
   // 2017.
   kLars,
+  kAdam,       // Kingma and Ba, 2015
+  kAdamW,      // Loshchilov and Hutter, "Decoupled Weight Decay", 2019
+  kRmsprop,    // as in PyTorch
+  kRmspropTf,  // as in TensorFlow
+  // You et al., "Large Batch Optimization for Deep Learning: Training BERT in
+  // 76 minutes", 2020.
+  kLamb,
 };
 
+// Returns the name in Settings: "sgd", "lars", "adam", "adamw", "rmsprop",
+// "rmsprop-tf" or "lamb".
+std::string_view OptimizerName(OptimizerKind kind);
+std::vector<std::string> OptimizerNames();
+// Throws kUsage for any other name.
+OptimizerKind ParseOptimizer(std::string_view name);
+
+// Defaults are PyTorch's.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kSgd;
-  double momentum = 0.9;
-  bool nesterov = false;
-  double weight_decay = 1e-4;    // of weights
+  double momentum = 0.9;       // SGD, LARS, RMSprop
+  bool nesterov = false;       // SGD, LARS
+  double beta1 = 0.9;          // decay of the first moment: Adam, AdamW, LAMB
+  double beta2 = 0.999;        // decay of the second moment: Adam, AdamW, LAMB
+  double alpha = 0.99;         // decay of the second moment: RMSprop
+  double eps = 1e-8;           // positive; all but SGD and LARS
+  double weight_decay = 1e-4;  // of weights
   double norm_weight_decay = 0;  // of normalisation parameters and biases
-  bool decoupled_weight_decay = false;  // p -= lr*wd*p, not g += wd*p
-  double lars_coefficient = 0.001;      // trust coefficient
-  double clip_norm = 0;                 // global gradient norm; 0: no clipping
+  // SGD: p -= lr*wd*p, not g += wd*p.
+  bool decoupled_weight_decay = false;
+  double lars_coefficient = 0.001;  // trust coefficient
+  double clip_norm = 0;             // global gradient norm; 0: no clipping
   double ema_decay = 0;  // of the moving average of parameters; 0: off
 };
+
+// Returns whether the optimizer has the option that flag `flag` sets, such as
+// "momentum". True for options of all optimizers.
+bool HasOption(OptimizerKind kind, std::string_view flag);
 
 // Mixed precision (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
 struct PrecisionOptions {
@@ -245,14 +270,15 @@ bool ShardOptimizer(ir::Graph& graph, PassContext& context);
 // are finite.
 bool ScaleGradients(ir::Graph& graph, PassContext& context);
 
-// Replaces the gradient outputs by updates with SGD, as in torch.optim.SGD, or
-// LARS. The updates are outputs that alias the parameters and state
-// "momentum/<parameter>", which starts at 0, in the order in which gradients
-// become ready. Adds input "lr", an f32 scalar. Weight decay depends on the
-// parameter's role. With ema_decay, state "ema/<parameter>" is the parameter's
-// moving average as in torch.optim.swa_utils.AveragedModel: its first value is
-// the parameter after the first update. With keep_gradients the gradient
-// outputs stay.
+// Replaces the gradient outputs by updates by the rule of
+// OptimizerOptions::kind. The updates are outputs that alias the parameters and
+// the optimizer's state, e.g. "momentum/<parameter>", in the order in which
+// gradients become ready. Adds input "lr", an f32 scalar. State
+// "optimizer_updates", for optimizers that correct a bias, counts the updates.
+// Weight decay depends on the parameter's role. With ema_decay, state
+// "ema/<parameter>" is the parameter's moving average as in
+// torch.optim.swa_utils.AveragedModel: its first value is the parameter after
+// the first update. With keep_gradients the gradient outputs stay.
 bool OptimizerUpdate(ir::Graph& graph, PassContext& context);
 
 // With a dynamic loss scale: if a gradient is not finite, all state outputs

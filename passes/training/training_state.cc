@@ -61,7 +61,8 @@ Value* TrainingInput(Graph& graph, const ir::TensorType& type, InputRole role,
 }
 
 Value* ShardInput(Graph& graph, const Value& parameter,
-                  std::string (*name)(std::string_view), int64_t ranks) {
+                  std::string (*name)(std::string_view), int64_t ranks,
+                  double initial) {
   const int64_t part =
       ir::ShardElements(parameter.type().num_elements(), ranks);
   const std::string shard = name(parameter.name());
@@ -70,12 +71,12 @@ Value* ShardInput(Graph& graph, const Value& parameter,
   return graph.AddInput({parameter.type().dtype, {part}, {}},
                         InputRole::kOptimizerState, shard,
                         {{"init", std::string("constant")},
-                         {"value", 0.0},
+                         {"value", initial},
                          {ir::kShardOf, parameter.name()}});
 }
 
 int64_t UpdateGroup(const OptimizerOptions& options, InputRole role) {
-  const bool alike = options.kind == OptimizerKind::kSgd &&
+  const bool alike = options.kind != OptimizerKind::kLars &&
                      options.weight_decay == options.norm_weight_decay;
   return alike || role == InputRole::kWeight ? 0 : 1;
 }

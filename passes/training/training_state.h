@@ -38,10 +38,11 @@ ir::Value* TrainingInput(ir::Graph& graph, const ir::TensorType& type,
                          double initial = 0, int64_t group = -1);
 
 // Adds state for one of `ranks` shards of a parameter, or of state of the same
-// size. `name` maps the parameter's name to the input's. Throws kGraph if that
-// name is taken.
+// size, that starts at `initial`. `name` maps the parameter's name to the
+// input's. Throws kGraph if that name is taken.
 ir::Value* ShardInput(ir::Graph& graph, const ir::Value& parameter,
-                      std::string (*name)(std::string_view), int64_t ranks);
+                      std::string (*name)(std::string_view), int64_t ranks,
+                      double initial = 0);
 
 // Returns the update group of parameters of that role. State of one group
 // (attribute `group`) is updated the same way and can be stored contiguously.

@@ -1,5 +1,5 @@
-// Micro-batches, clipping, averages, LARS and 16-bit gradients as they are
-// compiled for the CPU.
+// Micro-batches, clipping, averages, optimizers and 16-bit gradients as they
+// are compiled for the CPU.
 
 #include <gtest/gtest.h>
 
@@ -55,6 +55,15 @@ std::unique_ptr<ir::Graph> Plain(int64_t batch) {
   b.set_location("loss");
   graph->AddOutput(b.ReduceMean(b.CrossEntropy(x, labels, {}), {0}), "loss");
   return graph;
+}
+
+// By name, each with its defaults.
+std::map<std::string, passes::PassOptions> EveryOptimizer() {
+  std::map<std::string, passes::PassOptions> all;
+  for (const std::string& name : passes::OptimizerNames()) {
+    all[name].optimizer.kind = passes::ParseOptimizer(name);
+  }
+  return all;
 }
 
 Tensor Rate() { return MakeTensor({DType::kF32, {}, {}}, {0.1}); }
@@ -208,12 +217,47 @@ TEST(MicroBatches, AnOverflowInOneSkipsTheUpdateOfAll) {
             before.at("stem.running_mean"));
 }
 
+// Neither micro-batches nor skipped updates count.
+TEST(MicroBatches, UpdatesAreCountedOnceTheyAreDone) {
+  passes::PassOptions options = Finishing();
+  options.loss_scale = {.initial = 1024, .dynamic = true};
+  options.optimizer.kind = passes::OptimizerKind::kAdam;
+  StepParity steps(
+      LoadBackend("cpu"), [] { return Plain(kBatchSize); }, options);
+  const int finish = steps.AddProgram(ProgramKind::kTrain);
+  const int add = steps.AddProgram(ProgramKind::kAccumulate);
+  steps.InitializeState(1);
+  const auto count = [&] {
+    return steps.session().state().Read(ir::kUpdates)[0];
+  };
+  float updates = 0;
+  for (const bool overflow : {false, true, true, false}) {
+    const auto moments = steps.session().state().Read("second_moment/fc1.bias");
+    FeedPart(steps, 2, 0);
+    steps.program(add).Run();
+    EXPECT_EQ(count(), updates);
+    FeedPart(steps, 2, 1);
+    if (overflow) {
+      Tensor images = Images(kBatchSize);
+      images.data[7] = std::numeric_limits<double>::infinity();
+      steps.Feed("images", images);
+    }
+    steps.program(finish).Run();
+    updates += overflow ? 0 : 1;
+    EXPECT_EQ(count(), updates);
+    EXPECT_EQ(steps.session().state().Read("second_moment/fc1.bias") == moments,
+              overflow);
+  }
+  EXPECT_EQ(steps.session().state().Read(ir::kOverflows)[0], 2);
+  steps.InitializeState(1);
+  EXPECT_EQ(count(), 0);
+}
+
 // One after the other, and all together.
 TEST(TrainingOptions, CompiledStepsAreTheInterpreters) {
-  std::map<std::string, passes::PassOptions> all;
+  std::map<std::string, passes::PassOptions> all = EveryOptimizer();
   all["clipped"].optimizer.clip_norm = 0.05;
   all["averaged"].optimizer.ema_decay = 0.9;
-  all["lars"].optimizer = {.kind = passes::OptimizerKind::kLars};
   all["decoupled"].optimizer = {.weight_decay = 0.1,
                                 .decoupled_weight_decay = true};
   all["together"].optimizer = {.kind = passes::OptimizerKind::kLars,
@@ -221,6 +265,8 @@ TEST(TrainingOptions, CompiledStepsAreTheInterpreters) {
                                .clip_norm = 0.05,
                                .ema_decay = 0.9};
   all["together"].loss_scale = {.initial = 256, .dynamic = true};
+  all["together, lamb"] = all["together"];
+  all["together, lamb"].optimizer.kind = passes::OptimizerKind::kLamb;
   for (auto& [name, options] : all) {
     for (const bool fusion : {true, false}) {
       SCOPED_TRACE(name + (fusion ? "" : ", not fused"));
@@ -244,11 +290,9 @@ TEST(TrainingOptions, CompiledStepsAreTheInterpreters) {
 // Fused or not, and whatever joins the updates: with eager rounding not a bit
 // differs.
 TEST(TrainingOptions, FusionChangesNoBitWithEagerRounding) {
-  std::map<std::string, passes::PassOptions> all;
-  all["plain"] = {};
+  std::map<std::string, passes::PassOptions> all = EveryOptimizer();
   all["clipped"].optimizer.clip_norm = 0.05;
   all["averaged"].optimizer.ema_decay = 0.9;
-  all["lars"].optimizer = {.kind = passes::OptimizerKind::kLars};
   all["scaled"].loss_scale = {.initial = 256, .dynamic = true};
   for (auto& [name, options] : all) {
     options.eager_rounding = true;

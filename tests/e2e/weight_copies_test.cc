@@ -143,6 +143,14 @@ const Recipe kRecipes[] = {
      [](passes::PassOptions& o) {
        o.optimizer.kind = passes::OptimizerKind::kLars;
      }},
+    {"adam",
+     [](passes::PassOptions& o) {
+       o.optimizer.kind = passes::OptimizerKind::kAdam;
+     }},
+    {"lamb",
+     [](passes::PassOptions& o) {
+       o.optimizer.kind = passes::OptimizerKind::kLamb;
+     }},
     {"everything",
      [](passes::PassOptions& o) {
        o.precision.narrow_gradients = true;

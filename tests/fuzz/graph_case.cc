@@ -58,7 +58,11 @@ std::set<std::string> RandomDisabled(Draw& draw) {
 void RandomTraining(Draw& draw, passes::PassOptions& options) {
   options.keep_gradients = true;
   if (draw.Chance(0.3)) options.optimizer.nesterov = true;
-  if (draw.Chance(0.2)) options.optimizer.kind = passes::OptimizerKind::kLars;
+  if (draw.Chance(0.4)) {
+    const std::vector<std::string> names = passes::OptimizerNames();
+    options.optimizer.kind = passes::ParseOptimizer(
+        names[draw.Below(static_cast<int64_t>(names.size()))]);
+  }
   if (draw.Chance(0.2)) options.optimizer.clip_norm = 1;
   if (draw.Chance(0.2)) options.optimizer.ema_decay = 0.9;
   if (draw.Chance(0.2)) {
@@ -149,7 +153,9 @@ std::string Variant::Text() const {
   if (!p.winograd) text += " winograd=off";
   if (p.norm_lowering == passes::NormLowering::kSeparate)
     text += " norm=separate";
-  if (p.optimizer.kind == passes::OptimizerKind::kLars) text += " lars";
+  if (p.optimizer.kind != passes::OptimizerKind::kSgd) {
+    text += fmt::format(" {}", passes::OptimizerName(p.optimizer.kind));
+  }
   if (p.optimizer.nesterov) text += " nesterov";
   if (p.optimizer.clip_norm > 0) text += " clip";
   if (p.optimizer.ema_decay > 0) text += " ema";

@@ -152,10 +152,96 @@ def optimizers(c):
               weights=torch.stack(weights), momenta=torch.stack(momenta))
 
 
+class RmspropTf(torch.optim.Optimizer):
+    """TensorFlow's RMSProp, as in timm's RMSpropTF: epsilon inside the square
+    root, a mean square that starts at 1, the rate inside the momentum."""
+
+    def __init__(self, params, lr, alpha, eps, momentum, weight_decay):
+        super().__init__(params, {})
+        self.lr, self.alpha, self.eps = lr, alpha, eps
+        self.momentum, self.weight_decay = momentum, weight_decay
+
+    @torch.no_grad()
+    def step(self):
+        p = self.param_groups[0]["params"][0]
+        state = self.state[p]
+        if not state:
+            state["square"] = torch.ones_like(p)
+            state["momentum"] = torch.zeros_like(p)
+        g = p.grad + self.weight_decay * p
+        state["square"] += (1 - self.alpha) * (g * g - state["square"])
+        state["momentum"] = (self.momentum * state["momentum"] +
+                             self.lr * g / torch.sqrt(state["square"] + self.eps))
+        p -= state["momentum"]
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB as in apex's multi_tensor_lamb.cu, without its clipping."""
+
+    def __init__(self, params, lr, betas, eps, weight_decay):
+        super().__init__(params, {})
+        self.lr, self.betas, self.eps = lr, betas, eps
+        self.weight_decay = weight_decay
+
+    @torch.no_grad()
+    def step(self):
+        p = self.param_groups[0]["params"][0]
+        state = self.state[p]
+        if not state:
+            state.update(t=0, m=torch.zeros_like(p), v=torch.zeros_like(p))
+        beta1, beta2 = self.betas
+        state["t"] += 1
+        state["m"] = beta1 * state["m"] + (1 - beta1) * p.grad
+        state["v"] = beta2 * state["v"] + (1 - beta2) * p.grad**2
+        m = state["m"] / (1 - beta1**state["t"])
+        v = state["v"] / (1 - beta2**state["t"])
+        update = m / (torch.sqrt(v) + self.eps) + self.weight_decay * p
+        ratio = 1.0
+        if self.weight_decay != 0 and p.norm() > 0 and update.norm() > 0:
+            ratio = p.norm() / update.norm()
+        p -= self.lr * ratio * update
+
+
+def adaptive_optimizers(c):
+    adam = {"lr": 0.02, "betas": (0.9, 0.999), "eps": 1e-8}
+    other = {"lr": 0.02, "betas": (0.8, 0.97), "eps": 1e-3, "weight_decay": 0.05}
+    rms = {"lr": 0.02, "alpha": 0.99, "eps": 1e-8, "momentum": 0,
+           "weight_decay": 0}
+    heavy = {"lr": 0.01, "alpha": 0.9, "eps": 1e-3, "momentum": 0.8,
+             "weight_decay": 0.05}
+    table = [
+        ("adam", "adam", torch.optim.Adam, {**adam, "weight_decay": 0}),
+        ("adam_decay", "adam", torch.optim.Adam, other),
+        ("adamw", "adamw", torch.optim.AdamW, {**adam, "weight_decay": 0.01}),
+        ("adamw_decay", "adamw", torch.optim.AdamW, other),
+        ("rmsprop", "rmsprop", torch.optim.RMSprop, rms),
+        ("rmsprop_momentum", "rmsprop", torch.optim.RMSprop, heavy),
+        ("rmsprop_tf", "rmsprop-tf", RmspropTf, rms),
+        ("rmsprop_tf_momentum", "rmsprop-tf", RmspropTf, heavy),
+        ("lamb", "lamb", Lamb, other),
+        ("lamb_plain", "lamb", Lamb, {**adam, "weight_decay": 0}),
+    ]
+    for case, op, optimizer, options in table:
+        start, gradients = c.draw(11), c.draw(20, 11)
+        w = start.clone().requires_grad_()
+        stepper = optimizer([w], **options)
+        weights = []
+        for gradient in gradients:
+            w.grad = gradient.clone()
+            stepper.step()
+            weights.append(w.detach().clone())
+        betas = options.get("betas")
+        attributes = {k: v for k, v in options.items() if k != "betas"}
+        if betas:
+            attributes.update(beta1=betas[0], beta2=betas[1])
+        c.add(case, op, attributes, start=start, gradients=gradients,
+              weights=torch.stack(weights))
+
+
 def all_cases():
     """({CASE/TENSOR: array}, {CASE: {op, attributes}})"""
     c = Cases()
     for group in (batch_norm, pooling, losses, activations_and_norms,
-                  convolutions, optimizers):
+                  convolutions, optimizers, adaptive_optimizers):
         group(c)
     return c.tensors, c.cases

@@ -210,6 +210,7 @@ class RanksTest(RankCase):
     def test_a_sharded_optimizer_adds_norms_up_over_ranks(self):
         # In another order than one rank would, so not bit for bit.
         for ranks, args in ((2, ["--optimizer", "lars"]),
+                            (2, ["--optimizer", "lamb"]),
                             (4, ["--clip-grad-norm", 0.1]),
                             (3, ["--optimizer", "lars", "--clip-grad-norm", 1,
                                  "--opt-level", "O2"])):

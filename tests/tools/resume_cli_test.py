@@ -123,6 +123,19 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual(report["evaluations"][-1],
                          self.whole_report["evaluations"][-1])
 
+    def test_resumes_the_state_of_every_optimizer(self):
+        for optimizer in ("adamw", "rmsprop-tf", "lamb"):
+            flags = ("--optimizer", optimizer, "--lr", "0.01", "--iterations",
+                     "8")
+            whole = self.train_to_end(self.folder / f"{optimizer}-whole",
+                                      *flags)
+            parts = self.folder / f"{optimizer}-parts"
+            self.train_to_end(parts, *flags, "--prof", "3")
+            report = self.train_to_end(parts, *flags, "--resume", "auto")
+            self.assertEqual((report["steps"], report["last_step"]), (5, 8))
+            for key in ("state_hash", "parameter_hash", "loss"):
+                self.assertEqual(report[key], whole[key], optimizer)
+
     def test_a_run_killed_at_random_moments_ends_bit_identically(self):
         generator = random.Random(4)
         every = ("--checkpoint-every", "2", "--resume", "auto")

@@ -46,8 +46,29 @@ class TrainingTest(unittest.TestCase):
                 ("--opt-level O0 is fp32: expected no --dtype bf16",
                  ["--opt-level", "O0", "--dtype", "bf16"]),
                 ("--opt-level: expected", ["--opt-level", "O4"]),
-                ("--optimizer lars applies weight decay through the gradient",
+                ("--decoupled-weight-decay: expected --optimizer sgd, got lars",
                  ["--optimizer", "lars", "--decoupled-weight-decay"]),
+                ("--beta1: expected --optimizer adam or adamw or lamb, got sgd",
+                 ["--beta1", "0.9"]),
+                ("--beta2: expected --optimizer adam or adamw or lamb, got "
+                 "rmsprop", ["--optimizer", "rmsprop", "--beta2", "0.9"]),
+                ("--alpha: expected --optimizer rmsprop or rmsprop-tf, got "
+                 "lamb", ["--optimizer", "lamb", "--alpha", "0.9"]),
+                ("--eps: expected --optimizer adam or adamw or rmsprop or "
+                 "rmsprop-tf or lamb, got lars",
+                 ["--optimizer", "lars", "--eps", "1e-6"]),
+                ("--momentum: expected --optimizer sgd or lars or rmsprop or "
+                 "rmsprop-tf, got adam",
+                 ["--optimizer", "adam", "--mom", "0.9"]),
+                ("--nesterov: expected --optimizer sgd or lars, got adamw",
+                 ["--optimizer", "adamw", "--nesterov"]),
+                ("--beta2: expected a number from 0 to 0.9999999, got 1",
+                 ["--optimizer", "adam", "--beta2", "1"]),
+                ("--eps: expected a number from 1e-30 to 1, got 0",
+                 ["--optimizer", "adam", "--eps", "0"]),
+                ("--optimizer: expected sgd, lars, adam, adamw, rmsprop, "
+                 "rmsprop-tf, lamb, got adan",
+                 ["--optimizer", "adan"]),
                 ("--initial-loss-scale 8: expected 16 to",
                  ["--dynamic-loss-scale", "--initial-loss-scale", "8",
                   "--min-loss-scale", "16"])):
@@ -85,6 +106,20 @@ class TrainingTest(unittest.TestCase):
         out, _ = self.run_json("--optimizer-batch-size", "12", "--iterations",
                                "2")
         self.assertEqual(out["steps"], 2)
+
+    def test_each_optimizer_trains(self):
+        losses = set()
+        for optimizer in (
+                ("sgd",), ("lars",), ("adam",), ("adamw", "--beta1", "0.8"),
+                ("rmsprop", "--momentum", "0", "--alpha", "0.9"),
+                ("rmsprop-tf", "--eps", "1e-3"),
+                ("lamb", "--beta2", "0.99", "--amp", "--bn-weight-decay")):
+            with self.subTest(optimizer=optimizer):
+                out, _ = self.run_json("--optimizer", *optimizer, "--lr",
+                                       "0.01", "--iterations", "3", "--verify")
+                self.assertEqual(out["steps"], 3)
+                losses.add(out["loss"])
+        self.assertEqual(len(losses), 7)
 
     def test_everything_together_trains(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "ir/interpreter/interpreter.h"
 #include "ir/state_names.h"
@@ -316,6 +318,317 @@ TEST_F(OptimizerUpdateTest, MatchesThreeStepsOfTorch) {
       EXPECT_TRUE(test::AllClose(v, Row(momenta, step), 1e-15, 1e-15));
       EXPECT_TRUE(test::AllClose(p, Row(weights, step), 1e-15, 1e-15));
     }
+  }
+}
+
+// Constants in texts of graphs, of shape [2].
+std::string Constant(const std::string& name, const std::string& value) {
+  return "%" + name + " = constant() {dtype=\"f32\", shape=[2], value=[" +
+         value + "]} : f32[2]\n";
+}
+
+// State of the parameter's type that starts at 0.
+std::string State(const std::string& name) {
+  return "%\"" + name +
+         "\" = optimizer_state {init=\"constant\", value=0.0} : f32[2]\n";
+}
+
+constexpr char kParameter[] = R"(graph g {
+  %p = weight : f32[2]
+  %g = data : f32[2]
+  %lr = hyper_parameter : f32[]
+)";
+
+// The rest of the inputs, and the count of updates with the factors %c1 and %c2
+// that it gives, for beta1 0.75 and beta2 0.5.
+std::string Corrections() {
+  return R"(
+    %optimizer_updates = optimizer_state {init="constant", value=0.0} : i32[]
+  )" + State("first_moment/p") +
+         State("second_moment/p") + R"(
+    %i = constant() {dtype="i32", shape=[], value=[1.0]} : i32[] @"bias_correction"
+    %next = add(%optimizer_updates, %i) : i32[] @"bias_correction"
+    %j = constant() {dtype="i32", shape=[], value=[1.0]} : i32[] @"bias_correction"
+    %t = add(%optimizer_updates, %j) : i32[] @"bias_correction"
+    %n = cast(%t) {dtype="f64"} : f64[] @"bias_correction"
+    %one = constant() {dtype="f64", shape=[], value=[1.0]} : f64[] @"bias_correction"
+    %beta1 = constant() {dtype="f64", shape=[], value=[0.75]} : f64[] @"bias_correction"
+    %p1 = pow(%beta1, %n) : f64[] @"bias_correction"
+    %r1 = sub(%one, %p1) : f64[] @"bias_correction"
+    %c1 = div(%one, %r1) : f64[] @"bias_correction"
+    %beta2 = constant() {dtype="f64", shape=[], value=[0.5]} : f64[] @"bias_correction"
+    %p2 = pow(%beta2, %n) : f64[] @"bias_correction"
+    %r2 = sub(%one, %p2) : f64[] @"bias_correction"
+    %s2 = sqrt(%r2) : f64[] @"bias_correction"
+    %c2 = div(%one, %s2) : f64[] @"bias_correction"
+  )";
+}
+
+std::string Replaced(std::string text, std::string_view from,
+                     std::string_view to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos;
+       at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+// The next moments %m and %v of `g`, and the step %u, with eps 0.125.
+std::string AdamStep(const std::string& g) {
+  const std::string text = Constant("b1", "0.75") + R"(
+    %km = mul(%"first_moment/p", %b1) : f32[2]
+  )" + Constant("a1", "0.25") +
+                           R"(
+    %nm = mul($g, %a1) : f32[2]
+    %m = add(%km, %nm) : f32[2]
+    %dd = mul($g, $g) : f32[2]
+  )" + Constant("b2", "0.5") +
+                           R"(
+    %kv = mul(%"second_moment/p", %b2) : f32[2]
+  )" + Constant("a2", "0.5") +
+                           R"(
+    %nv = mul(%dd, %a2) : f32[2]
+    %v = add(%kv, %nv) : f32[2]
+    %f1 = cast(%c1) {dtype="f32"} : f32[]
+    %w1 = broadcast(%f1) {dims=[], shape=[2]} : f32[2]
+    %mh = mul(%m, %w1) : f32[2]
+    %rv = sqrt(%v) : f32[2]
+    %f2 = cast(%c2) {dtype="f32"} : f32[]
+    %w2 = broadcast(%f2) {dims=[], shape=[2]} : f32[2]
+    %vh = mul(%rv, %w2) : f32[2]
+  )" + Constant("e", "0.125") +
+                           R"(
+    %denominator = add(%vh, %e) : f32[2]
+    %u = div(%mh, %denominator) : f32[2]
+  )";
+  return Replaced(text, "$g", g);
+}
+
+// %new = %p - %lr * `step`.
+std::string Descent(const std::string& step) {
+  return R"(
+    %wide = broadcast(%lr) {dims=[], shape=[2]} : f32[2]
+    %sized = mul(%wide, )" +
+         step + ") : f32[2]\n%new = sub(%p, %sized) : f32[2]\n";
+}
+
+constexpr char kAdamOutputs[] = R"(
+    return %next as "optimizer_updates" -> %optimizer_updates,
+        %m as "first_moment/p" -> %"first_moment/p",
+        %v as "second_moment/p" -> %"second_moment/p", %new as "p" -> %p
+  })";
+
+// The gradient with L2 regularisation: %d.
+std::string DecayedGradient() {
+  return Constant("wd", "0.25") + R"(
+    %decay = mul(%p, %wd) : f32[2]
+    %d = add(%g, %decay) : f32[2]
+  )";
+}
+
+OptimizerOptions Betas(OptimizerKind kind) {
+  return {.kind = kind,
+          .beta1 = 0.75,
+          .beta2 = 0.5,
+          .eps = 0.125,
+          .weight_decay = 0.25};
+}
+
+TEST_F(OptimizerUpdateTest, WritesAdam) {
+  options_.optimizer = Betas(OptimizerKind::kAdam);
+  const auto graph = OneParameter("f32[2]");
+  EXPECT_TRUE(Run(*graph));
+  test::ExpectSameGraph(kParameter + Corrections() + DecayedGradient() +
+                            AdamStep("%d") + Descent("%u") + kAdamOutputs,
+                        *graph);
+}
+
+// The step with weight decay: %step.
+std::string DecayedStep() {
+  return Constant("wd", "0.25") + R"(
+    %decay = mul(%p, %wd) : f32[2]
+    %step = add(%u, %decay) : f32[2]
+  )";
+}
+
+TEST_F(OptimizerUpdateTest, WritesAdamW) {
+  options_.optimizer = Betas(OptimizerKind::kAdamW);
+  const auto graph = OneParameter("f32[2]");
+  EXPECT_TRUE(Run(*graph));
+  test::ExpectSameGraph(kParameter + Corrections() + AdamStep("%g") +
+                            DecayedStep() + Descent("%step") + kAdamOutputs,
+                        *graph);
+}
+
+TEST_F(OptimizerUpdateTest, WritesLamb) {
+  options_.optimizer = Betas(OptimizerKind::kLamb);
+  const auto graph = OneParameter("f32[2]");
+  EXPECT_TRUE(Run(*graph));
+  const auto norm = [](const std::string& name, const std::string& of) {
+    return "%s" + name + " = mul(" + of + ", " + of + ") : f32[2]\n%r" + name +
+           " = reduce(%s" + name + ") {dims=[0], kind=\"sum\"} : f32[]\n%" +
+           name + " = sqrt(%r" + name + ") : f32[]\n";
+  };
+  const auto positive = [](const std::string& name) {
+    return "%z" + name +
+           " = constant() {dtype=\"f32\", shape=[], value=[0.0]} : f32[]\n%g" +
+           name + " = compare(%" + name + ", %z" + name +
+           ") {direction=\"gt\"} : bool[]\n";
+  };
+  const std::string trust = norm("pn", "%p") + norm("un", "%step") +
+                            "%ratio = div(%pn, %un) : f32[]\n" +
+                            positive("pn") + positive("un") + R"(
+    %both = and(%gpn, %gun) : bool[]
+    %1 = constant() {dtype="f32", shape=[], value=[1.0]} : f32[]
+    %trust = select(%both, %ratio, %1) : f32[]
+    %factor = broadcast(%trust) {dims=[], shape=[2]} : f32[2]
+    %trusted = mul(%factor, %step) : f32[2]
+  )";
+  test::ExpectSameGraph(kParameter + Corrections() + AdamStep("%g") +
+                            DecayedStep() + trust + Descent("%trusted") +
+                            kAdamOutputs,
+                        *graph);
+}
+
+// With alpha 0.75, momentum 0.5 and eps 0.125.
+TEST_F(OptimizerUpdateTest, WritesBothKindsOfRmsprop) {
+  const std::string moment = DecayedGradient() + R"(
+    %dd = mul(%d, %d) : f32[2]
+  )" + Constant("a", "0.75") +
+                             R"(
+    %ks = mul(%"second_moment/p", %a) : f32[2]
+  )" + Constant("o", "0.25") +
+                             R"(
+    %ns = mul(%dd, %o) : f32[2]
+    %s = add(%ks, %ns) : f32[2]
+  )";
+  const std::string eps = Constant("e", "0.125");
+  const auto accelerated = [](const std::string& step) {
+    return Constant("mu", "0.5") + R"(
+    %kept = mul(%"momentum/p", %mu) : f32[2]
+    %v = add(%kept, )" +
+           step + ") : f32[2]\n";
+  };
+  const std::string outputs = R"(
+    return %s as "second_moment/p" -> %"second_moment/p",
+        %v as "momentum/p" -> %"momentum/p", %new as "p" -> %p
+  })";
+  const std::string torch = R"(
+    %root = sqrt(%s) : f32[2]
+  )" + eps + R"(
+    %denominator = add(%root, %e) : f32[2]
+    %u = div(%d, %denominator) : f32[2]
+  )" + accelerated("%u") + Descent("%v");
+  const std::string tensorflow = eps + R"(
+    %shifted = add(%s, %e) : f32[2]
+    %root = sqrt(%shifted) : f32[2]
+    %u = div(%d, %root) : f32[2]
+    %rate = broadcast(%lr) {dims=[], shape=[2]} : f32[2]
+    %w = mul(%rate, %u) : f32[2]
+  )" + accelerated("%w") + "%new = sub(%p, %v) : f32[2]\n";
+  for (const bool tf : {false, true}) {
+    options_.optimizer = {
+        .kind = tf ? OptimizerKind::kRmspropTf : OptimizerKind::kRmsprop,
+        .momentum = 0.5,
+        .alpha = 0.75,
+        .eps = 0.125,
+        .weight_decay = 0.25};
+    const auto graph = OneParameter("f32[2]");
+    EXPECT_TRUE(Run(*graph));
+    const std::string second = State("second_moment/p");
+    test::ExpectSameGraph(
+        kParameter + (tf ? Replaced(second, "0.0", "1.0") : second) +
+            State("momentum/p") + moment + (tf ? tensorflow : torch) + outputs,
+        *graph);
+  }
+}
+
+// State at its initial values, and `p`, by name.
+std::map<std::string, Tensor> InitialState(const ir::Graph& graph,
+                                           const Tensor& p) {
+  std::map<std::string, Tensor> state;
+  for (const ir::Input& input : graph.inputs()) {
+    if (input.role != ir::InputRole::kOptimizerState) continue;
+    const ir::TensorType& type = input.value->type();
+    state[input.value->name()] = {
+        type,
+        std::vector<double>(type.num_elements(), input.attrs.Float("value"))};
+  }
+  state["p"] = p;
+  return state;
+}
+
+// One step from `state` on, which it advances.
+void StepOnce(const ir::Graph& graph, const Tensor& g, double lr,
+              std::map<std::string, Tensor>& state) {
+  std::vector<Tensor> inputs;
+  for (const ir::Input& input : graph.inputs()) {
+    const std::string& name = input.value->name();
+    if (name == "g") {
+      inputs.push_back(g);
+    } else if (name == ir::kLearningRate) {
+      inputs.push_back(test::MakeTensor(input.value->type(), {lr}));
+    } else {
+      inputs.push_back(state.at(name));
+    }
+  }
+  const auto outputs = Interpret(graph, inputs, ir::EvalMode::kExact);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    state[graph.input(graph.outputs()[i].alias)->name()] = outputs[i];
+  }
+}
+
+OptimizerOptions OptionsOf(const nlohmann::json& spec) {
+  const OptimizerOptions none;
+  return {.kind = ParseOptimizer(spec.at("op").get<std::string>()),
+          .momentum = spec.value("momentum", none.momentum),
+          .beta1 = spec.value("beta1", none.beta1),
+          .beta2 = spec.value("beta2", none.beta2),
+          .alpha = spec.value("alpha", none.alpha),
+          .eps = spec.value("eps", none.eps),
+          .weight_decay = spec.at("weight_decay")};
+}
+
+// Twenty steps in fp64 of torch.optim, and of the formulas of others.
+TEST_F(OptimizerUpdateTest, MatchesTwentyStepsOfAdaptiveOptimizers) {
+  const test::TorchGolden golden("ops.safetensors");
+  std::set<std::string> optimizers;
+  for (const auto& [name, spec] : golden.spec().at("cases").items()) {
+    if (!golden.Has(name + "/weights") || spec.at("op") == "sgd") continue;
+    SCOPED_TRACE(name);
+    options_.optimizer = OptionsOf(spec);
+    optimizers.emplace(OptimizerName(options_.optimizer.kind));
+    const auto graph = OneParameter("f64[11]");
+    EXPECT_TRUE(Run(*graph));
+    const Tensor gradients = golden.Get(name + "/gradients");
+    const Tensor weights = golden.Get(name + "/weights");
+    auto state = InitialState(*graph, golden.Get(name + "/start"));
+    ASSERT_EQ(weights.type.shape[0], 20);
+    for (int64_t step = 0; step < 20; ++step) {
+      StepOnce(*graph, Row(gradients, step), spec.at("lr"), state);
+      EXPECT_TRUE(
+          test::AllClose(state.at("p"), Row(weights, step), 1e-12, 1e-12));
+    }
+  }
+  EXPECT_EQ(optimizers, (std::set<std::string>{"adam", "adamw", "lamb",
+                                               "rmsprop", "rmsprop-tf"}));
+}
+
+TEST_F(OptimizerUpdateTest, EveryOptimizerHasANameAndItsOptions) {
+  for (const std::string& name : OptimizerNames()) {
+    const OptimizerKind kind = ParseOptimizer(name);
+    EXPECT_EQ(OptimizerName(kind), name);
+    EXPECT_TRUE(HasOption(kind, "weight-decay"));
+    EXPECT_EQ(HasOption(kind, "beta1"), HasOption(kind, "beta2"));
+    EXPECT_NE(HasOption(kind, "beta1"), HasOption(kind, "momentum"));
+  }
+  try {
+    ParseOptimizer("adamax");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "optimizer adamax: expected sgd or lars or adam or adamw or "
+                 "rmsprop or rmsprop-tf or lamb");
   }
 }
 

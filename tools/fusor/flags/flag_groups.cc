@@ -6,6 +6,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/str.h"
+#include "passes/passes.h"
 #include "runtime/train/lr_schedule.h"
 #include "tools/fusor/flags/model_flags.h"
 #include "tools/fusor/flags/parsing.h"
@@ -365,9 +366,24 @@ void AddLossScaleFlags(CLI::App& app, OptimizerFlags& f) {
 
 }  // namespace
 
+namespace {
+
+// Notes which of these flags are given.
+void NoteGiven(CLI::App& app, OptimizerFlags& f,
+               std::initializer_list<const char*> names) {
+  for (const std::string name : names) {
+    app.get_option("--" + name)->each([&f, name](const std::string& value) {
+      if (value != "false") f.given.insert(name);
+    });
+  }
+}
+
+}  // namespace
+
 void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
   const Heading heading(app, kTraining);
-  app.add_option("--mom,--momentum", f.momentum, "Momentum")
+  app.add_option("--mom,--momentum", f.momentum,
+                 "Momentum of sgd, lars, rmsprop and rmsprop-tf")
       ->capture_default_str()
       ->check(Number(0, 1));
   app.add_option("--wd,--weight-decay", f.weight_decay, "Weight decay")
@@ -375,13 +391,32 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
       ->check(Number(0));
   app.add_flag("--bn-weight-decay", f.norm_weight_decay,
                "Apply weight decay to batch-norm parameters and biases too");
-  app.add_flag("--nesterov", f.nesterov, "Nesterov momentum");
+  app.add_flag("--nesterov", f.nesterov, "Nesterov momentum of sgd and lars");
   app.add_flag("--decoupled-weight-decay", f.decoupled,
-               "Apply weight decay directly, not through the gradient");
+               "sgd: apply weight decay directly, not through the gradient");
   app.add_option("--optimizer", f.optimizer,
-                 "Optimizer: sgd, or lars (one learning rate per layer)")
+                 "Optimizer: sgd, adam, adamw, rmsprop, rmsprop-tf "
+                 "(TensorFlow's), or, with one learning rate per layer, lars, "
+                 "lamb; does not change the defaults of --lr and --wd")
       ->capture_default_str()
-      ->check(OneOf({"sgd", "lars"}));
+      ->check(OneOf(passes::OptimizerNames()));
+  app.add_option("--beta1", f.beta1,
+                 "adam, adamw, lamb: decay of the average gradient")
+      ->capture_default_str()
+      ->check(Number(0, 0.9999999));
+  app.add_option("--beta2", f.beta2,
+                 "adam, adamw, lamb: decay of the average squared gradient")
+      ->capture_default_str()
+      ->check(Number(0, 0.9999999));
+  app.add_option("--alpha", f.alpha,
+                 "rmsprop, rmsprop-tf: decay of the average squared gradient")
+      ->capture_default_str()
+      ->check(Number(0, 0.9999999));
+  app.add_option("--eps", f.eps,
+                 "Added to the root of the average squared gradient; "
+                 "rmsprop-tf: to the average (all but sgd and lars)")
+      ->capture_default_str()
+      ->check(Number(1e-30, 1));
   app.add_option(
          "--lars-coefficient", f.lars_coefficient,
          "LARS: learning rate of a layer, relative to |weight| / |gradient|")
@@ -396,6 +431,9 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
          "Evaluate a moving average of the weights with this decay (0: off)")
       ->capture_default_str()
       ->check(Number(0, 0.9999999));
+  NoteGiven(app, f,
+            {"momentum", "nesterov", "decoupled-weight-decay", "beta1", "beta2",
+             "alpha", "eps", "lars-coefficient"});
   AddLossScaleFlags(app, f);
 }
 

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -89,6 +90,10 @@ struct OptimizerFlags {
   bool nesterov = false;
   bool decoupled = false;
   std::string optimizer = "sgd";
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double alpha = 0.99;
+  double eps = 1e-8;
   double lars_coefficient = 0.001;
   double clip_norm = 0;
   double ema_decay = 0;
@@ -105,6 +110,9 @@ struct OptimizerFlags {
   int64_t warmup_steps = 0;
   std::vector<int64_t> milestones;  // epochs
   double gamma = 0.1;
+  // Filled in by the parser: given flags of options that not all optimizers
+  // have, "momentum".
+  std::set<std::string> given;
 };
 // Declares the flags that are compiled in: momentum, decay, loss scale.
 void AddOptimizerFlags(CLI::App& app, OptimizerFlags& flags);

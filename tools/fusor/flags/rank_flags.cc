@@ -83,8 +83,9 @@ void AddCompiledRankFlags(CLI::App& app, RankFlags& f) {
       ->check(OneOf({"auto", "fp32", "fp16", "bf16"}));
   app.add_flag("--sync-bn", f.sync_bn,
                "Synchronised batch norm: use the statistics of all ranks");
-  app.add_flag("--sharded-optimizer", f.sharded,
-               "Shard the update and the momentum over ranks (ZeRO stage 1)");
+  app.add_flag(
+      "--sharded-optimizer", f.sharded,
+      "Shard the update and the optimizer's state over ranks (ZeRO stage 1)");
   app.option_defaults()->group("Options");
 }
 

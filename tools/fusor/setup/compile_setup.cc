@@ -6,6 +6,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "ir/support/str.h"
 #include "ir/target/target.h"
 #include "runtime/backend/backend_loader.h"
 #include "tools/fusor/output/terminal.h"
@@ -42,21 +43,39 @@ passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
   return options;
 }
 
+namespace {
+
+// Returns the optimizers that have the option of a flag.
+std::string OwnersOf(const std::string& flag) {
+  std::vector<std::string> names = passes::OptimizerNames();
+  std::erase_if(names, [&](const std::string& name) {
+    return !passes::HasOption(passes::ParseOptimizer(name), flag);
+  });
+  return Join(names, " or ", [](const std::string& name) { return name; });
+}
+
+}  // namespace
+
 passes::OptimizerOptions MakeOptimizer(const OptimizerFlags& flags) {
-  const bool lars = flags.optimizer == "lars";
-  FUSOR_CHECK(!lars || !flags.decoupled, kUsage,
-              "--optimizer lars applies weight decay through the gradient: "
-              "expected no --decoupled-weight-decay");
-  return {
-      .kind = lars ? passes::OptimizerKind::kLars : passes::OptimizerKind::kSgd,
-      .momentum = flags.momentum,
-      .nesterov = flags.nesterov,
-      .weight_decay = flags.weight_decay,
-      .norm_weight_decay = flags.norm_weight_decay ? flags.weight_decay : 0,
-      .decoupled_weight_decay = flags.decoupled,
-      .lars_coefficient = flags.lars_coefficient,
-      .clip_norm = flags.clip_norm,
-      .ema_decay = flags.ema_decay};
+  const passes::OptimizerKind kind = passes::ParseOptimizer(flags.optimizer);
+  for (const std::string& name : flags.given) {
+    FUSOR_CHECK(passes::HasOption(kind, name), kUsage,
+                "--{}: expected --optimizer {}, got {}", name, OwnersOf(name),
+                flags.optimizer);
+  }
+  return {.kind = kind,
+          .momentum = flags.momentum,
+          .nesterov = flags.nesterov,
+          .beta1 = flags.beta1,
+          .beta2 = flags.beta2,
+          .alpha = flags.alpha,
+          .eps = flags.eps,
+          .weight_decay = flags.weight_decay,
+          .norm_weight_decay = flags.norm_weight_decay ? flags.weight_decay : 0,
+          .decoupled_weight_decay = flags.decoupled,
+          .lars_coefficient = flags.lars_coefficient,
+          .clip_norm = flags.clip_norm,
+          .ema_decay = flags.ema_decay};
 }
 
 passes::LossScaleOptions MakeLossScale(const CompileFlags& compile,
