@@ -293,11 +293,12 @@ void KernelBuilder::Append(Stmt stmt) {
 }
 
 void KernelBuilder::AppendPhases(Kernel kernel,
-                                 std::span<const BufferRange> buffers) {
+                                 std::span<const BufferRange> buffers,
+                                 bool keep_rows) {
   const Renumbering to{static_cast<int>(kernel_.axes.size()),
                        static_cast<int>(kernel_.registers.size()), buffers};
   for (Axis& axis : kernel.axes) {
-    axis.block = false;
+    axis.block = axis.block && keep_rows;
     kernel_.axes.push_back(std::move(axis));
   }
   kernel_.registers.insert(kernel_.registers.end(), kernel.registers.begin(),

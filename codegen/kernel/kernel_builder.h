@@ -134,13 +134,15 @@ class KernelBuilder {
   // Emits any statement in the innermost loop as it is.
   void Append(Stmt stmt);
 
-  // Appends the phases of another kernel, whose rows become tasks. Its buffer b
-  // starts at element buffers[b].offset of buffers[b].buffer.
+  // Appends the phases of another kernel. Its buffer b starts at element
+  // buffers[b].offset of buffers[b].buffer. Unless `keep_rows` is set, its rows
+  // become tasks. REQUIRES: without `keep_rows`, no phase reduces over rows.
   struct BufferRange {
     int buffer;
     int64_t offset;
   };
-  void AppendPhases(Kernel kernel, std::span<const BufferRange> buffers);
+  void AppendPhases(Kernel kernel, std::span<const BufferRange> buffers,
+                    bool keep_rows = false);
 
   Kernel Build() &&;
 

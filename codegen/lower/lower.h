@@ -51,9 +51,11 @@ LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target);
 // --- Bodies ------------------------------------------------------------------
 
 // Loops over one domain, with reductions or without. `eager` rounds the result
-// of every op. REQUIRES: passes::AnalyzeDomain accepts the body.
+// of every op. `reload`: passes over the reduction axes load what earlier ones
+// stored instead of recomputing it, so that more results may alias operands.
+// REQUIRES: passes::AnalyzeDomain accepts the body.
 LoweredKernel LowerLoops(const ir::Graph& body, const ir::Target& target,
-                         bool eager);
+                         bool eager, bool reload = false);
 
 // max_pool, max_pool_gather, avg_pool and the gradients of pooling, as the
 // interpreter defines them. Sums in f32 (f64 for f64). One thread computes each
@@ -102,11 +104,12 @@ LoweredKernel LowerMultiTensorReduce(const ir::Graph& body,
                                      const ir::Target& target);
 
 // A "multi_tensor" fusion (passes::FuseUpdates): equal chains of elementwise
-// ops over several contiguous tensors, and copies of some results in other
-// dtypes and layouts. One phase covers adjacent tensors without copies or, with
-// attribute copies_together, adjacent tensors whose copies are contiguous in
-// the same order; these copies share a buffer. Any other tensor with copies
-// gets a separate phase.
+// ops and sums over whole tensors, over several contiguous tensors, and copies
+// of some results in other dtypes and layouts. With sums, each tensor has
+// separate phases. Otherwise one phase covers adjacent tensors without copies
+// or, with attribute copies_together, adjacent tensors whose copies are
+// contiguous in the same order; these copies share a buffer. Any other tensor
+// with copies gets a separate phase.
 LoweredKernel LowerMultiTensorUpdate(const ir::Node& fusion,
                                      const ir::Target& target);
 

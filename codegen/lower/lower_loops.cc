@@ -30,10 +30,12 @@ DType AccumulatorDType(DType dtype) {
 // and a phase that combines them.
 class Lowering {
  public:
-  Lowering(const ir::Graph& body, const ir::Target& target, bool eager)
+  Lowering(const ir::Graph& body, const ir::Target& target, bool eager,
+           bool reload)
       : body_graph_(body),
         target_(target),
         eager_(eager),
+        reload_(reload),
         builder_("fusion", target, !eager) {}
 
   LoweredKernel Run();
@@ -70,6 +72,7 @@ class Lowering {
   const ir::Graph& body_graph_;
   const ir::Target& target_;
   const bool eager_;
+  const bool reload_;
   passes::IterationDomain domain_;
   KernelBuilder builder_;
   const Kernel& kernel_ = builder_.kernel();  // so far
@@ -284,8 +287,9 @@ int64_t Lowering::BytesRead(int sweep,
 
 // Makes the pass load results of earlier passes instead of recomputing them if
 // that reads fewer bytes. GPU only: its caches no longer hold the operands.
+// With `reload_` loads all of them.
 void Lowering::HoldResults(int sweep) {
-  if (!target_.simt) return;
+  if (!target_.simt && !reload_) return;
   std::set<const Value*> held;
   for (size_t i = 0; i < body_graph_.outputs().size(); ++i) {
     const Value* value = body_graph_.outputs()[i].value;
@@ -296,7 +300,7 @@ void Lowering::HoldResults(int sweep) {
     }
     std::set<const Value*> more = held;
     more.insert(value);
-    if (BytesRead(sweep, more) >= BytesRead(sweep, held)) continue;
+    if (!reload_ && BytesRead(sweep, more) >= BytesRead(sweep, held)) continue;
     held = std::move(more);
     body_->Hold(value, static_cast<int>(body_graph_.inputs().size() + i));
   }
@@ -471,8 +475,8 @@ std::vector<LoweredKernel::Alias> Lowering::FindAliases() const {
 }  // namespace
 
 LoweredKernel LowerLoops(const ir::Graph& body, const ir::Target& target,
-                         bool eager) {
-  return Lowering(body, target, eager).Run();
+                         bool eager, bool reload) {
+  return Lowering(body, target, eager, reload).Run();
 }
 
 }  // namespace fusor::codegen

@@ -66,7 +66,10 @@ class UpdateLowering {
       ++classes_;
     }
     size_t nodes = 0;
-    for (const auto& node : body_.nodes()) nodes += IsCopy(node.get()) ? 0 : 1;
+    for (const auto& node : body_.nodes()) {
+      nodes += IsCopy(node.get()) ? 0 : 1;
+      has_totals_ |= IsOp(node.get(), ir::OpKind::kReduce);
+    }
     chain_ = nodes / tensors_;
     size_t results = 0;
     for (const ir::Output& output : body_.outputs()) {
@@ -125,9 +128,10 @@ class UpdateLowering {
 
   // Returns the end of the run that starts at `first`: tensors without copies,
   // or whose copies have equal dtypes and are contiguous in the same order.
+  // With totals, one tensor.
   size_t EndOfRun(size_t first) const {
     size_t last = first + 1;
-    while (last < tensors_ && KeepsStep(last - 1) &&
+    while (last < tensors_ && !has_totals_ && KeepsStep(last - 1) &&
            HaveAlikeCopies(first, last) &&
            (copies_[first].empty() || (copies_together_ && InOrder(last)))) {
       ++last;
@@ -255,6 +259,9 @@ class UpdateLowering {
     const size_t first = run.first;
     const ir::TensorType& type = body_.input(first)->type();
     const std::vector<Copy>& copies = copies_[first];
+    if (has_totals_) {
+      return LowerLoops(*Chain(first, 0), target_, eager_, /*reload=*/true);
+    }
     if (copies.empty()) {
       return LowerLoops(*Chain(first, Elements(run)), target_, eager_);
     }
@@ -306,8 +313,9 @@ class UpdateLowering {
     }
   }
 
-  // Appends the phases of all runs. They share one block shape. They have no
-  // reductions, so surplus lanes are masked.
+  // Appends the phases of all runs. They share one block shape: surplus lanes
+  // are masked. Runs with totals keep their rows, over which only phases
+  // without lanes reduce.
   void Append(std::vector<LoweredKernel> segments) {
     int lanes = 0;
     int width = 0;
@@ -320,6 +328,8 @@ class UpdateLowering {
         static_cast<int>(body_.inputs().size() - classes_ * tensors_);
     const auto classes = static_cast<int>(classes_);
     const int spans = classes + scalars + static_cast<int>(results_);
+    const std::vector<int> scratch =
+        AddScratch(segments, static_cast<size_t>(spans));
     for (size_t i = 0; i < segments.size(); ++i) {
       const size_t first = runs_[i].first;
       std::vector<KernelBuilder::BufferRange> buffers;
@@ -330,9 +340,37 @@ class UpdateLowering {
       for (const Copy& copy : copies_[first]) {
         buffers.push_back({copy_buffers_.at(copy.output), 0});
       }
-      builder_.AppendPhases(std::move(segments[i].kernel), buffers);
+      for (int buffer : scratch) buffers.push_back({buffer, 0});
+      builder_.AppendPhases(std::move(segments[i].kernel), buffers,
+                            has_totals_);
       Intersect(segments[i].in_place, i == 0);
     }
+  }
+
+  // Adds the scratch buffers of all segments, which follow the first `first`
+  // buffers of each: one segment runs after the other, so they share them. Only
+  // totals need any. Returns their numbers.
+  std::vector<int> AddScratch(const std::vector<LoweredKernel>& segments,
+                              size_t first) {
+    if (!has_totals_) return {};
+    std::vector<KernelBuffer> scratch;
+    for (const LoweredKernel& segment : segments) {
+      const std::vector<KernelBuffer>& buffers = segment.kernel.buffers;
+      for (size_t b = first; b < buffers.size(); ++b) {
+        if (b - first == scratch.size()) scratch.push_back(buffers[b]);
+        KernelBuffer& shared = scratch[b - first];
+        FUSOR_ASSERT(shared.dtype == buffers[b].dtype,
+                     "scratch {} of {} and of {}", b, DTypeName(shared.dtype),
+                     DTypeName(buffers[b].dtype));
+        shared.elements = std::max(shared.elements, buffers[b].elements);
+      }
+    }
+    std::vector<int> numbers;
+    for (const KernelBuffer& b : scratch) {
+      numbers.push_back(
+          builder_.AddBuffer(b.name, b.dtype, b.elements, BufferUse::kScratch));
+    }
+    return numbers;
   }
 
   // Keeps the aliases (operand class, result class) that all segments allow.
@@ -391,6 +429,7 @@ class UpdateLowering {
   size_t classes_ = 0;           // of tensor operands; scalars follow
   size_t chain_ = 0;             // nodes of one tensor, without copies
   size_t results_ = 0;           // of one tensor, without copies
+  bool has_totals_ = false;      // sums over whole tensors
   int64_t elements_ = 0;         // of all tensors, with padding
   std::vector<int64_t> starts_;  // tensor -> its first element
   std::vector<std::vector<Copy>> copies_;  // by tensor

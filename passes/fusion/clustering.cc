@@ -73,6 +73,7 @@ Clustering::Clustering(const ir::Graph& graph, PassContext& context)
       is_output_(graph.nodes().size(), false),
       version_(graph.nodes().size(), 0) {
   for (const auto& node : graph.nodes()) {
+    is_of_state_.push_back(IsOfState(*node));
     is_candidate_.push_back(IsFusible(*node) || IsScatter(*node) ||
                             IsSeparate(*node));
   }
@@ -80,6 +81,21 @@ Clustering::Clustering(const ir::Graph& graph, PassContext& context)
     const Node* producer = output.value->producer();
     if (producer != nullptr) is_output_[producer->position()] = true;
   }
+}
+
+bool Clustering::IsOfState(const Node& node) const {
+  return node.num_outputs() == 1 && node.output()->type().rank() == 0 &&
+         node.num_inputs() > 0 &&
+         std::all_of(node.inputs().begin(), node.inputs().end(),
+                     [&](const Value* input) {
+                       const Node* producer = input->producer();
+                       if (producer == nullptr) {
+                         return input->type().rank() == 0 &&
+                                IsState(graph_.inputs()[input->index()].role);
+                       }
+                       return IsSplat(*producer) ||
+                              is_of_state_[producer->position()];
+                     });
 }
 
 void Clustering::Merge(bool only_free) {
@@ -215,13 +231,16 @@ bool Clustering::FreeBeforeConsumer(int a, int b) const {
   return false;
 }
 
-bool Clustering::IsReadOutside(const Node& node, int a, int b) const {
-  if (IsOutput(node)) return true;
+bool Clustering::HasOtherReader(const Node& node, int a, int b) const {
   return std::any_of(node.output()->uses().begin(), node.output()->uses().end(),
                      [&](const Use& use) {
                        const int c = ClusterOf(*use.node);
                        return c != a && c != b;
                      });
+}
+
+bool Clustering::IsReadOutside(const Node& node, int a, int b) const {
+  return IsOutput(node) || HasOtherReader(node, a, b);
 }
 
 Clustering::ValueSet Clustering::Operands(int cluster) const {
@@ -319,6 +338,14 @@ std::string Clustering::WhyNot(int a, int b) {
   IterationDomain domain;
   std::string reason;
   if (!AnalyzeDomain(nodes, results, &domain, &reason)) return reason;
+  // Otherwise the update of one parameter, if it needs norms, would compute the
+  // scalars of all. It could not be joined with them (fuse_updates.cc).
+  if (domain.has_reduction &&
+      std::any_of(nodes.begin(), nodes.end(), [&](const Node* node) {
+        return is_of_state_[node->position()] && HasOtherReader(*node, a, b);
+      })) {
+    return "scalar of state that other kernels read";
+  }
   if (units_.MergeMakesCycle(a, b)) return "would create a cycle";
   return "";
 }

@@ -134,6 +134,10 @@ class Clustering {
   void Try(const Candidate& candidate);
 
   bool FreeBeforeConsumer(int a, int b) const;
+  // Returns true for a scalar computed from scalar state alone, such as a bias
+  // correction. REQUIRES: is_of_state_ of the nodes before it.
+  bool IsOfState(const ir::Node& node) const;
+  bool HasOtherReader(const ir::Node& node, int a, int b) const;
   bool IsReadOutside(const ir::Node& node, int a, int b) const;
   int64_t SavedNs(int a, const ValueSet& of_a, int b) const;
   // Estimated time of the cluster as one kernel that reads each operand and
@@ -150,6 +154,7 @@ class Clustering {
   ClusterGraph units_;
   std::vector<bool> is_candidate_;  // by position: whether it becomes a kernel
   std::vector<bool> is_output_;     // by position
+  std::vector<bool> is_of_state_;   // by position
   std::vector<int> version_;        // of each cluster
   std::priority_queue<Candidate> queue_;
   bool only_free_ = false;

@@ -9,6 +9,9 @@
 // and their results follow the other results. The finiteness check of all
 // gradients reads each contiguous range in one loop.
 //
+// An update may need norms of whole tensors (LARS, LAMB). Such a chain contains
+// reductions to scalars; each tensor has its own.
+//
 // If a program is compiled against existing state, only updates of state that
 // is contiguous there are joined.
 //
@@ -55,6 +58,17 @@ bool KeepsStep(const ir::TensorType& a, const ir::TensorType& b) {
   return a.shape == b.shape && a.layout == b.layout && full(a) && full(b);
 }
 
+// Returns true for the sum over all elements of a tensor.
+bool IsTotal(const Node& node) {
+  return node.kind() == OpKind::kReduce && node.output()->type().rank() == 0;
+}
+
+bool HasTotals(const Node& fusion) {
+  const auto& nodes = fusion.body()->nodes();
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [](const auto& node) { return IsTotal(*node); });
+}
+
 // --- Cached cast weights (ir/weight_copy.h) ----------------------------------
 
 // The copies in a graph that are computed from results of updates.
@@ -70,9 +84,11 @@ class WeightCopies {
   }
 
   // Returns the copy nodes that read results of `update` and are used only by
-  // state, in topological order.
+  // state, in topological order. None for an update with norms: only loops
+  // without reductions store tiles (codegen/lower/layout_stores.h).
   std::vector<Node*> Of(const Node& update) const {
     std::vector<Node*> copies;
+    if (HasTotals(update)) return copies;
     for (size_t i = 0; i < update.num_outputs(); ++i) {
       Collect(*update.output(i), copies);
     }
@@ -162,6 +178,7 @@ bool IsUpdate(const Graph& graph, const Node& node) {
     const ir::TensorType& t = inner->output()->type();
     const bool elementwise =
         inner->op().fusion == ir::FusionKind::kElementwise || IsSplat(*inner) ||
+        IsTotal(*inner) ||
         (inner->op().fusion == ir::FusionKind::kInjective &&
          inner->input(0)->type().rank() == 0);
     if (!elementwise || (t.rank() != 0 && t.shape != type.shape)) return false;
@@ -286,6 +303,8 @@ std::string Signature(const Graph& graph, const Node& node) {
     text += ")" + std::string(DTypeName(inner->output()->type().dtype));
     if (inner->kind() == OpKind::kCompare) {
       text += inner->attrs().String("direction");
+    } else if (inner->kind() == OpKind::kReduce) {
+      text += inner->attrs().String("kind");
     } else if (inner->kind() == OpKind::kCast ||
                inner->kind() == OpKind::kConstant) {
       text += inner->attrs().String("dtype");
@@ -561,7 +580,8 @@ bool FuseUpdates(Graph& graph, PassContext& context) {
          RunsOf(graph, equal, group.first != 0, context)) {
       size_t made = 0;
       for (const Node* node : members) made += copies.Of(*node).size();
-      if (members.size() + made < 2) continue;
+      // One tensor with norms gets the lowering of updates, too.
+      if (members.size() + made < 2 && !HasTotals(*members[0])) continue;
       const bool fuel = context.ConsumeFuel(kPass, *members[0]->output());
       RecordJoin(members, copies, fuel, context);
       if (!fuel) continue;

@@ -145,6 +145,21 @@ INSTANTIATE_TEST_SUITE_P(
                            {NormLowering::kKernels, NormLowering::kPrologues}}),
     [](const auto& param) { return std::string(param.param.name); });
 
+// Their updates reduce in chunks and in blocks of several shapes.
+TEST(EmulatedStepsTest, UpdateByOptimizersWithNormsAndCounts) {
+  for (const char* name : {"lars", "lamb"}) {
+    SCOPED_TRACE(name);
+    EmulatedSetup setup = SetupOf(DType::kF32, NormLowering::kKernels);
+    setup.passes.optimizer.kind = passes::ParseOptimizer(name);
+    EmulatedTraining training(setup);
+    const int train =
+        training.Add(Build("resnet20-cifar", Phase::kTrain, setup.batch),
+                     ProgramKind::kTrain);
+    training.Step(train);
+    training.Step(train);
+  }
+}
+
 // One operation of one kernel is another one, which the plan does not show.
 TEST(EmulatedStepsTest, FindAMiscompiledKernel) {
   EmulatedSetup setup = SetupOf(DType::kF32, NormLowering::kKernels);

@@ -1,21 +1,25 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "ir/target/target.h"
 
 namespace fusor::test {
 
-// The built-in description of a CPU, without a vendor library.
+// The built-in description of a device, without a vendor library.
 class BareTarget final : public ir::TargetQueries {
  public:
+  explicit BareTarget(const std::string& name = "cpu-avx512")
+      : target_(ir::FindTarget(name)) {}
+
   const ir::Target& target() const override { return target_; }
   std::vector<ir::LibraryCandidate> Candidates(const ir::Node&) const override {
     return {};
   }
 
  private:
-  ir::Target target_ = ir::FindTarget("cpu-avx512");
+  ir::Target target_;
 };
 
 }  // namespace fusor::test

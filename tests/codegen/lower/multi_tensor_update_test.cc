@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
+#include <set>
 
 #include "codegen/kernel/access_analysis.h"
 #include "codegen/lower/layout_stores.h"
 #include "codegen/lower/lower.h"
 #include "ir/builder.h"
+#include "ir/io/parser.h"
 #include "ir/io/printer.h"
 #include "ir/weight_copy.h"
 #include "passes/passes.h"
@@ -260,6 +263,59 @@ TEST(LowerMultiTensorUpdate, RoundsWideCopiesInFastModeToo) {
     if (graph->inputs()[alias].role != ir::InputRole::kWeightCopy) continue;
     for (const double x : actual[i].data) {
       ASSERT_EQ(x, ir::RoundTo(DType::kF16, x));
+    }
+  }
+}
+
+// Updates with norms: in one task, in chunks, and of elements that fill no
+// vector.
+TEST(LowerMultiTensorUpdate, SumsEachTensorUp) {
+  constexpr char kText[] = R"(graph g {
+    %a = weight : f32[5,7]
+    %b = weight : f32[64,3,10,10]
+    %c = weight : f32[300]
+    %da = data : f32[5,7]
+    %db = data : f32[64,3,10,10]
+    %dc = data : f32[300]
+    return %da as "grad/a", %db as "grad/b", %dc as "grad/c"
+  })";
+  for (const char* target : {"cpu-avx2", "cpu-avx512", "nvidia-h200"}) {
+    for (const char* name : {"lars", "lamb"}) {
+      for (const bool eager : {false, true}) {
+        SCOPED_TRACE(std::string(name) + " on " + target);
+        const test::BareTarget queries(target);
+        passes::PassOptions options;
+        options.eager_rounding = eager;
+        options.optimizer.kind = passes::ParseOptimizer(name);
+        options.optimizer.weight_decay = 0.1;
+        passes::PassContext context(queries, options);
+        const auto graph = ir::Parse(kText);
+        passes::OptimizerUpdate(*graph, context);
+        passes::Simplify(*graph, context);
+        std::vector<ir::Tensor> inputs = test::RandomInputs(*graph, 1);
+        for (ir::Tensor& input : inputs) {
+          for (double& x : input.data) x = std::abs(x);  // second moments
+        }
+        const auto expected =
+            ir::Interpret(*graph, inputs, ir::EvalMode::kTyped);
+        passes::Fuse(*graph, context);
+        EXPECT_TRUE(passes::FuseUpdates(*graph, context));
+        const ir::Node& update = *graph->nodes().back();
+        EXPECT_EQ(update.attrs().Int("tensors"), 3);
+        const LoweredKernel lowered = LowerFusion(update, queries.target());
+        EXPECT_NO_THROW(CheckResults(lowered));
+        // Parameters and all of their state are updated in place.
+        std::set<int> in_place;
+        for (const auto& alias : lowered.in_place)
+          in_place.insert(alias.result);
+        EXPECT_EQ(in_place.size(), update.num_outputs());
+        const auto actual =
+            test::RunWithKernels(*graph, inputs, queries.target());
+        for (size_t i = 0; i < actual.size(); ++i) {
+          EXPECT_TRUE(test::AllClose(actual[i], expected[i], 1e-5, 1e-6))
+              << graph->outputs()[i].name;
+        }
+      }
     }
   }
 }
