@@ -8,7 +8,6 @@
 #include "ir/builder.h"
 #include "ir/shard.h"
 #include "ir/state_names.h"
-#include "passes/collectives/collective.h"
 #include "passes/passes.h"
 #include "passes/training/training_state.h"
 
@@ -29,17 +28,11 @@ bool IsGathered(const Graph& graph, const ir::Output& output) {
   return graph.FindInput(ir::ShardName(state.name())) != nullptr;
 }
 
-// Makes the all-gather of a shard read the selected value.
-void GatherKept(const Value& updated, Value* kept) {
-  const std::vector<ir::Use> uses = updated.uses();
-  for (const ir::Use& use : uses) {
-    if (!use.node->HasTrait(ir::OpTrait::kCollective)) continue;
-    use.node->SetInput(static_cast<size_t>(use.operand), kept);
-  }
-}
-
 // Selects new state if all gradients are finite, otherwise the old state. Skips
-// accumulated gradients: they are not read after either kind of step.
+// accumulated gradients: they are not read after either kind of step. What else
+// reads new state of the optimizer reads the selected one: the all-gather of a
+// shard, and updates, whose results are not kept after an overflow. A kernel
+// then stores all that its later passes need.
 void KeepOldState(Graph& graph, Builder& b, Value* finite) {
   for (ir::Output& output : graph.mutable_outputs()) {
     if (output.alias < 0) continue;
@@ -49,9 +42,11 @@ void KeepOldState(Graph& graph, Builder& b, Value* finite) {
     b.Inherit(ir::LocationOf(*output.value));
     Value* good = b.BroadcastTo(finite, output.value->type().shape);
     Value* updated = output.value;
+    const std::vector<ir::Use> uses = updated->uses();
     output.value = b.Select(good, updated, graph.input(output.alias));
-    if (ir::IsShard(graph.inputs()[output.alias].attrs)) {
-      GatherKept(*updated, output.value);
+    if (role != InputRole::kOptimizerState) continue;
+    for (const ir::Use& use : uses) {
+      use.node->SetInput(static_cast<size_t>(use.operand), output.value);
     }
   }
 }

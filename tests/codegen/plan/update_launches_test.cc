@@ -80,5 +80,25 @@ TEST(UpdateLaunches, AreTwoForAllTensors) {
   }
 }
 
+// With a dynamic loss scale, which skips updates and has scalars of its own.
+TEST(UpdateLaunches, AreTwoForTensorsThatMayBeKept) {
+  for (const char* target : {"cpu-avx2", "nvidia-h200"}) {
+    const test::FakeCompiler compiler(target);
+    for (const std::string& name : passes::OptimizerNames()) {
+      SCOPED_TRACE(name + " on " + target);
+      CompileOptions options;
+      options.verification = passes::Verification::kAll;
+      options.passes.optimizer.kind = passes::ParseOptimizer(name);
+      options.passes.loss_scale = {.initial = 1024, .dynamic = true};
+      const Launches launches = CountLaunches(
+          Compile(test::SmallResidual(), ProgramKind::kTrain, compiler, options)
+              .plan);
+      EXPECT_EQ(launches.of_tensors, 2);
+      EXPECT_LE(launches.of_scalars, 2);
+      EXPECT_EQ(launches.copied_bytes, 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fusor::codegen

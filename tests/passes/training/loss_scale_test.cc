@@ -310,5 +310,29 @@ TEST(LossScale, ClipsWhatTheLossScaleLeaves) {
   EXPECT_NEAR(out[0].data[1], 4 * c, 1e-14);
 }
 
+// So that a kernel can store it in place and load it again.
+TEST(LossScale, UpdatesReadTheStateThatIsKept) {
+  PassOptions options;
+  options.loss_scale.dynamic = true;
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %p = weight : f32[2]
+    %m = optimizer_state {init="constant", value=0.0} : f32[2]
+    %g = data : f32[2]
+    %finite = data : bool[]
+    %n = add(%m, %g) : f32[2]
+    %q = sub(%p, %n) : f32[2]
+    return %n as "m" -> %m, %q as "p" -> %p, %finite as "gradients_finite"
+  })");
+  EXPECT_TRUE(test::RunPass(SkipOverflow, *graph, options));
+  const ir::Value* kept =
+      graph->outputs()[static_cast<size_t>(graph->FindOutput("m"))].value;
+  const ir::Value* next =
+      graph->outputs()[static_cast<size_t>(graph->FindOutput("p"))].value;
+  ASSERT_EQ(kept->producer()->op_name(), "select");
+  ASSERT_EQ(next->producer()->op_name(), "select");
+  EXPECT_EQ(kept->producer()->input(1)->producer()->op_name(), "add");
+  EXPECT_EQ(next->producer()->input(1)->producer()->input(1), kept);
+}
+
 }  // namespace
 }  // namespace fusor::passes

@@ -394,10 +394,9 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
   app.add_flag("--nesterov", f.nesterov, "Nesterov momentum of sgd and lars");
   app.add_flag("--decoupled-weight-decay", f.decoupled,
                "sgd: apply weight decay directly, not through the gradient");
-  app.add_option("--optimizer", f.optimizer,
-                 "Optimizer: sgd, adam, adamw, rmsprop, rmsprop-tf "
-                 "(TensorFlow's), or, with one learning rate per layer, lars, "
-                 "lamb; does not change the defaults of --lr and --wd")
+  app.add_option(
+         "--optimizer", f.optimizer,
+         "Optimizer: sgd, lars, adam, adamw, rmsprop, rmsprop-tf or lamb")
       ->capture_default_str()
       ->check(OneOf(passes::OptimizerNames()));
   app.add_option("--beta1", f.beta1,
@@ -413,8 +412,7 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
       ->capture_default_str()
       ->check(Number(0, 0.9999999));
   app.add_option("--eps", f.eps,
-                 "Added to the root of the average squared gradient; "
-                 "rmsprop-tf: to the average (all but sgd and lars)")
+                 "All but sgd, lars: added to the root of the average square")
       ->capture_default_str()
       ->check(Number(1e-30, 1));
   app.add_option(
