@@ -274,7 +274,7 @@ Values Hardsigmoid(AtenCall& call) {
 Values Gelu(AtenCall& call) {
   const std::string approximate = call.Text("approximate", "none");
   Value* x = call.Tensor("self");
-  return {approximate == "tanh" ? call.b().GeluTanh(x) : call.b().Gelu(x)};
+  return {approximate == "none" ? call.b().Gelu(x) : call.b().GeluTanh(x)};
 }
 
 Values LeakyRelu(AtenCall& call) {

@@ -684,13 +684,17 @@ Values Resize(AtenCall& call) {
   return {b.Reshape(y, {shape[0], shape[1], size[0], size[1]})};
 }
 
+// The gradient of a norm that is 0 is 0, as in PyTorch, and not 0 / 0.
 Values VectorNorm(AtenCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor("self");
   const double order = call.Number(call.Has("ord") ? "ord" : "p", 2);
   if (order != 2) call.Throw("expected the norm of order 2");
-  return {b.Sqrt(b.ReduceSum(b.Times(x, x), ReducedDims(call, x),
-                             call.Bool("keepdim", false)))};
+  Value* sum = b.ReduceSum(b.Times(x, x), ReducedDims(call, x),
+                           call.Bool("keepdim", false));
+  Value* none = b.Compare("eq", sum, 0.0);
+  Value* root = b.Sqrt(b.Select(none, b.ScalarLike(sum, 1), sum));
+  return {b.Select(none, b.Zeros(sum->type()), root)};
 }
 
 Values Softmax(AtenCall& call) {

@@ -200,7 +200,8 @@ class Segmenter(nn.Module):
             self.up(y), F.interpolate(y, scale_factor=2.0),
             F.interpolate(y, size=x.shape[2:], mode="bilinear"),
             torch.flip(x, (3,))], 1)
-        return self.last(y)
+        # The padding has norm 0.
+        return F.normalize(F.pad(self.last(y), (0, 1)), dim=1)
 
 
 def language_inputs(generator):

@@ -115,7 +115,7 @@ class TrainingTest(ImportTest):
         # Training has updated the running statistics.
         self.assertNotEqual(result.stdout.split("(")[0],
                             with_file.stdout.split("(")[0])
-        self.fails(USAGE, ["--weights is required"], "eval", self.images)
+        self.fails(USAGE, ["eval: expected --weights, got none"], "eval", self.images)
 
     def test_every_command_takes_an_archive(self):
         model = ("-a", CONVOLUTIONAL, "-b", "2")

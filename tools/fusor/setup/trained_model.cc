@@ -159,6 +159,7 @@ int64_t TrainedClasses(const runtime::Metadata& description) {
 }  // namespace
 
 void AddTrainedFlags(CLI::App& app, TrainedFlags& f) {
+  f.command = app.get_name();
   app.add_option("--weights", f.weights,
                  "Weights: a safetensors file with torchvision's names "
                  "(default: those of a .pt2 model)")
@@ -173,7 +174,7 @@ TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
   const models::CustomModel* custom = models::FindCustomModel(model.arch);
   const bool brings = custom != nullptr && custom->weights != nullptr;
   FUSOR_CHECK(brings || !flags.weights.empty(), kUsage,
-              "--weights is required");
+              "{}: expected --weights, got none", flags.command);
   const std::string& path = flags.weights.empty() ? model.arch : flags.weights;
   const runtime::Safetensors weights =
       flags.weights.empty() ? runtime::Safetensors{custom->weights(), {}}

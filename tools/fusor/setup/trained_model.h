@@ -44,6 +44,7 @@ void AddMismatchFlag(CLI::App& app, bool& allow);
 std::vector<std::string> ClassNames(const runtime::Metadata& description);
 
 struct TrainedFlags {
+  std::string command;  // for messages
   std::string weights;  // file; empty: those that the model brings
   bool allow_mismatch = false;
 };
