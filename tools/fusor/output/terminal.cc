@@ -98,6 +98,10 @@ void ClearStatusLine() {
       write(STDERR_FILENO, kClear.data(), kClear.size());
 }
 
+void ExpectEchoedKey() {
+  if (on_terminal[STDERR_FILENO]) has_status_line = true;
+}
+
 int TerminalColumns() {
   if (!on_terminal[STDERR_FILENO]) return 0;
   winsize size = {};

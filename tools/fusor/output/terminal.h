@@ -22,6 +22,10 @@ void ShowStatusLine(std::string_view text);
 // Removes the status line. Async-signal-safe.
 void ClearStatusLine();
 
+// Makes the next output clear the line, where the terminal has shown a key such
+// as ^C. Async-signal-safe.
+void ExpectEchoedKey();
+
 // Returns the columns of the terminal at stderr; 0 if it is not a terminal.
 int TerminalColumns();
 

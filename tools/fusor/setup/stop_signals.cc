@@ -23,6 +23,7 @@ std::atomic<int64_t> stop_time{0};
 void OnSignal(int signal) {
   // Failing prints must not end the run before it has saved its state.
   if (signal == SIGHUP) LeaveTerminals();
+  if (signal == SIGINT) ExpectEchoedKey();
   Stop(signal);
 }
 
