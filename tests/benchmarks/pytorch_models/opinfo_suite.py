@@ -167,8 +167,8 @@ def main():
                               if op.variant_test_name else "")
             if args.ops and op.name not in args.ops:
                 continue
-            if torch.float64 not in op.dtypes:
-                continue
+            if torch.float64 not in op.dtypes or "dropout" in op.name:
+                continue  # dropout is random
             results[name] = run_op(args, op, pathlib.Path(folder))
             args.out.write_text(json.dumps(results, indent=1) + "\n")
             failures = results[name]["failures"]
