@@ -186,7 +186,7 @@ int64_t DimArgument(AtenCall& call, const Value* x, std::string_view name,
   return DimOf(call, call.Int(name, fallback), RankOf(x));
 }
 
-std::vector<int64_t> Both(std::vector<int64_t> values, size_t rank) {
+std::vector<int64_t> Repeated(std::vector<int64_t> values, size_t rank) {
   if (values.size() == 1) values.resize(rank, values[0]);
   return values;
 }

@@ -14,7 +14,7 @@
 
 namespace fusor::models {
 
-// What an operator's arguments refer to.
+// Finds the values that the names in arguments stand for.
 struct AtenContext {
   Layers& layers;
   const std::string& path;  // of the archive, for messages
@@ -84,7 +84,7 @@ int64_t DimOf(AtenCall& call, int64_t dim, int64_t rank);
 int64_t DimArgument(AtenCall& call, const ir::Value* x, std::string_view name,
                     std::optional<int64_t> fallback = {});
 // Repeats a single extent `rank` times.
-std::vector<int64_t> Both(std::vector<int64_t> values, size_t rank);
+std::vector<int64_t> Repeated(std::vector<int64_t> values, size_t rank);
 // PyTorch's type promotion: bool < integers < floats, then the wider dtype. A
 // scalar tensor does not widen a dtype of its own category.
 ir::DType Promote(const ir::Value* a, const ir::Value* b);

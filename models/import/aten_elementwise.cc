@@ -50,6 +50,12 @@ Values Function(AtenCall& call) {
   return {(call.b().*function)(FloatSelf(call), {})};
 }
 
+// The same for functions that keep integers.
+template <Value* (Builder::*function)(Value*, ir::Where)>
+Values Keeping(AtenCall& call) {
+  return {(call.b().*function)(call.Tensor("self"), {})};
+}
+
 template <Value* (Builder::*function)(Value*, Value*, ir::Where)>
 Values Arithmetic(AtenCall& call) {
   const Pair x = Operands(call);
@@ -324,7 +330,7 @@ Values Mish(AtenCall& call) {
 }
 
 constexpr AtenOp kOps[] = {
-    {"abs.default", Function<&Builder::Abs>},
+    {"abs.default", Keeping<&Builder::Abs>},
     {"addcdiv.default", AddCombined<&Builder::Divide>},
     {"addcmul.default", AddCombined<&Builder::Times>},
     {"add.Tensor", WithAlpha<&Builder::Plus>},
@@ -388,12 +394,12 @@ constexpr AtenOp kOps[] = {
     {"mul.Tensor", Arithmetic<&Builder::Times>},
     {"ne.Scalar", Compare<'n', 'e'>},
     {"ne.Tensor", Compare<'n', 'e'>},
-    {"neg.default", Function<&Builder::Neg>},
+    {"neg.default", Keeping<&Builder::Neg>},
     {"pow.Tensor_Scalar", PowScalar},
     {"pow.Tensor_Tensor", PowTensor},
     {"rad2deg.default", Degrees},
     {"reciprocal.default", Reciprocal},
-    {"relu.default", Function<&Builder::Relu>},
+    {"relu.default", Keeping<&Builder::Relu>},
     {"relu6.default", Function<&Builder::Relu6>},
     {"rsqrt.default", Function<&Builder::Rsqrt>},
     {"rsub.Scalar", Rsub},

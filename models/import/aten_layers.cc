@@ -19,21 +19,23 @@ namespace {
 
 using Values = std::vector<Value*>;
 
+// Returns an optional affine parameter, or a constant of the same shape.
+Value* Affine(AtenCall& call, const char* name, const Shape& shape,
+              double value) {
+  Value* given = call.OptionalTensor(name);
+  const DType dtype = call.Tensor("input")->type().dtype;
+  return given != nullptr ? given : call.b().Constant(dtype, shape, {value});
+}
+
 Values BatchNorm(AtenCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor("input");
   const Shape shape = ShapeOf(x);
   if (shape.size() < 2)
     call.Throw("expected [N, C, ..], got " + ToString(x->type()));
-  const ir::TensorType channels{DType::kF32, {shape[1]}, {}};
-  const auto or_constant = [&](const char* name, double value) {
-    Value* given = call.OptionalTensor(name);
-    return given != nullptr ? given
-                            : b.Constant(DType::kF32, channels.shape, {value});
-  };
   Layers::NormState state;
-  state.scale = or_constant("weight", 1);
-  state.shift = or_constant("bias", 0);
+  state.scale = Affine(call, "weight", {shape[1]}, 1);
+  state.shift = Affine(call, "bias", {shape[1]}, 0);
   state.mean = call.OptionalTensor("running_mean");
   state.variance = call.OptionalTensor("running_var");
   for (const Value* statistic : {state.mean, state.variance}) {
@@ -61,14 +63,6 @@ Values BatchNorm(AtenCall& call) {
     y = call.layers().BatchNorm(x, state, momentum, epsilon);
   }
   return {b.Reshape(y, shape)};
-}
-
-// Returns an optional affine parameter, or a constant of the same shape.
-Value* Affine(AtenCall& call, const char* name, const Shape& shape,
-              double value) {
-  Value* given = call.OptionalTensor(name);
-  const DType dtype = call.Tensor("input")->type().dtype;
-  return given != nullptr ? given : call.b().Constant(dtype, shape, {value});
 }
 
 Values LayerNorm(AtenCall& call) {
@@ -174,7 +168,7 @@ Values TransposedConvolution(AtenCall& call) {
   }
   const int64_t groups = call.Int("groups", 1);
   const auto pair = [&](const char* name, int64_t fallback) {
-    std::vector<int64_t> values = Both(call.Ints(name, {fallback}), 2);
+    std::vector<int64_t> values = Repeated(call.Ints(name, {fallback}), 2);
     const bool fits = values.size() == 2 && values[0] >= fallback &&
                       values[1] >= fallback && values[0] < (1 << 20) &&
                       values[1] < (1 << 20);
@@ -221,9 +215,9 @@ Values Convolution(AtenCall& call) {
   if (call.Bool("transposed", false)) call.Throw("a transposed convolution");
   call.Ints("output_padding");  // of transposed convolutions only
   const size_t rank = one_d ? 1 : 2;
-  auto stride = Both(call.Ints("stride", {1}), rank);
-  auto padding = Both(call.Ints("padding", {0}), rank);
-  auto dilation = Both(call.Ints("dilation", {1}), rank);
+  auto stride = Repeated(call.Ints("stride", {1}), rank);
+  auto padding = Repeated(call.Ints("padding", {0}), rank);
+  auto dilation = Repeated(call.Ints("dilation", {1}), rank);
   if (stride.size() != rank || padding.size() != rank ||
       dilation.size() != rank) {
     call.Throw("stride, padding or dilation has a wrong number of extents");
@@ -395,9 +389,9 @@ ir::Pool2dOptions PoolArguments(AtenCall& call, const Value* x) {
   if (RankOf(x) != 4) {
     call.Throw("expected [N,C,H,W], got " + ToString(x->type()));
   }
-  const auto window = Both(call.Ints("kernel_size"), 2);
-  auto stride = Both(call.Ints("stride"), 2);
-  const auto pad = Both(call.Ints("padding", {0}), 2);
+  const auto window = Repeated(call.Ints("kernel_size"), 2);
+  auto stride = Repeated(call.Ints("stride"), 2);
+  const auto pad = Repeated(call.Ints("padding", {0}), 2);
   if (stride.empty()) stride = window;
   const auto in_range = [](const std::vector<int64_t>& extents, int64_t low) {
     return std::all_of(extents.begin(), extents.end(), [&](int64_t extent) {
@@ -460,7 +454,7 @@ Values AvgPool(AtenCall& call) {
 }
 
 Values AdaptiveAvgPool(AtenCall& call) {
-  const auto size = Both(call.Ints("output_size"), 2);
+  const auto size = Repeated(call.Ints("output_size"), 2);
   if (size.size() != 2) call.Throw("output_size: expected one or two extents");
   return {call.b().AdaptiveAvgPool2d(call.Tensor("self"), size[0], size[1])};
 }

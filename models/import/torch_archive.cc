@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -179,6 +180,7 @@ class Parser {
     ir::CheckType(tensor.type);
     const std::vector<uint8_t> bytes = zip_.Read(root_ + folder + file);
     CheckStrides(tensor.type, strides, offset, bytes.size());
+    if (!meta.at("requires_grad").get<bool>()) frozen_.insert(name);
     storage_[name] = {
         folder + file,
         fmt::format("[{}] by [{}] from {}", fmt::join(tensor.type.shape, ","),
@@ -282,6 +284,7 @@ class Parser {
     if (spec.contains("parameter")) {
       add(TorchInputKind::kParameter, spec.at("parameter"), "parameter_name");
       Tie(program_.inputs.back());
+      program_.inputs.back().frozen = frozen_.contains(where_);
     } else if (spec.contains("buffer")) {
       add(TorchInputKind::kBuffer, spec.at("buffer"), "buffer_name");
     } else if (spec.contains("tensor_constant")) {
@@ -414,6 +417,7 @@ class Parser {
     std::string view;  // sizes, strides and offset
   };
   std::map<std::string, Storage> storage_;  // of each tensor
+  std::set<std::string> frozen_;            // tensors without a gradient
   TorchProgram program_;
 };
 

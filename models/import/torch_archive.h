@@ -47,8 +47,10 @@ struct TorchInput {
   TorchInputKind kind = TorchInputKind::kUser;
   std::string name;    // in the program
   std::string target;  // name in the module ("layer1.0.bn1.weight"); kUser: ""
-  std::string
-      tied_to;  // target of the earlier parameter that this one is, or ""
+  // Parameters: whether it requires no gradient, and the target of the earlier
+  // parameter that this one is, or "".
+  bool frozen = false;
+  std::string tied_to;
 };
 
 // A program's input. -1 stands for a symbolic extent.

@@ -39,7 +39,7 @@ std::string TensorName(const TorchNode& node, std::string_view argument) {
   return "";
 }
 
-// What an archive tells about itself, and how its state is used.
+// An archive's program, and the roles of its parameters and buffers.
 class Archive {
  public:
   Archive(std::string path, TorchProgram program)
@@ -293,7 +293,9 @@ class GraphBuilder {
       }
       Value* value = builder_.graph().AddInput(
           {DType::kF32, shape, {}}, state->role, input.target, state->init);
-      Define(input.name, value);
+      Define(input.name, input.frozen && layers_.training()
+                             ? builder_.StopGradient(value)
+                             : value);
     }
   }
 

@@ -21,8 +21,8 @@ struct UpdatedParameter {
   bool is_part() const { return value != whole; }
 };
 
-// What the updates of a graph share. Adds input "lr", an f32 scalar, and, for
-// optimizers that correct a bias, the count of updates.
+// Inputs and values that all updates of a graph use. Adds input "lr", an f32
+// scalar, and, for optimizers that correct a bias, the count of updates.
 class UpdateContext {
  public:
   UpdateContext(ir::Graph& graph, const OptimizerOptions& options, int ranks);

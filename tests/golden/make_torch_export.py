@@ -181,7 +181,7 @@ class Language(nn.Module):
         x = x + F.glu(self.mix(x))
         logits = self.head(x)
         return (F.cross_entropy(logits.transpose(1, 2), labels),
-                logits.logsumexp(2))
+                logits.logsumexp(2), ids.neg())
 
 
 class Segmenter(nn.Module):

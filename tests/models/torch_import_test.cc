@@ -98,7 +98,7 @@ class TorchImport : public ::testing::TestWithParam<std::string> {
         difference = std::fabs(actual.data[i] - expected[i]);
       }
     }
-    // Gradients that are zero but for rounding are compared absolutely.
+    // A gradient may be 0 except for rounding, hence the least scale.
     EXPECT_LE(difference, tolerance_ * std::max(scale, 1e-3)) << name;
   }
 
@@ -129,7 +129,8 @@ TEST_P(TorchImport, ATrainingStepEqualsPyTorchs) {
                  output.alias < 0 ? output.name : "running/" + output.name);
     ++compared;
   }
-  // Nothing that PyTorch computed is missing here; four are no results.
+  // Nothing that PyTorch computed is missing; "images", "labels" and "logits"
+  // are no results of the step.
   EXPECT_EQ(compared, golden_.tensors.size() - 3);
 }
 

@@ -34,7 +34,7 @@ class ExecTest(CliTest):
         out = self.folder / "out.safetensors"
         self.succeeds("exec", module, "--inputs", source, "--outputs", out,
                       *flags)
-        codes = {"F32": "f", "F64": "d", "I32": "i"}
+        codes = {"F32": "f", "F64": "d", "I32": "i", "I64": "q"}
         return {name: list(struct.unpack(
             f"<{len(data) // struct.calcsize(codes[dtype])}{codes[dtype]}",
             data)) for name, (dtype, _, data) in read(out)[0].items()}
@@ -76,7 +76,7 @@ class ExecTest(CliTest):
                 self.assertLess(abs(value - other), 1e-4 * scale, name)
 
     def test_tokens_and_pixels_in_any_results_out(self):
-        codes = {"F32": "f", "F64": "d"}
+        codes = {"F32": "f", "F64": "d", "I64": "q"}
 
         def numbers(tensor):
             dtype, _, data = tensor

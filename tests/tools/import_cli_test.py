@@ -84,6 +84,21 @@ class TrainingTest(ImportTest):
                       if entry["is_param"]]
         self.assertEqual(set(parameters) - set(tensors), set())
 
+    def test_a_parameter_without_gradient_is_frozen(self):
+        def change(config):
+            config["stem.0.weight"]["tensor_meta"]["requires_grad"] = False
+        archive = self.weights_config(change)
+        out = self.folder / "out"
+        self.succeeds("train", self.images, "-a", archive, "-b", "4",
+                      "--epochs", "1", "--workspace", out)
+        tensors, _ = read(out / "model.safetensors")
+        stored = self.entries()
+        config = json.loads(
+            stored["data/weights/model_weights_config.json"])["config"]
+        for name, frozen in ("stem.0.weight", True), ("head.weight", False):
+            values = stored["data/weights/" + config[name]["path_name"]]
+            self.assertEqual(tensors[name][2] == values, frozen, name)
+
     def test_a_new_head_is_drawn_and_named(self):
         result, path = self.train("--num-classes", "7")
         self.assertIn("initialised: head.weight, head.bias", result.stdout)

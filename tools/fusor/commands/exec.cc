@@ -38,7 +38,6 @@ struct ExecFlags {
   bool interpret = false;
   uint64_t seed = 0;
   CompileFlags compile;
-  OptimizerFlags optimizer;
 };
 
 // A graph and the values of its inputs by name.
@@ -193,9 +192,9 @@ std::vector<Tensor> Interpreted(const Execution& run, const ExecFlags& flags) {
 std::vector<Tensor> Compiled(Execution& run, const ExecFlags& flags) {
   const auto dumper = OpenDumper(flags.compile.dump);
   const auto session = OpenSession(flags.compile);
-  runtime::Program& program = session->Compile(
-      std::move(run.graph), codegen::ProgramKind::kEval,
-      MakeCompileOptions(flags.compile, flags.optimizer, dumper));
+  runtime::Program& program =
+      session->Compile(std::move(run.graph), codegen::ProgramKind::kEval,
+                       MakeCompileOptions(flags.compile, {}, dumper));
   session->state().Initialize(flags.seed);
   for (const ir::Input& input : program.graph().inputs()) {
     // The compiler adds state of its own, such as copies of weights.
