@@ -73,6 +73,48 @@ class ConsumerTest(unittest.TestCase):
             self.assertIn("-std=gnu++20", app)
 
 
+class FindCudaTest(unittest.TestCase):
+    """Whether the packages of a CUDA toolkit are found by the names of
+    NVIDIA's files."""
+
+    FILES = ("include/cublasLt.h", "include/cuda_runtime_api.h",
+             "include/cudnn_graph.h", "include/nvrtc.h", "lib/libcudnn.so.9",
+             "lib/libnvrtc.so.13")
+    PACKAGES = ("cublaslt", "cudnn", "nvrtc")
+
+    def found(self, missing=""):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name in self.FILES:
+                file = root / "toolkit" / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                if name != missing:
+                    file.write_text("")
+            (root / "CMakeLists.txt").write_text(
+                "cmake_minimum_required(VERSION 3.25)\n"
+                "project(find LANGUAGES CXX)\n"
+                "set(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH OFF)\n"
+                f"list(APPEND CMAKE_MODULE_PATH {ROOT / 'tools/cmake'})\n"
+                f"set(CMAKE_FIND_ROOT_PATH {root})\n"
+                "set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)\n"
+                "set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)\n"
+                f"set(CMAKE_PREFIX_PATH {root / 'toolkit'})\n" + "".join(
+                    f"find_package({name} QUIET)\n"
+                    f'message(STATUS "{name}: ${{{name}_FOUND}}")\n'
+                    for name in self.PACKAGES))
+            done = subprocess.run(
+                ["cmake", "-G", "Ninja", "-S", folder, "-B", root / "build"],
+                capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return [name for name in self.PACKAGES
+                    if f"-- {name}: TRUE" in done.stdout]
+
+    def test_packages_are_found_by_nvidias_names(self):
+        self.assertEqual(self.found(), list(self.PACKAGES))
+        self.assertEqual(self.found(missing="include/cudnn_graph.h"),
+                         ["cublaslt", "nvrtc"])
+
+
 class BackendsTest(unittest.TestCase):
 
     def configure(self, backends):

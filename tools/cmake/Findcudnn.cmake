@@ -1,7 +1,7 @@
 # Finds cuDNN's headers, the CUDA runtime headers that they include, and the
 # library folder that plug-ins search. The library itself is opened at run time.
 #   cudnn_FOUND, cudnn_LIBRARY_DIR, target cudnn::cudnn (headers only)
-find_path(cudnn_INCLUDE_DIR cudnn_op_graph.h
+find_path(cudnn_INCLUDE_DIR cudnn_graph.h
   HINTS ENV CUDNN_HOME ENV CUDA_HOME ENV CUDA_PATH
   PATHS /usr/local/cuda
   PATH_SUFFIXES include)
