@@ -61,9 +61,11 @@ class Assignment {
     do {
       fixed = fixed_.size();
       for (Node* node : nodes) {
-        if (node->HasTrait(OpTrait::kPure) &&
-            node->op().layout == LayoutRule::kSame) {
+        if (node->op().layout != LayoutRule::kSame) continue;
+        if (node->HasTrait(OpTrait::kPure)) {
           VisitAlike(*node);
+        } else if (node->HasTrait(OpTrait::kCollective)) {
+          KeepPairwise(*node);
         }
       }
     } while (fixed_.size() != fixed);
@@ -164,6 +166,14 @@ class Assignment {
   void VisitPairwise(Node& node) {
     for (size_t i = 0; i < node.num_outputs(); ++i) {
       Fix(node.output(i), node.input(i)->type().layout);
+    }
+  }
+
+  // The results keep their layout for their readers, whatever became of the
+  // operands since.
+  void KeepPairwise(Node& node) {
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      Demand(node, i, node.output(i)->type().layout);
     }
   }
 

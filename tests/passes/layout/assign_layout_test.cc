@@ -131,6 +131,27 @@ TEST(AssignLayoutTest, ALayoutReachesReadersOfReaders) {
   })");
 }
 
+// The convolution fixes %c after the all-reduce was laid out.
+TEST(AssignLayoutTest, AnAllReduceHasTheLayoutOfItsOperand) {
+  Expect(R"(graph g {
+    %v = weight : f32[2,2,1,1]
+    %c = iota() {dim=1, dtype="f32", shape=[1,2,4,4]} : f32[1,2,4,4]
+    %a = abs(%c) : f32[1,2,4,4]
+    %r = all_reduce(%a) : f32[1,2,4,4]
+    %z = conv2d(%c, %v) : f32[1,2,4,4] @"z"
+    return %r as "r", %z as "z"
+  })",
+         R"(graph g {
+    %v = weight : f32[2,2,1,1]
+    %c = iota() {dim=1, dtype="f32", shape=[1,2,4,4]} : f32[1,2,4,4]{acdb}
+    %a = abs(%c) : f32[1,2,4,4]{acdb}
+    %copy = copy(%a) {layout=""} : f32[1,2,4,4]
+    %r = all_reduce(%copy) : f32[1,2,4,4]
+    %z = conv2d(%c, %v) {algorithm="direct"} : f32[1,2,4,4]{acdb} @"z"
+    return %r as "r", %z as "z"
+  })");
+}
+
 // What comes back is in row-major order, what was normalised has channels last.
 TEST(AssignLayoutTest, TheGradientOfANormalisationHasTheLayoutOfItsOperand) {
   Expect(R"(graph g {
