@@ -57,18 +57,38 @@ Ints KeptDims(const Node& node) {
   return kept;
 }
 
-// sum: the same gradient everywhere. prod: dy * y / x, so x must have no zeros.
-// max, min: shared equally among the elements that attain it.
+// The product of all other elements, times dy: y / x where no element is 0. One
+// zero leaves a gradient to itself alone, several leave none.
+Value* GradProduct(Builder& b, const Node& n, Value* dy) {
+  Value* x = n.input(0);
+  const Shape& shape = x->type().shape;
+  const Ints kept = KeptDims(n);
+  const Ints& dims = n.attrs().Ints("dims");
+  Value* is_zero = b.Compare("eq", x, 0.0);
+  Value* zeros = b.ReduceSum(b.Cast(is_zero, DType::kF32), dims);
+  Value* nonzero = b.Select(is_zero, b.ScalarLike(x, 1), x);
+  Node* others = b.Add(OpKind::kReduce, {nonzero},
+                       {{"kind", std::string("prod")}, {"dims", dims}});
+  Value* product = b.Times(dy, others->output());
+  const auto spread = [&](Value* value) {
+    return b.Broadcast(value, shape, kept);
+  };
+  Value* none = b.Zeros(product->type());
+  Value* at_zero = b.Select(b.Compare("eq", zeros, 1.0), product, none);
+  Value* elsewhere = b.Select(b.Compare("eq", zeros, 0.0), product, none);
+  return b.Select(is_zero, spread(at_zero),
+                  b.Divide(spread(elsewhere), nonzero));
+}
+
+// sum: the same gradient everywhere. max, min: shared equally among the
+// elements that attain it.
 Grads GradReduce(Builder& b, const Node& n, DOutputs d) {
   Value* x = n.input(0);
   const Shape& shape = x->type().shape;
   const Ints kept = KeptDims(n);
   const ScalarOp op = Combiner(n.attrs());
   if (op == ScalarOp::kAdd) return {b.Broadcast(d[0], shape, kept)};
-  if (op == ScalarOp::kMul) {
-    Value* whole = b.Broadcast(b.Times(d[0], n.output()), shape, kept);
-    return {b.Divide(whole, x)};
-  }
+  if (op == ScalarOp::kMul) return {GradProduct(b, n, d[0])};
   if (op != ScalarOp::kMaximum && op != ScalarOp::kMinimum) return {nullptr};
   Value* hit = b.Compare("eq", x, b.Broadcast(n.output(), shape, kept));
   Value* count =

@@ -123,6 +123,11 @@ Examples ReduceExamples() {
           {{distinct}, {{"kind", std::string(kind)}, {"dims", dims}}});
     }
   }
+  // Rows with one zero, with two, and with none.
+  Tensor zeros = Random({3, 4}, 1);
+  for (const size_t at : {2, 4, 7}) zeros.data[at] = 0;
+  examples["reduce"].push_back(
+      {{zeros}, {{"kind", std::string("prod")}, {"dims", Ints{1}}}});
   return examples;
 }
 
