@@ -59,6 +59,13 @@ class ExecTest(CliTest):
         self.assertEqual(self.exec(self.affine(), {"x": floats(1, 2)})["y"],
                          [4, 7])
 
+    def test_a_given_weight_needs_no_initialiser(self):
+        path = self.folder / "plain.txt"
+        path.write_text(MODULE.replace(' {init="constant", value=3.0}', ""))
+        inputs = {"x": floats(1, 2), "w": floats(10, 20)}
+        for flags in (), ("--gradients",):
+            self.assertEqual(self.exec(path, inputs, *flags)["y"], [11, 41])
+
     def test_archives_run_as_they_were_exported(self):
         golden, _ = read(EXPORTS / "windowed.safetensors")
         inputs = {"x": golden["images"]}

@@ -125,14 +125,14 @@ void AddGradients(Execution& run) {
   }
 }
 
-// State keeps f32 values only; other dtypes become data, so that they are read
-// exactly.
-void MakeData(Graph& graph) {
+// Turns state with a given value into data: it needs no initialiser and is read
+// exactly, while state keeps f32 only.
+void MakeData(Execution& run) {
+  Graph& graph = *run.graph;
   std::vector<std::string> names;
   for (const ir::Input& input : graph.inputs()) {
-    if (IsState(input.role) && input.value->type().dtype != DType::kF32) {
-      names.push_back(input.value->name());
-    }
+    const std::string& name = input.value->name();
+    if (IsState(input.role) && run.values.contains(name)) names.push_back(name);
   }
   for (const std::string& name : names) {
     Value* old = graph.FindInput(name);
@@ -197,20 +197,13 @@ std::vector<Tensor> Compiled(Execution& run, const ExecFlags& flags) {
                        MakeCompileOptions(flags.compile, {}, dumper));
   session->state().Initialize(flags.seed);
   for (const ir::Input& input : program.graph().inputs()) {
-    // The compiler adds state of its own, such as copies of weights.
-    if (input.role == InputRole::kWeightCopy) continue;
-    const std::string& name = input.value->name();
+    // State that is left has its initial value, or belongs to the compiler.
+    if (IsState(input.role)) continue;
     const NamedTensor* value = ValueOf(run, input, flags.inputs);
-    if (value == nullptr) continue;
-    const Tensor tensor = Converted(
-        *value, {input.value->type().dtype, input.value->type().shape, {}});
-    if (IsState(input.role)) {
-      session->state().Write(
-          name, std::vector<float>(tensor.data.begin(), tensor.data.end()));
-    } else {
-      const std::vector<uint8_t> bytes = ir::TensorBytes(tensor);
-      program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
-    }
+    const std::vector<uint8_t> bytes = ir::TensorBytes(Converted(
+        *value, {input.value->type().dtype, input.value->type().shape, {}}));
+    program.SetInput(program.FindInput(input.value->name()), bytes.data(),
+                     bytes.size());
   }
   program.Run();
   std::vector<Tensor> results;
@@ -224,7 +217,7 @@ void RunExec(const ExecFlags& flags) {
   CheckWritable(flags.outputs, ErrorCode::kUsage);
   Execution run = Open(flags);
   if (flags.gradients) AddGradients(run);
-  MakeData(*run.graph);
+  MakeData(run);
   std::vector<std::string> names;
   for (const ir::Output& output : run.graph->outputs()) {
     names.push_back(output.name);
