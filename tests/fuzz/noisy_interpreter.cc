@@ -199,6 +199,27 @@ class Noise {
     }
   }
 
+  // Interprets the node. A normalisation with a ReLU is shifted by the rounding
+  // of its result, so that samples disagree on a mask where the ReLU's operand
+  // cancels.
+  std::vector<Tensor> Interpret(const ir::Node& node,
+                                std::vector<const Tensor*> operands) {
+    auto results = InterpretNode(node, operands, ir::EvalMode::kTyped);
+    if (node.op_name() != "batch_norm_train" || !node.attrs().Bool("relu")) {
+      return results;
+    }
+    const DType dtype = results[0].type.dtype;
+    const double amount = Signed() * amplitude_ *
+                          Epsilon(dtype == DType::kF64 ? dtype : DType::kF32) *
+                          NormScale(node, operands, results);
+    Tensor shift = *operands[2];
+    for (double& x : shift.data) x += amount;
+    operands[2] = &shift;
+    return InterpretNode(node, operands, ir::EvalMode::kTyped);
+  }
+
+  bool Flip() { return Signed() < 0; }
+
  private:
   void Move(const ir::Node& node, std::span<const Tensor* const> inputs,
             double scale, Tensor& tensor) {
@@ -209,13 +230,21 @@ class Noise {
     const double of_sums =
         Epsilon(dtype == DType::kF64 ? dtype : DType::kF32) * scale;
     const double tiny = SmallestNormal(dtype);
+    // Sums that cancel may all be exactly 0, on which a division may depend.
+    const bool cancels = Flip();
     const bool adds = node.op_name() == "batch_norm_train" &&
                       tensor.type == node.output(0)->type();
     for (size_t i = 0; i < tensor.data.size(); ++i) {
       double& x = tensor.data[i];
       const double summand = adds ? SummandAt(node, inputs, i) : 0;
       if (!std::isfinite(x) || (x == 0 && summand == 0)) {
-        if (x == 0 && of_sums > 0) x = ir::RoundTo(dtype, Signed() * of_sums);
+        if (x == 0 && of_sums > 0 && !cancels) {
+          x = ir::RoundTo(dtype, Signed() * of_sums);
+        }
+        continue;
+      }
+      if (cancels && std::fabs(x) < amplitude_ * of_sums) {
+        x = 0;
         continue;
       }
       const double u = Signed();
@@ -250,8 +279,10 @@ std::vector<Tensor> Sample(const ir::Graph& graph,
     for (const Value* input : node->inputs()) {
       operands.push_back(&values.at(input));
     }
-    auto results = ir::InterpretNode(*node, operands, ir::EvalMode::kTyped);
-    const bool undefined = pads_with_nan && PadsNonFinite(*node, operands);
+    auto results = noise.Interpret(*node, operands);
+    // Each library call decides for itself.
+    const bool undefined =
+        pads_with_nan && PadsNonFinite(*node, operands) && noise.Flip();
     noise.Move(*node, operands, results);
     for (size_t i = 0; i < results.size(); ++i) {
       if (undefined) {
