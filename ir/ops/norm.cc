@@ -110,9 +110,9 @@ Grads GradTrain(Builder& b, const Node& n, DOutputs d) {
   const Residual residual = ResidualOf(n.attrs());
   for (size_t i = 1; i < d.size(); ++i) {
     FUSOR_CHECK(d[i] == nullptr, kGraph,
-                "batch_norm_train at {}: its statistics have no gradient; use "
+                "batch_norm_train{}: its statistics have no gradient; use "
                 "stop_gradient",
-                ToString(n.location()));
+                AtLocation(n.location()));
   }
   std::vector<Value*> operands{d[0],       n.input(0),  n.input(1),
                                n.input(2), n.output(1), n.output(2)};
