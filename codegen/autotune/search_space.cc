@@ -155,9 +155,9 @@ void SearchSpace::Survey(passes::NormLowering level) {
   surveyed_.push_back(std::move(graph));
 }
 
-// Surveys convolutions of pixel blocks (SpaceToDepth) and their statistics.
-// Runs last, because these rewrites count only what they save over the
-// statistics of the convolutions that they replace.
+// Surveys convolutions of images in other forms (SpaceToDepth) and their
+// statistics. Runs last, because these rewrites count only what they save over
+// the statistics of the convolutions that they replace.
 void SearchSpace::SurveyBlocks() {
   const passes::PassOptions& options = context_->options();
   if (!Runs(kBlocksPass, options) || !Runs(kRewritingPass, options)) return;

@@ -88,9 +88,9 @@ LoweredKernel LowerDataMovement(const ir::Graph& body,
                                 const ir::Target& target);
 
 // space_to_depth, the only node of the body, whose inputs are its operands, in
-// order. A thread computes its channels of both rows of a 2x2 block of pixels.
-// The zero row and the zero column have separate phases. Computes in f32 and
-// rounds on store. Images are row-major; the result has any layout without
+// order. A thread computes its channels of all rows of a block of pixels. The
+// zero row and the zero column, if any, have separate phases. Computes in f32
+// and rounds on store. Images are row-major; the result has any layout without
 // tiles.
 LoweredKernel LowerSpaceToDepth(const ir::Graph& body,
                                 const ir::Target& target);

@@ -20,8 +20,10 @@ class SpaceToDepthLowering {
       : body_(body),
         image_(body.input(kImages)->type()),
         result_(body.outputs()[0].value->type()),
-        pixels_(2 * image_.shape[3]),
-        row_(result_.shape[1] / 2),
+        block_(body.nodes()[0]->attrs().Int("block")),
+        border_(block_ - 1),
+        pixels_(block_ * image_.shape[3]),
+        row_(result_.shape[1] / block_),
         builder_("space_to_depth", target) {
     FUSOR_ASSERT(image_.layout.is_row_major() && result_.layout.tiles.empty(),
                  "space_to_depth of {} to {} by a kernel", ToString(image_),
@@ -36,8 +38,10 @@ class SpaceToDepthLowering {
   }
 
   LoweredKernel Lower() {
-    EmitZeros(3, 0);
-    EmitZeros(2, 1);
+    if (border_ > 0) {
+      EmitZeros(3, 0);
+      EmitZeros(2, 1);
+    }
     EmitBlocks();
     return OneBufferPerTensor(std::move(builder_).Build(), body_);
   }
@@ -75,12 +79,12 @@ class SpaceToDepthLowering {
   void EmitBlocks() {
     std::vector<int> grid;
     const Parts n = AddGrid(grid, "n", image_.shape[0], false);
-    const Parts h = AddGrid(grid, "h", image_.shape[1] / 2, false);
-    const Parts w = AddGrid(grid, "w", image_.shape[2] / 2, true);
+    const Parts h = AddGrid(grid, "h", image_.shape[1] / block_, false);
+    const Parts w = AddGrid(grid, "w", image_.shape[2] / block_, true);
     const int pixel = builder_.AddAxis("pixels", pixels_, AxisKind::kVector);
     const int channel = builder_.AddAxis("c", row_, AxisKind::kVector);
     const auto phase = builder_.BeginPhase(std::move(grid));
-    std::array<int, 2> rows{};
+    std::vector<int> rows(static_cast<size_t>(block_));
     for (int& row : rows) {
       row = builder_.Accumulator(ScalarOp::kAdd, DType::kF32);
     }
@@ -89,10 +93,10 @@ class SpaceToDepthLowering {
       const int mean = builder_.Load(kMean, {0, {{pixel, 1}}});
       const int scale = builder_.Load(kScale, {0, {{pixel, 1}}});
       const int64_t line = image_.shape[2] * image_.shape[3];
-      for (int64_t r = 0; r < 2; ++r) {
+      for (int64_t r = 0; r < block_; ++r) {
         Index from{r * line, {}};
         AddTerms(from, n, image_.shape[1] * line);
-        AddTerms(from, h, 2 * line);
+        AddTerms(from, h, block_ * line);
         AddTerms(from, w, pixels_);
         from.terms.push_back({pixel, 1});
         const int x = Compute(ScalarOp::kIdentity,
@@ -103,8 +107,9 @@ class SpaceToDepthLowering {
       }
     }
     const auto channels = builder_.BeginLoop(channel);
-    for (int64_t r = 0; r < 2; ++r) {
-      Index to{strides_[2] + strides_[3] + r * row_ * strides_[1], {}};
+    for (int64_t r = 0; r < block_; ++r) {
+      Index to{border_ * (strides_[2] + strides_[3]) + r * row_ * strides_[1],
+               {}};
       AddTerms(to, n, strides_[0]);
       AddTerms(to, h, strides_[2]);
       AddTerms(to, w, strides_[3]);
@@ -119,7 +124,9 @@ class SpaceToDepthLowering {
 
   const ir::Graph& body_;
   const ir::TensorType image_;   // [N,H,W,C]
-  const ir::TensorType result_;  // [N,D,H/2+1,W/2+1]
+  const ir::TensorType result_;  // [N,D,H/B+B-1,W/B+B-1]
+  const int64_t block_;          // B, extent of a block in pixels
+  const int64_t border_;         // rows and columns of zeros before the blocks
   const int64_t pixels_;         // channels per row of a block
   const int64_t row_;            // the same with zero padding
   std::array<int64_t, 4> strides_{};

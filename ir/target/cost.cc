@@ -19,6 +19,22 @@ struct Winograd {
   bool fused;            // transformed activations stay in a cache
 };
 
+// GPUs copy 4, 8 or 16 bytes to shared memory asynchronously; threads wait for
+// narrower loads. A multiprocessor issues 32 loads per clock, while it executes
+// up to 256 f32 operations.
+constexpr int64_t kAsyncBytes = 4;
+constexpr int64_t kWidestBytes = 16;
+constexpr double kFlopsPerLoad = 8;
+
+// Returns the number of elements of x that an implicit matrix product loads:
+// the window at each position of y, in all channels.
+double WindowElements(const Convolution& conv) {
+  const Shape& y = conv.y.shape;
+  const Shape& w = conv.weight.shape;
+  return static_cast<double>(y[0] * y[2] * y[3]) *
+         static_cast<double>(w[1] * w[2] * w[3]);
+}
+
 Winograd WinogradOf(DType dtype) {
   return dtype == DType::kF32 ? Winograd{4, 36, 4, false}
                               : Winograd{2, 16, 2, true};
@@ -123,6 +139,29 @@ int64_t WinogradNs(const Node& node, const Target& target) {
   return static_cast<int64_t>(2 * multiplications /
                                   (peak * target.winograd_efficiency) +
                               bytes / std::max(target.memory_gb_per_s, 1.0));
+}
+
+ConvolutionExcess ExcessOf(const Convolution& conv, int64_t workspace_bytes,
+                           const Target& target) {
+  ConvolutionExcess excess{.bytes = 2 * workspace_bytes};
+  if (conv.kind == ConvKind::kGradInput) return excess;
+  const auto element = static_cast<int64_t>(DTypeSize(conv.x.dtype));
+  const int64_t pixel = conv.x.shape[1] * element;
+  const int64_t padded =
+      (pixel + kWidestBytes - 1) / kWidestBytes * kWidestBytes;
+  if (padded > pixel &&
+      workspace_bytes >= conv.x.num_bytes() / pixel * padded) {
+    excess.macs = static_cast<double>(padded) / static_cast<double>(pixel);
+    return excess;
+  }
+  // Channels-last: a load is at most the largest power of two in a pixel.
+  const int64_t widest = pixel & -pixel;
+  if (widest < kAsyncBytes) {
+    excess.load_ns = WindowElements(conv) * static_cast<double>(element) /
+                     static_cast<double>(widest) * kFlopsPerLoad /
+                     std::max(target.peak_gflops_f32, 1.0);
+  }
+  return excess;
 }
 
 bool TakesTime(const Node& node) {

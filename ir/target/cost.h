@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "ir/graph.h"
+#include "ir/target/conv_problem.h"
 #include "ir/target/target.h"
 
 namespace fusor::ir {
@@ -43,6 +44,20 @@ int64_t NodeFlops(const Node& node);
 // WinogradNs HasWinogradGeometry(node).
 int64_t DirectNs(const Node& node, const Target& target);
 int64_t WinogradNs(const Node& node, const Target& target);
+
+// What a GPU library's convolution does besides NodeBytes and NodeMacs.
+struct ConvolutionExcess {
+  int64_t bytes = 0;   // of the workspace, written and read once
+  double macs = 1;     // factor: x is copied with channels of zeros
+  double load_ns = 0;  // loads that threads wait for
+};
+
+// Estimates it for forward convolutions and weight gradients, whose x may have
+// few channels: the library copies x to the workspace, with pixels of 16 bytes,
+// if it is large enough for that; otherwise threads load whole pixels or parts
+// of one.
+ConvolutionExcess ExcessOf(const Convolution& conv, int64_t workspace_bytes,
+                           const Target& target);
 
 // True for fusions and library ops; NodeSeconds is 0 for all other nodes.
 bool TakesTime(const Node& node);

@@ -18,7 +18,8 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(
     const std::string problem = ir::ConvolutionProblem(node);
     const std::string* choice =
         choices.FindCandidate(problem, node.input(0)->type().dtype);
-    if (choice != nullptr && *choice != kSpaceToDepth && !candidates.empty()) {
+    if (choice != nullptr && *choice != kSpaceToDepth &&
+        *choice != kPadChannels && !candidates.empty()) {
       const auto named = std::find_if(
           candidates.begin(), candidates.end(),
           [&](const ir::LibraryCandidate& c) { return c.name == *choice; });

@@ -7,9 +7,10 @@
 
 namespace fusor::passes {
 
-// The choice that requests SpaceToDepth, instead of a candidate. Ignored for a
-// convolution that SpaceToDepth has not replaced.
+// The choices that request a form of SpaceToDepth, instead of a candidate.
+// Ignored for a convolution that SpaceToDepth has not replaced.
 inline constexpr char kSpaceToDepth[] = "space_to_depth";
+inline constexpr char kPadChannels[] = "pad_channels";
 
 // Returns the candidate to run a node with: the one that PassOptions::choices
 // names for its problem and dtype, otherwise the target's best. Skips Winograd

@@ -27,15 +27,18 @@ void ApplyNormsInReaders(ConvRewriter& rewriter);
 // the sum. That convolution also stores the sum for the other readers.
 void ApplyNormsAtJoins(ConvRewriter& rewriter);
 
-// Rewrites a stride-2 convolution on images that the step normalises as a
-// stride-1 convolution on 2x2 pixel blocks (op space_to_depth). Does so if
-// choices name "space_to_depth" for its problem. Without a choice, does so if
-// the library can sum up the result's statistics (NormLowering::kStatistics)
-// only in that form. A choice that names an engine rejects the rewrite. GPUs
-// only. Counts space_to_depth and, for rewrites by choices, chosen_forms.
+// Rewrites a convolution on images of few channels that the step normalises: of
+// stride 2 as one of stride 1 on 2x2 pixel blocks ("space_to_depth"), any other
+// on images with channels of zeros ("pad_channels"). Both are the op
+// space_to_depth. Does so if choices name the form for its problem. Without a
+// choice, does so if the library can sum up the result's statistics
+// (NormLowering::kStatistics) only in that form, or if image conversion and
+// convolutions are estimated faster. A choice that names an engine rejects the
+// rewrite. GPUs only. Counts space_to_depth, pad_channels and, for rewrites by
+// choices, chosen_forms.
 bool SpaceToDepth(ir::Graph& graph, PassContext& context);
 
-// Rewrites all eligible convolutions, ignoring choices and the rule, and
+// Rewrites all eligible convolutions, ignoring choices and estimates, and
 // returns the rewrites. Their saved_bytes are those added by the new operands,
 // negated; SurveyConvNorm accounts for the statistics. Counts and records
 // nothing.

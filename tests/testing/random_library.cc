@@ -430,17 +430,20 @@ class LibraryOps {
 
   void SpaceToDepth(Value*) {
     const int64_t channels = draw_.Between(1, 4);
+    const int64_t block = draw_.Between(1, 2);
     const TensorType type{draw_.Chance(0.5) ? DType::kU8 : FloatDType(),
-                          {draw_.Between(1, 2), 2 * draw_.Between(1, 4),
-                           2 * draw_.Between(1, 4), channels},
+                          {draw_.Between(1, 2), block * draw_.Between(1, 4),
+                           block * draw_.Between(1, 4), channels},
                           {}};
-    const TensorType vector{DType::kF32, {2 * channels}, {}};
+    const TensorType vector{DType::kF32, {block * channels}, {}};
     Value* x = pool_.NewInput(type, "pixels");
     Value* mean = Operand(vector, kInputBound, "mean");
     Value* scale = Operand(vector, kInputBound, "scale");
     pool_.Adopt(
         b_.Add("space_to_depth", {x, mean, scale},
-               {{"result_dtype", std::string(ir::DTypeName(FloatDType()))}})
+               {{"block", block},
+                {"result_dtype", std::string(ir::DTypeName(FloatDType()))},
+                {"row_multiple", 4 * draw_.Between(1, 2)}})
             ->output(),
         2 * kInputBound * kInputBound);
   }

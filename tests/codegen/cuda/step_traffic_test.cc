@@ -104,16 +104,16 @@ TEST(RankStep, HasTheKernelsOfOneRank) {
                     return s.kind == codegen::StepKind::kCollective;
                   })};
   };
-  EXPECT_EQ(counts(1, {}), (Counts{109, 0}));
-  EXPECT_EQ(counts(8, {}), (Counts{112, 5}));
-  EXPECT_EQ(counts(8, ir::DType::kF32), (Counts{163, 2}));
+  EXPECT_EQ(counts(1, {}), (Counts{118, 0}));
+  EXPECT_EQ(counts(8, {}), (Counts{121, 5}));
+  EXPECT_EQ(counts(8, ir::DType::kF32), (Counts{171, 2}));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     ResNet50, StepTraffic,
     ::testing::Values(
-        Row{"Unfused", false, NormLowering::kSeparate, 477.1, 1444, 235, 161},
-        Row{"Kernels", true, NormLowering::kKernels, 339.2, 109, 48, 165},
+        Row{"Unfused", false, NormLowering::kSeparate, 477.1, 1448, 239, 161},
+        Row{"Kernels", true, NormLowering::kKernels, 339.2, 118, 56, 165},
         Row{"Statistics", true, NormLowering::kStatistics, 309.7, 168, 62, 165},
         Row{"Gradients", true, NormLowering::kGradients, 277.3, 168, 63, 161},
         Row{"Prologues", true, NormLowering::kPrologues, 264.2, 136, 56, 161},
@@ -174,7 +174,8 @@ TEST(SurveyedTraffic, IsWhatKernelsNoLongerMove) {
 
 // No kernel casts a bias, sums up what max-pool's gradient spreads, or adds a
 // bias to a product; copies of weights are written by the launch that updates
-// these. Counts are looked at before they are changed.
+// these, except that of the first weight, which is padded to 8 channels. Counts
+// are looked at before they are changed.
 TEST(Vgg16Step, HasNoKernelsAroundBiases) {
   const auto compiler =
       runtime::LoadBackend("cuda").CreateCompiler("nvidia-h200", {});
@@ -190,15 +191,15 @@ TEST(Vgg16Step, HasNoKernelsAroundBiases) {
   const auto& counters = program.report.counters;
   EXPECT_EQ(counters.at("matmul_bias"), 3);
   EXPECT_EQ(counters.at("matmul_relu"), 2);
-  EXPECT_EQ(counters.at("weight_copies"), 31);
-  EXPECT_EQ(program.report.kernels, 36);
+  EXPECT_EQ(counters.at("weight_copies"), 30);
+  EXPECT_EQ(program.report.kernels, 40);
   EXPECT_EQ(program.report.library_calls, 47);
   size_t launches = 0;
   for (const codegen::Step& step : program.plan.steps) {
     if (step.kind != codegen::StepKind::kLaunch) continue;
     launches += program.plan.kernels[step.index].kernel.phases.size();
   }
-  EXPECT_EQ(launches, 53u);
+  EXPECT_EQ(launches, 59u);
 }
 
 }  // namespace

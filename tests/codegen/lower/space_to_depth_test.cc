@@ -22,15 +22,18 @@ using ir::InputRole;
 using ir::Tensor;
 
 // As GenerateKernels leaves it.
-std::unique_ptr<Graph> Generated(const ir::Shape& images, DType result) {
+std::unique_ptr<Graph> Generated(const ir::Shape& images, DType result,
+                                 int64_t block = 2, int64_t multiple = 8) {
   auto graph = std::make_unique<Graph>();
-  const ir::Shape pixels{2 * images[3]};
+  const ir::Shape pixels{block * images[3]};
   ir::Node* node = graph->AddNode(
       "space_to_depth",
       {graph->AddInput({DType::kU8, images, {}}, InputRole::kData, "images"),
        graph->AddInput({DType::kF32, pixels, {}}, InputRole::kData, "mean"),
        graph->AddInput({DType::kF32, pixels, {}}, InputRole::kData, "scale")},
-      {{"result_dtype", std::string(DTypeName(result))}});
+      {{"block", block},
+       {"result_dtype", std::string(DTypeName(result))},
+       {"row_multiple", multiple}});
   ir::TensorType type = node->output()->type();
   type.layout = ir::ParseLayout("acdb");
   node->output()->set_type(type);
@@ -45,9 +48,15 @@ std::unique_ptr<Graph> Generated(const ir::Shape& images, DType result) {
 TEST(SpaceToDepthKernel, ComputesWhatTheInterpreterDoes) {
   std::vector<CompiledKernel> kernels;
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
-    for (const ir::Shape& images :
-         {ir::Shape{2, 8, 12, 3}, {1, 2, 2, 1}, {2, 6, 4, 4}}) {
-      const auto graph = Generated(images, dtype);
+    struct Case {
+      ir::Shape images;
+      int64_t block, multiple;
+    };
+    for (const auto& [images, block, multiple] :
+         {Case{{2, 8, 12, 3}, 2, 8}, Case{{1, 2, 2, 1}, 2, 8},
+          Case{{2, 6, 4, 4}, 2, 8}, Case{{2, 7, 9, 3}, 1, 8},
+          Case{{2, 5, 8, 3}, 1, 4}, Case{{1, 3, 3, 1}, 1, 4}}) {
+      const auto graph = Generated(images, dtype, block, multiple);
       const std::vector<Tensor> inputs{
           test::RandomTensor(graph->input(0)->type(), 1, 0, 256),
           test::RandomTensor(graph->input(1)->type(), 2, 90, 130),
@@ -81,6 +90,12 @@ TEST(SpaceToDepthKernel, MovesEachTensorOnce) {
   Verify(kernel);
   EXPECT_EQ(inspect::TrafficBytes(kernel),
             256 * (224 * 224 * 3 + 113 * 113 * 16 * 2) + 2 * 6 * 4);
+  const auto padded = Generated({256, 224, 224, 3}, DType::kF16, 1, 8);
+  const Kernel pads =
+      LowerFusion(*padded->nodes()[0], ir::FindTarget("nvidia-h200")).kernel;
+  Verify(pads);
+  EXPECT_EQ(inspect::TrafficBytes(pads),
+            256 * 224 * 224 * (3 + 8 * 2) + 2 * 3 * 4);
 }
 
 }  // namespace

@@ -61,6 +61,39 @@ TEST(Flops, MatmulCountsTheInnerDimensionOnceTransposedOrNot) {
             2 * 3 * 4 * 5);
 }
 
+// Rows of 2-byte channels: without a workspace, of a copy with 16-byte pixels,
+// of partial sums.
+TEST(ConvolutionExcess, IsOfNarrowPixels) {
+  const Target target = FindTarget("nvidia-h200");
+  const auto excess = [&](int64_t channels, int64_t workspace, ConvKind kind) {
+    const Convolution conv{kind,
+                           {DType::kF16, {2, channels, 8, 8}, {}},
+                           {DType::kF16, {4, channels, 3, 3}, {}},
+                           {DType::kF16, {2, 4, 8, 8}, {}}};
+    return ExcessOf(conv, workspace, target);
+  };
+  // 2 x 8 x 8 windows of 3 x 3 x 3 elements, one load each.
+  const ConvolutionExcess narrow = excess(3, 0, ConvKind::kForward);
+  EXPECT_EQ(narrow.bytes, 0);
+  EXPECT_EQ(narrow.macs, 1);
+  EXPECT_DOUBLE_EQ(narrow.load_ns, 128 * 27 * 8 / target.peak_gflops_f32);
+  const int64_t copy = 2 * 8 * 8 * 16;
+  const ConvolutionExcess copied = excess(3, copy, ConvKind::kGradWeight);
+  EXPECT_EQ(copied.bytes, 2 * copy);
+  EXPECT_DOUBLE_EQ(copied.macs, 8.0 / 3);
+  EXPECT_EQ(copied.load_ns, 0);
+  EXPECT_GT(excess(3, copy - 1, ConvKind::kGradWeight).load_ns, 0);
+  for (const int64_t wide : {2, 4, 8, 64}) {
+    const ConvolutionExcess none = excess(wide, 0, ConvKind::kForward);
+    EXPECT_EQ(none.load_ns, 0) << wide;
+    EXPECT_EQ(none.macs, 1) << wide;
+  }
+  const ConvolutionExcess sums = excess(8, 4096, ConvKind::kGradWeight);
+  EXPECT_EQ(sums.bytes, 8192);
+  EXPECT_EQ(sums.macs, 1);
+  EXPECT_EQ(excess(3, 0, ConvKind::kGradInput).load_ns, 0);
+}
+
 TEST(Flops, AFusionIsTheSumOfItsBody) {
   EXPECT_EQ(FlopsOf(R"(
     graph g {

@@ -50,8 +50,10 @@ class LibraryChoiceTest : public testing::Test {
 // mixed precision asks before.
 TEST_F(LibraryChoiceTest, AnotherFormLeavesTheCandidateToTheTarget) {
   const auto usual = Run(AssignLayout);
-  options_.choices.candidates[{kB, DType::kF32}] = kSpaceToDepth;
-  EXPECT_TRUE(ir::SameGraph(*usual, *Run(AssignLayout)));
+  for (const char* form : {kSpaceToDepth, kPadChannels}) {
+    options_.choices.candidates[{kB, DType::kF32}] = form;
+    EXPECT_TRUE(ir::SameGraph(*usual, *Run(AssignLayout))) << form;
+  }
 }
 
 TEST_F(LibraryChoiceTest, ACandidateChangesTheLayoutOfItsLayerAlone) {

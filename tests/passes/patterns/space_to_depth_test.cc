@@ -154,13 +154,13 @@ TEST_F(SpaceToDepthTest, TakesBlocksOfPixelsAsChannels) {
 
 TEST_F(SpaceToDepthTest, DecidesByStatisticsThatTheLibraryHas) {
   ExpectKept(target_, Lowering(NormLowering::kKernels),
-             "no statistics are required");
+             "no other form is estimated faster");
   PassOptions unfused = Lowering(NormLowering::kStatistics);
   unfused.fusion = false;
-  ExpectKept(target_, unfused, "no statistics are required");
+  ExpectKept(target_, unfused, "no other form is estimated faster");
   ExpectKept(test::ChannelsLastCompiler("nvidia-h200"),
              Lowering(NormLowering::kStatistics),
-             "the library computes its statistics");
+             "no other form is estimated faster");
   const UnstridedStatistics cpu("cpu-avx512");
   PassContext context(cpu, Lowering(NormLowering::kStatistics));
   const auto graph = test::ParseOrDie(Stem());
@@ -235,9 +235,101 @@ TEST_F(SpaceToDepthTest, SurveysWhatCanBeMade) {
   EXPECT_TRUE(SurveySpaceToDepth(*test::ParseOrDie(Stem()), other).empty());
 }
 
+// A library that copies images of three channels to a workspace with channels
+// of zeros, for weight gradients.
+class PaddingLibrary final : public test::ChannelsLastCompiler {
+ public:
+  using test::ChannelsLastCompiler::ChannelsLastCompiler;
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    auto candidates = test::ChannelsLastCompiler::Candidates(node);
+    const auto conv = ir::ConvolutionOf(node);
+    if (conv.has_value() && conv->kind == ir::ConvKind::kGradWeight &&
+        conv->x.shape[1] % 8 != 0) {
+      for (ir::LibraryCandidate& candidate : candidates) {
+        candidate.workspace_bytes = conv->x.num_bytes() / conv->x.shape[1] * 8;
+      }
+    }
+    return candidates;
+  }
+};
+
+// Adds a convolution of large normalised images of three channels, and with
+// `training` its weight gradient.
+std::unique_ptr<ir::Graph> LargeStem(int64_t batch, int64_t stride,
+                                     int64_t kernel, bool training) {
+  auto graph = std::make_unique<ir::Graph>("stem");
+  ir::Builder b(*graph);
+  Value* bytes = graph->AddInput({DType::kU8, {batch, 224, 224, 3}, {}},
+                                 ir::InputRole::kData, "images");
+  Value* w = graph->AddInput({DType::kF16, {64, 3, kernel, kernel}, {}},
+                             ir::InputRole::kWeight, "w");
+  Value* mean = b.Constant(DType::kF32, {3}, {1, 2, 3});
+  Value* scale = b.Constant(DType::kF32, {3}, {0.5, 0.25, 0.125});
+  Value* x = b.Transpose(
+      b.Cast(b.Times(b.Minus(b.Cast(bytes, DType::kF32), mean), scale),
+             DType::kF16),
+      {0, 3, 1, 2});
+  const int64_t pad = kernel / 2;
+  Value* y = b.Conv2d(
+      x, w, nullptr,
+      {.stride_h = stride, .stride_w = stride, .pad_h = pad, .pad_w = pad});
+  graph->AddOutput(y, "y");
+  if (!training) return graph;
+  Value* dy = graph->AddInput(y->type(), ir::InputRole::kData, "dy");
+  ir::Attrs attrs{{"stride", std::vector<int64_t>{stride, stride}},
+                  {"pad", std::vector<int64_t>{pad, pad}},
+                  {"weight_shape", w->type().shape}};
+  graph->AddOutput(b.Add("conv2d_grad_weight", {x, dy}, attrs)->output(), "dw");
+  return graph;
+}
+
+// Returns the shape of the images that the convolutions read afterwards.
+ir::Shape FormOf(std::unique_ptr<ir::Graph> graph,
+                 const PassOptions& options = {}) {
+  const PaddingLibrary target("nvidia-h200");
+  PassContext context(target, options);
+  SpaceToDepth(*graph, context);
+  ir::Verify(*graph);
+  for (const auto& node : graph->nodes()) {
+    if (node->op_name() == "conv2d") return node->input(0)->type().shape;
+  }
+  return {};
+}
+
+TEST_F(SpaceToDepthTest, TakesTheFormThatIsEstimatedFastest) {
+  // Of stride 2: blocks of pixels.
+  EXPECT_EQ(FormOf(LargeStem(64, 2, 7, true)), (ir::Shape{64, 16, 113, 113}));
+  // Training: 8 channels, so that the library need not copy; inference: 4
+  // channels, which threads need not wait for.
+  EXPECT_EQ(FormOf(LargeStem(64, 1, 3, true)), (ir::Shape{64, 8, 224, 224}));
+  EXPECT_EQ(FormOf(LargeStem(64, 1, 3, false)), (ir::Shape{64, 4, 224, 224}));
+  // Of one image it does not pay off to rearrange weights.
+  EXPECT_EQ(FormOf(LargeStem(1, 1, 3, false)), (ir::Shape{1, 3, 224, 224}));
+  PassOptions unfused;
+  unfused.fusion = false;
+  EXPECT_EQ(FormOf(LargeStem(64, 2, 7, true), unfused),
+            (ir::Shape{64, 16, 113, 113}));
+}
+
+TEST_F(SpaceToDepthTest, SurveysPaddedChannels) {
+  const auto graph = LargeStem(64, 1, 3, true);
+  const PaddingLibrary target("nvidia-h200");
+  const PassContext context(target, {});
+  const auto made = SurveySpaceToDepth(*graph, context);
+  ir::Verify(*graph);
+  ASSERT_EQ(made.size(), 1);
+  EXPECT_EQ(made[0].choice, "pad_channels");
+  ASSERT_EQ(made[0].parts.size(), 2);
+  EXPECT_EQ(made[0].parts[0].after,
+            "conv2d x=64x8x224x224 w=64x8x3x3 stride=1,1 pad=1,1 "
+            "dilation=1,1 groups=1");
+}
+
 // Every geometry that it takes, without rounding.
 TEST_F(SpaceToDepthTest, ComputesTheSame) {
   int taken = 0;
+  int padded = 0;
   for (int64_t kernel = 1; kernel <= 7; ++kernel) {
     for (int64_t pad = 0; pad <= kernel / 2; ++pad) {
       ir::Graph graph("g");
@@ -261,15 +353,12 @@ TEST_F(SpaceToDepthTest, ComputesTheSame) {
                       {"weight_shape", w->type().shape}};
       graph.AddOutput(b.Add("conv2d_grad_weight", {x, dy}, attrs)->output(),
                       "dw");
-      PassOptions options;
-      options.choices
-          .candidates[{ir::ConvolutionProblem(*y->producer()), DType::kF32}] =
-          "space_to_depth";
       const auto inputs = test::RandomInputs(graph, 1);
       const auto before = ir::Interpret(graph, inputs, ir::EvalMode::kExact);
-      PassContext context(target_, options);
-      if (!SpaceToDepth(graph, context)) continue;
-      ++taken;
+      const PassContext context(target_, {});
+      const auto made = SurveySpaceToDepth(graph, context);
+      ASSERT_EQ(made.size(), 1);
+      ++(made[0].choice == "space_to_depth" ? taken : padded);
       ir::Verify(graph);
       const auto after = ir::Interpret(graph, inputs, ir::EvalMode::kExact);
       for (size_t i = 0; i < before.size(); ++i) {
@@ -279,6 +368,7 @@ TEST_F(SpaceToDepthTest, ComputesTheSame) {
     }
   }
   EXPECT_EQ(taken, 4);  // 3x3, 5x5 and 7x7 padded by 1, 7x7 by 3
+  EXPECT_EQ(padded, 15);
 }
 
 }  // namespace

@@ -8,7 +8,9 @@
 #include <numeric>
 
 #include "codegen/cuda/cuda_printer.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
+#include "ir/target/cost.h"
 #include "tools/inspect/report/traffic.h"
 
 namespace fusor::inspect {
@@ -66,6 +68,15 @@ int64_t BytesAhead(const codegen::Kernel& kernel,
   }
   if (loop && loads == 1) bytes *= kTurnsAhead;
   return std::max(bytes, inner);
+}
+
+ir::Convolution ConvolutionOf(const codegen::LibraryCall& call) {
+  if (call.body != nullptr) {
+    return *ir::ConvolutionOf(ir::LibraryOpIn(*call.body));
+  }
+  const auto graph =
+      ir::OneOpGraph(call.op, call.attrs, call.operands, call.results);
+  return *ir::ConvolutionOf(*graph->nodes()[0]);
 }
 
 class Modeller {
@@ -247,14 +258,19 @@ class Modeller {
     const bool wide =
         !call.operands.empty() && ir::DTypeSize(call.operands[0].dtype) > 2;
     const double peak = wide ? target_.peak_gflops_f32 : target_.peak_gflops_16;
-    const double memory = static_cast<double>(step.bytes) /
+    ir::ConvolutionExcess excess{.bytes = 2 * call.workspace_bytes};
+    if (call.HasTrait(ir::OpTrait::kConvolution)) {
+      excess = ir::ExcessOf(ConvolutionOf(call), call.workspace_bytes, target_);
+    }
+    const double memory = static_cast<double>(step.bytes + excess.bytes) /
                           (kLibraryMemoryShare * target_.memory_gb_per_s);
     const double fixed =
         kFillUs + static_cast<double>(target_.launch_overhead_ns) / 1e3;
     const auto ms = [&](double share) {
       const double arithmetic =
-          static_cast<double>(step.flops) / (share * peak);
-      return (std::max(memory, arithmetic) / 1e3 + fixed) / 1e3;
+          excess.macs * static_cast<double>(step.flops) / (share * peak);
+      const double ns = std::max(memory, arithmetic) + excess.load_ns;
+      return (ns / 1e3 + fixed) / 1e3;
     };
     if (!call.HasTrait(ir::OpTrait::kConvolution)) {
       model.others_ms += ms(kMatmulTensorShare);

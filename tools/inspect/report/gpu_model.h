@@ -3,7 +3,8 @@
 // Estimates the time of a step on a GPU, launch by launch, from the bytes that
 // each kernel phase moves, its blocks and threads, and the registers of its
 // machine code. Ranks changes of generated code without a GPU. Convolutions are
-// assumed to reach several shares of the tensor cores' peak.
+// assumed to reach several shares of the tensor cores' peak, and to write and
+// read their workspaces once (ir::ExcessOf).
 
 #include <array>
 #include <cstdint>
