@@ -433,20 +433,6 @@ Value* Builder::Matmul(Value* a, Value* b, bool transpose_a, bool transpose_b,
   return Reshape(y, std::move(shape));
 }
 
-Value* Builder::Conv2d(Value* x, Value* weight, Value* bias,
-                       const Conv2dOptions& options, Where at) {
-  std::vector<Value*> inputs{x, weight};
-  if (bias != nullptr) inputs.push_back(bias);
-  using Ints = std::vector<int64_t>;
-  return Add("conv2d", std::move(inputs),
-             {{"stride", Ints{options.stride_h, options.stride_w}},
-              {"pad", Ints{options.pad_h, options.pad_w}},
-              {"dilation", Ints{options.dilation_h, options.dilation_w}},
-              {"groups", options.groups}},
-             at)
-      ->output();
-}
-
 namespace {
 
 Attrs PoolAttrs(const Pool2dOptions& options) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -12,9 +13,27 @@ namespace fusor::ir {
 // Geometry of a 2-D convolution.
 struct Conv2dOptions {
   int64_t stride_h = 1, stride_w = 1;
-  int64_t pad_h = 0, pad_w = 0;  // on both sides
+  int64_t pad_h = 0, pad_w = 0;            // top, left
+  int64_t far_pad_h = -1, far_pad_w = -1;  // bottom, right; -1: as the others
   int64_t dilation_h = 1, dilation_w = 1;
   int64_t groups = 1;
+};
+
+// Geometry of a 3-D convolution; dimensions are depth, height and width.
+struct Conv3dOptions {
+  std::array<int64_t, 3> stride = {1, 1, 1};
+  std::array<int64_t, 3> pad = {0, 0, 0};
+  std::array<int64_t, 3> far_pad = {-1, -1, -1};  // -1: as pad
+  std::array<int64_t, 3> dilation = {1, 1, 1};
+  int64_t groups = 1;
+};
+
+// One element of an interpolated dimension: (1 - share) times the element
+// `first` plus share times the element `second`.
+struct Interpolation {
+  int64_t first = 0;
+  int64_t second = 0;
+  double share = 0;
 };
 
 struct Pool2dOptions {
@@ -101,6 +120,8 @@ class Builder {
   Value* Sqrt(Value* x, Where at = {}) { return Unary("sqrt", x, at); }
   Value* Rsqrt(Value* x, Where at = {}) { return Unary("rsqrt", x, at); }
   Value* Tanh(Value* x, Where at = {}) { return Unary("tanh", x, at); }
+  Value* Sin(Value* x, Where at = {}) { return Unary("sin", x, at); }
+  Value* Cos(Value* x, Where at = {}) { return Unary("cos", x, at); }
   Value* Erf(Value* x, Where at = {}) { return Unary("erf", x, at); }
   Value* Floor(Value* x, Where at = {}) { return Unary("floor", x, at); }
   Value* Relu(Value* x, Where at = {}) { return Unary("relu", x, at); }
@@ -130,6 +151,25 @@ class Builder {
   }
   Value* Pow(Value* a, Value* b, Where at = {}) {
     return Binary("pow", a, b, {}, at);
+  }
+  // floor(a / b) of integers; 0 if b is 0.
+  Value* FloorDivide(Value* a, Value* b, Where at = {}) {
+    return Binary("floor_div", a, b, {}, at);
+  }
+  // a - b floor(a / b), with the sign of b; if b is 0, integers give 0 and
+  // floats NaN.
+  Value* Remainder(Value* a, Value* b, Where at = {}) {
+    return Binary("remainder", a, b, {}, at);
+  }
+  // Of integers, as two's complement.
+  Value* BitwiseAnd(Value* a, Value* b, Where at = {}) {
+    return Binary("bitwise_and", a, b, {}, at);
+  }
+  Value* BitwiseOr(Value* a, Value* b, Where at = {}) {
+    return Binary("bitwise_or", a, b, {}, at);
+  }
+  Value* BitwiseXor(Value* a, Value* b, Where at = {}) {
+    return Binary("bitwise_xor", a, b, {}, at);
   }
   Value* And(Value* a, Value* b, Where at = {}) {
     return Binary("and", a, b, {}, at);
@@ -164,6 +204,12 @@ class Builder {
   }
   Value* Pow(Value* a, double b, Where at = {}) {
     return Pow(a, ScalarLike(a, b, at), at);
+  }
+  Value* FloorDivide(Value* a, double b, Where at = {}) {
+    return FloorDivide(a, ScalarLike(a, b, at), at);
+  }
+  Value* Remainder(Value* a, double b, Where at = {}) {
+    return Remainder(a, ScalarLike(a, b, at), at);
   }
   Value* Compare(std::string direction, Value* a, double b, Where at = {}) {
     return Compare(std::move(direction), a, ScalarLike(a, b, at), at);
@@ -205,6 +251,32 @@ class Builder {
   // Returns the same value in another layout; x itself if it has that layout.
   Value* Copy(Value* x, Layout layout, Where at = {});
 
+  // --- Indexed access --------------------------------------------------------
+  // Indices are integers. ir/graph.h states what those out of range mean.
+  //
+  // y[i.., t.., j..] = x[i.., index[t..], j..]: replaces dimension `dim` of x
+  // by those of the index, as numpy's take. With dim 0, looks rows up in a
+  // table.
+  Value* Take(Value* x, Value* index, int64_t dim, Where at = {});
+  // y[i..] = x[i..] at index[i..] along `dim`, as numpy's take_along_axis. The
+  // index has the shape of x except along `dim`.
+  Value* TakeAlong(Value* x, Value* index, int64_t dim, Where at = {});
+  // The op `gather`. Dimension d of x is read at dimension dims[d] of the
+  // result, or, if dims[d] is -1, at the next index. Indices broadcast to the
+  // result's shape by numpy's rule.
+  Value* Gather(Value* x, std::vector<Value*> indices,
+                std::vector<int64_t> dims, Where at = {});
+  // Returns a tensor of `shape` to which each update is added: the transpose of
+  // Gather, with the updates in place of its result. The sums are in row-major
+  // order of the updates. Indices broadcast to their shape.
+  Value* ScatterAdd(Value* updates, std::vector<Value*> indices, Shape shape,
+                    std::vector<int64_t> dims, Where at = {});
+  // Replaces the elements of a floating x along `dim` by the interpolated ones.
+  // Resizes by the nearest element or linearly, whatever the convention of
+  // coordinates. Throws kGraph if a position is outside x.
+  Value* Interpolate(Value* x, const std::vector<Interpolation>& elements,
+                     int64_t dim, Where at = {});
+
   // --- Reductions; dims in any order, dropped or kept with extent 1 ----------
   Value* ReduceSum(Value* x, std::vector<int64_t> dims, bool keepdim = false,
                    Where at = {});
@@ -216,6 +288,17 @@ class Builder {
   Value* ReduceMean(Value* x, std::vector<int64_t> dims, bool keepdim = false,
                     Where at = {});
 
+  // Returns the i64 index along `dim` of the greatest (least) element: the
+  // first of equal ones, the last with `last`. NaN counts as greatest (least).
+  Value* ArgMax(Value* x, int64_t dim, bool keepdim = false, bool last = false,
+                Where at = {});
+  Value* ArgMin(Value* x, int64_t dim, bool keepdim = false, bool last = false,
+                Where at = {});
+  // Returns the sums along `dim` of the elements up to each one. `exclusive`:
+  // without that one. `reverse`: from the end.
+  Value* CumulativeSum(Value* x, int64_t dim, bool exclusive = false,
+                       bool reverse = false, Where at = {});
+
   // --- Linear algebra, convolution, pooling ----------------------------------
   // [.., M, K] x [.., K, N] -> [.., M, N]; transpose_* first swaps the last two
   // dims of that operand. As in PyTorch, batch dimensions broadcast; a rank-1
@@ -225,6 +308,15 @@ class Builder {
   // x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O] or null.
   Value* Conv2d(Value* x, Value* weight, Value* bias,
                 const Conv2dOptions& options, Where at = {});
+  // Transposed convolution: the gradient of Conv2d with respect to its input.
+  // x [N,I,H,W], weight [I,O/groups,KH,KW], bias [O] or null. Extent H becomes
+  // (H - 1) stride - pad - far_pad + dilation (KH - 1) + 1 + extra.
+  Value* ConvTranspose2d(Value* x, Value* weight, Value* bias,
+                         const Conv2dOptions& options, int64_t extra_h = 0,
+                         int64_t extra_w = 0, Where at = {});
+  // x [N,C,D,H,W], weight [O,C/groups,KD,KH,KW], bias [O] or null.
+  Value* Conv3d(Value* x, Value* weight, Value* bias,
+                const Conv3dOptions& options, Where at = {});
   Value* MaxPool2d(Value* x, const Pool2dOptions& options, Where at = {});
   Value* AvgPool2d(Value* x, const Pool2dOptions& options, Where at = {});
 
@@ -292,6 +384,9 @@ class Builder {
   // Broadcasts a reduction of `like` over `dims` (increasing) to its shape.
   Value* Spread(Value* reduced, const Value* like,
                 const std::vector<int64_t>& dims);
+  // Returns the index of the elements where `hits` (of x's shape) is true: the
+  // first along `dim`, or the last.
+  Value* IndexOfHit(Value* hits, int64_t dim, bool keepdim, bool last);
   // Subtracts the maximum along `dim` from x.
   Value* Shifted(Value* x, int64_t dim);
   // Scales x to zero mean and unit variance over `dims` (increasing).

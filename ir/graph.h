@@ -30,6 +30,11 @@
 // Comparisons with NaN are false, except `ne`. A cast to bool is x != 0. Casts
 // to an integer are unspecified for NaN and for values out of its range.
 //
+// Indices. A gather whose index is outside its dimension yields NaN (integers
+// and bools: 0), as an out-of-range label does in a loss; scatter_add omits
+// such elements. Negative indices do not count from the end. Memory outside the
+// operand is never accessed.
+//
 // Randomness. `random` is a pure function of (key, step, site, rank, element
 // index), see ir/support/philox.h. Two dropouts have different sites (RNG
 // stream ids), so CSE never merges them.

@@ -24,6 +24,7 @@ enum class EvalMode;
 enum class FusionKind : uint8_t {
   kElementwise,  // one scalar function per element, operands of equal shape
   kInjective,    // copies one operand element per result element
+  kIndexed,      // reads operand 0 at indices that its other operands contain
   kReduce,       // reduces dimensions
   kSource,       // no operands: constant, iota, random
   kLibrary,      // may be a library call: convolution, matmul, pooling
@@ -83,7 +84,9 @@ struct OpDef {
   // The element function of a kElementwise op.
   ScalarOp (*scalar)(const Attrs& attrs) = nullptr;
 
-  // Maps a kInjective op's result index to its operand's index. nullopt if some
+  // Maps the result index of a kInjective op to its operand's index, that of a
+  // kIndexed op to the index in operand 0, where 0 stands for the dimensions
+  // whose index is in an operand. nullopt if some
   // dimension is not one affine term. Null: no loop nest can absorb the op.
   std::optional<IndexMap> (*operand_map)(const Node& node,
                                          const IndexMap& result) = nullptr;

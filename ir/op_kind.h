@@ -14,6 +14,8 @@ enum class OpKind : uint8_t {
   kSqrt,
   kRsqrt,
   kTanh,
+  kSin,
+  kCos,
   kErf,
   kFloor,
   kRelu,
@@ -28,6 +30,11 @@ enum class OpKind : uint8_t {
   kMaximum,
   kMinimum,
   kPow,
+  kFloorDiv,
+  kRemainder,
+  kBitwiseAnd,
+  kBitwiseOr,
+  kBitwiseXor,
   kAnd,
   kOr,
   kCompare,
@@ -46,8 +53,12 @@ enum class OpKind : uint8_t {
   kCopy,
   kFlatten,
   kUnflatten,
-  // Reductions
+  // Indexed access
+  kGather,
+  kScatterAdd,
+  // Reductions, scans
   kReduce,
+  kCumulativeSum,
   kAllFinite,
   kSumOfSquares,
   // Matmul, convolution, pooling

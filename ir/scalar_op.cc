@@ -18,6 +18,16 @@ struct Row {
 double NanMaximum(double a, double b) {
   return std::isnan(a) || std::isnan(b) ? NAN : (a > b ? a : b);
 }
+// Rounds the quotient down. Division by zero gives zero.
+double FloorQuotient(double a, double b) {
+  return b == 0 ? 0 : std::floor(a / b);
+}
+// Has the sign of b; NaN, which an integer rounds to 0, if b is zero.
+double FloorRemainder(double a, double b) {
+  const double rest = std::fmod(a, b);
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+int64_t Bits(double x) { return static_cast<int64_t>(x); }
 double NanMinimum(double a, double b) {
   return std::isnan(a) || std::isnan(b) ? NAN : (a < b ? a : b);
 }
@@ -34,6 +44,8 @@ constexpr Row kRows[] = {
      [](const double* x) { return 1 / std::sqrt(x[0]); }},
     {ScalarOp::kTanh, "tanh", 1,
      [](const double* x) { return std::tanh(x[0]); }},
+    {ScalarOp::kSin, "sin", 1, [](const double* x) { return std::sin(x[0]); }},
+    {ScalarOp::kCos, "cos", 1, [](const double* x) { return std::cos(x[0]); }},
     {ScalarOp::kErf, "erf", 1, [](const double* x) { return std::erf(x[0]); }},
     {ScalarOp::kFloor, "floor", 1,
      [](const double* x) { return std::floor(x[0]); }},
@@ -52,6 +64,16 @@ constexpr Row kRows[] = {
      [](const double* x) { return NanMinimum(x[0], x[1]); }},
     {ScalarOp::kPow, "pow", 2,
      [](const double* x) { return std::pow(x[0], x[1]); }},
+    {ScalarOp::kFloorDiv, "floor_div", 2,
+     [](const double* x) { return FloorQuotient(x[0], x[1]); }},
+    {ScalarOp::kRemainder, "remainder", 2,
+     [](const double* x) { return FloorRemainder(x[0], x[1]); }},
+    {ScalarOp::kBitwiseAnd, "bitwise_and", 2,
+     [](const double* x) { return double(Bits(x[0]) & Bits(x[1])); }},
+    {ScalarOp::kBitwiseOr, "bitwise_or", 2,
+     [](const double* x) { return double(Bits(x[0]) | Bits(x[1])); }},
+    {ScalarOp::kBitwiseXor, "bitwise_xor", 2,
+     [](const double* x) { return double(Bits(x[0]) ^ Bits(x[1])); }},
     {ScalarOp::kAnd, "and", 2,
      [](const double* x) { return double(x[0] && x[1]); }},
     {ScalarOp::kOr, "or", 2,

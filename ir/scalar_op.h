@@ -20,6 +20,8 @@ enum class ScalarOp : uint8_t {
   kSqrt,
   kRsqrt,
   kTanh,
+  kSin,
+  kCos,
   kErf,
   kFloor,
   kRelu,
@@ -33,7 +35,12 @@ enum class ScalarOp : uint8_t {
   kMaximum,
   kMinimum,
   kPow,
-  kAnd,
+  kFloorDiv,  // of integers
+  kRemainder,
+  kBitwiseAnd,  // of integers, as are the next two
+  kBitwiseOr,
+  kBitwiseXor,
+  kAnd,  // logical
   kOr,
   kEq,
   kNe,

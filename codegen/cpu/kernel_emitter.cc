@@ -4,6 +4,7 @@
 #include <llvm/Support/raw_ostream.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "codegen/cpu/scalar_emitter.h"
 #include "ir/support/error.h"
@@ -120,6 +121,10 @@ class PhaseEmitter {
         return EmitLoad(stmt);
       case StmtKind::kStore:
         return EmitStore(stmt);
+      case StmtKind::kGather:
+        return EmitGather(stmt);
+      case StmtKind::kScatterAdd:
+        return EmitScatterAdd(stmt);
       case StmtKind::kIndexValue:
         return Set(stmt,
                    b_.Convert(IndexValue(stmt.index, Info(stmt.dst).vector),
@@ -330,6 +335,114 @@ class PhaseEmitter {
       ir_.CreateMaskedStore(value, place.pointer, place.align, loops_.mask());
     } else {
       ir_.CreateAlignedStore(value, place.pointer, place.align);
+    }
+  }
+
+  // --- Elements at indices in registers --------------------------------------
+
+  // The element of a statement with indexed terms: one pointer, that of the
+  // first lane, if all lanes have the same index, otherwise one per lane.
+  struct IndexedPlace {
+    Value* pointer;
+    Value* inside;  // i1 or a vector of them
+    bool per_lane;
+    int64_t stride;  // of the lanes, unless per_lane
+    llvm::Type* element;
+    llvm::Align align;
+  };
+
+  // Elements outside get the pointer of index 0. `vector`: the statement is
+  // executed for all lanes.
+  IndexedPlace IndexedPlaceOf(const Stmt& stmt, bool vector) {
+    const ir::DType dtype = kernel_.buffers[stmt.buffer].dtype;
+    IndexedPlace place{};
+    place.element = b_.MemoryType(dtype);
+    place.align = llvm::Align(static_cast<uint64_t>(ir::DTypeSize(dtype)));
+    place.per_lane =
+        std::any_of(stmt.indexed.begin(), stmt.indexed.end(),
+                    [&](const auto& term) { return Info(term.reg).vector; });
+    place.stride = vector ? LaneStride(stmt.index) : 0;
+    Value* offset =
+        place.per_lane ? IndexValue(stmt.index, true) : ScalarIndex(stmt.index);
+    for (const codegen::IndexedTerm& term : stmt.indexed) {
+      const TypedValue reg = Get(term.reg);
+      Value* index = b_.Convert(reg.value, reg.arith, Arith::kI64);
+      if (place.per_lane) index = b_.Splat(index);
+      // Negative ones are large as unsigned ones.
+      Value* inside = ir_.CreateICmpULT(index, b_.Int(index, term.extent));
+      index = ir_.CreateSelect(inside, index, b_.Int(index, 0));
+      offset = ir_.CreateNSWAdd(
+          offset, ir_.CreateNSWMul(index, b_.Int(index, term.stride)));
+      place.inside = place.inside == nullptr
+                         ? inside
+                         : ir_.CreateAnd(place.inside, inside);
+    }
+    place.pointer =
+        ir_.CreateInBoundsGEP(place.element, buffers_[stmt.buffer], offset);
+    if (vector && !place.per_lane && place.stride != 0 && place.stride != 1) {
+      place.pointer = ir_.CreateInBoundsGEP(place.element, place.pointer,
+                                            LaneOffsets(place.stride));
+      place.per_lane = true;
+    }
+    return place;
+  }
+
+  // Returns the mask of a vector access: inside, and not a masked lane.
+  Value* AccessMask(const IndexedPlace& place) {
+    Value* inside = b_.Splat(place.inside);
+    return loops_.mask() == nullptr ? inside
+                                    : ir_.CreateAnd(inside, loops_.mask());
+  }
+
+  Value* LoadIndexed(const IndexedPlace& place, bool vector) {
+    if (!vector || (!place.per_lane && place.stride == 0)) {
+      return ir_.CreateAlignedLoad(place.element, place.pointer, place.align);
+    }
+    auto* type = llvm::FixedVectorType::get(place.element, kernel_.lanes);
+    llvm::Constant* zero = llvm::Constant::getNullValue(type);
+    if (place.per_lane) {
+      return ir_.CreateMaskedGather(type, place.pointer, place.align,
+                                    AccessMask(place), zero);
+    }
+    if (loops_.mask() == nullptr) {
+      return ir_.CreateAlignedLoad(type, place.pointer, place.align);
+    }
+    return ir_.CreateMaskedLoad(type, place.pointer, place.align, loops_.mask(),
+                                zero);
+  }
+
+  void EmitGather(const Stmt& stmt) {
+    const codegen::Register& info = Info(stmt.dst);
+    const ir::DType from = kernel_.buffers[stmt.buffer].dtype;
+    const IndexedPlace place = IndexedPlaceOf(stmt, info.vector);
+    Value* value = b_.FromMemory(LoadIndexed(place, info.vector), from);
+    value = b_.ConvertFor(value, ArithOf(from), info.dtype);
+    if (info.vector) value = b_.Splat(value);
+    const double outside = ir::IsFloat(from) ? NAN : 0;
+    Set(stmt, ir_.CreateSelect(place.inside, value,
+                               b_.Constant(info.dtype, info.vector, outside)));
+  }
+
+  // No task accesses the elements of another one, so that also those at index 0
+  // may be read, and stored unchanged.
+  void EmitScatterAdd(const Stmt& stmt) {
+    const ir::DType dtype = kernel_.buffers[stmt.buffer].dtype;
+    const bool vector =
+        loops_.vector_axis() >= 0 && LaneStride(stmt.index) != 0;
+    const IndexedPlace place = IndexedPlaceOf(stmt, vector);
+    Value* before = LoadIndexed(place, vector);
+    const TypedValue operands[] = {
+        {b_.FromMemory(before, dtype), ArithOf(dtype)}, Get(stmt.src[0])};
+    Value* sum = EmitScalar(b_, ir::ScalarOp::kAdd, operands, dtype, vector);
+    sum = b_.ToMemory(sum, ArithOf(dtype), dtype);
+    if (!vector) {
+      sum = ir_.CreateSelect(place.inside, sum, before);
+      ir_.CreateAlignedStore(sum, place.pointer, place.align);
+    } else if (place.per_lane) {
+      ir_.CreateMaskedScatter(sum, place.pointer, place.align,
+                              AccessMask(place));
+    } else {
+      ir_.CreateMaskedStore(sum, place.pointer, place.align, AccessMask(place));
     }
   }
 

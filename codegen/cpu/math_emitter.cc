@@ -189,6 +189,73 @@ Value* EmitTanh(ValueBuilder& b, Value* x) {
   return CopySign(b, ir.CreateSelect(is_small, small, large), x);
 }
 
+namespace {
+
+// The f32 sine or cosine of an f32 x, |x| <= 2^30: x = n pi/2 + r in f64 with
+// |r| <= pi/4 (Cody and Waite), then Cephes' sinf or cosf of r.
+Value* PeriodicPolynomial(ValueBuilder& b, Value* x, bool cosine) {
+  llvm::IRBuilder<>& ir = b.ir();
+  Value* wide = ir.CreateFPExt(x, b.Like(ir.getDoubleTy(), x));
+  Value* n = b.Call(llvm::Intrinsic::roundeven,
+                    ir.CreateFMul(wide, b.Float(wide, M_2_PI)));
+  constexpr double kRest = 6.123233995736766e-17;  // of pi/2 beyond M_PI_2
+  Value* rest = b.Fma(n, b.Float(n, -M_PI_2), wide);
+  rest = b.Fma(n, b.Float(n, -kRest), rest);
+  Value* r = ir.CreateFPTrunc(rest, x->getType());
+  Value* r2 = ir.CreateFMul(r, r);
+  Value* series =
+      Polynomial(b, r2, {-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4});
+  Value* sin = b.Fma(ir.CreateFMul(series, r2), r, r);
+  series = Polynomial(
+      b, r2,
+      {4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5});
+  Value* cos = b.Fma(ir.CreateFMul(r2, r2), series,
+                     b.Fma(r2, b.Float(r2, -0.5), b.Float(r2, 1)));
+  Value* quadrant = ToInt32(b, n);
+  if (cosine) quadrant = ir.CreateAdd(quadrant, b.Int(quadrant, 1));
+  const auto has_bit = [&](int64_t bit) {
+    return ir.CreateICmpNE(ir.CreateAnd(quadrant, b.Int(quadrant, bit)),
+                           b.Int(quadrant, 0));
+  };
+  Value* y = ir.CreateSelect(has_bit(1), cos, sin);
+  return ir.CreateSelect(has_bit(2), ir.CreateFNeg(y), y);
+}
+
+// Larger numbers in any lane are left to libm.
+Value* EmitPeriodic(ValueBuilder& b, Value* x, bool cosine) {
+  const ExactMath exact(b);
+  llvm::IRBuilder<>& ir = b.ir();
+  Value* large = ir.CreateFCmpOGT(Abs(b, x), b.Float(x, 0x1p30));
+  if (large->getType()->isVectorTy()) large = ir.CreateOrReduce(large);
+  llvm::Function* function = ir.GetInsertBlock()->getParent();
+  const auto block = [&](const char* name) {
+    return llvm::BasicBlock::Create(ir.getContext(), name, function);
+  };
+  llvm::BasicBlock* libm = block("large");
+  llvm::BasicBlock* inline_code = block("small");
+  llvm::BasicBlock* after = block("periodic");
+  ir.CreateCondBr(large, libm, inline_code);
+  ir.SetInsertPoint(libm);
+  Value* wide = ir.CreateFPExt(x, b.Like(ir.getDoubleTy(), x));
+  Value* called = ir.CreateFPTrunc(
+      EmitLibmCall(b, cosine ? "cos" : "sin", {wide}), x->getType());
+  ir.CreateBr(after);
+  libm = ir.GetInsertBlock();
+  ir.SetInsertPoint(inline_code);
+  Value* computed = PeriodicPolynomial(b, x, cosine);
+  ir.CreateBr(after);
+  ir.SetInsertPoint(after);
+  llvm::PHINode* y = ir.CreatePHI(x->getType(), 2);
+  y->addIncoming(called, libm);
+  y->addIncoming(computed, inline_code);
+  return y;
+}
+
+}  // namespace
+
+Value* EmitSin(ValueBuilder& b, Value* x) { return EmitPeriodic(b, x, false); }
+Value* EmitCos(ValueBuilder& b, Value* x) { return EmitPeriodic(b, x, true); }
+
 // An odd polynomial near zero, else 1 - exp of a polynomial fitted to
 // log(1 - erf), after N. Juffa's erff.
 Value* EmitErf(ValueBuilder& b, Value* x) {

@@ -27,11 +27,13 @@ algorithm ConvAlgorithm(const std::string& name) {
 }
 
 struct Geometry {
-  Ints stride, pad, dilation;
+  Ints stride, pad, far_pad, dilation;
   explicit Geometry(const ir::Attrs& attrs)
       : stride(attrs.Ints("stride")),
         pad(attrs.Ints("pad")),
+        far_pad(pad.end() - 2, pad.end()),
         dilation(attrs.Ints("dilation")) {
+    pad.resize(2);
     for (int64_t& d : dilation) --d;  // oneDNN counts the gaps: 0 is dense
   }
 };
@@ -72,9 +74,9 @@ std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
     const auto kind = prop_kind::forward_training;
     const Desc::desc desc =
         d.bias.is_zero() ? Desc::desc(kind, alg, d.x, d.weight, d.y, g.stride,
-                                      g.dilation, g.pad, g.pad)
+                                      g.dilation, g.pad, g.far_pad)
                          : Desc::desc(kind, alg, d.x, d.weight, d.bias, d.y,
-                                      g.stride, g.dilation, g.pad, g.pad);
+                                      g.stride, g.dilation, g.pad, g.far_pad);
     return Desc::primitive_desc(desc, UserScratchpad(), Engine());
   });
 }
@@ -98,7 +100,7 @@ std::optional<dnnl::convolution_backward_data::primitive_desc> ConvGradInput(
   return Try<Desc::primitive_desc>([&] {
     return Desc::primitive_desc(
         Desc::desc(ConvAlgorithm(algorithm), d.x, d.weight, d.y, g.stride,
-                   g.dilation, g.pad, g.pad),
+                   g.dilation, g.pad, g.far_pad),
         UserScratchpad(), Engine(), *hint);
   });
 }
@@ -132,7 +134,7 @@ ConvGradWeight(const ConvDescs& d, const ir::Attrs& attrs,
   auto found = Try<Desc::primitive_desc>([&] {
     return Desc::primitive_desc(
         Desc::desc(ConvAlgorithm(algorithm), d.x, d.weight, d.y, g.stride,
-                   g.dilation, g.pad, g.pad),
+                   g.dilation, g.pad, g.far_pad),
         UserScratchpad(), Engine(), *hint);
   });
   while (found.has_value() && ReadsUnwritten(*found, d, g)) {

@@ -21,6 +21,8 @@ bool IsTranscendental(ScalarOp op) {
     case ScalarOp::kSqrt:
     case ScalarOp::kRsqrt:
     case ScalarOp::kTanh:
+    case ScalarOp::kSin:
+    case ScalarOp::kCos:
     case ScalarOp::kErf:
     case ScalarOp::kPow:
       return true;
@@ -44,6 +46,10 @@ Value* Transcendental(ValueBuilder& b, ScalarOp op, Value* x, Value* y,
       return wide ? EmitLibmCall(b, "log", {x}) : EmitLog(b, x);
     case ScalarOp::kTanh:
       return wide ? EmitLibmCall(b, "tanh", {x}) : EmitTanh(b, x);
+    case ScalarOp::kSin:
+      return wide ? EmitLibmCall(b, "sin", {x}) : EmitSin(b, x);
+    case ScalarOp::kCos:
+      return wide ? EmitLibmCall(b, "cos", {x}) : EmitCos(b, x);
     case ScalarOp::kErf:
       return wide ? EmitLibmCall(b, "erf", {x}) : EmitErf(b, x);
     case ScalarOp::kPow:
@@ -65,6 +71,20 @@ Value* FloatExtremum(ValueBuilder& b, bool maximum, Value* x, Value* y) {
       maximum ? ir.CreateFCmpOGT(x, y) : ir.CreateFCmpOLT(x, y), x, y);
   // If y is NaN, the comparison has already selected it.
   return ir.CreateSelect(ir.CreateFCmpUNO(x, x), x, chosen);
+}
+
+// The C function gives the sign of x, and an exact result also in f64.
+Value* FloatRemainder(ValueBuilder& b, Value* x, Value* y) {
+  llvm::IRBuilder<>& ir = b.ir();
+  llvm::Type* f64 = b.Like(ir.getDoubleTy(), x);
+  Value* rest =
+      EmitLibmCall(b, "fmod", {ir.CreateFPExt(x, f64), ir.CreateFPExt(y, f64)});
+  rest = ir.CreateFPTrunc(rest, x->getType());
+  Value* zero = b.Float(x, 0);
+  Value* signs =
+      ir.CreateXor(ir.CreateFCmpOLT(rest, zero), ir.CreateFCmpOLT(y, zero));
+  Value* moves = ir.CreateAnd(ir.CreateFCmpONE(rest, zero), signs);
+  return ir.CreateSelect(moves, ir.CreateFAdd(rest, y), rest);
 }
 
 Value* FloatArithmetic(ValueBuilder& b, ScalarOp op, Value* x, Value* y) {
@@ -93,6 +113,8 @@ Value* FloatArithmetic(ValueBuilder& b, ScalarOp op, Value* x, Value* y) {
     case ScalarOp::kMaximum:
     case ScalarOp::kMinimum:
       return FloatExtremum(b, op == ScalarOp::kMaximum, x, y);
+    case ScalarOp::kRemainder:
+      return FloatRemainder(b, x, y);
     default:
       FUSOR_ASSERT(false, "{} of floats", ScalarOpName(op));
   }
@@ -108,6 +130,22 @@ Value* IntegerQuotient(ValueBuilder& b, Value* x, Value* y) {
   Value* quotient = ir.CreateSDiv(x, safe);
   quotient = ir.CreateSelect(minus_one, ir.CreateNeg(x), quotient);
   return ir.CreateSelect(zero, b.Int(x, 0), quotient);
+}
+
+// Rounds the quotient down; see IntegerQuotient.
+Value* IntegerFloorDivision(ValueBuilder& b, ScalarOp op, Value* x, Value* y) {
+  llvm::IRBuilder<>& ir = b.ir();
+  Value* quotient = IntegerQuotient(b, x, y);
+  Value* rest = ir.CreateSub(x, ir.CreateMul(quotient, y));
+  Value* signs = ir.CreateICmpSLT(ir.CreateXor(rest, y), b.Int(x, 0));
+  Value* moves = ir.CreateAnd(ir.CreateICmpNE(rest, b.Int(x, 0)), signs);
+  Value* result =
+      op == ScalarOp::kFloorDiv
+          ? ir.CreateSelect(moves, ir.CreateSub(quotient, b.Int(x, 1)),
+                            quotient)
+          : ir.CreateSelect(moves, ir.CreateAdd(rest, y), rest);
+  Value* zero = ir.CreateICmpEQ(y, b.Int(y, 0));
+  return ir.CreateSelect(zero, b.Int(x, 0), result);
 }
 
 Value* IntegerArithmetic(ValueBuilder& b, ScalarOp op, Value* x, Value* y) {
@@ -131,6 +169,15 @@ Value* IntegerArithmetic(ValueBuilder& b, ScalarOp op, Value* x, Value* y) {
       return ir.CreateMul(x, y);
     case ScalarOp::kDiv:
       return IntegerQuotient(b, x, y);
+    case ScalarOp::kFloorDiv:
+    case ScalarOp::kRemainder:
+      return IntegerFloorDivision(b, op, x, y);
+    case ScalarOp::kBitwiseAnd:
+      return ir.CreateAnd(x, y);
+    case ScalarOp::kBitwiseOr:
+      return ir.CreateOr(x, y);
+    case ScalarOp::kBitwiseXor:
+      return ir.CreateXor(x, y);
     case ScalarOp::kMaximum:
       return ir.CreateSelect(ir.CreateICmpSGT(x, y), x, y);
     case ScalarOp::kMinimum:

@@ -28,6 +28,8 @@ llvm::Value* EmitScalar(ValueBuilder& b, ir::ScalarOp op,
 llvm::Value* EmitExp(ValueBuilder& b, llvm::Value* x);
 llvm::Value* EmitLog(ValueBuilder& b, llvm::Value* x);
 llvm::Value* EmitTanh(ValueBuilder& b, llvm::Value* x);
+llvm::Value* EmitSin(ValueBuilder& b, llvm::Value* x);
+llvm::Value* EmitCos(ValueBuilder& b, llvm::Value* x);
 llvm::Value* EmitErf(ValueBuilder& b, llvm::Value* x);
 llvm::Value* EmitPow(ValueBuilder& b, llvm::Value* x, llvm::Value* y);
 

@@ -212,6 +212,10 @@ FUSOR_DEVICE float Log(float x) { return logf(x); }
 FUSOR_DEVICE double Log(double x) { return log(x); }
 FUSOR_DEVICE float Tanh(float x) { return tanhf(x); }
 FUSOR_DEVICE double Tanh(double x) { return tanh(x); }
+FUSOR_DEVICE float Sin(float x) { return sinf(x); }
+FUSOR_DEVICE double Sin(double x) { return sin(x); }
+FUSOR_DEVICE float Cos(float x) { return cosf(x); }
+FUSOR_DEVICE double Cos(double x) { return cos(x); }
 FUSOR_DEVICE float Erf(float x) { return erff(x); }
 FUSOR_DEVICE double Erf(double x) { return erf(x); }
 FUSOR_DEVICE float Pow(float x, float y) { return powf(x, y); }
@@ -268,6 +272,26 @@ FUSOR_DEVICE int Div(int x, int y) {
 FUSOR_DEVICE i64 Div(i64 x, i64 y) {
   return y == 0 ? 0 : y == -1 ? Neg(x) : x / y;
 }
+// Rounded down; 0 where y is 0.
+template <class T> FUSOR_DEVICE T FloorDiv(T x, T y) {
+  const T rest = Sub(x, Mul(Div(x, y), y));
+  return y == 0 ? 0 : rest != 0 && (rest ^ y) < 0 ? Div(x, y) - 1 : Div(x, y);
+}
+FUSOR_DEVICE float Remainder(float x, float y) {
+  const float rest = fmodf(x, y);
+  return rest != 0.0f && (rest < 0.0f) != (y < 0.0f) ? rest + y : rest;
+}
+FUSOR_DEVICE double Remainder(double x, double y) {
+  const double rest = fmod(x, y);
+  return rest != 0.0 && (rest < 0.0) != (y < 0.0) ? rest + y : rest;
+}
+template <class T> FUSOR_DEVICE T Remainder(T x, T y) {
+  const T rest = Sub(x, Mul(Div(x, y), y));
+  return y == 0 ? 0 : rest != 0 && (rest ^ y) < 0 ? rest + y : rest;
+}
+template <class T> FUSOR_DEVICE T BitwiseAnd(T x, T y) { return x & y; }
+template <class T> FUSOR_DEVICE T BitwiseOr(T x, T y) { return x | y; }
+template <class T> FUSOR_DEVICE T BitwiseXor(T x, T y) { return x ^ y; }
 // NaN when either is.
 template <class T> FUSOR_DEVICE T Max(T x, T y) {
   return x != x ? x : x > y ? x : y;

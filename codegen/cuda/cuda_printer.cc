@@ -56,6 +56,9 @@ std::string_view IndexType(const Kernel& kernel) {
         const int64_t end = (axis.extent + group - 1) / group * group;
         sum += std::abs(term.coefficient) * (end - 1);
       }
+      for (const IndexedTerm& term : stmt.indexed) {
+        sum += term.stride * (term.extent - 1);
+      }
       reach = std::max(reach, sum);
     });
   }
@@ -147,6 +150,7 @@ class PhasePrinter {
     VisitStatements(phase_.body, [&](const Stmt& stmt) {
       if (stmt.dst >= 0) set.insert(stmt.dst);
       read.insert(stmt.src.begin(), stmt.src.end());
+      for (const IndexedTerm& term : stmt.indexed) read.insert(term.reg);
     });
     for (int reg : set) {
       const Register& info = kernel_.registers[reg];
@@ -209,6 +213,10 @@ class PhasePrinter {
         return PrintLoad(stmt);
       case StmtKind::kStore:
         return PrintStore(stmt);
+      case StmtKind::kGather:
+        return PrintGather(stmt);
+      case StmtKind::kScatterAdd:
+        return PrintScatterAdd(stmt);
       case StmtKind::kReduceLanes:
       case StmtKind::kReduceBlock:
         return PrintReduction(stmt);
@@ -302,7 +310,8 @@ class PhasePrinter {
   const Stmt* LoadAhead(const Stmt& loop) const {
     const Stmt* found = nullptr;
     for (const Stmt& stmt : loop.body) {
-      if (stmt.kind == StmtKind::kLoop || stmt.kind == StmtKind::kReduceLanes ||
+      if (stmt.kind == StmtKind::kLoop || stmt.kind == StmtKind::kGather ||
+          stmt.kind == StmtKind::kReduceLanes ||
           stmt.kind == StmtKind::kReduceBlock) {
         return nullptr;
       }
@@ -468,17 +477,25 @@ class PhasePrinter {
   }
 
   // Returns the alignment, in elements, of the addresses of a thread's lanes.
-  int64_t Aligned(const Index& index) const {
-    int64_t all = std::gcd(int64_t{width_}, std::abs(index.offset));
-    for (const Index::Term& term : index.terms) {
+  int64_t Aligned(const Stmt& stmt) const {
+    int64_t all = std::gcd(int64_t{width_}, std::abs(stmt.index.offset));
+    for (const Index::Term& term : stmt.index.terms) {
       if (term.axis == vector_axis_) continue;  // a multiple of width
       all = std::gcd(all, std::abs(term.coefficient));
+    }
+    for (const IndexedTerm& term : stmt.indexed) {
+      all = std::gcd(all, term.stride);
     }
     return all;
   }
 
   std::string Place(const Stmt& stmt) const {
-    return fmt::format("b{} + ({})", stmt.buffer, IndexText(stmt.index));
+    std::string index = IndexText(stmt.index);
+    for (const IndexedTerm& term : stmt.indexed) {
+      index +=
+          fmt::format(" + ({}){} * {}", int_, Get(term.reg).text, term.stride);
+    }
+    return fmt::format("b{} + ({})", stmt.buffer, index);
   }
   std::string BytePlace(const Stmt& stmt) const {
     return fmt::format("b{} + (({}) >> 3)", stmt.buffer, IndexText(stmt.index));
@@ -515,7 +532,7 @@ class PhasePrinter {
                           to, BytePlace(stmt)),
               fmt::format("Zero({});", to));
     } else if (stride == 1) {
-      Guarded(fmt::format("Load<{}, {}{}>({}, {});", tag, Aligned(stmt.index),
+      Guarded(fmt::format("Load<{}, {}{}>({}, {});", tag, Aligned(stmt),
                           stmt.streamed ? ", true" : "", to, Place(stmt)),
               partly_ ? fmt::format("LoadSome<{}>({}, {}, ({})1, active{});",
                                     tag, to, Place(stmt), int_, vector_axis_)
@@ -531,6 +548,83 @@ class PhasePrinter {
     } else {
       Line("{} = {}::From(Get({}));", to, tag, Place(stmt));
     }
+  }
+
+  // Returns the condition under which all indices in registers are inside.
+  std::string Inside(const Stmt& stmt) const {
+    std::string out;
+    for (const IndexedTerm& term : stmt.indexed) {
+      out += fmt::format("{}(u64)(i64){} < {}ull", out.empty() ? "" : " && ",
+                         Get(term.reg).text, term.extent);
+    }
+    return out;
+  }
+
+  bool HasVectorIndex(const Stmt& stmt) const {
+    return std::any_of(
+        stmt.indexed.begin(), stmt.indexed.end(),
+        [&](const IndexedTerm& term) { return Info(term.reg).vector; });
+  }
+
+  // Loads consecutive lanes at once if they have one index in a register.
+  void PrintGather(const Stmt& stmt) {
+    CloseLanes();
+    all_read_ = false;
+    const KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
+    const Register& info = Info(stmt.dst);
+    const std::string outside =
+        CudaConstant(info.dtype, ir::IsFloat(buffer.dtype)
+                                     ? std::numeric_limits<double>::quiet_NaN()
+                                     : 0);
+    const int64_t stride = LaneStride(stmt.index);
+    if (info.vector && stride == 1 && !HasVectorIndex(stmt) &&
+        ArithOf(info.dtype) == ArithOf(buffer.dtype)) {
+      const std::string to = fmt::format("r{}", stmt.dst);
+      Line("if ({}) {{", Inside(stmt));
+      ++depth_;
+      LoadInto(stmt, to);
+      --depth_;
+      Line("}} else {{");
+      Line("  for (int l = 0; l < {}; ++l) {}[l] = {};", width_, to, outside);
+      Line("}}");
+      return;
+    }
+    std::string place = Place(stmt);
+    std::string inside = Inside(stmt);
+    if (info.vector) {
+      if (stride != 0) place += fmt::format(" + l * {}", stride);
+      if (masked_) inside += fmt::format(" && l < active{}", vector_axis_);
+    }
+    const CudaExpression loaded{
+        fmt::format("{}::From(Get({}))", CudaTag(buffer.dtype), place),
+        ArithOf(buffer.dtype)};
+    Set(stmt, fmt::format("{} ? {} : {}", inside,
+                          CudaConvert(loaded, info.dtype), outside));
+    CloseLanes();
+  }
+
+  void PrintScatterAdd(const Stmt& stmt) {
+    CloseLanes();
+    all_read_ = false;
+    const KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
+    const std::string_view tag = CudaTag(buffer.dtype);
+    std::string place = Place(stmt);
+    std::string inside = Inside(stmt);
+    const int64_t stride = LaneStride(stmt.index);
+    if (stride != 0) {
+      OpenLanes();
+      place += fmt::format(" + l * {}", stride);
+      if (masked_) inside += fmt::format(" && l < active{}", vector_axis_);
+    } else if (const std::string storing = Storing(stmt); !storing.empty()) {
+      inside += " && " + storing;
+    }
+    const CudaExpression operands[] = {
+        {fmt::format("{}::From(Get({}))", tag, place), ArithOf(buffer.dtype)},
+        Get(stmt.src[0])};
+    Line("if ({}) Put({}, {}::To({}));", inside, place, tag,
+         CudaScalar(ir::ScalarOp::kAdd, operands, buffer.dtype,
+                    kernel_.contract));
+    CloseLanes();
   }
 
   // Returns the active lanes of this thread; may exceed the width.
@@ -593,7 +687,7 @@ class PhasePrinter {
                           BytePlace(stmt), from),
               "");
     } else if (stride == 1) {
-      Guarded(fmt::format("Store<{}, {}>({}, {});", tag, Aligned(stmt.index),
+      Guarded(fmt::format("Store<{}, {}>({}, {});", tag, Aligned(stmt),
                           Place(stmt), from),
               partly_ ? fmt::format("StoreSome<{}>({}, {}, ({})1, active{});",
                                     tag, Place(stmt), from, int_, vector_axis_)

@@ -120,8 +120,11 @@ void CudnnOpGraph::Convolve(ConvKind kind, const ir::Attrs& geometry, Tensor x,
   d.Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
   d.Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION);
   d.Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, int64_t{2});
-  d.Set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, geometry.Ints("pad"));
-  d.Set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, geometry.Ints("pad"));
+  const std::vector<int64_t>& pad = geometry.Ints("pad");  // or of both sides
+  d.Set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS,
+        std::vector<int64_t>(pad.begin(), pad.begin() + 2));
+  d.Set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS,
+        std::vector<int64_t>(pad.end() - 2, pad.end()));
   d.Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, geometry.Ints("stride"));
   d.Set(CUDNN_ATTR_CONVOLUTION_DILATIONS, geometry.Ints("dilation"));
   d.Finalize();

@@ -75,6 +75,9 @@ ElementSet ElementsOf(const Kernel& kernel, const Stmt& stmt) {
   for (const Index::Term& term : stmt.index.terms) {
     AddTerm(set, term.coefficient, kernel.axes[term.axis].extent);
   }
+  for (const IndexedTerm& term : stmt.indexed) {
+    AddTerm(set, term.stride, term.extent);
+  }
   if (stmt.kind == StmtKind::kStoreTile) {
     const auto elements = static_cast<int64_t>(stmt.tile.order.size());
     AddTerm(set, 1, stmt.tile.run);
@@ -159,10 +162,13 @@ class Collector {
         loops_.push_back(&stmt);
         Visit(stmt.body);
         loops_.pop_back();
-      } else if (stmt.kind == StmtKind::kLoad && stmt.buffer == operand_) {
+      } else if ((stmt.kind == StmtKind::kLoad ||
+                  stmt.kind == StmtKind::kGather) &&
+                 stmt.buffer == operand_) {
         touches_.loads.push_back({&stmt, phase_, loops_, place_});
       } else if ((stmt.kind == StmtKind::kStore ||
-                  stmt.kind == StmtKind::kStoreTile) &&
+                  stmt.kind == StmtKind::kStoreTile ||
+                  stmt.kind == StmtKind::kScatterAdd) &&
                  stmt.buffer == result_) {
         touches_.stores.push_back({&stmt, phase_, loops_, place_});
       }
@@ -212,7 +218,10 @@ bool NeverMeet(const Kernel& kernel, const Touch& load, const Touch& store) {
 // one row after a barrier of all.
 bool LeavesBefore(const Kernel& kernel, const Touch& load, const Touch& store) {
   if (load.phase != store.phase) return load.phase < store.phase;
-  if (store.stmt->kind == StmtKind::kStoreTile) return false;
+  if (store.stmt->kind != StmtKind::kStore ||
+      load.stmt->kind != StmtKind::kLoad) {
+    return false;
+  }
   const Index& index = store.stmt->index;
   if (load.place > store.place ||
       !IsOneToOne(ElementsOf(kernel, *store.stmt)) ||

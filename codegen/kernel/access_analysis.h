@@ -50,7 +50,7 @@ bool AreDisjoint(const ElementSet& a, const ElementSet& b);
 
 // Proves that no two threads of a phase (on a CPU: tasks) access the same
 // element if one of them stores it, and that every element loaded from scratch
-// memory was stored before.
+// memory, or added to, was stored before.
 void CheckAccesses(const Kernel& kernel);
 
 // Proves that every element of every result is stored. `padded[b]`: buffer b

@@ -33,6 +33,7 @@ class AccessWalk {
         const bool vector = kernel_.axes[stmt.axis].vector;
         return Body(stmt.body, vector ? stmt.axis : vector_axis);
       }
+      if (!stmt.indexed.empty() && stmt.buffer == buffer_) return false;
       const bool access =
           stmt.kind == StmtKind::kLoad || stmt.kind == StmtKind::kStore;
       return !access || stmt.buffer != buffer_ ||

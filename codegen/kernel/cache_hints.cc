@@ -30,6 +30,7 @@ void Collect(std::vector<Stmt>& body, const std::vector<int>& axes,
 
 // Returns whether the access touches each element of its buffer exactly once.
 bool TouchesEachOnce(const Kernel& kernel, const Access& access) {
+  if (!access.stmt->indexed.empty()) return false;
   int64_t touched = 1;
   for (const int axis : access.axes) {
     const int64_t extent = kernel.axes[axis].extent;

@@ -21,6 +21,11 @@ bool MustRound(ScalarOp op, DType dtype) {
     case ScalarOp::kNot:
     case ScalarOp::kIsFinite:
     case ScalarOp::kDiv:
+    case ScalarOp::kFloorDiv:
+    case ScalarOp::kRemainder:
+    case ScalarOp::kBitwiseAnd:
+    case ScalarOp::kBitwiseOr:
+    case ScalarOp::kBitwiseXor:
     case ScalarOp::kMaximum:
     case ScalarOp::kMinimum:
     case ScalarOp::kAnd:
@@ -47,6 +52,7 @@ void Renumber(std::vector<Stmt>& body, const Renumbering& to) {
     shift(stmt.dst, to.registers);
     for (int& src : stmt.src) shift(src, to.registers);
     for (int& src : stmt.tile.sources) shift(src, to.registers);
+    for (IndexedTerm& term : stmt.indexed) shift(term.reg, to.registers);
     shift(stmt.axis, to.axes);
     for (Index::Term& term : stmt.index.terms) shift(term.axis, to.axes);
     if (stmt.buffer >= 0) {
@@ -79,6 +85,11 @@ int64_t LargestDivisor(int64_t n, int64_t limit) {
     if (n % d == 0) return d;
   }
   return 1;
+}
+
+DType AccumulatorDType(DType dtype) {
+  if (dtype == DType::kF16 || dtype == DType::kBF16) return DType::kF32;
+  return dtype == DType::kU8 ? DType::kI32 : dtype;
 }
 
 void AddTerms(Index& index, std::span<const AxisPart> parts, int64_t stride) {
@@ -213,6 +224,15 @@ int KernelBuilder::Load(int buffer, Index index) {
       kernel_.buffers[buffer].dtype);
 }
 
+int KernelBuilder::Gather(int buffer, Index index,
+                          std::vector<IndexedTerm> indexed) {
+  return Define({.kind = StmtKind::kGather,
+                 .buffer = buffer,
+                 .index = std::move(index),
+                 .indexed = std::move(indexed)},
+                kernel_.buffers[buffer].dtype);
+}
+
 int KernelBuilder::Compute(ScalarOp op, DType dtype,
                            std::initializer_list<int> operands, bool round) {
   Stmt stmt{.kind = StmtKind::kCompute, .op = op, .round = round};
@@ -231,15 +251,18 @@ int KernelBuilder::Define(Stmt stmt, DType dtype) {
       if (levels_[d].axis == term.axis) depth = d;
     }
   }
-  for (const int src : stmt.src) {
-    if (src < 0) continue;
+  const auto use = [&](int src) {
+    if (src < 0) return;
     FUSOR_ASSERT(IsAvailable(src), "kernel {}: r{} was set in an ended loop",
                  kernel_.name, src);
     vector |= kernel_.registers[src].vector;
     depth = std::max(depth, definitions_[src].depth);
-  }
-  const bool arithmetic =
-      stmt.kind != StmtKind::kConstant && stmt.kind != StmtKind::kLoad;
+  };
+  for (const int src : stmt.src) use(src);
+  for (const IndexedTerm& term : stmt.indexed) use(term.reg);
+  const bool arithmetic = stmt.kind != StmtKind::kConstant &&
+                          stmt.kind != StmtKind::kLoad &&
+                          stmt.kind != StmtKind::kGather;
   stmt.round |= arithmetic && MustRound(stmt.op, dtype);
   const int reg = stmt.dst = NewRegister(dtype, vector, depth);
   levels_[depth].statements.push_back(std::move(stmt));
@@ -283,6 +306,15 @@ void KernelBuilder::Store(int buffer, Index index, int value) {
           .src = {value, -1, -1},
           .buffer = buffer,
           .index = std::move(index)});
+}
+
+void KernelBuilder::ScatterAdd(int buffer, Index index,
+                               std::vector<IndexedTerm> indexed, int value) {
+  Append({.kind = StmtKind::kScatterAdd,
+          .src = {value, -1, -1},
+          .buffer = buffer,
+          .index = std::move(index),
+          .indexed = std::move(indexed)});
 }
 
 void KernelBuilder::Append(Stmt stmt) {

@@ -38,6 +38,9 @@ int64_t LanesFor(int64_t extent, int64_t least, int64_t most);
 // Returns the largest divisor of n that is at most `limit`; 1 if limit < 1.
 int64_t LargestDivisor(int64_t n, int64_t limit);
 
+// Returns the accumulator dtype: at least f32 for floats, i32 for u8.
+ir::DType AccumulatorDType(ir::DType dtype);
+
 enum class BufferUse : uint8_t { kRead, kWritten, kScratch };
 enum class AxisKind : uint8_t { kSerial, kVector, kBlock };
 
@@ -115,6 +118,8 @@ class KernelBuilder {
   // Each returns the register that it sets. Rounds the constant to its dtype.
   int Constant(ir::DType dtype, double value);
   int Load(int buffer, Index index);
+  // Loads an element whose index is in registers.
+  int Gather(int buffer, Index index, std::vector<IndexedTerm> indexed);
   // Rounds the result if `round` is set or u8 values must wrap around.
   int Compute(ir::ScalarOp op, ir::DType dtype,
               std::initializer_list<int> operands, bool round = false);
@@ -131,6 +136,8 @@ class KernelBuilder {
   int ReduceBlock(int accumulator);
 
   void Store(int buffer, Index index, int value);
+  void ScatterAdd(int buffer, Index index, std::vector<IndexedTerm> indexed,
+                  int value);
   // Emits any statement in the innermost loop as it is.
   void Append(Stmt stmt);
 

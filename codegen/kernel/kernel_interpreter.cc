@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "codegen/kernel/kernel_ir.h"
 #include "ir/support/error.h"
@@ -196,7 +197,9 @@ class Run {
       return Along(stmt.axis, [&] { Body(stmt.body); });
     }
     if (stmt.kind == StmtKind::kReduceBlock) return ReduceBlock(stmt);
-    const bool one = stmt.kind == StmtKind::kStore && !NamesBlockAxis(stmt);
+    const bool one =
+        (stmt.kind == StmtKind::kStore || stmt.kind == StmtKind::kScatterAdd) &&
+        !NamesBlockAxis(stmt);
     for (row_ = 0; row_ < (one ? 1 : rows_); ++row_) {
       if (block_axis_ >= 0) axis_[block_axis_] = row_;
       ExecuteRow(stmt);
@@ -213,6 +216,7 @@ class Run {
   void ExecuteRow(const Stmt& stmt) {
     if (stmt.kind == StmtKind::kStore) return Store(stmt);
     if (stmt.kind == StmtKind::kStoreTile) return StoreTile(stmt);
+    if (stmt.kind == StmtKind::kScatterAdd) return ScatterAdd(stmt);
     if (stmt.kind == StmtKind::kReduceLanes) return ReduceLanes(stmt);
     const int lanes = Lanes(kernel_.registers[stmt.dst].vector);
     if (stmt.kind == StmtKind::kLoad) {
@@ -279,6 +283,12 @@ class Run {
                              static_cast<uint64_t>(At(stmt.index, lane)));
       case StmtKind::kInit:
         return ir::ReductionIdentity(stmt.op);
+      case StmtKind::kGather: {
+        const DType dtype = kernel_.buffers[stmt.buffer].dtype;
+        const std::optional<int64_t> i = IndexedAt(stmt, lane);
+        if (i.has_value()) return Element(stmt.buffer, *i);
+        return ir::IsFloat(dtype) ? NAN : 0;
+      }
       default:
         FUSOR_ASSERT(false, "{}: a statement without a value", kernel_.name);
     }
@@ -300,6 +310,29 @@ class Run {
       } else {
         StoreElement(buffers_[stmt.buffer], b.dtype, i, value);
       }
+    }
+  }
+
+  // Returns the lane's element; nullopt if it is outside.
+  std::optional<int64_t> IndexedAt(const Stmt& stmt, int lane) const {
+    int64_t i = At(stmt.index, lane);
+    for (const IndexedTerm& term : stmt.indexed) {
+      const double value = Get(term.reg, lane);
+      if (value < 0 || value >= static_cast<double>(term.extent)) return {};
+      i += term.stride * static_cast<int64_t>(value);
+    }
+    return i;
+  }
+
+  void ScatterAdd(const Stmt& stmt) {
+    const KernelBuffer& b = kernel_.buffers[stmt.buffer];
+    const int lanes =
+        vector_axis_ >= 0 && Names(stmt.index, vector_axis_) ? active_ : 1;
+    for (int lane = 0; lane < lanes; ++lane) {
+      const std::optional<int64_t> i = IndexedAt(stmt, lane);
+      if (!i.has_value()) continue;
+      StoreElement(buffers_[stmt.buffer], b.dtype, *i,
+                   Element(stmt.buffer, *i) + Get(stmt.src[0], lane));
     }
   }
 

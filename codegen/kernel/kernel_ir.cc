@@ -36,6 +36,10 @@ std::string_view KindName(StmtKind kind) {
       return "reduce_lanes";
     case StmtKind::kStoreTile:
       return "store_tile";
+    case StmtKind::kGather:
+      return "gather";
+    case StmtKind::kScatterAdd:
+      return "scatter_add";
     case StmtKind::kReduceBlock:
       return "reduce_block";
   }
@@ -66,6 +70,14 @@ std::string PrintTile(const Stmt& stmt) {
       PrintIndex(stmt.index), tile.run, tile.stride,
       Join(tile.sources, " ", [](int r) { return fmt::format("r{}", r); }),
       Join(tile.order, " ", number));
+}
+
+std::string PrintIndexed(const Stmt& stmt) {
+  std::string out = fmt::format("b{}[{}", stmt.buffer, PrintIndex(stmt.index));
+  for (const IndexedTerm& term : stmt.indexed) {
+    out += fmt::format(" + {}*r{}<{}", term.stride, term.reg, term.extent);
+  }
+  return out + "]";
 }
 
 // Returns the text after "dst = "; for loops and stores, the whole line.
@@ -102,6 +114,11 @@ std::string PrintRight(const Stmt& stmt) {
                          ir::ScalarOpName(stmt.op), stmt.src[0]);
     case StmtKind::kStoreTile:
       return PrintTile(stmt);
+    case StmtKind::kGather:
+      return "gather " + PrintIndexed(stmt);
+    case StmtKind::kScatterAdd:
+      return fmt::format("scatter_add {}, r{}", PrintIndexed(stmt),
+                         stmt.src[0]);
   }
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(stmt.kind));
 }
@@ -185,6 +202,7 @@ bool HasIndependentIterations(const Stmt& loop) {
       case StmtKind::kAccumulate:
       case StmtKind::kReduceBlock:
       case StmtKind::kStoreTile:
+      case StmtKind::kScatterAdd:
         independent = false;
         break;
       case StmtKind::kStore:
@@ -232,9 +250,9 @@ std::string Print(const Kernel& kernel, bool identity) {
 }
 
 std::string Print(const Stmt& stmt) {
-  const bool defines = stmt.kind != StmtKind::kLoop &&
-                       stmt.kind != StmtKind::kStore &&
-                       stmt.kind != StmtKind::kStoreTile;
+  const bool defines =
+      stmt.kind != StmtKind::kLoop && stmt.kind != StmtKind::kStore &&
+      stmt.kind != StmtKind::kScatterAdd && stmt.kind != StmtKind::kStoreTile;
   return fmt::format("{}{}{}", defines ? fmt::format("r{} = ", stmt.dst) : "",
                      PrintRight(stmt), stmt.round ? " round" : "");
 }

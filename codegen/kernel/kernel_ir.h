@@ -110,6 +110,10 @@ enum class StmtKind : uint8_t {
   kReduceLanes,  // dst (uniform) = op over the lanes of src[0], as a fixed
                  // tree: lane i with lane i + lanes / 2, then lanes / 4, ...
   kStoreTile,    // stores tile.sources in another order: see TileStore
+  kGather,       // dst = buffer[index + indexed], or, if that is outside, NaN
+                 // (integers and bools: 0)
+  kScatterAdd,   // buffer[index + indexed] += src[0] in each lane, unless that
+                 // is outside. The lanes' elements differ
   kReduceBlock   // dst, in all rows, = op over the rows of src[0], per lane, as
                  // a fixed tree: row i with row i + h, where h is half the next
                  // power of two, then h / 2, ...
@@ -124,6 +128,14 @@ struct TileStore {
   std::vector<int> order{};  // a permutation of all lanes
   int64_t run = 0;           // contiguous elements; divides the number of lanes
   int64_t stride = 0;        // from run to run; at least run
+};
+
+// A summand of an element's index: stride times the value of an integer
+// register. The statement's index is outside unless 0 <= value < extent.
+struct IndexedTerm {
+  int reg;
+  int64_t stride;
+  int64_t extent;
 };
 
 struct Stmt {
@@ -143,7 +155,8 @@ struct Stmt {
   // REQUIRES: HasIndependentIterations.
   bool descending = false;
   std::vector<Stmt> body{};
-  TileStore tile{};  // kStoreTile
+  TileStore tile{};                    // kStoreTile
+  std::vector<IndexedTerm> indexed{};  // kGather, kScatterAdd: at least one
 };
 
 struct Phase {

@@ -19,6 +19,7 @@ struct Access {
 
   bool stores() const { return stmt->kind != StmtKind::kLoad; }
   bool is_tile() const { return stmt->kind == StmtKind::kStoreTile; }
+  bool is_indexed() const { return !stmt->indexed.empty(); }
 };
 
 using Accesses = std::vector<Access>;
@@ -45,7 +46,8 @@ class Collector {
         loops_.pop_back();
       } else if ((stmt.kind == StmtKind::kLoad ||
                   stmt.kind == StmtKind::kStore ||
-                  stmt.kind == StmtKind::kStoreTile) &&
+                  stmt.kind == StmtKind::kStoreTile ||
+                  stmt.kind == StmtKind::kScatterAdd) &&
                  kernel_.buffers[stmt.buffer].written) {
         of_buffer_[stmt.buffer].push_back(
             {&stmt, phase_, loops_, ElementsOf(kernel_, stmt)});
@@ -80,9 +82,12 @@ class AccessChecker {
       if (!HaveOwners(together)) EnumerateOwners(together);
       first = last;
     }
-    if (!buffer_.scratch) return;  // it may alias an initialised operand
     for (size_t i = 0; i < accesses_.size(); ++i) {
-      if (!accesses_[i].stores()) CheckLoad(i);
+      // A load from a result may be of an initialised operand that it aliases.
+      if (accesses_[i].is_indexed() ||
+          (buffer_.scratch && !accesses_[i].stores())) {
+        CheckLoad(i);
+      }
     }
   }
 
@@ -148,7 +153,8 @@ class AccessChecker {
   // Returns whether the same thread makes both accesses to each element.
   // REQUIRES: HasOwners holds for each of them that is a store.
   bool HaveSameOwners(const Access& a, const Access& b) const {
-    if (!(a.stmt->index == b.stmt->index) || a.is_tile() || b.is_tile()) {
+    if (!(a.stmt->index == b.stmt->index) || a.is_tile() || b.is_tile() ||
+        a.is_indexed() || b.is_indexed()) {
       return false;
     }
     if (a.stores() && b.stores()) return true;
@@ -200,8 +206,12 @@ class AccessChecker {
 
   void EnumerateOwners(const std::vector<const Access*>& accesses) const {
     int64_t work = 0;
-    for (const Access* access : accesses) work += NumVisits(*access);
-    FUSOR_ASSERT(work <= kMaxEnumerated,
+    bool known = true;  // which elements are accessed
+    for (const Access* access : accesses) {
+      work += NumVisits(*access);
+      known &= !access->is_indexed();
+    }
+    FUSOR_ASSERT(known && work <= kMaxEnumerated,
                  "kernel {}: cannot prove that tasks do not meet in {}: {}",
                  kernel_.name, buffer_.name, Text(*accesses.back()));
     std::vector<int64_t> readers(buffer_.elements, kNobody);
@@ -209,8 +219,8 @@ class AccessChecker {
     for (const Access* access : accesses) {
       ForEach(*access, [&](int64_t element, int64_t owner) {
         auto& owners = access->stores() ? writers : readers;
-        int64_t& known = owners[element];
-        known = known == kNobody || known == owner ? owner : kSeveral;
+        int64_t& before = owners[element];
+        before = before == kNobody || before == owner ? owner : kSeveral;
         const int64_t writer = writers[element];
         const int64_t reader = readers[element];
         FUSOR_ASSERT(
@@ -293,7 +303,9 @@ class AccessChecker {
   int64_t FirstUnstored(size_t end) const {
     std::vector<const Access*> stores;
     for (size_t i = 0; i < end; ++i) {
-      if (accesses_[i].stores()) stores.push_back(&accesses_[i]);
+      if (accesses_[i].stores() && !accesses_[i].is_indexed()) {
+        stores.push_back(&accesses_[i]);
+      }
     }
     if (FillRanges(stores) || Partition(stores)) return -1;
     return Enumerate(stores);

@@ -47,6 +47,12 @@ void WriteStmt(const Stmt& stmt, proto::StmtProto& out) {
   out.mutable_tile_order()->Assign(tile.order.begin(), tile.order.end());
   out.set_tile_run(tile.run);
   out.set_tile_stride(tile.stride);
+  for (const IndexedTerm& term : stmt.indexed) {
+    proto::StmtProto::IndexedTerm& t = *out.add_indexed();
+    t.set_reg(PlusOne(term.reg));
+    t.set_stride(term.stride);
+    t.set_extent(term.extent);
+  }
 }
 
 Stmt ReadStmt(const proto::StmtProto& in) {
@@ -79,6 +85,10 @@ Stmt ReadStmt(const proto::StmtProto& in) {
   stmt.tile.order.assign(in.tile_order().begin(), in.tile_order().end());
   stmt.tile.run = in.tile_run();
   stmt.tile.stride = in.tile_stride();
+  for (const proto::StmtProto::IndexedTerm& term : in.indexed()) {
+    stmt.indexed.push_back(
+        {MinusOne(term.reg()), term.stride(), term.extent()});
+  }
   return stmt;
 }
 

@@ -184,6 +184,18 @@ class Verifier {
       case StmtKind::kStoreTile:
         CheckStoreTile(stmt);
         break;
+      case StmtKind::kGather:
+        CheckIndexed(stmt);
+        FUSOR_ASSERT(!kernel_.buffers[stmt.buffer].written,
+                     "kernel {}: gather from {}, which is written",
+                     kernel_.name, kernel_.buffers[stmt.buffer].name);
+        CheckVectorIndex(stmt, IsVector(stmt.dst));
+        Define(stmt);
+        break;
+      case StmtKind::kScatterAdd:
+        CheckIndexed(stmt);
+        CheckStore(stmt);
+        break;
       case StmtKind::kReduceBlock:
         CheckReduceBlock(stmt);
         break;
@@ -199,6 +211,31 @@ class Verifier {
     FUSOR_ASSERT(!IsVector(stmt.src[0]) || VectorCoefficient(stmt.index) != 0,
                  "kernel {}: all lanes of r{} go to one element of {}",
                  kernel_.name, stmt.src[0], kernel_.buffers[stmt.buffer].name);
+  }
+
+  void CheckIndexed(const Stmt& stmt) {
+    FUSOR_ASSERT(!stmt.indexed.empty(), "kernel {}: {} without a register",
+                 kernel_.name, Print(stmt));
+    int64_t further = 0;
+    bool fits = true;
+    for (const IndexedTerm& term : stmt.indexed) {
+      Read(term.reg);
+      int64_t reach = 0;
+      fits &= term.stride >= 1 && term.extent >= 1 &&
+              !__builtin_mul_overflow(term.stride, term.extent - 1, &reach) &&
+              !__builtin_add_overflow(further, reach, &further);
+      FUSOR_ASSERT(!ir::IsFloat(kernel_.registers[term.reg].dtype) &&
+                       (stmt.kind == StmtKind::kScatterAdd ||
+                        IsVector(stmt.dst) || !IsVector(term.reg)),
+                   "kernel {}: {}: r{} is no index", kernel_.name, Print(stmt),
+                   term.reg);
+    }
+    FUSOR_ASSERT(fits, "kernel {}: {}: stride or extent", kernel_.name,
+                 Print(stmt));
+    CheckAccess(stmt, further);
+    FUSOR_ASSERT(!kernel_.buffers[stmt.buffer].packed,
+                 "kernel {}: {} is packed, but accessed by index", kernel_.name,
+                 kernel_.buffers[stmt.buffer].name);
   }
 
   void CheckStoreTile(const Stmt& stmt) const {

@@ -76,6 +76,8 @@ int BodyEmitter::Eval(const Value* value) {
       return values_[value] = EvalElementwise(node, map);
     case FusionKind::kInjective:
       return values_[value] = EvalOperand(node, 0, map);
+    case FusionKind::kIndexed:
+      return values_[value] = EvalGather(node, map);
     case FusionKind::kSource:
       return values_[value] = EvalSource(node, map);
     default:
@@ -114,6 +116,29 @@ int BodyEmitter::EvalSource(const Node& node, const IndexMap& map) {
     for (size_t i = 0; i < 2; ++i) stmt.src[i] = EvalOperand(node, i, {});
   }
   return builder_.Define(std::move(stmt), dtype);
+}
+
+// Operand 0 is an input of the body: fusion never computes it.
+int BodyEmitter::EvalGather(const Node& node, const IndexMap& map) {
+  const Value* x = node.input(0);
+  std::vector<IndexedTerm> indexed;
+  const std::vector<int64_t>& dims = node.attrs().Ints("dims");
+  size_t operand = 1;
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] >= 0) continue;
+    for (const ir::PhysicalAxis& axis : PhysicalAxes(x->type())) {
+      if (axis.dim != static_cast<int>(d)) continue;
+      FUSOR_ASSERT(axis.extent == x->type().shape[d], "{}: tiles of {}",
+                   x->name(), ToString(x->type()));
+      indexed.push_back(
+          {EvalOperand(node, operand, map), axis.stride, axis.extent});
+    }
+    ++operand;
+  }
+  Index index =
+      nest_.Offset({x->type(), *passes::OperandMap(node, 0, map)}, parts_);
+  loads_.push_back({x->index(), index, time_, /*indexed=*/true});
+  return builder_.Gather(x->index(), std::move(index), std::move(indexed));
 }
 
 int BodyEmitter::EvalElementwise(const Node& node, const IndexMap& map) {

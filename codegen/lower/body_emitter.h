@@ -51,6 +51,7 @@ class BodyEmitter {
     int buffer;
     Index index;
     int time;
+    bool indexed = false;  // at further indices in registers
   };
   const std::vector<Touch>& loads() const { return loads_; }
   const std::vector<Touch>& stores() const { return stores_; }
@@ -58,6 +59,7 @@ class BodyEmitter {
  private:
   int EvalOperand(const ir::Node& node, size_t i, const ir::IndexMap& map);
   int EvalSource(const ir::Node& node, const ir::IndexMap& map);
+  int EvalGather(const ir::Node& node, const ir::IndexMap& map);
   int EvalElementwise(const ir::Node& node, const ir::IndexMap& map);
   int Load(int buffer, const Access& access);
 

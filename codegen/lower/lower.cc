@@ -45,12 +45,19 @@ LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target) {
   if (body.nodes().size() > 1 || passes::IsFusible(node)) {
     return LowerLoops(body, target, eager);
   }
-  if (node.kind() == ir::OpKind::kSpaceToDepth) {
-    return LowerSpaceToDepth(body, target);
+  switch (node.kind()) {
+    case ir::OpKind::kScatterAdd:
+      return LowerScatterAdd(body, target);
+    case ir::OpKind::kCumulativeSum:
+      return LowerCumulativeSum(body, target);
+    case ir::OpKind::kAllFinite:
+    case ir::OpKind::kSumOfSquares:
+      return LowerMultiTensorReduce(body, target);
+    case ir::OpKind::kSpaceToDepth:
+      return LowerSpaceToDepth(body, target);
+    default:
+      return LowerDataMovement(body, target);
   }
-  return node.op().fusion == ir::FusionKind::kSeparate
-             ? LowerMultiTensorReduce(body, target)
-             : LowerDataMovement(body, target);
 }
 
 }  // namespace fusor::codegen

@@ -95,6 +95,15 @@ LoweredKernel LowerDataMovement(const ir::Graph& body,
 LoweredKernel LowerSpaceToDepth(const ir::Graph& body,
                                 const ir::Target& target);
 
+// scatter_add, the only node of the body. Elements of the result belong to one
+// task, which adds their updates in order. Sums 16-bit floats in f32.
+LoweredKernel LowerScatterAdd(const ir::Graph& body, const ir::Target& target);
+
+// cumsum, the only node of the body. A thread computes all sums along the
+// dimension. Sums 16-bit floats in f32.
+LoweredKernel LowerCumulativeSum(const ir::Graph& body,
+                                 const ir::Target& target);
+
 // all_finite or sum_of_squares, the only node of the body. Each task reduces an
 // equal share of every operand. Contiguous operands (attribute `groups`) are
 // one buffer; their padding is skipped. The order of a sum does not depend on

@@ -18,12 +18,6 @@ using ir::FusionKind;
 using ir::Node;
 using ir::Value;
 
-// Returns the accumulator dtype: at least f32 for floats, i32 for u8.
-DType AccumulatorDType(DType dtype) {
-  if (dtype == DType::kF16 || dtype == DType::kBF16) return DType::kF32;
-  return dtype == DType::kU8 ? DType::kI32 : dtype;
-}
-
 // Lowers one body. Plans the loops (loop_schedule.h), then emits every pass
 // over the reduction axes. All passes share one phase. If the reduction is
 // split into chunks, each pass instead has a phase that stores partial results
@@ -460,12 +454,13 @@ std::vector<LoweredKernel::Alias> Lowering::FindAliases() const {
     const ir::TensorType& type = body_graph_.outputs()[result].value->type();
     for (int operand = 0; operand < operands; ++operand) {
       if (body_graph_.input(operand)->type() != type) continue;
-      const bool safe = std::all_of(
-          body_->loads().begin(), body_->loads().end(),
-          [&](const BodyEmitter::Touch& load) {
-            return load.buffer != operand ||
-                   (load.index == store.index && load.time <= store.time);
-          });
+      const bool safe =
+          std::all_of(body_->loads().begin(), body_->loads().end(),
+                      [&](const BodyEmitter::Touch& load) {
+                        return load.buffer != operand ||
+                               (!load.indexed && load.index == store.index &&
+                                load.time <= store.time);
+                      });
       if (safe) aliases.push_back({operand, result});
     }
   }

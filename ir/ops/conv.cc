@@ -1,3 +1,7 @@
+#include <fmt/format.h>
+
+#include <string>
+
 #include "ir/builder.h"
 #include "ir/ops/families.h"
 #include "ir/support/error.h"
@@ -13,21 +17,29 @@ using Ints = std::vector<int64_t>;
 // Prevents overflow of the arithmetic on extents.
 constexpr int64_t kMaxPad = 1 << 20;
 
-// Checks stride, pad and dilation. Returns the result's spatial extents.
+// Checks stride, pad and dilation. Returns the result's spatial extents. Two
+// paddings are those of both sides; four are top, left, bottom and right.
 Ints SpatialExtents(const Shape& x, const Shape& w, const Attrs& attrs) {
   const Ints& stride = attrs.Ints("stride");
   const Ints& pad = attrs.Ints("pad");
   const Ints& dilation = attrs.Ints("dilation");
-  FUSOR_CHECK(stride.size() == 2 && pad.size() == 2 && dilation.size() == 2,
-              kGraph, "expected stride, pad and dilation of two entries");
+  FUSOR_CHECK(
+      stride.size() == 2 && dilation.size() == 2 &&
+          (pad.size() == 2 || pad.size() == 4),
+      kGraph,
+      "expected stride and dilation of two entries, pad of two or four");
   Ints out;
   for (size_t i = 0; i < 2; ++i) {
+    const int64_t far = pad[pad.size() - 2 + i];
     FUSOR_CHECK(stride[i] >= 1 && pad[i] >= 0 && pad[i] <= kMaxPad &&
-                    dilation[i] >= 1 && dilation[i] <= kMaxPad,
-                kGraph, "stride {}, pad {}, dilation {}", stride[i], pad[i],
+                    far >= 0 && far <= kMaxPad && dilation[i] >= 1 &&
+                    dilation[i] <= kMaxPad,
+                kGraph, "stride {}, pad {}, dilation {}", stride[i],
+                far == pad[i] ? std::to_string(far)
+                              : fmt::format("{} and {}", pad[i], far),
                 dilation[i]);
     const int64_t span = (w[2 + i] - 1) * dilation[i] + 1;
-    const int64_t room = x[2 + i] + 2 * pad[i] - span;
+    const int64_t room = x[2 + i] + pad[i] + far - span;
     FUSOR_CHECK(room >= 0, kGraph,
                 "window of {} does not fit an extent of {} padded by {}", span,
                 x[2 + i], pad[i]);
@@ -126,6 +138,29 @@ Grads GradConv(Builder& b, const Node& n, DOutputs d) {
   return grads;
 }
 
+// The three ops are bilinear, each in two of x, w and y.
+Grads GradGradInput(Builder& b, const Node& n, DOutputs d) {
+  const Value* dy = n.input(0);
+  Value* w = n.input(1);
+  Value* dx = b.Cast(d[0], dy->type().dtype);
+  Attrs attrs = GeometryOf(n);
+  Value* of_dy = b.Add(OpKind::kConv2d, {dx, w}, attrs)->output();
+  attrs.Set("weight_shape", w->type().shape);
+  Value* of_w =
+      b.Add(OpKind::kConv2dGradWeight, {dx, n.input(0)}, attrs)->output();
+  return {of_dy, of_w};
+}
+Grads GradGradWeight(Builder& b, const Node& n, DOutputs d) {
+  Value* x = n.input(0);
+  Value* dw = b.Cast(d[0], x->type().dtype);
+  Attrs attrs = GeometryOf(n);
+  Value* of_dy = b.Add(OpKind::kConv2d, {x, dw}, attrs)->output();
+  attrs.Set("input_shape", x->type().shape);
+  Value* of_x =
+      b.Add(OpKind::kConv2dGradInput, {n.input(1), dw}, attrs)->output();
+  return {of_x, of_dy};
+}
+
 // Returns the elements of the forward result times the window, per group.
 int64_t Macs(const Value& result, const Shape& weight) {
   return result.type().num_elements() * weight[1] * weight[2] * weight[3];
@@ -176,7 +211,7 @@ std::vector<OpDef> MakeOps() {
   grad_input.attrs = geometry;
   grad_input.attrs.push_back({"input_shape", Ints{}, true});
   grad_input.infer = InferGradInput;
-  grad_input.gradient = nullptr;
+  grad_input.gradient = GradGradInput;
   grad_input.macs = GradInputMacs;
   grad_input.eval = EvalConvGradInput;
 
@@ -187,6 +222,7 @@ std::vector<OpDef> MakeOps() {
   grad_weight.attrs = geometry;
   grad_weight.attrs.push_back({"weight_shape", Ints{}, true});
   grad_weight.infer = InferGradWeight;
+  grad_weight.gradient = GradGradWeight;
   grad_weight.macs = GradWeightMacs;
   grad_weight.eval = EvalConvGradWeight;
   return {conv, grad_input, grad_weight};

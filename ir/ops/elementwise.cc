@@ -32,6 +32,18 @@ std::vector<TensorType> InferFloat(Types in, const Attrs& attrs) {
   return InferSame(in, attrs);
 }
 
+std::vector<TensorType> InferInteger(Types in, const Attrs& attrs) {
+  FUSOR_CHECK(!IsFloat(in[0].dtype) && in[0].dtype != DType::kBool, kGraph,
+              "expected an integer dtype, got {}", DTypeName(in[0].dtype));
+  return InferSame(in, attrs);
+}
+
+std::vector<TensorType> InferNumber(Types in, const Attrs& attrs) {
+  FUSOR_CHECK(in[0].dtype != DType::kBool, kGraph, "expected numbers, got {}",
+              DTypeName(in[0].dtype));
+  return InferSame(in, attrs);
+}
+
 std::vector<TensorType> InferLogical(Types in, const Attrs& attrs) {
   FUSOR_CHECK(in[0].dtype == DType::kBool, kGraph, "expected bool operands");
   return InferSame(in, attrs);
@@ -105,6 +117,12 @@ Grads GradTanh(Builder& b, const Node& n, DOutputs d) {
   Value* y = n.output();
   return {b.Minus(d[0], b.Times(d[0], b.Times(y, y)))};
 }
+Grads GradSin(Builder& b, const Node& n, DOutputs d) {
+  return {b.Times(d[0], b.Cos(n.input(0)))};
+}
+Grads GradCos(Builder& b, const Node& n, DOutputs d) {
+  return {b.Neg(b.Times(d[0], b.Sin(n.input(0))))};
+}
 Grads GradErf(Builder& b, const Node& n, DOutputs d) {
   Value* x = n.input(0);
   return {
@@ -129,6 +147,11 @@ Grads GradMul(Builder& b, const Node& n, DOutputs d) {
 Grads GradDiv(Builder& b, const Node& n, DOutputs d) {
   Value* quotient = b.Divide(d[0], n.input(1));
   return {quotient, b.Neg(b.Times(quotient, n.output()))};
+}
+// x - y floor(x / y), where floor is constant.
+Grads GradRemainder(Builder& b, const Node& n, DOutputs d) {
+  Value* floor = b.Floor(b.Divide(n.input(0), n.input(1)));
+  return {d[0], b.Neg(b.Times(d[0], floor))};
 }
 // If both are equal, the first operand gets the whole gradient.
 Grads GradExtremum(Builder& b, const Node& n, DOutputs d) {
@@ -192,6 +215,10 @@ std::vector<OpDef> MakeOps() {
           Fixed<S::kRsqrt>, GradRsqrt),
       Row(K::kTanh, "tanh", "hyperbolic tangent", 1, kInfer, InferFloat,
           Fixed<S::kTanh>, GradTanh),
+      Row(K::kSin, "sin", "sine of radians", 1, kDeny, InferFloat,
+          Fixed<S::kSin>, GradSin),
+      Row(K::kCos, "cos", "cosine of radians", 1, kDeny, InferFloat,
+          Fixed<S::kCos>, GradCos),
       Row(K::kErf, "erf", "error function", 1, kInfer, InferFloat,
           Fixed<S::kErf>, GradErf),
       Row(K::kFloor, "floor", "largest integer not above x", 1, kFollow,
@@ -220,6 +247,17 @@ std::vector<OpDef> MakeOps() {
           InferSame, Fixed<S::kMinimum>, GradExtremum),
       Row(K::kPow, "pow", "a to the power of b", 2, kDeny, InferFloat,
           Fixed<S::kPow>, GradPow),
+      Row(K::kFloorDiv, "floor_div", "floor(a / b) of integers; 0 if b is 0", 2,
+          kFollow, InferInteger, Fixed<S::kFloorDiv>, nullptr),
+      Row(K::kRemainder, "remainder",
+          "a - b floor(a / b), exact; of integers 0 if b is 0", 2, kDeny,
+          InferNumber, Fixed<S::kRemainder>, GradRemainder),
+      Row(K::kBitwiseAnd, "bitwise_and", "a & b of integers", 2, kFollow,
+          InferInteger, Fixed<S::kBitwiseAnd>, nullptr),
+      Row(K::kBitwiseOr, "bitwise_or", "a | b of integers", 2, kFollow,
+          InferInteger, Fixed<S::kBitwiseOr>, nullptr),
+      Row(K::kBitwiseXor, "bitwise_xor", "a ^ b of integers", 2, kFollow,
+          InferInteger, Fixed<S::kBitwiseXor>, nullptr),
       Row(K::kAnd, "and", "logical and of bool", 2, kFollow, InferLogical,
           Fixed<S::kAnd>, nullptr),
       Row(K::kOr, "or", "logical or of bool", 2, kFollow, InferLogical,

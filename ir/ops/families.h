@@ -12,6 +12,7 @@ namespace fusor::ir {
 std::span<const OpDef> ElementwiseOps();
 std::span<const OpDef> SourceOps();
 std::span<const OpDef> ShapeOps();
+std::span<const OpDef> IndexedOps();
 std::span<const OpDef> ReduceOps();
 std::span<const OpDef> MatmulOps();
 std::span<const OpDef> ConvOps();

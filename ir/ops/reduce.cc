@@ -118,6 +118,63 @@ void EvalReduce(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   });
 }
 
+// --- Cumulative sums ---------------------------------------------------------
+
+std::vector<TensorType> InferCumulativeSum(Types in, const Attrs& attrs) {
+  const int64_t dim = attrs.Int("dim");
+  FUSOR_CHECK(dim >= 0 && dim < static_cast<int64_t>(in[0].rank()), kGraph,
+              "dim {} of rank {}", dim, in[0].rank());
+  FUSOR_CHECK(in[0].dtype != DType::kBool, kGraph, "expected numbers");
+  return {{in[0].dtype, in[0].shape, {}}};
+}
+
+// Element i receives the gradients of the sums that contain it.
+Grads GradCumulativeSum(Builder& b, const Node& n, DOutputs d) {
+  return {b.CumulativeSum(d[0], n.attrs().Int("dim"),
+                          n.attrs().Bool("exclusive"),
+                          !n.attrs().Bool("reverse"))};
+}
+
+void EvalCumulativeSum(const Node& node, EvalInputs in, EvalOutputs out,
+                       EvalMode) {
+  const Shape& shape = in[0]->type.shape;
+  const auto dim = static_cast<size_t>(node.attrs().Int("dim"));
+  const int64_t step = RowMajorStrides(shape)[dim];
+  const bool reverse = node.attrs().Bool("reverse");
+  const bool exclusive = node.attrs().Bool("exclusive");
+  const auto count = static_cast<int64_t>(in[0]->data.size());
+  for (int64_t row = 0; row < count; ++row) {
+    if (row / step % shape[dim] != 0) continue;
+    double sum = 0;
+    for (int64_t j = 0; j < shape[dim]; ++j) {
+      const int64_t at = row + step * (reverse ? shape[dim] - 1 - j : j);
+      const double before = sum;
+      sum += in[0]->data[at];
+      out[0]->data[at] = exclusive ? before : sum;
+    }
+  }
+}
+
+OpDef CumulativeSum() {
+  OpDef op;
+  op.kind = OpKind::kCumulativeSum;
+  op.name = "cumsum";
+  op.summary =
+      "sums of the elements along `dim` up to each one, itself excluded with "
+      "`exclusive`, from the end with `reverse`";
+  op.fusion = FusionKind::kSeparate;
+  op.precision = PrecisionRule::kDeny;
+  op.layout = LayoutRule::kRowMajor;
+  op.attrs = {
+      {"dim", int64_t{0}, true}, {"exclusive", false}, {"reverse", false}};
+  op.infer = InferCumulativeSum;
+  op.gradient = GradCumulativeSum;
+  op.eval = EvalCumulativeSum;
+  return op;
+}
+
+// --- Reductions of many tensors ----------------------------------------------
+
 void CheckGroups(Types in, const Attrs& attrs) {
   for (const TensorType& type : in) {
     FUSOR_CHECK(IsFloat(type.dtype), kGraph, "expected floats, got {}",
@@ -209,7 +266,7 @@ std::vector<OpDef> MakeOps() {
   op.scalar = Combiner;
   op.gradient = GradReduce;
   op.eval = EvalReduce;
-  return {op, AllFinite(), SumOfSquares()};
+  return {op, CumulativeSum(), AllFinite(), SumOfSquares()};
 }
 
 }  // namespace

@@ -12,9 +12,9 @@ namespace {
 
 std::vector<const OpDef*> IndexByKind() {
   std::vector<const OpDef*> all(kNumOps);
-  for (const auto& family :
-       {ElementwiseOps(), SourceOps(), ShapeOps(), ReduceOps(), MatmulOps(),
-        ConvOps(), PoolOps(), NormOps(), ImageOps(), ControlOps()}) {
+  for (const auto& family : {ElementwiseOps(), SourceOps(), ShapeOps(),
+                             IndexedOps(), ReduceOps(), MatmulOps(), ConvOps(),
+                             PoolOps(), NormOps(), ImageOps(), ControlOps()}) {
     for (const OpDef& op : family) {
       const OpDef*& row = all[static_cast<size_t>(op.kind)];
       FUSOR_ASSERT(row == nullptr, "ops {} and {} of one kind", row->name,

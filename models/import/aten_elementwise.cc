@@ -72,6 +72,12 @@ Values WithAlpha(AtenCall& call) {
   return {(call.b().*function)(x.a, b, {})};
 }
 
+Value* Truncated(Builder& b, Value* x) {
+  return b.Select(b.Compare("lt", x, 0.0), b.Neg(b.Floor(b.Neg(x))),
+                  b.Floor(x));
+}
+Values Trunc(AtenCall& call) { return {Truncated(call.b(), FloatSelf(call))}; }
+
 Values Div(AtenCall& call) {
   Builder& b = call.b();
   const std::string mode = call.Text("rounding_mode", "");
@@ -80,12 +86,33 @@ Values Div(AtenCall& call) {
   if (mode.empty()) {
     return {b.Divide(AsFloat(call, x.a), AsFloat(call, x.b))};
   }
-  if (mode != "floor") {
-    call.Throw("rounding_mode " + mode + ": expected floor or none");
+  if (mode != "floor" && mode != "trunc") {
+    call.Throw("rounding_mode " + mode + ": expected floor, trunc or none");
   }
-  const DType exact = ir::IsFloat(dtype) ? dtype : DType::kF64;
-  Value* ratio = b.Divide(b.Cast(x.a, exact), b.Cast(x.b, exact));
-  return {b.Cast(b.Floor(ratio), dtype)};
+  if (ir::IsFloat(dtype)) {
+    Value* ratio = b.Divide(x.a, x.b);
+    return {mode == "floor" ? b.Floor(ratio) : Truncated(b, ratio)};
+  }
+  if (mode == "floor") return {b.FloorDivide(x.a, x.b)};
+  // The quotient of the magnitudes, with the sign.
+  Value* quotient = b.FloorDivide(b.Abs(x.a), b.Abs(x.b));
+  Value* negative =
+      b.Compare("ne", b.Compare("lt", x.a, 0.0), b.Compare("lt", x.b, 0.0));
+  return {b.Select(negative, b.Neg(quotient), quotient)};
+}
+
+Values FloorDivide(AtenCall& call) {
+  const Pair x = Operands(call);
+  if (!ir::IsFloat(x.a->type().dtype)) return {call.b().FloorDivide(x.a, x.b)};
+  return {call.b().Floor(call.b().Divide(x.a, x.b))};
+}
+
+// The remainder with the sign of the dividend.
+Values Fmod(AtenCall& call) {
+  Builder& b = call.b();
+  const Pair x = Operands(call);
+  Value* rest = b.Remainder(b.Abs(x.a), b.Abs(x.b));
+  return {b.Select(b.Compare("lt", x.a, 0.0), b.Neg(rest), rest)};
 }
 
 Values Ceil(AtenCall& call) {
@@ -171,13 +198,30 @@ Values Or(AtenCall& call) {
 Values Not(AtenCall& call) {
   return {call.b().Not(AsBool(call, call.Tensor("self")))};
 }
-// Bitwise operators on bools are logical; this IR has none on integers.
-template <Values (*logical)(AtenCall&)>
+Values Xor(AtenCall& call) {
+  return {call.b().Compare("ne", AsBool(call, call.Tensor("self")),
+                           AsBool(call, call.Tensor("other")))};
+}
+
+// Bitwise operators on bools are logical.
+template <Values (*logical)(AtenCall&),
+          Value* (Builder::*function)(Value*, Value*, ir::Where)>
 Values Bitwise(AtenCall& call) {
-  if (call.Tensor("self")->type().dtype != DType::kBool) {
-    call.Throw("expected bools, got " + ToString(call.Tensor("self")->type()));
+  const Pair x = Operands(call);
+  if (x.a->type().dtype == DType::kBool) return logical(call);
+  if (ir::IsFloat(x.a->type().dtype)) {
+    call.Throw("expected integers or bools, got " + ToString(x.a->type()));
   }
-  return logical(call);
+  return {(call.b().*function)(x.a, x.b, {})};
+}
+Values BitwiseNot(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  if (x->type().dtype == DType::kBool) return Not(call);
+  if (ir::IsFloat(x->type().dtype)) {
+    call.Throw("expected integers or bools, got " + ToString(x->type()));
+  }
+  const double ones = x->type().dtype == DType::kU8 ? 255 : -1;
+  return {call.b().BitwiseXor(x, call.b().ScalarLike(x, ones))};
 }
 
 Values Where(AtenCall& call) {
@@ -211,11 +255,6 @@ Values Clamp(AtenCall& call) {
     x = b.Minimum(high.a, high.b);
   }
   return {x};
-}
-
-Values Xor(AtenCall& call) {
-  return {call.b().Compare("ne", AsBool(call, call.Tensor("self")),
-                           AsBool(call, call.Tensor("other")))};
 }
 
 Values Threshold(AtenCall& call) {
@@ -335,13 +374,19 @@ constexpr AtenOp kOps[] = {
     {"addcmul.default", AddCombined<&Builder::Times>},
     {"add.Tensor", WithAlpha<&Builder::Plus>},
     {"add.Scalar", WithAlpha<&Builder::Plus>},
-    {"__and__.Tensor", Bitwise<And>},
-    {"__or__.Tensor", Bitwise<Or>},
-    {"bitwise_and.Tensor", Bitwise<And>},
-    {"bitwise_not.default", Bitwise<Not>},
-    {"bitwise_or.Tensor", Bitwise<Or>},
+    {"__and__.Tensor", Bitwise<And, &Builder::BitwiseAnd>},
+    {"__or__.Tensor", Bitwise<Or, &Builder::BitwiseOr>},
+    {"__xor__.Tensor", Bitwise<Xor, &Builder::BitwiseXor>},
+    {"bitwise_and.Scalar", Bitwise<And, &Builder::BitwiseAnd>},
+    {"bitwise_and.Tensor", Bitwise<And, &Builder::BitwiseAnd>},
+    {"bitwise_not.default", BitwiseNot},
+    {"bitwise_or.Scalar", Bitwise<Or, &Builder::BitwiseOr>},
+    {"bitwise_or.Tensor", Bitwise<Or, &Builder::BitwiseOr>},
+    {"bitwise_xor.Scalar", Bitwise<Xor, &Builder::BitwiseXor>},
+    {"bitwise_xor.Tensor", Bitwise<Xor, &Builder::BitwiseXor>},
     {"ceil.default", Ceil},
     {"celu.default", Celu},
+    {"cos.default", Function<&Builder::Cos>},
     {"clamp.Tensor", Clamp},
     {"clamp.default", Clamp},
     {"clamp_max.Tensor", Clamp},
@@ -360,6 +405,10 @@ constexpr AtenOp kOps[] = {
     {"exp2.default", Exp2},
     {"exp.default", Function<&Builder::Exp>},
     {"floor.default", Function<&Builder::Floor>},
+    {"floor_divide.default", FloorDivide},
+    {"floor_divide.Scalar", FloorDivide},
+    {"fmod.Scalar", Fmod},
+    {"fmod.Tensor", Fmod},
     {"ge.Scalar", Compare<'g', 'e'>},
     {"ge.Tensor", Compare<'g', 'e'>},
     {"gelu.default", Gelu},
@@ -401,11 +450,14 @@ constexpr AtenOp kOps[] = {
     {"reciprocal.default", Reciprocal},
     {"relu.default", Keeping<&Builder::Relu>},
     {"relu6.default", Function<&Builder::Relu6>},
+    {"remainder.Scalar", Arithmetic<&Builder::Remainder>},
+    {"remainder.Tensor", Arithmetic<&Builder::Remainder>},
     {"rsqrt.default", Function<&Builder::Rsqrt>},
     {"rsub.Scalar", Rsub},
     {"selu.default", Selu},
     {"sigmoid.default", Function<&Builder::Sigmoid>},
     {"silu.default", Function<&Builder::Silu>},
+    {"sin.default", Function<&Builder::Sin>},
     {"softplus.default", Softplus},
     {"sqrt.default", Function<&Builder::Sqrt>},
     {"sub.Scalar", WithAlpha<&Builder::Minus>},
@@ -413,6 +465,7 @@ constexpr AtenOp kOps[] = {
     {"tanh.default", Function<&Builder::Tanh>},
     {"threshold.default", Threshold},
     {"true_divide.Tensor", Div},
+    {"trunc.default", Trunc},
     {"where.ScalarOther", Where},
     {"where.ScalarSelf", Where},
     {"where.self", Where},

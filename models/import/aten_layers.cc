@@ -128,124 +128,6 @@ Values RmsNorm(AtenCall& call) {
   return {weight == nullptr ? y : b.Times(y, weight)};
 }
 
-// Returns x with the order of one dimension reversed.
-Value* Reversed(AtenCall& call, Value* x, size_t dim) {
-  constexpr int64_t kMost = 256;  // one node each
-  const int64_t extent = ShapeOf(x)[dim];
-  if (extent > kMost) {
-    call.Throw(fmt::format("expected at most {} elements to reverse, got {}",
-                           kMost, extent));
-  }
-  Values parts;
-  for (int64_t i = extent; i-- > 0;) {
-    std::vector<int64_t> start(ShapeOf(x).size(), 0);
-    Shape limit = ShapeOf(x);
-    start[dim] = i;
-    limit[dim] = i + 1;
-    parts.push_back(call.b().Slice(x, start, limit));
-  }
-  return call.b().Concat(parts, static_cast<int64_t>(dim));
-}
-Values Flip(AtenCall& call) {
-  Value* x = call.Tensor("self");
-  const std::vector<int64_t> dims = call.Ints("dims");
-  if (dims.size() > ShapeOf(x).size()) call.Throw("dims: too many");
-  for (const int64_t dim : dims) {
-    x = Reversed(call, x, static_cast<size_t>(DimOf(call, dim, RankOf(x))));
-  }
-  return {x};
-}
-
-// x [N,I,H,W], weight [I,O/groups,KH,KW]: a convolution of x with zeros between
-// its pixels and the weights reversed (Dumoulin and Visin 2016, section 4).
-Values TransposedConvolution(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("input");
-  Value* weight = call.Tensor("weight");
-  if (RankOf(x) != 4 || RankOf(weight) != 4) {
-    call.Throw(fmt::format("{} and {}: expected [N,I,H,W] and [I,O,H,W]",
-                           ToString(x->type()), ToString(weight->type())));
-  }
-  const int64_t groups = call.Int("groups", 1);
-  const auto pair = [&](const char* name, int64_t fallback) {
-    std::vector<int64_t> values = Repeated(call.Ints(name, {fallback}), 2);
-    const bool fits = values.size() == 2 && values[0] >= fallback &&
-                      values[1] >= fallback && values[0] < (1 << 20) &&
-                      values[1] < (1 << 20);
-    if (!fits) call.Throw(fmt::format("{}: expected two extents", name));
-    return values;
-  };
-  const auto stride = pair("stride", 1);
-  const auto padding = pair("padding", 0);
-  const auto extra = pair("output_padding", 0);
-  const auto dilation = pair("dilation", 1);
-  const Shape w = ShapeOf(weight);
-  if (groups < 1 || w[0] % groups != 0) {
-    call.Throw(
-        fmt::format("{} groups of {}", groups, ToString(weight->type())));
-  }
-  weight = b.Reshape(weight, {groups, w[0] / groups, w[1], w[2], w[3]});
-  weight = b.Reshape(b.Transpose(weight, {0, 2, 1, 3, 4}),
-                     {groups * w[1], w[0] / groups, w[2], w[3]});
-  weight = Reversed(call, Reversed(call, weight, 2), 3);
-  std::vector<int64_t> low(4, 0), high(4, 0), interior(4, 0);
-  for (size_t i = 0; i < 2; ++i) {
-    const int64_t border = dilation[i] * (w[2 + i] - 1) - padding[i];
-    if (border < 0) call.Throw("padding beyond the kernel");
-    low[2 + i] = border;
-    high[2 + i] = border + extra[i];
-    interior[2 + i] = stride[i] - 1;
-  }
-  x = b.Pad(x, low, high, interior, 0);
-  return {b.Conv2d(x, weight, call.OptionalTensor("bias"),
-                   {.dilation_h = dilation[0],
-                    .dilation_w = dilation[1],
-                    .groups = groups})};
-}
-
-Values Convolution(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("input");
-  Value* weight = call.Tensor("weight");
-  const bool one_d = RankOf(x) == 3;
-  if (RankOf(x) != RankOf(weight) || (!one_d && RankOf(x) != 4)) {
-    call.Throw(fmt::format("{} and {}: expected [N,C,H,W] and [O,I,H,W]",
-                           ToString(x->type()), ToString(weight->type())));
-  }
-  if (call.Bool("transposed", false)) call.Throw("a transposed convolution");
-  call.Ints("output_padding");  // of transposed convolutions only
-  const size_t rank = one_d ? 1 : 2;
-  auto stride = Repeated(call.Ints("stride", {1}), rank);
-  auto padding = Repeated(call.Ints("padding", {0}), rank);
-  auto dilation = Repeated(call.Ints("dilation", {1}), rank);
-  if (stride.size() != rank || padding.size() != rank ||
-      dilation.size() != rank) {
-    call.Throw("stride, padding or dilation has a wrong number of extents");
-  }
-  if (one_d) {
-    const auto widen = [&](Value* value) {
-      const Shape& s = ShapeOf(value);
-      return b.Reshape(value, {s[0], s[1], 1, s[2]});
-    };
-    x = widen(x);
-    weight = widen(weight);
-    stride.insert(stride.begin(), 1);
-    padding.insert(padding.begin(), 0);
-    dilation.insert(dilation.begin(), 1);
-  }
-  Value* y = b.Conv2d(x, weight, call.OptionalTensor("bias"),
-                      {.stride_h = stride[0],
-                       .stride_w = stride[1],
-                       .pad_h = padding[0],
-                       .pad_w = padding[1],
-                       .dilation_h = dilation[0],
-                       .dilation_w = dilation[1],
-                       .groups = call.Int("groups", 1)});
-  if (!one_d) return {y};
-  const Shape& s = ShapeOf(y);
-  return {b.Reshape(y, {s[0], s[1], s[3]})};
-}
-
 Values Linear(AtenCall& call) {
   return {call.b().Linear(call.Tensor("input"), call.Tensor("weight"),
                           call.OptionalTensor("bias"))};
@@ -523,29 +405,6 @@ Values LogSumExp(AtenCall& call) {
   return {b.Plus(b.Log(sum), b.Reshape(peak, ShapeOf(sum)))};
 }
 
-// Sums of all elements up to each one, as a product with a triangle of ones.
-Values CumulativeSum(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("self");
-  const bool integers = !ir::IsFloat(x->type().dtype);
-  const DType dtype = call.DType(integers ? DType::kI64 : x->type().dtype);
-  // Products exist for floats only; integers up to 2^53 are exact.
-  x = b.Cast(x, ir::IsFloat(dtype) ? dtype : DType::kF64);
-  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
-  const int64_t extent = ShapeOf(x)[dim];
-  const Shape square{extent, extent};
-  Value* upper = b.Compare("le", b.Iota(DType::kI64, square, 0),
-                           b.Iota(DType::kI64, square, 1));
-  std::vector<int64_t> order(ShapeOf(x).size());
-  std::iota(order.begin(), order.end(), 0);
-  std::swap(order[dim], order.back());
-  Value* last = b.Transpose(x, order);
-  const Shape moved = ShapeOf(last);
-  Value* rows = b.Reshape(last, {x->type().num_elements() / extent, extent});
-  Value* sums = b.Matmul(rows, b.Cast(upper, x->type().dtype));
-  return {b.Cast(b.Transpose(b.Reshape(sums, moved), order), dtype)};
-}
-
 // Losses of [N,C,..] logits and [N,..] classes.
 Values CrossEntropyLoss(AtenCall& call) {
   Builder& b = call.b();
@@ -599,85 +458,6 @@ Values L1Loss(AtenCall& call) {
                   b.Abs(b.Minus(call.Tensor("self"), call.Tensor("target"))))};
 }
 
-// Positions of the input that output pixel i of one dimension reads, and how
-// much of the second one (ATen, UpSample.h).
-struct Sample {
-  int64_t first;
-  int64_t second;
-  double share;
-};
-Sample NearestSample(int64_t i, int64_t in, int64_t out, double scale) {
-  const double ratio = scale > 0
-                           ? 1 / scale
-                           : static_cast<double>(in) / static_cast<double>(out);
-  const auto at = static_cast<int64_t>(
-      std::floor(static_cast<float>(i) * static_cast<float>(ratio)));
-  return {std::min(at, in - 1), std::min(at, in - 1), 0};
-}
-Sample LinearSample(int64_t i, int64_t in, int64_t out, double scale,
-                    bool align) {
-  const double spans = static_cast<double>(out - 1);
-  const double ratio =
-      align       ? (out > 1 ? static_cast<double>(in - 1) / spans : 0)
-      : scale > 0 ? 1 / scale
-                  : static_cast<double>(in) / static_cast<double>(out);
-  const double x = static_cast<double>(i);
-  const double at = align ? x * ratio : std::max(0.0, (x + 0.5) * ratio - 0.5);
-  const int64_t first = std::min(static_cast<int64_t>(std::floor(at)), in - 1);
-  return {first, std::min(first + 1, in - 1),
-          std::clamp(at - static_cast<double>(first), 0.0, 1.0)};
-}
-
-// Resizes the last two dimensions of [N,C,H,W] by products with the matrices
-// of shares.
-template <bool linear>
-Values Resize(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("input");
-  if (RankOf(x) != 4) {
-    call.Throw("expected [N,C,H,W], got " + ToString(x->type()));
-  }
-  const bool align = linear && call.Bool("align_corners", false);
-  std::vector<double> scales(2, 0);
-  std::vector<int64_t> size = call.Ints("output_size");
-  if (call.Has("scale_factors")) {
-    scales = call.Numbers("scale_factors");
-    size.resize(2);
-    for (size_t i = 0; i < 2 && scales.size() == 2; ++i) {
-      const double extent =
-          std::floor(static_cast<double>(ShapeOf(x)[2 + i]) * scales[i]);
-      size[i] = extent >= 1 && extent < 1e6 ? static_cast<int64_t>(extent) : 0;
-    }
-  }
-  if (size.size() != 2 || scales.size() != 2 ||
-      std::min(size[0], size[1]) < 1) {
-    call.Throw("expected two extents or two scale factors");
-  }
-  const Shape shape = ShapeOf(x);
-  const auto matrix = [&](size_t i) {  // [in, out]
-    const int64_t in = shape[2 + i];
-    const int64_t out = size[i];
-    constexpr int64_t kMost = int64_t{1} << 24;
-    if (ir::NumElements({in, out}) > kMost) {
-      call.Throw(fmt::format("{} to {} pixels: too many", in, out));
-    }
-    std::vector<double> shares(static_cast<size_t>(in * out), 0);
-    for (int64_t o = 0; o < out; ++o) {
-      const Sample sample = linear ? LinearSample(o, in, out, scales[i], align)
-                                   : NearestSample(o, in, out, scales[i]);
-      shares[static_cast<size_t>(sample.first * out + o)] += 1 - sample.share;
-      shares[static_cast<size_t>(sample.second * out + o)] += sample.share;
-    }
-    return b.Constant(x->type().dtype, {in, out}, std::move(shares));
-  };
-  const int64_t planes = shape[0] * shape[1];
-  Value* y = b.Matmul(b.Reshape(x, {planes * shape[2], shape[3]}), matrix(1));
-  y = b.Transpose(b.Reshape(y, {planes, shape[2], size[1]}), {0, 2, 1});
-  y = b.Matmul(b.Reshape(y, {planes * size[1], shape[2]}), matrix(0));
-  y = b.Transpose(b.Reshape(y, {planes, size[1], size[0]}), {0, 2, 1});
-  return {b.Reshape(y, {shape[0], shape[1], size[0], size[1]})};
-}
-
 // The gradient of a norm that is 0 is 0, as in PyTorch, and not 0 / 0.
 Values VectorNorm(AtenCall& call) {
   Builder& b = call.b();
@@ -710,15 +490,9 @@ constexpr AtenOp kOps[] = {
     {"baddbmm.default", AddProduct<kBatch1, kBatch2, false>},
     {"batch_norm.default", BatchNorm},
     {"bmm.default", Matmul<kMat2>},
-    {"conv1d.default", Convolution},
-    {"conv2d.default", Convolution},
-    {"conv_transpose2d.input", TransposedConvolution},
-    {"convolution.default", Convolution},
     {"cross_entropy_loss.default", CrossEntropyLoss},
-    {"cumsum.default", CumulativeSum},
     {"dot.default", Matmul<kTensor>},
     {"einsum.default", Einsum},
-    {"flip.default", Flip},
     {"group_norm.default", GroupNorm},
     {"instance_norm.default", InstanceNorm},
     {"l1_loss.default", L1Loss},
@@ -729,8 +503,6 @@ constexpr AtenOp kOps[] = {
     {"mse_loss.default", MseLoss},
     {"mv.default", Matmul<kVec>},
     {"rms_norm.default", RmsNorm},
-    {"upsample_bilinear2d.vec", Resize<true>},
-    {"upsample_nearest2d.vec", Resize<false>},
     {"scaled_dot_product_attention.default", Attention},
     // Pooling, reductions
     {"adaptive_avg_pool2d.default", AdaptiveAvgPool},

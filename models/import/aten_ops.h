@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -30,8 +31,14 @@ struct AtenOp {
 
 // One table per family; FindAtenOp searches them all.
 std::span<const AtenOp> AtenElementwiseOps();
-std::span<const AtenOp> AtenLayerOps();  // with weights, windows, reductions
-std::span<const AtenOp> AtenShapeOps();  // views, data movement, sources
+std::span<const AtenOp> AtenConvolutionOps();
+std::span<const AtenOp> AtenIndexedOps();  // access by index, resizing
+std::span<const AtenOp> AtenLayerOps();    // with weights, windows, reductions
+std::span<const AtenOp> AtenShapeOps();    // views, data movement, sources
+
+// Pads by elements of "self", in mode reflect, replicate or circular.
+std::vector<ir::Value*> AtenPadByElements(AtenCall& call,
+                                          const std::string& mode);
 
 // Returns null if the operator is unknown.
 const AtenOp* FindAtenOp(std::string_view name);

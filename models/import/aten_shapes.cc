@@ -324,7 +324,7 @@ Values Pad(AtenCall& call) {
   Value* x = call.Tensor("self");
   if (const std::string mode = call.Text("mode", "constant");
       mode != "constant") {
-    call.Throw("mode " + mode + ": expected constant");
+    return AtenPadByElements(call, mode);
   }
   const std::vector<int64_t> pad = call.Ints("pad");
   const auto rank = static_cast<size_t>(RankOf(x));
@@ -351,25 +351,6 @@ Values Pad(AtenCall& call) {
   return {call.b().Slice(x, start, limit)};
 }
 
-Values Roll(AtenCall& call) {
-  Value* x = call.Tensor("self");
-  const std::vector<int64_t> shifts = call.Ints("shifts");
-  const std::vector<int64_t> dims = call.Ints("dims");
-  if (shifts.size() != dims.size()) {
-    call.Throw("expected as many shifts as dims");
-  }
-  for (size_t i = 0; i < dims.size(); ++i) {
-    const auto dim = static_cast<size_t>(DimOf(call, dims[i], RankOf(x)));
-    const int64_t extent = ShapeOf(x)[dim];
-    const int64_t shift = ((shifts[i] % extent) + extent) % extent;
-    if (shift == 0) continue;
-    x = call.b().Concat({Part(call, x, {dim, extent - shift, extent}),
-                         Part(call, x, {dim, 0, extent - shift})},
-                        static_cast<int64_t>(dim));
-  }
-  return {x};
-}
-
 Values Repeat(AtenCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor("self");
@@ -386,79 +367,6 @@ Values Repeat(AtenCall& call) {
     merged.push_back(ir::NumElements({repeats[i], shape[i]}));
   }
   return {b.Reshape(b.BroadcastTo(b.Reshape(x, apart), wide), merged)};
-}
-
-// Returns an index of integers with negative ones counted from the end.
-Value* Normalized(AtenCall& call, Value* index, int64_t extent) {
-  Builder& b = call.b();
-  if (ir::IsFloat(index->type().dtype) || index->type().dtype == DType::kBool) {
-    call.Throw("index: expected integers, got " + ToString(index->type()));
-  }
-  index = b.Cast(index, DType::kI64);
-  return b.Select(b.Compare("lt", index, 0.0),
-                  b.Plus(index, static_cast<double>(extent)), index);
-}
-
-// Looks rows of `table` [V, ..] up by integers, as a product with one-hot rows.
-Value* Lookup(AtenCall& call, Value* table, Value* index) {
-  Builder& b = call.b();
-  const Shape rows = ShapeOf(table);
-  if (rows.empty()) call.Throw("expected a table with rows, got a scalar");
-  const int64_t count = index->type().num_elements();
-  const Shape hot{count, rows[0]};
-  Value* wanted = b.Reshape(Normalized(call, index, rows[0]), {count});
-  Value* hits = b.Compare("eq", b.Iota(DType::kI64, hot, 1),
-                          b.Broadcast(wanted, hot, {0}));
-  // Products exist for floats only; integers up to 2^53 are exact.
-  const DType dtype = table->type().dtype;
-  const DType floats = ir::IsFloat(dtype) ? dtype : DType::kF64;
-  Value* flat = b.Reshape(b.Cast(table, floats),
-                          {rows[0], table->type().num_elements() / rows[0]});
-  Value* found = b.Cast(b.Matmul(b.Cast(hits, floats), flat), dtype);
-  Shape shape = ShapeOf(index);
-  shape.insert(shape.end(), rows.begin() + 1, rows.end());
-  return b.Reshape(found, shape);
-}
-
-// Picks one of the elements along `dim` for each element of the index, as a sum
-// over all of them with the others masked, which fuses into one kernel.
-Values Gather(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("self");
-  Value* index = call.Tensor("index");
-  const size_t rank = ShapeOf(x).size();
-  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
-  if (ShapeOf(index).size() != rank) {
-    call.Throw("index: expected the rank of " + ToString(x->type()));
-  }
-  // [.., K, ..] and [.., L, ..] -> [.., L, .., K], summed over K.
-  Shape taken = ShapeOf(index);
-  taken[dim] = ShapeOf(x)[dim];
-  x = b.Slice(x, std::vector<int64_t>(rank, 0), taken);
-  std::vector<int64_t> order;
-  for (size_t i = 0; i < rank; ++i) {
-    if (i != dim) order.push_back(static_cast<int64_t>(i));
-  }
-  order.push_back(static_cast<int64_t>(dim));
-  Value* moved = b.Transpose(x, order);
-  Shape apart = ShapeOf(moved);
-  apart.insert(apart.begin() + static_cast<long>(dim), 1);
-  Shape wide = ShapeOf(index);
-  wide.push_back(taken[dim]);
-  Value* candidates = b.BroadcastTo(b.Reshape(moved, apart), wide);
-  Shape column = ShapeOf(index);
-  column.push_back(1);
-  Value* wanted = b.BroadcastTo(b.Reshape(index, column), wide);
-  Value* hit = b.Compare(
-      "eq", b.Iota(index->type().dtype, wide, static_cast<int64_t>(rank)),
-      wanted);
-  const ir::DType dtype = x->type().dtype;
-  const bool flags = dtype == DType::kBool;
-  if (flags) candidates = b.Cast(candidates, DType::kI32);
-  Value* sum =
-      b.ReduceSum(b.Select(hit, candidates, b.Zeros(candidates->type())),
-                  {static_cast<int64_t>(rank)});
-  return {b.Cast(sum, dtype)};
 }
 
 // Differences of neighbours along a dimension.
@@ -479,65 +387,6 @@ Values Diff(AtenCall& call) {
                                         : b.Minus(later, earlier);
   }
   return {x};
-}
-
-Values IndexSelect(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("self");
-  Value* index = call.Tensor("index");
-  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
-  if (RankOf(index) != 1) call.Throw("index: expected a vector");
-  std::vector<int64_t> order(ShapeOf(x).size());
-  std::iota(order.begin(), order.end(), 0);
-  std::swap(order[0], order[dim]);
-  return {b.Transpose(Lookup(call, b.Transpose(x, order), index), order)};
-}
-
-// x[i, j, ..]: indices of the first dimensions, broadcast together.
-Values Index(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("self");
-  const Values indices = call.OptionalTensors("indices");
-  if (indices.empty() || indices.size() > ShapeOf(x).size()) {
-    call.Throw(
-        fmt::format("{} indices of {}", indices.size(), ToString(x->type())));
-  }
-  // All become one index of the merged dimensions.
-  Value* merged = nullptr;
-  int64_t extents = 1;
-  for (size_t i = 0; i < indices.size(); ++i) {
-    if (indices[i] == nullptr) {
-      call.Throw("expected indices of the first dimensions, without gaps");
-    }
-    const int64_t extent = ShapeOf(x)[i];
-    Value* index = Normalized(call, indices[i], extent);
-    merged = merged == nullptr
-                 ? index
-                 : b.Plus(b.Times(merged, static_cast<double>(extent)), index);
-    extents *= extent;
-  }
-  Shape shape{extents};
-  shape.insert(shape.end(),
-               ShapeOf(x).begin() + static_cast<long>(indices.size()),
-               ShapeOf(x).end());
-  return {Lookup(call, b.Reshape(x, shape), merged)};
-}
-
-// The row `padding_idx` has no gradient.
-Values Embedding(AtenCall& call) {
-  Builder& b = call.b();
-  Value* table = call.Tensor("weight");
-  if (RankOf(table) != 2) {
-    call.Throw("weight: expected [V,E], got " + ToString(table->type()));
-  }
-  const int64_t padding = call.Int("padding_idx", -1);
-  if (padding != -1) {
-    Value* row = b.Iota(DType::kI64, ShapeOf(table), 0);
-    const auto fixed = static_cast<double>(
-        padding < 0 ? padding + ShapeOf(table)[0] : padding);
-    table = b.Select(b.Compare("eq", row, fixed), b.StopGradient(table), table);
-  }
-  return {Lookup(call, table, call.Tensor("indices"))};
 }
 
 // --- Sources ----------------------------------------------------------------
@@ -720,14 +569,9 @@ constexpr AtenOp kOps[] = {
     {"conj_physical.default", Same},
     {"constant_pad_nd.default", Pad},
     {"copy.default", Copy},
-    {"embedding.default", Embedding},
     {"diff.default", Diff},
-    {"gather.default", Gather},
-    {"index.Tensor", Index},
-    {"index_select.default", IndexSelect},
     {"pad.default", Pad},
     {"repeat.default", Repeat},
-    {"roll.default", Roll},
     {"stack.default", Stack},
     {"to.dtype", Convert, kMaybeView},
     {"to.dtype_layout", Convert, kMaybeView},

@@ -45,7 +45,9 @@ bool CopyPartlyReadTiles(Graph& graph) {
   for (const auto& node : graph.nodes()) nodes.push_back(node.get());
   bool changed = false;
   for (Node* node : nodes) {
-    if (!IsFusible(*node) || node->num_inputs() != 1 ||
+    const bool reads_part = node->num_inputs() == 1 ||
+                            node->op().fusion == ir::FusionKind::kIndexed;
+    if (!IsFusible(*node) || !reads_part ||
         node->input(0)->type().layout.tiles.empty()) {
       continue;
     }
@@ -156,8 +158,7 @@ std::vector<Node*> KernelOrder(const std::vector<Node*>& nodes,
 
 // A lone reshape is a view of its operand, not a kernel.
 bool IsView(const std::vector<Node*>& nodes) {
-  return nodes.size() == 1 &&
-         nodes[0]->op().layout == ir::LayoutRule::kRowMajor;
+  return nodes.size() == 1 && nodes[0]->kind() == ir::OpKind::kReshape;
 }
 
 }  // namespace

@@ -405,7 +405,8 @@ std::vector<std::vector<Value*>> Stretches(const Node& joined) {
 // Returns true for a finiteness check, which may read gradients in any order.
 bool IsCheck(const Node& node) {
   return node.body() != nullptr && node.body()->nodes().size() == 1 &&
-         node.body()->nodes()[0]->op().fusion == ir::FusionKind::kSeparate;
+         (node.body()->nodes()[0]->kind() == ir::OpKind::kAllFinite ||
+          node.body()->nodes()[0]->kind() == ir::OpKind::kSumOfSquares);
 }
 
 // Removes one occurrence of each of `values` from `from`. If one is missing,

@@ -29,8 +29,15 @@ IndexMap IdentityMap(const ir::Shape& shape) {
   return map;
 }
 
-bool SameMapKind(const Node& node) {
-  return node.op().fusion == FusionKind::kElementwise;
+// Returns whether operand i is read at the result's index.
+bool HasSameMap(const Node& node, size_t i) {
+  return node.op().fusion == FusionKind::kElementwise ||
+         (node.op().fusion == FusionKind::kIndexed && i > 0);
+}
+
+// Returns whether operand 0 is read at indices that other operands contain.
+bool IsIndexed(const Node& node) {
+  return node.op().fusion == FusionKind::kIndexed;
 }
 
 }  // namespace
@@ -43,6 +50,7 @@ bool IsSplat(const Node& node) {
 bool IsFusible(const Node& node) {
   switch (node.op().fusion) {
     case FusionKind::kElementwise:
+    case FusionKind::kIndexed:
     case FusionKind::kReduce:
       return true;
     case FusionKind::kSource:
@@ -82,7 +90,7 @@ bool IsFree(const Node& node) {
 std::optional<IndexMap> OperandMap(const Node& node, size_t i,
                                    const IndexMap& result) {
   FUSOR_ASSERT(i < node.num_inputs(), "operand {}", i);
-  if (SameMapKind(node)) return result;
+  if (HasSameMap(node, i)) return result;
   if (node.op().fusion == FusionKind::kSource) return IndexMap{};
   if (node.op().operand_map == nullptr) return std::nullopt;
   return node.op().operand_map(node, result);
@@ -202,6 +210,7 @@ class Analysis {
     if (node.op().fusion == FusionKind::kReduce) return true;
     for (size_t i = 0; i < node.num_inputs(); ++i) {
       if (!Inside(node.input(i))) continue;
+      if (IsIndexed(node) && i == 0) return Refuse("read at computed indices");
       const auto operand = OperandMap(node, i, map);
       if (!operand.has_value()) return Refuse("no common loop nest");
       if (!Assign(node.input(i), *operand)) return false;
@@ -225,10 +234,11 @@ class Analysis {
       return Assign(node.output(), kept);
     }
     if (Find(node.output()) != nullptr) return true;
-    for (const Value* input : node.inputs()) {
-      const IndexMap* operand = Find(input);
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      const IndexMap* operand = Find(node.input(i));
       if (operand == nullptr) continue;
-      if (SameMapKind(node)) return Assign(node.output(), *operand);
+      if (HasSameMap(node, i)) return Assign(node.output(), *operand);
+      if (IsIndexed(node)) continue;
       const auto inverse = Invert(node, *operand);
       if (inverse.has_value()) return Assign(node.output(), *inverse);
     }
@@ -327,6 +337,10 @@ class Analysis {
         const auto map = OperandMap(*node, i, domain_.maps.at(node->output()));
         if (!map.has_value()) return Refuse("no common loop nest");
         for (const ir::Layout::Tile& tile : input->type().layout.tiles) {
+          if (IsIndexed(*node) && i == 0 &&
+              node->attrs().Ints("dims")[tile.dim] < 0) {
+            return Refuse("part of a tiled dimension");
+          }
           const DimMap& d = (*map)[tile.dim];
           if (d.dim >= 0 &&
               (d.scale != 1 || d.offset != 0 ||

@@ -42,7 +42,8 @@ struct IterationDomain {
   bool IsOuter(const ir::IndexMap& map) const;
 };
 
-// Returns the map of operand `i` of `node`, given the map of the node's result;
+// Returns the map of operand `i` of `node`, given the map of the node's result
+// (for operand 0 of an indexed op: of its dimensions without an index);
 // nullopt if IsFusible is false. REQUIRES: the node is not a reduction.
 std::optional<ir::IndexMap> OperandMap(const ir::Node& node, size_t i,
                                        const ir::IndexMap& result);

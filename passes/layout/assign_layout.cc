@@ -295,6 +295,13 @@ class Assignment {
         node.op().fusion == ir::FusionKind::kInjective) {
       fixed_.insert(node.output());  // concat, pad: row-major results
     }
+    if (node.kind() == OpKind::kGather) {
+      for (const Layout::Tile& tile : node.input(0)->type().layout.tiles) {
+        if (node.attrs().Ints("dims")[tile.dim] < 0) {
+          return DemandExactly(node, 0, {});
+        }
+      }
+    }
     if (node.kind() != OpKind::kSlice) return;
     const Value* operand = node.input(0);
     for (const Layout::Tile& tile : operand->type().layout.tiles) {

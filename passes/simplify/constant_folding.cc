@@ -124,6 +124,7 @@ std::optional<double> FoldToSplat(const Node& node) {
         return CommonValue(node.attrs().Floats("value"));
       }
       return std::nullopt;
+    case ir::FusionKind::kIndexed:
     case ir::FusionKind::kLibrary:
     case ir::FusionKind::kSeparate:
     case ir::FusionKind::kOpaque:

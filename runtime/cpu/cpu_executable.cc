@@ -24,6 +24,8 @@ int64_t CountAccesses(const Kernel& kernel, const std::vector<Stmt>& body,
                              times * kernel.axes[stmt.axis].extent);
     } else if (stmt.kind == StmtKind::kLoad || stmt.kind == StmtKind::kStore ||
                stmt.kind == StmtKind::kRandom ||
+               stmt.kind == StmtKind::kGather ||
+               stmt.kind == StmtKind::kScatterAdd ||
                stmt.kind == StmtKind::kStoreTile) {
       count += times;
     }

@@ -51,8 +51,11 @@ void DefineLibrary(LLJIT& jit, JITDylib& library) {
   add("exp", static_cast<Unary>(std::exp));
   add("log", static_cast<Unary>(std::log));
   add("tanh", static_cast<Unary>(std::tanh));
+  add("sin", static_cast<Unary>(std::sin));
+  add("cos", static_cast<Unary>(std::cos));
   add("erf", static_cast<Unary>(std::erf));
   add("pow", static_cast<Binary>(std::pow));
+  add("fmod", static_cast<Binary>(std::fmod));
   add("memcpy", std::memcpy);
   add("memset", std::memset);
   Check(library.define(llvm::orc::absoluteSymbols(std::move(symbols))),

@@ -187,6 +187,10 @@ inline float rsqrtf(float x) { return static_cast<float>(rsqrt(x)); }
 #define expf(x) FUSOR_BY_DOUBLE(exp, x)
 #define logf(x) FUSOR_BY_DOUBLE(log, x)
 #define tanhf(x) FUSOR_BY_DOUBLE(tanh, x)
+#define sinf(x) FUSOR_BY_DOUBLE(sin, x)
+#define cosf(x) FUSOR_BY_DOUBLE(cos, x)
 #define erff(x) FUSOR_BY_DOUBLE(erf, x)
+#define fmodf(x, y) \
+  static_cast<float>(std::fmod(static_cast<double>(x), static_cast<double>(y)))
 #define powf(x, y) \
   static_cast<float>(std::pow(static_cast<double>(x), static_cast<double>(y)))

@@ -70,7 +70,8 @@ bool RoundsAlike(const ir::Node& fusion) {
   for (const auto& node : fusion.body()->nodes()) {
     const ir::FusionKind kind = node->op().fusion;
     if (kind != ir::FusionKind::kElementwise &&
-        kind != ir::FusionKind::kInjective && kind != ir::FusionKind::kSource) {
+        kind != ir::FusionKind::kInjective &&
+        kind != ir::FusionKind::kIndexed && kind != ir::FusionKind::kSource) {
       return false;
     }
     for (const ir::Value* operand : node->inputs()) {

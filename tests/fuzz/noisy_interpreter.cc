@@ -47,6 +47,7 @@ bool IsExact(const ir::Node& node) {
   const ir::OpDef& op = node.op();
   switch (op.fusion) {
     case ir::FusionKind::kInjective:
+    case ir::FusionKind::kIndexed:
     case ir::FusionKind::kSource:
       return true;
     case ir::FusionKind::kReduce:

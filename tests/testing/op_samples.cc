@@ -15,6 +15,7 @@ const std::set<DType> kFloats{DType::kF64, DType::kF32, DType::kF16,
                               DType::kBF16};
 const std::set<DType> kAll(std::begin(kAllDTypes), std::end(kAllDTypes));
 const std::set<DType> kBool{DType::kBool};
+const std::set<DType> kIntegers{DType::kI32, DType::kI64, DType::kU8};
 
 std::set<DType> AllBut(DType dtype) {
   std::set<DType> dtypes = kAll;
@@ -25,7 +26,7 @@ std::set<DType> AllBut(DType dtype) {
 void AddElementwise(OpSamples& all) {
   const SampleOperand x{{2, 3}};
   for (const char* name :
-       {"exp", "log", "sqrt", "rsqrt", "tanh", "erf", "floor"}) {
+       {"exp", "log", "sqrt", "rsqrt", "tanh", "sin", "cos", "erf", "floor"}) {
     all.insert({name, {{x}, {}, kFloats}});
   }
   for (const char* name :
@@ -41,6 +42,11 @@ void AddElementwise(OpSamples& all) {
   for (const char* name : {"div", "pow"}) {
     all.insert({name, {{x, x}, {}, kFloats}});
   }
+  for (const char* name :
+       {"floor_div", "bitwise_and", "bitwise_or", "bitwise_xor"}) {
+    all.insert({name, {{x, x}, {}, kIntegers}});
+  }
+  all.insert({"remainder", {{x, x}, {}, AllBut(DType::kBool)}});
   all.insert({"not", {{x}, {}, kBool}});
   for (const char* name : {"and", "or"}) {
     all.insert({name, {{x, x}, {}, kBool}});
@@ -88,6 +94,46 @@ void AddSourcesAndShape(OpSamples& all) {
   all.insert(
       {"unflatten",
        {{{{6}}}, {{"shape", Ints{2, 3}}, {"order", std::string()}}, kAll}});
+}
+
+void AddIndexed(OpSamples& all) {
+  // Rows of a table, elements along a dimension, elements of a matrix.
+  const SampleOperand table{{5, 3}};
+  const SampleOperand rows{{4, 3}, DType::kI32, 0, 5};
+  const SampleOperand along{{5, 2}, DType::kI64, 0, 3};
+  const SampleOperand row{{7}, DType::kU8, 0, 5};
+  const SampleOperand column{{7}, DType::kI32, 0, 3};
+  all.insert({"gather", {{table, rows}, {{"dims", Ints{-1, 1}}}, kAll}});
+  all.insert({"gather", {{table, along}, {{"dims", Ints{0, -1}}}, kAll}});
+  all.insert(
+      {"gather", {{table, row, column}, {{"dims", Ints{-1, -1}}}, kAll}});
+  const std::set<DType> numbers = AllBut(DType::kBool);
+  all.insert(
+      {"scatter_add",
+       {{{{4, 3}}, {{4}, DType::kI32, 0, 5}},
+        {{"shape", Ints{5, 3}}, {"dims", Ints{-1, 1}}, {"index_dims", Ints{0}}},
+        numbers}});
+  all.insert({"scatter_add",
+              {{{{5, 2}}, along},
+               {{"shape", Ints{5, 3}},
+                {"dims", Ints{0, -1}},
+                {"index_dims", Ints{0, 1}}},
+               numbers}});
+  all.insert({"scatter_add",
+              {{{{7}}, row, column},
+               {{"shape", Ints{5, 3}},
+                {"dims", Ints{-1, -1}},
+                {"index_dims", Ints{0, 0}}},
+               numbers}});
+  for (const bool exclusive : {false, true}) {
+    for (const int64_t dim : {0, 1}) {
+      all.insert(
+          {"cumsum",
+           {{table},
+            {{"dim", dim}, {"exclusive", exclusive}, {"reverse", dim == 1}},
+            numbers}});
+    }
+  }
 }
 
 void AddTheRest(OpSamples& all) {
@@ -155,6 +201,7 @@ const OpSamples& AllOpSamples() {
     OpSamples a;
     AddElementwise(a);
     AddSourcesAndShape(a);
+    AddIndexed(a);
     AddTheRest(a);
     return a;
   }();

@@ -20,7 +20,8 @@ enum OpClass : unsigned {
   kCast = 32,  // among floats; to and from integers and bool with kCompare
   kAllOps = 63,
   kLibrary = 64,  // convolution, matmul, pooling, batch normalisation
-  kMisc = 128,    // stop_gradient, is_finite, random
+  kMisc = 128,    // stop_gradient, is_finite, random, access by index, cumsum,
+                  // sin, cos, integer arithmetic
   // Ops without a gradient: gradients of library ops, all_finite,
   // sum_of_squares, flatten, collectives of one rank, space_to_depth.
   kNoGradient = 256,

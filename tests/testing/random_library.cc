@@ -29,7 +29,10 @@ class LibraryOps {
                  &LibraryOps::Pool,        &LibraryOps::Norm};
     }
     if (pool_.Allows(kMisc)) {
-      choices.insert(choices.end(), {&LibraryOps::Mark, &LibraryOps::Random});
+      choices.insert(choices.end(), {&LibraryOps::Mark, &LibraryOps::Random,
+                                     &LibraryOps::Index, &LibraryOps::Index,
+                                     &LibraryOps::Scatter, &LibraryOps::Scan,
+                                     &LibraryOps::Wave, &LibraryOps::Integers});
     }
     if (pool_.Allows(kNoGradient)) {
       choices.insert(choices.end(),
@@ -131,8 +134,12 @@ class LibraryOps {
     o.pad_w = draw_.Chance(0.7) && kh == kw && o.dilation_h == o.dilation_w
                   ? o.pad_h
                   : draw_.Between(0, (kw - 1) * o.dilation_w);
-    if (in[2] + 2 * o.pad_h < (kh - 1) * o.dilation_h + 1) return;
-    if (in[3] + 2 * o.pad_w < (kw - 1) * o.dilation_w + 1) return;
+    if (draw_.Chance(0.2)) o.far_pad_h = draw_.Between(0, 3);
+    if (draw_.Chance(0.2)) o.far_pad_w = draw_.Between(0, 3);
+    const int64_t far_h = o.far_pad_h < 0 ? o.pad_h : o.far_pad_h;
+    const int64_t far_w = o.far_pad_w < 0 ? o.pad_w : o.far_pad_w;
+    if (in[2] + o.pad_h + far_h < (kh - 1) * o.dilation_h + 1) return;
+    if (in[3] + o.pad_w + far_w < (kw - 1) * o.dilation_w + 1) return;
     const int64_t features =
         draw_.Chance(0.5) ? groups * draw_.Between(1, 3)
                           : (Channels(draw_) + groups - 1) / groups * groups;
@@ -373,6 +380,111 @@ class LibraryOps {
     Value* step = pool_.NewInput({DType::kI32, {}, {}}, "step");
     pool_.Adopt(
         b_.Random(key, step, {draw_.Between(1, 6), draw_.Between(1, 6)}), 1);
+  }
+
+  // An index of this shape into a dimension of `extent`.
+  Value* IndexInto(int64_t extent, Shape shape) {
+    const DType dtype =
+        draw_.Pick(std::vector<DType>{DType::kI32, DType::kI64, DType::kU8});
+    Value* x = pool_.NewInput({dtype, std::move(shape), {}}, "index");
+    return b_.Remainder(x, static_cast<double>(std::min<int64_t>(extent, 200)));
+  }
+
+  void Index(Value* x) {
+    const Shape& shape = x->type().shape;
+    if (shape.empty()) return;
+    const auto rank = static_cast<int64_t>(shape.size());
+    const int64_t dim = draw_.Below(rank);
+    Shape taken = shape;
+    taken[static_cast<size_t>(dim)] = draw_.Between(1, 7);
+    if (x->type().num_elements() * 7 > kMaxElements) return;
+    const double bound = Bound(x);
+    if (draw_.Chance(0.4)) {
+      pool_.Adopt(b_.TakeAlong(x, IndexInto(shape[dim], taken), dim), bound);
+    } else if (draw_.Chance(0.5)) {
+      pool_.Adopt(b_.Take(x, IndexInto(shape[dim], {taken[dim]}), dim), bound);
+    } else if (rank > 1) {
+      // All dimensions but the first are at indices of one shape.
+      std::vector<Value*> indices;
+      Ints dims{1};
+      for (size_t d = 1; d < shape.size(); ++d) {
+        indices.push_back(IndexInto(shape[d], {3, shape[0]}));
+        dims.push_back(-1);
+      }
+      pool_.Adopt(b_.Gather(x, indices, dims), bound);
+    } else {
+      std::vector<double> positions;
+      for (int64_t i = 0; i < taken[dim]; ++i) {
+        positions.push_back(static_cast<double>(draw_.Below(shape[dim])));
+      }
+      Value* constant = b_.Constant(DType::kI32, {taken[dim]}, positions);
+      pool_.Adopt(b_.Take(x, constant, dim), bound);
+    }
+  }
+
+  void Scatter(Value* x) {
+    const DType dtype = x->type().dtype;
+    const Shape& shape = x->type().shape;
+    if (shape.empty() || dtype == DType::kBool) return;
+    const int64_t dim = draw_.Below(static_cast<int64_t>(shape.size()));
+    x = pool_.RowMajor(pool_.Tame(x, 2));
+    const double sum = Bound(x) * static_cast<double>(shape[dim]);
+    if (sum > MagnitudeLimit(dtype)) return;
+    Shape result = shape;
+    result[dim] = draw_.Between(1, 6);
+    if (ir::NumElements(result) > kMaxElements) return;
+    Ints dims;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      dims.push_back(static_cast<int64_t>(d) == dim ? -1
+                                                    : static_cast<int64_t>(d));
+    }
+    Shape index(shape.size(), 1);
+    index[dim] = shape[dim];
+    if (draw_.Chance(0.4)) index = shape;
+    pool_.Adopt(b_.ScatterAdd(x, {IndexInto(result[dim], index)}, result, dims),
+                sum);
+  }
+
+  void Scan(Value* x) {
+    const DType dtype = x->type().dtype;
+    if (x->type().rank() == 0 || dtype == DType::kBool) return;
+    const int64_t dim = draw_.Below(static_cast<int64_t>(x->type().rank()));
+    x = pool_.RowMajor(pool_.Tame(x, 2));
+    const double sum = Bound(x) * static_cast<double>(x->type().shape[dim]);
+    if (sum > MagnitudeLimit(dtype)) return;
+    pool_.Adopt(b_.CumulativeSum(x, dim, draw_.Chance(0.3), draw_.Chance(0.3)),
+                sum);
+  }
+
+  void Wave(Value* x) {
+    if (!ir::IsFloat(x->type().dtype)) return;
+    x = pool_.Tame(x, kInputBound);
+    pool_.Adopt(draw_.Chance(0.5) ? b_.Sin(x) : b_.Cos(x), 1);
+  }
+
+  void Integers(Value* x) {
+    const DType dtype = x->type().dtype;
+    if (ir::IsFloat(dtype) || dtype == DType::kBool) return;
+    Value* y = pool_.Partner(x);
+    // Two's complement has no more bits than the larger operand.
+    const double bits = 2 * std::max({Bound(x), Bound(y), 1.0});
+    if (bits > MagnitudeLimit(dtype)) return;
+    switch (draw_.Below(5)) {
+      case 0:
+        pool_.Adopt(b_.FloorDivide(x, y), Bound(x) + 1);
+        return;
+      case 1:
+        pool_.Adopt(b_.Remainder(x, y), Bound(y));
+        return;
+      case 2:
+        pool_.Adopt(b_.BitwiseAnd(x, y), bits);
+        return;
+      case 3:
+        pool_.Adopt(b_.BitwiseOr(x, y), bits);
+        return;
+      default:
+        pool_.Adopt(b_.BitwiseXor(x, y), bits);
+    }
   }
 
   // Of several operands, some of them one value.

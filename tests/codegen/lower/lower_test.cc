@@ -69,6 +69,19 @@ TEST(LowerFusion, RandomGraphsWithMovementAndLayoutsAgree) {
   }
 }
 
+TEST(LowerFusion, RandomGraphsWithAccessByIndexAgree) {
+  RandomGraphOptions options;
+  options.nodes = 25;
+  options.layouts = true;
+  options.ops |= test::kMisc;
+  options.dtypes = {ir::DType::kF32, ir::DType::kI32};
+  for (uint64_t seed = 0; seed < 100 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    ExpectKernelsAgree(*test::RandomGraph(seed, options),
+                       {.fusion = seed % 3 != 0}, seed);
+  }
+}
+
 TEST(LowerFusion, UnfusedRandomGraphsAgree) {
   RandomGraphOptions options;
   options.nodes = 25;

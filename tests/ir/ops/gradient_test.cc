@@ -69,6 +69,8 @@ Examples ElementwiseExamples() {
       {"sqrt", {{{Positive(s, 1)}, {}}}},
       {"rsqrt", {{{Positive(s, 1)}, {}}}},
       {"tanh", {{{Random(s, 1)}, {}}}},
+      {"sin", {{{Random(s, 1, -4, 4)}, {}}}},
+      {"cos", {{{Random(s, 1, -4, 4)}, {}}}},
       {"erf", {{{Random(s, 1)}, {}}}},
       {"relu", {{{Distinct(s)}, {}}}},
       {"cast", {{{Random(s, 1)}, {{"dtype", std::string("f32")}}}}},
@@ -79,6 +81,7 @@ Examples ElementwiseExamples() {
       {"maximum", {{{Distinct(s), scrambled}, {}}}},
       {"minimum", {{{Distinct(s), scrambled}, {}}}},
       {"pow", {{{Positive(s, 1), Random(s, 2, -3, 3)}, {}}}},
+      {"remainder", {{{Distinct(s), Positive(s, 2)}, {}}}},
       {"select", {{{Coins(s, 1), Random(s, 2), Random(s, 3)}, {}}}},
   };
 }
@@ -131,6 +134,47 @@ Examples ReduceExamples() {
   return examples;
 }
 
+// Of an integer dtype; some indices are out of range.
+Tensor Indices(Shape shape, std::vector<double> values) {
+  return MakeTensor({DType::kI32, std::move(shape), {}}, std::move(values));
+}
+
+Examples IndexedExamples() {
+  const Tensor rows = Indices({4}, {2, 0, -1, 2});
+  const Tensor along = Indices({2, 3, 2}, {0, 3, 2, 2, 1, 0, 3, 3, 3, 1, 2, 0});
+  Examples examples;
+  examples["gather"] = {
+      {{Random({2, 3, 4}, 1), along}, {{"dims", Ints{0, 1, -1}}}},
+      {{Random({3, 4}, 1), Indices({5}, {2, 0, 1, 2, 2}),
+        Indices({5}, {3, 3, 0, 3, 1})},
+       {{"dims", Ints{-1, -1}}}},
+      // A dimension of the result that x has not.
+      {{Random({3, 2}, 1), Indices({2, 4}, {0, 1, 2, 2, 1, 1, 0, 2})},
+       {{"dims", Ints{-1, 0}}}},
+  };
+  examples["scatter_add"] = {
+      {{Random({4, 2}, 1), rows},
+       {{"shape", Ints{3, 2}}, {"dims", Ints{-1, 1}}, {"index_dims", Ints{0}}}},
+      {{Random({2, 3, 2}, 1), along},
+       {{"shape", Ints{2, 3, 4}},
+        {"dims", Ints{0, 1, -1}},
+        {"index_dims", Ints{0, 1, 2}}}},
+      {{Random({4, 2}, 1), rows, Indices({2}, {1, 1})},
+       {{"shape", Ints{3, 2}},
+        {"dims", Ints{-1, -1}},
+        {"index_dims", Ints{0, 1}}}},
+  };
+  for (const bool exclusive : {false, true}) {
+    for (const bool reverse : {false, true}) {
+      examples["cumsum"].push_back({{Random({2, 3, 4}, 1)},
+                                    {{"dim", int64_t{exclusive ? 1 : 2}},
+                                     {"exclusive", exclusive},
+                                     {"reverse", reverse}}});
+    }
+  }
+  return examples;
+}
+
 Examples LibraryExamples() {
   Examples examples;
   for (const bool ta : {false, true}) {
@@ -159,6 +203,21 @@ Examples LibraryExamples() {
       {{Random({1, 2, 7, 6}, 1), Random({2, 2, 3, 2}, 2)},
        {{"stride", Ints{2, 1}}, {"pad", Ints{2, 1}}, {"dilation", Ints{2, 3}}}},
   };
+  examples["conv2d"].push_back(
+      {{Random({1, 2, 5, 4}, 1), Random({2, 1, 2, 3}, 2)},
+       {{"pad", Ints{0, 2, 1, 0}}, {"groups", int64_t{2}}}});
+  examples["conv2d_grad_input"] = {
+      {{Random({2, 4, 3, 3}, 1), Random({4, 2, 3, 2}, 2)},
+       {{"input_shape", Shape{2, 4, 6, 5}},
+        {"stride", Ints{2, 2}},
+        {"pad", Ints{1, 0, 0, 1}},
+        {"groups", int64_t{2}}}}};
+  examples["conv2d_grad_weight"] = {
+      {{Random({2, 4, 6, 5}, 1), Random({2, 4, 3, 3}, 2)},
+       {{"weight_shape", Shape{4, 2, 3, 2}},
+        {"stride", Ints{2, 2}},
+        {"pad", Ints{1, 0, 0, 1}},
+        {"groups", int64_t{2}}}}};
   const Tensor x = Distinct({2, 2, 5, 4});
   const Attrs overlapping{
       {"window", Ints{3, 3}}, {"stride", Ints{2, 1}}, {"pad", Ints{1, 1}}};
@@ -195,8 +254,8 @@ const Examples& AllExamples() {
   static const Examples all = [] {
     Examples merged;
     for (const auto& family :
-         {ElementwiseExamples(), ShapeExamples(), ReduceExamples(),
-          LibraryExamples(), NormExamples()}) {
+         {ElementwiseExamples(), ShapeExamples(), IndexedExamples(),
+          ReduceExamples(), LibraryExamples(), NormExamples()}) {
       merged.insert(family.begin(), family.end());
     }
     return merged;
@@ -306,6 +365,74 @@ TEST(CompositeGradient, ActivationsAndScalarOperands) {
   check([](Builder& b, Value* v) { return b.Maximum(v, 0.2); }, x);
   check([](Builder& b, Value* v) { return b.Minimum(v, 0.2); }, x);
   check([](Builder& b, Value* v) { return b.Pow(v, 3.0); }, x);
+}
+
+// Constant indices have a gradient that gathers, others one that scatters.
+TEST(CompositeGradient, AccessByIndex) {
+  const std::vector<double> index{3, 0, 3, 1, 2, 3};
+  for (const int64_t dim : {0, 1, 2}) {
+    for (const bool constant : {false, true}) {
+      const auto take = [&](Builder& b, const Values& x) {
+        Value* at = constant ? b.Constant(DType::kI32, {2, 3}, index) : x[1];
+        return Values{b.Take(x[0], at, dim)};
+      };
+      EXPECT_TRUE(GradCheck(
+          take,
+          {Random({4, 4, 4}, 1), MakeTensor({DType::kI32, {2, 3}, {}}, index)}))
+          << dim;
+    }
+  }
+  const auto spread = [](Builder& b, const Values& x) {
+    return Values{b.ScatterAdd(x[0], {x[1]}, {5, 3}, {-1, 1})};
+  };
+  EXPECT_TRUE(
+      GradCheck(spread, {Random({4, 3}, 1), Indices({4, 1}, {4, 0, 7, 4})}));
+}
+
+TEST(CompositeGradient, Interpolate) {
+  const std::vector<Interpolation> elements{
+      {0, 1, 0.25}, {1, 1, 0}, {1, 2, 0.5}, {2, 3, 0.75}, {3, 3, 0}};
+  for (const int64_t dim : {1, 2}) {
+    const auto resize = [&](Builder& b, const Values& x) {
+      return Values{b.Interpolate(x[0], elements, dim)};
+    };
+    EXPECT_TRUE(GradCheck(resize, {Random({2, 4, 4}, 1)})) << dim;
+  }
+}
+
+TEST(CompositeGradient, CumulativeSum) {
+  const auto sum = [](Builder& b, const Values& x) {
+    return Values{b.CumulativeSum(b.Times(x[0], x[0]), -1)};
+  };
+  EXPECT_TRUE(GradCheck(sum, {Random({3, 5}, 1)}));
+}
+
+TEST(CompositeGradient, ConvTranspose2d) {
+  const auto conv = [](Builder& b, const Values& x) {
+    return Values{b.ConvTranspose2d(x[0], x[1], x[2],
+                                    {.stride_h = 2,
+                                     .stride_w = 3,
+                                     .pad_h = 1,
+                                     .far_pad_w = 1,
+                                     .dilation_w = 2,
+                                     .groups = 2},
+                                    1, 2)};
+  };
+  EXPECT_TRUE(GradCheck(conv, {Random({2, 4, 3, 2}, 1), Random({4, 3, 3, 2}, 2),
+                               Random({6}, 3)}));
+}
+
+TEST(CompositeGradient, Conv3d) {
+  const auto conv = [](Builder& b, const Values& x) {
+    return Values{b.Conv3d(x[0], x[1], x[2],
+                           {.stride = {2, 1, 1},
+                            .pad = {1, 0, 1},
+                            .far_pad = {2, -1, 0},
+                            .dilation = {2, 1, 1},
+                            .groups = 2})};
+  };
+  EXPECT_TRUE(GradCheck(conv, {Random({2, 4, 5, 3, 3}, 1),
+                               Random({2, 2, 2, 2, 2}, 2), Random({2}, 3)}));
 }
 
 TEST(CompositeGradient, Sigmoid) {

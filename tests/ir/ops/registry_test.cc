@@ -143,6 +143,19 @@ TEST(ScalarOp, ReductionsStartAtTheirNeutralElement) {
   EXPECT_THROW(ReductionIdentity(ScalarOp::kSub), Error);
 }
 
+// The sum of the powers of two that are in both operands (1), in one (2), in
+// either (3).
+double FromBits(double a, double b, int which) {
+  double sum = 0;
+  for (double power = 1; power < 256; power *= 2) {
+    const bool in_a = std::fmod(std::floor(a / power), 2) == 1;
+    const bool in_b = std::fmod(std::floor(b / power), 2) == 1;
+    const int found = in_a && in_b ? 1 : in_a || in_b ? 2 : 0;
+    if ((which & found) != 0) sum += power;
+  }
+  return sum;
+}
+
 // The meaning of each elementwise op in the words of <cmath>, written down a
 // second time.
 using Reference = double (*)(double a, double b, double c);
@@ -156,6 +169,8 @@ const std::map<std::string, Reference, std::less<>> kReferences = {
     {"rsqrt", [](double a, double, double) { return std::pow(a, -0.5); }},
     {"tanh",
      [](double a, double, double) { return 1 - 2 / (std::exp(2 * a) + 1); }},
+    {"sin", [](double a, double, double) { return std::cos(a - M_PI / 2); }},
+    {"cos", [](double a, double, double) { return std::sin(a + M_PI / 2); }},
     {"erf", [](double a, double, double) { return 1 - std::erfc(a); }},
     {"floor",
      [](double a, double, double) {
@@ -175,6 +190,15 @@ const std::map<std::string, Reference, std::less<>> kReferences = {
     {"minimum", [](double a, double b, double) { return std::fmin(a, b); }},
     {"pow",
      [](double a, double b, double) { return std::exp(b * std::log(a)); }},
+    {"floor_div", [](double a, double b, double) { return std::trunc(a / b); }},
+    {"remainder",
+     [](double a, double b, double) { return a - b * std::floor(a / b); }},
+    {"bitwise_and",
+     [](double a, double b, double) { return FromBits(a, b, 1); }},
+    {"bitwise_or",
+     [](double a, double b, double) { return FromBits(a, b, 3); }},
+    {"bitwise_xor",
+     [](double a, double b, double) { return FromBits(a, b, 2); }},
     {"and", [](double a, double b, double) { return a * b; }},
     {"or", [](double a, double b, double) { return std::fmax(a, b); }},
     {"compare", [](double a, double b, double) { return double(a < b); }},
@@ -297,18 +321,22 @@ TEST(OpRegistry, ElementwiseOpsComputeTheirFormula) {
     ASSERT_NE(reference, kReferences.end());
     const auto it = AllOpSamples().find(op->name);
     ASSERT_NE(it, AllOpSamples().end());
-    const DType dtype =
-        it->second.dtypes.contains(DType::kF64) ? DType::kF64 : DType::kBool;
+    const DType dtype = it->second.dtypes.contains(DType::kF64) ? DType::kF64
+                        : it->second.dtypes.contains(DType::kI64)
+                            ? DType::kI64
+                            : DType::kBool;
+    const double high = dtype == DType::kI64 ? 200 : 3.9;
+    const double low = dtype == DType::kI64 ? 1 : 0.1;
     Attrs attrs = it->second.attrs;
     if (attrs.Has("dtype")) attrs.Set("dtype", std::string("f64"));
     auto tensors = SampleOperands(it->second, dtype);
     for (Tensor& tensor : tensors) {
       tensor = RandomTensor({tensor.type.dtype, {100}, {}}, tensors.size() + 7,
-                            0.1, 3.9);
+                            low, high);
     }
     for (size_t i = 1; i < tensors.size(); ++i) {
       tensors[i] =
-          RandomTensor(tensors[i].type, tensors.size() + 17 * i, 0.1, 3.9);
+          RandomTensor(tensors[i].type, tensors.size() + 17 * i, low, high);
     }
     Graph graph;
     const Node* node = Apply(graph, op->name, attrs, tensors);

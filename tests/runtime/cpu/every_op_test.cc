@@ -62,6 +62,7 @@ void ExpectRunBy(const ir::OpDef& op, const codegen::Plan& plan) {
   };
   switch (op.fusion) {
     case FusionKind::kElementwise:
+    case FusionKind::kIndexed:
     case FusionKind::kReduce:
     case FusionKind::kSeparate:
       // Only differentiation looks at a stop_gradient.

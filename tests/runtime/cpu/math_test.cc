@@ -110,6 +110,10 @@ TEST(CpuMathTest, FunctionsOfOneOperandAreWithinTwoUlp) {
          WorstError(ScalarOp::kLog, [](double x) { return std::log(x); }));
   report(ScalarOp::kTanh,
          WorstError(ScalarOp::kTanh, [](double x) { return std::tanh(x); }));
+  report(ScalarOp::kSin,
+         WorstError(ScalarOp::kSin, [](double x) { return std::sin(x); }));
+  report(ScalarOp::kCos,
+         WorstError(ScalarOp::kCos, [](double x) { return std::cos(x); }));
   report(ScalarOp::kErf,
          WorstError(ScalarOp::kErf, [](double x) { return std::erf(x); }));
   report(ScalarOp::kRsqrt, WorstError(ScalarOp::kRsqrt, [](double x) {

@@ -58,7 +58,10 @@ int64_t BytesAhead(const codegen::Kernel& kernel,
     if (stmt.kind == codegen::StmtKind::kLoop) {
       inner = std::max(inner, BytesAhead(kernel, stmt.body, true));
     }
-    if (stmt.kind != codegen::StmtKind::kLoad) continue;
+    if (stmt.kind != codegen::StmtKind::kLoad &&
+        stmt.kind != codegen::StmtKind::kGather) {
+      continue;
+    }
     const codegen::KernelBuffer& buffer = kernel.buffers[stmt.buffer];
     if (buffer.packed) continue;
     const bool vector = kernel.registers[stmt.dst].vector;

@@ -40,7 +40,8 @@ bool IsLight(const Node& node) {
   const ir::FusionKind kind = node.op().fusion;
   return kind == ir::FusionKind::kElementwise ||
          kind == ir::FusionKind::kInjective ||
-         kind == ir::FusionKind::kSource || kind == ir::FusionKind::kSeparate;
+         kind == ir::FusionKind::kIndexed || kind == ir::FusionKind::kSource ||
+         kind == ir::FusionKind::kSeparate;
 }
 
 // Returns whether a node belongs to the update although it reduces, e.g. norms

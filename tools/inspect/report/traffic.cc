@@ -44,6 +44,7 @@ class PhaseTraffic {
           open_.pop_back();
           break;
         case codegen::StmtKind::kLoad:
+        case codegen::StmtKind::kGather:
           Add(loop, stmt, false, 1);
           break;
         case codegen::StmtKind::kStore:
@@ -52,14 +53,24 @@ class PhaseTraffic {
         case codegen::StmtKind::kStoreTile:
           Add(loop, stmt, true, static_cast<int64_t>(stmt.tile.order.size()));
           break;
+        case codegen::StmtKind::kScatterAdd:
+          Add(loop, stmt, false, 1);
+          Add(loop, stmt, true, 1);
+          break;
         default:
           break;
       }
     }
   }
 
-  // Counts accesses in one loop with equal indices once.
+  // Counts accesses in one loop with equal indices once. Each access by an
+  // index in a register is of another element.
   void Add(int loop, const codegen::Stmt& stmt, bool store, int64_t elements) {
+    if (!stmt.indexed.empty()) {
+      for (const int axis : open_) elements *= kernel_.axes[axis].extent;
+      elements_[{loop, stmt.buffer, store}] += elements;
+      return;
+    }
     for (const codegen::Index::Term& term : stmt.index.terms) {
       if (term.coefficient == 0) continue;
       if (std::find(open_.begin(), open_.end(), term.axis) != open_.end()) {

@@ -1,0 +1,399 @@
+// Operators that access elements by index, cumulative sums, resizing.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "models/import/aten_ops.h"
+
+namespace fusor::models {
+
+using ir::Builder;
+using ir::DType;
+using ir::Shape;
+using ir::Value;
+
+namespace {
+
+using Ints = std::vector<int64_t>;
+using Values = std::vector<Value*>;
+
+void CheckIndex(AtenCall& call, const Value* index) {
+  if (ir::IsFloat(index->type().dtype) || index->type().dtype == DType::kBool) {
+    call.Throw("index: expected integers, got " + ToString(index->type()));
+  }
+}
+
+// Returns an index of integers with negative ones counted from the end.
+Value* Normalized(AtenCall& call, Value* index, int64_t extent) {
+  CheckIndex(call, index);
+  Builder& b = call.b();
+  index = b.Cast(index, DType::kI64);
+  return b.Select(b.Compare("lt", index, 0.0),
+                  b.Plus(index, static_cast<double>(extent)), index);
+}
+
+// Reads x along `dim` at `count` positions.
+Value* Rearranged(AtenCall& call, Value* x, size_t dim, int64_t count,
+                  const std::function<int64_t(int64_t)>& position) {
+  std::vector<double> positions;
+  for (int64_t i = 0; i < count; ++i) {
+    positions.push_back(static_cast<double>(position(i)));
+  }
+  Builder& b = call.b();
+  return b.Take(x, b.Constant(DType::kI32, {count}, std::move(positions)),
+                static_cast<int64_t>(dim));
+}
+
+Values Gather(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  Value* index = call.Tensor("index");
+  CheckIndex(call, index);
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim"));
+  if (RankOf(index) != RankOf(x)) {
+    call.Throw("index: expected the rank of " + ToString(x->type()));
+  }
+  Shape taken = ShapeOf(index);
+  taken[dim] = ShapeOf(x)[dim];
+  for (size_t d = 0; d < taken.size(); ++d) {
+    if (taken[d] > ShapeOf(x)[d]) {
+      call.Throw("index: expected extents of at most " + ToString(x->type()));
+    }
+  }
+  if (taken != ShapeOf(x)) x = call.b().Slice(x, Ints(taken.size(), 0), taken);
+  return {call.b().TakeAlong(x, index, static_cast<int64_t>(dim))};
+}
+
+Values ScatterAdd(AtenCall& call) {
+  Builder& b = call.b();
+  Value* self = call.Tensor("self");
+  Value* index = call.Tensor("index");
+  Value* updates = call.Tensor("src");
+  CheckIndex(call, index);
+  const auto dim = static_cast<size_t>(DimArgument(call, self, "dim"));
+  if (RankOf(index) != RankOf(self) || RankOf(updates) != RankOf(self)) {
+    call.Throw("index and src: expected the rank of " + ToString(self->type()));
+  }
+  if (ShapeOf(updates) != ShapeOf(index)) {
+    updates = b.Slice(updates, Ints(ShapeOf(index).size(), 0), ShapeOf(index));
+  }
+  Ints dims(ShapeOf(self).size());
+  std::iota(dims.begin(), dims.end(), 0);
+  dims[dim] = -1;
+  Shape part = ShapeOf(index);
+  part[dim] = ShapeOf(self)[dim];
+  Value* sums = b.ScatterAdd(updates, {index}, part, dims);
+  Ints high;
+  for (size_t d = 0; d < part.size(); ++d) {
+    high.push_back(ShapeOf(self)[d] - part[d]);
+  }
+  const Ints zeros(part.size(), 0);
+  if (high != zeros) sums = b.Pad(sums, zeros, high, zeros, 0);
+  return {b.Plus(self, sums)};
+}
+
+Values IndexSelect(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  Value* index = call.Tensor("index");
+  CheckIndex(call, index);
+  if (RankOf(index) != 1) call.Throw("index: expected a vector");
+  return {call.b().Take(x, index, DimArgument(call, x, "dim"))};
+}
+
+// x[i, :, j, ..]: the indices broadcast together. Their dimensions replace
+// those of adjacent indices; otherwise they come first.
+Values Index(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const Values given = call.OptionalTensors("indices");
+  const size_t rank = ShapeOf(x).size();
+  Values indices;
+  Ints at;
+  for (size_t d = 0; d < given.size() && d < rank; ++d) {
+    if (given[d] == nullptr) continue;
+    at.push_back(static_cast<int64_t>(d));
+    indices.push_back(Normalized(call, given[d], ShapeOf(x)[d]));
+  }
+  if (given.size() > rank || indices.empty()) {
+    call.Throw(
+        fmt::format("{} indices of {}", given.size(), ToString(x->type())));
+  }
+  Value* all = indices[0];
+  for (Value* index : indices) all = b.Plus(all, index);
+  const Shape together = ShapeOf(all);  // for its shape only
+  const auto added = static_cast<int64_t>(together.size());
+  const bool adjacent =
+      at.back() - at.front() + 1 == static_cast<int64_t>(at.size());
+  const int64_t first = adjacent ? at.front() : 0;
+  Shape shape;
+  Ints dims(rank, -1);
+  for (size_t d = 0; d < rank; ++d) {
+    if (static_cast<int64_t>(shape.size()) == first) {
+      shape.insert(shape.end(), together.begin(), together.end());
+    }
+    if (std::find(at.begin(), at.end(), d) != at.end()) continue;
+    dims[d] = static_cast<int64_t>(shape.size());
+    shape.push_back(ShapeOf(x)[d]);
+  }
+  if (static_cast<int64_t>(shape.size()) == first) {
+    shape.insert(shape.end(), together.begin(), together.end());
+  }
+  Ints index_dims(static_cast<size_t>(added));
+  std::iota(index_dims.begin(), index_dims.end(), first);
+  for (Value*& index : indices) {
+    index = b.Broadcast(b.BroadcastTo(index, together), shape, index_dims);
+  }
+  return {b.Gather(x, indices, dims)};
+}
+
+// The row `padding_idx` has no gradient.
+Values Embedding(AtenCall& call) {
+  Builder& b = call.b();
+  Value* table = call.Tensor("weight");
+  Value* index = call.Tensor("indices");
+  CheckIndex(call, index);
+  if (RankOf(table) != 2) {
+    call.Throw("weight: expected [V,E], got " + ToString(table->type()));
+  }
+  Value* rows = b.Take(table, index, 0);
+  const int64_t padding = call.Int("padding_idx", -1);
+  if (padding == -1) return {rows};
+  const auto fixed =
+      static_cast<double>(padding < 0 ? padding + ShapeOf(table)[0] : padding);
+  index = b.Cast(index, DType::kI64);
+  Ints dims(ShapeOf(index).size());
+  std::iota(dims.begin(), dims.end(), 0);
+  Value* pads = b.Broadcast(b.Compare("eq", index, fixed), ShapeOf(rows), dims);
+  return {b.Select(pads, b.StopGradient(rows), rows)};
+}
+
+// Reads all rolled dimensions at once.
+Values Roll(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const Ints shifts = call.Ints("shifts");
+  const Ints dims = call.Ints("dims");
+  if (shifts.size() != dims.size()) {
+    call.Throw("expected as many shifts as dims");
+  }
+  Ints total(ShapeOf(x).size(), 0);
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const auto dim = static_cast<size_t>(DimOf(call, dims[i], RankOf(x)));
+    const int64_t extent = ShapeOf(x)[dim];
+    total[dim] = (total[dim] + shifts[i] % extent + extent) % extent;
+  }
+  Values indices;
+  Ints read(total.size());
+  std::iota(read.begin(), read.end(), 0);
+  for (size_t d = 0; d < total.size(); ++d) {
+    if (total[d] == 0) continue;
+    const int64_t extent = ShapeOf(x)[d];
+    std::vector<double> positions;
+    for (int64_t i = 0; i < extent; ++i) {
+      positions.push_back(
+          static_cast<double>((i - total[d] + extent) % extent));
+    }
+    indices.push_back(
+        b.Broadcast(b.Constant(DType::kI32, {extent}, std::move(positions)),
+                    ShapeOf(x), {static_cast<int64_t>(d)}));
+    read[d] = -1;
+  }
+  if (indices.empty()) return {x};
+  return {b.Gather(x, indices, read)};
+}
+
+Values Flip(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const Ints dims = call.Ints("dims");
+  if (dims.size() > ShapeOf(x).size()) call.Throw("dims: too many");
+  for (const int64_t named : dims) {
+    const auto dim = static_cast<size_t>(DimOf(call, named, RankOf(x)));
+    const int64_t extent = ShapeOf(x)[dim];
+    x = Rearranged(call, x, dim, extent,
+                   [&](int64_t i) { return extent - 1 - i; });
+  }
+  return {x};
+}
+
+// Pairs of low and high padding, last dimension first.
+Values PadByElements(AtenCall& call, const std::string& mode) {
+  Value* x = call.Tensor("self");
+  const Ints pad = call.Ints(call.Has("pad") ? "pad" : "padding");
+  if (pad.size() % 2 != 0 || pad.size() > 2 * ShapeOf(x).size()) {
+    call.Throw("pad: expected two extents for each of the last dimensions");
+  }
+  for (size_t i = 0; i < pad.size() / 2; ++i) {
+    const size_t dim = ShapeOf(x).size() - 1 - i;
+    const int64_t extent = ShapeOf(x)[dim];
+    const int64_t low = pad[2 * i];
+    const int64_t high = pad[2 * i + 1];
+    const int64_t most = mode == "reflect"    ? extent - 1
+                         : mode == "circular" ? extent
+                                              : ir::kMaxElements;
+    if (low < 0 || high < 0 || std::max(low, high) > most) {
+      call.Throw(fmt::format("pad {} and {} of an extent of {} by mode {}", low,
+                             high, extent, mode));
+    }
+    if (low == 0 && high == 0) continue;
+    x = Rearranged(call, x, dim, low + extent + high, [&](int64_t to) {
+      const int64_t at = to - low;
+      if (mode == "circular") return (at + extent) % extent;
+      if (mode == "replicate") return std::clamp<int64_t>(at, 0, extent - 1);
+      return at < 0 ? -at : at >= extent ? 2 * (extent - 1) - at : at;
+    });
+  }
+  return {x};
+}
+Values ReflectionPad(AtenCall& call) { return PadByElements(call, "reflect"); }
+Values ReplicationPad(AtenCall& call) {
+  return PadByElements(call, "replicate");
+}
+
+Values CumulativeSum(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const bool integers = !ir::IsFloat(x->type().dtype);
+  x = call.b().Cast(x, call.DType(integers ? DType::kI64 : x->type().dtype));
+  return {call.b().CumulativeSum(x, DimArgument(call, x, "dim"))};
+}
+
+template <Value* (Builder::*find)(Value*, int64_t, bool, bool, ir::Where)>
+Values ArgExtremum(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const bool keep = call.Bool("keepdim", false);
+  if (call.Has("dim")) {
+    return {(b.*find)(x, DimArgument(call, x, "dim"), keep, false, {})};
+  }
+  Value* flat = b.Reshape(x, {x->type().num_elements()});
+  Value* index = (b.*find)(flat, 0, false, false, {});
+  return {keep ? b.Reshape(index, Shape(ShapeOf(x).size(), 1)) : index};
+}
+
+// The extremum along a dimension and its index.
+template <Value* (Builder::*find)(Value*, int64_t, bool, bool, ir::Where)>
+Values ExtremumAndIndex(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const int64_t dim = DimArgument(call, x, "dim");
+  Value* index = (b.*find)(x, dim, /*keepdim=*/true, false, {});
+  Value* found = b.TakeAlong(x, index, dim);
+  if (call.Bool("keepdim", false)) return {found, index};
+  Shape shape = ShapeOf(x);
+  shape.erase(shape.begin() + dim);
+  return {b.Reshape(found, shape), b.Reshape(index, shape)};
+}
+
+// --- Resizing ----------------------------------------------------------------
+
+// What an element of a resized dimension reads (ATen, UpSample.h).
+ir::Interpolation Nearest(int64_t i, int64_t in, int64_t out, double scale,
+                          bool exact) {
+  const double ratio = scale > 0
+                           ? 1 / scale
+                           : static_cast<double>(in) / static_cast<double>(out);
+  const float at = static_cast<float>(i) + (exact ? 0.5F : 0.0F);
+  const auto position =
+      static_cast<int64_t>(std::floor(at * static_cast<float>(ratio)));
+  const int64_t last = std::min(position, in - 1);
+  return {last, last, 0};
+}
+ir::Interpolation Linear(int64_t i, int64_t in, int64_t out, double scale,
+                         bool align) {
+  const double spans = static_cast<double>(out - 1);
+  const double ratio =
+      align       ? (out > 1 ? static_cast<double>(in - 1) / spans : 0)
+      : scale > 0 ? 1 / scale
+                  : static_cast<double>(in) / static_cast<double>(out);
+  const double x = static_cast<double>(i);
+  const double at = align ? x * ratio : std::max(0.0, (x + 0.5) * ratio - 0.5);
+  const int64_t first = std::min(static_cast<int64_t>(std::floor(at)), in - 1);
+  return {first, std::min(first + 1, in - 1),
+          std::clamp(at - static_cast<double>(first), 0.0, 1.0)};
+}
+
+// Resizes the last `count` dimensions, one after the other.
+enum class Resampling { kNearest, kNearestExact, kLinear };
+template <Resampling mode, size_t count>
+Values Resize(AtenCall& call) {
+  Value* x = call.Tensor(call.Has("input") ? "input" : "self");
+  constexpr bool linear = mode == Resampling::kLinear;
+  if (RankOf(x) != static_cast<int64_t>(count) + 2) {
+    call.Throw(fmt::format("expected rank {}, got {}", count + 2,
+                           ToString(x->type())));
+  }
+  const bool align = linear && call.Bool("align_corners", false);
+  std::vector<double> scales(count, 0);
+  Ints size = call.Ints("output_size");
+  if (call.Has("scale_factors")) {
+    scales = call.Numbers("scale_factors");
+    size.resize(count);
+    for (size_t i = 0; i < count && scales.size() == count; ++i) {
+      const double extent =
+          std::floor(static_cast<double>(ShapeOf(x)[2 + i]) * scales[i]);
+      size[i] = extent >= 1 && extent < 1e6 ? static_cast<int64_t>(extent) : 0;
+    }
+  }
+  if (size.size() != count || scales.size() != count ||
+      *std::min_element(size.begin(), size.end()) < 1 ||
+      *std::max_element(size.begin(), size.end()) > (1 << 20)) {
+    call.Throw(fmt::format("expected {} extents or scale factors", count));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t in = ShapeOf(x)[2 + i];
+    std::vector<ir::Interpolation> elements;
+    for (int64_t o = 0; o < size[i]; ++o) {
+      elements.push_back(linear ? Linear(o, in, size[i], scales[i], align)
+                                : Nearest(o, in, size[i], scales[i],
+                                          mode == Resampling::kNearestExact));
+    }
+    x = call.b().Interpolate(x, elements, static_cast<int64_t>(2 + i));
+  }
+  return {x};
+}
+
+constexpr AtenOp kOps[] = {
+    {"_upsample_nearest_exact1d.vec", Resize<Resampling::kNearestExact, 1>},
+    {"_upsample_nearest_exact2d.vec", Resize<Resampling::kNearestExact, 2>},
+    {"_upsample_nearest_exact3d.vec", Resize<Resampling::kNearestExact, 3>},
+    {"argmax.default", ArgExtremum<&Builder::ArgMax>},
+    {"argmin.default", ArgExtremum<&Builder::ArgMin>},
+    {"cumsum.default", CumulativeSum},
+    {"embedding.default", Embedding},
+    {"flip.default", Flip},
+    {"gather.default", Gather},
+    {"index.Tensor", Index},
+    {"index_select.default", IndexSelect},
+    {"max.dim", ExtremumAndIndex<&Builder::ArgMax>},
+    {"min.dim", ExtremumAndIndex<&Builder::ArgMin>},
+    {"reflection_pad1d.default", ReflectionPad},
+    {"reflection_pad2d.default", ReflectionPad},
+    {"reflection_pad3d.default", ReflectionPad},
+    {"replication_pad1d.default", ReplicationPad},
+    {"replication_pad2d.default", ReplicationPad},
+    {"replication_pad3d.default", ReplicationPad},
+    {"roll.default", Roll},
+    {"scatter_add.default", ScatterAdd},
+    {"upsample_bilinear2d.vec", Resize<Resampling::kLinear, 2>},
+    {"upsample_linear1d.vec", Resize<Resampling::kLinear, 1>},
+    {"upsample_nearest1d.vec", Resize<Resampling::kNearest, 1>},
+    {"upsample_nearest2d.vec", Resize<Resampling::kNearest, 2>},
+    {"upsample_nearest3d.vec", Resize<Resampling::kNearest, 3>},
+    {"upsample_trilinear3d.vec", Resize<Resampling::kLinear, 3>},
+};
+
+}  // namespace
+
+std::vector<Value*> AtenPadByElements(AtenCall& call, const std::string& mode) {
+  if (mode != "reflect" && mode != "replicate" && mode != "circular") {
+    call.Throw("mode " + mode +
+               ": expected constant, reflect, replicate or circular");
+  }
+  return PadByElements(call, mode);
+}
+
+std::span<const AtenOp> AtenIndexedOps() { return kOps; }
+
+}  // namespace fusor::models
