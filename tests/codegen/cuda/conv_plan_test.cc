@@ -200,7 +200,7 @@ TEST_F(ConvPlanTest, CandidatesAreDistinctAndCanAllBePrepared) {
   for (LibraryCall call : ResNetConvolutions()) {
     const Offer offer = OfferFor(*compiler, call);
     EXPECT_GE(offer.candidates.size(), 20) << codegen::Print(call);
-    EXPECT_LE(offer.candidates.size(), 45) << codegen::Print(call);
+    EXPECT_LE(offer.candidates.size(), 90) << codegen::Print(call);
     std::set<std::string> names;
     for (const ir::LibraryCandidate& c : offer.candidates) {
       EXPECT_TRUE(names.insert(c.name).second) << c.name;
@@ -351,8 +351,10 @@ bool IsPointwise(const LibraryCall& call) {
   const ir::Shape& weight = call.operands[1].shape;
   return weight[2] == 1 && !IsStrided(call);
 }
-bool IsStem(const LibraryCall& call) { return call.operands[0].shape[1] == 3; }
-bool IsNoStem(const LibraryCall& call) { return !IsStem(call); }
+// The stem reads 2x2 blocks of pixels as 16 channels.
+bool IsNoStem(const LibraryCall& call) {
+  return call.operands[0].shape[1] != 16;
+}
 
 using Fusion = ir::LibraryFusion;
 using ir::Graph;
@@ -414,41 +416,6 @@ void DualGradient(const LibraryCall& call, Fusion& fusion, Graph& graph) {
                     nullptr);
 }
 
-// 2x2 blocks of pixels as 16 channels, behind a row and a column of zeros.
-LibraryCall AfterSpaceToDepth(LibraryCall call) {
-  call.attrs.Set("algorithm", std::string());
-  call.attrs.Set("stride", std::vector<int64_t>{1, 1});
-  call.attrs.Set("pad", std::vector<int64_t>{1, 1});
-  call.operands[0].shape = {256, 16, 113, 113};
-  if (call.op == ir::OpKind::kConv2d) {
-    call.operands[1].shape = {64, 16, 4, 4};
-  } else {
-    call.attrs.Set("weight_shape", std::vector<int64_t>{64, 16, 4, 4});
-    call.results[0].shape = {64, 16, 4, 4};
-  }
-  return call;
-}
-
-// Which the 7x7 convolution has not: see the patterns.
-TEST_F(ConvPlanTest, TheStemHasStatisticsAfterSpaceToDepth) {
-  const auto compiler = Compiler();
-  std::set<std::string> planned;
-  for (const LibraryCall& stem : ResNetConvolutions()) {
-    if (!IsStem(stem)) continue;
-    LibraryCall call = AfterSpaceToDepth(stem);
-    compiler->PrepareCall(call);
-    EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
-    planned.emplace(call.op_name());
-    if (call.op != ir::OpKind::kConv2d) continue;
-    call = codegen::CallOf(*OfferFor(*compiler, call, Statistics).node);
-    compiler->PrepareCall(call);
-    EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
-    planned.insert("statistics");
-  }
-  EXPECT_EQ(planned, (std::set<std::string>{"conv2d", "conv2d_grad_weight",
-                                            "statistics"}));
-}
-
 // Why ranks send gradients in 16 bit: in f32 each needs a cast.
 TEST_F(ConvPlanTest, NoWeightGradientIsWide) {
   const auto compiler = Compiler();
@@ -489,7 +456,7 @@ TEST_P(PatternTest, HasPlansForF16) {
 INSTANTIATE_TEST_SUITE_P(
     Patterns, PatternTest,
     ::testing::Values(
-        PatternRow{"statistics", "conv2d", Always, SumUp, 22},
+        PatternRow{"statistics", "conv2d", Always, SumUp, 23},
         PatternRow{"prologue and statistics", "conv2d", IsNoStem,
                    [](const LibraryCall& call, Fusion& fusion, Graph& graph) {
                      fusion.AddChannelSums();
