@@ -52,12 +52,12 @@ done
   fail "$build has no bin/fusor and bin/rn50; run bash tools/setup.sh"
 
 if ((${#backends[@]} == 0)); then
-  backends=("$build"/lib/backends/*.so)
+  backends=("$build"/lib/fusor/*.so)
   backends=("${backends[@]##*/}")
 fi
 for backend in "${backends[@]}"; do
-  [[ -f $build/lib/backends/$backend ]] ||
-    fail "$build has no lib/backends/$backend; run bash tools/setup.sh --cuda"
+  [[ -f $build/lib/fusor/$backend ]] ||
+    fail "$build has no lib/fusor/$backend; run bash tools/setup.sh --cuda"
 done
 
 version=$("$build/bin/fusor" --version)
@@ -68,12 +68,11 @@ staging=$(mktemp -d)
 partial=
 trap 'rm -rf "$staging" ${partial:+"$partial"}' EXIT
 bundle=$staging/$name
-mkdir -p "$bundle/bin" "$bundle/lib/backends" "$bundle/tests"
+mkdir -p "$bundle/bin" "$bundle/lib/fusor" "$bundle/tests"
 
 cp "$build/bin/fusor" "$build/bin/rn50" "$bundle/bin"
-cp "$build/lib/libfusor.so" "$bundle/lib"
 for backend in "${backends[@]}"; do
-  cp "$build/lib/backends/$backend" "$bundle/lib/backends"
+  cp "$build/lib/fusor/$backend" "$bundle/lib/fusor"
 done
 for test in "${tests[@]}"; do
   [[ ! -x $build/bin/$test ]] || cp "$build/bin/$test" "$bundle/tests"
@@ -103,7 +102,7 @@ while read -r object; do
   strip --strip-unneeded "$object"
   case $object in
     */bin/* | */tests/*) patchelf --set-rpath "\$ORIGIN/../lib" "$object" ;;
-    */backends/*) patchelf --set-rpath "\$ORIGIN/.." "$object" ;;
+    */lib/fusor/*) patchelf --set-rpath "\$ORIGIN/.." "$object" ;;
     *) patchelf --set-rpath "\$ORIGIN" "$object" ;;
   esac
 done < <(objects)

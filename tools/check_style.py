@@ -400,7 +400,7 @@ def check_library_output(tree):
         r"|putchar)\s*\(|\bstd::(cout|cerr|clog)\b|\b(stdout|stderr)\b"
         r"|\bfmt::print(ln)?\s*\(\s*\"")
     return matches(tree, "library-output", tree.cpp(LIBRARY), pattern,
-                   "library code reports by Error and spdlog")
+                   "library code reports by Error")
 
 
 def check_op_kinds(tree):

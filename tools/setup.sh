@@ -39,7 +39,6 @@ packages=(
   libjpeg62-turbo-dev
   libpng-dev
   libprotobuf-dev
-  libspdlog-dev
   libzip-dev
   lld
   llvm-19-dev
@@ -47,6 +46,7 @@ packages=(
   nlohmann-json3-dev
   openmpi-bin
   patchelf
+  pkg-config
   protobuf-compiler
   python3
   xz-utils

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array kVariables = {
     EnvironmentVariable{"FUSOR_BACKEND_DIR", "",
-                        "folder of the backends; default: backends/ next to "
+                        "folder of the backends; default: fusor/ next to "
                         "libfusor"},
     EnvironmentVariable{"FUSOR_CACHE_DIR", "",
                         "folder of compiled kernels; default: fusor/ in "

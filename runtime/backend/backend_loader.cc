@@ -72,7 +72,7 @@ std::string BackendFolder() {
   Dl_info info;
   FUSOR_ASSERT(dladdr(reinterpret_cast<const void*>(&BuildId), &info) != 0,
                "libfusor does not know where it lies");
-  return (fs::path(info.dli_fname).parent_path() / "backends").string();
+  return (fs::path(info.dli_fname).parent_path() / "fusor").string();
 }
 
 std::vector<std::string> AvailableBackends() {

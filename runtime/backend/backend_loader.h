@@ -7,7 +7,7 @@
 
 namespace fusor::runtime {
 
-// Returns FUSOR_BACKEND_DIR, otherwise backends/ next to libfusor.
+// Returns FUSOR_BACKEND_DIR, otherwise fusor/ next to libfusor.
 std::string BackendFolder();
 
 // Returns the sorted names of all plug-ins in BackendFolder(), i.e. of files

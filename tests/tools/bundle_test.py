@@ -61,7 +61,7 @@ class BundleTest(unittest.TestCase):
     def test_links_to_itself_and_glibc_alone(self):
         objects = [*self.top.glob("bin/*"), *self.top.glob("tests/*_test"),
                    *self.top.glob("lib/*.so*"),
-                   *self.top.glob("lib/backends/*.so")]
+                   *self.top.glob("lib/fusor/*.so")]
         self.assertGreater(len(objects), 10)
         for file in objects:
             result = subprocess.run([LOADER, "--list", file], env={},
@@ -120,7 +120,7 @@ class BundleTest(unittest.TestCase):
                       (out / "log.txt").read_text())
 
     def test_one_for_gpus_alone_plans_and_compiles(self):
-        if not (BUILD / "lib/backends/fusor_cuda.so").exists():
+        if not (BUILD / "lib/fusor/fusor_cuda.so").exists():
             self.skipTest("built without the CUDA backend")
         folder = self.folder / "gpu-alone"
         folder.mkdir()
@@ -131,7 +131,7 @@ class BundleTest(unittest.TestCase):
         self.assertLess(archive.stat().st_size,
                         self.archive.stat().st_size / 4)
         top, = folder.glob("fusor-gpu-*-x86_64")
-        self.assertEqual([p.name for p in top.glob("lib/backends/*")],
+        self.assertEqual([p.name for p in top.glob("lib/fusor/*")],
                          ["fusor_cuda.so"])
         self.assertEqual(list(top.glob("lib/*LLVM*")), [])
 

@@ -1,4 +1,4 @@
-# Backends are plug-ins: MODULE libraries in build/lib/backends that libfusor
+# Backends are plug-ins: MODULE libraries in build/lib/fusor that libfusor
 # opens at run time.
 include(HeaderCheck)
 
@@ -68,7 +68,7 @@ function(fusor_backend name)
     -Wl,--version-script=${exports})
   set_target_properties(fusor_${name} PROPERTIES
     PREFIX ""
-    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/backends
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/fusor
     LINK_DEPENDS ${exports})
   add_dependencies(fusor_${name} fusor_build_id)
   add_dependencies(fusor_programs fusor_${name})

@@ -93,7 +93,7 @@ TEST_F(BackendLoaderTest, PassesOnWhatTheSystemSaysOfABrokenFile) {
 
 TEST_F(BackendLoaderTest, LooksBesideTheLibraryByDefault) {
   unsetenv("FUSOR_BACKEND_DIR");
-  EXPECT_THAT(BackendFolder(), ::testing::EndsWith("/lib/backends"));
+  EXPECT_THAT(BackendFolder(), ::testing::EndsWith("/lib/fusor"));
 }
 
 }  // namespace
