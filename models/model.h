@@ -83,6 +83,9 @@ struct CustomModel {
   std::function<std::vector<ir::NamedTensor>()> weights{};
   std::function<std::unique_ptr<ir::Graph>(Phase, const ModelOptions&)> build;
 };
+// The same for a model that need not be registered.
+Model BuildModel(const CustomModel& custom, Phase phase,
+                 const ModelOptions& options);
 // Registers a model for BuildModel and CanonicalArch until the process ends.
 // Replaces a custom model of that name. Not thread-safe.
 void RegisterModel(CustomModel model);

@@ -120,10 +120,15 @@ Model BuildModel(const std::string& arch, Phase phase,
                  const ModelOptions& options) {
   Model model{CanonicalArch(arch), options, nullptr};
   const CustomModel* custom = FindCustomModel(model.arch);
-  model.graph =
-      custom != nullptr
-          ? BuildCustom(*custom, phase, options)
-          : BuildArchitecture(*FindArchitecture(model.arch), phase, model);
+  if (custom != nullptr) return BuildModel(*custom, phase, options);
+  model.graph = BuildArchitecture(*FindArchitecture(model.arch), phase, model);
+  if (phase == Phase::kTrain) FreezeParameters(*model.graph, options.freeze);
+  return model;
+}
+
+Model BuildModel(const CustomModel& custom, Phase phase,
+                 const ModelOptions& options) {
+  Model model{custom.name, options, BuildCustom(custom, phase, options)};
   if (phase == Phase::kTrain) FreezeParameters(*model.graph, options.freeze);
   return model;
 }

@@ -5,8 +5,9 @@
 #
 #   bash tools/setup.sh [--cuda] [TARGET...]
 #
-# TARGET: what to build, default all. --cuda: build the CUDA backend; without a
-# CUDA toolkit, pip's wheels are installed into build/cuda and used.
+# TARGET: what to build, default all, which includes the Python package. --cuda:
+# build the CUDA backend; without a CUDA toolkit, pip's wheels are installed into
+# build/cuda and used.
 #
 # The log of all stages is build/setup.log.
 set -euo pipefail
@@ -49,7 +50,15 @@ packages=(
   pkg-config
   protobuf-compiler
   python3
+  python3-dev
+  python3-venv
   xz-utils
+)
+# What the Python package is built and tested with, in build/venv.
+python_packages=(
+  nanobind==3.1.0
+  numpy==2.2.6
+  scikit-build-core==1.1.2
 )
 
 # report STAGE TEXT: prints one line per stage, with the seconds it took.
@@ -116,21 +125,40 @@ install_cuda() {
   stage_start=$SECONDS
 }
 
-# Configures only the first time, and the first time with CUDA. Ninja reruns
-# CMake when a CMakeLists.txt changes.
+# Creates build/venv, which CMake finds by its name.
+install_python() {
+  local venv=$build/venv
+  if [[ -f $venv/installed &&
+    $(<"$venv/installed") == "${python_packages[*]}" ]]; then
+    report python "${#python_packages[@]} packages in build/venv"
+    return
+  fi
+  { python3 -m venv "$venv" &&
+    "$venv/bin/python" -m pip install -q "${python_packages[@]}"; } \
+    >>"$log" 2>&1 ||
+    fail python "pip could not install ${python_packages[*]} in build/venv"
+  echo "${python_packages[*]}" >"$venv/installed"
+  rm -f "$build/python.configured"
+  report python "installed ${#python_packages[@]} packages in build/venv"
+}
+
+# Configures the first time, the first time with CUDA, and the first time that
+# build/venv is there. Ninja reruns CMake when a CMakeLists.txt changes.
 configure() {
   local options=()
   if [[ -n $cuda ]]; then
     options+=(-DFUSOR_BACKENDS="cpu;cuda;null")
     [[ -z $cuda_path ]] || options+=("-DCMAKE_PREFIX_PATH=$cuda_path")
   fi
-  if [[ -f $build/build.ninja && (-z $cuda || -f $build/cuda.configured) ]]; then
+  if [[ -f $build/build.ninja && (-z $cuda || -f $build/cuda.configured) &&
+    (! -d $build/venv || -f $build/python.configured) ]]; then
     report configure "build/ is configured"
     return
   fi
   (cd "$root" && cmake --preset default "${options[@]}") >>"$log" 2>&1 ||
     fail configure "CMake failed"
   [[ -z $cuda ]] || touch "$build/cuda.configured"
+  [[ ! -d $build/venv ]] || touch "$build/python.configured"
   report configure "build/ (preset default${cuda:+, with CUDA})"
 }
 
@@ -157,5 +185,7 @@ if [[ -n $cuda ]] && ! python3 -m pip --version >>"$log" 2>&1; then
 fi
 install_packages
 [[ -z $cuda ]] || install_cuda
+# Programs alone need no Python.
+(($# > 0)) || install_python
 configure
 build_targets "$@"

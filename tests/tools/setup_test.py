@@ -23,6 +23,14 @@ if [[ $1 == --build ]]; then echo "ninja: no work to do."; fi
 """
 
 
+# Creates a folder for `python3 -m venv FOLDER`, with a python that is recorded.
+PYTHON = r"""
+mkdir -p "$3/bin"
+printf '#!/bin/bash\necho "pip $*" >>"$CALLS"\n' >"$3/bin/python"
+chmod +x "$3/bin/python"
+"""
+
+
 class SetupTest(unittest.TestCase):
 
     def setUp(self):
@@ -36,6 +44,7 @@ class SetupTest(unittest.TestCase):
         self.fake("apt-get", "")
         self.fake("sudo", 'exec "$@"')
         self.fake("cmake", CMAKE)
+        self.fake("python3", PYTHON)
 
     def fake(self, name, body):
         """Puts a program in the path that records its call, then does body."""
@@ -86,6 +95,29 @@ class SetupTest(unittest.TestCase):
         self.setup("programs")
         self.assertEqual(
             len(self.called("cmake", "--build", "--target", "programs")), 1)
+
+    def test_pythons_packages_are_installed_once_and_not_for_programs(self):
+        result = self.setup("programs")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.called("python3"), [])
+        for calls in (1, 0):
+            result = self.setup()
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(
+                len(self.called("python3", "venv", f"{self.root}/build/venv")),
+                calls)
+            self.assertEqual(len(self.called("pip", "install", "-q")), calls)
+            # What was configured for the programs lacks the Python package.
+            self.assertEqual(len(self.called("cmake", "--preset")), calls)
+
+    def test_failing_pip_stops_with_the_reason(self):
+        self.fake("python3", "echo no ensurepip; exit 1")
+        result = self.setup()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no ensurepip", result.stderr)
+        self.assertRegex(result.stderr.splitlines()[-1],
+                         "^error: python: pip could not install nanobind")
+        self.assertEqual(self.called("cmake"), [])
 
     def test_with_cuda_the_first_time_it_is_found_and_configured(self):
         script = self.root / "tools/install_cuda.sh"

@@ -19,19 +19,15 @@ std::vector<char> BytesOf(const T* data, size_t count) {
 
 }  // namespace
 
-inspect::InputBytes InputsOf(const ir::Graph& model,
-                             const runtime::Batch& batch, double lr) {
+inspect::InputBytes InputsOf(const ir::Graph& model, double lr) {
   const auto rate = static_cast<float>(lr);
   const int64_t key = 0;
   const int32_t step = 0;
   const float mixup = 0.5;
-  inspect::InputBytes inputs = {
-      {"images", BytesOf(batch.images().data(), batch.images().size())},
-      {"labels", BytesOf(batch.labels.data(), batch.labels.size())},
-      {"lr", BytesOf(&rate, 1)},
-      {"random_key", BytesOf(&key, 1)},
-      {"step", BytesOf(&step, 1)},
-      {"mixup", BytesOf(&mixup, 1)}};
+  inspect::InputBytes inputs = {{"lr", BytesOf(&rate, 1)},
+                                {"random_key", BytesOf(&key, 1)},
+                                {"step", BytesOf(&step, 1)},
+                                {"mixup", BytesOf(&mixup, 1)}};
   for (const ir::Input& input : model.inputs()) {
     if (IsState(input.role)) continue;
     const auto bytes = static_cast<size_t>(input.value->type().num_bytes());
@@ -40,6 +36,19 @@ inspect::InputBytes InputsOf(const ir::Graph& model,
     own.resize(bytes);
     ir::StoreTensor(inspect::DrawInput(input, /*seed=*/0), own.data());
   }
+  return inputs;
+}
+
+inspect::InputBytes InputsOf(const ir::Graph& model,
+                             const runtime::Batch& batch, double lr) {
+  inspect::InputBytes inputs = InputsOf(model, lr);
+  const auto set = [&](const char* name, std::vector<char> bytes) {
+    const auto found = inputs.find(name);
+    if (found == inputs.end() || found->second.size() != bytes.size()) return;
+    found->second = std::move(bytes);
+  };
+  set("images", BytesOf(batch.images().data(), batch.images().size()));
+  set("labels", BytesOf(batch.labels.data(), batch.labels.size()));
   return inputs;
 }
 

@@ -10,8 +10,10 @@
 
 namespace fusor::tools {
 
-// Returns the inputs of a training step except state, by name. Data inputs of a
-// module other than images and labels get random values.
+// Returns the inputs of a training step except state, by name. Data inputs get
+// random values.
+inspect::InputBytes InputsOf(const ir::Graph& model, double lr);
+// The same, with the batch's images and labels if the model has such inputs.
 inspect::InputBytes InputsOf(const ir::Graph& model,
                              const runtime::Batch& batch, double lr);
 

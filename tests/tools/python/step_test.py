@@ -1,0 +1,526 @@
+"""fusor.compile and the compiled step, from Python."""
+
+import contextlib
+import gc
+import io
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import numpy
+
+import fusor
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+from safetensors_file import read  # noqa: E402
+
+EXPORTS = pathlib.Path(__file__).parents[2] / "golden/torch_export"
+CONVOLUTIONAL = EXPORTS / "convolutional.pt2"
+DOCUMENT = pathlib.Path(__file__).parents[3] / "tools/python/README.md"
+USAGE, GRAPH, CHECKPOINT = 2, 3, 5
+
+
+def golden(name):
+    """PyTorch's inputs and results for an archive."""
+    kinds = {"F64": "<f8", "F32": "<f4", "I32": "<i4"}
+    tensors, _ = read(EXPORTS / f"{name}.safetensors")
+    return {key: numpy.frombuffer(data, kinds[dtype]).reshape(shape)
+            for key, (dtype, shape, data) in tensors.items()}
+
+
+def regression(batch=8):
+    """A linear regression: x [N, 3], y [N, 1]."""
+    b = fusor.Builder("regression")
+    x = b.input("x", [batch, 3])
+    y = b.input("y", [batch, 1])
+    w = b.parameter("w", [1, 3], init="constant", value=0.5)
+    error = b.linear(x, w) - y
+    b.output(b.reduce_mean(error * error, [0, 1]), "loss")
+    b.output(error, "error")
+    return b
+
+
+class StepCase(unittest.TestCase):
+    def fails(self, code, words, function, *args, **kwargs):
+        with self.assertRaises(fusor.Error) as caught:
+            function(*args, **kwargs)
+        message = str(caught.exception)
+        self.assertEqual(caught.exception.code, code, message)
+        self.assertNotIn("\n", message)
+        for word in words:
+            self.assertIn(word, message)
+
+
+class TrainingTest(StepCase):
+    def test_loss_and_gradients_are_pytorchs(self):
+        expected = golden("convolutional")
+        step = fusor.compile(
+            CONVOLUTIONAL, expected["images"], threads=2,
+            optimizer=fusor.SGD(lr=1.0))
+        before = step.state_dict()
+        loss = step(expected["images"], expected["labels"])
+        self.assertAlmostEqual(loss, expected["loss"].item(), delta=1e-5)
+        after = step.state_dict()
+        gradients = [key for key in expected if key.startswith("grad/")]
+        self.assertGreater(len(gradients), 10)
+        for key in gradients:
+            name = key.removeprefix("grad/")
+            numpy.testing.assert_allclose(
+                before[name] - after[name], expected[key], rtol=1e-3,
+                atol=1e-5, err_msg=name)
+
+    def test_a_graph_of_a_builder_follows_the_rule_of_sgd(self):
+        random = numpy.random.default_rng(0)
+        x = random.standard_normal((8, 3), dtype=numpy.float32)
+        y = random.standard_normal((8, 1), dtype=numpy.float32)
+        step = fusor.compile(regression(), optimizer=fusor.SGD(
+            lr=0.1, momentum=0.9, weight_decay=0.01))
+        self.assertEqual(step.inputs, [("x", "f32", (8, 3)),
+                                       ("y", "f32", (8, 1))])
+        w = numpy.full((1, 3), 0.5, numpy.float32)
+        velocity = numpy.zeros_like(w)
+        for lr in (0.1, 0.1, 0.02):
+            step.lr = lr
+            error = x @ w.T - y
+            self.assertAlmostEqual(step(x, y=y), (error ** 2).mean(), places=5)
+            numpy.testing.assert_allclose(step.output("error"), error,
+                                          atol=1e-5)
+            gradient = 2 * error.T @ x / 8 + 0.01 * w
+            velocity = 0.9 * velocity + gradient
+            w = w - lr * velocity
+            numpy.testing.assert_allclose(step.state_dict()["w"], w, atol=1e-5)
+        self.assertEqual(step.steps, 3)
+
+    def test_every_optimizer_reduces_the_loss(self):
+        random = numpy.random.default_rng(0)
+        x = random.standard_normal((8, 3), dtype=numpy.float32)
+        y = x @ numpy.float32([[1], [-2], [3]])
+        for optimizer in (
+                fusor.SGD(lr=0.05, momentum=0.9, nesterov=True), fusor.LARS(),
+                fusor.Adam(lr=0.05), fusor.AdamW(lr=0.05),
+                fusor.LAMB(lr=0.05), fusor.RMSprop(lr=0.05),
+                fusor.RMSprop(lr=0.05, tf=True, momentum=0.5)):
+            with self.subTest(optimizer):
+                step = fusor.compile(regression(), optimizer=optimizer)
+                losses = [step(x, y) for _ in range(10)]
+                self.assertLess(losses[-1], losses[0])
+
+    def test_builtin_models_take_bytes_or_floats(self):
+        images = numpy.random.default_rng(0).integers(
+            0, 256, (4, 32, 32, 3), numpy.uint8)
+        labels = numpy.arange(4)
+        step = fusor.compile("resnet20-cifar", (images, labels), num_classes=10,
+                             seed=3)
+        normal = (images - numpy.float32([125.3, 123.0, 113.9])) / (
+            numpy.float32([63.0, 62.1, 66.7]))
+        floats = numpy.ascontiguousarray(normal.transpose(0, 3, 1, 2),
+                                         numpy.float32)
+        same = fusor.compile("resnet20-cifar", floats, num_classes=10, seed=3)
+        self.assertAlmostEqual(step(images, labels),
+                               same(floats, labels.astype(numpy.int32)),
+                               places=4)
+        self.assertIn("resnet20-cifar", repr(step))
+        self.assertIn("thread", step.device)
+
+    def test_mixed_precision_and_averages(self):
+        expected = golden("convolutional")
+        step = fusor.compile(
+            CONVOLUTIONAL, expected["images"], amp=True, ema_decay=0.5,
+            dynamic_loss_scale=True, clip_grad_norm=1.0)
+        loss = step(expected["images"], expected["labels"])
+        self.assertAlmostEqual(loss, expected["loss"].item(), delta=0.1)
+        step.evaluate(expected["images"], expected["labels"])
+
+
+class EvaluationTest(StepCase):
+    def test_predictions_give_the_evaluated_loss(self):
+        expected = golden("convolutional")
+        images, labels = expected["images"], expected["labels"]
+        step = fusor.compile(CONVOLUTIONAL, images)
+        step(images, labels)
+        logits = step.predict(images).astype(numpy.float64)
+        shifted = logits - logits.max(1, keepdims=True)
+        losses = -(shifted - numpy.log(
+            numpy.exp(shifted).sum(1, keepdims=True)))[
+                numpy.arange(len(labels)), labels]
+        result = step.evaluate(images, labels)
+        self.assertAlmostEqual(result["loss"], losses.mean(), places=5)
+        self.assertAlmostEqual(result["top1"],
+                               (logits.argmax(1) == labels).mean(), places=6)
+        self.assertEqual(result["top5"], 1)
+        # A part of a batch.
+        numpy.testing.assert_allclose(step.predict(images[:1]), logits[:1],
+                                      rtol=1e-5, atol=1e-6)
+        part = step.evaluate(images[1:], labels[1:])
+        self.assertAlmostEqual(part["loss"], losses[1:].mean(), places=5)
+        self.assertEqual(step.steps, 1)
+
+    def test_bad_batches(self):
+        expected = golden("convolutional")
+        images, labels = expected["images"], expected["labels"]
+        step = fusor.compile(CONVOLUTIONAL, images)
+        self.fails(USAGE, ["labels", "(1,)"], step.evaluate, images,
+                   labels[:1])
+        self.fails(USAGE, ["images: expected at most float32"], step.predict,
+                   numpy.concatenate([images, images]))
+        self.fails(USAGE, ["images", "(0, "], step.predict, images[:0])
+        self.fails(GRAPH, ["regression", "evaluation"],
+                   fusor.compile(regression()).predict, images)
+
+
+class ArrayTest(StepCase):
+    def setUp(self):
+        self.step = fusor.compile(regression(), optimizer=fusor.SGD(lr=0.0))
+        random = numpy.random.default_rng(1)
+        self.x = random.standard_normal((8, 3), dtype=numpy.float32)
+        self.y = random.standard_normal((8, 1), dtype=numpy.float32)
+        self.loss = self.step(self.x, self.y)
+
+    def test_strided_arrays(self):
+        for x in (numpy.asfortranarray(self.x), self.x[::-1][::-1],
+                  numpy.repeat(self.x, 2, axis=1)[:, ::2],
+                  numpy.flip(numpy.flip(self.x, 1).copy(), 1)):
+            self.assertEqual(self.step(x, self.y), self.loss)
+
+    def test_a_read_only_array(self):
+        x = self.x.copy()
+        x.flags.writeable = False
+        self.assertEqual(self.step(x, self.y), self.loss)
+
+    def test_a_dlpack_array_is_read_and_freed(self):
+        freed = []
+
+        class Exporter:
+            def __init__(self, array):
+                self.array = array
+
+            def __dlpack__(self, **keywords):
+                return self.array.__dlpack__(**keywords)
+
+            def __dlpack_device__(self):
+                return self.array.__dlpack_device__()
+
+            def __del__(self):
+                freed.append(self)
+
+        self.assertEqual(self.step(Exporter(self.x.copy()), self.y), self.loss)
+        gc.collect()
+        self.assertEqual(len(freed), 1)
+
+    def test_an_array_on_a_device(self):
+        class OnDevice:
+            def __dlpack__(self, **keywords):
+                raise BufferError("it is on a GPU")
+
+            def __dlpack_device__(self):
+                return (2, 0)
+
+        self.fails(USAGE, ["x: expected an array", "it is on a GPU"], self.step,
+                   OnDevice(), self.y)
+
+    def test_arrays_that_do_not_fit(self):
+        for x, words in (
+                (self.x.astype(numpy.float64), ["x", "float32 (8, 3)",
+                                                "float64"]),
+                (self.x[:4], ["float32 (8, 3)", "(4, 3)"]),
+                (self.x.astype(numpy.complex64), ["x", "64 bits"]),
+                (self.x.tolist(), ["x: expected an array", "list"]),
+                (None, ["x: expected an array", "NoneType"]),
+                (numpy.array(1, numpy.float32), ["float32 ()"])):
+            self.fails(USAGE, words, self.step, x, self.y)
+        self.fails(USAGE, ["2 arrays (x, y)", "got 1"], self.step, self.x)
+        self.fails(USAGE, ["input y, got none"], self.step, self.x, z=self.y)
+        self.assertEqual(self.step.steps, 1)
+        self.assertEqual(self.step(self.x, self.y), self.loss)
+
+    def test_labels_are_converted_if_they_fit(self):
+        images = numpy.zeros((2, 32, 32, 3), numpy.uint8)
+        step = fusor.compile("resnet20-cifar", images, num_classes=10,
+                             optimizer=fusor.SGD(lr=0.0))
+        losses = {step(images, numpy.array([1, 2], dtype))
+                  for dtype in (numpy.int32, numpy.int64, numpy.uint8)}
+        self.assertEqual(len(losses), 1)
+        self.fails(USAGE, ["labels", "int32", str(2 ** 40), "element 1"], step,
+                   images, numpy.array([1, 2 ** 40]))
+
+
+class OptionTest(StepCase):
+    def test_bad_options(self):
+        def compile(**options):
+            fusor.compile("resnet20-cifar", batch_size=2, **options)
+
+        self.fails(USAGE, ["fusoin: unknown", "did you mean fusion?"], compile,
+                   fusoin="on")
+        self.fails(USAGE, ["fusion: expected on, off"], compile, fusion="maybe")
+        self.fails(USAGE, ["amp: expected True or False"], compile, amp="on")
+        self.fails(USAGE, ["num_classes: expected a whole number"], compile,
+                   num_classes=0)
+        self.fails(USAGE, ["amp_allow, amp_deny: expected amp too"], compile,
+                   amp_allow=["conv2d"])
+        self.fails(USAGE, ["arch: unknown"], compile, arch="vgg16")
+        self.fails(USAGE, ["momentum: expected it in the optimizer"], compile,
+                   momentum=0.5)
+        self.fails(USAGE, ["optimizer: expected one of fusor"], compile,
+                   optimizer="sgd")
+        self.fails(USAGE, ["lr: expected"], compile,
+                   optimizer=fusor.SGD(lr=-1))
+        self.fails(USAGE, ["batch_size: expected 4"], fusor.compile,
+                   "resnet20-cifar", numpy.zeros((4, 32, 32, 3), numpy.uint8),
+                   batch_size=2)
+        self.fails(USAGE, ["example[0]", "uint8 (N, S, S, 3)"], fusor.compile,
+                   "resnet20-cifar", numpy.zeros((4, 32, 32)))
+        self.fails(USAGE, ["batch_size: expected none"], fusor.compile,
+                   regression(), batch_size=2)
+
+    def test_bad_models(self):
+        self.fails(USAGE, ["resnet51", "did you mean"], fusor.compile,
+                   "resnet51")
+        self.fails(USAGE, ["missing/model.txt"], fusor.compile,
+                   "missing/model.txt")
+        self.fails(USAGE, ["model: expected", "int"], fusor.compile, 5)
+        with tempfile.TemporaryDirectory() as folder:
+            bad = pathlib.Path(folder) / "bad.pt2"
+            bad.write_bytes(b"no archive")
+            self.fails(GRAPH, ["bad.pt2"], fusor.compile, bad)
+        b = fusor.Builder("lossless")
+        b.output(b.parameter("w", [2]), "w")
+        self.fails(GRAPH, ["lossless", "loss"], fusor.compile, b)
+
+    def test_a_module_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "regression.txt"
+            path.write_text(str(regression()), encoding="utf-8")
+            step = fusor.compile(path)
+            x = numpy.ones((8, 3), numpy.float32)
+            self.assertAlmostEqual(step(x, x[:, :1]), 0.25)
+
+    def test_dumps_name_the_line_of_python(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fusor.compile(regression(), dump_to=folder)
+            texts = "".join(
+                path.read_text(encoding="utf-8")
+                for path in pathlib.Path(folder).rglob("*.txt"))
+            self.assertIn("python/step_test.py:", texts)
+
+
+class StateTest(StepCase):
+    def setUp(self):
+        self.batch = golden("convolutional")
+        self.step = fusor.compile(CONVOLUTIONAL, self.batch["images"])
+
+    def run_step(self, step):
+        return step(self.batch["images"], self.batch["labels"])
+
+    def test_state_continues_in_another_step(self):
+        self.run_step(self.step)
+        other = fusor.compile(CONVOLUTIONAL, self.batch["images"], seed=9)
+        other.load_state_dict(self.step.state_dict())
+        self.assertEqual(self.run_step(other), self.run_step(self.step))
+
+    def test_weights_in_files(self):
+        self.run_step(self.step)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "weights.safetensors"
+            self.step.save_weights(path)
+            other = fusor.compile(CONVOLUTIONAL, self.batch["images"])
+            other.load_weights(path)
+        for name, value in self.step.state_dict().items():
+            numpy.testing.assert_array_equal(other.state_dict()[name], value)
+
+    def test_bad_states_change_nothing(self):
+        state = self.step.state_dict()
+        name = "head.weight"
+        missing = {key: value for key, value in state.items() if key != name}
+        self.fails(CHECKPOINT, [name], self.step.load_state_dict, missing)
+        self.fails(CHECKPOINT, ["extra"], self.step.load_state_dict,
+                   {**state, "extra": state[name]})
+        self.fails(CHECKPOINT, [name], self.step.load_state_dict,
+                   {**state, name: state[name][:, :1] + 1})
+        for key, value in self.step.state_dict().items():
+            numpy.testing.assert_array_equal(value, state[key])
+        doubled = {name: state[name].astype(numpy.float64) * 2}
+        self.step.load_state_dict(doubled, strict=False)
+        numpy.testing.assert_array_equal(self.step.state_dict()[name],
+                                         state[name] * 2)
+
+    def test_a_state_outlives_its_step(self):
+        state = fusor.compile(regression()).state_dict()
+        gc.collect()
+        numpy.testing.assert_array_equal(state["w"], [[0.5, 0.5, 0.5]])
+
+
+class ReportTest(StepCase):
+    def test_a_report(self):
+        step = fusor.compile(CONVOLUTIONAL, golden("convolutional")["images"])
+        report = step.report()
+        self.assertIn("compiled ", str(report))
+        self.assertIn("convolutional, batch", repr(report))
+        self.assertTrue(report.html.startswith("<!DOCTYPE html>"))
+        self.assertIn("srcdoc=", report._repr_html_())
+        self.assertNotIn("<script>", report._repr_html_())
+        self.assertGreater(report.data["program"]["kernels"], 0)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "plan.html"
+            report.save(path)
+            self.assertEqual(path.read_text(encoding="utf-8"), report.html)
+
+    def test_fusion_changes_no_bit_with_eager_rounding(self):
+        report = fusor.compare(
+            CONVOLUTIONAL, golden("convolutional")["images"],
+            a={"fusion": "off"}, b={"fusion": True}, rounds=1, warmup=0,
+            fusion_rounding="eager")
+        self.assertIn("bit-identical: loss", report.text)
+        self.assertIn("fusion=off", report.text)
+        self.assertIn("<!DOCTYPE html>", report.html)
+        self.assertEqual(len(report.data["variants"]), 2)
+
+    def test_bad_variants(self):
+        def compare(**variants):
+            fusor.compare(regression(), rounds=0, **variants)
+
+        self.fails(USAGE, ["b: ", "fusoin"], compare, a={}, b={"fusoin": "on"})
+        self.fails(USAGE, ["example"], fusor.compare, regression(),
+                   [numpy.zeros((8, 3), numpy.float32)] * 3, a={}, b={})
+
+
+class DocumentTest(StepCase):
+    def test_the_samples_of_the_document_run(self):
+        text = DOCUMENT.read_text(encoding="utf-8")
+        samples = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+        self.assertGreater(len(samples), 5)
+        printed = io.StringIO()
+        self.addCleanup(os.chdir, os.getcwd())
+        with tempfile.TemporaryDirectory() as folder, (
+                contextlib.redirect_stdout(printed)):
+            os.chdir(folder)
+            names = {}
+            for sample in samples:
+                exec(sample, names)
+            self.assertTrue(pathlib.Path("plan.html").exists())
+        # The message that the document shows.
+        self.assertIn(re.search(r"# (2 images: .*)", text)[1],
+                      printed.getvalue())
+        self.assertIn("fusion=off", printed.getvalue())
+
+
+class ProcessTest(StepCase):
+    def test_a_second_thread(self):
+        step = fusor.compile("resnet20-cifar", batch_size=64, num_classes=10)
+        images = numpy.zeros((64, 32, 32, 3), numpy.uint8)
+        labels = numpy.zeros(64, numpy.int32)
+        errors, losses = [], []
+
+        def train():
+            for _ in range(4):
+                try:
+                    losses.append(step(images, labels))
+                except fusor.Error as error:
+                    errors.append(error)
+
+        threads = [threading.Thread(target=train) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(losses), step.steps)
+        self.assertEqual(len(losses) + len(errors), 8)
+        for error in errors:
+            self.assertIn("another thread is using this step", str(error))
+        step(images, labels)
+
+    def test_python_runs_during_a_step(self):
+        step = fusor.compile("resnet20-cifar", batch_size=64, num_classes=10)
+        images = numpy.zeros((64, 32, 32, 3), numpy.uint8)
+        ticks, done = [], threading.Event()
+
+        def tick():
+            while not done.wait(0.001):
+                ticks.append(1)
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        before = len(ticks)
+        step(images, numpy.zeros(64, numpy.int32))
+        after = len(ticks)
+        done.set()
+        thread.join()
+        self.assertGreater(after, before)
+
+    def test_a_fork(self):
+        step = fusor.compile(regression())
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            text = "nothing was raised"
+            try:
+                step(numpy.zeros((8, 3), numpy.float32),
+                     numpy.zeros((8, 1), numpy.float32))
+            except fusor.Error as error:
+                text = str(error)
+            os.write(writer, text.encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        self.assertIn("forked after fusor had started its threads",
+                      os.read(reader, 1000).decode())
+        os.close(reader)
+        os.close(writer)
+
+    def test_a_fork_before_the_first_step_may_compile(self):
+        script = (
+            "import os, sys, fusor\n"
+            "child = os.fork()\n"
+            "b = fusor.Builder()\n"
+            "w = b.parameter('w', [2])\n"
+            "b.output(b.reduce_sum(w, [0]), 'loss')\n"
+            "fusor.compile(b)()\n"
+            "if child: sys.exit(os.waitpid(child, 0)[1])\n")
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+    def test_an_interrupted_compilation(self):
+        def interrupt(signum, frame):
+            raise KeyboardInterrupt
+
+        old = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with self.assertRaises(KeyboardInterrupt):
+                fusor.compile("resnet152", batch_size=2, image_size=64)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, old)
+        step = fusor.compile(regression())
+        step(numpy.zeros((8, 3), numpy.float32),
+             numpy.zeros((8, 1), numpy.float32))
+
+    def test_import_is_quick_and_needs_no_torch(self):
+        # Time of the processor: others may run on it.
+        script = ("import time; start = time.process_time(); import fusor; "
+                  "import sys; print(time.process_time() - start); "
+                  "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)")
+        times = [float(subprocess.run(
+            [sys.executable, "-c", script], check=True, capture_output=True,
+            text=True).stdout) for _ in range(3)]
+        self.assertLess(min(times), 0.2)
+
+    def test_memory_is_returned(self):
+        def resident():
+            with open("/proc/self/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+        images = golden("convolutional")["images"]
+        for _ in range(5):
+            fusor.compile(CONVOLUTIONAL, images)
+        before = resident()
+        for _ in range(15):
+            fusor.compile(CONVOLUTIONAL, images)
+        self.assertLess(resident(), before * 1.05 + (4 << 20))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,99 @@
+"""PyTorch models. PyTorch is imported only by those who pass its objects."""
+
+import pathlib
+import sys
+import tempfile
+import typing
+
+from fusor.errors import Error
+
+
+def is_model(model: object) -> bool:
+    """Return whether it is a torch.nn.Module or an ExportedProgram."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if isinstance(model, torch.nn.Module):
+        return True
+    export = sys.modules.get("torch.export")
+    return export is not None and isinstance(model, export.ExportedProgram)
+
+
+class Export:
+    """A model exported to a temporary .pt2 file while `with` lasts.
+
+    A module is exported in its present mode: in train() its layers use batch
+    statistics and dropout, in eval() they do not.
+    """
+
+    def __init__(self, model: typing.Any, example: list[typing.Any]) -> None:
+        self._model = model
+        self._example = example
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> str:
+        import torch
+
+        program = self._model
+        if isinstance(program, torch.nn.Module):
+            program = torch.export.export(program, (_tensor(self._example),))
+        self._folder = tempfile.TemporaryDirectory(prefix="fusor-")
+        name = type(self._model).__name__.lower()
+        path = pathlib.Path(self._folder.name) / f"{name}.pt2"
+        torch.export.save(program, path)
+        return str(path)
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _tensor(example: list[typing.Any]) -> typing.Any:
+    """Return the images of the example as float32 [N, 3, S, S]."""
+    import torch
+
+    if not example:
+        raise Error("example: expected images, to export the model, got none")
+    images = torch.as_tensor(example[0])
+    if images.dtype == torch.uint8 and images.ndim == 4:
+        images = images.permute(0, 3, 1, 2).float()
+    return images
+
+
+class StateDict:
+    """Turns the state of a step into one that the module's load_state_dict
+    takes, and keeps what is no state of the step: other buffers, counts of
+    batches, and the names of tied parameters.
+    """
+
+    def __init__(self, model: typing.Any, names: list[str]) -> None:
+        # A method of a module, a property of an ExportedProgram.
+        state = model.state_dict
+        state = dict(state() if callable(state) else state)
+        known = {state[name].data_ptr(): name for name in names
+                 if name in state}
+        self._tied: dict[str, str] = {}
+        self._others: dict[str, typing.Any] = {}
+        for name, value in state.items():
+            if name in names:
+                continue
+            tied = known.get(value.data_ptr()) if value.numel() else None
+            if tied is not None:
+                self._tied[name] = tied
+            else:
+                self._others[name] = value.detach().clone()
+
+    def ignores(self, name: str) -> bool:
+        """Return whether a name of the module is no state of the step."""
+        return name in self._tied or name in self._others
+
+    def fill(self, state: dict[str, typing.Any],
+             steps: int) -> dict[str, typing.Any]:
+        """Return the whole state; the step has run `steps` times."""
+        whole = dict(state)
+        for name, tied in self._tied.items():
+            whole[name] = state[tied]
+        for name, value in self._others.items():
+            counts = name.rpartition(".")[2] == "num_batches_tracked"
+            whole[name] = value + steps if counts else value.clone()
+        return whole

@@ -1,0 +1,196 @@
+// The extension module fusor._fusor. The package fusor adds optimizers, reports
+// and PyTorch models in Python.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <exception>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ir/support/error.h"
+#include "ir/support/str.h"
+#include "models/model.h"
+#include "runtime/backend/backend_loader.h"
+#include "tools/python/comparison.h"
+#include "tools/python/graph_builder.h"
+#include "tools/python/host_array.h"
+#include "tools/python/model.h"
+#include "tools/python/options.h"
+#include "tools/python/training_step.h"
+
+namespace fusor::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+using ModelSource = std::variant<std::string, GraphBuilder>;
+using Texts = std::tuple<std::string, std::string, std::string>;
+
+// Raises fusor.Error for Error.
+void BindError() {
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void*) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const Error& error) {
+          const nb::object type =
+              nb::module_::import_("fusor.errors").attr("Error");
+          nb::object raised = type(OneLine(error.what()));
+          raised.attr("code") = static_cast<int>(error.code());
+          PyErr_SetObject(type.ptr(), raised.ptr());
+        }
+      });
+}
+
+Model Open(const ModelSource& source) {
+  if (const auto* builder = std::get_if<GraphBuilder>(&source)) {
+    return ModelOf(builder->draft->graph.Clone());
+  }
+  return OpenModel(std::get<std::string>(source));
+}
+
+std::vector<HostArray> Arrays(const nb::sequence& objects,
+                              const std::string& name) {
+  std::vector<HostArray> arrays;
+  for (nb::handle object : objects) {
+    arrays.emplace_back(object, fmt::format("{}[{}]", name, arrays.size()));
+  }
+  return arrays;
+}
+
+std::vector<HostArray> NamedArrays(const nb::dict& objects) {
+  std::vector<HostArray> arrays;
+  for (const auto& [name, object] : objects) {
+    arrays.emplace_back(object, nb::cast<std::string>(name));
+  }
+  return arrays;
+}
+
+// One array per data input of the step: positional, then by name.
+std::vector<HostArray> Batch(const TrainingStep& step, const nb::args& args,
+                             const nb::kwargs& kwargs) {
+  const auto& inputs = step.inputs();
+  FUSOR_CHECK(args.size() + kwargs.size() == inputs.size(), kUsage,
+              "{}: expected {} arrays ({}), got {}", step.model_name(),
+              inputs.size(),
+              Join(inputs, ", ", [](const auto& input) { return input.first; }),
+              args.size() + kwargs.size());
+  std::vector<HostArray> batch;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::string& name = inputs[i].first;
+    if (i < args.size()) {
+      batch.emplace_back(args[i], name);
+      continue;
+    }
+    FUSOR_CHECK(kwargs.contains(name.c_str()), kUsage,
+                "{}: expected input {}, got none", step.model_name(), name);
+    batch.emplace_back(kwargs[name.c_str()], name);
+  }
+  return batch;
+}
+
+Texts ToTuple(ReportTexts report) {
+  return {std::move(report.text), std::move(report.html),
+          std::move(report.json)};
+}
+
+using InputType = std::tuple<std::string, std::string, nb::tuple>;
+
+std::vector<InputType> InputTypes(const TrainingStep& step) {
+  std::vector<InputType> inputs;
+  for (const auto& [name, type] : step.inputs()) {
+    inputs.emplace_back(name, ir::DTypeName(type.dtype),
+                        nb::tuple(nb::cast(type.shape)));
+  }
+  return inputs;
+}
+
+void BindStep(nb::module_& module) {
+  nb::class_<TrainingStep> c(module, "TrainingStep",
+                             "The compiled step behind fusor.Step.");
+  c.def(
+      "__init__",
+      [](TrainingStep* self, const ModelSource& model,
+         const nb::sequence& example, const nb::dict& options) {
+        new (self) TrainingStep(Open(model), Arrays(example, "example"),
+                                ParseOptions(options));
+      },
+      "model"_a, "example"_a, "options"_a);
+  c.def_prop_ro("model", &TrainingStep::model_name);
+  c.def_prop_ro("device", &TrainingStep::device);
+  c.def_prop_ro("inputs", &InputTypes,
+                nb::sig("def inputs(self, /) -> "
+                        "list[tuple[str, str, tuple[int, ...]]]"));
+  c.def_prop_ro("steps", &TrainingStep::steps);
+  c.def_prop_rw("lr", &TrainingStep::lr, &TrainingStep::set_lr);
+  c.def(
+      "run",
+      [](TrainingStep& self, const nb::args& args, const nb::kwargs& kwargs) {
+        return self.Run(Batch(self, args, kwargs));
+      },
+      "args"_a, "kwargs"_a);
+  c.def("output", &TrainingStep::Output, "name"_a);
+  c.def(
+      "evaluate",
+      [](TrainingStep& self, nb::handle images, nb::handle labels) {
+        const TrainingStep::Evaluation result = self.Evaluate(
+            HostArray(images, "images"), HostArray(labels, "labels"));
+        return std::tuple(result.loss, result.top1, result.top5);
+      },
+      "images"_a, "labels"_a);
+  c.def(
+      "predict",
+      [](TrainingStep& self, nb::handle images) {
+        return self.Predict(HostArray(images, "images"));
+      },
+      "images"_a);
+  c.def("state_names", &TrainingStep::StateNames);
+  c.def("state", &TrainingStep::State);
+  c.def(
+      "load_state",
+      [](TrainingStep& self, const nb::dict& state, bool strict) {
+        self.LoadState(NamedArrays(state), strict);
+      },
+      "state"_a, "strict"_a);
+  c.def("save_weights", &TrainingStep::SaveWeights, "path"_a);
+  c.def("load_weights", &TrainingStep::LoadWeights, "path"_a);
+  c.def(
+      "report",
+      [](TrainingStep& self, int64_t top) { return ToTuple(self.Report(top)); },
+      "top"_a);
+}
+
+Texts Compare(const ModelSource& model, const nb::sequence& example,
+              const nb::dict& options, const std::vector<nb::dict>& variants,
+              int rounds, int warmup, int64_t top) {
+  return ToTuple(CompareVariants(
+      Open(model), Arrays(example, "example"), ParseOptions(options), variants,
+      {.rounds = rounds, .warmup = warmup, .top = top}));
+}
+
+}  // namespace
+
+NB_MODULE(_fusor, module) {
+  module.doc() = "The engine of the package fusor.";
+  module.attr("version") = FUSOR_VERSION;
+  BindError();
+  BindBuilder(module);
+  BindStep(module);
+  module.def("compare", &Compare, "model"_a, "example"_a, "options"_a,
+             "variants"_a, "rounds"_a, "warmup"_a, "top"_a);
+  module.def("models", &models::ArchNames,
+             "Return the names of the built-in models.");
+  module.def("backends", &runtime::AvailableBackends,
+             "Return the names of the backend plug-ins.");
+}
+
+}  // namespace fusor::python

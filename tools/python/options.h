@@ -1,0 +1,36 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "tools/fusor/flags/flag_groups.h"
+
+namespace fusor::python {
+
+// What fusor.compile and fusor.compare take as keywords: the flags of the
+// command line that have the same names with '-' in place of '_'.
+struct Options {
+  tools::ModelFlags model;
+  tools::CompileFlags compile;
+  tools::OptimizerFlags optimizer;
+  uint64_t seed = 0;
+  std::set<std::string> given;  // keywords
+};
+
+// Parses keywords as a command line is parsed. A flag without a value takes a
+// bool, `on` or `off` may also be a bool, a list may be a list or a tuple. None
+// is as if not given. Throws kUsage, naming the keyword, for an unknown one and
+// for a bad value.
+Options ParseOptions(const nanobind::dict& keywords);
+
+// Returns the text of a variant for tools::ParseVariant: "fusion=off,amp=on".
+std::string VariantText(const nanobind::dict& keywords);
+
+// Returns an error message with flags as keywords: "--batch-size" becomes
+// "batch_size".
+std::string WithKeywords(const std::string& message);
+
+}  // namespace fusor::python

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/compiler.h"
+#include "ir/graph.h"
+#include "runtime/program.h"
+#include "runtime/session.h"
+#include "tools/python/host_array.h"
+#include "tools/python/model.h"
+#include "tools/python/options.h"
+
+namespace fusor::python {
+
+// Throws kUsage in a process that was forked after fusor had started its
+// threads, which the child lacks. Call before any work on a backend.
+void CheckProcess();
+
+// Returns an observer that ends a compilation, with Python's exception, after a
+// pass during which Ctrl-C was pressed. For code that runs without the GIL.
+codegen::CompileObserver StopOnKeyboardInterrupt();
+
+// The text of a report: for a terminal, as an HTML page, as JSON.
+struct ReportTexts {
+  std::string text, html, json;
+};
+
+// A compiled training step with its state: what fusor.compile returns. All
+// functions need the GIL and release it while they compile or run. They throw
+// kUsage while another thread is in one of them, and in a forked process.
+class TrainingStep {
+ public:
+  // Compiles the model and initialises its state: from the archive's weights,
+  // the rest from the seed. Throws what FitModel, Build and Session throw.
+  TrainingStep(Model model, std::vector<HostArray> example, Options options);
+
+  const std::string& model_name() const { return model_.name; }
+  std::string device() const;
+  // Names and types of the data inputs, in order.
+  const std::vector<std::pair<std::string, ir::TensorType>>& inputs() const {
+    return inputs_;
+  }
+  // Training steps done.
+  int64_t steps() const { return steps_; }
+  double lr() const { return lr_; }
+  void set_lr(double lr);
+
+  // Runs one training step on a batch, one array per data input in order, and
+  // returns its loss. Throws kUsage for arrays that do not fit; nothing runs
+  // then.
+  double Run(std::vector<HostArray> batch);
+  // Returns an output of the last step.
+  nanobind::ndarray<nanobind::numpy, float> Output(const std::string& name);
+
+  struct Evaluation {
+    double loss = 0;            // mean per image
+    double top1 = 0, top5 = 0;  // share of the images
+  };
+  // Evaluates a batch of at most the compiled size with the present weights;
+  // compiles the evaluation program when first called. Throws kGraph for a
+  // graph, which has no form for evaluation.
+  Evaluation Evaluate(HostArray images, HostArray labels);
+  // Returns logits [N, C], likewise.
+  nanobind::ndarray<nanobind::numpy, float> Predict(HostArray images);
+
+  // Parameters and running statistics by name.
+  std::vector<std::string> StateNames() const;
+  nanobind::dict State();
+  // Sets them. With `strict`, throws kCheckpoint unless the names are those of
+  // StateNames, except for num_batches_tracked.
+  void LoadState(std::vector<HostArray> arrays, bool strict);
+  void SaveWeights(const std::string& path);
+  void LoadWeights(const std::string& path);
+
+  // Reports the compiled step; times are estimates.
+  ReportTexts Report(int64_t top);
+
+ private:
+  class Use;
+
+  void Compile();
+  void CompileEvaluation();
+  void FindInputs();
+  void Feed(runtime::Program& program, const std::string& name,
+            const HostArray& array);
+  template <typename T>
+  void FeedScalar(runtime::Program& program, const char* name, T value);
+  // Feeds rows of images, and labels if not null, and runs. Returns the rows.
+  int64_t RunEvaluation(HostArray& images, HostArray* labels);
+
+  Model model_;
+  const Options options_;
+  codegen::CompileOptions compile_;
+  std::unique_ptr<runtime::Session> session_;
+  runtime::Program* train_ = nullptr;
+  runtime::Program* eval_ = nullptr;  // null until needed
+  int loss_ = 0;                      // output of train_
+  std::vector<std::pair<std::string, ir::TensorType>> inputs_;
+  double lr_ = 0;
+  int64_t steps_ = 0;
+  std::atomic<bool> busy_ = false;
+};
+
+}  // namespace fusor::python
