@@ -221,33 +221,34 @@ Value* PeriodicPolynomial(ValueBuilder& b, Value* x, bool cosine) {
   return ir.CreateSelect(has_bit(2), ir.CreateFNeg(y), y);
 }
 
-// Larger numbers in any lane are left to libm.
+// Lanes with larger numbers get libm's result. The other lanes do not, so that
+// no element's bits depend on its neighbours.
 Value* EmitPeriodic(ValueBuilder& b, Value* x, bool cosine) {
   const ExactMath exact(b);
   llvm::IRBuilder<>& ir = b.ir();
+  Value* computed = PeriodicPolynomial(b, x, cosine);
   Value* large = ir.CreateFCmpOGT(Abs(b, x), b.Float(x, 0x1p30));
-  if (large->getType()->isVectorTy()) large = ir.CreateOrReduce(large);
+  Value* any =
+      large->getType()->isVectorTy() ? ir.CreateOrReduce(large) : large;
   llvm::Function* function = ir.GetInsertBlock()->getParent();
   const auto block = [&](const char* name) {
     return llvm::BasicBlock::Create(ir.getContext(), name, function);
   };
+  llvm::BasicBlock* before = ir.GetInsertBlock();
   llvm::BasicBlock* libm = block("large");
-  llvm::BasicBlock* inline_code = block("small");
   llvm::BasicBlock* after = block("periodic");
-  ir.CreateCondBr(large, libm, inline_code);
+  ir.CreateCondBr(any, libm, after);
   ir.SetInsertPoint(libm);
   Value* wide = ir.CreateFPExt(x, b.Like(ir.getDoubleTy(), x));
   Value* called = ir.CreateFPTrunc(
       EmitLibmCall(b, cosine ? "cos" : "sin", {wide}), x->getType());
+  Value* mixed = ir.CreateSelect(large, called, computed);
   ir.CreateBr(after);
   libm = ir.GetInsertBlock();
-  ir.SetInsertPoint(inline_code);
-  Value* computed = PeriodicPolynomial(b, x, cosine);
-  ir.CreateBr(after);
   ir.SetInsertPoint(after);
   llvm::PHINode* y = ir.CreatePHI(x->getType(), 2);
-  y->addIncoming(called, libm);
-  y->addIncoming(computed, inline_code);
+  y->addIncoming(mixed, libm);
+  y->addIncoming(computed, before);
   return y;
 }
 

@@ -51,6 +51,26 @@ std::optional<Desc> Try(Make make) {
   }
 }
 
+// Returns the first implementation of `found` that is not `broken`, or nullopt.
+template <typename Desc, typename Broken>
+std::optional<Desc> SkipBroken(std::optional<Desc> found, Broken broken) {
+  while (found.has_value() && broken(*found)) {
+    if (!found->next_impl()) return std::nullopt;
+  }
+  return found;
+}
+
+// Returns whether the convolution has a bug of oneDNN 2.6: AMX kernels end the
+// process by SIGSEGV if the last row of windows covers nothing but padding.
+bool ReadsBelowImage(const dnnl::convolution_forward::primitive_desc& found,
+                     const ConvDescs& d, const Geometry& g) {
+  const std::string_view implementation = found.impl_info_str();
+  const int64_t last_row = (d.y.dims()[2] - 1) * g.stride[0] - g.pad[0];
+  return implementation.starts_with("brgconv") &&
+         implementation.find("amx") != std::string_view::npos &&
+         last_row >= d.x.dims()[2];
+}
+
 }  // namespace
 
 bool CanBeFlat(const ir::TensorType& weight, const ir::Attrs& attrs) {
@@ -69,7 +89,7 @@ std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
     const ConvDescs& d, const ir::Attrs& attrs, const std::string& algorithm) {
   using Desc = dnnl::convolution_forward;
   const Geometry g(attrs);
-  return Try<Desc::primitive_desc>([&] {
+  auto found = Try<Desc::primitive_desc>([&] {
     const auto alg = ConvAlgorithm(algorithm);
     const auto kind = prop_kind::forward_training;
     const Desc::desc desc =
@@ -78,6 +98,9 @@ std::optional<dnnl::convolution_forward::primitive_desc> ConvForward(
                          : Desc::desc(kind, alg, d.x, d.weight, d.bias, d.y,
                                       g.stride, g.dilation, g.pad, g.far_pad);
     return Desc::primitive_desc(desc, UserScratchpad(), Engine());
+  });
+  return SkipBroken(std::move(found), [&](const auto& desc) {
+    return ReadsBelowImage(desc, d, g);
   });
 }
 
@@ -118,8 +141,11 @@ bool ReadsUnwritten(
   const bool gathers = implementation.find("1x1") != std::string_view::npos &&
                        (g.stride[0] > 1 || g.stride[1] > 1);
   if (gathers && d.x.dims()[1] % kLargestBlock != 0) return true;
-  // Bug 2: AVX-512 bf16 kernels, if a row of x is shorter than the stride.
-  return implementation.starts_with("jit_bf16") && d.x.dims()[3] < g.stride[1];
+  // Bug 2: bf16 kernels for AVX-512 and AMX, if a row of x is shorter than the
+  // stride.
+  return implementation.starts_with("jit") &&
+         implementation.find("bf16") != std::string_view::npos &&
+         d.x.dims()[3] < g.stride[1];
 }
 
 }  // namespace
@@ -137,10 +163,9 @@ ConvGradWeight(const ConvDescs& d, const ir::Attrs& attrs,
                    g.dilation, g.pad, g.far_pad),
         UserScratchpad(), Engine(), *hint);
   });
-  while (found.has_value() && ReadsUnwritten(*found, d, g)) {
-    if (!found->next_impl()) return std::nullopt;
-  }
-  return found;
+  return SkipBroken(std::move(found), [&](const auto& desc) {
+    return ReadsUnwritten(desc, d, g);
+  });
 }
 
 namespace {

@@ -190,9 +190,12 @@ TEST(CpuLibraryTest, ConvolutionsOfOddGeometryUseNoUnwrittenMemory) {
                      .groups = groups,
                      .bias = draw({0, 1}) != 0,
                      .width = draw({1, 2, 3, 6, 9}),
-                     .pad_width = draw({0, 0, 1, 2, 4})};
+                     .pad_width = draw({0, 0, 1, 2, 4}),
+                     .far_pad = draw({0, 0, 1, 2, 4}),
+                     .far_pad_width = draw({0, 0, 1, 2, 4})};
     const int64_t span = (c.kernel - 1) * c.dilation + 1;
-    if (c.size + 2 * c.pad < span || *c.width + 2 * *c.pad_width < span) {
+    if (c.size + c.pad + *c.far_pad < span ||
+        *c.width + *c.pad_width + *c.far_pad_width < span) {
       continue;
     }
     ++tried;
@@ -217,6 +220,33 @@ TEST(CpuLibraryTest, StridedConvolutionsOfFewChannelsUseNoUnwrittenMemory) {
                                .width = width});
     }
   }
+}
+
+// oneDNN's AMX kernels: weight gradients read beyond rows that are shorter than
+// the stride, and a last row of windows within the padding ended the process.
+TEST(CpuLibraryTest, ConvolutionsOfMorePaddingThanImageUseNoUnwrittenMemory) {
+  ExpectNoUnwrittenMemory({.n = 2,
+                           .c = 1,
+                           .o = 1,
+                           .size = 1,
+                           .kernel = 2,
+                           .stride = 2,
+                           .pad = 1,
+                           .dilation = 1,
+                           .groups = 1});
+  ExpectNoUnwrittenMemory({.n = 2,
+                           .c = 16,
+                           .o = 16,
+                           .size = 2,
+                           .kernel = 1,
+                           .stride = 3,
+                           .pad = 0,
+                           .dilation = 1,
+                           .groups = 1,
+                           .width = 9,
+                           .pad_width = 1,
+                           .far_pad = 4,
+                           .far_pad_width = 0});
 }
 
 TEST(CpuLibraryTest, WinogradComesFirstWhereItApplies) {

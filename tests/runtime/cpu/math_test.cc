@@ -98,6 +98,27 @@ double WorstError(ScalarOp op, const std::function<double(double)>& exact) {
   return worst;
 }
 
+// Huge neighbours in a vector may not change an element's bits.
+TEST(CpuMathTest, NoElementDependsOnItsNeighbours) {
+  std::vector<float> alone, beside;
+  for (int i = 0; i < 1000; ++i) {
+    alone.push_back(0.01f * static_cast<float>(i) - 5);
+    alone.push_back(1);
+    beside.push_back(alone[2 * i]);
+    beside.push_back(i % 2 == 0 ? 1e30f : -INFINITY);
+  }
+  for (const ScalarOp op : {ScalarOp::kExp, ScalarOp::kLog, ScalarOp::kTanh,
+                            ScalarOp::kErf, ScalarOp::kSin, ScalarOp::kCos}) {
+    const std::vector<float> expected = Apply(op, alone, alone);
+    const std::vector<float> actual = Apply(op, beside, beside);
+    for (size_t i = 0; i < alone.size(); i += 2) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(actual[i]),
+                std::bit_cast<uint32_t>(expected[i]))
+          << ScalarOpName(op) << "(" << alone[i] << ")";
+    }
+  }
+}
+
 TEST(CpuMathTest, FunctionsOfOneOperandAreWithinTwoUlp) {
   const auto report = [](ScalarOp op, double worst) {
     ::testing::Test::RecordProperty(std::string(ScalarOpName(op)),

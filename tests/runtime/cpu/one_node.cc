@@ -97,8 +97,13 @@ std::vector<Tensor> RunCall(LibraryCall& call,
 namespace {
 
 Attrs Geometry(const ConvCase& c) {
+  Ints pad{c.pad, c.pad_width.value_or(c.pad)};
+  if (c.far_pad.has_value() || c.far_pad_width.has_value()) {
+    pad.insert(pad.end(),
+               {c.far_pad.value_or(pad[0]), c.far_pad_width.value_or(pad[1])});
+  }
   return {{"stride", Ints{c.stride, c.stride}},
-          {"pad", Ints{c.pad, c.pad_width.value_or(c.pad)}},
+          {"pad", pad},
           {"dilation", Ints{c.dilation, c.dilation}},
           {"groups", c.groups}};
 }

@@ -40,6 +40,8 @@ struct ConvCase {
   bool bias = false, relu = false;
   // Where they differ from `size` and `pad`.
   std::optional<int64_t> width{}, pad_width{};
+  // Of the bottom and right sides, where they differ.
+  std::optional<int64_t> far_pad{}, far_pad_width{};
 };
 
 // Forward, gradient of the input and of the weight of one convolution; for bf16
