@@ -1,5 +1,6 @@
 #include "runtime/executor.h"
 
+#include <functional>
 #include <unordered_map>
 
 #include "ir/support/error.h"
@@ -106,30 +107,42 @@ void Executor::AddTensors(const codegen::LibraryCall& call, Launch& launch) {
   }
 }
 
-void Executor::Bind(const ArenaBases& bases, Stream& stream) {
-  FUSOR_ASSERT(bases.size() == plan_.arenas.size(), "{} bases for {} arenas",
-               bases.size(), plan_.arenas.size());
-  addresses_.clear();
-  for (const codegen::Buffer& buffer : plan_.buffers) {
-    addresses_.push_back(static_cast<char*>(bases[buffer.arena]) +
-                         buffer.offset);
-  }
-  for (size_t i = 0; i < launches_.size(); ++i) {
-    launches_[i].args.clear();
-    for (int arg : plan_.steps[i].args) {
-      launches_[i].args.push_back(addresses_[arg]);
-    }
-    if (launches_[i].executable != nullptr) continue;
-    BindCollective(launches_[i]);
-    communicator_->Prepare(launches_[i].collective);
-  }
+void Executor::Bind(std::span<const ArenaBases> slots, Stream& stream) {
+  slots_.assign(slots.size(), {});
+  for (size_t s = 0; s < slots.size(); ++s) BindSlot(slots[s], slots_[s]);
   for (const codegen::Plan::Constant& constant : plan_.constants) {
-    stream.CopyToDevice(addresses_[constant.buffer], constant.bytes.data(),
+    stream.CopyToDevice(address(constant.buffer), constant.bytes.data(),
                         constant.bytes.size());
   }
   stream.Synchronize();
-  captured_.reset();
-  captures_ = !poison_;  // host copies, as of poison, are not captured
+  Unbind();
+  // Host copies, as of poison, are not captured.
+  run_.captures = all_slots_.captures = !poison_;
+  all_slots_.slots = static_cast<int64_t>(slots.size());
+}
+
+void Executor::Unbind() {
+  run_.captured.reset();
+  all_slots_.captured.reset();
+}
+
+void Executor::BindSlot(const ArenaBases& bases, Slot& slot) {
+  FUSOR_ASSERT(bases.size() == plan_.arenas.size(), "{} bases for {} arenas",
+               bases.size(), plan_.arenas.size());
+  for (const codegen::Buffer& buffer : plan_.buffers) {
+    slot.addresses.push_back(static_cast<char*>(bases[buffer.arena]) +
+                             buffer.offset);
+  }
+  slot.launches = launches_;
+  for (size_t i = 0; i < slot.launches.size(); ++i) {
+    Launch& launch = slot.launches[i];
+    for (int arg : plan_.steps[i].args) {
+      launch.args.push_back(slot.addresses[arg]);
+    }
+    if (launch.executable != nullptr) continue;
+    BindCollective(launch);
+    communicator_->Prepare(launch.collective);
+  }
 }
 
 void Executor::BindCollective(Launch& launch) {
@@ -145,7 +158,11 @@ void Executor::BindCollective(Launch& launch) {
 }
 
 void Executor::RunStep(size_t step, Stream& stream) {
-  const Launch& launch = launches_[step];
+  RunStep(step, slots_[0], stream);
+}
+
+void Executor::RunStep(size_t step, const Slot& slot, Stream& stream) {
+  const Launch& launch = slot.launches[step];
   if (launch.executable == nullptr) {
     numbers_[launch.slot] = communicator_->Start(launch.collective, stream);
   } else {
@@ -153,7 +170,7 @@ void Executor::RunStep(size_t step, Stream& stream) {
       communicator_->Wait(numbers_[launch.awaited], stream);
     }
     for (const int buffer : launch.poisoned) {
-      Poison(stream, addresses_[buffer],
+      Poison(stream, slot.addresses[buffer],
              static_cast<size_t>(plan_.buffers[buffer].bytes));
     }
     stream.Launch(*launch.executable, launch.args.data(), launch.args.size());
@@ -163,29 +180,39 @@ void Executor::RunStep(size_t step, Stream& stream) {
   }
 }
 
-void Executor::Run(Stream& stream) {
-  if (captured_ != nullptr) {
+void Executor::Run(Stream& stream) { RunGraph(run_, stream); }
+
+void Executor::RunSlots(Stream& stream) { RunGraph(all_slots_, stream); }
+
+void Executor::RunGraph(Graph& graph, Stream& stream) {
+  if (graph.captured != nullptr) {
     try {
-      return stream.Launch(*captured_, nullptr, 0);
+      return stream.Launch(*graph.captured, nullptr, 0);
     } catch (const Error& e) {
       // The stream has reported it. Other ranks launch their collectives in a
       // graph, so this rank cannot fall back.
       const bool refused =
           e.code() == ErrorCode::kDevice || e.code() == ErrorCode::kOutOfMemory;
       if (!refused || !numbers_.empty()) throw;
-      captured_.reset();
+      graph.captured.reset();
     }
   }
-  RunSteps(stream);
-  if (!captures_) return;
-  captures_ = false;
-  const auto work = [&] { RunSteps(stream); };
-  captured_ = numbers_.empty() ? stream.Capture(work)
-                               : communicator_->Capture(stream, work);
+  RunEach(graph.slots, stream);
+  if (!graph.captures) return;
+  graph.captures = false;
+  const auto work = [&] { RunEach(graph.slots, stream); };
+  // By reference, because a copy is too large to be stored without allocation.
+  graph.captured = numbers_.empty()
+                       ? stream.Capture(std::ref(work))
+                       : communicator_->Capture(stream, std::ref(work));
 }
 
-void Executor::RunSteps(Stream& stream) {
-  for (size_t i = 0; i < launches_.size(); ++i) RunStep(i, stream);
+void Executor::RunEach(int64_t slots, Stream& stream) {
+  for (int64_t slot = slots - 1; slot >= 0; --slot) {
+    for (size_t i = 0; i < launches_.size(); ++i) {
+      RunStep(i, slots_[slot], stream);
+    }
+  }
 }
 
 }  // namespace fusor::runtime

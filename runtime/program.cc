@@ -46,12 +46,11 @@ Program::Program(ProgramContext& context, codegen::CompiledProgram compiled,
       compiled_(
           std::make_unique<codegen::CompiledProgram>(std::move(compiled))),
       shards_(ShardUpdatesOf(compiled_->plan)) {
-  for (const codegen::Arena& arena : plan().arenas) {
+  for (size_t i = 0; i < plan().arenas.size(); ++i) {
+    const ArenaKind kind = plan().arenas[i].kind;
     const bool shared =
-        arena.kind == ArenaKind::kState || arena.kind == ArenaKind::kTemporary;
-    arenas_.push_back(shared ? nullptr
-                             : context_.device.device.Allocate(std::max<size_t>(
-                                   static_cast<size_t>(arena.bytes), 1)));
+        kind == ArenaKind::kState || kind == ArenaKind::kTemporary;
+    arenas_.push_back(shared ? nullptr : AllocateArena(i));
   }
   executor_ = std::make_unique<Executor>(plan(), context_.device.device,
                                          context_.device.communicator, poison);
@@ -59,18 +58,58 @@ Program::Program(ProgramContext& context, codegen::CompiledProgram compiled,
 
 Program::~Program() = default;
 
+std::unique_ptr<Memory> Program::AllocateArena(size_t arena) const {
+  return context_.device.device.Allocate(
+      std::max<size_t>(static_cast<size_t>(plan().arenas[arena].bytes), 1));
+}
+
+bool Program::IsPerSlot(size_t arena) const {
+  const ArenaKind kind = plan().arenas[arena].kind;
+  return kind == ArenaKind::kInput || kind == ArenaKind::kOutput;
+}
+
 void Program::Bind(Memory* temporary) {
-  ArenaBases bases;
-  for (size_t i = 0; i < plan().arenas.size(); ++i) {
-    const ArenaKind kind = plan().arenas[i].kind;
-    bases.push_back(kind == ArenaKind::kState       ? context_.state.data()
-                    : kind == ArenaKind::kTemporary ? temporary->data()
-                                                    : arenas_[i]->data());
+  temporary_ = temporary;
+  std::vector<ArenaBases> slots(ring_.size() + 1);
+  for (size_t s = 0; s < slots.size(); ++s) {
+    for (size_t i = 0; i < plan().arenas.size(); ++i) {
+      const ArenaKind kind = plan().arenas[i].kind;
+      slots[s].push_back(kind == ArenaKind::kState       ? context_.state.data()
+                         : kind == ArenaKind::kTemporary ? temporary->data()
+                         : s > 0 && IsPerSlot(i) ? ring_[s - 1][i]->data()
+                                                 : arenas_[i]->data());
+    }
   }
-  executor_->Bind(bases, context_.device.stream);
+  executor_->Bind(slots, context_.device.stream);
 }
 
 void Program::Unbind() { executor_->Unbind(); }
+
+void Program::SetGroup(int64_t steps) {
+  FUSOR_ASSERT(steps >= 1, "a group of {} steps", steps);
+  if (steps == group()) return;
+  Unbind();
+  context_.device.Synchronize();
+  ring_.clear();
+  size_t bytes = 0;  // of one slot
+  for (size_t i = 0; i < plan().arenas.size(); ++i) {
+    if (IsPerSlot(i)) bytes += static_cast<size_t>(plan().arenas[i].bytes);
+  }
+  // The next group's inputs are copied to the device while a group runs.
+  const size_t needed = 2 * bytes * static_cast<size_t>(steps - 1);
+  const size_t free = context_.device.device.free_bytes();
+  FUSOR_CHECK(needed <= free, kOutOfMemory,
+              "program {}: {} steps in one graph need {} bytes for further "
+              "inputs, {} free: lower --cuda-graph-steps or the batch size",
+              plan().name, steps, needed, free);
+  for (int64_t s = 1; s < steps; ++s) {
+    Arenas& arenas = ring_.emplace_back(plan().arenas.size());
+    for (size_t i = 0; i < arenas.size(); ++i) {
+      if (IsPerSlot(i)) arenas[i] = AllocateArena(i);
+    }
+  }
+  Bind(temporary_);
+}
 
 const Plan& Program::plan() const { return compiled_->plan; }
 
@@ -102,19 +141,22 @@ int Program::FindOutput(const std::string& name) const {
   FUSOR_CHECK(false, kGraph, "program {}: no output {}", plan().name, name);
 }
 
-void Program::SetInput(int input, const void* data, size_t bytes) {
-  context_.device.stream.CopyToDevice(InputAddress(input, data, bytes), data,
-                                      bytes);
-}
-
 void Program::SetInput(int input, const void* data, size_t bytes,
-                       Event& copied) {
-  context_.device.stream.CopyToDevice(InputAddress(input, data, bytes), data,
-                                      bytes, copied);
+                       int64_t slot) {
+  context_.device.stream.CopyToDevice(InputAddress(input, data, bytes, slot),
+                                      data, bytes);
 }
 
-void* Program::InputAddress(int input, const void* data, size_t bytes) const {
+void Program::SetInput(int input, const void* data, size_t bytes, Event& copied,
+                       int64_t slot) {
+  context_.device.stream.CopyToDevice(InputAddress(input, data, bytes, slot),
+                                      data, bytes, copied);
+}
+
+void* Program::InputAddress(int input, const void* data, size_t bytes,
+                            int64_t slot) const {
   const codegen::PlanInput& target = InputAt(plan(), input);
+  CheckNumber(plan(), "slot", slot, ring_.size() + 1);
   const codegen::Buffer& buffer = plan().buffers[target.buffer];
   FUSOR_CHECK(static_cast<int64_t>(bytes) == buffer.type.num_bytes(), kData,
               "input {}: expected {} bytes ({}), got {}", target.name,
@@ -122,7 +164,7 @@ void* Program::InputAddress(int input, const void* data, size_t bytes) const {
   FUSOR_CHECK(data != nullptr, kData, "input {}: expected data, got null",
               target.name);
   FUSOR_ASSERT(!buffer.packed, "input {} is packed", target.name);
-  return executor_->address(target.buffer);
+  return executor_->address(target.buffer, slot);
 }
 
 void Program::Run() {
@@ -135,6 +177,13 @@ void Program::Run() {
     context_.device.Synchronize();
     observer->After(*this, i);
   }
+}
+
+void Program::RunGroup() {
+  FUSOR_ASSERT(context_.observer == nullptr, "program {} is observed",
+               plan().name);
+  context_.state.BeforeRun(plan(), shards_);
+  executor_->RunSlots(context_.device.stream);
 }
 
 void Program::RunStep(size_t step) {
@@ -193,11 +242,12 @@ ir::Tensor Program::Read(int output) const {
   return tensor;
 }
 
-ir::DType Program::EnqueueScalar(int output, void* to) const {
+ir::DType Program::EnqueueScalar(int output, void* to, int64_t slot) const {
   const int buffer = OutputAt(plan(), output).buffer;
+  CheckNumber(plan(), "slot", slot, ring_.size() + 1);
   const ir::TensorType& type = plan().buffers[buffer].type;
   FUSOR_ASSERT(type.num_elements() == 1, "output {} is no scalar", output);
-  context_.device.stream.CopyToHost(to, executor_->address(buffer),
+  context_.device.stream.CopyToHost(to, executor_->address(buffer, slot),
                                     static_cast<size_t>(type.num_bytes()));
   return type.dtype;
 }

@@ -55,17 +55,28 @@ class Program {
   // Returns whether the program has an input of that name.
   bool HasInput(const std::string& name) const;
 
+  // Prepares RunGroup for `steps` runs at once: slot s holds the inputs and
+  // outputs of the run that s others of the group follow, so slot 0 always has
+  // those of the last run. Allocates the slots, with all inputs zero except in
+  // slot 0. Throws kOutOfMemory. REQUIRES: steps >= 1.
+  void SetGroup(int64_t steps);
+  int64_t group() const { return static_cast<int64_t>(ring_.size()) + 1; }
+
   // REQUIRES: `bytes` is the input's size; row-major layout.
-  void SetInput(int input, const void* data, size_t bytes);
+  void SetInput(int input, const void* data, size_t bytes, int64_t slot = 0);
   // The same, but the caller keeps `data` unchanged until `copied` has
   // occurred, which is long before the next run ends. If `data` was allocated
   // by Session::AllocateHost, the copy takes no host time.
-  void SetInput(int input, const void* data, size_t bytes, Event& copied);
+  void SetInput(int input, const void* data, size_t bytes, Event& copied,
+                int64_t slot = 0);
 
-  // Runs the program once. Allocates nothing and looks up no name. On several
-  // ranks throws kUsage if the program needs sharded parameters that are not
-  // current; see StateStore.
+  // Runs the program once, in slot 0. Allocates nothing and looks up no name.
+  // On several ranks throws kUsage if the program needs sharded parameters that
+  // are not current; see StateStore.
   void Run();
+  // Runs the program once per slot, from the last slot to slot 0, as one graph
+  // if the device captures it. REQUIRES: no observer.
+  void RunGroup();
   // For debugging: enqueues one plan step. A run is all steps in order.
   void RunStep(size_t step);
   // For profiles: runs once and returns milliseconds per plan step, measured
@@ -80,7 +91,7 @@ class Program {
   std::vector<uint8_t> ReadBuffer(int buffer) const;
   // Enqueues a copy of a scalar output in its own dtype after the runs so far;
   // returns the dtype. `to` must be memory from Session::AllocateHost.
-  ir::DType EnqueueScalar(int output, void* to) const;
+  ir::DType EnqueueScalar(int output, void* to, int64_t slot = 0) const;
 
   // --- For Session -----------------------------------------------------------
 
@@ -91,12 +102,19 @@ class Program {
   void Unbind();
 
  private:
-  void* InputAddress(int input, const void* data, size_t bytes) const;
+  using Arenas = std::vector<std::unique_ptr<Memory>>;  // null where shared
+
+  void* InputAddress(int input, const void* data, size_t bytes,
+                     int64_t slot) const;
+  bool IsPerSlot(size_t arena) const;
+  std::unique_ptr<Memory> AllocateArena(size_t arena) const;
 
   ProgramContext& context_;
   const std::unique_ptr<codegen::CompiledProgram> compiled_;
   std::unique_ptr<Executor> executor_;
-  std::vector<std::unique_ptr<Memory>> arenas_;  // null where shared
+  Arenas arenas_;             // of slot 0
+  std::vector<Arenas> ring_;  // of slots 1 and up: inputs and outputs
+  Memory* temporary_ = nullptr;
   const ShardUpdates shards_;
 };
 

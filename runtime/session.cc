@@ -78,6 +78,8 @@ bool Session::GrowTemporary(const Program& program) {
 
 void Session::Observe(StepObserver* observer) { context_->observer = observer; }
 
+bool Session::is_observed() const { return context_->observer != nullptr; }
+
 int Session::rank() const { return context_->device.rank(); }
 
 int Session::world_size() const { return context_->device.world_size(); }

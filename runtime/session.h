@@ -71,6 +71,7 @@ class Session {
   // Calls `observer` around every plan step from now on; null: none. It must
   // outlive the session or be replaced.
   void Observe(StepObserver* observer);
+  bool is_observed() const;
 
   // --- Ranks -----------------------------------------------------------------
 

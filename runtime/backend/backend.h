@@ -101,6 +101,9 @@ class Device {
 struct BackendOptions {
   int threads = 0;    // compute threads of a CPU device; 0: cores / local ranks
   bool graph = true;  // launch a whole step as one GPU graph
+  // Steps whose inputs are copied to a GPU while earlier steps run; see
+  // TrainOptions::graph_steps.
+  int64_t graph_steps = 1;
   codegen::WarningHandler warning{};  // may be null
 };
 
@@ -132,7 +135,7 @@ struct BackendEntry {
   const char* build_id;  // kBuildId of the generated runtime/build_id.h
   std::unique_ptr<Backend> (*create)();
 };
-inline constexpr int kBackendAbiVersion = 5;
+inline constexpr int kBackendAbiVersion = 6;
 inline constexpr char kBackendEntry[] = "FusorBackendEntry";
 const char* BuildId();
 

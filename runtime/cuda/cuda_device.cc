@@ -182,11 +182,11 @@ bool IsRefusal(const Error& e) {
 class CudaStream : public runtime::Stream {
  public:
   CudaStream(ContextPtr context, std::shared_ptr<Graphs> graphs,
-             std::shared_ptr<const PinnedRanges> pinned)
+             std::shared_ptr<const PinnedRanges> pinned, int64_t graph_steps)
       : context_(std::move(context)),
         graphs_(std::move(graphs)),
         pinned_(std::move(pinned)),
-        copies_(*context_) {
+        copies_(*context_, graph_steps) {
     const Driver& driver = context_->Enter();
     driver.Check(driver.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
                  "cuStreamCreate");
@@ -312,6 +312,7 @@ class CudaDevice : public runtime::Device {
       : context_(std::make_shared<const Context>(ordinal)),
         graphs_(std::make_shared<Graphs>(
             Graphs{.enabled = options.graph, .warning = options.warning})),
+        graph_steps_(options.graph_steps),
         make_call_(std::move(make_call)) {}
 
   std::string description() const override {
@@ -331,7 +332,8 @@ class CudaDevice : public runtime::Device {
     return free - std::min(free, kReservedBytes);
   }
   std::unique_ptr<runtime::Stream> CreateStream() override {
-    return std::make_unique<CudaStream>(context_, graphs_, pinned_);
+    return std::make_unique<CudaStream>(context_, graphs_, pinned_,
+                                        graph_steps_);
   }
   std::unique_ptr<runtime::Event> CreateEvent() override {
     return std::make_unique<CudaEvent>(context_);
@@ -353,6 +355,7 @@ class CudaDevice : public runtime::Device {
  private:
   ContextPtr context_;
   const std::shared_ptr<Graphs> graphs_;
+  const int64_t graph_steps_;
   const std::shared_ptr<PinnedRanges> pinned_ =
       std::make_shared<PinnedRanges>();
   MakeDeviceCall make_call_;

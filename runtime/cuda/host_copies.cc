@@ -6,7 +6,10 @@
 
 namespace fusor::cuda {
 
-HostCopies::HostCopies(const Context& context) : context_(context) {
+HostCopies::HostCopies(const Context& context, int64_t steps)
+    : context_(context),
+      small_(std::max(kSmallSlots, kSmallPerStep * static_cast<size_t>(steps))),
+      large_(std::max(kLargeSlots, static_cast<size_t>(steps))) {
   const Driver& driver = context.Enter();
   driver.Check(driver.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
                "cuStreamCreate");
@@ -52,8 +55,9 @@ void HostCopies::CopyPieces(CUdeviceptr to, const void* host, size_t bytes,
 
 HostCopies::Slot& HostCopies::NextSlot(size_t bytes) {
   const bool is_small = bytes <= kSmallBytes;
-  std::unique_ptr<Slot>& slot = is_small ? small_[next_small_++ % kSmallSlots]
-                                         : large_[next_large_++ % kLargeSlots];
+  std::unique_ptr<Slot>& slot = is_small
+                                    ? small_[next_small_++ % small_.size()]
+                                    : large_[next_large_++ % large_.size()];
   if (slot == nullptr) slot = std::make_unique<Slot>(context_);
   if (slot->bytes < bytes) Grow(*slot, is_small ? kSmallBytes : bytes);
   return *slot;

@@ -2,8 +2,9 @@
 
 #include <cuda.h>
 
-#include <array>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "runtime/cuda/context.h"
 
@@ -18,12 +19,14 @@ namespace fusor::cuda {
 //   pinned slot -> device slot     on a separate stream
 //   device slot -> destination     on the stream itself
 //
-// So the next batch is on the device before the stream needs it. The host waits
-// only for a slot whose last copy has not finished.
+// So the next batch is on the device before the stream needs it, or the batches
+// of the next graph. The host waits only for a slot whose last copy has not
+// finished.
 class HostCopies {
  public:
-  // The context must outlive it.
-  explicit HostCopies(const Context& context);
+  // The context must outlive it. `steps`: steps whose inputs are copied while
+  // earlier work runs.
+  HostCopies(const Context& context, int64_t steps);
   ~HostCopies();
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
@@ -37,6 +40,7 @@ class HostCopies {
 
  private:
   static constexpr size_t kSmallSlots = 32;
+  static constexpr size_t kSmallPerStep = 8;
   static constexpr size_t kLargeSlots = 2;
   static constexpr size_t kSmallBytes = size_t{64} << 10;
   static constexpr size_t kLargeBytes = size_t{64} << 20;
@@ -62,8 +66,8 @@ class HostCopies {
 
   const Context& context_;
   CUstream stream_ = nullptr;
-  std::array<std::unique_ptr<Slot>, kSmallSlots> small_;
-  std::array<std::unique_ptr<Slot>, kLargeSlots> large_;
+  std::vector<std::unique_ptr<Slot>> small_;
+  std::vector<std::unique_ptr<Slot>> large_;
   size_t next_small_ = 0;
   size_t next_large_ = 0;
 };

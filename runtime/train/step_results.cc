@@ -13,21 +13,21 @@ namespace fusor::runtime {
 namespace {
 
 constexpr size_t kScalarBytes = 8;
-constexpr size_t kFirstScalars = 8;  // initial capacity per step
-constexpr size_t kSums = 2;  // loss, number of ranks that request a stop
+constexpr size_t kFirstScalars = 8;  // initial capacity per group
 
 }  // namespace
 
-StepResults::StepResults(Session& session, bool over_ranks)
+StepResults::StepResults(Session& session, bool over_ranks, int64_t max_steps)
     : session_(session),
       ranks_(over_ranks ? session.world_size() : 1),
       lag_(!session.device().is_asynchronous() ? 0
            : ranks_ == 1                       ? 1
                                                : 2),
-      slots_(kSteps) {
+      sums_(static_cast<size_t>(max_steps) + 1),
+      slots_(kGroups) {
   for (Slot& slot : slots_) {
     slot.scalars = session.AllocateHost(kFirstScalars * kScalarBytes);
-    slot.sums = session.AllocateHost(kSums * sizeof(double));
+    slot.sums = session.AllocateHost(sums_ * sizeof(double));
     slot.copied = session.CreateEvent();
     slot.summed = session.CreateEvent();
   }
@@ -45,14 +45,14 @@ StepResults::~StepResults() {
 }
 
 void StepResults::Begin() {
-  FUSOR_ASSERT(pending() <= lag_, "{} steps are pending", pending());
+  FUSOR_ASSERT(pending() <= lag_, "{} groups are pending", pending());
   Slot& slot = SlotOf(ended_);
   slot.dtypes.clear();
   slot.losses = 0;
   slot.begun = Clock::now();
 }
 
-// Returns memory for the next scalar. Growing waits for the step's own copies;
+// Returns memory for the next scalar. Growing waits for the group's own copies;
 // no other enqueued work writes to this slot.
 void* StepResults::NextScalar(Slot& slot) {
   const size_t offset = slot.dtypes.size() * kScalarBytes;
@@ -66,10 +66,12 @@ void* StepResults::NextScalar(Slot& slot) {
   return static_cast<char*>(slot.scalars->data()) + offset;
 }
 
-void StepResults::AddLoss(const Program& program, int output) {
+void StepResults::AddLoss(const Program& program, int output,
+                          int64_t program_slot) {
   Slot& slot = SlotOf(ended_);
   FUSOR_ASSERT(slot.losses == slot.dtypes.size(), "a loss after other results");
-  slot.dtypes.push_back(program.EnqueueScalar(output, NextScalar(slot)));
+  slot.dtypes.push_back(
+      program.EnqueueScalar(output, NextScalar(slot), program_slot));
   ++slot.losses;
 }
 
@@ -83,14 +85,18 @@ void StepResults::AddState(const std::string& name) {
   slot.dtypes.push_back(session_.state().EnqueueScalar(name, NextScalar(slot)));
 }
 
-void StepResults::End(bool stop) {
+void StepResults::End(bool stop, int64_t steps) {
   Slot& slot = SlotOf(ended_);
-  FUSOR_ASSERT(slot.losses > 0, "a step without a loss");
+  slot.steps = static_cast<size_t>(steps);
+  FUSOR_ASSERT(slot.losses > 0 && slot.losses % slot.steps == 0,
+               "{} losses of {} steps", slot.losses, steps);
+  FUSOR_ASSERT(slot.steps < sums_, "a group of {} steps, at most {}", steps,
+               sums_ - 1);
   slot.stop = stop;
   session_.Record(*slot.copied);
   ++ended_;
   if (ranks_ == 1) return;
-  // The previous step's loss is ready while the step just enqueued runs.
+  // The previous group's losses are ready while the one just enqueued runs.
   while (summed_ < ended_ - (lag_ > 0 ? 1 : 0)) SumOverRanks(SlotOf(summed_++));
 }
 
@@ -100,46 +106,56 @@ double StepResults::Scalar(Slot& slot, size_t i) {
   return ir::LoadTensor({slot.dtypes[i], {}, {}}, at).data[0];
 }
 
-double StepResults::MeanLoss(Slot& slot) {
+double StepResults::MeanLoss(Slot& slot, size_t step) {
+  const size_t batches = slot.losses / slot.steps;
   double sum = 0;
-  for (size_t i = 0; i < slot.losses; ++i) sum += Scalar(slot, i);
-  return sum / static_cast<double>(slot.losses);
+  for (size_t i = 0; i < batches; ++i) sum += Scalar(slot, step * batches + i);
+  return sum / static_cast<double>(batches);
 }
 
 void StepResults::SumOverRanks(Slot& slot) {
   session_.Await(*slot.copied);
-  auto* numbers = static_cast<double*>(slot.sums->data());
-  numbers[0] = MeanLoss(slot);
-  numbers[1] = slot.stop ? 1 : 0;
-  session_.EnqueueAllReduce({numbers, kSums});
+  // The count must not vary (Session::EnqueueAllReduce).
+  const std::span numbers(static_cast<double*>(slot.sums->data()), sums_);
+  for (size_t s = 0; s + 1 < sums_; ++s) {
+    numbers[s] = s < slot.steps ? MeanLoss(slot, s) : 0;
+  }
+  numbers.back() = slot.stop ? 1 : 0;
+  session_.EnqueueAllReduce(numbers);
   session_.Record(*slot.summed);
 }
 
-StepResults::Result StepResults::Take() {
-  FUSOR_ASSERT(pending() > 0, "no step is pending");
+std::vector<StepResults::Result> StepResults::Take() {
+  FUSOR_ASSERT(pending() > 0, "no group is pending");
   Slot& slot = SlotOf(taken_);
-  Result result;
+  std::vector<Result> results(slot.steps);
   if (ranks_ == 1) {
     session_.Await(*slot.copied);
-    result.loss = MeanLoss(slot);
-    result.stop = slot.stop;
+    for (size_t s = 0; s < slot.steps; ++s) {
+      results[s].loss = MeanLoss(slot, s);
+      results[s].stop = slot.stop;
+    }
   } else {
     while (summed_ <= taken_) SumOverRanks(SlotOf(summed_++));
     session_.Await(*slot.summed);
     const auto* numbers = static_cast<const double*>(slot.sums->data());
-    result.loss = numbers[0] / ranks_;
-    result.stop = numbers[1] > 0;
+    for (size_t s = 0; s < slot.steps; ++s) {
+      results[s].loss = numbers[s] / ranks_;
+      results[s].stop = numbers[sums_ - 1] > 0;
+    }
   }
   for (size_t i = slot.losses; i < slot.dtypes.size(); ++i) {
-    result.others.push_back(Scalar(slot, i));
+    results.back().others.push_back(Scalar(slot, i));
   }
   ++taken_;
   const Clock::time_point now = Clock::now();
-  result.seconds =
-      std::chrono::duration<double>(now - std::max(slot.begun, taken_at_))
-          .count();
+  const std::chrono::duration<double> seconds =
+      now - std::max(slot.begun, taken_at_);
+  for (Result& result : results) {
+    result.seconds = seconds.count() / static_cast<double>(slot.steps);
+  }
   taken_at_ = now;
-  return result;
+  return results;
 }
 
 }  // namespace fusor::runtime

@@ -48,14 +48,15 @@ struct Feed {
   }
 
   // The images must not change until `copied` has occurred.
-  void SetBatch(Program& program, const Batch& batch, Event& copied) const {
+  void SetBatch(Program& program, const Batch& batch, Event& copied,
+                int64_t slot = 0) const {
     program.SetInput(images, batch.images().data(), batch.images().size_bytes(),
-                     copied);
+                     copied, slot);
     program.SetInput(labels, batch.labels.data(),
-                     batch.labels.size() * sizeof(int32_t));
+                     batch.labels.size() * sizeof(int32_t), slot);
     if (weights >= 0) {
       program.SetInput(weights, batch.weights.data(),
-                       batch.weights.size() * sizeof(float));
+                       batch.weights.size() * sizeof(float), slot);
     }
   }
 };
@@ -76,7 +77,7 @@ class Loop {
         loss_output_(program.FindOutput("loss")),
         overflows_(session, program, options.overflow_limit,
                    observer.diagnosis),
-        results_(session),
+        results_(session, /*over_ranks=*/true, options.graph_steps),
         copied_(session.CreateEvent()) {
     FUSOR_ASSERT(options.micro_batches == 1 || options.accumulate != nullptr,
                  "no program for the first {} of {} micro-batches",
@@ -85,6 +86,11 @@ class Loop {
       accumulating_.emplace(*options.accumulate);
       accumulated_loss_ = options.accumulate->FindOutput("loss");
     }
+    FUSOR_ASSERT(options.graph_steps == 1 || options.micro_batches == 1,
+                 "graphs of {} steps of {} micro-batches", options.graph_steps,
+                 options.micro_batches);
+    // Observers look at each step.
+    program.SetGroup(session.is_observed() ? 1 : options.graph_steps);
     total_ = options.epochs * updates_per_epoch_;
     if (options.iterations >= 0) total_ = std::min(total_, options.iterations);
     if (options.run_steps >= 0) {
@@ -95,7 +101,9 @@ class Loop {
     report_.step_ms.reserve(steps);
     report_.losses.reserve(steps);
     const int64_t key = static_cast<int64_t>(options.seed);
-    SetScalar(program, feed_.key, key);
+    for (int64_t slot = 0; slot < program.group(); ++slot) {
+      SetScalar(program, feed_.key, key, slot);
+    }
     if (accumulating_) SetScalar(*options.accumulate, accumulating_->key, key);
   }
 
@@ -109,17 +117,17 @@ class Loop {
         report_.interrupted = true;
         break;
       }
-      Enqueue(position_.step);
+      const int64_t steps = NextGroup();
+      Enqueue(position_.step, steps);
       const int64_t per_epoch = updates_per_epoch_;
-      const int64_t done = ++position_.step;
+      position_.step += steps;
+      const int64_t done = position_.step;
       const bool epoch_ends = done % per_epoch == 0;
       const bool last = done == total_;
       position_.evaluation_due =
           evaluate && options_.eval_every > 0 &&
           (last || (epoch_ends && done / per_epoch % options_.eval_every == 0));
-      const bool save = options_.save_every > 0
-                            ? done % options_.save_every == 0
-                            : epoch_ends;
+      const bool save = EndsSavedSteps(done - 1);
       const bool waits = position_.evaluation_due || save || last;
       Complete(waits ? 0 : results_.lag());
       if (position_.evaluation_due) Evaluate(evaluate);
@@ -133,8 +141,8 @@ class Loop {
 
  private:
   template <typename T>
-  void SetScalar(Program& program, int input, T value) {
-    if (input >= 0) program.SetInput(input, &value, sizeof(value));
+  void SetScalar(Program& program, int input, T value, int64_t slot = 0) {
+    if (input >= 0) program.SetInput(input, &value, sizeof(value), slot);
   }
 
   // Several ranks stop once all of them know of a request.
@@ -152,17 +160,17 @@ class Loop {
   }
 
   // `number`: index of the batch over all ranks, for random numbers.
-  void RunBatch(Program& program, const Feed& feed, const Batch& batch,
-                double lr, int64_t number) {
-    feed.SetBatch(program, batch, *copied_);
-    SetScalar(program, feed.lr, static_cast<float>(lr));
-    SetScalar(program, feed.step, static_cast<int32_t>(number));
+  void SetBatch(Program& program, const Feed& feed, const Batch& batch,
+                double lr, int64_t number, int64_t slot) {
+    feed.SetBatch(program, batch, *copied_, slot);
+    SetScalar(program, feed.lr, static_cast<float>(lr), slot);
+    SetScalar(program, feed.step, static_cast<int32_t>(number), slot);
     if (feed.mixup >= 0) {
       SetScalar(program, feed.mixup,
                 static_cast<float>(
-                    MixupCoefficient(options_.mixup, options_.seed, number)));
+                    MixupCoefficient(options_.mixup, options_.seed, number)),
+                slot);
     }
-    program.Run();
   }
 
   // Host data of a step whose results are pending.
@@ -180,39 +188,89 @@ class Loop {
            done == total_;
   }
 
-  void Enqueue(int64_t step) {
-    Enqueued e{.step = step,
-               .lr = LearningRate(options_.lr, step),
-               .overflow = overflows_.active() && EndsInterval(step)};
-    results_.Begin();
-    const int64_t batches = BatchesOf(step);
-    for (int64_t i = 0; i < batches; ++i) {
-      const bool last = i + 1 == batches;
-      const Clock::time_point asked = Clock::now();
-      if (feeding_) session_.Await(*copied_);
-      feeding_ = true;
-      const Batch& batch = source_.Next();
-      e.waited += Seconds(asked, Clock::now());
-      RunBatch(last ? program_ : *options_.accumulate,
-               last ? feed_ : *accumulating_, batch, e.lr,
-               (step * options_.micro_batches + i) * session_.world_size() +
-                   session_.rank());
-      e.images += batch.size() * session_.world_size();
-      results_.AddLoss(last ? program_ : *options_.accumulate,
-                       last ? loss_output_ : accumulated_loss_);
-    }
-    if (e.overflow) overflows_.Add(results_);
-    results_.End(session_.world_size() > 1 && observer_.stop &&
-                 observer_.stop());
-    enqueued_.push_back(e);
+  // Returns whether the state after this step is saved.
+  bool EndsSavedSteps(int64_t step) const {
+    const int64_t every =
+        options_.save_every > 0 ? options_.save_every : updates_per_epoch_;
+    return (step + 1) % every == 0;
   }
 
-  // Completes steps until at most `pending` are pending.
+  // Returns the number of steps to enqueue at once: all of the program's group,
+  // or 1 if the state is needed before the group ends.
+  int64_t NextGroup() const {
+    const int64_t first = position_.step;
+    if (first + program_.group() > total_) return 1;
+    for (int64_t step = first; step + 1 < first + program_.group(); ++step) {
+      const bool needed = EndsSavedSteps(step) ||
+                          (step + 1) % updates_per_epoch_ == 0 ||
+                          (overflows_.active() && EndsInterval(step));
+      if (needed) return 1;
+    }
+    return program_.group();
+  }
+
+  void Enqueue(int64_t first, int64_t steps) {
+    results_.Begin();
+    bool overflow = false;
+    for (int64_t step = first; step < first + steps; ++step) {
+      const int64_t slot = first + steps - 1 - step;
+      enqueued_.push_back(
+          {.step = step,
+           .lr = LearningRate(options_.lr, step),
+           .overflow = overflows_.active() && EndsInterval(step)});
+      overflow = enqueued_.back().overflow;
+      if (steps > 1) {
+        FeedBatch(program_, feed_, enqueued_.back(), /*i=*/0, slot);
+      } else {
+        EnqueueBatches(enqueued_.back());
+      }
+    }
+    if (steps > 1) {
+      program_.RunGroup();
+      for (int64_t slot = steps - 1; slot >= 0; --slot) {
+        results_.AddLoss(program_, loss_output_, slot);
+      }
+    }
+    if (overflow) overflows_.Add(results_);
+    results_.End(
+        session_.world_size() > 1 && observer_.stop && observer_.stop(), steps);
+  }
+
+  // Enqueues the micro-batches of an update.
+  void EnqueueBatches(Enqueued& e) {
+    const int64_t batches = BatchesOf(e.step);
+    for (int64_t i = 0; i < batches; ++i) {
+      const bool last = i + 1 == batches;
+      Program& program = last ? program_ : *options_.accumulate;
+      FeedBatch(program, last ? feed_ : *accumulating_, e, i, /*slot=*/0);
+      program.Run();
+      results_.AddLoss(program, last ? loss_output_ : accumulated_loss_);
+    }
+  }
+
+  // Sets the inputs of micro-batch `i` of an update.
+  void FeedBatch(Program& program, const Feed& feed, Enqueued& e, int64_t i,
+                 int64_t slot) {
+    const Clock::time_point asked = Clock::now();
+    if (feeding_) session_.Await(*copied_);
+    feeding_ = true;
+    const Batch& batch = source_.Next();
+    e.waited += Seconds(asked, Clock::now());
+    SetBatch(program, feed, batch, e.lr,
+             (e.step * options_.micro_batches + i) * session_.world_size() +
+                 session_.rank(),
+             slot);
+    e.images += batch.size() * session_.world_size();
+  }
+
+  // Completes steps until at most `pending` groups are pending.
   void Complete(int64_t pending) {
     while (results_.pending() > pending) {
-      const Enqueued e = enqueued_.front();
-      enqueued_.pop_front();
-      CompleteStep(e, results_.Take());
+      for (const StepResults::Result& result : results_.Take()) {
+        const Enqueued e = enqueued_.front();
+        enqueued_.pop_front();
+        CompleteStep(e, result);
+      }
     }
   }
 
@@ -379,7 +437,7 @@ std::optional<EvalReport> EvaluateEpoch(Session& session, Program& program,
   StepResults results(session, /*over_ranks=*/false);
   const auto take = [&](int64_t pending) {
     while (results.pending() > pending) {
-      const StepResults::Result result = results.Take();
+      const StepResults::Result result = results.Take().front();
       report.loss += result.loss;
       report.top1 += result.others[0];
       report.top5 += result.others[1];

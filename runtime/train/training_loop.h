@@ -42,6 +42,12 @@ struct TrainOptions {
   // uses the remaining batches.
   int64_t micro_batches = 1;
   Program* accumulate = nullptr;
+  // Steps that are enqueued at once, as one graph if the device captures it.
+  // Groups end where an epoch does, before a save and, with a dynamic loss
+  // scale, where an interval is reported; steps that do not fill a group are
+  // enqueued one by one. So are all steps of an observed session. REQUIRES: 1
+  // with several micro-batches.
+  int64_t graph_steps = 1;
   // Limit on consecutive updates skipped for overflow; 0: no limit.
   int64_t overflow_limit = 50;
 };
@@ -123,7 +129,8 @@ int64_t UpdatesPerEpoch(int64_t batches, int64_t micro_batches);
 //
 // If the device is asynchronous (Device::is_asynchronous), a step is reported
 // once the next one has been enqueued, or with several ranks the one after
-// that. All steps are reported before an evaluation or a save.
+// that; with graph_steps a group, once the next group has been. All steps are
+// reported before an evaluation or a save.
 TrainReport Train(Session& session, Program& program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,
                   const std::function<std::optional<EvalReport>()>& evaluate);

@@ -54,7 +54,8 @@ struct Outcome {
 
 class RunningAhead : public ::testing::Test {
  protected:
-  Outcome Train(int world_size, uint64_t seed, int64_t save_every = 0) {
+  Outcome Train(int world_size, uint64_t seed, int64_t save_every = 0,
+                int64_t graph_steps = 1) {
     EmulatedBackend backend(
         {.compiler = [] { return CudaPlanner("nvidia-h200"); },
          .seed = seed,
@@ -83,10 +84,12 @@ class RunningAhead : public ::testing::Test {
       EXPECT_EQ(position.step, completed);
     };
     run.report = runtime::Train(session, program, source,
-                                {.iterations = 7,
+                                {.epochs = 2,
+                                 .iterations = 7,
                                  .print_every = 2,
                                  .save_every = save_every,
-                                 .lr = {.base = 1e-3}},
+                                 .lr = {.base = 1e-3},
+                                 .graph_steps = graph_steps},
                                 observer, nullptr);
     EXPECT_EQ(session.state().Read(ir::kLossScale)[0], run.scales.at(7));
     return run;
@@ -97,18 +100,28 @@ TEST_F(RunningAhead, ABatchIsAskedForWhileTheStepBeforeRuns) {
   const Outcome run = Train(1, 1);
   EXPECT_EQ(run.completed, (std::vector<int64_t>{0, 0, 1, 2, 3, 4, 5}));
   ASSERT_EQ(run.report.losses.size(), 7u);
-  // Each is the loss of its own step.
-  const Outcome waiting = Train(1, 2, /*save_every=*/1);
+  // Each is the loss of its own step. A save after each step leaves no groups.
+  const Outcome waiting = Train(1, 2, /*save_every=*/1, /*graph_steps=*/2);
   EXPECT_EQ(waiting.completed, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(run.report.losses, waiting.report.losses);
   EXPECT_EQ(run.report.end.loss_hash, waiting.report.end.loss_hash);
   EXPECT_EQ(run.scales, waiting.scales);
   EXPECT_EQ(run.scales.size(), 4u);
+  // The emulated GPU captures nothing, so a group's steps are enqueued one by
+  // one.
+  const Outcome grouped = Train(1, 6, /*save_every=*/0, /*graph_steps=*/2);
+  EXPECT_EQ(grouped.completed, (std::vector<int64_t>{0, 0, 0, 0, 2, 2, 4}));
+  EXPECT_EQ(grouped.report.losses, run.report.losses);
+  EXPECT_EQ(grouped.report.end.loss_hash, run.report.end.loss_hash);
+  EXPECT_EQ(grouped.scales, run.scales);
 }
 
 TEST_F(RunningAhead, LossesOfRanksAreSummedBehindTheStepAfter) {
   const Outcome run = Train(2, 3);
   EXPECT_EQ(run.completed, (std::vector<int64_t>{0, 0, 0, 1, 2, 3, 4}));
+  const Outcome grouped = Train(2, 8, /*save_every=*/0, /*graph_steps=*/2);
+  EXPECT_EQ(grouped.completed, (std::vector<int64_t>{0, 0, 0, 0, 0, 0, 2}));
+  EXPECT_EQ(grouped.report.losses, run.report.losses);
   const Outcome waiting = Train(2, 4, /*save_every=*/1);
   EXPECT_EQ(waiting.completed, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(run.report.losses, waiting.report.losses);

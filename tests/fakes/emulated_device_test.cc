@@ -58,7 +58,7 @@ class Bound {
       arenas_.push_back(device_->Allocate(std::max<int64_t>(arena.bytes, 1)));
       bases_.push_back(arenas_.back()->data());
     }
-    executor_.Bind(bases_, *stream_);
+    executor_.Bind(std::span(&bases_, 1), *stream_);
   }
 
   void Run() {
@@ -219,7 +219,7 @@ TEST(EmulatedDevice, MemoryThatIsNotTheDevices) {
   for (void*& base : bound.bases()) {
     base = static_cast<char*>(base) + codegen::kBufferAlignment;
   }
-  bound.executor().Bind(bound.bases(), bound.stream());
+  bound.executor().Bind(std::span(&bound.bases(), 1), bound.stream());
   EXPECT_THAT(bound.Problem(), HasSubstr("leaves the device's memory"));
 }
 

@@ -105,7 +105,7 @@ TEST(Executor, LaunchesEveryStepInOrderWithItsBuffers) {
   RecordingDevice device;
   const auto stream = device.CreateStream();
   Executor executor(plan, device);
-  executor.Bind(memory.bases, *stream);
+  executor.Bind(std::span(&memory.bases, 1), *stream);
   executor.Run(*stream);
   ASSERT_EQ(device.num_calls, plan.steps.size());
   for (size_t s = 0; s < plan.steps.size(); ++s) {
@@ -157,7 +157,7 @@ TEST(Executor, NoCollectiveOutlastsTheStep) {
     const auto stream = device.CreateStream();
     NotingCommunicator communicator;
     Executor executor(plan, device, &communicator);
-    executor.Bind(memory.bases, *stream);
+    executor.Bind(std::span(&memory.bases, 1), *stream);
     executor.Run(*stream);
     executor.Run(*stream);
     EXPECT_EQ(communicator.started, 2) << result;
@@ -180,7 +180,7 @@ TEST(Executor, RunsWithoutAllocation) {
   RecordingDevice device;
   const auto stream = device.CreateStream();
   Executor executor(plan, device);
-  executor.Bind(memory.bases, *stream);
+  executor.Bind(std::span(&memory.bases, 1), *stream);
   const int64_t before = allocations;
   executor.Run(*stream);
   EXPECT_EQ(allocations, before);
@@ -194,8 +194,8 @@ TEST(Executor, FollowsArenasThatMove) {
   RecordingDevice device;
   const auto stream = device.CreateStream();
   Executor executor(plan, device);
-  executor.Bind(first.bases, *stream);
-  executor.Bind(second.bases, *stream);
+  executor.Bind(std::span(&first.bases, 1), *stream);
+  executor.Bind(std::span(&second.bases, 1), *stream);
   executor.RunStep(0, *stream);
   const codegen::Buffer& buffer = plan.buffers[plan.steps[0].args[0]];
   EXPECT_EQ(device.calls[0].args[0],
@@ -217,7 +217,7 @@ TEST(Executor, PutsConstantsInTheirPlace) {
   RecordingDevice device;
   const auto stream = device.CreateStream();
   Executor executor(plan, device);
-  executor.Bind(memory.bases, *stream);
+  executor.Bind(std::span(&memory.bases, 1), *stream);
   ASSERT_EQ(plan.constants.size(), 1);
   const char expected[] = {1, 2, 3, 4};
   EXPECT_EQ(std::memcmp(executor.address(plan.constants[0].buffer), expected,

@@ -41,6 +41,16 @@ class TrainingTest(unittest.TestCase):
                  ["--optimizer-batch-size", "6"]),
                 ("--optimizer-batch-size 0: expected a multiple",
                  ["--optimizer-batch-size", "0"]),
+                ("--cuda-graph-steps 8: expected backend cuda, got cpu",
+                 ["--cuda-graph-steps", "8"]),
+                ("--cuda-graph-steps 8 and --cuda-graph off: expected one of "
+                 "them", ["--cuda-graph-steps", "8", "--cuda-graph", "off",
+                          "--backend", "cuda"]),
+                ("--cuda-graph-steps 8 and --optimizer-batch-size 8: expected "
+                 "one of them", ["--cuda-graph-steps", "8", "--backend", "cuda",
+                                 "--optimizer-batch-size", "8"]),
+                ("--cuda-graph-steps: expected a whole number from 1 to 64, "
+                 "got 0", ["--cuda-graph-steps", "0"]),
                 ("--opt-level O0 is fp32: expected no --amp",
                  ["--opt-level", "O0", "--amp"]),
                 ("--opt-level O0 is fp32: expected no --dtype bf16",

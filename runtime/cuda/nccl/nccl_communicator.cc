@@ -272,7 +272,8 @@ class NcclCommunicator : public runtime::Communicator {
   // Registers a collective that is captured next and returns its number.
   int64_t ExpectCaptured(int64_t bytes) {
     const size_t number = captured_bytes_.size();
-    FUSOR_ASSERT(number < kKept, "more than {} collectives in a step", kKept);
+    FUSOR_CHECK(number < kKept, kDevice, "more than {} collectives in a graph",
+                kKept);
     captured_bytes_.push_back(bytes);
     if (captured_ends_.size() == number) {
       captured_ends_.push_back(std::make_unique<DriverEvent>(context_, false));

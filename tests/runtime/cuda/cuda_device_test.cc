@@ -67,13 +67,16 @@ struct Setting {
   bool graph = true;
   BuildGraph build = SmallVgg;
   bool train_alone = false;  // no accumulation, no evaluation
+  int64_t graph_steps = 1;
   codegen::WarningHandler warning{};
 };
 
 class Training {
  public:
   Training(runtime::Backend& backend, const Setting& setting)
-      : session_(backend, {.graph = setting.graph, .warning = setting.warning}),
+      : session_(backend, {.graph = setting.graph,
+                           .graph_steps = setting.graph_steps,
+                           .warning = setting.warning}),
         build_(setting.build) {
     options_.passes.precision.dtype = setting.dtype;
     options_.passes.loss_scale.dynamic = setting.dtype == DType::kF16;
@@ -90,18 +93,21 @@ class Training {
 
   // Another batch each time, whose memory is overwritten at once.
   void Step(int program, uint64_t seed) {
-    Set(program, "images",
-        RandomTensor({DType::kU8, {kBatch, 32, 32, 3}, {}}, seed, 0, 256));
-    Set(program, "labels",
-        RandomTensor({DType::kI32, {kBatch}, {}}, seed, 0, 10));
-    Set(program, "weights",
-        MakeTensor({DType::kF32, {kBatch}, {}},
-                   std::vector<double>(kBatch, 1)));
-    Set(program, ir::kLearningRate, MakeTensor({DType::kF32, {}, {}}, {0.01}));
-    Set(program, "random_key", MakeTensor({DType::kI64, {}, {}}, {7}));
-    Set(program, "step",
-        MakeTensor({DType::kI32, {}, {}}, {static_cast<double>(seed)}));
+    Set(program, seed, /*slot=*/0);
     session_.programs()[program]->Run();
+  }
+  void Set(int program, uint64_t seed, int64_t slot) {
+    const auto set = [&](const std::string& name, const Tensor& tensor) {
+      Set(program, name, tensor, slot);
+    };
+    set("images",
+        RandomTensor({DType::kU8, {kBatch, 32, 32, 3}, {}}, seed, 0, 256));
+    set("labels", RandomTensor({DType::kI32, {kBatch}, {}}, seed, 0, 10));
+    set("weights", MakeTensor({DType::kF32, {kBatch}, {}},
+                              std::vector<double>(kBatch, 1)));
+    set(ir::kLearningRate, MakeTensor({DType::kF32, {}, {}}, {0.01}));
+    set("random_key", MakeTensor({DType::kI64, {}, {}}, {7}));
+    set("step", MakeTensor({DType::kI32, {}, {}}, {static_cast<double>(seed)}));
   }
 
   // Two updates of two micro-batches each, and an evaluation; without a stop in
@@ -126,12 +132,13 @@ class Training {
   void Add(models::Phase phase, ProgramKind kind) {
     session_.Compile(build_(phase), kind, options_);
   }
-  void Set(int index, const std::string& name, const Tensor& tensor) {
+  void Set(int index, const std::string& name, const Tensor& tensor,
+           int64_t slot) {
     runtime::Program& program = *session_.programs()[index];
     if (!program.HasInput(name)) return;
     std::vector<char> bytes(static_cast<size_t>(tensor.type.num_bytes()));
     ir::StoreTensor(tensor, bytes.data());
-    program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
+    program.SetInput(program.FindInput(name), bytes.data(), bytes.size(), slot);
     std::fill(bytes.begin(), bytes.end(), '\x5a');
   }
 
@@ -376,6 +383,144 @@ TEST(CudaDevice, ATrainingLoopNeverWaitsForTheStepThatItHasEnqueued) {
   }
   EXPECT_GE(steps, kSteps - 3);
   EXPECT_EQ(backend.driver().problem(), "");
+}
+
+// Two epochs of four steps, each the three of a graph and one by itself.
+struct TwoEpochs {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<float>> state;
+  std::vector<std::string> calls;
+  std::vector<std::string> warnings;
+};
+
+TwoEpochs TrainTwoEpochs(int64_t graph_steps, uint64_t seed,
+                         const std::string& refused = "") {
+  TwoEpochs result;
+  FakeCudaBackend backend({.seed = seed});
+  {
+    Training training(backend, {.train_alone = true,
+                                .graph_steps = graph_steps,
+                                .warning = [&](const std::string& text) {
+                                  result.warnings.push_back(text);
+                                }});
+    const auto allocate = [&](size_t bytes) {
+      const std::shared_ptr<runtime::Memory> pinned =
+          training.session().AllocateHost(bytes);
+      return std::shared_ptr<uint8_t>(pinned,
+                                      static_cast<uint8_t*>(pinned->data()));
+    };
+    runtime::SyntheticSource source({.batch_size = kBatch,
+                                     .image_size = 32,
+                                     .num_classes = 10,
+                                     .samples = 4 * kBatch,
+                                     .distinct_batches = 5,
+                                     .allocate = allocate});
+    backend.driver().TakeCalls();
+    if (!refused.empty()) backend.driver().Refuse(refused, 1000);
+    result.losses =
+        runtime::Train(training.session(), training.program(), source,
+                       {.epochs = 2,
+                        .lr = {.base = 0.01},
+                        .seed = 9,
+                        .graph_steps = graph_steps},
+                       {}, nullptr)
+            .losses;
+    result.calls = backend.driver().TakeCalls();
+    result.state = AllState(training.session());
+  }
+  EXPECT_EQ(backend.driver().problem(), "");
+  EXPECT_EQ(backend.driver().used_bytes(), 0);
+  EXPECT_EQ(backend.driver().pinned_bytes(), 0);
+  return result;
+}
+
+TEST(CudaDevice, StepsOfOneGraphAreThoseOfGraphsOfTheirOwn) {
+  const TwoEpochs expected = TrainTwoEpochs(1, 1);
+  EXPECT_EQ(
+      std::count(expected.calls.begin(), expected.calls.end(), "cuGraphLaunch"),
+      7);
+  const TwoEpochs grouped = TrainTwoEpochs(3, 2);
+  EXPECT_EQ(grouped.losses, expected.losses);
+  EXPECT_EQ(grouped.state, expected.state);
+  // Not the first group, nor the first step beside it.
+  EXPECT_EQ(
+      std::count(grouped.calls.begin(), grouped.calls.end(), "cuGraphLaunch"),
+      2);
+  for (const char* refused : {"cuGraphInstantiate", "cuGraphLaunch"}) {
+    const TwoEpochs one_by_one = TrainTwoEpochs(3, 4, refused);
+    EXPECT_EQ(one_by_one.losses, expected.losses) << refused;
+    EXPECT_EQ(one_by_one.state, expected.state) << refused;
+    EXPECT_EQ(one_by_one.warnings.size(), 1u) << refused;
+  }
+}
+
+// The batches of a graph are copied while the one before runs, and the losses
+// of that one are read once its successor is enqueued.
+TEST(CudaDevice, GraphsOfStepsNeverWaitForTheOneThatIsEnqueued) {
+  constexpr int kSteps = 2;
+  FakeCudaBackend backend({.seed = 5});
+  Training training(backend, {.train_alone = true, .graph_steps = kSteps});
+  runtime::SyntheticSource source({.batch_size = kBatch,
+                                   .image_size = 32,
+                                   .num_classes = 10,
+                                   .distinct_batches = 2});
+  backend.driver().TakeCalls();
+  runtime::Train(
+      training.session(), training.program(), source,
+      {.iterations = 5 * kSteps, .lr = {.base = 1e-3}, .graph_steps = kSteps},
+      {}, nullptr);
+  const auto calls = backend.driver().TakeCalls();
+  const auto launch = [&](auto from) {
+    return std::find(from, calls.end(), "cuGraphLaunch");
+  };
+  int graphs = 0;
+  auto from = launch(calls.begin());
+  for (auto to = launch(from + 1); to != calls.end();
+       from = to, to = launch(from + 1)) {
+    const std::vector<std::string> between(from + 1, to);
+    for (const char* waits : {"cuStreamSynchronize", "cuMemAlloc",
+                              "cuMemHostAlloc", "cuLaunchKernel"}) {
+      EXPECT_THAT(between, Not(Contains(waits)));
+    }
+    EXPECT_THAT(std::vector(between.begin(), between.begin() + kSteps + 2),
+                ElementsAre("cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync",
+                            "cuEventRecord", "cuEventSynchronize"));
+    EXPECT_EQ(std::count(between.begin(), between.end(), "cuMemcpyHtoDAsync") %
+                  kSteps,
+              0);
+    ++graphs;
+  }
+  EXPECT_EQ(graphs, 3);
+  EXPECT_EQ(backend.driver().problem(), "");
+}
+
+// The last run of a group is in slot 0, where reading outputs finds it.
+TEST(CudaDevice, ReadsTheLastRunOfAGroup) {
+  FakeCudaBackend backend;
+  Training training(backend, {.train_alone = true});
+  runtime::Program& program = training.program();
+  const int loss = program.FindOutput("loss");
+  for (uint64_t seed = 1; seed <= 2; ++seed) training.Step(0, seed);
+  const double last = program.ReadScalar(loss);
+  const auto state = AllState(training.session());
+  training.session().state().Initialize(1);
+  program.SetGroup(2);
+  training.Set(0, /*seed=*/1, /*slot=*/1);
+  training.Set(0, /*seed=*/2, /*slot=*/0);
+  program.RunGroup();
+  EXPECT_EQ(program.ReadScalar(loss), last);
+  EXPECT_EQ(AllState(training.session()), state);
+}
+
+TEST(CudaDevice, SaysHowManyStepsOfInputsDoNotFit) {
+  FakeCudaBackend backend({.memory_bytes = static_cast<int64_t>(
+                               cuda::kReservedBytes + (size_t{64} << 20))});
+  Training training(backend, {.train_alone = true});
+  EXPECT_THAT(
+      FailureOf([&] { training.program().SetGroup(9000); },
+                ErrorCode::kOutOfMemory),
+      AllOf(HasSubstr("program narrow_vgg16_bn: 9000 steps in one graph need "),
+            HasSubstr(" free: lower --cuda-graph-steps or the batch size")));
 }
 
 TEST(CudaDevice, LargeCopiesGoPieceByPiece) {

@@ -59,11 +59,14 @@ std::map<std::string, std::vector<float>> Train(
       session.Compile(model.build(), codegen::ProgramKind::kTrain,
                       CompileOptionsOf(model, communicator.world_size()));
   session.state().Initialize(1);
-  const auto set = [&](const std::string& name, const ir::Tensor& tensor) {
-    const std::vector<uint8_t> bytes = ir::TensorBytes(tensor);
-    program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
-  };
+  program.SetGroup(model.group);
   for (int step = 0; step < model.steps; ++step) {
+    const int slot = model.group - 1 - step % model.group;
+    const auto set = [&](const std::string& name, const ir::Tensor& tensor) {
+      const std::vector<uint8_t> bytes = ir::TensorBytes(tensor);
+      program.SetInput(program.FindInput(name), bytes.data(), bytes.size(),
+                       slot);
+    };
     const uint64_t seed = model.seed + static_cast<uint64_t>(step);
     set("images",
         RandomTensor({DType::kU8, {kBatch, 32, 32, 3}, {}}, seed, 0, 256));
@@ -74,7 +77,11 @@ std::map<std::string, std::vector<float>> Train(
           {"step", MakeTensor({DType::kI32, {}, {}}, {1})}}) {
       if (program.HasInput(name)) set(name, tensor);
     }
-    program.Run();
+    if (model.group == 1) {
+      program.Run();
+    } else if (slot == 0) {
+      program.RunGroup();
+    }
   }
   session.state().Show(runtime::ParameterView::kCurrent);
   auto state = AllState(session);

@@ -22,6 +22,7 @@ struct TrainedModel {
   std::string buckets = "cap:0.1";
   uint64_t seed = 1;  // of the batches, 4 images of 32 x 32 in ten classes
   int steps = 2;
+  int group = 1;          // steps that are enqueued at once; divides `steps`
   bool graph = true;      // a step is one graph of the device
   bool sharded = false;   // the optimizer
   int planned_ranks = 0;  // what the plan is made for; 0: as many as there are

@@ -183,53 +183,74 @@ class BenchCommand {
     return fed && program_->HasInput(name) ? program_->FindInput(name) : -1;
   }
 
+  // Copies the next batch to a slot of the program. `copied`: of the images.
+  void Feed(runtime::BatchSource& source, runtime::Event& copied,
+            int64_t slot) {
+    const int images = DataInput("images");
+    const int labels = DataInput("labels");
+    if (images >= 0) session_->Await(copied);
+    const runtime::Batch& batch = source.Next();
+    if (images >= 0) {
+      program_->SetInput(images, batch.images().data(),
+                         batch.images().size_bytes(), copied, slot);
+    }
+    if (labels >= 0) {
+      program_->SetInput(labels, batch.labels.data(),
+                         batch.labels.size() * sizeof(int32_t), slot);
+    }
+  }
+
   // Reads the loss of each step, as training does.
   Measured Measure(runtime::BatchSource& source) {
     const int loss = program_->FindOutput("loss");
-    const int images = DataInput("images");
-    const int labels = DataInput("labels");
-    inspect::SetInputs(*program_,
-                       InputsOf(program_->graph(), source.Next(), /*lr=*/1e-3));
+    // Observers look at each step.
+    program_->SetGroup(session_->is_observed() ? 1
+                                               : flags_.compile.graph_steps);
+    const int64_t group = program_->group();
+    const inspect::InputBytes inputs =
+        InputsOf(program_->graph(), source.Next(), /*lr=*/1e-3);
+    for (int64_t slot = 0; slot < group; ++slot) {
+      inspect::SetInputs(*program_, inputs, slot);
+    }
     Measured measured;
     measured.step_ms.reserve(flags_.iterations);
     if (flags_.log_format == "dll") LogWindow();
     runtime::DataStats before = source.stats();
     Progress progress("bench");
     const int64_t steps = flags_.warmup + flags_.iterations;
-    runtime::StepResults results(*session_);
+    runtime::StepResults results(*session_, /*over_ranks=*/true, group);
     const std::unique_ptr<runtime::Event> copied = session_->CreateEvent();
+    session_->Record(*copied);
     int64_t done = 0;
     const auto complete = [&](int64_t pending) {
       while (results.pending() > pending) {
-        const runtime::StepResults::Result result = results.Take();
-        stop_agreed_ = result.stop;
-        measured.loss = result.loss;
-        ++done;
-        if (flags_.log_format == "dll") LogStep(done, result);
-        if (done <= flags_.warmup) {
-          before = source.stats();
-        } else {
-          measured.step_ms.push_back(1e3 * result.seconds);
+        for (const runtime::StepResults::Result& result : results.Take()) {
+          stop_agreed_ = result.stop;
+          measured.loss = result.loss;
+          ++done;
+          if (flags_.log_format == "dll") LogStep(done, result);
+          if (done <= flags_.warmup) {
+            before = source.stats();
+          } else {
+            measured.step_ms.push_back(1e3 * result.seconds);
+          }
         }
       }
     };
-    for (int64_t i = 0; i < steps; ++i) {
-      if (Stopped()) break;
+    for (int64_t i = 0; i < steps && !Stopped();) {
       if (ranks_.leads()) progress.Show(i, steps);
+      // The steps that do not fill a group come first, in the warm-up.
+      const int64_t enqueued = i < steps % group ? 1 : group;
       results.Begin();
-      if (i > 0 && images >= 0) session_->Await(*copied);
-      const runtime::Batch& batch = source.Next();
-      if (images >= 0) {
-        program_->SetInput(images, batch.images().data(),
-                           batch.images().size_bytes(), *copied);
+      for (int64_t slot = enqueued - 1; slot >= 0; --slot) {
+        Feed(source, *copied, slot);
       }
-      if (labels >= 0) {
-        program_->SetInput(labels, batch.labels.data(),
-                           batch.labels.size() * sizeof(int32_t));
+      enqueued > 1 ? program_->RunGroup() : program_->Run();
+      for (int64_t slot = enqueued - 1; slot >= 0; --slot) {
+        results.AddLoss(*program_, loss, slot);
       }
-      program_->Run();
-      results.AddLoss(*program_, loss);
-      results.End(!Alone() && StopRequested());
+      results.End(!Alone() && StopRequested(), enqueued);
+      i += enqueued;
       complete(results.lag());
     }
     complete(0);
@@ -376,6 +397,7 @@ void SearchMaxBatch(const BenchFlags& flags) {
 }
 
 void RunBench(const BenchFlags& flags) {
+  CheckGraphSteps(flags.compile);
   if (flags.max_batch.find) {
     SearchMaxBatch(flags);
     return;
@@ -400,6 +422,7 @@ void AddBench(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
+  AddGraphStepsFlag(*command, flags->compile);
   AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command->option_defaults()->group("Run");

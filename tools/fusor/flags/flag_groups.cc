@@ -229,6 +229,15 @@ void AddGraphFlag(CLI::App& app, CompileFlags& f) {
       ->check(OneOf({"on", "off"}));
 }
 
+void AddGraphStepsFlag(CLI::App& app, CompileFlags& f) {
+  app.add_option("--cuda-graph-steps", f.graph_steps,
+                 "Training steps per CUDA graph, for short steps")
+      ->group("Run")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(WholeNumber(1, 64));
+}
+
 void AddCompileFlags(CLI::App& app, CompileFlags& f) {
   const Heading heading(app, kCompilation);
   const CLI::Validator on_off = OneOf({"on", "off"});

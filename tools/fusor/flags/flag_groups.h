@@ -46,6 +46,7 @@ struct CompileFlags {
   std::string target;  // empty: this machine
   int threads = 0;
   std::string cuda_graph = "on";
+  int64_t graph_steps = 1;
   std::string fusion = "on";
   std::string rounding = "fast";
   std::string winograd = "on";
@@ -67,6 +68,8 @@ struct CompileFlags {
 };
 // Declares only --cuda-graph.
 void AddGraphFlag(CLI::App& app, CompileFlags& flags);
+// Declares --cuda-graph-steps, for commands that run many steps.
+void AddGraphStepsFlag(CLI::App& app, CompileFlags& flags);
 // Excludes the dump flags; commands that open a dumper declare them.
 void AddCompileFlags(CLI::App& app, CompileFlags& flags);
 // Returns a given option as command-line words.

@@ -268,12 +268,24 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
   return options;
 }
 
+void CheckGraphSteps(const CompileFlags& flags) {
+  if (flags.graph_steps == 1) return;
+  FUSOR_CHECK(flags.backend == "cuda", kUsage,
+              "--cuda-graph-steps {}: expected backend cuda, got {}",
+              flags.graph_steps, flags.backend);
+  FUSOR_CHECK(flags.cuda_graph == "on", kUsage,
+              "--cuda-graph-steps {} and --cuda-graph off: expected one of "
+              "them",
+              flags.graph_steps);
+}
+
 std::unique_ptr<runtime::Session> OpenSession(
     const CompileFlags& flags, runtime::Communicator* communicator) {
   return std::make_unique<runtime::Session>(
       runtime::LoadBackend(flags.backend),
       runtime::BackendOptions{.threads = flags.threads,
                               .graph = flags.cuda_graph == "on",
+                              .graph_steps = flags.graph_steps,
                               .warning = Warn},
       communicator);
 }

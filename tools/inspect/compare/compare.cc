@@ -217,10 +217,11 @@ class Comparer {
 
 }  // namespace
 
-void SetInputs(runtime::Program& program, const InputBytes& inputs) {
+void SetInputs(runtime::Program& program, const InputBytes& inputs,
+               int64_t slot) {
   for (const auto& [name, bytes] : inputs) {
     if (!program.HasInput(name)) continue;
-    program.SetInput(program.FindInput(name), bytes.data(), bytes.size());
+    program.SetInput(program.FindInput(name), bytes.data(), bytes.size(), slot);
   }
 }
 

@@ -49,7 +49,8 @@ struct CompareOptions {
 // Program inputs except state, by name, in the format of Program::SetInput.
 // SetInputs ignores names that the program does not have.
 using InputBytes = std::map<std::string, std::vector<char>>;
-void SetInputs(runtime::Program& program, const InputBytes& inputs);
+void SetInputs(runtime::Program& program, const InputBytes& inputs,
+               int64_t slot = 0);
 
 // Compiles and runs the variants. `model` is the forward graph with output
 // "loss". Throws what Session throws, with the variant's name, and kUsage for

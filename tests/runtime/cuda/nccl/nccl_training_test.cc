@@ -88,6 +88,26 @@ TEST(NcclTraining, CapturesCollectivesInTheGraph) {
   }
 }
 
+// The sharded optimizer's collectives cross from one step to the next.
+TEST(NcclTraining, CapturesCollectivesOfSeveralStepsInOneGraph) {
+  TrainedModel model = NarrowVgg(1);
+  model.sharded = true;
+  model.steps = 4;
+  CompileAhead(model, 2);
+  OnRanks(2, [&model](Rank& rank) {
+    rank.Connect();
+    const uint64_t expected = TrainApart(rank, model);
+    TrainedModel grouped = model;
+    grouped.group = 2;
+    rank.backend.driver().TakeCalls();
+    EXPECT_EQ(TrainApart(rank, grouped), expected);
+    const auto calls = rank.backend.driver().TakeCalls();
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), "cuGraphLaunch"), 1);
+    EXPECT_EQ(rank.backend.driver().work_behind_host_functions(), 0);
+    EXPECT_EQ(rank.backend.driver().problem(), "");
+  });
+}
+
 // One rank's driver refuses: all launch one by one, and do the same.
 TEST(NcclTraining, NoRankLaunchesAGraphThatAnotherLacks) {
   TrainedModel model = NarrowVgg(1);
