@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -180,8 +181,12 @@ LibraryCandidate MakeCandidate(const std::string& name,
   c.algorithm = algorithm;
   c.implementation = chosen.implementation;
   c.workspace_bytes = chosen.workspace;
-  c.modelled_ns = algorithm == "winograd" ? ir::WinogradNs(node, target)
-                                          : ir::DirectNs(node, target);
+  // A small Winograd's workspace, with partial sums of each thread, can be many
+  // times its transformed tensors.
+  c.modelled_ns = algorithm == "winograd"
+                      ? std::max(ir::WinogradNs(node, target),
+                                 ir::KernelNs(2 * chosen.workspace, target))
+                      : ir::DirectNs(node, target);
   if (IsReference(chosen)) c.modelled_ns *= kReferenceSlowness;
   switch (kind) {
     case ConvKind::kForward:

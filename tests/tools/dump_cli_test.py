@@ -325,6 +325,16 @@ class CompileTest(CliTest):
         self.assertEqual([p["pass"] for p in out["passes"]][:2],
                          ["simplify", "fuse_norm_activation"])
 
+    def test_fusion_needs_no_more_memory_where_images_are_small(self):
+        # A Winograd's workspace took more than fusion saved.
+        peak = {}
+        for fusion in ("on", "off"):
+            file = self.folder / fusion
+            self.run_ok("compile", "-a", "resnet18", "-b", "4", "--image-size",
+                        "64", "--fusion", fusion, "--json", file)
+            peak[fusion] = json.loads(file.read_text())["planned_peak_bytes"]
+        self.assertLess(peak["on"], peak["off"])
+
     def test_takes_modules_of_any_stage(self):
         folder = self.folder / "d"
         self.run_ok("compile", *SMALL, "--dump-to", folder, "--dump-format",
