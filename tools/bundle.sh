@@ -11,7 +11,7 @@
 # those of the tests below that were built (run_tests.sh runs them), the scripts
 # that check and measure fusor on a GPU, and all linked libraries except glibc.
 # With --gpu it contains only the CUDA backend, without LLVM and oneDNN, and is
-# a tenth of the size.
+# a quarter of the size.
 #
 # CUDA's libraries are not included. They are found at run time (fusor doctor
 # prints where). XZ_OPT is passed to xz (default -9 -T0). The size limit is
@@ -34,7 +34,7 @@ else
   kind=fusor
   backends=()
   tests+=(cpu_backend_test own_model_test)
-  limit_mib=60
+  limit_mib=40
 fi
 build=$(realpath -m -- "${2:-$root/build}")
 # glibc's libraries.

@@ -41,6 +41,7 @@ packages=(
   libpng-dev
   libprotobuf-dev
   libzip-dev
+  libzstd-dev
   lld
   llvm-19-dev
   ninja-build
