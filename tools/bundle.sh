@@ -21,7 +21,6 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-readonly glibc=2.36
 # Tests of the machine's GPU, CUDA libraries and CPU that need neither the tree
 # nor a compiler.
 tests=(gpu_test nvrtc_test conv_plan_test matmul_problem_test)
@@ -37,17 +36,13 @@ else
   limit_mib=40
 fi
 build=$(realpath -m -- "${2:-$root/build}")
-# glibc's libraries.
-readonly of_glibc='^(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libresolv|libutil)\.so'
 
 fail() {
   echo "error: bundle: $1" >&2
   exit 1
 }
 
-for tool in patchelf strip xz; do
-  command -v "$tool" >/dev/null || fail "no $tool; run bash tools/setup.sh"
-done
+command -v xz >/dev/null || fail "no xz; run bash tools/setup.sh"
 [[ -x $build/bin/fusor && -x $build/bin/rn50 ]] ||
   fail "$build has no bin/fusor and bin/rn50; run bash tools/setup.sh"
 
@@ -86,38 +81,7 @@ for text in README.md tools/fusor/*.md runtime/cuda/README.md; do
   (cd "$root" && cp --parents $text "$bundle")
 done
 
-# Copies linked libraries, transitively, as the loader finds them here.
-objects() {
-  find "$bundle"/{bin,lib,tests} -type f ! -path '*/benchmarks/*'
-}
-mapfile -t objects < <(objects)
-while read -r library path; do
-  [[ $library =~ $of_glibc || -e $bundle/lib/$library ]] ||
-    cp -L -- "$path" "$bundle/lib/$library"
-done < <(ldd "${objects[@]}" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' |
-  sort -u)
-
-while read -r object; do
-  chmod u+w "$object"
-  strip --strip-unneeded "$object"
-  case $object in
-    */bin/* | */tests/*) patchelf --set-rpath "\$ORIGIN/../lib" "$object" ;;
-    */lib/fusor/*) patchelf --set-rpath "\$ORIGIN/.." "$object" ;;
-    *) patchelf --set-rpath "\$ORIGIN" "$object" ;;
-  esac
-done < <(objects)
-
-# Checks that no library is missing and none needs a newer glibc.
-while read -r object; do
-  for needed in $(patchelf --print-needed "$object"); do
-    [[ $needed =~ $of_glibc || -e $bundle/lib/$needed ]] ||
-      fail "${object#"$bundle/"} needs $needed, which is not packed"
-  done
-  newest=$({ objdump -T "$object" | grep -o 'GLIBC_[0-9.]*' || true; } |
-    sed 's/GLIBC_//' | sort -V | tail -n 1)
-  [[ $(printf '%s\n' "$glibc" "${newest:-0}" | sort -V | tail -n 1) == "$glibc" ]] ||
-    fail "${object#"$bundle/"} needs glibc $newest; expected $glibc or older"
-done < <(objects)
+bash "$root/tools/pack_libraries.sh" "$bundle" lib
 
 partial=$(mktemp "$archive.XXXXXX")
 tar -C "$staging" --sort=name --owner=0 --group=0 --numeric-owner \

@@ -57,7 +57,9 @@ packages=(
 )
 # What the Python package is built and tested with, in build/venv.
 python_packages=(
+  ipykernel==6.29.5
   nanobind==3.1.0
+  nbclient==0.10.2
   numpy==2.2.6
   scikit-build-core==1.1.2
 )

@@ -116,7 +116,7 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("no ensurepip", result.stderr)
         self.assertRegex(result.stderr.splitlines()[-1],
-                         "^error: python: pip could not install nanobind")
+                         "^error: python: pip could not install ipykernel")
         self.assertEqual(self.called("cmake"), [])
 
     def test_with_cuda_the_first_time_it_is_found_and_configured(self):
