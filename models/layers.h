@@ -9,6 +9,13 @@
 
 namespace fusor::models {
 
+inline const ir::Shape& ShapeOf(const ir::Value* value) {
+  return value->type().shape;
+}
+inline int64_t RankOf(const ir::Value* value) {
+  return static_cast<int64_t>(value->type().rank());
+}
+
 // Layers with parameters, on top of ir::Builder. `name` is the layer's name in
 // torchvision. Parameters are "<name>.weight" and so on; nodes have the name as
 // their location and the source line of the model that builds the layer.

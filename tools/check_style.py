@@ -94,6 +94,7 @@ INCLUDES = {
     "runtime/data/datasets": ("runtime/data", "runtime/data/image"),
     "models": (),
     "models/import": ("models",),
+    "models/onnx": ("models", "models/import"),
     "tools/inspect": ("passes/", "codegen/", "runtime/", "tools/inspect/"),
     "tools": ("passes/", "codegen/", "models/", "runtime/", "tools/"),
     "tests": tuple(folder + "/" for folder in FOLDERS),

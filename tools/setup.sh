@@ -38,6 +38,7 @@ packages=(
   libgtest-dev
   libisal-dev
   libjpeg62-turbo-dev
+  libonnx-dev
   libpng-dev
   libprotobuf-dev
   libzip-dev

@@ -169,11 +169,6 @@ void AtenCall::CheckAllRead() const {
   }
 }
 
-const Shape& ShapeOf(const Value* value) { return value->type().shape; }
-int64_t RankOf(const Value* value) {
-  return static_cast<int64_t>(value->type().rank());
-}
-
 int64_t DimOf(AtenCall& call, int64_t dim, int64_t rank) {
   if (dim < -rank || dim >= rank) {
     call.Throw(fmt::format("dim {} of {} dimensions", dim, rank));

@@ -76,8 +76,6 @@ class AtenCall {
 
 // --- What several families of operators share --------------------------------
 
-const ir::Shape& ShapeOf(const ir::Value* value);
-int64_t RankOf(const ir::Value* value);
 // Returns `dim` counted from the front; throws if it is out of range.
 int64_t DimOf(AtenCall& call, int64_t dim, int64_t rank);
 // Returns that of the argument `name`, a dimension of x.

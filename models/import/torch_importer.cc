@@ -23,9 +23,6 @@ using ir::DType;
 using ir::InputRole;
 using ir::Value;
 
-// The weight of side branches in torchvision's training reference.
-constexpr double kAuxiliaryWeight = 0.3;
-
 constexpr std::string_view kAten = "torch.ops.aten.";
 constexpr std::string_view kOperator = "_operator.";
 
@@ -157,31 +154,20 @@ class Archive {
   std::map<std::string, State> states_;
 };
 
-// Returns the shape of a classifier's images, with -1 for symbolic extents.
-const ir::Shape& ImageShape(const Archive& archive) {
+// Returns the inputs of forward().
+std::vector<ImportedInput> UserInputs(const Archive& archive) {
   const TorchProgram& program = archive.program();
-  const TorchType* type = nullptr;
-  std::string got;
+  std::vector<ImportedInput> inputs;
   for (const TorchInput& input : program.inputs) {
     if (input.kind != TorchInputKind::kUser) continue;
     const auto found = program.types.find(input.name);
     if (found == program.types.end()) continue;
-    type = &found->second;
-    if (!got.empty()) got += " and ";
-    got += Join(type->shape, "x", [](int64_t extent) {
-      return extent < 0 ? std::string("N") : fmt::format("{}", extent);
-    });
-    if (!type->shape.empty()) continue;
-    got += "a scalar";
+    const TorchType& type = found->second;
+    inputs.push_back(
+        {TorchDType(type.scalar_type, archive.path()) == DType::kF32,
+         type.shape});
   }
-  const bool fits =
-      type != nullptr && type->shape.size() == 4 && type->shape[1] == 3 &&
-      type->shape[2] == type->shape[3] && got.find(" and ") == got.npos &&
-      TorchDType(type->scalar_type, archive.path()) == DType::kF32;
-  FUSOR_CHECK(fits, kGraph,
-              "{}: expected one input, float32 images Nx3xSxS, got {}",
-              archive.path(), got.empty() ? "none" : got);
-  return type->shape;
+  return inputs;
 }
 
 // Runs a program's nodes on a graph. A tensor of the program is a view of
@@ -200,38 +186,22 @@ class GraphBuilder {
   // Images in, loss out.
   void BuildClassifier() {
     Run([this](const TorchInput&) { return layers_.Images(); });
-    Value* logits = Read(archive_.program().outputs[0]);
-    FUSOR_CHECK(logits->type().rank() == 2 &&
-                    logits->type().shape[0] == layers_.options().batch,
-                kGraph, "{}: first result: expected logits [{},C], got {}",
-                archive_.path(), layers_.options().batch,
-                ToString(logits->type()));
-    std::vector<Layers::AuxiliaryLogits> auxiliary;
-    for (size_t i = 1; i < archive_.program().outputs.size(); ++i) {
-      Value* branch = Read(archive_.program().outputs[i]);
-      FUSOR_CHECK(branch->type() == logits->type(), kGraph,
-                  "{}: result {}: expected {}, got {}", archive_.path(), i,
-                  ToString(logits->type()), ToString(branch->type()));
-      auxiliary.push_back({branch, kAuxiliaryWeight});
+    std::vector<Value*> results;
+    for (const std::string& output : archive_.program().outputs) {
+      results.push_back(Read(output));
     }
-    layers_.Classify(logits, auxiliary);
+    ClassifyResults(layers_, archive_.path(), results);
   }
 
   // Tensors in, tensors out.
-  void BuildProgram(const ShapeOfInput& shape_of) {
+  void BuildProgram(const GivenTensor& given) {
     Run([&](const TorchInput& input) {
       const auto type = archive_.program().types.find(input.name);
       FUSOR_CHECK(type != archive_.program().types.end(), kGraph,
                   "{}: input {}: expected its type, got none", archive_.path(),
                   input.name);
-      const ir::Shape shape = shape_of(input.name);
-      const ir::Shape& expected = type->second.shape;
-      const bool fits = std::equal(
-          shape.begin(), shape.end(), expected.begin(), expected.end(),
-          [](int64_t a, int64_t b) { return b < 0 || a == b; });
-      FUSOR_CHECK(fits, kGraph, "{}: input {}: expected [{}], got [{}]",
-                  archive_.path(), input.name, fmt::join(expected, ","),
-                  fmt::join(shape, ","));
+      const ir::Shape& shape = given(input.name).type.shape;
+      CheckGivenShape(archive_.path(), input.name, type->second.shape, shape);
       const DType dtype = TorchDType(type->second.scalar_type,
                                      archive_.path() + ": " + input.name);
       return builder_.graph().AddInput({dtype, shape, {}}, InputRole::kData,
@@ -536,35 +506,24 @@ CustomModel ImportTorch(const std::string& path,
                         std::span<const uint8_t> file) {
   const auto archive =
       std::make_shared<const Archive>(path, ParseTorchArchive(path, file));
-  CustomModel model;
-  model.name = "module:" + std::filesystem::path(path).stem().string();
-  const ir::Shape& images = ImageShape(*archive);
-  model.batch = std::max<int64_t>(images[0], 0);
-  model.image_size = std::max<int64_t>(images[2], 0);
-  model.num_classes = archive->num_classes();
-  model.normalizes = true;
-  model.trains = true;
-  model.evaluates = true;
-  model.build = [archive, name = model.name](Phase phase,
-                                             const ModelOptions& options) {
-    auto graph = std::make_unique<ir::Graph>(name.substr(name.find(':') + 1));
-    GraphBuilder(*archive, *graph, phase, options).BuildClassifier();
-    return graph;
-  };
-  model.weights = [archive] { return Weights(*archive); };
-  return model;
+  return ImportedClassifier(
+      path, UserInputs(*archive), archive->num_classes(),
+      [archive](ir::Graph& graph, Phase phase, const ModelOptions& options) {
+        GraphBuilder(*archive, graph, phase, options).BuildClassifier();
+      },
+      [archive] { return Weights(*archive); });
 }
 
-TorchGraph ImportTorchProgram(const std::string& path,
-                              std::span<const uint8_t> file,
-                              const ShapeOfInput& shape_of) {
+ImportedProgram ImportTorchProgram(const std::string& path,
+                                   std::span<const uint8_t> file,
+                                   const GivenTensor& given) {
   const Archive archive(path, ParseTorchArchive(path, file));
-  TorchGraph result{
+  ImportedProgram result{
       std::make_unique<ir::Graph>(std::filesystem::path(path).stem().string()),
       Weights(archive)};
   const ModelOptions options{.num_classes = archive.num_classes()};
   GraphBuilder(archive, *result.graph, Phase::kTrain, options)
-      .BuildProgram(shape_of);
+      .BuildProgram(given);
   return result;
 }
 

@@ -1,13 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "ir/io/named_tensor.h"
+#include "models/import/imported_model.h"
 #include "models/model.h"
 
 namespace fusor::models {
@@ -27,17 +24,9 @@ CustomModel ImportTorch(const std::string& path);
 // The same for an archive's bytes.
 CustomModel ImportTorch(const std::string& path, std::span<const uint8_t> file);
 
-// A program as it was exported. Tensors that forward() takes are data inputs of
-// the same names; parameters and running statistics are state; results are the
-// outputs "output0", "output1", ...
-struct TorchGraph {
-  std::unique_ptr<ir::Graph> graph;
-  std::vector<ir::NamedTensor> weights;  // of parameters and statistics
-};
-// Returns the shape of a data input, for its symbolic extents.
-using ShapeOfInput = std::function<ir::Shape(const std::string& name)>;
-TorchGraph ImportTorchProgram(const std::string& path,
-                              std::span<const uint8_t> file,
-                              const ShapeOfInput& shape_of);
+// Imports a program for exec: results are the outputs "output0", "output1", ...
+ImportedProgram ImportTorchProgram(const std::string& path,
+                                   std::span<const uint8_t> file,
+                                   const GivenTensor& given);
 
 }  // namespace fusor::models

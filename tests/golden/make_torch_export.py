@@ -5,8 +5,8 @@
     python make_torch_export.py --out FOLDER --size 64 resnet18 swin_t
 
 Without names it writes the small models and programs below; a name is one of
-torchvision's models. NAME.pt2 is the archive, NAME.safetensors the step in fp64.
-README.md in this folder describes them.
+torchvision's models. NAME.pt2 is the archive, NAME.onnx the same model in ONNX's
+format, NAME.safetensors the step in fp64. README.md in this folder describes them.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import re
 import zipfile
 
 import numpy as np
+import onnx
 import safetensors.numpy
 import torch
 import torchvision
@@ -262,6 +263,23 @@ def export(model, size, path):
     strip_paths(path)
 
 
+def export_onnx(model, size, path):
+    # The exporter runs the model, which updates the running statistics.
+    state = {name: tensor.clone() for name, tensor in
+             model.state_dict().items()}
+    torch.onnx.export(
+        model, (torch.randn(BATCH, 3, size, size),), str(path),
+        input_names=["x"], dynamic_axes={"x": {0: "batch"}}, opset_version=18,
+        training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
+        dynamo=False)
+    exported = onnx.load(path)
+    for tensor in exported.graph.initializer:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(
+            state[tensor.name].numpy(), tensor.name))
+    onnx.save(exported, path)
+    model.load_state_dict(state)
+
+
 def step(model, size):
     """Returns inputs and results of one training step, and evaluation logits."""
     generator = np.random.default_rng(0)
@@ -344,6 +362,7 @@ def main():
             step(model, args.size), args.out / f"{name}.safetensors",
             metadata={"tolerance": "1e-10" if name != "activations" else "1e-7"})
         export(model, args.size, args.out / f"{name}.pt2")
+        export_onnx(model, args.size, args.out / f"{name}.onnx")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 #include "codegen/compiler.h"
 #include "ir/io/module_file.h"
 #include "ir/support/error.h"
-#include "models/import/torch_importer.h"
+#include "tools/fusor/flags/model_flags.h"
 #include "tools/fusor/setup/model_setup.h"
 
 namespace fusor::python {
@@ -57,8 +57,8 @@ Model OpenModel(const std::string& source) {
   if (std::count(names.begin(), names.end(), source) > 0) {
     return {models::CanonicalArch(source), std::nullopt, nullptr};
   }
-  if (source.ends_with(".pt2")) {
-    models::CustomModel archive = models::ImportTorch(source);
+  if (tools::IsExported(source)) {
+    models::CustomModel archive = tools::ReadExported(source);
     return {archive.name, archive, nullptr};
   }
   std::error_code unreadable;
@@ -105,10 +105,11 @@ std::unique_ptr<ir::Graph> Build(const Model& model, const Options& options,
   if (model.graph == nullptr) {
     return models::BuildModel(model.name, phase, model.options).graph;
   }
-  FUSOR_CHECK(phase == models::Phase::kTrain, kGraph,
-              "{}: expected a built-in model or a .pt2 file, which have a form "
-              "for evaluation",
-              model.name);
+  FUSOR_CHECK(
+      phase == models::Phase::kTrain, kGraph,
+      "{}: expected a built-in model or a .pt2 or .onnx file, which have "
+      "a form for evaluation",
+      model.name);
   FUSOR_CHECK(codegen::StageOf(*model.graph) == codegen::GraphStage::kForward &&
                   model.graph->FindOutput("loss") >= 0,
               kGraph, "{}: expected a forward graph with output \"loss\"",

@@ -21,9 +21,9 @@ struct Model {
   models::ModelOptions options{};
 };
 
-// Opens a built-in model by name, or a file: .pt2, otherwise IR text or
-// protobuf. Throws kUsage, with the nearest name, for a name that is neither,
-// and what models::ImportTorch and ir::ReadModule throw.
+// Opens a built-in model by name, or a file: .pt2 or .onnx, otherwise IR text
+// or protobuf. Throws kUsage, with the nearest name, for a name that is
+// neither, and what tools::ReadExported and ir::ReadModule throw.
 Model OpenModel(const std::string& source);
 Model ModelOf(std::shared_ptr<const ir::Graph> graph);
 

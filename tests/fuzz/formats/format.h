@@ -47,5 +47,6 @@ void ReadRunLog(std::string_view bytes);
 void ReadStore(std::string_view bytes);         // store_format.cc
 void ReadTorchArchive(std::string_view bytes);  // torch_format.cc
 void ReadTorchProgram(std::string_view bytes);
+void ReadOnnx(std::string_view bytes);  // onnx_format.cc
 
 }  // namespace fusor::fuzz

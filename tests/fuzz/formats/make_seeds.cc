@@ -4,6 +4,7 @@
 //   make_seeds OUT
 
 #include <fmt/core.h>
+#include <onnx/onnx_pb.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include "ir/support/zip_archive.h"
 #include "ir/target/autotune_results.h"
 #include "ir/target/descriptions.h"
+#include "models/onnx/onnx_ops.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/distributed/store_server.h"
@@ -355,6 +357,47 @@ void WriteTorchArchives() {
   }
 }
 
+// Models that PyTorch exported, and one of each operator, on tensors of ones
+// and a constant that many operators accept as shape, axes or index.
+void WriteOnnx() {
+  for (const char* name :
+       {"activations", "auxiliary", "convolutional", "windowed"}) {
+    Write("onnx", name,
+          Read(fmt::format("{}/torch_export/{}.onnx", FUSOR_GOLDEN_DIR, name)));
+  }
+  for (const models::OnnxOp& op : models::AllOnnxOps()) {
+    onnx::ModelProto model;
+    model.set_ir_version(8);
+    model.add_opset_import()->set_version(models::kNewestOpset);
+    onnx::GraphProto& graph = *model.mutable_graph();
+    for (const char* name : {"x", "y"}) {
+      onnx::ValueInfoProto& input = *graph.add_input();
+      input.set_name(name);
+      auto& type = *input.mutable_type()->mutable_tensor_type();
+      type.set_elem_type(onnx::TensorProto::FLOAT);
+      for (const int64_t extent : {1, 2, 4, 4}) {
+        type.mutable_shape()->add_dim()->set_dim_value(extent);
+      }
+    }
+    onnx::TensorProto& ints = *graph.add_initializer();
+    ints.set_name("i");
+    ints.set_data_type(onnx::TensorProto::INT64);
+    ints.add_dims(1);
+    ints.add_int64_data(1);
+    for (const char* second : {"y", "i"}) {
+      graph.clear_node();
+      onnx::NodeProto& node = *graph.add_node();
+      node.set_op_type(std::string(op.name));
+      for (const char* name : {"x", second, "i"}) node.add_input(name);
+      node.add_output("z");
+      graph.clear_output();
+      graph.add_output()->set_name("z");
+      Write("onnx", fmt::format("{}-{}", op.name, second),
+            model.SerializeAsString());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fusor::fuzz
 
@@ -378,6 +421,7 @@ int main(int argc, char** argv) {
     WriteMessages();
     WriteCommandLines();
     WriteTorchArchives();
+    WriteOnnx();
   } catch (const std::exception& error) {
     fmt::print(stderr, "make_seeds: {}\n", error.what());
     return 1;

@@ -20,6 +20,7 @@ std::span<const Format> Formats() {
       {"store", ErrorCode::kPeerLost, ReadStore},
       {"torch-archive", ErrorCode::kGraph, ReadTorchArchive},
       {"torch-program", ErrorCode::kGraph, ReadTorchProgram},
+      {"onnx", ErrorCode::kGraph, ReadOnnx},
   };
   return kFormats;
 }

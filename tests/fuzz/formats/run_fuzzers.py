@@ -36,7 +36,8 @@ MAGIC = {
 }
 MAX_WORDS = 400
 # Bytes of an input; seeds of these formats are longer than others.
-MAX_LENGTH = {"torch-archive": 1 << 18, "torch-program": 1 << 16}
+MAX_LENGTH = {"torch-archive": 1 << 18, "torch-program": 1 << 16,
+              "onnx": 1 << 16}
 
 
 def run(command, **options):

@@ -10,12 +10,12 @@
 #include "ir/state_names.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
-#include "models/import/torch_importer.h"
 #include "passes/training/training_state.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/session.h"
 #include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/model_flags.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/session_setup.h"
 #include "tools/inspect/dump/dumper.h"
@@ -59,21 +59,19 @@ Execution Open(const ExecFlags& flags) {
     std::string name = tensor.name;
     run.values.emplace(std::move(name), std::move(tensor));
   }
-  if (!flags.module.ends_with(".pt2")) {
+  if (!IsExported(flags.module)) {
     run.graph = ir::ReadModule(flags.module);
   } else {
-    std::vector<uint8_t> file;
-    ReadFile(flags.module, ErrorCode::kData, file);
-    models::TorchGraph torch = models::ImportTorchProgram(
-        flags.module, file, [&](const std::string& name) {
+    models::ImportedProgram program = ReadProgram(
+        flags.module, [&](const std::string& name) -> const NamedTensor& {
           const auto found = run.values.find(name);
           FUSOR_CHECK(found != run.values.end(), kUsage,
                       "{}: tensor {}: expected for this input of {}, got none",
                       flags.inputs, name, flags.module);
-          return found->second.type.shape;
+          return found->second;
         });
-    run.graph = std::move(torch.graph);
-    for (NamedTensor& tensor : torch.weights) {
+    run.graph = std::move(program.graph);
+    for (NamedTensor& tensor : program.weights) {
       std::string name = tensor.name;
       run.values.emplace(std::move(name), std::move(tensor));
     }
@@ -241,7 +239,7 @@ void AddExec(CLI::App& app, Run* run) {
       "exec", "Run a module once on given tensors and write its results");
   command
       ->add_option("module", flags->module,
-                   "IR text, protobuf (- = stdin) or .pt2 file")
+                   "IR text, protobuf (- = stdin), .pt2 or .onnx file")
       ->required()
       ->type_name("MODULE");
   command

@@ -86,9 +86,9 @@ std::map<std::string, std::string> Parameters(
 
 namespace {
 
-// Selects a built-in model, or an archive of torch.export.
+// Selects a built-in model, or a file of another framework.
 void SelectModel(const CLI::App& app, const std::string& arch, ModelFlags& f) {
-  if (!arch.ends_with(".pt2")) {
+  if (!IsExported(arch)) {
     f.arch = arch;
     return;
   }
@@ -97,7 +97,7 @@ void SelectModel(const CLI::App& app, const std::string& arch, ModelFlags& f) {
                 "{}: expected a built-in model, got {}, which determines it",
                 name, arch);
   }
-  UseArchive(arch, f);
+  UseExported(arch, f);
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
   app.add_option_function<std::string>(
          "--arch,-a",
          [&](const std::string& arch) { SelectModel(app, arch, f); },
-         "Model: a name that `fusor doctor` lists, or a .pt2 file")
+         "Model: a name that `fusor doctor` lists, or a .pt2 or .onnx file")
       ->default_str(f.arch);
   app.add_option("-b,--batch-size", f.batch, "Images per step on this rank")
       ->capture_default_str()

@@ -12,8 +12,10 @@
 #include "ir/builder.h"
 #include "ir/io/module_file.h"
 #include "ir/support/error.h"
+#include "ir/support/file.h"
 #include "models/import/torch_importer.h"
 #include "models/model.h"
+#include "models/onnx/onnx_importer.h"
 
 namespace fusor::tools {
 
@@ -199,12 +201,34 @@ void UseModule(const std::string& path, ModelFlags& flags) {
   UseModule(std::shared_ptr<const Graph>(ir::ReadModule(path)), flags);
 }
 
-void UseArchive(const std::string& path, ModelFlags& flags) {
-  models::CustomModel model = models::ImportTorch(path);
+namespace {
+
+bool IsOnnx(const std::string& path) { return path.ends_with(".onnx"); }
+
+}  // namespace
+
+bool IsExported(const std::string& path) {
+  return path.ends_with(".pt2") || IsOnnx(path);
+}
+
+models::CustomModel ReadExported(const std::string& path) {
+  return IsOnnx(path) ? models::ImportOnnx(path) : models::ImportTorch(path);
+}
+
+void UseExported(const std::string& path, ModelFlags& flags) {
+  models::CustomModel model = ReadExported(path);
   flags.arch = model.name;
   if (model.batch != 0) flags.batch = model.batch;
   flags.image_size = model.image_size;
   models::RegisterModel(std::move(model));
+}
+
+models::ImportedProgram ReadProgram(const std::string& path,
+                                    const models::GivenTensor& given) {
+  std::vector<uint8_t> file;
+  ReadFile(path, ErrorCode::kData, file);
+  return IsOnnx(path) ? models::ImportOnnxProgram(path, file, given)
+                      : models::ImportTorchProgram(path, file, given);
 }
 
 bool IsFed(const ModelFlags& flags, bool labels) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "models/import/imported_model.h"
 
 namespace fusor::tools {
 
@@ -43,10 +44,17 @@ void UseModule(const std::string& path, ModelFlags& flags);
 // As above, for a graph.
 void UseModule(std::shared_ptr<const ir::Graph> graph, ModelFlags& flags);
 
-// Reads an archive that torch.export.save wrote and selects it as the model,
-// with its batch size and image size where they are fixed. Throws what
-// ImportTorch throws.
-void UseArchive(const std::string& path, ModelFlags& flags);
+// True for a file of another framework: .pt2, which torch.export.save writes,
+// or .onnx.
+bool IsExported(const std::string& path);
+// Reads such a file. Throws what ImportTorch and ImportOnnx throw.
+models::CustomModel ReadExported(const std::string& path);
+// Reads such a file and selects it as the model, with its batch size and image
+// size where they are fixed.
+void UseExported(const std::string& path, ModelFlags& flags);
+// Reads such a file as a program for tensors that are given.
+models::ImportedProgram ReadProgram(const std::string& path,
+                                    const models::GivenTensor& given);
 
 // Returns whether the model has an input for images, or for labels.
 bool IsFed(const ModelFlags& flags, bool labels);

@@ -74,7 +74,7 @@ void AddCheckpointFlags(CLI::App& app, CheckpointFlags& f) {
                  "Start from safetensors weights; the last layer may differ")
       ->type_name("FILE");
   app.add_option("--init", f.init,
-                 "Start from the weights of a .pt2 model (model, the default), "
+                 "Start from the weights of a model file (model, the default), "
                  "or draw them (random)")
       ->check(OneOf({"model", "random"}));
   AddMismatchFlag(app, f.allow_mismatch);

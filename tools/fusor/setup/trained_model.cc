@@ -162,7 +162,7 @@ void AddTrainedFlags(CLI::App& app, TrainedFlags& f) {
   f.command = app.get_name();
   app.add_option("--weights", f.weights,
                  "Weights: a safetensors file with torchvision's names "
-                 "(default: those of a .pt2 model)")
+                 "(default: those of a .pt2 or .onnx model)")
       ->type_name("FILE");
   AddMismatchFlag(app, f.allow_mismatch);
 }

@@ -11,8 +11,8 @@ from fusor.errors import Error
 from fusor.optimizers import SGD, Optimizer
 from fusor.reports import Report
 
-# A built-in model's name, the path of a .pt2, IR text or protobuf file, a
-# Builder, a torch.nn.Module or a torch.export.ExportedProgram.
+# A built-in model's name, the path of a .pt2, .onnx, IR text or protobuf file,
+# a Builder, a torch.nn.Module or a torch.export.ExportedProgram.
 Model = typing.Any
 # A numpy array, a PyTorch tensor or any other with __dlpack__, in CPU memory.
 Array = typing.Any
@@ -184,9 +184,10 @@ def compile(model: Model, example: typing.Any = None, *,
     """Compile a training step: forward pass, loss, backward pass and update.
 
     model: the name of a built-in model (fusor.models()), the path of a file
-        that torch.export.save (.pt2) or fusor wrote, a fusor.Builder, a
-        torch.nn.Module or an ExportedProgram. A module is exported in its
-        present mode: call its train() first.
+        that torch.export.save (.pt2), an exporter of ONNX's format (.onnx) or
+        fusor wrote, a fusor.Builder, a torch.nn.Module or an
+        ExportedProgram. A module is exported in its present mode: call its
+        train() first.
     example: images, or (images, labels), of the batches to come. Images,
         uint8 [N, S, S, 3] or float32 [N, 3, S, S], determine batch size and
         image size; the step normalises bytes, and takes floats as they are. A

@@ -1,0 +1,51 @@
+#pragma once
+
+// What the importers of model files share.
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/io/named_tensor.h"
+#include "models/layers.h"
+
+namespace fusor::models {
+
+// A program as it was exported: tensors in, tensors out. Parameters and running
+// statistics are state.
+struct ImportedProgram {
+  std::unique_ptr<ir::Graph> graph;
+  std::vector<ir::NamedTensor> weights;  // of parameters and statistics
+};
+// Returns the tensor that the program is run on, for the extents that are
+// symbolic.
+using GivenTensor = std::function<const ir::NamedTensor&(const std::string&)>;
+
+// One input of a program; -1 stands for a symbolic extent.
+struct ImportedInput {
+  bool is_f32 = false;
+  ir::Shape shape;
+};
+// Throws kGraph unless a given shape [..] equals the expected one except for
+// symbolic extents.
+void CheckGivenShape(const std::string& path, const std::string& input,
+                     const ir::Shape& expected, const ir::Shape& given);
+
+// Adds the loss of a classifier. `results` are logits [N,C] and side branches
+// of the same type, whose losses count by 0.3 as in torchvision. Throws kGraph
+// for others.
+void ClassifyResults(Layers& layers, const std::string& path,
+                     const std::vector<ir::Value*>& results);
+
+// Returns a model of classes, named "module:STEM" after the file. `build` adds
+// the network and its loss to a graph. Throws kGraph unless the only input is
+// one of images, f32 [N,3,S,S].
+CustomModel ImportedClassifier(
+    const std::string& path, std::span<const ImportedInput> inputs,
+    int64_t num_classes,
+    std::function<void(ir::Graph&, Phase, const ModelOptions&)> build,
+    std::function<std::vector<ir::NamedTensor>()> weights);
+
+}  // namespace fusor::models

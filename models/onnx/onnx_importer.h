@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "models/import/imported_model.h"
+#include "models/model.h"
+
+namespace fusor::models {
+
+// Reads a model in ONNX's format (.onnx) and returns it as a model of classes,
+// see ImportedClassifier. Its first result must be logits [N,C], or their
+// softmax. In kTrain, layers use batch statistics and dropout if they did when
+// the model was exported; in kEval none does. Float initialisers that layers
+// use as weights are parameters and running statistics, under their names;
+// other tensors are constants. With another number of classes than the model's,
+// the last layer with a weight of each result is replaced.
+//
+// Throws kData if the file can't be read. Throws kGraph for a damaged model
+// and, when built, for an unknown operator, with its node.
+CustomModel ImportOnnx(const std::string& path);
+// The same for a model's bytes.
+CustomModel ImportOnnx(const std::string& path, std::span<const uint8_t> file);
+
+// Imports a program for exec: inputs and results have the model's names.
+// Operands that determine shapes, such as those of Reshape, are read from the
+// given tensors if they are inputs.
+ImportedProgram ImportOnnxProgram(const std::string& path,
+                                  std::span<const uint8_t> file,
+                                  const GivenTensor& given);
+
+}  // namespace fusor::models
