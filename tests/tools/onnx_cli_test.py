@@ -69,6 +69,30 @@ class OnnxTrainingTest(OnnxCase):
             "dump", *flags, "--emit", "graph").stdout)
         self.succeeds("compile", *flags, "-o", self.folder / "step.fusor")
 
+    def test_an_exported_model_has_the_same_accuracy(self):
+        path = self.write(classifier())
+        out = self.folder / "out"
+        self.succeeds("train", self.images, "-a", path, "-b", "4", "--epochs",
+                      "1", "--workspace", out)
+        weights = ("--weights", out / "model.safetensors")
+        exported = self.folder / "trained.onnx"
+        result = self.succeeds("export", "-a", path, *weights, "-o", exported)
+        self.assertIn("images float32 [batch,3,16,16] -> logits [batch,5]",
+                      result.stdout)
+        before = self.succeeds("eval", self.images, "-a", path, *weights)
+        after = self.succeeds("eval", self.images, "-a", exported)
+        self.assertEqual(before.stdout.split("(")[0],
+                         after.stdout.split("(")[0])
+
+    def test_exports_that_are_refused(self):
+        path = self.write(classifier())
+        self.fails(USAGE, ["--output", ".onnx", "model.txt"], "export", "-a",
+                   path, "-o", self.folder / "model.txt")
+        self.fails(USAGE, ["export: expected --weights"], "export", "-a",
+                   "resnet20-cifar", "-o", self.folder / "out.onnx")
+        self.fails(USAGE, ["/none/out.onnx"], "export", "-a", path, "-o",
+                   "/none/out.onnx")
+
     def test_a_fixed_batch_is_the_only_one(self):
         path = self.write(classifier(batch=3))
         self.succeeds("bench", "-a", path, "--iterations", "1")

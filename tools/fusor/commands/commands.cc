@@ -40,6 +40,7 @@ void AddCommands(CLI::App& app, std::string_view program, Run* run) {
   AddBench(app, run);
   AddCompile(app, run);
   AddRun(app, run);
+  AddExport(app, run);
   AddOpt(app, run);
   AddCompare(app, run);
   AddPlan(app, run);

@@ -31,6 +31,7 @@ void AddRun(CLI::App& app, Run* run);
 void AddOpt(CLI::App& app, Run* run);
 void AddDump(CLI::App& app, Run* run);
 void AddExec(CLI::App& app, Run* run);
+void AddExport(CLI::App& app, Run* run);
 void AddData(CLI::App& app, Run* run);
 void AddReport(CLI::App& app, Run* run);
 void AddScale(CLI::App& app, Run* run);
