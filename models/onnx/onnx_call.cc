@@ -213,14 +213,22 @@ std::vector<int64_t> AxesOf(OnnxCall& call, const Value* x, size_t i) {
   return axes;
 }
 
+namespace {
+
+// The greatest integer, which stands for "to the end", is not a double, and the
+// next one would wrap.
+double AtMostGreatest(double value) {
+  constexpr double kGreatest = 0x1p63 - 1024;
+  return std::min(value, kGreatest);
+}
+
+}  // namespace
+
 Value* OnnxConstant(ir::Builder& b, const ir::NamedTensor& tensor) {
   if (tensor.bytes.empty()) return nullptr;
   ir::Tensor values = ir::LoadTensor(tensor.type, tensor.bytes);
   if (tensor.type.dtype == ir::DType::kI64) {
-    // The greatest integer, which stands for "to the end", is not a double. The
-    // next one would wrap.
-    constexpr double kGreatest = 0x1p63 - 1024;
-    for (double& value : values.data) value = std::min(value, kGreatest);
+    for (double& value : values.data) value = AtMostGreatest(value);
   }
   return b.Constant(tensor.type.dtype, tensor.type.shape,
                     std::move(values.data));
@@ -233,9 +241,12 @@ std::vector<int64_t> AllAxes(int64_t count) {
 }
 
 Value* IntVector(OnnxCall& call, const Ints64& values) {
-  return call.b().Constant(ir::DType::kI64,
-                           {static_cast<int64_t>(values.size())},
-                           {values.begin(), values.end()});
+  std::vector<double> numbers;
+  for (const int64_t value : values) {
+    numbers.push_back(AtMostGreatest(static_cast<double>(value)));
+  }
+  const auto count = static_cast<int64_t>(values.size());
+  return call.b().Constant(ir::DType::kI64, {count}, std::move(numbers));
 }
 
 Value* NormalizedIndex(OnnxCall& call, Value* index, int64_t extent) {

@@ -2,6 +2,7 @@
 
 #include <onnx/onnx_pb.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -78,6 +79,9 @@ class Parser {
       Throw("opset", fmt::format("expected {} to {}, got {}", kOldestOpset,
                                  kNewestOpset, result.opset));
     }
+    for (const onnx::FunctionProto& function : model.functions()) {
+      functions_[TypeOf(function.domain(), function.name())] = &function;
+    }
     result.graph = Graph(*model.mutable_graph());
     return result;
   }
@@ -118,10 +122,102 @@ class Parser {
       result.outputs.push_back(output.name());
     }
     for (onnx::NodeProto& node : *graph.mutable_node()) {
-      result.nodes.push_back(Node(node));
+      AddNode(node, result.nodes, 0);
     }
     return result;
   }
+
+  // --- Functions of the model ------------------------------------------------
+
+  static std::string TypeOf(const std::string& domain,
+                            const std::string& name) {
+    const bool standard = domain.empty() || domain == "ai.onnx";
+    return standard ? name : domain + "." + name;
+  }
+
+  // Adds a node, or those of the function that it calls.
+  void AddNode(onnx::NodeProto& node, std::vector<OnnxNode>& nodes, int depth) {
+    const auto found = functions_.find(TypeOf(node.domain(), node.op_type()));
+    constexpr size_t kMostNodes = 1 << 20;
+    constexpr int kDeepest = 32;
+    if (nodes.size() > kMostNodes || depth > kDeepest) {
+      Throw("node " + node.name(),
+            fmt::format("functions: expected at most {} nodes, and calls at "
+                        "most {} deep",
+                        kMostNodes, kDeepest));
+    }
+    if (found == functions_.end()) {
+      nodes.push_back(Node(node));
+      return;
+    }
+    const onnx::FunctionProto& function = *found->second;
+    std::map<std::string, std::string> names{{"", ""}};
+    for (int i = 0; i < function.input_size(); ++i) {
+      names[function.input(i)] = i < node.input_size() ? node.input(i) : "";
+    }
+    for (int i = 0; i < function.output_size(); ++i) {
+      const bool used = i < node.output_size() && !node.output(i).empty();
+      if (used) names[function.output(i)] = node.output(i);
+    }
+    const std::string own = node.name().empty() && node.output_size() > 0
+                                ? node.output(0)
+                                : node.name();
+    for (onnx::NodeProto inner : function.node()) {
+      Rename(inner, own + "/", names);
+      Bind(inner, node);
+      AddNode(inner, nodes, depth + 1);
+    }
+  }
+
+  // Gives names of a function's own tensors the prefix; `names` has the others.
+  static void Rename(onnx::NodeProto& node, const std::string& prefix,
+                     const std::map<std::string, std::string>& names) {
+    const auto rename = [&](std::string* name) {
+      const auto found = names.find(*name);
+      *name = found != names.end() ? found->second : prefix + *name;
+    };
+    for (std::string& name : *node.mutable_input()) rename(&name);
+    for (std::string& name : *node.mutable_output()) rename(&name);
+    node.set_name(prefix +
+                  (node.name().empty() ? node.op_type() : node.name()));
+    for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
+      if (!attribute.has_g()) continue;
+      onnx::GraphProto& body = *attribute.mutable_g();
+      for (auto& input : *body.mutable_input()) rename(input.mutable_name());
+      for (auto& output : *body.mutable_output()) rename(output.mutable_name());
+      for (auto& tensor : *body.mutable_initializer()) {
+        rename(tensor.mutable_name());
+      }
+      for (auto& inner : *body.mutable_node()) Rename(inner, prefix, names);
+    }
+  }
+
+  // Replaces attributes that refer to those of the call; drops them if the call
+  // has none.
+  static void Bind(onnx::NodeProto& node, const onnx::NodeProto& call) {
+    auto& attributes = *node.mutable_attribute();
+    for (int i = attributes.size() - 1; i >= 0; --i) {
+      onnx::AttributeProto& attribute = attributes[i];
+      if (attribute.has_g()) {
+        for (auto& inner : *attribute.mutable_g()->mutable_node()) {
+          Bind(inner, call);
+        }
+      }
+      if (attribute.ref_attr_name().empty()) continue;
+      const auto given = std::find_if(
+          call.attribute().begin(), call.attribute().end(),
+          [&](const auto& a) { return a.name() == attribute.ref_attr_name(); });
+      const std::string name = attribute.name();
+      if (given == call.attribute().end()) {
+        attributes.DeleteSubrange(i, 1);
+      } else {
+        attribute = *given;
+        attribute.set_name(name);
+      }
+    }
+  }
+
+  // --- Nodes and tensors -----------------------------------------------------
 
   OnnxInput Input(const onnx::ValueInfoProto& info) const {
     OnnxInput input;
@@ -148,9 +244,7 @@ class Parser {
 
   OnnxNode Node(onnx::NodeProto& node) {
     OnnxNode result;
-    const std::string& domain = node.domain();
-    const bool standard = domain.empty() || domain == "ai.onnx";
-    result.type = standard ? node.op_type() : domain + "." + node.op_type();
+    result.type = TypeOf(node.domain(), node.op_type());
     result.name = node.name();
     result.inputs = {node.input().begin(), node.input().end()};
     result.outputs = {node.output().begin(), node.output().end()};
@@ -311,7 +405,8 @@ class Parser {
   }
 
   const std::string& path_;
-  std::map<std::string, std::vector<uint8_t>> files_;  // by location
+  std::map<std::string, std::vector<uint8_t>> files_;            // by location
+  std::map<std::string, const onnx::FunctionProto*> functions_;  // by type
 };
 
 }  // namespace

@@ -56,10 +56,11 @@ struct OnnxModel {
   OnnxGraph graph;
 };
 
-// Reads a model. `path` names it in messages; tensors in further files are read
-// from its folder. Throws kGraph, with a line that names the tensor or node,
-// for damaged and truncated files, opsets and dtypes that are unknown, tensors
-// whose bytes do not fit their shape, and files outside of the folder.
+// Reads a model. Nodes that call functions of the model are replaced by those
+// of the functions. `path` names it in messages; tensors in further files are
+// read from its folder. Throws kGraph, with a line that names the tensor or
+// node, for damaged and truncated files, opsets and dtypes that are unknown,
+// tensors whose bytes do not fit their shape, and files outside of the folder.
 OnnxModel ParseOnnx(const std::string& path, std::span<const uint8_t> file);
 
 // Returns the dtype of a TensorProto.DataType; throws kGraph, starting with

@@ -6,7 +6,7 @@ namespace {
 constexpr std::span<const OnnxOp> (*kFamilies[])() = {
     OnnxAttentionOps, OnnxControlOps, OnnxElementwiseOps, OnnxIndexedOps,
     OnnxLayerOps,     OnnxLossOps,    OnnxRecurrentOps,   OnnxReductionOps,
-    OnnxResizeOps,    OnnxShapeOps,   OnnxWindowOps};
+    OnnxResizeOps,    OnnxShapeOps,   OnnxSignalOps,      OnnxWindowOps};
 
 }  // namespace
 

@@ -32,6 +32,7 @@ std::span<const OnnxOp> OnnxRecurrentOps();
 std::span<const OnnxOp> OnnxReductionOps();  // and scans
 std::span<const OnnxOp> OnnxResizeOps();     // and sampling
 std::span<const OnnxOp> OnnxShapeOps();      // data movement, sources
+std::span<const OnnxOp> OnnxSignalOps();     // Fourier transforms
 std::span<const OnnxOp> OnnxWindowOps();     // convolution, pooling
 
 std::vector<OnnxOp> AllOnnxOps();

@@ -388,7 +388,7 @@ OnnxResults Constant(OnnxCall& call) {
     return {OnnxConstant(b, call.TensorAttribute("value"))};
   }
   if (call.HasAttribute("value_int")) {
-    return {b.Scalar(DType::kI64, static_cast<double>(call.Int("value_int")))};
+    return {b.Reshape(IntVector(call, {call.Int("value_int")}), {})};
   }
   if (call.HasAttribute("value_float")) {
     return {b.Scalar(DType::kF32, call.Float("value_float"))};

@@ -6,7 +6,8 @@ import unittest
 from cli_case import DATA, GRAPH, USAGE, CliTest
 from noise_images import make_images
 from onnx_file import (DOUBLE, FLOAT, FLOAT16, INT8, INT64, STRING, classifier,
-                       floats, integers, model, node, tensor, value)
+                       field, floats, function, integers, model, node,
+                       reference, tensor, value)
 from safetensors_file import read, write
 
 
@@ -153,6 +154,17 @@ class OnnxExecTest(OnnxCase):
                      [value("x", [1])], [value("y", [])])
         self.assertEqual(self.exec(data, {"x": self.floats(7)})["y"], [7])
 
+    def test_the_greatest_integer_means_to_the_end(self):
+        greatest = (1 << 63) - 1
+        for end in (node("Constant", [], ["end"], value_ints=[greatest]),
+                    node("Constant", [], ["end"],
+                         value=integers("", [greatest]))):
+            data = model([end, node("Slice", ["x", "one", "end"], ["y"])],
+                         [value("x", [3])], [value("y", [2])],
+                         [integers("one", [1])])
+            self.assertEqual(self.exec(data, {"x": self.floats(1, 2, 3)})["y"],
+                             [2, 3])
+
     def test_values_in_fields_and_in_files(self):
         (self.folder / "data").mkdir()
         (self.folder / "data/w.bin").write_bytes(
@@ -176,6 +188,24 @@ class OnnxExecTest(OnnxCase):
                                          struct.pack("<2f", 1, 3))})
         self.assertEqual((results["mean"], results["var"]), ([3], [2]))
         self.assertEqual((results["m"], results["v"]), ([3], [2]))
+
+    def test_functions_of_the_model(self):
+        slope = node("LeakyRelu", ["a"], ["t"]) + field(
+            5, reference("alpha", "slope"))
+        twice = function("Twice", ["a"], ["b"], [
+            slope, node("Add", ["t", "t"], ["b"])])
+        outer = function("Outer", ["a", "w"], ["b"], [
+            node("Twice", ["a"], ["t"], domain="own", slope=0.5),
+            node("Mul", ["t", "w"], ["b"])])
+        data = model(
+            [node("Outer", ["x", "w"], ["t"], domain="own"),
+             node("Twice", ["t"], ["y"], domain="own", slope=0.25)],
+            [value("x", [2])], [value("y", [2])], [floats("w", [2], [1, 3])],
+            functions=[twice, outer])
+        results = self.exec(data, {"x": self.floats(-4, 1)}, "--gradients")
+        # 2 leaky(w 2 leaky(x, 0.5), 0.25); w is a weight.
+        self.assertEqual(results["y"], [-2, 12])
+        self.assertEqual(results["grad/w"], [-2, 4])
 
     def test_symbolic_extents_of_one_name_are_equal(self):
         source = self.folder / "in.safetensors"
@@ -217,6 +247,14 @@ class BadOnnxTest(OnnxCase):
         self.refused(classifier(extra=[node("Relu", ["h"], ["h2"], "/a/b",
                                             "com.example")]),
                      "com.example.Relu at /a/b: unknown operator")
+
+    def test_a_function_that_calls_itself(self):
+        own = function("Own", ["a"], ["b"], [
+            node("Own", ["a"], ["b"], domain="own")])
+        self.refused(model([node("Own", ["x"], ["y"], domain="own")],
+                           [value("x", ["N", 3, 16, 16])],
+                           [value("y", ["N", 5])], functions=[own]),
+                     "functions: expected", "deep")
 
     def test_arguments_that_no_row_reads(self):
         self.refused(classifier(extra=[node("Relu", ["h"], ["h2"], "/a/b",

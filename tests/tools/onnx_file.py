@@ -80,11 +80,22 @@ def node(op, inputs, outputs, name="", domain="", **attributes):
                        for key, content in attributes.items()))
 
 
-def model(nodes, inputs, outputs, tensors=(), opset=18):
+def reference(name, to):
+    """An attribute of a function's node: the call's attribute `to`."""
+    return field(1, name) + field(20, 1) + field(21, to)
+
+
+def function(name, inputs, outputs, nodes, domain="own"):
+    return (field(1, name) + fields(4, inputs) + fields(5, outputs)
+            + fields(7, nodes) + field(9, field(1, "") + field(2, 18))
+            + field(10, domain))
+
+
+def model(nodes, inputs, outputs, tensors=(), opset=18, functions=()):
     graph = (fields(1, nodes) + field(2, "g") + fields(5, tensors)
              + fields(11, inputs) + fields(12, outputs))
     return (field(1, 8) + field(7, graph)
-            + field(8, field(1, "") + field(2, opset)))
+            + field(8, field(1, "") + field(2, opset)) + fields(25, functions))
 
 
 def classifier(classes=5, batch="N", extra=(), softmax=False, opset=18):

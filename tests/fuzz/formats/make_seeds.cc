@@ -357,6 +357,37 @@ void WriteTorchArchives() {
   }
 }
 
+// A model that calls a function of its own.
+void WriteOnnxFunction() {
+  onnx::ModelProto model;
+  model.set_ir_version(8);
+  model.add_opset_import()->set_version(models::kOldestOpset);
+  onnx::FunctionProto& function = *model.add_functions();
+  function.set_domain("own");
+  function.set_name("F");
+  function.add_input("a");
+  function.add_output("b");
+  onnx::NodeProto& inner = *function.add_node();
+  inner.set_op_type("LeakyRelu");
+  inner.add_input("a");
+  inner.add_output("b");
+  onnx::AttributeProto& slope = *inner.add_attribute();
+  slope.set_name("alpha");
+  slope.set_ref_attr_name("slope");
+  onnx::GraphProto& graph = *model.mutable_graph();
+  onnx::ValueInfoProto& input = *graph.add_input();
+  input.set_name("x");
+  input.mutable_type()->mutable_tensor_type()->set_elem_type(
+      onnx::TensorProto::FLOAT);
+  onnx::NodeProto& call = *graph.add_node();
+  call.set_domain("own");
+  call.set_op_type("F");
+  call.add_input("x");
+  call.add_output("y");
+  graph.add_output()->set_name("y");
+  Write("onnx", "function", model.SerializeAsString());
+}
+
 // Models that PyTorch exported, and one of each operator, on tensors of ones
 // and a constant that many operators accept as shape, axes or index.
 void WriteOnnx() {
@@ -396,6 +427,7 @@ void WriteOnnx() {
             model.SerializeAsString());
     }
   }
+  WriteOnnxFunction();
 }
 
 }  // namespace
