@@ -4,6 +4,8 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -61,7 +63,7 @@ class Program {
     }
     for (const auto& [name, tensor] : graph().tensors) {
       if (ir::IsFloat(tensor.type.dtype) && !tensor.bytes.empty()) {
-        FindState(name, name, 0);
+        FindState(name);
       }
     }
     FindHeads();
@@ -105,40 +107,66 @@ class Program {
     size_t operand;
   };
 
-  // Decides by the readers of `name`, which has the values of a tensor.
-  void FindState(const std::string& tensor, const std::string& name,
-                 int depth) {
-    constexpr int kDeepest = 16;
-    const auto readers = readers_.find(name);
-    if (readers == readers_.end() || depth > kDeepest) return;
+  // Decides by the nodes that read a tensor, and those that read it in another
+  // shape or dtype.
+  void FindState(const std::string& tensor) {
     const ir::Shape& shape = graph().tensors.at(tensor).type.shape;
-    const int64_t elements = ir::NumElements(shape);
-    const auto constant = [](double value) -> ir::Attrs {
-      return {{"init", std::string("constant")}, {"value", value}};
-    };
-    for (const auto& [node, operand] : readers->second) {
-      const char use = UseOf(*node, operand);
-      if (use == '=' && !node->outputs.empty()) {
-        FindState(tensor, node->outputs[0], depth + 1);
-      } else if (use == 's' || use == 'v') {
-        states_[tensor] = {
-            use == 's' ? InputRole::kNormScale : InputRole::kStatistic,
-            constant(1)};
-      } else if (use == 'h' || use == 'm') {
-        states_[tensor] = {
-            use == 'h' ? InputRole::kNormShift : InputRole::kStatistic,
-            constant(0)};
-      } else if (use == 'w' && shape.size() > 1) {
-        states_[tensor] = {InputRole::kWeight, WeightInit(*node, shape)};
-      } else if (use == 'w' || use == 'b' || (use == '+' && elements > 1)) {
-        const bool vector =
-            elements == *std::max_element(shape.begin(), shape.end());
-        states_.try_emplace(
-            tensor,
-            State{vector ? InputRole::kBias : InputRole::kWeight, constant(0)});
+    std::vector<std::string> names{tensor};
+    std::set<std::string> seen{tensor};
+    for (size_t i = 0; i < names.size(); ++i) {
+      const auto readers = readers_.find(names[i]);
+      if (readers == readers_.end()) continue;
+      for (const auto& [node, operand] : readers->second) {
+        const char use = UseOf(*node, operand);
+        if (use == '=') {
+          for (const std::string& output : node->outputs) {
+            if (seen.insert(output).second) names.push_back(output);
+          }
+        } else if (std::optional<State> state = StateOf(*node, use, shape)) {
+          // What is added or multiplied may be more to another node.
+          if (use == '+') {
+            states_.try_emplace(tensor, *std::move(state));
+          } else {
+            states_.insert_or_assign(tensor, *std::move(state));
+            return;
+          }
+        }
       }
-      if (states_.contains(tensor) && use != '+') return;
     }
+  }
+
+  static std::optional<State> StateOf(const OnnxNode& node, char use,
+                                      const ir::Shape& shape) {
+    const auto constant = [](InputRole role, double value) -> State {
+      return {role, {{"init", std::string("constant")}, {"value", value}}};
+    };
+    const int64_t elements = ir::NumElements(shape);
+    switch (use) {
+      case 's':
+        return constant(InputRole::kNormScale, 1);
+      case 'h':
+        return constant(InputRole::kNormShift, 0);
+      case 'v':
+        return constant(InputRole::kStatistic, 1);
+      case 'm':
+        return constant(InputRole::kStatistic, 0);
+      case 'w':
+        if (shape.size() > 1) {
+          return State{InputRole::kWeight, WeightInit(node, shape)};
+        }
+        break;
+      case '+':
+        if (elements == 1) return std::nullopt;
+        break;
+      case 'b':
+        break;
+      default:
+        return std::nullopt;
+    }
+    const bool vector =
+        shape.empty() ||
+        elements == *std::max_element(shape.begin(), shape.end());
+    return constant(vector ? InputRole::kBias : InputRole::kWeight, 0);
   }
 
   // PyTorch's default for such layers.
@@ -165,7 +193,8 @@ class Program {
         const std::vector<std::string>& in = node.inputs;
         const bool layer =
             node.type == "Gemm" || node.type == "MatMul" || node.type == "Conv";
-        if (layer && in.size() > 1 && IsState(in[1])) {
+        if (layer && in.size() > 1 && IsState(in[1]) &&
+            graph().tensors.at(in[1]).type.rank() > 1) {
           AddHead(node, bias);
           break;
         }
@@ -190,7 +219,7 @@ class Program {
          {bias, node.inputs.size() > 2 ? node.inputs[2] : std::string()}) {
       if (!IsState(name)) continue;
       const ir::Shape& own = graph().tensors.at(name).type.shape;
-      if (own.back() != classes) continue;
+      if (own.empty() || own.back() != classes) continue;
       heads_[name] = static_cast<int64_t>(own.size()) - 1;
     }
   }

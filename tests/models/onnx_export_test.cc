@@ -170,6 +170,122 @@ INSTANTIATE_TEST_SUITE_P(Networks, OnnxExport,
                            return name;
                          });
 
+// Imports an export of build(2) and build(3), and compares it with build(5).
+void ExpectSame(
+    const std::function<std::unique_ptr<Graph>(int64_t batch)>& build) {
+  const std::string bytes = ExportOnnx(*build(2), *build(3), "y", nullptr);
+  const auto original = build(5);
+  const Tensor x = Numbers(original->FindInput("images")->type(), 0.5, 0);
+  const ir::NamedTensor given{"images", x.type, ir::TensorBytes(x)};
+  const ImportedProgram program = ImportOnnxProgram(
+      "model.onnx", BytesOf(bytes),
+      [&](const std::string&) -> const ir::NamedTensor& { return given; });
+  std::map<std::string, Tensor> weights;
+  for (const ir::NamedTensor& weight : program.weights) {
+    weights[weight.name] = ir::LoadTensor(weight.type, weight.bytes);
+  }
+  const Tensor expected = Results(*original, x, {}, "y");
+  const Tensor actual = Results(*program.graph, x, weights, "y");
+  ASSERT_EQ(actual.type.shape, expected.type.shape);
+  ASSERT_EQ(actual.type.dtype, expected.type.dtype);
+  for (size_t i = 0; i < expected.data.size(); ++i) {
+    EXPECT_NEAR(actual.data[i], expected.data[i], 1e-6) << i;
+  }
+}
+
+// Calls `add` on a builder and its input [batch,3,4,4] for each batch size.
+void ExpectSame(
+    const std::function<ir::Value*(ir::Builder&, ir::Value*)>& add) {
+  ExpectSame([&](int64_t batch) {
+    auto graph = std::make_unique<Graph>("net");
+    ir::Builder b(*graph);
+    ir::Value* x = graph->AddInput({DType::kF32, {batch, 3, 4, 4}, {}},
+                                   ir::InputRole::kData, "images");
+    graph->AddOutput(add(b, x), "y");
+    return graph;
+  });
+}
+
+using ir::Builder;
+using ir::Value;
+
+TEST(OnnxExporter, ElementwiseOpsWithoutAnOperatorOfTheirOwn) {
+  ExpectSame([](Builder& b, Value* x) {
+    Value* root = b.Rsqrt(b.Plus(b.Times(x, x), 1.0));
+    Value* finite = b.Unary("is_finite", b.Divide(root, x));
+    Value* apart = b.Compare("ne", b.Floor(b.Times(x, 8.0)), 1.0);
+    return b.Select(b.And(finite, apart), b.Remainder(x, 0.1), root);
+  });
+  ExpectSame([](Builder& b, Value* x) {
+    Value* whole = b.Cast(b.Times(x, 100.0), DType::kI32);
+    return b.Plus(b.FloorDivide(whole, 7.0), b.Remainder(whole, 5.0));
+  });
+}
+
+TEST(OnnxExporter, IndicesThatDependOnTheBatch) {
+  ExpectSame([](Builder& b, Value* x) {
+    const ir::Shape& shape = x->type().shape;
+    Value* sample = b.Iota(DType::kF32, shape, 0);
+    return b.Plus(b.Times(x, sample), b.Iota(DType::kF32, shape, 2));
+  });
+}
+
+TEST(OnnxExporter, LookupsByOneIndexAndBySeveral) {
+  ExpectSame([](Builder& b, Value* x) {
+    return b.Take(x, b.Constant(DType::kI64, {2}, {2, 0}), 1);
+  });
+  ExpectSame([](Builder& b, Value* x) {
+    ir::Shape shape = x->type().shape;
+    Value* row = b.Constant(DType::kI64, {4}, {3, 1, 0, 2});
+    Value* column = b.Constant(DType::kI64, {4}, {1, 1, 2, 0});
+    return b.Gather(
+        x, {b.Broadcast(row, shape, {2}), b.Broadcast(column, shape, {3})},
+        {0, 1, -1, -1});
+  });
+}
+
+TEST(OnnxExporter, ReductionsScansAndDataMovement) {
+  ExpectSame([](Builder& b, Value* x) {
+    Value* positive = b.Compare("gt", x, 0.0);
+    const auto reduced = [&](const char* kind, Value* value) {
+      return b
+          .Add("reduce", {value},
+               {{"kind", std::string(kind)},
+                {"dims", std::vector<int64_t>{2, 3}}})
+          ->output();
+    };
+    Value* flags = b.Or(reduced("all", positive), reduced("any", positive));
+    Value* sums = b.Plus(reduced("prod", x), reduced("min", x));
+    return b.Select(flags, b.CumulativeSum(sums, 1, true, true), sums);
+  });
+  ExpectSame([](Builder& b, Value* x) {
+    Value* part = b.Slice(x, {0, 1, 0, 0}, x->type().shape, {1, 1, 2, 3});
+    return b.Pad(b.Transpose(part, {0, 2, 3, 1}), {0, 1, 0, 0}, {0, 0, 2, 0},
+                 {0, 0, 0, 0}, 0.5);
+  });
+  // Two extents depend on the batch.
+  ExpectSame([](Builder& b, Value* x) {
+    const int64_t batch = x->type().shape[0];
+    Value* flat = b.Reshape(x, {batch, 48});
+    return b.Matmul(flat, flat, false, /*transpose_b=*/true);
+  });
+}
+
+TEST(OnnxExporter, TransposedConvolutionAndPooling) {
+  ExpectSame([](Builder& b, Value* x) {
+    Value* weight = b.Constant(DType::kF32, {3, 2, 3, 3}, {0.25});
+    Value* y = b.ConvTranspose2d(
+        x, weight, nullptr,
+        {.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 0},
+        /*extra_h=*/1);
+    return b.AvgPool2d(y, {.window_h = 3,
+                           .window_w = 3,
+                           .pad_h = 1,
+                           .pad_w = 1,
+                           .count_include_pad = false});
+  });
+}
+
 // The weights of layers keep their names, so that training can go on.
 TEST(OnnxExporter, WeightsKeepTheirNames) {
   const Network network = Open("convolutional.pt2");

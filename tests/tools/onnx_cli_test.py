@@ -154,6 +154,14 @@ class OnnxExecTest(OnnxCase):
                      [value("x", [1])], [value("y", [])])
         self.assertEqual(self.exec(data, {"x": self.floats(7)})["y"], [7])
 
+    def test_a_weight_may_be_a_single_number(self):
+        data = model([node("Gemm", ["x", "x", "w"], ["y"])],
+                     [value("x", [1, 1])], [value("y", [1, 1])],
+                     [floats("w", [], [4])])
+        x = "F32", [1, 1], struct.pack("<f", 3)
+        results = self.exec(data, {"x": x}, "--gradients")
+        self.assertEqual((results["y"], results["grad/w"]), ([13], [1]))
+
     def test_the_greatest_integer_means_to_the_end(self):
         greatest = (1 << 63) - 1
         for end in (node("Constant", [], ["end"], value_ints=[greatest]),

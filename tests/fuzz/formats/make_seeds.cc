@@ -415,11 +415,16 @@ void WriteOnnx() {
     ints.set_data_type(onnx::TensorProto::INT64);
     ints.add_dims(1);
     ints.add_int64_data(1);
-    for (const char* second : {"y", "i"}) {
+    onnx::TensorProto& weight = *graph.add_initializer();
+    weight.set_name("w");
+    weight.set_data_type(onnx::TensorProto::FLOAT);
+    weight.add_float_data(1);
+    for (const char* second : {"y", "i", "w"}) {
       graph.clear_node();
       onnx::NodeProto& node = *graph.add_node();
       node.set_op_type(std::string(op.name));
-      for (const char* name : {"x", second, "i"}) node.add_input(name);
+      const char* third = second == std::string_view("w") ? "w" : "i";
+      for (const char* name : {"x", second, third}) node.add_input(name);
       node.add_output("z");
       graph.clear_output();
       graph.add_output()->set_name("z");
