@@ -559,6 +559,9 @@ void BindGraph(Class& c) {
         "Name a result. \"loss\" is differentiated. updates: the statistic "
         "whose next value this is.");
   c.def("add", &AddOp, "op"_a, "operands"_a, "attrs"_a,
+        nb::sig("def add(self, op: str, "
+                "operands: collections.abc.Sequence[Value], "
+                "**attrs: object) -> Value | tuple[Value, ...]"),
         "Add any op by name, with its attributes as keywords. Return its "
         "result, or a tuple of several.");
   c.def(
@@ -573,9 +576,12 @@ void BindValue(nb::module_& module) {
   using B = ir::Builder;
   nb::class_<GraphValue> c(module, "Value",
                            "A tensor of a graph under construction.");
-  c.def_prop_ro("shape", [](const GraphValue& self) {
-    return nb::tuple(nb::cast(self.value->type().shape));
-  });
+  c.def_prop_ro(
+      "shape",
+      [](const GraphValue& self) {
+        return nb::tuple(nb::cast(self.value->type().shape));
+      },
+      nb::sig("def shape(self, /) -> tuple[int, ...]"));
   c.def_prop_ro("dtype", [](const GraphValue& self) {
     return std::string(ir::DTypeName(self.value->type().dtype));
   });
@@ -636,7 +642,9 @@ void BindBuilder(nb::module_& module) {
   BindValue(module);
   nb::class_<LayerScope>(module, "LayerScope")
       .def("__enter__", &LayerScope::Enter)
-      .def("__exit__", [](LayerScope& self, const nb::args&) { self.Exit(); });
+      .def(
+          "__exit__", [](LayerScope& self, const nb::args&) { self.Exit(); },
+          nb::sig("def __exit__(self, *args: object) -> None"));
   Class c(module, "Builder",
           "Builds a graph op by op, with the names of the C++ ir::Builder. "
           "Each op keeps the line of Python code that built it.");

@@ -124,7 +124,10 @@ void BindStep(nb::module_& module) {
         new (self) TrainingStep(Open(model), Arrays(example, "example"),
                                 ParseOptions(options));
       },
-      "model"_a, "example"_a, "options"_a);
+      "model"_a, "example"_a, "options"_a,
+      nb::sig("def __init__(self, model: str | Builder, "
+              "example: collections.abc.Sequence[object], "
+              "options: dict[str, object]) -> None"));
   c.def_prop_ro("model", &TrainingStep::model_name);
   c.def_prop_ro("device", &TrainingStep::device);
   c.def_prop_ro("inputs", &InputTypes,
@@ -137,7 +140,8 @@ void BindStep(nb::module_& module) {
       [](TrainingStep& self, const nb::args& args, const nb::kwargs& kwargs) {
         return self.Run(Batch(self, args, kwargs));
       },
-      "args"_a, "kwargs"_a);
+      "args"_a, "kwargs"_a,
+      nb::sig("def run(self, *args: object, **kwargs: object) -> float"));
   c.def("output", &TrainingStep::Output, "name"_a);
   c.def(
       "evaluate",
@@ -154,13 +158,16 @@ void BindStep(nb::module_& module) {
       },
       "images"_a);
   c.def("state_names", &TrainingStep::StateNames);
-  c.def("state", &TrainingStep::State);
+  c.def("state", &TrainingStep::State,
+        nb::sig("def state(self) -> dict[str, object]"));
   c.def(
       "load_state",
       [](TrainingStep& self, const nb::dict& state, bool strict) {
         self.LoadState(NamedArrays(state), strict);
       },
-      "state"_a, "strict"_a);
+      "state"_a, "strict"_a,
+      nb::sig("def load_state(self, state: dict[str, object], "
+              "strict: bool) -> None"));
   c.def("save_weights", &TrainingStep::SaveWeights, "path"_a);
   c.def("load_weights", &TrainingStep::LoadWeights, "path"_a);
   c.def(
@@ -186,7 +193,13 @@ NB_MODULE(_fusor, module) {
   BindBuilder(module);
   BindStep(module);
   module.def("compare", &Compare, "model"_a, "example"_a, "options"_a,
-             "variants"_a, "rounds"_a, "warmup"_a, "top"_a);
+             "variants"_a, "rounds"_a, "warmup"_a, "top"_a,
+             nb::sig("def compare(model: str | Builder, "
+                     "example: collections.abc.Sequence[object], "
+                     "options: dict[str, object], "
+                     "variants: collections.abc.Sequence[dict[str, object]], "
+                     "rounds: int, warmup: int, top: int) "
+                     "-> tuple[str, str, str]"));
   module.def("models", &models::ArchNames,
              "Return the names of the built-in models.");
   module.def("backends", &runtime::AvailableBackends,
