@@ -6,6 +6,11 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash tools/setup.sh
+# Compiling and planning for GPUs is also tested with CUDA 12, if pip has it.
+if [[ -n $(find build -name fusor_cuda.so -print -quit) ]]; then
+  bash tools/install_cuda.sh --compiler build/cuda12 build/cuda12.log \
+    >/dev/null || true
+fi
 # Several multi-threaded tests run at once. Waiting threads must not spin, or
 # the tests take 10 times as long.
 export OMP_WAIT_POLICY=passive

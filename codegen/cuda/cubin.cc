@@ -101,7 +101,11 @@ class Cubin {
 
 }  // namespace
 
+// NVRTC's PTX begins with a comment.
+bool IsPtx(std::string_view code) { return code.starts_with("//"); }
+
 std::vector<EntryResources> ReadResources(std::string_view cubin) {
+  if (IsPtx(cubin)) return {};
   return Cubin(cubin).Resources();
 }
 

@@ -10,10 +10,13 @@ namespace fusor::cuda {
 
 using codegen::EntryResources;
 
+// Returns whether code is PTX, which the driver compiles, and no cubin.
+bool IsPtx(std::string_view code);
+
 // Returns the resources of all kernels (entry functions), sorted by name. Reads
 // the attributes EIATTR_REGCOUNT and EIATTR_FRAME_SIZE of the ELF file's
-// .nv.info section (see cuobjdump -elf). Throws kInternal if the bytes are not
-// a cubin.
+// .nv.info section (see cuobjdump -elf). PTX has none. Throws kInternal if the
+// bytes are neither.
 std::vector<EntryResources> ReadResources(std::string_view cubin);
 
 // Returns the SASS of a cubin with its labels, as nvdisasm prints it; empty if

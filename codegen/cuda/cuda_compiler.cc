@@ -7,6 +7,7 @@
 #include "codegen/cuda/cubin.h"
 #include "codegen/cuda/cuda_printer.h"
 #include "codegen/cuda/device_properties.h"
+#include "codegen/cuda/dynamic_library.h"
 #include "codegen/cuda/matmul_problem.h"
 #include "codegen/cuda/planned_call.h"
 #include "ir/support/error.h"
@@ -88,6 +89,12 @@ CudaCompiler::CudaCompiler(ir::Target target, std::optional<int> device,
   planner_ = std::make_unique<ConvPlanner>(PropertiesOf(target_, device));
 }
 
+void CudaCompiler::CheckDriver() const {
+  const std::string too_old = DriverTooOld(nvrtc_.cuda());
+  FUSOR_CHECK(too_old.empty(), kDevice, "CUDA backend: {}: {}",
+              nvrtc_.version(), too_old);
+}
+
 NvrtcCompiler::Output CudaCompiler::CompileText(const std::string& name,
                                                 const std::string& text,
                                                 const std::string& source,
@@ -135,7 +142,7 @@ std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
 std::string CudaCompiler::CompileKernel(const codegen::Kernel& kernel) const {
   return CompileText(kernel.name, PrintCuda(kernel), "kernel.cu",
                      ErrorCode::kInternal)
-      .cubin;
+      .code;
 }
 
 std::vector<EntryResources> CudaCompiler::Resources(
@@ -163,13 +170,14 @@ std::vector<codegen::KernelArtifact> CudaCompiler::KernelArtifacts(
   NvrtcCompiler::Output output =
       CompileText(kernel.name, text, "kernel.cu", ErrorCode::kInternal);
   std::string resources;
-  for (const EntryResources& entry : ReadResources(output.cubin)) {
+  for (const EntryResources& entry : ReadResources(output.code)) {
     resources += fmt::format("{}: {} registers, {} bytes of stack\n",
                              entry.entry, entry.registers, entry.stack_bytes);
   }
   std::vector<codegen::KernelArtifact> artifacts{
       {".cu", std::move(text)}, {".ptx", std::move(output.ptx)}};
-  if (std::string sass = Disassemble(output.cubin); !sass.empty()) {
+  if (IsPtx(output.code)) return artifacts;
+  if (std::string sass = Disassemble(output.code); !sass.empty()) {
     artifacts.push_back({".sass", std::move(sass)});
   }
   artifacts.push_back({".resources", std::move(resources)});
@@ -179,17 +187,15 @@ std::vector<codegen::KernelArtifact> CudaCompiler::KernelArtifacts(
 std::string CudaCompiler::CompileArtifact(const codegen::Kernel& kernel,
                                           const std::string& text,
                                           const std::string& source) const {
-  std::string cubin =
-      CompileText(kernel.name, text, source, ErrorCode::kUsage).cubin;
-  const std::vector<EntryResources> entries = ReadResources(cubin);
+  NvrtcCompiler::Output output =
+      CompileText(kernel.name, text, source, ErrorCode::kUsage);
   for (const codegen::CudaLaunch& launch : CudaLaunches(kernel)) {
-    const bool there = std::any_of(
-        entries.begin(), entries.end(),
-        [&](const EntryResources& e) { return e.entry == launch.entry; });
+    const bool there = output.ptx.find(fmt::format(
+                           ".entry {}(", launch.entry)) != std::string::npos;
     FUSOR_CHECK(there, kUsage, "{}: no extern \"C\" __global__ function {}",
                 source, launch.entry);
   }
-  return cubin;
+  return std::move(output.code);
 }
 
 std::string CudaCompiler::LibraryVersion() const { return CudnnVersion(); }

@@ -24,6 +24,9 @@ class CudaCompiler : public codegen::TargetCompiler {
   CudaCompiler(ir::Target target, std::optional<int> device,
                codegen::WarningHandler warning);
 
+  // Throws kDevice unless this machine's driver runs the compiler's code.
+  void CheckDriver() const;
+
   const ir::Target& target() const override { return target_; }
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override;
@@ -32,8 +35,9 @@ class CudaCompiler : public codegen::TargetCompiler {
       const std::string& code) const override;
   codegen::CodegenFingerprint Codegen() const override;
   void PrepareCall(codegen::LibraryCall& call) const override;
-  // Returns ".cu", ".ptx", ".sass" if there is an nvdisasm, and ".resources"
-  // with the registers and bytes of stack of each entry.
+  // Returns ".cu", ".ptx" and, unless the code is PTX, ".sass" if there is an
+  // nvdisasm, and ".resources" with the registers and bytes of stack of each
+  // entry.
   std::vector<codegen::KernelArtifact> KernelArtifacts(
       const codegen::Kernel& kernel) const override;
   std::string CompileArtifact(const codegen::Kernel& kernel,

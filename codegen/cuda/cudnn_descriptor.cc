@@ -44,6 +44,13 @@ Cudnn::Cudnn() : library({"libcudnn.so.9"}) {
   // cuDNN 9.8 introduced descriptions of devices that are not present.
   usable = all && version() >= 90800;
   if (!usable) problem = library.name() + " is older than cuDNN 9.8";
+  // cuDNN opens this by name, and aborts the process if it cannot.
+  const std::string needed = fmt::format("libcublasLt.so.{}", library.cuda());
+  if (usable && library.cuda() > 0 && !Library({needed}).found()) {
+    usable = false;
+    problem = fmt::format("{} needs {}, which cannot be opened", library.name(),
+                          needed);
+  }
 }
 
 const Cudnn& LoadedCudnn() {

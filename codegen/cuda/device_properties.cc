@@ -11,7 +11,7 @@ namespace fusor::cuda {
 namespace {
 
 // What target descriptions lack, from NVIDIA's data sheets. A user-defined
-// target uses the first row of its compute capability.
+// target uses the first row of its compute capability, or of an older one.
 struct Specification {
   std::string_view target;
   std::string_view name;
@@ -39,16 +39,15 @@ const Specification& Find(const ir::Target& target) {
                         fits);
   };
   auto row = find([&](const auto& s) { return s.target == target.name; });
-  if (row == std::end(kSpecifications)) {
-    row = find([&](const auto& s) {
-      return s.compute_capability == target.compute_capability;
-    });
+  // One without a row is taken for the newest older one.
+  for (int c = target.compute_capability;
+       row == std::end(kSpecifications) && c > 0; --c) {
+    row = find([&](const auto& s) { return s.compute_capability == c; });
   }
-  FUSOR_CHECK(
-      row != std::end(kSpecifications), kUsage,
-      "target {}: cuDNN's description of a device of compute capability "
-      "{} is not known; expected 80, 90 or 100",
-      target.name, target.compute_capability);
+  FUSOR_CHECK(row != std::end(kSpecifications), kUsage,
+              "target {}: compute capability {} has no cuDNN plans; expected "
+              "80 or newer",
+              target.name, target.compute_capability);
   return *row;
 }
 

@@ -1,6 +1,7 @@
 #include "codegen/cuda/dynamic_library.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +17,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kToolkit[] = "/usr/local/cuda";
+
+// CUDA versions whose libraries are opened, newest first, and the first driver
+// that runs each.
+struct CudaRelease {
+  int cuda;
+  const char* driver;
+};
+constexpr CudaRelease kReleases[] = {{13, "580"}, {kLeastCuda, "525.60"}};
 
 // Returns the nonempty parts between separators.
 std::vector<std::string> Split(const std::string& text, char separator) {
@@ -56,11 +65,20 @@ std::string ShellOutput(const std::string& command) {
   return pclose(pipe.release()) == 0 ? text : "";
 }
 
-std::vector<fs::path> LibraryFolders() {
+namespace {
+
+std::vector<fs::path> ChosenFolders() {
   std::vector<fs::path> folders;
   for (const std::string& folder : Split(Environment("FUSOR_CUDA_DIR"), ':')) {
     folders.emplace_back(folder);
   }
+  return folders;
+}
+
+}  // namespace
+
+std::vector<fs::path> LibraryFolders() {
+  std::vector<fs::path> folders = ChosenFolders();
   folders.emplace_back(fs::path(kToolkit) / "lib64");
   const std::string python = ShellOutput(
       "python3 -c 'import sys; print(\"\\n\".join(sys.path))' 2>/dev/null");
@@ -75,18 +93,39 @@ std::vector<fs::path> LibraryFolders() {
 }
 
 Library::Library(std::vector<std::string> names) {
+  for (const fs::path& folder : ChosenFolders()) {
+    if (OpenIn(folder, names)) return;
+  }
   for (const std::string& name : names) {
     if (Open(name)) return;
   }
-  // Only existing files: `problem_` is to name what is wrong with one of them.
-  for (const auto& folder : LibraryFolders()) {
-    for (const std::string& name : names) {
-      const std::filesystem::path file = folder / name;
-      std::error_code error;
-      if (!std::filesystem::exists(file, error)) continue;
-      if (Open(file.string())) return;
-    }
+  for (const fs::path& folder : LibraryFolders()) {
+    if (OpenIn(folder, names)) return;
   }
+}
+
+Library Library::OfCuda(const std::string& stem) {
+  std::vector<std::string> names;
+  for (const CudaRelease& release : kReleases) {
+    names.push_back(fmt::format("{}.so.{}", stem, release.cuda));
+  }
+  if (DriverTooOld(kReleases[0].cuda).empty()) return Library(names);
+  // The driver runs the older ones, wherever these are.
+  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    if (Library library({*name}); library.found()) return library;
+  }
+  return Library(names);
+}
+
+// Opens only existing files: `problem_` is to name what is wrong with one.
+bool Library::OpenIn(const fs::path& folder,
+                     const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const fs::path file = folder / name;
+    std::error_code error;
+    if (fs::exists(file, error) && Open(file.string())) return true;
+  }
+  return false;
 }
 
 bool Library::Open(const std::string& name) {
@@ -105,6 +144,46 @@ bool Library::Open(const std::string& name) {
 
 void* Library::FindSymbol(const char* symbol) const {
   return handle_ == nullptr ? nullptr : dlsym(handle_, symbol);
+}
+
+int Library::cuda() const {
+  // cuDNN's own version is in its name.
+  const auto cudnn = Find<size_t (*)()>("cudnnGetCudartVersion");
+  if (cudnn != nullptr) return static_cast<int>(cudnn() / 1000);
+  for (const CudaRelease& release : kReleases) {
+    if (name_.ends_with(fmt::format(".so.{}", release.cuda))) {
+      return release.cuda;
+    }
+  }
+  return 0;
+}
+
+const Library& DriverLibrary() {
+  static const Library library({"libcuda.so.1"});
+  return library;
+}
+
+int DriverVersion() {
+  int version = 0;
+  const auto get = DriverLibrary().Find<int (*)(int*)>("cuDriverGetVersion");
+  return get != nullptr && get(&version) == 0 ? version : 0;
+}
+
+std::string VersionText(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::string DriverTooOld(int cuda) {
+  const int version = DriverVersion();
+  if (version == 0 || version / 1000 >= cuda) return "";
+  const CudaRelease* needed = std::begin(kReleases);
+  while (needed->cuda > std::max(cuda, kLeastCuda)) ++needed;
+  const bool other = version / 1000 >= kLeastCuda;
+  return fmt::format(
+      "the driver is for CUDA {}, expected {}driver {} (CUDA {}.0) or newer",
+      VersionText(version),
+      other ? fmt::format("libraries of CUDA {}, or ", kLeastCuda) : "",
+      needed->driver, needed->cuda);
 }
 
 }  // namespace fusor::cuda

@@ -19,7 +19,7 @@ constexpr const char* kOptions[] = {"--std=c++17", "--fmad=true",
                                     "--prec-div=true", "--prec-sqrt=true"};
 
 struct Nvrtc {
-  Nvrtc() : library({"libnvrtc.so.13", "libnvrtc.so"}) {
+  Nvrtc() : library(Library::OfCuda("libnvrtc")) {
     if (!library.found()) return;
     bool all = true;
     const auto find = [&](auto& function, const char* symbol) {
@@ -40,7 +40,7 @@ struct Nvrtc {
     find(num_archs, "nvrtcGetNumSupportedArchs");
     find(archs, "nvrtcGetSupportedArchs");
     if (!all) {
-      problem = fmt::format("{} lacks functions of CUDA 13", library.name());
+      problem = fmt::format("{} lacks functions of CUDA 12", library.name());
       return;
     }
     // NVRTC opens its builtins by bare name, which the loader does not find in
@@ -57,7 +57,7 @@ struct Nvrtc {
     }
     // If there is a driver, NVRTC calls this function of it unchecked.
     constexpr char kAsked[] = "cuGetExportTable";
-    const Library driver({"libcuda.so.1"});
+    const Library& driver = DriverLibrary();
     if (driver.found() && driver.Find<void (*)()>(kAsked) == nullptr) {
       problem = fmt::format("{} needs {}, which {} lacks", library.name(),
                             kAsked, driver.name());
@@ -183,15 +183,21 @@ NvrtcCompiler::NvrtcCompiler(int compute_capability) {
   nvrtc.num_archs(&count);
   std::vector<int> known(static_cast<size_t>(count));
   nvrtc.archs(known.data());
-  FUSOR_CHECK(
-      std::find(known.begin(), known.end(), compute_capability) != known.end(),
-      kUsage, "CUDA backend: NVRTC {} makes no code for sm_{}", Version(),
-      compute_capability);
+  // The newest one that the GPU supports.
+  std::erase_if(known, [&](int arch) { return arch > compute_capability; });
+  FUSOR_CHECK(!known.empty(), kUsage,
+              "CUDA backend: NVRTC {} makes no code for sm_{}", Version(),
+              compute_capability);
+  const int arch = *std::max_element(known.begin(), known.end());
+  makes_ptx_ = arch != compute_capability;
   // Warp group instructions of compute capability 9.0 need the name sm_90a,
   // which all its GPUs support.
-  architecture_ = fmt::format("sm_{}{}", compute_capability,
-                              compute_capability == 90 ? "a" : "");
+  architecture_ = makes_ptx_
+                      ? fmt::format("compute_{}", arch)
+                      : fmt::format("sm_{}{}", arch, arch == 90 ? "a" : "");
 }
+
+int NvrtcCompiler::cuda() const { return Loaded().library.cuda(); }
 
 std::string NvrtcCompiler::version() const { return "nvrtc " + Version(); }
 
@@ -206,7 +212,9 @@ NvrtcCompiler::Output NvrtcCompiler::Compile(const std::string& text,
   if (!program.Compile(architecture_)) {
     throw Error(code, FirstOf(program.Log(), ": error"));
   }
-  return {program.Cubin(), program.Ptx(), FirstOf(program.Log(), ": warning")};
+  std::string ptx = program.Ptx();
+  return {makes_ptx_ ? ptx : program.Cubin(), ptx,
+          FirstOf(program.Log(), ": warning")};
 }
 
 std::string DescribeNvrtc() {
@@ -218,7 +226,9 @@ std::string DescribeNvrtc() {
   if (!nvrtc.usable()) {
     return fmt::format("NVRTC: {}: no kernels can be compiled", nvrtc.problem);
   }
-  return fmt::format("NVRTC {} ({})", Version(), nvrtc.library.name());
+  const std::string old = DriverTooOld(nvrtc.library.cuda());
+  return fmt::format("NVRTC {} ({}){}{}", Version(), nvrtc.library.name(),
+                     old.empty() ? "" : ": ", old);
 }
 
 std::string NvrtcFolder() { return Loaded().usable() ? Loaded().Folder() : ""; }

@@ -11,16 +11,19 @@ namespace fusor::cuda {
 // NVRTC for one architecture. Thread-safe.
 class NvrtcCompiler {
  public:
-  // `compute_capability`: 80, 90, 100. Throws kDevice if NVRTC cannot be
-  // opened, kUsage if it does not support the architecture.
+  // `compute_capability`: 80, 90, 100. If NVRTC does not know it, the code is
+  // PTX of the newest older one, which the driver compiles. Throws kDevice if
+  // NVRTC cannot be opened, kUsage if it knows no older one.
   explicit NvrtcCompiler(int compute_capability);
 
   std::string version() const;  // "nvrtc 13.0"
-  const std::string& architecture() const { return architecture_; }  // "sm_90a"
+  int cuda() const;             // its CUDA version, 13
+  // "sm_90a", or "compute_90" if the code is PTX.
+  const std::string& architecture() const { return architecture_; }
   std::string options() const;  // that affect machine code, in one line
 
   struct Output {
-    std::string cubin;
+    std::string code;  // a cubin, or PTX
     std::string ptx;
     std::string warning;  // the first in the log, "kernel.cu:12: .."
   };
@@ -30,6 +33,7 @@ class NvrtcCompiler {
 
  private:
   std::string architecture_;
+  bool makes_ptx_ = false;
 };
 
 // Returns "NVRTC 13.0 (libnvrtc.so.13)", or what is missing.

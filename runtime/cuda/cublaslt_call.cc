@@ -60,8 +60,11 @@ void Cublaslt::Check(cublasStatus_t status, const char* call) const {
 }
 
 Cublaslt Open() {
-  const Library library({"libcublasLt.so.13"});
+  const Library library = Library::OfCuda("libcublasLt");
   FUSOR_CHECK(library.found(), kDevice, "cuBLASLt: {}", library.problem());
+  const std::string too_old = DriverTooOld(library.cuda());
+  FUSOR_CHECK(too_old.empty(), kDevice, "cuBLASLt: {}: {}", library.name(),
+              too_old);
   Cublaslt cublaslt;
 #define FUSOR_CUBLASLT_FIND(function)                                          \
   cublaslt.function = library.Find<decltype(cublaslt.function)>(#function);    \

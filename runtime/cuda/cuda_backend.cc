@@ -46,14 +46,20 @@ class CudaBackend : public runtime::Backend {
   std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
       const std::string& target,
       const runtime::BackendOptions& options) override {
-    std::string name = target.empty() ? TargetOfDevice() : target;
-    std::optional<int> device;
-    if (target.empty() && !name.empty()) device = DeviceOfRank();
-    if (name.empty()) name = kDefaultTarget;
-    ir::Target description = ir::FindTarget(name);
+    if (target.empty()) {
+      if (std::optional<ir::Target> own = TargetOfDevice()) {
+        auto compiler = std::make_unique<CudaCompiler>(
+            std::move(*own), DeviceOfRank(), options.warning);
+        compiler->CheckDriver();
+        return compiler;
+      }
+    }
+    ir::Target description =
+        ir::FindTarget(target.empty() ? kDefaultTarget : target);
     FUSOR_CHECK(description.simt && description.compute_capability > 0, kUsage,
-                "CUDA backend: target {} is not an NVIDIA GPU", name);
-    return std::make_unique<CudaCompiler>(std::move(description), device,
+                "CUDA backend: target {} is not an NVIDIA GPU",
+                description.name);
+    return std::make_unique<CudaCompiler>(std::move(description), std::nullopt,
                                           options.warning);
   }
 

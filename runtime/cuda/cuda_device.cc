@@ -379,21 +379,32 @@ CUstream DriverStreamOf(const runtime::Stream& stream) {
   return static_cast<const CudaStream&>(stream).get();
 }
 
-std::string TargetOfDevice() {
-  if (CountDevices() == 0) return "";
+std::optional<ir::Target> TargetOfDevice() {
+  if (CountDevices() == 0) return std::nullopt;
   const Context context(DeviceOfRank());
-  std::string fits;
+  const int capability = context.compute_capability();
+  std::optional<ir::Target> fits;  // of the newest capability so far
   for (const std::string& name : ir::TargetNames()) {
-    const ir::Target target = ir::FindTarget(name);
-    if (target.compute_capability != context.compute_capability()) continue;
+    ir::Target target = ir::FindTarget(name);
+    if (!target.simt || target.compute_capability > capability) continue;
     // "nvidia-h200" matches "NVIDIA H200 NVL".
     const std::string model = Upper(name.substr(name.find('-') + 1));
-    if (Upper(context.name()).find(model) != std::string::npos) return name;
-    if (fits.empty()) fits = name;
+    if (target.compute_capability == capability &&
+        Upper(context.name()).find(model) != std::string::npos) {
+      return target;
+    }
+    if (!fits || target.compute_capability > fits->compute_capability) {
+      fits = std::move(target);
+    }
   }
-  FUSOR_CHECK(!fits.empty(), kDevice,
+  FUSOR_CHECK(fits.has_value(), kDevice,
               "{}: no target describes sm_{}; `fusor doctor` lists them",
-              context.name(), context.compute_capability());
+              context.name(), capability);
+  if (fits->compute_capability != capability) {
+    fits->name = fmt::format("sm_{}", capability);
+    fits->compute_capability = capability;
+    fits->threads = context.multiprocessors();
+  }
   return fits;
 }
 

@@ -6,8 +6,9 @@
 #include <cuda.h>
 
 #include <memory>
-#include <string>
+#include <optional>
 
+#include "ir/target/target.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cuda/library_calls.h"
 
@@ -28,9 +29,11 @@ std::unique_ptr<runtime::Device> OpenCudaDevice(
 // Returns the driver's stream of a stream created by such a device.
 CUstream DriverStreamOf(const runtime::Stream& stream);
 
-// Returns the name of the built-in target that best matches this rank's GPU
-// (DeviceOfRank), by name, else by compute capability. Empty without a driver
-// or a GPU. Throws kDevice if no target matches.
-std::string TargetOfDevice();
+// Returns the built-in target that best matches this rank's GPU (DeviceOfRank),
+// by name, else by compute capability. A GPU of another compute capability gets
+// the target of the newest older one, with its own capability and
+// multiprocessors, named "sm_89". Null without a driver or a GPU. Throws
+// kDevice if the GPU is older than all targets.
+std::optional<ir::Target> TargetOfDevice();
 
 }  // namespace fusor::cuda

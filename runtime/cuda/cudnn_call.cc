@@ -26,7 +26,14 @@ void Check(cudnnStatus_t status, const char* call) {
 // A handle for the device of the context that is current at construction.
 class Handle {
  public:
-  Handle() { Check(LoadedCudnn().create_handle(&handle_), "cudnnCreate"); }
+  Handle() {
+    const Cudnn& cudnn = LoadedCudnn();
+    const int cuda = cudnn.library.cuda();
+    const std::string too_old = DriverTooOld(cuda);
+    FUSOR_CHECK(too_old.empty(), kDevice, "{} for CUDA {}: {}", CudnnVersion(),
+                cuda, too_old);
+    Check(cudnn.create_handle(&handle_), "cudnnCreate");
+  }
   ~Handle() { LoadedCudnn().destroy_handle(handle_); }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;

@@ -10,11 +10,6 @@ namespace {
 
 constexpr int kSuccess = 0;
 
-const Library& DriverLibrary() {
-  static const Library library({"libcuda.so.1"});
-  return library;
-}
-
 std::string DriverLine() {
   const Library& driver = DriverLibrary();
   if (!driver.found()) {
@@ -22,18 +17,14 @@ std::string DriverLine() {
         "driver: none ({}): kernels compile here and run elsewhere",
         driver.problem());
   }
-  int version = 0;
-  const auto get = driver.Find<int (*)(int*)>("cuDriverGetVersion");
-  if (get == nullptr || get(&version) != kSuccess) {
+  if (DriverVersion() == 0) {
     return fmt::format("driver: {} does not say its version", driver.name());
   }
-  std::string line =
-      fmt::format("driver: CUDA {}.{}, {} devices", version / 1000,
-                  version % 1000 / 10, CountDevices());
-  if (version < kLeastDriverVersion) {
-    line += fmt::format(": too old, expected CUDA {}.{} or newer",
-                        kLeastDriverVersion / 1000,
-                        kLeastDriverVersion % 1000 / 10);
+  std::string line = fmt::format("driver: CUDA {}, {} devices",
+                                 VersionText(DriverVersion()), CountDevices());
+  const std::string too_old = DriverTooOld(kLeastCuda);
+  if (!too_old.empty()) {
+    line += ": too old: " + too_old;
   } else if (CountDevices() == 0) {
     const auto init = driver.Find<int (*)(unsigned)>("cuInit");
     const int result = init == nullptr ? kSuccess : init(0);
@@ -45,7 +36,7 @@ std::string DriverLine() {
 // A library whose version is one number, divided by `major` and `minor`.
 struct Versioned {
   const char* title;
-  std::vector<std::string> names;
+  Library library;
   const char* symbol;
   bool by_pointer;  // the version comes through an argument
   int major, minor;
@@ -53,7 +44,7 @@ struct Versioned {
 };
 
 std::string VersionLine(const Versioned& v) {
-  const Library library(v.names);
+  const Library& library = v.library;
   if (!library.found()) {
     return fmt::format("{}: missing ({}): {}", v.title, library.problem(),
                        v.without);
@@ -72,9 +63,10 @@ std::string VersionLine(const Versioned& v) {
     return fmt::format("{}: {} does not say its version", v.title,
                        library.name());
   }
-  return fmt::format("{} {}.{}.{} ({})", v.title, version / v.major,
+  const std::string too_old = DriverTooOld(library.cuda());
+  return fmt::format("{} {}.{}.{} ({}){}{}", v.title, version / v.major,
                      version % v.major / v.minor, version % v.minor,
-                     library.name());
+                     library.name(), too_old.empty() ? "" : ": ", too_old);
 }
 
 }  // namespace
@@ -92,21 +84,21 @@ int CountDevices() {
 
 std::vector<std::string> DescribeLibraries() {
   const Versioned cudnn{"cuDNN",
-                        {"libcudnn.so.9"},
+                        Library({"libcudnn.so.9"}),
                         "cudnnGetVersion",
                         false,
                         10000,
                         100,
                         "convolutions are not planned and do not run"};
   const Versioned cublaslt{"cuBLASLt",
-                           {"libcublasLt.so.13"},
+                           Library::OfCuda("libcublasLt"),
                            "cublasLtGetVersion",
                            false,
                            10000,
                            100,
                            "matrix products do not run"};
   const Versioned nccl{
-      "NCCL", {"libnccl.so.2"},     "ncclGetVersion", true, 10000,
+      "NCCL", Library({"libnccl.so.2"}), "ncclGetVersion", true, 10000,
       100,    "one rank runs alone"};
   return {DriverLine(), VersionLine(cudnn), VersionLine(cublaslt),
           VersionLine(nccl)};

@@ -4,7 +4,8 @@
 #include "ir/support/error.h"
 
 // Expands names that cuda.h defines as macros, e.g. cuMemAlloc as
-// cuMemAlloc_v2.
+// cuMemAlloc_v2. CUDA 13's header has versions that drivers for CUDA 12 lack,
+// with the same arguments: cuEventElapsedTime_v2.
 #define FUSOR_TEXT(name) #name
 #define FUSOR_SYMBOL(name) FUSOR_TEXT(name)
 
@@ -12,25 +13,23 @@ namespace fusor::cuda {
 namespace {
 
 Driver Open() {
-  const Library library({"libcuda.so.1"});
+  const Library& library = DriverLibrary();
   FUSOR_CHECK(library.found(), kDevice, "CUDA driver: {}", library.problem());
+  const std::string too_old = DriverTooOld(kLeastCuda);
+  FUSOR_CHECK(too_old.empty(), kDevice, "CUDA: {}", too_old);
   Driver driver;
 #define FUSOR_DRIVER_FIND(function)                                           \
   driver.function =                                                           \
       library.Find<decltype(driver.function)>(FUSOR_SYMBOL(function));        \
+  if (driver.function == nullptr) {                                           \
+    driver.function = library.Find<decltype(driver.function)>(#function);     \
+  }                                                                           \
   FUSOR_CHECK(driver.function != nullptr, kDevice,                            \
               "CUDA driver: {} has no {}: expected one for CUDA {} or newer", \
-              library.name(), FUSOR_SYMBOL(function),                         \
-              kLeastDriverVersion / 1000);
+              library.name(), FUSOR_SYMBOL(function), kLeastCuda);
   FUSOR_DRIVER_FUNCTIONS(FUSOR_DRIVER_FIND)
 #undef FUSOR_DRIVER_FIND
   driver.Check(driver.cuInit(0), "cuInit");
-  int version = 0;
-  driver.Check(driver.cuDriverGetVersion(&version), "cuDriverGetVersion");
-  FUSOR_CHECK(version >= kLeastDriverVersion, kDevice,
-              "CUDA driver: it is one for CUDA {}.{}, expected {}.{} or newer",
-              version / 1000, version % 1000 / 10, kLeastDriverVersion / 1000,
-              kLeastDriverVersion % 1000 / 10);
   return driver;
 }
 

@@ -9,9 +9,6 @@
 
 namespace fusor::cuda {
 
-// Oldest driver that runs NVRTC 13's code, in cuDriverGetVersion's numbers.
-inline constexpr int kLeastDriverVersion = 13000;
-
 #define FUSOR_DRIVER_FUNCTIONS(F) \
   F(cuInit)                       \
   F(cuDriverGetVersion)           \

@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <stdlib.h>
 
 #include <stdexcept>
 
@@ -9,6 +10,7 @@ namespace fusor::test {
 // A library that is open already is what dlopen finds under its name.
 FakeDriver& LoadFakeDriver() {
   static FakeDriver* const fake = [] {
+    unsetenv("FUSOR_CUDA_DIR");  // its libraries would precede the fakes
     void* library = dlopen(FUSOR_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
     const auto get =

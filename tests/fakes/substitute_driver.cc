@@ -1,5 +1,9 @@
 // A driver that offers two devices and does nothing else, so that what finds
-// libraries can be seen without a GPU. FUSOR_OLD: of CUDA 12.4, and of no use.
+// libraries can be seen without a GPU. $SUBSTITUTE_CUDA_VERSION is its version.
+// FUSOR_OLD: of CUDA 11.8, and of no use.
+
+#include <cstddef>
+#include <cstdlib>
 
 extern "C" {
 
@@ -11,9 +15,10 @@ int cuInit(unsigned flags) { return flags == 0 ? 0 : 1; }
 
 int cuDriverGetVersion(int* version) {
 #ifdef FUSOR_OLD
-  *version = 12040;
+  *version = 11080;
 #else
-  *version = 13070;
+  const char* given = std::getenv("SUBSTITUTE_CUDA_VERSION");
+  *version = given == nullptr ? 13070 : std::atoi(given);
 #endif
   return 0;
 }
@@ -22,6 +27,9 @@ int cuDeviceGetCount(int* count) {
   *count = 2;
   return 0;
 }
+
+// And a cuBLASLt.
+size_t cublasLtGetVersion() { return 990100; }
 
 // And an NVRTC, of a version whose other library there is nowhere.
 int nvrtcVersion(int* major, int* minor) {

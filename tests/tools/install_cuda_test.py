@@ -1,5 +1,6 @@
-"""tools/install_cuda.sh against a recorded fake for pip: what is installed,
-what is not installed twice, and the one line of every failure."""
+"""tools/install_cuda.sh against recorded fakes for pip and nvidia-smi: what is
+installed for which driver, what is not installed twice, and the one line of
+every failure."""
 
 import os
 import pathlib
@@ -38,13 +39,18 @@ class InstallCudaTest(unittest.TestCase):
         (self.root / "bin").mkdir()
         self.fake("python3", PYTHON)
         self.fake("df", "#!/bin/bash\necho Avail\necho 99999M\n")
+        self.fake("nvidia-smi", "#!/bin/bash\nexit 9\n")
+
+    def driver(self, version):
+        self.fake("nvidia-smi", "#!/bin/bash\necho '| NVIDIA-SMI 1.2    Driver "
+                  f"Version: 1.2       CUDA Version: {version}     |'\n")
 
     def fake(self, name, text):
         file = self.root / "bin" / name
         file.write_text(text)
         file.chmod(0o755)
 
-    def install(self, pip="works", **variables):
+    def install(self, pip="works", *options, **variables):
         self.calls.write_text("")
         environment = {k: v for k, v in os.environ.items()
                        if k not in ("CUDA_HOME", "CUDA_PATH")}
@@ -52,7 +58,7 @@ class InstallCudaTest(unittest.TestCase):
             variables, PIP=pip, CALLS=str(self.calls),
             PATH=f"{self.root}/bin:{os.environ['PATH']}")
         return subprocess.run(
-            ["bash", SCRIPT, self.prefix, self.root / "log",
+            ["bash", SCRIPT, *options, self.prefix, self.root / "log",
              self.root / "no toolkit"], env=environment, capture_output=True,
             text=True, check=False)
 
@@ -91,6 +97,49 @@ class InstallCudaTest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout), (0, ""))
         self.assertEqual(result.stderr, f"cuda       toolkit in {toolkit}\n")
         self.assertEqual(self.calls.read_text(), "")
+
+    def test_the_driver_chooses_the_wheels(self):
+        def installed():
+            return [word for word in self.calls.read_text().split()
+                    if word.startswith("nvidia-")]
+
+        toolkit = self.root / "toolkit"
+        (toolkit / "include").mkdir(parents=True)
+        for name in ("nvrtc.h", "cudnn_graph.h"):
+            (toolkit / "include" / name).write_text("")
+        header = toolkit / "include/cuda.h"
+        header.write_text("#define CUDA_VERSION 13000\n")
+        for version, cuda in (("12.0", 12), ("12.8", 12), ("13.2", 13)):
+            with self.subTest(version=version):
+                self.driver(version)
+                result = self.install()
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn(f"8 wheels of CUDA {cuda} in ", result.stderr)
+                if version != "12.8":
+                    self.assertEqual(len(installed()), 8)
+                    self.assertEqual("nvidia-nccl-cu12==2.28.9" in installed(),
+                                     cuda == 12)
+                self.assertEqual(
+                    f"{self.prefix}/nvidia/cuda_nvrtc" in result.stdout,
+                    cuda == 12)
+                # A toolkit counts if the driver runs its code.
+                result = self.install(CUDA_HOME=str(toolkit))
+                self.assertEqual(result.stdout == "", cuda == 13)
+        self.driver("12.8")
+        header.write_text("#define CUDA_VERSION 12040\n")
+        self.assertEqual(self.install(CUDA_HOME=str(toolkit)).stdout, "")
+        self.driver("11.8")
+        result = self.install()
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (
+            1, "", "error: cuda: the driver is for CUDA 11.8, expected driver "
+            "525.60 (CUDA 12.0) or newer\n"))
+
+    def test_the_compiler_alone(self):
+        result = self.install("works", "--compiler")
+        self.assertEqual((result.returncode, result.stdout), (
+            0, ";".join(f"{self.prefix}/nvidia/{part}" for part in
+                        ("cublas", "cuda_nvrtc", "cudnn"))))
+        self.assertIn("3 wheels of CUDA 12 in ", result.stderr)
 
     def test_no_pip(self):
         self.assert_fails(

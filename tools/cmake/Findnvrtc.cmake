@@ -5,7 +5,7 @@ find_path(nvrtc_INCLUDE_DIR nvrtc.h
   HINTS ENV CUDA_HOME ENV CUDA_PATH
   PATHS /usr/local/cuda
   PATH_SUFFIXES include)
-find_library(nvrtc_LIBRARY NAMES nvrtc libnvrtc.so.13
+find_library(nvrtc_LIBRARY NAMES nvrtc libnvrtc.so.13 libnvrtc.so.12
   HINTS ENV CUDA_HOME ENV CUDA_PATH
   PATHS /usr/local/cuda
   PATH_SUFFIXES lib64 lib)

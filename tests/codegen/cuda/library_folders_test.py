@@ -70,8 +70,35 @@ class LibraryFoldersTest(unittest.TestCase):
         self.place(self.folder, OLD_DRIVER)
         self.assertEqual(
             self.driver(FUSOR_CUDA_DIR=str(self.folder)),
-            "cuda: driver: CUDA 12.4, 0 devices: too old, expected CUDA 13.0 or "
-            "newer")
+            "cuda: driver: CUDA 11.8, 0 devices: too old: the driver is for CUDA "
+            "11.8, expected driver 525.60 (CUDA 12.0) or newer")
+
+    def test_a_driver_chooses_the_libraries_that_it_runs(self):
+        self.place(self.folder / "driver")
+        self.place(self.folder / "newer", name="libcublasLt.so.13")
+        self.place(self.folder / "older", name="libcublasLt.so.12")
+
+        def library(version, *folders):
+            path = ":".join(f"{self.folder}/{f}" for f in ("driver", *folders))
+            return self.line("cuBLASLt", FUSOR_CUDA_DIR=path,
+                             SUBSTITUTE_CUDA_VERSION=version)
+
+        newer = f"cuda: cuBLASLt 99.1.0 ({self.folder}/newer/libcublasLt.so.13)"
+        older = f"cuda: cuBLASLt 99.1.0 ({self.folder}/older/libcublasLt.so.12)"
+        for version, folders, line in (
+                ("13000", ("newer", "older"), newer),
+                ("12040", ("newer", "older"), older),
+                # The folders of the variable precede the loader's.
+                ("13000", ("older",), older),
+                ("12040", ("newer",),
+                 f"{newer}: the driver is for CUDA 12.4, expected libraries of "
+                 "CUDA 12, or driver 580 (CUDA 13.0) or newer")):
+            with self.subTest(version=version, folders=folders):
+                self.assertEqual(library(version, *folders), line)
+        self.assertEqual(
+            self.driver(FUSOR_CUDA_DIR=f"{self.folder}/driver",
+                        SUBSTITUTE_CUDA_VERSION="12000"),
+            "cuda: driver: CUDA 12.0, 2 devices")
 
     def test_files_that_are_no_libraries(self):
         (self.folder / NAME).write_text("not a library")

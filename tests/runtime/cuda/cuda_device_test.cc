@@ -728,58 +728,5 @@ TEST(CudaDevice, AFailedCaptureLeavesTheStreamUsable) {
   stream->Synchronize();
 }
 
-TEST(CudaDevice, ChoosesTheTargetOfTheGpu) {
-  const auto target = [](const FakeBackendOptions& options) {
-    LoadFakeDriver().Reset(options);
-    return cuda::TargetOfDevice();
-  };
-  EXPECT_EQ(target({.name = "NVIDIA H200"}), "nvidia-h200");
-  EXPECT_EQ(target({.name = "NVIDIA H100 80GB HBM3"}), "nvidia-h100");
-  EXPECT_EQ(target({.name = "NVIDIA GH200 480GB"}), "nvidia-h200");
-  EXPECT_EQ(target({.name = "NVIDIA H20"}), "nvidia-h100");
-  EXPECT_EQ(target({.name = "NVIDIA A100-SXM4-80GB", .major = 8}),
-            "nvidia-a100");
-  EXPECT_THAT(
-      FailureOf([&] { target({.name = "Tesla T4", .major = 7, .minor = 5}); },
-                ErrorCode::kDevice),
-      HasSubstr("Tesla T4: no target describes sm_75"));
-}
-
-TEST(CudaDeviceDeathTest, RefusesOldDrivers) {
-  testing::FLAGS_gtest_death_test_style = "threadsafe";
-  LoadFakeDriver().Reset({.version = 12080});
-  EXPECT_EXIT(
-      {
-        try {
-          cuda::OpenCudaDevice(0, {}, nullptr);
-        } catch (const Error& error) {
-          fprintf(stderr, "%s\n", error.what());
-          _exit(error.code() == ErrorCode::kDevice ? 6 : 1);
-        }
-        _exit(0);
-      },
-      ::testing::ExitedWithCode(6),
-      "it is one for CUDA 12.8, expected 13.0 or newer");
-}
-
-// The plug-in itself: its cubins are for a GPU.
-TEST(CudaPlugIn, OpensTheDevice) {
-  LoadFakeDriver();
-  runtime::Backend& cuda = runtime::LoadBackend("cuda");
-  EXPECT_EQ(cuda.device_count(), 1);
-  EXPECT_THAT(cuda.Diagnose(), Contains("driver: CUDA 13.0, 1 devices"));
-  const auto device = cuda.OpenDevice(0, {});
-  codegen::CompiledKernel kernel;
-  kernel.kernel.name = "nothing";
-  kernel.kernel.phases.emplace_back();
-  const auto compiler = cuda.CreateCompiler("", {});
-  EXPECT_EQ(compiler->target().name, "nvidia-h200");
-  kernel.binary = compiler->CompileKernel(kernel.kernel);
-  EXPECT_THAT(
-      FailureOf([&] { device->LoadKernel(kernel); }, ErrorCode::kDevice),
-      HasSubstr("kernel nothing on NVIDIA H200: cuModuleLoadData: "
-                "CUDA_ERROR_NO_BINARY_FOR_GPU"));
-}
-
 }  // namespace
 }  // namespace fusor::test

@@ -19,6 +19,7 @@ namespace fusor::test {
 // A library that is open already is what dlopen finds under its name.
 FakeCudnn& LoadFakeCudnn() {
   static FakeCudnn* const fake = [] {
+    unsetenv("FUSOR_CUDA_DIR");  // its cuDNN would precede the fake
     void* library = dlopen(FUSOR_FAKE_CUDNN, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
     const auto get =
