@@ -29,10 +29,13 @@ using codegen::ProgramKind;
 
 class Tools {
  public:
-  Tools()
+  // `precision`: dtype of mixed precision; f32: none.
+  explicit Tools(ir::DType precision = ir::DType::kF32)
       : backend_(LoadBackend("cpu")),
         compiler_(backend_.CreateCompiler("", {.threads = 1})),
-        device_(backend_.OpenDevice(0, {.threads = 1})) {}
+        device_(backend_.OpenDevice(0, {.threads = 1})) {
+    options_.passes.precision.dtype = precision;
+  }
 
   using Inputs = std::function<std::vector<ir::Tensor>(const ir::Graph&)>;
 
@@ -49,6 +52,7 @@ class Tools {
   std::string Accuse(const ir::Graph& graph, ProgramKind kind,
                      const Inputs& inputs) {
     inspect::BisectOptions bisect;
+    bisect.passes = options_.passes;
     bisect.inputs = inputs;
     bisect.reduce = false;
     const auto pass = inspect::BisectPasses(graph, kind, *compiler_, bisect);
@@ -57,7 +61,7 @@ class Tools {
                          pass->symptom);
     }
     Session session(backend_, {.threads = 1});
-    Program& program = session.Compile(graph.Clone(), kind, {});
+    Program& program = session.Compile(graph.Clone(), kind, options_);
     const auto steps =
         inspect::IsolateSteps(program.plan(), program.graph(), *device_);
     if (!steps.empty() && !steps[0].ok()) {
@@ -98,6 +102,7 @@ class Tools {
   Backend& backend_;
   std::unique_ptr<codegen::TargetCompiler> compiler_;
   std::unique_ptr<Device> device_;
+  codegen::CompileOptions options_;
 };
 
 // --- Built-in models ---------------------------------------------------------
@@ -119,11 +124,13 @@ std::unique_ptr<ir::Graph> SmallModel(const std::string& arch) {
   return inspect::WithExtents(*graph, extents);
 }
 
-class EveryModel : public testing::TestWithParam<std::string> {};
+class EveryModel
+    : public testing::TestWithParam<std::tuple<std::string, ir::DType>> {};
 
 TEST_P(EveryModel, IsAccusedByNoTool) {
-  Tools().ExpectNoAccusation(
-      *SmallModel(GetParam()), ProgramKind::kTrain,
+  const auto& [arch, precision] = GetParam();
+  Tools(precision).ExpectNoAccusation(
+      *SmallModel(arch), ProgramKind::kTrain,
       [](const ir::Graph& graph) { return inspect::DrawInputs(graph, 0); });
 }
 
@@ -135,15 +142,24 @@ std::vector<std::string> DistinctModels() {
   return names;
 }
 
+std::string TestName(
+    const testing::TestParamInfo<EveryModel::ParamType>& test) {
+  std::string name = std::get<0>(test.param);
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, EveryModel,
-                         testing::ValuesIn(DistinctModels()),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::replace_if(
-                               name.begin(), name.end(),
-                               [](char c) { return !std::isalnum(c); }, '_');
-                           return name;
-                         });
+                         testing::Combine(testing::ValuesIn(DistinctModels()),
+                                          testing::Values(ir::DType::kF32)),
+                         TestName);
+INSTANTIATE_TEST_SUITE_P(MixedPrecision, EveryModel,
+                         testing::Combine(testing::Values("resnet20-cifar",
+                                                          "resnet50-v1.5",
+                                                          "vgg16-bn"),
+                                          testing::Values(ir::DType::kBF16)),
+                         TestName);
 
 // --- Random graphs -----------------------------------------------------------
 
@@ -188,7 +204,8 @@ constexpr uint64_t kParts = 4;
 class RandomGraphs : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(RandomGraphs, AreAccusedByNoTool) {
-  Tools tools;
+  Tools f32(ir::DType::kF32);
+  Tools bf16(ir::DType::kBF16);
   for (uint64_t seed = GetParam(); seed < kGraphs; seed += kParts) {
     SCOPED_TRACE(seed);
     test::RandomGraphOptions options;
@@ -201,6 +218,7 @@ TEST_P(RandomGraphs, AreAccusedByNoTool) {
     }
     const auto graph = test::RandomGraph(seed, options);
     AddSharedOperands(*graph);
+    Tools& tools = seed % 3 == 0 ? bf16 : f32;
     tools.ExpectNoAccusation(
         *graph, ProgramKind::kEval,
         [&](const ir::Graph& g) { return test::RandomInputs(g, seed); });

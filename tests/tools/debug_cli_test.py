@@ -4,6 +4,7 @@
     debug_cli_test.py FUSOR
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -278,10 +279,12 @@ class DebugCliTest(unittest.TestCase):
         self.assertEqual(self.replay().returncode, 1)
 
     def test_bisect_finds_nothing_in_a_correct_program(self):
-        for oracle in ("interpreter", "nan", "crash"):
-            result = self.run_ok("bisect", *SMALL, "--oracle", oracle,
-                                 "--out", self.folder / "bug")
-            self.assertIn("nothing found", result.stdout)
+        for oracle, precision in itertools.product(
+                ("interpreter", "nan", "crash"), ((), ("--amp",))):
+            with self.subTest(oracle=oracle, precision=precision):
+                result = self.run_ok("bisect", *SMALL, *precision, "--oracle",
+                                     oracle, "--out", self.folder / "bug")
+                self.assertIn("nothing found", result.stdout)
 
     def test_mistakes_get_one_line(self):
         module = self.folder / "optimized.txt"

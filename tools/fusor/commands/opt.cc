@@ -193,6 +193,7 @@ class OptCommand {
     const auto run = [&](const ir::Graph& graph) {
       std::vector<ir::Tensor> inputs = inspect::DrawInputs(graph, flags_.seed);
       for (size_t i = 0; i < given.size(); ++i) inputs[i].data = given[i].data;
+      inspect::DeriveWeightCopies(graph, ir::EvalMode::kExact, inputs);
       return ir::Interpret(graph, inputs, ir::EvalMode::kExact);
     };
     const std::vector<ir::Tensor> expected = run(before);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ir/support/error.h"
+#include "tools/inspect/bisect/draw_inputs.h"
 #include "tools/inspect/bisect/run_forked.h"
 
 namespace fusor::inspect {
@@ -56,9 +57,15 @@ std::string DescribeNonFinite(const Graph& a, const std::vector<Tensor>& of_a,
   return "";
 }
 
-ir::EvalMode ModeOf(Symptom symptom) {
-  return symptom == Symptom::kNonFinite ? ir::EvalMode::kTyped
-                                        : ir::EvalMode::kExact;
+// Interprets the graph with or without rounding. Weight copies follow their
+// weights, so that a graph with copies computes what one with casts does.
+std::vector<Tensor> Evaluate(const Graph& graph, std::vector<Tensor> inputs,
+                             Symptom symptom) {
+  const ir::EvalMode mode = symptom == Symptom::kNonFinite
+                                ? ir::EvalMode::kTyped
+                                : ir::EvalMode::kExact;
+  DeriveWeightCopies(graph, mode, inputs);
+  return ir::Interpret(graph, inputs, mode);
 }
 
 std::string Judge(const Graph& right, const std::vector<Tensor>& expected,
@@ -162,7 +169,7 @@ class Probe {
       const std::vector<Tensor> all = options_.inputs(graph);
       inputs.insert(inputs.end(), all.begin() + inputs.size(), all.end());
     }
-    return ir::Interpret(graph, inputs, ModeOf(options_.symptom));
+    return Evaluate(graph, std::move(inputs), options_.symptom);
   }
 
   const PassEntry& entry_;
@@ -227,8 +234,8 @@ class Bisection {
     if (kind_ == codegen::ProgramKind::kTrain) {
       Complete(*reference_, target_, options_.passes);
     }
-    expected_ = ir::Interpret(*reference_, options_.inputs(*reference_),
-                              ModeOf(options_.symptom));
+    expected_ =
+        Evaluate(*reference_, options_.inputs(*reference_), options_.symptom);
   }
 
   std::string SymptomAfter(size_t snapshot) const {
@@ -238,8 +245,7 @@ class Bisection {
       Complete(*graph, target_, options_.passes);
     }
     return Judge(*reference_, expected_, *graph,
-                 ir::Interpret(*graph, options_.inputs(*graph),
-                               ModeOf(options_.symptom)),
+                 Evaluate(*graph, options_.inputs(*graph), options_.symptom),
                  options_);
   }
 

@@ -90,15 +90,22 @@ std::vector<ir::Tensor> DrawInputs(const ir::Graph& graph, uint64_t seed) {
   for (const ir::Input& input : graph.inputs()) {
     inputs.push_back(DrawInput(input, seed));
   }
+  DeriveWeightCopies(graph, ir::EvalMode::kTyped, inputs);
+  return inputs;
+}
+
+void DeriveWeightCopies(const ir::Graph& graph, ir::EvalMode mode,
+                        std::vector<ir::Tensor>& inputs) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ir::Input& input = graph.inputs()[i];
     if (input.role != ir::InputRole::kWeightCopy) continue;
     const ir::Value* weight = graph.FindInput(ir::CopiedWeight(input.attrs));
+    if (weight == nullptr) continue;
     inputs[i].data = inputs[weight->index()].data;
+    if (mode == ir::EvalMode::kExact) continue;
     for (double& x : inputs[i].data)
       x = ir::RoundTo(ir::CopyRounding(input.attrs), x);
   }
-  return inputs;
 }
 
 }  // namespace fusor::inspect

@@ -16,9 +16,15 @@ namespace fusor::inspect {
 //
 // A pure function of seed, name and type. A graph before and after a rewrite
 // therefore gets the same values, whatever its other inputs are. Exception:
-// DrawInputs computes weight copies from their weights.
+// DrawInputs derives weight copies, as in kTyped, from their weights.
 ir::Tensor DrawInput(const ir::Input& input, uint64_t seed);
 std::vector<ir::Tensor> DrawInputs(const ir::Graph& graph, uint64_t seed);
+
+// Sets each weight copy to its weight's values, as the cast that it replaces
+// computes them: rounded in kTyped, unrounded in kExact. Keeps a copy whose
+// weight is no input of the graph. `inputs` correspond to graph.inputs().
+void DeriveWeightCopies(const ir::Graph& graph, ir::EvalMode mode,
+                        std::vector<ir::Tensor>& inputs);
 
 // If a max_pool_grad or max_pool_gather reads `value`: returns positions in its
 // layout, computed by a max_pool of random numbers. Arbitrary positions could
