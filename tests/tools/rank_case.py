@@ -61,10 +61,10 @@ class RankCase(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(out.read_text()), done.stdout
 
-    def start(self, rank, world, port, *args):
+    def start(self, rank, world, port, *args, data=None):
         """One rank of several, as a process that runs on."""
         run = subprocess.Popen(
-            [FUSOR, "train", self.data, *map(str, [*SIZE, *args])],
+            [FUSOR, "train", data or self.data, *map(str, [*SIZE, *args])],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=environment(RANK=str(rank), WORLD_SIZE=str(world),
                             LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world),

@@ -379,7 +379,8 @@ class RanksTest(RankCase):
                  {0: [], 1: ["--warmup", 1, "--lr-schedule", "linear"]}),
                 ("--epochs: 90 on rank 0, 3 on rank 1",
                  {0: [], 1: ["--epochs", 3]}),
-                ("--training-only: off on rank 0, on on rank 1",
+                ("--training-only: off on rank 0, on on rank 1; val data: 15 "
+                 "images IMAGES on rank 0, none on rank 1",
                  {0: ["-j", 1], 1: ["--training-only"]})):
             with self.subTest(words):
                 port = free_port()
@@ -390,7 +391,32 @@ class RanksTest(RankCase):
                     self.assertEqual(run.returncode, 3, errors)
                     self.assertIn(
                         f"settings differ between ranks: {words}: "
-                        "expected the same command on all ranks", errors)
+                        "expected the same command on all ranks",
+                        re.sub("(?<=images )[0-9a-f]{16}", "IMAGES", errors))
+                    self.assertNotIn("compiled", text)
+
+    def test_ranks_with_other_images_are_named_before_the_first_step(self):
+        other = self.root / "other"
+        shutil.copytree(self.data, other)
+        moved = next(other.glob("val/*/*"))
+        folder = next(folder for folder in other.glob("val/*")
+                      if folder != moved.parent)
+        moved.rename(folder / f"moved{moved.suffix}")
+        none = self.root / "none"
+        none.mkdir()
+        (none / "train").symlink_to(self.data / "train")
+        for data, words in ((other, "15 images [0-9a-f]{16}"),
+                            (none, "none")):
+            with self.subTest(words):
+                port = free_port()
+                runs = [self.start(rank, 2, port, "--iterations", 2, data=data)
+                        for rank, data in enumerate((self.data, data))]
+                for run in runs:
+                    text, errors = run.communicate(timeout=200)
+                    self.assertEqual(run.returncode, 3, errors)
+                    self.assertRegex(
+                        errors, "settings differ between ranks: val data: 15 "
+                        f"images [0-9a-f]{{16}} on rank 0, {words} on rank 1: ")
                     self.assertNotIn("compiled", text)
 
     def test_ranks_with_another_plan_are_named(self):

@@ -88,7 +88,7 @@ class TrainCommand {
             train_images.get()),
         flags_.data.seed, text_);
     ranks_.Connect(flags_.compile.backend, text_);
-    ranks_.CompareSettings(Settings(train_images.get()));
+    ranks_.CompareSettings(Settings(train_images.get(), val_images.get()));
     CheckTransform(train_images.get(), flags_.data, flags_.model,
                    Split::kTrain);
     CheckTransform(val_images.get(), flags_.data, flags_.model, Split::kVal);
@@ -209,6 +209,11 @@ class TrainCommand {
     return flags_.checkpoint.workspace + "/model-ema.safetensors";
   }
 
+  static std::string DescribeImages(const runtime::ImageFolder& images) {
+    return fmt::format("{} images {:016x}", images.size(),
+                       images.Fingerprint());
+  }
+
   // Returns what must be unchanged when a run is resumed.
   Checkpointing::Options Identity(const runtime::ImageFolder* images) const {
     const ModelFlags& model = flags_.model;
@@ -221,10 +226,7 @@ class TrainCommand {
          fmt::format("{}", MakeModelOptions(model, classes).num_classes)},
         {"--optimizer-batch-size", fmt::format("{}", UpdateBatch())},
         {"--seed", fmt::format("{}", flags_.data.seed)},
-        {"data", images == nullptr
-                     ? "synthetic"
-                     : fmt::format("{} images {:016x}", images->size(),
-                                   images->Fingerprint())}};
+        {"data", images == nullptr ? "synthetic" : DescribeImages(*images)}};
     if (model.graph != nullptr) {
       identity["--module"] =
           fmt::format("{:016x}", HashBytes(ir::Print(*model.graph)));
@@ -234,9 +236,11 @@ class TrainCommand {
 
   // Returns the settings that must be equal on all ranks.
   std::map<std::string, std::string> Settings(
-      const runtime::ImageFolder* images) const {
+      const runtime::ImageFolder* train,
+      const runtime::ImageFolder* val) const {
     std::map<std::string, std::string> settings = flags_.settings;
-    for (const auto& [name, value] : Identity(images)) settings[name] = value;
+    for (const auto& [name, value] : Identity(train)) settings[name] = value;
+    settings["val data"] = val == nullptr ? "none" : DescribeImages(*val);
     return settings;
   }
 
