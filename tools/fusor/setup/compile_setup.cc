@@ -130,6 +130,9 @@ void SetRankOptions(const RankFlags& flags, int64_t world_size,
   passes.collective_cost = inspect::AllReduceCost(OpenCluster(flags.cluster),
                                                   nodes, world_size / nodes);
   passes.shard_optimizer = flags.sharded;
+  // Ranks and micro-batches fuse a gradient's sum differently. Fused
+  // multiply-adds would follow.
+  if (flags.deterministic) passes.eager_rounding = true;
   // One rank accumulates micro-batches in f32; 16-bit all-reduces would not be
   // bit-identical to it.
   const bool exact = flags.deterministic && !passes.precision.narrow_gradients;
