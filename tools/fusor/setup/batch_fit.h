@@ -38,11 +38,6 @@ codegen::Plan PlanOf(const codegen::TargetCompiler& compiler,
 // Returns the bytes of all arenas.
 int64_t PlannedBytes(const codegen::Plan& plan);
 
-// Returns the host memory that a process needs besides arenas and data: its
-// resident memory after planning, plus an allowance for compiling and running.
-// 0 for a device with separate memory.
-int64_t RuntimeBytes(const codegen::TargetCompiler& compiler);
-
 // Adds the model as the session's first program. `data_bytes`: host memory that
 // the current batches will need, proportional to the batch size; ignored on a
 // GPU, which has separate memory. Throws what Session::Compile throws.
