@@ -56,7 +56,7 @@ packages=(
   python3-venv
   xz-utils
 )
-# What the Python package is built and tested with, in build/venv.
+# Packages of build/venv, which builds and tests the Python package.
 python_packages=(
   ipykernel==6.29.5
   nanobind==3.1.0

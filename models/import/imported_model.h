@@ -1,6 +1,6 @@
 #pragma once
 
-// What the importers of model files share.
+// The result of importing a model file, and functions that all importers use.
 
 #include <functional>
 #include <memory>

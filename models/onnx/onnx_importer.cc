@@ -123,7 +123,8 @@ class Program {
             if (seen.insert(output).second) names.push_back(output);
           }
         } else if (std::optional<State> state = StateOf(*node, use, shape)) {
-          // What is added or multiplied may be more to another node.
+          // Elementwise readers give a default role. Other readers take
+          // precedence.
           if (use == '+') {
             states_.try_emplace(tensor, *std::move(state));
           } else {

@@ -28,7 +28,8 @@ Value* Activation(OnnxCall& call, const std::string& name, Value* x) {
              ": expected Sigmoid, Tanh, Relu, Softplus or Softsign");
 }
 
-// What the layers have in common. Gates are those of one step, [B,gates H].
+// Sizes and options of an RNN, GRU or LSTM. `gates` is the number of gates: a
+// step computes [B,gates H].
 struct Layer {
   int64_t gates, hidden, steps, batch, directions;
   bool reverse_first;  // the only direction is backwards

@@ -19,7 +19,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Of lists that name one element each.
+// The longest list of positions with one entry per element.
 constexpr int64_t kMostPositions = 1 << 20;
 
 OnnxResults Identity(OnnxCall& call) {

@@ -18,7 +18,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Of matrices that are made here.
+// The largest transform matrix or window, in elements.
 constexpr int64_t kMostElements = 1 << 22;
 
 // x [..,1 or 2] with real and imaginary parts; transforms `axis`, which is cut

@@ -107,7 +107,8 @@ class SetupTest(unittest.TestCase):
                 len(self.called("python3", "venv", f"{self.root}/build/venv")),
                 calls)
             self.assertEqual(len(self.called("pip", "install", "-q")), calls)
-            # What was configured for the programs lacks the Python package.
+            # build/ was configured for the programs alone. The Python package
+            # needs it configured again.
             self.assertEqual(len(self.called("cmake", "--preset")), calls)
 
     def test_failing_pip_stops_with_the_reason(self):

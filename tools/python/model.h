@@ -17,7 +17,7 @@ struct Model {
   std::string name;  // "resnet18"; "module:NAME" for the others
   std::optional<models::CustomModel> archive;
   std::shared_ptr<const ir::Graph> graph;
-  // Of the first two kinds: batch size, image size, normalisation, ...
+  // Batch size, image size, normalisation, ... of built-in models and archives.
   models::ModelOptions options{};
 };
 

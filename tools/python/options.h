@@ -10,8 +10,8 @@
 
 namespace fusor::python {
 
-// What fusor.compile and fusor.compare take as keywords: the flags of the
-// command line that have the same names with '-' in place of '_'.
+// The keywords of fusor.compile and fusor.compare. They are the command line's
+// flags, with '_' in place of '-'.
 struct Options {
   tools::ModelFlags model;
   tools::CompileFlags compile;

@@ -5,9 +5,9 @@
 
 The tests are those of pip's onnx (onnx.backend.test): a model of one operator,
 or of those that define it, with inputs and expected results. Each is run by the
-interpreter and compiled with and without fusion. Tests whose dtypes the IR does
-not have, and those that the import refuses, are skipped and counted by reason.
-NAME selects tests whose name contains it.
+interpreter and compiled with and without fusion. Tests with dtypes that the IR
+does not have are skipped. Those that the import refuses are counted apart, by
+the reason of its error. NAME selects tests whose name contains it.
 """
 
 import argparse
@@ -127,7 +127,8 @@ def same(actual, expected, case):
 
 
 def run_case(fusor, case, folder):
-    """("passed" | "skipped" | "failed", reason)."""
+    """Returns an outcome and its reason: "passed"; "skipped", by a rule of this
+    script; "refused", by an error that names what is missing; "failed"."""
     skip = reason_to_skip(case)
     if skip:
         return "skipped", skip
@@ -143,7 +144,7 @@ def run_case(fusor, case, folder):
                 [fusor, "exec", model, "--inputs", source, "--outputs", out,
                  *flags], check=False, capture_output=True, text=True)
             if done.returncode == GRAPH_ERROR and way == "interpreter":
-                return "skipped", reason_of(done.stderr)
+                return "refused", reason_of(done.stderr)
             if done.returncode != 0:
                 return "failed", f"{way}: {done.stderr.strip()[-300:]}"
             results = read_safetensors(out)
@@ -183,22 +184,28 @@ def main():
                 if outcome[0] == "failed":
                     print(name, outcome[1], sep=": ", flush=True)
     counts = collections.Counter(state for state, _ in outcomes.values())
-    reasons = collections.Counter(
-        reason for state, reason in outcomes.values() if state == "skipped")
+    unsupported = ("skipped", "refused")
+    reasons = {
+        kind: collections.Counter(reason for state, reason in outcomes.values()
+                                  if state == kind)
+        for kind in unsupported}
     if args.out:
         args.out.write_text(json.dumps({
             "onnx": onnx.__version__,
             "counts": counts,
-            "skipped by reason": dict(reasons.most_common()),
+            **{f"{kind} by reason": dict(reasons[kind].most_common())
+               for kind in unsupported},
             "failed": {name: reason for name, (state, reason)
                        in outcomes.items() if state == "failed"},
-            "skipped": {name: reason for name, (state, reason)
-                        in outcomes.items() if state == "skipped"},
+            **{kind: {name: reason for name, (state, reason)
+                      in outcomes.items() if state == kind}
+               for kind in unsupported},
             "passed": [name for name, (state, _) in outcomes.items()
                        if state == "passed"],
         }, indent=1) + "\n")
-    for reason, count in reasons.most_common(60):
-        print(f"{count:5}  {reason}")
+    for kind in unsupported:
+        for reason, count in reasons[kind].most_common(60):
+            print(f"{count:5}  {kind}: {reason}")
     print(dict(counts))
     sys.exit(counts["failed"] != 0)
 

@@ -40,7 +40,8 @@ struct ConvCase {
   bool bias = false, relu = false;
   // Where they differ from `size` and `pad`.
   std::optional<int64_t> width{}, pad_width{};
-  // Of the bottom and right sides, where they differ.
+  // Padding of the bottom and the right side, where it differs from that of the
+  // top and the left.
   std::optional<int64_t> far_pad{}, far_pad_width{};
 };
 

@@ -40,7 +40,7 @@ TEST(CudaPlugIn, ChoosesTheTargetOfTheGpu) {
   EXPECT_EQ(target({.name = "NVIDIA H20"}), "nvidia-h100");
   EXPECT_EQ(target({.name = "NVIDIA A100-SXM4-80GB", .major = 8}),
             "nvidia-a100");
-  // What no target describes is like the newest older one.
+  // A GPU without a target of its own gets that of the newest older GPU.
   EXPECT_EQ(target({.name = "NVIDIA L40S", .major = 8, .minor = 9}), "sm_89");
   EXPECT_EQ(cuda::TargetOfDevice()->compute_capability, 89);
   EXPECT_EQ(cuda::TargetOfDevice()->memory_gb_per_s,

@@ -25,8 +25,9 @@ codegen::ProgramKind ProgramKindOf(models::Phase phase) {
 }
 
 // Memory that running needs besides arenas and data, beyond that of planning:
-// machine code, oneDNN's primitives, thread stacks. Measured: f32 20 MiB
-// (resnet20-cifar) to 34 (resnet18), mixed precision 29 to 49.
+// machine code, oneDNN's primitives, thread stacks. An allowance: measured were
+// 20 MiB for resnet20-cifar and 34 for resnet18 in f32, 29 and 49 in mixed
+// precision.
 int64_t RunningBytes(const codegen::CompileOptions& options) {
   const bool f32 = options.passes.precision.dtype == ir::DType::kF32;
   return int64_t{f32 ? 25 : 40} << 20;
