@@ -207,10 +207,12 @@ class BenchCommand {
     program_->SetGroup(session_->is_observed() ? 1
                                                : flags_.compile.graph_steps);
     const int64_t group = program_->group();
-    const inspect::InputBytes inputs =
-        InputsOf(program_->graph(), source.Next(), /*lr=*/1e-3);
-    for (int64_t slot = 0; slot < group; ++slot) {
-      inspect::SetInputs(*program_, inputs, slot);
+    {
+      const inspect::InputBytes inputs =
+          InputsOf(program_->graph(), source.Next(), /*lr=*/1e-3);
+      for (int64_t slot = 0; slot < group; ++slot) {
+        inspect::SetInputs(*program_, inputs, slot);
+      }
     }
     Measured measured;
     measured.step_ms.reserve(flags_.iterations);

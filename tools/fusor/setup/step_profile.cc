@@ -17,39 +17,43 @@ std::vector<char> BytesOf(const T* data, size_t count) {
   return {bytes, bytes + count * sizeof(T)};
 }
 
-}  // namespace
-
-inspect::InputBytes InputsOf(const ir::Graph& model, double lr) {
+inspect::InputBytes Scalars(double lr) {
   const auto rate = static_cast<float>(lr);
   const int64_t key = 0;
   const int32_t step = 0;
   const float mixup = 0.5;
-  inspect::InputBytes inputs = {{"lr", BytesOf(&rate, 1)},
-                                {"random_key", BytesOf(&key, 1)},
-                                {"step", BytesOf(&step, 1)},
-                                {"mixup", BytesOf(&mixup, 1)}};
+  return {{"lr", BytesOf(&rate, 1)},
+          {"random_key", BytesOf(&key, 1)},
+          {"step", BytesOf(&step, 1)},
+          {"mixup", BytesOf(&mixup, 1)}};
+}
+
+// Adds random values for the inputs that `given` lacks, or has in another size.
+inspect::InputBytes Completed(const ir::Graph& model,
+                              inspect::InputBytes given) {
   for (const ir::Input& input : model.inputs()) {
     if (IsState(input.role)) continue;
     const auto bytes = static_cast<size_t>(input.value->type().num_bytes());
-    std::vector<char>& own = inputs[input.value->name()];
+    std::vector<char>& own = given[input.value->name()];
     if (own.size() == bytes) continue;
     own.resize(bytes);
     ir::StoreTensor(inspect::DrawInput(input, /*seed=*/0), own.data());
   }
-  return inputs;
+  return given;
+}
+
+}  // namespace
+
+inspect::InputBytes InputsOf(const ir::Graph& model, double lr) {
+  return Completed(model, Scalars(lr));
 }
 
 inspect::InputBytes InputsOf(const ir::Graph& model,
                              const runtime::Batch& batch, double lr) {
-  inspect::InputBytes inputs = InputsOf(model, lr);
-  const auto set = [&](const char* name, std::vector<char> bytes) {
-    const auto found = inputs.find(name);
-    if (found == inputs.end() || found->second.size() != bytes.size()) return;
-    found->second = std::move(bytes);
-  };
-  set("images", BytesOf(batch.images().data(), batch.images().size()));
-  set("labels", BytesOf(batch.labels.data(), batch.labels.size()));
-  return inputs;
+  inspect::InputBytes given = Scalars(lr);
+  given["images"] = BytesOf(batch.images().data(), batch.images().size());
+  given["labels"] = BytesOf(batch.labels.data(), batch.labels.size());
+  return Completed(model, std::move(given));
 }
 
 std::vector<double> ProfileSynthetic(const ModelFlags& model,
