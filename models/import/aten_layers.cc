@@ -355,7 +355,7 @@ template <Value* (Builder::*reduce)(Value*, std::vector<int64_t>, bool,
 Values Reduction(AtenCall& call) {
   Value* x = call.Tensor("self");
   DType dtype = x->type().dtype;
-  constexpr bool kSums = reduce == &Builder::ReduceSum;
+  const bool kSums = reduce == &Builder::ReduceSum;
   if (kSums && !ir::IsFloat(dtype)) dtype = DType::kI64;
   x = call.b().Cast(x, call.DType(dtype));
   return {(call.b().*reduce)(x, ReducedDims(call, x),

@@ -14,6 +14,7 @@ namespace fusor::fuzz {
 namespace {
 
 using ir::DType;
+using ir::OpKind;
 using ir::Tensor;
 using ir::Value;
 
@@ -31,6 +32,11 @@ double Epsilon(DType dtype) {
   }
 }
 
+// Of sums, which are accumulated in f32 at least.
+double SumEpsilon(DType dtype) {
+  return Epsilon(dtype == DType::kF64 ? dtype : DType::kF32);
+}
+
 double SmallestNormal(DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -40,6 +46,13 @@ double SmallestNormal(DType dtype) {
     default:
       return 0x1p-126;
   }
+}
+
+// True of gradients of pooling: oneDNN adds overlapping windows up in the dtype
+// of the result.
+bool AddsInItsDtype(const ir::Node& node) {
+  return node.kind() == OpKind::kMaxPoolGrad ||
+         node.kind() == OpKind::kAvgPoolGrad;
 }
 
 // True of ops whose results are exact: they move or choose elements.
@@ -76,7 +89,7 @@ bool IsExact(const ir::Node& node) {
       }
     default:
       return op.precision == ir::PrecisionRule::kFollow &&
-             node.op_name() != "max_pool_grad";
+             node.kind() != OpKind::kMaxPoolGrad;
   }
 }
 
@@ -140,11 +153,21 @@ double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
     default:
       return 0;
   }
-  if (node.op_name() == "batch_norm_grad") {
+  if (node.kind() == OpKind::kBatchNormGrad) {
     return NormGradientScale(node, inputs);
   }
-  if (node.op_name() == "batch_norm_train") {
-    return index == 0 ? NormScale(node, inputs, results) : 8 * Largest(output);
+  if (node.kind() == OpKind::kBatchNormTrain) {
+    if (index == 0) return NormScale(node, inputs, results);
+    double scale = Largest(output);
+    // The deviations of a variance are off by the rounding of the mean.
+    if (index == 2 || index == 4) {
+      const double x = Largest(*inputs[index == 2 ? 0 : 3]);
+      scale = std::max(scale, SumEpsilon(output.type.dtype) * x * x);
+    }
+    return 8 * scale;
+  }
+  if (AddsInItsDtype(node)) {
+    return std::max(Largest(output), Largest(*inputs[0]));
   }
   double product = 1;
   double terms = 1;
@@ -154,7 +177,7 @@ double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
     product *= std::max(Largest(*input), 1e-30);
     terms = std::max(terms, static_cast<double>(input->data.size()));
   }
-  if (node.op_name() == "sum_of_squares") product *= product;
+  if (node.kind() == OpKind::kSumOfSquares) product *= product;
   return std::max(Largest(output), product * std::sqrt(terms));
 }
 
@@ -171,10 +194,21 @@ bool PadsNonFinite(const ir::Node& node, std::span<const Tensor* const> in) {
                                 [](double x) { return std::isfinite(x); });
 }
 
-// Greatest magnitude of what a batch normalisation adds to element `i` of its
-// normalised value: with eager rounding both are rounded before they are added.
+// Greatest magnitude of what is added to element `i` of a normalised value or
+// its gradient, where it may have been rounded to the dtype of the result
+// before: a residual with eager rounding; the gradient, which the sums of a
+// fused gradient see before it is rounded.
 double SummandAt(const ir::Node& node, std::span<const Tensor* const> in,
                  size_t i) {
+  if (node.kind() == OpKind::kBatchNormGrad) {
+    double slope = 0;
+    for (size_t k = 1; k + 4 < in.size() && k <= 6; k += 5) {
+      const double epsilon = node.attrs().Float("epsilon");
+      slope = std::max(slope, Largest(*in[k + 1]) /
+                                  std::sqrt(Smallest(*in[k + 4]) + epsilon));
+    }
+    return Largest(*in[0]) * slope;
+  }
   if (!node.attrs().Has("residual")) return 0;
   const std::string& residual = node.attrs().String("residual");
   if (residual == "add") return std::fabs(in.back()->data[i]);
@@ -186,7 +220,10 @@ double SummandAt(const ir::Node& node, std::span<const Tensor* const> in,
 
 class Noise {
  public:
-  Noise(uint64_t seed, double amplitude) : seed_(seed), amplitude_(amplitude) {}
+  // `direction`: 1 and -1 round all results up and down, as one kernel may; 0
+  // rounds each at random.
+  Noise(uint64_t seed, double amplitude, int direction)
+      : seed_(seed), amplitude_(amplitude), direction_(direction) {}
 
   void Move(const ir::Node& node, std::span<const Tensor* const> inputs,
             std::span<Tensor> results) {
@@ -201,20 +238,25 @@ class Noise {
   }
 
   // Interprets the node. A normalisation with a ReLU is shifted by the rounding
-  // of its result, so that samples disagree on a mask where the ReLU's operand
-  // cancels.
+  // of its result and, of each channel, that of its residual, so that samples
+  // disagree on a mask where the ReLU's operand cancels.
   std::vector<Tensor> Interpret(const ir::Node& node,
                                 std::vector<const Tensor*> operands) {
     auto results = InterpretNode(node, operands, ir::EvalMode::kTyped);
-    if (node.op_name() != "batch_norm_train" || !node.attrs().Bool("relu")) {
+    if (node.kind() != OpKind::kBatchNormTrain || !node.attrs().Bool("relu")) {
       return results;
     }
     const DType dtype = results[0].type.dtype;
-    const double amount = Signed() * amplitude_ *
-                          Epsilon(dtype == DType::kF64 ? dtype : DType::kF32) *
+    double summand = 0;
+    for (size_t i = 0; i < results[0].data.size(); ++i) {
+      summand = std::max(summand, SummandAt(node, operands, i));
+    }
+    const double amount = Signed() * amplitude_ * SumEpsilon(dtype) *
                           NormScale(node, operands, results);
     Tensor shift = *operands[2];
-    for (double& x : shift.data) x += amount;
+    for (double& x : shift.data) {
+      x += amount + Signed() * amplitude_ * Epsilon(dtype) * summand;
+    }
     operands[2] = &shift;
     return InterpretNode(node, operands, ir::EvalMode::kTyped);
   }
@@ -227,13 +269,13 @@ class Noise {
     const DType dtype = tensor.type.dtype;
     if (!ir::IsFloat(dtype) || IsExact(node)) return;
     const double epsilon = Epsilon(dtype);
-    // Sums are accumulated in f32 at least.
     const double of_sums =
-        Epsilon(dtype == DType::kF64 ? dtype : DType::kF32) * scale;
+        (AddsInItsDtype(node) ? epsilon : SumEpsilon(dtype)) * scale;
     const double tiny = SmallestNormal(dtype);
     // Sums that cancel may all be exactly 0, on which a division may depend.
     const bool cancels = Flip();
-    const bool adds = node.op_name() == "batch_norm_train" &&
+    const bool adds = (node.kind() == OpKind::kBatchNormTrain ||
+                       node.kind() == OpKind::kBatchNormGrad) &&
                       tensor.type == node.output(0)->type();
     for (size_t i = 0; i < tensor.data.size(); ++i) {
       double& x = tensor.data[i];
@@ -248,7 +290,7 @@ class Noise {
         x = 0;
         continue;
       }
-      const double u = Signed();
+      const double u = direction_ != 0 ? direction_ : Signed();
       if (std::fabs(x) < tiny && summand == 0) {
         if (u > 0) x = 0;  // subnormal numbers may be flushed
         continue;
@@ -267,6 +309,7 @@ class Noise {
 
   const uint64_t seed_;
   const double amplitude_;
+  const int direction_;
   uint64_t index_ = 0;
 };
 
@@ -351,7 +394,9 @@ NoisyOutputs InterpretNoisy(const ir::Graph& graph,
                           [](double x) { return std::isfinite(x); });
                     });
   for (int i = 0; i < options.samples; ++i) {
-    Noise noise(options.seed + static_cast<uint64_t>(i), options.amplitude);
+    const int direction = i % 6 == 2 ? 1 : i % 6 == 4 ? -1 : 0;
+    Noise noise(options.seed + static_cast<uint64_t>(i), options.amplitude,
+                direction);
     outputs.samples.push_back(Sample(graph, inputs, noise, i % 2 == 1));
   }
   return outputs;
