@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -41,6 +42,50 @@ bool IsSeparate(const Node& node) {
 const ir::Shape& LoopShape(const Node& node) {
   const bool folds = node.op().fusion == ir::FusionKind::kReduce;
   return (folds ? node.input(0) : node.output())->type().shape;
+}
+
+// Returns true if the layout of a tensor at `map` has tiles along a reduction
+// axis of the domain that the domain itself has not.
+bool SplitsReductionAxis(const ir::TensorType& type, const ir::IndexMap& map,
+                         const IterationDomain& domain) {
+  const auto loops =
+      ir::PhysicalAxes({ir::DType::kF32, domain.extents, domain.layout});
+  for (const ir::PhysicalAxis& axis : ir::PhysicalAxes(type)) {
+    const int dim = map[axis.dim].dim;
+    if (dim < 0 || axis.step == 1 || !domain.folded[dim]) continue;
+    if (std::none_of(loops.begin(), loops.end(), [&](const auto& loop) {
+          return loop.dim == dim && loop.step == axis.step;
+        })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The same of any operand or result of the nodes. Two-level summation then adds
+// up in another order than the reduction alone.
+bool SplitsReductionAxis(std::span<const Node* const> nodes,
+                         const std::unordered_set<const Value*>& operands,
+                         const std::unordered_set<const Value*>& results,
+                         const IterationDomain& domain) {
+  if (!domain.has_reduction) return false;
+  for (const Node* node : nodes) {
+    const Value* output = node->output();
+    const ir::IndexMap& map = domain.maps.at(output);
+    if (results.contains(output) &&
+        SplitsReductionAxis(output->type(), map, domain)) {
+      return true;
+    }
+    if (node->op().fusion == ir::FusionKind::kReduce) continue;
+    for (size_t i = 0; i < node->num_inputs(); ++i) {
+      if (operands.contains(node->input(i)) &&
+          SplitsReductionAxis(node->input(i)->type(),
+                              *OperandMap(*node, i, map), domain)) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 // Range of node positions. Ignores free nodes: a copy is positioned next to its
@@ -338,6 +383,10 @@ std::string Clustering::WhyNot(int a, int b) {
   IterationDomain domain;
   std::string reason;
   if (!AnalyzeDomain(nodes, results, &domain, &reason)) return reason;
+  if (context_.options().eager_rounding &&
+      SplitsReductionAxis(nodes, operands, results, domain)) {
+    return "tiles would change the order of a sum";
+  }
   // Otherwise the update of one parameter, if it needs norms, would compute the
   // scalars of all. It could not be joined with them (fuse_updates.cc).
   if (domain.has_reduction &&

@@ -4,6 +4,7 @@
 #include "ir/builder.h"
 #include "passes/passes.h"
 #include "tests/testing/bare_target.h"
+#include "tests/testing/graph_text.h"
 
 namespace fusor::passes {
 namespace {
@@ -30,6 +31,30 @@ TEST(Fuse, ReadersOfAValueAreComparedWithThoseNearThem) {
   const size_t few = Decisions(250);
   EXPECT_GT(few, 500);
   EXPECT_LT(Decisions(1000), 6 * few);
+}
+
+// Kernels of a sum over elements gathered from a filter with this layout.
+size_t KernelsOfAGatheredSum(std::string_view layout, bool eager) {
+  const auto graph = test::ParseOrDie(fmt::format(R"(graph g {{
+      %filter = data : f32[32,4,1,1]{{{}}}
+      %i = data : i64[3,32]
+      %picked = gather(%filter, %i, %i, %i) {{dims=[1,-1,-1,-1]}} : f32[3,32]
+      %sum = reduce(%picked) {{dims=[0,1], kind="sum"}} : f32[]
+      return %sum as "sum"
+    }})",
+                                                  layout));
+  const test::BareTarget target;
+  PassContext context(target, {.eager_rounding = eager});
+  EXPECT_TRUE(Fuse(*graph, context));
+  return graph->nodes().size();
+}
+
+// The tile of 16 would split the axis of 32 along which the sum alone has one
+// loop: it added up in another order when fused.
+TEST(Fuse, TilesOfOperandsDoNotReorderEagerSums) {
+  EXPECT_EQ(KernelsOfAGatheredSum("Abcd16a", true), 2);
+  EXPECT_EQ(KernelsOfAGatheredSum("Abcd16a", false), 1);
+  EXPECT_EQ(KernelsOfAGatheredSum("abcd", true), 1);
 }
 
 }  // namespace
