@@ -254,7 +254,7 @@ Value* Builder::BroadcastAlong(Value* vector, const TensorType& like,
   return result;
 }
 
-// First drops dimensions of extent 1 that grow; the others map in order.
+// Drops dimensions of extent 1 that grow; the remaining ones map in order.
 Value* Builder::BroadcastTo(Value* x, const Shape& shape, Where at) {
   const Layer layer(*this, at);
   CheckValues("broadcast", {x}, at);

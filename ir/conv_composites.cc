@@ -10,7 +10,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The attributes that all convolution ops share. Two paddings are those of both
+// The attributes that all convolution ops share. Two paddings apply to both
 // sides; four are top, left, bottom and right.
 Attrs ConvAttrs(const Conv2dOptions& o) {
   const int64_t far_h = o.far_pad_h < 0 ? o.pad_h : o.far_pad_h;

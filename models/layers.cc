@@ -227,7 +227,8 @@ void Layers::Classify(Value* logits,
       graph.AddInput({DType::kI32, {n}, {}}, InputRole::kData, "labels");
   if (training()) {
     const auto loss = [&](Value* of) {
-      // The loss of mixed one-hot labels is the mix of the two losses.
+      // The loss of mixed one-hot labels is the weighted mean of the two
+      // losses.
       Value* per_sample = Mix(labels, [&](Value* part) {
         return b_.CrossEntropy(of, part,
                                {.label_smoothing = options_.label_smoothing});

@@ -125,7 +125,7 @@ constexpr Architecture kResNets[] = {
     {"resnet50-v1.5", 32, ResNet<3, 4, 6, 3, true>},
     {"resnet101-v1.5", 32, ResNet<3, 4, 23, 3, true>},
     {"resnet152-v1.5", 32, ResNet<3, 8, 36, 3, true>},
-    // gluon's v1b is torchvision's network under gluon's name.
+    // gluon's name for torchvision's network (v1.5).
     {"resnet50-v1b", 32, ResNet<3, 4, 6, 3, true>},
     {"resnet50-v1", 32,
      [](Layers& layers) {

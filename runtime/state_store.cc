@@ -375,7 +375,7 @@ void StateStore::Broadcast(StateSubset subset) {
   if (subset == StateSubset::kStatistics) return BroadcastStatistics();
   Show(ParameterView::kCurrent);
   if (device_.world_size() == 1) return;
-  // The ranks keep those shards of which rank 0 was given no whole.
+  // Ranks keep the shards for which rank 0 was given no whole tensor.
   std::vector<const Tensor*> shards;
   std::vector<uint8_t> has_whole;
   std::vector<std::vector<uint8_t>> own;

@@ -368,7 +368,7 @@ class PhaseEmitter {
       const TypedValue reg = Get(term.reg);
       Value* index = b_.Convert(reg.value, reg.arith, Arith::kI64);
       if (place.per_lane) index = b_.Splat(index);
-      // Negative ones are large as unsigned ones.
+      // As unsigned integers, negative indices are large.
       Value* inside = ir_.CreateICmpULT(index, b_.Int(index, term.extent));
       index = ir_.CreateSelect(inside, index, b_.Int(index, 0));
       offset = ir_.CreateNSWAdd(
@@ -423,8 +423,8 @@ class PhaseEmitter {
                                b_.Constant(info.dtype, info.vector, outside)));
   }
 
-  // No task accesses the elements of another one, so that also those at index 0
-  // may be read, and stored unchanged.
+  // No task accesses elements of another task, so elements at index 0 may be
+  // read, and stored unchanged.
   void EmitScatterAdd(const Stmt& stmt) {
     const ir::DType dtype = kernel_.buffers[stmt.buffer].dtype;
     const bool vector =

@@ -166,7 +166,8 @@ bool IsMiscompiled(llvm::StringRef feature) {
          (feature == "avx512fp16" || feature.starts_with("avx10"));
 }
 
-// What the host has and LLVM compiles correctly: "+avx,+avx2,-avx512fp16".
+// Returns the host's features that LLVM compiles correctly, e.g.
+// "+avx,+avx2,-avx512fp16".
 std::string HostFeatures() {
   std::vector<std::string> features;
   for (const auto& [name, available] : llvm::sys::getHostCPUFeatures()) {

@@ -181,8 +181,8 @@ LibraryCandidate MakeCandidate(const std::string& name,
   c.algorithm = algorithm;
   c.implementation = chosen.implementation;
   c.workspace_bytes = chosen.workspace;
-  // A small Winograd's workspace, with partial sums of each thread, can be many
-  // times its transformed tensors.
+  // The workspace of a small Winograd gradient has partial sums per thread and
+  // can be many times its transformed tensors.
   c.modelled_ns = algorithm == "winograd"
                       ? std::max(ir::WinogradNs(node, target),
                                  ir::KernelNs(2 * chosen.workspace, target))

@@ -123,7 +123,7 @@ class Translator {
     switch (node.kind()) {
       case OpKind::kCast:
       case OpKind::kBroadcast: {
-        // A broadcast vector may be a cast one.
+        // A broadcast vector may have been cast.
         const auto source = tensors_.find(ir::BeforeCasts(node.input(0)));
         if (source != tensors_.end()) tensors_[y] = source->second;
         return;
@@ -256,8 +256,8 @@ class Translator {
     return IsOp(producer, OpKind::kBroadcast) ? producer->input(0) : nullptr;
   }
 
-  // Finds (x - mean) * inverse_deviation * scale in the body. Returns what it
-  // is computed of, and the value before the scale.
+  // Finds (x - mean) * inverse_deviation * scale in the body. Returns its
+  // operands, and the value before the scale.
   std::vector<std::pair<ir::SavedNorm, Value*>> SavedNorms() const {
     std::vector<std::pair<ir::SavedNorm, Value*>> norms;
     for (const auto& node : body_->nodes()) {

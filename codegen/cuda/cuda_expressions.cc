@@ -22,7 +22,7 @@ struct Row {
   ScalarOp op;
   Form form;
   std::string_view text;
-  std::string_view exact = {};  // the function without contraction, if another
+  std::string_view exact = {};  // function without contraction, if it differs
   bool of_floats = false;       // integers are computed in f64
 };
 

@@ -41,8 +41,8 @@ FUSOR_DEVICE u16 FloatToBFloat16(float x) {
 }
 #endif
 
-// f64 to f32, rounded to odd: a later rounding to a 16-bit float is then as if
-// it were the only one.
+// Rounds f64 to f32, to odd. A later rounding to a 16-bit float then gives the
+// same result as a single rounding.
 FUSOR_DEVICE float Odd(double x) {
   const float nearest = (float)x;
   const double back = nearest;
@@ -52,8 +52,8 @@ FUSOR_DEVICE float Odd(double x) {
   return __uint_as_float(bits | 1);
 }
 
-// Element types: what lies in memory, what is computed with, and the ways
-// between; As converts without rounding to the type, To rounds.
+// Element types: the type in memory, the type for arithmetic, and conversions.
+// As does not round to the element type; To does.
 struct F64 {
   typedef double Memory;
   typedef double Value;
@@ -115,7 +115,7 @@ struct Bool {
 )cuda";
 
 constexpr std::string_view kMemory = R"cuda(
-// Streamed: the first to leave the caches.
+// Streamed: evict first.
 template <bool Streamed = false, class T> FUSOR_DEVICE T Get(const T* from) {
   FUSOR_ON_READ(from, sizeof(T));
   if constexpr (Streamed) return __ldcs(from);
@@ -140,7 +140,8 @@ template <> struct Word<16> { typedef uint4 Type; };
 
 FUSOR_DEVICE constexpr int WordBytes(int bytes) { return bytes < 16 ? bytes : 16; }
 
-// A thread's elements; Aligned of them have an address that their bytes divide.
+// Access the elements of a thread. Groups of `Aligned` elements are aligned to
+// their size.
 template <class D, int Aligned, bool Streamed = false, class R, int N>
 FUSOR_DEVICE void Load(R (&to)[N], const typename D::Memory* from) {
   constexpr int kBytes = WordBytes(Aligned * sizeof(typename D::Memory));
@@ -167,7 +168,7 @@ FUSOR_DEVICE void Store(typename D::Memory* to, const R (&from)[N]) {
   }
 }
 
-// `count` of them, `stride` elements apart; the others are zero.
+// Access `count` elements, `stride` apart. LoadSome sets the others to zero.
 template <class D, class R, int N, class Int>
 FUSOR_DEVICE void LoadSome(R (&to)[N], const typename D::Memory* from,
                            Int stride, Int count) {
@@ -185,7 +186,7 @@ FUSOR_DEVICE void StoreSome(typename D::Memory* to, const R (&from)[N],
   }
 }
 
-// Eight bools, one bit each.
+// Access eight bools, one bit each.
 template <bool Streamed = false, class R>
 FUSOR_DEVICE void LoadBits(R (&to)[8], const u8* from) {
   const u32 bits = Get<Streamed>(from);
@@ -265,14 +266,14 @@ FUSOR_DEVICE double ExactMul(double x, double y) { return __dmul_rn(x, y); }
 
 FUSOR_DEVICE float Div(float x, float y) { return __fdiv_rn(x, y); }
 FUSOR_DEVICE double Div(double x, double y) { return __ddiv_rn(x, y); }
-// Truncating; zero over anything's zero, and the least integer over -1 wraps.
+// Truncates. Division by 0 gives 0; the least integer / -1 wraps around.
 FUSOR_DEVICE int Div(int x, int y) {
   return y == 0 ? 0 : y == -1 ? Neg(x) : x / y;
 }
 FUSOR_DEVICE i64 Div(i64 x, i64 y) {
   return y == 0 ? 0 : y == -1 ? Neg(x) : x / y;
 }
-// Rounded down; 0 where y is 0.
+// Rounds the quotient down; 0 if y is 0.
 template <class T> FUSOR_DEVICE T FloorDiv(T x, T y) {
   const T rest = Sub(x, Mul(Div(x, y), y));
   return y == 0 ? 0 : rest != 0 && (rest ^ y) < 0 ? Div(x, y) - 1 : Div(x, y);
@@ -307,7 +308,7 @@ FUSOR_DEVICE bool IsFinite(double x) {
   return fabs(x) < __longlong_as_double(0x7ff0000000000000ll);
 }
 
-// Philox4x32-10, 24 bits of it as a float in [0, 1): ir/support/philox.h.
+// Returns 24 bits of Philox4x32-10 as a float in [0, 1): ir/support/philox.h.
 FUSOR_DEVICE float Uniform(u64 key, u32 step, u32 site, u32 rank, u64 index) {
   u32 c0 = (u32)(index >> 2), c1 = step, c2 = site, c3 = rank;
   u32 k0 = (u32)key, k1 = (u32)(key >> 32);
@@ -370,10 +371,11 @@ FUSOR_DEVICE bool FromFirst(u32 warp, bool x, int width) {
   return __shfl_sync(warp, (int)x, 0, width) != 0;
 }
 
-// Over the N lanes of each of a row's X threads, the upper half onto the lower
-// until one is left; every thread of the row gets it. `warp`: threads of the
-// warp that exist. `shared` has room for X * N of each row y; what neighbouring
-// threads access at once lies side by side there, in banks of its own.
+// Reduces the N lanes of each of a row's X threads: combines the upper half with
+// the lower half until one lane is left. Every thread of the row gets the
+// result. `warp`: mask of the warp's existing threads. `shared` has room for
+// X * N elements per row y; neighbouring threads access adjacent elements, which
+// are in different banks.
 template <class Op, int X, class T, int N>
 FUSOR_DEVICE T ReduceLanes(const T (&lanes)[N], T* shared, int x, int y,
                            u32 warp) {
@@ -421,8 +423,8 @@ FUSOR_DEVICE T ReduceLanes(const T (&lanes)[N], T* shared, int x, int y,
   return v[0];
 }
 
-// Over a block's Y rows, lane by lane; every row gets the results. `shared` has
-// room for all lanes of all rows.
+// Reduces over a block's Y rows, lane by lane. Every row gets the results.
+// `shared` has room for all lanes of all rows.
 template <class Op, int X, int Y, class T, int N>
 FUSOR_DEVICE void ReduceBlock(T (&to)[N], const T (&from)[N], T* shared, int x,
                               int y) {

@@ -39,7 +39,7 @@ const Specification& Find(const ir::Target& target) {
                         fits);
   };
   auto row = find([&](const auto& s) { return s.target == target.name; });
-  // One without a row is taken for the newest older one.
+  // A capability without a row uses the newest older row.
   for (int c = target.compute_capability;
        row == std::end(kSpecifications) && c > 0; --c) {
     row = find([&](const auto& s) { return s.compute_capability == c; });

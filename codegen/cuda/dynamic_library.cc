@@ -110,14 +110,15 @@ Library Library::OfCuda(const std::string& stem) {
     names.push_back(fmt::format("{}.so.{}", stem, release.cuda));
   }
   if (DriverTooOld(kReleases[0].cuda).empty()) return Library(names);
-  // The driver runs the older ones, wherever these are.
+  // The driver runs only the older libraries. Searches all folders for these
+  // first.
   for (auto name = names.rbegin(); name != names.rend(); ++name) {
     if (Library library({*name}); library.found()) return library;
   }
   return Library(names);
 }
 
-// Opens only existing files: `problem_` is to name what is wrong with one.
+// Opens only existing files, so that `problem_` describes one of these.
 bool Library::OpenIn(const fs::path& folder,
                      const std::vector<std::string>& names) {
   for (const std::string& name : names) {

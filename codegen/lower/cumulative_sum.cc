@@ -17,7 +17,7 @@ LoweredKernel LowerCumulativeSum(const ir::Graph& body,
   const std::vector<int64_t> strides = ir::RowMajorStrides(type.shape);
   KernelBuilder builder("cumsum", target);
   builder.AddBuffers(body);
-  size_t lanes = type.rank();  // the fastest other dimension; rank: none
+  size_t lanes = type.rank();  // fastest dimension except `dim`; rank: none
   for (size_t d = 0; d < type.rank(); ++d) {
     if (d != dim && type.shape[d] > 1) lanes = d;
   }

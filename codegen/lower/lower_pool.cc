@@ -255,7 +255,7 @@ class PoolLowering {
   // Emits max_pool: the first of equal maxima; NaN is greater than any number.
   // Selects the elements of the gathers along with it.
   void EmitMaximum(const Cell& row, const Cell& column) {
-    std::vector<int> best;  // the value, its position, what is gathered
+    std::vector<int> best;  // registers: maximum, its position, gathered values
     for (const Tap& r : row.taps) {
       for (const Tap& c : column.taps) {
         std::vector<int> here{Read(node_.input(0), r, c), PositionOf(r, c)};

@@ -10,7 +10,8 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-// Returns the kernel buffer of the operand or result; -1 if it has others, too.
+// Returns the kernel buffer of the operand or result; -1 if the buffer holds
+// several tensors.
 int BufferOf(const std::vector<std::vector<int>>& spans, int tensor) {
   for (size_t s = 0; s < spans.size(); ++s) {
     if (spans[s] == std::vector<int>{tensor}) return static_cast<int>(s);
@@ -21,8 +22,8 @@ int BufferOf(const std::vector<std::vector<int>>& spans, int tensor) {
 // The kernels that access a value, and the value's buffer in each.
 using Places = std::vector<std::pair<LoweredKernel*, int>>;
 
-// Sets `places`. Returns false if anything but a kernel accesses the value, or
-// a kernel does not access it by whole bytes.
+// Sets `places`. Returns false if the value is also accessed outside of
+// kernels, or if a kernel does not access it by whole bytes.
 bool FindPlaces(const Value* value, LoweredNodes& lowered, Places& places) {
   const auto add = [&](const Node* node, int buffer) {
     LoweredKernel& kernel = lowered.at(node);

@@ -111,8 +111,8 @@ class PlanBuilder {
   std::unordered_map<const Value*, int> claims_;     // value -> input
   std::set<const Value*> outputs_;  // storages of outputs without alias
   // summed_: operands of collectives that their producers write into the
-  // gradient arena -> number of copies for further collectives. more_: unused
-  // copies.
+  // gradient arena, with the number of copies for further collectives. more_:
+  // those copies that no collective has used yet.
   std::map<const Value*, int> summed_;
   std::map<const Value*, std::vector<int>> more_;
   std::map<std::vector<int>, int> spans_;  // members -> buffer

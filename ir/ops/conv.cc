@@ -18,7 +18,7 @@ using Ints = std::vector<int64_t>;
 constexpr int64_t kMaxPad = 1 << 20;
 
 // Checks stride, pad and dilation. Returns the result's spatial extents. Two
-// paddings are those of both sides; four are top, left, bottom and right.
+// paddings apply to both sides; four are top, left, bottom and right.
 Ints SpatialExtents(const Shape& x, const Shape& w, const Attrs& attrs) {
   const Ints& stride = attrs.Ints("stride");
   const Ints& pad = attrs.Ints("pad");

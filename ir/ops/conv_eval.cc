@@ -134,8 +134,8 @@ void EvalConvGradInput(const Node& node, EvalInputs in, EvalOutputs out,
 }
 
 // Computes dW[tap] = x^T dy over the pixels. Rows are channels of x, shifted by
-// the tap, with zeros in the padding. As in the other two, dy does not count
-// there, so non-finite dy is masked: 0 * NaN would be NaN.
+// the tap, with zeros in the padding. In the padding dy is masked, as in the
+// other two functions, because 0 * NaN would be NaN.
 void EvalConvGradWeight(const Node& node, EvalInputs in, EvalOutputs out,
                         EvalMode) {
   const Tensor& x = *in[0];

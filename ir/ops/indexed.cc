@@ -88,8 +88,8 @@ std::vector<TensorType> InferScatterAdd(Types in, const Attrs& attrs) {
 
 // --- Gradients ---------------------------------------------------------------
 
-// An index before it was broadcast to the loop, and the loop's dimension of
-// each of its own.
+// An index operand before it was broadcast to the loop, and the loop dimension
+// of each of its dimensions.
 struct CompactIndex {
   Value* value;
   Ints dims;
@@ -107,8 +107,8 @@ CompactIndex Compact(Value* index) {
   return compact;
 }
 
-// For each position of an indexed dimension, the elements of a constant index
-// that contain it: `count` of them, the others are -1.
+// For each position of an indexed dimension: the elements of a constant index
+// whose value is that position, padded with -1 to `count`.
 struct Readers {
   int64_t count = 0;
   bool all = true;         // none is -1
@@ -136,8 +136,9 @@ Readers ReadersOf(const std::vector<double>& index, int64_t extent) {
 }
 
 // The gradient of a gather by constant indices: the sum over the elements that
-// read each position. Unlike scatter_add it fuses. Its loop has a dimension for
-// each index whose positions have several readers, then those of x.
+// read each position. Unlike scatter_add it can be fused. Its loop has one
+// dimension per index whose positions have several readers, followed by the
+// dimensions of x.
 class ReaderGather {
  public:
   ReaderGather(Builder& b, const Node& n, Value* dy)
@@ -193,8 +194,9 @@ class ReaderGather {
     return index.value->producer()->attrs().Floats("value");
   }
 
-  // Adds the coordinates of the readers in each dimension of the index. Returns
-  // one of them, or null if another index has such a dimension.
+  // Adds one operand per dimension of the index: the readers' coordinates in
+  // that dimension. Returns one of them, or null if another index already has
+  // an operand for the same dimension.
   Value* AddOperands(const CompactIndex& index, const Readers& readers,
                      int64_t reader_dim, int64_t dim) {
     const Shape& shape = index.value->type().shape;
@@ -232,7 +234,7 @@ class ReaderGather {
     std::vector<Value*> operands{dy_};
     for (size_t d = 0; d < operands_.size(); ++d) {
       if ((operands_[d] != nullptr) != (loop_dims[d] == kIndexed)) {
-        return nullptr;  // a dimension that neither x nor an index has
+        return nullptr;  // neither x nor an index determines the dimension
       }
       if (operands_[d] != nullptr) operands.push_back(operands_[d]);
     }
@@ -250,7 +252,7 @@ class ReaderGather {
   const Ints& dims_;
   const Shape& shape_;  // of x
   Value* dy_;
-  std::vector<Value*> operands_;  // by dimension of dy; null: none
+  std::vector<Value*> operands_;  // by dimension of dy; null: not indexed
   Shape loop_;
   int64_t first_ = 0;  // the loop's first dimension of x
 };

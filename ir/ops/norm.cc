@@ -6,8 +6,8 @@
 #include "ir/support/error.h"
 
 // Batch normalisation over dimensions 0, 2, 3 of [N,C,H,W] (or 0 of [N,C]),
-// lowered late (DESIGN.md section 3). The attribute `residual` selects what is
-// added before the ReLU:
+// lowered late (passes/patterns/lower_batch_norm.cc). The attribute `residual`
+// selects what is added before the ReLU:
 //
 //   "none"  y = relu?(bn(x))
 //   "add"   y = relu?(bn(x) + r)            operand r [N,C,H,W]

@@ -57,8 +57,9 @@ Ints KeptDims(const Node& node) {
   return kept;
 }
 
-// The product of all other elements, times dy: y / x where no element is 0. One
-// zero leaves a gradient to itself alone, several leave none.
+// An element's gradient is dy times the product of all other elements. If no
+// element is 0, that product is y / x. If one element is 0, only its gradient
+// is nonzero; if several are, all gradients are 0.
 Value* GradProduct(Builder& b, const Node& n, Value* dy) {
   Value* x = n.input(0);
   const Shape& shape = x->type().shape;

@@ -19,9 +19,10 @@ constexpr std::array kVariables = {
     EnvironmentVariable{"FUSOR_CACHE_DIR", "",
                         "folder of compiled kernels; default: fusor/ in "
                         "$XDG_CACHE_HOME or ~/.cache"},
-    EnvironmentVariable{"FUSOR_CUDA_DIR", "",
-                        "colon-separated folders of CUDA's libraries, besides "
-                        "those of the loader, the toolkit and pip"},
+    EnvironmentVariable{
+        "FUSOR_CUDA_DIR", "",
+        "colon-separated folders of CUDA's libraries, searched before the "
+        "loader's folders, the toolkit and pip's wheels"},
     EnvironmentVariable{"FUSOR_FLAGS", "",
                         "flags for every command that has them, e.g. "
                         "\"--dump-to /tmp/d --verify\"; command-line flags "

@@ -37,8 +37,8 @@ Ints Extents(AtenCall& call, const char* name, int64_t fallback, size_t rank,
   return extents;
 }
 
-// `names_padding`: the padding is "valid" or "same", which puts an odd one at
-// the end.
+// `names_padding`: the padding is "valid" or "same". For "same" an odd element
+// is added at the end.
 Geometry GeometryOf(AtenCall& call, const Shape& weight, bool names_padding) {
   const size_t rank = weight.size() - 2;
   Geometry g{.stride = Extents(call, "stride", 1, rank, 1),

@@ -15,8 +15,8 @@ namespace {
 
 using Values = std::vector<Value*>;
 
-// Reads an operand that may be a number, as a tensor of dtype `like` or of the
-// dtype that promotion gives.
+// Reads an operand. Converts a number to a scalar tensor of dtype `like`, or of
+// the dtype that promotion gives.
 Value* Operand(AtenCall& call, std::string_view name, Value* like) {
   if (call.IsTensor(name)) return call.Tensor(name);
   const double number = call.Number(name);
@@ -277,7 +277,7 @@ Values LogSigmoid(AtenCall& call) {
   return {b.Neg(b.Softplus(b.Neg(call.Tensor("self"))))};
 }
 
-// The first half times the sigmoid of the second.
+// Multiplies the first half by the sigmoid of the second half.
 Values Glu(AtenCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor("self");

@@ -27,7 +27,8 @@ void CheckIndex(AtenCall& call, const Value* index) {
   }
 }
 
-// Returns an index of integers with negative ones counted from the end.
+// Returns an integer index; converts negative elements, which count from the
+// end.
 Value* Normalized(AtenCall& call, Value* index, int64_t extent) {
   CheckIndex(call, index);
   Builder& b = call.b();
@@ -103,8 +104,9 @@ Values IndexSelect(AtenCall& call) {
   return {call.b().Take(x, index, DimArgument(call, x, "dim"))};
 }
 
-// x[i, :, j, ..]: the indices broadcast together. Their dimensions replace
-// those of adjacent indices; otherwise they come first.
+// x[i, :, j, ..]. The indices are broadcast together. If they are adjacent,
+// their dimensions replace the indexed ones; otherwise their dimensions come
+// first.
 Values Index(AtenCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor("self");
@@ -288,7 +290,8 @@ Values ExtremumAndIndex(AtenCall& call) {
 
 // --- Resizing ----------------------------------------------------------------
 
-// What an element of a resized dimension reads (ATen, UpSample.h).
+// Returns the elements that element i of a resized dimension reads (ATen,
+// UpSample.h).
 ir::Interpolation Nearest(int64_t i, int64_t in, int64_t out, double scale,
                           bool exact) {
   const double ratio = scale > 0

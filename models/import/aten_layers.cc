@@ -47,7 +47,7 @@ Values BatchNorm(AtenCall& call) {
       call.Throw("running statistics that are updated twice in a step");
     }
   }
-  // The phase decides; a layer whose statistics are fixed keeps them.
+  // The phase decides, except for layers that always use fixed statistics.
   const bool batch_statistics = call.Bool("training", false);
   const double momentum = call.Number("momentum", 0.1);
   const double epsilon = call.Number("eps", 1e-5);
@@ -194,8 +194,8 @@ Values Attention(AtenCall& call) {
   return {b.Matmul(weights, v)};
 }
 
-// Two operands: transposes each to [batch.., free.., contracted..] and
-// multiplies matrices.
+// Contracts two operands: transposes each to [batch.., free.., contracted..]
+// and multiplies matrices.
 Values Einsum(AtenCall& call) {
   Builder& b = call.b();
   std::string equation = call.Text("equation", "");
@@ -405,7 +405,7 @@ Values LogSumExp(AtenCall& call) {
   return {b.Plus(b.Log(sum), b.Reshape(peak, ShapeOf(sum)))};
 }
 
-// Losses of [N,C,..] logits and [N,..] classes.
+// Computes losses of logits [N,C,..] and classes [N,..].
 Values CrossEntropyLoss(AtenCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor("self");

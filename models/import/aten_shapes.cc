@@ -17,7 +17,7 @@ namespace {
 
 using Values = std::vector<Value*>;
 
-// Replaces one -1 by what the number of elements leaves.
+// Replaces a -1 by the extent that the number of elements implies.
 Shape Inferred(AtenCall& call, const Value* x, Shape shape) {
   int64_t known = 1;
   int64_t* unknown = nullptr;
@@ -519,8 +519,8 @@ Values Dropout(AtenCall& call) {
   return {call.layers().Dropout(x, p)};
 }
 
-// 1 with probability p, else 0. In evaluation its expectation, so that the
-// usual division by p yields 1.
+// Returns 1 with probability p, else 0. In evaluation returns the expectation
+// p, so that the usual division by p gives 1.
 Values Bernoulli(AtenCall& call) {
   Builder& b = call.b();
   Value* self = call.Tensor("self");

@@ -10,7 +10,8 @@
 namespace fusor::models {
 namespace {
 
-// The weight of side branches in torchvision's training reference.
+// Weight of auxiliary losses, as in GoogLeNet (Szegedy et al., "Going Deeper
+// with Convolutions", 2015).
 constexpr double kAuxiliaryWeight = 0.3;
 
 // Returns the shape of a classifier's images, with -1 for symbolic extents.

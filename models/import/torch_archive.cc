@@ -202,7 +202,8 @@ class Parser {
              (steps == 0 || strides[i] <= (room - 1 - last) / steps);
       if (fits) last += strides[i] * steps;
     }
-    // An expanded tensor could otherwise demand far more memory than it has.
+    // Otherwise an expanded tensor could require far more memory than the
+    // archive.
     fits = fits && type.num_elements() <= room;
     if (!fits) {
       Throw(where_, fmt::format("sizes, strides and offset of {} exceed its "
@@ -305,8 +306,8 @@ class Parser {
     }
   }
 
-  // Parameters of one storage, such as a language model's embedding and last
-  // layer, are one parameter, updated once.
+  // Parameters that share a storage, such as a language model's embedding and
+  // last layer, become one parameter, which is updated once.
   void Tie(TorchInput& input) {
     const Storage& own = storage_.at(input.target);
     for (const TorchInput& other : program_.inputs) {

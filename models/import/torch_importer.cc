@@ -55,7 +55,7 @@ class Archive {
 
   const std::string& path() const { return path_; }
   const TorchProgram& program() const { return program_; }
-  // Names of the tensors that the last layers own, in the program.
+  // Names, in the program, of the tensors of the last layers.
   const std::vector<std::string>& heads() const { return heads_; }
   int64_t num_classes() const { return num_classes_; }
   // Null for a constant.
@@ -170,8 +170,8 @@ std::vector<ImportedInput> UserInputs(const Archive& archive) {
   return inputs;
 }
 
-// Runs a program's nodes on a graph. A tensor of the program is a view of
-// another or has a value of its own; writing in place replaces that value.
+// Runs a program's nodes on a graph. A tensor of the program is either a view
+// of another tensor or has a value. Writing in place replaces that value.
 class GraphBuilder {
  public:
   GraphBuilder(const Archive& archive, ir::Graph& graph, Phase phase,
@@ -434,7 +434,7 @@ class GraphBuilder {
     return tensors_[id].value;
   }
 
-  // Computes a view again if what it views was written since.
+  // Recomputes a view if the tensor that it views was written since.
   void Refresh(size_t id) {
     const size_t base = tensors_[id].base;
     if (base == kNone) return;

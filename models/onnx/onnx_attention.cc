@@ -30,7 +30,7 @@ Value* MergeHeads(Builder& b, Value* x) {
   return b.Reshape(b.Transpose(x, {0, 2, 1, 3}), {s[0], s[2], s[1] * s[3]});
 }
 
-// Repeats each head for the queries that share it.
+// Repeats each key or value head for the query heads that share it.
 Value* Repeated(OnnxCall& call, Value* x, int64_t heads) {
   Builder& b = call.b();
   const Shape s = ShapeOf(x);
@@ -44,8 +44,8 @@ Value* Repeated(OnnxCall& call, Value* x, int64_t heads) {
   return b.Reshape(x, {s[0], heads, s[2], s[3]});
 }
 
-// Which keys a query may attend to, and what is added to its scores; null for
-// all and nothing. Both broadcast to [B,heads,queries,keys].
+// The keys that a query may attend to (null: all), and a bias of its scores
+// (null: none). Both broadcast to [B,heads,queries,keys].
 struct Mask {
   Value* allowed = nullptr;
   Value* bias = nullptr;
@@ -83,7 +83,7 @@ Mask MaskOf(OnnxCall& call, int64_t queries, int64_t keys) {
           b.Compare("lt", b.Iota(DType::kI64, {1, 1, 1, keys}, 3), length));
   }
   if (!causal && left < 0 && right < 0) return mask;
-  // How far each key is before its query, which follows earlier keys.
+  // Distance from each key to its query. Queries follow earlier keys.
   const Shape square{queries, keys};
   Value* distance =
       b.Minus(b.Iota(DType::kI64, square, 0), b.Iota(DType::kI64, square, 1));

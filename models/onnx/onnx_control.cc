@@ -1,4 +1,4 @@
-// Operators with bodies. The number of runs must be known.
+// Operators with bodies. The number of iterations must be known.
 
 #include <algorithm>
 #include <string>
@@ -18,7 +18,7 @@ using Values = std::vector<Value*>;
 
 constexpr int64_t kMostRuns = 1024;
 
-// Both bodies run if the condition is computed in the step.
+// If the condition is not constant, both bodies run and a select chooses.
 OnnxResults If(OnnxCall& call) {
   const OnnxGraph& then_body = call.Body("then_branch");
   const OnnxGraph& else_body = call.Body("else_branch");
@@ -59,8 +59,8 @@ Value* Stacked(OnnxCall& call, const Values& parts, int64_t axis) {
   return call.b().Concat(apart, AxisOf(call, axis, RankOf(apart[0])));
 }
 
-// Bodies take the number of the run, a condition and states; they return the
-// next condition, states and what is collected.
+// A body takes the iteration number, a condition and states. It returns the
+// next condition, the next states and the values to collect.
 OnnxResults Loop(OnnxCall& call) {
   Builder& b = call.b();
   const OnnxGraph& body = call.Body("body");
@@ -103,8 +103,8 @@ OnnxResults Loop(OnnxCall& call) {
   return all;
 }
 
-// Bodies take states and one element of each scanned tensor; they return states
-// and what is collected.
+// A body takes states and one element of each scanned tensor. It returns the
+// next states and the values to collect.
 OnnxResults Scan(OnnxCall& call) {
   Builder& b = call.b();
   const OnnxGraph& body = call.Body("body");

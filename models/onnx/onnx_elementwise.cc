@@ -47,7 +47,7 @@ OnnxResults Compare(OnnxCall& call) {
 }
 OnnxResults Xor(OnnxCall& call) { return Compare<'n', 'e'>(call); }
 
-// Integers are divided towards zero.
+// Integer division truncates.
 OnnxResults Divide(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);
@@ -89,15 +89,15 @@ OnnxResults Pow(OnnxCall& call) {
   return {b.Cast(b.Pow(b.Cast(x, wide), b.Cast(exponent, wide)), dtype)};
 }
 
-// x 2^y or x 2^-y, rounded down. Shifts by all bits or by negative numbers
-// leave 0, or the sign to the right.
+// Computes x 2^y or x 2^-y, rounded down. Shifts by all bits or by negative
+// numbers give 0 (right shifts of signed integers: the sign).
 OnnxResults BitShift(OnnxCall& call) {
   Builder& b = call.b();
   const DType dtype = call.Tensor(0)->type().dtype;
   Value* x = b.Cast(call.Tensor(0), DType::kI64);
   Value* y = b.Cast(call.Tensor(1), DType::kI64);
   const bool left = call.Choice("direction", {"LEFT", "RIGHT"}) == "LEFT";
-  // Powers of 2 up to the greatest that i64 has.
+  // Powers of 2 up to the greatest one in i64.
   const int64_t bits = std::min<int64_t>(8 * ir::DTypeSize(dtype), 62);
   std::vector<double> powers;
   for (int64_t i = 0; i <= bits; ++i) {
@@ -358,7 +358,7 @@ OnnxResults Mish(OnnxCall& call) {
   return {b.Times(x, b.Tanh(b.Softplus(x)))};
 }
 
-// Zero up to the distance lambd from 0, beyond it moved by the bias.
+// Returns 0 if |x| <= lambd, otherwise x moved towards 0 by the bias.
 OnnxResults Shrink(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);

@@ -50,21 +50,21 @@ int32_t DataType(DType dtype) {
   return TensorProto::UNDEFINED;
 }
 
-// A shape at both batch sizes.
+// A shape at the two batch sizes.
 struct Shapes {
   Shape a, b;
   bool operator==(const Shapes&) const = default;
 };
 
-// A value in the model. Its shape may lack leading dimensions and have extents
-// of 1 where the graph's value has others: ONNX broadcasts.
+// A value in the model. Compared with the graph's value, its shape may lack
+// leading dimensions and have extents of 1, because ONNX broadcasts.
 struct Item {
   std::string name;
   Shapes shapes;
   std::optional<ir::Tensor> host;  // a constant; not written until it is used
 };
 
-// Ops with an operator of the same operands.
+// Ops whose ONNX operator has the same operands.
 struct Plain {
   OpKind kind;
   const char* type;
@@ -171,7 +171,8 @@ class Exporter {
 
   // --- Shapes ----------------------------------------------------------------
 
-  // Returns how often the batch is in an extent that depends on it.
+  // Returns the factor between the batch size and an extent that is a multiple
+  // of it.
   int64_t Multiple(int64_t a, int64_t b) const {
     const int64_t k = batch_.a == 0 ? 0 : a / batch_.a;
     FUSOR_CHECK(k > 0 && k * batch_.a == a && k * batch_.b == b, kGraph,
@@ -292,7 +293,7 @@ class Exporter {
   }
 
   const Item& ItemOf(const Value* value) const { return items_.at(value); }
-  // Operand `i` as it is, possibly to be broadcast.
+  // Returns operand `i`, which may have to be broadcast.
   std::string Loose(size_t i) { return Loose(ItemOf(node_->input(i))); }
   std::string Loose(const Item& item) {
     if (item.host) Initializer(item.name, *item.host);
@@ -304,14 +305,14 @@ class Exporter {
   Shapes ResultShapes() const {
     return {node_->output()->type().shape, twin_->output()->type().shape};
   }
-  // Operand `i` in its whole shape.
+  // Returns operand `i` in its whole shape.
   std::string Full(size_t i) { return Full(node_->input(i), ShapesOf(i)); }
   std::string Full(const Value* value, const Shapes& shapes) {
     const Item& item = ItemOf(value);
     std::string name = Loose(item);
     return item.shapes == shapes ? name : Expanded(name, item.shapes, shapes);
   }
-  // Extents that are there already need not be given.
+  // ONNX's Expand accepts 1 for dimensions that keep their extent.
   std::string Expanded(const std::string& name, const Shapes& from, Shapes to) {
     const size_t missing = to.a.size() - from.a.size();
     for (size_t i = 0; i < from.a.size(); ++i) {
@@ -354,8 +355,7 @@ class Exporter {
     return {node_->output()->name(), {shape, shape}, std::move(tensor)};
   }
 
-  // Returns the constant in the whole shape of the graph's value, of which it
-  // may be a part that is broadcast.
+  // Broadcasts a constant to the whole shape of the graph's value.
   static ir::Tensor Whole(const ir::Tensor& part, const ir::TensorType& type) {
     ir::Tensor whole{{type.dtype, type.shape, {}}, {}};
     const int64_t elements = type.num_elements();
@@ -428,7 +428,7 @@ class Exporter {
     return Host({{dtype, shapes.a, {}}, values});
   }
 
-  // The index along one dimension; the others are broadcast.
+  // Returns the index along one dimension; the other dimensions are broadcast.
   Item Iota() {
     const auto dim = static_cast<size_t>(node_->attrs().Int("dim"));
     const DType dtype = node_->output()->type().dtype;
@@ -460,7 +460,7 @@ class Exporter {
     const Ints& dims = node_->attrs().Ints("dims");
     const Item& x = ItemOf(node_->input(0));
     const size_t rank = node_->output()->type().rank();
-    // The operand's own dimensions, the last ones of the graph's value.
+    // The operand's dimensions are the last ones of the graph's value.
     const size_t missing = dims.size() - x.shapes.a.size();
     Shapes shapes;
     for (size_t i = missing; i < dims.size(); ++i) {
@@ -634,8 +634,8 @@ class Exporter {
     return Node("Pad", {Full(0), IntsOperand(pads), value});
   }
 
-  // Most lookups read one dimension by one index; others read single elements
-  // by the indices of all dimensions.
+  // If one dimension is indexed by one operand, uses ONNX's operator for that.
+  // Otherwise reads single elements by the indices of all dimensions.
   std::string Gather() {
     const Ints& dims = node_->attrs().Ints("dims");
     const Shapes x = ShapesOf(0);
@@ -673,7 +673,7 @@ class Exporter {
         shapes = ItemOf(node_->input(next)).shapes;
         ++next;
       } else {
-        // The result's own index along that dimension.
+        // The index of the result along that dimension.
         const std::string count = Node(
             "Squeeze", {ShapeOperand({{x.a[d]}, {x.b[d]}}), IntsOperand({0})});
         Initializer("int0", {{DType::kI64, {}, {}}, {0}});

@@ -28,7 +28,7 @@ struct State {
   ir::Attrs init;
 };
 
-// Reads how an operand is used, see OnnxOp::states.
+// Returns how an operand is used, see OnnxOp::states.
 char UseOf(const OnnxNode& node, size_t operand) {
   const OnnxOp* op = FindOnnxOp(node.type);
   if (op == nullptr || op->states.empty()) return '-';
@@ -39,7 +39,7 @@ char UseOf(const OnnxNode& node, size_t operand) {
   return operand < states.size() ? states[operand] : '-';
 }
 
-// True if the rows of a weight are the layer's results.
+// Returns true if each row of a weight computes one result of the layer.
 bool RowsAreResults(const OnnxNode& node, const ir::Shape& weight) {
   const auto found = node.attributes.find("transB");
   const int64_t* transposed = found == node.attributes.end()
@@ -83,8 +83,8 @@ class Program {
     const auto found = states_.find(name);
     return found == states_.end() ? nullptr : &found->second;
   }
-  // Returns the logits of a result: of a softmax, its operand, because the loss
-  // contains a softmax of its own.
+  // Returns the logits of a result. For a softmax these are its operand,
+  // because the loss contains a softmax.
   const std::string& LogitsOf(const std::string& result) const {
     const auto found = producers_.find(result);
     const bool softmax = found != producers_.end() &&
@@ -107,8 +107,7 @@ class Program {
     size_t operand;
   };
 
-  // Decides by the nodes that read a tensor, and those that read it in another
-  // shape or dtype.
+  // Decides by the nodes that read a tensor, also in another shape or dtype.
   void FindState(const std::string& tensor) {
     const ir::Shape& shape = graph().tensors.at(tensor).type.shape;
     std::vector<std::string> names{tensor};
@@ -332,7 +331,7 @@ class GraphBuilder {
     builder_.Inherit({});
   }
 
-  // Names of the body hide those of the graph around it.
+  // Names in the body hide those in the graph around it.
   std::vector<Value*> RunBody(const OnnxGraph& body,
                               const std::vector<Value*>& arguments) {
     const std::map<std::string, Value*> outer = values_;
@@ -369,7 +368,7 @@ class GraphBuilder {
 
   void Run(const OnnxNode& node) {
     OnnxCall call(node, context_);
-    // Bodies of loops run again and again.
+    // Limits the number of nodes run, because loop bodies run repeatedly.
     constexpr int64_t kMostRuns = 1 << 20;
     if (++runs_ > kMostRuns) {
       call.Throw(fmt::format("more than {} nodes", kMostRuns));

@@ -105,7 +105,7 @@ OnnxResults GatherNd(OnnxCall& call) {
 
 // --- Scattering --------------------------------------------------------------
 
-// How updates of one element combine.
+// How several updates of one element are combined.
 struct Combiner {
   const char* kind;  // of ir's reduce
   double none;       // leaves an element unchanged
@@ -121,7 +121,7 @@ Combiner CombinerOf(OnnxCall& call, const std::string& reduction, DType dtype) {
 }
 
 // Combines x [E,R] with updates [K,R] at the rows `index` [K,R]. "none"
-// expects each row and column once at most, as ONNX does.
+// requires that each row and column occurs at most once, as in ONNX.
 Value* Scattered(OnnxCall& call, Value* x, Value* index, Value* updates,
                  const std::string& reduction) {
   Builder& b = call.b();
@@ -138,7 +138,7 @@ Value* Scattered(OnnxCall& call, Value* x, Value* index, Value* updates,
     return b.Select(b.Compare("gt", counts, 0.0), b.Cast(sums, dtype), x);
   }
   const Combiner combiner = CombinerOf(call, reduction, dtype);
-  // [E,K,R]: the updates of each row, or what changes nothing.
+  // [E,K,R]: the updates of each row, otherwise the neutral element.
   const Shape all{shape[0], ShapeOf(updates)[0], shape[1]};
   const Ints inner{1, 2};
   Value* hits = b.Compare("eq", b.Iota(DType::kI64, all, 0),
@@ -286,8 +286,8 @@ OnnxResults OneHot(OnnxCall& call) {
   return {b.Select(hot, value(1), value(0))};
 }
 
-// Counts for each element how many come before it, and picks the element of
-// each rank: quadratic, but without a sort.
+// Counts for each element how many elements precede it, and picks the element
+// of each rank. Quadratic, because the IR has no sort.
 OnnxResults TopK(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);
@@ -367,7 +367,7 @@ OnnxResults NonZero(OnnxCall& call) {
   return {call.b().Constant(DType::kI64, {RankOf(x), count}, std::move(all))};
 }
 
-// Reverses the first elements of each batch entry, as many as its length.
+// Reverses the first `length` elements of each batch entry.
 OnnxResults ReverseSequence(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);

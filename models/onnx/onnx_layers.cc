@@ -38,8 +38,8 @@ OnnxResults Gemm(OnnxCall& call) {
   return {b.Plus(y, scaled(call.Tensor(2), beta))};
 }
 
-// The dimensions of an operand's letters and of the dimensions that "..."
-// stands for, as capital letters.
+// Returns one letter per dimension of an operand; the dimensions of "..." get
+// capital letters.
 std::string EinsumLetters(OnnxCall& call, std::string letters, int64_t rank) {
   const size_t dots = letters.find("...");
   if (dots == letters.npos) return letters;
@@ -201,7 +201,7 @@ OnnxResults Einsum(OnnxCall& call) {
 
 // --- Normalisation -----------------------------------------------------------
 
-// Computes in f32 what is in 16 bits, with stash_type 1.
+// With stash_type 1, 16-bit operands are computed in f32.
 DType StashType(OnnxCall& call, const Value* x) {
   const bool wide = call.Int("stash_type", 1) == 1;
   const DType dtype = x->type().dtype;
@@ -238,7 +238,7 @@ void Update(OnnxCall& call, const Value* running, Value* next) {
   graph.AddOutput(next, running->name(), running->index());
 }
 
-// The running variance is that of the population, as ONNX defines it.
+// The running variance is the biased (population) variance, as ONNX defines it.
 OnnxResults BatchNorm(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);
@@ -394,7 +394,7 @@ OnnxResults Hardmax(OnnxCall& call) {
   return {b.Cast(hit, x->type().dtype)};
 }
 
-// Results are y and the mask of what is kept.
+// Results are y and the mask of the elements that are kept.
 OnnxResults Dropout(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);
@@ -403,14 +403,14 @@ OnnxResults Dropout(OnnxCall& call) {
   const bool training = call.Has(2) && call.KnownNumber(2) != 0;
   if (training && call.layers().training() && ratio > 0) {
     Value* y = call.layers().Dropout(x, ratio);
-    return {y, y->producer()->input(0)};  // what a select selects by
+    return {y, y->producer()->input(0)};  // the select's predicate
   }
   if (!call.IsUsed(1)) return {x};
   return {x, b.Constant(DType::kBool, ShapeOf(x), {1})};
 }
 
-// In training 1 with the probability that the operand is, else 0. In evaluation
-// its expectation.
+// In training, returns 1 with the operand as probability, else 0. In
+// evaluation, returns the expectation.
 OnnxResults Bernoulli(OnnxCall& call) {
   Builder& b = call.b();
   Value* p = call.Tensor(0);

@@ -12,8 +12,8 @@ using ir::Value;
 
 namespace {
 
-// The negative of log_probabilities [N,C,..] at the target [N,..], times its
-// class's weight. The classes that are ignored count nothing.
+// Computes -log_probabilities [N,C,..] at the target [N,..], times the weight
+// of the target's class; 0 for the ignored class.
 Value* NegativeLogLikelihood(OnnxCall& call, Value* log_probabilities) {
   Builder& b = call.b();
   Value* target = call.Tensor(1);

@@ -135,7 +135,7 @@ class Parser {
     return standard ? name : domain + "." + name;
   }
 
-  // Adds a node, or those of the function that it calls.
+  // Adds a node. For a call of a function, adds the function's nodes instead.
   void AddNode(onnx::NodeProto& node, std::vector<OnnxNode>& nodes, int depth) {
     const auto found = functions_.find(TypeOf(node.domain(), node.op_type()));
     constexpr size_t kMostNodes = 1 << 20;
@@ -169,7 +169,8 @@ class Parser {
     }
   }
 
-  // Gives names of a function's own tensors the prefix; `names` has the others.
+  // Adds the prefix to the names of a function's local tensors; `names` maps
+  // the others.
   static void Rename(onnx::NodeProto& node, const std::string& prefix,
                      const std::map<std::string, std::string>& names) {
     const auto rename = [&](std::string* name) {
@@ -192,8 +193,8 @@ class Parser {
     }
   }
 
-  // Replaces attributes that refer to those of the call; drops them if the call
-  // has none.
+  // Replaces references to attributes of the call by their values; drops
+  // references to attributes that the call does not have.
   static void Bind(onnx::NodeProto& node, const onnx::NodeProto& call) {
     auto& attributes = *node.mutable_attribute();
     for (int i = attributes.size() - 1; i >= 0; --i) {
@@ -319,7 +320,8 @@ class Parser {
     Throw(where, fmt::format("expected {} {}, got {}", expected, what, got));
   }
 
-  // Values in the field of their type. 16-bit floats are bits in int32_data.
+  // Reads values from the field of their type. 16-bit floats are stored as bits
+  // in int32_data.
   void Fields(const TensorProto& tensor, const std::string& where,
               ir::NamedTensor& result) const {
     const auto copy = [&](const auto& field, auto as) {

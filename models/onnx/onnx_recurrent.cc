@@ -49,8 +49,8 @@ struct Direction {
   size_t index;
 };
 
-// Row `index` of the first dimension, or of the second for a state of a layer
-// whose batch is first.
+// Returns row `index` of the first dimension, or of the second one for a state
+// if the layout has the batch first.
 Value* Part(OnnxCall& call, Value* x, int64_t axis, int64_t index) {
   Shape shape = ShapeOf(x);
   if (static_cast<int64_t>(shape.size()) <= axis ||
@@ -102,7 +102,7 @@ Layer LayerOf(OnnxCall& call, int64_t gates,
   return l;
 }
 
-// A state [B,H] of operand `i`, zeros if it is absent.
+// Returns the state [B,H] in operand `i`; zeros if it is absent.
 Value* Initial(OnnxCall& call, const Layer& l, size_t i, size_t direction) {
   Value* state = call.OptionalTensor(i);
   if (state == nullptr) {
@@ -135,7 +135,7 @@ Direction DirectionOf(OnnxCall& call, const Layer& l, size_t index) {
   return d;
 }
 
-// Columns of gate `index` of [..,gates H].
+// Returns the columns of gate `index` of [..,gates H].
 Value* Gate(OnnxCall& call, const Layer& l, Value* gates, int64_t index) {
   return Strided(call, gates, RankOf(gates) - 1, index * l.hidden, l.hidden, 1);
 }
@@ -148,9 +148,9 @@ Value* Activated(OnnxCall& call, const Layer& l, const Direction& d,
   return Activation(call, l.activations[d.index * each + activation], x);
 }
 
-// Calls step(t) for each step in the direction's order, which returns new
-// states; states [B,H] stay as they are beyond a sequence's length. Returns the
-// first state of each step, [T,B,H], 0 beyond.
+// Calls step(t) for each step, in the direction's order. step returns the new
+// states [B,H]; beyond a sequence's length its states do not change. Returns
+// the first state after each step, [T,B,H]; 0 beyond a sequence's length.
 template <typename Step>
 Value* Unrolled(OnnxCall& call, const Layer& l, const Direction& d,
                 std::vector<Value*>& states, Step step) {
@@ -176,7 +176,8 @@ Value* Unrolled(OnnxCall& call, const Layer& l, const Direction& d,
   return b.Concat(std::move(shown), 0);
 }
 
-// Y [T,D,B,H] and the last states [D,B,H], or with the batch first.
+// Returns Y [T,D,B,H] and the last states [D,B,H], or both with the batch
+// first.
 OnnxResults Results(OnnxCall& call, const Layer& l,
                     const std::vector<Value*>& y,
                     const std::vector<std::vector<Value*>>& states) {

@@ -15,8 +15,8 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The operand and axes of a reduction. Without axes it reduces all, or none
-// with noop_with_empty_axes.
+// The operand and axes of a reduction. Without axes, reduces all dimensions, or
+// none with noop_with_empty_axes.
 struct Reduced {
   Value* x;
   Ints axes;
@@ -108,8 +108,8 @@ OnnxResults CumulativeSum(OnnxCall& call) {
                                  call.Flag("reverse", false))};
 }
 
-// Multiplies by the element 1, 2, 4, ... before, so that each product doubles
-// its length.
+// Multiplies each element by the one 1, 2, 4, ... positions before it. Each
+// round doubles the number of factors.
 OnnxResults CumulativeProduct(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);

@@ -69,7 +69,8 @@ int64_t Nearest(const std::string& mode, double at) {
   return static_cast<int64_t>(low) + (up ? 1 : 0);
 }
 
-// The weight of an element at a distance (Keys 1981; a triangle for linear).
+// Returns the weight of an element at this distance (Keys 1981; linear: a
+// triangle).
 double Kernel(const Resampling& r, double distance) {
   const double x = std::abs(distance);
   if (r.mode == "linear") return std::max(0.0, 1 - x);
@@ -82,8 +83,7 @@ double Kernel(const Resampling& r, double distance) {
 Taps TapsAt(const Resampling& r, const Axis& axis, double at) {
   if (r.mode == "nearest") return {{Nearest(r.nearest, at)}, {1}};
   Taps taps;
-  // Antialiasing stretches the kernel over what one element of the result
-  // covers.
+  // Antialiasing stretches the kernel to the input range of one result element.
   const double scale = r.antialias ? std::min(axis.scale, 1.0) : 1;
   const double radius = (r.mode == "linear" ? 1 : 2) / scale;
   double sum = 0;
@@ -102,8 +102,8 @@ Taps TapsAt(const Resampling& r, const Axis& axis, double at) {
   return taps;
 }
 
-// Replaces an axis by weighted sums of its elements; outside it continues with
-// the last one.
+// Replaces an axis by weighted sums of its elements. Outside the axis, uses its
+// first or last element.
 Value* Resampled(OnnxCall& call, Value* x, int64_t dim, const Axis& axis,
                  const std::vector<Taps>& elements) {
   Builder& b = call.b();
@@ -237,7 +237,8 @@ Value* Reflected(Builder& b, Value* at, int64_t extent, bool align) {
   return b.Plus(b.Minimum(rest, mirrored), low);
 }
 
-// Moves positions that are outside to where the padding reads them.
+// Maps positions outside the input to the positions that the padding mode
+// reads.
 Value* Moved(Builder& b, Value* at, int64_t extent, const Sampling& s) {
   if (s.padding == "border") {
     return b.Clamp(at, 0, static_cast<double>(extent - 1));
@@ -245,7 +246,7 @@ Value* Moved(Builder& b, Value* at, int64_t extent, const Sampling& s) {
   return s.padding == "reflection" ? Reflected(b, at, extent, s.align) : at;
 }
 
-// The elements that positions along one dimension read.
+// The elements that positions in one dimension read.
 struct SampledDim {
   Value* first;                 // index, as a float
   std::vector<Value*> weights;  // of it and the next ones; null: 1

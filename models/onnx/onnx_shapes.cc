@@ -248,7 +248,7 @@ OnnxResults Tile(OnnxCall& call) {
 
 // --- Padding -----------------------------------------------------------------
 
-// Returns the element that position `at` of a padded extent repeats.
+// Returns the position of the element that padding copies to position `at`.
 int64_t PaddedPosition(const std::string& mode, int64_t at, int64_t extent) {
   if (mode == "edge") return std::clamp<int64_t>(at, 0, extent - 1);
   if (mode == "wrap") return ((at % extent) + extent) % extent;
@@ -307,7 +307,7 @@ OnnxResults Pad(OnnxCall& call) {
   return {x};
 }
 
-// Crops and pads equally at both ends; the odd element is at the far one.
+// Crops and pads equally at both ends; an odd element is at the far end.
 OnnxResults CenterCropPad(OnnxCall& call) {
   Value* x = call.Tensor(0);
   const Ints sizes = call.KnownInts(1);

@@ -38,8 +38,9 @@ Value* Fitted(OnnxCall& call, Value* x, int64_t axis, int64_t extent) {
   return call.b().Pad(x, zeros, high, zeros, 0);
 }
 
-// A matrix [rows,columns] of the cosine or sine of 2 pi row column / length.
-// `doubled`: rows that a one-sided spectrum stands for twice count so.
+// Returns a matrix [rows,columns] of the cosine or sine of 2 pi row column /
+// length. `doubled`: doubles the rows that represent two frequencies of a
+// one-sided spectrum.
 Value* Wave(OnnxCall& call, DType dtype, int64_t rows, int64_t columns,
             int64_t length, bool sine, bool doubled) {
   if (rows * columns > kMostElements) {
@@ -151,7 +152,7 @@ OnnxResults ShortTimeTransform(OnnxCall& call) {
   return {Transformed(call, x, {2, width, false, call.Flag("onesided", true)})};
 }
 
-// A sum of cosines of 0, 1 and 2 turns over the window.
+// Returns a sum of cosines with 0, 1 and 2 periods over the window.
 OnnxResults Window(OnnxCall& call, double constant, double one, double two) {
   const int64_t size = call.KnownInt(0);
   const bool periodic = call.Flag("periodic", true);

@@ -40,7 +40,7 @@ Ints Extents(OnnxCall& call, const char* name, size_t count, int64_t fallback) {
   return extents;
 }
 
-// x [N,C,..]; `kernel` {}: the attribute.
+// x is [N,C,..]. If `kernel` is {}, uses the attribute.
 Window WindowOf(OnnxCall& call, const Value* x, Ints kernel) {
   if (RankOf(x) < 3) {
     call.Throw("expected [N,C,..], got " + ToString(x->type()));
@@ -218,7 +218,7 @@ Pool PoolOf(OnnxCall& call, const Value* x) {
   return p;
 }
 
-// Pads x so that all windows are inside, and not more.
+// Pads x just enough that all windows are inside.
 Value* Padded(OnnxCall& call, Value* x, const Pool& p, double value) {
   const Ints zeros(ShapeOf(x).size(), 0);
   Ints low = zeros, high = zeros;
@@ -231,8 +231,8 @@ Value* Padded(OnnxCall& call, Value* x, const Pool& p, double value) {
   return call.b().Pad(x, low, high, zeros, value);
 }
 
-// Calls visit(tap, elements) for each position in the window: the elements
-// [N,C,out..] of the padded x that it reads.
+// Calls visit(tap, elements) for each position in the window. `elements`
+// [N,C,out..] are those of the padded x at this position.
 template <typename Visit>
 void ForEachTap(OnnxCall& call, Value* padded, const Pool& p, Visit visit) {
   const size_t rank = p.out.size();
@@ -260,8 +260,8 @@ void ForEachTap(OnnxCall& call, Value* padded, const Pool& p, Visit visit) {
   }
 }
 
-// True if the IR's pooling can do it: two dimensions, no dilation, padding of
-// at most half a window.
+// Returns true if the IR's pooling supports it: two dimensions, no dilation,
+// padding of at most half a window.
 bool IsPlain(const Pool& p) {
   int64_t elements = 1;
   for (size_t i = 0; i < p.out.size(); ++i) {
@@ -282,7 +282,8 @@ ir::Pool2dOptions PoolOptions(const Window& w) {
           .pad_w = 0};
 }
 
-// True if pooling itself can pad: equally at both sides, all windows alike.
+// Returns true if the pooling op can pad: equal padding on both sides, no
+// partial windows.
 bool PadsAlike(const Pool& p, const Shape& x) {
   for (size_t i = 0; i < p.out.size(); ++i) {
     const int64_t end = (p.out[i] - 1) * p.w.stride[i] + p.w.kernel[i];
@@ -294,8 +295,8 @@ bool PadsAlike(const Pool& p, const Shape& x) {
   return true;
 }
 
-// Values of the flat position in x of what each element of the result starts
-// at, and the stride of each spatial dimension.
+// The flat position in x of each window's first element, and the stride of each
+// spatial dimension.
 struct Positions {
   Value* first;  // i64 [N,C,out..]; of the tap 0
   Ints strides;  // per spatial dimension
@@ -372,9 +373,9 @@ OnnxResults MaxPool(OnnxCall& call) {
   return {y, index};
 }
 
-// How many elements each window has: those inside the input, or with the
-// padding those inside it, too. [out..] as a product of one vector per
-// dimension.
+// Returns the number of elements of each window that are inside the input, or
+// inside its padding if that is included: [out..], as a product of one vector
+// per dimension.
 Value* WindowCounts(OnnxCall& call, Value* like, const Pool& p, const Shape& x,
                     bool with_padding) {
   Builder& b = call.b();
@@ -488,7 +489,7 @@ OnnxResults MaxUnpool(OnnxCall& call) {
   }
   const Shape shape = call.Has(2) ? Shape(call.KnownInts(2)) : natural;
   if (shape.size() != s.size()) call.Throw("output_shape: expected the rank");
-  // Positions count in the natural shape.
+  // Positions refer to the default output shape.
   const int64_t count = x->type().num_elements();
   Value* flat =
       b.ScatterAdd(b.Reshape(x, {count}), {b.Reshape(call.Tensor(1), {count})},
@@ -503,7 +504,8 @@ OnnxResults MaxUnpool(OnnxCall& call) {
   return {high == zeros ? y : b.Pad(y, zeros, high, zeros, 0)};
 }
 
-// Adds the columns of blocks [N,C prod(block),L] at their places in an image.
+// Adds the columns of blocks [N,C prod(block),L] at their positions in an
+// image.
 OnnxResults ColumnsToImage(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);
@@ -557,7 +559,8 @@ OnnxResults ColumnsToImage(OnnxCall& call) {
   return {b.ScatterAdd(b.Reshape(x, split), indices, result, dims)};
 }
 
-// Divides by a power of the sum of squares of `size` channels around each.
+// Divides each element by a power of the sum of squares of `size` channels
+// around it.
 OnnxResults LocalResponseNorm(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);

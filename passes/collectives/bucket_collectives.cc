@@ -13,10 +13,10 @@
 //     two, so RobustPartition minimizes the worst-case loss over several
 //     computation speeds.
 //
-// Statistics that ranks exchange within the pass block it at once. Nodes that
-// lead to the next exchange run first, then nodes that need no pending
-// exchange: a layer's weight gradient is computed while the sums of the
-// normalisation below are communicated.
+// Statistics that ranks exchange within the forward or backward pass block that
+// pass at once. Nodes that lead to the next exchange run first, then nodes that
+// need no pending exchange: a layer's weight gradient is computed while the
+// sums of the normalisation below are communicated.
 
 #include <fmt/core.h>
 
@@ -41,7 +41,8 @@ using ir::Value;
 
 constexpr char kPass[] = "bucket_gradients";
 
-// Returns true for a collective whose result the pass itself needs.
+// Returns true for a collective whose result the forward or backward pass
+// needs.
 bool IsExchange(const Graph& graph, const Node& node) {
   return node.HasTrait(ir::OpTrait::kCollective) && !IsSumOverRanks(node) &&
          !GathersParameters(graph, node);
@@ -56,7 +57,7 @@ enum class Urgency : uint8_t {
   kAfter,  // needs a reduced gradient
 };
 
-// Costly kernels from a node to the next collective, itself included.
+// Maximum number of costly kernels from a node, included, to a collective.
 constexpr int kSoon = 2;
 
 // At most 1 / kFew of a bucket's bytes is a small minority.

@@ -45,7 +45,7 @@ const ir::Shape& LoopShape(const Node& node) {
 }
 
 // Returns true if the layout of a tensor at `map` has tiles along a reduction
-// axis of the domain that the domain itself has not.
+// axis of the domain that the domain does not have.
 bool SplitsReductionAxis(const ir::TensorType& type, const ir::IndexMap& map,
                          const IterationDomain& domain) {
   const auto loops =
@@ -62,8 +62,8 @@ bool SplitsReductionAxis(const ir::TensorType& type, const ir::IndexMap& map,
   return false;
 }
 
-// The same of any operand or result of the nodes. Two-level summation then adds
-// up in another order than the reduction alone.
+// Returns true if this holds for any operand or result of the nodes. Two-level
+// summation then adds in another order than the reduction alone.
 bool SplitsReductionAxis(std::span<const Node* const> nodes,
                          const std::unordered_set<const Value*>& operands,
                          const std::unordered_set<const Value*>& results,
@@ -387,8 +387,8 @@ std::string Clustering::WhyNot(int a, int b) {
       SplitsReductionAxis(nodes, operands, results, domain)) {
     return "tiles would change the order of a sum";
   }
-  // Otherwise the update of one parameter, if it needs norms, would compute the
-  // scalars of all. It could not be joined with them (fuse_updates.cc).
+  // Otherwise an update that needs norms would compute the scalars of all. It
+  // could not be joined with them (fuse_updates.cc).
   if (domain.has_reduction &&
       std::any_of(nodes.begin(), nodes.end(), [&](const Node* node) {
         return is_of_state_[node->position()] && HasOtherReader(*node, a, b);

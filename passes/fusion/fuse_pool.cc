@@ -10,8 +10,8 @@
 //   dp, index -> max_pool_grad -> dz -> mask, a dz + b y + c -> dy
 //
 // reads dp, the index and y, and writes dy. z, dz and the values between dz and
-// dy must have no other reader. Other elementwise operands may have some, and
-// are then computed twice.
+// dy must have no other reader. Other elementwise operands may have other
+// readers, and are then computed twice.
 
 #include <algorithm>
 #include <string>

@@ -55,8 +55,8 @@ class Assignment {
     std::vector<Node*> nodes;
     for (const auto& node : graph_.nodes()) nodes.push_back(node.get());
     for (Node* node : nodes) Visit(*node);
-    // A value may have been fixed after some of its users were visited. To
-    // visit these may fix other values that they read.
+    // A value may have been fixed after some of its users were visited.
+    // Visiting these again may fix other values that they read.
     size_t fixed = 0;
     do {
       fixed = fixed_.size();
@@ -169,8 +169,8 @@ class Assignment {
     }
   }
 
-  // The results keep their layout for their readers, whatever became of the
-  // operands since.
+  // The results keep their layout for their readers, even if it has changed for
+  // the operands since.
   void KeepPairwise(Node& node) {
     for (size_t i = 0; i < node.num_outputs(); ++i) {
       Demand(node, i, node.output(i)->type().layout);

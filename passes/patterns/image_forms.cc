@@ -249,8 +249,10 @@ const Node* ImageRewrite::Problem(Graph& graph, const Node& node,
                        rewritten ? NewAttrs(node) : node.attrs());
 }
 
-// Estimates the kernels that normalise the images and, in the new form,
-// rearrange weights: Forward has 5 or 3 and Gradient 4 or 1 of them.
+// Estimates the time of the kernel that normalises the images and, in the new
+// form, of the kernels that rearrange weights. With pixel blocks these are 5
+// per forward convolution and 4 per weight gradient, with padded channels 3 and
+// 1.
 double ImageRewrite::ConversionNs(const ir::Target& target,
                                   bool rewritten) const {
   const int64_t bytes = images_.bytes->type().num_bytes();

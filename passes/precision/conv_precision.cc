@@ -87,8 +87,9 @@ class Choice {
   }
 
   // Returns the time of casts of the node's activations if its problem is
-  // computed in f32, or in 16 bit. If f32: those with 16-bit neighbours. If 16
-  // bit: those with only f32 neighbours.
+  // computed in f32 (`wide`) or in 16 bit. In f32, activations with a 16-bit
+  // neighbour are cast. In 16 bit, activations with only f32 neighbours are
+  // cast.
   double CastNs(const Node& node, const std::string& problem, bool wide) const {
     double elements = 0;
     const auto add = [&](const Value& value, bool upstream) {
@@ -108,8 +109,8 @@ class Choice {
     return rule_.ns_per_byte * (sizeof(float) + 2) * elements;
   }
 
-  // Searches for nodes in f32, or in 16 bit, that do not belong to `problem`:
-  // all nodes of that problem change together.
+  // A search for nodes in f32 (`wide`) or in 16 bit. Excludes nodes of
+  // `problem`, because all nodes of one problem change together.
   struct Search {
     bool upstream;
     bool wide;

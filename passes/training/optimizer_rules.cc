@@ -75,8 +75,9 @@ Value* AdamStep(UpdateContext& c, const UpdatedParameter& p, Value* g) {
   return b.Divide(m, b.Plus(v, o.eps));
 }
 
-// Returns rate * x. No scalar is multiplied by the learning rate: scalars that
-// read one value are fused, and with them the updates that need them.
+// Returns rate * x. Multiplies the tensor by the learning rate, not a scalar:
+// scalars that read the same value would be fused, and with them the updates
+// that need them.
 Value* Scaled(UpdateContext& c, const UpdatedParameter& p, Value* rate,
               Value* x) {
   return c.builder().Times(c.Spread(rate, p), x);
@@ -206,7 +207,7 @@ Value* Lamb(UpdateContext& c, const UpdatedParameter& p) {
 struct OptimizerRule {
   OptimizerKind kind;
   std::string_view name;
-  std::array<std::string_view, 3> flags;  // of options that not all rules have
+  std::array<std::string_view, 3> flags;  // options that only some rules have
   bool counts;                            // needs the count of updates
   Value* (*update)(UpdateContext&, const UpdatedParameter&);
 };

@@ -29,10 +29,11 @@ bool IsGathered(const Graph& graph, const ir::Output& output) {
 }
 
 // Selects new state if all gradients are finite, otherwise the old state. Skips
-// accumulated gradients: they are not read after either kind of step. What else
-// reads new state of the optimizer reads the selected one: the all-gather of a
-// shard, and updates, whose results are not kept after an overflow. A kernel
-// then stores all that its later passes need.
+// accumulated gradients, which no later step reads. Other readers of new
+// optimizer state (the all-gather of a shard, and updates) then read the
+// selected state. Results of updates are not kept after an overflow, so this
+// changes no result, and a kernel stores everything that its later passes over
+// the data need.
 void KeepOldState(Graph& graph, Builder& b, Value* finite) {
   for (ir::Output& output : graph.mutable_outputs()) {
     if (output.alias < 0) continue;

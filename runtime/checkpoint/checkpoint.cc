@@ -37,7 +37,8 @@ bool IsZero(std::span<const uint8_t> bytes) {
 
 constexpr std::string_view kAccumulated = "accumulated/";
 
-// Whether it is a gradient accumulator, which is unused between updates.
+// Returns whether it is a gradient accumulator, which is unused between
+// updates.
 bool IsSum(std::string_view name, ir::InputRole role) {
   return role == ir::InputRole::kAccumulator && name != ir::kBatches;
 }
@@ -251,8 +252,9 @@ CheckpointHeader ReadCheckpointHeader(const std::string& path) {
 
 void RestoreState(StateStore& state, const Checkpoint& checkpoint) {
   const codegen::StateLayout& layout = state.layout();
-  // Whether this is between two updates. Accumulators are then unused, and a
-  // run with other ranks and micro-batches may have none or others.
+  // Whether the checkpoint was saved between two updates. Accumulators are then
+  // unused, and a run with other ranks and micro-batches may have others or
+  // none.
   const bool updated =
       std::all_of(checkpoint.tensors.begin(), checkpoint.tensors.end(),
                   [](const NamedTensor& tensor) {

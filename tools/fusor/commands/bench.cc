@@ -436,7 +436,7 @@ void AddBench(CLI::App& app, Run* run) {
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
   command->add_flag("--profile", flags->profile,
-                    "Print time by op class and step");
+                    "Print the time of each op class and plan step");
   command
       ->add_option("--log-format", flags->log_format,
                    "dll: also print each step in NVIDIA DLLogger's format")

@@ -261,9 +261,9 @@ void AddCompile(CLI::App& app, Run* run) {
   AddDumpFlags(*command, flags->compile.dump);
   AddTargetFlag(*command, flags->compile);
   command
-      ->add_option(
-          "-o,--output", flags->output,
-          "Write step and evaluation to a program file for `fusor run`")
+      ->add_option("-o,--output", flags->output,
+                   "Write training step and evaluation to a program file (see "
+                   "`fusor run`)")
       ->type_name("FILE");
   AddOptimizerBatchFlag(*command, flags->optimizer_batch);
   AddJsonFlag(*command, flags->json);

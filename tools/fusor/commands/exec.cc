@@ -244,7 +244,7 @@ void AddExec(CLI::App& app, Run* run) {
       ->type_name("MODULE");
   command
       ->add_option("--inputs", flags->inputs,
-                   "Safetensors with the module's inputs by name")
+                   "Safetensors file with the module's inputs, by name")
       ->required()
       ->type_name("FILE");
   command

@@ -127,9 +127,9 @@ void AddIsolate(CLI::App& app, Run* run) {
   AddCompileFlags(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command
-      ->add_option(
-          "--inputs", flags->inputs,
-          "Operands of a one-step module, from bisect or --check-numerics=dump")
+      ->add_option("--inputs", flags->inputs,
+                   "Operands for a module of bisect or --check-numerics dump "
+                   "(default: random)")
       ->type_name("FILE");
   command
       ->add_option(

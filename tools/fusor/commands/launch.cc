@@ -231,7 +231,8 @@ void AddLaunch(CLI::App& app, Run* run) {
       "Token that keeps other runs' ranks out; the same on all hosts");
   command
       ->add_option("--grace", flags->grace,
-                   "Seconds from the failure of a rank to ending the others")
+                   "Seconds to wait for the other ranks after one fails, "
+                   "before ending them")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(Number(0, 3600));

@@ -249,9 +249,9 @@ void AddOpt(CLI::App& app, Run* run) {
           "What to print: graph (default), train, optimized, plan or kernels")
       ->check(OneOf({"graph", "train", "optimized", "plan", "kernels"}));
   command
-      ->add_option(
-          "--reference", flags->reference,
-          "interpreter: compare the outputs before and after the passes")
+      ->add_option("--reference", flags->reference,
+                   "Compare outputs before and after the passes; the only "
+                   "value: interpreter")
       ->check(OneOf({"interpreter"}));
   command
       ->add_option("--tolerance", flags->tolerance,

@@ -57,13 +57,13 @@ void AddReport(CLI::App& app, Run* run) {
       ->type_name("");
   command
       ->add_option("--skip", flags->skip,
-                   "First steps to skip (default: as bench logs; TensorFlow 2: "
-                   "100; others: 20)")
+                   "Number of first steps to skip (default: --warmup of bench "
+                   "logs; TensorFlow 2: 100; others: 20)")
       ->check(WholeNumber(0, 1 << 30));
   command
       ->add_option("--average", flags->average,
-                   "Next steps to average (default: as bench logs; "
-                   "TensorFlow 2: 500; others: 100)")
+                   "Number of next steps to average (default: --iterations of "
+                   "bench logs; TensorFlow 2: 500; others: 100)")
       ->check(WholeNumber(1, 1 << 30));
   command
       ->add_option("--definition", flags->definition,

@@ -138,7 +138,8 @@ void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
       ->capture_default_str();
   command
       .add_option("--bucket-slack", flags.slack_ms,
-                  "Time in ms that exact may lose for fewer buckets")
+                  "Policy exact: ms by which fewer buckets may delay the last "
+                  "all-reduce")
       ->capture_default_str()
       ->check(Number(0, 1e6));
   command
@@ -152,7 +153,7 @@ void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
       "Shard the optimizer: reduce-scatter, update a shard, all-gather");
   command
       .add_option("--input-rate", flags.input_rate,
-                  "Images/s that the input pipeline of a node reads at most")
+                  "Maximum images/s of a node's input pipeline")
       ->check(Number(1e-6, 1e12));
   command.add_flag("--profile", flags.profile,
                    "Measure the step here instead of estimating it");
@@ -163,7 +164,7 @@ void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
   command
       .add_option(
           "--node-rate", flags.node_rate,
-          "Measured images/s of one node; its losses apply to every node")
+          "Measured images/s of one node; scales the step on several nodes")
       ->check(Number(1e-6, 1e12));
   command.option_defaults()->group("Options");
 }

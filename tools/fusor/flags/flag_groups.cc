@@ -179,7 +179,8 @@ void AddDumpFlags(CLI::App& app, DumpFlags& f) {
                  "Dump only modules whose folder name matches REGEX")
       ->type_name("REGEX");
   app.add_option("--dump-pipeline", f.pipeline,
-                 "Dump only forward, training, optimize or codegen, by REGEX")
+                 "Dump only pipelines (forward, training, optimize, codegen) "
+                 "that match REGEX")
       ->type_name("REGEX");
   app.add_option(
          "--dump-format", f.formats,
@@ -231,7 +232,7 @@ void AddGraphFlag(CLI::App& app, CompileFlags& f) {
 
 void AddGraphStepsFlag(CLI::App& app, CompileFlags& f) {
   app.add_option("--cuda-graph-steps", f.graph_steps,
-                 "Training steps per CUDA graph, for short steps")
+                 "Training steps per CUDA graph (useful if steps are short)")
       ->group("Run")
       ->capture_default_str()
       ->type_name("N")
@@ -420,8 +421,9 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
                  "rmsprop, rmsprop-tf: decay of the average squared gradient")
       ->capture_default_str()
       ->check(Number(0, 0.9999999));
-  app.add_option("--eps", f.eps,
-                 "All but sgd, lars: added to the root of the average square")
+  app.add_option(
+         "--eps", f.eps,
+         "Term in the denominator of all optimizers except sgd and lars")
       ->capture_default_str()
       ->check(Number(1e-30, 1));
   app.add_option(
@@ -494,7 +496,7 @@ void AddLoaderFlags(CLI::App& app, DataFlags& f) {
       ->capture_default_str()
       ->check(WholeNumber(1, 1024));
   app.add_option("--bad-record", f.bad_record,
-                 "On images that cannot be decoded: fail or skip")
+                 "If an image cannot be decoded: fail or skip")
       ->capture_default_str()
       ->check(OneOf({"fail", "skip"}));
 }

@@ -115,9 +115,8 @@ void AddRankFlags(CLI::App& app, RankFlags& f) {
 void AddConnectionFlags(CLI::App& app, RankFlags& f) {
   app.option_defaults()->group("Ranks");
   app.add_flag("--deterministic", f.deterministic,
-               "All-reduce in rank order, with --fusion-rounding eager; "
-               "bit-identical to "
-               "W micro-batches on one rank with this flag");
+               "All-reduce in rank order, with --fusion-rounding eager: W "
+               "ranks are bit-identical to W micro-batches on one rank");
   app.add_option("--comm-timeout", f.timeout,
                  "Seconds until an unresponsive rank counts as failed")
       ->capture_default_str()

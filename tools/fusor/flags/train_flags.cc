@@ -134,8 +134,8 @@ int64_t RunSteps(const TrainFlags& flags, int64_t steps_per_epoch) {
 
 void AddOptimizerBatchFlag(CLI::App& app, int64_t& images) {
   app.add_option("--optimizer-batch-size", images,
-                 "Images per update over all ranks; accumulates gradients (-1: "
-                 "one step)")
+                 "Images per update of all ranks, by accumulating gradients "
+                 "(-1: one step)")
       ->group("Run")
       ->capture_default_str()
       ->check(WholeNumber(-1));

@@ -151,7 +151,7 @@ std::string Within(const std::string& folder, const std::string& path) {
 void AddLogFlags(CLI::App& app, LogFlags& f) {
   app.option_defaults()->group("Logs");
   app.add_option("--log-format", f.format,
-                 "Format of stdout lines: text, or dll for NVIDIA DLLogger's")
+                 "Format of stdout lines: text or dll (NVIDIA DLLogger)")
       ->capture_default_str()
       ->check(OneOf({"text", "dll"}));
   app.add_option(

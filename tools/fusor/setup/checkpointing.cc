@@ -56,9 +56,9 @@ void AddCheckpointFlags(CLI::App& app, CheckpointFlags& f) {
   app.add_option("--workspace", f.workspace,
                  "Write checkpoints and the final model.safetensors to DIR")
       ->type_name("DIR");
-  app.add_option(
-         "--resume", f.resume,
-         "Resume from a checkpoint, a folder's newest, or auto (--workspace)")
+  app.add_option("--resume", f.resume,
+                 "Resume from a checkpoint, or the newest of a folder (auto: "
+                 "--workspace)")
       ->type_name("FILE|DIR|auto");
   app.add_option(
          "--checkpoint-every", f.every,
@@ -74,8 +74,8 @@ void AddCheckpointFlags(CLI::App& app, CheckpointFlags& f) {
                  "Start from safetensors weights; the last layer may differ")
       ->type_name("FILE");
   app.add_option("--init", f.init,
-                 "Start from the weights of a model file (model, the default), "
-                 "or draw them (random)")
+                 "Initial weights for a model file: its own (model, the "
+                 "default) or random")
       ->check(OneOf({"model", "random"}));
   AddMismatchFlag(app, f.allow_mismatch);
   app.option_defaults()->group("Options");

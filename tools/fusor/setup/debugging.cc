@@ -38,7 +38,8 @@ void AddDebugFlags(CLI::App& app, DebugFlags& f) {
       ->type_name("FILE")
       ->group("Debugging");
   app.add_option("--timeline-steps", f.timeline_steps,
-                 "Steps in the timeline, counting micro-batches")
+                 "First and last step in the timeline; each micro-batch counts "
+                 "as a step")
       ->type_name("FIRST:LAST")
       ->capture_default_str()
       ->group("Debugging");

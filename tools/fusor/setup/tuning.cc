@@ -92,8 +92,8 @@ void Tell(const runtime::TuneResult& result, const std::string& file,
 
 void AddTuneFlag(CLI::App& app, CompileFlags& flags) {
   app.add_flag("--tune", flags.tune,
-               "Autotune convolutions first; write --choices FILE or the cache "
-               "folder")
+               "First autotune convolutions; write results to --choices or the "
+               "cache folder")
       ->group("Compilation");
 }
 
