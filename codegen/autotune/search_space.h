@@ -29,8 +29,8 @@ struct RewriteDecision {
   std::string choice{};  // ConvRewrite::choice
 };
 
-// Returns a verdict for each problem that `rewrites` create. A rewrite with a
-// choice has its verdict under the problem that the choice applies to.
+// Returns a decision for each problem that `rewrites` create. The decision on a
+// rewrite with a choice is stored under the problem that the choice applies to.
 //
 // Rewrites that replace the same problems by the same problems are taken or
 // declined together. They are taken if the time of the convolutions, plus the

@@ -15,8 +15,8 @@ struct LlvmText {
 // Kernels to machine code for one instruction set. Thread-safe.
 class LlvmCompiler {
  public:
-  // `target`: "cpu-avx512" or "cpu-avx2". When it is what this machine has, the
-  // host's own instructions are used beyond the target's.
+  // `target`: "cpu-avx512" or "cpu-avx2". If it is the target of this machine,
+  // the host's own instructions are used beyond the target's.
   explicit LlvmCompiler(const std::string& target);
 
   // Returns an ELF object with one function per phase (kernel_emitter.h). It

@@ -15,8 +15,8 @@ namespace fusor::cuda {
 // layout without tiles, or [C], per channel. Arithmetic is in f32; tensor cores
 // read f32 operands as TF32.
 //
-// What a run binds to the tensors of memory are a call's arguments: the unique
-// id of argument i is i + 1. All others are virtual.
+// Tensors in memory are the call's arguments: argument i has the unique id i +
+// 1. All other tensors are virtual.
 class CudnnOpGraph {
  public:
   using Tensor = size_t;
@@ -65,8 +65,7 @@ class CudnnOpGraph {
 // Returns the graph of a convolution, or of a library fusion of one
 // (ir/library_fusion.h): an operation for each op of the body, and one for
 // SumChannels and SumNormGradient. Arguments are the operands, then the
-// results. Throws kGraph for what is no convolution, and for ops that cuDNN
-// does not have.
+// results. Throws kGraph for other calls, and for ops that cuDNN does not have.
 CudnnOpGraph GraphOf(const codegen::LibraryCall& call);
 
 }  // namespace fusor::cuda

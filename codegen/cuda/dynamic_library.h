@@ -12,10 +12,10 @@ namespace fusor::cuda {
 // Returns what a shell command prints; empty if it fails.
 std::string ShellOutput(const std::string& command);
 
-// Returns the existing folders to search for CUDA's libraries, in order: those
-// of FUSOR_CUDA_DIR, which precede the loader's; then of the toolkit in its
-// usual place, and of pip's nvidia-* wheels for the python3 on PATH, which
-// follow. Starts a process.
+// Returns the existing folders to search for CUDA's libraries, in order. Those
+// of FUSOR_CUDA_DIR come before the loader's own folders. Those of the toolkit
+// in its usual place, and of pip's nvidia-* wheels for the python3 on PATH,
+// come after them. Starts a process.
 std::vector<std::filesystem::path> LibraryFolders();
 
 // A library, found by the loader or in LibraryFolders(). It stays open for the

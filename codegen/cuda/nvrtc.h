@@ -11,9 +11,10 @@ namespace fusor::cuda {
 // NVRTC for one architecture. Thread-safe.
 class NvrtcCompiler {
  public:
-  // `compute_capability`: 80, 90, 100. If NVRTC does not know it, the code is
-  // PTX of the newest older one, which the driver compiles. Throws kDevice if
-  // NVRTC cannot be opened, kUsage if it knows no older one.
+  // `compute_capability`: 80, 90, 100. If NVRTC does not support it, the code
+  // is PTX of the newest older one that it supports, which the driver compiles.
+  // Throws kDevice if NVRTC cannot be opened, kUsage if it supports no older
+  // one.
   explicit NvrtcCompiler(int compute_capability);
 
   std::string version() const;  // "nvrtc 13.0"

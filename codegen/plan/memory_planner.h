@@ -19,8 +19,8 @@
 namespace fusor::codegen {
 
 // A buffer that is live from step `first` to step `last`, both inclusive. Two
-// items that are live at the same step overlap only if one is in place of the
-// other.
+// items that are live at the same step overlap only if one reuses the storage
+// of the other.
 struct MemoryItem {
   int64_t bytes = 0;  // > 0
   int first = 0;

@@ -14,7 +14,7 @@
 
 namespace fusor::models {
 
-// Finds the values that the names in arguments stand for.
+// Looks up the values of names in arguments.
 struct AtenContext {
   Layers& layers;
   const std::string& path;  // of the archive, for messages
@@ -23,9 +23,9 @@ struct AtenContext {
 };
 
 // One call of an operator. Arguments have the names of ATen's signature
-// (native_functions.yaml). Arguments may be absent, which means their default.
-// Wrong arguments throw kGraph with one line that names operator and Python
-// line.
+// (native_functions.yaml). Absent arguments have their default values.
+// Functions throw kGraph, with one line that names operator and Python line, if
+// an argument is wrong.
 class AtenCall {
  public:
   AtenCall(const TorchNode& node, const AtenContext& context)
@@ -40,7 +40,7 @@ class AtenCall {
   bool IsTensor(std::string_view name);
   ir::Value* Tensor(std::string_view name);
   ir::Value* OptionalTensor(std::string_view name);  // may be null
-  // One or more; none is None.
+  // Returns one or more tensors. Throws if one is None.
   std::vector<ir::Value*> Tensors(std::string_view name);
   // Null items are None.
   std::vector<ir::Value*> OptionalTensors(std::string_view name);
@@ -53,11 +53,11 @@ class AtenCall {
   std::string Text(std::string_view name, std::string fallback);
   // The argument "dtype".
   ir::DType DType(ir::DType fallback);
-  // For rows of view operators: the value to read instead of argument "self".
+  // For recomputing views: replaces the value of argument "self".
   void ReplaceSelf(ir::Value* value) { self_ = value; }
 
   [[noreturn]] void Throw(const std::string& message) const;
-  // Throws if an argument that matters was not read.
+  // Throws if an argument that affects results was not read.
   void CheckAllRead() const;
 
  private:
@@ -78,7 +78,7 @@ class AtenCall {
 
 // Returns `dim` counted from the front; throws if it is out of range.
 int64_t DimOf(AtenCall& call, int64_t dim, int64_t rank);
-// Returns that of the argument `name`, a dimension of x.
+// Returns DimOf the argument `name`, a dimension of x.
 int64_t DimArgument(AtenCall& call, const ir::Value* x, std::string_view name,
                     std::optional<int64_t> fallback = {});
 // Repeats a single extent `rank` times.
@@ -86,7 +86,8 @@ std::vector<int64_t> Repeated(std::vector<int64_t> values, size_t rank);
 // PyTorch's type promotion: bool < integers < floats, then the wider dtype. A
 // scalar tensor does not widen a dtype of its own category.
 ir::DType Promote(const ir::Value* a, const ir::Value* b);
-// Returns x as a float, as functions of real numbers do for integers.
+// Returns x; converts integers to floats, as PyTorch does for functions of real
+// numbers.
 ir::Value* AsFloat(AtenCall& call, ir::Value* x);
 ir::Value* FloatSelf(AtenCall& call);  // argument "self"
 

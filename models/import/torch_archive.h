@@ -47,8 +47,8 @@ struct TorchInput {
   TorchInputKind kind = TorchInputKind::kUser;
   std::string name;    // in the program
   std::string target;  // name in the module ("layer1.0.bn1.weight"); kUser: ""
-  // Parameters: whether it requires no gradient, and the target of the earlier
-  // parameter that this one is, or "".
+  // Parameters: whether it requires no gradient; the target of an earlier
+  // parameter with the same storage, or "".
   bool frozen = false;
   std::string tied_to;
 };
@@ -69,8 +69,8 @@ struct TorchProgram {
 
 // Reads an archive. `path` names it in messages. Throws kGraph, with a line
 // that names the entry, for damaged and truncated files, compressed entries,
-// pickled tensors, custom objects, unknown dtypes, other schema versions and
-// strides that leave a tensor's bytes.
+// pickled tensors, custom objects, unknown dtypes, other schema versions, and
+// strides that reach outside a tensor's bytes.
 TorchProgram ParseTorchArchive(const std::string& path,
                                std::span<const uint8_t> file);
 

@@ -9,14 +9,14 @@
 
 namespace fusor::models {
 
-// Reads an archive of torch.export.save (.pt2) and returns it as a model of
-// classes, named "module:STEM" after the file. Its first result must be logits
-// [N,C]; further results are side branches, whose losses count by 0.3 as in
-// torchvision. Its input must be f32 images [N,3,S,S]. In kTrain, layers use
-// batch statistics and dropout if they did when the program was exported; in
-// kEval none does. Parameters and running statistics have torch's names; other
-// buffers are constants. With another number of classes than the archive's, the
-// last linear or convolution layer of each result is replaced.
+// Reads an archive of torch.export.save (.pt2) and returns it as a classifier,
+// named "module:STEM" after the file. Its first result must be logits [N,C].
+// Further results must be logits of auxiliary classifiers; 0.3 times their
+// losses are added. Its input must be f32 images [N,3,S,S]. In kTrain, layers
+// use batch statistics and dropout if they did so in the exported program; in
+// kEval no layer does. Parameters and running statistics have torch's names;
+// other buffers are constants. With another number of classes than the
+// archive's, the last linear or convolution layer of each result is replaced.
 //
 // Throws kData if the file can't be read. Throws kGraph for a damaged archive
 // and, when built, for an unknown operator, with the Python line that calls it.

@@ -19,11 +19,11 @@ class KnownValues {
   const ir::Tensor* Find(const ir::Value* value);
 
  private:
-  // In elements: more than any shape, too few to take time or memory.
+  // In elements: enough for every shape, few enough to be cheap.
   static constexpr int64_t kMaxKnown = 1024;
 
   const ir::Graph& graph_;
-  size_t next_ = 0;  // the first node that was not looked at
+  size_t next_ = 0;  // the first node that was not visited
   std::unordered_map<const ir::Value*, ir::Tensor> known_;
 };
 

@@ -15,7 +15,7 @@
 
 namespace fusor::models {
 
-// Finds the values that the names in a node stand for.
+// Looks up the values of names in a node.
 struct OnnxContext {
   Layers& layers;
   const std::string& path;  // of the model, for messages
@@ -29,9 +29,9 @@ struct OnnxContext {
       run;
 };
 
-// One call of an operator. Operands are numbered, attributes have the names of
-// ONNX's documentation. Wrong ones throw kGraph with one line that names
-// operator and node.
+// One call of an operator. Operands have numbers, attributes the names of
+// ONNX's documentation. Functions throw kGraph, with one line that names
+// operator and node, if an operand or attribute is wrong.
 class OnnxCall {
  public:
   OnnxCall(const OnnxNode& node, const OnnxContext& context)
@@ -55,10 +55,11 @@ class OnnxCall {
   bool IsEmpty(size_t i) const;
   ir::Value* Tensor(size_t i) const;
   ir::Value* OptionalTensor(size_t i) const;  // may be null
-  // All operands, one or more.
+  // Returns all operands, one or more.
   std::vector<ir::Value*> Tensors() const;
-  // The value of an operand that is known without running the model: a constant
-  // or a function of shapes. Without elements: {}.
+  // Return whether the operand's value is known without running the model (a
+  // constant or a function of shapes), and the value; {} for a tensor without
+  // elements.
   bool IsKnown(size_t i) const;
   std::vector<double> KnownNumbers(size_t i) const;
   std::vector<int64_t> KnownInts(size_t i) const;
@@ -74,13 +75,13 @@ class OnnxCall {
   double Float(std::string_view name, std::optional<double> fallback = {});
   std::vector<double> Floats(std::string_view name);
   std::string Text(std::string_view name, std::string fallback);
-  // One of `choices`, the first by default.
+  // Returns one of `choices`; by default the first.
   std::string Choice(std::string_view name,
                      std::initializer_list<std::string_view> choices);
   std::vector<std::string> Texts(std::string_view name);
   const ir::NamedTensor& TensorAttribute(std::string_view name);
   const OnnxGraph& Body(std::string_view name);
-  // The attribute `name` as a dtype.
+  // Returns the attribute `name` as a dtype.
   ir::DType DType(std::string_view name, ir::DType fallback);
 
   [[noreturn]] void Throw(const std::string& message) const;
@@ -104,21 +105,22 @@ using OnnxResults = std::vector<ir::Value*>;  // null: without elements
 
 // Returns `axis` counted from the front; throws if it is out of range.
 int64_t AxisOf(OnnxCall& call, int64_t axis, int64_t rank);
-// Returns that of the attribute "axis".
+// Returns AxisOf the attribute "axis".
 int64_t AxisAttribute(OnnxCall& call, const ir::Value* x,
                       std::optional<int64_t> fallback = {});
-// Axes of operand `i`, or before `opset` of the attribute "axes"; in increasing
-// order. Absent: {}.
+// Returns the axes of operand `i` (before `opset`: of the attribute "axes") in
+// increasing order; {} if absent.
 std::vector<int64_t> AxesOf(OnnxCall& call, const ir::Value* x, size_t i);
-// Null for a tensor without elements.
+// Returns null for a tensor without elements.
 ir::Value* OnnxConstant(ir::Builder& b, const ir::NamedTensor& tensor);
 // 0, 1, ..., count - 1.
 std::vector<int64_t> AllAxes(int64_t count);
-// A constant vector of i64.
+// Returns a constant vector of i64.
 ir::Value* IntVector(OnnxCall& call, const std::vector<int64_t>& values);
-// Returns an index of integers as i64, with negative ones counted from the end.
+// Returns an integer index as i64; converts negative elements, which count from
+// the end.
 ir::Value* NormalizedIndex(OnnxCall& call, ir::Value* index, int64_t extent);
-// Rounds to the nearest integer, halves to the even one.
+// Rounds to the nearest integer, ties to even.
 ir::Value* HalfToEven(ir::Builder& b, ir::Value* x);
 // Reads x along `axis` at `positions`.
 ir::Value* TakeAt(OnnxCall& call, ir::Value* x, int64_t axis,

@@ -9,13 +9,13 @@
 
 namespace fusor::models {
 
-// Reads a model in ONNX's format (.onnx) and returns it as a model of classes,
-// see ImportedClassifier. Its first result must be logits [N,C], or their
-// softmax. In kTrain, layers use batch statistics and dropout if they did when
-// the model was exported; in kEval none does. Float initialisers that layers
-// use as weights are parameters and running statistics, under their names;
-// other tensors are constants. With another number of classes than the model's,
-// the last layer with a weight of each result is replaced.
+// Reads a model in ONNX's format (.onnx) and returns it as a classifier, see
+// ImportedClassifier. Its first result must be logits [N,C], or their softmax.
+// In kTrain, layers use batch statistics and dropout if they did so in the
+// exported model; in kEval no layer does. Float initialisers that layers use as
+// weights or running statistics become parameters or statistics of the same
+// names; other tensors become constants. If the number of classes differs from
+// the model's, the last layer with a weight is replaced for each result.
 //
 // Throws kData if the file can't be read. Throws kGraph for a damaged model
 // and, when built, for an unknown operator, with its node.

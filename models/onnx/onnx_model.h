@@ -1,8 +1,8 @@
 #pragma once
 
-// Models in ONNX's format (.onnx): a protobuf message with the graph, whose
-// large tensors may be in further files. Format: onnx.ai, "Open Neural Network
-// Exchange Intermediate Representation".
+// Models in ONNX's format (.onnx): a protobuf message with the graph. Large
+// tensors may be in other files. Format: onnx.ai, "Open Neural Network Exchange
+// Intermediate Representation".
 
 #include <cstdint>
 #include <map>
@@ -21,7 +21,7 @@ inline constexpr int64_t kOldestOpset = 13;
 inline constexpr int64_t kNewestOpset = 28;
 
 struct OnnxGraph;
-// A tensor attribute may have extents of 0, and then has no bytes.
+// A tensor attribute with an extent of 0 has no bytes.
 using OnnxAttribute =
     std::variant<int64_t, double, std::string, std::vector<int64_t>,
                  std::vector<double>, std::vector<std::string>, ir::NamedTensor,
@@ -56,11 +56,11 @@ struct OnnxModel {
   OnnxGraph graph;
 };
 
-// Reads a model. Nodes that call functions of the model are replaced by those
-// of the functions. `path` names it in messages; tensors in further files are
-// read from its folder. Throws kGraph, with a line that names the tensor or
-// node, for damaged and truncated files, opsets and dtypes that are unknown,
-// tensors whose bytes do not fit their shape, and files outside of the folder.
+// Reads a model. Inlines the model's functions. `path` names the model in
+// messages; tensors in other files are read from its folder. Throws kGraph,
+// with a line that names the tensor or node, for damaged and truncated files,
+// unsupported opsets and dtypes, tensors whose bytes do not fit their shape,
+// and files outside the folder.
 OnnxModel ParseOnnx(const std::string& path, std::span<const uint8_t> file);
 
 // Returns the dtype of a TensorProto.DataType; throws kGraph, starting with

@@ -13,11 +13,11 @@ namespace fusor::models {
 struct OnnxOp {
   std::string_view name;
   OnnxResults (*build)(OnnxCall& call);
-  // How each operand is used if it is a float initialiser: w weight, b bias,
-  // s and h scale and shift of a normalisation, m and v its running mean and
-  // variance, + a weight or bias unless it is a single number, = as its result
-  // is used, * as the one before. Other characters, and operands beyond the
-  // end: a constant.
+  // Use of each operand if it is a float initialiser, one character per
+  // operand. w: weight. b: bias. s, h: scale and shift of a normalisation. m,
+  // v: its running mean and variance. +: weight or bias, but a constant if it
+  // is a single number. =: the use of the node's result. *: the use of the
+  // operand before. Other characters, and operands beyond the end: a constant.
   std::string_view states = "";
 };
 

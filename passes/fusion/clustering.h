@@ -5,8 +5,8 @@
 //  1. Each fusible node starts as a cluster. A queue holds pairs of clusters
 //     (producer and consumer, or two readers of one value) by the estimated
 //     time that merging them saves: bytes that are no longer read or written,
-//     plus one launch. In integer nanoseconds; ties are broken by position, so
-//     that the result does not depend on addresses.
+//     plus one launch. The time is in integer nanoseconds. Ties are broken by
+//     position, so that the result does not depend on addresses.
 //  2. The best pair is merged if its loop nests agree (AnalyzeDomain), the
 //     merge creates no cycle, and size limits hold. The first rule that fails
 //     is recorded as the rejection reason; for a merged pair, the kind of pair.

@@ -35,8 +35,9 @@ struct IterationDomain {
 
   // Index maps of all results of the nodes.
   std::unordered_map<const ir::Value*, ir::IndexMap> maps;
-  // Inner value: the pass that first computes it. Reduction result or other
-  // outer value: the pass after which it is available; -1: before all passes.
+  // Pass of each value. Inner value: the pass that first computes it. Outer
+  // value, e.g. a reduction's result: the pass after which it is available; -1:
+  // before all passes.
   std::unordered_map<const ir::Value*, int> sweep;
 
   bool IsOuter(const ir::IndexMap& map) const;

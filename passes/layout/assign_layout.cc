@@ -216,8 +216,8 @@ class Assignment {
     context_.counters()["chosen_convolutions"] += chosen ? 1 : 0;
   }
 
-  // Maps each normalisation of a residual add, and the add itself, to the
-  // match.
+  // Maps the residual add of each NormActivation, and the normalisations that
+  // it adds, to that match.
   void FindSums() {
     const NormActivations matches(graph_);
     for (const auto& node : graph_.nodes()) {

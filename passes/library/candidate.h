@@ -7,8 +7,9 @@
 
 namespace fusor::passes {
 
-// The choices that request a form of SpaceToDepth, instead of a candidate.
-// Ignored for a convolution that SpaceToDepth has not replaced.
+// Choices (PassOptions::choices) that request a form of SpaceToDepth instead of
+// naming a candidate. Ignored for a convolution that SpaceToDepth has not
+// replaced.
 inline constexpr char kSpaceToDepth[] = "space_to_depth";
 inline constexpr char kPadChannels[] = "pad_channels";
 

@@ -90,9 +90,9 @@ class ConvRewriter {
                    ir::Node* before, NormLowering level);
   bool wanted() const { return wanted_; }  // result of the last Extend
 
-  // Records the decision on a rewrite, after all calls of Extend for it since
-  // the last Record. `reason` is that of an accepted one. Kernels move
-  // `saved_bytes` less. `place` sets ConvRewrite::place; null: `subject`.
+  // Records the decision on a rewrite. Call once per rewrite, after its calls
+  // of Extend. `reason` is recorded if the rewrite was accepted; kernels then
+  // move `saved_bytes` less. `place` sets ConvRewrite::place; null: `subject`.
   // Counts chosen_forms: extended convolutions that choices name.
   void Record(Places& places, const ir::Value& subject, bool accepted,
               std::string reason, int64_t saved_bytes,

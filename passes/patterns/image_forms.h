@@ -48,8 +48,8 @@ class ImageRewrite {
   bool HasStatistics(const ir::TargetQueries& target, bool rewritten) const;
 
   // Estimates the nanoseconds of normalising the images, of the convolution and
-  // its weight gradient, with ir::ExcessOf, and of rearranging weights.
-  // Infinite if the library lacks one.
+  // its weight gradient (including ir::ExcessOf), and of rearranging weights.
+  // Infinite if the library lacks one of the convolutions.
   double CostNs(const PassContext& context, bool rewritten) const;
   // Returns a lower bound of the new form's CostNs, without asking the library.
   double LeastNs(const ir::Target& target) const;

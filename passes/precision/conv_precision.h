@@ -52,9 +52,10 @@ struct WideRule {
   std::function<bool(const ir::Node&)> passes_on;
   // Returns true if mixed precision would run the node in 16 bit.
   std::function<bool(const ir::Node&)> allowed;
-  // Of a cast, per byte read and written.
+  // Time of a cast per byte read or written.
   double ns_per_byte = 0;
-  // Upper bound of the time in f32 over the time in 16 bit, casts included.
+  // f32 is chosen if its time is at most `margin` * the time in 16 bit, casts
+  // included.
   double margin = 1;
 };
 

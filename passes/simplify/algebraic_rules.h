@@ -12,7 +12,7 @@ namespace fusor::passes {
 struct Replacement {
   ir::Value* value = nullptr;
 
-  // Of the node to be created.
+  // Op of the node to be created.
   ir::OpKind op = {};
   std::vector<ir::Value*> inputs;
   ir::Attrs attrs;

@@ -44,8 +44,8 @@ class UpdateContext {
 
   // Casts a scalar to the parameter's dtype and broadcasts it to its shape.
   ir::Value* Spread(ir::Value* scalar, const UpdatedParameter& p);
-  // Returns the L2 norm, an f32 scalar. `part`: of a tensor of which `value` is
-  // this rank's shard.
+  // Returns the L2 norm, an f32 scalar. `part`: `value` is this rank's shard;
+  // returns the norm of the whole tensor.
   ir::Value* Norm(ir::Value* value, bool part);
   // Returns the factors that correct the moments, f64 scalars, for t updates
   // with this one: 1 / (1 - beta1^t) and 1 / sqrt(1 - beta2^t). f32 would keep

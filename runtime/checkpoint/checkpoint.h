@@ -29,7 +29,7 @@ namespace fusor::runtime {
 // Position of a run between two steps, and its settings.
 struct CheckpointHeader {
   int64_t step = 0;   // steps done
-  int64_t epoch = 0;  // next batch of the data order
+  int64_t epoch = 0;  // position of the next batch in the data order
   int64_t batch = 0;
   // Key of all generators. They are counter-based: the key and the position
   // above are their whole state.
@@ -37,7 +37,8 @@ struct CheckpointHeader {
   bool evaluation_due = false;  // an evaluation after this step is pending
   double best_top1 = 0;         // in [0, 1]
   uint64_t loss_hash = 0;       // hash of all losses so far
-  // Settings that a resumed run must match, and settings that it should.
+  // Settings that a resumed run must match, and settings whose change is
+  // reported.
   std::map<std::string, std::string> identity;
   std::map<std::string, std::string> options;
   // Metadata of model.safetensors; not in the manifest.

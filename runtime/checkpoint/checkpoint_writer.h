@@ -32,8 +32,9 @@ class CheckpointWriter {
   // Waits for the last save; throws if it failed.
   void Finish();
 
-  // Since the last call: paths of checkpoints that are safely on disk, and
-  // reasons of failed saves that a later save has followed.
+  // Return the paths of checkpoints that were saved since the last call, and
+  // the messages of failed saves. A failure is listed once another save has
+  // started.
   std::vector<std::string> TakeSaved();
   std::vector<std::string> TakeWarnings();
 

@@ -8,7 +8,7 @@
 
 namespace fusor::runtime {
 
-// Whether the role belongs to the network, not to the training state.
+// Returns whether the role belongs to the network, not to the training state.
 bool IsModelState(ir::InputRole role);
 
 // Saves parameters and running statistics as f32 safetensors under
@@ -16,8 +16,8 @@ bool IsModelState(ir::InputRole role);
 // accepts the file (strict=False: num_batches_tracked is not stored).
 // `description` is added to the file's metadata. kAverages saves moving
 // averages instead of the parameters that have them; throws kCheckpoint if the
-// state has none. Requires the parameters' current values, or the averages of
-// sharded ones (StateStore::Require).
+// state has none. The storage of sharded parameters must hold current values
+// (kParameters) or averages (kAverages): see StateStore::Require.
 enum class WeightKind { kParameters, kAverages };
 void SaveWeights(StateStore& state, const std::string& path,
                  WeightKind kind = WeightKind::kParameters,

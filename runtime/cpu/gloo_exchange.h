@@ -68,9 +68,9 @@ class GlooExchange {
   std::vector<std::vector<char>> free_;  // memory of finished collectives
 };
 
-// Connects all ranks of the store through Gloo's TCP transport, each with each.
-// Throws kPeerLost when they do not find each other in time, kUsage for an
-// interface that is not there.
+// Connects every rank of the store with every other rank through Gloo's TCP
+// transport. Throws kPeerLost on timeout, kUsage if the network interface does
+// not exist.
 std::unique_ptr<runtime::ThreadedCollectives> ConnectGloo(
     runtime::TcpStore& store, const runtime::CommunicatorOptions& options);
 

@@ -22,8 +22,8 @@ class LoadedObject {
 };
 
 // Links the bytes of LlvmCompiler::CompileObject. Throws kInternal, naming
-// `kernel`, for bytes that are none. Thread-safe; the process's one linker
-// lives as long as the process.
+// `kernel`, if the bytes are not an object file. Thread-safe; the process's one
+// linker lives as long as the process.
 std::unique_ptr<LoadedObject> LoadObject(const std::string& kernel,
                                          const std::string& bytes,
                                          size_t num_phases);

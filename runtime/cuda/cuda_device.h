@@ -30,10 +30,10 @@ std::unique_ptr<runtime::Device> OpenCudaDevice(
 CUstream DriverStreamOf(const runtime::Stream& stream);
 
 // Returns the built-in target that best matches this rank's GPU (DeviceOfRank),
-// by name, else by compute capability. A GPU of another compute capability gets
-// the target of the newest older one, with its own capability and
-// multiprocessors, named "sm_89". Null without a driver or a GPU. Throws
-// kDevice if the GPU is older than all targets.
+// by name, else by compute capability. A GPU of an unknown compute capability
+// gets the target of the newest older one, but with its own capability and
+// number of multiprocessors, named e.g. "sm_89". Null without a driver or a
+// GPU. Throws kDevice if the GPU is older than all targets.
 std::optional<ir::Target> TargetOfDevice();
 
 }  // namespace fusor::cuda

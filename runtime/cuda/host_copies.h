@@ -19,8 +19,8 @@ namespace fusor::cuda {
 //   pinned slot -> device slot     on a separate stream
 //   device slot -> destination     on the stream itself
 //
-// So the next batch is on the device before the stream needs it, or the batches
-// of the next graph. The host waits only for a slot whose last copy has not
+// So the next batch (or the batches of the next graph) is on the device before
+// the stream needs it. The host waits only for a slot whose last copy has not
 // finished.
 class HostCopies {
  public:

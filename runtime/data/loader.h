@@ -54,7 +54,7 @@ class Loader : public BatchSource {
   // Throws kUsage or kData for invalid options (see Sampler, Augmenter),
   // kOutOfMemory if LoaderBytes(options) are not available.
   Loader(std::unique_ptr<const Dataset> dataset, const LoaderOptions& options);
-  // Stops each worker after its current sample, without blocking longer.
+  // Waits until each worker has finished its current sample.
   ~Loader() override;
 
   int64_t batches_per_epoch() const override {

@@ -59,7 +59,7 @@ class RankMonitor {
     Socket socket;
     Deadline heard;     // time of its last message
     int64_t begun = 0;  // collectives it has reported
-    Deadline abreast;  // last time it was level with the others, or started one
+    Deadline abreast;   // last time it was not behind, or started one
     std::string in, out;
     bool closed = false;
     bool done = false;  // sent a shutdown message

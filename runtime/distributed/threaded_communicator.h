@@ -8,8 +8,7 @@
 
 namespace fusor::runtime {
 
-// Collectives on host memory that block: what a transport without streams of
-// its own offers.
+// Blocking collectives on host memory, for transports without streams.
 class ThreadedCollectives {
  public:
   virtual ~ThreadedCollectives();

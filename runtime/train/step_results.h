@@ -47,7 +47,8 @@ class StepResults {
   struct Result {
     double loss = 0;    // mean over micro-batches and ranks
     bool stop = false;  // some rank requests a stop
-    // Since the group's Begin or the previous Take, if later, per step.
+    // Seconds per step since the group's Begin, or since the previous Take if
+    // that was later.
     double seconds = 0;
     std::vector<double> others;  // of AddOutput and AddState, in call order
   };

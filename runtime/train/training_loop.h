@@ -26,7 +26,7 @@ struct TrainPosition {
 struct TrainOptions {
   int64_t epochs = 1;
   int64_t iterations = -1;  // stop after this many steps in total; -1: no limit
-  int64_t run_steps = -1;   // stop after this many of this run; -1: no limit
+  int64_t run_steps = -1;   // stop after this many in this run; -1: no limit
   int64_t print_every = 10;
   TrainPosition start;  // position of a resumed run
   // Steps between calls of TrainObserver::save; 0: after each epoch.
@@ -42,11 +42,11 @@ struct TrainOptions {
   // uses the remaining batches.
   int64_t micro_batches = 1;
   Program* accumulate = nullptr;
-  // Steps that are enqueued at once, as one graph if the device captures it.
-  // Groups end where an epoch does, before a save and, with a dynamic loss
-  // scale, where an interval is reported; steps that do not fill a group are
-  // enqueued one by one. So are all steps of an observed session. REQUIRES: 1
-  // with several micro-batches.
+  // Number of steps in a group. A group is enqueued at once, as one graph if
+  // the device can capture it. An epoch, a save and, with a dynamic loss scale,
+  // an interval report end a group early. Steps that do not fill a group, and
+  // all steps of an observed session, are enqueued one by one. REQUIRES: 1 if
+  // micro_batches > 1.
   int64_t graph_steps = 1;
   // Limit on consecutive updates skipped for overflow; 0: no limit.
   int64_t overflow_limit = 50;
@@ -85,7 +85,7 @@ struct EvalReport {
 };
 
 struct TrainReport {
-  int64_t steps = 0;  // steps of this run, without those before its start
+  int64_t steps = 0;  // of this run; excludes those before its start
   double first_loss = 0;
   double last_loss = 0;
   TrainPosition end;
@@ -127,10 +127,10 @@ int64_t UpdatesPerEpoch(int64_t batches, int64_t micro_batches);
 // options.start. Evaluates with `evaluate` after every eval_every-th epoch and
 // after the last step. An evaluation without a result is not reported.
 //
-// If the device is asynchronous (Device::is_asynchronous), a step is reported
-// once the next one has been enqueued, or with several ranks the one after
-// that; with graph_steps a group, once the next group has been. All steps are
-// reported before an evaluation or a save.
+// On an asynchronous device (Device::is_asynchronous), a step is reported after
+// the next step has been enqueued; with several ranks, after the next two. With
+// graph_steps > 1 this applies to groups. All steps are reported before an
+// evaluation or a save.
 TrainReport Train(Session& session, Program& program, BatchSource& source,
                   const TrainOptions& options, const TrainObserver& observer,
                   const std::function<std::optional<EvalReport>()>& evaluate);
@@ -138,12 +138,12 @@ TrainReport Train(Session& session, Program& program, BatchSource& source,
 struct EvaluateOptions {
   // The parameters to evaluate; see passes::ReadAverages for averages.
   ParameterView view = ParameterView::kCurrent;
-  // A single rank polls it before each batch; if true, the evaluation ends and
-  // has no result. Several ranks ignore it.
+  // Polled before each batch; if true, the evaluation ends without a result.
+  // Ignored with several ranks.
   std::function<bool()> stop{};
   // Called after each batch with the number done and the total.
   std::function<void(int64_t done, int64_t batches)> progress{};
-  // Called with each batch while the program's outputs are that batch's.
+  // Called after each batch, while the program still holds its outputs.
   std::function<void(const Batch&)> done{};
 };
 

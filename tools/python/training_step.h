@@ -67,14 +67,14 @@ class TrainingStep {
   // compiles the evaluation program when first called. Throws kGraph for a
   // graph, which has no form for evaluation.
   Evaluation Evaluate(HostArray images, HostArray labels);
-  // Returns logits [N, C], likewise.
+  // Returns the logits [N, C] of a batch; otherwise as Evaluate.
   nanobind::ndarray<nanobind::numpy, float> Predict(HostArray images);
 
   // Parameters and running statistics by name.
   std::vector<std::string> StateNames() const;
   nanobind::dict State();
-  // Sets them. With `strict`, throws kCheckpoint unless the names are those of
-  // StateNames, except for num_batches_tracked.
+  // Sets parameters and running statistics. With `strict`, throws kCheckpoint
+  // unless the names are those of StateNames, except for num_batches_tracked.
   void LoadState(std::vector<HostArray> arrays, bool strict);
   void SaveWeights(const std::string& path);
   void LoadWeights(const std::string& path);
@@ -92,7 +92,8 @@ class TrainingStep {
             const HostArray& array);
   template <typename T>
   void FeedScalar(runtime::Program& program, const char* name, T value);
-  // Feeds rows of images, and labels if not null, and runs. Returns the rows.
+  // Copies the images, and the labels if not null, to the evaluation program
+  // and runs it. Returns the number of images.
   int64_t RunEvaluation(HostArray& images, HostArray* labels);
 
   Model model_;

@@ -35,7 +35,7 @@ class ImageFolder : public Dataset {
   const std::string& root() const { return root_; }
   const std::vector<std::string>& class_names() const { return class_names_; }
 
-  // Valid but suspicious findings, one line each: a single class.
+  // Warnings, one line each: the folder has a single class.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
@@ -51,7 +51,7 @@ class ImageFolder : public Dataset {
   std::vector<std::string> warnings_;
 };
 
-// Whether the name has an image extension.
+// Returns whether the name has an image extension.
 bool HasImageExtension(const std::string& name);
 
 // Throws kData if `val` has other classes than `train`, since labels would not

@@ -17,7 +17,8 @@ enum class TransformKind {
   kExact,              // unchanged image: CIFAR evaluation
 };
 
-// Whether images must already have the result's size, as there is no resize.
+// Returns whether images must already have the result's size, because the
+// transform does not resize.
 constexpr bool TakesOneSize(TransformKind kind) {
   return kind == TransformKind::kPadCrop || kind == TransformKind::kExact;
 }

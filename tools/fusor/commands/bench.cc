@@ -183,7 +183,8 @@ class BenchCommand {
     return fed && program_->HasInput(name) ? program_->FindInput(name) : -1;
   }
 
-  // Copies the next batch to a slot of the program. `copied`: of the images.
+  // Copies the next batch to a slot of the program. `copied` occurs once the
+  // images are copied.
   void Feed(runtime::BatchSource& source, runtime::Event& copied,
             int64_t slot) {
     const int images = DataInput("images");

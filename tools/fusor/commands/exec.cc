@@ -195,7 +195,7 @@ std::vector<Tensor> Compiled(Execution& run, const ExecFlags& flags) {
                        MakeCompileOptions(flags.compile, {}, dumper));
   session->state().Initialize(flags.seed);
   for (const ir::Input& input : program.graph().inputs()) {
-    // State that is left has its initial value, or belongs to the compiler.
+    // Other state has its initial value, or was added by the compiler.
     if (IsState(input.role)) continue;
     const NamedTensor* value = ValueOf(run, input, flags.inputs);
     const std::vector<uint8_t> bytes = ir::TensorBytes(Converted(

@@ -341,9 +341,9 @@ namespace {
 
 void AddLossScaleFlags(CLI::App& app, OptimizerFlags& f) {
   const Heading heading(app, kLossScale);
-  app.add_option(
-         "--static-loss-scale", f.static_loss_scale,
-         "Multiply the loss by this constant; skip no steps (default: 1)")
+  app.add_option("--static-loss-scale", f.static_loss_scale,
+                 "Multiply the loss by this constant; never skip an update "
+                 "(default: 1)")
       ->check(Number(0x1p-24, 0x1p64));
   app.add_flag(
       "--dynamic-loss-scale", f.dynamic_loss_scale,

@@ -34,9 +34,10 @@ class RankRun {
   int rank() const { return place_.rank; }
   int world_size() const { return place_.world_size; }
   bool leads() const { return place_.rank == 0; }
-  // Returns the number of threads: `asked`, or if that is 0 and several ranks
-  // share this host, the rank's share of the cores that it may use. If `asked`
-  // exceeds this share, waiting threads of backends loaded later do not spin.
+  // Returns the number of threads. This is `asked`, unless it is 0 and several
+  // ranks share this host: then the rank's share of the cores that it may use.
+  // If `asked` exceeds this share, waiting threads of backends loaded later do
+  // not spin.
   int Threads(int asked) const;
   // Null with one rank.
   runtime::Communicator* communicator() const { return communicator_.get(); }

@@ -148,7 +148,7 @@ void AddSweepFlags(CLI::App& app, SweepFlags& f) {
       ->allow_extra_args(false)
       ->check(OneOf({"fp32", "bf16", "fp16", "amp"}));
   app.add_option("--fusions", f.fusions,
-                 "Fusion to measure: on, off (default: --fusion)")
+                 "Fusion settings to measure: on, off (default: --fusion)")
       ->delimiter(',')
       ->needs(sweep)
       ->allow_extra_args(false)

@@ -50,7 +50,7 @@ struct VariantRun {
   int64_t unmatched_calls = 0;
   // Outputs and state without a counterpart in the other program.
   int64_t unmatched_outputs = 0;
-  // Differing values per rank, as in `differences`. Empty with one rank.
+  // Number of differing values per rank. Empty with one rank.
   std::vector<int64_t> different_on;
 
   // Accessors for the timed program.
@@ -88,10 +88,10 @@ struct OutputDifferences {
   int64_t unmatched = 0;  // without a counterpart of the same type
 };
 
-// Compares the outputs and next state of a program of each session after a run,
-// or, with `gradients`, the gradients among the outputs. Skips cached weight
-// copies. Compares sharded parameters as whole parameters, under the
-// parameter's name. With shards, all ranks must call this.
+// Compares one program of each session after a run: the outputs and the next
+// state or, with `gradients`, only the gradients among the outputs. Skips
+// cached weight copies. Compares sharded parameters as whole parameters, under
+// the parameter's name. With shards, all ranks must call this.
 OutputDifferences CompareOutputs(runtime::Session& a,
                                  runtime::Program& program_a,
                                  runtime::Session& b,

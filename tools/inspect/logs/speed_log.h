@@ -84,7 +84,8 @@ struct SpeedCase {
 
   int64_t ranks() const { return nodes * gpus; }
   std::string name() const;  // "4n8g"
-  // Over the runs. A run without a speed of this definition counts as 0.
+  // Returns the median over the runs. A run without a speed of this definition
+  // counts as 0.
   double Median(SpeedDefinition definition) const;
   double Average(SpeedDefinition definition) const;
 };

@@ -18,8 +18,8 @@ int64_t TrafficBytes(const codegen::Kernel& kernel);
 std::vector<int64_t> TrafficByBuffer(const codegen::Kernel& kernel,
                                      const codegen::Phase& phase);
 
-// For a call: operands and results, once each. Of the image that a strided
-// convolution reads, only the rows and columns that its windows touch.
+// For a call: operands and results, once each. For a strided convolution,
+// counts only the rows and columns of the image that its windows touch.
 int64_t TrafficBytes(const codegen::LibraryCall& call);
 
 // For one step of the plan, and for all steps. Excludes collectives, whose

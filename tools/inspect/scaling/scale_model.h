@@ -64,9 +64,9 @@ struct ScaleOptions {
   // stage 1), instead of all-reduce.
   bool sharded = false;
   double input_rate = 0;  // images/s that one node can read; 0: unlimited
-  // Measured images/s of one node; 0: none. Its deficit against the estimate is
-  // assumed to be the same share of the step on several nodes. The cluster's
-  // jitter is then ignored.
+  // Measured images/s of one node; 0: none. If one node is slower than
+  // estimated, the step on several nodes is assumed to be longer by the same
+  // share. The cluster's jitter is then ignored.
   double node_rate = 0;
 };
 
